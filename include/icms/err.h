@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * icms/err.h: every error that icms reports, in one table.
+ *
+ * The table makes the enum, the strings, the manual page and the mappings to NVMe and HTTP.
+ * A miss is not an error: a block that is not there has status ICMS_MISS and a reason from
+ * ICMS_MISS_MAP. Numbers are part of the ABI: append, never renumber.
+ */
+#ifndef ICMS_ERR_H
+#define ICMS_ERR_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* clang-format off */
+/*    name          number  text                                              retry  NVMe    HTTP */
+#define ICMS_ERR_MAP(XX)                                                                           \
+    XX(OK,             0,   "done",                                             0,   0x000,  200)  \
+    XX(MISS,           1,   "the block is not available",                       0,   0x087,  404)  \
+    XX(INVALID,        2,   "invalid argument",                                 0,   0x002,  400)  \
+    XX(KEY_SIZE,       3,   "key length is not 1 to 16 bytes",                  0,   0x086,  400)  \
+    XX(VALUE_SIZE,     4,   "value is empty or larger than the volume allows",  0,   0x085,  413)  \
+    XX(EXISTS,         5,   "the key exists already",                           0,   0x089,  409)  \
+    XX(NO_VOLUME,      6,   "no such volume",                                   0,   0x00b,  404)  \
+    XX(QUOTA,          7,   "value is larger than the volume's quota",          0,   0x081,  507)  \
+    XX(NO_SPACE,       8,   "no space can be made",                             1,   0x081,  507)  \
+    XX(DEADLINE,       9,   "the deadline passed",                              1,   0x007,  504)  \
+    XX(CANCELED,      10,   "canceled",                                         0,   0x007,  499)  \
+    XX(BUSY,          11,   "the other side is busy",                           1,   0x021,  503)  \
+    XX(LIMIT,         12,   "a configured limit is used up",                    1,   0x021,  503)  \
+    XX(NO_MEMORY,     13,   "out of memory",                                    1,   0x006,  500)  \
+    XX(IO,            14,   "the device reported an error",                     0,   0x006,  500)  \
+    XX(CORRUPT,       15,   "stored bytes do not match their checksum",         0,   0x281,  500)  \
+    XX(DRIVE_DOWN,    16,   "the drive is out of service",                      0,   0x006,  503)  \
+    XX(PEER_DOWN,     17,   "the other side does not answer",                   1,   0x006,  503)  \
+    XX(REFUSED,       18,   "connection refused",                               1,   0x006,  503)  \
+    XX(RESET,         19,   "connection lost",                                  1,   0x006,  503)  \
+    XX(PROTOCOL,      20,   "the other side broke the protocol",                0,   0x006,  502)  \
+    XX(AUTH,          21,   "not authorized",                                   0,   0x191,  403)  \
+    XX(NOT_FOUND,     22,   "no such file or address",                          0,   0x006,  404)  \
+    XX(PERMISSION,    23,   "permission denied",                                0,   0x006,  403)  \
+    XX(FOREIGN,       24,   "holds data of another program or format",          0,   0x006,  409)  \
+    XX(LOCKED,        25,   "in use by another process",                        1,   0x006,  409)  \
+    XX(VERSION,       26,   "format or protocol version is not supported",      0,   0x006,  505)  \
+    XX(CONFIG,        27,   "configuration is wrong",                           0,   0x002,  400)  \
+    XX(UNSUPPORTED,   28,   "not supported here",                               0,   0x001,  501)  \
+    XX(FORKED,        29,   "handle was opened by another process",             0,   0x006,  500)  \
+    XX(CLOSED,        30,   "handle is closed",                                 0,   0x008,  500)  \
+    XX(ADDRESS_IN_USE,31,   "address is in use",                                1,   0x006,  409)
+
+/* Why a block is not available. 0 is "no miss".
+ *    name          number  text */
+#define ICMS_MISS_MAP(XX)                                                                          \
+    XX(NONE,           0,   "none")                                                                \
+    XX(ABSENT,         1,   "absent")                                                              \
+    XX(EVICTED,        2,   "evicted")                                                             \
+    XX(QUOTA,          3,   "quota")                                                               \
+    XX(DEADLINE,       4,   "deadline")                                                            \
+    XX(DRIVE_DOWN,     5,   "drive_down")                                                          \
+    XX(ENCLOSURE_DOWN, 6,   "enclosure_down")                                                      \
+    XX(CHECKSUM,       7,   "checksum")                                                            \
+    XX(SHED,           8,   "shed")
+/* clang-format on */
+
+typedef enum icms_err {
+#define XX(name, number, text, retry, nvme, http) ICMS_##name = number,
+    ICMS_ERR_MAP(XX)
+#undef XX
+} icms_err;
+
+enum icms_miss {
+#define XX(name, number, text) ICMS_MISS_##name = number,
+    ICMS_MISS_MAP(XX)
+#undef XX
+};
+
+/* The result must be looked at. */
+#define ICMS_MUST_CHECK __attribute__((warn_unused_result))
+
+/* Returns the text of an error ("connection refused"); never NULL, also for unknown numbers. */
+const char *icms_err_text(icms_err err);
+
+/* Returns the name of an error ("REFUSED"); never NULL. */
+const char *icms_err_name(icms_err err);
+
+/* Returns non-zero when the same call may succeed later. */
+int icms_err_retry(icms_err err);
+
+/* Returns the name of a miss reason ("enclosure_down"), as in metrics; never NULL. */
+const char *icms_miss_name(enum icms_miss reason);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

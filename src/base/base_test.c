@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Contracts of the words that all files use.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/crc.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/hist.h"
+#include "base/list.h"
+#include "base/types.h"
+
+static void crc_has_the_known_value_and_chains(void **state)
+{
+    char copy[64];
+    uint32_t whole = crc32c("123456789", 9);
+
+    assert_int_equal(whole, 0xe3069283);
+    assert_int_equal(crc32c_add(crc32c("1234", 4), "56789", 5), whole);
+    assert_int_equal(crc32c_copy(0, copy, "123456789", 9), whole);
+    assert_memory_equal(copy, "123456789", 9);
+    assert_int_equal(crc32c("", 0), 0);
+}
+
+static void crc_copy_equals_crc_over_many_pieces(void **state)
+{
+    static uint8_t from[100003];
+    static uint8_t to[100003];
+
+    for (size_t i = 0; i < sizeof(from); i++)
+        from[i] = (uint8_t)hash64_mix(i);
+    assert_int_equal(crc32c_copy(7, to, from, sizeof(from)), crc32c_add(7, from, sizeof(from)));
+    assert_memory_equal(to, from, sizeof(from));
+}
+
+static void little_endian_round_trips(void **state)
+{
+    le64 wide = le64_of(0x0102030405060708u);
+
+    assert_int_equal(wide.byte[0], 8);
+    assert_true(le64_get(wide) == 0x0102030405060708u);
+    assert_int_equal(le32_get(le32_of(0xdeadbeefu)), 0xdeadbeefu);
+    assert_int_equal(le16_get(le16_of(0xbeefu)), 0xbeefu);
+    assert_int_equal(bytes_align(4097, 4096), 8192);
+    assert_int_equal(bytes_align(4096, 4096), 4096);
+}
+
+static void errors_have_names_texts_and_mappings(void **state)
+{
+    assert_string_equal(icms_err_name(ICMS_REFUSED), "REFUSED");
+    assert_string_equal(icms_err_name((icms_err)9999), "UNKNOWN");
+    assert_string_equal(icms_miss_name(ICMS_MISS_ENCLOSURE_DOWN), "enclosure_down");
+    assert_string_equal(icms_miss_name((enum icms_miss)999), "unknown");
+    assert_int_equal(err_to_nvme(ICMS_MISS), 0x087);
+    assert_int_equal(err_from_nvme(0x087), ICMS_MISS);
+    assert_int_equal(err_from_nvme(0x7ff), ICMS_IO);
+    assert_int_equal(err_to_http(ICMS_MISS), 404);
+    assert_true(icms_err_retry(ICMS_BUSY));
+    assert_false(icms_err_retry(ICMS_EXISTS));
+}
+
+static void why_is_cut_at_its_room(void **state)
+{
+    struct err_why why;
+    char longer[2 * ERR_WHY_BYTES_MAX];
+
+    memset(longer, 'x', sizeof(longer));
+    longer[sizeof(longer) - 1] = '\0';
+    assert_int_equal(err_set(&why, ICMS_IO, "%s", longer), ICMS_IO);
+    assert_int_equal(strlen(why.text), ERR_WHY_BYTES_MAX - 1);
+    assert_int_equal(err_set(NULL, ICMS_IO, "nobody listens"), ICMS_IO);
+}
+
+static void list_keeps_order_and_removal_is_idempotent(void **state)
+{
+    struct list list, a, b;
+
+    list_init(&list);
+    list_init(&a);
+    list_init(&b);
+    assert_null(list_pop(&list));
+    list_push(&list, &a);
+    list_push(&list, &b);
+    assert_ptr_equal(list_first(&list), &a);
+    list_remove(&a);
+    list_remove(&a);
+    assert_ptr_equal(list_pop(&list), &b);
+    assert_true(list_empty(&list));
+}
+
+static void uuid_round_trips_and_refuses_everything_else(void **state)
+{
+    const char *text = "6ba7b810-9dad-11d1-80b4-00c04fd430c8";
+    char out[UUID_TEXT_BYTES];
+    struct uuid uuid;
+
+    assert_true(uuid_parse(text, &uuid));
+    assert_string_equal(uuid_format(&uuid, out), text);
+    assert_false(uuid_parse("6ba7b810-9dad-11d1-80b4-00c04fd430c", &uuid));
+    assert_false(uuid_parse("6ba7b810-9dad-11d1-80b4-00c04fd430c8x", &uuid));
+    assert_false(uuid_parse("6ba7b810x9dad-11d1-80b4-00c04fd430c8", &uuid));
+    assert_false(uuid_parse("", &uuid));
+}
+
+static void hist_quantile_is_within_a_quarter(void **state)
+{
+    struct hist hist = {0};
+    struct hist sum = {0};
+
+    assert_int_equal(hist_quantile(&hist, 0.5), 0);
+    for (uint64_t i = 1; i <= 100000; i++)
+        hist_add(&hist, i);
+    assert_in_range(hist_quantile(&hist, 0.5), 50000, 62500);
+    assert_in_range(hist_quantile(&hist, 0.99), 99000, 123750);
+    hist_add(&hist, UINT64_MAX);
+    assert_true(hist_quantile(&hist, 1.0) == UINT64_MAX);
+    hist_merge(&sum, &hist);
+    assert_int_equal(sum.total, 100001);
+    for (unsigned i = 1; i + HIST_SUB < HIST_BUCKETS; i++)
+        assert_true(hist_bucket_max(i) > hist_bucket_max(i - 1));
+}
+
+static void fault_points_act_on_their_visit(void **state)
+{
+    struct err_why why;
+
+    assert_int_equal(fault_arm("disk.write:2:fail,net.send:1:fail+", &why), ICMS_OK);
+    assert_false(fault_hit("disk.write"));
+    assert_true(fault_hit("disk.write"));
+    assert_false(fault_hit("disk.write"));
+    assert_true(fault_hit("net.send"));
+    assert_true(fault_hit("net.send"));
+    assert_false(fault_hit("elsewhere"));
+    assert_int_equal(fault_arm("disk.write", &why), ICMS_CONFIG);
+    assert_int_equal(fault_arm("disk.write:0:fail", &why), ICMS_CONFIG);
+    assert_int_equal(fault_arm("disk.write:1:explode", &why), ICMS_CONFIG);
+    assert_int_equal(fault_arm("disk.write:1:kill=1", &why), ICMS_CONFIG);
+    assert_int_equal(fault_arm("", &why), ICMS_OK);
+    assert_false(fault_hit("disk.write"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(crc_has_the_known_value_and_chains),
+        cmocka_unit_test(crc_copy_equals_crc_over_many_pieces),
+        cmocka_unit_test(little_endian_round_trips),
+        cmocka_unit_test(errors_have_names_texts_and_mappings),
+        cmocka_unit_test(why_is_cut_at_its_room),
+        cmocka_unit_test(list_keeps_order_and_removal_is_idempotent),
+        cmocka_unit_test(uuid_round_trips_and_refuses_everything_else),
+        cmocka_unit_test(hist_quantile_is_within_a_quarter),
+        cmocka_unit_test(fault_points_act_on_their_visit),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * base/fault.h: named places where a test may make something happen.
+ *
+ * A place is fault_hit("store.write"). The environment variable ICMS_FAULT arms places, comma
+ * separated: NAME:N:ACTION, where N is which visit (1 is the first) and ACTION is one of
+ *   kill        SIGKILL to this process        kill=PID   SIGKILL to another
+ *   stop        SIGSTOP to this process        stop=PID   SIGSTOP to another
+ *   fail        fault_hit returns true, once   fail+      from that visit on
+ * Unarmed, a visit costs one load and a branch that is never taken. Any thread.
+ */
+#ifndef BASE_FAULT_H
+#define BASE_FAULT_H
+
+#include <stdbool.h>
+
+#include "base/err.h"
+
+extern bool fault_armed;
+
+/* Reads ICMS_FAULT; call once before threads start. A bad text is an error that says where. */
+icms_err fault_init(struct err_why *why) ICMS_MUST_CHECK;
+
+/* The same with the text given; NULL or "" disarms. */
+icms_err fault_arm(const char *text, struct err_why *why) ICMS_MUST_CHECK;
+
+bool fault_visit(const char *name);
+
+/* Visits the place; true when it has to fail. */
+static inline bool fault_hit(const char *name)
+{
+    return __builtin_expect(fault_armed, 0) && fault_visit(name);
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Buckets: values 0..3 have their own; above, the two bits after the leading one choose the
+ * quarter. One writer.
+ */
+#include "base/hist.h"
+
+static unsigned hist_bucket(uint64_t value)
+{
+    unsigned log2;
+
+    if (value < HIST_SUB)
+        return (unsigned)value;
+    log2 = 63 - (unsigned)__builtin_clzll(value);
+    return (log2 - 1) * HIST_SUB + (unsigned)((value >> (log2 - 2)) & (HIST_SUB - 1));
+}
+
+uint64_t hist_bucket_max(unsigned i)
+{
+    unsigned log2;
+    uint64_t quarter;
+
+    if (i < HIST_SUB)
+        return i;
+    log2 = i / HIST_SUB + 1;
+    quarter = (uint64_t)1 << (log2 - 2);
+    return ((uint64_t)1 << log2) + (i % HIST_SUB + 1) * quarter - 1;
+}
+
+static void hist_bump(uint64_t *counter, uint64_t n)
+{
+    __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
+}
+
+void hist_add(struct hist *hist, uint64_t value)
+{
+    hist_bump(&hist->count[hist_bucket(value)], 1);
+    hist_bump(&hist->sum, value);
+    hist_bump(&hist->total, 1);
+}
+
+void hist_merge(struct hist *hist, const struct hist *from)
+{
+    for (unsigned i = 0; i < HIST_BUCKETS; i++)
+        hist->count[i] += __atomic_load_n(&from->count[i], __ATOMIC_RELAXED);
+    hist->total += __atomic_load_n(&from->total, __ATOMIC_RELAXED);
+    hist->sum += __atomic_load_n(&from->sum, __ATOMIC_RELAXED);
+}
+
+uint64_t hist_quantile(const struct hist *hist, double q)
+{
+    uint64_t rank = (uint64_t)(q * (double)hist->total);
+    uint64_t seen = 0;
+
+    if (hist->total == 0)
+        return 0;
+    for (unsigned i = 0; i < HIST_BUCKETS; i++) {
+        seen += hist->count[i];
+        if (seen >= rank && seen > 0)
+            return hist_bucket_max(i);
+    }
+    return hist_bucket_max(HIST_BUCKETS - 1);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * base/limits.h: every limit of icms, named once. Memory is taken at start from these.
+ */
+#ifndef BASE_LIMITS_H
+#define BASE_LIMITS_H
+
+/* NVMe KV: a key is 1 to 16 bytes. */
+#define LIMIT_KEY_BYTES 16
+
+/* Largest value a volume may allow, trailer not counted; one NVMe command moves one value. */
+#define LIMIT_VALUE_BYTES ((uint64_t)8 << 20)
+
+/* The sealed trailer that follows a value (wire/sealed.h). */
+#define LIMIT_TRAILER_BYTES 64
+
+/* Volumes of a target or an agent; a segment's volume set is one 64-bit map. */
+#define LIMIT_VOLUMES 64
+
+/* Drives of an enclosure. */
+#define LIMIT_DRIVES 32
+
+/* Enclosures of a pod. */
+#define LIMIT_ENCLOSURES 64
+
+/* Loops (cores) of a daemon. */
+#define LIMIT_LOOPS 32
+
+/* NVMe names end with a zero byte inside 256. */
+#define LIMIT_NQN_BYTES  224
+#define LIMIT_NAME_BYTES 64
+#define LIMIT_PATH_BYTES 1024
+
+/* Host NQNs that one volume lists. */
+#define LIMIT_VOLUME_HOSTS 64
+
+/* Client processes attached to one agent. */
+#define LIMIT_CLIENTS 64
+
+/* Keys of one exist, match or batch call. */
+#define LIMIT_BATCH_KEYS 4096
+
+/* O_DIRECT: offset, length and memory are multiples of this. */
+#define LIMIT_DISK_ALIGN 4096
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * base/types.h: the nouns that several modules share. Plain data, no behaviour.
+ */
+#ifndef BASE_TYPES_H
+#define BASE_TYPES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/limits.h"
+
+/* A block's key: 1..16 bytes; the bytes past length are zero. Identity is (volume, key, length). */
+struct key {
+    uint8_t bytes[LIMIT_KEY_BYTES];
+    uint8_t length;
+};
+
+static inline bool key_equal(const struct key *a, const struct key *b)
+{
+    return a->length == b->length && memcmp(a->bytes, b->bytes, LIMIT_KEY_BYTES) == 0;
+}
+
+/* A name of 16 bytes (RFC 4122 order). */
+struct uuid {
+    uint8_t bytes[16];
+};
+
+static inline bool uuid_equal(const struct uuid *a, const struct uuid *b)
+{
+    return memcmp(a->bytes, b->bytes, sizeof(a->bytes)) == 0;
+}
+
+#define UUID_TEXT_BYTES 37
+
+/* Parses "8-4-4-4-12" hex digits; false when it is anything else. */
+bool uuid_parse(const char *text, struct uuid *out_uuid);
+
+/* Writes the 36 characters and a zero; returns text. */
+char *uuid_format(const struct uuid *uuid, char text[UUID_TEXT_BYTES]);
+
+/* Who waits for a command: each class has its own queue pair, so no class queues behind another. */
+enum io_class {
+    IO_CLASS_LOAD,     /* an engine waits                          */
+    IO_CLASS_PRESTAGE, /* an engine will ask soon                  */
+    IO_CLASS_STORE,    /* nobody waits; shed first                 */
+    IO_CLASS_COUNT,
+};
+
+/* One tenant's blocks of one model and layout; the same in the target, the agent and the client. */
+struct volume_spec {
+    struct uuid uuid;            /* its name for ever                      */
+    char name[LIMIT_NAME_BYTES]; /* its name for people, unique in a pod   */
+    uint64_t quota_bytes;        /* flash an enclosure gives it; 0: all    */
+    uint64_t value_bytes_max;    /* largest plain value                    */
+    uint64_t arena_bytes;        /* agent: DRAM for its blocks             */
+    uint32_t run_blocks;         /* client: blocks that are placed together */
+    bool sealed;                 /* values end in a trailer; false: raw    */
+    uint32_t host_count;         /* 0: any host may use it                 */
+    char host_nqn[LIMIT_VOLUME_HOSTS][LIMIT_NQN_BYTES]; /* target: hosts that may use it          */
+};
+
+/* Bytes of a value as the enclosure sees them: with the trailer when the volume is sealed. */
+static inline uint64_t volume_stored_bytes_max(const struct volume_spec *volume)
+{
+    return volume->value_bytes_max + (volume->sealed ? LIMIT_TRAILER_BYTES : 0);
+}
+
+#endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * loop/loop.h: the reactor. One thread, one loop; time, entropy, disk, network, timers, messages.
+ *
+ * Two back ends behind this header: io_uring (loop_env_uring) and the simulation (loop/sim.h). What
+ * runs on a data path reaches time, entropy, disk, network and shared memory only through here.
+ *
+ * Threads. A loop belongs to the thread that runs it. Before loop_start() and after loop_join() the
+ * caller's thread owns it. Functions that may be called from any thread say so; every other one
+ * must be called on the loop's own thread. Callbacks run on the loop's thread, never from inside
+ * the call that started the operation.
+ *
+ * The contract of every operation: *done is called exactly once, later, on the same loop, even on
+ * failure.* Operations are structs that their owner embeds; the owner keeps the struct and every
+ * byte it names unchanged until done runs. A loop that was joined calls nothing any more.
+ *
+ * Life: loop_new -> (set up modules) -> loop_start -> ... -> loop_stop (any thread) -> loop_join ->
+ * loop_free, which waits until the kernel touches no buffer any more. Modules free their memory
+ * after loop_free of every loop they used.
+ */
+#ifndef LOOP_LOOP_H
+#define LOOP_LOOP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "base/err.h"
+#include "base/list.h"
+
+/* Where loops, files and sockets come from: the machine, or one simulated node. */
+struct loop_env;
+struct loop;
+struct loop_file;
+struct loop_sock;
+struct loop_event;
+struct loop_region;
+
+/* ---- the environment and the loop ---------------------------------------------------------- */
+
+/* The real machine. Never fails; io_uring is tried by loop_new. */
+struct loop_env *loop_env_uring(void);
+
+struct loop_opts {
+    const char *name;     /* thread name, 15 bytes at most        */
+    uint32_t entries_max; /* operations in flight; power of two   */
+    int cpu;              /* pin to this CPU; -1: anywhere        */
+    bool busy_poll;       /* spin instead of sleeping: for dedicated cores only */
+};
+
+/* Defaults: "icms-loop", 1024 entries, any CPU, no busy polling. */
+void loop_opts_init(struct loop_opts *opts);
+
+/* Makes a loop. UNSUPPORTED (with the remedy in why) where io_uring is forbidden or the kernel too
+ * old; LIMIT where too few locked pages are allowed for the ring itself. */
+icms_err loop_new(struct loop_env *env, const struct loop_opts *opts, struct err_why *why,
+                  struct loop **out_loop) ICMS_MUST_CHECK;
+
+/* Runs the loop on a thread of its own (simulation: lets it take part). */
+icms_err loop_start(struct loop *loop, struct err_why *why) ICMS_MUST_CHECK;
+
+/* Asks the loop to end after the current callback. Any thread. Idempotent. */
+void loop_stop(struct loop *loop);
+
+/* Waits until the loop's thread ended. Not from that thread. */
+void loop_join(struct loop *loop);
+
+/* Cancels what is in flight, waits until the kernel is done with every buffer, calls no callback,
+ * frees the loop, sets *loop to NULL. *loop may be NULL. */
+void loop_free(struct loop **loop);
+
+struct loop_env *loop_env(const struct loop *loop);
+
+/* True on the loop's own thread (or before it was started). */
+bool loop_is_mine(const struct loop *loop);
+
+/* ---- time and entropy ----------------------------------------------------------------------- */
+
+/* Monotonic nanoseconds, read once an iteration: cheap. */
+uint64_t loop_now_ns(const struct loop *loop);
+
+/* Monotonic nanoseconds of the environment, read now. Any thread. */
+uint64_t loop_env_now_ns(struct loop_env *env);
+
+/* Unpredictable bytes (simulation: seeded). */
+void loop_entropy(struct loop *loop, void *out, size_t bytes);
+
+/* A pseudo-random number for jitter and choice, not for secrets. */
+uint64_t loop_random(struct loop *loop);
+
+/* ---- timers --------------------------------------------------------------------------------- */
+
+struct loop_timer {
+    void (*fire)(struct loop_timer *timer); /* set by loop_timer_init */
+    uint64_t at_ns;                         /* when, while armed      */
+    uint32_t heap_index;                    /* private; 0: not armed  */
+};
+
+void loop_timer_init(struct loop_timer *timer, void (*fire)(struct loop_timer *timer));
+
+/* Arms or re-arms; fires once, at or after at_ns (up to a millisecond later). */
+void loop_timer_start(struct loop *loop, struct loop_timer *timer, uint64_t at_ns);
+
+/* Disarms; harmless when not armed. After it fire does not run. */
+void loop_timer_stop(struct loop *loop, struct loop_timer *timer);
+
+static inline bool loop_timer_armed(const struct loop_timer *timer)
+{
+    return timer->heap_index != 0;
+}
+
+/* ---- messages ------------------------------------------------------------------------------- */
+
+/* The only bridge between loops. Messages of one sender to one loop arrive in order. */
+struct loop_msg {
+    void (*run)(struct loop_msg *msg); /* on the receiving loop        */
+    struct loop_msg *next;             /* private, while on its way    */
+};
+
+/* Any thread, also one without a loop. The owner keeps msg until run; msg may be sent again from
+ * inside run. Sending to the own loop runs it in a later iteration. */
+void loop_send(struct loop *to, struct loop_msg *msg, void (*run)(struct loop_msg *msg));
+
+/* ---- operations ----------------------------------------------------------------------------- */
+
+struct loop_op {
+    void (*done)(struct loop_op *op); /* set by the starting call                      */
+    struct loop *loop;                /* where it runs                                 */
+    icms_err err;                     /* valid in done                                 */
+    uint32_t bytes;                   /* valid in done: bytes moved; may be short      */
+    struct loop_sock *sock;           /* valid in done of accept: the new socket       */
+    /* private to the back end */
+    bool busy; /* started, done has not run                     */
+    uint8_t kind;
+    void *owner;
+    struct list link;
+    union {
+        struct {
+            void *target;
+            void *memory;
+            uint64_t offset;
+            uint32_t length;
+            int flags;
+        } io;
+        uint64_t words[24];
+    } u;
+};
+
+static inline bool loop_op_busy(const struct loop_op *op)
+{
+    return op->busy;
+}
+
+/* Asks for an early end. done still comes once, soon: with CANCELED, or with what was reached. A
+ * canceled read or receive writes nothing any more once done has run. */
+void loop_op_cancel(struct loop_op *op);
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* Page-aligned memory that can be shared with other processes: a sealed memfd (simulation: heap).
+ * Zeroed. Touched at once when prefault is set. */
+icms_err loop_region_new(struct loop_env *env, const char *name, uint64_t bytes, bool prefault,
+                         struct err_why *why, struct loop_region **out_region) ICMS_MUST_CHECK;
+void *loop_region_base(struct loop_region *region);
+uint64_t loop_region_bytes(const struct loop_region *region);
+
+/* The descriptor to pass to another process, -1 in the simulation. Owned by the region. */
+int loop_region_fd(const struct loop_region *region);
+
+/* Also unregisters. No operation may name its memory any more. *region may be NULL. */
+void loop_region_free(struct loop_region **region);
+
+/* Pins the region for a loop's disk reads and writes. A refusal (locked pages) is not fatal: the
+ * region works unpinned; the error says so with its remedy. Call before loop_start. */
+icms_err loop_region_register(struct loop *loop, struct loop_region *region, struct err_why *why);
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+struct loop_file_opts {
+    const char *path; /* file or block device                               */
+    bool create;      /* make the file when it is missing                   */
+    bool write;       /* false: read only                                   */
+    bool direct;      /* O_DIRECT; all I/O aligned to LIMIT_DISK_ALIGN      */
+    bool exclusive;   /* lock it; LOCKED with the holder's pid when held    */
+    uint64_t bytes;   /* create: preallocate this much; 0: leave            */
+};
+
+/* Blocking; at start. The error sentence names the path and the remedy. */
+icms_err loop_file_open(struct loop_env *env, const struct loop_file_opts *opts,
+                        struct err_why *why, struct loop_file **out_file) ICMS_MUST_CHECK;
+uint64_t loop_file_bytes(const struct loop_file *file);
+
+/* Blocking; at start and in tools, never on a running loop. Short reads are errors. */
+icms_err loop_file_read_now(struct loop_file *file, uint64_t offset, void *memory,
+                            size_t bytes) ICMS_MUST_CHECK;
+icms_err loop_file_write_now(struct loop_file *file, uint64_t offset, const void *memory,
+                             size_t bytes) ICMS_MUST_CHECK;
+icms_err loop_file_flush_now(struct loop_file *file) ICMS_MUST_CHECK;
+
+/* Whole transfers: bytes is the full length when err is ICMS_OK. */
+void loop_file_read(struct loop *loop, struct loop_op *op, struct loop_file *file, uint64_t offset,
+                    void *memory, uint32_t bytes, void (*done)(struct loop_op *op));
+void loop_file_write(struct loop *loop, struct loop_op *op, struct loop_file *file, uint64_t offset,
+                     const void *memory, uint32_t bytes, void (*done)(struct loop_op *op));
+
+/* Makes completed writes durable against power loss (fdatasync). */
+void loop_file_flush(struct loop *loop, struct loop_op *op, struct loop_file *file,
+                     void (*done)(struct loop_op *op));
+
+/* No operation may be in flight. *file may be NULL. */
+void loop_file_close(struct loop_file **file);
+
+/* ---- sockets -------------------------------------------------------------------------------- */
+
+/* A numeric address and port; the simulation uses the same text as names of its nodes. */
+struct loop_addr {
+    char host[48]; /* "127.0.0.1", "::1" */
+    uint16_t port;
+};
+
+/* "127.0.0.1:4420" or "[::1]:4420" to an address; CONFIG with a sentence when it is not one. */
+icms_err loop_addr_parse(const char *text, struct err_why *why,
+                         struct loop_addr *out_addr) ICMS_MUST_CHECK;
+
+/* The text of an address into out (64 bytes are enough); returns out. */
+char *loop_addr_format(const struct loop_addr *addr, char *out, size_t bytes);
+
+/* A listening TCP socket; port 0 picks one, loop_sock_addr tells which. Not bound to a loop. */
+icms_err loop_listen(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,
+                     struct loop_sock **out_sock) ICMS_MUST_CHECK;
+
+/* The local address of a socket. */
+void loop_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr);
+
+/* One connection; op->sock in done is the caller's. A connected socket may be used on any one loop:
+ * hand it over by message. TCP_NODELAY is set. */
+void loop_accept(struct loop *loop, struct loop_op *op, struct loop_sock *listener,
+                 void (*done)(struct loop_op *op));
+void loop_connect(struct loop *loop, struct loop_op *op, const struct loop_addr *addr,
+                  void (*done)(struct loop_op *op));
+
+/* Receives 1..bytes bytes. End of stream is RESET with 0 bytes. whole: waits for all of them (an
+ * early end may report fewer with an error). */
+void loop_recv(struct loop *loop, struct loop_op *op, struct loop_sock *sock, void *memory,
+               uint32_t bytes, bool whole, void (*done)(struct loop_op *op));
+
+/* Sends the vectors in order; may send less than all (op->bytes). vectors and what they name stay
+ * until done. At most 16 vectors. */
+void loop_sendv(struct loop *loop, struct loop_op *op, struct loop_sock *sock,
+                const struct iovec *vectors, uint32_t count, void (*done)(struct loop_op *op));
+
+/* Ends both directions: pending receives and sends end with RESET. Harmless twice. */
+void loop_sock_shutdown(struct loop_sock *sock);
+
+/* No operation may be in flight on it. *sock may be NULL. */
+void loop_sock_close(struct loop_sock **sock);
+
+/* ---- events --------------------------------------------------------------------------------- */
+
+/* A flag that other processes or threads raise to wake a loop: an eventfd (simulation: an object).
+ */
+icms_err loop_event_new(struct loop_env *env, struct loop_event **out_event) ICMS_MUST_CHECK;
+
+/* The descriptor to pass to another process, -1 in the simulation. Owned by the event. */
+int loop_event_fd(const struct loop_event *event);
+
+/* Any thread. */
+void loop_event_signal(struct loop_event *event);
+
+/* done when it was raised since the last wait ended. One wait at a time. */
+void loop_event_wait(struct loop *loop, struct loop_op *op, struct loop_event *event,
+                     void (*done)(struct loop_op *op));
+void loop_event_free(struct loop_event **event);
+
+/* ---- counters ------------------------------------------------------------------------------- */
+
+struct loop_stats {
+    uint64_t iterations; /* times round                       */
+    uint64_t ops;        /* operations completed              */
+    uint64_t messages;   /* messages run                      */
+    uint64_t wakes;      /* times it slept and was woken      */
+};
+
+/* Any thread; numbers a moment old. */
+void loop_stats(const struct loop *loop, struct loop_stats *out_stats);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * loop/sim.h: the simulated machine room. Everything in it follows from one seed.
+ *
+ * One thread runs every loop of every node in virtual time. A node is a machine: it has an address,
+ * files and loops; a daemon on it has one or more loops. Faults are drawn from the seed with the
+ * probabilities of sim_opts, or commanded by a test.
+ *
+ * Not thread-safe: one sim, one thread.
+ */
+#ifndef LOOP_SIM_H
+#define LOOP_SIM_H
+
+#include "loop/loop.h"
+
+struct sim;
+struct sim_node;
+
+struct sim_opts {
+    uint64_t seed;
+    uint64_t net_delay_min_ns;  /* one way, each piece                                   */
+    uint64_t net_delay_max_ns;  /* pieces of one connection stay in order                */
+    uint64_t net_bytes_per_s;   /* of one connection                                     */
+    uint64_t disk_delay_min_ns; /* each read or write                                    */
+    uint64_t disk_delay_max_ns;
+    uint64_t disk_bytes_per_s;
+    uint64_t message_delay_max_ns; /* between loops of one daemon                          */
+    /* per million operations, while faults are on */
+    uint32_t disk_read_error_ppm;
+    uint32_t disk_write_error_ppm;
+    uint32_t disk_write_lost_ppm; /* answered, never on the medium                        */
+    uint32_t disk_write_torn_ppm; /* answered, only some 512-byte pieces on the medium    */
+    uint32_t disk_corrupt_ppm;    /* a byte of what is read is flipped on the medium      */
+    uint32_t conn_reset_ppm;      /* a piece kills its connection                         */
+    uint32_t delay_spike_ppm;     /* an operation takes up to 100 times longer            */
+};
+
+/* Sensible speeds, no faults. */
+void sim_opts_init(struct sim_opts *opts, uint64_t seed);
+
+struct sim *sim_new(const struct sim_opts *opts);
+
+/* Frees everything; loops must have been freed by their daemons, or crashed. */
+void sim_free(struct sim **sim);
+
+/* The random faults of sim_opts: on at start; off ends them (commanded ones stay). */
+void sim_faults(struct sim *sim, bool on);
+
+/* Runs until virtual time or until nothing is left to do; false when until was reached with work
+ * left. */
+bool sim_run(struct sim *sim, uint64_t until_ns);
+
+/* Runs one event; false when there is none. */
+bool sim_step(struct sim *sim);
+uint64_t sim_now_ns(const struct sim *sim);
+uint64_t sim_random(struct sim *sim);
+
+/* A machine with an address ("10.1.0.1"). */
+struct sim_node *sim_node_new(struct sim *sim, const char *host);
+struct loop_env *sim_node_env(struct sim_node *node);
+
+/* Ends the loops of the node at once: no callback runs any more, connections reset after a network
+ * delay (silently: never), locks are released. power: writes that were not flushed are each kept,
+ * lost or torn at random; without power loss all completed writes stay, those in flight are each
+ * kept, lost or torn. The daemon's memory is the caller's to free (loop_free included). */
+void sim_node_crash(struct sim_node *node, bool power, bool silent);
+
+/* A stopped process (SIGSTOP): its loops stand still, the kernel of the node still accepts and
+ * buffers. */
+void sim_node_pause(struct sim_node *node, bool paused);
+
+/* A black hole: packets between the two vanish, nothing is reset. b NULL: from and to everybody. */
+void sim_net_cut(struct sim *sim, struct sim_node *a, struct sim_node *b, bool cut);
+
+/* Multiplies a node's disk delays (1 is normal). */
+void sim_disk_slow(struct sim_node *node, uint32_t factor);
+
+/* The medium of a file of the node, for tests that look or flip; NULL when there is none. */
+uint8_t *sim_file_medium(struct sim_node *node, const char *path, uint64_t *out_bytes);
+
+/* Events run so far: two runs of one seed agree. */
+uint64_t sim_events(const struct sim *sim);
+
+/* A hash over all that happened (time, kind, node, bytes): equal for equal seeds. */
+uint64_t sim_trace_hash(const struct sim *sim);
+
+#endif
