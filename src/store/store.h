@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store/store.h: the flash engine. One store is one drive: a log of fixed segments with an index in
+ * memory. It knows no protocol, no tenant rules beyond a volume's quota, and no other drive.
+ *
+ * Threads. A store belongs to one loop; every call is made on it, except those marked "any thread".
+ * store_format, store_open and store_close run before the loop starts or after it was joined.
+ *
+ * Contract of operations: *returns ICMS_OK: done is called exactly once, later, on the same loop,
+ * even on failure; returns anything else: done is never called.* The owner embeds the operation and
+ * keeps it, and the memory it names, until done.
+ *
+ * What is promised. A write completes only after the device answered for its record; from then on
+ * the block is found after a crash of the process, until it is evicted, and the eviction is
+ * counted. After store_flush it also survives power loss. A read returns the bytes that were
+ * written, or a miss. Whole segments are reclaimed, the oldest of the volume that is most over its
+ * share first.
+ */
+#ifndef STORE_STORE_H
+#define STORE_STORE_H
+
+#include "base/types.h"
+#include "loop/loop.h"
+
+struct store;
+
+/* Bytes in front of a value on flash: callers of store_write leave this much room before the value
+ * (struct store_write.memory), so a record goes to the device in one write without a copy. */
+#define STORE_HEADER_BYTES 64
+
+/* Bytes of the buffer that a write or read of a value needs: header, value, up to the alignment. */
+uint64_t store_record_bytes(uint64_t value_bytes);
+
+struct store_opts {
+    const char *path;           /* file or block device                                         */
+    uint64_t bytes;             /* file: size to make; 0: as it is. Device: 0                   */
+    uint64_t segment_bytes;     /* format: power of two, 64 KiB .. 256 MiB                      */
+    uint64_t value_bytes_max;   /* largest stored value, trailer included; fits in a segment    */
+    uint64_t blocks_max;        /* index entries to reserve; 0: bytes / 64 KiB, at least 1,024  */
+    uint32_t writes_max;        /* writes in flight; more are parked                            */
+    struct loop_region *region; /* where callers' buffers lie; NULL: anywhere                  */
+};
+
+/* Defaults: 64 MiB segments, 8 MiB values, 64 writes in flight. */
+void store_opts_init(struct store_opts *opts);
+
+/* Writes an empty store. Refuses with FOREIGN, leaving every byte as it is, when the drive holds
+ * anything that is not zeros and not an icms store, unless overwrite is set; EXISTS when it is an
+ * icms store already and overwrite is not set. Blocking. */
+icms_err store_format(struct loop_env *env, const struct store_opts *opts, bool overwrite,
+                      struct err_why *why) ICMS_MUST_CHECK;
+
+/* Opens a formatted drive: takes the lock, checks the superblock, reads the summaries of sealed
+ * segments, scans open ones. Blocking. FOREIGN, VERSION, LOCKED, NOT_FOUND, IO with a sentence. */
+icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err_why *why,
+                    struct store **out_store) ICMS_MUST_CHECK;
+
+/* Frees everything. Only after loop_free of its loop (nothing can be in flight). *store may be
+ * NULL. */
+void store_close(struct store **store);
+
+/* ---- volumes -------------------------------------------------------------------------------- */
+
+/* Makes a volume known and gives its number (0 .. LIMIT_VOLUMES - 1) on this drive. quota_bytes:
+ * flash on this drive, 0: all. Blocks of it found by store_open become visible. A quota below four
+ * segments is enforced too: such volumes share one append stream. Before the loop starts. */
+icms_err store_volume_add(struct store *store, const struct uuid *uuid, uint64_t quota_bytes,
+                          struct err_why *why, uint32_t *out_volume) ICMS_MUST_CHECK;
+
+/* ---- operations ----------------------------------------------------------------------------- */
+
+enum store_write_option {
+    STORE_WRITE_IF_EXISTS = 1, /* MISS when the key is not there */
+    STORE_WRITE_IF_ABSENT = 2, /* EXISTS when it is              */
+};
+
+struct store_write {
+    /* in: set by the caller */
+    uint32_t volume;      /* number from store_volume_add                      */
+    struct key key;       /* 1..16 bytes                                       */
+    uint8_t *memory;      /* aligned to LIMIT_DISK_ALIGN; store_record_bytes() big;
+                             the value starts at memory + STORE_HEADER_BYTES; the
+                             store fills the header and the padding            */
+    uint32_t value_bytes; /* 1 .. value_bytes_max                              */
+    uint32_t options;     /* enum store_write_option bits                      */
+    void (*done)(struct store_write *write); /* called once                                      */
+    /* out, valid in done */
+    icms_err err; /* OK, EXISTS, MISS, QUOTA, NO_SPACE, IO, DRIVE_DOWN */
+    /* private */
+    uint64_t private_words[40];
+};
+
+/* Appends. Two writes of one key: the one that was submitted later wins. */
+icms_err store_write(struct store *store, struct store_write *write) ICMS_MUST_CHECK;
+
+struct store_read {
+    /* in */
+    uint32_t volume;
+    struct key key;
+    uint8_t *memory;                       /* aligned; the record is read here                   */
+    uint64_t memory_bytes;                 /* room; store_record_bytes(value) is needed          */
+    void (*done)(struct store_read *read); /* called once                                        */
+    /* out, valid in done */
+    icms_err err;          /* OK, MISS, IO, VALUE_SIZE (room too small), DRIVE_DOWN, CANCELED    */
+    enum icms_miss reason; /* with MISS: ABSENT, EVICTED, CHECKSUM, DRIVE_DOWN                   */
+    uint8_t *value;        /* inside memory                                                      */
+    uint32_t value_bytes;  /* whole value                                                        */
+    /* private */
+    uint64_t private_words[40];
+};
+
+/* Reads and verifies one block. A bad checksum is a miss with reason CHECKSUM, counted, and the
+ * block is forgotten. An overwritten or evicted segment during the read gives a miss, never wrong
+ * bytes. */
+icms_err store_read(struct store *store, struct store_read *read) ICMS_MUST_CHECK;
+
+/* Ends early: done still comes once, when nothing writes into the memory any more. */
+void store_read_cancel(struct store_read *read);
+
+/* Answers from the index, no I/O. out_bytes (may be NULL): an upper bound of the value's bytes
+ * (exact to the record's alignment). */
+bool store_exists(struct store *store, uint32_t volume, const struct key *key,
+                  uint64_t *out_bytes_max);
+
+/* Why a key is not there: EVICTED when the ghost filter remembers it, else ABSENT. */
+enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const struct key *key);
+
+struct store_delete {
+    uint32_t volume;
+    struct key key;
+    uint8_t *memory; /* aligned, LIMIT_DISK_ALIGN bytes, for the tombstone */
+    void (*done)(struct store_delete *delete); /* called once */
+    icms_err err; /* OK, MISS (was not there), IO, DRIVE_DOWN          */
+    uint64_t private_words[40];
+};
+
+/* Forgets a block for good: a tombstone record keeps it from coming back after a restart. */
+icms_err store_delete(struct store *store, struct store_delete *delete) ICMS_MUST_CHECK;
+
+struct store_flush {
+    void (*done)(struct store_flush *flush); /* called once */
+    icms_err err;                            /* OK, IO, DRIVE_DOWN */
+    uint64_t private_words[32];
+};
+
+/* Makes every completed write durable against power loss. */
+icms_err store_flush(struct store *store, struct store_flush *flush) ICMS_MUST_CHECK;
+
+/* Keys of a volume in a stable total order (by the 16 key bytes, then length), from the first key
+ * that is not before start (NULL: the first). Fills keys and returns how many; fewer than keys_max
+ * means the end. Bounded work a call: O(blocks of the store), no I/O. */
+uint32_t store_list(struct store *store, uint32_t volume, const struct key *start, struct key *keys,
+                    uint32_t keys_max);
+
+/* ---- state ---------------------------------------------------------------------------------- */
+
+struct store_volume_stats {
+    uint64_t blocks; /* live blocks                                */
+    uint64_t bytes;  /* of flash held by live records              */
+    uint64_t quota_bytes;
+    uint64_t evictions; /* blocks evicted since the drive was formatted (kept over restarts) */
+};
+
+struct store_stats {
+    uint64_t segments, segments_free, segments_open;
+    uint64_t capacity_bytes, used_bytes; /* used: live records                             */
+    uint64_t blocks, blocks_max, index_bytes;
+    uint64_t reads, writes, deletes;  /* completed                                       */
+    uint64_t read_bytes, write_bytes; /* values                                          */
+    uint64_t device_write_bytes;      /* all that went to the device                     */
+    uint64_t evictions;               /* blocks, kept over restarts                      */
+    uint64_t checksum_errors, io_errors;
+    uint64_t recovered_blocks, recovery_ns; /* of the last open                                */
+    bool down;                              /* out of service after device errors              */
+    bool free_low;                          /* free segments under the low-water mark          */
+};
+
+/* Any thread; numbers a moment old. */
+void store_stats(const struct store *store, struct store_stats *out_stats);
+void store_volume_stats(const struct store *store, uint32_t volume,
+                        struct store_volume_stats *out_stats);
+
+/* Called once, on the loop, when the drive goes out of service (repeated device errors): every
+ * operation from then on answers DRIVE_DOWN. */
+void store_on_down(struct store *store, void (*down)(void *arg), void *arg);
+
+/* Reads every segment of the drive and compares with the index (tests, doctor): the number of
+ * differences. Blocking; only while the loop does not run. */
+uint64_t store_verify(struct store *store, struct err_why *why);
+
+#endif
