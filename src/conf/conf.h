@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conf/conf.h: one YAML file a daemon, turned into structs.
+ *
+ * Every key has a default; an unknown key, a duplicate, a wrong unit or a value out of its range is
+ * an error whose sentence begins with FILE:LINE. Sizes are written 64KiB, 8MiB, 10GiB (or bytes),
+ * times 500ms, 2s. Nothing is started or touched while a file is read. Control threads only.
+ */
+#ifndef CONF_CONF_H
+#define CONF_CONF_H
+
+#include "base/err.h"
+#include "base/types.h"
+
+/* A drive of a target. */
+struct conf_drive {
+    char path[LIMIT_PATH_BYTES]; /* file or block device             */
+    uint64_t bytes;              /* file: made with this size; 0: as it is */
+};
+
+/* Metrics and health of a daemon: HTTP. */
+struct conf_http {
+    char listen[64]; /* "127.0.0.1:9420"; "" for none                                        */
+};
+
+/* icms-target: an enclosure. */
+struct conf_target {
+    char name[LIMIT_NAME_BYTES];   /* for people                                         */
+    struct uuid uuid;              /* of the enclosure: placement follows it             */
+    char nqn[LIMIT_NQN_BYTES];     /* its subsystem; default made from the uuid          */
+    char listen[64];               /* NVMe/TCP data port                                 */
+    char advertise[64];            /* what discovery tells hosts; default: listen        */
+    char discovery_nqn_listen[64]; /* "": discovery answers on the data port             */
+    uint32_t loops;                /* cores                                              */
+    bool busy_poll;
+    uint64_t segment_bytes; /* used when a drive is formatted                     */
+    uint64_t memory_bytes;  /* pool of data buffers                               */
+    uint32_t connections_max;
+    uint32_t queue_entries_max; /* commands a queue pair                              */
+    uint32_t header_timeout_ms; /* a started PDU must be whole by then                */
+    uint64_t in_capsule_bytes;
+    double ready_quota_percent_max; /* readiness limit on quota use; 0: off               */
+    struct conf_http http;
+    uint32_t drive_count;
+    struct conf_drive drives[LIMIT_DRIVES];
+    uint32_t volume_count;
+    struct volume_spec volumes[LIMIT_VOLUMES];
+};
+
+/* An enclosure in the static pod map. */
+struct conf_enclosure {
+    char name[LIMIT_NAME_BYTES];
+    struct uuid uuid;
+    char nqn[LIMIT_NQN_BYTES];
+    char address[64]; /* NVMe/TCP of its target                          */
+    double weight;    /* healthy capacity in any unit, same for all; 1   */
+};
+
+/* icms-agent, and the agent inside a process (pod:FILE). */
+struct conf_agent {
+    char name[LIMIT_NAME_BYTES];
+    char host_nqn[LIMIT_NQN_BYTES]; /* default: made from host_id                         */
+    struct uuid host_id;            /* default: from the machine id and the name          */
+    char socket[104];               /* unix socket for clients                            */
+    uint32_t socket_mode;           /* permission bits, default 0600                      */
+    uint32_t loops;
+    bool busy_poll;
+    bool header_digest, data_digest; /* NVMe/TCP digests                                   */
+    uint32_t queue_entries;          /* commands a queue pair                              */
+    uint32_t connect_timeout_ms;
+    uint32_t keep_alive_ms;    /* KATO                                               */
+    uint32_t silence_ms;       /* no answer at all for this long: excluded           */
+    uint32_t probe_ms;         /* background probing of excluded enclosures          */
+    uint32_t load_deadline_ms; /* default deadlines of requests without one          */
+    uint32_t store_deadline_ms;
+    uint64_t store_backlog_bytes;   /* more than this waiting: stores are shed            */
+    uint64_t client_bytes;          /* staging memory a client                            */
+    double ready_arena_percent_max; /* readiness limit on arena use; 0: off               */
+    struct conf_http http;
+    char local_path[LIMIT_PATH_BYTES]; /* dir: a drive of its own instead of a pod; ""       */
+    uint64_t local_bytes;              /* its size                                           */
+    uint64_t local_segment_bytes;
+    uint32_t enclosure_count; /* the static pod map                                 */
+    struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
+    uint32_t volume_count;
+    struct volume_spec volumes[LIMIT_VOLUMES];
+};
+
+/* Defaults for everything; then what a file says. */
+void conf_target_init(struct conf_target *conf);
+void conf_agent_init(struct conf_agent *conf);
+
+icms_err conf_target_read(const char *path, struct err_why *why,
+                          struct conf_target *out_conf) ICMS_MUST_CHECK;
+icms_err conf_agent_read(const char *path, struct err_why *why,
+                         struct conf_agent *out_conf) ICMS_MUST_CHECK;
+
+/* The same from memory; name stands for the file in errors. */
+icms_err conf_target_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
+                           struct conf_target *out_conf) ICMS_MUST_CHECK;
+icms_err conf_agent_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
+                          struct conf_agent *out_conf) ICMS_MUST_CHECK;
+
+/* "64KiB", "8MiB", "1.5GiB", "4096" to bytes; "250ms", "2s" to milliseconds. */
+icms_err conf_bytes_parse(const char *text, struct err_why *why,
+                          uint64_t *out_bytes) ICMS_MUST_CHECK;
+icms_err conf_duration_parse(const char *text, struct err_why *why,
+                             uint32_t *out_ms) ICMS_MUST_CHECK;
+
+/* An example file with every key, its default and a comment, for `--print-config`. */
+const char *conf_target_example(void);
+const char *conf_agent_example(void);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ctl/ctl.h: what operators ask a running daemon: /metrics, /healthz, /readyz, /status. Over
+ * libmicrohttpd, on a thread of its own; it never touches a data loop and only calls functions that
+ * are marked "any thread".
+ */
+#ifndef CTL_CTL_H
+#define CTL_CTL_H
+
+#include <stdbool.h>
+
+#include "base/err.h"
+#include "base/hist.h"
+
+struct ctl_http;
+
+/* A text that grows to a bound while a page is made. */
+struct ctl_page;
+
+/* Prometheus text format. kind: "counter", "gauge"; help: one sentence. Write the family once, then
+ * its samples; labels is `key="value",...` or "" (escape values with ctl_label). */
+void ctl_family(struct ctl_page *page, const char *name, const char *kind, const char *help);
+void ctl_sample(struct ctl_page *page, const char *name, const char *labels, double value);
+
+/* A histogram of nanoseconds as seconds, with cumulative buckets; family kind "histogram". */
+void ctl_histogram(struct ctl_page *page, const char *name, const char *labels,
+                   const struct hist *hist);
+
+/* Appends to a page (JSON of /status). */
+void ctl_text(struct ctl_page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Escapes a label's value into out; returns out. */
+const char *ctl_label(const char *value, char *out, unsigned bytes);
+
+struct ctl_http_opts {
+    const char *listen;                                /* "127.0.0.1:9420"                    */
+    void *arg;                                         /* of the functions below              */
+    void (*metrics)(void *arg, struct ctl_page *page); /* Prometheus text                     */
+    void (*status)(void *arg, struct ctl_page *page);  /* one JSON object                     */
+    bool (*ready)(void *arg, struct err_why *why);     /* false: not ready, and why           */
+};
+
+/* Starts serving. ADDRESS_IN_USE and the like with a sentence that says what to do. */
+icms_err ctl_http_start(const struct ctl_http_opts *opts, struct err_why *why,
+                        struct ctl_http **out_http) ICMS_MUST_CHECK;
+
+/* The port it listens on (listen ended in :0). */
+unsigned ctl_http_port(const struct ctl_http *http);
+void ctl_http_stop(struct ctl_http **http);
+
+#endif
