@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# A front door to Meson and Ninja. `make help` lists what there is.
+BUILD ?= build
+PREFIX ?= /usr/local
+
+.PHONY: all test check check-deep demo install format clean help deps deps-check
+
+all: $(BUILD)/build.ninja
+	@ninja -C $(BUILD)
+
+$(BUILD)/build.ninja: | deps
+	@meson setup --prefix $(PREFIX) $(BUILD) > /dev/null
+
+deps:
+	@tools/deps.sh build
+
+deps-check:
+	@tools/deps.sh build check demo
+
+test: all
+	@meson test -C $(BUILD) --no-rebuild --suite unit --print-errorlogs
+
+check: deps-check
+	@tools/check.sh
+
+check-deep: deps-check
+	@tools/check.sh deep
+
+demo: deps
+	@tools/deps.sh demo
+	@demo/build.sh $(BUILD)
+	@python3 demo/run.py --build $(BUILD)
+
+install: all
+	@meson install -C $(BUILD) --no-rebuild
+
+format:
+	@git ls-files -z -- '*.c' '*.h' | xargs -0 clang-format -i
+
+clean:
+	rm -rf build build-asan build-tsan
+
+help:
+	@echo 'make           compile into $(BUILD)/, with gcc'
+	@echo 'make test      the tests for every edit, under a minute'
+	@echo 'make check     all tests that fit in 25 minutes: gcc, clang with sanitizers, a Linux guest'
+	@echo '               in QEMU, the demo in short form; ends with N passed, N failed, N skipped'
+	@echo 'make check-deep  the long forms: ThreadSanitizer, long campaigns, fuzzing'
+	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers'
+	@echo 'make install   into $(PREFIX); set PREFIX and DESTDIR as usual'
+	@echo 'make format    clang-format over all C files'
+	@echo 'make clean     remove what was built'
+	@echo 'Missing Debian packages are installed first, by tools/deps.sh.'
