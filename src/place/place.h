@@ -17,8 +17,9 @@
 
 struct place_map;
 
-/* Slots of a map; enough for 64 members within 4 % of their share. */
-#define PLACE_SLOTS 8192
+/* Slots of a map. A share is a count of slots, so its deviation is about 1 / sqrt(slots a member):
+ * 2.3 % (one sigma) for 36 equal members, 3.1 % for 64. */
+#define PLACE_SLOTS 65536
 
 /* How many members each slot ranks: the owner and who takes over, in order. */
 #define PLACE_RANKS 4
@@ -28,17 +29,28 @@ struct place_member {
     double weight;    /* healthy capacity in any unit; 0: owns nothing            */
 };
 
-/* Builds a map of 1..max(LIMIT_ENCLOSURES, LIMIT_DRIVES) members. INVALID on duplicates, no member
- * or no weight. */
+/* Builds a map of enclosures: 1..max(LIMIT_ENCLOSURES, LIMIT_DRIVES) members. INVALID on
+ * duplicates, no member or no weight. */
 icms_err place_map_new(const struct place_member *members, uint32_t count, uint64_t epoch,
                        struct err_why *why, struct place_map **out_map) ICMS_MUST_CHECK;
+
+/* The same for the drives of one enclosure. Drives are chosen by other bits of the key's hash than
+ * enclosures: the keys that reach one enclosure use 1/36 of the slots of the enclosures' map, far
+ * too few to divide evenly among 32 drives. */
+icms_err place_map_new_drives(const struct place_member *members, uint32_t count, uint64_t epoch,
+                              struct err_why *why, struct place_map **out_map) ICMS_MUST_CHECK;
+
+/* *map may be NULL; sets it to NULL. */
 void place_map_free(struct place_map **map);
 
 uint64_t place_map_epoch(const struct place_map *map);
 uint32_t place_map_members(const struct place_map *map);
 
-/* The slot of a key. */
+/* The slot of a key in maps of place_map_new (enclosures). */
 uint32_t place_slot(const struct key *key);
+
+/* The slot of a key in this map. */
+uint32_t place_map_slot(const struct place_map *map, const struct key *key);
 
 /* The member (index into the array given to place_map_new) of rank 0 (owner) .. PLACE_RANKS - 1 of
  * a slot; UINT32_MAX when there are fewer members with weight. */
