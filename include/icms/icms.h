@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * icms.h: the client library of icms, a pod-level cache of KV blocks on shared flash.
+ *
+ * A block is an immutable value under a key of 1 to 16 bytes in a volume. Whatever was stored may
+ * be forgotten at any time; what is returned is exactly what was stored. A block that is not
+ * available is a miss with a reason, never an error of the call, and it comes by the deadline.
+ *
+ * Threads. Every function may be called from any thread, except that one request belongs to one
+ * thread at a time, and icms_close must be the last call. Handles belong to the process that opened
+ * them: after fork() the child gets ICMS_FORKED.
+ *
+ * Memory. Buffers named in a call belong to the caller and must stay until the call (synchronous)
+ * or the request (asynchronous) is over; after that the library does not touch them, whatever
+ * happened to deadlines, agents or enclosures.
+ *
+ * When a put is acknowledged. ICMS_PUT_ACCEPTED: the agent has taken a checked copy; it is written
+ * to flash in the background and lost if the agent dies first. ICMS_PUT_ON_FLASH: the enclosure's
+ * drive has answered for it; it survives the death of every process (power loss: after icms_flush).
+ *
+ * Errors. `why`, where given, receives one sentence for people: what was tried, what happened, what
+ * to do. It may be NULL.
+ */
+#ifndef ICMS_ICMS_H
+#define ICMS_ICMS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "icms/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ICMS_KEY_BYTES  16
+#define ICMS_NAME_BYTES 64
+#define ICMS_BATCH_MAX  4096
+#define ICMS_API        __attribute__((visibility("default")))
+
+struct icms;
+struct icms_volume;
+struct icms_request;
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+struct icms_options {
+    size_t struct_bytes; /* sizeof(struct icms_options): set by icms_options_init            */
+    uint32_t load_deadline_ms;  /* for requests without one; 0: the agent's default  */
+    uint32_t store_deadline_ms; /* the same for put, remove and flush */
+    uint64_t buffer_bytes;    /* shared memory for this client's stores; 0: the agent's default   */
+    uint64_t directory_bytes; /* dir: size of a new cache; 0: 1 GiB                               */
+    uint64_t value_bytes_max; /* dir: largest value of volumes made there; 0: 8 MiB               */
+};
+
+ICMS_API void icms_options_init(struct icms_options *options);
+
+/* Opens a tier.
+ *   "unix:/run/icms/agent.sock"  an icms-agent of this machine, over shared memory
+ *   "pod:/etc/icms/agent.yaml"   the agent inside this process, speaking to the enclosures itself
+ *   "dir:/var/cache/kv"          one process, one directory, no daemon; made when it is missing
+ *   "unix:" alone takes $ICMS_SOCKET or the default socket.
+ * options may be NULL. PEER_DOWN, REFUSED, LOCKED (why names the holder's pid), CONFIG, ... */
+ICMS_API icms_err icms_open(const char *where, const struct icms_options *options, char *why,
+                            size_t why_bytes, struct icms **out_icms) ICMS_MUST_CHECK;
+
+/* Waits for requests that are under way (they end by their deadlines), then frees everything that
+ * was opened from it. Sets *icms to NULL; *icms may be NULL. */
+ICMS_API void icms_close(struct icms **icms);
+
+/* "0.1.0" */
+ICMS_API const char *icms_version(void);
+
+/* ---- volumes -------------------------------------------------------------------------------- */
+
+/* A volume holds blocks of one tenant, model and layout. dir: makes the volume when it is missing.
+ * NO_VOLUME also when this host may not use it. */
+ICMS_API icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t why_bytes,
+                                   struct icms_volume **out_volume) ICMS_MUST_CHECK;
+ICMS_API void icms_volume_close(struct icms_volume **volume);
+
+struct icms_volume_info {
+    char name[ICMS_NAME_BYTES];
+    uint8_t uuid[16];
+    uint64_t value_bytes_max; /* largest value that can be put                          */
+    uint32_t run_blocks;      /* blocks of a chain that are placed together             */
+    uint32_t sealed;          /* 1: values carry a trailer that is checked at each get  */
+};
+
+ICMS_API void icms_volume_info(const struct icms_volume *volume, struct icms_volume_info *out_info);
+
+/* ---- keys ----------------------------------------------------------------------------------- */
+
+struct icms_key {
+    uint8_t bytes[ICMS_KEY_BYTES]; /* the ones past length must be zero */
+    uint8_t length;                /* 1 .. 16                           */
+};
+
+/* What makes two KV blocks interchangeable besides their tokens. Everything is hashed into every
+ * key, so a difference in any field is a different block. Strings may be NULL (""). */
+struct icms_layout {
+    const char *tenant;  /* who may share                                            */
+    const char *model;   /* "SmolLM2-135M-Instruct"                                  */
+    const void *weights; /* fingerprint of the weights                               */
+    size_t weights_bytes;
+    const char *dtype;     /* of the cache: "f16", "fp8_e4m3"                          */
+    const char *layout;    /* order of the bytes inside a block, engine and version    */
+    uint32_t block_tokens; /* tokens a block                                           */
+    uint32_t rank[4];      /* tensor, pipeline, context, expert rank ...               */
+    uint32_t ranks[4];     /* ... of how many                                          */
+};
+
+/* The hash of a chain of blocks so far. Plain memory of the caller: copy it to branch. */
+struct icms_chain {
+    uint8_t state[32];   /* SHA-256 over everything so far          */
+    uint8_t run[8];      /* the run's half of the key               */
+    uint64_t blocks;     /* blocks so far                           */
+    uint32_t run_blocks; /* from the volume                         */
+};
+
+/* Begins a chain. */
+ICMS_API void icms_chain_init(struct icms_chain *chain, const struct icms_volume *volume,
+                              const struct icms_layout *layout);
+
+/* Appends one block, given by what determines it (its token ids, image hashes, adapter ids, ... as
+ * bytes), and gives its key: 8 bytes of the run's first block, 8 bytes of this block, both over the
+ * whole chain. Equal chains give equal keys in every process and on every machine that hashes the
+ * same bytes. */
+ICMS_API void icms_chain_next(struct icms_chain *chain, const void *content, size_t bytes,
+                              struct icms_key *out_key);
+
+/* A key of up to 16 bytes as they are; KEY_SIZE otherwise. */
+ICMS_API icms_err icms_key_raw(const void *bytes, size_t length,
+                               struct icms_key *out_key) ICMS_MUST_CHECK;
+
+/* A key from a name of any length: hashed when it is longer than 16 bytes. */
+ICMS_API void icms_key_from_name(const void *name, size_t bytes, struct icms_key *out_key);
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+enum icms_source {
+    ICMS_SOURCE_NONE = 0,
+    ICMS_SOURCE_DRAM = 1,  /* the agent's memory   */
+    ICMS_SOURCE_LOCAL = 2, /* a drive of this host */
+    ICMS_SOURCE_POD = 3,   /* an enclosure         */
+};
+
+/* One block of a batch. */
+struct icms_block {
+    struct icms_key key;   /* in                                                                */
+    void *data;            /* put: the value, only read; get: where it goes; else NULL          */
+    uint64_t bytes;        /* in: put: value, get: room. Out: get: value, also when room is small */
+    icms_err status;       /* out: OK, MISS, or what is wrong with this block                   */
+    enum icms_miss reason; /* out, with MISS                                                */
+    enum icms_source source; /* out, with OK of get                                           */
+};
+
+enum icms_class {
+    ICMS_CLASS_LOAD = 0,     /* an engine waits: the default of get  */
+    ICMS_CLASS_PRESTAGE = 1, /* an engine will ask soon              */
+};
+
+enum icms_put_ack {
+    ICMS_PUT_ACCEPTED = 0, /* the default */
+    ICMS_PUT_ON_FLASH = 1,
+};
+
+struct icms_request_options {
+    size_t struct_bytes;    /* sizeof: set by icms_request_options_init                         */
+    uint32_t deadline_ms;   /* from now; 0: the default of the handle                           */
+    uint32_t class_;        /* enum icms_class                                                  */
+    uint32_t put_ack;       /* enum icms_put_ack                                                */
+    uint32_t put_if_absent; /* 1: status EXISTS instead of overwriting                         */
+    void *tag;              /* icms_request_tag gives it back                                   */
+};
+
+ICMS_API void icms_request_options_init(struct icms_request_options *options);
+
+/* The synchronous forms. blocks[0 .. count-1], count 1 .. ICMS_BATCH_MAX; options may be NULL.
+ * Return ICMS_OK when every block's status is ICMS_OK, ICMS_MISS when at least one is not (look at
+ * each), or an error of the whole call (INVALID, CLOSED, FORKED, PEER_DOWN, ...), where all
+ * statuses are set to it. */
+ICMS_API icms_err icms_put(struct icms_volume *volume, struct icms_block *blocks, size_t count,
+                           const struct icms_request_options *options) ICMS_MUST_CHECK;
+ICMS_API icms_err icms_get(struct icms_volume *volume, struct icms_block *blocks, size_t count,
+                           const struct icms_request_options *options) ICMS_MUST_CHECK;
+
+/* status OK where the block is there at this moment; no bytes move. */
+ICMS_API icms_err icms_exists(struct icms_volume *volume, struct icms_block *blocks, size_t count,
+                              const struct icms_request_options *options) ICMS_MUST_CHECK;
+
+/* How many blocks from the first up to the first hole are there: the longest usable prefix. */
+ICMS_API icms_err icms_match(struct icms_volume *volume, const struct icms_key *keys, size_t count,
+                             const struct icms_request_options *options,
+                             size_t *out_matched) ICMS_MUST_CHECK;
+
+/* Forgets blocks everywhere; status MISS where there was none. */
+ICMS_API icms_err icms_remove(struct icms_volume *volume, struct icms_block *blocks, size_t count,
+                              const struct icms_request_options *options) ICMS_MUST_CHECK;
+
+/* Waits until everything this handle put into the volume is on flash and safe against power loss.
+ */
+ICMS_API icms_err icms_flush(struct icms_volume *volume,
+                             const struct icms_request_options *options) ICMS_MUST_CHECK;
+
+/* The asynchronous forms: the same work; blocks stay the caller's and unchanged until the request
+ * is over. On ICMS_OK *out_request must be ended with icms_request_end; otherwise nothing was
+ * started. LIMIT when too many blocks are under way. */
+ICMS_API icms_err icms_put_start(struct icms_volume *volume, struct icms_block *blocks,
+                                 size_t count, const struct icms_request_options *options,
+                                 struct icms_request **out_request) ICMS_MUST_CHECK;
+ICMS_API icms_err icms_get_start(struct icms_volume *volume, struct icms_block *blocks,
+                                 size_t count, const struct icms_request_options *options,
+                                 struct icms_request **out_request) ICMS_MUST_CHECK;
+ICMS_API icms_err icms_exists_start(struct icms_volume *volume, struct icms_block *blocks,
+                                    size_t count, const struct icms_request_options *options,
+                                    struct icms_request **out_request) ICMS_MUST_CHECK;
+ICMS_API icms_err icms_remove_start(struct icms_volume *volume, struct icms_block *blocks,
+                                    size_t count, const struct icms_request_options *options,
+                                    struct icms_request **out_request) ICMS_MUST_CHECK;
+ICMS_API icms_err icms_flush_start(struct icms_volume *volume,
+                                   const struct icms_request_options *options,
+                                   struct icms_request **out_request) ICMS_MUST_CHECK;
+
+/* A descriptor that is readable when icms_poll may have something (also when a deadline passed).
+ * Owned by the handle: poll it, never read it. */
+ICMS_API int icms_event_fd(struct icms *icms);
+
+/* A request that is over, or NULL. Never blocks. Each request is returned once. */
+ICMS_API struct icms_request *icms_poll(struct icms *icms);
+
+/* Waits for one request; it is then over, and icms_poll does not return it. DEADLINE when
+ * timeout_ms passed first (it goes on). timeout_ms -1: as long as it takes, which the deadline
+ * bounds. */
+ICMS_API icms_err icms_request_wait(struct icms_request *request, int timeout_ms) ICMS_MUST_CHECK;
+
+/* 1 when it is over. */
+ICMS_API int icms_request_over(struct icms_request *request);
+ICMS_API void *icms_request_tag(const struct icms_request *request);
+
+/* Asks for an early end: blocks that are not done get status CANCELED. It is over soon, not at
+ * once. */
+ICMS_API void icms_request_cancel(struct icms_request *request);
+
+/* Waits if it is not over, frees it, sets *request to NULL and returns what the synchronous form
+ * would have. */
+ICMS_API icms_err icms_request_end(struct icms_request **request);
+
+/* ---- blocks without a copy ------------------------------------------------------------------ */
+
+/* A block in the agent's memory, readable in place. It was verified when the lease was taken and
+ * does not change until the lease is given back. Leases are few (ICMS_LEASES_MAX a handle): give
+ * them back soon. */
+#define ICMS_LEASES_MAX 256
+
+struct icms_lease {
+    const void *data; /* read only                      */
+    uint64_t bytes;   /* of the value                   */
+    uint32_t index;   /* private                        */
+    void *owner;      /* private                        */
+};
+
+/* Brings the block into memory if need be and leases it. MISS with *out_reason (may be NULL). */
+ICMS_API icms_err icms_lease_take(struct icms_volume *volume, const struct icms_key *key,
+                                  const struct icms_request_options *options,
+                                  enum icms_miss *out_reason,
+                                  struct icms_lease *out_lease) ICMS_MUST_CHECK;
+ICMS_API void icms_lease_give(struct icms_lease *lease);
+
+/* Memory shared with the agent: a put whose data lies in it is not copied in this process. Freed by
+ * icms_close at the latest. NO_MEMORY when the handle's buffer_bytes are used up. */
+ICMS_API icms_err icms_buffer_take(struct icms *icms, uint64_t bytes,
+                                   void **out_data) ICMS_MUST_CHECK;
+ICMS_API void icms_buffer_give(struct icms *icms, void *data);
+
+/* ---- state ---------------------------------------------------------------------------------- */
+
+/* One JSON object about the tier (enclosures and their state, volumes, hits, misses by reason,
+ * bytes) into out, zero-terminated and cut at bytes; *out_bytes is what the whole needs. */
+ICMS_API icms_err icms_status(struct icms *icms, char *out, size_t bytes,
+                              size_t *out_bytes) ICMS_MUST_CHECK;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

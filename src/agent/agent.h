@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/agent.h: the node agent. Tiers, placement, health and deadlines; the same code in the
+ * daemon icms-agent and inside a process that opens "pod:" or "dir:".
+ *
+ * Threads. agent_new, agent_start, agent_stop and agent_free are called by the thread that owns the
+ * agent. attach, detach, status, stats and ready may be called from any thread. All work runs on
+ * the agent's loops: each volume's arena belongs to one loop, each enclosure's connections to one
+ * loop, each client's rings to one loop; requests cross by message.
+ *
+ * Life of a request: see ARCHITECTURE.md and agent/req.c.
+ */
+#ifndef AGENT_AGENT_H
+#define AGENT_AGENT_H
+
+#include "agent/shm.h"
+#include "base/hist.h"
+#include "loop/loop.h"
+
+struct agent;
+
+struct agent_enclosure_opts {
+    char name[LIMIT_NAME_BYTES];
+    struct uuid uuid; /* placement follows it */
+    char nqn[LIMIT_NQN_BYTES];
+    struct loop_addr addr;
+    double weight;
+};
+
+/* Everything an agent needs; made from conf_agent by cmd or client. All zeros plus agent_opts_init.
+ */
+struct agent_opts {
+    char name[LIMIT_NAME_BYTES];
+    char host_nqn[LIMIT_NQN_BYTES];
+    struct uuid host_id;
+    uint32_t loops;
+    bool busy_poll;
+    bool header_digest, data_digest;
+    uint32_t queue_entries;
+    uint32_t connect_timeout_ms;
+    uint32_t keep_alive_ms;
+    uint32_t silence_ms; /* commands waiting and no byte for this long: excluded          */
+    uint32_t probe_ms;   /* how often an excluded enclosure is tried                      */
+    uint32_t load_deadline_ms;
+    uint32_t store_deadline_ms;
+    uint64_t store_backlog_bytes;
+    uint64_t client_bytes;  /* staging memory a client                                       */
+    const char *local_path; /* a drive of its own instead of a pod; NULL: none               */
+    uint64_t local_bytes;
+    uint64_t local_segment_bytes;
+    uint32_t enclosure_count;
+    const struct agent_enclosure_opts *enclosures;
+    uint32_t volume_count;
+    const struct volume_spec *volumes;
+};
+
+void agent_opts_init(struct agent_opts *opts);
+
+/* Takes all memory, opens the local drive, builds the map. Copies what it needs from opts. Connects
+ * in the background: an agent without a reachable enclosure works and misses. */
+icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct err_why *why,
+                   struct agent **out_agent) ICMS_MUST_CHECK;
+icms_err agent_start(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
+
+/* No new requests; returns when those under way ended or timeout_ms passed. */
+void agent_drain(struct agent *agent, uint32_t timeout_ms);
+
+/* Stops and joins the loops. */
+void agent_stop(struct agent *agent);
+void agent_free(struct agent **agent);
+
+/* Waits until every enclosure was tried once (up or excluded), or timeout_ms passed. Any thread. */
+void agent_wait_tried(struct agent *agent, uint32_t timeout_ms);
+
+/* ---- clients -------------------------------------------------------------------------------- */
+
+/* What a client maps. Owned by the agent until detach. */
+struct agent_client {
+    uint32_t client;                 /* number                                             */
+    struct loop_region *region;      /* client region                                      */
+    struct loop_event *agent_event;  /* wakes the agent                                    */
+    struct loop_event *client_event; /* wakes the client                                   */
+    uint32_t volume_count;           /* arenas                                             */
+    struct loop_region *arenas[LIMIT_VOLUMES];
+};
+
+/* Makes a client's region and binds it to a loop. LIMIT, NO_MEMORY with a sentence. */
+icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct err_why *why,
+                             struct agent_client *out_client) ICMS_MUST_CHECK;
+
+/* Cancels its requests, gives its leases back and frees its region; done is called, on a loop of
+ * the agent, when nothing of the client is left. done may be NULL. */
+void agent_client_detach(struct agent *agent, uint32_t client, void (*done)(void *arg), void *arg);
+
+/* The same, waiting for it. Not on a loop. */
+void agent_client_detach_wait(struct agent *agent, uint32_t client);
+
+/* ---- state ---------------------------------------------------------------------------------- */
+
+enum agent_enclosure_state {
+    AGENT_ENCLOSURE_CONNECTING, /* never tried to the end yet                            */
+    AGENT_ENCLOSURE_UP,         /* takes loads and stores                                */
+    AGENT_ENCLOSURE_EXCLUDED,   /* dead or silent; its runs are with the next; probed    */
+};
+
+struct agent_enclosure_stats {
+    char name[LIMIT_NAME_BYTES];
+    enum agent_enclosure_state state;
+    uint64_t excluded_count; /* times it was excluded   */
+    uint64_t probes;
+    uint64_t load_bytes, store_bytes;
+    char last_error[128]; /* sentence                */
+};
+
+struct agent_volume_stats {
+    char name[LIMIT_NAME_BYTES];
+    uint64_t slots, slots_used, slots_leased;
+    uint64_t arena_bytes, arena_used_bytes;
+    uint64_t arena_evictions;
+    uint64_t hits_dram, hits_local, hits_pod;
+    uint64_t misses[16]; /* by enum icms_miss        */
+    uint64_t puts, put_bytes, get_bytes;
+};
+
+struct agent_stats {
+    uint32_t clients;
+    uint32_t enclosure_count, volume_count;
+    uint64_t requests, sheds, deadline_misses, checksum_errors;
+    uint64_t backlog_bytes;
+    struct agent_enclosure_stats enclosures[LIMIT_ENCLOSURES];
+    struct agent_volume_stats volumes[LIMIT_VOLUMES];
+    struct hist get_ns, put_ns, exists_ns; /* from taken to answered */
+};
+
+void agent_stats(struct agent *agent, struct agent_stats *out_stats);
+
+/* One JSON object (for `icms status`); zero-terminated, cut at bytes; returns what the whole needs.
+ */
+size_t agent_status(struct agent *agent, char *out, size_t bytes);
+
+/* False with the reason: draining, no enclosure and no local drive, or arena over the given limit.
+ */
+bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why);
+
+/* Which enclosure (index) a key belongs to now, and which it would without exclusions. */
+void agent_locate(struct agent *agent, const struct key *key, uint32_t *out_now,
+                  uint32_t *out_owner);
+
+#endif

@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/shm.h: every byte that an agent and its clients share, and the rules for touching it.
+ *
+ * Two kinds of regions, each a sealed memfd (in the simulation: heap):
+ *
+ *   arena region, one a volume: made by the agent, mapped read-only by clients
+ *     [ header | hash heads | slot descriptors | slots: value and trailer, page-aligned ]
+ *   client region, one a client: made by the agent, mapped read-write by both
+ *     [ header | submission ring | completion ring | lease table | staging memory ]
+ *
+ * Trust. The agent treats everything in a client region as hostile: it copies an entry out before
+ * it checks it, keeps its own copy of its ring positions, and bounds every offset. A client trusts
+ * its agent about liveness only: values are checked against their trailers.
+ *
+ * Leases (hazard pointers). A client reads slot descriptor version v (even: stable), stores slot +
+ * 1 in a free lease entry, and re-reads the version after a full fence: equal means the slot cannot
+ * be reused until the entry is zero again. An agent that wants a slot makes the version odd, and
+ * after a full fence looks through the lease tables of all clients; a leased slot is left in limbo
+ * until its entries are gone. A get names the lease entry in which the agent shall hold the slot
+ * for it, so a client that dies loses its leases with its region.
+ *
+ * Times are absolute nanoseconds of CLOCK_MONOTONIC (simulation: of the node).
+ */
+#ifndef AGENT_SHM_H
+#define AGENT_SHM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/types.h"
+
+#define SHM_VERSION         1
+#define SHM_ARENA_MAGIC     0x616e657261736d63u
+#define SHM_CLIENT_MAGIC    0x746e65696c636d63u
+#define SHM_RING_ENTRIES    4096 /* of each ring; power of two                     */
+#define SHM_LEASES          512  /* entries of a lease table: 256 for users, the rest for gets */
+#define SHM_SLOT_NONE       UINT32_MAX
+#define SHM_CHAIN_STEPS_MAX 64 /* a reader gives up after this many: a miss, then a message  */
+
+/* ---- the arena ------------------------------------------------------------------------------ */
+
+struct shm_arena_header {
+    uint64_t magic;           /* SHM_ARENA_MAGIC                                  */
+    uint32_t version;         /* SHM_VERSION                                      */
+    uint32_t volume;          /* the agent's number of the volume                 */
+    uint8_t volume_uuid[16];  /* bound into every trailer                         */
+    uint64_t value_bytes_max; /* plain value                                      */
+    uint32_t sealed;          /* 1: a trailer follows each value                  */
+    uint32_t run_blocks;      /* for key derivation                               */
+    uint32_t head_count;      /* hash heads; power of two                         */
+    uint32_t slot_count;      /* slots                                            */
+    uint64_t slot_bytes;      /* distance of slots, multiple of 4 KiB             */
+    uint64_t heads_offset;    /* _Atomic uint32_t [head_count]: slot or NONE      */
+    uint64_t slots_offset;    /* struct shm_slot [slot_count]                     */
+    uint64_t data_offset;     /* slot i is at data_offset + i * slot_bytes        */
+    uint64_t hash_seed;       /* of the heads                                     */
+    char name[LIMIT_NAME_BYTES];
+};
+
+struct shm_slot {
+    _Atomic uint64_t version;     /* even: stable, odd: changing or free              */
+    _Atomic uint32_t next;        /* next slot of the hash chain                      */
+    _Atomic uint32_t value_bytes; /* plain value; the trailer lies right behind it    */
+    uint8_t key[LIMIT_KEY_BYTES]; /* valid while version is even                      */
+    uint8_t key_length;
+    uint8_t verified; /* 1: the agent or a client checked the trailer     */
+    uint8_t pad[6];
+    _Atomic uint64_t touched; /* readers bump it: temperature for eviction; a hint. Written by the
+                                 agent only; clients report touches in their ring           */
+};
+
+/* ---- the rings ------------------------------------------------------------------------------ */
+
+enum shm_op {
+    SHM_OP_GET = 1, /* lease the block's slot in lease entry `lease`            */
+    SHM_OP_PUT,     /* value and trailer lie in staging at offset               */
+    SHM_OP_EXISTS,
+    SHM_OP_REMOVE,
+    SHM_OP_FLUSH,  /* everything this client put into the volume               */
+    SHM_OP_CANCEL, /* the request with this tag; answered by that request only */
+    SHM_OP_TOUCH,  /* a DRAM hit happened without the agent; no answer         */
+};
+
+enum shm_flag {
+    SHM_FLAG_ON_FLASH = 1,  /* PUT: answer when the drive has it */
+    SHM_FLAG_IF_ABSENT = 2, /* PUT                               */
+    SHM_FLAG_PRESTAGE = 4,  /* GET: class prestage               */
+};
+
+struct shm_submit {
+    uint64_t tag;         /* the client's; comes back                              */
+    uint64_t deadline_ns; /* absolute                                              */
+    uint64_t offset;      /* PUT: of the value in staging memory                   */
+    uint32_t bytes;       /* PUT: plain value                                      */
+    uint32_t volume;      /* the agent's number                                    */
+    uint32_t lease;       /* GET: entry of the lease table                         */
+    uint8_t op;           /* enum shm_op                                           */
+    uint8_t flags;        /* enum shm_flag                                         */
+    uint8_t key_length;
+    uint8_t pad;
+    uint8_t key[LIMIT_KEY_BYTES];
+    uint8_t pad2[8];
+};
+_Static_assert(sizeof(struct shm_submit) == 64, "one cache line");
+
+struct shm_complete {
+    uint64_t tag;
+    uint64_t version;     /* GET: of the slot when leased                */
+    uint32_t slot;        /* GET: where the block lies                   */
+    uint32_t value_bytes; /* GET, EXISTS (upper bound): plain value      */
+    uint32_t status;      /* icms_err                                    */
+    uint8_t reason;       /* enum icms_miss                              */
+    uint8_t source;       /* enum icms_source of icms.h                  */
+    uint8_t pad[2];
+};
+_Static_assert(sizeof(struct shm_complete) == 32, "half a cache line");
+
+struct shm_client_header {
+    uint64_t magic;                /* SHM_CLIENT_MAGIC                                          */
+    uint32_t version;              /* SHM_VERSION                                               */
+    uint32_t client;               /* the agent's number of this client                         */
+    uint64_t submit_offset;        /* struct shm_submit [SHM_RING_ENTRIES]                      */
+    uint64_t complete_offset;      /* struct shm_complete [SHM_RING_ENTRIES]                    */
+    uint64_t leases_offset;        /* _Atomic uint32_t [SHM_LEASES]: slot + 1 | 0; the volume is in
+                                      lease_volumes                                             */
+    uint64_t lease_volumes_offset; /* _Atomic uint32_t [SHM_LEASES], written before the lease */
+    uint64_t staging_offset;
+    uint64_t staging_bytes;
+    uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                  */
+    uint32_t volume_count;                        /* arena regions that follow in the hello */
+    uint32_t pad;
+    _Alignas(64) _Atomic uint32_t submit_tail;   /* written by the client                 */
+    _Alignas(64) _Atomic uint32_t submit_head;   /* written by the agent                  */
+    _Alignas(64) _Atomic uint32_t complete_tail; /* written by the agent                  */
+    _Alignas(64) _Atomic uint32_t complete_head; /* written by the client                 */
+    _Alignas(64) _Atomic uint32_t agent_sleeps; /* 1: signal the agent's event after a submission */
+    _Alignas(64) _Atomic uint32_t
+        client_sleeps; /* 1: signal the client's event after a completion */
+    _Alignas(64) _Atomic uint64_t
+        agent_beat_ns; /* the agent's time when it last looked at this ring */
+};
+
+/* ---- making regions (agent) ----------------------------------------------------------------- */
+
+/* Bytes an arena region needs at least: one slot. The slots that fit into arena_bytes. */
+uint64_t shm_arena_slots(const struct volume_spec *volume);
+uint64_t shm_arena_region_bytes(const struct volume_spec *volume);
+
+/* Lays out zeroed memory of shm_arena_region_bytes(). */
+void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t number,
+                      uint64_t hash_seed);
+uint64_t shm_client_region_bytes(uint64_t staging_bytes);
+void shm_client_format(void *base, uint32_t client, uint64_t staging_bytes);
+
+/* ---- reading an arena (client) -------------------------------------------------------------- */
+
+/* A checked view of an arena region; every offset was bounded by the region. */
+struct shm_arena {
+    const struct shm_arena_header *header;
+    const _Atomic uint32_t *heads;
+    const struct shm_slot *slots;
+    const uint8_t *data;
+    /* copies, so that nothing is read twice from shared memory */
+    uint32_t head_count, slot_count;
+    uint64_t slot_bytes, hash_seed, value_bytes_max;
+    bool sealed;
+    struct uuid uuid;
+};
+
+/* PROTOCOL when the header does not fit the region. */
+icms_err shm_arena_view(const void *base, uint64_t bytes,
+                        struct shm_arena *out_arena) ICMS_MUST_CHECK;
+
+/* Looks a key up and leases its slot through *lease (an own, free entry). True: leased, with the
+ * slot, its version and the value's bytes. False: not there, or no luck; ask the agent. Any thread.
+ */
+bool shm_arena_lease(const struct shm_arena *arena, const struct key *key, _Atomic uint32_t *lease,
+                     uint32_t *out_slot, uint64_t *out_version, uint32_t *out_value_bytes);
+
+/* True when the key is there at this moment (no lease). */
+bool shm_arena_has(const struct shm_arena *arena, const struct key *key);
+
+uint32_t shm_arena_head(uint64_t hash_seed, uint32_t head_count, const struct key *key);
+
+/* ---- rings ---------------------------------------------------------------------------------- */
+
+/* One side's private view of a client region. The sides use the same functions; own positions are
+ * private, the other side's are read once a call and bounded. */
+struct shm_ring {
+    struct shm_client_header *header;
+    struct shm_submit *submits;
+    struct shm_complete *completes;
+    _Atomic uint32_t *leases;
+    _Atomic uint32_t *lease_volumes;
+    uint8_t *staging;
+    uint64_t staging_bytes;
+    uint32_t submit_tail, submit_head, complete_tail, complete_head; /* own positions */
+};
+
+/* PROTOCOL when the header does not fit the region. */
+icms_err shm_ring_view(void *base, uint64_t bytes, struct shm_ring *out_ring) ICMS_MUST_CHECK;
+
+/* Client: true and an entry was queued; false when the ring is full. publish makes queued entries
+ * visible; true when the agent sleeps and its event has to be signalled. One thread at a time. */
+bool shm_submit_push(struct shm_ring *ring, const struct shm_submit *entry);
+bool shm_submit_publish(struct shm_ring *ring);
+
+/* Agent: copies up to max entries out. A tail that makes no sense gives PROTOCOL: drop the client.
+ */
+icms_err shm_submit_take(struct shm_ring *ring, struct shm_submit *out_entries, uint32_t max,
+                         uint32_t *out_count) ICMS_MUST_CHECK;
+
+/* Agent: false when the client does not take its completions and the ring is full. publish: true
+ * when the client sleeps and its event has to be signalled. */
+bool shm_complete_push(struct shm_ring *ring, const struct shm_complete *entry);
+bool shm_complete_publish(struct shm_ring *ring);
+
+/* Client: copies up to max completions out. */
+icms_err shm_complete_take(struct shm_ring *ring, struct shm_complete *out_entries, uint32_t max,
+                           uint32_t *out_count) ICMS_MUST_CHECK;
+
+/* Before sleeping: announces it and looks again; false when there is something to take. */
+bool shm_agent_sleep(struct shm_ring *ring);
+bool shm_client_sleep(struct shm_ring *ring);
+
+/* ---- the hello on the unix socket ----------------------------------------------------------- */
+
+/* A client connects to the agent's SOCK_SEQPACKET socket and sends a hello; the agent answers with
+ * a welcome and passes descriptors by SCM_RIGHTS: the client region, the agent's event, the
+ * client's event, then one arena region a volume the client may use (in order of welcome.volumes),
+ * in messages of up to 32 descriptors. The socket stays open: its end is the end of the client. */
+#define SHM_HELLO_MAGIC 0x6f6c6c65686d6369u
+
+struct shm_hello {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t op;            /* 1: attach, 2: status (answered with JSON text, then closed) */
+    uint64_t staging_bytes; /* wanted; 0: the agent's default                              */
+};
+
+struct shm_welcome {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t error; /* icms_err; on failure a sentence is in why                   */
+    uint32_t volume_count;
+    uint32_t pad;
+    char why[256];
+};
+
+#endif
