@@ -20,6 +20,9 @@
  * until its entries are gone. A get names the lease entry in which the agent shall hold the slot
  * for it, so a client that dies loses its leases with its region.
  *
+ * The order of the two sides' stores and loads is carried by sequentially consistent operations on
+ * the version and on the lease entry, not by fences, so that ThreadSanitizer understands it.
+ *
  * Times are absolute nanoseconds of CLOCK_MONOTONIC (simulation: of the node).
  */
 #ifndef AGENT_SHM_H
@@ -66,7 +69,7 @@ struct shm_slot {
     _Atomic uint32_t value_bytes; /* plain value; the trailer lies right behind it    */
     uint8_t key[LIMIT_KEY_BYTES]; /* valid while version is even                      */
     uint8_t key_length;
-    uint8_t verified; /* 1: the agent or a client checked the trailer     */
+    uint8_t verified; /* 1: the agent checked the trailer; only the agent reads it */
     uint8_t pad[6];
     _Atomic uint64_t touched; /* readers bump it: temperature for eviction; a hint. Written by the
                                  agent only; clients report touches in their ring           */
@@ -166,8 +169,10 @@ struct shm_arena {
     /* copies, so that nothing is read twice from shared memory */
     uint32_t head_count, slot_count;
     uint64_t slot_bytes, hash_seed, value_bytes_max;
+    uint32_t volume, run_blocks;
     bool sealed;
     struct uuid uuid;
+    char name[LIMIT_NAME_BYTES];
 };
 
 /* PROTOCOL when the header does not fit the region. */
@@ -183,12 +188,24 @@ bool shm_arena_lease(const struct shm_arena *arena, const struct key *key, _Atom
 /* True when the key is there at this moment (no lease). */
 bool shm_arena_has(const struct shm_arena *arena, const struct key *key);
 
+/* The memory of a slot: value, then the trailer when the volume is sealed. */
+static inline const uint8_t *shm_arena_value(const struct shm_arena *arena, uint32_t slot)
+{
+    return arena->data + (uint64_t)slot * arena->slot_bytes;
+}
+
+/* Key of a slot, word by word with atomic operations: readers look at it while it may change, and
+ * decide by the version whether what they saw counts. The agent writes it while version is odd. */
+void shm_slot_key_set(struct shm_slot *slot, const struct key *key);
+bool shm_slot_key_equal(const struct shm_slot *slot, const struct key *key);
+
 uint32_t shm_arena_head(uint64_t hash_seed, uint32_t head_count, const struct key *key);
 
 /* ---- rings ---------------------------------------------------------------------------------- */
 
 /* One side's private view of a client region. The sides use the same functions; own positions are
- * private, the other side's are read once a call and bounded. */
+ * private and begin at 0, the other side's are read once a call and bounded. A region is viewed
+ * once by each side. */
 struct shm_ring {
     struct shm_client_header *header;
     struct shm_submit *submits;
@@ -231,13 +248,19 @@ bool shm_client_sleep(struct shm_ring *ring);
 /* A client connects to the agent's SOCK_SEQPACKET socket and sends a hello; the agent answers with
  * a welcome and passes descriptors by SCM_RIGHTS: the client region, the agent's event, the
  * client's event, then one arena region a volume the client may use (in order of welcome.volumes),
- * in messages of up to 32 descriptors. The socket stays open: its end is the end of the client. */
-#define SHM_HELLO_MAGIC 0x6f6c6c65686d6369u
+ * in messages of up to 32 descriptors: the welcome carries the first ones, each further message is
+ * 8 bytes (SHM_HELLO_MAGIC) and carries more. A welcome with an error carries none. The socket
+ * stays open: its end is the end of the client. Status is answered with a text in messages of at
+ * most 32 KiB, then the end of the stream. */
+#define SHM_HELLO_ATTACH 1
+#define SHM_HELLO_STATUS 2
+#define SHM_HELLO_FDS    32
+#define SHM_HELLO_MAGIC  0x6f6c6c65686d6369u
 
 struct shm_hello {
     uint64_t magic;
     uint32_t version;
-    uint32_t op;            /* 1: attach, 2: status (answered with JSON text, then closed) */
+    uint32_t op;            /* SHM_HELLO_ATTACH, SHM_HELLO_STATUS                          */
     uint64_t staging_bytes; /* wanted; 0: the agent's default                              */
 };
 

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/shm.c: layout and rules of the memory that an agent and its clients share.
+ *
+ * Called by the agent on its loops and by libicms on any thread (rings: one thread at a time a
+ * side). No memory is taken and nothing blocks.
+ *
+ * Invariants: every offset and position that the other side can write is read once and bounded
+ * before it is used; own positions never come from shared memory; an even version that was read
+ * again after the lease was published means that the slot stays as it is until the lease is zero.
+ */
+#include "agent/shm.h"
+
+#include <stddef.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/hash.h"
+
+#define SHM_RING_MASK ((uint32_t)SHM_RING_ENTRIES - 1)
+_Static_assert((SHM_RING_ENTRIES & (SHM_RING_ENTRIES - 1)) == 0, "power of two");
+_Static_assert(offsetof(struct shm_slot, key) % 8 == 0, "the key is read as two words");
+_Static_assert(sizeof(struct shm_slot) % 8 == 0, "slots follow each other");
+
+/* ---- layout --------------------------------------------------------------------------------- */
+
+static uint64_t arena_slot_bytes(const struct volume_spec *volume)
+{
+    return bytes_align(volume_stored_bytes_max(volume), LIMIT_DISK_ALIGN);
+}
+
+uint64_t shm_arena_slots(const struct volume_spec *volume)
+{
+    uint64_t slots = volume->arena_bytes / arena_slot_bytes(volume);
+
+    return u64_min(u64_max(slots, 1), SHM_SLOT_NONE / 4);
+}
+
+/* Twice as many heads as slots: chains of half a slot on average. */
+static uint64_t arena_heads(uint64_t slots)
+{
+    uint64_t heads = 16;
+
+    while (heads < 2 * slots)
+        heads *= 2;
+    return heads;
+}
+
+struct arena_layout {
+    uint64_t slots, heads, slot_bytes;
+    uint64_t heads_offset, slots_offset, data_offset, bytes;
+};
+
+static void arena_layout_of(const struct volume_spec *volume, struct arena_layout *out)
+{
+    out->slots = shm_arena_slots(volume);
+    out->heads = arena_heads(out->slots);
+    out->slot_bytes = arena_slot_bytes(volume);
+    out->heads_offset = bytes_align(sizeof(struct shm_arena_header), 64);
+    out->slots_offset = bytes_align(out->heads_offset + out->heads * sizeof(uint32_t), 64);
+    out->data_offset =
+        bytes_align(out->slots_offset + out->slots * sizeof(struct shm_slot), LIMIT_DISK_ALIGN);
+    out->bytes = out->data_offset + out->slots * out->slot_bytes;
+}
+
+uint64_t shm_arena_region_bytes(const struct volume_spec *volume)
+{
+    struct arena_layout layout;
+
+    arena_layout_of(volume, &layout);
+    return layout.bytes;
+}
+
+void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t number,
+                      uint64_t hash_seed)
+{
+    struct shm_arena_header *header = base;
+    struct arena_layout layout;
+    _Atomic uint32_t *heads;
+    struct shm_slot *slots;
+
+    arena_layout_of(volume, &layout);
+    header->magic = SHM_ARENA_MAGIC;
+    header->version = SHM_VERSION;
+    header->volume = number;
+    memcpy(header->volume_uuid, volume->uuid.bytes, sizeof(header->volume_uuid));
+    header->value_bytes_max = volume->value_bytes_max;
+    header->sealed = volume->sealed;
+    header->run_blocks = volume->run_blocks;
+    header->head_count = (uint32_t)layout.heads;
+    header->slot_count = (uint32_t)layout.slots;
+    header->slot_bytes = layout.slot_bytes;
+    header->heads_offset = layout.heads_offset;
+    header->slots_offset = layout.slots_offset;
+    header->data_offset = layout.data_offset;
+    header->hash_seed = hash_seed;
+    memcpy(header->name, volume->name, sizeof(header->name));
+    header->name[sizeof(header->name) - 1] = 0;
+
+    heads = (void *)((uint8_t *)base + layout.heads_offset);
+    for (uint64_t i = 0; i < layout.heads; i++)
+        atomic_init(&heads[i], SHM_SLOT_NONE);
+    slots = (void *)((uint8_t *)base + layout.slots_offset);
+    for (uint64_t i = 0; i < layout.slots; i++) {
+        atomic_init(&slots[i].version, 1); /* free */
+        atomic_init(&slots[i].next, SHM_SLOT_NONE);
+    }
+}
+
+struct client_layout {
+    uint64_t submit_offset, complete_offset, leases_offset, lease_volumes_offset, staging_offset;
+};
+
+static void client_layout_of(struct client_layout *out)
+{
+    out->submit_offset = bytes_align(sizeof(struct shm_client_header), 64);
+    out->complete_offset = out->submit_offset + SHM_RING_ENTRIES * sizeof(struct shm_submit);
+    out->leases_offset = out->complete_offset + SHM_RING_ENTRIES * sizeof(struct shm_complete);
+    out->lease_volumes_offset = out->leases_offset + SHM_LEASES * sizeof(uint32_t);
+    out->staging_offset =
+        bytes_align(out->lease_volumes_offset + SHM_LEASES * sizeof(uint32_t), LIMIT_DISK_ALIGN);
+}
+
+uint64_t shm_client_region_bytes(uint64_t staging_bytes)
+{
+    struct client_layout layout;
+
+    client_layout_of(&layout);
+    return layout.staging_offset + bytes_align(staging_bytes, LIMIT_DISK_ALIGN);
+}
+
+void shm_client_format(void *base, uint32_t client, uint64_t staging_bytes)
+{
+    struct shm_client_header *header = base;
+    struct client_layout layout;
+
+    client_layout_of(&layout);
+    header->magic = SHM_CLIENT_MAGIC;
+    header->version = SHM_VERSION;
+    header->client = client;
+    header->submit_offset = layout.submit_offset;
+    header->complete_offset = layout.complete_offset;
+    header->leases_offset = layout.leases_offset;
+    header->lease_volumes_offset = layout.lease_volumes_offset;
+    header->staging_offset = layout.staging_offset;
+    header->staging_bytes = bytes_align(staging_bytes, LIMIT_DISK_ALIGN);
+}
+
+/* ---- views ---------------------------------------------------------------------------------- */
+
+/* True when count items of item_bytes lie inside the region behind its header. */
+static bool table_fits(uint64_t offset, uint64_t count, uint64_t item_bytes, uint64_t align,
+                       uint64_t header_bytes, uint64_t bytes)
+{
+    return offset >= header_bytes && offset <= bytes && offset % align == 0 &&
+           count <= (bytes - offset) / item_bytes;
+}
+
+icms_err shm_arena_view(const void *base, uint64_t bytes, struct shm_arena *out_arena)
+{
+    const uint64_t header_bytes = sizeof(struct shm_arena_header);
+    struct shm_arena_header h;
+    struct shm_arena arena = {0};
+
+    if (bytes < header_bytes)
+        return ICMS_PROTOCOL;
+    memcpy(&h, base, sizeof(h));
+    if (h.magic != SHM_ARENA_MAGIC || h.version != SHM_VERSION || h.volume >= LIMIT_VOLUMES ||
+        h.sealed > 1 || h.run_blocks == 0)
+        return ICMS_PROTOCOL;
+    if (h.value_bytes_max == 0 || h.value_bytes_max > LIMIT_VALUE_BYTES ||
+        h.slot_bytes % LIMIT_DISK_ALIGN != 0 || h.slot_bytes > 2 * LIMIT_VALUE_BYTES ||
+        h.slot_bytes < h.value_bytes_max + (h.sealed ? LIMIT_TRAILER_BYTES : 0))
+        return ICMS_PROTOCOL;
+    if (!bytes_power_of_two(h.head_count) || h.slot_count == 0 || h.slot_count == SHM_SLOT_NONE)
+        return ICMS_PROTOCOL;
+    if (!table_fits(h.heads_offset, h.head_count, sizeof(uint32_t), 64, header_bytes, bytes) ||
+        !table_fits(h.slots_offset, h.slot_count, sizeof(struct shm_slot), 64, header_bytes,
+                    bytes) ||
+        !table_fits(h.data_offset, h.slot_count, h.slot_bytes, LIMIT_DISK_ALIGN, header_bytes,
+                    bytes))
+        return ICMS_PROTOCOL;
+    if (memchr(h.name, 0, sizeof(h.name)) == NULL)
+        return ICMS_PROTOCOL;
+
+    arena.header = base;
+    arena.heads = (const void *)((const uint8_t *)base + h.heads_offset);
+    arena.slots = (const void *)((const uint8_t *)base + h.slots_offset);
+    arena.data = (const uint8_t *)base + h.data_offset;
+    arena.head_count = h.head_count;
+    arena.slot_count = h.slot_count;
+    arena.slot_bytes = h.slot_bytes;
+    arena.hash_seed = h.hash_seed;
+    arena.value_bytes_max = h.value_bytes_max;
+    arena.volume = h.volume;
+    arena.run_blocks = h.run_blocks;
+    arena.sealed = h.sealed != 0;
+    memcpy(arena.uuid.bytes, h.volume_uuid, sizeof(arena.uuid.bytes));
+    memcpy(arena.name, h.name, sizeof(arena.name));
+    *out_arena = arena;
+    return ICMS_OK;
+}
+
+icms_err shm_ring_view(void *base, uint64_t bytes, struct shm_ring *out_ring)
+{
+    const uint64_t header_bytes = sizeof(struct shm_client_header);
+    struct shm_client_header *header = base;
+    struct shm_ring ring = {0};
+    uint64_t submit, complete, leases, volumes, staging, staging_bytes;
+
+    if (bytes < header_bytes || header->magic != SHM_CLIENT_MAGIC || header->version != SHM_VERSION)
+        return ICMS_PROTOCOL;
+    /* The other side may write these while they are read: once each. */
+    submit = *(volatile uint64_t *)&header->submit_offset;
+    complete = *(volatile uint64_t *)&header->complete_offset;
+    leases = *(volatile uint64_t *)&header->leases_offset;
+    volumes = *(volatile uint64_t *)&header->lease_volumes_offset;
+    staging = *(volatile uint64_t *)&header->staging_offset;
+    staging_bytes = *(volatile uint64_t *)&header->staging_bytes;
+    if (!table_fits(submit, SHM_RING_ENTRIES, sizeof(struct shm_submit), 64, header_bytes, bytes) ||
+        !table_fits(complete, SHM_RING_ENTRIES, sizeof(struct shm_complete), 32, header_bytes,
+                    bytes) ||
+        !table_fits(leases, SHM_LEASES, sizeof(uint32_t), 4, header_bytes, bytes) ||
+        !table_fits(volumes, SHM_LEASES, sizeof(uint32_t), 4, header_bytes, bytes) ||
+        !table_fits(staging, staging_bytes, 1, LIMIT_DISK_ALIGN, header_bytes, bytes))
+        return ICMS_PROTOCOL;
+
+    ring.header = header;
+    ring.submits = (void *)((uint8_t *)base + submit);
+    ring.completes = (void *)((uint8_t *)base + complete);
+    ring.leases = (void *)((uint8_t *)base + leases);
+    ring.lease_volumes = (void *)((uint8_t *)base + volumes);
+    ring.staging = (uint8_t *)base + staging;
+    ring.staging_bytes = staging_bytes;
+    *out_ring = ring;
+    return ICMS_OK;
+}
+
+/* ---- the arena ------------------------------------------------------------------------------ */
+
+uint32_t shm_arena_head(uint64_t hash_seed, uint32_t head_count, const struct key *key)
+{
+    uint8_t bytes[LIMIT_KEY_BYTES + 1];
+
+    memcpy(bytes, key->bytes, LIMIT_KEY_BYTES);
+    bytes[LIMIT_KEY_BYTES] = key->length;
+    return (uint32_t)hash64_seed(bytes, sizeof(bytes), hash_seed) & (head_count - 1);
+}
+
+void shm_slot_key_set(struct shm_slot *slot, const struct key *key)
+{
+    uint64_t words[2];
+
+    memcpy(words, key->bytes, sizeof(words));
+    __atomic_store_n((uint64_t *)(void *)slot->key, words[0], __ATOMIC_RELAXED);
+    __atomic_store_n((uint64_t *)(void *)(slot->key + 8), words[1], __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->key_length, key->length, __ATOMIC_RELAXED);
+}
+
+bool shm_slot_key_equal(const struct shm_slot *slot, const struct key *key)
+{
+    uint64_t words[2];
+
+    memcpy(words, key->bytes, sizeof(words));
+    /* Acquire: what is read after this, the version above all, is read later. */
+    return __atomic_load_n((const uint64_t *)(const void *)slot->key, __ATOMIC_ACQUIRE) ==
+               words[0] &&
+           __atomic_load_n((const uint64_t *)(const void *)(slot->key + 8), __ATOMIC_ACQUIRE) ==
+               words[1] &&
+           __atomic_load_n(&slot->key_length, __ATOMIC_ACQUIRE) == key->length;
+}
+
+/* Follows the chain to a slot that holds the key with a stable version. */
+static bool arena_find(const struct shm_arena *arena, const struct key *key, uint32_t *out_slot,
+                       uint64_t *out_version)
+{
+    uint32_t head = shm_arena_head(arena->hash_seed, arena->head_count, key);
+    uint32_t at = atomic_load_explicit(&arena->heads[head], memory_order_acquire);
+
+    for (int step = 0; step < SHM_CHAIN_STEPS_MAX && at < arena->slot_count; step++) {
+        const struct shm_slot *slot = &arena->slots[at];
+        uint64_t version = atomic_load_explicit(&slot->version, memory_order_acquire);
+
+        if (version % 2 == 0 && shm_slot_key_equal(slot, key)) {
+            *out_slot = at;
+            *out_version = version;
+            return true;
+        }
+        at = atomic_load_explicit(&slot->next, memory_order_acquire);
+    }
+    return false;
+}
+
+bool shm_arena_lease(const struct shm_arena *arena, const struct key *key, _Atomic uint32_t *lease,
+                     uint32_t *out_slot, uint64_t *out_version, uint32_t *out_value_bytes)
+{
+    const struct shm_slot *slot;
+    uint32_t at, value_bytes;
+    uint64_t version;
+
+    if (!arena_find(arena, key, &at, &version))
+        return false;
+    slot = &arena->slots[at];
+    atomic_store_explicit(lease, at + 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&slot->version, memory_order_seq_cst) == version) {
+        /* Leased: nothing of the slot changes from here on. */
+        value_bytes = atomic_load_explicit(&slot->value_bytes, memory_order_relaxed);
+        if (shm_slot_key_equal(slot, key) && value_bytes != 0 &&
+            value_bytes <= arena->value_bytes_max) {
+            *out_slot = at;
+            *out_version = version;
+            *out_value_bytes = value_bytes;
+            return true;
+        }
+    }
+    atomic_store_explicit(lease, 0, memory_order_release);
+    return false;
+}
+
+bool shm_arena_has(const struct shm_arena *arena, const struct key *key)
+{
+    uint64_t version;
+    uint32_t at;
+
+    return arena_find(arena, key, &at, &version) &&
+           atomic_load_explicit(&arena->slots[at].version, memory_order_acquire) == version;
+}
+
+/* ---- rings ---------------------------------------------------------------------------------- */
+
+/* The producers' rule: true when there is room between the own tail and a head that the other side
+ * wrote; a head that makes no sense counts as full. */
+static bool ring_has_room(uint32_t tail, uint32_t head)
+{
+    return tail - head < SHM_RING_ENTRIES;
+}
+
+bool shm_submit_push(struct shm_ring *ring, const struct shm_submit *entry)
+{
+    uint32_t head = atomic_load_explicit(&ring->header->submit_head, memory_order_acquire);
+
+    if (!ring_has_room(ring->submit_tail, head))
+        return false;
+    ring->submits[ring->submit_tail & SHM_RING_MASK] = *entry;
+    ring->submit_tail++;
+    return true;
+}
+
+bool shm_submit_publish(struct shm_ring *ring)
+{
+    atomic_store_explicit(&ring->header->submit_tail, ring->submit_tail, memory_order_seq_cst);
+    if (atomic_load_explicit(&ring->header->agent_sleeps, memory_order_seq_cst) == 0)
+        return false;
+    return atomic_exchange_explicit(&ring->header->agent_sleeps, 0, memory_order_seq_cst) != 0;
+}
+
+icms_err shm_submit_take(struct shm_ring *ring, struct shm_submit *out_entries, uint32_t max,
+                         uint32_t *out_count)
+{
+    uint32_t tail = atomic_load_explicit(&ring->header->submit_tail, memory_order_acquire);
+    uint32_t count = tail - ring->submit_head;
+
+    if (count > SHM_RING_ENTRIES)
+        return ICMS_PROTOCOL;
+    if (count > max)
+        count = max;
+    for (uint32_t i = 0; i < count; i++)
+        out_entries[i] = ring->submits[(ring->submit_head + i) & SHM_RING_MASK];
+    ring->submit_head += count;
+    if (count != 0)
+        atomic_store_explicit(&ring->header->submit_head, ring->submit_head, memory_order_release);
+    *out_count = count;
+    return ICMS_OK;
+}
+
+bool shm_complete_push(struct shm_ring *ring, const struct shm_complete *entry)
+{
+    uint32_t head = atomic_load_explicit(&ring->header->complete_head, memory_order_acquire);
+
+    if (!ring_has_room(ring->complete_tail, head))
+        return false;
+    ring->completes[ring->complete_tail & SHM_RING_MASK] = *entry;
+    ring->complete_tail++;
+    return true;
+}
+
+bool shm_complete_publish(struct shm_ring *ring)
+{
+    atomic_store_explicit(&ring->header->complete_tail, ring->complete_tail, memory_order_seq_cst);
+    if (atomic_load_explicit(&ring->header->client_sleeps, memory_order_seq_cst) == 0)
+        return false;
+    return atomic_exchange_explicit(&ring->header->client_sleeps, 0, memory_order_seq_cst) != 0;
+}
+
+icms_err shm_complete_take(struct shm_ring *ring, struct shm_complete *out_entries, uint32_t max,
+                           uint32_t *out_count)
+{
+    uint32_t tail = atomic_load_explicit(&ring->header->complete_tail, memory_order_acquire);
+    uint32_t count = tail - ring->complete_head;
+
+    if (count > SHM_RING_ENTRIES)
+        return ICMS_PROTOCOL;
+    if (count > max)
+        count = max;
+    for (uint32_t i = 0; i < count; i++)
+        out_entries[i] = ring->completes[(ring->complete_head + i) & SHM_RING_MASK];
+    ring->complete_head += count;
+    if (count != 0)
+        atomic_store_explicit(&ring->header->complete_head, ring->complete_head,
+                              memory_order_release);
+    *out_count = count;
+    return ICMS_OK;
+}
+
+bool shm_agent_sleep(struct shm_ring *ring)
+{
+    atomic_store_explicit(&ring->header->agent_sleeps, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&ring->header->submit_tail, memory_order_seq_cst) == ring->submit_head)
+        return true;
+    atomic_store_explicit(&ring->header->agent_sleeps, 0, memory_order_relaxed);
+    return false;
+}
+
+bool shm_client_sleep(struct shm_ring *ring)
+{
+    atomic_store_explicit(&ring->header->client_sleeps, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&ring->header->complete_tail, memory_order_seq_cst) ==
+        ring->complete_head)
+        return true;
+    atomic_store_explicit(&ring->header->client_sleeps, 0, memory_order_relaxed);
+    return false;
+}
