@@ -68,12 +68,12 @@ static inline struct list *list_first(const struct list *list)
     return list->next == list ? NULL : list->next;
 }
 
-#define list_for_each(link, list)                                                                  \
-    for (struct list *link = (list)->next; link != (list); link = link->next)
+#define list_for_each(link, head)                                                                  \
+    for (struct list *link = (head)->next; link != (head); link = link->next)
 
 /* The body may remove link. */
-#define list_for_each_safe(link, list)                                                             \
-    for (struct list *link = (list)->next, *link##_next = link->next; link != (list);              \
+#define list_for_each_safe(link, head)                                                             \
+    for (struct list *link = (head)->next, *link##_next = link->next; link != (head);              \
          link = link##_next, link##_next = link->next)
 
 #endif

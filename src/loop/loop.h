@@ -44,7 +44,7 @@ struct loop_env *loop_env_uring(void);
 
 struct loop_opts {
     const char *name;     /* thread name, 15 bytes at most        */
-    uint32_t entries_max; /* operations in flight; power of two   */
+    uint32_t entries_max; /* handed to the kernel at once; more wait their turn; power of two */
     int cpu;              /* pin to this CPU; -1: anywhere        */
     bool busy_poll;       /* spin instead of sleeping: for dedicated cores only */
 };
@@ -92,14 +92,20 @@ uint64_t loop_random(struct loop *loop);
 /* ---- timers --------------------------------------------------------------------------------- */
 
 struct loop_timer {
-    void (*fire)(struct loop_timer *timer); /* set by loop_timer_init */
-    uint64_t at_ns;                         /* when, while armed      */
-    uint32_t heap_index;                    /* private; 0: not armed  */
+    void (*fire)(struct loop_timer *timer); /* set by loop_timer_init                  */
+    uint64_t at_ns;                         /* when, while armed                       */
+    /* private: its place in the loop's pairing heap */
+    uint64_t order;           /* which arming of the loop; decides between equals */
+    struct loop_timer *child; /* first of those that come after it                */
+    struct loop_timer *next;  /* its next sister                                  */
+    struct loop_timer *prev;  /* the sister before it, or its parent              */
+    bool armed;               /* in the heap                                      */
 };
 
 void loop_timer_init(struct loop_timer *timer, void (*fire)(struct loop_timer *timer));
 
-/* Arms or re-arms; fires once, at or after at_ns (up to a millisecond later). */
+/* Arms or re-arms; fires once, at or after at_ns (up to a millisecond later), in the order of
+ * at_ns, then of arming. A time that has passed counts as now; it fires in a later iteration. */
 void loop_timer_start(struct loop *loop, struct loop_timer *timer, uint64_t at_ns);
 
 /* Disarms; harmless when not armed. After it fire does not run. */
@@ -107,7 +113,7 @@ void loop_timer_stop(struct loop *loop, struct loop_timer *timer);
 
 static inline bool loop_timer_armed(const struct loop_timer *timer)
 {
-    return timer->heap_index != 0;
+    return timer->armed;
 }
 
 /* ---- messages ------------------------------------------------------------------------------- */
@@ -124,27 +130,26 @@ void loop_send(struct loop *to, struct loop_msg *msg, void (*run)(struct loop_ms
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
+/* Zero before its first use. */
 struct loop_op {
     void (*done)(struct loop_op *op); /* set by the starting call                      */
     struct loop *loop;                /* where it runs                                 */
     icms_err err;                     /* valid in done                                 */
     uint32_t bytes;                   /* valid in done: bytes moved; may be short      */
     struct loop_sock *sock;           /* valid in done of accept: the new socket       */
-    /* private to the back end */
-    bool busy; /* started, done has not run                     */
-    uint8_t kind;
-    void *owner;
-    struct list link;
-    union {
-        struct {
-            void *target;
-            void *memory;
-            uint64_t offset;
-            uint32_t length;
-            int flags;
-        } io;
-        uint64_t words[24];
-    } u;
+    /* private to the loop */
+    bool busy;          /* started, done has not run                               */
+    bool cancel;        /* an early end was asked for                              */
+    uint8_t kind;       /* enum loop_kind                                          */
+    uint8_t state;      /* enum loop_op_state                                      */
+    uint8_t retries;    /* times the kernel said "again"                           */
+    bool whole;         /* goes on until length is reached                         */
+    uint32_t length;    /* bytes wanted, or vectors                                */
+    void *target;       /* the file, socket or event                               */
+    void *memory;       /* bytes, vectors or address                               */
+    uint64_t offset;    /* in the file                                             */
+    struct list link;   /* in one list of the back end                             */
+    uint64_t words[12]; /* of the back end: message header, address                */
 };
 
 static inline bool loop_op_busy(const struct loop_op *op)
@@ -167,6 +172,9 @@ uint64_t loop_region_bytes(const struct loop_region *region);
 
 /* The descriptor to pass to another process, -1 in the simulation. Owned by the region. */
 int loop_region_fd(const struct loop_region *region);
+
+/* From now on others can map it for reading only; who mapped it before goes on writing. */
+icms_err loop_region_seal(struct loop_region *region, struct err_why *why) ICMS_MUST_CHECK;
 
 /* Also unregisters. No operation may name its memory any more. *region may be NULL. */
 void loop_region_free(struct loop_region **region);

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * loop/loop_uring.h: what the files of the io_uring back end share. Private to src/loop.
+ */
+#ifndef LOOP_LOOP_URING_H
+#define LOOP_LOOP_URING_H
+
+#include <assert.h>
+#include <liburing.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <semaphore.h>
+
+#include "base/check.h"
+#include "loop/loop_int.h"
+
+/* Slots of the registered buffer table of a loop; one holds at most 1 GiB. */
+#define URING_BUFFERS_MAX  1024
+#define URING_BUFFER_BYTES ((uint64_t)1 << 30)
+
+/* Part of a region that is registered with a ring. */
+struct uring_buffer {
+    uint8_t *base;  /* first byte                */
+    uint64_t bytes; /* length, 1 GiB at most     */
+    int slot;       /* index in the ring's table */
+};
+
+struct uring_loop {
+    struct loop loop;             /* first                                                      */
+    struct io_uring ring;         /* submitted to by the loop's thread alone                    */
+    struct list parked;           /* operations that wait for room in the ring, oldest first    */
+    struct list kernel;           /* operations the kernel works on                             */
+    struct list ending;           /* the same, but a cancel for them has yet to be submitted    */
+    struct list ready;            /* operations whose done is to be called                      */
+    uint32_t kernel_ops;          /* answers the kernel owes for operations                     */
+    uint32_t kernel_aux;          /* answers it owes for cancels and the wake read              */
+    int wake_fd;                  /* eventfd: a message or a stop came                          */
+    uint64_t wake_value;          /* the kernel reads the eventfd into this                     */
+    bool wake_armed;              /* that read is in flight                                     */
+    atomic_bool asleep;           /* in the kernel, or about to: senders have to wake it        */
+    bool busy_poll;               /* never sleeps                                               */
+    bool disabled;                /* the ring was made disabled; its thread enables it          */
+    int cpu;                      /* to pin to; -1: any                                         */
+    char name[16];                /* of the thread                                              */
+    pthread_t thread;             /* runs the loop                                              */
+    sem_t started;                /* posted when start_err is set                               */
+    icms_err start_err;           /* whether the thread could take the ring                     */
+    struct uring_buffer *buffers; /* registered memory, ordered by address                */
+    uint32_t buffer_count;        /* of them                                              */
+};
+
+struct uring_file {
+    struct loop_file file; /* first                                       */
+    int fd;
+    bool locked;      /* holds the lock, is in uring_locked          */
+    uint64_t device;  /* which file it is                            */
+    uint64_t inode;   /* which file it is                            */
+    struct list link; /* in uring_locked                             */
+};
+
+struct uring_sock {
+    struct loop_sock sock; /* first */
+    int fd;
+};
+
+/* What the kernel reads while an operation is in flight: lives in loop_op.words. */
+union uring_words {
+    struct msghdr message; /* LOOP_SENDV */
+    struct {
+        struct sockaddr_in6 addr; /* LOOP_CONNECT: where to; IPv4 is stored in it too */
+        socklen_t addr_bytes;     /* its length                                       */
+        struct uring_sock *sock;  /* the socket that is to be connected               */
+    } connect;
+};
+
+static_assert(sizeof(union uring_words) <= sizeof(((struct loop_op *)0)->words), "fits");
+
+static inline union uring_words *uring_words(struct loop_op *op)
+{
+    return (union uring_words *)(void *)op->words;
+}
+
+static inline struct uring_loop *uring_of(struct loop *loop)
+{
+    return container_of(loop, struct uring_loop, loop);
+}
+
+static inline struct uring_file *uring_file_of(struct loop_file *file)
+{
+    return container_of(file, struct uring_file, file);
+}
+
+static inline struct uring_sock *uring_sock_of(struct loop_sock *sock)
+{
+    return container_of(sock, struct uring_sock, sock);
+}
+
+extern struct loop_env uring_env;
+
+/* loop_uring_op.c: one operation's way through the kernel. */
+void uring_op_start(struct loop *loop, struct loop_op *op);
+void uring_op_cancel(struct loop *loop, struct loop_op *op);
+
+/* Fills an empty submission entry. */
+void uring_op_prepare(struct uring_loop *loop, struct loop_op *op, struct io_uring_sqe *sqe);
+
+/* Takes the kernel's answer: parks it again when it has to go on, or calls done. */
+void uring_op_answer(struct uring_loop *loop, struct loop_op *op, int result);
+
+/* Takes the kernel's answer, or none (-ECANCELED), of a loop that calls nothing any more. */
+void uring_op_discard(struct uring_loop *loop, struct loop_op *op, int result);
+
+/* loop_uring_mem.c */
+icms_err uring_region_new(struct loop_env *env, const char *name, uint64_t bytes, bool prefault,
+                          struct err_why *why, struct loop_region **out_region);
+icms_err uring_region_register(struct loop *loop, struct loop_region *region, struct err_why *why);
+icms_err uring_region_seal(struct loop_region *region, struct err_why *why);
+void uring_region_free(struct loop_region *region);
+
+/* The slot that holds all of the memory, -1 when none does. */
+int uring_buffer_slot(const struct uring_loop *loop, const void *memory, uint64_t bytes);
+
+/* loop_uring_file.c */
+icms_err uring_file_open(struct loop_env *env, const struct loop_file_opts *opts,
+                         struct err_why *why, struct loop_file **out_file);
+icms_err uring_file_read_now(struct loop_file *file, uint64_t offset, void *memory, size_t bytes);
+icms_err uring_file_write_now(struct loop_file *file, uint64_t offset, const void *memory,
+                              size_t bytes);
+icms_err uring_file_flush_now(struct loop_file *file);
+void uring_file_close(struct loop_file *file);
+
+/* loop_uring_sock.c */
+icms_err uring_listen(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,
+                      struct loop_sock **out_sock);
+void uring_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr);
+void uring_sock_shutdown(struct loop_sock *sock);
+void uring_sock_close(struct loop_sock *sock);
+
+/* Makes the socket of a connect that begins and fills in its words. */
+icms_err uring_connect_start(struct loop_op *op);
+
+/* A socket around a descriptor, which it owns from here on also on failure; NULL: no memory. */
+struct uring_sock *uring_sock_new(int fd);
+
+icms_err uring_event_new(struct loop_env *env, struct loop_event **out_event);
+void uring_event_signal(struct loop_event *event);
+void uring_event_free(struct loop_event *event);
+
+/* Takes what was raised, after the descriptor became readable. */
+void uring_event_take(struct loop_event *event);
+
+#endif

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files and block devices of the io_uring back end: open, preallocate, lock, and blocking I/O.
+ *
+ * Called at start, from any thread.
+ *
+ * The lock of an exclusive file has three parts. A lock of the open file description over the first
+ * 2^62 bytes keeps others out; it belongs to this descriptor alone. A lock of the process on the
+ * byte behind only says who holds it, because the first kind does not know its process. The second
+ * would vanish if this process closed another descriptor of the file, so a list of the files this
+ * process has locked turns a second open away before it makes a descriptor. Block devices are also
+ * opened with O_EXCL, which fails on mounted ones.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <linux/fs.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/limits.h"
+#include "loop/loop_uring.h"
+
+#define LOCK_BYTES ((off_t)1 << 62)
+
+static pthread_mutex_t uring_locked_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct list uring_locked = {&uring_locked, &uring_locked};
+
+/* ---- the lock ------------------------------------------------------------------------------- */
+
+static bool file_locked_here(const struct stat *stat)
+{
+    list_for_each (link, &uring_locked) {
+        const struct uring_file *file = container_of(link, struct uring_file, link);
+
+        if (file->device == stat->st_dev && file->inode == stat->st_ino)
+            return true;
+    }
+    return false;
+}
+
+static icms_err file_locked_error(const char *path, int pid, struct err_why *why)
+{
+    if (pid == 0)
+        return err_set(why, ICMS_LOCKED, "%s is in use by another process: stop it first", path);
+    return err_set(why, ICMS_LOCKED, "%s is in use by %s %d: stop it first, or use another path",
+                   path, pid == (int)getpid() ? "this process," : "process", pid);
+}
+
+static icms_err file_lock(struct uring_file *file, const struct loop_file_opts *opts,
+                          struct err_why *why)
+{
+    short type = opts->write ? F_WRLCK : F_RDLCK;
+    struct flock whole = {.l_type = type, .l_whence = SEEK_SET, .l_len = LOCK_BYTES};
+    struct flock mark = {.l_type = type, .l_whence = SEEK_SET, .l_start = LOCK_BYTES, .l_len = 1};
+
+    if (fcntl(file->fd, F_OFD_SETLK, &whole) != 0) {
+        if (errno != EAGAIN && errno != EACCES)
+            return err_set(why, err_from_errno(errno), "cannot lock %s: %s", opts->path,
+                           strerror(errno));
+        mark.l_type = F_WRLCK;
+        if (fcntl(file->fd, F_GETLK, &mark) != 0 || mark.l_type == F_UNLCK)
+            mark.l_pid = 0;
+        return file_locked_error(opts->path, mark.l_pid, why);
+    }
+    (void)fcntl(file->fd, F_SETLK, &mark);
+    file->locked = true;
+    list_push(&uring_locked, &file->link);
+    return ICMS_OK;
+}
+
+/* ---- open ----------------------------------------------------------------------------------- */
+
+static icms_err file_open_error(const struct loop_file_opts *opts, int error, struct err_why *why)
+{
+    const char *remedy = "check the path";
+    icms_err err = err_from_errno(error);
+
+    if (error == EACCES || error == EPERM)
+        remedy = "give this user access to it";
+    else if (error == EBUSY) {
+        remedy = "unmount it first, or use another device";
+        err = ICMS_LOCKED;
+    } else if (error == EINVAL && opts->direct) {
+        remedy = "its file system has no direct I/O; put it on ext4, xfs or a block device";
+        err = ICMS_UNSUPPORTED;
+    } else if (error == ENOENT)
+        remedy = opts->create ? "make its directory first" : "check the path, or create it first";
+    return err_set(why, err, "cannot open %s: %s: %s", opts->path, strerror(error), remedy);
+}
+
+/* Opens the descriptor; *out_new when the file was made. The errno of what failed, or 0. */
+static int file_descriptor(const struct loop_file_opts *opts, bool block, int *out_fd,
+                           bool *out_new)
+{
+    int flags = (opts->write ? O_RDWR : O_RDONLY) | O_CLOEXEC | (opts->direct ? O_DIRECT : 0);
+    int fd = -1;
+
+    *out_new = false;
+    if (block && opts->exclusive && opts->write)
+        flags |= O_EXCL;
+    else if (opts->create)
+        fd = open(opts->path, flags | O_CREAT | O_EXCL, 0600);
+    if (fd >= 0)
+        *out_new = true;
+    else if (!opts->create || (flags & O_EXCL) != 0 || errno == EEXIST)
+        fd = open(opts->path, flags);
+    *out_fd = fd;
+    return fd < 0 ? errno : 0;
+}
+
+/* The name of a new file survives a power loss only once its directory was flushed. */
+static void file_directory_flush(const char *path)
+{
+    char copy[LIMIT_PATH_BYTES];
+    int fd;
+
+    if (strlen(path) >= sizeof(copy))
+        return;
+    memcpy(copy, path, strlen(path) + 1);
+    fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)fsync(fd);
+        (void)close(fd);
+    }
+}
+
+static icms_err file_preallocate(struct uring_file *file, const struct loop_file_opts *opts,
+                                 struct err_why *why)
+{
+    int result = fallocate(file->fd, 0, 0, (off_t)opts->bytes);
+
+    if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
+        result = ftruncate(file->fd, (off_t)opts->bytes);
+    if (result != 0)
+        return err_set(why, err_from_errno(errno),
+                       "cannot take %llu MiB for %s: %s: free space, or configure it smaller",
+                       (unsigned long long)(opts->bytes >> 20), opts->path, strerror(errno));
+    (void)fsync(file->fd);
+    return ICMS_OK;
+}
+
+static icms_err file_size(struct uring_file *file, const struct loop_file_opts *opts,
+                          struct err_why *why)
+{
+    off_t end = lseek(file->fd, 0, SEEK_END);
+
+    if (end < 0)
+        return file_open_error(opts, errno, why);
+    file->file.bytes = (uint64_t)end;
+    return ICMS_OK;
+}
+
+/* From an open descriptor to a file that is locked and as long as it should be. */
+static icms_err file_setup(struct uring_file *file, const struct loop_file_opts *opts, bool new,
+                           struct err_why *why)
+{
+    struct stat stat;
+    icms_err err = ICMS_OK;
+
+    if (fstat(file->fd, &stat) != 0)
+        return file_open_error(opts, errno, why);
+    if (!S_ISREG(stat.st_mode) && !S_ISBLK(stat.st_mode))
+        return err_set(why, ICMS_INVALID, "%s is neither a file nor a block device", opts->path);
+    file->device = stat.st_dev;
+    file->inode = stat.st_ino;
+    if (opts->exclusive)
+        err = file_lock(file, opts, why);
+    if (err == ICMS_OK && S_ISREG(stat.st_mode) && opts->create && opts->bytes > 0 &&
+        stat.st_size == 0)
+        err = file_preallocate(file, opts, why);
+    if (err == ICMS_OK)
+        err = file_size(file, opts, why);
+    if (err != ICMS_OK && new)
+        (void)unlink(opts->path);
+    if (err == ICMS_OK && new)
+        file_directory_flush(opts->path);
+    return err;
+}
+
+static icms_err file_open_locked(struct loop_env *env, const struct loop_file_opts *opts,
+                                 struct err_why *why, struct uring_file *file)
+{
+    struct stat known = {0};
+    bool exists = stat(opts->path, &known) == 0;
+    bool new;
+    int error;
+
+    if (exists && opts->exclusive && file_locked_here(&known))
+        return file_locked_error(opts->path, (int)getpid(), why);
+    error = file_descriptor(opts, exists && S_ISBLK(known.st_mode), &file->fd, &new);
+    if (error != 0)
+        return file_open_error(opts, error, why);
+    file->file.target.env = env;
+    file->file.direct = opts->direct;
+    return file_setup(file, opts, new, why);
+}
+
+icms_err uring_file_open(struct loop_env *env, const struct loop_file_opts *opts,
+                         struct err_why *why, struct loop_file **out_file)
+{
+    struct uring_file *file = calloc(1, sizeof(*file));
+    icms_err err;
+
+    if (file == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "open %s: out of memory", opts->path);
+    file->fd = -1;
+    list_init(&file->link);
+    check(pthread_mutex_lock(&uring_locked_mutex) == 0);
+    err = file_open_locked(env, opts, why, file);
+    check(pthread_mutex_unlock(&uring_locked_mutex) == 0);
+    if (err != ICMS_OK)
+        uring_file_close(&file->file);
+    else
+        *out_file = &file->file;
+    return err;
+}
+
+void uring_file_close(struct loop_file *file)
+{
+    struct uring_file *own = uring_file_of(file);
+
+    check(pthread_mutex_lock(&uring_locked_mutex) == 0);
+    list_remove(&own->link);
+    if (own->fd >= 0)
+        (void)close(own->fd);
+    check(pthread_mutex_unlock(&uring_locked_mutex) == 0);
+    free(own);
+}
+
+/* ---- blocking I/O --------------------------------------------------------------------------- */
+
+icms_err uring_file_read_now(struct loop_file *file, uint64_t offset, void *memory, size_t bytes)
+{
+    uint8_t *to = memory;
+
+    while (bytes > 0) {
+        ssize_t n = pread(uring_file_of(file)->fd, to, bytes, (off_t)offset);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_from_errno(errno);
+        if (n == 0)
+            return ICMS_IO;
+        to += n;
+        offset += (uint64_t)n;
+        bytes -= (size_t)n;
+    }
+    return ICMS_OK;
+}
+
+icms_err uring_file_write_now(struct loop_file *file, uint64_t offset, const void *memory,
+                              size_t bytes)
+{
+    const uint8_t *from = memory;
+
+    while (bytes > 0) {
+        ssize_t n = pwrite(uring_file_of(file)->fd, from, bytes, (off_t)offset);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_from_errno(errno);
+        from += n;
+        offset += (uint64_t)n;
+        bytes -= (size_t)n;
+    }
+    return ICMS_OK;
+}
+
+icms_err uring_file_flush_now(struct loop_file *file)
+{
+    return fdatasync(uring_file_of(file)->fd) != 0 ? err_from_errno(errno) : ICMS_OK;
+}

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that processes share (sealed memfds), its registration with rings, and events.
+ *
+ * Regions are made and registered on the set-up thread; uring_buffer_slot runs on the loop's
+ * thread. Invariant: a loop's table of registered memory is ordered by address, does not overlap
+ * and does not change once the loop runs.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "loop/loop_uring.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+/* ---- regions -------------------------------------------------------------------------------- */
+
+static icms_err region_fill(struct loop_region *region, const char *name, bool prefault)
+{
+    void *base;
+
+    region->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (region->fd < 0)
+        return err_from_errno(errno);
+    if (ftruncate(region->fd, (off_t)region->bytes) != 0)
+        return err_from_errno(errno);
+    if (fcntl(region->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+        return err_from_errno(errno);
+    base = mmap(NULL, region->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region->fd, 0);
+    if (base == MAP_FAILED)
+        return err_from_errno(errno);
+    region->base = base;
+    if (prefault && madvise(base, region->bytes, MADV_POPULATE_WRITE) != 0) {
+        if (errno != EINVAL)
+            return ICMS_NO_MEMORY;
+        memset(base, 0, region->bytes);
+    }
+    return ICMS_OK;
+}
+
+icms_err uring_region_new(struct loop_env *env, const char *name, uint64_t bytes, bool prefault,
+                          struct err_why *why, struct loop_region **out_region)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    struct loop_region *region = calloc(1, sizeof(*region));
+    icms_err err;
+
+    if (region == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "memory '%s': out of memory", name);
+    region->env = env;
+    region->bytes = bytes_align(bytes, page);
+    region->fd = -1;
+    err = region_fill(region, name, prefault);
+    if (err != ICMS_OK) {
+        uring_region_free(region);
+        return err_set(why, err,
+                       "cannot take %llu MiB of shared memory for '%s' (%s): make it smaller, or "
+                       "allow the process more memory",
+                       (unsigned long long)(bytes >> 20), name, icms_err_text(err));
+    }
+    *out_region = region;
+    return ICMS_OK;
+}
+
+icms_err uring_region_seal(struct loop_region *region, struct err_why *why)
+{
+    if (fcntl(region->fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
+        return err_set(why, err_from_errno(errno), "cannot seal shared memory (%s)",
+                       strerror(errno));
+    return ICMS_OK;
+}
+
+void uring_region_free(struct loop_region *region)
+{
+    if (region->base != NULL)
+        (void)munmap(region->base, region->bytes);
+    if (region->fd >= 0)
+        (void)close(region->fd);
+    free(region);
+}
+
+/* ---- registered buffers --------------------------------------------------------------------- */
+
+int uring_buffer_slot(const struct uring_loop *loop, const void *memory, uint64_t bytes)
+{
+    const uint8_t *first = memory;
+    uint32_t low = 0;
+    uint32_t high = loop->buffer_count;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct uring_buffer *buffer = &loop->buffers[middle];
+
+        if (first < buffer->base)
+            high = middle;
+        else if (first >= buffer->base + buffer->bytes)
+            low = middle + 1;
+        else
+            return first + bytes <= buffer->base + buffer->bytes ? buffer->slot : -1;
+    }
+    return -1;
+}
+
+static void buffer_insert(struct uring_loop *loop, const struct uring_buffer *buffer)
+{
+    uint32_t i = loop->buffer_count++;
+
+    for (; i > 0 && loop->buffers[i - 1].base > buffer->base; i--)
+        loop->buffers[i] = loop->buffers[i - 1];
+    loop->buffers[i] = *buffer;
+}
+
+static icms_err buffer_register(struct uring_loop *loop, uint8_t *base, uint64_t bytes)
+{
+    struct uring_buffer buffer = {base, bytes, (int)loop->buffer_count};
+    struct iovec vector = {base, bytes};
+    __u64 tag = 0;
+    int result;
+
+    if (loop->buffer_count == URING_BUFFERS_MAX)
+        return ICMS_LIMIT;
+    result =
+        io_uring_register_buffers_update_tag(&loop->ring, (unsigned)buffer.slot, &vector, &tag, 1);
+    if (result < 0)
+        return result == -ENOMEM ? ICMS_LIMIT : err_from_errno(-result);
+    buffer_insert(loop, &buffer);
+    return ICMS_OK;
+}
+
+icms_err uring_region_register(struct loop *loop, struct loop_region *region, struct err_why *why)
+{
+    struct uring_loop *uring = uring_of(loop);
+    struct rlimit limit = {0, 0};
+    icms_err err = ICMS_OK;
+
+    if (uring->buffers == NULL) {
+        uring->buffers = calloc(URING_BUFFERS_MAX, sizeof(uring->buffers[0]));
+        if (uring->buffers == NULL)
+            err = ICMS_NO_MEMORY;
+        else if (io_uring_register_buffers_sparse(&uring->ring, URING_BUFFERS_MAX) < 0)
+            err = ICMS_UNSUPPORTED;
+        if (err != ICMS_OK) {
+            free(uring->buffers);
+            uring->buffers = NULL;
+        }
+    }
+    for (uint64_t at = 0; err == ICMS_OK && at < region->bytes; at += URING_BUFFER_BYTES)
+        err = buffer_register(uring, region->base + at,
+                              u64_min(region->bytes - at, URING_BUFFER_BYTES));
+    if (err == ICMS_OK)
+        return ICMS_OK;
+    (void)getrlimit(RLIMIT_MEMLOCK, &limit);
+    return err_set(why, err,
+                   "cannot lock %llu MiB of memory for disk I/O (%s; the limit is %llu KiB): raise "
+                   "it with 'ulimit -l' or LimitMEMLOCK= in the service; without it I/O is slower",
+                   (unsigned long long)(region->bytes >> 20), icms_err_text(err),
+                   (unsigned long long)(limit.rlim_cur >> 10));
+}
+
+/* ---- events --------------------------------------------------------------------------------- */
+
+icms_err uring_event_new(struct loop_env *env, struct loop_event **out_event)
+{
+    struct loop_event *event = calloc(1, sizeof(*event));
+
+    if (event == NULL)
+        return ICMS_NO_MEMORY;
+    event->target.env = env;
+    event->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (event->fd < 0) {
+        icms_err err = err_from_errno(errno);
+
+        free(event);
+        return err;
+    }
+    *out_event = event;
+    return ICMS_OK;
+}
+
+/* A process that holds the descriptor may have filled its counter and taken O_NONBLOCK away: an
+ * event that is up already is left alone, so that the write has no reason to block. */
+void uring_event_signal(struct loop_event *event)
+{
+    struct pollfd up = {.fd = event->fd, .events = POLLIN};
+    uint64_t one = 1;
+
+    if (poll(&up, 1, 0) != 1)
+        (void)!write(event->fd, &one, sizeof(one));
+}
+
+void uring_event_take(struct loop_event *event)
+{
+    struct pollfd up = {.fd = event->fd, .events = POLLIN};
+    uint64_t count;
+
+    if (poll(&up, 1, 0) == 1)
+        (void)!read(event->fd, &count, sizeof(count));
+}
+
+void uring_event_free(struct loop_event *event)
+{
+    (void)close(event->fd);
+    free(event);
+}
