@@ -2,9 +2,13 @@
 /*
  * conf/conf.h: one YAML file a daemon, turned into structs.
  *
- * Every key has a default; an unknown key, a duplicate, a wrong unit or a value out of its range is
- * an error whose sentence begins with FILE:LINE. Sizes are written 64KiB, 8MiB, 10GiB (or bytes),
- * times 500ms, 2s. Nothing is started or touched while a file is read. Control threads only.
+ * An unknown key, a duplicate, a wrong unit or a value out of its range is an error whose sentence
+ * begins with FILE:LINE. Sizes are written 64KiB, 8MiB, 10GiB (or bytes), times 500ms, 2s. Keys
+ * are named like the fields here without the unit: segment_bytes is `segment`. One table of keys
+ * (keys.c) makes the parser, the defaults, the example files and the manual pages. Nothing is
+ * started or touched while a file is read. Control threads only.
+ *
+ * The structs are about a megabyte: keep them on the heap or static.
  */
 #ifndef CONF_CONF_H
 #define CONF_CONF_H
@@ -12,10 +16,17 @@
 #include "base/err.h"
 #include "base/types.h"
 
-/* A drive of a target. */
+/* A drive of a target: `path`, `size`. */
 struct conf_drive {
     char path[LIMIT_PATH_BYTES]; /* file or block device             */
     uint64_t bytes;              /* file: made with this size; 0: as it is */
+};
+
+/* What is allowed and yet worth a line in the log, such as a port that other machines reach. */
+#define CONF_WARNINGS 8
+struct conf_warnings {
+    uint32_t count;
+    char text[CONF_WARNINGS][256]; /* sentences */
 };
 
 /* Metrics and health of a daemon: HTTP. */
@@ -45,6 +56,7 @@ struct conf_target {
     struct conf_drive drives[LIMIT_DRIVES];
     uint32_t volume_count;
     struct volume_spec volumes[LIMIT_VOLUMES];
+    struct conf_warnings warnings;
 };
 
 /* An enclosure in the static pod map. */
@@ -84,11 +96,28 @@ struct conf_agent {
     struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
     uint32_t volume_count;
     struct volume_spec volumes[LIMIT_VOLUMES];
+    struct conf_warnings warnings;
 };
 
-/* Defaults for everything; then what a file says. */
+/* Every default that needs no file: no drive, no volume, no enclosure, and of the target no name.
+ * The agent's name, host id and socket are those of this machine and user. */
 void conf_target_init(struct conf_target *conf);
 void conf_agent_init(struct conf_agent *conf);
+
+/* One volume with every default: no name, no UUID. */
+void conf_volume_init(struct volume_spec *volume);
+
+/* UUIDs that are not written are made from names, so that daemons which know the same name agree
+ * without being told. */
+void conf_volume_uuid(const char *name, struct uuid *out_uuid);
+void conf_enclosure_uuid(const char *name, struct uuid *out_uuid);
+
+/* The NQN made from a UUID: "nqn.2014-08.org.nvmexpress:uuid:...". */
+void conf_uuid_nqn(const struct uuid *uuid, char out[LIMIT_NQN_BYTES]);
+
+/* Where an agent of this user listens and its clients look: /run/icms/agent.sock for root, else
+ * $XDG_RUNTIME_DIR/icms/agent.sock, else /tmp/icms-UID/agent.sock. */
+void conf_socket_default(char out[104]);
 
 icms_err conf_target_read(const char *path, struct err_why *why,
                           struct conf_target *out_conf) ICMS_MUST_CHECK;
@@ -107,8 +136,21 @@ icms_err conf_bytes_parse(const char *text, struct err_why *why,
 icms_err conf_duration_parse(const char *text, struct err_why *why,
                              uint32_t *out_ms) ICMS_MUST_CHECK;
 
-/* An example file with every key, its default and a comment, for `--print-config`. */
+/* An example file with every key, its default and a comment, for `--print-config`. Static. */
 const char *conf_target_example(void);
 const char *conf_agent_example(void);
+
+/* A key, for documents. */
+struct conf_key_doc {
+    const char *name;     /* "volumes[].quota"                                       */
+    const char *type;     /* "size"                                                  */
+    const char *fallback; /* "64MiB", "required", "made from the name"               */
+    const char *range;    /* "64KiB to 256MiB"; "" when there is none                */
+    const char *doc;      /* sentences                                               */
+};
+
+/* Calls visit for every key in the order of the example file. */
+void conf_target_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
+void conf_agent_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
 
 #endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A map of the tree to a struct, along its table of keys. Called by conf.c on the caller's thread.
+ *
+ * Every member of the map must be a key of the table and may come once; what is missing keeps the
+ * default that conf_table_init gave it. Depth is bounded by the tables, which are constant.
+ */
+#include "conf/conf_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+
+/* Keys of a table; the bits of a word tell which ones came. */
+#define TABLE_KEYS_MAX 64
+
+static void *field_of(const struct conf_key *key, void *object)
+{
+    return (char *)object + key->offset;
+}
+
+static uint32_t *count_of(const struct conf_key *key, void *object)
+{
+    return (uint32_t *)(void *)((char *)object + key->count_offset);
+}
+
+void conf_table_init(const struct conf_table *table, void *object)
+{
+    for (uint32_t i = 0; i < table->count; i++) {
+        const struct conf_key *key = &table->keys[i];
+
+        if (key->kind == CONF_MAP)
+            conf_table_init(key->table, field_of(key, object));
+        else if (key->fallback != NULL)
+            check(conf_value_set(key, key->fallback, NULL, object) == ICMS_OK);
+    }
+}
+
+/* ---- unknown keys --------------------------------------------------------------------------- */
+
+#define DISTANCE_BYTES 32
+
+/* How many single-letter changes make b of a; a is cut to DISTANCE_BYTES. */
+static unsigned text_distance(const char *a, const char *b)
+{
+    unsigned row[DISTANCE_BYTES + 1];
+    size_t a_bytes = strnlen(a, DISTANCE_BYTES);
+
+    for (unsigned i = 0; i <= a_bytes; i++)
+        row[i] = i;
+    for (; *b != '\0'; b++) {
+        unsigned diagonal = row[0]++;
+
+        for (size_t i = 1; i <= a_bytes; i++) {
+            unsigned change = diagonal + (a[i - 1] != *b);
+
+            diagonal = row[i];
+            if (change > row[i] + 1)
+                change = row[i] + 1;
+            if (change > row[i - 1] + 1)
+                change = row[i - 1] + 1;
+            row[i] = change;
+        }
+    }
+    return row[a_bytes];
+}
+
+/* The key of a table that is written most alike; NULL when none is near. */
+static const struct conf_key *key_nearest(const struct conf_table *table, const char *name)
+{
+    const struct conf_key *nearest = NULL;
+    unsigned least = 1 + (unsigned)strnlen(name, DISTANCE_BYTES) / 2;
+
+    if (least > 5)
+        least = 5;
+    for (uint32_t i = 0; i < table->count; i++) {
+        unsigned distance = text_distance(name, table->keys[i].name);
+
+        if (distance < least) {
+            least = distance;
+            nearest = &table->keys[i];
+        }
+    }
+    return nearest;
+}
+
+static const struct conf_key *key_find(const struct conf_table *table, const char *name)
+{
+    for (uint32_t i = 0; i < table->count; i++)
+        if (strcmp(table->keys[i].name, name) == 0)
+            return &table->keys[i];
+    return NULL;
+}
+
+/* A key that is right elsewhere: in the other daemon's file, or inside an entry of this one. */
+static icms_err key_unknown(const struct conf_table *table, const struct conf_source *source,
+                            const struct conf_node *node)
+{
+    const struct conf_table *other =
+        table == &conf_target_table ? &conf_agent_table : &conf_target_table;
+    const struct conf_key *nearest = key_nearest(table, node->key);
+    char shown[CONF_SHOW_BYTES];
+    char list[ERR_WHY_BYTES_MAX / 2];
+    size_t used = 0;
+
+    conf_show(node->key, shown);
+    if (nearest != NULL)
+        return conf_fail(source, node->key_line, "%s has no key '%s'; did you mean '%s'?",
+                         table->what, shown, nearest->name);
+    if ((table == &conf_target_table || table == &conf_agent_table) &&
+        key_find(other, node->key) != NULL)
+        return conf_fail(source, node->key_line, "%s has no key '%s': it belongs in that of %s",
+                         table->what, shown,
+                         other == &conf_agent_table ? "icms-agent" : "icms-target");
+    for (uint32_t i = 0; i < table->count && used < sizeof(list); i++)
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "",
+                                 table->keys[i].name);
+    return conf_fail(source, node->key_line, "%s has no key '%s'; it has %s", table->what, shown,
+                     list);
+}
+
+/* ---- members -------------------------------------------------------------------------------- */
+
+static icms_err bind_scalar(const struct conf_key *key, const struct conf_source *source,
+                            const struct conf_node *node, void *object)
+{
+    struct err_why reason = {""};
+
+    if (node->kind != CONF_NODE_SCALAR)
+        return conf_fail(source, node->line, "%s: one value is wanted here, not a %s", key->name,
+                         node->kind == CONF_NODE_MAP ? "map" : "list");
+    if (conf_value_set(key, node->text, &reason, object) != ICMS_OK)
+        return conf_fail(source, node->line, "%s: %s", key->name, reason.text);
+    return ICMS_OK;
+}
+
+static icms_err bind_list(const struct conf_key *key, const struct conf_source *source,
+                          const struct conf_node *list, void *object)
+{
+    uint32_t count = 0;
+
+    if (list->kind != CONF_NODE_LIST)
+        return conf_fail(source, list->line, "%s: a list is wanted here (lines that begin with -)",
+                         key->name);
+    for (const struct conf_node *node = list->first; node != NULL; node = node->next) {
+        char *member = (char *)field_of(key, object) + (size_t)count * key->size;
+        icms_err err;
+
+        if (count == key->max)
+            return conf_fail(source, node->line, "%s: more than %llu entries", key->name,
+                             (unsigned long long)key->max);
+        if (key->kind == CONF_MAPS) {
+            conf_table_init(key->table, member);
+            err = conf_table_bind(key->table, source, node, member);
+        } else {
+            struct conf_key text = {.name = key->name, .kind = CONF_NQN, .size = key->size};
+
+            err = bind_scalar(&text, source, node, member);
+        }
+        if (err != ICMS_OK)
+            return err;
+        count++;
+    }
+    if (count < key->min)
+        return conf_fail(source, list->line, "%s: the list is empty", key->name);
+    *count_of(key, object) = count;
+    return ICMS_OK;
+}
+
+static icms_err bind_member(const struct conf_key *key, const struct conf_source *source,
+                            const struct conf_node *node, void *object)
+{
+    switch (key->kind) {
+    case CONF_MAP:
+        return conf_table_bind(key->table, source, node, field_of(key, object));
+    case CONF_MAPS:
+    case CONF_NQNS:
+        return bind_list(key, source, node, object);
+    default:
+        return bind_scalar(key, source, node, object);
+    }
+}
+
+icms_err conf_table_bind(const struct conf_table *table, const struct conf_source *source,
+                         const struct conf_node *map, void *object)
+{
+    uint64_t seen = 0;
+
+    check(table->count <= TABLE_KEYS_MAX);
+    if (map->kind != CONF_NODE_MAP)
+        return conf_fail(source, map->line, "%s is written as a map: 'key: value' lines",
+                         table->what);
+    for (const struct conf_node *node = map->first; node != NULL; node = node->next) {
+        const struct conf_key *key = key_find(table, node->key);
+        uint64_t bit;
+        icms_err err;
+
+        if (key == NULL)
+            return key_unknown(table, source, node);
+        bit = (uint64_t)1 << (key - table->keys);
+        if (seen & bit)
+            return conf_fail(source, node->key_line, "'%s' is written twice; first in line %u",
+                             key->name, conf_node_line(map, key->name));
+        seen |= bit;
+        err = bind_member(key, source, node, object);
+        if (err != ICMS_OK)
+            return err;
+    }
+    for (uint32_t i = 0; i < table->count; i++)
+        if (table->keys[i].required && !(seen & (uint64_t)1 << i))
+            return conf_fail(source, map->line, "%s needs the key '%s', as in '%s: %s'",
+                             table->what, table->keys[i].name, table->keys[i].name,
+                             table->keys[i].example);
+    return table->rules != NULL ? table->rules(source, map, object) : ICMS_OK;
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The doors of the module: read a file, or a text, to a struct. Called by cmd and client at start,
+ * on control threads. The caller's struct is touched only when everything was right.
+ */
+#include "conf/conf_int.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+
+/* Parses and binds; object holds the defaults. */
+static icms_err text_bind(const struct conf_table *table, const char *text, size_t bytes,
+                          const char *name, struct err_why *why, void *object)
+{
+    struct conf_source source = {.name = name, .why = why};
+    struct conf_doc *doc = NULL;
+    icms_err err;
+
+    err = conf_doc_parse(&source, text, bytes, &doc);
+    if (err != ICMS_OK)
+        return err;
+    err = conf_table_bind(table, &source, conf_doc_root(doc), object);
+    conf_doc_free(&doc);
+    return err;
+}
+
+icms_err conf_target_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
+                           struct conf_target *out_conf)
+{
+    struct conf_target *conf = malloc(sizeof(*conf));
+    icms_err err;
+
+    if (conf == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", name);
+    conf_target_init(conf);
+    err = text_bind(&conf_target_table, text, bytes, name, why, conf);
+    if (err == ICMS_OK)
+        memcpy(out_conf, conf, sizeof(*conf));
+    free(conf);
+    return err;
+}
+
+icms_err conf_agent_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
+                          struct conf_agent *out_conf)
+{
+    struct conf_agent *conf = calloc(1, sizeof(*conf));
+    icms_err err;
+
+    if (conf == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", name);
+    /* Not conf_agent_init: names that are computed follow from what is written. */
+    conf_table_init(&conf_agent_table, conf);
+    err = text_bind(&conf_agent_table, text, bytes, name, why, conf);
+    if (err == ICMS_OK)
+        memcpy(out_conf, conf, sizeof(*conf));
+    free(conf);
+    return err;
+}
+
+/* Reads a whole file, at most one byte more than is allowed: the parser refuses that. */
+static icms_err file_read(const char *path, struct err_why *why, char **out_text, size_t *out_bytes)
+{
+    size_t bytes = 0;
+    char *text;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    icms_err err = fd < 0 ? err_from_errno(errno) : ICMS_OK;
+
+    if (err != ICMS_OK)
+        return err_set(why, err, "%s: cannot be read: %s; give the file with --config", path,
+                       strerror(errno));
+    text = malloc(CONF_FILE_BYTES_MAX + 1);
+    if (text == NULL) {
+        (void)close(fd);
+        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", path);
+    }
+    while (bytes <= CONF_FILE_BYTES_MAX) {
+        ssize_t n = read(fd, text + bytes, CONF_FILE_BYTES_MAX + 1 - bytes);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            err = err_set(why, err_from_errno(errno), "%s: cannot be read: %s", path,
+                          strerror(errno));
+            (void)close(fd);
+            free(text);
+            return err;
+        }
+        if (n == 0)
+            break;
+        bytes += (size_t)n;
+    }
+    (void)close(fd);
+    *out_text = text;
+    *out_bytes = bytes;
+    return ICMS_OK;
+}
+
+icms_err conf_target_read(const char *path, struct err_why *why, struct conf_target *out_conf)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    icms_err err = file_read(path, why, &text, &bytes);
+
+    if (err != ICMS_OK)
+        return err;
+    err = conf_target_parse(text, bytes, path, why, out_conf);
+    free(text);
+    return err;
+}
+
+icms_err conf_agent_read(const char *path, struct err_why *why, struct conf_agent *out_conf)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    icms_err err = file_read(path, why, &text, &bytes);
+
+    if (err != ICMS_OK)
+        return err;
+    err = conf_agent_parse(text, bytes, path, why, out_conf);
+    free(text);
+    return err;
+}

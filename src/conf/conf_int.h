@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conf/conf_int.h: private to the module: the tree of a YAML file, the table of keys, and errors
+ * that begin with FILE:LINE.
+ *
+ * A text goes through three steps: doc.c makes a bounded tree of it and knows no key; bind.c walks
+ * the tree along a table of keys (keys.c) and fills the struct; rules.c then checks what concerns
+ * several keys and fills in defaults that are computed. All on the caller's thread.
+ */
+#ifndef CONF_CONF_INT_H
+#define CONF_CONF_INT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "conf/conf.h"
+
+/* ---- errors (value.c) ----------------------------------------------------------------------- */
+
+struct conf_source {
+    const char *name;    /* of the file, for errors        */
+    struct err_why *why; /* where the sentence goes; or NULL */
+};
+
+/* Writes "NAME:LINE: sentence" and returns ICMS_CONFIG. */
+icms_err conf_fail(const struct conf_source *source, uint32_t line, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Copies a text from a file for an error: cut, quotes and control bytes made harmless. */
+#define CONF_SHOW_BYTES 64
+const char *conf_show(const char *text, char out[CONF_SHOW_BYTES]);
+
+/* ---- the tree (doc.c) ----------------------------------------------------------------------- */
+
+#define CONF_FILE_BYTES_MAX ((size_t)1 << 20) /* of a file                                */
+#define CONF_DEPTH_MAX      8                 /* maps and lists in each other             */
+#define CONF_NODES_MAX      16384             /* 64 volumes of 64 hosts are some 5,000    */
+
+enum conf_node_kind {
+    CONF_NODE_SCALAR,
+    CONF_NODE_MAP,
+    CONF_NODE_LIST,
+};
+
+struct conf_node {
+    enum conf_node_kind kind;
+    uint32_t line;           /* where the value begins, from 1     */
+    uint32_t key_line;       /* member of a map: where its key is  */
+    const char *key;         /* member of a map: its key; or NULL  */
+    const char *text;        /* scalar: its text                   */
+    struct conf_node *first; /* map, list: members in order        */
+    struct conf_node *last;
+    struct conf_node *next; /* in the map or list that holds it   */
+};
+
+struct conf_doc;
+
+/* Parses one document of YAML: no anchors, aliases, tags; bounded. Keys may repeat here. */
+icms_err conf_doc_parse(const struct conf_source *source, const char *text, size_t bytes,
+                        struct conf_doc **out_doc) ICMS_MUST_CHECK;
+const struct conf_node *conf_doc_root(const struct conf_doc *doc);
+void conf_doc_free(struct conf_doc **doc);
+
+/* The member of a map with this key; NULL when there is none. */
+const struct conf_node *conf_node_get(const struct conf_node *map, const char *key);
+
+/* The line of a member, or of the map when the member is not written. */
+uint32_t conf_node_line(const struct conf_node *map, const char *key);
+
+/* ---- the table of keys (keys.c) ------------------------------------------------------------- */
+
+enum conf_kind {
+    CONF_NAME,      /* char[size]: letters, digits, . _ -                   */
+    CONF_PATH,      /* char[size]: any text but an empty one                */
+    CONF_NQN,       /* char[size]                                           */
+    CONF_ADDRESS,   /* char[size]: numeric host:port                        */
+    CONF_ADDRESSES, /* the same, or "none", which is ""                     */
+    CONF_UUID,      /* struct uuid                                          */
+    CONF_BYTES,     /* uint64_t                                             */
+    CONF_DURATION,  /* uint32_t, milliseconds                               */
+    CONF_COUNT,     /* uint32_t                                             */
+    CONF_MODE,      /* uint32_t, written in octal                           */
+    CONF_BOOL,      /* bool                                                 */
+    CONF_PERCENT,   /* double, 0..100                                       */
+    CONF_NUMBER,    /* double, over 0                                       */
+    CONF_MAP,       /* a struct of its own table                            */
+    CONF_MAPS,      /* a list of them; size is of one, max how many         */
+    CONF_NQNS,      /* a list of char[size], max how many                   */
+};
+
+struct conf_table;
+
+struct conf_key {
+    const char *name;
+    enum conf_kind kind;
+    bool required;                  /* has no default and must be written                      */
+    uint32_t offset;                /* in the struct                                           */
+    uint32_t size;                  /* text: room; list: of one member                         */
+    uint32_t count_offset;          /* list: its uint32_t count in the struct                  */
+    uint64_t min, max;              /* of a number in its unit; of a list: members             */
+    const char *fallback;           /* the default as it would be written; NULL: none          */
+    const char *computed;           /* how the default is found, for documents; or NULL        */
+    const char *example;            /* for the example file where there is no fallback         */
+    const struct conf_table *table; /* of CONF_MAP and CONF_MAPS                               */
+    const char *doc;                /* sentences for the example file and the manual           */
+};
+
+struct conf_table {
+    const char *what; /* "a volume", for errors                     */
+    const struct conf_key *keys;
+    uint32_t count;
+    /* What concerns several keys, and computed defaults; or NULL. Runs when all is bound. */
+    icms_err (*rules)(const struct conf_source *source, const struct conf_node *map, void *object);
+};
+
+extern const struct conf_table conf_target_table;
+extern const struct conf_table conf_agent_table;
+extern const struct conf_table conf_volume_table;
+
+/* ---- binding (bind.c) ----------------------------------------------------------------------- */
+
+/* Sets every default that is written in the table. */
+void conf_table_init(const struct conf_table *table, void *object);
+
+/* Fills the struct from a map. The struct holds its defaults already. */
+icms_err conf_table_bind(const struct conf_table *table, const struct conf_source *source,
+                         const struct conf_node *map, void *object) ICMS_MUST_CHECK;
+
+/* ---- values (value.c) ----------------------------------------------------------------------- */
+
+/* Sets one scalar; the sentence in why has no file and line. */
+icms_err conf_value_set(const struct conf_key *key, const char *text, struct err_why *why,
+                        void *object) ICMS_MUST_CHECK;
+
+/* "127.0.0.1:4420" or "[::1]:4420". Out-parameters are set only when it is true. */
+bool conf_address_valid(const char *text, bool *out_loopback, uint16_t *out_port);
+
+/* "64KiB": the largest unit that divides it. */
+const char *conf_bytes_format(uint64_t bytes, char out[32]);
+
+/* ---- rules (rules.c) ------------------------------------------------------------------------ */
+
+icms_err conf_target_rules(const struct conf_source *source, const struct conf_node *map,
+                           void *object);
+icms_err conf_agent_rules(const struct conf_source *source, const struct conf_node *map,
+                          void *object);
+icms_err conf_volume_rules(const struct conf_source *source, const struct conf_node *map,
+                           void *object);
+icms_err conf_enclosure_rules(const struct conf_source *source, const struct conf_node *map,
+                              void *object);
+
+#endif

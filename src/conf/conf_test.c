@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Configuration files: what is right is taken as written, what is wrong is refused with file, line
+ * and remedy.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "conf/conf_int.h"
+
+static struct conf_target target;
+static struct conf_agent agent;
+static struct err_why why;
+
+static icms_err target_parse(const char *text)
+{
+    why.text[0] = '\0';
+    return conf_target_parse(text, strlen(text), "t.yaml", &why, &target);
+}
+
+static icms_err agent_parse(const char *text)
+{
+    why.text[0] = '\0';
+    return conf_agent_parse(text, strlen(text), "a.yaml", &why, &agent);
+}
+
+/* The target's file is refused, and the sentence begins and goes on as given. */
+static void target_refused(const char *text, const char *place, const char *word)
+{
+    icms_err err = target_parse(text);
+
+    if (err != ICMS_CONFIG || strncmp(why.text, place, strlen(place)) != 0 ||
+        strstr(why.text, word) == NULL)
+        fail_msg("%s\nanswered %s '%s', wanted '%s ... %s'", text, icms_err_name(err), why.text,
+                 place, word);
+}
+
+static void agent_refused(const char *text, const char *place, const char *word)
+{
+    icms_err err = agent_parse(text);
+
+    if (err != ICMS_CONFIG || strncmp(why.text, place, strlen(place)) != 0 ||
+        strstr(why.text, word) == NULL)
+        fail_msg("%s\nanswered %s '%s', wanted '%s ... %s'", text, icms_err_name(err), why.text,
+                 place, word);
+}
+
+static void target_accepted(const char *text)
+{
+    if (target_parse(text) != ICMS_OK)
+        fail_msg("%s\nrefused: %s", text, why.text);
+}
+
+static void agent_accepted(const char *text)
+{
+    if (agent_parse(text) != ICMS_OK)
+        fail_msg("%s\nrefused: %s", text, why.text);
+}
+
+#define TARGET_MIN                                                                                 \
+    "name: e0\n"                                                                                   \
+    "drives:\n"                                                                                    \
+    "  - path: /tmp/d0\n"                                                                          \
+    "    size: 1GiB\n"                                                                             \
+    "volumes:\n"                                                                                   \
+    "  - name: kv\n"
+
+#define AGENT_MIN                                                                                  \
+    "enclosures:\n"                                                                                \
+    "  - name: e0\n"                                                                               \
+    "    address: 127.0.0.1:4420\n"                                                                \
+    "volumes:\n"                                                                                   \
+    "  - name: kv\n"
+
+static void test_a_short_target_file_gets_every_default(void **state)
+{
+    target_accepted(TARGET_MIN);
+    assert_string_equal(target.name, "e0");
+    assert_string_equal(target.listen, "127.0.0.1:4420");
+    assert_string_equal(target.advertise, "127.0.0.1:4420");
+    assert_string_equal(target.discovery_nqn_listen, "");
+    assert_string_equal(target.http.listen, "127.0.0.1:9420");
+    assert_int_equal(target.loops, 1);
+    assert_int_equal(target.segment_bytes, 64 << 20);
+    assert_int_equal(target.memory_bytes, 256 << 20);
+    assert_int_equal(target.drive_count, 1);
+    assert_int_equal(target.drives[0].bytes, 1 << 30);
+    assert_int_equal(target.volume_count, 1);
+    assert_int_equal(target.volumes[0].value_bytes_max, 8 << 20);
+    assert_int_equal(target.volumes[0].run_blocks, 32);
+    assert_true(target.volumes[0].sealed);
+    assert_int_equal(target.warnings.count, 0);
+    assert_int_equal(strncmp(target.nqn, "nqn.2014-08.org.nvmexpress:uuid:", 32), 0);
+}
+
+static void test_a_short_agent_file_gets_every_default(void **state)
+{
+    agent_accepted(AGENT_MIN);
+    assert_true(agent.name[0] != '\0');
+    assert_string_equal(agent.http.listen, "127.0.0.1:9421");
+    assert_int_equal(agent.socket_mode, 0600);
+    assert_int_equal(agent.load_deadline_ms, 2000);
+    assert_int_equal(agent.store_deadline_ms, 10000);
+    assert_int_equal(agent.keep_alive_ms, 5000);
+    assert_int_equal(agent.silence_ms, 500);
+    assert_int_equal(agent.probe_ms, 500);
+    assert_int_equal(agent.volumes[0].arena_bytes, 1 << 30);
+    assert_false(agent.header_digest || agent.data_digest);
+    assert_true(agent.enclosures[0].weight == 1);
+    assert_int_equal(strncmp(agent.host_nqn, "nqn.2014-08.org.nvmexpress:uuid:", 32), 0);
+    assert_non_null(strstr(agent.socket, "/agent.sock"));
+}
+
+static void test_target_and_agent_make_the_same_names(void **state)
+{
+    struct uuid uuid;
+
+    target_accepted(TARGET_MIN);
+    agent_accepted(AGENT_MIN);
+    assert_true(uuid_equal(&target.uuid, &agent.enclosures[0].uuid));
+    assert_string_equal(target.nqn, agent.enclosures[0].nqn);
+    assert_true(uuid_equal(&target.volumes[0].uuid, &agent.volumes[0].uuid));
+    assert_false(uuid_equal(&target.uuid, &target.volumes[0].uuid));
+    conf_volume_uuid("kv", &uuid);
+    assert_true(uuid_equal(&uuid, &agent.volumes[0].uuid));
+    /* The names are part of the format: these bytes may never change. */
+    char text[UUID_TEXT_BYTES];
+    assert_string_equal(uuid_format(&uuid, text), "4cd2d41d-90eb-854c-b294-9f6b0e74eee6");
+    conf_enclosure_uuid("kv", &uuid);
+    assert_false(uuid_equal(&uuid, &agent.volumes[0].uuid));
+}
+
+static void test_two_agents_of_one_machine_differ(void **state)
+{
+    struct uuid first;
+
+    agent_accepted("name: one\n" AGENT_MIN);
+    first = agent.host_id;
+    agent_accepted("name: two\n" AGENT_MIN);
+    assert_false(uuid_equal(&first, &agent.host_id));
+    agent_accepted("name: one\n" AGENT_MIN);
+    assert_true(uuid_equal(&first, &agent.host_id));
+}
+
+static void test_every_key_is_taken_as_written(void **state)
+{
+    target_accepted("name: e1\n"
+                    "uuid: 01234567-89ab-cdef-0123-456789abcdef\n"
+                    "nqn: nqn.2026-01.org.example:e1\n"
+                    "listen: '[::1]:0'\n"
+                    "advertise: 10.0.2.2:4420\n"
+                    "discovery_listen: 127.0.0.2:8009\n"
+                    "loops: 4\n"
+                    "busy_poll: true\n"
+                    "segment: 128KiB\n"
+                    "memory: 1.5GiB\n"
+                    "connections_max: 12\n"
+                    "queue_entries_max: 256\n"
+                    "header_timeout: 1.5s\n"
+                    "in_capsule: 4096\n"
+                    "ready_quota_max: 95%\n"
+                    "http: {listen: none}\n"
+                    "drives: [{path: a, size: 1MiB}, {path: b}]\n"
+                    "volumes:\n"
+                    "- name: v1\n"
+                    "  uuid: 11234567-89ab-cdef-0123-456789abcdef\n"
+                    "  quota: 3 MiB\n"
+                    "  value_max: 64KiB\n"
+                    "  sealed: false\n"
+                    "  arena: 2MiB\n"
+                    "  run_blocks: 2\n"
+                    "  hosts: [nqn.2026-01.org.example:h0, 'nqn.2026-01.org.example:h1']\n"
+                    "- {name: v2, value_max: 1KiB}\n");
+    assert_int_equal(target.uuid.bytes[15], 0xef);
+    assert_string_equal(target.nqn, "nqn.2026-01.org.example:e1");
+    assert_string_equal(target.listen, "[::1]:0");
+    assert_string_equal(target.advertise, "10.0.2.2:4420");
+    assert_string_equal(target.discovery_nqn_listen, "127.0.0.2:8009");
+    assert_int_equal(target.loops, 4);
+    assert_true(target.busy_poll);
+    assert_int_equal(target.segment_bytes, 131072);
+    assert_int_equal(target.memory_bytes, 3u << 29);
+    assert_int_equal(target.connections_max, 12);
+    assert_int_equal(target.queue_entries_max, 256);
+    assert_int_equal(target.header_timeout_ms, 1500);
+    assert_int_equal(target.in_capsule_bytes, 4096);
+    assert_true(target.ready_quota_percent_max == 95);
+    assert_string_equal(target.http.listen, "");
+    assert_int_equal(target.drive_count, 2);
+    assert_string_equal(target.drives[1].path, "b");
+    assert_int_equal(target.volume_count, 2);
+    assert_int_equal(target.volumes[0].quota_bytes, 3 << 20);
+    assert_int_equal(target.volumes[0].value_bytes_max, 65536);
+    assert_false(target.volumes[0].sealed);
+    assert_int_equal(target.volumes[0].host_count, 2);
+    assert_string_equal(target.volumes[0].host_nqn[1], "nqn.2026-01.org.example:h1");
+    assert_true(target.volumes[1].sealed);
+
+    agent_accepted("socket: /tmp/x.sock\nsocket_mode: 0660\ndata_digest: true\n"
+                   "local: {path: /tmp/l, size: 1GiB, segment: 16MiB}\n"
+                   "volumes: [{name: v}]\n");
+    assert_string_equal(agent.socket, "/tmp/x.sock");
+    assert_int_equal(agent.socket_mode, 0660);
+    assert_true(agent.data_digest);
+    assert_string_equal(agent.local_path, "/tmp/l");
+    assert_int_equal(agent.local_segment_bytes, 16 << 20);
+    assert_int_equal(agent.enclosure_count, 0);
+}
+
+static void test_an_unknown_key_names_the_nearest(void **state)
+{
+    target_refused("name: e\nlisen: 127.0.0.1:1\n", "t.yaml:2: ", "did you mean 'listen'?");
+    target_refused("name: e\ndrives:\n  - pth: /x\n", "t.yaml:3: ", "did you mean 'path'?");
+    target_refused("enclosures: []\n", "t.yaml:1: ", "icms-agent");
+    target_refused("qqqqqqqq: 1\n", "t.yaml:1: ", "it has name, uuid");
+    target_refused("http: {port: 1}\n", "t.yaml:1: ", "listen");
+    agent_refused("drives: []\n", "a.yaml:1: ", "icms-target");
+    target_refused("<<: {name: x}\n", "t.yaml:1: ", "no key");
+}
+
+static void test_a_duplicate_key_names_both_lines(void **state)
+{
+    target_refused("name: e\nloops: 1\nname: f\n", "t.yaml:3: ", "first in line 1");
+    target_refused("name: e\nvolumes:\n- name: a\n  quota: 0\n  quota: 0\n",
+                   "t.yaml:5: ", "first in line 4");
+}
+
+static void test_a_wrong_unit_names_the_right_ones(void **state)
+{
+    target_refused("segment: 64MB\n", "t.yaml:1: segment: ", "KiB, MiB, GiB or TiB");
+    target_refused("segment: 64m\n", "t.yaml:1: ", "MiB");
+    target_refused("\n\nheader_timeout: 500\n", "t.yaml:3: ", "ms, s or min");
+    target_refused("header_timeout: 5 hours\n", "t.yaml:1: ", "ms, s or min");
+    target_refused("memory: 1.5\n", "t.yaml:1: ", "unit");
+    target_refused("memory: -1\n", "t.yaml:1: ", "not a size");
+    target_refused("memory: 99999999999999999999\n", "t.yaml:1: ", "not a size");
+    target_refused("memory: 17000000TiB\n", "t.yaml:1: ", "64 bits");
+    target_refused("loops: 2s\n", "t.yaml:1: ", "whole number");
+    target_refused("busy_poll: yes\n", "t.yaml:1: ", "true nor false");
+    target_refused("ready_quota_max: 101%\n", "t.yaml:1: ", "100%");
+    agent_refused("socket_mode: 888\n", "a.yaml:1: ", "octal");
+}
+
+static void test_a_value_out_of_range_names_the_range(void **state)
+{
+    target_refused("segment: 1GiB\n", "t.yaml:1: ", "64KiB to 256MiB");
+    target_refused("loops: 0\n", "t.yaml:1: ", "1 to 32");
+    target_refused("queue_entries_max: 100000\n", "t.yaml:1: ", "2 to 1024");
+    target_refused("volumes:\n- name: a\n  value_max: 9MiB\n", "t.yaml:3: ", "8MiB");
+    agent_refused("probe: 1ms\n", "a.yaml:1: ", "50ms");
+    agent_refused("enclosures:\n- name: a\n  address: 127.0.0.1:1\n  weight: 0\n",
+                  "a.yaml:4: ", "more than 0");
+}
+
+static void test_what_is_missing_is_named(void **state)
+{
+    target_refused("drives: [{path: a}]\nvolumes: [{name: v}]\n", "t.yaml:1: ", "'name'");
+    target_refused("name: e\nvolumes: [{name: v}]\n", "t.yaml:1: ", "'drives'");
+    target_refused("name: e\ndrives: [{path: a}]\n", "t.yaml:1: ", "'volumes'");
+    target_refused("name: e\ndrives:\n  - size: 1GiB\n", "t.yaml:3: ", "'path'");
+    target_refused("name: e\nvolumes:\n  - quota: 1GiB\n", "t.yaml:3: ", "'name'");
+    target_refused("name: e\ndrives: []\n", "t.yaml:2: ", "empty");
+    target_refused("name:\n", "t.yaml:1: ", "empty");
+    agent_refused("volumes: [{name: v}]\n", "a.yaml:1: ", "enclosures");
+    target_refused("", "t.yaml:1: ", "empty");
+    target_refused("# nothing\n", "t.yaml:1: ", "empty");
+}
+
+static void test_names_addresses_and_nqns_have_their_form(void **state)
+{
+    target_refused("listen: localhost:4420\n", "t.yaml:1: ", "numeric");
+    target_refused("listen: 127.0.0.1\n", "t.yaml:1: ", "numeric");
+    target_refused("listen: 127.0.0.1:99999\n", "t.yaml:1: ", "numeric");
+    target_refused("listen: '::1:80'\n", "t.yaml:1: ", "numeric");
+    target_refused("listen: none\n", "t.yaml:1: ", "numeric");
+    target_refused("http: {listen: '*:80'}\n", "t.yaml:1: ", "or none");
+    target_refused("name: a b\n", "t.yaml:1: ", "letters");
+    target_refused("name: \"x\\ny\"\n", "t.yaml:1: ", "'x?y'");
+    target_refused("uuid: 0123\n", "t.yaml:1: ", "uuidgen");
+    target_refused("uuid: 00000000-0000-0000-0000-000000000000\n", "t.yaml:1: ", "UUID");
+    target_refused("nqn: iqn.2020-01.a:b\n", "t.yaml:1: ", "nqn.YYYY-MM");
+    target_refused("nqn: nqn.2020-13.org.a:b\n", "t.yaml:1: ", "nqn.YYYY-MM");
+    target_refused("nqn: nqn.2020-01.org.a\n", "t.yaml:1: ", "nqn.YYYY-MM");
+    target_refused("nqn: nqn.2020-01.org.a:b c\n", "t.yaml:1: ", "nqn.YYYY-MM");
+    agent_refused("enclosures:\n- name: a\n  address: 10.0.0.1:0\n", "a.yaml:3: ", "port 0");
+    char text[512] = "nqn: nqn.2020-01.org.a:";
+    memset(text + strlen(text), 'x', 300);
+    target_refused(text, "t.yaml:1: ", "longer than 223");
+}
+
+static void test_what_may_be_listed_once_is_listed_once(void **state)
+{
+    target_refused("name: e\ndrives: [{path: a}]\nvolumes:\n- name: v\n- name: v\n",
+                   "t.yaml:5: name: ", "first in line 4");
+    target_refused("name: e\ndrives: [{path: a}]\nvolumes:\n"
+                   "- {name: v, uuid: 11234567-89ab-cdef-0123-456789abcdef}\n"
+                   "- {name: w, uuid: 11234567-89ab-cdef-0123-456789abcdef}\n",
+                   "t.yaml:5: uuid: ", "'v' has it");
+    target_refused("name: e\ndrives:\n- path: a\n- path: a\nvolumes: [{name: v}]\n",
+                   "t.yaml:4: path: ", "first in line 3");
+    agent_refused("enclosures:\n- {name: a, address: 127.0.0.1:1}\n"
+                  "- {name: a, address: 127.0.0.1:2}\nvolumes: [{name: v}]\n",
+                  "a.yaml:3: name: ", "line 2");
+    agent_refused("enclosures:\n- {name: a, address: 127.0.0.1:1}\n"
+                  "- {name: b, address: 127.0.0.1:1}\nvolumes: [{name: v}]\n",
+                  "a.yaml:3: address: ", "'a'");
+    agent_refused("local: {path: x}\n" AGENT_MIN, "a.yaml:1: local: ", "either");
+}
+
+static void test_sizes_fit_each_other(void **state)
+{
+    target_refused("name: e\ndrives: [{path: a}]\nvolumes:\n- name: v\n  quota: 1MiB\n",
+                   "t.yaml:5: quota: ", "8196KiB");
+    target_refused("name: e\nsegment: 4MiB\ndrives: [{path: a}]\nvolumes:\n- name: v\n",
+                   "t.yaml:2: segment: ", "'v'");
+    target_refused("name: e\nsegment: 3MiB\ndrives: [{path: a}]\nvolumes:\n- name: v\n",
+                   "t.yaml:2: segment: ", "power of two");
+    target_refused("name: e\nmemory: 8MiB\ndrives: [{path: a}]\nvolumes:\n- name: v\n",
+                   "t.yaml:2: memory: ", "16392KiB");
+    target_refused("name: e\ndrives:\n- path: a\n  size: 64MiB\nvolumes:\n- name: v\n",
+                   "t.yaml:4: size: ", "256MiB");
+    target_refused("name: e\nin_capsule: 100\ndrives: [{path: a}]\nvolumes:\n- name: v\n",
+                   "t.yaml:2: in_capsule: ", "16");
+    agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
+                  "  arena: 1MiB\n",
+                  "a.yaml:4: arena: ", "8196KiB");
+}
+
+static void test_wide_ports_are_warned_about(void **state)
+{
+    target_accepted("listen: 0.0.0.0:4420\nhttp: {listen: '[::]:80'}\n" TARGET_MIN);
+    assert_int_equal(target.warnings.count, 2);
+    assert_non_null(strstr(target.warnings.text[0], "0.0.0.0:4420"));
+    agent_accepted("socket_mode: 0666\n" AGENT_MIN);
+    assert_int_equal(agent.warnings.count, 1);
+}
+
+static void test_yaml_that_multiplies_or_nests_is_refused(void **state)
+{
+    target_refused("name: &a e\n", "t.yaml:1: ", "anchors");
+    target_refused("name: e\nnqn: *a\n", "t.yaml:2: ", "aliases");
+    target_refused("name: !!str e\n", "t.yaml:1: ", "tags");
+    target_refused("- a\n", "t.yaml:1: ", "map");
+    target_refused("just text\n", "t.yaml:1: ", "map");
+    target_refused("[a]: b\n", "t.yaml:1: ", "plain word");
+    target_refused("name: e\n---\nname: f\n", "t.yaml:2: ", "second document");
+    target_refused("name: e\n  bad: [\n", "t.yaml:2: ", "not YAML");
+    target_refused("name: \"a\\0b\"\n", "t.yaml:1: ", "zero byte");
+    target_refused("name: {a: b}\n", "t.yaml:1: ", "one value");
+    target_refused("name: [b]\n", "t.yaml:1: ", "one value");
+    target_refused("drives: {path: a}\n", "t.yaml:1: ", "list");
+    target_refused("name: [[[[[[[[[[[[[1]]]]]]]]]]]]]\n", "t.yaml:1: ", "levels");
+}
+
+static void test_large_files_are_refused(void **state)
+{
+    size_t bytes = CONF_FILE_BYTES_MAX + 1;
+    char *text = malloc(bytes + 1);
+
+    memset(text, '\n', bytes);
+    text[bytes] = '\0';
+    target_refused(text, "t.yaml:1: ", "1 MiB");
+    memset(text, '[', bytes);
+    text[1 << 20] = '\0';
+    target_refused(text, "t.yaml:1: ", "levels");
+    for (size_t i = 0; i + 1 < 1 << 20; i += 2)
+        memcpy(text + i, i == 0 ? "[a" : ",a", 2);
+    target_refused(text, "t.yaml:1: ", "values");
+    memset(text, 'a', 1 << 20);
+    target_refused(text, "t.yaml:1: ", "map");
+    free(text);
+}
+
+static void test_a_refused_file_leaves_the_struct(void **state)
+{
+    target_accepted(TARGET_MIN);
+    assert_int_equal(target_parse("name: other\nloops: x\n"), ICMS_CONFIG);
+    assert_string_equal(target.name, "e0");
+}
+
+static void test_a_file_is_read_and_a_missing_one_named(void **state)
+{
+    char path[] = "/tmp/conf_test.XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, TARGET_MIN, strlen(TARGET_MIN)), strlen(TARGET_MIN));
+    (void)close(fd);
+    assert_int_equal(conf_target_read(path, &why, &target), ICMS_OK);
+    assert_int_equal(conf_agent_read(path, &why, &agent), ICMS_CONFIG);
+    assert_int_equal(strncmp(why.text, path, strlen(path)), 0);
+    assert_int_equal(conf_agent_read("/", &why, &agent), ICMS_IO);
+    (void)unlink(path);
+    assert_int_equal(conf_target_read(path, &why, &target), ICMS_NOT_FOUND);
+    assert_non_null(strstr(why.text, path));
+}
+
+static void test_the_examples_are_right_and_hold_the_defaults(void **state)
+{
+    static struct conf_target target_default;
+    static struct conf_agent agent_default;
+
+    conf_target_init(&target_default);
+    conf_agent_init(&agent_default);
+    target_accepted(conf_target_example());
+    agent_accepted(conf_agent_example());
+    assert_int_equal(target.segment_bytes, target_default.segment_bytes);
+    assert_string_equal(target.listen, target_default.listen);
+    assert_string_equal(target.advertise, target_default.advertise);
+    assert_int_equal(agent.probe_ms, agent_default.probe_ms);
+    assert_string_equal(agent.socket, agent_default.socket);
+    assert_true(uuid_equal(&agent.host_id, &agent_default.host_id));
+    assert_int_equal(agent.enclosure_count, 1);
+}
+
+static void key_in_example(void *arg, const struct conf_key_doc *doc)
+{
+    const char *last = strrchr(doc->name, '.');
+    char line[64];
+
+    (void)snprintf(line, sizeof(line), "%s:", last != NULL ? last + 1 : doc->name);
+    if (strstr(arg, line) == NULL)
+        fail_msg("%s is not in the example", doc->name);
+    assert_true(doc->doc[0] != '\0' && doc->fallback != NULL);
+}
+
+static void test_every_key_is_in_its_example(void **state)
+{
+    char *text = strdup(conf_target_example());
+
+    conf_target_keys(key_in_example, text);
+    free(text);
+    text = strdup(conf_agent_example());
+    conf_agent_keys(key_in_example, text);
+    free(text);
+}
+
+static void test_sizes_and_times_are_parsed(void **state)
+{
+    uint64_t bytes;
+    uint32_t ms;
+    char out[32];
+
+    assert_int_equal(conf_bytes_parse("4096", &why, &bytes), ICMS_OK);
+    assert_int_equal(bytes, 4096);
+    assert_int_equal(conf_bytes_parse("0.5KiB", &why, &bytes), ICMS_OK);
+    assert_int_equal(bytes, 512);
+    assert_int_equal(conf_bytes_parse("16777215TiB", &why, &bytes), ICMS_OK);
+    assert_int_equal(conf_bytes_parse("16777216TiB", &why, &bytes), ICMS_CONFIG);
+    assert_int_equal(conf_bytes_parse("", &why, &bytes), ICMS_CONFIG);
+    assert_int_equal(conf_bytes_parse("1.KiB", &why, &bytes), ICMS_CONFIG);
+    assert_int_equal(conf_duration_parse("2min", &why, &ms), ICMS_OK);
+    assert_int_equal(ms, 120000);
+    assert_int_equal(conf_duration_parse("0.25s", &why, &ms), ICMS_OK);
+    assert_int_equal(ms, 250);
+    assert_int_equal(conf_duration_parse("4294967296ms", &why, &ms), ICMS_CONFIG);
+    assert_int_equal(conf_duration_parse("100000min", &why, &ms), ICMS_CONFIG);
+    assert_string_equal(conf_bytes_format(65536, out), "64KiB");
+    assert_string_equal(conf_bytes_format(0, out), "0B");
+    assert_string_equal(conf_bytes_format(1000, out), "1000B");
+}
+
+static void test_the_socket_is_the_users(void **state)
+{
+    char socket[104];
+
+    if (geteuid() == 0) {
+        conf_socket_default(socket);
+        assert_string_equal(socket, "/run/icms/agent.sock");
+        return;
+    }
+    assert_int_equal(setenv("XDG_RUNTIME_DIR", "/run/user/7", 1), 0);
+    conf_socket_default(socket);
+    assert_string_equal(socket, "/run/user/7/icms/agent.sock");
+    assert_int_equal(unsetenv("XDG_RUNTIME_DIR"), 0);
+    conf_socket_default(socket);
+    assert_int_equal(strncmp(socket, "/tmp/icms-", 10), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_short_target_file_gets_every_default),
+        cmocka_unit_test(test_a_short_agent_file_gets_every_default),
+        cmocka_unit_test(test_target_and_agent_make_the_same_names),
+        cmocka_unit_test(test_two_agents_of_one_machine_differ),
+        cmocka_unit_test(test_every_key_is_taken_as_written),
+        cmocka_unit_test(test_an_unknown_key_names_the_nearest),
+        cmocka_unit_test(test_a_duplicate_key_names_both_lines),
+        cmocka_unit_test(test_a_wrong_unit_names_the_right_ones),
+        cmocka_unit_test(test_a_value_out_of_range_names_the_range),
+        cmocka_unit_test(test_what_is_missing_is_named),
+        cmocka_unit_test(test_names_addresses_and_nqns_have_their_form),
+        cmocka_unit_test(test_what_may_be_listed_once_is_listed_once),
+        cmocka_unit_test(test_sizes_fit_each_other),
+        cmocka_unit_test(test_wide_ports_are_warned_about),
+        cmocka_unit_test(test_yaml_that_multiplies_or_nests_is_refused),
+        cmocka_unit_test(test_large_files_are_refused),
+        cmocka_unit_test(test_a_refused_file_leaves_the_struct),
+        cmocka_unit_test(test_a_file_is_read_and_a_missing_one_named),
+        cmocka_unit_test(test_the_examples_are_right_and_hold_the_defaults),
+        cmocka_unit_test(test_every_key_is_in_its_example),
+        cmocka_unit_test(test_sizes_and_times_are_parsed),
+        cmocka_unit_test(test_the_socket_is_the_users),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every key of both configuration files, in the order in which they are shown. This table makes
+ * the parser, the defaults, the example files and the key lists of the manual pages.
+ */
+#include "conf/conf_int.h"
+
+#define KEYS(array) .keys = (array), .count = sizeof(array) / sizeof((array)[0])
+#define AT(type, field)                                                                            \
+    .offset = (uint32_t)offsetof(type, field), .size = (uint32_t)sizeof(((type *)0)->field)
+#define LIST_AT(type, field, counter)                                                              \
+    .offset = (uint32_t)offsetof(type, field), .size = (uint32_t)sizeof(((type *)0)->field[0]),    \
+    .count_offset = (uint32_t)offsetof(type, counter)
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+#define TIB ((uint64_t)1 << 40)
+
+/* Segments: what the flash engine can format. */
+#define SEGMENT_MIN (64 * KIB)
+#define SEGMENT_MAX (256 * MIB)
+
+/* ---- entries -------------------------------------------------------------------------------- */
+
+static const struct conf_key drive_keys[] = {
+    {"path", CONF_PATH, true, AT(struct conf_drive, path), .example = "/var/lib/icms/drive0",
+     .doc = "A block device, or a file, which is made when it is missing and size says how large."},
+    {"size", CONF_BYTES, false, AT(struct conf_drive, bytes), .min = 0, .max = 1024 * TIB,
+     .fallback = "0",
+     .doc = "How large to make a missing file. 0 takes a device or a file as large as it is."},
+};
+static const struct conf_table drive_table = {"a drive", KEYS(drive_keys)};
+
+static const struct conf_key volume_keys[] = {
+    {"name", CONF_NAME, true, AT(struct volume_spec, name), .example = "kv",
+     .doc = "The volume's name: one tenant's blocks of one model. Unique in the pod."},
+    {"uuid", CONF_UUID, false, AT(struct volume_spec, uuid), .computed = "made from the name",
+     .doc = "The volume's identity. Targets and agents that know the name make the same one."},
+    {"quota", CONF_BYTES, false, AT(struct volume_spec, quota_bytes), .min = 0, .max = 1024 * TIB,
+     .fallback = "0",
+     .doc = "Flash that an enclosure gives the volume; 0 is all of it. A full volume evicts its "
+            "own oldest blocks. Only icms-target uses it."},
+    {"value_max", CONF_BYTES, false, AT(struct volume_spec, value_bytes_max), .min = 1,
+     .max = LIMIT_VALUE_BYTES, .fallback = "8MiB",
+     .doc = "The largest block that can be stored. The same in all daemons of the pod."},
+    {"sealed", CONF_BOOL, false, AT(struct volume_spec, sealed), .fallback = "true",
+     .doc = "Values end in a trailer with their checksum, made and checked by the clients. false "
+            "keeps raw values for foreign NVMe hosts. The same in all daemons of the pod."},
+    {"arena", CONF_BYTES, false, AT(struct volume_spec, arena_bytes), .min = 1 * MIB,
+     .max = 16 * TIB, .fallback = "1GiB",
+     .doc = "Shared memory in which an agent keeps the volume's blocks. Only icms-agent uses it."},
+    {"run_blocks", CONF_COUNT, false, AT(struct volume_spec, run_blocks), .min = 1, .max = 65536,
+     .fallback = "32",
+     .doc = "Consecutive blocks of one chain that lie on one drive of one enclosure: a loss costs "
+            "whole runs. Only icms-agent uses it; the same in all agents of the pod."},
+    {"hosts", CONF_NQNS, false, LIST_AT(struct volume_spec, host_nqn, host_count), .min = 0,
+     .max = LIMIT_VOLUME_HOSTS, .computed = "any host",
+     .example = "[nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11]",
+     .doc = "NQNs of the hosts that may use the volume. It is hidden from all others. Only "
+            "icms-target uses it."},
+};
+const struct conf_table conf_volume_table = {"a volume", KEYS(volume_keys), conf_volume_rules};
+
+static const struct conf_key enclosure_keys[] = {
+    {"name", CONF_NAME, true, AT(struct conf_enclosure, name), .example = "enclosure0",
+     .doc = "The name that the enclosure's icms-target has."},
+    {"address", CONF_ADDRESS, true, AT(struct conf_enclosure, address), .min = 1,
+     .example = "127.0.0.1:4420", .doc = "Address and port on which its icms-target listens."},
+    {"uuid", CONF_UUID, false, AT(struct conf_enclosure, uuid), .computed = "made from the name",
+     .doc = "Written here when it is written in the configuration of the target."},
+    {"nqn", CONF_NQN, false, AT(struct conf_enclosure, nqn), .computed = "made from the uuid",
+     .doc = "Written here when it is written in the configuration of the target."},
+    {"weight", CONF_NUMBER, false, AT(struct conf_enclosure, weight), .fallback = "1",
+     .doc = "Its share of the blocks, relative to the other enclosures: healthy capacity in any "
+            "unit. The same in all agents of the pod."},
+};
+static const struct conf_table enclosure_table = {"an enclosure", KEYS(enclosure_keys),
+                                                  conf_enclosure_rules};
+
+static const struct conf_key target_http_keys[] = {
+    {"listen", CONF_ADDRESSES, false, AT(struct conf_http, listen), .fallback = "127.0.0.1:9420",
+     .doc = "Where /metrics, /healthz, /readyz and /status are served; none for nowhere."},
+};
+static const struct conf_table target_http_table = {"http", KEYS(target_http_keys)};
+
+static const struct conf_key agent_http_keys[] = {
+    {"listen", CONF_ADDRESSES, false, AT(struct conf_http, listen), .fallback = "127.0.0.1:9421",
+     .doc = "Where /metrics, /healthz, /readyz and /status are served; none for nowhere."},
+};
+static const struct conf_table agent_http_table = {"http", KEYS(agent_http_keys)};
+
+/* A drive of the agent itself, in fields of struct conf_agent. The member sits at offset 0. */
+static const struct conf_key local_keys[] = {
+    {"path", CONF_PATH, true, AT(struct conf_agent, local_path), .example = "/var/lib/icms/local",
+     .doc = "A block device, or a file, which is made when it is missing."},
+    {"size", CONF_BYTES, false, AT(struct conf_agent, local_bytes), .min = 0, .max = 1024 * TIB,
+     .fallback = "0",
+     .doc = "How large to make a missing file. 0 takes a device or a file as large as it is."},
+    {"segment", CONF_BYTES, false, AT(struct conf_agent, local_segment_bytes), .min = SEGMENT_MIN,
+     .max = SEGMENT_MAX, .fallback = "64MiB",
+     .doc = "Unit of reclaim, when the drive is formatted. A power of two."},
+};
+static const struct conf_table local_table = {"local", KEYS(local_keys)};
+
+/* ---- icms-target ---------------------------------------------------------------------------- */
+
+static const struct conf_key target_keys[] = {
+    {"name", CONF_NAME, true, AT(struct conf_target, name), .example = "enclosure0",
+     .doc = "The enclosure's name, unique in the pod."},
+    {"uuid", CONF_UUID, false, AT(struct conf_target, uuid), .computed = "made from the name",
+     .doc = "The enclosure's identity: placement follows it, wherever the enclosure moves to."},
+    {"nqn", CONF_NQN, false, AT(struct conf_target, nqn), .computed = "made from the uuid",
+     .doc = "The NVMe qualified name of its subsystem."},
+    {"listen", CONF_ADDRESS, false, AT(struct conf_target, listen), .fallback = "127.0.0.1:4420",
+     .doc = "NVMe/TCP data port. Port 0 picks a free one."},
+    {"advertise", CONF_ADDRESS, false, AT(struct conf_target, advertise), .min = 1,
+     .computed = "as listen", .example = "192.0.2.10:4420",
+     .doc = "The address that discovery tells to hosts."},
+    {"discovery_listen", CONF_ADDRESSES, false, AT(struct conf_target, discovery_nqn_listen),
+     .fallback = "none",
+     .doc = "A port of its own for discovery; none: discovery answers on the data port alone."},
+    {"loops", CONF_COUNT, false, AT(struct conf_target, loops), .min = 1, .max = LIMIT_LOOPS,
+     .fallback = "1", .doc = "Reactor threads. Drives and connections are spread over them."},
+    {"busy_poll", CONF_BOOL, false, AT(struct conf_target, busy_poll), .fallback = "false",
+     .doc = "Threads spin instead of sleeping: only for cores that have nothing else to do."},
+    {"segment", CONF_BYTES, false, AT(struct conf_target, segment_bytes), .min = SEGMENT_MIN,
+     .max = SEGMENT_MAX, .fallback = "64MiB",
+     .doc = "Unit of reclaim, when a drive is formatted. A power of two."},
+    {"memory", CONF_BYTES, false, AT(struct conf_target, memory_bytes), .min = 1 * MIB,
+     .max = 16 * TIB, .fallback = "256MiB",
+     .doc = "Data buffers, shared by all commands in progress. Taken at start."},
+    {"connections_max", CONF_COUNT, false, AT(struct conf_target, connections_max), .min = 4,
+     .max = 65536, .fallback = "1024",
+     .doc = "Connections at the same time; an agent opens several. More are refused."},
+    {"queue_entries_max", CONF_COUNT, false, AT(struct conf_target, queue_entries_max), .min = 2,
+     .max = 1024, .fallback = "128", .doc = "Commands in progress a queue pair."},
+    {"header_timeout", CONF_DURATION, false, AT(struct conf_target, header_timeout_ms), .min = 100,
+     .max = 600000, .fallback = "5s",
+     .doc = "A peer that began a message must have sent all of it by then, or is dropped."},
+    {"in_capsule", CONF_BYTES, false, AT(struct conf_target, in_capsule_bytes), .min = 0,
+     .max = 64 * KIB, .fallback = "8KiB",
+     .doc = "Values up to this size travel inside their command. A multiple of 16 bytes."},
+    {"ready_quota_max", CONF_PERCENT, false, AT(struct conf_target, ready_quota_percent_max),
+     .fallback = "0%",
+     .doc = "/readyz refuses when a volume uses more of its quota; 0% never does, as a full "
+            "volume is normal: it evicts."},
+    {"http", CONF_MAP, false, AT(struct conf_target, http), .table = &target_http_table,
+     .doc = "Metrics and health."},
+    {"drives", CONF_MAPS, true, LIST_AT(struct conf_target, drives, drive_count), .min = 1,
+     .max = LIMIT_DRIVES, .table = &drive_table, .example = "[{path: /var/lib/icms/drive0}]",
+     .doc = "The drives of the enclosure."},
+    {"volumes", CONF_MAPS, true, LIST_AT(struct conf_target, volumes, volume_count), .min = 1,
+     .max = LIMIT_VOLUMES, .table = &conf_volume_table, .example = "[{name: kv}]",
+     .doc = "The volumes, each an NVMe Key-Value namespace."},
+};
+const struct conf_table conf_target_table = {"the configuration of icms-target", KEYS(target_keys),
+                                             conf_target_rules};
+
+/* ---- icms-agent ----------------------------------------------------------------------------- */
+
+static const struct conf_key agent_keys[] = {
+    {"name", CONF_NAME, false, AT(struct conf_agent, name), .computed = "the host's name",
+     .doc = "The agent's name, unique in the pod."},
+    {"host_id", CONF_UUID, false, AT(struct conf_agent, host_id),
+     .computed = "made from the machine and the name",
+     .doc = "The NVMe host identifier that enclosures see."},
+    {"host_nqn", CONF_NQN, false, AT(struct conf_agent, host_nqn),
+     .computed = "made from the host_id",
+     .doc = "The NVMe host name that enclosures see; the hosts of a volume name it."},
+    {"socket", CONF_PATH, false, AT(struct conf_agent, socket),
+     .computed = "of the user, see below",
+     .doc = "Unix socket for clients: /run/icms/agent.sock for root, $XDG_RUNTIME_DIR/icms/"
+            "agent.sock for others."},
+    {"socket_mode", CONF_MODE, false, AT(struct conf_agent, socket_mode), .fallback = "0600",
+     .doc = "Who may connect to it, in octal."},
+    {"loops", CONF_COUNT, false, AT(struct conf_agent, loops), .min = 1, .max = LIMIT_LOOPS,
+     .fallback = "1", .doc = "Reactor threads. Clients and connections are spread over them."},
+    {"busy_poll", CONF_BOOL, false, AT(struct conf_agent, busy_poll), .fallback = "false",
+     .doc = "Threads spin instead of sleeping: only for cores that have nothing else to do."},
+    {"header_digest", CONF_BOOL, false, AT(struct conf_agent, header_digest), .fallback = "false",
+     .doc = "NVMe/TCP checksums over headers."},
+    {"data_digest", CONF_BOOL, false, AT(struct conf_agent, data_digest), .fallback = "false",
+     .doc = "NVMe/TCP checksums over data. Sealed volumes check every value anyway."},
+    {"queue_entries", CONF_COUNT, false, AT(struct conf_agent, queue_entries), .min = 2,
+     .max = 1024, .fallback = "64", .doc = "Commands in progress a queue pair."},
+    {"connect_timeout", CONF_DURATION, false, AT(struct conf_agent, connect_timeout_ms), .min = 50,
+     .max = 60000, .fallback = "1s", .doc = "For an enclosure to accept a connection."},
+    {"keep_alive", CONF_DURATION, false, AT(struct conf_agent, keep_alive_ms), .min = 1000,
+     .max = 600000, .fallback = "5s",
+     .doc = "An enclosure forgets an agent that was silent for so long."},
+    {"silence", CONF_DURATION, false, AT(struct conf_agent, silence_ms), .min = 50, .max = 60000,
+     .fallback = "500ms",
+     .doc = "An enclosure that owes an answer and sends nothing for so long is excluded."},
+    {"probe", CONF_DURATION, false, AT(struct conf_agent, probe_ms), .min = 50, .max = 60000,
+     .fallback = "500ms", .doc = "How often an excluded enclosure is tried again."},
+    {"load_deadline", CONF_DURATION, false, AT(struct conf_agent, load_deadline_ms), .min = 1,
+     .max = 3600000, .fallback = "2s",
+     .doc = "A load that has no deadline of its own is a miss after this."},
+    {"store_deadline", CONF_DURATION, false, AT(struct conf_agent, store_deadline_ms), .min = 1,
+     .max = 3600000, .fallback = "10s",
+     .doc = "A store that has no deadline of its own is given up after this."},
+    {"store_backlog", CONF_BYTES, false, AT(struct conf_agent, store_backlog_bytes), .min = 1 * MIB,
+     .max = 1 * TIB, .fallback = "256MiB",
+     .doc = "Stores are shed while more than this waits to be sent."},
+    {"client_memory", CONF_BYTES, false, AT(struct conf_agent, client_bytes), .min = 1 * MIB,
+     .max = 1 * TIB, .fallback = "64MiB", .doc = "Staging memory for the stores of one client."},
+    {"ready_arena_max", CONF_PERCENT, false, AT(struct conf_agent, ready_arena_percent_max),
+     .fallback = "0%",
+     .doc = "/readyz refuses when more of an arena is in use; 0% never does, as a full arena is "
+            "normal: it evicts."},
+    {"http", CONF_MAP, false, AT(struct conf_agent, http), .table = &agent_http_table,
+     .doc = "Metrics and health."},
+    {"local", CONF_MAP, false, .offset = 0, .size = (uint32_t)sizeof(struct conf_agent),
+     .table = &local_table, .computed = "none",
+     .doc = "A drive of the agent's own, instead of a pod: for one machine alone."},
+    {"enclosures", CONF_MAPS, false, LIST_AT(struct conf_agent, enclosures, enclosure_count),
+     .min = 1, .max = LIMIT_ENCLOSURES, .table = &enclosure_table,
+     .example = "[{name: enclosure0, address: 127.0.0.1:4420}]",
+     .doc = "The pod. The same in all its agents."},
+    {"volumes", CONF_MAPS, true, LIST_AT(struct conf_agent, volumes, volume_count), .min = 1,
+     .max = LIMIT_VOLUMES, .table = &conf_volume_table, .example = "[{name: kv}]",
+     .doc = "The volumes that clients may use. Entries can be copied from a target's file."},
+};
+const struct conf_table conf_agent_table = {"the configuration of icms-agent", KEYS(agent_keys),
+                                            conf_agent_rules};

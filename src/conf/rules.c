@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What concerns several keys: computed defaults, uniqueness, one size against another, and what is
+ * worth a warning. Runs when a map is bound. Called by bind.c on the caller's thread.
+ */
+#include "conf/conf_int.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/hash.h"
+
+/* Bytes that the flash engine puts before a value, and the alignment of its records. A little more
+ * than it needs is harmless here. */
+#define RECORD_EXTRA_BYTES 64
+
+/* Segments that a drive must hold at least, so that one can be filled while others are reclaimed.
+ */
+#define DRIVE_SEGMENTS_MIN 4
+
+/* ---- names made of names -------------------------------------------------------------------- */
+
+/* A UUID of version 8 (RFC 9562: made as the application likes) from two keyed hashes of a text.
+ * The seeds are part of the format: changing one renames everything. */
+static void uuid_of(const char *space, const char *name, struct uuid *out_uuid)
+{
+    char text[LIMIT_NAME_BYTES + 256];
+    size_t bytes = (size_t)snprintf(text, sizeof(text), "icms:%s:%s", space, name);
+    uint64_t high = hash64_seed(text, bytes, 0x69636d732d756964u);
+    uint64_t low = hash64_seed(text, bytes, 0x2d6e616d65737061u);
+
+    for (int i = 0; i < 8; i++) {
+        out_uuid->bytes[i] = (uint8_t)(high >> (56 - 8 * i));
+        out_uuid->bytes[8 + i] = (uint8_t)(low >> (56 - 8 * i));
+    }
+    out_uuid->bytes[6] = (uint8_t)(0x80 | (out_uuid->bytes[6] & 0x0f));
+    out_uuid->bytes[8] = (uint8_t)(0x80 | (out_uuid->bytes[8] & 0x3f));
+}
+
+void conf_volume_uuid(const char *name, struct uuid *out_uuid)
+{
+    uuid_of("volume", name, out_uuid);
+}
+
+void conf_enclosure_uuid(const char *name, struct uuid *out_uuid)
+{
+    uuid_of("enclosure", name, out_uuid);
+}
+
+void conf_uuid_nqn(const struct uuid *uuid, char out[LIMIT_NQN_BYTES])
+{
+    char text[UUID_TEXT_BYTES];
+
+    (void)snprintf(out, LIMIT_NQN_BYTES, "nqn.2014-08.org.nvmexpress:uuid:%s",
+                   uuid_format(uuid, text));
+}
+
+static bool uuid_unset(const struct uuid *uuid)
+{
+    static const struct uuid zero;
+
+    return uuid_equal(uuid, &zero);
+}
+
+/* ---- this machine and user ------------------------------------------------------------------ */
+
+void conf_socket_default(char out[104])
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    int n = -1;
+
+    if (geteuid() == 0)
+        n = snprintf(out, 104, "/run/icms/agent.sock");
+    else if (runtime != NULL && runtime[0] == '/')
+        n = snprintf(out, 104, "%s/icms/agent.sock", runtime);
+    if (n < 0 || n >= 104)
+        (void)snprintf(out, 104, "/tmp/icms-%u/agent.sock", (unsigned)geteuid());
+}
+
+/* The host's name with what a name may not hold made '-'; "icms" when there is none. */
+static void host_name(char out[LIMIT_NAME_BYTES])
+{
+    if (gethostname(out, LIMIT_NAME_BYTES) != 0 || out[0] == '\0')
+        (void)snprintf(out, LIMIT_NAME_BYTES, "icms");
+    out[LIMIT_NAME_BYTES - 1] = '\0';
+    for (char *at = out; *at != '\0'; at++)
+        if (strchr("._-0123456789abcdefghijklmnopqrstuvwxyz"
+                   "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+                   *at) == NULL)
+            *at = '-';
+}
+
+/* From the machine id (the host's name where there is none) and the agent's name: stable across
+ * restarts, and different for two agents of one machine. */
+static void host_id_of(const char *name, struct uuid *out_uuid)
+{
+    char text[256] = "";
+    char id[64] = "";
+    FILE *file = fopen("/etc/machine-id", "re");
+
+    if (file != NULL) {
+        if (fgets(id, sizeof(id), file) == NULL)
+            id[0] = '\0';
+        (void)fclose(file);
+    }
+    id[strcspn(id, "\n")] = '\0';
+    if (id[0] == '\0')
+        host_name(id);
+    (void)snprintf(text, sizeof(text), "%s:%s", id, name);
+    uuid_of("host", text, out_uuid);
+}
+
+/* Fills in what of the agent is not written. */
+static void agent_complete(struct conf_agent *agent)
+{
+    if (agent->name[0] == '\0')
+        host_name(agent->name);
+    if (uuid_unset(&agent->host_id))
+        host_id_of(agent->name, &agent->host_id);
+    if (agent->host_nqn[0] == '\0')
+        conf_uuid_nqn(&agent->host_id, agent->host_nqn);
+    if (agent->socket[0] == '\0')
+        conf_socket_default(agent->socket);
+}
+
+void conf_target_init(struct conf_target *conf)
+{
+    memset(conf, 0, sizeof(*conf));
+    conf_table_init(&conf_target_table, conf);
+    memcpy(conf->advertise, conf->listen, sizeof(conf->advertise));
+}
+
+void conf_agent_init(struct conf_agent *conf)
+{
+    memset(conf, 0, sizeof(*conf));
+    conf_table_init(&conf_agent_table, conf);
+    agent_complete(conf);
+}
+
+/* ---- entries -------------------------------------------------------------------------------- */
+
+icms_err conf_volume_rules(const struct conf_source *source, const struct conf_node *map,
+                           void *object)
+{
+    struct volume_spec *volume = object;
+    uint64_t record =
+        bytes_align(RECORD_EXTRA_BYTES + volume_stored_bytes_max(volume), LIMIT_DISK_ALIGN);
+    char size[32];
+
+    if (uuid_unset(&volume->uuid))
+        conf_volume_uuid(volume->name, &volume->uuid);
+    if (volume->quota_bytes != 0 && volume->quota_bytes < record)
+        return conf_fail(source, conf_node_line(map, "quota"),
+                         "quota: too small for one block of value_max; give it %s or more",
+                         conf_bytes_format(record, size));
+    if (volume->arena_bytes < record)
+        return conf_fail(source, conf_node_line(map, "arena"),
+                         "arena: too small for one block of value_max; give it %s or more",
+                         conf_bytes_format(record, size));
+    return ICMS_OK;
+}
+
+icms_err conf_enclosure_rules(const struct conf_source *source, const struct conf_node *map,
+                              void *object)
+{
+    struct conf_enclosure *enclosure = object;
+
+    if (uuid_unset(&enclosure->uuid))
+        conf_enclosure_uuid(enclosure->name, &enclosure->uuid);
+    if (enclosure->nqn[0] == '\0')
+        conf_uuid_nqn(&enclosure->uuid, enclosure->nqn);
+    return ICMS_OK;
+}
+
+/* Entry number i of a list that was bound from map. */
+static const struct conf_node *entry(const struct conf_node *map, const char *list, uint32_t i)
+{
+    const struct conf_node *node = conf_node_get(map, list)->first;
+
+    while (i-- > 0)
+        node = node->next;
+    return node;
+}
+
+static icms_err volumes_unique(const struct conf_source *source, const struct conf_node *map,
+                               const struct volume_spec *volumes, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            const struct conf_node *node = entry(map, "volumes", i);
+
+            if (strcmp(volumes[i].name, volumes[j].name) == 0)
+                return conf_fail(source, conf_node_line(node, "name"),
+                                 "name: the volume '%s' is listed twice; first in line %u",
+                                 volumes[i].name, entry(map, "volumes", j)->line);
+            if (uuid_equal(&volumes[i].uuid, &volumes[j].uuid))
+                return conf_fail(source, conf_node_line(node, "uuid"),
+                                 "uuid: the volume '%s' has it already", volumes[j].name);
+        }
+    return ICMS_OK;
+}
+
+/* ---- warnings ------------------------------------------------------------------------------- */
+
+static void warn(struct conf_warnings *warnings, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void warn(struct conf_warnings *warnings, const char *format, ...)
+{
+    va_list args;
+
+    if (warnings->count == CONF_WARNINGS)
+        return;
+    va_start(args, format);
+    (void)vsnprintf(warnings->text[warnings->count++], sizeof(warnings->text[0]), format, args);
+    va_end(args);
+}
+
+static void warn_wide(struct conf_warnings *warnings, const char *key, const char *address,
+                      const char *consequence)
+{
+    bool loopback;
+    uint16_t port;
+
+    if (address[0] != '\0' && conf_address_valid(address, &loopback, &port) && !loopback)
+        warn(warnings, "%s: %s can be reached from other machines: %s", key, address, consequence);
+}
+
+/* ---- the daemons ---------------------------------------------------------------------------- */
+
+static icms_err segment_rules(const struct conf_source *source, const struct conf_node *map,
+                              uint64_t segment, const struct volume_spec *volumes, uint32_t count)
+{
+    char size[32];
+
+    if (!bytes_power_of_two(segment))
+        return conf_fail(source, conf_node_line(map, "segment"),
+                         "segment: %s is not a power of two", conf_bytes_format(segment, size));
+    for (uint32_t i = 0; i < count; i++)
+        if (volume_stored_bytes_max(&volumes[i]) + 2 * LIMIT_DISK_ALIGN > segment)
+            return conf_fail(source, conf_node_line(map, "segment"),
+                             "segment: %s is too small for a block of volume '%s': make segment "
+                             "larger or its value_max smaller",
+                             conf_bytes_format(segment, size), volumes[i].name);
+    return ICMS_OK;
+}
+
+static icms_err drives_rules(const struct conf_source *source, const struct conf_node *map,
+                             const struct conf_target *target)
+{
+    char size[32];
+
+    for (uint32_t i = 0; i < target->drive_count; i++) {
+        const struct conf_drive *drive = &target->drives[i];
+        const struct conf_node *node = entry(map, "drives", i);
+
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(drive->path, target->drives[j].path) == 0)
+                return conf_fail(source, conf_node_line(node, "path"),
+                                 "path: this drive is listed twice; first in line %u",
+                                 entry(map, "drives", j)->line);
+        if (drive->bytes != 0 && drive->bytes < DRIVE_SEGMENTS_MIN * target->segment_bytes)
+            return conf_fail(
+                source, conf_node_line(node, "size"),
+                "size: a drive holds at least %d segments, %s; or write a smaller segment",
+                DRIVE_SEGMENTS_MIN,
+                conf_bytes_format(DRIVE_SEGMENTS_MIN * target->segment_bytes, size));
+    }
+    return ICMS_OK;
+}
+
+icms_err conf_target_rules(const struct conf_source *source, const struct conf_node *map,
+                           void *object)
+{
+    struct conf_target *target = object;
+    char size[32];
+    uint64_t largest = 0;
+    icms_err err;
+
+    if (uuid_unset(&target->uuid))
+        conf_enclosure_uuid(target->name, &target->uuid);
+    if (target->nqn[0] == '\0')
+        conf_uuid_nqn(&target->uuid, target->nqn);
+    if (conf_node_get(map, "advertise") == NULL)
+        memcpy(target->advertise, target->listen, sizeof(target->advertise));
+    err = volumes_unique(source, map, target->volumes, target->volume_count);
+    if (err == ICMS_OK)
+        err = segment_rules(source, map, target->segment_bytes, target->volumes,
+                            target->volume_count);
+    if (err == ICMS_OK)
+        err = drives_rules(source, map, target);
+    if (err != ICMS_OK)
+        return err;
+    if (target->in_capsule_bytes % 16 != 0)
+        return conf_fail(source, conf_node_line(map, "in_capsule"),
+                         "in_capsule: not a multiple of 16 bytes");
+    for (uint32_t i = 0; i < target->volume_count; i++)
+        largest = u64_max(largest, volume_stored_bytes_max(&target->volumes[i]));
+    if (target->memory_bytes < 2 * bytes_align(largest + RECORD_EXTRA_BYTES, LIMIT_DISK_ALIGN))
+        return conf_fail(
+            source, conf_node_line(map, "memory"),
+            "memory: too small for two of the largest blocks; give it %s or more",
+            conf_bytes_format(2 * bytes_align(largest + RECORD_EXTRA_BYTES, LIMIT_DISK_ALIGN),
+                              size));
+    warn_wide(&target->warnings, "listen", target->listen,
+              "hosts there are told apart by the NQN they claim, without proof");
+    warn_wide(&target->warnings, "discovery_listen", target->discovery_nqn_listen,
+              "it tells anybody where the data port is");
+    warn_wide(&target->warnings, "http.listen", target->http.listen,
+              "anybody there can read metrics and status");
+    return ICMS_OK;
+}
+
+static icms_err enclosures_unique(const struct conf_source *source, const struct conf_node *map,
+                                  const struct conf_agent *agent)
+{
+    for (uint32_t i = 0; i < agent->enclosure_count; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            const struct conf_enclosure *a = &agent->enclosures[i], *b = &agent->enclosures[j];
+            const struct conf_node *node = entry(map, "enclosures", i);
+
+            if (strcmp(a->name, b->name) == 0)
+                return conf_fail(source, conf_node_line(node, "name"),
+                                 "name: the enclosure '%s' is listed twice; first in line %u",
+                                 a->name, entry(map, "enclosures", j)->line);
+            if (uuid_equal(&a->uuid, &b->uuid))
+                return conf_fail(source, conf_node_line(node, "uuid"),
+                                 "uuid: the enclosure '%s' has it already", b->name);
+            if (strcmp(a->address, b->address) == 0)
+                return conf_fail(source, conf_node_line(node, "address"),
+                                 "address: the enclosure '%s' has it already", b->name);
+        }
+    return ICMS_OK;
+}
+
+icms_err conf_agent_rules(const struct conf_source *source, const struct conf_node *map,
+                          void *object)
+{
+    struct conf_agent *agent = object;
+    const struct conf_node *local = conf_node_get(map, "local");
+    icms_err err;
+
+    agent_complete(agent);
+    if (strlen(agent->socket) >= sizeof(agent->socket) - 1)
+        return conf_fail(source, conf_node_line(map, "socket"), "socket: the path is too long");
+    if (agent->enclosure_count == 0 && local == NULL)
+        return conf_fail(source, map->line,
+                         "no pod: list its enclosures, as in 'enclosures: [{name: enclosure0, "
+                         "address: 127.0.0.1:4420}]', or give a drive under 'local'");
+    if (agent->enclosure_count > 0 && local != NULL)
+        return conf_fail(source, local->key_line,
+                         "local: it stands for a pod of its own: write either it or enclosures");
+    err = volumes_unique(source, map, agent->volumes, agent->volume_count);
+    if (err == ICMS_OK)
+        err = enclosures_unique(source, map, agent);
+    if (err == ICMS_OK && local != NULL)
+        err = segment_rules(source, local, agent->local_segment_bytes, agent->volumes,
+                            agent->volume_count);
+    if (err != ICMS_OK)
+        return err;
+    warn_wide(&agent->warnings, "http.listen", agent->http.listen,
+              "anybody there can read metrics and status");
+    if ((agent->socket_mode & 07) != 0)
+        warn(&agent->warnings,
+             "socket_mode: %04o lets every user of this machine read and write all volumes",
+             agent->socket_mode);
+    return ICMS_OK;
+}
+
+void conf_volume_init(struct volume_spec *volume)
+{
+    memset(volume, 0, sizeof(*volume));
+    conf_table_init(&conf_volume_table, volume);
+}

@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One written value to one field: sizes, times, names, addresses. Each refusal says what was
+ * written and what would be right. Pure; any thread.
+ */
+#include "conf/conf_int.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+#define BYTES_UNITS    "B, KiB, MiB, GiB or TiB"
+#define DURATION_UNITS "ms, s or min"
+
+icms_err conf_fail(const struct conf_source *source, uint32_t line, const char *format, ...)
+{
+    char sentence[ERR_WHY_BYTES_MAX];
+    size_t bytes = strlen(source->name);
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(sentence, sizeof(sentence), format, args);
+    va_end(args);
+    /* A long path loses its head, not the sentence. */
+    return err_set(source->why, ICMS_CONFIG, "%s%s:%u: %s", bytes > 160 ? "..." : "",
+                   source->name + (bytes > 160 ? bytes - 160 : 0), line, sentence);
+}
+
+const char *conf_show(const char *text, char out[CONF_SHOW_BYTES])
+{
+    size_t i;
+
+    for (i = 0; text[i] != '\0' && i < CONF_SHOW_BYTES - 1; i++)
+        out[i] = text[i] >= ' ' && text[i] <= '~' && text[i] != '\'' ? text[i] : '?';
+    out[i] = '\0';
+    if (text[i] != '\0')
+        memcpy(out + CONF_SHOW_BYTES - 4, "...", 4);
+    return out;
+}
+
+/* ---- numbers -------------------------------------------------------------------------------- */
+
+/* A decimal number: whole part, and millionths of it. */
+struct decimal {
+    uint64_t whole;
+    uint32_t millionths;
+    bool fraction; /* a point was written */
+};
+
+/* Reads digits[.digits] at the head of text; returns what follows, NULL when there is no number or
+ * it does not fit. */
+static const char *decimal_parse(const char *text, struct decimal *out_number)
+{
+    struct decimal number = {0};
+    const char *at = text;
+
+    for (; *at >= '0' && *at <= '9'; at++)
+        if (__builtin_mul_overflow(number.whole, 10, &number.whole) ||
+            __builtin_add_overflow(number.whole, (uint64_t)(*at - '0'), &number.whole))
+            return NULL;
+    if (at == text)
+        return NULL;
+    if (*at == '.') {
+        uint32_t scale = 100000;
+        const char *first = ++at;
+
+        number.fraction = true;
+        for (; *at >= '0' && *at <= '9'; at++, scale /= 10)
+            number.millionths += (uint32_t)(*at - '0') * scale;
+        if (at == first)
+            return NULL;
+    }
+    *out_number = number;
+    return at;
+}
+
+struct unit {
+    const char *name;
+    uint64_t factor;
+};
+
+/* number times the unit that text names, into out; false when there is no such unit or it does not
+ * fit 64 bits. */
+static bool unit_apply(const struct unit *units, const char *text, const struct decimal *number,
+                       uint64_t *out_value)
+{
+    for (; units->name != NULL; units++) {
+        uint64_t value, part;
+
+        if (strcmp(text, units->name) != 0)
+            continue;
+        part = number->millionths * units->factor / 1000000; /* under 2^20 * 2^40 */
+        if (__builtin_mul_overflow(number->whole, units->factor, &value) ||
+            __builtin_add_overflow(value, part, &value))
+            return false;
+        *out_value = value;
+        return true;
+    }
+    return false;
+}
+
+icms_err conf_bytes_parse(const char *text, struct err_why *why, uint64_t *out_bytes)
+{
+    static const struct unit units[] = {
+        {"", 1},
+        {"B", 1},
+        {"KiB", (uint64_t)1 << 10},
+        {"MiB", (uint64_t)1 << 20},
+        {"GiB", (uint64_t)1 << 30},
+        {"TiB", (uint64_t)1 << 40},
+        {NULL, 0},
+    };
+    char shown[CONF_SHOW_BYTES];
+    struct decimal number;
+    const char *unit = decimal_parse(text, &number);
+
+    if (unit == NULL)
+        return err_set(why, ICMS_CONFIG,
+                       "'%s' is not a size: write a number and a unit, like 64MiB (" BYTES_UNITS
+                       ")",
+                       conf_show(text, shown));
+    while (*unit == ' ')
+        unit++;
+    if (!unit_apply(units, unit, &number, out_bytes) || (number.fraction && *unit == '\0'))
+        return err_set(why, ICMS_CONFIG,
+                       "'%s' is not a size: the unit must be " BYTES_UNITS
+                       ", and the number fit 64 bits",
+                       conf_show(text, shown));
+    return ICMS_OK;
+}
+
+icms_err conf_duration_parse(const char *text, struct err_why *why, uint32_t *out_ms)
+{
+    static const struct unit units[] = {{"ms", 1}, {"s", 1000}, {"min", 60000}, {NULL, 0}};
+    char shown[CONF_SHOW_BYTES];
+    struct decimal number;
+    const char *unit = decimal_parse(text, &number);
+    uint64_t ms = 0;
+
+    while (unit != NULL && *unit == ' ')
+        unit++;
+    if (unit == NULL || !unit_apply(units, unit, &number, &ms) || ms > UINT32_MAX)
+        return err_set(why, ICMS_CONFIG,
+                       "'%s' is not a time: write a number and a unit, like 500ms (" DURATION_UNITS
+                       ")",
+                       conf_show(text, shown));
+    *out_ms = (uint32_t)ms;
+    return ICMS_OK;
+}
+
+const char *conf_bytes_format(uint64_t bytes, char out[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    unsigned unit = 0;
+
+    while (unit < 4 && bytes != 0 && bytes % 1024 == 0) {
+        bytes /= 1024;
+        unit++;
+    }
+    (void)snprintf(out, 32, "%llu%s", (unsigned long long)bytes, units[unit]);
+    return out;
+}
+
+static icms_err bytes_set(const struct conf_key *key, const char *text, struct err_why *why,
+                          uint64_t *field)
+{
+    uint64_t bytes;
+    char low[32], high[32], shown[CONF_SHOW_BYTES];
+    icms_err err = conf_bytes_parse(text, why, &bytes);
+
+    if (err != ICMS_OK)
+        return err;
+    if (bytes < key->min || bytes > key->max)
+        return err_set(why, ICMS_CONFIG, "%s is out of range: %s to %s", conf_show(text, shown),
+                       conf_bytes_format(key->min, low), conf_bytes_format(key->max, high));
+    *field = bytes;
+    return ICMS_OK;
+}
+
+static icms_err duration_set(const struct conf_key *key, const char *text, struct err_why *why,
+                             uint32_t *field)
+{
+    char shown[CONF_SHOW_BYTES];
+    uint32_t ms;
+    icms_err err = conf_duration_parse(text, why, &ms);
+
+    if (err != ICMS_OK)
+        return err;
+    if (ms < key->min || ms > key->max)
+        return err_set(why, ICMS_CONFIG, "%s is out of range: %llums to %llums",
+                       conf_show(text, shown), (unsigned long long)key->min,
+                       (unsigned long long)key->max);
+    *field = ms;
+    return ICMS_OK;
+}
+
+static icms_err count_set(const struct conf_key *key, const char *text, struct err_why *why,
+                          uint32_t *field)
+{
+    char shown[CONF_SHOW_BYTES];
+    struct decimal number;
+    const char *end = decimal_parse(text, &number);
+
+    if (end == NULL || *end != '\0' || number.fraction)
+        return err_set(why, ICMS_CONFIG, "'%s' is not a whole number (no unit)",
+                       conf_show(text, shown));
+    if (number.whole < key->min || number.whole > key->max)
+        return err_set(why, ICMS_CONFIG, "%s is out of range: %llu to %llu", conf_show(text, shown),
+                       (unsigned long long)key->min, (unsigned long long)key->max);
+    *field = (uint32_t)number.whole;
+    return ICMS_OK;
+}
+
+static icms_err mode_set(const char *text, struct err_why *why, uint32_t *field)
+{
+    char shown[CONF_SHOW_BYTES];
+    uint32_t mode = 0;
+    size_t i;
+
+    for (i = 0; i < 5 && text[i] >= '0' && text[i] <= '7'; i++)
+        mode = mode * 8 + (uint32_t)(text[i] - '0');
+    if (i < 3 || text[i] != '\0' || mode > 0777)
+        return err_set(why, ICMS_CONFIG, "'%s' is not a file mode: write octal digits, like 0660",
+                       conf_show(text, shown));
+    *field = mode;
+    return ICMS_OK;
+}
+
+/* A percentage (an optional % sign) or a positive number. */
+static icms_err double_set(const struct conf_key *key, const char *text, struct err_why *why,
+                           double *field)
+{
+    char shown[CONF_SHOW_BYTES];
+    struct decimal number;
+    const char *end = decimal_parse(text, &number);
+    bool percent = key->kind == CONF_PERCENT;
+    double value;
+
+    if (end != NULL && percent && *end == '%')
+        end++;
+    if (end == NULL || *end != '\0')
+        return err_set(why, ICMS_CONFIG, "'%s' is not %s", conf_show(text, shown),
+                       percent ? "a percentage, like 95%" : "a number, like 1 or 2.5");
+    value = (double)number.whole + number.millionths / 1e6;
+    if (percent ? value > 100 : value <= 0)
+        return err_set(why, ICMS_CONFIG, "%s is out of range: %s", conf_show(text, shown),
+                       percent ? "0% to 100%" : "it must be more than 0");
+    *field = value;
+    return ICMS_OK;
+}
+
+/* ---- texts ---------------------------------------------------------------------------------- */
+
+static icms_err text_set(const struct conf_key *key, const char *text, struct err_why *why,
+                         char *field)
+{
+    size_t bytes = strlen(text);
+
+    if (bytes == 0)
+        return err_set(why, ICMS_CONFIG, "it is empty");
+    if (bytes >= key->size)
+        return err_set(why, ICMS_CONFIG, "it is longer than %u bytes", key->size - 1);
+    memcpy(field, text, bytes + 1);
+    return ICMS_OK;
+}
+
+static icms_err name_set(const struct conf_key *key, const char *text, struct err_why *why,
+                         char *field)
+{
+    char shown[CONF_SHOW_BYTES];
+
+    for (size_t i = 0; text[i] != '\0'; i++)
+        if (!isalnum((unsigned char)text[i]) && strchr("._-", text[i]) == NULL)
+            return err_set(why, ICMS_CONFIG,
+                           "'%s' is not a name: use letters, digits, '.', '_' and '-'",
+                           conf_show(text, shown));
+    return text_set(key, text, why, field);
+}
+
+/* nqn.yyyy-mm.reverse.domain:rest */
+static bool nqn_valid(const char *text)
+{
+    static const char form[] = "nqn.dddd-dd.";
+    const char *at = text;
+
+    for (const char *f = form; *f != '\0'; f++, at++)
+        if (*f == 'd' ? !isdigit((unsigned char)*at) : *f != *at)
+            return false;
+    if (strncmp(text + 9, "01", 2) < 0 || strncmp(text + 9, "12", 2) > 0)
+        return false;
+    if (!isalnum((unsigned char)*at))
+        return false;
+    while (isalnum((unsigned char)*at) || *at == '.' || *at == '-')
+        at++;
+    if (*at++ != ':' || *at == '\0')
+        return false;
+    while (*at > ' ' && *at <= '~')
+        at++;
+    return *at == '\0';
+}
+
+static icms_err nqn_set(const struct conf_key *key, const char *text, struct err_why *why,
+                        char *field)
+{
+    char shown[CONF_SHOW_BYTES];
+
+    if (!nqn_valid(text))
+        return err_set(why, ICMS_CONFIG,
+                       "'%s' is not an NVMe qualified name: write nqn.YYYY-MM.reverse.domain:name",
+                       conf_show(text, shown));
+    return text_set(key, text, why, field);
+}
+
+bool conf_address_valid(const char *text, bool *out_loopback, uint16_t *out_port)
+{
+    char host[64];
+    const char *colon = strrchr(text, ':');
+    size_t bytes = colon != NULL ? (size_t)(colon - text) : 0;
+    struct in6_addr six;
+    struct in_addr four;
+    unsigned port = 0;
+    const char *at;
+
+    if (bytes == 0 || bytes >= sizeof(host) || colon[1] == '\0')
+        return false;
+    for (at = colon + 1; isdigit((unsigned char)*at) && port <= UINT16_MAX; at++)
+        port = port * 10 + (unsigned)(*at - '0');
+    if (*at != '\0' || port > UINT16_MAX)
+        return false;
+    memcpy(host, text, bytes);
+    host[bytes] = '\0';
+    if (host[0] == '[' && host[bytes - 1] == ']') {
+        host[bytes - 1] = '\0';
+        if (inet_pton(AF_INET6, host + 1, &six) != 1)
+            return false;
+        *out_loopback = IN6_IS_ADDR_LOOPBACK(&six);
+    } else {
+        if (inet_pton(AF_INET, host, &four) != 1)
+            return false;
+        *out_loopback = (ntohl(four.s_addr) >> 24) == 127;
+    }
+    *out_port = (uint16_t)port;
+    return true;
+}
+
+static icms_err address_set(const struct conf_key *key, const char *text, struct err_why *why,
+                            char *field)
+{
+    char shown[CONF_SHOW_BYTES];
+    bool loopback;
+    uint16_t port;
+
+    if (key->kind == CONF_ADDRESSES && (text[0] == '\0' || strcmp(text, "none") == 0)) {
+        field[0] = '\0';
+        return ICMS_OK;
+    }
+    if (!conf_address_valid(text, &loopback, &port))
+        return err_set(why, ICMS_CONFIG,
+                       "'%s' is not a numeric address and port: write 127.0.0.1:4420 or "
+                       "[::1]:4420%s",
+                       conf_show(text, shown), key->kind == CONF_ADDRESSES ? ", or none" : "");
+    if (port < key->min)
+        return err_set(why, ICMS_CONFIG, "'%s' has port 0", conf_show(text, shown));
+    return text_set(key, text, why, field);
+}
+
+static icms_err uuid_set(const char *text, struct err_why *why, struct uuid *field)
+{
+    char shown[CONF_SHOW_BYTES];
+    static const struct uuid zero;
+    struct uuid uuid;
+
+    if (!uuid_parse(text, &uuid) || uuid_equal(&uuid, &zero))
+        return err_set(why, ICMS_CONFIG,
+                       "'%s' is not a UUID: write 36 characters, as uuidgen(1) prints them",
+                       conf_show(text, shown));
+    *field = uuid;
+    return ICMS_OK;
+}
+
+static icms_err bool_set(const char *text, struct err_why *why, bool *field)
+{
+    char shown[CONF_SHOW_BYTES];
+
+    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+        return err_set(why, ICMS_CONFIG, "'%s' is neither true nor false", conf_show(text, shown));
+    *field = text[0] == 't';
+    return ICMS_OK;
+}
+
+icms_err conf_value_set(const struct conf_key *key, const char *text, struct err_why *why,
+                        void *object)
+{
+    void *field = (char *)object + key->offset;
+
+    switch (key->kind) {
+    case CONF_NAME:
+        return name_set(key, text, why, field);
+    case CONF_PATH:
+        return text_set(key, text, why, field);
+    case CONF_NQN:
+        return nqn_set(key, text, why, field);
+    case CONF_ADDRESS:
+    case CONF_ADDRESSES:
+        return address_set(key, text, why, field);
+    case CONF_UUID:
+        return uuid_set(text, why, field);
+    case CONF_BYTES:
+        return bytes_set(key, text, why, field);
+    case CONF_DURATION:
+        return duration_set(key, text, why, field);
+    case CONF_COUNT:
+        return count_set(key, text, why, field);
+    case CONF_MODE:
+        return mode_set(text, why, field);
+    case CONF_BOOL:
+        return bool_set(text, why, field);
+    case CONF_PERCENT:
+    case CONF_NUMBER:
+        return double_set(key, text, why, field);
+    case CONF_MAP:
+    case CONF_MAPS:
+    case CONF_NQNS:
+        break;
+    }
+    check(!"a map or list is not a scalar");
+    return ICMS_CONFIG;
+}
