@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The part of a daemon that is the same in all. Called by main() of icms-target and icms-agent, on
+ * the main thread.
+ *
+ * Signals are blocked in every thread and taken by daemon_wait() with sigtimedwait(2), so there is
+ * no handler while the daemon serves. Once it drains, a handler that only writes and exits stands.
+ */
+#include "daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <linux/io_uring.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/log.h"
+
+#define DAEMON_LINE_BYTES 512
+
+/* The kernel that is tested; older ones may work. */
+#define KERNEL_MAJOR 6
+#define KERNEL_MINOR 1
+
+/* ---- the command line ----------------------------------------------------------------------- */
+
+static void usage_print(const struct daemon_program *program, FILE *to)
+{
+    (void)fprintf(to,
+                  "usage: %s [--config FILE] [options]\n"
+                  "%s\n\n"
+                  "  -c, --config FILE   configuration; default %s\n"
+                  "      --check-config  say whether the configuration is right, and end\n"
+                  "      --print-config  print a configuration with every key and its default\n",
+                  program->name, program->summary, program->config_default);
+    if (program->format)
+        (void)fprintf(to, "      --format        overwrite drives that hold anything else\n");
+    (void)fprintf(to,
+                  "      --ready-fd N    write a line to descriptor N when serving\n"
+                  "  -v, --verbose       log more\n"
+                  "  -V, --version       print the version\n"
+                  "  -h, --help          print this\n\n"
+                  "Exit status: 0 ended as asked, 1 failed, 2 usage or configuration.\n"
+                  "See %s(8), %s.yaml(5).\n",
+                  program->name, program->name);
+}
+
+static int usage_wrong(const struct daemon_program *program, const char *format, const char *text)
+{
+    (void)fprintf(stderr, "%s: ", program->name);
+    (void)fprintf(stderr, format, text);
+    (void)fprintf(stderr, "; see %s --help\n", program->name);
+    return DAEMON_USAGE;
+}
+
+enum option_code {
+    OPTION_CHECK = 256,
+    OPTION_PRINT,
+    OPTION_FORMAT,
+    OPTION_READY_FD,
+};
+
+static const struct option option_table[] = {
+    {"config", required_argument, NULL, 'c'},
+    {"check-config", no_argument, NULL, OPTION_CHECK},
+    {"print-config", no_argument, NULL, OPTION_PRINT},
+    {"format", no_argument, NULL, OPTION_FORMAT},
+    {"ready-fd", required_argument, NULL, OPTION_READY_FD},
+    {"verbose", no_argument, NULL, 'v'},
+    {"version", no_argument, NULL, 'V'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+/* The number of an open descriptor; -1 when text is anything else. */
+static int ready_fd_parse(const char *text)
+{
+    char *end;
+    long fd = strtol(text, &end, 10);
+
+    if (end == text || *end != '\0' || fd < 0 || fd > 1 << 20 || fcntl((int)fd, F_GETFD) < 0)
+        return -1;
+    return (int)fd;
+}
+
+/* One option; returns an exit status to end with, or -1. */
+static int option_take(const struct daemon_program *program, int code, char **argv,
+                       struct daemon_opts *opts)
+{
+    switch (code) {
+    case 'c':
+        opts->config = optarg;
+        return -1;
+    case OPTION_CHECK:
+        opts->check_config = true;
+        return -1;
+    case OPTION_PRINT:
+        (void)fputs(program->example(), stdout);
+        return DAEMON_DONE;
+    case OPTION_FORMAT:
+        if (!program->format)
+            return usage_wrong(program, "it has no option '%s'", "--format");
+        opts->format = true;
+        return -1;
+    case OPTION_READY_FD:
+        opts->ready_fd = ready_fd_parse(optarg);
+        if (opts->ready_fd < 0)
+            return usage_wrong(program, "--ready-fd: '%s' is not an open descriptor", optarg);
+        return -1;
+    case 'v':
+        log_level_set(LOG_DEBUG);
+        return -1;
+    case 'V':
+        (void)printf("%s %s\n", program->name, DAEMON_VERSION);
+        return DAEMON_DONE;
+    case 'h':
+        usage_print(program, stdout);
+        return DAEMON_DONE;
+    case ':':
+        return usage_wrong(program, "'%s' needs a value", argv[optind - 1]);
+    default:
+        return usage_wrong(program, "it has no option '%s'", argv[optind - 1]);
+    }
+}
+
+int daemon_options(const struct daemon_program *program, int argc, char **argv,
+                   struct daemon_opts *out_opts)
+{
+    struct daemon_opts opts = {.config = program->config_default, .ready_fd = -1};
+    int code;
+
+    log_name_set(program->name);
+    optind = 0;
+    while ((code = getopt_long(argc, argv, ":c:vVh", option_table, NULL)) != -1) {
+        int status = option_take(program, code, argv, &opts);
+
+        if (status >= 0)
+            return status;
+    }
+    if (optind < argc)
+        return usage_wrong(program, "'%s' is not an option", argv[optind]);
+    *out_opts = opts;
+    return -1;
+}
+
+/* ---- errors and warnings -------------------------------------------------------------------- */
+
+int daemon_failed(icms_err err, const struct err_why *why, const char *what)
+{
+    if (why != NULL && why->text[0] != '\0')
+        log_line(LOG_ERROR, "%s", why->text);
+    else
+        log_line(LOG_ERROR, "%s: %s", what, icms_err_text(err));
+    return err == ICMS_CONFIG ? DAEMON_USAGE : DAEMON_FAILED;
+}
+
+int daemon_config_right(const struct daemon_opts *opts)
+{
+    (void)printf("%s: the configuration is right\n", opts->config);
+    return DAEMON_DONE;
+}
+
+void daemon_warnings(const struct conf_warnings *warnings)
+{
+    for (uint32_t i = 0; i < warnings->count; i++)
+        log_line(LOG_WARN, "%s", warnings->text[i]);
+}
+
+/* ---- the machine ---------------------------------------------------------------------------- */
+
+/* Raises the soft limit to the hard one; returns what holds then. */
+static rlim_t limit_raise(int resource)
+{
+    struct rlimit limit;
+
+    if (getrlimit(resource, &limit) != 0)
+        return 0;
+    if (limit.rlim_cur != limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(resource, &limit);
+        (void)getrlimit(resource, &limit);
+    }
+    return limit.rlim_cur;
+}
+
+static void locked_memory_check(uint64_t locked_bytes)
+{
+    rlim_t limit = limit_raise(RLIMIT_MEMLOCK);
+
+    if (geteuid() == 0 || limit == RLIM_INFINITY || limit >= locked_bytes)
+        return;
+    log_line(LOG_WARN,
+             "locked memory is limited to %llu KiB and %llu KiB are wanted: buffers that do not "
+             "fit stay unregistered, which costs CPU; raise it with 'ulimit -l unlimited' or "
+             "LimitMEMLOCK=infinity in the unit",
+             (unsigned long long)limit / 1024, (unsigned long long)locked_bytes / 1024);
+}
+
+static icms_err io_uring_check(struct err_why *why)
+{
+    struct io_uring_params params = {0};
+    long fd = syscall(__NR_io_uring_setup, 2, &params);
+
+    if (fd >= 0) {
+        (void)close((int)fd);
+        return ICMS_OK;
+    }
+    if (errno == ENOMEM)
+        return err_set(why, ICMS_LIMIT,
+                       "io_uring: not enough locked memory for a ring; raise it with 'ulimit -l "
+                       "unlimited' or LimitMEMLOCK=infinity in the unit");
+    return err_set(why, ICMS_UNSUPPORTED,
+                   "io_uring cannot be used (%s): on the host set sysctl kernel.io_uring_disabled="
+                   "0; in a container allow io_uring_setup, io_uring_enter and io_uring_register "
+                   "in its seccomp profile",
+                   strerror(errno));
+}
+
+static void kernel_check(void)
+{
+    struct utsname name;
+    int major = 0, minor = 0;
+
+    if (uname(&name) != 0 || sscanf(name.release, "%d.%d", &major, &minor) != 2)
+        return;
+    if (major < KERNEL_MAJOR || (major == KERNEL_MAJOR && minor < KERNEL_MINOR))
+        log_line(LOG_WARN, "Linux %s is older than %d.%d, with which this was tested", name.release,
+                 KERNEL_MAJOR, KERNEL_MINOR);
+}
+
+/* ---- signals -------------------------------------------------------------------------------- */
+
+static sigset_t end_signals(void)
+{
+    sigset_t set;
+
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigaddset(&set, SIGINT);
+    return set;
+}
+
+icms_err daemon_begin(const struct daemon_opts *opts, uint64_t locked_bytes, struct err_why *why)
+{
+    sigset_t set = end_signals();
+    icms_err err;
+
+    (void)opts;
+    err = fault_init(why);
+    if (err != ICMS_OK)
+        return err;
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)sigprocmask(SIG_BLOCK, &set, NULL);
+    (void)limit_raise(RLIMIT_NOFILE);
+    locked_memory_check(locked_bytes);
+    kernel_check();
+    return io_uring_check(why);
+}
+
+/* Signal handler while draining: write(2) and _exit(2) only. */
+static void end_at_once(int number)
+{
+    static const char second[] = "ended at once by a second signal\n";
+    static const char late[] = "draining took too long, ended at once\n";
+    const char *text = number == SIGALRM ? late : second;
+    ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
+
+    (void)ignored;
+    _exit(DAEMON_FAILED);
+}
+
+/* ---- readiness ------------------------------------------------------------------------------ */
+
+/* Sends one datagram to the service manager; nothing where there is none. */
+static void manager_tell(const char *text)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t bytes = path != NULL ? strlen(path) : 0;
+    int fd;
+
+    if (bytes < 2 || bytes >= sizeof(address.sun_path) || (path[0] != '/' && path[0] != '@'))
+        return;
+    memcpy(address.sun_path, path, bytes);
+    if (path[0] == '@')
+        address.sun_path[0] = '\0';
+    fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return;
+    if (sendto(fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&address,
+               (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes)) < 0)
+        log_line(LOG_WARN, "the service manager at %s does not listen: %s", path, strerror(errno));
+    (void)close(fd);
+}
+
+void daemon_ready(const struct daemon_opts *opts, const char *format, ...)
+{
+    char line[DAEMON_LINE_BYTES] = "ready ";
+    char notice[DAEMON_LINE_BYTES + 32];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(line + 6, sizeof(line) - 8, format, args);
+    va_end(args);
+    log_line(LOG_INFO, "%s", line);
+    (void)snprintf(notice, sizeof(notice), "READY=1\nSTATUS=%s\n", line);
+    manager_tell(notice);
+    if (opts->ready_fd >= 0) {
+        strcat(line, "\n");
+        if (write(opts->ready_fd, line, strlen(line)) < 0)
+            log_line(LOG_WARN, "--ready-fd %d: %s", opts->ready_fd, strerror(errno));
+        (void)close(opts->ready_fd);
+    }
+}
+
+bool daemon_wait(uint32_t timeout_ms)
+{
+    sigset_t set = end_signals();
+    struct timespec timeout = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
+    struct sigaction action = {.sa_handler = end_at_once};
+    int number;
+
+    do
+        number =
+            timeout_ms == UINT32_MAX ? sigwaitinfo(&set, NULL) : sigtimedwait(&set, NULL, &timeout);
+    while (number < 0 && errno == EINTR);
+    if (number < 0)
+        return false;
+    log_line(LOG_INFO, "%s: draining", number == SIGINT ? "SIGINT" : "SIGTERM");
+    manager_tell("STOPPING=1\n");
+    (void)sigaction(SIGTERM, &action, NULL);
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGALRM, &action, NULL);
+    (void)alarm(DAEMON_DRAIN_SECONDS);
+    (void)sigprocmask(SIG_UNBLOCK, &set, NULL);
+    return true;
+}
+
+void daemon_stop(void)
+{
+    (void)kill(getpid(), SIGTERM);
+}

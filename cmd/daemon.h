@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/daemon.h: what the daemons' main() functions share: the command line, signals, readiness,
+ * exit statuses, and what of the machine stands in the way.
+ *
+ *     status = daemon_options(&program, argc, argv, &opts);      --help and the like end here
+ *     if (status >= 0) return status;
+ *     read the configuration; daemon_failed() on errors; daemon_warnings()
+ *     if (opts.check_config) return daemon_config_right(&opts);
+ *     if (daemon_begin(&opts, locked_bytes, &why) != ICMS_OK) return daemon_failed(...);
+ *     build and start everything                                 threads from here on
+ *     daemon_ready(&opts, "nvme=%s http=%s", ...);
+ *     while (!daemon_wait(1000)) ...;
+ *     drain and stop                                             a second signal ends at once
+ *     return DAEMON_DONE;
+ *
+ * All of it on the main thread, but daemon_stop().
+ */
+#ifndef CMD_DAEMON_H
+#define CMD_DAEMON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "conf/conf.h"
+
+/* Exit statuses. */
+enum daemon_exit {
+    DAEMON_DONE = 0,   /* ended as asked                                 */
+    DAEMON_FAILED = 1, /* could not start, or had to give up             */
+    DAEMON_USAGE = 2,  /* the command line or the configuration is wrong */
+};
+
+/* After the first signal: a drain that takes longer is ended. Under systemd's default of 90. */
+#define DAEMON_DRAIN_SECONDS 30
+
+struct daemon_program {
+    const char *name;             /* "icms-target"                                          */
+    const char *summary;          /* one sentence for --help                                */
+    const char *config_default;   /* "/etc/icms/target.yaml"                                */
+    const char *(*example)(void); /* conf_target_example: for --print-config                */
+    bool format;                  /* --format is an option of it                            */
+};
+
+struct daemon_opts {
+    const char *config; /* file to read: --config or the default                  */
+    bool check_config;  /* read it, say whether it is right, end                  */
+    bool format;        /* drives may be overwritten                              */
+    int ready_fd;       /* gets one line when serving; -1: none                   */
+};
+
+/* Reads the command line; sets up logging. Returns an exit status when the program ends here (what
+ * there is to say is printed), -1 to go on. */
+int daemon_options(const struct daemon_program *program, int argc, char **argv,
+                   struct daemon_opts *out_opts);
+
+/* Logs the sentence of an error and returns the exit status for it. what: "icms-target cannot
+ * start"; used when why is empty. */
+int daemon_failed(icms_err err, const struct err_why *why, const char *what);
+
+/* Says that the configuration is right; returns DAEMON_DONE. */
+int daemon_config_right(const struct daemon_opts *opts);
+
+/* Logs the warnings of a configuration. */
+void daemon_warnings(const struct conf_warnings *warnings);
+
+/* Before any thread starts: holds back SIGTERM and SIGINT for daemon_wait, ignores SIGPIPE, raises
+ * the limits on files and locked memory as far as they go, arms fault points (ICMS_FAULT), and
+ * looks for what would fail later: UNSUPPORTED with the remedy where io_uring is forbidden. Fewer
+ * locked pages than locked_bytes (what is to be registered) or an old kernel is a warning. */
+icms_err daemon_begin(const struct daemon_opts *opts, uint64_t locked_bytes,
+                      struct err_why *why) ICMS_MUST_CHECK;
+
+/* Everything serves. Writes "ready " and the text as a line to --ready-fd and closes it, tells the
+ * service manager ($NOTIFY_SOCKET), and logs it. The text is KEY=VALUE words: nvme=127.0.0.1:4420
+ */
+void daemon_ready(const struct daemon_opts *opts, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Waits for SIGTERM or SIGINT, at most timeout_ms (UINT32_MAX: for ever); true when it came. From
+ * then on the program drains: a second signal, or DAEMON_DRAIN_SECONDS, end it at once with
+ * DAEMON_FAILED. */
+bool daemon_wait(uint32_t timeout_ms);
+
+/* Makes daemon_wait return true, as a signal would. Any thread. */
+void daemon_stop(void);
+
+#endif
