@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Contracts of the log pages.
+ */
+#include "wire/test_bytes.h"
+
+#include "wire/nvme_identify.h"
+#include "wire/nvme_kv.h"
+#include "wire/nvme_log.h"
+
+static const struct nvme_disc_entry entries[] = {
+    {.subtype = NVME_DISC_CURRENT,
+     .port_id = 1,
+     .admin_entries = 32,
+     .address = "10.0.2.2",
+     .service = "4420",
+     .subnqn = NVME_DISCOVERY},
+    {.subtype = NVME_DISC_NVM,
+     .port_id = 1,
+     .admin_entries = 32,
+     .ipv6 = true,
+     .address = "fd00::1",
+     .service = "4420",
+     .subnqn = "nqn.2026-01.io.icms:encl0"},
+};
+
+static void command_round_trips(void **state)
+{
+    struct nvme_log log = {.page = NVME_LOG_EFFECTS,
+                           .csi = NVME_CSI_KV,
+                           .retain = true,
+                           .nsid = NVME_NSID_ALL,
+                           .offset = 0x123456789cu,
+                           .bytes = 0x80000};
+    struct nvme_log back;
+    struct nvme_sqe_wf sqe, again;
+
+    nvme_log_encode(&log, &sqe);
+    test_bytes_are(&sqe.cdw10, "0580ffff 01000000 9c785634 12000000 00000001");
+    assert_int_equal(nvme_log_decode(&sqe, &back), ICMS_OK);
+    nvme_log_encode(&back, &again);
+    assert_memory_equal(&again, &sqe, sizeof(sqe));
+    assert_true(back.offset == log.offset && back.bytes == log.bytes && back.retain);
+    sqe.cdw12 = le32_of(2);
+    assert_int_equal(nvme_log_decode(&sqe, &back), ICMS_INVALID);
+}
+
+static void effects_exist_for_both_command_sets(void **state)
+{
+    uint8_t page[4096];
+    le32 entry;
+
+    assert_int_equal(nvme_log_effects_read(NVME_CSI_KV, NVME_ICMS_EXT_TIMED, 0, page, 4096),
+                     ICMS_OK);
+    memcpy(&entry, page + 1024 + 4 * NVME_KV_STORE, 4);
+    assert_int_equal(le32_get(entry), 3);
+    memcpy(&entry, page + 1024 + 4 * NVME_KV_RETRIEVE, 4);
+    assert_int_equal(le32_get(entry), 1);
+    memcpy(&entry, page + 1024 + 4 * NVME_ICMS_STORE, 4);
+    assert_int_equal(le32_get(entry), 3);
+    memcpy(&entry, page + 1024 + 4 * NVME_ICMS_EXIST_MANY, 4);
+    assert_int_equal(le32_get(entry), 0);
+    memcpy(&entry, page + 4 * NVME_ADMIN_IDENTIFY, 4);
+    assert_int_equal(le32_get(entry), 1);
+    assert_int_equal(nvme_log_effects_read(NVME_CSI_NVM, 0, 0, page, 4096), ICMS_OK);
+    memcpy(&entry, page + 1024 + 4 * NVME_KV_STORE, 4);
+    assert_int_equal(le32_get(entry), 0);
+    assert_int_equal(nvme_log_effects_read(2, 0, 0, page, 4096), ICMS_INVALID);
+}
+
+static void pages_read_in_pieces_are_the_page(void **state)
+{
+    uint8_t whole[3 * 1024 + 64], part[64];
+
+    nvme_log_discovery_read(7, entries, 2, 0, whole, sizeof(whole));
+    for (uint32_t at = 0; at + 60 < sizeof(whole); at += 4) {
+        nvme_log_discovery_read(7, entries, 2, at, part, 60);
+        assert_memory_equal(part, whole + at, 60);
+    }
+    assert_int_equal(nvme_log_effects_read(NVME_CSI_KV, 3, 0, whole, 3072), ICMS_OK);
+    for (uint32_t at = 0; at + 60 < 3072; at += 52) {
+        assert_int_equal(nvme_log_effects_read(NVME_CSI_KV, 3, at, part, 60), ICMS_OK);
+        assert_memory_equal(part, whole + at, 60);
+    }
+}
+
+static void past_the_end_there_are_zeros(void **state)
+{
+    static const uint64_t offsets[] = {4096, 1u << 20, UINT64_MAX - 3, UINT64_MAX - 63};
+    uint8_t part[64], zeros[64] = {0};
+    uint32_t nsid = 5;
+
+    for (size_t i = 0; i < 4; i++) {
+        memset(part, 1, 64);
+        nvme_log_discovery_read(7, entries, 2, offsets[i], part, 64);
+        assert_memory_equal(part, zeros, 64);
+        memset(part, 1, 64);
+        nvme_log_ns_changed_read(&nsid, 1, offsets[i], part, 64);
+        assert_memory_equal(part, zeros, 64);
+        memset(part, 1, 64);
+        assert_int_equal(nvme_log_effects_read(1, 0, offsets[i], part, 64), ICMS_OK);
+        assert_memory_equal(part, zeros, 64);
+        memset(part, 1, 64);
+        assert_int_equal(nvme_log_quiet_read(NVME_LOG_SMART, "", offsets[i], part, 64), ICMS_OK);
+        assert_memory_equal(part, zeros, 64);
+    }
+}
+
+static void quiet_pages_are_quiet(void **state)
+{
+    uint8_t part[64];
+
+    assert_int_equal(nvme_log_quiet_read(NVME_LOG_FIRMWARE, "0.1.0", 0, part, 64), ICMS_OK);
+    test_bytes_are(part, "0100000000000000 302e312e30202020 00");
+    assert_int_equal(nvme_log_quiet_read(NVME_LOG_SMART, "0.1.0", 0, part, 64), ICMS_OK);
+    test_bytes_are(part, "00 2c01 64 0a 00");
+    assert_int_equal(nvme_log_quiet_read(0x0c, "0.1.0", 0, part, 64), ICMS_UNSUPPORTED);
+}
+
+static void changed_namespaces_overflow_to_all(void **state)
+{
+    static uint32_t nsids[1025];
+    uint8_t part[8];
+
+    for (uint32_t i = 0; i < 1025; i++)
+        nsids[i] = i + 1;
+    nvme_log_ns_changed_read(nsids, 1024, 4092, part, 8);
+    test_bytes_are(part, "00040000 00000000");
+    nvme_log_ns_changed_read(nsids, 1025, 0, part, 8);
+    test_bytes_are(part, "ffffffff 00000000");
+}
+
+static void discovery_has_its_golden_bytes_and_round_trips(void **state)
+{
+    uint64_t generation, count;
+    struct nvme_disc_entry back;
+    uint8_t page[3072], again[1024];
+
+    nvme_log_discovery_read(7, entries, 2, 0, page, sizeof(page));
+    test_bytes_are(page, "0700000000000000 0200000000000000 0000 0000");
+    test_bytes_are(page + 1024, "03 01 03 00 0100 ffff 2000 0000");
+    test_bytes_are(page + 1024 + 32, "34343230 20202020");
+    test_bytes_are(page + 1024 + 512, "31302e302e322e32 20202020");
+    assert_int_equal(nvme_disc_header_decode(page, 1024, &generation, &count), ICMS_OK);
+    assert_true(generation == 7 && count == 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(nvme_disc_entry_decode(page + 1024 + 1024 * i, 1024, &back), ICMS_OK);
+        nvme_log_discovery_read(7, &back, 1, 1024, again, 1024);
+        assert_memory_equal(again, page + 1024 + 1024 * i, 1024);
+        assert_int_equal(back.ipv6, i == 1);
+    }
+    for (size_t cut = 0; cut < 1024; cut++)
+        assert_int_equal(nvme_disc_entry_decode(page + 1024, cut, &back), ICMS_PROTOCOL);
+    for (size_t cut = 0; cut < 18; cut++)
+        assert_int_equal(nvme_disc_header_decode(page, cut, &generation, &count), ICMS_PROTOCOL);
+}
+
+static void hostile_discovery_entries_are_refused(void **state)
+{
+    struct nvme_disc_entry back;
+    uint8_t page[2048], bad[1024];
+
+    nvme_log_discovery_read(7, entries, 1, 0, page, sizeof(page));
+    memcpy(bad, page + 1024, 1024);
+    bad[0] = 1;
+    assert_int_equal(nvme_disc_entry_decode(bad, 1024, &back), ICMS_UNSUPPORTED);
+    memcpy(bad, page + 1024, 1024);
+    memset(bad + 512, '1', 256);
+    assert_int_equal(nvme_disc_entry_decode(bad, 1024, &back), ICMS_PROTOCOL);
+    memcpy(bad, page + 1024, 1024);
+    memset(bad + 256, 'n', 256);
+    assert_int_equal(nvme_disc_entry_decode(bad, 1024, &back), ICMS_PROTOCOL);
+    memcpy(bad, page + 1024, 1024);
+    memset(bad + 32, ' ', 32);
+    assert_int_equal(nvme_disc_entry_decode(bad, 1024, &back), ICMS_PROTOCOL);
+    memcpy(bad, page + 1024, 1024);
+    bad[514] = '\n';
+    assert_int_equal(nvme_disc_entry_decode(bad, 1024, &back), ICMS_PROTOCOL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(command_round_trips),
+        cmocka_unit_test(effects_exist_for_both_command_sets),
+        cmocka_unit_test(pages_read_in_pieces_are_the_page),
+        cmocka_unit_test(past_the_end_there_are_zeros),
+        cmocka_unit_test(quiet_pages_are_quiet),
+        cmocka_unit_test(changed_namespaces_overflow_to_all),
+        cmocka_unit_test(discovery_has_its_golden_bytes_and_round_trips),
+        cmocka_unit_test(hostile_discovery_entries_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The trailer of a sealed value.
+ *
+ * Called by client and agent on engine threads and loops, once where a block is handed over and
+ * once where it is handed out. Pure. Invariant: value_crc covers the value first, so the caller's
+ * one pass over it is all that the value costs.
+ */
+#include "wire/sealed.h"
+
+#include "base/crc.h"
+
+/* The value's checksum carried on over all that it is bound to. */
+static uint32_t sealed_crc(const struct sealed_trailer_wf *trailer, const struct uuid *volume,
+                           const struct key *key, uint32_t value_crc)
+{
+    uint32_t crc = value_crc;
+
+    crc = crc32c_add(crc, trailer, offsetof(struct sealed_trailer_wf, value_crc));
+    crc = crc32c_add(crc, volume->bytes, sizeof(volume->bytes));
+    crc = crc32c_add(crc, key->bytes, sizeof(key->bytes));
+    return crc32c_add(crc, &key->length, sizeof(key->length));
+}
+
+static uint32_t trailer_crc(const struct sealed_trailer_wf *trailer)
+{
+    return crc32c(trailer, offsetof(struct sealed_trailer_wf, trailer_crc));
+}
+
+void sealed_trailer_make(const struct uuid *volume, const struct key *key, uint32_t length,
+                         uint32_t value_crc, uint8_t out_trailer[LIMIT_TRAILER_BYTES])
+{
+    struct sealed_trailer_wf trailer = {
+        .magic = le32_of(SEALED_MAGIC),
+        .version = SEALED_VERSION,
+        .kind = SEALED_KIND_PLAIN,
+        .length = le32_of(length),
+    };
+
+    trailer.value_crc = le32_of(sealed_crc(&trailer, volume, key, value_crc));
+    trailer.trailer_crc = le32_of(trailer_crc(&trailer));
+    memcpy(out_trailer, &trailer, sizeof(trailer));
+}
+
+/* Reads a trailer that is whole and of a kind that we know. */
+static icms_err sealed_trailer_read(const uint8_t bytes[LIMIT_TRAILER_BYTES],
+                                    struct sealed_trailer_wf *out_trailer)
+{
+    struct sealed_trailer_wf trailer;
+
+    memcpy(&trailer, bytes, sizeof(trailer));
+    if (le32_get(trailer.magic) != SEALED_MAGIC ||
+        le32_get(trailer.trailer_crc) != trailer_crc(&trailer))
+        return ICMS_CORRUPT;
+    if (trailer.version != SEALED_VERSION || trailer.kind != SEALED_KIND_PLAIN)
+        return ICMS_VERSION;
+    *out_trailer = trailer;
+    return ICMS_OK;
+}
+
+icms_err sealed_trailer_length(const uint8_t trailer[LIMIT_TRAILER_BYTES], uint32_t *out_length)
+{
+    struct sealed_trailer_wf wf;
+    icms_err err = sealed_trailer_read(trailer, &wf);
+
+    if (err == ICMS_OK)
+        *out_length = le32_get(wf.length);
+    return err;
+}
+
+icms_err sealed_trailer_check(const struct uuid *volume, const struct key *key, uint32_t length,
+                              uint32_t value_crc, const uint8_t trailer[LIMIT_TRAILER_BYTES])
+{
+    struct sealed_trailer_wf wf;
+    icms_err err = sealed_trailer_read(trailer, &wf);
+
+    if (err != ICMS_OK)
+        return err;
+    if (le32_get(wf.length) != length ||
+        le32_get(wf.value_crc) != sealed_crc(&wf, volume, key, value_crc))
+        return ICMS_CORRUPT;
+    return ICMS_OK;
+}

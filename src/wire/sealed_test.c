@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Contracts of the sealed trailer.
+ */
+#include "wire/test_bytes.h"
+
+#include "base/crc.h"
+#include "wire/sealed.h"
+
+static const struct uuid volume = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
+static const struct key key = {{'k', 'e', 'y'}, 3};
+static const char value[] = "a value";
+
+static void has_its_golden_bytes(void **state)
+{
+    uint8_t trailer[LIMIT_TRAILER_BYTES];
+
+    sealed_trailer_make(&volume, &key, 7, crc32c(value, 7), trailer);
+    test_bytes_are(trailer, "5345414c 01 00 0000 07000000 00000000"
+                            "0000000000000000 0000000000000000 0000000000000000"
+                            "0000000000000000 0000000000000000");
+    assert_int_equal(sealed_trailer_check(&volume, &key, 7, crc32c(value, 7), trailer), ICMS_OK);
+}
+
+static void is_the_checksum_of_all_it_is_bound_to(void **state)
+{
+    uint8_t trailer[LIMIT_TRAILER_BYTES], all[7 + 56 + 16 + 16 + 1];
+    le32 crc;
+
+    sealed_trailer_make(&volume, &key, 7, crc32c(value, 7), trailer);
+    memcpy(all, value, 7);
+    memcpy(all + 7, trailer, 56);
+    memcpy(all + 63, volume.bytes, 16);
+    memcpy(all + 79, key.bytes, 16);
+    all[95] = key.length;
+    memcpy(&crc, trailer + 56, 4);
+    assert_int_equal(le32_get(crc), crc32c(all, sizeof(all)));
+    memcpy(&crc, trailer + 60, 4);
+    assert_int_equal(le32_get(crc), crc32c(trailer, 60));
+}
+
+static void every_flipped_bit_is_found(void **state)
+{
+    uint8_t trailer[LIMIT_TRAILER_BYTES];
+    uint32_t crc = crc32c(value, 7), length;
+
+    sealed_trailer_make(&volume, &key, 7, crc, trailer);
+    for (int bit = 0; bit < 512; bit++) {
+        trailer[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        assert_int_equal(sealed_trailer_check(&volume, &key, 7, crc, trailer), ICMS_CORRUPT);
+        assert_int_equal(sealed_trailer_length(trailer, &length), ICMS_CORRUPT);
+        trailer[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    for (int bit = 0; bit < 32; bit++)
+        assert_int_equal(sealed_trailer_check(&volume, &key, 7, crc ^ 1u << bit, trailer),
+                         ICMS_CORRUPT);
+}
+
+static void another_key_volume_or_length_does_not_pass(void **state)
+{
+    struct key longer = key, other = key;
+    struct uuid elsewhere = volume;
+    uint8_t trailer[LIMIT_TRAILER_BYTES];
+    uint32_t crc = crc32c(value, 7);
+
+    sealed_trailer_make(&volume, &key, 7, crc, trailer);
+    longer.length = 4; /* the same 16 bytes */
+    other.bytes[2] = 'z';
+    elsewhere.bytes[15] ^= 1;
+    assert_int_equal(sealed_trailer_check(&volume, &longer, 7, crc, trailer), ICMS_CORRUPT);
+    assert_int_equal(sealed_trailer_check(&volume, &other, 7, crc, trailer), ICMS_CORRUPT);
+    assert_int_equal(sealed_trailer_check(&elsewhere, &key, 7, crc, trailer), ICMS_CORRUPT);
+    assert_int_equal(sealed_trailer_check(&volume, &key, 6, crc, trailer), ICMS_CORRUPT);
+}
+
+static void other_versions_and_kinds_are_named(void **state)
+{
+    uint8_t trailer[LIMIT_TRAILER_BYTES];
+    uint32_t crc = crc32c(value, 7), length;
+    le32 whole;
+
+    sealed_trailer_make(&volume, &key, 7, crc, trailer);
+    assert_int_equal(sealed_trailer_length(trailer, &length), ICMS_OK);
+    assert_int_equal(length, 7);
+    trailer[4] = 2;
+    whole = le32_of(crc32c(trailer, 60));
+    memcpy(trailer + 60, &whole, 4);
+    assert_int_equal(sealed_trailer_check(&volume, &key, 7, crc, trailer), ICMS_VERSION);
+    trailer[4] = 1;
+    trailer[5] = 1;
+    whole = le32_of(crc32c(trailer, 60));
+    memcpy(trailer + 60, &whole, 4);
+    assert_int_equal(sealed_trailer_check(&volume, &key, 7, crc, trailer), ICMS_VERSION);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(has_its_golden_bytes),
+        cmocka_unit_test(is_the_checksum_of_all_it_is_bound_to),
+        cmocka_unit_test(every_flipped_bit_is_found),
+        cmocka_unit_test(another_key_volume_or_length_does_not_pass),
+        cmocka_unit_test(other_versions_and_kinds_are_named),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
