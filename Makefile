@@ -28,8 +28,7 @@ check-deep: deps-check
 
 demo: deps
 	@tools/deps.sh demo
-	@demo/build.sh $(BUILD)
-	@python3 demo/run.py --build $(BUILD)
+	@demo/run.sh $(BUILD)
 
 install: all
 	@meson install -C $(BUILD) --no-rebuild
@@ -38,7 +37,7 @@ format:
 	@git ls-files -z -- '*.c' '*.h' | xargs -0 clang-format -i
 
 clean:
-	rm -rf build build-asan build-tsan
+	rm -rf build build-asan build-tsan build-fuzz
 
 help:
 	@echo 'make           compile into $(BUILD)/, with gcc'

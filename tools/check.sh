@@ -124,7 +124,9 @@ stage_meson()
 mkdir -p "$logs"
 if [ "${1:-}" = deep ]; then
     stage_meson "thread sanitizer" build-tsan unit -Db_sanitize=thread -Db_lundef=false
-    stage_meson "deep" build "deep fuzz"
+    stage_meson "long campaigns" build deep
+    CC=clang CXX=clang++ stage_meson "fuzzing" build-fuzz fuzz -Dfuzz=true \
+        -Db_sanitize=address,undefined -Db_lundef=false
 else
     stage_lint "layers" python3 tools/layers-check.py
     stage_lint "format" tools/format-check.sh
@@ -133,7 +135,7 @@ else
     CC=clang CXX=clang++ stage_meson "clang with address and undefined sanitizers" build-asan \
         "unit check" -Db_sanitize=address,undefined -Db_lundef=false
     stage_lines "interop with the Linux kernel" python3 test/interop/run.py --build build
-    stage_lines "demo" demo/check.sh build
+    stage_lines "demo" demo/run.sh build --short
 fi
 
 for name in ${failures[@]+"${failures[@]}"}; do

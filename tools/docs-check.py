@@ -40,7 +40,7 @@ def check_path(text):
     if not re.fullmatch(r"[\w.*/{},+-]+", path) or "/" not in path or "{" in path:
         return True
     top = path.split("/")[0]
-    if top == "build" or not (ROOT / top).is_dir():
+    if top in ("", "build") or not (ROOT / top).is_dir():
         return True
     return any(ROOT.glob(path))
 

@@ -46,7 +46,12 @@ no_timer_check random.trust_cpu=on audit=0 selinux=0 apparmor=0" \
     -device virtio-rng-pci -device virtio-serial-pci \
     -chardev file,id=out,path=/dev/stdout,append=on -device virtserialport,chardev=out,name=icms.out \
     -fw_cfg name=opt/icms/cmd,file="$command_file" 2> "$work/errors" < /dev/null |
-    awk -v file="$work/status" '/^GUEST_STATUS / { print $2 > file; next } { print; fflush() }'
+    while IFS= read -r line; do
+        case $line in
+        "GUEST_STATUS "*) echo "${line#GUEST_STATUS }" > "$work/status" ;;
+        *) printf '%s\n' "$line" ;;
+        esac
+    done
 
 if [ -s "$work/status" ]; then
     exit "$(cat "$work/status")"

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pod on loopback, for the demo and for tests: icms-target and icms-agent as real processes.
+
+    with pod.Pod(build, folder) as p:
+        targets = [p.add_target(f"enclosure{i}", drives=2, ...) for i in range(2)]
+        agent = p.add_agent("server-a", ...)
+
+A daemon's configuration, drives and log lie in the folder, under its name. Leaving the block
+kills all daemons that are left.
+"""
+import ctypes
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
+
+
+class PodError(Exception):
+    """Something of the pod did not work; the text says what, and what the daemon's log ends with."""
+
+
+def free_port():
+    """Returns a port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def die_with_parent():
+    """In the child: a daemon must not outlive a demo or test that was killed."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Daemon:
+    """One process with one configuration, which can be started more than once."""
+
+    def __init__(self, program, name, folder, config, http_port):
+        self.program = program
+        self.name = name
+        self.http_port = http_port
+        self.config_path = folder / f"{name}.yaml"
+        self.log_path = folder / f"{name}.log"
+        self.config_path.write_text(config)
+        self.process = None
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def log_tail(self):
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-10:])
+
+    def start(self):
+        """Starts the daemon; does not wait until it is ready."""
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                [str(self.program), "--config", str(self.config_path)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent)
+
+    def get(self, path):
+        """Returns (status, text) of an HTTP request to the daemon; (0, reason) when none came."""
+        try:
+            url = f"http://127.0.0.1:{self.http_port}{path}"
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(errors="replace")
+        except OSError as error:
+            return 0, str(error)
+
+    def wait_ready(self, seconds=15):
+        """Waits until /readyz says yes."""
+        deadline = time.monotonic() + seconds
+        said = ""
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise PodError(f"{self.name} ended with status {self.process.returncode}:\n"
+                               f"{self.log_tail()}")
+            status, said = self.get("/readyz")
+            if status == 200:
+                return
+            time.sleep(0.05)
+        raise PodError(f"{self.name} was not ready within {seconds} s ({said.strip()}):\n"
+                       f"{self.log_tail()}")
+
+    def metrics(self):
+        """Returns {name with labels: value} of /metrics."""
+        status, text = self.get("/metrics")
+        if status != 200:
+            raise PodError(f"{self.name} gives no metrics: {status} {text}")
+        values = {}
+        for line in text.splitlines():
+            if line and not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                values[name] = float(value)
+        return values
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        """SIGKILL, and waits until it is gone."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self, seconds=10):
+        """SIGTERM, and waits for its exit status."""
+        self.process.terminate()
+        return self.process.wait(timeout=seconds)
+
+
+def volume_lines(volume):
+    return "\n".join([f"  - name: {volume['name']}"] +
+                     [f"    {key}: {value}" for key, value in volume.items() if key != "name"])
+
+
+class Target(Daemon):
+    """An enclosure."""
+
+    def __init__(self, build, folder, name, drives, drive_size, volumes, advertise_host, extra):
+        self.port = free_port()
+        self.nqn = f"nqn.2026-01.io.icms:{name}"
+        http_port = free_port()
+        self.drives = [folder / f"{name}-drive{i}" for i in range(drives)]
+        config = [f"name: {name}", f"nqn: {self.nqn}", f"listen: 127.0.0.1:{self.port}",
+                  f"advertise: {advertise_host}:{self.port}", "http:",
+                  f"  listen: 127.0.0.1:{http_port}"]
+        config += [f"{key}: {value}" for key, value in extra.items()]
+        config += ["drives:"]
+        config += [f"  - path: {path}\n    size: {drive_size}" for path in self.drives]
+        config += ["volumes:"] + [volume_lines(volume) for volume in volumes]
+        super().__init__(build / "cmd/icms-target", name, folder, "\n".join(config) + "\n",
+                         http_port)
+
+
+class Agent(Daemon):
+    """What runs on a GPU server."""
+
+    def __init__(self, build, folder, name, targets, volumes, extra):
+        http_port = free_port()
+        self.socket = folder / f"{name}.sock"
+        config = [f"name: {name}", f"socket: {self.socket}", "http:",
+                  f"  listen: 127.0.0.1:{http_port}"]
+        config += [f"{key}: {value}" for key, value in extra.items()]
+        config += ["enclosures:"]
+        config += [f"  - name: {target.name}\n    nqn: {target.nqn}\n"
+                   f"    address: 127.0.0.1:{target.port}" for target in targets]
+        config += ["volumes:"] + [volume_lines(volume) for volume in volumes]
+        super().__init__(build / "cmd/icms-agent", name, folder, "\n".join(config) + "\n",
+                         http_port)
+
+
+class Pod:
+    """All daemons of one pod; a context manager that kills them at its end."""
+
+    def __init__(self, build, folder):
+        self.build = pathlib.Path(build).resolve()
+        self.folder = pathlib.Path(folder).resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.daemons = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        for daemon in self.daemons:
+            daemon.kill()
+
+    def add_target(self, name, drives, drive_size, volumes, advertise_host="127.0.0.1", **extra):
+        """Starts an enclosure; extra are further keys of its configuration."""
+        target = Target(self.build, self.folder, name, drives, drive_size, volumes,
+                        advertise_host, extra)
+        self.daemons.append(target)
+        target.start()
+        return target
+
+    def add_agent(self, name, targets, volumes, **extra):
+        """Starts an agent that knows these enclosures."""
+        agent = Agent(self.build, self.folder, name, targets, volumes, extra)
+        self.daemons.append(agent)
+        agent.start()
+        return agent
