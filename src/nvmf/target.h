@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvmf/target.h: the NVMe/TCP side of an enclosure: one subsystem with Key-Value namespaces, and
+ * discovery on the same port. It knows NVMe and no storage: commands go to an owner.
+ *
+ * Threads. The target runs on loops that the owner made. A connection belongs to one of them; its
+ * commands reach the owner on that loop and are given back on it. Controllers are kept on loop 0.
+ * nvmf_target_new, _open and _free run while the loops stand still; functions that say "any thread"
+ * are what they say.
+ *
+ * Memory. Everything is bounded by the options: queue pairs, request slots, and one region of data
+ * buffers, split among the loops. When it is used up commands are parked, never failed and never
+ * grown; stores beyond a backlog are shed (NVMe "command interrupted", DW1 = ICMS_MISS_SHED).
+ */
+#ifndef NVMF_TARGET_H
+#define NVMF_TARGET_H
+
+#include "base/hist.h"
+#include "base/types.h"
+#include "loop/loop.h"
+
+struct nvmf_target;
+
+/* ---- commands, as the owner sees them ------------------------------------------------------- */
+
+enum nvmf_target_op {
+    NVMF_TARGET_STORE,      /* take value_bytes at memory + headroom_bytes                       */
+    NVMF_TARGET_RETRIEVE,   /* find the value and say where it is                                */
+    NVMF_TARGET_EXIST,      /* OK or MISS                                                        */
+    NVMF_TARGET_EXIST_MANY, /* keys[key_count]; bit i of map: key i is there                     */
+    NVMF_TARGET_DELETE,     /* OK, or MISS when it was not there                                 */
+    NVMF_TARGET_LIST,       /* write list data (wire/nvme_kv.h) at memory, host_bytes at most    */
+    NVMF_TARGET_FLUSH,      /* make what was stored before durable                               */
+    NVMF_TARGET_OP_COUNT,
+};
+
+/* "store", "retrieve", ...: as in metrics; never NULL. */
+const char *nvmf_target_op_name(enum nvmf_target_op op);
+
+#define NVMF_TARGET_IF_EXISTS 0x01u /* STORE: MISS when the key is not there */
+#define NVMF_TARGET_IF_ABSENT 0x02u /* STORE: EXISTS when it is              */
+
+/* One command. The owner gets it from ops.kv and gives it back once with nvmf_target_req_done, on
+ * the same loop, from inside kv or later. In between it is the owner's, on any loop. */
+struct nvmf_target_req {
+    /* in */
+    enum nvmf_target_op op;
+    uint32_t ns;            /* which of opts.namespaces                                          */
+    struct key key;         /* LIST: the first key wanted; length 0: from the beginning          */
+    uint32_t options;       /* NVMF_TARGET_IF_*                                                  */
+    enum io_class io_class; /* who waits                                                         */
+    uint64_t deadline_ns;   /* loop_now_ns time after which nobody wants it; 0: none             */
+    uint8_t *memory;        /* the buffer, page aligned; NULL: EXIST, EXIST_MANY, FLUSH, and
+                               RETRIEVE with opts.retrieve_unbuffered                            */
+    uint64_t memory_bytes;  /* its size: STORE ops.buffer_bytes(value_bytes), DELETE one page    */
+    uint32_t value_bytes;   /* STORE: bytes of the value                                         */
+    uint32_t host_bytes;    /* RETRIEVE, LIST: room at the host                                  */
+    const struct key *keys; /* EXIST_MANY                                                        */
+    uint32_t key_count;     /* EXIST_MANY: 1..64                                                 */
+    struct loop *loop;      /* where it came from and has to be given back                       */
+    /* out: set before nvmf_target_req_done */
+    icms_err err;          /* as the table maps it to NVMe                                       */
+    enum icms_miss reason; /* why, with MISS, BUSY, DRIVE_DOWN, ...: travels in DW1              */
+    const uint8_t *value;  /* RETRIEVE: where it is, LIST: memory; stays until ops.sent or, when
+                              it lies in memory, until the buffer goes back by itself            */
+    uint64_t done_bytes;   /* RETRIEVE: bytes of the whole value; LIST: bytes of list data.
+                              RETRIEVE with VALUE_SIZE: bytes of memory that it takes; it is
+                              tried again with that much                                         */
+    uint64_t map;          /* EXIST_MANY: bit i: key i exists                                    */
+};
+
+/* Gives a command back. */
+void nvmf_target_req_done(struct nvmf_target_req *req);
+
+/* The owner's own part of a command (opts.owner_req_bytes): zeroed when the queue pair is made, not
+ * for each command. Aligned to 16. */
+void *nvmf_target_req_area(struct nvmf_target_req *req);
+
+struct nvmf_target_ops {
+    /* A command. On its loop. */
+    void (*kv)(void *owner, struct nvmf_target_req *req);
+
+    /* The transport does not touch req->value any more, sent or not. NULL: not of interest. Once
+     * after each nvmf_target_req_done. On its loop. */
+    void (*sent)(void *owner, struct nvmf_target_req *req);
+
+    /* Bytes in use of a namespace, for Identify. Any thread. */
+    uint64_t (*used_bytes)(void *owner, uint32_t ns);
+
+    /* Bytes of the buffer that a value needs, headroom included. Pure. */
+    uint64_t (*buffer_bytes)(uint64_t value_bytes);
+};
+
+/* ---- the target ----------------------------------------------------------------------------- */
+
+/* A KV namespace: one volume's part in this enclosure. Its NSID is its place in the list, from 1.
+ */
+struct nvmf_target_ns {
+    struct uuid volume;       /* its name                                                        */
+    uint64_t size_bytes;      /* quota, as Identify tells it                                     */
+    uint32_t value_bytes_max; /* largest value, trailer included                                 */
+    bool sealed;              /* values end in a trailer; only told to hosts                     */
+    uint32_t host_count;      /* 0: any host may use it                                          */
+    const char (*host_nqn)[LIMIT_NQN_BYTES]; /* hosts that may; kept by the owner                */
+};
+
+struct nvmf_target_opts {
+    struct loop **loops; /* where connections live; loop 0 listens                               */
+    uint32_t loop_count;
+    struct loop_addr listen;    /* data port                                                     */
+    struct loop_addr advertise; /* what discovery tells; host "": as listen                      */
+    const char *nqn;            /* of the subsystem                                              */
+    const char *serial;         /* 20 characters at most                                         */
+    const char *model;          /* 40 characters at most                                         */
+    const char *firmware;       /* 8 characters at most                                          */
+    struct uuid enclosure;      /* goes into each NGUID                                          */
+    const struct nvmf_target_ns *namespaces; /* copied                                           */
+    uint32_t namespace_count;                /* LIMIT_VOLUMES at most                            */
+    uint32_t connections_max;      /* queue pairs, all hosts together                            */
+    uint32_t host_connections_max; /* queue pairs of one host                                    */
+    uint32_t queue_entries_max;    /* commands a queue pair                                      */
+    uint32_t in_capsule_bytes;     /* data that may come with a command; multiple of 16          */
+    uint64_t memory_bytes;         /* region of data buffers                                     */
+    uint64_t store_backlog_bytes;  /* stores parked on one loop before the next are shed         */
+    uint32_t header_timeout_ms;    /* a started PDU, ICReq and Connect have to be whole by then  */
+    uint32_t stall_timeout_ms;     /* a peer that neither takes nor sends what it has to: closed */
+    uint32_t headroom_bytes;       /* in front of a stored value                                 */
+    uint32_t owner_req_bytes;      /* of nvmf_target_req_area                                    */
+    bool retrieve_unbuffered;      /* RETRIEVE needs no buffer: the owner has the value in memory */
+    const struct nvmf_target_ops *ops;
+    void *owner; /* of the ops                                                                   */
+};
+
+/* Defaults for limits and names; loops, listen, nqn, namespaces and ops are the caller's. */
+void nvmf_target_opts_init(struct nvmf_target_opts *opts);
+
+/* Takes all memory. Before the loops start. CONFIG when the memory is too small for the largest
+ * value, with the number that would do. */
+icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *why,
+                         struct nvmf_target **out_target) ICMS_MUST_CHECK;
+
+/* The region that all buffers lie in: for loop_region_register and store_opts. */
+struct loop_region *nvmf_target_region(struct nvmf_target *target);
+
+/* Listens. Before the loops start; connections are served from then on. ADDRESS_IN_USE and the like
+ * with a sentence. */
+icms_err nvmf_target_open(struct nvmf_target *target, struct err_why *why) ICMS_MUST_CHECK;
+
+/* Where it listens (the port, when 0 was asked for). After nvmf_target_open. */
+void nvmf_target_addr(const struct nvmf_target *target, struct loop_addr *out_addr);
+
+/* No new connections; each one that is there is closed as soon as nothing of it is in flight, and
+ * commands that come meanwhile are answered. Any thread, once the loops run. */
+void nvmf_target_drain(struct nvmf_target *target);
+
+/* True when there is no connection. Any thread. */
+bool nvmf_target_idle(const struct nvmf_target *target);
+
+/* After loop_free of every loop. *target may be NULL. */
+void nvmf_target_free(struct nvmf_target **target);
+
+/* ---- counters ------------------------------------------------------------------------------- */
+
+#define NVMF_TARGET_ERRS   64 /* room for every row of ICMS_ERR_MAP  */
+#define NVMF_TARGET_MISSES 16 /* room for every row of ICMS_MISS_MAP */
+
+struct nvmf_target_stats {
+    uint64_t ops[NVMF_TARGET_OP_COUNT][NVMF_TARGET_ERRS]; /* finished commands by their end      */
+    struct hist op_ns[NVMF_TARGET_OP_COUNT]; /* from parsed to answered                          */
+    uint64_t misses[NVMF_TARGET_MISSES];     /* by reason: retrieves and exists                  */
+    uint64_t bytes_in;                       /* values received                                  */
+    uint64_t bytes_out;                      /* values sent                                      */
+    uint64_t sheds;                          /* stores refused because of the backlog            */
+    uint64_t admin_commands;                 /* admin and fabrics commands                       */
+    uint64_t connections;                    /* now                                              */
+    uint64_t connections_total;              /* ever accepted                                    */
+    uint64_t controllers;                    /* now                                              */
+    uint64_t connects_refused;               /* Connect commands refused                         */
+    uint64_t keepalive_timeouts;             /* controllers that went silent                     */
+    uint64_t protocol_errors;                /* connections ended because the peer broke it      */
+    uint64_t timeouts;                       /* connections ended because the peer stalled       */
+    uint64_t digest_errors;                  /* data digests that did not match                  */
+    uint64_t buffers_bytes;                  /* size of the pools                                */
+    uint64_t buffers_used_bytes;             /* handed out now                                   */
+    uint64_t buffers_parked;                 /* commands waiting for a buffer now                */
+    uint64_t buffers_parks;                  /* commands that ever waited                        */
+};
+
+/* Adds up all loops. Any thread; numbers a moment old. */
+void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stats *out_stats);
+
+#endif

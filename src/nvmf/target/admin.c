@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Admin and fabrics commands. Short, and executed at once on the admin queue's loop.
+ *
+ * Called by req.c in state EXECUTE. Each command leaves the request in the state that comes next:
+ * C2H with data, RESPOND with a status, HELD (async event request) or JOIN (Connect).
+ */
+#include "base/bytes.h"
+#include "base/check.h"
+#include "nvmf/target/target_int.h"
+
+uint32_t nvmft_admin_room(const struct nvmft_req *req)
+{
+    struct nvme_log log;
+
+    if (req->qpair->state != NVMFT_QPAIR_READY || req->qpair->qid != 0 || req->buffer != NULL)
+        return 0;
+    if (req->sqe.opcode == NVME_ADMIN_IDENTIFY)
+        return NVME_PAGE_BYTES;
+    if (req->sqe.opcode == NVME_ADMIN_GET_LOG_PAGE && nvme_log_decode(&req->sqe, &log) == ICMS_OK &&
+        log.bytes <= NVMFT_LOG_BYTES)
+        return (uint32_t)log.bytes;
+    return 0;
+}
+
+static void admin_answer(struct nvmft_req *req, uint16_t status)
+{
+    if (status != NVME_SC_SUCCESS)
+        nvmft_req_fail(req, status);
+    else
+        req->state = NVMFT_REQ_RESPOND;
+}
+
+/* Sends what lies in the buffer, as much as the host has room for. */
+static void admin_answer_data(struct nvmft_req *req, uint16_t status, uint64_t bytes)
+{
+    struct nvme_sgl sgl;
+
+    if (status == NVME_SC_SUCCESS && nvme_sgl_decode(&req->sqe.sgl, &sgl, &status) == ICMS_OK &&
+        sgl.in_capsule)
+        status = NVME_SC_SGL_TYPE;
+    if (status != NVME_SC_SUCCESS) {
+        nvmft_req_fail(req, status);
+        return;
+    }
+    req->data = req->buffer;
+    req->data_bytes = (uint32_t)u64_min(bytes, sgl.bytes);
+    req->data_moved = 0;
+    req->state = NVMFT_REQ_C2H;
+}
+
+static void admin_get_log(struct nvmft_req *req)
+{
+    struct nvmf_target *target = req->qpair->shard->target;
+    struct nvme_log log;
+
+    if (req->buffer == NULL || nvme_log_decode(&req->sqe, &log) != ICMS_OK)
+        admin_answer(req, NVME_SC_FIELD);
+    else
+        admin_answer_data(req, nvmft_log(req->qpair->ctrl, target, &log, req->buffer), log.bytes);
+}
+
+/* ---- features ------------------------------------------------------------------------------- */
+
+/* Feature 20h belongs to a namespace. */
+static uint16_t feature_ns(const struct nvmft_req *req, uint32_t nsid, uint64_t *out_bits)
+{
+    const struct nvmft_ctrl *ctrl = req->qpair->ctrl;
+
+    if (nsid == NVME_NSID_ALL)
+        *out_bits = ctrl->allowed;
+    else if (nsid >= 1 && nsid <= LIMIT_VOLUMES && (ctrl->allowed >> (nsid - 1) & 1) != 0)
+        *out_bits = (uint64_t)1 << (nsid - 1);
+    else
+        return NVME_SC_NAMESPACE;
+    return NVME_SC_SUCCESS;
+}
+
+static uint16_t feature_set_queues(struct nvmft_req *req, uint32_t value)
+{
+    uint32_t sq = value & 0xffff;
+    uint32_t cq = value >> 16;
+    uint32_t granted;
+
+    if (sq == 0xffff || cq == 0xffff)
+        return NVME_SC_FIELD;
+    granted = (uint32_t)u64_min(u64_min(sq, cq) + 1, NVMFT_IO_QUEUES);
+    req->qpair->ctrl->io_queues = granted;
+    req->dw0 = (granted - 1) | (granted - 1) << 16;
+    return NVME_SC_SUCCESS;
+}
+
+static uint16_t feature_set(struct nvmft_req *req, const struct nvme_feature *feature)
+{
+    struct nvmft_ctrl *ctrl = req->qpair->ctrl;
+    uint64_t bits;
+    uint16_t status;
+
+    if (feature->save)
+        return NVME_SC_FIELD;
+    switch (feature->fid) {
+    case NVME_FEATURE_KEEP_ALIVE:
+        atomic_store_explicit(&ctrl->kato_ms, feature->value, memory_order_relaxed);
+        return NVME_SC_SUCCESS;
+    case NVME_FEATURE_ASYNC_EVENT:
+        ctrl->async_config = feature->value;
+        return NVME_SC_SUCCESS;
+    default:
+        break;
+    }
+    if (ctrl->discovery)
+        return NVME_SC_FIELD;
+    switch (feature->fid) {
+    case NVME_FEATURE_QUEUES:
+        return feature_set_queues(req, feature->value);
+    case NVME_FEATURE_KV:
+        status = feature_ns(req, feature->nsid, &bits);
+        if (status != NVME_SC_SUCCESS)
+            return status;
+        if (feature->value & 1)
+            atomic_fetch_or_explicit(&ctrl->ednek, bits, memory_order_relaxed);
+        else
+            atomic_fetch_and_explicit(&ctrl->ednek, ~bits, memory_order_relaxed);
+        return NVME_SC_SUCCESS;
+    case NVME_FEATURE_IO_SETS:
+        return feature->value == 0 ? NVME_SC_SUCCESS : NVME_SC_FIELD;
+    case NVME_FEATURE_WRITE_CACHE:
+        return feature->value & 1 ? NVME_SC_SUCCESS : NVME_SC_FEATURE_READ_ONLY;
+    case NVME_FEATURE_ARBITRATION:
+    case NVME_FEATURE_POWER:
+    case NVME_FEATURE_TEMPERATURE:
+    case NVME_FEATURE_ERROR:
+        return NVME_SC_FEATURE_READ_ONLY;
+    default:
+        return NVME_SC_FIELD;
+    }
+}
+
+/* Get Features, select 3: what can be done with it. */
+#define FEATURE_CHANGEABLE 0x4u
+#define FEATURE_PER_NS     0x2u
+
+static uint16_t feature_get(struct nvmft_req *req, const struct nvme_feature *feature)
+{
+    const struct nvmft_ctrl *ctrl = req->qpair->ctrl;
+    bool set_now = feature->select == 0;
+    uint32_t able = FEATURE_CHANGEABLE;
+    uint64_t bits;
+    uint16_t status;
+
+    if (feature->select > 3)
+        return NVME_SC_FIELD;
+    switch (feature->fid) {
+    case NVME_FEATURE_KEEP_ALIVE:
+        req->dw0 = set_now ? atomic_load_explicit(&ctrl->kato_ms, memory_order_relaxed) : 0;
+        break;
+    case NVME_FEATURE_ASYNC_EVENT:
+        req->dw0 = set_now ? ctrl->async_config : 0;
+        break;
+    case NVME_FEATURE_QUEUES:
+        req->dw0 = (ctrl->io_queues - 1) | (ctrl->io_queues - 1) << 16;
+        break;
+    case NVME_FEATURE_KV:
+        status = feature_ns(req, feature->nsid, &bits);
+        if (status != NVME_SC_SUCCESS)
+            return status;
+        able |= FEATURE_PER_NS;
+        req->dw0 =
+            set_now && (atomic_load_explicit(&ctrl->ednek, memory_order_relaxed) & bits) == bits;
+        break;
+    case NVME_FEATURE_WRITE_CACHE:
+        able = 0;
+        req->dw0 = 1;
+        break;
+    case NVME_FEATURE_IO_SETS:
+    case NVME_FEATURE_ARBITRATION:
+    case NVME_FEATURE_POWER:
+    case NVME_FEATURE_TEMPERATURE:
+    case NVME_FEATURE_ERROR:
+        able = 0;
+        break;
+    default:
+        return NVME_SC_FIELD;
+    }
+    if (ctrl->discovery && feature->fid != NVME_FEATURE_KEEP_ALIVE &&
+        feature->fid != NVME_FEATURE_ASYNC_EVENT)
+        return NVME_SC_FIELD;
+    if (feature->select == 3)
+        req->dw0 = able;
+    return NVME_SC_SUCCESS;
+}
+
+static void admin_features(struct nvmft_req *req)
+{
+    struct nvme_feature feature;
+
+    nvme_feature_decode(&req->sqe, &feature);
+    admin_answer(req, feature.set ? feature_set(req, &feature) : feature_get(req, &feature));
+}
+
+static void admin_async_event(struct nvmft_req *req)
+{
+    struct nvmft_qpair *qpair = req->qpair;
+
+    if (qpair->reqs_held >= NVMFT_AERS) {
+        nvmft_req_fail(req, NVME_SC_AER_LIMIT);
+        return;
+    }
+    qpair->reqs_held++;
+    req->state = NVMFT_REQ_HELD;
+}
+
+/* ---- fabrics -------------------------------------------------------------------------------- */
+
+/* Writes CC: enable, disable, shut down. All of it takes no time here. */
+static void property_set_cc(struct nvmft_ctrl *ctrl, uint32_t cc)
+{
+    bool css_known = NVME_CC_CSS(cc) == 0 || NVME_CC_CSS(cc) == 6;
+
+    if ((cc & NVME_CC_ENABLE) == 0)
+        ctrl->csts = 0;
+    else if (!css_known)
+        ctrl->csts |= NVME_CSTS_FATAL;
+    else if ((ctrl->csts & NVME_CSTS_FATAL) == 0)
+        ctrl->csts |= NVME_CSTS_READY;
+    if (NVME_CC_SHN(cc) != 0)
+        ctrl->csts |= NVME_CSTS_SHUTDOWN;
+    ctrl->cc = cc;
+    atomic_store(&ctrl->ready, ctrl->csts == NVME_CSTS_READY);
+}
+
+static uint16_t fabrics_property(struct nvmft_req *req)
+{
+    struct nvmft_ctrl *ctrl = req->qpair->ctrl;
+    const struct nvmf_target_opts *opts = &req->qpair->shard->target->opts;
+    struct nvme_property property;
+    uint64_t value;
+
+    if (nvme_property_decode(&req->sqe, &property) != ICMS_OK)
+        return NVME_SC_FIELD;
+    if (property.set) {
+        if (property.offset != NVME_REG_CC || property.wide)
+            return NVME_SC_FIELD;
+        property_set_cc(ctrl, (uint32_t)property.value);
+        return NVME_SC_SUCCESS;
+    }
+    switch (property.offset) {
+    case NVME_REG_CAP:
+        value = nvme_cap((uint16_t)opts->queue_entries_max, 10);
+        break;
+    case NVME_REG_VS:
+        value = NVME_VERSION_2_0;
+        break;
+    case NVME_REG_CC:
+        value = ctrl->cc;
+        break;
+    case NVME_REG_CSTS:
+        value = ctrl->csts;
+        break;
+    default:
+        return NVME_SC_FIELD;
+    }
+    if (property.wide != (property.offset == NVME_REG_CAP))
+        return NVME_SC_FIELD;
+    req->dw0 = (uint32_t)value;
+    req->dw1 = (uint32_t)(value >> 32);
+    return NVME_SC_SUCCESS;
+}
+
+void nvmft_fabrics_execute(struct nvmft_req *req)
+{
+    struct nvmft_qpair *qpair = req->qpair;
+    uint8_t type = nvme_fctype(&req->sqe);
+
+    if (type == NVME_FCTYPE_CONNECT) {
+        nvmft_qpair_connect(req);
+        return;
+    }
+    if (qpair->state != NVMFT_QPAIR_READY) {
+        nvmft_req_fail(req, NVME_SC_SEQUENCE);
+        return;
+    }
+    switch (type) {
+    case NVME_FCTYPE_PROPERTY_GET:
+    case NVME_FCTYPE_PROPERTY_SET:
+        admin_answer(req, qpair->qid == 0 ? fabrics_property(req) : NVME_SC_OPCODE);
+        break;
+    case NVME_FCTYPE_DISCONNECT:
+        if (qpair->qid != 0)
+            qpair->close_wanted = true; /* closes when this is answered */
+        admin_answer(req, qpair->qid != 0 ? NVME_SC_SUCCESS : NVME_SC_OPCODE);
+        break;
+    default:
+        nvmft_req_fail(req, NVME_SC_OPCODE);
+    }
+}
+
+/* ---- all ------------------------------------------------------------------------------------ */
+
+void nvmft_admin_execute(struct nvmft_req *req)
+{
+    struct nvmft_qpair *qpair = req->qpair;
+    struct nvmf_target *target = qpair->shard->target;
+
+    if (req->sqe.opcode == NVME_FABRICS) {
+        nvmft_fabrics_execute(req);
+        return;
+    }
+    if (qpair->state != NVMFT_QPAIR_READY) {
+        nvmft_req_fail(req, NVME_SC_SEQUENCE);
+        return;
+    }
+    switch (req->sqe.opcode) {
+    case NVME_ADMIN_IDENTIFY:
+        admin_answer_data(req, nvmft_identify(qpair->ctrl, target, &req->sqe, req->buffer),
+                          NVME_PAGE_BYTES);
+        break;
+    case NVME_ADMIN_GET_LOG_PAGE:
+        admin_get_log(req);
+        break;
+    case NVME_ADMIN_SET_FEATURES:
+    case NVME_ADMIN_GET_FEATURES:
+        admin_features(req);
+        break;
+    case NVME_ADMIN_KEEP_ALIVE:
+        admin_answer(req, NVME_SC_SUCCESS);
+        break;
+    case NVME_ADMIN_ABORT:
+        req->dw0 = 1; /* not aborted: what is under way ends by itself */
+        admin_answer(req, NVME_SC_SUCCESS);
+        break;
+    case NVME_ADMIN_ASYNC_EVENT:
+        admin_async_event(req);
+        break;
+    default:
+        nvmft_req_fail(req, NVME_SC_OPCODE);
+    }
+}

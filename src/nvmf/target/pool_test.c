@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pool of data buffers: exact sizes, joined neighbours, nothing lost, nothing handed out twice.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/hash.h"
+#include "nvmf/target/pool.h"
+
+#define POOL_TEST_PAGES 1000
+
+static void pool_hands_out_exactly_what_it_has(void **state)
+{
+    struct nvmft_pool pool;
+    void *memory = aligned_alloc(NVMFT_POOL_PAGE, 16 * NVMFT_POOL_PAGE);
+    void *buffer[16];
+
+    assert_non_null(memory);
+    assert_int_equal(nvmft_pool_init(&pool, memory, 16 * NVMFT_POOL_PAGE), ICMS_OK);
+    for (int i = 0; i < 16; i++) {
+        buffer[i] = nvmft_pool_take(&pool, 1);
+        assert_non_null(buffer[i]);
+    }
+    assert_null(nvmft_pool_take(&pool, 1));
+    for (int i = 0; i < 16; i += 2)
+        assert_int_equal(nvmft_pool_give(&pool, buffer[i]), NVMFT_POOL_PAGE);
+    assert_null(nvmft_pool_take(&pool, NVMFT_POOL_PAGE + 1));
+    nvmft_pool_verify(&pool);
+    for (int i = 1; i < 16; i += 2)
+        nvmft_pool_give(&pool, buffer[i]);
+    nvmft_pool_verify(&pool);
+    buffer[0] = nvmft_pool_take(&pool, 16 * NVMFT_POOL_PAGE);
+    assert_ptr_equal(buffer[0], memory);
+    assert_null(nvmft_pool_take(&pool, 1));
+    nvmft_pool_fini(&pool);
+    free(memory);
+}
+
+static void pool_refuses_more_than_all(void **state)
+{
+    struct nvmft_pool pool;
+    void *memory = aligned_alloc(NVMFT_POOL_PAGE, NVMFT_POOL_PAGE);
+
+    assert_int_equal(nvmft_pool_init(&pool, memory, NVMFT_POOL_PAGE), ICMS_OK);
+    assert_null(nvmft_pool_take(&pool, (uint64_t)1 << 50));
+    assert_non_null(nvmft_pool_take(&pool, NVMFT_POOL_PAGE));
+    nvmft_pool_fini(&pool);
+    free(memory);
+}
+
+static void pool_survives_a_random_life(void **state)
+{
+    struct nvmft_pool pool;
+    uint8_t *memory = aligned_alloc(NVMFT_POOL_PAGE, POOL_TEST_PAGES * NVMFT_POOL_PAGE);
+    uint8_t *held[64] = {0};
+    uint64_t bytes[64] = {0};
+    uint64_t random = 7;
+
+    assert_int_equal(nvmft_pool_init(&pool, memory, POOL_TEST_PAGES * NVMFT_POOL_PAGE), ICMS_OK);
+    for (int round = 0; round < 20000; round++) {
+        unsigned i = (unsigned)((random = hash64_mix(random)) % 64);
+
+        if (held[i] != NULL) {
+            /* Nobody else wrote into it. */
+            assert_int_equal(held[i][0], i);
+            assert_int_equal(held[i][bytes[i] - 1], i);
+            assert_true(nvmft_pool_give(&pool, held[i]) >= bytes[i]);
+            held[i] = NULL;
+        } else {
+            bytes[i] = 2 + (random >> 32) % (40 * NVMFT_POOL_PAGE);
+            held[i] = nvmft_pool_take(&pool, bytes[i]);
+            if (held[i] != NULL)
+                held[i][0] = held[i][bytes[i] - 1] = (uint8_t)i;
+        }
+        if (round % 64 == 0)
+            nvmft_pool_verify(&pool);
+    }
+    for (int i = 0; i < 64; i++)
+        if (held[i] != NULL)
+            nvmft_pool_give(&pool, held[i]);
+    nvmft_pool_verify(&pool);
+    assert_int_equal(pool.pages_free, POOL_TEST_PAGES);
+    assert_non_null(nvmft_pool_take(&pool, POOL_TEST_PAGES * NVMFT_POOL_PAGE));
+    nvmft_pool_fini(&pool);
+    free(memory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pool_hands_out_exactly_what_it_has),
+        cmocka_unit_test(pool_refuses_more_than_all),
+        cmocka_unit_test(pool_survives_a_random_life),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One queue pair: one TCP connection and the commands on it.
+ *
+ * Runs on the shard's loop; meets loop 0 by message only (target_int.h). Life: FREE -> HELLO ->
+ * CONNECT -> JOINING -> READY -> CLOSING -> LEAVING -> FREE; a connection may go to CLOSING from
+ * anywhere. It leaves when the connection is closed and no command of it is with the owner, so a
+ * buffer outlives everything that may write into it.
+ */
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "nvmf/target/target_int.h"
+
+#define QPAIR_MS ((uint64_t)1000 * 1000)
+
+static void qpair_timeout(struct loop_timer *timer);
+static void qpair_leave(struct nvmft_qpair *qpair);
+
+void nvmft_qpair_init(struct nvmft_qpair *qpair, struct nvmft_shard *shard)
+{
+    *qpair = (struct nvmft_qpair){.magic = NVMFT_QPAIR_MAGIC, .shard = shard};
+    loop_timer_init(&qpair->timer, qpair_timeout);
+    list_init(&qpair->reqs_free);
+    list_init(&qpair->link);
+    list_init(&qpair->free_link);
+    list_init(&qpair->ctrl_link);
+    for (int i = 0; i < NVMFT_WAIT_COUNT; i++) {
+        list_init(&qpair->parked[i]);
+        list_init(&qpair->hungry_link[i]);
+    }
+}
+
+/* ---- slots ---------------------------------------------------------------------------------- */
+
+struct nvmft_req *nvmft_qpair_slot(struct nvmft_qpair *qpair, uint32_t index)
+{
+    check(index < qpair->slot_count);
+    return (struct nvmft_req *)(void *)(qpair->slots + index * qpair->shard->target->slot_bytes);
+}
+
+/* The one slot that a connection has before it is a queue pair: for Connect. */
+static icms_err qpair_slots_make(struct nvmft_qpair *qpair)
+{
+    check(qpair->reqs_used == 0 && qpair->slots == NULL);
+    qpair->slots = calloc(1, qpair->shard->target->slot_bytes);
+    if (qpair->slots == NULL)
+        return ICMS_NO_MEMORY;
+    qpair->slot_count = 1;
+    qpair->slots_touched = 0;
+    list_init(&qpair->reqs_free);
+    return ICMS_OK;
+}
+
+static bool qpair_slot_free(const struct nvmft_qpair *qpair)
+{
+    return qpair->reqs_used < qpair->slot_count;
+}
+
+/* A slot for a command that just came. There is one. */
+static struct nvmft_req *qpair_req_new(struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe)
+{
+    struct list *link = list_pop(&qpair->reqs_free);
+    struct nvmft_req *req;
+
+    check(qpair_slot_free(qpair));
+    if (link != NULL) {
+        req = container_of(link, struct nvmft_req, link);
+        check(req->state == NVMFT_REQ_FREE);
+    } else {
+        req = nvmft_qpair_slot(qpair, qpair->slots_touched);
+        req->magic = NVMFT_REQ_MAGIC;
+        req->slot = (uint16_t)qpair->slots_touched++;
+        req->qpair = qpair;
+        list_init(&req->link);
+    }
+    qpair->reqs_used++;
+    req->state = NVMFT_REQ_NEW;
+    req->sqe = *sqe;
+    req->cid = le16_get(sqe->cid);
+    req->is_admin = qpair->qid == 0 || sqe->opcode == NVME_FABRICS;
+    req->status = NVME_SC_SUCCESS;
+    req->dnr = req->counted = req->answered = req->lost = req->resp_queued = false;
+    req->dw0 = req->dw1 = 0;
+    req->data_bytes = req->data_moved = req->data_offset = 0;
+    req->end = ICMS_OK;
+    req->pub.reason = ICMS_MISS_NONE;
+    req->pub.deadline_ns = 0;
+    req->started_ns = loop_now_ns(qpair->shard->loop);
+    return req;
+}
+
+/* ---- closing -------------------------------------------------------------------------------- */
+
+void nvmft_qpair_close(struct nvmft_qpair *qpair, icms_err why)
+{
+    if (qpair->state == NVMFT_QPAIR_FREE || qpair->state == NVMFT_QPAIR_CLOSING ||
+        qpair->state == NVMFT_QPAIR_LEAVING)
+        return;
+    loop_timer_stop(qpair->shard->loop, &qpair->timer);
+    nvmf_pdu_close(&qpair->conn, why);
+    /* The state changes in closed(): a command that waits for a message goes on until then. */
+}
+
+static void qpair_timeout(struct loop_timer *timer)
+{
+    nvmft_qpair_close(container_of(timer, struct nvmft_qpair, timer), ICMS_DEADLINE);
+}
+
+/* Drain and Disconnect: close when nothing is in flight. */
+static void qpair_close_idle(struct nvmft_qpair *qpair)
+{
+    if ((qpair->close_wanted || qpair->shard->draining) && qpair->reqs_used == qpair->reqs_held &&
+        qpair->incoming_buffer == NULL && qpair->state != NVMFT_QPAIR_JOINING)
+        nvmft_qpair_close(qpair, ICMS_CLOSED);
+}
+
+void nvmft_qpair_req_free(struct nvmft_req *req)
+{
+    struct nvmft_qpair *qpair = req->qpair;
+
+    check(req->state == NVMFT_REQ_DONE && req->buffer == NULL && list_empty(&req->link));
+    req->state = NVMFT_REQ_FREE;
+    list_push_front(&qpair->reqs_free, &req->link);
+    check(qpair->reqs_used > 0);
+    qpair->reqs_used--;
+    if (qpair->state == NVMFT_QPAIR_CLOSING) {
+        qpair_leave(qpair);
+        return;
+    }
+    if (qpair->pending) {
+        struct nvmft_req *next = qpair_req_new(qpair, &qpair->pending_sqe);
+
+        qpair->pending = false;
+        nvmf_pdu_recv_resume(&qpair->conn);
+        nvmft_req_run(next);
+    } else if (qpair->recv_busy) {
+        qpair->recv_busy = false;
+        nvmf_pdu_recv_resume(&qpair->conn);
+    }
+    qpair_close_idle(qpair);
+}
+
+void nvmft_qpair_staging_freed(struct nvmft_qpair *qpair)
+{
+    if (!qpair->recv_busy || qpair->state == NVMFT_QPAIR_CLOSING)
+        return;
+    qpair->recv_busy = false;
+    nvmf_pdu_recv_resume(&qpair->conn);
+}
+
+static void qpair_incoming_drop(struct nvmft_qpair *qpair)
+{
+    uint8_t *memory = qpair->incoming_buffer;
+
+    qpair->incoming = NULL;
+    if (memory == NULL)
+        return;
+    qpair->incoming_buffer = NULL;
+    if (qpair->incoming_staging)
+        qpair->staging_used = false;
+    else
+        nvmft_buffers_give_raw(qpair, qpair->incoming_class, memory);
+}
+
+static void qpair_closed(struct nvmf_pdu_conn *conn, icms_err why)
+{
+    struct nvmft_qpair *qpair = conn->owner;
+    struct nvmft_counters *counters = &qpair->shard->counters;
+
+    check(qpair->conn_open);
+    qpair->conn_open = false;
+    qpair->state = NVMFT_QPAIR_CLOSING;
+    qpair->pending = qpair->recv_busy = false;
+    loop_timer_stop(qpair->shard->loop, &qpair->timer);
+    if (why == ICMS_PROTOCOL)
+        nvmft_count(&counters->protocol_errors, 1);
+    else if (why == ICMS_DEADLINE)
+        nvmft_count(&counters->timeouts, 1);
+    nvmft_count(&counters->digest_errors, conn->stats.ddgst_errors + conn->stats.hdgst_errors);
+    qpair_incoming_drop(qpair);
+    qpair->reqs_used++; /* the last one does not leave inside the walk */
+    for (uint32_t i = 0; i < qpair->slots_touched; i++)
+        nvmft_req_abandon(nvmft_qpair_slot(qpair, i));
+    qpair->reqs_used--;
+    qpair_leave(qpair);
+}
+
+/* Everything is over: back to loop 0. */
+static void qpair_leave(struct nvmft_qpair *qpair)
+{
+    check(qpair->state == NVMFT_QPAIR_CLOSING);
+    if (qpair->reqs_used > 0 || qpair->conn_open)
+        return;
+    check(qpair->buffer_bytes == 0 && !qpair->staging_used && qpair->reqs_held == 0);
+    for (int i = 0; i < NVMFT_WAIT_COUNT; i++)
+        check(list_empty(&qpair->parked[i]) && list_empty(&qpair->hungry_link[i]));
+    free(qpair->slots);
+    qpair->slots = NULL;
+    qpair->slot_count = qpair->slots_touched = 0;
+    qpair->ctrl = NULL;
+    list_remove(&qpair->link);
+    qpair->state = NVMFT_QPAIR_LEAVING;
+    qpair->reg_verb = NVMFT_REG_LEAVE;
+    loop_send(qpair->shard->target->opts.loops[0], &qpair->reg_msg, nvmft_registry_leave);
+}
+
+void nvmft_qpair_killed(struct loop_msg *msg)
+{
+    struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, kill_msg);
+
+    nvmft_qpair_close(qpair, ICMS_DEADLINE);
+    loop_send(qpair->shard->target->opts.loops[0], &qpair->kill_msg, nvmft_registry_killed);
+}
+
+void nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns)
+{
+    uint64_t stall_ns = qpair->shard->target->opts.stall_timeout_ms * QPAIR_MS;
+
+    qpair_close_idle(qpair);
+    if (qpair->state != NVMFT_QPAIR_READY)
+        return;
+    for (uint32_t i = 0; i < qpair->slots_touched && qpair->reqs_used > 0; i++) {
+        struct nvmft_req *req = nvmft_qpair_slot(qpair, i);
+
+        if (req->state == NVMFT_REQ_H2C && now_ns >= req->progress_ns + stall_ns) {
+            nvmft_qpair_close(qpair, ICMS_DEADLINE);
+            return;
+        }
+        if (req->state == NVMFT_REQ_WAIT_BUFFER && req->pub.deadline_ns != 0 &&
+            now_ns >= req->pub.deadline_ns) {
+            nvmft_req_fail_err(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+            nvmft_buffers_unpark(req);
+            nvmft_req_run(req);
+        }
+    }
+}
+
+/* ---- receiving ------------------------------------------------------------------------------ */
+
+/* A command came: the controller is alive. The stamp is shared between loops, so it is written
+ * rarely. */
+static void qpair_heard(struct nvmft_qpair *qpair)
+{
+    uint64_t now = loop_now_ns(qpair->shard->loop);
+
+    if (qpair->ctrl != NULL &&
+        now > atomic_load_explicit(&qpair->ctrl->heard_ns, memory_order_relaxed) + 10 * QPAIR_MS)
+        atomic_store_explicit(&qpair->ctrl->heard_ns, now, memory_order_relaxed);
+}
+
+static void qpair_hello(struct nvmft_qpair *qpair, const struct nvme_tcp_ic_wf *ic)
+{
+    struct nvmf_target *target = qpair->shard->target;
+
+    check(qpair->state == NVMFT_QPAIR_HELLO);
+    nvme_tcp_ic_resp_encode(&qpair->hello_tx.pdu, 0, ic->digests, NVMFT_DATA_PDU_BYTES);
+    qpair->hello_tx.data[0] = qpair->hello_tx.data[1] = (struct iovec){0};
+    qpair->hello_tx.done = NULL;
+    nvmf_pdu_send(&qpair->conn, &qpair->hello_tx);
+    nvmf_pdu_digests_set(&qpair->conn, ic->digests, ic->pda);
+    qpair->state = NVMFT_QPAIR_CONNECT;
+    loop_timer_start(qpair->shard->loop, &qpair->timer,
+                     loop_now_ns(qpair->shard->loop) + target->opts.header_timeout_ms * QPAIR_MS);
+}
+
+/* Memory for data that comes with a command; BUSY: none now, the stream waits. */
+static icms_err qpair_header_capsule(struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
+                                     uint32_t data_bytes, struct iovec *out_data)
+{
+    uint64_t bytes;
+    uint32_t offset;
+    enum nvmft_wait_class class = sqe->opcode == NVME_KV_STORE || sqe->opcode == NVME_ICMS_STORE
+                                      ? NVMFT_WAIT_STORE
+                                      : NVMFT_WAIT_LOAD;
+
+    check(qpair->incoming == NULL && qpair->incoming_buffer == NULL);
+    if (!qpair_slot_free(qpair)) {
+        if (qpair->reqs_sending == 0) {
+            nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_LIMIT, 0);
+            return ICMS_PROTOCOL;
+        }
+        qpair->recv_busy = true;
+        return ICMS_BUSY;
+    }
+    if (!nvmft_req_capsule_room(qpair, sqe, data_bytes, &bytes, &offset))
+        return ICMS_OK; /* the command is answered with what is wrong; its data is dropped */
+    qpair->incoming_staging = false;
+    qpair->incoming_class = class;
+    qpair->incoming_buffer = nvmft_buffers_try(qpair, class, bytes);
+    qpair->incoming_bytes = bytes_align(bytes, NVMFT_POOL_PAGE);
+    if (qpair->incoming_buffer == NULL) {
+        if (qpair->staging_used) {
+            qpair->recv_busy = true;
+            return ICMS_BUSY;
+        }
+        check(bytes <= qpair->shard->target->staging_bytes);
+        qpair->staging_used = qpair->incoming_staging = true;
+        qpair->incoming_buffer = qpair->staging;
+        qpair->incoming_bytes = qpair->shard->target->staging_bytes;
+    }
+    qpair->incoming_offset = offset;
+    out_data->iov_base = qpair->incoming_buffer + offset;
+    out_data->iov_len = data_bytes;
+    return ICMS_OK;
+}
+
+static icms_err qpair_header(struct nvmf_pdu_conn *conn, const union nvme_tcp_pdu *pdu,
+                             uint32_t data_bytes, struct iovec out_data[NVMF_PDU_VECTORS])
+{
+    struct nvmft_qpair *qpair = conn->owner;
+
+    if (pdu->common.type == NVME_TCP_CAPSULE_CMD)
+        return qpair_header_capsule(qpair, &pdu->cmd.sqe, data_bytes, &out_data[0]);
+    check(pdu->common.type == NVME_TCP_H2C_DATA);
+    if (!nvmft_req_h2c_check(qpair, &pdu->data, data_bytes, &qpair->incoming))
+        return ICMS_PROTOCOL;
+    out_data[0].iov_base =
+        qpair->incoming->buffer + qpair->incoming->data_offset + qpair->incoming->data_moved;
+    out_data[0].iov_len = data_bytes;
+    return ICMS_OK;
+}
+
+/* A command, its data included if it brought some and there is use for it. */
+static void qpair_capsule(struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
+                          uint32_t data_bytes, icms_err data_status)
+{
+    struct nvmft_req *req;
+
+    if (!qpair_slot_free(qpair)) {
+        /* With data it was found in header(). */
+        if (qpair->reqs_sending == 0) {
+            nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_LIMIT, 0);
+            return;
+        }
+        check(!qpair->pending && data_bytes == 0);
+        qpair->pending = true;
+        qpair->pending_sqe = *sqe;
+        nvmf_pdu_recv_pause(&qpair->conn);
+        return;
+    }
+    req = qpair_req_new(qpair, sqe);
+    if (qpair->incoming_buffer != NULL) {
+        req->buffer = qpair->incoming_buffer; /* it is the command's now */
+        req->buffer_bytes = qpair->incoming_bytes;
+        req->data_offset = qpair->incoming_offset;
+        req->staging = qpair->incoming_staging;
+        req->wait_class = qpair->incoming_class;
+        qpair->incoming_buffer = NULL;
+    }
+    req->data_moved = data_bytes;
+    if (data_status != ICMS_OK)
+        req->status = NVME_SC_TRANSPORT;
+    nvmft_req_run(req);
+}
+
+static void qpair_pdu(struct nvmf_pdu_conn *conn, const union nvme_tcp_pdu *pdu,
+                      uint32_t data_bytes, icms_err data_status)
+{
+    struct nvmft_qpair *qpair = conn->owner;
+    struct nvmft_req *req;
+
+    qpair_heard(qpair);
+    switch (pdu->common.type) {
+    case NVME_TCP_IC_REQ:
+        qpair_hello(qpair, &pdu->ic);
+        break;
+    case NVME_TCP_CAPSULE_CMD:
+        qpair_capsule(qpair, &pdu->cmd.sqe, data_bytes, data_status);
+        break;
+    case NVME_TCP_H2C_DATA:
+        req = qpair->incoming;
+        qpair->incoming = NULL;
+        if (req == NULL) { /* no data: header() was not asked */
+            (void)nvmft_req_h2c_check(qpair, &pdu->data, 0, &req);
+            break;
+        }
+        if (data_status != ICMS_OK)
+            req->status = NVME_SC_TRANSPORT;
+        req->data_moved += data_bytes;
+        req->progress_ns = loop_now_ns(qpair->shard->loop);
+        nvmft_req_run(req);
+        break;
+    default:
+        check(!"the PDU layer lets only these through");
+    }
+}
+
+static const struct nvmf_pdu_ops qpair_pdu_ops = {
+    .header = qpair_header,
+    .pdu = qpair_pdu,
+    .closed = qpair_closed,
+};
+
+/* ---- opening and connecting ----------------------------------------------------------------- */
+
+void nvmft_qpair_open(struct loop_msg *msg)
+{
+    struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, reg_msg);
+    const struct nvmf_target_opts *opts = &qpair->shard->target->opts;
+    struct nvmf_pdu_opts pdu_opts = {
+        .ops = &qpair_pdu_ops,
+        .role = NVME_TCP_CONTROLLER,
+        .capsule_data_max = qpair->shard->target->capsule_bytes_max,
+        .data_max = NVMFT_DATA_PDU_BYTES,
+        .pdu_timeout_ns = opts->header_timeout_ms * QPAIR_MS,
+        .send_timeout_ns = opts->stall_timeout_ms * QPAIR_MS,
+    };
+
+    check(qpair->state == NVMFT_QPAIR_FREE && qpair->reg_verb == NVMFT_REG_OPEN);
+    check(!qpair->conn_open && qpair->reqs_used == 0);
+    qpair->state = NVMFT_QPAIR_HELLO;
+    qpair->close_wanted = qpair->no_flow = false;
+    qpair->qid = 0;
+    qpair->entries = 2;
+    qpair->sqhd = 0;
+    qpair->reqs_sending = 0;
+    list_push(&qpair->shard->open, &qpair->link);
+    qpair->conn_open = true;
+    nvmf_pdu_open(&qpair->conn, qpair->shard->loop, qpair->reg_sock, &pdu_opts);
+    qpair->conn.owner = qpair;
+    qpair->reg_sock = NULL; /* the connection's now */
+    loop_timer_start(qpair->shard->loop, &qpair->timer,
+                     loop_now_ns(qpair->shard->loop) + opts->header_timeout_ms * QPAIR_MS);
+    if (qpair->shard->draining || qpair_slots_make(qpair) != ICMS_OK)
+        nvmft_qpair_close(qpair, ICMS_CLOSED);
+}
+
+static void qpair_connect_refuse(struct nvmft_req *req, uint16_t status, uint32_t dw0)
+{
+    struct nvmf_target *target = req->qpair->shard->target;
+
+    atomic_fetch_add_explicit(&target->connects_refused, 1, memory_order_relaxed);
+    nvmft_req_fail(req, status);
+    req->dw0 = dw0;
+}
+
+void nvmft_qpair_connect(struct nvmft_req *req)
+{
+    struct nvmft_qpair *qpair = req->qpair;
+    const struct nvmf_target_opts *opts = &qpair->shard->target->opts;
+    uint32_t dw0 = 0;
+    uint16_t status = NVME_SC_SEQUENCE;
+
+    if (qpair->state == NVMFT_QPAIR_CONNECT) {
+        if (req->status != NVME_SC_SUCCESS)
+            status = req->status; /* the data digest did not match */
+        else if (req->buffer == NULL)
+            status = NVME_SC_SGL_LENGTH;
+        else
+            status = nvme_connect_decode(&req->sqe, req->buffer, req->data_moved,
+                                         &qpair->reg_connect, &dw0);
+    }
+    if (status == NVME_SC_SUCCESS && qpair->reg_connect.entries > opts->queue_entries_max) {
+        status = NVME_SC_CONNECT_PARAM;
+        dw0 = NVME_CONNECT_BAD_SQE(NVME_CONNECT_AT_SQSIZE);
+    }
+    if (status != NVME_SC_SUCCESS) {
+        qpair_connect_refuse(req, status, dw0);
+        return;
+    }
+    req->state = NVMFT_REQ_JOIN;
+    qpair->state = NVMFT_QPAIR_JOINING;
+    qpair->reg_verb = NVMFT_REG_JOIN;
+    loop_send(opts->loops[0], &qpair->reg_msg, nvmft_registry_join);
+}
+
+/* The slots of a queue pair are made when its size is known, and touched only as deep as it gets;
+ * the Connect command moves into the first of them. */
+static icms_err qpair_grow(struct nvmft_qpair *qpair)
+{
+    uint64_t slot_bytes = qpair->shard->target->slot_bytes;
+    uint32_t count = qpair->reg_connect.entries;
+    uint8_t *slots = calloc(count, slot_bytes);
+    struct nvmft_req *req;
+
+    check(qpair->reqs_used == 1 && qpair->slot_count == 1 && count >= 2);
+    if (slots == NULL)
+        return ICMS_NO_MEMORY;
+    memcpy(slots, qpair->slots, slot_bytes);
+    free(qpair->slots);
+    qpair->slots = slots;
+    qpair->slot_count = count;
+    req = nvmft_qpair_slot(qpair, 0);
+    check(req->state == NVMFT_REQ_JOIN && !req->resp_busy && req->tx_busy == 0);
+    list_init(&req->link);
+    return ICMS_OK;
+}
+
+void nvmft_qpair_joined(struct loop_msg *msg)
+{
+    struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, reg_msg);
+    struct nvmft_req *req;
+
+    check(qpair->reg_verb == NVMFT_REG_JOIN);
+    qpair->ctrl = qpair->reg_ctrl;
+    if (!qpair->conn_open) {
+        /* The peer left meanwhile. The command in the first slot is the only one. */
+        req = nvmft_qpair_slot(qpair, 0);
+        check(req->state == NVMFT_REQ_JOIN && req->lost);
+        req->state = NVMFT_REQ_DONE;
+        nvmft_req_run(req);
+        return;
+    }
+    check(qpair->state == NVMFT_QPAIR_JOINING);
+    qpair->state = NVMFT_QPAIR_CONNECT;
+    if (qpair->reg_status == NVME_SC_SUCCESS && qpair_grow(qpair) != ICMS_OK) {
+        nvmft_qpair_close(qpair, ICMS_NO_MEMORY);
+        qpair->reg_status = NVME_SC_INTERNAL;
+    }
+    req = nvmft_qpair_slot(qpair, 0);
+    if (qpair->reg_status != NVME_SC_SUCCESS) {
+        qpair_connect_refuse(req, qpair->reg_status, qpair->reg_dw0);
+        nvmft_req_run(req);
+        return;
+    }
+    loop_timer_stop(qpair->shard->loop, &qpair->timer);
+    qpair->state = NVMFT_QPAIR_READY;
+    qpair->qid = qpair->reg_connect.qid;
+    qpair->entries = qpair->reg_connect.entries;
+    qpair->no_flow = (qpair->reg_connect.attributes & NVME_CATTR_NO_SQ_FLOW) != 0;
+    req->dw0 = qpair->ctrl->cntlid;
+    req->state = NVMFT_REQ_RESPOND;
+    qpair_heard(qpair);
+    nvmft_req_run(req);
+}
+
+void nvmft_qpair_fini(struct nvmft_qpair *qpair)
+{
+    if (qpair->conn_open)
+        nvmf_pdu_fini(&qpair->conn);
+    if (qpair->reg_sock != NULL)
+        loop_sock_close(&qpair->reg_sock);
+    free(qpair->slots);
+    qpair->slots = NULL;
+}

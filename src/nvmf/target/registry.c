@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Controllers and the free queue pair slots: what all connections of a target share.
+ *
+ * Runs on loop 0 alone. Queue pairs on other loops ask by message (join, leave) and are told by
+ * message (kill). A controller lives as long as a queue pair is joined to it; it dies when its
+ * admin queue leaves or it was silent for longer than its keep-alive timeout, and takes its queue
+ * pairs with it.
+ */
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "nvmf/target/target_int.h"
+
+#define REGISTRY_TICK_NS ((uint64_t)100 * 1000 * 1000)
+
+/* Silence that is forgiven beyond the keep-alive timeout: a tick, and a host that was late. */
+#define REGISTRY_GRACE_NS ((uint64_t)500 * 1000 * 1000)
+
+icms_err nvmft_registry_init(struct nvmf_target *target)
+{
+    target->ctrls = calloc(target->opts.connections_max, sizeof(*target->ctrls));
+    if (target->ctrls == NULL)
+        return ICMS_NO_MEMORY;
+    for (uint32_t i = 0; i < target->opts.connections_max; i++) {
+        target->ctrls[i].cntlid = (uint16_t)(i + 1);
+        list_init(&target->ctrls[i].qpairs);
+    }
+    loop_timer_init(&target->timer, nvmft_registry_tick);
+    return ICMS_OK;
+}
+
+/* ---- connections ---------------------------------------------------------------------------- */
+
+/* A connection goes to the loop that has the fewest, before a byte of it is read. */
+void nvmft_registry_accept(struct net_listener *listener, struct loop_sock *sock)
+{
+    struct nvmf_target *target = listener->arg;
+    struct nvmft_shard *best = NULL;
+    struct nvmft_qpair *qpair;
+
+    for (uint32_t i = 0; i < target->opts.loop_count; i++)
+        if (best == NULL || target->shards[i].used < best->used)
+            best = &target->shards[i];
+    check(best != NULL && !list_empty(&best->free));
+    qpair = container_of(list_pop(&best->free), struct nvmft_qpair, free_link);
+    check(!qpair->kill_busy && qpair->reg_ctrl == NULL);
+    best->used++;
+    atomic_fetch_add_explicit(&target->connections, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&target->connections_total, 1, memory_order_relaxed);
+    qpair->left = false;
+    qpair->reg_verb = NVMFT_REG_OPEN;
+    qpair->reg_sock = sock; /* handed on to the queue pair's loop */
+    loop_send(best->loop, &qpair->reg_msg, nvmft_qpair_open);
+}
+
+static void registry_slot_free(struct nvmft_qpair *qpair)
+{
+    struct nvmft_shard *shard = qpair->shard;
+
+    if (!qpair->left || qpair->kill_busy)
+        return;
+    check(qpair->state == NVMFT_QPAIR_LEAVING && shard->used > 0);
+    qpair->state = NVMFT_QPAIR_FREE;
+    shard->used--;
+    list_push(&shard->free, &qpair->free_link);
+    atomic_fetch_sub_explicit(&shard->target->connections, 1, memory_order_relaxed);
+    net_listener_rele(&shard->target->listener);
+}
+
+/* ---- controllers ---------------------------------------------------------------------------- */
+
+static void registry_kill(struct nvmft_ctrl *ctrl)
+{
+    if (ctrl->dying)
+        return;
+    ctrl->dying = true;
+    list_for_each (link, &ctrl->qpairs) {
+        struct nvmft_qpair *qpair = container_of(link, struct nvmft_qpair, ctrl_link);
+
+        check(!qpair->kill_busy && !qpair->left);
+        qpair->kill_busy = true;
+        loop_send(qpair->shard->loop, &qpair->kill_msg, nvmft_qpair_killed);
+    }
+}
+
+void nvmft_registry_killed(struct loop_msg *msg)
+{
+    struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, kill_msg);
+
+    check(qpair->kill_busy);
+    qpair->kill_busy = false;
+    registry_slot_free(qpair);
+}
+
+void nvmft_registry_leave(struct loop_msg *msg)
+{
+    struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, reg_msg);
+    struct nvmf_target *target = qpair->shard->target;
+    struct nvmft_ctrl *ctrl = qpair->reg_ctrl;
+
+    check(qpair->reg_verb == NVMFT_REG_LEAVE && !qpair->left);
+    qpair->left = true;
+    if (ctrl != NULL) {
+        qpair->reg_ctrl = NULL;
+        list_remove(&qpair->ctrl_link);
+        check(ctrl->live && ctrl->joined > 0);
+        ctrl->joined--;
+        if (qpair->reg_qid == 0)
+            registry_kill(ctrl);
+        else
+            ctrl->qids &= ~((uint64_t)1 << (qpair->reg_qid - 1));
+        if (ctrl->joined == 0) {
+            ctrl->live = false;
+            atomic_fetch_sub_explicit(&target->controllers, 1, memory_order_relaxed);
+        }
+    }
+    registry_slot_free(qpair);
+}
+
+void nvmft_registry_tick(struct loop_timer *timer)
+{
+    struct nvmf_target *target = container_of(timer, struct nvmf_target, timer);
+    struct loop *loop = target->opts.loops[0];
+    uint64_t now = loop_now_ns(loop);
+
+    for (uint32_t i = 0; i < target->opts.connections_max; i++) {
+        struct nvmft_ctrl *ctrl = &target->ctrls[i];
+        uint64_t kato_ns;
+
+        if (!ctrl->live || ctrl->dying)
+            continue;
+        kato_ns = (uint64_t)atomic_load_explicit(&ctrl->kato_ms, memory_order_relaxed) * 1000000;
+        if (kato_ns == 0 || now < atomic_load_explicit(&ctrl->heard_ns, memory_order_relaxed) +
+                                      kato_ns + REGISTRY_GRACE_NS)
+            continue;
+        atomic_fetch_add_explicit(&target->keepalive_timeouts, 1, memory_order_relaxed);
+        registry_kill(ctrl);
+    }
+    loop_timer_start(loop, timer, now + REGISTRY_TICK_NS);
+}
+
+/* ---- Connect -------------------------------------------------------------------------------- */
+
+/* Queue pairs of a host. */
+static uint32_t registry_host_count(const struct nvmf_target *target, const char *hostnqn)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < target->opts.connections_max; i++)
+        if (target->ctrls[i].live && strcmp(target->ctrls[i].hostnqn, hostnqn) == 0)
+            count += target->ctrls[i].joined;
+    return count;
+}
+
+static uint16_t registry_refuse(struct nvmft_qpair *qpair, uint16_t status, uint32_t dw0)
+{
+    qpair->reg_dw0 = dw0;
+    return status;
+}
+
+static void registry_add(struct nvmft_qpair *qpair, struct nvmft_ctrl *ctrl)
+{
+    ctrl->joined++;
+    list_push(&ctrl->qpairs, &qpair->ctrl_link);
+    qpair->reg_ctrl = ctrl;
+    qpair->reg_qid = qpair->reg_connect.qid;
+}
+
+/* A new controller. A host that may use no namespace is told what it would be told of a subsystem
+ * that does not exist. */
+static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpair *qpair)
+{
+    const struct nvme_connect *connect = &qpair->reg_connect;
+    bool discovery = strcmp(connect->subnqn, NVME_DISCOVERY) == 0;
+    uint64_t allowed = nvmft_ns_allowed(target, connect->hostnqn);
+    struct nvmft_ctrl *ctrl = NULL;
+
+    if (!discovery && (strcmp(connect->subnqn, target->opts.nqn) != 0 ||
+                       (allowed == 0 && target->opts.namespace_count > 0)))
+        return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
+                               NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_SUBNQN));
+    if (!discovery && connect->cntlid != NVME_CNTLID_ANY)
+        return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
+                               NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_CNTLID));
+    for (uint32_t i = 0; i < target->opts.connections_max && ctrl == NULL; i++) {
+        ctrl = &target->ctrls[target->ctrl_next];
+        target->ctrl_next = (target->ctrl_next + 1) % target->opts.connections_max;
+        if (ctrl->live)
+            ctrl = NULL;
+    }
+    if (ctrl == NULL)
+        return registry_refuse(qpair, NVME_SC_CONNECT_BUSY, 0);
+    check(ctrl->joined == 0 && list_empty(&ctrl->qpairs));
+    ctrl->live = true;
+    ctrl->dying = false;
+    ctrl->discovery = discovery;
+    ctrl->qids = 0;
+    ctrl->allowed = allowed;
+    memcpy(ctrl->hostid, connect->hostid, sizeof(ctrl->hostid));
+    memcpy(ctrl->hostnqn, connect->hostnqn, sizeof(ctrl->hostnqn));
+    atomic_store(&ctrl->kato_ms, connect->kato_ms);
+    atomic_store(&ctrl->heard_ns, loop_now_ns(target->opts.loops[0]));
+    atomic_store(&ctrl->ready, false);
+    atomic_store(&ctrl->ednek, 0);
+    ctrl->cc = ctrl->csts = ctrl->async_config = 0;
+    ctrl->io_queues = NVMFT_IO_QUEUES;
+    atomic_fetch_add_explicit(&target->controllers, 1, memory_order_relaxed);
+    registry_add(qpair, ctrl);
+    return NVME_SC_SUCCESS;
+}
+
+/* One more queue of a controller that is there. */
+static uint16_t registry_join_io(struct nvmf_target *target, struct nvmft_qpair *qpair)
+{
+    const struct nvme_connect *connect = &qpair->reg_connect;
+    struct nvmft_ctrl *ctrl;
+
+    if (strcmp(connect->subnqn, target->opts.nqn) != 0)
+        return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
+                               NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_SUBNQN));
+    ctrl = connect->cntlid >= 1 && connect->cntlid <= target->opts.connections_max
+               ? &target->ctrls[connect->cntlid - 1]
+               : NULL;
+    if (ctrl == NULL || !ctrl->live || ctrl->dying || ctrl->discovery)
+        return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
+                               NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_CNTLID));
+    if (strcmp(ctrl->hostnqn, connect->hostnqn) != 0)
+        return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
+                               NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_HOSTNQN));
+    if (memcmp(ctrl->hostid, connect->hostid, sizeof(ctrl->hostid)) != 0)
+        return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
+                               NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_HOSTID));
+    if (!atomic_load(&ctrl->ready))
+        return registry_refuse(qpair, NVME_SC_SEQUENCE, 0);
+    if (connect->qid > NVMFT_IO_QUEUES || (ctrl->qids >> (connect->qid - 1) & 1) != 0)
+        return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
+                               NVME_CONNECT_BAD_SQE(NVME_CONNECT_AT_QID));
+    ctrl->qids |= (uint64_t)1 << (connect->qid - 1);
+    registry_add(qpair, ctrl);
+    return NVME_SC_SUCCESS;
+}
+
+void nvmft_registry_join(struct loop_msg *msg)
+{
+    struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, reg_msg);
+    struct nvmf_target *target = qpair->shard->target;
+
+    check(qpair->reg_verb == NVMFT_REG_JOIN && qpair->reg_ctrl == NULL);
+    qpair->reg_dw0 = 0;
+    if (registry_host_count(target, qpair->reg_connect.hostnqn) >=
+        target->opts.host_connections_max)
+        qpair->reg_status = NVME_SC_CONNECT_BUSY;
+    else if (qpair->reg_connect.qid == 0)
+        qpair->reg_status = registry_join_admin(target, qpair);
+    else
+        qpair->reg_status = registry_join_io(target, qpair);
+    loop_send(qpair->shard->loop, &qpair->reg_msg, nvmft_qpair_joined);
+}

@@ -1,0 +1,670 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One command, from its capsule to its completion.
+ *
+ * Runs on the queue pair's loop. Woken by buffers.c (a buffer), qpair.c (data, close, sweep), the
+ * owner (nvmf_target_req_done) and sends. Invariants: a command holds at most one buffer and waits
+ * for none while it holds one; a buffer goes back only when no PDU, no receive and no owner can
+ * touch it; the completion is queued behind all data of the command.
+ *
+ * Life: NEW -> [WAIT_BUFFER] -> [H2C] -> EXECUTE -> [C2H] -> RESPOND -> DONE, one function a state.
+ *
+ * In-capsule data is the one thing that cannot be parked without the stream behind it, where the
+ * data may be that frees the buffers others wait for. So each queue pair has a staging buffer of
+ * its own: a command in it needs nothing more from the peer or the pool, ends by itself, and the
+ * stream goes on.
+ */
+#include "base/bytes.h"
+#include "base/check.h"
+#include "nvmf/target/target_int.h"
+
+enum req_step {
+    REQ_NEXT, /* run the new state        */
+    REQ_WAIT, /* somebody will wake it    */
+    REQ_END,  /* the slot is given back   */
+};
+
+/* ---- ends ----------------------------------------------------------------------------------- */
+
+/* May the host try the same command again? */
+static bool req_dnr(uint16_t status)
+{
+    switch (status) {
+    case NVME_SC_SUCCESS:
+    case NVME_SC_TRANSIENT:
+    case NVME_SC_TRANSPORT:
+    case NVME_SC_NS_NOT_READY:
+    case NVME_SC_ABORT_REQUESTED:
+    case NVME_SC_CONNECT_BUSY:
+    case NVME_SC_INTERNAL:
+        return false;
+    default:
+        return true;
+    }
+}
+
+void nvmft_req_fail(struct nvmft_req *req, uint16_t status)
+{
+    check(status != NVME_SC_SUCCESS);
+    req->status = status;
+    req->dnr = req_dnr(status);
+    req->dw0 = req->dw1 = 0;
+    req->end = err_from_nvme(status);
+    req->state = NVMFT_REQ_RESPOND;
+}
+
+void nvmft_req_fail_err(struct nvmft_req *req, icms_err err, enum icms_miss reason)
+{
+    nvmft_req_fail(req, err_to_nvme(err));
+    req->dnr = icms_err_retry(err) == 0;
+    req->dw1 = (uint32_t)reason;
+    req->end = err;
+    req->pub.reason = reason;
+}
+
+static enum req_step req_failed(struct nvmft_req *req, uint16_t status)
+{
+    nvmft_req_fail(req, status);
+    return REQ_NEXT;
+}
+
+/* ---- parsing KV commands -------------------------------------------------------------------- */
+
+static bool req_op(uint8_t opcode, enum nvmf_target_op *out_op)
+{
+    switch (opcode) {
+    case NVME_IO_FLUSH:
+        *out_op = NVMF_TARGET_FLUSH;
+        return true;
+    case NVME_KV_STORE:
+    case NVME_ICMS_STORE:
+        *out_op = NVMF_TARGET_STORE;
+        return true;
+    case NVME_KV_RETRIEVE:
+    case NVME_ICMS_RETRIEVE:
+        *out_op = NVMF_TARGET_RETRIEVE;
+        return true;
+    case NVME_KV_EXIST:
+        *out_op = NVMF_TARGET_EXIST;
+        return true;
+    case NVME_ICMS_EXIST_MANY:
+        *out_op = NVMF_TARGET_EXIST_MANY;
+        return true;
+    case NVME_KV_DELETE:
+        *out_op = NVMF_TARGET_DELETE;
+        return true;
+    case NVME_KV_LIST:
+        *out_op = NVMF_TARGET_LIST;
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* What the target knows of a command before it does anything. */
+struct req_kv {
+    enum nvmf_target_op op;
+    uint32_t ns;            /* index                                   */
+    struct nvme_kv_cmd cmd; /* STORE, RETRIEVE, EXIST, DELETE, LIST    */
+    uint32_t key_count;     /* EXIST_MANY                              */
+    struct nvme_sgl sgl;    /* where the data is                       */
+};
+
+static uint16_t req_kv_check_store(const struct nvmft_qpair *qpair, const struct req_kv *kv,
+                                   uint32_t capsule_bytes)
+{
+    const struct nvmf_target_ns *ns = &qpair->shard->target->ns[kv->ns];
+
+    if (kv->cmd.bytes == 0 || kv->cmd.bytes > ns->value_bytes_max)
+        return NVME_SC_KV_VALUE_SIZE;
+    if (kv->cmd.bytes > kv->sgl.bytes)
+        return NVME_SC_SGL_LENGTH;
+    if (kv->sgl.in_capsule && kv->sgl.bytes != capsule_bytes)
+        return NVME_SC_SGL_LENGTH;
+    return NVME_SC_SUCCESS;
+}
+
+/* Checks all of a KV command that can be checked without its data. capsule_bytes: data that came
+ * with it. */
+static uint16_t req_kv_check(const struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
+                             uint32_t capsule_bytes, struct req_kv *out_kv)
+{
+    struct nvmf_target *target = qpair->shard->target;
+    uint32_t nsid = le32_get(sqe->nsid);
+    uint16_t status;
+    icms_err err;
+
+    *out_kv = (struct req_kv){0};
+    if (!req_op(sqe->opcode, &out_kv->op))
+        return NVME_SC_OPCODE;
+    if (!atomic_load_explicit(&qpair->ctrl->ready, memory_order_relaxed))
+        return NVME_SC_SEQUENCE;
+    if (out_kv->op == NVMF_TARGET_FLUSH && nsid == NVME_NSID_ALL)
+        nsid = qpair->ctrl->allowed != 0 ? 1 + (uint32_t)__builtin_ctzll(qpair->ctrl->allowed) : 0;
+    if (nsid == 0 || nsid > target->opts.namespace_count ||
+        (qpair->ctrl->allowed >> (nsid - 1) & 1) == 0)
+        return NVME_SC_NAMESPACE;
+    out_kv->ns = nsid - 1;
+    if (nvme_sgl_decode(&sqe->sgl, &out_kv->sgl, &status) != ICMS_OK)
+        return status;
+    if (out_kv->sgl.in_capsule && out_kv->sgl.offset != 0)
+        return NVME_SC_SGL_OFFSET;
+    if (capsule_bytes > 0 && !out_kv->sgl.in_capsule)
+        return NVME_SC_SGL_TYPE;
+    if (out_kv->op == NVMF_TARGET_FLUSH)
+        return NVME_SC_SUCCESS;
+    if (out_kv->op == NVMF_TARGET_EXIST_MANY) {
+        err = nvme_kv_exist_many_count(sqe, &out_kv->key_count);
+        if (err != ICMS_OK)
+            return err_to_nvme(err);
+        if (!out_kv->sgl.in_capsule)
+            return NVME_SC_SGL_TYPE;
+        return out_kv->sgl.bytes == capsule_bytes &&
+                       capsule_bytes == out_kv->key_count * sizeof(struct nvme_kv_exist_key_wf)
+                   ? NVME_SC_SUCCESS
+                   : NVME_SC_SGL_LENGTH;
+    }
+    err = nvme_kv_cmd_decode(sqe, &out_kv->cmd);
+    if (err != ICMS_OK)
+        return err_to_nvme(err);
+    if (out_kv->op == NVMF_TARGET_STORE)
+        return req_kv_check_store(qpair, out_kv, capsule_bytes);
+    if (out_kv->sgl.in_capsule && out_kv->sgl.bytes > 0)
+        return NVME_SC_SGL_TYPE; /* data to the host cannot be in its capsule */
+    return NVME_SC_SUCCESS;
+}
+
+/* Where the decoded keys of exist-many lie in its buffer, behind the data. */
+#define REQ_KEYS_OFFSET 2048
+static_assert(REQ_KEYS_OFFSET >= NVME_KV_EXIST_MANY_BYTES, "exist-many: data");
+static_assert(REQ_KEYS_OFFSET + NVME_KV_EXIST_MANY_KEYS * sizeof(struct key) <= NVMFT_POOL_PAGE,
+              "exist-many: keys");
+
+bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
+                            uint32_t data_bytes, uint64_t *out_bytes, uint32_t *out_offset)
+{
+    struct nvmf_target *target = qpair->shard->target;
+    struct req_kv kv;
+
+    *out_offset = 0;
+    if (sqe->opcode == NVME_FABRICS) {
+        *out_bytes = NVME_CONNECT_DATA_BYTES;
+        return nvme_fctype(sqe) == NVME_FCTYPE_CONNECT && data_bytes == NVME_CONNECT_DATA_BYTES;
+    }
+    if (qpair->state != NVMFT_QPAIR_READY || qpair->qid == 0)
+        return false;
+    if (req_kv_check(qpair, sqe, data_bytes, &kv) != NVME_SC_SUCCESS)
+        return false;
+    if (kv.op == NVMF_TARGET_EXIST_MANY) {
+        *out_bytes = NVMFT_POOL_PAGE;
+        return true;
+    }
+    *out_offset = target->opts.headroom_bytes;
+    *out_bytes = target->opts.ops->buffer_bytes(data_bytes);
+    return kv.op == NVMF_TARGET_STORE;
+}
+
+/* ---- states --------------------------------------------------------------------------------- */
+
+static enum req_step req_wait_buffer(struct nvmft_req *req, enum nvmft_wait_class class,
+                                     uint64_t bytes)
+{
+    req->state = NVMFT_REQ_WAIT_BUFFER;
+    return nvmft_buffers_take(req, class, bytes) ? REQ_NEXT : REQ_WAIT;
+}
+
+static enum req_step req_new_admin(struct nvmft_req *req)
+{
+    uint32_t room;
+
+    nvmft_count(&req->qpair->shard->counters.admin_commands, 1);
+    room = nvmft_admin_room(req);
+    if (room > 0)
+        return req_wait_buffer(req, NVMFT_WAIT_LOAD, room);
+    req->state = NVMFT_REQ_EXECUTE;
+    return REQ_NEXT;
+}
+
+static void req_fill(struct nvmft_req *req, const struct req_kv *kv)
+{
+    struct nvmf_target_req *pub = &req->pub;
+
+    *pub = (struct nvmf_target_req){
+        .op = kv->op,
+        .ns = kv->ns,
+        .key = kv->cmd.key,
+        .loop = req->qpair->shard->loop,
+        .io_class = kv->op == NVMF_TARGET_STORE ? IO_CLASS_STORE : IO_CLASS_LOAD,
+    };
+    req->counted = true;
+    req->sgl = kv->sgl;
+    if (kv->cmd.opcode == NVME_ICMS_STORE || kv->cmd.opcode == NVME_ICMS_RETRIEVE)
+        pub->io_class = (enum io_class)kv->cmd.io_class;
+    if (kv->cmd.time_left_us > 0)
+        pub->deadline_ns = req->started_ns + (uint64_t)kv->cmd.time_left_us * 1000;
+    if (kv->op == NVMF_TARGET_STORE) {
+        pub->value_bytes = kv->cmd.bytes;
+        if (kv->cmd.options & NVME_KV_STORE_IF_EXISTS)
+            pub->options |= NVMF_TARGET_IF_EXISTS;
+        if (kv->cmd.options & NVME_KV_STORE_IF_ABSENT)
+            pub->options |= NVMF_TARGET_IF_ABSENT;
+    } else {
+        pub->host_bytes = (uint32_t)u64_min(kv->cmd.bytes, kv->sgl.bytes);
+    }
+}
+
+/* A store whose data is not here yet: is there room, or is the line too long? */
+static enum req_step req_new_store(struct nvmft_req *req)
+{
+    struct nvmft_shard *shard = req->qpair->shard;
+    struct nvmf_target *target = shard->target;
+    uint64_t bytes = target->opts.ops->buffer_bytes(req->pub.value_bytes);
+
+    if (shard->buffers.backlog_bytes + bytes > target->opts.store_backlog_bytes) {
+        nvmft_count(&shard->counters.sheds, 1);
+        nvmft_req_fail_err(req, ICMS_BUSY, ICMS_MISS_SHED);
+        return REQ_NEXT;
+    }
+    req->data_bytes = req->pub.value_bytes;
+    return req_wait_buffer(req, NVMFT_WAIT_STORE, bytes);
+}
+
+static enum req_step req_new_kv(struct nvmft_req *req)
+{
+    struct nvmft_qpair *qpair = req->qpair;
+    struct nvmf_target *target = qpair->shard->target;
+    struct req_kv kv;
+    uint16_t status = req_kv_check(qpair, &req->sqe, req->data_moved, &kv);
+    uint64_t bytes;
+
+    if (status != NVME_SC_SUCCESS) {
+        if (status != NVME_SC_OPCODE) {
+            req->pub.op = kv.op;
+            req->counted = true;
+        }
+        return req_failed(req, status);
+    }
+    req_fill(req, &kv);
+    if (req->status != NVME_SC_SUCCESS)
+        return req_failed(req, req->status); /* the data digest did not match */
+    req->state = NVMFT_REQ_EXECUTE;
+    switch (kv.op) {
+    case NVMF_TARGET_STORE:
+        if (!kv.sgl.in_capsule)
+            return req_new_store(req);
+        return REQ_NEXT;
+    case NVMF_TARGET_EXIST_MANY:
+        req->pub.keys = (const struct key *)(req->buffer + REQ_KEYS_OFFSET);
+        req->pub.key_count = kv.key_count;
+        if (nvme_kv_exist_many_decode(req->buffer, req->data_moved, kv.key_count,
+                                      (struct key *)(req->buffer + REQ_KEYS_OFFSET)) != ICMS_OK)
+            return req_failed(req, NVME_SC_KV_KEY_SIZE);
+        return REQ_NEXT;
+    case NVMF_TARGET_RETRIEVE:
+        if (target->opts.retrieve_unbuffered)
+            return REQ_NEXT;
+        bytes = u64_min(req->pub.host_bytes, target->ns[kv.ns].value_bytes_max);
+        return req_wait_buffer(req, NVMFT_WAIT_LOAD,
+                               target->opts.ops->buffer_bytes(u64_max(bytes, 1)));
+    case NVMF_TARGET_LIST:
+        if (req->pub.host_bytes < NVME_KV_LIST_HEADER_BYTES)
+            return req_failed(req, NVME_SC_SGL_LENGTH);
+        req->pub.host_bytes = (uint32_t)u64_min(req->pub.host_bytes, target->buffer_bytes_max);
+        return req_wait_buffer(req, NVMFT_WAIT_LOAD, req->pub.host_bytes);
+    case NVMF_TARGET_DELETE:
+        return req_wait_buffer(req, NVMFT_WAIT_LOAD, NVMFT_POOL_PAGE);
+    default:
+        return REQ_NEXT;
+    }
+}
+
+static enum req_step req_run_new(struct nvmft_req *req)
+{
+    return req->is_admin ? req_new_admin(req) : req_new_kv(req);
+}
+
+static void req_tx_done(struct nvmf_pdu_tx *tx, icms_err err);
+
+/* Asks for all the data at once; the host cuts it into PDUs of the size that ICResp told it. */
+static void req_send_r2t(struct nvmft_req *req)
+{
+    check(!req->resp_busy);
+    nvme_tcp_r2t_encode(&req->tx_resp.pdu, req->cid, req->slot, 0, req->data_bytes);
+    req->tx_resp.data[0] = req->tx_resp.data[1] = (struct iovec){0};
+    req->tx_resp.done = req_tx_done;
+    req->tx_resp.owner = req;
+    req->resp_busy = true;
+    nvmf_pdu_send(&req->qpair->conn, &req->tx_resp);
+}
+
+static enum req_step req_run_wait_buffer(struct nvmft_req *req)
+{
+    check(req->buffer != NULL);
+    if (!req->is_admin && req->pub.op == NVMF_TARGET_STORE) {
+        req->data_offset = req->qpair->shard->target->opts.headroom_bytes;
+        req->data_moved = 0;
+        req->progress_ns = loop_now_ns(req->qpair->shard->loop);
+        req->state = NVMFT_REQ_H2C;
+        req_send_r2t(req);
+        return REQ_WAIT;
+    }
+    req->state = NVMFT_REQ_EXECUTE;
+    return REQ_NEXT;
+}
+
+/* Woken by H2CData: all there? */
+static enum req_step req_run_h2c(struct nvmft_req *req)
+{
+    if (req->data_moved < req->data_bytes)
+        return REQ_WAIT;
+    if (req->status != NVME_SC_SUCCESS)
+        return req_failed(req, req->status);
+    req->state = NVMFT_REQ_EXECUTE;
+    return REQ_NEXT;
+}
+
+static bool req_expired(const struct nvmft_req *req)
+{
+    return req->pub.deadline_ns != 0 &&
+           loop_now_ns(req->qpair->shard->loop) >= req->pub.deadline_ns;
+}
+
+static enum req_step req_answered(struct nvmft_req *req);
+
+static enum req_step req_run_execute(struct nvmft_req *req)
+{
+    struct nvmf_target *target = req->qpair->shard->target;
+
+    if (req->is_admin) {
+        nvmft_admin_execute(req);
+        return req->state == NVMFT_REQ_HELD || req->state == NVMFT_REQ_JOIN ? REQ_WAIT : REQ_NEXT;
+    }
+    if (req->answered)
+        return req_answered(req);
+    if (req_expired(req)) {
+        nvmft_req_fail_err(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+        return REQ_NEXT;
+    }
+    req->pub.memory = req->pub.op == NVMF_TARGET_EXIST_MANY ? NULL : req->buffer;
+    req->pub.memory_bytes = req->pub.memory == NULL ? 0 : req->buffer_bytes;
+    req->pub.err = ICMS_OK;
+    req->pub.reason = ICMS_MISS_NONE;
+    req->pub.value = NULL;
+    req->pub.done_bytes = req->pub.map = 0;
+    req->in_kv = true;
+    target->opts.ops->kv(target->opts.owner, &req->pub);
+    req->in_kv = false;
+    return req->answered ? req_answered(req) : REQ_WAIT;
+}
+
+void nvmf_target_req_done(struct nvmf_target_req *pub)
+{
+    struct nvmft_req *req = container_of(pub, struct nvmft_req, pub);
+
+    check(req->magic == NVMFT_REQ_MAGIC && req->state == NVMFT_REQ_EXECUTE && !req->answered);
+    check(loop_is_mine(pub->loop));
+    req->answered = true;
+    req->kv_sent_due = true;
+    if (!req->in_kv)
+        nvmft_req_run(req);
+}
+
+void *nvmf_target_req_area(struct nvmf_target_req *pub)
+{
+    return container_of(pub, struct nvmft_req, pub)->area;
+}
+
+/* The owner does not get to know more of this command. */
+static void req_kv_sent(struct nvmft_req *req)
+{
+    const struct nvmf_target_opts *opts = &req->qpair->shard->target->opts;
+
+    if (!req->kv_sent_due)
+        return;
+    req->kv_sent_due = false;
+    if (opts->ops->sent != NULL)
+        opts->ops->sent(opts->owner, &req->pub);
+}
+
+/* The owner is done: what does the host get? */
+static enum req_step req_answered(struct nvmft_req *req)
+{
+    struct nvmf_target *target = req->qpair->shard->target;
+    struct nvmf_target_req *pub = &req->pub;
+
+    req->answered = false;
+    req->end = pub->err;
+    if (!req->qpair->conn_open) {
+        req->lost = true;
+        req->state = NVMFT_REQ_DONE;
+        return REQ_NEXT;
+    }
+    if (pub->op == NVMF_TARGET_RETRIEVE && pub->err == ICMS_VALUE_SIZE &&
+        pub->done_bytes > pub->memory_bytes && pub->done_bytes <= target->buffer_bytes_max) {
+        req_kv_sent(req);
+        nvmft_buffers_give(req);
+        return req_wait_buffer(req, NVMFT_WAIT_LOAD, pub->done_bytes);
+    }
+    if (pub->op == NVMF_TARGET_DELETE && pub->err == ICMS_MISS &&
+        (atomic_load_explicit(&req->qpair->ctrl->ednek, memory_order_relaxed) >> pub->ns & 1) == 0)
+        pub->err = ICMS_OK; /* NVMe: deleting what is not there succeeds */
+    if (pub->err != ICMS_OK) {
+        nvmft_req_fail_err(req, pub->err, pub->reason);
+        return REQ_NEXT;
+    }
+    req->status = NVME_SC_SUCCESS;
+    req->data_bytes = req->data_moved = 0;
+    if (pub->op == NVMF_TARGET_RETRIEVE || pub->op == NVMF_TARGET_LIST) {
+        check(pub->value != NULL || pub->done_bytes == 0);
+        req->data = pub->value;
+        req->data_bytes = (uint32_t)u64_min(pub->done_bytes, pub->host_bytes);
+        if (pub->op == NVMF_TARGET_RETRIEVE)
+            req->dw0 = (uint32_t)pub->done_bytes;
+    } else if (pub->op == NVMF_TARGET_EXIST_MANY) {
+        req->dw0 = (uint32_t)pub->map;
+        req->dw1 = (uint32_t)(pub->map >> 32);
+    }
+    req->state = NVMFT_REQ_C2H;
+    return REQ_NEXT;
+}
+
+static enum req_step req_run_c2h(struct nvmft_req *req)
+{
+    if (req->lost) {
+        req->state = NVMFT_REQ_RESPOND;
+        return REQ_NEXT;
+    }
+    for (int i = 0; i < NVMFT_TX_DATA && req->data_moved < req->data_bytes; i++) {
+        struct nvmf_pdu_tx *tx = &req->tx_data[i];
+        uint32_t bytes = (uint32_t)u64_min(req->data_bytes - req->data_moved, NVMFT_DATA_PDU_BYTES);
+        bool last = req->data_moved + bytes == req->data_bytes;
+
+        if (req->tx_data_busy[i])
+            continue;
+        nvme_tcp_data_encode(&tx->pdu, NVME_TCP_C2H_DATA, last ? NVME_TCP_FLAG_LAST : 0, req->cid,
+                             0, req->data_moved, bytes);
+        /* Sends do not write; iovec has no const. */
+        tx->data[0].iov_base = (void *)(uintptr_t)(req->data + req->data_moved);
+        tx->data[0].iov_len = bytes;
+        tx->data[1] = (struct iovec){0};
+        tx->done = req_tx_done;
+        tx->owner = req;
+        req->tx_data_busy[i] = true;
+        req->tx_busy++;
+        req->data_moved += bytes;
+        nvmf_pdu_send(&req->qpair->conn, tx);
+    }
+    if (req->data_moved < req->data_bytes)
+        return REQ_WAIT;
+    req->state = NVMFT_REQ_RESPOND;
+    return REQ_NEXT;
+}
+
+static void req_send_response(struct nvmft_req *req)
+{
+    struct nvmft_qpair *qpair = req->qpair;
+    struct nvme_cqe cqe = {
+        .cid = req->cid,
+        .status = req->status,
+        .dnr = req->dnr,
+        .dw0 = req->dw0,
+        .dw1 = req->dw1,
+    };
+
+    qpair->sqhd = (uint16_t)((qpair->sqhd + 1u) % qpair->entries);
+    cqe.sqhd = qpair->no_flow ? UINT16_MAX : qpair->sqhd;
+    nvme_tcp_resp_encode(&req->tx_resp.pdu, &cqe);
+    req->tx_resp.data[0] = req->tx_resp.data[1] = (struct iovec){0};
+    req->tx_resp.done = req_tx_done;
+    req->tx_resp.owner = req;
+    req->resp_busy = req->resp_queued = true;
+    qpair->reqs_sending++;
+    nvmf_pdu_send(&qpair->conn, &req->tx_resp);
+}
+
+static enum req_step req_run_respond(struct nvmft_req *req)
+{
+    if (req->resp_busy)
+        return REQ_WAIT; /* its R2T, or the completion itself */
+    if (!req->resp_queued && !req->lost && req->qpair->conn_open) {
+        req_send_response(req);
+        return REQ_WAIT;
+    }
+    if (req->tx_busy > 0)
+        return REQ_WAIT;
+    req->state = NVMFT_REQ_DONE;
+    return REQ_NEXT;
+}
+
+static void req_tx_done(struct nvmf_pdu_tx *tx, icms_err err)
+{
+    struct nvmft_req *req = tx->owner;
+
+    check(req->magic == NVMFT_REQ_MAGIC);
+    if (err != ICMS_OK)
+        req->lost = true;
+    req->progress_ns = loop_now_ns(req->qpair->shard->loop);
+    if (tx == &req->tx_resp) {
+        check(req->resp_busy);
+        req->resp_busy = false;
+    } else {
+        check(tx >= req->tx_data && tx < req->tx_data + NVMFT_TX_DATA && req->tx_busy > 0);
+        req->tx_data_busy[tx - req->tx_data] = false;
+        req->tx_busy--;
+    }
+    /* In H2C it was the R2T: the data wakes it, or the end of the connection. */
+    if (req->state == NVMFT_REQ_C2H || req->state == NVMFT_REQ_RESPOND)
+        nvmft_req_run(req);
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static void req_account(struct nvmft_req *req)
+{
+    struct nvmft_shard *shard = req->qpair->shard;
+    struct nvmft_counters *counters = &shard->counters;
+    const struct nvmf_target_req *pub = &req->pub;
+
+    if (!req->counted)
+        return;
+    check((uint32_t)req->end < NVMF_TARGET_ERRS && (uint32_t)pub->reason < NVMF_TARGET_MISSES);
+    nvmft_count(&counters->ops[pub->op][req->end], 1);
+    hist_add(&counters->op_ns[pub->op], loop_now_ns(shard->loop) - req->started_ns);
+    if (pub->op == NVMF_TARGET_RETRIEVE || pub->op == NVMF_TARGET_EXIST)
+        nvmft_count(&counters->misses[pub->reason], pub->reason != ICMS_MISS_NONE);
+    else if (pub->op == NVMF_TARGET_EXIST_MANY && req->status == NVME_SC_SUCCESS)
+        nvmft_count(&counters->misses[ICMS_MISS_ABSENT],
+                    pub->key_count - (uint32_t)__builtin_popcountll(pub->map));
+    if (req->status != NVME_SC_SUCCESS)
+        return;
+    if (pub->op == NVMF_TARGET_STORE)
+        nvmft_count(&counters->bytes_in, pub->value_bytes);
+    else if (pub->op == NVMF_TARGET_RETRIEVE)
+        nvmft_count(&counters->bytes_out, req->data_moved);
+}
+
+static enum req_step req_run_done(struct nvmft_req *req)
+{
+    check(req->tx_busy == 0 && !req->resp_busy);
+    req_account(req);
+    req_kv_sent(req);
+    nvmft_buffers_give(req);
+    if (req->resp_queued)
+        req->qpair->reqs_sending--;
+    return REQ_END;
+}
+
+static enum req_step req_run_nothing(struct nvmft_req *req)
+{
+    return REQ_WAIT;
+}
+
+static enum req_step (*const req_state_fn[])(struct nvmft_req *req) = {
+    [NVMFT_REQ_NEW] = req_run_new,      [NVMFT_REQ_WAIT_BUFFER] = req_run_wait_buffer,
+    [NVMFT_REQ_H2C] = req_run_h2c,      [NVMFT_REQ_EXECUTE] = req_run_execute,
+    [NVMFT_REQ_HELD] = req_run_nothing, [NVMFT_REQ_JOIN] = req_run_nothing,
+    [NVMFT_REQ_C2H] = req_run_c2h,      [NVMFT_REQ_RESPOND] = req_run_respond,
+    [NVMFT_REQ_DONE] = req_run_done,
+};
+
+void nvmft_req_run(struct nvmft_req *req)
+{
+    enum req_step step;
+
+    do {
+        check(req->magic == NVMFT_REQ_MAGIC && req->state != NVMFT_REQ_FREE);
+        step = req_state_fn[req->state](req);
+    } while (step == REQ_NEXT);
+    if (step == REQ_END)
+        nvmft_qpair_req_free(req);
+}
+
+bool nvmft_req_h2c_check(struct nvmft_qpair *qpair, const struct nvme_tcp_data_wf *data,
+                         uint32_t data_bytes, struct nvmft_req **out_req)
+{
+    uint32_t ttag = le16_get(data->ttag);
+    struct nvmft_req *req = ttag < qpair->slots_touched ? nvmft_qpair_slot(qpair, ttag) : NULL;
+
+    if (req == NULL || req->state != NVMFT_REQ_H2C) {
+        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_HEADER, offsetof(struct nvme_tcp_data_wf, ttag));
+        return false;
+    }
+    if (le16_get(data->cid) != req->cid) {
+        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_HEADER, offsetof(struct nvme_tcp_data_wf, cid));
+        return false;
+    }
+    if (le32_get(data->offset) != req->data_moved) {
+        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_RANGE, offsetof(struct nvme_tcp_data_wf, offset));
+        return false;
+    }
+    if (data_bytes == 0 || data_bytes > req->data_bytes - req->data_moved) {
+        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_RANGE, offsetof(struct nvme_tcp_data_wf, length));
+        return false;
+    }
+    *out_req = req;
+    return true;
+}
+
+void nvmft_req_abandon(struct nvmft_req *req)
+{
+    req->lost = true;
+    switch (req->state) {
+    case NVMFT_REQ_WAIT_BUFFER:
+        req->state = NVMFT_REQ_DONE;
+        nvmft_buffers_unpark(req);
+        break;
+    case NVMFT_REQ_H2C:
+    case NVMFT_REQ_C2H:
+    case NVMFT_REQ_RESPOND:
+        req->state = NVMFT_REQ_DONE;
+        break;
+    case NVMFT_REQ_HELD:
+        check(req->qpair->reqs_held > 0);
+        req->qpair->reqs_held--;
+        req->state = NVMFT_REQ_DONE;
+        break;
+    default:
+        return; /* FREE; EXECUTE and JOIN come back by themselves */
+    }
+    nvmft_req_run(req);
+}

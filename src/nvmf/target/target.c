@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The target as a whole: memory taken at start, the listener, drain, counters.
+ *
+ * nvmf_target_new, _open and _free run while the loops stand still; the rest says where it runs.
+ * The region of data buffers is cut into one part a loop; each part holds a staging buffer for
+ * every queue pair of the loop and, behind them, the pool.
+ */
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "nvmf/target/target_int.h"
+
+#define TARGET_SWEEP_NS ((uint64_t)100 * 1000 * 1000)
+
+/* In-capsule data that every controller takes on fabrics and admin commands. */
+#define TARGET_CAPSULE_BYTES 8192
+
+const char *nvmf_target_op_name(enum nvmf_target_op op)
+{
+    static const char *const names[] = {
+        [NVMF_TARGET_STORE] = "store",   [NVMF_TARGET_RETRIEVE] = "retrieve",
+        [NVMF_TARGET_EXIST] = "exist",   [NVMF_TARGET_EXIST_MANY] = "exist_many",
+        [NVMF_TARGET_DELETE] = "delete", [NVMF_TARGET_LIST] = "list",
+        [NVMF_TARGET_FLUSH] = "flush",
+    };
+
+    return (unsigned)op < NVMF_TARGET_OP_COUNT ? names[op] : "unknown";
+}
+
+void nvmf_target_opts_init(struct nvmf_target_opts *opts)
+{
+    *opts = (struct nvmf_target_opts){
+        .serial = "ICMS0001",
+        .model = "icms flash enclosure",
+        .firmware = "0.1",
+        .connections_max = 1024,
+        .host_connections_max = 128,
+        .queue_entries_max = 128,
+        .in_capsule_bytes = TARGET_CAPSULE_BYTES,
+        .memory_bytes = (uint64_t)256 << 20,
+        .store_backlog_bytes = (uint64_t)1 << 30,
+        .header_timeout_ms = 5000,
+        .stall_timeout_ms = 10000,
+    };
+}
+
+static void target_sweep(struct loop_timer *timer)
+{
+    struct nvmft_shard *shard = container_of(timer, struct nvmft_shard, timer);
+    uint64_t now = loop_now_ns(shard->loop);
+
+    list_for_each_safe (link, &shard->open)
+        nvmft_qpair_sweep(container_of(link, struct nvmft_qpair, link), now);
+    loop_timer_start(shard->loop, timer, now + TARGET_SWEEP_NS);
+}
+
+static icms_err target_shard_init(struct nvmf_target *target, uint32_t index, uint8_t *memory,
+                                  uint64_t bytes)
+{
+    struct nvmft_shard *shard = &target->shards[index];
+    uint64_t staging;
+
+    shard->target = target;
+    shard->loop = target->opts.loops[index];
+    shard->qpair_count =
+        (target->opts.connections_max + target->opts.loop_count - 1) / target->opts.loop_count;
+    list_init(&shard->open);
+    list_init(&shard->free);
+    loop_timer_init(&shard->timer, target_sweep);
+    shard->qpairs = calloc(shard->qpair_count, sizeof(*shard->qpairs));
+    if (shard->qpairs == NULL)
+        return ICMS_NO_MEMORY;
+    for (uint32_t i = 0; i < shard->qpair_count; i++) {
+        nvmft_qpair_init(&shard->qpairs[i], shard);
+        shard->qpairs[i].staging = memory + i * target->staging_bytes;
+        list_push(&shard->free, &shard->qpairs[i].free_link);
+    }
+    staging = shard->qpair_count * target->staging_bytes;
+    return nvmft_buffers_init(&shard->buffers, memory + staging, bytes - staging,
+                              target->buffer_bytes_max);
+}
+
+/* Sizes that follow from the options; is there memory enough? */
+static icms_err target_sizes(struct nvmf_target *target, struct err_why *why,
+                             uint64_t *out_part_bytes)
+{
+    const struct nvmf_target_opts *opts = &target->opts;
+    uint32_t qpairs = (opts->connections_max + opts->loop_count - 1) / opts->loop_count;
+    uint64_t part = opts->memory_bytes / opts->loop_count / NVMFT_POOL_PAGE * NVMFT_POOL_PAGE;
+    uint64_t need;
+
+    target->capsule_bytes_max = (uint32_t)u64_max(opts->in_capsule_bytes, TARGET_CAPSULE_BYTES);
+    target->staging_bytes =
+        bytes_align(opts->ops->buffer_bytes(target->capsule_bytes_max), NVMFT_POOL_PAGE);
+    target->slot_bytes = bytes_align(sizeof(struct nvmft_req) + opts->owner_req_bytes, 64);
+    target->buffer_bytes_max = NVMFT_LOG_BYTES;
+    for (uint32_t i = 0; i < opts->namespace_count; i++)
+        target->buffer_bytes_max =
+            u64_max(target->buffer_bytes_max,
+                    bytes_align(opts->ops->buffer_bytes(opts->namespaces[i].value_bytes_max),
+                                NVMFT_POOL_PAGE));
+    /* Two of the largest: a store must not keep a load waiting. */
+    need = qpairs * target->staging_bytes + 2 * target->buffer_bytes_max;
+    if (part < need)
+        return err_set(why, ICMS_CONFIG,
+                       "%llu bytes of buffer memory are too few for %u loops, %u connections and "
+                       "values of up to %llu bytes: give at least %llu bytes",
+                       (unsigned long long)opts->memory_bytes, opts->loop_count,
+                       opts->connections_max, (unsigned long long)target->buffer_bytes_max,
+                       (unsigned long long)(need * opts->loop_count));
+    *out_part_bytes = part;
+    return ICMS_OK;
+}
+
+static icms_err target_opts_check(const struct nvmf_target_opts *opts, struct err_why *why)
+{
+    check(opts->loop_count >= 1 && opts->loop_count <= LIMIT_LOOPS);
+    check(opts->ops != NULL && opts->ops->kv != NULL && opts->ops->buffer_bytes != NULL);
+    check(opts->namespace_count <= LIMIT_VOLUMES);
+    if (!nvme_nqn_valid(opts->nqn, strlen(opts->nqn) + 1))
+        return err_set(why, ICMS_CONFIG, "\"%s\" is not an NQN: it has to begin with \"nqn.\"",
+                       opts->nqn);
+    if (opts->queue_entries_max < NVMFT_ADMIN_ENTRIES || opts->queue_entries_max > 4096)
+        return err_set(why, ICMS_CONFIG, "%u entries a queue: 32 to 4096 are possible",
+                       opts->queue_entries_max);
+    if (opts->connections_max < 2 || opts->connections_max > 65534)
+        return err_set(why, ICMS_CONFIG, "%u connections: 2 to 65534 are possible",
+                       opts->connections_max);
+    if (opts->in_capsule_bytes % 16 != 0 || opts->in_capsule_bytes > NVMFT_DATA_PDU_BYTES)
+        return err_set(why, ICMS_CONFIG,
+                       "%u bytes in a capsule: a multiple of 16, up to 256 KiB, is possible",
+                       opts->in_capsule_bytes);
+    return ICMS_OK;
+}
+
+icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *why,
+                         struct nvmf_target **out_target)
+{
+    icms_err err = target_opts_check(opts, why);
+    struct nvmf_target *target;
+    uint64_t part_bytes = 0;
+    uint8_t *memory;
+
+    if (err != ICMS_OK)
+        return err;
+    target = calloc(1, sizeof(*target));
+    if (target == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    target->opts = *opts;
+    for (uint32_t i = 0; i < opts->namespace_count; i++) {
+        target->ns[i] = opts->namespaces[i];
+        target->nsids[i] = i + 1;
+    }
+    target->opts.namespaces = target->ns;
+    err = target_sizes(target, why, &part_bytes);
+    if (err == ICMS_OK)
+        err = loop_region_new(loop_env(opts->loops[0]), "icms-buffers",
+                              part_bytes * opts->loop_count, true, why, &target->region);
+    if (err == ICMS_OK) {
+        target->shards = calloc(opts->loop_count, sizeof(*target->shards));
+        err = target->shards == NULL ? ICMS_NO_MEMORY : nvmft_registry_init(target);
+    }
+    for (uint32_t i = 0; i < opts->loop_count && err == ICMS_OK; i++) {
+        memory = (uint8_t *)loop_region_base(target->region) + i * part_bytes;
+        err = target_shard_init(target, i, memory, part_bytes);
+    }
+    if (err != ICMS_OK) {
+        if (err == ICMS_NO_MEMORY)
+            err_set(why, err, "out of memory for %u connections", opts->connections_max);
+        nvmf_target_free(&target);
+        return err;
+    }
+    *out_target = target;
+    return ICMS_OK;
+}
+
+struct loop_region *nvmf_target_region(struct nvmf_target *target)
+{
+    return target->region;
+}
+
+icms_err nvmf_target_open(struct nvmf_target *target, struct err_why *why)
+{
+    icms_err err;
+
+    check(!target->listening);
+    err = net_listener_open(&target->listener, target->opts.loops[0], &target->opts.listen,
+                            target->opts.connections_max, nvmft_registry_accept, target, why);
+    if (err != ICMS_OK)
+        return err;
+    target->listening = true;
+    loop_timer_start(target->opts.loops[0], &target->timer, loop_now_ns(target->opts.loops[0]));
+    for (uint32_t i = 0; i < target->opts.loop_count; i++) {
+        struct nvmft_shard *shard = &target->shards[i];
+
+        loop_timer_start(shard->loop, &shard->timer, loop_now_ns(shard->loop));
+    }
+    return ICMS_OK;
+}
+
+void nvmf_target_addr(const struct nvmf_target *target, struct loop_addr *out_addr)
+{
+    check(target->listening);
+    net_listener_addr(&target->listener, out_addr);
+}
+
+/* ---- drain ---------------------------------------------------------------------------------- */
+
+static void target_shard_drain(struct loop_msg *msg)
+{
+    struct nvmft_shard *shard = container_of(msg, struct nvmft_shard, drain_msg);
+
+    shard->draining = true;
+    if (shard == &shard->target->shards[0])
+        net_listener_close(&shard->target->listener, NULL);
+    list_for_each_safe (link, &shard->open)
+        nvmft_qpair_sweep(container_of(link, struct nvmft_qpair, link), loop_now_ns(shard->loop));
+}
+
+void nvmf_target_drain(struct nvmf_target *target)
+{
+    if (atomic_exchange(&target->drain_asked, true))
+        return;
+    for (uint32_t i = 0; i < target->opts.loop_count; i++)
+        loop_send(target->shards[i].loop, &target->shards[i].drain_msg, target_shard_drain);
+}
+
+bool nvmf_target_idle(const struct nvmf_target *target)
+{
+    return atomic_load_explicit(&target->connections, memory_order_relaxed) == 0;
+}
+
+void nvmf_target_free(struct nvmf_target **target_ref)
+{
+    struct nvmf_target *target = *target_ref;
+
+    *target_ref = NULL;
+    if (target == NULL)
+        return;
+    if (target->listening)
+        net_listener_fini(&target->listener);
+    for (uint32_t i = 0; target->shards != NULL && i < target->opts.loop_count; i++) {
+        struct nvmft_shard *shard = &target->shards[i];
+
+        for (uint32_t q = 0; shard->qpairs != NULL && q < shard->qpair_count; q++)
+            nvmft_qpair_fini(&shard->qpairs[q]);
+        free(shard->qpairs);
+        nvmft_buffers_fini(&shard->buffers);
+    }
+    free(target->shards);
+    free(target->ctrls);
+    loop_region_free(&target->region);
+    free(target);
+}
+
+/* ---- counters ------------------------------------------------------------------------------- */
+
+static uint64_t target_read(const uint64_t *counter)
+{
+    return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
+static void target_stats_add(const struct nvmft_shard *shard, struct nvmf_target_stats *stats)
+{
+    const struct nvmft_counters *from = &shard->counters;
+
+    for (int op = 0; op < NVMF_TARGET_OP_COUNT; op++) {
+        for (int err = 0; err < NVMF_TARGET_ERRS; err++)
+            stats->ops[op][err] += target_read(&from->ops[op][err]);
+        hist_merge(&stats->op_ns[op], &from->op_ns[op]);
+    }
+    for (int i = 0; i < NVMF_TARGET_MISSES; i++)
+        stats->misses[i] += target_read(&from->misses[i]);
+    stats->bytes_in += target_read(&from->bytes_in);
+    stats->bytes_out += target_read(&from->bytes_out);
+    stats->sheds += target_read(&from->sheds);
+    stats->admin_commands += target_read(&from->admin_commands);
+    stats->protocol_errors += target_read(&from->protocol_errors);
+    stats->timeouts += target_read(&from->timeouts);
+    stats->digest_errors += target_read(&from->digest_errors);
+    stats->buffers_bytes += (uint64_t)shard->buffers.pool.pages * NVMFT_POOL_PAGE;
+    stats->buffers_used_bytes += target_read(&from->buffers_used_bytes);
+    stats->buffers_parked += target_read(&from->buffers_parked);
+    stats->buffers_parks += target_read(&from->buffers_parks);
+}
+
+void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stats *out_stats)
+{
+    *out_stats = (struct nvmf_target_stats){
+        .connections = atomic_load_explicit(&target->connections, memory_order_relaxed),
+        .connections_total = atomic_load_explicit(&target->connections_total, memory_order_relaxed),
+        .controllers = atomic_load_explicit(&target->controllers, memory_order_relaxed),
+        .connects_refused = atomic_load_explicit(&target->connects_refused, memory_order_relaxed),
+        .keepalive_timeouts =
+            atomic_load_explicit(&target->keepalive_timeouts, memory_order_relaxed),
+    };
+    for (uint32_t i = 0; i < target->opts.loop_count; i++)
+        target_stats_add(&target->shards[i], out_stats);
+}

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvmf/target/target_int.h: the objects of nvmf/target and who owns them. Private to this folder;
+ * names begin with nvmft_.
+ *
+ *   nvmf_target ── registry (loop 0): controllers, which queue pair slots are free
+ *        └── shard, one a loop: buffer pool, waiting commands, counters
+ *               └── queue pair: one TCP connection; request slots
+ *                      └── request: one command
+ *
+ * Loops meet by message only. A queue pair has three messages: reg (opened, joining a controller,
+ * leaving: between its loop and loop 0), kill (from loop 0: your controller is gone) and drain. A
+ * slot is free again when the queue pair left and its kill message is not on its way.
+ */
+#ifndef NVMF_TARGET_TARGET_INT_H
+#define NVMF_TARGET_TARGET_INT_H
+
+#include <stdatomic.h>
+
+#include "net/net.h"
+#include "nvmf/pdu.h"
+#include "nvmf/target.h"
+#include "nvmf/target/pool.h"
+#include "wire/nvme_fabrics.h"
+#include "wire/nvme_identify.h"
+#include "wire/nvme_kv.h"
+#include "wire/nvme_log.h"
+
+#define NVMFT_REQ_MAGIC   0x71657274u /* "treq" */
+#define NVMFT_QPAIR_MAGIC 0x70717274u /* "trqp" */
+
+/* Largest data of one H2CData or C2HData PDU: nothing waits behind more than this. */
+#define NVMFT_DATA_PDU_BYTES ((uint32_t)256 << 10)
+
+/* Data PDUs of one command that are queued at a time. */
+#define NVMFT_TX_DATA 2
+
+/* Async event requests that a controller holds. */
+#define NVMFT_AERS 4
+
+/* I/O queues that a controller may make. */
+#define NVMFT_IO_QUEUES 64
+
+/* Largest piece of a log page that is read at once. */
+#define NVMFT_LOG_BYTES ((uint32_t)64 << 10)
+
+/* Entries of an admin queue; NVMe asks for at least 32. */
+#define NVMFT_ADMIN_ENTRIES 32
+
+struct nvmft_qpair;
+struct nvmft_shard;
+
+/* ---- waiting for memory --------------------------------------------------------------------- */
+
+enum nvmft_wait_class {
+    NVMFT_WAIT_LOAD,  /* retrieves, and all that is small */
+    NVMFT_WAIT_STORE, /* stores: served when no load waits */
+    NVMFT_WAIT_COUNT,
+};
+
+/* Buffers of one loop. Commands that find none are parked in their queue pair, and queue pairs take
+ * turns, so that a deep queue does not push the others back. */
+struct nvmft_buffers {
+    struct nvmft_pool pool;
+    uint64_t store_bytes;     /* held by stores                                               */
+    uint64_t store_bytes_max; /* the rest is kept for loads                                   */
+    uint64_t qpair_bytes_max; /* one queue pair holds no more, but always may hold one buffer */
+    uint64_t backlog_bytes;   /* wanted by parked stores                                      */
+    struct list hungry[NVMFT_WAIT_COUNT]; /* queue pairs with parked commands that may go on  */
+};
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+enum nvmft_req_state {
+    NVMFT_REQ_FREE,        /* in the queue pair's free list                                      */
+    NVMFT_REQ_NEW,         /* parsed, holds a slot and perhaps a buffer with in-capsule data     */
+    NVMFT_REQ_WAIT_BUFFER, /* parked; woken by nvmft_buffers_wake or its deadline                */
+    NVMFT_REQ_H2C,         /* R2T sent; woken by the H2CData that completes it                   */
+    NVMFT_REQ_EXECUTE,     /* with the owner; woken by nvmf_target_req_done                      */
+    NVMFT_REQ_HELD,        /* an async event request, kept until something happens               */
+    NVMFT_REQ_JOIN,        /* Connect, with the registry; woken by nvmft_qpair_joined            */
+    NVMFT_REQ_C2H,         /* data PDUs queued; woken by nvmft_req_tx_done                       */
+    NVMFT_REQ_RESPOND,     /* CapsuleResp queued; woken by nvmft_req_tx_done                     */
+    NVMFT_REQ_DONE,        /* everything sent or given up; the slot becomes free                 */
+};
+
+struct nvmft_req {
+    struct nvmf_target_req pub; /* what the owner sees; first                                   */
+    uint32_t magic;             /* NVMFT_REQ_MAGIC                                              */
+    enum nvmft_req_state state;
+    struct nvmft_qpair *qpair;
+    struct list link; /* free list, or parked list of the queue pair                            */
+    uint16_t slot;    /* index in the queue pair; the transfer tag of its R2T                   */
+    uint16_t cid;     /* the host's name for the command; not trusted to be unique              */
+    bool is_admin;    /* admin or fabrics: never reaches the owner                              */
+    bool kv_sent_due; /* the owner has to be told when the value is not touched any more        */
+    bool staging;     /* buffer is the queue pair's own, not the pool's                         */
+    enum nvmft_wait_class wait_class;
+    struct nvme_sqe_wf sqe; /* the command as it came                                          */
+    struct nvme_sgl sgl;    /* where its data is                                               */
+    uint8_t *buffer;        /* owned; NULL: none                                               */
+    uint64_t buffer_bytes;  /* its size; parked: what is wanted                                */
+    uint32_t data_offset;   /* where the data starts in the buffer                             */
+    uint32_t data_bytes;    /* to move: from the host or to it                                 */
+    uint32_t data_moved;    /* received, or queued to be sent                                  */
+    const uint8_t *data;    /* to the host: where it is                                        */
+    uint32_t tx_busy;       /* data PDUs of it that are queued or in flight                    */
+    bool counted;           /* a KV command: appears in the statistics                         */
+    bool in_kv;             /* inside ops.kv                                                   */
+    bool answered;          /* nvmf_target_req_done was called                                 */
+    bool lost;              /* a send failed or the connection is gone: nothing more to send   */
+    bool resp_queued;       /* tx_resp holds the completion                                    */
+    bool resp_busy;         /* tx_resp is queued or in flight: R2T or completion               */
+    uint64_t started_ns;    /* when it was parsed                                              */
+    uint64_t progress_ns;   /* when the peer last moved something of it                        */
+    icms_err end;           /* for the statistics                                              */
+    uint16_t status;        /* of the completion: NVME_SC_*                                    */
+    bool dnr;               /* of the completion                                               */
+    uint32_t dw0, dw1;      /* of the completion                                               */
+    struct nvmf_pdu_tx tx_resp;                /* CapsuleResp or R2T                           */
+    struct nvmf_pdu_tx tx_data[NVMFT_TX_DATA]; /* C2HData                                      */
+    bool tx_data_busy[NVMFT_TX_DATA];          /* which are queued                             */
+    _Alignas(16) uint8_t area[];               /* the owner's                                  */
+};
+
+/* ---- controllers ---------------------------------------------------------------------------- */
+
+/* An association of one host. Owned by loop 0; the admin queue's loop owns the part below. Others
+ * touch the atomic fields only. Stays as long as one queue pair is joined to it. */
+struct nvmft_ctrl {
+    bool live;          /* in use                                                            */
+    bool dying;         /* its queue pairs were told to close; takes no new ones             */
+    bool discovery;     /* serves the discovery log only                                     */
+    uint16_t cntlid;    /* index + 1                                                         */
+    uint32_t joined;    /* queue pairs                                                       */
+    struct list qpairs; /* those                                                             */
+    uint64_t qids;      /* bit i: I/O queue i + 1 is joined                                  */
+    uint64_t allowed;   /* bit i: namespace i is visible to the host                         */
+    uint8_t hostid[16]; /* who                                                               */
+    char hostnqn[LIMIT_NQN_BYTES];
+    _Atomic uint32_t kato_ms;  /* 0: may be silent for ever                                   */
+    _Atomic uint64_t heard_ns; /* last command on any of its queues                           */
+    _Atomic bool ready;        /* CSTS.RDY: I/O queues are served                             */
+    _Atomic uint64_t ednek;    /* bit i: Delete of a missing key fails in namespace i         */
+    /* the admin queue's loop */
+    uint32_t cc;           /* controller configuration register                           */
+    uint32_t csts;         /* controller status register                                  */
+    uint32_t async_config; /* feature 0Bh                                                 */
+    uint32_t io_queues;    /* granted by feature 07h                                      */
+};
+
+/* ---- queue pairs ---------------------------------------------------------------------------- */
+
+enum nvmft_qpair_state {
+    NVMFT_QPAIR_FREE,    /* loop 0 may hand it out                                              */
+    NVMFT_QPAIR_HELLO,   /* waits for ICReq; woken by its PDU or the timer                      */
+    NVMFT_QPAIR_CONNECT, /* waits for the Connect command; woken by its PDU or the timer        */
+    NVMFT_QPAIR_JOINING, /* Connect is with the registry; woken by nvmft_qpair_joined           */
+    NVMFT_QPAIR_READY,   /* serves commands                                                     */
+    NVMFT_QPAIR_CLOSING, /* waits for the connection and for commands that are with the owner   */
+    NVMFT_QPAIR_LEAVING, /* the registry takes it back                                          */
+};
+
+enum nvmft_reg_verb {
+    NVMFT_REG_OPEN,  /* loop 0 -> shard: here is a socket              */
+    NVMFT_REG_JOIN,  /* shard -> loop 0: Connect                       */
+    NVMFT_REG_LEAVE, /* shard -> loop 0: all over                      */
+};
+
+struct nvmft_qpair {
+    uint32_t magic; /* NVMFT_QPAIR_MAGIC                                                       */
+    enum nvmft_qpair_state state;
+    struct nvmft_shard *shard;
+    struct nvmf_pdu_conn conn;
+    bool conn_open;          /* conn's closed() has not come                                 */
+    bool close_wanted;       /* close when nothing is in flight: drain, Disconnect           */
+    bool recv_busy;          /* header() answered BUSY: no free slot, or staging is used     */
+    bool pending;            /* a command without data waits for a free slot; reading paused */
+    bool no_flow;            /* the host does not want SQ heads                              */
+    uint16_t qid;            /* 0: admin                                                     */
+    uint16_t entries;        /* of the submission queue                                      */
+    uint16_t sqhd;           /* its head                                                     */
+    struct loop_timer timer; /* HELLO and CONNECT: time is up                                */
+    struct nvmft_ctrl *ctrl; /* joined; NULL before                                          */
+    struct nvme_sqe_wf pending_sqe; /* pending: the command                                    */
+    struct nvmf_pdu_tx hello_tx;    /* ICResp                                                  */
+    /* requests */
+    uint8_t *slots; /* slot_count * slot_bytes; the first is for Connect            */
+    uint32_t slot_count;
+    uint32_t slots_touched; /* those behind were never used                                 */
+    struct list reqs_free;  /* of the touched ones                                          */
+    uint32_t reqs_used;     /* not free                                                     */
+    uint32_t reqs_sending;  /* of them: the host may have seen the completion already       */
+    uint32_t reqs_held;     /* of them: async event requests                                */
+    /* the PDU with data that is being received */
+    struct nvmft_req *incoming; /* H2CData: whose; NULL: none                              */
+    uint8_t *incoming_buffer;   /* in-capsule data; owned; NULL: none                      */
+    uint64_t incoming_bytes;    /* size of that buffer                                     */
+    uint32_t incoming_offset;   /* where the data starts in it                             */
+    bool incoming_staging;      /* it is the staging buffer                                */
+    enum nvmft_wait_class incoming_class; /* else: for whom it was taken                       */
+    /* memory */
+    uint8_t *staging; /* a buffer of its own for in-capsule data: see req.c      */
+    bool staging_used;
+    uint64_t buffer_bytes; /* of the pool, held by its requests                       */
+    struct list parked[NVMFT_WAIT_COUNT];      /* requests in WAIT_BUFFER, oldest first        */
+    struct list hungry_link[NVMFT_WAIT_COUNT]; /* in the shard's hungry lists                  */
+    struct list link; /* the shard's list of open queue pairs                    */
+    /* between this loop and loop 0 */
+    struct loop_msg reg_msg;
+    enum nvmft_reg_verb reg_verb;    /* what reg_msg says                                       */
+    struct loop_sock *reg_sock;      /* OPEN: the connection                                    */
+    struct nvme_connect reg_connect; /* JOIN: what the host asks                                */
+    uint16_t reg_status;             /* JOIN: the answer                                        */
+    uint32_t reg_dw0;                /* JOIN: the answer                                        */
+    /* loop 0's */
+    struct loop_msg kill_msg;
+    bool kill_busy;              /* kill_msg is on its way there and back                   */
+    bool left;                   /* LEAVE came                                              */
+    struct list free_link;       /* registry: free slots of a shard                         */
+    struct list ctrl_link;       /* registry: queue pairs of a controller                   */
+    struct nvmft_ctrl *reg_ctrl; /* registry: joined to                                     */
+    uint16_t reg_qid;            /* registry: as which queue                                */
+};
+
+/* ---- one loop's part ------------------------------------------------------------------------ */
+
+struct nvmft_counters {
+    uint64_t ops[NVMF_TARGET_OP_COUNT][NVMF_TARGET_ERRS];
+    struct hist op_ns[NVMF_TARGET_OP_COUNT];
+    uint64_t misses[NVMF_TARGET_MISSES];
+    uint64_t bytes_in, bytes_out, sheds, admin_commands, protocol_errors, timeouts, digest_errors;
+    uint64_t buffers_used_bytes, buffers_parked, buffers_parks;
+};
+
+struct nvmft_shard {
+    struct nvmf_target *target;
+    struct loop *loop;
+    struct nvmft_buffers buffers;
+    bool waking;                /* buffers are being handed to parked commands                */
+    struct nvmft_qpair *qpairs; /* qpair_count of them                                        */
+    uint32_t qpair_count;
+    struct list open;          /* queue pairs that are not free                              */
+    struct loop_timer timer;   /* sweeps for stalled commands                                */
+    struct loop_msg drain_msg; /* from any thread: drain                                     */
+    bool draining;
+    struct nvmft_counters counters; /* written here, read by any thread                        */
+    struct list free;               /* loop 0's: free queue pairs                                 */
+    uint32_t used;                  /* loop 0's: queue pairs handed out                           */
+};
+
+struct nvmf_target {
+    struct nvmf_target_opts opts;
+    struct nvmf_target_ns ns[LIMIT_VOLUMES];
+    uint32_t nsids[LIMIT_VOLUMES]; /* 1, 2, 3, ... for lists                              */
+    struct loop_region *region;    /* all data buffers                                    */
+    uint32_t capsule_bytes_max;    /* data with a command; at least what fabrics asks for */
+    uint64_t staging_bytes;        /* of one queue pair                                   */
+    uint64_t slot_bytes;           /* of one request                                      */
+    uint64_t buffer_bytes_max;     /* of the largest value                                */
+    struct nvmft_shard *shards;
+    /* loop 0 */
+    struct net_listener listener;
+    bool listening;
+    struct nvmft_ctrl *ctrls;     /* connections_max of them                             */
+    uint32_t ctrl_next;           /* where the search for a free one starts              */
+    struct loop_timer timer;      /* keep-alive sweep                                    */
+    _Atomic uint32_t connections; /* now                                                 */
+    _Atomic uint64_t connections_total;
+    _Atomic uint64_t connects_refused;
+    _Atomic uint64_t keepalive_timeouts;
+    _Atomic uint32_t controllers; /* now                                                 */
+    _Atomic bool drain_asked;
+};
+
+/* Adds to a counter that one loop writes and any thread reads. */
+static inline void nvmft_count(uint64_t *counter, uint64_t n)
+{
+    __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
+}
+
+/* ---- buffers.c ------------------------------------------------------------------------------ */
+
+icms_err nvmft_buffers_init(struct nvmft_buffers *buffers, void *memory, uint64_t bytes,
+                            uint64_t buffer_bytes_max);
+void nvmft_buffers_fini(struct nvmft_buffers *buffers);
+
+/* Gives req a buffer of bytes, or parks it (false): then nvmft_req_run is called when it has one.
+ */
+bool nvmft_buffers_take(struct nvmft_req *req, enum nvmft_wait_class class, uint64_t bytes);
+
+/* A buffer for data that comes with a command, without parking; NULL: none now. */
+uint8_t *nvmft_buffers_try(struct nvmft_qpair *qpair, enum nvmft_wait_class class, uint64_t bytes);
+
+/* Takes a parked request out of its list. */
+void nvmft_buffers_unpark(struct nvmft_req *req);
+
+/* Gives the buffer of a request back and wakes who waits. */
+void nvmft_buffers_give(struct nvmft_req *req);
+
+/* The same for a buffer that has no request yet. */
+void nvmft_buffers_give_raw(struct nvmft_qpair *qpair, enum nvmft_wait_class class, void *memory);
+
+/* ---- req.c ---------------------------------------------------------------------------------- */
+
+void nvmft_req_run(struct nvmft_req *req);
+
+/* Ends a request with a status: the next nvmft_req_run answers it. */
+void nvmft_req_fail(struct nvmft_req *req, uint16_t status);
+void nvmft_req_fail_err(struct nvmft_req *req, icms_err err, enum icms_miss reason);
+
+/* What the data of a command that just came needs: false: it is dropped; else bytes of buffer and
+ * where the data goes in it. */
+bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
+                            uint32_t data_bytes, uint64_t *out_bytes, uint32_t *out_offset);
+
+/* H2CData: checks it against its request; TermReq when it does not fit (false). */
+bool nvmft_req_h2c_check(struct nvmft_qpair *qpair, const struct nvme_tcp_data_wf *data,
+                         uint32_t data_bytes, struct nvmft_req **out_req);
+
+/* The connection is gone: ends what waits for it; what is with the owner ends by itself. */
+void nvmft_req_abandon(struct nvmft_req *req);
+
+/* ---- qpair.c -------------------------------------------------------------------------------- */
+
+void nvmft_qpair_init(struct nvmft_qpair *qpair, struct nvmft_shard *shard);
+
+/* On the shard's loop: the message from loop 0. */
+void nvmft_qpair_open(struct loop_msg *msg);
+void nvmft_qpair_joined(struct loop_msg *msg);
+void nvmft_qpair_killed(struct loop_msg *msg);
+void nvmft_qpair_close(struct nvmft_qpair *qpair, icms_err why);
+
+/* A request is over: its slot is free, and whatever waited for that goes on. */
+void nvmft_qpair_req_free(struct nvmft_req *req);
+
+/* The staging buffer is free: reading goes on when it stood still for it. */
+void nvmft_qpair_staging_freed(struct nvmft_qpair *qpair);
+
+/* Answers a Connect command; takes it to the registry. */
+void nvmft_qpair_connect(struct nvmft_req *req);
+
+/* Sweeps: stalled commands, passed deadlines. */
+void nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns);
+
+/* The slot of a queue pair. */
+struct nvmft_req *nvmft_qpair_slot(struct nvmft_qpair *qpair, uint32_t index);
+
+/* After the loops were freed. */
+void nvmft_qpair_fini(struct nvmft_qpair *qpair);
+
+/* ---- registry.c: loop 0 --------------------------------------------------------------------- */
+
+icms_err nvmft_registry_init(struct nvmf_target *target);
+void nvmft_registry_accept(struct net_listener *listener, struct loop_sock *sock);
+
+/* A queue pair's message: NVMFT_REG_JOIN or NVMFT_REG_LEAVE. */
+void nvmft_registry_join(struct loop_msg *msg);
+void nvmft_registry_leave(struct loop_msg *msg);
+void nvmft_registry_killed(struct loop_msg *msg);
+void nvmft_registry_tick(struct loop_timer *timer);
+
+/* ---- admin.c -------------------------------------------------------------------------------- */
+
+/* Bytes of buffer that an admin or fabrics command needs for its answer; 0: none. */
+uint32_t nvmft_admin_room(const struct nvmft_req *req);
+
+/* Executes one: sets status, dw0, dw1, and data_bytes when the buffer holds data for the host. May
+ * leave the request in HELD. */
+void nvmft_admin_execute(struct nvmft_req *req);
+
+/* Property Get and Set, Disconnect; Connect is qpair.c's. */
+void nvmft_fabrics_execute(struct nvmft_req *req);
+
+/* ---- identify.c ----------------------------------------------------------------------------- */
+
+/* Data of Identify into a page; the status to answer. */
+uint16_t nvmft_identify(const struct nvmft_ctrl *ctrl, struct nvmf_target *target,
+                        const struct nvme_sqe_wf *sqe, uint8_t out_page[NVME_PAGE_BYTES]);
+
+/* A piece of a log page; the status to answer. */
+uint16_t nvmft_log(const struct nvmft_ctrl *ctrl, struct nvmf_target *target,
+                   const struct nvme_log *log, void *out);
+
+/* Which namespaces a host may see. */
+uint64_t nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn);
+
+#endif
