@@ -146,6 +146,10 @@ static inline bool loop_stopping(struct loop *loop)
     return atomic_load_explicit(&loop->stop, memory_order_acquire);
 }
 
+/* A pairing heap of timers, ordered by at_ns, then order; both set by the caller. */
+void loop_heap_insert(struct loop_timer **root, struct loop_timer *timer);
+void loop_heap_remove(struct loop_timer **root, struct loop_timer *timer);
+
 /* Runs the timers that are due at loop->now_ns; ends early when the loop is stopped. */
 void loop_timers_run(struct loop *loop);
 

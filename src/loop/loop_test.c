@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -353,6 +355,47 @@ static void a_message_may_be_sent_again_from_inside(void **state)
     loop_stats(rig->loop[0], &stats);
     assert_true(stats.messages > 0 && stats.iterations > 0);
     rig_end(rig);
+}
+
+#define CROWD_THREADS 4
+
+static void *post_thread(void *arg)
+{
+    struct call *call = arg;
+
+    for (unsigned i = 0; i < 500; i++) {
+        atomic_store(&call->ran, 0);
+        loop_send(call->loop, &call->msg, call_run);
+        while (atomic_load(&call->ran) == 0)
+            sched_yield();
+    }
+    return NULL;
+}
+
+static void post_count(struct loop *loop, void *arg)
+{
+    ++*(unsigned *)arg; /* plain: one loop, no lock */
+}
+
+static void threads_without_a_loop_wake_a_sleeping_one(void **state)
+{
+    struct rig *rig = *state;
+    struct call calls[CROWD_THREADS];
+    pthread_t threads[CROWD_THREADS];
+    unsigned count = 0;
+
+    if (!rig->threads)
+        return;
+    rig_loops(rig, 1, 64);
+    rig_start(rig);
+    for (unsigned i = 0; i < CROWD_THREADS; i++) {
+        calls[i] = (struct call){.run = post_count, .loop = rig->loop[0], .arg = &count};
+        assert_int_equal(pthread_create(&threads[i], NULL, post_thread, &calls[i]), 0);
+    }
+    for (unsigned i = 0; i < CROWD_THREADS; i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    rig_end(rig);
+    assert_int_equal(count, CROWD_THREADS * 500);
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */
@@ -810,6 +853,7 @@ static void the_end_of_a_stream_is_a_reset(void **state)
     struct pair pair = {0};
     struct transfer in = {.bytes = 1000, .whole = true};
     struct transfer out = {.bytes = 300};
+    uint32_t sent;
 
     pair_open(rig, &pair);
     in.sock = pair.sock[0];
@@ -818,13 +862,14 @@ static void the_end_of_a_stream_is_a_reset(void **state)
     rig_call(rig, rig->loop[1], transfer_send, &out);
     wait_for(rig, &out.wait);
     assert_int_equal(out.wait.err, ICMS_OK);
-    assert_int_equal(out.wait.bytes, 300);
+    sent = out.wait.bytes; /* a send may be short */
+    assert_true(sent > 0 && sent <= 300);
     rig->idle(rig);
     assert_int_equal(atomic_load(&in.wait.done), 0);
     rig_call(rig, rig->loop[1], transfer_shutdown, &out);
     wait_for(rig, &in.wait);
     assert_int_equal(in.wait.err, ICMS_RESET);
-    assert_int_equal(in.wait.bytes, 300);
+    assert_int_equal(in.wait.bytes, sent);
     in.whole = false;
     rig_call(rig, rig->loop[0], transfer_recv, &in);
     wait_for(rig, &in.wait);
@@ -887,8 +932,8 @@ static void a_canceled_receive_ends_and_writes_nothing_any_more(void **state)
         rig_call(rig, rig->loop[0], transfer_recv, &in);
         wait_for(rig, &in.wait);
         assert_int_equal(in.wait.err, ICMS_OK);
-        assert_int_equal(in.wait.bytes, 300);
-        assert_memory_equal(in.memory, out.memory, 300);
+        assert_true(in.wait.bytes > 0 && in.wait.bytes <= out.wait.bytes);
+        assert_memory_equal(in.memory, out.memory, in.wait.bytes);
         pair_close(rig, &pair);
     }
 }
@@ -1097,6 +1142,7 @@ static void addresses_parse_and_print(void **state)
         ON(back_end, a_timer_in_the_past_fires_but_starves_nothing),                               \
         ON(back_end, random_numbers_differ), ON(back_end, messages_of_a_sender_stay_in_order),     \
         ON(back_end, a_message_may_be_sent_again_from_inside),                                     \
+        ON(back_end, threads_without_a_loop_wake_a_sleeping_one),                                  \
         ON(back_end, files_move_whole_transfers),                                                  \
         ON(back_end, a_read_past_the_end_fails_with_what_there_was),                               \
         ON(back_end, blocking_file_calls_work_at_start),                                           \
@@ -1119,6 +1165,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(addresses_parse_and_print),
         CONTRACT(uring),
+        CONTRACT(sim),
     };
 
     return cmocka_run_group_tests_name("loop", tests, NULL, NULL);

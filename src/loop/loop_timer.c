@@ -63,13 +63,21 @@ static struct loop_timer *timer_meld_sisters(struct loop_timer *first)
     return root;
 }
 
-static void timer_remove(struct loop *loop, struct loop_timer *timer)
+void loop_heap_insert(struct loop_timer **root, struct loop_timer *timer)
+{
+    check(!timer->armed);
+    timer->child = timer->next = timer->prev = NULL;
+    timer->armed = true;
+    *root = timer_meld(*root, timer);
+}
+
+void loop_heap_remove(struct loop_timer **root, struct loop_timer *timer)
 {
     struct loop_timer *rest = timer_meld_sisters(timer->child);
 
     check(timer->armed);
-    if (timer == loop->timers) {
-        loop->timers = rest;
+    if (timer == *root) {
+        *root = rest;
     } else {
         if (timer->prev->child == timer)
             timer->prev->child = timer->next;
@@ -77,7 +85,7 @@ static void timer_remove(struct loop *loop, struct loop_timer *timer)
             timer->prev->next = timer->next;
         if (timer->next != NULL)
             timer->next->prev = timer->prev;
-        loop->timers = timer_meld(loop->timers, rest);
+        *root = timer_meld(*root, rest);
     }
     timer->child = timer->next = timer->prev = NULL;
     timer->armed = false;
@@ -95,11 +103,10 @@ void loop_timer_start(struct loop *loop, struct loop_timer *timer, uint64_t at_n
     check(loop_is_mine(loop));
     check(timer->fire != NULL);
     if (timer->armed)
-        timer_remove(loop, timer);
+        loop_heap_remove(&loop->timers, timer);
     timer->at_ns = at_ns > now_ns ? at_ns : now_ns + 1;
     timer->order = loop->timer_order++;
-    timer->armed = true;
-    loop->timers = timer_meld(loop->timers, timer);
+    loop_heap_insert(&loop->timers, timer);
     if (loop->timers == timer)
         loop_ops(loop)->timer_first(loop);
 }
@@ -108,7 +115,7 @@ void loop_timer_stop(struct loop *loop, struct loop_timer *timer)
 {
     check(loop_is_mine(loop));
     if (timer->armed)
-        timer_remove(loop, timer);
+        loop_heap_remove(&loop->timers, timer);
 }
 
 void loop_timers_run(struct loop *loop)
@@ -116,7 +123,7 @@ void loop_timers_run(struct loop *loop)
     while (loop->timers != NULL && loop->timers->at_ns <= loop->now_ns && !loop_stopping(loop)) {
         struct loop_timer *timer = loop->timers;
 
-        timer_remove(loop, timer);
+        loop_heap_remove(&loop->timers, timer);
         timer->fire(timer);
     }
 }

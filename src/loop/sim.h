@@ -21,10 +21,14 @@ struct sim_opts {
     uint64_t net_delay_min_ns;  /* one way, each piece                                   */
     uint64_t net_delay_max_ns;  /* pieces of one connection stay in order                */
     uint64_t net_bytes_per_s;   /* of one connection                                     */
+    uint32_t net_buffer_bytes;  /* of each socket, for sending and again for receiving   */
+    uint32_t net_backlog;       /* connections that wait at a listener                   */
     uint64_t disk_delay_min_ns; /* each read or write                                    */
     uint64_t disk_delay_max_ns;
     uint64_t disk_bytes_per_s;
     uint64_t message_delay_max_ns; /* between loops of one daemon                          */
+    bool strict; /* the kernel scribbles into memory it may write, and checks that what it reads
+                    does not change meanwhile: finds buffers that are used too early */
     /* per million operations, while faults are on */
     uint32_t disk_read_error_ppm;
     uint32_t disk_write_error_ppm;
@@ -35,12 +39,12 @@ struct sim_opts {
     uint32_t delay_spike_ppm;     /* an operation takes up to 100 times longer            */
 };
 
-/* Sensible speeds, no faults. */
+/* Sensible speeds, strict, no faults. */
 void sim_opts_init(struct sim_opts *opts, uint64_t seed);
 
 struct sim *sim_new(const struct sim_opts *opts);
 
-/* Frees everything; loops must have been freed by their daemons, or crashed. */
+/* Frees everything, also what crashed daemons left open. */
 void sim_free(struct sim **sim);
 
 /* The random faults of sim_opts: on at start; off ends them (commanded ones stay). */
@@ -55,14 +59,17 @@ bool sim_step(struct sim *sim);
 uint64_t sim_now_ns(const struct sim *sim);
 uint64_t sim_random(struct sim *sim);
 
-/* A machine with an address ("10.1.0.1"). */
+/* A machine with an address ("10.1.0.1") and a clock of its own. */
 struct sim_node *sim_node_new(struct sim *sim, const char *host);
 struct loop_env *sim_node_env(struct sim_node *node);
 
-/* Ends the loops of the node at once: no callback runs any more, connections reset after a network
- * delay (silently: never), locks are released. power: writes that were not flushed are each kept,
- * lost or torn at random; without power loss all completed writes stay, those in flight are each
- * kept, lost or torn. The daemon's memory is the caller's to free (loop_free included). */
+/* Ends the loops of the node at once: no callback runs any more and nothing touches the daemon's
+ * memory; locks are released; connections reset after a network delay (silent: never, and until the
+ * next listener of the node nothing answers a connect). power: writes that were not flushed are
+ * each kept, lost or torn at random; without power loss all completed writes stay, those in flight
+ * are each kept, lost or torn. The daemon's memory is the caller's to free, with or without closing
+ * its handles and freeing its loops. Files stay for the next daemon of the node. Not from a
+ * callback. */
 void sim_node_crash(struct sim_node *node, bool power, bool silent);
 
 /* A stopped process (SIGSTOP): its loops stand still, the kernel of the node still accepts and
