@@ -128,9 +128,7 @@ if [ "${1:-}" = deep ]; then
     CC=clang CXX=clang++ stage_meson "fuzzing" build-fuzz fuzz -Dfuzz=true \
         -Db_sanitize=address,undefined -Db_lundef=false
 else
-    stage_lint "layers" python3 tools/layers-check.py
     stage_lint "format" tools/format-check.sh
-    stage_lint "documents" python3 tools/docs-check.py
     stage_meson "gcc" build "unit check"
     CC=clang CXX=clang++ stage_meson "clang with address and undefined sanitizers" build-asan \
         "unit check" -Db_sanitize=address,undefined -Db_lundef=false
