@@ -22,6 +22,7 @@
 /* One connection attempt with a deadline. */
 struct net_dial {
     struct loop *loop;       /* where it runs                                       */
+    struct loop_addr addr;   /* whom                                                */
     struct loop_op op;       /* the connect                                         */
     struct loop_timer timer; /* the deadline                                        */
     icms_err why;            /* what ended it early; ICMS_OK: nothing               */
@@ -137,6 +138,7 @@ struct net_conn {
     uint64_t send_at_ns;            /* last time the kernel took bytes, or a queue began      */
     icms_err why;                   /* of the close                                           */
     bool closed_pending;            /* msg is on its way to end the close                     */
+    bool recv_refused;              /* a receive was asked for while closing                  */
     uint32_t corked;                /* net_conn_cork calls without their uncork               */
     struct loop_op recv_op;         /* one receive at a time                                  */
     struct loop_op send_op;         /* one vectored send at a time                            */
@@ -154,7 +156,8 @@ void net_conn_open(struct net_conn *conn, struct loop *loop, struct loop_sock *s
                    const struct net_conn_opts *opts);
 
 /* Receives into the caller's memory: 1..bytes bytes, or all of them (whole). recv_done comes once.
- * One at a time. On a closing connection it ends with the connection's error. */
+ * One at a time. On a closing connection it ends with the connection's error; after recv_done said
+ * so, no more. The idle timeout covers a whole receive. */
 void net_conn_recv(struct net_conn *conn, void *memory, uint32_t bytes, bool whole);
 
 /* Ends the receive early: recv_done comes soon with CANCELED and the bytes that had arrived (or

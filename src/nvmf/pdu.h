@@ -102,40 +102,43 @@ struct nvmf_pdu_conn {
     struct net_conn net;            /* the byte stream                                          */
     struct loop *loop;              /* where it runs                                            */
     const struct nvmf_pdu_ops *ops; /* owner's                                                  */
-    void *owner;                    /* owner's: not touched here; set it after nvmf_pdu_open    */
+    void *owner;                    /* owner's: not touched here                                */
     struct nvmf_pdu_stats stats;    /* owner may read                                           */
     struct nvme_tcp_rules rules;    /* what is accepted now                                     */
     uint8_t peer_pda;               /* alignment of data that we send                           */
     uint64_t pdu_timeout_ns;        /* 0: none                                                  */
+    uint64_t idle_timeout_ns;       /* 0: none                                                  */
+    uint64_t send_timeout_ns;       /* 0: none                                                  */
     struct loop_timer timer;        /* of the started PDU, or of the TermReq                    */
-    struct loop_msg msg;            /* runs the machine after a resume                          */
+    struct loop_msg msg;            /* runs the machine after a resume or redirect              */
     bool msg_sent;                  /* msg is on its way                                        */
-    bool running;                   /* inside nvmf_pdu_run: calls only leave marks              */
+    bool running;                   /* inside pdu_run: calls only leave marks                   */
     bool paused;                    /* owner asked to stop before the next PDU                  */
-    bool busy;                      /* header() answered BUSY                                   */
-    icms_err close_why;             /* owner or we closed: with this; ICMS_OK: not              */
+    bool net_closed;                /* net is closed, msg is awaited                            */
+    icms_err why;                   /* of the close, when we or the owner began it              */
     /* the PDU that is being received */
-    union nvme_tcp_pdu pdu;      /* its header                                               */
-    uint32_t pdu_bytes;          /* of it that arrived                                       */
-    bool framed;                 /* frame is valid                                           */
-    struct nvme_tcp_frame frame; /* where everything is                                      */
+    union nvme_tcp_pdu pdu;              /* its header                                          */
+    uint32_t pdu_bytes;                  /* of it that arrived                                  */
+    bool framed;                         /* frame is valid                                      */
+    struct nvme_tcp_frame frame;         /* where everything is                                 */
     struct iovec data[NVMF_PDU_VECTORS]; /* where the payload goes; NULL: dropped               */
-    uint32_t data_done;   /* payload bytes that arrived                               */
-    uint32_t data_crc;    /* over them                                                */
-    icms_err data_status; /* CANCELED after a redirect                                */
-    uint8_t ddgst[NVME_TCP_DIGEST_BYTES]; /* as received                                        */
-    uint32_t ddgst_bytes; /* of it that arrived                                       */
-    void *recv_memory;    /* of the receive in flight; NULL: none                     */
-    bool recv_direct;     /* it is the owner's memory                                 */
+    uint32_t data_done;                  /* payload bytes that arrived                          */
+    uint32_t data_crc;                   /* over them                                           */
+    icms_err data_status;                /* CANCELED after a redirect                           */
+    le32 ddgst;                          /* as received                                         */
+    uint32_t ddgst_bytes;                /* of it that arrived                                  */
+    uint8_t *recv_direct; /* owner's memory that the receive in flight writes; NULL: buffer     */
+    const void *redirect_data;                                    /* what is given up           */
     void (*redirect_done)(struct nvmf_pdu_conn *conn, void *arg); /* owner's; NULL: none        */
-    void *redirect_arg; /* owner's                                                  */
+    void *redirect_arg;                                           /* owner's                    */
     /* small receive buffer: [buffer_at, buffer_end) is not parsed yet */
     uint32_t buffer_at;
     uint32_t buffer_end;
     uint8_t buffer[NVMF_PDU_BUFFER_BYTES];
     /* our TermReq */
-    struct nvmf_pdu_tx term; /* in use in state TERM                                     */
+    struct nvmf_pdu_tx term;                   /* in use in state TERM                          */
     uint8_t term_data[NVME_TCP_TERM_DATA_MAX]; /* the bad header                                */
+    struct list refused;                       /* txs queued behind the TermReq: never sent     */
 };
 
 /* Takes the socket and starts to receive. The peer's ICReq (controller) or ICResp (host) is the

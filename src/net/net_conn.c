@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections: one socket on one loop.
+ *
+ * On the connection's loop. Life:
+ *
+ *   net_conn_open     CLOSED -> OPEN
+ *   conn_received     OPEN: recv_done; an error begins the close
+ *   conn_sent         OPEN: gives net_sends back; an error begins the close
+ *   net_conn_close    OPEN -> CLOSING: shut down, cancel
+ *   conn_closing      CLOSING -> CLOSED, when nothing is in flight: gives everything back, closed()
+ *
+ * Invariants: at most one receive and one vectored send are in flight; closed() never runs inside a
+ * call of the owner; every net_send is given back once, in order. The byte stream itself is reached
+ * in stream_recv and stream_sendv only: the place of a filter such as TLS.
+ */
+#include "net/net.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/fault.h"
+
+static void conn_flush(struct net_conn *conn);
+static void conn_received(struct loop_op *op);
+static void conn_sent(struct loop_op *op);
+
+/* ---- the byte stream ------------------------------------------------------------------------ */
+
+static void stream_recv(struct net_conn *conn, void *memory, uint32_t bytes, bool whole)
+{
+    loop_recv(conn->loop, &conn->recv_op, conn->sock, memory, bytes, whole, conn_received);
+}
+
+static void stream_sendv(struct net_conn *conn, uint32_t count)
+{
+    loop_sendv(conn->loop, &conn->send_op, conn->sock, conn->vectors, count, conn_sent);
+}
+
+/* ---- timeouts ------------------------------------------------------------------------------- */
+
+/* The timer is armed for the earliest time that may matter and looks again when it fires, so data
+ * that flows costs no timer. */
+static void conn_timer_want(struct net_conn *conn, uint64_t at_ns)
+{
+    if (!loop_timer_armed(&conn->timer) || at_ns < conn->timer.at_ns)
+        loop_timer_start(conn->loop, &conn->timer, at_ns);
+}
+
+static void conn_timer_fire(struct loop_timer *timer)
+{
+    struct net_conn *conn = container_of(timer, struct net_conn, timer);
+    uint64_t now = loop_now_ns(conn->loop);
+    uint64_t idle_at = conn->recv_at_ns + conn->idle_timeout_ns;
+    uint64_t send_at = conn->send_at_ns + conn->send_timeout_ns;
+    bool idle = conn->idle_timeout_ns != 0 && loop_op_busy(&conn->recv_op);
+    bool send = conn->send_timeout_ns != 0 && loop_op_busy(&conn->send_op);
+
+    if (conn->state != NET_CONN_OPEN)
+        return;
+    if ((idle && now >= idle_at) || (send && now >= send_at)) {
+        net_conn_close(conn, ICMS_DEADLINE);
+        return;
+    }
+    if (idle)
+        conn_timer_want(conn, idle_at);
+    if (send)
+        conn_timer_want(conn, send_at);
+}
+
+void net_conn_timeouts_set(struct net_conn *conn, uint64_t idle_timeout_ns,
+                           uint64_t send_timeout_ns)
+{
+    conn->idle_timeout_ns = idle_timeout_ns;
+    conn->send_timeout_ns = send_timeout_ns;
+    if (conn->state != NET_CONN_OPEN)
+        return;
+    conn->recv_at_ns = loop_now_ns(conn->loop);
+    if (idle_timeout_ns != 0 && loop_op_busy(&conn->recv_op))
+        conn_timer_want(conn, conn->recv_at_ns + idle_timeout_ns);
+    if (send_timeout_ns != 0 && loop_op_busy(&conn->send_op))
+        conn_timer_want(conn, conn->send_at_ns + send_timeout_ns);
+}
+
+/* ---- open and close ------------------------------------------------------------------------- */
+
+void net_conn_open(struct net_conn *conn, struct loop *loop, struct loop_sock *sock,
+                   const struct net_conn_opts *opts)
+{
+    check(conn->state == NET_CONN_CLOSED);
+    *conn = (struct net_conn){.state = NET_CONN_OPEN,
+                              .loop = loop,
+                              .sock = sock,
+                              .ops = opts->ops,
+                              .idle_timeout_ns = opts->idle_timeout_ns,
+                              .send_timeout_ns = opts->send_timeout_ns};
+    list_init(&conn->sends);
+    loop_timer_init(&conn->timer, conn_timer_fire);
+}
+
+/* Ends the close when nothing is in flight any more. */
+static void conn_closing(struct net_conn *conn)
+{
+    struct list *link;
+
+    check(conn->state == NET_CONN_CLOSING);
+    if (conn->closed_pending || loop_op_busy(&conn->recv_op) || loop_op_busy(&conn->send_op))
+        return;
+    if (conn->recv_refused) {
+        conn->recv_refused = false;
+        conn->ops->recv_done(conn, conn->why, 0);
+    }
+    while ((link = list_pop(&conn->sends)) != NULL) {
+        struct net_send *send = container_of(link, struct net_send, link);
+
+        send->done(send, conn->why);
+    }
+    loop_timer_stop(conn->loop, &conn->timer);
+    loop_sock_close(&conn->sock);
+    conn->state = NET_CONN_CLOSED;
+    conn->ops->closed(conn, conn->why);
+}
+
+static void conn_closing_msg(struct loop_msg *msg)
+{
+    struct net_conn *conn = container_of(msg, struct net_conn, msg);
+
+    conn->closed_pending = false;
+    conn_closing(conn);
+}
+
+void net_conn_close(struct net_conn *conn, icms_err why)
+{
+    if (conn->state != NET_CONN_OPEN)
+        return;
+    check(why != ICMS_OK);
+    conn->state = NET_CONN_CLOSING;
+    conn->why = why;
+    loop_timer_stop(conn->loop, &conn->timer);
+    loop_sock_shutdown(conn->sock);
+    if (loop_op_busy(&conn->recv_op))
+        loop_op_cancel(&conn->recv_op);
+    if (loop_op_busy(&conn->send_op))
+        loop_op_cancel(&conn->send_op);
+    /* Also when something is in flight: its end may come from within a callback of the owner. */
+    conn->closed_pending = true;
+    loop_send(conn->loop, &conn->msg, conn_closing_msg);
+}
+
+void net_conn_fini(struct net_conn *conn)
+{
+    loop_sock_close(&conn->sock);
+    conn->state = NET_CONN_CLOSED;
+}
+
+/* ---- receive -------------------------------------------------------------------------------- */
+
+static void conn_received(struct loop_op *op)
+{
+    struct net_conn *conn = container_of(op, struct net_conn, recv_op);
+    icms_err err = op->err;
+
+    conn->bytes_in += op->bytes;
+    if (op->bytes > 0)
+        conn->recv_at_ns = loop_now_ns(conn->loop);
+    if (conn->state == NET_CONN_OPEN && fault_hit("net.recv"))
+        err = ICMS_RESET;
+    if (err != ICMS_OK && err != ICMS_CANCELED)
+        net_conn_close(conn, err);
+    if (conn->state == NET_CONN_CLOSING)
+        err = conn->why;
+    conn->ops->recv_done(conn, err, op->bytes);
+    if (conn->state == NET_CONN_CLOSING)
+        conn_closing(conn);
+}
+
+void net_conn_recv(struct net_conn *conn, void *memory, uint32_t bytes, bool whole)
+{
+    check(conn->state != NET_CONN_CLOSED && bytes > 0);
+    check(!loop_op_busy(&conn->recv_op) && !conn->recv_refused);
+    if (conn->state == NET_CONN_CLOSING) {
+        conn->recv_refused = true;
+        return;
+    }
+    conn->recv_at_ns = loop_now_ns(conn->loop);
+    if (conn->idle_timeout_ns != 0)
+        conn_timer_want(conn, conn->recv_at_ns + conn->idle_timeout_ns);
+    stream_recv(conn, memory, bytes, whole);
+}
+
+void net_conn_recv_cancel(struct net_conn *conn)
+{
+    if (loop_op_busy(&conn->recv_op))
+        loop_op_cancel(&conn->recv_op);
+}
+
+/* ---- send ----------------------------------------------------------------------------------- */
+
+/* Collects vectors of queued sends, leaving out what the kernel has; returns how many. */
+static uint32_t conn_gather(struct net_conn *conn)
+{
+    uint64_t skip = conn->head_sent;
+    uint32_t n = 0;
+
+    list_for_each (link, &conn->sends) {
+        const struct net_send *send = container_of(link, struct net_send, link);
+
+        for (uint32_t i = 0; i < send->count; i++) {
+            struct iovec vector = send->vectors[i];
+
+            if (skip >= vector.iov_len) {
+                skip -= vector.iov_len;
+                continue;
+            }
+            if (n == NET_CONN_VECTORS)
+                return n;
+            conn->vectors[n].iov_base = (uint8_t *)vector.iov_base + skip;
+            conn->vectors[n].iov_len = vector.iov_len - skip;
+            n++;
+            skip = 0;
+        }
+    }
+    return n;
+}
+
+static void conn_flush(struct net_conn *conn)
+{
+    if (conn->state != NET_CONN_OPEN || conn->corked > 0 || loop_op_busy(&conn->send_op) ||
+        list_empty(&conn->sends))
+        return;
+    conn->send_at_ns = loop_now_ns(conn->loop);
+    if (conn->send_timeout_ns != 0)
+        conn_timer_want(conn, conn->send_at_ns + conn->send_timeout_ns);
+    stream_sendv(conn, conn_gather(conn));
+}
+
+/* Gives back the sends that the kernel has all of. */
+static void conn_sent_bytes(struct net_conn *conn, uint32_t bytes)
+{
+    struct list *link;
+
+    conn->bytes_out += bytes;
+    conn->head_sent += bytes;
+    while ((link = list_first(&conn->sends)) != NULL) {
+        struct net_send *send = container_of(link, struct net_send, link);
+
+        if (conn->head_sent < send->bytes)
+            return;
+        conn->head_sent -= send->bytes;
+        list_remove(link);
+        send->done(send, ICMS_OK);
+    }
+    check(conn->head_sent == 0);
+}
+
+static void conn_sent(struct loop_op *op)
+{
+    struct net_conn *conn = container_of(op, struct net_conn, send_op);
+    icms_err err = op->err;
+
+    if (conn->state == NET_CONN_OPEN && fault_hit("net.send"))
+        err = ICMS_RESET;
+    if (err != ICMS_OK)
+        net_conn_close(conn, err);
+    conn->corked++; /* what done callbacks send leaves together */
+    conn_sent_bytes(conn, op->bytes);
+    conn->corked--;
+    if (conn->state == NET_CONN_CLOSING)
+        conn_closing(conn);
+    else
+        conn_flush(conn);
+}
+
+void net_conn_send(struct net_conn *conn, struct net_send *send)
+{
+    check(conn->state != NET_CONN_CLOSED);
+    check(send->count >= 1 && send->count <= NET_SEND_VECTORS);
+    send->bytes = 0;
+    for (uint32_t i = 0; i < send->count; i++)
+        send->bytes += send->vectors[i].iov_len;
+    check(send->bytes > 0);
+    list_init(&send->link);
+    list_push(&conn->sends, &send->link);
+    conn_flush(conn);
+}
+
+void net_conn_cork(struct net_conn *conn)
+{
+    conn->corked++;
+}
+
+void net_conn_uncork(struct net_conn *conn)
+{
+    check(conn->corked > 0);
+    conn->corked--;
+    conn_flush(conn);
+}
