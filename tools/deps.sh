@@ -17,7 +17,7 @@ build_packages="gcc libc6-dev meson ninja-build pkg-config python3
 check_packages="clang libclang-rt-14-dev clang-format
     qemu-system-x86 nvme-cli busybox-static cpio kmod zstd xz-utils
     nftables iproute2 mandoc procps"
-demo_packages="cmake g++ ninja-build python3-pip python3-venv"
+demo_packages="cmake g++ ninja-build python3-pip"
 
 fail()
 {
@@ -55,11 +55,9 @@ command -v apt-get > /dev/null && command -v dpkg-query > /dev/null ||
     fail "this is not Debian; install these by hand and go on:" $wanted
 
 for package in $wanted; do
-    state=$(dpkg-query -W -f '${db:Status-Status}\n' "$package" 2> /dev/null || true)
-    case $state in
-    *installed*) ;;
-    *) missing+=" $package" ;;
-    esac
+    # A line for each architecture; a package that is only mentioned somewhere is "not-installed".
+    dpkg-query -W -f '${db:Status-Status}\n' "$package" 2> /dev/null | grep -qx installed ||
+        missing+=" $package"
 done
 
 [ -n "$missing" ] || [ -n "${update:-}" ] || exit 0
