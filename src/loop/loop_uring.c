@@ -284,12 +284,27 @@ static icms_err uring_thread_setup(struct uring_loop *uring)
     return ICMS_OK;
 }
 
+/* For a failed check on the loop's thread. */
+static void uring_dump(void *arg)
+{
+    const struct uring_loop *uring = arg;
+
+    (void)fprintf(stderr,
+                  "loop %s: iterations %llu, operations done %llu, in the kernel %u+%u, parked %s, "
+                  "ready %s\n",
+                  uring->name, (unsigned long long)uring->loop.stats.iterations,
+                  (unsigned long long)uring->loop.stats.ops, uring->kernel_ops, uring->kernel_aux,
+                  list_empty(&uring->parked) ? "none" : "some",
+                  list_empty(&uring->ready) ? "none" : "some");
+}
+
 static void *uring_thread(void *arg)
 {
     struct uring_loop *uring = arg;
 
     uring->start_err = uring_thread_setup(uring);
     loop_current = &uring->loop;
+    check_dump(uring_dump, uring);
     check(sem_post(&uring->started) == 0);
     if (uring->start_err == ICMS_OK) {
         uring_run(uring);

@@ -109,14 +109,28 @@ void sim_not(struct sim *sim, struct loop_timer *event)
         loop_heap_remove(&sim->events, event);
 }
 
+static const char *const sim_trace_names[] = {
+    [SIM_TRACE_TURN] = "turn of loop",
+    [SIM_TRACE_OP] = "done: kind, error",
+    [SIM_TRACE_MAIL] = "message for loop",
+    [SIM_TRACE_DISK] = "disk: offset, bytes",
+    [SIM_TRACE_FAULT] = "fault",
+    [SIM_TRACE_PIECE] = "piece: kind, bytes",
+    [SIM_TRACE_DIAL] = "dial: state, reaches",
+    [SIM_TRACE_CRASH] = "crash: power, silent",
+};
+
 void sim_trace(struct sim *sim, enum sim_trace_kind kind, const struct sim_node *node, uint64_t a,
                uint64_t b)
 {
-    uint64_t word = (uint64_t)kind << 56 ^ (uint64_t)(node != NULL ? node->id : 0) << 48;
+    uint64_t word = (uint64_t)kind << 56 ^ (uint64_t)node->id << 48;
 
     sim->trace = hash64_mix(sim->trace ^ sim->now_ns);
     sim->trace = hash64_mix(sim->trace ^ word ^ a);
     sim->trace = hash64_mix(sim->trace ^ b);
+    if (sim->opts.verbose)
+        (void)fprintf(stderr, "%12.6f ms %s %s %llu %llu\n", (double)sim->now_ns / MS, node->host,
+                      sim_trace_names[kind], (unsigned long long)a, (unsigned long long)b);
 }
 
 bool sim_step(struct sim *sim)

@@ -27,8 +27,9 @@ struct sim_opts {
     uint64_t disk_delay_max_ns;
     uint64_t disk_bytes_per_s;
     uint64_t message_delay_max_ns; /* between loops of one daemon                          */
-    bool strict; /* the kernel scribbles into memory it may write, and checks that what it reads
-                    does not change meanwhile: finds buffers that are used too early */
+    bool strict;  /* the kernel scribbles into memory it may write, and checks that what it reads
+                     does not change meanwhile: finds buffers that are used too early */
+    bool verbose; /* a line on standard error for all that goes into the trace hash */
     /* per million operations, while faults are on */
     uint32_t disk_read_error_ppm;
     uint32_t disk_write_error_ppm;
@@ -81,6 +82,9 @@ void sim_net_cut(struct sim *sim, struct sim_node *a, struct sim_node *b, bool c
 
 /* Multiplies a node's disk delays (1 is normal). */
 void sim_disk_slow(struct sim_node *node, uint32_t factor);
+
+/* A drive that died: every read, write and flush of the file fails from now on. */
+void sim_disk_dead(struct sim_node *node, const char *path, bool dead);
 
 /* The medium of a file of the node, for tests that look or flip; NULL when there is none. */
 uint8_t *sim_file_medium(struct sim_node *node, const char *path, uint64_t *out_bytes);

@@ -123,6 +123,8 @@ static icms_err file_write(struct sim_file *file, uint64_t offset, const uint8_t
     enum sim_fate fate = SIM_KEPT;
     icms_err err = ICMS_OK;
 
+    if (file->dead)
+        return ICMS_IO;
     if (sim_fault(sim, sim->opts.disk_write_error_ppm)) {
         err = ICMS_IO;
         fate = sim_fate(sim);
@@ -141,7 +143,7 @@ static icms_err file_read(struct sim_file *file, uint64_t offset, uint8_t *to, s
 {
     struct sim *sim = file->node->sim;
 
-    if (sim_fault(sim, sim->opts.disk_read_error_ppm)) {
+    if (file->dead || sim_fault(sim, sim->opts.disk_read_error_ppm)) {
         sim_trace(sim, SIM_TRACE_FAULT, file->node, offset, ICMS_IO);
         sim_scribble(sim, to, bytes);
         return ICMS_IO;
@@ -222,6 +224,10 @@ static void io_end(struct loop_timer *event)
     }
     default:
         check(op->kind == LOOP_FLUSH);
+        if (file->dead) {
+            io_done(io, ICMS_IO, 0);
+            break;
+        }
         while (!list_empty(&file->unflushed) &&
                container_of(list_first(&file->unflushed), struct sim_unflushed, link)->number <
                    io->flush_number)
@@ -401,6 +407,8 @@ icms_err sim_file_flush_now(struct loop_file *file)
 {
     struct sim_file *disk = handle_of(file)->disk;
 
+    if (disk->dead)
+        return ICMS_IO;
     while (!list_empty(&disk->unflushed))
         file_destage(disk);
     return ICMS_OK;
@@ -447,6 +455,14 @@ void sim_disk_fini(struct sim_node *node)
         free(file->path);
         free(file);
     }
+}
+
+void sim_disk_dead(struct sim_node *node, const char *path, bool dead)
+{
+    struct sim_file *file = file_find(node, path);
+
+    check(file != NULL);
+    file->dead = dead;
 }
 
 uint8_t *sim_file_medium(struct sim_node *node, const char *path, uint64_t *out_bytes)

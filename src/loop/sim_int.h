@@ -132,6 +132,7 @@ struct sim_file {
     uint64_t writes;           /* that completed so far                              */
     struct list ios;           /* struct sim_io in flight                            */
     uint64_t busy_ns;          /* virtual time until which its bandwidth is taken    */
+    bool dead;                 /* everything on it fails                             */
     struct sim_handle *holder; /* who locked it, or NULL                            */
 };
 

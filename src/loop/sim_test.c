@@ -403,6 +403,23 @@ static void a_slow_disk_is_slower(void **state)
     sim_free(&sim);
 }
 
+static void a_dead_drive_fails_everything(void **state)
+{
+    static void (*const acts[])(struct box * box) = {act_read, act_write, act_flush};
+    struct sim *sim = room(4, NULL);
+    struct box box;
+
+    box_new(&box, sim, "10.1.0.1");
+    sim_disk_dead(box.node, "/drive", true);
+    for (size_t i = 0; i < sizeof(acts) / sizeof(acts[0]); i++) {
+        box_do(&box, acts[i]);
+        assert_true(box_wait(&box, S));
+        assert_int_equal(box.err, ICMS_IO);
+    }
+    box_end(&box);
+    sim_free(&sim);
+}
+
 /* ---- the network ---------------------------------------------------------------------------- */
 
 static void a_crash_resets_connections_unless_it_is_silent(void **state)
@@ -609,6 +626,7 @@ int main(void)
         cmocka_unit_test(a_power_loss_keeps_what_was_flushed),
         cmocka_unit_test(disks_lie_as_told),
         cmocka_unit_test(a_slow_disk_is_slower),
+        cmocka_unit_test(a_dead_drive_fails_everything),
         cmocka_unit_test(a_crash_resets_connections_unless_it_is_silent),
         cmocka_unit_test(a_cut_swallows_and_what_it_swallowed_stays_lost),
         cmocka_unit_test(a_connect_into_a_cut_waits_and_heals_or_gives_up),

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What only the io_uring back end meets: a kernel that refuses, other processes, limits.
+ *
+ * Refusals are made in child processes: by a seccomp filter, by limits, by giving up root.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "loop/loop.h"
+
+#define REGION_BYTES ((uint64_t)32 << 20)
+
+/* Runs a function in a child; its result is the exit status. */
+static int in_child(int (*run)(void))
+{
+    int status = -1;
+    pid_t child = fork();
+
+    if (child == 0)
+        _exit(run());
+    assert_true(waitpid(child, &status, 0) == child);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* ---- refusals ------------------------------------------------------------------------------- */
+
+static int refuse_io_uring(unsigned error)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof(code) / sizeof(code[0]), code};
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+        return -1;
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
+}
+
+/* 0 when loop_new fails so, with a sentence of one line that has the words. */
+static int new_fails(icms_err expected, const char *words, const char *more)
+{
+    struct err_why why = {""};
+    struct loop_opts opts;
+    struct loop *loop = NULL;
+
+    loop_opts_init(&opts);
+    if (loop_new(loop_env_uring(), &opts, &why, &loop) != expected)
+        return 1;
+    if (strstr(why.text, words) == NULL || strstr(why.text, more) == NULL)
+        return 2;
+    return strchr(why.text, '\n') != NULL ? 3 : 0;
+}
+
+static int forbidden(void)
+{
+    return refuse_io_uring(EPERM) != 0
+               ? 9
+               : new_fails(ICMS_UNSUPPORTED, "kernel.io_uring_disabled", "seccomp");
+}
+
+static int missing(void)
+{
+    return refuse_io_uring(ENOSYS) != 0 ? 9 : new_fails(ICMS_UNSUPPORTED, "Linux 6.1", "sandbox");
+}
+
+static int no_descriptors(void)
+{
+    struct rlimit limit = {3, 3};
+
+    return setrlimit(RLIMIT_NOFILE, &limit) != 0 ? 9
+                                                 : new_fails(ICMS_LIMIT, "ulimit -n", "io_uring");
+}
+
+static void a_refused_io_uring_is_one_line_with_the_remedy(void **state)
+{
+    assert_int_equal(in_child(forbidden), 0);
+    assert_int_equal(in_child(missing), 0);
+    assert_int_equal(in_child(no_descriptors), 0);
+}
+
+static int too_few_locked_pages(void)
+{
+    struct rlimit limit = {REGION_BYTES / 4, REGION_BYTES / 4};
+    struct err_why why = {""};
+    struct loop_region *region = NULL;
+    struct loop_opts opts;
+    struct loop *loop = NULL;
+
+    loop_opts_init(&opts);
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || (getuid() == 0 && setuid(65534) != 0))
+        return 9;
+    if (loop_new(loop_env_uring(), &opts, NULL, &loop) != ICMS_OK)
+        return 1;
+    if (loop_region_new(loop_env_uring(), "test", REGION_BYTES, true, NULL, &region) != ICMS_OK)
+        return 2;
+    if (loop_region_register(loop, region, &why) != ICMS_LIMIT)
+        return 3;
+    if (strstr(why.text, "ulimit -l") == NULL || strstr(why.text, "32 MiB") == NULL)
+        return 4;
+    if (loop_start(loop, NULL) != ICMS_OK) /* it works unpinned */
+        return 5;
+    loop_stop(loop);
+    loop_join(loop);
+    loop_free(&loop);
+    loop_region_free(&region);
+    return 0;
+}
+
+static void too_few_locked_pages_are_no_end(void **state)
+{
+    assert_int_equal(in_child(too_few_locked_pages), 0);
+}
+
+static void a_cpu_that_is_not_there_is_an_error(void **state)
+{
+    struct err_why why = {""};
+    struct loop_opts opts;
+    struct loop *loop = NULL;
+
+    loop_opts_init(&opts);
+    opts.cpu = CPU_SETSIZE - 1;
+    assert_int_equal(loop_new(loop_env_uring(), &opts, NULL, &loop), ICMS_OK);
+    assert_int_equal(loop_start(loop, &why), ICMS_INVALID);
+    assert_non_null(strstr(why.text, "CPU 1023"));
+    loop_stop(loop);
+    loop_join(loop);
+    loop_free(&loop);
+}
+
+/* ---- other processes ------------------------------------------------------------------------ */
+
+static void a_file_locked_by_another_process_names_its_pid(void **state)
+{
+    char path[] = "/var/tmp/icms-lock-XXXXXX";
+    struct loop_file_opts opts = {.path = path, .write = true, .exclusive = true};
+    struct loop_file *file = NULL;
+    struct err_why why = {""};
+    int fd = mkstemp(path);
+    int up[2], down[2];
+    char text[32], byte = 0;
+    pid_t child;
+
+    assert_true(fd >= 0 && pipe(up) == 0 && pipe(down) == 0);
+    (void)close(fd);
+    child = fork();
+    if (child == 0) {
+        icms_err err = loop_file_open(loop_env_uring(), &opts, NULL, &file);
+
+        (void)!write(up[1], &byte, 1);
+        (void)!read(down[0], &byte, 1); /* until the other is done */
+        _exit(err == ICMS_OK ? 0 : 1);
+    }
+    assert_true(read(up[0], &byte, 1) == 1);
+    assert_int_equal(loop_file_open(loop_env_uring(), &opts, &why, &file), ICMS_LOCKED);
+    (void)snprintf(text, sizeof(text), "process %d", (int)child);
+    assert_non_null(strstr(why.text, text));
+    assert_true(write(down[1], &byte, 1) == 1);
+    assert_true(waitpid(child, NULL, 0) == child);
+    assert_int_equal(loop_file_open(loop_env_uring(), &opts, &why, &file), ICMS_OK);
+    loop_file_close(&file);
+    (void)unlink(path);
+    for (int i = 0; i < 2; i++) {
+        (void)close(up[i]);
+        (void)close(down[i]);
+    }
+}
+
+static void a_shared_region_cannot_shrink_and_can_be_sealed(void **state)
+{
+    struct loop_region *region = NULL;
+    uint8_t *base;
+    void *map;
+    int fd;
+
+    assert_int_equal(loop_region_new(loop_env_uring(), "test", 10000, false, NULL, &region),
+                     ICMS_OK);
+    assert_int_equal(loop_region_bytes(region), 12288);
+    base = loop_region_base(region);
+    fd = loop_region_fd(region);
+    assert_int_not_equal(ftruncate(fd, 0), 0);
+    map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(map != MAP_FAILED);
+    (void)munmap(map, 4096);
+    assert_int_equal(loop_region_seal(region, NULL), ICMS_OK);
+    assert_true(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+    map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+    assert_true(map != MAP_FAILED);
+    base[5] = 77;
+    assert_int_equal(((const uint8_t *)map)[5], 77);
+    (void)munmap(map, 4096);
+    loop_region_free(&region);
+}
+
+/* A process that holds an event's descriptor fills it: signals do not block, waits end. */
+static void a_filled_event_blocks_nobody(void **state)
+{
+    struct loop_event *event = NULL;
+    uint64_t most = UINT64_MAX - 1;
+
+    assert_int_equal(loop_event_new(loop_env_uring(), &event), ICMS_OK);
+    assert_true(write(loop_event_fd(event), &most, sizeof(most)) == sizeof(most));
+    loop_event_signal(event);
+    loop_event_signal(event);
+    loop_event_free(&event);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_refused_io_uring_is_one_line_with_the_remedy),
+        cmocka_unit_test(too_few_locked_pages_are_no_end),
+        cmocka_unit_test(a_cpu_that_is_not_there_is_an_error),
+        cmocka_unit_test(a_file_locked_by_another_process_names_its_pid),
+        cmocka_unit_test(a_shared_region_cannot_shrink_and_can_be_sealed),
+        cmocka_unit_test(a_filled_event_blocks_nobody),
+    };
+
+    return cmocka_run_group_tests_name("loop-uring", tests, NULL, NULL);
+}
