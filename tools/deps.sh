@@ -16,7 +16,7 @@ build_packages="gcc libc6-dev meson ninja-build pkg-config python3
     libssl-dev libcmocka-dev"
 check_packages="clang libclang-rt-14-dev clang-format
     qemu-system-x86 nvme-cli busybox-static cpio kmod zstd xz-utils
-    nftables iproute2 mandoc procps"
+    nftables iproute2 mandoc procps systemd"
 demo_packages="cmake g++ ninja-build python3-pip"
 
 fail()

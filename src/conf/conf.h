@@ -115,9 +115,13 @@ void conf_enclosure_uuid(const char *name, struct uuid *out_uuid);
 /* The NQN made from a UUID: "nqn.2014-08.org.nvmexpress:uuid:...". */
 void conf_uuid_nqn(const struct uuid *uuid, char out[LIMIT_NQN_BYTES]);
 
-/* Where an agent of this user listens and its clients look: /run/icms/agent.sock for root, else
+/* Where an agent of this user listens: /run/icms/agent.sock for root, else
  * $XDG_RUNTIME_DIR/icms/agent.sock, else /tmp/icms-UID/agent.sock. */
 void conf_socket_default(char out[104]);
+
+/* Where a client of this user looks: the same, or when nothing is there and the machine's own agent
+ * is, /run/icms/agent.sock. */
+void conf_socket_find(char out[104]);
 
 icms_err conf_target_read(const char *path, struct err_why *why,
                           struct conf_target *out_conf) ICMS_MUST_CHECK;

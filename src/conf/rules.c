@@ -68,13 +68,23 @@ static bool uuid_unset(const struct uuid *uuid)
 
 /* ---- this machine and user ------------------------------------------------------------------ */
 
+/* Of the agent that root or the service manager runs. */
+#define MACHINE_SOCKET "/run/icms/agent.sock"
+
+void conf_socket_find(char out[104])
+{
+    conf_socket_default(out);
+    if (access(out, F_OK) != 0 && access(MACHINE_SOCKET, F_OK) == 0)
+        (void)snprintf(out, 104, "%s", MACHINE_SOCKET);
+}
+
 void conf_socket_default(char out[104])
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
     int n = -1;
 
     if (geteuid() == 0)
-        n = snprintf(out, 104, "/run/icms/agent.sock");
+        n = snprintf(out, 104, "%s", MACHINE_SOCKET);
     else if (runtime != NULL && runtime[0] == '/')
         n = snprintf(out, 104, "%s/icms/agent.sock", runtime);
     if (n < 0 || n >= 104)
