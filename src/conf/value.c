@@ -326,7 +326,7 @@ bool conf_address_valid(const char *text, bool *out_loopback, uint16_t *out_port
     unsigned port = 0;
     const char *at;
 
-    if (bytes == 0 || bytes >= sizeof(host) || colon[1] == '\0')
+    if (bytes == 0 || bytes >= sizeof(host) || colon[1] == '\0' || strlen(colon + 1) > 5)
         return false;
     for (at = colon + 1; isdigit((unsigned char)*at) && port <= UINT16_MAX; at++)
         port = port * 10 + (unsigned)(*at - '0');

@@ -17,35 +17,47 @@ struct ctl_http;
 /* A text that grows to a bound while a page is made. */
 struct ctl_page;
 
-/* Prometheus text format. kind: "counter", "gauge"; help: one sentence. Write the family once, then
- * its samples; labels is `key="value",...` or "" (escape values with ctl_label). */
+/* Prometheus text format. kind: "counter", "gauge" or "histogram"; help: one sentence. Write a
+ * family once, then all of its samples; labels is `key="value",...` or "" (make values with
+ * ctl_label). A counter's name ends in _total. */
 void ctl_family(struct ctl_page *page, const char *name, const char *kind, const char *help);
 void ctl_sample(struct ctl_page *page, const char *name, const char *labels, double value);
 
-/* A histogram of nanoseconds as seconds, with cumulative buckets; family kind "histogram". */
+/* A histogram of nanoseconds as seconds, with cumulative buckets from a microsecond to a minute;
+ * family kind "histogram". */
 void ctl_histogram(struct ctl_page *page, const char *name, const char *labels,
                    const struct hist *hist);
 
 /* Appends to a page (JSON of /status). */
 void ctl_text(struct ctl_page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Escapes a label's value into out; returns out. */
+/* Escapes a label's value into out, cut to the room there is; returns out. */
 const char *ctl_label(const char *value, char *out, unsigned bytes);
 
+/* Escapes the inside of a JSON string into out, cut to the room there is; returns out. */
+const char *ctl_json(const char *value, char *out, unsigned bytes);
+
 struct ctl_http_opts {
-    const char *listen;                                /* "127.0.0.1:9420"                    */
-    void *arg;                                         /* of the functions below              */
-    void (*metrics)(void *arg, struct ctl_page *page); /* Prometheus text                     */
-    void (*status)(void *arg, struct ctl_page *page);  /* one JSON object                     */
-    bool (*ready)(void *arg, struct err_why *why);     /* false: not ready, and why           */
+    const char *listen;  /* "127.0.0.1:9420"; port 0 picks one                                  */
+    const char *program; /* "icms-target": for the build information in /metrics                 */
+    const char *version; /* "0.1.0"                                                              */
+    void *arg;           /* of the functions below                                               */
+    /* Called on the HTTP thread, one at a time; what they look at must be marked "any thread". */
+    void (*metrics)(void *arg, struct ctl_page *page); /* Prometheus text                        */
+    void (*status)(void *arg, struct ctl_page *page);  /* one JSON object                        */
+    bool (*ready)(void *arg, struct err_why *why);     /* false: not ready, and why              */
+    bool (*healthy)(void *arg, struct err_why *why);   /* false: restart me; NULL: always        */
 };
 
-/* Starts serving. ADDRESS_IN_USE and the like with a sentence that says what to do. */
+/* Starts serving GET and HEAD of /metrics, /healthz, /readyz and /status. ADDRESS_IN_USE and the
+ * like with a sentence that says what to do. */
 icms_err ctl_http_start(const struct ctl_http_opts *opts, struct err_why *why,
                         struct ctl_http **out_http) ICMS_MUST_CHECK;
 
 /* The port it listens on (listen ended in :0). */
 unsigned ctl_http_port(const struct ctl_http *http);
+
+/* Ends open connections and the thread. No function of opts runs any more. *http may be NULL. */
 void ctl_http_stop(struct ctl_http **http);
 
 #endif

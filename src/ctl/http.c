@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The HTTP server of a daemon, over libmicrohttpd, on one thread of its own. Started and stopped by
+ * main(); it calls the daemon's functions one at a time, so they share one page.
+ *
+ * Bounded: connections, memory a connection, silence of a peer, and the page. It only ever reads:
+ * GET and HEAD, four paths, everything else is refused before a byte of a body is taken.
+ *
+ * Life: ctl_http_start() binds the socket itself, for errors that say what to do, and hands it to
+ * libmicrohttpd, which closes it in ctl_http_stop().
+ */
+#include "ctl/ctl_int.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "loop/loop.h"
+
+struct ctl_http {
+    struct ctl_http_opts opts; /* texts are the caller's and stay            */
+    struct MHD_Daemon *daemon; /* owns the listening socket                  */
+    unsigned port;             /* where it listens                           */
+    struct ctl_page page;      /* of the HTTP thread; reused                 */
+};
+
+#define TYPE_TEXT    "text/plain; charset=utf-8"
+#define TYPE_METRICS "text/plain; version=0.0.4; charset=utf-8"
+#define TYPE_JSON    "application/json"
+
+/* Memory of a connection: request line and headers have to fit. */
+#define CONNECTION_BYTES 16384
+
+/* ---- answers -------------------------------------------------------------------------------- */
+
+/* Answers with a copy of the text: a slow peer may read it while the page is made anew. */
+static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status, const char *type,
+                              const char *text, size_t bytes)
+{
+    struct MHD_Response *response;
+    enum MHD_Result result;
+
+    /* libmicrohttpd copies and does not write; its interface has no const. */
+    response =
+        MHD_create_response_from_buffer(bytes, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
+    if (response == NULL)
+        return MHD_NO; /* closes the connection */
+    (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
+        (void)MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+    result = MHD_queue_response(connection, status, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+static enum MHD_Result answer_line(struct MHD_Connection *connection, unsigned status,
+                                   const char *line)
+{
+    return answer(connection, status, TYPE_TEXT, line, strlen(line));
+}
+
+static enum MHD_Result answer_page(struct MHD_Connection *connection, const struct ctl_page *page,
+                                   const char *type)
+{
+    if (page->full)
+        return answer_line(connection, MHD_HTTP_INTERNAL_SERVER_ERROR,
+                           "the page is larger than the limit\n");
+    return answer(connection, MHD_HTTP_OK, type, page->bytes > 0 ? page->text : "", page->bytes);
+}
+
+/* ---- pages ---------------------------------------------------------------------------------- */
+
+static enum MHD_Result page_metrics(struct ctl_http *http, struct MHD_Connection *connection)
+{
+    ctl_page_clear(&http->page);
+    if (http->opts.metrics != NULL)
+        http->opts.metrics(http->opts.arg, &http->page);
+    ctl_process(&http->page, http->opts.program != NULL ? http->opts.program : "icms",
+                http->opts.version != NULL ? http->opts.version : "");
+    return answer_page(connection, &http->page, TYPE_METRICS);
+}
+
+static enum MHD_Result page_status(struct ctl_http *http, struct MHD_Connection *connection)
+{
+    ctl_page_clear(&http->page);
+    if (http->opts.status != NULL)
+        http->opts.status(http->opts.arg, &http->page);
+    else
+        ctl_text(&http->page, "{}\n");
+    return answer_page(connection, &http->page, TYPE_JSON);
+}
+
+/* 200 and the word, or 503 and the reason. */
+static enum MHD_Result page_verdict(struct ctl_http *http, struct MHD_Connection *connection,
+                                    bool (*verdict)(void *arg, struct err_why *why),
+                                    const char *word)
+{
+    struct err_why why = {""};
+
+    if (verdict == NULL || verdict(http->opts.arg, &why))
+        return answer_line(connection, MHD_HTTP_OK, word);
+    ctl_page_clear(&http->page);
+    ctl_text(&http->page, "%s\n", why.text[0] != '\0' ? why.text : "no reason given");
+    return answer_line(connection, MHD_HTTP_SERVICE_UNAVAILABLE, http->page.text);
+}
+
+static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *url,
+                              const char *method, const char *version, const char *upload,
+                              size_t *upload_bytes, void **request)
+{
+    struct ctl_http *http = arg;
+
+    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+        return answer_line(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+    if (strcmp(url, "/metrics") == 0)
+        return page_metrics(http, connection);
+    if (strcmp(url, "/healthz") == 0)
+        return page_verdict(http, connection, http->opts.healthy, "ok\n");
+    if (strcmp(url, "/readyz") == 0)
+        return page_verdict(http, connection, http->opts.ready, "ready\n");
+    if (strcmp(url, "/status") == 0)
+        return page_status(http, connection);
+    return answer_line(connection, MHD_HTTP_NOT_FOUND,
+                       "here are /metrics, /healthz, /readyz and /status\n");
+}
+
+/* ---- the socket ----------------------------------------------------------------------------- */
+
+union address {
+    struct sockaddr any;
+    struct sockaddr_in four;
+    struct sockaddr_in6 six;
+};
+
+static socklen_t address_make(const struct loop_addr *addr, union address *out_address)
+{
+    memset(out_address, 0, sizeof(*out_address));
+    if (inet_pton(AF_INET, addr->host, &out_address->four.sin_addr) == 1) {
+        out_address->four.sin_family = AF_INET;
+        out_address->four.sin_port = htons(addr->port);
+        return sizeof(out_address->four);
+    }
+    if (inet_pton(AF_INET6, addr->host, &out_address->six.sin6_addr) == 1) {
+        out_address->six.sin6_family = AF_INET6;
+        out_address->six.sin6_port = htons(addr->port);
+        return sizeof(out_address->six);
+    }
+    return 0;
+}
+
+static icms_err bind_failed(const char *listen_text, int error, struct err_why *why)
+{
+    icms_err err = err_from_errno(error);
+    const char *remedy = error == EADDRINUSE      ? "another program has it; choose another in "
+                                                    "http.listen"
+                         : error == EADDRNOTAVAIL ? "this machine has no such address"
+                         : error == EACCES        ? "ports below 1024 need privileges"
+                                                  : "choose another in http.listen";
+
+    return err_set(why, err, "http: cannot listen on %s: %s: %s", listen_text, strerror(error),
+                   remedy);
+}
+
+/* Binds and listens; the port is told when it was 0. */
+static icms_err listen_open(const char *text, struct err_why *why, int *out_fd, unsigned *out_port)
+{
+    struct loop_addr addr;
+    union address address;
+    socklen_t bytes;
+    int fd, one = 1;
+    icms_err err = loop_addr_parse(text, why, &addr);
+
+    if (err != ICMS_OK)
+        return err;
+    bytes = address_make(&addr, &address);
+    if (bytes == 0)
+        return err_set(why, ICMS_CONFIG, "http: '%s' is not a numeric address and port", text);
+    fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return bind_failed(text, errno, why);
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (bind(fd, &address.any, bytes) != 0 || listen(fd, LIMIT_HTTP_CONNECTIONS) != 0 ||
+        getsockname(fd, &address.any, &(socklen_t){sizeof(address)}) != 0) {
+        err = bind_failed(text, errno, why);
+        (void)close(fd);
+        return err;
+    }
+    *out_port =
+        ntohs(address.any.sa_family == AF_INET ? address.four.sin_port : address.six.sin6_port);
+    *out_fd = fd;
+    return ICMS_OK;
+}
+
+static void server_log(void *arg, const char *format, va_list args)
+    __attribute__((format(printf, 2, 0)));
+
+static void server_log(void *arg, const char *format, va_list args)
+{
+    char text[256];
+
+    (void)vsnprintf(text, sizeof(text), format, args);
+    text[strcspn(text, "\n")] = '\0';
+    log_line(LOG_DEBUG, "http: %s", text);
+}
+
+icms_err ctl_http_start(const struct ctl_http_opts *opts, struct err_why *why,
+                        struct ctl_http **out_http)
+{
+    struct ctl_http *http;
+    int fd = -1;
+    unsigned port = 0;
+    icms_err err = listen_open(opts->listen, why, &fd, &port);
+
+    if (err != ICMS_OK)
+        return err;
+    http = calloc(1, sizeof(*http));
+    if (http == NULL) {
+        (void)close(fd);
+        return err_set(why, ICMS_NO_MEMORY, "http: out of memory");
+    }
+    http->opts = *opts;
+    http->port = port;
+    http->daemon = MHD_start_daemon(
+        MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle,
+        http, MHD_OPTION_EXTERNAL_LOGGER, server_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)LIMIT_HTTP_CONNECTIONS,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)LIMIT_HTTP_SILENCE_SECONDS,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+    if (http->daemon == NULL) {
+        (void)close(fd);
+        free(http);
+        return err_set(why, ICMS_LIMIT, "http: cannot start a thread for %s", opts->listen);
+    }
+    *out_http = http;
+    return ICMS_OK;
+}
+
+unsigned ctl_http_port(const struct ctl_http *http)
+{
+    return http->port;
+}
+
+void ctl_http_stop(struct ctl_http **http)
+{
+    if (*http == NULL)
+        return;
+    MHD_stop_daemon((*http)->daemon);
+    ctl_page_free(&(*http)->page);
+    free(*http);
+    *http = NULL;
+}
