@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "base/check.h"
+#include "base/hash.h"
 #include "conf/conf_int.h"
 
 static struct conf_target target;
@@ -380,6 +380,76 @@ static void test_large_files_are_refused(void **state)
     free(text);
 }
 
+/* SplitMix64: the same mutations in every run. */
+static uint64_t draw(uint64_t *seed)
+{
+    *seed += 0x9e3779b97f4a7c15u;
+    return hash64_mix(*seed);
+}
+
+/* Changes a few places of a text: other bytes, pieces left out, pieces said twice. */
+static size_t mutate(char *text, size_t bytes, size_t bytes_max, uint64_t *seed)
+{
+    static const char marks[] = "\n :-[]{}#&*!|>'\"%@`\t\0\xff\xc3\\x0kMGiBs.,?~=";
+
+    for (uint64_t changes = 1 + draw(seed) % 4; changes > 0; changes--) {
+        size_t at = draw(seed) % bytes, piece = draw(seed) % 64;
+
+        if (piece > bytes - at)
+            piece = bytes - at;
+        switch (draw(seed) % 4) {
+        case 0:
+            text[at] = (char)draw(seed);
+            break;
+        case 1:
+            text[at] = marks[draw(seed) % (sizeof(marks) - 1)];
+            break;
+        case 2:
+            if (bytes - piece > 0) {
+                memmove(text + at, text + at + piece, bytes - at - piece);
+                bytes -= piece;
+            }
+            break;
+        case 3:
+            if (bytes + piece <= bytes_max) {
+                memmove(text + at + piece, text + at, bytes - at);
+                bytes += piece;
+            }
+            break;
+        }
+    }
+    return bytes;
+}
+
+static void test_damaged_files_are_refused_with_their_line(void **state)
+{
+    uint64_t seed = 1;
+    unsigned right = 0, wrong = 0;
+    char *text = malloc(32768);
+
+    for (int i = 0; i < 2000; i++) {
+        const char *from = i % 2 == 0 ? conf_target_example() : conf_agent_example();
+        size_t bytes = strlen(from);
+        icms_err err;
+
+        memcpy(text, from, bytes);
+        bytes = mutate(text, bytes, 32768, &seed);
+        why.text[0] = '\0';
+        err = i % 2 == 0 ? conf_target_parse(text, bytes, "t.yaml", &why, &target)
+                         : conf_agent_parse(text, bytes, "t.yaml", &why, &agent);
+        if (err == ICMS_OK)
+            right++;
+        else
+            wrong++;
+        if (err != ICMS_OK && (err != ICMS_CONFIG || strncmp(why.text, "t.yaml:", 7) != 0))
+            fail_msg("mutation %d: %s '%s'", i, icms_err_name(err), why.text);
+        for (const char *at = why.text; *at != '\0'; at++)
+            assert_true(*at >= ' ' && *at <= '~');
+    }
+    assert_true(right > 100 && wrong > 100);
+    free(text);
+}
+
 static void test_a_refused_file_leaves_the_struct(void **state)
 {
     target_accepted(TARGET_MIN);
@@ -534,6 +604,7 @@ int main(void)
         cmocka_unit_test(test_wide_ports_are_warned_about),
         cmocka_unit_test(test_yaml_that_multiplies_or_nests_is_refused),
         cmocka_unit_test(test_large_files_are_refused),
+        cmocka_unit_test(test_damaged_files_are_refused_with_their_line),
         cmocka_unit_test(test_a_refused_file_leaves_the_struct),
         cmocka_unit_test(test_a_file_is_read_and_a_missing_one_named),
         cmocka_unit_test(test_the_examples_are_right_and_hold_the_defaults),
