@@ -87,7 +87,7 @@ struct store_write {
     /* out, valid in done */
     icms_err err; /* OK, EXISTS, MISS, QUOTA, NO_SPACE, IO, DRIVE_DOWN */
     /* private */
-    uint64_t private_words[40];
+    uint64_t private_words[64];
 };
 
 /* Appends. Two writes of one key: the one that was submitted later wins. */
@@ -106,7 +106,7 @@ struct store_read {
     uint8_t *value;        /* inside memory                                                      */
     uint32_t value_bytes;  /* whole value                                                        */
     /* private */
-    uint64_t private_words[40];
+    uint64_t private_words[64];
 };
 
 /* Reads and verifies one block. A bad checksum is a miss with reason CHECKSUM, counted, and the
@@ -131,7 +131,7 @@ struct store_delete {
     uint8_t *memory; /* aligned, LIMIT_DISK_ALIGN bytes, for the tombstone */
     void (*done)(struct store_delete *delete); /* called once */
     icms_err err; /* OK, MISS (was not there), IO, DRIVE_DOWN          */
-    uint64_t private_words[40];
+    uint64_t private_words[64];
 };
 
 /* Forgets a block for good: a tombstone record keeps it from coming back after a restart. */
@@ -140,7 +140,7 @@ icms_err store_delete(struct store *store, struct store_delete *delete) ICMS_MUS
 struct store_flush {
     void (*done)(struct store_flush *flush); /* called once */
     icms_err err;                            /* OK, IO, DRIVE_DOWN */
-    uint64_t private_words[32];
+    uint64_t private_words[64];
 };
 
 /* Makes every completed write durable against power loss. */

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The index: chains of packed entries.
+ *
+ *   heads   [ entry number + 1, or 0 ]                      fewer than entries
+ *   entries [ key 16 B | segment, page, pages, volume, key length in 64 bits | next 4 B ]
+ *
+ * Entries that were never used are taken in order, so memory is touched as it is needed; given-back
+ * ones form a chain through next. Loop's thread only.
+ */
+#include "store/index.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "store/layout.h"
+
+#define INDEX_BLOCKS_MIN 1024
+
+/* Bits of store_index_entry.place, from the lowest. */
+#define INDEX_SEGMENT_BITS 20
+#define INDEX_PAGE_BITS    16
+#define INDEX_PAGES_BITS   12
+#define INDEX_VOLUME_BITS  6
+#define INDEX_LENGTH_BITS  4
+
+#define INDEX_PAGE_SHIFT   INDEX_SEGMENT_BITS
+#define INDEX_PAGES_SHIFT  (INDEX_PAGE_SHIFT + INDEX_PAGE_BITS)
+#define INDEX_VOLUME_SHIFT (INDEX_PAGES_SHIFT + INDEX_PAGES_BITS)
+#define INDEX_LENGTH_SHIFT (INDEX_VOLUME_SHIFT + INDEX_VOLUME_BITS)
+#define INDEX_USED         ((uint64_t)1 << 63)
+
+static_assert(INDEX_LENGTH_SHIFT + INDEX_LENGTH_BITS < 63, "the place fits beside the used bit");
+static_assert(STORE_SEGMENTS_MAX <= 1u << INDEX_SEGMENT_BITS, "segment numbers fit");
+static_assert(STORE_SEGMENT_BYTES_MAX / STORE_PAGE_BYTES <= 1u << INDEX_PAGE_BITS, "pages fit");
+static_assert(STORE_RECORD_PAGES_MAX < 1u << INDEX_PAGES_BITS, "record sizes fit");
+static_assert(LIMIT_VOLUMES <= 1u << INDEX_VOLUME_BITS, "volumes fit");
+static_assert(LIMIT_KEY_BYTES <= 1u << INDEX_LENGTH_BITS, "key lengths fit, less one");
+
+struct store_index_entry {
+    uint8_t key[LIMIT_KEY_BYTES]; /* zeros past its length                                   */
+    uint32_t place[2];            /* low and high half of the packed place                   */
+    uint32_t next;                /* entry number + 1 of the next in the chain; 0: the last  */
+};
+static_assert(sizeof(struct store_index_entry) == 28, "28 bytes an entry");
+
+struct store_index {
+    struct store_index_entry *entries;
+    uint32_t *heads;
+    uint64_t seed;
+    uint32_t entry_count; /* blocks_max                                  */
+    uint32_t head_count;
+    uint32_t touched;  /* entries used at least once                  */
+    uint32_t given;    /* chain of entries given back: number + 1     */
+    uint32_t used;     /* blocks                                      */
+    uint32_t reserved; /* promises                                    */
+};
+
+static uint64_t index_place_get(const struct store_index_entry *entry)
+{
+    return (uint64_t)entry->place[1] << 32 | entry->place[0];
+}
+
+static void index_place_set(struct store_index_entry *entry, uint64_t place)
+{
+    entry->place[0] = (uint32_t)place;
+    entry->place[1] = (uint32_t)(place >> 32);
+}
+
+static uint64_t index_bits(uint64_t place, uint32_t shift, uint32_t bits)
+{
+    return place >> shift & (((uint64_t)1 << bits) - 1);
+}
+
+/* The part of a place that belongs to the identity of a block. */
+static uint64_t index_identity(uint32_t volume, const struct key *key)
+{
+    check(volume < LIMIT_VOLUMES && key->length >= 1 && key->length <= LIMIT_KEY_BYTES);
+    return (uint64_t)volume << INDEX_VOLUME_SHIFT |
+           (uint64_t)(key->length - 1) << INDEX_LENGTH_SHIFT;
+}
+
+static uint64_t index_pack(uint64_t identity, const struct store_spot *spot)
+{
+    check(spot->segment < STORE_SEGMENTS_MAX && spot->page < 1u << INDEX_PAGE_BITS);
+    check(spot->pages >= 1 && spot->pages <= STORE_RECORD_PAGES_MAX);
+    return INDEX_USED | identity | spot->segment | (uint64_t)spot->page << INDEX_PAGE_SHIFT |
+           (uint64_t)spot->pages << INDEX_PAGES_SHIFT;
+}
+
+static void index_unpack(uint64_t place, struct store_spot *out_spot)
+{
+    out_spot->segment = (uint32_t)index_bits(place, 0, INDEX_SEGMENT_BITS);
+    out_spot->page = (uint32_t)index_bits(place, INDEX_PAGE_SHIFT, INDEX_PAGE_BITS);
+    out_spot->pages = (uint32_t)index_bits(place, INDEX_PAGES_SHIFT, INDEX_PAGES_BITS);
+}
+
+static uint32_t *index_head(const struct store_index *index, uint64_t identity,
+                            const struct key *key)
+{
+    uint64_t hash = hash64_seed(key->bytes, sizeof(key->bytes), index->seed ^ identity);
+
+    return &index->heads[(hash >> 32) * index->head_count >> 32];
+}
+
+/* The link that names the block's entry: a head or the next of the entry before; it holds 0 when
+ * the block is not there. */
+static uint32_t *index_link(const struct store_index *index, uint64_t identity,
+                            const struct key *key)
+{
+    const uint64_t mask = ~(uint64_t)0 << INDEX_VOLUME_SHIFT & ~INDEX_USED;
+    uint32_t *link = index_head(index, identity, key);
+
+    while (*link != 0) {
+        struct store_index_entry *entry = &index->entries[*link - 1];
+
+        if ((index_place_get(entry) & mask) == identity &&
+            memcmp(entry->key, key->bytes, sizeof(entry->key)) == 0)
+            break;
+        link = &entry->next;
+    }
+    return link;
+}
+
+icms_err store_index_new(uint64_t blocks_max, uint64_t seed, struct store_index **out_index)
+{
+    struct store_index *index;
+
+    if (blocks_max < INDEX_BLOCKS_MIN)
+        blocks_max = INDEX_BLOCKS_MIN;
+    if (blocks_max > UINT32_MAX - 1)
+        blocks_max = UINT32_MAX - 1;
+    index = calloc(1, sizeof(*index));
+    if (index == NULL)
+        return ICMS_NO_MEMORY;
+    index->seed = seed;
+    index->entry_count = (uint32_t)blocks_max;
+    index->head_count = index->entry_count - index->entry_count / 16; /* pays for this struct */
+    index->entries = calloc(index->entry_count, sizeof(index->entries[0]));
+    index->heads = calloc(index->head_count, sizeof(index->heads[0]));
+    if (index->entries == NULL || index->heads == NULL) {
+        store_index_free(&index);
+        return ICMS_NO_MEMORY;
+    }
+    *out_index = index;
+    return ICMS_OK;
+}
+
+void store_index_free(struct store_index **index)
+{
+    if (*index == NULL)
+        return;
+    free((*index)->entries);
+    free((*index)->heads);
+    free(*index);
+    *index = NULL;
+}
+
+bool store_index_reserve(struct store_index *index)
+{
+    if (index->used + index->reserved >= index->entry_count)
+        return false;
+    index->reserved++;
+    return true;
+}
+
+void store_index_unreserve(struct store_index *index)
+{
+    check(index->reserved > 0);
+    index->reserved--;
+}
+
+bool store_index_find(const struct store_index *index, uint32_t volume, const struct key *key,
+                      struct store_spot *out_spot)
+{
+    uint32_t number = *index_link(index, index_identity(volume, key), key);
+
+    if (number == 0)
+        return false;
+    index_unpack(index_place_get(&index->entries[number - 1]), out_spot);
+    return true;
+}
+
+bool store_index_put(struct store_index *index, uint32_t volume, const struct key *key,
+                     const struct store_spot *spot, struct store_spot *out_old)
+{
+    uint64_t identity = index_identity(volume, key);
+    uint32_t *link = index_link(index, identity, key);
+    struct store_index_entry *entry;
+
+    store_index_unreserve(index);
+    if (*link != 0) {
+        entry = &index->entries[*link - 1];
+        index_unpack(index_place_get(entry), out_old);
+        index_place_set(entry, index_pack(identity, spot));
+        return true;
+    }
+    if (index->given != 0) {
+        *link = index->given;
+        entry = &index->entries[*link - 1];
+        index->given = entry->next;
+    } else {
+        check(index->touched < index->entry_count);
+        *link = ++index->touched;
+        entry = &index->entries[*link - 1];
+    }
+    memcpy(entry->key, key->bytes, sizeof(entry->key));
+    index_place_set(entry, index_pack(identity, spot));
+    entry->next = 0;
+    index->used++;
+    return false;
+}
+
+bool store_index_remove(struct store_index *index, uint32_t volume, const struct key *key,
+                        struct store_spot *out_old)
+{
+    uint32_t *link = index_link(index, index_identity(volume, key), key);
+    uint32_t number = *link;
+    struct store_index_entry *entry;
+
+    if (number == 0)
+        return false;
+    entry = &index->entries[number - 1];
+    index_unpack(index_place_get(entry), out_old);
+    *link = entry->next;
+    index_place_set(entry, 0);
+    entry->next = index->given;
+    index->given = number;
+    index->used--;
+    return true;
+}
+
+bool store_index_next(const struct store_index *index, uint32_t *cursor, uint32_t steps_max,
+                      struct store_block *out_block)
+{
+    for (; *cursor < index->touched && steps_max > 0; steps_max--) {
+        const struct store_index_entry *entry = &index->entries[(*cursor)++];
+        uint64_t place = index_place_get(entry);
+
+        if ((place & INDEX_USED) == 0)
+            continue;
+        out_block->volume = (uint32_t)index_bits(place, INDEX_VOLUME_SHIFT, INDEX_VOLUME_BITS);
+        out_block->key.length =
+            (uint8_t)(index_bits(place, INDEX_LENGTH_SHIFT, INDEX_LENGTH_BITS) + 1);
+        memcpy(out_block->key.bytes, entry->key, sizeof(entry->key));
+        index_unpack(place, &out_block->spot);
+        return true;
+    }
+    return false;
+}
+
+uint32_t store_index_end(const struct store_index *index)
+{
+    return index->touched;
+}
+
+uint64_t store_index_blocks(const struct store_index *index)
+{
+    return index->used;
+}
+
+uint64_t store_index_blocks_max(const struct store_index *index)
+{
+    return index->entry_count;
+}
+
+uint64_t store_index_bytes(const struct store_index *index)
+{
+    return sizeof(*index) + (uint64_t)index->entry_count * sizeof(index->entries[0]) +
+           (uint64_t)index->head_count * sizeof(index->heads[0]);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store/index.h: where each block of a drive is. Private to the store, used on its loop only.
+ *
+ * A chained hash table in two arrays that are taken at start: 28 bytes an entry and 4 bytes a head,
+ * with fewer heads than entries, so at full load it needs less than 32 bytes a block, this struct
+ * included. It never grows. The hash is seeded, so nobody can choose keys that share a chain.
+ */
+#ifndef STORE_INDEX_H
+#define STORE_INDEX_H
+
+#include "base/err.h"
+#include "base/types.h"
+
+struct store_index;
+
+/* The place of a record. */
+struct store_spot {
+    uint32_t segment; /* 20 bits used                     */
+    uint32_t page;    /* in the segment; 16 bits          */
+    uint32_t pages;   /* of the record, 1..4095           */
+};
+
+/* One block, as an iteration shows it. */
+struct store_block {
+    uint32_t volume;
+    struct key key;
+    struct store_spot spot;
+};
+
+/* Takes the memory for so many blocks, 1,024 at least; NO_MEMORY. */
+icms_err store_index_new(uint64_t blocks_max, uint64_t seed,
+                         struct store_index **out_index) ICMS_MUST_CHECK;
+void store_index_free(struct store_index **index);
+
+/* Promises that one later store_index_put finds room; false when all entries are used or promised. */
+bool store_index_reserve(struct store_index *index);
+
+/* Gives a promise back. */
+void store_index_unreserve(struct store_index *index);
+
+bool store_index_find(const struct store_index *index, uint32_t volume, const struct key *key,
+                      struct store_spot *out_spot);
+
+/* Sets the place of a block; it uses up one promise. True when the block was there before:
+ * out_old is then where. */
+bool store_index_put(struct store_index *index, uint32_t volume, const struct key *key,
+                     const struct store_spot *spot, struct store_spot *out_old);
+
+/* Forgets a block; true when it was there: out_old is then where. */
+bool store_index_remove(struct store_index *index, uint32_t volume, const struct key *key,
+                        struct store_spot *out_old);
+
+/* The next block at or after *cursor (0: the first), which then points behind it; false at the end
+ * or after looking at steps_max entries (*cursor < store_index_end(): there is more). Blocks may be
+ * removed in between; a block that is put in between may or may not be met. */
+bool store_index_next(const struct store_index *index, uint32_t *cursor, uint32_t steps_max,
+                      struct store_block *out_block);
+uint32_t store_index_end(const struct store_index *index);
+
+uint64_t store_index_blocks(const struct store_index *index);
+uint64_t store_index_blocks_max(const struct store_index *index);
+
+/* All memory it holds. */
+uint64_t store_index_bytes(const struct store_index *index);
+
+#endif

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making and checking the bytes on flash. Pure; any thread. Nothing here trusts what it reads.
+ */
+#include "store/layout.h"
+
+#include "base/check.h"
+#include "base/crc.h"
+#include "base/hash.h"
+
+/* Hashes everything in front of the hash field that ends a struct. */
+static uint64_t store_hash(const void *df, size_t bytes, uint64_t seed)
+{
+    return hash64_seed(df, bytes - sizeof(le64), seed);
+}
+
+static uint64_t store_drive_seed(const struct uuid *drive, uint32_t segment)
+{
+    return hash64(drive->bytes, sizeof(drive->bytes)) ^ hash64_mix(segment);
+}
+
+/* Seed of what lies at a page of one life of a segment. */
+static uint64_t store_page_seed(uint64_t nonce, uint32_t page)
+{
+    return hash64_mix(nonce ^ hash64_mix(page));
+}
+
+static bool store_key_check(const uint8_t bytes[LIMIT_KEY_BYTES], uint8_t length)
+{
+    if (length < 1 || length > LIMIT_KEY_BYTES)
+        return false;
+    for (uint32_t i = length; i < LIMIT_KEY_BYTES; i++) {
+        if (bytes[i] != 0)
+            return false;
+    }
+    return true;
+}
+
+/* ---- superblock ------------------------------------------------------------------------------- */
+
+void store_super_make(const struct store_super *super, struct store_super_df *out_df)
+{
+    memset(out_df, 0, sizeof(*out_df));
+    out_df->magic = le64_of(STORE_SUPER_MAGIC);
+    out_df->version = le32_of(STORE_SUPER_VERSION);
+    out_df->page_bytes = le32_of(STORE_PAGE_BYTES);
+    memcpy(out_df->drive, super->drive.bytes, sizeof(out_df->drive));
+    out_df->bytes = le64_of(super->bytes);
+    out_df->segment_bytes = le64_of(super->segment_bytes);
+    out_df->segments = le32_of(super->segments);
+    out_df->data_offset = le32_of(STORE_DATA_OFFSET);
+    out_df->hash = le64_of(store_hash(out_df, sizeof(*out_df), 0));
+}
+
+icms_err store_super_check(const struct store_super_df *df, struct store_super *out_super)
+{
+    struct store_super super = {.bytes = le64_get(df->bytes),
+                                .segment_bytes = le64_get(df->segment_bytes),
+                                .segments = le32_get(df->segments)};
+
+    if (le64_get(df->magic) != STORE_SUPER_MAGIC)
+        return ICMS_FOREIGN;
+    if (le64_get(df->hash) != store_hash(df, sizeof(*df), 0))
+        return ICMS_CORRUPT;
+    if (le32_get(df->version) != STORE_SUPER_VERSION ||
+        le32_get(df->page_bytes) != STORE_PAGE_BYTES ||
+        le32_get(df->data_offset) != STORE_DATA_OFFSET)
+        return ICMS_VERSION;
+    if (!bytes_power_of_two(super.segment_bytes) || super.segment_bytes < STORE_SEGMENT_BYTES_MIN ||
+        super.segment_bytes > STORE_SEGMENT_BYTES_MAX || super.segments < STORE_SEGMENTS_MIN ||
+        super.segments > STORE_SEGMENTS_MAX ||
+        super.bytes < STORE_DATA_OFFSET + super.segments * super.segment_bytes)
+        return ICMS_VERSION;
+    memcpy(super.drive.bytes, df->drive, sizeof(super.drive.bytes));
+    *out_super = super;
+    return ICMS_OK;
+}
+
+/* ---- a life of a segment ---------------------------------------------------------------------- */
+
+static void store_life_make(const struct uuid *drive, const struct store_life *life, uint32_t magic,
+                            struct store_life_df *out_df)
+{
+    check(life->volume_count <= LIMIT_VOLUMES);
+    memset(out_df, 0, sizeof(*out_df));
+    out_df->magic = le32_of(magic);
+    out_df->version = le16_of(STORE_LIFE_VERSION);
+    out_df->volume_count = le16_of((uint16_t)life->volume_count);
+    out_df->segment = le32_of(life->segment);
+    out_df->generation = le32_of(life->generation);
+    memcpy(out_df->drive, drive->bytes, sizeof(out_df->drive));
+    out_df->nonce = le64_of(life->nonce);
+    out_df->sequence = le64_of(life->sequence);
+    out_df->evictions = le64_of(life->evictions);
+    for (uint32_t i = 0; i < life->volume_count; i++) {
+        memcpy(out_df->volume[i].volume, life->volume[i].bytes, sizeof(out_df->volume[i].volume));
+        out_df->volume[i].evictions = le64_of(life->volume_evictions[i]);
+    }
+}
+
+static icms_err store_life_check(const struct uuid *drive, uint32_t segment, uint32_t magic,
+                                 const struct store_life_df *df, struct store_life *out_life)
+{
+    if (le32_get(df->magic) != magic || le16_get(df->version) != STORE_LIFE_VERSION ||
+        le32_get(df->segment) != segment || le16_get(df->volume_count) > LIMIT_VOLUMES ||
+        memcmp(df->drive, drive->bytes, sizeof(df->drive)) != 0)
+        return ICMS_CORRUPT;
+    memset(out_life, 0, sizeof(*out_life));
+    out_life->segment = segment;
+    out_life->generation = le32_get(df->generation);
+    out_life->nonce = le64_get(df->nonce);
+    out_life->sequence = le64_get(df->sequence);
+    out_life->evictions = le64_get(df->evictions);
+    out_life->volume_count = le16_get(df->volume_count);
+    for (uint32_t i = 0; i < out_life->volume_count; i++) {
+        memcpy(out_life->volume[i].bytes, df->volume[i].volume, sizeof(out_life->volume[i].bytes));
+        out_life->volume_evictions[i] = le64_get(df->volume[i].evictions);
+    }
+    return ICMS_OK;
+}
+
+void store_header_make(const struct uuid *drive, const struct store_life *life,
+                       struct store_header_df *out_df)
+{
+    memset(out_df, 0, sizeof(*out_df));
+    store_life_make(drive, life, STORE_HEADER_MAGIC, &out_df->life);
+    out_df->hash =
+        le64_of(store_hash(out_df, sizeof(*out_df), store_drive_seed(drive, life->segment)));
+}
+
+icms_err store_header_check(const struct uuid *drive, uint32_t segment,
+                            const struct store_header_df *df, struct store_life *out_life)
+{
+    if (le64_get(df->hash) != store_hash(df, sizeof(*df), store_drive_seed(drive, segment)))
+        return ICMS_CORRUPT;
+    return store_life_check(drive, segment, STORE_HEADER_MAGIC, &df->life, out_life);
+}
+
+bool store_header_seems(const struct uuid *drive, const struct store_header_df *df)
+{
+    return memcmp(df->life.drive, drive->bytes, sizeof(df->life.drive)) == 0;
+}
+
+void store_footer_make(const struct uuid *drive, const struct store_life *life, uint32_t records,
+                       const struct uuid volume[LIMIT_VOLUMES], struct store_footer_df *out_df)
+{
+    memset(out_df, 0, sizeof(*out_df));
+    store_life_make(drive, life, STORE_FOOTER_MAGIC, &out_df->life);
+    out_df->records = le32_of(records);
+    out_df->summary_pages = le32_of(store_summary_pages(records));
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
+        memcpy(out_df->volume[i], volume[i].bytes, sizeof(out_df->volume[i]));
+    out_df->hash =
+        le64_of(store_hash(out_df, sizeof(*out_df), store_drive_seed(drive, life->segment)));
+}
+
+icms_err store_footer_check(const struct uuid *drive, uint32_t segment, uint32_t segment_pages,
+                            const struct store_footer_df *df, struct store_life *out_life)
+{
+    uint32_t records = le32_get(df->records);
+
+    if (le64_get(df->hash) != store_hash(df, sizeof(*df), store_drive_seed(drive, segment)))
+        return ICMS_CORRUPT;
+    if (records > segment_pages || le32_get(df->summary_pages) != store_summary_pages(records) ||
+        le32_get(df->summary_pages) > segment_pages - 2)
+        return ICMS_CORRUPT;
+    return store_life_check(drive, segment, STORE_FOOTER_MAGIC, &df->life, out_life);
+}
+
+/* ---- records ---------------------------------------------------------------------------------- */
+
+uint32_t store_value_crc_seed(uint64_t nonce, uint32_t page)
+{
+    return (uint32_t)store_page_seed(nonce, page);
+}
+
+void store_record_make(uint64_t nonce, uint32_t page, const struct store_record *record,
+                       struct store_record_df *out_df)
+{
+    check(record->key.length >= 1 && record->key.length <= LIMIT_KEY_BYTES);
+    memset(out_df, 0, sizeof(*out_df));
+    out_df->magic = le32_of(STORE_RECORD_MAGIC);
+    out_df->version = STORE_RECORD_VERSION;
+    out_df->type = (uint8_t)record->type;
+    out_df->key_length = record->key.length;
+    out_df->value_bytes = le32_of(record->value_bytes);
+    out_df->value_crc = le32_of(record->value_crc);
+    out_df->sequence = le64_of(record->sequence);
+    memcpy(out_df->key, record->key.bytes, record->key.length);
+    memcpy(out_df->volume, record->volume.bytes, sizeof(out_df->volume));
+    out_df->hash = le64_of(store_hash(out_df, sizeof(*out_df), store_page_seed(nonce, page)));
+}
+
+/* Whether a record of this type and size can lie at this page, its summary and footer included. */
+static bool store_record_fits(uint8_t type, uint32_t value_bytes, uint32_t page,
+                              uint32_t segment_pages)
+{
+    uint64_t end = (uint64_t)page + store_record_pages(value_bytes);
+
+    if (type == STORE_RECORD_TOMBSTONE ? value_bytes != 0 : value_bytes == 0)
+        return false;
+    if (type != STORE_RECORD_TOMBSTONE && type != STORE_RECORD_VALUE)
+        return false;
+    return page >= 1 && end <= segment_pages - 2 &&
+           store_record_pages(value_bytes) <= STORE_RECORD_PAGES_MAX;
+}
+
+icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
+                            const struct store_record_df *df, struct store_record *out_record)
+{
+    uint32_t value_bytes = le32_get(df->value_bytes);
+
+    if (le32_get(df->magic) != STORE_RECORD_MAGIC || df->version != STORE_RECORD_VERSION)
+        return ICMS_CORRUPT;
+    if (le64_get(df->hash) != store_hash(df, sizeof(*df), store_page_seed(nonce, page)))
+        return ICMS_CORRUPT;
+    if (!store_key_check(df->key, df->key_length) ||
+        !store_record_fits(df->type, value_bytes, page, segment_pages))
+        return ICMS_CORRUPT;
+    memset(out_record, 0, sizeof(*out_record));
+    out_record->type = df->type;
+    out_record->key.length = df->key_length;
+    memcpy(out_record->key.bytes, df->key, sizeof(df->key));
+    memcpy(out_record->volume.bytes, df->volume, sizeof(df->volume));
+    out_record->sequence = le64_get(df->sequence);
+    out_record->value_bytes = value_bytes;
+    out_record->value_crc = le32_get(df->value_crc);
+    return ICMS_OK;
+}
+
+/* ---- summaries -------------------------------------------------------------------------------- */
+
+void store_summary_finish(uint64_t nonce, uint32_t page, uint32_t count,
+                          struct store_summary_df *df)
+{
+    check(count <= STORE_SUMMARY_ENTRIES);
+    df->magic = le32_of(STORE_SUMMARY_MAGIC);
+    df->count = le32_of(count);
+    memset(&df->entry[count], 0, (STORE_SUMMARY_ENTRIES - count) * sizeof(df->entry[0]));
+    df->hash = le64_of(store_hash(df, sizeof(*df), store_page_seed(nonce, page)));
+}
+
+icms_err store_summary_check(uint64_t nonce, uint32_t page, const struct store_summary_df *df,
+                             uint32_t *out_count)
+{
+    if (le32_get(df->magic) != STORE_SUMMARY_MAGIC ||
+        le64_get(df->hash) != store_hash(df, sizeof(*df), store_page_seed(nonce, page)) ||
+        le32_get(df->count) > STORE_SUMMARY_ENTRIES)
+        return ICMS_CORRUPT;
+    *out_count = le32_get(df->count);
+    return ICMS_OK;
+}
+
+void store_entry_make(const struct store_record *record, uint32_t page, uint8_t volume,
+                      struct store_entry_df *out_df)
+{
+    memset(out_df, 0, sizeof(*out_df));
+    memcpy(out_df->key, record->key.bytes, record->key.length);
+    out_df->sequence = le64_of(record->sequence);
+    out_df->value_bytes = le32_of(record->value_bytes);
+    out_df->page = le32_of(page);
+    out_df->volume = volume;
+    out_df->key_length = record->key.length;
+    out_df->type = (uint8_t)record->type;
+}
+
+icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pages,
+                           struct store_record *out_record, uint32_t *out_page, uint8_t *out_volume)
+{
+    uint32_t value_bytes = le32_get(df->value_bytes);
+    uint32_t page = le32_get(df->page);
+
+    if (!store_key_check(df->key, df->key_length) || df->volume >= LIMIT_VOLUMES ||
+        !store_record_fits(df->type, value_bytes, page, segment_pages))
+        return ICMS_CORRUPT;
+    out_record->type = df->type;
+    out_record->key.length = df->key_length;
+    memcpy(out_record->key.bytes, df->key, sizeof(df->key));
+    out_record->sequence = le64_get(df->sequence);
+    out_record->value_bytes = value_bytes;
+    out_record->value_crc = 0;
+    *out_page = page;
+    *out_volume = df->volume;
+    return ICMS_OK;
+}

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store/layout.h: every byte on flash, and the pure functions that make and check them.
+ *
+ *   0        superblock                  4 KiB   (again at 32 KiB)
+ *   64 KiB   segment 0                   segment_bytes
+ *   ...      segment n - 1
+ *
+ *   segment:  header page | records ... | unused | summary pages | footer page
+ *   record:   header 64 B | value | zeros up to a page
+ *
+ * Numbers are little-endian. Names of structs on flash end in _df.
+ *
+ * What protects what. A segment draws a nonce of 64 bits each time it is opened; nobody outside of
+ * the store ever sees it. The hashes of record headers and summary pages and the CRC of values are
+ * seeded with it and with the page they lie in. So bytes of an earlier life of the segment, bytes
+ * that were written to a wrong place, and values whose bytes imitate records never pass for a
+ * record. Superblock, segment header and footer are hashed with the drive's uuid and the segment's
+ * number: what an earlier format left behind does not pass either.
+ *
+ * Pure: no I/O, no clock, no allocation; any thread. Everything read is hostile until checked.
+ */
+#ifndef STORE_LAYOUT_H
+#define STORE_LAYOUT_H
+
+#include <assert.h>
+
+#include "base/bytes.h"
+#include "base/err.h"
+#include "base/types.h"
+
+#define STORE_PAGE_BYTES     LIMIT_DISK_ALIGN
+#define STORE_SUPER_OFFSET_A 0
+#define STORE_SUPER_OFFSET_B 32768
+#define STORE_DATA_OFFSET    65536
+
+#define STORE_SEGMENT_BYTES_MIN ((uint64_t)64 << 10)
+#define STORE_SEGMENT_BYTES_MAX ((uint64_t)256 << 20)
+
+/* The index packs a segment number into 20 bits, a page into 16, a record's pages into 12. */
+#define STORE_SEGMENTS_MIN     4
+#define STORE_SEGMENTS_MAX     (1u << 20)
+#define STORE_RECORD_PAGES_MAX 4095
+
+#define STORE_SUPER_MAGIC   UINT64_C(0x45524f54534d4349)
+#define STORE_SUPER_VERSION 1
+
+struct store_super_df {
+    le64 magic;            /* STORE_SUPER_MAGIC                                       */
+    le32 version;          /* of the whole format: STORE_SUPER_VERSION                */
+    le32 page_bytes;       /* STORE_PAGE_BYTES                                        */
+    uint8_t drive[16];     /* uuid of this format of the drive                        */
+    le64 bytes;            /* of the drive when it was formatted; it may not shrink   */
+    le64 segment_bytes;    /* power of two                                            */
+    le32 segments;         /* how many                                                */
+    le32 data_offset;      /* STORE_DATA_OFFSET                                       */
+    uint8_t reserved[4032]; /* zeros                                                   */
+    le64 hash;             /* of all bytes before                                     */
+};
+static_assert(sizeof(struct store_super_df) == STORE_PAGE_BYTES, "superblock is one page");
+
+/* Blocks of one volume that were evicted since the drive was formatted. */
+struct store_eviction_df {
+    uint8_t volume[16]; /* uuid            */
+    le64 evictions;     /* blocks for ever */
+};
+static_assert(sizeof(struct store_eviction_df) == 24, "no padding");
+
+/* One life of a segment; in its header, and again in its footer. */
+struct store_life_df {
+    le32 magic;        /* STORE_HEADER_MAGIC or STORE_FOOTER_MAGIC                   */
+    le16 version;      /* STORE_LIFE_VERSION                                         */
+    le16 volume_count; /* rows of volume[] in use, at most 64                        */
+    le32 segment;      /* its number: a page written to the wrong place does not pass */
+    le32 generation;   /* how often the segment was opened                           */
+    uint8_t drive[16]; /* as in the superblock                                       */
+    le64 nonce;        /* seeds the checks of records and summary pages              */
+    le64 sequence;     /* store-wide, of its opening: the age of the segment         */
+    le64 evictions;    /* blocks whose segment was written over, since the format    */
+    struct store_eviction_df volume[LIMIT_VOLUMES]; /* the same by volume            */
+};
+static_assert(sizeof(struct store_life_df) == 56 + 64 * 24, "no padding");
+
+#define STORE_HEADER_MAGIC 0x68676573u
+#define STORE_FOOTER_MAGIC 0x66676573u
+#define STORE_LIFE_VERSION 1
+
+struct store_header_df {
+    struct store_life_df life;
+    uint8_t reserved[STORE_PAGE_BYTES - 8 - sizeof(struct store_life_df)]; /* zeros */
+    le64 hash; /* of all bytes before, seeded with drive and segment */
+};
+static_assert(sizeof(struct store_header_df) == STORE_PAGE_BYTES, "header is one page");
+
+struct store_footer_df {
+    struct store_life_df life;          /* the same nonce as in the header                  */
+    le32 records;                       /* entries in the summary pages                     */
+    le32 summary_pages;                 /* they lie right before the footer                 */
+    uint8_t volume[LIMIT_VOLUMES][16];  /* what the volume numbers in the entries stand for */
+    uint8_t reserved[STORE_PAGE_BYTES - 16 - 1024 - sizeof(struct store_life_df)]; /* zeros */
+    le64 hash;                          /* as in the header                                 */
+};
+static_assert(sizeof(struct store_footer_df) == STORE_PAGE_BYTES, "footer is one page");
+
+enum store_record_type {
+    STORE_RECORD_VALUE = 1,     /* a block                                    */
+    STORE_RECORD_TOMBSTONE = 2, /* the key was deleted; no value, one page    */
+};
+
+struct store_record_df {
+    le32 magic;          /* STORE_RECORD_MAGIC                                       */
+    uint8_t version;     /* STORE_RECORD_VERSION                                     */
+    uint8_t type;        /* enum store_record_type                                   */
+    uint8_t key_length;  /* 1..16                                                    */
+    uint8_t reserved;    /* zero                                                     */
+    le32 value_bytes;    /* tombstone: 0                                             */
+    le32 value_crc;      /* CRC32C of the value, seeded with nonce and page          */
+    le64 sequence;       /* store-wide; of two records of a key the higher one counts */
+    uint8_t key[16];     /* zeros past key_length                                    */
+    uint8_t volume[16];  /* uuid                                                     */
+    le64 hash;           /* of all bytes before, seeded with nonce and page          */
+};
+static_assert(sizeof(struct store_record_df) == 64, "a record header is 64 bytes");
+
+#define STORE_RECORD_MAGIC   0x63657269u
+#define STORE_RECORD_VERSION 1
+
+struct store_entry_df {
+    uint8_t key[16];    /* zeros past key_length                    */
+    le64 sequence;      /* of the record                            */
+    le32 value_bytes;   /* of the record                            */
+    le32 page;          /* where its header is, in the segment      */
+    uint8_t volume;     /* row of store_footer_df.volume            */
+    uint8_t key_length; /* 1..16                                    */
+    uint8_t type;       /* enum store_record_type                   */
+    uint8_t reserved[5]; /* zeros                                    */
+};
+static_assert(sizeof(struct store_entry_df) == 40, "no padding");
+
+#define STORE_SUMMARY_MAGIC   0x6d757369u
+#define STORE_SUMMARY_ENTRIES 102
+
+struct store_summary_df {
+    le32 magic; /* STORE_SUMMARY_MAGIC                                  */
+    le32 count; /* entries in use                                       */
+    struct store_entry_df entry[STORE_SUMMARY_ENTRIES];
+    le64 hash; /* of all bytes before, seeded with nonce and page      */
+};
+static_assert(sizeof(struct store_summary_df) == STORE_PAGE_BYTES, "summary page is one page");
+
+/* ---- what the bytes mean ---------------------------------------------------------------------- */
+
+struct store_super {
+    struct uuid drive;
+    uint64_t bytes;
+    uint64_t segment_bytes;
+    uint32_t segments;
+};
+
+struct store_life {
+    uint32_t segment;
+    uint32_t generation;
+    uint64_t nonce;
+    uint64_t sequence;
+    uint64_t evictions;
+    uint32_t volume_count;
+    struct uuid volume[LIMIT_VOLUMES];
+    uint64_t volume_evictions[LIMIT_VOLUMES];
+};
+
+struct store_record {
+    enum store_record_type type;
+    struct key key;
+    struct uuid volume;
+    uint64_t sequence;
+    uint32_t value_bytes;
+    uint32_t value_crc;
+};
+
+/* Pages of a record with a value of so many bytes. */
+static inline uint32_t store_record_pages(uint32_t value_bytes)
+{
+    return (uint32_t)((sizeof(struct store_record_df) + (uint64_t)value_bytes + STORE_PAGE_BYTES -
+                       1) /
+                      STORE_PAGE_BYTES);
+}
+
+/* Summary pages for so many records. */
+static inline uint32_t store_summary_pages(uint32_t records)
+{
+    return (records + STORE_SUMMARY_ENTRIES - 1) / STORE_SUMMARY_ENTRIES;
+}
+
+/* The most records' pages that one record may take in a segment: header, a summary page and the
+ * footer stay. */
+static inline uint32_t store_segment_record_pages(uint32_t segment_pages)
+{
+    return segment_pages - 3;
+}
+
+void store_super_make(const struct store_super *super, struct store_super_df *out_df);
+
+/* FOREIGN: not ours. CORRUPT: ours, damaged. VERSION: ours, unknown version or sizes. */
+icms_err store_super_check(const struct store_super_df *df,
+                           struct store_super *out_super) ICMS_MUST_CHECK;
+
+/* Fills a header page; life->segment belongs to the drive. */
+void store_header_make(const struct uuid *drive, const struct store_life *life,
+                       struct store_header_df *out_df);
+
+/* CORRUPT when it is not the header of this segment of this drive. */
+icms_err store_header_check(const struct uuid *drive, uint32_t segment,
+                            const struct store_header_df *df,
+                            struct store_life *out_life) ICMS_MUST_CHECK;
+
+/* True when a page that failed store_header_check had been one: it counts as damage. */
+bool store_header_seems(const struct uuid *drive, const struct store_header_df *df);
+
+void store_footer_make(const struct uuid *drive, const struct store_life *life, uint32_t records,
+                       const struct uuid volume[LIMIT_VOLUMES], struct store_footer_df *out_df);
+icms_err store_footer_check(const struct uuid *drive, uint32_t segment, uint32_t segment_pages,
+                            const struct store_footer_df *df,
+                            struct store_life *out_life) ICMS_MUST_CHECK;
+
+/* The CRC of a value that lies in a record at this page; feed pieces in order, from the seed on. */
+uint32_t store_value_crc_seed(uint64_t nonce, uint32_t page);
+
+void store_record_make(uint64_t nonce, uint32_t page, const struct store_record *record,
+                       struct store_record_df *out_df);
+
+/* Checks the header only. CORRUPT when there is no record of this life at this page, or one that
+ * would not end inside the segment. */
+icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
+                            const struct store_record_df *df,
+                            struct store_record *out_record) ICMS_MUST_CHECK;
+
+/* Sets magic, count and hash of a page whose entries are in place. */
+void store_summary_finish(uint64_t nonce, uint32_t page, uint32_t count,
+                          struct store_summary_df *df);
+
+/* CORRUPT, or the number of entries. */
+icms_err store_summary_check(uint64_t nonce, uint32_t page, const struct store_summary_df *df,
+                             uint32_t *out_count) ICMS_MUST_CHECK;
+
+void store_entry_make(const struct store_record *record, uint32_t page, uint8_t volume,
+                      struct store_entry_df *out_df);
+
+/* out_record->volume is left alone: it is row *out_volume of the footer's table. CORRUPT when the
+ * entry cannot be: key length, type, a place outside of the segment. */
+icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pages,
+                           struct store_record *out_record, uint32_t *out_page,
+                           uint8_t *out_volume) ICMS_MUST_CHECK;
+
+#endif

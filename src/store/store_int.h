@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store/store_int.h: what the files of the store share. Private.
+ *
+ * Everything here belongs to the store's loop. Counters that other threads read are written with
+ * store_stat_add and read with store_stat_get.
+ */
+#ifndef STORE_STORE_INT_H
+#define STORE_STORE_INT_H
+
+#include "base/check.h"
+#include "base/list.h"
+#include "store/ghost.h"
+#include "store/index.h"
+#include "store/layout.h"
+#include "store/store.h"
+
+/* Failed device writes (reads) in a row after which the drive is out of service. */
+#define STORE_WRITE_ERRORS_MAX 8
+#define STORE_READ_ERRORS_MAX  64
+
+/* Streams: one for each volume that has its own, and one that the others share. */
+#define STORE_SHARED  LIMIT_VOLUMES
+#define STORE_STREAMS (LIMIT_VOLUMES + 1)
+
+/* A volume has its own stream when its quota is 0 or at least so many segments. */
+#define STORE_OWN_SEGMENTS_MIN 4
+
+/* Own streams: at most one for so many segments, so that open segments stay a small part. */
+#define STORE_SEGMENTS_A_STREAM 16
+
+/* Summary pages read in one piece by reclaim. */
+#define STORE_RECLAIM_PAGES 16
+
+/* Entries of the index looked at in one go by a sweep. */
+#define STORE_SWEEP_STEPS 16384
+
+/* Changes that are under way are found by key in a table of so many chains. */
+#define STORE_KEY_CHAINS 1024
+
+/* No summary on flash: reclaim sweeps the index instead. */
+#define STORE_NO_SUMMARY UINT32_MAX
+
+#define STORE_MAGIC        0x73746f72u
+#define STORE_CHANGE_MAGIC 0x73746368u
+#define STORE_READ_MAGIC   0x73747264u
+#define STORE_FLUSH_MAGIC  0x7374666cu
+
+struct store_summary;
+
+enum store_segment_state {
+    SEGMENT_FREE,       /* nothing in the index points here; waits in store.free to be opened;
+                           woken by store_opener_kick                                          */
+    SEGMENT_OPENING,    /* header and empty footer are on their way; woken by store_opener_done */
+    SEGMENT_OPEN,       /* takes records; leaves when one does not fit                         */
+    SEGMENT_SEALING,    /* takes no more; waits for its records, then for its summary; woken by
+                           store_change_written, store_seal_done                               */
+    SEGMENT_SEALED,     /* rests until store_reclaim_kick picks it, or its last block dies     */
+    SEGMENT_RECLAIMING, /* its summary is read and its blocks are evicted; woken by
+                           store_reclaim_read_done, store_reclaim_swept                        */
+    SEGMENT_STATES,
+};
+
+struct store_segment {
+    struct list link;  /* FREE: store.free; SEALING, SEALED, RECLAIMING: its stream's segments  */
+    uint64_t nonce;    /* of this life                                                        */
+    uint64_t sequence; /* of its opening; orders segments by age; 0: never opened              */
+    uint64_t present;  /* volumes (bits) with any record on flash, live or dead                */
+    uint64_t live;     /* volumes that may have live blocks                                    */
+    uint64_t hides;    /* volumes with records that hide older ones elsewhere: tombstones,
+                          newer versions. It may not be written over before those              */
+    struct store_summary *summary; /* OPEN, SEALING: entries so far                             */
+    uint32_t live_blocks;          /* index entries that point here                           */
+    uint32_t live_pages;           /* of their records                                        */
+    uint32_t generation;           /* how often it was opened                                 */
+    uint32_t summary_pages;        /* SEALED: on flash, or STORE_NO_SUMMARY                   */
+    uint32_t pins;                 /* reads in flight; FREE: not opened while above 0         */
+    uint32_t writes;               /* record writes in flight                                 */
+    uint32_t next_page;            /* OPEN: where the next record goes                        */
+    uint32_t evicted;              /* store.evicted chain: evictions that are not final yet   */
+    uint8_t state;                 /* enum store_segment_state                                */
+    uint8_t stream;                /* OPEN..RECLAIMING: whose list                            */
+};
+
+/* Entries of a segment in memory, in the form they have on flash; from a pool. */
+struct store_summary {
+    struct list link;               /* store.summaries while unused                  */
+    struct store *store;            /* its owner                                     */
+    struct store_segment *segment;  /* whose entries                                 */
+    struct loop_op op;              /* the write of the summary and the footer       */
+    struct store_summary_df *pages; /* room for all entries, and a footer page       */
+    uint32_t count;                 /* entries                                       */
+    uint32_t placed;                /* records placed: entries there will be at most */
+};
+
+struct store_stream {
+    struct store_segment *open; /* takes records; NULL: none                       */
+    struct list segments;       /* SEALING, SEALED, RECLAIMING; oldest first       */
+    uint32_t segment_count;     /* in segments                                     */
+    bool wants;                 /* a change waits for a segment to be opened       */
+};
+
+/* Evictions of one volume that become final when their segment is opened again. */
+struct store_evicted {
+    uint32_t next;   /* in the chain of the segment, or of unused ones; 0: the last */
+    uint32_t count;  /* blocks                                                      */
+    uint32_t volume; /* slot                                                        */
+};
+
+struct store_volume {
+    struct uuid uuid;
+    bool used;                /* slot is taken: found on flash or added                   */
+    bool added;               /* by store_volume_add: its blocks are visible              */
+    bool own;                 /* has a stream of its own                                  */
+    bool over;                /* a write waits for the volume's own oldest to be evicted  */
+    uint64_t quota_bytes;     /* 0: all                                                   */
+    uint64_t need_bytes;      /* over: of the write that waits                            */
+    uint64_t flight_bytes;    /* records placed and not yet written                       */
+    uint64_t evictions_final; /* whose segment was written over: what headers carry       */
+    struct list parked;       /* store_change.link, in order of arrival                   */
+    /* read by any thread */
+    uint64_t blocks;    /* live */
+    uint64_t bytes;     /* of flash, of live records */
+    uint64_t evictions; /* since the format */
+};
+
+/* Something to be called from the loop, not from inside the call that found it. */
+struct store_later {
+    struct list link;
+    void (*run)(struct store_later *later);
+};
+
+enum store_change_state {
+    CHANGE_KEY,    /* an earlier change of the same key is under way; woken by store_change_end */
+    CHANGE_PARKED, /* waits in its volume's queue for room: a slot, flash, an index entry, the
+                      quota; woken by store_pump                                              */
+    CHANGE_DEVICE, /* its record is being written; woken by store_change_written               */
+    CHANGE_ANSWER, /* the answer is known; woken by store_later_run                            */
+};
+
+/* The private part of store_write and store_delete. */
+struct store_change {
+    uint32_t magic;
+    uint8_t state;   /* enum store_change_state             */
+    bool is_delete;  /* in a store_delete, else store_write */
+    bool was_there;  /* delete: the block was in the index  */
+    icms_err err;    /* the answer                          */
+    struct store *store;
+    struct store_segment *segment; /* DEVICE: where its record goes                     */
+    struct list link;              /* PARKED: volume.parked; KEY: waiters of the first  */
+    struct list waiters;           /* later changes of the same key, in order           */
+    struct list key_link;          /* store.keys, while it is the first of its key      */
+    uint64_t sequence;             /* of its record                                     */
+    uint32_t page;                 /* of its record                                     */
+    uint32_t pages;                /* of its record                                     */
+    struct store_later later;
+    struct loop_op op;
+};
+static_assert(sizeof(struct store_change) <= sizeof(((struct store_write *)0)->private_words),
+              "a change fits in a store_write");
+static_assert(sizeof(struct store_change) <= sizeof(((struct store_delete *)0)->private_words),
+              "a change fits in a store_delete");
+
+/* The private part of store_read. */
+struct store_read_private {
+    uint32_t magic;
+    bool on_device; /* the read was started and its done has not run */
+    struct store *store;
+    struct store_spot spot;
+    struct store_later later;
+    struct loop_op op;
+};
+static_assert(sizeof(struct store_read_private) <= sizeof(((struct store_read *)0)->private_words),
+              "fits");
+
+/* The private part of store_flush. */
+struct store_flush_private {
+    uint32_t magic;
+    struct store *store;
+    struct store_later later;
+    struct loop_op op;
+};
+static_assert(sizeof(struct store_flush_private) <=
+                  sizeof(((struct store_flush *)0)->private_words),
+              "fits");
+
+/* Opens one segment at a time: [flush] -> header and empty footer -> OPEN. */
+struct store_opener {
+    struct store_segment *segment; /* NULL: idle                                 */
+    uint32_t stream;               /* for whom                                   */
+    uint32_t cursor;               /* the stream that is looked at first         */
+    uint32_t pending;              /* operations in flight                       */
+    icms_err err;                  /* the first failure                          */
+    struct store_later later;      /* ends it when a fault point failed it       */
+    struct loop_op header_op;      /* also the flush before                      */
+    struct loop_op footer_op;
+    struct store_header_df *header; /* aligned page                               */
+    uint8_t *zeros;                 /* aligned page                               */
+};
+
+/* Reclaims one segment at a time. */
+struct store_reclaim {
+    struct store_segment *segment; /* NULL: idle                                      */
+    uint32_t volume;               /* STORE_SHARED: all blocks; else those of one      */
+    uint32_t page;                 /* next summary page, counted from the first        */
+    uint32_t pages;                /* in the chunk that is being read                  */
+    uint32_t sweep_cursor;         /* in the index                                     */
+    uint32_t quota_cursor;         /* the volume that is looked at first               */
+    bool stopped;                  /* enough was evicted before the end                */
+    struct store_later later;      /* next slice of a sweep                            */
+    struct loop_op op;
+    struct store_summary_df *chunk; /* STORE_RECLAIM_PAGES aligned pages                */
+};
+
+struct store {
+    uint32_t magic;
+    bool down;     /* out of service                                      */
+    bool free_low; /* free segments under the low-water mark               */
+    bool tight;    /* a change waits for an index entry                    */
+    bool pumping;  /* inside store_pump                                    */
+    bool pump_more; /* store_pump was called from inside itself             */
+    bool dropped;  /* blocks left the index since the open that are still on flash */
+    struct loop *loop;
+    struct loop_file *file;
+    struct store_super super;
+    uint32_t segment_pages;
+    uint32_t value_bytes_max;
+    uint32_t writes_max;
+    uint32_t writes; /* records in flight */
+    uint32_t volumes_added;
+    uint32_t write_errors; /* in a row */
+    uint32_t read_errors;  /* in a row */
+    uint64_t sequence;     /* the last one given */
+    struct store_index *index;
+    struct store_ghost *ghost;
+    struct store_segment *segments;
+    struct store_volume volumes[LIMIT_VOLUMES];
+    struct store_stream streams[STORE_STREAMS];
+    struct list free; /* in the order of reclaim: the next to open is the first */
+    uint32_t free_count;
+    uint32_t free_reserve;     /* reclaim works while fewer are free              */
+    uint32_t free_low_mark;    /* fewer: free_low                                 */
+    struct list summaries;     /* unused                                          */
+    struct list keys[STORE_KEY_CHAINS]; /* first changes of their key (key_link)   */
+    uint64_t key_seed;
+    uint64_t parked_map;       /* volumes with parked changes                     */
+    uint32_t pump_cursor;      /* volume that goes first                          */
+    struct store_evicted *evicted; /* pool; [0] is not used                        */
+    uint32_t evicted_unused;       /* chain                                        */
+    struct store_opener opener;
+    struct store_reclaim reclaim;
+    struct list later;         /* store_later.link                                */
+    struct loop_msg later_msg; /* runs them                                       */
+    bool later_sent;
+    void (*on_down)(void *arg);
+    void *on_down_arg;
+    uint64_t evictions_final; /* all volumes, forgotten ones too */
+    void *buffers[2 * STORE_STREAMS + 8]; /* to free in the end */
+    uint32_t buffer_count;
+    /* read by any thread */
+    struct store_stats stats;
+};
+
+/* ---- counters ---- */
+
+static inline void store_stat_set(uint64_t *stat, uint64_t value)
+{
+    __atomic_store_n(stat, value, __ATOMIC_RELAXED);
+}
+
+static inline void store_stat_add(uint64_t *stat, uint64_t n)
+{
+    store_stat_set(stat, *stat + n);
+}
+
+static inline uint64_t store_stat_get(const uint64_t *stat)
+{
+    return __atomic_load_n(stat, __ATOMIC_RELAXED);
+}
+
+/* ---- store.c ---- */
+
+static inline uint64_t store_volume_bit(uint32_t volume)
+{
+    return (uint64_t)1 << volume;
+}
+
+static inline uint32_t store_segment_number(const struct store *store,
+                                            const struct store_segment *segment)
+{
+    return (uint32_t)(segment - store->segments);
+}
+
+/* Where a page of a segment lies on the drive. */
+static inline uint64_t store_segment_offset(const struct store *store, uint32_t segment,
+                                            uint32_t page)
+{
+    return STORE_DATA_OFFSET + segment * store->super.segment_bytes +
+           (uint64_t)page * STORE_PAGE_BYTES;
+}
+
+/* Aligned zeroed pages that live as long as the store; NULL: no memory. */
+void *store_pages_new(struct store *store, uint64_t pages);
+
+/* Runs later->run from the loop. */
+void store_later_run(struct store *store, struct store_later *later, void (*run)(struct store_later *));
+
+/* Counts the outcome of a device write (read); too many failures in a row take the drive out. */
+void store_write_outcome(struct store *store, icms_err err);
+void store_read_outcome(struct store *store, icms_err err);
+
+/* The slot of a uuid, taken if need be; -1: all 64 are. */
+int store_volume_slot(struct store *store, const struct uuid *uuid);
+
+/* ---- segment.c ---- */
+
+void store_segment_free(struct store *store, struct store_segment *segment);
+void store_segment_live_add(struct store *store, uint32_t volume, const struct store_spot *spot);
+void store_segment_live_sub(struct store *store, uint32_t volume, const struct store_spot *spot);
+
+/* A block was taken out of the index to make room. */
+void store_segment_evict(struct store *store, const struct store_block *block);
+bool store_segment_fits(const struct store *store, const struct store_segment *segment,
+                        uint32_t pages);
+void store_segment_seal(struct store *store, struct store_segment *segment);
+void store_segment_written(struct store *store, struct store_segment *segment);
+void store_segment_unpin(struct store *store, struct store_segment *segment);
+
+/* Appends the entry of a record that is on flash. */
+void store_summary_add(struct store_summary *summary, const struct store_record *record,
+                       uint32_t page, uint32_t volume);
+
+/* Makes the summary pages and the footer of a segment; returns how many pages that is. */
+uint32_t store_summary_make(struct store *store, struct store_summary *summary);
+bool store_summary_pool_add(struct store *store);
+void store_opener_kick(struct store *store);
+void store_free_count_set(struct store *store, uint32_t count);
+
+/* ---- write.c ---- */
+
+/* Lets parked changes go on, then the opener and reclaim. */
+void store_pump(struct store *store);
+
+/* ---- reclaim.c ---- */
+
+void store_reclaim_kick(struct store *store);
+
+/* ---- recover.c ---- */
+
+/* Fills index, segments, volumes and counters from the drive. Blocking. */
+icms_err store_recover(struct store *store, struct err_why *why) ICMS_MUST_CHECK;
+
+#endif
