@@ -14,10 +14,10 @@
 #define GHOST_KEYS_MIN   4096
 
 struct store_ghost {
-    uint64_t *bits[2];  /* [0] takes new keys, [1] is the old one          */
-    uint64_t bit_mask;  /* bits of one filter less one; a power of two     */
-    uint64_t keys_max;  /* that one filter takes before it becomes the old */
-    uint64_t keys;      /* that bits[0] took                               */
+    uint64_t *bits[2]; /* [0] takes new keys, [1] is the old one          */
+    uint64_t bit_mask; /* bits of one filter less one; a power of two     */
+    uint64_t keys_max; /* that one filter takes before it becomes the old */
+    uint64_t keys;     /* that bits[0] took                               */
     uint64_t seed;
 };
 

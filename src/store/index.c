@@ -77,8 +77,8 @@ static uint64_t index_bits(uint64_t place, uint32_t shift, uint32_t bits)
 static uint64_t index_identity(uint32_t volume, const struct key *key)
 {
     check(volume < LIMIT_VOLUMES && key->length >= 1 && key->length <= LIMIT_KEY_BYTES);
-    return (uint64_t)volume << INDEX_VOLUME_SHIFT |
-           (uint64_t)(key->length - 1) << INDEX_LENGTH_SHIFT;
+    return (uint64_t)volume << INDEX_VOLUME_SHIFT | (uint64_t)(key->length - 1)
+                                                        << INDEX_LENGTH_SHIFT;
 }
 
 static uint64_t index_pack(uint64_t identity, const struct store_spot *spot)

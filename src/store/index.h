@@ -33,7 +33,8 @@ icms_err store_index_new(uint64_t blocks_max, uint64_t seed,
                          struct store_index **out_index) ICMS_MUST_CHECK;
 void store_index_free(struct store_index **index);
 
-/* Promises that one later store_index_put finds room; false when all entries are used or promised. */
+/* Promises that one later store_index_put finds room; false when all entries are used or promised.
+ */
 bool store_index_reserve(struct store_index *index);
 
 /* Gives a promise back. */

@@ -36,7 +36,8 @@ static bool store_key_check(const uint8_t bytes[LIMIT_KEY_BYTES], uint8_t length
     return true;
 }
 
-/* ---- superblock ------------------------------------------------------------------------------- */
+/* ---- superblock -------------------------------------------------------------------------------
+ */
 
 void store_super_make(const struct store_super *super, struct store_super_df *out_df)
 {
@@ -76,7 +77,8 @@ icms_err store_super_check(const struct store_super_df *df, struct store_super *
     return ICMS_OK;
 }
 
-/* ---- a life of a segment ---------------------------------------------------------------------- */
+/* ---- a life of a segment ----------------------------------------------------------------------
+ */
 
 static void store_life_make(const struct uuid *drive, const struct store_life *life, uint32_t magic,
                             struct store_life_df *out_df)
@@ -167,7 +169,8 @@ icms_err store_footer_check(const struct uuid *drive, uint32_t segment, uint32_t
     return store_life_check(drive, segment, STORE_FOOTER_MAGIC, &df->life, out_life);
 }
 
-/* ---- records ---------------------------------------------------------------------------------- */
+/* ---- records ----------------------------------------------------------------------------------
+ */
 
 uint32_t store_value_crc_seed(uint64_t nonce, uint32_t page)
 {
@@ -228,7 +231,8 @@ icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_page
     return ICMS_OK;
 }
 
-/* ---- summaries -------------------------------------------------------------------------------- */
+/* ---- summaries --------------------------------------------------------------------------------
+ */
 
 void store_summary_finish(uint64_t nonce, uint32_t page, uint32_t count,
                           struct store_summary_df *df)

@@ -46,16 +46,16 @@
 #define STORE_SUPER_VERSION 1
 
 struct store_super_df {
-    le64 magic;            /* STORE_SUPER_MAGIC                                       */
-    le32 version;          /* of the whole format: STORE_SUPER_VERSION                */
-    le32 page_bytes;       /* STORE_PAGE_BYTES                                        */
-    uint8_t drive[16];     /* uuid of this format of the drive                        */
-    le64 bytes;            /* of the drive when it was formatted; it may not shrink   */
-    le64 segment_bytes;    /* power of two                                            */
-    le32 segments;         /* how many                                                */
-    le32 data_offset;      /* STORE_DATA_OFFSET                                       */
+    le64 magic;             /* STORE_SUPER_MAGIC                                       */
+    le32 version;           /* of the whole format: STORE_SUPER_VERSION                */
+    le32 page_bytes;        /* STORE_PAGE_BYTES                                        */
+    uint8_t drive[16];      /* uuid of this format of the drive                        */
+    le64 bytes;             /* of the drive when it was formatted; it may not shrink   */
+    le64 segment_bytes;     /* power of two                                            */
+    le32 segments;          /* how many                                                */
+    le32 data_offset;       /* STORE_DATA_OFFSET                                       */
     uint8_t reserved[4032]; /* zeros                                                   */
-    le64 hash;             /* of all bytes before                                     */
+    le64 hash;              /* of all bytes before                                     */
 };
 static_assert(sizeof(struct store_super_df) == STORE_PAGE_BYTES, "superblock is one page");
 
@@ -93,12 +93,12 @@ struct store_header_df {
 static_assert(sizeof(struct store_header_df) == STORE_PAGE_BYTES, "header is one page");
 
 struct store_footer_df {
-    struct store_life_df life;          /* the same nonce as in the header                  */
-    le32 records;                       /* entries in the summary pages                     */
-    le32 summary_pages;                 /* they lie right before the footer                 */
-    uint8_t volume[LIMIT_VOLUMES][16];  /* what the volume numbers in the entries stand for */
+    struct store_life_df life;         /* the same nonce as in the header                  */
+    le32 records;                      /* entries in the summary pages                     */
+    le32 summary_pages;                /* they lie right before the footer                 */
+    uint8_t volume[LIMIT_VOLUMES][16]; /* what the volume numbers in the entries stand for */
     uint8_t reserved[STORE_PAGE_BYTES - 16 - 1024 - sizeof(struct store_life_df)]; /* zeros */
-    le64 hash;                          /* as in the header                                 */
+    le64 hash; /* as in the header                                 */
 };
 static_assert(sizeof(struct store_footer_df) == STORE_PAGE_BYTES, "footer is one page");
 
@@ -108,17 +108,17 @@ enum store_record_type {
 };
 
 struct store_record_df {
-    le32 magic;          /* STORE_RECORD_MAGIC                                       */
-    uint8_t version;     /* STORE_RECORD_VERSION                                     */
-    uint8_t type;        /* enum store_record_type                                   */
-    uint8_t key_length;  /* 1..16                                                    */
-    uint8_t reserved;    /* zero                                                     */
-    le32 value_bytes;    /* tombstone: 0                                             */
-    le32 value_crc;      /* CRC32C of the value, seeded with nonce and page          */
-    le64 sequence;       /* store-wide; of two records of a key the higher one counts */
-    uint8_t key[16];     /* zeros past key_length                                    */
-    uint8_t volume[16];  /* uuid                                                     */
-    le64 hash;           /* of all bytes before, seeded with nonce and page          */
+    le32 magic;         /* STORE_RECORD_MAGIC                                       */
+    uint8_t version;    /* STORE_RECORD_VERSION                                     */
+    uint8_t type;       /* enum store_record_type                                   */
+    uint8_t key_length; /* 1..16                                                    */
+    uint8_t reserved;   /* zero                                                     */
+    le32 value_bytes;   /* tombstone: 0                                             */
+    le32 value_crc;     /* CRC32C of the value, seeded with nonce and page          */
+    le64 sequence;      /* store-wide; of two records of a key the higher one counts */
+    uint8_t key[16];    /* zeros past key_length                                    */
+    uint8_t volume[16]; /* uuid                                                     */
+    le64 hash;          /* of all bytes before, seeded with nonce and page          */
 };
 static_assert(sizeof(struct store_record_df) == 64, "a record header is 64 bytes");
 
@@ -126,13 +126,13 @@ static_assert(sizeof(struct store_record_df) == 64, "a record header is 64 bytes
 #define STORE_RECORD_VERSION 1
 
 struct store_entry_df {
-    uint8_t key[16];    /* zeros past key_length                    */
-    le64 sequence;      /* of the record                            */
-    le32 value_bytes;   /* of the record                            */
-    le32 page;          /* where its header is, in the segment      */
-    uint8_t volume;     /* row of store_footer_df.volume            */
-    uint8_t key_length; /* 1..16                                    */
-    uint8_t type;       /* enum store_record_type                   */
+    uint8_t key[16];     /* zeros past key_length                    */
+    le64 sequence;       /* of the record                            */
+    le32 value_bytes;    /* of the record                            */
+    le32 page;           /* where its header is, in the segment      */
+    uint8_t volume;      /* row of store_footer_df.volume            */
+    uint8_t key_length;  /* 1..16                                    */
+    uint8_t type;        /* enum store_record_type                   */
     uint8_t reserved[5]; /* zeros                                    */
 };
 static_assert(sizeof(struct store_entry_df) == 40, "no padding");
@@ -148,7 +148,8 @@ struct store_summary_df {
 };
 static_assert(sizeof(struct store_summary_df) == STORE_PAGE_BYTES, "summary page is one page");
 
-/* ---- what the bytes mean ---------------------------------------------------------------------- */
+/* ---- what the bytes mean ----------------------------------------------------------------------
+ */
 
 struct store_super {
     struct uuid drive;
@@ -180,9 +181,9 @@ struct store_record {
 /* Pages of a record with a value of so many bytes. */
 static inline uint32_t store_record_pages(uint32_t value_bytes)
 {
-    return (uint32_t)((sizeof(struct store_record_df) + (uint64_t)value_bytes + STORE_PAGE_BYTES -
-                       1) /
-                      STORE_PAGE_BYTES);
+    return (
+        uint32_t)((sizeof(struct store_record_df) + (uint64_t)value_bytes + STORE_PAGE_BYTES - 1) /
+                  STORE_PAGE_BYTES);
 }
 
 /* Summary pages for so many records. */

@@ -48,6 +48,12 @@
 
 struct store_summary;
 
+/* Something to be called from the loop, not from inside the call that found it. */
+struct store_later {
+    struct list link;
+    void (*run)(struct store_later *later);
+};
+
 enum store_segment_state {
     SEGMENT_FREE,       /* nothing in the index points here; waits in store.free to be opened;
                            woken by store_opener_kick                                          */
@@ -91,6 +97,8 @@ struct store_summary {
     struct store_summary_df *pages; /* room for all entries, and a footer page       */
     uint32_t count;                 /* entries                                       */
     uint32_t placed;                /* records placed: entries there will be at most */
+    uint32_t flash_pages;           /* SEALING: being written, without the footer    */
+    struct store_later later;       /* ends the write when a fault point failed it   */
 };
 
 struct store_stream {
@@ -104,7 +112,7 @@ struct store_stream {
 struct store_evicted {
     uint32_t next;   /* in the chain of the segment, or of unused ones; 0: the last */
     uint32_t count;  /* blocks                                                      */
-    uint32_t volume; /* slot                                                        */
+    uint32_t volume; /* slot; LIMIT_VOLUMES: one that was forgotten                  */
 };
 
 struct store_volume {
@@ -124,12 +132,6 @@ struct store_volume {
     uint64_t evictions; /* since the format */
 };
 
-/* Something to be called from the loop, not from inside the call that found it. */
-struct store_later {
-    struct list link;
-    void (*run)(struct store_later *later);
-};
-
 enum store_change_state {
     CHANGE_KEY,    /* an earlier change of the same key is under way; woken by store_change_end */
     CHANGE_PARKED, /* waits in its volume's queue for room: a slot, flash, an index entry, the
@@ -141,10 +143,10 @@ enum store_change_state {
 /* The private part of store_write and store_delete. */
 struct store_change {
     uint32_t magic;
-    uint8_t state;   /* enum store_change_state             */
-    bool is_delete;  /* in a store_delete, else store_write */
-    bool was_there;  /* delete: the block was in the index  */
-    icms_err err;    /* the answer                          */
+    uint8_t state;  /* enum store_change_state             */
+    bool is_delete; /* in a store_delete, else store_write */
+    bool was_there; /* delete: the block was in the index  */
+    icms_err err;   /* the answer                          */
     struct store *store;
     struct store_segment *segment; /* DEVICE: where its record goes                     */
     struct list link;              /* PARKED: volume.parked; KEY: waiters of the first  */
@@ -202,8 +204,10 @@ struct store_opener {
 struct store_reclaim {
     struct store_segment *segment; /* NULL: idle                                      */
     uint32_t volume;               /* STORE_SHARED: all blocks; else those of one      */
-    uint32_t page;                 /* next summary page, counted from the first        */
-    uint32_t pages;                /* in the chunk that is being read                  */
+    uint32_t page;                 /* summary page the chunk begins with, from 0       */
+    uint32_t pages;                /* in the chunk                                     */
+    bool footer_known;             /* rows[] is set                                    */
+    uint8_t rows[LIMIT_VOLUMES];   /* slots of the volumes in the footer; LIMIT_VOLUMES: none */
     uint32_t sweep_cursor;         /* in the index                                     */
     uint32_t quota_cursor;         /* the volume that is looked at first               */
     bool stopped;                  /* enough was evicted before the end                */
@@ -214,12 +218,12 @@ struct store_reclaim {
 
 struct store {
     uint32_t magic;
-    bool down;     /* out of service                                      */
-    bool free_low; /* free segments under the low-water mark               */
-    bool tight;    /* a change waits for an index entry                    */
-    bool pumping;  /* inside store_pump                                    */
+    bool down;      /* out of service                                      */
+    bool free_low;  /* free segments under the low-water mark               */
+    bool tight;     /* a change waits for an index entry                    */
+    bool pumping;   /* inside store_pump                                    */
     bool pump_more; /* store_pump was called from inside itself             */
-    bool dropped;  /* blocks left the index since the open that are still on flash */
+    bool dropped;   /* blocks left the index since the open that are still on flash */
     struct loop *loop;
     struct loop_file *file;
     struct store_super super;
@@ -238,23 +242,24 @@ struct store {
     struct store_stream streams[STORE_STREAMS];
     struct list free; /* in the order of reclaim: the next to open is the first */
     uint32_t free_count;
-    uint32_t free_reserve;     /* reclaim works while fewer are free              */
-    uint32_t free_low_mark;    /* fewer: free_low                                 */
-    struct list summaries;     /* unused                                          */
+    uint32_t free_reserve;              /* reclaim works while fewer are free              */
+    uint32_t free_low_mark;             /* fewer: free_low                                 */
+    struct list summaries;              /* unused                                          */
     struct list keys[STORE_KEY_CHAINS]; /* first changes of their key (key_link)   */
     uint64_t key_seed;
-    uint64_t parked_map;       /* volumes with parked changes                     */
-    uint32_t pump_cursor;      /* volume that goes first                          */
+    uint64_t parked_map;           /* volumes with parked changes                     */
+    uint32_t pump_cursor;          /* volume that goes first                          */
     struct store_evicted *evicted; /* pool; [0] is not used                        */
     uint32_t evicted_unused;       /* chain                                        */
     struct store_opener opener;
     struct store_reclaim reclaim;
+    struct store_later kick;   /* the first store_pump, when the loop runs        */
     struct list later;         /* store_later.link                                */
     struct loop_msg later_msg; /* runs them                                       */
     bool later_sent;
     void (*on_down)(void *arg);
     void *on_down_arg;
-    uint64_t evictions_final; /* all volumes, forgotten ones too */
+    uint64_t evictions_final;             /* all volumes, forgotten ones too */
     void *buffers[2 * STORE_STREAMS + 8]; /* to free in the end */
     uint32_t buffer_count;
     /* read by any thread */
@@ -303,18 +308,27 @@ static inline uint64_t store_segment_offset(const struct store *store, uint32_t 
 void *store_pages_new(struct store *store, uint64_t pages);
 
 /* Runs later->run from the loop. */
-void store_later_run(struct store *store, struct store_later *later, void (*run)(struct store_later *));
+void store_later_run(struct store *store, struct store_later *later,
+                     void (*run)(struct store_later *));
 
 /* Counts the outcome of a device write (read); too many failures in a row take the drive out. */
 void store_write_outcome(struct store *store, icms_err err);
 void store_read_outcome(struct store *store, icms_err err);
 
-/* The slot of a uuid, taken if need be; -1: all 64 are. */
+/* ---- volume.c ---- */
+
+/* The slot of a uuid; -1: it has none. */
+int store_volume_slot_find(const struct store *store, const struct uuid *uuid);
+
+/* The same, taken if need be; -1: all 64 are. */
 int store_volume_slot(struct store *store, const struct uuid *uuid);
 
 /* ---- segment.c ---- */
 
 void store_segment_free(struct store *store, struct store_segment *segment);
+
+/* SEALED, nothing alive and nothing hidden elsewhere: it can go at once. */
+bool store_segment_is_dead(const struct store_segment *segment);
 void store_segment_live_add(struct store *store, uint32_t volume, const struct store_spot *spot);
 void store_segment_live_sub(struct store *store, uint32_t volume, const struct store_spot *spot);
 

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of the index and the ghost filter: against a model, at full load, with keys that collide.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/hash.h"
+#include "store/ghost.h"
+#include "store/index.h"
+
+static struct key test_key(uint64_t n)
+{
+    struct key key = {.length = (uint8_t)(1 + n % 16)};
+    uint64_t half[2] = {hash64_mix(n), hash64_mix(n + 1)};
+
+    memcpy(key.bytes, half, key.length);
+    return key;
+}
+
+static struct store_spot test_spot(uint64_t n)
+{
+    return (struct store_spot){.segment = (uint32_t)(hash64_mix(n) % (1u << 20)),
+                               .page = (uint32_t)(hash64_mix(n + 1) % (1u << 16)),
+                               .pages = (uint32_t)(1 + hash64_mix(n + 2) % 4095)};
+}
+
+static bool spot_equal(const struct store_spot *a, const struct store_spot *b)
+{
+    return a->segment == b->segment && a->page == b->page && a->pages == b->pages;
+}
+
+static void at_full_load_a_block_costs_at_most_32_bytes(void **state)
+{
+    static const uint64_t sizes[] = {1024, 5000, 100000};
+
+    for (int s = 0; s < 3; s++) {
+        struct store_index *index;
+        struct store_spot spot, old;
+        uint64_t n = sizes[s];
+
+        assert_int_equal(store_index_new(n, 1, &index), ICMS_OK);
+        assert_true(store_index_bytes(index) <= 32 * n);
+        for (uint64_t i = 0; i < n; i++) {
+            struct key key = {.length = 8};
+
+            memcpy(key.bytes, &i, 8);
+            spot = test_spot(i);
+            assert_true(store_index_reserve(index));
+            assert_false(store_index_put(index, (uint32_t)(i % 64), &key, &spot, &old));
+        }
+        assert_int_equal(store_index_blocks(index), n);
+        assert_false(store_index_reserve(index));
+        for (uint64_t i = 0; i < n; i++) {
+            struct key key = {.length = 8};
+
+            memcpy(key.bytes, &i, 8);
+            spot = test_spot(i);
+            assert_true(store_index_find(index, (uint32_t)(i % 64), &key, &old));
+            assert_true(spot_equal(&old, &spot));
+        }
+        store_index_free(&index);
+        assert_null(index);
+    }
+}
+
+static void it_agrees_with_a_model(void **state)
+{
+    enum { KEYS = 1500, STEPS = 200000 };
+    static struct store_spot model[KEYS];
+    static bool there[KEYS];
+    struct store_index *index;
+    uint64_t blocks = 0;
+
+    memset(there, 0, sizeof(there));
+    assert_int_equal(store_index_new(1024, 5, &index), ICMS_OK);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        uint64_t n = hash64_mix(step) % KEYS;
+        struct key key = test_key(n / 3);
+        uint32_t volume = (uint32_t)(n % 3); /* the same keys in three volumes */
+        struct store_spot spot = test_spot(step), old;
+
+        if (hash64_mix(step + 7) % 3 != 0 && store_index_reserve(index)) {
+            assert_int_equal(store_index_put(index, volume, &key, &spot, &old), there[n]);
+            if (there[n])
+                assert_true(spot_equal(&old, &model[n]));
+            blocks += !there[n];
+            there[n] = true;
+            model[n] = spot;
+        } else {
+            assert_int_equal(store_index_remove(index, volume, &key, &old), there[n]);
+            if (there[n])
+                assert_true(spot_equal(&old, &model[n]));
+            blocks -= there[n];
+            there[n] = false;
+        }
+        assert_int_equal(store_index_blocks(index), blocks);
+    }
+    store_index_free(&index);
+}
+
+static void iteration_meets_every_block_and_survives_removal(void **state)
+{
+    struct store_index *index;
+    struct store_block block;
+    struct store_spot spot = test_spot(1), old;
+    uint32_t cursor = 0, met = 0;
+
+    assert_int_equal(store_index_new(1024, 5, &index), ICMS_OK);
+    for (uint64_t i = 0; i < 1000; i++) {
+        struct key key = {.length = 8};
+
+        memcpy(key.bytes, &i, 8);
+        assert_true(store_index_reserve(index));
+        store_index_put(index, 9, &key, &spot, &old);
+    }
+    while (cursor < store_index_end(index)) { /* in slices, as a sweep does */
+        while (store_index_next(index, &cursor, 10, &block)) {
+            met++;
+            assert_int_equal(block.volume, 9);
+            assert_true(spot_equal(&block.spot, &spot));
+            if (met % 2 == 0)
+                assert_true(store_index_remove(index, 9, &block.key, &old));
+        }
+    }
+    assert_int_equal(met, 1000);
+    assert_int_equal(store_index_blocks(index), 500);
+    store_index_free(&index);
+}
+
+/* Whoever knew the seed could choose keys that share a chain; even then all of them are kept. */
+static void keys_of_one_chain_stay_apart(void **state)
+{
+    enum { KEYS = 1024, HEADS = 1024 - 1024 / 16 };
+    const uint64_t seed = 42, identity = (uint64_t)3 << 48 | (uint64_t)7 << 54;
+    static struct key keys[KEYS];
+    struct store_index *index;
+    struct store_spot old;
+    uint32_t found = 0;
+
+    for (uint64_t n = 0; found < KEYS; n++) {
+        struct key key = {.length = 8};
+
+        memcpy(key.bytes, &n, 8);
+        if ((hash64_seed(key.bytes, 16, seed ^ identity) >> 32) * HEADS >> 32 == 0)
+            keys[found++] = key;
+    }
+    assert_int_equal(store_index_new(KEYS, seed, &index), ICMS_OK);
+    for (uint32_t i = 0; i < KEYS; i++) {
+        struct store_spot spot = {.segment = i, .page = 1, .pages = 1};
+
+        assert_true(store_index_reserve(index));
+        assert_false(store_index_put(index, 3, &keys[i], &spot, &old));
+    }
+    for (uint32_t i = 0; i < KEYS; i += 2)
+        assert_true(store_index_remove(index, 3, &keys[i], &old));
+    for (uint32_t i = 0; i < KEYS; i++) {
+        assert_int_equal(store_index_find(index, 3, &keys[i], &old), i % 2);
+        if (i % 2 == 1)
+            assert_int_equal(old.segment, i);
+        assert_false(store_index_find(index, 4, &keys[i], &old));
+    }
+    store_index_free(&index);
+}
+
+static void length_and_volume_belong_to_the_key(void **state)
+{
+    struct store_index *index;
+    struct store_spot old;
+
+    assert_int_equal(store_index_new(1024, 0, &index), ICMS_OK);
+    for (uint32_t i = 0; i < 1024; i++) { /* all bytes are zero */
+        struct key key = {.length = (uint8_t)(1 + i % 16)};
+        struct store_spot spot = {.segment = i, .page = 1, .pages = 1};
+
+        assert_true(store_index_reserve(index));
+        assert_false(store_index_put(index, i / 16, &key, &spot, &old));
+    }
+    for (uint32_t i = 0; i < 1024; i++) {
+        struct key key = {.length = (uint8_t)(1 + i % 16)};
+
+        assert_true(store_index_find(index, i / 16, &key, &old));
+        assert_int_equal(old.segment, i);
+    }
+    store_index_free(&index);
+}
+
+static void promises_are_kept(void **state)
+{
+    struct store_index *index;
+    struct store_spot spot = test_spot(1), old;
+
+    assert_int_equal(store_index_new(1, 0, &index), ICMS_OK);
+    assert_int_equal(store_index_blocks_max(index), 1024);
+    for (uint32_t i = 0; i < 1024; i++)
+        assert_true(store_index_reserve(index));
+    assert_false(store_index_reserve(index));
+    store_index_unreserve(index);
+    assert_true(store_index_reserve(index));
+    for (uint64_t i = 0; i < 1024; i++) {
+        struct key key = {.length = 8};
+
+        memcpy(key.bytes, &i, 8);
+        assert_false(store_index_put(index, 0, &key, &spot, &old));
+    }
+    assert_false(store_index_reserve(index));
+    store_index_free(&index);
+}
+
+static void ghosts_remember_the_last_evictions(void **state)
+{
+    struct store_ghost *ghost;
+    uint32_t mistakes = 0;
+
+    assert_int_equal(store_ghost_new(5000, 3, &ghost), ICMS_OK);
+    for (uint64_t i = 0; i < 20000; i++) {
+        struct key key = test_key(i * 16 + 15);
+
+        store_ghost_add(ghost, 1, &key);
+        if (i >= 5000) {
+            key = test_key((i - 4999) * 16 + 15);
+            assert_true(store_ghost_has(ghost, 1, &key));
+        }
+    }
+    for (uint64_t i = 0; i < 10000; i++) {
+        struct key key = test_key(i * 16 + 15);
+
+        mistakes += store_ghost_has(ghost, 2, &key); /* another volume */
+    }
+    assert_true(mistakes < 600);
+    assert_true(store_ghost_bytes(ghost) < 32768);
+    store_ghost_free(&ghost);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(at_full_load_a_block_costs_at_most_32_bytes),
+        cmocka_unit_test(it_agrees_with_a_model),
+        cmocka_unit_test(iteration_meets_every_block_and_survives_removal),
+        cmocka_unit_test(keys_of_one_chain_stay_apart),
+        cmocka_unit_test(length_and_volume_belong_to_the_key),
+        cmocka_unit_test(promises_are_kept),
+        cmocka_unit_test(ghosts_remember_the_last_evictions),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

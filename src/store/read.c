@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads and flushes.
+ *
+ *   store_read -> index -> one device read of the whole record -> store_read_done: header and CRC
+ *   against the nonce of the segment -> done.
+ *
+ * Loop's thread. While the read is in flight its segment is pinned: it may be reclaimed, but it is
+ * not written over, so the bytes that arrive are those the index meant.
+ */
+#include "base/crc.h"
+#include "base/fault.h"
+#include "store/store_int.h"
+
+static struct store_read *read_of(struct store_read_private *private)
+{
+    check(private->magic == STORE_READ_MAGIC);
+    return container_of((uint64_t *)(void *)private, struct store_read, private_words);
+}
+
+static struct store_read_private *read_private(struct store_read *read)
+{
+    return (struct store_read_private *)(void *)read->private_words;
+}
+
+static void read_end(struct store_read_private *private, icms_err err, enum icms_miss reason)
+{
+    struct store_read *read = read_of(private);
+
+    store_stat_add(&private->store->stats.reads, 1);
+    private->magic = 0;
+    read->err = err;
+    read->reason = reason;
+    read->done(read);
+}
+
+static void store_read_answer(struct store_later *later)
+{
+    struct store_read_private *private = container_of(later, struct store_read_private, later);
+    struct store_read *read = read_of(private);
+
+    read_end(private, read->err, read->reason);
+}
+
+/* The answer is known without the device. */
+static void read_answer(struct store_read_private *private, icms_err err, enum icms_miss reason)
+{
+    struct store_read *read = read_of(private);
+
+    read->err = err;
+    read->reason = reason;
+    store_later_run(private->store, &private->later, store_read_answer);
+}
+
+/* True when the memory holds the record that was asked for; sets value and value_bytes. */
+static bool read_verify(struct store_read_private *private, struct store_read *read)
+{
+    const struct store *store = private->store;
+    uint64_t nonce = store->segments[private->spot.segment].nonce;
+    uint32_t page = private->spot.page;
+    struct store_record record;
+    uint8_t *value = read->memory + STORE_HEADER_BYTES;
+
+    if (store_record_check(nonce, page, store->segment_pages,
+                           (const struct store_record_df *)(const void *)read->memory,
+                           &record) != ICMS_OK)
+        return false;
+    if (record.type != STORE_RECORD_VALUE || !key_equal(&record.key, &read->key) ||
+        !uuid_equal(&record.volume, &store->volumes[read->volume].uuid) ||
+        store_record_pages(record.value_bytes) != private->spot.pages ||
+        crc32c_add(store_value_crc_seed(nonce, page), value, record.value_bytes) !=
+            record.value_crc)
+        return false;
+    read->value = value;
+    read->value_bytes = record.value_bytes;
+    return true;
+}
+
+/* The block on flash is damaged: it is forgotten, unless a newer one took its place meanwhile. */
+static void read_forget(struct store_read_private *private, struct store_read *read)
+{
+    struct store *store = private->store;
+    struct store_spot spot, old;
+
+    store_stat_add(&store->stats.checksum_errors, 1);
+    if (!store_index_find(store->index, read->volume, &read->key, &spot) ||
+        spot.segment != private->spot.segment || spot.page != private->spot.page)
+        return;
+    check(store_index_remove(store->index, read->volume, &read->key, &old));
+    store->dropped = true;
+    store_segment_live_sub(store, read->volume, &old);
+    store_pump(store); /* its segment may be free now */
+}
+
+static void store_read_done(struct loop_op *op)
+{
+    struct store_read_private *private = container_of(op, struct store_read_private, op);
+    struct store_read *read = read_of(private);
+    struct store *store = private->store;
+    struct store_segment *segment = &store->segments[private->spot.segment];
+    icms_err err = op->err;
+    enum icms_miss reason = ICMS_MISS_NONE;
+
+    private->on_device = false;
+    if (err == ICMS_OK && !read_verify(private, read)) {
+        err = ICMS_MISS;
+        reason = ICMS_MISS_CHECKSUM;
+        read_forget(private, read);
+    }
+    if (err == ICMS_OK)
+        store_stat_add(&store->stats.read_bytes, read->value_bytes);
+    if (op->err != ICMS_CANCELED)
+        store_read_outcome(store, op->err);
+    store_segment_unpin(store, segment);
+    read_end(private, err, reason);
+}
+
+icms_err store_read(struct store *store, struct store_read *read)
+{
+    struct store_read_private *private = read_private(read);
+
+    check(store->magic == STORE_MAGIC && read->done != NULL);
+    if (read->volume >= LIMIT_VOLUMES || !store->volumes[read->volume].added ||
+        read->memory == NULL || (uintptr_t)read->memory % STORE_PAGE_BYTES != 0 ||
+        read->key.length > LIMIT_KEY_BYTES)
+        return ICMS_INVALID;
+    if (read->key.length == 0)
+        return ICMS_KEY_SIZE;
+    memset(private, 0, sizeof(*private));
+    private->magic = STORE_READ_MAGIC;
+    private->store = store;
+    read->value = NULL;
+    read->value_bytes = 0;
+    if (store->down) {
+        read_answer(private, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
+        return ICMS_OK;
+    }
+    if (!store_index_find(store->index, read->volume, &read->key, &private->spot)) {
+        read_answer(private, ICMS_MISS, store_miss_reason(store, read->volume, &read->key));
+        return ICMS_OK;
+    }
+    if ((uint64_t) private->spot.pages * STORE_PAGE_BYTES > read->memory_bytes) {
+        read_answer(private, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
+        return ICMS_OK;
+    }
+    store->segments[private->spot.segment].pins++;
+    private->on_device = true;
+    loop_file_read(store->loop, &private->op, store->file,
+                   store_segment_offset(store, private->spot.segment, private->spot.page),
+                   read->memory, private->spot.pages * STORE_PAGE_BYTES, store_read_done);
+    return ICMS_OK;
+}
+
+void store_read_cancel(struct store_read *read)
+{
+    struct store_read_private *private = read_private(read);
+
+    check(private->magic == STORE_READ_MAGIC);
+    if (private->on_device)
+        loop_op_cancel(&private->op);
+}
+
+/* ---- flush ------------------------------------------------------------------------------------
+ */
+
+static void flush_end(struct store_flush_private *private, icms_err err)
+{
+    struct store_flush *flush =
+        container_of((uint64_t *)(void *)private, struct store_flush, private_words);
+
+    check(private->magic == STORE_FLUSH_MAGIC);
+    private->magic = 0;
+    flush->err = err;
+    flush->done(flush);
+}
+
+static void store_flush_done(struct loop_op *op)
+{
+    struct store_flush_private *private = container_of(op, struct store_flush_private, op);
+
+    if (op->err != ICMS_OK) /* success says nothing about writes */
+        store_write_outcome(private->store, op->err);
+    flush_end(private, op->err);
+}
+
+static void store_flush_answer(struct store_later *later)
+{
+    struct store_flush_private *private = container_of(later, struct store_flush_private, later);
+
+    flush_end(private, private->store->down ? ICMS_DRIVE_DOWN : ICMS_IO);
+}
+
+icms_err store_flush(struct store *store, struct store_flush *flush)
+{
+    struct store_flush_private *private =
+        (struct store_flush_private *)(void *)flush->private_words;
+
+    check(store->magic == STORE_MAGIC && flush->done != NULL);
+    memset(private, 0, sizeof(*private));
+    private->magic = STORE_FLUSH_MAGIC;
+    private->store = store;
+    if (store->down || fault_hit("store.flush"))
+        store_later_run(store, &private->later, store_flush_answer);
+    else
+        loop_file_flush(store->loop, &private->op, store->file, store_flush_done);
+    return ICMS_OK;
+}

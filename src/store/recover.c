@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Filling the memory from the drive, at open.
+ *
+ *   recover_headers  every segment's header (or, if that is damaged, its footer): nonce and age
+ *   recover_counters evictions, from the youngest header
+ *   recover_segment  oldest segment first: its summary, or a scan of all its pages, which is then
+ *                    sealed with a new summary
+ *   recover_lists    segments into the lists of their streams
+ *
+ * Blocking; before the loop starts. Everything that is read is hostile. Because a volume's records
+ * lie in one stream, and a stream's segments follow each other, taking segments by age and entries
+ * in their order makes the newest record of a key come last.
+ */
+#include <stdlib.h>
+
+#include "store/scan.h"
+#include "store/store_int.h"
+
+/* Bytes of a scan's reads. */
+#define RECOVER_SCAN_PAGES 256
+
+struct recover {
+    struct store *store;
+    uint32_t *order;        /* numbers of segments with a life, by age                      */
+    uint32_t order_count;   /* of them                                                      */
+    uint32_t position;      /* the one that is being loaded                                 */
+    struct store_life life; /* scratch                                                      */
+    struct store_life last; /* the youngest                                                 */
+    uint8_t *pages;         /* RECOVER_SCAN_PAGES aligned pages                             */
+    struct store_segment *segment; /* that is being loaded                                  */
+    uint32_t scan_end; /* pages behind the last record that a scan found               */
+    bool scan_lost;    /* a record was left out: the summary would not be whole        */
+};
+
+/* ---- blocks -----------------------------------------------------------------------------------
+ */
+
+/* The index is smaller than what is on flash: evicts what is in the oldest eighth of the segments
+ * loaded so far, or any block. */
+static void recover_make_room(struct recover *recover)
+{
+    struct store *store = recover->store;
+    uint64_t oldest = 0;
+    uint32_t cursor = 0, skip = recover->position / 8;
+    struct store_block block;
+
+    for (uint32_t i = 0; i < recover->position; i++) {
+        if (store->segments[recover->order[i]].live_blocks > 0) {
+            oldest = store->segments[recover->order[i]].sequence;
+            if (skip-- == 0)
+                break;
+        }
+    }
+    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
+        if (oldest == 0 || store->segments[block.spot.segment].sequence <= oldest)
+            store_segment_evict(store, &block);
+        if (oldest == 0)
+            return;
+    }
+}
+
+static void recover_block(struct recover *recover, const struct store_record *record, uint32_t page,
+                          uint32_t volume)
+{
+    struct store *store = recover->store;
+    struct store_segment *segment = recover->segment;
+    struct store_spot old, spot = {.segment = store_segment_number(store, segment),
+                                   .page = page,
+                                   .pages = store_record_pages(record->value_bytes)};
+
+    if (record->sequence > store->sequence)
+        store->sequence = record->sequence;
+    segment->present |= store_volume_bit(volume);
+    if (store_index_remove(store->index, volume, &record->key, &old)) {
+        store_segment_live_sub(store, volume, &old);
+        if (old.segment != spot.segment)
+            segment->hides |= store_volume_bit(volume);
+    }
+    if (record->type == STORE_RECORD_TOMBSTONE) {
+        segment->hides |= store_volume_bit(volume);
+        return;
+    }
+    if (!store_index_reserve(store->index)) {
+        recover_make_room(recover);
+        check(store_index_reserve(store->index));
+    }
+    check(!store_index_put(store->index, volume, &record->key, &spot, &old));
+    store_segment_live_add(store, volume, &spot);
+}
+
+/* ---- a sealed segment -------------------------------------------------------------------------
+ */
+
+static icms_err recover_read(struct recover *recover, uint32_t page, uint32_t pages)
+{
+    struct store *store = recover->store;
+    uint32_t number = store_segment_number(store, recover->segment);
+    icms_err err = loop_file_read_now(store->file, store_segment_offset(store, number, page),
+                                      recover->pages, (size_t)pages * STORE_PAGE_BYTES);
+
+    if (err != ICMS_OK) {
+        store_stat_add(&store->stats.io_errors, 1);
+        memset(recover->pages, 0, (size_t)pages * STORE_PAGE_BYTES);
+    }
+    return err;
+}
+
+/* All entries of one summary page; false when it is damaged. */
+static bool recover_summary_page(struct recover *recover, uint32_t page,
+                                 const struct store_summary_df *df, const int slots[LIMIT_VOLUMES])
+{
+    struct store *store = recover->store;
+    uint32_t count;
+
+    if (store_summary_check(recover->segment->nonce, page, df, &count) != ICMS_OK)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        struct store_record record = {.type = 0};
+        uint32_t at;
+        uint8_t row;
+
+        if (store_entry_check(&df->entry[i], store->segment_pages, &record, &at, &row) != ICMS_OK)
+            return false;
+        if (slots[row] >= 0)
+            recover_block(recover, &record, at, (uint32_t)slots[row]);
+    }
+    return true;
+}
+
+/* Loads a segment from its summary; false when it has none, or a damaged one. */
+static bool recover_summary(struct recover *recover)
+{
+    struct store *store = recover->store;
+    struct store_segment *segment = recover->segment;
+    const struct store_footer_df *footer = (const struct store_footer_df *)(void *)recover->pages;
+    uint32_t summary_pages;
+    int slots[LIMIT_VOLUMES];
+
+    if (recover_read(recover, store->segment_pages - 1, 1) != ICMS_OK ||
+        store_footer_check(&store->super.drive, store_segment_number(store, segment),
+                           store->segment_pages, footer, &recover->life) != ICMS_OK ||
+        recover->life.nonce != segment->nonce)
+        return false;
+    summary_pages = le32_get(footer->summary_pages);
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+        static const struct uuid none;
+        struct uuid uuid;
+
+        memcpy(uuid.bytes, footer->volume[i], sizeof(uuid.bytes));
+        slots[i] = uuid_equal(&uuid, &none) ? -1 : store_volume_slot_find(store, &uuid);
+        if (slots[i] < 0 && !uuid_equal(&uuid, &none))
+            slots[i] = store_volume_slot(store, &uuid);
+    }
+    for (uint32_t done = 0; done < summary_pages;) {
+        uint32_t first = store->segment_pages - 1 - summary_pages + done;
+        uint32_t n = summary_pages - done;
+
+        if (n > RECOVER_SCAN_PAGES)
+            n = RECOVER_SCAN_PAGES;
+        if (recover_read(recover, first, n) != ICMS_OK)
+            return false;
+        for (uint32_t i = 0; i < n; i++) {
+            const uint8_t *page = recover->pages + (size_t)i * STORE_PAGE_BYTES;
+
+            if (!recover_summary_page(recover, first + i,
+                                      (const struct store_summary_df *)(const void *)page, slots))
+                return false;
+        }
+        done += n;
+    }
+    segment->summary_pages = summary_pages;
+    return true;
+}
+
+/* ---- an open segment, or one whose summary is damaged -----------------------------------------
+ */
+
+static void recover_found(struct store_scan *scan, const struct store_record *record, uint32_t page,
+                          bool good)
+{
+    struct recover *recover = scan->arg;
+    struct store *store = recover->store;
+    int slot;
+
+    if (record->sequence > store->sequence)
+        store->sequence = record->sequence;
+    recover->scan_end = page + store_record_pages(record->value_bytes);
+    if (!good) { /* torn by a crash, or damaged: it was not acknowledged, or it is lost */
+        store_stat_add(&store->stats.checksum_errors, 1);
+        return;
+    }
+    slot = store_volume_slot(store, &record->volume);
+    if (slot < 0) {
+        recover->scan_lost = true;
+        return;
+    }
+    recover_block(recover, record, page, (uint32_t)slot);
+    store_summary_add(recover->segment->summary, record, page, (uint32_t)slot);
+}
+
+/* Writes the summary and the footer that a crash did not let happen. */
+static bool recover_seal(struct recover *recover)
+{
+    struct store *store = recover->store;
+    struct store_segment *segment = recover->segment;
+    uint32_t pages = store_summary_make(store, segment->summary);
+    uint32_t first = store->segment_pages - 1 - pages;
+    uint64_t bytes = (uint64_t)(pages + 1) * STORE_PAGE_BYTES;
+
+    if (recover->scan_lost || first < recover->scan_end)
+        return false;
+    if (loop_file_write_now(
+            store->file, store_segment_offset(store, store_segment_number(store, segment), first),
+            segment->summary->pages, bytes) != ICMS_OK) {
+        store_stat_add(&store->stats.io_errors, 1);
+        return false;
+    }
+    store_stat_add(&store->stats.device_write_bytes, bytes);
+    segment->summary_pages = pages;
+    return true;
+}
+
+static void recover_scan(struct recover *recover)
+{
+    struct store *store = recover->store;
+    struct store_segment *segment = recover->segment;
+    struct store_scan scan;
+
+    store_scan_init(&scan, segment->nonce, store->segment_pages);
+    scan.found = recover_found;
+    scan.arg = recover;
+    recover->scan_end = 1;
+    recover->scan_lost = false;
+    segment->summary = container_of(list_pop(&store->summaries), struct store_summary, link);
+    segment->summary->segment = segment;
+    segment->summary->count = segment->summary->placed = 0;
+    while (scan.page < store->segment_pages - 2) {
+        uint32_t n = store->segment_pages - 2 - scan.page;
+
+        if (n > RECOVER_SCAN_PAGES)
+            n = RECOVER_SCAN_PAGES;
+        (void)recover_read(recover, scan.page, n); /* on failure zeros, which hold no record */
+        store_scan_feed(&scan, recover->pages, n);
+    }
+    segment->summary_pages = STORE_NO_SUMMARY;
+    (void)recover_seal(recover);
+    list_push(&store->summaries, &segment->summary->link);
+    segment->summary = NULL;
+}
+
+/* ---- all segments -----------------------------------------------------------------------------
+ */
+
+/* The life of a segment from its header, or from its footer when the header is damaged; false: it
+ * has none. */
+static bool recover_life(struct recover *recover, uint32_t number)
+{
+    struct store *store = recover->store;
+    const struct uuid *drive = &store->super.drive;
+    bool seems;
+
+    recover->segment = &store->segments[number];
+    if (recover_read(recover, 0, 1) == ICMS_OK &&
+        store_header_check(drive, number, (const struct store_header_df *)(void *)recover->pages,
+                           &recover->life) == ICMS_OK)
+        return true;
+    seems = store_header_seems(drive, (const struct store_header_df *)(void *)recover->pages);
+    if (recover_read(recover, store->segment_pages - 1, 1) == ICMS_OK &&
+        store_footer_check(drive, number, store->segment_pages,
+                           (const struct store_footer_df *)(void *)recover->pages,
+                           &recover->life) == ICMS_OK)
+        seems = true;
+    else
+        recover->life.sequence = 0;
+    if (seems)
+        store_stat_add(&store->stats.checksum_errors, 1);
+    return recover->life.sequence != 0;
+}
+
+static void recover_headers(struct recover *recover)
+{
+    struct store *store = recover->store;
+
+    for (uint32_t i = 0; i < store->super.segments; i++) {
+        struct store_segment *segment = &store->segments[i];
+
+        list_init(&segment->link);
+        if (!recover_life(recover, i)) {
+            segment->state = SEGMENT_FREE;
+            list_push(&store->free, &segment->link);
+            store_free_count_set(store, store->free_count + 1);
+            continue;
+        }
+        segment->state = SEGMENT_SEALING; /* until recover_lists */
+        segment->nonce = recover->life.nonce;
+        segment->sequence = recover->life.sequence;
+        segment->generation = recover->life.generation;
+        recover->order[recover->order_count++] = i;
+        if (segment->sequence > store->sequence)
+            store->sequence = segment->sequence;
+        if (segment->sequence > recover->last.sequence)
+            recover->last = recover->life;
+    }
+}
+
+static void recover_counters(struct recover *recover)
+{
+    struct store *store = recover->store;
+
+    store->evictions_final = recover->last.evictions;
+    store_stat_set(&store->stats.evictions, store->evictions_final);
+    for (uint32_t i = 0; i < recover->last.volume_count; i++) {
+        int slot = store_volume_slot(store, &recover->last.volume[i]);
+
+        if (slot < 0)
+            continue;
+        store->volumes[slot].evictions_final = recover->last.volume_evictions[i];
+        store_stat_set(&store->volumes[slot].evictions, recover->last.volume_evictions[i]);
+    }
+}
+
+static int recover_age(const void *a, const void *b, void *arg)
+{
+    const struct store *store = arg;
+    uint64_t x = store->segments[*(const uint32_t *)a].sequence;
+    uint64_t y = store->segments[*(const uint32_t *)b].sequence;
+
+    return x < y ? -1 : x > y;
+}
+
+/* A segment with one volume goes to that volume's list, even if it will not have a stream. */
+static void recover_lists(struct recover *recover)
+{
+    struct store *store = recover->store;
+
+    for (uint32_t i = 0; i < recover->order_count; i++) {
+        struct store_segment *segment = &store->segments[recover->order[i]];
+        bool one = segment->present != 0 && (segment->present & (segment->present - 1)) == 0;
+
+        segment->stream = one ? (uint8_t)__builtin_ctzll(segment->present) : STORE_SHARED;
+        segment->state = SEGMENT_SEALED;
+        list_push(&store->streams[segment->stream].segments, &segment->link);
+        store->streams[segment->stream].segment_count++;
+        if (store_segment_is_dead(segment))
+            store_segment_free(store, segment);
+    }
+}
+
+icms_err store_recover(struct store *store, struct err_why *why)
+{
+    struct recover *recover = calloc(1, sizeof(*recover));
+
+    if (recover != NULL) {
+        recover->store = store;
+        recover->order = calloc(store->super.segments, sizeof(recover->order[0]));
+        recover->pages = aligned_alloc(STORE_PAGE_BYTES, RECOVER_SCAN_PAGES * STORE_PAGE_BYTES);
+    }
+    if (recover == NULL || recover->order == NULL || recover->pages == NULL) {
+        if (recover != NULL) {
+            free(recover->order);
+            free(recover->pages);
+        }
+        free(recover);
+        return err_set(why, ICMS_NO_MEMORY, "no memory to recover the store");
+    }
+    recover_headers(recover);
+    recover_counters(recover);
+    qsort_r(recover->order, recover->order_count, sizeof(recover->order[0]), recover_age, store);
+    for (; recover->position < recover->order_count; recover->position++) {
+        recover->segment = &store->segments[recover->order[recover->position]];
+        if (!recover_summary(recover))
+            recover_scan(recover);
+    }
+    recover_lists(recover);
+    free(recover->order);
+    free(recover->pages);
+    free(recover);
+    return ICMS_OK;
+}

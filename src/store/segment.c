@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of a segment: FREE -> OPENING -> OPEN -> SEALING -> SEALED -> (RECLAIMING ->) FREE.
+ *
+ * Loop's thread. Invariants:
+ * - A segment is written over only when it is FREE, nothing in the index points to it and no read
+ *   of it is in flight.
+ * - Its header, with a new nonce, and an empty footer are on flash before its first record; so a
+ *   footer on flash always belongs to the header's life or does not pass.
+ * - FREE segments are opened in the order they were reclaimed, so a record that hides an older one
+ *   is never written over before that one. Before a segment with hiding records is written over,
+ *   the device is flushed: power loss may not undo the order either.
+ * - An eviction is final, and in the counters that headers carry, when the header of the block's
+ *   segment is written over.
+ */
+#include <stdlib.h>
+
+#include "base/fault.h"
+#include "base/hash.h"
+#include "store/store_int.h"
+
+/* ---- what is alive ----------------------------------------------------------------------------
+ */
+
+void store_free_count_set(struct store *store, uint32_t count)
+{
+    store->free_count = count;
+    store_stat_set(&store->stats.segments_free, count);
+    __atomic_store_n(&store->free_low, count < store->free_low_mark, __ATOMIC_RELAXED);
+}
+
+bool store_segment_is_dead(const struct store_segment *segment)
+{
+    return segment->state == SEGMENT_SEALED && segment->live_blocks == 0 && segment->hides == 0;
+}
+
+void store_segment_free(struct store *store, struct store_segment *segment)
+{
+    check(segment->state == SEGMENT_SEALED || segment->state == SEGMENT_RECLAIMING);
+    check(segment->live_blocks == 0 && segment->live_pages == 0 && segment->writes == 0);
+    list_remove(&segment->link);
+    store->streams[segment->stream].segment_count--;
+    segment->state = SEGMENT_FREE;
+    segment->live = 0;
+    list_push(&store->free, &segment->link);
+    store_free_count_set(store, store->free_count + 1);
+}
+
+void store_segment_live_add(struct store *store, uint32_t volume, const struct store_spot *spot)
+{
+    struct store_segment *segment = &store->segments[spot->segment];
+    uint64_t bytes = (uint64_t)spot->pages * STORE_PAGE_BYTES;
+
+    segment->live_blocks++;
+    segment->live_pages += spot->pages;
+    segment->live |= store_volume_bit(volume);
+    store_stat_add(&store->volumes[volume].blocks, 1);
+    store_stat_add(&store->volumes[volume].bytes, bytes);
+    store_stat_add(&store->stats.blocks, 1);
+    store_stat_add(&store->stats.used_bytes, bytes);
+}
+
+void store_segment_live_sub(struct store *store, uint32_t volume, const struct store_spot *spot)
+{
+    struct store_segment *segment = &store->segments[spot->segment];
+    uint64_t bytes = (uint64_t)spot->pages * STORE_PAGE_BYTES;
+
+    check(segment->live_blocks > 0 && segment->live_pages >= spot->pages);
+    check(store->volumes[volume].bytes >= bytes);
+    segment->live_blocks--;
+    segment->live_pages -= spot->pages;
+    store_stat_add(&store->volumes[volume].blocks, (uint64_t)-1);
+    store_stat_add(&store->volumes[volume].bytes, -bytes);
+    store_stat_add(&store->stats.blocks, (uint64_t)-1);
+    store_stat_add(&store->stats.used_bytes, -bytes);
+    if (store_segment_is_dead(segment))
+        store_segment_free(store, segment);
+}
+
+/* Notes evictions that become final with the segment. The pool has an entry for each segment and
+ * some more for shared ones; were it ever empty, they would count as final too early. */
+static void segment_evicted_add(struct store *store, struct store_segment *segment, uint32_t volume)
+{
+    uint32_t n = segment->evicted;
+
+    while (n != 0 && store->evicted[n].volume != volume)
+        n = store->evicted[n].next;
+    if (n != 0) {
+        store->evicted[n].count++;
+        return;
+    }
+    n = store->evicted_unused;
+    if (n == 0) {
+        store->volumes[volume].evictions_final++;
+        store->evictions_final++;
+        return;
+    }
+    store->evicted_unused = store->evicted[n].next;
+    store->evicted[n] =
+        (struct store_evicted){.next = segment->evicted, .count = 1, .volume = volume};
+    segment->evicted = n;
+}
+
+static void segment_evicted_finish(struct store *store, struct store_segment *segment)
+{
+    while (segment->evicted != 0) {
+        uint32_t n = segment->evicted;
+        struct store_evicted *evicted = &store->evicted[n];
+
+        if (evicted->volume < LIMIT_VOLUMES)
+            store->volumes[evicted->volume].evictions_final += evicted->count;
+        store->evictions_final += evicted->count;
+        segment->evicted = evicted->next;
+        evicted->next = store->evicted_unused;
+        store->evicted_unused = n;
+    }
+}
+
+void store_segment_evict(struct store *store, const struct store_block *block)
+{
+    struct store_spot old;
+
+    check(store_index_remove(store->index, block->volume, &block->key, &old));
+    check(old.segment == block->spot.segment && old.page == block->spot.page);
+    store->dropped = true;
+    segment_evicted_add(store, &store->segments[old.segment], block->volume);
+    store_ghost_add(store->ghost, block->volume, &block->key);
+    store_stat_add(&store->volumes[block->volume].evictions, 1);
+    store_stat_add(&store->stats.evictions, 1);
+    store_segment_live_sub(store, block->volume, &old);
+}
+
+void store_segment_unpin(struct store *store, struct store_segment *segment)
+{
+    check(segment->pins > 0);
+    segment->pins--;
+    if (segment->pins == 0 && segment->state == SEGMENT_FREE)
+        store_opener_kick(store);
+}
+
+/* ---- opening ----------------------------------------------------------------------------------
+ */
+
+/* Of the free segments the first that no read pins. One that hides others is not taken before those
+ * in front of it. */
+static struct store_segment *opener_segment(struct store *store)
+{
+    list_for_each (link, &store->free) {
+        struct store_segment *segment = container_of(link, struct store_segment, link);
+
+        if (segment->pins == 0 && (link == store->free.next || segment->hides == 0))
+            return segment;
+    }
+    return NULL;
+}
+
+/* The stream that waits and whose turn it is; STORE_STREAMS: none waits. */
+static uint32_t opener_stream(const struct store *store)
+{
+    for (uint32_t i = 0; i < STORE_STREAMS; i++) {
+        uint32_t stream = (store->opener.cursor + i) % STORE_STREAMS;
+
+        if (store->streams[stream].wants)
+            return stream;
+    }
+    return STORE_STREAMS;
+}
+
+static void opener_life(const struct store *store, const struct store_segment *segment,
+                        struct store_life *life)
+{
+    memset(life, 0, sizeof(*life));
+    life->segment = store_segment_number(store, segment);
+    life->generation = segment->generation;
+    life->nonce = segment->nonce;
+    life->sequence = segment->sequence;
+    life->evictions = store->evictions_final;
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+        if (store->volumes[i].used && store->volumes[i].evictions_final > 0) {
+            life->volume[life->volume_count] = store->volumes[i].uuid;
+            life->volume_evictions[life->volume_count++] = store->volumes[i].evictions_final;
+        }
+    }
+}
+
+/* Failed: the segment waits in the free list again; first when nothing was written, else last. */
+static void opener_failed(struct store *store, bool touched)
+{
+    struct store_opener *opener = &store->opener;
+    struct store_segment *segment = opener->segment;
+
+    opener->segment = NULL;
+    list_push(&store->summaries, &segment->summary->link);
+    segment->summary = NULL;
+    segment->state = SEGMENT_FREE;
+    if (touched)
+        list_push(&store->free, &segment->link);
+    else
+        list_push_front(&store->free, &segment->link);
+    store_free_count_set(store, store->free_count + 1);
+    store_write_outcome(store, opener->err);
+    store_pump(store);
+}
+
+static void opener_finished(struct store *store)
+{
+    struct store_opener *opener = &store->opener;
+    struct store_segment *segment = opener->segment;
+    struct store_stream *stream = &store->streams[opener->stream];
+
+    if (opener->err != ICMS_OK) {
+        opener_failed(store, true);
+        return;
+    }
+    opener->segment = NULL;
+    store_write_outcome(store, ICMS_OK);
+    store_stat_add(&store->stats.device_write_bytes, 2 * STORE_PAGE_BYTES);
+    segment->state = SEGMENT_OPEN;
+    segment->next_page = 1;
+    check(stream->open == NULL);
+    stream->open = segment;
+    store_stat_add(&store->stats.segments_open, 1);
+    store_pump(store);
+}
+
+static void opener_done(struct store *store, icms_err err)
+{
+    struct store_opener *opener = &store->opener;
+
+    check(opener->segment != NULL && opener->segment->state == SEGMENT_OPENING);
+    if (opener->err == ICMS_OK)
+        opener->err = err;
+    check(opener->pending > 0);
+    if (--opener->pending == 0)
+        opener_finished(store);
+}
+
+static void store_opener_header_done(struct loop_op *op)
+{
+    opener_done(container_of(op, struct store, opener.header_op), op->err);
+}
+
+static void store_opener_footer_done(struct loop_op *op)
+{
+    opener_done(container_of(op, struct store, opener.footer_op), op->err);
+}
+
+static void store_opener_fault(struct store_later *later)
+{
+    opener_done(container_of(later, struct store, opener.later), ICMS_IO);
+}
+
+/* From here on the old life of the segment is over. */
+static void opener_write(struct store *store)
+{
+    struct store_opener *opener = &store->opener;
+    struct store_segment *segment = opener->segment;
+    uint32_t number = store_segment_number(store, segment);
+    struct store_life life;
+
+    segment_evicted_finish(store, segment);
+    loop_entropy(store->loop, &segment->nonce, sizeof(segment->nonce));
+    segment->sequence = ++store->sequence;
+    segment->generation++;
+    segment->present = segment->live = segment->hides = 0;
+    opener_life(store, segment, &life);
+    store_header_make(&store->super.drive, &life, opener->header);
+    opener->err = ICMS_OK;
+    opener->pending = 2;
+    if (fault_hit("store.header")) {
+        opener->pending = 1;
+        store_later_run(store, &opener->later, store_opener_fault);
+        return;
+    }
+    loop_file_write(store->loop, &opener->footer_op, store->file,
+                    store_segment_offset(store, number, store->segment_pages - 1), opener->zeros,
+                    STORE_PAGE_BYTES, store_opener_footer_done);
+    loop_file_write(store->loop, &opener->header_op, store->file,
+                    store_segment_offset(store, number, 0), opener->header, STORE_PAGE_BYTES,
+                    store_opener_header_done);
+}
+
+static void store_opener_flushed(struct loop_op *op)
+{
+    struct store *store = container_of(op, struct store, opener.header_op);
+
+    if (op->err == ICMS_OK) {
+        opener_write(store);
+        return;
+    }
+    store->opener.err = op->err;
+    opener_failed(store, false);
+}
+
+void store_opener_kick(struct store *store)
+{
+    struct store_opener *opener = &store->opener;
+    uint32_t stream = opener_stream(store);
+    struct store_segment *segment;
+
+    if (opener->segment != NULL || store->down || stream == STORE_STREAMS ||
+        list_empty(&store->summaries))
+        return;
+    segment = opener_segment(store);
+    if (segment == NULL)
+        return;
+    list_remove(&segment->link);
+    store_free_count_set(store, store->free_count - 1);
+    check(segment->state == SEGMENT_FREE && segment->pins == 0 && segment->live_blocks == 0);
+    segment->state = SEGMENT_OPENING;
+    segment->stream = (uint8_t)stream;
+    segment->summary = container_of(list_pop(&store->summaries), struct store_summary, link);
+    segment->summary->segment = segment;
+    segment->summary->count = segment->summary->placed = 0;
+    opener->segment = segment;
+    opener->stream = stream;
+    opener->cursor = stream + 1;
+    store->streams[stream].wants = false;
+    if (segment->hides != 0)
+        loop_file_flush(store->loop, &opener->header_op, store->file, store_opener_flushed);
+    else
+        opener_write(store);
+}
+
+/* ---- summaries and sealing --------------------------------------------------------------------
+ */
+
+bool store_summary_pool_add(struct store *store)
+{
+    struct store_summary *summary = calloc(1, sizeof(*summary));
+
+    if (summary == NULL)
+        return false;
+    summary->pages = store_pages_new(store, store_summary_pages(store->segment_pages) + 1);
+    if (summary->pages == NULL) {
+        free(summary);
+        return false;
+    }
+    summary->store = store;
+    list_push(&store->summaries, &summary->link);
+    return true;
+}
+
+void store_summary_add(struct store_summary *summary, const struct store_record *record,
+                       uint32_t page, uint32_t volume)
+{
+    uint32_t at = summary->count++;
+
+    check(at < summary->store->segment_pages);
+    store_entry_make(record, page, (uint8_t)volume,
+                     &summary->pages[at / STORE_SUMMARY_ENTRIES].entry[at % STORE_SUMMARY_ENTRIES]);
+}
+
+bool store_segment_fits(const struct store *store, const struct store_segment *segment,
+                        uint32_t pages)
+{
+    return segment->next_page + pages + store_summary_pages(segment->summary->placed + 1) + 1 <=
+           store->segment_pages;
+}
+
+uint32_t store_summary_make(struct store *store, struct store_summary *summary)
+{
+    struct store_segment *segment = summary->segment;
+    uint32_t pages = store_summary_pages(summary->count);
+    uint32_t first = store->segment_pages - 1 - pages;
+    struct uuid volume[LIMIT_VOLUMES];
+    struct store_life life;
+
+    for (uint32_t i = 0; i < pages; i++) {
+        uint32_t left = summary->count - i * STORE_SUMMARY_ENTRIES;
+
+        store_summary_finish(segment->nonce, first + i,
+                             left < STORE_SUMMARY_ENTRIES ? left : STORE_SUMMARY_ENTRIES,
+                             &summary->pages[i]);
+    }
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
+        volume[i] = store->volumes[i].uuid;
+    opener_life(store, segment, &life);
+    store_footer_make(&store->super.drive, &life, summary->count, volume,
+                      (struct store_footer_df *)(void *)&summary->pages[pages]);
+    return pages;
+}
+
+static void seal_finished(struct store_summary *summary, icms_err err)
+{
+    struct store_segment *segment = summary->segment;
+    struct store *store = summary->store;
+
+    check(segment->state == SEGMENT_SEALING && segment->summary == summary);
+    if (err == ICMS_OK)
+        store_stat_add(&store->stats.device_write_bytes,
+                       (summary->flash_pages + 1) * (uint64_t)STORE_PAGE_BYTES);
+    segment->summary_pages = err == ICMS_OK ? summary->flash_pages : STORE_NO_SUMMARY;
+    segment->summary = NULL;
+    segment->state = SEGMENT_SEALED;
+    list_push(&store->summaries, &summary->link);
+    if (store_segment_is_dead(segment))
+        store_segment_free(store, segment);
+    store_write_outcome(store, err);
+    store_pump(store);
+}
+
+static void store_seal_done(struct loop_op *op)
+{
+    seal_finished(container_of(op, struct store_summary, op), op->err);
+}
+
+static void store_seal_fault(struct store_later *later)
+{
+    seal_finished(container_of(later, struct store_summary, later), ICMS_IO);
+}
+
+/* Its records are on flash (or failed): writes the summary and the footer in one go. */
+static void seal_write(struct store *store, struct store_segment *segment)
+{
+    struct store_summary *summary = segment->summary;
+    uint32_t pages = store_summary_make(store, summary);
+
+    summary->flash_pages = pages;
+    if (fault_hit("store.seal")) {
+        store_later_run(store, &summary->later, store_seal_fault);
+        return;
+    }
+    loop_file_write(store->loop, &summary->op, store->file,
+                    store_segment_offset(store, store_segment_number(store, segment),
+                                         store->segment_pages - 1 - pages),
+                    summary->pages, (pages + 1) * STORE_PAGE_BYTES, store_seal_done);
+}
+
+void store_segment_seal(struct store *store, struct store_segment *segment)
+{
+    struct store_stream *stream = &store->streams[segment->stream];
+
+    check(segment->state == SEGMENT_OPEN && stream->open == segment);
+    stream->open = NULL;
+    stream->segment_count++;
+    list_push(&stream->segments, &segment->link);
+    segment->state = SEGMENT_SEALING;
+    store_stat_add(&store->stats.segments_open, (uint64_t)-1);
+    if (segment->writes == 0)
+        seal_write(store, segment);
+}
+
+void store_segment_written(struct store *store, struct store_segment *segment)
+{
+    check(segment->writes > 0);
+    segment->writes--;
+    if (segment->state == SEGMENT_SEALING && segment->writes == 0)
+        seal_write(store, segment);
+}

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A store's life: open, volumes, questions that need no I/O, statistics, out of service, close.
+ *
+ *   store_open -> store_volume_add ... -> (loop runs: operations) -> loop_free -> store_close
+ *
+ * Open takes all the memory the store will ever use. Close writes nothing: a store that ends is a
+ * store that crashed, and recovery is the only way in.
+ *
+ * Threads: the store's loop; the two statistics functions from any.
+ */
+#include <stdlib.h>
+
+#include "base/hash.h"
+#include "store/format.h"
+#include "store/store_int.h"
+
+/* Index entries for drives whose configuration does not say: one a 64 KiB. */
+#define STORE_BLOCK_BYTES_USUAL ((uint64_t)64 << 10)
+#define STORE_BLOCKS_MIN        1024
+
+/* Evictions the ghost filter remembers for sure: a quarter of the blocks, a million at most. */
+#define STORE_GHOST_KEYS_MAX ((uint64_t)1 << 20)
+
+uint64_t store_record_bytes(uint64_t value_bytes)
+{
+    return bytes_align(STORE_HEADER_BYTES + value_bytes, STORE_PAGE_BYTES);
+}
+
+void store_opts_init(struct store_opts *opts)
+{
+    *opts = (struct store_opts){.segment_bytes = (uint64_t)64 << 20,
+                                .value_bytes_max = LIMIT_VALUE_BYTES + LIMIT_TRAILER_BYTES,
+                                .writes_max = 64};
+}
+
+/* ---- open and close ---------------------------------------------------------------------------
+ */
+
+void *store_pages_new(struct store *store, uint64_t pages)
+{
+    void *memory;
+
+    if (store->buffer_count == sizeof(store->buffers) / sizeof(store->buffers[0]))
+        return NULL;
+    memory = aligned_alloc(STORE_PAGE_BYTES, pages * STORE_PAGE_BYTES);
+    if (memory == NULL)
+        return NULL;
+    memset(memory, 0, pages * STORE_PAGE_BYTES);
+    store->buffers[store->buffer_count++] = memory;
+    return memory;
+}
+
+static icms_err store_open_file(struct store *store, const struct store_opts *opts,
+                                struct err_why *why)
+{
+    struct loop_file_opts open = {
+        .path = opts->path, .write = true, .direct = true, .exclusive = true};
+    struct store_opts sizes = *opts;
+    icms_err err = loop_file_open(loop_env(store->loop), &open, why, &store->file);
+
+    if (err != ICMS_OK)
+        return err;
+    err = store_super_read(store->file, opts->path, why, &store->super);
+    if (err != ICMS_OK)
+        return err;
+    if (loop_file_bytes(store->file) < store->super.bytes)
+        return err_set(why, ICMS_IO,
+                       "%s is truncated: %llu bytes of %llu are left; restore it, or format it",
+                       opts->path, (unsigned long long)loop_file_bytes(store->file),
+                       (unsigned long long)store->super.bytes);
+    sizes.segment_bytes = store->super.segment_bytes; /* as it was formatted */
+    return store_opts_check(&sizes, why);
+}
+
+static icms_err store_open_evicted(struct store *store)
+{
+    uint32_t count = store->super.segments + 4 * LIMIT_VOLUMES;
+
+    store->evicted = calloc(count, sizeof(store->evicted[0]));
+    if (store->evicted == NULL)
+        return ICMS_NO_MEMORY;
+    for (uint32_t i = 1; i < count; i++)
+        store->evicted[i].next = i + 1 < count ? i + 1 : 0;
+    store->evicted_unused = 1;
+    return ICMS_OK;
+}
+
+static icms_err store_open_memory(struct store *store, const struct store_opts *opts)
+{
+    uint64_t blocks = opts->blocks_max != 0
+                          ? opts->blocks_max
+                          : u64_max(store->super.bytes / STORE_BLOCK_BYTES_USUAL, STORE_BLOCKS_MIN);
+    uint64_t seeds[3];
+
+    loop_entropy(store->loop, seeds, sizeof(seeds));
+    store->key_seed = seeds[0];
+    if (store_index_new(blocks, seeds[1], &store->index) != ICMS_OK ||
+        store_ghost_new(u64_min(blocks / 4, STORE_GHOST_KEYS_MAX), seeds[2], &store->ghost) !=
+            ICMS_OK ||
+        store_open_evicted(store) != ICMS_OK)
+        return ICMS_NO_MEMORY;
+    store->segments = calloc(store->super.segments, sizeof(store->segments[0]));
+    store->opener.header = store_pages_new(store, 1);
+    store->opener.zeros = store_pages_new(store, 1);
+    store->reclaim.chunk = store_pages_new(store, STORE_RECLAIM_PAGES);
+    if (store->segments == NULL || store->opener.header == NULL || store->opener.zeros == NULL ||
+        store->reclaim.chunk == NULL)
+        return ICMS_NO_MEMORY;
+    for (int i = 0; i < 3; i++) { /* the shared stream: open, sealing, and one more */
+        if (!store_summary_pool_add(store))
+            return ICMS_NO_MEMORY;
+    }
+    return ICMS_OK;
+}
+
+static void store_init(struct store *store, struct loop *loop, const struct store_opts *opts)
+{
+    store->magic = STORE_MAGIC;
+    store->loop = loop;
+    store->writes_max = opts->writes_max != 0 ? opts->writes_max : 1;
+    store->value_bytes_max = (uint32_t)opts->value_bytes_max;
+    list_init(&store->free);
+    list_init(&store->summaries);
+    list_init(&store->later);
+    for (uint32_t i = 0; i < STORE_KEY_CHAINS; i++)
+        list_init(&store->keys[i]);
+    for (uint32_t i = 0; i < STORE_STREAMS; i++)
+        list_init(&store->streams[i].segments);
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
+        list_init(&store->volumes[i].parked);
+}
+
+static void store_limits_set(struct store *store)
+{
+    uint32_t reserve = store->super.segments / 16;
+
+    store->segment_pages = (uint32_t)(store->super.segment_bytes / STORE_PAGE_BYTES);
+    store->free_reserve = reserve < 1 ? 1 : reserve > 8 ? 8 : reserve;
+    store->free_low_mark = store->free_reserve / 2 > 1 ? store->free_reserve / 2 : 1;
+    store->stats.segments = store->super.segments;
+    store->stats.capacity_bytes = (uint64_t)store->super.segments *
+                                  store_segment_record_pages(store->segment_pages) *
+                                  STORE_PAGE_BYTES;
+}
+
+static void store_kick_run(struct store_later *later)
+{
+    store_pump(container_of(later, struct store, kick));
+}
+
+icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err_why *why,
+                    struct store **out_store)
+{
+    uint64_t begin_ns = loop_env_now_ns(loop_env(loop));
+    struct store *store = calloc(1, sizeof(*store));
+    icms_err err;
+
+    if (store == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "%s: no memory", opts->path);
+    store_init(store, loop, opts);
+    err = store_open_file(store, opts, why);
+    if (err == ICMS_OK) {
+        store_limits_set(store);
+        err = store_open_memory(store, opts);
+        if (err != ICMS_OK)
+            err = err_set(why, err, "%s: no memory for the index: lower blocks_max", opts->path);
+    }
+    if (err == ICMS_OK)
+        err = store_recover(store, why);
+    if (err != ICMS_OK) {
+        store_close(&store);
+        return err;
+    }
+    store->stats.blocks_max = store_index_blocks_max(store->index);
+    store->stats.index_bytes = store_index_bytes(store->index);
+    store->stats.recovered_blocks = store_index_blocks(store->index);
+    store->stats.recovery_ns = loop_env_now_ns(loop_env(loop)) - begin_ns;
+    /* a full drive makes room as soon as its loop runs */
+    store_later_run(store, &store->kick, store_kick_run);
+    *out_store = store;
+    return ICMS_OK;
+}
+
+void store_close(struct store **store)
+{
+    struct store *own = *store;
+
+    if (own == NULL)
+        return;
+    check(own->magic == STORE_MAGIC);
+    loop_file_close(&own->file);
+    store_index_free(&own->index);
+    store_ghost_free(&own->ghost);
+    while (!list_empty(&own->summaries))
+        free(container_of(list_pop(&own->summaries), struct store_summary, link));
+    for (uint32_t i = 0; own->segments != NULL && i < own->super.segments; i++)
+        free(own->segments[i].summary);
+    for (uint32_t i = 0; i < own->buffer_count; i++)
+        free(own->buffers[i]);
+    free(own->segments);
+    free(own->evicted);
+    own->magic = 0;
+    free(own);
+    *store = NULL;
+}
+
+/* ---- later ------------------------------------------------------------------------------------
+ */
+
+static void store_later_msg(struct loop_msg *msg)
+{
+    struct store *store = container_of(msg, struct store, later_msg);
+    struct list batch;
+
+    /* what is added from here on runs in a later iteration */
+    list_init(&batch);
+    while (!list_empty(&store->later))
+        list_push(&batch, list_pop(&store->later));
+    store->later_sent = false;
+    while (!list_empty(&batch)) {
+        struct store_later *later = container_of(list_pop(&batch), struct store_later, link);
+
+        later->run(later);
+    }
+}
+
+void store_later_run(struct store *store, struct store_later *later,
+                     void (*run)(struct store_later *))
+{
+    later->run = run;
+    list_push(&store->later, &later->link);
+    if (!store->later_sent) {
+        store->later_sent = true;
+        loop_send(store->loop, &store->later_msg, store_later_msg);
+    }
+}
+
+/* ---- out of service ---------------------------------------------------------------------------
+ */
+
+static void store_down(struct store *store)
+{
+    if (store->down)
+        return;
+    __atomic_store_n(&store->down, true, __ATOMIC_RELAXED);
+    store_pump(store); /* answers what is parked */
+    if (store->on_down != NULL)
+        store->on_down(store->on_down_arg);
+}
+
+void store_write_outcome(struct store *store, icms_err err)
+{
+    if (err == ICMS_OK) {
+        store->write_errors = 0;
+        return;
+    }
+    store_stat_add(&store->stats.io_errors, 1);
+    if (++store->write_errors >= STORE_WRITE_ERRORS_MAX)
+        store_down(store);
+}
+
+void store_read_outcome(struct store *store, icms_err err)
+{
+    if (err == ICMS_OK) {
+        store->read_errors = 0;
+        return;
+    }
+    store_stat_add(&store->stats.io_errors, 1);
+    if (++store->read_errors >= STORE_READ_ERRORS_MAX)
+        store_down(store);
+}
+
+void store_on_down(struct store *store, void (*down)(void *arg), void *arg)
+{
+    store->on_down = down;
+    store->on_down_arg = arg;
+}
+
+/* ---- questions --------------------------------------------------------------------------------
+ */
+
+bool store_exists(struct store *store, uint32_t volume, const struct key *key,
+                  uint64_t *out_bytes_max)
+{
+    struct store_spot spot;
+
+    check(store->magic == STORE_MAGIC);
+    if (volume >= LIMIT_VOLUMES || !store->volumes[volume].added || store->down ||
+        !store_index_find(store->index, volume, key, &spot))
+        return false;
+    if (out_bytes_max != NULL)
+        *out_bytes_max = (uint64_t)spot.pages * STORE_PAGE_BYTES - STORE_HEADER_BYTES;
+    return true;
+}
+
+enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const struct key *key)
+{
+    check(store->magic == STORE_MAGIC);
+    if (store->down)
+        return ICMS_MISS_DRIVE_DOWN;
+    if (volume < LIMIT_VOLUMES && store->volumes[volume].added &&
+        store_ghost_has(store->ghost, volume, key))
+        return ICMS_MISS_EVICTED;
+    return ICMS_MISS_ABSENT;
+}
+
+static int store_key_order(const struct key *a, const struct key *b)
+{
+    int order = memcmp(a->bytes, b->bytes, sizeof(a->bytes));
+
+    return order != 0 ? order : (int)a->length - (int)b->length;
+}
+
+static int store_key_sort(const void *a, const void *b)
+{
+    return store_key_order(a, b);
+}
+
+/* keys[0..count) is a heap with the last key on top: lets keys[at] sink to its place. */
+static void store_keys_sink(struct key *keys, uint32_t count, uint32_t at)
+{
+    for (;;) {
+        uint64_t child = 2 * (uint64_t)at + 1;
+        struct key swap = keys[at];
+
+        if (child >= count)
+            return;
+        if (child + 1 < count && store_key_order(&keys[child + 1], &keys[child]) > 0)
+            child++;
+        if (store_key_order(&keys[child], &swap) <= 0)
+            return;
+        keys[at] = keys[child];
+        keys[child] = swap;
+        at = (uint32_t)child;
+    }
+}
+
+uint32_t store_list(struct store *store, uint32_t volume, const struct key *start, struct key *keys,
+                    uint32_t keys_max)
+{
+    struct store_block block;
+    uint32_t cursor = 0, count = 0;
+
+    check(store->magic == STORE_MAGIC);
+    if (volume >= LIMIT_VOLUMES || !store->volumes[volume].added || store->down || keys_max == 0)
+        return 0;
+    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
+        if (block.volume != volume || (start != NULL && store_key_order(&block.key, start) < 0))
+            continue;
+        if (count < keys_max) {
+            keys[count++] = block.key;
+            for (uint32_t i = count / 2; count == keys_max && i-- > 0;)
+                store_keys_sink(keys, count, i);
+        } else if (store_key_order(&block.key, &keys[0]) < 0) {
+            keys[0] = block.key;
+            store_keys_sink(keys, count, 0);
+        }
+    }
+    qsort(keys, count, sizeof(keys[0]), store_key_sort);
+    return count;
+}
+
+/* ---- statistics -------------------------------------------------------------------------------
+ */
+
+void store_stats(const struct store *store, struct store_stats *out_stats)
+{
+    const struct store_stats *s = &store->stats;
+
+    *out_stats = (struct store_stats){
+        .segments = store_stat_get(&s->segments),
+        .segments_free = store_stat_get(&s->segments_free),
+        .segments_open = store_stat_get(&s->segments_open),
+        .capacity_bytes = store_stat_get(&s->capacity_bytes),
+        .used_bytes = store_stat_get(&s->used_bytes),
+        .blocks = store_stat_get(&s->blocks),
+        .blocks_max = store_stat_get(&s->blocks_max),
+        .index_bytes = store_stat_get(&s->index_bytes),
+        .reads = store_stat_get(&s->reads),
+        .writes = store_stat_get(&s->writes),
+        .deletes = store_stat_get(&s->deletes),
+        .read_bytes = store_stat_get(&s->read_bytes),
+        .write_bytes = store_stat_get(&s->write_bytes),
+        .device_write_bytes = store_stat_get(&s->device_write_bytes),
+        .evictions = store_stat_get(&s->evictions),
+        .checksum_errors = store_stat_get(&s->checksum_errors),
+        .io_errors = store_stat_get(&s->io_errors),
+        .recovered_blocks = store_stat_get(&s->recovered_blocks),
+        .recovery_ns = store_stat_get(&s->recovery_ns),
+        .down = __atomic_load_n(&store->down, __ATOMIC_RELAXED),
+        .free_low = __atomic_load_n(&store->free_low, __ATOMIC_RELAXED),
+    };
+}
+
+void store_volume_stats(const struct store *store, uint32_t volume,
+                        struct store_volume_stats *out_stats)
+{
+    const struct store_volume *v = &store->volumes[volume];
+
+    check(volume < LIMIT_VOLUMES);
+    *out_stats = (struct store_volume_stats){
+        .blocks = store_stat_get(&v->blocks),
+        .bytes = store_stat_get(&v->bytes),
+        .quota_bytes = v->quota_bytes,
+        .evictions = store_stat_get(&v->evictions),
+    };
+}

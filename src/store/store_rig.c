@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The part of the rig that is the same on both back ends, and the io_uring one.
+ */
+#include "store/store_rig.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "store/layout.h"
+#ifdef STORE_RIG_SIM
+#include "loop/sim.h"
+#endif
+
+#define RIG_DRIVE_BYTES ((uint64_t)4 << 20)
+#define RIG_WAIT_MS     60000
+
+/* ---- fixtures ---------------------------------------------------------------------------------
+ */
+
+static void rig_opts(struct rig *rig)
+{
+    store_opts_init(&rig->opts);
+    rig->opts.path = rig->path;
+    rig->opts.bytes = RIG_DRIVE_BYTES;
+    rig->opts.segment_bytes = RIG_SEGMENT_BYTES;
+    rig->opts.value_bytes_max = 48 << 10;
+    rig->opts.writes_max = 16;
+}
+
+int rig_uring_setup(void **state)
+{
+    struct rig *rig = calloc(1, sizeof(*rig));
+
+    check(rig != NULL);
+    (void)snprintf(rig->directory, sizeof(rig->directory), "/var/tmp/icms-store-XXXXXX");
+    check(mkdtemp(rig->directory) != NULL);
+    (void)snprintf(rig->path, sizeof(rig->path), "%s/drive", rig->directory);
+    rig->env = loop_env_uring();
+    rig_opts(rig);
+    *state = rig;
+    return 0;
+}
+
+int rig_uring_teardown(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_down(rig);
+    (void)unlink(rig->path);
+    (void)rmdir(rig->directory);
+    free(rig);
+    return 0;
+}
+
+#ifdef STORE_RIG_SIM
+int rig_sim_setup(void **state)
+{
+    struct rig *rig = calloc(1, sizeof(*rig));
+    struct sim_opts opts;
+
+    check(rig != NULL);
+    sim_opts_init(&opts, 1);
+    rig->sim = sim_new(&opts);
+    rig->node = sim_node_new(rig->sim, "10.1.0.1");
+    rig->env = sim_node_env(rig->node);
+    (void)snprintf(rig->path, sizeof(rig->path), "/drive");
+    rig_opts(rig);
+    *state = rig;
+    return 0;
+}
+
+int rig_sim_teardown(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_down(rig);
+    sim_free(&rig->sim);
+    free(rig);
+    return 0;
+}
+#endif
+
+/* ---- up and down ------------------------------------------------------------------------------
+ */
+
+struct uuid rig_uuid(uint64_t n)
+{
+    struct uuid uuid;
+    uint64_t half[2] = {hash64_mix(n), hash64_mix(~n)};
+
+    memcpy(uuid.bytes, half, sizeof(uuid.bytes));
+    return uuid;
+}
+
+/* Lengths vary; all bytes of a key depend on n. */
+struct key rig_key(uint64_t n)
+{
+    struct key key = {.length = (uint8_t)(8 + n % 9)};
+    uint64_t half[2] = {hash64_mix(n + 77), n};
+
+    memcpy(key.bytes, &half[1], 8);
+    memcpy(key.bytes + 8, &half[0], 8);
+    memset(key.bytes + key.length, 0, LIMIT_KEY_BYTES - key.length);
+    return key;
+}
+
+void rig_format(struct rig *rig)
+{
+    struct err_why why = {""};
+    icms_err err = store_format(rig->env, &rig->opts, false, &why);
+
+    if (err != ICMS_OK)
+        print_message("%s\n", why.text);
+    assert_int_equal(err, ICMS_OK);
+}
+
+void rig_one_volume(struct rig *rig)
+{
+    rig->volume_count = 1;
+    rig->uuid[0] = rig_uuid(1);
+}
+
+static void rig_on_down(void *arg)
+{
+    struct rig *rig = arg;
+
+    atomic_fetch_add(&rig->down_calls, 1);
+}
+
+void rig_up(struct rig *rig)
+{
+    struct loop_opts opts;
+    struct err_why why = {""};
+    icms_err err;
+
+    loop_opts_init(&opts);
+    opts.entries_max = 128;
+    assert_int_equal(loop_new(rig->env, &opts, &why, &rig->loop), ICMS_OK);
+    err = store_open(rig->loop, &rig->opts, &why, &rig->store);
+    if (err != ICMS_OK)
+        print_message("%s\n", why.text);
+    assert_int_equal(err, ICMS_OK);
+    for (uint32_t i = 0; i < rig->volume_count; i++)
+        assert_int_equal(
+            store_volume_add(rig->store, &rig->uuid[i], rig->quota_bytes[i], &why, &rig->volume[i]),
+            ICMS_OK);
+    store_on_down(rig->store, rig_on_down, rig);
+    assert_int_equal(loop_start(rig->loop, &why), ICMS_OK);
+}
+
+void rig_down(struct rig *rig)
+{
+    if (rig->loop == NULL)
+        return;
+    loop_stop(rig->loop);
+    loop_join(rig->loop);
+    loop_free(&rig->loop);
+    store_close(&rig->store);
+}
+
+void rig_restart(struct rig *rig)
+{
+    rig_down(rig);
+    rig_up(rig);
+}
+
+bool rig_until(struct rig *rig, bool (*condition)(void *arg), void *arg)
+{
+    const struct timespec nap = {.tv_nsec = 20000};
+    uint64_t end_ns = loop_env_now_ns(loop_env_uring()) + RIG_WAIT_MS * UINT64_C(1000000);
+
+    while (!condition(arg)) {
+        if (loop_env_now_ns(loop_env_uring()) > end_ns)
+            return false;
+#ifdef STORE_RIG_SIM
+        if (rig->sim != NULL) {
+            if (!sim_step(rig->sim))
+                return condition(arg);
+            continue;
+        }
+#endif
+        (void)nanosleep(&nap, NULL);
+    }
+    return true;
+}
+
+/* ---- operations -------------------------------------------------------------------------------
+ */
+
+void rig_fill(uint8_t *memory, uint64_t bytes, uint64_t seed)
+{
+    for (uint64_t i = 0; i < bytes; i += 8) {
+        uint64_t word = hash64_mix(seed * 0x9e3779b97f4a7c15u + i);
+
+        memcpy(memory + i, &word, u64_min(8, bytes - i));
+    }
+}
+
+bool rig_check(const uint8_t *memory, uint64_t bytes, uint64_t seed)
+{
+    for (uint64_t i = 0; i < bytes; i += 8) {
+        uint64_t word = hash64_mix(seed * 0x9e3779b97f4a7c15u + i);
+
+        if (memcmp(memory + i, &word, u64_min(8, bytes - i)) != 0)
+            return false;
+    }
+    return true;
+}
+
+struct rig_op *rig_op_new(struct rig *rig, enum rig_kind kind, uint64_t bytes)
+{
+    struct rig_op *op = calloc(1, sizeof(*op));
+
+    check(op != NULL);
+    op->kind = kind;
+    op->rig = rig;
+    op->memory_bytes = store_record_bytes(bytes);
+    op->memory = aligned_alloc(STORE_PAGE_BYTES, op->memory_bytes);
+    check(op->memory != NULL);
+    return op;
+}
+
+void rig_op_free(struct rig_op *op)
+{
+    free(op->memory);
+    free(op);
+}
+
+static void rig_write_done(struct store_write *write)
+{
+    struct rig_op *op = container_of(write, struct rig_op, u.write);
+
+    op->err = write->err;
+    atomic_store(&op->done, 1);
+}
+
+static void rig_read_done(struct store_read *read)
+{
+    struct rig_op *op = container_of(read, struct rig_op, u.read);
+
+    op->err = read->err;
+    op->reason = read->reason;
+    op->value_bytes = read->value_bytes;
+    atomic_store(&op->done, 1);
+}
+
+static void rig_delete_done(struct store_delete *delete)
+{
+    struct rig_op *op = container_of(delete, struct rig_op, u.delete);
+
+    op->err = delete->err;
+    atomic_store(&op->done, 1);
+}
+
+static void rig_flush_done(struct store_flush *flush)
+{
+    struct rig_op *op = container_of(flush, struct rig_op, u.flush);
+
+    op->err = flush->err;
+    atomic_store(&op->done, 1);
+}
+
+static void rig_op_run(struct loop_msg *msg)
+{
+    struct rig_op *op = container_of(msg, struct rig_op, msg);
+    struct rig *rig = op->rig;
+    uint32_t volume = rig->volume[op->volume];
+
+    switch (op->kind) {
+    case RIG_WRITE:
+        rig_fill(op->memory + STORE_HEADER_BYTES, op->value_bytes, op->seed);
+        op->u.write = (struct store_write){.volume = volume,
+                                           .key = op->key,
+                                           .memory = op->memory,
+                                           .value_bytes = op->value_bytes,
+                                           .options = op->options,
+                                           .done = rig_write_done};
+        op->started = store_write(rig->store, &op->u.write);
+        break;
+    case RIG_READ:
+        op->u.read = (struct store_read){.volume = volume,
+                                         .key = op->key,
+                                         .memory = op->memory,
+                                         .memory_bytes = op->memory_bytes,
+                                         .done = rig_read_done};
+        op->started = store_read(rig->store, &op->u.read);
+        if (op->cancel && op->started == ICMS_OK)
+            store_read_cancel(&op->u.read);
+        break;
+    case RIG_DELETE:
+        op->u.delete = (struct store_delete){
+            .volume = volume, .key = op->key, .memory = op->memory, .done = rig_delete_done};
+        op->started = store_delete(rig->store, &op->u.delete);
+        break;
+    case RIG_FLUSH:
+        op->u.flush = (struct store_flush){.done = rig_flush_done};
+        op->started = store_flush(rig->store, &op->u.flush);
+        break;
+    }
+    if (op->started != ICMS_OK) {
+        op->err = op->started;
+        atomic_store(&op->done, 1);
+    }
+}
+
+void rig_op_start(struct rig_op *op)
+{
+    atomic_store(&op->done, 0);
+    loop_send(op->rig->loop, &op->msg, rig_op_run);
+}
+
+static bool rig_op_is_done(void *arg)
+{
+    struct rig_op *op = arg;
+
+    return atomic_load(&op->done) != 0;
+}
+
+void rig_op_wait(struct rig_op *op)
+{
+    if (!rig_until(op->rig, rig_op_is_done, op))
+        fail_msg("operation %d never ended", (int)op->kind);
+}
+
+static icms_err rig_op_finish(struct rig_op *op)
+{
+    icms_err err;
+
+    rig_op_start(op);
+    rig_op_wait(op);
+    err = op->err;
+    rig_op_free(op);
+    return err;
+}
+
+icms_err rig_put(struct rig *rig, uint32_t volume, uint64_t key, uint32_t bytes, uint64_t seed,
+                 uint32_t options)
+{
+    struct rig_op *op = rig_op_new(rig, RIG_WRITE, bytes);
+
+    op->volume = volume;
+    op->key = rig_key(key);
+    op->seed = seed;
+    op->value_bytes = bytes;
+    op->options = options;
+    return rig_op_finish(op);
+}
+
+icms_err rig_delete(struct rig *rig, uint32_t volume, uint64_t key)
+{
+    struct rig_op *op = rig_op_new(rig, RIG_DELETE, 1);
+
+    op->volume = volume;
+    op->key = rig_key(key);
+    return rig_op_finish(op);
+}
+
+icms_err rig_flush(struct rig *rig)
+{
+    return rig_op_finish(rig_op_new(rig, RIG_FLUSH, 1));
+}
+
+icms_err rig_get(struct rig *rig, uint32_t volume, uint64_t key, uint32_t bytes, uint64_t seed,
+                 enum icms_miss *out_reason)
+{
+    struct rig_op *op = rig_op_new(rig, RIG_READ, rig->opts.value_bytes_max);
+    icms_err err;
+
+    op->volume = volume;
+    op->key = rig_key(key);
+    rig_op_start(op);
+    rig_op_wait(op);
+    err = op->err;
+    if (out_reason != NULL)
+        *out_reason = op->reason;
+    if (err == ICMS_OK &&
+        (op->value_bytes != bytes || !rig_check(op->u.read.value, op->value_bytes, seed)))
+        err = ICMS_CORRUPT;
+    rig_op_free(op);
+    return err;
+}
+
+struct rig_called {
+    struct loop_msg msg;
+    struct rig *rig;
+    void (*call)(struct rig *rig, void *arg);
+    void *arg;
+    atomic_int ran;
+};
+
+static void rig_call_run(struct loop_msg *msg)
+{
+    struct rig_called *called = container_of(msg, struct rig_called, msg);
+
+    called->call(called->rig, called->arg);
+    atomic_store(&called->ran, 1);
+}
+
+static bool rig_call_ran(void *arg)
+{
+    struct rig_called *called = arg;
+
+    return atomic_load(&called->ran) != 0;
+}
+
+void rig_call(struct rig *rig, void (*call)(struct rig *rig, void *arg), void *arg)
+{
+    struct rig_called called = {.rig = rig, .call = call, .arg = arg};
+
+    loop_send(rig->loop, &called.msg, rig_call_run);
+    assert_true(rig_until(rig, rig_call_ran, &called));
+}
+
+struct rig_question {
+    uint32_t volume;
+    struct key key;
+    bool exists;
+};
+
+static void rig_exists_run(struct rig *rig, void *arg)
+{
+    struct rig_question *question = arg;
+
+    question->exists =
+        store_exists(rig->store, rig->volume[question->volume], &question->key, NULL);
+}
+
+bool rig_exists(struct rig *rig, uint32_t volume, uint64_t key)
+{
+    struct rig_question question = {.volume = volume, .key = rig_key(key)};
+
+    rig_call(rig, rig_exists_run, &question);
+    return question.exists;
+}
+
+void rig_stats(struct rig *rig, struct store_stats *out_stats)
+{
+    store_stats(rig->store, out_stats);
+}
+
+void rig_flip(struct rig *rig, uint64_t offset, uint8_t mask)
+{
+    uint8_t byte;
+    int fd;
+
+#ifdef STORE_RIG_SIM
+    if (rig->sim != NULL) {
+        uint64_t bytes;
+        uint8_t *medium = sim_file_medium(rig->node, rig->path, &bytes);
+
+        check(medium != NULL && offset < bytes);
+        medium[offset] ^= mask;
+        return;
+    }
+#endif
+    fd = open(rig->path, O_RDWR | O_CLOEXEC);
+    check(fd >= 0 && pread(fd, &byte, 1, (off_t)offset) == 1);
+    byte ^= mask;
+    check(pwrite(fd, &byte, 1, (off_t)offset) == 1);
+    check(fdatasync(fd) == 0);
+    (void)close(fd);
+}

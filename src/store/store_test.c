@@ -1,0 +1,1015 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The contract of store.h, the same tests on every back end.
+ */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/fault.h"
+#include "base/hash.h"
+#include "store/layout.h"
+#include "store/store_rig.h"
+
+/* ---- writing and reading ----------------------------------------------------------------------
+ */
+
+static void a_block_comes_back_as_it_was_written(void **state)
+{
+    static const uint32_t sizes[] = {1, 63, 4031, 4032, 4033, 8128, 20000, 48 << 10};
+    struct rig *rig = *state;
+    struct store_stats stats;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < 8; i++)
+        assert_int_equal(rig_put(rig, 0, i, sizes[i], i, 0), ICMS_OK);
+    for (uint64_t i = 0; i < 8; i++) {
+        assert_int_equal(rig_get(rig, 0, i, sizes[i], i, NULL), ICMS_OK);
+        assert_true(rig_exists(rig, 0, i));
+    }
+    assert_false(rig_exists(rig, 0, 8));
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.blocks, 8);
+    assert_int_equal(stats.writes, 8);
+    assert_int_equal(stats.reads, 8);
+    assert_int_equal(stats.evictions, 0);
+    assert_true(stats.index_bytes <= 32 * stats.blocks_max);
+}
+
+static void a_missing_block_is_absent(void **state)
+{
+    struct rig *rig = *state;
+    enum icms_miss reason;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_get(rig, 0, 1, 1, 1, &reason), ICMS_MISS);
+    assert_int_equal(reason, ICMS_MISS_ABSENT);
+    assert_int_equal(rig_delete(rig, 0, 1), ICMS_MISS);
+}
+
+static void wrong_arguments_are_refused(void **state)
+{
+    struct rig *rig = *state;
+    struct rig_op *op;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    op = rig_op_new(rig, RIG_WRITE, rig->opts.value_bytes_max + 4096);
+    op->key = rig_key(1);
+    op->value_bytes = (uint32_t)rig->opts.value_bytes_max + 1;
+    rig_op_start(op);
+    rig_op_wait(op);
+    assert_int_equal(op->started, ICMS_VALUE_SIZE);
+    op->value_bytes = 0;
+    rig_op_start(op);
+    rig_op_wait(op);
+    assert_int_equal(op->started, ICMS_VALUE_SIZE);
+    op->value_bytes = 10;
+    op->key.length = 0;
+    rig_op_start(op);
+    rig_op_wait(op);
+    assert_int_equal(op->started, ICMS_KEY_SIZE);
+    op->key.length = 17;
+    rig_op_start(op);
+    rig_op_wait(op);
+    assert_int_equal(op->started, ICMS_INVALID);
+    op->key.length = 8;
+    op->options = STORE_WRITE_IF_ABSENT | STORE_WRITE_IF_EXISTS;
+    rig_op_start(op);
+    rig_op_wait(op);
+    assert_int_equal(op->started, ICMS_INVALID);
+    rig_op_free(op);
+}
+
+static void conditions_are_kept(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 100, 1, STORE_WRITE_IF_EXISTS), ICMS_MISS);
+    assert_int_equal(rig_put(rig, 0, 1, 100, 2, STORE_WRITE_IF_ABSENT), ICMS_OK);
+    assert_int_equal(rig_put(rig, 0, 1, 100, 3, STORE_WRITE_IF_ABSENT), ICMS_EXISTS);
+    assert_int_equal(rig_get(rig, 0, 1, 100, 2, NULL), ICMS_OK);
+    assert_int_equal(rig_put(rig, 0, 1, 5000, 4, STORE_WRITE_IF_EXISTS), ICMS_OK);
+    assert_int_equal(rig_get(rig, 0, 1, 5000, 4, NULL), ICMS_OK);
+}
+
+static void too_little_memory_for_a_read_is_said(void **state)
+{
+    struct rig *rig = *state;
+    struct rig_op *op;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 9000, 1, 0), ICMS_OK);
+    op = rig_op_new(rig, RIG_READ, 100);
+    op->key = rig_key(1);
+    rig_op_start(op);
+    rig_op_wait(op);
+    assert_int_equal(op->err, ICMS_VALUE_SIZE);
+    rig_op_free(op);
+}
+
+static void a_canceled_read_still_ends(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 9000, 1, 0), ICMS_OK);
+    for (int i = 0; i < 10; i++) {
+        struct rig_op *op = rig_op_new(rig, RIG_READ, 9000);
+
+        op->key = rig_key((uint64_t)(i % 2)); /* one of them is a miss */
+        op->cancel = true;
+        rig_op_start(op);
+        rig_op_wait(op);
+        if (i % 2 == 0)
+            assert_int_equal(op->err, ICMS_MISS);
+        else
+            assert_true(op->err == ICMS_CANCELED || op->err == ICMS_OK);
+        rig_op_free(op);
+    }
+    assert_int_equal(rig_get(rig, 0, 1, 9000, 1, NULL), ICMS_OK);
+}
+
+/* Twenty changes of one key at once: they run in the order they came. */
+static void the_later_of_two_writes_wins(void **state)
+{
+    enum { OPS = 20 };
+    struct rig *rig = *state;
+    struct rig_op *ops[OPS];
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (int round = 0; round < 5; round++) {
+        bool there = round > 0;
+
+        for (int i = 0; i < OPS; i++) {
+            ops[i] = rig_op_new(rig, i % 7 == 3 ? RIG_DELETE : RIG_WRITE, 40000);
+            ops[i]->key = rig_key(5);
+            ops[i]->value_bytes = 40000 - 2000 * (uint32_t)i;
+            ops[i]->seed = (uint64_t)(round * OPS + i);
+            rig_op_start(ops[i]);
+        }
+        for (int i = 0; i < OPS; i++) {
+            rig_op_wait(ops[i]);
+            assert_int_equal(ops[i]->err, i % 7 != 3 || there ? ICMS_OK : ICMS_MISS);
+            there = i % 7 != 3;
+            rig_op_free(ops[i]);
+        }
+        assert_int_equal(rig_get(rig, 0, 5, 2000, (uint64_t)(round * OPS + OPS - 1), NULL),
+                         ICMS_OK);
+        rig_restart(rig);
+        assert_int_equal(rig_get(rig, 0, 5, 2000, (uint64_t)(round * OPS + OPS - 1), NULL),
+                         ICMS_OK);
+    }
+}
+
+static void keys_are_listed_in_order(void **state)
+{
+    enum { KEYS = 300 };
+    struct rig *rig = *state;
+    static struct key keys[KEYS + 1];
+    uint32_t total = 0;
+    struct key start;
+
+    rig_one_volume(rig);
+    rig->volume_count = 2;
+    rig->uuid[1] = rig_uuid(2);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < KEYS; i++)
+        assert_int_equal(rig_put(rig, i % 3 == 0, i, 10, i, 0), ICMS_OK);
+    rig_down(rig);
+    rig_up(rig);
+    rig_down(rig);
+    rig_up(rig);
+    loop_stop(rig->loop); /* the store may be asked from here then */
+    loop_join(rig->loop);
+    assert_int_equal(store_list(rig->store, rig->volume[0], NULL, keys, KEYS + 1), KEYS * 2 / 3);
+    for (uint32_t i = 1; i < KEYS * 2 / 3; i++)
+        assert_true(memcmp(keys[i - 1].bytes, keys[i].bytes, LIMIT_KEY_BYTES) < 0);
+    start = keys[0];
+    for (;;) { /* in pages of 7: the last key of a page begins the next */
+        struct key page[7];
+        uint32_t n = store_list(rig->store, rig->volume[0], &start, page, 7);
+
+        for (uint32_t i = 0; i < n; i++)
+            assert_true(key_equal(&page[i], &keys[total + i]));
+        if (n < 7) {
+            total += n;
+            break;
+        }
+        total += n - 1;
+        start = page[n - 1];
+    }
+    assert_int_equal(total, KEYS * 2 / 3);
+}
+
+/* ---- capacity and quota -----------------------------------------------------------------------
+ */
+
+static void a_full_drive_evicts_its_oldest(void **state)
+{
+    enum { BLOCKS = 1200, BYTES = 8000 };
+    struct rig *rig = *state;
+    struct store_stats stats;
+    uint64_t hits = 0, first = 0;
+    enum icms_miss reason;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < BLOCKS; i++) {
+        assert_int_equal(rig_put(rig, 0, i, BYTES, i, 0), ICMS_OK);
+        rig_stats(rig, &stats);
+        assert_true(stats.used_bytes <= stats.capacity_bytes);
+    }
+    for (uint64_t i = 0; i < BLOCKS; i++) {
+        icms_err err = rig_get(rig, 0, i, BYTES, i, &reason);
+
+        if (err == ICMS_OK) {
+            if (hits++ == 0)
+                first = i;
+        } else {
+            assert_int_equal(err, ICMS_MISS);
+            assert_int_equal(reason, ICMS_MISS_EVICTED);
+            assert_int_equal(hits, 0); /* nothing older than a hit was kept */
+        }
+    }
+    rig_stats(rig, &stats);
+    assert_int_equal(hits, BLOCKS - first);
+    assert_int_equal(stats.blocks, hits);
+    assert_int_equal(stats.evictions, BLOCKS - hits);
+    assert_true(stats.used_bytes > stats.capacity_bytes * 8 / 10);
+    assert_false(stats.free_low);
+}
+
+static void many_writes_at_once_all_end(void **state)
+{
+    enum { OPS = 400 };
+    struct rig *rig = *state;
+    static struct rig_op *ops[OPS];
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (int round = 0; round < 2; round++) {
+        for (uint64_t i = 0; i < OPS; i++) {
+            ops[i] = rig_op_new(rig, RIG_WRITE, 48 << 10);
+            ops[i]->key = rig_key(i);
+            ops[i]->seed = i;
+            ops[i]->value_bytes = 1 + (uint32_t)(hash64_mix(i) % (48 << 10));
+            rig_op_start(ops[i]);
+        }
+        for (uint64_t i = 0; i < OPS; i++) {
+            rig_op_wait(ops[i]);
+            assert_int_equal(ops[i]->err, ICMS_OK);
+        }
+        for (uint64_t i = 0; i < OPS; i++) {
+            icms_err err = rig_get(rig, 0, i, ops[i]->value_bytes, i, NULL);
+
+            assert_true(err == ICMS_OK || err == ICMS_MISS);
+            rig_op_free(ops[i]);
+        }
+    }
+}
+
+static void a_quota_is_never_exceeded(void **state)
+{
+    /* rows: own stream, shared stream, shared stream with less than a segment, all of the drive */
+    static const uint64_t quota[4] = {10 * RIG_SEGMENT_BYTES, 3 * RIG_SEGMENT_BYTES, 40 << 10, 0};
+    struct rig *rig = *state;
+    uint64_t written[4] = {0};
+
+    for (uint32_t i = 0; i < 4; i++) {
+        rig->uuid[i] = rig_uuid(i);
+        rig->quota_bytes[i] = quota[i];
+    }
+    rig->volume_count = 4;
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t n = 0; n < 600; n++) {
+        uint32_t row = (uint32_t)(hash64_mix(n) % 4);
+        uint32_t bytes = 1 + (uint32_t)(hash64_mix(n + 9) % 12000);
+        struct store_volume_stats stats;
+
+        assert_int_equal(rig_put(rig, row, n, bytes, n, 0), ICMS_OK);
+        written[row]++;
+        store_volume_stats(rig->store, rig->volume[row], &stats);
+        if (quota[row] != 0)
+            assert_true(stats.bytes <= quota[row]);
+        assert_int_equal(stats.blocks + stats.evictions, written[row]);
+        assert_int_equal(rig_get(rig, row, n, bytes, n, NULL), ICMS_OK); /* the newest stays */
+        if (n == 300) { /* what was not written over comes back, and the counters agree */
+            rig_restart(rig);
+            for (uint32_t i = 0; i < 4; i++) {
+                store_volume_stats(rig->store, rig->volume[i], &stats);
+                assert_int_equal(stats.blocks + stats.evictions, written[i]);
+            }
+        }
+    }
+    for (uint32_t i = 0; i < 3; i++) { /* and most of it is used */
+        struct store_volume_stats stats;
+
+        store_volume_stats(rig->store, rig->volume[i], &stats);
+        assert_true(stats.bytes >= quota[i] / 2);
+        assert_true(stats.evictions > 0);
+    }
+}
+
+static void a_value_over_the_quota_is_refused(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_one_volume(rig);
+    rig->quota_bytes[0] = 16 << 10;
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 16000, 1, 0), ICMS_OK);
+    assert_int_equal(rig_put(rig, 0, 2, (16 << 10) - 63, 1, 0), ICMS_QUOTA);
+    assert_int_equal(rig_get(rig, 0, 1, 16000, 1, NULL), ICMS_OK);
+}
+
+static void the_volume_most_over_its_share_gives(void **state)
+{
+    struct rig *rig = *state;
+    struct store_volume_stats stats;
+
+    rig->volume_count = 2;
+    rig->uuid[0] = rig_uuid(1);
+    rig->uuid[1] = rig_uuid(2);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < 60; i++) /* 0.7 MiB */
+        assert_int_equal(rig_put(rig, 1, i, 12000, i, 0), ICMS_OK);
+    for (uint64_t i = 0; i < 800; i++) /* more than the drive */
+        assert_int_equal(rig_put(rig, 0, i, 12000, i, 0), ICMS_OK);
+    for (uint64_t i = 0; i < 60; i++)
+        assert_int_equal(rig_get(rig, 1, i, 12000, i, NULL), ICMS_OK);
+    store_volume_stats(rig->store, rig->volume[1], &stats);
+    assert_int_equal(stats.evictions, 0);
+    for (uint64_t i = 60; i < 400; i++)
+        assert_int_equal(rig_put(rig, 1, i, 12000, i, 0), ICMS_OK);
+    store_volume_stats(rig->store, rig->volume[0], &stats);
+    assert_in_range(stats.bytes, 5 << 18, 8 << 18); /* about half each */
+}
+
+static void a_full_index_evicts_the_oldest(void **state)
+{
+    enum { BLOCKS = 3000 };
+    struct rig *rig = *state;
+    struct store_stats stats;
+
+    rig_one_volume(rig);
+    rig->opts.blocks_max = 1024; /* a quarter of the pages there are */
+    rig->opts.bytes = 16 << 20;
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < BLOCKS; i++)
+        assert_int_equal(rig_put(rig, 0, i, 100, i, 0), ICMS_OK);
+    rig_stats(rig, &stats);
+    assert_in_range(stats.blocks, 900, 1024);
+    assert_int_equal(stats.evictions, BLOCKS - stats.blocks);
+    assert_int_equal(rig_get(rig, 0, BLOCKS - 900, 100, BLOCKS - 900, NULL), ICMS_OK);
+    rig_restart(rig); /* flash holds more than the index can */
+    rig_stats(rig, &stats);
+    assert_in_range(stats.blocks, 700, 1024);
+    assert_int_equal(stats.evictions, BLOCKS - stats.blocks);
+    assert_int_equal(rig_get(rig, 0, BLOCKS - 1, 100, BLOCKS - 1, NULL), ICMS_OK);
+}
+
+/* ---- restart ----------------------------------------------------------------------------------
+ */
+
+struct model {
+    bool there;
+    uint32_t bytes;
+    uint64_t seed;
+};
+
+static void model_compare(struct rig *rig, uint32_t volume, const struct model *model,
+                          uint64_t count, bool all)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        icms_err err = rig_get(rig, volume, i, model[i].bytes, model[i].seed, NULL);
+
+        if (all || !model[i].there)
+            assert_int_equal(err, model[i].there ? ICMS_OK : ICMS_MISS);
+        else
+            assert_true(err == ICMS_OK || err == ICMS_MISS);
+    }
+}
+
+/* Deletes and overwrites of a few keys, restarts in between; nothing has to be evicted as long as
+ * the dead are reclaimed first, but it may be. */
+static void a_restart_brings_back_the_same(void **state)
+{
+    enum { KEYS = 40 };
+    struct rig *rig = *state;
+    struct model model[KEYS] = {{0}};
+    struct store_stats before, after;
+    struct err_why why = {""};
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t n = 0; n < 100; n++) {
+        uint64_t i = hash64_mix(n) % KEYS;
+
+        if (hash64_mix(n + 5) % 4 == 0) {
+            assert_int_equal(rig_delete(rig, 0, i), model[i].there ? ICMS_OK : ICMS_MISS);
+            model[i].there = false;
+        } else {
+            model[i] = (struct model){
+                .there = true, .bytes = 1 + (uint32_t)(hash64_mix(n + 6) % 20000), .seed = n};
+            assert_int_equal(rig_put(rig, 0, i, model[i].bytes, n, 0), ICMS_OK);
+        }
+        if (n % 25 == 24) {
+            rig_stats(rig, &before);
+            rig_down(rig);
+            rig_up(rig);
+            rig_stats(rig, &after);
+            assert_int_equal(after.blocks, before.blocks);
+            assert_int_equal(after.used_bytes, before.used_bytes);
+            assert_int_equal(after.recovered_blocks, before.blocks);
+            assert_int_equal(after.evictions, 0);
+            model_compare(rig, 0, model, KEYS, true);
+            loop_stop(rig->loop);
+            loop_join(rig->loop);
+            if (store_verify(rig->store, &why) != 0)
+                fail_msg("%s", why.text);
+            rig_down(rig);
+            rig_up(rig);
+        }
+    }
+}
+
+/* The same over many times the drive's size: a deleted or replaced block never comes back, however
+ * segments are reclaimed. */
+static void what_is_gone_never_comes_back(void **state)
+{
+    enum { KEYS = 150 };
+    struct rig *rig = *state;
+    static struct model model[2][KEYS];
+    struct err_why why = {""};
+
+    memset(model, 0, sizeof(model));
+    rig->volume_count = 2;
+    rig->uuid[0] = rig_uuid(1);
+    rig->uuid[1] = rig_uuid(2);
+    rig->quota_bytes[1] = RIG_SEGMENT_BYTES; /* shared stream */
+    rig->opts.bytes = 2 << 20;
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t n = 0; n < 1500; n++) {
+        uint32_t volume = hash64_mix(n + 1) % 3 == 0;
+        uint64_t i = hash64_mix(n) % KEYS;
+        struct model *m = &model[volume][i];
+
+        if (hash64_mix(n + 5) % 4 == 0) {
+            icms_err err = rig_delete(rig, volume, i);
+
+            assert_true(err == ICMS_MISS || (err == ICMS_OK && m->there));
+            m->there = false;
+        } else {
+            *m = (struct model){
+                .there = true, .bytes = 1 + (uint32_t)(hash64_mix(n + 6) % 40000), .seed = n};
+            assert_int_equal(rig_put(rig, volume, i, m->bytes, n, 0), ICMS_OK);
+        }
+        if (n % 100 == 99) {
+            if (n % 200 == 99) /* own streams and shared ones change places */
+                rig->quota_bytes[1] = rig->quota_bytes[1] == RIG_SEGMENT_BYTES
+                                          ? 8 * RIG_SEGMENT_BYTES
+                                          : RIG_SEGMENT_BYTES;
+            rig_restart(rig);
+            model_compare(rig, 0, model[0], KEYS, false);
+            model_compare(rig, 1, model[1], KEYS, false);
+            loop_stop(rig->loop);
+            loop_join(rig->loop);
+            if (store_verify(rig->store, &why) != 0)
+                fail_msg("%s", why.text);
+            rig_down(rig);
+            rig_up(rig);
+        }
+    }
+}
+
+static void blocks_of_unknown_volumes_stay_hidden_and_go_first(void **state)
+{
+    struct rig *rig = *state;
+    struct store_volume_stats stats;
+    struct store_stats all;
+
+    rig->volume_count = 2;
+    rig->uuid[0] = rig_uuid(1);
+    rig->uuid[1] = rig_uuid(2);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < 100; i++) /* 1.2 MiB each */
+        assert_int_equal(rig_put(rig, (uint32_t)(i % 2), i, 24000, i, 0), ICMS_OK);
+    rig_down(rig);
+    rig->volume_count = 1; /* the second one is taken out of the configuration */
+    rig_up(rig);
+    store_volume_stats(rig->store, rig->volume[0], &stats);
+    assert_int_equal(stats.blocks, 50);
+    rig_stats(rig, &all);
+    assert_int_equal(all.blocks, 100);
+    rig_down(rig);
+    rig->volume_count = 2; /* and comes back */
+    rig_up(rig);
+    for (uint64_t i = 0; i < 100; i++)
+        assert_int_equal(rig_get(rig, (uint32_t)(i % 2), i, 24000, i, NULL), ICMS_OK);
+    rig_down(rig);
+    rig->volume_count = 1;
+    rig_up(rig);
+    for (uint64_t i = 0; i < 70; i++)
+        assert_int_equal(rig_put(rig, 0, 1000 + i, 24000, i, 0), ICMS_OK);
+    for (uint64_t i = 0; i < 100; i += 2) /* what is known is all there */
+        assert_int_equal(rig_get(rig, 0, i, 24000, i, NULL), ICMS_OK);
+    store_volume_stats(rig->store, rig->volume[0], &stats);
+    assert_int_equal(stats.blocks, 120);
+    assert_int_equal(stats.evictions, 0);
+    rig_stats(rig, &all);
+    assert_true(all.evictions > 0);
+}
+
+static void more_uuids_than_volumes_are_no_obstacle(void **state)
+{
+    struct rig *rig = *state;
+    struct err_why why;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = 4 << 20;
+    rig_format(rig);
+    for (uint64_t n = 0; n < 70; n++) { /* a new volume each time */
+        rig->uuid[0] = rig_uuid(100 + n);
+        rig_up(rig);
+        assert_int_equal(rig_put(rig, 0, n, 100, n, 0), ICMS_OK);
+        assert_int_equal(rig_get(rig, 0, n, 100, n, NULL), ICMS_OK);
+        rig_down(rig);
+    }
+    rig->volume_count = 0;
+    rig_up(rig);
+    rig_down(rig);
+    rig_one_volume(rig);
+    rig_up(rig);
+    loop_stop(rig->loop);
+    loop_join(rig->loop);
+    assert_int_equal(store_verify(rig->store, &why), 0);
+}
+
+/* ---- damage -----------------------------------------------------------------------------------
+ */
+
+/* Every 64th byte of a drive with sealed and open segments is flipped, one at a time in turn: never
+ * a wrong byte, never another block lost. */
+static void a_flipped_byte_is_a_miss_or_harmless(void **state)
+{
+    enum { BLOCKS = 30, BYTES = 5000, STEP = 64 * 61 };
+    struct rig *rig = *state;
+    uint64_t used, misses = 0;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = STORE_DATA_OFFSET + 7 * RIG_SEGMENT_BYTES;
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < BLOCKS; i++)
+        assert_int_equal(rig_put(rig, 0, i, BYTES, i, 0), ICMS_OK);
+    rig_down(rig);
+    used = rig->opts.bytes;
+    for (uint64_t at = 0; at < used; at += STEP) {
+        uint64_t missing = 0, checksum = 0;
+        struct store_stats stats;
+
+        rig_flip(rig, at / 64 * 64 + at / STEP % 64, (uint8_t)(1 << at / STEP % 8));
+        rig_up(rig);
+        for (uint64_t i = 0; i < BLOCKS; i++) {
+            enum icms_miss reason;
+            icms_err err = rig_get(rig, 0, i, BYTES, i, &reason);
+
+            if (err == ICMS_OK)
+                continue;
+            assert_int_equal(err, ICMS_MISS);
+            missing++;
+            checksum += reason == ICMS_MISS_CHECKSUM;
+        }
+        rig_stats(rig, &stats);
+        assert_true(missing <= 1);
+        if (missing > 0) {
+            assert_int_equal(checksum, missing);
+            assert_true(stats.checksum_errors > 0);
+        }
+        misses += missing;
+        rig_down(rig);
+        rig_flip(rig, at / 64 * 64 + at / STEP % 64, (uint8_t)(1 << at / STEP % 8));
+    }
+    assert_true(misses > 10);
+}
+
+static void a_block_damaged_while_open_is_a_checksum_miss(void **state)
+{
+    struct rig *rig = *state;
+    enum icms_miss reason;
+    struct store_stats stats;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 30000, 1, 0), ICMS_OK);
+    assert_int_equal(rig_put(rig, 0, 2, 10000, 2, 0), ICMS_OK);
+    rig_flip(rig, STORE_DATA_OFFSET + 4096 + 20000, 0x10);
+    assert_int_equal(rig_get(rig, 0, 1, 30000, 1, &reason), ICMS_MISS);
+    assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+    assert_int_equal(rig_get(rig, 0, 1, 30000, 1, &reason), ICMS_MISS);
+    assert_int_equal(reason, ICMS_MISS_ABSENT); /* it was forgotten */
+    assert_int_equal(rig_get(rig, 0, 2, 10000, 2, NULL), ICMS_OK);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.checksum_errors, 1);
+    assert_int_equal(stats.blocks, 1);
+    assert_int_equal(rig_put(rig, 0, 1, 30000, 9, 0), ICMS_OK);
+    rig_restart(rig);
+    assert_int_equal(rig_get(rig, 0, 1, 30000, 9, NULL), ICMS_OK);
+}
+
+/* A value full of record headers of its own segment's format is still only a value. */
+static void a_value_that_looks_like_records_stays_a_value(void **state)
+{
+    struct rig *rig = *state;
+    struct rig_op *op;
+    struct store_stats stats;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < 4; i++)
+        assert_int_equal(rig_put(rig, 0, i, 4000, i, 0), ICMS_OK);
+    rig_down(rig);
+    rig_flip(rig, STORE_DATA_OFFSET + 4096 + 100, 1);   /* the first one is damaged in its value */
+    rig_flip(rig, STORE_DATA_OFFSET + 2 * 4096 + 3, 1); /* the second one in its header */
+    rig_up(rig);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.blocks, 2); /* the scan found the others */
+    assert_int_equal(rig_get(rig, 0, 2, 4000, 2, NULL), ICMS_OK);
+    assert_int_equal(rig_get(rig, 0, 3, 4000, 3, NULL), ICMS_OK);
+    op = rig_op_new(rig, RIG_WRITE, 100);
+    rig_op_free(op);
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------
+ */
+
+static void a_foreign_drive_is_refused_and_left_alone(void **state)
+{
+    static const uint64_t places[] = {0, 5000, 200000, (4 << 20) - 1};
+    struct rig *rig = *state;
+    struct err_why why = {""};
+    struct loop *loop = NULL;
+    struct store *store = NULL;
+    struct loop_opts opts;
+
+    for (int i = 0; i < 4; i++) {
+        struct loop_file_opts file_opts = {
+            .path = rig->path, .create = true, .write = true, .bytes = 4 << 20};
+        struct loop_file *file = NULL;
+
+        assert_int_equal(loop_file_open(rig->env, &file_opts, &why, &file), ICMS_OK);
+        loop_file_close(&file);
+        rig_flip(rig, places[i], 0x55);
+        assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_FOREIGN);
+        loop_opts_init(&opts);
+        assert_int_equal(loop_new(rig->env, &opts, &why, &loop), ICMS_OK);
+        assert_int_equal(store_open(loop, &rig->opts, &why, &store), ICMS_FOREIGN);
+        assert_non_null(strstr(why.text, rig->path));
+        loop_free(&loop);
+        rig_flip(rig, places[i], 0x55); /* all zeros, if nothing else was changed */
+    }
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_OK);
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_EXISTS);
+    assert_int_equal(store_format(rig->env, &rig->opts, true, &why), ICMS_OK);
+}
+
+static void formatting_again_empties_the_drive(void **state)
+{
+    struct rig *rig = *state;
+    struct err_why why;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < 50; i++)
+        assert_int_equal(rig_put(rig, 0, i, 10000, i, 0), ICMS_OK);
+    rig_down(rig);
+    assert_int_equal(store_format(rig->env, &rig->opts, true, &why), ICMS_OK);
+    rig_up(rig);
+    for (uint64_t i = 0; i < 50; i++)
+        assert_int_equal(rig_get(rig, 0, i, 10000, i, NULL), ICMS_MISS);
+}
+
+static void either_superblock_is_enough(void **state)
+{
+    struct rig *rig = *state;
+    struct err_why why;
+    struct loop *loop;
+    struct loop_opts opts;
+    struct store *store;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_flip(rig, STORE_SUPER_OFFSET_A + 40, 1);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 10, 1, 0), ICMS_OK);
+    rig_down(rig);
+    rig_flip(rig, STORE_SUPER_OFFSET_A + 40, 1);
+    rig_flip(rig, STORE_SUPER_OFFSET_B, 1);
+    rig_up(rig);
+    assert_int_equal(rig_get(rig, 0, 1, 10, 1, NULL), ICMS_OK);
+    rig_down(rig);
+    rig_flip(rig, STORE_SUPER_OFFSET_A + 40, 1);
+    loop_opts_init(&opts);
+    assert_int_equal(loop_new(rig->env, &opts, &why, &loop), ICMS_OK);
+    assert_int_equal(store_open(loop, &rig->opts, &why, &store), ICMS_CORRUPT);
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_EXISTS);
+    loop_free(&loop);
+}
+
+static void a_second_opener_is_told_who_holds_the_drive(void **state)
+{
+    struct rig *rig = *state;
+    struct err_why why = {""};
+    struct store *store;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    loop_stop(rig->loop);
+    loop_join(rig->loop);
+    assert_int_equal(store_open(rig->loop, &rig->opts, &why, &store), ICMS_LOCKED);
+    assert_non_null(strstr(why.text, rig->path));
+    assert_int_equal(store_format(rig->env, &rig->opts, true, &why), ICMS_LOCKED);
+}
+
+static void bad_sizes_are_refused(void **state)
+{
+    struct rig *rig = *state;
+    struct err_why why;
+
+    rig->opts.segment_bytes = 100000;
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_INVALID);
+    rig->opts.segment_bytes = RIG_SEGMENT_BYTES;
+    rig->opts.value_bytes_max = 60 << 10;
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_INVALID);
+    rig->opts.value_bytes_max = 4096;
+    rig->opts.bytes = 200000;
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_NO_SPACE);
+    rig->opts.bytes = 0;
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_NOT_FOUND);
+}
+
+/* ---- failures ---------------------------------------------------------------------------------
+ */
+
+static void test_fault(const char *text)
+{
+    struct err_why why;
+
+    assert_int_equal(fault_arm(text, &why), ICMS_OK);
+}
+
+static void a_failed_write_is_never_visible(void **state)
+{
+    static const char *const faults[] = {"store.write:1:fail", "store.write_done:1:fail"};
+    struct rig *rig = *state;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (int i = 0; i < 2; i++) {
+        uint64_t key = (uint64_t)i * 2;
+
+        assert_int_equal(rig_put(rig, 0, key, 100, 1, 0), ICMS_OK);
+        test_fault(faults[i]);
+        assert_int_equal(rig_put(rig, 0, key + 1, 100, 2, 0), ICMS_IO);
+        assert_int_equal(rig_get(rig, 0, key + 1, 100, 2, NULL), ICMS_MISS);
+        test_fault(faults[i]);
+        assert_int_equal(rig_put(rig, 0, key, 100, 3, 0), ICMS_IO);
+        assert_int_equal(rig_get(rig, 0, key, 100, 1, NULL), ICMS_OK); /* as before */
+        test_fault(faults[i]);
+        assert_int_equal(rig_delete(rig, 0, key), ICMS_IO);
+        assert_int_equal(rig_get(rig, 0, key, 100, 1, NULL), ICMS_OK);
+        test_fault(NULL);
+    }
+    assert_int_equal(rig_put(rig, 0, 1, 100, 4, 0), ICMS_OK);
+    assert_int_equal(rig_get(rig, 0, 1, 100, 4, NULL), ICMS_OK);
+}
+
+static void a_drive_that_keeps_failing_goes_out_of_service(void **state)
+{
+    struct rig *rig = *state;
+    struct store_stats stats;
+    enum icms_miss reason;
+    int writes = 0;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 100, 1, 0), ICMS_OK);
+    test_fault("store.write:1:fail+");
+    while (rig_put(rig, 0, 2, 100, 1, 0) == ICMS_IO)
+        writes++;
+    assert_in_range(writes, 2, 20);
+    test_fault(NULL);
+    assert_int_equal(rig_put(rig, 0, 2, 100, 1, 0), ICMS_DRIVE_DOWN);
+    assert_int_equal(rig_delete(rig, 0, 1), ICMS_DRIVE_DOWN);
+    assert_int_equal(rig_get(rig, 0, 1, 100, 1, &reason), ICMS_DRIVE_DOWN);
+    assert_int_equal(reason, ICMS_MISS_DRIVE_DOWN);
+    assert_int_equal(rig_flush(rig), ICMS_DRIVE_DOWN);
+    assert_false(rig_exists(rig, 0, 1));
+    assert_int_equal(atomic_load(&rig->down_calls), 1);
+    rig_stats(rig, &stats);
+    assert_true(stats.down);
+    rig_restart(rig);
+    assert_int_equal(rig_get(rig, 0, 1, 100, 1, NULL), ICMS_OK);
+}
+
+/* Failures of what the store does behind the scenes cost nothing that was acknowledged. */
+static void failures_of_the_log_itself_lose_nothing(void **state)
+{
+    static const char *const faults[] = {"store.seal:3:fail", "store.header:2:fail",
+                                         "store.reclaim:2:fail+",
+                                         "store.seal:1:fail,"
+                                         "store.header:3:fail,"
+                                         "store.reclaim:1:fail"};
+    struct rig *rig = *state;
+    uint64_t key = 0, known = 0;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = 2 << 20;
+    rig_format(rig);
+    for (int i = 0; i < 4; i++) {
+        struct store_stats stats;
+        uint64_t hits = 0;
+
+        rig_up(rig);
+        test_fault(faults[i]);
+        for (uint64_t n = 0; n < 200; n++, key++)
+            assert_int_equal(rig_put(rig, 0, key, 10000, key, 0), ICMS_OK);
+        test_fault(NULL);
+        for (int again = 0; again < 2; again++) {
+            for (uint64_t n = key - 200, h = hits = 0; n < key; n++, hits = h)
+                h += rig_get(rig, 0, n, 10000, n, NULL) == ICMS_OK;
+            rig_stats(rig, &stats);
+            assert_true(hits > 100);
+            known = 0;
+            for (uint64_t n = 0; n < key; n++)
+                known += rig_get(rig, 0, n, 10000, n, NULL) == ICMS_OK;
+            assert_int_equal(stats.blocks, known);
+            assert_int_equal(stats.evictions + stats.blocks, key);
+            if (again == 0)
+                rig_restart(rig);
+        }
+        rig_down(rig);
+    }
+}
+
+static void a_failed_flush_says_so(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 100, 1, 0), ICMS_OK);
+    assert_int_equal(rig_flush(rig), ICMS_OK);
+    test_fault("store.flush:1:fail");
+    assert_int_equal(rig_flush(rig), ICMS_IO);
+    assert_int_equal(rig_flush(rig), ICMS_OK);
+    test_fault(NULL);
+}
+
+/* ---- everything at once -----------------------------------------------------------------------
+ */
+
+/* Many operations in flight on few keys, volumes of all kinds, restarts; the model knows for each
+ * key which values a read may return. */
+static void random_operations_agree_with_the_model(void **state)
+{
+    enum { KEYS = 60, OPS = 24, ROUNDS = 60, VOLUMES = 3 };
+    struct rig *rig = *state;
+    static struct model model[VOLUMES][KEYS];
+    struct rig_op *ops[OPS];
+    uint64_t seed = 1;
+
+    memset(model, 0, sizeof(model));
+    rig->volume_count = VOLUMES;
+    for (uint32_t i = 0; i < VOLUMES; i++)
+        rig->uuid[i] = rig_uuid(i);
+    rig->quota_bytes[1] = 6 * RIG_SEGMENT_BYTES;
+    rig->quota_bytes[2] = RIG_SEGMENT_BYTES;
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        for (uint64_t i = 0; i < OPS; i++, seed++) {
+            uint64_t dice = hash64_mix(seed) % 10, key = hash64_mix(seed + 3) % KEYS;
+            uint32_t volume = (uint32_t)(hash64_mix(seed + 4) % VOLUMES);
+            struct model *m = &model[volume][key];
+
+            ops[i] = rig_op_new(rig,
+                                dice < 6   ? RIG_WRITE
+                                : dice < 8 ? RIG_READ
+                                           : RIG_DELETE,
+                                48 << 10);
+            ops[i]->volume = volume;
+            ops[i]->key = rig_key(key);
+            ops[i]->seed = seed;
+            ops[i]->value_bytes = 1 + (uint32_t)(hash64_mix(seed + 5) % (48 << 10));
+            if (ops[i]->kind == RIG_WRITE)
+                *m = (struct model){
+                    .there = true, .bytes = ops[i]->value_bytes, .seed = ops[i]->seed};
+            else if (ops[i]->kind == RIG_DELETE)
+                m->there = false;
+            rig_op_start(ops[i]);
+        }
+        for (uint64_t i = 0; i < OPS; i++) {
+            rig_op_wait(ops[i]);
+            assert_true(ops[i]->err == ICMS_OK ||
+                        (ops[i]->kind != RIG_WRITE && ops[i]->err == ICMS_MISS));
+            rig_op_free(ops[i]);
+        }
+        if (round % 10 == 9) {
+            for (uint32_t v = 0; v < VOLUMES; v++)
+                model_compare(rig, v, model[v], KEYS, false);
+            rig_restart(rig);
+            for (uint32_t v = 0; v < VOLUMES; v++)
+                model_compare(rig, v, model[v], KEYS, false);
+        }
+    }
+}
+
+#define STORE_TESTS(backend)                                                                       \
+    STORE_TEST(a_block_comes_back_as_it_was_written, backend),                                     \
+        STORE_TEST(a_missing_block_is_absent, backend),                                            \
+        STORE_TEST(wrong_arguments_are_refused, backend),                                          \
+        STORE_TEST(conditions_are_kept, backend),                                                  \
+        STORE_TEST(too_little_memory_for_a_read_is_said, backend),                                 \
+        STORE_TEST(a_canceled_read_still_ends, backend),                                           \
+        STORE_TEST(the_later_of_two_writes_wins, backend),                                         \
+        STORE_TEST(keys_are_listed_in_order, backend),                                             \
+        STORE_TEST(a_full_drive_evicts_its_oldest, backend),                                       \
+        STORE_TEST(many_writes_at_once_all_end, backend),                                          \
+        STORE_TEST(a_quota_is_never_exceeded, backend),                                            \
+        STORE_TEST(a_value_over_the_quota_is_refused, backend),                                    \
+        STORE_TEST(the_volume_most_over_its_share_gives, backend),                                 \
+        STORE_TEST(a_full_index_evicts_the_oldest, backend),                                       \
+        STORE_TEST(a_restart_brings_back_the_same, backend),                                       \
+        STORE_TEST(what_is_gone_never_comes_back, backend),                                        \
+        STORE_TEST(blocks_of_unknown_volumes_stay_hidden_and_go_first, backend),                   \
+        STORE_TEST(more_uuids_than_volumes_are_no_obstacle, backend),                              \
+        STORE_TEST(a_flipped_byte_is_a_miss_or_harmless, backend),                                 \
+        STORE_TEST(a_block_damaged_while_open_is_a_checksum_miss, backend),                        \
+        STORE_TEST(a_value_that_looks_like_records_stays_a_value, backend),                        \
+        STORE_TEST(a_foreign_drive_is_refused_and_left_alone, backend),                            \
+        STORE_TEST(formatting_again_empties_the_drive, backend),                                   \
+        STORE_TEST(either_superblock_is_enough, backend),                                          \
+        STORE_TEST(a_second_opener_is_told_who_holds_the_drive, backend),                          \
+        STORE_TEST(bad_sizes_are_refused, backend),                                                \
+        STORE_TEST(a_failed_write_is_never_visible, backend),                                      \
+        STORE_TEST(a_drive_that_keeps_failing_goes_out_of_service, backend),                       \
+        STORE_TEST(failures_of_the_log_itself_lose_nothing, backend),                              \
+        STORE_TEST(a_failed_flush_says_so, backend),                                               \
+        STORE_TEST(random_operations_agree_with_the_model, backend)
+
+#define STORE_TEST(test, backend)                                                                  \
+    {                                                                                              \
+#backend ": " #test, test, rig_##backend##_setup, rig_##backend##_teardown, NULL           \
+    }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        STORE_TESTS(uring),
+#ifdef STORE_RIG_SIM
+        STORE_TESTS(sim),
+#endif
+    };
+
+    return cmocka_run_group_tests_name("store", tests, NULL, NULL);
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Compares the index with what a full scan of the drive finds. Blocking; for tests and the doctor,
+ * while the loop does not run.
+ *
+ * It shares the scanner with recovery and nothing else: no summary is believed.
+ */
+#include <stdlib.h>
+
+#include "store/scan.h"
+#include "store/store_int.h"
+
+#define VERIFY_PAGES 256
+
+/* A record that was found. */
+struct verify_record {
+    struct store_block block;
+    uint64_t sequence;
+    bool tombstone;
+};
+
+struct verify {
+    struct store *store;
+    struct verify_record *records;
+    uint64_t count, room;
+    uint32_t segment; /* that is being scanned */
+    bool no_memory;
+};
+
+static void verify_found(struct store_scan *scan, const struct store_record *record, uint32_t page,
+                         bool good)
+{
+    struct verify *verify = scan->arg;
+    int slot = store_volume_slot_find(verify->store, &record->volume);
+
+    if (!good || slot < 0)
+        return;
+    if (verify->count == verify->room) {
+        uint64_t room = verify->room * 2 + 1024;
+        struct verify_record *records = realloc(verify->records, room * sizeof(verify->records[0]));
+
+        if (records == NULL) {
+            verify->no_memory = true;
+            return;
+        }
+        verify->records = records;
+        verify->room = room;
+    }
+    verify->records[verify->count++] = (struct verify_record){
+        .block = {.volume = (uint32_t)slot,
+                  .key = record->key,
+                  .spot = {.segment = verify->segment,
+                           .page = page,
+                           .pages = store_record_pages(record->value_bytes)}},
+        .sequence = record->sequence,
+        .tombstone = record->type == STORE_RECORD_TOMBSTONE};
+}
+
+static int verify_order(const struct verify_record *a, const struct verify_record *b)
+{
+    int order;
+
+    if (a->block.volume != b->block.volume)
+        return a->block.volume < b->block.volume ? -1 : 1;
+    order = memcmp(a->block.key.bytes, b->block.key.bytes, sizeof(a->block.key.bytes));
+    return order != 0 ? order : (int)a->block.key.length - (int)b->block.key.length;
+}
+
+static int verify_sort(const void *a, const void *b)
+{
+    const struct verify_record *x = a, *y = b;
+    int order = verify_order(x, y);
+
+    return order != 0 ? order : x->sequence < y->sequence ? -1 : x->sequence > y->sequence;
+}
+
+static icms_err verify_scan(struct verify *verify, uint8_t *pages)
+{
+    struct store *store = verify->store;
+
+    for (uint32_t i = 0; i < store->super.segments; i++) {
+        struct store_scan scan;
+
+        if (store->segments[i].state == SEGMENT_FREE)
+            continue;
+        verify->segment = i;
+        store_scan_init(&scan, store->segments[i].nonce, store->segment_pages);
+        scan.found = verify_found;
+        scan.arg = verify;
+        while (scan.page < store->segment_pages - 2) {
+            uint32_t n = store->segment_pages - 2 - scan.page;
+            icms_err err;
+
+            if (n > VERIFY_PAGES)
+                n = VERIFY_PAGES;
+            err = loop_file_read_now(store->file, store_segment_offset(store, i, scan.page), pages,
+                                     (size_t)n * STORE_PAGE_BYTES);
+            if (err != ICMS_OK)
+                return err;
+            store_scan_feed(&scan, pages, n);
+        }
+    }
+    return ICMS_OK;
+}
+
+/* The youngest record of each key has to be what the index says. A block that left the index since
+ * the open (evicted, damaged) may still be on flash. */
+static uint64_t verify_compare(struct verify *verify, struct err_why *why)
+{
+    struct store *store = verify->store;
+    uint64_t differences = 0, matched = 0;
+
+    for (uint64_t i = 0; i < verify->count; i++) {
+        const struct verify_record *record = &verify->records[i];
+        struct store_spot spot;
+        bool there;
+
+        if (i + 1 < verify->count && verify_order(record, &verify->records[i + 1]) == 0)
+            continue;
+        there = store_index_find(store->index, record->block.volume, &record->block.key, &spot);
+        if (there && !record->tombstone && memcmp(&spot, &record->block.spot, sizeof(spot)) == 0) {
+            matched++;
+            continue;
+        }
+        if (!there && (record->tombstone || store->dropped))
+            continue;
+        differences++;
+        (void)err_set(why, ICMS_CORRUPT, "segment %u page %u: %s, but the index has %s",
+                      record->block.spot.segment, record->block.spot.page,
+                      record->tombstone ? "deleted" : "a block",
+                      there ? "another place" : "nothing");
+    }
+    if (matched < store_index_blocks(store->index))
+        (void)err_set(why, ICMS_CORRUPT, "%llu blocks of the index are not on flash",
+                      (unsigned long long)(store_index_blocks(store->index) - matched));
+    return differences + store_index_blocks(store->index) - matched;
+}
+
+uint64_t store_verify(struct store *store, struct err_why *why)
+{
+    struct verify verify = {.store = store};
+    uint8_t *pages = aligned_alloc(STORE_PAGE_BYTES, VERIFY_PAGES * STORE_PAGE_BYTES);
+    uint64_t differences;
+    icms_err err;
+
+    check(store->magic == STORE_MAGIC);
+    err = pages != NULL ? verify_scan(&verify, pages) : ICMS_NO_MEMORY;
+    if (err == ICMS_OK && verify.no_memory)
+        err = ICMS_NO_MEMORY;
+    if (err == ICMS_OK) {
+        if (verify.count > 0)
+            qsort(verify.records, verify.count, sizeof(verify.records[0]), verify_sort);
+        differences = verify_compare(&verify, why);
+    } else {
+        differences = 1;
+        (void)err_set(why, err, "cannot read the whole drive: %s", icms_err_text(err));
+    }
+    free(verify.records);
+    free(pages);
+    return differences;
+}
