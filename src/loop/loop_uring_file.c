@@ -134,8 +134,11 @@ static void file_directory_flush(const char *path)
 static icms_err file_preallocate(struct uring_file *file, const struct loop_file_opts *opts,
                                  struct err_why *why)
 {
-    int result = fallocate(file->fd, 0, 0, (off_t)opts->bytes);
+    int result;
 
+    do { /* rings that are torn down interrupt their process, too */
+        result = fallocate(file->fd, 0, 0, (off_t)opts->bytes);
+    } while (result != 0 && errno == EINTR);
     if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
         result = ftruncate(file->fd, (off_t)opts->bytes);
     if (result != 0)
@@ -277,5 +280,10 @@ icms_err uring_file_write_now(struct loop_file *file, uint64_t offset, const voi
 
 icms_err uring_file_flush_now(struct loop_file *file)
 {
-    return fdatasync(uring_file_of(file)->fd) != 0 ? err_from_errno(errno) : ICMS_OK;
+    int result;
+
+    do {
+        result = fdatasync(uring_file_of(file)->fd);
+    } while (result != 0 && errno == EINTR);
+    return result != 0 ? err_from_errno(errno) : ICMS_OK;
 }

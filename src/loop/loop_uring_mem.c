@@ -32,6 +32,7 @@
 static icms_err region_fill(struct loop_region *region, const char *name, bool prefault)
 {
     void *base;
+    int result;
 
     region->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (region->fd < 0)
@@ -44,12 +45,12 @@ static icms_err region_fill(struct loop_region *region, const char *name, bool p
     if (base == MAP_FAILED)
         return err_from_errno(errno);
     region->base = base;
-    if (prefault && madvise(base, region->bytes, MADV_POPULATE_WRITE) != 0) {
-        if (errno != EINVAL)
-            return ICMS_NO_MEMORY;
-        memset(base, 0, region->bytes);
-    }
-    return ICMS_OK;
+    if (!prefault)
+        return ICMS_OK;
+    do {
+        result = madvise(base, region->bytes, MADV_POPULATE_WRITE);
+    } while (result != 0 && errno == EINTR);
+    return result != 0 ? ICMS_NO_MEMORY : ICMS_OK;
 }
 
 icms_err uring_region_new(struct loop_env *env, const char *name, uint64_t bytes, bool prefault,
