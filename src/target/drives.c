@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The drives of an enclosure: opened at start, put in order for placement, taken out when they
+ * fail.
+ *
+ * target_drives_open runs before the loops start; drive_down on the loop of its drive. A drive goes
+ * out of service once and for all: only a restart looks at it again.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "target/target_int.h"
+
+void target_warn(struct target *target, const char *format, ...)
+{
+    va_list args;
+
+    if (target->warning_count == TARGET_WARNINGS)
+        return;
+    va_start(args, format);
+    vsnprintf(target->warnings[target->warning_count++], ERR_WHY_BYTES_MAX, format, args);
+    va_end(args);
+}
+
+static void drive_down(void *arg)
+{
+    struct target_drive *drive = arg;
+
+    atomic_fetch_or_explicit(&drive->target->out, (uint32_t)1 << drive->index,
+                             memory_order_acq_rel);
+}
+
+/* Placement follows the path, so the order of drives in the configuration does not matter. */
+static struct uuid drive_uuid(const char *path)
+{
+    le64 half[2] = {le64_of(hash64_seed(path, strlen(path), 1)),
+                    le64_of(hash64_seed(path, strlen(path), 2))};
+    struct uuid uuid;
+
+    memcpy(uuid.bytes, half, sizeof(uuid.bytes));
+    return uuid;
+}
+
+static uint64_t drives_value_bytes_max(const struct target *target)
+{
+    uint64_t bytes = 1;
+
+    for (uint32_t i = 0; i < target->opts.volume_count; i++)
+        bytes = u64_max(bytes, volume_stored_bytes_max(&target->opts.volumes[i]));
+    return bytes;
+}
+
+/* Formats an empty drive, or any with opts.format; opens it. */
+static icms_err drive_open(struct target_drive *drive, struct err_why *why)
+{
+    struct target *target = drive->target;
+    const struct target_drive_opts *opts = &target->opts.drives[drive->index];
+    struct store_opts store_opts;
+    icms_err err;
+
+    store_opts_init(&store_opts);
+    store_opts.path = opts->path;
+    store_opts.bytes = opts->bytes;
+    store_opts.segment_bytes = target->opts.segment_bytes;
+    store_opts.value_bytes_max = drives_value_bytes_max(target);
+    store_opts.region = nvmf_target_region(target->nvmf);
+    err = store_format(target->opts.env, &store_opts, target->opts.format, why);
+    if (err != ICMS_OK && err != ICMS_EXISTS)
+        return err;
+    return store_open(drive->loop, &store_opts, why, &drive->store);
+}
+
+/* The weight of a drive that cannot be opened: what its configuration says, else what the others
+ * have, so that the order of the others does not change. */
+static void drives_weigh(struct target *target)
+{
+    double sum = 0;
+    uint32_t known = 0;
+
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        struct target_drive *drive = &target->drives[i];
+        struct store_stats stats;
+
+        if (drive->store != NULL) {
+            store_stats(drive->store, &stats);
+            drive->weight = (double)stats.capacity_bytes;
+        } else {
+            drive->weight = (double)target->opts.drives[i].bytes;
+        }
+        sum += drive->weight;
+        known += drive->weight > 0;
+    }
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        if (target->drives[i].weight <= 0)
+            target->drives[i].weight = known > 0 ? sum / known : 1;
+}
+
+static icms_err drives_map(struct target *target, struct err_why *why)
+{
+    struct place_member members[LIMIT_DRIVES];
+
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        members[i] = (struct place_member){
+            .uuid = target->drives[i].uuid,
+            .weight = target->drives[i].weight,
+        };
+    return place_map_new_drives(members, target->opts.drive_count, 1, why, &target->map);
+}
+
+/* A volume's quota is split by weight over the drives in service. */
+static icms_err drives_volume_add(struct target *target, uint32_t v, struct err_why *why)
+{
+    const struct volume_spec *volume = &target->opts.volumes[v];
+    double sum = 0;
+
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        if (target->drives[i].store != NULL)
+            sum += target->drives[i].weight;
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        struct target_drive *drive = &target->drives[i];
+        uint64_t quota = 0;
+        icms_err err;
+
+        if (drive->store == NULL)
+            continue;
+        if (volume->quota_bytes > 0)
+            quota = u64_max((uint64_t)((double)volume->quota_bytes * (drive->weight / sum)), 1);
+        err = store_volume_add(drive->store, &volume->uuid, quota, why, &drive->volume[v]);
+        if (err != ICMS_OK)
+            return err;
+    }
+    return ICMS_OK;
+}
+
+static icms_err drives_check(const struct target *target, struct err_why *why)
+{
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        for (uint32_t j = i + 1; j < target->opts.drive_count; j++)
+            if (strcmp(target->opts.drives[i].path, target->opts.drives[j].path) == 0)
+                return err_set(why, ICMS_CONFIG, "the drive %s is listed twice",
+                               target->opts.drives[i].path);
+    return ICMS_OK;
+}
+
+icms_err target_drives_open(struct target *target, struct err_why *why)
+{
+    struct err_why first = {""};
+    icms_err first_err = ICMS_OK;
+    uint32_t opened = 0;
+    icms_err err = drives_check(target, why);
+
+    if (err != ICMS_OK)
+        return err;
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        struct target_drive *drive = &target->drives[i];
+        struct err_why one = {""};
+
+        drive->target = target;
+        drive->index = i;
+        drive->path = target->opts.drives[i].path;
+        drive->loop = target->loops[i % target->opts.loops];
+        drive->uuid = drive_uuid(drive->path);
+        err = drive_open(drive, &one);
+        if (err == ICMS_OK) {
+            opened++;
+            store_on_down(drive->store, drive_down, drive);
+            continue;
+        }
+        if (first_err == ICMS_OK) {
+            first_err = err;
+            first = one;
+        }
+        snprintf(drive->why, sizeof(drive->why), "%.255s", one.text);
+        target_warn(target, "drive %u is out of service: %.400s", i, one.text);
+        drive_down(drive);
+    }
+    if (opened == 0)
+        return err_set(why, first_err, "%.511s", first.text);
+    drives_weigh(target);
+    err = drives_map(target, why);
+    for (uint32_t v = 0; v < target->opts.volume_count && err == ICMS_OK; v++)
+        err = drives_volume_add(target, v, why);
+    return err;
+}
+
+void target_drives_close(struct target *target)
+{
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        store_close(&target->drives[i].store);
+    place_map_free(&target->map);
+}

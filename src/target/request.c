@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One command of a host on its way through the drives.
+ *
+ * A request starts on the loop of its queue pair (ops.kv of nvmf/target), visits the loops of the
+ * drives it concerns by message, and is answered where it started. It is on one loop at a time:
+ * each state that needs a drive begins with target_req_at, which sends it there and runs the same
+ * state again. The order of drives for a key is place_rank's; drives out of service are skipped.
+ *
+ * Load:   NEW -> LOOK -> READ -> REPLY, and from LOOK or READ on to the next drive's LOOK on a miss
+ * Store:  NEW -> [PROBE] -> APPEND -> WRITE -> PURGE -> REPLY
+ * Delete: NEW -> FORGET -> DELETE -> ... -> REPLY
+ * Exist:  NEW -> LOOK -> REPLY; exist-many: NEW -> SCAN -> REPLY; flush: NEW -> SYNC -> FLUSH ->
+ * ... -> REPLY; list: list.c
+ */
+#include "base/bytes.h"
+#include "base/check.h"
+#include "target/target_int.h"
+
+/* ---- moving about --------------------------------------------------------------------------- */
+
+static void target_req_arrived(struct loop_msg *msg)
+{
+    struct target_req *req = container_of(msg, struct target_req, msg);
+
+    check(req->magic == TARGET_REQ_MAGIC && loop_is_mine(req->at));
+    target_req_run(req);
+}
+
+bool target_req_at(struct target_req *req, struct loop *loop)
+{
+    if (req->at == loop)
+        return true;
+    req->at = loop;
+    loop_send(loop, &req->msg, target_req_arrived);
+    return false;
+}
+
+/* The drive at the next place of the order that is in service; NULL when there is none left.
+ * req->rank stays at its place. */
+static struct target_drive *target_req_drive(struct target_req *req)
+{
+    for (; req->rank < PLACE_RANKS; req->rank++) {
+        uint32_t drive = place_rank(req->target->map, req->slot, req->rank);
+
+        if (drive == UINT32_MAX)
+            break;
+        if (target_drive_in(req->target, drive))
+            return &req->target->drives[drive];
+    }
+    return NULL;
+}
+
+static uint32_t target_req_volume(const struct target_req *req, const struct target_drive *drive)
+{
+    return drive->volume[req->nvmf->ns];
+}
+
+static enum target_step target_req_answer(struct target_req *req, icms_err err,
+                                          enum icms_miss reason)
+{
+    req->nvmf->err = err;
+    req->nvmf->reason = reason;
+    req->state = TARGET_REQ_REPLY;
+    return TARGET_NEXT;
+}
+
+/* Which of two reasons tells the user more? */
+static void target_req_reason(struct target_req *req, enum icms_miss reason)
+{
+    static const uint8_t weight[] = {
+        [ICMS_MISS_NONE] = 0,
+        [ICMS_MISS_ABSENT] = 1,
+        [ICMS_MISS_DRIVE_DOWN] = 2,
+        [ICMS_MISS_EVICTED] = 3,
+        [ICMS_MISS_CHECKSUM] = 4,
+    };
+
+    check((unsigned)reason < sizeof(weight));
+    if (weight[reason] > weight[req->reason])
+        req->reason = reason;
+}
+
+/* No drive has it. If the first in order is out, that is the likely reason. */
+static enum target_step target_req_miss(struct target_req *req)
+{
+    uint32_t first = place_rank(req->target->map, req->slot, 0);
+
+    if (first == UINT32_MAX || !target_drive_in(req->target, first))
+        target_req_reason(req, ICMS_MISS_DRIVE_DOWN);
+    target_req_reason(req, ICMS_MISS_ABSENT);
+    return target_req_answer(req, ICMS_MISS, req->reason);
+}
+
+static bool target_req_late(const struct target_req *req)
+{
+    return req->nvmf->deadline_ns != 0 && loop_now_ns(req->at) >= req->nvmf->deadline_ns;
+}
+
+/* ---- new ------------------------------------------------------------------------------------ */
+
+static enum target_step target_run_new(struct target_req *req)
+{
+    struct nvmf_target_req *nvmf = req->nvmf;
+
+    if (nvmf->key.length > 0)
+        req->slot = place_map_slot(req->target->map, &nvmf->key);
+    switch (nvmf->op) {
+    case NVMF_TARGET_STORE:
+        req->options = nvmf->options;
+        req->state = req->options != 0 ? TARGET_REQ_PROBE : TARGET_REQ_APPEND;
+        return TARGET_NEXT;
+    case NVMF_TARGET_RETRIEVE:
+    case NVMF_TARGET_EXIST:
+        req->state = TARGET_REQ_LOOK;
+        return TARGET_NEXT;
+    case NVMF_TARGET_EXIST_MANY:
+        req->state = TARGET_REQ_SCAN;
+        return TARGET_NEXT;
+    case NVMF_TARGET_DELETE:
+        req->state = TARGET_REQ_FORGET;
+        return TARGET_NEXT;
+    case NVMF_TARGET_LIST:
+        return target_list_begin(req);
+    case NVMF_TARGET_FLUSH:
+        req->state = TARGET_REQ_SYNC;
+        return TARGET_NEXT;
+    default:
+        check(!"nvmf/target knows no other command");
+        return TARGET_END;
+    }
+}
+
+/* ---- loads ---------------------------------------------------------------------------------- */
+
+static void target_read_done(struct store_read *read)
+{
+    target_req_run(container_of(read, struct target_req, op.read));
+}
+
+static enum target_step target_run_look(struct target_req *req)
+{
+    struct target_drive *drive = target_req_drive(req);
+    struct nvmf_target_req *nvmf = req->nvmf;
+    uint64_t bytes_max;
+
+    if (drive == NULL)
+        return target_req_miss(req);
+    if (!target_req_at(req, drive->loop))
+        return TARGET_WAIT;
+    if (target_req_late(req))
+        return target_req_answer(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+    if (!store_exists(drive->store, target_req_volume(req, drive), &nvmf->key, &bytes_max)) {
+        target_req_reason(
+            req, store_miss_reason(drive->store, target_req_volume(req, drive), &nvmf->key));
+        req->rank++;
+        return TARGET_NEXT;
+    }
+    if (nvmf->op == NVMF_TARGET_EXIST)
+        return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    if (store_record_bytes(bytes_max) > nvmf->memory_bytes) {
+        nvmf->done_bytes = store_record_bytes(bytes_max);
+        return target_req_answer(req, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
+    }
+    req->op.read = (struct store_read){
+        .volume = target_req_volume(req, drive),
+        .key = nvmf->key,
+        .memory = nvmf->memory,
+        .memory_bytes = nvmf->memory_bytes,
+        .done = target_read_done,
+    };
+    req->state = TARGET_REQ_READ;
+    req->op.read.err = store_read(drive->store, &req->op.read);
+    return req->op.read.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
+}
+
+static enum target_step target_run_read(struct target_req *req)
+{
+    const struct store_read *read = &req->op.read;
+    struct nvmf_target_req *nvmf = req->nvmf;
+
+    if (read->err == ICMS_OK) {
+        nvmf->value = read->value;
+        nvmf->done_bytes = read->value_bytes;
+        return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    }
+    target_req_reason(req, read->err == ICMS_MISS ? read->reason : ICMS_MISS_DRIVE_DOWN);
+    req->rank++;
+    req->state = TARGET_REQ_LOOK;
+    return TARGET_NEXT;
+}
+
+/* ---- stores --------------------------------------------------------------------------------- */
+
+/* Conditions look at all drives: where the write goes the store looks itself, at the others we. */
+static enum target_step target_run_probe(struct target_req *req)
+{
+    struct target_drive *drive;
+
+    if (req->rank == 0) { /* skip the one that gets the write */
+        if (target_req_drive(req) != NULL)
+            req->rank++;
+    }
+    drive = target_req_drive(req);
+    if (drive == NULL) {
+        req->rank = 0;
+        req->state = TARGET_REQ_APPEND;
+        return TARGET_NEXT;
+    }
+    if (!target_req_at(req, drive->loop))
+        return TARGET_WAIT;
+    if (store_exists(drive->store, target_req_volume(req, drive), &req->nvmf->key, NULL)) {
+        if (req->options & NVMF_TARGET_IF_ABSENT)
+            return target_req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
+        req->options &= ~NVMF_TARGET_IF_EXISTS;
+        req->rank = 0;
+        req->state = TARGET_REQ_APPEND;
+        return TARGET_NEXT;
+    }
+    req->rank++;
+    return TARGET_NEXT;
+}
+
+static void target_write_done(struct store_write *write)
+{
+    target_req_run(container_of(write, struct target_req, op.write));
+}
+
+static enum target_step target_run_append(struct target_req *req)
+{
+    struct target_drive *drive;
+    struct nvmf_target_req *nvmf = req->nvmf;
+
+    req->rank = 0;
+    drive = target_req_drive(req);
+    if (drive == NULL)
+        return target_req_answer(req, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
+    if (!target_req_at(req, drive->loop))
+        return TARGET_WAIT;
+    if (target_req_late(req))
+        return target_req_answer(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+    req->op.write = (struct store_write){
+        .volume = target_req_volume(req, drive),
+        .key = nvmf->key,
+        .memory = nvmf->memory,
+        .value_bytes = nvmf->value_bytes,
+        .options = (req->options & NVMF_TARGET_IF_EXISTS ? STORE_WRITE_IF_EXISTS : 0) |
+                   (req->options & NVMF_TARGET_IF_ABSENT ? STORE_WRITE_IF_ABSENT : 0),
+        .done = target_write_done,
+    };
+    req->drive = drive->index;
+    req->state = TARGET_REQ_WRITE;
+    req->op.write.err = store_write(drive->store, &req->op.write);
+    return req->op.write.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
+}
+
+static enum target_step target_run_write(struct target_req *req)
+{
+    icms_err err = req->op.write.err;
+    enum icms_miss reason = ICMS_MISS_NONE;
+
+    switch (err) {
+    case ICMS_OK:
+        req->rank = 0;
+        req->state = TARGET_REQ_PURGE;
+        return TARGET_NEXT;
+    case ICMS_DRIVE_DOWN:
+        if (!target_drive_in(req->target, req->drive)) {
+            req->state = TARGET_REQ_APPEND; /* its runs go to the next one */
+            return TARGET_NEXT;
+        }
+        reason = ICMS_MISS_DRIVE_DOWN;
+        break;
+    case ICMS_QUOTA:
+    case ICMS_NO_SPACE:
+        atomic_fetch_add_explicit(&req->target->quota_errors, 1, memory_order_relaxed);
+        reason = ICMS_MISS_QUOTA;
+        break;
+    case ICMS_MISS:
+        reason = ICMS_MISS_ABSENT;
+        break;
+    default:
+        break;
+    }
+    return target_req_answer(req, err, reason);
+}
+
+static void target_delete_done(struct store_delete *delete)
+{
+    target_req_run(container_of(delete, struct target_req, op.delete));
+}
+
+static icms_err target_req_delete(struct target_req *req, struct target_drive *drive)
+{
+    req->op.delete = (struct store_delete){
+        .volume = target_req_volume(req, drive),
+        .key = req->nvmf->key,
+        .memory = req->nvmf->memory, /* the value was written: its buffer is free for this */
+        .done = target_delete_done,
+    };
+    req->op.delete.err = store_delete(drive->store, &req->op.delete);
+    return req->op.delete.err;
+}
+
+/* One key, one value: an older one may lie where stores went while this drive was out. */
+static enum target_step target_run_purge(struct target_req *req)
+{
+    struct target_drive *drive = target_req_drive(req);
+
+    if (drive == NULL)
+        return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    if (drive->index == req->drive) {
+        req->rank++;
+        return TARGET_NEXT;
+    }
+    if (!target_req_at(req, drive->loop))
+        return TARGET_WAIT;
+    if (!store_exists(drive->store, target_req_volume(req, drive), &req->nvmf->key, NULL)) {
+        req->rank++;
+        return TARGET_NEXT;
+    }
+    req->state = TARGET_REQ_PURGE_END;
+    return target_req_delete(req, drive) == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
+}
+
+static enum target_step target_run_purge_end(struct target_req *req)
+{
+    /* A drive that failed to forget it comes later in the order: the new value is found first. */
+    req->rank++;
+    req->state = TARGET_REQ_PURGE;
+    return TARGET_NEXT;
+}
+
+/* ---- delete --------------------------------------------------------------------------------- */
+
+static enum target_step target_run_forget(struct target_req *req)
+{
+    struct target_drive *drive = target_req_drive(req);
+
+    if (drive == NULL) {
+        if (req->err != ICMS_OK)
+            return target_req_answer(req, req->err, ICMS_MISS_DRIVE_DOWN);
+        return req->found ? target_req_answer(req, ICMS_OK, ICMS_MISS_NONE) : target_req_miss(req);
+    }
+    if (!target_req_at(req, drive->loop))
+        return TARGET_WAIT;
+    req->state = TARGET_REQ_DELETE;
+    return target_req_delete(req, drive) == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
+}
+
+static enum target_step target_run_delete(struct target_req *req)
+{
+    icms_err err = req->op.delete.err;
+
+    if (err == ICMS_OK)
+        req->found = true;
+    else if (err != ICMS_MISS && err != ICMS_DRIVE_DOWN)
+        req->err = err; /* it may still be there */
+    req->rank++;
+    req->state = TARGET_REQ_FORGET;
+    return TARGET_NEXT;
+}
+
+/* ---- exist-many ----------------------------------------------------------------------------- */
+
+/* Does a drive of this loop hold key i? */
+static bool target_scan_key(struct target_req *req, const struct key *key, struct loop *loop)
+{
+    uint32_t slot = place_map_slot(req->target->map, key);
+
+    for (uint32_t rank = 0; rank < PLACE_RANKS; rank++) {
+        uint32_t i = place_rank(req->target->map, slot, rank);
+        struct target_drive *drive;
+
+        if (i == UINT32_MAX)
+            break;
+        drive = &req->target->drives[i];
+        if (drive->loop == loop && target_drive_in(req->target, i) &&
+            store_exists(drive->store, target_req_volume(req, drive), key, NULL))
+            return true;
+    }
+    return false;
+}
+
+static enum target_step target_run_scan(struct target_req *req)
+{
+    struct nvmf_target_req *nvmf = req->nvmf;
+    struct target *target = req->target;
+
+    /* Loops above the number of drives have none. */
+    if (req->index == u64_min(target->opts.loops, target->opts.drive_count))
+        return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    if (!target_req_at(req, target->loops[req->index]))
+        return TARGET_WAIT;
+    for (uint32_t i = 0; i < nvmf->key_count; i++)
+        if ((nvmf->map >> i & 1) == 0 && target_scan_key(req, &nvmf->keys[i], req->at))
+            nvmf->map |= (uint64_t)1 << i;
+    req->index++;
+    return TARGET_NEXT;
+}
+
+/* ---- flush ---------------------------------------------------------------------------------- */
+
+static void target_flush_done(struct store_flush *flush)
+{
+    target_req_run(container_of(flush, struct target_req, op.flush));
+}
+
+static enum target_step target_run_sync(struct target_req *req)
+{
+    struct target *target = req->target;
+    struct target_drive *drive;
+
+    while (req->index < target->opts.drive_count && !target_drive_in(target, req->index))
+        req->index++;
+    if (req->index == target->opts.drive_count)
+        return target_req_answer(req, req->err,
+                                 req->err == ICMS_OK ? ICMS_MISS_NONE : ICMS_MISS_DRIVE_DOWN);
+    drive = &target->drives[req->index];
+    if (!target_req_at(req, drive->loop))
+        return TARGET_WAIT;
+    req->op.flush = (struct store_flush){.done = target_flush_done};
+    req->state = TARGET_REQ_FLUSH;
+    req->op.flush.err = store_flush(drive->store, &req->op.flush);
+    return req->op.flush.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
+}
+
+static enum target_step target_run_flush(struct target_req *req)
+{
+    if (req->err == ICMS_OK)
+        req->err = req->op.flush.err;
+    req->index++;
+    req->state = TARGET_REQ_SYNC;
+    return TARGET_NEXT;
+}
+
+/* ---- the machine ---------------------------------------------------------------------------- */
+
+static enum target_step target_run_reply(struct target_req *req)
+{
+    if (!target_req_at(req, req->nvmf->loop))
+        return TARGET_WAIT;
+    req->state = TARGET_REQ_FREE;
+    nvmf_target_req_done(req->nvmf);
+    return TARGET_END;
+}
+
+static enum target_step (*const target_state_fn[])(struct target_req *req) = {
+    [TARGET_REQ_NEW] = target_run_new,
+    [TARGET_REQ_LOOK] = target_run_look,
+    [TARGET_REQ_READ] = target_run_read,
+    [TARGET_REQ_PROBE] = target_run_probe,
+    [TARGET_REQ_APPEND] = target_run_append,
+    [TARGET_REQ_WRITE] = target_run_write,
+    [TARGET_REQ_PURGE] = target_run_purge,
+    [TARGET_REQ_PURGE_END] = target_run_purge_end,
+    [TARGET_REQ_FORGET] = target_run_forget,
+    [TARGET_REQ_DELETE] = target_run_delete,
+    [TARGET_REQ_SCAN] = target_run_scan,
+    [TARGET_REQ_LIST_WAIT] = target_list_begin,
+    [TARGET_REQ_LIST] = target_list_run,
+    [TARGET_REQ_SYNC] = target_run_sync,
+    [TARGET_REQ_FLUSH] = target_run_flush,
+    [TARGET_REQ_REPLY] = target_run_reply,
+};
+
+void target_req_run(struct target_req *req)
+{
+    enum target_step step;
+
+    do {
+        check(req->magic == TARGET_REQ_MAGIC && req->state != TARGET_REQ_FREE);
+        step = target_state_fn[req->state](req);
+    } while (step == TARGET_NEXT);
+}
+
+/* ---- what nvmf/target calls ----------------------------------------------------------------- */
+
+static void target_kv(void *owner, struct nvmf_target_req *nvmf)
+{
+    struct target *target = owner;
+    struct target_req *req = nvmf_target_req_area(nvmf);
+
+    req->magic = TARGET_REQ_MAGIC;
+    req->state = TARGET_REQ_NEW;
+    req->target = target;
+    req->nvmf = nvmf;
+    req->at = nvmf->loop;
+    req->slot = req->rank = req->index = req->drive = req->options = 0;
+    req->found = false;
+    req->reason = ICMS_MISS_NONE;
+    req->err = ICMS_OK;
+    list_init(&req->link);
+    target_req_run(req);
+}
+
+static uint64_t target_used_bytes(void *owner, uint32_t ns)
+{
+    const struct target *target = owner;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        const struct target_drive *drive = &target->drives[i];
+        struct store_volume_stats stats;
+
+        if (drive->store == NULL)
+            continue;
+        store_volume_stats(drive->store, drive->volume[ns], &stats);
+        bytes += stats.bytes;
+    }
+    return bytes;
+}
+
+const struct nvmf_target_ops target_nvmf_ops = {
+    .kv = target_kv,
+    .used_bytes = target_used_bytes,
+    .buffer_bytes = store_record_bytes,
+};

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The enclosure as a whole: loops, buffers, drives and the NVMe side joined, started and ended.
+ *
+ * Life: target_new -> target_start -> (target_drain) -> target_stop -> target_free, all on one
+ * control thread; readiness and counters from any thread.
+ */
+#include "target/target.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "target/target_int.h"
+
+#define TARGET_LOOK_NS ((uint64_t)250 * 1000 * 1000)
+
+void target_opts_init(struct target_opts *opts)
+{
+    struct nvmf_target_opts nvmf;
+
+    nvmf_target_opts_init(&nvmf);
+    *opts = (struct target_opts){
+        .name = "icms-target",
+        .loops = 1,
+        .segment_bytes = (uint64_t)64 << 20,
+        .memory_bytes = nvmf.memory_bytes,
+        .connections_max = nvmf.connections_max,
+        .queue_entries_max = nvmf.queue_entries_max,
+        .in_capsule_bytes = nvmf.in_capsule_bytes,
+        .header_timeout_ms = nvmf.header_timeout_ms,
+    };
+}
+
+/* ---- making --------------------------------------------------------------------------------- */
+
+static icms_err target_loops_new(struct target *target, struct err_why *why)
+{
+    for (uint32_t i = 0; i < target->opts.loops; i++) {
+        struct loop_opts opts;
+        char name[16];
+        icms_err err;
+
+        loop_opts_init(&opts);
+        snprintf(name, sizeof(name), "icms-loop-%u", i);
+        opts.name = name;
+        opts.busy_poll = target->opts.busy_poll;
+        err = loop_new(target->opts.env, &opts, why, &target->loops[i]);
+        if (err != ICMS_OK)
+            return err;
+    }
+    return ICMS_OK;
+}
+
+static icms_err target_nvmf_new(struct target *target, struct err_why *why)
+{
+    const struct target_opts *opts = &target->opts;
+    struct nvmf_target_ns namespaces[LIMIT_VOLUMES];
+    struct nvmf_target_opts nvmf;
+    char serial[21];
+    uint64_t capacity = 0;
+
+    for (uint32_t i = 0; i < opts->drive_count; i++)
+        capacity += opts->drives[i].bytes;
+    for (uint32_t i = 0; i < opts->volume_count; i++) {
+        const struct volume_spec *volume = &opts->volumes[i];
+
+        namespaces[i] = (struct nvmf_target_ns){
+            .volume = volume->uuid,
+            .size_bytes = volume->quota_bytes > 0 ? volume->quota_bytes
+                                                  : u64_max(capacity, (uint64_t)1 << 30),
+            .value_bytes_max = (uint32_t)volume_stored_bytes_max(volume),
+            .sealed = volume->sealed,
+            .host_count = volume->host_count,
+            .host_nqn = volume->host_nqn,
+        };
+    }
+    nvmf_target_opts_init(&nvmf);
+    snprintf(serial, sizeof(serial), "%02X%02X%02X%02X%02X%02X%02X%02X", opts->uuid.bytes[0],
+             opts->uuid.bytes[1], opts->uuid.bytes[2], opts->uuid.bytes[3], opts->uuid.bytes[4],
+             opts->uuid.bytes[5], opts->uuid.bytes[6], opts->uuid.bytes[7]);
+    snprintf(target->serial, sizeof(target->serial), "%s", serial);
+    nvmf.serial = target->serial;
+    nvmf.loops = target->loops;
+    nvmf.loop_count = opts->loops;
+    nvmf.listen = opts->listen;
+    nvmf.advertise = opts->advertise;
+    nvmf.nqn = opts->nqn;
+    nvmf.enclosure = opts->uuid;
+    nvmf.namespaces = namespaces;
+    nvmf.namespace_count = opts->volume_count;
+    nvmf.connections_max = opts->connections_max;
+    nvmf.host_connections_max = (uint32_t)u64_max(opts->connections_max / 2, 2);
+    nvmf.queue_entries_max = opts->queue_entries_max;
+    nvmf.in_capsule_bytes = opts->in_capsule_bytes;
+    nvmf.memory_bytes = opts->memory_bytes;
+    nvmf.store_backlog_bytes =
+        opts->store_backlog_bytes > 0 ? opts->store_backlog_bytes : 2 * opts->memory_bytes;
+    nvmf.header_timeout_ms = opts->header_timeout_ms;
+    nvmf.headroom_bytes = STORE_HEADER_BYTES;
+    nvmf.owner_req_bytes = sizeof(struct target_req);
+    nvmf.ops = &target_nvmf_ops;
+    nvmf.owner = target;
+    return nvmf_target_new(&nvmf, why, &target->nvmf);
+}
+
+/* Disk reads and writes are cheaper from pinned memory; without, they work as well. */
+static void target_pin(struct target *target)
+{
+    for (uint32_t i = 0; i < target->opts.loops; i++) {
+        struct err_why why = {""};
+
+        if (loop_region_register(target->loops[i], nvmf_target_region(target->nvmf), &why) !=
+            ICMS_OK) {
+            target_warn(target, "data buffers are not pinned: %.400s", why.text);
+            return;
+        }
+    }
+}
+
+static void target_look(struct loop_timer *timer);
+
+static icms_err target_make(struct target *target, struct err_why *why)
+{
+    icms_err err = target_loops_new(target, why);
+
+    if (err == ICMS_OK)
+        err = target_nvmf_new(target, why);
+    if (err != ICMS_OK)
+        return err;
+    target_pin(target);
+    target->lists = calloc(target->opts.loops, sizeof(*target->lists));
+    if (target->lists == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < target->opts.loops; i++)
+        list_init(&target->lists[i].parked);
+    loop_timer_init(&target->timer, target_look);
+    return target_drives_open(target, why);
+}
+
+icms_err target_new(const struct target_opts *opts, struct err_why *why, struct target **out_target)
+{
+    struct target *target;
+    icms_err err;
+
+    check(opts->env != NULL && opts->nqn != NULL);
+    if (opts->loops < 1 || opts->loops > LIMIT_LOOPS)
+        return err_set(why, ICMS_CONFIG, "%u loops: 1 to %u are possible", opts->loops,
+                       LIMIT_LOOPS);
+    if (opts->drive_count < 1 || opts->drive_count > LIMIT_DRIVES)
+        return err_set(why, ICMS_CONFIG, "%u drives: 1 to %u are possible", opts->drive_count,
+                       LIMIT_DRIVES);
+    if (opts->volume_count > LIMIT_VOLUMES)
+        return err_set(why, ICMS_CONFIG, "%u volumes: %u are possible", opts->volume_count,
+                       LIMIT_VOLUMES);
+    target = calloc(1, sizeof(*target));
+    if (target == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    target->opts = *opts;
+    for (uint32_t i = 0; i < opts->drive_count; i++)
+        target->drive_opts[i] = opts->drives[i];
+    target->opts.drives = target->drive_opts;
+    err = target_make(target, why);
+    if (err != ICMS_OK) {
+        target_free(&target);
+        return err;
+    }
+    *out_target = target;
+    return ICMS_OK;
+}
+
+const char *target_warning(const struct target *target, uint32_t index)
+{
+    return index < target->warning_count ? target->warnings[index] : NULL;
+}
+
+/* ---- running -------------------------------------------------------------------------------- */
+
+/* Loop 0, now and then: since when are free segments low? */
+static void target_look(struct loop_timer *timer)
+{
+    struct target *target = container_of(timer, struct target, timer);
+    uint64_t now = loop_now_ns(target->loops[0]);
+    bool low = false;
+
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        struct store_stats stats;
+
+        if (target->drives[i].store == NULL || !target_drive_in(target, i))
+            continue;
+        store_stats(target->drives[i].store, &stats);
+        low = low || stats.free_low;
+    }
+    if (!low)
+        atomic_store_explicit(&target->low_since_ns, 0, memory_order_relaxed);
+    else if (atomic_load_explicit(&target->low_since_ns, memory_order_relaxed) == 0)
+        atomic_store_explicit(&target->low_since_ns, u64_max(now, 1), memory_order_relaxed);
+    loop_timer_start(target->loops[0], timer, now + TARGET_LOOK_NS);
+}
+
+icms_err target_start(struct target *target, struct err_why *why)
+{
+    icms_err err = nvmf_target_open(target->nvmf, why);
+
+    if (err != ICMS_OK)
+        return err;
+    loop_timer_start(target->loops[0], &target->timer, loop_now_ns(target->loops[0]));
+    for (uint32_t i = 0; i < target->opts.loops; i++) {
+        err = loop_start(target->loops[i], why);
+        if (err != ICMS_OK) {
+            target->started = i;
+            target_stop(target);
+            return err;
+        }
+    }
+    target->started = target->opts.loops;
+    return ICMS_OK;
+}
+
+void target_addr(const struct target *target, struct loop_addr *out_addr)
+{
+    nvmf_target_addr(target->nvmf, out_addr);
+}
+
+void target_drain(struct target *target)
+{
+    atomic_store(&target->draining, true);
+    nvmf_target_drain(target->nvmf);
+}
+
+bool target_idle(const struct target *target)
+{
+    return nvmf_target_idle(target->nvmf);
+}
+
+void target_stop(struct target *target)
+{
+    for (uint32_t i = 0; i < target->started; i++)
+        loop_stop(target->loops[i]);
+    for (uint32_t i = 0; i < target->started; i++)
+        loop_join(target->loops[i]);
+    target->started = 0;
+}
+
+void target_free(struct target **target_ref)
+{
+    struct target *target = *target_ref;
+
+    *target_ref = NULL;
+    if (target == NULL)
+        return;
+    for (uint32_t i = 0; i < target->opts.loops; i++)
+        loop_free(&target->loops[i]);
+    nvmf_target_free(&target->nvmf);
+    target_drives_close(target);
+    free(target->lists);
+    free(target);
+}
+
+/* ---- asked from outside --------------------------------------------------------------------- */
+
+static bool target_quota_fine(const struct target *target, struct err_why *why)
+{
+    for (uint32_t v = 0; v < target->opts.volume_count; v++) {
+        const struct volume_spec *volume = &target->opts.volumes[v];
+        double used = (double)target_nvmf_ops.used_bytes((void *)(uintptr_t)target, v);
+        double limit = target->opts.ready_quota_percent_max;
+
+        if (limit > 0 && volume->quota_bytes > 0 &&
+            used * 100 > limit * (double)volume->quota_bytes) {
+            err_set(why, ICMS_LIMIT, "volume %s uses %.1f %% of its quota, the limit is %.1f %%",
+                    volume->name, used * 100 / (double)volume->quota_bytes, limit);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool target_ready(const struct target *target, struct err_why *why)
+{
+    uint32_t out = atomic_load_explicit(&target->out, memory_order_acquire);
+    uint64_t low_since = atomic_load_explicit(&target->low_since_ns, memory_order_relaxed);
+    uint32_t out_count = (uint32_t)__builtin_popcount(out);
+
+    if (atomic_load(&target->draining)) {
+        err_set(why, ICMS_CLOSED, "draining");
+        return false;
+    }
+    if (out_count == target->opts.drive_count) {
+        err_set(why, ICMS_DRIVE_DOWN, "no drive is in service");
+        return false;
+    }
+    if (low_since != 0 && loop_env_now_ns(target->opts.env) >= low_since + TARGET_LOW_NS) {
+        err_set(why, ICMS_NO_SPACE, "free segments are under the low-water mark");
+        return false;
+    }
+    if (!target_quota_fine(target, why))
+        return false;
+    if (out_count > 0)
+        err_set(why, ICMS_DRIVE_DOWN, "%u of %u drives are out of service", out_count,
+                target->opts.drive_count);
+    return true;
+}
+
+static void target_stats_volume(const struct target *target, uint32_t v,
+                                struct target_volume_stats *out)
+{
+    out->spec = &target->opts.volumes[v];
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        const struct target_drive *drive = &target->drives[i];
+        struct store_volume_stats stats;
+
+        if (drive->store == NULL)
+            continue;
+        store_volume_stats(drive->store, drive->volume[v], &stats);
+        out->store.blocks += stats.blocks;
+        out->store.bytes += stats.bytes;
+        out->store.quota_bytes += stats.quota_bytes;
+        out->store.evictions += stats.evictions;
+    }
+}
+
+void target_stats(const struct target *target, struct target_stats *out_stats)
+{
+    memset(out_stats, 0, sizeof(*out_stats));
+    nvmf_target_stats(target->nvmf, &out_stats->nvmf);
+    out_stats->quota_errors = atomic_load_explicit(&target->quota_errors, memory_order_relaxed);
+    out_stats->drive_count = target->opts.drive_count;
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        const struct target_drive *drive = &target->drives[i];
+        struct target_drive_stats *out = &out_stats->drives[i];
+
+        out->path = drive->path;
+        out->out = !target_drive_in(target, i);
+        memcpy(out->why, drive->why, sizeof(out->why));
+        if (drive->store == NULL)
+            continue;
+        store_stats(drive->store, &out->store);
+        if (out->out)
+            continue;
+        out_stats->capacity_bytes += out->store.capacity_bytes;
+        out_stats->used_bytes += out->store.used_bytes;
+    }
+    out_stats->volume_count = target->opts.volume_count;
+    for (uint32_t v = 0; v < target->opts.volume_count; v++)
+        target_stats_volume(target, v, &out_stats->volumes[v]);
+}
+
+struct store *target_drive_store(struct target *target, uint32_t drive)
+{
+    check(drive < target->opts.drive_count);
+    return target->drives[drive].store;
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * target/target.h: an enclosure: volumes, drives and quotas behind one NVMe/TCP subsystem. It joins
+ * nvmf/target, which knows no storage, and store, which knows no protocol.
+ *
+ * Drives. Drive i and its store belong to loop i modulo the number of loops. Each run of blocks has
+ * an order of drives (weighted rendezvous over the drives' paths and sizes, place.h). Stores go to
+ * the first in that order that is in service. Loads ask every drive of the order that is in service
+ * until one has the block, because stores went further down while a drive was out. So a drive that
+ * fails costs its own blocks once, and nothing else. A store also makes the others of the order
+ * forget the key, so a key has one value. A drive that was out comes back only with a restart; what
+ * was overwritten or deleted meanwhile is still on it, so format it first where keys are reused.
+ *
+ * Threads: target_new, _start, _stop and _free on one control thread; what says "any thread" on
+ * any. No threads, files, sockets or clocks but through loop, so it runs under simulation.
+ */
+#ifndef TARGET_TARGET_H
+#define TARGET_TARGET_H
+
+#include "nvmf/target.h"
+#include "store/store.h"
+
+struct target;
+
+struct target_drive_opts {
+    const char *path; /* file or block device                  */
+    uint64_t bytes;   /* file: made with this size; 0: as it is */
+};
+
+struct target_opts {
+    struct loop_env *env;                /* where loops, drives and sockets come from            */
+    const char *name;                    /* for people: loops are called after it                */
+    struct uuid uuid;                    /* of the enclosure                                     */
+    const char *nqn;                     /* of its subsystem                                     */
+    struct loop_addr listen;             /* NVMe/TCP data port                                   */
+    struct loop_addr advertise;          /* what discovery tells; host "": as listen             */
+    uint32_t loops;                      /* cores                                                */
+    bool busy_poll;                      /* loops spin                                           */
+    uint64_t segment_bytes;              /* used when a drive is formatted                       */
+    uint64_t memory_bytes;               /* data buffers                                         */
+    uint32_t connections_max;            /* queue pairs of all hosts                             */
+    uint32_t queue_entries_max;          /* commands a queue pair                                */
+    uint32_t in_capsule_bytes;           /* data that may come with a command                    */
+    uint32_t header_timeout_ms;          /* a started PDU must be whole by then                  */
+    uint64_t store_backlog_bytes;        /* waiting stores before the next are shed; 0: default  */
+    double ready_quota_percent_max;      /* readiness limit on quota use; 0: off                 */
+    bool format;                         /* overwrite what the drives hold                       */
+    const struct target_drive_opts *drives; /* 1..LIMIT_DRIVES                                   */
+    uint32_t drive_count;
+    const struct volume_spec *volumes; /* 0..LIMIT_VOLUMES; kept by the caller                   */
+    uint32_t volume_count;
+};
+
+/* Defaults for everything but env, uuid, nqn, listen, drives and volumes. */
+void target_opts_init(struct target_opts *opts);
+
+/* Takes the memory, opens the drives. A drive that is empty (missing file with a size, or zeros) is
+ * formatted; one that holds anything else is refused unless opts.format. A drive that cannot be
+ * used is left out (target_warning says why), the rest serves; none at all is an error, with the
+ * sentence of the first. Blocking. */
+icms_err target_new(const struct target_opts *opts, struct err_why *why,
+                    struct target **out_target) ICMS_MUST_CHECK;
+
+/* Sentences for the log about what is not as it should be; NULL after the last. After target_new.
+ */
+const char *target_warning(const struct target *target, uint32_t index);
+
+/* Listens and lets the loops run. */
+icms_err target_start(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
+
+/* Where it listens. After target_start. */
+void target_addr(const struct target *target, struct loop_addr *out_addr);
+
+/* Not ready any more; no new connections; what is in flight is answered, then each connection is
+ * closed. Any thread. */
+void target_drain(struct target *target);
+
+/* Nothing is connected. Any thread. */
+bool target_idle(const struct target *target);
+
+/* Ends the loops. */
+void target_stop(struct target *target);
+
+/* Frees everything; the loops were stopped, or their machine crashed (simulation). *target may be
+ * NULL. */
+void target_free(struct target **target);
+
+/* False while draining, without a drive, when free segments stayed under their low-water mark for
+ * TARGET_LOW_NS, or a volume is over ready_quota_percent_max; why says which. True with a sentence
+ * in why when a drive is out of service. Any thread. */
+bool target_ready(const struct target *target, struct err_why *why);
+
+#define TARGET_LOW_NS ((uint64_t)5 * 1000 * 1000 * 1000)
+
+struct target_drive_stats {
+    const char *path;
+    bool out;          /* out of service: nothing is asked of it          */
+    char why[256];     /* since start: why it could not be used; else ""  */
+    struct store_stats store; /* zeros when it could not be opened        */
+};
+
+struct target_volume_stats {
+    const struct volume_spec *spec;
+    struct store_volume_stats store; /* all drives together */
+};
+
+struct target_stats {
+    struct nvmf_target_stats nvmf;
+    uint64_t capacity_bytes; /* of all drives in service                                 */
+    uint64_t used_bytes;     /* live records on them                                     */
+    uint64_t quota_errors;   /* stores refused: larger than the quota, or no space       */
+    uint32_t drive_count;
+    struct target_drive_stats drives[LIMIT_DRIVES];
+    uint32_t volume_count;
+    struct target_volume_stats volumes[LIMIT_VOLUMES];
+};
+
+/* Any thread; numbers a moment old. The struct is large: heap or static. */
+void target_stats(const struct target *target, struct target_stats *out_stats);
+
+/* For tests: the store of a drive, NULL when it could not be opened. */
+struct store *target_drive_store(struct target *target, uint32_t drive);
+
+#endif

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * target/target_int.h: what the files of target share. Private.
+ */
+#ifndef TARGET_TARGET_INT_H
+#define TARGET_TARGET_INT_H
+
+#include <stdatomic.h>
+
+#include "place/place.h"
+#include "target/target.h"
+
+#define TARGET_REQ_MAGIC 0x71657274u /* "treq" */
+
+/* Sentences kept for target_warning: one a drive, and some more. */
+#define TARGET_WARNINGS (LIMIT_DRIVES + LIMIT_LOOPS)
+
+/* Keys that one pass over the drives collects for List. */
+#define TARGET_LIST_KEYS 4096
+
+struct target_req;
+
+/* ---- drives --------------------------------------------------------------------------------- */
+
+struct target_drive {
+    struct target *target;
+    uint32_t index;
+    const char *path;
+    struct loop *loop;   /* its store's                                                  */
+    struct store *store; /* NULL: could not be opened                                    */
+    struct uuid uuid;    /* for placement: made from the path                            */
+    double weight;       /* bytes                                                        */
+    char why[256];       /* why it could not be used                                     */
+    uint32_t volume[LIMIT_VOLUMES]; /* number of each volume on this drive               */
+};
+
+/* ---- List ----------------------------------------------------------------------------------- */
+
+/* One List at a time on each loop: its passes need memory for keys of all drives. */
+struct target_list {
+    struct target_req *owner;             /* who has it; NULL: free                      */
+    struct list parked;                   /* requests in LIST_WAIT, oldest first         */
+    uint32_t key_count;                   /* merged so far in this pass                  */
+    struct key keys[TARGET_LIST_KEYS];    /* the first ones of all drives, in order      */
+    struct key found[TARGET_LIST_KEYS];   /* of one drive                                */
+    struct key merged[TARGET_LIST_KEYS];  /* scratch                                     */
+};
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+enum target_req_state {
+    TARGET_REQ_FREE,      /* not in use                                                           */
+    TARGET_REQ_NEW,       /* just came from nvmf, on the queue pair's loop                        */
+    TARGET_REQ_LOOK,      /* load, exist: asks the index of the next drive in order; woken by
+                             target_req_arrived on that drive's loop                              */
+    TARGET_REQ_READ,      /* waits for flash; woken by store_read's done                          */
+    TARGET_REQ_PROBE,     /* store with a condition: asks the drives that the write does not go
+                             to; woken by target_req_arrived                                      */
+    TARGET_REQ_APPEND,    /* goes to the first drive in service; woken by target_req_arrived      */
+    TARGET_REQ_WRITE,     /* waits for flash; woken by store_write's done                         */
+    TARGET_REQ_PURGE,     /* the other drives forget the key; woken by target_req_arrived         */
+    TARGET_REQ_PURGE_END, /* waits for flash; woken by store_delete's done                        */
+    TARGET_REQ_FORGET,    /* delete: asks every drive in order; woken by target_req_arrived       */
+    TARGET_REQ_DELETE,    /* waits for flash; woken by store_delete's done                        */
+    TARGET_REQ_SCAN,      /* exist-many: visits every loop; woken by target_req_arrived           */
+    TARGET_REQ_LIST_WAIT, /* waits for the loop's list memory; woken by the list that ends        */
+    TARGET_REQ_LIST,      /* visits every drive; woken by target_req_arrived                      */
+    TARGET_REQ_SYNC,      /* flush: goes to the next drive; woken by target_req_arrived           */
+    TARGET_REQ_FLUSH,     /* waits for flash; woken by store_flush's done                         */
+    TARGET_REQ_REPLY,     /* goes back to the queue pair's loop; woken by target_req_arrived      */
+};
+
+enum target_step {
+    TARGET_NEXT, /* run the new state                              */
+    TARGET_WAIT, /* something wakes it                             */
+    TARGET_END,  /* answered: the slot is nvmf's again             */
+};
+
+struct target_req {
+    uint32_t magic;                /* TARGET_REQ_MAGIC                                           */
+    enum target_req_state state;
+    struct target *target;
+    struct nvmf_target_req *nvmf;  /* the command; ours until it is answered                     */
+    struct loop *at;               /* where it is now, or goes                                   */
+    struct loop_msg msg;           /* carries it between loops                                   */
+    struct list link;              /* LIST_WAIT                                                  */
+    uint32_t slot;                 /* of its key in the map of drives                            */
+    uint32_t rank;                 /* next place in the order to ask                             */
+    uint32_t index;                /* SCAN: loop; LIST, SYNC: drive                              */
+    uint32_t home;                 /* LIST: whose list memory; index of the queue pair's loop    */
+    uint32_t drive;                /* WRITE: where it was written                                */
+    uint32_t options;              /* STORE: what is left of the condition                       */
+    bool found;                    /* DELETE: somewhere                                          */
+    enum icms_miss reason;         /* the best reason for a miss so far                          */
+    icms_err err;                  /* SYNC: first error                                          */
+    struct key list_from;          /* LIST: where the next pass starts                           */
+    bool list_past;                /* LIST: list_from itself was given already                   */
+    uint32_t list_bytes, list_count; /* LIST: written into the buffer                            */
+    union {
+        struct store_read read;
+        struct store_write write;
+        struct store_delete delete;
+        struct store_flush flush;
+    } op; /* one at a time */
+};
+
+struct target {
+    struct target_opts opts;
+    struct loop *loops[LIMIT_LOOPS];
+    struct nvmf_target *nvmf;
+    struct target_drive drives[LIMIT_DRIVES];
+    struct place_map *map;               /* order of drives; immutable                           */
+    _Atomic uint32_t out;                /* bit i: drive i is out of service                     */
+    _Atomic bool draining;
+    _Atomic uint64_t low_since_ns;       /* free segments are low since; 0: they are not         */
+    _Atomic uint64_t quota_errors;
+    struct loop_timer timer;             /* loop 0: looks at free segments                       */
+    struct target_list *lists;           /* one a loop                                           */
+    uint32_t started;                    /* loops that run                                       */
+    char serial[21];                     /* of the subsystem                                     */
+    struct target_drive_opts drive_opts[LIMIT_DRIVES]; /* copy of opts.drives                    */
+    uint32_t warning_count;
+    char warnings[TARGET_WARNINGS][ERR_WHY_BYTES_MAX];
+};
+
+static_assert(LIMIT_DRIVES <= 32, "target.out is a map of 32 bits");
+
+/* ---- drives.c ------------------------------------------------------------------------------- */
+
+/* Opens all drives and adds the volumes; builds the map. */
+icms_err target_drives_open(struct target *target, struct err_why *why);
+void target_drives_close(struct target *target);
+
+/* In service? */
+static inline bool target_drive_in(const struct target *target, uint32_t drive)
+{
+    return (atomic_load_explicit(&target->out, memory_order_acquire) >> drive & 1) == 0;
+}
+
+void target_warn(struct target *target, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* ---- request.c ------------------------------------------------------------------------------ */
+
+extern const struct nvmf_target_ops target_nvmf_ops;
+void target_req_run(struct target_req *req);
+
+/* True on that loop; else the request is on its way there, and target_req_run is called on it. */
+bool target_req_at(struct target_req *req, struct loop *loop);
+
+/* ---- list.c --------------------------------------------------------------------------------- */
+
+enum target_step target_list_begin(struct target_req *req);
+enum target_step target_list_run(struct target_req *req);
+
+#endif
