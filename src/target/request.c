@@ -69,11 +69,8 @@ static enum target_step target_req_answer(struct target_req *req, icms_err err,
 static void target_req_reason(struct target_req *req, enum icms_miss reason)
 {
     static const uint8_t weight[] = {
-        [ICMS_MISS_NONE] = 0,
-        [ICMS_MISS_ABSENT] = 1,
-        [ICMS_MISS_DRIVE_DOWN] = 2,
-        [ICMS_MISS_EVICTED] = 3,
-        [ICMS_MISS_CHECKSUM] = 4,
+        [ICMS_MISS_NONE] = 0,    [ICMS_MISS_ABSENT] = 1,   [ICMS_MISS_DRIVE_DOWN] = 2,
+        [ICMS_MISS_EVICTED] = 3, [ICMS_MISS_CHECKSUM] = 4,
     };
 
     check((unsigned)reason < sizeof(weight));
@@ -446,22 +443,14 @@ static enum target_step target_run_reply(struct target_req *req)
 }
 
 static enum target_step (*const target_state_fn[])(struct target_req *req) = {
-    [TARGET_REQ_NEW] = target_run_new,
-    [TARGET_REQ_LOOK] = target_run_look,
-    [TARGET_REQ_READ] = target_run_read,
-    [TARGET_REQ_PROBE] = target_run_probe,
-    [TARGET_REQ_APPEND] = target_run_append,
-    [TARGET_REQ_WRITE] = target_run_write,
-    [TARGET_REQ_PURGE] = target_run_purge,
-    [TARGET_REQ_PURGE_END] = target_run_purge_end,
-    [TARGET_REQ_FORGET] = target_run_forget,
-    [TARGET_REQ_DELETE] = target_run_delete,
-    [TARGET_REQ_SCAN] = target_run_scan,
-    [TARGET_REQ_LIST_WAIT] = target_list_begin,
-    [TARGET_REQ_LIST] = target_list_run,
-    [TARGET_REQ_SYNC] = target_run_sync,
-    [TARGET_REQ_FLUSH] = target_run_flush,
-    [TARGET_REQ_REPLY] = target_run_reply,
+    [TARGET_REQ_NEW] = target_run_new,       [TARGET_REQ_LOOK] = target_run_look,
+    [TARGET_REQ_READ] = target_run_read,     [TARGET_REQ_PROBE] = target_run_probe,
+    [TARGET_REQ_APPEND] = target_run_append, [TARGET_REQ_WRITE] = target_run_write,
+    [TARGET_REQ_PURGE] = target_run_purge,   [TARGET_REQ_PURGE_END] = target_run_purge_end,
+    [TARGET_REQ_FORGET] = target_run_forget, [TARGET_REQ_DELETE] = target_run_delete,
+    [TARGET_REQ_SCAN] = target_run_scan,     [TARGET_REQ_LIST_WAIT] = target_list_begin,
+    [TARGET_REQ_LIST] = target_list_run,     [TARGET_REQ_SYNC] = target_run_sync,
+    [TARGET_REQ_FLUSH] = target_run_flush,   [TARGET_REQ_REPLY] = target_run_reply,
 };
 
 void target_req_run(struct target_req *req)

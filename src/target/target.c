@@ -39,11 +39,11 @@ static icms_err target_loops_new(struct target *target, struct err_why *why)
 {
     for (uint32_t i = 0; i < target->opts.loops; i++) {
         struct loop_opts opts;
-        char name[16];
+        char name[24];
         icms_err err;
 
         loop_opts_init(&opts);
-        snprintf(name, sizeof(name), "icms-loop-%u", i);
+        snprintf(name, sizeof(name), "icms-%u", i);
         opts.name = name;
         opts.busy_poll = target->opts.busy_poll;
         err = loop_new(target->opts.env, &opts, why, &target->loops[i]);

@@ -28,23 +28,23 @@ struct target_drive_opts {
 };
 
 struct target_opts {
-    struct loop_env *env;                /* where loops, drives and sockets come from            */
-    const char *name;                    /* for people: loops are called after it                */
-    struct uuid uuid;                    /* of the enclosure                                     */
-    const char *nqn;                     /* of its subsystem                                     */
-    struct loop_addr listen;             /* NVMe/TCP data port                                   */
-    struct loop_addr advertise;          /* what discovery tells; host "": as listen             */
-    uint32_t loops;                      /* cores                                                */
-    bool busy_poll;                      /* loops spin                                           */
-    uint64_t segment_bytes;              /* used when a drive is formatted                       */
-    uint64_t memory_bytes;               /* data buffers                                         */
-    uint32_t connections_max;            /* queue pairs of all hosts                             */
-    uint32_t queue_entries_max;          /* commands a queue pair                                */
-    uint32_t in_capsule_bytes;           /* data that may come with a command                    */
-    uint32_t header_timeout_ms;          /* a started PDU must be whole by then                  */
-    uint64_t store_backlog_bytes;        /* waiting stores before the next are shed; 0: default  */
-    double ready_quota_percent_max;      /* readiness limit on quota use; 0: off                 */
-    bool format;                         /* overwrite what the drives hold                       */
+    struct loop_env *env;           /* where loops, drives and sockets come from            */
+    const char *name;               /* for people: loops are called after it                */
+    struct uuid uuid;               /* of the enclosure                                     */
+    const char *nqn;                /* of its subsystem                                     */
+    struct loop_addr listen;        /* NVMe/TCP data port                                   */
+    struct loop_addr advertise;     /* what discovery tells; host "": as listen             */
+    uint32_t loops;                 /* cores                                                */
+    bool busy_poll;                 /* loops spin                                           */
+    uint64_t segment_bytes;         /* used when a drive is formatted                       */
+    uint64_t memory_bytes;          /* data buffers                                         */
+    uint32_t connections_max;       /* queue pairs of all hosts                             */
+    uint32_t queue_entries_max;     /* commands a queue pair                                */
+    uint32_t in_capsule_bytes;      /* data that may come with a command                    */
+    uint32_t header_timeout_ms;     /* a started PDU must be whole by then                  */
+    uint64_t store_backlog_bytes;   /* waiting stores before the next are shed; 0: default  */
+    double ready_quota_percent_max; /* readiness limit on quota use; 0: off                 */
+    bool format;                    /* overwrite what the drives hold                       */
     const struct target_drive_opts *drives; /* 1..LIMIT_DRIVES                                   */
     uint32_t drive_count;
     const struct volume_spec *volumes; /* 0..LIMIT_VOLUMES; kept by the caller                   */
@@ -94,8 +94,8 @@ bool target_ready(const struct target *target, struct err_why *why);
 
 struct target_drive_stats {
     const char *path;
-    bool out;          /* out of service: nothing is asked of it          */
-    char why[256];     /* since start: why it could not be used; else ""  */
+    bool out;                 /* out of service: nothing is asked of it          */
+    char why[256];            /* since start: why it could not be used; else ""  */
     struct store_stats store; /* zeros when it could not be opened        */
 };
 

@@ -5,6 +5,7 @@
 #ifndef TARGET_TARGET_INT_H
 #define TARGET_TARGET_INT_H
 
+#include <assert.h>
 #include <stdatomic.h>
 
 #include "place/place.h"
@@ -38,12 +39,12 @@ struct target_drive {
 
 /* One List at a time on each loop: its passes need memory for keys of all drives. */
 struct target_list {
-    struct target_req *owner;             /* who has it; NULL: free                      */
-    struct list parked;                   /* requests in LIST_WAIT, oldest first         */
-    uint32_t key_count;                   /* merged so far in this pass                  */
-    struct key keys[TARGET_LIST_KEYS];    /* the first ones of all drives, in order      */
-    struct key found[TARGET_LIST_KEYS];   /* of one drive                                */
-    struct key merged[TARGET_LIST_KEYS];  /* scratch                                     */
+    struct target_req *owner;            /* who has it; NULL: free                      */
+    struct list parked;                  /* requests in LIST_WAIT, oldest first         */
+    uint32_t key_count;                  /* merged so far in this pass                  */
+    struct key keys[TARGET_LIST_KEYS];   /* the first ones of all drives, in order      */
+    struct key found[TARGET_LIST_KEYS];  /* of one drive                                */
+    struct key merged[TARGET_LIST_KEYS]; /* scratch                                     */
 };
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -77,24 +78,24 @@ enum target_step {
 };
 
 struct target_req {
-    uint32_t magic;                /* TARGET_REQ_MAGIC                                           */
+    uint32_t magic; /* TARGET_REQ_MAGIC                                           */
     enum target_req_state state;
     struct target *target;
-    struct nvmf_target_req *nvmf;  /* the command; ours until it is answered                     */
-    struct loop *at;               /* where it is now, or goes                                   */
-    struct loop_msg msg;           /* carries it between loops                                   */
-    struct list link;              /* LIST_WAIT                                                  */
-    uint32_t slot;                 /* of its key in the map of drives                            */
-    uint32_t rank;                 /* next place in the order to ask                             */
-    uint32_t index;                /* SCAN: loop; LIST, SYNC: drive                              */
-    uint32_t home;                 /* LIST: whose list memory; index of the queue pair's loop    */
-    uint32_t drive;                /* WRITE: where it was written                                */
-    uint32_t options;              /* STORE: what is left of the condition                       */
-    bool found;                    /* DELETE: somewhere                                          */
-    enum icms_miss reason;         /* the best reason for a miss so far                          */
-    icms_err err;                  /* SYNC: first error                                          */
-    struct key list_from;          /* LIST: where the next pass starts                           */
-    bool list_past;                /* LIST: list_from itself was given already                   */
+    struct nvmf_target_req *nvmf; /* the command; ours until it is answered                     */
+    struct loop *at;              /* where it is now, or goes                                   */
+    struct loop_msg msg;          /* carries it between loops                                   */
+    struct list link;             /* LIST_WAIT                                                  */
+    uint32_t slot;                /* of its key in the map of drives                            */
+    uint32_t rank;                /* next place in the order to ask                             */
+    uint32_t index;               /* SCAN: loop; LIST, SYNC: drive                              */
+    uint32_t home;                /* LIST: whose list memory; index of the queue pair's loop    */
+    uint32_t drive;               /* WRITE: where it was written                                */
+    uint32_t options;             /* STORE: what is left of the condition                       */
+    bool found;                   /* DELETE: somewhere                                          */
+    enum icms_miss reason;        /* the best reason for a miss so far                          */
+    icms_err err;                 /* SYNC: first error                                          */
+    struct key list_from;         /* LIST: where the next pass starts                           */
+    bool list_past;               /* LIST: list_from itself was given already                   */
     uint32_t list_bytes, list_count; /* LIST: written into the buffer                            */
     union {
         struct store_read read;
@@ -109,15 +110,15 @@ struct target {
     struct loop *loops[LIMIT_LOOPS];
     struct nvmf_target *nvmf;
     struct target_drive drives[LIMIT_DRIVES];
-    struct place_map *map;               /* order of drives; immutable                           */
-    _Atomic uint32_t out;                /* bit i: drive i is out of service                     */
+    struct place_map *map; /* order of drives; immutable                           */
+    _Atomic uint32_t out;  /* bit i: drive i is out of service                     */
     _Atomic bool draining;
-    _Atomic uint64_t low_since_ns;       /* free segments are low since; 0: they are not         */
+    _Atomic uint64_t low_since_ns; /* free segments are low since; 0: they are not         */
     _Atomic uint64_t quota_errors;
-    struct loop_timer timer;             /* loop 0: looks at free segments                       */
-    struct target_list *lists;           /* one a loop                                           */
-    uint32_t started;                    /* loops that run                                       */
-    char serial[21];                     /* of the subsystem                                     */
+    struct loop_timer timer;   /* loop 0: looks at free segments                       */
+    struct target_list *lists; /* one a loop                                           */
+    uint32_t started;          /* loops that run                                       */
+    char serial[21];           /* of the subsystem                                     */
     struct target_drive_opts drive_opts[LIMIT_DRIVES]; /* copy of opts.drives                    */
     uint32_t warning_count;
     char warnings[TARGET_WARNINGS][ERR_WHY_BYTES_MAX];

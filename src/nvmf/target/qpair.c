@@ -108,9 +108,13 @@ static void qpair_timeout(struct loop_timer *timer)
     nvmft_qpair_close(container_of(timer, struct nvmft_qpair, timer), ICMS_DEADLINE);
 }
 
-/* Drain and Disconnect: close when nothing is in flight. */
+/* Drain and Disconnect: close when nothing is in flight. An admin queue goes last, because its
+ * controller goes with it. */
 static void qpair_close_idle(struct nvmft_qpair *qpair)
 {
+    if (qpair->qid == 0 && qpair->ctrl != NULL &&
+        atomic_load_explicit(&qpair->ctrl->joined, memory_order_relaxed) > 1)
+        return;
     if ((qpair->close_wanted || qpair->shard->draining) && qpair->reqs_used == qpair->reqs_held &&
         qpair->incoming_buffer == NULL && qpair->state != NVMFT_QPAIR_JOINING)
         nvmft_qpair_close(qpair, ICMS_CLOSED);

@@ -340,6 +340,10 @@ static void req_send_r2t(struct nvmft_req *req)
 static enum req_step req_run_wait_buffer(struct nvmft_req *req)
 {
     check(req->buffer != NULL);
+    if (!req->qpair->conn_open) { /* granted while the connection's commands are given up */
+        req->state = NVMFT_REQ_DONE;
+        return REQ_NEXT;
+    }
     if (!req->is_admin && req->pub.op == NVMF_TARGET_STORE) {
         req->data_offset = req->qpair->shard->target->opts.headroom_bytes;
         req->data_moved = 0;

@@ -128,15 +128,15 @@ struct nvmft_req {
 /* An association of one host. Owned by loop 0; the admin queue's loop owns the part below. Others
  * touch the atomic fields only. Stays as long as one queue pair is joined to it. */
 struct nvmft_ctrl {
-    bool live;          /* in use                                                            */
-    bool dying;         /* its queue pairs were told to close; takes no new ones             */
-    bool discovery;     /* serves the discovery log only                                     */
-    uint16_t cntlid;    /* index + 1                                                         */
-    uint32_t joined;    /* queue pairs                                                       */
-    struct list qpairs; /* those                                                             */
-    uint64_t qids;      /* bit i: I/O queue i + 1 is joined                                  */
-    uint64_t allowed;   /* bit i: namespace i is visible to the host                         */
-    uint8_t hostid[16]; /* who                                                               */
+    bool live;               /* in use                                                            */
+    bool dying;              /* its queue pairs were told to close; takes no new ones             */
+    bool discovery;          /* serves the discovery log only                                     */
+    uint16_t cntlid;         /* index + 1                                                         */
+    _Atomic uint32_t joined; /* queue pairs; loop 0 writes it                             */
+    struct list qpairs;      /* those                                                             */
+    uint64_t qids;           /* bit i: I/O queue i + 1 is joined                                  */
+    uint64_t allowed;        /* bit i: namespace i is visible to the host                         */
+    uint8_t hostid[16];      /* who                                                               */
     char hostnqn[LIMIT_NQN_BYTES];
     _Atomic uint32_t kato_ms;  /* 0: may be silent for ever                                   */
     _Atomic uint64_t heard_ns; /* last command on any of its queues                           */
