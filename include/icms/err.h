@@ -80,17 +80,20 @@ enum icms_miss {
 /* The result must be looked at. */
 #define ICMS_MUST_CHECK __attribute__((warn_unused_result))
 
+/* What the shared library exports. */
+#define ICMS_API __attribute__((visibility("default")))
+
 /* Returns the text of an error ("connection refused"); never NULL, also for unknown numbers. */
-const char *icms_err_text(icms_err err);
+ICMS_API const char *icms_err_text(icms_err err);
 
 /* Returns the name of an error ("REFUSED"); never NULL. */
-const char *icms_err_name(icms_err err);
+ICMS_API const char *icms_err_name(icms_err err);
 
 /* Returns non-zero when the same call may succeed later. */
-int icms_err_retry(icms_err err);
+ICMS_API int icms_err_retry(icms_err err);
 
 /* Returns the name of a miss reason ("enclosure_down"), as in metrics; never NULL. */
-const char *icms_miss_name(enum icms_miss reason);
+ICMS_API const char *icms_miss_name(enum icms_miss reason);
 
 #ifdef __cplusplus
 }

@@ -36,7 +36,6 @@ extern "C" {
 #define ICMS_KEY_BYTES  16
 #define ICMS_NAME_BYTES 64
 #define ICMS_BATCH_MAX  4096
-#define ICMS_API        __attribute__((visibility("default")))
 
 struct icms;
 struct icms_volume;

@@ -348,6 +348,8 @@ bool shm_submit_push(struct shm_ring *ring, const struct shm_submit *entry)
 
 bool shm_submit_publish(struct shm_ring *ring)
 {
+    if (atomic_load_explicit(&ring->header->submit_tail, memory_order_relaxed) == ring->submit_tail)
+        return false; /* nothing new: nobody is woken for it */
     atomic_store_explicit(&ring->header->submit_tail, ring->submit_tail, memory_order_seq_cst);
     if (atomic_load_explicit(&ring->header->agent_sleeps, memory_order_seq_cst) == 0)
         return false;
@@ -386,6 +388,9 @@ bool shm_complete_push(struct shm_ring *ring, const struct shm_complete *entry)
 
 bool shm_complete_publish(struct shm_ring *ring)
 {
+    if (atomic_load_explicit(&ring->header->complete_tail, memory_order_relaxed) ==
+        ring->complete_tail)
+        return false;
     atomic_store_explicit(&ring->header->complete_tail, ring->complete_tail, memory_order_seq_cst);
     if (atomic_load_explicit(&ring->header->client_sleeps, memory_order_seq_cst) == 0)
         return false;

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/attach.c: the hello to an agent on its unix socket.
+ *
+ * Called by icms_open and icms_status; blocking, for at most ATTACH_TIMEOUT_S a step. The agent is
+ * another process: descriptors are checked for their kind, size and seals before they are mapped,
+ * since a region that shrinks under us would kill this process.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "client/client_int.h"
+
+#define ATTACH_TIMEOUT_S 2
+
+/* The client region, two events, the arenas. */
+#define ATTACH_FDS_MAX (3 + LIMIT_VOLUMES)
+
+static icms_err attach_connect(const char *path, struct err_why *why, int *out_sock)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval timeout = {.tv_sec = ATTACH_TIMEOUT_S};
+    icms_err err;
+    int sock;
+
+    if (strlen(path) >= sizeof(address.sun_path))
+        return err_set(why, ICMS_INVALID, "the socket's path is longer than %zu bytes: %s",
+                       sizeof(address.sun_path) - 1, path);
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (sock < 0) {
+        err = err_from_errno(errno);
+        return err_set(why, err, "cannot make a socket: %s", icms_err_text(err));
+    }
+    (void)setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+    (void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+    if (connect(sock, (const struct sockaddr *)&address, sizeof(address)) == 0) {
+        *out_sock = sock;
+        return ICMS_OK;
+    }
+    err = errno == EAGAIN ? ICMS_PEER_DOWN : err_from_errno(errno);
+    (void)close(sock);
+    if (err == ICMS_NOT_FOUND)
+        return err_set(why, err,
+                       "no agent's socket at %s; start icms-agent, or name its socket "
+                       "with unix:PATH or $ICMS_SOCKET",
+                       path);
+    if (err == ICMS_REFUSED)
+        return err_set(why, err,
+                       "nobody listens on %s; the icms-agent that made it is gone: start "
+                       "it again",
+                       path);
+    if (err == ICMS_PERMISSION)
+        return err_set(why, err,
+                       "this user may not use %s; see socket_mode in icms-agent's "
+                       "configuration",
+                       path);
+    return err_set(why, err, "cannot connect to %s: %s", path, icms_err_text(err));
+}
+
+static icms_err attach_hello(int sock, uint32_t op, uint64_t staging_bytes)
+{
+    struct shm_hello hello = {
+        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .op = op, .staging_bytes = staging_bytes};
+
+    if (send(sock, &hello, sizeof(hello), MSG_NOSIGNAL) != (ssize_t)sizeof(hello))
+        return errno == EAGAIN ? ICMS_PEER_DOWN : err_from_errno(errno);
+    return ICMS_OK;
+}
+
+/* One message with its descriptors appended to fds. 0 bytes: the agent hung up. */
+static icms_err attach_receive(int sock, void *message, size_t bytes, int *fds, uint32_t *fd_count,
+                               size_t *out_bytes)
+{
+    union {
+        char bytes[CMSG_SPACE(SHM_HELLO_FDS * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec vector = {message, bytes};
+    struct msghdr header = {.msg_iov = &vector,
+                            .msg_iovlen = 1,
+                            .msg_control = control.bytes,
+                            .msg_controllen = sizeof(control.bytes)};
+    ssize_t n = recvmsg(sock, &header, MSG_CMSG_CLOEXEC);
+    bool fits = true;
+
+    if (n < 0)
+        return errno == EAGAIN ? ICMS_PEER_DOWN : err_from_errno(errno);
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&header); c != NULL; c = CMSG_NXTHDR(&header, c)) {
+        size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+            if (*fd_count < ATTACH_FDS_MAX) {
+                fds[(*fd_count)++] = fd;
+            } else {
+                (void)close(fd);
+                fits = false;
+            }
+        }
+    }
+    if (!fits || (header.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0)
+        return ICMS_PROTOCOL;
+    *out_bytes = (size_t)n;
+    return ICMS_OK;
+}
+
+/* Receives the welcome and as many descriptors as it announces. */
+static icms_err attach_welcome(int sock, const char *path, struct err_why *why, int *fds,
+                               uint32_t *fd_count)
+{
+    struct shm_welcome welcome;
+    icms_err err;
+    size_t bytes;
+
+    err = attach_receive(sock, &welcome, sizeof(welcome), fds, fd_count, &bytes);
+    if (err == ICMS_PEER_DOWN)
+        return err_set(why, err, "the agent at %s does not answer within %d s; is it stopped?",
+                       path, ATTACH_TIMEOUT_S);
+    if (err != ICMS_OK || bytes == 0)
+        return err_set(why, err == ICMS_OK ? ICMS_RESET : err,
+                       "the agent at %s hung up instead of saying welcome", path);
+    if (bytes != sizeof(welcome) || welcome.magic != SHM_HELLO_MAGIC)
+        return err_set(why, ICMS_PROTOCOL, "what listens on %s is not an icms-agent", path);
+    welcome.why[sizeof(welcome.why) - 1] = 0;
+    if (welcome.error != ICMS_OK)
+        return err_set(why, (icms_err)welcome.error, "the agent at %s refused: %s", path,
+                       welcome.why[0] != 0 ? welcome.why : icms_err_text((icms_err)welcome.error));
+    if (welcome.version != SHM_VERSION)
+        return err_set(why, ICMS_VERSION,
+                       "the agent at %s speaks version %u, this program %u: "
+                       "install the same release of both",
+                       path, welcome.version, SHM_VERSION);
+    while (*fd_count < 3 + welcome.volume_count && welcome.volume_count <= LIMIT_VOLUMES) {
+        uint64_t magic;
+
+        err = attach_receive(sock, &magic, sizeof(magic), fds, fd_count, &bytes);
+        if (err == ICMS_OK && (bytes != sizeof(magic) || magic != SHM_HELLO_MAGIC))
+            err = ICMS_PROTOCOL;
+        if (err != ICMS_OK)
+            return err_set(why, err, "the agent at %s stopped in the middle of its welcome", path);
+    }
+    if (*fd_count != 3 + welcome.volume_count)
+        return err_set(why, ICMS_PROTOCOL, "the agent at %s passed %u descriptors for %u volumes",
+                       path, *fd_count, welcome.volume_count);
+    return ICMS_OK;
+}
+
+/* Maps a region that cannot shrink any more; a child of fork() does not inherit it. */
+static icms_err attach_map(int fd, bool write, struct client_map *out_map)
+{
+    struct stat stat;
+    int seals;
+    void *base;
+
+    if (fstat(fd, &stat) != 0)
+        return err_from_errno(errno);
+    seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || stat.st_size <= 0)
+        return ICMS_PROTOCOL;
+    base = mmap(NULL, (size_t)stat.st_size, write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
+                fd, 0);
+    if (base == MAP_FAILED)
+        return err_from_errno(errno);
+    (void)madvise(base, (size_t)stat.st_size, MADV_DONTFORK);
+    out_map->base = base;
+    out_map->bytes = (uint64_t)stat.st_size;
+    return ICMS_OK;
+}
+
+static icms_err attach_regions(struct client_link *link, const char *path, struct err_why *why,
+                               const int *fds, uint32_t fd_count)
+{
+    icms_err err = attach_map(fds[0], true, &link->region);
+
+    link->arena_count = fd_count - 3;
+    for (uint32_t i = 0; i < link->arena_count && err == ICMS_OK; i++)
+        err = attach_map(fds[3 + i], false, &link->maps[i]);
+    if (err != ICMS_OK)
+        return err_set(why, err, "cannot map the memory of the agent at %s: %s", path,
+                       icms_err_text(err));
+    return client_link_view(link, why);
+}
+
+icms_err client_attach_unix(const char *path, uint64_t staging_bytes, struct err_why *why,
+                            struct client_link **out_link)
+{
+    struct client_link *link;
+    int fds[ATTACH_FDS_MAX];
+    uint32_t fd_count = 0;
+    icms_err err = client_link_new(&link);
+
+    if (err != ICMS_OK)
+        return err_set(why, err, "out of memory");
+    err = attach_connect(path, why, &link->sock);
+    if (err == ICMS_OK) {
+        err = attach_hello(link->sock, SHM_HELLO_ATTACH, staging_bytes);
+        if (err != ICMS_OK)
+            (void)err_set(why, err, "cannot say hello to the agent at %s: %s", path,
+                          icms_err_text(err));
+    }
+    if (err == ICMS_OK)
+        err = attach_welcome(link->sock, path, why, fds, &fd_count);
+    if (err == ICMS_OK) {
+        /* Their flags stay as the agent made them: they are flags of its descriptors, too. */
+        link->agent_event = fds[1];
+        link->client_event = fds[2];
+        link->events_owned = true;
+        err = attach_regions(link, path, why, fds, fd_count);
+    }
+    for (uint32_t i = 0; i < fd_count; i++)
+        if (!(link->events_owned && (i == 1 || i == 2)))
+            (void)close(fds[i]);
+    if (err != ICMS_OK) {
+        client_link_free(&link);
+        return err;
+    }
+    *out_link = link;
+    return ICMS_OK;
+}
+
+icms_err client_status_unix(const char *path, char *out, size_t bytes, size_t *out_bytes)
+{
+    char piece[32 << 10];
+    size_t total = 0, n;
+    uint32_t fd_count = 0;
+    int fds[ATTACH_FDS_MAX];
+    int sock;
+    icms_err err = attach_connect(path, NULL, &sock);
+
+    if (err != ICMS_OK)
+        return err;
+    err = attach_hello(sock, SHM_HELLO_STATUS, 0);
+    while (err == ICMS_OK) {
+        err = attach_receive(sock, piece, sizeof(piece), fds, &fd_count, &n);
+        if (err != ICMS_OK || n == 0)
+            break;
+        if (total < bytes)
+            memcpy(out + total, piece, u64_min(n, bytes - total));
+        total += n;
+    }
+    for (uint32_t i = 0; i < fd_count; i++)
+        (void)close(fds[i]);
+    (void)close(sock);
+    if (err != ICMS_OK)
+        return err;
+    if (total == 0)
+        return ICMS_RESET;
+    if (bytes != 0)
+        out[u64_min(total, bytes - 1)] = 0;
+    *out_bytes = total + 1;
+    return ICMS_OK;
+}

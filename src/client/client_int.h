@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client_int.h: what the files of libicms share.
+ *
+ * Who owns what. `struct icms` is a handle; it has one `struct client_link`, the attachment to an
+ * agent (rings, arenas, events). A request belongs to one thread at a time (the caller of a
+ * synchronous function, icms_poll, icms_request_wait): only that thread reads and writes its
+ * private fields, moves its bytes and ends it. An operation (struct client_op) is one entry that
+ * the agent will answer; whichever thread waits or polls reaps answers and hangs them on their
+ * request.
+ *
+ * Lock order: handle lock alone. Fields say "lock" when the handle's lock guards them; bytes are
+ * never copied and nothing sleeps while it is held.
+ */
+#ifndef CLIENT_INT_H
+#define CLIENT_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "agent/agent.h"
+#include "base/err.h"
+#include "base/list.h"
+#include "base/types.h"
+#include "icms/icms.h"
+
+/* Operations with the agent at a time. Entries without an answer (touches, cancels) are pushed only
+ * while the ring has more room than this, so an operation always finds room in both rings. */
+#define CLIENT_OPS ((uint32_t)SHM_RING_ENTRIES / 2)
+
+/* Requests of the asynchronous calls at a time. */
+#define CLIENT_REQUESTS 1024
+
+/* After its deadline an operation is given this long before its block is answered without the
+ * agent, which normally answers by the deadline itself. */
+#define CLIENT_GRACE_NS ((uint64_t)100 * 1000 * 1000)
+
+/* Entries of the lease table: the first ones for icms_lease_take, the others for gets. */
+#define CLIENT_LEASES_USER ICMS_LEASES_MAX
+#define CLIENT_LEASE_NONE  UINT32_MAX
+
+/* Deadlines when neither the options nor the agent say one. */
+#define CLIENT_LOAD_DEADLINE_MS  2000
+#define CLIENT_STORE_DEADLINE_MS 10000
+
+/* How long an in-process agent may take for accepted stores when its handle is closed. */
+#define CLIENT_DRAIN_MS 10000
+
+/* How many blocks a request sends before others that wait for room have their turn. */
+#define CLIENT_TURN_BLOCKS 16
+
+#define CLIENT_ICMS_MAGIC    0x69636d73u
+#define CLIENT_VOLUME_MAGIC  0x766f6c75u
+#define CLIENT_REQUEST_MAGIC 0x72657175u
+
+/* ---- staging memory ------------------------------------------------------------------------- */
+
+#define STAGING_GRANULE 4096
+
+/* Which granules of the staging memory are taken: a bit each. Guarded by the handle's lock. */
+struct staging {
+    uint64_t *taken;       /* bit i: granule i                            */
+    uint32_t granules;     /* of the memory                               */
+    uint32_t free_count;   /* granules that are not taken                 */
+    uint32_t search_begin; /* where the next search begins: next fit      */
+};
+
+icms_err staging_init(struct staging *staging, uint64_t bytes) ICMS_MUST_CHECK;
+void staging_fini(struct staging *staging);
+
+/* False when there is no such room at this moment. */
+bool staging_take(struct staging *staging, uint64_t bytes, uint64_t *out_offset);
+void staging_give(struct staging *staging, uint64_t offset, uint64_t bytes);
+
+/* ---- the link to an agent ------------------------------------------------------------------- */
+
+struct client_map {
+    void *base;     /* start of the mapping; an in-process agent's stay its own */
+    uint64_t bytes; /* of it                */
+};
+
+/* Memory given out by icms_buffer_take; a member of link.buffers. Lock. */
+struct client_buffer {
+    uint64_t offset; /* in staging memory                                        */
+    uint64_t bytes;  /* taken there: what was asked for, room for a trailer      */
+    uint64_t room;   /* what was asked for                                       */
+    bool used;       /* the entry is in use                                      */
+    bool busy;       /* a put reads it in place: not a second one, and not freed */
+    bool given;      /* given back while busy: freed when the put is answered    */
+};
+
+#define CLIENT_BUFFERS 256
+
+/* The attachment to one agent. Made by client_attach_unix or client_local_*; it stays mapped until
+ * the handle lets go of it, also after its agent died. */
+struct client_link {
+    struct client_map region;               /* the client region                            */
+    struct client_map maps[LIMIT_VOLUMES];  /* the arena regions                            */
+    struct shm_arena arenas[LIMIT_VOLUMES]; /* checked views of them                        */
+    uint32_t arena_count;
+    struct shm_ring ring;                         /* checked view of the region; lock             */
+    int sock;                                     /* its end is the agent's end; -1: in-process   */
+    int agent_event, client_event;                /* eventfd of each side                         */
+    bool events_owned;                            /* closed with the link                         */
+    uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                     */
+    struct agent *agent;                          /* in-process: ours; NULL                       */
+    bool started, attached;                       /* how far the in-process agent came            */
+    uint32_t agent_client;                        /* in-process: our number there                 */
+    bool down;                                    /* the agent is gone for good; lock             */
+    bool silent;                                  /* it let deadlines pass without a look; lock   */
+    uint64_t silent_beat_ns;                      /* its last look when that was seen; lock       */
+    uint64_t nudge_ns;                            /* when a silent agent was last woken; lock     */
+    struct staging staging;                       /* lock                                         */
+    struct client_buffer buffers[CLIENT_BUFFERS]; /* lock                                */
+    _Atomic uint64_t leases_taken[SHM_LEASES / 64]; /* bit i: entry i                      */
+};
+
+/* Frees the memory, descriptors and in-process agent; *link may be NULL. */
+void client_link_free(struct client_link **link);
+icms_err client_link_new(struct client_link **out_link) ICMS_MUST_CHECK;
+
+/* Looks at regions that were mapped: rings, arenas, deadlines, staging. */
+icms_err client_link_view(struct client_link *link, struct err_why *why) ICMS_MUST_CHECK;
+
+/* A free entry of the users' or the gets' part of the lease table, or CLIENT_LEASE_NONE. No lock.
+ */
+uint32_t client_lease_take(struct client_link *link, bool user);
+
+/* Zeroes the entry, so the agent may reuse the slot, and frees it. No lock. */
+void client_lease_give(struct client_link *link, uint32_t lease);
+
+/* attach.c: says hello on the socket and maps what comes back. */
+icms_err client_attach_unix(const char *path, uint64_t staging_bytes, struct err_why *why,
+                            struct client_link **out_link) ICMS_MUST_CHECK;
+
+/* attach.c: asks an agent for its status text over a connection of its own. */
+icms_err client_status_unix(const char *path, char *out, size_t bytes,
+                            size_t *out_bytes) ICMS_MUST_CHECK;
+
+/* ---- in-process agents ---------------------------------------------------------------------- */
+
+/* local.c: what "pod:" and "dir:" keep. */
+struct client_local;
+
+icms_err client_local_open_pod(const char *path, const struct icms_options *options,
+                               struct err_why *why,
+                               struct client_local **out_local) ICMS_MUST_CHECK;
+icms_err client_local_open_dir(const char *path, const struct icms_options *options,
+                               struct err_why *why,
+                               struct client_local **out_local) ICMS_MUST_CHECK;
+
+/* Starts the agent and attaches to it. dir: with the volumes that the directory knows. */
+icms_err client_local_start(struct client_local *local, struct err_why *why,
+                            struct client_link **out_link) ICMS_MUST_CHECK;
+
+/* dir: notes a volume for the next start; OK also when it is known already. */
+icms_err client_local_volume_add(struct client_local *local, const char *name,
+                                 struct err_why *why) ICMS_MUST_CHECK;
+
+/* True for dir:, whose agent starts with the first volume that is opened. */
+bool client_local_makes_volumes(const struct client_local *local);
+void client_local_close(struct client_local **local);
+
+/* ---- operations and requests ---------------------------------------------------------------- */
+
+enum op_state {
+    OP_FREE,     /* in the free list                                                        */
+    OP_FILL,     /* its request's thread makes it ready and sends it                         */
+    OP_SENT,     /* with the agent; woken by client_reap, client_link_lost or the deadline   */
+    OP_ANSWERED, /* answered; its request's thread takes it                                  */
+    OP_LOST,     /* its block was answered without the agent; lease and staging wait for the
+                    late answer (client_reap) or the end of the link                         */
+};
+
+struct client_op {
+    enum op_state state;          /* lock                                                   */
+    uint32_t generation;          /* half of the tag, so a late answer hits nothing new      */
+    struct icms_request *request; /* NULL when lost                                          */
+    size_t block;                 /* of the request                                          */
+    uint32_t lease;               /* entry held for a get, or CLIENT_LEASE_NONE              */
+    uint64_t staging_offset;      /* of a put's value                                        */
+    uint64_t staging_bytes;       /* 0: none taken                                           */
+    struct client_buffer *buffer; /* put in place; NULL                                      */
+    uint64_t sent_ns;             /* when it was sent                                        */
+    struct shm_complete answer;   /* valid when answered                                     */
+    struct list link;             /* free list, or the request's sent or answered            */
+};
+
+enum request_state {
+    REQUEST_FREE, /* in the pool                                                            */
+    REQUEST_RUN,  /* has blocks to send or operations with the agent; woken by an answer,
+                     room, its deadline or a cancel                                          */
+    REQUEST_OVER, /* every block has its status; waits for its owner                        */
+};
+
+/* What a request waits for room of; each has a queue, served in turns. */
+enum client_room {
+    ROOM_OPS,     /* exists, remove, flush: an operation              */
+    ROOM_LEASES,  /* get: an operation and a lease entry              */
+    ROOM_STAGING, /* put: an operation and staging memory             */
+    ROOM_COUNT,
+};
+
+struct icms_request {
+    uint32_t magic;
+    enum request_state state; /* set by its thread with the lock held                   */
+    struct icms *icms;
+    struct icms_volume *volume;
+    struct client_link *link_used; /* the handle's link when it began                        */
+    enum shm_op op;
+    uint8_t flags;               /* enum shm_flag                                          */
+    bool async;                  /* from the pool, reported by icms_poll                   */
+    bool held;                   /* a thread runs it; lock                                 */
+    bool waited;                 /* icms_request_wait owns it, icms_poll keeps off; lock   */
+    bool canceled;               /* lock                                                   */
+    bool lease_wanted;           /* icms_lease_take: the lease is kept in lease_index      */
+    uint32_t lease_index;        /* the kept entry, or CLIENT_LEASE_NONE                   */
+    uint32_t lease_slot;         /* where the leased block lies                            */
+    struct icms_block *blocks;   /* the caller's; NULL for match                           */
+    const struct icms_key *keys; /* match: the caller's                                    */
+    size_t count;                /* blocks or keys                                         */
+    size_t next;                 /* first block that was neither sent nor answered         */
+    size_t done;                 /* blocks that have their status                          */
+    size_t hole;                 /* match: the first key that is not there                 */
+    size_t not_ok;               /* blocks whose status is not OK                          */
+    size_t peer_down;            /* blocks whose status is PEER_DOWN                       */
+    uint32_t turn;               /* blocks it may send before it queues again              */
+    uint64_t deadline_ns;        /* absolute                                               */
+    uint64_t expiry_ns;          /* when icms_poll has to look at it; lock                 */
+    uint64_t room_epoch;         /* icms.room_epoch when it last found no room; lock       */
+    void *tag;                   /* the caller's                                           */
+    struct icms_block own;       /* of flush and lease: no caller's block                  */
+    struct list sent, answered;  /* its operations; lock                                   */
+    struct list queue;           /* in icms.rooms; lock                                    */
+    struct list all;             /* in icms.under_way, or icms.requests_free; lock         */
+    struct list ready;           /* in icms.ready or icms.over; lock                       */
+};
+
+struct icms_volume {
+    uint32_t magic;
+    struct icms *icms;
+    struct icms_volume_info info;
+    struct uuid uuid;
+    struct shm_arena arena; /* view of the current link; changes only while no call is under way */
+    struct list link;       /* in icms.volumes; lock                                             */
+};
+
+enum icms_state {
+    ICMS_STATE_OPEN,    /* takes calls                                                       */
+    ICMS_STATE_RESTART, /* dir: the agent is replaced; calls wait; woken by volume.c          */
+    ICMS_STATE_CLOSING, /* icms_close waits for requests; calls answer CLOSED                 */
+};
+
+struct icms {
+    uint32_t magic;
+    uint32_t fork_generation; /* of the process that opened it                          */
+    enum icms_state state;    /* lock                                                   */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;     /* something a waiting thread may want; with the lock     */
+    struct client_link *link;   /* NULL until the agent of a dir: starts                  */
+    struct client_local *local; /* pod:, dir:; NULL for unix:                             */
+    char socket[108];           /* unix:                                                  */
+    struct icms_options options;
+    uint32_t calls;      /* calls and requests that use the link; lock             */
+    uint32_t leases;     /* given out by icms_lease_take; lock                     */
+    uint32_t touches;    /* pushed so far; lock                                    */
+    bool reaping;        /* a thread sleeps in poll(2) for the others; lock        */
+    bool event_asked;    /* icms_event_fd was called: the timer counts; lock       */
+    bool notify_raised;  /* notify_fd is readable; lock                            */
+    uint64_t expiry_ns;  /* no request of under_way expires before; lock           */
+    uint64_t room_epoch; /* how often room was given back; lock                    */
+    int epoll_fd, notify_fd, timer_fd;
+    struct client_op *ops;         /* [CLIENT_OPS]                                           */
+    struct icms_request *requests; /* [CLIENT_REQUESTS]                                      */
+    struct list ops_free;          /* lock, as all lists                                     */
+    struct list requests_free;
+    struct list under_way;         /* asynchronous requests that are not over                */
+    struct list ready;             /* asynchronous requests with something to do             */
+    struct list over;              /* asynchronous requests to be returned by icms_poll      */
+    struct list rooms[ROOM_COUNT]; /* requests that wait for room, in order                  */
+    struct list volumes;
+    struct list handles; /* in the process's list of handles                       */
+};
+
+/* ---- fork.c: handles belong to the process that opened them --------------------------------- */
+
+extern _Atomic uint32_t client_fork_generation;
+void client_fork_watch(struct icms *icms);
+void client_fork_forget(struct icms *icms);
+
+static inline bool client_forked(const struct icms *icms)
+{
+    return icms->fork_generation !=
+           atomic_load_explicit(&client_fork_generation, memory_order_relaxed);
+}
+
+/* ---- request.c ------------------------------------------------------------------------------ */
+
+uint64_t client_now_ns(void);
+
+/* Begins a call: CLOSED, FORKED, PEER_DOWN. On OK client_call_end must follow. */
+icms_err client_call_begin(struct icms *icms) ICMS_MUST_CHECK;
+void client_call_end(struct icms *icms);
+void client_call_leave(struct icms *icms); /* the same with the lock held */
+
+/* Runs a request as far as it goes without waiting. Its thread; no lock held. */
+void client_request_run(struct icms_request *request);
+
+/* Runs it until it is over or until_ns passed. Its thread; no lock held. True when it is over. */
+bool client_request_finish(struct icms_request *request, uint64_t until_ns);
+
+/* What the synchronous form returns. */
+icms_err client_request_result(const struct icms_request *request);
+
+/* Drains the client's event, takes answers, notices the agent's end. Never waits. Lock. */
+void client_reap(struct icms *icms);
+
+/* Asynchronous requests that have to act now or are over make the event readable. Lock. */
+void client_notify(struct icms *icms);
+
+/* Puts an asynchronous request where icms_poll finds it. Lock. */
+void client_request_ready(struct icms_request *request);
+
+/* Gives an operation and what it holds back. Lock. */
+void client_op_free(struct icms *icms, struct client_op *op);
+
+/* Wakes threads that wait in client_request_finish. Lock. */
+void client_wake(struct icms *icms);
+
+/* From now on deadlines make the event readable, too. Lock. */
+void client_event_ask(struct icms *icms);
+
+/* The asynchronous life: begin runs it once and hands it to icms_poll; wait takes it from there and
+ * is true when it is over, and then icms_poll does not return it. */
+void client_async_begin(struct icms_request *request);
+bool client_async_wait(struct icms_request *request, uint64_t until_ns);
+void client_async_cancel(struct icms_request *request);
+struct icms_request *client_async_poll(struct icms *icms);
+
+/* Waits until no request and no call uses the link; the handle's state keeps new ones out. */
+void client_quiesce(struct icms *icms);
+
+/* calls.c: loads one block and keeps its lease in out_request. When out_request->magic was set the
+ * call has begun and client_call_end must follow. Returns the block's status. */
+icms_err client_lease_load(struct icms_volume *volume, struct icms_block *block,
+                           const struct icms_request_options *options,
+                           struct icms_request *out_request) ICMS_MUST_CHECK;
+
+/* ---- send.c: one block of a request on its way out ------------------------------------------ */
+
+enum client_step {
+    STEP_NEXT, /* the block was answered or sent                 */
+    STEP_WAIT, /* no room; the request stands in a queue         */
+};
+
+enum client_step client_send_next(struct icms_request *request);
+
+/* Pushes an entry that has no answer, if there is plenty of room. Lock. */
+bool client_push_hint(struct icms *icms, const struct shm_submit *entry);
+
+/* Publishes what was pushed and wakes the agent if it sleeps. Lock. */
+void client_publish(struct icms *icms);
+
+/* ---- take.c: one answer on its way in ------------------------------------------------------- */
+
+/* The status of a block, counted in its request. Its thread. */
+void client_block_done(struct icms_request *request, size_t index, icms_err status,
+                       enum icms_miss reason);
+
+/* The value in the arena's slot, under a lease: verified and copied to the block. Its thread. */
+void client_block_load(struct icms_request *request, size_t index, uint32_t slot,
+                       uint32_t value_bytes, enum icms_source source);
+
+/* Takes the answer of an operation that was taken off the answered list. Its thread. */
+void client_op_take(struct icms_request *request, struct client_op *op);
+
+/* The status of a block whose operation was given up or never sent. */
+void client_block_give_up(struct icms_request *request, size_t index, icms_err why);
+
+static inline struct key client_key(const struct icms_key *from)
+{
+    struct key key;
+
+    memcpy(key.bytes, from->bytes, sizeof(key.bytes));
+    key.length = from->length;
+    return key;
+}
+
+static inline const struct icms_key *client_request_key(const struct icms_request *request,
+                                                        size_t index)
+{
+    return request->keys != NULL ? &request->keys[index] : &request->blocks[index].key;
+}
+
+/* ---- open.c --------------------------------------------------------------------------------- */
+
+/* Joins the link's events to the handle's, and lets the agent signal. Lock, or not open yet. */
+icms_err client_link_watch(struct icms *icms) ICMS_MUST_CHECK;
+
+/* Makes every operation free without giving anything back: the link goes with them. */
+void client_ops_reset(struct icms *icms);
+
+/* True while a buffer of icms_buffer_take is out. Lock. */
+bool client_buffers_used(const struct client_link *link);
+
+/* Copies a sentence into the caller's memory. */
+void client_why(const struct err_why *from, char *why, size_t why_bytes);
+
+#endif

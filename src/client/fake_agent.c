@@ -1,0 +1,674 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/fake_agent.c: see fake_agent.h. Tests only; a failed step ends the test.
+ */
+#include "client/fake_agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "icms/icms.h"
+
+#define FAKE_CLIENTS 16
+#define FAKE_BLOCKS  8192
+#define FAKE_KEPT    4096
+
+struct fake_switches fake;
+
+struct fake_block {
+    bool used;
+    uint32_t volume;
+    struct key key;
+    uint8_t *value; /* with its trailer */
+    uint32_t bytes; /* plain            */
+};
+
+struct fake_client {
+    bool used;
+    struct loop_region *region;
+    struct loop_event *agent_event, *client_event;
+    struct shm_ring ring;
+    struct shm_submit kept[FAKE_KEPT]; /* swallowed */
+    uint32_t kept_count;
+};
+
+struct agent {
+    pthread_mutex_t lock;
+    pthread_t thread;
+    atomic_bool stop;
+    bool running;
+    uint32_t volume_count;
+    struct volume_spec volumes[LIMIT_VOLUMES];
+    struct loop_region *arenas[LIMIT_VOLUMES];
+    struct shm_arena views[LIMIT_VOLUMES];
+    uint64_t client_bytes;
+    struct fake_client clients[FAKE_CLIENTS];
+    struct fake_block blocks[FAKE_BLOCKS];
+    uint32_t hand; /* of eviction */
+};
+
+void fake_reset(void)
+{
+    atomic_bool *off[] = {&fake.mute,    &fake.swallow, &fake.forget,
+                          &fake.corrupt, &fake.lie,     &fake.bad_tail};
+    atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,    &fake.puts,   &fake.exists,
+                           &fake.removes, &fake.flushes,  &fake.cancels, &fake.touches};
+
+    for (size_t i = 0; i < sizeof(off) / sizeof(*off); i++)
+        atomic_store(off[i], false);
+    for (size_t i = 0; i < sizeof(zero) / sizeof(*zero); i++)
+        atomic_store(zero[i], 0);
+}
+
+static uint64_t fake_now(void)
+{
+    struct timespec now;
+
+    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- the table ------------------------------------------------------------------------------ */
+
+static struct fake_block *block_find(struct agent *agent, uint32_t volume, const struct key *key)
+{
+    for (int i = 0; i < FAKE_BLOCKS; i++)
+        if (agent->blocks[i].used && agent->blocks[i].volume == volume &&
+            key_equal(&agent->blocks[i].key, key))
+            return &agent->blocks[i];
+    return NULL;
+}
+
+static struct fake_block *block_new(struct agent *agent)
+{
+    for (int i = 0; i < FAKE_BLOCKS; i++)
+        if (!agent->blocks[i].used)
+            return &agent->blocks[i];
+    return NULL;
+}
+
+/* ---- the arena ------------------------------------------------------------------------------ */
+
+static struct shm_slot *slot_of(struct agent *agent, uint32_t volume, uint32_t i)
+{
+    return (struct shm_slot *)(uintptr_t)&agent->views[volume].slots[i];
+}
+
+static _Atomic uint32_t *head_of(struct agent *agent, uint32_t volume, const struct key *key)
+{
+    const struct shm_arena *view = &agent->views[volume];
+
+    return (_Atomic uint32_t *)(uintptr_t)&view
+        ->heads[shm_arena_head(view->hash_seed, view->head_count, key)];
+}
+
+static bool slot_leased(struct agent *agent, uint32_t volume, uint32_t i)
+{
+    for (int c = 0; c < FAKE_CLIENTS; c++) {
+        struct fake_client *client = &agent->clients[c];
+
+        for (int l = 0; client->used && l < SHM_LEASES; l++)
+            if (atomic_load(&client->ring.leases[l]) == i + 1 &&
+                atomic_load(&client->ring.lease_volumes[l]) == volume)
+                return true;
+    }
+    return false;
+}
+
+/* Takes the slot out of its chain and makes it free; false when it is leased, and then it is free
+ * for nobody until it is tried again. */
+static bool slot_evict(struct agent *agent, uint32_t volume, uint32_t i)
+{
+    struct shm_slot *slot = slot_of(agent, volume, i);
+    struct key key = {.length = slot->key_length};
+
+    if (atomic_load(&slot->version) % 2 == 0) {
+        _Atomic uint32_t *at;
+
+        memcpy(key.bytes, slot->key, sizeof(key.bytes));
+        at = head_of(agent, volume, &key);
+        atomic_fetch_add(&slot->version, 1);
+        while (atomic_load(at) != i)
+            at = (_Atomic uint32_t *)(uintptr_t)&slot_of(agent, volume, atomic_load(at))->next;
+        atomic_store(at, atomic_load(&slot->next));
+    }
+    return !slot_leased(agent, volume, i);
+}
+
+static uint32_t slot_find(struct agent *agent, uint32_t volume, const struct key *key)
+{
+    for (uint32_t i = 0; i < agent->views[volume].slot_count; i++) {
+        struct shm_slot *slot = slot_of(agent, volume, i);
+
+        if (atomic_load(&slot->version) % 2 == 0 && shm_slot_key_equal(slot, key))
+            return i;
+    }
+    return SHM_SLOT_NONE;
+}
+
+static uint32_t slot_load(struct agent *agent, const struct fake_block *block)
+{
+    const struct shm_arena *view = &agent->views[block->volume];
+    uint32_t i = slot_find(agent, block->volume, &block->key);
+    struct shm_slot *slot;
+    uint8_t *memory;
+
+    if (i != SHM_SLOT_NONE)
+        return i;
+    for (uint32_t tries = 0;; tries++) {
+        if (tries == view->slot_count)
+            return SHM_SLOT_NONE;
+        i = agent->hand++ % view->slot_count;
+        if (slot_evict(agent, block->volume, i))
+            break;
+    }
+    slot = slot_of(agent, block->volume, i);
+    memory = (uint8_t *)(uintptr_t)shm_arena_value(view, i);
+    memcpy(memory, block->value, block->bytes + (view->sealed ? LIMIT_TRAILER_BYTES : 0));
+    if (atomic_load(&fake.corrupt))
+        memory[block->bytes / 2] ^= 1;
+    shm_slot_key_set(slot, &block->key);
+    atomic_store(&slot->value_bytes, block->bytes);
+    atomic_store(&slot->next, atomic_load(head_of(agent, block->volume, &block->key)));
+    atomic_fetch_add(&slot->version, 1);
+    atomic_store(head_of(agent, block->volume, &block->key), i);
+    return i;
+}
+
+/* ---- serving -------------------------------------------------------------------------------- */
+
+static void serve_put(struct agent *agent, struct fake_client *client, const struct shm_submit *in,
+                      const struct key *key, struct shm_complete *out)
+{
+    struct fake_block *block = block_find(agent, in->volume, key);
+    uint64_t stored = in->bytes + (agent->views[in->volume].sealed ? LIMIT_TRAILER_BYTES : 0);
+    uint32_t slot;
+
+    atomic_fetch_add(&fake.puts, 1);
+    check(in->offset + stored <= client->ring.staging_bytes);
+    if (block != NULL && (in->flags & SHM_FLAG_IF_ABSENT) != 0) {
+        out->status = ICMS_EXISTS;
+        return;
+    }
+    if (block == NULL) {
+        block = block_new(agent);
+        if (block == NULL) {
+            out->status = ICMS_NO_SPACE;
+            return;
+        }
+    }
+    free(block->value);
+    block->used = true;
+    block->volume = in->volume;
+    block->key = *key;
+    block->bytes = in->bytes;
+    block->value = malloc(stored);
+    check(block->value != NULL);
+    memcpy(block->value, client->ring.staging + in->offset, stored);
+    slot = slot_find(agent, in->volume, key);
+    if (slot != SHM_SLOT_NONE)
+        (void)slot_evict(agent, in->volume, slot);
+}
+
+static void serve_get(struct agent *agent, struct fake_client *client, const struct shm_submit *in,
+                      const struct key *key, struct shm_complete *out)
+{
+    struct fake_block *block = block_find(agent, in->volume, key);
+    uint32_t slot;
+
+    atomic_fetch_add(&fake.gets, 1);
+    if (block == NULL) {
+        out->status = ICMS_MISS;
+        out->reason = ICMS_MISS_ABSENT;
+        return;
+    }
+    slot = slot_load(agent, block);
+    if (slot == SHM_SLOT_NONE) {
+        out->status = ICMS_MISS;
+        out->reason = ICMS_MISS_SHED;
+        return;
+    }
+    check(in->lease < SHM_LEASES);
+    atomic_store(&client->ring.lease_volumes[in->lease], in->volume);
+    atomic_store(&client->ring.leases[in->lease], slot + 1);
+    out->slot = slot;
+    out->value_bytes = block->bytes;
+    out->source = ICMS_SOURCE_POD;
+    if (atomic_load(&fake.lie))
+        out->slot = 0x7fffffff;
+}
+
+static void serve_remove(struct agent *agent, const struct shm_submit *in, const struct key *key,
+                         struct shm_complete *out)
+{
+    struct fake_block *block = block_find(agent, in->volume, key);
+    uint32_t slot = slot_find(agent, in->volume, key);
+
+    atomic_fetch_add(&fake.removes, 1);
+    if (slot != SHM_SLOT_NONE)
+        (void)slot_evict(agent, in->volume, slot);
+    if (block == NULL) {
+        out->status = ICMS_MISS;
+        out->reason = ICMS_MISS_ABSENT;
+        return;
+    }
+    free(block->value);
+    *block = (struct fake_block){0};
+}
+
+static void serve_cancel(struct fake_client *client, uint64_t tag)
+{
+    atomic_fetch_add(&fake.cancels, 1);
+    for (uint32_t i = 0; i < client->kept_count; i++)
+        if (client->kept[i].tag == tag) {
+            struct shm_complete out = {.tag = tag, .status = ICMS_CANCELED};
+
+            client->kept[i] = client->kept[--client->kept_count];
+            check(shm_complete_push(&client->ring, &out));
+            return;
+        }
+}
+
+static void serve_one(struct agent *agent, struct fake_client *client, const struct shm_submit *in)
+{
+    struct shm_complete out = {.tag = in->tag, .status = atomic_load(&fake.status)};
+    struct key key = {.length = in->key_length};
+
+    memcpy(key.bytes, in->key, sizeof(key.bytes));
+    check(in->op == SHM_OP_CANCEL || in->volume < agent->volume_count);
+    if (atomic_load(&fake.delay_us) != 0)
+        usleep(atomic_load(&fake.delay_us));
+    switch (in->op) {
+    case SHM_OP_TOUCH:
+        atomic_fetch_add(&fake.touches, 1);
+        return;
+    case SHM_OP_CANCEL:
+        serve_cancel(client, in->tag);
+        return;
+    case SHM_OP_PUT:
+        if (out.status == 0)
+            serve_put(agent, client, in, &key, &out);
+        break;
+    case SHM_OP_GET:
+        if (out.status == 0)
+            serve_get(agent, client, in, &key, &out);
+        break;
+    case SHM_OP_EXISTS:
+        atomic_fetch_add(&fake.exists, 1);
+        if (out.status == 0 && block_find(agent, in->volume, &key) == NULL)
+            out.status = ICMS_MISS;
+        break;
+    case SHM_OP_REMOVE:
+        serve_remove(agent, in, &key, &out);
+        break;
+    case SHM_OP_FLUSH:
+        atomic_fetch_add(&fake.flushes, 1);
+        break;
+    default:
+        out.status = ICMS_PROTOCOL;
+    }
+    check(shm_complete_push(&client->ring, &out));
+}
+
+static void serve_client(struct agent *agent, struct fake_client *client)
+{
+    struct loop_event *event = client->client_event;
+    struct shm_submit in[64];
+    uint64_t signals;
+    uint32_t count;
+
+    (void)!read(loop_event_fd(client->agent_event), &signals, sizeof(signals));
+    do {
+        atomic_store(&client->ring.header->agent_beat_ns, fake_now());
+        check(shm_submit_take(&client->ring, in, 64, &count) == ICMS_OK);
+        for (uint32_t i = 0; i < count; i++) {
+            bool keep =
+                atomic_load(&fake.swallow) && in[i].op != SHM_OP_CANCEL && in[i].op != SHM_OP_TOUCH;
+
+            if (keep && client->kept_count < FAKE_KEPT)
+                client->kept[client->kept_count++] = in[i];
+            else
+                serve_one(agent, client, &in[i]);
+        }
+        for (uint32_t i = 0; !atomic_load(&fake.swallow) && i < client->kept_count; i++)
+            serve_one(agent, client, &client->kept[i]);
+        if (!atomic_load(&fake.swallow))
+            client->kept_count = 0;
+        if (atomic_load(&fake.bad_tail)) {
+            atomic_store(&client->ring.header->complete_tail, 1u << 30);
+            loop_event_signal(event);
+        } else if (shm_complete_publish(&client->ring)) {
+            loop_event_signal(event);
+        }
+    } while (count != 0 || !shm_agent_sleep(&client->ring));
+}
+
+static void *serve(void *arg)
+{
+    struct agent *agent = arg;
+
+    while (!atomic_load(&agent->stop)) {
+        bool any = false;
+
+        check(pthread_mutex_lock(&agent->lock) == 0);
+        for (int c = 0; !atomic_load(&fake.mute) && c < FAKE_CLIENTS; c++)
+            if (agent->clients[c].used) {
+                serve_client(agent, &agent->clients[c]);
+                any = true;
+            }
+        if (any && atomic_load(&fake.forget))
+            for (uint32_t v = 0; v < agent->volume_count; v++)
+                for (uint32_t i = 0; i < agent->views[v].slot_count; i++)
+                    (void)slot_evict(agent, v, i);
+        check(pthread_mutex_unlock(&agent->lock) == 0);
+        usleep(20);
+    }
+    return NULL;
+}
+
+/* ---- agent.h -------------------------------------------------------------------------------- */
+
+void agent_opts_init(struct agent_opts *opts)
+{
+    *opts = (struct agent_opts){.client_bytes = (uint64_t)1 << 20};
+}
+
+icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct err_why *why,
+                   struct agent **out_agent)
+{
+    struct agent *agent = calloc(1, sizeof(*agent));
+
+    check(agent != NULL && pthread_mutex_init(&agent->lock, NULL) == 0);
+    agent->volume_count = opts->volume_count;
+    agent->client_bytes = opts->client_bytes;
+    for (uint32_t i = 0; i < opts->volume_count; i++) {
+        agent->volumes[i] = opts->volumes[i];
+        check(loop_region_new(env, "arena", shm_arena_region_bytes(&opts->volumes[i]), false, why,
+                              &agent->arenas[i]) == ICMS_OK);
+        shm_arena_format(loop_region_base(agent->arenas[i]), &opts->volumes[i], i, 7);
+        check(shm_arena_view(loop_region_base(agent->arenas[i]),
+                             loop_region_bytes(agent->arenas[i]), &agent->views[i]) == ICMS_OK);
+    }
+    *out_agent = agent;
+    return ICMS_OK;
+}
+
+icms_err agent_start(struct agent *agent, struct err_why *why)
+{
+    check(pthread_create(&agent->thread, NULL, serve, agent) == 0);
+    agent->running = true;
+    return ICMS_OK;
+}
+
+void agent_drain(struct agent *agent, uint32_t timeout_ms)
+{
+}
+
+void agent_wait_tried(struct agent *agent, uint32_t timeout_ms)
+{
+}
+
+void agent_stop(struct agent *agent)
+{
+    atomic_store(&agent->stop, true);
+    if (agent->running)
+        check(pthread_join(agent->thread, NULL) == 0);
+    agent->running = false;
+}
+
+void agent_free(struct agent **agent)
+{
+    struct agent *a = *agent;
+
+    *agent = NULL;
+    if (a == NULL)
+        return;
+    for (uint32_t i = 0; i < a->volume_count; i++)
+        loop_region_free(&a->arenas[i]);
+    for (int i = 0; i < FAKE_BLOCKS; i++)
+        free(a->blocks[i].value);
+    free(a);
+}
+
+icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct err_why *why,
+                             struct agent_client *out_client)
+{
+    struct loop_env *env = loop_env_uring();
+    struct fake_client *client = NULL;
+    uint32_t number = 0;
+
+    if (staging_bytes == 0)
+        staging_bytes = agent->client_bytes;
+    check(pthread_mutex_lock(&agent->lock) == 0);
+    while (number < FAKE_CLIENTS && agent->clients[number].used)
+        number++;
+    check(number < FAKE_CLIENTS);
+    client = &agent->clients[number];
+    check(loop_region_new(env, "client", shm_client_region_bytes(staging_bytes), false, why,
+                          &client->region) == ICMS_OK);
+    shm_client_format(loop_region_base(client->region), number, staging_bytes);
+    check(shm_ring_view(loop_region_base(client->region), loop_region_bytes(client->region),
+                        &client->ring) == ICMS_OK);
+    check(loop_event_new(env, &client->agent_event) == ICMS_OK);
+    check(loop_event_new(env, &client->client_event) == ICMS_OK);
+    client->kept_count = 0;
+    client->used = true;
+    check(pthread_mutex_unlock(&agent->lock) == 0);
+    *out_client = (struct agent_client){.client = number,
+                                        .region = client->region,
+                                        .agent_event = client->agent_event,
+                                        .client_event = client->client_event,
+                                        .volume_count = agent->volume_count};
+    memcpy(out_client->arenas, agent->arenas, sizeof(agent->arenas));
+    return ICMS_OK;
+}
+
+void agent_client_detach_wait(struct agent *agent, uint32_t number)
+{
+    struct fake_client *client = &agent->clients[number];
+
+    check(pthread_mutex_lock(&agent->lock) == 0);
+    client->used = false;
+    loop_region_free(&client->region);
+    loop_event_free(&client->agent_event);
+    loop_event_free(&client->client_event);
+    check(pthread_mutex_unlock(&agent->lock) == 0);
+}
+
+size_t agent_status(struct agent *agent, char *out, size_t bytes)
+{
+    return (size_t)snprintf(out, bytes, "{\"fake\":true,\"blocks\":%u}", fake_agent_blocks(agent));
+}
+
+/* ---- the socket ----------------------------------------------------------------------------- */
+
+struct fake_socket {
+    struct agent *agent;
+    pthread_t thread;
+    atomic_bool stop;
+    int listener;
+    int socks[FAKE_CLIENTS];
+    uint32_t clients[FAKE_CLIENTS];
+    uint32_t count;
+    char path[108];
+};
+
+static void socket_send(int sock, const void *data, size_t bytes, const int *fds, uint32_t count)
+{
+    union {
+        char bytes[CMSG_SPACE(SHM_HELLO_FDS * sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct iovec vector = {(void *)(uintptr_t)data, bytes};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1};
+    struct cmsghdr *c;
+
+    if (count != 0) {
+        header.msg_control = control.bytes;
+        header.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        c = CMSG_FIRSTHDR(&header);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+    }
+    check(sendmsg(sock, &header, MSG_NOSIGNAL) == (ssize_t)bytes);
+}
+
+static void socket_attach(struct fake_socket *s, int sock, uint64_t staging_bytes)
+{
+    struct shm_welcome welcome = {
+        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .volume_count = s->agent->volume_count};
+    uint64_t magic = SHM_HELLO_MAGIC;
+    int fds[3 + LIMIT_VOLUMES];
+    struct agent_client client;
+
+    check(agent_client_attach(s->agent, staging_bytes, NULL, &client) == ICMS_OK);
+    fds[0] = loop_region_fd(client.region);
+    fds[1] = loop_event_fd(client.agent_event);
+    fds[2] = loop_event_fd(client.client_event);
+    for (uint32_t i = 0; i < client.volume_count; i++)
+        fds[3 + i] = loop_region_fd(client.arenas[i]);
+    /* In two messages, so that the second kind is seen by tests, too. */
+    socket_send(sock, &welcome, sizeof(welcome), fds, 3);
+    if (client.volume_count != 0)
+        socket_send(sock, &magic, sizeof(magic), fds + 3, client.volume_count);
+    s->socks[s->count] = sock;
+    s->clients[s->count++] = client.client;
+}
+
+static void socket_accept(struct fake_socket *s)
+{
+    int sock = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC);
+    struct shm_hello hello;
+    char text[256];
+
+    check(sock >= 0 && s->count < FAKE_CLIENTS);
+    if (recv(sock, &hello, sizeof(hello), 0) != (ssize_t)sizeof(hello)) {
+        (void)close(sock);
+    } else if (hello.op == SHM_HELLO_STATUS) {
+        size_t bytes = agent_status(s->agent, text, sizeof(text));
+
+        socket_send(sock, text, bytes, NULL, 0);
+        (void)close(sock);
+    } else {
+        socket_attach(s, sock, hello.staging_bytes);
+    }
+}
+
+static void *socket_serve(void *arg)
+{
+    struct fake_socket *s = arg;
+
+    while (!atomic_load(&s->stop)) {
+        struct pollfd fds[1 + FAKE_CLIENTS] = {{.fd = s->listener, .events = POLLIN}};
+
+        for (uint32_t i = 0; i < s->count; i++)
+            fds[1 + i] = (struct pollfd){.fd = s->socks[i], .events = POLLIN};
+        (void)poll(fds, 1 + s->count, 10);
+        if (fds[0].revents != 0)
+            socket_accept(s);
+        for (uint32_t i = 0; i < s->count; i++)
+            if (s->socks[i] >= 0 && fds[1 + i].fd == s->socks[i] && fds[1 + i].revents != 0) {
+                agent_client_detach_wait(s->agent, s->clients[i]);
+                (void)close(s->socks[i]);
+                s->socks[i] = -1;
+            }
+    }
+    return NULL;
+}
+
+struct fake_socket *fake_socket_start(struct agent *agent, const char *path)
+{
+    struct fake_socket *s = calloc(1, sizeof(*s));
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    check(s != NULL && strlen(path) < sizeof(address.sun_path));
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    memcpy(s->path, path, strlen(path) + 1);
+    s->agent = agent;
+    s->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    check(s->listener >= 0);
+    (void)unlink(path);
+    check(bind(s->listener, (const struct sockaddr *)&address, sizeof(address)) == 0);
+    check(listen(s->listener, 16) == 0);
+    check(pthread_create(&s->thread, NULL, socket_serve, s) == 0);
+    return s;
+}
+
+void fake_socket_stop(struct fake_socket **socket)
+{
+    struct fake_socket *s = *socket;
+
+    *socket = NULL;
+    atomic_store(&s->stop, true);
+    check(pthread_join(s->thread, NULL) == 0);
+    (void)close(s->listener);
+    for (uint32_t i = 0; i < s->count; i++)
+        if (s->socks[i] >= 0) {
+            (void)close(s->socks[i]);
+            agent_client_detach_wait(s->agent, s->clients[i]);
+        }
+    (void)unlink(s->path);
+    free(s);
+}
+
+static void volume_make(struct volume_spec *volume, const char *name, uint64_t value_bytes_max,
+                        uint64_t slots, bool sealed)
+{
+    *volume = (struct volume_spec){.value_bytes_max = value_bytes_max,
+                                   .arena_bytes = slots * (value_bytes_max + 4096),
+                                   .run_blocks = 4,
+                                   .sealed = sealed};
+    (void)snprintf(volume->name, sizeof(volume->name), "%s", name);
+    memset(volume->uuid.bytes, name[0], sizeof(volume->uuid.bytes));
+}
+
+struct agent *fake_agent_start(void)
+{
+    static struct volume_spec volumes[3];
+    struct agent_opts opts;
+    struct agent *agent;
+
+    volume_make(&volumes[0], "kv", 65536, 8, true);
+    volume_make(&volumes[1], "raw", 65536, 8, false);
+    volume_make(&volumes[2], "big", (uint64_t)8 << 20, 2, true);
+    agent_opts_init(&opts);
+    opts.volumes = volumes;
+    opts.volume_count = 3;
+    check(agent_new(loop_env_uring(), &opts, NULL, &agent) == ICMS_OK);
+    check(agent_start(agent, NULL) == ICMS_OK);
+    return agent;
+}
+
+unsigned fake_agent_blocks(struct agent *agent)
+{
+    unsigned count = 0;
+
+    check(pthread_mutex_lock(&agent->lock) == 0);
+    for (int i = 0; i < FAKE_BLOCKS; i++)
+        count += agent->blocks[i].used;
+    check(pthread_mutex_unlock(&agent->lock) == 0);
+    return count;
+}
+
+unsigned fake_agent_leases(struct agent *agent)
+{
+    unsigned count = 0;
+
+    check(pthread_mutex_lock(&agent->lock) == 0);
+    for (int c = 0; c < FAKE_CLIENTS; c++)
+        for (int l = 0; agent->clients[c].used && l < SHM_LEASES; l++)
+            count += atomic_load(&agent->clients[c].ring.leases[l]) != 0;
+    check(pthread_mutex_unlock(&agent->lock) == 0);
+    return count;
+}

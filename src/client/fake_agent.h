@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_agent.h: an agent for the tests of libicms: agent.h and the unix socket, over a table in
+ * memory, with switches for everything an agent may do wrong.
+ *
+ * It keeps the rules of agent/shm.h as the real one does, but has one thread, no deadlines and no
+ * enclosures. Switches may be thrown from any thread at any time.
+ */
+#ifndef CLIENT_FAKE_AGENT_H
+#define CLIENT_FAKE_AGENT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "agent/agent.h"
+
+struct fake_switches {
+    atomic_bool mute;     /* does not look at its rings at all: SIGSTOP            */
+    atomic_bool swallow;  /* takes submissions and keeps them until it is off      */
+    atomic_bool forget;   /* evicts everything that is not leased after each round */
+    atomic_bool corrupt;  /* flips a byte of every value it loads into the arena   */
+    atomic_bool lie;      /* answers gets with slots far outside of the arena      */
+    atomic_bool bad_tail; /* writes a completion tail that makes no sense          */
+    atomic_uint status;   /* answers everything with this error, when it is not 0  */
+    atomic_uint delay_us; /* before each answer                                    */
+    atomic_uint gets, puts, exists, removes, flushes, cancels, touches; /* seen */
+};
+
+extern struct fake_switches fake;
+
+/* All switches off, all counts zero. */
+void fake_reset(void);
+
+/* Serves agents' clients on a socket, until stop. Volumes: those of the agent. */
+struct fake_socket;
+struct fake_socket *fake_socket_start(struct agent *agent, const char *path);
+
+/* Closes the listening socket and every client's: what a crash looks like. */
+void fake_socket_stop(struct fake_socket **socket);
+
+/* An agent with volumes "kv" (sealed, values up to 64 KiB, 8 slots), "raw" and "big" (8 MiB). */
+struct agent *fake_agent_start(void);
+
+/* Blocks that its table holds. */
+unsigned fake_agent_blocks(struct agent *agent);
+
+/* Entries of all lease tables that are in use. */
+unsigned fake_agent_leases(struct agent *agent);
+
+#endif

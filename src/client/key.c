@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/key.c: keys from chains of blocks and from names. Pure; any thread.
+ *
+ * The derivation, so that others can do the same. H is SHA-256; L(x) is the length of x as 8 bytes,
+ * little-endian, followed by x; numbers are 4 bytes, little-endian.
+ *
+ *   state[0] = H( L("icms chain v1") L(volume uuid, 16 bytes) L(tenant) L(model) L(weights)
+ *                 L(dtype) L(layout) L(block_tokens) L(rank[0..3]) L(ranks[0..3]) L(run_blocks) )
+ *   state[n] = H( L("icms block v1") L(state[n - 1]) L(content of block n) )          n = 1, 2, ...
+ *   run(n)   = state[n - (n - 1) mod run_blocks][0 .. 7]        the state at the run's first block
+ *   key(n)   = run(n) || state[n][8 .. 15]                                              16 bytes
+ *
+ *   name, up to 16 bytes: the bytes as they are; else the first 16 bytes of
+ *                 H( L("icms name v1") L(name) )
+ *
+ * Bytes 0..7 of a state go into the run half and bytes 8..15 into the block half, so that the key
+ * of a run's first block has 128 bits of its hash and not 64 bits twice.
+ */
+#include <openssl/evp.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "client/client_int.h"
+
+#define KEY_TAG_CHAIN "icms chain v1"
+#define KEY_TAG_BLOCK "icms block v1"
+#define KEY_TAG_NAME  "icms name v1"
+
+/* One hash under way. A digest that cannot be had (no memory for 400 bytes, no SHA-256 in the
+ * library) leaves no way to answer, so it is a check. */
+static EVP_MD_CTX *key_hash_begin(const char *tag);
+
+static void key_hash_add(EVP_MD_CTX *hash, const void *data, size_t bytes)
+{
+    le64 length = le64_of(bytes);
+
+    check(EVP_DigestUpdate(hash, &length, sizeof(length)) == 1);
+    if (bytes != 0)
+        check(EVP_DigestUpdate(hash, data, bytes) == 1);
+}
+
+static void key_hash_add_text(EVP_MD_CTX *hash, const char *text)
+{
+    key_hash_add(hash, text, text == NULL ? 0 : strlen(text));
+}
+
+static void key_hash_add_u32(EVP_MD_CTX *hash, uint32_t number)
+{
+    le32 bytes = le32_of(number);
+
+    key_hash_add(hash, &bytes, sizeof(bytes));
+}
+
+static EVP_MD_CTX *key_hash_begin(const char *tag)
+{
+    EVP_MD_CTX *hash = EVP_MD_CTX_new();
+
+    check(hash != NULL);
+    check(EVP_DigestInit_ex(hash, EVP_sha256(), NULL) == 1);
+    key_hash_add_text(hash, tag);
+    return hash;
+}
+
+static void key_hash_end(EVP_MD_CTX *hash, uint8_t out_hash[32])
+{
+    unsigned bytes = 0;
+
+    check(EVP_DigestFinal_ex(hash, out_hash, &bytes) == 1 && bytes == 32);
+    EVP_MD_CTX_free(hash);
+}
+
+void icms_chain_init(struct icms_chain *chain, const struct icms_volume *volume,
+                     const struct icms_layout *layout)
+{
+    EVP_MD_CTX *hash = key_hash_begin(KEY_TAG_CHAIN);
+    struct icms_volume_info info;
+
+    icms_volume_info(volume, &info);
+    key_hash_add(hash, info.uuid, sizeof(info.uuid));
+    key_hash_add_text(hash, layout->tenant);
+    key_hash_add_text(hash, layout->model);
+    key_hash_add(hash, layout->weights, layout->weights == NULL ? 0 : layout->weights_bytes);
+    key_hash_add_text(hash, layout->dtype);
+    key_hash_add_text(hash, layout->layout);
+    key_hash_add_u32(hash, layout->block_tokens);
+    for (int i = 0; i < 4; i++)
+        key_hash_add_u32(hash, layout->rank[i]);
+    for (int i = 0; i < 4; i++)
+        key_hash_add_u32(hash, layout->ranks[i]);
+    key_hash_add_u32(hash, info.run_blocks);
+    *chain = (struct icms_chain){.run_blocks = info.run_blocks};
+    key_hash_end(hash, chain->state);
+}
+
+void icms_chain_next(struct icms_chain *chain, const void *content, size_t bytes,
+                     struct icms_key *out_key)
+{
+    EVP_MD_CTX *hash = key_hash_begin(KEY_TAG_BLOCK);
+
+    key_hash_add(hash, chain->state, sizeof(chain->state));
+    key_hash_add(hash, content, bytes);
+    key_hash_end(hash, chain->state);
+    if (chain->run_blocks <= 1 || chain->blocks % chain->run_blocks == 0)
+        memcpy(chain->run, chain->state, sizeof(chain->run));
+    chain->blocks++;
+    memcpy(out_key->bytes, chain->run, 8);
+    memcpy(out_key->bytes + 8, chain->state + 8, 8);
+    out_key->length = ICMS_KEY_BYTES;
+}
+
+icms_err icms_key_raw(const void *bytes, size_t length, struct icms_key *out_key)
+{
+    if (length == 0 || length > ICMS_KEY_BYTES)
+        return ICMS_KEY_SIZE;
+    *out_key = (struct icms_key){.length = (uint8_t)length};
+    memcpy(out_key->bytes, bytes, length);
+    return ICMS_OK;
+}
+
+void icms_key_from_name(const void *name, size_t bytes, struct icms_key *out_key)
+{
+    uint8_t digest[32];
+    EVP_MD_CTX *hash;
+
+    if (icms_key_raw(name, bytes, out_key) == ICMS_OK)
+        return;
+    hash = key_hash_begin(KEY_TAG_NAME);
+    key_hash_add(hash, name, bytes);
+    key_hash_end(hash, digest);
+    *out_key = (struct icms_key){.length = ICMS_KEY_BYTES};
+    memcpy(out_key->bytes, digest, ICMS_KEY_BYTES);
+}

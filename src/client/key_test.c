@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Keys: the derivation of key.c with golden values (computed by an independent program from the
+ * text in key.c), and what must make a difference.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "client/client_int.h"
+
+static struct icms_volume test_volume(uint32_t run_blocks)
+{
+    struct icms_volume volume = {.magic = CLIENT_VOLUME_MAGIC};
+
+    for (uint8_t i = 0; i < 16; i++)
+        volume.info.uuid[i] = i;
+    volume.info.run_blocks = run_blocks;
+    return volume;
+}
+
+static struct icms_layout test_layout(void)
+{
+    return (struct icms_layout){
+        .tenant = "acme",
+        .model = "SmolLM2-135M-Instruct",
+        .weights = "\x01\x02\x03",
+        .weights_bytes = 3,
+        .dtype = "f16",
+        .layout = "llama.cpp/1",
+        .block_tokens = 256,
+        .rank = {1, 0, 0, 0},
+        .ranks = {2, 1, 1, 1},
+    };
+}
+
+static const char *key_text(const struct icms_key *key)
+{
+    static char text[4][40];
+    static int next;
+    char *at = text[next++ % 4];
+
+    for (int i = 0; i < key->length; i++)
+        (void)snprintf(at + 2 * i, 3, "%02x", key->bytes[i]);
+    return at;
+}
+
+static void chains_give_the_golden_keys(void **state)
+{
+    static const char *const golden[] = {"b0de891186bebccd10e5d156b370f477",
+                                         "b0de891186bebccd25c374099d53f6d5",
+                                         "32c3fe11324fb6a7b64e6d172718d983"};
+    struct icms_volume volume = test_volume(2);
+    struct icms_layout layout = test_layout();
+    struct icms_chain chain;
+    struct icms_key key;
+
+    icms_chain_init(&chain, &volume, &layout);
+    for (uint32_t i = 0; i < 3; i++) {
+        uint8_t content[8] = {(uint8_t)i, 0, 0, 0, 7, 0, 0, 0};
+
+        icms_chain_next(&chain, content, sizeof(content), &key);
+        assert_string_equal(key_text(&key), golden[i]);
+    }
+    assert_int_equal(chain.blocks, 3);
+}
+
+static void names_are_kept_when_they_fit_and_hashed_when_not(void **state)
+{
+    struct icms_key key;
+
+    icms_key_from_name("sixteen bytes ok", 16, &key);
+    assert_memory_equal(key.bytes, "sixteen bytes ok", 16);
+    icms_key_from_name("a", 1, &key);
+    assert_int_equal(key.length, 1);
+    assert_string_equal(key_text(&key), "61");
+    icms_key_from_name("seventeen bytes !", 17, &key);
+    assert_string_equal(key_text(&key), "af1db2a021c8773e1b2502082c358247");
+    icms_key_from_name("", 0, &key);
+    assert_int_equal(key.length, 16);
+    assert_int_equal(icms_key_raw("", 0, &key), ICMS_KEY_SIZE);
+    assert_int_equal(icms_key_raw("seventeen bytes !", 17, &key), ICMS_KEY_SIZE);
+}
+
+static void blocks_of_a_run_share_the_run_half(void **state)
+{
+    struct icms_volume volume = test_volume(4);
+    struct icms_layout layout = test_layout();
+    struct icms_key keys[9];
+    struct icms_chain chain;
+
+    icms_chain_init(&chain, &volume, &layout);
+    for (int i = 0; i < 9; i++)
+        icms_chain_next(&chain, "same", 4, &keys[i]);
+    for (int i = 1; i < 9; i++) {
+        assert_int_equal(memcmp(keys[i].bytes, keys[i - 1].bytes, 8) == 0, i % 4 != 0);
+        for (int j = 0; j < i; j++)
+            assert_memory_not_equal(keys[i].bytes, keys[j].bytes, 16);
+    }
+    assert_memory_not_equal(keys[0].bytes, keys[0].bytes + 8, 8);
+}
+
+static void first_key(const struct icms_volume *volume, const struct icms_layout *layout,
+                      struct icms_key *out_key)
+{
+    struct icms_chain chain;
+
+    icms_chain_init(&chain, volume, layout);
+    icms_chain_next(&chain, "content", 7, out_key);
+}
+
+static void every_field_of_the_layout_makes_another_key(void **state)
+{
+    struct icms_volume volume = test_volume(2), other_volume = test_volume(2),
+                       other_run = test_volume(3);
+    struct icms_layout base = test_layout(), layouts[18];
+    struct icms_key keys[21];
+    uint32_t count = 0, n = 0;
+
+    for (int i = 0; i < 18; i++)
+        layouts[i] = base;
+    layouts[n++].tenant = "acm";
+    layouts[n++].model = "SmolLM2-135M";
+    layouts[n++].weights = "\x01\x02\x04";
+    layouts[n++].weights_bytes = 2;
+    layouts[n++].dtype = NULL;
+    layouts[n++].layout = "llama.cpp/2";
+    layouts[n++].block_tokens = 255;
+    for (int i = 0; i < 4; i++)
+        layouts[n++].rank[i] += 5;
+    for (int i = 0; i < 4; i++)
+        layouts[n++].ranks[i] += 5;
+    /* The same bytes, divided otherwise between two neighbours. */
+    layouts[n].tenant = "acmeSmol";
+    layouts[n++].model = "LM2-135M-Instruct";
+    other_volume.info.uuid[15] ^= 1;
+    first_key(&volume, &base, &keys[count++]);
+    first_key(&other_volume, &base, &keys[count++]);
+    first_key(&other_run, &base, &keys[count++]);
+    for (uint32_t i = 0; i < n; i++)
+        first_key(&volume, &layouts[i], &keys[count++]);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            assert_memory_not_equal(keys[i].bytes, keys[j].bytes, 16);
+}
+
+static void a_copied_chain_branches(void **state)
+{
+    struct icms_volume volume = test_volume(2);
+    struct icms_layout layout = test_layout();
+    struct icms_chain chain, branch;
+    struct icms_key a, b, c;
+
+    icms_chain_init(&chain, &volume, &layout);
+    icms_chain_next(&chain, "1", 1, &a);
+    branch = chain;
+    icms_chain_next(&chain, "2", 1, &a);
+    icms_chain_next(&branch, "3", 1, &b);
+    assert_memory_not_equal(a.bytes, b.bytes, 16);
+    assert_memory_equal(a.bytes, b.bytes, 8); /* the same run */
+    branch = chain;
+    icms_chain_next(&chain, NULL, 0, &a);
+    icms_chain_next(&branch, "", 0, &c);
+    assert_memory_equal(a.bytes, c.bytes, 16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chains_give_the_golden_keys),
+        cmocka_unit_test(names_are_kept_when_they_fit_and_hashed_when_not),
+        cmocka_unit_test(blocks_of_a_run_share_the_run_half),
+        cmocka_unit_test(every_field_of_the_layout_makes_another_key),
+        cmocka_unit_test(a_copied_chain_branches),
+    };
+
+    return cmocka_run_group_tests_name("client-key", tests, NULL, NULL);
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/link.c: the attachment to one agent: memory, events, lease entries.
+ *
+ * Made by attach.c (unix:) and local.c (pod:, dir:), freed by icms_close or when the agent of a
+ * dir: is replaced. Everything that came from the agent was viewed, that is bounded, before use.
+ */
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "client/client_int.h"
+
+icms_err client_link_new(struct client_link **out_link)
+{
+    struct client_link *link = calloc(1, sizeof(*link));
+
+    if (link == NULL)
+        return ICMS_NO_MEMORY;
+    link->sock = -1;
+    link->agent_event = -1;
+    link->client_event = -1;
+    *out_link = link;
+    return ICMS_OK;
+}
+
+icms_err client_link_view(struct client_link *link, struct err_why *why)
+{
+    icms_err err = shm_ring_view(link->region.base, link->region.bytes, &link->ring);
+
+    if (err != ICMS_OK)
+        return err_set(why, err,
+                       "the agent's client region makes no sense; do the versions of "
+                       "icms-agent and this program agree?");
+    for (uint32_t i = 0; i < link->arena_count; i++) {
+        err = shm_arena_view(link->maps[i].base, link->maps[i].bytes, &link->arenas[i]);
+        if (err != ICMS_OK)
+            return err_set(why, err,
+                           "the agent's arena %u makes no sense; do the versions of "
+                           "icms-agent and this program agree?",
+                           i);
+    }
+    link->load_deadline_ms = link->ring.header->load_deadline_ms;
+    link->store_deadline_ms = link->ring.header->store_deadline_ms;
+    err = staging_init(&link->staging, link->ring.staging_bytes);
+    if (err != ICMS_OK)
+        return err_set(why, err, "the agent gives %llu bytes for stores, which is too little",
+                       (unsigned long long)link->ring.staging_bytes);
+    return ICMS_OK;
+}
+
+static void link_unmap(struct client_map *map)
+{
+    if (map->base != NULL && map->bytes != 0)
+        check(munmap(map->base, map->bytes) == 0);
+    map->base = NULL;
+}
+
+void client_link_free(struct client_link **link)
+{
+    struct client_link *l = *link;
+
+    *link = NULL;
+    if (l == NULL)
+        return;
+    if (l->agent != NULL) {
+        if (l->attached) {
+            agent_drain(l->agent, CLIENT_DRAIN_MS); /* accepted stores reach the flash */
+            agent_client_detach_wait(l->agent, l->agent_client);
+        }
+        if (l->started)
+            agent_stop(l->agent);
+        agent_free(&l->agent);
+    } else {
+        link_unmap(&l->region);
+        for (uint32_t i = 0; i < l->arena_count; i++)
+            link_unmap(&l->maps[i]);
+    }
+    if (l->events_owned && l->agent_event >= 0)
+        (void)close(l->agent_event);
+    if (l->events_owned && l->client_event >= 0)
+        (void)close(l->client_event);
+    if (l->sock >= 0)
+        (void)close(l->sock);
+    staging_fini(&l->staging);
+    free(l);
+}
+
+uint32_t client_lease_take(struct client_link *link, bool user)
+{
+    uint32_t first = user ? 0 : CLIENT_LEASES_USER / 64;
+    uint32_t end = user ? CLIENT_LEASES_USER / 64 : SHM_LEASES / 64;
+
+    for (uint32_t i = first; i < end; i++) {
+        uint64_t taken = atomic_load_explicit(&link->leases_taken[i], memory_order_relaxed);
+
+        while (taken != UINT64_MAX) {
+            uint32_t bit = (uint32_t)__builtin_ctzll(~taken);
+
+            if (atomic_compare_exchange_weak_explicit(&link->leases_taken[i], &taken,
+                                                      taken | (uint64_t)1 << bit,
+                                                      memory_order_acquire, memory_order_relaxed))
+                return i * 64 + bit;
+        }
+    }
+    return CLIENT_LEASE_NONE;
+}
+
+void client_lease_give(struct client_link *link, uint32_t lease)
+{
+    check(lease < SHM_LEASES);
+    atomic_store_explicit(&link->ring.leases[lease], 0, memory_order_release);
+    (void)atomic_fetch_and_explicit(&link->leases_taken[lease / 64], ~((uint64_t)1 << lease % 64),
+                                    memory_order_release);
+}

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/local.c: the agent inside this process, for "pod:" and "dir:".
+ *
+ * Called by icms_open, icms_volume_open and icms_close, one at a time a handle. The agent is the
+ * same code as in icms-agent; we attach to it as any client does, only without a socket.
+ *
+ * A directory of "dir:" holds
+ *   icms.lock    locked while a process has it open; its text is that process's id
+ *   volumes      "icms-dir 1", then a line a volume: NAME VALUE_BYTES_MAX RUN_BLOCKS
+ *   icms.store   the flash store, made by the agent
+ * The file of volumes is replaced whole (written beside it, synced, renamed), so a crash leaves the
+ * old or the new one.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "client/client.h"
+#include "client/client_int.h"
+#include "conf/conf.h"
+
+#define LOCAL_HEAD "icms-dir 1\n"
+
+/* A volume's share of memory: this much, and at least this many of its largest values. */
+#define LOCAL_ARENA_BYTES ((uint64_t)64 << 20)
+#define LOCAL_ARENA_SLOTS 8
+
+#define LOCAL_DIRECTORY_BYTES ((uint64_t)1 << 30)
+#define LOCAL_VOLUMES_BYTES   16384 /* of the file of volumes; LIMIT_VOLUMES lines need less */
+
+/* How long an agent tries its enclosures before a handle to it is given out. */
+#define LOCAL_TRIED_MS 2000
+
+struct client_local {
+    struct conf_agent conf;           /* what the agent is started with                      */
+    uint64_t staging_bytes;           /* of the options; 0: the agent's default              */
+    uint64_t value_bytes_max;         /* dir: of new volumes                                 */
+    char directory[LIMIT_PATH_BYTES]; /* dir:; "" for pod:                                   */
+    int lock_fd;                      /* dir: the locked file; -1                            */
+    /* only while the agent starts */
+    struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
+    struct agent_opts opts;
+};
+
+static icms_err local_new(const struct icms_options *options, struct err_why *why,
+                          struct client_local **out_local)
+{
+    struct client_local *local = calloc(1, sizeof(*local));
+
+    if (local == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    local->lock_fd = -1;
+    local->staging_bytes = options->buffer_bytes;
+    local->value_bytes_max = options->value_bytes_max;
+    conf_agent_init(&local->conf);
+    *out_local = local;
+    return ICMS_OK;
+}
+
+void client_local_close(struct client_local **local)
+{
+    if (*local == NULL)
+        return;
+    if ((*local)->lock_fd >= 0)
+        (void)close((*local)->lock_fd);
+    free(*local);
+    *local = NULL;
+}
+
+bool client_local_makes_volumes(const struct client_local *local)
+{
+    return local->directory[0] != 0;
+}
+
+icms_err client_local_open_pod(const char *path, const struct icms_options *options,
+                               struct err_why *why, struct client_local **out_local)
+{
+    struct client_local *local = NULL;
+    icms_err err = local_new(options, why, &local);
+
+    if (err != ICMS_OK)
+        return err;
+    err = conf_agent_read(path, why, &local->conf);
+    if (err != ICMS_OK) {
+        client_local_close(&local);
+        return err;
+    }
+    *out_local = local;
+    return ICMS_OK;
+}
+
+/* ---- dir: ----------------------------------------------------------------------------------- */
+
+static icms_err local_path(const struct client_local *local, const char *name, char *out,
+                           size_t bytes)
+{
+    int n = snprintf(out, bytes, "%s/%s", local->directory, name);
+
+    return n > 0 && (size_t)n < bytes ? ICMS_OK : ICMS_INVALID;
+}
+
+/* The holder's id, as it wrote it; 0 when it has not. */
+static long local_holder(int fd)
+{
+    char text[32] = {0};
+
+    if (pread(fd, text, sizeof(text) - 1, 0) <= 0)
+        return 0;
+    return strtol(text, NULL, 10);
+}
+
+static icms_err local_lock(struct client_local *local, struct err_why *why)
+{
+    char path[LIMIT_PATH_BYTES];
+    char text[32];
+    icms_err err = local_path(local, "icms.lock", path, sizeof(path));
+    int n;
+
+    if (err != ICMS_OK)
+        return err_set(why, err, "the directory's path is too long: %s", local->directory);
+    local->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (local->lock_fd < 0) {
+        err = err_from_errno(errno);
+        return err_set(why, err, "cannot open %s: %s", path, icms_err_text(err));
+    }
+    if (flock(local->lock_fd, LOCK_EX | LOCK_NB) != 0)
+        return err_set(why, ICMS_LOCKED,
+                       "%s is in use by process %ld; one process has a directory at a time: end "
+                       "it, or share an icms-agent (unix:)",
+                       local->directory, local_holder(local->lock_fd));
+    n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
+    if (ftruncate(local->lock_fd, 0) != 0 || pwrite(local->lock_fd, text, (size_t)n, 0) != n) {
+        err = err_from_errno(errno);
+        return err_set(why, err, "cannot write %s: %s", path, icms_err_text(err));
+    }
+    return ICMS_OK;
+}
+
+static bool local_name_right(const char *name)
+{
+    size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                 "._-");
+
+    return name[0] != 0 && name[length] == 0 && length < LIMIT_NAME_BYTES;
+}
+
+/* Appends a volume to the configuration; the caller looked for its name and limits. */
+static void local_volume_push(struct client_local *local, const char *name,
+                              uint64_t value_bytes_max, uint32_t run_blocks)
+{
+    struct volume_spec *volume = &local->conf.volumes[local->conf.volume_count++];
+    uint64_t slots = LOCAL_ARENA_SLOTS * (value_bytes_max + LIMIT_DISK_ALIGN);
+
+    conf_volume_init(volume);
+    conf_volume_uuid(name, &volume->uuid);
+    (void)snprintf(volume->name, sizeof(volume->name), "%s", name);
+    volume->value_bytes_max = value_bytes_max;
+    volume->run_blocks = run_blocks;
+    volume->sealed = true;
+    volume->arena_bytes = u64_max(LOCAL_ARENA_BYTES, slots);
+}
+
+static bool local_volume_known(const struct client_local *local, const char *name)
+{
+    for (uint32_t i = 0; i < local->conf.volume_count; i++)
+        if (strcmp(local->conf.volumes[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* One line of the file; false when it makes no sense. */
+static bool local_volume_line(struct client_local *local, const char *line)
+{
+    char name[LIMIT_NAME_BYTES];
+    uint64_t value_bytes_max;
+    uint32_t run_blocks;
+    int end = 0;
+
+    if (sscanf(line, "%63s %" SCNu64 " %" SCNu32 " %n", name, &value_bytes_max, &run_blocks,
+               &end) != 3 ||
+        line[end] != 0)
+        return false;
+    if (!local_name_right(name) || local_volume_known(local, name) || value_bytes_max == 0 ||
+        value_bytes_max > LIMIT_VALUE_BYTES || run_blocks == 0 ||
+        local->conf.volume_count == LIMIT_VOLUMES)
+        return false;
+    local_volume_push(local, name, value_bytes_max, run_blocks);
+    return true;
+}
+
+static icms_err local_volumes_read(struct client_local *local, struct err_why *why)
+{
+    char path[LIMIT_PATH_BYTES];
+    char *text, *line;
+    icms_err err = local_path(local, "volumes", path, sizeof(path));
+    ssize_t n;
+    int fd, number = 1;
+
+    if (err != ICMS_OK)
+        return err_set(why, err, "the directory's path is too long: %s", local->directory);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
+        return ICMS_OK;
+    text = calloc(1, LOCAL_VOLUMES_BYTES + 1);
+    n = fd < 0 || text == NULL ? -1 : read(fd, text, LOCAL_VOLUMES_BYTES);
+    err = n < 0 ? err_from_errno(errno) : ICMS_OK;
+    if (fd >= 0)
+        (void)close(fd);
+    if (err != ICMS_OK) {
+        free(text);
+        return err_set(why, err, "cannot read %s: %s", path, icms_err_text(err));
+    }
+    if (strncmp(text, LOCAL_HEAD, strlen(LOCAL_HEAD)) != 0)
+        err = err_set(why, ICMS_FOREIGN,
+                      "%s is not a list of volumes that this version wrote; "
+                      "use another directory",
+                      path);
+    line = text + strlen(LOCAL_HEAD);
+    while (err == ICMS_OK && *line != 0) {
+        char *end = strchrnul(line, '\n');
+
+        number++;
+        if (*end != 0)
+            *end++ = 0;
+        if (!local_volume_line(local, line))
+            err = err_set(why, ICMS_CORRUPT, "%s:%d: \"%.80s\" is not NAME BYTES RUN_BLOCKS", path,
+                          number, line);
+        line = end;
+    }
+    free(text);
+    return err;
+}
+
+static icms_err local_volumes_write(const struct client_local *local, struct err_why *why)
+{
+    char path[LIMIT_PATH_BYTES], beside[LIMIT_PATH_BYTES];
+    bool whole;
+    icms_err err;
+    FILE *file;
+
+    if (local_path(local, "volumes", path, sizeof(path)) != ICMS_OK ||
+        local_path(local, "volumes.new", beside, sizeof(beside)) != ICMS_OK)
+        return err_set(why, ICMS_INVALID, "the directory's path is too long: %s", local->directory);
+    file = fopen(beside, "we");
+    if (file == NULL) {
+        err = err_from_errno(errno);
+        return err_set(why, err, "cannot write %s: %s", beside, icms_err_text(err));
+    }
+    whole = fputs(LOCAL_HEAD, file) >= 0;
+    for (uint32_t i = 0; i < local->conf.volume_count; i++) {
+        const struct volume_spec *volume = &local->conf.volumes[i];
+
+        whole = whole && fprintf(file, "%s %" PRIu64 " %" PRIu32 "\n", volume->name,
+                                 volume->value_bytes_max, volume->run_blocks) > 0;
+    }
+    whole = fflush(file) == 0 && fsync(fileno(file)) == 0 && whole;
+    err = whole ? ICMS_OK : err_from_errno(errno);
+    if (fclose(file) != 0 && err == ICMS_OK)
+        err = err_from_errno(errno);
+    if (err == ICMS_OK && rename(beside, path) != 0)
+        err = err_from_errno(errno);
+    if (err != ICMS_OK)
+        return err_set(why, err, "cannot write %s: %s", path, icms_err_text(err));
+    return ICMS_OK;
+}
+
+icms_err client_local_volume_add(struct client_local *local, const char *name, struct err_why *why)
+{
+    struct volume_spec kept;
+    icms_err err;
+
+    if (local_volume_known(local, name))
+        return ICMS_OK;
+    if (!local_name_right(name))
+        return err_set(why, ICMS_INVALID,
+                       "a volume's name is made of letters, digits, '.', '_' and "
+                       "'-', at most %d: \"%.80s\"",
+                       LIMIT_NAME_BYTES - 1, name);
+    if (local->conf.volume_count == LIMIT_VOLUMES)
+        return err_set(why, ICMS_LIMIT, "%s holds %d volumes already, which is the limit",
+                       local->directory, LIMIT_VOLUMES);
+    conf_volume_init(&kept);
+    local_volume_push(local, name,
+                      local->value_bytes_max != 0 ? local->value_bytes_max : LIMIT_VALUE_BYTES,
+                      kept.run_blocks != 0 ? kept.run_blocks : 1);
+    err = local_volumes_write(local, why);
+    if (err != ICMS_OK)
+        local->conf.volume_count--;
+    return err;
+}
+
+static icms_err local_directory(struct client_local *local, const char *path,
+                                const struct icms_options *options, struct err_why *why)
+{
+    struct stat stat_;
+    icms_err err;
+
+    if (path[0] == 0 || strlen(path) >= sizeof(local->directory))
+        return err_set(why, ICMS_INVALID, "dir: needs the path of a directory");
+    if (options->value_bytes_max > LIMIT_VALUE_BYTES)
+        return err_set(why, ICMS_INVALID, "value_bytes_max is over the limit of %llu bytes",
+                       (unsigned long long)LIMIT_VALUE_BYTES);
+    memcpy(local->directory, path, strlen(path) + 1);
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
+        err = err_from_errno(errno);
+        return err_set(why, err, "cannot make the directory %s: %s", path, icms_err_text(err));
+    }
+    if (stat(path, &stat_) != 0 || !S_ISDIR(stat_.st_mode))
+        return err_set(why, ICMS_INVALID, "%s is not a directory", path);
+    err = local_lock(local, why);
+    if (err == ICMS_OK)
+        err = local_volumes_read(local, why);
+    if (err == ICMS_OK && local_path(local, "icms.store", local->conf.local_path,
+                                     sizeof(local->conf.local_path)) != ICMS_OK)
+        err = err_set(why, ICMS_INVALID, "the directory's path is too long: %s", path);
+    if (err != ICMS_OK)
+        return err;
+    local->conf.local_bytes =
+        options->directory_bytes != 0 ? options->directory_bytes : LOCAL_DIRECTORY_BYTES;
+    if (stat(local->conf.local_path, &stat_) == 0 && stat_.st_size > 0)
+        local->conf.local_bytes = (uint64_t)stat_.st_size; /* as it is */
+    return ICMS_OK;
+}
+
+icms_err client_local_open_dir(const char *path, const struct icms_options *options,
+                               struct err_why *why, struct client_local **out_local)
+{
+    struct client_local *local = NULL;
+    icms_err err = local_new(options, why, &local);
+
+    if (err != ICMS_OK)
+        return err;
+    err = local_directory(local, path, options, why);
+    if (err != ICMS_OK) {
+        client_local_close(&local);
+        return err;
+    }
+    *out_local = local;
+    return ICMS_OK;
+}
+
+/* ---- the agent ------------------------------------------------------------------------------ */
+
+icms_err client_agent_opts(const struct conf_agent *conf, struct agent_enclosure_opts *enclosures,
+                           struct err_why *why, struct agent_opts *out_opts)
+{
+    struct agent_opts opts;
+
+    agent_opts_init(&opts);
+    memcpy(opts.name, conf->name, sizeof(opts.name));
+    memcpy(opts.host_nqn, conf->host_nqn, sizeof(opts.host_nqn));
+    opts.host_id = conf->host_id;
+    opts.loops = conf->loops;
+    opts.busy_poll = conf->busy_poll;
+    opts.header_digest = conf->header_digest;
+    opts.data_digest = conf->data_digest;
+    opts.queue_entries = conf->queue_entries;
+    opts.connect_timeout_ms = conf->connect_timeout_ms;
+    opts.keep_alive_ms = conf->keep_alive_ms;
+    opts.silence_ms = conf->silence_ms;
+    opts.probe_ms = conf->probe_ms;
+    opts.load_deadline_ms = conf->load_deadline_ms;
+    opts.store_deadline_ms = conf->store_deadline_ms;
+    opts.store_backlog_bytes = conf->store_backlog_bytes;
+    opts.client_bytes = conf->client_bytes;
+    opts.local_path = conf->local_path[0] != 0 ? conf->local_path : NULL;
+    opts.local_bytes = conf->local_bytes;
+    opts.local_segment_bytes = conf->local_segment_bytes;
+    for (uint32_t i = 0; i < conf->enclosure_count; i++) {
+        const struct conf_enclosure *from = &conf->enclosures[i];
+        struct agent_enclosure_opts *to = &enclosures[i];
+        icms_err err;
+
+        memcpy(to->name, from->name, sizeof(to->name));
+        memcpy(to->nqn, from->nqn, sizeof(to->nqn));
+        to->uuid = from->uuid;
+        to->weight = from->weight;
+        err = loop_addr_parse(from->address, why, &to->addr);
+        if (err != ICMS_OK)
+            return err;
+    }
+    opts.enclosure_count = conf->enclosure_count;
+    opts.enclosures = enclosures;
+    opts.volume_count = conf->volume_count;
+    opts.volumes = conf->volumes;
+    *out_opts = opts;
+    return ICMS_OK;
+}
+
+static icms_err local_attach(struct client_link *link, uint64_t staging_bytes, struct err_why *why)
+{
+    struct agent_client *client = calloc(1, sizeof(*client));
+    icms_err err;
+
+    if (client == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    err = agent_client_attach(link->agent, staging_bytes, why, client);
+    if (err != ICMS_OK) {
+        free(client);
+        return err;
+    }
+    link->attached = true;
+    link->agent_client = client->client;
+    link->region.base = loop_region_base(client->region);
+    link->region.bytes = loop_region_bytes(client->region);
+    link->arena_count = client->volume_count;
+    for (uint32_t i = 0; i < client->volume_count; i++) {
+        link->maps[i].base = loop_region_base(client->arenas[i]);
+        link->maps[i].bytes = loop_region_bytes(client->arenas[i]);
+    }
+    link->agent_event = loop_event_fd(client->agent_event);
+    link->client_event = loop_event_fd(client->client_event);
+    free(client);
+    return client_link_view(link, why);
+}
+
+icms_err client_local_start(struct client_local *local, struct err_why *why,
+                            struct client_link **out_link)
+{
+    struct client_link *link;
+    icms_err err = client_link_new(&link);
+
+    if (err != ICMS_OK)
+        return err_set(why, err, "out of memory");
+    err = client_agent_opts(&local->conf, local->enclosures, why, &local->opts);
+    if (err == ICMS_OK)
+        err = agent_new(loop_env_uring(), &local->opts, why, &link->agent);
+    if (err == ICMS_OK) {
+        err = agent_start(link->agent, why);
+        link->started = err == ICMS_OK;
+    }
+    if (err == ICMS_OK) {
+        agent_wait_tried(link->agent, LOCAL_TRIED_MS);
+        err = local_attach(link, local->staging_bytes, why);
+    }
+    if (err != ICMS_OK) {
+        client_link_free(&link);
+        return err;
+    }
+    *out_link = link;
+    return ICMS_OK;
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/open.c: handles: opened, asked for their state, closed.
+ *
+ * icms_open -> calls of any thread -> icms_close, the last call. All memory of a handle is taken
+ * here.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "client/client_int.h"
+#include "conf/conf.h"
+
+#ifndef CLIENT_VERSION
+#error "the build says which version this is"
+#endif
+
+void client_why(const struct err_why *from, char *why, size_t why_bytes)
+{
+    if (why != NULL && why_bytes != 0)
+        (void)snprintf(why, why_bytes, "%s", from->text);
+}
+
+const char *icms_version(void)
+{
+    return CLIENT_VERSION;
+}
+
+void icms_options_init(struct icms_options *options)
+{
+    *options = (struct icms_options){.struct_bytes = sizeof(*options)};
+}
+
+/* ---- parts of a handle ---------------------------------------------------------------------- */
+
+void client_ops_reset(struct icms *icms)
+{
+    check(icms->calls == 0);
+    list_init(&icms->ops_free);
+    for (uint32_t i = 0; i < CLIENT_OPS; i++) {
+        struct client_op *op = &icms->ops[i];
+
+        check(op->state == OP_FREE || op->state == OP_LOST);
+        op->state = OP_FREE;
+        op->lease = CLIENT_LEASE_NONE;
+        op->staging_bytes = 0;
+        op->buffer = NULL;
+        op->request = NULL;
+        list_push(&icms->ops_free, &op->link);
+    }
+}
+
+bool client_buffers_used(const struct client_link *link)
+{
+    for (uint32_t i = 0; link != NULL && i < CLIENT_BUFFERS; i++)
+        if (link->buffers[i].used)
+            return true;
+    return false;
+}
+
+static icms_err open_watch(const struct icms *icms, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+
+    if (epoll_ctl(icms->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
+        return err_from_errno(errno);
+    return ICMS_OK;
+}
+
+icms_err client_link_watch(struct icms *icms)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
+    icms_err err = open_watch(icms, icms->link->client_event);
+
+    if (err == ICMS_OK && icms->link->sock >= 0 &&
+        epoll_ctl(icms->epoll_fd, EPOLL_CTL_ADD, icms->link->sock, &event) != 0)
+        err = err_from_errno(errno);
+    if (err == ICMS_OK)
+        client_reap(icms); /* from now on the agent signals its answers */
+    return err;
+}
+
+static icms_err open_events(struct icms *icms)
+{
+    icms_err err;
+
+    icms->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    icms->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    icms->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (icms->epoll_fd < 0 || icms->notify_fd < 0 || icms->timer_fd < 0)
+        return err_from_errno(errno);
+    err = open_watch(icms, icms->notify_fd);
+    if (err == ICMS_OK)
+        err = open_watch(icms, icms->timer_fd);
+    return err;
+}
+
+static void open_lists(struct icms *icms)
+{
+    list_init(&icms->requests_free);
+    list_init(&icms->under_way);
+    list_init(&icms->ready);
+    list_init(&icms->over);
+    list_init(&icms->volumes);
+    list_init(&icms->handles);
+    for (int i = 0; i < ROOM_COUNT; i++)
+        list_init(&icms->rooms[i]);
+    for (uint32_t i = 0; i < CLIENT_REQUESTS; i++)
+        list_push(&icms->requests_free, &icms->requests[i].all);
+    client_ops_reset(icms);
+}
+
+/* Frees a handle without calls or requests, also a half-made one. */
+static void open_free(struct icms *icms)
+{
+    client_link_free(&icms->link);
+    client_local_close(&icms->local);
+    if (icms->epoll_fd >= 0)
+        (void)close(icms->epoll_fd);
+    if (icms->notify_fd >= 0)
+        (void)close(icms->notify_fd);
+    if (icms->timer_fd >= 0)
+        (void)close(icms->timer_fd);
+    (void)pthread_mutex_destroy(&icms->lock);
+    (void)pthread_cond_destroy(&icms->changed);
+    free(icms->ops);
+    free(icms->requests);
+    icms->magic = 0;
+    free(icms);
+}
+
+static icms_err open_new(struct icms **out_icms)
+{
+    struct icms *icms = calloc(1, sizeof(*icms));
+    pthread_condattr_t attributes;
+
+    if (icms == NULL)
+        return ICMS_NO_MEMORY;
+    icms->magic = CLIENT_ICMS_MAGIC;
+    icms->epoll_fd = icms->notify_fd = icms->timer_fd = -1;
+    icms->expiry_ns = UINT64_MAX;
+    check(pthread_mutex_init(&icms->lock, NULL) == 0);
+    check(pthread_condattr_init(&attributes) == 0);
+    check(pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0);
+    check(pthread_cond_init(&icms->changed, &attributes) == 0);
+    (void)pthread_condattr_destroy(&attributes);
+    icms->ops = calloc(CLIENT_OPS, sizeof(*icms->ops));
+    icms->requests = calloc(CLIENT_REQUESTS, sizeof(*icms->requests));
+    if (icms->ops == NULL || icms->requests == NULL) {
+        open_free(icms);
+        return ICMS_NO_MEMORY;
+    }
+    open_lists(icms);
+    *out_icms = icms;
+    return ICMS_OK;
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static icms_err open_unix(struct icms *icms, const char *path, struct err_why *why)
+{
+    char socket[104];
+
+    if (path[0] == 0)
+        path = getenv("ICMS_SOCKET");
+    if (path == NULL || path[0] == 0) {
+        conf_socket_default(socket);
+        path = socket;
+    }
+    if (strlen(path) >= sizeof(icms->socket))
+        return err_set(why, ICMS_INVALID, "the socket's path is too long: %s", path);
+    memcpy(icms->socket, path, strlen(path) + 1);
+    return client_attach_unix(path, icms->options.buffer_bytes, why, &icms->link);
+}
+
+static icms_err open_where(struct icms *icms, const char *where, struct err_why *why)
+{
+    icms_err err;
+
+    if (strncmp(where, "unix:", 5) == 0) {
+        err = open_unix(icms, where + 5, why);
+    } else if (strncmp(where, "pod:", 4) == 0) {
+        err = client_local_open_pod(where + 4, &icms->options, why, &icms->local);
+        if (err == ICMS_OK)
+            err = client_local_start(icms->local, why, &icms->link);
+    } else if (strncmp(where, "dir:", 4) == 0) {
+        return client_local_open_dir(where + 4, &icms->options, why, &icms->local);
+    } else {
+        return err_set(why, ICMS_INVALID,
+                       "\"%s\" is no tier: write unix:SOCKET, pod:FILE or "
+                       "dir:DIRECTORY",
+                       where);
+    }
+    if (err != ICMS_OK)
+        return err;
+    return client_link_watch(icms);
+}
+
+icms_err icms_open(const char *where, const struct icms_options *options, char *why,
+                   size_t why_bytes, struct icms **out_icms)
+{
+    struct err_why sentence = {{0}};
+    struct icms *icms = NULL;
+    icms_err err = ICMS_INVALID;
+
+    if (where == NULL || out_icms == NULL ||
+        (options != NULL && options->struct_bytes < sizeof(size_t))) {
+        (void)err_set(&sentence, err,
+                      "icms_open needs a tier, options from icms_options_init and "
+                      "a place for the handle");
+        client_why(&sentence, why, why_bytes);
+        return err;
+    }
+    err = open_new(&icms);
+    if (err == ICMS_OK) {
+        icms_options_init(&icms->options);
+        if (options != NULL)
+            memcpy(&icms->options, options,
+                   options->struct_bytes < sizeof(*options) ? options->struct_bytes
+                                                            : sizeof(*options));
+        err = open_events(icms);
+    }
+    if (err == ICMS_OK)
+        err = open_where(icms, where, &sentence);
+    if (err != ICMS_OK) {
+        if (sentence.text[0] == 0)
+            (void)err_set(&sentence, err, "cannot open %s: %s", where, icms_err_text(err));
+        client_why(&sentence, why, why_bytes);
+        if (icms != NULL)
+            open_free(icms);
+        return err;
+    }
+    client_fork_watch(icms);
+    *out_icms = icms;
+    return ICMS_OK;
+}
+
+void icms_close(struct icms **icms)
+{
+    struct icms *i = icms == NULL ? NULL : *icms;
+    struct list *at;
+
+    if (i == NULL)
+        return;
+    *icms = NULL;
+    check(i->magic == CLIENT_ICMS_MAGIC);
+    /* The child of a fork has no threads of the agent and no say over the rings: what it inherited
+     * is left alone. */
+    if (client_forked(i))
+        return;
+    check(pthread_mutex_lock(&i->lock) == 0);
+    i->state = ICMS_STATE_CLOSING;
+    check(pthread_mutex_unlock(&i->lock) == 0);
+    client_quiesce(i);
+    client_fork_forget(i);
+    while ((at = list_pop(&i->volumes)) != NULL) {
+        struct icms_volume *volume = container_of(at, struct icms_volume, link);
+
+        volume->magic = 0;
+        free(volume);
+    }
+    open_free(i);
+}
+
+/* ---- state ---------------------------------------------------------------------------------- */
+
+icms_err icms_status(struct icms *icms, char *out, size_t bytes, size_t *out_bytes)
+{
+    icms_err err;
+
+    if (icms == NULL || out_bytes == NULL || (out == NULL && bytes != 0))
+        return ICMS_INVALID;
+    if (client_forked(icms))
+        return ICMS_FORKED;
+    if (icms->local == NULL)
+        return client_status_unix(icms->socket, out, bytes, out_bytes);
+    err = client_call_begin(icms);
+    if (err != ICMS_OK)
+        return err;
+    *out_bytes = agent_status(icms->link->agent, out, bytes) + 1;
+    client_call_end(icms);
+    return ICMS_OK;
+}

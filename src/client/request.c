@@ -1,0 +1,649 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/request.c: requests: run, wait, reap, give up.
+ *
+ * A request is run by one thread at a time: client_request_run moves it as far as it goes. Threads
+ * that have to wait elect one of them (icms.reaping) that sleeps in poll(2) on the agent's event
+ * and socket; the others sleep on icms.changed. Any thread that holds the lock may reap.
+ *
+ *   client_request_init -> client_request_run -> [client_request_finish | icms_poll] -> over
+ *
+ * Every block gets its status by the request's deadline: from the arena, from the agent, or, when
+ * the agent lets the deadline and the grace pass, from here. Then its operation becomes LOST: lease
+ * and staging memory stay taken until the agent's late answer, since it may still use them.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "client/client_int.h"
+
+#define REAP_ENTRIES 64
+
+/* A silent agent is woken at most this often, to see whether it looks at the ring again. */
+#define NUDGE_NS ((uint64_t)10 * 1000 * 1000)
+
+/* Who waits for room looks at least this often: leases are given back without a wake. */
+#define WAIT_ROOM_NS ((uint64_t)10 * 1000 * 1000)
+
+static void request_lock(struct icms *icms)
+{
+    check(pthread_mutex_lock(&icms->lock) == 0);
+}
+
+static void request_unlock(struct icms *icms)
+{
+    check(pthread_mutex_unlock(&icms->lock) == 0);
+}
+
+uint64_t client_now_ns(void)
+{
+    struct timespec now;
+
+    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Reads an eventfd or timerfd that may be readable. */
+static void request_drain(int fd)
+{
+    struct pollfd event = {.fd = fd, .events = POLLIN};
+    uint64_t count;
+
+    if (poll(&event, 1, 0) == 1 && (event.revents & POLLIN) != 0 &&
+        read(fd, &count, sizeof(count)) < 0)
+        check(errno == EAGAIN || errno == EINTR);
+}
+
+static void request_raise(int fd)
+{
+    uint64_t one = 1;
+
+    while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
+}
+
+/* ---- waking --------------------------------------------------------------------------------- */
+
+void client_wake(struct icms *icms)
+{
+    check(pthread_cond_broadcast(&icms->changed) == 0);
+    if (icms->reaping)
+        request_raise(icms->link->client_event);
+    for (int i = 0; i < ROOM_COUNT; i++) {
+        struct list *first = list_first(&icms->rooms[i]);
+
+        if (first != NULL)
+            client_request_ready(container_of(first, struct icms_request, queue));
+    }
+}
+
+void client_notify(struct icms *icms)
+{
+    if (icms->notify_raised)
+        return;
+    icms->notify_raised = true;
+    request_raise(icms->notify_fd);
+}
+
+void client_request_ready(struct icms_request *request)
+{
+    if (!request->async || request->waited || request->state != REQUEST_RUN)
+        return;
+    if (list_empty(&request->ready))
+        list_push(&request->icms->ready, &request->ready);
+    client_notify(request->icms);
+}
+
+/* Sets timer_fd to icms.expiry_ns when somebody polls. */
+static void request_timer_set(struct icms *icms)
+{
+    struct itimerspec when = {0};
+
+    if (!icms->event_asked)
+        return;
+    if (icms->expiry_ns != UINT64_MAX) {
+        when.it_value.tv_sec = (time_t)(icms->expiry_ns / 1000000000u);
+        when.it_value.tv_nsec = (long)(icms->expiry_ns % 1000000000u);
+    }
+    check(timerfd_settime(icms->timer_fd, TFD_TIMER_ABSTIME, &when, NULL) == 0);
+}
+
+void client_event_ask(struct icms *icms)
+{
+    icms->event_asked = true;
+    request_timer_set(icms);
+}
+
+/* When a request has to be looked at again although nobody answers. Its thread. */
+static uint64_t request_expiry_ns(const struct icms_request *request, uint64_t now)
+{
+    if (request->next < request->count && now < request->deadline_ns)
+        return request->deadline_ns;
+    return request->deadline_ns + CLIENT_GRACE_NS;
+}
+
+/* ---- operations ----------------------------------------------------------------------------- */
+
+void client_op_free(struct icms *icms, struct client_op *op)
+{
+    struct client_link *link = icms->link;
+
+    check(op->state != OP_FREE);
+    if (op->lease != CLIENT_LEASE_NONE)
+        client_lease_give(link, op->lease);
+    if (op->staging_bytes != 0)
+        staging_give(&link->staging, op->staging_offset, op->staging_bytes);
+    if (op->buffer != NULL) {
+        op->buffer->busy = false;
+        if (op->buffer->given) {
+            staging_give(&link->staging, op->buffer->offset, op->buffer->bytes);
+            op->buffer->used = false;
+        }
+    }
+    op->lease = CLIENT_LEASE_NONE;
+    op->staging_bytes = 0;
+    op->buffer = NULL;
+    op->request = NULL;
+    op->state = OP_FREE;
+    list_remove(&op->link);
+    list_push_front(&icms->ops_free, &op->link);
+    icms->room_epoch++;
+    for (int i = 0; i < ROOM_COUNT; i++)
+        if (!list_empty(&icms->rooms[i])) {
+            client_wake(icms);
+            return;
+        }
+}
+
+/* SENT -> ANSWERED, or LOST -> FREE. */
+static void reap_answer(struct icms *icms, const struct shm_complete *answer)
+{
+    uint64_t index = answer->tag & UINT32_MAX;
+    struct client_op *op;
+
+    if (index >= CLIENT_OPS)
+        return;
+    op = &icms->ops[index];
+    if (op->generation != answer->tag >> 32)
+        return;
+    icms->link->silent = false;
+    if (op->state == OP_LOST) {
+        client_op_free(icms, op);
+    } else if (op->state == OP_SENT) {
+        op->answer = *answer;
+        op->state = OP_ANSWERED;
+        list_remove(&op->link);
+        list_push(&op->request->answered, &op->link);
+        client_request_ready(op->request);
+    }
+}
+
+/* The agent is gone: everything it had is answered, nothing of it is used any more. */
+static void reap_link_lost(struct icms *icms)
+{
+    icms->link->down = true;
+    /* Its end stays readable: who polls our event must not see it again and again. */
+    if (icms->link->sock >= 0)
+        (void)epoll_ctl(icms->epoll_fd, EPOLL_CTL_DEL, icms->link->sock, NULL);
+    for (uint32_t i = 0; i < CLIENT_OPS; i++) {
+        struct client_op *op = &icms->ops[i];
+
+        if (op->state == OP_LOST)
+            client_op_free(icms, op);
+        else if (op->state == OP_SENT)
+            reap_answer(icms, &(struct shm_complete){.tag = (uint64_t)op->generation << 32 | i,
+                                                     .status = ICMS_PEER_DOWN});
+    }
+    list_for_each (link, &icms->under_way)
+        client_request_ready(container_of(link, struct icms_request, all));
+    client_wake(icms);
+}
+
+void client_reap(struct icms *icms)
+{
+    struct client_link *link = icms->link;
+    struct shm_complete answers[REAP_ENTRIES];
+    struct pollfd fds[2] = {{.fd = link->client_event, .events = POLLIN},
+                            {.fd = link->sock, .events = POLLIN | POLLRDHUP}};
+    uint64_t signals;
+    uint32_t count;
+    bool came = false;
+
+    if (link->down)
+        return;
+    if (poll(fds, 2, 0) > 0 && (fds[0].revents & POLLIN) != 0 &&
+        read(link->client_event, &signals, sizeof(signals)) < 0)
+        check(errno == EAGAIN || errno == EINTR);
+    do {
+        icms_err err = shm_complete_take(&link->ring, answers, REAP_ENTRIES, &count);
+
+        if (err != ICMS_OK) {
+            reap_link_lost(icms);
+            return;
+        }
+        for (uint32_t i = 0; i < count; i++)
+            reap_answer(icms, &answers[i]);
+        came = came || count != 0;
+    } while (count != 0 || !shm_client_sleep(&link->ring));
+    if (fds[1].revents != 0)
+        reap_link_lost(icms); /* the agent says nothing on the socket: it is the end */
+    else if (came)
+        client_wake(icms);
+}
+
+/* ---- running -------------------------------------------------------------------------------- */
+
+/* Gives up what the agent has not answered: SENT -> LOST. Lock. */
+static void run_lose_sent(struct icms_request *request, uint64_t now)
+{
+    struct client_link *link = request->link_used;
+    uint64_t beat = atomic_load_explicit(&link->ring.header->agent_beat_ns, memory_order_relaxed);
+    struct list *at;
+
+    while ((at = list_pop(&request->sent)) != NULL) {
+        struct client_op *op = container_of(at, struct client_op, link);
+
+        if (beat < op->sent_ns && !link->silent) {
+            link->silent = true;
+            link->silent_beat_ns = beat;
+            link->nudge_ns = now;
+        }
+        op->state = OP_LOST;
+        op->request = NULL;
+        client_block_give_up(request, op->block, ICMS_DEADLINE);
+    }
+}
+
+/* Gives up the blocks that were not sent. Its thread. */
+static void run_cut(struct icms_request *request, icms_err why)
+{
+    while (request->next < request->count)
+        client_block_give_up(request, request->next++, why);
+}
+
+/* The queue's next may look when the request leaves it. Lock. */
+static void run_leave_queue(struct icms_request *request)
+{
+    if (list_empty(&request->queue))
+        return;
+    list_remove(&request->queue);
+    client_wake(request->icms);
+}
+
+static void run_take_answers(struct icms_request *request)
+{
+    struct icms *icms = request->icms;
+    struct list *at;
+
+    request_lock(icms);
+    while ((at = list_pop(&request->answered)) != NULL) {
+        struct client_op *op = container_of(at, struct client_op, link);
+
+        request_unlock(icms);
+        client_op_take(request, op);
+        request_lock(icms);
+        client_op_free(icms, op);
+    }
+    request_unlock(icms);
+}
+
+/* Why no further block may be sent; OK when they may. Lock. */
+static icms_err run_obstacle(const struct icms_request *request, uint64_t now)
+{
+    if (request->canceled)
+        return ICMS_CANCELED;
+    if (request->link_used->down)
+        return ICMS_PEER_DOWN;
+    if (request->link_used->silent || now >= request->deadline_ns)
+        return ICMS_DEADLINE;
+    return ICMS_OK;
+}
+
+void client_request_run(struct icms_request *request)
+{
+    struct icms *icms = request->icms;
+    enum client_step step = STEP_NEXT;
+    icms_err obstacle;
+    uint64_t now;
+
+    check(request->magic == CLIENT_REQUEST_MAGIC && request->state == REQUEST_RUN);
+    run_take_answers(request);
+    do {
+        now = client_now_ns();
+        request_lock(icms);
+        obstacle = run_obstacle(request, now);
+        if (now >= request->deadline_ns + CLIENT_GRACE_NS) {
+            client_reap(icms);
+            run_lose_sent(request, now);
+        }
+        request_unlock(icms);
+        if (obstacle != ICMS_OK)
+            run_cut(request, obstacle);
+        for (int i = 0; i < CLIENT_TURN_BLOCKS && request->next < request->count; i++) {
+            step = client_send_next(request);
+            if (step == STEP_WAIT)
+                break;
+        }
+        run_take_answers(request);
+    } while (request->next < request->count && step == STEP_NEXT);
+
+    request_lock(icms);
+    if (request->next == request->count)
+        run_leave_queue(request);
+    client_publish(icms);
+    if (request->done == request->count) {
+        check(list_empty(&request->sent) && list_empty(&request->answered));
+        request->state = REQUEST_OVER;
+        list_remove(&request->ready);
+    }
+    request_unlock(icms);
+}
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+/* True when the request's thread has something to do. Lock. */
+static bool wait_is_over(const struct icms_request *request, uint64_t now)
+{
+    if (!list_empty(&request->answered) || now >= request->deadline_ns + CLIENT_GRACE_NS)
+        return true;
+    if (request->next == request->count)
+        return false;
+    return list_empty(&request->queue) || request->room_epoch != request->icms->room_epoch ||
+           run_obstacle(request, now) != ICMS_OK;
+}
+
+/* Sleeps in poll(2) for everybody. Lock held on entry and return. */
+static void wait_reap(struct icms *icms, uint64_t until_ns)
+{
+    struct pollfd fds[2] = {{.fd = icms->link->client_event, .events = POLLIN},
+                            {.fd = icms->link->sock, .events = POLLIN | POLLRDHUP}};
+    uint64_t now = client_now_ns();
+    struct timespec timeout = {0};
+
+    if (now < until_ns) {
+        timeout.tv_sec = (time_t)((until_ns - now) / 1000000000u);
+        timeout.tv_nsec = (long)((until_ns - now) % 1000000000u);
+    }
+    icms->reaping = true;
+    request_unlock(icms);
+    (void)ppoll(fds, 2, &timeout, NULL);
+    request_lock(icms);
+    icms->reaping = false;
+    client_reap(icms);
+    /* Whoever has nothing left to do leaves; another one has to sleep in poll now. */
+    check(pthread_cond_broadcast(&icms->changed) == 0);
+}
+
+static void wait_changed(struct icms *icms, uint64_t until_ns)
+{
+    struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                             .tv_nsec = (long)(until_ns % 1000000000u)};
+    int error = pthread_cond_timedwait(&icms->changed, &icms->lock, &until);
+
+    check(error == 0 || error == ETIMEDOUT);
+}
+
+bool client_request_finish(struct icms_request *request, uint64_t until_ns)
+{
+    struct icms *icms = request->icms;
+
+    while (request->state != REQUEST_OVER) {
+        uint64_t now = client_now_ns();
+        uint64_t wake_ns = u64_min(request_expiry_ns(request, now), until_ns);
+
+        request_lock(icms);
+        client_reap(icms);
+        if (!list_empty(&request->queue))
+            wake_ns = u64_min(wake_ns, now + WAIT_ROOM_NS);
+        while (!wait_is_over(request, now) && now < wake_ns) {
+            if (icms->reaping || icms->link->down)
+                wait_changed(icms, wake_ns);
+            else
+                wait_reap(icms, wake_ns);
+            now = client_now_ns();
+        }
+        if (!list_empty(&request->queue))
+            request->room_epoch = icms->room_epoch;
+        request_unlock(icms);
+        client_request_run(request);
+        if (now >= until_ns)
+            break;
+    }
+    return request->state == REQUEST_OVER;
+}
+
+icms_err client_request_result(const struct icms_request *request)
+{
+    check(request->state == REQUEST_OVER);
+    if (request->not_ok == 0)
+        return ICMS_OK;
+    return request->peer_down == request->count ? ICMS_PEER_DOWN : ICMS_MISS;
+}
+
+/* ---- asynchronous requests ------------------------------------------------------------------ */
+
+/* Its thread lets go of a request: over, or where icms_poll finds it in time. Lock. */
+static void async_release(struct icms_request *request)
+{
+    struct icms *icms = request->icms;
+
+    check(request->async && request->held);
+    request->held = false;
+    request->waited = false;
+    if (request->state == REQUEST_OVER) {
+        list_remove(&request->all);
+        list_remove(&request->ready);
+        list_push(&icms->over, &request->ready);
+        client_notify(icms);
+        client_call_leave(icms);
+    } else {
+        request->expiry_ns = request_expiry_ns(request, client_now_ns());
+        if (request->expiry_ns < icms->expiry_ns) {
+            icms->expiry_ns = request->expiry_ns;
+            request_timer_set(icms);
+        }
+        if (wait_is_over(request, client_now_ns()))
+            client_request_ready(request);
+    }
+    check(pthread_cond_broadcast(&icms->changed) == 0); /* who waits for it to be let go */
+}
+
+void client_async_begin(struct icms_request *request)
+{
+    struct icms *icms = request->icms;
+
+    request_lock(icms);
+    request->async = true;
+    request->held = true;
+    list_push(&icms->under_way, &request->all);
+    request_unlock(icms);
+    client_request_run(request);
+    request_lock(icms);
+    async_release(request);
+    request_unlock(icms);
+}
+
+bool client_async_wait(struct icms_request *request, uint64_t until_ns)
+{
+    struct icms *icms = request->icms;
+    bool over;
+
+    request_lock(icms);
+    request->waited = true;
+    while (request->held)
+        check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
+    over = request->state == REQUEST_OVER;
+    if (!over) {
+        request->held = true;
+        request->waited = true;
+        list_remove(&request->ready);
+        request_unlock(icms);
+        over = client_request_finish(request, until_ns);
+        request_lock(icms);
+        async_release(request);
+    }
+    if (over)
+        list_remove(&request->ready); /* icms_poll does not return it any more */
+    request_unlock(icms);
+    return over;
+}
+
+void client_async_cancel(struct icms_request *request)
+{
+    struct icms *icms = request->icms;
+
+    request_lock(icms);
+    if (request->state == REQUEST_RUN && !request->canceled) {
+        request->canceled = true;
+        list_for_each (at, &request->sent) {
+            struct client_op *op = container_of(at, struct client_op, link);
+            struct shm_submit entry = {.tag = (uint64_t)op->generation << 32 |
+                                              (uint64_t)(op - icms->ops),
+                                       .op = SHM_OP_CANCEL};
+
+            (void)client_push_hint(icms, &entry);
+        }
+        client_publish(icms);
+        client_request_ready(request);
+    }
+    request_unlock(icms);
+}
+
+/* Deadlines: what expired has something to do; the timer goes to the next one. Lock. */
+static void poll_expire(struct icms *icms)
+{
+    uint64_t now = client_now_ns();
+
+    if (now < icms->expiry_ns)
+        return;
+    if (icms->event_asked)
+        request_drain(icms->timer_fd);
+    icms->expiry_ns = UINT64_MAX;
+    list_for_each (at, &icms->under_way) {
+        struct icms_request *request = container_of(at, struct icms_request, all);
+
+        if (request->expiry_ns <= now)
+            client_request_ready(request);
+        else
+            icms->expiry_ns = u64_min(icms->expiry_ns, request->expiry_ns);
+    }
+    request_timer_set(icms);
+}
+
+struct icms_request *client_async_poll(struct icms *icms)
+{
+    struct list *at = NULL;
+
+    request_lock(icms);
+    if (icms->link != NULL && icms->state == ICMS_STATE_OPEN) {
+        client_reap(icms);
+        poll_expire(icms);
+        while (list_empty(&icms->over) && (at = list_pop(&icms->ready)) != NULL) {
+            struct icms_request *request = container_of(at, struct icms_request, ready);
+
+            if (request->held || request->state != REQUEST_RUN)
+                continue;
+            request->held = true;
+            request_unlock(icms);
+            client_request_run(request);
+            request_lock(icms);
+            async_release(request);
+        }
+    }
+    at = list_pop(&icms->over);
+    if (list_empty(&icms->over) && list_empty(&icms->ready) && icms->notify_raised) {
+        request_drain(icms->notify_fd);
+        icms->notify_raised = false;
+    }
+    request_unlock(icms);
+    return at == NULL ? NULL : container_of(at, struct icms_request, ready);
+}
+
+void client_quiesce(struct icms *icms)
+{
+    struct list *first;
+
+    request_lock(icms);
+    while ((first = list_first(&icms->under_way)) != NULL) {
+        struct icms_request *request = container_of(first, struct icms_request, all);
+
+        if (request->held) {
+            check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
+            continue;
+        }
+        request->held = true;
+        request_unlock(icms);
+        (void)client_request_finish(request, UINT64_MAX);
+        request_lock(icms);
+        async_release(request);
+    }
+    while (icms->calls != 0)
+        check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
+    request_unlock(icms);
+}
+
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+/* A silent agent is woken and watched: once it looks at the ring again it gets requests again. */
+static void call_listen(struct icms *icms)
+{
+    struct client_link *link = icms->link;
+    uint64_t now = client_now_ns();
+
+    client_reap(icms);
+    if (!link->silent)
+        return;
+    if (atomic_load_explicit(&link->ring.header->agent_beat_ns, memory_order_relaxed) !=
+        link->silent_beat_ns) {
+        link->silent = false;
+        return;
+    }
+    if (now - link->nudge_ns >= NUDGE_NS) {
+        link->nudge_ns = now;
+        request_raise(link->agent_event);
+    }
+}
+
+icms_err client_call_begin(struct icms *icms)
+{
+    icms_err err = ICMS_OK;
+
+    if (client_forked(icms))
+        return ICMS_FORKED;
+    request_lock(icms);
+    while (icms->state == ICMS_STATE_RESTART)
+        check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
+    if (icms->state == ICMS_STATE_CLOSING)
+        err = ICMS_CLOSED;
+    else if (icms->link == NULL)
+        err = ICMS_PEER_DOWN;
+    else if (icms->link->silent)
+        call_listen(icms);
+    if (err == ICMS_OK && icms->link->down)
+        err = ICMS_PEER_DOWN;
+    if (err == ICMS_OK)
+        icms->calls++;
+    request_unlock(icms);
+    return err;
+}
+
+void client_call_leave(struct icms *icms)
+{
+    check(icms->calls > 0);
+    icms->calls--;
+    if (icms->calls == 0 && icms->state != ICMS_STATE_OPEN)
+        check(pthread_cond_broadcast(&icms->changed) == 0);
+}
+
+void client_call_end(struct icms *icms)
+{
+    request_lock(icms);
+    client_call_leave(icms);
+    request_unlock(icms);
+}

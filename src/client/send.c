@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/send.c: one block of a request on its way out: answered from the arena, refused, or put
+ * into the ring.
+ *
+ * Runs on the request's thread; takes the handle's lock for the room it needs and for the ring, and
+ * leaves it while a value is copied into staging memory. Requests that find no room queue up, one
+ * queue a kind of room, and have turns.
+ */
+#include <errno.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/crc.h"
+#include "client/client_int.h"
+#include "wire/sealed.h"
+
+static void send_lock(struct icms *icms)
+{
+    check(pthread_mutex_lock(&icms->lock) == 0);
+}
+
+static void send_unlock(struct icms *icms)
+{
+    check(pthread_mutex_unlock(&icms->lock) == 0);
+}
+
+void client_publish(struct icms *icms)
+{
+    uint64_t one = 1;
+
+    if (icms->link->down || !shm_submit_publish(&icms->link->ring))
+        return;
+    while (write(icms->link->agent_event, &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
+}
+
+bool client_push_hint(struct icms *icms, const struct shm_submit *entry)
+{
+    struct shm_ring *ring = &icms->link->ring;
+    uint32_t head = atomic_load_explicit(&ring->header->submit_head, memory_order_relaxed);
+
+    return !icms->link->down && ring->submit_tail - head < SHM_RING_ENTRIES - CLIENT_OPS &&
+           shm_submit_push(ring, entry);
+}
+
+static enum client_room send_room(const struct icms_request *request)
+{
+    if (request->op == SHM_OP_GET)
+        return ROOM_LEASES;
+    return request->op == SHM_OP_PUT ? ROOM_STAGING : ROOM_OPS;
+}
+
+/* True when the request may take room now: it is first in its queue, has a turn, or nobody waits.
+ */
+static bool send_may_take(struct icms_request *request)
+{
+    struct list *queue = &request->icms->rooms[send_room(request)];
+
+    if (list_empty(queue))
+        return true;
+    if (!list_empty(&request->queue))
+        return list_first(queue) == &request->queue;
+    if (request->turn > 0) {
+        request->turn--;
+        return true;
+    }
+    list_push(queue, &request->queue);
+    request->room_epoch = request->icms->room_epoch;
+    return false;
+}
+
+static enum client_step send_wait(struct icms_request *request)
+{
+    if (list_empty(&request->queue))
+        list_push(&request->icms->rooms[send_room(request)], &request->queue);
+    request->room_epoch = request->icms->room_epoch;
+    return STEP_WAIT;
+}
+
+/* An operation in state FILL. Lock. */
+static struct client_op *send_op_new(struct icms_request *request, size_t index)
+{
+    struct list *link = list_pop(&request->icms->ops_free);
+    struct client_op *op;
+
+    if (link == NULL)
+        return NULL;
+    op = container_of(link, struct client_op, link);
+    check(op->state == OP_FREE);
+    op->state = OP_FILL;
+    op->generation++;
+    if (op->generation == 0)
+        op->generation = 1;
+    op->request = request;
+    op->block = index;
+    op->lease = CLIENT_LEASE_NONE;
+    op->staging_bytes = 0;
+    op->buffer = NULL;
+    return op;
+}
+
+/* The request has its room: it leaves the queue, and the next one may look. Lock. */
+static void send_room_taken(struct icms_request *request)
+{
+    struct icms *icms = request->icms;
+    struct list *queue = &icms->rooms[send_room(request)];
+
+    if (list_empty(&request->queue))
+        return;
+    list_remove(&request->queue);
+    request->turn = request->op == SHM_OP_PUT ? 0 : CLIENT_TURN_BLOCKS - 1;
+    if (!list_empty(queue))
+        client_wake(icms);
+}
+
+/* FILL -> SENT. Lock. */
+static void send_push(struct icms_request *request, struct client_op *op)
+{
+    struct icms *icms = request->icms;
+    const struct icms_key *key = client_request_key(request, op->block);
+    struct shm_submit entry = {
+        .tag = (uint64_t)op->generation << 32 | (uint64_t)(op - icms->ops),
+        .deadline_ns = request->deadline_ns,
+        .offset = op->staging_offset,
+        .volume = request->volume->arena.volume,
+        .lease = op->lease,
+        .op = (uint8_t)request->op,
+        .flags = request->flags,
+        .key_length = key->length,
+    };
+
+    if (request->op == SHM_OP_PUT)
+        entry.bytes = (uint32_t)request->blocks[op->block].bytes;
+    memcpy(entry.key, key->bytes, sizeof(entry.key));
+    op->state = OP_SENT;
+    op->sent_ns = client_now_ns();
+    list_push(&request->sent, &op->link);
+    /* There is room for every operation (see CLIENT_OPS), unless the agent is gone or writes
+     * nonsense into the ring. It was never sent then, so nothing of it is in use. */
+    if (icms->link->down || !shm_submit_push(&icms->link->ring, &entry)) {
+        op->answer =
+            (struct shm_complete){.status = icms->link->down ? ICMS_PEER_DOWN : ICMS_PROTOCOL};
+        op->state = OP_ANSWERED;
+        list_remove(&op->link);
+        list_push(&request->answered, &op->link);
+        return;
+    }
+    if (request->op == SHM_OP_PUT || request->next % 64 == 0)
+        client_publish(icms);
+}
+
+/* ---- put ------------------------------------------------------------------------------------ */
+
+/* The taken buffer that begins at data and has room behind the value for a trailer. Lock. */
+static struct client_buffer *send_buffer(struct client_link *link, const void *data, uint64_t bytes)
+{
+    const uint8_t *at = data;
+
+    if (at < link->ring.staging || at >= link->ring.staging + link->ring.staging_bytes)
+        return NULL;
+    for (uint32_t i = 0; i < CLIENT_BUFFERS; i++) {
+        struct client_buffer *buffer = &link->buffers[i];
+
+        if (buffer->used && !buffer->busy && !buffer->given &&
+            at == link->ring.staging + buffer->offset && bytes <= buffer->room)
+            return buffer;
+    }
+    return NULL;
+}
+
+/* Takes an operation and staging memory for one value. */
+static enum client_step send_put_room(struct icms_request *request, size_t index,
+                                      struct client_op **out_op)
+{
+    const struct icms_block *block = &request->blocks[index];
+    struct icms *icms = request->icms;
+    struct client_link *link = icms->link;
+    struct client_op *op;
+
+    if (!send_may_take(request))
+        return STEP_WAIT;
+    op = send_op_new(request, index);
+    if (op == NULL)
+        return send_wait(request);
+    op->buffer = send_buffer(link, block->data, block->bytes);
+    if (op->buffer != NULL) {
+        op->buffer->busy = true;
+        op->staging_offset = op->buffer->offset;
+    } else {
+        uint64_t bytes = block->bytes + LIMIT_TRAILER_BYTES;
+
+        if (!staging_take(&link->staging, bytes, &op->staging_offset)) {
+            op->state = OP_FREE;
+            list_push_front(&icms->ops_free, &op->link);
+            return send_wait(request);
+        }
+        op->staging_bytes = bytes;
+    }
+    send_room_taken(request);
+    *out_op = op;
+    return STEP_NEXT;
+}
+
+static enum client_step send_put(struct icms_request *request, size_t index)
+{
+    const struct icms_block *block = &request->blocks[index];
+    const struct shm_arena *arena = &request->volume->arena;
+    struct icms *icms = request->icms;
+    struct client_op *op;
+    enum client_step step;
+    uint8_t *to;
+
+    send_lock(icms);
+    step = send_put_room(request, index, &op);
+    send_unlock(icms);
+    if (step == STEP_WAIT)
+        return step;
+    request->next++;
+    to = icms->link->ring.staging + op->staging_offset;
+    if (arena->sealed) {
+        struct key key = client_key(&block->key);
+        uint32_t crc;
+
+        if (op->buffer != NULL)
+            crc = crc32c(to, block->bytes);
+        else
+            crc = crc32c_copy(0, to, block->data, block->bytes);
+        sealed_trailer_make(&arena->uuid, &key, (uint32_t)block->bytes, crc, to + block->bytes);
+    } else if (op->buffer == NULL) {
+        memcpy(to, block->data, block->bytes);
+    }
+    send_lock(icms);
+    send_push(request, op);
+    send_unlock(icms);
+    return STEP_NEXT;
+}
+
+/* ---- get ------------------------------------------------------------------------------------ */
+
+/* Tells the agent that a block was used; a hint that may be lost when others hold the lock. */
+static void send_touch(struct icms_request *request, const struct icms_key *key)
+{
+    struct icms *icms = request->icms;
+    struct shm_submit entry = {
+        .volume = request->volume->arena.volume, .op = SHM_OP_TOUCH, .key_length = key->length};
+
+    memcpy(entry.key, key->bytes, sizeof(entry.key));
+    if (pthread_mutex_trylock(&icms->lock) != 0)
+        return;
+    if (client_push_hint(icms, &entry) && ++icms->touches % CLIENT_TURN_BLOCKS == 0)
+        client_publish(icms);
+    send_unlock(icms);
+}
+
+/* A block in the arena needs no message: leased, copied, verified here. */
+static bool send_get_local(struct icms_request *request, size_t index, uint32_t lease)
+{
+    struct client_link *link = request->link_used;
+    const struct icms_key *icms_key = client_request_key(request, index);
+    struct key key = client_key(icms_key);
+    uint32_t slot, value_bytes;
+    uint64_t version;
+
+    atomic_store_explicit(&link->ring.lease_volumes[lease], request->volume->arena.volume,
+                          memory_order_release);
+    if (!shm_arena_lease(&request->volume->arena, &key, &link->ring.leases[lease], &slot, &version,
+                         &value_bytes))
+        return false;
+    client_block_load(request, index, slot, value_bytes, ICMS_SOURCE_DRAM);
+    send_touch(request, icms_key);
+    return true;
+}
+
+static enum client_step send_get(struct icms_request *request, size_t index)
+{
+    struct icms *icms = request->icms;
+    uint32_t lease = client_lease_take(request->link_used, request->lease_wanted);
+    enum client_step step = STEP_NEXT;
+    struct client_op *op = NULL;
+
+    if (lease == CLIENT_LEASE_NONE && request->lease_wanted) {
+        request->next++; /* they come back when the caller gives them back: no use to wait */
+        client_block_done(request, index, ICMS_LIMIT, ICMS_MISS_NONE);
+        return STEP_NEXT;
+    }
+    if (lease != CLIENT_LEASE_NONE && send_get_local(request, index, lease)) {
+        request->next++;
+        if (request->lease_wanted && request->not_ok == 0)
+            request->lease_index = lease;
+        else
+            client_lease_give(request->link_used, lease);
+        return STEP_NEXT;
+    }
+    send_lock(icms);
+    if (!send_may_take(request))
+        step = STEP_WAIT;
+    else if (lease == CLIENT_LEASE_NONE || (op = send_op_new(request, index)) == NULL)
+        step = send_wait(request);
+    if (step == STEP_NEXT) {
+        send_room_taken(request);
+        op->lease = lease;
+        request->next++;
+        send_push(request, op);
+    }
+    send_unlock(icms);
+    if (step == STEP_WAIT && lease != CLIENT_LEASE_NONE)
+        client_lease_give(request->link_used, lease);
+    return step;
+}
+
+/* ---- exists, remove, flush ------------------------------------------------------------------ */
+
+static enum client_step send_plain(struct icms_request *request, size_t index)
+{
+    struct icms *icms = request->icms;
+    enum client_step step = STEP_NEXT;
+    struct client_op *op = NULL;
+
+    send_lock(icms);
+    if (!send_may_take(request))
+        step = STEP_WAIT;
+    else if ((op = send_op_new(request, index)) == NULL)
+        step = send_wait(request);
+    if (step == STEP_NEXT) {
+        send_room_taken(request);
+        request->next++;
+        send_push(request, op);
+    }
+    send_unlock(icms);
+    return step;
+}
+
+static enum client_step send_exists(struct icms_request *request, size_t index)
+{
+    struct key key = client_key(client_request_key(request, index));
+
+    /* A match needs nothing behind its first hole. */
+    if (request->keys != NULL && index > request->hole) {
+        request->next++;
+        client_block_done(request, index, ICMS_MISS, ICMS_MISS_ABSENT);
+        return STEP_NEXT;
+    }
+    if (shm_arena_has(&request->volume->arena, &key)) {
+        request->next++;
+        client_block_done(request, index, ICMS_OK, ICMS_MISS_NONE);
+        return STEP_NEXT;
+    }
+    return send_plain(request, index);
+}
+
+/* ---- what is wrong with a block ------------------------------------------------------------- */
+
+static icms_err send_key_check(const struct icms_key *key)
+{
+    if (key->length == 0 || key->length > ICMS_KEY_BYTES)
+        return ICMS_KEY_SIZE;
+    for (uint32_t i = key->length; i < ICMS_KEY_BYTES; i++)
+        if (key->bytes[i] != 0)
+            return ICMS_INVALID;
+    return ICMS_OK;
+}
+
+static icms_err send_check(const struct icms_request *request, size_t index)
+{
+    const struct icms_block *block;
+    icms_err err;
+
+    if (request->op == SHM_OP_FLUSH)
+        return ICMS_OK;
+    err = send_key_check(client_request_key(request, index));
+    if (err != ICMS_OK || request->blocks == NULL)
+        return err;
+    block = &request->blocks[index];
+    if (request->op == SHM_OP_GET)
+        return block->data == NULL && block->bytes != 0 ? ICMS_INVALID : ICMS_OK;
+    if (request->op != SHM_OP_PUT)
+        return ICMS_OK;
+    if (block->bytes == 0 || block->bytes > request->volume->arena.value_bytes_max)
+        return ICMS_VALUE_SIZE;
+    if (block->data == NULL)
+        return ICMS_INVALID;
+    if (block->bytes + LIMIT_TRAILER_BYTES > request->link_used->ring.staging_bytes)
+        return ICMS_LIMIT;
+    return ICMS_OK;
+}
+
+enum client_step client_send_next(struct icms_request *request)
+{
+    size_t index = request->next;
+    icms_err err = send_check(request, index);
+
+    check(index < request->count);
+    if (err != ICMS_OK) {
+        request->next++;
+        client_block_done(request, index, err, ICMS_MISS_NONE);
+        return STEP_NEXT;
+    }
+    switch (request->op) {
+    case SHM_OP_PUT:
+        return send_put(request, index);
+    case SHM_OP_GET:
+        return send_get(request, index);
+    case SHM_OP_EXISTS:
+        return send_exists(request, index);
+    default:
+        return send_plain(request, index);
+    }
+}

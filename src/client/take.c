@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/take.c: one answer on its way in; a value from the arena into the caller's memory.
+ *
+ * Runs on the request's thread without the handle's lock. A value is copied and its checksum taken
+ * in one pass, so what was checked is what the caller has; it is checked exactly once, here. The
+ * slot cannot change meanwhile: its lease is in the table of this client.
+ */
+#include "base/check.h"
+#include "base/crc.h"
+#include "client/client_int.h"
+#include "wire/sealed.h"
+
+void client_block_done(struct icms_request *request, size_t index, icms_err status,
+                       enum icms_miss reason)
+{
+    if (status != ICMS_MISS)
+        reason = ICMS_MISS_NONE;
+    else if (reason == ICMS_MISS_NONE)
+        reason = ICMS_MISS_ABSENT;
+    if (request->blocks != NULL) {
+        request->blocks[index].status = status;
+        request->blocks[index].reason = reason;
+    }
+    if (status != ICMS_OK) {
+        request->not_ok++;
+        if (index < request->hole)
+            request->hole = index;
+    }
+    if (status == ICMS_PEER_DOWN)
+        request->peer_down++;
+    request->done++;
+    check(request->done <= request->count);
+}
+
+/* A sealed value that stays in place, for icms_lease_take: only looked at. */
+static bool take_verify(const struct icms_request *request, const struct key *key,
+                        const uint8_t *value, uint32_t value_bytes)
+{
+    const struct shm_arena *arena = &request->volume->arena;
+
+    if (!arena->sealed)
+        return true;
+    return sealed_trailer_check(&arena->uuid, key, value_bytes, crc32c(value, value_bytes),
+                                value + value_bytes) == ICMS_OK;
+}
+
+/* True when the copy is what was sealed. */
+static bool take_copy(const struct icms_request *request, const struct key *key, void *to,
+                      const uint8_t *value, uint32_t value_bytes)
+{
+    const struct shm_arena *arena = &request->volume->arena;
+    uint8_t trailer[LIMIT_TRAILER_BYTES];
+    uint32_t crc;
+
+    if (!arena->sealed) {
+        memcpy(to, value, value_bytes);
+        return true;
+    }
+    crc = crc32c_copy(0, to, value, value_bytes);
+    memcpy(trailer, value + value_bytes, sizeof(trailer));
+    return sealed_trailer_check(&arena->uuid, key, value_bytes, crc, trailer) == ICMS_OK;
+}
+
+void client_block_load(struct icms_request *request, size_t index, uint32_t slot,
+                       uint32_t value_bytes, enum icms_source source)
+{
+    struct icms_block *block = &request->blocks[index];
+    const uint8_t *value = shm_arena_value(&request->volume->arena, slot);
+    struct key key = client_key(&block->key);
+    uint64_t room = block->bytes;
+    bool whole = true;
+
+    block->bytes = value_bytes;
+    block->source = source;
+    if (request->lease_wanted) {
+        whole = take_verify(request, &key, value, value_bytes);
+        request->lease_slot = slot;
+    } else if (block->data != NULL) {
+        if (room < value_bytes) {
+            client_block_done(request, index, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
+            return;
+        }
+        whole = take_copy(request, &key, block->data, value, value_bytes);
+    }
+    if (!whole) {
+        block->source = ICMS_SOURCE_NONE;
+        client_block_done(request, index, ICMS_MISS, ICMS_MISS_CHECKSUM);
+        return;
+    }
+    client_block_done(request, index, ICMS_OK, ICMS_MISS_NONE);
+}
+
+void client_block_give_up(struct icms_request *request, size_t index, icms_err why)
+{
+    bool load = request->op == SHM_OP_GET || request->op == SHM_OP_EXISTS;
+
+    if (request->blocks != NULL && request->op == SHM_OP_GET)
+        request->blocks[index].source = ICMS_SOURCE_NONE;
+    if (load && why == ICMS_DEADLINE)
+        client_block_done(request, index, ICMS_MISS, ICMS_MISS_DEADLINE);
+    else
+        client_block_done(request, index, why, ICMS_MISS_NONE);
+}
+
+/* The agent found the block and holds its slot in our lease entry. */
+static void take_get(struct icms_request *request, struct client_op *op)
+{
+    const struct shm_arena *arena = &request->volume->arena;
+    const struct shm_complete *answer = &op->answer;
+    enum icms_source source = answer->source;
+
+    if (answer->slot >= arena->slot_count || answer->value_bytes == 0 ||
+        answer->value_bytes > arena->value_bytes_max ||
+        atomic_load_explicit(&request->link_used->ring.leases[op->lease], memory_order_acquire) !=
+            answer->slot + 1) {
+        client_block_give_up(request, op->block, ICMS_PROTOCOL);
+        return;
+    }
+    if (source > ICMS_SOURCE_POD)
+        source = ICMS_SOURCE_NONE;
+    client_block_load(request, op->block, answer->slot, answer->value_bytes, source);
+    if (request->lease_wanted && request->not_ok == 0) {
+        request->lease_index = op->lease; /* it is the caller's now */
+        op->lease = CLIENT_LEASE_NONE;
+    }
+}
+
+void client_op_take(struct icms_request *request, struct client_op *op)
+{
+    const struct shm_complete *answer = &op->answer;
+    icms_err status = (icms_err)answer->status;
+
+    check(op->request == request);
+    if (status == ICMS_OK && request->op == SHM_OP_GET) {
+        take_get(request, op);
+        return;
+    }
+    if (status == ICMS_DEADLINE || status == ICMS_PEER_DOWN)
+        client_block_give_up(request, op->block, status);
+    else
+        client_block_done(request, op->block, status, (enum icms_miss)answer->reason);
+}

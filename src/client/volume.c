@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client/volume.c: volumes of a handle.
+ *
+ * Any thread. A volume is found among the arenas of the link. A "dir:" makes one that is missing:
+ * its agent takes all volumes at its start, so it is replaced, in between requests, by one that
+ * knows the new volume; leases and buffers keep it from being replaced.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "client/client_int.h"
+
+static const struct shm_arena *volume_find(const struct client_link *link, const char *name)
+{
+    for (uint32_t i = 0; link != NULL && i < link->arena_count; i++)
+        if (strcmp(link->arenas[i].name, name) == 0)
+            return &link->arenas[i];
+    return NULL;
+}
+
+/* "a, b, c": what there is, for the sentence of an error. */
+static void volume_names(const struct client_link *link, char *out, size_t bytes)
+{
+    size_t at = 0;
+
+    (void)snprintf(out, bytes, "none");
+    for (uint32_t i = 0; i < link->arena_count && at < bytes; i++)
+        at += (size_t)snprintf(out + at, bytes - at, "%s%s", i == 0 ? "" : ", ",
+                               link->arenas[i].name);
+}
+
+/* A volume's view moves to the link that replaced the one it was opened on. Lock. */
+static void volume_refresh(struct icms *icms)
+{
+    list_for_each (at, &icms->volumes) {
+        struct icms_volume *volume = container_of(at, struct icms_volume, link);
+        const struct shm_arena *arena = volume_find(icms->link, volume->info.name);
+
+        check(arena != NULL);
+        volume->arena = *arena;
+    }
+}
+
+/* dir: notes the volume and replaces the agent. The handle's state is RESTART; no lock held. */
+static icms_err volume_make(struct icms *icms, const char *name, struct err_why *why)
+{
+    struct client_link *link = NULL;
+    icms_err err;
+
+    client_quiesce(icms);
+    check(pthread_mutex_lock(&icms->lock) == 0);
+    err = icms->leases == 0 && !client_buffers_used(icms->link)
+              ? ICMS_OK
+              : err_set(why, ICMS_BUSY,
+                        "the volume %s has to be made, which needs all leases and "
+                        "buffers of this handle back: open volumes first",
+                        name);
+    check(pthread_mutex_unlock(&icms->lock) == 0);
+    if (err == ICMS_OK)
+        err = client_local_volume_add(icms->local, name, why);
+    if (err != ICMS_OK)
+        return err;
+    client_ops_reset(icms);
+    client_link_free(&icms->link);
+    err = client_local_start(icms->local, why, &link);
+    check(pthread_mutex_lock(&icms->lock) == 0);
+    if (err == ICMS_OK) {
+        icms->link = link;
+        err = client_link_watch(icms);
+        volume_refresh(icms);
+    }
+    check(pthread_mutex_unlock(&icms->lock) == 0);
+    return err;
+}
+
+static icms_err volume_make_once(struct icms *icms, const char *name, struct err_why *why)
+{
+    icms_err err = ICMS_OK;
+
+    check(pthread_mutex_lock(&icms->lock) == 0);
+    while (icms->state == ICMS_STATE_RESTART)
+        check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
+    if (icms->state == ICMS_STATE_CLOSING)
+        err = ICMS_CLOSED;
+    else if (volume_find(icms->link, name) == NULL)
+        icms->state = ICMS_STATE_RESTART;
+    else
+        name = NULL; /* another thread made it */
+    check(pthread_mutex_unlock(&icms->lock) == 0);
+    if (err != ICMS_OK || name == NULL)
+        return err;
+    err = volume_make(icms, name, why);
+    check(pthread_mutex_lock(&icms->lock) == 0);
+    icms->state = ICMS_STATE_OPEN;
+    check(pthread_cond_broadcast(&icms->changed) == 0);
+    check(pthread_mutex_unlock(&icms->lock) == 0);
+    return err;
+}
+
+/* Lock. */
+static icms_err volume_new(struct icms *icms, const struct shm_arena *arena,
+                           struct icms_volume **out_volume)
+{
+    struct icms_volume *volume = calloc(1, sizeof(*volume));
+
+    if (volume == NULL)
+        return ICMS_NO_MEMORY;
+    volume->magic = CLIENT_VOLUME_MAGIC;
+    volume->icms = icms;
+    volume->arena = *arena;
+    memcpy(volume->info.name, arena->name, sizeof(volume->info.name));
+    memcpy(volume->info.uuid, arena->uuid.bytes, sizeof(volume->info.uuid));
+    volume->info.value_bytes_max = arena->value_bytes_max;
+    volume->info.run_blocks = arena->run_blocks;
+    volume->info.sealed = arena->sealed;
+    list_push(&icms->volumes, &volume->link);
+    *out_volume = volume;
+    return ICMS_OK;
+}
+
+static icms_err volume_open(struct icms *icms, const char *name, struct err_why *why,
+                            struct icms_volume **out_volume)
+{
+    const struct shm_arena *arena;
+    char names[256];
+    icms_err err;
+
+    if (name[0] == 0 || strlen(name) >= ICMS_NAME_BYTES)
+        return err_set(why, ICMS_INVALID, "a volume's name has 1 to %d bytes", ICMS_NAME_BYTES - 1);
+    if (icms->local != NULL && client_local_makes_volumes(icms->local)) {
+        err = volume_make_once(icms, name, why);
+        if (err != ICMS_OK)
+            return err;
+    }
+    err = client_call_begin(icms);
+    if (err != ICMS_OK)
+        return err_set(why, err, "cannot open the volume %s: %s", name, icms_err_text(err));
+    check(pthread_mutex_lock(&icms->lock) == 0);
+    arena = volume_find(icms->link, name);
+    if (arena != NULL) {
+        err = volume_new(icms, arena, out_volume);
+    } else {
+        volume_names(icms->link, names, sizeof(names));
+        err = err_set(why, ICMS_NO_VOLUME,
+                      "no volume %s that this host may use (there are: %s); "
+                      "volumes are named in the agent's configuration",
+                      name, names);
+    }
+    client_call_leave(icms);
+    check(pthread_mutex_unlock(&icms->lock) == 0);
+    return err;
+}
+
+icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t why_bytes,
+                          struct icms_volume **out_volume)
+{
+    struct err_why sentence = {{0}};
+    icms_err err;
+
+    if (icms == NULL || name == NULL || out_volume == NULL)
+        err = err_set(&sentence, ICMS_INVALID,
+                      "icms_volume_open needs a handle, a name and a "
+                      "place for the volume");
+    else if (client_forked(icms))
+        err = err_set(&sentence, ICMS_FORKED,
+                      "this handle was opened before fork(): open one in "
+                      "this process");
+    else
+        err = volume_open(icms, name, &sentence, out_volume);
+    client_why(&sentence, why, why_bytes);
+    return err;
+}
+
+void icms_volume_close(struct icms_volume **volume)
+{
+    struct icms_volume *v = volume == NULL ? NULL : *volume;
+
+    if (v == NULL)
+        return;
+    *volume = NULL;
+    if (client_forked(v->icms))
+        return;
+    check(v->magic == CLIENT_VOLUME_MAGIC);
+    check(pthread_mutex_lock(&v->icms->lock) == 0);
+    list_remove(&v->link);
+    check(pthread_mutex_unlock(&v->icms->lock) == 0);
+    v->magic = 0;
+    free(v);
+}
+
+void icms_volume_info(const struct icms_volume *volume, struct icms_volume_info *out_info)
+{
+    *out_info = volume->info;
+}
