@@ -789,7 +789,8 @@ static void sockets_carry_streams_with_partial_sends_and_whole_receives(void **s
     rig_call(rig, rig->loop[1], echo_start, &echo[1]);
     assert_true(rig->until(rig, flag_is_up, &echo[0].done));
     assert_true(rig->until(rig, flag_is_up, &echo[1].done));
-    assert_true(echo[1].shorts);
+    if (!rig->threads) /* on the machine it depends on the receiver's speed */
+        assert_true(echo[1].shorts);
     assert_memory_equal(echo[1].in, echo[1].out, ECHO_BYTES);
     pair_close(rig, &pair);
     free(echo[0].in);
