@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fuzzer of the trailer's check: a key length, then a trailer, then the value. Nothing but what was
+ * made for this value, volume and key passes.
+ */
+#include "base/check.h"
+#include "base/crc.h"
+#include "wire/sealed.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static const struct uuid volume = {{7}};
+    struct key key = {.bytes = "0123456789abcde"};
+    uint8_t made[LIMIT_TRAILER_BYTES];
+    uint32_t crc, length;
+
+    if (bytes < 1 + LIMIT_TRAILER_BYTES)
+        return 0;
+    key.length = (uint8_t)(1 + data[0] % LIMIT_KEY_BYTES);
+    crc = crc32c(data + 1 + LIMIT_TRAILER_BYTES, bytes - 1 - LIMIT_TRAILER_BYTES);
+    if (sealed_trailer_length(data + 1, &length) != ICMS_OK)
+        check(sealed_trailer_check(&volume, &key, 0, crc, data + 1) != ICMS_OK);
+    length = (uint32_t)(bytes - 1 - LIMIT_TRAILER_BYTES);
+    sealed_trailer_make(&volume, &key, length, crc, made);
+    check(sealed_trailer_check(&volume, &key, length, crc, made) == ICMS_OK);
+    if (sealed_trailer_check(&volume, &key, length, crc, data + 1) == ICMS_OK)
+        check(memcmp(made, data + 1, sizeof(made)) == 0);
+    return 0;
+}

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the seed corpus of the fuzzers from the byte layouts.  seeds.py [DIRECTORY]
+
+Files that a fuzzer found later may lie beside them; this writes its own files only.
+"""
+import os
+import struct
+import sys
+
+TOP = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), 'corpus')
+
+
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+
+
+def put(fuzzer, name, data):
+    os.makedirs(os.path.join(TOP, fuzzer), exist_ok=True)
+    with open(os.path.join(TOP, fuzzer, name), 'wb') as file:
+        file.write(data)
+
+
+def sqe(opcode, nsid=1, key=b'', cdw=(0,) * 6, sgl=(0, 0, 0x5a), flags=0x40):
+    key = key.ljust(16, b'\0')
+    cdw = list(cdw)
+    if key.strip(b'\0'):
+        cdw[4], cdw[5] = struct.unpack('<II', key[8:])
+    return (struct.pack('<BBHI', opcode, flags, 7, nsid) + key[:8] + bytes(8) +
+            struct.pack('<QI3xB', *sgl) + struct.pack('<6I', *cdw))
+
+
+def pdu(kind, header, data=b'', digests=0, flags=0, pdo=None):
+    head = 8 + len(header)
+    if digests & 1:
+        head += 4
+    flags |= digests & 1 | (2 if data and digests & 2 else 0)
+    plen = head + len(data) + (4 if flags & 2 else 0)
+    out = struct.pack('<BBBBI', kind, flags, 8 + len(header), head if data else 0, plen) + header
+    if digests & 1:
+        out += struct.pack('<I', crc32c(out))
+    out += data
+    if flags & 2:
+        out += struct.pack('<I', crc32c(data))
+    return out
+
+
+def page(parts, size=4096):
+    out = bytearray(size)
+    for at, data in parts:
+        out[at:at + len(data)] = data
+    return bytes(out)
+
+
+def kv():
+    key = b'abcdefghijklmnop'
+    for name, opcode, cdw in (('store', 1, (4097, 0x0210, 0, 0, 0, 0)), ('retrieve', 2, (8192, 0x10, 0, 0, 0, 0)),
+                              ('list', 6, (4096, 0, 0, 0, 0, 0)), ('delete', 0x10, (0, 0x10, 0, 0, 0, 0)),
+                              ('exist', 0x14, (0, 0x10, 0, 0, 0, 0)), ('timed', 0x85, (64, 0x10, 5000, 2, 0, 0))):
+        put('nvme_kv', name, b'\0' + sqe(opcode, key=key, cdw=cdw))
+    put('nvme_kv', 'keys', b'\1' + bytes.fromhex('03000000 01006100 02006263 03006465 66000000'))
+    put('nvme_kv', 'exist-many', b'\2\2' + (key + b'\x10\0\0\0') * 2)
+    put('nvme_kv', 'namespace', b'\3' + page([
+        (0, struct.pack('<Q', 1 << 40)), (32, struct.pack('<I', 4096)), (48, b'\xab' * 16),
+        (72, struct.pack('<HBBII', 16, 0, 0, 8 << 20, 0)), (3840, b'ICMS\1\1\0\0' + b'\xcd' * 16)]))
+
+
+def identify():
+    put('nvme_identify', 'controller', b'\0' + page([
+        (4, b'ICMS0001'.ljust(20)), (24, b'icms enclosure'.ljust(40)), (64, b'0.1.0'.ljust(8)),
+        (78, struct.pack('<HI', 1, 0x20000)), (111, b'\1'), (320, b'\x0a\0'), (512, b'\x66\x44\x80\0'),
+        (516, struct.pack('<I', 64)), (536, struct.pack('<I', 0x100001)), (768, b'nqn.2026-01.io.icms:encl0'),
+        (1792, struct.pack('<IIHBB', 516, 1, 0, 0, 1)), (3072, b'ICMS\1\0\0\0\3\0\0\0')]))
+    put('nvme_identify', 'list', b'\1' + struct.pack('<4I', 1, 2, 9, 64))
+    put('nvme_identify', 'ids', b'\2' + b'\2\x10\0\0' + b'\x11' * 16 + b'\3\x10\0\0' + b'\x22' * 16 + b'\4\1\0\0\1')
+    put('nvme_identify', 'common', b'\3' + bytes(14) + b'\1')
+
+
+def log():
+    put('nvme_log', 'effects', b'\0' + sqe(2, cdw=(5 | 1023 << 16, 0, 0, 0, 1 << 24, 0)))
+    put('nvme_log', 'discovery', b'\0' + sqe(2, cdw=(0x70 | 255 << 16, 0, 1024, 0, 0, 0)))
+    put('nvme_log', 'header', b'\1' + struct.pack('<QQH', 7, 2, 0))
+    put('nvme_log', 'entry', b'\2' + page([
+        (0, struct.pack('<BBBBHHHH', 3, 1, 2, 0, 1, 0xffff, 32, 0)), (32, b'4420'.ljust(32)),
+        (256, b'nqn.2026-01.io.icms:encl0'), (512, b'10.0.2.2'.ljust(256))], 1024))
+
+
+CONNECT_DATA = page([(0, b'\x5a' * 16), (16, b'\xff\xff'), (256, b'nqn.2026-01.io.icms:encl0'),
+                     (512, b'nqn.2014-08.org.nvmexpress:uuid:0')], 1024)
+
+
+def fabrics():
+    connect = sqe(0x7f, nsid=1, cdw=(0, 31, 5000, 0, 0, 0), sgl=(0, 1024, 1))
+    put('nvme_fabrics', 'connect', connect + CONNECT_DATA)
+    put('nvme_fabrics', 'connect-io', sqe(0x7f, nsid=1, cdw=(2 << 16, 127, 0, 0, 0, 0)) + CONNECT_DATA)
+    put('nvme_fabrics', 'property-get', sqe(0x7f, nsid=4, cdw=(1, 0, 0, 0, 0, 0)))
+    put('nvme_fabrics', 'property-set', sqe(0x7f, nsid=0, cdw=(0, 0x14, 0x460061, 0, 0, 0)))
+    put('nvme_fabrics', 'set-features', sqe(9, cdw=(7, 0x30003, 0, 0, 0, 0)))
+
+
+def tcp():
+    ic = struct.pack('<HBBI', 0, 0, 3, 0) + bytes(112)
+    resp = struct.pack('<HBBI', 0, 0, 3, 131072) + bytes(112)
+    data = struct.pack('<HHIII', 1, 2, 0, 64, 0)
+    for digests in (0, 3):
+        host, ctrl = bytes([1 | 2 | digests << 2, 0]), bytes([2 | digests << 2, 0])
+        end = str(digests)
+        put('nvme_tcp', 'cmd' + end, ctrl + pdu(4, sqe(1, key=b'k', cdw=(64, 1, 0, 0, 0, 0)), b'v' * 64, digests))
+        put('nvme_tcp', 'h2c' + end, ctrl + pdu(6, data, b'v' * 64, digests, 4))
+        put('nvme_tcp', 'c2h' + end, host + pdu(7, data, b'v' * 64, digests, 0xc))
+        put('nvme_tcp', 'r2t' + end, host + pdu(9, data, b'', digests))
+        put('nvme_tcp', 'resp' + end, host + pdu(5, bytes(16), b'', digests))
+    put('nvme_tcp', 'icreq', b'\0\0' + pdu(0, ic))
+    put('nvme_tcp', 'icresp', b'\1\0' + pdu(1, resp))
+    put('nvme_tcp', 'term', b'\2\0' + pdu(2, struct.pack('<HI10x', 1, 4), b'h' * 72)[:-72] + b'h' * 72)
+
+
+def stream():
+    def data(kind, digests, size, flags=4):
+        return pdu(kind, struct.pack('<HHIII', 1, 0, 0, size, 0), bytes(i * 7 & 255 for i in range(size)), digests, flags)
+    for how in (0x00, 0x10, 0x20, 0x40, 0x70, 0x80):
+        for digests in (0, 3):
+            ctrl, host = bytes([how | digests << 1, how]), bytes([how | digests << 1 | 1, how])
+            cmd = pdu(4, sqe(1, key=b'k', cdw=(64, 1, 0, 0, 0, 0)), b'v' * 67, digests)
+            none = pdu(4, sqe(0x14, key=b'k', cdw=(0, 1, 0, 0, 0, 0)), b'', digests)
+            end = '%02x-%d' % (how, digests)
+            put('pdu', 'controller-' + end, ctrl + none + cmd + data(6, digests, 9000) + none)
+            put('pdu', 'host-' + end, host + pdu(5, bytes(16), b'', digests) + data(7, digests, 20000) +
+                pdu(9, struct.pack('<HHIII', 1, 2, 0, 64, 0), b'', digests) + data(7, digests, 5, 0xc))
+    put('pdu', 'term', b'\0\0' + struct.pack('<BBBBI', 2, 0, 24, 0, 32) + struct.pack('<HI10x', 1, 4) + b'badbadba')
+
+
+def sealed():
+    volume, key, value = b'\7' + bytes(15), b'0123456789abcde\0', b'a value'
+    for length in (16, 3):
+        head = struct.pack('<4sBB2xII', b'SEAL', 1, 0, len(value), 0) + bytes(40)
+        # The fuzzer's key has all 16 bytes at any length.
+        crc = crc32c(value + head + volume + key + bytes([length]))
+        head += struct.pack('<I', crc)
+        put('sealed', 'key%d' % length, bytes([length - 1]) + head + struct.pack('<I', crc32c(head)) + value)
+
+
+for make in (kv, identify, log, fabrics, tcp, stream, sealed):
+    make()
