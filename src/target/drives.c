@@ -135,6 +135,24 @@ static icms_err drives_volume_add(struct target *target, uint32_t v, struct err_
     return ICMS_OK;
 }
 
+/* Is it the operator who has to decide? A drive that broke is not a reason to stay away; one that
+ * holds something else, or is in use, may be a wrong path. */
+static bool drive_refused(icms_err err)
+{
+    switch (err) {
+    case ICMS_FOREIGN:
+    case ICMS_LOCKED:
+    case ICMS_VERSION:
+    case ICMS_PERMISSION:
+    case ICMS_CONFIG:
+    case ICMS_INVALID:
+    case ICMS_NO_MEMORY:
+        return true;
+    default:
+        return false;
+    }
+}
+
 static icms_err drives_check(const struct target *target, struct err_why *why)
 {
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
@@ -169,6 +187,8 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
             store_on_down(drive->store, drive_down, drive);
             continue;
         }
+        if (drive_refused(err))
+            return err_set(why, err, "%.511s", one.text);
         if (first_err == ICMS_OK) {
             first_err = err;
             first = one;

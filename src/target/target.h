@@ -55,9 +55,10 @@ struct target_opts {
 void target_opts_init(struct target_opts *opts);
 
 /* Takes the memory, opens the drives. A drive that is empty (missing file with a size, or zeros) is
- * formatted; one that holds anything else is refused unless opts.format. A drive that cannot be
- * used is left out (target_warning says why), the rest serves; none at all is an error, with the
- * sentence of the first. Blocking. */
+ * formatted. One that holds anything else is an error and left as it is, unless opts.format; so is
+ * one that is in use by another process. A drive that is missing or does not work is left out
+ * (target_warning says why) and the rest serves; if none is left it is an error, with the sentence
+ * of the first. Blocking. */
 icms_err target_new(const struct target_opts *opts, struct err_why *why,
                     struct target **out_target) ICMS_MUST_CHECK;
 

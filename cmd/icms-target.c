@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * icms-target: an enclosure. Reads a configuration, opens the drives, serves until it is told to
+ * end.
+ *
+ * The main thread starts everything, waits and ends it; data runs on the loops of target/, metrics
+ * and health on the thread of ctl/.
+ */
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "daemon.h"
+#include "target_page.h"
+#include "ctl/ctl.h"
+#include "target/target.h"
+
+static const struct daemon_program program = {
+    .name = "icms-target",
+    .summary = "serve the drives of an enclosure as NVMe Key-Value namespaces",
+    .config_default = "/etc/icms/target.yaml",
+    .example = conf_target_example,
+    .format = true,
+};
+
+/* How often the main thread looks at the drives, and at the end of a drain. */
+#define MAIN_LOOK_MS  1000
+#define MAIN_DRAIN_MS 20
+
+/* A whole number of what conf says, as target takes it. */
+static icms_err main_opts(const struct conf_target *conf, const struct daemon_opts *opts,
+                          struct target_drive_opts *drives, struct err_why *why,
+                          struct target_opts *out)
+{
+    icms_err err;
+
+    target_opts_init(out);
+    out->env = loop_env_uring();
+    out->name = conf->name;
+    out->uuid = conf->uuid;
+    out->nqn = conf->nqn;
+    out->loops = conf->loops;
+    out->busy_poll = conf->busy_poll;
+    out->segment_bytes = conf->segment_bytes;
+    out->memory_bytes = conf->memory_bytes;
+    out->connections_max = conf->connections_max;
+    out->queue_entries_max = conf->queue_entries_max;
+    out->in_capsule_bytes = (uint32_t)conf->in_capsule_bytes;
+    out->header_timeout_ms = conf->header_timeout_ms;
+    out->ready_quota_percent_max = conf->ready_quota_percent_max;
+    out->format = opts->format;
+    for (uint32_t i = 0; i < conf->drive_count; i++)
+        drives[i] = (struct target_drive_opts){.path = conf->drives[i].path,
+                                               .bytes = conf->drives[i].bytes};
+    out->drives = drives;
+    out->drive_count = conf->drive_count;
+    out->volumes = conf->volumes;
+    out->volume_count = conf->volume_count;
+    err = loop_addr_parse(conf->listen, why, &out->listen);
+    if (err == ICMS_OK && conf->advertise[0] != '\0')
+        err = loop_addr_parse(conf->advertise, why, &out->advertise);
+    return err;
+}
+
+static icms_err main_http(const struct conf_target *conf, struct target *target,
+                          struct err_why *why, struct ctl_http **out_http)
+{
+    const struct ctl_http_opts opts = {
+        .listen = conf->http.listen,
+        .program = program.name,
+        .version = DAEMON_VERSION,
+        .arg = target,
+        .metrics = target_page_metrics,
+        .status = target_page_status,
+        .ready = target_page_ready,
+    };
+
+    *out_http = NULL;
+    return conf->http.listen[0] == '\0' ? ICMS_OK : ctl_http_start(&opts, why, out_http);
+}
+
+/* Says once which drives went out of service since the last look. */
+static void main_look(const struct target *target, bool say, uint32_t *io_out)
+{
+    static struct target_stats stats;
+    uint32_t out = 0;
+
+    target_stats(target, &stats);
+    for (uint32_t i = 0; i < stats.drive_count; i++) {
+        if (!stats.drives[i].out)
+            continue;
+        out |= (uint32_t)1 << i;
+        if (say && (*io_out >> i & 1) == 0)
+            log_line(LOG_ERROR,
+                     "drive %u (%s) reports errors and is out of service: its blocks are lost to "
+                     "this enclosure until it is replaced and icms-target restarted",
+                     i, stats.drives[i].path);
+    }
+    *io_out = out;
+}
+
+static void main_serve(const struct daemon_opts *opts, struct target *target,
+                       const struct ctl_http *http)
+{
+    struct timespec pause = {.tv_nsec = MAIN_DRAIN_MS * 1000000L};
+    struct loop_addr addr;
+    char text[64];
+    uint32_t out = 0;
+
+    for (uint32_t i = 0; target_warning(target, i) != NULL; i++)
+        log_line(LOG_WARN, "%s", target_warning(target, i));
+    main_look(target, false, &out); /* those have their warning */
+    target_addr(target, &addr);
+    loop_addr_format(&addr, text, sizeof(text));
+    if (http != NULL)
+        daemon_ready(opts, "nvme=%s http=%u", text, ctl_http_port(http));
+    else
+        daemon_ready(opts, "nvme=%s", text);
+    while (!daemon_wait(MAIN_LOOK_MS))
+        main_look(target, true, &out);
+    target_drain(target);
+    while (!target_idle(target))
+        nanosleep(&pause, NULL);
+}
+
+static int main_run(const struct daemon_opts *opts, const struct conf_target *conf)
+{
+    struct target_drive_opts drives[LIMIT_DRIVES];
+    struct target_opts target_opts;
+    struct target *target = NULL;
+    struct ctl_http *http = NULL;
+    struct err_why why = {""};
+    icms_err err = main_opts(conf, opts, drives, &why, &target_opts);
+
+    if (err == ICMS_OK)
+        err = daemon_begin(opts, conf->memory_bytes, &why);
+    if (err == ICMS_OK)
+        err = target_new(&target_opts, &why, &target);
+    if (err == ICMS_OK)
+        err = main_http(conf, target, &why, &http);
+    if (err == ICMS_OK)
+        err = target_start(target, &why);
+    if (err == ICMS_OK) {
+        main_serve(opts, target, http);
+        target_stop(target);
+    }
+    ctl_http_stop(&http);
+    target_free(&target);
+    return err == ICMS_OK ? DAEMON_DONE : daemon_failed(err, &why, "icms-target cannot start");
+}
+
+int main(int argc, char **argv)
+{
+    struct daemon_opts opts;
+    struct conf_target *conf;
+    struct err_why why = {""};
+    int status = daemon_options(&program, argc, argv, &opts);
+
+    if (status >= 0)
+        return status;
+    conf = calloc(1, sizeof(*conf));
+    if (conf == NULL || conf_target_read(opts.config, &why, conf) != ICMS_OK) {
+        free(conf);
+        return daemon_failed(ICMS_CONFIG, &why, "icms-target cannot read its configuration");
+    }
+    daemon_warnings(&conf->warnings);
+    status = opts.check_config ? daemon_config_right(&opts) : main_run(&opts, conf);
+    free(conf);
+    return status;
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Counters of an enclosure as metrics and as JSON.
+ *
+ * Called by ctl's HTTP thread, one page at a time. Everything comes from one target_stats.
+ */
+#include "target_page.h"
+
+#include <stdio.h>
+
+#include "target/target.h"
+
+/* Large, and used by one thread at a time. */
+static struct target_stats stats;
+
+static void page_one(struct ctl_page *page, const char *name, const char *kind, const char *help,
+                     double value)
+{
+    ctl_family(page, name, kind, help);
+    ctl_sample(page, name, "", value);
+}
+
+static void page_ops(struct ctl_page *page)
+{
+    const struct nvmf_target_stats *nvmf = &stats.nvmf;
+    char labels[128];
+
+    ctl_family(page, "icms_ops_total", "counter", "Commands finished, by how they ended.");
+    for (int op = 0; op < NVMF_TARGET_OP_COUNT; op++)
+        for (int err = 0; err < NVMF_TARGET_ERRS; err++) {
+            if (nvmf->ops[op][err] == 0 && err != ICMS_OK)
+                continue;
+            snprintf(labels, sizeof(labels), "op=\"%s\",status=\"%s\"",
+                     nvmf_target_op_name((enum nvmf_target_op)op), icms_err_name((icms_err)err));
+            ctl_sample(page, "icms_ops_total", labels, (double)nvmf->ops[op][err]);
+        }
+    ctl_family(page, "icms_op_seconds", "histogram", "From a command's arrival to its end.");
+    for (int op = 0; op < NVMF_TARGET_OP_COUNT; op++) {
+        snprintf(labels, sizeof(labels), "op=\"%s\"", nvmf_target_op_name((enum nvmf_target_op)op));
+        ctl_histogram(page, "icms_op_seconds", labels, &nvmf->op_ns[op]);
+    }
+    ctl_family(page, "icms_bytes_total", "counter", "Bytes of values received and sent.");
+    ctl_sample(page, "icms_bytes_total", "dir=\"in\"", (double)nvmf->bytes_in);
+    ctl_sample(page, "icms_bytes_total", "dir=\"out\"", (double)nvmf->bytes_out);
+    ctl_family(page, "icms_misses_total", "counter", "Loads and exists that missed, by reason.");
+    for (int reason = ICMS_MISS_ABSENT; reason <= ICMS_MISS_SHED; reason++) {
+        snprintf(labels, sizeof(labels), "reason=\"%s\"", icms_miss_name((enum icms_miss)reason));
+        ctl_sample(page, "icms_misses_total", labels, (double)nvmf->misses[reason]);
+    }
+    page_one(page, "icms_sheds_total", "counter",
+             "Stores refused because too much was waiting for memory.", (double)nvmf->sheds);
+    page_one(page, "icms_quota_errors_total", "counter",
+             "Stores refused because the quota or the drive has no room for the value.",
+             (double)stats.quota_errors);
+}
+
+static void page_volumes(struct ctl_page *page)
+{
+    static const char *const names[] = {"icms_used_bytes", "icms_quota_bytes", "icms_blocks",
+                                        "icms_evictions_total"};
+    static const char *const helps[] = {
+        "Flash held by live blocks of a volume.", "What a volume may use; 0: all there is.",
+        "Live blocks of a volume.", "Blocks evicted since the drives were formatted."};
+
+    for (int i = 0; i < 4; i++) {
+        ctl_family(page, names[i], i == 3 ? "counter" : "gauge", helps[i]);
+        for (uint32_t v = 0; v < stats.volume_count; v++) {
+            const struct target_volume_stats *volume = &stats.volumes[v];
+            const uint64_t values[] = {volume->store.bytes, volume->spec->quota_bytes,
+                                       volume->store.blocks, volume->store.evictions};
+            char name[2 * LIMIT_NAME_BYTES];
+            char labels[sizeof(name) + 16];
+
+            snprintf(labels, sizeof(labels), "volume=\"%s\"",
+                     ctl_label(volume->spec->name, name, sizeof(name)));
+            ctl_sample(page, names[i], labels, (double)values[i]);
+        }
+    }
+}
+
+/* Bytes that went to the device for each byte of a value. */
+static double page_amplification(const struct store_stats *store)
+{
+    return store->write_bytes == 0 ? 0
+                                   : (double)store->device_write_bytes / (double)store->write_bytes;
+}
+
+static void page_drives(struct ctl_page *page)
+{
+    static const struct {
+        const char *name, *kind, *help;
+    } families[] = {
+        {"icms_drive_state", "gauge", "1: in service, 0: out of service."},
+        {"icms_drive_written_bytes_total", "counter", "Bytes written to the device."},
+        {"icms_write_amplification", "gauge", "Bytes written to the device per byte of values."},
+        {"icms_segments_free", "gauge", "Segments that hold nothing."},
+        {"icms_segments", "gauge", "Segments in all."},
+        {"icms_checksum_errors_total", "counter", "Records that did not match their checksum."},
+        {"icms_io_errors_total", "counter", "Reads and writes that the device failed."},
+        {"icms_recovery_seconds", "gauge", "What the last start took to read the drive."},
+        {"icms_recovered_blocks", "gauge", "Blocks that the last start found."},
+    };
+
+    for (unsigned i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        ctl_family(page, families[i].name, families[i].kind, families[i].help);
+        for (uint32_t d = 0; d < stats.drive_count; d++) {
+            const struct target_drive_stats *drive = &stats.drives[d];
+            const struct store_stats *store = &drive->store;
+            const double values[] = {
+                drive->out ? 0 : 1,
+                (double)store->device_write_bytes,
+                page_amplification(store),
+                (double)store->segments_free,
+                (double)store->segments,
+                (double)store->checksum_errors,
+                (double)store->io_errors,
+                (double)store->recovery_ns / 1e9,
+                (double)store->recovered_blocks,
+            };
+            char path[LIMIT_PATH_BYTES + 64];
+            char labels[sizeof(path) + 16];
+
+            snprintf(labels, sizeof(labels), "drive=\"%s\"",
+                     ctl_label(drive->path, path, sizeof(path)));
+            ctl_sample(page, families[i].name, labels, values[i]);
+        }
+    }
+}
+
+static double page_usage(void)
+{
+    return stats.capacity_bytes == 0 ? 0 : (double)stats.used_bytes / (double)stats.capacity_bytes;
+}
+
+static void page_nvmf(struct ctl_page *page)
+{
+    const struct nvmf_target_stats *nvmf = &stats.nvmf;
+
+    page_one(page, "icms_connections", "gauge", "Queue pairs, each a TCP connection.",
+             (double)nvmf->connections);
+    page_one(page, "icms_connections_total", "counter", "Connections ever accepted.",
+             (double)nvmf->connections_total);
+    page_one(page, "icms_nvmf_controllers", "gauge", "Hosts' associations.",
+             (double)nvmf->controllers);
+    page_one(page, "icms_nvmf_connects_refused_total", "counter", "Connect commands refused.",
+             (double)nvmf->connects_refused);
+    page_one(page, "icms_nvmf_keepalive_timeouts_total", "counter",
+             "Controllers ended because their host went silent.", (double)nvmf->keepalive_timeouts);
+    page_one(page, "icms_nvmf_protocol_errors_total", "counter",
+             "Connections ended because the peer broke the protocol.",
+             (double)nvmf->protocol_errors);
+    page_one(page, "icms_nvmf_timeouts_total", "counter",
+             "Connections ended because the peer stalled.", (double)nvmf->timeouts);
+    page_one(page, "icms_nvmf_digest_errors_total", "counter", "Digests that did not match.",
+             (double)nvmf->digest_errors);
+    page_one(page, "icms_nvmf_admin_commands_total", "counter", "Admin and fabrics commands.",
+             (double)nvmf->admin_commands);
+    page_one(page, "icms_buffers_bytes", "gauge", "Memory for data buffers.",
+             (double)nvmf->buffers_bytes);
+    page_one(page, "icms_buffers_used_bytes", "gauge", "Data buffers in use.",
+             (double)nvmf->buffers_used_bytes);
+    page_one(page, "icms_buffers_parked", "gauge", "Commands that wait for a buffer.",
+             (double)nvmf->buffers_parked);
+    page_one(page, "icms_buffers_parks_total", "counter", "Commands that had to wait for a buffer.",
+             (double)nvmf->buffers_parks);
+}
+
+void target_page_metrics(void *arg, struct ctl_page *page)
+{
+    target_stats(arg, &stats);
+    page_one(page, "icms_capacity_bytes", "gauge", "Capacity of the drives in service.",
+             (double)stats.capacity_bytes);
+    page_one(page, "kv_cache_usage_perc", "gauge",
+             "Share of the capacity that live blocks hold; 1 is all of it.", page_usage());
+    page_ops(page);
+    page_volumes(page);
+    page_drives(page);
+    page_nvmf(page);
+}
+
+/* ---- JSON ----------------------------------------------------------------------------------- */
+
+static void status_drive(struct ctl_page *page, const struct target_drive_stats *drive)
+{
+    const struct store_stats *store = &drive->store;
+    char text[2 * LIMIT_PATH_BYTES];
+
+    ctl_text(page, "{\"path\": \"%s\", ", ctl_json(drive->path, text, sizeof(text)));
+    ctl_text(page, "\"state\": \"%s\", ", drive->out ? "out of service" : "in service");
+    ctl_text(page, "\"why\": \"%s\", ", ctl_json(drive->why, text, sizeof(text)));
+    ctl_text(page,
+             "\"capacity_bytes\": %llu, \"used_bytes\": %llu, \"blocks\": %llu, "
+             "\"segments\": %llu, \"segments_free\": %llu, \"checksum_errors\": %llu, "
+             "\"io_errors\": %llu, \"recovered_blocks\": %llu, \"recovery_seconds\": %.3f}",
+             (unsigned long long)store->capacity_bytes, (unsigned long long)store->used_bytes,
+             (unsigned long long)store->blocks, (unsigned long long)store->segments,
+             (unsigned long long)store->segments_free, (unsigned long long)store->checksum_errors,
+             (unsigned long long)store->io_errors, (unsigned long long)store->recovered_blocks,
+             (double)store->recovery_ns / 1e9);
+}
+
+static void status_volume(struct ctl_page *page, const struct target_volume_stats *volume)
+{
+    char name[2 * LIMIT_NAME_BYTES];
+    char uuid[UUID_TEXT_BYTES];
+
+    ctl_text(page,
+             "{\"name\": \"%s\", \"uuid\": \"%s\", \"blocks\": %llu, \"used_bytes\": %llu, "
+             "\"quota_bytes\": %llu, \"evictions\": %llu}",
+             ctl_json(volume->spec->name, name, sizeof(name)),
+             uuid_format(&volume->spec->uuid, uuid), (unsigned long long)volume->store.blocks,
+             (unsigned long long)volume->store.bytes, (unsigned long long)volume->spec->quota_bytes,
+             (unsigned long long)volume->store.evictions);
+}
+
+void target_page_status(void *arg, struct ctl_page *page)
+{
+    struct err_why why = {""};
+    char text[2 * ERR_WHY_BYTES_MAX];
+    bool ready = target_ready(arg, &why);
+
+    target_stats(arg, &stats);
+    ctl_text(page, "{\"ready\": %s, \"why\": \"%s\", ", ready ? "true" : "false",
+             ctl_json(why.text, text, sizeof(text)));
+    ctl_text(page,
+             "\"connections\": %llu, \"controllers\": %llu, \"capacity_bytes\": %llu, "
+             "\"used_bytes\": %llu, \"drives\": [",
+             (unsigned long long)stats.nvmf.connections, (unsigned long long)stats.nvmf.controllers,
+             (unsigned long long)stats.capacity_bytes, (unsigned long long)stats.used_bytes);
+    for (uint32_t d = 0; d < stats.drive_count; d++) {
+        ctl_text(page, "%s", d > 0 ? ", " : "");
+        status_drive(page, &stats.drives[d]);
+    }
+    ctl_text(page, "], \"volumes\": [");
+    for (uint32_t v = 0; v < stats.volume_count; v++) {
+        ctl_text(page, "%s", v > 0 ? ", " : "");
+        status_volume(page, &stats.volumes[v]);
+    }
+    ctl_text(page, "]}\n");
+}
+
+bool target_page_ready(void *arg, struct err_why *why)
+{
+    return target_ready(arg, why);
+}
