@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvmf/host.h: the initiator. One struct nvmf_ctrl is one association with one subsystem: an admin
+ * queue pair and one I/O queue pair a class (enum io_class), each a TCP connection of its own, all
+ * on one loop. It finds the Key-Value namespaces and the volumes they belong to, keeps the
+ * association alive, tells a busy peer from a dead one, and moves values.
+ *
+ * Threads. Everything runs on the loop given to nvmf_ctrl_new. Callbacks never run inside the call
+ * that caused them.
+ *
+ * Life of an association: nvmf_ctrl_open -> [up] -> [down] -> closed, which comes exactly once for
+ * each open, last, when nothing is in flight. After closed it may be opened again.
+ *
+ * Contract of requests: *returns ICMS_OK: done is called exactly once, later, on the same loop,
+ * even on failure; returns anything else: done is never called.* The owner embeds struct nvmf_req
+ * and keeps it, and the memory it names, unchanged until done: when done runs nothing reads or
+ * writes that memory any more, whatever timed out.
+ */
+#ifndef NVMF_HOST_H
+#define NVMF_HOST_H
+
+#include "nvmf/pdu.h"
+#include "wire/nvme_kv.h"
+
+struct nvmf_ctrl;
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+enum nvmf_req_state {
+    NVMF_REQ_IDLE,   /* the owner's; not started, or done ran                                     */
+    NVMF_REQ_PARKED, /* waits for a free command; woken by an ended command of its queue          */
+    NVMF_REQ_SENT,   /* waits for the target; woken by a PDU, the timer or the end of the queue   */
+    NVMF_REQ_DRAIN,  /* its end is known; waits until nothing touches its memory; woken by the end
+                        of a send, a redirect or the queue                                        */
+    NVMF_REQ_ENDED,  /* waits for its done to be called; woken by the controller's message        */
+};
+
+/* One command. */
+struct nvmf_req {
+    /* in: set by the owner before each call */
+    uint32_t nsid;          /* from nvmf_ctrl_volume                                              */
+    enum io_class io_class; /* whose queue pair; Exist, Delete, List and Flush may choose, too    */
+    struct key key; /* List: first key wanted, length 0: from the beginning; Flush: unused */
+    struct iovec data[NVMF_PDU_VECTORS]; /* Store: the value, only read. Retrieve, List: room     */
+    uint32_t options;                    /* NVME_KV_STORE_*                                       */
+    uint64_t deadline_ns;                /* absolute, loop_now_ns                                 */
+    void (*done)(struct nvmf_req *req);  /* called once                                           */
+    void *owner;                         /* the owner's, not touched                              */
+    /* out, valid in done */
+    icms_err err;          /* OK, MISS, EXISTS, VALUE_SIZE, ..., DEADLINE, CANCELED, CORRUPT (data
+                              digest), or why the association ended                               */
+    enum icms_miss reason; /* what the target said beside a failure; NONE: nothing                */
+    uint16_t status;       /* NVMe status (SCT << 8 | SC) when the target answered, else 0        */
+    uint32_t value_bytes;  /* Retrieve: the whole stored value. List: bytes of list data          */
+    uint32_t result;       /* DW0 of the answer                                                   */
+    uint32_t result1;      /* DW1 of it                                                           */
+    /* private */
+    enum nvmf_req_state state; /* where it is                                               */
+    struct nvmf_ctrl *ctrl;    /* whose                                                     */
+    struct nvmf_queue *queue;  /* of its class                                              */
+    struct nvmf_cmd *cmd;      /* while SENT or DRAIN: its command                          */
+    struct nvme_kv_cmd kv;     /* I/O commands: the entry is made from it when it goes out  */
+    struct nvme_sqe_wf sqe;    /* admin commands: made when it was started                  */
+    uint32_t data_bytes;       /* sum of data                                               */
+    uint8_t direction;         /* NVME_DIRECTION_*                                          */
+    bool late;                 /* deadline passed or canceled, but the target may still ask */
+    struct loop_timer timer;   /* the deadline                                              */
+    struct list link;          /* parked, or ended                                          */
+};
+
+/* Requests on an association that is up. PEER_DOWN when it is not; KEY_SIZE, VALUE_SIZE, INVALID
+ * for what the target could not take. More requests than the queue pair has entries are parked in
+ * order; the owner bounds how many it starts.
+ *
+ * At the deadline a request that is still parked, or that only waits for an answer, ends with
+ * DEADLINE; its command stays reserved until the target answers. A retrieve whose data is arriving
+ * ends when the rest is received elsewhere. A store that went out cannot be taken back: the target
+ * may still ask for its data, so it ends when the target has answered (with what it answered) or,
+ * at the latest NVMF_STORE_LATE_NS after its deadline, with the association. */
+icms_err nvmf_store(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
+icms_err nvmf_retrieve(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
+icms_err nvmf_exist(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
+
+/* MISS when there was no such key (where the target can tell). */
+icms_err nvmf_delete(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
+
+/* List data as in wire/nvme_kv.h, checked by nvme_kv_list_read_begin of the owner. */
+icms_err nvmf_list(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
+
+/* Makes what was stored in the namespace safe against power loss. */
+icms_err nvmf_flush(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
+
+/* Asks for an early end: done still comes once, as if the deadline had passed, with CANCELED.
+ * Harmless when done ran. */
+void nvmf_req_cancel(struct nvmf_req *req);
+
+#define NVMF_STORE_LATE_NS ((uint64_t)10 * 1000 * 1000 * 1000)
+
+/* ---- the association ------------------------------------------------------------------------ */
+
+struct nvmf_ctrl_ops {
+    /* Ready for requests; volumes are known. At most once an open. */
+    void (*up)(struct nvmf_ctrl *ctrl);
+
+    /* The namespaces changed; look volumes up again. */
+    void (*changed)(struct nvmf_ctrl *ctrl);
+
+    /* It failed, or could not be opened: no request is accepted any more, and those under way will
+     * end with err. Not called after nvmf_ctrl_close. why: a sentence, valid inside the call. */
+    void (*down)(struct nvmf_ctrl *ctrl, icms_err err, const char *why);
+
+    /* Nothing is in flight, every request was done; may be opened again, or freed. */
+    void (*closed)(struct nvmf_ctrl *ctrl);
+};
+
+struct nvmf_ctrl_opts {
+    struct loop_addr addr;
+    const char *subnqn;       /* whom; copied                                                   */
+    const char *hostnqn;      /* who; copied                                                    */
+    struct uuid host_id;      /* goes with hostnqn                                              */
+    bool header_digest;       /* asked for; a target may decline                                */
+    bool data_digest;         /* asked for; a target may decline                                */
+    uint32_t queue_entries;   /* of an I/O queue pair; the target may allow fewer               */
+    uint64_t keep_alive_ns;   /* KATO; 0: none                                                  */
+    uint64_t silence_ns;      /* commands wait and no byte came for this long: dead; 0: never   */
+    uint64_t send_timeout_ns; /* a send without progress for this long: dead; 0: never          */
+    const struct nvmf_ctrl_ops *ops;
+    void *owner; /* nvmf_ctrl_owner gives it back                                              */
+};
+
+/* Defaults: no digests, 128 entries, KATO 5 s, silence 500 ms, send timeout 10 s. */
+void nvmf_ctrl_opts_init(struct nvmf_ctrl_opts *opts);
+
+/* Takes all memory. */
+icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, struct err_why *why,
+                       struct nvmf_ctrl **out_ctrl) ICMS_MUST_CHECK;
+
+/* After closed(), or after the loop was freed. *ctrl may be NULL. */
+void nvmf_ctrl_free(struct nvmf_ctrl **ctrl);
+
+/* Connects; up by deadline_ns or down with DEADLINE. The association must be closed. */
+void nvmf_ctrl_open(struct nvmf_ctrl *ctrl, uint64_t deadline_ns);
+
+/* Ends it; requests under way end with why. Idempotent; harmless on a closed one. */
+void nvmf_ctrl_close(struct nvmf_ctrl *ctrl, icms_err why);
+
+enum nvmf_ctrl_state {
+    NVMF_CTRL_CLOSED, /* holds nothing; woken by nvmf_ctrl_open                                  */
+    NVMF_CTRL_ADMIN,  /* the admin queue connects; woken by its ICResp and Connect answer        */
+    NVMF_CTRL_CAP,    /* waits for the capabilities; woken by an admin command's end, as all up
+                         to NVMF_CTRL_QUEUES                                                     */
+    NVMF_CTRL_ENABLE, /* waits for CC.EN to be written                                           */
+    NVMF_CTRL_READY,  /* waits for CSTS.RDY; asks again from a timer                             */
+    NVMF_CTRL_IDENTIFY,  /* waits for Identify Controller                                         */
+    NVMF_CTRL_COUNT,     /* waits for the number of queues (Set Features)                         */
+    NVMF_CTRL_EVENTS,    /* waits for the async event configuration (Set Features)                */
+    NVMF_CTRL_NS_LIST,   /* waits for a piece of the list of active namespaces                    */
+    NVMF_CTRL_NS_IDS,    /* waits for the names of one                                            */
+    NVMF_CTRL_NS_KV,     /* waits for its Key-Value format                                        */
+    NVMF_CTRL_NS_DELETE, /* waits for "delete of a missing key fails" to be set for it            */
+    NVMF_CTRL_QUEUES,    /* the I/O queues connect one after the other; woken by their answers    */
+    NVMF_CTRL_UP,        /* takes requests                                                        */
+    NVMF_CTRL_LOG,       /* up; waits for the log of changed namespaces, then walks NS_* again    */
+    NVMF_CTRL_CLOSING,   /* waits for dials and queues to end; woken by their done and closed     */
+};
+
+enum nvmf_ctrl_state nvmf_ctrl_state(const struct nvmf_ctrl *ctrl);
+
+/* True between up() and down() or nvmf_ctrl_close. */
+bool nvmf_ctrl_is_up(const struct nvmf_ctrl *ctrl);
+void *nvmf_ctrl_owner(const struct nvmf_ctrl *ctrl);
+
+/* A volume's part in this subsystem. */
+struct nvmf_volume {
+    uint32_t nsid;
+    uint32_t value_bytes_max; /* as stored, trailer included                                     */
+    bool icms;                /* the target says it is icms: sealed is valid                     */
+    bool sealed;              /* values end in a trailer                                         */
+    struct uuid uuid;         /* of the volume; foreign targets: the namespace's UUID or NGUID   */
+};
+
+/* Volumes found so far (0 when it is not up). */
+uint32_t nvmf_ctrl_volumes(const struct nvmf_ctrl *ctrl);
+const struct nvmf_volume *nvmf_ctrl_volume_at(const struct nvmf_ctrl *ctrl, uint32_t index);
+
+/* The volume of this name, or NULL. */
+const struct nvmf_volume *nvmf_ctrl_volume(const struct nvmf_ctrl *ctrl, const struct uuid *uuid);
+
+struct nvmf_ctrl_stats {
+    uint64_t opens;         /* nvmf_ctrl_open calls                                            */
+    uint64_t ups;           /* of them that came up                                            */
+    uint64_t commands;      /* I/O commands sent                                               */
+    uint64_t answers;       /* answers to them                                                 */
+    uint64_t deadlines;     /* requests that ended with DEADLINE                               */
+    uint64_t redirects;     /* receives moved away from a buffer                               */
+    uint64_t digest_errors; /* data digests that did not match                                 */
+    uint64_t violations;    /* connections dropped because the target broke the protocol       */
+    uint64_t silences;      /* associations ended because nothing came                         */
+    uint64_t keep_alives;   /* sent                                                            */
+    uint64_t bytes_in;      /* received, of connections that ended                             */
+    uint64_t bytes_out;     /* sent, of connections that ended                                 */
+};
+
+/* On the loop. */
+const struct nvmf_ctrl_stats *nvmf_ctrl_stats(const struct nvmf_ctrl *ctrl);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvmf/host/fake_target.h: a small enclosure for tests of the initiator and of the agent. It speaks
+ * the protocol well until a test tells it to do something else, once or from now on.
+ *
+ * It shares the PDU framing with the initiator and nothing else. One loop; heap memory as needed.
+ */
+#ifndef NVMF_HOST_FAKE_TARGET_H
+#define NVMF_HOST_FAKE_TARGET_H
+
+#include "base/list.h"
+#include "net/net.h"
+#include "nvmf/pdu.h"
+#include "wire/nvme_kv.h"
+
+#define FAKE_VOLUMES 8
+#define FAKE_CONNS   64
+
+/* What a target can do wrong, to the next I/O command that gives the opportunity. */
+enum fake_wrong {
+    FAKE_RIGHT,
+    FAKE_DATA_LONG,    /* more data than the host has room for                   */
+    FAKE_DATA_OFFSET,  /* data that leaves a hole                                */
+    FAKE_DATA_CID,     /* data for a command that is not under way               */
+    FAKE_DATA_SHORT,   /* success after half of the value                        */
+    FAKE_CQE_CID,      /* completion of a command that is not under way          */
+    FAKE_CQE_TWICE,    /* two completions                                        */
+    FAKE_R2T_RANGE,    /* asks for data beyond the command's                     */
+    FAKE_R2T_TWICE,    /* asks again before the data came                        */
+    FAKE_R2T_CID,      /* asks for data of a command that has none               */
+    FAKE_STORE_UNREAD, /* success without taking the data                        */
+    FAKE_TERM,         /* TermReq                                                */
+    FAKE_RESET,        /* ends the connection                                    */
+    FAKE_WRONGS,
+};
+
+struct fake_volume {
+    struct uuid uuid;         /* zeros: a foreign namespace, named by its NGUID       */
+    uint32_t value_bytes_max; /* as stored                                            */
+    bool sealed;
+    bool foreign; /* tells nothing of icms; uuid goes into the NGUID      */
+};
+
+struct fake_block {
+    struct list link;
+    uint32_t nsid;
+    struct key key;
+    uint32_t bytes;
+    uint8_t *data;
+};
+
+struct fake_target {
+    struct loop *loop;
+    struct net_listener listener;
+    struct loop_addr addr; /* where it listens                                 */
+    struct fake_volume volumes[FAKE_VOLUMES];
+    uint32_t volume_count; /* nsids 1 .. volume_count                          */
+    struct list blocks;    /* struct fake_block                                */
+    struct list conns;     /* struct fake_conn                                 */
+    /* what the test says */
+    bool timed;          /* offers the vendor Store and Retrieve             */
+    bool refuse_connect; /* Connect answers "host not allowed"               */
+    bool silent;         /* takes everything, answers nothing                */
+    bool hold;           /* keeps I/O commands until fake_target_release     */
+    bool hold_stores;    /* the same for stores: no R2T                      */
+    uint64_t delay_ns;   /* I/O commands take this long                      */
+    uint32_t c2h_bytes;  /* data of one C2HData PDU; 0: all                  */
+    uint32_t r2t_bytes;  /* of one R2T; 0: all                               */
+    uint32_t h2c_bytes;  /* MAXH2CDATA                                       */
+    uint32_t in_capsule_bytes;
+    bool success_flag;     /* C2HData says success, no completion              */
+    uint8_t digests;       /* granted at most                                  */
+    uint16_t status;       /* I/O commands fail with it; 0: they work          */
+    uint32_t reason;       /* DW1 of failures                                  */
+    enum fake_wrong wrong; /* next one; back to FAKE_RIGHT when done           */
+    /* what the test sees */
+    uint32_t connects; /* Connect commands of admin queues                 */
+    uint32_t keep_alives;
+    uint32_t stores, retrieves, exists, deletes, flushes, lists; /* begun             */
+    uint32_t by_class[4]; /* I/O commands by queue id - 1                     */
+    uint32_t terms_in;    /* connections that ended by the host's TermReq     */
+    uint32_t conn_count;  /* open now                                         */
+};
+
+/* Listens on host:0. Set the fields before the loop runs, or on its thread. */
+void fake_target_open(struct fake_target *target, struct loop *loop, const char *host,
+                      uint16_t port);
+
+/* After the loop was freed. Forgets all blocks. */
+void fake_target_fini(struct fake_target *target);
+
+/* Runs what was held. */
+void fake_target_release(struct fake_target *target);
+
+/* Tells all hosts that namespaces changed. */
+void fake_target_event(struct fake_target *target);
+
+/* Ends every connection. */
+void fake_target_drop(struct fake_target *target);
+
+/* Blocks, as stored. */
+struct fake_block *fake_target_find(struct fake_target *target, uint32_t nsid,
+                                    const struct key *key);
+void fake_target_put(struct fake_target *target, uint32_t nsid, const struct key *key,
+                     const void *data, uint32_t bytes);
+bool fake_target_remove(struct fake_target *target, uint32_t nsid, const struct key *key);
+
+#endif

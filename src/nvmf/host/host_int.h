@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvmf/host/host_int.h: what the files of the initiator share.
+ *
+ *   ctrl.c   the association: its state machine, namespaces, keep-alive, silence
+ *   queue.c  one queue pair: dial, ICReq, Connect, commands and their PDUs
+ *   req.c    requests: start, deadline, cancel, end
+ *
+ * All on the association's loop.
+ */
+#ifndef NVMF_HOST_INT_H
+#define NVMF_HOST_INT_H
+
+#include "base/list.h"
+#include "nvmf/host.h"
+#include "wire/nvme_fabrics.h"
+#include "wire/nvme_identify.h"
+#include "wire/nvme_log.h"
+
+/* A command identifier: the place in the queue's table and a generation, so that an answer to a
+ * command that ended is not taken for its successor's. FFFFh is never made: the last index is not
+ * used. */
+#define NVMF_CID_INDEX_BITS 10
+#define NVMF_CID_INDEX_MASK ((1u << NVMF_CID_INDEX_BITS) - 1)
+#define NVMF_ENTRIES_MAX    1023
+#define NVMF_ENTRIES_MIN    2
+
+#define NVMF_ADMIN_ENTRIES 32
+#define NVMF_QUEUES        (1 + IO_CLASS_COUNT) /* admin, then one a class */
+
+/* Data of one H2CData PDU: what is sent in one piece holds the connection for so long. */
+#define NVMF_H2C_BYTES_MAX ((uint32_t)256 << 10)
+
+/* Data of one C2HData PDU that is accepted: a value and its trailer may come in one. */
+#define NVMF_C2H_BYTES_MAX ((uint32_t)(LIMIT_VALUE_BYTES + NVME_PAGE_BYTES))
+
+/* Silence is counted in ticks of an eighth of it: a loop that stood still itself sees one. A queue
+ * pair that alone is silent for so many ticks ends the association too. */
+#define NVMF_SILENCE_TICKS       8
+#define NVMF_SILENCE_TICKS_QUEUE (16 * NVMF_SILENCE_TICKS)
+
+/* One place in a queue's table of commands. */
+struct nvmf_cmd {
+    struct list link;           /* in queue->free while not used                               */
+    uint16_t index;             /* its place                                                   */
+    uint16_t generation;        /* of the CID                                                  */
+    bool used;                  /* its CID is out: sent and not answered, or not yet drained   */
+    bool answered;              /* the completion came                                         */
+    bool in_capsule;            /* its data went with the command                              */
+    bool capsule_busy;          /* capsule is being sent                                       */
+    bool data_busy;             /* data is being sent                                          */
+    bool quiet;                 /* nobody waits for it: async event request                    */
+    bool admin;                 /* of the admin queue                                          */
+    bool list;                  /* List: its result says nothing of its data                   */
+    uint8_t direction;          /* NVME_DIRECTION_*                                            */
+    uint8_t opcode;             /* of the command: for sentences                               */
+    struct nvmf_req *req;       /* whose; NULL: ended early, only the CID is kept              */
+    uint32_t data_bytes;        /* length of the transfer                                      */
+    uint32_t moved;             /* bytes of it received, or asked for by R2Ts                  */
+    uint32_t sent;              /* H2C: bytes of it handed to the connection                   */
+    uint16_t ttag;              /* of the R2T that is being served                             */
+    icms_err data_err;          /* CORRUPT: a data digest did not match                        */
+    struct nvme_cqe cqe;        /* the answer                                                  */
+    struct nvmf_pdu_tx capsule; /* the command                                               */
+    struct nvmf_pdu_tx data;    /* H2CData, one at a time                                    */
+};
+
+enum nvmf_queue_state {
+    NVMF_QUEUE_CLOSED,  /* holds nothing                                                          */
+    NVMF_QUEUE_DIAL,    /* waits for TCP; woken by queue_dial_done                                */
+    NVMF_QUEUE_IC,      /* waits for ICResp; woken by queue_pdu                                   */
+    NVMF_QUEUE_CONNECT, /* waits for the answer to Connect; woken by queue_connect_done           */
+    NVMF_QUEUE_LIVE,    /* sends commands                                                         */
+    NVMF_QUEUE_CLOSING, /* waits for nvmf_pdu's closed()                                          */
+};
+
+struct nvmf_queue {
+    enum nvmf_queue_state state;
+    struct nvmf_ctrl *ctrl;     /* whose                                                   */
+    uint16_t qid;               /* 0: admin                                                */
+    const char *name;           /* "admin", "load", ...: in sentences                      */
+    uint32_t entries_max;       /* size of cmds                                            */
+    uint32_t depth;             /* commands at a time: agreed entries - 1                  */
+    uint32_t used;              /* commands whose CID is out                               */
+    uint32_t waiting;           /* of them, those that somebody should answer              */
+    uint32_t in_capsule_max;    /* data that may go with a command                         */
+    uint32_t h2c_max;           /* data of one H2CData PDU                                 */
+    uint32_t silent_ticks;      /* ticks without a byte while commands wait                */
+    uint64_t heard_bytes;       /* bytes_in at the last tick                               */
+    struct nvmf_cmd *cmds;      /* [entries_max]                                           */
+    struct list free;           /* struct nvmf_cmd                                         */
+    struct list parked;         /* struct nvmf_req                                         */
+    struct nvmf_cmd *receiving; /* whose data is being received; NULL: none                */
+    void *receiving_memory;     /* vector 0 of it; NULL: dropped                           */
+    struct net_dial dial;       /* in state DIAL                                           */
+    struct nvmf_pdu_conn conn;  /* open in IC .. CLOSING                                   */
+    struct nvmf_pdu_tx ic;      /* ICReq                                                   */
+    bool terminated;            /* our TermReq is on its way                               */
+    struct nvmf_req connect;    /* the Connect command                                     */
+    uint8_t connect_data[NVME_CONNECT_DATA_BYTES];
+};
+
+struct nvmf_ctrl {
+    enum nvmf_ctrl_state state;
+    struct loop *loop; /* where everything runs                                 */
+    const struct nvmf_ctrl_ops *ops;
+    void *owner;           /* the owner's                                           */
+    struct loop_addr addr; /* whom                                                  */
+    char addr_text[64];    /* the same for sentences                                */
+    char subnqn[LIMIT_NQN_BYTES];
+    char hostnqn[LIMIT_NQN_BYTES];
+    struct uuid host_id;
+    uint8_t digests; /* asked for                                             */
+    uint64_t keep_alive_ns, silence_ns, send_timeout_ns;
+    uint64_t deadline_ns; /* of the opening                                        */
+    bool up;              /* up() was called, down() and close were not            */
+
+    icms_err err;          /* why it ended                                          */
+    char why[256];         /* the sentence                                          */
+    uint16_t cntlid;       /* from Connect                                          */
+    uint64_t cap;          /* CAP register                                          */
+    struct nvme_ctrl info; /* Identify Controller                                   */
+    uint64_t transfer_max; /* bytes of one command                                  */
+    uint32_t queue_at;     /* QUEUES: which one connects                            */
+    struct nvmf_queue queues[NVMF_QUEUES];
+    struct loop_timer open_timer;  /* deadline of the opening                               */
+    struct loop_timer ready_timer; /* next look at CSTS                                     */
+    struct loop_timer keep_timer;  /* next keep-alive                                       */
+    struct loop_timer tick_timer;  /* silence                                               */
+    uint32_t silent_ticks;         /* ticks without a byte while commands wait              */
+    uint64_t heard_bytes;          /* all queues, at the last tick                          */
+    struct loop_msg msg;           /* brings what may not happen inside a call              */
+    bool msg_sent;                 /* it is on its way                                      */
+    struct list ended;             /* struct nvmf_req in state ENDED                        */
+    /* admin commands of ours */
+    struct nvmf_req admin;            /* of the state machine, one at a time                   */
+    struct nvmf_req keep;             /* Keep Alive                                            */
+    struct nvmf_req event;            /* Async Event Request                                   */
+    bool ns_dirty;                    /* namespaces changed while we were looking              */
+    uint8_t page[NVME_PAGE_BYTES];    /* data of admin                                         */
+    uint32_t nsids[NVME_NS_LIST_MAX]; /* a piece of the list                                 */
+    uint32_t nsid_count, nsid_at;     /* of it, and where we are                               */
+    struct nvmf_volume volumes[LIMIT_VOLUMES]; /* what requests use                          */
+    uint32_t volume_count;
+    struct nvmf_volume found[LIMIT_VOLUMES]; /* being gathered                               */
+    uint32_t found_count;
+    struct nvmf_ctrl_stats stats;
+};
+
+/* ---- ctrl.c --------------------------------------------------------------------------------- */
+
+/* It cannot go on: tells the owner, then closes. Only from callbacks of the loop. */
+void nvmf_ctrl_fail(struct nvmf_ctrl *ctrl, icms_err err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The controller's message will run: ended requests get their done, the end is looked at. */
+void nvmf_ctrl_poke(struct nvmf_ctrl *ctrl);
+
+/* A queue took part in Connect and is live, or is closed. */
+void nvmf_ctrl_queue_live(struct nvmf_ctrl *ctrl, struct nvmf_queue *queue);
+
+/* A command was sent: silence is watched from now on. */
+void nvmf_ctrl_watch(struct nvmf_ctrl *ctrl);
+
+/* ---- queue.c -------------------------------------------------------------------------------- */
+
+icms_err nvmf_queue_init(struct nvmf_queue *queue, struct nvmf_ctrl *ctrl, uint16_t qid,
+                         uint32_t entries) ICMS_MUST_CHECK;
+void nvmf_queue_fini(struct nvmf_queue *queue);
+
+/* Connects with at most entries commands. */
+void nvmf_queue_open(struct nvmf_queue *queue, uint32_t entries, uint64_t deadline_ns);
+void nvmf_queue_close(struct nvmf_queue *queue, icms_err why);
+
+/* Sends parked requests while there are free commands. */
+void nvmf_queue_run(struct nvmf_queue *queue);
+
+/* The request of a command ends early: its CID stays reserved. */
+void nvmf_cmd_detach(struct nvmf_cmd *cmd);
+
+/* ---- req.c ---------------------------------------------------------------------------------- */
+
+void nvmf_req_init(struct nvmf_req *req, struct nvmf_ctrl *ctrl, struct nvmf_queue *queue);
+
+/* Queues it; it is sent at once when there is a free command. */
+void nvmf_req_start(struct nvmf_req *req);
+
+/* Ends it: done runs now. Only from callbacks of the loop. */
+void nvmf_req_end(struct nvmf_req *req, icms_err err);
+
+/* Fills what the answer of its command says: err, reason, status, value_bytes. */
+void nvmf_req_result(struct nvmf_req *req, const struct nvmf_cmd *cmd);
+
+/* When data of cmd is being received into its request's memory: stops that; true when the request
+ * (in state DRAIN, detached) will be ended once nothing writes there. */
+bool nvmf_queue_redirect(struct nvmf_queue *queue, struct nvmf_cmd *cmd);
+
+#endif

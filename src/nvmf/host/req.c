@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvmf/host/req.c: requests of the initiator: start, deadline, cancel, end.
+ *
+ * Called by the owner on the association's loop, by queue.c and by timers.
+ *
+ * Life: nvmf_req_start (PARKED) -> queue_cmd_send (SENT) -> nvmf_req_end (IDLE, done). The deadline
+ * or a cancel may come in between; what then happens depends on what may still touch the memory:
+ *
+ *   parked                          ends at once
+ *   only the answer is missing      ends at once; the CID stays reserved until the answer
+ *   data is arriving in its memory  DRAIN: ends when the rest goes elsewhere
+ *   its capsule carries the data    DRAIN: ends when the kernel has it
+ *   a store that may still be asked for data: goes on, marked late, for NVMF_STORE_LATE_NS more
+ *
+ * Invariant: done runs once for each start, from a callback of the loop, and then nothing reads or
+ * writes the request's memory.
+ */
+#include "base/check.h"
+#include "nvmf/host/host_int.h"
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+void nvmf_req_end(struct nvmf_req *req, icms_err err)
+{
+    struct nvmf_ctrl *ctrl = req->ctrl;
+
+    check(req->state != NVMF_REQ_IDLE && req->cmd == NULL);
+    loop_timer_stop(ctrl->loop, &req->timer);
+    req->state = NVMF_REQ_IDLE;
+    req->err = err;
+    if (err == ICMS_DEADLINE)
+        ctrl->stats.deadlines++;
+    req->done(req);
+}
+
+/* The same, later: for calls of the owner. */
+static void req_end_later(struct nvmf_req *req, icms_err err)
+{
+    loop_timer_stop(req->ctrl->loop, &req->timer);
+    req->state = NVMF_REQ_ENDED;
+    req->err = err;
+    list_push(&req->ctrl->ended, &req->link);
+    nvmf_ctrl_poke(req->ctrl);
+}
+
+/* The error of an answer. A target that is icms says the reason of a failure in DW1. */
+void nvmf_req_result(struct nvmf_req *req, const struct nvmf_cmd *cmd)
+{
+    uint32_t reason = cmd->cqe.dw1;
+
+    req->status = cmd->cqe.status;
+    req->result = cmd->cqe.dw0;
+    req->result1 = cmd->cqe.dw1;
+    req->err = ICMS_OK;
+    req->reason = ICMS_MISS_NONE;
+    if (cmd->cqe.status != NVME_SC_SUCCESS) {
+        req->err = err_from_nvme(cmd->cqe.status);
+        if (req->err == ICMS_OK)
+            req->err = ICMS_IO;
+        if (reason > ICMS_MISS_NONE && reason <= ICMS_MISS_SHED)
+            req->reason = (enum icms_miss)reason;
+        return;
+    }
+    if (cmd->data_err != ICMS_OK)
+        req->err = cmd->data_err;
+    else if (cmd->direction == NVME_DIRECTION_C2H)
+        req->value_bytes = cmd->admin || cmd->list ? cmd->moved : cmd->cqe.dw0;
+}
+
+/* ---- deadline and cancel -------------------------------------------------------------------- */
+
+/* Ends a sent request early with err as far as that is possible now. later: not inside this call.
+ */
+static void req_expire_sent(struct nvmf_req *req, icms_err err, bool later)
+{
+    struct nvmf_cmd *cmd = req->cmd;
+
+    if (cmd->direction == NVME_DIRECTION_H2C && !cmd->in_capsule &&
+        (cmd->sent < cmd->data_bytes || cmd->data_busy)) {
+        if (req->late && !later) {
+            nvmf_ctrl_fail(req->ctrl, ICMS_DEADLINE,
+                           "a store was neither answered nor its data taken");
+            return;
+        }
+        req->late = true;
+        loop_timer_start(req->ctrl->loop, &req->timer,
+                         loop_now_ns(req->ctrl->loop) + NVMF_STORE_LATE_NS);
+        return;
+    }
+    req->err = err;
+    if (cmd->in_capsule && cmd->capsule_busy) {
+        req->state = NVMF_REQ_DRAIN;
+        return;
+    }
+    if (nvmf_queue_redirect(req->queue, cmd)) {
+        req->state = NVMF_REQ_DRAIN;
+        nvmf_cmd_detach(cmd);
+        return;
+    }
+    nvmf_cmd_detach(cmd);
+    if (later)
+        req_end_later(req, err);
+    else
+        nvmf_req_end(req, err);
+}
+
+static void req_deadline(struct loop_timer *timer)
+{
+    struct nvmf_req *req = container_of(timer, struct nvmf_req, timer);
+
+    if (req->state == NVMF_REQ_PARKED) {
+        list_remove(&req->link);
+        nvmf_req_end(req, ICMS_DEADLINE);
+    } else if (req->state == NVMF_REQ_SENT) {
+        req_expire_sent(req, ICMS_DEADLINE, false);
+    }
+}
+
+void nvmf_req_cancel(struct nvmf_req *req)
+{
+    if (req->state == NVMF_REQ_PARKED) {
+        list_remove(&req->link);
+        req_end_later(req, ICMS_CANCELED);
+    } else if (req->state == NVMF_REQ_SENT && !req->late) {
+        req_expire_sent(req, ICMS_CANCELED, true);
+    }
+}
+
+/* ---- the start ------------------------------------------------------------------------------ */
+
+void nvmf_req_init(struct nvmf_req *req, struct nvmf_ctrl *ctrl, struct nvmf_queue *queue)
+{
+    req->state = NVMF_REQ_IDLE;
+    req->ctrl = ctrl;
+    req->queue = queue;
+}
+
+void nvmf_req_start(struct nvmf_req *req)
+{
+    struct nvmf_ctrl *ctrl = req->ctrl;
+
+    check(req->state == NVMF_REQ_IDLE);
+    req->state = NVMF_REQ_PARKED;
+    req->cmd = NULL;
+    req->late = false;
+    req->err = ICMS_OK;
+    req->reason = ICMS_MISS_NONE;
+    req->status = 0;
+    req->result = req->result1 = 0;
+    req->value_bytes = 0;
+    req->data_bytes = (uint32_t)(req->data[0].iov_len + req->data[1].iov_len);
+    loop_timer_init(&req->timer, req_deadline);
+    if (req->deadline_ns != 0)
+        loop_timer_start(ctrl->loop, &req->timer, req->deadline_ns);
+    list_init(&req->link);
+    list_push(&req->queue->parked, &req->link);
+    nvmf_queue_run(req->queue);
+}
+
+/* An I/O command of the owner. */
+static icms_err req_io(struct nvmf_ctrl *ctrl, struct nvmf_req *req, uint8_t opcode,
+                       uint8_t direction)
+{
+    uint64_t bytes = (uint64_t)req->data[0].iov_len + req->data[1].iov_len;
+
+    check(req->io_class < IO_CLASS_COUNT && req->done != NULL);
+    if (!ctrl->up)
+        return ICMS_PEER_DOWN;
+    if (bytes > ctrl->transfer_max)
+        return ICMS_VALUE_SIZE;
+    nvmf_req_init(req, ctrl, &ctrl->queues[1 + req->io_class]);
+    req->direction = direction;
+    req->kv = (struct nvme_kv_cmd){
+        .opcode = opcode,
+        .options = direction == NVME_DIRECTION_H2C ? (uint8_t)req->options : 0,
+        .io_class = (uint8_t)req->io_class,
+        .nsid = req->nsid,
+        .key = req->key,
+        .bytes = (uint32_t)bytes,
+    };
+    nvmf_req_start(req);
+    return ICMS_OK;
+}
+
+static bool req_key_valid(const struct nvmf_req *req)
+{
+    return req->key.length >= 1 && req->key.length <= LIMIT_KEY_BYTES;
+}
+
+icms_err nvmf_store(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
+{
+    bool timed = (ctrl->info.icms_ext & NVME_ICMS_EXT_TIMED) != 0;
+
+    if (!req_key_valid(req))
+        return ICMS_KEY_SIZE;
+    if (req->data[0].iov_len == 0)
+        return ICMS_VALUE_SIZE;
+    if ((req->options & NVME_KV_STORE_IF_EXISTS) != 0 &&
+        (req->options & NVME_KV_STORE_IF_ABSENT) != 0)
+        return ICMS_INVALID;
+    return req_io(ctrl, req, timed ? NVME_ICMS_STORE : NVME_KV_STORE, NVME_DIRECTION_H2C);
+}
+
+icms_err nvmf_retrieve(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
+{
+    bool timed = (ctrl->info.icms_ext & NVME_ICMS_EXT_TIMED) != 0;
+
+    if (!req_key_valid(req))
+        return ICMS_KEY_SIZE;
+    if (req->data[0].iov_len == 0)
+        return ICMS_VALUE_SIZE;
+    return req_io(ctrl, req, timed ? NVME_ICMS_RETRIEVE : NVME_KV_RETRIEVE, NVME_DIRECTION_C2H);
+}
+
+/* Commands without data. */
+static icms_err req_plain(struct nvmf_ctrl *ctrl, struct nvmf_req *req, uint8_t opcode)
+{
+    if (!req_key_valid(req))
+        return ICMS_KEY_SIZE;
+    memset(req->data, 0, sizeof(req->data));
+    return req_io(ctrl, req, opcode, NVME_DIRECTION_NONE);
+}
+
+icms_err nvmf_exist(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
+{
+    return req_plain(ctrl, req, NVME_KV_EXIST);
+}
+
+icms_err nvmf_delete(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
+{
+    return req_plain(ctrl, req, NVME_KV_DELETE);
+}
+
+icms_err nvmf_list(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
+{
+    if (req->key.length > LIMIT_KEY_BYTES)
+        return ICMS_KEY_SIZE;
+    if (req->data[0].iov_len < NVME_KV_LIST_HEADER_BYTES)
+        return ICMS_VALUE_SIZE;
+    return req_io(ctrl, req, NVME_KV_LIST, NVME_DIRECTION_C2H);
+}
+
+icms_err nvmf_flush(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
+{
+    memset(req->data, 0, sizeof(req->data));
+    nvme_flush_encode(req->nsid, &req->sqe);
+    return req_io(ctrl, req, NVME_IO_FLUSH, NVME_DIRECTION_NONE);
+}
