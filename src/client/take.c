@@ -8,6 +8,7 @@
  */
 #include "base/check.h"
 #include "base/crc.h"
+#include "base/fault.h"
 #include "client/client_int.h"
 #include "wire/sealed.h"
 
@@ -83,7 +84,7 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
         }
         whole = take_copy(request, &key, block->data, value, value_bytes);
     }
-    if (!whole) {
+    if (!whole || fault_hit("client.get_done")) {
         block->source = ICMS_SOURCE_NONE;
         client_block_done(request, index, ICMS_MISS, ICMS_MISS_CHECKSUM);
         return;
