@@ -36,13 +36,12 @@ struct conf_http {
 
 /* icms-target: an enclosure. */
 struct conf_target {
-    char name[LIMIT_NAME_BYTES];   /* for people                                         */
-    struct uuid uuid;              /* of the enclosure: placement follows it             */
-    char nqn[LIMIT_NQN_BYTES];     /* its subsystem; default made from the uuid          */
-    char listen[64];               /* NVMe/TCP data port                                 */
-    char advertise[64];            /* what discovery tells hosts; default: listen        */
-    char discovery_nqn_listen[64]; /* "": discovery answers on the data port             */
-    uint32_t loops;                /* cores                                              */
+    char name[LIMIT_NAME_BYTES]; /* for people                                         */
+    struct uuid uuid;            /* of the enclosure: placement follows it             */
+    char nqn[LIMIT_NQN_BYTES];   /* its subsystem; default made from the uuid          */
+    char listen[64];             /* NVMe/TCP data port                                 */
+    char advertise[64];          /* what discovery tells hosts; default: listen        */
+    uint32_t loops;              /* cores                                              */
     bool busy_poll;
     uint64_t segment_bytes; /* used when a drive is formatted                     */
     uint64_t memory_bytes;  /* pool of data buffers                               */

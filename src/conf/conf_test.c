@@ -87,7 +87,6 @@ static void test_a_short_target_file_gets_every_default(void **state)
     assert_string_equal(target.name, "e0");
     assert_string_equal(target.listen, "127.0.0.1:4420");
     assert_string_equal(target.advertise, "127.0.0.1:4420");
-    assert_string_equal(target.discovery_nqn_listen, "");
     assert_string_equal(target.http.listen, "127.0.0.1:9420");
     assert_int_equal(target.loops, 1);
     assert_int_equal(target.segment_bytes, 64 << 20);
@@ -158,7 +157,6 @@ static void test_every_key_is_taken_as_written(void **state)
                     "nqn: nqn.2026-01.org.example:e1\n"
                     "listen: '[::1]:0'\n"
                     "advertise: 10.0.2.2:4420\n"
-                    "discovery_listen: 127.0.0.2:8009\n"
                     "loops: 4\n"
                     "busy_poll: true\n"
                     "segment: 128KiB\n"
@@ -184,7 +182,6 @@ static void test_every_key_is_taken_as_written(void **state)
     assert_string_equal(target.nqn, "nqn.2026-01.org.example:e1");
     assert_string_equal(target.listen, "[::1]:0");
     assert_string_equal(target.advertise, "10.0.2.2:4420");
-    assert_string_equal(target.discovery_nqn_listen, "127.0.0.2:8009");
     assert_int_equal(target.loops, 4);
     assert_true(target.busy_poll);
     assert_int_equal(target.segment_bytes, 131072);

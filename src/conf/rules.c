@@ -318,8 +318,6 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
                               size));
     warn_wide(&target->warnings, "listen", target->listen,
               "hosts there are told apart by the NQN they claim, without proof");
-    warn_wide(&target->warnings, "discovery_listen", target->discovery_nqn_listen,
-              "it tells anybody where the data port is");
     warn_wide(&target->warnings, "http.listen", target->http.listen,
               "anybody there can read metrics and status");
     return ICMS_OK;

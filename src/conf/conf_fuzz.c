@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Any bytes as a configuration file: right, or refused with a sentence that begins with the file's
+ * name. The first byte chooses the daemon.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "conf/conf.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    static struct conf_target target;
+    static struct conf_agent agent;
+    struct err_why why = {""};
+    const char *text = (const char *)data + 1;
+    icms_err err;
+
+    if (bytes == 0)
+        return 0;
+    if ((data[0] & 1) == 0)
+        err = conf_target_parse(text, bytes - 1, "fuzz", &why, &target);
+    else
+        err = conf_agent_parse(text, bytes - 1, "fuzz", &why, &agent);
+    check(err == ICMS_OK || err == ICMS_CONFIG);
+    check(err == ICMS_OK || strncmp(why.text, "fuzz:", 5) == 0);
+    return 0;
+}
