@@ -183,8 +183,8 @@ static void opener_life(const struct store *store, const struct store_segment *s
     }
 }
 
-/* Failed: the segment waits in the free list again; first when nothing was written, else last. */
-static void opener_failed(struct store *store, bool touched)
+/* The segment waits in the free list again: first when nothing was written, else last. */
+static void opener_failed(struct store *store, icms_err err)
 {
     struct store_opener *opener = &store->opener;
     struct store_segment *segment = opener->segment;
@@ -193,12 +193,13 @@ static void opener_failed(struct store *store, bool touched)
     list_push(&store->summaries, &segment->summary->link);
     segment->summary = NULL;
     segment->state = SEGMENT_FREE;
-    if (touched)
-        list_push(&store->free, &segment->link);
-    else
+    if (opener->step == OPENER_FLUSH_BEFORE)
         list_push_front(&store->free, &segment->link);
+    else
+        list_push(&store->free, &segment->link);
     store_free_count_set(store, store->free_count + 1);
-    store_write_outcome(store, opener->err);
+    store->streams[opener->stream].wants = true;
+    store_write_outcome(store, err);
     store_pump(store);
 }
 
@@ -208,10 +209,6 @@ static void opener_finished(struct store *store)
     struct store_segment *segment = opener->segment;
     struct store_stream *stream = &store->streams[opener->stream];
 
-    if (opener->err != ICMS_OK) {
-        opener_failed(store, true);
-        return;
-    }
     opener->segment = NULL;
     store_write_outcome(store, ICMS_OK);
     store_stat_add(&store->stats.device_write_bytes, 2 * STORE_PAGE_BYTES);
@@ -223,39 +220,10 @@ static void opener_finished(struct store *store)
     store_pump(store);
 }
 
-static void opener_done(struct store *store, icms_err err)
-{
-    struct store_opener *opener = &store->opener;
-
-    check(opener->segment != NULL && opener->segment->state == SEGMENT_OPENING);
-    if (opener->err == ICMS_OK)
-        opener->err = err;
-    check(opener->pending > 0);
-    if (--opener->pending == 0)
-        opener_finished(store);
-}
-
-static void store_opener_header_done(struct loop_op *op)
-{
-    opener_done(container_of(op, struct store, opener.header_op), op->err);
-}
-
-static void store_opener_footer_done(struct loop_op *op)
-{
-    opener_done(container_of(op, struct store, opener.footer_op), op->err);
-}
-
-static void store_opener_fault(struct store_later *later)
-{
-    opener_done(container_of(later, struct store, opener.later), ICMS_IO);
-}
-
 /* From here on the old life of the segment is over. */
-static void opener_write(struct store *store)
+static void opener_life_begin(struct store *store)
 {
-    struct store_opener *opener = &store->opener;
-    struct store_segment *segment = opener->segment;
-    uint32_t number = store_segment_number(store, segment);
+    struct store_segment *segment = store->opener.segment;
     struct store_life life;
 
     segment_evicted_finish(store, segment);
@@ -264,32 +232,71 @@ static void opener_write(struct store *store)
     segment->generation++;
     segment->present = segment->live = segment->hides = 0;
     opener_life(store, segment, &life);
-    store_header_make(&store->super.drive, &life, opener->header);
-    opener->err = ICMS_OK;
-    opener->pending = 2;
-    if (fault_hit("store.header")) {
-        opener->pending = 1;
-        store_later_run(store, &opener->later, store_opener_fault);
-        return;
-    }
-    loop_file_write(store->loop, &opener->footer_op, store->file,
-                    store_segment_offset(store, number, store->segment_pages - 1), opener->zeros,
-                    STORE_PAGE_BYTES, store_opener_footer_done);
-    loop_file_write(store->loop, &opener->header_op, store->file,
-                    store_segment_offset(store, number, 0), opener->header, STORE_PAGE_BYTES,
-                    store_opener_header_done);
+    store_header_make(&store->super.drive, &life, store->opener.header);
 }
 
-static void store_opener_flushed(struct loop_op *op)
-{
-    struct store *store = container_of(op, struct store, opener.header_op);
+static void opener_run(struct store *store);
 
-    if (op->err == ICMS_OK) {
-        opener_write(store);
+static void opener_step_done(struct store *store, icms_err err)
+{
+    struct store_opener *opener = &store->opener;
+
+    check(opener->segment != NULL && opener->segment->state == SEGMENT_OPENING);
+    if (err != ICMS_OK) {
+        opener_failed(store, err);
         return;
     }
-    store->opener.err = op->err;
-    opener_failed(store, false);
+    opener->step++;
+    opener_run(store);
+}
+
+static void store_opener_done(struct loop_op *op)
+{
+    opener_step_done(container_of(op, struct store, opener.op), op->err);
+}
+
+static void store_opener_fault(struct store_later *later)
+{
+    opener_step_done(container_of(later, struct store, opener.later), ICMS_IO);
+}
+
+static void opener_write(struct store *store, uint32_t page, const void *memory)
+{
+    struct store_opener *opener = &store->opener;
+    uint32_t number = store_segment_number(store, opener->segment);
+
+    if (fault_hit("store.header"))
+        store_later_run(store, &opener->later, store_opener_fault);
+    else
+        loop_file_write(store->loop, &opener->op, store->file,
+                        store_segment_offset(store, number, page), memory, STORE_PAGE_BYTES,
+                        store_opener_done);
+}
+
+/* Starts the step; those that are not needed are passed over. */
+static void opener_run(struct store *store)
+{
+    struct store_opener *opener = &store->opener;
+
+    if (!opener->hides &&
+        (opener->step == OPENER_FLUSH_BEFORE || opener->step == OPENER_FLUSH_AFTER))
+        opener->step++;
+    switch ((enum store_opener_step)opener->step) {
+    case OPENER_FLUSH_BEFORE:
+    case OPENER_FLUSH_AFTER:
+        loop_file_flush(store->loop, &opener->op, store->file, store_opener_done);
+        break;
+    case OPENER_HEADER:
+        opener_life_begin(store);
+        opener_write(store, 0, opener->header);
+        break;
+    case OPENER_FOOTER:
+        opener_write(store, store->segment_pages - 1, opener->zeros);
+        break;
+    case OPENER_FINISHED:
+        opener_finished(store);
+        break;
+    }
 }
 
 void store_opener_kick(struct store *store)
@@ -316,10 +323,9 @@ void store_opener_kick(struct store *store)
     opener->stream = stream;
     opener->cursor = stream + 1;
     store->streams[stream].wants = false;
-    if (segment->hides != 0)
-        loop_file_flush(store->loop, &opener->header_op, store->file, store_opener_flushed);
-    else
-        opener_write(store);
+    opener->hides = segment->hides != 0;
+    opener->step = OPENER_FLUSH_BEFORE;
+    opener_run(store);
 }
 
 /* ---- summaries and sealing --------------------------------------------------------------------

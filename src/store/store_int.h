@@ -186,18 +186,27 @@ static_assert(sizeof(struct store_flush_private) <=
                   sizeof(((struct store_flush *)0)->private_words),
               "fits");
 
-/* Opens one segment at a time: [flush] -> header and empty footer -> OPEN. */
+/* The steps of opening a segment. Header before footer: a torn header leaves the old footer, and so
+ * the old life, in place. */
+enum store_opener_step {
+    OPENER_FLUSH_BEFORE, /* a hiding segment: what was written over before is durable first */
+    OPENER_HEADER,       /* the new life begins                                             */
+    OPENER_FOOTER,       /* the old footer is wiped                                         */
+    OPENER_FLUSH_AFTER,  /* a hiding segment: no old record is lost before its header is    */
+    OPENER_FINISHED,
+};
+
+/* Opens one segment at a time. */
 struct store_opener {
-    struct store_segment *segment; /* NULL: idle                                 */
-    uint32_t stream;               /* for whom                                   */
-    uint32_t cursor;               /* the stream that is looked at first         */
-    uint32_t pending;              /* operations in flight                       */
-    icms_err err;                  /* the first failure                          */
-    struct store_later later;      /* ends it when a fault point failed it       */
-    struct loop_op header_op;      /* also the flush before                      */
-    struct loop_op footer_op;
-    struct store_header_df *header; /* aligned page                               */
-    uint8_t *zeros;                 /* aligned page                               */
+    struct store_segment *segment; /* NULL: idle                                      */
+    uint32_t stream;               /* for whom                                        */
+    uint32_t cursor;               /* the stream that is looked at first              */
+    uint8_t step;                  /* enum store_opener_step; woken by store_opener_done */
+    bool hides;                    /* the old life hid records elsewhere              */
+    struct store_later later;      /* ends a step when a fault point failed it        */
+    struct loop_op op;
+    struct store_header_df *header; /* aligned page */
+    uint8_t *zeros;                 /* aligned page */
 };
 
 /* Reclaims one segment at a time. */

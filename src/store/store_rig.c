@@ -19,9 +19,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "store/layout.h"
-#ifdef STORE_RIG_SIM
 #include "loop/sim.h"
-#endif
 
 #define RIG_DRIVE_BYTES ((uint64_t)4 << 20)
 #define RIG_WAIT_MS     60000
@@ -64,7 +62,15 @@ int rig_uring_teardown(void **state)
     return 0;
 }
 
-#ifdef STORE_RIG_SIM
+void rig_sim_init(struct rig *rig, const struct sim_opts *opts)
+{
+    rig->sim = sim_new(opts);
+    rig->node = sim_node_new(rig->sim, "10.1.0.1");
+    rig->env = sim_node_env(rig->node);
+    (void)snprintf(rig->path, sizeof(rig->path), "/drive");
+    rig_opts(rig);
+}
+
 int rig_sim_setup(void **state)
 {
     struct rig *rig = calloc(1, sizeof(*rig));
@@ -72,11 +78,7 @@ int rig_sim_setup(void **state)
 
     check(rig != NULL);
     sim_opts_init(&opts, 1);
-    rig->sim = sim_new(&opts);
-    rig->node = sim_node_new(rig->sim, "10.1.0.1");
-    rig->env = sim_node_env(rig->node);
-    (void)snprintf(rig->path, sizeof(rig->path), "/drive");
-    rig_opts(rig);
+    rig_sim_init(rig, &opts);
     *state = rig;
     return 0;
 }
@@ -90,7 +92,6 @@ int rig_sim_teardown(void **state)
     free(rig);
     return 0;
 }
-#endif
 
 /* ---- up and down ------------------------------------------------------------------------------
  */
@@ -184,13 +185,11 @@ bool rig_until(struct rig *rig, bool (*condition)(void *arg), void *arg)
     while (!condition(arg)) {
         if (loop_env_now_ns(loop_env_uring()) > end_ns)
             return false;
-#ifdef STORE_RIG_SIM
         if (rig->sim != NULL) {
             if (!sim_step(rig->sim))
                 return condition(arg);
             continue;
         }
-#endif
         (void)nanosleep(&nap, NULL);
     }
     return true;
@@ -280,7 +279,8 @@ static void rig_op_run(struct loop_msg *msg)
 
     switch (op->kind) {
     case RIG_WRITE:
-        rig_fill(op->memory + STORE_HEADER_BYTES, op->value_bytes, op->seed);
+        if (!op->prefilled)
+            rig_fill(op->memory + STORE_HEADER_BYTES, op->value_bytes, op->seed);
         op->u.write = (struct store_write){.volume = volume,
                                            .key = op->key,
                                            .memory = op->memory,
@@ -455,7 +455,6 @@ void rig_flip(struct rig *rig, uint64_t offset, uint8_t mask)
     uint8_t byte;
     int fd;
 
-#ifdef STORE_RIG_SIM
     if (rig->sim != NULL) {
         uint64_t bytes;
         uint8_t *medium = sim_file_medium(rig->node, rig->path, &bytes);
@@ -464,7 +463,6 @@ void rig_flip(struct rig *rig, uint64_t offset, uint8_t mask)
         medium[offset] ^= mask;
         return;
     }
-#endif
     fd = open(rig->path, O_RDWR | O_CLOEXEC);
     check(fd >= 0 && pread(fd, &byte, 1, (off_t)offset) == 1);
     byte ^= mask;

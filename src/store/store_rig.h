@@ -17,6 +17,7 @@
 
 struct sim;
 struct sim_node;
+struct sim_opts;
 
 struct rig {
     struct loop_env *env;
@@ -44,6 +45,7 @@ struct rig_op {
     uint64_t seed;        /* write: what the value is made of  */
     uint32_t value_bytes; /* write                             */
     uint32_t options;     /* write                             */
+    bool prefilled;       /* write: the value is in memory     */
     bool cancel;          /* read: canceled at once            */
     icms_err started;     /* what the call returned            */
     icms_err err;         /* what done said                    */
@@ -67,6 +69,9 @@ int rig_uring_setup(void **state);
 int rig_uring_teardown(void **state);
 int rig_sim_setup(void **state);
 int rig_sim_teardown(void **state);
+
+/* A simulated machine of one's own. */
+void rig_sim_init(struct rig *rig, const struct sim_opts *opts);
 
 struct uuid rig_uuid(uint64_t n);
 struct key rig_key(uint64_t n);

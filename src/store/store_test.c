@@ -1006,9 +1006,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         STORE_TESTS(uring),
-#ifdef STORE_RIG_SIM
         STORE_TESTS(sim),
-#endif
     };
 
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);
