@@ -8,7 +8,7 @@
  *
  * Threads. Every function may be called from any thread, except that one request belongs to one
  * thread at a time, and icms_close must be the last call. Handles belong to the process that opened
- * them: after fork() the child gets ICMS_FORKED.
+ * them: after fork() the child gets ICMS_FORKED, and its icms_close leaves everything as it is.
  *
  * Memory. Buffers named in a call belong to the caller and must stay until the call (synchronous)
  * or the request (asynchronous) is over; after that the library does not touch them, whatever
@@ -17,6 +17,11 @@
  * When a put is acknowledged. ICMS_PUT_ACCEPTED: the agent has taken a checked copy; it is written
  * to flash in the background and lost if the agent dies first. ICMS_PUT_ON_FLASH: the enclosure's
  * drive has answered for it; it survives the death of every process (power loss: after icms_flush).
+ *
+ * When an agent dies or stops. Blocks that are under way get ICMS_PEER_DOWN when it died; when it
+ * only stopped, loads are misses with reason deadline at most 100 ms after their deadline, and
+ * further ones at once, until it goes on. A handle whose agent died answers ICMS_PEER_DOWN for
+ * good: close it and open another one.
  *
  * Errors. `why`, where given, receives one sentence for people: what was tried, what happened, what
  * to do. It may be NULL.
@@ -64,7 +69,8 @@ ICMS_API icms_err icms_open(const char *where, const struct icms_options *option
                             size_t why_bytes, struct icms **out_icms) ICMS_MUST_CHECK;
 
 /* Waits for requests that are under way (they end by their deadlines), then frees everything that
- * was opened from it. Sets *icms to NULL; *icms may be NULL. */
+ * was opened from it: volumes, requests that were not ended, leases, buffers. pod: and dir: also
+ * wait up to 10 s for accepted stores to reach the flash. Sets *icms to NULL; *icms may be NULL. */
 ICMS_API void icms_close(struct icms **icms);
 
 /* "0.1.0" */
@@ -72,8 +78,9 @@ ICMS_API const char *icms_version(void);
 
 /* ---- volumes -------------------------------------------------------------------------------- */
 
-/* A volume holds blocks of one tenant, model and layout. dir: makes the volume when it is missing.
- * NO_VOLUME also when this host may not use it. */
+/* A volume holds blocks of one tenant, model and layout. NO_VOLUME also when this host may not use
+ * it. dir: makes the volume when it is missing (its name of letters, digits, '.', '_' and '-'); for
+ * that it waits until requests under way are over, and is BUSY while leases or buffers are out. */
 ICMS_API icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t why_bytes,
                                    struct icms_volume **out_volume) ICMS_MUST_CHECK;
 ICMS_API void icms_volume_close(struct icms_volume **volume);
@@ -117,7 +124,8 @@ struct icms_chain {
     uint32_t run_blocks; /* from the volume                         */
 };
 
-/* Begins a chain. */
+/* Begins a chain. The derivation is written down in src/client/key.c, so that others can do the
+ * same. */
 ICMS_API void icms_chain_init(struct icms_chain *chain, const struct icms_volume *volume,
                               const struct icms_layout *layout);
 
@@ -178,7 +186,11 @@ ICMS_API void icms_request_options_init(struct icms_request_options *options);
 /* The synchronous forms. blocks[0 .. count-1], count 1 .. ICMS_BATCH_MAX; options may be NULL.
  * Return ICMS_OK when every block's status is ICMS_OK, ICMS_MISS when at least one is not (look at
  * each), or an error of the whole call (INVALID, CLOSED, FORKED, PEER_DOWN, ...), where all
- * statuses are set to it. */
+ * statuses are set to it. A get without memory (data NULL, bytes 0) brings the block into the
+ * agent's memory. The memory of a get whose status is not OK may have been written to. Statuses of
+ * one block: KEY_SIZE, INVALID (bytes of the key past its length are not zero), VALUE_SIZE (put:
+ * empty or over the volume's largest; get: more than there is room for), EXISTS, QUOTA, LIMIT (put:
+ * larger than all of buffer_bytes), DEADLINE (a put, remove or flush), BUSY, IO, PEER_DOWN ... */
 ICMS_API icms_err icms_put(struct icms_volume *volume, struct icms_block *blocks, size_t count,
                            const struct icms_request_options *options) ICMS_MUST_CHECK;
 ICMS_API icms_err icms_get(struct icms_volume *volume, struct icms_block *blocks, size_t count,
@@ -259,15 +271,18 @@ struct icms_lease {
     void *owner;      /* private                        */
 };
 
-/* Brings the block into memory if need be and leases it. MISS with *out_reason (may be NULL). */
+/* Brings the block into memory if need be and leases it. MISS with *out_reason (may be NULL); LIMIT
+ * when ICMS_LEASES_MAX are out. */
 ICMS_API icms_err icms_lease_take(struct icms_volume *volume, const struct icms_key *key,
                                   const struct icms_request_options *options,
                                   enum icms_miss *out_reason,
                                   struct icms_lease *out_lease) ICMS_MUST_CHECK;
 ICMS_API void icms_lease_give(struct icms_lease *lease);
 
-/* Memory shared with the agent: a put whose data lies in it is not copied in this process. Freed by
- * icms_close at the latest. NO_MEMORY when the handle's buffer_bytes are used up. */
+/* Memory shared with the agent. A put whose data is exactly such a buffer is not copied in this
+ * process; a trailer of 64 bytes is written behind the value, so what the buffer holds there is
+ * lost. Leave it unchanged until the put is over. Freed by icms_close at the latest. NO_MEMORY when
+ * the handle's buffer_bytes are used up; stores that need copying use the same memory. */
 ICMS_API icms_err icms_buffer_take(struct icms *icms, uint64_t bytes,
                                    void **out_data) ICMS_MUST_CHECK;
 ICMS_API void icms_buffer_give(struct icms *icms, void *data);
@@ -275,7 +290,8 @@ ICMS_API void icms_buffer_give(struct icms *icms, void *data);
 /* ---- state ---------------------------------------------------------------------------------- */
 
 /* One JSON object about the tier (enclosures and their state, volumes, hits, misses by reason,
- * bytes) into out, zero-terminated and cut at bytes; *out_bytes is what the whole needs. */
+ * bytes) into out, zero-terminated and cut at bytes; *out_bytes is what the whole needs, the zero
+ * included. unix: asks over a connection of its own, so it works while requests are stuck. */
 ICMS_API icms_err icms_status(struct icms *icms, char *out, size_t bytes,
                               size_t *out_bytes) ICMS_MUST_CHECK;
 

@@ -161,7 +161,13 @@ icms_err client_local_volume_add(struct client_local *local, const char *name,
 
 /* True for dir:, whose agent starts with the first volume that is opened. */
 bool client_local_makes_volumes(const struct client_local *local);
+
+/* Volumes that are known. */
+uint32_t client_local_volumes(const struct client_local *local);
 void client_local_close(struct client_local **local);
+
+/* In the child of a fork: it must not hold the directory's lock longer than its parent. */
+void client_local_forked(struct client_local *local);
 
 /* ---- operations and requests ---------------------------------------------------------------- */
 
@@ -393,6 +399,11 @@ static inline const struct icms_key *client_request_key(const struct icms_reques
 {
     return request->keys != NULL ? &request->keys[index] : &request->blocks[index].key;
 }
+
+/* volume.c: dir: starts the agent, anew when it does not know the volume yet, which is then made.
+ * name NULL: starts it if it does not run. */
+icms_err client_volume_make(struct icms *icms, const char *name,
+                            struct err_why *why) ICMS_MUST_CHECK;
 
 /* ---- open.c --------------------------------------------------------------------------------- */
 

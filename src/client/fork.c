@@ -4,7 +4,7 @@
  *
  * A child of fork() sees a new generation and gets FORKED from every call. Its copies of the
  * sockets are closed at once, in the fork itself: an agent takes the end of a socket for the end of
- * its client, and a child that lives longer must not hide it.
+ * its client, and a child that lives longer must not hide it. So are the locks of directories.
  */
 #include <unistd.h>
 
@@ -37,6 +37,8 @@ static void fork_child(void)
             (void)close(icms->link->sock);
             icms->link->sock = -1;
         }
+        if (icms->local != NULL)
+            client_local_forked(icms->local);
     }
     list_init(&fork_handles);
     (void)pthread_mutex_unlock(&fork_lock);

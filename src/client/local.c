@@ -75,9 +75,21 @@ void client_local_close(struct client_local **local)
     *local = NULL;
 }
 
+void client_local_forked(struct client_local *local)
+{
+    if (local->lock_fd >= 0)
+        (void)close(local->lock_fd);
+    local->lock_fd = -1;
+}
+
 bool client_local_makes_volumes(const struct client_local *local)
 {
     return local->directory[0] != 0;
+}
+
+uint32_t client_local_volumes(const struct client_local *local)
+{
+    return local->conf.volume_count;
 }
 
 icms_err client_local_open_pod(const char *path, const struct icms_options *options,

@@ -299,7 +299,14 @@ icms_err icms_status(struct icms *icms, char *out, size_t bytes, size_t *out_byt
         return ICMS_FORKED;
     if (icms->local == NULL)
         return client_status_unix(icms->socket, out, bytes, out_bytes);
-    err = client_call_begin(icms);
+    /* The agent of a directory without volumes has nothing to run for, nor to say. */
+    if (client_local_volumes(icms->local) == 0) {
+        *out_bytes = (size_t)snprintf(out, bytes, "{\"enclosures\":[],\"volumes\":[]}") + 1;
+        return ICMS_OK;
+    }
+    err = client_volume_make(icms, NULL, NULL);
+    if (err == ICMS_OK)
+        err = client_call_begin(icms);
     if (err != ICMS_OK)
         return err;
     *out_bytes = agent_status(icms->link->agent, out, bytes) + 1;

@@ -43,7 +43,19 @@ static void volume_refresh(struct icms *icms)
     }
 }
 
-/* dir: notes the volume and replaces the agent. The handle's state is RESTART; no lock held. */
+/* Why the agent cannot be replaced now. Lock. */
+static icms_err volume_obstacle(const struct icms *icms, const char *name, struct err_why *why)
+{
+    if (icms->leases == 0 && !client_buffers_used(icms->link))
+        return ICMS_OK;
+    return err_set(why, ICMS_BUSY,
+                   "the volume %s has to be made, which needs all leases and buffers of this "
+                   "handle back: open volumes first",
+                   name);
+}
+
+/* dir: notes the volume, if one is named, and starts or replaces the agent. The handle's state is
+ * RESTART; no lock held. */
 static icms_err volume_make(struct icms *icms, const char *name, struct err_why *why)
 {
     struct client_link *link = NULL;
@@ -51,14 +63,9 @@ static icms_err volume_make(struct icms *icms, const char *name, struct err_why 
 
     client_quiesce(icms);
     check(pthread_mutex_lock(&icms->lock) == 0);
-    err = icms->leases == 0 && !client_buffers_used(icms->link)
-              ? ICMS_OK
-              : err_set(why, ICMS_BUSY,
-                        "the volume %s has to be made, which needs all leases and "
-                        "buffers of this handle back: open volumes first",
-                        name);
+    err = name == NULL ? ICMS_OK : volume_obstacle(icms, name, why);
     check(pthread_mutex_unlock(&icms->lock) == 0);
-    if (err == ICMS_OK)
+    if (err == ICMS_OK && name != NULL)
         err = client_local_volume_add(icms->local, name, why);
     if (err != ICMS_OK)
         return err;
@@ -75,21 +82,28 @@ static icms_err volume_make(struct icms *icms, const char *name, struct err_why 
     return err;
 }
 
-static icms_err volume_make_once(struct icms *icms, const char *name, struct err_why *why)
+/* True when the agent runs and, if one is named, has the volume. Lock. */
+static bool volume_runs(const struct icms *icms, const char *name)
+{
+    return icms->link != NULL && (name == NULL || volume_find(icms->link, name) != NULL);
+}
+
+icms_err client_volume_make(struct icms *icms, const char *name, struct err_why *why)
 {
     icms_err err = ICMS_OK;
+    bool make = false;
 
     check(pthread_mutex_lock(&icms->lock) == 0);
     while (icms->state == ICMS_STATE_RESTART)
         check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
-    if (icms->state == ICMS_STATE_CLOSING)
+    if (icms->state == ICMS_STATE_CLOSING) {
         err = ICMS_CLOSED;
-    else if (volume_find(icms->link, name) == NULL)
+    } else if (!volume_runs(icms, name)) {
         icms->state = ICMS_STATE_RESTART;
-    else
-        name = NULL; /* another thread made it */
+        make = true;
+    }
     check(pthread_mutex_unlock(&icms->lock) == 0);
-    if (err != ICMS_OK || name == NULL)
+    if (!make)
         return err;
     err = volume_make(icms, name, why);
     check(pthread_mutex_lock(&icms->lock) == 0);
@@ -130,7 +144,7 @@ static icms_err volume_open(struct icms *icms, const char *name, struct err_why 
     if (name[0] == 0 || strlen(name) >= ICMS_NAME_BYTES)
         return err_set(why, ICMS_INVALID, "a volume's name has 1 to %d bytes", ICMS_NAME_BYTES - 1);
     if (icms->local != NULL && client_local_makes_volumes(icms->local)) {
-        err = volume_make_once(icms, name, why);
+        err = client_volume_make(icms, name, why);
         if (err != ICMS_OK)
             return err;
     }

@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/icms_cli.c: options, keys, opening and answers of the icms subcommands.
+ */
+#include "icms_cli.h"
+
+#include <ctype.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "conf/conf.h"
+
+/* ---- the command line ----------------------------------------------------------------------- */
+
+enum option_code {
+    OPTION_HEX = 256,
+    OPTION_NAME,
+    OPTION_ON_FLASH,
+    OPTION_IF_ABSENT,
+    OPTION_JSON,
+    OPTION_DIR,
+    OPTION_SIZE,
+    OPTION_PORT,
+    OPTION_INPUT,
+    OPTION_OUTPUT,
+};
+
+static const struct option option_table[] = {
+    {"open", required_argument, NULL, 'o'},
+    {"tier", required_argument, NULL, 'o'},
+    {"volume", required_argument, NULL, 'v'},
+    {"deadline", required_argument, NULL, 'd'},
+    {"json", no_argument, NULL, OPTION_JSON},
+    {"quiet", no_argument, NULL, 'q'},
+    {"hex", no_argument, NULL, OPTION_HEX},
+    {"name", no_argument, NULL, OPTION_NAME},
+    {"on-flash", no_argument, NULL, OPTION_ON_FLASH},
+    {"if-absent", no_argument, NULL, OPTION_IF_ABSENT},
+    {"input", required_argument, NULL, OPTION_INPUT},
+    {"output", required_argument, NULL, OPTION_OUTPUT},
+    {"dir", required_argument, NULL, OPTION_DIR},
+    {"size", required_argument, NULL, OPTION_SIZE},
+    {"port", required_argument, NULL, OPTION_PORT},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+/* Which commands have an option. */
+static unsigned option_taken_by(int code)
+{
+    switch (code) {
+    case 'o':
+    case 'd':
+    case 'q':
+        return CLI_TAKES_TIER;
+    case 'v':
+    case OPTION_JSON:
+        return CLI_TAKES_TIER | CLI_TAKES_DEV;
+    case OPTION_HEX:
+    case OPTION_NAME:
+        return CLI_TAKES_KEYS;
+    case OPTION_ON_FLASH:
+    case OPTION_IF_ABSENT:
+    case OPTION_INPUT:
+        return CLI_TAKES_STORE;
+    case OPTION_OUTPUT:
+        return CLI_TAKES_FILE;
+    case OPTION_DIR:
+    case OPTION_SIZE:
+    case OPTION_PORT:
+        return CLI_TAKES_DEV;
+    default:
+        return 0;
+    }
+}
+
+static int option_number(struct cli *cli, int code)
+{
+    struct err_why why = {{0}};
+    char *end;
+    unsigned long port;
+
+    if (code == 'd' &&
+        (conf_duration_parse(optarg, &why, &cli->deadline_ms) != ICMS_OK || cli->deadline_ms == 0))
+        return cli_usage(cli, "--deadline %s: a time is written 500ms or 2s, and is not 0", optarg);
+    if (code == OPTION_SIZE && conf_bytes_parse(optarg, &why, &cli->size) != ICMS_OK)
+        return cli_usage(cli, "--size %s: a size is written 64MiB or 1GiB", optarg);
+    if (code == OPTION_PORT) {
+        port = strtoul(optarg, &end, 10);
+        if (end == optarg || *end != 0 || port > 65535)
+            return cli_usage(cli, "--port %s: not a port", optarg);
+        cli->port = (unsigned)port;
+    }
+    return -1;
+}
+
+/* One option; an exit status to end with, or -1. */
+static int option_take(struct cli *cli, int code)
+{
+    switch (code) {
+    case 'o':
+        cli->where = optarg;
+        return -1;
+    case 'v':
+        cli->volume = optarg;
+        return -1;
+    case 'q':
+        cli->quiet = true;
+        return -1;
+    case OPTION_JSON:
+        cli->json = true;
+        return -1;
+    case OPTION_HEX:
+        cli->hex = true;
+        return -1;
+    case OPTION_NAME:
+        cli->name = true;
+        return -1;
+    case OPTION_ON_FLASH:
+        cli->on_flash = true;
+        return -1;
+    case OPTION_IF_ABSENT:
+        cli->if_absent = true;
+        return -1;
+    case OPTION_INPUT:
+    case OPTION_OUTPUT:
+        cli->file = optarg;
+        return -1;
+    case OPTION_DIR:
+        cli->dir = optarg;
+        return -1;
+    default:
+        return option_number(cli, code);
+    }
+}
+
+static const char *environment(const char *name, const char *otherwise)
+{
+    const char *value = getenv(name);
+
+    return value != NULL && value[0] != 0 ? value : otherwise;
+}
+
+int cli_parse(const struct cli_command *command, int argc, char **argv, struct cli *cli)
+{
+    int code, status;
+
+    *cli = (struct cli){.command = command,
+                        .where = environment("ICMS_OPEN", "unix:"),
+                        .volume = environment("ICMS_VOLUME", "kv"),
+                        .size = (uint64_t)1 << 30};
+    for (int i = 1; i < argc; i++) /* so that mistakes of the command line are JSON, too */
+        if (strcmp(argv[i], "--json") == 0 && (command->takes & option_taken_by(OPTION_JSON)) != 0)
+            cli->json = true;
+    optind = 0;
+    while ((code = getopt_long(argc, argv, ":o:v:d:qh", option_table, NULL)) != -1) {
+        if (code == 'h') {
+            (void)fputs(command->help, stdout);
+            return CLI_DONE;
+        }
+        if (code == ':')
+            return cli_usage(cli, "'%s' needs a value", argv[optind - 1]);
+        if ((option_taken_by(code) & command->takes) == 0)
+            return cli_usage(cli, "it has no option '%s'", argv[optind - 1]);
+        status = option_take(cli, code);
+        if (status >= 0)
+            return status;
+    }
+    if (cli->hex && cli->name)
+        return cli_usage(cli, "--hex and --name: a key is one or the other");
+    cli->argc = argc - optind;
+    cli->argv = argv + optind;
+    return -1;
+}
+
+/* ---- complaints ----------------------------------------------------------------------------- */
+
+void cli_json(const char *format, ...)
+{
+    json_error_t error;
+    va_list args;
+    json_t *object;
+
+    va_start(args, format);
+    object = json_vpack_ex(&error, 0, format, args);
+    va_end(args);
+    if (object == NULL) {
+        (void)fprintf(stderr, "icms: cannot make JSON: %s\n", error.text);
+        return;
+    }
+    (void)json_dumpf(object, stdout, JSON_COMPACT);
+    (void)putchar('\n');
+    json_decref(object);
+}
+
+static void complain(const struct cli *cli, const char *error, const char *text)
+{
+    if (cli->json)
+        cli_json("{s:s, s:s}", "error", error, "why", text);
+    else
+        (void)fprintf(stderr, "icms %s: %s\n", cli->command->name, text);
+}
+
+int cli_usage(const struct cli *cli, const char *format, ...)
+{
+    char text[1024];
+    size_t n;
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    n = strlen(text);
+    (void)snprintf(text + n, sizeof(text) - n, "; see icms %s --help", cli->command->name);
+    complain(cli, "USAGE", text);
+    return CLI_USAGE;
+}
+
+static int cli_status_of(icms_err err)
+{
+    switch (err) {
+    case ICMS_PEER_DOWN:
+    case ICMS_REFUSED:
+    case ICMS_RESET:
+        return CLI_USAGE;
+    default:
+        return CLI_MISSED;
+    }
+}
+
+int cli_fail(const struct cli *cli, icms_err err, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    complain(cli, icms_err_name(err), text);
+    return cli_status_of(err);
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+int cli_open(struct cli *cli)
+{
+    char why[ERR_WHY_BYTES_MAX] = "";
+    icms_err err = icms_open(cli->where, NULL, why, sizeof(why), &cli->icms);
+
+    if (err == ICMS_OK)
+        err = icms_volume_open(cli->icms, cli->volume, why, sizeof(why), &cli->handle);
+    if (err != ICMS_OK) {
+        (void)cli_fail(cli, err, "%s", why);
+        cli_close(cli);
+        return CLI_USAGE;
+    }
+    icms_volume_info(cli->handle, &cli->info);
+    return -1;
+}
+
+void cli_close(struct cli *cli)
+{
+    icms_close(&cli->icms);
+}
+
+struct icms_request_options cli_options(const struct cli *cli)
+{
+    struct icms_request_options options;
+
+    icms_request_options_init(&options);
+    options.deadline_ms = cli->deadline_ms;
+    options.put_ack = cli->on_flash ? ICMS_PUT_ON_FLASH : ICMS_PUT_ACCEPTED;
+    options.put_if_absent = cli->if_absent;
+    return options;
+}
+
+/* ---- keys ----------------------------------------------------------------------------------- */
+
+static int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F')
+        return c - 'A' + 10;
+    return -1;
+}
+
+static int key_hex(const struct cli *cli, const char *text, struct icms_key *out_key)
+{
+    uint8_t bytes[ICMS_KEY_BYTES];
+    size_t length = strlen(text);
+
+    if (length == 0 || length % 2 != 0 || length > 2 * sizeof(bytes))
+        return cli_usage(cli, "'%s': a key in hex has 2 to 32 digits, two a byte", text);
+    for (size_t i = 0; i < length / 2; i++) {
+        int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+
+        if (high < 0 || low < 0)
+            return cli_usage(cli, "'%s' is not hex", text);
+        bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    return icms_key_raw(bytes, length / 2, out_key) == ICMS_OK ? -1 : CLI_USAGE;
+}
+
+int cli_key(const struct cli *cli, const char *text, struct icms_key *out_key)
+{
+    if (cli->name) {
+        icms_key_from_name(text, strlen(text), out_key);
+        return -1;
+    }
+    if (cli->hex)
+        return key_hex(cli, text, out_key);
+    if (strncmp(text, "0x", 2) == 0)
+        return key_hex(cli, text + 2, out_key);
+    if (icms_key_raw(text, strlen(text), out_key) == ICMS_OK)
+        return -1;
+    if (text[0] == 0)
+        return cli_usage(cli, "a key has 1 to 16 bytes; this one is empty");
+    return cli_usage(
+        cli, "'%s': a key has 1 to 16 bytes; --name takes names of any length, 0x... hex", text);
+}
+
+/* Room for one more; the arrays double. */
+static bool blocks_grow(struct cli_blocks *b, size_t *room)
+{
+    struct icms_block *blocks;
+    char **texts;
+
+    if (b->count < *room)
+        return true;
+    *room = *room == 0 ? 64 : 2 * *room;
+    blocks = realloc(b->blocks, *room * sizeof(*blocks));
+    if (blocks != NULL)
+        b->blocks = blocks;
+    texts = realloc(b->texts, *room * sizeof(*texts));
+    if (texts != NULL)
+        b->texts = texts;
+    return blocks != NULL && texts != NULL;
+}
+
+static int blocks_add(const struct cli *cli, struct cli_blocks *b, size_t *room, const char *text)
+{
+    int status;
+
+    if (b->count == ICMS_BATCH_MAX)
+        return cli_usage(cli, "more than %d keys", ICMS_BATCH_MAX);
+    if (!blocks_grow(b, room))
+        return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
+    b->blocks[b->count] = (struct icms_block){.data = NULL};
+    status = cli_key(cli, text, &b->blocks[b->count].key);
+    if (status >= 0)
+        return status;
+    b->texts[b->count] = strdup(text);
+    if (b->texts[b->count] == NULL)
+        return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
+    b->count++;
+    return -1;
+}
+
+int cli_blocks_read(const struct cli *cli, bool use_stdin, struct cli_blocks *out_blocks)
+{
+    size_t room = 0, line_room = 0;
+    char *line = NULL;
+    int status = -1;
+    ssize_t n;
+
+    *out_blocks = (struct cli_blocks){0};
+    for (int i = 0; i < cli->argc && status < 0; i++)
+        status = blocks_add(cli, out_blocks, &room, cli->argv[i]);
+    while (cli->argc == 0 && use_stdin && status < 0 &&
+           (n = getline(&line, &line_room, stdin)) >= 0) {
+        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
+            line[--n] = 0;
+        if (n > 0)
+            status = blocks_add(cli, out_blocks, &room, line);
+    }
+    free(line);
+    if (status < 0 && out_blocks->count == 0)
+        status = cli_usage(cli, "it needs a key");
+    if (status >= 0)
+        cli_blocks_free(out_blocks);
+    return status;
+}
+
+void cli_blocks_free(struct cli_blocks *blocks)
+{
+    for (size_t i = 0; i < blocks->count; i++)
+        free(blocks->texts[i]);
+    free(blocks->texts);
+    free(blocks->blocks);
+    *blocks = (struct cli_blocks){0};
+}
+
+/* ---- waiting and answering ------------------------------------------------------------------ */
+
+static double seconds_now(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+icms_err cli_wait(const struct cli *cli, struct icms_request *request, const char *what)
+{
+    bool show = !cli->quiet && !cli->json && isatty(STDERR_FILENO) != 0;
+    double begin = seconds_now();
+    bool shown = false;
+
+    while (icms_request_wait(request, 250) == ICMS_DEADLINE) {
+        double passed = seconds_now() - begin;
+
+        if (show && passed > 1) {
+            (void)fprintf(stderr, "\r%s ... %.0f s", what, passed);
+            shown = true;
+        }
+    }
+    if (shown)
+        (void)fprintf(stderr, "\r\033[K");
+    return icms_request_end(&request);
+}
+
+static const char *source_name(enum icms_source source)
+{
+    switch (source) {
+    case ICMS_SOURCE_DRAM:
+        return "dram";
+    case ICMS_SOURCE_LOCAL:
+        return "local";
+    case ICMS_SOURCE_POD:
+        return "pod";
+    default:
+        return "none";
+    }
+}
+
+static void answer_json(const char *key, const struct icms_block *block)
+{
+    json_t *object = json_object();
+
+    (void)json_object_set_new(object, "key", json_stringn_nocheck(key, strlen(key)));
+    (void)json_object_set_new(object, "status", json_string(icms_err_name(block->status)));
+    if (block->status == ICMS_MISS)
+        (void)json_object_set_new(object, "reason", json_string(icms_miss_name(block->reason)));
+    if (block->status == ICMS_OK && block->bytes != 0)
+        (void)json_object_set_new(object, "bytes", json_integer((json_int_t)block->bytes));
+    if (block->source != ICMS_SOURCE_NONE)
+        (void)json_object_set_new(object, "source", json_string(source_name(block->source)));
+    (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
+    (void)putchar('\n');
+    json_decref(object);
+}
+
+void cli_answer(const struct cli *cli, const char *key, const struct icms_block *block,
+                const char *what)
+{
+    if (cli->json) {
+        answer_json(key, block);
+        return;
+    }
+    if (cli->quiet)
+        return;
+    if (block->status == ICMS_MISS)
+        (void)printf("%s: not there (%s)\n", key, icms_miss_name(block->reason));
+    else if (block->status != ICMS_OK)
+        (void)fprintf(stderr, "icms %s: %s: %s\n", cli->command->name, key,
+                      icms_err_text(block->status));
+    else if (block->source != ICMS_SOURCE_NONE)
+        (void)printf("%s: %s, %llu bytes from %s\n", key, what, (unsigned long long)block->bytes,
+                     source_name(block->source));
+    else if (block->bytes != 0)
+        (void)printf("%s: %s, %llu bytes\n", key, what, (unsigned long long)block->bytes);
+    else
+        (void)printf("%s: %s\n", key, what);
+}
+
+int cli_miss(const struct cli *cli, const char *key, const struct icms_block *block)
+{
+    cli_answer(cli, key, block, "");
+    return cli_status_of(block->status);
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/icms_cli.h: what the subcommands of icms share: options, keys, opening, answers.
+ *
+ * One thread. Values go to standard output, answers too unless a value does, complaints to standard
+ * error; with --json answers and complaints are one JSON object a line on standard output.
+ */
+#ifndef CMD_ICMS_CLI_H
+#define CMD_ICMS_CLI_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "icms/icms.h"
+
+/* Exit statuses. */
+enum cli_exit {
+    CLI_DONE = 0,   /* done                              */
+    CLI_MISSED = 1, /* a key was missed, or it failed    */
+    CLI_USAGE = 2,  /* wrong usage, or no connection     */
+};
+
+/* Which options a subcommand has besides --help. */
+enum cli_takes {
+    CLI_TAKES_TIER = 1,  /* --open --volume --deadline --json --quiet  */
+    CLI_TAKES_KEYS = 2,  /* --hex --name                               */
+    CLI_TAKES_FILE = 4,  /* --input, --output                          */
+    CLI_TAKES_STORE = 8, /* --on-flash --if-absent                     */
+    CLI_TAKES_DEV = 16,  /* --dir --size --port --volume --json        */
+};
+
+/* A subcommand. */
+struct cli_command {
+    const char *name;    /* "put"                                        */
+    const char *summary; /* of `icms help`                               */
+    const char *help;    /* the whole text of `icms put --help`          */
+    unsigned takes;      /* enum cli_takes                               */
+    int (*run)(int argc, char **argv);
+};
+
+extern const struct cli_command cli_put, cli_get, cli_exists, cli_match, cli_rm, cli_status,
+    cli_dev;
+
+/* What the command line said, and what was opened for it. */
+struct cli {
+    const struct cli_command *command;
+    const char *where;    /* --open, $ICMS_OPEN, "unix:"            */
+    const char *volume;   /* --volume, $ICMS_VOLUME, "kv"           */
+    uint32_t deadline_ms; /* 0: the default                         */
+    bool json, quiet;     /* how to answer                          */
+    bool hex, name;       /* what keys are                          */
+    bool on_flash, if_absent;
+    const char *file; /* --input, --output; NULL                */
+    const char *dir;  /* dev: --dir; NULL: a temporary one      */
+    uint64_t size;    /* dev: of the drive                      */
+    unsigned port;    /* dev: of the target; 0: a free one      */
+    int argc;         /* what is left                           */
+    char **argv;
+    struct icms *icms; /* cli_open                        */
+    struct icms_volume *handle;
+    struct icms_volume_info info;
+};
+
+/* Reads the command line. Returns an exit status when the program ends here, else -1. */
+int cli_parse(const struct cli_command *command, int argc, char **argv, struct cli *cli);
+
+/* Says what is wrong with the command line; returns CLI_USAGE. */
+int cli_usage(const struct cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Says what failed; returns CLI_USAGE where there was no tier to talk to, else CLI_MISSED. */
+int cli_fail(const struct cli *cli, icms_err err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Opens the tier and the volume. -1, or an exit status when that failed (and was said). */
+int cli_open(struct cli *cli);
+void cli_close(struct cli *cli);
+
+/* The options of a request. */
+struct icms_request_options cli_options(const struct cli *cli);
+
+/* An argument as a key; -1, or an exit status. */
+int cli_key(const struct cli *cli, const char *text, struct icms_key *out_key);
+
+/* All arguments (none and use_stdin: the lines of standard input) as blocks with keys; NULL after
+ * *out_status was set. The texts stay valid; both arrays are freed with cli_blocks_free. */
+struct cli_blocks {
+    struct icms_block *blocks;
+    char **texts;
+    size_t count;
+};
+int cli_blocks_read(const struct cli *cli, bool use_stdin, struct cli_blocks *out_blocks);
+void cli_blocks_free(struct cli_blocks *blocks);
+
+/* Waits for a started request, with a line of progress on a terminal when it takes longer than a
+ * second; returns what icms_request_end does. */
+icms_err cli_wait(const struct cli *cli, struct icms_request *request, const char *what);
+
+/* One answer about one key: text or JSON. what: "stored". bytes is said when it is not 0. */
+void cli_answer(const struct cli *cli, const char *key, const struct icms_block *block,
+                const char *what);
+
+/* --json: answers about a block that was not stored or loaded; returns the exit status. */
+int cli_miss(const struct cli *cli, const char *key, const struct icms_block *block);
+
+/* Prints one JSON object, made by json_pack's format (jansson). */
+void cli_json(const char *format, ...);
+
+#endif

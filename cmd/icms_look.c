@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/icms_look.c: icms exists, match and rm: several keys a call, no values.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "icms_cli.h"
+
+#define HELP_COMMON                                                                                \
+    "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n"                                             \
+    "  -o, --open WHERE     unix:SOCKET, pod:FILE or dir:DIRECTORY; default $ICMS_OPEN, else\n"    \
+    "                       the agent at $ICMS_SOCKET or at the default socket\n"                  \
+    "  -v, --volume NAME    default $ICMS_VOLUME, else kv\n"                                       \
+    "  -d, --deadline TIME  500ms, 2s; default: the agent's\n"                                     \
+    "      --hex            keys are hex, as with 0x in front\n"                                   \
+    "      --name           keys are names of any length, hashed when longer than 16 bytes\n"      \
+    "      --json           answer with one JSON object a line\n"                                  \
+    "  -q, --quiet          no answer but the exit status\n"                                       \
+    "  -h, --help           print this\n"
+
+/* Starts the subcommand's request on all keys. */
+typedef icms_err look_start(struct icms_volume *volume, struct icms_block *blocks, size_t count,
+                            const struct icms_request_options *options,
+                            struct icms_request **out_request);
+
+static int look_keys(struct cli *cli, struct cli_blocks *keys, look_start *start, const char *going,
+                     const char *done)
+{
+    struct icms_request_options options = cli_options(cli);
+    struct icms_request *request;
+    icms_err err = start(cli->handle, keys->blocks, keys->count, &options, &request);
+
+    if (err == ICMS_OK)
+        err = cli_wait(cli, request, going);
+    if (err != ICMS_OK && err != ICMS_MISS)
+        return cli_fail(cli, err, "volume %s: %s", cli->volume, icms_err_text(err));
+    for (size_t i = 0; i < keys->count; i++)
+        cli_answer(cli, keys->texts[i], &keys->blocks[i], done);
+    return err == ICMS_OK ? CLI_DONE : CLI_MISSED;
+}
+
+static int look_run(const struct cli_command *command, int argc, char **argv, look_start *start,
+                    const char *going, const char *done)
+{
+    struct cli_blocks keys;
+    struct cli cli;
+    int status = cli_parse(command, argc, argv, &cli);
+
+    if (status < 0)
+        status = cli_blocks_read(&cli, false, &keys);
+    if (status >= 0)
+        return status;
+    status = cli_open(&cli);
+    if (status < 0) {
+        status = look_keys(&cli, &keys, start, going, done);
+        cli_close(&cli);
+    }
+    cli_blocks_free(&keys);
+    return status;
+}
+
+static int exists_run(int argc, char **argv)
+{
+    return look_run(&cli_exists, argc, argv, icms_exists_start, "looking", "there");
+}
+
+const struct cli_command cli_exists = {
+    .name = "exists",
+    .summary = "say whether blocks are there",
+    .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS,
+    .run = exists_run,
+    .help = "usage: icms exists [options] KEY ...\n"
+            "Say for each KEY whether its block is there at this moment. No value is "
+            "moved.\n\n" HELP_COMMON
+            "\nExit status: 0 all are there, 1 one is not, 2 usage or connection.\n",
+};
+
+static int rm_run(int argc, char **argv)
+{
+    return look_run(&cli_rm, argc, argv, icms_remove_start, "removing", "removed");
+}
+
+const struct cli_command cli_rm = {
+    .name = "rm",
+    .summary = "forget blocks",
+    .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS,
+    .run = rm_run,
+    .help = "usage: icms rm [options] KEY ...\n"
+            "Forget the blocks under these keys everywhere.\n\n" HELP_COMMON
+            "\nExit status: 0 all were there and are gone, 1 one was not there, 2 usage or "
+            "connection.\n",
+};
+
+static int match_keys(struct cli *cli, const struct cli_blocks *blocks)
+{
+    struct icms_request_options options = cli_options(cli);
+    struct icms_key *keys = calloc(blocks->count, sizeof(*keys));
+    size_t matched = 0;
+    icms_err err;
+
+    if (keys == NULL)
+        return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
+    for (size_t i = 0; i < blocks->count; i++)
+        keys[i] = blocks->blocks[i].key;
+    err = icms_match(cli->handle, keys, blocks->count, &options, &matched);
+    free(keys);
+    if (err != ICMS_OK)
+        return cli_fail(cli, err, "volume %s: %s", cli->volume, icms_err_text(err));
+    if (cli->json)
+        cli_json("{s:I, s:I}", "matched", (long long)matched, "of", (long long)blocks->count);
+    else if (!cli->quiet)
+        (void)printf("%zu of %zu\n", matched, blocks->count);
+    return matched == blocks->count ? CLI_DONE : CLI_MISSED;
+}
+
+static int match_run(int argc, char **argv)
+{
+    struct cli_blocks keys;
+    struct cli cli;
+    int status = cli_parse(&cli_match, argc, argv, &cli);
+
+    if (status < 0)
+        status = cli_blocks_read(&cli, true, &keys);
+    if (status >= 0)
+        return status;
+    status = cli_open(&cli);
+    if (status < 0) {
+        status = match_keys(&cli, &keys);
+        cli_close(&cli);
+    }
+    cli_blocks_free(&keys);
+    return status;
+}
+
+const struct cli_command cli_match = {
+    .name = "match",
+    .summary = "say how many blocks from the first on are there",
+    .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS,
+    .run = match_run,
+    .help = "usage: icms match [options] [KEY ...]\n"
+            "Count the blocks from the first KEY up to the first that is not there: the longest\n"
+            "usable prefix. Without arguments keys are read from standard input, one a "
+            "line.\n\n" HELP_COMMON
+            "\nExit status: 0 all are there, 1 fewer are, 2 usage or connection.\n",
+};

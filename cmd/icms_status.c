@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/icms_status.c: icms status: the tier's own JSON, or a table of it.
+ *
+ * The table shows what it knows and passes over the rest, so an agent of another version is shown
+ * as far as it agrees.
+ */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "icms_cli.h"
+
+/* A number of bytes for people; text has 32 bytes. */
+static const char *status_bytes(double bytes, char *text)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    int unit = 0;
+
+    while (bytes >= 1024 && unit < 5) {
+        bytes /= 1024;
+        unit++;
+    }
+    (void)snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    return text;
+}
+
+static const char *status_text(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+
+    return text == NULL ? "-" : text;
+}
+
+static double status_number(const json_t *object, const char *key)
+{
+    return json_number_value(json_object_get(object, key));
+}
+
+static void status_enclosures(const json_t *enclosures)
+{
+    char in[32], out[32];
+    const json_t *e;
+    size_t i;
+
+    if (json_array_size(enclosures) == 0)
+        return;
+    (void)printf("\n%-20s %-12s %12s %12s %9s  %s\n", "ENCLOSURE", "STATE", "LOADED", "STORED",
+                 "EXCLUDED", "LAST ERROR");
+    json_array_foreach(enclosures, i, e)
+    {
+        const char *error = status_text(e, "last_error");
+
+        (void)printf("%-20s %-12s %12s %12s %8.0fx  %s\n", status_text(e, "name"),
+                     status_text(e, "state"), status_bytes(status_number(e, "load_bytes"), in),
+                     status_bytes(status_number(e, "store_bytes"), out),
+                     status_number(e, "exclusions"), error[0] == 0 ? "-" : error);
+    }
+}
+
+static void status_misses(const json_t *misses)
+{
+    const char *reason;
+    json_t *count;
+    int shown = 0;
+
+    json_object_foreach((json_t *)(uintptr_t)misses, reason, count)
+    {
+        if (json_number_value(count) != 0)
+            (void)printf("%s%s %.0f", shown++ == 0 ? "" : ", ", reason, json_number_value(count));
+    }
+    (void)printf("%s\n", shown == 0 ? "none" : "");
+}
+
+static void status_volumes(const json_t *volumes)
+{
+    char used[32], whole[32];
+    const json_t *v;
+    size_t i;
+
+    if (json_array_size(volumes) == 0)
+        return;
+    (void)printf("\n%-20s %10s %10s %10s %10s %10s  %s\n", "VOLUME", "HITS DRAM", "LOCAL", "POD",
+                 "ARENA", "OF", "MISSES");
+    json_array_foreach(volumes, i, v)
+    {
+        const json_t *hits = json_object_get(v, "hits");
+
+        (void)printf("%-20s %10.0f %10.0f %10.0f %10s %10s  ", status_text(v, "name"),
+                     status_number(hits, "dram"), status_number(hits, "local"),
+                     status_number(hits, "pod"),
+                     status_bytes(status_number(v, "arena_used_bytes"), used),
+                     status_bytes(status_number(v, "arena_bytes"), whole));
+        status_misses(json_object_get(v, "misses"));
+    }
+}
+
+/* The object's own words and numbers. */
+static void status_head(const json_t *root)
+{
+    static const char *const shown[] = {"clients", "requests", "sheds", "deadline_misses",
+                                        "checksum_errors"};
+    const json_t *ready = json_object_get(root, "ready");
+
+    (void)printf("%s", status_text(root, "name"));
+    if (json_is_boolean(ready))
+        (void)printf(": %s", json_is_true(ready) ? "ready" : "not ready: ");
+    if (json_is_false(ready))
+        (void)printf("%s", status_text(root, "why"));
+    (void)printf("\n");
+    for (size_t i = 0; i < sizeof(shown) / sizeof(*shown); i++)
+        if (json_is_number(json_object_get(root, shown[i])))
+            (void)printf("%s%s %.0f", i == 0 ? "" : ", ", shown[i], status_number(root, shown[i]));
+    (void)printf("\n");
+}
+
+static int status_print(const struct cli *cli, const char *text)
+{
+    json_error_t error;
+    json_t *root = json_loads(text, 0, &error);
+
+    if (root == NULL)
+        return cli_fail(cli, ICMS_PROTOCOL, "what %s answers is not JSON: %s", cli->where,
+                        error.text);
+    if (cli->json) {
+        (void)json_dumpf(root, stdout, JSON_COMPACT);
+        (void)putchar('\n');
+    } else {
+        status_head(root);
+        status_enclosures(json_object_get(root, "enclosures"));
+        status_volumes(json_object_get(root, "volumes"));
+    }
+    json_decref(root);
+    return CLI_DONE;
+}
+
+static int status_run(int argc, char **argv)
+{
+    char why[ERR_WHY_BYTES_MAX] = "";
+    size_t bytes = 64 << 10, needed = 0;
+    struct cli cli;
+    char *text = NULL;
+    int status = cli_parse(&cli_status, argc, argv, &cli);
+    icms_err err;
+
+    if (status >= 0)
+        return status;
+    if (cli.argc != 0)
+        return cli_usage(&cli, "it has no argument '%s'", cli.argv[0]);
+    err = icms_open(cli.where, NULL, why, sizeof(why), &cli.icms);
+    if (err != ICMS_OK) {
+        (void)cli_fail(&cli, err, "%s", why);
+        return CLI_USAGE;
+    }
+    do { /* a second time when it is longer than there was room, a third when it grew */
+        bytes = needed > bytes ? needed + 4096 : bytes;
+        free(text);
+        text = malloc(bytes);
+        err = text == NULL ? ICMS_NO_MEMORY : icms_status(cli.icms, text, bytes, &needed);
+    } while (err == ICMS_OK && needed > bytes);
+    if (err != ICMS_OK)
+        status = cli_fail(&cli, err, "%s gives no status: %s", cli.where, icms_err_text(err));
+    else
+        status = status_print(&cli, text);
+    free(text);
+    cli_close(&cli);
+    return status;
+}
+
+const struct cli_command cli_status = {
+    .name = "status",
+    .summary = "show the tier: enclosures, volumes, hits, misses",
+    .takes = CLI_TAKES_TIER,
+    .run = status_run,
+    .help = "usage: icms status [options]\n"
+            "Show what the agent knows: enclosures and their state, volumes, hits by tier, misses "
+            "by\nreason.\n\n"
+            "  -o, --open WHERE     unix:SOCKET, pod:FILE or dir:DIRECTORY; default $ICMS_OPEN, "
+            "else\n"
+            "                       the agent at $ICMS_SOCKET or at the default socket\n"
+            "      --json           print the agent's JSON\n"
+            "  -h, --help           print this\n\n"
+            "Exit status: 0 shown, 1 no status, 2 usage or connection.\n",
+};
