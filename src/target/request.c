@@ -15,6 +15,7 @@
  */
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/fault.h"
 #include "target/target_int.h"
 
 /* ---- moving about --------------------------------------------------------------------------- */
@@ -176,7 +177,7 @@ static enum target_step target_run_read(struct target_req *req)
     const struct store_read *read = &req->op.read;
     struct nvmf_target_req *nvmf = req->nvmf;
 
-    if (read->err == ICMS_OK) {
+    if (read->err == ICMS_OK && !fault_hit("target.retrieve")) {
         nvmf->value = read->value;
         nvmf->done_bytes = read->value_bytes;
         return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
@@ -253,7 +254,7 @@ static enum target_step target_run_append(struct target_req *req)
 
 static enum target_step target_run_write(struct target_req *req)
 {
-    icms_err err = req->op.write.err;
+    icms_err err = fault_hit("target.store") ? ICMS_IO : req->op.write.err;
     enum icms_miss reason = ICMS_MISS_NONE;
 
     switch (err) {
