@@ -22,21 +22,33 @@ _icms_daemon()
 
 _icms()
 {
-    local word=$2
+    local word=$2 command=${COMP_WORDS[1]:-} options="--help"
+    local tier="--open --volume --deadline --json --quiet" keys="--hex --name"
 
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status --help --version" \
+        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status version help" \
             -- "$word")
-    else
-        case $word in
-        -*) mapfile -t COMPREPLY < <(compgen -W "--json --help" -- "$word") ;;
-        *)
-            compopt -o filenames 2> /dev/null
-            mapfile -t COMPREPLY < <(compgen -f -- "$word")
-            ;;
-        esac
+        return
     fi
+    case $command in
+    dev) options="$options --dir --size --port --volume --json" ;;
+    put) options="$options $tier $keys --input --on-flash --if-absent" ;;
+    get) options="$options $tier $keys --output" ;;
+    exists | match | rm) options="$options $tier $keys" ;;
+    status) options="$options --open --json" ;;
+    version) options="--json" ;;
+    help) options="dev put get exists match rm status" ;;
+    esac
+    case $word,$command in
+    -*,* | *,help)
+        mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+        ;;
+    *)
+        compopt -o filenames 2> /dev/null
+        mapfile -t COMPREPLY < <(compgen -f -- "$word")
+        ;;
+    esac
 }
 
 complete -F _icms icms

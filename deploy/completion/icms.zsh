@@ -19,21 +19,55 @@ _icms_daemon() {
 }
 
 _icms() {
-    local -a commands
+    local -a commands tier keys
     commands=(
-        'dev:run one target and one agent on this machine'
+        'dev:run a target and an agent here, to try things out'
         'put:store a block'
         'get:load a block'
         'exists:say whether blocks are there'
-        'match:say how many blocks from the first on are there'
+        'match:count the blocks from the first on that are there'
         'rm:forget blocks'
         'status:show the tier'
+        'version:print the version'
+        'help:list commands, or the options of one'
     )
+    tier=(
+        '(-o --open)'{-o,--open}'[the tier]:where:'
+        '(-v --volume)'{-v,--volume}'[the volume]:name:'
+        '(-d --deadline)'{-d,--deadline}'[give up after this]:time:'
+        '--json[answer with JSON]'
+        '(-q --quiet)'{-q,--quiet}'[no answer but the exit status]'
+        '(-h --help)'{-h,--help}'[print the options]'
+    )
+    keys=('--hex[keys are hex]' '--name[keys are names of any length]')
     if (( CURRENT == 2 )); then
         _describe command commands
-    else
-        _arguments '--json[print JSON]' '--help[print the options]' '*:file:_files'
+        return
     fi
+    case $words[2] in
+        dev)
+            _arguments '--dir[keep everything there]:directory:_files -/' \
+                '--size[of the drive]:size:' '--port[of the target]:port:' \
+                '(-v --volume)'{-v,--volume}'[the volume]:name:' \
+                '--json[print where everything is as JSON]' \
+                '(-h --help)'{-h,--help}'[print the options]'
+            ;;
+        put)
+            _arguments $tier $keys '--input[the value]:file:_files' \
+                '--on-flash[done when a drive has it]' \
+                '--if-absent[leave a block that is there]' ':key:' ':file:_files'
+            ;;
+        get)
+            _arguments $tier $keys '--output[for the value]:file:_files' ':key:' ':file:_files'
+            ;;
+        exists|match|rm) _arguments $tier $keys '*:key:' ;;
+        status)
+            _arguments '(-o --open)'{-o,--open}'[the tier]:where:' '--json[print JSON]' \
+                '(-h --help)'{-h,--help}'[print the options]'
+            ;;
+        version) _arguments '--json[print JSON]' ;;
+        help) _describe command commands ;;
+    esac
 }
 
 case $service in

@@ -187,7 +187,7 @@ static icms_err open_unix(struct icms *icms, const char *path, struct err_why *w
     if (path[0] == 0)
         path = getenv("ICMS_SOCKET");
     if (path == NULL || path[0] == 0) {
-        conf_socket_default(socket);
+        conf_socket_find(socket);
         path = socket;
     }
     if (strlen(path) >= sizeof(icms->socket))

@@ -31,25 +31,59 @@ def page_of(name):
     return next(f"man/{page}" for page in os.listdir(folder) if page in (f"{name}.8", f"{name}.1"))
 
 
-def daemon_completion(name):
-    """Options that bash offers for a daemon, asked from bash itself."""
-    script = (f'. "{ROOT}/deploy/completion/icms.bash"; COMP_CWORD=1; '
-              f'_icms_daemon {name} -- {name}; printf "%s\\n" "${{COMPREPLY[@]}}"')
-    return set(LONG.findall(run("bash", "-c", script).stdout))
+def bash_offers(program, words, word):
+    """What bash offers for the last word of a command line, asked from bash itself."""
+    function = "_icms" if program == "icms" else "_icms_daemon"
+    script = (f'. "{ROOT}/deploy/completion/icms.bash"; COMP_WORDS=({program} {words} "{word}"); '
+              f'COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); '
+              f'{function} {program} "{word}" "${{COMP_WORDS[COMP_CWORD - 1]}}"; '
+              f'printf "%s\\n" "${{COMPREPLY[@]}}"')
+    return set(run("bash", "-c", script).stdout.split())
+
+
+def options_offered(program, words=""):
+    return {word[2:] for word in bash_offers(program, words, "--")}
+
+
+def options_written(name):
+    """Options that the manual page describes."""
+    return {option for line in read(page_of(name)).splitlines() if line.startswith(".It Fl")
+            for option in re.findall(r"Fl \\-([a-z-]+)", line)}
+
+
+def compare(say, told, known, what):
+    for option in sorted(told ^ known):
+        say(f"--{option} is in {'--help' if option in told else what} and not in "
+            f"{what if option in told else '--help'}")
+
+
+def check_client(path, say):
+    """Every command of icms."""
+    zsh = read("deploy/completion/icms.zsh").split("_icms() {")[1]
+    commands = set(re.findall(r"^  (\w+) ", run(path, "--help").stdout, re.M))
+    compare(say, commands, bash_offers("icms", "", ""), "bash completion")
+    compare(say, commands, set(re.findall(r"^        '(\w+):", zsh, re.M)), "zsh completion")
+    compare(say, commands, set(re.findall(r"^\.It Cm (\w+)$", read("man/icms.1"), re.M)),
+            "its manual page")
+    every = set()
+    for command in sorted(commands - {"help", "version"}):
+        told = set(LONG.findall(run(path, command, "--help").stdout))
+        every |= told
+        compare(say, told, options_offered("icms", command), f"bash completion of {command}")
+        if run(path, command, "--no-such-option").returncode != 2:
+            say(f"{command}: an unknown option does not end with 2")
+    compare(say, every, options_written("icms"), "its manual page")
+    compare(say, every, set(LONG.findall(zsh)), "zsh completion")
 
 
 def check_daemon(path, name, say):
     told = set(LONG.findall(run(path, "--help").stdout))
-    written = {option for line in read(page_of(name)).splitlines() if line.startswith(".It Fl")
-               for option in re.findall(r"Fl \\-([a-z-]+)", line)}
-    zsh = set(LONG.findall(read("deploy/completion/icms.zsh").split("_icms()")[0]))
+    zsh = set(LONG.findall(read("deploy/completion/icms.zsh").split("_icms() {")[0]))
     if name != "icms-target":
         zsh.discard("format")
-    for what, known in (("its manual page", written), ("bash completion", daemon_completion(name)),
-                        ("zsh completion", zsh)):
-        for option in sorted(told ^ known):
-            say(f"--{option} is only in {'--help' if option in told else what}, not in "
-                f"{what if option in told else '--help'}")
+    compare(say, told, options_written(name), "its manual page")
+    compare(say, told, options_offered(name), "bash completion")
+    compare(say, told, zsh, "zsh completion")
     example = run(path, "--print-config").stdout
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(example)
@@ -81,7 +115,9 @@ def main():
             say("an unknown option does not end with 2")
         if run(path, "--help").returncode != 0:
             say("--help does not end with 0")
-        if name != "icms":
+        if name == "icms":
+            check_client(path, say)
+        else:
             check_daemon(path, name, say)
     for line in wrong:
         print(line, file=sys.stderr)
