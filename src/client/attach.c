@@ -2,7 +2,7 @@
 /*
  * client/attach.c: the hello to an agent on its unix socket.
  *
- * Called by icms_open and icms_status; blocking, for at most ATTACH_TIMEOUT_S a step. The agent is
+ * Called by icms_open and icms_status; blocking, for at most its timeout a step. The agent is
  * another process: descriptors are checked for their kind, size and seals before they are mapped,
  * since a region that shrinks under us would kill this process.
  */
@@ -19,15 +19,14 @@
 #include "base/check.h"
 #include "client/client_int.h"
 
-#define ATTACH_TIMEOUT_S 2
-
 /* The client region, two events, the arenas. */
 #define ATTACH_FDS_MAX (3 + LIMIT_VOLUMES)
 
-static icms_err attach_connect(const char *path, struct err_why *why, int *out_sock)
+static icms_err attach_connect(const char *path, uint32_t timeout_ms, struct err_why *why,
+                               int *out_sock)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval timeout = {.tv_sec = ATTACH_TIMEOUT_S};
+    struct timeval timeout = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
     icms_err err;
     int sock;
 
@@ -127,8 +126,7 @@ static icms_err attach_welcome(int sock, const char *path, struct err_why *why, 
 
     err = attach_receive(sock, &welcome, sizeof(welcome), fds, fd_count, &bytes);
     if (err == ICMS_PEER_DOWN)
-        return err_set(why, err, "the agent at %s does not answer within %d s; is it stopped?",
-                       path, ATTACH_TIMEOUT_S);
+        return err_set(why, err, "the agent at %s does not answer; is it stopped?", path);
     if (err != ICMS_OK || bytes == 0)
         return err_set(why, err == ICMS_OK ? ICMS_RESET : err,
                        "the agent at %s hung up instead of saying welcome", path);
@@ -194,8 +192,8 @@ static icms_err attach_regions(struct client_link *link, const char *path, struc
     return client_link_view(link, why);
 }
 
-icms_err client_attach_unix(const char *path, uint64_t staging_bytes, struct err_why *why,
-                            struct client_link **out_link)
+icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t timeout_ms,
+                            struct err_why *why, struct client_link **out_link)
 {
     struct client_link *link;
     int fds[ATTACH_FDS_MAX];
@@ -204,7 +202,7 @@ icms_err client_attach_unix(const char *path, uint64_t staging_bytes, struct err
 
     if (err != ICMS_OK)
         return err_set(why, err, "out of memory");
-    err = attach_connect(path, why, &link->sock);
+    err = attach_connect(path, timeout_ms, why, &link->sock);
     if (err == ICMS_OK) {
         err = attach_hello(link->sock, SHM_HELLO_ATTACH, staging_bytes);
         if (err != ICMS_OK)
@@ -231,6 +229,24 @@ icms_err client_attach_unix(const char *path, uint64_t staging_bytes, struct err
     return ICMS_OK;
 }
 
+void client_reattach(struct icms *icms)
+{
+    struct client_link *link = NULL;
+
+    client_quiesce(icms);
+    if (client_attach_unix(icms->socket, icms->options.buffer_bytes, CLIENT_REATTACH_MS, NULL,
+                           &link) != ICMS_OK)
+        return;
+    client_ops_reset(icms);
+    check(pthread_mutex_lock(&icms->lock) == 0);
+    client_link_retire(icms);
+    icms->link = link;
+    if (client_link_watch(icms) != ICMS_OK)
+        link->down = true; /* tried again later */
+    client_volumes_refresh(icms);
+    check(pthread_mutex_unlock(&icms->lock) == 0);
+}
+
 icms_err client_status_unix(const char *path, char *out, size_t bytes, size_t *out_bytes)
 {
     char piece[32 << 10];
@@ -238,7 +254,7 @@ icms_err client_status_unix(const char *path, char *out, size_t bytes, size_t *o
     uint32_t fd_count = 0;
     int fds[ATTACH_FDS_MAX];
     int sock;
-    icms_err err = attach_connect(path, NULL, &sock);
+    icms_err err = attach_connect(path, CLIENT_ATTACH_MS, NULL, &sock);
 
     if (err != ICMS_OK)
         return err;

@@ -119,6 +119,10 @@ static icms_err calls_begin(struct icms_volume *volume, const struct calls_order
     if (order->options != NULL && order->options->struct_bytes < sizeof(size_t))
         return calls_fail(order, ICMS_INVALID);
     err = client_call_begin(volume->icms);
+    if (err == ICMS_OK && volume->gone) {
+        client_call_end(volume->icms);
+        err = ICMS_NO_VOLUME;
+    }
     return err == ICMS_OK ? ICMS_OK : calls_fail(order, err);
 }
 

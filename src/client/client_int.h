@@ -45,6 +45,12 @@
 #define CLIENT_LOAD_DEADLINE_MS  2000
 #define CLIENT_STORE_DEADLINE_MS 10000
 
+/* icms_open gives an agent this long to answer; a call that finds its agent gone gives the next one
+ * less, since it has a deadline, and not more often than every CLIENT_RETRY_NS. */
+#define CLIENT_ATTACH_MS   2000
+#define CLIENT_REATTACH_MS 100
+#define CLIENT_RETRY_NS    ((uint64_t)250 * 1000 * 1000)
+
 /* How long an in-process agent may take for accepted stores when its handle is closed. */
 #define CLIENT_DRAIN_MS 10000
 
@@ -96,6 +102,9 @@ struct client_buffer {
 /* The attachment to one agent. Made by client_attach_unix or client_local_*; it stays mapped until
  * the handle lets go of it, also after its agent died. */
 struct client_link {
+    struct icms *icms;                      /* the handle; NULL until it has it             */
+    struct list retired;                    /* in icms.retired; lock                        */
+    uint32_t leases;                        /* given out by icms_lease_take; lock           */
     struct client_map region;               /* the client region                            */
     struct client_map maps[LIMIT_VOLUMES];  /* the arena regions                            */
     struct shm_arena arenas[LIMIT_VOLUMES]; /* checked views of them                        */
@@ -131,9 +140,13 @@ uint32_t client_lease_take(struct client_link *link, bool user);
 /* Zeroes the entry, so the agent may reuse the slot, and frees it. No lock. */
 void client_lease_give(struct client_link *link, uint32_t lease);
 
-/* attach.c: says hello on the socket and maps what comes back. */
-icms_err client_attach_unix(const char *path, uint64_t staging_bytes, struct err_why *why,
-                            struct client_link **out_link) ICMS_MUST_CHECK;
+/* attach.c: says hello on the socket and maps what comes back; PEER_DOWN after about timeout_ms. */
+icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t timeout_ms,
+                            struct err_why *why, struct client_link **out_link) ICMS_MUST_CHECK;
+
+/* Replaces the link of a unix: handle whose agent is gone, when there is one again. The handle's
+ * state is RESTART; no lock held. */
+void client_reattach(struct icms *icms);
 
 /* attach.c: asks an agent for its status text over a connection of its own. */
 icms_err client_status_unix(const char *path, char *out, size_t bytes,
@@ -250,12 +263,13 @@ struct icms_volume {
     struct icms_volume_info info;
     struct uuid uuid;
     struct shm_arena arena; /* view of the current link; changes only while no call is under way */
+    bool gone;              /* the agent that came back does not have it; as arena               */
     struct list link;       /* in icms.volumes; lock                                             */
 };
 
 enum icms_state {
     ICMS_STATE_OPEN,    /* takes calls                                                       */
-    ICMS_STATE_RESTART, /* dir: the agent is replaced; calls wait; woken by volume.c          */
+    ICMS_STATE_RESTART, /* the link is replaced; calls wait; woken by who replaces it         */
     ICMS_STATE_CLOSING, /* icms_close waits for requests; calls answer CLOSED                 */
 };
 
@@ -270,7 +284,6 @@ struct icms {
     char socket[108];           /* unix:                                                  */
     struct icms_options options;
     uint32_t calls;      /* calls and requests that use the link; lock             */
-    uint32_t leases;     /* given out by icms_lease_take; lock                     */
     uint32_t touches;    /* pushed so far; lock                                    */
     bool reaping;        /* a thread sleeps in poll(2) for the others; lock        */
     bool event_asked;    /* icms_event_fd was called: the timer counts; lock       */
@@ -287,6 +300,8 @@ struct icms {
     struct list over;              /* asynchronous requests to be returned by icms_poll      */
     struct list rooms[ROOM_COUNT]; /* requests that wait for room, in order                  */
     struct list volumes;
+    struct list retired; /* links of agents that are gone, with leases or buffers  */
+    uint64_t retry_ns;   /* no attempt to reattach before; lock                    */
     struct list handles; /* in the process's list of handles                       */
 };
 
@@ -413,8 +428,17 @@ icms_err client_link_watch(struct icms *icms) ICMS_MUST_CHECK;
 /* Makes every operation free without giving anything back: the link goes with them. */
 void client_ops_reset(struct icms *icms);
 
-/* True while a buffer of icms_buffer_take is out. Lock. */
-bool client_buffers_used(const struct client_link *link);
+/* True while a lease or a buffer of this link is out. Lock. */
+bool client_link_used(const struct client_link *link);
+
+/* Takes a link off the handle; it is freed when its leases and buffers are back. Lock. */
+void client_link_retire(struct icms *icms);
+
+/* Frees a retired link that is not used any more. Lock. */
+void client_link_rele(struct client_link *link);
+
+/* Volumes move to the link that replaced theirs. Lock. */
+void client_volumes_refresh(struct icms *icms);
 
 /* Copies a sentence into the caller's memory. */
 void client_why(const struct err_why *from, char *why, size_t why_bytes);

@@ -123,6 +123,21 @@ static uint64_t elapsed_ms(uint64_t since_ns)
     return (client_now_ns() - since_ns) / 1000000;
 }
 
+static struct icms_request *poll_next(struct icms *icms, int timeout_ms)
+{
+    struct icms_request *request;
+    uint64_t begin = client_now_ns();
+
+    while ((request = icms_poll(icms)) == NULL) {
+        struct pollfd event = {.fd = icms_event_fd(icms), .events = POLLIN};
+
+        if (elapsed_ms(begin) > (uint64_t)timeout_ms)
+            return NULL;
+        (void)poll(&event, 1, timeout_ms);
+    }
+    return request;
+}
+
 /* ---- the plain life ------------------------------------------------------------------------- */
 
 static void what_was_put_is_what_is_got(void **state)
@@ -464,6 +479,41 @@ static void a_dead_agent_is_noticed_at_once(void **state)
     assert_true(elapsed_ms(begin) < 500);
 }
 
+static void the_handle_finds_an_agent_that_came_back(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_key key = key_of(1);
+    struct icms_request *request;
+    struct icms_lease lease;
+    struct icms_block block = {.key = key_of(1)};
+    uint8_t wanted[5000];
+    void *buffer;
+
+    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_OK);
+    assert_int_equal(icms_lease_take(f->kv, &key, NULL, NULL, &lease), ICMS_OK);
+    assert_int_equal(icms_buffer_take(f->icms, 100, &buffer), ICMS_OK);
+    atomic_store(&fake.swallow, true);
+    assert_int_equal(icms_exists_start(f->big, &block, 1, NULL, &request), ICMS_OK);
+    fake_socket_stop(&f->socket);
+    assert_int_equal(put_one(f->kv, 2, 64), ICMS_PEER_DOWN);
+    assert_int_equal(put_one(f->kv, 2, 64), ICMS_PEER_DOWN);
+    atomic_store(&fake.swallow, false);
+    f->socket = fake_socket_start(f->agent, f->path);
+    usleep(260000); /* attempts have a distance */
+    assert_int_equal(put_one(f->kv, 2, 64), ICMS_OK);
+    assert_int_equal(get_one(f->kv, 1, 5000, NULL), ICMS_OK);
+    assert_int_equal(get_one(f->raw, 1, 5000, NULL), ICMS_MISS);
+    /* What was taken from the former one stays as it was until it is given back. */
+    fill(wanted, sizeof(wanted), 1);
+    assert_memory_equal(lease.data, wanted, sizeof(wanted));
+    memset(buffer, 1, 100);
+    icms_lease_give(&lease);
+    icms_buffer_give(f->icms, buffer);
+    assert_ptr_equal(poll_next(f->icms, 1000), request);
+    assert_int_equal(icms_request_end(&request), ICMS_PEER_DOWN);
+    assert_int_equal(fake_agent_leases(f->agent), 0);
+}
+
 static void *stop_socket_later(void *arg)
 {
     struct fixture *f = arg;
@@ -487,21 +537,6 @@ static void an_agent_that_dies_under_a_request_ends_it(void **state)
 }
 
 /* ---- asynchronous --------------------------------------------------------------------------- */
-
-static struct icms_request *poll_next(struct icms *icms, int timeout_ms)
-{
-    struct icms_request *request;
-    uint64_t begin = client_now_ns();
-
-    while ((request = icms_poll(icms)) == NULL) {
-        struct pollfd event = {.fd = icms_event_fd(icms), .events = POLLIN};
-
-        if (elapsed_ms(begin) > (uint64_t)timeout_ms)
-            return NULL;
-        (void)poll(&event, 1, timeout_ms);
-    }
-    return request;
-}
 
 static void requests_come_back_from_poll_with_their_tags(void **state)
 {
@@ -879,6 +914,7 @@ int main(void)
         TEST(a_stopped_agent_costs_one_deadline_and_comes_back),
         TEST(late_answers_hit_nobody_else),
         TEST(a_dead_agent_is_noticed_at_once),
+        TEST(the_handle_finds_an_agent_that_came_back),
         TEST(an_agent_that_dies_under_a_request_ends_it),
         TEST(requests_come_back_from_poll_with_their_tags),
         TEST(the_event_is_quiet_when_nothing_is_over),

@@ -32,9 +32,9 @@ icms_err icms_lease_take(struct icms_volume *volume, const struct icms_key *key,
         out_lease->data = shm_arena_value(&volume->arena, request.lease_slot);
         out_lease->bytes = block.bytes;
         out_lease->index = request.lease_index;
-        out_lease->owner = icms;
+        out_lease->owner = icms->link;
         check(pthread_mutex_lock(&icms->lock) == 0);
-        icms->leases++;
+        icms->link->leases++;
         check(pthread_mutex_unlock(&icms->lock) == 0);
     }
     client_call_end(icms);
@@ -43,16 +43,19 @@ icms_err icms_lease_take(struct icms_volume *volume, const struct icms_key *key,
 
 void icms_lease_give(struct icms_lease *lease)
 {
+    struct client_link *link;
     struct icms *icms;
 
     if (lease == NULL || lease->owner == NULL)
         return;
-    icms = lease->owner;
+    link = lease->owner;
+    icms = link->icms;
     if (!client_forked(icms)) {
-        client_lease_give(icms->link, lease->index);
+        client_lease_give(link, lease->index);
         check(pthread_mutex_lock(&icms->lock) == 0);
-        check(icms->leases > 0);
-        icms->leases--;
+        check(link->leases > 0);
+        link->leases--;
+        client_link_rele(link);
         check(pthread_mutex_unlock(&icms->lock) == 0);
     }
     *lease = (struct icms_lease){0};
@@ -92,28 +95,44 @@ icms_err icms_buffer_take(struct icms *icms, uint64_t bytes, void **out_data)
     return err;
 }
 
-void icms_buffer_give(struct icms *icms, void *data)
+/* True when data was a buffer of this link; it is free again, or when its put is answered. Lock. */
+static bool buffer_give(struct client_link *link, const void *data)
 {
-    struct client_link *link;
-
-    if (icms == NULL || data == NULL || client_forked(icms))
-        return;
-    check(pthread_mutex_lock(&icms->lock) == 0);
-    link = icms->link;
-    for (uint32_t i = 0; link != NULL && i < CLIENT_BUFFERS; i++) {
+    for (uint32_t i = 0; i < CLIENT_BUFFERS; i++) {
         struct client_buffer *buffer = &link->buffers[i];
 
         if (!buffer->used || buffer->given || link->ring.staging + buffer->offset != data)
             continue;
         if (buffer->busy) {
             buffer->given = true; /* client_op_free frees it */
-            break;
+            return true;
         }
         staging_give(&link->staging, buffer->offset, buffer->bytes);
         buffer->used = false;
+        return true;
+    }
+    return false;
+}
+
+void icms_buffer_give(struct icms *icms, void *data)
+{
+    bool found = false;
+
+    if (icms == NULL || data == NULL || client_forked(icms))
+        return;
+    check(pthread_mutex_lock(&icms->lock) == 0);
+    if (icms->link != NULL && buffer_give(icms->link, data)) {
+        found = true;
         icms->room_epoch++;
         client_wake(icms);
-        break;
+    }
+    list_for_each_safe (at, &icms->retired) {
+        struct client_link *link = container_of(at, struct client_link, retired);
+
+        if (!found && buffer_give(link, data)) {
+            found = true;
+            client_link_rele(link);
+        }
     }
     check(pthread_mutex_unlock(&icms->lock) == 0);
 }

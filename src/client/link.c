@@ -6,6 +6,7 @@
  * dir: is replaced. Everything that came from the agent was viewed, that is bounded, before use.
  */
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@ icms_err client_link_new(struct client_link **out_link)
 
     if (link == NULL)
         return ICMS_NO_MEMORY;
+    list_init(&link->retired);
     link->sock = -1;
     link->agent_event = -1;
     link->client_event = -1;
@@ -86,6 +88,37 @@ void client_link_free(struct client_link **link)
     staging_fini(&l->staging);
     free(l);
 }
+
+bool client_link_used(const struct client_link *link)
+{
+    for (uint32_t i = 0; i < CLIENT_BUFFERS; i++)
+        if (link->buffers[i].used)
+            return true;
+    return link->leases != 0;
+}
+
+void client_link_retire(struct icms *icms)
+{
+    struct client_link *link = icms->link;
+
+    icms->link = NULL;
+    (void)epoll_ctl(icms->epoll_fd, EPOLL_CTL_DEL, link->client_event, NULL);
+    if (link->sock >= 0)
+        (void)close(link->sock);
+    link->sock = -1;
+    list_push(&icms->retired, &link->retired);
+    client_link_rele(link);
+}
+
+void client_link_rele(struct client_link *link)
+{
+    if (list_empty(&link->retired) || client_link_used(link))
+        return;
+    list_remove(&link->retired);
+    client_link_free(&link);
+}
+
+/* ---- leases --------------------------------------------------------------------------------- */
 
 uint32_t client_lease_take(struct client_link *link, bool user)
 {

@@ -57,14 +57,6 @@ void client_ops_reset(struct icms *icms)
     }
 }
 
-bool client_buffers_used(const struct client_link *link)
-{
-    for (uint32_t i = 0; link != NULL && i < CLIENT_BUFFERS; i++)
-        if (link->buffers[i].used)
-            return true;
-    return false;
-}
-
 static icms_err open_watch(const struct icms *icms, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
@@ -79,6 +71,7 @@ icms_err client_link_watch(struct icms *icms)
     struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
     icms_err err = open_watch(icms, icms->link->client_event);
 
+    icms->link->icms = icms;
     if (err == ICMS_OK && icms->link->sock >= 0 &&
         epoll_ctl(icms->epoll_fd, EPOLL_CTL_ADD, icms->link->sock, &event) != 0)
         err = err_from_errno(errno);
@@ -120,7 +113,14 @@ static void open_lists(struct icms *icms)
 /* Frees a handle without calls or requests, also a half-made one. */
 static void open_free(struct icms *icms)
 {
+    struct list *at;
+
     client_link_free(&icms->link);
+    while ((at = list_pop(&icms->retired)) != NULL) {
+        struct client_link *link = container_of(at, struct client_link, retired);
+
+        client_link_free(&link);
+    }
     client_local_close(&icms->local);
     if (icms->epoll_fd >= 0)
         (void)close(icms->epoll_fd);
@@ -151,6 +151,7 @@ static icms_err open_new(struct icms **out_icms)
     check(pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0);
     check(pthread_cond_init(&icms->changed, &attributes) == 0);
     (void)pthread_condattr_destroy(&attributes);
+    list_init(&icms->retired);
     icms->ops = calloc(CLIENT_OPS, sizeof(*icms->ops));
     icms->requests = calloc(CLIENT_REQUESTS, sizeof(*icms->requests));
     if (icms->ops == NULL || icms->requests == NULL) {
@@ -193,7 +194,7 @@ static icms_err open_unix(struct icms *icms, const char *path, struct err_why *w
     if (strlen(path) >= sizeof(icms->socket))
         return err_set(why, ICMS_INVALID, "the socket's path is too long: %s", path);
     memcpy(icms->socket, path, strlen(path) + 1);
-    return client_attach_unix(path, icms->options.buffer_bytes, why, &icms->link);
+    return client_attach_unix(path, icms->options.buffer_bytes, CLIENT_ATTACH_MS, why, &icms->link);
 }
 
 static icms_err open_where(struct icms *icms, const char *where, struct err_why *why)

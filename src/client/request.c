@@ -610,6 +610,22 @@ static void call_listen(struct icms *icms)
     }
 }
 
+/* Another agent may have taken the place of one that is gone. Lock; not held meanwhile. */
+static void call_reattach(struct icms *icms)
+{
+    uint64_t now = client_now_ns();
+
+    if (icms->local != NULL || now < icms->retry_ns)
+        return;
+    icms->retry_ns = now + CLIENT_RETRY_NS;
+    icms->state = ICMS_STATE_RESTART;
+    request_unlock(icms);
+    client_reattach(icms);
+    request_lock(icms);
+    icms->state = ICMS_STATE_OPEN;
+    check(pthread_cond_broadcast(&icms->changed) == 0);
+}
+
 icms_err client_call_begin(struct icms *icms)
 {
     icms_err err = ICMS_OK;
@@ -619,15 +635,15 @@ icms_err client_call_begin(struct icms *icms)
     request_lock(icms);
     while (icms->state == ICMS_STATE_RESTART)
         check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
+    if (icms->link != NULL && icms->link->silent)
+        call_listen(icms);
+    if (icms->state == ICMS_STATE_OPEN && icms->link != NULL && icms->link->down)
+        call_reattach(icms);
     if (icms->state == ICMS_STATE_CLOSING)
         err = ICMS_CLOSED;
-    else if (icms->link == NULL)
+    else if (icms->link == NULL || icms->link->down)
         err = ICMS_PEER_DOWN;
-    else if (icms->link->silent)
-        call_listen(icms);
-    if (err == ICMS_OK && icms->link->down)
-        err = ICMS_PEER_DOWN;
-    if (err == ICMS_OK)
+    else
         icms->calls++;
     request_unlock(icms);
     return err;

@@ -31,22 +31,23 @@ static void volume_names(const struct client_link *link, char *out, size_t bytes
                                link->arenas[i].name);
 }
 
-/* A volume's view moves to the link that replaced the one it was opened on. Lock. */
-static void volume_refresh(struct icms *icms)
+void client_volumes_refresh(struct icms *icms)
 {
     list_for_each (at, &icms->volumes) {
         struct icms_volume *volume = container_of(at, struct icms_volume, link);
         const struct shm_arena *arena = volume_find(icms->link, volume->info.name);
 
-        check(arena != NULL);
-        volume->arena = *arena;
+        volume->gone = arena == NULL ||
+                       memcmp(arena->uuid.bytes, volume->info.uuid, sizeof(volume->info.uuid)) != 0;
+        if (!volume->gone)
+            volume->arena = *arena;
     }
 }
 
 /* Why the agent cannot be replaced now. Lock. */
 static icms_err volume_obstacle(const struct icms *icms, const char *name, struct err_why *why)
 {
-    if (icms->leases == 0 && !client_buffers_used(icms->link))
+    if (icms->link == NULL || !client_link_used(icms->link))
         return ICMS_OK;
     return err_set(why, ICMS_BUSY,
                    "the volume %s has to be made, which needs all leases and buffers of this "
@@ -76,7 +77,7 @@ static icms_err volume_make(struct icms *icms, const char *name, struct err_why 
     if (err == ICMS_OK) {
         icms->link = link;
         err = client_link_watch(icms);
-        volume_refresh(icms);
+        client_volumes_refresh(icms);
     }
     check(pthread_mutex_unlock(&icms->lock) == 0);
     return err;
