@@ -145,5 +145,47 @@ def sealed():
         put('sealed', 'key%d' % length, bytes([length - 1]) + head + struct.pack('<I', crc32c(head)) + value)
 
 
-for make in (kv, identify, log, fabrics, tcp, stream, sealed):
+def nvmf_target():
+    """First byte: what to connect with (nvmf/target/target_fuzz.c), then the stream."""
+    def store(opcode, value, in_capsule, digests=0, options=0):
+        sgl = (0, len(value), 1 if in_capsule else 0x5a)
+        return pdu(4, sqe(opcode, 1, b'key', (len(value), 3 | options << 8, 0, 0, 0, 0), sgl),
+                   value if in_capsule else b'', digests)
+
+    def plain(opcode, key=b'key', size=0):
+        return pdu(4, sqe(opcode, 1, key, (size, len(key), 0, 0, 0, 0), (0, size, 0x5a)))
+
+    def h2c(offset, data, digests=0):
+        return pdu(6, struct.pack('<HHII4x', 7, 0, offset, len(data)), data, digests, 4)
+
+    def seed(name, how, *pdus):
+        put('nvmf_target', name, bytes([how]) + b''.join(pdus))
+
+    value = bytes(range(256)) * 16
+    seed('store-in-capsule', 0, store(1, value, True), plain(2, size=4096))
+    seed('store-r2t', 0, store(1, value * 4, False), h2c(0, value * 4))
+    seed('store-r2t-pieces', 0x60, store(1, value * 2, False), h2c(0, value), h2c(4096, value))
+    seed('digests', 3, store(1, value[:100], True, 3), store(1, value, False, 3), h2c(0, value, 3))
+    seed('all-kinds', 0x10, *[plain(2, size=100), plain(0x14), plain(0x10), plain(6, b'', 4096),
+                              plain(0, b'')] * 3)
+    keys = b''.join(bytes([i] * 16) + b'\x10\0\0\0' for i in range(64))
+    seed('exist-many', 0, pdu(4, sqe(0x81, 1, b'', (64, 0, 0, 0, 0, 0), (0, len(keys), 1)), keys))
+    seed('vendor', 0, store(0x85, value, True),
+         pdu(4, sqe(0x82, 1, b'key', (4096, 3, 1000, 0, 0, 0), (0, 4096, 0x5a))))
+    admin = [(6, (1, 0, 0, 0, 0, 0)), (6, (2, 0, 0, 0, 0, 0)), (6, (5, 1 << 24, 0, 0, 0, 0)),
+             (2, (5 | 1023 << 16, 0, 0, 0, 1 << 24, 0)), (9, (7, 3 | 3 << 16, 0, 0, 0, 0)),
+             (10, (0x20, 0, 0, 0, 0, 0)), (0x0c, (0,) * 6), (8, (0,) * 6), (0x18, (0,) * 6)]
+    seed('admin', 4, *[pdu(4, sqe(opcode, 1, b'', cdw, (0, 4096, 0x5a))) for opcode, cdw in admin])
+    fabrics = [pdu(4, sqe(0x7f, kind, b'', (0, 0x14, 0x460001, 0, 0, 0)))
+               for kind in (0, 4, 8, 5, 6)]
+    seed('fabrics', 4, *fabrics)
+    seed('disconnect', 0, *fabrics)
+    connect = struct.pack('<16sH238x256s256s256x', b'host', 0xffff, b'nqn.2026-01.io.icms:test',
+                          b'nqn.2026-01.io.icms:h')
+    seed('connect', 8, pdu(0, struct.pack('<HBBI112x', 0, 0, 0, 0)),
+         pdu(4, sqe(0x7f, 1, b'', (0, 31 << 16, 0, 0, 0, 0), (0, 1024, 1)), connect))
+    seed('term', 0, pdu(2, struct.pack('<HI10x', 1, 0)), bytes(72))
+
+
+for make in (kv, identify, log, fabrics, tcp, stream, sealed, nvmf_target):
     make()
