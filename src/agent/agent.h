@@ -112,21 +112,30 @@ struct agent_enclosure_stats {
     char last_error[128]; /* sentence                */
 };
 
+#define AGENT_STATS_OPS    8  /* room for every enum shm_op           */
+#define AGENT_STATS_ERRS   64 /* room for every row of ICMS_ERR_MAP   */
+#define AGENT_STATS_MISSES 16 /* room for every row of ICMS_MISS_MAP  */
+
 struct agent_volume_stats {
     char name[LIMIT_NAME_BYTES];
     uint64_t slots, slots_used, slots_leased;
     uint64_t arena_bytes, arena_used_bytes;
     uint64_t arena_evictions;
     uint64_t hits_dram, hits_local, hits_pod;
-    uint64_t misses[16]; /* by enum icms_miss        */
+    uint64_t misses[AGENT_STATS_MISSES]; /* of gets, by enum icms_miss */
     uint64_t puts, put_bytes, get_bytes;
+    uint64_t store_failures; /* accepted puts that did not reach flash */
 };
 
 struct agent_stats {
     uint32_t clients;
     uint32_t enclosure_count, volume_count;
     uint64_t requests, sheds, deadline_misses, checksum_errors;
-    uint64_t backlog_bytes;
+    uint64_t backlog_bytes;                          /* stores under way                  */
+    uint64_t under_way;                              /* requests taken and not answered   */
+    uint64_t clients_dropped;                        /* for what they wrote in their ring */
+    uint64_t local_load_bytes, local_store_bytes;    /* of the own drive                  */
+    uint64_t ops[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* answered, by shm_op and icms_err  */
     struct agent_enclosure_stats enclosures[LIMIT_ENCLOSURES];
     struct agent_volume_stats volumes[LIMIT_VOLUMES];
     struct hist get_ns, put_ns, exists_ns; /* from taken to answered */

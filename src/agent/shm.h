@@ -82,9 +82,10 @@ enum shm_op {
     SHM_OP_PUT,     /* value and trailer lie in staging at offset               */
     SHM_OP_EXISTS,
     SHM_OP_REMOVE,
-    SHM_OP_FLUSH,  /* everything this client put into the volume               */
-    SHM_OP_CANCEL, /* the request with this tag; answered by that request only */
-    SHM_OP_TOUCH,  /* a DRAM hit happened without the agent; no answer         */
+    SHM_OP_FLUSH,   /* everything this client put into the volume               */
+    SHM_OP_CANCEL,  /* the request with this tag; answered by that request only */
+    SHM_OP_TOUCH,   /* a DRAM hit happened without the agent; no answer         */
+    SHM_OP_SUSPECT, /* the block of this key failed its check; no answer       */
 };
 
 enum shm_flag {

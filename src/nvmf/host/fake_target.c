@@ -227,7 +227,7 @@ static void fake_identify(struct fake_cmd *cmd)
     const struct fake_volume *volume;
 
     nvme_identify_decode(&cmd->sqe, &identify);
-    volume = &target->volumes[identify.nsid - 1];
+    volume = &target->volumes[(identify.nsid - 1) % FAKE_VOLUMES];
     if (identify.cns == NVME_CNS_CTRL) {
         struct nvme_ctrl ctrl = {
             .serial = "FAKE",

@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/agent_int.h: what the files of the agent share.
+ *
+ *   agent.c    life: memory, loops, start, drain, stop
+ *   guest.c    attached processes ("guests"): rings, completions, leases at their end
+ *   req.c      one request of a guest: its state machine, on the loop of its volume
+ *   volume.c   one volume's arena: slots, eviction, leases
+ *   op.c       one piece of work for the pod or the own drive: who is asked, what an answer means
+ *   path.c     one enclosure: its association, health, probing
+ *   local.c    a drive of the agent's own instead of a pod
+ *   status.c   counters, readiness, status text
+ *
+ * Who owns what. Guest k belongs to loop k % loops, volume i to loop i % loops, enclosure j to loop
+ * j % loops, and everything of them is touched on that loop only, except fields marked atomic. A
+ * request goes guest -> volume -> guest, an operation volume -> enclosure -> volume, by message
+ * where the loops differ.
+ */
+#ifndef AGENT_INT_H
+#define AGENT_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "agent/agent.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/list.h"
+#include "icms/icms.h"
+#include "nvmf/host.h"
+#include "place/place.h"
+#include "store/store.h"
+
+/* ---- limits --------------------------------------------------------------------------------- */
+
+#define AGENT_GUEST_REQS 1024 /* requests of one guest under way; more wait in its ring */
+#define AGENT_OPS        2048 /* operations of one loop under way; more requests wait             */
+#define AGENT_TAKE_MAX   32   /* entries taken from a ring at a time                              */
+#define AGENT_TAKE_ROUND 8    /* such takes before others have their turn                         */
+#define AGENT_EVICT_MAX  8    /* slots evicted at a time: one look at the leases serves all       */
+#define AGENT_KEY_LISTS  256  /* lists of operations by key, of a volume                          */
+
+/* How often a ring is looked at without being asked, and its heart beats. */
+#define AGENT_BEAT_NS ((uint64_t)50 * 1000 * 1000)
+
+/* How soon a full completion ring, or slots that wait for leases, are looked at again. */
+#define AGENT_RETRY_NS ((uint64_t)2 * 1000 * 1000)
+
+/* A deadline further away counts as this far: no request stays for ever. */
+#define AGENT_DEADLINE_MAX_NS ((uint64_t)600 * 1000 * 1000 * 1000)
+
+/* After an enclosure came back, blocks that it misses may be with the one that took over: asked for
+ * this long. */
+#define AGENT_HEAL_NS ((uint64_t)600 * 1000 * 1000 * 1000)
+
+/* Staging memory that a client may ask for. */
+#define AGENT_STAGING_MAX ((uint64_t)4 << 30)
+
+/* Buffers of a local drive. */
+#define AGENT_LOCAL_BUFFERS 16
+
+/* ---- counters: one writer, read by any thread ----------------------------------------------- */
+
+typedef _Atomic uint64_t agent_counter;
+
+static inline void counter_add(agent_counter *counter, uint64_t n)
+{
+    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
+
+static inline uint64_t counter_get(const agent_counter *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+/* ---- requests ------------------------------------------------------------------------------- */
+
+enum agent_req_state {
+    AGENT_REQ_FREE,        /* in its guest's pool; holds nothing                                  */
+    AGENT_REQ_NEW,         /* on the volume's loop, or on its way there; holds nothing yet        */
+    AGENT_REQ_WAIT_KEY,    /* its key is being stored or removed; woken by agent_op_over          */
+    AGENT_REQ_WAIT_SLOT,   /* all slots are leased or in use; woken by volume_sweep               */
+    AGENT_REQ_WAIT_OP,     /* all operations of its class are in use; woken by agent_op_free      */
+    AGENT_REQ_WAIT_STORES, /* flush: waits for its guest's stores; woken by agent_op_over         */
+    AGENT_REQ_LOCAL,       /* waits for the own drive; woken by agent_op_over                     */
+    AGENT_REQ_POD,         /* waits for an enclosure; woken by agent_op_over                      */
+    AGENT_REQ_ANSWER,      /* over; on its way to its guest's loop                                */
+    AGENT_REQ_WAIT_RING,   /* its guest's ring of completions is full; woken by the core's timer  */
+    AGENT_REQ_STATES,
+};
+
+struct agent_op;
+struct agent_volume;
+struct agent_guest;
+struct agent_core;
+
+struct agent_req {
+    enum agent_req_state state;  /* set by req_state_set                                         */
+    struct agent_guest *guest;   /* whose                                                        */
+    struct agent_volume *volume; /* whose block                                                  */
+    /* the entry, copied and checked */
+    struct key key;
+    uint64_t tag;         /* the guest's                                                  */
+    uint64_t offset;      /* PUT: of the value in staging                                 */
+    uint64_t deadline_ns; /* absolute                                                     */
+    uint64_t taken_ns;    /* when it was taken from the ring                              */
+    uint32_t bytes;       /* PUT: plain value                                             */
+    uint32_t lease;       /* GET: entry of the lease table; SHM_SLOT_NONE: wants no lease */
+    uint8_t op;           /* enum shm_op                                                  */
+    uint8_t flags;        /* enum shm_flag                                                */
+    /* work */
+    struct agent_op *waits;  /* LOCAL, POD, WAIT_KEY: the operation                          */
+    bool flushed;            /* FLUSH: the stores before it are over                         */
+    bool had;                /* REMOVE: the arena had it                                     */
+    uint64_t flush_seq;      /* FLUSH: stores with a smaller number are waited for           */
+    struct list link;        /* in the list of what it waits for                             */
+    struct loop_timer timer; /* deadline, on the volume's loop                               */
+    /* answer */
+    struct shm_complete answer;
+    /* on the guest's loop */
+    struct list guest_link;     /* in guest->active                                             */
+    struct loop_msg msg;        /* to the volume's loop and back                                */
+    struct loop_msg cancel_msg; /* likewise, after it                                           */
+    bool cancel_out;            /* cancel_msg is not back                                       */
+    bool over;                  /* answered; waits for cancel_msg                               */
+    bool there;                 /* begun and not answered: the volume's loop's                  */
+};
+
+/* ---- operations ----------------------------------------------------------------------------- */
+
+enum agent_op_kind {
+    AGENT_OP_LOAD,   /* a block into a slot                                                       */
+    AGENT_OP_STORE,  /* a slot to flash                                                           */
+    AGENT_OP_EXIST,  /* is it there                                                               */
+    AGENT_OP_DELETE, /* at both places where it may be                                            */
+    AGENT_OP_FLUSH,  /* at each enclosure that has the volume                                     */
+};
+
+/* One piece of work for the pod or the own drive. It may outlive the requests that wait for it: its
+ * slot is pinned until nothing can touch it. */
+struct agent_op {
+    enum agent_op_kind kind;
+    bool busy;       /* started, not over                                           */
+    bool drop;       /* LOAD: the key was written meanwhile: publish nothing        */
+    bool published;  /* STORE: the slot is visible (accepted puts)                  */
+    bool if_absent;  /* STORE                                                       */
+    bool found;      /* DELETE: some place had it                                   */
+    bool owner_down; /* the first in order was not asked because it is excluded     */
+    struct agent_volume *volume;
+    struct key key;          /* all but FLUSH                                               */
+    enum io_class io_class;  /* counted against it; whose queue pair                        */
+    uint32_t slot;           /* LOAD, STORE; SHM_SLOT_NONE else                             */
+    uint32_t value_bytes;    /* STORE: plain value. LOAD, in over: likewise                 */
+    uint32_t stored_bytes;   /* STORE: with the trailer                                     */
+    uint64_t deadline_ns;    /* absolute                                                    */
+    uint64_t seq;            /* STORE: its number in the volume                             */
+    uint32_t guest;          /* STORE, FLUSH: number of the guest                           */
+    uint64_t tried;          /* bit j: enclosure j was asked                                */
+    uint64_t wanted;         /* FLUSH: bit j: enclosure j has to be asked                   */
+    struct agent_path *path; /* asked now; NULL: the own drive                              */
+    /* answer of the one that was asked; in over: of all */
+    icms_err err;
+    enum icms_miss reason;
+    enum icms_miss first_reason; /* what the owner said before another one was asked; NONE      */
+    struct list waiters;         /* struct agent_req in LOCAL or POD                            */
+    struct list blocked;         /* struct agent_req in WAIT_KEY                                */
+    struct list key_link;        /* in volume->keys: LOAD, STORE, DELETE                        */
+    struct list guest_link;      /* STORE: in volume->shares[guest].stores                      */
+    struct list link;            /* free list, or the own drive's list of those that wait       */
+    struct loop_msg msg;         /* to the enclosure's loop and back                            */
+    uint8_t *buffer;             /* local: of the pool                                          */
+    union {
+        struct nvmf_req nvmf;
+        struct store_read read;
+        struct store_write write;
+        struct store_delete delete;
+        struct store_flush flush;
+    } u;
+    struct loop_timer timer; /* local: deadline of a read                                   */
+};
+
+/* ---- one loop ------------------------------------------------------------------------------- */
+
+struct agent_core {
+    struct agent *agent;
+    uint32_t index;
+    struct loop *loop;
+    struct agent_op *ops;                  /* [AGENT_OPS]                                  */
+    struct list free_ops;                  /* struct agent_op                              */
+    uint32_t ops_used[IO_CLASS_COUNT];     /* by class                                     */
+    struct list wait_op[IO_CLASS_COUNT];   /* struct agent_req                             */
+    struct loop_timer beat;                /* rings of guests                              */
+    struct loop_msg start;                 /* first thing on the loop                      */
+    bool started;                          /* its thread runs; the owner's                 */
+    struct hist get_ns, put_ns, exists_ns; /* from taken to answered                       */
+    agent_counter requests;                /* taken                                        */
+    agent_counter answers[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* by enum shm_op and status */
+    agent_counter hostile; /* guests dropped for what they wrote           */
+};
+
+/* ---- volumes -------------------------------------------------------------------------------- */
+
+enum agent_slot_state {
+    AGENT_SLOT_FREE,    /* in volume->free                                                        */
+    AGENT_SLOT_FILLING, /* reserved; the network, the drive or a copy writes it                   */
+    AGENT_SLOT_LIVE,    /* in the index; readers may lease it                                     */
+    AGENT_SLOT_LIMBO,   /* out of the index; leased or pinned still; freed by volume_sweep        */
+};
+
+struct agent_slot {
+    struct list link; /* in volume->free or volume->limbo                              */
+    enum agent_slot_state state;
+    bool referenced;      /* used since the hand passed                                    */
+    uint16_t pins;        /* operations that read or write it                              */
+    uint32_t value_bytes; /* LIVE: plain value                                             */
+    uint32_t head;        /* LIVE: its chain                                               */
+    struct key key;       /* LIVE                                                          */
+};
+
+/* A guest's stores into a volume. */
+struct agent_share {
+    struct list stores;  /* struct agent_op, oldest first                                         */
+    struct list flushes; /* struct agent_req in WAIT_STORES                                      */
+    uint64_t failed;     /* accepted stores that failed since the last flush                      */
+    uint64_t dirty;      /* bit j: enclosure j has stores that were not flushed                   */
+};
+
+struct agent_volume {
+    struct agent *agent;
+    struct agent_core *core;
+    uint32_t number;
+    struct volume_spec spec;
+    uint64_t stored_bytes_max;  /* value and trailer                                        */
+    struct loop_region *region; /* the arena                                                */
+    struct shm_arena arena;     /* our view of it                                           */
+    _Atomic uint32_t *heads;    /* writable                                                 */
+    struct shm_slot *slots;     /* writable                                                 */
+    uint8_t *data;              /* writable                                                 */
+    struct agent_slot *meta;    /* [slot_count]                                             */
+    uint64_t *leased;           /* bit i: slot i is leased; of the last look                */
+    struct list free;           /* struct agent_slot                                        */
+    struct list limbo;          /* struct agent_slot                                        */
+    uint32_t hand;              /* of the clock                                             */
+    struct list keys[AGENT_KEY_LISTS]; /* struct agent_op by key                                 */
+    struct list wait_slot;   /* struct agent_req                                         */
+    struct loop_timer sweep; /* looks at limbo again                                     */
+    uint64_t store_seq;      /* number of the next store                                 */
+    struct agent_share shares[LIMIT_CLIENTS];
+    uint32_t local_volume; /* number in the local store                                */
+    /* counters */
+    agent_counter slots_used, slots_limbo, used_bytes, evictions;
+    agent_counter hits_dram, hits_local, hits_pod;
+    agent_counter misses[AGENT_STATS_MISSES];
+    agent_counter puts, put_bytes, get_bytes;
+    agent_counter sheds, deadline_misses, checksum_errors, store_failures;
+};
+
+/* ---- enclosures ----------------------------------------------------------------------------- */
+
+struct agent_path {
+    struct agent *agent;
+    struct agent_core *core;
+    uint32_t number;
+    char name[LIMIT_NAME_BYTES];
+    _Atomic uint32_t state; /* enum agent_enclosure_state                               */
+    struct nvmf_ctrl *ctrl;
+    uint32_t nsid[LIMIT_VOLUMES]; /* by the agent's number; 0: it has no such volume          */
+    uint32_t value_bytes_max[LIMIT_VOLUMES]; /* as stored                                        */
+    struct loop_timer probe;      /* next try while EXCLUDED                                  */
+    uint64_t began_ns;            /* when CONNECTING began                                    */
+    _Atomic uint64_t included_ns; /* last time it came back; 0: it was never away             */
+    _Atomic bool tried;           /* once up or excluded                                      */
+    agent_counter exclusions, probes, load_bytes, store_bytes;
+    pthread_mutex_t text_lock; /* of last_error: written on failures, read by status       */
+    char last_error[128];
+};
+
+/* ---- the own drive -------------------------------------------------------------------------- */
+
+struct agent_local {
+    struct agent_core *core; /* core 0                                                   */
+    struct store *store;
+    struct loop_region *region; /* buffers                                                  */
+    uint64_t buffer_bytes;      /* of one                                                   */
+    uint8_t *buffers[AGENT_LOCAL_BUFFERS]; /* free ones                                          */
+    uint32_t free_count;
+    struct list waiting; /* struct agent_op that need a buffer                       */
+    agent_counter load_bytes, store_bytes;
+};
+
+/* ---- guests --------------------------------------------------------------------------------- */
+
+enum agent_guest_state {
+    AGENT_GUEST_FREE,    /* nobody                                                                */
+    AGENT_GUEST_LIVE,    /* its ring is served; woken by its event                                */
+    AGENT_GUEST_BROKEN,  /* wrote what makes no sense: not served any more, until it is detached  */
+    AGENT_GUEST_LEAVING, /* waits for its requests; woken by the last one                         */
+    AGENT_GUEST_GONE,    /* waits until no loop looks at its leases; woken by its own message     */
+};
+
+struct agent_guest {
+    struct agent *agent;
+    struct agent_core *core;
+    uint32_t number;
+    enum agent_guest_state state; /* on its loop                                              */
+    bool taken;                   /* under agent->control: the number is in use               */
+    bool leaving;                 /* under agent->control: detach was asked for               */
+    struct loop_region *region;
+    struct loop_event *agent_event, *client_event;
+    struct shm_ring ring;
+    _Atomic bool visible;        /* its leases count; any loop reads it                      */
+    struct agent_req *reqs;      /* [AGENT_GUEST_REQS]                                       */
+    struct list free;            /* struct agent_req                                         */
+    struct list active;          /* struct agent_req: with volumes, or answered and not free */
+    struct list wait_ring;       /* struct agent_req in WAIT_RING                            */
+    struct loop_op event_op;     /* waits for agent_event                                    */
+    struct loop_msg start_msg;   /* from attach                                              */
+    struct loop_msg run_msg;     /* goes on with the ring after others had their turn        */
+    bool run_sent;               /* it is on its way                                         */
+    struct loop_msg leave_msg;   /* from detach; then through all loops                      */
+    uint32_t leave_at;           /* which loop                                               */
+    void (*detached)(void *arg); /* whom to tell                                             */
+    void *detached_arg;
+};
+
+/* ---- the agent ------------------------------------------------------------------------------ */
+
+struct agent {
+    struct loop_env *env;
+    struct agent_opts opts; /* pointers in it are not used after agent_new              */
+    uint32_t core_count;
+    struct agent_core cores[LIMIT_LOOPS];
+    uint32_t volume_count;
+    struct agent_volume *volumes; /* [volume_count]                                           */
+    uint32_t path_count;
+    struct agent_path *paths;       /* [path_count]                                             */
+    struct place_map *map;          /* of the enclosures; NULL: none                            */
+    struct agent_local *local;      /* NULL: a pod                                              */
+    _Atomic uint64_t excluded;      /* bit j: enclosure j takes nothing now                     */
+    _Atomic uint64_t backlog_bytes; /* stores under way                                         */
+    _Atomic uint64_t under_way;     /* requests taken and not answered                          */
+    _Atomic bool draining;          /* no new requests                                          */
+    pthread_mutex_t control;        /* of guest numbers and regions; control threads, and the
+                                       last step of a guest's end                               */
+    struct agent_guest guests[LIMIT_CLIENTS];
+};
+
+/* ---- agent.c -------------------------------------------------------------------------------- */
+
+static inline uint64_t core_now_ns(const struct agent_core *core)
+{
+    return loop_now_ns(core->loop);
+}
+
+/* ---- guest.c -------------------------------------------------------------------------------- */
+
+void agent_guest_init(struct agent_guest *guest, struct agent *agent, uint32_t number);
+
+/* Frees what it holds; after the loops were freed. */
+void agent_guest_fini(struct agent_guest *guest);
+
+/* A request came back to its guest's loop with its answer. */
+void agent_guest_answer(struct agent_req *req);
+
+/* The core's timer: beats, full rings. */
+void agent_guest_beat(struct agent_guest *guest);
+
+/* True when completions wait for room in its ring. */
+bool agent_guest_is_full(const struct agent_guest *guest);
+
+/* ---- req.c ---------------------------------------------------------------------------------- */
+
+/* Takes a checked request on its volume's loop. */
+void agent_req_begin(struct agent_req *req);
+
+/* Ends it early, when it did not end already. On the volume's loop. */
+void agent_req_cancel(struct agent_req *req, icms_err err);
+
+/* What it waited for came: looks at it again from the beginning. */
+void agent_req_again(struct agent_req *req);
+
+/* Its operation is over. */
+void agent_req_op_over(struct agent_req *req, struct agent_op *op);
+
+/* ---- volume.c ------------------------------------------------------------------------------- */
+
+icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent, uint32_t number,
+                           const struct volume_spec *spec, struct err_why *why) ICMS_MUST_CHECK;
+void agent_volume_fini(struct agent_volume *volume);
+
+/* The slot of a key in the index, or SHM_SLOT_NONE. */
+uint32_t agent_volume_find(struct agent_volume *volume, const struct key *key);
+
+/* Reserves a slot (FILLING), evicting if need be; SHM_SLOT_NONE when all are leased or pinned. */
+uint32_t agent_volume_slot_take(struct agent_volume *volume);
+
+/* Gives a FILLING slot back. */
+void agent_volume_slot_give(struct agent_volume *volume, uint32_t slot);
+
+static inline uint8_t *agent_volume_memory(struct agent_volume *volume, uint32_t slot)
+{
+    return volume->data + (uint64_t)slot * volume->arena.slot_bytes;
+}
+
+/* FILLING -> LIVE; what the key had before goes. */
+void agent_volume_publish(struct agent_volume *volume, uint32_t slot, const struct key *key,
+                          uint32_t value_bytes);
+
+/* LIVE -> LIMBO or FREE. */
+void agent_volume_unpublish(struct agent_volume *volume, uint32_t slot);
+
+void agent_volume_pin(struct agent_volume *volume, uint32_t slot);
+void agent_volume_unpin(struct agent_volume *volume, uint32_t slot);
+
+/* Was used: stays longer. */
+void agent_volume_touch(struct agent_volume *volume, uint32_t slot);
+
+/* Holds a LIVE slot in the guest's lease table. */
+void agent_volume_lease(struct agent_volume *volume, uint32_t slot, struct agent_guest *guest,
+                        uint32_t lease);
+
+/* Recomputes the checksum of a LIVE sealed slot; false: it was bad, and is gone. */
+bool agent_volume_verify(struct agent_volume *volume, uint32_t slot);
+
+/* ---- op.c ----------------------------------------------------------------------------------- */
+
+void agent_core_ops_init(struct agent_core *core);
+
+/* A free operation; NULL when its class has used its part. */
+struct agent_op *agent_op_new(struct agent_volume *volume, enum agent_op_kind kind,
+                              const struct key *key, enum io_class io_class);
+
+/* Gives back one that was not started. */
+void agent_op_free(struct agent_op *op);
+
+/* Starts it; ends with agent_op_over, never inside this call. */
+void agent_op_start(struct agent_op *op);
+
+/* The operation of this kind that is under way for the key; NULL: none. */
+struct agent_op *agent_op_find(struct agent_volume *volume, const struct key *key,
+                               enum agent_op_kind kind);
+
+/* The key is written: loads under way for it publish nothing, who waits for them looks again. */
+void agent_op_drop_loads(struct agent_volume *volume, const struct key *key);
+
+/* Whoever was asked has answered (err, reason set). On the operation's volume's loop. */
+void agent_op_answered(struct agent_op *op);
+
+/* The enclosure that takes a store of this key now; NULL: none. */
+struct agent_path *agent_op_target(struct agent *agent, const struct key *key);
+
+/* ---- path.c --------------------------------------------------------------------------------- */
+
+icms_err agent_path_init(struct agent_path *path, struct agent *agent, uint32_t number,
+                         const struct agent_enclosure_opts *opts,
+                         struct err_why *why) ICMS_MUST_CHECK;
+void agent_path_fini(struct agent_path *path);
+
+/* First connection. On its loop. */
+void agent_path_begin(struct agent_path *path);
+
+/* Sends op to the enclosure; it comes back by agent_op_answered on its volume's loop. Called on the
+ * volume's loop. */
+void agent_path_ask(struct agent_path *path, struct agent_op *op);
+
+/* ---- local.c -------------------------------------------------------------------------------- */
+
+icms_err agent_local_new(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
+void agent_local_free(struct agent_local **local);
+void agent_local_ask(struct agent_local *local, struct agent_op *op);
+
+#endif

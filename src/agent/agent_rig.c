@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/agent_rig.c: see agent_rig.h.
+ */
+#include "agent/agent_rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/crc.h"
+#include "base/hash.h"
+#include "wire/sealed.h"
+
+static void rig_volumes(struct agent_rig *rig, uint32_t slots)
+{
+    static const char *const names[RIG_VOLUMES] = {"kv", "raw", "none"};
+
+    for (uint8_t i = 0; i < RIG_VOLUMES; i++) {
+        struct volume_spec *spec = &rig->volumes[i];
+
+        memset(spec->uuid.bytes, i + 1, sizeof(spec->uuid.bytes));
+        strcpy(spec->name, names[i]);
+        spec->value_bytes_max = RIG_VALUE_BYTES;
+        spec->run_blocks = 32;
+        spec->sealed = i != 1;
+        spec->arena_bytes = (uint64_t)(slots == 0 ? 64 : slots) *
+                            (RIG_VALUE_BYTES + (spec->sealed ? LIMIT_DISK_ALIGN : 0));
+    }
+}
+
+static void rig_fake(struct agent_rig *rig, uint32_t i)
+{
+    struct agent_enclosure_opts *opts = &rig->enclosures[i];
+    struct fake_target *fake = calloc(1, sizeof(*fake));
+    struct loop_opts loop_opts;
+    char host[48];
+
+    check(fake != NULL);
+    snprintf(host, sizeof(host), "10.1.1.%u", i + 1);
+    rig->fake_node[i] = sim_node_new(rig->sim, host);
+    loop_opts_init(&loop_opts);
+    check(loop_new(sim_node_env(rig->fake_node[i]), &loop_opts, NULL, &rig->fake_loop[i]) ==
+          ICMS_OK);
+    fake->volume_count = 2;
+    for (uint32_t j = 0; j < 2; j++)
+        fake->volumes[j] = (struct fake_volume){
+            .uuid = rig->volumes[j].uuid,
+            .value_bytes_max = (uint32_t)volume_stored_bytes_max(&rig->volumes[j]),
+            .sealed = rig->volumes[j].sealed,
+        };
+    fake_target_open(fake, rig->fake_loop[i], host, 4420);
+    check(loop_start(rig->fake_loop[i], NULL) == ICMS_OK);
+    rig->fake[i] = fake;
+    snprintf(opts->name, sizeof(opts->name), "e%u", i);
+    memset(opts->uuid.bytes, (int)i + 16, sizeof(opts->uuid.bytes));
+    strcpy(opts->nqn, "nqn.2014-08.org.nvmexpress:uuid:fake");
+    opts->addr = fake->addr;
+    opts->weight = 1;
+}
+
+struct agent_rig *rig_new(const struct rig_opts *opts)
+{
+    struct agent_rig *rig = calloc(1, sizeof(*rig));
+    struct err_why why = {""};
+    struct sim_opts sim_opts;
+
+    check(rig != NULL);
+    sim_opts_init(&sim_opts, opts->seed == 0 ? 1 : opts->seed);
+    rig->sim = sim_new(&sim_opts);
+    rig->node = sim_node_new(rig->sim, "10.1.0.1");
+    rig_volumes(rig, opts->slots);
+    rig->enclosure_count = opts->enclosures;
+    for (uint32_t i = 0; i < opts->enclosures; i++)
+        rig_fake(rig, i);
+    agent_opts_init(&rig->opts);
+    strcpy(rig->opts.host_nqn, "nqn.2014-08.org.nvmexpress:uuid:host");
+    rig->opts.loops = opts->loops == 0 ? 1 : opts->loops;
+    rig->opts.client_bytes = 4 << 20;
+    rig->opts.enclosure_count = opts->enclosures;
+    rig->opts.enclosures = rig->enclosures;
+    rig->opts.volume_count = RIG_VOLUMES;
+    rig->opts.volumes = rig->volumes;
+    rig->opts.probe_ms = 300;
+    if (opts->backlog_bytes != 0)
+        rig->opts.store_backlog_bytes = opts->backlog_bytes;
+    if (opts->enclosures == 0) {
+        rig->opts.local_path = "/drive/0";
+        rig->opts.local_bytes = 64 << 20;
+        rig->opts.local_segment_bytes = 1 << 20;
+    }
+    if (agent_new(sim_node_env(rig->node), &rig->opts, &why, &rig->agent) != ICMS_OK) {
+        fprintf(stderr, "%s\n", why.text);
+        check(false);
+    }
+    check(agent_start(rig->agent, NULL) == ICMS_OK);
+    rig_run(rig, 500 * RIG_MS);
+    return rig;
+}
+
+void rig_free(struct agent_rig *rig)
+{
+    agent_stop(rig->agent);
+    for (uint32_t i = 0; i < rig->enclosure_count; i++) {
+        loop_stop(rig->fake_loop[i]);
+        loop_join(rig->fake_loop[i]);
+    }
+    agent_free(&rig->agent);
+    for (uint32_t i = 0; i < rig->enclosure_count; i++) {
+        loop_free(&rig->fake_loop[i]);
+        fake_target_fini(rig->fake[i]);
+        free(rig->fake[i]);
+    }
+    sim_free(&rig->sim);
+    free(rig);
+}
+
+void rig_run(struct agent_rig *rig, uint64_t ns)
+{
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + ns);
+}
+
+uint64_t rig_now_ns(const struct agent_rig *rig)
+{
+    return loop_env_now_ns(sim_node_env(rig->node));
+}
+
+struct rig_call {
+    struct loop_msg msg;
+    void (*run)(struct fake_target *target);
+    struct fake_target *target;
+    bool ran;
+};
+
+static void rig_call_run(struct loop_msg *msg)
+{
+    struct rig_call *call = container_of(msg, struct rig_call, msg);
+
+    call->run(call->target);
+    call->ran = true;
+}
+
+void rig_on_fake(struct agent_rig *rig, uint32_t enclosure, void (*run)(struct fake_target *target))
+{
+    struct rig_call call = {.run = run, .target = rig->fake[enclosure]};
+
+    loop_send(rig->fake_loop[enclosure], &call.msg, rig_call_run);
+    while (!call.ran)
+        check(sim_step(rig->sim));
+}
+
+/* ---- clients -------------------------------------------------------------------------------- */
+
+struct rig_client *rig_client_new(struct agent_rig *rig)
+{
+    struct rig_client *client = calloc(1, sizeof(*client));
+
+    check(client != NULL);
+    client->rig = rig;
+    client->next_tag = 1;
+    check(agent_client_attach(rig->agent, 0, NULL, &client->attached) == ICMS_OK);
+    check(shm_ring_view(loop_region_base(client->attached.region),
+                        loop_region_bytes(client->attached.region), &client->ring) == ICMS_OK);
+    for (uint32_t i = 0; i < RIG_VOLUMES; i++)
+        check(shm_arena_view(loop_region_base(client->attached.arenas[i]),
+                             loop_region_bytes(client->attached.arenas[i]),
+                             &client->arenas[i]) == ICMS_OK);
+    return client;
+}
+
+static void rig_detached(void *arg)
+{
+    *(bool *)arg = true;
+}
+
+void rig_client_free(struct rig_client *client)
+{
+    bool over = false;
+
+    agent_client_detach(client->rig->agent, client->attached.client, rig_detached, &over);
+    for (int i = 0; !over; i++) {
+        check(i < 3000000);
+        check(sim_step(client->rig->sim));
+    }
+    free(client);
+}
+
+void rig_key(uint32_t n, struct key *out_key)
+{
+    uint64_t words[2] = {hash64_mix(n / 4), hash64_mix(n + 1000000)};
+
+    memset(out_key, 0, sizeof(*out_key));
+    memcpy(out_key->bytes, words, sizeof(words));
+    out_key->length = 16;
+}
+
+void rig_value(uint32_t n, uint32_t bytes, uint8_t *out)
+{
+    for (uint32_t i = 0; i < bytes; i++)
+        out[i] = (uint8_t)(n * 31 + i * 7 + (i >> 9));
+}
+
+uint64_t rig_submit(struct rig_client *client, struct shm_submit *entry)
+{
+    entry->tag = client->next_tag++;
+    check(entry->tag < RIG_ANSWERS);
+    check(shm_submit_push(&client->ring, entry));
+    if (shm_submit_publish(&client->ring))
+        loop_event_signal(client->attached.agent_event);
+    return entry->tag;
+}
+
+static void rig_entry(struct rig_client *client, struct shm_submit *entry, uint8_t op,
+                      uint32_t volume, uint32_t n, uint64_t timeout_ns)
+{
+    struct key key;
+
+    rig_key(n, &key);
+    *entry = (struct shm_submit){
+        .op = op,
+        .volume = volume,
+        .key_length = key.length,
+        .deadline_ns = timeout_ns == 0 ? 0 : rig_now_ns(client->rig) + timeout_ns,
+    };
+    memcpy(entry->key, key.bytes, sizeof(entry->key));
+}
+
+uint64_t rig_get(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t lease,
+                 uint64_t timeout_ns)
+{
+    struct shm_submit entry;
+
+    rig_entry(client, &entry, SHM_OP_GET, volume, n, timeout_ns);
+    entry.lease = lease;
+    return rig_submit(client, &entry);
+}
+
+uint64_t rig_put(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
+                 uint8_t flags, uint64_t timeout_ns)
+{
+    const struct volume_spec *spec = &client->rig->volumes[volume];
+    struct shm_submit entry;
+    struct key key;
+    uint8_t *staging;
+
+    rig_entry(client, &entry, SHM_OP_PUT, volume, n, timeout_ns);
+    rig_key(n, &key);
+    entry.flags = flags;
+    entry.bytes = bytes;
+    /* the stretches of staging are used in turn */
+    entry.offset = client->next_tag % 32 * (RIG_VALUE_BYTES + 4096);
+    staging = client->ring.staging + entry.offset;
+    rig_value(n, bytes, staging);
+    if (spec->sealed)
+        sealed_trailer_make(&spec->uuid, &key, bytes, crc32c(staging, bytes), staging + bytes);
+    return rig_submit(client, &entry);
+}
+
+uint64_t rig_op(struct rig_client *client, uint8_t op, uint32_t volume, uint32_t n,
+                uint64_t timeout_ns)
+{
+    struct shm_submit entry;
+
+    rig_entry(client, &entry, op, volume, n, timeout_ns);
+    return rig_submit(client, &entry);
+}
+
+void rig_take(struct rig_client *client)
+{
+    struct shm_complete answers[64];
+    uint32_t count;
+
+    do {
+        check(shm_complete_take(&client->ring, answers, 64, &count) == ICMS_OK);
+        for (uint32_t i = 0; i < count; i++) {
+            uint64_t tag = answers[i].tag;
+
+            check(tag < RIG_ANSWERS && client->got[tag] == 0);
+            client->answers[tag] = answers[i];
+            client->got[tag]++;
+            client->got_ns[tag] = rig_now_ns(client->rig);
+        }
+    } while (count > 0);
+}
+
+const struct shm_complete *rig_wait(struct rig_client *client, uint64_t tag)
+{
+    uint64_t end_ns = rig_now_ns(client->rig) + 60000 * RIG_MS;
+
+    for (;;) {
+        rig_take(client);
+        if (client->got[tag] != 0)
+            return &client->answers[tag];
+        if (rig_now_ns(client->rig) > end_ns || !sim_step(client->rig->sim))
+            return NULL;
+    }
+}
+
+const uint8_t *rig_leased(struct rig_client *client, uint32_t volume,
+                          const struct shm_complete *answer)
+{
+    const struct shm_arena *arena = &client->arenas[volume];
+
+    check(answer->status == ICMS_OK && answer->slot < arena->slot_count);
+    /* the next version when the key was written meanwhile: the leased bytes stay */
+    check(atomic_load(&arena->slots[answer->slot].version) - answer->version <= 1);
+    return shm_arena_value(arena, answer->slot);
+}
+
+void rig_lease_give(struct rig_client *client, uint32_t lease)
+{
+    atomic_store(&client->ring.leases[lease], 0);
+}
+
+void rig_flash(struct agent_rig *rig, uint32_t enclosure, uint32_t volume, uint32_t n,
+               uint32_t bytes)
+{
+    const struct volume_spec *spec = &rig->volumes[volume];
+    uint8_t *data = malloc(bytes + LIMIT_TRAILER_BYTES);
+    struct key key;
+
+    check(data != NULL);
+    rig_key(n, &key);
+    rig_value(n, bytes, data);
+    if (spec->sealed)
+        sealed_trailer_make(&spec->uuid, &key, bytes, crc32c(data, bytes), data + bytes);
+    fake_target_put(rig->fake[enclosure], volume + 1, &key, data,
+                    bytes + (spec->sealed ? LIMIT_TRAILER_BYTES : 0));
+    free(data);
+}
+
+uint32_t rig_owner(struct agent_rig *rig, uint32_t n)
+{
+    uint32_t now, owner;
+    struct key key;
+
+    rig_key(n, &key);
+    agent_locate(rig->agent, &key, &now, &owner);
+    return owner;
+}

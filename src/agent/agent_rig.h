@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/agent_rig.h: what tests of the agent share: a simulated machine with an agent, small
+ * enclosures beside it, and clients that speak the rings by hand.
+ *
+ * One thread. Time passes only in rig_run and in functions that wait for an answer.
+ */
+#ifndef AGENT_RIG_H
+#define AGENT_RIG_H
+
+#include "agent/agent.h"
+#include "loop/sim.h"
+#include "nvmf/host/fake_target.h"
+
+#define RIG_MS          ((uint64_t)1000000)
+#define RIG_ENCLOSURES  4
+#define RIG_ANSWERS     8192
+#define RIG_VOLUMES     3 /* "kv" sealed, "raw" raw, "none": no enclosure has it */
+#define RIG_VALUE_BYTES 65536u
+
+struct rig_opts {
+    uint64_t seed;
+    uint32_t loops;         /* of the agent; 0: 1                               */
+    uint32_t enclosures;    /* 0: none: a drive of its own                      */
+    uint32_t slots;         /* of each arena; 0: 64                             */
+    uint64_t backlog_bytes; /* 0: the default                                */
+};
+
+struct agent_rig {
+    struct sim *sim;
+    struct sim_node *node; /* of the agent                                     */
+    struct agent *agent;
+    struct agent_opts opts;
+    struct volume_spec volumes[RIG_VOLUMES];
+    struct agent_enclosure_opts enclosures[RIG_ENCLOSURES];
+    uint32_t enclosure_count;
+    struct sim_node *fake_node[RIG_ENCLOSURES];
+    struct loop *fake_loop[RIG_ENCLOSURES];
+    struct fake_target *fake[RIG_ENCLOSURES];
+};
+
+struct rig_client {
+    struct agent_rig *rig;
+    struct agent_client attached;
+    struct shm_ring ring;                     /* the client's view                 */
+    struct shm_arena arenas[RIG_VOLUMES];     /* likewise                          */
+    uint64_t next_tag;                        /* tags are 1, 2, ...                */
+    struct shm_complete answers[RIG_ANSWERS]; /* by tag                            */
+    uint8_t got[RIG_ANSWERS];                 /* by tag: how many answers          */
+    uint64_t got_ns[RIG_ANSWERS];             /* when                              */
+};
+
+struct agent_rig *rig_new(const struct rig_opts *opts);
+void rig_free(struct agent_rig *rig);
+void rig_run(struct agent_rig *rig, uint64_t ns);
+
+/* Time of the agent's machine. */
+uint64_t rig_now_ns(const struct agent_rig *rig);
+
+/* Runs a function on the loop of an enclosure. */
+void rig_on_fake(struct agent_rig *rig, uint32_t enclosure,
+                 void (*run)(struct fake_target *target));
+
+struct rig_client *rig_client_new(struct agent_rig *rig);
+
+/* Detaches it, and runs until that is over. */
+void rig_client_free(struct rig_client *client);
+
+/* Key number n; value number n of these bytes into out. */
+void rig_key(uint32_t n, struct key *out_key);
+void rig_value(uint32_t n, uint32_t bytes, uint8_t *out);
+
+/* Queues an entry and wakes the agent; returns its tag. */
+uint64_t rig_submit(struct rig_client *client, struct shm_submit *entry);
+
+uint64_t rig_get(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t lease,
+                 uint64_t timeout_ns);
+uint64_t rig_put(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
+                 uint8_t flags, uint64_t timeout_ns);
+uint64_t rig_op(struct rig_client *client, uint8_t op, uint32_t volume, uint32_t n,
+                uint64_t timeout_ns);
+
+/* Takes completions. */
+void rig_take(struct rig_client *client);
+
+/* Runs until the answer is there; NULL when it did not come within a minute. */
+const struct shm_complete *rig_wait(struct rig_client *client, uint64_t tag);
+
+/* The value of a get that was answered OK, as the client sees it; the lease must be held. */
+const uint8_t *rig_leased(struct rig_client *client, uint32_t volume,
+                          const struct shm_complete *answer);
+void rig_lease_give(struct rig_client *client, uint32_t lease);
+
+/* Puts value n into an enclosure, as the volume stores it. */
+void rig_flash(struct agent_rig *rig, uint32_t enclosure, uint32_t volume, uint32_t n,
+               uint32_t bytes);
+
+/* Owner of key n, and who comes after it. */
+uint32_t rig_owner(struct agent_rig *rig, uint32_t n);
+
+#endif

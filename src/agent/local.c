@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/local.c: a drive of the agent's own instead of a pod: "dir:", and tests without a network.
+ *
+ * On loop 0, the only one of an agent with its own drive. Operations that move a value take one of
+ * AGENT_LOCAL_BUFFERS buffers, in which the record is laid out as it goes to the device; more wait
+ * in order. Answers come by agent_op_answered, never inside agent_local_ask.
+ *
+ * The deadline of a read cancels it; a write goes on, and its answer comes when it comes.
+ */
+#include "agent/agent_int.h"
+
+#include <stdlib.h>
+
+static void local_begin(struct agent_local *local, struct agent_op *op);
+
+/* ---- the end of an operation ---------------------------------------------------------------- */
+
+static void local_back(struct loop_msg *msg)
+{
+    agent_op_answered(container_of(msg, struct agent_op, msg));
+}
+
+static void local_buffer_give(struct agent_local *local, struct agent_op *op)
+{
+    struct list *link;
+
+    if (op->buffer == NULL)
+        return;
+    local->buffers[local->free_count++] = op->buffer;
+    op->buffer = NULL;
+    link = list_pop(&local->waiting);
+    if (link != NULL)
+        local_begin(local, container_of(link, struct agent_op, link));
+}
+
+/* Answers from a callback of the store. */
+static void local_done(struct agent_op *op, icms_err err, enum icms_miss reason)
+{
+    struct agent *agent = op->volume->agent;
+
+    loop_timer_stop(agent->local->core->loop, &op->timer);
+    op->err = err;
+    op->reason = reason;
+    local_buffer_give(agent->local, op);
+    agent_op_answered(op);
+}
+
+/* Answers what could not be started: later. */
+static void local_fail(struct agent_local *local, struct agent_op *op, icms_err err)
+{
+    op->err = err;
+    op->reason = ICMS_MISS_NONE;
+    local_buffer_give(local, op);
+    loop_send(local->core->loop, &op->msg, local_back);
+}
+
+static void local_read_done(struct store_read *read)
+{
+    struct agent_op *op = container_of(read, struct agent_op, u.read);
+    struct agent_volume *volume = op->volume;
+    icms_err err = read->err;
+
+    if (err == ICMS_OK && read->value_bytes > volume->stored_bytes_max)
+        err = ICMS_VALUE_SIZE;
+    if (err == ICMS_OK) {
+        memcpy(agent_volume_memory(volume, op->slot), read->value, read->value_bytes);
+        op->value_bytes = read->value_bytes;
+        counter_add(&volume->agent->local->load_bytes, read->value_bytes);
+    }
+    local_done(op, err, err == ICMS_MISS ? read->reason : ICMS_MISS_NONE);
+}
+
+static void local_write_done(struct store_write *write)
+{
+    struct agent_op *op = container_of(write, struct agent_op, u.write);
+
+    if (write->err == ICMS_OK)
+        counter_add(&op->volume->agent->local->store_bytes, op->stored_bytes);
+    local_done(op, write->err, ICMS_MISS_NONE);
+}
+
+static void local_delete_done(struct store_delete *delete)
+{
+    local_done(container_of(delete, struct agent_op, u.delete), delete->err, ICMS_MISS_NONE);
+}
+
+static void local_flush_done(struct store_flush *flush)
+{
+    local_done(container_of(flush, struct agent_op, u.flush), flush->err, ICMS_MISS_NONE);
+}
+
+static void local_deadline(struct loop_timer *timer)
+{
+    struct agent_op *op = container_of(timer, struct agent_op, timer);
+    struct agent_local *local = op->volume->agent->local;
+
+    if (op->buffer == NULL) { /* waits for one */
+        list_remove(&op->link);
+        local_fail(local, op, ICMS_DEADLINE);
+    } else if (op->kind == AGENT_OP_LOAD) {
+        store_read_cancel(&op->u.read);
+    }
+}
+
+/* ---- the start ------------------------------------------------------------------------------ */
+
+static icms_err local_start(struct agent_local *local, struct agent_op *op)
+{
+    struct agent_volume *volume = op->volume;
+
+    switch (op->kind) {
+    case AGENT_OP_LOAD:
+        op->u.read = (struct store_read){.volume = volume->local_volume,
+                                         .key = op->key,
+                                         .memory = op->buffer,
+                                         .memory_bytes = local->buffer_bytes,
+                                         .done = local_read_done};
+        return store_read(local->store, &op->u.read);
+    case AGENT_OP_STORE:
+        memcpy(op->buffer + STORE_HEADER_BYTES, agent_volume_memory(volume, op->slot),
+               op->stored_bytes);
+        op->u.write = (struct store_write){.volume = volume->local_volume,
+                                           .key = op->key,
+                                           .memory = op->buffer,
+                                           .value_bytes = op->stored_bytes,
+                                           .options = op->if_absent ? STORE_WRITE_IF_ABSENT : 0,
+                                           .done = local_write_done};
+        return store_write(local->store, &op->u.write);
+    case AGENT_OP_DELETE:
+        op->u.delete = (struct store_delete){.volume = volume->local_volume,
+                                             .key = op->key,
+                                             .memory = op->buffer,
+                                             .done = local_delete_done};
+        return store_delete(local->store, &op->u.delete);
+    case AGENT_OP_FLUSH:
+        op->u.flush = (struct store_flush){.done = local_flush_done};
+        return store_flush(local->store, &op->u.flush);
+    case AGENT_OP_EXIST:
+        break;
+    }
+    return ICMS_INVALID;
+}
+
+/* It has what it waited for. */
+static void local_begin(struct agent_local *local, struct agent_op *op)
+{
+    icms_err err;
+
+    if (op->kind != AGENT_OP_FLUSH)
+        op->buffer = local->buffers[--local->free_count];
+    err = local_start(local, op);
+    if (err == ICMS_OK)
+        return;
+    loop_timer_stop(local->core->loop, &op->timer);
+    local_fail(local, op, err);
+}
+
+void agent_local_ask(struct agent_local *local, struct agent_op *op)
+{
+    struct agent_volume *volume = op->volume;
+
+    loop_timer_init(&op->timer, local_deadline);
+    if (op->kind == AGENT_OP_EXIST) {
+        bool found = store_exists(local->store, volume->local_volume, &op->key, NULL);
+
+        op->err = found ? ICMS_OK : ICMS_MISS;
+        op->reason = found ? ICMS_MISS_NONE
+                           : store_miss_reason(local->store, volume->local_volume, &op->key);
+        loop_send(local->core->loop, &op->msg, local_back);
+        return;
+    }
+    if (op->deadline_ns != 0 && op->kind != AGENT_OP_FLUSH)
+        loop_timer_start(local->core->loop, &op->timer, op->deadline_ns);
+    if (op->kind != AGENT_OP_FLUSH && local->free_count == 0) {
+        list_push(&local->waiting, &op->link);
+        return;
+    }
+    local_begin(local, op);
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static icms_err local_buffers(struct agent_local *local, struct agent *agent, struct err_why *why)
+{
+    uint8_t *base;
+    icms_err err;
+
+    err = loop_region_new(agent->env, "icms-local", AGENT_LOCAL_BUFFERS * local->buffer_bytes,
+                          false, why, &local->region);
+    if (err != ICMS_OK)
+        return err;
+    /* Without locked pages it works unpinned. */
+    (void)loop_region_register(local->core->loop, local->region, NULL);
+    base = loop_region_base(local->region);
+    for (uint32_t i = 0; i < AGENT_LOCAL_BUFFERS; i++)
+        local->buffers[i] = base + i * local->buffer_bytes;
+    local->free_count = AGENT_LOCAL_BUFFERS;
+    return ICMS_OK;
+}
+
+static icms_err local_open(struct agent_local *local, struct agent *agent, struct err_why *why)
+{
+    struct store_opts opts;
+    uint64_t value_bytes_max = LIMIT_DISK_ALIGN;
+    icms_err err;
+
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        value_bytes_max = u64_max(value_bytes_max, agent->volumes[i].stored_bytes_max);
+    local->buffer_bytes = store_record_bytes(value_bytes_max);
+    store_opts_init(&opts);
+    opts.path = agent->opts.local_path;
+    opts.bytes = agent->opts.local_bytes;
+    if (agent->opts.local_segment_bytes != 0)
+        opts.segment_bytes = agent->opts.local_segment_bytes;
+    opts.value_bytes_max = value_bytes_max;
+    opts.writes_max = AGENT_LOCAL_BUFFERS;
+    err = local_buffers(local, agent, why);
+    if (err != ICMS_OK)
+        return err;
+    opts.region = local->region;
+    err = store_format(agent->env, &opts, false, why);
+    if (err != ICMS_OK && err != ICMS_EXISTS)
+        return err;
+    err = store_open(local->core->loop, &opts, why, &local->store);
+    for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++) {
+        struct agent_volume *volume = &agent->volumes[i];
+
+        err = store_volume_add(local->store, &volume->spec.uuid, volume->spec.quota_bytes, why,
+                               &volume->local_volume);
+    }
+    return err;
+}
+
+icms_err agent_local_new(struct agent *agent, struct err_why *why)
+{
+    struct agent_local *local = calloc(1, sizeof(*local));
+
+    if (local == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the drive %s", agent->opts.local_path);
+    agent->local = local;
+    local->core = &agent->cores[0];
+    list_init(&local->waiting);
+    return local_open(local, agent, why);
+}
+
+void agent_local_free(struct agent_local **local)
+{
+    if (*local == NULL)
+        return;
+    store_close(&(*local)->store);
+    loop_region_free(&(*local)->region);
+    free(*local);
+    *local = NULL;
+}

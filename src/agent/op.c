@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/op.c: one piece of work for the pod or the own drive: who is asked, in which order, and
+ * what their answers mean together.
+ *
+ * Called by req.c on the volume's loop; answers come back there by agent_op_answered.
+ *
+ * Life: agent_op_new -> agent_op_start -> op_ask (once or several times) -> agent_op_answered ->
+ * op_over -> agent_op_free. Requests that wait for it are told in op_over; it goes on without them
+ * when they ended earlier.
+ *
+ * Whom: the first in the key's rendezvous order that is not excluded. A connection that ends under
+ * an operation excludes its enclosure, so the next one is asked. A block that an enclosure misses
+ * which was away lately may be with the one that took over: that one is asked too, once. While the
+ * owner is excluded, "absent" elsewhere means that the owner is down.
+ *
+ * Invariant: one operation of a kind is under way for a key, and none besides a STORE or a DELETE
+ * but loads that will publish nothing (drop).
+ */
+#include "agent/agent_int.h"
+
+/* ---- pool ----------------------------------------------------------------------------------- */
+
+/* Part of the pool that a class may use: loads are never kept out by the others. */
+static uint32_t op_class_max(enum io_class io_class)
+{
+    return io_class == IO_CLASS_LOAD ? AGENT_OPS : AGENT_OPS / 4;
+}
+
+void agent_core_ops_init(struct agent_core *core)
+{
+    list_init(&core->free_ops);
+    for (int i = 0; i < AGENT_OPS; i++)
+        list_push(&core->free_ops, &core->ops[i].link);
+    for (int i = 0; i < IO_CLASS_COUNT; i++)
+        list_init(&core->wait_op[i]);
+}
+
+struct agent_op *agent_op_new(struct agent_volume *volume, enum agent_op_kind kind,
+                              const struct key *key, enum io_class io_class)
+{
+    struct agent_core *core = volume->core;
+    struct agent_op *op;
+
+    if (list_empty(&core->free_ops) || core->ops_used[io_class] >= op_class_max(io_class))
+        return NULL;
+    op = container_of(list_pop(&core->free_ops), struct agent_op, link);
+    core->ops_used[io_class]++;
+    *op = (struct agent_op){
+        .kind = kind,
+        .volume = volume,
+        .io_class = io_class,
+        .slot = SHM_SLOT_NONE,
+    };
+    if (key != NULL)
+        op->key = *key;
+    list_init(&op->waiters);
+    list_init(&op->blocked);
+    list_init(&op->key_link);
+    list_init(&op->guest_link);
+    list_init(&op->link);
+    return op;
+}
+
+void agent_op_free(struct agent_op *op)
+{
+    struct agent_core *core = op->volume->core;
+    struct list *link;
+
+    check(!op->busy && list_empty(&op->waiters) && list_empty(&op->blocked));
+    core->ops_used[op->io_class]--;
+    list_push(&core->free_ops, &op->link);
+    for (int i = 0; i < IO_CLASS_COUNT; i++)
+        if (core->ops_used[i] < op_class_max((enum io_class)i) &&
+            (link = list_pop(&core->wait_op[i])) != NULL) {
+            agent_req_again(container_of(link, struct agent_req, link));
+            break;
+        }
+}
+
+static struct list *op_key_list(struct agent_volume *volume, const struct key *key)
+{
+    return &volume->keys[shm_arena_head(volume->arena.hash_seed, AGENT_KEY_LISTS, key)];
+}
+
+struct agent_op *agent_op_find(struct agent_volume *volume, const struct key *key,
+                               enum agent_op_kind kind)
+{
+    list_for_each (link, op_key_list(volume, key)) {
+        struct agent_op *op = container_of(link, struct agent_op, key_link);
+
+        if (op->kind == kind && !op->drop && key_equal(&op->key, key))
+            return op;
+    }
+    return NULL;
+}
+
+void agent_op_drop_loads(struct agent_volume *volume, const struct key *key)
+{
+    list_for_each (link, op_key_list(volume, key)) {
+        struct agent_op *op = container_of(link, struct agent_op, key_link);
+
+        if (op->kind == AGENT_OP_LOAD && key_equal(&op->key, key))
+            op->drop = true;
+    }
+}
+
+/* ---- whom to ask ---------------------------------------------------------------------------- */
+
+/* The first in order that is neither excluded nor in tried; *out_owner_down: one before it is
+ * excluded. */
+static struct agent_path *op_pick(struct agent *agent, const struct key *key, uint64_t tried,
+                                  bool *out_owner_down)
+{
+    uint64_t excluded = atomic_load_explicit(&agent->excluded, memory_order_relaxed);
+    uint32_t slot;
+
+    *out_owner_down = false;
+    if (agent->map == NULL)
+        return NULL;
+    slot = place_map_slot(agent->map, key);
+    for (uint32_t rank = 0; rank < PLACE_RANKS; rank++) {
+        uint32_t member = place_rank(agent->map, slot, rank);
+
+        if (member == UINT32_MAX)
+            break;
+        if ((excluded >> member & 1) != 0)
+            *out_owner_down = true;
+        else if ((tried >> member & 1) == 0)
+            return &agent->paths[member];
+    }
+    return NULL;
+}
+
+struct agent_path *agent_op_target(struct agent *agent, const struct key *key)
+{
+    bool owner_down;
+
+    return op_pick(agent, key, 0, &owner_down);
+}
+
+/* True when this enclosure was away lately, so that another one may have its blocks. */
+static bool path_was_away(const struct agent_path *path)
+{
+    uint64_t included_ns = atomic_load_explicit(&path->included_ns, memory_order_relaxed);
+
+    return included_ns != 0 && loop_env_now_ns(path->agent->env) - included_ns < AGENT_HEAL_NS;
+}
+
+/* Owner and next in order, both, have to forget a block. owner_down: one that may have it cannot be
+ * asked. */
+static struct agent_path *op_pick_delete(struct agent_op *op)
+{
+    struct agent *agent = op->volume->agent;
+    uint64_t excluded = atomic_load_explicit(&agent->excluded, memory_order_relaxed);
+    uint32_t slot, owner, next;
+
+    if (agent->map == NULL)
+        return NULL;
+    slot = place_map_slot(agent->map, &op->key);
+    owner = place_rank(agent->map, slot, 0);
+    next = place_rank(agent->map, slot, 1);
+    if ((excluded >> owner & 1) != 0)
+        op->owner_down = true;
+    else if ((op->tried >> owner & 1) == 0)
+        return &agent->paths[owner];
+    if (next == UINT32_MAX || (op->tried >> next & 1) != 0)
+        return NULL;
+    if ((excluded >> next & 1) == 0)
+        return &agent->paths[next];
+    if (path_was_away(&agent->paths[owner]))
+        op->owner_down = true;
+    return NULL;
+}
+
+/* The next enclosure that a flush has to ask. One that holds stores of the guest and is excluded
+ * cannot promise anything: the flush fails. */
+static struct agent_path *op_pick_flush(struct agent_op *op)
+{
+    struct agent *agent = op->volume->agent;
+    uint64_t excluded = atomic_load_explicit(&agent->excluded, memory_order_relaxed);
+    uint64_t left = op->wanted & ~op->tried;
+
+    if (left == 0)
+        return NULL;
+    if ((left & excluded) != 0) {
+        op->err = ICMS_PEER_DOWN;
+        op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+        return NULL;
+    }
+    return &agent->paths[__builtin_ctzll(left)];
+}
+
+static void op_over(struct agent_op *op);
+
+static void op_over_msg(struct loop_msg *msg)
+{
+    op_over(container_of(msg, struct agent_op, msg));
+}
+
+/* Asks the next one; false: there is none. */
+static bool op_ask(struct agent_op *op)
+{
+    struct agent *agent = op->volume->agent;
+    bool owner_down = false;
+
+    if (agent->local != NULL) {
+        if ((op->tried & 1) != 0)
+            return false;
+        op->tried = 1;
+        agent_local_ask(agent->local, op);
+        return true;
+    }
+    if (op->kind == AGENT_OP_FLUSH)
+        op->path = op_pick_flush(op);
+    else if (op->kind == AGENT_OP_DELETE)
+        op->path = op_pick_delete(op);
+    else
+        op->path = op_pick(agent, &op->key, op->tried, &owner_down);
+    op->owner_down = op->owner_down || owner_down;
+    if (op->path == NULL)
+        return false;
+    op->tried |= (uint64_t)1 << op->path->number;
+    agent_path_ask(op->path, op);
+    return true;
+}
+
+void agent_op_start(struct agent_op *op)
+{
+    struct agent_volume *volume = op->volume;
+
+    op->busy = true;
+    if (op->slot != SHM_SLOT_NONE)
+        agent_volume_pin(volume, op->slot);
+    if (op->kind == AGENT_OP_LOAD || op->kind == AGENT_OP_STORE || op->kind == AGENT_OP_DELETE)
+        list_push(op_key_list(volume, &op->key), &op->key_link);
+    if (op->kind == AGENT_OP_STORE) {
+        op->seq = volume->store_seq++;
+        list_push(&volume->shares[op->guest].stores, &op->guest_link);
+        atomic_fetch_add_explicit(&volume->agent->backlog_bytes, op->stored_bytes,
+                                  memory_order_relaxed);
+    }
+    if (op->kind == AGENT_OP_FLUSH) {
+        op->wanted = volume->shares[op->guest].dirty;
+        volume->shares[op->guest].dirty = 0;
+        op->err = ICMS_OK;
+    } else {
+        op->err = ICMS_PEER_DOWN;
+        op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+    }
+    if (!op_ask(op))
+        loop_send(volume->core->loop, &op->msg, op_over_msg);
+}
+
+/* ---- what an answer means ------------------------------------------------------------------- */
+
+/* The one that was asked could not be reached, or was lost. */
+static bool op_is_lost(icms_err err)
+{
+    return err == ICMS_PEER_DOWN || err == ICMS_REFUSED || err == ICMS_RESET ||
+           err == ICMS_PROTOCOL;
+}
+
+/* An answer of an enclosure in the words of a cache: what is not there is a miss with a reason. */
+static void op_answer_read(struct agent_op *op)
+{
+    if (op->err == ICMS_OK) {
+        op->reason = ICMS_MISS_NONE;
+        return;
+    }
+    if (op_is_lost(op->err)) {
+        op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+        return;
+    }
+    switch (op->err) {
+    case ICMS_MISS:
+        if (op->reason == ICMS_MISS_NONE)
+            op->reason = ICMS_MISS_ABSENT;
+        break;
+    case ICMS_DEADLINE:
+    case ICMS_CANCELED:
+        op->reason = ICMS_MISS_DEADLINE;
+        break;
+    case ICMS_CORRUPT:
+        op->reason = ICMS_MISS_CHECKSUM;
+        break;
+    case ICMS_BUSY:
+    case ICMS_LIMIT:
+        if (op->reason == ICMS_MISS_NONE)
+            op->reason = ICMS_MISS_SHED;
+        break;
+    case ICMS_QUOTA:
+    case ICMS_NO_SPACE:
+        if (op->reason == ICMS_MISS_NONE)
+            op->reason = ICMS_MISS_QUOTA;
+        if (op->reason == ICMS_MISS_QUOTA)
+            op->err = ICMS_QUOTA; /* one NVMe status for both */
+        break;
+    case ICMS_NO_VOLUME:
+    case ICMS_EXISTS:
+    case ICMS_VALUE_SIZE:
+    case ICMS_KEY_SIZE:
+        op->reason = ICMS_MISS_NONE;
+        break;
+    default:
+        if (op->reason == ICMS_MISS_NONE)
+            op->reason = ICMS_MISS_DRIVE_DOWN;
+        break;
+    }
+}
+
+/* True when a block that op->path misses may be with the one that took over while it was away. */
+static bool op_may_be_next(const struct agent_op *op)
+{
+    if (op->path == NULL || op->first_reason != ICMS_MISS_NONE || op->err != ICMS_MISS ||
+        (op->reason != ICMS_MISS_ABSENT && op->reason != ICMS_MISS_EVICTED))
+        return false;
+    return path_was_away(op->path);
+}
+
+/* True when somebody else is asked now. */
+static bool op_goes_on(struct agent_op *op)
+{
+    icms_err err = op->err;
+    enum icms_miss reason = op->reason;
+
+    if (op_is_lost(err))
+        op->owner_down = true;
+    switch (op->kind) {
+    case AGENT_OP_LOAD:
+    case AGENT_OP_EXIST:
+        if (op_is_lost(err) || op_may_be_next(op)) {
+            if (err == ICMS_MISS)
+                op->first_reason = reason;
+            return op_ask(op);
+        }
+        return false;
+    case AGENT_OP_STORE:
+        return op_is_lost(err) && op_ask(op);
+    case AGENT_OP_DELETE:
+        if (err == ICMS_OK)
+            op->found = true;
+        return (err == ICMS_OK || err == ICMS_MISS) && op_ask(op);
+    case AGENT_OP_FLUSH:
+        return err == ICMS_OK && op_ask(op);
+    }
+    return false;
+}
+
+void agent_op_answered(struct agent_op *op)
+{
+    check(op->busy);
+    op_answer_read(op);
+    if (!op_goes_on(op))
+        op_over(op);
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static void op_over_load(struct agent_op *op)
+{
+    struct agent_volume *volume = op->volume;
+
+    if (op->err == ICMS_MISS && op->reason == ICMS_MISS_ABSENT && op->owner_down)
+        op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+    if (op->err == ICMS_OK && volume->spec.sealed) {
+        if (op->value_bytes <= LIMIT_TRAILER_BYTES) {
+            op->err = ICMS_CORRUPT;
+            op->reason = ICMS_MISS_CHECKSUM;
+        } else {
+            op->value_bytes -= LIMIT_TRAILER_BYTES;
+        }
+    }
+    if (op->reason == ICMS_MISS_CHECKSUM)
+        counter_add(&volume->checksum_errors, 1);
+    agent_volume_unpin(volume, op->slot);
+    if (op->err == ICMS_OK && !op->drop && agent_volume_find(volume, &op->key) == SHM_SLOT_NONE) {
+        agent_volume_publish(volume, op->slot, &op->key, op->value_bytes);
+        return;
+    }
+    agent_volume_slot_give(volume, op->slot);
+    op->slot = SHM_SLOT_NONE;
+    if (op->err == ICMS_OK)
+        op->drop = true; /* the waiters look again: something newer is there, or nothing */
+}
+
+static void op_over_store(struct agent_op *op)
+{
+    struct agent_volume *volume = op->volume;
+    struct agent_share *share = &volume->shares[op->guest];
+
+    atomic_fetch_sub_explicit(&volume->agent->backlog_bytes, op->stored_bytes,
+                              memory_order_relaxed);
+    agent_volume_unpin(volume, op->slot);
+    list_remove(&op->guest_link);
+    if (op->err == ICMS_OK && op->path != NULL)
+        share->dirty |= (uint64_t)1 << op->path->number;
+    if (op->published) {
+        if (op->err != ICMS_OK) {
+            share->failed++;
+            counter_add(&volume->store_failures, 1);
+        }
+    } else if (op->err == ICMS_OK && !list_empty(&op->waiters)) {
+        agent_volume_publish(volume, op->slot, &op->key, op->value_bytes);
+    } else {
+        agent_volume_slot_give(volume, op->slot);
+    }
+    while (!list_empty(&share->flushes)) {
+        struct agent_req *req = container_of(list_first(&share->flushes), struct agent_req, link);
+        struct list *oldest = list_first(&share->stores);
+
+        if (oldest != NULL &&
+            container_of(oldest, struct agent_op, guest_link)->seq < req->flush_seq)
+            break;
+        list_remove(&req->link);
+        agent_req_again(req);
+    }
+}
+
+/* Nobody will be asked any more, nothing touches the slot: tells all that wait. */
+static void op_over(struct agent_op *op)
+{
+    struct list *link;
+
+    list_remove(&op->key_link);
+    op->busy = false;
+    if (op->err != ICMS_OK && op->first_reason != ICMS_MISS_NONE) {
+        op->err = ICMS_MISS; /* what the owner said counts */
+        op->reason = op->first_reason;
+    }
+    if (op->kind == AGENT_OP_FLUSH && op->err != ICMS_OK)
+        op->volume->shares[op->guest].dirty |= op->wanted;
+    if (op->kind == AGENT_OP_LOAD)
+        op_over_load(op);
+    else if (op->kind == AGENT_OP_STORE)
+        op_over_store(op);
+    else if (op->kind == AGENT_OP_EXIST && op->err == ICMS_MISS && op->reason == ICMS_MISS_ABSENT &&
+             op->owner_down)
+        op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+    while ((link = list_pop(&op->waiters)) != NULL)
+        agent_req_op_over(container_of(link, struct agent_req, link), op);
+    while ((link = list_pop(&op->blocked)) != NULL)
+        agent_req_again(container_of(link, struct agent_req, link));
+    agent_op_free(op);
+}

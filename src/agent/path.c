@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/path.c: one enclosure as this agent sees it: its association, health, probing.
+ *
+ * On the enclosure's loop, except agent_path_ask, which the volumes' loops call.
+ *
+ * Life: agent_path_begin -> CONNECTING -> UP <-> EXCLUDED. Health is decided here, on the data
+ * path: a connection that is refused, reset or silent (nvmf/host counts bytes, and asks a busy
+ * enclosure for a sign of life) excludes at once; every operation under way comes back and goes on
+ * with the next enclosure. While excluded it is probed every probe_ms, with jitter so that the
+ * agents of a pod do not knock together.
+ *
+ * Invariant: bit `number` of agent->excluded is clear exactly while UP.
+ */
+#include "agent/agent_int.h"
+
+#include <stdio.h>
+
+/* ---- health --------------------------------------------------------------------------------- */
+
+static void path_state_set(struct agent_path *path, enum agent_enclosure_state state)
+{
+    uint64_t bit = (uint64_t)1 << path->number;
+
+    atomic_store_explicit(&path->state, state, memory_order_relaxed);
+    if (state == AGENT_ENCLOSURE_UP)
+        atomic_fetch_and_explicit(&path->agent->excluded, ~bit, memory_order_release);
+    else
+        atomic_fetch_or_explicit(&path->agent->excluded, bit, memory_order_release);
+}
+
+static void path_text_set(struct agent_path *path, const char *text)
+{
+    pthread_mutex_lock(&path->text_lock);
+    snprintf(path->last_error, sizeof(path->last_error), "%s", text);
+    pthread_mutex_unlock(&path->text_lock);
+}
+
+static void path_open(struct agent_path *path)
+{
+    uint64_t timeout_ns = (uint64_t)path->agent->opts.connect_timeout_ms * 1000000;
+
+    nvmf_ctrl_open(path->ctrl, core_now_ns(path->core) + timeout_ns);
+}
+
+static void path_probe(struct loop_timer *timer)
+{
+    struct agent_path *path = container_of(timer, struct agent_path, probe);
+
+    counter_add(&path->probes, 1);
+    path_open(path);
+}
+
+/* Volumes by name: which namespace, how large. A volume that is sealed here and raw there is not
+ * ours. */
+static void path_volumes_read(struct agent_path *path)
+{
+    struct agent *agent = path->agent;
+    char text[128];
+
+    for (uint32_t i = 0; i < agent->volume_count; i++) {
+        const struct volume_spec *spec = &agent->volumes[i].spec;
+        const struct nvmf_volume *found = nvmf_ctrl_volume(path->ctrl, &spec->uuid);
+
+        path->nsid[i] = 0;
+        if (found == NULL)
+            continue;
+        if (found->icms && found->sealed != spec->sealed) {
+            snprintf(text, sizeof(text), "volume %s is %s here and %s there", spec->name,
+                     spec->sealed ? "sealed" : "raw", found->sealed ? "sealed" : "raw");
+            path_text_set(path, text);
+            continue;
+        }
+        path->nsid[i] = found->nsid;
+        path->value_bytes_max[i] = found->value_bytes_max;
+    }
+}
+
+static void path_up(struct nvmf_ctrl *ctrl)
+{
+    struct agent_path *path = nvmf_ctrl_owner(ctrl);
+    uint64_t now_ns = core_now_ns(path->core);
+    uint64_t lately_ns = (uint64_t)path->agent->opts.probe_ms * 1000000;
+
+    /* Whoever took over meanwhile may have blocks of it. */
+    if (atomic_load_explicit(&path->state, memory_order_relaxed) == AGENT_ENCLOSURE_EXCLUDED ||
+        now_ns - path->began_ns > lately_ns)
+        atomic_store_explicit(&path->included_ns, now_ns, memory_order_relaxed);
+    path_volumes_read(path);
+    path_state_set(path, AGENT_ENCLOSURE_UP);
+    atomic_store_explicit(&path->tried, true, memory_order_release);
+}
+
+static void path_changed(struct nvmf_ctrl *ctrl)
+{
+    path_volumes_read(nvmf_ctrl_owner(ctrl));
+}
+
+static void path_down(struct nvmf_ctrl *ctrl, icms_err err, const char *why)
+{
+    struct agent_path *path = nvmf_ctrl_owner(ctrl);
+
+    path_text_set(path, why);
+    if (atomic_load_explicit(&path->state, memory_order_relaxed) != AGENT_ENCLOSURE_EXCLUDED)
+        counter_add(&path->exclusions, 1);
+    path_state_set(path, AGENT_ENCLOSURE_EXCLUDED);
+    atomic_store_explicit(&path->tried, true, memory_order_release);
+}
+
+/* Everything of the association is over: the next try is due in probe_ms, give or take a quarter.
+ */
+static void path_closed(struct nvmf_ctrl *ctrl)
+{
+    struct agent_path *path = nvmf_ctrl_owner(ctrl);
+    uint64_t probe_ns = (uint64_t)path->agent->opts.probe_ms * 1000000;
+    uint64_t jitter_ns = loop_random(path->core->loop) % (probe_ns / 2 + 1);
+
+    loop_timer_start(path->core->loop, &path->probe,
+                     core_now_ns(path->core) + probe_ns - probe_ns / 4 + jitter_ns);
+}
+
+static const struct nvmf_ctrl_ops path_ctrl_ops = {
+    .up = path_up,
+    .changed = path_changed,
+    .down = path_down,
+    .closed = path_closed,
+};
+
+/* ---- operations ----------------------------------------------------------------------------- */
+
+static void path_back(struct loop_msg *msg)
+{
+    agent_op_answered(container_of(msg, struct agent_op, msg));
+}
+
+/* Sends the operation home. later: not inside this call, though the loop is the same. */
+static void path_home(struct agent_op *op, bool later)
+{
+    struct loop *home = op->volume->core->loop;
+
+    if (!later && op->path->core == op->volume->core)
+        agent_op_answered(op);
+    else
+        loop_send(home, &op->msg, path_back);
+}
+
+static void path_req_done(struct nvmf_req *req)
+{
+    struct agent_op *op = req->owner;
+    struct agent_path *path = op->path;
+
+    op->err = req->err;
+    op->reason = req->reason;
+    /* The association ended under it, whatever the association died of. */
+    if (req->status == 0 && req->err != ICMS_OK && req->err != ICMS_CORRUPT &&
+        !nvmf_ctrl_is_up(path->ctrl) && core_now_ns(path->core) < op->deadline_ns)
+        op->err = ICMS_PEER_DOWN;
+    if (op->kind == AGENT_OP_LOAD && op->err == ICMS_OK) {
+        op->value_bytes = req->value_bytes;
+        counter_add(&path->load_bytes, req->value_bytes);
+        if (req->value_bytes > op->volume->stored_bytes_max)
+            op->err = ICMS_VALUE_SIZE;
+    }
+    if (op->kind == AGENT_OP_STORE && op->err == ICMS_OK)
+        counter_add(&path->store_bytes, op->stored_bytes);
+    path_home(op, false);
+}
+
+static icms_err path_op_start(struct agent_path *path, struct agent_op *op)
+{
+    struct agent_volume *volume = op->volume;
+    struct nvmf_req *req = &op->u.nvmf;
+    uint8_t *memory = op->slot == SHM_SLOT_NONE ? NULL : agent_volume_memory(volume, op->slot);
+
+    if (!nvmf_ctrl_is_up(path->ctrl))
+        return ICMS_PEER_DOWN;
+    if (path->nsid[volume->number] == 0)
+        return ICMS_NO_VOLUME;
+    *req = (struct nvmf_req){
+        .nsid = path->nsid[volume->number],
+        .io_class = op->io_class,
+        .key = op->key,
+        .deadline_ns = op->deadline_ns,
+        .done = path_req_done,
+        .owner = op,
+    };
+    switch (op->kind) {
+    case AGENT_OP_LOAD:
+        req->data[0] = (struct iovec){memory, volume->stored_bytes_max};
+        return nvmf_retrieve(path->ctrl, req);
+    case AGENT_OP_STORE:
+        if (op->stored_bytes > path->value_bytes_max[volume->number])
+            return ICMS_VALUE_SIZE;
+        req->data[0] = (struct iovec){memory, op->stored_bytes};
+        req->options = op->if_absent ? NVME_KV_STORE_IF_ABSENT : 0;
+        return nvmf_store(path->ctrl, req);
+    case AGENT_OP_EXIST:
+        return nvmf_exist(path->ctrl, req);
+    case AGENT_OP_DELETE:
+        return nvmf_delete(path->ctrl, req);
+    case AGENT_OP_FLUSH:
+        return nvmf_flush(path->ctrl, req);
+    }
+    return ICMS_INVALID;
+}
+
+/* On the enclosure's loop. */
+static void path_op_begin(struct agent_op *op)
+{
+    icms_err err = path_op_start(op->path, op);
+
+    if (err == ICMS_OK)
+        return;
+    op->err = err;
+    op->reason = ICMS_MISS_NONE;
+    path_home(op, true);
+}
+
+static void path_op_msg(struct loop_msg *msg)
+{
+    path_op_begin(container_of(msg, struct agent_op, msg));
+}
+
+void agent_path_ask(struct agent_path *path, struct agent_op *op)
+{
+    if (path->core == op->volume->core)
+        path_op_begin(op);
+    else
+        loop_send(path->core->loop, &op->msg, path_op_msg);
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+icms_err agent_path_init(struct agent_path *path, struct agent *agent, uint32_t number,
+                         const struct agent_enclosure_opts *opts, struct err_why *why)
+{
+    const struct agent_opts *agent_opts = &agent->opts;
+    struct nvmf_ctrl_opts ctrl_opts;
+
+    path->agent = agent;
+    path->number = number;
+    path->core = &agent->cores[number % agent->core_count];
+    snprintf(path->name, sizeof(path->name), "%s", opts->name);
+    pthread_mutex_init(&path->text_lock, NULL);
+    loop_timer_init(&path->probe, path_probe);
+    path_state_set(path, AGENT_ENCLOSURE_CONNECTING);
+    nvmf_ctrl_opts_init(&ctrl_opts);
+    ctrl_opts.addr = opts->addr;
+    ctrl_opts.subnqn = opts->nqn;
+    ctrl_opts.hostnqn = agent_opts->host_nqn;
+    ctrl_opts.host_id = agent_opts->host_id;
+    ctrl_opts.header_digest = agent_opts->header_digest;
+    ctrl_opts.data_digest = agent_opts->data_digest;
+    ctrl_opts.queue_entries = agent_opts->queue_entries;
+    ctrl_opts.keep_alive_ns = (uint64_t)agent_opts->keep_alive_ms * 1000000;
+    ctrl_opts.silence_ns = (uint64_t)agent_opts->silence_ms * 1000000;
+    ctrl_opts.ops = &path_ctrl_ops;
+    ctrl_opts.owner = path;
+    return nvmf_ctrl_new(path->core->loop, &ctrl_opts, why, &path->ctrl);
+}
+
+void agent_path_fini(struct agent_path *path)
+{
+    nvmf_ctrl_free(&path->ctrl);
+    pthread_mutex_destroy(&path->text_lock);
+}
+
+void agent_path_begin(struct agent_path *path)
+{
+    path->began_ns = core_now_ns(path->core);
+    path_open(path);
+}

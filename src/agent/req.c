@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/req.c: one request of a guest, on the loop of its volume.
+ *
+ * Called by guest.c (begin, cancel), op.c (its operation is over), volume.c (a slot may be free)
+ * and by timers.
+ *
+ * Life: guest.c takes the entry (NEW) -> req_new -> a waiting state, and again -> req_answer ->
+ * back on its guest's loop. Each waiting state has one list, whose owner wakes it.
+ *
+ * The deadline answers at once: nothing of a request is touched by the network or a drive. What is
+ * (a slot that is being filled or stored) belongs to an operation, which outlives the request and
+ * keeps the slot pinned until that is proven over.
+ *
+ * When a put is visible. Accepted: at once, in the arena; stored in the background; if that fails
+ * the block stays in the arena until it is evicted, is counted (store_failures), and fails the
+ * guest's next flush. On flash, or if absent: when the enclosure has answered for it.
+ */
+#include "agent/agent_int.h"
+
+#include "base/crc.h"
+#include "wire/sealed.h"
+
+enum step {
+    STEP_NEXT, /* the state changed: go on                */
+    STEP_WAIT, /* somebody wakes it                       */
+    STEP_OVER, /* answered: not ours any more             */
+};
+
+static void req_state_set(struct agent_req *req, enum agent_req_state state)
+{
+    req->state = state;
+}
+
+/* ---- the answer ----------------------------------------------------------------------------- */
+
+static void req_home(struct loop_msg *msg)
+{
+    agent_guest_answer(container_of(msg, struct agent_req, msg));
+}
+
+/* Sends it back to its guest's loop. */
+static enum step req_answer(struct agent_req *req, icms_err status, enum icms_miss reason)
+{
+    struct agent_volume *volume = req->volume;
+
+    loop_timer_stop(volume->core->loop, &req->timer);
+    list_remove(&req->link);
+    req->waits = NULL;
+    req->there = false;
+    req->answer.tag = req->tag;
+    req->answer.status = status;
+    req->answer.reason = (uint8_t)reason;
+    if (status == ICMS_MISS && req->op == SHM_OP_GET)
+        counter_add(&volume->misses[reason], 1);
+    if (reason == ICMS_MISS_DEADLINE)
+        counter_add(&volume->deadline_misses, 1);
+    if (reason == ICMS_MISS_SHED)
+        counter_add(&volume->sheds, 1);
+    req_state_set(req, AGENT_REQ_ANSWER);
+    if (req->guest->core == volume->core)
+        agent_guest_answer(req);
+    else
+        loop_send(req->guest->core->loop, &req->msg, req_home);
+    return STEP_OVER;
+}
+
+/* A block that is not available is a miss for a get, and its own error for all else. */
+static enum step req_answer_reason(struct agent_req *req, icms_err err, enum icms_miss reason)
+{
+    bool reads = req->op == SHM_OP_GET || req->op == SHM_OP_EXISTS;
+
+    if (reads && reason != ICMS_MISS_NONE)
+        err = ICMS_MISS;
+    return req_answer(req, err, reason);
+}
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+static enum step req_wait(struct agent_req *req, enum agent_req_state state, struct list *list)
+{
+    req_state_set(req, state);
+    list_push(list, &req->link);
+    return STEP_WAIT;
+}
+
+/* For an operation that was started, or that is under way for the key. */
+static enum step req_wait_op(struct agent_req *req, struct agent_op *op)
+{
+    bool local = req->volume->agent->local != NULL;
+
+    req->waits = op;
+    return req_wait(req, local ? AGENT_REQ_LOCAL : AGENT_REQ_POD, &op->waiters);
+}
+
+static enum step req_wait_key(struct agent_req *req, struct agent_op *op)
+{
+    req->waits = op;
+    return req_wait(req, AGENT_REQ_WAIT_KEY, &op->blocked);
+}
+
+static enum step req_wait_pool(struct agent_req *req, enum io_class io_class)
+{
+    return req_wait(req, AGENT_REQ_WAIT_OP, &req->volume->core->wait_op[io_class]);
+}
+
+/* The operation that writes the key now; NULL: none. */
+static struct agent_op *req_writer(struct agent_req *req)
+{
+    struct agent_op *op = agent_op_find(req->volume, &req->key, AGENT_OP_STORE);
+
+    return op != NULL ? op : agent_op_find(req->volume, &req->key, AGENT_OP_DELETE);
+}
+
+/* ---- get ------------------------------------------------------------------------------------ */
+
+/* The block is in the arena: leases it and answers. */
+static enum step req_get_hit(struct agent_req *req, uint32_t slot, enum icms_source source)
+{
+    struct agent_volume *volume = req->volume;
+
+    agent_volume_touch(volume, slot);
+    if (req->lease != SHM_SLOT_NONE)
+        agent_volume_lease(volume, slot, req->guest, req->lease);
+    req->answer.slot = slot;
+    req->answer.version = atomic_load_explicit(&volume->slots[slot].version, memory_order_relaxed);
+    req->answer.value_bytes = volume->meta[slot].value_bytes;
+    req->answer.source = (uint8_t)source;
+    counter_add(source == ICMS_SOURCE_DRAM    ? &volume->hits_dram
+                : source == ICMS_SOURCE_LOCAL ? &volume->hits_local
+                                              : &volume->hits_pod,
+                1);
+    counter_add(&volume->get_bytes, volume->meta[slot].value_bytes);
+    return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+}
+
+static enum step req_new_get(struct agent_req *req)
+{
+    struct agent_volume *volume = req->volume;
+    enum io_class io_class =
+        (req->flags & SHM_FLAG_PRESTAGE) != 0 ? IO_CLASS_PRESTAGE : IO_CLASS_LOAD;
+    uint32_t slot = agent_volume_find(volume, &req->key);
+    struct agent_op *op;
+
+    if (slot != SHM_SLOT_NONE)
+        return req_get_hit(req, slot, ICMS_SOURCE_DRAM);
+    op = agent_op_find(volume, &req->key, AGENT_OP_DELETE);
+    if (op != NULL)
+        return req_wait_key(req, op);
+    op = agent_op_find(volume, &req->key, AGENT_OP_LOAD);
+    if (op != NULL)
+        return req_wait_op(req, op);
+    slot = agent_volume_slot_take(volume);
+    if (slot == SHM_SLOT_NONE)
+        return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_slot);
+    op = agent_op_new(volume, AGENT_OP_LOAD, &req->key, io_class);
+    if (op == NULL) {
+        agent_volume_slot_give(volume, slot);
+        return req_wait_pool(req, io_class);
+    }
+    op->slot = slot;
+    op->deadline_ns = req->deadline_ns;
+    agent_op_start(op);
+    return req_wait_op(req, op);
+}
+
+/* ---- put ------------------------------------------------------------------------------------ */
+
+/* Copies value and trailer out of the guest's memory, which it may write meanwhile: what counts is
+ * what arrived in the slot. */
+static icms_err req_put_copy(struct agent_req *req, uint32_t slot)
+{
+    struct agent_volume *volume = req->volume;
+    uint8_t *to = agent_volume_memory(volume, slot);
+    const uint8_t *from = req->guest->ring.staging + req->offset;
+    uint32_t crc;
+
+    if (!volume->spec.sealed) {
+        memcpy(to, from, req->bytes);
+        return ICMS_OK;
+    }
+    crc = crc32c_copy(0, to, from, req->bytes);
+    memcpy(to + req->bytes, from + req->bytes, LIMIT_TRAILER_BYTES);
+    return sealed_trailer_check(&volume->spec.uuid, &req->key, req->bytes, crc, to + req->bytes);
+}
+
+/* Everything is reserved: copy, publish when it is accepted, store. */
+static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint32_t slot)
+{
+    struct agent_volume *volume = req->volume;
+    bool accepted = (req->flags & (SHM_FLAG_ON_FLASH | SHM_FLAG_IF_ABSENT)) == 0;
+    uint64_t background_ns = (uint64_t)volume->agent->opts.store_deadline_ms * 1000000;
+    icms_err err = req_put_copy(req, slot);
+
+    if (err != ICMS_OK) {
+        agent_volume_slot_give(volume, slot);
+        agent_op_free(op);
+        counter_add(&volume->checksum_errors, 1);
+        return req_answer(req, err, ICMS_MISS_CHECKSUM);
+    }
+    op->slot = slot;
+    op->value_bytes = req->bytes;
+    op->stored_bytes = req->bytes + (volume->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+    op->guest = req->guest->number;
+    op->if_absent = (req->flags & SHM_FLAG_IF_ABSENT) != 0;
+    op->published = accepted;
+    op->deadline_ns = accepted
+                          ? u64_max(req->deadline_ns, core_now_ns(volume->core) + background_ns)
+                          : req->deadline_ns;
+    agent_op_drop_loads(volume, &req->key);
+    if (accepted)
+        agent_volume_publish(volume, slot, &req->key, req->bytes);
+    counter_add(&volume->puts, 1);
+    counter_add(&volume->put_bytes, req->bytes);
+    agent_op_start(op);
+    return accepted ? req_answer(req, ICMS_OK, ICMS_MISS_NONE) : req_wait_op(req, op);
+}
+
+static enum step req_new_put(struct agent_req *req)
+{
+    struct agent_volume *volume = req->volume;
+    struct agent *agent = volume->agent;
+    uint64_t stored_bytes = req->bytes + (volume->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+    uint64_t staging_bytes = req->guest->ring.staging_bytes;
+    uint32_t slot;
+    struct agent_op *op;
+
+    if (req->bytes == 0 || req->bytes > volume->spec.value_bytes_max)
+        return req_answer(req, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
+    if (stored_bytes > staging_bytes || req->offset > staging_bytes - stored_bytes)
+        return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
+    op = req_writer(req);
+    if (op != NULL)
+        return req_wait_key(req, op);
+    if ((req->flags & SHM_FLAG_IF_ABSENT) != 0 &&
+        agent_volume_find(volume, &req->key) != SHM_SLOT_NONE)
+        return req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
+    if (atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed) + stored_bytes >
+        agent->opts.store_backlog_bytes)
+        return req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
+    if (agent->local == NULL && agent_op_target(agent, &req->key) == NULL)
+        return req_answer(req, ICMS_PEER_DOWN, ICMS_MISS_ENCLOSURE_DOWN);
+    slot = agent_volume_slot_take(volume);
+    if (slot == SHM_SLOT_NONE)
+        return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_slot);
+    op = agent_op_new(volume, AGENT_OP_STORE, &req->key, IO_CLASS_STORE);
+    if (op == NULL) {
+        agent_volume_slot_give(volume, slot);
+        return req_wait_pool(req, IO_CLASS_STORE);
+    }
+    return req_put_start(req, op, slot);
+}
+
+/* ---- exists, remove, flush ------------------------------------------------------------------ */
+
+static enum step req_new_exists(struct agent_req *req)
+{
+    struct agent_volume *volume = req->volume;
+    uint32_t slot = agent_volume_find(volume, &req->key);
+    struct agent_op *op;
+
+    if (slot != SHM_SLOT_NONE) {
+        req->answer.value_bytes = volume->meta[slot].value_bytes;
+        req->answer.source = ICMS_SOURCE_DRAM;
+        return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    }
+    op = agent_op_new(volume, AGENT_OP_EXIST, &req->key, IO_CLASS_LOAD);
+    if (op == NULL)
+        return req_wait_pool(req, IO_CLASS_LOAD);
+    op->deadline_ns = req->deadline_ns;
+    agent_op_start(op);
+    return req_wait_op(req, op);
+}
+
+static enum step req_new_remove(struct agent_req *req)
+{
+    struct agent_volume *volume = req->volume;
+    struct agent_op *op = req_writer(req);
+    uint32_t slot;
+
+    if (op != NULL)
+        return req_wait_key(req, op);
+    op = agent_op_new(volume, AGENT_OP_DELETE, &req->key, IO_CLASS_STORE);
+    if (op == NULL)
+        return req_wait_pool(req, IO_CLASS_STORE);
+    agent_op_drop_loads(volume, &req->key);
+    slot = agent_volume_find(volume, &req->key);
+    if (slot != SHM_SLOT_NONE) {
+        req->had = true;
+        agent_volume_unpublish(volume, slot);
+    }
+    op->deadline_ns = req->deadline_ns;
+    agent_op_start(op);
+    return req_wait_op(req, op);
+}
+
+static enum step req_new_flush(struct agent_req *req)
+{
+    struct agent_volume *volume = req->volume;
+    struct agent_share *share = &volume->shares[req->guest->number];
+    struct list *oldest = list_first(&share->stores);
+    struct agent_op *op;
+
+    if (!req->flushed) {
+        req->flushed = true;
+        req->flush_seq = volume->store_seq;
+    }
+    if (oldest != NULL && container_of(oldest, struct agent_op, guest_link)->seq < req->flush_seq)
+        return req_wait(req, AGENT_REQ_WAIT_STORES, &share->flushes);
+    if (share->failed > 0) {
+        share->failed = 0; /* told once */
+        return req_answer(req, ICMS_IO, ICMS_MISS_NONE);
+    }
+    op = agent_op_new(volume, AGENT_OP_FLUSH, NULL, IO_CLASS_STORE);
+    if (op == NULL)
+        return req_wait_pool(req, IO_CLASS_STORE);
+    op->guest = req->guest->number;
+    op->deadline_ns = req->deadline_ns;
+    agent_op_start(op);
+    return req_wait_op(req, op);
+}
+
+/* A guest used a block without us, or found it damaged. Nobody waits for an answer. */
+static enum step req_new_hint(struct agent_req *req)
+{
+    struct agent_volume *volume = req->volume;
+    uint32_t slot = agent_volume_find(volume, &req->key);
+
+    if (slot == SHM_SLOT_NONE)
+        return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    if (req->op == SHM_OP_TOUCH) {
+        agent_volume_touch(volume, slot);
+        counter_add(&volume->hits_dram, 1);
+        counter_add(&volume->get_bytes, volume->meta[slot].value_bytes);
+    } else if (!agent_volume_verify(volume, slot)) {
+        counter_add(&volume->checksum_errors, 1);
+    }
+    return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+}
+
+/* ---- the state machine ---------------------------------------------------------------------- */
+
+static enum step req_new(struct agent_req *req)
+{
+    if (core_now_ns(req->volume->core) >= req->deadline_ns)
+        return req_answer_reason(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+    switch (req->op) {
+    case SHM_OP_GET:
+        return req_new_get(req);
+    case SHM_OP_PUT:
+        return req_new_put(req);
+    case SHM_OP_EXISTS:
+        return req_new_exists(req);
+    case SHM_OP_REMOVE:
+        return req_new_remove(req);
+    case SHM_OP_FLUSH:
+        return req_new_flush(req);
+    case SHM_OP_TOUCH:
+    case SHM_OP_SUSPECT:
+        return req_new_hint(req);
+    default:
+        return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
+    }
+}
+
+void agent_req_again(struct agent_req *req)
+{
+    list_remove(&req->link);
+    req->waits = NULL;
+    req_state_set(req, AGENT_REQ_NEW);
+    (void)req_new(req);
+}
+
+static void req_deadline(struct loop_timer *timer)
+{
+    struct agent_req *req = container_of(timer, struct agent_req, timer);
+    enum icms_miss reason = req->state == AGENT_REQ_WAIT_SLOT ? ICMS_MISS_SHED : ICMS_MISS_DEADLINE;
+
+    (void)req_answer_reason(req, ICMS_DEADLINE, reason);
+}
+
+void agent_req_begin(struct agent_req *req)
+{
+    check(req->state == AGENT_REQ_NEW);
+    req->waits = NULL;
+    req->there = true;
+    req->flushed = req->had = false;
+    list_init(&req->link);
+    loop_timer_init(&req->timer, req_deadline);
+    loop_timer_start(req->volume->core->loop, &req->timer, req->deadline_ns);
+    (void)req_new(req);
+}
+
+void agent_req_cancel(struct agent_req *req, icms_err err)
+{
+    if (req->state >= AGENT_REQ_NEW && req->state < AGENT_REQ_ANSWER)
+        (void)req_answer(req, err, ICMS_MISS_NONE);
+}
+
+/* A remove is done when each place where the block may be has forgotten it. */
+static enum step req_over_remove(struct agent_req *req, const struct agent_op *op)
+{
+    if (op->err != ICMS_OK && op->err != ICMS_MISS)
+        return req_answer(req, op->err, op->reason);
+    if (op->owner_down)
+        return req_answer(req, ICMS_PEER_DOWN, ICMS_MISS_ENCLOSURE_DOWN);
+    if (op->found || req->had)
+        return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    return req_answer(req, ICMS_MISS, ICMS_MISS_ABSENT);
+}
+
+void agent_req_op_over(struct agent_req *req, struct agent_op *op)
+{
+    struct agent_volume *volume = req->volume;
+    bool local = volume->agent->local != NULL;
+
+    list_remove(&req->link);
+    req->waits = NULL;
+    switch (op->kind) {
+    case AGENT_OP_LOAD:
+        if (op->drop || (op->reason == ICMS_MISS_DEADLINE && op->deadline_ns < req->deadline_ns))
+            agent_req_again(req); /* written meanwhile, or this request has more time */
+        else if (op->err == ICMS_OK)
+            (void)req_get_hit(req, op->slot, local ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD);
+        else
+            (void)req_answer_reason(req, op->err, op->reason);
+        break;
+    case AGENT_OP_EXIST:
+        if (op->err == ICMS_OK) {
+            req->answer.value_bytes = (uint32_t)volume->spec.value_bytes_max;
+            req->answer.source = local ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
+        }
+        (void)req_answer_reason(req, op->err, op->reason);
+        break;
+    case AGENT_OP_DELETE:
+        (void)req_over_remove(req, op);
+        break;
+    case AGENT_OP_STORE:
+    case AGENT_OP_FLUSH:
+        (void)req_answer(req, op->err, op->err == ICMS_OK ? ICMS_MISS_NONE : op->reason);
+        break;
+    }
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/status.c: what the agent tells of itself: counters, readiness, status text.
+ *
+ * Any thread. Counters are read while their loops write them: each is right, a moment old, and they
+ * need not fit together.
+ */
+#include "agent/agent_int.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- counters ------------------------------------------------------------------------------- */
+
+static uint32_t agent_clients(struct agent *agent)
+{
+    uint32_t clients = 0;
+
+    pthread_mutex_lock(&agent->control);
+    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
+        clients += agent->guests[i].taken;
+    pthread_mutex_unlock(&agent->control);
+    return clients;
+}
+
+/* Slots of a volume that some lease entry names. A guest's region stays while control is held. */
+static uint64_t volume_leases_count(struct agent *agent, uint32_t volume)
+{
+    uint64_t leases = 0;
+
+    pthread_mutex_lock(&agent->control);
+    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
+        struct agent_guest *guest = &agent->guests[i];
+
+        if (!guest->taken)
+            continue;
+        for (uint32_t j = 0; j < SHM_LEASES; j++)
+            leases +=
+                atomic_load_explicit(&guest->ring.leases[j], memory_order_relaxed) != 0 &&
+                atomic_load_explicit(&guest->ring.lease_volumes[j], memory_order_relaxed) == volume;
+    }
+    pthread_mutex_unlock(&agent->control);
+    return leases;
+}
+
+static void volume_stats(struct agent_volume *volume, struct agent_volume_stats *out,
+                         struct agent_stats *all)
+{
+    memcpy(out->name, volume->spec.name, sizeof(out->name));
+    out->slots = volume->arena.slot_count;
+    out->slots_used = counter_get(&volume->slots_used);
+    out->slots_leased = volume_leases_count(volume->agent, volume->number);
+    out->arena_bytes = out->slots * volume->arena.slot_bytes;
+    out->arena_used_bytes = counter_get(&volume->used_bytes);
+    out->arena_evictions = counter_get(&volume->evictions);
+    out->hits_dram = counter_get(&volume->hits_dram);
+    out->hits_local = counter_get(&volume->hits_local);
+    out->hits_pod = counter_get(&volume->hits_pod);
+    for (int i = 0; i < AGENT_STATS_MISSES; i++)
+        out->misses[i] = counter_get(&volume->misses[i]);
+    out->puts = counter_get(&volume->puts);
+    out->put_bytes = counter_get(&volume->put_bytes);
+    out->get_bytes = counter_get(&volume->get_bytes);
+    out->store_failures = counter_get(&volume->store_failures);
+    all->sheds += counter_get(&volume->sheds);
+    all->deadline_misses += counter_get(&volume->deadline_misses);
+    all->checksum_errors += counter_get(&volume->checksum_errors);
+}
+
+static void path_stats(struct agent_path *path, struct agent_enclosure_stats *out)
+{
+    memcpy(out->name, path->name, sizeof(out->name));
+    out->state =
+        (enum agent_enclosure_state)atomic_load_explicit(&path->state, memory_order_relaxed);
+    out->excluded_count = counter_get(&path->exclusions);
+    out->probes = counter_get(&path->probes);
+    out->load_bytes = counter_get(&path->load_bytes);
+    out->store_bytes = counter_get(&path->store_bytes);
+    pthread_mutex_lock(&path->text_lock);
+    memcpy(out->last_error, path->last_error, sizeof(out->last_error));
+    pthread_mutex_unlock(&path->text_lock);
+}
+
+void agent_stats(struct agent *agent, struct agent_stats *out_stats)
+{
+    memset(out_stats, 0, sizeof(*out_stats));
+    out_stats->clients = agent_clients(agent);
+    out_stats->enclosure_count = agent->path_count;
+    out_stats->volume_count = agent->volume_count;
+    out_stats->backlog_bytes = atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed);
+    out_stats->under_way = atomic_load_explicit(&agent->under_way, memory_order_relaxed);
+    for (uint32_t i = 0; i < agent->core_count; i++) {
+        struct agent_core *core = &agent->cores[i];
+
+        out_stats->requests += counter_get(&core->requests);
+        out_stats->clients_dropped += counter_get(&core->hostile);
+        for (int op = 0; op < AGENT_STATS_OPS; op++)
+            for (int err = 0; err < AGENT_STATS_ERRS; err++)
+                out_stats->ops[op][err] += counter_get(&core->answers[op][err]);
+        hist_merge(&out_stats->get_ns, &core->get_ns);
+        hist_merge(&out_stats->put_ns, &core->put_ns);
+        hist_merge(&out_stats->exists_ns, &core->exists_ns);
+    }
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        volume_stats(&agent->volumes[i], &out_stats->volumes[i], out_stats);
+    for (uint32_t i = 0; i < agent->path_count; i++)
+        path_stats(&agent->paths[i], &out_stats->enclosures[i]);
+    if (agent->local != NULL) {
+        out_stats->local_load_bytes = counter_get(&agent->local->load_bytes);
+        out_stats->local_store_bytes = counter_get(&agent->local->store_bytes);
+    }
+}
+
+/* ---- readiness ------------------------------------------------------------------------------ */
+
+bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why)
+{
+    uint64_t all = agent->path_count == 64 ? ~(uint64_t)0 : ((uint64_t)1 << agent->path_count) - 1;
+
+    if (atomic_load_explicit(&agent->draining, memory_order_relaxed)) {
+        (void)err_set(why, ICMS_CLOSED, "draining");
+        return false;
+    }
+    if (agent->local == NULL &&
+        (atomic_load_explicit(&agent->excluded, memory_order_relaxed) & all) == all) {
+        (void)err_set(why, ICMS_PEER_DOWN, "none of %u enclosures can be reached",
+                      agent->path_count);
+        return false;
+    }
+    for (uint32_t i = 0; i < agent->volume_count && arena_percent_max > 0; i++) {
+        struct agent_volume *volume = &agent->volumes[i];
+        double percent =
+            100.0 * (double)counter_get(&volume->slots_used) / (double)volume->arena.slot_count;
+
+        if (percent > arena_percent_max) {
+            (void)err_set(why, ICMS_LIMIT, "the arena of volume %s is %.1f %% full, over %.1f %%",
+                          volume->spec.name, percent, arena_percent_max);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- status text ---------------------------------------------------------------------------- */
+
+struct text {
+    char *out;     /* the caller's; may be short    */
+    size_t bytes;  /* room                          */
+    size_t length; /* of the whole                  */
+};
+
+static void __attribute__((format(printf, 2, 3)))
+text_add(struct text *text, const char *format, ...)
+{
+    size_t room = text->length < text->bytes ? text->bytes - text->length : 0;
+    va_list args;
+    int n;
+
+    va_start(args, format);
+    n = vsnprintf(room > 0 ? text->out + text->length : NULL, room, format, args);
+    va_end(args);
+    check(n >= 0);
+    text->length += (size_t)n;
+}
+
+/* A JSON string: names and sentences are ours or were checked, but may hold quotes. */
+static void text_string(struct text *text, const char *string)
+{
+    text_add(text, "\"");
+    for (const char *c = string; *c != 0; c++) {
+        if (*c == '"' || *c == '\\')
+            text_add(text, "\\%c", *c);
+        else if ((unsigned char)*c < 0x20)
+            text_add(text, "\\u%04x", (unsigned)*c);
+        else
+            text_add(text, "%c", *c);
+    }
+    text_add(text, "\"");
+}
+
+static void text_enclosures(struct text *text, const struct agent_stats *stats)
+{
+    static const char *const states[] = {"connecting", "up", "excluded"};
+
+    text_add(text, "\"enclosures\":[");
+    for (uint32_t i = 0; i < stats->enclosure_count; i++) {
+        const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];
+
+        text_add(text, "%s{\"name\":", i == 0 ? "" : ",");
+        text_string(text, enclosure->name);
+        text_add(text,
+                 ",\"state\":\"%s\",\"exclusions\":%llu,\"probes\":%llu,\"load_bytes\":%llu,"
+                 "\"store_bytes\":%llu,\"last_error\":",
+                 states[enclosure->state], (unsigned long long)enclosure->excluded_count,
+                 (unsigned long long)enclosure->probes, (unsigned long long)enclosure->load_bytes,
+                 (unsigned long long)enclosure->store_bytes);
+        text_string(text, enclosure->last_error);
+        text_add(text, "}");
+    }
+    text_add(text, "]");
+}
+
+static void text_volume(struct text *text, const struct agent_volume_stats *volume)
+{
+    text_add(text, "{\"name\":");
+    text_string(text, volume->name);
+    text_add(text,
+             ",\"slots\":%llu,\"slots_used\":%llu,\"slots_leased\":%llu,\"arena_bytes\":%llu,"
+             "\"arena_used_bytes\":%llu,\"arena_evictions\":%llu,\"hits\":{\"dram\":%llu,"
+             "\"local\":%llu,\"pod\":%llu},\"misses\":{",
+             (unsigned long long)volume->slots, (unsigned long long)volume->slots_used,
+             (unsigned long long)volume->slots_leased, (unsigned long long)volume->arena_bytes,
+             (unsigned long long)volume->arena_used_bytes,
+             (unsigned long long)volume->arena_evictions, (unsigned long long)volume->hits_dram,
+             (unsigned long long)volume->hits_local, (unsigned long long)volume->hits_pod);
+    for (int i = ICMS_MISS_ABSENT; i <= ICMS_MISS_SHED; i++)
+        text_add(text, "%s\"%s\":%llu", i == ICMS_MISS_ABSENT ? "" : ",",
+                 icms_miss_name((enum icms_miss)i), (unsigned long long)volume->misses[i]);
+    text_add(text, "},\"puts\":%llu,\"put_bytes\":%llu,\"get_bytes\":%llu,\"store_failures\":%llu}",
+             (unsigned long long)volume->puts, (unsigned long long)volume->put_bytes,
+             (unsigned long long)volume->get_bytes, (unsigned long long)volume->store_failures);
+}
+
+size_t agent_status(struct agent *agent, char *out, size_t bytes)
+{
+    struct agent_stats *stats = malloc(sizeof(*stats));
+    struct text text = {.out = out, .bytes = bytes};
+    struct err_why why = {""};
+
+    if (stats == NULL) {
+        text_add(&text, "{}");
+        return text.length;
+    }
+    agent_stats(agent, stats);
+    text_add(&text, "{\"name\":");
+    text_string(&text, agent->opts.name);
+    text_add(&text, ",\"ready\":%s,\"why\":", agent_ready(agent, 0, &why) ? "true" : "false");
+    text_string(&text, why.text);
+    text_add(&text,
+             ",\"clients\":%u,\"requests\":%llu,\"under_way\":%llu,\"backlog_bytes\":%llu,"
+             "\"sheds\":%llu,\"deadline_misses\":%llu,\"checksum_errors\":%llu,"
+             "\"clients_dropped\":%llu,",
+             stats->clients, (unsigned long long)stats->requests,
+             (unsigned long long)stats->under_way, (unsigned long long)stats->backlog_bytes,
+             (unsigned long long)stats->sheds, (unsigned long long)stats->deadline_misses,
+             (unsigned long long)stats->checksum_errors,
+             (unsigned long long)stats->clients_dropped);
+    text_enclosures(&text, stats);
+    text_add(&text, ",\"volumes\":[");
+    for (uint32_t i = 0; i < stats->volume_count; i++) {
+        text_add(&text, i == 0 ? "" : ",");
+        text_volume(&text, &stats->volumes[i]);
+    }
+    text_add(&text, "]}");
+    free(stats);
+    return text.length;
+}

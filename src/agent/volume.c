@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/volume.c: one volume's arena: who is in which slot, what goes when room is needed.
+ *
+ * Called by req.c, op.c and guest.c on the volume's loop; nothing here blocks.
+ *
+ * Life of a slot: FREE -> agent_volume_slot_take -> FILLING -> agent_volume_publish -> LIVE ->
+ * agent_volume_unpublish -> LIMBO -> volume_sweep -> FREE.
+ *
+ * Invariants: a slot's version is even only while LIVE; a slot is FREE only when it has no pin and
+ * no lease was seen after its version became odd, so nobody reads it and no operation names it.
+ * What the arena says is written by us alone; what decides (keys, chains' heads, sizes) is kept in
+ * meta too and never read back from it, except the chain links.
+ */
+#include "agent/agent_int.h"
+
+#include <stdlib.h>
+
+#include "base/crc.h"
+#include "wire/sealed.h"
+
+/* ---- leases --------------------------------------------------------------------------------- */
+
+/* Looks through the lease tables of all guests: sets volume->leased. What a guest wrote there is
+ * bounded and otherwise believed: it can hold slots, 512 at most, and do nothing else. */
+static void volume_leases_look(struct agent_volume *volume)
+{
+    uint32_t slot_count = volume->arena.slot_count;
+
+    memset(volume->leased, 0, (slot_count + 63) / 64 * 8);
+    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
+        struct agent_guest *guest = &volume->agent->guests[i];
+
+        if (!atomic_load_explicit(&guest->visible, memory_order_seq_cst))
+            continue;
+        for (uint32_t j = 0; j < SHM_LEASES; j++) {
+            uint32_t slot = atomic_load_explicit(&guest->ring.leases[j], memory_order_seq_cst) - 1;
+
+            if (slot < slot_count && atomic_load_explicit(&guest->ring.lease_volumes[j],
+                                                          memory_order_acquire) == volume->number)
+                volume->leased[slot / 64] |= (uint64_t)1 << slot % 64;
+        }
+    }
+}
+
+static bool volume_is_leased(const struct agent_volume *volume, uint32_t slot)
+{
+    return (volume->leased[slot / 64] >> slot % 64 & 1) != 0;
+}
+
+void agent_volume_lease(struct agent_volume *volume, uint32_t slot, struct agent_guest *guest,
+                        uint32_t lease)
+{
+    check(volume->meta[slot].state == AGENT_SLOT_LIVE && lease < SHM_LEASES);
+    atomic_store_explicit(&guest->ring.lease_volumes[lease], volume->number, memory_order_release);
+    atomic_store_explicit(&guest->ring.leases[lease], slot + 1, memory_order_seq_cst);
+}
+
+/* ---- the index ------------------------------------------------------------------------------ */
+
+uint32_t agent_volume_find(struct agent_volume *volume, const struct key *key)
+{
+    uint32_t head = shm_arena_head(volume->arena.hash_seed, volume->arena.head_count, key);
+    uint32_t at = atomic_load_explicit(&volume->heads[head], memory_order_relaxed);
+
+    while (at != SHM_SLOT_NONE) {
+        check(at < volume->arena.slot_count);
+        if (key_equal(&volume->meta[at].key, key))
+            return at;
+        at = atomic_load_explicit(&volume->slots[at].next, memory_order_relaxed);
+    }
+    return SHM_SLOT_NONE;
+}
+
+static void volume_version_step(struct agent_volume *volume, uint32_t slot)
+{
+    struct shm_slot *shared = &volume->slots[slot];
+    uint64_t version = atomic_load_explicit(&shared->version, memory_order_relaxed);
+
+    atomic_store_explicit(&shared->version, version + 1, memory_order_seq_cst);
+}
+
+void agent_volume_publish(struct agent_volume *volume, uint32_t slot, const struct key *key,
+                          uint32_t value_bytes)
+{
+    struct agent_slot *meta = &volume->meta[slot];
+    struct shm_slot *shared = &volume->slots[slot];
+    uint32_t old = agent_volume_find(volume, key);
+
+    check(meta->state == AGENT_SLOT_FILLING);
+    if (old != SHM_SLOT_NONE)
+        agent_volume_unpublish(volume, old);
+    meta->state = AGENT_SLOT_LIVE;
+    meta->referenced = false;
+    meta->value_bytes = value_bytes;
+    meta->key = *key;
+    meta->head = shm_arena_head(volume->arena.hash_seed, volume->arena.head_count, key);
+    shm_slot_key_set(shared, key);
+    atomic_store_explicit(&shared->value_bytes, value_bytes, memory_order_relaxed);
+    atomic_store_explicit(&shared->touched, 0, memory_order_relaxed);
+    volume_version_step(volume, slot); /* even: stable */
+    atomic_store_explicit(&shared->next,
+                          atomic_load_explicit(&volume->heads[meta->head], memory_order_relaxed),
+                          memory_order_release);
+    atomic_store_explicit(&volume->heads[meta->head], slot, memory_order_release);
+    counter_add(&volume->slots_used, 1);
+    counter_add(&volume->used_bytes, value_bytes);
+}
+
+static void volume_unlink(struct agent_volume *volume, uint32_t slot)
+{
+    _Atomic uint32_t *from = &volume->heads[volume->meta[slot].head];
+    uint32_t at;
+
+    while ((at = atomic_load_explicit(from, memory_order_relaxed)) != slot) {
+        check(at < volume->arena.slot_count);
+        from = &volume->slots[at].next;
+    }
+    atomic_store_explicit(from,
+                          atomic_load_explicit(&volume->slots[slot].next, memory_order_relaxed),
+                          memory_order_release);
+}
+
+static void volume_slot_free(struct agent_volume *volume, uint32_t slot)
+{
+    struct agent_slot *meta = &volume->meta[slot];
+
+    check(meta->pins == 0 && meta->state != AGENT_SLOT_LIVE);
+    meta->state = AGENT_SLOT_FREE;
+    list_push(&volume->free, &meta->link);
+}
+
+/* Looks at limbo again soon. */
+static void volume_sweep_arm(struct agent_volume *volume)
+{
+    if (!loop_timer_armed(&volume->sweep))
+        loop_timer_start(volume->core->loop, &volume->sweep,
+                         core_now_ns(volume->core) + AGENT_RETRY_NS);
+}
+
+void agent_volume_unpublish(struct agent_volume *volume, uint32_t slot)
+{
+    struct agent_slot *meta = &volume->meta[slot];
+
+    check(meta->state == AGENT_SLOT_LIVE);
+    volume_version_step(volume, slot); /* odd: changing */
+    volume_unlink(volume, slot);
+    meta->state = AGENT_SLOT_LIMBO;
+    list_push(&volume->limbo, &meta->link);
+    counter_add(&volume->slots_used, -(uint64_t)1);
+    counter_add(&volume->slots_limbo, 1);
+    counter_add(&volume->used_bytes, -(uint64_t)meta->value_bytes);
+    volume_sweep_arm(volume);
+}
+
+/* ---- room ----------------------------------------------------------------------------------- */
+
+/* Frees what of limbo is neither leased nor pinned. */
+static void volume_limbo_free(struct agent_volume *volume)
+{
+    if (list_empty(&volume->limbo))
+        return;
+    volume_leases_look(volume);
+    list_for_each_safe (link, &volume->limbo) {
+        struct agent_slot *meta = container_of(link, struct agent_slot, link);
+        uint32_t slot = (uint32_t)(meta - volume->meta);
+
+        if (meta->pins > 0 || volume_is_leased(volume, slot))
+            continue;
+        list_remove(&meta->link);
+        counter_add(&volume->slots_limbo, -(uint64_t)1);
+        volume_slot_free(volume, slot);
+    }
+}
+
+/* Takes a few slots out of the index that were not used since the hand passed. Leased ones are in
+ * use. */
+static void volume_evict(struct agent_volume *volume)
+{
+    uint32_t slot_count = volume->arena.slot_count;
+    uint64_t wanted = u64_max(u64_min(AGENT_EVICT_MAX, slot_count / 16), 1);
+    uint64_t evicted = 0;
+
+    volume_leases_look(volume);
+    for (uint64_t step = 0; step < 2 * (uint64_t)slot_count && evicted < wanted; step++) {
+        uint32_t slot = volume->hand;
+        struct agent_slot *meta = &volume->meta[slot];
+
+        volume->hand = slot + 1 == slot_count ? 0 : slot + 1;
+        if (meta->state != AGENT_SLOT_LIVE || meta->pins > 0)
+            continue;
+        if (meta->referenced || volume_is_leased(volume, slot)) {
+            meta->referenced = false;
+            continue;
+        }
+        agent_volume_unpublish(volume, slot);
+        counter_add(&volume->evictions, 1);
+        evicted++;
+    }
+}
+
+uint32_t agent_volume_slot_take(struct agent_volume *volume)
+{
+    struct agent_slot *meta;
+
+    if (list_empty(&volume->free))
+        volume_limbo_free(volume);
+    if (list_empty(&volume->free)) {
+        volume_evict(volume);
+        volume_limbo_free(volume);
+    }
+    if (list_empty(&volume->free)) {
+        volume_sweep_arm(volume); /* leases are given back without a word */
+        return SHM_SLOT_NONE;
+    }
+    meta = container_of(list_pop(&volume->free), struct agent_slot, link);
+    meta->state = AGENT_SLOT_FILLING;
+    return (uint32_t)(meta - volume->meta);
+}
+
+/* Whoever waits for a slot looks again: once each. */
+static void volume_slot_wake(struct agent_volume *volume)
+{
+    struct list again;
+
+    list_init(&again);
+    for (struct list *link; (link = list_pop(&volume->wait_slot)) != NULL;)
+        list_push(&again, link);
+    for (struct list *link; (link = list_pop(&again)) != NULL;)
+        agent_req_again(container_of(link, struct agent_req, link));
+}
+
+void agent_volume_slot_give(struct agent_volume *volume, uint32_t slot)
+{
+    check(volume->meta[slot].state == AGENT_SLOT_FILLING);
+    volume_slot_free(volume, slot);
+    if (!list_empty(&volume->wait_slot))
+        volume_sweep_arm(volume);
+}
+
+static void volume_sweep(struct loop_timer *timer)
+{
+    struct agent_volume *volume = container_of(timer, struct agent_volume, sweep);
+
+    volume_limbo_free(volume);
+    if (!list_empty(&volume->wait_slot))
+        volume_slot_wake(volume);
+    if (!list_empty(&volume->limbo) || !list_empty(&volume->wait_slot))
+        volume_sweep_arm(volume);
+}
+
+void agent_volume_pin(struct agent_volume *volume, uint32_t slot)
+{
+    struct agent_slot *meta = &volume->meta[slot];
+
+    check(meta->state == AGENT_SLOT_FILLING || meta->state == AGENT_SLOT_LIVE);
+    check(meta->pins < UINT16_MAX);
+    meta->pins++;
+}
+
+void agent_volume_unpin(struct agent_volume *volume, uint32_t slot)
+{
+    check(volume->meta[slot].pins > 0);
+    volume->meta[slot].pins--;
+    if (!list_empty(&volume->wait_slot))
+        volume_sweep_arm(volume);
+}
+
+/* ---- use ------------------------------------------------------------------------------------ */
+
+void agent_volume_touch(struct agent_volume *volume, uint32_t slot)
+{
+    struct shm_slot *shared = &volume->slots[slot];
+
+    volume->meta[slot].referenced = true;
+    atomic_store_explicit(&shared->touched,
+                          atomic_load_explicit(&shared->touched, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+}
+
+bool agent_volume_verify(struct agent_volume *volume, uint32_t slot)
+{
+    const struct agent_slot *meta = &volume->meta[slot];
+    const uint8_t *value = agent_volume_memory(volume, slot);
+
+    check(meta->state == AGENT_SLOT_LIVE);
+    if (!volume->spec.sealed ||
+        sealed_trailer_check(&volume->spec.uuid, &meta->key, meta->value_bytes,
+                             crc32c(value, meta->value_bytes),
+                             value + meta->value_bytes) == ICMS_OK)
+        return true;
+    agent_volume_unpublish(volume, slot);
+    return false;
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
+{
+    uint64_t bytes = shm_arena_region_bytes(&volume->spec);
+    uint64_t seed = hash64_mix(loop_env_now_ns(volume->agent->env) ^ volume->number);
+    uint8_t *base;
+    icms_err err;
+
+    err =
+        loop_region_new(volume->agent->env, volume->spec.name, bytes, false, why, &volume->region);
+    if (err != ICMS_OK)
+        return err;
+    base = loop_region_base(volume->region);
+    shm_arena_format(base, &volume->spec, volume->number, seed);
+    err = loop_region_seal(volume->region, why);
+    if (err != ICMS_OK)
+        return err;
+    if (shm_arena_view(base, bytes, &volume->arena) != ICMS_OK)
+        return err_set(why, ICMS_CONFIG, "volume %s: sizes that are not possible",
+                       volume->spec.name);
+    volume->heads = (void *)(base + volume->arena.header->heads_offset);
+    volume->slots = (void *)(base + volume->arena.header->slots_offset);
+    volume->data = base + volume->arena.header->data_offset;
+    return ICMS_OK;
+}
+
+icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent, uint32_t number,
+                           const struct volume_spec *spec, struct err_why *why)
+{
+    icms_err err;
+
+    volume->agent = agent;
+    volume->number = number;
+    volume->core = &agent->cores[number % agent->core_count];
+    volume->spec = *spec;
+    volume->stored_bytes_max = volume_stored_bytes_max(spec);
+    list_init(&volume->free);
+    list_init(&volume->limbo);
+    list_init(&volume->wait_slot);
+    for (int i = 0; i < AGENT_KEY_LISTS; i++)
+        list_init(&volume->keys[i]);
+    for (int i = 0; i < LIMIT_CLIENTS; i++) {
+        list_init(&volume->shares[i].stores);
+        list_init(&volume->shares[i].flushes);
+    }
+    loop_timer_init(&volume->sweep, volume_sweep);
+    err = volume_region(volume, why);
+    if (err != ICMS_OK)
+        return err;
+    volume->meta = calloc(volume->arena.slot_count, sizeof(volume->meta[0]));
+    volume->leased = calloc((volume->arena.slot_count + 63) / 64, sizeof(uint64_t));
+    if (volume->meta == NULL || volume->leased == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the %u slots of volume %s",
+                       volume->arena.slot_count, spec->name);
+    for (uint32_t i = 0; i < volume->arena.slot_count; i++)
+        list_push(&volume->free, &volume->meta[i].link);
+    return ICMS_OK;
+}
+
+void agent_volume_fini(struct agent_volume *volume)
+{
+    loop_region_free(&volume->region);
+    free(volume->meta);
+    free(volume->leased);
+}
