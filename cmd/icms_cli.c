@@ -485,5 +485,6 @@ void cli_answer(const struct cli *cli, const char *key, const struct icms_block 
 int cli_miss(const struct cli *cli, const char *key, const struct icms_block *block)
 {
     cli_answer(cli, key, block, "");
-    return cli_status_of(block->status);
+    /* With a reason the agent answered: then there is a connection. */
+    return block->reason == ICMS_MISS_NONE ? cli_status_of(block->status) : CLI_MISSED;
 }

@@ -77,9 +77,11 @@ static int put_one(struct cli *cli, const char *key, struct icms_block *block)
     if (block->status == ICMS_MISS)
         return cli_fail(cli, block->status, "%s was not stored in volume %s (%s); try again", key,
                         cli->volume, icms_miss_name(block->reason));
-    return cli_fail(cli, block->status, "cannot store %s in volume %s: %s%s", key, cli->volume,
-                    icms_err_text(block->status),
-                    icms_err_retry(block->status) ? "; try again" : "");
+    (void)cli_fail(cli, block->status, "cannot store %s in volume %s: %s%s%s%s", key, cli->volume,
+                   icms_err_text(block->status), block->reason != ICMS_MISS_NONE ? ", " : "",
+                   block->reason != ICMS_MISS_NONE ? icms_miss_name(block->reason) : "",
+                   icms_err_retry(block->status) ? "; try again" : "");
+    return err == ICMS_MISS ? CLI_MISSED : CLI_USAGE;
 }
 
 static int put_run(int argc, char **argv)

@@ -158,7 +158,7 @@ struct icms_block {
     void *data;            /* put: the value, only read; get: where it goes; else NULL          */
     uint64_t bytes;        /* in: put: value, get: room. Out: get: value, also when room is small */
     icms_err status;       /* out: OK, MISS, or what is wrong with this block                   */
-    enum icms_miss reason; /* out, with MISS                                                */
+    enum icms_miss reason; /* out, with MISS; with other errors if there is one             */
     enum icms_source source; /* out, with OK of get                                           */
 };
 

@@ -204,6 +204,7 @@ struct client_op {
     struct client_buffer *buffer; /* put in place; NULL                                      */
     uint64_t sent_ns;             /* when it was sent                                        */
     struct shm_complete answer;   /* valid when answered                                     */
+    bool link_lost;               /* answered because the agent is gone                      */
     struct list link;             /* free list, or the request's sent or answered            */
 };
 
@@ -244,7 +245,7 @@ struct icms_request {
     size_t done;                 /* blocks that have their status                          */
     size_t hole;                 /* match: the first key that is not there                 */
     size_t not_ok;               /* blocks whose status is not OK                          */
-    size_t peer_down;            /* blocks whose status is PEER_DOWN                       */
+    size_t peer_down;            /* blocks given up because the agent is gone              */
     uint32_t turn;               /* blocks it may send before it queues again              */
     uint64_t deadline_ns;        /* absolute                                               */
     uint64_t expiry_ns;          /* when icms_poll has to look at it; lock                 */

@@ -184,6 +184,14 @@ static void reap_answer(struct icms *icms, const struct shm_complete *answer)
     }
 }
 
+/* SENT -> ANSWERED without the agent. */
+static void reap_lost(struct icms *icms, struct client_op *op)
+{
+    op->link_lost = true;
+    reap_answer(icms, &(struct shm_complete){.tag = (uint64_t)op->generation << 32 |
+                                                    (uint64_t)(op - icms->ops)});
+}
+
 /* The agent is gone: everything it had is answered, nothing of it is used any more. */
 static void reap_link_lost(struct icms *icms)
 {
@@ -197,8 +205,7 @@ static void reap_link_lost(struct icms *icms)
         if (op->state == OP_LOST)
             client_op_free(icms, op);
         else if (op->state == OP_SENT)
-            reap_answer(icms, &(struct shm_complete){.tag = (uint64_t)op->generation << 32 | i,
-                                                     .status = ICMS_PEER_DOWN});
+            reap_lost(icms, op);
     }
     list_for_each (link, &icms->under_way)
         client_request_ready(container_of(link, struct icms_request, all));

@@ -97,6 +97,7 @@ static struct client_op *send_op_new(struct icms_request *request, size_t index)
     op->lease = CLIENT_LEASE_NONE;
     op->staging_bytes = 0;
     op->buffer = NULL;
+    op->link_lost = false;
     return op;
 }
 
@@ -139,8 +140,8 @@ static void send_push(struct icms_request *request, struct client_op *op)
     /* There is room for every operation (see CLIENT_OPS), unless the agent is gone or writes
      * nonsense into the ring. It was never sent then, so nothing of it is in use. */
     if (icms->link->down || !shm_submit_push(&icms->link->ring, &entry)) {
-        op->answer =
-            (struct shm_complete){.status = icms->link->down ? ICMS_PEER_DOWN : ICMS_PROTOCOL};
+        op->answer = (struct shm_complete){.status = ICMS_PROTOCOL};
+        op->link_lost = icms->link->down;
         op->state = OP_ANSWERED;
         list_remove(&op->link);
         list_push(&request->answered, &op->link);

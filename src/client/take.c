@@ -15,9 +15,9 @@
 void client_block_done(struct icms_request *request, size_t index, icms_err status,
                        enum icms_miss reason)
 {
-    if (status != ICMS_MISS)
+    if (status == ICMS_OK || (unsigned)reason > ICMS_MISS_SHED)
         reason = ICMS_MISS_NONE;
-    else if (reason == ICMS_MISS_NONE)
+    if (status == ICMS_MISS && reason == ICMS_MISS_NONE)
         reason = ICMS_MISS_ABSENT;
     if (request->blocks != NULL) {
         request->blocks[index].status = status;
@@ -28,8 +28,6 @@ void client_block_done(struct icms_request *request, size_t index, icms_err stat
         if (index < request->hole)
             request->hole = index;
     }
-    if (status == ICMS_PEER_DOWN)
-        request->peer_down++;
     request->done++;
     check(request->done <= request->count);
 }
@@ -98,6 +96,8 @@ void client_block_give_up(struct icms_request *request, size_t index, icms_err w
 
     if (request->blocks != NULL && request->op == SHM_OP_GET)
         request->blocks[index].source = ICMS_SOURCE_NONE;
+    if (why == ICMS_PEER_DOWN)
+        request->peer_down++;
     if (load && why == ICMS_DEADLINE)
         client_block_done(request, index, ICMS_MISS, ICMS_MISS_DEADLINE);
     else
@@ -133,11 +133,11 @@ void client_op_take(struct icms_request *request, struct client_op *op)
     icms_err status = (icms_err)answer->status;
 
     check(op->request == request);
-    if (status == ICMS_OK && request->op == SHM_OP_GET) {
+    if (op->link_lost || status == ICMS_CLOSED) /* closed: the agent is about to end */
+        client_block_give_up(request, op->block, ICMS_PEER_DOWN);
+    else if (status == ICMS_OK && request->op == SHM_OP_GET)
         take_get(request, op);
-        return;
-    }
-    if (status == ICMS_DEADLINE || status == ICMS_PEER_DOWN)
+    else if (status == ICMS_DEADLINE)
         client_block_give_up(request, op->block, status);
     else
         client_block_done(request, op->block, status, (enum icms_miss)answer->reason);
