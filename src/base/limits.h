@@ -43,7 +43,8 @@
 /* O_DIRECT: offset, length and memory are multiples of this. */
 #define LIMIT_DISK_ALIGN 4096
 
-/* HTTP of a daemon (metrics and health): connections, one page, and how long a peer may be silent. */
+/* HTTP of a daemon (metrics and health): connections, one page, and how long a peer may be silent.
+ */
 #define LIMIT_HTTP_CONNECTIONS     16
 #define LIMIT_HTTP_PAGE_BYTES      ((size_t)4 << 20)
 #define LIMIT_HTTP_SILENCE_SECONDS 10

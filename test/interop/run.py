@@ -68,15 +68,20 @@ def run_guest(folder, targets, seconds):
     return guest.returncode, counts["ok"], counts["not"]
 
 
-def still_running(targets):
-    """After all this the targets have to be alive."""
+def end_well(targets):
+    """After all this the targets have to be alive, and to end with status 0 when asked to: under
+    sanitizers that also says that nothing leaked."""
     good = True
     for target in targets:
-        alive = target.process.poll() is None
+        status = target.process.poll()
+        alive = status is None
+        if alive:
+            status = target.stop(seconds=60)
         print(f"{'ok' if alive else 'not ok'} {target.name} is still running")
-        if not alive:
+        print(f"{'ok' if status == 0 else 'not ok'} {target.name} ends when asked ({status})")
+        if status != 0:
             print(target.log_tail())
-        good = good and alive
+        good = good and alive and status == 0
     return good
 
 
@@ -96,12 +101,12 @@ def main():
             for target in targets:
                 target.wait_ready()
             status, passed, failed = run_guest(folder, targets, arguments.seconds)
-            alive = still_running(targets)
+            ended = end_well(targets)
     except pod.PodError as error:
         print(f"not ok interop: {error}")
         return 1
     print(f"guest: exit status {status}, {passed} ok, {failed} not ok")
-    return 0 if status == 0 and passed > 0 and failed == 0 and alive else 1
+    return 0 if status == 0 and passed > 0 and failed == 0 and ended else 1
 
 
 if __name__ == "__main__":
