@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -28,6 +29,10 @@
 #include "loop/loop_uring.h"
 
 #define LOCK_BYTES ((off_t)1 << 62)
+
+/* How long a lock without a holder may take to go away. */
+#define LOCK_WAIT_MS  5000
+#define LOCK_RETRY_MS 10
 
 static pthread_mutex_t uring_locked_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct list uring_locked = {&uring_locked, &uring_locked};
@@ -53,22 +58,50 @@ static icms_err file_locked_error(const char *path, int pid, struct err_why *why
                    path, pid == (int)getpid() ? "this process," : "process", pid);
 }
 
+/* Takes the lock of the description. A process that was killed keeps it for a moment: its ring
+ * holds the file until the kernel has ended what was in flight, although the process and its mark
+ * are gone. So as long as no process has the mark, it is tried again. The errno, and whose mark it
+ * is.
+ */
+static int file_lock_take(int fd, short type, int *out_pid)
+{
+    struct timespec pause = {.tv_nsec = LOCK_RETRY_MS * 1000000L};
+
+    for (int waited_ms = 0;; waited_ms += LOCK_RETRY_MS) {
+        struct flock whole = {.l_type = type, .l_whence = SEEK_SET, .l_len = LOCK_BYTES};
+        struct flock mark = {
+            .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BYTES, .l_len = 1};
+        int error;
+
+        if (fcntl(fd, F_OFD_SETLK, &whole) == 0)
+            return 0;
+        error = errno;
+        *out_pid = 0;
+        if (error != EAGAIN && error != EACCES)
+            return error;
+        if (fcntl(fd, F_GETLK, &mark) == 0 && mark.l_type != F_UNLCK) {
+            *out_pid = mark.l_pid;
+            return error;
+        }
+        if (waited_ms >= LOCK_WAIT_MS)
+            return error;
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
 static icms_err file_lock(struct uring_file *file, const struct loop_file_opts *opts,
                           struct err_why *why)
 {
     short type = opts->write ? F_WRLCK : F_RDLCK;
-    struct flock whole = {.l_type = type, .l_whence = SEEK_SET, .l_len = LOCK_BYTES};
     struct flock mark = {.l_type = type, .l_whence = SEEK_SET, .l_start = LOCK_BYTES, .l_len = 1};
+    int pid = 0;
+    int error = file_lock_take(file->fd, type, &pid);
 
-    if (fcntl(file->fd, F_OFD_SETLK, &whole) != 0) {
-        if (errno != EAGAIN && errno != EACCES)
-            return err_set(why, err_from_errno(errno), "cannot lock %s: %s", opts->path,
-                           strerror(errno));
-        mark.l_type = F_WRLCK;
-        if (fcntl(file->fd, F_GETLK, &mark) != 0 || mark.l_type == F_UNLCK)
-            mark.l_pid = 0;
-        return file_locked_error(opts->path, mark.l_pid, why);
-    }
+    if (error == EAGAIN || error == EACCES)
+        return file_locked_error(opts->path, pid, why);
+    if (error != 0)
+        return err_set(why, err_from_errno(error), "cannot lock %s: %s", opts->path,
+                       strerror(error));
     (void)fcntl(file->fd, F_SETLK, &mark);
     file->locked = true;
     list_push(&uring_locked, &file->link);

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The real icms-target on loopback: starts, mistakes, kill -9 under load, floods with bounded
+ * memory, metrics, drain.
+ *
+ *   target_test ICMS_TARGET [ROUNDS]
+ *
+ * Method: a host made of the wire codecs talks to the process over real sockets; a model of what
+ * was acknowledged judges it after every SIGKILL.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "e2e/target_e2e.h"
+
+#define KEYS      256
+#define VALUE_MAX 300000
+
+static const char *program;
+static unsigned rounds = 10;
+static uint8_t value[VALUE_MAX + 8], back[VALUE_MAX + 8];
+
+static int setup(void **state)
+{
+    struct e2e *e2e = calloc(1, sizeof(*e2e));
+
+    *state = e2e;
+    return e2e_new(e2e, program) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    e2e_free(*state);
+    free(*state);
+    return 0;
+}
+
+static void start(struct e2e *e2e, const char *option)
+{
+    int status = 0;
+
+    if (!e2e_start(e2e, option, &status)) {
+        (void)e2e_logged(e2e, "", stderr);
+        fail_msg("icms-target ended with %d", status);
+    }
+}
+
+static struct peer *admin_new(struct e2e *e2e)
+{
+    struct peer *peer = peer_new_socket(&e2e->addr);
+
+    assert_non_null(peer);
+    assert_true(peer_admin(peer, 0));
+    return peer;
+}
+
+static struct peer *io_new(struct e2e *e2e, struct peer *admin, uint16_t qid, uint8_t digests)
+{
+    struct peer *peer = peer_new_socket(&e2e->addr);
+
+    assert_non_null(peer);
+    assert_true(peer_io(peer, admin, qid, digests));
+    return peer;
+}
+
+static uint32_t value_bytes(uint64_t seed)
+{
+    return 1 + (uint32_t)(hash64_mix(seed) % VALUE_MAX);
+}
+
+static void value_make(uint64_t seed)
+{
+    uint32_t bytes = value_bytes(seed);
+
+    for (uint32_t i = 0; i < bytes; i += 8) {
+        uint64_t word = hash64_mix(seed + i);
+
+        memcpy(value + i, &word, 8);
+    }
+}
+
+static const char *key_text(uint32_t i)
+{
+    static char text[24];
+
+    snprintf(text, sizeof(text), "run%05u-blk%04u", i / 4 % 100000, i % 10000);
+    return text;
+}
+
+static uint16_t put(struct peer *io, uint32_t i, uint64_t seed)
+{
+    struct nvme_cqe cqe;
+
+    value_make(seed);
+    return peer_store(io, 1, key_text(i), value, value_bytes(seed), 0, &cqe);
+}
+
+static bool get_is(struct peer *io, uint32_t i, uint64_t seed)
+{
+    uint32_t bytes = VALUE_MAX;
+    struct nvme_cqe cqe;
+
+    if (peer_retrieve(io, 1, key_text(i), back, &bytes, &cqe) != NVME_SC_SUCCESS)
+        return false;
+    value_make(seed);
+    return bytes == value_bytes(seed) && memcmp(back, value, bytes) == 0;
+}
+
+static void it_serves_and_counts(void **state)
+{
+    struct e2e *e2e = *state;
+    static char body[65536];
+    struct peer *admin, *io[3];
+
+    e2e_configure(e2e, "loops: 2\nmemory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 2, "96MiB",
+                  "    value_max: 1MiB\n");
+    start(e2e, NULL);
+    admin = admin_new(e2e);
+    for (uint16_t q = 0; q < 3; q++)
+        io[q] = io_new(e2e, admin, (uint16_t)(q + 1), q == 2 ? 3 : 0);
+    for (uint32_t i = 0; i < 60; i++)
+        assert_int_equal(put(io[i % 3], i, i), NVME_SC_SUCCESS);
+    for (uint32_t i = 0; i < 60; i++)
+        assert_true(get_is(io[(i + 1) % 3], i, i));
+    assert_false(get_is(io[0], 999, 0));
+    assert_true(e2e_metric(e2e, "icms_ops_total{op=\"store\",status=\"OK\"}") == 60);
+    assert_true(e2e_metric(e2e, "icms_ops_total{op=\"retrieve\",status=\"OK\"}") == 60);
+    assert_true(e2e_metric(e2e, "icms_ops_total{op=\"retrieve\",status=\"MISS\"}") == 1);
+    assert_true(e2e_metric(e2e, "icms_misses_total{reason=\"absent\"}") == 1);
+    assert_true(e2e_metric(e2e, "icms_op_seconds_count{op=\"retrieve\"}") == 61);
+    assert_true(e2e_metric(e2e, "icms_blocks{volume=\"kv\"}") == 60);
+    assert_true(e2e_metric(e2e, "icms_used_bytes{volume=\"kv\"}") > 60 * 1000);
+    assert_true(e2e_metric(e2e, "icms_connections") == 4);
+    assert_true(e2e_metric(e2e, "icms_bytes_total{dir=\"in\"}") ==
+                e2e_metric(e2e, "icms_bytes_total{dir=\"out\"}"));
+    assert_true(e2e_metric(e2e, "kv_cache_usage_perc") > 0);
+    assert_int_equal(e2e_get(e2e, "/readyz", body, sizeof(body)), 200);
+    assert_int_equal(e2e_get(e2e, "/status", body, sizeof(body)), 200);
+    assert_non_null(strstr(body, "\"ready\": true"));
+    for (int q = 0; q < 3; q++)
+        peer_free(&io[q]);
+    peer_free(&admin);
+    assert_int_equal(e2e_end(e2e, SIGTERM), 0);
+}
+
+static void sigterm_ends_with_hosts_connected(void **state)
+{
+    struct e2e *e2e = *state;
+    struct peer *admin;
+    struct peer *io;
+
+    e2e_configure(e2e, "memory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 1, "64MiB",
+                  "    value_max: 1MiB\n");
+    start(e2e, NULL);
+    admin = admin_new(e2e);
+    io = io_new(e2e, admin, 1, 0);
+    assert_int_equal(put(io, 1, 1), NVME_SC_SUCCESS);
+    assert_int_equal(e2e_end(e2e, SIGTERM), 0);
+    peer_free(&io);
+    peer_free(&admin);
+}
+
+static void mistakes_have_their_own_sentences(void **state)
+{
+    struct e2e *e2e = *state;
+    struct e2e second;
+    char path[128];
+    char extra[128];
+    int status = 0;
+    int fd;
+
+    e2e_configure(e2e, "memory: 64MiB\nconnections_max: 64\nnonsense: 1\n", 1, "64MiB", "");
+    assert_false(e2e_start(e2e, NULL, &status));
+    assert_int_equal(status, 2);
+    assert_true(e2e_logged(e2e, "nonsense", NULL));
+    e2e_configure(e2e, "memory: 64KiB\nconnections_max: 64\nsegment: 4MiB\n", 1, "64MiB",
+                  "    value_max: 1MiB\n");
+    assert_false(e2e_start(e2e, NULL, &status));
+    assert_int_not_equal(status, 0);
+    e2e_configure(e2e, "memory: 64MiB\nconnections_max: 64\nsegment: 16MiB\n", 1, "128MiB", "");
+    start(e2e, NULL);
+    /* The address, and the drive, are in use. */
+    assert_true(e2e_new(&second, program));
+    snprintf(extra, sizeof(extra), "memory: 64MiB\nconnections_max: 64\nsegment: 16MiB\n");
+    e2e_configure(&second, extra, 1, "128MiB", "");
+    {
+        FILE *file = fopen(second.config, "r+");
+        char text[2048];
+        size_t bytes = fread(text, 1, sizeof(text) - 1, file);
+        char *listen;
+
+        text[bytes] = '\0';
+        listen = strstr(text, "127.0.0.1:0");
+        assert_non_null(listen);
+        rewind(file);
+        fprintf(file, "%.*s127.0.0.1:%u%s", (int)(listen - text), text, e2e->addr.port,
+                listen + strlen("127.0.0.1:0"));
+        fclose(file);
+    }
+    assert_false(e2e_start(&second, NULL, &status));
+    assert_int_equal(status, 1);
+    assert_true(e2e_logged(&second, "in use", NULL));
+    memcpy(second.config, e2e->config, sizeof(second.config));
+    assert_false(e2e_start(&second, NULL, &status));
+    assert_int_equal(status, 1);
+    assert_true(e2e_logged(&second, "drive0", NULL));
+    snprintf(second.config, sizeof(second.config), "%s/target.yaml", second.directory);
+    e2e_free(&second);
+    assert_int_equal(e2e_end(e2e, SIGTERM), 0);
+    /* A drive with somebody's data on it. */
+    snprintf(path, sizeof(path), "%s/drive0", e2e->directory);
+    assert_int_equal(unlink(path), 0);
+    fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)128 << 20) == 0);
+    assert_true(pwrite(fd, "somebody's data", 16, 0) == 16);
+    close(fd);
+    assert_false(e2e_start(e2e, NULL, &status));
+    assert_int_equal(status, 1);
+    assert_true(e2e_logged(e2e, "drive0", NULL));
+    start(e2e, "--format");
+    assert_int_equal(e2e_end(e2e, SIGTERM), 0);
+}
+
+/* A child that stores until the target is killed under it, and tells what was acknowledged. */
+static void storm(struct e2e *e2e, int out, uint64_t seed)
+{
+    struct peer *admin = peer_new_socket(&e2e->addr);
+    struct peer *io = peer_new_socket(&e2e->addr);
+
+    if (admin == NULL || io == NULL || !peer_admin(admin, 0) || !peer_io(io, admin, 1, 0))
+        _exit(1);
+    for (uint64_t n = 0;; n++) {
+        uint64_t random = hash64_mix(seed + n);
+        uint64_t record[3] = {random % KEYS, random, 0};
+
+        if (write(out, record, sizeof(record)) != sizeof(record))
+            _exit(1);
+        if (put(io, (uint32_t)record[0], record[1]) != NVME_SC_SUCCESS)
+            _exit(0);
+        record[2] = 1;
+        if (write(out, record, sizeof(record)) != sizeof(record))
+            _exit(1);
+    }
+}
+
+/* What may be read of each key: the last acknowledged value, or one that was under way when the
+ * target died. */
+struct model {
+    uint64_t seed, pending;
+    bool there, maybe;
+};
+
+static void model_read(struct model *model, int in)
+{
+    uint64_t record[3];
+
+    while (read(in, record, sizeof(record)) == sizeof(record)) {
+        struct model *m = &model[record[0]];
+
+        if (record[2]) {
+            m->seed = record[1];
+            m->there = true;
+            m->maybe = false;
+        } else {
+            m->pending = record[1];
+            m->maybe = true;
+        }
+    }
+}
+
+static void acknowledged_blocks_survive_kill_9(void **state)
+{
+    struct e2e *e2e = *state;
+    static struct model model[KEYS];
+    struct peer *admin, *io;
+
+    memset(model, 0, sizeof(model));
+    e2e_configure(e2e, "loops: 2\nmemory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 2, "256MiB",
+                  "    value_max: 1MiB\n");
+    for (unsigned round = 0; round < rounds; round++) {
+        struct timespec pause = {.tv_nsec = (long)(50 + hash64_mix(round) % 150) * 1000000};
+        int fds[2];
+        pid_t child;
+        unsigned there = 0;
+
+        start(e2e, NULL);
+        assert_int_equal(pipe(fds), 0);
+        child = fork();
+        if (child == 0)
+            storm(e2e, fds[1], hash64_mix(round + 1000));
+        close(fds[1]);
+        nanosleep(&pause, NULL);
+        assert_int_equal(e2e_end(e2e, SIGKILL), 128 + SIGKILL);
+        model_read(model, fds[0]);
+        close(fds[0]);
+        kill(child, SIGKILL);
+        start(e2e, NULL);
+        admin = admin_new(e2e);
+        io = io_new(e2e, admin, 1, 0);
+        for (uint32_t i = 0; i < KEYS; i++) {
+            bool now = model[i].there && get_is(io, i, model[i].seed);
+
+            if (!now && model[i].maybe && get_is(io, i, model[i].pending)) {
+                model[i].seed = model[i].pending;
+                model[i].there = now = true;
+            }
+            if (now != model[i].there)
+                fail_msg("round %u: block %u is not what was acknowledged", round, i);
+            model[i].maybe = false;
+            there += now;
+        }
+        assert_true(round < 3 || there > 20);
+        peer_free(&io);
+        peer_free(&admin);
+        assert_int_equal(e2e_end(e2e, SIGKILL), 128 + SIGKILL);
+    }
+}
+
+static void floods_do_not_grow_it(void **state)
+{
+    struct e2e *e2e = *state;
+    struct peer *admin, *io;
+    uint64_t before;
+    uint8_t junk[4096];
+
+    e2e_configure(e2e,
+                  "loops: 2\nmemory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n"
+                  "header_timeout: 300ms\n",
+                  1, "64MiB", "    value_max: 1MiB\n");
+    start(e2e, NULL);
+    admin = admin_new(e2e);
+    io = io_new(e2e, admin, 1, 0);
+    assert_int_equal(put(io, 1, 1), NVME_SC_SUCCESS);
+    before = e2e_resident_bytes(e2e);
+    memset(junk, 0x5a, sizeof(junk));
+    for (int wave = 0; wave < 20; wave++) {
+        struct peer *flood[100];
+
+        for (int i = 0; i < 100; i++) {
+            flood[i] = peer_new_socket(&e2e->addr);
+            if (flood[i] == NULL)
+                continue;
+            if (i % 4 == 1)
+                (void)peer_send_bytes(flood[i], junk, sizeof(junk));
+            if (i % 4 == 2) {
+                union nvme_tcp_pdu pdu;
+
+                nvme_tcp_ic_req_encode(&pdu, 0, 0, 1);
+                (void)peer_send_pdu(flood[i], &pdu, NULL, 0);
+                (void)peer_send_bytes(flood[i], junk, sizeof(junk));
+            }
+        }
+        for (int i = 0; i < 100; i++)
+            peer_free(&flood[i]);
+        /* A polite host does not notice. */
+        assert_true(get_is(io, 1, 1));
+    }
+    assert_true(e2e_resident_bytes(e2e) < before + (16 << 20));
+    assert_true(e2e_metric(e2e, "icms_nvmf_protocol_errors_total") > 0);
+    peer_free(&io);
+    peer_free(&admin);
+    assert_int_equal(e2e_end(e2e, SIGTERM), 0);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(it_serves_and_counts, setup, teardown),
+        cmocka_unit_test_setup_teardown(sigterm_ends_with_hosts_connected, setup, teardown),
+        cmocka_unit_test_setup_teardown(mistakes_have_their_own_sentences, setup, teardown),
+        cmocka_unit_test_setup_teardown(acknowledged_blocks_survive_kill_9, setup, teardown),
+        cmocka_unit_test_setup_teardown(floods_do_not_grow_it, setup, teardown),
+    };
+
+    check(argc >= 2);
+    program = argv[1];
+    if (argc >= 3)
+        rounds = (unsigned)strtoul(argv[2], NULL, 10);
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGCHLD, SIG_DFL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
