@@ -187,5 +187,32 @@ def nvmf_target():
     seed('term', 0, pdu(2, struct.pack('<HI10x', 1, 0)), bytes(72))
 
 
-for make in (kv, identify, log, fabrics, tcp, stream, sealed, nvmf_target):
+def segments():
+    def patch(segment, page, offset, data, mend=1):
+        return struct.pack('<BBHBB', segment, page, offset // 4, mend, len(data)) + data
+    u32, u64, last = lambda x: struct.pack('<I', x), lambda x: struct.pack('<Q', x), 15
+    big, most = u32(0xffffffff), u64(0xffffffffffffffff)
+    put('segment', 'nothing', b'')
+    put('segment', 'header-sequence', patch(0, 0, 40, most) + patch(1, 0, 40, u64(0)))
+    put('segment', 'header-nonce', patch(2, 0, 32, u64(7)))
+    put('segment', 'header-evictions', patch(0, 0, 48, most + b'\1' * 60))
+    put('segment', 'header-count', patch(1, 0, 4, b'\1\0\xff\xff'))
+    put('segment', 'header-gone', patch(0, 0, 0, bytes(64), 0) + patch(1, 0, 0, bytes(64), 0))
+    put('segment', 'same-age', b''.join(patch(i, 0, 40, u64(5)) for i in range(8)))
+    put('segment', 'footer-records', patch(0, last, 1592, u32(16) + u32(1)) + patch(1, last, 1592, big + big))
+    put('segment', 'footer-none', patch(0, last, 1592, u32(0) + u32(0)))
+    put('segment', 'footer-volumes', patch(0, last, 1600, bytes(64)) + patch(1, last, 1600, b'\7' * 128))
+    put('segment', 'footer-gone', b''.join(patch(i, last, 0, bytes(64), 0) for i in range(8)))
+    put('segment', 'summary-count', patch(0, 14, 4, u32(102)) + patch(1, 14, 4, u32(103)))
+    put('segment', 'summary-entry', patch(0, 14, 32, u32(45000) + u32(13) + b'\3\x10\1'))
+    put('segment', 'summary-twice', patch(0, 14, 4, u32(4)) + patch(0, 14, 8, b'k' * 160))
+    put('segment', 'summary-gone', b''.join(patch(i, 14, 0, bytes(8), 0) for i in range(8)))
+    put('segment', 'record-length', patch(0, 1, 8, u32(45056)) + patch(0, last, 0, bytes(64), 0))
+    put('segment', 'record-huge', patch(1, 1, 8, big) + patch(1, last, 0, bytes(64), 0))
+    put('segment', 'record-key', patch(2, 1, 4, b'\1\1\x11\0') + patch(2, last, 0, bytes(64), 0))
+    put('segment', 'record-type', patch(2, 1, 4, b'\1\2\x08\0' + u32(0)) + patch(2, last, 0, bytes(64), 0))
+    put('segment', 'record-volumes', b''.join(patch(i, 1, 40, bytes([i]) * 16) + patch(i, last, 0, bytes(64), 0) for i in range(8)))
+
+
+for make in (kv, identify, log, fabrics, tcp, stream, sealed, nvmf_target, segments):
     make()
