@@ -240,7 +240,7 @@ static void a_run_stays_together_and_short_keys_do_not(void **state)
 /* 36 enclosures of 32 drives: what reaches one enclosure divides evenly among its drives. */
 static void drives_are_chosen_independently_of_enclosures(void **state)
 {
-    enum { ENCLOSURES = 36, DRIVES = 32, RUNS = 4000000 };
+    enum { ENCLOSURES = 36, DRIVES = 32, RUNS = 2000000 };
     static uint32_t count[ENCLOSURES][DRIVES];
     static struct place_map *drive_map[ENCLOSURES];
     struct place_member members[ENCLOSURES];
@@ -270,9 +270,9 @@ static void drives_are_chosen_independently_of_enclosures(void **state)
         for (uint32_t d = 0; d < DRIVES; d++)
             sum += count[e][d];
         assert_true(fabs(sum / DRIVES - mean) < 0.08 * mean);
-        /* the sampling itself scatters by 1.7 %, the slots by 2.2 % */
+        /* the sampling itself scatters by 2.4 %, the slots by 2.2 % */
         for (uint32_t d = 0; d < DRIVES; d++)
-            assert_true(fabs(count[e][d] - sum / DRIVES) < 0.13 * sum / DRIVES);
+            assert_true(fabs(count[e][d] - sum / DRIVES) < 0.15 * sum / DRIVES);
         place_map_free(&drive_map[e]);
     }
     place_map_free(&enclosures);

@@ -266,14 +266,14 @@ static uint64_t now_ms(void)
 /* Half of the rounds die at a fault point, if they get there in time. */
 static void round_fault(struct model *model, char *text, size_t bytes)
 {
-    static const char *const points[] = {"store.write",   "store.write_done", "store.seal",
-                                         "store.reclaim", "store.header",     "store.flush"};
-    static const uint32_t visits[] = {2000, 2000, 200, 200, 400, 50};
+    static const char *const points[] = {"store.write", "store.write_done", "store.seal",
+                                         "store.reclaim", "store.header"};
+    static const uint32_t visits[] = {2000, 2000, 200, 200, 400};
     uint64_t dice = hash64_mix(model->dice++);
-    uint32_t point = (uint32_t)(dice % 12);
+    uint32_t point = (uint32_t)(dice % 10);
 
     text[0] = '\0';
-    if (point < 6)
+    if (point < 5)
         (void)snprintf(text, bytes, "%s:%u:kill", points[point],
                        1 + (uint32_t)(hash64_mix(dice) % visits[point]));
 }

@@ -470,3 +470,17 @@ void rig_flip(struct rig *rig, uint64_t offset, uint8_t mask)
     check(fdatasync(fd) == 0);
     (void)close(fd);
 }
+
+void rig_peek(struct rig *rig, uint64_t offset, void *memory, uint64_t bytes)
+{
+    uint64_t all;
+    int fd;
+
+    if (rig->sim != NULL) {
+        memcpy(memory, sim_file_medium(rig->node, rig->path, &all) + offset, bytes);
+        return;
+    }
+    fd = open(rig->path, O_RDONLY | O_CLOEXEC);
+    check(fd >= 0 && pread(fd, memory, bytes, (off_t)offset) == (ssize_t)bytes);
+    (void)close(fd);
+}

@@ -116,7 +116,10 @@ void rig_call(struct rig *rig, void (*call)(struct rig *rig, void *arg), void *a
 bool rig_exists(struct rig *rig, uint32_t volume, uint64_t key);
 void rig_stats(struct rig *rig, struct store_stats *out_stats);
 
-/* Changes bytes of the drive while the store is down. */
+/* Changes a byte of the drive behind the store's back. */
 void rig_flip(struct rig *rig, uint64_t offset, uint8_t mask);
+
+/* Copies bytes of the drive that were written. */
+void rig_peek(struct rig *rig, uint64_t offset, void *memory, uint64_t bytes);
 
 #endif

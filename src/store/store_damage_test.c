@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Damaged drives, refused drives and failing devices: the same tests on every back end.
+ */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/fault.h"
+#include "store/layout.h"
+#include "store/store_rig.h"
+
+/* ---- damage -----------------------------------------------------------------------------------
+ */
+
+/* Every 64th byte of a drive with sealed and open segments is flipped, one at a time in turn: never
+ * a wrong byte, never another block lost. */
+static void a_flipped_byte_is_a_miss_or_harmless(void **state)
+{
+    enum { BLOCKS = 30, BYTES = 5000, STEP = 64 * 61 };
+    struct rig *rig = *state;
+    uint64_t used, misses = 0;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = STORE_DATA_OFFSET + 7 * RIG_SEGMENT_BYTES;
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < BLOCKS; i++)
+        assert_int_equal(rig_put(rig, 0, i, BYTES, i, 0), ICMS_OK);
+    rig_down(rig);
+    used = rig->opts.bytes;
+    for (uint64_t at = 0; at < used; at += STEP) {
+        uint64_t missing = 0, checksum = 0;
+        struct store_stats stats;
+
+        rig_flip(rig, at / 64 * 64 + at / STEP % 64, (uint8_t)(1 << at / STEP % 8));
+        rig_up(rig);
+        for (uint64_t i = 0; i < BLOCKS; i++) {
+            enum icms_miss reason;
+            icms_err err = rig_get(rig, 0, i, BYTES, i, &reason);
+
+            if (err == ICMS_OK)
+                continue;
+            assert_int_equal(err, ICMS_MISS);
+            missing++;
+            checksum += reason == ICMS_MISS_CHECKSUM;
+        }
+        rig_stats(rig, &stats);
+        assert_true(missing <= 1);
+        if (missing > 0) {
+            assert_int_equal(checksum, missing);
+            assert_true(stats.checksum_errors > 0);
+        }
+        misses += missing;
+        rig_down(rig);
+        rig_flip(rig, at / 64 * 64 + at / STEP % 64, (uint8_t)(1 << at / STEP % 8));
+    }
+    assert_true(misses > 10);
+}
+
+static void a_block_damaged_while_open_is_a_checksum_miss(void **state)
+{
+    struct rig *rig = *state;
+    enum icms_miss reason;
+    struct store_stats stats;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 30000, 1, 0), ICMS_OK);
+    assert_int_equal(rig_put(rig, 0, 2, 10000, 2, 0), ICMS_OK);
+    rig_flip(rig, STORE_DATA_OFFSET + 4096 + 20000, 0x10);
+    assert_int_equal(rig_get(rig, 0, 1, 30000, 1, &reason), ICMS_MISS);
+    assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+    assert_int_equal(rig_get(rig, 0, 1, 30000, 1, &reason), ICMS_MISS);
+    assert_int_equal(reason, ICMS_MISS_ABSENT); /* it was forgotten */
+    assert_int_equal(rig_get(rig, 0, 2, 10000, 2, NULL), ICMS_OK);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.checksum_errors, 1);
+    assert_int_equal(stats.blocks, 1);
+    assert_int_equal(rig_put(rig, 0, 1, 30000, 9, 0), ICMS_OK);
+    rig_restart(rig);
+    assert_int_equal(rig_get(rig, 0, 1, 30000, 9, NULL), ICMS_OK);
+}
+
+/* After damage a scan looks for records inside of the value that follows. */
+static void a_scan_finds_its_way_behind_damage(void **state)
+{
+    struct rig *rig = *state;
+    struct store_stats stats;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < 4; i++)
+        assert_int_equal(rig_put(rig, 0, i, 4000, i, 0), ICMS_OK);
+    rig_down(rig);
+    rig_flip(rig, STORE_DATA_OFFSET + 4096 + 100, 1);   /* the first one is damaged in its value */
+    rig_flip(rig, STORE_DATA_OFFSET + 2 * 4096 + 3, 1); /* the second one in its header */
+    rig_up(rig);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.blocks, 2);
+    assert_int_equal(stats.checksum_errors, 1);
+    assert_int_equal(rig_get(rig, 0, 2, 4000, 2, NULL), ICMS_OK);
+    assert_int_equal(rig_get(rig, 0, 3, 4000, 3, NULL), ICMS_OK);
+}
+
+/* Even a true copy of a record, at the start of a page of a value, is only a value: the record of a
+ * deleted block does not come back when the header of the value around it is lost. */
+static void a_value_that_looks_like_a_record_stays_a_value(void **state)
+{
+    struct rig *rig = *state;
+    struct rig_op *op;
+    struct store_stats stats;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 4000, 1, 0), ICMS_OK); /* page 1 */
+    assert_int_equal(rig_delete(rig, 0, 1), ICMS_OK);          /* page 2 */
+    op = rig_op_new(rig, RIG_WRITE, 3 * 4096);                 /* pages 3 to 6 */
+    for (uint64_t page = 1; page < 3; page++)
+        rig_peek(rig, STORE_DATA_OFFSET + 4096, op->memory + page * 4096, 4096);
+    op->key = rig_key(2);
+    op->value_bytes = 3 * 4096;
+    op->prefilled = true;
+    rig_op_start(op);
+    rig_op_wait(op);
+    assert_int_equal(op->err, ICMS_OK);
+    rig_op_free(op);
+    assert_int_equal(rig_put(rig, 0, 3, 4000, 3, 0), ICMS_OK); /* page 7 */
+    rig_down(rig);
+    rig_flip(rig, STORE_DATA_OFFSET + 3 * 4096 + 20, 1);
+    rig_up(rig);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.blocks, 1);
+    assert_int_equal(rig_get(rig, 0, 1, 4000, 1, NULL), ICMS_MISS);
+    assert_int_equal(rig_get(rig, 0, 3, 4000, 3, NULL), ICMS_OK);
+}
+
+/* ---- refusals ---------------------------------------------------------------------------------
+ */
+
+static void a_foreign_drive_is_refused_and_left_alone(void **state)
+{
+    static const uint64_t places[] = {0, 5000, 200000, (4 << 20) - 1};
+    struct rig *rig = *state;
+    struct err_why why = {""};
+    struct loop *loop = NULL;
+    struct store *store = NULL;
+    struct loop_opts opts;
+
+    for (int i = 0; i < 4; i++) {
+        struct loop_file_opts file_opts = {
+            .path = rig->path, .create = true, .write = true, .bytes = 4 << 20};
+        struct loop_file *file = NULL;
+
+        assert_int_equal(loop_file_open(rig->env, &file_opts, &why, &file), ICMS_OK);
+        loop_file_close(&file);
+        rig_flip(rig, places[i], 0x55);
+        assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_FOREIGN);
+        loop_opts_init(&opts);
+        assert_int_equal(loop_new(rig->env, &opts, &why, &loop), ICMS_OK);
+        assert_int_equal(store_open(loop, &rig->opts, &why, &store), ICMS_FOREIGN);
+        assert_non_null(strstr(why.text, rig->path));
+        loop_free(&loop);
+        rig_flip(rig, places[i], 0x55); /* all zeros, if nothing else was changed */
+    }
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_OK);
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_EXISTS);
+    assert_int_equal(store_format(rig->env, &rig->opts, true, &why), ICMS_OK);
+}
+
+static void formatting_again_empties_the_drive(void **state)
+{
+    struct rig *rig = *state;
+    struct err_why why;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < 50; i++)
+        assert_int_equal(rig_put(rig, 0, i, 10000, i, 0), ICMS_OK);
+    rig_down(rig);
+    assert_int_equal(store_format(rig->env, &rig->opts, true, &why), ICMS_OK);
+    rig_up(rig);
+    for (uint64_t i = 0; i < 50; i++)
+        assert_int_equal(rig_get(rig, 0, i, 10000, i, NULL), ICMS_MISS);
+}
+
+static void either_superblock_is_enough(void **state)
+{
+    struct rig *rig = *state;
+    struct err_why why;
+    struct loop *loop;
+    struct loop_opts opts;
+    struct store *store;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_flip(rig, STORE_SUPER_OFFSET_A + 40, 1);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 10, 1, 0), ICMS_OK);
+    rig_down(rig);
+    rig_flip(rig, STORE_SUPER_OFFSET_A + 40, 1);
+    rig_flip(rig, STORE_SUPER_OFFSET_B, 1);
+    rig_up(rig);
+    assert_int_equal(rig_get(rig, 0, 1, 10, 1, NULL), ICMS_OK);
+    rig_down(rig);
+    rig_flip(rig, STORE_SUPER_OFFSET_A + 40, 1);
+    loop_opts_init(&opts);
+    assert_int_equal(loop_new(rig->env, &opts, &why, &loop), ICMS_OK);
+    assert_int_equal(store_open(loop, &rig->opts, &why, &store), ICMS_CORRUPT);
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_EXISTS);
+    loop_free(&loop);
+}
+
+static void a_second_opener_is_told_who_holds_the_drive(void **state)
+{
+    struct rig *rig = *state;
+    struct err_why why = {""};
+    struct store *store;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    loop_stop(rig->loop);
+    loop_join(rig->loop);
+    assert_int_equal(store_open(rig->loop, &rig->opts, &why, &store), ICMS_LOCKED);
+    assert_non_null(strstr(why.text, rig->path));
+    assert_int_equal(store_format(rig->env, &rig->opts, true, &why), ICMS_LOCKED);
+}
+
+/* Only with real files and processes. */
+static void a_truncated_drive_is_refused_and_left_alone(void **state)
+{
+    struct rig *rig = *state;
+    struct loop_opts opts;
+    struct err_why why = {""};
+    struct loop *loop = NULL;
+    struct store *store = NULL;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 4000, 1, 0), ICMS_OK);
+    rig_down(rig);
+    assert_int_equal(truncate(rig->path, 3 << 20), 0);
+    loop_opts_init(&opts);
+    assert_int_equal(loop_new(rig->env, &opts, &why, &loop), ICMS_OK);
+    assert_int_equal(store_open(loop, &rig->opts, &why, &store), ICMS_IO);
+    assert_non_null(strstr(why.text, "truncated"));
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_EXISTS);
+    loop_free(&loop);
+    assert_int_equal(truncate(rig->path, 4 << 20), 0); /* as it was, but for zeros at its end */
+    rig_up(rig);
+    assert_int_equal(rig_get(rig, 0, 1, 4000, 1, NULL), ICMS_OK);
+}
+
+static void a_second_process_is_told_the_pid(void **state)
+{
+    struct rig *rig = *state;
+    struct loop_opts opts;
+    struct err_why why = {""};
+    struct loop *loop = NULL;
+    struct store *store = NULL;
+    char pid_text[32];
+    int ready[2];
+    pid_t pid;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    assert_int_equal(pipe(ready), 0);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        rig_up(rig);
+        (void)!write(ready[1], "r", 1);
+        for (;;)
+            (void)pause();
+    }
+    assert_int_equal(read(ready[0], pid_text, 1), 1);
+    loop_opts_init(&opts);
+    assert_int_equal(loop_new(rig->env, &opts, &why, &loop), ICMS_OK);
+    assert_int_equal(store_open(loop, &rig->opts, &why, &store), ICMS_LOCKED);
+    (void)snprintf(pid_text, sizeof(pid_text), " %d", (int)pid);
+    assert_non_null(strstr(why.text, pid_text));
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    (void)close(ready[0]);
+    (void)close(ready[1]);
+    loop_free(&loop);
+}
+
+static void bad_sizes_are_refused(void **state)
+{
+    struct rig *rig = *state;
+    struct err_why why;
+
+    rig->opts.segment_bytes = 100000;
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_INVALID);
+    rig->opts.segment_bytes = RIG_SEGMENT_BYTES;
+    rig->opts.value_bytes_max = 60 << 10;
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_INVALID);
+    rig->opts.value_bytes_max = 4096;
+    rig->opts.bytes = 200000;
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_NO_SPACE);
+    rig->opts.bytes = 0;
+    assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_NOT_FOUND);
+}
+
+/* ---- failures ---------------------------------------------------------------------------------
+ */
+
+static void test_fault(const char *text)
+{
+    struct err_why why;
+
+    assert_int_equal(fault_arm(text, &why), ICMS_OK);
+}
+
+static void a_failed_write_is_never_visible(void **state)
+{
+    static const char *const faults[] = {"store.write:1:fail", "store.write_done:1:fail"};
+    struct rig *rig = *state;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (int i = 0; i < 2; i++) {
+        uint64_t key = (uint64_t)i * 2;
+
+        assert_int_equal(rig_put(rig, 0, key, 100, 1, 0), ICMS_OK);
+        test_fault(faults[i]);
+        assert_int_equal(rig_put(rig, 0, key + 1, 100, 2, 0), ICMS_IO);
+        assert_int_equal(rig_get(rig, 0, key + 1, 100, 2, NULL), ICMS_MISS);
+        test_fault(faults[i]);
+        assert_int_equal(rig_put(rig, 0, key, 100, 3, 0), ICMS_IO);
+        assert_int_equal(rig_get(rig, 0, key, 100, 1, NULL), ICMS_OK); /* as before */
+        test_fault(faults[i]);
+        assert_int_equal(rig_delete(rig, 0, key), ICMS_IO);
+        assert_int_equal(rig_get(rig, 0, key, 100, 1, NULL), ICMS_OK);
+        test_fault(NULL);
+    }
+    assert_int_equal(rig_put(rig, 0, 1, 100, 4, 0), ICMS_OK);
+    assert_int_equal(rig_get(rig, 0, 1, 100, 4, NULL), ICMS_OK);
+}
+
+static void a_drive_that_keeps_failing_goes_out_of_service(void **state)
+{
+    struct rig *rig = *state;
+    struct store_stats stats;
+    enum icms_miss reason;
+    int writes = 0;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 100, 1, 0), ICMS_OK);
+    test_fault("store.write:1:fail+");
+    while (rig_put(rig, 0, 2, 100, 1, 0) == ICMS_IO)
+        writes++;
+    assert_in_range(writes, 2, 20);
+    test_fault(NULL);
+    assert_int_equal(rig_put(rig, 0, 2, 100, 1, 0), ICMS_DRIVE_DOWN);
+    assert_int_equal(rig_delete(rig, 0, 1), ICMS_DRIVE_DOWN);
+    assert_int_equal(rig_get(rig, 0, 1, 100, 1, &reason), ICMS_DRIVE_DOWN);
+    assert_int_equal(reason, ICMS_MISS_DRIVE_DOWN);
+    assert_int_equal(rig_flush(rig), ICMS_DRIVE_DOWN);
+    assert_false(rig_exists(rig, 0, 1));
+    assert_int_equal(atomic_load(&rig->down_calls), 1);
+    rig_stats(rig, &stats);
+    assert_true(stats.down);
+    rig_restart(rig);
+    assert_int_equal(rig_get(rig, 0, 1, 100, 1, NULL), ICMS_OK);
+}
+
+/* Failures of what the store does behind the scenes cost nothing that was acknowledged. */
+static void failures_of_the_log_itself_lose_nothing(void **state)
+{
+    static const char *const faults[] = {"store.seal:3:fail", "store.header:2:fail",
+                                         "store.reclaim:2:fail+",
+                                         "store.seal:1:fail,"
+                                         "store.header:3:fail,"
+                                         "store.reclaim:1:fail"};
+    struct rig *rig = *state;
+    uint64_t key = 0, known = 0;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = 2 << 20;
+    rig_format(rig);
+    for (int i = 0; i < 4; i++) {
+        struct store_stats stats;
+        uint64_t hits = 0;
+
+        rig_up(rig);
+        test_fault(faults[i]);
+        for (uint64_t n = 0; n < 200; n++, key++)
+            assert_int_equal(rig_put(rig, 0, key, 10000, key, 0), ICMS_OK);
+        test_fault(NULL);
+        for (int again = 0; again < 2; again++) {
+            for (uint64_t n = key - 200, h = hits = 0; n < key; n++, hits = h)
+                h += rig_get(rig, 0, n, 10000, n, NULL) == ICMS_OK;
+            rig_stats(rig, &stats);
+            assert_true(hits > 100);
+            known = 0;
+            for (uint64_t n = 0; n < key; n++)
+                known += rig_get(rig, 0, n, 10000, n, NULL) == ICMS_OK;
+            assert_int_equal(stats.blocks, known);
+            assert_int_equal(stats.evictions + stats.blocks, key);
+            if (again == 0)
+                rig_restart(rig);
+        }
+        rig_down(rig);
+    }
+}
+
+static void a_failed_flush_says_so(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 100, 1, 0), ICMS_OK);
+    assert_int_equal(rig_flush(rig), ICMS_OK);
+    test_fault("store.flush:1:fail");
+    assert_int_equal(rig_flush(rig), ICMS_IO);
+    assert_int_equal(rig_flush(rig), ICMS_OK);
+    test_fault(NULL);
+}
+
+#define STORE_TESTS(backend)                                                                       \
+    STORE_TEST(a_flipped_byte_is_a_miss_or_harmless, backend),                                     \
+        STORE_TEST(a_block_damaged_while_open_is_a_checksum_miss, backend),                        \
+        STORE_TEST(a_scan_finds_its_way_behind_damage, backend),                                   \
+        STORE_TEST(a_value_that_looks_like_a_record_stays_a_value, backend),                       \
+        STORE_TEST(a_foreign_drive_is_refused_and_left_alone, backend),                            \
+        STORE_TEST(formatting_again_empties_the_drive, backend),                                   \
+        STORE_TEST(either_superblock_is_enough, backend),                                          \
+        STORE_TEST(a_second_opener_is_told_who_holds_the_drive, backend),                          \
+        STORE_TEST(bad_sizes_are_refused, backend),                                                \
+        STORE_TEST(a_failed_write_is_never_visible, backend),                                      \
+        STORE_TEST(a_drive_that_keeps_failing_goes_out_of_service, backend),                       \
+        STORE_TEST(failures_of_the_log_itself_lose_nothing, backend),                              \
+        STORE_TEST(a_failed_flush_says_so, backend)
+
+#define STORE_TEST(test, backend)                                                                  \
+    {                                                                                              \
+#backend ": " #test, test, rig_##backend##_setup, rig_##backend##_teardown, NULL           \
+    }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        STORE_TEST(a_truncated_drive_is_refused_and_left_alone, uring),
+        STORE_TEST(a_second_process_is_told_the_pid, uring),
+        STORE_TESTS(uring),
+        STORE_TESTS(sim),
+    };
+
+    return cmocka_run_group_tests_name("store-damage", tests, NULL, NULL);
+}
