@@ -246,6 +246,8 @@ struct agent_volume {
     struct list keys[AGENT_KEY_LISTS]; /* struct agent_op by key                                 */
     struct list wait_slot;   /* struct agent_req                                         */
     struct loop_timer sweep; /* looks at limbo again                                     */
+    struct loop_msg kick;    /* wakes wait_slot                                */
+    bool kick_sent;          /* it is on its way                               */
     uint64_t store_seq;      /* number of the next store                                 */
     struct agent_share shares[LIMIT_CLIENTS];
     uint32_t local_volume; /* number in the local store                                */

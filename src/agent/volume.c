@@ -130,7 +130,18 @@ static void volume_slot_free(struct agent_volume *volume, uint32_t slot)
     list_push(&volume->free, &meta->link);
 }
 
-/* Looks at limbo again soon. */
+static void volume_kick(struct loop_msg *msg);
+
+/* A slot is free, or may be: whoever waits for one looks, after what runs now. */
+static void volume_kick_send(struct agent_volume *volume)
+{
+    if (volume->kick_sent || list_empty(&volume->wait_slot))
+        return;
+    volume->kick_sent = true;
+    loop_send(volume->core->loop, &volume->kick, volume_kick);
+}
+
+/* Looks at limbo again soon: leases are given back without a word. */
 static void volume_sweep_arm(struct agent_volume *volume)
 {
     if (!loop_timer_armed(&volume->sweep))
@@ -210,7 +221,7 @@ uint32_t agent_volume_slot_take(struct agent_volume *volume)
         volume_limbo_free(volume);
     }
     if (list_empty(&volume->free)) {
-        volume_sweep_arm(volume); /* leases are given back without a word */
+        volume_sweep_arm(volume);
         return SHM_SLOT_NONE;
     }
     meta = container_of(list_pop(&volume->free), struct agent_slot, link);
@@ -218,24 +229,35 @@ uint32_t agent_volume_slot_take(struct agent_volume *volume)
     return (uint32_t)(meta - volume->meta);
 }
 
-/* Whoever waits for a slot looks again: once each. */
+/* Who waits for a slot looks again, in order, until one finds none. */
 static void volume_slot_wake(struct agent_volume *volume)
 {
-    struct list again;
+    struct list *link;
 
-    list_init(&again);
-    for (struct list *link; (link = list_pop(&volume->wait_slot)) != NULL;)
-        list_push(&again, link);
-    for (struct list *link; (link = list_pop(&again)) != NULL;)
+    while ((link = list_pop(&volume->wait_slot)) != NULL) {
         agent_req_again(container_of(link, struct agent_req, link));
+        /* Only the pointer is looked at: when it found a slot, the request is not ours any more. */
+        if (volume->wait_slot.prev == link) {
+            list_remove(link);
+            list_push_front(&volume->wait_slot, link);
+            break;
+        }
+    }
 }
 
 void agent_volume_slot_give(struct agent_volume *volume, uint32_t slot)
 {
     check(volume->meta[slot].state == AGENT_SLOT_FILLING);
     volume_slot_free(volume, slot);
-    if (!list_empty(&volume->wait_slot))
-        volume_sweep_arm(volume);
+    volume_kick_send(volume);
+}
+
+static void volume_kick(struct loop_msg *msg)
+{
+    struct agent_volume *volume = container_of(msg, struct agent_volume, kick);
+
+    volume->kick_sent = false;
+    volume_slot_wake(volume);
 }
 
 static void volume_sweep(struct loop_timer *timer)
@@ -243,8 +265,7 @@ static void volume_sweep(struct loop_timer *timer)
     struct agent_volume *volume = container_of(timer, struct agent_volume, sweep);
 
     volume_limbo_free(volume);
-    if (!list_empty(&volume->wait_slot))
-        volume_slot_wake(volume);
+    volume_slot_wake(volume);
     if (!list_empty(&volume->limbo) || !list_empty(&volume->wait_slot))
         volume_sweep_arm(volume);
 }
@@ -262,8 +283,7 @@ void agent_volume_unpin(struct agent_volume *volume, uint32_t slot)
 {
     check(volume->meta[slot].pins > 0);
     volume->meta[slot].pins--;
-    if (!list_empty(&volume->wait_slot))
-        volume_sweep_arm(volume);
+    volume_kick_send(volume);
 }
 
 /* ---- use ------------------------------------------------------------------------------------ */

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/agent_page.h: what icms-agent tells over HTTP: /metrics, /status, /readyz.
+ *
+ * Functions for struct ctl_http_opts; arg is a struct agent_page. They run on the HTTP thread, one
+ * at a time.
+ */
+#ifndef CMD_AGENT_PAGE_H
+#define CMD_AGENT_PAGE_H
+
+#include "agent/agent.h"
+#include "ctl/ctl.h"
+
+struct agent_page {
+    struct agent *agent;
+    double arena_percent_max; /* readiness; 0: off            */
+    struct agent_stats stats; /* of the page that is made     */
+};
+
+void agent_page_metrics(void *arg, struct ctl_page *page);
+void agent_page_status(void *arg, struct ctl_page *page);
+bool agent_page_ready(void *arg, struct err_why *why);
+
+#endif

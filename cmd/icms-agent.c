@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * icms-agent: what runs on a GPU server. Reads a configuration, keeps blocks in shared memory,
+ * loads and stores them at the enclosures, serves the processes of this machine until it is told to
+ * end.
+ *
+ * The main thread starts everything, waits and ends it; data runs on the loops of agent/, clients
+ * are attached on the thread of agent/attach, metrics and health on the thread of ctl/.
+ */
+#include <stdlib.h>
+
+#include "agent/agent.h"
+#include "agent/attach.h"
+#include "agent_page.h"
+#include "base/log.h"
+#include "client/client.h"
+#include "ctl/ctl.h"
+#include "daemon.h"
+
+static const struct daemon_program program = {
+    .name = "icms-agent",
+    .summary = "give the processes of a GPU server the blocks of its pod",
+    .config_default = "/etc/icms/agent.yaml",
+    .example = conf_agent_example,
+};
+
+/* How often the main thread looks at the enclosures. */
+#define MAIN_LOOK_MS 500
+
+/* What is under way ends by its deadline; accepted blocks go to flash. */
+#define MAIN_DRAIN_MS 20000
+
+/* How long enclosures are tried before the agent says that it is ready. */
+#define MAIN_TRIED_MS 3000
+
+static struct agent_page main_page;
+
+static icms_err main_http(const struct conf_agent *conf, struct agent *agent, struct err_why *why,
+                          struct ctl_http **out_http)
+{
+    const struct ctl_http_opts opts = {
+        .listen = conf->http.listen,
+        .program = program.name,
+        .version = DAEMON_VERSION,
+        .arg = &main_page,
+        .metrics = agent_page_metrics,
+        .status = agent_page_status,
+        .ready = agent_page_ready,
+    };
+
+    *out_http = NULL;
+    main_page.agent = agent;
+    main_page.arena_percent_max = conf->ready_arena_percent_max;
+    return conf->http.listen[0] == '\0' ? ICMS_OK : ctl_http_start(&opts, why, out_http);
+}
+
+/* Says what happened to the enclosures since the last look. */
+static void main_look(struct agent *agent, uint64_t *io_excluded)
+{
+    static struct agent_stats stats;
+    uint64_t excluded = 0;
+
+    agent_stats(agent, &stats);
+    for (uint32_t i = 0; i < stats.enclosure_count; i++) {
+        const struct agent_enclosure_stats *enclosure = &stats.enclosures[i];
+        uint64_t bit = (uint64_t)1 << i;
+
+        if (enclosure->state == AGENT_ENCLOSURE_EXCLUDED)
+            excluded |= bit;
+        if ((excluded & bit) != 0 && (*io_excluded & bit) == 0)
+            log_line(LOG_WARN, "enclosure %s is excluded, and probed: %s", enclosure->name,
+                     enclosure->last_error);
+        else if ((excluded & bit) == 0 && (*io_excluded & bit) != 0)
+            log_line(LOG_INFO, "enclosure %s is back", enclosure->name);
+    }
+    *io_excluded = excluded;
+}
+
+static void main_serve(const struct daemon_opts *opts, const struct conf_agent *conf,
+                       struct agent *agent, const struct ctl_http *http)
+{
+    uint64_t excluded = 0;
+
+    main_look(agent, &excluded);
+    if (http != NULL)
+        daemon_ready(opts, "socket=%s http=%u", conf->socket, ctl_http_port(http));
+    else
+        daemon_ready(opts, "socket=%s", conf->socket);
+    while (!daemon_wait(MAIN_LOOK_MS))
+        main_look(agent, &excluded);
+    agent_drain(agent, MAIN_DRAIN_MS);
+}
+
+static int main_run(const struct daemon_opts *opts, const struct conf_agent *conf)
+{
+    static struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
+    struct agent_opts agent_opts;
+    struct agent *agent = NULL;
+    struct attach *attach = NULL;
+    struct ctl_http *http = NULL;
+    struct err_why why = {""};
+    icms_err err = client_agent_opts(conf, enclosures, &why, &agent_opts);
+
+    if (err == ICMS_OK)
+        err = daemon_begin(opts, 0, &why);
+    if (err == ICMS_OK)
+        err = agent_new(loop_env_uring(), &agent_opts, &why, &agent);
+    if (err == ICMS_OK)
+        err = main_http(conf, agent, &why, &http);
+    if (err == ICMS_OK)
+        err = agent_start(agent, &why);
+    if (err == ICMS_OK) {
+        agent_wait_tried(agent, MAIN_TRIED_MS);
+        err = attach_start(agent, conf->socket, conf->socket_mode, &why, &attach);
+        if (err == ICMS_OK)
+            main_serve(opts, conf, agent, http);
+        attach_stop(&attach);
+        agent_stop(agent);
+    }
+    ctl_http_stop(&http);
+    agent_free(&agent);
+    return err == ICMS_OK ? DAEMON_DONE : daemon_failed(err, &why, "icms-agent cannot start");
+}
+
+int main(int argc, char **argv)
+{
+    struct daemon_opts opts;
+    struct conf_agent *conf;
+    struct err_why why = {""};
+    int status = daemon_options(&program, argc, argv, &opts);
+
+    if (status >= 0)
+        return status;
+    conf = calloc(1, sizeof(*conf));
+    if (conf == NULL || conf_agent_read(opts.config, &why, conf) != ICMS_OK) {
+        free(conf);
+        return daemon_failed(ICMS_CONFIG, &why, "icms-agent cannot read its configuration");
+    }
+    daemon_warnings(&conf->warnings);
+    status = opts.check_config ? daemon_config_right(&opts) : main_run(&opts, conf);
+    free(conf);
+    return status;
+}

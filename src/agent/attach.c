@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/attach.c: see attach.h. One thread polls the listening socket and all connections.
+ *
+ * Life of a connection: accept -> HELLO (waits for one message, at most ATTACH_HELLO_MS) -> CLIENT,
+ * until its end, which detaches the client; or the status is sent and it ends.
+ *
+ * Whoever may connect is trusted with the volumes (the file's permission bits say who); what they
+ * send is not: one message of a fixed size is read, and nothing else ever.
+ */
+#include "agent/attach.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/check.h"
+
+/* Connections at a time: every client, and some that are saying hello. */
+#define ATTACH_CONNS (LIMIT_CLIENTS + 32)
+
+#define ATTACH_HELLO_MS     2000
+#define ATTACH_STATUS_PIECE (32 << 10)
+#define ATTACH_BACKLOG      64
+
+enum attach_state {
+    ATTACH_FREE,   /* no connection                              */
+    ATTACH_HELLO,  /* waits for its hello; woken by poll         */
+    ATTACH_CLIENT, /* attached; woken by poll when it ends       */
+};
+
+struct attach_conn {
+    enum attach_state state;
+    int sock;
+    uint32_t client;   /* CLIENT: its number                     */
+    uint64_t until_ns; /* HELLO: closed then                     */
+};
+
+struct attach {
+    struct agent *agent;
+    struct sockaddr_un address;
+    int listener;
+    int wake; /* eventfd: end                          */
+    pthread_t thread;
+    bool running; /* thread was made                       */
+    bool bound;   /* the file is ours                      */
+    struct attach_conn conns[ATTACH_CONNS];
+};
+
+static uint64_t attach_now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* ---- answers -------------------------------------------------------------------------------- */
+
+/* Sends a message with descriptors; false when the other side does not take it at once. */
+static bool attach_send(int sock, const void *message, size_t bytes, const int *fds,
+                        uint32_t fd_count)
+{
+    union {
+        char bytes[CMSG_SPACE(SHM_HELLO_FDS * sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    /* sendmsg does not write it */
+    struct iovec vector = {(void *)(uintptr_t)message, bytes};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1};
+
+    if (fd_count > 0) {
+        struct cmsghdr *c;
+
+        header.msg_control = control.bytes;
+        header.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
+        c = CMSG_FIRSTHDR(&header);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, fd_count * sizeof(int));
+    }
+    return sendmsg(sock, &header, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
+}
+
+static void attach_refuse(struct attach_conn *conn, icms_err err, const char *why)
+{
+    struct shm_welcome welcome = {
+        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .error = (uint32_t)err};
+
+    snprintf(welcome.why, sizeof(welcome.why), "%s", why);
+    (void)attach_send(conn->sock, &welcome, sizeof(welcome), NULL, 0);
+}
+
+/* Everything the client needs, in messages of up to SHM_HELLO_FDS descriptors. */
+static bool attach_welcome(struct attach_conn *conn, const struct agent_client *client)
+{
+    const struct shm_welcome welcome = {
+        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .volume_count = client->volume_count};
+    const uint64_t more = SHM_HELLO_MAGIC;
+    int fds[3 + LIMIT_VOLUMES];
+    uint32_t count = 3 + client->volume_count, sent;
+
+    fds[0] = loop_region_fd(client->region);
+    fds[1] = loop_event_fd(client->agent_event);
+    fds[2] = loop_event_fd(client->client_event);
+    for (uint32_t i = 0; i < client->volume_count; i++)
+        fds[3 + i] = loop_region_fd(client->arenas[i]);
+    sent = count < SHM_HELLO_FDS ? count : SHM_HELLO_FDS;
+    if (!attach_send(conn->sock, &welcome, sizeof(welcome), fds, sent))
+        return false;
+    while (sent < count) {
+        uint32_t n = count - sent < SHM_HELLO_FDS ? count - sent : SHM_HELLO_FDS;
+
+        if (!attach_send(conn->sock, &more, sizeof(more), fds + sent, n))
+            return false;
+        sent += n;
+    }
+    return true;
+}
+
+static void attach_status(struct attach *attach, struct attach_conn *conn)
+{
+    size_t bytes = agent_status(attach->agent, NULL, 0) + 4096; /* it may grow meanwhile */
+    char *text = malloc(bytes);
+    size_t length, at = 0;
+
+    if (text == NULL)
+        return;
+    length = agent_status(attach->agent, text, bytes);
+    if (length >= bytes)
+        length = bytes - 1;
+    while (at < length) {
+        size_t n = length - at < ATTACH_STATUS_PIECE ? length - at : ATTACH_STATUS_PIECE;
+
+        if (!attach_send(conn->sock, text + at, n, NULL, 0))
+            break;
+        at += n;
+    }
+    free(text);
+}
+
+/* ---- connections ---------------------------------------------------------------------------- */
+
+static void attach_conn_close(struct attach *attach, struct attach_conn *conn)
+{
+    if (conn->state == ATTACH_CLIENT)
+        agent_client_detach(attach->agent, conn->client, NULL, NULL);
+    (void)close(conn->sock);
+    conn->state = ATTACH_FREE;
+}
+
+/* Makes the connection a client; false: it ends. */
+static bool attach_client(struct attach *attach, struct attach_conn *conn, uint64_t staging_bytes)
+{
+    struct agent_client client;
+    struct err_why why = {""};
+    icms_err err = agent_client_attach(attach->agent, staging_bytes, &why, &client);
+
+    if (err != ICMS_OK) {
+        attach_refuse(conn, err, why.text);
+        return false;
+    }
+    conn->state = ATTACH_CLIENT;
+    conn->client = client.client;
+    return attach_welcome(conn, &client);
+}
+
+/* The hello is there, or the end; false: the connection ends. */
+static bool attach_hello(struct attach *attach, struct attach_conn *conn)
+{
+    struct shm_hello hello;
+    ssize_t n = recv(conn->sock, &hello, sizeof(hello), MSG_DONTWAIT | MSG_TRUNC);
+
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    if (n != (ssize_t)sizeof(hello) || hello.magic != SHM_HELLO_MAGIC)
+        return false;
+    if (hello.version != SHM_VERSION) {
+        attach_refuse(conn, ICMS_VERSION,
+                      "client and agent are of different releases: install the same of both");
+        return false;
+    }
+    if (hello.op == SHM_HELLO_ATTACH)
+        return attach_client(attach, conn, hello.staging_bytes);
+    if (hello.op == SHM_HELLO_STATUS)
+        attach_status(attach, conn);
+    else
+        attach_refuse(conn, ICMS_UNSUPPORTED, "the agent does not know this request");
+    return false;
+}
+
+/* Something came from an attached client: only its end may. */
+static bool attach_still(struct attach_conn *conn)
+{
+    char byte;
+
+    return recv(conn->sock, &byte, sizeof(byte), MSG_DONTWAIT) < 0 &&
+           (errno == EAGAIN || errno == EINTR);
+}
+
+static void attach_accept(struct attach *attach)
+{
+    struct attach_conn *conn = NULL;
+    int sock = accept4(attach->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    if (sock < 0)
+        return; /* gone again, or out of descriptors: the next one waits in the backlog */
+    for (int i = 0; i < ATTACH_CONNS && conn == NULL; i++)
+        if (attach->conns[i].state == ATTACH_FREE)
+            conn = &attach->conns[i];
+    if (conn == NULL) {
+        (void)close(sock);
+        return;
+    }
+    conn->state = ATTACH_HELLO;
+    conn->sock = sock;
+    conn->until_ns = attach_now_ns() + (uint64_t)ATTACH_HELLO_MS * 1000000;
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+static void attach_serve(struct attach *attach, struct attach_conn *conn, short events)
+{
+    bool goes_on = true;
+
+    if (conn->state == ATTACH_HELLO && events != 0)
+        goes_on = attach_hello(attach, conn);
+    else if (conn->state == ATTACH_HELLO)
+        goes_on = attach_now_ns() < conn->until_ns;
+    else if (events != 0)
+        goes_on = attach_still(conn);
+    if (!goes_on)
+        attach_conn_close(attach, conn);
+}
+
+static void *attach_run(void *arg)
+{
+    struct attach *attach = arg;
+    struct pollfd fds[2 + ATTACH_CONNS];
+    struct attach_conn *who[2 + ATTACH_CONNS];
+
+    for (;;) {
+        nfds_t count = 2;
+        bool hellos = false;
+
+        fds[0] = (struct pollfd){.fd = attach->wake, .events = POLLIN};
+        fds[1] = (struct pollfd){.fd = attach->listener, .events = POLLIN};
+        for (int i = 0; i < ATTACH_CONNS; i++) {
+            struct attach_conn *conn = &attach->conns[i];
+
+            if (conn->state == ATTACH_FREE)
+                continue;
+            hellos = hellos || conn->state == ATTACH_HELLO;
+            fds[count] = (struct pollfd){.fd = conn->sock, .events = POLLIN};
+            who[count++] = conn;
+        }
+        if (poll(fds, count, hellos ? ATTACH_HELLO_MS / 4 : -1) < 0)
+            continue; /* a signal */
+        if (fds[0].revents != 0)
+            return NULL;
+        for (nfds_t i = 2; i < count; i++)
+            attach_serve(attach, who[i], fds[i].revents);
+        if (fds[1].revents != 0)
+            attach_accept(attach);
+    }
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+static icms_err attach_errno(struct err_why *why, const char *what, const char *path, int error)
+{
+    icms_err err = err_from_errno(error);
+
+    return err_set(why, err, "cannot %s %s: %s", what, path, icms_err_text(err));
+}
+
+/* The directory that the socket file goes into. */
+static void attach_directory(const char *path)
+{
+    char directory[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    char *slash;
+
+    snprintf(directory, sizeof(directory), "%s", path);
+    slash = strrchr(directory, '/');
+    if (slash == NULL || slash == directory)
+        return;
+    *slash = 0;
+    (void)mkdir(directory, 0755); /* bind says what is wrong */
+}
+
+/* A file is in the way: removes it when it is a socket that nobody listens on. */
+static icms_err attach_stale(const struct sockaddr_un *address, struct err_why *why)
+{
+    const char *path = address->sun_path;
+    struct stat stat;
+    int sock;
+
+    if (lstat(path, &stat) != 0)
+        return errno == ENOENT ? ICMS_OK : attach_errno(why, "look at", path, errno);
+    if (!S_ISSOCK(stat.st_mode))
+        return err_set(why, ICMS_EXISTS,
+                       "%s is there and is not a socket: remove it, or set another socket", path);
+    sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (sock < 0)
+        return attach_errno(why, "make a socket for", path, errno);
+    if (connect(sock, (const struct sockaddr *)address, sizeof(*address)) == 0 ||
+        errno != ECONNREFUSED) {
+        (void)close(sock);
+        return err_set(why, ICMS_ADDRESS_IN_USE,
+                       "another program listens on %s: end it, or set another socket", path);
+    }
+    (void)close(sock);
+    if (unlink(path) != 0 && errno != ENOENT)
+        return attach_errno(why, "replace", path, errno);
+    return ICMS_OK;
+}
+
+static icms_err attach_listen(struct attach *attach, uint32_t mode, struct err_why *why)
+{
+    const char *path = attach->address.sun_path;
+    icms_err err;
+
+    attach->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    attach->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (attach->listener < 0 || attach->wake < 0)
+        return attach_errno(why, "make a socket for", path, errno);
+    attach_directory(path);
+    err = attach_stale(&attach->address, why);
+    if (err != ICMS_OK)
+        return err;
+    if (bind(attach->listener, (const struct sockaddr *)&attach->address,
+             sizeof(attach->address)) != 0)
+        return attach_errno(why, "bind", path, errno);
+    attach->bound = true;
+    /* Nobody can connect before listen(): so the permissions count from the beginning. */
+    if (chmod(path, mode) != 0)
+        return attach_errno(why, "set the permissions of", path, errno);
+    if (listen(attach->listener, ATTACH_BACKLOG) != 0)
+        return attach_errno(why, "listen on", path, errno);
+    return ICMS_OK;
+}
+
+icms_err attach_start(struct agent *agent, const char *path, uint32_t mode, struct err_why *why,
+                      struct attach **out_attach)
+{
+    struct attach *attach;
+    icms_err err;
+
+    if (path[0] == 0 || strlen(path) >= sizeof(attach->address.sun_path))
+        return err_set(why, ICMS_CONFIG, "a socket's path has 1 to %zu bytes: %s",
+                       sizeof(attach->address.sun_path) - 1, path);
+    attach = calloc(1, sizeof(*attach));
+    if (attach == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the socket %s", path);
+    attach->agent = agent;
+    attach->listener = attach->wake = -1;
+    attach->address.sun_family = AF_UNIX;
+    memcpy(attach->address.sun_path, path, strlen(path) + 1);
+    err = attach_listen(attach, mode, why);
+    if (err == ICMS_OK && pthread_create(&attach->thread, NULL, attach_run, attach) != 0)
+        err = err_set(why, ICMS_LIMIT, "cannot make a thread for the socket %s", path);
+    attach->running = err == ICMS_OK;
+    if (err != ICMS_OK) {
+        attach_stop(&attach);
+        return err;
+    }
+    *out_attach = attach;
+    return ICMS_OK;
+}
+
+void attach_stop(struct attach **attach_)
+{
+    struct attach *attach = *attach_;
+    uint64_t one = 1;
+
+    if (attach == NULL)
+        return;
+    if (attach->running) {
+        check(write(attach->wake, &one, sizeof(one)) == sizeof(one));
+        check(pthread_join(attach->thread, NULL) == 0);
+    }
+    if (attach->bound)
+        (void)unlink(attach->address.sun_path);
+    for (int i = 0; i < ATTACH_CONNS; i++)
+        if (attach->conns[i].state != ATTACH_FREE)
+            (void)close(attach->conns[i].sock);
+    if (attach->listener >= 0)
+        (void)close(attach->listener);
+    if (attach->wake >= 0)
+        (void)close(attach->wake);
+    free(attach);
+    *attach_ = NULL;
+}
