@@ -6,7 +6,8 @@
  *     -> store_reclaim_read_done: the summary, read from flash in chunks, says which keys to look
  * up; what the index still has in this segment is evicted
  *     -> or store_reclaim_swept: there is no good summary; the index is swept in slices
- *     -> the segment is FREE, or SEALED again when only one volume's blocks were to go
+ *     -> the segment is FREE, or SEALED again when only some of its blocks were to go: for a
+ * volume's quota, or for the index
  *
  * Loop's thread; one segment at a time. What is evicted is alive; what was deleted or replaced is
  * not counted.
@@ -175,11 +176,11 @@ static void reclaim_end(struct store *store)
     struct store_segment *segment = reclaim->segment;
 
     reclaim->segment = NULL;
-    if (reclaim->volume == STORE_SHARED) {
+    if (reclaim->whole) {
         store_segment_free(store, segment);
     } else {
         segment->state = SEGMENT_SEALED;
-        if (!reclaim->stopped)
+        if (!reclaim->stopped && reclaim->volume != STORE_SHARED)
             segment->live &= ~store_volume_bit(reclaim->volume);
         if (store_segment_is_dead(segment))
             store_segment_free(store, segment);
@@ -187,15 +188,19 @@ static void reclaim_end(struct store *store)
     store_pump(store);
 }
 
-/* Enough was evicted for one volume; whole segments go to the end. */
+/* Enough was evicted for one volume, or for the index; whole segments go to the end. */
 static bool reclaim_enough(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
+    uint64_t room = store_index_blocks_max(store->index) - store_index_blocks(store->index);
 
-    if (reclaim->volume == STORE_SHARED || !quota_has_room(&store->volumes[reclaim->volume]))
+    if (reclaim->whole)
         return false;
-    reclaim->stopped = true;
-    return true;
+    if (reclaim->volume == STORE_SHARED)
+        reclaim->stopped = room >= store_index_blocks_max(store->index) / STORE_INDEX_PART;
+    else
+        reclaim->stopped = quota_has_room(&store->volumes[reclaim->volume]);
+    return reclaim->stopped;
 }
 
 static void store_reclaim_swept(struct store_later *later)
@@ -320,14 +325,17 @@ static void store_reclaim_read_done(struct loop_op *op)
     reclaim->page += reclaim->pages;
     if (!reclaim->stopped && reclaim->page < reclaim->segment->summary_pages)
         reclaim_read(store);
-    else if (reclaim->volume == STORE_SHARED && reclaim->segment->live_blocks > 0)
+    else if (!reclaim->stopped && reclaim->volume == STORE_SHARED &&
+             reclaim->segment->live_blocks > 0)
         reclaim_sweep(store); /* the summary did not know all of them */
     else
         reclaim_end(store);
 }
 
-/* volume: STORE_SHARED to free the segment, else only that volume's blocks go. */
-static void reclaim_start(struct store *store, struct store_segment *segment, uint32_t volume)
+/* whole: all its blocks go and it is free. Else its oldest go, as many as needed: those of one
+ * volume, or with STORE_SHARED of all. */
+static void reclaim_start(struct store *store, struct store_segment *segment, uint32_t volume,
+                          bool whole)
 {
     struct store_reclaim *reclaim = &store->reclaim;
 
@@ -335,6 +343,7 @@ static void reclaim_start(struct store *store, struct store_segment *segment, ui
     segment->state = SEGMENT_RECLAIMING;
     reclaim->segment = segment;
     reclaim->volume = volume;
+    reclaim->whole = whole;
     reclaim->page = 0;
     reclaim->footer_known = false;
     reclaim->stopped = false;
@@ -392,9 +401,9 @@ static bool quota_kick(struct store *store, uint32_t number)
             segment = reclaim_in_order(store, segment);
             if (segment == NULL)
                 return false;
-            reclaim_start(store, segment, STORE_SHARED);
+            reclaim_start(store, segment, STORE_SHARED, true);
         } else {
-            reclaim_start(store, segment, number);
+            reclaim_start(store, segment, number, false);
         }
         return true;
     }
@@ -434,8 +443,8 @@ static void space_kick(struct store *store)
                 reclaim_seal_one(store);
             return;
         }
-        if (segment->live_blocks > 0) {
-            reclaim_start(store, segment, STORE_SHARED);
+        if (segment->live_blocks > 0) { /* for the index a part of it is enough */
+            reclaim_start(store, segment, STORE_SHARED, store->free_count < store->free_reserve);
             return;
         }
         store_segment_free(store, segment);

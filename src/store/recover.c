@@ -36,27 +36,48 @@ struct recover {
 /* ---- blocks -----------------------------------------------------------------------------------
  */
 
-/* The index is smaller than what is on flash: evicts what is in the oldest eighth of the segments
- * loaded so far, or any block. */
+/* Evicts the oldest blocks of a segment: those in the first quarter of the pages in use. */
+static void recover_trim(struct recover *recover, uint32_t number)
+{
+    struct store *store = recover->store;
+    uint32_t cursor = 0, first = UINT32_MAX, last = 0;
+    struct store_block block;
+
+    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
+        if (block.spot.segment != number)
+            continue;
+        first = block.spot.page < first ? block.spot.page : first;
+        last = block.spot.page > last ? block.spot.page : last;
+    }
+    cursor = 0;
+    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
+        if (block.spot.segment == number && block.spot.page <= first + (last - first) / 4)
+            store_segment_evict(store, &block);
+    }
+}
+
+/* The index is smaller than what is on flash: evicts what is in the oldest segments loaded so far,
+ * a part of the index. */
 static void recover_make_room(struct recover *recover)
 {
     struct store *store = recover->store;
-    uint64_t oldest = 0;
-    uint32_t cursor = 0, skip = recover->position / 8;
+    uint64_t part = store_index_blocks_max(store->index) / STORE_INDEX_PART, found = 0, oldest = 0;
     struct store_block block;
+    uint32_t cursor = 0;
 
-    for (uint32_t i = 0; i < recover->position; i++) {
-        if (store->segments[recover->order[i]].live_blocks > 0) {
-            oldest = store->segments[recover->order[i]].sequence;
-            if (skip-- == 0)
-                break;
+    for (uint32_t i = 0; i <= recover->position && found < part; i++) {
+        const struct store_segment *segment = &store->segments[recover->order[i]];
+
+        if (segment->live_blocks > 2 * part && found == 0) {
+            recover_trim(recover, recover->order[i]);
+            return;
         }
+        found += segment->live_blocks;
+        oldest = segment->sequence;
     }
     while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
-        if (oldest == 0 || store->segments[block.spot.segment].sequence <= oldest)
+        if (store->segments[block.spot.segment].sequence <= oldest)
             store_segment_evict(store, &block);
-        if (oldest == 0)
-            return;
     }
 }
 

@@ -38,6 +38,9 @@
 /* Changes that are under way are found by key in a table of so many chains. */
 #define STORE_KEY_CHAINS 1024
 
+/* A full index gives up one part in so many at a time. */
+#define STORE_INDEX_PART 16
+
 /* No summary on flash: reclaim sweeps the index instead. */
 #define STORE_NO_SUMMARY UINT32_MAX
 
@@ -219,6 +222,7 @@ struct store_reclaim {
     uint8_t rows[LIMIT_VOLUMES];   /* slots of the volumes in the footer; LIMIT_VOLUMES: none */
     uint32_t sweep_cursor;         /* in the index                                     */
     uint32_t quota_cursor;         /* the volume that is looked at first               */
+    bool whole;                    /* the segment is to be free in the end             */
     bool stopped;                  /* enough was evicted before the end                */
     struct store_later later;      /* next slice of a sweep                            */
     struct loop_op op;

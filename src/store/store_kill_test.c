@@ -87,10 +87,12 @@ static uint64_t new_key_version(uint32_t volume, uint64_t key)
     return key * NEW_KEYS + volume + 1;
 }
 
-static void child_say(struct slot *slot, enum word word)
+static void child_say(const struct slot *slot, enum word word)
 {
-    slot->say.word = (uint8_t)word;
-    if (write(slot->child->fd, &slot->say, sizeof(slot->say)) != (ssize_t)sizeof(slot->say))
+    struct say say = slot->say;
+
+    say.word = (uint8_t)word;
+    if (write(slot->child->fd, &say, sizeof(say)) != (ssize_t)sizeof(say))
         _exit(3);
 }
 

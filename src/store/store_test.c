@@ -394,6 +394,33 @@ static void a_full_index_evicts_the_oldest(void **state)
     assert_int_equal(rig_get(rig, 0, BLOCKS - 1, 100, BLOCKS - 1, NULL), ICMS_OK);
 }
 
+/* The same when the blocks of the whole index fit in one segment. */
+static void a_full_index_of_one_segment_forgets_only_a_part(void **state)
+{
+    enum { BLOCKS = 2400 };
+    struct rig *rig = *state;
+    struct store_stats stats;
+
+    rig_one_volume(rig);
+    rig->opts.blocks_max = 1024;
+    rig->opts.segment_bytes = 8 << 20;
+    rig->opts.bytes = 48 << 20;
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < BLOCKS; i++) {
+        assert_int_equal(rig_put(rig, 0, i, 100, i, 0), ICMS_OK);
+        rig_stats(rig, &stats);
+        assert_true(i < 1024 || stats.blocks >= 900);
+    }
+    assert_int_equal(stats.evictions, BLOCKS - stats.blocks);
+    assert_int_equal(rig_get(rig, 0, BLOCKS - 900, 100, BLOCKS - 900, NULL), ICMS_OK);
+    rig_restart(rig);
+    rig_stats(rig, &stats);
+    assert_in_range(stats.blocks, 700, 1024);
+    assert_int_equal(rig_get(rig, 0, BLOCKS - 1, 100, BLOCKS - 1, NULL), ICMS_OK);
+    assert_int_equal(rig_get(rig, 0, BLOCKS - 700, 100, BLOCKS - 700, NULL), ICMS_OK);
+}
+
 /* ---- restart ----------------------------------------------------------------------------------
  */
 
@@ -648,6 +675,7 @@ static void random_operations_agree_with_the_model(void **state)
         STORE_TEST(a_value_over_the_quota_is_refused, backend),                                    \
         STORE_TEST(the_volume_most_over_its_share_gives, backend),                                 \
         STORE_TEST(a_full_index_evicts_the_oldest, backend),                                       \
+        STORE_TEST(a_full_index_of_one_segment_forgets_only_a_part, backend),                      \
         STORE_TEST(a_restart_brings_back_the_same, backend),                                       \
         STORE_TEST(what_is_gone_never_comes_back, backend),                                        \
         STORE_TEST(blocks_of_unknown_volumes_stay_hidden_and_go_first, backend),                   \
