@@ -242,7 +242,7 @@ static void fake_identify(struct fake_cmd *cmd)
             .commands_max = 128,
             .nsid_max = FAKE_VOLUMES,
             .in_capsule_bytes = target->in_capsule_bytes,
-            .write_cache = true,
+            .write_cache = !target->no_write_cache,
             .icms_ext = target->timed ? NVME_ICMS_EXT_TIMED : 0,
         };
 
@@ -470,7 +470,7 @@ static void fake_run(struct fake_cmd *cmd)
     else if (cmd->conn->qid == 0)
         fake_admin(cmd);
     else if (cmd->sqe.opcode == NVME_IO_FLUSH)
-        fake_answer(cmd, target->status, 0);
+        fake_answer(cmd, target->no_write_cache ? NVME_SC_OPCODE : target->status, 0);
     else
         fake_kv(cmd);
 }

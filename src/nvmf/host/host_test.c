@@ -471,6 +471,23 @@ static void answers_of_each_command(void **state)
     bed_free(bed);
 }
 
+static void a_target_without_a_write_cache_is_not_asked_to_flush(void **state)
+{
+    struct bed *bed = bed_new(0);
+    struct op op;
+
+    bed->fake->no_write_cache = true;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    op_init(&op, bed, "", NULL, 0, 100 * MS);
+    assert_int_equal(go(&op, nvmf_flush), ICMS_OK);
+    bed_run(bed, 50 * MS);
+    assert_int_equal(op.done, 1);
+    assert_int_equal(op.req.err, ICMS_OK);
+    assert_int_equal(bed->fake->flushes, 0);
+    bed_free(bed);
+}
+
 static void each_class_has_its_own_queue(void **state)
 {
     struct bed *bed = bed_ready(NULL, 0);
@@ -857,6 +874,7 @@ int main(void)
         cmocka_unit_test(works_with_small_pieces_digests_and_vendor_commands),
         cmocka_unit_test(works_when_the_target_declines_digests_and_says_success_in_data),
         cmocka_unit_test(answers_of_each_command),
+        cmocka_unit_test(a_target_without_a_write_cache_is_not_asked_to_flush),
         cmocka_unit_test(each_class_has_its_own_queue),
         cmocka_unit_test(more_requests_than_entries_are_parked_in_order),
         cmocka_unit_test(looks_again_when_namespaces_changed),
