@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The icms program.
+
+Goal: every subcommand does what its help says, with the exit statuses and messages it says.
+Method: icms dev --json runs a target and an agent; the other subcommands talk to them; then Ctrl-C.
+
+usage: cli.py BUILD_ROOT
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+BUILD = pathlib.Path(sys.argv[1])
+ICMS = BUILD / "cmd/icms"
+BAD = 0
+
+
+def icms(*arguments, data=None, env=None):
+    return subprocess.run([ICMS, *arguments], input=data, capture_output=True, timeout=60,
+                          env={**os.environ, **(env or {})}, check=False)
+
+
+def expect(what, result, status, out=None, err=None):
+    """Checks an exit status, the whole standard output, and words on standard error."""
+    global BAD
+    right = result.returncode == status and (out is None or result.stdout == out) and \
+        (err is None or all(word in result.stderr for word in err))
+    print(f"{'ok' if right else 'not ok'} {what}")
+    if not right:
+        print(f"  {result}")
+        BAD += 1
+
+
+def usage():
+    expect("no command", icms(), 2, b"", [b"usage: icms COMMAND"])
+    expect("help", icms("help"), 0, err=[])
+    expect("version", icms("version"), 0)
+    expect("unknown command", icms("frobnicate"), 2, b"", [b"frobnicate", b"icms help"])
+    expect("unknown option", icms("put", "--frobnicate", "a"), 2, b"", [b"--help"])
+    expect("no key", icms("get"), 2, b"", [b"key"])
+    expect("empty key", icms("get", ""), 2, b"", [b"1 to 16 bytes"])
+    expect("long key", icms("get", "x" * 17), 2, b"", [b"--name"])
+    expect("bad hex", icms("get", "0xabc"), 2, b"", [b"hex"])
+    expect("bad deadline", icms("get", "--deadline", "soon", "a"), 2, b"", [b"500ms"])
+    expect("no tier", icms("get", "--open", "unix:/nonexistent/sock", "a"), 2, b"",
+           [b"/nonexistent/sock", b"icms-agent"])
+    expect("not a tier", icms("get", "--open", "what", "a"), 2, b"", [b"unix:SOCKET"])
+    result = icms("get", "--json", "--open", "unix:/nonexistent/sock", "a", "/dev/null")
+    expect("errors are JSON, too", result, 2)
+    assert json.loads(result.stdout)["error"] == "NOT_FOUND", result
+    for command in ["dev", "put", "get", "exists", "match", "rm", "status"]:
+        expect(f"{command} --help", icms(command, "--help"), 0, err=[])
+
+
+def blocks(env, folder):
+    expect("put", icms("put", "greeting", data=b"hello\n", env=env), 0,
+           b"greeting: stored, 6 bytes\n")
+    expect("get", icms("get", "greeting", env=env), 0, b"hello\n")
+    value = os.urandom(3 << 20)
+    (folder / "value").write_bytes(value)
+    expect("put a file on flash", icms("put", "--on-flash", "-q", "0x00ff", folder / "value",
+                                       env=env), 0, b"")
+    expect("get it in hex", icms("get", "--hex", "00ff", "--output", folder / "back", env=env), 0)
+    assert (folder / "back").read_bytes() == value
+    name = "a name that is much longer than sixteen bytes"
+    expect("put a name", icms("put", "--name", name, data=b"n", env=env), 0)
+    expect("get a name", icms("get", "--name", name, env=env), 0, b"n")
+    expect("if absent", icms("put", "--if-absent", "greeting", data=b"x", env=env), 1, b"",
+           [b"already"])
+    expect("left as it was", icms("get", "greeting", env=env), 0, b"hello\n")
+    expect("miss", icms("get", "nobody", env=env), 1, b"", [b"nobody", b"absent"])
+    result = icms("get", "--json", "nobody", "/dev/null", env=env)
+    expect("miss as JSON", result, 1)
+    assert json.loads(result.stdout) == {"key": "nobody", "status": "MISS", "reason": "absent"}
+    result = icms("get", "--json", "greeting", "/dev/null", env=env)
+    assert json.loads(result.stdout)["bytes"] == 6, result
+    expect("exists", icms("exists", "greeting", "nobody", env=env), 1,
+           b"greeting: there\nnobody: not there (absent)\n")
+    expect("exists, all", icms("exists", "greeting", env=env), 0)
+    expect("match", icms("match", "greeting", "0x00ff", "nobody", "greeting", env=env), 1,
+           b"2 of 4\n")
+    expect("match from standard input", icms("match", "--json", data=b"greeting\n0x00ff\n",
+                                             env=env), 0, b'{"matched":2,"of":2}\n')
+    expect("rm", icms("rm", "greeting", "nobody", env=env), 1,
+           b"greeting: removed\nnobody: not there (absent)\n")
+    expect("gone", icms("get", "greeting", env=env), 1)
+    expect("empty value", icms("put", "a", data=b"", env=env), 1, b"", [b"empty"])
+    expect("value too large", icms("put", "a", data=bytes((8 << 20) + 1), env=env), 1, b"",
+           [b"8388608"])
+    expect("file that is not there", icms("put", "a", folder / "nothing", env=env), 1, b"",
+           [b"nothing"])
+    expect("unknown volume", icms("get", "--volume", "nope", "a", env=env), 2, b"",
+           [b"nope", b"kv"])
+
+
+def status(env):
+    result = icms("status", "--json", env=env)
+    expect("status as JSON", result, 0)
+    told = json.loads(result.stdout)
+    assert told["volumes"][0]["name"] == "kv" and told["enclosures"][0]["name"] == "dev", told
+    result = icms("status", env=env)
+    expect("status", result, 0)
+    assert b"ENCLOSURE" in result.stdout and b"VOLUME" in result.stdout, result
+
+
+def dev(folder):
+    process = subprocess.Popen([ICMS, "dev", "--json", "--size", "256MiB", "--dir", folder / "d"],
+                               stdout=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        if not line:
+            sys.exit(f"not ok icms dev ended with {process.wait()}")
+        told = json.loads(line)
+        env = {"ICMS_SOCKET": told["socket"]}
+        blocks(env, folder)
+        status(env)
+    finally:
+        process.send_signal(signal.SIGINT)
+        ended = process.wait(timeout=30)
+    expect("dev ends cleanly", subprocess.CompletedProcess("icms dev", ended), 0)
+    expect("nobody listens any more", icms("get", "a", env=env), 2)
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="icms-") as folder:
+        usage()
+        dev(pathlib.Path(folder))
+    sys.exit(1 if BAD else 0)
+
+
+main()
