@@ -380,6 +380,11 @@ static void a_damaged_value_is_a_checksum_miss(void **state)
         assert_int_equal(block.reason, ICMS_MISS_CHECKSUM);
     }
     assert_int_equal(fake_agent_leases(f->agent), 0);
+    /* The agent was told, and loads it again. */
+    atomic_store(&fake.corrupt, false);
+    while (get_one(f->kv, 1, 5000, &block) != ICMS_OK)
+        assert_int_equal(block.reason, ICMS_MISS_CHECKSUM);
+    assert_true(atomic_load(&fake.suspects) > 0);
 }
 
 static void answers_out_of_the_arena_are_refused(void **state)

@@ -60,8 +60,9 @@ void fake_reset(void)
 {
     atomic_bool *off[] = {&fake.mute,    &fake.swallow, &fake.forget,
                           &fake.corrupt, &fake.lie,     &fake.bad_tail};
-    atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,    &fake.puts,   &fake.exists,
-                           &fake.removes, &fake.flushes,  &fake.cancels, &fake.touches};
+    atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,    &fake.puts,
+                           &fake.exists,  &fake.removes,  &fake.flushes, &fake.cancels,
+                           &fake.touches, &fake.suspects};
 
     for (size_t i = 0; i < sizeof(off) / sizeof(*off); i++)
         atomic_store(off[i], false);
@@ -282,6 +283,7 @@ static void serve_one(struct agent *agent, struct fake_client *client, const str
 {
     struct shm_complete out = {.tag = in->tag, .status = atomic_load(&fake.status)};
     struct key key = {.length = in->key_length};
+    uint32_t slot;
 
     memcpy(key.bytes, in->key, sizeof(key.bytes));
     check(in->op == SHM_OP_CANCEL || in->volume < agent->volume_count);
@@ -290,6 +292,12 @@ static void serve_one(struct agent *agent, struct fake_client *client, const str
     switch (in->op) {
     case SHM_OP_TOUCH:
         atomic_fetch_add(&fake.touches, 1);
+        return;
+    case SHM_OP_SUSPECT:
+        atomic_fetch_add(&fake.suspects, 1);
+        slot = slot_find(agent, in->volume, &key);
+        if (slot != SHM_SLOT_NONE)
+            (void)slot_evict(agent, in->volume, slot);
         return;
     case SHM_OP_CANCEL:
         serve_cancel(client, in->tag);
@@ -331,8 +339,8 @@ static void serve_client(struct agent *agent, struct fake_client *client)
         atomic_store(&client->ring.header->agent_beat_ns, fake_now());
         check(shm_submit_take(&client->ring, in, 64, &count) == ICMS_OK);
         for (uint32_t i = 0; i < count; i++) {
-            bool keep =
-                atomic_load(&fake.swallow) && in[i].op != SHM_OP_CANCEL && in[i].op != SHM_OP_TOUCH;
+            bool keep = atomic_load(&fake.swallow) && in[i].op != SHM_OP_CANCEL &&
+                        in[i].op != SHM_OP_TOUCH && in[i].op != SHM_OP_SUSPECT;
 
             if (keep && client->kept_count < FAKE_KEPT)
                 client->kept[client->kept_count++] = in[i];

@@ -23,7 +23,7 @@ struct fake_switches {
     atomic_bool bad_tail; /* writes a completion tail that makes no sense          */
     atomic_uint status;   /* answers everything with this error, when it is not 0  */
     atomic_uint delay_us; /* before each answer                                    */
-    atomic_uint gets, puts, exists, removes, flushes, cancels, touches; /* seen */
+    atomic_uint gets, puts, exists, removes, flushes, cancels, touches, suspects; /* seen */
 };
 
 extern struct fake_switches fake;

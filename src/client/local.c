@@ -29,9 +29,10 @@
 
 #define LOCAL_HEAD "icms-dir 1\n"
 
-/* A volume's share of memory: this much, and at least this many of its largest values. */
+/* A volume's share of memory: this much, and at least this many of its largest values. Pages that
+ * were never used cost nothing. */
 #define LOCAL_ARENA_BYTES ((uint64_t)64 << 20)
-#define LOCAL_ARENA_SLOTS 8
+#define LOCAL_ARENA_SLOTS 32
 
 #define LOCAL_DIRECTORY_BYTES ((uint64_t)1 << 30)
 #define LOCAL_VOLUMES_BYTES   16384 /* of the file of volumes; LIMIT_VOLUMES lines need less */

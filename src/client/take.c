@@ -61,6 +61,20 @@ static bool take_copy(const struct icms_request *request, const struct key *key,
     return sealed_trailer_check(&arena->uuid, key, value_bytes, crc, trailer) == ICMS_OK;
 }
 
+/* Tells the agent that the block in its arena does not pass, so that it looks and forgets it. */
+static void take_suspect(struct icms_request *request, const struct icms_key *key)
+{
+    struct icms *icms = request->icms;
+    struct shm_submit entry = {
+        .volume = request->volume->arena.volume, .op = SHM_OP_SUSPECT, .key_length = key->length};
+
+    memcpy(entry.key, key->bytes, sizeof(entry.key));
+    check(pthread_mutex_lock(&icms->lock) == 0);
+    if (client_push_hint(icms, &entry))
+        client_publish(icms);
+    check(pthread_mutex_unlock(&icms->lock) == 0);
+}
+
 void client_block_load(struct icms_request *request, size_t index, uint32_t slot,
                        uint32_t value_bytes, enum icms_source source)
 {

@@ -409,7 +409,8 @@ static void a_tiny_deadline_is_kept(void **state)
     passed = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
     assert_true(passed < 2);
     for (int i = 0; i < 64; i++)
-        assert_true(blocks[i].reason == ICMS_MISS_DEADLINE || blocks[i].reason == ICMS_MISS_ABSENT);
+        assert_true(blocks[i].reason == ICMS_MISS_DEADLINE ||
+                    blocks[i].reason == ICMS_MISS_ABSENT || blocks[i].reason == ICMS_MISS_SHED);
 }
 
 static void status_is_one_json_object(void **state)
