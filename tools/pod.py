@@ -10,6 +10,7 @@ kills all daemons that are left.
 """
 import ctypes
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -26,10 +27,18 @@ class PodError(Exception):
 
 
 def free_port():
-    """Returns a port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Returns a port of 127.0.0.1 that was free a moment ago.
+
+    It is below the range from which the kernel takes ports for outgoing connections: those of
+    another test must not take it before the daemon listens.
+    """
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", random.randrange(12000, 32000)))
+                return probe.getsockname()[1]
+            except OSError:
+                continue
 
 
 def die_with_parent():

@@ -202,7 +202,6 @@ struct client_op {
     uint64_t staging_offset;      /* of a put's value                                        */
     uint64_t staging_bytes;       /* 0: none taken                                           */
     struct client_buffer *buffer; /* put in place; NULL                                      */
-    uint64_t sent_ns;             /* when it was sent                                        */
     struct shm_complete answer;   /* valid when answered                                     */
     bool link_lost;               /* answered because the agent is gone                      */
     struct list link;             /* free list, or the request's sent or answered            */

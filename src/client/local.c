@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -70,8 +71,10 @@ void client_local_close(struct client_local **local)
 {
     if (*local == NULL)
         return;
-    if ((*local)->lock_fd >= 0)
+    if ((*local)->lock_fd >= 0) {
+        (void)!ftruncate((*local)->lock_fd, 0); /* the next holder has another id */
         (void)close((*local)->lock_fd);
+    }
     free(*local);
     *local = NULL;
 }
@@ -120,14 +123,19 @@ static icms_err local_path(const struct client_local *local, const char *name, c
     return n > 0 && (size_t)n < bytes ? ICMS_OK : ICMS_INVALID;
 }
 
-/* The holder's id, as it wrote it; 0 when it has not. */
+/* The holder's id, as it wrote it; it may be about to. 0 when it has not. */
 static long local_holder(int fd)
 {
-    char text[32] = {0};
+    for (int tries = 0; tries < 20; tries++) {
+        struct timespec pause = {.tv_nsec = 5000000};
+        char text[32] = {0};
+        long pid;
 
-    if (pread(fd, text, sizeof(text) - 1, 0) <= 0)
-        return 0;
-    return strtol(text, NULL, 10);
+        if (pread(fd, text, sizeof(text) - 1, 0) > 0 && (pid = strtol(text, NULL, 10)) > 0)
+            return pid;
+        (void)nanosleep(&pause, NULL);
+    }
+    return 0;
 }
 
 static icms_err local_lock(struct client_local *local, struct err_why *why)
@@ -144,11 +152,16 @@ static icms_err local_lock(struct client_local *local, struct err_why *why)
         err = err_from_errno(errno);
         return err_set(why, err, "cannot open %s: %s", path, icms_err_text(err));
     }
-    if (flock(local->lock_fd, LOCK_EX | LOCK_NB) != 0)
+    if (flock(local->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        long holder = local_holder(local->lock_fd);
+
+        (void)close(local->lock_fd);
+        local->lock_fd = -1; /* it is not ours to empty */
         return err_set(why, ICMS_LOCKED,
                        "%s is in use by process %ld; one process has a directory at a time: end "
                        "it, or share an icms-agent (unix:)",
-                       local->directory, local_holder(local->lock_fd));
+                       local->directory, holder);
+    }
     n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
     if (ftruncate(local->lock_fd, 0) != 0 || pwrite(local->lock_fd, text, (size_t)n, 0) != n) {
         err = err_from_errno(errno);

@@ -256,7 +256,7 @@ static void run_lose_sent(struct icms_request *request, uint64_t now)
     while ((at = list_pop(&request->sent)) != NULL) {
         struct client_op *op = container_of(at, struct client_op, link);
 
-        if (beat < op->sent_ns && !link->silent) {
+        if (beat + CLIENT_GRACE_NS <= now && !link->silent) {
             link->silent = true;
             link->silent_beat_ns = beat;
             link->nudge_ns = now;

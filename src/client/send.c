@@ -135,7 +135,6 @@ static void send_push(struct icms_request *request, struct client_op *op)
         entry.bytes = (uint32_t)request->blocks[op->block].bytes;
     memcpy(entry.key, key->bytes, sizeof(entry.key));
     op->state = OP_SENT;
-    op->sent_ns = client_now_ns();
     list_push(&request->sent, &op->link);
     /* There is room for every operation (see CLIENT_OPS), unless the agent is gone or writes
      * nonsense into the ring. It was never sent then, so nothing of it is in use. */

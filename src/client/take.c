@@ -98,6 +98,7 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
     }
     if (!whole || fault_hit("client.get_done")) {
         block->source = ICMS_SOURCE_NONE;
+        take_suspect(request, &block->key);
         client_block_done(request, index, ICMS_MISS, ICMS_MISS_CHECKSUM);
         return;
     }

@@ -40,11 +40,11 @@ def main():
         # A process that holds the directory: it waits for a value that does not come.
         holder = subprocess.Popen([build / "cmd/icms", "put", "--open", where, "late"],
                                   stdin=subprocess.PIPE)
+        lock = pathlib.Path(folder) / "kv/icms.lock"
         deadline = time.monotonic() + 20
-        while True:
-            result = icms(build, "get", "--open", where, "greeting")
-            if result.returncode == 2 or time.monotonic() > deadline:
-                break
+        while lock.read_text() != f"{holder.pid}\n" and time.monotonic() < deadline:
+            time.sleep(0.02)
+        result = icms(build, "get", "--open", where, "greeting")
         expect("the holder is named", result.returncode == 2 and
                f"process {holder.pid}".encode() in result.stderr, result)
         os.kill(holder.pid, signal.SIGKILL)

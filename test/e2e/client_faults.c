@@ -80,6 +80,7 @@ static void stopped(pid_t agent)
     double passed;
 
     (void)kill(agent, SIGSTOP);
+    (void)usleep(50000); /* it stops a moment later */
     if (get("nobody", &block, &passed) != ICMS_MISS || block.reason != ICMS_MISS_DEADLINE ||
         passed < 0.29 || passed > 1)
         die("get of a stopped agent", block.status, passed);
