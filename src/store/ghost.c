@@ -18,7 +18,7 @@ struct store_ghost {
     uint64_t bit_mask; /* bits of one filter less one; a power of two     */
     uint64_t keys_max; /* that one filter takes before it becomes the old */
     uint64_t keys;     /* that bits[0] took                               */
-    uint64_t seed;
+    uint64_t seed;     /* of the hash */
 };
 
 static uint64_t ghost_filter_bytes(const struct store_ghost *ghost)

@@ -46,10 +46,10 @@ struct store_index_entry {
 static_assert(sizeof(struct store_index_entry) == 28, "28 bytes an entry");
 
 struct store_index {
-    struct store_index_entry *entries;
-    uint32_t *heads;
-    uint64_t seed;
-    uint32_t entry_count; /* blocks_max                                  */
+    struct store_index_entry *entries; /* entry_count of them */
+    uint32_t *heads;                   /* entry number + 1, or 0 */
+    uint64_t seed;                     /* of the hash */
+    uint32_t entry_count;              /* blocks_max                                  */
     uint32_t head_count;
     uint32_t touched;  /* entries used at least once                  */
     uint32_t given;    /* chain of entries given back: number + 1     */

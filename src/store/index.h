@@ -23,9 +23,9 @@ struct store_spot {
 
 /* One block, as an iteration shows it. */
 struct store_block {
-    uint32_t volume;
-    struct key key;
-    struct store_spot spot;
+    uint32_t volume;        /* slot */
+    struct key key;         /* its name in the volume */
+    struct store_spot spot; /* where its record is */
 };
 
 /* Takes the memory for so many blocks, 1,024 at least; NO_MEMORY. */

@@ -86,7 +86,7 @@ static_assert(sizeof(struct store_life_df) == 56 + 64 * 24, "no padding");
 #define STORE_LIFE_VERSION 1
 
 struct store_header_df {
-    struct store_life_df life;
+    struct store_life_df life; /* magic STORE_HEADER_MAGIC */
     uint8_t reserved[STORE_PAGE_BYTES - 8 - sizeof(struct store_life_df)]; /* zeros */
     le64 hash; /* of all bytes before, seeded with drive and segment */
 };
@@ -143,7 +143,7 @@ static_assert(sizeof(struct store_entry_df) == 40, "no padding");
 struct store_summary_df {
     le32 magic; /* STORE_SUMMARY_MAGIC                                  */
     le32 count; /* entries in use                                       */
-    struct store_entry_df entry[STORE_SUMMARY_ENTRIES];
+    struct store_entry_df entry[STORE_SUMMARY_ENTRIES]; /* zeros past count */
     le64 hash; /* of all bytes before, seeded with nonce and page      */
 };
 static_assert(sizeof(struct store_summary_df) == STORE_PAGE_BYTES, "summary page is one page");
@@ -152,30 +152,30 @@ static_assert(sizeof(struct store_summary_df) == STORE_PAGE_BYTES, "summary page
  */
 
 struct store_super {
-    struct uuid drive;
-    uint64_t bytes;
-    uint64_t segment_bytes;
-    uint32_t segments;
+    struct uuid drive;      /* of this format of the drive */
+    uint64_t bytes;         /* of the drive */
+    uint64_t segment_bytes; /* power of two */
+    uint32_t segments;      /* how many */
 };
 
 struct store_life {
-    uint32_t segment;
-    uint32_t generation;
-    uint64_t nonce;
-    uint64_t sequence;
-    uint64_t evictions;
-    uint32_t volume_count;
-    struct uuid volume[LIMIT_VOLUMES];
-    uint64_t volume_evictions[LIMIT_VOLUMES];
+    uint32_t segment;                         /* its number */
+    uint32_t generation;                      /* how often it was opened */
+    uint64_t nonce;                           /* secret of this life */
+    uint64_t sequence;                        /* age: larger is younger */
+    uint64_t evictions;                       /* final ones of the drive */
+    uint32_t volume_count;                    /* rows in use below */
+    struct uuid volume[LIMIT_VOLUMES];        /* with evictions */
+    uint64_t volume_evictions[LIMIT_VOLUMES]; /* of each, final */
 };
 
 struct store_record {
-    enum store_record_type type;
-    struct key key;
-    struct uuid volume;
-    uint64_t sequence;
-    uint32_t value_bytes;
-    uint32_t value_crc;
+    enum store_record_type type; /* value or tombstone */
+    struct key key;              /* 1..16 bytes */
+    struct uuid volume;          /* whose key */
+    uint64_t sequence;           /* of the change, store-wide */
+    uint32_t value_bytes;        /* 0 in a tombstone */
+    uint32_t value_crc;          /* from store_value_crc_seed on */
 };
 
 /* Pages of a record with a value of so many bytes. */

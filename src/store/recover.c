@@ -21,7 +21,7 @@
 #define RECOVER_SCAN_PAGES 256
 
 struct recover {
-    struct store *store;
+    struct store *store;    /* being opened */
     uint32_t *order;        /* numbers of segments with a life, by age                      */
     uint32_t order_count;   /* of them                                                      */
     uint32_t position;      /* the one that is being loaded                                 */

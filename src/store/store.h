@@ -32,13 +32,14 @@ struct store;
 uint64_t store_record_bytes(uint64_t value_bytes);
 
 struct store_opts {
-    const char *path;           /* file or block device                                         */
-    uint64_t bytes;             /* file: size to make; 0: as it is. Device: 0                   */
-    uint64_t segment_bytes;     /* format: power of two, 64 KiB .. 256 MiB                      */
-    uint64_t value_bytes_max;   /* largest stored value, trailer included; fits in a segment    */
-    uint64_t blocks_max;        /* index entries to reserve; 0: bytes / 64 KiB, at least 1,024  */
-    uint32_t writes_max;        /* writes in flight; more are parked                            */
-    struct loop_region *region; /* where callers' buffers lie; NULL: anywhere                  */
+    const char *path;         /* file or block device                                         */
+    uint64_t bytes;           /* file: size to make; 0: as it is. Device: 0                   */
+    uint64_t segment_bytes;   /* format: power of two, 64 KiB .. 256 MiB                      */
+    uint64_t value_bytes_max; /* largest stored value, trailer included; fits in a segment    */
+    uint64_t blocks_max;      /* index entries to reserve; 0: bytes / 64 KiB, at least 1,024  */
+    uint32_t writes_max;      /* writes in flight; more are parked                            */
+    struct loop_region
+        *region; /* where callers' buffers lie; its owner registers it; may be NULL */
 };
 
 /* Defaults: 64 MiB segments, 8 MiB values, 64 writes in flight. */
@@ -51,7 +52,8 @@ icms_err store_format(struct loop_env *env, const struct store_opts *opts, bool 
                       struct err_why *why) ICMS_MUST_CHECK;
 
 /* Opens a formatted drive: takes the lock, checks the superblock, reads the summaries of sealed
- * segments, scans open ones. Blocking. FOREIGN, VERSION, LOCKED, NOT_FOUND, IO with a sentence. */
+ * segments, scans open ones. Blocking. FOREIGN, VERSION, LOCKED, NOT_FOUND, IO (truncated too),
+ * CORRUPT (both superblocks damaged), INVALID (value_bytes_max does not fit) with a sentence. */
 icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err_why *why,
                     struct store **out_store) ICMS_MUST_CHECK;
 

@@ -53,8 +53,8 @@ struct store_summary;
 
 /* Something to be called from the loop, not from inside the call that found it. */
 struct store_later {
-    struct list link;
-    void (*run)(struct store_later *later);
+    struct list link;                       /* store.later */
+    void (*run)(struct store_later *later); /* what to call */
 };
 
 enum store_segment_state {
@@ -119,7 +119,7 @@ struct store_evicted {
 };
 
 struct store_volume {
-    struct uuid uuid;
+    struct uuid uuid;         /* its name on flash */
     bool used;                /* slot is taken: found on flash or added                   */
     bool added;               /* by store_volume_add: its blocks are visible              */
     bool own;                 /* has a stream of its own                                  */
@@ -145,12 +145,12 @@ enum store_change_state {
 
 /* The private part of store_write and store_delete. */
 struct store_change {
-    uint32_t magic;
-    uint8_t state;  /* enum store_change_state             */
-    bool is_delete; /* in a store_delete, else store_write */
-    bool was_there; /* delete: the block was in the index  */
-    icms_err err;   /* the answer                          */
-    struct store *store;
+    uint32_t magic;                /* STORE_CHANGE_MAGIC until done */
+    uint8_t state;                 /* enum store_change_state             */
+    bool is_delete;                /* in a store_delete, else store_write */
+    bool was_there;                /* delete: the block was in the index  */
+    icms_err err;                  /* the answer                          */
+    struct store *store;           /* where to */
     struct store_segment *segment; /* DEVICE: where its record goes                     */
     struct list link;              /* PARKED: volume.parked; KEY: waiters of the first  */
     struct list waiters;           /* later changes of the same key, in order           */
@@ -158,8 +158,8 @@ struct store_change {
     uint64_t sequence;             /* of its record                                     */
     uint32_t page;                 /* of its record                                     */
     uint32_t pages;                /* of its record                                     */
-    struct store_later later;
-    struct loop_op op;
+    struct store_later later;      /* ANSWER; DEVICE at a fault point */
+    struct loop_op op;             /* DEVICE: the write */
 };
 static_assert(sizeof(struct store_change) <= sizeof(((struct store_write *)0)->private_words),
               "a change fits in a store_write");
@@ -168,22 +168,22 @@ static_assert(sizeof(struct store_change) <= sizeof(((struct store_delete *)0)->
 
 /* The private part of store_read. */
 struct store_read_private {
-    uint32_t magic;
-    bool on_device; /* the read was started and its done has not run */
-    struct store *store;
-    struct store_spot spot;
-    struct store_later later;
-    struct loop_op op;
+    uint32_t magic;           /* STORE_READ_MAGIC until done */
+    bool on_device;           /* the read was started and its done has not run */
+    struct store *store;      /* where from */
+    struct store_spot spot;   /* of the record */
+    struct store_later later; /* an answer without the device */
+    struct loop_op op;        /* the read */
 };
 static_assert(sizeof(struct store_read_private) <= sizeof(((struct store_read *)0)->private_words),
               "fits");
 
 /* The private part of store_flush. */
 struct store_flush_private {
-    uint32_t magic;
-    struct store *store;
-    struct store_later later;
-    struct loop_op op;
+    uint32_t magic;           /* STORE_FLUSH_MAGIC until done */
+    struct store *store;      /* which one */
+    struct store_later later; /* an answer without the device */
+    struct loop_op op;        /* the flush */
 };
 static_assert(sizeof(struct store_flush_private) <=
                   sizeof(((struct store_flush *)0)->private_words),
@@ -201,82 +201,82 @@ enum store_opener_step {
 
 /* Opens one segment at a time. */
 struct store_opener {
-    struct store_segment *segment; /* NULL: idle                                      */
-    uint32_t stream;               /* for whom                                        */
-    uint32_t cursor;               /* the stream that is looked at first              */
-    uint8_t step;                  /* enum store_opener_step; woken by store_opener_done */
-    bool hides;                    /* the old life hid records elsewhere              */
-    struct store_later later;      /* ends a step when a fault point failed it        */
-    struct loop_op op;
+    struct store_segment *segment;  /* NULL: idle                                      */
+    uint32_t stream;                /* for whom                                        */
+    uint32_t cursor;                /* the stream that is looked at first              */
+    uint8_t step;                   /* enum store_opener_step; woken by store_opener_done */
+    bool hides;                     /* the old life hid records elsewhere              */
+    struct store_later later;       /* ends a step when a fault point failed it        */
+    struct loop_op op;              /* of the step */
     struct store_header_df *header; /* aligned page */
     uint8_t *zeros;                 /* aligned page */
 };
 
 /* Reclaims one segment at a time. */
 struct store_reclaim {
-    struct store_segment *segment; /* NULL: idle                                      */
-    uint32_t volume;               /* STORE_SHARED: all blocks; else those of one      */
-    uint32_t page;                 /* summary page the chunk begins with, from 0       */
-    uint32_t pages;                /* in the chunk                                     */
-    bool footer_known;             /* rows[] is set                                    */
-    uint8_t rows[LIMIT_VOLUMES];   /* slots of the volumes in the footer; LIMIT_VOLUMES: none */
-    uint32_t sweep_cursor;         /* in the index                                     */
-    uint32_t quota_cursor;         /* the volume that is looked at first               */
-    bool whole;                    /* the segment is to be free in the end             */
-    bool stopped;                  /* enough was evicted before the end                */
-    struct store_later later;      /* next slice of a sweep                            */
-    struct loop_op op;
+    struct store_segment *segment;  /* NULL: idle                                      */
+    uint32_t volume;                /* STORE_SHARED: all blocks; else those of one      */
+    uint32_t page;                  /* summary page the chunk begins with, from 0       */
+    uint32_t pages;                 /* in the chunk                                     */
+    bool footer_known;              /* rows[] is set                                    */
+    uint8_t rows[LIMIT_VOLUMES];    /* slots of the volumes in the footer; LIMIT_VOLUMES: none */
+    uint32_t sweep_cursor;          /* in the index                                     */
+    uint32_t quota_cursor;          /* the volume that is looked at first               */
+    bool whole;                     /* the segment is to be free in the end             */
+    bool stopped;                   /* enough was evicted before the end                */
+    struct store_later later;       /* next slice of a sweep                            */
+    struct loop_op op;              /* the read of the chunk */
     struct store_summary_df *chunk; /* STORE_RECLAIM_PAGES aligned pages                */
 };
 
 struct store {
-    uint32_t magic;
-    bool down;      /* out of service                                      */
-    bool free_low;  /* free segments under the low-water mark               */
-    bool tight;     /* a change waits for an index entry                    */
-    bool pumping;   /* inside store_pump                                    */
-    bool pump_more; /* store_pump was called from inside itself             */
-    bool dropped;   /* blocks left the index since the open that are still on flash */
-    struct loop *loop;
-    struct loop_file *file;
-    struct store_super super;
-    uint32_t segment_pages;
-    uint32_t value_bytes_max;
-    uint32_t writes_max;
-    uint32_t writes; /* records in flight */
-    uint32_t volumes_added;
-    uint32_t write_errors; /* in a row */
-    uint32_t read_errors;  /* in a row */
-    uint64_t sequence;     /* the last one given */
-    struct store_index *index;
-    struct store_ghost *ghost;
-    struct store_segment *segments;
-    struct store_volume volumes[LIMIT_VOLUMES];
-    struct store_stream streams[STORE_STREAMS];
-    struct list free; /* in the order of reclaim: the next to open is the first */
-    uint32_t free_count;
+    uint32_t magic;            /* STORE_MAGIC */
+    bool down;                 /* out of service                                      */
+    bool free_low;             /* free segments under the low-water mark               */
+    bool tight;                /* a change waits for an index entry                    */
+    bool pumping;              /* inside store_pump                                    */
+    bool pump_more;            /* store_pump was called from inside itself             */
+    bool dropped;              /* blocks left the index since the open that are still on flash */
+    struct loop *loop;         /* whose thread all of this is on */
+    struct loop_file *file;    /* the drive */
+    struct store_super super;  /* sizes */
+    uint32_t segment_pages;    /* of each segment */
+    uint32_t value_bytes_max;  /* from the options */
+    uint32_t writes_max;       /* from the options */
+    uint32_t writes;           /* records in flight */
+    uint32_t volumes_added;    /* slots with added set */
+    uint32_t write_errors;     /* in a row */
+    uint32_t read_errors;      /* in a row */
+    uint64_t sequence;         /* the last one given */
+    struct store_index *index; /* where blocks are */
+    struct store_ghost *ghost; /* what was evicted lately */
+    struct store_segment *segments;             /* by number */
+    struct store_volume volumes[LIMIT_VOLUMES]; /* by slot */
+    struct store_stream streams[STORE_STREAMS]; /* by slot; the last is shared */
+    struct list free;                   /* in the order of reclaim: the next to open is the first */
+    uint32_t free_count;                /* segments in free */
     uint32_t free_reserve;              /* reclaim works while fewer are free              */
     uint32_t free_low_mark;             /* fewer: free_low                                 */
     struct list summaries;              /* unused                                          */
     struct list keys[STORE_KEY_CHAINS]; /* first changes of their key (key_link)   */
-    uint64_t key_seed;
-    uint64_t parked_map;           /* volumes with parked changes                     */
-    uint32_t pump_cursor;          /* volume that goes first                          */
-    struct store_evicted *evicted; /* pool; [0] is not used                        */
-    uint32_t evicted_unused;       /* chain                                        */
-    struct store_opener opener;
-    struct store_reclaim reclaim;
-    struct store_later kick;   /* the first store_pump, when the loop runs        */
-    struct list later;         /* store_later.link                                */
-    struct loop_msg later_msg; /* runs them                                       */
-    bool later_sent;
-    void (*on_down)(void *arg);
-    void *on_down_arg;
-    uint64_t evictions_final;             /* all volumes, forgotten ones too */
+    uint64_t key_seed;                  /* of the chains */
+    uint64_t parked_map;                /* volumes with parked changes                     */
+    uint32_t pump_cursor;               /* volume that goes first                          */
+    struct store_evicted *evicted;      /* pool; [0] is not used                        */
+    uint32_t evicted_unused;            /* chain                                        */
+    struct store_opener opener;         /* opens segments */
+    struct store_reclaim reclaim;       /* frees them */
+    struct store_later kick;            /* the first store_pump, when the loop runs        */
+    struct list later;                  /* store_later.link                                */
+    struct loop_msg later_msg;          /* runs them                                       */
+    bool later_sent;                    /* later_msg is on its way */
+    void (*on_down)(void *arg);         /* called once; may be NULL */
+    void *on_down_arg;                  /* its argument */
+    uint64_t evictions_final;           /* all volumes, forgotten ones too */
     void *buffers[2 * STORE_STREAMS + 8]; /* to free in the end */
-    uint32_t buffer_count;
+    uint32_t buffer_count;                /* in buffers */
     /* read by any thread */
-    struct store_stats stats;
+    struct store_stats stats; /* but for down and free_low */
 };
 
 /* ---- counters ---- */

@@ -14,17 +14,17 @@
 
 /* A record that was found. */
 struct verify_record {
-    struct store_block block;
-    uint64_t sequence;
-    bool tombstone;
+    struct store_block block; /* whose and where                      */
+    uint64_t sequence;        /* of two of a key the higher one counts */
+    bool tombstone;           /* else a value                         */
 };
 
 struct verify {
-    struct store *store;
-    struct verify_record *records;
-    uint64_t count, room;
-    uint32_t segment; /* that is being scanned */
-    bool no_memory;
+    struct store *store;           /* being verified                */
+    struct verify_record *records; /* all that were found           */
+    uint64_t count, room;          /* in records; it grows          */
+    uint32_t segment;              /* that is being scanned         */
+    bool no_memory;                /* records could not grow        */
 };
 
 static void verify_found(struct store_scan *scan, const struct store_record *record, uint32_t page,
