@@ -276,7 +276,8 @@ int loop_event_fd(const struct loop_event *event);
 /* Any thread. */
 void loop_event_signal(struct loop_event *event);
 
-/* done when it was raised since the last wait ended. One wait at a time. */
+/* done when it was raised since the last wait ended. One wait at a time. The event may be another
+ * process's (simulation: of another node of the same machine). */
 void loop_event_wait(struct loop *loop, struct loop_op *op, struct loop_event *event,
                      void (*done)(struct loop_op *op));
 void loop_event_free(struct loop_event **event);

@@ -183,7 +183,9 @@ static void op_start(struct loop *loop, struct loop_op *op, enum loop_kind kind,
     op->target = target;
     list_init(&op->link);
     if (target != NULL) {
-        check(target->env == loop->env);
+        /* An event may be of another process of the machine: in the simulation, of another node. */
+        check(target->env == loop->env ||
+              (kind == LOOP_EVENT && target->env->ops == loop->env->ops));
         (void)__atomic_add_fetch(&target->busy, 1, __ATOMIC_RELAXED);
     }
     loop_ops(loop)->op_start(loop, op);

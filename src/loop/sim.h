@@ -66,11 +66,11 @@ struct loop_env *sim_node_env(struct sim_node *node);
 
 /* Ends the loops of the node at once: no callback runs any more and nothing touches the daemon's
  * memory; locks are released; connections reset after a network delay (silent: never, and until the
- * next listener of the node nothing answers a connect). power: writes that were not flushed are
- * each kept, lost or torn at random; without power loss all completed writes stay, those in flight
- * are each kept, lost or torn. The daemon's memory is the caller's to free, with or without closing
- * its handles and freeing its loops. Files stay for the next daemon of the node. Not from a
- * callback. */
+ * next listener or connect of the node nothing that is sent to it arrives). power: writes that were
+ * not flushed are each kept, lost or torn at random; without power loss all completed writes stay,
+ * those in flight are each kept, lost or torn. The daemon's memory is the caller's to free, with or
+ * without closing its handles and freeing its loops. Files stay for the next daemon of the node.
+ * Not from a callback. */
 void sim_node_crash(struct sim_node *node, bool power, bool silent);
 
 /* A stopped process (SIGSTOP): its loops stand still, the kernel of the node still accepts and

@@ -187,18 +187,27 @@ static void sim_op_cancel(struct loop *loop, struct loop_op *op)
     }
 }
 
+/* Waits for events of the node: another process of the machine may wait for them as well, and goes
+ * on waiting. */
+static void sim_bells_drop(struct sim_node *of, struct sim_node *node, struct loop *loop)
+{
+    list_for_each (link, &of->bells) {
+        struct sim_bell *bell = container_of(link, struct sim_bell, link);
+        struct loop_op *op = bell->waiter;
+
+        if (op != NULL && sim_op_of(op, loop) && sim_loop_of(op->loop)->node == node) {
+            loop_op_release(op);
+            bell->waiter = NULL;
+        }
+    }
+}
+
 void sim_ops_drop(struct sim_node *node, struct loop *loop)
 {
     sim_disk_drop(node, loop);
     sim_net_drop(node, loop);
-    list_for_each (link, &node->bells) {
-        struct sim_bell *bell = container_of(link, struct sim_bell, link);
-
-        if (bell->waiter != NULL && sim_op_of(bell->waiter, loop)) {
-            loop_op_release(bell->waiter);
-            bell->waiter = NULL;
-        }
-    }
+    list_for_each (link, &node->sim->nodes)
+        sim_bells_drop(container_of(link, struct sim_node, link), node, loop);
     list_for_each (link, &node->loops) {
         struct sim_loop *own = container_of(link, struct sim_loop, link);
 

@@ -293,6 +293,7 @@ static void dial_start(struct loop_op *op)
     dial->end_ns = node->sim->now_ns + SIM_DIAL_NS;
     op->words[0] = (uintptr_t)dial;
     list_push(&node->dials, &dial->link);
+    node->dark = false; /* a machine that dials is up again */
     sim_at(node->sim, &dial->event, node->sim->now_ns + sim_net_delay(node->sim));
 }
 

@@ -38,6 +38,7 @@ struct box {
     struct loop_file *file;
     struct loop_sock *listener;
     struct loop_sock *sock;
+    struct loop_event *event; /* of whom it likes */
     struct loop_addr peer;
     struct loop_msg msg;
     struct loop_op op;
@@ -420,6 +421,39 @@ static void a_dead_drive_fails_everything(void **state)
     sim_free(&sim);
 }
 
+/* ---- events --------------------------------------------------------------------------------- */
+
+static void act_ring_wait(struct box *box)
+{
+    loop_event_wait(box->loop, &box->op, box->event, box_done);
+}
+
+/* As an agent and its client share eventfds: who waits is woken from another node, and goes on
+ * waiting when the other one crashed, until it gives up by itself. */
+static void an_event_of_another_process_outlives_it_for_who_waits(void **state)
+{
+    struct sim *sim = room(16, NULL);
+    struct loop_event *event;
+    struct box box[2];
+
+    two_boxes(box, sim);
+    assert_int_equal(loop_event_new(sim_node_env(box[0].node), &event), ICMS_OK);
+    box[1].event = event;
+    box_do(&box[1], act_ring_wait);
+    assert_false(box_wait(&box[1], 10 * MS));
+    loop_event_signal(event);
+    assert_true(box_wait(&box[1], 10 * MS));
+    assert_int_equal(box[1].err, ICMS_OK);
+    box_do(&box[1], act_ring_wait);
+    assert_false(box_wait(&box[1], 10 * MS));
+    box_kill(&box[0], false, false);
+    assert_false(box_wait(&box[1], 10 * MS));
+    assert_true(loop_op_busy(&box[1].op));
+    box_end(&box[1]); /* its loop takes the wait along */
+    loop_event_free(&event);
+    sim_free(&sim);
+}
+
 /* ---- the network ---------------------------------------------------------------------------- */
 
 static void a_crash_resets_connections_unless_it_is_silent(void **state)
@@ -452,6 +486,27 @@ static void a_crash_resets_connections_unless_it_is_silent(void **state)
         box_kill(&box[0], false, false);
         sim_free(&sim);
     }
+}
+
+/* A client machine listens to nothing: its next daemon is reached as soon as it connects. */
+static void a_machine_that_went_silently_can_connect_again(void **state)
+{
+    struct sim *sim = room(15, NULL);
+    struct box box[2];
+
+    two_boxes(box, sim);
+    box_join(box);
+    box_kill(&box[1], false, true);
+    loop_sock_close(&box[0].sock);
+    box_boot(&box[1]);
+    box_join(box);
+    box_do(&box[1], act_recv);
+    box_do(&box[0], act_send);
+    assert_true(box_wait(&box[1], S));
+    assert_int_equal(box[1].err, ICMS_OK);
+    box_end(&box[1]);
+    box_end(&box[0]);
+    sim_free(&sim);
 }
 
 static void a_cut_swallows_and_what_it_swallowed_stays_lost(void **state)
@@ -628,6 +683,8 @@ int main(void)
         cmocka_unit_test(a_slow_disk_is_slower),
         cmocka_unit_test(a_dead_drive_fails_everything),
         cmocka_unit_test(a_crash_resets_connections_unless_it_is_silent),
+        cmocka_unit_test(a_machine_that_went_silently_can_connect_again),
+        cmocka_unit_test(an_event_of_another_process_outlives_it_for_who_waits),
         cmocka_unit_test(a_cut_swallows_and_what_it_swallowed_stays_lost),
         cmocka_unit_test(a_connect_into_a_cut_waits_and_heals_or_gives_up),
         cmocka_unit_test(a_paused_node_accepts_and_buffers_in_its_kernel),
