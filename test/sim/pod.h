@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim/pod.h: what the files of the pod simulation share.
+ *
+ *   pod_model.c   what was stored: keys, versions, contents; judges every answer
+ *   pod_client.c  a process beside an agent: its rings, leases and staging memory
+ *   pod_world.c   the machines: targets, agents, clients; boot, crash, heal; limits
+ *   pod_storm.c   what goes wrong, and when
+ *   pod_settle.c  when nothing goes wrong any more: exact accounts
+ *   pod_test.c    seeds, canaries, the command line
+ *
+ * Everything runs in one thread in virtual time. "Control" is code between two events of the
+ * simulation; everything else runs on a loop of some node.
+ */
+#ifndef SIM_POD_H
+#define SIM_POD_H
+
+#include "agent/agent.h"
+#include "base/hash.h"
+#include "icms/icms.h"
+#include "loop/sim.h"
+#include "target/target.h"
+
+#define US ((uint64_t)1000)
+#define MS (1000 * US)
+
+#define POD_TARGETS    3
+#define POD_DRIVES     2 /* of each target                        */
+#define POD_AGENTS     2
+#define POD_CLIENTS    3 /* of each agent                         */
+#define POD_VOLUMES    3
+#define POD_CLIENT_OPS 24 /* under way or leased, of one client    */
+
+#define POD_SEGMENT_BYTES ((uint64_t)64 << 10)
+#define POD_DRIVE_BYTES   ((uint64_t)2112 << 10) /* 32 segments of 64 KiB, and the superblocks */
+
+/* An answer may come this long after its deadline: a timer's tolerance, a few messages and turns,
+ * each of which a spike makes up to 100 times longer (100 * 20 us a message). */
+#define POD_GRACE_NS (20 * MS)
+
+/* Room of one operation in staging memory: the largest value, its trailer, whole pages. */
+#define POD_STAGE_BYTES ((uint64_t)24 << 10)
+
+#define POD_POISON 0xa5
+
+/* Stores that an agent may have under way. */
+#define POD_BACKLOG_BYTES ((uint64_t)512 << 10)
+
+/* Flash of the volume with a quota: of one enclosure. */
+#define POD_QUOTA_BYTES ((uint64_t)480 << 10)
+
+/* ---- failing -------------------------------------------------------------------------------- */
+
+/* What a run can prove wrong; the exit status of a run that failed. */
+enum pod_fault {
+    POD_FAULT_NONE = 0,
+    POD_FAULT_ANSWER = 10, /* an answer twice, to nothing, or one that makes no sense          */
+    POD_FAULT_LATE = 11,   /* no answer by the deadline and the grace                          */
+    POD_FAULT_BYTES = 12,  /* bytes that were never stored under that key                      */
+    POD_FAULT_BUFFER = 13, /* a buffer was written by somebody who had no right to             */
+    POD_FAULT_LIMIT = 14,  /* more than a limit allows, or something was never given back      */
+    POD_FAULT_FORGOT = 15, /* a block is gone that should be there, or evictions do not add up */
+    POD_FAULT_GHOST = 16,  /* a block is there that should be gone                             */
+    POD_FAULT_HEAL = 17,   /* everything was repaired and it does not work                     */
+    POD_FAULT_TRACE = 18,  /* one seed, two histories                                          */
+};
+
+enum pod_canary {
+    POD_CANARY_NONE,
+    POD_CANARY_FORGET,  /* an enclosure loses what it acknowledged               */
+    POD_CANARY_CORRUPT, /* a bit of a block in an agent's memory flips           */
+    POD_CANARY_LATE,    /* an agent stands still and nobody tells the clock      */
+    POD_CANARY_TWICE,   /* an answer comes twice                                 */
+    POD_CANARY_WRITE,   /* a leased block is written to                          */
+    POD_CANARY_COUNT,
+};
+
+struct pod_world;
+
+/* Prints the sentence and how to run the seed again, and ends the process with the fault. */
+_Noreturn void pod_fail(struct pod_world *world, enum pod_fault fault, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- the model ------------------------------------------------------------------------------ */
+
+#define POD_KEYS_MAX 4096 /* of all volumes, storm and settling together */
+
+struct pod_key {
+    struct key key;
+    uint8_t volume;
+    uint32_t versions; /* 1 .. versions were put at some time, by somebody */
+    bool hot;          /* asked for more often                             */
+};
+
+struct pod_model {
+    uint32_t count;
+    uint32_t storm_count; /* the first ones: used while things go wrong */
+    struct pod_key keys[POD_KEYS_MAX];
+};
+
+/* Makes the keys of the storm. */
+void pod_model_init(struct pod_world *world);
+
+/* A key that nobody used before; its number. */
+uint32_t pod_model_key_new(struct pod_world *world, uint32_t volume, uint64_t run);
+
+/* The next version of a key: from now on it may be read. */
+uint32_t pod_model_put(struct pod_world *world, uint32_t key);
+
+uint32_t pod_model_bytes(const struct pod_world *world, uint32_t key, uint32_t version);
+void pod_model_fill(const struct pod_world *world, uint32_t key, uint32_t version, uint8_t *out);
+
+/* The version that these bytes are; 0: none that was ever put. */
+uint32_t pod_model_version(const struct pod_world *world, uint32_t key, const uint8_t *value,
+                           uint32_t bytes);
+
+/* ---- clients -------------------------------------------------------------------------------- */
+
+/* One operation: what is asked, and what came of it. */
+struct pod_job {
+    uint8_t op;           /* enum shm_op                                        */
+    uint8_t flags;        /* enum shm_flag                                      */
+    uint32_t key;         /* number in the model; FLUSH: the volume             */
+    uint32_t version;     /* PUT: what is put. GET, after: what was read        */
+    uint64_t deadline_ns; /* from when it is sent                               */
+    uint64_t lease_ns;    /* GET: how long the block is held                    */
+    /* out */
+    bool done;
+    icms_err status;
+    enum icms_miss reason;
+    enum icms_source source;
+};
+
+enum pod_op_state {
+    POD_OP_FREE, /* its staging memory is poisoned                            */
+    POD_OP_SENT, /* waits for its answer                                      */
+    POD_OP_HELD, /* GET: answered, the block is leased; its bytes stay        */
+};
+
+struct pod_op {
+    enum pod_op_state state;
+    uint32_t generation;    /* of the tag: which use of this entry            */
+    struct pod_job job;     /* what is asked                                  */
+    struct pod_job *report; /* where the result goes; NULL: nowhere           */
+    bool canceled;          /* a cancel was sent                              */
+    uint64_t sent_ns;       /* virtual time                                   */
+    uint64_t deadline_ns;   /* virtual time                                   */
+    uint64_t hash;          /* SENT: of the staging memory; HELD: of the slot */
+    uint32_t slot, bytes;   /* HELD                                           */
+    uint64_t release_ns;    /* HELD: when the lease is given back             */
+};
+
+enum pod_client_state {
+    POD_CLIENT_OUT,     /* not attached; control attaches it                        */
+    POD_CLIENT_IN,      /* works                                                    */
+    POD_CLIENT_LEAVING, /* was told to let go; on its loop, waits for its event     */
+    POD_CLIENT_LEFT,    /* touches nothing any more; control detaches it            */
+    POD_CLIENT_DETACH,  /* waits for the agent                                      */
+};
+
+struct pod_client {
+    struct pod_world *world;
+    struct pod_agent *agent;
+    uint32_t number; /* 0 .. of all clients                                     */
+    enum pod_client_state state;
+    struct sim_node *node; /* a machine of its own as far as crashes go               */
+    struct loop *loop;
+    struct agent_client attached;
+    struct shm_ring ring;
+    struct shm_arena arenas[POD_VOLUMES];
+    struct pod_op ops[POD_CLIENT_OPS];
+    struct loop_op event_op;
+    struct loop_timer timer;
+    struct loop_msg msg;      /* from control: begin, or let go                          */
+    bool msg_out;             /* it is on its way                                        */
+    struct pod_job *jobs;     /* a list to work off; NULL: what chance says              */
+    uint32_t job_count;       /* of jobs                                                 */
+    uint32_t job_next;        /* first that was not sent                                 */
+    uint32_t job_parallel;    /* how many of the list at a time                          */
+    uint64_t pace_ns;         /* between two operations of chance, on average; 0: none   */
+    uint64_t lazy_until_ns;   /* does not look at its answers until then                 */
+    uint64_t answer_tag_last; /* of the canary that answers twice                        */
+};
+
+void pod_client_init(struct pod_client *client, struct pod_world *world, uint32_t number);
+
+/* Control: attaches, or tells it to let go, as it should be; called again and again. */
+void pod_client_attach(struct pod_client *client);
+void pod_client_leave(struct pod_client *client);
+void pod_client_drive(struct pod_client *client);
+
+/* Control: fails when an answer is overdue. */
+void pod_client_judge(struct pod_client *client);
+
+/* Control: gives it a list; what it does by chance ends. */
+void pod_client_jobs(struct pod_client *client, struct pod_job *jobs, uint32_t count,
+                     uint32_t parallel);
+
+/* Nothing is under way and nothing is leased. */
+bool pod_client_idle(const struct pod_client *client);
+
+/* Canaries; true when there was something to break. */
+bool pod_client_break_lease(struct pod_client *client);
+
+/* ---- machines ------------------------------------------------------------------------------- */
+
+enum pod_machine_state {
+    POD_MACHINE_UP,
+    POD_MACHINE_DOWN,    /* crashed; starts again at restart_ns              */
+    POD_MACHINE_LEAVING, /* an orderly stop is under way                     */
+    POD_MACHINE_DEAD,    /* an agent that crashed: clients still map its memory */
+};
+
+struct pod_target {
+    struct pod_world *world;
+    uint32_t number;
+    struct sim_node *node;
+    enum pod_machine_state state;
+    struct target *target;
+    uint64_t restart_ns; /* DOWN                                               */
+    bool paused;         /* stands still                                       */
+    bool format;         /* the next start formats: the canary                 */
+    struct target_stats *stats;
+};
+
+struct pod_agent {
+    struct pod_world *world;
+    uint32_t number;
+    struct sim_node *node;
+    enum pod_machine_state state;
+    struct agent *agent;
+    uint64_t restart_ns;
+    bool paused;
+    uint64_t resumed_ns; /* when it went on, or started, the last time: overdue answers are
+                            late from then on                                  */
+    struct agent_stats *stats;
+};
+
+struct pod_options {
+    uint64_t seed;
+    enum pod_canary canary;
+    bool verbose; /* of the simulation */
+    bool chatty;  /* what goes wrong, as it goes wrong */
+};
+
+/* What goes wrong in this run: each kind is on or off, as the seed has it. */
+enum pod_trouble_kind {
+    POD_TROUBLE_CRASH_TARGET, /* kill -9, or the power goes                    */
+    POD_TROUBLE_CRASH_AGENT,
+    POD_TROUBLE_LEAVE_TARGET, /* an orderly restart                            */
+    POD_TROUBLE_LEAVE_AGENT,
+    POD_TROUBLE_KILL_CLIENT,
+    POD_TROUBLE_PAUSE_TARGET, /* SIGSTOP, and later SIGCONT                    */
+    POD_TROUBLE_PAUSE_AGENT,
+    POD_TROUBLE_CUT,  /* a black hole between two, or around one       */
+    POD_TROUBLE_SLOW, /* the drives of a target                        */
+    POD_TROUBLE_DEAD, /* one drive, until somebody repairs it          */
+    POD_TROUBLE_KINDS,
+};
+
+struct pod_weather {
+    bool on[POD_TROUBLE_KINDS];
+    bool power;        /* crashes of targets may lose the power         */
+    bool silent;       /* crashes may reset nothing                     */
+    bool disk_faults;  /* the drives lie                                */
+    uint64_t tick_ns;  /* between two troubles, on average              */
+    uint64_t storm_ns; /* how long it lasts                             */
+    uint64_t pace_ns;  /* between two operations of a client            */
+};
+
+/* One that ends by itself. */
+struct pod_trouble {
+    bool on;
+    enum pod_trouble_kind kind;
+    uint32_t a; /* agent or target; CUT: agent, or POD_AGENTS + target */
+    uint32_t b; /* CUT: target, POD_TARGETS: everybody                 */
+    uint64_t until_ns;
+};
+
+#define POD_TROUBLES 16
+
+struct pod_counts {
+    uint64_t sent[8];   /* by op                     */
+    uint64_t ok[8];     /* by op                     */
+    uint64_t source[4]; /* hits, by enum icms_source */
+    uint64_t miss[16];  /* by enum icms_miss         */
+    uint64_t error[64]; /* other answers, by icms_err */
+    uint64_t dropped;   /* the agent died before it answered */
+    uint64_t trouble[POD_TROUBLE_KINDS];
+    uint64_t replaced; /* drives that could not be opened any more */
+};
+
+struct pod_world {
+    struct pod_options options;
+    struct sim *sim;
+    struct pod_weather weather;
+    struct pod_target targets[POD_TARGETS];
+    struct pod_agent agents[POD_AGENTS];
+    struct pod_client clients[POD_AGENTS * POD_CLIENTS];
+    struct volume_spec volumes[POD_VOLUMES];
+    struct agent_enclosure_opts enclosures[POD_TARGETS];
+    struct pod_model model;
+    struct pod_counts counts;
+    uint64_t history;  /* hash of every answer */
+    uint64_t judge_ns; /* when limits are looked at next */
+    bool faults;       /* of the simulation: on          */
+    struct pod_trouble troubles[POD_TROUBLES];
+    char name[128]; /* how to run this seed again */
+    uint8_t scratch[POD_STAGE_BYTES];
+};
+
+struct pod_world *pod_world_new(const struct pod_options *options);
+void pod_world_free(struct pod_world **world);
+
+/* Runs until virtual time; control has its turns. */
+void pod_world_run(struct pod_world *world, uint64_t until_ns);
+
+/* A line of what happens, when it was asked for. */
+void pod_tell(struct pod_world *world, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+uint64_t pod_chance(struct pod_world *world, uint64_t n);
+
+/* Control. */
+void pod_target_start(struct pod_target *target);
+void pod_target_crash(struct pod_target *target, bool power, bool silent);
+void pod_target_leave(struct pod_target *target);
+void pod_agent_start(struct pod_agent *agent);
+void pod_agent_crash(struct pod_agent *agent, bool silent);
+void pod_agent_leave(struct pod_agent *agent);
+void pod_agent_pause(struct pod_agent *agent, bool paused);
+void pod_target_pause(struct pod_target *target, bool paused);
+
+/* Numbers of all targets together. */
+uint64_t pod_world_blocks(struct pod_world *world);
+uint64_t pod_world_evictions(struct pod_world *world);
+
+/* Draws the weather: before pod_world_new makes the simulation. */
+void pod_weather_init(struct pod_world *world, struct sim_opts *opts);
+void pod_storm(struct pod_world *world);
+
+/* Ends every trouble. */
+void pod_storm_end(struct pod_world *world);
+void pod_settle(struct pod_world *world);
+
+#endif

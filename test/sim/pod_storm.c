@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What goes wrong, and when. Every seed has a weather of its own: some kinds of trouble and not
+ * others, dense or rare, so that each kind is also met without the ones that would hide what it
+ * does.
+ *
+ * Control, but for pod_weather_init, which runs before there is a simulation.
+ */
+#include <stdio.h>
+
+#include "base/check.h"
+#include "pod.h"
+
+/* ---- the weather ---------------------------------------------------------------------------- */
+
+/* One of count values, by the seed and a name of the question. */
+static uint64_t weather_draw(const struct pod_world *world, uint64_t question, uint64_t count)
+{
+    return hash64_mix(hash64_mix(world->options.seed) ^ question) % count;
+}
+
+void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
+{
+    static const uint32_t reset[] = {0, 0, 200, 3000};
+    static const uint32_t spike[] = {0, 500, 3000, 20000};
+    static const uint64_t tick[] = {8 * MS, 20 * MS, 60 * MS, 150 * MS};
+    static const uint64_t pace[] = {MS / 2, MS, 2 * MS, 4 * MS};
+    struct pod_weather *weather = &world->weather;
+
+    for (uint32_t i = 0; i < POD_TROUBLE_KINDS; i++)
+        weather->on[i] = weather_draw(world, 100 + i, 2) == 0;
+    weather->power = weather_draw(world, 1, 2) == 0;
+    weather->silent = weather_draw(world, 2, 2) == 0;
+    weather->disk_faults = weather_draw(world, 3, 2) == 0;
+    weather->tick_ns = tick[weather_draw(world, 4, 4)];
+    weather->pace_ns = pace[weather_draw(world, 5, 4)];
+    weather->storm_ns = 400 * MS + weather_draw(world, 6, 2000) * MS;
+    opts->conn_reset_ppm = reset[weather_draw(world, 7, 4)];
+    opts->delay_spike_ppm = spike[weather_draw(world, 8, 4)];
+    opts->net_buffer_bytes = weather_draw(world, 9, 2) == 0 ? 16 << 10 : 128 << 10;
+    opts->net_backlog = weather_draw(world, 10, 2) == 0 ? 8 : 64;
+    if (weather->disk_faults) {
+        opts->disk_read_error_ppm = weather_draw(world, 11, 2) == 0 ? 0 : 3000;
+        opts->disk_write_error_ppm = weather_draw(world, 12, 2) == 0 ? 0 : 2000;
+        opts->disk_write_lost_ppm = weather_draw(world, 13, 2) == 0 ? 0 : 5000;
+        opts->disk_write_torn_ppm = weather_draw(world, 14, 2) == 0 ? 0 : 5000;
+        opts->disk_corrupt_ppm = weather_draw(world, 15, 2) == 0 ? 0 : 10000;
+    }
+}
+
+/* ---- troubles that end by themselves -------------------------------------------------------- */
+
+static struct sim_node *trouble_node(struct pod_world *world, uint32_t place)
+{
+    return place < POD_AGENTS ? world->agents[place].node : world->targets[place - POD_AGENTS].node;
+}
+
+static void trouble_set(struct pod_world *world, const struct pod_trouble *trouble, bool on)
+{
+    switch (trouble->kind) {
+    case POD_TROUBLE_PAUSE_TARGET:
+        pod_tell(world, "target %u %s", trouble->a, on ? "stands still" : "goes on");
+        pod_target_pause(&world->targets[trouble->a], on);
+        break;
+    case POD_TROUBLE_PAUSE_AGENT:
+        pod_agent_pause(&world->agents[trouble->a], on);
+        break;
+    case POD_TROUBLE_CUT:
+        pod_tell(world, "%s between machine %u and %u", on ? "a cut" : "no cut any more",
+                 trouble->a, trouble->b);
+        sim_net_cut(world->sim, trouble_node(world, trouble->a),
+                    trouble->b == POD_TARGETS ? NULL : world->targets[trouble->b].node, on);
+        break;
+    case POD_TROUBLE_SLOW:
+        pod_tell(world, "target %u: %s drives", trouble->a, on ? "slow" : "normal");
+        sim_disk_slow(world->targets[trouble->a].node,
+                      on ? 2 + (uint32_t)pod_chance(world, 60) : 1);
+        break;
+    default:
+        check(trouble->kind == POD_TROUBLE_DEAD);
+        pod_tell(world, "target %u: drive %u %s", trouble->a, trouble->b,
+                 on ? "dies" : "is repaired");
+        sim_disk_dead(world->targets[trouble->a].node, trouble->b == 0 ? "/drive0" : "/drive1", on);
+    }
+}
+
+static void trouble_begin(struct pod_world *world, enum pod_trouble_kind kind, uint32_t a,
+                          uint32_t b, uint64_t most_ns)
+{
+    struct pod_trouble *free = NULL;
+
+    for (uint32_t i = 0; i < POD_TROUBLES; i++) {
+        struct pod_trouble *trouble = &world->troubles[i];
+
+        if (!trouble->on)
+            free = trouble;
+        else if (trouble->kind == kind && trouble->a == a)
+            return; /* it has that already */
+    }
+    if (free == NULL)
+        return;
+    *free = (struct pod_trouble){
+        .on = true,
+        .kind = kind,
+        .a = a,
+        .b = b,
+        .until_ns = sim_now_ns(world->sim) + 1 + pod_chance(world, most_ns),
+    };
+    trouble_set(world, free, true);
+}
+
+static void troubles_end(struct pod_world *world, bool all)
+{
+    for (uint32_t i = 0; i < POD_TROUBLES; i++) {
+        struct pod_trouble *trouble = &world->troubles[i];
+
+        if (!trouble->on || (!all && trouble->until_ns > sim_now_ns(world->sim)))
+            continue;
+        trouble->on = false;
+        trouble_set(world, trouble, false);
+    }
+}
+
+/* ---- the storm ------------------------------------------------------------------------------ */
+
+static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
+{
+    uint32_t target = (uint32_t)pod_chance(world, POD_TARGETS);
+    uint32_t agent = (uint32_t)pod_chance(world, POD_AGENTS);
+    uint32_t place = (uint32_t)pod_chance(world, POD_AGENTS + POD_TARGETS);
+    bool silent = pod_chance(world, 2) == 0 && world->weather.silent;
+    bool power = pod_chance(world, 2) == 0 && world->weather.power;
+
+    world->counts.trouble[kind]++;
+    switch (kind) {
+    case POD_TROUBLE_CRASH_TARGET:
+        pod_target_crash(&world->targets[target], power, silent);
+        break;
+    case POD_TROUBLE_CRASH_AGENT:
+        pod_agent_crash(&world->agents[agent], silent);
+        break;
+    case POD_TROUBLE_LEAVE_TARGET:
+        pod_target_leave(&world->targets[target]);
+        break;
+    case POD_TROUBLE_LEAVE_AGENT:
+        pod_agent_leave(&world->agents[agent]);
+        break;
+    case POD_TROUBLE_KILL_CLIENT:
+        pod_client_leave(&world->clients[pod_chance(world, POD_AGENTS * POD_CLIENTS)]);
+        break;
+    case POD_TROUBLE_PAUSE_TARGET:
+        trouble_begin(world, kind, target, 0, 200 * MS);
+        break;
+    case POD_TROUBLE_PAUSE_AGENT:
+        trouble_begin(world, kind, agent, 0, 150 * MS);
+        break;
+    case POD_TROUBLE_CUT:
+        trouble_begin(world, kind, place,
+                      place < POD_AGENTS && pod_chance(world, 3) > 0 ? target : POD_TARGETS,
+                      300 * MS);
+        break;
+    case POD_TROUBLE_SLOW:
+        trouble_begin(world, kind, target, 0, 300 * MS);
+        break;
+    default:
+        trouble_begin(world, POD_TROUBLE_DEAD, target, (uint32_t)pod_chance(world, POD_DRIVES),
+                      200 * MS);
+    }
+}
+
+/* Flips a bit in the middle of every block that a raw arena holds. */
+static void storm_corrupt(struct pod_agent *agent)
+{
+    struct pod_client *first = &agent->world->clients[agent->number * POD_CLIENTS];
+
+    for (struct pod_client *client = first; client < first + POD_CLIENTS; client++) {
+        const struct shm_arena *arena = &client->arenas[2];
+
+        if (client->state != POD_CLIENT_IN)
+            continue;
+        for (uint32_t i = 0; i < arena->slot_count; i++) {
+            uint32_t bytes = atomic_load(&arena->slots[i].value_bytes);
+            uint8_t bit = (uint8_t)(1u << pod_chance(agent->world, 8));
+
+            if (bytes > 0)
+                *(uint8_t *)(uintptr_t)(shm_arena_value(arena, i) + bytes / 2) ^= bit;
+        }
+        return; /* they all map the same */
+    }
+}
+
+static void storm_canary(struct pod_world *world)
+{
+    struct pod_agent *agent = &world->agents[pod_chance(world, POD_AGENTS)];
+
+    switch (world->options.canary) {
+    case POD_CANARY_CORRUPT:
+        storm_corrupt(agent);
+        break;
+    case POD_CANARY_LATE:
+        if (agent->state == POD_MACHINE_UP && !agent->paused) {
+            sim_node_pause(agent->node, true); /* nobody notes when */
+            pod_world_run(world, sim_now_ns(world->sim) + 400 * MS);
+            sim_node_pause(agent->node, false);
+        }
+        break;
+    case POD_CANARY_WRITE:
+        for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+            (void)pod_client_break_lease(&world->clients[i]);
+        break;
+    default:
+        break;
+    }
+}
+
+void pod_storm(struct pod_world *world)
+{
+    struct pod_weather *weather = &world->weather;
+    uint64_t end_ns;
+
+    pod_world_run(world, sim_now_ns(world->sim) + 20 * MS); /* clients attach */
+    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+        world->clients[i].pace_ns = weather->pace_ns;
+    world->faults = true;
+    sim_faults(world->sim, true);
+    end_ns = sim_now_ns(world->sim) + weather->storm_ns;
+    while (sim_now_ns(world->sim) < end_ns) {
+        enum pod_trouble_kind kind = pod_chance(world, POD_TROUBLE_KINDS);
+
+        pod_world_run(world, sim_now_ns(world->sim) + 1 + pod_chance(world, 2 * weather->tick_ns));
+        troubles_end(world, false);
+        storm_canary(world);
+        if (weather->on[kind])
+            storm_strike(world, kind);
+    }
+}
+
+void pod_storm_end(struct pod_world *world)
+{
+    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+        world->clients[i].pace_ns = 0;
+    troubles_end(world, true);
+    world->faults = false;
+    sim_faults(world->sim, false);
+    pod_tell(world, "the storm is over");
+}

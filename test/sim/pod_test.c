@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A whole pod in one thread: three enclosures with two drives each, two agents, three processes
+ * beside each agent, for many seeds, under everything that can go wrong; then healed, and held to
+ * exact accounts.
+ *
+ *   pod_test [--seed N] [--runs N] [--again N] [--chatty] [--verbose] [--canary NAME]
+ *
+ * Each seed runs in a process of its own, so that a crash costs one seed and names it; --again N
+ * runs every Nth seed twice and compares the histories. One seed alone runs in this process, for a
+ * debugger. A canary breaks the system on purpose and has to be found: the exit status is 0 when
+ * it was, in every seed.
+ */
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "pod.h"
+
+static const char *const canary_names[POD_CANARY_COUNT] = {
+    [POD_CANARY_NONE] = "none", [POD_CANARY_FORGET] = "forget", [POD_CANARY_CORRUPT] = "corrupt",
+    [POD_CANARY_LATE] = "late", [POD_CANARY_TWICE] = "twice",   [POD_CANARY_WRITE] = "write",
+};
+
+/* How a canary may be found. */
+static bool canary_found(enum pod_canary canary, int status)
+{
+    switch (canary) {
+    case POD_CANARY_FORGET:
+        return status == POD_FAULT_FORGOT;
+    case POD_CANARY_CORRUPT: /* whoever reads it, or holds it while it happens */
+    case POD_CANARY_WRITE:
+        return status == POD_FAULT_BYTES || status == POD_FAULT_BUFFER;
+    case POD_CANARY_LATE:
+        return status == POD_FAULT_LATE;
+    case POD_CANARY_TWICE:
+        return status == POD_FAULT_ANSWER;
+    default:
+        return status == POD_FAULT_NONE;
+    }
+}
+
+/* ---- what is said --------------------------------------------------------------------------- */
+
+static struct pod_world *said_world; /* for a failed check */
+
+static void say_replay(const struct pod_options *options)
+{
+    (void)printf("replay: pod_test --seed %llu --canary %s --chatty --verbose\n",
+                 (unsigned long long)options->seed, canary_names[options->canary]);
+    (void)fflush(stdout);
+}
+
+static void say_dump(void *arg)
+{
+    (void)arg;
+    if (said_world == NULL)
+        return;
+    (void)printf("at %.3f ms\n", (double)sim_now_ns(said_world->sim) / MS);
+    say_replay(&said_world->options);
+}
+
+void pod_fail(struct pod_world *world, enum pod_fault fault, const char *format, ...)
+{
+    va_list args;
+
+    (void)printf("seed %llu FAILS at %.3f ms, %d: ", (unsigned long long)world->options.seed,
+                 (double)sim_now_ns(world->sim) / MS, (int)fault);
+    va_start(args, format);
+    (void)vprintf(format, args);
+    va_end(args);
+    (void)printf("\n");
+    say_replay(&world->options);
+    _exit((int)fault);
+}
+
+void pod_tell(struct pod_world *world, const char *format, ...)
+{
+    va_list args;
+
+    if (!world->options.chatty)
+        return;
+    (void)printf("%12.6f ms ", (double)sim_now_ns(world->sim) / MS);
+    va_start(args, format);
+    (void)vprintf(format, args);
+    va_end(args);
+    (void)printf("\n");
+    (void)fflush(stdout);
+}
+
+static uint64_t sum(const uint64_t *numbers, size_t count)
+{
+    uint64_t all = 0;
+
+    for (size_t i = 0; i < count; i++)
+        all += numbers[i];
+    return all;
+}
+
+static void say_counts(const struct pod_world *world)
+{
+    const struct pod_counts *counts = &world->counts;
+
+    (void)printf("sent %llu hits %llu+%llu misses", (unsigned long long)sum(counts->sent, 8),
+                 (unsigned long long)counts->source[ICMS_SOURCE_DRAM],
+                 (unsigned long long)counts->source[ICMS_SOURCE_POD]);
+    for (unsigned i = 0; i < 9; i++)
+        (void)printf("%c%llu", i == 0 ? ' ' : ',', (unsigned long long)counts->miss[i]);
+    (void)printf(" puts %llu errors %llu dropped %llu troubles %llu replaced %llu",
+                 (unsigned long long)counts->ok[SHM_OP_PUT],
+                 (unsigned long long)sum(counts->error, 64), (unsigned long long)counts->dropped,
+                 (unsigned long long)sum(counts->trouble, POD_TROUBLE_KINDS),
+                 (unsigned long long)counts->replaced);
+}
+
+/* ---- running -------------------------------------------------------------------------------- */
+
+/* A whole life; the hash over all that happened. */
+static uint64_t run_once(const struct pod_options *options, bool say)
+{
+    struct pod_world *world = pod_world_new(options);
+    uint64_t hash;
+
+    said_world = world;
+    pod_storm(world);
+    pod_settle(world);
+    hash = hash64_mix(sim_trace_hash(world->sim) ^ world->history);
+    if (say) {
+        (void)printf("seed %llu hash %016llx %.1f s %llu events ",
+                     (unsigned long long)options->seed, (unsigned long long)hash,
+                     (double)sim_now_ns(world->sim) / 1e9,
+                     (unsigned long long)sim_events(world->sim));
+        say_counts(world);
+        (void)printf("\n");
+        (void)fflush(stdout);
+    }
+    said_world = NULL;
+    pod_world_free(&world);
+    return hash;
+}
+
+static int run_seed(const struct pod_options *options, bool again)
+{
+    uint64_t hash = run_once(options, true);
+
+    if (again && run_once(options, false) != hash) {
+        (void)printf("seed %llu FAILS: one seed, two histories\n",
+                     (unsigned long long)options->seed);
+        say_replay(options);
+        return POD_FAULT_TRACE;
+    }
+    return POD_FAULT_NONE;
+}
+
+/* In a process of its own; its exit status, or 128 and the signal. */
+static int run_apart(const struct pod_options *options, bool again)
+{
+    int status = 0;
+    pid_t child;
+
+    (void)fflush(stdout);
+    child = fork();
+    check(child >= 0);
+    if (child == 0)
+        exit(run_seed(options, again));
+    check(waitpid(child, &status, 0) == child);
+    if (WIFEXITED(status))
+        return WEXITSTATUS(status);
+    (void)printf("seed %llu FAILS: signal %d\n", (unsigned long long)options->seed,
+                 WTERMSIG(status));
+    say_replay(options);
+    return 128 + WTERMSIG(status);
+}
+
+static int usage(void)
+{
+    (void)fprintf(stderr, "usage: pod_test [--seed N] [--runs N] [--again N] [--chatty] "
+                          "[--verbose] [--canary forget|corrupt|late|twice|write]\n");
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option longs[] = {
+        {"seed", required_argument, NULL, 's'},
+        {"runs", required_argument, NULL, 'r'},
+        {"again", required_argument, NULL, 'a'},
+        {"chatty", no_argument, NULL, 'c'},
+        {"verbose", no_argument, NULL, 'v'},
+        {"canary", required_argument, NULL, 'b'},
+        {NULL, 0, NULL, 0},
+    };
+    struct pod_options options = {.seed = 1};
+    uint64_t runs = 1, again = 0, wrong = 0;
+    int option;
+
+    while ((option = getopt_long(argc, argv, "", longs, NULL)) >= 0) {
+        switch (option) {
+        case 's':
+            options.seed = strtoull(optarg, NULL, 0);
+            break;
+        case 'r':
+            runs = strtoull(optarg, NULL, 0);
+            break;
+        case 'a':
+            again = strtoull(optarg, NULL, 0);
+            break;
+        case 'c':
+            options.chatty = true;
+            break;
+        case 'v':
+            options.verbose = true;
+            break;
+        case 'b':
+            while (options.canary < POD_CANARY_COUNT &&
+                   strcmp(canary_names[options.canary], optarg) != 0)
+                options.canary++;
+            if (options.canary < POD_CANARY_COUNT)
+                break;
+            return usage();
+        default:
+            return usage();
+        }
+    }
+    check_dump(say_dump, NULL);
+    if (runs == 1 && options.canary == POD_CANARY_NONE)
+        return run_seed(&options, again == 1);
+    for (uint64_t i = 0; i < runs; i++, options.seed++)
+        wrong += !canary_found(options.canary, run_apart(&options, again > 0 && i % again == 0));
+    (void)printf("%llu seeds, %llu wrong\n", (unsigned long long)runs, (unsigned long long)wrong);
+    return wrong == 0 ? 0 : 1;
+}

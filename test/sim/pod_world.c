@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The machines of the pod: boot, crash, orderly restart, and the limits that nobody may exceed.
+ *
+ * All of it is control: it runs between two events. pod_world_run gives the simulation a
+ * millisecond, then looks after clients, restarts, deadlines and limits.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "pod.h"
+
+#define WORLD_CONTROL_NS MS
+#define WORLD_JUDGE_NS   (10 * MS)
+#define WORLD_PORT       4420
+#define WORLD_RETRY_NS   (20 * MS)
+
+static const char *const world_drives[POD_DRIVES] = {"/drive0", "/drive1"};
+
+uint64_t pod_chance(struct pod_world *world, uint64_t n)
+{
+    return sim_random(world->sim) % n;
+}
+
+/* ---- targets -------------------------------------------------------------------------------- */
+
+/* Somebody puts a new drive in. */
+static void target_drive_replace(struct pod_target *target, uint32_t drive)
+{
+    static const uint8_t zeros[64 << 10];
+    struct loop_file_opts opts = {.path = world_drives[drive], .write = true};
+    struct loop_file *file;
+    uint64_t bytes;
+
+    if (loop_file_open(sim_node_env(target->node), &opts, NULL, &file) != ICMS_OK)
+        pod_fail(target->world, POD_FAULT_HEAL, "no drive to replace");
+    bytes = loop_file_bytes(file);
+    for (uint64_t at = 0; at < bytes; at += sizeof(zeros))
+        check(loop_file_write_now(file, at, zeros, u64_min(sizeof(zeros), bytes - at)) == ICMS_OK);
+    check(loop_file_flush_now(file) == ICMS_OK);
+    loop_file_close(&file);
+    target->world->counts.replaced++;
+    pod_tell(target->world, "target %u: drive %u replaced", target->number, drive);
+}
+
+static icms_err target_make(struct pod_target *target, struct err_why *why)
+{
+    static const struct target_drive_opts drives[POD_DRIVES] = {
+        {.path = "/drive0", .bytes = POD_DRIVE_BYTES},
+        {.path = "/drive1", .bytes = POD_DRIVE_BYTES},
+    };
+    struct pod_world *world = target->world;
+    const struct agent_enclosure_opts *self = &world->enclosures[target->number];
+    struct target_opts opts;
+    icms_err err;
+
+    target_opts_init(&opts);
+    opts.env = sim_node_env(target->node);
+    opts.name = self->name;
+    opts.uuid = self->uuid;
+    opts.nqn = self->nqn;
+    opts.listen = self->addr;
+    opts.loops = 2;
+    opts.segment_bytes = POD_SEGMENT_BYTES;
+    opts.memory_bytes = (uint64_t)2 << 20;
+    opts.connections_max = 128;
+    opts.queue_entries_max = 32;
+    opts.header_timeout_ms = 500;
+    opts.format = target->format;
+    opts.drives = drives;
+    opts.drive_count = POD_DRIVES;
+    opts.volumes = world->volumes;
+    opts.volume_count = POD_VOLUMES;
+    target->format = false;
+    err = target_new(&opts, why, &target->target);
+    if (err != ICMS_OK)
+        return err;
+    err = target_start(target->target, why);
+    if (err != ICMS_OK)
+        target_free(&target->target);
+    return err;
+}
+
+/* Without faults every drive has to come into service, or it is beyond repair. */
+static bool target_repair(struct pod_target *target)
+{
+    bool repaired = false;
+
+    target_stats(target->target, target->stats);
+    for (uint32_t i = 0; i < POD_DRIVES; i++) {
+        if (!target->stats->drives[i].out)
+            continue;
+        pod_tell(target->world, "target %u: %s", target->number, target->stats->drives[i].why);
+        if (!repaired) {
+            sim_node_crash(target->node, false, false);
+            target_free(&target->target);
+        }
+        target_drive_replace(target, i);
+        repaired = true;
+    }
+    return repaired;
+}
+
+void pod_target_start(struct pod_target *target)
+{
+    struct pod_world *world = target->world;
+    struct err_why why = {""};
+    icms_err err = target_make(target, &why);
+
+    if (err != ICMS_OK) {
+        pod_tell(world, "target %u does not start: %s", target->number, why.text);
+        target->restart_ns = sim_now_ns(world->sim) + WORLD_RETRY_NS;
+        if (!world->faults)
+            for (uint32_t i = 0; i < POD_DRIVES; i++)
+                target_drive_replace(target, i);
+        return;
+    }
+    if (!world->faults && target_repair(target))
+        return; /* again, with the new drives */
+    target->state = POD_MACHINE_UP;
+    pod_tell(world, "target %u starts", target->number);
+}
+
+static void target_down(struct pod_target *target, uint64_t pause_ns)
+{
+    struct pod_world *world = target->world;
+
+    target_free(&target->target);
+    target->state = POD_MACHINE_DOWN;
+    target->paused = false;
+    target->restart_ns = sim_now_ns(world->sim) + pause_ns;
+}
+
+void pod_target_crash(struct pod_target *target, bool power, bool silent)
+{
+    if (target->state == POD_MACHINE_DOWN)
+        return;
+    pod_tell(target->world, "target %u crashes%s%s", target->number, power ? ", power loss" : "",
+             silent ? ", silent" : "");
+    sim_node_crash(target->node, power, silent);
+    target_down(target, MS + pod_chance(target->world, 100 * MS));
+}
+
+void pod_target_leave(struct pod_target *target)
+{
+    if (target->state != POD_MACHINE_UP)
+        return;
+    pod_tell(target->world, "target %u drains", target->number);
+    target->state = POD_MACHINE_LEAVING;
+    target->restart_ns = sim_now_ns(target->world->sim) + 300 * MS; /* then it has to go */
+    target_drain(target->target);
+}
+
+void pod_target_pause(struct pod_target *target, bool paused)
+{
+    target->paused = paused;
+    sim_node_pause(target->node, paused);
+}
+
+static void target_drive(struct pod_target *target)
+{
+    uint64_t now = sim_now_ns(target->world->sim);
+
+    if (target->state == POD_MACHINE_DOWN && now >= target->restart_ns) {
+        pod_target_start(target);
+    } else if (target->state == POD_MACHINE_LEAVING &&
+               (target_idle(target->target) || now >= target->restart_ns)) {
+        target_stop(target->target);
+        target_down(target, MS);
+    }
+}
+
+/* ---- agents --------------------------------------------------------------------------------- */
+
+static icms_err agent_make(struct pod_agent *agent, struct err_why *why)
+{
+    struct pod_world *world = agent->world;
+    struct agent_opts opts;
+    icms_err err;
+
+    agent_opts_init(&opts);
+    (void)snprintf(opts.name, sizeof(opts.name), "agent-%u", agent->number);
+    (void)snprintf(opts.host_nqn, sizeof(opts.host_nqn), "nqn.2026-01.org.icms:host-%u",
+                   agent->number);
+    opts.host_id.bytes[15] = (uint8_t)(agent->number + 1);
+    opts.loops = 2;
+    opts.queue_entries = 16;
+    opts.connect_timeout_ms = 200;
+    opts.keep_alive_ms = 400;
+    opts.silence_ms = 60;
+    opts.probe_ms = 80;
+    opts.store_backlog_bytes = POD_BACKLOG_BYTES;
+    opts.store_deadline_ms = 300;
+    opts.header_digest = agent->number % 2 == 1;
+    opts.data_digest = agent->number % 2 == 1;
+    opts.enclosures = world->enclosures;
+    opts.enclosure_count = POD_TARGETS;
+    opts.volumes = world->volumes;
+    opts.volume_count = POD_VOLUMES;
+    err = agent_new(sim_node_env(agent->node), &opts, why, &agent->agent);
+    if (err != ICMS_OK)
+        return err;
+    err = agent_start(agent->agent, why);
+    if (err != ICMS_OK)
+        agent_free(&agent->agent);
+    return err;
+}
+
+void pod_agent_start(struct pod_agent *agent)
+{
+    struct err_why why = {""};
+
+    if (agent_make(agent, &why) != ICMS_OK)
+        pod_fail(agent->world, POD_FAULT_HEAL, "agent %u does not start: %s", agent->number,
+                 why.text);
+    agent->state = POD_MACHINE_UP;
+    agent->resumed_ns = sim_now_ns(agent->world->sim);
+    pod_tell(agent->world, "agent %u starts", agent->number);
+}
+
+static void agent_down(struct pod_agent *agent)
+{
+    agent_free(&agent->agent);
+    agent->state = POD_MACHINE_DOWN;
+}
+
+void pod_agent_crash(struct pod_agent *agent, bool silent)
+{
+    struct pod_world *world = agent->world;
+
+    if (agent->state == POD_MACHINE_DOWN || agent->state == POD_MACHINE_DEAD)
+        return;
+    pod_tell(world, "agent %u crashes%s", agent->number, silent ? ", silent" : "");
+    sim_node_crash(agent->node, false, silent);
+    agent->state = POD_MACHINE_DEAD;
+    agent->paused = false;
+    agent->restart_ns = sim_now_ns(world->sim) + MS + pod_chance(world, 50 * MS);
+}
+
+/* Its clients leave first (pod_client_drive sees the state). */
+void pod_agent_leave(struct pod_agent *agent)
+{
+    if (agent->state != POD_MACHINE_UP)
+        return;
+    pod_tell(agent->world, "agent %u stops", agent->number);
+    agent->state = POD_MACHINE_LEAVING;
+}
+
+void pod_agent_pause(struct pod_agent *agent, bool paused)
+{
+    if (agent->state == POD_MACHINE_DOWN || agent->state == POD_MACHINE_DEAD ||
+        agent->paused == paused)
+        return;
+    pod_tell(agent->world, "agent %u %s", agent->number, paused ? "stands still" : "goes on");
+    agent->paused = paused;
+    agent->resumed_ns = sim_now_ns(agent->world->sim);
+    sim_node_pause(agent->node, paused);
+}
+
+static void agent_drive(struct pod_agent *agent)
+{
+    struct pod_world *world = agent->world;
+
+    if (agent->state == POD_MACHINE_DOWN && sim_now_ns(world->sim) >= agent->restart_ns)
+        pod_agent_start(agent);
+    if (agent->state != POD_MACHINE_LEAVING && agent->state != POD_MACHINE_DEAD)
+        return;
+    for (uint32_t i = 0; i < POD_CLIENTS; i++)
+        if (world->clients[agent->number * POD_CLIENTS + i].state != POD_CLIENT_OUT)
+            return;
+    if (agent->state == POD_MACHINE_LEAVING)
+        agent_stop(agent->agent);
+    agent_down(agent);
+}
+
+/* ---- limits --------------------------------------------------------------------------------- */
+
+static void limit(struct pod_world *world, const char *what, uint64_t is, uint64_t most)
+{
+    if (is > most)
+        pod_fail(world, POD_FAULT_LIMIT, "%s: %llu, at most %llu", what, (unsigned long long)is,
+                 (unsigned long long)most);
+}
+
+static void judge_target(struct pod_target *target)
+{
+    struct pod_world *world = target->world;
+    struct target_stats *stats = target->stats;
+
+    if (target->target == NULL)
+        return;
+    target_stats(target->target, stats);
+    limit(world, "queue pairs of a target", stats->nvmf.connections, 128);
+    limit(world, "buffers of a target", stats->nvmf.buffers_used_bytes, stats->nvmf.buffers_bytes);
+    limit(world, "flash of a target", stats->used_bytes, stats->capacity_bytes);
+    for (uint32_t i = 0; i < POD_DRIVES; i++) {
+        const struct store_stats *store = &stats->drives[i].store;
+
+        limit(world, "flash of a drive", store->used_bytes, store->capacity_bytes);
+        limit(world, "free segments of a drive", store->segments_free + store->segments_open,
+              store->segments);
+        limit(world, "index entries of a drive", store->blocks, store->blocks_max);
+    }
+    for (uint32_t i = 0; i < POD_VOLUMES; i++) {
+        const struct store_volume_stats *volume = &stats->volumes[i].store;
+
+        if (volume->quota_bytes > 0)
+            limit(world, "flash of a volume", volume->bytes, volume->quota_bytes);
+        if (world->volumes[i].quota_bytes > 0)
+            limit(world, "quota of a volume", volume->quota_bytes, world->volumes[i].quota_bytes);
+    }
+}
+
+static void judge_agent(struct pod_agent *agent)
+{
+    struct pod_world *world = agent->world;
+    struct agent_stats *stats = agent->stats;
+
+    if (agent->agent == NULL || agent->state == POD_MACHINE_DEAD)
+        return;
+    agent_stats(agent->agent, stats);
+    limit(world, "clients of an agent", stats->clients, POD_CLIENTS);
+    limit(world, "stores under way of an agent", stats->backlog_bytes, POD_BACKLOG_BYTES);
+    limit(world, "clients dropped by an agent", stats->clients_dropped, 0);
+    for (uint32_t i = 0; i < POD_VOLUMES; i++) {
+        const struct agent_volume_stats *volume = &stats->volumes[i];
+
+        limit(world, "slots of an arena", volume->slots_used, volume->slots);
+        limit(world, "leases in an arena", volume->slots_leased, POD_CLIENTS * POD_CLIENT_OPS);
+        limit(world, "bytes of an arena", volume->arena_used_bytes, volume->arena_bytes);
+    }
+}
+
+static void world_judge(struct pod_world *world)
+{
+    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+        pod_client_judge(&world->clients[i]);
+    if (sim_now_ns(world->sim) < world->judge_ns)
+        return;
+    world->judge_ns = sim_now_ns(world->sim) + WORLD_JUDGE_NS;
+    for (uint32_t i = 0; i < POD_TARGETS; i++)
+        judge_target(&world->targets[i]);
+    for (uint32_t i = 0; i < POD_AGENTS; i++)
+        judge_agent(&world->agents[i]);
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+static void world_control(struct pod_world *world)
+{
+    for (uint32_t i = 0; i < POD_TARGETS; i++)
+        target_drive(&world->targets[i]);
+    for (uint32_t i = 0; i < POD_AGENTS; i++)
+        agent_drive(&world->agents[i]);
+    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+        pod_client_drive(&world->clients[i]);
+    world_judge(world);
+}
+
+void pod_world_run(struct pod_world *world, uint64_t until_ns)
+{
+    while (sim_now_ns(world->sim) < until_ns) {
+        uint64_t next_ns = sim_now_ns(world->sim) + WORLD_CONTROL_NS;
+
+        (void)sim_run(world->sim, u64_min(next_ns, until_ns));
+        world_control(world);
+    }
+}
+
+uint64_t pod_world_blocks(struct pod_world *world)
+{
+    uint64_t blocks = 0;
+
+    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+        target_stats(world->targets[i].target, world->targets[i].stats);
+        for (uint32_t d = 0; d < POD_DRIVES; d++)
+            blocks += world->targets[i].stats->drives[d].store.blocks;
+    }
+    return blocks;
+}
+
+uint64_t pod_world_evictions(struct pod_world *world)
+{
+    uint64_t evictions = 0;
+
+    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+        target_stats(world->targets[i].target, world->targets[i].stats);
+        for (uint32_t d = 0; d < POD_DRIVES; d++)
+            evictions += world->targets[i].stats->drives[d].store.evictions;
+    }
+    return evictions;
+}
+
+/* ---- the beginning and the end -------------------------------------------------------------- */
+
+static void world_volume(struct pod_world *world, uint32_t number, const char *name,
+                         uint64_t value_bytes_max, uint64_t arena_slots, uint64_t quota_bytes,
+                         bool sealed)
+{
+    struct volume_spec *volume = &world->volumes[number];
+
+    *volume = (struct volume_spec){
+        .quota_bytes = quota_bytes,
+        .value_bytes_max = value_bytes_max,
+        .run_blocks = 8,
+        .sealed = sealed,
+    };
+    for (int i = 0; i < 16; i++)
+        volume->uuid.bytes[i] = (uint8_t)(0x11 * (number + 1) + i);
+    (void)snprintf(volume->name, sizeof(volume->name), "%s", name);
+    volume->arena_bytes =
+        arena_slots * bytes_align(volume_stored_bytes_max(volume), LIMIT_DISK_ALIGN);
+}
+
+static void world_volumes(struct pod_world *world)
+{
+    world_volume(world, 0, "sealed", 20 << 10, 14, 0, true);
+    world_volume(world, 1, "quota", 7 << 10, 12, POD_QUOTA_BYTES, true);
+    world_volume(world, 2, "raw", 16 << 10, 12, 0, false);
+    world->volumes[2].host_count = POD_AGENTS;
+    for (uint32_t i = 0; i < POD_AGENTS; i++)
+        (void)snprintf(world->volumes[2].host_nqn[i], LIMIT_NQN_BYTES,
+                       "nqn.2026-01.org.icms:host-%u", i);
+}
+
+static void world_target_init(struct pod_world *world, uint32_t number)
+{
+    struct pod_target *target = &world->targets[number];
+    struct agent_enclosure_opts *self = &world->enclosures[number];
+    char host[48];
+
+    (void)snprintf(host, sizeof(host), "10.1.0.%u", number + 1);
+    (void)snprintf(self->name, sizeof(self->name), "enclosure-%u", number);
+    (void)snprintf(self->nqn, sizeof(self->nqn), "nqn.2026-01.org.icms:enclosure-%u", number);
+    (void)snprintf(self->addr.host, sizeof(self->addr.host), "%s", host);
+    self->addr.port = WORLD_PORT;
+    self->weight = 1;
+    for (int i = 0; i < 16; i++)
+        self->uuid.bytes[i] = (uint8_t)(number * 16 + i + 1);
+    target->world = world;
+    target->number = number;
+    target->node = sim_node_new(world->sim, host);
+    target->stats = calloc(1, sizeof(*target->stats));
+    check(target->stats != NULL);
+    pod_target_start(target);
+    if (target->state != POD_MACHINE_UP)
+        pod_fail(world, POD_FAULT_HEAL, "target %u does not start at all", number);
+}
+
+static void world_agent_init(struct pod_world *world, uint32_t number)
+{
+    struct pod_agent *agent = &world->agents[number];
+    char host[48];
+
+    (void)snprintf(host, sizeof(host), "10.2.0.%u", number + 1);
+    agent->world = world;
+    agent->number = number;
+    agent->node = sim_node_new(world->sim, host);
+    agent->stats = calloc(1, sizeof(*agent->stats));
+    check(agent->stats != NULL);
+    pod_agent_start(agent);
+}
+
+struct pod_world *pod_world_new(const struct pod_options *options)
+{
+    struct pod_world *world = calloc(1, sizeof(*world));
+    struct sim_opts opts;
+
+    check(world != NULL);
+    world->options = *options;
+    sim_opts_init(&opts, options->seed);
+    opts.verbose = options->verbose;
+    pod_weather_init(world, &opts);
+    world->sim = sim_new(&opts);
+    sim_faults(world->sim, false);
+    world_volumes(world);
+    pod_model_init(world);
+    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+        world->targets[i].state = POD_MACHINE_DOWN;
+        world_target_init(world, i);
+    }
+    for (uint32_t i = 0; i < POD_AGENTS; i++)
+        world_agent_init(world, i);
+    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+        pod_client_init(&world->clients[i], world, i);
+    return world;
+}
+
+void pod_world_free(struct pod_world **world_ref)
+{
+    struct pod_world *world = *world_ref;
+
+    *world_ref = NULL;
+    for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
+        sim_node_crash(world->clients[i].node, false, false);
+    for (uint32_t i = 0; i < POD_AGENTS; i++) {
+        if (world->agents[i].agent != NULL && world->agents[i].state != POD_MACHINE_DEAD)
+            agent_stop(world->agents[i].agent);
+        agent_free(&world->agents[i].agent);
+        free(world->agents[i].stats);
+    }
+    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+        if (world->targets[i].target != NULL)
+            target_stop(world->targets[i].target);
+        target_free(&world->targets[i].target);
+        free(world->targets[i].stats);
+    }
+    sim_free(&world->sim);
+    free(world);
+}
