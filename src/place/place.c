@@ -47,18 +47,18 @@ struct place_map {
 
 /* One member while a table is built. */
 struct place_candidate {
-    uint64_t hash; /* of its uuid                              */
-    double weight; /* > 0                                      */
-    double cost;   /* in the current slot; the least owns it   */
-    uint32_t member;
-    struct uuid uuid;
+    uint64_t hash;    /* of its uuid                              */
+    double weight;    /* > 0                                      */
+    double cost;      /* in the current slot; the least owns it   */
+    uint32_t member;  /* in the caller's array           */
+    struct uuid uuid; /* decides between equal costs     */
 };
 
 /* What building needs and the map does not keep. */
 struct place_build {
-    uint64_t log2[PLACE_LOG_STEPS + 1];
-    struct place_candidate candidate[PLACE_MEMBERS_MAX];
-    uint32_t candidates;
+    uint64_t log2[PLACE_LOG_STEPS + 1];                  /* log2(1 + i / steps) */
+    struct place_candidate candidate[PLACE_MEMBERS_MAX]; /* members with weight */
+    uint32_t candidates;                                 /* of them */
 };
 
 /* log2(mantissa / 2^63), mantissa in [2^63, 2^64), by repeated squaring; one bit a round. */

@@ -50,11 +50,11 @@ struct store_index {
     uint32_t *heads;                   /* entry number + 1, or 0 */
     uint64_t seed;                     /* of the hash */
     uint32_t entry_count;              /* blocks_max                                  */
-    uint32_t head_count;
-    uint32_t touched;  /* entries used at least once                  */
-    uint32_t given;    /* chain of entries given back: number + 1     */
-    uint32_t used;     /* blocks                                      */
-    uint32_t reserved; /* promises                                    */
+    uint32_t head_count;               /* fewer than entries */
+    uint32_t touched;                  /* entries used at least once                  */
+    uint32_t given;                    /* chain of entries given back: number + 1     */
+    uint32_t used;                     /* blocks                                      */
+    uint32_t reserved;                 /* promises                                    */
 };
 
 static uint64_t index_place_get(const struct store_index_entry *entry)
