@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""An enclosure that is killed, stopped or cut off, as the processes of a GPU server see it.
+
+Goal: whatever happens to one of two enclosures, a batch of gets is over within a second, brings
+what the other one has, byte for byte, and misses the rest with reason enclosure_down; the agent
+says which enclosure is out, probes it, and takes it back, with its blocks, when it answers again;
+a client that is killed leaves nothing behind; a busy enclosure is not taken for a dead one.
+Method: real daemons on the loopback of a network namespace of their own, in which nftables drops
+the packets of one enclosure: SIGKILL, SIGSTOP and a black hole, in turn.
+
+usage: agent_health.py BUILD_ROOT
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+
+VOLUME = {"name": "kv", "value_max": "64KiB", "arena": "1MiB"}
+COUNT, BYTES = 300, 60000
+INSIDE = "ICMS_HEALTH_INSIDE"
+
+
+class Probe:
+    """agent_probe, steered."""
+
+    def __init__(self, build, where):
+        self.process = subprocess.Popen([build / "test/e2e/agent_probe", where, "kv", str(COUNT),
+                                         str(BYTES)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+
+    def ask(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            sys.exit(f"agent_probe ended with {self.process.wait()} after {line}")
+        return json.loads(answer)
+
+
+def expect(what, condition, seen):
+    if not condition:
+        sys.exit(f"not so: {what}: {seen}")
+
+
+def wait_until(what, condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit(f"not within {seconds} s: {what}")
+        time.sleep(0.05)
+
+
+def nft(*words):
+    subprocess.run(["nft", *words], check=True)
+
+
+def cut(target):
+    nft("add", "table", "inet", "hole")
+    nft("add", "chain", "inet", "hole", "out",
+        "{ type filter hook output priority 0; policy accept; }")
+    for end in ("sport", "dport"):
+        nft("add", "rule", "inet", "hole", "out", "tcp", end, str(target.port), "drop")
+
+
+def mend():
+    nft("delete", "table", "inet", "hole")
+
+
+def revive(target):
+    target.process.wait()
+    target.start()
+    target.wait_ready()
+
+
+DEATHS = {
+    "SIGKILL": (lambda target: target.signal(signal.SIGKILL), revive),
+    "SIGSTOP": (lambda target: target.signal(signal.SIGSTOP),
+                lambda target: target.signal(signal.SIGCONT)),
+    "black hole": (cut, lambda target: mend()),
+}
+
+
+def up(agent, target):
+    return agent.metrics()[f'icms_enclosure_state{{enclosure="{target.name}"}}'] == 1
+
+
+def scene(name, agent, target, probe):
+    """One enclosure dies of this, and comes back."""
+    die, back = DEATHS[name]
+    whole = probe.ask("get 5000")
+    expect(f"{name}: all blocks are there before", whole["ok"] == COUNT, whole)
+    before = agent.metrics()
+    exclusions = f'icms_enclosure_exclusions_total{{enclosure="{target.name}"}}'
+    die(target)
+    hurt = probe.ask("get 5000")
+    expect(f"{name}: over within a second", hurt["seconds"] < 1.0, hurt)
+    expect(f"{name}: nothing wrong", hurt["wrong"] == 0, hurt)
+    expect(f"{name}: the other enclosure's blocks came", hurt["ok"] > COUNT / 5, hurt)
+    expect(f"{name}: the rest is enclosure_down", hurt["ok"] + hurt["enclosure_down"] == COUNT,
+           hurt)
+    expect(f"{name}: some were lost", hurt["enclosure_down"] > COUNT / 5, hurt)
+    again = probe.ask("get 5000")
+    expect(f"{name}: then misses come at once", again["seconds"] < 0.5, again)
+    after = agent.metrics()
+    expect(f"{name}: excluded once", after[exclusions] == before[exclusions] + 1, after[exclusions])
+    expect(f"{name}: said in the status", '"state":"excluded"' in agent.get("/status")[1], "")
+    expect(f"{name}: ready with the other one", agent.get("/readyz")[0] == 200, "")
+    back(target)
+    wait_until(f"{name}: taken back", lambda: up(agent, target), 10)
+    whole = probe.ask("get 5000")
+    expect(f"{name}: all blocks are there after", whole["ok"] == COUNT, whole)
+    print(f"ok {name}: {hurt['seconds']:.3f} s, {hurt['ok']} came, {hurt['enclosure_down']} down")
+
+
+def killed_client(build, agent, targets):
+    """Its leases and requests go with it."""
+    client = Probe(build, f"unix:{agent.socket}")
+    client.ask("hang")
+    wait_until("two clients", lambda: agent.metrics()["icms_clients"] == 2, 5)
+    expect("leases are held", agent.metrics()['icms_arena_leased_slots{volume="kv"}'] >= 4, "")
+    client.process.kill()
+    client.process.wait()
+    wait_until("one client", lambda: agent.metrics()["icms_clients"] == 1, 5)
+    expect("no lease is left", agent.metrics()['icms_arena_leased_slots{volume="kv"}'] == 0, "")
+    expect("no request is left", agent.metrics()["icms_requests_under_way"] == 0, "")
+    print("ok killed client")
+
+
+def none_left(agent, targets, probe):
+    """Without any enclosure it answers, and says that it is not ready."""
+    for target in targets:
+        target.signal(signal.SIGSTOP)
+    wait_until("not ready", lambda: probe.ask("get 300")["seconds"] < 1 and
+               agent.get("/readyz")[0] == 503, 5)
+    expect("why", "enclosures" in agent.get("/readyz")[1], agent.get("/readyz"))
+    for target in targets:
+        target.signal(signal.SIGCONT)
+    wait_until("ready again", lambda: agent.get("/readyz")[0] == 200, 10)
+    print("ok no enclosure")
+
+
+def inside(build):
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(build, folder) as p:
+        targets = [p.add_target(f"enclosure{i}", 1, "128MiB", [VOLUME], segment="4MiB",
+                                memory="32MiB") for i in range(2)]
+        for target in targets:
+            target.wait_ready()
+        agent = p.add_agent("server-a", targets, [VOLUME])
+        agent.wait_ready()
+        wait_until("both are up", lambda: all(up(agent, target) for target in targets), 10)
+        probe = Probe(build, f"unix:{agent.socket}")
+        stored = probe.ask("put")
+        expect("all are stored", stored["ok"] == COUNT, stored)
+        for name in DEATHS:
+            scene(name, agent, targets[0], probe)
+        killed_client(build, agent, targets)
+        none_left(agent, targets, probe)
+        agent.signal(signal.SIGTERM)
+        expect("it ends as asked", agent.process.wait(timeout=30) == 0, agent.log_tail())
+
+
+def main():
+    if os.environ.get(INSIDE):
+        inside(pathlib.Path(sys.argv[1]))
+        return
+    os.environ[INSIDE] = "1"
+    # Root in namespaces of its own: nothing outside is touched, and no privilege is needed.
+    os.execvp("unshare", ["unshare", "--user", "--map-root-user", "--net", sys.executable,
+                          *sys.argv])
+
+
+main()
