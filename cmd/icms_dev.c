@@ -160,8 +160,7 @@ static int dev_child_start(struct dev *dev, struct dev_child *child, const char 
     dev_log_tail(child);
     if (waitpid(child->pid, &wait_status, WNOHANG) == child->pid)
         child->pid = 0;
-    return cli_fail(&dev->cli, ICMS_IO, "%s did not start; what it said is above and in %s",
-                    child->name, child->log);
+    return cli_fail(&dev->cli, ICMS_IO, "%s did not start; what it said is above", child->name);
 }
 
 /* SIGTERM, and waits; SIGKILL after a while. */
