@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The agent's unix socket, on the real machine: who may listen, who is let in, and what becomes of
+ * those that say something else, or nothing.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/attach.h"
+#include "base/check.h"
+
+#define VOLUMES 40 /* more than one message of descriptors */
+
+struct bed {
+    char folder[32];
+    char path[64];
+    struct agent *agent;
+    struct attach *attach;
+};
+
+static struct agent *agent_make(void)
+{
+    static struct volume_spec volumes[VOLUMES];
+    struct err_why why = {""};
+    struct agent_opts opts;
+    struct agent *agent;
+
+    for (int i = 0; i < VOLUMES; i++) {
+        memset(volumes[i].uuid.bytes, i + 1, 16);
+        snprintf(volumes[i].name, sizeof(volumes[i].name), "v%d", i);
+        volumes[i].value_bytes_max = 4096;
+        volumes[i].arena_bytes = 16384;
+        volumes[i].run_blocks = 1;
+        volumes[i].sealed = true;
+    }
+    agent_opts_init(&opts);
+    opts.loops = 2;
+    opts.client_bytes = 65536;
+    opts.volumes = volumes;
+    opts.volume_count = VOLUMES;
+    if (agent_new(loop_env_uring(), &opts, &why, &agent) != ICMS_OK) {
+        fprintf(stderr, "%s\n", why.text);
+        abort();
+    }
+    check(agent_start(agent, NULL) == ICMS_OK);
+    return agent;
+}
+
+static int setup(void **state)
+{
+    struct bed *bed = calloc(1, sizeof(*bed));
+
+    check(bed != NULL);
+    strcpy(bed->folder, "/tmp/icms-attach-XXXXXX");
+    check(mkdtemp(bed->folder) != NULL);
+    snprintf(bed->path, sizeof(bed->path), "%s/run/a.sock", bed->folder);
+    bed->agent = agent_make();
+    check(attach_start(bed->agent, bed->path, 0620, NULL, &bed->attach) == ICMS_OK);
+    *state = bed;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bed *bed = *state;
+    char run[64];
+
+    attach_stop(&bed->attach);
+    check(access(bed->path, F_OK) != 0);
+    agent_stop(bed->agent);
+    agent_free(&bed->agent);
+    snprintf(run, sizeof(run), "%s/run", bed->folder);
+    (void)rmdir(run);
+    (void)rmdir(bed->folder);
+    free(bed);
+    return 0;
+}
+
+static int dial(const struct bed *bed)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    strcpy(address.sun_path, bed->path);
+    check(sock >= 0);
+    check(connect(sock, (const struct sockaddr *)&address, sizeof(address)) == 0);
+    return sock;
+}
+
+static void hello(int sock, uint32_t op, uint32_t version)
+{
+    struct shm_hello message = {.magic = SHM_HELLO_MAGIC, .version = version, .op = op};
+
+    check(send(sock, &message, sizeof(message), MSG_NOSIGNAL) == sizeof(message));
+}
+
+/* One message and the descriptors with it. */
+static ssize_t take(int sock, void *message, size_t bytes, int *fds, uint32_t *count)
+{
+    union {
+        char bytes[CMSG_SPACE(SHM_HELLO_FDS * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec vector = {message, bytes};
+    struct msghdr header = {.msg_iov = &vector,
+                            .msg_iovlen = 1,
+                            .msg_control = control.bytes,
+                            .msg_controllen = sizeof(control.bytes)};
+    ssize_t n = recvmsg(sock, &header, MSG_CMSG_CLOEXEC);
+
+    for (struct cmsghdr *c = n < 0 ? NULL : CMSG_FIRSTHDR(&header); c != NULL;
+         c = CMSG_NXTHDR(&header, c)) {
+        uint32_t more = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+
+        memcpy(fds + *count, CMSG_DATA(c), more * sizeof(int));
+        *count += more;
+    }
+    return n;
+}
+
+static uint32_t clients(const struct bed *bed)
+{
+    static struct agent_stats stats;
+
+    agent_stats(bed->agent, &stats);
+    return stats.clients;
+}
+
+static void wait_clients(const struct bed *bed, uint32_t want)
+{
+    struct timespec ms = {.tv_nsec = 1000000};
+
+    for (int i = 0; i < 5000 && clients(bed) != want; i++)
+        nanosleep(&ms, NULL);
+    assert_int_equal(clients(bed), want);
+}
+
+/* Attaches; returns the socket. */
+static int attach_one(const struct bed *bed, int *fds, uint32_t *count)
+{
+    int sock = dial(bed);
+    struct shm_welcome welcome;
+    uint64_t more;
+
+    *count = 0;
+    hello(sock, SHM_HELLO_ATTACH, SHM_VERSION);
+    assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, count), sizeof(welcome));
+    assert_int_equal(welcome.error, ICMS_OK);
+    assert_int_equal(welcome.volume_count, VOLUMES);
+    while (*count < 3 + VOLUMES) {
+        assert_int_equal(take(sock, &more, sizeof(more), fds, count), sizeof(more));
+        assert_int_equal(more, SHM_HELLO_MAGIC);
+    }
+    return sock;
+}
+
+static void a_client_gets_its_region_the_events_and_every_arena(void **state)
+{
+    const struct bed *bed = *state;
+    int fds[128];
+    uint32_t count;
+    int sock = attach_one(bed, fds, &count);
+    struct shm_arena arena;
+    struct shm_ring ring;
+    struct stat stat;
+    void *base;
+
+    assert_int_equal(clients(bed), 1);
+    assert_int_equal(fstat(fds[0], &stat), 0);
+    base = mmap(NULL, (size_t)stat.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+    assert_ptr_not_equal(base, MAP_FAILED);
+    assert_int_equal(shm_ring_view(base, (uint64_t)stat.st_size, &ring), ICMS_OK);
+    munmap(base, (size_t)stat.st_size);
+    for (uint32_t i = 3; i < count; i++) {
+        assert_int_equal(fstat(fds[i], &stat), 0);
+        /* nobody else can write to it */
+        assert_ptr_equal(
+            mmap(NULL, (size_t)stat.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fds[i], 0),
+            MAP_FAILED);
+        base = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED, fds[i], 0);
+        assert_ptr_not_equal(base, MAP_FAILED);
+        assert_int_equal(shm_arena_view(base, (uint64_t)stat.st_size, &arena), ICMS_OK);
+        assert_int_equal(arena.volume, i - 3);
+        munmap(base, (size_t)stat.st_size);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        close(fds[i]);
+    close(sock);
+    wait_clients(bed, 0);
+}
+
+static void the_end_of_the_socket_is_the_end_of_the_client(void **state)
+{
+    const struct bed *bed = *state;
+    int socks[LIMIT_CLIENTS], fds[128];
+    struct shm_welcome welcome;
+    uint32_t count;
+    int sock;
+
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < LIMIT_CLIENTS; i++) {
+            socks[i] = attach_one(bed, fds, &count);
+            for (uint32_t j = 0; j < count; j++)
+                close(fds[j]);
+        }
+        /* one more is refused, with a sentence */
+        sock = dial(bed);
+        hello(sock, SHM_HELLO_ATTACH, SHM_VERSION);
+        count = 0;
+        assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, &count), sizeof(welcome));
+        assert_int_equal(welcome.error, ICMS_LIMIT);
+        assert_non_null(strstr(welcome.why, "64 clients"));
+        assert_int_equal(count, 0);
+        close(sock);
+        /* an attached client has nothing to say */
+        assert_int_equal(send(socks[0], "x", 1, MSG_NOSIGNAL), 1);
+        wait_clients(bed, LIMIT_CLIENTS - 1);
+        for (int i = 0; i < LIMIT_CLIENTS; i++)
+            close(socks[i]);
+        wait_clients(bed, 0);
+    }
+}
+
+static void status_is_one_json_object(void **state)
+{
+    const struct bed *bed = *state;
+    static char text[1 << 17];
+    int sock = dial(bed), fds[8];
+    size_t length = 0;
+    uint32_t count = 0;
+    ssize_t n;
+
+    hello(sock, SHM_HELLO_STATUS, SHM_VERSION);
+    while ((n = take(sock, text + length, sizeof(text) - 1 - length, fds, &count)) > 0)
+        length += (size_t)n;
+    assert_int_equal(n, 0);
+    assert_int_equal(text[0], '{');
+    assert_int_equal(text[length - 1], '}');
+    assert_non_null(strstr(text, "\"v39\""));
+    close(sock);
+}
+
+static void who_says_something_else_is_shown_out(void **state)
+{
+    const struct bed *bed = *state;
+    struct shm_welcome welcome;
+    char long_text[200] = "a text that is longer than a hello";
+    int sock = dial(bed), fds[8];
+    uint32_t count = 0;
+    char byte;
+
+    hello(sock, SHM_HELLO_ATTACH, SHM_VERSION + 1);
+    assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, &count), sizeof(welcome));
+    assert_int_equal(welcome.error, ICMS_VERSION);
+    assert_int_equal(recv(sock, &byte, 1, 0), 0);
+    close(sock);
+    sock = dial(bed);
+    hello(sock, 77, SHM_VERSION);
+    assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, &count), sizeof(welcome));
+    assert_int_equal(welcome.error, ICMS_UNSUPPORTED);
+    close(sock);
+    sock = dial(bed);
+    assert_int_equal(send(sock, long_text, sizeof(long_text), MSG_NOSIGNAL), sizeof(long_text));
+    assert_int_equal(recv(sock, &byte, 1, 0), 0);
+    close(sock);
+    sock = dial(bed);
+    assert_int_equal(send(sock, "x", 1, MSG_NOSIGNAL), 1);
+    assert_int_equal(recv(sock, &byte, 1, 0), 0);
+    close(sock);
+    /* who says nothing is shown out too, and keeps nobody waiting */
+    sock = dial(bed);
+    close(attach_one(bed, (int[128]){0}, &count));
+    assert_int_equal(recv(sock, &byte, 1, 0), 0);
+    close(sock);
+    wait_clients(bed, 0);
+}
+
+static void a_socket_file_has_one_listener(void **state)
+{
+    const struct bed *bed = *state;
+    struct attach *other = NULL;
+    struct err_why why;
+    char path[64];
+    struct stat stat;
+    FILE *file;
+    int sock;
+
+    assert_int_equal(lstat(bed->path, &stat), 0);
+    assert_int_equal(stat.st_mode & 0777, 0620);
+    assert_int_equal(attach_start(bed->agent, bed->path, 0600, &why, &other), ICMS_ADDRESS_IN_USE);
+    assert_non_null(strstr(why.text, bed->path));
+    assert_int_equal(lstat(bed->path, &stat), 0);
+    /* one that a crashed agent left is replaced */
+    snprintf(path, sizeof(path), "%s/stale.sock", bed->folder);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strcpy(address.sun_path, path);
+    sock = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    check(bind(sock, (const struct sockaddr *)&address, sizeof(address)) == 0);
+    close(sock);
+    assert_int_equal(attach_start(bed->agent, path, 0600, &why, &other), ICMS_OK);
+    attach_stop(&other);
+    /* a file that is something else is not touched */
+    file = fopen(path, "w");
+    check(file != NULL && fclose(file) == 0);
+    assert_int_equal(attach_start(bed->agent, path, 0600, &why, &other), ICMS_EXISTS);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(attach_start(bed->agent, "", 0600, &why, &other), ICMS_CONFIG);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_client_gets_its_region_the_events_and_every_arena, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(the_end_of_the_socket_is_the_end_of_the_client, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(status_is_one_json_object, setup, teardown),
+        cmocka_unit_test_setup_teardown(who_says_something_else_is_shown_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_socket_file_has_one_listener, setup, teardown),
+    };
+
+    return cmocka_run_group_tests_name("agent-attach", tests, NULL, NULL);
+}
