@@ -170,16 +170,18 @@ struct rig_client *rig_client_new(struct agent_rig *rig)
 
 static void rig_detached(void *arg)
 {
-    *(bool *)arg = true;
+    *(volatile bool *)arg = true;
 }
 
 void rig_client_free(struct rig_client *client)
 {
-    bool over = false;
+    volatile bool over = false;
+    uint32_t steps = 0;
 
-    agent_client_detach(client->rig->agent, client->attached.client, rig_detached, &over);
-    for (int i = 0; !over; i++) {
-        check(i < 3000000);
+    agent_client_detach(client->rig->agent, client->attached.client, rig_detached,
+                        (void *)(uintptr_t)&over);
+    while (!over) {
+        check(steps++ < 3000000);
         check(sim_step(client->rig->sim));
     }
     free(client);

@@ -59,7 +59,7 @@ struct fake_target {
     struct list conns;     /* struct fake_conn                                 */
     /* what the test says */
     bool timed;          /* offers the vendor Store and Retrieve             */
-    bool no_write_cache;          /* Flush is not needed, and not known               */
+    bool no_write_cache; /* Flush is not needed, and not known               */
     bool refuse_connect; /* Connect answers "host not allowed"               */
     bool silent;         /* takes everything, answers nothing                */
     bool hold;           /* keeps I/O commands until fake_target_release     */
