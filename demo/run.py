@@ -29,7 +29,7 @@ VOLUME = {"name": "chat", "value_max": "8MiB", "run_blocks": 2, "arena": "128MiB
 PROMPTS = ["flash-handbook.txt", "the-tide-clerk.txt"]
 SHORT_TOKENS = 2100  # eight blocks, four runs: the fewest that leave something to lose
 KILL_AFTER = 3       # blocks that server B has received when the enclosure dies
-ENGINE_SECONDS = 180 # an engine that takes longer than this hangs
+ENGINE_SECONDS = 600 # an engine that takes longer than this hangs
 
 
 class Demo:
