@@ -326,6 +326,31 @@ static void every_miss_has_its_reason(void **state)
     rig_free(rig);
 }
 
+/* NVMe has one status for "too late" and "canceled". */
+static void what_is_too_late_at_the_enclosure_was_not_canceled(void **state)
+{
+    static const uint8_t ops[] = {SHM_OP_PUT, SHM_OP_REMOVE, SHM_OP_FLUSH};
+    struct agent_rig *rig = rig_new(&one);
+    struct rig_client *client = rig_client_new(rig);
+
+    assert_int_equal(
+        rig_wait(client, rig_put(client, KV, 1, BYTES, SHM_FLAG_ON_FLASH, 500 * MS))->status,
+        ICMS_OK); /* something to flush */
+    rig->fake[0]->status = NVME_SC_ABORT_REQUESTED;
+    rig->fake[0]->reason = ICMS_MISS_DEADLINE;
+    for (size_t i = 0; i < sizeof(ops); i++) {
+        uint64_t tag = ops[i] == SHM_OP_PUT
+                           ? rig_put(client, KV, 2, BYTES, SHM_FLAG_ON_FLASH, 500 * MS)
+                           : rig_op(client, ops[i], KV, 3, 500 * MS);
+        const struct shm_complete *answer = rig_wait(client, tag);
+
+        assert_int_equal(answer->status, ICMS_DEADLINE);
+        assert_int_equal(answer->reason, ICMS_MISS_DEADLINE);
+    }
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 static void wrong_requests_have_their_own_answers(void **state)
 {
     struct agent_rig *rig = rig_new(&one);
@@ -941,6 +966,7 @@ int main(void)
         cmocka_unit_test(the_last_writer_of_a_key_wins),
         cmocka_unit_test(a_drive_of_its_own_instead_of_a_pod),
         cmocka_unit_test(every_miss_has_its_reason),
+        cmocka_unit_test(what_is_too_late_at_the_enclosure_was_not_canceled),
         cmocka_unit_test(wrong_requests_have_their_own_answers),
         cmocka_unit_test(a_damaged_block_goes_when_a_client_finds_it),
         cmocka_unit_test(stores_over_the_backlog_are_shed),

@@ -278,7 +278,8 @@ static void op_answer_read(struct agent_op *op)
             op->reason = ICMS_MISS_ABSENT;
         break;
     case ICMS_DEADLINE:
-    case ICMS_CANCELED:
+    case ICMS_CANCELED: /* one NVMe status for both, and nobody canceled it */
+        op->err = ICMS_DEADLINE;
         op->reason = ICMS_MISS_DEADLINE;
         break;
     case ICMS_CORRUPT:
