@@ -321,6 +321,7 @@ static void a_quota_is_never_exceeded(void **state)
             for (uint32_t i = 0; i < 4; i++) {
                 store_volume_stats(rig->store, rig->volume[i], &stats);
                 assert_int_equal(stats.blocks + stats.evictions, written[i]);
+                assert_true(quota[i] == 0 || stats.bytes <= quota[i]);
             }
         }
     }
@@ -331,6 +332,39 @@ static void a_quota_is_never_exceeded(void **state)
         assert_true(stats.bytes >= quota[i] / 2);
         assert_true(stats.evictions > 0);
     }
+}
+
+/* What is over it goes before the first operation, oldest first, and is counted. */
+static void a_smaller_quota_holds_from_the_start(void **state)
+{
+    struct rig *rig = *state;
+    struct store_volume_stats stats;
+    uint64_t there;
+
+    rig->volume_count = 2;
+    rig->uuid[0] = rig_uuid(1);
+    rig->uuid[1] = rig_uuid(2);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < 60; i++)
+        assert_int_equal(rig_put(rig, (uint32_t)(i % 2), i, 12000, i, 0), ICMS_OK);
+    rig_down(rig);
+    rig->quota_bytes[0] = (100 << 10) + 5;
+    rig_up(rig);
+    store_volume_stats(rig->store, rig->volume[0], &stats);
+    there = rig->quota_bytes[0] / (12 << 10); /* a record takes three pages */
+    assert_int_equal(stats.blocks, there);
+    assert_int_equal(stats.evictions, 30 - there);
+    for (uint64_t i = 0; i < 60; i++) {
+        enum icms_miss reason = ICMS_MISS_NONE;
+        icms_err err = rig_get(rig, (uint32_t)(i % 2), i, 12000, i, &reason);
+
+        if (i % 2 == 1 || i >= 60 - 2 * there)
+            assert_int_equal(err, ICMS_OK);
+        else
+            assert_int_equal(reason, ICMS_MISS_EVICTED);
+    }
+    assert_int_equal(rig_put(rig, 0, 100, 12000, 100, 0), ICMS_OK);
 }
 
 static void a_value_over_the_quota_is_refused(void **state)
@@ -672,6 +706,7 @@ static void random_operations_agree_with_the_model(void **state)
         STORE_TEST(a_full_drive_evicts_its_oldest, backend),                                       \
         STORE_TEST(many_writes_at_once_all_end, backend),                                          \
         STORE_TEST(a_quota_is_never_exceeded, backend),                                            \
+        STORE_TEST(a_smaller_quota_holds_from_the_start, backend),                                 \
         STORE_TEST(a_value_over_the_quota_is_refused, backend),                                    \
         STORE_TEST(the_volume_most_over_its_share_gives, backend),                                 \
         STORE_TEST(a_full_index_evicts_the_oldest, backend),                                       \

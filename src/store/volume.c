@@ -6,6 +6,8 @@
  * Slot numbers are the volume numbers of the interface and change from one open to the next; on
  * flash a volume is its uuid. Before the loop starts.
  */
+#include <stdlib.h>
+
 #include "store/store_int.h"
 
 int store_volume_slot_find(const struct store *store, const struct uuid *uuid)
@@ -94,6 +96,103 @@ static int volume_slot_unasked(const struct store *store)
     return best;
 }
 
+/* ---- a quota that is exceeded from the start --------------------------------------------------
+ */
+
+/* How far a volume has to be cut: everything in segments older than sequence goes, and in that one
+ * what lies up to page. */
+struct volume_cut {
+    uint64_t sequence; /* of the segment       */
+    uint32_t page;     /* in it: the last to go */
+};
+
+/* The smallest sequence so that segments up to it hold at least over bytes; *out_rest: how many of
+ * those bytes that one has to give. */
+static uint64_t volume_cut_sequence(const struct store *store, const uint64_t *held, uint64_t over,
+                                    uint64_t *out_rest)
+{
+    uint64_t low = 0, high = 0, below;
+
+    for (uint32_t i = 0; i < store->super.segments; i++)
+        high = u64_max(high, store->segments[i].sequence);
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2, sum = 0;
+
+        for (uint32_t i = 0; i < store->super.segments; i++)
+            sum += store->segments[i].sequence <= middle ? held[i] : 0;
+        if (sum >= over)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    below = 0;
+    for (uint32_t i = 0; i < store->super.segments; i++)
+        below += store->segments[i].sequence < low ? held[i] : 0;
+    check(below < over);
+    *out_rest = over - below;
+    return low;
+}
+
+/* held: zeros, by segment; pages: zeros, by page of a segment. */
+static struct volume_cut volume_cut_find(const struct store *store, uint32_t slot, uint64_t over,
+                                         uint64_t *held, uint64_t *pages)
+{
+    struct volume_cut cut = {.page = 0};
+    struct store_block block;
+    uint32_t cursor = 0;
+    uint64_t rest;
+
+    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
+        if (block.volume == slot)
+            held[block.spot.segment] += (uint64_t)block.spot.pages * STORE_PAGE_BYTES;
+    }
+    cut.sequence = volume_cut_sequence(store, held, over, &rest);
+    cursor = 0;
+    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
+        if (block.volume == slot && store->segments[block.spot.segment].sequence == cut.sequence)
+            pages[block.spot.page] = (uint64_t)block.spot.pages * STORE_PAGE_BYTES;
+    }
+    for (; pages[cut.page] < rest; cut.page++)
+        rest -= pages[cut.page];
+    return cut;
+}
+
+/* Evicts the oldest blocks of a volume that holds more than its quota: that was larger before, or
+ * what had been evicted from segments that others still need came back with a crash. */
+static icms_err volume_trim(struct store *store, uint32_t slot)
+{
+    struct store_volume *volume = &store->volumes[slot];
+    struct volume_cut cut;
+    struct store_block block;
+    uint64_t *held, *pages;
+    uint32_t cursor = 0;
+
+    if (volume->quota_bytes == 0 || volume->bytes <= volume->quota_bytes)
+        return ICMS_OK;
+    held = calloc(store->super.segments, sizeof(*held));
+    pages = calloc(store->segment_pages, sizeof(*pages));
+    if (held == NULL || pages == NULL) {
+        free(held);
+        free(pages);
+        return ICMS_NO_MEMORY;
+    }
+    cut = volume_cut_find(store, slot, volume->bytes - volume->quota_bytes, held, pages);
+    free(held);
+    free(pages);
+    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
+        uint64_t sequence = store->segments[block.spot.segment].sequence;
+
+        if (block.volume == slot &&
+            (sequence < cut.sequence || (sequence == cut.sequence && block.spot.page <= cut.page)))
+            store_segment_evict(store, &block);
+    }
+    check(volume->bytes <= volume->quota_bytes);
+    return ICMS_OK;
+}
+
+/* ---- the call ---------------------------------------------------------------------------------
+ */
+
 /* Whether a volume of this quota gets a stream of its own. */
 static bool volume_may_own(const struct store *store, uint64_t quota_bytes)
 {
@@ -135,6 +234,10 @@ icms_err store_volume_add(struct store *store, const struct uuid *uuid, uint64_t
     }
     volume->added = true;
     volume->quota_bytes = quota_bytes;
+    if (volume_trim(store, (uint32_t)slot) != ICMS_OK) {
+        volume->added = false;
+        return err_set(why, ICMS_NO_MEMORY, "no memory for volume %s", uuid_format(uuid, text));
+    }
     store->volumes_added++;
     *out_volume = (uint32_t)slot;
     return ICMS_OK;
