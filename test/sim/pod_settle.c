@@ -306,24 +306,31 @@ static void settle_restart_targets(struct pod_world *world, bool power)
     }
 }
 
+/* The power went: what was flushed is there, also every fresh block; older blocks that nobody
+ * flushed may be gone, and the counters of evictions with them. Accounts begin anew. */
+static void settle_recount(struct settle *settle)
+{
+    struct pod_world *world = settle->world;
+    uint64_t blocks = pod_world_blocks(world);
+    uint64_t old = settle_old_blocks(settle);
+
+    if (blocks != old + settle->count)
+        pod_fail(world, POD_FAULT_FORGOT, "of %u flushed blocks %llu are there", settle->count,
+                 (unsigned long long)(blocks - old));
+    settle->old_blocks = old;
+    settle->old_evictions = pod_world_evictions(world);
+}
+
 /* Fresh blocks are on flash: something happens that they must survive. */
 static void settle_disturb(struct settle *settle, bool flushed)
 {
     struct pod_world *world = settle->world;
+    uint64_t kind = pod_chance(world, 4);
 
-    switch (pod_chance(world, 4)) {
-    case 0:
-        settle_restart_targets(world, false);
-        break;
-    case 1:
-        settle_restart_targets(world, flushed);
-        break;
-    case 2:
+    if (kind < 2)
+        settle_restart_targets(world, kind == 1 && flushed);
+    else if (kind == 2)
         pod_agent_crash(&world->agents[1], false);
-        break;
-    default:
-        break;
-    }
     if (world->options.canary == POD_CANARY_FORGET) {
         struct pod_target *target = &world->targets[pod_chance(world, POD_TARGETS)];
 
@@ -331,6 +338,8 @@ static void settle_disturb(struct settle *settle, bool flushed)
         target->format = true;
     }
     settle_heal(world);
+    if (kind == 1 && flushed)
+        settle_recount(settle);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------ */
