@@ -83,6 +83,8 @@ ICMS_API const char *icms_version(void);
  * that it waits until requests under way are over, and is BUSY while leases or buffers are out. */
 ICMS_API icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t why_bytes,
                                    struct icms_volume **out_volume) ICMS_MUST_CHECK;
+
+/* Only when no request on it is under way. Sets *volume to NULL; *volume may be NULL. */
 ICMS_API void icms_volume_close(struct icms_volume **volume);
 
 struct icms_volume_info {

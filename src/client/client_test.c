@@ -678,6 +678,24 @@ static void too_many_requests_are_refused_not_queued(void **state)
         assert_int_equal(icms_request_end(&requests[i]), ICMS_MISS);
 }
 
+/* Answers hold operations until somebody takes them; who waits for room takes those of others. */
+static void a_request_that_nobody_polls_for_starves_nobody(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_block *blocks = calloc(ICMS_BATCH_MAX, sizeof(*blocks));
+    struct icms_request *request;
+    uint64_t begin = client_now_ns();
+
+    for (uint64_t i = 0; i < ICMS_BATCH_MAX; i++)
+        blocks[i].key = key_of(i);
+    assert_int_equal(icms_exists_start(f->big, blocks, ICMS_BATCH_MAX, NULL, &request), ICMS_OK);
+    for (uint64_t i = 0; i < 10; i++)
+        assert_int_equal(put_one(f->kv, i, 64), ICMS_OK);
+    assert_true(elapsed_ms(begin) < 1900);
+    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    free(blocks);
+}
+
 static void close_waits_for_requests_that_nobody_ended(void **state)
 {
     struct fixture *f = *state;
@@ -927,6 +945,7 @@ int main(void)
         TEST(waiting_for_one_takes_it_from_poll),
         TEST(a_canceled_request_ends_soon),
         TEST(too_many_requests_are_refused_not_queued),
+        TEST(a_request_that_nobody_polls_for_starves_nobody),
         TEST(close_waits_for_requests_that_nobody_ended),
         TEST(a_lease_keeps_the_block_while_others_come_and_go),
         TEST(leases_of_absent_or_damaged_blocks_are_misses),

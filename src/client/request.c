@@ -352,6 +352,8 @@ void client_request_run(struct icms_request *request)
     request_unlock(icms);
 }
 
+static void async_run_ready(struct icms *icms, bool until_over);
+
 /* ---- waiting -------------------------------------------------------------------------------- */
 
 /* True when the request's thread has something to do. Lock. */
@@ -406,8 +408,11 @@ bool client_request_finish(struct icms_request *request, uint64_t until_ns)
 
         request_lock(icms);
         client_reap(icms);
-        if (!list_empty(&request->queue))
+        if (!list_empty(&request->queue)) {
+            /* Answers that nobody polls for hold the room that is waited for. */
+            async_run_ready(icms, false);
             wake_ns = u64_min(wake_ns, now + WAIT_ROOM_NS);
+        }
         while (!wait_is_over(request, now) && now < wake_ns) {
             if (icms->reaping || icms->link->down)
                 wait_changed(icms, wake_ns);
@@ -543,6 +548,25 @@ static void poll_expire(struct icms *icms)
     request_timer_set(icms);
 }
 
+/* Runs what has something to do; until something is over when only that is wanted. Lock; not held
+ * while a request runs. */
+static void async_run_ready(struct icms *icms, bool until_over)
+{
+    struct list *at;
+
+    while (!(until_over && !list_empty(&icms->over)) && (at = list_pop(&icms->ready)) != NULL) {
+        struct icms_request *request = container_of(at, struct icms_request, ready);
+
+        if (request->held || request->state != REQUEST_RUN)
+            continue;
+        request->held = true;
+        request_unlock(icms);
+        client_request_run(request);
+        request_lock(icms);
+        async_release(request);
+    }
+}
+
 struct icms_request *client_async_poll(struct icms *icms)
 {
     struct list *at = NULL;
@@ -551,17 +575,7 @@ struct icms_request *client_async_poll(struct icms *icms)
     if (icms->link != NULL && icms->state == ICMS_STATE_OPEN) {
         client_reap(icms);
         poll_expire(icms);
-        while (list_empty(&icms->over) && (at = list_pop(&icms->ready)) != NULL) {
-            struct icms_request *request = container_of(at, struct icms_request, ready);
-
-            if (request->held || request->state != REQUEST_RUN)
-                continue;
-            request->held = true;
-            request_unlock(icms);
-            client_request_run(request);
-            request_lock(icms);
-            async_release(request);
-        }
+        async_run_ready(icms, true);
     }
     at = list_pop(&icms->over);
     if (list_empty(&icms->over) && list_empty(&icms->ready) && icms->notify_raised) {
