@@ -172,7 +172,10 @@ icms_err client_local_start(struct client_local *local, struct err_why *why,
 icms_err client_local_volume_add(struct client_local *local, const char *name,
                                  struct err_why *why) ICMS_MUST_CHECK;
 
-/* True for dir:, whose agent starts with the first volume that is opened. */
+/* Forgets the volume that was added last: no agent starts with it. */
+void client_local_volume_drop(struct client_local *local);
+
+/* True for dir:, whose agent starts when there is a volume. */
 bool client_local_makes_volumes(const struct client_local *local);
 
 /* Volumes that are known. */
@@ -414,11 +417,6 @@ static inline const struct icms_key *client_request_key(const struct icms_reques
 {
     return request->keys != NULL ? &request->keys[index] : &request->blocks[index].key;
 }
-
-/* volume.c: dir: starts the agent, anew when it does not know the volume yet, which is then made.
- * name NULL: starts it if it does not run. */
-icms_err client_volume_make(struct icms *icms, const char *name,
-                            struct err_why *why) ICMS_MUST_CHECK;
 
 /* ---- open.c --------------------------------------------------------------------------------- */
 

@@ -131,6 +131,34 @@ static void volumes_keep_their_identity_over_restarts(void **state)
     assert_int_equal(after.value_bytes_max, 4096);
 }
 
+static void sizes_that_do_not_fit_are_refused_and_nothing_is_lost(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_volume *volume = NULL;
+    struct icms_options options;
+    struct icms *icms = NULL;
+    char why[512];
+
+    icms_options_init(&options);
+    options.directory_bytes = (uint64_t)32 << 20;
+    assert_int_equal(icms_open(f->where, &options, why, sizeof(why), &icms), ICMS_INVALID);
+    assert_non_null(strstr(why, "directory_bytes"));
+    options.value_bytes_max = 65536; /* it is enough for these */
+    assert_int_equal(icms_open(f->where, &options, why, sizeof(why), &icms), ICMS_OK);
+    assert_int_equal(put(open_volume(icms, "kv"), "a", "text"), ICMS_OK);
+    icms_close(&icms);
+    options.value_bytes_max = (uint64_t)8 << 20;
+    options.directory_bytes = (uint64_t)1 << 30;
+    assert_int_equal(icms_open(f->where, &options, why, sizeof(why), &icms), ICMS_OK);
+    assert_int_equal(icms_volume_open(icms, "large", why, sizeof(why), &volume), ICMS_VALUE_SIZE);
+    assert_non_null(strstr(why, "large"));
+    assert_int_equal(put(open_volume(icms, "kv"), "a", "text"), ICMS_OK);
+    icms_close(&icms);
+    icms = open_dir(f); /* whatever fits, when nothing is said */
+    assert_int_equal(put(open_volume(icms, "more"), "a", "text"), ICMS_OK);
+    icms_close(&icms);
+}
+
 static void a_second_volume_leaves_the_first_one_open(void **state)
 {
     struct fixture *f = *state;
@@ -197,11 +225,13 @@ static void foreign_or_damaged_directories_are_refused_and_left_alone(void **sta
         const char *why;
     } cases[] = {
         {"something else\n", ICMS_FOREIGN, "volumes"},
-        {"icms-dir 1\nkv 8388608\n", ICMS_CORRUPT, "volumes:2"},
-        {"icms-dir 1\nkv 4096 1\nkv 4096 1\n", ICMS_CORRUPT, "volumes:3"},
-        {"icms-dir 1\nkv 99999999999 1\n", ICMS_CORRUPT, "volumes:2"},
-        {"icms-dir 1\n../kv 4096 1\n", ICMS_CORRUPT, "volumes:2"},
-        {"icms-dir 1\nkv 4096 1 x\n", ICMS_CORRUPT, "volumes:2"},
+        {"icms-dir 1\nkv 4096 1\n", ICMS_FOREIGN, "volumes"},
+        {"icms-dir 1 12345\nkv 4096 1\n", ICMS_CORRUPT, "volumes:1"},
+        {"icms-dir 1 16777216\nkv 8388608\n", ICMS_CORRUPT, "volumes:2"},
+        {"icms-dir 1 16777216\nkv 4096 1\nkv 4096 1\n", ICMS_CORRUPT, "volumes:3"},
+        {"icms-dir 1 16777216\nkv 99999999999 1\n", ICMS_CORRUPT, "volumes:2"},
+        {"icms-dir 1 16777216\n../kv 4096 1\n", ICMS_CORRUPT, "volumes:2"},
+        {"icms-dir 1 16777216\nkv 4096 1 x\n", ICMS_CORRUPT, "volumes:2"},
     };
     struct fixture *f = *state;
     char path[128], why[512], text[64];
@@ -325,6 +355,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_missing_directory_and_volume_are_made),
         TEST(volumes_keep_their_identity_over_restarts),
+        TEST(sizes_that_do_not_fit_are_refused_and_nothing_is_lost),
         TEST(a_second_volume_leaves_the_first_one_open),
         TEST(leases_keep_a_volume_from_being_made),
         TEST(another_holder_is_named),

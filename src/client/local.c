@@ -7,7 +7,7 @@
  *
  * A directory of "dir:" holds
  *   icms.lock    locked while a process has it open; its text is that process's id
- *   volumes      "icms-dir 1", then a line a volume: NAME VALUE_BYTES_MAX RUN_BLOCKS
+ *   volumes      "icms-dir 1 SEGMENT_BYTES", then a line a volume: NAME VALUE_BYTES_MAX RUN_BLOCKS
  *   icms.store   the flash store, made by the agent
  * The file of volumes is replaced whole (written beside it, synced, renamed), so a crash leaves the
  * old or the new one.
@@ -28,7 +28,7 @@
 #include "client/client_int.h"
 #include "conf/conf.h"
 
-#define LOCAL_HEAD "icms-dir 1\n"
+#define LOCAL_HEAD "icms-dir 1 "
 
 /* A volume's share of memory: this much, and at least this many of its largest values. Pages that
  * were never used cost nothing. */
@@ -36,6 +36,10 @@
 #define LOCAL_ARENA_SLOTS 32
 
 #define LOCAL_DIRECTORY_BYTES ((uint64_t)1 << 30)
+#define LOCAL_DIRECTORY_ALIGN ((uint64_t)1 << 20)
+#define LOCAL_SEGMENT_MIN     ((uint64_t)1 << 20)
+#define LOCAL_SEGMENT_MAX     ((uint64_t)64 << 20)
+#define LOCAL_SEGMENTS        5     /* a store needs four, and its superblocks */
 #define LOCAL_VOLUMES_BYTES   16384 /* of the file of volumes; LIMIT_VOLUMES lines need less */
 
 /* How long an agent tries its enclosures before a handle to it is given out. */
@@ -222,10 +226,24 @@ static bool local_volume_line(struct client_local *local, const char *line)
     return true;
 }
 
+/* The rest of the first line. */
+static bool local_head_line(struct client_local *local, char *text, char **out_rest)
+{
+    uint64_t bytes;
+    int end = 0;
+
+    if (sscanf(text, "%" SCNu64 "%n", &bytes, &end) != 1 || text[end] != '\n' ||
+        !bytes_power_of_two(bytes) || bytes < LOCAL_SEGMENT_MIN || bytes > LOCAL_SEGMENT_MAX)
+        return false;
+    local->conf.local_segment_bytes = bytes;
+    *out_rest = text + end + 1;
+    return true;
+}
+
 static icms_err local_volumes_read(struct client_local *local, struct err_why *why)
 {
     char path[LIMIT_PATH_BYTES];
-    char *text, *line;
+    char *text, *line = NULL;
     icms_err err = local_path(local, "volumes", path, sizeof(path));
     ssize_t n;
     int fd, number = 1;
@@ -249,7 +267,8 @@ static icms_err local_volumes_read(struct client_local *local, struct err_why *w
                       "%s is not a list of volumes that this version wrote; "
                       "use another directory",
                       path);
-    line = text + strlen(LOCAL_HEAD);
+    else if (!local_head_line(local, text + strlen(LOCAL_HEAD), &line))
+        err = err_set(why, ICMS_CORRUPT, "%s:1: no size of segments", path);
     while (err == ICMS_OK && *line != 0) {
         char *end = strchrnul(line, '\n');
 
@@ -280,7 +299,7 @@ static icms_err local_volumes_write(const struct client_local *local, struct err
         err = err_from_errno(errno);
         return err_set(why, err, "cannot write %s: %s", beside, icms_err_text(err));
     }
-    whole = fputs(LOCAL_HEAD, file) >= 0;
+    whole = fprintf(file, LOCAL_HEAD "%" PRIu64 "\n", local->conf.local_segment_bytes) > 0;
     for (uint32_t i = 0; i < local->conf.volume_count; i++) {
         const struct volume_spec *volume = &local->conf.volumes[i];
 
@@ -300,6 +319,7 @@ static icms_err local_volumes_write(const struct client_local *local, struct err
 
 icms_err client_local_volume_add(struct client_local *local, const char *name, struct err_why *why)
 {
+    uint64_t value_bytes_max = local->value_bytes_max;
     struct volume_spec kept;
     icms_err err;
 
@@ -310,17 +330,43 @@ icms_err client_local_volume_add(struct client_local *local, const char *name, s
                        "a volume's name is made of letters, digits, '.', '_' and "
                        "'-', at most %d: \"%.80s\"",
                        LIMIT_NAME_BYTES - 1, name);
+    if (value_bytes_max == 0)
+        value_bytes_max = u64_min(LIMIT_VALUE_BYTES, local->conf.local_segment_bytes / 2);
+    if (value_bytes_max > local->conf.local_segment_bytes / 2)
+        return err_set(why, ICMS_VALUE_SIZE,
+                       "%s was made for values of at most %llu bytes: take smaller ones for %s, or "
+                       "another directory",
+                       local->directory, (unsigned long long)local->conf.local_segment_bytes / 2,
+                       name);
     if (local->conf.volume_count == LIMIT_VOLUMES)
         return err_set(why, ICMS_LIMIT, "%s holds %d volumes already, which is the limit",
                        local->directory, LIMIT_VOLUMES);
     conf_volume_init(&kept);
-    local_volume_push(local, name,
-                      local->value_bytes_max != 0 ? local->value_bytes_max : LIMIT_VALUE_BYTES,
-                      kept.run_blocks != 0 ? kept.run_blocks : 1);
+    local_volume_push(local, name, value_bytes_max, kept.run_blocks != 0 ? kept.run_blocks : 1);
     err = local_volumes_write(local, why);
     if (err != ICMS_OK)
         local->conf.volume_count--;
     return err;
+}
+
+/* Segments of a new store: 64 of them or more, if two of the largest values fit into one. */
+static uint64_t local_segment_bytes(const struct client_local *local)
+{
+    uint64_t value_bytes_max =
+        local->value_bytes_max != 0 ? local->value_bytes_max : LIMIT_VALUE_BYTES;
+    uint64_t bytes = LOCAL_SEGMENT_MIN;
+
+    while (bytes < LOCAL_SEGMENT_MAX &&
+           (bytes < 2 * value_bytes_max || 128 * bytes <= local->conf.local_bytes))
+        bytes *= 2;
+    return bytes;
+}
+
+void client_local_volume_drop(struct client_local *local)
+{
+    check(local->conf.volume_count > 0);
+    local->conf.volume_count--;
+    (void)!local_volumes_write(local, NULL); /* it could be written a moment ago */
 }
 
 static icms_err local_directory(struct client_local *local, const char *path,
@@ -349,10 +395,21 @@ static icms_err local_directory(struct client_local *local, const char *path,
         err = err_set(why, ICMS_INVALID, "the directory's path is too long: %s", path);
     if (err != ICMS_OK)
         return err;
+    if (stat(local->conf.local_path, &stat_) == 0 && stat_.st_size > 0) {
+        local->conf.local_bytes = (uint64_t)stat_.st_size; /* as it is */
+        return ICMS_OK;
+    }
     local->conf.local_bytes =
         options->directory_bytes != 0 ? options->directory_bytes : LOCAL_DIRECTORY_BYTES;
-    if (stat(local->conf.local_path, &stat_) == 0 && stat_.st_size > 0)
-        local->conf.local_bytes = (uint64_t)stat_.st_size; /* as it is */
+    local->conf.local_bytes -= local->conf.local_bytes % LOCAL_DIRECTORY_ALIGN;
+    if (local->conf.volume_count == 0) /* else the volumes' file says it */
+        local->conf.local_segment_bytes = local_segment_bytes(local);
+    if (local->conf.local_bytes < LOCAL_SEGMENTS * local->conf.local_segment_bytes)
+        return err_set(why, ICMS_INVALID,
+                       "directory_bytes is too little for %s: at least %llu for values of this "
+                       "size",
+                       path,
+                       (unsigned long long)(LOCAL_SEGMENTS * local->conf.local_segment_bytes));
     return ICMS_OK;
 }
 

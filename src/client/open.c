@@ -208,7 +208,11 @@ static icms_err open_where(struct icms *icms, const char *where, struct err_why 
         if (err == ICMS_OK)
             err = client_local_start(icms->local, why, &icms->link);
     } else if (strncmp(where, "dir:", 4) == 0) {
-        return client_local_open_dir(where + 4, &icms->options, why, &icms->local);
+        err = client_local_open_dir(where + 4, &icms->options, why, &icms->local);
+        if (err == ICMS_OK && client_local_volumes(icms->local) == 0)
+            return ICMS_OK; /* icms_volume_open makes the first one and starts the agent */
+        if (err == ICMS_OK)
+            err = client_local_start(icms->local, why, &icms->link);
     } else {
         return err_set(why, ICMS_INVALID,
                        "\"%s\" is no tier: write unix:SOCKET, pod:FILE or "
@@ -305,9 +309,7 @@ icms_err icms_status(struct icms *icms, char *out, size_t bytes, size_t *out_byt
         *out_bytes = (size_t)snprintf(out, bytes, "{\"enclosures\":[],\"volumes\":[]}") + 1;
         return ICMS_OK;
     }
-    err = client_volume_make(icms, NULL, NULL);
-    if (err == ICMS_OK)
-        err = client_call_begin(icms);
+    err = client_call_begin(icms);
     if (err != ICMS_OK)
         return err;
     *out_bytes = agent_status(icms->link->agent, out, bytes) + 1;

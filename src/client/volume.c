@@ -55,41 +55,48 @@ static icms_err volume_obstacle(const struct icms *icms, const char *name, struc
                    name);
 }
 
-/* dir: notes the volume, if one is named, and starts or replaces the agent. The handle's state is
- * RESTART; no lock held. */
-static icms_err volume_make(struct icms *icms, const char *name, struct err_why *why)
+/* Starts the agent with the volumes that the directory has now. */
+static icms_err volume_start(struct icms *icms, struct err_why *why)
 {
     struct client_link *link = NULL;
+    icms_err err = client_local_start(icms->local, why, &link);
+
+    if (err != ICMS_OK)
+        return err;
+    check(pthread_mutex_lock(&icms->lock) == 0);
+    icms->link = link;
+    err = client_link_watch(icms);
+    client_volumes_refresh(icms);
+    check(pthread_mutex_unlock(&icms->lock) == 0);
+    return err;
+}
+
+/* dir: notes the volume and replaces the agent. The handle's state is RESTART; no lock held. */
+static icms_err volume_make(struct icms *icms, const char *name, struct err_why *why)
+{
     icms_err err;
 
     client_quiesce(icms);
     check(pthread_mutex_lock(&icms->lock) == 0);
-    err = name == NULL ? ICMS_OK : volume_obstacle(icms, name, why);
+    err = volume_obstacle(icms, name, why);
     check(pthread_mutex_unlock(&icms->lock) == 0);
-    if (err == ICMS_OK && name != NULL)
+    if (err == ICMS_OK)
         err = client_local_volume_add(icms->local, name, why);
     if (err != ICMS_OK)
         return err;
     client_ops_reset(icms);
     client_link_free(&icms->link);
-    err = client_local_start(icms->local, why, &link);
-    check(pthread_mutex_lock(&icms->lock) == 0);
-    if (err == ICMS_OK) {
-        icms->link = link;
-        err = client_link_watch(icms);
-        client_volumes_refresh(icms);
-    }
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    err = volume_start(icms, why);
+    if (err == ICMS_OK)
+        return ICMS_OK;
+    /* With the others it went: they go on without the new one. */
+    client_local_volume_drop(icms->local);
+    if (client_local_volumes(icms->local) != 0)
+        (void)!volume_start(icms, NULL);
     return err;
 }
 
-/* True when the agent runs and, if one is named, has the volume. Lock. */
-static bool volume_runs(const struct icms *icms, const char *name)
-{
-    return icms->link != NULL && (name == NULL || volume_find(icms->link, name) != NULL);
-}
-
-icms_err client_volume_make(struct icms *icms, const char *name, struct err_why *why)
+static icms_err volume_make_once(struct icms *icms, const char *name, struct err_why *why)
 {
     icms_err err = ICMS_OK;
     bool make = false;
@@ -99,7 +106,7 @@ icms_err client_volume_make(struct icms *icms, const char *name, struct err_why 
         check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
     if (icms->state == ICMS_STATE_CLOSING) {
         err = ICMS_CLOSED;
-    } else if (!volume_runs(icms, name)) {
+    } else if (volume_find(icms->link, name) == NULL) {
         icms->state = ICMS_STATE_RESTART;
         make = true;
     }
@@ -145,7 +152,7 @@ static icms_err volume_open(struct icms *icms, const char *name, struct err_why 
     if (name[0] == 0 || strlen(name) >= ICMS_NAME_BYTES)
         return err_set(why, ICMS_INVALID, "a volume's name has 1 to %d bytes", ICMS_NAME_BYTES - 1);
     if (icms->local != NULL && client_local_makes_volumes(icms->local)) {
-        err = client_volume_make(icms, name, why);
+        err = volume_make_once(icms, name, why);
         if (err != ICMS_OK)
             return err;
     }
