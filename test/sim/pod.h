@@ -304,6 +304,7 @@ struct pod_world {
     uint64_t history;  /* hash of every answer */
     uint64_t judge_ns; /* when limits are looked at next */
     bool faults;       /* of the simulation: on          */
+    bool power_lost;   /* some target's, at some time    */
     struct pod_trouble troubles[POD_TROUBLES];
     char name[128]; /* how to run this seed again */
     uint8_t scratch[POD_STAGE_BYTES];

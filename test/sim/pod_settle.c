@@ -20,6 +20,7 @@
 
 #define SETTLE_HEAL_NS  (5000 * MS) /* all has to work again within this                   */
 #define SETTLE_CALM_NS  (700 * MS)  /* longer than keep-alive and silence: nothing is hidden */
+#define SETTLE_HELD_NS  (3000 * MS) /* longer than a peer that went away silently is waited for */
 #define SETTLE_JOBS_NS  (30000 * MS)
 #define SETTLE_JOBS_MAX 2048
 
@@ -98,31 +99,54 @@ static void settle_heal(struct pod_world *world)
     }
 }
 
-static void settle_zero(struct pod_world *world, const char *what, uint64_t is)
-{
-    if (is != 0)
-        pod_fail(world, POD_FAULT_LIMIT, "nothing is under way, but %s: %llu", what,
-                 (unsigned long long)is);
-}
-
-/* Nobody does anything: everything was given back. */
-static void settle_nothing_held(struct pod_world *world)
+/* The first thing that somebody still holds though nothing is under way; NULL: nothing. */
+static const char *settle_held(struct pod_world *world, uint64_t *out_how_much)
 {
     for (uint32_t i = 0; i < POD_AGENTS; i++) {
-        struct pod_agent *agent = &world->agents[i];
+        struct agent_stats *stats = world->agents[i].stats;
+        uint64_t leased = 0;
 
-        agent_stats(agent->agent, agent->stats);
-        settle_zero(world, "requests of an agent", agent->stats->under_way);
-        settle_zero(world, "bytes of stores of an agent", agent->stats->backlog_bytes);
+        agent_stats(world->agents[i].agent, stats);
         for (uint32_t v = 0; v < POD_VOLUMES; v++)
-            settle_zero(world, "leased slots", agent->stats->volumes[v].slots_leased);
+            leased += stats->volumes[v].slots_leased;
+        *out_how_much = stats->under_way;
+        if (stats->under_way > 0)
+            return "requests of an agent";
+        *out_how_much = stats->backlog_bytes;
+        if (stats->backlog_bytes > 0)
+            return "bytes of stores of an agent";
+        *out_how_much = leased;
+        if (leased > 0)
+            return "leases";
     }
     for (uint32_t i = 0; i < POD_TARGETS; i++) {
-        struct pod_target *target = &world->targets[i];
+        struct target_stats *stats = world->targets[i].stats;
 
-        target_stats(target->target, target->stats);
-        settle_zero(world, "buffers of a target", target->stats->nvmf.buffers_used_bytes);
-        settle_zero(world, "commands that wait for a buffer", target->stats->nvmf.buffers_parked);
+        target_stats(world->targets[i].target, stats);
+        *out_how_much = stats->nvmf.buffers_used_bytes;
+        if (stats->nvmf.buffers_used_bytes > 0)
+            return "bytes of a target's buffers";
+        *out_how_much = stats->nvmf.buffers_parked;
+        if (stats->nvmf.buffers_parked > 0)
+            return "commands that wait for a target's buffer";
+    }
+    return NULL;
+}
+
+/* Nobody does anything: everything is given back, within the time that a peer who went away
+ * silently is waited for. */
+static void settle_nothing_held(struct pod_world *world)
+{
+    uint64_t until_ns = sim_now_ns(world->sim) + SETTLE_HELD_NS;
+    const char *what;
+    uint64_t how_much;
+
+    while ((what = settle_held(world, &how_much)) != NULL) {
+        pod_tell(world, "held: %llu %s", (unsigned long long)how_much, what);
+        if (sim_now_ns(world->sim) > until_ns)
+            pod_fail(world, POD_FAULT_LIMIT, "nothing is under way, but %llu %s are held",
+                     (unsigned long long)how_much, what);
+        pod_world_run(world, sim_now_ns(world->sim) + 100 * MS);
     }
 }
 
@@ -287,6 +311,19 @@ static void settle_account(struct settle *settle)
     uint64_t evictions = pod_world_evictions(world) - settle->old_evictions;
     uint64_t blocks = pod_world_blocks(world);
 
+    pod_tell(world, "%llu blocks and %u stored; %llu blocks, %llu evicted and %llu removed",
+             (unsigned long long)settle->old_blocks, settle->count, (unsigned long long)blocks,
+             (unsigned long long)evictions, (unsigned long long)settle->removals);
+    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+        const struct target_stats *stats = world->targets[i].stats;
+
+        for (uint32_t d = 0; d < POD_DRIVES; d++)
+            pod_tell(world, "target %u drive %u: %llu blocks, %llu evicted, %llu damaged", i, d,
+                     (unsigned long long)stats->drives[d].store.blocks,
+                     (unsigned long long)stats->drives[d].store.evictions,
+                     (unsigned long long)stats->drives[d].store.checksum_errors);
+    }
+
     if (settle->old_blocks + settle->count != blocks + evictions + settle->removals)
         pod_fail(world, POD_FAULT_FORGOT,
                  "%llu blocks and %u stored are not %llu blocks, %llu evicted and %llu removed",
@@ -410,10 +447,13 @@ void pod_settle(struct pod_world *world)
     settle.removed = calloc(SETTLE_JOBS_MAX, sizeof(settle.removed[0]));
     check(settle.jobs != NULL && settle.removed != NULL);
     pod_storm_end(world);
-    settle_restart_targets(world, false);
     settle_heal(world);
     settle_nothing_held(world);
     settle_flush(&settle, 0, false);
+    /* Drives that went out of service come back. And what was evicted from segments that are not
+     * written over yet is back as well, or hidden by a newer version: the counters are exact. */
+    settle_restart_targets(world, false);
+    settle_heal(world);
     settle_what_fits(&settle);
     settle_nothing_held(world);
     if (pod_chance(world, 3) == 0)

@@ -48,6 +48,19 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     }
 }
 
+static const char *const trouble_names[POD_TROUBLE_KINDS] = {
+    [POD_TROUBLE_CRASH_TARGET] = "targets crash",
+    [POD_TROUBLE_CRASH_AGENT] = "agents crash",
+    [POD_TROUBLE_LEAVE_TARGET] = "targets restart",
+    [POD_TROUBLE_LEAVE_AGENT] = "agents restart",
+    [POD_TROUBLE_KILL_CLIENT] = "clients are killed",
+    [POD_TROUBLE_PAUSE_TARGET] = "targets stand still",
+    [POD_TROUBLE_PAUSE_AGENT] = "agents stand still",
+    [POD_TROUBLE_CUT] = "the network is cut",
+    [POD_TROUBLE_SLOW] = "drives are slow",
+    [POD_TROUBLE_DEAD] = "drives die",
+};
+
 /* ---- troubles that end by themselves -------------------------------------------------------- */
 
 static struct sim_node *trouble_node(struct pod_world *world, uint32_t place)
@@ -218,6 +231,12 @@ void pod_storm(struct pod_world *world)
     struct pod_weather *weather = &world->weather;
     uint64_t end_ns;
 
+    for (uint32_t i = 0; i < POD_TROUBLE_KINDS; i++)
+        if (weather->on[i])
+            pod_tell(world, "weather: %s", trouble_names[i]);
+    pod_tell(world, "weather: power %d, silent %d, disk faults %d, a trouble each %llu ms",
+             weather->power, weather->silent, weather->disk_faults,
+             (unsigned long long)(weather->tick_ns / MS));
     pod_world_run(world, sim_now_ns(world->sim) + 20 * MS); /* clients attach */
     for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
         world->clients[i].pace_ns = weather->pace_ns;

@@ -140,6 +140,7 @@ void pod_target_crash(struct pod_target *target, bool power, bool silent)
         return;
     pod_tell(target->world, "target %u crashes%s%s", target->number, power ? ", power loss" : "",
              silent ? ", silent" : "");
+    target->world->power_lost = target->world->power_lost || power;
     sim_node_crash(target->node, power, silent);
     target_down(target, MS + pod_chance(target->world, 100 * MS));
 }
@@ -489,6 +490,24 @@ struct pod_world *pod_world_new(const struct pod_options *options)
     return world;
 }
 
+/* What drives hold that never lied, and never lost power with writes that nobody flushed, is what
+ * their index says. */
+static void world_target_verify(struct pod_target *target)
+{
+    struct err_why why = {""};
+
+    if (target->world->weather.disk_faults || target->world->power_lost)
+        return;
+    for (uint32_t i = 0; i < POD_DRIVES; i++) {
+        uint64_t wrong = store_verify(target_drive_store(target->target, i), &why);
+
+        if (wrong != 0)
+            pod_fail(target->world, POD_FAULT_FORGOT,
+                     "target %u drive %u: %llu differences between flash and index: %s",
+                     target->number, i, (unsigned long long)wrong, why.text);
+    }
+}
+
 void pod_world_free(struct pod_world **world_ref)
 {
     struct pod_world *world = *world_ref;
@@ -503,8 +522,8 @@ void pod_world_free(struct pod_world **world_ref)
         free(world->agents[i].stats);
     }
     for (uint32_t i = 0; i < POD_TARGETS; i++) {
-        if (world->targets[i].target != NULL)
-            target_stop(world->targets[i].target);
+        target_stop(world->targets[i].target);
+        world_target_verify(&world->targets[i]);
         target_free(&world->targets[i].target);
         free(world->targets[i].stats);
     }
