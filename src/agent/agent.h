@@ -65,7 +65,7 @@ icms_err agent_start(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
 /* No new requests; returns when those under way ended or timeout_ms passed. */
 void agent_drain(struct agent *agent, uint32_t timeout_ms);
 
-/* Stops and joins the loops. */
+/* Stops and joins the loops. Nobody may be waiting in agent_client_detach_wait. */
 void agent_stop(struct agent *agent);
 void agent_free(struct agent **agent);
 

@@ -13,6 +13,7 @@
 
 #include "agent/agent_rig.h"
 #include "base/check.h"
+#include "base/fault.h"
 #include "icms/icms.h"
 #include "wire/nvme.h"
 
@@ -885,6 +886,34 @@ static void random_bytes_in_rings_and_lease_tables_harm_nobody(void **state)
     }
 }
 
+/* ---- fault points --------------------------------------------------------------------------- */
+
+static void faults_are_answers_and_leave_nothing_behind(void **state)
+{
+    static const char *const faults[] = {"agent.slot:1:fail+", "agent.answer:1:fail+",
+                                         "agent.put:1:fail+", "nvmf.host.start:1:fail+"};
+    struct agent_rig *rig = rig_new(&two);
+    struct rig_client *client = rig_client_new(rig);
+
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
+        assert_int_equal(fault_arm(faults[i], NULL), ICMS_OK);
+        (void)rig_wait(client, rig_put(client, KV, 1, BYTES, SHM_FLAG_ON_FLASH, 100 * MS));
+        (void)rig_wait(client, rig_get(client, KV, 2, 0, 100 * MS));
+        (void)rig_wait(client, rig_op(client, SHM_OP_EXISTS, KV, 3, 100 * MS));
+        (void)rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 4, 100 * MS));
+        assert_int_equal(fault_arm(NULL, NULL), ICMS_OK);
+        rig_run(rig, 200 * MS);
+        assert_int_equal(stats_of(rig)->under_way, 0);
+        assert_int_equal(stats_of(rig)->backlog_bytes, 0);
+        assert_int_equal(
+            rig_wait(client, rig_put(client, KV, 1, BYTES, SHM_FLAG_ON_FLASH, 0))->status, ICMS_OK);
+        assert_int_equal(rig_wait(client, rig_get(client, KV, 1, 0, 0))->status, ICMS_OK);
+        rig_lease_give(client, 0);
+    }
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* ---- everything at once --------------------------------------------------------------------- */
 
 /* Random work of three clients on agents with one to three loops while enclosures come and go:
@@ -983,6 +1012,7 @@ int main(void)
         cmocka_unit_test(a_client_that_dies_gives_everything_back),
         cmocka_unit_test(a_client_that_takes_no_answers_harms_nobody),
         cmocka_unit_test(random_bytes_in_rings_and_lease_tables_harm_nobody),
+        cmocka_unit_test(faults_are_answers_and_leave_nothing_behind),
         cmocka_unit_test(hits_are_right_and_answers_on_time_while_enclosures_come_and_go),
     };
 

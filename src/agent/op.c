@@ -19,6 +19,8 @@
  */
 #include "agent/agent_int.h"
 
+#include "base/fault.h"
+
 /* ---- pool ----------------------------------------------------------------------------------- */
 
 /* Part of the pool that a class may use: loads are never kept out by the others. */
@@ -351,6 +353,8 @@ static bool op_goes_on(struct agent_op *op)
 void agent_op_answered(struct agent_op *op)
 {
     check(op->busy);
+    if (fault_hit("agent.answer"))
+        op->err = ICMS_PEER_DOWN;
     op_answer_read(op);
     if (!op_goes_on(op))
         op_over(op);

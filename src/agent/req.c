@@ -19,6 +19,7 @@
 #include "agent/agent_int.h"
 
 #include "base/crc.h"
+#include "base/fault.h"
 #include "wire/sealed.h"
 
 enum step {
@@ -175,6 +176,8 @@ static icms_err req_put_copy(struct agent_req *req, uint32_t slot)
     const uint8_t *from = req->guest->ring.staging + req->offset;
     uint32_t crc;
 
+    if (fault_hit("agent.put"))
+        return ICMS_CORRUPT;
     if (!volume->spec.sealed) {
         memcpy(to, from, req->bytes);
         return ICMS_OK;

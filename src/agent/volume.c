@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "base/crc.h"
+#include "base/fault.h"
 #include "wire/sealed.h"
 
 /* ---- leases --------------------------------------------------------------------------------- */
@@ -214,6 +215,10 @@ uint32_t agent_volume_slot_take(struct agent_volume *volume)
 {
     struct agent_slot *meta;
 
+    if (fault_hit("agent.slot")) {
+        volume_sweep_arm(volume);
+        return SHM_SLOT_NONE;
+    }
     if (list_empty(&volume->free))
         volume_limbo_free(volume);
     if (list_empty(&volume->free)) {

@@ -17,6 +17,7 @@
  * writes the request's memory.
  */
 #include "base/check.h"
+#include "base/fault.h"
 #include "nvmf/host/host_int.h"
 
 /* ---- the end -------------------------------------------------------------------------------- */
@@ -165,7 +166,7 @@ static icms_err req_io(struct nvmf_ctrl *ctrl, struct nvmf_req *req, uint8_t opc
     uint64_t bytes = (uint64_t)req->data[0].iov_len + req->data[1].iov_len;
 
     check(req->io_class < IO_CLASS_COUNT && req->done != NULL);
-    if (!ctrl->up)
+    if (!ctrl->up || fault_hit("nvmf.host.start"))
         return ICMS_PEER_DOWN;
     if (bytes > ctrl->transfer_max)
         return ICMS_VALUE_SIZE;
