@@ -178,6 +178,7 @@ struct pod_client {
     uint32_t job_next;        /* first that was not sent                                 */
     uint32_t job_parallel;    /* how many of the list at a time                          */
     uint64_t pace_ns;         /* between two operations of chance, on average; 0: none   */
+    bool rang;                /* the event, since answers were looked at                 */
     uint64_t lazy_until_ns;   /* does not look at its answers until then                 */
     uint64_t answer_tag_last; /* of the canary that answers twice                        */
 };

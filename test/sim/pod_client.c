@@ -456,10 +456,14 @@ static void client_jobs_send(struct pod_client *client)
     }
 }
 
+/* Answers are looked at when the event rang and never otherwise: an agent that forgets to ring is
+ * late. */
 static void client_turn(struct pod_client *client)
 {
-    if (client_now(client) >= client->lazy_until_ns)
+    if (client->rang && client_now(client) >= client->lazy_until_ns) {
+        client->rang = false;
         client_reap(client);
+    }
     client_release_due(client);
     if (client->jobs != NULL)
         client_jobs_send(client);
@@ -494,6 +498,7 @@ static void client_event(struct loop_op *op)
     if (client->state != POD_CLIENT_IN)
         return;
     loop_event_wait(client->loop, &client->event_op, client->attached.client_event, client_event);
+    client->rang = true;
     client_turn(client);
 }
 
@@ -562,6 +567,7 @@ void pod_client_attach(struct pod_client *client)
             pod_fail(client->world, POD_FAULT_ANSWER, "the arena of volume %u makes no sense", i);
     memset(client->ring.staging, POD_POISON, POD_CLIENT_OPS * POD_STAGE_BYTES);
     client->lazy_until_ns = 0;
+    client->rang = true; /* the first look announces that it sleeps */
     client->state = POD_CLIENT_IN;
     client->msg_out = true;
     loop_send(client->loop, &client->msg, client_begin_msg);
