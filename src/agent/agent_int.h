@@ -38,8 +38,11 @@
 #define AGENT_OPS        2048 /* operations of one loop under way; more requests wait             */
 #define AGENT_TAKE_MAX   32   /* entries taken from a ring at a time                              */
 #define AGENT_TAKE_ROUND 8    /* such takes before others have their turn                         */
-#define AGENT_EVICT_MAX  8    /* slots evicted at a time: one look at the leases serves all       */
-#define AGENT_KEY_LISTS  256  /* lists of operations by key, of a volume                          */
+#define AGENT_TAKE_BYTES                                                                           \
+    ((uint64_t)16 << 20)    /* bytes to copy or to verify, likewise              */
+#define AGENT_EVICT_MAX 8   /* slots evicted at a time: one look at the leases serves all       */
+#define AGENT_KEY_LISTS 256 /* lists of operations by key, of a volume                          */
+#define AGENT_WAKE_MAX  32  /* requests that get an operation before others have their turn     */
 
 /* How often a ring is looked at without being asked, and its heart beats. */
 #define AGENT_BEAT_NS ((uint64_t)50 * 1000 * 1000)
@@ -80,9 +83,10 @@ static inline uint64_t counter_get(const agent_counter *counter)
 enum agent_req_state {
     AGENT_REQ_FREE,        /* in its guest's pool; holds nothing                                  */
     AGENT_REQ_NEW,         /* on the volume's loop, or on its way there; holds nothing yet        */
-    AGENT_REQ_WAIT_KEY,    /* its key is being stored or removed; woken by agent_op_over          */
+    AGENT_REQ_WAIT_KEY,    /* its key is being stored or removed, or another flush of its guest is
+                              under way; woken by op_over                                         */
     AGENT_REQ_WAIT_SLOT,   /* all slots are leased or in use; woken by volume_sweep               */
-    AGENT_REQ_WAIT_OP,     /* all operations of its class are in use; woken by agent_op_free      */
+    AGENT_REQ_WAIT_OP,     /* all operations of its class are in use; woken by core_kick          */
     AGENT_REQ_WAIT_STORES, /* flush: waits for its guest's stores; woken by agent_op_over         */
     AGENT_REQ_LOCAL,       /* waits for the own drive; woken by agent_op_over                     */
     AGENT_REQ_POD,         /* waits for an enclosure; woken by agent_op_over                      */
@@ -125,6 +129,7 @@ struct agent_req {
     struct loop_msg cancel_msg; /* likewise, after it                                           */
     bool cancel_out;            /* cancel_msg is not back                                       */
     bool over;                  /* answered; waits for cancel_msg                               */
+    bool ring_full;             /* WAIT_RING; the state is the volume's loop's before           */
     bool there;                 /* begun and not answered: the volume's loop's                  */
 };
 
@@ -157,6 +162,7 @@ struct agent_op {
     uint64_t deadline_ns;    /* absolute                                                    */
     uint64_t seq;            /* STORE: its number in the volume                             */
     uint32_t guest;          /* STORE, FLUSH: number of the guest                           */
+    uint64_t epoch;          /* STORE, FLUSH: of its share                                  */
     uint64_t tried;          /* bit j: enclosure j was asked                                */
     uint64_t wanted;         /* FLUSH: bit j: enclosure j has to be asked                   */
     struct agent_path *path; /* asked now; NULL: the own drive                              */
@@ -191,6 +197,8 @@ struct agent_core {
     struct list free_ops;                  /* struct agent_op                              */
     uint32_t ops_used[IO_CLASS_COUNT];     /* by class                                     */
     struct list wait_op[IO_CLASS_COUNT];   /* struct agent_req                             */
+    struct loop_msg kick;                  /* wakes wait_op                                */
+    bool kick_sent;                        /* it is on its way                             */
     struct loop_timer beat;                /* rings of guests                              */
     struct loop_msg start;                 /* first thing on the loop                      */
     bool started;                          /* its thread runs; the owner's                 */
@@ -225,6 +233,8 @@ struct agent_share {
     struct list flushes; /* struct agent_req in WAIT_STORES                                      */
     uint64_t failed;     /* accepted stores that failed since the last flush                      */
     uint64_t dirty;      /* bit j: enclosure j has stores that were not flushed                   */
+    uint64_t epoch;      /* which guest of this number: another one's are nobody's                */
+    struct agent_op *flush; /* under way; one at a time                                           */
 };
 
 struct agent_volume {
@@ -422,6 +432,9 @@ void agent_volume_touch(struct agent_volume *volume, uint32_t slot);
 /* Holds a LIVE slot in the guest's lease table. */
 void agent_volume_lease(struct agent_volume *volume, uint32_t slot, struct agent_guest *guest,
                         uint32_t lease);
+
+/* A guest is gone: its stores go on for nobody, the next guest of this number begins anew. */
+void agent_volume_guest_gone(struct agent_volume *volume, uint32_t number);
 
 /* Recomputes the checksum of a LIVE sealed slot; false: it was bad, and is gone. */
 bool agent_volume_verify(struct agent_volume *volume, uint32_t slot);

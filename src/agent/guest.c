@@ -98,6 +98,7 @@ void agent_guest_answer(struct agent_req *req)
     if (guest->state == AGENT_GUEST_LIVE && !guest_is_hint(req->op)) {
         if (!list_empty(&guest->wait_ring) || !shm_complete_push(&guest->ring, &req->answer)) {
             req->state = AGENT_REQ_WAIT_RING;
+            req->ring_full = true;
             list_push(&guest->wait_ring, &req->link);
             return;
         }
@@ -161,7 +162,7 @@ static void guest_req_cancel(struct agent_req *req)
 {
     struct agent_core *core = req->guest->core;
 
-    if (req->cancel_out || req->state == AGENT_REQ_WAIT_RING)
+    if (req->cancel_out || req->ring_full)
         return;
     if (req->volume->core == core) {
         agent_req_cancel(req, ICMS_CANCELED);
@@ -230,7 +231,7 @@ static void guest_entry_begin(struct agent_guest *guest, const struct shm_submit
     req->taken_ns = core_now_ns(guest->core);
     req->deadline_ns = guest_deadline_ns(guest, entry);
     req->key = (struct key){.length = entry->key_length};
-    req->over = req->cancel_out = req->there = false;
+    req->over = req->cancel_out = req->there = req->ring_full = false;
     req->answer = (struct shm_complete){.tag = entry->tag};
     list_init(&req->link);
     if (err != ICMS_OK) {
@@ -248,6 +249,17 @@ static void guest_entry_begin(struct agent_guest *guest, const struct shm_submit
         agent_req_begin(req);
     else
         loop_send(req->volume->core->loop, &req->msg, guest_req_begin);
+}
+
+/* Bytes that an entry may make us copy or verify. */
+static uint64_t guest_entry_bytes(const struct agent_guest *guest, const struct shm_submit *entry)
+{
+    const struct agent *agent = guest->agent;
+
+    if (entry->volume >= agent->volume_count ||
+        (entry->op != SHM_OP_PUT && entry->op != SHM_OP_SUSPECT))
+        return 0;
+    return agent->volumes[entry->volume].stored_bytes_max;
 }
 
 static void guest_entry(struct agent_guest *guest, const struct shm_submit *entry)
@@ -276,6 +288,7 @@ static void guest_beat_set(struct agent_guest *guest)
 static void guest_run(struct agent_guest *guest)
 {
     struct shm_submit entries[AGENT_TAKE_MAX];
+    uint64_t bytes = 0;
 
     for (int round = 0; guest->state == AGENT_GUEST_LIVE; round++) {
         uint32_t room = 0, count;
@@ -286,7 +299,7 @@ static void guest_run(struct agent_guest *guest)
         guest_beat_set(guest);
         if (room == 0)
             return; /* guest_req_free goes on */
-        if (round == AGENT_TAKE_ROUND) {
+        if (round == AGENT_TAKE_ROUND || bytes >= AGENT_TAKE_BYTES) {
             guest_run_later(guest);
             return;
         }
@@ -294,8 +307,10 @@ static void guest_run(struct agent_guest *guest)
             guest_break(guest);
             return;
         }
-        for (uint32_t i = 0; i < count; i++)
+        for (uint32_t i = 0; i < count; i++) {
+            bytes += guest_entry_bytes(guest, &entries[i]);
             guest_entry(guest, &entries[i]);
+        }
         if (count == 0 && shm_agent_sleep(&guest->ring))
             return; /* the event wakes us */
     }
@@ -467,7 +482,7 @@ static void guest_gone(struct loop_msg *msg)
 
     for (uint32_t i = 0; i < agent->volume_count; i++)
         if (agent->volumes[i].core == core)
-            agent->volumes[i].shares[guest->number].failed = 0;
+            agent_volume_guest_gone(&agent->volumes[i], guest->number);
     if (++guest->leave_at < agent->core_count)
         loop_send(agent->cores[guest->leave_at].loop, &guest->leave_msg, guest_gone);
     else

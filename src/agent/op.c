@@ -64,20 +64,49 @@ struct agent_op *agent_op_new(struct agent_volume *volume, enum agent_op_kind ki
     return op;
 }
 
+/* The first that waits for an operation and may have one now, loads before all; NULL: nobody. */
+static struct agent_req *core_waits(struct agent_core *core)
+{
+    for (int i = 0; i < IO_CLASS_COUNT; i++) {
+        struct list *link = list_first(&core->wait_op[i]);
+
+        if (link != NULL && core->ops_used[i] < op_class_max((enum io_class)i) &&
+            !list_empty(&core->free_ops))
+            return container_of(link, struct agent_req, link);
+    }
+    return NULL;
+}
+
+static void core_kick(struct loop_msg *msg);
+
+static void core_kick_send(struct agent_core *core)
+{
+    if (core->kick_sent || core_waits(core) == NULL)
+        return;
+    core->kick_sent = true;
+    loop_send(core->loop, &core->kick, core_kick);
+}
+
+/* Not everyone who looks again takes an operation, so all look for whom there is one. */
+static void core_kick(struct loop_msg *msg)
+{
+    struct agent_core *core = container_of(msg, struct agent_core, kick);
+    struct agent_req *req;
+
+    core->kick_sent = false;
+    for (int i = 0; i < AGENT_WAKE_MAX && (req = core_waits(core)) != NULL; i++)
+        agent_req_again(req);
+    core_kick_send(core);
+}
+
 void agent_op_free(struct agent_op *op)
 {
     struct agent_core *core = op->volume->core;
-    struct list *link;
 
     check(!op->busy && list_empty(&op->waiters) && list_empty(&op->blocked));
     core->ops_used[op->io_class]--;
     list_push(&core->free_ops, &op->link);
-    for (int i = 0; i < IO_CLASS_COUNT; i++)
-        if (core->ops_used[i] < op_class_max((enum io_class)i) &&
-            (link = list_pop(&core->wait_op[i])) != NULL) {
-            agent_req_again(container_of(link, struct agent_req, link));
-            break;
-        }
+    core_kick_send(core);
 }
 
 static struct list *op_key_list(struct agent_volume *volume, const struct key *key)
@@ -238,13 +267,19 @@ void agent_op_start(struct agent_op *op)
         list_push(op_key_list(volume, &op->key), &op->key_link);
     if (op->kind == AGENT_OP_STORE) {
         op->seq = volume->store_seq++;
+        op->epoch = volume->shares[op->guest].epoch;
         list_push(&volume->shares[op->guest].stores, &op->guest_link);
         atomic_fetch_add_explicit(&volume->agent->backlog_bytes, op->stored_bytes,
                                   memory_order_relaxed);
     }
     if (op->kind == AGENT_OP_FLUSH) {
-        op->wanted = volume->shares[op->guest].dirty;
-        volume->shares[op->guest].dirty = 0;
+        struct agent_share *share = &volume->shares[op->guest];
+
+        check(share->flush == NULL);
+        share->flush = op;
+        op->epoch = share->epoch;
+        op->wanted = share->dirty;
+        share->dirty = 0;
         op->err = ICMS_OK;
     } else {
         op->err = ICMS_PEER_DOWN;
@@ -389,28 +424,47 @@ static void op_over_load(struct agent_op *op)
         op->drop = true; /* the waiters look again: something newer is there, or nothing */
 }
 
+/* What the guest of a store or flush is told by its next flush; NULL: that guest is gone. */
+static struct agent_share *op_share(struct agent_op *op)
+{
+    struct agent_share *share = &op->volume->shares[op->guest];
+
+    return share->epoch == op->epoch ? share : NULL;
+}
+
+static void op_over_flush(struct agent_op *op)
+{
+    struct agent_share *share = op_share(op);
+
+    if (share == NULL)
+        return;
+    share->flush = NULL;
+    if (op->err != ICMS_OK)
+        share->dirty |= op->wanted;
+}
+
 static void op_over_store(struct agent_op *op)
 {
     struct agent_volume *volume = op->volume;
-    struct agent_share *share = &volume->shares[op->guest];
+    struct agent_share *share = op_share(op);
 
     atomic_fetch_sub_explicit(&volume->agent->backlog_bytes, op->stored_bytes,
                               memory_order_relaxed);
     agent_volume_unpin(volume, op->slot);
     list_remove(&op->guest_link);
-    if (op->err == ICMS_OK && op->path != NULL)
+    if (share != NULL && op->err == ICMS_OK && op->path != NULL)
         share->dirty |= (uint64_t)1 << op->path->number;
     if (op->published) {
-        if (op->err != ICMS_OK) {
-            share->failed++;
+        if (op->err != ICMS_OK)
             counter_add(&volume->store_failures, 1);
-        }
+        if (op->err != ICMS_OK && share != NULL)
+            share->failed++;
     } else if (op->err == ICMS_OK && !list_empty(&op->waiters)) {
         agent_volume_publish(volume, op->slot, &op->key, op->value_bytes);
     } else {
         agent_volume_slot_give(volume, op->slot);
     }
-    while (!list_empty(&share->flushes)) {
+    while (share != NULL && !list_empty(&share->flushes)) {
         struct agent_req *req = container_of(list_first(&share->flushes), struct agent_req, link);
         struct list *oldest = list_first(&share->stores);
 
@@ -433,9 +487,9 @@ static void op_over(struct agent_op *op)
         op->err = ICMS_MISS; /* what the owner said counts */
         op->reason = op->first_reason;
     }
-    if (op->kind == AGENT_OP_FLUSH && op->err != ICMS_OK)
-        op->volume->shares[op->guest].dirty |= op->wanted;
-    if (op->kind == AGENT_OP_LOAD)
+    if (op->kind == AGENT_OP_FLUSH)
+        op_over_flush(op);
+    else if (op->kind == AGENT_OP_LOAD)
         op_over_load(op);
     else if (op->kind == AGENT_OP_STORE)
         op_over_store(op);

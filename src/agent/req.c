@@ -314,6 +314,8 @@ static enum step req_new_flush(struct agent_req *req)
         share->failed = 0; /* told once */
         return req_answer(req, ICMS_IO, ICMS_MISS_NONE);
     }
+    if (share->flush != NULL) /* what it flushes may be ours: only its end tells */
+        return req_wait_key(req, share->flush);
     op = agent_op_new(volume, AGENT_OP_FLUSH, NULL, IO_CLASS_STORE);
     if (op == NULL)
         return req_wait_pool(req, IO_CLASS_STORE);

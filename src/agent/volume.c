@@ -318,6 +318,19 @@ bool agent_volume_verify(struct agent_volume *volume, uint32_t slot)
     return false;
 }
 
+void agent_volume_guest_gone(struct agent_volume *volume, uint32_t number)
+{
+    struct agent_share *share = &volume->shares[number];
+
+    check(list_empty(&share->flushes));
+    while (list_pop(&share->stores) != NULL)
+        ;
+    share->epoch++;
+    share->failed = 0;
+    share->dirty = 0;
+    share->flush = NULL;
+}
+
 /* ---- life ----------------------------------------------------------------------------------- */
 
 static icms_err volume_region(struct agent_volume *volume, struct err_why *why)

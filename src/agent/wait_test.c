@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who waits in an agent is woken: for operations, for flushes, and whose stores count for whom.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "agent/agent_rig.h"
+#include "base/check.h"
+
+#define MS RIG_MS
+#define KV 0
+
+/* The agent's operations of class prestage at a time, and gets that wait for one. */
+#define OPS   512
+#define WAITS 600
+
+static void fake_release(struct fake_target *target)
+{
+    target->hold = target->hold_stores = false;
+    fake_target_release(target);
+}
+
+static uint64_t prestage(struct rig_client *client, uint32_t n)
+{
+    struct shm_submit entry = {.op = SHM_OP_GET,
+                               .flags = SHM_FLAG_PRESTAGE,
+                               .lease = UINT32_MAX,
+                               .key_length = 16,
+                               .deadline_ns = rig_now_ns(client->rig) + 20000 * MS};
+    struct key key;
+
+    rig_key(n, &key);
+    memcpy(entry.key, key.bytes, sizeof(entry.key));
+    return rig_submit(client, &entry);
+}
+
+/* Two clients want the same blocks while all operations are in use: when there are some again, the
+ * second's gets need none. All are looked at. */
+static void who_waits_for_an_operation_is_woken_though_others_needed_none(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 2048};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *clients[3];
+    uint64_t last[2], began_ns;
+
+    for (int i = 0; i < 3; i++)
+        clients[i] = rig_client_new(rig);
+    for (uint32_t n = 0; n < WAITS; n++)
+        rig_flash(rig, 0, KV, 1000 + n, 100);
+    rig->fake[0]->hold = true;
+    for (uint32_t n = 0; n < OPS; n++)
+        (void)prestage(clients[0], n);
+    rig_run(rig, 100 * MS);
+    for (int i = 0; i < 2; i++)
+        for (uint32_t n = 0; n < WAITS; n++)
+            last[i] = prestage(clients[1 + i], 1000 + n);
+    rig_run(rig, 100 * MS);
+    began_ns = rig_now_ns(rig);
+    rig_on_fake(rig, 0, fake_release);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(rig_wait(clients[1 + i], last[i])->status, ICMS_OK);
+    assert_true(rig_now_ns(rig) - began_ns < 2000 * MS);
+    for (int i = 0; i < 3; i++)
+        rig_client_free(clients[i]);
+    rig_free(rig);
+}
+
+/* A flush that finds nothing left, since another one took it, is not over before that one is. */
+static void a_flush_waits_for_the_flush_before_it(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t first, second;
+
+    assert_int_equal(rig_wait(client, rig_put(client, KV, 1, 100, 0, 0))->status, ICMS_OK);
+    rig_run(rig, 100 * MS);
+    rig->fake[0]->hold = true;
+    first = rig_op(client, SHM_OP_FLUSH, KV, 0, 5000 * MS);
+    rig_run(rig, 50 * MS);
+    second = rig_op(client, SHM_OP_FLUSH, KV, 0, 5000 * MS);
+    rig_run(rig, 50 * MS);
+    rig_take(client);
+    assert_int_equal(client->got[first], 0);
+    assert_int_equal(client->got[second], 0);
+    rig_on_fake(rig, 0, fake_release);
+    assert_int_equal(rig_wait(client, first)->status, ICMS_OK);
+    assert_int_equal(rig_wait(client, second)->status, ICMS_OK);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A client gets the number of one that is gone: what that one stored is not its business. */
+static void a_flush_says_nothing_of_who_had_the_number_before(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t number = client->attached.client;
+    struct agent_stats stats;
+    uint64_t tag;
+
+    assert_int_equal(rig_wait(client, rig_put(client, KV, 1, 100, 0, 0))->status, ICMS_OK);
+    rig_run(rig, 100 * MS);
+    rig->fake[0]->hold_stores = true;
+    assert_int_equal(rig_wait(client, rig_put(client, KV, 2, 100, 0, 0))->status, ICMS_OK);
+    rig_client_free(client);
+    client = rig_client_new(rig);
+    assert_int_equal(client->attached.client, number);
+    rig->fake[0]->hold = true; /* neither its flush, nor anything else, is answered */
+    tag = rig_op(client, SHM_OP_FLUSH, KV, 0, 100 * MS);
+    assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+    rig->fake[0]->status = 0x0006; /* the store fails */
+    rig_on_fake(rig, 0, fake_release);
+    rig_run(rig, 100 * MS);
+    agent_stats(rig->agent, &stats);
+    assert_int_equal(stats.volumes[KV].store_failures, 1);
+    assert_int_equal(stats.backlog_bytes, 0);
+    tag = rig_op(client, SHM_OP_FLUSH, KV, 0, 100 * MS);
+    assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_waits_for_an_operation_is_woken_though_others_needed_none),
+        cmocka_unit_test(a_flush_waits_for_the_flush_before_it),
+        cmocka_unit_test(a_flush_says_nothing_of_who_had_the_number_before),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
