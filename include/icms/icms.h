@@ -20,8 +20,9 @@
  *
  * When an agent dies or stops. Blocks that are under way get ICMS_PEER_DOWN when it died; when it
  * only stopped, loads are misses with reason deadline at most 100 ms after their deadline, and
- * further ones at once, until it goes on. A handle whose agent died answers ICMS_PEER_DOWN for
- * good: close it and open another one.
+ * further ones at once, until it goes on. A unix: handle whose agent died answers
+ * ICMS_PEER_DOWN, and looks in calls, every 250 ms at most, for one that took its place at the same
+ * socket: volumes, leases and buffers stay valid, what was stored there alone is a miss.
  *
  * Errors. `why`, where given, receives one sentence for people: what was tried, what happened, what
  * to do. It may be NULL.

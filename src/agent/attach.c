@@ -30,6 +30,9 @@
 #define ATTACH_STATUS_PIECE (32 << 10)
 #define ATTACH_BACKLOG      64
 
+/* Out of descriptors: nobody is accepted for this long. */
+#define ATTACH_PAUSE_MS 100
+
 enum attach_state {
     ATTACH_FREE,   /* no connection                              */
     ATTACH_HELLO,  /* waits for its hello; woken by poll         */
@@ -51,6 +54,7 @@ struct attach {
     pthread_t thread;
     bool running; /* thread was made                       */
     bool bound;   /* the file is ours                      */
+    bool paused;  /* the next round accepts nobody         */
     struct attach_conn conns[ATTACH_CONNS];
 };
 
@@ -211,8 +215,10 @@ static void attach_accept(struct attach *attach)
     struct attach_conn *conn = NULL;
     int sock = accept4(attach->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-    if (sock < 0)
-        return; /* gone again, or out of descriptors: the next one waits in the backlog */
+    if (sock < 0) { /* gone again; or out of descriptors: it waits in the backlog */
+        attach->paused = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+        return;
+    }
     for (int i = 0; i < ATTACH_CONNS && conn == NULL; i++)
         if (attach->conns[i].state == ATTACH_FREE)
             conn = &attach->conns[i];
@@ -250,9 +256,10 @@ static void *attach_run(void *arg)
     for (;;) {
         nfds_t count = 2;
         bool hellos = false;
+        int timeout_ms;
 
         fds[0] = (struct pollfd){.fd = attach->wake, .events = POLLIN};
-        fds[1] = (struct pollfd){.fd = attach->listener, .events = POLLIN};
+        fds[1] = (struct pollfd){.fd = attach->paused ? -1 : attach->listener, .events = POLLIN};
         for (int i = 0; i < ATTACH_CONNS; i++) {
             struct attach_conn *conn = &attach->conns[i];
 
@@ -262,8 +269,10 @@ static void *attach_run(void *arg)
             fds[count] = (struct pollfd){.fd = conn->sock, .events = POLLIN};
             who[count++] = conn;
         }
-        if (poll(fds, count, hellos ? ATTACH_HELLO_MS / 4 : -1) < 0)
+        timeout_ms = attach->paused ? ATTACH_PAUSE_MS : hellos ? ATTACH_HELLO_MS / 4 : -1;
+        if (poll(fds, count, timeout_ms) < 0)
             continue; /* a signal */
+        attach->paused = false;
         if (fds[0].revents != 0)
             return NULL;
         for (nfds_t i = 2; i < count; i++)
@@ -294,6 +303,35 @@ static void attach_directory(const char *path)
         return;
     *slash = 0;
     (void)mkdir(directory, 0755); /* bind says what is wrong */
+}
+
+/* In a directory like /tmp anybody may have made ours before us, and would then decide who is
+ * connected to, and what our chmod() hits. */
+static icms_err attach_owner(const char *path, struct err_why *why)
+{
+    char directory[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    struct stat own, above;
+    char *slash;
+
+    snprintf(directory, sizeof(directory), "%s", path);
+    slash = strrchr(directory, '/');
+    if (slash == NULL || slash == directory)
+        return ICMS_OK;
+    *slash = 0;
+    if (lstat(directory, &own) != 0)
+        return ICMS_OK; /* bind says what is wrong */
+    slash = strrchr(directory, '/');
+    if (slash == NULL || slash == directory)
+        return ICMS_OK;
+    *slash = 0;
+    if (stat(directory, &above) != 0 || (above.st_mode & S_IWOTH) == 0)
+        return ICMS_OK;
+    if (own.st_uid == geteuid() || own.st_uid == 0)
+        return ICMS_OK;
+    return err_set(why, ICMS_PERMISSION,
+                   "the directory of %s belongs to user %u, who would control it: remove it, or "
+                   "set another socket",
+                   path, (unsigned)own.st_uid);
 }
 
 /* A file is in the way: removes it when it is a socket that nobody listens on. */
@@ -333,7 +371,9 @@ static icms_err attach_listen(struct attach *attach, uint32_t mode, struct err_w
     if (attach->listener < 0 || attach->wake < 0)
         return attach_errno(why, "make a socket for", path, errno);
     attach_directory(path);
-    err = attach_stale(&attach->address, why);
+    err = attach_owner(path, why);
+    if (err == ICMS_OK)
+        err = attach_stale(&attach->address, why);
     if (err != ICMS_OK)
         return err;
     if (bind(attach->listener, (const struct sockaddr *)&attach->address,

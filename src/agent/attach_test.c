@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -320,6 +321,62 @@ static void a_socket_file_has_one_listener(void **state)
     assert_int_equal(attach_start(bed->agent, "", 0600, &why, &other), ICMS_CONFIG);
 }
 
+/* Only root can play both users. */
+static void a_directory_of_somebody_else_in_a_public_one_is_not_used(void **state)
+{
+    const struct bed *bed = *state;
+    struct attach *attach = NULL;
+    struct err_why why = {""};
+    char folder[64], path[80];
+
+    if (geteuid() != 0)
+        return;
+    check(chmod(bed->folder, 01777) == 0);
+    snprintf(folder, sizeof(folder), "%s/theirs", bed->folder);
+    snprintf(path, sizeof(path), "%s/a.sock", folder);
+    check(mkdir(folder, 0755) == 0 && chown(folder, 65534, 65534) == 0);
+    assert_int_equal(attach_start(bed->agent, path, 0600, &why, &attach), ICMS_PERMISSION);
+    assert_non_null(strstr(why.text, "65534"));
+    check(rmdir(folder) == 0);
+}
+
+/* Nobody can be accepted: the thread sleeps meanwhile, and goes on later. */
+static void without_descriptors_it_waits_and_goes_on(void **state)
+{
+    const struct bed *bed = *state;
+    struct rlimit before, none;
+    struct timespec begin, end;
+    struct shm_welcome welcome;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int sock, fds[128], spare;
+    uint32_t count = 0;
+    uint64_t ns;
+
+    sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    spare = dup(0);
+    check(sock >= 0 && spare >= 0 && getrlimit(RLIMIT_NOFILE, &before) == 0);
+    close(spare);
+    none = (struct rlimit){.rlim_cur = (rlim_t)spare, .rlim_max = before.rlim_max};
+    check(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    check(dup(0) < 0);
+    strcpy(address.sun_path, bed->path);
+    check(connect(sock, (const struct sockaddr *)&address, sizeof(address)) == 0);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+    usleep(400000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    check(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    ns = (uint64_t)(end.tv_sec - begin.tv_sec) * 1000000000 + (uint64_t)end.tv_nsec -
+         (uint64_t)begin.tv_nsec;
+    assert_true(ns < 40000000);
+    hello(sock, SHM_HELLO_ATTACH, SHM_VERSION);
+    assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, &count), sizeof(welcome));
+    assert_int_equal(welcome.error, ICMS_OK);
+    for (uint32_t i = 0; i < count; i++)
+        close(fds[i]);
+    close(sock);
+    wait_clients(bed, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +387,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(status_is_one_json_object, setup, teardown),
         cmocka_unit_test_setup_teardown(who_says_something_else_is_shown_out, setup, teardown),
         cmocka_unit_test_setup_teardown(a_socket_file_has_one_listener, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_directory_of_somebody_else_in_a_public_one_is_not_used,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(without_descriptors_it_waits_and_goes_on, setup, teardown),
     };
 
     return cmocka_run_group_tests_name("agent-attach", tests, NULL, NULL);

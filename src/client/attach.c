@@ -22,6 +22,33 @@
 /* The client region, two events, the arenas. */
 #define ATTACH_FDS_MAX (3 + LIMIT_VOLUMES)
 
+/* Where anybody may make a file somebody may have made the agent's: only our own user's agent, or
+ * root's, is one there. */
+static icms_err attach_trust(int sock, const char *path, struct err_why *why)
+{
+    char directory[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    struct ucred peer;
+    socklen_t bytes = sizeof(peer);
+    struct stat stat_;
+    char *slash;
+
+    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0)
+        return err_from_errno(errno);
+    if (peer.uid == geteuid() || peer.uid == 0)
+        return ICMS_OK;
+    memcpy(directory, path, strlen(path) + 1);
+    for (int above = 0; above < 2 && (slash = strrchr(directory, '/')) != NULL; above++) {
+        *slash = 0;
+        if (stat(directory[0] == 0 ? "/" : directory, &stat_) == 0 &&
+            (stat_.st_mode & S_IWOTH) != 0)
+            return err_set(why, ICMS_PERMISSION,
+                           "what listens on %s is of user %u, and anybody may make such a socket "
+                           "there: use one in a directory that only its owner writes to",
+                           path, (unsigned)peer.uid);
+    }
+    return ICMS_OK;
+}
+
 static icms_err attach_connect(const char *path, uint32_t timeout_ms, struct err_why *why,
                                int *out_sock)
 {
@@ -42,8 +69,12 @@ static icms_err attach_connect(const char *path, uint32_t timeout_ms, struct err
     (void)setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     (void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
     if (connect(sock, (const struct sockaddr *)&address, sizeof(address)) == 0) {
-        *out_sock = sock;
-        return ICMS_OK;
+        err = attach_trust(sock, path, why);
+        if (err == ICMS_OK)
+            *out_sock = sock;
+        else
+            (void)close(sock);
+        return err;
     }
     err = errno == EAGAIN ? ICMS_PEER_DOWN : err_from_errno(errno);
     (void)close(sock);

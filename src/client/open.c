@@ -279,6 +279,8 @@ void icms_close(struct icms **icms)
     if (client_forked(i))
         return;
     check(pthread_mutex_lock(&i->lock) == 0);
+    while (i->state == ICMS_STATE_RESTART) /* a call replaces the link; then it counts as one */
+        check(pthread_cond_wait(&i->changed, &i->lock) == 0);
     i->state = ICMS_STATE_CLOSING;
     check(pthread_mutex_unlock(&i->lock) == 0);
     client_quiesce(i);

@@ -447,12 +447,13 @@ static void async_release(struct icms_request *request)
 
     check(request->async && request->held);
     request->held = false;
-    request->waited = false;
     if (request->state == REQUEST_OVER) {
         list_remove(&request->all);
         list_remove(&request->ready);
-        list_push(&icms->over, &request->ready);
-        client_notify(icms);
+        if (!request->waited) { /* else who waits for it has it */
+            list_push(&icms->over, &request->ready);
+            client_notify(icms);
+        }
         client_call_leave(icms);
     } else {
         request->expiry_ns = request_expiry_ns(request, client_now_ns());
@@ -498,6 +499,7 @@ bool client_async_wait(struct icms_request *request, uint64_t until_ns)
         request_unlock(icms);
         over = client_request_finish(request, until_ns);
         request_lock(icms);
+        request->waited = over;
         async_release(request);
     }
     if (over)
