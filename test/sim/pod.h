@@ -90,6 +90,8 @@ struct pod_key {
     uint8_t volume;
     uint32_t versions; /* 1 .. versions were put at some time, by somebody */
     bool hot;          /* asked for more often                             */
+    bool flash;        /* a put of it was answered by a drive              */
+    bool removed;      /* somebody asked to remove it                      */
 };
 
 struct pod_model {
@@ -143,6 +145,7 @@ struct pod_op {
     struct pod_job job;     /* what is asked                                  */
     struct pod_job *report; /* where the result goes; NULL: nowhere           */
     bool canceled;          /* a cancel was sent                              */
+    bool sure;              /* GET in fair weather: it is on flash            */
     uint64_t sent_ns;       /* virtual time                                   */
     uint64_t deadline_ns;   /* virtual time                                   */
     uint64_t hash;          /* SENT: of the staging memory; HELD: of the slot */
@@ -260,6 +263,7 @@ enum pod_trouble_kind {
 };
 
 struct pod_weather {
+    bool fair; /* nothing goes wrong at all                    */
     bool on[POD_TROUBLE_KINDS];
     bool power;        /* crashes of targets may lose the power         */
     bool silent;       /* crashes may reset nothing                     */

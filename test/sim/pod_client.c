@@ -108,6 +108,20 @@ static void client_free(struct pod_client *client, struct pod_op *op)
     op->report = NULL;
 }
 
+/* In fair weather what is on flash is there, until the first block had to be evicted. */
+static void client_judge_sure(struct pod_client *client, const struct pod_op *op)
+{
+    const struct pod_job *job = &op->job;
+
+    if (!op->sure || job->status != ICMS_MISS || job->reason == ICMS_MISS_DEADLINE ||
+        job->reason == ICMS_MISS_SHED || client_key(client, job->key)->removed ||
+        pod_world_evictions(client->world) > 0)
+        return;
+    pod_fail(client->world, POD_FAULT_FORGOT,
+             "nothing went wrong, but key %u on flash is missed: %s", job->key,
+             icms_miss_name(job->reason));
+}
+
 /* The answer is known: tells whoever wants to know. HELD stays, everything else is over. */
 static void client_done(struct pod_client *client, struct pod_op *op)
 {
@@ -116,6 +130,10 @@ static void client_done(struct pod_client *client, struct pod_op *op)
                  op->job.op, client->number, icms_err_name(op->job.status),
                  icms_miss_name(op->job.reason));
     client_count(client, op);
+    client_judge_sure(client, op);
+    if (op->job.op == SHM_OP_PUT && op->job.status == ICMS_OK &&
+        (op->job.flags & (SHM_FLAG_ON_FLASH | SHM_FLAG_IF_ABSENT)) != 0)
+        client->world->model.keys[op->job.key].flash = true;
     op->job.done = true;
     if (op->report != NULL)
         *op->report = op->job;
@@ -260,7 +278,7 @@ static struct pod_op *client_op_new(struct pod_client *client)
         if (op->state != POD_OP_FREE)
             continue;
         op->generation++;
-        op->canceled = false;
+        op->canceled = op->sure = false;
         return op;
     }
     return NULL;
@@ -335,8 +353,10 @@ static bool client_send(struct pod_client *client, const struct pod_job *job,
     if (job->op == SHM_OP_FLUSH) {
         entry.volume = job->key;
     } else {
-        const struct pod_key *key = client_key(client, job->key);
+        struct pod_key *key = &client->world->model.keys[job->key];
 
+        op->sure = job->op == SHM_OP_GET && client->world->weather.fair && key->flash;
+        key->removed = key->removed || job->op == SHM_OP_REMOVE;
         if (client_local(client, op))
             return true;
         entry.volume = key->volume;

@@ -27,17 +27,20 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     static const uint64_t pace[] = {MS / 2, MS, 2 * MS, 4 * MS};
     struct pod_weather *weather = &world->weather;
 
+    weather->fair = weather_draw(world, 16, 12) == 0;
     for (uint32_t i = 0; i < POD_TROUBLE_KINDS; i++)
-        weather->on[i] = weather_draw(world, 100 + i, 2) == 0;
+        weather->on[i] = !weather->fair && weather_draw(world, 100 + i, 2) == 0;
     weather->power = weather_draw(world, 1, 2) == 0;
     weather->silent = weather_draw(world, 2, 2) == 0;
-    weather->disk_faults = weather_draw(world, 3, 2) == 0;
+    weather->disk_faults = !weather->fair && weather_draw(world, 3, 2) == 0;
     weather->tick_ns = tick[weather_draw(world, 4, 4)];
     weather->pace_ns = pace[weather_draw(world, 5, 4)];
     weather->storm_ns = 400 * MS + weather_draw(world, 6, 2000) * MS;
+    opts->net_buffer_bytes = weather_draw(world, 9, 2) == 0 ? 16 << 10 : 128 << 10;
+    if (weather->fair)
+        return;
     opts->conn_reset_ppm = reset[weather_draw(world, 7, 4)];
     opts->delay_spike_ppm = spike[weather_draw(world, 8, 4)];
-    opts->net_buffer_bytes = weather_draw(world, 9, 2) == 0 ? 16 << 10 : 128 << 10;
     opts->net_backlog = weather_draw(world, 10, 2) == 0 ? 8 : 64;
     if (weather->disk_faults) {
         opts->disk_read_error_ppm = weather_draw(world, 11, 2) == 0 ? 0 : 3000;
