@@ -269,8 +269,6 @@ void agent_op_start(struct agent_op *op)
         op->seq = volume->store_seq++;
         op->epoch = volume->shares[op->guest].epoch;
         list_push(&volume->shares[op->guest].stores, &op->guest_link);
-        atomic_fetch_add_explicit(&volume->agent->backlog_bytes, op->stored_bytes,
-                                  memory_order_relaxed);
     }
     if (op->kind == AGENT_OP_FLUSH) {
         struct agent_share *share = &volume->shares[op->guest];

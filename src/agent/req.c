@@ -187,15 +187,29 @@ static icms_err req_put_copy(struct agent_req *req, uint32_t slot)
     return sealed_trailer_check(&volume->spec.uuid, &req->key, req->bytes, crc, to + req->bytes);
 }
 
+/* Loops share the backlog: what is taken here is given back when the store is over. */
+static bool req_backlog_take(struct agent *agent, uint64_t bytes)
+{
+    uint64_t before = atomic_fetch_add_explicit(&agent->backlog_bytes, bytes, memory_order_relaxed);
+
+    if (before + bytes <= agent->opts.store_backlog_bytes)
+        return true;
+    atomic_fetch_sub_explicit(&agent->backlog_bytes, bytes, memory_order_relaxed);
+    return false;
+}
+
 /* Everything is reserved: copy, publish when it is accepted, store. */
 static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint32_t slot)
 {
     struct agent_volume *volume = req->volume;
     bool accepted = (req->flags & (SHM_FLAG_ON_FLASH | SHM_FLAG_IF_ABSENT)) == 0;
     uint64_t background_ns = (uint64_t)volume->agent->opts.store_deadline_ms * 1000000;
+    uint32_t stored_bytes = req->bytes + (volume->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
     icms_err err = req_put_copy(req, slot);
 
     if (err != ICMS_OK) {
+        atomic_fetch_sub_explicit(&volume->agent->backlog_bytes, stored_bytes,
+                                  memory_order_relaxed);
         agent_volume_slot_give(volume, slot);
         agent_op_free(op);
         counter_add(&volume->checksum_errors, 1);
@@ -203,7 +217,7 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     }
     op->slot = slot;
     op->value_bytes = req->bytes;
-    op->stored_bytes = req->bytes + (volume->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+    op->stored_bytes = stored_bytes;
     op->guest = req->guest->number;
     op->if_absent = (req->flags & SHM_FLAG_IF_ABSENT) != 0;
     op->published = accepted;
@@ -250,6 +264,11 @@ static enum step req_new_put(struct agent_req *req)
     if (op == NULL) {
         agent_volume_slot_give(volume, slot);
         return req_wait_pool(req, IO_CLASS_STORE);
+    }
+    if (!req_backlog_take(agent, stored_bytes)) {
+        agent_volume_slot_give(volume, slot);
+        agent_op_free(op);
+        return req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
     }
     return req_put_start(req, op, slot);
 }
