@@ -213,7 +213,8 @@ ICMS_API icms_err icms_remove(struct icms_volume *volume, struct icms_block *blo
                               const struct icms_request_options *options) ICMS_MUST_CHECK;
 
 /* Waits until everything this handle put into the volume is on flash and safe against power loss.
- */
+ * IO, once, when some of it did not get there: a store failed after it was accepted, or the agent
+ * died. */
 ICMS_API icms_err icms_flush(struct icms_volume *volume,
                              const struct icms_request_options *options) ICMS_MUST_CHECK;
 

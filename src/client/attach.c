@@ -271,6 +271,7 @@ void client_reattach(struct icms *icms)
     client_ops_reset(icms);
     check(pthread_mutex_lock(&icms->lock) == 0);
     client_link_retire(icms);
+    client_accounts_lose(icms);
     icms->link = link;
     if (client_link_watch(icms) != ICMS_OK)
         link->down = true; /* tried again later */

@@ -72,8 +72,10 @@ static void calls_request_init(struct icms_request *request, struct icms_volume 
         .hole = order->count,
         .tag = options.tag,
     };
-    if (order->op == SHM_OP_FLUSH)
+    if (order->op == SHM_OP_FLUSH) {
         request->blocks = &request->own;
+        request->flush_puts = atomic_load(&volume->account->puts);
+    }
     if (options.put_ack == ICMS_PUT_ON_FLASH)
         request->flags |= SHM_FLAG_ON_FLASH;
     if (options.put_if_absent != 0)

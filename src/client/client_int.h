@@ -251,6 +251,7 @@ struct icms_request {
     uint32_t turn;               /* blocks it may send before it queues again              */
     uint64_t deadline_ns;        /* absolute                                               */
     uint64_t expiry_ns;          /* when icms_poll has to look at it; lock                 */
+    uint64_t flush_puts;         /* flush: puts of the account when it began               */
     uint64_t room_epoch;         /* icms.room_epoch when it last found no room; lock       */
     void *tag;                   /* the caller's                                           */
     struct icms_block own;       /* of flush and lease: no caller's block                  */
@@ -260,9 +261,20 @@ struct icms_request {
     struct list ready;           /* in icms.ready or icms.over; lock                       */
 };
 
+/* What a handle put into a volume and has not flushed: lost, perhaps, when its agent dies, and the
+ * one that takes its place knows nothing of it. */
+struct client_account {
+    struct uuid uuid;         /* of the volume                              */
+    bool used;                /* lock                                       */
+    _Atomic uint64_t puts;    /* acknowledged                               */
+    _Atomic uint64_t flushed; /* of them, before a flush that succeeded     */
+    _Atomic bool lost;        /* the next flush says so, once               */
+};
+
 struct icms_volume {
     uint32_t magic;
     struct icms *icms;
+    struct client_account *account; /* of the handle                                             */
     struct icms_volume_info info;
     struct uuid uuid;
     struct shm_arena arena; /* view of the current link; changes only while no call is under way */
@@ -303,6 +315,7 @@ struct icms {
     struct list over;              /* asynchronous requests to be returned by icms_poll      */
     struct list rooms[ROOM_COUNT]; /* requests that wait for room, in order                  */
     struct list volumes;
+    struct client_account accounts[LIMIT_VOLUMES]; /* one a volume that was opened */
     struct list retired; /* links of agents that are gone, with leases or buffers  */
     uint64_t retry_ns;   /* no attempt to reattach before; lock                    */
     struct list handles; /* in the process's list of handles                       */
@@ -434,6 +447,9 @@ void client_link_retire(struct icms *icms);
 
 /* Frees a retired link that is not used any more. Lock. */
 void client_link_rele(struct client_link *link);
+
+/* The agent died: what was put and not flushed may be lost. Lock. */
+void client_accounts_lose(struct icms *icms);
 
 /* Volumes move to the link that replaced theirs. Lock. */
 void client_volumes_refresh(struct icms *icms);

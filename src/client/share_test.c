@@ -134,6 +134,30 @@ static void poll_does_not_return_what_is_waited_for_while_it_runs_it(void **stat
     assert_int_equal(munmap(slow_memory, VALUE_BYTES), 0);
 }
 
+/* ---- what died with an agent ---------------------------------------------------------------- */
+
+static void the_first_flush_after_an_agent_died_says_what_it_cannot_promise(void **state)
+{
+    char data[2] = "kv";
+    struct icms_block block = {.key = {.bytes = {3}, .length = 1}, .data = data, .bytes = 2};
+    struct icms_volume *second;
+
+    assert_int_equal(icms_put(f.kv, &block, 1, NULL), ICMS_OK);
+    assert_int_equal(icms_flush(f.kv, NULL), ICMS_OK);
+    for (int round = 0; round < 2; round++) {
+        fake_socket_stop(&f.socket);
+        assert_int_equal(icms_exists(f.kv, &block, 1, NULL), ICMS_PEER_DOWN);
+        f.socket = fake_socket_start(f.agent, f.path);
+        (void)usleep(260000); /* attempts have a distance */
+        /* all was flushed, the first time; the second time it was not */
+        assert_int_equal(icms_volume_open(f.icms, "kv", NULL, 0, &second), ICMS_OK);
+        assert_int_equal(icms_flush(second, NULL), round == 0 ? ICMS_OK : ICMS_IO);
+        assert_int_equal(icms_flush(f.kv, NULL), ICMS_OK);
+        icms_volume_close(&second);
+        assert_int_equal(icms_put(f.kv, &block, 1, NULL), ICMS_OK);
+    }
+}
+
 /* ---- close while a call looks for a new agent ----------------------------------------------- */
 
 static void *call(void *arg)
@@ -227,6 +251,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(poll_does_not_return_what_is_waited_for_while_it_runs_it,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            the_first_flush_after_an_agent_died_says_what_it_cannot_promise, setup, teardown),
         cmocka_unit_test_setup_teardown(close_waits_for_a_call_that_attaches_again, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(a_strangers_socket_in_a_public_directory_is_refused, setup,

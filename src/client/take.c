@@ -142,12 +142,28 @@ static void take_get(struct icms_request *request, struct client_op *op)
     }
 }
 
+/* The agent has flushed what it knows of. */
+static icms_err take_flush(struct icms_request *request)
+{
+    struct client_account *account = request->volume->account;
+    uint64_t flushed = atomic_load(&account->flushed);
+
+    while (flushed < request->flush_puts &&
+           !atomic_compare_exchange_weak(&account->flushed, &flushed, request->flush_puts)) {
+    }
+    return atomic_exchange(&account->lost, false) ? ICMS_IO : ICMS_OK;
+}
+
 void client_op_take(struct icms_request *request, struct client_op *op)
 {
     const struct shm_complete *answer = &op->answer;
     icms_err status = (icms_err)answer->status;
 
     check(op->request == request);
+    if (status == ICMS_OK && !op->link_lost && request->op == SHM_OP_PUT)
+        atomic_fetch_add(&request->volume->account->puts, 1);
+    if (status == ICMS_OK && !op->link_lost && request->op == SHM_OP_FLUSH)
+        status = take_flush(request);
     if (op->link_lost || status == ICMS_CLOSED) /* closed: the agent is about to end */
         client_block_give_up(request, op->block, ICMS_PEER_DOWN);
     else if (status == ICMS_OK && request->op == SHM_OP_GET)

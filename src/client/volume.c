@@ -44,6 +44,35 @@ void client_volumes_refresh(struct icms *icms)
     }
 }
 
+void client_accounts_lose(struct icms *icms)
+{
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+        struct client_account *account = &icms->accounts[i];
+        uint64_t puts = atomic_load(&account->puts);
+
+        if (atomic_exchange(&account->flushed, puts) != puts)
+            atomic_store(&account->lost, true);
+    }
+}
+
+/* The account of a volume, which stays as long as the handle; NULL when there are too many. Lock.
+ */
+static struct client_account *volume_account(struct icms *icms, const struct uuid *uuid)
+{
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+        struct client_account *account = &icms->accounts[i];
+
+        if (account->used && uuid_equal(&account->uuid, uuid))
+            return account;
+        if (!account->used) {
+            account->used = true;
+            account->uuid = *uuid;
+            return account;
+        }
+    }
+    return NULL;
+}
+
 /* Why the agent cannot be replaced now. Lock. */
 static icms_err volume_obstacle(const struct icms *icms, const char *name, struct err_why *why)
 {
@@ -125,12 +154,17 @@ static icms_err volume_make_once(struct icms *icms, const char *name, struct err
 static icms_err volume_new(struct icms *icms, const struct shm_arena *arena,
                            struct icms_volume **out_volume)
 {
-    struct icms_volume *volume = calloc(1, sizeof(*volume));
+    struct client_account *account = volume_account(icms, &arena->uuid);
+    struct icms_volume *volume;
 
+    if (account == NULL)
+        return ICMS_LIMIT;
+    volume = calloc(1, sizeof(*volume));
     if (volume == NULL)
         return ICMS_NO_MEMORY;
     volume->magic = CLIENT_VOLUME_MAGIC;
     volume->icms = icms;
+    volume->account = account;
     volume->arena = *arena;
     memcpy(volume->info.name, arena->name, sizeof(volume->info.name));
     memcpy(volume->info.uuid, arena->uuid.bytes, sizeof(volume->info.uuid));
