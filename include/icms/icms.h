@@ -53,7 +53,8 @@ struct icms_options {
     size_t struct_bytes; /* sizeof(struct icms_options): set by icms_options_init            */
     uint32_t load_deadline_ms;  /* for requests without one; 0: the agent's default  */
     uint32_t store_deadline_ms; /* the same for put, remove and flush */
-    uint64_t buffer_bytes;    /* shared memory for this client's stores; 0: the agent's default   */
+    uint64_t buffer_bytes; /* shared memory for this client's stores; 0: the agent's default, which
+                                is also the most; pod: and dir: as much as is asked for      */
     uint64_t directory_bytes; /* dir: size of a new cache, whole MiB; 0: 1 GiB                    */
     uint64_t value_bytes_max; /* dir: largest value of volumes made there; 0: 8 MiB               */
 };

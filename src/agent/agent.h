@@ -44,7 +44,8 @@ struct agent_opts {
     uint32_t load_deadline_ms;
     uint32_t store_deadline_ms;
     uint64_t store_backlog_bytes;
-    uint64_t client_bytes;  /* staging memory a client                                       */
+    uint64_t
+        client_bytes; /* staging memory of a client that names none, and the most it may have */
     const char *local_path; /* a drive of its own instead of a pod; NULL: none               */
     uint64_t local_bytes;
     uint64_t local_segment_bytes;

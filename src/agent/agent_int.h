@@ -57,9 +57,6 @@
  * this long. */
 #define AGENT_HEAL_NS ((uint64_t)600 * 1000 * 1000 * 1000)
 
-/* Staging memory that a client may ask for. */
-#define AGENT_STAGING_MAX ((uint64_t)4 << 30)
-
 /* Buffers of a local drive. */
 #define AGENT_LOCAL_BUFFERS 16
 

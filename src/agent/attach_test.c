@@ -101,11 +101,17 @@ static int dial(const struct bed *bed)
     return sock;
 }
 
-static void hello(int sock, uint32_t op, uint32_t version)
+static void hello_asking(int sock, uint32_t op, uint32_t version, uint64_t staging_bytes)
 {
-    struct shm_hello message = {.magic = SHM_HELLO_MAGIC, .version = version, .op = op};
+    struct shm_hello message = {
+        .magic = SHM_HELLO_MAGIC, .version = version, .op = op, .staging_bytes = staging_bytes};
 
     check(send(sock, &message, sizeof(message), MSG_NOSIGNAL) == sizeof(message));
+}
+
+static void hello(int sock, uint32_t op, uint32_t version)
+{
+    hello_asking(sock, op, version, 0);
 }
 
 /* One message and the descriptors with it. */
@@ -272,6 +278,12 @@ static void who_says_something_else_is_shown_out(void **state)
     hello(sock, 77, SHM_VERSION);
     assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, &count), sizeof(welcome));
     assert_int_equal(welcome.error, ICMS_UNSUPPORTED);
+    close(sock);
+    sock = dial(bed); /* 64 KiB is what the configuration gives */
+    hello_asking(sock, SHM_HELLO_ATTACH, SHM_VERSION, 65537);
+    assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, &count), sizeof(welcome));
+    assert_int_equal(welcome.error, ICMS_LIMIT);
+    assert_non_null(strstr(welcome.why, "client_memory"));
     close(sock);
     sock = dial(bed);
     assert_int_equal(send(sock, long_text, sizeof(long_text), MSG_NOSIGNAL), sizeof(long_text));

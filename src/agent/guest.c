@@ -425,9 +425,12 @@ icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct
 
     if (staging_bytes == 0)
         staging_bytes = agent->opts.client_bytes;
-    if (staging_bytes > AGENT_STAGING_MAX)
-        return err_set(why, ICMS_LIMIT, "a client may have %llu bytes of memory, not %llu",
-                       (unsigned long long)AGENT_STAGING_MAX, (unsigned long long)staging_bytes);
+    if (staging_bytes > agent->opts.client_bytes)
+        return err_set(why, ICMS_LIMIT,
+                       "a client of this agent may have %llu bytes of memory, not %llu: ask for "
+                       "less, or raise client_memory in the agent's configuration",
+                       (unsigned long long)agent->opts.client_bytes,
+                       (unsigned long long)staging_bytes);
     pthread_mutex_lock(&agent->control);
     for (uint32_t i = 0; i < LIMIT_CLIENTS && guest == NULL; i++)
         if (!agent->guests[i].taken)

@@ -514,6 +514,8 @@ icms_err client_local_start(struct client_local *local, struct err_why *why,
     if (err != ICMS_OK)
         return err_set(why, err, "out of memory");
     err = client_agent_opts(&local->conf, local->enclosures, why, &local->opts);
+    if (local->staging_bytes != 0) /* the process is its own operator */
+        local->opts.client_bytes = local->staging_bytes;
     if (err == ICMS_OK)
         err = agent_new(loop_env_uring(), &local->opts, why, &link->agent);
     if (err == ICMS_OK) {

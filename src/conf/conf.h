@@ -85,7 +85,7 @@ struct conf_agent {
     uint32_t load_deadline_ms; /* default deadlines of requests without one          */
     uint32_t store_deadline_ms;
     uint64_t store_backlog_bytes;   /* more than this waiting: stores are shed            */
-    uint64_t client_bytes;          /* staging memory a client                            */
+    uint64_t client_bytes;          /* staging memory of a client, and the most it may ask for */
     double ready_arena_percent_max; /* readiness limit on arena use; 0: off               */
     struct conf_http http;
     char local_path[LIMIT_PATH_BYTES]; /* dir: a drive of its own instead of a pod; ""       */

@@ -201,7 +201,8 @@ static const struct conf_key agent_keys[] = {
      .max = 1 * TIB, .fallback = "256MiB",
      .doc = "Stores are shed while more than this waits to be sent."},
     {"client_memory", CONF_BYTES, false, AT(struct conf_agent, client_bytes), .min = 1 * MIB,
-     .max = 1 * TIB, .fallback = "64MiB", .doc = "Staging memory for the stores of one client."},
+     .max = 1 * TIB, .fallback = "64MiB",
+     .doc = "Staging memory for the stores of one client, and the most that one may ask for."},
     {"ready_arena_max", CONF_PERCENT, false, AT(struct conf_agent, ready_arena_percent_max),
      .fallback = "0%",
      .doc = "/readyz refuses when more of an arena is in use; 0% never does, as a full arena is "
