@@ -175,11 +175,13 @@ uint32_t nvme_tcp_frame_encode(union nvme_tcp_pdu *pdu, uint32_t data_bytes, uin
     pdu->common.hlen = shape.hlen;
     pdu->common.pdo = data_bytes > 0 && !tcp_is_term(type) ? (uint8_t)pdo : 0;
     pdu->common.plen = le32_of(plen);
+    check(pdo >= shape.hlen && pdo <= sizeof(pdu->bytes));
     memset(pdu->bytes + shape.hlen, 0, pdo - shape.hlen);
     if (digests & NVME_TCP_FLAG_HDGST) {
         le32 digest = le32_of(crc32c(pdu->bytes, shape.hlen));
 
-        memcpy(pdu->bytes + shape.hlen, &digest, sizeof(digest));
+        for (uint32_t i = 0; i < sizeof(digest); i++)
+            pdu->bytes[shape.hlen + i] = digest.byte[i];
     }
     return pdo;
 }
