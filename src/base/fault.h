@@ -18,7 +18,7 @@
 
 extern bool fault_armed;
 
-/* Reads ICMS_FAULT; call once before threads start. A bad text is an error that says where. */
+/* Reads ICMS_FAULT; one thread at a time. A bad text is an error that says where. */
 icms_err fault_init(struct err_why *why) ICMS_MUST_CHECK;
 
 /* The same with the text given; NULL or "" disarms. */
@@ -29,7 +29,8 @@ bool fault_visit(const char *name);
 /* Visits the place; true when it has to fail. */
 static inline bool fault_hit(const char *name)
 {
-    return __builtin_expect(fault_armed, 0) && fault_visit(name);
+    return __builtin_expect(__atomic_load_n(&fault_armed, __ATOMIC_RELAXED), 0) &&
+           fault_visit(name);
 }
 
 #endif

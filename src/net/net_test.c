@@ -384,6 +384,7 @@ struct crowd {
     atomic_int dials;
     atomic_int accepts;
     atomic_int closed;
+    atomic_int paused; /* the listener paused at least once */
 };
 
 static void crowd_accepted(struct net_listener *listener, struct loop_sock *sock)
@@ -464,6 +465,14 @@ static struct crowd *crowd_new(struct rig *rig)
     return crowd;
 }
 
+/* On the loop, which the listener belongs to. */
+static void crowd_paused_run(void *arg)
+{
+    struct crowd *crowd = arg;
+
+    atomic_store(&crowd->paused, crowd->listener.paused > 0);
+}
+
 static void a_listener_hands_out_no_more_than_its_limit(void **state)
 {
     struct crowd *crowd = crowd_new(*state);
@@ -473,7 +482,8 @@ static void a_listener_hands_out_no_more_than_its_limit(void **state)
     net_rig_wait(crowd->rig, &crowd->accepts, 2);
     crowd->rig->idle(crowd->rig);
     assert_int_equal(atomic_load(&crowd->accepts), 2);
-    assert_true(crowd->listener.paused > 0);
+    net_rig_call(crowd->rig, crowd_paused_run, crowd);
+    net_rig_wait(crowd->rig, &crowd->paused, 1);
     for (int i = 3; i <= CROWD; i++) {
         net_listener_rele(&crowd->listener);
         net_rig_wait(crowd->rig, &crowd->accepts, i);
