@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/types.h"
 #include "conf/conf.h"
 
 /* ---- the command line ----------------------------------------------------------------------- */
@@ -281,17 +282,6 @@ struct icms_request_options cli_options(const struct cli *cli)
 }
 
 /* ---- keys ----------------------------------------------------------------------------------- */
-
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
 
 static int key_hex(const struct cli *cli, const char *text, struct icms_key *out_key)
 {

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-static int hex_digit(char c)
+int hex_digit(char c)
 {
     if (c >= '0' && c <= '9')
         return c - '0';

@@ -34,6 +34,9 @@ static inline bool uuid_equal(const struct uuid *a, const struct uuid *b)
 
 #define UUID_TEXT_BYTES 37
 
+/* The value of a hex digit of either case; -1 for any other character. */
+int hex_digit(char c);
+
 /* Parses "8-4-4-4-12" hex digits; false when it is anything else. */
 bool uuid_parse(const char *text, struct uuid *out_uuid);
 
