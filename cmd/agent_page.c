@@ -77,7 +77,7 @@ static void page_tiers(struct ctl_page *page, const struct agent_stats *stats)
     ctl_sample(page, "icms_hits_total", "tier=\"local\"", (double)local);
     ctl_sample(page, "icms_hits_total", "tier=\"pod\"", (double)pod);
     ctl_family(page, "icms_misses_total", "counter", "Gets that missed, by reason.");
-    for (int reason = ICMS_MISS_ABSENT; reason <= ICMS_MISS_SHED; reason++) {
+    for (int reason = ICMS_MISS_ABSENT; reason < ICMS_MISS_COUNT; reason++) {
         snprintf(labels, sizeof(labels), "reason=\"%s\"", icms_miss_name((enum icms_miss)reason));
         ctl_sample(page, "icms_misses_total", labels, (double)misses[reason]);
     }
@@ -155,6 +155,11 @@ static double enclosure_stores(const struct agent_enclosure_stats *enclosure)
     return (double)enclosure->store_bytes;
 }
 
+static double enclosure_lacks(const struct agent_enclosure_stats *enclosure)
+{
+    return __builtin_popcountll(enclosure->lacking);
+}
+
 static void page_enclosures(struct ctl_page *page, const struct agent_stats *stats)
 {
     page_enclosure(page, stats, "icms_enclosure_state", "gauge",
@@ -167,6 +172,9 @@ static void page_enclosures(struct ctl_page *page, const struct agent_stats *sta
                    "Bytes loaded from it.", enclosure_loads);
     page_enclosure(page, stats, "icms_enclosure_store_bytes_total", "counter",
                    "Bytes stored to it.", enclosure_stores);
+    page_enclosure(page, stats, "icms_enclosure_lacking_volumes", "gauge",
+                   "Volumes of this agent that it lacks, or hides from this host.",
+                   enclosure_lacks);
 }
 
 /* ---- volumes -------------------------------------------------------------------------------- */

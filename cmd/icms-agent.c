@@ -54,8 +54,14 @@ static icms_err main_http(const struct conf_agent *conf, struct agent *agent, st
     return conf->http.listen[0] == '\0' ? ICMS_OK : ctl_http_start(&opts, why, out_http);
 }
 
+/* What was said of the enclosures. */
+struct main_seen {
+    uint64_t excluded;                  /* bit i: enclosure i is excluded            */
+    uint64_t lacking[LIMIT_ENCLOSURES]; /* bit j of [i]: enclosure i lacks volume j  */
+};
+
 /* Says what happened to the enclosures since the last look. */
-static void main_look(struct agent *agent, uint64_t *io_excluded)
+static void main_look(struct agent *agent, struct main_seen *io_seen)
 {
     static struct agent_stats stats;
     uint64_t excluded = 0;
@@ -67,27 +73,34 @@ static void main_look(struct agent *agent, uint64_t *io_excluded)
 
         if (enclosure->state == AGENT_ENCLOSURE_EXCLUDED)
             excluded |= bit;
-        if ((excluded & bit) != 0 && (*io_excluded & bit) == 0)
+        if ((excluded & bit) != 0 && (io_seen->excluded & bit) == 0)
             log_line(LOG_WARN, "enclosure %s is excluded, and probed: %s", enclosure->name,
                      enclosure->last_error);
-        else if ((excluded & bit) == 0 && (*io_excluded & bit) != 0)
+        else if ((excluded & bit) == 0 && (io_seen->excluded & bit) != 0)
             log_line(LOG_INFO, "enclosure %s is back", enclosure->name);
+        for (uint32_t j = 0; j < stats.volume_count; j++)
+            if (((enclosure->lacking & ~io_seen->lacking[i]) >> j & 1) != 0)
+                log_line(LOG_WARN,
+                         "enclosure %s lacks volume %s, or hides it from this host; its keys go to "
+                         "the next enclosure, and it is looked at again",
+                         enclosure->name, stats.volumes[j].name);
+        io_seen->lacking[i] = enclosure->lacking;
     }
-    *io_excluded = excluded;
+    io_seen->excluded = excluded;
 }
 
 static void main_serve(const struct daemon_opts *opts, const struct conf_agent *conf,
                        struct agent *agent, const struct ctl_http *http)
 {
-    uint64_t excluded = 0;
+    struct main_seen seen = {0};
 
-    main_look(agent, &excluded);
+    main_look(agent, &seen);
     if (http != NULL)
         daemon_ready(opts, "socket=%s http=%u", conf->socket, ctl_http_port(http));
     else
         daemon_ready(opts, "socket=%s", conf->socket);
     while (!daemon_wait(MAIN_LOOK_MS))
-        main_look(agent, &excluded);
+        main_look(agent, &seen);
     agent_drain(agent, MAIN_DRAIN_MS);
 }
 

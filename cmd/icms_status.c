@@ -38,6 +38,22 @@ static double status_number(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
+/* Volumes that an enclosure lacks, under its line. */
+static void status_lacks(const json_t *lacks)
+{
+    const json_t *name;
+    size_t i;
+
+    if (json_array_size(lacks) == 0)
+        return;
+    (void)printf("%-20s lacks, or hides from this host:", "");
+    json_array_foreach(lacks, i, name)
+    {
+        (void)printf("%s %s", i == 0 ? "" : ",", json_string_value(name));
+    }
+    (void)printf("; its keys go to the next enclosure\n");
+}
+
 static void status_enclosures(const json_t *enclosures)
 {
     char in[32], out[32];
@@ -56,6 +72,7 @@ static void status_enclosures(const json_t *enclosures)
                      status_text(e, "state"), status_bytes(status_number(e, "load_bytes"), in),
                      status_bytes(status_number(e, "store_bytes"), out),
                      status_number(e, "exclusions"), error[0] == 0 ? "-" : error);
+        status_lacks(json_object_get(e, "lacks"));
     }
 }
 

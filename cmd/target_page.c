@@ -43,7 +43,7 @@ static void page_ops(struct ctl_page *page)
     ctl_sample(page, "icms_bytes_total", "dir=\"in\"", (double)nvmf->bytes_in);
     ctl_sample(page, "icms_bytes_total", "dir=\"out\"", (double)nvmf->bytes_out);
     ctl_family(page, "icms_misses_total", "counter", "Loads and exists that missed, by reason.");
-    for (int reason = ICMS_MISS_ABSENT; reason <= ICMS_MISS_SHED; reason++) {
+    for (int reason = ICMS_MISS_ABSENT; reason < ICMS_MISS_COUNT; reason++) {
         snprintf(labels, sizeof(labels), "reason=\"%s\"", icms_miss_name((enum icms_miss)reason));
         ctl_sample(page, "icms_misses_total", labels, (double)nvmf->misses[reason]);
     }

@@ -62,7 +62,8 @@ extern "C" {
     XX(DRIVE_DOWN,     5,   "drive_down")                                                          \
     XX(ENCLOSURE_DOWN, 6,   "enclosure_down")                                                      \
     XX(CHECKSUM,       7,   "checksum")                                                            \
-    XX(SHED,           8,   "shed")
+    XX(SHED,           8,   "shed")                                                                \
+    XX(NO_VOLUME,      9,   "no_volume")
 /* clang-format on */
 
 typedef enum icms_err {
@@ -75,6 +76,7 @@ enum icms_miss {
 #define XX(name, number, text) ICMS_MISS_##name = number,
     ICMS_MISS_MAP(XX)
 #undef XX
+        ICMS_MISS_COUNT, /* not a reason: how many there are */
 };
 
 /* The result must be looked at. */

@@ -81,8 +81,9 @@ ICMS_API const char *icms_version(void);
 /* ---- volumes -------------------------------------------------------------------------------- */
 
 /* A volume holds blocks of one tenant, model and layout. NO_VOLUME also when this host may not use
- * it. dir: makes the volume when it is missing (its name of letters, digits, '.', '_' and '-'); for
- * that it waits until requests under way are over, and is BUSY while leases or buffers are out. */
+ * it, and when no enclosure has it. dir: makes the volume when it is missing (its name of letters,
+ * digits, '.', '_' and '-'); for that it waits until requests under way are over, and is BUSY while
+ * leases or buffers are out. */
 ICMS_API icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t why_bytes,
                                    struct icms_volume **out_volume) ICMS_MUST_CHECK;
 

@@ -110,6 +110,7 @@ struct agent_enclosure_stats {
     uint64_t excluded_count; /* times it was excluded   */
     uint64_t probes;
     uint64_t load_bytes, store_bytes;
+    uint64_t lacking;     /* bit i: lacks volume i, or hides it from this host */
     char last_error[128]; /* sentence                */
 };
 

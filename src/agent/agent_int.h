@@ -57,6 +57,10 @@
  * this long. */
 #define AGENT_HEAL_NS ((uint64_t)600 * 1000 * 1000 * 1000)
 
+/* An enclosure that lacks a volume is asked for its namespaces again after so many probe_ms: a look
+ * is a few commands a namespace, and enclosures that send events are not waited for. */
+#define AGENT_LOOK_PROBES 5
+
 /* Buffers of a local drive. */
 #define AGENT_LOCAL_BUFFERS 16
 
@@ -144,12 +148,13 @@ enum agent_op_kind {
  * slot is pinned until nothing can touch it. */
 struct agent_op {
     enum agent_op_kind kind;
-    bool busy;       /* started, not over                                           */
-    bool drop;       /* LOAD: the key was written meanwhile: publish nothing        */
-    bool published;  /* STORE: the slot is visible (accepted puts)                  */
-    bool if_absent;  /* STORE                                                       */
-    bool found;      /* DELETE: some place had it                                   */
-    bool owner_down; /* the first in order was not asked because it is excluded     */
+    bool busy;        /* started, not over                                           */
+    bool drop;        /* LOAD: the key was written meanwhile: publish nothing        */
+    bool published;   /* STORE: the slot is visible (accepted puts)                  */
+    bool if_absent;   /* STORE                                                       */
+    bool found;       /* DELETE: some place had it                                   */
+    bool owner_down;  /* one before the one that is asked is excluded, or was lost      */
+    bool owner_lacks; /* one before the one that is asked lacks the volume              */
     struct agent_volume *volume;
     struct key key;          /* all but FLUSH                                               */
     enum io_class io_class;  /* counted against it; whose queue pair                        */
@@ -257,7 +262,8 @@ struct agent_volume {
     bool kick_sent;          /* it is on its way                               */
     uint64_t store_seq;      /* number of the next store                                 */
     struct agent_share shares[LIMIT_CLIENTS];
-    uint32_t local_volume; /* number in the local store                                */
+    _Atomic uint64_t lacking; /* bit j: enclosure j is up and has no such volume for us        */
+    uint32_t local_volume;    /* number in the local store                                */
     /* counters */
     agent_counter slots_used, slots_limbo, used_bytes, evictions;
     agent_counter hits_dram, hits_local, hits_pod;
@@ -277,7 +283,9 @@ struct agent_path {
     struct nvmf_ctrl *ctrl;
     uint32_t nsid[LIMIT_VOLUMES]; /* by the agent's number; 0: it has no such volume          */
     uint32_t value_bytes_max[LIMIT_VOLUMES]; /* as stored                                        */
+    _Atomic uint64_t appeared_ns[LIMIT_VOLUMES]; /* when a volume that it lacked came; 0: never   */
     struct loop_timer probe;      /* next try while EXCLUDED                                  */
+    struct loop_timer look;       /* next look for volumes that it lacks                      */
     uint64_t began_ns;            /* when CONNECTING began                                    */
     _Atomic uint64_t included_ns; /* last time it came back; 0: it was never away             */
     _Atomic bool tried;           /* once up or excluded                                      */
@@ -356,6 +364,12 @@ struct agent {
     struct agent_guest guests[LIMIT_CLIENTS];
 };
 
+/* A bit for each enclosure. */
+static inline uint64_t agent_paths_mask(const struct agent *agent)
+{
+    return agent->path_count == 64 ? ~(uint64_t)0 : ((uint64_t)1 << agent->path_count) - 1;
+}
+
 /* ---- agent.c -------------------------------------------------------------------------------- */
 
 static inline uint64_t core_now_ns(const struct agent_core *core)
@@ -433,6 +447,13 @@ void agent_volume_lease(struct agent_volume *volume, uint32_t slot, struct agent
 /* A guest is gone: its stores go on for nobody, the next guest of this number begins anew. */
 void agent_volume_guest_gone(struct agent_volume *volume, uint32_t number);
 
+/* An enclosure lacks the volume, or does not (any more), or nobody knows. Any loop. True when that
+ * is news. */
+bool agent_volume_lacking_set(struct agent_volume *volume, uint32_t enclosure, bool lacks);
+
+/* True when every enclosure was asked and none has the volume for this host. Any loop. */
+bool agent_volume_is_homeless(const struct agent_volume *volume);
+
 /* Recomputes the checksum of a LIVE sealed slot; false: it was bad, and is gone. */
 bool agent_volume_verify(struct agent_volume *volume, uint32_t slot);
 
@@ -460,8 +481,8 @@ void agent_op_drop_loads(struct agent_volume *volume, const struct key *key);
 /* Whoever was asked has answered (err, reason set). On the operation's volume's loop. */
 void agent_op_answered(struct agent_op *op);
 
-/* The enclosure that takes a store of this key now; NULL: none. */
-struct agent_path *agent_op_target(struct agent *agent, const struct key *key);
+/* Whether some enclosure takes a store of this key now: OK, PEER_DOWN, NO_VOLUME. */
+icms_err agent_op_target(struct agent_volume *volume, const struct key *key) ICMS_MUST_CHECK;
 
 /* ---- path.c --------------------------------------------------------------------------------- */
 

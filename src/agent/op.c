@@ -12,7 +12,9 @@
  * Whom: the first in the key's rendezvous order that is not excluded. A connection that ends under
  * an operation excludes its enclosure, so the next one is asked. A block that an enclosure misses
  * which was away lately may be with the one that took over: that one is asked too, once. While the
- * owner is excluded, "absent" elsewhere means that the owner is down.
+ * owner is excluded, "absent" elsewhere means that the owner is down. An enclosure that lacks the
+ * volume is passed over in the same way, and "absent" elsewhere then is "no_volume"; that nobody
+ * has it is an error.
  *
  * Invariant: one operation of a kind is under way for a key, and none besides a STORE or a DELETE
  * but loads that will publish nothing (drop).
@@ -138,15 +140,16 @@ void agent_op_drop_loads(struct agent_volume *volume, const struct key *key)
 
 /* ---- whom to ask ---------------------------------------------------------------------------- */
 
-/* The first in order that is neither excluded nor in tried; *out_owner_down: one before it is
- * excluded. */
-static struct agent_path *op_pick(struct agent *agent, const struct key *key, uint64_t tried,
-                                  bool *out_owner_down)
+/* The first in order that is not excluded, has the volume and is not in tried. *io_owner_down: set
+ * when one before it is excluded; *io_owner_lacks: when one before it lacks the volume. */
+static struct agent_path *op_pick(struct agent_volume *volume, const struct key *key,
+                                  uint64_t tried, bool *io_owner_down, bool *io_owner_lacks)
 {
+    struct agent *agent = volume->agent;
     uint64_t excluded = atomic_load_explicit(&agent->excluded, memory_order_relaxed);
+    uint64_t lacking = atomic_load_explicit(&volume->lacking, memory_order_relaxed);
     uint32_t slot;
 
-    *out_owner_down = false;
     if (agent->map == NULL)
         return NULL;
     slot = place_map_slot(agent->map, key);
@@ -156,26 +159,56 @@ static struct agent_path *op_pick(struct agent *agent, const struct key *key, ui
         if (member == UINT32_MAX)
             break;
         if ((excluded >> member & 1) != 0)
-            *out_owner_down = true;
+            *io_owner_down = true;
+        else if ((lacking >> member & 1) != 0)
+            *io_owner_lacks = true;
         else if ((tried >> member & 1) == 0)
             return &agent->paths[member];
     }
     return NULL;
 }
 
-struct agent_path *agent_op_target(struct agent *agent, const struct key *key)
+icms_err agent_op_target(struct agent_volume *volume, const struct key *key)
 {
-    bool owner_down;
+    bool down = false, lacks = false;
 
-    return op_pick(agent, key, 0, &owner_down);
+    if (op_pick(volume, key, 0, &down, &lacks) != NULL)
+        return ICMS_OK;
+    return lacks && !down ? ICMS_NO_VOLUME : ICMS_PEER_DOWN;
 }
 
-/* True when this enclosure was away lately, so that another one may have its blocks. */
-static bool path_was_away(const struct agent_path *path)
+/* True when this enclosure, or the volume there, was away lately, so that another one may have its
+ * blocks. */
+static bool path_was_away(const struct agent_path *path, const struct agent_volume *volume)
 {
-    uint64_t included_ns = atomic_load_explicit(&path->included_ns, memory_order_relaxed);
+    uint64_t back_ns =
+        u64_max(atomic_load_explicit(&path->included_ns, memory_order_relaxed),
+                atomic_load_explicit(&path->appeared_ns[volume->number], memory_order_relaxed));
 
-    return included_ns != 0 && loop_env_now_ns(path->agent->env) - included_ns < AGENT_HEAL_NS;
+    return back_ns != 0 && loop_env_now_ns(path->agent->env) - back_ns < AGENT_HEAL_NS;
+}
+
+/* Owner and next in order among those that have the volume. */
+static void op_owners(struct agent_op *op, uint32_t *out_owner, uint32_t *out_next)
+{
+    const struct place_map *map = op->volume->agent->map;
+    uint64_t lacking = atomic_load_explicit(&op->volume->lacking, memory_order_relaxed);
+    uint32_t slot = place_map_slot(map, &op->key);
+    uint32_t owners[2] = {UINT32_MAX, UINT32_MAX};
+    int count = 0;
+
+    for (uint32_t rank = 0; rank < PLACE_RANKS && count < 2; rank++) {
+        uint32_t member = place_rank(map, slot, rank);
+
+        if (member == UINT32_MAX)
+            break;
+        if ((lacking >> member & 1) != 0)
+            op->owner_lacks = true;
+        else
+            owners[count++] = member;
+    }
+    *out_owner = owners[0];
+    *out_next = owners[1];
 }
 
 /* Owner and next in order, both, have to forget a block. owner_down: one that may have it cannot be
@@ -184,13 +217,13 @@ static struct agent_path *op_pick_delete(struct agent_op *op)
 {
     struct agent *agent = op->volume->agent;
     uint64_t excluded = atomic_load_explicit(&agent->excluded, memory_order_relaxed);
-    uint32_t slot, owner, next;
+    uint32_t owner, next;
 
     if (agent->map == NULL)
         return NULL;
-    slot = place_map_slot(agent->map, &op->key);
-    owner = place_rank(agent->map, slot, 0);
-    next = place_rank(agent->map, slot, 1);
+    op_owners(op, &owner, &next);
+    if (owner == UINT32_MAX)
+        return NULL;
     if ((excluded >> owner & 1) != 0)
         op->owner_down = true;
     else if ((op->tried >> owner & 1) == 0)
@@ -199,7 +232,7 @@ static struct agent_path *op_pick_delete(struct agent_op *op)
         return NULL;
     if ((excluded >> next & 1) == 0)
         return &agent->paths[next];
-    if (path_was_away(&agent->paths[owner]))
+    if (path_was_away(&agent->paths[owner], op->volume))
         op->owner_down = true;
     return NULL;
 }
@@ -233,7 +266,6 @@ static void op_over_msg(struct loop_msg *msg)
 static bool op_ask(struct agent_op *op)
 {
     struct agent *agent = op->volume->agent;
-    bool owner_down = false;
 
     if (agent->local != NULL) {
         if ((op->tried & 1) != 0)
@@ -247,13 +279,22 @@ static bool op_ask(struct agent_op *op)
     else if (op->kind == AGENT_OP_DELETE)
         op->path = op_pick_delete(op);
     else
-        op->path = op_pick(agent, &op->key, op->tried, &owner_down);
-    op->owner_down = op->owner_down || owner_down;
+        op->path = op_pick(op->volume, &op->key, op->tried, &op->owner_down, &op->owner_lacks);
     if (op->path == NULL)
         return false;
     op->tried |= (uint64_t)1 << op->path->number;
     agent_path_ask(op->path, op);
     return true;
+}
+
+/* Nobody who could be asked has the volume. When others have it, their blocks are as far away as
+ * those of an enclosure that is down: a miss; a put fails. When none has it, that is an error. */
+static void op_says_no_volume(struct agent_op *op)
+{
+    bool homeless = agent_volume_is_homeless(op->volume);
+
+    op->err = op->kind == AGENT_OP_DELETE && !homeless ? ICMS_MISS : ICMS_NO_VOLUME;
+    op->reason = homeless ? ICMS_MISS_NONE : ICMS_MISS_NO_VOLUME;
 }
 
 void agent_op_start(struct agent_op *op)
@@ -283,8 +324,11 @@ void agent_op_start(struct agent_op *op)
         op->err = ICMS_PEER_DOWN;
         op->reason = ICMS_MISS_ENCLOSURE_DOWN;
     }
-    if (!op_ask(op))
-        loop_send(volume->core->loop, &op->msg, op_over_msg);
+    if (op_ask(op))
+        return;
+    if (op->owner_lacks && !op->owner_down)
+        op_says_no_volume(op);
+    loop_send(volume->core->loop, &op->msg, op_over_msg);
 }
 
 /* ---- what an answer means ------------------------------------------------------------------- */
@@ -332,7 +376,10 @@ static void op_answer_read(struct agent_op *op)
         if (op->reason == ICMS_MISS_QUOTA)
             op->err = ICMS_QUOTA; /* one NVMe status for both */
         break;
-    case ICMS_NO_VOLUME:
+    case ICMS_NO_VOLUME: /* not any more: path_volume_lost */
+        op->owner_lacks = true;
+        op_says_no_volume(op);
+        break;
     case ICMS_EXISTS:
     case ICMS_VALUE_SIZE:
     case ICMS_KEY_SIZE:
@@ -351,7 +398,7 @@ static bool op_may_be_next(const struct agent_op *op)
     if (op->path == NULL || op->first_reason != ICMS_MISS_NONE || op->err != ICMS_MISS ||
         (op->reason != ICMS_MISS_ABSENT && op->reason != ICMS_MISS_EVICTED))
         return false;
-    return path_was_away(op->path);
+    return path_was_away(op->path, op->volume);
 }
 
 /* True when somebody else is asked now. */
@@ -365,14 +412,14 @@ static bool op_goes_on(struct agent_op *op)
     switch (op->kind) {
     case AGENT_OP_LOAD:
     case AGENT_OP_EXIST:
-        if (op_is_lost(err) || op_may_be_next(op)) {
+        if (op_is_lost(err) || err == ICMS_NO_VOLUME || op_may_be_next(op)) {
             if (err == ICMS_MISS)
                 op->first_reason = reason;
             return op_ask(op);
         }
         return false;
     case AGENT_OP_STORE:
-        return op_is_lost(err) && op_ask(op);
+        return (op_is_lost(err) || err == ICMS_NO_VOLUME) && op_ask(op);
     case AGENT_OP_DELETE:
         if (err == ICMS_OK)
             op->found = true;
@@ -395,12 +442,22 @@ void agent_op_answered(struct agent_op *op)
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
+/* "Absent" of one that stands in for another says only that the other one was not asked. */
+static void op_reason_settle(struct agent_op *op)
+{
+    if (op->err != ICMS_MISS || op->reason != ICMS_MISS_ABSENT)
+        return;
+    if (op->owner_down)
+        op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+    else if (op->owner_lacks)
+        op->reason = ICMS_MISS_NO_VOLUME;
+}
+
 static void op_over_load(struct agent_op *op)
 {
     struct agent_volume *volume = op->volume;
 
-    if (op->err == ICMS_MISS && op->reason == ICMS_MISS_ABSENT && op->owner_down)
-        op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+    op_reason_settle(op);
     if (op->err == ICMS_OK && volume->spec.sealed) {
         if (op->value_bytes <= LIMIT_TRAILER_BYTES) {
             op->err = ICMS_CORRUPT;
@@ -437,8 +494,12 @@ static void op_over_flush(struct agent_op *op)
     if (share == NULL)
         return;
     share->flush = NULL;
-    if (op->err != ICMS_OK)
-        share->dirty |= op->wanted;
+    if (op->err == ICMS_OK)
+        return;
+    share->dirty |= op->wanted;
+    /* What an enclosure had of a volume that it lacks now is lost: told once. */
+    if (op->err == ICMS_NO_VOLUME && op->path != NULL)
+        share->dirty &= ~((uint64_t)1 << op->path->number);
 }
 
 static void op_over_store(struct agent_op *op)
@@ -491,9 +552,8 @@ static void op_over(struct agent_op *op)
         op_over_load(op);
     else if (op->kind == AGENT_OP_STORE)
         op_over_store(op);
-    else if (op->kind == AGENT_OP_EXIST && op->err == ICMS_MISS && op->reason == ICMS_MISS_ABSENT &&
-             op->owner_down)
-        op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+    else if (op->kind == AGENT_OP_EXIST)
+        op_reason_settle(op);
     while ((link = list_pop(&op->waiters)) != NULL)
         agent_req_op_over(container_of(link, struct agent_req, link), op);
     while ((link = list_pop(&op->blocked)) != NULL)

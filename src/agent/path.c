@@ -10,6 +10,9 @@
  * with the next enclosure. While excluded it is probed every probe_ms, with jitter so that the
  * agents of a pod do not knock together.
  *
+ * An enclosure that lacks a volume, or hides it from this host, is passed over for that volume as
+ * if it were excluded (volume->lacking), and looked at again now and then.
+ *
  * Invariant: bit `number` of agent->excluded is clear exactly while UP.
  */
 #include "agent/agent_int.h"
@@ -51,29 +54,64 @@ static void path_probe(struct loop_timer *timer)
     path_open(path);
 }
 
-/* Volumes by name: which namespace, how large. A volume that is sealed here and raw there is not
- * ours. */
+/* The namespace of a volume there, or NULL. A volume that is sealed here and raw there is not ours.
+ */
+static const struct nvmf_volume *path_volume_find(struct agent_path *path,
+                                                  const struct volume_spec *spec)
+{
+    const struct nvmf_volume *found = nvmf_ctrl_volume(path->ctrl, &spec->uuid);
+    char text[128];
+
+    if (found == NULL || !found->icms || found->sealed == spec->sealed)
+        return found;
+    snprintf(text, sizeof(text), "volume %s is %s here and %s there", spec->name,
+             spec->sealed ? "sealed" : "raw", found->sealed ? "sealed" : "raw");
+    path_text_set(path, text);
+    return NULL;
+}
+
+/* Looks again, give or take a quarter, for volumes that may be attached later. */
+static void path_look_arm(struct agent_path *path)
+{
+    uint64_t look_ns = AGENT_LOOK_PROBES * (uint64_t)path->agent->opts.probe_ms * 1000000;
+    uint64_t jitter_ns = loop_random(path->core->loop) % (look_ns / 2 + 1);
+
+    if (!loop_timer_armed(&path->look))
+        loop_timer_start(path->core->loop, &path->look,
+                         core_now_ns(path->core) + look_ns - look_ns / 4 + jitter_ns);
+}
+
+static void path_look(struct loop_timer *timer)
+{
+    nvmf_ctrl_look(container_of(timer, struct agent_path, look)->ctrl);
+}
+
+/* Volumes by name: which namespace, how large. */
 static void path_volumes_read(struct agent_path *path)
 {
     struct agent *agent = path->agent;
-    char text[128];
 
     for (uint32_t i = 0; i < agent->volume_count; i++) {
-        const struct volume_spec *spec = &agent->volumes[i].spec;
-        const struct nvmf_volume *found = nvmf_ctrl_volume(path->ctrl, &spec->uuid);
+        struct agent_volume *volume = &agent->volumes[i];
+        const struct nvmf_volume *found = path_volume_find(path, &volume->spec);
 
-        path->nsid[i] = 0;
+        path->nsid[i] = found == NULL ? 0 : found->nsid;
+        path->value_bytes_max[i] = found == NULL ? 0 : found->value_bytes_max;
         if (found == NULL)
-            continue;
-        if (found->icms && found->sealed != spec->sealed) {
-            snprintf(text, sizeof(text), "volume %s is %s here and %s there", spec->name,
-                     spec->sealed ? "sealed" : "raw", found->sealed ? "sealed" : "raw");
-            path_text_set(path, text);
-            continue;
-        }
-        path->nsid[i] = found->nsid;
-        path->value_bytes_max[i] = found->value_bytes_max;
+            path_look_arm(path);
+        /* Whoever stood in for it may have its blocks. */
+        if (agent_volume_lacking_set(volume, path->number, found == NULL) && found != NULL)
+            atomic_store_explicit(&path->appeared_ns[i], core_now_ns(path->core),
+                                  memory_order_relaxed);
     }
+}
+
+/* It says that there is no such namespace: detached since the last look. */
+static void path_volume_lost(struct agent_path *path, struct agent_volume *volume)
+{
+    path->nsid[volume->number] = 0;
+    (void)agent_volume_lacking_set(volume, path->number, true);
+    path_look_arm(path);
 }
 
 static void path_up(struct nvmf_ctrl *ctrl)
@@ -101,6 +139,9 @@ static void path_down(struct nvmf_ctrl *ctrl, icms_err err, const char *why)
     struct agent_path *path = nvmf_ctrl_owner(ctrl);
 
     path_text_set(path, why);
+    loop_timer_stop(path->core->loop, &path->look);
+    for (uint32_t i = 0; i < path->agent->volume_count; i++) /* nobody knows what it has now */
+        (void)agent_volume_lacking_set(&path->agent->volumes[i], path->number, false);
     if (atomic_load_explicit(&path->state, memory_order_relaxed) != AGENT_ENCLOSURE_EXCLUDED)
         counter_add(&path->exclusions, 1);
     path_state_set(path, AGENT_ENCLOSURE_EXCLUDED);
@@ -151,6 +192,8 @@ static void path_req_done(struct nvmf_req *req)
 
     op->err = req->err;
     op->reason = req->reason;
+    if (req->err == ICMS_NO_VOLUME && path->nsid[op->volume->number] == req->nsid)
+        path_volume_lost(path, op->volume);
     /* The association ended under it, whatever the association died of. */
     if (req->status == 0 && req->err != ICMS_OK && req->err != ICMS_CORRUPT &&
         !nvmf_ctrl_is_up(path->ctrl) && core_now_ns(path->core) < op->deadline_ns)
@@ -243,6 +286,7 @@ icms_err agent_path_init(struct agent_path *path, struct agent *agent, uint32_t 
     snprintf(path->name, sizeof(path->name), "%s", opts->name);
     pthread_mutex_init(&path->text_lock, NULL);
     loop_timer_init(&path->probe, path_probe);
+    loop_timer_init(&path->look, path_look);
     path_state_set(path, AGENT_ENCLOSURE_CONNECTING);
     nvmf_ctrl_opts_init(&ctrl_opts);
     ctrl_opts.addr = opts->addr;

@@ -241,6 +241,7 @@ static enum step req_new_put(struct agent_req *req)
     uint64_t staging_bytes = req->guest->ring.staging_bytes;
     uint32_t slot;
     struct agent_op *op;
+    icms_err err;
 
     if (req->bytes == 0 || req->bytes > volume->spec.value_bytes_max)
         return req_answer(req, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
@@ -255,8 +256,10 @@ static enum step req_new_put(struct agent_req *req)
     if (atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed) + stored_bytes >
         agent->opts.store_backlog_bytes)
         return req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
-    if (agent->local == NULL && agent_op_target(agent, &req->key) == NULL)
-        return req_answer(req, ICMS_PEER_DOWN, ICMS_MISS_ENCLOSURE_DOWN);
+    err = agent->local != NULL ? ICMS_OK : agent_op_target(volume, &req->key);
+    if (err != ICMS_OK)
+        return req_answer(req, err,
+                          err == ICMS_NO_VOLUME ? ICMS_MISS_NONE : ICMS_MISS_ENCLOSURE_DOWN);
     slot = agent_volume_slot_take(volume);
     if (slot == SHM_SLOT_NONE)
         return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_slot);

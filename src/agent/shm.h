@@ -35,7 +35,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION         1
+#define SHM_VERSION         2
 #define SHM_ARENA_MAGIC     0x616e657261736d63u
 #define SHM_CLIENT_MAGIC    0x746e65696c636d63u
 #define SHM_RING_ENTRIES    4096 /* of each ring; power of two                     */
@@ -46,20 +46,22 @@
 /* ---- the arena ------------------------------------------------------------------------------ */
 
 struct shm_arena_header {
-    uint64_t magic;           /* SHM_ARENA_MAGIC                                  */
-    uint32_t version;         /* SHM_VERSION                                      */
-    uint32_t volume;          /* the agent's number of the volume                 */
-    uint8_t volume_uuid[16];  /* bound into every trailer                         */
-    uint64_t value_bytes_max; /* plain value                                      */
-    uint32_t sealed;          /* 1: a trailer follows each value                  */
-    uint32_t run_blocks;      /* for key derivation                               */
-    uint32_t head_count;      /* hash heads; power of two                         */
-    uint32_t slot_count;      /* slots                                            */
-    uint64_t slot_bytes;      /* distance of slots, multiple of 4 KiB             */
-    uint64_t heads_offset;    /* _Atomic uint32_t [head_count]: slot or NONE      */
-    uint64_t slots_offset;    /* struct shm_slot [slot_count]                     */
-    uint64_t data_offset;     /* slot i is at data_offset + i * slot_bytes        */
-    uint64_t hash_seed;       /* of the heads                                     */
+    uint64_t magic;            /* SHM_ARENA_MAGIC                                  */
+    uint32_t version;          /* SHM_VERSION                                      */
+    uint32_t volume;           /* the agent's number of the volume                 */
+    uint8_t volume_uuid[16];   /* bound into every trailer                         */
+    uint64_t value_bytes_max;  /* plain value                                      */
+    uint32_t sealed;           /* 1: a trailer follows each value                  */
+    uint32_t run_blocks;       /* for key derivation                               */
+    uint32_t head_count;       /* hash heads; power of two                         */
+    uint32_t slot_count;       /* slots                                            */
+    uint64_t slot_bytes;       /* distance of slots, multiple of 4 KiB             */
+    uint64_t heads_offset;     /* _Atomic uint32_t [head_count]: slot or NONE      */
+    uint64_t slots_offset;     /* struct shm_slot [slot_count]                     */
+    uint64_t data_offset;      /* slot i is at data_offset + i * slot_bytes        */
+    uint64_t hash_seed;        /* of the heads                                     */
+    _Atomic uint32_t homeless; /* 1: no enclosure has the volume for this host    */
+    uint32_t pad;
     char name[LIMIT_NAME_BYTES];
 };
 

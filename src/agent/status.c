@@ -77,6 +77,12 @@ static void path_stats(struct agent_path *path, struct agent_enclosure_stats *ou
     out->probes = counter_get(&path->probes);
     out->load_bytes = counter_get(&path->load_bytes);
     out->store_bytes = counter_get(&path->store_bytes);
+    for (uint32_t i = 0; i < path->agent->volume_count; i++)
+        out->lacking |=
+            (atomic_load_explicit(&path->agent->volumes[i].lacking, memory_order_relaxed) >>
+                 path->number &
+             1)
+            << i;
     pthread_mutex_lock(&path->text_lock);
     memcpy(out->last_error, path->last_error, sizeof(out->last_error));
     pthread_mutex_unlock(&path->text_lock);
@@ -116,7 +122,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
 
 bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why)
 {
-    uint64_t all = agent->path_count == 64 ? ~(uint64_t)0 : ((uint64_t)1 << agent->path_count) - 1;
+    uint64_t all = agent_paths_mask(agent);
 
     if (atomic_load_explicit(&agent->draining, memory_order_relaxed)) {
         (void)err_set(why, ICMS_CLOSED, "draining");
@@ -196,7 +202,14 @@ static void text_enclosures(struct text *text, const struct agent_stats *stats)
                  (unsigned long long)enclosure->probes, (unsigned long long)enclosure->load_bytes,
                  (unsigned long long)enclosure->store_bytes);
         text_string(text, enclosure->last_error);
-        text_add(text, "}");
+        text_add(text, ",\"lacks\":[");
+        for (uint32_t j = 0, shown = 0; j < stats->volume_count; j++) {
+            if ((enclosure->lacking >> j & 1) == 0)
+                continue;
+            text_add(text, shown++ == 0 ? "" : ",");
+            text_string(text, stats->volumes[j].name);
+        }
+        text_add(text, "]}");
     }
     text_add(text, "]");
 }
@@ -214,7 +227,7 @@ static void text_volume(struct text *text, const struct agent_volume_stats *volu
              (unsigned long long)volume->arena_used_bytes,
              (unsigned long long)volume->arena_evictions, (unsigned long long)volume->hits_dram,
              (unsigned long long)volume->hits_local, (unsigned long long)volume->hits_pod);
-    for (int i = ICMS_MISS_ABSENT; i <= ICMS_MISS_SHED; i++)
+    for (int i = ICMS_MISS_ABSENT; i < ICMS_MISS_COUNT; i++)
         text_add(text, "%s\"%s\":%llu", i == ICMS_MISS_ABSENT ? "" : ",",
                  icms_miss_name((enum icms_miss)i), (unsigned long long)volume->misses[i]);
     text_add(text, "},\"puts\":%llu,\"put_bytes\":%llu,\"get_bytes\":%llu,\"store_failures\":%llu}",

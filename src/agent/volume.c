@@ -318,6 +318,32 @@ bool agent_volume_verify(struct agent_volume *volume, uint32_t slot)
     return false;
 }
 
+/* ---- who has it ----------------------------------------------------------------------------- */
+
+bool agent_volume_is_homeless(const struct agent_volume *volume)
+{
+    uint64_t all = agent_paths_mask(volume->agent);
+
+    return all != 0 && atomic_load_explicit(&volume->lacking, memory_order_seq_cst) == all;
+}
+
+bool agent_volume_lacking_set(struct agent_volume *volume, uint32_t enclosure, bool lacks)
+{
+    struct shm_arena_header *header = loop_region_base(volume->region);
+    uint64_t bit = (uint64_t)1 << enclosure;
+    uint64_t before = lacks
+                          ? atomic_fetch_or_explicit(&volume->lacking, bit, memory_order_seq_cst)
+                          : atomic_fetch_and_explicit(&volume->lacking, ~bit, memory_order_seq_cst);
+    bool homeless;
+
+    /* Loops of several enclosures come here: what is written last has seen what was set last. */
+    do {
+        homeless = agent_volume_is_homeless(volume);
+        atomic_store_explicit(&header->homeless, homeless, memory_order_seq_cst);
+    } while (agent_volume_is_homeless(volume) != homeless);
+    return ((before & bit) != 0) != lacks;
+}
+
 void agent_volume_guest_gone(struct agent_volume *volume, uint32_t number)
 {
     struct agent_share *share = &volume->shares[number];

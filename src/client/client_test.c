@@ -361,6 +361,21 @@ static void an_unknown_volume_is_named_with_those_there_are(void **state)
     assert_null(volume);
 }
 
+static void a_volume_that_no_enclosure_has_is_not_opened(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_volume *volume = NULL;
+    char why[256];
+
+    fake_agent_homeless_set(f->agent, 1, true);
+    assert_int_equal(icms_volume_open(f->icms, "raw", why, sizeof(why), &volume), ICMS_NO_VOLUME);
+    assert_non_null(strstr(why, "no enclosure of the pod has the volume raw"));
+    assert_null(volume);
+    fake_agent_homeless_set(f->agent, 1, false); /* attached meanwhile */
+    assert_int_equal(icms_volume_open(f->icms, "raw", why, sizeof(why), &volume), ICMS_OK);
+    icms_volume_close(&volume);
+}
+
 static void tiers_that_cannot_be_opened_say_why(void **state)
 {
     struct icms *icms = NULL;
@@ -942,6 +957,7 @@ int main(void)
         TEST(options_reach_the_agent),
         TEST(each_mistake_has_its_own_status),
         TEST(an_unknown_volume_is_named_with_those_there_are),
+        TEST(a_volume_that_no_enclosure_has_is_not_opened),
         TEST(tiers_that_cannot_be_opened_say_why),
         TEST(a_damaged_value_is_a_checksum_miss),
         TEST(answers_out_of_the_arena_are_refused),

@@ -669,6 +669,13 @@ unsigned fake_agent_blocks(struct agent *agent)
     return count;
 }
 
+void fake_agent_homeless_set(struct agent *agent, uint32_t volume, bool homeless)
+{
+    struct shm_arena_header *header = loop_region_base(agent->arenas[volume]);
+
+    atomic_store(&header->homeless, homeless);
+}
+
 unsigned fake_agent_leases(struct agent *agent)
 {
     unsigned count = 0;

@@ -41,6 +41,9 @@ void fake_socket_stop(struct fake_socket **socket);
 /* An agent with volumes "kv" (sealed, values up to 64 KiB, 8 slots), "raw" and "big" (8 MiB). */
 struct agent *fake_agent_start(void);
 
+/* Says of a volume that no enclosure has it, or that one does. */
+void fake_agent_homeless_set(struct agent *agent, uint32_t volume, bool homeless);
+
 /* Blocks that its table holds. */
 unsigned fake_agent_blocks(struct agent *agent);
 

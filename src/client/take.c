@@ -15,7 +15,7 @@
 void client_block_done(struct icms_request *request, size_t index, icms_err status,
                        enum icms_miss reason)
 {
-    if (status == ICMS_OK || (unsigned)reason > ICMS_MISS_SHED)
+    if (status == ICMS_OK || (unsigned)reason >= ICMS_MISS_COUNT)
         reason = ICMS_MISS_NONE;
     if (status == ICMS_MISS && reason == ICMS_MISS_NONE)
         reason = ICMS_MISS_ABSENT;

@@ -195,7 +195,14 @@ static icms_err volume_open(struct icms *icms, const char *name, struct err_why 
         return err_set(why, err, "cannot open the volume %s: %s", name, icms_err_text(err));
     check(pthread_mutex_lock(&icms->lock) == 0);
     arena = volume_find(icms->link, name);
-    if (arena != NULL) {
+    if (arena != NULL &&
+        atomic_load_explicit(&arena->header->homeless, memory_order_acquire) != 0) {
+        err =
+            err_set(why, ICMS_NO_VOLUME,
+                    "no enclosure of the pod has the volume %s, or lets this host use it: name it "
+                    "in the configuration of the targets, with this host's NQN among its hosts",
+                    name);
+    } else if (arena != NULL) {
         err = volume_new(icms, arena, out_volume);
     } else {
         volume_names(icms->link, names, sizeof(names));

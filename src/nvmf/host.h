@@ -179,6 +179,10 @@ struct nvmf_volume {
     struct uuid uuid;         /* of the volume; foreign targets: the namespace's UUID or NGUID   */
 };
 
+/* Looks at the namespaces again, as when the target had said that they changed: changed() follows.
+ * For targets that say nothing. Harmless when it is not up. */
+void nvmf_ctrl_look(struct nvmf_ctrl *ctrl);
+
 /* Volumes found so far (0 when it is not up). */
 uint32_t nvmf_ctrl_volumes(const struct nvmf_ctrl *ctrl);
 const struct nvmf_volume *nvmf_ctrl_volume_at(const struct nvmf_ctrl *ctrl, uint32_t index);

@@ -60,13 +60,13 @@ static size_t wrong_bytes(void)
 
 static void say(double seconds, size_t wrong)
 {
-    size_t ok = 0, sources[4] = {0}, misses[ICMS_MISS_SHED + 1] = {0}, others = 0;
+    size_t ok = 0, sources[4] = {0}, misses[ICMS_MISS_COUNT] = {0}, others = 0;
 
     for (size_t i = 0; i < count; i++) {
         if (blocks[i].status == ICMS_OK) {
             ok++;
             sources[blocks[i].source & 3]++;
-        } else if (blocks[i].reason > ICMS_MISS_NONE && blocks[i].reason <= ICMS_MISS_SHED) {
+        } else if (blocks[i].reason > ICMS_MISS_NONE && blocks[i].reason < ICMS_MISS_COUNT) {
             misses[blocks[i].reason]++;
         } else {
             others++;
@@ -75,7 +75,7 @@ static void say(double seconds, size_t wrong)
     printf("{\"seconds\": %.4f, \"ok\": %zu, \"wrong\": %zu, \"dram\": %zu, \"pod\": %zu, "
            "\"other\": %zu",
            seconds, ok, wrong, sources[ICMS_SOURCE_DRAM], sources[ICMS_SOURCE_POD], others);
-    for (int i = ICMS_MISS_ABSENT; i <= ICMS_MISS_SHED; i++)
+    for (int i = ICMS_MISS_ABSENT; i < ICMS_MISS_COUNT; i++)
         printf(", \"%s\": %zu", icms_miss_name((enum icms_miss)i), misses[i]);
     printf("}\n");
     (void)fflush(stdout);

@@ -242,7 +242,7 @@ static void client_answer(struct pod_client *client, const struct shm_complete *
     op->job.status = (icms_err)answer->status;
     op->job.reason = (enum icms_miss)answer->reason;
     op->job.source = (enum icms_source)answer->source;
-    if (op->job.reason > ICMS_MISS_SHED)
+    if (op->job.reason >= ICMS_MISS_COUNT)
         pod_fail(client->world, POD_FAULT_ANSWER, "reason %u", answer->reason);
     if (op->job.op == SHM_OP_PUT)
         client_answer_put(client, op);

@@ -418,6 +418,19 @@ static void log_done(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
     ctrl_step(ctrl, NVMF_CTRL_NS_LIST);
 }
 
+void nvmf_ctrl_look(struct nvmf_ctrl *ctrl)
+{
+    if (!ctrl->up)
+        return;
+    if (ctrl->state != NVMF_CTRL_UP) { /* a look is under way and may have missed something */
+        ctrl->ns_dirty = true;
+        return;
+    }
+    ctrl->nsid_at = ctrl->nsid_count = 0;
+    ctrl->found_count = 0;
+    ctrl_step(ctrl, NVMF_CTRL_NS_LIST);
+}
+
 /* ---- the state machine ---------------------------------------------------------------------- */
 
 static const struct {

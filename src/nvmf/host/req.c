@@ -59,7 +59,7 @@ void nvmf_req_result(struct nvmf_req *req, const struct nvmf_cmd *cmd)
         req->err = err_from_nvme(cmd->cqe.status);
         if (req->err == ICMS_OK)
             req->err = ICMS_IO;
-        if (reason > ICMS_MISS_NONE && reason <= ICMS_MISS_SHED)
+        if (reason > ICMS_MISS_NONE && reason < ICMS_MISS_COUNT)
             req->reason = (enum icms_miss)reason;
         return;
     }
