@@ -27,7 +27,7 @@ _icms()
 
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status version help" \
+        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status bench version help" \
             -- "$word")
         return
     fi
@@ -37,8 +37,11 @@ _icms()
     get) options="$options $tier $keys --output" ;;
     exists | match | rm) options="$options $tier $keys" ;;
     status) options="$options --open --json" ;;
+    bench)
+        options="$options --list --dir --space --slices --slice --size --depth --op --variant --json"
+        ;;
     version) options="--json" ;;
-    help) options="dev put get exists match rm status" ;;
+    help) options="dev put get exists match rm status bench" ;;
     esac
     case $word,$command in
     -*,* | *,help)

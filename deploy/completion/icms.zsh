@@ -28,6 +28,7 @@ _icms() {
         'match:count the blocks from the first on that are there'
         'rm:forget blocks'
         'status:show the tier'
+        'bench:measure it beside what this machine could do at most'
         'version:print the version'
         'help:list commands, or the options of one'
     )
@@ -64,6 +65,15 @@ _icms() {
         status)
             _arguments '(-o --open)'{-o,--open}'[the tier]:where:' '--json[print JSON]' \
                 '(-h --help)'{-h,--help}'[print the options]'
+            ;;
+        bench)
+            _arguments '--list[the benches there are]' \
+                '--dir[where drive files go]:directory:_files -/' \
+                '--space[most that they take]:size:' '--slices[of each side]:number:' \
+                '--slice[length of one]:time:' '--size[of values]:size:' \
+                '--depth[operations in flight]:number:' '--op[only this]:operation:(get put)' \
+                '--variant[only this]:name:' '--json[one object a row]' \
+                '(-h --help)'{-h,--help}'[print the options]' ':name:'
             ;;
         version) _arguments '--json[print JSON]' ;;
         help) _describe command commands ;;

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/bench.c: which benches there are, and how one is started.
+ */
+#include <string.h>
+
+#include "bench/bench_int.h"
+
+#define SLICES_MAX   1000
+#define SLICE_MS_MAX 60000
+#define SIZE_MIN     4096
+#define SIZE_MAX_    ((uint64_t)4 << 20)
+#define SPACE_MIN    ((uint64_t)512 << 20)
+
+static const struct bench benches[] = {
+    {"store", "the flash engine on one drive, in-process", "raw O_DIRECT io_uring",
+     bench_store_run},
+    {NULL, NULL, NULL, NULL},
+};
+
+const struct bench *bench_list(void)
+{
+    return benches;
+}
+
+const char *bench_op_name(enum bench_op op)
+{
+    return op == BENCH_GET ? "get" : "put";
+}
+
+static void no_progress(void *arg, const char *what, double part)
+{
+    (void)arg;
+    (void)what;
+    (void)part;
+}
+
+void bench_opts_init(struct bench_opts *opts)
+{
+    *opts = (struct bench_opts){.dir = ".",
+                                .space_bytes = (uint64_t)20 << 30,
+                                .slices = 20,
+                                .slice_ms = 1000,
+                                .progress = no_progress};
+}
+
+static icms_err opts_check(const struct bench_opts *opts, struct err_why *why)
+{
+    if (opts->slices == 0 || opts->slices > SLICES_MAX)
+        return err_set(why, ICMS_INVALID, "%u slices: 1 to %u can be run", opts->slices,
+                       SLICES_MAX);
+    if (opts->slice_ms == 0 || opts->slice_ms > SLICE_MS_MAX)
+        return err_set(why, ICMS_INVALID, "slices of %u ms: they take 1 ms to %u ms",
+                       opts->slice_ms, SLICE_MS_MAX);
+    if (opts->size_bytes != 0 && (opts->size_bytes < SIZE_MIN || opts->size_bytes > SIZE_MAX_ ||
+                                  opts->size_bytes % SIZE_MIN != 0))
+        return err_set(why, ICMS_INVALID, "values of %llu bytes: whole 4 KiB up to 4 MiB",
+                       (unsigned long long)opts->size_bytes);
+    if (opts->depth > 64)
+        return err_set(why, ICMS_INVALID, "depth %u: 64 at most", opts->depth);
+    if (opts->op != NULL && strcmp(opts->op, "get") != 0 && strcmp(opts->op, "put") != 0)
+        return err_set(why, ICMS_INVALID, "operation '%s': get or put", opts->op);
+    if (opts->space_bytes < SPACE_MIN)
+        return err_set(why, ICMS_INVALID, "a bench needs 512 MiB of space at least");
+    return ICMS_OK;
+}
+
+icms_err bench_run(const char *name, const struct bench_opts *opts, struct err_why *why)
+{
+    icms_err err = opts_check(opts, why);
+
+    if (err != ICMS_OK)
+        return err;
+    for (const struct bench *bench = benches; bench->name != NULL; bench++)
+        if (strcmp(bench->name, name) == 0)
+            return bench->run(opts, why);
+    return err_set(why, ICMS_NOT_FOUND, "there is no bench '%s'", name);
+}

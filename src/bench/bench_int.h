@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/bench_int.h: what benches are made of: slices in turns, generators of work, raw ceilings.
+ * Private to src/bench.
+ *
+ * How a bench is written: make two sides, fill them with the same values, and call bench_compare
+ * for each piece of work. A side runs one slice at a time on the caller's thread; it may hand the
+ * work to a loop (struct bench_gen) or to processes whose ids it names.
+ */
+#ifndef BENCH_BENCH_INT_H
+#define BENCH_BENCH_INT_H
+
+#include <semaphore.h>
+#include <sys/types.h>
+
+#include "bench/bench.h"
+#include "base/types.h"
+#include "loop/loop.h"
+
+#define BENCH_PIDS_MAX  8
+#define BENCH_SIZES_MAX 4
+#define BENCH_SLOTS_MAX 256
+
+/* ---- slices (compare.c) --------------------------------------------------------------------- */
+
+/* A bounded sample of latencies; every operation has the same chance to be in it. */
+struct bench_sample {
+    uint32_t *ns;   /* kept latencies, 4.2 s at most each  */
+    uint32_t count; /* of them                             */
+    uint32_t max;   /* room                                */
+    uint64_t seen;  /* operations offered                  */
+    uint64_t state; /* of the generator that chooses       */
+};
+
+/* What is to be done. */
+struct bench_work {
+    enum bench_op op;
+    uint32_t size_bytes; /* of each value                                               */
+    uint32_t depth;      /* operations in flight; 0: open loop                          */
+    double ops_per_s;    /* open loop: due each second, at even distances               */
+};
+
+/* What one side did in one slice. */
+struct bench_slice {
+    uint64_t ops, bytes, errors, verified; /* as in struct bench_figures                  */
+    uint64_t wall_ns;                      /* from the first start to the last end        */
+    uint64_t cpu_ns;                       /* set by bench_compare                        */
+    struct bench_sample sample;            /* latencies                                   */
+};
+
+/* One of the two that are compared. */
+struct bench_side {
+    const char *name; /* "raw disk" */
+    /* Works for about ns and fills all of the slice but cpu_ns. When it returns nothing is in
+     * flight. */
+    icms_err (*run)(struct bench_side *side, const struct bench_work *work, uint64_t ns,
+                    struct bench_slice *slice, struct err_why *why);
+    void *owner;               /* of the side, not touched                      */
+    uint32_t pids;             /* processes that work for it besides this one   */
+    pid_t pid[BENCH_PIDS_MAX]; /* their ids                                     */
+};
+
+/* Counts one finished operation: its latency, its bytes when it went well. */
+void bench_slice_add(struct bench_slice *slice, icms_err err, uint64_t bytes, uint64_t verified,
+                     uint64_t latency_ns);
+
+/* Processor time of this process and the side's others so far. */
+uint64_t bench_cpu_ns(const struct bench_side *side);
+
+/* The quantile (0 < q <= 1) of a sample in nanoseconds; sorts it. 0 when empty. */
+uint64_t bench_sample_quantile(struct bench_sample *sample, double q);
+
+/* The median of n values and the interval that holds the true one 95 times of 100, from their order
+ * alone (n < 6: the least and the greatest). Sorts them. */
+double bench_median(double *values, uint32_t n, double *out_low, double *out_high);
+
+/* Runs both sides in turns after one slice each that does not count, and fills row's figures,
+ * ratio and interval. ceiling may be NULL. row's other fields are the caller's, who hands the row
+ * to opts->row when it is complete. */
+icms_err bench_compare(const struct bench_opts *opts, const struct bench_work *work,
+                       struct bench_side *ceiling, struct bench_side *subject,
+                       struct bench_row *row, struct err_why *why) ICMS_MUST_CHECK;
+
+/* Appends a number of this bench's own; static name. */
+void bench_row_extra(struct bench_row *row, const char *name, double value);
+
+/* Seconds of one core that CRC32C takes for a GB in values of this size, in cold memory. */
+double bench_crc_s_per_gb(uint32_t size_bytes);
+
+/* The sizes and depths that opts asks for; returns how many. */
+uint32_t bench_sizes(const struct bench_opts *opts, uint32_t sizes[BENCH_SIZES_MAX]);
+uint32_t bench_depths(const struct bench_opts *opts, uint32_t depths[2]);
+
+/* Whether opts asks for this operation (variant). */
+bool bench_wants_op(const struct bench_opts *opts, enum bench_op op);
+bool bench_wants_variant(const struct bench_opts *opts, const char *variant);
+
+/* A new directory inside opts->dir, removed with everything in it by bench_dir_remove. */
+icms_err bench_dir_make(const struct bench_opts *opts, struct err_why *why, char *out,
+                        size_t bytes);
+void bench_dir_remove(const char *path);
+
+/* ---- values (value.c) ----------------------------------------------------------------------- */
+
+/* Values are incompressible and differ: a common noise, with a stamp of size, number and age in
+ * front and at the end. */
+
+/* Fills size bytes of memory with noise, once; bench_value_stamp then makes it value n. */
+void bench_value_noise(uint8_t *memory, uint64_t size);
+void bench_value_stamp(uint8_t *memory, uint64_t size, uint64_t n, uint64_t age);
+
+/* Whether memory holds value n of this age, judged by the stamps. */
+bool bench_value_is(const uint8_t *memory, uint64_t size, uint64_t n, uint64_t age);
+
+/* The n-th number of a fixed walk that meets each of 0 .. count-1 once before it begins again, in
+ * no order that a read-ahead could use. */
+uint64_t bench_walk(uint64_t n, uint64_t count);
+
+/* The key of value n: 16 bytes, hashed. */
+struct key bench_key(uint64_t n, uint64_t age);
+
+/* ---- work on a loop (gen.c) ----------------------------------------------------------------- */
+
+struct bench_gen;
+
+/* One operation at a time. */
+struct bench_slot {
+    struct bench_gen *gen; /* whose                                       */
+    uint32_t index;        /* 0 .. slots - 1                              */
+    uint64_t due_ns;       /* when the operation under way should begin   */
+    void *owner;           /* of who made the generator                   */
+};
+
+/* Keeps a number of operations in flight on a loop, or starts them when they are due. */
+struct bench_gen {
+    /* in: set before bench_gen_run */
+    struct loop *loop; /* started                                                             */
+    uint32_t slots;    /* of slot[]                                                           */
+    struct bench_slot slot[BENCH_SLOTS_MAX];
+    /* Starts operation number n (counted over all slices) in a slot, on the loop; ends with
+     * bench_gen_done, once, inside or later. */
+    void (*start)(struct bench_slot *slot, uint64_t n);
+    void *owner; /* not touched */
+    /* private */
+    const struct bench_work *work;  /* of this slice                             */
+    struct bench_slice *slice;      /* filled                                    */
+    uint64_t length_ns;             /* of this slice                             */
+    uint64_t left;                  /* operations that may still start in it     */
+    uint64_t begin_ns, end_ns;      /* of this slice: nothing starts after end   */
+    uint64_t next;                  /* number of the next operation              */
+    uint64_t next_due_ns;           /* open loop                                 */
+    uint32_t busy;                  /* slots under way                           */
+    uint32_t free_count;            /* of free[]                                 */
+    uint32_t free[BENCH_SLOTS_MAX]; /* slots that are idle                       */
+    bool starting;                  /* inside gen_fill                           */
+    struct loop_timer timer;        /* the next one is due; or the end           */
+    struct loop_msg msg;            /* begins a slice                            */
+    sem_t over;                     /* the slice has ended                       */
+};
+
+/* Before anything else; slots at most BENCH_SLOTS_MAX. */
+void bench_gen_init(struct bench_gen *gen, struct loop *loop, uint32_t slots,
+                    void (*start)(struct bench_slot *slot, uint64_t n), void *owner);
+
+/* One slice, from the thread of bench_run; blocks until the last operation ended. The open loop
+ * counts an operation that found no free slot from when it was due. */
+void bench_gen_run(struct bench_gen *gen, const struct bench_work *work, uint64_t ns,
+                   struct bench_slice *slice);
+
+/* Exactly count operations, closed loop; an error when one of them failed. */
+icms_err bench_gen_count(struct bench_gen *gen, const struct bench_work *work, uint64_t count,
+                         struct err_why *why) ICMS_MUST_CHECK;
+
+/* The operation of a slot is over. On the loop. */
+void bench_gen_done(struct bench_slot *slot, icms_err err, uint64_t bytes, uint64_t verified);
+
+/* ---- the raw disk (raw_disk.c) -------------------------------------------------------------- */
+
+/* Reads or writes extents of files with O_DIRECT and io_uring, registered buffers and files, one
+ * thread, nothing else: the ceiling of what uses disks. */
+struct bench_disk;
+
+/* Makes count files (at most 8) in dir, each of bytes, preallocated. */
+icms_err bench_disk_new(const char *dir, uint32_t count, uint64_t bytes, struct err_why *why,
+                        struct bench_disk **out_disk) ICMS_MUST_CHECK;
+
+/* A file of this size of which every byte was written, so that later writes allocate nothing. */
+icms_err bench_file_make(const char *path, uint64_t bytes, struct err_why *why) ICMS_MUST_CHECK;
+
+/* Writes values first .. first + count - 1 of this size, as many as fit; first 0 begins anew. To be
+ * called in turns with the filling of the other side, so that both are equally old. */
+icms_err bench_disk_fill(struct bench_disk *disk, uint32_t size, uint64_t first, uint64_t count,
+                         struct err_why *why) ICMS_MUST_CHECK;
+uint64_t bench_disk_extents(const struct bench_disk *disk, uint32_t size);
+
+/* A side: owner is the disk. */
+icms_err bench_disk_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
+                        struct bench_slice *slice, struct err_why *why);
+void bench_disk_free(struct bench_disk **disk);
+
+/* ---- benches -------------------------------------------------------------------------------- */
+
+icms_err bench_store_run(const struct bench_opts *opts, struct err_why *why);
+
+#endif

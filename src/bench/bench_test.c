@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/bench_test.c: that the figures of a bench say what happened: medians and intervals, sides
+ * in turns, walks, values, generators. No speed is judged here.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "bench/bench_int.h"
+
+/* For n from 6 on, the ranks of a table of the sign test. */
+static void test_median_interval(void **state)
+{
+    double values[20], low, high;
+
+    for (int i = 0; i < 20; i++)
+        values[i] = (i * 7) % 20 + 1;
+    assert_true(bench_median(values, 20, &low, &high) == 10.5);
+    assert_true(low == 6 && high == 15);
+    for (int i = 0; i < 6; i++)
+        values[i] = 6 - i;
+    assert_true(bench_median(values, 6, &low, &high) == 3.5);
+    assert_true(low == 1 && high == 6);
+    values[0] = 4;
+    assert_true(bench_median(values, 1, &low, &high) == 4);
+    assert_true(low == 4 && high == 4);
+}
+
+static void test_walk_meets_each_once(void **state)
+{
+    static const uint64_t counts[] = {1, 2, 3, 7, 64, 1000, 4097};
+
+    for (size_t c = 0; c < sizeof(counts) / sizeof(*counts); c++) {
+        uint8_t *seen = calloc(counts[c], 1);
+
+        for (uint64_t n = 0; n < counts[c]; n++) {
+            uint64_t at = bench_walk(n, counts[c]);
+
+            assert_true(at < counts[c]);
+            assert_int_equal(seen[at]++, 0);
+            assert_int_equal(at, bench_walk(n + counts[c], counts[c]));
+        }
+        free(seen);
+    }
+}
+
+static void test_values_are_told_apart(void **state)
+{
+    uint8_t *memory = malloc(8192);
+
+    bench_value_noise(memory, 8192);
+    bench_value_stamp(memory, 8192, 5, 1);
+    assert_true(bench_value_is(memory, 8192, 5, 1));
+    assert_false(bench_value_is(memory, 8192, 6, 1));
+    assert_false(bench_value_is(memory, 8192, 5, 2));
+    assert_false(bench_value_is(memory, 4096, 5, 1));
+    memory[8191] ^= 1;
+    assert_false(bench_value_is(memory, 8192, 5, 1));
+    free(memory);
+}
+
+/* ---- sides in turns -------------------------------------------------------------------------- */
+
+/* A side whose slices are made up. */
+struct fake {
+    struct bench_side side;
+    char letter;      /* written to order     */
+    char *order;      /* who ran, in order    */
+    uint64_t wall_ns; /* of each slice        */
+    icms_err err;     /* of its operations    */
+};
+
+static icms_err fake_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
+                         struct bench_slice *slice, struct err_why *why)
+{
+    struct fake *fake = side->owner;
+
+    fake->order[strlen(fake->order)] = fake->letter;
+    for (int i = 0; i < 100; i++)
+        bench_slice_add(slice, fake->err, work->size_bytes, work->size_bytes, (uint64_t)i * 1000);
+    slice->wall_ns = fake->wall_ns;
+    return ICMS_OK;
+}
+
+static void fake_init(struct fake *fake, char letter, char *order, uint64_t wall_ns)
+{
+    *fake = (struct fake){.letter = letter, .order = order, .wall_ns = wall_ns};
+    fake->side = (struct bench_side){.name = "fake", .run = fake_run, .owner = fake};
+}
+
+static void test_compare_takes_turns(void **state)
+{
+    const struct bench_work work = {.op = BENCH_GET, .size_bytes = 1000, .depth = 1};
+    struct bench_row row = {.bench = "fake", .variant = ""};
+    struct bench_opts opts;
+    struct fake a, b;
+    char order[64] = "";
+
+    bench_opts_init(&opts);
+    opts.slices = 4;
+    fake_init(&a, 'a', order, 1000);
+    fake_init(&b, 'b', order, 2000);
+    assert_int_equal(bench_compare(&opts, &work, &a.side, &b.side, &row, NULL), ICMS_OK);
+    assert_string_equal(order, "abbaabbaab");
+    assert_true(row.ratio == 0.5 && row.ratio_low == 0.5 && row.ratio_high == 0.5);
+    assert_true(row.ceiling.gb_per_s == 100 && row.subject.gb_per_s == 50);
+    assert_int_equal(row.subject.ops, 400);
+    assert_int_equal(row.subject.verified, 400000);
+    assert_true(row.subject.p50_us == 50 && row.subject.p99_us == 99);
+    assert_int_equal(row.slices, 4);
+}
+
+static void test_compare_fails_when_nothing_works(void **state)
+{
+    const struct bench_work work = {.op = BENCH_GET, .size_bytes = 1000, .depth = 1};
+    struct bench_row row = {.bench = "fake", .variant = ""};
+    struct err_why why = {""};
+    struct bench_opts opts;
+    struct fake b;
+    char order[64] = "";
+
+    bench_opts_init(&opts);
+    fake_init(&b, 'b', order, 2000);
+    b.err = ICMS_MISS;
+    assert_int_equal(bench_compare(&opts, &work, NULL, &b.side, &row, &why), ICMS_IO);
+    assert_non_null(strstr(why.text, "none of 100"));
+}
+
+/* ---- generators ------------------------------------------------------------------------------ */
+
+#define TIMED_SLOTS 4
+#define TIMED_NS    2000000
+
+/* Operations that last TIMED_NS. */
+struct timed {
+    struct bench_gen gen;
+    struct timed_slot {
+        struct loop_timer timer;
+        struct bench_slot *slot;
+    } slot[TIMED_SLOTS];
+    uint32_t busy, most; /* in flight, and the most so far */
+};
+
+static void timed_fire(struct loop_timer *timer)
+{
+    struct timed_slot *mine = container_of(timer, struct timed_slot, timer);
+    struct timed *timed = mine->slot->gen->owner;
+
+    timed->busy--;
+    bench_gen_done(mine->slot, ICMS_OK, 10, 10);
+}
+
+static void timed_start(struct bench_slot *slot, uint64_t n)
+{
+    struct timed *timed = slot->gen->owner;
+    struct timed_slot *mine = &timed->slot[slot->index];
+
+    if (++timed->busy > timed->most)
+        timed->most = timed->busy;
+    mine->slot = slot;
+    loop_timer_init(&mine->timer, timed_fire);
+    loop_timer_start(slot->gen->loop, &mine->timer,
+                     loop_env_now_ns(loop_env(slot->gen->loop)) + TIMED_NS);
+}
+
+/* Every tenth fails, at once. */
+static void instant_start(struct bench_slot *slot, uint64_t n)
+{
+    bench_gen_done(slot, n % 10 == 9 ? ICMS_MISS : ICMS_OK, 10, 10);
+}
+
+static struct loop *loop_up(void)
+{
+    struct loop_opts opts;
+    struct err_why why;
+    struct loop *loop;
+
+    loop_opts_init(&opts);
+    assert_int_equal(loop_new(loop_env_uring(), &opts, &why, &loop), ICMS_OK);
+    assert_int_equal(loop_start(loop, &why), ICMS_OK);
+    return loop;
+}
+
+static void loop_down(struct loop *loop)
+{
+    loop_stop(loop);
+    loop_join(loop);
+    loop_free(&loop);
+}
+
+static void test_gen_keeps_the_depth(void **state)
+{
+    const struct bench_work work = {.op = BENCH_GET, .size_bytes = 10, .depth = 3};
+    struct bench_slice slice = {0};
+    struct timed timed = {0};
+    struct loop *loop = loop_up();
+
+    bench_gen_init(&timed.gen, loop, TIMED_SLOTS, timed_start, &timed);
+    bench_gen_run(&timed.gen, &work, 50000000, &slice);
+    assert_int_equal(timed.most, 3);
+    assert_int_equal(timed.busy, 0);
+    assert_true(slice.ops >= 3 && slice.ops <= 78);
+    assert_int_equal(slice.bytes, slice.ops * 10);
+    assert_true(slice.wall_ns >= 50000000);
+    loop_down(loop);
+}
+
+/* Due a hundred times as often as it can be done: all are counted from when they were due. */
+static void test_gen_open_loop_counts_waiting(void **state)
+{
+    const struct bench_work work = {.op = BENCH_GET, .size_bytes = 10, .ops_per_s = 200000};
+    uint32_t kept[1024];
+    struct bench_slice slice = {.sample = {.ns = kept, .max = 1024, .state = 1}};
+    struct timed timed = {0};
+    struct loop *loop = loop_up();
+
+    bench_gen_init(&timed.gen, loop, TIMED_SLOTS, timed_start, &timed);
+    bench_gen_run(&timed.gen, &work, 50000000, &slice);
+    assert_int_equal(timed.most, TIMED_SLOTS);
+    assert_true(slice.ops <= 108);
+    assert_true(bench_sample_quantile(&slice.sample, 0.999) > 20000000);
+    loop_down(loop);
+}
+
+static void test_gen_counts(void **state)
+{
+    const struct bench_work work = {.op = BENCH_PUT, .size_bytes = 10, .depth = 2};
+    struct err_why why = {""};
+    struct timed timed = {0};
+    struct loop *loop = loop_up();
+
+    bench_gen_init(&timed.gen, loop, TIMED_SLOTS, instant_start, &timed);
+    assert_int_equal(bench_gen_count(&timed.gen, &work, 9, &why), ICMS_OK);
+    assert_int_equal(bench_gen_count(&timed.gen, &work, 100, &why), ICMS_IO);
+    assert_string_equal(why.text, "10 of 100 puts of 10 bytes failed");
+    loop_down(loop);
+}
+
+static void test_options_are_checked(void **state)
+{
+    struct err_why why = {""};
+    struct bench_opts opts;
+
+    bench_opts_init(&opts);
+    assert_int_equal(bench_run("nothing", &opts, &why), ICMS_NOT_FOUND);
+    opts.size_bytes = 1000;
+    assert_int_equal(bench_run("store", &opts, &why), ICMS_INVALID);
+    bench_opts_init(&opts);
+    opts.slices = 0;
+    assert_int_equal(bench_run("store", &opts, &why), ICMS_INVALID);
+    bench_opts_init(&opts);
+    opts.op = "list";
+    assert_int_equal(bench_run("store", &opts, &why), ICMS_INVALID);
+    bench_opts_init(&opts);
+    opts.dir = "/no/such/directory";
+    assert_int_equal(bench_run("store", &opts, &why), ICMS_NOT_FOUND);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_median_interval),
+        cmocka_unit_test(test_walk_meets_each_once),
+        cmocka_unit_test(test_values_are_told_apart),
+        cmocka_unit_test(test_compare_takes_turns),
+        cmocka_unit_test(test_compare_fails_when_nothing_works),
+        cmocka_unit_test(test_gen_keeps_the_depth),
+        cmocka_unit_test(test_gen_open_loop_counts_waiting),
+        cmocka_unit_test(test_gen_counts),
+        cmocka_unit_test(test_options_are_checked),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
