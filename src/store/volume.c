@@ -148,9 +148,10 @@ static struct volume_cut volume_cut_find(const struct store *store, uint32_t slo
     }
     cut.sequence = volume_cut_sequence(store, held, over, &rest);
     cursor = 0;
+    /* on a damaged drive two segments may be of one age, and two blocks in one page */
     while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
         if (block.volume == slot && store->segments[block.spot.segment].sequence == cut.sequence)
-            pages[block.spot.page] = (uint64_t)block.spot.pages * STORE_PAGE_BYTES;
+            pages[block.spot.page] += (uint64_t)block.spot.pages * STORE_PAGE_BYTES;
     }
     for (; pages[cut.page] < rest; cut.page++)
         rest -= pages[cut.page];
