@@ -125,7 +125,7 @@ mkdir -p "$logs"
 if [ "${1:-}" = deep ]; then
     stage_meson "thread sanitizer" build-tsan unit -Db_sanitize=thread -Db_lundef=false
     stage_meson "long campaigns" build deep
-    CC=clang CXX=clang++ stage_meson "fuzzing" build-fuzz fuzz -Dfuzz=true \
+    CC=clang CXX=clang++ stage_meson "fuzzing" build-fuzz "fuzz fuzz-deep" -Dfuzz=true \
         -Db_sanitize=address,undefined -Db_lundef=false
 else
     stage_lint "format" tools/format-check.sh
