@@ -29,9 +29,10 @@
 #define INDEX_PAGES_SHIFT  (INDEX_PAGE_SHIFT + INDEX_PAGE_BITS)
 #define INDEX_VOLUME_SHIFT (INDEX_PAGES_SHIFT + INDEX_PAGES_BITS)
 #define INDEX_LENGTH_SHIFT (INDEX_VOLUME_SHIFT + INDEX_VOLUME_BITS)
+#define INDEX_DAMAGED      ((uint64_t)1 << 62)
 #define INDEX_USED         ((uint64_t)1 << 63)
 
-static_assert(INDEX_LENGTH_SHIFT + INDEX_LENGTH_BITS < 63, "the place fits beside the used bit");
+static_assert(INDEX_LENGTH_SHIFT + INDEX_LENGTH_BITS <= 62, "the place fits beside the two bits");
 static_assert(STORE_SEGMENTS_MAX <= 1u << INDEX_SEGMENT_BITS, "segment numbers fit");
 static_assert(STORE_SEGMENT_BYTES_MAX / STORE_PAGE_BYTES <= 1u << INDEX_PAGE_BITS, "pages fit");
 static_assert(STORE_RECORD_PAGES_MAX < 1u << INDEX_PAGES_BITS, "record sizes fit");
@@ -85,8 +86,8 @@ static uint64_t index_pack(uint64_t identity, const struct store_spot *spot)
 {
     check(spot->segment < STORE_SEGMENTS_MAX && spot->page < 1u << INDEX_PAGE_BITS);
     check(spot->pages >= 1 && spot->pages <= STORE_RECORD_PAGES_MAX);
-    return INDEX_USED | identity | spot->segment | (uint64_t)spot->page << INDEX_PAGE_SHIFT |
-           (uint64_t)spot->pages << INDEX_PAGES_SHIFT;
+    return INDEX_USED | (spot->damaged ? INDEX_DAMAGED : 0) | identity | spot->segment |
+           (uint64_t)spot->page << INDEX_PAGE_SHIFT | (uint64_t)spot->pages << INDEX_PAGES_SHIFT;
 }
 
 static void index_unpack(uint64_t place, struct store_spot *out_spot)
@@ -94,6 +95,7 @@ static void index_unpack(uint64_t place, struct store_spot *out_spot)
     out_spot->segment = (uint32_t)index_bits(place, 0, INDEX_SEGMENT_BITS);
     out_spot->page = (uint32_t)index_bits(place, INDEX_PAGE_SHIFT, INDEX_PAGE_BITS);
     out_spot->pages = (uint32_t)index_bits(place, INDEX_PAGES_SHIFT, INDEX_PAGES_BITS);
+    out_spot->damaged = (place & INDEX_DAMAGED) != 0;
 }
 
 static uint32_t *index_head(const struct store_index *index, uint64_t identity,
@@ -109,7 +111,7 @@ static uint32_t *index_head(const struct store_index *index, uint64_t identity,
 static uint32_t *index_link(const struct store_index *index, uint64_t identity,
                             const struct key *key)
 {
-    const uint64_t mask = ~(uint64_t)0 << INDEX_VOLUME_SHIFT & ~INDEX_USED;
+    const uint64_t mask = ~(uint64_t)0 << INDEX_VOLUME_SHIFT & ~(INDEX_USED | INDEX_DAMAGED);
     uint32_t *link = index_head(index, identity, key);
 
     while (*link != 0) {
@@ -210,6 +212,16 @@ bool store_index_put(struct store_index *index, uint32_t volume, const struct ke
     entry->next = 0;
     index->used++;
     return false;
+}
+
+void store_index_damage(struct store_index *index, uint32_t volume, const struct key *key)
+{
+    uint32_t number = *index_link(index, index_identity(volume, key), key);
+    struct store_index_entry *entry;
+
+    check(number != 0);
+    entry = &index->entries[number - 1];
+    index_place_set(entry, index_place_get(entry) | INDEX_DAMAGED);
 }
 
 bool store_index_remove(struct store_index *index, uint32_t volume, const struct key *key,

@@ -14,11 +14,12 @@
 
 struct store_index;
 
-/* The place of a record. */
+/* The place of a record. A damaged one is a mark: the key's value is lost, and reads say so. */
 struct store_spot {
     uint32_t segment; /* 20 bits used                     */
     uint32_t page;    /* in the segment; 16 bits          */
     uint32_t pages;   /* of the record, 1..4095           */
+    bool damaged;     /* its value does not hold          */
 };
 
 /* One block, as an iteration shows it. */
@@ -47,6 +48,9 @@ bool store_index_find(const struct store_index *index, uint32_t volume, const st
  * out_old is then where. */
 bool store_index_put(struct store_index *index, uint32_t volume, const struct key *key,
                      const struct store_spot *spot, struct store_spot *out_old);
+
+/* Marks the block, which is there, as damaged. */
+void store_index_damage(struct store_index *index, uint32_t volume, const struct key *key);
 
 /* Forgets a block; true when it was there: out_old is then where. */
 bool store_index_remove(struct store_index *index, uint32_t volume, const struct key *key,

@@ -181,8 +181,10 @@ void store_record_make(uint64_t nonce, uint32_t page, const struct store_record 
                        struct store_record_df *out_df)
 {
     check(record->key.length >= 1 && record->key.length <= LIMIT_KEY_BYTES);
+    check(record->settled <= page && page <= UINT16_MAX);
     memset(out_df, 0, sizeof(*out_df));
-    out_df->magic = le32_of(STORE_RECORD_MAGIC);
+    out_df->magic = le16_of(STORE_RECORD_MAGIC);
+    out_df->settled = le16_of((uint16_t)record->settled);
     out_df->version = STORE_RECORD_VERSION;
     out_df->type = (uint8_t)record->type;
     out_df->key_length = record->key.length;
@@ -213,7 +215,7 @@ icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_page
 {
     uint32_t value_bytes = le32_get(df->value_bytes);
 
-    if (le32_get(df->magic) != STORE_RECORD_MAGIC || df->version != STORE_RECORD_VERSION)
+    if (le16_get(df->magic) != STORE_RECORD_MAGIC || df->version != STORE_RECORD_VERSION)
         return ICMS_CORRUPT;
     if (le64_get(df->hash) != store_hash(df, sizeof(*df), store_page_seed(nonce, page)))
         return ICMS_CORRUPT;
@@ -228,6 +230,20 @@ icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_page
     out_record->sequence = le64_get(df->sequence);
     out_record->value_bytes = value_bytes;
     out_record->value_crc = le32_get(df->value_crc);
+    out_record->settled = le16_get(df->settled);
+    return ICMS_OK;
+}
+
+icms_err store_tail_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
+                          const struct store_record_df *df, struct store_record *out_record,
+                          uint32_t *out_page)
+{
+    uint32_t pages = store_record_pages(le32_get(df->value_bytes));
+
+    if (pages > page ||
+        store_record_check(nonce, page + 1 - pages, segment_pages, df, out_record) != ICMS_OK)
+        return ICMS_CORRUPT;
+    *out_page = page + 1 - pages;
     return ICMS_OK;
 }
 
@@ -266,6 +282,7 @@ void store_entry_make(const struct store_record *record, uint32_t page, uint8_t 
     out_df->volume = volume;
     out_df->key_length = record->key.length;
     out_df->type = (uint8_t)record->type;
+    out_df->damaged = record->damaged;
 }
 
 icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pages,
@@ -275,7 +292,8 @@ icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pag
     uint32_t page = le32_get(df->page);
 
     if (!store_key_check(df->key, df->key_length) || df->volume >= LIMIT_VOLUMES ||
-        !store_record_fits(df->type, value_bytes, page, segment_pages))
+        !store_record_fits(df->type, value_bytes, page, segment_pages) ||
+        df->damaged > (df->type == STORE_RECORD_VALUE))
         return ICMS_CORRUPT;
     out_record->type = df->type;
     out_record->key.length = df->key_length;
@@ -283,6 +301,8 @@ icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pag
     out_record->sequence = le64_get(df->sequence);
     out_record->value_bytes = value_bytes;
     out_record->value_crc = 0;
+    out_record->settled = 0;
+    out_record->damaged = df->damaged != 0;
     *out_page = page;
     *out_volume = df->volume;
     return ICMS_OK;

@@ -7,7 +7,7 @@
  *   ...      segment n - 1
  *
  *   segment:  header page | records ... | unused | summary pages | footer page
- *   record:   header 64 B | value | zeros up to a page
+ *   record:   header 64 B | value | zeros | the header again, at the end of the last page
  *
  * Numbers are little-endian. Names of structs on flash end in _df.
  *
@@ -17,6 +17,11 @@
  * that were written to a wrong place, and values whose bytes imitate records never pass for a
  * record. Superblock, segment header and footer are hashed with the drive's uuid and the segment's
  * number: what an earlier format left behind does not pass either.
+ *
+ * What is there twice. The superblock; the life of a segment (its header, and in its last page the
+ * footer, or while the segment is open a copy of the header); the header of each record. So a byte
+ * that flips anywhere leaves either the bytes that were stored, or a record that says whose value
+ * is damaged.
  *
  * Pure: no I/O, no clock, no allocation; any thread. Everything read is hostile until checked.
  */
@@ -43,7 +48,7 @@
 #define STORE_RECORD_PAGES_MAX 4095
 
 #define STORE_SUPER_MAGIC   UINT64_C(0x45524f54534d4349)
-#define STORE_SUPER_VERSION 1
+#define STORE_SUPER_VERSION 2
 
 struct store_super_df {
     le64 magic;             /* STORE_SUPER_MAGIC                                       */
@@ -66,7 +71,8 @@ struct store_eviction_df {
 };
 static_assert(sizeof(struct store_eviction_df) == 24, "no padding");
 
-/* One life of a segment; in its header, and again in its footer. */
+/* One life of a segment; in its header, and again in its footer. While the segment is open its last
+ * page is a copy of the header page. */
 struct store_life_df {
     le32 magic;        /* STORE_HEADER_MAGIC or STORE_FOOTER_MAGIC                   */
     le16 version;      /* STORE_LIFE_VERSION                                         */
@@ -108,7 +114,8 @@ enum store_record_type {
 };
 
 struct store_record_df {
-    le32 magic;         /* STORE_RECORD_MAGIC                                       */
+    le16 magic;         /* STORE_RECORD_MAGIC                                       */
+    le16 settled;       /* writes of this life to pages below it had all succeeded  */
     uint8_t version;    /* STORE_RECORD_VERSION                                     */
     uint8_t type;       /* enum store_record_type                                   */
     uint8_t key_length; /* 1..16                                                    */
@@ -122,8 +129,10 @@ struct store_record_df {
 };
 static_assert(sizeof(struct store_record_df) == 64, "a record header is 64 bytes");
 
-#define STORE_RECORD_MAGIC   0x63657269u
-#define STORE_RECORD_VERSION 1
+#define STORE_RECORD_MAGIC   0x7269u
+#define STORE_RECORD_VERSION 2
+
+static_assert(STORE_SEGMENT_BYTES_MAX / STORE_PAGE_BYTES <= 1u << 16, "pages fit in 16 bits");
 
 struct store_entry_df {
     uint8_t key[16];     /* zeros past key_length                    */
@@ -133,7 +142,8 @@ struct store_entry_df {
     uint8_t volume;      /* row of store_footer_df.volume            */
     uint8_t key_length;  /* 1..16                                    */
     uint8_t type;        /* enum store_record_type                   */
-    uint8_t reserved[5]; /* zeros                                    */
+    uint8_t damaged;     /* 1: the value was found damaged by a scan */
+    uint8_t reserved[4]; /* zeros                                    */
 };
 static_assert(sizeof(struct store_entry_df) == 40, "no padding");
 
@@ -176,14 +186,17 @@ struct store_record {
     uint64_t sequence;           /* of the change, store-wide */
     uint32_t value_bytes;        /* 0 in a tombstone */
     uint32_t value_crc;          /* from store_value_crc_seed on */
+    uint32_t settled;            /* page: writes of this life below it had all succeeded when this
+                                    record was placed; what is damaged there was whole once */
+    bool damaged;                /* in summaries: its value is known to be damaged */
 };
 
-/* Pages of a record with a value of so many bytes. */
+/* Pages of a record with a value of so many bytes: header, value, header again. */
 static inline uint32_t store_record_pages(uint32_t value_bytes)
 {
-    return (
-        uint32_t)((sizeof(struct store_record_df) + (uint64_t)value_bytes + STORE_PAGE_BYTES - 1) /
-                  STORE_PAGE_BYTES);
+    return (uint32_t)((2 * sizeof(struct store_record_df) + (uint64_t)value_bytes +
+                       STORE_PAGE_BYTES - 1) /
+                      STORE_PAGE_BYTES);
 }
 
 /* Summary pages for so many records. */
@@ -234,6 +247,15 @@ void store_record_make(uint64_t nonce, uint32_t page, const struct store_record 
 icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
                             const struct store_record_df *df,
                             struct store_record *out_record) ICMS_MUST_CHECK;
+
+/* Where the copy of the header lies in the last page of a record. */
+#define STORE_TAIL_OFFSET (STORE_PAGE_BYTES - sizeof(struct store_record_df))
+
+/* Checks the copy of a record's header that ends in this page; *out_page is then where the record
+ * begins. CORRUPT as store_record_check. */
+icms_err store_tail_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
+                          const struct store_record_df *df, struct store_record *out_record,
+                          uint32_t *out_page) ICMS_MUST_CHECK;
 
 /* Sets magic, count and hash of a page whose entries are in place. */
 void store_summary_finish(uint64_t nonce, uint32_t page, uint32_t count,

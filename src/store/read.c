@@ -52,18 +52,38 @@ static void read_answer(struct store_read_private *private, icms_err err, enum i
     store_later_run(private->store, &private->later, store_read_answer);
 }
 
+/* The record in memory by its header or, when that is damaged, by the copy at the end. */
+static bool read_header(const struct store_read_private *private, const struct store_read *read,
+                        struct store_record *out_record, bool *out_whole)
+{
+    const struct store *store = private->store;
+    const struct store_spot *spot = &private->spot;
+    uint64_t nonce = store->segments[spot->segment].nonce;
+    const uint8_t *tail =
+        read->memory + (uint64_t)(spot->pages - 1) * STORE_PAGE_BYTES + STORE_TAIL_OFFSET;
+    uint32_t page;
+
+    *out_whole = store_record_check(nonce, spot->page, store->segment_pages,
+                                    (const struct store_record_df *)(const void *)read->memory,
+                                    out_record) == ICMS_OK;
+    return *out_whole ||
+           (store_tail_check(nonce, spot->page + spot->pages - 1, store->segment_pages,
+                             (const struct store_record_df *)(const void *)tail, out_record,
+                             &page) == ICMS_OK &&
+            page == spot->page);
+}
+
 /* True when the memory holds the record that was asked for; sets value and value_bytes. */
 static bool read_verify(struct store_read_private *private, struct store_read *read)
 {
-    const struct store *store = private->store;
+    struct store *store = private->store;
     uint64_t nonce = store->segments[private->spot.segment].nonce;
     uint32_t page = private->spot.page;
     struct store_record record;
     uint8_t *value = read->memory + STORE_HEADER_BYTES;
+    bool whole;
 
-    if (store_record_check(nonce, page, store->segment_pages,
-                           (const struct store_record_df *)(const void *)read->memory,
-                           &record) != ICMS_OK)
+    if (!read_header(private, read, &record, &whole))
         return false;
     if (record.type != STORE_RECORD_VALUE || !key_equal(&record.key, &read->key) ||
         !uuid_equal(&record.volume, &store->volumes[read->volume].uuid) ||
@@ -71,25 +91,30 @@ static bool read_verify(struct store_read_private *private, struct store_read *r
         crc32c_add(store_value_crc_seed(nonce, page), value, record.value_bytes) !=
             record.value_crc)
         return false;
+    if (!whole)
+        store_stat_add(&store->stats.checksum_errors, 1);
     read->value = value;
     read->value_bytes = record.value_bytes;
     return true;
 }
 
-/* The block on flash is damaged: it is forgotten, unless a newer one took its place meanwhile. */
-static void read_forget(struct store_read_private *private, struct store_read *read)
+/* The block on flash is damaged: only a mark is left of it, unless a newer one took its place
+ * meanwhile. */
+static void read_damaged(struct store_read_private *private, struct store_read *read)
 {
     struct store *store = private->store;
-    struct store_spot spot, old;
+    struct store_spot spot, mark;
 
     store_stat_add(&store->stats.checksum_errors, 1);
     if (!store_index_find(store->index, read->volume, &read->key, &spot) ||
-        spot.segment != private->spot.segment || spot.page != private->spot.page)
+        spot.segment != private->spot.segment || spot.page != private->spot.page || spot.damaged)
         return;
-    check(store_index_remove(store->index, read->volume, &read->key, &old));
-    store->dropped = true;
-    store_segment_live_sub(store, read->volume, &old);
-    store_pump(store); /* its segment may be free now */
+    mark = spot;
+    mark.damaged = true;
+    store_segment_live_add(store, read->volume, &mark);
+    store_segment_live_sub(store, read->volume, &spot);
+    store_index_damage(store->index, read->volume, &read->key);
+    store_pump(store); /* its volume has room now */
 }
 
 static void store_read_done(struct loop_op *op)
@@ -105,7 +130,7 @@ static void store_read_done(struct loop_op *op)
     if (err == ICMS_OK && !read_verify(private, read)) {
         err = ICMS_MISS;
         reason = ICMS_MISS_CHECKSUM;
-        read_forget(private, read);
+        read_damaged(private, read);
     }
     if (err == ICMS_OK)
         store_stat_add(&store->stats.read_bytes, read->value_bytes);
@@ -135,7 +160,8 @@ icms_err store_read(struct store *store, struct store_read *read)
         read_answer(private, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
         return ICMS_OK;
     }
-    if (!store_index_find(store->index, read->volume, &read->key, &private->spot)) {
+    if (!store_index_find(store->index, read->volume, &read->key, &private->spot) ||
+        private->spot.damaged) {
         read_answer(private, ICMS_MISS, store_miss_reason(store, read->volume, &read->key));
         return ICMS_OK;
     }

@@ -21,13 +21,16 @@
 #define RECOVER_SCAN_PAGES 256
 
 struct recover {
-    struct store *store;    /* being opened */
-    uint32_t *order;        /* numbers of segments with a life, by age                      */
-    uint32_t order_count;   /* of them                                                      */
-    uint32_t position;      /* the one that is being loaded                                 */
-    struct store_life life; /* scratch                                                      */
-    struct store_life last; /* the youngest                                                 */
-    uint8_t *pages;         /* RECOVER_SCAN_PAGES aligned pages                             */
+    struct store *store;       /* being opened */
+    uint32_t *order;           /* numbers of segments with a life, by age                      */
+    uint32_t order_count;      /* of them                                                      */
+    uint32_t position;         /* the one that is being loaded                                 */
+    struct store_life life;    /* scratch                                                      */
+    struct store_life last;    /* the youngest                                                 */
+    uint8_t *pages;            /* RECOVER_SCAN_PAGES aligned pages                             */
+    struct store_found *found; /* records of the segment that was scanned, a segment's worth    */
+    uint32_t found_count;      /* of them                                                      */
+    uint32_t settled;          /* writes to its pages below this one had succeeded             */
     struct store_segment *segment; /* that is being loaded                                  */
     uint32_t scan_end; /* pages behind the last record that a scan found               */
     bool scan_lost;    /* a record was left out: the summary would not be whole        */
@@ -88,7 +91,8 @@ static void recover_block(struct recover *recover, const struct store_record *re
     struct store_segment *segment = recover->segment;
     struct store_spot old, spot = {.segment = store_segment_number(store, segment),
                                    .page = page,
-                                   .pages = store_record_pages(record->value_bytes)};
+                                   .pages = store_record_pages(record->value_bytes),
+                                   .damaged = record->damaged};
 
     if (record->sequence > store->sequence)
         store->sequence = record->sequence;
@@ -149,6 +153,23 @@ static bool recover_summary_page(struct recover *recover, uint32_t page,
     return true;
 }
 
+/* Whether the last page of the segment, which was read, is its footer. An open segment has a copy
+ * of its header there; anything else that was ours is damage. */
+static bool recover_footer(struct recover *recover, const struct store_footer_df *footer)
+{
+    struct store *store = recover->store;
+    const struct uuid *drive = &store->super.drive;
+    const struct store_header_df *copy = (const struct store_header_df *)(const void *)footer;
+    uint32_t number = store_segment_number(store, recover->segment);
+
+    if (store_footer_check(drive, number, store->segment_pages, footer, &recover->life) == ICMS_OK)
+        return recover->life.nonce == recover->segment->nonce;
+    if (store_header_seems(drive, copy) &&
+        store_header_check(drive, number, copy, &recover->life) != ICMS_OK)
+        store_stat_add(&store->stats.checksum_errors, 1);
+    return false;
+}
+
 /* Loads a segment from its summary; false when it has none, or a damaged one. */
 static bool recover_summary(struct recover *recover)
 {
@@ -159,9 +180,7 @@ static bool recover_summary(struct recover *recover)
     int slots[LIMIT_VOLUMES];
 
     if (recover_read(recover, store->segment_pages - 1, 1) != ICMS_OK ||
-        store_footer_check(&store->super.drive, store_segment_number(store, segment),
-                           store->segment_pages, footer, &recover->life) != ICMS_OK ||
-        recover->life.nonce != segment->nonce)
+        !recover_footer(recover, footer))
         return false;
     summary_pages = le32_get(footer->summary_pages);
     for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
@@ -185,8 +204,10 @@ static bool recover_summary(struct recover *recover)
             const uint8_t *page = recover->pages + (size_t)i * STORE_PAGE_BYTES;
 
             if (!recover_summary_page(recover, first + i,
-                                      (const struct store_summary_df *)(const void *)page, slots))
+                                      (const struct store_summary_df *)(const void *)page, slots)) {
+                store_stat_add(&store->stats.checksum_errors, 1);
                 return false;
+            }
         }
         done += n;
     }
@@ -197,27 +218,49 @@ static bool recover_summary(struct recover *recover)
 /* ---- an open segment, or one whose summary is damaged -----------------------------------------
  */
 
-static void recover_found(struct store_scan *scan, const struct store_record *record, uint32_t page,
-                          bool good)
+static void recover_found(struct store_scan *scan, const struct store_found *found)
 {
     struct recover *recover = scan->arg;
+
+    recover->found[recover->found_count++] = *found;
+    if (found->record.settled > recover->settled)
+        recover->settled = found->record.settled;
+}
+
+/* A record whose value is damaged counts like any other when its write had ended: it hides what is
+ * older, and reads say CHECKSUM. Else it may be the torn rest of a write that nobody was told of,
+ * and what is older stays; without anything older the loss is told rather than passed over. */
+static bool recover_counts(const struct recover *recover, const struct store_found *found,
+                           uint32_t volume)
+{
+    struct store_spot spot;
+
+    return found->good || found->page < recover->settled ||
+           !store_index_find(recover->store->index, volume, &found->record.key, &spot) ||
+           spot.damaged;
+}
+
+/* Loads one record of a scanned segment. */
+static void recover_record(struct recover *recover, struct store_found *found)
+{
     struct store *store = recover->store;
-    int slot;
+    struct store_record *record = &found->record;
+    int slot = store_volume_slot(store, &record->volume);
 
     if (record->sequence > store->sequence)
         store->sequence = record->sequence;
-    recover->scan_end = page + store_record_pages(record->value_bytes);
-    if (!good) { /* torn by a crash, or damaged: it was not acknowledged, or it is lost */
+    recover->scan_end = found->page + store_record_pages(record->value_bytes);
+    if (!found->good || !found->whole)
         store_stat_add(&store->stats.checksum_errors, 1);
-        return;
-    }
-    slot = store_volume_slot(store, &record->volume);
     if (slot < 0) {
         recover->scan_lost = true;
         return;
     }
-    recover_block(recover, record, page, (uint32_t)slot);
-    store_summary_add(recover->segment->summary, record, page, (uint32_t)slot);
+    if (!recover_counts(recover, found, (uint32_t)slot))
+        return;
+    record->damaged = !found->good;
+    recover_block(recover, record, found->page, (uint32_t)slot);
+    store_summary_add(recover->segment->summary, record, found->page, (uint32_t)slot);
 }
 
 /* Writes the summary and the footer that a crash did not let happen. */
@@ -242,28 +285,34 @@ static bool recover_seal(struct recover *recover)
     return true;
 }
 
+/* What cannot be read is zeros, which hold no record. */
+static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32_t pages)
+{
+    (void)recover_read(scan->arg, page, pages);
+    return ICMS_OK;
+}
+
 static void recover_scan(struct recover *recover)
 {
     struct store *store = recover->store;
     struct store_segment *segment = recover->segment;
-    struct store_scan scan;
+    struct store_scan scan = {.nonce = segment->nonce,
+                              .segment_pages = store->segment_pages,
+                              .memory_pages = RECOVER_SCAN_PAGES,
+                              .memory = recover->pages,
+                              .arg = recover,
+                              .read = recover_scan_read,
+                              .found = recover_found};
 
-    store_scan_init(&scan, segment->nonce, store->segment_pages);
-    scan.found = recover_found;
-    scan.arg = recover;
+    recover->found_count = recover->settled = 0;
     recover->scan_end = 1;
     recover->scan_lost = false;
     segment->summary = container_of(list_pop(&store->summaries), struct store_summary, link);
     segment->summary->segment = segment;
     segment->summary->count = segment->summary->placed = 0;
-    while (scan.page < store->segment_pages - 2) {
-        uint32_t n = store->segment_pages - 2 - scan.page;
-
-        if (n > RECOVER_SCAN_PAGES)
-            n = RECOVER_SCAN_PAGES;
-        (void)recover_read(recover, scan.page, n); /* on failure zeros, which hold no record */
-        store_scan_feed(&scan, recover->pages, n);
-    }
+    check(store_scan_run(&scan) == ICMS_OK);
+    for (uint32_t i = 0; i < recover->found_count; i++)
+        recover_record(recover, &recover->found[i]);
     segment->summary_pages = STORE_NO_SUMMARY;
     (void)recover_seal(recover);
     list_push(&store->summaries, &segment->summary->link);
@@ -273,30 +322,28 @@ static void recover_scan(struct recover *recover)
 /* ---- all segments -----------------------------------------------------------------------------
  */
 
-/* The life of a segment from its header, or from its footer when the header is damaged; false: it
- * has none. */
+/* The life of a segment from its header or, when that is damaged, from its last page: the footer,
+ * or while it was open a copy of the header. False: it has none. */
 static bool recover_life(struct recover *recover, uint32_t number)
 {
     struct store *store = recover->store;
     const struct uuid *drive = &store->super.drive;
-    bool seems;
+    const struct store_header_df *header = (const struct store_header_df *)(void *)recover->pages;
+    const struct store_footer_df *footer = (const struct store_footer_df *)(void *)recover->pages;
+    bool seems, known;
 
     recover->segment = &store->segments[number];
     if (recover_read(recover, 0, 1) == ICMS_OK &&
-        store_header_check(drive, number, (const struct store_header_df *)(void *)recover->pages,
-                           &recover->life) == ICMS_OK)
-        return true;
-    seems = store_header_seems(drive, (const struct store_header_df *)(void *)recover->pages);
-    if (recover_read(recover, store->segment_pages - 1, 1) == ICMS_OK &&
-        store_footer_check(drive, number, store->segment_pages,
-                           (const struct store_footer_df *)(void *)recover->pages,
-                           &recover->life) == ICMS_OK)
-        seems = true;
-    else
-        recover->life.sequence = 0;
-    if (seems)
+        store_header_check(drive, number, header, &recover->life) == ICMS_OK)
+        return recover->life.sequence != 0;
+    seems = store_header_seems(drive, header);
+    known = recover_read(recover, store->segment_pages - 1, 1) == ICMS_OK &&
+            (store_footer_check(drive, number, store->segment_pages, footer, &recover->life) ==
+                 ICMS_OK ||
+             store_header_check(drive, number, header, &recover->life) == ICMS_OK);
+    if (seems || known)
         store_stat_add(&store->stats.checksum_errors, 1);
-    return recover->life.sequence != 0;
+    return known && recover->life.sequence != 0;
 }
 
 static void recover_headers(struct recover *recover)
@@ -368,6 +415,16 @@ static void recover_lists(struct recover *recover)
     }
 }
 
+static void recover_free(struct recover *recover)
+{
+    if (recover == NULL)
+        return;
+    free(recover->order);
+    free(recover->pages);
+    free(recover->found);
+    free(recover);
+}
+
 icms_err store_recover(struct store *store, struct err_why *why)
 {
     struct recover *recover = calloc(1, sizeof(*recover));
@@ -376,13 +433,11 @@ icms_err store_recover(struct store *store, struct err_why *why)
         recover->store = store;
         recover->order = calloc(store->super.segments, sizeof(recover->order[0]));
         recover->pages = aligned_alloc(STORE_PAGE_BYTES, RECOVER_SCAN_PAGES * STORE_PAGE_BYTES);
+        recover->found = calloc(store->segment_pages, sizeof(recover->found[0]));
     }
-    if (recover == NULL || recover->order == NULL || recover->pages == NULL) {
-        if (recover != NULL) {
-            free(recover->order);
-            free(recover->pages);
-        }
-        free(recover);
+    if (recover == NULL || recover->order == NULL || recover->pages == NULL ||
+        recover->found == NULL) {
+        recover_free(recover);
         return err_set(why, ICMS_NO_MEMORY, "no memory to recover the store");
     }
     recover_headers(recover);
@@ -394,8 +449,6 @@ icms_err store_recover(struct store *store, struct err_why *why)
             recover_scan(recover);
     }
     recover_lists(recover);
-    free(recover->order);
-    free(recover->pages);
-    free(recover);
+    recover_free(recover);
     return ICMS_OK;
 }

@@ -1,55 +1,88 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The scanner over the pages of a segment. Pure; every byte it is fed is hostile.
+ * The scanner over the pages of a segment. Every byte it reads is hostile; what it reads twice, for
+ * the value behind a damaged header, is bounded by the records being apart from each other.
  */
 #include "store/scan.h"
 
-#include "base/check.h"
 #include "base/crc.h"
 
-void store_scan_init(struct store_scan *scan, uint64_t nonce, uint32_t segment_pages)
+/* The last two pages hold no record. */
+static uint32_t scan_end(const struct store_scan *scan)
 {
-    memset(scan, 0, sizeof(*scan));
-    scan->nonce = nonce;
-    scan->segment_pages = segment_pages;
-    scan->page = 1;
+    return scan->segment_pages - 2;
 }
 
-/* Takes one page of the current record: bytes of its value from offset on. */
-static void store_scan_value(struct store_scan *scan, const uint8_t *page, uint32_t offset)
+/* Makes a page readable; it stays so until the next call. */
+static icms_err scan_page(struct store_scan *scan, uint32_t page, const uint8_t **out_page)
 {
-    uint32_t n = STORE_PAGE_BYTES - offset;
+    if (page < scan->first || page >= scan->first + scan->loaded) {
+        uint32_t n = scan_end(scan) - page;
+        icms_err err;
 
-    if (n > scan->value_left)
-        n = scan->value_left;
-    scan->crc = crc32c_add(scan->crc, page + offset, n);
-    scan->value_left -= n;
-    if (--scan->pages_left > 0)
-        return;
-    check(scan->value_left == 0);
-    scan->found(scan, &scan->record, scan->record_page,
-                scan->record.type == STORE_RECORD_TOMBSTONE || scan->crc == scan->record.value_crc);
-}
-
-void store_scan_feed(struct store_scan *scan, const uint8_t *memory, uint32_t pages)
-{
-    for (uint32_t i = 0; i < pages; i++, scan->page++) {
-        const uint8_t *page = memory + (uint64_t)i * STORE_PAGE_BYTES;
-
-        if (scan->page >= scan->segment_pages - 2)
-            return;
-        if (scan->pages_left > 0) {
-            store_scan_value(scan, page, 0);
-            continue;
-        }
-        if (store_record_check(scan->nonce, scan->page, scan->segment_pages,
-                               (const struct store_record_df *)(const void *)page,
-                               &scan->record) != ICMS_OK)
-            continue;
-        scan->record_page = scan->page;
-        scan->pages_left = store_record_pages(scan->record.value_bytes);
-        scan->value_left = scan->record.value_bytes;
-        scan->crc = store_value_crc_seed(scan->nonce, scan->page);
-        store_scan_value(scan, page, sizeof(struct store_record_df));
+        if (n > scan->memory_pages)
+            n = scan->memory_pages;
+        scan->loaded = 0;
+        err = scan->read(scan, page, n);
+        if (err != ICMS_OK)
+            return err;
+        scan->first = page;
+        scan->loaded = n;
     }
+    *out_page = scan->memory + (uint64_t)(page - scan->first) * STORE_PAGE_BYTES;
+    return ICMS_OK;
+}
+
+/* Checks the value of a record and tells of it. */
+static icms_err scan_record(struct store_scan *scan, struct store_found *found)
+{
+    const struct store_record *record = &found->record;
+    uint32_t crc = store_value_crc_seed(scan->nonce, found->page);
+    uint32_t left = record->value_bytes, offset = sizeof(struct store_record_df);
+
+    for (uint32_t page = found->page; left > 0; page++) {
+        uint32_t n = STORE_PAGE_BYTES - offset < left ? STORE_PAGE_BYTES - offset : left;
+        const uint8_t *memory;
+        icms_err err = scan_page(scan, page, &memory);
+
+        if (err != ICMS_OK)
+            return err;
+        crc = crc32c_add(crc, memory + offset, n);
+        left -= n;
+        offset = 0;
+    }
+    found->good = record->type == STORE_RECORD_TOMBSTONE || crc == record->value_crc;
+    scan->found(scan, found);
+    return ICMS_OK;
+}
+
+icms_err store_scan_run(struct store_scan *scan)
+{
+    uint32_t page = 1, free_from = 1; /* records before free_from are known */
+
+    scan->first = scan->loaded = 0;
+    while (page < scan_end(scan)) {
+        struct store_found found = {.page = page};
+        const uint8_t *memory;
+        icms_err err = scan_page(scan, page, &memory);
+
+        if (err != ICMS_OK)
+            return err;
+        found.whole = store_record_check(scan->nonce, page, scan->segment_pages,
+                                         (const struct store_record_df *)(const void *)memory,
+                                         &found.record) == ICMS_OK;
+        page++;
+        if (!found.whole &&
+            (store_tail_check(
+                 scan->nonce, page - 1, scan->segment_pages,
+                 (const struct store_record_df *)(const void *)(memory + STORE_TAIL_OFFSET),
+                 &found.record, &found.page) != ICMS_OK ||
+             found.page < free_from))
+            continue;
+        err = scan_record(scan, &found);
+        if (err != ICMS_OK)
+            return err;
+        page = free_from = found.page + store_record_pages(found.record.value_bytes);
+    }
+    return ICMS_OK;
 }

@@ -1,35 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store/scan.h: finds the records of a segment that has no summary. Private to the store; pure.
+ * store/scan.h: finds the records of a segment that has no summary. Private to the store; used
+ * where the store blocks (recover.c, verify.c).
  *
- * Pages go in, in order; records come out. A page that does not begin with a record of this life of
- * the segment is passed over, so the scan finds its way again behind a hole; a record whose header
- * holds and whose value does not is reported as bad and passed over by its length.
+ * The scan goes through the pages in order. A page that begins with a record of this life of the
+ * segment tells how far it reaches; one that ends with the copy of a header tells of a record whose
+ * first page is damaged, and the scan goes back for its value. All other pages are passed over, so
+ * the scan finds its way again behind a hole. The value of each record is checked.
  */
 #ifndef STORE_SCAN_H
 #define STORE_SCAN_H
 
 #include "store/layout.h"
 
-struct store_scan {
-    uint64_t nonce;             /* of the life that is looked for                 */
-    uint32_t segment_pages;     /* of the whole segment                           */
-    uint32_t page;              /* the next one to feed                           */
-    uint32_t pages_left;        /* of the record that is being read; 0: none      */
-    uint32_t value_left;        /* bytes of its value still to come               */
-    uint32_t crc;               /* of its value so far                            */
-    uint32_t record_page;       /* where it began                                 */
-    struct store_record record; /* its header                                     */
-    /* called for each record; good: the value has the right CRC */
-    void (*found)(struct store_scan *scan, const struct store_record *record, uint32_t page,
-                  bool good);
-    void *arg; /* the caller's */
+/* A record of the life, one of whose headers holds. */
+struct store_found {
+    struct store_record record; /* what the header says      */
+    uint32_t page;              /* where it begins           */
+    bool good;                  /* the value has its CRC     */
+    bool whole;                 /* the header in front holds */
 };
 
-/* The first page to feed is page 1; found and arg are set by the caller afterwards. */
-void store_scan_init(struct store_scan *scan, uint64_t nonce, uint32_t segment_pages);
+struct store_scan {
+    /* in: set by the caller */
+    uint64_t nonce;         /* of the life that is looked for                      */
+    uint32_t segment_pages; /* of the whole segment                                */
+    uint32_t memory_pages;  /* pages that memory has room for, 1 at least          */
+    uint8_t *memory;        /* the caller's, aligned; window of the scan           */
+    void *arg;              /* the caller's                                        */
+    /* reads so many pages from this one on into memory; an error ends the scan */
+    icms_err (*read)(struct store_scan *scan, uint32_t page, uint32_t pages);
+    /* called for each record, in the order of their pages */
+    void (*found)(struct store_scan *scan, const struct store_found *found);
+    /* private */
+    uint32_t first;  /* page that memory begins with */
+    uint32_t loaded; /* pages in memory              */
+};
 
-/* Feeds so many whole pages. Pages in which no record can lie (the last two) are ignored. */
-void store_scan_feed(struct store_scan *scan, const uint8_t *memory, uint32_t pages);
+/* Goes through the segment; the error of read, or OK. */
+icms_err store_scan_run(struct store_scan *scan) ICMS_MUST_CHECK;
 
 #endif

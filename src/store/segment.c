@@ -5,8 +5,9 @@
  * Loop's thread. Invariants:
  * - A segment is written over only when it is FREE, nothing in the index points to it and no read
  *   of it is in flight.
- * - Its header, with a new nonce, and an empty footer are on flash before its first record; so a
- *   footer on flash always belongs to the header's life or does not pass.
+ * - Its header, with a new nonce, and a copy of it in place of the footer are on flash before its
+ *   first record; so a footer on flash always belongs to the header's life or does not pass, and
+ * one damaged page never hides an open segment.
  * - FREE segments are opened in the order they were reclaimed, so a record that hides an older one
  *   is never written over before that one. Before a segment with hiding records is written over,
  *   the device is flushed: power loss may not undo the order either.
@@ -52,6 +53,8 @@ void store_segment_live_add(struct store *store, uint32_t volume, const struct s
     uint64_t bytes = (uint64_t)spot->pages * STORE_PAGE_BYTES;
 
     segment->live_blocks++;
+    if (spot->damaged)
+        return; /* only a mark */
     segment->live_pages += spot->pages;
     segment->live |= store_volume_bit(volume);
     store_stat_add(&store->volumes[volume].blocks, 1);
@@ -65,14 +68,16 @@ void store_segment_live_sub(struct store *store, uint32_t volume, const struct s
     struct store_segment *segment = &store->segments[spot->segment];
     uint64_t bytes = (uint64_t)spot->pages * STORE_PAGE_BYTES;
 
-    check(segment->live_blocks > 0 && segment->live_pages >= spot->pages);
-    check(store->volumes[volume].bytes >= bytes);
+    check(segment->live_blocks > 0);
     segment->live_blocks--;
-    segment->live_pages -= spot->pages;
-    store_stat_add(&store->volumes[volume].blocks, (uint64_t)-1);
-    store_stat_add(&store->volumes[volume].bytes, -bytes);
-    store_stat_add(&store->stats.blocks, (uint64_t)-1);
-    store_stat_add(&store->stats.used_bytes, -bytes);
+    if (!spot->damaged) {
+        check(segment->live_pages >= spot->pages && store->volumes[volume].bytes >= bytes);
+        segment->live_pages -= spot->pages;
+        store_stat_add(&store->volumes[volume].blocks, (uint64_t)-1);
+        store_stat_add(&store->volumes[volume].bytes, -bytes);
+        store_stat_add(&store->stats.blocks, (uint64_t)-1);
+        store_stat_add(&store->stats.used_bytes, -bytes);
+    }
     if (store_segment_is_dead(segment))
         store_segment_free(store, segment);
 }
@@ -123,10 +128,12 @@ void store_segment_evict(struct store *store, const struct store_block *block)
     check(store_index_remove(store->index, block->volume, &block->key, &old));
     check(old.segment == block->spot.segment && old.page == block->spot.page);
     store->dropped = true;
-    segment_evicted_add(store, &store->segments[old.segment], block->volume);
-    store_ghost_add(store->ghost, block->volume, &block->key);
-    store_stat_add(&store->volumes[block->volume].evictions, 1);
-    store_stat_add(&store->stats.evictions, 1);
+    if (!old.damaged) { /* a mark stood for nothing that could be read */
+        segment_evicted_add(store, &store->segments[old.segment], block->volume);
+        store_ghost_add(store->ghost, block->volume, &block->key);
+        store_stat_add(&store->volumes[block->volume].evictions, 1);
+        store_stat_add(&store->stats.evictions, 1);
+    }
     store_segment_live_sub(store, block->volume, &old);
 }
 
@@ -231,6 +238,8 @@ static void opener_life_begin(struct store *store)
     segment->sequence = ++store->sequence;
     segment->generation++;
     segment->present = segment->live = segment->hides = 0;
+    list_init(&segment->flying);
+    segment->failed_page = 0;
     opener_life(store, segment, &life);
     store_header_make(&store->super.drive, &life, store->opener.header);
 }
@@ -291,7 +300,7 @@ static void opener_run(struct store *store)
         opener_write(store, 0, opener->header);
         break;
     case OPENER_FOOTER:
-        opener_write(store, store->segment_pages - 1, opener->zeros);
+        opener_write(store, store->segment_pages - 1, opener->header);
         break;
     case OPENER_FINISHED:
         opener_finished(store);

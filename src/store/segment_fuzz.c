@@ -4,10 +4,11 @@
  *
  * A drive with sealed and open segments of three volumes is made once; the input patches it:
  *   segment (1 byte), page (1), offset in the page in units of 4 bytes (2, little-endian),
- *   flags (1: MEND), length (1), so many bytes;  and again, to the end of the input.
+ *   flags (1: MEND, 2: MEND_TAIL), length (1), so many bytes;  and again, to the end of the input.
  * With MEND the page's hash is made right afterwards, whatever the page claims to be, so that
- * the patch is believed. Whatever it was: the drive opens, answers, takes and reclaims blocks,
- * opens again, and nothing steps outside of its memory.
+ * the patch is believed; with MEND_TAIL that of the copy of a record's header at the page's end.
+ * Whatever it was: the drive opens, answers, takes and reclaims blocks, opens again, and nothing
+ * steps outside of its memory.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@
 #define KEYS          12
 #define PATCHES_MAX   64
 #define MEND          1
+#define MEND_TAIL     2
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -86,21 +88,16 @@ static uint8_t *page_of(uint8_t *drive, uint32_t segment, uint32_t page)
 
 /* As layout.c seeds it: changes there have to come here too, or nothing deep is reached any more,
  * which the check in fuzz_mend_works says. */
-static uint64_t page_hash(const uint8_t *drive, uint32_t segment, uint32_t page, size_t bytes)
+static uint64_t page_seed(const uint8_t *drive, uint32_t segment, uint32_t page)
 {
     const struct store_super_df *super = (const struct store_super_df *)(const void *)drive;
-    const uint8_t *memory =
-        drive + STORE_DATA_OFFSET + segment * RIG_SEGMENT_BYTES + (uint64_t)page * STORE_PAGE_BYTES;
     const struct store_header_df *header =
         (const struct store_header_df *)(const void *)(drive + STORE_DATA_OFFSET +
                                                        segment * RIG_SEGMENT_BYTES);
-    uint64_t seed;
 
     if (page == 0 || page == SEGMENT_PAGES - 1)
-        seed = hash64(super->drive, sizeof(super->drive)) ^ hash64_mix(segment);
-    else
-        seed = hash64_mix(le64_get(header->life.nonce) ^ hash64_mix(page));
-    return hash64_seed(memory, bytes - 8, seed);
+        return hash64(super->drive, sizeof(super->drive)) ^ hash64_mix(segment);
+    return hash64_mix(le64_get(header->life.nonce) ^ hash64_mix(page));
 }
 
 static void fuzz_mend(uint8_t *drive, uint32_t segment, uint32_t page)
@@ -110,9 +107,24 @@ static void fuzz_mend(uint8_t *drive, uint32_t segment, uint32_t page)
     size_t bytes = page == 0 || page == SEGMENT_PAGES - 1 || le32_get(*magic) == STORE_SUMMARY_MAGIC
                        ? STORE_PAGE_BYTES
                        : sizeof(struct store_record_df);
-    le64 hash = le64_of(page_hash(drive, segment, page, bytes));
+    le64 hash = le64_of(hash64_seed(memory, bytes - 8, page_seed(drive, segment, page)));
 
     memcpy(memory + bytes - 8, &hash, sizeof(hash));
+}
+
+static void fuzz_mend_tail(uint8_t *drive, uint32_t segment, uint32_t page)
+{
+    uint8_t *tail = page_of(drive, segment, page) + STORE_TAIL_OFFSET;
+    const struct store_record_df *df = (const struct store_record_df *)(const void *)tail;
+    uint32_t pages = store_record_pages(le32_get(df->value_bytes));
+    uint64_t seed;
+    le64 hash;
+
+    if (page == 0 || page == SEGMENT_PAGES - 1 || pages > page)
+        return;
+    seed = page_seed(drive, segment, page + 1 - pages);
+    hash = le64_of(hash64_seed(tail, sizeof(*df) - 8, seed));
+    memcpy(tail + sizeof(*df) - 8, &hash, sizeof(hash));
 }
 
 /* Mending a page that was not changed changes nothing. */
@@ -126,11 +138,14 @@ static void fuzz_mend_works(uint8_t *drive)
         fuzz_mend(drive, 0, pages[i]);
         check(memcmp(before, page_of(drive, 0, pages[i]), sizeof(before)) == 0);
     }
+    memcpy(before, page_of(drive, 0, 1), sizeof(before));
+    fuzz_mend_tail(drive, 0, 1);
+    check(memcmp(before, page_of(drive, 0, 1), sizeof(before)) == 0);
 }
 
 static void fuzz_patch(uint8_t *drive, const uint8_t *data, size_t bytes)
 {
-    uint8_t mend[PATCHES_MAX][2];
+    uint8_t mend[PATCHES_MAX][3];
     uint32_t mends = 0;
 
     for (uint32_t n = 0; n < PATCHES_MAX && bytes >= 6; n++) {
@@ -143,15 +158,18 @@ static void fuzz_patch(uint8_t *drive, const uint8_t *data, size_t bytes)
         if (length > STORE_PAGE_BYTES - offset)
             length = STORE_PAGE_BYTES - offset;
         memcpy(page_of(drive, segment, page) + offset, data + 6, length);
-        if ((data[4] & MEND) != 0) {
-            mend[mends][0] = (uint8_t)segment;
-            mend[mends++][1] = (uint8_t)page;
-        }
+        mend[mends][0] = (uint8_t)segment;
+        mend[mends][1] = (uint8_t)page;
+        mend[mends++][2] = data[4];
         data += 6 + length;
         bytes -= 6 + length;
     }
-    for (uint32_t i = 0; i < mends; i++)
-        fuzz_mend(drive, mend[i][0], mend[i][1]);
+    for (uint32_t i = 0; i < mends; i++) {
+        if ((mend[i][2] & MEND) != 0)
+            fuzz_mend(drive, mend[i][0], mend[i][1]);
+        if ((mend[i][2] & MEND_TAIL) != 0)
+            fuzz_mend_tail(drive, mend[i][0], mend[i][1]);
+    }
 }
 
 /* ---- use --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@
 
 uint64_t store_record_bytes(uint64_t value_bytes)
 {
-    return bytes_align(STORE_HEADER_BYTES + value_bytes, STORE_PAGE_BYTES);
+    return bytes_align(2 * STORE_HEADER_BYTES + value_bytes, STORE_PAGE_BYTES);
 }
 
 void store_opts_init(struct store_opts *opts)
@@ -102,10 +102,8 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
         return ICMS_NO_MEMORY;
     store->segments = calloc(store->super.segments, sizeof(store->segments[0]));
     store->opener.header = store_pages_new(store, 1);
-    store->opener.zeros = store_pages_new(store, 1);
     store->reclaim.chunk = store_pages_new(store, STORE_RECLAIM_PAGES);
-    if (store->segments == NULL || store->opener.header == NULL || store->opener.zeros == NULL ||
-        store->reclaim.chunk == NULL)
+    if (store->segments == NULL || store->opener.header == NULL || store->reclaim.chunk == NULL)
         return ICMS_NO_MEMORY;
     for (int i = 0; i < 3; i++) { /* the shared stream: open, sealing, and one more */
         if (!store_summary_pool_add(store))
@@ -174,7 +172,7 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
     }
     store->stats.blocks_max = store_index_blocks_max(store->index);
     store->stats.index_bytes = store_index_bytes(store->index);
-    store->stats.recovered_blocks = store_index_blocks(store->index);
+    store->stats.recovered_blocks = store->stats.blocks;
     store->stats.recovery_ns = loop_env_now_ns(loop_env(loop)) - begin_ns;
     /* a full drive makes room as soon as its loop runs */
     store_later_run(store, &store->kick, store_kick_run);
@@ -287,22 +285,25 @@ bool store_exists(struct store *store, uint32_t volume, const struct key *key,
 
     check(store->magic == STORE_MAGIC);
     if (volume >= LIMIT_VOLUMES || !store->volumes[volume].added || store->down ||
-        !store_index_find(store->index, volume, key, &spot))
+        !store_index_find(store->index, volume, key, &spot) || spot.damaged)
         return false;
     if (out_bytes_max != NULL)
-        *out_bytes_max = (uint64_t)spot.pages * STORE_PAGE_BYTES - STORE_HEADER_BYTES;
+        *out_bytes_max = (uint64_t)spot.pages * STORE_PAGE_BYTES - 2 * STORE_HEADER_BYTES;
     return true;
 }
 
 enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const struct key *key)
 {
+    struct store_spot spot;
+
     check(store->magic == STORE_MAGIC);
     if (store->down)
         return ICMS_MISS_DRIVE_DOWN;
-    if (volume < LIMIT_VOLUMES && store->volumes[volume].added &&
-        store_ghost_has(store->ghost, volume, key))
-        return ICMS_MISS_EVICTED;
-    return ICMS_MISS_ABSENT;
+    if (volume >= LIMIT_VOLUMES || !store->volumes[volume].added)
+        return ICMS_MISS_ABSENT;
+    if (store_index_find(store->index, volume, key, &spot) && spot.damaged)
+        return ICMS_MISS_CHECKSUM;
+    return store_ghost_has(store->ghost, volume, key) ? ICMS_MISS_EVICTED : ICMS_MISS_ABSENT;
 }
 
 static int store_key_order(const struct key *a, const struct key *b)
@@ -346,7 +347,8 @@ uint32_t store_list(struct store *store, uint32_t volume, const struct key *star
     if (volume >= LIMIT_VOLUMES || !store->volumes[volume].added || store->down || keys_max == 0)
         return 0;
     while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
-        if (block.volume != volume || (start != NULL && store_key_order(&block.key, start) < 0))
+        if (block.volume != volume || block.spot.damaged ||
+            (start != NULL && store_key_order(&block.key, start) < 0))
             continue;
         if (count < keys_max) {
             keys[count++] = block.key;

@@ -13,8 +13,10 @@
  * What is promised. A write completes only after the device answered for its record; from then on
  * the block is found after a crash of the process, until it is evicted, and the eviction is
  * counted. After store_flush it also survives power loss. A read returns the bytes that were
- * written, or a miss. Whole segments are reclaimed, the oldest of the volume that is most over its
- * share first.
+ * written, or a miss. A flipped byte anywhere on the drive leaves the right bytes, or a miss with
+ * reason CHECKSUM, and is counted; only the last changes before a crash, of which nothing on the
+ * drive says whether they were acknowledged, fall back to the value they replaced. Whole segments
+ * are reclaimed, the oldest of the volume that is most over its share first.
  */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
@@ -24,11 +26,13 @@
 
 struct store;
 
-/* Bytes in front of a value on flash: callers of store_write leave this much room before the value
- * (struct store_write.memory), so a record goes to the device in one write without a copy. */
+/* Bytes of the header in front of a value on flash, which is there again behind it: callers of
+ * store_write leave this much room before the value (struct store_write.memory), so a record goes
+ * to the device in one write without a copy. */
 #define STORE_HEADER_BYTES 64
 
-/* Bytes of the buffer that a write or read of a value needs: header, value, up to the alignment. */
+/* Bytes of the buffer that a write or read of a value needs: header, value, header again, up to the
+ * alignment. */
 uint64_t store_record_bytes(uint64_t value_bytes);
 
 struct store_opts {
@@ -82,7 +86,7 @@ struct store_write {
     struct key key;       /* 1..16 bytes                                       */
     uint8_t *memory;      /* aligned to LIMIT_DISK_ALIGN; store_record_bytes() big;
                              the value starts at memory + STORE_HEADER_BYTES; the
-                             store fills the header and the padding            */
+                             store fills all around it                         */
     uint32_t value_bytes; /* 1 .. value_bytes_max                              */
     uint32_t options;     /* enum store_write_option bits                      */
     void (*done)(struct store_write *write); /* called once                                      */
@@ -111,9 +115,9 @@ struct store_read {
     uint64_t private_words[64];
 };
 
-/* Reads and verifies one block. A bad checksum is a miss with reason CHECKSUM, counted, and the
- * block is forgotten. An overwritten or evicted segment during the read gives a miss, never wrong
- * bytes. */
+/* Reads and verifies one block. A bad checksum is a miss with reason CHECKSUM, counted once; it
+ * stays that until the block is stored, deleted or evicted, and store_exists says no. An
+ * overwritten or evicted segment during the read gives a miss, never wrong bytes. */
 icms_err store_read(struct store *store, struct store_read *read) ICMS_MUST_CHECK;
 
 /* Ends early: done still comes once, when nothing writes into the memory any more. */
@@ -124,7 +128,8 @@ void store_read_cancel(struct store_read *read);
 bool store_exists(struct store *store, uint32_t volume, const struct key *key,
                   uint64_t *out_bytes_max);
 
-/* Why a key is not there: EVICTED when the ghost filter remembers it, else ABSENT. */
+/* Why a key is not there: CHECKSUM when its value is known to be damaged, EVICTED when the ghost
+ * filter remembers it, else ABSENT. */
 enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const struct key *key);
 
 struct store_delete {
@@ -171,7 +176,9 @@ struct store_stats {
     uint64_t read_bytes, write_bytes; /* values                                          */
     uint64_t device_write_bytes;      /* all that went to the device                     */
     uint64_t evictions;               /* blocks, kept over restarts                      */
-    uint64_t checksum_errors, io_errors;
+    uint64_t checksum_errors; /* damage that was met: values lost, headers read from their copy,
+                                 pages of a segment that had to be replaced */
+    uint64_t io_errors;       /* operations that the device refused                              */
     uint64_t recovered_blocks, recovery_ns; /* of the last open                                */
     bool down;                              /* out of service after device errors              */
     bool free_low;                          /* free segments under the low-water mark          */

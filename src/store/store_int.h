@@ -60,7 +60,7 @@ struct store_later {
 enum store_segment_state {
     SEGMENT_FREE,       /* nothing in the index points here; waits in store.free to be opened;
                            woken by store_opener_kick                                          */
-    SEGMENT_OPENING,    /* header and empty footer are on their way; woken by store_opener_done */
+    SEGMENT_OPENING,    /* header and its copy are on their way; woken by store_opener_done */
     SEGMENT_OPEN,       /* takes records; leaves when one does not fit                         */
     SEGMENT_SEALING,    /* takes no more; waits for its records, then for its summary; woken by
                            store_change_written, store_seal_done                               */
@@ -79,12 +79,14 @@ struct store_segment {
     uint64_t hides;    /* volumes with records that hide older ones elsewhere: tombstones,
                           newer versions. It may not be written over before those              */
     struct store_summary *summary; /* OPEN, SEALING: entries so far                             */
-    uint32_t live_blocks;          /* index entries that point here                           */
-    uint32_t live_pages;           /* of their records                                        */
+    uint32_t live_blocks;          /* index entries that point here, marks too                */
+    uint32_t live_pages;           /* of their records, without marks                         */
     uint32_t generation;           /* how often it was opened                                 */
     uint32_t summary_pages;        /* SEALED: on flash, or STORE_NO_SUMMARY                   */
     uint32_t pins;                 /* reads in flight; FREE: not opened while above 0         */
     uint32_t writes;               /* record writes in flight                                 */
+    struct list flying;            /* store_change.link: the same, in the order of their pages */
+    uint32_t failed_page;          /* of the first record whose write failed; 0: none         */
     uint32_t next_page;            /* OPEN: where the next record goes                        */
     uint32_t evicted;              /* store.evicted chain: evictions that are not final yet   */
     uint8_t state;                 /* enum store_segment_state                                */
@@ -152,10 +154,12 @@ struct store_change {
     icms_err err;                  /* the answer                          */
     struct store *store;           /* where to */
     struct store_segment *segment; /* DEVICE: where its record goes                     */
-    struct list link;              /* PARKED: volume.parked; KEY: waiters of the first  */
+    struct list link;              /* PARKED: volume.parked; KEY: waiters of the first;
+                                      DEVICE: segment.flying                            */
     struct list waiters;           /* later changes of the same key, in order           */
     struct list key_link;          /* store.keys, while it is the first of its key      */
     uint64_t sequence;             /* of its record                                     */
+    uint32_t settled;              /* page before which its segment was settled         */
     uint32_t page;                 /* of its record                                     */
     uint32_t pages;                /* of its record                                     */
     struct store_later later;      /* ANSWER; DEVICE at a fault point */
@@ -194,7 +198,7 @@ static_assert(sizeof(struct store_flush_private) <=
 enum store_opener_step {
     OPENER_FLUSH_BEFORE, /* a hiding segment: what was written over before is durable first */
     OPENER_HEADER,       /* the new life begins                                             */
-    OPENER_FOOTER,       /* the old footer is wiped                                         */
+    OPENER_FOOTER,       /* the header again, over the old footer                           */
     OPENER_FLUSH_AFTER,  /* a hiding segment: no old record is lost before its header is    */
     OPENER_FINISHED,
 };
@@ -209,7 +213,6 @@ struct store_opener {
     struct store_later later;       /* ends a step when a fault point failed it        */
     struct loop_op op;              /* of the step */
     struct store_header_df *header; /* aligned page */
-    uint8_t *zeros;                 /* aligned page */
 };
 
 /* Reclaims one segment at a time. */
@@ -345,7 +348,8 @@ bool store_segment_is_dead(const struct store_segment *segment);
 void store_segment_live_add(struct store *store, uint32_t volume, const struct store_spot *spot);
 void store_segment_live_sub(struct store *store, uint32_t volume, const struct store_spot *spot);
 
-/* A block was taken out of the index to make room. */
+/* Takes a block out of the index to make room; a mark of a damaged one goes without being counted.
+ */
 void store_segment_evict(struct store *store, const struct store_block *block);
 bool store_segment_fits(const struct store *store, const struct store_segment *segment,
                         uint32_t pages);

@@ -484,3 +484,18 @@ void rig_peek(struct rig *rig, uint64_t offset, void *memory, uint64_t bytes)
     check(fd >= 0 && pread(fd, memory, bytes, (off_t)offset) == (ssize_t)bytes);
     (void)close(fd);
 }
+
+void rig_poke(struct rig *rig, uint64_t offset, const void *memory, uint64_t bytes)
+{
+    uint64_t all;
+    int fd;
+
+    if (rig->sim != NULL) {
+        memcpy(sim_file_medium(rig->node, rig->path, &all) + offset, memory, bytes);
+        return;
+    }
+    fd = open(rig->path, O_WRONLY | O_CLOEXEC);
+    check(fd >= 0 && pwrite(fd, memory, bytes, (off_t)offset) == (ssize_t)bytes);
+    check(fdatasync(fd) == 0);
+    (void)close(fd);
+}

@@ -119,7 +119,8 @@ void rig_stats(struct rig *rig, struct store_stats *out_stats);
 /* Changes a byte of the drive behind the store's back. */
 void rig_flip(struct rig *rig, uint64_t offset, uint8_t mask);
 
-/* Copies bytes of the drive that were written. */
+/* Copies bytes of the drive that were written; and back, while the store is down. */
 void rig_peek(struct rig *rig, uint64_t offset, void *memory, uint64_t bytes);
+void rig_poke(struct rig *rig, uint64_t offset, const void *memory, uint64_t bytes);
 
 #endif

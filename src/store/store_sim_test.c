@@ -340,6 +340,8 @@ static void run_judge(struct run *run, uint32_t volume, uint64_t key, bool power
 
     if (must && !cell->recovered && !run->full[volume])
         run_fail(run, volume, key, "lost");
+    if (must && reason == ICMS_MISS_CHECKSUM)
+        run_fail(run, volume, key, "damaged");
     if (must && cell->recovered && found != cell->latest &&
         (found != UINT32_MAX || reason != ICMS_MISS_EVICTED))
         run_fail(run, volume, key, found == UINT32_MAX ? "damaged" : "not the latest");
@@ -351,7 +353,7 @@ static void run_judge(struct run *run, uint32_t volume, uint64_t key, bool power
             run_fail(run, volume, key, "an older value came back");
     }
     cell->unsure = false;
-    if (found == UINT32_MAX && run->full[volume])
+    if (found == UINT32_MAX && run->full[volume] && reason != ICMS_MISS_CHECKSUM)
         return; /* perhaps evicted just now: the next crash may bring it back */
     if (power)
         cell->count = 0; /* all there is on the medium is durable */

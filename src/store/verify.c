@@ -27,13 +27,27 @@ struct verify {
     bool no_memory;                /* records could not grow        */
 };
 
-static void verify_found(struct store_scan *scan, const struct store_record *record, uint32_t page,
-                         bool good)
+/* Whether the index marks the block at this place as damaged. */
+static bool verify_marked(const struct verify *verify, const struct store_block *block)
+{
+    struct store_spot spot;
+
+    return store_index_find(verify->store->index, block->volume, &block->key, &spot) &&
+           spot.damaged && spot.segment == block->spot.segment && spot.page == block->spot.page;
+}
+
+static void verify_found(struct store_scan *scan, const struct store_found *found)
 {
     struct verify *verify = scan->arg;
+    const struct store_record *record = &found->record;
     int slot = store_volume_slot_find(verify->store, &record->volume);
+    struct store_block block = {.volume = (uint32_t)slot,
+                                .key = record->key,
+                                .spot = {.segment = verify->segment,
+                                         .page = found->page,
+                                         .pages = store_record_pages(record->value_bytes)}};
 
-    if (!good || slot < 0)
+    if (slot < 0 || (!found->good && !verify_marked(verify, &block)))
         return;
     if (verify->count == verify->room) {
         uint64_t room = verify->room * 2 + 1024;
@@ -46,14 +60,10 @@ static void verify_found(struct store_scan *scan, const struct store_record *rec
         verify->records = records;
         verify->room = room;
     }
-    verify->records[verify->count++] = (struct verify_record){
-        .block = {.volume = (uint32_t)slot,
-                  .key = record->key,
-                  .spot = {.segment = verify->segment,
-                           .page = page,
-                           .pages = store_record_pages(record->value_bytes)}},
-        .sequence = record->sequence,
-        .tombstone = record->type == STORE_RECORD_TOMBSTONE};
+    verify->records[verify->count++] =
+        (struct verify_record){.block = block,
+                               .sequence = record->sequence,
+                               .tombstone = record->type == STORE_RECORD_TOMBSTONE};
 }
 
 static int verify_order(const struct verify_record *a, const struct verify_record *b)
@@ -74,31 +84,35 @@ static int verify_sort(const void *a, const void *b)
     return order != 0 ? order : x->sequence < y->sequence ? -1 : x->sequence > y->sequence;
 }
 
+static icms_err verify_read(struct store_scan *scan, uint32_t page, uint32_t pages)
+{
+    const struct verify *verify = scan->arg;
+    struct store *store = verify->store;
+
+    return loop_file_read_now(store->file, store_segment_offset(store, verify->segment, page),
+                              scan->memory, (size_t)pages * STORE_PAGE_BYTES);
+}
+
 static icms_err verify_scan(struct verify *verify, uint8_t *pages)
 {
     struct store *store = verify->store;
 
     for (uint32_t i = 0; i < store->super.segments; i++) {
-        struct store_scan scan;
+        struct store_scan scan = {.nonce = store->segments[i].nonce,
+                                  .segment_pages = store->segment_pages,
+                                  .memory_pages = VERIFY_PAGES,
+                                  .memory = pages,
+                                  .arg = verify,
+                                  .read = verify_read,
+                                  .found = verify_found};
+        icms_err err;
 
         if (store->segments[i].state == SEGMENT_FREE)
             continue;
         verify->segment = i;
-        store_scan_init(&scan, store->segments[i].nonce, store->segment_pages);
-        scan.found = verify_found;
-        scan.arg = verify;
-        while (scan.page < store->segment_pages - 2) {
-            uint32_t n = store->segment_pages - 2 - scan.page;
-            icms_err err;
-
-            if (n > VERIFY_PAGES)
-                n = VERIFY_PAGES;
-            err = loop_file_read_now(store->file, store_segment_offset(store, i, scan.page), pages,
-                                     (size_t)n * STORE_PAGE_BYTES);
-            if (err != ICMS_OK)
-                return err;
-            store_scan_feed(&scan, pages, n);
-        }
+        err = store_scan_run(&scan);
+        if (err != ICMS_OK)
+            return err;
     }
     return ICMS_OK;
 }
@@ -118,7 +132,8 @@ static uint64_t verify_compare(struct verify *verify, struct err_why *why)
         if (i + 1 < verify->count && verify_order(record, &verify->records[i + 1]) == 0)
             continue;
         there = store_index_find(store->index, record->block.volume, &record->block.key, &spot);
-        if (there && !record->tombstone && memcmp(&spot, &record->block.spot, sizeof(spot)) == 0) {
+        if (there && !record->tombstone && spot.segment == record->block.spot.segment &&
+            spot.page == record->block.spot.page && spot.pages == record->block.spot.pages) {
             matched++;
             continue;
         }

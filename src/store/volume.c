@@ -143,14 +143,15 @@ static struct volume_cut volume_cut_find(const struct store *store, uint32_t slo
     uint64_t rest;
 
     while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
-        if (block.volume == slot)
+        if (block.volume == slot && !block.spot.damaged)
             held[block.spot.segment] += (uint64_t)block.spot.pages * STORE_PAGE_BYTES;
     }
     cut.sequence = volume_cut_sequence(store, held, over, &rest);
     cursor = 0;
     /* on a damaged drive two segments may be of one age, and two blocks in one page */
     while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
-        if (block.volume == slot && store->segments[block.spot.segment].sequence == cut.sequence)
+        if (block.volume == slot && !block.spot.damaged &&
+            store->segments[block.spot.segment].sequence == cut.sequence)
             pages[block.spot.page] += (uint64_t)block.spot.pages * STORE_PAGE_BYTES;
     }
     for (; pages[cut.page] < rest; cut.page++)

@@ -198,7 +198,10 @@ static void change_written(struct store_change *change, icms_err err)
             change->err = ICMS_MISS;
     } else {
         store_index_unreserve(store->index);
+        if (segment->failed_page == 0 || change->page < segment->failed_page)
+            segment->failed_page = change->page;
     }
+    list_remove(&change->link);
     store_segment_written(store, segment);
     store_write_outcome(store, err);
     store_change_end(change);
@@ -222,16 +225,28 @@ static uint32_t change_stream(const struct store *store, uint32_t volume)
     return store->volumes[volume].own ? volume : STORE_SHARED;
 }
 
+/* All records of the segment before this page are on flash: the device said so, and will never be
+ * asked to write there again in this life. */
+static uint32_t change_settled(const struct store_segment *segment)
+{
+    struct list *link = list_first(&segment->flying);
+    uint32_t page =
+        link != NULL ? container_of(link, struct store_change, link)->page : segment->next_page;
+
+    return segment->failed_page != 0 && segment->failed_page < page ? segment->failed_page : page;
+}
+
 /* Makes the record in the caller's memory; the value is in place. */
 static uint8_t *change_record(struct store_change *change)
 {
     const struct store *store = change->store;
     struct store_record record = {.key = *change_key(change),
                                   .volume = store->volumes[change_volume(change)].uuid,
-                                  .sequence = change->sequence};
+                                  .sequence = change->sequence,
+                                  .settled = change->settled};
     uint64_t nonce = change->segment->nonce;
     uint8_t *memory, *value;
-    uint64_t end = (uint64_t)change->pages * STORE_PAGE_BYTES;
+    uint64_t tail = (uint64_t)change->pages * STORE_PAGE_BYTES - STORE_HEADER_BYTES;
 
     memory = change->is_delete ? change_delete(change)->memory : change_write(change)->memory;
     value = memory + STORE_HEADER_BYTES;
@@ -241,8 +256,9 @@ static uint8_t *change_record(struct store_change *change)
         record.value_crc =
             crc32c_add(store_value_crc_seed(nonce, change->page), value, record.value_bytes);
     }
-    memset(value + record.value_bytes, 0, end - STORE_HEADER_BYTES - record.value_bytes);
+    memset(value + record.value_bytes, 0, tail - STORE_HEADER_BYTES - record.value_bytes);
     store_record_make(nonce, change->page, &record, (struct store_record_df *)(void *)memory);
+    memcpy(memory + tail, memory, STORE_HEADER_BYTES);
     return memory;
 }
 
@@ -258,6 +274,8 @@ static void change_place(struct store_change *change, struct store_segment *segm
     change->segment = segment;
     change->page = segment->next_page;
     change->sequence = ++store->sequence;
+    change->settled = change_settled(segment);
+    list_push(&segment->flying, &change->link);
     segment->next_page += change->pages;
     segment->summary->placed++;
     segment->writes++;
@@ -275,14 +293,15 @@ static void change_place(struct store_change *change, struct store_segment *segm
                     change_record(change), (uint32_t)bytes, store_change_written);
 }
 
-/* Whether the answer is known without writing anything. */
-static bool change_answered(struct store_change *change, bool there, bool ghost)
+/* Whether the answer is known without writing anything. there: it can be read; trace: something of
+ * it may be on flash. */
+static bool change_answered(struct store_change *change, bool there, bool trace)
 {
     struct store *store = change->store;
 
     if (store->down)
         change_answer(change, ICMS_DRIVE_DOWN);
-    else if (change->is_delete && !there && !ghost)
+    else if (change->is_delete && !there && !trace)
         change_answer(change, ICMS_MISS);
     else if (!change->is_delete && there &&
              (change_write(change)->options & STORE_WRITE_IF_ABSENT) != 0)
@@ -330,11 +349,12 @@ static bool change_try(struct store_change *change)
     struct store *store = change->store;
     uint32_t volume = change_volume(change);
     struct store_spot spot;
-    bool there = store_index_find(store->index, volume, change_key(change), &spot);
-    bool ghost = store_ghost_has(store->ghost, volume, change_key(change));
+    bool found = store_index_find(store->index, volume, change_key(change), &spot);
+    bool there = found && !spot.damaged;
+    bool trace = found || store_ghost_has(store->ghost, volume, change_key(change));
     struct store_segment *segment;
 
-    if (change_answered(change, there, ghost))
+    if (change_answered(change, there, trace))
         return true;
     if (store->writes >= store->writes_max || !change_quota(change))
         return false;
@@ -347,8 +367,8 @@ static bool change_try(struct store_change *change)
         store_index_unreserve(store->index);
         return false;
     }
-    change->was_there = there;
-    change_place(change, segment, change->is_delete || there || ghost);
+    change->was_there = found;
+    change_place(change, segment, change->is_delete || trace);
     return true;
 }
 
