@@ -15,6 +15,8 @@
 static const struct bench benches[] = {
     {"store", "the flash engine on one drive, in-process", "raw O_DIRECT io_uring",
      bench_store_run},
+    {"drives", "an enclosure of four drives, without the network",
+     "raw O_DIRECT io_uring on four files", bench_drives_run},
     {NULL, NULL, NULL, NULL},
 };
 

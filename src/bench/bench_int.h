@@ -95,6 +95,9 @@ uint32_t bench_depths(const struct bench_opts *opts, uint32_t depths[2]);
 bool bench_wants_op(const struct bench_opts *opts, enum bench_op op);
 bool bench_wants_variant(const struct bench_opts *opts, const char *variant);
 
+/* Segments for a drive of this size: small ones where few large ones would be there to reclaim. */
+uint64_t bench_segment_bytes(uint64_t drive_bytes);
+
 /* A new directory inside opts->dir, removed with everything in it by bench_dir_remove. */
 icms_err bench_dir_make(const struct bench_opts *opts, struct err_why *why, char *out,
                         size_t bytes);
@@ -201,5 +204,6 @@ void bench_disk_free(struct bench_disk **disk);
 /* ---- benches -------------------------------------------------------------------------------- */
 
 icms_err bench_store_run(const struct bench_opts *opts, struct err_why *why);
+icms_err bench_drives_run(const struct bench_opts *opts, struct err_why *why);
 
 #endif

@@ -122,9 +122,9 @@ static void store_side_down(struct store_side *side)
     loop_region_free(&side->region);
 }
 
-/* A new drive in the file for values of this size. */
-static icms_err store_side_up(struct store_side *side, const char *path, uint32_t size,
-                              struct err_why *why)
+/* A new drive in the file of bytes for values of this size. */
+static icms_err store_side_up(struct store_side *side, const char *path, uint64_t bytes,
+                              uint32_t size, struct err_why *why)
 {
     struct uuid uuid = {.bytes = {1}};
     struct err_why ignored = {""};
@@ -134,6 +134,7 @@ static icms_err store_side_up(struct store_side *side, const char *path, uint32_
 
     store_opts_init(&opts);
     opts.path = path;
+    opts.segment_bytes = bench_segment_bytes(bytes);
     loop_opts_init(&loop_opts);
     *side = (struct store_side){.size = size};
     err = store_format(loop_env_uring(), &opts, true, why);
@@ -256,7 +257,7 @@ icms_err bench_store_run(const struct bench_opts *opts, struct err_why *why)
     if (err == ICMS_OK)
         err = bench_file_make(path, bytes, why);
     for (uint32_t i = 0; i < size_count && err == ICMS_OK; i++) {
-        err = store_side_up(side, path, sizes[i], why);
+        err = store_side_up(side, path, bytes, sizes[i], why);
         if (err == ICMS_OK)
             err = store_fill(opts, side, disk, why);
         if (err == ICMS_OK)

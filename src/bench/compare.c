@@ -341,6 +341,13 @@ bool bench_wants_variant(const struct bench_opts *opts, const char *variant)
     return opts->variant == NULL || strcmp(opts->variant, variant) == 0;
 }
 
+uint64_t bench_segment_bytes(uint64_t drive_bytes)
+{
+    uint64_t mib = drive_bytes >> 20;
+
+    return (uint64_t)(mib >= 1024 ? 64 : mib >= 256 ? 16 : 8) << 20;
+}
+
 icms_err bench_dir_make(const struct bench_opts *opts, struct err_why *why, char *out, size_t bytes)
 {
     if ((size_t)snprintf(out, bytes, "%s/icms-bench-XXXXXX", opts->dir) >= bytes)

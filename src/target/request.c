@@ -439,7 +439,10 @@ static enum target_step target_run_reply(struct target_req *req)
     if (!target_req_at(req, req->nvmf->loop))
         return TARGET_WAIT;
     req->state = TARGET_REQ_FREE;
-    nvmf_target_req_done(req->nvmf);
+    if (req->call != NULL)
+        req->call->done(req->call);
+    else
+        nvmf_target_req_done(req->nvmf);
     return TARGET_END;
 }
 
@@ -464,17 +467,16 @@ void target_req_run(struct target_req *req)
     } while (step == TARGET_NEXT);
 }
 
-/* ---- what nvmf/target calls ----------------------------------------------------------------- */
+/* ---- who gives us commands ------------------------------------------------------------------ */
 
-static void target_kv(void *owner, struct nvmf_target_req *nvmf)
+static void target_req_begin(struct target *target, struct target_req *req,
+                             struct nvmf_target_req *nvmf, struct target_call *call)
 {
-    struct target *target = owner;
-    struct target_req *req = nvmf_target_req_area(nvmf);
-
     req->magic = TARGET_REQ_MAGIC;
     req->state = TARGET_REQ_NEW;
     req->target = target;
     req->nvmf = nvmf;
+    req->call = call;
     req->at = nvmf->loop;
     req->slot = req->rank = req->index = req->drive = req->options = 0;
     req->found = false;
@@ -482,6 +484,20 @@ static void target_kv(void *owner, struct nvmf_target_req *nvmf)
     req->err = ICMS_OK;
     list_init(&req->link);
     target_req_run(req);
+}
+
+static void target_kv(void *owner, struct nvmf_target_req *nvmf)
+{
+    target_req_begin(owner, nvmf_target_req_area(nvmf), nvmf, NULL);
+}
+
+void target_call(struct target *target, struct loop *loop, struct target_call *call)
+{
+    static_assert(sizeof(struct target_req) <= sizeof(call->private_words), "room for a request");
+    check(loop_is_mine(loop) && call->req.ns < target->opts.volume_count);
+    call->req.loop = loop;
+    call->req.map = call->req.done_bytes = 0;
+    target_req_begin(target, (struct target_req *)(void *)call->private_words, &call->req, call);
 }
 
 static uint64_t target_used_bytes(void *owner, uint32_t ns)

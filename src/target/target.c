@@ -347,6 +347,12 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         target_stats_volume(target, v, &out_stats->volumes[v]);
 }
 
+struct loop *target_loop(struct target *target, uint32_t index)
+{
+    check(index < target->opts.loops);
+    return target->loops[index];
+}
+
 struct store *target_drive_store(struct target *target, uint32_t drive)
 {
     check(drive < target->opts.drive_count);

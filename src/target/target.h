@@ -86,6 +86,24 @@ void target_stop(struct target *target);
  * NULL. */
 void target_free(struct target **target);
 
+/* A command from inside this process: it takes the way through the drives that one from the network
+ * takes (benches, and whoever embeds an enclosure). The owner keeps it until done. */
+struct target_call {
+    struct nvmf_target_req req; /* as nvmf/target.h has it: op, ns, key, memory, memory_bytes,
+                                   value_bytes (at memory + STORE_HEADER_BYTES), deadline_ns; then
+                                   err, reason, value, done_bytes, map. loop is set by us        */
+    void (*done)(struct target_call *call); /* called once, on the loop it was called on        */
+    uint64_t private_words[160];            /* of the target                                    */
+};
+
+/* Starts a call, on one of the target's loops. done is called exactly once, on the same loop, from
+ * inside or later, even on failure (req.err). */
+void target_call(struct target *target, struct loop *loop, struct target_call *call);
+
+/* Loop 0 .. opts.loops - 1, where drive i lives on loop i modulo their number. Stays the target's.
+ */
+struct loop *target_loop(struct target *target, uint32_t index);
+
 /* False while draining, without a drive, when free segments stayed under their low-water mark for
  * TARGET_LOW_NS, or a volume is over ready_quota_percent_max; why says which. True with a sentence
  * in why when a drive is out of service. Any thread. */

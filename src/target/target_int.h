@@ -82,6 +82,7 @@ struct target_req {
     enum target_req_state state;
     struct target *target;
     struct nvmf_target_req *nvmf; /* the command; ours until it is answered                     */
+    struct target_call *call;     /* who gets the answer; NULL: nvmf/target                     */
     struct loop *at;              /* where it is now, or goes                                   */
     struct loop_msg msg;          /* carries it between loops                                   */
     struct list link;             /* LIST_WAIT                                                  */

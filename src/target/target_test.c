@@ -237,6 +237,85 @@ static void the_blocks_of_a_run_lie_on_one_drive(void **state)
     rig_free(&rig);
 }
 
+/* A call from inside, with its answer. */
+struct inside {
+    struct target_call call;
+    struct target *target;
+    struct loop_msg msg; /* carries it to loop 0 */
+    bool over;
+};
+
+static void inside_done(struct target_call *call)
+{
+    struct inside *inside = container_of(call, struct inside, call);
+
+    assert_true(loop_is_mine(target_loop(inside->target, 0)));
+    assert_false(inside->over);
+    inside->over = true;
+}
+
+static void inside_begin(struct loop_msg *msg)
+{
+    struct inside *inside = container_of(msg, struct inside, msg);
+
+    target_call(inside->target, target_loop(inside->target, 0), &inside->call);
+}
+
+static icms_err inside_run(struct rig *rig, struct inside *inside)
+{
+    inside->target = rig->target;
+    inside->over = false;
+    inside->call.done = inside_done;
+    loop_send(target_loop(rig->target, 0), &inside->msg, inside_begin);
+    for (int i = 0; i < 1000 && !inside->over; i++)
+        (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 1000000);
+    assert_true(inside->over);
+    return inside->call.req.err;
+}
+
+/* The same blocks whether a command comes over the network or from inside. */
+static void calls_from_inside_go_the_same_way(void **state)
+{
+    struct rig *rig = rig_new(2, 3);
+    struct inside *inside = calloc(1, sizeof(*inside));
+    uint64_t room = store_record_bytes(VALUE_MAX);
+    uint8_t *memory = aligned_alloc(LIMIT_DISK_ALIGN, room);
+    struct nvme_cqe cqe;
+
+    rig_up(rig);
+    fill(rig, 1, 30);
+    for (uint32_t i = 0; i < 40; i++) {
+        inside->call.req = (struct nvmf_target_req){
+            .op = NVMF_TARGET_RETRIEVE,
+            .key = peer_key(key_text(i, 0)),
+            .memory = memory,
+            .memory_bytes = room,
+        };
+        assert_int_equal(inside_run(rig, inside), i < 30 ? ICMS_OK : ICMS_MISS);
+        if (i >= 30)
+            continue;
+        value_make(rig, i);
+        assert_int_equal(inside->call.req.done_bytes, value_bytes(i));
+        assert_memory_equal(inside->call.req.value, rig->value, value_bytes(i));
+    }
+    for (uint32_t i = 30; i < 40; i++) {
+        value_make(rig, i);
+        memcpy(memory + STORE_HEADER_BYTES, rig->value, value_bytes(i));
+        inside->call.req = (struct nvmf_target_req){
+            .op = NVMF_TARGET_STORE,
+            .key = peer_key(key_text(i, 0)),
+            .memory = memory,
+            .memory_bytes = room,
+            .value_bytes = value_bytes(i),
+        };
+        assert_int_equal(inside_run(rig, inside), ICMS_OK);
+        assert_int_equal(get(rig, 1, key_text(i, 0), i, &cqe), NVME_SC_SUCCESS);
+    }
+    free(memory);
+    free(inside);
+    rig_free(&rig);
+}
+
 static void conditions_delete_and_exist_see_all_drives(void **state)
 {
     struct rig *rig = rig_new(3, 3);
@@ -596,6 +675,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_survive_a_restart_and_a_crash),
         cmocka_unit_test(the_blocks_of_a_run_lie_on_one_drive),
+        cmocka_unit_test(calls_from_inside_go_the_same_way),
         cmocka_unit_test(conditions_delete_and_exist_see_all_drives),
         cmocka_unit_test(a_drive_that_fails_is_out_and_the_rest_goes_on),
         cmocka_unit_test(a_drive_that_is_missing_at_start_is_filled_around),

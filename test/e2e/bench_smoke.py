@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Every bench runs in short form and its rows say what they have to.
+
+Goal: each name of `icms bench --list` runs to its end; each row is one JSON object with the fields
+of icms-bench(1), no operation failed, every byte that icms returned was checked, ratios lie inside
+their intervals; the directory is left empty. No speed is judged.
+Method: two slices of 50 ms, values of 128 KiB, little space.
+
+usage: bench_smoke.py BUILD_ROOT [NAME ...]
+"""
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+FIELDS = {"bench", "op", "variant", "size_bytes", "depth", "slices", "ops", "errors",
+          "verified_bytes", "gb_per_s", "cpu_s_per_gb", "p50_us", "p99_us", "p999_us"}
+SHORT = ["--slices", "2", "--slice", "50ms", "--size", "128KiB", "--space", "1GiB"]
+
+
+def expect(what, condition, seen):
+    if not condition:
+        sys.exit(f"not so: {what}: {seen}")
+
+
+def names(program):
+    lines = subprocess.run([program, "bench", "--list"], check=True, capture_output=True,
+                           text=True).stdout.splitlines()
+    return [line.split()[0] for line in lines]
+
+
+def look_at(row, name):
+    expect("all fields", FIELDS <= row.keys(), row)
+    expect("its bench", row["bench"] == name, row)
+    expect("no errors", row["errors"] == 0 and row["ops"] > 0, row)
+    expect("numbers", all(math.isfinite(x) for x in row.values() if isinstance(x, float)), row)
+    if row["size_bytes"] > 0 and row["op"] == "get":
+        expect("bytes checked", row["verified_bytes"] >= row["ops"] * row["size_bytes"], row)
+    if "ratio" in row:
+        expect("an interval", row["ratio_low"] <= row["ratio"] <= row["ratio_high"], row)
+        expect("a ceiling", row["ceiling_gb_per_s"] > 0 and row["ceiling"], row)
+
+
+def smoke(program, name, root):
+    with tempfile.TemporaryDirectory(prefix="icms-smoke-", dir=root) as directory:
+        run = subprocess.run([program, "bench", name, "--json", "--dir", directory, *SHORT],
+                             capture_output=True, text=True, timeout=300)
+        expect(f"{name} ends well", run.returncode == 0, run.stderr)
+        rows = [json.loads(line) for line in run.stdout.splitlines()]
+        expect(f"{name} has rows", rows, run.stdout)
+        for row in rows:
+            look_at(row, name)
+        expect(f"{name} leaves nothing", os.listdir(directory) == [], os.listdir(directory))
+    print(f"ok {name}: {len(rows)} rows")
+
+
+def main():
+    build = pathlib.Path(sys.argv[1]).resolve()
+    program = build / "cmd/icms"
+    for name in sys.argv[2:] or names(program):
+        smoke(program, name, build)
+
+
+if __name__ == "__main__":
+    main()
