@@ -23,7 +23,7 @@ static const struct {
     const char *name;
 } page_op_names[] = {
     {SHM_OP_GET, "get"},       {SHM_OP_PUT, "put"},     {SHM_OP_EXISTS, "exists"},
-    {SHM_OP_REMOVE, "remove"}, {SHM_OP_FLUSH, "flush"},
+    {SHM_OP_REMOVE, "remove"}, {SHM_OP_FLUSH, "flush"}, {SHM_OP_EXISTS_MANY, "exists_many"},
 };
 #define PAGE_OPS (sizeof(page_op_names) / sizeof(page_op_names[0]))
 

@@ -58,6 +58,8 @@ static icms_err core_init(struct agent_core *core, struct agent *agent, uint32_t
     if (core->ops == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for the agent's operations");
     agent_core_ops_init(core);
+    if (agent_core_matches_init(core) != ICMS_OK)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the agent's batches of keys");
     return loop_new(agent->env, &opts, why, &core->loop);
 }
 
@@ -68,6 +70,7 @@ void agent_opts_init(struct agent_opts *opts)
     *opts = (struct agent_opts){
         .name = "agent",
         .loops = 1,
+        .exist_many = true,
         .queue_entries = 128,
         .connect_timeout_ms = 1000,
         .keep_alive_ms = 5000,
@@ -283,8 +286,10 @@ void agent_free(struct agent **agent_)
         agent_guest_fini(&agent->guests[i]);
     for (uint32_t i = 0; i < agent->volume_count; i++)
         agent_volume_fini(&agent->volumes[i]);
-    for (uint32_t i = 0; i < agent->core_count; i++)
+    for (uint32_t i = 0; i < agent->core_count; i++) {
         free(agent->cores[i].ops);
+        agent_core_matches_fini(&agent->cores[i]);
+    }
     place_map_free(&agent->map);
     free(agent->paths);
     free(agent->volumes);

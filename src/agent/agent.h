@@ -36,6 +36,7 @@ struct agent_opts {
     uint32_t loops;
     bool busy_poll;
     bool header_digest, data_digest;
+    bool exist_many; /* ask for many keys with one command where the enclosure offers it   */
     uint32_t queue_entries;
     uint32_t connect_timeout_ms;
     uint32_t keep_alive_ms;
@@ -114,7 +115,7 @@ struct agent_enclosure_stats {
     char last_error[128]; /* sentence                */
 };
 
-#define AGENT_STATS_OPS    8  /* room for every enum shm_op           */
+#define AGENT_STATS_OPS    16 /* room for every enum shm_op           */
 #define AGENT_STATS_ERRS   64 /* room for every row of ICMS_ERR_MAP   */
 #define AGENT_STATS_MISSES 16 /* room for every row of ICMS_MISS_MAP  */
 

@@ -6,6 +6,7 @@
  *   guest.c    attached processes ("guests"): rings, completions, leases at their end
  *   req.c      one request of a guest: its state machine, on the loop of its volume
  *   volume.c   one volume's arena: slots, eviction, leases
+ *   match.c    many keys of a request, looked for at once
  *   op.c       one piece of work for the pod or the own drive: who is asked, what an answer means
  *   path.c     one enclosure: its association, health, probing
  *   local.c    a drive of the agent's own instead of a pod
@@ -41,6 +42,8 @@
 #define AGENT_TAKE_BYTES                                                                           \
     ((uint64_t)16 << 20)    /* bytes to copy or to verify, likewise              */
 #define AGENT_EVICT_MAX 8   /* slots evicted at a time: one look at the leases serves all       */
+#define AGENT_MATCHES   16  /* batches of exists of one loop under way; more requests wait     */
+#define AGENT_PARTS     256 /* commands exist-many of one loop under way; more keys wait        */
 #define AGENT_KEY_LISTS 256 /* lists of operations by key, of a volume                          */
 #define AGENT_WAKE_MAX  32  /* requests that get an operation before others have their turn     */
 
@@ -87,7 +90,8 @@ enum agent_req_state {
     AGENT_REQ_WAIT_KEY,    /* its key is being stored or removed, or another flush of its guest is
                               under way; woken by op_over                                         */
     AGENT_REQ_WAIT_SLOT,   /* all slots are leased or in use; woken by volume_sweep               */
-    AGENT_REQ_WAIT_OP,     /* all operations of its class are in use; woken by core_kick          */
+    AGENT_REQ_WAIT_OP,     /* all operations of its class, or all batches, are in use; woken by
+                              core_kick                                                           */
     AGENT_REQ_WAIT_STORES, /* flush: waits for its guest's stores; woken by agent_op_over         */
     AGENT_REQ_LOCAL,       /* waits for the own drive; woken by agent_op_over                     */
     AGENT_REQ_POD,         /* waits for an enclosure; woken by agent_op_over                      */
@@ -97,6 +101,7 @@ enum agent_req_state {
 };
 
 struct agent_op;
+struct agent_match;
 struct agent_volume;
 struct agent_guest;
 struct agent_core;
@@ -108,20 +113,21 @@ struct agent_req {
     /* the entry, copied and checked */
     struct key key;
     uint64_t tag;         /* the guest's                                                  */
-    uint64_t offset;      /* PUT: of the value in staging                                 */
+    uint64_t offset;      /* PUT: of the value in staging. EXISTS_MANY: of the keys       */
     uint64_t deadline_ns; /* absolute                                                     */
     uint64_t taken_ns;    /* when it was taken from the ring                              */
-    uint32_t bytes;       /* PUT: plain value                                             */
+    uint32_t bytes;       /* PUT: plain value. EXISTS_MANY: number of keys                */
     uint32_t lease;       /* GET: entry of the lease table; SHM_SLOT_NONE: wants no lease */
     uint8_t op;           /* enum shm_op                                                  */
     uint8_t flags;        /* enum shm_flag                                                */
     /* work */
-    struct agent_op *waits;  /* LOCAL, POD, WAIT_KEY: the operation                          */
-    bool flushed;            /* FLUSH: the stores before it are over                         */
-    bool had;                /* REMOVE: the arena had it                                     */
-    uint64_t flush_seq;      /* FLUSH: stores with a smaller number are waited for           */
-    struct list link;        /* in the list of what it waits for                             */
-    struct loop_timer timer; /* deadline, on the volume's loop                               */
+    struct agent_op *waits;    /* LOCAL, POD, WAIT_KEY: the operation                          */
+    struct agent_match *match; /* EXISTS_MANY in LOCAL or POD: the batch                     */
+    bool flushed;              /* FLUSH: the stores before it are over                         */
+    bool had;                  /* REMOVE: the arena had it                                     */
+    uint64_t flush_seq;        /* FLUSH: stores with a smaller number are waited for           */
+    struct list link;          /* in the list of what it waits for                             */
+    struct loop_timer timer;   /* deadline, on the volume's loop                               */
     /* answer */
     struct shm_complete answer;
     /* on the guest's loop */
@@ -148,13 +154,15 @@ enum agent_op_kind {
  * slot is pinned until nothing can touch it. */
 struct agent_op {
     enum agent_op_kind kind;
-    bool busy;        /* started, not over                                           */
-    bool drop;        /* LOAD: the key was written meanwhile: publish nothing        */
-    bool published;   /* STORE: the slot is visible (accepted puts)                  */
-    bool if_absent;   /* STORE                                                       */
-    bool found;       /* DELETE: some place had it                                   */
-    bool owner_down;  /* one before the one that is asked is excluded, or was lost      */
-    bool owner_lacks; /* one before the one that is asked lacks the volume              */
+    bool busy;                 /* started, not over                                           */
+    bool drop;                 /* LOAD: the key was written meanwhile: publish nothing        */
+    bool published;            /* STORE: the slot is visible (accepted puts)                  */
+    bool if_absent;            /* STORE                                                       */
+    bool found;                /* DELETE: some place had it                                   */
+    bool owner_down;           /* one before the one that is asked is excluded, or was lost      */
+    bool owner_lacks;          /* one before the one that is asked lacks the volume              */
+    struct agent_match *match; /* EXIST: of this batch; NULL: of no batch                   */
+    uint32_t match_key;        /* which key of it                                           */
     struct agent_volume *volume;
     struct key key;          /* all but FLUSH                                               */
     enum io_class io_class;  /* counted against it; whose queue pair                        */
@@ -189,6 +197,54 @@ struct agent_op {
     struct loop_timer timer; /* local: deadline of a read                                   */
 };
 
+/* ---- batches of exists ---------------------------------------------------------------------- */
+
+/* Keys of a batch that one enclosure is asked for with one command. Its key k is key index[k] of
+ * the batch. */
+struct agent_part {
+    struct agent_match *match; /* whose                                                     */
+    struct agent_path *path;   /* who is asked                                              */
+    uint32_t count;            /* keys                                                      */
+    uint16_t index[NVME_KV_EXIST_MANY_KEYS];
+    struct key keys[NVME_KV_EXIST_MANY_KEYS];
+    uint8_t data[NVME_KV_EXIST_MANY_BYTES]; /* what goes over the wire                      */
+    /* the answer */
+    icms_err err;
+    enum icms_miss reason;
+    uint64_t map;         /* bit k: key k is there                                     */
+    struct nvmf_req nvmf; /* the command                                               */
+    struct loop_msg msg;  /* to the enclosure's loop and back                          */
+    struct list link;     /* free list                                                 */
+};
+
+enum agent_match_key {
+    MATCH_ASK,   /* somebody has to be asked; asked by match_run                                  */
+    MATCH_OUT,   /* in a part or an operation; answered by agent_part_answered or
+                    agent_match_op_over                                                           */
+    MATCH_KNOWN, /* its reason is final                                                           */
+};
+
+/* Keys of one request. It may outlive the request: parts are on their way with its number. */
+struct agent_match {
+    struct agent_volume *volume;
+    struct agent_req *req; /* who waits; NULL: nobody any more                          */
+    uint32_t count;        /* keys                                                      */
+    uint32_t left;         /* of them, not KNOWN                                        */
+    uint32_t out;          /* parts and operations under way                            */
+    uint32_t next;         /* no key before it is in ASK                                */
+    uint64_t deadline_ns;  /* absolute                                                  */
+    struct list link;      /* free list, or core->wait_part                             */
+    /* by key */
+    struct key keys[SHM_MATCH_KEYS];
+    uint8_t state[SHM_MATCH_KEYS];    /* enum agent_match_key                           */
+    uint8_t reason[SHM_MATCH_KEYS];   /* KNOWN: enum icms_miss; NONE: it is there       */
+    bool owner_down[SHM_MATCH_KEYS];  /* as in struct agent_op                          */
+    bool owner_lacks[SHM_MATCH_KEYS]; /* as in struct agent_op                          */
+    bool asked_next[SHM_MATCH_KEYS];  /* the owner misses it and was away: the next one is
+                                         asked, too                                     */
+    uint64_t tried[SHM_MATCH_KEYS];   /* bit j: enclosure j was asked                   */
+};
+
 /* ---- one loop ------------------------------------------------------------------------------- */
 
 struct agent_core {
@@ -199,7 +255,13 @@ struct agent_core {
     struct list free_ops;                  /* struct agent_op                              */
     uint32_t ops_used[IO_CLASS_COUNT];     /* by class                                     */
     struct list wait_op[IO_CLASS_COUNT];   /* struct agent_req                             */
-    struct loop_msg kick;                  /* wakes wait_op                                */
+    struct agent_match *matches;           /* [AGENT_MATCHES]                              */
+    struct agent_part *parts;              /* [AGENT_PARTS]                                */
+    struct list free_matches;              /* struct agent_match                           */
+    struct list free_parts;                /* struct agent_part                            */
+    struct list wait_match;                /* struct agent_req that wait for a batch       */
+    struct list wait_part;                 /* struct agent_match with keys in ASK          */
+    struct loop_msg kick;                  /* wakes wait_op, wait_match and wait_part      */
     bool kick_sent;                        /* it is on its way                             */
     struct loop_timer beat;                /* rings of guests                              */
     struct loop_msg start;                 /* first thing on the loop                      */
@@ -286,6 +348,7 @@ struct agent_path {
     _Atomic uint64_t appeared_ns[LIMIT_VOLUMES]; /* when a volume that it lacked came; 0: never   */
     struct loop_timer probe;      /* next try while EXCLUDED                                  */
     struct loop_timer look;       /* next look for volumes that it lacks                      */
+    _Atomic bool exist_many;      /* it offers exist-many, and that may be used          */
     uint64_t began_ns;            /* when CONNECTING began                                    */
     _Atomic uint64_t included_ns; /* last time it came back; 0: it was never away             */
     _Atomic bool tried;           /* once up or excluded                                      */
@@ -404,6 +467,9 @@ void agent_req_cancel(struct agent_req *req, icms_err err);
 /* What it waited for came: looks at it again from the beginning. */
 void agent_req_again(struct agent_req *req);
 
+/* All keys of its batch are known: answers it. */
+void agent_req_match_over(struct agent_req *req);
+
 /* Its operation is over. */
 void agent_req_op_over(struct agent_req *req, struct agent_op *op);
 
@@ -481,8 +547,50 @@ void agent_op_drop_loads(struct agent_volume *volume, const struct key *key);
 /* Whoever was asked has answered (err, reason set). On the operation's volume's loop. */
 void agent_op_answered(struct agent_op *op);
 
+/* Something was given back: whoever waits for it looks, after what runs now. */
+void agent_core_kick(struct agent_core *core);
+
+/* The first in the key's order that is not excluded, has the volume and is not in tried; NULL:
+ * none. *io_owner_down: set when one before it is excluded; *io_owner_lacks: when one lacks the
+ * volume. */
+struct agent_path *agent_op_pick(struct agent_volume *volume, const struct key *key, uint64_t tried,
+                                 bool *io_owner_down, bool *io_owner_lacks);
+
+/* True when this enclosure, or the volume there, was away lately, so that another one may have its
+ * blocks. */
+bool agent_path_was_away(const struct agent_path *path, const struct agent_volume *volume);
+
+/* The one that was asked could not be reached, or was lost. */
+bool agent_err_is_lost(icms_err err);
+
+/* An answer of an enclosure in the words of a cache: what is not there is a miss with a reason. */
+void agent_answer_read(icms_err *io_err, enum icms_miss *io_reason);
+
 /* Whether some enclosure takes a store of this key now: OK, PEER_DOWN, NO_VOLUME. */
 icms_err agent_op_target(struct agent_volume *volume, const struct key *key) ICMS_MUST_CHECK;
+
+/* ---- match.c -------------------------------------------------------------------------------- */
+
+icms_err agent_core_matches_init(struct agent_core *core) ICMS_MUST_CHECK;
+void agent_core_matches_fini(struct agent_core *core);
+
+/* A batch, whose req, keys and count the caller sets before agent_match_start; NULL: none is free.
+ */
+struct agent_match *agent_match_new(struct agent_volume *volume);
+
+/* Looks for all keys; ends with agent_req_match_over, perhaps inside this call. */
+void agent_match_start(struct agent_match *match, uint64_t deadline_ns);
+
+/* Its request is answered: what is under way goes on for nobody. */
+void agent_match_leave(struct agent_match *match);
+
+/* A command came back (err, reason, map set), an operation is over. On the volume's loop. */
+void agent_part_answered(struct agent_part *part);
+void agent_match_op_over(struct agent_op *op);
+
+/* Somebody waits for a batch, or for something to ask with. kick: they look. */
+bool agent_match_waits(const struct agent_core *core);
+void agent_match_kick(struct agent_core *core);
 
 /* ---- path.c --------------------------------------------------------------------------------- */
 
@@ -498,10 +606,17 @@ void agent_path_begin(struct agent_path *path);
  * volume's loop. */
 void agent_path_ask(struct agent_path *path, struct agent_op *op);
 
+/* The same for a part, which comes back by agent_part_answered. */
+void agent_path_ask_part(struct agent_path *path, struct agent_part *part);
+
 /* ---- local.c -------------------------------------------------------------------------------- */
 
 icms_err agent_local_new(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
 void agent_local_free(struct agent_local **local);
 void agent_local_ask(struct agent_local *local, struct agent_op *op);
+
+/* NONE: the drive has the key; else why not. */
+enum icms_miss agent_local_exists(struct agent_local *local, const struct agent_volume *volume,
+                                  const struct key *key);
 
 #endif

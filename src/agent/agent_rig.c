@@ -29,7 +29,7 @@ static void rig_volumes(struct agent_rig *rig, uint32_t slots)
     }
 }
 
-static void rig_fake(struct agent_rig *rig, uint32_t i)
+static void rig_fake(struct agent_rig *rig, uint32_t i, bool many)
 {
     struct agent_enclosure_opts *opts = &rig->enclosures[i];
     struct fake_target *fake = calloc(1, sizeof(*fake));
@@ -43,6 +43,8 @@ static void rig_fake(struct agent_rig *rig, uint32_t i)
     check(loop_new(sim_node_env(rig->fake_node[i]), &loop_opts, NULL, &rig->fake_loop[i]) ==
           ICMS_OK);
     fake->volume_count = 2;
+    fake->many = many;
+    fake->in_capsule_bytes = many ? 8192 : 0;
     for (uint32_t j = 0; j < 2; j++)
         fake->volumes[j] = (struct fake_volume){
             .uuid = rig->volumes[j].uuid,
@@ -72,7 +74,7 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     rig_volumes(rig, opts->slots);
     rig->enclosure_count = opts->enclosures;
     for (uint32_t i = 0; i < opts->enclosures; i++)
-        rig_fake(rig, i);
+        rig_fake(rig, i, opts->many);
     agent_opts_init(&rig->opts);
     strcpy(rig->opts.host_nqn, "nqn.2014-08.org.nvmexpress:uuid:host");
     rig->opts.loops = opts->loops == 0 ? 1 : opts->loops;
@@ -82,6 +84,7 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     rig->opts.volume_count = RIG_VOLUMES;
     rig->opts.volumes = rig->volumes;
     rig->opts.probe_ms = 300;
+    rig->opts.exist_many = !opts->one_by_one;
     if (opts->backlog_bytes != 0)
         rig->opts.store_backlog_bytes = opts->backlog_bytes;
     if (opts->enclosures == 0) {

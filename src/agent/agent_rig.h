@@ -24,6 +24,8 @@ struct rig_opts {
     uint32_t enclosures;    /* 0: none: a drive of its own                      */
     uint32_t slots;         /* of each arena; 0: 64                             */
     uint64_t backlog_bytes; /* 0: the default                                */
+    bool many;              /* enclosures offer exist-many                   */
+    bool one_by_one;        /* the agent does not use it                     */
 };
 
 struct agent_rig {

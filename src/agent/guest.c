@@ -84,7 +84,7 @@ static void guest_count(const struct agent_req *req)
         hist_add(&core->get_ns, ns);
     else if (req->op == SHM_OP_PUT)
         hist_add(&core->put_ns, ns);
-    else if (req->op == SHM_OP_EXISTS)
+    else if (req->op == SHM_OP_EXISTS || req->op == SHM_OP_EXISTS_MANY)
         hist_add(&core->exists_ns, ns);
 }
 
@@ -185,14 +185,25 @@ static void guest_cancel(struct agent_guest *guest, uint64_t tag)
     }
 }
 
+/* The others name a volume, or have their keys in staging memory. */
+static bool guest_has_key(uint8_t op)
+{
+    return op != SHM_OP_FLUSH && op != SHM_OP_EXISTS_MANY;
+}
+
 /* An entry that needs a request: checks what does not depend on the volume. */
 static icms_err guest_entry_check(struct agent_guest *guest, const struct shm_submit *entry)
 {
-    if (entry->op < SHM_OP_GET || entry->op > SHM_OP_SUSPECT)
+    if (entry->op < SHM_OP_GET || entry->op > SHM_OP_EXISTS_MANY)
         return ICMS_INVALID;
     if (entry->volume >= guest->agent->volume_count)
         return ICMS_NO_VOLUME;
-    if (entry->op != SHM_OP_FLUSH && (entry->key_length < 1 || entry->key_length > LIMIT_KEY_BYTES))
+    if (entry->op == SHM_OP_EXISTS_MANY &&
+        (entry->bytes == 0 || entry->bytes > SHM_MATCH_KEYS ||
+         entry->offset > guest->ring.staging_bytes ||
+         SHM_MATCH_BYTES(entry->bytes) > guest->ring.staging_bytes - entry->offset))
+        return ICMS_INVALID;
+    if (guest_has_key(entry->op) && (entry->key_length < 1 || entry->key_length > LIMIT_KEY_BYTES))
         return ICMS_KEY_SIZE;
     if (entry->op == SHM_OP_GET && entry->lease >= SHM_LEASES && entry->lease != SHM_SLOT_NONE)
         return ICMS_INVALID;
@@ -205,7 +216,8 @@ static uint64_t guest_deadline_ns(struct agent_guest *guest, const struct shm_su
 {
     const struct agent_opts *opts = &guest->agent->opts;
     uint64_t now_ns = core_now_ns(guest->core);
-    bool loads = entry->op == SHM_OP_GET || entry->op == SHM_OP_EXISTS;
+    bool loads =
+        entry->op == SHM_OP_GET || entry->op == SHM_OP_EXISTS || entry->op == SHM_OP_EXISTS_MANY;
     uint64_t default_ms = loads ? opts->load_deadline_ms : opts->store_deadline_ms;
 
     if (entry->deadline_ns == 0)
@@ -241,7 +253,7 @@ static void guest_entry_begin(struct agent_guest *guest, const struct shm_submit
         agent_guest_answer(req);
         return;
     }
-    if (entry->op != SHM_OP_FLUSH)
+    if (guest_has_key(entry->op))
         memcpy(req->key.bytes, entry->key, entry->key_length);
     req->volume = &guest->agent->volumes[entry->volume];
     req->state = AGENT_REQ_NEW;
@@ -251,11 +263,13 @@ static void guest_entry_begin(struct agent_guest *guest, const struct shm_submit
         loop_send(req->volume->core->loop, &req->msg, guest_req_begin);
 }
 
-/* Bytes that an entry may make us copy or verify. */
+/* Bytes that an entry may make us copy or verify; looking for a key costs about what a KiB does. */
 static uint64_t guest_entry_bytes(const struct agent_guest *guest, const struct shm_submit *entry)
 {
     const struct agent *agent = guest->agent;
 
+    if (entry->op == SHM_OP_EXISTS_MANY)
+        return u64_min(entry->bytes, SHM_MATCH_KEYS) * 1024;
     if (entry->volume >= agent->volume_count ||
         (entry->op != SHM_OP_PUT && entry->op != SHM_OP_SUSPECT))
         return 0;

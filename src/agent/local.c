@@ -156,17 +156,20 @@ static void local_begin(struct agent_local *local, struct agent_op *op)
     local_fail(local, op, err);
 }
 
+enum icms_miss agent_local_exists(struct agent_local *local, const struct agent_volume *volume,
+                                  const struct key *key)
+{
+    if (store_exists(local->store, volume->local_volume, key, NULL))
+        return ICMS_MISS_NONE;
+    return store_miss_reason(local->store, volume->local_volume, key);
+}
+
 void agent_local_ask(struct agent_local *local, struct agent_op *op)
 {
-    struct agent_volume *volume = op->volume;
-
     loop_timer_init(&op->timer, local_deadline);
     if (op->kind == AGENT_OP_EXIST) {
-        bool found = store_exists(local->store, volume->local_volume, &op->key, NULL);
-
-        op->err = found ? ICMS_OK : ICMS_MISS;
-        op->reason = found ? ICMS_MISS_NONE
-                           : store_miss_reason(local->store, volume->local_volume, &op->key);
+        op->reason = agent_local_exists(local, op->volume, &op->key);
+        op->err = op->reason == ICMS_MISS_NONE ? ICMS_OK : ICMS_MISS;
         loop_send(local->core->loop, &op->msg, local_back);
         return;
     }

@@ -81,9 +81,9 @@ static struct agent_req *core_waits(struct agent_core *core)
 
 static void core_kick(struct loop_msg *msg);
 
-static void core_kick_send(struct agent_core *core)
+void agent_core_kick(struct agent_core *core)
 {
-    if (core->kick_sent || core_waits(core) == NULL)
+    if (core->kick_sent || (core_waits(core) == NULL && !agent_match_waits(core)))
         return;
     core->kick_sent = true;
     loop_send(core->loop, &core->kick, core_kick);
@@ -98,7 +98,9 @@ static void core_kick(struct loop_msg *msg)
     core->kick_sent = false;
     for (int i = 0; i < AGENT_WAKE_MAX && (req = core_waits(core)) != NULL; i++)
         agent_req_again(req);
-    core_kick_send(core);
+    agent_match_kick(core);
+    if (core_waits(core) != NULL)
+        agent_core_kick(core);
 }
 
 void agent_op_free(struct agent_op *op)
@@ -108,7 +110,7 @@ void agent_op_free(struct agent_op *op)
     check(!op->busy && list_empty(&op->waiters) && list_empty(&op->blocked));
     core->ops_used[op->io_class]--;
     list_push(&core->free_ops, &op->link);
-    core_kick_send(core);
+    agent_core_kick(core);
 }
 
 static struct list *op_key_list(struct agent_volume *volume, const struct key *key)
@@ -140,10 +142,8 @@ void agent_op_drop_loads(struct agent_volume *volume, const struct key *key)
 
 /* ---- whom to ask ---------------------------------------------------------------------------- */
 
-/* The first in order that is not excluded, has the volume and is not in tried. *io_owner_down: set
- * when one before it is excluded; *io_owner_lacks: when one before it lacks the volume. */
-static struct agent_path *op_pick(struct agent_volume *volume, const struct key *key,
-                                  uint64_t tried, bool *io_owner_down, bool *io_owner_lacks)
+struct agent_path *agent_op_pick(struct agent_volume *volume, const struct key *key, uint64_t tried,
+                                 bool *io_owner_down, bool *io_owner_lacks)
 {
     struct agent *agent = volume->agent;
     uint64_t excluded = atomic_load_explicit(&agent->excluded, memory_order_relaxed);
@@ -172,14 +172,12 @@ icms_err agent_op_target(struct agent_volume *volume, const struct key *key)
 {
     bool down = false, lacks = false;
 
-    if (op_pick(volume, key, 0, &down, &lacks) != NULL)
+    if (agent_op_pick(volume, key, 0, &down, &lacks) != NULL)
         return ICMS_OK;
     return lacks && !down ? ICMS_NO_VOLUME : ICMS_PEER_DOWN;
 }
 
-/* True when this enclosure, or the volume there, was away lately, so that another one may have its
- * blocks. */
-static bool path_was_away(const struct agent_path *path, const struct agent_volume *volume)
+bool agent_path_was_away(const struct agent_path *path, const struct agent_volume *volume)
 {
     uint64_t back_ns =
         u64_max(atomic_load_explicit(&path->included_ns, memory_order_relaxed),
@@ -232,7 +230,7 @@ static struct agent_path *op_pick_delete(struct agent_op *op)
         return NULL;
     if ((excluded >> next & 1) == 0)
         return &agent->paths[next];
-    if (path_was_away(&agent->paths[owner], op->volume))
+    if (agent_path_was_away(&agent->paths[owner], op->volume))
         op->owner_down = true;
     return NULL;
 }
@@ -279,7 +277,8 @@ static bool op_ask(struct agent_op *op)
     else if (op->kind == AGENT_OP_DELETE)
         op->path = op_pick_delete(op);
     else
-        op->path = op_pick(op->volume, &op->key, op->tried, &op->owner_down, &op->owner_lacks);
+        op->path =
+            agent_op_pick(op->volume, &op->key, op->tried, &op->owner_down, &op->owner_lacks);
     if (op->path == NULL)
         return false;
     op->tried |= (uint64_t)1 << op->path->number;
@@ -333,63 +332,72 @@ void agent_op_start(struct agent_op *op)
 
 /* ---- what an answer means ------------------------------------------------------------------- */
 
-/* The one that was asked could not be reached, or was lost. */
-static bool op_is_lost(icms_err err)
+bool agent_err_is_lost(icms_err err)
 {
     return err == ICMS_PEER_DOWN || err == ICMS_REFUSED || err == ICMS_RESET ||
            err == ICMS_PROTOCOL;
 }
 
-/* An answer of an enclosure in the words of a cache: what is not there is a miss with a reason. */
-static void op_answer_read(struct agent_op *op)
+void agent_answer_read(icms_err *io_err, enum icms_miss *io_reason)
 {
-    if (op->err == ICMS_OK) {
-        op->reason = ICMS_MISS_NONE;
+    icms_err err = *io_err;
+    enum icms_miss reason = *io_reason;
+
+    if (err == ICMS_OK) {
+        *io_reason = ICMS_MISS_NONE;
         return;
     }
-    if (op_is_lost(op->err)) {
-        op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+    if (agent_err_is_lost(err)) {
+        *io_reason = ICMS_MISS_ENCLOSURE_DOWN;
         return;
     }
-    switch (op->err) {
+    switch (err) {
     case ICMS_MISS:
-        if (op->reason == ICMS_MISS_NONE)
-            op->reason = ICMS_MISS_ABSENT;
+        if (reason == ICMS_MISS_NONE)
+            reason = ICMS_MISS_ABSENT;
         break;
     case ICMS_DEADLINE:
     case ICMS_CANCELED: /* one NVMe status for both, and nobody canceled it */
-        op->err = ICMS_DEADLINE;
-        op->reason = ICMS_MISS_DEADLINE;
+        err = ICMS_DEADLINE;
+        reason = ICMS_MISS_DEADLINE;
         break;
     case ICMS_CORRUPT:
-        op->reason = ICMS_MISS_CHECKSUM;
+        reason = ICMS_MISS_CHECKSUM;
         break;
     case ICMS_BUSY:
     case ICMS_LIMIT:
-        if (op->reason == ICMS_MISS_NONE)
-            op->reason = ICMS_MISS_SHED;
+        if (reason == ICMS_MISS_NONE)
+            reason = ICMS_MISS_SHED;
         break;
     case ICMS_QUOTA:
     case ICMS_NO_SPACE:
-        if (op->reason == ICMS_MISS_NONE)
-            op->reason = ICMS_MISS_QUOTA;
-        if (op->reason == ICMS_MISS_QUOTA)
-            op->err = ICMS_QUOTA; /* one NVMe status for both */
-        break;
-    case ICMS_NO_VOLUME: /* not any more: path_volume_lost */
-        op->owner_lacks = true;
-        op_says_no_volume(op);
+        if (reason == ICMS_MISS_NONE)
+            reason = ICMS_MISS_QUOTA;
+        if (reason == ICMS_MISS_QUOTA)
+            err = ICMS_QUOTA; /* one NVMe status for both */
         break;
     case ICMS_EXISTS:
     case ICMS_VALUE_SIZE:
     case ICMS_KEY_SIZE:
-        op->reason = ICMS_MISS_NONE;
+        reason = ICMS_MISS_NONE;
         break;
     default:
-        if (op->reason == ICMS_MISS_NONE)
-            op->reason = ICMS_MISS_DRIVE_DOWN;
+        if (reason == ICMS_MISS_NONE)
+            reason = ICMS_MISS_DRIVE_DOWN;
         break;
     }
+    *io_err = err;
+    *io_reason = reason;
+}
+
+static void op_answer_read(struct agent_op *op)
+{
+    if (op->err != ICMS_NO_VOLUME) {
+        agent_answer_read(&op->err, &op->reason);
+        return;
+    }
+    op->owner_lacks = true; /* not any more: path_volume_lost */
+    op_says_no_volume(op);
 }
 
 /* True when a block that op->path misses may be with the one that took over while it was away. */
@@ -398,7 +406,7 @@ static bool op_may_be_next(const struct agent_op *op)
     if (op->path == NULL || op->first_reason != ICMS_MISS_NONE || op->err != ICMS_MISS ||
         (op->reason != ICMS_MISS_ABSENT && op->reason != ICMS_MISS_EVICTED))
         return false;
-    return path_was_away(op->path, op->volume);
+    return agent_path_was_away(op->path, op->volume);
 }
 
 /* True when somebody else is asked now. */
@@ -407,19 +415,19 @@ static bool op_goes_on(struct agent_op *op)
     icms_err err = op->err;
     enum icms_miss reason = op->reason;
 
-    if (op_is_lost(err))
+    if (agent_err_is_lost(err))
         op->owner_down = true;
     switch (op->kind) {
     case AGENT_OP_LOAD:
     case AGENT_OP_EXIST:
-        if (op_is_lost(err) || err == ICMS_NO_VOLUME || op_may_be_next(op)) {
+        if (agent_err_is_lost(err) || err == ICMS_NO_VOLUME || op_may_be_next(op)) {
             if (err == ICMS_MISS)
                 op->first_reason = reason;
             return op_ask(op);
         }
         return false;
     case AGENT_OP_STORE:
-        return (op_is_lost(err) || err == ICMS_NO_VOLUME) && op_ask(op);
+        return (agent_err_is_lost(err) || err == ICMS_NO_VOLUME) && op_ask(op);
     case AGENT_OP_DELETE:
         if (err == ICMS_OK)
             op->found = true;
@@ -554,6 +562,8 @@ static void op_over(struct agent_op *op)
         op_over_store(op);
     else if (op->kind == AGENT_OP_EXIST)
         op_reason_settle(op);
+    if (op->match != NULL)
+        agent_match_op_over(op);
     while ((link = list_pop(&op->waiters)) != NULL)
         agent_req_op_over(container_of(link, struct agent_req, link), op);
     while ((link = list_pop(&op->blocked)) != NULL)

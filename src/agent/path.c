@@ -125,6 +125,9 @@ static void path_up(struct nvmf_ctrl *ctrl)
         now_ns - path->began_ns > lately_ns)
         atomic_store_explicit(&path->included_ns, now_ns, memory_order_relaxed);
     path_volumes_read(path);
+    atomic_store_explicit(&path->exist_many,
+                          path->agent->opts.exist_many && nvmf_ctrl_has_exist_many(ctrl),
+                          memory_order_relaxed);
     path_state_set(path, AGENT_ENCLOSURE_UP);
     atomic_store_explicit(&path->tried, true, memory_order_release);
 }
@@ -185,19 +188,26 @@ static void path_home(struct agent_op *op, bool later)
         loop_send(home, &op->msg, path_back);
 }
 
+/* How a command ended, seen from here. */
+static icms_err path_req_err(struct agent_path *path, struct agent_volume *volume,
+                             const struct nvmf_req *req)
+{
+    if (req->err == ICMS_NO_VOLUME && path->nsid[volume->number] == req->nsid)
+        path_volume_lost(path, volume);
+    /* The association ended under it, whatever the association died of. */
+    if (req->status == 0 && req->err != ICMS_OK && req->err != ICMS_CORRUPT &&
+        !nvmf_ctrl_is_up(path->ctrl) && core_now_ns(path->core) < req->deadline_ns)
+        return ICMS_PEER_DOWN;
+    return req->err;
+}
+
 static void path_req_done(struct nvmf_req *req)
 {
     struct agent_op *op = req->owner;
     struct agent_path *path = op->path;
 
-    op->err = req->err;
+    op->err = path_req_err(path, op->volume, req);
     op->reason = req->reason;
-    if (req->err == ICMS_NO_VOLUME && path->nsid[op->volume->number] == req->nsid)
-        path_volume_lost(path, op->volume);
-    /* The association ended under it, whatever the association died of. */
-    if (req->status == 0 && req->err != ICMS_OK && req->err != ICMS_CORRUPT &&
-        !nvmf_ctrl_is_up(path->ctrl) && core_now_ns(path->core) < op->deadline_ns)
-        op->err = ICMS_PEER_DOWN;
     if (op->kind == AGENT_OP_LOAD && op->err == ICMS_OK) {
         op->value_bytes = req->value_bytes;
         counter_add(&path->load_bytes, req->value_bytes);
@@ -270,6 +280,72 @@ void agent_path_ask(struct agent_path *path, struct agent_op *op)
         path_op_begin(op);
     else
         loop_send(path->core->loop, &op->msg, path_op_msg);
+}
+
+/* ---- exist-many ----------------------------------------------------------------------------- */
+
+static void part_back(struct loop_msg *msg)
+{
+    agent_part_answered(container_of(msg, struct agent_part, msg));
+}
+
+/* Sends a part home; as path_home. */
+static void part_home(struct agent_part *part, bool later)
+{
+    struct agent_core *home = part->match->volume->core;
+
+    if (!later && part->path->core == home)
+        agent_part_answered(part);
+    else
+        loop_send(home->loop, &part->msg, part_back);
+}
+
+static void part_req_done(struct nvmf_req *req)
+{
+    struct agent_part *part = req->owner;
+
+    part->err = path_req_err(part->path, part->match->volume, req);
+    part->reason = req->reason;
+    part->map = nvmf_exist_map(req);
+    part_home(part, false);
+}
+
+/* On the enclosure's loop. */
+static void part_begin(struct agent_part *part)
+{
+    struct agent_path *path = part->path;
+    uint32_t nsid = path->nsid[part->match->volume->number];
+
+    part->nvmf = (struct nvmf_req){
+        .nsid = nsid,
+        .io_class = IO_CLASS_LOAD,
+        .deadline_ns = part->match->deadline_ns,
+        .done = part_req_done,
+        .owner = part,
+    };
+    if (!nvmf_ctrl_is_up(path->ctrl))
+        part->err = ICMS_PEER_DOWN;
+    else if (nsid == 0)
+        part->err = ICMS_NO_VOLUME;
+    else
+        part->err = nvmf_exist_many(path->ctrl, &part->nvmf, part->keys, part->count, part->data);
+    if (part->err == ICMS_OK)
+        return;
+    part->reason = ICMS_MISS_NONE;
+    part_home(part, true);
+}
+
+static void part_msg(struct loop_msg *msg)
+{
+    part_begin(container_of(msg, struct agent_part, msg));
+}
+
+void agent_path_ask_part(struct agent_path *path, struct agent_part *part)
+{
+    if (path->core == part->match->volume->core)
+        part_begin(part);
+    else
+        loop_send(path->core->loop, &part->msg, part_msg);
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */

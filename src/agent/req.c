@@ -48,6 +48,9 @@ static enum step req_answer(struct agent_req *req, icms_err status, enum icms_mi
     loop_timer_stop(volume->core->loop, &req->timer);
     list_remove(&req->link);
     req->waits = NULL;
+    if (req->match != NULL)
+        agent_match_leave(req->match);
+    req->match = NULL;
     req->there = false;
     req->answer.tag = req->tag;
     req->answer.status = status;
@@ -69,7 +72,7 @@ static enum step req_answer(struct agent_req *req, icms_err status, enum icms_mi
 /* A block that is not available is a miss for a get, and its own error for all else. */
 static enum step req_answer_reason(struct agent_req *req, icms_err err, enum icms_miss reason)
 {
-    bool reads = req->op == SHM_OP_GET || req->op == SHM_OP_EXISTS;
+    bool reads = req->op == SHM_OP_GET || req->op == SHM_OP_EXISTS || req->op == SHM_OP_EXISTS_MANY;
 
     if (reads && reason != ICMS_MISS_NONE)
         err = ICMS_MISS;
@@ -297,6 +300,65 @@ static enum step req_new_exists(struct agent_req *req)
     return req_wait_op(req, op);
 }
 
+/* Copies the keys out of the guest's memory, which it may write meanwhile; false: one is none. */
+static bool req_match_copy(const struct agent_req *req, struct agent_match *match)
+{
+    const uint8_t *from = req->guest->ring.staging + req->offset;
+
+    for (uint32_t i = 0; i < req->bytes; i++) {
+        struct shm_key copy;
+
+        memcpy(&copy, from + i * sizeof(copy), sizeof(copy));
+        if (copy.length < 1 || copy.length > LIMIT_KEY_BYTES)
+            return false;
+        match->keys[i] = (struct key){.length = copy.length};
+        memcpy(match->keys[i].bytes, copy.bytes, copy.length);
+    }
+    return true;
+}
+
+static enum step req_new_exists_many(struct agent_req *req)
+{
+    struct agent_volume *volume = req->volume;
+    struct agent_match *match = agent_match_new(volume);
+
+    if (match == NULL)
+        return req_wait(req, AGENT_REQ_WAIT_OP, &volume->core->wait_match);
+    if (!req_match_copy(req, match)) {
+        agent_match_leave(match);
+        return req_answer(req, ICMS_KEY_SIZE, ICMS_MISS_NONE);
+    }
+    req_state_set(req, volume->agent->local != NULL ? AGENT_REQ_LOCAL : AGENT_REQ_POD);
+    req->match = match;
+    match->req = req;
+    match->count = req->bytes;
+    agent_match_start(match, req->deadline_ns); /* it may be answered in there */
+    return STEP_WAIT;
+}
+
+/* Tells what is known; of the other keys: this. */
+static enum step req_match_answer(struct agent_req *req, enum icms_miss unknown)
+{
+    const struct agent_match *match = req->match;
+    uint8_t *out = req->guest->ring.staging + req->offset + match->count * sizeof(struct shm_key);
+    bool lacking = false;
+
+    for (uint32_t i = 0; i < match->count; i++) {
+        out[i] = match->state[i] == MATCH_KNOWN ? match->reason[i] : (uint8_t)unknown;
+        lacking = lacking || out[i] == ICMS_MISS_NO_VOLUME;
+    }
+    if (match->left > 0)
+        counter_add(&req->volume->deadline_misses, 1);
+    if (lacking && agent_volume_is_homeless(req->volume))
+        return req_answer(req, ICMS_NO_VOLUME, ICMS_MISS_NONE);
+    return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+}
+
+void agent_req_match_over(struct agent_req *req)
+{
+    (void)req_match_answer(req, ICMS_MISS_NONE);
+}
+
 static enum step req_new_remove(struct agent_req *req)
 {
     struct agent_volume *volume = req->volume;
@@ -378,6 +440,8 @@ static enum step req_new(struct agent_req *req)
         return req_new_put(req);
     case SHM_OP_EXISTS:
         return req_new_exists(req);
+    case SHM_OP_EXISTS_MANY:
+        return req_new_exists_many(req);
     case SHM_OP_REMOVE:
         return req_new_remove(req);
     case SHM_OP_FLUSH:
@@ -403,13 +467,17 @@ static void req_deadline(struct loop_timer *timer)
     struct agent_req *req = container_of(timer, struct agent_req, timer);
     enum icms_miss reason = req->state == AGENT_REQ_WAIT_SLOT ? ICMS_MISS_SHED : ICMS_MISS_DEADLINE;
 
-    (void)req_answer_reason(req, ICMS_DEADLINE, reason);
+    if (req->match != NULL)
+        (void)req_match_answer(req, reason);
+    else
+        (void)req_answer_reason(req, ICMS_DEADLINE, reason);
 }
 
 void agent_req_begin(struct agent_req *req)
 {
     check(req->state == AGENT_REQ_NEW);
     req->waits = NULL;
+    req->match = NULL;
     req->there = true;
     req->flushed = req->had = false;
     list_init(&req->link);

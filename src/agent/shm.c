@@ -270,13 +270,10 @@ bool shm_slot_key_equal(const struct shm_slot *slot, const struct key *key)
            __atomic_load_n(&slot->key_length, __ATOMIC_ACQUIRE) == key->length;
 }
 
-/* Follows the chain to a slot that holds the key with a stable version. */
-static bool arena_find(const struct shm_arena *arena, const struct key *key, uint32_t *out_slot,
-                       uint64_t *out_version)
+/* Follows a chain to a slot that holds the key with a stable version. */
+static bool arena_find_from(const struct shm_arena *arena, uint32_t at, const struct key *key,
+                            uint32_t *out_slot, uint64_t *out_version)
 {
-    uint32_t head = shm_arena_head(arena->hash_seed, arena->head_count, key);
-    uint32_t at = atomic_load_explicit(&arena->heads[head], memory_order_acquire);
-
     for (int step = 0; step < SHM_CHAIN_STEPS_MAX && at < arena->slot_count; step++) {
         const struct shm_slot *slot = &arena->slots[at];
         uint64_t version = atomic_load_explicit(&slot->version, memory_order_acquire);
@@ -289,6 +286,15 @@ static bool arena_find(const struct shm_arena *arena, const struct key *key, uin
         at = atomic_load_explicit(&slot->next, memory_order_acquire);
     }
     return false;
+}
+
+static bool arena_find(const struct shm_arena *arena, const struct key *key, uint32_t *out_slot,
+                       uint64_t *out_version)
+{
+    uint32_t head = shm_arena_head(arena->hash_seed, arena->head_count, key);
+
+    return arena_find_from(arena, atomic_load_explicit(&arena->heads[head], memory_order_acquire),
+                           key, out_slot, out_version);
 }
 
 bool shm_arena_lease(const struct shm_arena *arena, const struct key *key, _Atomic uint32_t *lease,
@@ -324,6 +330,30 @@ bool shm_arena_has(const struct shm_arena *arena, const struct key *key)
 
     return arena_find(arena, key, &at, &version) &&
            atomic_load_explicit(&arena->slots[at].version, memory_order_acquire) == version;
+}
+
+/* Three passes, so that the reads of one pass wait for memory together. */
+size_t shm_arena_has_first(const struct shm_arena *arena, const struct key *keys, size_t count)
+{
+    uint32_t heads[SHM_PROBE_KEYS], slots[SHM_PROBE_KEYS];
+    uint64_t version;
+    uint32_t at;
+
+    check(count <= SHM_PROBE_KEYS);
+    for (size_t i = 0; i < count; i++) {
+        heads[i] = shm_arena_head(arena->hash_seed, arena->head_count, &keys[i]);
+        __builtin_prefetch(&arena->heads[heads[i]]);
+    }
+    for (size_t i = 0; i < count; i++) {
+        slots[i] = atomic_load_explicit(&arena->heads[heads[i]], memory_order_acquire);
+        if (slots[i] < arena->slot_count)
+            __builtin_prefetch(&arena->slots[slots[i]]);
+    }
+    for (size_t i = 0; i < count; i++)
+        if (!arena_find_from(arena, slots[i], &keys[i], &at, &version) ||
+            atomic_load_explicit(&arena->slots[at].version, memory_order_acquire) != version)
+            return i;
+    return count;
 }
 
 /* ---- rings ---------------------------------------------------------------------------------- */

@@ -40,6 +40,7 @@
 #define SHM_CLIENT_MAGIC    0x746e65696c636d63u
 #define SHM_RING_ENTRIES    4096 /* of each ring; power of two                     */
 #define SHM_LEASES          512  /* entries of a lease table: 256 for users, the rest for gets */
+#define SHM_MATCH_KEYS      2048 /* keys of one EXISTS_MANY                        */
 #define SHM_SLOT_NONE       UINT32_MAX
 #define SHM_CHAIN_STEPS_MAX 64 /* a reader gives up after this many: a miss, then a message  */
 
@@ -84,10 +85,14 @@ enum shm_op {
     SHM_OP_PUT,     /* value and trailer lie in staging at offset               */
     SHM_OP_EXISTS,
     SHM_OP_REMOVE,
-    SHM_OP_FLUSH,   /* everything this client put into the volume               */
-    SHM_OP_CANCEL,  /* the request with this tag; answered by that request only */
-    SHM_OP_TOUCH,   /* a DRAM hit happened without the agent; no answer         */
-    SHM_OP_SUSPECT, /* the block of this key failed its check; no answer       */
+    SHM_OP_FLUSH,       /* everything this client put into the volume               */
+    SHM_OP_CANCEL,      /* the request with this tag; answered by that request only */
+    SHM_OP_TOUCH,       /* a DRAM hit happened without the agent; no answer         */
+    SHM_OP_SUSPECT,     /* the block of this key failed its check; no answer       */
+    SHM_OP_EXISTS_MANY, /* `bytes` keys (struct shm_key) lie in staging at offset, and behind them
+                           a byte for each: the agent writes enum icms_miss there, NONE for a block
+                           that is there, before it answers. Another status than OK is the answer
+                           for all keys                                          */
 };
 
 enum shm_flag {
@@ -99,8 +104,8 @@ enum shm_flag {
 struct shm_submit {
     uint64_t tag;         /* the client's; comes back                              */
     uint64_t deadline_ns; /* absolute                                              */
-    uint64_t offset;      /* PUT: of the value in staging memory                   */
-    uint32_t bytes;       /* PUT: plain value                                      */
+    uint64_t offset;      /* PUT: of the value in staging memory; EXISTS_MANY: of the keys */
+    uint32_t bytes;       /* PUT: plain value; EXISTS_MANY: number of keys         */
     uint32_t volume;      /* the agent's number                                    */
     uint32_t lease;       /* GET: entry of the lease table                         */
     uint8_t op;           /* enum shm_op                                           */
@@ -111,6 +116,17 @@ struct shm_submit {
     uint8_t pad2[8];
 };
 _Static_assert(sizeof(struct shm_submit) == 64, "one cache line");
+
+/* A key of EXISTS_MANY. */
+struct shm_key {
+    uint8_t bytes[LIMIT_KEY_BYTES]; /* zeros behind the key */
+    uint8_t length;                 /* 1..16                */
+    uint8_t pad[3];
+};
+_Static_assert(sizeof(struct shm_key) == 20, "as on the wire");
+
+/* Staging memory that count keys and their answers need. */
+#define SHM_MATCH_BYTES(count) ((uint64_t)(count) * (sizeof(struct shm_key) + 1))
 
 struct shm_complete {
     uint64_t tag;
@@ -190,6 +206,10 @@ bool shm_arena_lease(const struct shm_arena *arena, const struct key *key, _Atom
 
 /* True when the key is there at this moment (no lease). */
 bool shm_arena_has(const struct shm_arena *arena, const struct key *key);
+
+/* How many of the keys (1..SHM_PROBE_KEYS), from the first one on, are there at this moment. */
+#define SHM_PROBE_KEYS 16
+size_t shm_arena_has_first(const struct shm_arena *arena, const struct key *keys, size_t count);
 
 /* The memory of a slot: value, then the trailer when the volume is sealed. */
 static inline const uint8_t *shm_arena_value(const struct shm_arena *arena, uint32_t slot)

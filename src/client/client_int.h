@@ -200,9 +200,10 @@ struct client_op {
     enum op_state state;          /* lock                                                   */
     uint32_t generation;          /* half of the tag, so a late answer hits nothing new      */
     struct icms_request *request; /* NULL when lost                                          */
-    size_t block;                 /* of the request                                          */
+    size_t block;                 /* of the request; the first of them                       */
+    uint32_t blocks;              /* how many; more than 1: EXISTS_MANY                      */
     uint32_t lease;               /* entry held for a get, or CLIENT_LEASE_NONE              */
-    uint64_t staging_offset;      /* of a put's value                                        */
+    uint64_t staging_offset;      /* of a put's value, or of keys                            */
     uint64_t staging_bytes;       /* 0: none taken                                           */
     struct client_buffer *buffer; /* put in place; NULL                                      */
     struct shm_complete answer;   /* valid when answered                                     */
@@ -412,6 +413,9 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
 
 /* Takes the answer of an operation that was taken off the answered list. Its thread. */
 void client_op_take(struct icms_request *request, struct client_op *op);
+
+/* The statuses of an operation's blocks, when it is given up. */
+void client_op_give_up(struct icms_request *request, const struct client_op *op, icms_err why);
 
 /* The status of a block whose operation was given up or never sent. */
 void client_block_give_up(struct icms_request *request, size_t index, icms_err why);

@@ -60,9 +60,9 @@ void fake_reset(void)
 {
     atomic_bool *off[] = {&fake.mute,    &fake.swallow, &fake.forget,
                           &fake.corrupt, &fake.lie,     &fake.bad_tail};
-    atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,    &fake.puts,
-                           &fake.exists,  &fake.removes,  &fake.flushes, &fake.cancels,
-                           &fake.touches, &fake.suspects};
+    atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,        &fake.puts,
+                           &fake.exists,  &fake.removes,  &fake.flushes,     &fake.cancels,
+                           &fake.touches, &fake.suspects, &fake.exists_manys};
 
     for (size_t i = 0; i < sizeof(off) / sizeof(*off); i++)
         atomic_store(off[i], false);
@@ -266,6 +266,27 @@ static void serve_remove(struct agent *agent, const struct shm_submit *in, const
     *block = (struct fake_block){0};
 }
 
+static void serve_exists_many(struct agent *agent, struct fake_client *client,
+                              const struct shm_submit *in)
+{
+    uint8_t *keys = client->ring.staging + in->offset;
+
+    check(in->bytes > 0 && in->bytes <= SHM_MATCH_KEYS);
+    check(in->offset + SHM_MATCH_BYTES(in->bytes) <= client->ring.staging_bytes);
+    for (uint32_t i = 0; i < in->bytes; i++) {
+        struct shm_key from;
+        struct key key = {0};
+
+        memcpy(&from, keys + i * sizeof(from), sizeof(from));
+        key.length = from.length;
+        memcpy(key.bytes, from.bytes, sizeof(key.bytes));
+        keys[in->bytes * sizeof(from) + i] =
+            block_find(agent, in->volume, &key) != NULL ? ICMS_MISS_NONE : ICMS_MISS_EVICTED;
+    }
+    if (atomic_load(&fake.lie))
+        memset(keys + in->bytes * sizeof(struct shm_key), 0xfe, in->bytes);
+}
+
 static void serve_cancel(struct fake_client *client, uint64_t tag)
 {
     atomic_fetch_add(&fake.cancels, 1);
@@ -312,8 +333,15 @@ static void serve_one(struct agent *agent, struct fake_client *client, const str
         break;
     case SHM_OP_EXISTS:
         atomic_fetch_add(&fake.exists, 1);
-        if (out.status == 0 && block_find(agent, in->volume, &key) == NULL)
+        if (out.status == 0 && block_find(agent, in->volume, &key) == NULL) {
             out.status = ICMS_MISS;
+            out.reason = ICMS_MISS_EVICTED;
+        }
+        break;
+    case SHM_OP_EXISTS_MANY:
+        atomic_fetch_add(&fake.exists_manys, 1);
+        if (out.status == 0)
+            serve_exists_many(agent, client, in);
         break;
     case SHM_OP_REMOVE:
         serve_remove(agent, in, &key, &out);

@@ -23,7 +23,8 @@ struct fake_switches {
     atomic_bool bad_tail; /* writes a completion tail that makes no sense          */
     atomic_uint status;   /* answers everything with this error, when it is not 0  */
     atomic_uint delay_us; /* before each answer                                    */
-    atomic_uint gets, puts, exists, removes, flushes, cancels, touches, suspects; /* seen */
+    /* seen */
+    atomic_uint gets, puts, exists, exists_manys, removes, flushes, cancels, touches, suspects;
 };
 
 extern struct fake_switches fake;

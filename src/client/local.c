@@ -445,6 +445,7 @@ icms_err client_agent_opts(const struct conf_agent *conf, struct agent_enclosure
     opts.busy_poll = conf->busy_poll;
     opts.header_digest = conf->header_digest;
     opts.data_digest = conf->data_digest;
+    opts.exist_many = conf->exist_many;
     opts.queue_entries = conf->queue_entries;
     opts.connect_timeout_ms = conf->connect_timeout_ms;
     opts.keep_alive_ms = conf->keep_alive_ms;

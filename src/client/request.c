@@ -263,7 +263,7 @@ static void run_lose_sent(struct icms_request *request, uint64_t now)
         }
         op->state = OP_LOST;
         op->request = NULL;
-        client_block_give_up(request, op->block, ICMS_DEADLINE);
+        client_op_give_up(request, op, ICMS_DEADLINE);
     }
 }
 

@@ -94,6 +94,7 @@ static struct client_op *send_op_new(struct icms_request *request, size_t index)
         op->generation = 1;
     op->request = request;
     op->block = index;
+    op->blocks = 1;
     op->lease = CLIENT_LEASE_NONE;
     op->staging_bytes = 0;
     op->buffer = NULL;
@@ -133,6 +134,10 @@ static void send_push(struct icms_request *request, struct client_op *op)
 
     if (request->op == SHM_OP_PUT)
         entry.bytes = (uint32_t)request->blocks[op->block].bytes;
+    if (op->blocks > 1) {
+        entry.op = SHM_OP_EXISTS_MANY;
+        entry.bytes = op->blocks;
+    }
     memcpy(entry.key, key->bytes, sizeof(entry.key));
     op->state = OP_SENT;
     list_push(&request->sent, &op->link);
@@ -146,7 +151,7 @@ static void send_push(struct icms_request *request, struct client_op *op)
         list_push(&request->answered, &op->link);
         return;
     }
-    if (request->op == SHM_OP_PUT || request->next % 64 == 0)
+    if (request->op == SHM_OP_PUT || op->blocks > 1 || request->next % 64 == 0)
         client_publish(icms);
 }
 
@@ -309,7 +314,7 @@ static enum client_step send_get(struct icms_request *request, size_t index)
     return step;
 }
 
-/* ---- exists, remove, flush ------------------------------------------------------------------ */
+/* ---- remove, flush -------------------------------------------------------------------------- */
 
 static enum client_step send_plain(struct icms_request *request, size_t index)
 {
@@ -329,24 +334,6 @@ static enum client_step send_plain(struct icms_request *request, size_t index)
     }
     send_unlock(icms);
     return step;
-}
-
-static enum client_step send_exists(struct icms_request *request, size_t index)
-{
-    struct key key = client_key(client_request_key(request, index));
-
-    /* A match needs nothing behind its first hole. */
-    if (request->keys != NULL && index > request->hole) {
-        request->next++;
-        client_block_done(request, index, ICMS_MISS, ICMS_MISS_ABSENT);
-        return STEP_NEXT;
-    }
-    if (shm_arena_has(&request->volume->arena, &key)) {
-        request->next++;
-        client_block_done(request, index, ICMS_OK, ICMS_MISS_NONE);
-        return STEP_NEXT;
-    }
-    return send_plain(request, index);
 }
 
 /* ---- what is wrong with a block ------------------------------------------------------------- */
@@ -385,6 +372,111 @@ static icms_err send_check(const struct icms_request *request, size_t index)
     return ICMS_OK;
 }
 
+/* ---- exists --------------------------------------------------------------------------------- */
+
+/* Blocks from the next one on that are in the arena need no message. A batch of heads is fetched
+ * before it is followed, since they lie all over the arena. */
+static void send_exists_local(struct icms_request *request)
+{
+    const struct shm_arena *arena = &request->volume->arena;
+
+    while (request->next < request->count) {
+        struct key keys[SHM_PROBE_KEYS];
+        size_t n = 0, found;
+
+        while (n < SHM_PROBE_KEYS && request->next + n < request->count &&
+               send_key_check(client_request_key(request, request->next + n)) == ICMS_OK) {
+            keys[n] = client_key(client_request_key(request, request->next + n));
+            n++;
+        }
+        found = shm_arena_has_first(arena, keys, n);
+        for (size_t i = 0; i < found; i++)
+            client_block_done(request, request->next++, ICMS_OK, ICMS_MISS_NONE);
+        if (found < SHM_PROBE_KEYS)
+            return;
+    }
+}
+
+/* How many keys from the next one on may go in one entry: all that are keys. */
+static uint32_t send_exists_count(const struct icms_request *request)
+{
+    uint32_t n = 1;
+
+    while (n < SHM_MATCH_KEYS && request->next + n < request->count &&
+           send_key_check(client_request_key(request, request->next + n)) == ICMS_OK)
+        n++;
+    return n;
+}
+
+/* Takes an operation, and staging memory for its keys; where there is none a key goes alone, so
+ * that nobody who looks for blocks waits for others' puts. Lock. */
+static struct client_op *send_exists_room(struct icms_request *request, uint32_t count)
+{
+    struct staging *staging = &request->icms->link->staging;
+    struct client_op *op = send_op_new(request, request->next);
+
+    if (op == NULL)
+        return NULL;
+    for (; count > 1; count /= 4)
+        if (staging_take(staging, SHM_MATCH_BYTES(count), &op->staging_offset)) {
+            op->staging_bytes = SHM_MATCH_BYTES(count);
+            op->blocks = count;
+            break;
+        }
+    return op;
+}
+
+static void send_exists_fill(const struct icms_request *request, const struct client_op *op)
+{
+    uint8_t *to = request->icms->link->ring.staging + op->staging_offset;
+
+    for (uint32_t i = 0; i < op->blocks; i++) {
+        const struct icms_key *key = client_request_key(request, op->block + i);
+        struct shm_key copy = {.length = key->length};
+
+        memcpy(copy.bytes, key->bytes, sizeof(copy.bytes));
+        memcpy(to + i * sizeof(copy), &copy, sizeof(copy));
+    }
+}
+
+static enum client_step send_exists(struct icms_request *request)
+{
+    struct icms *icms = request->icms;
+    enum client_step step = STEP_NEXT;
+    struct client_op *op = NULL;
+    uint32_t count;
+
+    /* A match needs nothing behind its first hole. */
+    if (request->keys != NULL && request->next > request->hole) {
+        client_block_done(request, request->next++, ICMS_MISS, ICMS_MISS_ABSENT);
+        return STEP_NEXT;
+    }
+    send_exists_local(request);
+    if (request->next == request->count ||
+        send_key_check(client_request_key(request, request->next)) != ICMS_OK)
+        return STEP_NEXT;
+    count = send_exists_count(request);
+    send_lock(icms);
+    if (!send_may_take(request))
+        step = STEP_WAIT;
+    else if ((op = send_exists_room(request, count)) == NULL)
+        step = send_wait(request);
+    else
+        send_room_taken(request);
+    send_unlock(icms);
+    if (step == STEP_WAIT)
+        return step;
+    if (op->blocks > 1)
+        send_exists_fill(request, op);
+    request->next += op->blocks;
+    send_lock(icms);
+    send_push(request, op);
+    send_unlock(icms);
+    return STEP_NEXT;
+}
+
+/* ---- the next block ------------------------------------------------------------------------- */
+
 enum client_step client_send_next(struct icms_request *request)
 {
     size_t index = request->next;
@@ -402,7 +494,7 @@ enum client_step client_send_next(struct icms_request *request)
     case SHM_OP_GET:
         return send_get(request, index);
     case SHM_OP_EXISTS:
-        return send_exists(request, index);
+        return send_exists(request);
     default:
         return send_plain(request, index);
     }

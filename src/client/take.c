@@ -154,6 +154,26 @@ static icms_err take_flush(struct icms_request *request)
     return atomic_exchange(&account->lost, false) ? ICMS_IO : ICMS_OK;
 }
 
+/* The answers of EXISTS_MANY lie behind its keys, a byte each, and are read once each. */
+static void take_exists_many(struct icms_request *request, const struct client_op *op)
+{
+    const volatile uint8_t *reasons =
+        request->link_used->ring.staging + op->staging_offset + op->blocks * sizeof(struct shm_key);
+
+    for (uint32_t i = 0; i < op->blocks; i++) {
+        uint8_t reason = reasons[i];
+
+        client_block_done(request, op->block + i, reason == ICMS_MISS_NONE ? ICMS_OK : ICMS_MISS,
+                          (enum icms_miss)reason);
+    }
+}
+
+void client_op_give_up(struct icms_request *request, const struct client_op *op, icms_err why)
+{
+    for (uint32_t i = 0; i < op->blocks; i++)
+        client_block_give_up(request, op->block + i, why);
+}
+
 void client_op_take(struct icms_request *request, struct client_op *op)
 {
     const struct shm_complete *answer = &op->answer;
@@ -165,11 +185,14 @@ void client_op_take(struct icms_request *request, struct client_op *op)
     if (status == ICMS_OK && !op->link_lost && request->op == SHM_OP_FLUSH)
         status = take_flush(request);
     if (op->link_lost || status == ICMS_CLOSED) /* closed: the agent is about to end */
-        client_block_give_up(request, op->block, ICMS_PEER_DOWN);
+        client_op_give_up(request, op, ICMS_PEER_DOWN);
     else if (status == ICMS_OK && request->op == SHM_OP_GET)
         take_get(request, op);
+    else if (status == ICMS_OK && op->blocks > 1)
+        take_exists_many(request, op);
     else if (status == ICMS_DEADLINE)
-        client_block_give_up(request, op->block, status);
+        client_op_give_up(request, op, status);
     else
-        client_block_done(request, op->block, status, (enum icms_miss)answer->reason);
+        for (uint32_t i = 0; i < op->blocks; i++)
+            client_block_done(request, op->block + i, status, (enum icms_miss)answer->reason);
 }

@@ -77,7 +77,8 @@ struct conf_agent {
     uint32_t loops;
     bool busy_poll;
     bool header_digest, data_digest; /* NVMe/TCP digests                                   */
-    uint32_t queue_entries;          /* commands a queue pair                              */
+    bool exist_many;        /* look for many blocks with one command where that is offered */
+    uint32_t queue_entries; /* commands a queue pair                              */
     uint32_t connect_timeout_ms;
     uint32_t keep_alive_ms;    /* KATO                                               */
     uint32_t silence_ms;       /* no answer at all for this long: excluded           */

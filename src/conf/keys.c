@@ -179,6 +179,9 @@ static const struct conf_key agent_keys[] = {
      .doc = "NVMe/TCP checksums over headers."},
     {"data_digest", CONF_BOOL, false, AT(struct conf_agent, data_digest), .fallback = "false",
      .doc = "NVMe/TCP checksums over data. Sealed volumes check every value anyway."},
+    {"exist_many", CONF_BOOL, false, AT(struct conf_agent, exist_many), .fallback = "true",
+     .doc = "Enclosures that offer it are asked for up to 64 blocks with one command of icms' own; "
+            "false: with the standard's, one command a block."},
     {"queue_entries", CONF_COUNT, false, AT(struct conf_agent, queue_entries), .min = 2,
      .max = 1024, .fallback = "64", .doc = "Commands in progress a queue pair."},
     {"connect_timeout", CONF_DURATION, false, AT(struct conf_agent, connect_timeout_ms), .min = 50,

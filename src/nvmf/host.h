@@ -81,6 +81,18 @@ icms_err nvmf_store(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHEC
 icms_err nvmf_retrieve(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
 icms_err nvmf_exist(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
 
+/* Which of 1..NVME_KV_EXIST_MANY_KEYS keys are there, in one command: bit i of nvmf_exist_map is
+ * key i. Encoded into memory, which has room for NVME_KV_EXIST_MANY_BYTES and is kept until done;
+ * keys are not needed any longer after the call. UNSUPPORTED unless nvmf_ctrl_has_exist_many. */
+icms_err nvmf_exist_many(struct nvmf_ctrl *ctrl, struct nvmf_req *req, const struct key *keys,
+                         uint32_t count, void *memory) ICMS_MUST_CHECK;
+
+/* Its answer, in done, when err is OK. */
+static inline uint64_t nvmf_exist_map(const struct nvmf_req *req)
+{
+    return (uint64_t)req->result1 << 32 | req->result;
+}
+
 /* MISS when there was no such key (where the target can tell). */
 icms_err nvmf_delete(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
 
@@ -169,6 +181,9 @@ enum nvmf_ctrl_state nvmf_ctrl_state(const struct nvmf_ctrl *ctrl);
 /* True between up() and down() or nvmf_ctrl_close. */
 bool nvmf_ctrl_is_up(const struct nvmf_ctrl *ctrl);
 void *nvmf_ctrl_owner(const struct nvmf_ctrl *ctrl);
+
+/* True when the target offers exist-many and takes its keys in the capsule; known once it is up. */
+bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl);
 
 /* A volume's part in this subsystem. */
 struct nvmf_volume {

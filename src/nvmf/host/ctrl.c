@@ -728,6 +728,12 @@ void *nvmf_ctrl_owner(const struct nvmf_ctrl *ctrl)
     return ctrl->owner;
 }
 
+bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl)
+{
+    return ctrl->up && (ctrl->info.icms_ext & NVME_ICMS_EXT_EXIST_MANY) != 0 &&
+           ctrl->info.in_capsule_bytes >= NVME_KV_EXIST_MANY_BYTES;
+}
+
 uint32_t nvmf_ctrl_volumes(const struct nvmf_ctrl *ctrl)
 {
     return ctrl->volume_count;

@@ -243,7 +243,8 @@ static void fake_identify(struct fake_cmd *cmd)
             .nsid_max = FAKE_VOLUMES,
             .in_capsule_bytes = target->in_capsule_bytes,
             .write_cache = !target->no_write_cache,
-            .icms_ext = target->timed ? NVME_ICMS_EXT_TIMED : 0,
+            .icms_ext = (target->timed ? NVME_ICMS_EXT_TIMED : 0) |
+                        (target->many ? NVME_ICMS_EXT_EXIST_MANY : 0),
         };
 
         strcpy(ctrl.subnqn, "nqn.2014-08.org.nvmexpress:uuid:fake");
@@ -382,6 +383,23 @@ static void fake_list(struct fake_cmd *cmd)
     free(memory);
 }
 
+static void fake_exist_many(struct fake_cmd *cmd)
+{
+    struct fake_target *target = cmd->conn->target;
+    struct key keys[NVME_KV_EXIST_MANY_KEYS];
+    uint32_t nsid = le32_get(cmd->sqe.nsid), count;
+    uint64_t map = 0;
+
+    check(nvme_kv_exist_many_count(&cmd->sqe, &count) == ICMS_OK);
+    check(nvme_kv_exist_many_decode(cmd->data, cmd->got, count, keys) == ICMS_OK);
+    for (uint32_t i = 0; i < count; i++)
+        if (fake_target_find(target, nsid, &keys[i]) != NULL)
+            map |= (uint64_t)1 << i;
+    if (!target->silent)
+        fake_cqe_send(cmd->conn, le16_get(cmd->sqe.cid), 0, (uint32_t)map, (uint32_t)(map >> 32));
+    fake_cmd_free(cmd);
+}
+
 static void fake_kv(struct fake_cmd *cmd)
 {
     struct fake_target *target = cmd->conn->target;
@@ -469,6 +487,8 @@ static void fake_run(struct fake_cmd *cmd)
         fake_fabrics(cmd);
     else if (cmd->conn->qid == 0)
         fake_admin(cmd);
+    else if (cmd->sqe.opcode == NVME_ICMS_EXIST_MANY && target->status == 0)
+        fake_exist_many(cmd);
     else if (cmd->sqe.opcode == NVME_IO_FLUSH)
         fake_answer(cmd, target->no_write_cache ? NVME_SC_OPCODE : target->status, 0);
     else
@@ -496,6 +516,9 @@ static void fake_count(struct fake_cmd *cmd)
         break;
     case NVME_KV_EXIST:
         target->exists++;
+        break;
+    case NVME_ICMS_EXIST_MANY:
+        target->exist_manys++;
         break;
     case NVME_KV_DELETE:
         target->deletes++;
@@ -597,7 +620,9 @@ static void fake_cmd_begin(struct fake_conn *conn, const struct nvme_sqe_wf *sqe
     cmd->got = bytes;
     if (conn->qid != 0 && sqe->opcode != NVME_FABRICS) {
         fake_count(cmd);
-        if (sqe->opcode != NVME_IO_FLUSH)
+        if (sqe->opcode == NVME_ICMS_EXIST_MANY)
+            check(target->many && cmd->got == cmd->bytes); /* in the capsule */
+        else if (sqe->opcode != NVME_IO_FLUSH)
             check(nvme_kv_cmd_decode(sqe, &cmd->kv) == ICMS_OK);
     }
     if (h2c && cmd->got < cmd->bytes) {

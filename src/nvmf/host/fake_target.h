@@ -59,6 +59,7 @@ struct fake_target {
     struct list conns;     /* struct fake_conn                                 */
     /* what the test says */
     bool timed;          /* offers the vendor Store and Retrieve             */
+    bool many;           /* offers exist-many                                */
     bool no_write_cache; /* Flush is not needed, and not known               */
     bool refuse_connect; /* Connect answers "host not allowed"               */
     bool silent;         /* takes everything, answers nothing                */
@@ -78,6 +79,7 @@ struct fake_target {
     uint32_t connects; /* Connect commands of admin queues                 */
     uint32_t keep_alives;
     uint32_t stores, retrieves, exists, deletes, flushes, lists; /* begun             */
+    uint32_t exist_manys; /* exist-many commands begun                        */
     uint32_t by_class[4]; /* I/O commands by queue id - 1                     */
     uint32_t terms_in;    /* connections that ended by the host's TermReq     */
     uint32_t conn_count;  /* open now                                         */

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -504,6 +505,98 @@ static void each_class_has_its_own_queue(void **state)
     bed_free(bed);
 }
 
+/* exist-many of count keys "0", "1", ... */
+static uint32_t many_count;
+static uint8_t many_memory[NVME_KV_EXIST_MANY_BYTES];
+
+static icms_err exist_many(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
+{
+    struct key keys[NVME_KV_EXIST_MANY_KEYS] = {0};
+    icms_err err;
+
+    for (uint32_t i = 0; i < many_count; i++)
+        keys[i].length = (uint8_t)snprintf((char *)keys[i].bytes, sizeof(keys[i].bytes), "%u", i);
+    err = nvmf_exist_many(ctrl, req, keys, many_count, many_memory);
+    memset(keys, 0xff, sizeof(keys)); /* not needed any longer */
+    return err;
+}
+
+static void many_bed_open(struct bed *bed, bool many, uint32_t in_capsule_bytes)
+{
+    bed->fake->many = many;
+    bed->fake->in_capsule_bytes = in_capsule_bytes;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    assert_int_equal(bed->ups, 1);
+}
+
+static void exist_many_asks_for_many_keys_at_once(void **state)
+{
+    struct bed *bed = bed_new(0);
+    struct op op;
+
+    many_bed_open(bed, true, 8192);
+    put(bed, "0", "x", 1);
+    put(bed, "40", "x", 1);
+    put(bed, "63", "x", 1);
+    assert_true(nvmf_ctrl_has_exist_many(bed->ctrl));
+    for (many_count = 1; many_count <= NVME_KV_EXIST_MANY_KEYS; many_count++) {
+        uint64_t map = 1;
+
+        map |= many_count > 40 ? (uint64_t)1 << 40 : 0;
+        map |= many_count > 63 ? (uint64_t)1 << 63 : 0;
+        op_init(&op, bed, "", NULL, 0, 100 * MS);
+        assert_int_equal(go(&op, exist_many), ICMS_OK);
+        bed_run(bed, 20 * MS);
+        assert_int_equal(op.done, 1);
+        assert_int_equal(op.req.err, ICMS_OK);
+        assert_true(nvmf_exist_map(&op.req) == map);
+    }
+    assert_int_equal(bed->fake->exist_manys, NVME_KV_EXIST_MANY_KEYS);
+    assert_int_equal(bed->fake->exists, 0);
+    many_count = 3;
+    bed->fake->status = NVME_SC_NAMESPACE;
+    op_init(&op, bed, "", NULL, 0, 100 * MS);
+    assert_int_equal(go(&op, exist_many), ICMS_OK);
+    bed_run(bed, 20 * MS);
+    assert_int_equal(op.req.err, ICMS_NO_VOLUME);
+    bed->fake->status = 0;
+    bed->fake->hold = true;
+    op_init(&op, bed, "", NULL, 0, 100 * MS);
+    assert_int_equal(go(&op, exist_many), ICMS_OK);
+    bed_run(bed, 200 * MS);
+    assert_int_equal(op.req.err, ICMS_DEADLINE);
+    op_init(&op, bed, "", NULL, 0, 1000 * MS);
+    assert_int_equal(go(&op, exist_many), ICMS_OK);
+    on_loop(bed, 1, run_drop, bed);
+    bed_run(bed, 100 * MS);
+    assert_int_equal(op.done, 1);
+    assert_int_not_equal(op.req.err, ICMS_OK);
+    bed_free(bed);
+}
+
+static void exist_many_is_refused_where_the_target_does_not_offer_it(void **state)
+{
+    const struct {
+        bool many;
+        uint32_t in_capsule_bytes;
+    } targets[] = {{false, 8192}, {true, 0}, {true, NVME_KV_EXIST_MANY_BYTES - 16}};
+
+    for (size_t i = 0; i < sizeof(targets) / sizeof(targets[0]); i++) {
+        struct bed *bed = bed_new(0);
+        struct op op;
+
+        many_bed_open(bed, targets[i].many, targets[i].in_capsule_bytes);
+        assert_false(nvmf_ctrl_has_exist_many(bed->ctrl));
+        many_count = 2;
+        op_init(&op, bed, "", NULL, 0, 100 * MS);
+        assert_int_equal(go(&op, exist_many), ICMS_UNSUPPORTED);
+        bed_run(bed, 20 * MS);
+        assert_int_equal(op.done, 0);
+        bed_free(bed);
+    }
+}
+
 static void more_requests_than_entries_are_parked_in_order(void **state)
 {
     struct nvmf_ctrl_opts opts;
@@ -876,6 +969,8 @@ int main(void)
         cmocka_unit_test(answers_of_each_command),
         cmocka_unit_test(a_target_without_a_write_cache_is_not_asked_to_flush),
         cmocka_unit_test(each_class_has_its_own_queue),
+        cmocka_unit_test(exist_many_asks_for_many_keys_at_once),
+        cmocka_unit_test(exist_many_is_refused_where_the_target_does_not_offer_it),
         cmocka_unit_test(more_requests_than_entries_are_parked_in_order),
         cmocka_unit_test(looks_again_when_namespaces_changed),
         cmocka_unit_test(unanswered_requests_end_by_their_deadline),

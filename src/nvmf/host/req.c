@@ -228,6 +228,25 @@ icms_err nvmf_exist(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
     return req_plain(ctrl, req, NVME_KV_EXIST);
 }
 
+icms_err nvmf_exist_many(struct nvmf_ctrl *ctrl, struct nvmf_req *req, const struct key *keys,
+                         uint32_t count, void *memory)
+{
+    uint32_t bytes;
+
+    check(count >= 1 && count <= NVME_KV_EXIST_MANY_KEYS);
+    if (!ctrl->up)
+        return ICMS_PEER_DOWN;
+    if (!nvmf_ctrl_has_exist_many(ctrl))
+        return ICMS_UNSUPPORTED;
+    for (uint32_t i = 0; i < count; i++)
+        if (keys[i].length < 1 || keys[i].length > LIMIT_KEY_BYTES)
+            return ICMS_KEY_SIZE;
+    bytes = nvme_kv_exist_many_encode(req->nsid, keys, count, &req->sqe, memory);
+    req->data[0] = (struct iovec){memory, bytes};
+    req->data[1] = (struct iovec){0};
+    return req_io(ctrl, req, 0, NVME_DIRECTION_H2C); /* no KV opcode: req->sqe goes out as it is */
+}
+
 icms_err nvmf_delete(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
 {
     return req_plain(ctrl, req, NVME_KV_DELETE);

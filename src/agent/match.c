@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/match.c: many keys of one request, looked for at once: exists and the longest prefix.
+ *
+ * Called by req.c on the volume's loop; answers come back there by agent_part_answered (exist-many,
+ * up to 64 keys of one enclosure a command) and agent_match_op_over (an operation a key, where the
+ * enclosure does not offer that).
+ *
+ * Life of a batch: agent_match_new -> agent_match_start -> match_run (asks for every key that can
+ * be asked for, before any answer) -> agent_part_answered, match_run again for keys that somebody
+ * else has to be asked for -> agent_req_match_over -> agent_match_leave. A request that ends by its
+ * deadline leaves earlier; the batch is free when the last answer is back.
+ *
+ * Who is asked, and what the answers mean together, is as in op.c, key by key.
+ *
+ * Invariants: a key in MATCH_OUT is in one part or operation, and in no other; `left` counts the
+ * keys that are not KNOWN, `out` the parts and operations under way.
+ */
+#include "agent/agent_int.h"
+
+#include <stdlib.h>
+
+#include "base/fault.h"
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+icms_err agent_core_matches_init(struct agent_core *core)
+{
+    list_init(&core->free_matches);
+    list_init(&core->free_parts);
+    list_init(&core->wait_match);
+    list_init(&core->wait_part);
+    core->matches = calloc(AGENT_MATCHES, sizeof(core->matches[0]));
+    core->parts = calloc(AGENT_PARTS, sizeof(core->parts[0]));
+    if (core->matches == NULL || core->parts == NULL)
+        return ICMS_NO_MEMORY;
+    for (int i = 0; i < AGENT_MATCHES; i++)
+        list_push(&core->free_matches, &core->matches[i].link);
+    for (int i = 0; i < AGENT_PARTS; i++)
+        list_push(&core->free_parts, &core->parts[i].link);
+    return ICMS_OK;
+}
+
+void agent_core_matches_fini(struct agent_core *core)
+{
+    free(core->matches);
+    free(core->parts);
+}
+
+struct agent_match *agent_match_new(struct agent_volume *volume)
+{
+    struct list *link = list_pop(&volume->core->free_matches);
+    struct agent_match *match;
+
+    if (link == NULL)
+        return NULL;
+    match = container_of(link, struct agent_match, link);
+    match->volume = volume;
+    match->req = NULL;
+    match->count = match->left = match->out = match->next = 0;
+    list_init(&match->link);
+    return match;
+}
+
+/* Nobody waits for it and nothing of it is under way. */
+static void match_free(struct agent_match *match)
+{
+    struct agent_core *core = match->volume->core;
+
+    check(match->req == NULL && match->out == 0);
+    list_remove(&match->link);
+    list_push(&core->free_matches, &match->link);
+    agent_core_kick(core);
+}
+
+void agent_match_leave(struct agent_match *match)
+{
+    match->req = NULL;
+    if (match->out == 0)
+        match_free(match);
+}
+
+/* ---- one key -------------------------------------------------------------------------------- */
+
+static void match_known(struct agent_match *match, uint32_t i, enum icms_miss reason)
+{
+    check(match->state[i] != MATCH_KNOWN && match->left > 0);
+    match->state[i] = MATCH_KNOWN;
+    match->reason[i] = (uint8_t)reason;
+    match->left--;
+}
+
+/* Nobody has it, as far as somebody could be asked. */
+static void match_absent(struct agent_match *match, uint32_t i)
+{
+    if (match->owner_down[i])
+        match_known(match, i, ICMS_MISS_ENCLOSURE_DOWN);
+    else if (match->owner_lacks[i])
+        match_known(match, i, ICMS_MISS_NO_VOLUME);
+    else
+        match_known(match, i, ICMS_MISS_ABSENT);
+}
+
+/* Somebody else has to be asked, if there is one. */
+static void match_again(struct agent_match *match, uint32_t i)
+{
+    match->state[i] = MATCH_ASK;
+    if (i < match->next)
+        match->next = i;
+}
+
+/* ---- asking --------------------------------------------------------------------------------- */
+
+/* With an operation of its own; false: there is none. */
+static bool match_ask_alone(struct agent_match *match, uint32_t i)
+{
+    struct agent_op *op =
+        agent_op_new(match->volume, AGENT_OP_EXIST, &match->keys[i], IO_CLASS_LOAD);
+
+    if (op == NULL)
+        return false;
+    op->match = match;
+    op->match_key = i;
+    op->deadline_ns = match->deadline_ns;
+    op->tried = match->tried[i];
+    op->owner_down = match->owner_down[i];
+    op->owner_lacks = match->owner_lacks[i];
+    op->first_reason = match->asked_next[i] ? ICMS_MISS_ABSENT : ICMS_MISS_NONE;
+    match->state[i] = MATCH_OUT;
+    match->out++;
+    agent_op_start(op);
+    return true;
+}
+
+/* Puts a key into the open part of its enclosure, which goes when it is full; false: there is no
+ * part. */
+static bool match_ask_part(struct agent_match *match, uint32_t i, struct agent_path *path,
+                           struct agent_part **io_part)
+{
+    struct agent_part *part = *io_part;
+
+    if (part == NULL) {
+        struct list *link = list_pop(&match->volume->core->free_parts);
+
+        if (link == NULL)
+            return false;
+        part = *io_part = container_of(link, struct agent_part, link);
+        list_init(&part->link);
+        part->match = match;
+        part->path = path;
+        part->count = 0;
+        match->out++;
+    }
+    part->index[part->count] = (uint16_t)i;
+    part->keys[part->count] = match->keys[i];
+    part->count++;
+    match->state[i] = MATCH_OUT;
+    match->tried[i] |= (uint64_t)1 << path->number;
+    if (part->count == NVME_KV_EXIST_MANY_KEYS) {
+        *io_part = NULL;
+        agent_path_ask_part(path, part);
+    }
+    return true;
+}
+
+/* Asks for a key, or knows its answer; false: there is nothing to ask with. open: parts that are
+ * not full, by enclosure. */
+static bool match_ask(struct agent_match *match, uint32_t i, struct agent_part *open[])
+{
+    struct agent_volume *volume = match->volume;
+    struct agent_path *path;
+
+    if (volume->agent->local != NULL) {
+        match_known(match, i, agent_local_exists(volume->agent->local, volume, &match->keys[i]));
+        return true;
+    }
+    path = agent_op_pick(volume, &match->keys[i], match->tried[i], &match->owner_down[i],
+                         &match->owner_lacks[i]);
+    if (path != NULL && atomic_load_explicit(&path->exist_many, memory_order_relaxed))
+        return match_ask_part(match, i, path, &open[path->number]);
+    if (path != NULL)
+        return match_ask_alone(match, i);
+    if (match->tried[i] == 0 && !match->owner_down[i] && !match->owner_lacks[i])
+        match_known(match, i, ICMS_MISS_ENCLOSURE_DOWN); /* there is no enclosure at all */
+    else
+        match_absent(match, i);
+    return true;
+}
+
+/* Everything is known: whoever waits is told. Nothing is under way and nobody waits: free. */
+static void match_settle(struct agent_match *match)
+{
+    if (match->req != NULL && match->left == 0)
+        agent_req_match_over(match->req);
+    else if (match->req == NULL && match->out == 0)
+        match_free(match);
+}
+
+/* Asks for all keys that are to be asked for; what there is nothing to ask with for waits. */
+static void match_run(struct agent_match *match)
+{
+    struct agent_core *core = match->volume->core;
+    struct agent_part *open[LIMIT_ENCLOSURES] = {NULL};
+    bool room = true;
+
+    list_remove(&match->link);
+    if (match->req == NULL)
+        match->next = match->count; /* nobody wants to know */
+    while (match->next < match->count) {
+        uint32_t i = match->next;
+
+        if (match->state[i] == MATCH_ASK)
+            room = match_ask(match, i, open);
+        if (!room)
+            break;
+        match->next++;
+    }
+    for (uint32_t j = 0; j < match->volume->agent->path_count; j++)
+        if (open[j] != NULL)
+            agent_path_ask_part(open[j]->path, open[j]);
+    if (!room)
+        list_push(&core->wait_part, &match->link);
+    match_settle(match);
+}
+
+void agent_match_start(struct agent_match *match, uint64_t deadline_ns)
+{
+    struct agent_volume *volume = match->volume;
+
+    match->deadline_ns = deadline_ns;
+    match->left = match->count;
+    match->next = 0;
+    memset(match->owner_down, 0, match->count * sizeof(match->owner_down[0]));
+    memset(match->owner_lacks, 0, match->count * sizeof(match->owner_lacks[0]));
+    memset(match->asked_next, 0, match->count * sizeof(match->asked_next[0]));
+    memset(match->tried, 0, match->count * sizeof(match->tried[0]));
+    for (uint32_t i = 0; i < match->count; i++) {
+        match->state[i] = MATCH_ASK;
+        if (agent_volume_find(volume, &match->keys[i]) != SHM_SLOT_NONE)
+            match_known(match, i, ICMS_MISS_NONE);
+    }
+    match_run(match);
+}
+
+/* ---- answers -------------------------------------------------------------------------------- */
+
+/* What the answer of a part means for its key k. */
+static void part_key_answered(const struct agent_part *part, uint32_t k, icms_err err,
+                              enum icms_miss reason)
+{
+    struct agent_match *match = part->match;
+    uint32_t i = part->index[k];
+
+    if (err == ICMS_OK && (part->map >> k & 1) != 0) {
+        match_known(match, i, ICMS_MISS_NONE);
+    } else if (err == ICMS_OK) {
+        if (!match->asked_next[i] && agent_path_was_away(part->path, match->volume)) {
+            match->asked_next[i] = true;
+            match_again(match, i);
+        } else {
+            match_absent(match, i);
+        }
+    } else if (agent_err_is_lost(err)) {
+        match->owner_down[i] = true;
+        match_again(match, i);
+    } else if (err == ICMS_NO_VOLUME) {
+        match->owner_lacks[i] = true;
+        match_again(match, i);
+    } else if (err == ICMS_UNSUPPORTED) { /* it came back without exist-many */
+        match->tried[i] &= ~((uint64_t)1 << part->path->number);
+        match_again(match, i);
+    } else {
+        match_known(match, i, reason);
+    }
+}
+
+void agent_part_answered(struct agent_part *part)
+{
+    struct agent_match *match = part->match;
+    struct agent_core *core = match->volume->core;
+    icms_err err = part->err;
+    enum icms_miss reason = part->reason;
+
+    if (fault_hit("agent.answer"))
+        err = ICMS_PEER_DOWN;
+    if (err != ICMS_UNSUPPORTED && err != ICMS_NO_VOLUME)
+        agent_answer_read(&err, &reason);
+    for (uint32_t k = 0; k < part->count; k++)
+        part_key_answered(part, k, err, reason);
+    match->out--;
+    list_push(&core->free_parts, &part->link);
+    agent_core_kick(core);
+    if (match->next < match->count)
+        match_run(match);
+    else
+        match_settle(match);
+}
+
+void agent_match_op_over(struct agent_op *op)
+{
+    struct agent_match *match = op->match;
+    enum icms_miss reason = op->reason;
+
+    if (op->err != ICMS_OK && reason == ICMS_MISS_NONE)
+        reason = op->err == ICMS_NO_VOLUME ? ICMS_MISS_NO_VOLUME : ICMS_MISS_DRIVE_DOWN;
+    match_known(match, op->match_key, op->err == ICMS_OK ? ICMS_MISS_NONE : reason);
+    match->out--;
+    match_settle(match);
+}
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+bool agent_match_waits(const struct agent_core *core)
+{
+    return !list_empty(&core->wait_part) ||
+           (!list_empty(&core->wait_match) && !list_empty(&core->free_matches));
+}
+
+void agent_match_kick(struct agent_core *core)
+{
+    struct list *link;
+
+    while ((link = list_first(&core->wait_part)) != NULL) {
+        match_run(container_of(link, struct agent_match, link));
+        /* Only the pointer is looked at: when it found room, the batch may be another's. */
+        if (core->wait_part.prev == link) {
+            list_remove(link);
+            list_push_front(&core->wait_part, link);
+            break;
+        }
+    }
+    while (!list_empty(&core->free_matches) && (link = list_first(&core->wait_match)) != NULL)
+        agent_req_again(container_of(link, struct agent_req, link));
+}

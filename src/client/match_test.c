@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looking for many blocks at once: no message for what is in the arena, one for all that is not,
+ * and the right status for each block whatever the agent does.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "client/client_int.h"
+#include "client/fake_agent.h"
+
+#define KEYS 3000 /* more than one entry takes */
+
+struct fixture {
+    struct agent *agent;
+    struct fake_socket *socket;
+    struct icms *icms;
+    struct icms_volume *raw;
+    char path[64];
+    struct icms_block blocks[KEYS];
+    struct icms_key keys[KEYS];
+};
+
+static struct icms_key key_of(uint64_t number)
+{
+    struct icms_key key = {.length = 16};
+
+    memcpy(key.bytes, &number, sizeof(number));
+    return key;
+}
+
+static int setup_with(void **state, const struct icms_options *options)
+{
+    static int number;
+    struct fixture *f = calloc(1, sizeof(*f));
+    char where[80], why[256];
+
+    check(f != NULL);
+    fake_reset();
+    (void)snprintf(f->path, sizeof(f->path), "/tmp/icms-match-test-%d-%d.sock", (int)getpid(),
+                   number++);
+    (void)snprintf(where, sizeof(where), "unix:%s", f->path);
+    f->agent = fake_agent_start();
+    f->socket = fake_socket_start(f->agent, f->path);
+    if (icms_open(where, options, why, sizeof(why), &f->icms) != ICMS_OK ||
+        icms_volume_open(f->icms, "raw", why, sizeof(why), &f->raw) != ICMS_OK) {
+        (void)fprintf(stderr, "%s\n", why);
+        return -1;
+    }
+    for (uint64_t i = 0; i < KEYS; i++)
+        f->blocks[i].key = f->keys[i] = key_of(i);
+    *state = f;
+    return 0;
+}
+
+static int setup(void **state)
+{
+    return setup_with(state, NULL);
+}
+
+static int setup_small(void **state)
+{
+    struct icms_options options;
+
+    icms_options_init(&options);
+    options.buffer_bytes = 4096; /* room for 195 keys */
+    return setup_with(state, &options);
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    fake_reset();
+    icms_close(&f->icms);
+    if (f->socket != NULL)
+        fake_socket_stop(&f->socket);
+    agent_stop(f->agent);
+    agent_free(&f->agent);
+    free(f);
+    return 0;
+}
+
+static void put(struct fixture *f, uint64_t number)
+{
+    char value[] = "value";
+    struct icms_block block = {.key = key_of(number), .data = value, .bytes = 5};
+
+    assert_int_equal(icms_put(f->raw, &block, 1, NULL), ICMS_OK);
+}
+
+/* Every seventh block is there, up to 210: the fake agent's table is small. */
+static void put_some(struct fixture *f)
+{
+    for (uint64_t i = 0; i < 210; i += 7)
+        put(f, i);
+}
+
+static void assert_statuses(const struct fixture *f, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        bool there = i < 210 && i % 7 == 0;
+
+        assert_int_equal(f->blocks[i].status, there ? ICMS_OK : ICMS_MISS);
+        assert_int_equal(f->blocks[i].reason, there ? ICMS_MISS_NONE : ICMS_MISS_EVICTED);
+    }
+}
+
+static void many_blocks_are_looked_for_with_one_message(void **state)
+{
+    const size_t counts[] = {2, 3, 64, 1000, SHM_MATCH_KEYS, SHM_MATCH_KEYS + 2, KEYS};
+    struct fixture *f = *state;
+    size_t matched;
+
+    put_some(f);
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        unsigned before = atomic_load(&fake.exists_manys);
+        size_t count = counts[i];
+
+        assert_int_equal(icms_exists(f->raw, f->blocks, count, NULL), ICMS_MISS);
+        assert_statuses(f, count);
+        assert_int_equal(atomic_load(&fake.exists_manys) - before, count > SHM_MATCH_KEYS ? 2 : 1);
+    }
+    assert_int_equal(atomic_load(&fake.exists), 0);
+    put(f, 1);
+    put(f, 2);
+    assert_int_equal(icms_match(f->raw, f->keys, KEYS, NULL, &matched), ICMS_OK);
+    assert_int_equal(matched, 3);
+    assert_int_equal(icms_match(f->raw, f->keys + 3, KEYS - 3, NULL, &matched), ICMS_OK);
+    assert_int_equal(matched, 0);
+}
+
+static void blocks_in_the_arena_need_no_message(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_block block;
+    size_t matched = 0;
+    char data[8];
+
+    for (uint64_t i = 0; i < 6; i++) { /* the arena has eight slots */
+        put(f, i);
+        block = (struct icms_block){.key = key_of(i), .data = data, .bytes = sizeof(data)};
+        assert_int_equal(icms_get(f->raw, &block, 1, NULL), ICMS_OK);
+    }
+    atomic_store(&fake.mute, true); /* whoever needs it waits for ever */
+    assert_int_equal(icms_match(f->raw, f->keys, 6, NULL, &matched), ICMS_OK);
+    assert_int_equal(matched, 6);
+    assert_int_equal(icms_exists(f->raw, f->blocks, 6, NULL), ICMS_OK);
+    assert_int_equal(atomic_load(&fake.exists) + atomic_load(&fake.exists_manys), 0);
+    atomic_store(&fake.mute, false);
+    /* the prefix needs none, the rest one */
+    assert_int_equal(icms_match(f->raw, f->keys, 100, NULL, &matched), ICMS_OK);
+    assert_int_equal(matched, 6);
+    assert_int_equal(atomic_load(&fake.exists_manys), 1);
+}
+
+static void a_key_that_is_none_spoils_only_itself(void **state)
+{
+    struct fixture *f = *state;
+    size_t matched = 0;
+
+    put_some(f);
+    f->blocks[10].key.length = 0;
+    f->blocks[11].key.length = 17;
+    f->blocks[50].key.length = 3; /* with bytes behind it */
+    memset(f->blocks[50].key.bytes, 1, 16);
+    assert_int_equal(icms_exists(f->raw, f->blocks, 100, NULL), ICMS_MISS);
+    assert_int_equal(f->blocks[10].status, ICMS_KEY_SIZE);
+    assert_int_equal(f->blocks[11].status, ICMS_KEY_SIZE);
+    assert_int_equal(f->blocks[50].status, ICMS_INVALID);
+    assert_int_equal(f->blocks[49].status, ICMS_OK);
+    assert_int_equal(f->blocks[51].reason, ICMS_MISS_EVICTED);
+    assert_int_equal(f->blocks[98].status, ICMS_OK);
+    for (uint64_t i = 1; i < 7; i++)
+        put(f, i);
+    f->keys[5].length = 0;
+    assert_int_equal(icms_match(f->raw, f->keys, 100, NULL, &matched), ICMS_OK);
+    assert_int_equal(matched, 5);
+}
+
+static void little_staging_memory_is_enough(void **state)
+{
+    struct fixture *f = *state;
+    void *buffer;
+
+    put_some(f);
+    assert_int_equal(icms_exists(f->raw, f->blocks, KEYS, NULL), ICMS_MISS);
+    assert_statuses(f, KEYS);
+    assert_true(atomic_load(&fake.exists_manys) >= 1);
+    /* when it is all taken, a key goes alone */
+    atomic_store(&fake.exists, 0);
+    assert_int_equal(icms_buffer_take(f->icms, 4000, &buffer), ICMS_OK);
+    assert_int_equal(icms_exists(f->raw, f->blocks, 30, NULL), ICMS_MISS);
+    assert_statuses(f, 30);
+    assert_int_equal(atomic_load(&fake.exists), 30);
+    icms_buffer_give(f->icms, buffer);
+}
+
+static void an_agent_that_fails_lies_or_stops_is_a_status_for_each(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_request_options options;
+    uint64_t began_ns;
+
+    icms_request_options_init(&options);
+    options.deadline_ms = 100;
+    put_some(f);
+    atomic_store(&fake.status, ICMS_NO_VOLUME);
+    assert_int_equal(icms_exists(f->raw, f->blocks, 100, NULL), ICMS_MISS);
+    for (size_t i = 0; i < 100; i++)
+        assert_int_equal(f->blocks[i].status, ICMS_NO_VOLUME);
+    atomic_store(&fake.status, 0);
+    atomic_store(&fake.lie, true);
+    assert_int_equal(icms_exists(f->raw, f->blocks, 100, NULL), ICMS_MISS);
+    for (size_t i = 0; i < 100; i++) {
+        assert_int_equal(f->blocks[i].status, ICMS_MISS);
+        assert_int_equal(f->blocks[i].reason, ICMS_MISS_ABSENT);
+    }
+    atomic_store(&fake.lie, false);
+    atomic_store(&fake.swallow, true); /* its late answers hit nobody */
+    began_ns = client_now_ns();
+    assert_int_equal(icms_exists(f->raw, f->blocks, KEYS, &options), ICMS_MISS);
+    assert_in_range((client_now_ns() - began_ns) / 1000000, 100, 1000);
+    for (size_t i = 0; i < KEYS; i++)
+        assert_int_equal(f->blocks[i].reason, ICMS_MISS_DEADLINE);
+    atomic_store(&fake.swallow, false);
+    usleep(50000);
+    assert_int_equal(icms_exists(f->raw, f->blocks, KEYS, NULL), ICMS_MISS);
+    assert_statuses(f, KEYS);
+    atomic_store(&fake.swallow, true);
+    fake_socket_stop(&f->socket); /* it dies */
+    assert_int_equal(icms_exists(f->raw, f->blocks, 100, NULL), ICMS_PEER_DOWN);
+    for (size_t i = 0; i < 100; i++)
+        assert_int_equal(f->blocks[i].status, ICMS_PEER_DOWN);
+}
+
+static void asynchronous_requests_do_the_same(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_request *request;
+
+    put_some(f);
+    assert_int_equal(icms_exists_start(f->raw, f->blocks, KEYS, NULL, &request), ICMS_OK);
+    assert_int_equal(icms_request_wait(request, 5000), ICMS_OK);
+    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    assert_statuses(f, KEYS);
+    atomic_store(&fake.swallow, true);
+    assert_int_equal(icms_exists_start(f->raw, f->blocks, KEYS, NULL, &request), ICMS_OK);
+    icms_request_cancel(request);
+    assert_int_equal(icms_request_wait(request, 5000), ICMS_OK);
+    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    for (size_t i = 0; i < KEYS; i++)
+        assert_int_equal(f->blocks[i].status, ICMS_CANCELED);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(many_blocks_are_looked_for_with_one_message),
+        TEST(blocks_in_the_arena_need_no_message),
+        TEST(a_key_that_is_none_spoils_only_itself),
+        cmocka_unit_test_setup_teardown(little_staging_memory_is_enough, setup_small, teardown),
+        TEST(an_agent_that_fails_lies_or_stops_is_a_status_for_each),
+        TEST(asynchronous_requests_do_the_same),
+    };
+
+    return cmocka_run_group_tests_name("client-match", tests, NULL, NULL);
+}
