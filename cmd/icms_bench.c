@@ -8,6 +8,7 @@
  */
 #include <getopt.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,6 +158,8 @@ static void row_json(const struct bench_row *row)
         json_figure(object, "ratio_goal", row->ratio_goal);
     if (row->cpu_goal > 0)
         json_figure(object, "cpu_goal", row->cpu_goal);
+    if (row->p50_goal_us > 0)
+        json_figure(object, "p50_goal_us", row->p50_goal_us);
     for (uint32_t i = 0; i < row->extra_count; i++)
         json_figure(object, row->extra[i].name, row->extra[i].value);
     (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
@@ -250,6 +253,23 @@ static int bench_option_take(struct bench_cli *bench, int code)
     }
 }
 
+/* Ctrl-C and the like: the bench ends and takes its files and daemons along. */
+static void bench_on_signal(int number)
+{
+    (void)number;
+    bench_cancel();
+}
+
+static void bench_signals(void)
+{
+    struct sigaction action = {.sa_handler = bench_on_signal, .sa_flags = SA_RESTART};
+
+    (void)sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+    (void)sigaction(SIGHUP, &action, NULL);
+}
+
 static int bench_run_command(int argc, char **argv)
 {
     struct bench_cli bench = {.cli = {.command = &cli_bench}};
@@ -269,6 +289,7 @@ static int bench_run_command(int argc, char **argv)
     }
     if (argc - optind != 1)
         return cli_usage(&bench.cli, "name one bench; icms bench --list tells which there are");
+    bench_signals();
     err = bench_run(argv[optind], &bench.opts, &why);
     progress_clear(&bench);
     if (err == ICMS_OK)
@@ -295,7 +316,7 @@ const struct cli_command cli_bench = {
         "      --slice TIME     length of each; default 1s\n"
         "      --size SIZE      only values of this size; default 128KiB, 256KiB, 1MiB, 4MiB\n"
         "      --depth N        only this many in flight; default 1 and 16\n"
-        "      --op OP          only get or put\n"
+        "      --op OP          only get or put; of arena only lease or copy\n"
         "      --variant NAME   only this variant of a bench that has several\n"
         "      --json           one JSON object a row\n"
         "  -h, --help           print this\n\n"

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "base/check.h"
 #include "bench/bench_int.h"
 
 #define SLICES_MAX   1000
@@ -14,10 +15,14 @@
 
 static const struct bench benches[] = {
     {"store", "the flash engine on one drive, in-process", "raw O_DIRECT io_uring",
-     bench_store_run},
+     1u << BENCH_GET | 1u << BENCH_PUT, bench_store_run},
     {"drives", "an enclosure of four drives, without the network",
-     "raw O_DIRECT io_uring on four files", bench_drives_run},
-    {NULL, NULL, NULL, NULL},
+     "raw O_DIRECT io_uring on four files", 1u << BENCH_GET | 1u << BENCH_PUT, bench_drives_run},
+    {"pod", "client, agent, target and drive: the whole way through libicms",
+     "raw O_DIRECT io_uring", 1u << BENCH_GET | 1u << BENCH_PUT, bench_pod_run},
+    {"arena", "a block in the agent's memory: leased in place, or copied and checked", "memcpy",
+     1u << BENCH_LEASE | 1u << BENCH_COPY, bench_arena_run},
+    {NULL, NULL, NULL, 0, NULL},
 };
 
 const struct bench *bench_list(void)
@@ -27,7 +32,22 @@ const struct bench *bench_list(void)
 
 const char *bench_op_name(enum bench_op op)
 {
-    return op == BENCH_GET ? "get" : "put";
+    static const char *const names[BENCH_OPS] = {"get", "put", "lease", "copy"};
+
+    check(op < BENCH_OPS);
+    return names[op];
+}
+
+volatile sig_atomic_t bench_canceled;
+
+void bench_cancel(void)
+{
+    bench_canceled = 1;
+}
+
+icms_err bench_go_on(struct err_why *why)
+{
+    return bench_canceled == 0 ? ICMS_OK : err_set(why, ICMS_CANCELED, "ended by a signal");
 }
 
 static void no_progress(void *arg, const char *what, double part)
@@ -60,11 +80,17 @@ static icms_err opts_check(const struct bench_opts *opts, struct err_why *why)
                        (unsigned long long)opts->size_bytes);
     if (opts->depth > 64)
         return err_set(why, ICMS_INVALID, "depth %u: 64 at most", opts->depth);
-    if (opts->op != NULL && strcmp(opts->op, "get") != 0 && strcmp(opts->op, "put") != 0)
-        return err_set(why, ICMS_INVALID, "operation '%s': get or put", opts->op);
     if (opts->space_bytes < SPACE_MIN)
         return err_set(why, ICMS_INVALID, "a bench needs 512 MiB of space at least");
     return ICMS_OK;
+}
+
+static bool bench_has_op(const struct bench *bench, const char *op)
+{
+    for (int i = 0; i < BENCH_OPS; i++)
+        if ((bench->ops >> i & 1) != 0 && strcmp(op, bench_op_name((enum bench_op)i)) == 0)
+            return true;
+    return false;
 }
 
 icms_err bench_run(const char *name, const struct bench_opts *opts, struct err_why *why)
@@ -73,8 +99,12 @@ icms_err bench_run(const char *name, const struct bench_opts *opts, struct err_w
 
     if (err != ICMS_OK)
         return err;
-    for (const struct bench *bench = benches; bench->name != NULL; bench++)
-        if (strcmp(bench->name, name) == 0)
-            return bench->run(opts, why);
+    for (const struct bench *bench = benches; bench->name != NULL; bench++) {
+        if (strcmp(bench->name, name) != 0)
+            continue;
+        if (opts->op != NULL && !bench_has_op(bench, opts->op))
+            return err_set(why, ICMS_INVALID, "the bench %s has no operation '%s'", name, opts->op);
+        return bench->run(opts, why);
+    }
     return err_set(why, ICMS_NOT_FOUND, "there is no bench '%s'", name);
 }

@@ -20,11 +20,14 @@
 #include "base/limits.h"
 
 enum bench_op {
-    BENCH_GET,
-    BENCH_PUT,
+    BENCH_GET,   /* a value from where it lies into memory               */
+    BENCH_PUT,   /* a new value                                          */
+    BENCH_LEASE, /* arena: a block in place, no byte moves               */
+    BENCH_COPY,  /* arena: a block of the agent's memory, checked        */
+    BENCH_OPS,
 };
 
-/* "get", "put" */
+/* "get", "put", "lease", "copy" */
 const char *bench_op_name(enum bench_op op);
 
 #define BENCH_EXTRA_MAX 8
@@ -64,6 +67,7 @@ struct bench_row {
     double ratio_low, ratio_high; /* its 95 % interval                              */
     double ratio_goal;            /* at least; 0: none                              */
     double cpu_goal;              /* cpu_s_per_gb at most; 0: none                  */
+    double p50_goal_us;           /* p50_us at most; 0: none                        */
     uint32_t extra_count;         /* of extra                                       */
     struct bench_extra extra[BENCH_EXTRA_MAX];
 };
@@ -75,7 +79,7 @@ struct bench_opts {
     uint32_t slice_ms;    /* how long each takes                                             */
     uint64_t size_bytes;  /* only this size of values; 0: 128 KiB, 256 KiB, 1 MiB, 4 MiB     */
     uint32_t depth;       /* only this many in flight; 0: 1 and 16                           */
-    const char *op;       /* only "get" or "put"; NULL: both                                 */
+    const char *op;       /* only this operation, by its name; NULL: all                     */
     const char *variant;  /* only this variant; NULL: all                                    */
 
     /* One row is ready; valid inside the call. */
@@ -95,6 +99,7 @@ struct bench {
     const char *name;    /* "store"                                          */
     const char *summary; /* "the flash engine on one drive, in-process"      */
     const char *ceiling; /* "raw O_DIRECT io_uring"; "": none                */
+    unsigned ops;        /* bit i: it has enum bench_op i                    */
     icms_err (*run)(const struct bench_opts *opts, struct err_why *why);
 };
 
@@ -105,5 +110,8 @@ const struct bench *bench_list(void);
  * that cannot be; NO_SPACE, UNSUPPORTED and others with a sentence in why. */
 icms_err bench_run(const char *name, const struct bench_opts *opts,
                    struct err_why *why) ICMS_MUST_CHECK;
+
+/* The bench under way ends soon, with CANCELED, and leaves nothing behind. For signal handlers. */
+void bench_cancel(void);
 
 #endif

@@ -11,15 +11,19 @@
 #define BENCH_BENCH_INT_H
 
 #include <semaphore.h>
+#include <signal.h>
 #include <sys/types.h>
 
 #include "bench/bench.h"
 #include "base/types.h"
+#include "icms/icms.h"
 #include "loop/loop.h"
+#include "proc/proc.h"
 
-#define BENCH_PIDS_MAX  8
-#define BENCH_SIZES_MAX 4
-#define BENCH_SLOTS_MAX 256
+#define BENCH_PIDS_MAX   8
+#define BENCH_SIZES_MAX  4
+#define BENCH_SLOTS_MAX  256
+#define BENCH_PATH_BYTES 4096
 
 /* ---- slices (compare.c) --------------------------------------------------------------------- */
 
@@ -98,6 +102,10 @@ bool bench_wants_variant(const struct bench_opts *opts, const char *variant);
 /* Segments for a drive of this size: small ones where few large ones would be there to reclaim. */
 uint64_t bench_segment_bytes(uint64_t drive_bytes);
 
+/* Other than 0 when somebody asked for the end. What takes long asks bench_go_on now and then. */
+extern volatile sig_atomic_t bench_canceled;
+icms_err bench_go_on(struct err_why *why) ICMS_MUST_CHECK;
+
 /* A new directory inside opts->dir, removed with everything in it by bench_dir_remove. */
 icms_err bench_dir_make(const struct bench_opts *opts, struct err_why *why, char *out,
                         size_t bytes);
@@ -111,6 +119,9 @@ void bench_dir_remove(const char *path);
 /* Fills size bytes of memory with noise, once; bench_value_stamp then makes it value n. */
 void bench_value_noise(uint8_t *memory, uint64_t size);
 void bench_value_stamp(uint8_t *memory, uint64_t size, uint64_t n, uint64_t age);
+
+/* Bytes that bench_value_is looks at. */
+#define BENCH_STAMP_BYTES 64
 
 /* Whether memory holds value n of this age, judged by the stamps. */
 bool bench_value_is(const uint8_t *memory, uint64_t size, uint64_t n, uint64_t age);
@@ -201,9 +212,49 @@ icms_err bench_disk_run(struct bench_side *side, const struct bench_work *work, 
                         struct bench_slice *slice, struct err_why *why);
 void bench_disk_free(struct bench_disk **disk);
 
+/* ---- a pod of our own (rig.c) --------------------------------------------------------------- */
+
+/* One target in a process of its own, and a handle of libicms that reaches it: through an agent in
+ * this process, or through icms-agent in a third. Configurations, logs and socket lie in dir. */
+struct bench_rig {
+    const char *dir;               /* the bench's                                        */
+    const char *drive;             /* the target's file                                  */
+    uint64_t drive_bytes;          /* of it                                              */
+    uint32_t size;                 /* the largest value                                  */
+    uint32_t arena_slots;          /* blocks that the agent's memory holds               */
+    struct proc_child target;      /* always                                             */
+    struct proc_child agent;       /* daemon                                             */
+    char config[BENCH_PATH_BYTES]; /* of the agent                                       */
+    struct icms *icms;             /* open between bench_rig_open and bench_rig_close    */
+    struct icms_volume *volume;    /* the only one                                       */
+};
+
+/* Blocks that one agent served, by where they came from, since it started. */
+struct bench_hits {
+    uint64_t dram, pod;
+};
+
+/* Formats the drive and starts the target. The first five fields are set, all else is zero. */
+icms_err bench_rig_up(struct bench_rig *rig, struct err_why *why) ICMS_MUST_CHECK;
+void bench_rig_down(struct bench_rig *rig);
+
+/* Starts an agent with an empty arena, here or as a daemon, and opens the volume through it. */
+icms_err bench_rig_open(struct bench_rig *rig, bool daemon, struct err_why *why) ICMS_MUST_CHECK;
+void bench_rig_close(struct bench_rig *rig);
+
+/* Names the rig's processes in a side. */
+void bench_rig_pids(const struct bench_rig *rig, struct bench_side *side);
+icms_err bench_rig_hits(const struct bench_rig *rig, struct err_why *why,
+                        struct bench_hits *out_hits) ICMS_MUST_CHECK;
+
+/* The key of value n, as libicms takes it. */
+struct icms_key bench_icms_key(uint64_t n, uint64_t age);
+
 /* ---- benches -------------------------------------------------------------------------------- */
 
 icms_err bench_store_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_drives_run(const struct bench_opts *opts, struct err_why *why);
+icms_err bench_pod_run(const struct bench_opts *opts, struct err_why *why);
+icms_err bench_arena_run(const struct bench_opts *opts, struct err_why *why);
 
 #endif

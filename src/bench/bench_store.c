@@ -177,7 +177,9 @@ static icms_err store_fill(const struct bench_opts *opts, struct store_side *sid
         uint64_t part = n + STORE_FILL_PART <= count ? STORE_FILL_PART : count - n;
 
         opts->progress(opts->arg, "filling both drives", (double)n / (double)count);
-        err = bench_disk_fill(disk, side->size, n, part, why);
+        err = bench_go_on(why);
+        if (err == ICMS_OK)
+            err = bench_disk_fill(disk, side->size, n, part, why);
         if (err == ICMS_OK)
             err = bench_gen_count(&side->gen, &work, part, why);
     }

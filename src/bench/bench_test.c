@@ -131,6 +131,31 @@ static void test_compare_fails_when_nothing_works(void **state)
     assert_non_null(strstr(why.text, "none of 100"));
 }
 
+/* A side in whose slice somebody asks for the end. */
+static icms_err cancel_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
+                           struct bench_slice *slice, struct err_why *why)
+{
+    bench_cancel();
+    return fake_run(side, work, ns, slice, why);
+}
+
+static void test_compare_ends_when_asked(void **state)
+{
+    const struct bench_work work = {.op = BENCH_GET, .size_bytes = 1000, .depth = 1};
+    struct bench_row row = {.bench = "fake", .variant = ""};
+    struct err_why why = {""};
+    struct bench_opts opts;
+    struct fake b;
+    char order[64] = "";
+
+    bench_opts_init(&opts);
+    fake_init(&b, 'b', order, 2000);
+    b.side.run = cancel_run;
+    assert_int_equal(bench_compare(&opts, &work, NULL, &b.side, &row, &why), ICMS_CANCELED);
+    assert_string_equal(order, "b");
+    bench_canceled = 0;
+}
+
 /* ---- generators ------------------------------------------------------------------------------ */
 
 #define TIMED_SLOTS 4
@@ -256,6 +281,8 @@ static void test_options_are_checked(void **state)
     bench_opts_init(&opts);
     opts.op = "list";
     assert_int_equal(bench_run("store", &opts, &why), ICMS_INVALID);
+    opts.op = "lease";
+    assert_int_equal(bench_run("store", &opts, &why), ICMS_INVALID);
     bench_opts_init(&opts);
     opts.dir = "/no/such/directory";
     assert_int_equal(bench_run("store", &opts, &why), ICMS_NOT_FOUND);
@@ -269,6 +296,7 @@ int main(void)
         cmocka_unit_test(test_values_are_told_apart),
         cmocka_unit_test(test_compare_takes_turns),
         cmocka_unit_test(test_compare_fails_when_nothing_works),
+        cmocka_unit_test(test_compare_ends_when_asked),
         cmocka_unit_test(test_gen_keeps_the_depth),
         cmocka_unit_test(test_gen_open_loop_counts_waiting),
         cmocka_unit_test(test_gen_counts),

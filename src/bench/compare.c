@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/crc.h"
@@ -231,6 +232,9 @@ static icms_err compare_run(const struct bench_opts *opts, const struct bench_wo
 
         if (side[which] == NULL)
             continue;
+        err = bench_go_on(why);
+        if (err != ICMS_OK)
+            return err;
         err = slice_run(side[which], work, pair == 0 ? ns / 4 : ns, &tally[which]->slice, why);
         if (err != ICMS_OK)
             return err;
@@ -348,6 +352,23 @@ uint64_t bench_segment_bytes(uint64_t drive_bytes)
     return (uint64_t)(mib >= 1024 ? 64 : mib >= 256 ? 16 : 8) << 20;
 }
 
+/* From the root on: configurations of daemons want it so. */
+static icms_err dir_whole_path(char *path, size_t bytes, struct err_why *why)
+{
+    char *whole = realpath(path, NULL);
+    icms_err err = ICMS_OK;
+
+    if (whole == NULL || strlen(whole) >= bytes) {
+        err = err_set(why, whole == NULL ? err_from_errno(errno) : ICMS_INVALID,
+                      "%s: cannot tell its whole path", path);
+        (void)rmdir(path);
+    } else {
+        (void)snprintf(path, bytes, "%s", whole);
+    }
+    free(whole);
+    return err;
+}
+
 icms_err bench_dir_make(const struct bench_opts *opts, struct err_why *why, char *out, size_t bytes)
 {
     if ((size_t)snprintf(out, bytes, "%s/icms-bench-XXXXXX", opts->dir) >= bytes)
@@ -358,7 +379,7 @@ icms_err bench_dir_make(const struct bench_opts *opts, struct err_why *why, char
         return err_set(why, err, "%s: cannot make a directory in it: %s; name another with --dir",
                        opts->dir, icms_err_text(err));
     }
-    return ICMS_OK;
+    return dir_whole_path(out, bytes, why);
 }
 
 static int dir_remove_one(const char *path, const struct stat *info, int kind, struct FTW *ftw)

@@ -172,7 +172,8 @@ icms_err bench_file_make(const char *path, uint64_t bytes, struct err_why *why)
     for (uint64_t at = 0; err == ICMS_OK && at < bytes; at += DISK_BUFFER_MAX) {
         size_t part = bytes - at < DISK_BUFFER_MAX ? (size_t)(bytes - at) : DISK_BUFFER_MAX;
 
-        if (pwrite(fd, zeros, part, (off_t)at) != (ssize_t)part)
+        err = bench_go_on(why);
+        if (err == ICMS_OK && pwrite(fd, zeros, part, (off_t)at) != (ssize_t)part)
             err = err_set(why, ICMS_IO, "%s: could not be written", path);
     }
     free(zeros);

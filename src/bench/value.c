@@ -20,6 +20,8 @@ struct stamp {
     uint64_t size;  /* bytes                              */
 };
 
+_Static_assert(2 * sizeof(struct stamp) == BENCH_STAMP_BYTES, "one in front, one at the end");
+
 #define STAMP_MAGIC 0x6d74732d686e6362 /* "bcnh-stm" */
 
 static uint64_t mix(uint64_t x)

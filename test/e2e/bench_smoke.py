@@ -4,8 +4,9 @@
 
 Goal: each name of `icms bench --list` runs to its end; each row is one JSON object with the fields
 of icms-bench(1), no operation failed, every byte that icms returned was checked, ratios lie inside
-their intervals; the directory is left empty. No speed is judged.
-Method: two slices of 50 ms, values of 128 KiB, little space.
+their intervals; the directory is left empty, also after Ctrl-C, and no daemon is. No speed is judged.
+Method: two slices of 50 ms, values of 128 KiB, little space. The one that is interrupted has its
+daemons running by then.
 
 usage: bench_smoke.py BUILD_ROOT [NAME ...]
 """
@@ -13,9 +14,11 @@ import json
 import math
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 FIELDS = {"bench", "op", "variant", "size_bytes", "depth", "slices", "ops", "errors",
           "verified_bytes", "gb_per_s", "cpu_s_per_gb", "p50_us", "p99_us", "p999_us"}
@@ -58,11 +61,41 @@ def smoke(program, name, root):
     print(f"ok {name}: {len(rows)} rows")
 
 
+def processes(text):
+    """Those that have the text in their command line."""
+    found = []
+    for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text in entry.read_bytes().decode(errors="replace"):
+                found.append(entry.parent.name)
+        except OSError:
+            pass
+    return found
+
+
+def interrupted(program, root):
+    with tempfile.TemporaryDirectory(prefix="icms-smoke-", dir=root) as directory:
+        run = subprocess.Popen([program, "bench", "pod", "--dir", directory, "--slices", "1000",
+                                "--size", "128KiB", "--space", "512MiB"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + 60
+        while len(processes(directory)) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        expect("a daemon runs", len(processes(directory)) >= 2, processes(directory))
+        run.send_signal(signal.SIGINT)
+        told = run.communicate(timeout=60)[1]
+        expect("it says why it ended", run.returncode == 1 and "signal" in told, told)
+        expect("no daemon is left", processes(directory) == [], processes(directory))
+        expect("nothing is left", os.listdir(directory) == [], os.listdir(directory))
+    print("ok interrupted")
+
+
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     program = build / "cmd/icms"
     for name in sys.argv[2:] or names(program):
         smoke(program, name, build)
+    interrupted(program, build)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/bench_pod.c: `icms bench pod`: client, agent, icms-target and drive, beside the raw disk.
+ *
+ * What an engine does: one thread, values from and to ordinary memory. One at a time it calls
+ * icms_get and icms_put; with more in flight each value is an asynchronous request of its own, the
+ * thread sleeps in poll(2) on icms_event_fd and asks icms_poll, and what ended is followed by the
+ * next. Stores are acknowledged by the flash.
+ *
+ * The agent's memory holds POD_ARENA_SLOTS values and the walk goes over all that were stored, so
+ * nothing is met twice before it is forgotten. That it came from the enclosure is checked: by the
+ * source of each block, and by the agent's counters after each slice.
+ *
+ * For each size: target up, filled in turns with the raw disk; for each operation and variant: the
+ * agent is started, warmed up, measured, ended. Called by bench_run.
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "bench/bench_int.h"
+
+#define POD_SLOTS       64
+#define POD_ARENA_SLOTS 64
+#define POD_FILL_PART   32
+#define POD_DEADLINE_MS 20000
+
+/* One request. */
+struct pod_slot {
+    struct icms_block block;      /* its only one                 */
+    struct icms_request *request; /* under way                    */
+    uint64_t n;                   /* which value                  */
+    uint64_t begin_ns;            /* when it started              */
+    uint8_t *memory;              /* the engine's                 */
+};
+
+/* The engine. */
+struct pod_side {
+    struct bench_side side; /* what bench_compare runs                      */
+    struct bench_rig rig;   /* the pod                                      */
+    const char *variant;    /* "inprocess"                                  */
+    uint8_t *memory;        /* of all slots                                 */
+    uint64_t memory_bytes;  /* of it                                        */
+    uint32_t size;          /* of values                                    */
+    uint64_t filled;        /* values 0 .. filled - 1 were stored           */
+    uint64_t next_get;      /* number of the next load of the walk          */
+    uint64_t next_put;      /* number of the next new value                 */
+    struct pod_slot slot[POD_SLOTS];
+};
+
+static uint64_t pod_now(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+static void pod_prepare(struct pod_side *side, enum bench_op op, struct pod_slot *slot)
+{
+    slot->n = op == BENCH_GET ? bench_walk(side->next_get++, side->filled) : side->next_put++;
+    slot->block = (struct icms_block){
+        .key = bench_icms_key(slot->n, 0), .data = slot->memory, .bytes = side->size};
+    if (op == BENCH_PUT)
+        bench_value_stamp(slot->memory, side->size, slot->n, 0);
+    else /* what was there before must not pass for what comes */
+        memset(slot->memory, 0, BENCH_STAMP_BYTES / 2);
+    slot->begin_ns = pod_now();
+}
+
+static struct icms_request_options pod_options(void)
+{
+    struct icms_request_options options;
+
+    icms_request_options_init(&options);
+    options.put_ack = ICMS_PUT_ON_FLASH;
+    options.deadline_ms = POD_DEADLINE_MS;
+    return options;
+}
+
+/* Counts what ended. A load that did not come from the enclosure is an error here. */
+static void pod_count(struct pod_side *side, enum bench_op op, const struct pod_slot *slot,
+                      struct bench_slice *slice)
+{
+    uint64_t ns = pod_now() - slot->begin_ns;
+    icms_err err = slot->block.status;
+
+    if (err == ICMS_OK && op == BENCH_GET &&
+        (slot->block.source != ICMS_SOURCE_POD || slot->block.bytes != side->size ||
+         !bench_value_is(slot->memory, side->size, slot->n, 0)))
+        err = ICMS_CORRUPT;
+    bench_slice_add(slice, err, side->size, op == BENCH_GET ? side->size : 0, ns);
+}
+
+/* One at a time, until end_ns or count. */
+static void pod_run_sync(struct pod_side *side, enum bench_op op, uint64_t end_ns, uint64_t count,
+                         struct bench_slice *slice)
+{
+    const struct icms_request_options options = pod_options();
+    struct pod_slot *slot = &side->slot[0];
+
+    for (; count > 0 && pod_now() < end_ns; count--) {
+        icms_err err;
+
+        pod_prepare(side, op, slot);
+        if (op == BENCH_GET)
+            err = icms_get(side->rig.volume, &slot->block, 1, &options);
+        else
+            err = icms_put(side->rig.volume, &slot->block, 1, &options);
+        check(err != ICMS_OK || slot->block.status == ICMS_OK);
+        pod_count(side, op, slot, slice);
+    }
+}
+
+static bool pod_start(struct pod_side *side, enum bench_op op, struct pod_slot *slot,
+                      struct bench_slice *slice)
+{
+    struct icms_request_options options = pod_options();
+    icms_err err;
+
+    pod_prepare(side, op, slot);
+    options.tag = slot;
+    if (op == BENCH_GET)
+        err = icms_get_start(side->rig.volume, &slot->block, 1, &options, &slot->request);
+    else
+        err = icms_put_start(side->rig.volume, &slot->block, 1, &options, &slot->request);
+    if (err != ICMS_OK) {
+        slot->block.status = err;
+        pod_count(side, op, slot, slice);
+    }
+    return err == ICMS_OK;
+}
+
+/* depth at a time, until end_ns or count. */
+static void pod_run_async(struct pod_side *side, const struct bench_work *work, uint64_t end_ns,
+                          uint64_t count, struct bench_slice *slice)
+{
+    struct pollfd event = {.fd = icms_event_fd(side->rig.icms), .events = POLLIN};
+    uint32_t busy = 0;
+
+    for (uint32_t i = 0; i < work->depth && count > 0; i++, count--)
+        if (pod_start(side, work->op, &side->slot[i], slice))
+            busy++;
+    while (busy > 0) {
+        struct icms_request *request = icms_poll(side->rig.icms);
+        struct pod_slot *slot;
+
+        if (request == NULL) {
+            (void)poll(&event, 1, -1);
+            continue;
+        }
+        slot = icms_request_tag(request);
+        check(slot->request == request);
+        (void)icms_request_end(&slot->request); /* the block has its status */
+        pod_count(side, work->op, slot, slice);
+        busy--;
+        if (count > 0 && pod_now() < end_ns) {
+            count--;
+            if (pod_start(side, work->op, slot, slice))
+                busy++;
+        }
+    }
+}
+
+/* Until end_ns or count operations. */
+static void pod_work(struct pod_side *side, const struct bench_work *work, uint64_t end_ns,
+                     uint64_t count, struct bench_slice *slice)
+{
+    if (work->depth == 1)
+        pod_run_sync(side, work->op, end_ns, count, slice);
+    else
+        pod_run_async(side, work, end_ns, count, slice);
+}
+
+static icms_err pod_slice(struct bench_side *base, const struct bench_work *work, uint64_t ns,
+                          struct bench_slice *slice, struct err_why *why)
+{
+    struct pod_side *side = base->owner;
+    struct bench_hits before, after;
+    uint64_t begin, come;
+    icms_err err = bench_rig_hits(&side->rig, why, &before);
+
+    if (err != ICMS_OK)
+        return err;
+    begin = pod_now();
+    pod_work(side, work, begin + ns, UINT64_MAX, slice);
+    slice->wall_ns = pod_now() - begin;
+    err = bench_rig_hits(&side->rig, why, &after);
+    come = after.pod - before.pod;
+    if (err == ICMS_OK && work->op == BENCH_GET && come < slice->ops - slice->errors)
+        slice->errors = slice->ops - come; /* the agent knows of fewer than we were given */
+    return err;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static icms_err pod_memory(struct pod_side *side, struct err_why *why)
+{
+    side->memory_bytes = (uint64_t)POD_SLOTS * side->size;
+    side->memory = mmap(NULL, side->memory_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (side->memory == MAP_FAILED) {
+        side->memory = NULL;
+        return err_set(why, ICMS_NO_MEMORY, "no memory for values");
+    }
+    for (uint32_t i = 0; i < POD_SLOTS; i++) {
+        side->slot[i].memory = side->memory + (uint64_t)i * side->size;
+        bench_value_noise(side->slot[i].memory, side->size);
+    }
+    return ICMS_OK;
+}
+
+static void pod_memory_free(struct pod_side *side)
+{
+    if (side->memory != NULL)
+        (void)munmap(side->memory, side->memory_bytes);
+    side->memory = NULL;
+}
+
+static icms_err pod_open(struct pod_side *side, const char *variant, struct err_why *why)
+{
+    icms_err err = bench_rig_open(&side->rig, strcmp(variant, "daemon") == 0, why);
+
+    side->variant = variant;
+    side->side = (struct bench_side){.name = "pod", .run = pod_slice, .owner = side};
+    bench_rig_pids(&side->rig, &side->side);
+    return err;
+}
+
+/* Fills both sides with the same values, in turns. */
+static icms_err pod_fill(const struct bench_opts *opts, struct pod_side *side,
+                         struct bench_disk *disk, struct err_why *why)
+{
+    const struct bench_work work = {.op = BENCH_PUT, .size_bytes = side->size, .depth = 16};
+    uint64_t extents = bench_disk_extents(disk, side->size);
+    uint64_t count = side->rig.drive_bytes < (uint64_t)1 << 30 ? extents / 2 : extents * 7 / 10;
+    icms_err err = ICMS_OK;
+
+    for (uint64_t n = 0; err == ICMS_OK && n < count; n += POD_FILL_PART) {
+        uint64_t part = n + POD_FILL_PART <= count ? POD_FILL_PART : count - n;
+        struct bench_slice slice = {0};
+
+        opts->progress(opts->arg, "filling both drives", (double)n / (double)count);
+        err = bench_go_on(why);
+        if (err == ICMS_OK)
+            err = bench_disk_fill(disk, side->size, n, part, why);
+        if (err == ICMS_OK)
+            pod_work(side, &work, UINT64_MAX, part, &slice);
+        if (slice.errors > 0)
+            err = err_set(why, ICMS_IO, "%llu of %llu stores of %u bytes failed",
+                          (unsigned long long)slice.errors, (unsigned long long)slice.ops,
+                          side->size);
+    }
+    side->filled = count;
+    return err;
+}
+
+/* Loads what the walk meets last, so that nothing that was just stored is in the agent's memory. */
+static void pod_warm(struct pod_side *side)
+{
+    const struct bench_work work = {.op = BENCH_GET, .size_bytes = side->size, .depth = 16};
+    uint64_t count = side->filled < 2 * POD_ARENA_SLOTS ? side->filled : 2 * POD_ARENA_SLOTS;
+    struct bench_slice slice = {0};
+
+    side->next_get = side->filled - count;
+    pod_work(side, &work, UINT64_MAX, count, &slice);
+}
+
+static icms_err pod_row(const struct bench_opts *opts, struct pod_side *side,
+                        struct bench_disk *disk, const struct bench_work *work, struct err_why *why)
+{
+    struct bench_side raw = {.name = "raw disk", .run = bench_disk_run, .owner = disk};
+    struct bench_row row = {.bench = "pod", .variant = side->variant};
+    icms_err err = bench_compare(opts, work, &raw, &side->side, &row, why);
+
+    if (err != ICMS_OK)
+        return err;
+    if (work->op == BENCH_GET && work->depth > 1)
+        row.ratio_goal = 0.92;
+    bench_row_extra(&row, "crc_cpu_s_per_gb", bench_crc_s_per_gb(side->size));
+    opts->row(opts->arg, &row);
+    return ICMS_OK;
+}
+
+/* All depths of one operation through one variant. */
+static icms_err pod_rows(const struct bench_opts *opts, struct pod_side *side,
+                         struct bench_disk *disk, enum bench_op op, struct err_why *why)
+{
+    uint32_t depths[2], depth_count = bench_depths(opts, depths);
+    icms_err err = ICMS_OK;
+
+    if (op == BENCH_GET)
+        pod_warm(side);
+    for (uint32_t i = 0; i < depth_count && err == ICMS_OK; i++) {
+        struct bench_work work = {.op = op, .size_bytes = side->size, .depth = depths[i]};
+
+        opts->progress(opts->arg, op == BENCH_GET ? "loads" : "stores",
+                       (double)i / (double)depth_count);
+        err = pod_row(opts, side, disk, &work, why);
+    }
+    return err;
+}
+
+/* Everything with values of one size. */
+static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
+                         struct bench_disk *disk, struct err_why *why)
+{
+    static const char *const variants[] = {"inprocess", "daemon"};
+    icms_err err = pod_memory(side, why);
+
+    if (err == ICMS_OK)
+        err = bench_rig_up(&side->rig, why);
+    if (err == ICMS_OK)
+        err = pod_open(side, variants[0], why);
+    if (err == ICMS_OK)
+        err = pod_fill(opts, side, disk, why);
+    bench_rig_close(&side->rig);
+    for (int op = BENCH_GET; op <= BENCH_PUT; op++)
+        for (int v = 0; v < 2; v++) {
+            if (err != ICMS_OK || !bench_wants_op(opts, (enum bench_op)op) ||
+                !bench_wants_variant(opts, variants[v]))
+                continue;
+            err = pod_open(side, variants[v], why);
+            if (err == ICMS_OK)
+                err = pod_rows(opts, side, disk, (enum bench_op)op, why);
+            bench_rig_close(&side->rig);
+        }
+    bench_rig_down(&side->rig);
+    pod_memory_free(side);
+    return err;
+}
+
+icms_err bench_pod_run(const struct bench_opts *opts, struct err_why *why)
+{
+    uint64_t bytes = opts->space_bytes / 2 >> 26 << 26;
+    uint32_t sizes[BENCH_SIZES_MAX], size_count = bench_sizes(opts, sizes);
+    struct pod_side *side = calloc(1, sizeof(*side));
+    char dir[BENCH_PATH_BYTES], path[BENCH_PATH_BYTES + 8];
+    struct bench_disk *disk = NULL;
+    icms_err err;
+
+    if (side == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    err = bench_dir_make(opts, why, dir, sizeof(dir));
+    if (err != ICMS_OK) {
+        free(side);
+        return err;
+    }
+    (void)snprintf(path, sizeof(path), "%s/drive", dir);
+    opts->progress(opts->arg, "making two drives", 0);
+    err = bench_disk_new(dir, 1, bytes, why, &disk);
+    if (err == ICMS_OK)
+        err = bench_file_make(path, bytes, why);
+    for (uint32_t i = 0; i < size_count && err == ICMS_OK; i++) {
+        *side = (struct pod_side){.size = sizes[i],
+                                  .rig = {.dir = dir,
+                                          .drive = path,
+                                          .drive_bytes = bytes,
+                                          .size = sizes[i],
+                                          .arena_slots = POD_ARENA_SLOTS}};
+        err = pod_size(opts, side, disk, why);
+    }
+    bench_disk_free(&disk);
+    bench_dir_remove(dir);
+    free(side);
+    return err;
+}

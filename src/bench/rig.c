@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bench/rig.c: a pod of one target and one agent, as a user would configure it, for the benches
+ * that go the whole way.
+ *
+ * Called on the thread of bench_run. bench_rig_up -> bench_rig_open -> work -> bench_rig_close ->
+ * (open again) -> bench_rig_down. Daemons die with this process.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "bench/bench_int.h"
+
+#define RIG_UP_MS        10000
+#define RIG_STATUS_BYTES 65536
+#define RIG_REQUESTS     64 /* values that may be on their way at a time */
+
+/* Memory for values under way: the agent's staging, its backlog, the target's buffers. */
+static uint64_t rig_memory(const struct bench_rig *rig)
+{
+    return RIG_REQUESTS * ((uint64_t)rig->size + 2 * LIMIT_DISK_ALIGN) + ((uint64_t)32 << 20);
+}
+
+icms_err bench_rig_up(struct bench_rig *rig, struct err_why *why)
+{
+    static const char *const format[] = {"--format", NULL};
+    char text[3 * BENCH_PATH_BYTES], path[BENCH_PATH_BYTES];
+    icms_err err;
+
+    rig->target.name = "icms-target";
+    rig->agent.name = "icms-agent";
+    (void)snprintf(text, sizeof(text),
+                   "# Made by icms bench.\n"
+                   "name: bench\n"
+                   "listen: 127.0.0.1:0\n"
+                   "segment: %llu\n"
+                   "memory: %llu\n"
+                   "http:\n  listen: none\n"
+                   "drives:\n  - path: \"%s\"\n"
+                   "volumes:\n  - name: kv\n    value_max: %u\n",
+                   (unsigned long long)bench_segment_bytes(rig->drive_bytes),
+                   (unsigned long long)rig_memory(rig), rig->drive, rig->size);
+    err = proc_file_write(rig->dir, "target.yaml", text, why, path, sizeof(path));
+    if (err == ICMS_OK)
+        err = proc_child_start(&rig->target, rig->dir, path, format, &bench_canceled, why);
+    return err;
+}
+
+void bench_rig_down(struct bench_rig *rig)
+{
+    bench_rig_close(rig);
+    proc_child_stop(&rig->target);
+}
+
+/* Where the agent's socket is. */
+static icms_err rig_socket(const struct bench_rig *rig, struct err_why *why, char *out,
+                           size_t bytes)
+{
+    /* sun_path has 108 bytes. */
+    if ((size_t)snprintf(out, bytes, "%s/agent.sock", rig->dir) >= bytes || strlen(out) >= 108)
+        return err_set(why, ICMS_INVALID, "%s is too long for a socket in it; take a shorter --dir",
+                       rig->dir);
+    return ICMS_OK;
+}
+
+/* The number behind a name of the status text; 0 when it is not there. */
+static uint64_t rig_number(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+
+    return at == NULL ? 0 : strtoull(at + strlen(name), NULL, 10);
+}
+
+/* Waits until the agent reaches its enclosure. */
+static icms_err rig_wait_up(struct bench_rig *rig, struct err_why *why)
+{
+    char *text = malloc(RIG_STATUS_BYTES);
+    icms_err err = text == NULL ? ICMS_NO_MEMORY : ICMS_OK;
+    bool up = false;
+    size_t bytes;
+
+    for (int ms = 0; err == ICMS_OK && !up && ms < RIG_UP_MS; ms += 10) {
+        struct timespec pause = {.tv_nsec = 10000000};
+
+        err = icms_status(rig->icms, text, RIG_STATUS_BYTES, &bytes);
+        up = err == ICMS_OK && strstr(text, "\"state\":\"up\"") != NULL;
+        if (!up)
+            (void)nanosleep(&pause, NULL);
+    }
+    free(text);
+    if (err != ICMS_OK)
+        return err_set(why, err, "the agent does not tell its status: %s", icms_err_text(err));
+    return up ? ICMS_OK : err_set(why, ICMS_PEER_DOWN, "the agent does not reach the target");
+}
+
+icms_err bench_rig_open(struct bench_rig *rig, bool daemon, struct err_why *why)
+{
+    struct icms_options options;
+    char text[3 * BENCH_PATH_BYTES], address[64], socket[BENCH_PATH_BYTES];
+    char where[BENCH_PATH_BYTES + 8];
+    uint64_t slot_bytes = bytes_align((uint64_t)rig->size + LIMIT_TRAILER_BYTES, LIMIT_DISK_ALIGN);
+    icms_err err = rig_socket(rig, why, socket, sizeof(socket));
+
+    if (err != ICMS_OK)
+        return err;
+    (void)snprintf(text, sizeof(text),
+                   "# Made by icms bench.\n"
+                   "name: bench-agent\n"
+                   "socket: \"%s\"\n"
+                   "client_memory: %llu\n"
+                   "store_backlog: %llu\n"
+                   "http:\n  listen: none\n"
+                   "enclosures:\n  - name: bench\n    address: %s\n"
+                   "volumes:\n  - name: kv\n    value_max: %u\n    arena: %llu\n",
+                   socket, (unsigned long long)rig_memory(rig), (unsigned long long)rig_memory(rig),
+                   proc_ready_word(&rig->target, "nvme", address, sizeof(address)), rig->size,
+                   (unsigned long long)(slot_bytes * rig->arena_slots));
+    err = proc_file_write(rig->dir, "agent.yaml", text, why, rig->config, sizeof(rig->config));
+    if (err == ICMS_OK && daemon)
+        err = proc_child_start(&rig->agent, rig->dir, rig->config, NULL, &bench_canceled, why);
+    if (err != ICMS_OK)
+        return err;
+    (void)snprintf(where, sizeof(where), "%s:%s", daemon ? "unix" : "pod",
+                   daemon ? socket : rig->config);
+    icms_options_init(&options);
+    options.buffer_bytes = rig_memory(rig);
+    err = icms_open(where, &options, why->text, sizeof(why->text), &rig->icms);
+    if (err == ICMS_OK)
+        err = rig_wait_up(rig, why);
+    if (err == ICMS_OK)
+        err = icms_volume_open(rig->icms, "kv", why->text, sizeof(why->text), &rig->volume);
+    return err;
+}
+
+void bench_rig_close(struct bench_rig *rig)
+{
+    icms_volume_close(&rig->volume);
+    icms_close(&rig->icms);
+    proc_child_stop(&rig->agent);
+}
+
+void bench_rig_pids(const struct bench_rig *rig, struct bench_side *side)
+{
+    side->pids = 0;
+    side->pid[side->pids++] = rig->target.pid;
+    if (rig->agent.pid != 0)
+        side->pid[side->pids++] = rig->agent.pid;
+}
+
+icms_err bench_rig_hits(const struct bench_rig *rig, struct err_why *why,
+                        struct bench_hits *out_hits)
+{
+    char *text = malloc(RIG_STATUS_BYTES), *hits = NULL;
+    size_t bytes;
+    icms_err err = ICMS_NO_MEMORY;
+
+    if (text != NULL)
+        err = icms_status(rig->icms, text, RIG_STATUS_BYTES, &bytes);
+    if (err == ICMS_OK)
+        hits = strstr(text, "\"hits\":{");
+    if (hits != NULL)
+        *out_hits = (struct bench_hits){.dram = rig_number(hits, "\"dram\":"),
+                                        .pod = rig_number(hits, "\"pod\":")};
+    else
+        err = err_set(why, err == ICMS_OK ? ICMS_PROTOCOL : err,
+                      "the agent does not tell where its hits came from");
+    free(text);
+    return err;
+}
+
+struct icms_key bench_icms_key(uint64_t n, uint64_t age)
+{
+    struct key key = bench_key(n, age);
+    struct icms_key icms_key = {.length = key.length};
+
+    memcpy(icms_key.bytes, key.bytes, sizeof(icms_key.bytes));
+    return icms_key;
+}
