@@ -93,12 +93,16 @@ static void file_harden(struct sim_file *file, uint64_t offset, const uint8_t *d
     memcpy(file->medium + offset, data, bytes);
 }
 
-/* Power is lost: each write in the cache gets to the medium, in part, or not. */
+/* Power is lost: each write in the cache gets to the medium, in part, or not. Drives differ: of one
+ * loss nearly all writes are kept, of another nearly none, of a third any. */
 static void file_power_loss(struct sim_file *file)
 {
+    struct sim *sim = file->node->sim;
+    enum sim_fate usual = sim_fate(sim);
+
     list_for_each (link, &file->unflushed) {
         struct sim_unflushed *write = container_of(link, struct sim_unflushed, link);
-        enum sim_fate fate = sim_fate(file->node->sim);
+        enum sim_fate fate = usual == SIM_TORN || sim_below(sim, 8) == 0 ? sim_fate(sim) : usual;
 
         if (fate == SIM_KEPT)
             file_harden(file, write->offset, write->data, write->bytes);

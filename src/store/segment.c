@@ -11,6 +11,9 @@
  * - FREE segments are opened in the order they were reclaimed, so a record that hides an older one
  *   is never written over before that one. Before a segment with hiding records is written over,
  *   the device is flushed: power loss may not undo the order either.
+ * - Power loss leaves each segment one whole life. The device is flushed between the records and
+ *   their summary, so that a summary names nothing that is not there, and between the header and
+ *   whatever follows, so that what is left of the old life is not taken for all of it.
  * - An eviction is final, and in the counters that headers carry, when the header of the block's
  *   segment is written over.
  */
@@ -287,8 +290,7 @@ static void opener_run(struct store *store)
 {
     struct store_opener *opener = &store->opener;
 
-    if (!opener->hides &&
-        (opener->step == OPENER_FLUSH_BEFORE || opener->step == OPENER_FLUSH_AFTER))
+    if (opener->step == OPENER_FLUSH_BEFORE && !opener->hides)
         opener->step++;
     switch ((enum store_opener_step)opener->step) {
     case OPENER_FLUSH_BEFORE:
@@ -425,21 +427,35 @@ static void store_seal_fault(struct store_later *later)
     seal_finished(container_of(later, struct store_summary, later), ICMS_IO);
 }
 
-/* Its records are on flash (or failed): writes the summary and the footer in one go. */
-static void seal_write(struct store *store, struct store_segment *segment)
+/* The records are durable: writes the summary and the footer in one go. */
+static void store_seal_flushed(struct loop_op *op)
 {
-    struct store_summary *summary = segment->summary;
-    uint32_t pages = store_summary_make(store, summary);
+    struct store_summary *summary = container_of(op, struct store_summary, op);
+    struct store_segment *segment = summary->segment;
+    struct store *store = summary->store;
+    uint32_t pages;
 
-    summary->flash_pages = pages;
-    if (fault_hit("store.seal")) {
-        store_later_run(store, &summary->later, store_seal_fault);
+    if (op->err != ICMS_OK) {
+        seal_finished(summary, op->err);
         return;
     }
+    pages = store_summary_make(store, summary);
+    summary->flash_pages = pages;
     loop_file_write(store->loop, &summary->op, store->file,
                     store_segment_offset(store, store_segment_number(store, segment),
                                          store->segment_pages - 1 - pages),
                     summary->pages, (pages + 1) * STORE_PAGE_BYTES, store_seal_done);
+}
+
+/* Its records were written (or failed): flushes, and goes on in store_seal_flushed. */
+static void seal_start(struct store *store, struct store_segment *segment)
+{
+    struct store_summary *summary = segment->summary;
+
+    if (fault_hit("store.seal"))
+        store_later_run(store, &summary->later, store_seal_fault);
+    else
+        loop_file_flush(store->loop, &summary->op, store->file, store_seal_flushed);
 }
 
 void store_segment_seal(struct store *store, struct store_segment *segment)
@@ -453,7 +469,7 @@ void store_segment_seal(struct store *store, struct store_segment *segment)
     segment->state = SEGMENT_SEALING;
     store_stat_add(&store->stats.segments_open, (uint64_t)-1);
     if (segment->writes == 0)
-        seal_write(store, segment);
+        seal_start(store, segment);
 }
 
 void store_segment_written(struct store *store, struct store_segment *segment)
@@ -461,5 +477,5 @@ void store_segment_written(struct store *store, struct store_segment *segment)
     check(segment->writes > 0);
     segment->writes--;
     if (segment->state == SEGMENT_SEALING && segment->writes == 0)
-        seal_write(store, segment);
+        seal_start(store, segment);
 }

@@ -98,7 +98,8 @@ struct store_summary {
     struct list link;               /* store.summaries while unused                  */
     struct store *store;            /* its owner                                     */
     struct store_segment *segment;  /* whose entries                                 */
-    struct loop_op op;              /* the write of the summary and the footer       */
+    struct loop_op op;              /* the flush of the records, then the write of the
+                                       summary and the footer                        */
     struct store_summary_df *pages; /* room for all entries, and a footer page       */
     uint32_t count;                 /* entries                                       */
     uint32_t placed;                /* records placed: entries there will be at most */
@@ -193,13 +194,14 @@ static_assert(sizeof(struct store_flush_private) <=
                   sizeof(((struct store_flush *)0)->private_words),
               "fits");
 
-/* The steps of opening a segment. Header before footer: a torn header leaves the old footer, and so
- * the old life, in place. */
+/* The steps of opening a segment. The header is durable before anything else of the old life is
+ * written over: a torn header leaves the old footer, and so the old life, in place, and evictions
+ * that are durable are in a header that is. */
 enum store_opener_step {
     OPENER_FLUSH_BEFORE, /* a hiding segment: what was written over before is durable first */
     OPENER_HEADER,       /* the new life begins                                             */
+    OPENER_FLUSH_AFTER,  /* the header is durable                                           */
     OPENER_FOOTER,       /* the header again, over the old footer                           */
-    OPENER_FLUSH_AFTER,  /* a hiding segment: no old record is lost before its header is    */
     OPENER_FINISHED,
 };
 
