@@ -3,7 +3,11 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 
-.PHONY: all test check check-deep demo install format clean help deps deps-check
+SLICES ?= 20
+SLICE ?= 1s
+SPACE ?= 20GiB
+
+.PHONY: all test check check-deep bench demo install format clean help deps deps-check
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -26,6 +30,11 @@ check: deps-check
 check-deep: deps-check
 	@tools/check.sh deep
 
+bench: all
+	@tools/deps.sh bench
+	@tools/bench.py --build $(BUILD) --slices $(SLICES) --slice $(SLICE) --space $(SPACE) \
+		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(BENCHES)
+
 demo: deps
 	@tools/deps.sh demo
 	@demo/run.sh $(BUILD)
@@ -45,6 +54,9 @@ help:
 	@echo 'make check     all tests that fit in 25 minutes: gcc, clang with sanitizers, a Linux guest'
 	@echo '               in QEMU, the demo in short form; ends with N passed, N failed, N skipped'
 	@echo 'make check-deep  the long forms: ThreadSanitizer, long campaigns, fuzzing'
+	@echo 'make bench     measure icms beside the ceilings of this machine; writes doc/benchmarks.md;'
+	@echo '               SLICES=6 SLICE=500ms SPACE=4GiB shortens it, BENCHES="store wire" takes some,'
+	@echo '               BENCH_DIR says where drive files go'
 	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers'
 	@echo 'make install   into $(PREFIX); set PREFIX and DESTDIR as usual'
 	@echo 'make format    clang-format over all C files'

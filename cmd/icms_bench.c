@@ -160,8 +160,14 @@ static void row_json(const struct bench_row *row)
         json_figure(object, "cpu_goal", row->cpu_goal);
     if (row->p50_goal_us > 0)
         json_figure(object, "p50_goal_us", row->p50_goal_us);
-    for (uint32_t i = 0; i < row->extra_count; i++)
+    for (uint32_t i = 0; i < row->extra_count; i++) {
+        char name[64];
+
         json_figure(object, row->extra[i].name, row->extra[i].value);
+        (void)snprintf(name, sizeof(name), "%s_at_most", row->extra[i].name);
+        if (row->extra[i].at_most > 0)
+            json_figure(object, name, row->extra[i].at_most);
+    }
     (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     (void)putchar('\n');
     (void)fflush(stdout);

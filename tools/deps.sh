@@ -5,6 +5,7 @@
 #
 #   build   what compiling and the unit tests need
 #   check   what `make check` needs besides: clang and its sanitizers, the QEMU guest, linters
+#   bench   what ceilings are compared with
 #   demo    what compiling llama.cpp and fetching the model need
 #
 # Does nothing, and asks for nothing, when all is there. Needs root or sudo otherwise.
@@ -17,6 +18,7 @@ build_packages="gcc libc6-dev meson ninja-build pkg-config python3
 check_packages="clang libclang-rt-14-dev clang-format
     qemu-system-x86 nvme-cli busybox-static cpio kmod zstd xz-utils
     nftables iproute2 mandoc procps systemd"
+bench_packages="fio iperf3"
 demo_packages="cmake g++ ninja-build python3-pip"
 
 fail()
@@ -40,14 +42,15 @@ apt()
 
 wanted=
 missing=
-[ $# -gt 0 ] || fail "usage: tools/deps.sh build|check|demo|--update ..."
+[ $# -gt 0 ] || fail "usage: tools/deps.sh build|check|bench|demo|--update ..."
 for group; do
     case $group in
     build) wanted+=" $build_packages" ;;
     check) wanted+=" $check_packages" ;;
+    bench) wanted+=" $bench_packages" ;;
     demo) wanted+=" $demo_packages" ;;
     --update) update=1 ;;
-    *) fail "unknown group '$group'; groups are build, check, demo" ;;
+    *) fail "unknown group '$group'; groups are build, check, bench, demo" ;;
     esac
 done
 

@@ -34,8 +34,9 @@ const char *bench_op_name(enum bench_op op);
 
 /* A number that only some benches have, "index_bytes_per_block". */
 struct bench_extra {
-    const char *name; /* static */
-    double value;
+    const char *name; /* static                     */
+    double value;     /* measured                   */
+    double at_most;   /* its goal; 0: it has none   */
 };
 
 /* What one side did in all its slices. Latencies are from the moment an operation was due. */

@@ -21,8 +21,11 @@
 #define DRIVES_FILL_PART 64 /* values that one side writes before the other does */
 #define DRIVES_LOOPS_MAX 2
 
-/* Of what fits: the engine keeps free segments, and shares are not quite even. */
-#define DRIVES_FILL_PERCENT 70
+/* Of the values that fit: shares are not quite even. */
+#define DRIVES_FILL_PERCENT 75
+
+/* Segments of a drive that the engine keeps free or writes. */
+#define DRIVES_SEGMENTS_APART 4
 
 struct drives_side;
 
@@ -165,12 +168,21 @@ static icms_err drives_up(struct drives_side *side, const char *dir, uint64_t by
     return ICMS_OK;
 }
 
+/* Values of this size that all drives of bytes hold without evicting any. */
+static uint64_t drives_values(uint64_t bytes, uint32_t size)
+{
+    uint64_t segment = bench_segment_bytes(bytes);
+    uint64_t segments = bytes / segment - DRIVES_SEGMENTS_APART;
+
+    return segments * (segment / store_record_bytes(size)) * DRIVES * DRIVES_FILL_PERCENT / 100;
+}
+
 /* Fills both sides with the same values, in turns. */
-static icms_err drives_fill(const struct bench_opts *opts, struct drives_side *side,
+static icms_err drives_fill(const struct bench_opts *opts, struct drives_side *side, uint64_t bytes,
                             struct bench_disk *disk, struct err_why *why)
 {
     struct bench_work work = {.op = BENCH_PUT, .size_bytes = side->size, .depth = 16};
-    uint64_t count = bench_disk_extents(disk, side->size) * DRIVES_FILL_PERCENT / 100;
+    uint64_t count = drives_values(bytes, side->size);
     icms_err err = ICMS_OK;
 
     side->op = BENCH_PUT;
@@ -181,6 +193,8 @@ static icms_err drives_fill(const struct bench_opts *opts, struct drives_side *s
         err = bench_disk_fill(disk, side->size, n, part, why);
         if (err == ICMS_OK)
             err = bench_gen_count(&side->gen, &work, part, why);
+        if (err == ICMS_OK)
+            err = bench_go_on(why);
     }
     side->filled = count;
     return err;
@@ -226,7 +240,7 @@ static icms_err drives_variant(const struct bench_opts *opts, struct drives_side
     for (uint32_t i = 0; i < size_count && err == ICMS_OK; i++) {
         err = drives_up(side, dir, bytes, sizes[i], loops, why);
         if (err == ICMS_OK)
-            err = drives_fill(opts, side, disk, why);
+            err = drives_fill(opts, side, bytes, disk, why);
         if (err == ICMS_OK)
             err = drives_rows(opts, side, variant, disk, why);
         drives_down(side);

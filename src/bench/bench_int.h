@@ -88,6 +88,9 @@ icms_err bench_compare(const struct bench_opts *opts, const struct bench_work *w
 /* Appends a number of this bench's own; static name. */
 void bench_row_extra(struct bench_row *row, const char *name, double value);
 
+/* The same with a goal. */
+void bench_row_goal(struct bench_row *row, const char *name, double value, double at_most);
+
 /* Seconds of one core that CRC32C takes for a GB in values of this size, in cold memory. */
 double bench_crc_s_per_gb(uint32_t size_bytes);
 

@@ -283,10 +283,16 @@ icms_err bench_compare(const struct bench_opts *opts, const struct bench_work *w
     return err;
 }
 
-void bench_row_extra(struct bench_row *row, const char *name, double value)
+void bench_row_goal(struct bench_row *row, const char *name, double value, double at_most)
 {
     check(row->extra_count < BENCH_EXTRA_MAX);
-    row->extra[row->extra_count++] = (struct bench_extra){.name = name, .value = value};
+    row->extra[row->extra_count++] =
+        (struct bench_extra){.name = name, .value = value, .at_most = at_most};
+}
+
+void bench_row_extra(struct bench_row *row, const char *name, double value)
+{
+    bench_row_goal(row, name, value, 0);
 }
 
 /* ---- the checksum ---------------------------------------------------------------------------- */
