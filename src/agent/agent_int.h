@@ -40,12 +40,13 @@
 #define AGENT_TAKE_MAX   32   /* entries taken from a ring at a time                              */
 #define AGENT_TAKE_ROUND 8    /* such takes before others have their turn                         */
 #define AGENT_TAKE_BYTES                                                                           \
-    ((uint64_t)16 << 20)    /* bytes to copy or to verify, likewise              */
-#define AGENT_EVICT_MAX 8   /* slots evicted at a time: one look at the leases serves all       */
-#define AGENT_MATCHES   16  /* batches of exists of one loop under way; more requests wait     */
-#define AGENT_PARTS     256 /* commands exist-many of one loop under way; more keys wait        */
-#define AGENT_KEY_LISTS 256 /* lists of operations by key, of a volume                          */
-#define AGENT_WAKE_MAX  32  /* requests that get an operation before others have their turn     */
+    ((uint64_t)16 << 20)      /* bytes to copy or to verify, likewise              */
+#define AGENT_EVICT_MAX   8   /* slots evicted at a time: one look at the leases serves all       */
+#define AGENT_MATCHES     16  /* batches of exists of one loop under way; more requests wait     */
+#define AGENT_MATCH_SLICE 512 /* keys of a batch that are asked for at a time */
+#define AGENT_PARTS       256 /* commands exist-many of one loop under way; more keys wait        */
+#define AGENT_KEY_LISTS   256 /* lists of operations by key, of a volume                          */
+#define AGENT_WAKE_MAX    32  /* requests that get an operation before others have their turn     */
 
 /* How often a ring is looked at without being asked, and its heart beats. */
 #define AGENT_BEAT_NS ((uint64_t)50 * 1000 * 1000)
@@ -230,10 +231,14 @@ struct agent_match {
     struct agent_req *req; /* who waits; NULL: nobody any more                          */
     uint32_t count;        /* keys                                                      */
     uint32_t left;         /* of them, not KNOWN                                        */
-    uint32_t out;          /* parts and operations under way                            */
+    uint32_t out;          /* parts, operations and `more` under way                    */
     uint32_t next;         /* no key before it is in ASK                                */
-    uint64_t deadline_ns;  /* absolute                                                  */
-    struct list link;      /* free list, or core->wait_part                             */
+    uint32_t looked;       /* keys before it were looked for in the arena               */
+    struct agent_part *open[LIMIT_ENCLOSURES]; /* parts that are not full yet, by enclosure */
+    struct loop_msg more; /* goes on with match_run after others had their turn        */
+    bool more_sent;       /* it is on its way                                          */
+    uint64_t deadline_ns; /* absolute                                                  */
+    struct list link;     /* free list, or core->wait_part                             */
     /* by key */
     struct key keys[SHM_MATCH_KEYS];
     uint8_t state[SHM_MATCH_KEYS];    /* enum agent_match_key                           */
@@ -481,6 +486,10 @@ void agent_volume_fini(struct agent_volume *volume);
 
 /* The slot of a key in the index, or SHM_SLOT_NONE. */
 uint32_t agent_volume_find(struct agent_volume *volume, const struct key *key);
+
+/* Which of 1..SHM_PROBE_KEYS keys are in the index: bit i for key i. */
+uint32_t agent_volume_find_many(struct agent_volume *volume, const struct key *keys,
+                                uint32_t count);
 
 /* Reserves a slot (FILLING), evicting if need be; SHM_SLOT_NONE when all are leased or pinned. */
 uint32_t agent_volume_slot_take(struct agent_volume *volume);

@@ -57,7 +57,9 @@ struct agent_match *agent_match_new(struct agent_volume *volume)
     match = container_of(link, struct agent_match, link);
     match->volume = volume;
     match->req = NULL;
-    match->count = match->left = match->out = match->next = 0;
+    match->count = match->left = match->out = match->next = match->looked = 0;
+    match->more_sent = false;
+    memset(match->open, 0, sizeof(match->open));
     list_init(&match->link);
     return match;
 }
@@ -163,9 +165,8 @@ static bool match_ask_part(struct agent_match *match, uint32_t i, struct agent_p
     return true;
 }
 
-/* Asks for a key, or knows its answer; false: there is nothing to ask with. open: parts that are
- * not full, by enclosure. */
-static bool match_ask(struct agent_match *match, uint32_t i, struct agent_part *open[])
+/* Asks for a key, or knows its answer; false: there is nothing to ask with. */
+static bool match_ask(struct agent_match *match, uint32_t i)
 {
     struct agent_volume *volume = match->volume;
     struct agent_path *path;
@@ -177,7 +178,7 @@ static bool match_ask(struct agent_match *match, uint32_t i, struct agent_part *
     path = agent_op_pick(volume, &match->keys[i], match->tried[i], &match->owner_down[i],
                          &match->owner_lacks[i]);
     if (path != NULL && atomic_load_explicit(&path->exist_many, memory_order_relaxed))
-        return match_ask_part(match, i, path, &open[path->number]);
+        return match_ask_part(match, i, path, &match->open[path->number]);
     if (path != NULL)
         return match_ask_alone(match, i);
     if (match->tried[i] == 0 && !match->owner_down[i] && !match->owner_lacks[i])
@@ -186,6 +187,8 @@ static bool match_ask(struct agent_match *match, uint32_t i, struct agent_part *
         match_absent(match, i);
     return true;
 }
+
+static void match_more(struct loop_msg *msg);
 
 /* Everything is known: whoever waits is told. Nothing is under way and nobody waits: free. */
 static void match_settle(struct agent_match *match)
@@ -196,49 +199,81 @@ static void match_settle(struct agent_match *match)
         match_free(match);
 }
 
-/* Asks for all keys that are to be asked for; what there is nothing to ask with for waits. */
+/* Looks in the arena for the next keys that were not looked for there. */
+static void match_look(struct agent_match *match)
+{
+    uint32_t begin = match->looked;
+    uint32_t count = (uint32_t)u64_min(match->count - begin, SHM_PROBE_KEYS);
+    uint32_t there = agent_volume_find_many(match->volume, &match->keys[begin], count);
+
+    for (uint32_t i = 0; i < count; i++)
+        if ((there >> i & 1) != 0)
+            match_known(match, begin + i, ICMS_MISS_NONE);
+    match->looked = begin + count;
+}
+
+/* Parts that are not full go as they are. */
+static void match_parts_send(struct agent_match *match)
+{
+    for (uint32_t j = 0; j < match->volume->agent->path_count; j++) {
+        struct agent_part *part = match->open[j];
+
+        match->open[j] = NULL;
+        if (part != NULL)
+            agent_path_ask_part(part->path, part);
+    }
+}
+
+/* Asks for keys that are to be asked for; what there is nothing to ask with for waits. What was
+ * asked for goes out when the loop comes to it, so it is let go now and then: the first enclosures
+ * answer while the last ones are not asked yet. */
 static void match_run(struct agent_match *match)
 {
     struct agent_core *core = match->volume->core;
-    struct agent_part *open[LIMIT_ENCLOSURES] = {NULL};
+    uint32_t end = match->next + AGENT_MATCH_SLICE;
     bool room = true;
 
     list_remove(&match->link);
     if (match->req == NULL)
         match->next = match->count; /* nobody wants to know */
-    while (match->next < match->count) {
-        uint32_t i = match->next;
-
-        if (match->state[i] == MATCH_ASK)
-            room = match_ask(match, i, open);
-        if (!room)
-            break;
-        match->next++;
+    while (room && match->next < match->count && match->next < end) {
+        if (match->next >= match->looked)
+            match_look(match);
+        if (match->state[match->next] == MATCH_ASK)
+            room = match_ask(match, match->next);
+        match->next += room;
     }
-    for (uint32_t j = 0; j < match->volume->agent->path_count; j++)
-        if (open[j] != NULL)
-            agent_path_ask_part(open[j]->path, open[j]);
+    if (room && match->next < match->count) {
+        match->more_sent = true;
+        match->out++;
+        loop_send(core->loop, &match->more, match_more);
+        return;
+    }
+    match_parts_send(match);
     if (!room)
         list_push(&core->wait_part, &match->link);
     match_settle(match);
 }
 
+static void match_more(struct loop_msg *msg)
+{
+    struct agent_match *match = container_of(msg, struct agent_match, more);
+
+    match->more_sent = false;
+    match->out--;
+    match_run(match);
+}
+
 void agent_match_start(struct agent_match *match, uint64_t deadline_ns)
 {
-    struct agent_volume *volume = match->volume;
-
     match->deadline_ns = deadline_ns;
     match->left = match->count;
-    match->next = 0;
+    match->next = match->looked = 0;
     memset(match->owner_down, 0, match->count * sizeof(match->owner_down[0]));
     memset(match->owner_lacks, 0, match->count * sizeof(match->owner_lacks[0]));
     memset(match->asked_next, 0, match->count * sizeof(match->asked_next[0]));
     memset(match->tried, 0, match->count * sizeof(match->tried[0]));
-    for (uint32_t i = 0; i < match->count; i++) {
-        match->state[i] = MATCH_ASK;
-        if (agent_volume_find(volume, &match->keys[i]) != SHM_SLOT_NONE)
-            match_known(match, i, ICMS_MISS_NONE);
-    }
+    memset(match->state, MATCH_ASK, match->count * sizeof(match->state[0]));
     match_run(match);
 }
 
@@ -290,7 +325,7 @@ void agent_part_answered(struct agent_part *part)
     match->out--;
     list_push(&core->free_parts, &part->link);
     agent_core_kick(core);
-    if (match->next < match->count)
+    if (match->next < match->count && !match->more_sent)
         match_run(match);
     else
         match_settle(match);

@@ -59,9 +59,8 @@ void agent_volume_lease(struct agent_volume *volume, uint32_t slot, struct agent
 
 /* ---- the index ------------------------------------------------------------------------------ */
 
-uint32_t agent_volume_find(struct agent_volume *volume, const struct key *key)
+static uint32_t volume_find_from(struct agent_volume *volume, uint32_t head, const struct key *key)
 {
-    uint32_t head = shm_arena_head(volume->arena.hash_seed, volume->arena.head_count, key);
     uint32_t at = atomic_load_explicit(&volume->heads[head], memory_order_relaxed);
 
     while (at != SHM_SLOT_NONE) {
@@ -71,6 +70,28 @@ uint32_t agent_volume_find(struct agent_volume *volume, const struct key *key)
         at = atomic_load_explicit(&volume->slots[at].next, memory_order_relaxed);
     }
     return SHM_SLOT_NONE;
+}
+
+uint32_t agent_volume_find(struct agent_volume *volume, const struct key *key)
+{
+    return volume_find_from(
+        volume, shm_arena_head(volume->arena.hash_seed, volume->arena.head_count, key), key);
+}
+
+/* The heads lie all over the index: they are fetched together. */
+uint32_t agent_volume_find_many(struct agent_volume *volume, const struct key *keys, uint32_t count)
+{
+    uint32_t heads[SHM_PROBE_KEYS], there = 0;
+
+    check(count >= 1 && count <= SHM_PROBE_KEYS);
+    for (uint32_t i = 0; i < count; i++) {
+        heads[i] = shm_arena_head(volume->arena.hash_seed, volume->arena.head_count, &keys[i]);
+        __builtin_prefetch(&volume->heads[heads[i]]);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (volume_find_from(volume, heads[i], &keys[i]) != SHM_SLOT_NONE)
+            there |= 1u << i;
+    return there;
 }
 
 static void volume_version_step(struct agent_volume *volume, uint32_t slot)

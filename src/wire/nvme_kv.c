@@ -237,7 +237,10 @@ uint32_t nvme_kv_exist_many_encode(uint32_t nsid, const struct key *keys, uint32
         struct nvme_kv_exist_key_wf entry = {.length = keys[i].length};
 
         check(keys[i].length >= 1 && keys[i].length <= LIMIT_KEY_BYTES);
-        memcpy(entry.bytes, keys[i].bytes, keys[i].length);
+        if (keys[i].length == LIMIT_KEY_BYTES) /* a length that the compiler knows */
+            memcpy(entry.bytes, keys[i].bytes, LIMIT_KEY_BYTES);
+        else
+            memcpy(entry.bytes, keys[i].bytes, keys[i].length);
         memcpy(at + i * sizeof(entry), &entry, sizeof(entry));
     }
     return count * (uint32_t)sizeof(struct nvme_kv_exist_key_wf);
