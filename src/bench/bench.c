@@ -18,6 +18,8 @@ static const struct bench benches[] = {
      1u << BENCH_GET | 1u << BENCH_PUT, bench_store_run},
     {"drives", "an enclosure of four drives, without the network",
      "raw O_DIRECT io_uring on four files", 1u << BENCH_GET | 1u << BENCH_PUT, bench_drives_run},
+    {"wire", "Retrieve and Store over NVMe/TCP, initiator and target in two processes",
+     "raw TCP, two processes", 1u << BENCH_GET | 1u << BENCH_PUT, bench_wire_run},
     {"pod", "client, agent, target and drive: the whole way through libicms",
      "raw O_DIRECT io_uring", 1u << BENCH_GET | 1u << BENCH_PUT, bench_pod_run},
     {"arena", "a block in the agent's memory: leased in place, or copied and checked", "memcpy",

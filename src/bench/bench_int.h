@@ -253,11 +253,69 @@ icms_err bench_rig_hits(const struct bench_rig *rig, struct err_why *why,
 /* The key of value n, as libicms takes it. */
 struct icms_key bench_icms_key(uint64_t n, uint64_t age);
 
+/* ---- another process (process.c) ------------------------------------------------------------ */
+
+/* A forked process that this one talks to over a socket. */
+struct bench_process {
+    pid_t pid;     /* 0: none                                */
+    uint16_t port; /* where it listens, on 127.0.0.1         */
+};
+
+/* How the new process says where it listens. */
+struct bench_listening {
+    int fd; /* to the one that started it */
+};
+
+/* What it does: listens, says so once, serves until it is killed. Returns only when it failed or
+ * the other end left. */
+typedef icms_err bench_process_fn(void *arg, struct bench_listening *listening,
+                                  struct err_why *why);
+void bench_process_listens(struct bench_listening *listening, uint16_t port);
+
+/* Forks; this process may have no other threads now. Returns when it listens; what it failed with
+ * otherwise. The new one has the memory of this one, and dies with it. */
+icms_err bench_process_start(const char *name, bench_process_fn *body, void *arg,
+                             struct err_why *why,
+                             struct bench_process *out_process) ICMS_MUST_CHECK;
+
+/* Kills it and waits for its end. Harmless when there is none. */
+void bench_process_end(struct bench_process *process);
+
+/* Values that processes forked later share, with their checksums. */
+struct bench_pool {
+    uint8_t *memory; /* value n at n * size; NULL: none */
+    uint32_t *crc;   /* CRC32C of each                  */
+    uint32_t count;  /* of values                       */
+    uint32_t size;   /* of each, bytes                  */
+};
+
+/* As many values of this size as bytes hold, one at least. */
+icms_err bench_pool_new(uint32_t size, uint64_t bytes, struct err_why *why,
+                        struct bench_pool *out_pool) ICMS_MUST_CHECK;
+void bench_pool_free(struct bench_pool *pool);
+
+/* ---- raw TCP (raw_tcp.c) -------------------------------------------------------------------- */
+
+/* Values over one connection to another process, blocking sockets, a header of 16 bytes: the
+ * ceiling of what uses the network. Both ends take the CRC32C of the values they receive. */
+struct bench_tcp;
+
+/* Forks. The pool stays until bench_tcp_free. depth_max: 64 at most. */
+icms_err bench_tcp_new(const struct bench_pool *pool, uint32_t depth_max, struct err_why *why,
+                       struct bench_tcp **out_tcp) ICMS_MUST_CHECK;
+
+/* A side: owner is the bench_tcp; its other process is the server. */
+icms_err bench_tcp_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
+                       struct bench_slice *slice, struct err_why *why);
+pid_t bench_tcp_server(const struct bench_tcp *tcp);
+void bench_tcp_free(struct bench_tcp **tcp);
+
 /* ---- benches -------------------------------------------------------------------------------- */
 
 icms_err bench_store_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_drives_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_pod_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_arena_run(const struct bench_opts *opts, struct err_why *why);
+icms_err bench_wire_run(const struct bench_opts *opts, struct err_why *why);
 
 #endif

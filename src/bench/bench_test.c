@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -266,6 +267,59 @@ static void test_gen_counts(void **state)
     loop_down(loop);
 }
 
+/* Of two values one has another checksum than the other end thinks: every other operation fails. */
+static void test_raw_tcp_sees_wrong_bytes(void **state)
+{
+    struct bench_side side = {.name = "raw TCP", .run = bench_tcp_run};
+    struct bench_work work = {.size_bytes = 64 << 10, .depth = 3};
+    struct bench_pool pool;
+    struct bench_tcp *tcp;
+    struct err_why why;
+
+    assert_int_equal(bench_pool_new(work.size_bytes, 128 << 10, &why, &pool), ICMS_OK);
+    assert_int_equal(pool.count, 2);
+    assert_int_not_equal(pool.crc[0], pool.crc[1]);
+    pool.crc[1] ^= 1;
+    assert_int_equal(bench_tcp_new(&pool, 3, &why, &tcp), ICMS_OK);
+    side.owner = tcp;
+    for (int op = BENCH_GET; op <= BENCH_PUT; op++) {
+        struct bench_slice slice = {.ops = 0};
+
+        work.op = (enum bench_op)op;
+        assert_int_equal(bench_tcp_run(&side, &work, 5000000, &slice, &why), ICMS_OK);
+        assert_in_range(slice.ops, 3, UINT64_MAX);
+        assert_in_range(slice.errors, slice.ops / 2, slice.ops / 2 + 1);
+        assert_int_equal(slice.verified, (slice.ops - slice.errors) * work.size_bytes);
+    }
+    bench_tcp_free(&tcp);
+    bench_pool_free(&pool);
+}
+
+static icms_err process_fails(void *arg, struct bench_listening *listening, struct err_why *why)
+{
+    return err_set(why, ICMS_NO_SPACE, "%s", (const char *)arg);
+}
+
+static icms_err process_leaves(void *arg, struct bench_listening *listening, struct err_why *why)
+{
+    _exit(0);
+}
+
+static void test_a_process_that_fails_says_why(void **state)
+{
+    char sentence[] = "the moon is full";
+    struct bench_process process;
+    struct err_why why;
+
+    assert_int_equal(bench_process_start("moon", process_fails, sentence, &why, &process),
+                     ICMS_NO_SPACE);
+    assert_string_equal(why.text, sentence);
+    assert_int_equal(process.pid, 0);
+    assert_int_equal(bench_process_start("moon", process_leaves, NULL, &why, &process),
+                     ICMS_PEER_DOWN);
+    assert_non_null(strstr(why.text, "moon"));
+}
+
 static void test_options_are_checked(void **state)
 {
     struct err_why why = {""};
@@ -300,6 +354,8 @@ int main(void)
         cmocka_unit_test(test_gen_keeps_the_depth),
         cmocka_unit_test(test_gen_open_loop_counts_waiting),
         cmocka_unit_test(test_gen_counts),
+        cmocka_unit_test(test_raw_tcp_sees_wrong_bytes),
+        cmocka_unit_test(test_a_process_that_fails_says_why),
         cmocka_unit_test(test_options_are_checked),
     };
 
