@@ -33,6 +33,7 @@
 struct loop_env;
 struct loop;
 struct loop_file;
+struct loop_reads;
 struct loop_sock;
 struct loop_event;
 struct loop_region;
@@ -205,6 +206,32 @@ icms_err loop_file_read_now(struct loop_file *file, uint64_t offset, void *memor
 icms_err loop_file_write_now(struct loop_file *file, uint64_t offset, const void *memory,
                              size_t bytes) ICMS_MUST_CHECK;
 icms_err loop_file_flush_now(struct loop_file *file) ICMS_MUST_CHECK;
+
+/* One of many blocking reads. Its owner keeps it and its memory until loop_reads_wait gave it back.
+ */
+struct loop_read {
+    uint64_t offset; /* in the file                                     */
+    void *memory;    /* where to                                        */
+    uint32_t bytes;  /* how many, above 0                               */
+    icms_err err;    /* out: a short read is IO                         */
+    /* private to the back end */
+    uint32_t moved;   /* bytes that arrived                             */
+    struct list link; /* those in flight                                */
+};
+
+/* Many blocking reads of one file at a time: at start and in tools, never on a running loop. depth:
+ * reads in flight, 1 .. 1,024. Any one thread. LIMIT, NO_MEMORY or UNSUPPORTED with a sentence. */
+icms_err loop_reads_new(struct loop_file *file, uint32_t depth, struct err_why *why,
+                        struct loop_reads **out_reads) ICMS_MUST_CHECK;
+
+/* Starts one; fewer than depth are in flight. The kernel may hear of it only in loop_reads_wait. */
+void loop_reads_start(struct loop_reads *reads, struct loop_read *read);
+
+/* Waits for one that ended, in any order; NULL: none is in flight. */
+struct loop_read *loop_reads_wait(struct loop_reads *reads);
+
+/* Waits for all that are in flight; before the file is closed. *reads may be NULL. */
+void loop_reads_free(struct loop_reads **reads);
 
 /* Whole transfers: bytes is the full length when err is ICMS_OK. */
 void loop_file_read(struct loop *loop, struct loop_op *op, struct loop_file *file, uint64_t offset,

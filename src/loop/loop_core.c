@@ -312,6 +312,54 @@ icms_err loop_file_flush_now(struct loop_file *file)
     return file->target.env->ops->file_flush_now(file);
 }
 
+#define LOOP_READS_MAX 1024
+
+icms_err loop_reads_new(struct loop_file *file, uint32_t depth, struct err_why *why,
+                        struct loop_reads **out_reads)
+{
+    icms_err err;
+
+    check(depth >= 1 && depth <= LOOP_READS_MAX);
+    err = file->target.env->ops->reads_new(file, depth, why, out_reads);
+    if (err == ICMS_OK)
+        __atomic_add_fetch(&file->target.busy, 1, __ATOMIC_RELAXED);
+    return err;
+}
+
+void loop_reads_start(struct loop_reads *reads, struct loop_read *read)
+{
+    check(reads->busy < reads->depth && read->bytes > 0);
+    file_aligned(reads->file, read->offset, read->memory, read->bytes);
+    read->err = ICMS_OK;
+    read->moved = 0;
+    reads->busy++;
+    reads->file->target.env->ops->reads_start(reads, read);
+}
+
+struct loop_read *loop_reads_wait(struct loop_reads *reads)
+{
+    struct loop_read *read;
+
+    if (reads->busy == 0)
+        return NULL;
+    read = reads->file->target.env->ops->reads_wait(reads);
+    reads->busy--;
+    return read;
+}
+
+void loop_reads_free(struct loop_reads **reads)
+{
+    struct loop_reads *own = *reads;
+
+    if (own == NULL)
+        return;
+    while (loop_reads_wait(own) != NULL)
+        ;
+    __atomic_sub_fetch(&own->file->target.busy, 1, __ATOMIC_RELAXED);
+    own->file->target.env->ops->reads_free(own);
+    *reads = NULL;
+}
+
 void loop_file_read(struct loop *loop, struct loop_op *op, struct loop_file *file, uint64_t offset,
                     void *memory, uint32_t bytes, void (*done)(struct loop_op *op))
 {

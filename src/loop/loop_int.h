@@ -68,6 +68,11 @@ struct loop_ops {
     icms_err (*file_write_now)(struct loop_file *file, uint64_t offset, const void *memory,
                                size_t bytes);
     icms_err (*file_flush_now)(struct loop_file *file);
+    icms_err (*reads_new)(struct loop_file *file, uint32_t depth, struct err_why *why,
+                          struct loop_reads **out_reads);
+    void (*reads_start)(struct loop_reads *reads, struct loop_read *read);
+    struct loop_read *(*reads_wait)(struct loop_reads *reads); /* some are in flight */
+    void (*reads_free)(struct loop_reads *reads);              /* none is in flight  */
     void (*file_close)(struct loop_file *file);
 
     icms_err (*listen)(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,
@@ -95,6 +100,12 @@ struct loop_file {
     struct loop_target target;
     uint64_t bytes; /* length                              */
     bool direct;    /* everything aligned to LIMIT_DISK_ALIGN */
+};
+
+struct loop_reads {
+    struct loop_file *file; /* what is read                   */
+    uint32_t depth;         /* in flight at most              */
+    uint32_t busy;          /* in flight                      */
 };
 
 struct loop_sock {

@@ -539,6 +539,52 @@ static void blocking_file_calls_work_at_start(void **state)
     loop_file_close(&file);
 }
 
+/* More reads than fit at once, in any order; one of them reaches behind the end. */
+static void many_blocking_reads_end_with_their_bytes(void **state)
+{
+    enum { READS = 40, DEPTH = 8, BYTES = 700 };
+    struct rig *rig = *state;
+    struct loop_file *file = rig_file(rig, false);
+    struct loop_reads *reads = NULL;
+    struct loop_read read[READS];
+    struct err_why why = {""};
+    static uint8_t memory[READS][BYTES], all[READS * BYTES];
+    uint32_t started = 0, ended = 0, failed = 0;
+
+    fill(all, sizeof(all), 5);
+    assert_int_equal(loop_file_write_now(file, 0, all, sizeof(all)), ICMS_OK);
+    assert_int_equal(loop_reads_new(file, DEPTH, &why, &reads), ICMS_OK);
+    assert_null(loop_reads_wait(reads));
+    while (ended < READS) {
+        struct loop_read *one;
+
+        for (; started < READS && started - ended < DEPTH; started++) {
+            read[started] = (struct loop_read){.offset = started == 17 ? FILE_BYTES - 10
+                                                                       : (uint64_t)started * BYTES,
+                                               .memory = memory[started],
+                                               .bytes = BYTES};
+            loop_reads_start(reads, &read[started]);
+        }
+        one = loop_reads_wait(reads);
+        assert_non_null(one);
+        ended++;
+        if (one == &read[17]) {
+            assert_int_equal(one->err, ICMS_IO);
+            failed++;
+            continue;
+        }
+        assert_int_equal(one->err, ICMS_OK);
+        assert_memory_equal(one->memory, all + one->offset, BYTES);
+    }
+    assert_int_equal(failed, 1);
+    assert_null(loop_reads_wait(reads));
+    loop_reads_start(reads, &read[0]); /* freeing waits for it */
+    loop_reads_free(&reads);
+    assert_null(reads);
+    loop_reads_free(&reads);
+    loop_file_close(&file);
+}
+
 static void a_locked_file_names_its_holder(void **state)
 {
     struct rig *rig = *state;
@@ -1149,6 +1195,7 @@ static void addresses_parse_and_print(void **state)
         ON(back_end, files_move_whole_transfers),                                                  \
         ON(back_end, a_read_past_the_end_fails_with_what_there_was),                               \
         ON(back_end, blocking_file_calls_work_at_start),                                           \
+        ON(back_end, many_blocking_reads_end_with_their_bytes),                                    \
         ON(back_end, a_locked_file_names_its_holder),                                              \
         ON(back_end, a_missing_file_is_an_error_with_its_path),                                    \
         ON(back_end, more_operations_than_entries_wait_their_turn),                                \

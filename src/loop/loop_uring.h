@@ -129,6 +129,13 @@ icms_err uring_file_write_now(struct loop_file *file, uint64_t offset, const voi
 icms_err uring_file_flush_now(struct loop_file *file);
 void uring_file_close(struct loop_file *file);
 
+/* loop_uring_reads.c */
+icms_err uring_reads_new(struct loop_file *file, uint32_t depth, struct err_why *why,
+                         struct loop_reads **out_reads);
+void uring_reads_start(struct loop_reads *reads, struct loop_read *read);
+struct loop_read *uring_reads_wait(struct loop_reads *reads);
+void uring_reads_free(struct loop_reads *reads);
+
 /* loop_uring_sock.c */
 icms_err uring_listen(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,
                       struct loop_sock **out_sock);

@@ -418,6 +418,54 @@ icms_err sim_file_flush_now(struct loop_file *file)
     return ICMS_OK;
 }
 
+/* ---- many blocking reads --------------------------------------------------------------------- */
+
+struct sim_reads {
+    struct loop_reads reads; /* common part                            */
+    struct list flying;      /* loop_read.link; they end in any order  */
+};
+
+static struct sim_reads *sim_reads_of(struct loop_reads *reads)
+{
+    return container_of(reads, struct sim_reads, reads);
+}
+
+icms_err sim_reads_new(struct loop_file *file, uint32_t depth, struct err_why *why,
+                       struct loop_reads **out_reads)
+{
+    struct sim_reads *own = sim_alloc(sizeof(*own));
+
+    own->reads = (struct loop_reads){.file = file, .depth = depth};
+    list_init(&own->flying);
+    *out_reads = &own->reads;
+    return ICMS_OK;
+}
+
+void sim_reads_start(struct loop_reads *reads, struct loop_read *read)
+{
+    sim_scribble(handle_of(reads->file)->disk->node->sim, read->memory, read->bytes);
+    list_push(&sim_reads_of(reads)->flying, &read->link);
+}
+
+struct loop_read *sim_reads_wait(struct loop_reads *reads)
+{
+    struct sim_reads *own = sim_reads_of(reads);
+    struct list *link = list_first(&own->flying);
+    struct loop_read *read;
+
+    for (uint64_t n = sim_below(handle_of(reads->file)->disk->node->sim, reads->busy); n > 0; n--)
+        link = link->next;
+    list_remove(link);
+    read = container_of(link, struct loop_read, link);
+    read->err = sim_file_read_now(reads->file, read->offset, read->memory, read->bytes);
+    return read;
+}
+
+void sim_reads_free(struct loop_reads *reads)
+{
+    free(sim_reads_of(reads));
+}
+
 /* ---- crash and end -------------------------------------------------------------------------- */
 
 void sim_disk_crash(struct sim_node *node, bool power)

@@ -313,6 +313,11 @@ icms_err sim_file_write_now(struct loop_file *file, uint64_t offset, const void 
                             size_t bytes);
 icms_err sim_file_flush_now(struct loop_file *file);
 void sim_file_close(struct loop_file *file);
+icms_err sim_reads_new(struct loop_file *file, uint32_t depth, struct err_why *why,
+                       struct loop_reads **out_reads);
+void sim_reads_start(struct loop_reads *reads, struct loop_read *read);
+struct loop_read *sim_reads_wait(struct loop_reads *reads);
+void sim_reads_free(struct loop_reads *reads);
 void sim_disk_start(struct loop_op *op);
 void sim_disk_cancel(struct loop_op *op);
 void sim_disk_drop(struct sim_node *node, struct loop *loop);
