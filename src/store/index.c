@@ -184,6 +184,17 @@ bool store_index_find(const struct store_index *index, uint32_t volume, const st
     return true;
 }
 
+void store_index_prefetch(const struct store_index *index, uint32_t volume, const struct key *key,
+                          bool entry)
+{
+    const uint32_t *head = index_head(index, index_identity(volume, key), key);
+
+    if (!entry)
+        __builtin_prefetch(head, 1);
+    else if (*head != 0)
+        __builtin_prefetch(&index->entries[*head - 1], 1);
+}
+
 bool store_index_put(struct store_index *index, uint32_t volume, const struct key *key,
                      const struct store_spot *spot, struct store_spot *out_old)
 {

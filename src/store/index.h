@@ -44,6 +44,11 @@ void store_index_unreserve(struct store_index *index);
 bool store_index_find(const struct store_index *index, uint32_t volume, const struct key *key,
                       struct store_spot *out_spot);
 
+/* Lets the memory that the next call for this block touches come nearer: the head of its chain, or
+ * with entry set, some time after that, the chain's first entry. */
+void store_index_prefetch(const struct store_index *index, uint32_t volume, const struct key *key,
+                          bool entry);
+
 /* Sets the place of a block; it uses up one promise. True when the block was there before:
  * out_old is then where. */
 bool store_index_put(struct store_index *index, uint32_t volume, const struct key *key,

@@ -2,30 +2,48 @@
 /*
  * Filling the memory from the drive, at open.
  *
- *   recover_headers  every segment's header (or, if that is damaged, its footer): nonce and age
+ *   recover_headers  both ends of every segment: nonce and age, and where its summary is
  *   recover_counters evictions, from the youngest header
- *   recover_segment  oldest segment first: its summary, or a scan of all its pages, which is then
- *                    sealed with a new summary
+ *   recover_summary  oldest segment first: its summary, or
+ *   recover_scan     a scan of all its pages, which is then sealed with a new summary
  *   recover_lists    segments into the lists of their streams
  *
- * Blocking; before the loop starts. Everything that is read is hostile. Because a volume's records
- * lie in one stream, and a stream's segments follow each other, taking segments by age and entries
- * in their order makes the newest record of a key come last.
+ * Blocking; before the loop starts; headers and summaries are read ahead (ahead.h). Everything that
+ * is read is hostile. Because a volume's records lie in one stream, and a stream's segments follow
+ * each other, taking segments by age and entries in their order makes the newest record of a key
+ * come last.
  */
 #include <stdlib.h>
 
+#include "store/ahead.h"
 #include "store/scan.h"
 #include "store/store_int.h"
 
 /* Bytes of a scan's reads. */
 #define RECOVER_SCAN_PAGES 256
 
+/* An entry of a summary page. */
+struct recover_entry {
+    struct store_record record; /* what it says of its record */
+    uint32_t page;              /* where that is              */
+    uint32_t volume;            /* slot                       */
+};
+
 struct recover {
     struct store *store;       /* being opened */
     uint32_t *order;           /* numbers of segments with a life, by age                      */
     uint32_t order_count;      /* of them                                                      */
     uint32_t position;         /* the one that is being loaded                                 */
-    struct store_life life;    /* scratch                                                      */
+    struct store_ahead *ahead; /* reads headers, then summaries                              */
+    uint32_t asked;            /* of ahead: the segment whose pieces come next, by number, then by
+                                  its place in order                                           */
+    uint32_t asked_pages;      /* of its summary and footer                                    */
+    struct store_life life;    /* of the segment that is being looked at                       */
+    struct store_life other;   /* what its last page says                                      */
+    bool header_good;          /* life is from its header                                      */
+    bool header_seems;         /* its header had been one                                      */
+    int slots[LIMIT_VOLUMES];  /* volumes of the footer's rows; -1: none                       */
+    struct recover_entry entry[STORE_SUMMARY_ENTRIES]; /* of the summary page that is loaded   */
     struct store_life last;    /* the youngest                                                 */
     uint8_t *pages;            /* RECOVER_SCAN_PAGES aligned pages                             */
     struct store_found *found; /* records of the segment that was scanned, a segment's worth    */
@@ -97,76 +115,137 @@ static void recover_block(struct recover *recover, const struct store_record *re
     if (record->sequence > store->sequence)
         store->sequence = record->sequence;
     segment->present |= store_volume_bit(volume);
-    if (store_index_remove(store->index, volume, &record->key, &old)) {
-        store_segment_live_sub(store, volume, &old);
-        if (old.segment != spot.segment)
-            segment->hides |= store_volume_bit(volume);
-    }
     if (record->type == STORE_RECORD_TOMBSTONE) {
         segment->hides |= store_volume_bit(volume);
+        if (store_index_remove(store->index, volume, &record->key, &old))
+            store_segment_live_sub(store, volume, &old);
         return;
     }
     if (!store_index_reserve(store->index)) {
         recover_make_room(recover);
         check(store_index_reserve(store->index));
     }
-    check(!store_index_put(store->index, volume, &record->key, &spot, &old));
+    if (store_index_put(store->index, volume, &record->key, &spot, &old)) {
+        store_segment_live_sub(store, volume, &old);
+        if (old.segment != spot.segment)
+            segment->hides |= store_volume_bit(volume);
+    }
     store_segment_live_add(store, volume, &spot);
 }
 
 /* ---- a sealed segment -------------------------------------------------------------------------
  */
 
-static icms_err recover_read(struct recover *recover, uint32_t page, uint32_t pages)
+/* What the rows of a footer's table stand for. */
+static void recover_rows(struct recover *recover, const struct store_footer_df *footer)
 {
+    static const struct uuid none;
     struct store *store = recover->store;
-    uint32_t number = store_segment_number(store, recover->segment);
-    icms_err err = loop_file_read_now(store->file, store_segment_offset(store, number, page),
-                                      recover->pages, (size_t)pages * STORE_PAGE_BYTES);
 
-    if (err != ICMS_OK) {
-        store_stat_add(&store->stats.io_errors, 1);
-        memset(recover->pages, 0, (size_t)pages * STORE_PAGE_BYTES);
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+        struct uuid uuid;
+
+        memcpy(uuid.bytes, footer->volume[i], sizeof(uuid.bytes));
+        recover->slots[i] = uuid_equal(&uuid, &none) ? -1 : store_volume_slot(store, &uuid);
     }
-    return err;
 }
 
-/* All entries of one summary page; false when it is damaged. */
+/* All entries of one summary page; false when it is damaged. The index is asked for all of them
+ * before any is looked up, so that memory is not waited for one by one. */
 static bool recover_summary_page(struct recover *recover, uint32_t page,
-                                 const struct store_summary_df *df, const int slots[LIMIT_VOLUMES])
+                                 const struct store_summary_df *df)
 {
     struct store *store = recover->store;
-    uint32_t count;
+    struct recover_entry *entry = recover->entry;
+    uint32_t count, known = 0;
 
     if (store_summary_check(recover->segment->nonce, page, df, &count) != ICMS_OK)
         return false;
     for (uint32_t i = 0; i < count; i++) {
-        struct store_record record = {.type = 0};
-        uint32_t at;
         uint8_t row;
 
-        if (store_entry_check(&df->entry[i], store->segment_pages, &record, &at, &row) != ICMS_OK)
+        if (store_entry_check(&df->entry[i], store->segment_pages, &entry[known].record,
+                              &entry[known].page, &row) != ICMS_OK)
             return false;
-        if (slots[row] >= 0)
-            recover_block(recover, &record, at, (uint32_t)slots[row]);
+        if (recover->slots[row] < 0)
+            continue;
+        entry[known].volume = (uint32_t)recover->slots[row];
+        store_index_prefetch(store->index, entry[known].volume, &entry[known].record.key, false);
+        known++;
+    }
+    for (uint32_t i = 0; i < known; i++)
+        store_index_prefetch(store->index, entry[i].volume, &entry[i].record.key, true);
+    for (uint32_t i = 0; i < known; i++)
+        recover_block(recover, &entry[i].record, entry[i].page, entry[i].volume);
+    return true;
+}
+
+/* Summary pages from this one on; false when one is damaged. */
+static bool recover_summary_pages(struct recover *recover, uint32_t first, uint32_t pages,
+                                  const uint8_t *memory)
+{
+    for (uint32_t i = 0; i < pages; i++) {
+        const uint8_t *page = memory + (size_t)i * STORE_PAGE_BYTES;
+
+        if (!recover_summary_page(recover, first + i,
+                                  (const struct store_summary_df *)(const void *)page)) {
+            store_stat_add(&recover->store->stats.checksum_errors, 1);
+            return false;
+        }
     }
     return true;
 }
 
-/* Whether the last page of the segment, which was read, is its footer. An open segment has a copy
- * of its header there; anything else that was ours is damage. */
-static bool recover_footer(struct recover *recover, const struct store_footer_df *footer)
+/* Whether a page is the footer of the segment's life. */
+static bool recover_footer(struct recover *recover, const uint8_t *page)
 {
     struct store *store = recover->store;
-    const struct uuid *drive = &store->super.drive;
-    const struct store_header_df *copy = (const struct store_header_df *)(const void *)footer;
-    uint32_t number = store_segment_number(store, recover->segment);
+    const struct store_footer_df *footer = (const struct store_footer_df *)(const void *)page;
 
-    if (store_footer_check(drive, number, store->segment_pages, footer, &recover->life) == ICMS_OK)
-        return recover->life.nonce == recover->segment->nonce;
-    if (store_header_seems(drive, copy) &&
-        store_header_check(drive, number, copy, &recover->life) != ICMS_OK)
-        store_stat_add(&store->stats.checksum_errors, 1);
+    if (store_footer_check(&store->super.drive, store_segment_number(store, recover->segment),
+                           store->segment_pages, footer, &recover->life) != ICMS_OK ||
+        recover->life.nonce != recover->segment->nonce)
+        return false;
+    recover_rows(recover, footer);
+    return true;
+}
+
+/* Where the next piece of a summary is: of a short one all of it and the footer, of a long one the
+ * footer, which says whose the entries are, then the summary in order. */
+static bool recover_next_summary(void *arg, struct store_piece *out_piece)
+{
+    struct recover *recover = arg;
+    struct store *store = recover->store;
+
+    for (; recover->asked < recover->order_count; recover->asked++, recover->asked_pages = 0) {
+        uint32_t number = recover->order[recover->asked];
+        uint32_t all = store->segments[number].summary_pages, done = recover->asked_pages;
+        uint32_t first = store->segment_pages - 1 - all;
+
+        if (all == STORE_NO_SUMMARY || done == all + 1)
+            continue;
+        if (all < STORE_AHEAD_PAGES) {
+            out_piece->pages = all + 1;
+        } else if (done == 0) {
+            first = store->segment_pages - 1;
+            out_piece->pages = 1;
+        } else {
+            first += done - 1;
+            out_piece->pages =
+                all + 1 - done < STORE_AHEAD_PAGES ? all + 1 - done : STORE_AHEAD_PAGES;
+        }
+        out_piece->offset = store_segment_offset(store, number, first);
+        recover->asked_pages += out_piece->pages;
+        return true;
+    }
+    return false;
+}
+
+static bool recover_take(struct recover *recover, const uint8_t **out_pages)
+{
+    if (store_ahead_take(recover->ahead, out_pages) == ICMS_OK)
+        return true;
+    store_stat_add(&recover->store->stats.io_errors, 1);
     return false;
 }
 
@@ -174,45 +253,23 @@ static bool recover_footer(struct recover *recover, const struct store_footer_df
 static bool recover_summary(struct recover *recover)
 {
     struct store *store = recover->store;
-    struct store_segment *segment = recover->segment;
-    const struct store_footer_df *footer = (const struct store_footer_df *)(void *)recover->pages;
-    uint32_t summary_pages;
-    int slots[LIMIT_VOLUMES];
+    uint32_t all = recover->segment->summary_pages, first = store->segment_pages - 1 - all;
+    const uint8_t *pages;
+    bool good;
 
-    if (recover_read(recover, store->segment_pages - 1, 1) != ICMS_OK ||
-        !recover_footer(recover, footer))
+    if (all == STORE_NO_SUMMARY)
         return false;
-    summary_pages = le32_get(footer->summary_pages);
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
-        static const struct uuid none;
-        struct uuid uuid;
-
-        memcpy(uuid.bytes, footer->volume[i], sizeof(uuid.bytes));
-        slots[i] = uuid_equal(&uuid, &none) ? -1 : store_volume_slot_find(store, &uuid);
-        if (slots[i] < 0 && !uuid_equal(&uuid, &none))
-            slots[i] = store_volume_slot(store, &uuid);
+    good = recover_take(recover, &pages);
+    if (all < STORE_AHEAD_PAGES)
+        return good && recover_footer(recover, pages + (size_t)all * STORE_PAGE_BYTES) &&
+               recover_summary_pages(recover, first, all, pages);
+    good = good && recover_footer(recover, pages);
+    for (uint32_t done = 0, n; done < all; done += n) {
+        n = all - done < STORE_AHEAD_PAGES ? all - done : STORE_AHEAD_PAGES;
+        good = recover_take(recover, &pages) && good &&
+               recover_summary_pages(recover, first + done, n, pages);
     }
-    for (uint32_t done = 0; done < summary_pages;) {
-        uint32_t first = store->segment_pages - 1 - summary_pages + done;
-        uint32_t n = summary_pages - done;
-
-        if (n > RECOVER_SCAN_PAGES)
-            n = RECOVER_SCAN_PAGES;
-        if (recover_read(recover, first, n) != ICMS_OK)
-            return false;
-        for (uint32_t i = 0; i < n; i++) {
-            const uint8_t *page = recover->pages + (size_t)i * STORE_PAGE_BYTES;
-
-            if (!recover_summary_page(recover, first + i,
-                                      (const struct store_summary_df *)(const void *)page, slots)) {
-                store_stat_add(&store->stats.checksum_errors, 1);
-                return false;
-            }
-        }
-        done += n;
-    }
-    segment->summary_pages = summary_pages;
-    return true;
+    return good;
 }
 
 /* ---- an open segment, or one whose summary is damaged -----------------------------------------
@@ -285,10 +342,19 @@ static bool recover_seal(struct recover *recover)
     return true;
 }
 
-/* What cannot be read is zeros, which hold no record. */
+/* What cannot be read is zeros, which hold no record; perhaps it can be read the next time. */
 static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32_t pages)
 {
-    (void)recover_read(scan->arg, page, pages);
+    struct recover *recover = scan->arg;
+    struct store *store = recover->store;
+    uint32_t number = store_segment_number(store, recover->segment);
+
+    if (loop_file_read_now(store->file, store_segment_offset(store, number, page), scan->memory,
+                           (size_t)pages * STORE_PAGE_BYTES) != ICMS_OK) {
+        store_stat_add(&store->stats.io_errors, 1);
+        memset(scan->memory, 0, (size_t)pages * STORE_PAGE_BYTES);
+        recover->scan_lost = true;
+    }
     return ICMS_OK;
 }
 
@@ -323,52 +389,115 @@ static void recover_scan(struct recover *recover)
  */
 
 /* The life of a segment from its header or, when that is damaged, from its last page: the footer,
- * or while it was open a copy of the header. False: it has none. */
-static bool recover_life(struct recover *recover, uint32_t number)
+ * or while it was open a copy of the header. False: it has none. Sets where its summary is. */
+static bool recover_life(struct recover *recover, uint32_t number, const uint8_t *last_page)
 {
     struct store *store = recover->store;
+    struct store_segment *segment = &store->segments[number];
     const struct uuid *drive = &store->super.drive;
-    const struct store_header_df *header = (const struct store_header_df *)(void *)recover->pages;
-    const struct store_footer_df *footer = (const struct store_footer_df *)(void *)recover->pages;
-    bool seems, known;
+    const struct store_footer_df *footer = (const struct store_footer_df *)(const void *)last_page;
+    const struct store_header_df *copy = (const struct store_header_df *)(const void *)last_page;
+    struct store_life *other = &recover->other;
+    bool sealed = store_footer_check(drive, number, store->segment_pages, footer, other) == ICMS_OK;
+    bool known = sealed || store_header_check(drive, number, copy, other) == ICMS_OK;
+    bool damaged = !known && store_header_seems(drive, copy);
 
-    recover->segment = &store->segments[number];
-    if (recover_read(recover, 0, 1) == ICMS_OK &&
-        store_header_check(drive, number, header, &recover->life) == ICMS_OK)
-        return recover->life.sequence != 0;
-    seems = store_header_seems(drive, header);
-    known = recover_read(recover, store->segment_pages - 1, 1) == ICMS_OK &&
-            (store_footer_check(drive, number, store->segment_pages, footer, &recover->life) ==
-                 ICMS_OK ||
-             store_header_check(drive, number, header, &recover->life) == ICMS_OK);
-    if (seems || known)
+    if (!recover->header_good) {
+        damaged = recover->header_seems || known;
+        if (known)
+            recover->life = *other;
+    }
+    if (damaged)
         store_stat_add(&store->stats.checksum_errors, 1);
-    return known && recover->life.sequence != 0;
+    segment->summary_pages = STORE_NO_SUMMARY;
+    if (sealed && other->nonce == recover->life.nonce)
+        segment->summary_pages = le32_get(footer->summary_pages);
+    return (recover->header_good || known) && recover->life.sequence != 0;
+}
+
+/* A segment of which both ends were seen. */
+static void recover_segment(struct recover *recover, uint32_t number, const uint8_t *last_page)
+{
+    struct store *store = recover->store;
+    struct store_segment *segment = &store->segments[number];
+
+    list_init(&segment->link);
+    if (!recover_life(recover, number, last_page)) {
+        segment->state = SEGMENT_FREE;
+        list_push(&store->free, &segment->link);
+        store_free_count_set(store, store->free_count + 1);
+        return;
+    }
+    segment->state = SEGMENT_SEALING; /* until recover_lists */
+    segment->nonce = recover->life.nonce;
+    segment->sequence = recover->life.sequence;
+    segment->generation = recover->life.generation;
+    recover->order[recover->order_count++] = number;
+    if (segment->sequence > store->sequence)
+        store->sequence = segment->sequence;
+    if (segment->sequence > recover->last.sequence)
+        recover->last = recover->life;
+}
+
+/* Where the last page of a segment and the header of the next meet: one piece each. */
+static bool recover_next_border(void *arg, struct store_piece *out_piece)
+{
+    struct recover *recover = arg;
+    struct store *store = recover->store;
+    uint32_t number = recover->asked++;
+
+    if (number > store->super.segments)
+        return false;
+    out_piece->offset = store_segment_offset(store, number, 0);
+    out_piece->pages = 1;
+    if (number > 0)
+        out_piece->offset -= STORE_PAGE_BYTES;
+    if (number > 0 && number < store->super.segments)
+        out_piece->pages = 2;
+    return true;
+}
+
+/* The two pages of a border, each on its own: one that cannot be read does not take the other
+ * along. */
+static const uint8_t *recover_border_again(struct recover *recover, uint32_t number)
+{
+    struct store *store = recover->store;
+    uint64_t offset = store_segment_offset(store, number, 0);
+    uint32_t first = number > 0 ? 0 : 1, end = number < store->super.segments ? 2 : 1;
+
+    memset(recover->pages, 0, (size_t)2 * STORE_PAGE_BYTES);
+    for (uint32_t i = first; i < end; i++) {
+        uint8_t *page = recover->pages + (size_t)(i - first) * STORE_PAGE_BYTES;
+
+        if (loop_file_read_now(store->file, offset - STORE_PAGE_BYTES + i * STORE_PAGE_BYTES, page,
+                               STORE_PAGE_BYTES) != ICMS_OK)
+            memset(page, 0, STORE_PAGE_BYTES);
+    }
+    return recover->pages;
 }
 
 static void recover_headers(struct recover *recover)
 {
     struct store *store = recover->store;
 
-    for (uint32_t i = 0; i < store->super.segments; i++) {
-        struct store_segment *segment = &store->segments[i];
+    recover->asked = 0;
+    store_ahead_begin(recover->ahead, recover_next_border, recover);
+    for (uint32_t i = 0; i <= store->super.segments; i++) {
+        const uint8_t *page;
+        const struct store_header_df *header;
 
-        list_init(&segment->link);
-        if (!recover_life(recover, i)) {
-            segment->state = SEGMENT_FREE;
-            list_push(&store->free, &segment->link);
-            store_free_count_set(store, store->free_count + 1);
-            continue;
+        if (!recover_take(recover, &page))
+            page = recover_border_again(recover, i);
+        if (i > 0) {
+            recover_segment(recover, i - 1, page);
+            page += STORE_PAGE_BYTES;
         }
-        segment->state = SEGMENT_SEALING; /* until recover_lists */
-        segment->nonce = recover->life.nonce;
-        segment->sequence = recover->life.sequence;
-        segment->generation = recover->life.generation;
-        recover->order[recover->order_count++] = i;
-        if (segment->sequence > store->sequence)
-            store->sequence = segment->sequence;
-        if (segment->sequence > recover->last.sequence)
-            recover->last = recover->life;
+        if (i == store->super.segments)
+            break;
+        header = (const struct store_header_df *)(const void *)page;
+        recover->header_good =
+            store_header_check(&store->super.drive, i, header, &recover->life) == ICMS_OK;
+        recover->header_seems = store_header_seems(&store->super.drive, header);
     }
 }
 
@@ -422,12 +551,14 @@ static void recover_free(struct recover *recover)
     free(recover->order);
     free(recover->pages);
     free(recover->found);
+    store_ahead_free(&recover->ahead);
     free(recover);
 }
 
 icms_err store_recover(struct store *store, struct err_why *why)
 {
     struct recover *recover = calloc(1, sizeof(*recover));
+    icms_err err;
 
     if (recover != NULL) {
         recover->store = store;
@@ -440,9 +571,16 @@ icms_err store_recover(struct store *store, struct err_why *why)
         recover_free(recover);
         return err_set(why, ICMS_NO_MEMORY, "no memory to recover the store");
     }
+    err = store_ahead_new(store->file, why, &recover->ahead);
+    if (err != ICMS_OK) {
+        recover_free(recover);
+        return err;
+    }
     recover_headers(recover);
     recover_counters(recover);
     qsort_r(recover->order, recover->order_count, sizeof(recover->order[0]), recover_age, store);
+    recover->asked = recover->asked_pages = 0;
+    store_ahead_begin(recover->ahead, recover_next_summary, recover);
     for (; recover->position < recover->order_count; recover->position++) {
         recover->segment = &store->segments[recover->order[recover->position]];
         if (!recover_summary(recover))

@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "loop/sim.h"
 #include "store/layout.h"
 #include "store/store_rig.h"
 
@@ -695,6 +696,49 @@ static void failures_of_the_log_itself_lose_nothing(void **state)
     }
 }
 
+/* Only simulated. Reads that fail at open may hide blocks for that life, and nothing for good. */
+static void reads_that_fail_at_open_lose_nothing_for_good(void **state)
+{
+    struct rig rig = {.sim = NULL};
+    struct sim_opts opts;
+    uint64_t opened = 0, errors = 0;
+
+    sim_opts_init(&opts, 3);
+    opts.disk_read_error_ppm = 200000;
+    rig_sim_init(&rig, &opts);
+    sim_faults(rig.sim, false);
+    rig_one_volume(&rig);
+    rig_format(&rig);
+    rig_up(&rig);
+    for (uint64_t i = 0; i < 60; i++)
+        assert_int_equal(rig_put(&rig, 0, i, 10000, i, 0), ICMS_OK);
+    rig_down(&rig);
+    sim_faults(rig.sim, true);
+    for (int i = 0; i < 30; i++) {
+        struct loop_opts loop_options;
+        struct err_why why = {""};
+        struct store_stats stats;
+
+        loop_opts_init(&loop_options);
+        assert_int_equal(loop_new(rig.env, &loop_options, &why, &rig.loop), ICMS_OK);
+        if (store_open(rig.loop, &rig.opts, &why, &rig.store) == ICMS_OK) {
+            store_stats(rig.store, &stats);
+            assert_true(stats.blocks <= 60);
+            errors += stats.io_errors;
+            opened++;
+        }
+        loop_free(&rig.loop);
+        store_close(&rig.store);
+    }
+    assert_true(opened > 10 && errors > opened);
+    sim_faults(rig.sim, false);
+    rig_up(&rig);
+    for (uint64_t i = 0; i < 60; i++)
+        assert_int_equal(rig_get(&rig, 0, i, 10000, i, NULL), ICMS_OK);
+    rig_down(&rig);
+    sim_free(&rig.sim);
+}
+
 static void a_failed_flush_says_so(void **state)
 {
     struct rig *rig = *state;
@@ -739,6 +783,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         STORE_TEST(a_truncated_drive_is_refused_and_left_alone, uring),
         STORE_TEST(a_second_process_is_told_the_pid, uring),
+        cmocka_unit_test(reads_that_fail_at_open_lose_nothing_for_good),
         STORE_TESTS(uring),
         STORE_TESTS(sim),
     };
