@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <getopt.h>
 #include <jansson.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -252,10 +253,14 @@ int cli_fail(const struct cli *cli, icms_err err, const char *format, ...)
 int cli_open(struct cli *cli)
 {
     char why[ERR_WHY_BYTES_MAX] = "";
-    icms_err err = icms_open(cli->where, NULL, why, sizeof(why), &cli->icms);
+    struct cli_progress progress;
+    icms_err err;
 
+    cli_progress_begin(&progress, cli, "opening");
+    err = icms_open(cli->where, NULL, why, sizeof(why), &cli->icms);
     if (err == ICMS_OK)
         err = icms_volume_open(cli->icms, cli->volume, why, sizeof(why), &cli->handle);
+    cli_progress_end(&progress);
     if (err != ICMS_OK) {
         (void)cli_fail(cli, err, "%s", why);
         cli_close(cli);
@@ -391,31 +396,70 @@ void cli_blocks_free(struct cli_blocks *blocks)
 
 /* ---- waiting and answering ------------------------------------------------------------------ */
 
-static double seconds_now(void)
+/* Its own thread: shows that the program is alive while the other one waits. */
+static void *progress_run(void *arg)
 {
-    struct timespec now;
+    struct cli_progress *progress = arg;
+    struct timespec until;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    (void)pthread_mutex_lock(&progress->lock);
+    for (unsigned quarters = 0; !progress->over; quarters++) {
+        if (quarters > 4) {
+            (void)fprintf(stderr, "\r%s ... %u s", progress->what, quarters / 4);
+            progress->shown = true;
+        }
+        until.tv_nsec += 250000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        while (!progress->over &&
+               pthread_cond_timedwait(&progress->changed, &progress->lock, &until) == 0) {
+        }
+    }
+    (void)pthread_mutex_unlock(&progress->lock);
+    return NULL;
+}
+
+void cli_progress_begin(struct cli_progress *progress, const struct cli *cli, const char *what)
+{
+    pthread_condattr_t attr;
+
+    *progress = (struct cli_progress){.what = what};
+    if (cli->quiet || cli->json || isatty(STDERR_FILENO) == 0)
+        return;
+    (void)pthread_mutex_init(&progress->lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&progress->changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    progress->running = pthread_create(&progress->thread, NULL, progress_run, progress) == 0;
+}
+
+void cli_progress_end(struct cli_progress *progress)
+{
+    if (!progress->running)
+        return;
+    (void)pthread_mutex_lock(&progress->lock);
+    progress->over = true;
+    (void)pthread_cond_signal(&progress->changed);
+    (void)pthread_mutex_unlock(&progress->lock);
+    (void)pthread_join(progress->thread, NULL);
+    (void)pthread_cond_destroy(&progress->changed);
+    (void)pthread_mutex_destroy(&progress->lock);
+    if (progress->shown)
+        (void)fprintf(stderr, "\r\033[K");
+    progress->running = false;
 }
 
 icms_err cli_wait(const struct cli *cli, struct icms_request *request, const char *what)
 {
-    bool show = !cli->quiet && !cli->json && isatty(STDERR_FILENO) != 0;
-    double begin = seconds_now();
-    bool shown = false;
+    struct cli_progress progress;
+    icms_err err;
 
-    while (icms_request_wait(request, 250) == ICMS_DEADLINE) {
-        double passed = seconds_now() - begin;
-
-        if (show && passed > 1) {
-            (void)fprintf(stderr, "\r%s ... %.0f s", what, passed);
-            shown = true;
-        }
-    }
-    if (shown)
-        (void)fprintf(stderr, "\r\033[K");
-    return icms_request_end(&request);
+    cli_progress_begin(&progress, cli, what);
+    err = icms_request_end(&request); /* waits */
+    cli_progress_end(&progress);
+    return err;
 }
 
 static const char *source_name(enum icms_source source)

@@ -8,6 +8,7 @@
 #ifndef CMD_ICMS_CLI_H
 #define CMD_ICMS_CLI_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -91,6 +92,19 @@ struct cli_blocks {
 };
 int cli_blocks_read(const struct cli *cli, bool use_stdin, struct cli_blocks *out_blocks);
 void cli_blocks_free(struct cli_blocks *blocks);
+
+/* A line on a terminal while something takes longer than a second, unless --quiet or --json. Every
+ * begin needs its end; nothing else is printed between them. */
+struct cli_progress {
+    const char *what;       /* "opening"                                        */
+    bool running;           /* there is a thread                                */
+    bool over, shown;       /* the thread shall end; it wrote a line; lock      */
+    pthread_t thread;       /* writes the line                                  */
+    pthread_mutex_t lock;   /* of over and shown                                */
+    pthread_cond_t changed; /* over was set                                     */
+};
+void cli_progress_begin(struct cli_progress *progress, const struct cli *cli, const char *what);
+void cli_progress_end(struct cli_progress *progress);
 
 /* Waits for a started request, with a line of progress on a terminal when it takes longer than a
  * second; returns what icms_request_end does. */

@@ -96,6 +96,7 @@ static int match_keys(struct cli *cli, const struct cli_blocks *blocks)
 {
     struct icms_request_options options = cli_options(cli);
     struct icms_key *keys = calloc(blocks->count, sizeof(*keys));
+    struct cli_progress progress;
     size_t matched = 0;
     icms_err err;
 
@@ -103,7 +104,9 @@ static int match_keys(struct cli *cli, const struct cli_blocks *blocks)
         return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
     for (size_t i = 0; i < blocks->count; i++)
         keys[i] = blocks->blocks[i].key;
+    cli_progress_begin(&progress, cli, "matching");
     err = icms_match(cli->handle, keys, blocks->count, &options, &matched);
+    cli_progress_end(&progress);
     free(keys);
     if (err != ICMS_OK)
         return cli_fail(cli, err, "volume %s: %s", cli->volume, icms_err_text(err));
