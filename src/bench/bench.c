@@ -24,6 +24,8 @@ static const struct bench benches[] = {
      "raw O_DIRECT io_uring", 1u << BENCH_GET | 1u << BENCH_PUT, bench_pod_run},
     {"arena", "a block in the agent's memory: leased in place, or copied and checked", "memcpy",
      1u << BENCH_LEASE | 1u << BENCH_COPY, bench_arena_run},
+    {"idle", "a pod that nobody asks, and its first answers then", "", 1u << BENCH_GET,
+     bench_idle_run},
     {NULL, NULL, NULL, 0, NULL},
 };
 

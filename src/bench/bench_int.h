@@ -68,6 +68,15 @@ struct bench_side {
 void bench_slice_add(struct bench_slice *slice, icms_err err, uint64_t bytes, uint64_t verified,
                      uint64_t latency_ns);
 
+/* For a bench that counts outside bench_compare: room for a sample (false: out of memory), and all
+ * as at the beginning. */
+bool bench_slice_init(struct bench_slice *slice, uint32_t sample_max);
+void bench_slice_clear(struct bench_slice *slice);
+void bench_slice_fini(struct bench_slice *slice);
+
+/* Processor time of a process so far, of this one when pid is 0; 0 when there is none. */
+uint64_t bench_pid_cpu_ns(pid_t pid);
+
 /* Processor time of this process and the side's others so far. */
 uint64_t bench_cpu_ns(const struct bench_side *side);
 
@@ -317,5 +326,6 @@ icms_err bench_drives_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_pod_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_arena_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_wire_run(const struct bench_opts *opts, struct err_why *why);
+icms_err bench_idle_run(const struct bench_opts *opts, struct err_why *why);
 
 #endif

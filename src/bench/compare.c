@@ -84,6 +84,27 @@ uint64_t bench_sample_quantile(struct bench_sample *sample, double q)
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
+bool bench_slice_init(struct bench_slice *slice, uint32_t sample_max)
+{
+    *slice = (struct bench_slice){0};
+    return sample_init(&slice->sample, sample_max);
+}
+
+void bench_slice_fini(struct bench_slice *slice)
+{
+    free(slice->sample.ns);
+    slice->sample.ns = NULL;
+}
+
+void bench_slice_clear(struct bench_slice *slice)
+{
+    struct bench_sample sample = slice->sample;
+
+    sample.count = 0;
+    sample.seen = 0;
+    *slice = (struct bench_slice){.sample = sample};
+}
+
 void bench_slice_add(struct bench_slice *slice, icms_err err, uint64_t bytes, uint64_t verified,
                      uint64_t latency_ns)
 {
@@ -106,29 +127,29 @@ static uint64_t clock_ns(clockid_t clock)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+uint64_t bench_pid_cpu_ns(pid_t pid)
+{
+    clockid_t clock;
+
+    return clock_getcpuclockid(pid, &clock) == 0 ? clock_ns(clock) : 0;
+}
+
 uint64_t bench_cpu_ns(const struct bench_side *side)
 {
     uint64_t ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 
-    for (uint32_t i = 0; i < side->pids; i++) {
-        clockid_t clock;
-
-        if (clock_getcpuclockid(side->pid[i], &clock) == 0)
-            ns += clock_ns(clock);
-    }
+    for (uint32_t i = 0; i < side->pids; i++)
+        ns += bench_pid_cpu_ns(side->pid[i]);
     return ns;
 }
 
 static icms_err slice_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
                           struct bench_slice *slice, struct err_why *why)
 {
-    struct bench_sample sample = slice->sample;
     uint64_t cpu = bench_cpu_ns(side);
     icms_err err;
 
-    sample.count = 0;
-    sample.seen = 0;
-    *slice = (struct bench_slice){.sample = sample};
+    bench_slice_clear(slice);
     err = side->run(side, work, ns, slice, why);
     slice->cpu_ns = bench_cpu_ns(side) - cpu;
     if (err == ICMS_OK && slice->ops == slice->errors)
@@ -182,13 +203,13 @@ static bool tally_init(struct tally *tally, struct bench_figures *figures, const
     tally->figures = figures;
     *figures = (struct bench_figures){.name = name};
     return sample_init(&tally->all, SAMPLE_ALL_MAX) &&
-           sample_init(&tally->slice.sample, SAMPLE_SLICE_MAX);
+           bench_slice_init(&tally->slice, SAMPLE_SLICE_MAX);
 }
 
 static void tally_fini(struct tally *tally)
 {
     free(tally->all.ns);
-    free(tally->slice.sample.ns);
+    bench_slice_fini(&tally->slice);
 }
 
 static void tally_add(struct tally *tally, uint32_t pair)
