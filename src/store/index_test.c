@@ -236,6 +236,36 @@ static void ghosts_remember_the_last_evictions(void **state)
     store_ghost_free(&ghost);
 }
 
+/* The mark is a part of the place, not of the name. */
+static void a_mark_of_damage_stays_until_the_block_changes(void **state)
+{
+    struct key key = test_key(7);
+    struct store_index *index;
+    struct store_spot spot = test_spot(7), old;
+
+    assert_int_equal(store_index_new(1024, 3, &index), ICMS_OK);
+    for (int i = 0; i < 2; i++) {
+        bool marked = i == 1;
+
+        spot.damaged = marked;
+        assert_true(store_index_reserve(index));
+        assert_false(store_index_put(index, 63, &key, &spot, &old));
+        assert_true(store_index_find(index, 63, &key, &old));
+        assert_true(spot_equal(&old, &spot) && old.damaged == marked);
+        store_index_damage(index, 63, &key);
+        assert_true(store_index_find(index, 63, &key, &old));
+        assert_true(spot_equal(&old, &spot) && old.damaged);
+        spot.damaged = false;
+        assert_true(store_index_reserve(index));
+        assert_true(store_index_put(index, 63, &key, &spot, &old));
+        assert_true(old.damaged);
+        assert_true(store_index_remove(index, 63, &key, &old));
+        assert_false(old.damaged);
+        assert_int_equal(store_index_blocks(index), 0);
+    }
+    store_index_free(&index);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +275,7 @@ int main(void)
         cmocka_unit_test(keys_of_one_chain_stay_apart),
         cmocka_unit_test(length_and_volume_belong_to_the_key),
         cmocka_unit_test(promises_are_kept),
+        cmocka_unit_test(a_mark_of_damage_stays_until_the_block_changes),
         cmocka_unit_test(ghosts_remember_the_last_evictions),
     };
 
