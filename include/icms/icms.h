@@ -265,9 +265,9 @@ ICMS_API icms_err icms_request_end(struct icms_request **request);
 
 /* ---- blocks without a copy ------------------------------------------------------------------ */
 
-/* A block in the agent's memory, readable in place. It was verified when the lease was taken and
- * does not change until the lease is given back. Leases are few (ICMS_LEASES_MAX a handle): give
- * them back soon. */
+/* A block in the agent's memory, readable in place. It was verified when this handle leased it
+ * first, after it came there, and does not change until the lease is given back. Leases are few
+ * (ICMS_LEASES_MAX a handle): give them back soon. */
 #define ICMS_LEASES_MAX 256
 
 struct icms_lease {

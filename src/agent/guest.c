@@ -349,8 +349,8 @@ void agent_guest_beat(struct agent_guest *guest)
 {
     if (guest->state != AGENT_GUEST_LIVE)
         return;
-    guest_beat_set(guest);
     guest_ring_retry(guest);
+    guest_run(guest); /* hints come without a wake */
 }
 
 bool agent_guest_is_full(const struct agent_guest *guest)

@@ -376,14 +376,33 @@ bool shm_submit_push(struct shm_ring *ring, const struct shm_submit *entry)
     return true;
 }
 
-bool shm_submit_publish(struct shm_ring *ring)
+bool shm_submit_wake(struct shm_ring *ring)
 {
-    if (atomic_load_explicit(&ring->header->submit_tail, memory_order_relaxed) == ring->submit_tail)
-        return false; /* nothing new: nobody is woken for it */
-    atomic_store_explicit(&ring->header->submit_tail, ring->submit_tail, memory_order_seq_cst);
     if (atomic_load_explicit(&ring->header->agent_sleeps, memory_order_seq_cst) == 0)
         return false;
     return atomic_exchange_explicit(&ring->header->agent_sleeps, 0, memory_order_seq_cst) != 0;
+}
+
+bool shm_submit_publish(struct shm_ring *ring)
+{
+    if (ring->submit_rung == ring->submit_tail)
+        return false; /* nothing new: nobody is woken for it */
+    ring->submit_rung = ring->submit_tail;
+    atomic_store_explicit(&ring->header->submit_tail, ring->submit_tail, memory_order_seq_cst);
+    return shm_submit_wake(ring);
+}
+
+bool shm_submit_hint(struct shm_ring *ring, const struct shm_submit *entry)
+{
+    bool alone = ring->submit_rung == ring->submit_tail;
+
+    if (!shm_submit_push(ring, entry))
+        return false;
+    if (alone) {
+        ring->submit_rung = ring->submit_tail;
+        atomic_store_explicit(&ring->header->submit_tail, ring->submit_tail, memory_order_release);
+    }
+    return true;
 }
 
 icms_err shm_submit_take(struct shm_ring *ring, struct shm_submit *out_entries, uint32_t max,

@@ -238,6 +238,7 @@ struct shm_ring {
     uint8_t *staging;
     uint64_t staging_bytes;
     uint32_t submit_tail, submit_head, complete_tail, complete_head; /* own positions */
+    uint32_t submit_rung; /* client: entries before it were published, or are hints */
 };
 
 /* PROTOCOL when the header does not fit the region. */
@@ -247,6 +248,14 @@ icms_err shm_ring_view(void *base, uint64_t bytes, struct shm_ring *out_ring) IC
  * visible; true when the agent sleeps and its event has to be signalled. One thread at a time. */
 bool shm_submit_push(struct shm_ring *ring, const struct shm_submit *entry);
 bool shm_submit_publish(struct shm_ring *ring);
+
+/* Client: the same for an entry that nobody waits for: visible, unless others wait to be published,
+ * without waking the agent, which finds it when it looks next. True when it was queued. */
+bool shm_submit_hint(struct shm_ring *ring, const struct shm_submit *entry);
+
+/* Client: hints lie there in heaps: true when the agent sleeps and its event has to be signalled.
+ */
+bool shm_submit_wake(struct shm_ring *ring);
 
 /* Agent: copies up to max entries out. A tail that makes no sense gives PROTOCOL: drop the client.
  */

@@ -135,6 +135,42 @@ static void positions_that_make_no_sense_are_refused(void **state)
     free(rings.memory);
 }
 
+static void a_hint_is_seen_and_wakes_nobody(void **state)
+{
+    struct shm_submit in = {.tag = 1}, out[4];
+    struct rings rings;
+    uint32_t count;
+
+    rings_new(&rings);
+    assert_true(shm_agent_sleep(&rings.agent));
+    assert_true(shm_submit_hint(&rings.client, &in));
+    assert_false(shm_submit_publish(&rings.client)); /* nobody waits for it */
+    assert_int_equal(shm_submit_take(&rings.agent, out, 4, &count), ICMS_OK);
+    assert_int_equal(count, 1);
+    assert_true(shm_agent_sleep(&rings.agent));
+
+    /* Behind an entry that is not published yet it waits, and takes its wake away from nobody. */
+    assert_true(shm_submit_push(&rings.client, &in));
+    assert_true(shm_submit_hint(&rings.client, &in));
+    assert_int_equal(shm_submit_take(&rings.agent, out, 4, &count), ICMS_OK);
+    assert_int_equal(count, 0);
+    assert_true(shm_submit_publish(&rings.client));
+    assert_int_equal(shm_submit_take(&rings.agent, out, 4, &count), ICMS_OK);
+    assert_int_equal(count, 2);
+
+    assert_true(shm_agent_sleep(&rings.agent));
+    assert_true(shm_submit_hint(&rings.client, &in));
+    assert_true(shm_submit_push(&rings.client, &in));
+    assert_true(shm_submit_publish(&rings.client));
+    assert_false(shm_submit_wake(&rings.client));
+    assert_int_equal(shm_submit_take(&rings.agent, out, 4, &count), ICMS_OK);
+    assert_int_equal(count, 2);
+    assert_true(shm_agent_sleep(&rings.agent));
+    assert_true(shm_submit_hint(&rings.client, &in));
+    assert_true(shm_submit_wake(&rings.client));
+    free(rings.memory);
+}
+
 static void a_sleeper_is_woken_once_and_sees_what_came_before(void **state)
 {
     struct shm_submit in = {0}, out[4];
@@ -498,6 +534,7 @@ int main(void)
         cmocka_unit_test(entries_cross_the_ring_in_order_and_only_once_published),
         cmocka_unit_test(a_full_ring_refuses_until_the_other_side_takes),
         cmocka_unit_test(positions_that_make_no_sense_are_refused),
+        cmocka_unit_test(a_hint_is_seen_and_wakes_nobody),
         cmocka_unit_test(a_sleeper_is_woken_once_and_sees_what_came_before),
         cmocka_unit_test(two_threads_echo_without_loss),
         cmocka_unit_test(a_formatted_arena_reads_as_it_was_written),

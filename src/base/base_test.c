@@ -41,6 +41,10 @@ static void crc_copy_equals_crc_over_many_pieces(void **state)
         from[i] = (uint8_t)hash64_mix(i);
     assert_int_equal(crc32c_copy(7, to, from, sizeof(from)), crc32c_add(7, from, sizeof(from)));
     assert_memory_equal(to, from, sizeof(from));
+    memset(to, 0, sizeof(to));
+    assert_int_equal(crc32c_copy_steady(7, to, from, sizeof(from)),
+                     crc32c_add(7, from, sizeof(from)));
+    assert_memory_equal(to, from, sizeof(from));
 }
 
 static void little_endian_round_trips(void **state)

@@ -10,8 +10,8 @@
 /* ISA-L takes an int length and const-less data. */
 #define CRC_PIECE_BYTES ((size_t)1 << 30)
 
-/* Fits in the first-level cache together with its copy: 16 KiB of each in 48 KiB. */
-#define CRC_COPY_PIECE_BYTES ((size_t)16 << 10)
+/* Fits in the first-level cache together with its copy: 8 KiB of each in 32 KiB. */
+#define CRC_COPY_PIECE_BYTES ((size_t)8 << 10)
 
 uint32_t crc32c_add(uint32_t crc, const void *data, size_t bytes)
 {
@@ -43,6 +43,23 @@ uint32_t crc32c_copy(uint32_t crc, void *to, const void *from, size_t bytes)
 
         memcpy(out, in, n);
         crc = crc32c_add(crc, out, n);
+        out += n;
+        in += n;
+        bytes -= n;
+    }
+    return crc;
+}
+
+uint32_t crc32c_copy_steady(uint32_t crc, void *to, const void *from, size_t bytes)
+{
+    uint8_t *out = to;
+    const uint8_t *in = from;
+
+    while (bytes > 0) {
+        size_t n = bytes < CRC_COPY_PIECE_BYTES ? bytes : CRC_COPY_PIECE_BYTES;
+
+        crc = crc32c_add(crc, in, n);
+        memcpy(out, in, n);
         out += n;
         in += n;
         bytes -= n;

@@ -54,6 +54,10 @@
 /* How long an in-process agent may take for accepted stores when its handle is closed. */
 #define CLIENT_DRAIN_MS 10000
 
+/* Touches lie in the ring until the agent looks; so many wake it: half of the room they may take.
+ */
+#define CLIENT_TOUCHES_WAKE ((SHM_RING_ENTRIES - CLIENT_OPS) / 2)
+
 /* How many blocks a request sends before others that wait for room have their turn. */
 #define CLIENT_TURN_BLOCKS 16
 
@@ -279,8 +283,10 @@ struct icms_volume {
     struct icms_volume_info info;
     struct uuid uuid;
     struct shm_arena arena; /* view of the current link; changes only while no call is under way */
-    bool gone;              /* the agent that came back does not have it; as arena               */
-    struct list link;       /* in icms.volumes; lock                                             */
+    _Atomic uint64_t *checked; /* [arena.slot_count]: version whose value passed its check here, 0:
+                                  none; NULL: no memory for it, all are checked. As arena         */
+    bool gone;        /* the agent that came back does not have it; as arena               */
+    struct list link; /* in icms.volumes; lock                                             */
 };
 
 enum icms_state {
@@ -304,6 +310,7 @@ struct icms {
     bool reaping;        /* a thread sleeps in poll(2) for the others; lock        */
     bool event_asked;    /* icms_event_fd was called: the timer counts; lock       */
     bool notify_raised;  /* notify_fd is readable; lock                            */
+    uint32_t polling;    /* threads inside icms_poll: they say what is left; lock  */
     uint64_t expiry_ns;  /* no request of under_way expires before; lock           */
     uint64_t room_epoch; /* how often room was given back; lock                    */
     int epoll_fd, notify_fd, timer_fd;

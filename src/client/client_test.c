@@ -787,6 +787,32 @@ static void leases_of_absent_or_damaged_blocks_are_misses(void **state)
     assert_int_equal(icms_lease_take(f->kv, &key, NULL, &reason, &lease), ICMS_KEY_SIZE);
 }
 
+/* What was checked is a value in a slot, not the slot. */
+static void a_block_that_comes_again_is_checked_again(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_key key = key_of(1);
+    enum icms_miss reason = ICMS_MISS_NONE;
+    struct icms_lease lease;
+    icms_err err;
+
+    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(icms_lease_take(f->kv, &key, NULL, NULL, &lease), ICMS_OK);
+        icms_lease_give(&lease);
+    }
+    atomic_store(&fake.corrupt, true);
+    assert_int_equal(icms_lease_take(f->kv, &key, NULL, NULL, &lease), ICMS_OK);
+    icms_lease_give(&lease);
+    for (uint64_t i = 2; i < 40; i++) { /* others take the slots */
+        assert_int_equal(put_one(f->kv, i, 5000), ICMS_OK);
+        (void)!get_one(f->kv, i, 5000, NULL);
+    }
+    err = icms_lease_take(f->kv, &key, NULL, &reason, &lease);
+    assert_int_equal(err, ICMS_MISS);
+    assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+}
+
 static void leases_are_bounded(void **state)
 {
     struct fixture *f = *state;
@@ -977,6 +1003,7 @@ int main(void)
         TEST(close_waits_for_requests_that_nobody_ended),
         TEST(a_lease_keeps_the_block_while_others_come_and_go),
         TEST(leases_of_absent_or_damaged_blocks_are_misses),
+        TEST(a_block_that_comes_again_is_checked_again),
         TEST(leases_are_bounded),
         TEST(a_put_from_a_taken_buffer_is_in_place),
         TEST(a_child_of_fork_gets_forked_and_hurts_nobody),

@@ -289,6 +289,7 @@ void icms_close(struct icms **icms)
         struct icms_volume *volume = container_of(at, struct icms_volume, link);
 
         volume->magic = 0;
+        free(volume->checked);
         free(volume);
     }
     open_free(i);

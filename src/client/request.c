@@ -85,8 +85,8 @@ void client_wake(struct icms *icms)
 
 void client_notify(struct icms *icms)
 {
-    if (icms->notify_raised)
-        return;
+    if (icms->notify_raised || icms->polling != 0)
+        return; /* who polls says what is left */
     icms->notify_raised = true;
     request_raise(icms->notify_fd);
 }
@@ -212,36 +212,65 @@ static void reap_link_lost(struct icms *icms)
     client_wake(icms);
 }
 
-void client_reap(struct icms *icms)
+/* Takes what the ring holds, without a system call; true when something came. The agent goes on
+ * believing what it does about whether we sleep. Lock. */
+static bool reap_ring(struct icms *icms)
 {
     struct client_link *link = icms->link;
     struct shm_complete answers[REAP_ENTRIES];
-    struct pollfd fds[2] = {{.fd = link->client_event, .events = POLLIN},
-                            {.fd = link->sock, .events = POLLIN | POLLRDHUP}};
-    uint64_t signals;
-    uint32_t count;
     bool came = false;
+    uint32_t count = 0;
 
-    if (link->down)
-        return;
-    if (poll(fds, 2, 0) > 0 && (fds[0].revents & POLLIN) != 0 &&
-        read(link->client_event, &signals, sizeof(signals)) < 0)
-        check(errno == EAGAIN || errno == EINTR);
     do {
-        icms_err err = shm_complete_take(&link->ring, answers, REAP_ENTRIES, &count);
-
-        if (err != ICMS_OK) {
+        if (link->down)
+            return false;
+        if (shm_complete_take(&link->ring, answers, REAP_ENTRIES, &count) != ICMS_OK) {
             reap_link_lost(icms);
-            return;
+            return false;
         }
         for (uint32_t i = 0; i < count; i++)
             reap_answer(icms, &answers[i]);
         came = came || count != 0;
-    } while (count != 0 || !shm_client_sleep(&link->ring));
-    if (fds[1].revents != 0)
-        reap_link_lost(icms); /* the agent says nothing on the socket: it is the end */
-    else if (came)
+    } while (count != 0);
+    return came;
+}
+
+/* The same until there is nothing left and the agent knows that it has to signal. Lock. */
+static void reap_and_sleep(struct icms *icms)
+{
+    bool came = false;
+
+    do
+        came = reap_ring(icms) || came;
+    while (!icms->link->down && !shm_client_sleep(&icms->link->ring));
+    if (came)
         client_wake(icms);
+}
+
+/* What poll(2) said of the agent's event and socket. Lock. */
+static void reap_polled(struct icms *icms, const struct pollfd fds[2])
+{
+    struct client_link *link = icms->link;
+    uint64_t signals;
+
+    if (link->down)
+        return;
+    if ((fds[0].revents & POLLIN) != 0 && read(link->client_event, &signals, sizeof(signals)) < 0)
+        check(errno == EAGAIN || errno == EINTR);
+    reap_and_sleep(icms);
+    if (fds[1].revents != 0 && !link->down)
+        reap_link_lost(icms); /* the agent says nothing on the socket: it is the end */
+}
+
+void client_reap(struct icms *icms)
+{
+    struct pollfd fds[2] = {{.fd = icms->link->client_event, .events = POLLIN},
+                            {.fd = icms->link->sock, .events = POLLIN | POLLRDHUP}};
+
+    if (icms->link->down)
+        return;
+    (void)poll(fds, 2, 0);
+    reap_polled(icms, fds);
 }
 
 /* ---- running -------------------------------------------------------------------------------- */
@@ -381,10 +410,11 @@ static void wait_reap(struct icms *icms, uint64_t until_ns)
     }
     icms->reaping = true;
     request_unlock(icms);
-    (void)ppoll(fds, 2, &timeout, NULL);
+    if (ppoll(fds, 2, &timeout, NULL) < 0)
+        fds[0].revents = fds[1].revents = 0;
     request_lock(icms);
     icms->reaping = false;
-    client_reap(icms);
+    reap_polled(icms, fds);
     /* Whoever has nothing left to do leaves; another one has to sleep in poll now. */
     check(pthread_cond_broadcast(&icms->changed) == 0);
 }
@@ -407,7 +437,7 @@ bool client_request_finish(struct icms_request *request, uint64_t until_ns)
         uint64_t wake_ns = u64_min(request_expiry_ns(request, now), until_ns);
 
         request_lock(icms);
-        client_reap(icms);
+        reap_and_sleep(icms); /* the end of the agent is seen by who sleeps in poll */
         if (!list_empty(&request->queue)) {
             /* Answers that nobody polls for hold the room that is waited for. */
             async_run_ready(icms, false);
@@ -569,18 +599,33 @@ static void async_run_ready(struct icms *icms, bool until_over)
     }
 }
 
+/* Looks into the ring first: only who finds nothing asks the kernel, which has to be quiet then.
+ * Lock; not held while a request runs. */
+static void poll_run(struct icms *icms)
+{
+    if (reap_ring(icms))
+        client_wake(icms);
+    poll_expire(icms);
+    async_run_ready(icms, true);
+    if (!list_empty(&icms->over) || icms->link == NULL)
+        return;
+    client_reap(icms);
+    async_run_ready(icms, true);
+}
+
 struct icms_request *client_async_poll(struct icms *icms)
 {
     struct list *at = NULL;
 
     request_lock(icms);
-    if (icms->link != NULL && icms->state == ICMS_STATE_OPEN) {
-        client_reap(icms);
-        poll_expire(icms);
-        async_run_ready(icms, true);
-    }
+    icms->polling++;
+    if (icms->link != NULL && icms->state == ICMS_STATE_OPEN)
+        poll_run(icms);
     at = list_pop(&icms->over);
-    if (list_empty(&icms->over) && list_empty(&icms->ready) && icms->notify_raised) {
+    icms->polling--;
+    if (!list_empty(&icms->over) || !list_empty(&icms->ready)) {
+        client_notify(icms);
+    } else if (at == NULL && icms->notify_raised) {
         request_drain(icms->notify_fd);
         icms->notify_raised = false;
     }

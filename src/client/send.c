@@ -25,23 +25,32 @@ static void send_unlock(struct icms *icms)
     check(pthread_mutex_unlock(&icms->lock) == 0);
 }
 
-void client_publish(struct icms *icms)
+/* Signals the agent's event. */
+static void send_bell(const struct icms *icms)
 {
     uint64_t one = 1;
 
-    if (icms->link->down || !shm_submit_publish(&icms->link->ring))
-        return;
     while (write(icms->link->agent_event, &one, sizeof(one)) < 0 && errno == EINTR) {
     }
 }
 
-bool client_push_hint(struct icms *icms, const struct shm_submit *entry)
+void client_publish(struct icms *icms)
 {
-    struct shm_ring *ring = &icms->link->ring;
+    if (!icms->link->down && shm_submit_publish(&icms->link->ring))
+        send_bell(icms);
+}
+
+static bool send_hint_room(const struct icms *icms)
+{
+    const struct shm_ring *ring = &icms->link->ring;
     uint32_t head = atomic_load_explicit(&ring->header->submit_head, memory_order_relaxed);
 
-    return !icms->link->down && ring->submit_tail - head < SHM_RING_ENTRIES - CLIENT_OPS &&
-           shm_submit_push(ring, entry);
+    return !icms->link->down && ring->submit_tail - head < SHM_RING_ENTRIES - CLIENT_OPS;
+}
+
+bool client_push_hint(struct icms *icms, const struct shm_submit *entry)
+{
+    return send_hint_room(icms) && shm_submit_push(&icms->link->ring, entry);
 }
 
 static enum client_room send_room(const struct icms_request *request)
@@ -230,7 +239,7 @@ static enum client_step send_put(struct icms_request *request, size_t index)
         if (op->buffer != NULL)
             crc = crc32c(to, block->bytes);
         else
-            crc = crc32c_copy(0, to, block->data, block->bytes);
+            crc = crc32c_copy_steady(0, to, block->data, block->bytes);
         sealed_trailer_make(&arena->uuid, &key, (uint32_t)block->bytes, crc, to + block->bytes);
     } else if (op->buffer == NULL) {
         memcpy(to, block->data, block->bytes);
@@ -243,7 +252,8 @@ static enum client_step send_put(struct icms_request *request, size_t index)
 
 /* ---- get ------------------------------------------------------------------------------------ */
 
-/* Tells the agent that a block was used; a hint that may be lost when others hold the lock. */
+/* Tells the agent that a block was used; a hint that may be lost when others hold the lock. It
+ * costs no system call: the agent sees it at its next beat, or is woken when many lie there. */
 static void send_touch(struct icms_request *request, const struct icms_key *key)
 {
     struct icms *icms = request->icms;
@@ -253,8 +263,9 @@ static void send_touch(struct icms_request *request, const struct icms_key *key)
     memcpy(entry.key, key->bytes, sizeof(entry.key));
     if (pthread_mutex_trylock(&icms->lock) != 0)
         return;
-    if (client_push_hint(icms, &entry) && ++icms->touches % CLIENT_TURN_BLOCKS == 0)
-        client_publish(icms);
+    if (send_hint_room(icms) && shm_submit_hint(&icms->link->ring, &entry) &&
+        ++icms->touches % CLIENT_TOUCHES_WAKE == 0 && shm_submit_wake(&icms->link->ring))
+        send_bell(icms);
     send_unlock(icms);
 }
 

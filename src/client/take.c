@@ -3,8 +3,8 @@
  * client/take.c: one answer on its way in; a value from the arena into the caller's memory.
  *
  * Runs on the request's thread without the handle's lock. A value is copied and its checksum taken
- * in one pass, so what was checked is what the caller has; it is checked exactly once, here. The
- * slot cannot change meanwhile: its lease is in the table of this client.
+ * in one pass; it is checked exactly once, here. The slot cannot change meanwhile: its lease is in
+ * the table of this client. A value that is read in place is checked when it is leased first.
  */
 #include "base/check.h"
 #include "base/crc.h"
@@ -32,16 +32,32 @@ void client_block_done(struct icms_request *request, size_t index, icms_err stat
     check(request->done <= request->count);
 }
 
-/* A sealed value that stays in place, for icms_lease_take: only looked at. */
-static bool take_verify(const struct icms_request *request, const struct key *key,
-                        const uint8_t *value, uint32_t value_bytes)
+/* The slot's version while it is leased: what its value is the value of. 0: none that lasts. */
+static uint64_t take_version(const struct shm_arena *arena, uint32_t slot)
+{
+    uint64_t version = atomic_load_explicit(&arena->slots[slot].version, memory_order_acquire);
+
+    return version % 2 == 0 ? version : 0;
+}
+
+/* A value that stays in place, for icms_lease_take: looked at once by this handle for as long as it
+ * is in its slot, however often it is leased. */
+static bool take_verify(struct icms_request *request, const struct key *key, const uint8_t *value,
+                        uint32_t slot, uint32_t value_bytes)
 {
     const struct shm_arena *arena = &request->volume->arena;
+    _Atomic uint64_t *checked = request->volume->checked;
+    uint64_t version = take_version(arena, slot);
 
-    if (!arena->sealed)
+    if (!arena->sealed || (checked != NULL && version != 0 &&
+                           atomic_load_explicit(&checked[slot], memory_order_acquire) == version))
         return true;
-    return sealed_trailer_check(&arena->uuid, key, value_bytes, crc32c(value, value_bytes),
-                                value + value_bytes) == ICMS_OK;
+    if (sealed_trailer_check(&arena->uuid, key, value_bytes, crc32c(value, value_bytes),
+                             value + value_bytes) != ICMS_OK)
+        return false;
+    if (checked != NULL)
+        atomic_store_explicit(&checked[slot], version, memory_order_release);
+    return true;
 }
 
 /* True when the copy is what was sealed. */
@@ -56,7 +72,7 @@ static bool take_copy(const struct icms_request *request, const struct key *key,
         memcpy(to, value, value_bytes);
         return true;
     }
-    crc = crc32c_copy(0, to, value, value_bytes);
+    crc = crc32c_copy_steady(0, to, value, value_bytes);
     memcpy(trailer, value + value_bytes, sizeof(trailer));
     return sealed_trailer_check(&arena->uuid, key, value_bytes, crc, trailer) == ICMS_OK;
 }
@@ -87,7 +103,7 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
     block->bytes = value_bytes;
     block->source = source;
     if (request->lease_wanted) {
-        whole = take_verify(request, &key, value, value_bytes);
+        whole = take_verify(request, &key, value, slot, value_bytes);
         request->lease_slot = slot;
     } else if (block->data != NULL) {
         if (room < value_bytes) {

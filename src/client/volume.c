@@ -31,6 +31,14 @@ static void volume_names(const struct client_link *link, char *out, size_t bytes
                                link->arenas[i].name);
 }
 
+/* The volume lies in this arena now. */
+static void volume_arena_set(struct icms_volume *volume, const struct shm_arena *arena)
+{
+    volume->arena = *arena;
+    free(volume->checked);
+    volume->checked = calloc(arena->slot_count, sizeof(*volume->checked));
+}
+
 void client_volumes_refresh(struct icms *icms)
 {
     list_for_each (at, &icms->volumes) {
@@ -40,7 +48,7 @@ void client_volumes_refresh(struct icms *icms)
         volume->gone = arena == NULL ||
                        memcmp(arena->uuid.bytes, volume->info.uuid, sizeof(volume->info.uuid)) != 0;
         if (!volume->gone)
-            volume->arena = *arena;
+            volume_arena_set(volume, arena);
     }
 }
 
@@ -165,7 +173,7 @@ static icms_err volume_new(struct icms *icms, const struct shm_arena *arena,
     volume->magic = CLIENT_VOLUME_MAGIC;
     volume->icms = icms;
     volume->account = account;
-    volume->arena = *arena;
+    volume_arena_set(volume, arena);
     memcpy(volume->info.name, arena->name, sizeof(volume->info.name));
     memcpy(volume->info.uuid, arena->uuid.bytes, sizeof(volume->info.uuid));
     volume->info.value_bytes_max = arena->value_bytes_max;
@@ -250,6 +258,7 @@ void icms_volume_close(struct icms_volume **volume)
     list_remove(&v->link);
     check(pthread_mutex_unlock(&v->icms->lock) == 0);
     v->magic = 0;
+    free(v->checked);
     free(v);
 }
 
