@@ -43,6 +43,9 @@
 
 #define POD_POISON 0xa5
 
+/* Keys of one EXISTS_MANY at most. */
+#define POD_BATCH_KEYS 200
+
 /* Stores that an agent may have under way. */
 #define POD_BACKLOG_BYTES ((uint64_t)512 << 10)
 
@@ -150,7 +153,10 @@ struct pod_op {
     uint64_t deadline_ns;   /* virtual time                                   */
     uint64_t hash;          /* SENT: of the staging memory; HELD: of the slot */
     uint32_t slot, bytes;   /* HELD                                           */
-    uint64_t release_ns;    /* HELD: when the lease is given back             */
+    uint32_t batch;         /* EXISTS: keys that are asked for at once; 0: job.key alone */
+    uint32_t batch_keys[POD_BATCH_KEYS]; /* of them, job.key first                        */
+    bool batch_sure[POD_BATCH_KEYS];     /* in fair weather: it is on flash               */
+    uint64_t release_ns;                 /* HELD: when the lease is given back             */
 };
 
 enum pod_client_state {

@@ -109,17 +109,19 @@ static void client_free(struct pod_client *client, struct pod_op *op)
 }
 
 /* In fair weather what is on flash is there, until the first block had to be evicted. */
-static void client_judge_sure(struct pod_client *client, const struct pod_op *op)
+static void client_judge_miss(struct pod_client *client, uint32_t key, enum icms_miss reason)
 {
-    const struct pod_job *job = &op->job;
-
-    if (!op->sure || job->status != ICMS_MISS || job->reason == ICMS_MISS_DEADLINE ||
-        job->reason == ICMS_MISS_SHED || client_key(client, job->key)->removed ||
-        pod_world_evictions(client->world) > 0)
+    if (reason == ICMS_MISS_DEADLINE || reason == ICMS_MISS_SHED ||
+        client_key(client, key)->removed || pod_world_evictions(client->world) > 0)
         return;
     pod_fail(client->world, POD_FAULT_FORGOT,
-             "nothing went wrong, but key %u on flash is missed: %s", job->key,
-             icms_miss_name(job->reason));
+             "nothing went wrong, but key %u on flash is missed: %s", key, icms_miss_name(reason));
+}
+
+static void client_judge_sure(struct pod_client *client, const struct pod_op *op)
+{
+    if (op->sure && op->job.status == ICMS_MISS)
+        client_judge_miss(client, op->job.key, op->job.reason);
 }
 
 /* The answer is known: tells whoever wants to know. HELD stays, everything else is over. */
@@ -231,6 +233,27 @@ static void client_answer_get(struct pod_client *client, struct pod_op *op,
     client_take(client, op, answer->slot, answer->value_bytes);
 }
 
+/* A byte for each key; the first one is the job's. */
+static void client_answer_batch(struct pod_client *client, struct pod_op *op)
+{
+    uint8_t *stage = client_stage(client, op);
+    const uint8_t *reasons = stage + op->batch * sizeof(struct shm_key);
+
+    for (uint32_t i = 0; op->job.status == ICMS_OK && i < op->batch; i++) {
+        if (reasons[i] >= ICMS_MISS_COUNT)
+            pod_fail(client->world, POD_FAULT_ANSWER, "reason %u of key %u in a batch", reasons[i],
+                     op->batch_keys[i]);
+        if (op->batch_sure[i] && reasons[i] != ICMS_MISS_NONE)
+            client_judge_miss(client, op->batch_keys[i], (enum icms_miss)reasons[i]);
+    }
+    if (op->job.status == ICMS_OK && reasons[0] != ICMS_MISS_NONE) {
+        op->job.status = ICMS_MISS;
+        op->job.reason = (enum icms_miss)reasons[0];
+    }
+    memset(stage, POD_POISON, POD_STAGE_BYTES);
+    client_done(client, op);
+}
+
 static void client_answer(struct pod_client *client, const struct shm_complete *answer)
 {
     uint32_t index = (uint32_t)answer->tag;
@@ -248,6 +271,8 @@ static void client_answer(struct pod_client *client, const struct shm_complete *
         client_answer_put(client, op);
     else if (op->job.op == SHM_OP_GET)
         client_answer_get(client, op, answer);
+    else if (op->batch > 0)
+        client_answer_batch(client, op);
     else
         client_done(client, op);
 }
@@ -336,6 +361,29 @@ static bool client_local(struct pod_client *client, struct pod_op *op)
     return true;
 }
 
+/* Half of the looks are for many keys of the volume at once: into staging memory. */
+static void client_batch_fill(struct pod_client *client, struct pod_op *op)
+{
+    const struct pod_model *model = &client->world->model;
+    uint8_t *stage = client_stage(client, op);
+    uint32_t wanted = 2 + (uint32_t)client_chance(client, POD_BATCH_KEYS - 1);
+    uint32_t at = op->job.key, volume = client_key(client, at)->volume;
+
+    op->batch = 0;
+    for (uint32_t i = 0; i < model->storm_count && op->batch < wanted; i++) {
+        const struct pod_key *key = &model->keys[at];
+        struct shm_key copy = {.length = key->key.length};
+
+        if (key->volume == volume) {
+            memcpy(copy.bytes, key->key.bytes, sizeof(copy.bytes));
+            memcpy(stage + op->batch * sizeof(copy), &copy, sizeof(copy));
+            op->batch_keys[op->batch] = at;
+            op->batch_sure[op->batch++] = client->world->weather.fair && key->flash;
+        }
+        at = at + 1 < model->storm_count ? at + 1 : 0;
+    }
+}
+
 /* False: no operation is free. */
 static bool client_send(struct pod_client *client, const struct pod_job *job,
                         struct pod_job *report)
@@ -347,6 +395,7 @@ static bool client_send(struct pod_client *client, const struct pod_job *job,
         return false;
     op->job = *job;
     op->report = report;
+    op->batch = 0;
     op->sent_ns = client_now(client);
     op->deadline_ns = op->sent_ns + job->deadline_ns;
     client->world->counts.sent[job->op]++;
@@ -362,6 +411,12 @@ static bool client_send(struct pod_client *client, const struct pod_job *job,
         entry.volume = key->volume;
         entry.key_length = key->key.length;
         memcpy(entry.key, key->key.bytes, sizeof(entry.key));
+    }
+    if (job->op == SHM_OP_EXISTS && client_chance(client, 2) == 0) {
+        client_batch_fill(client, op);
+        entry.op = SHM_OP_EXISTS_MANY;
+        entry.bytes = op->batch;
+        entry.offset = (uint64_t)(op - client->ops) * POD_STAGE_BYTES;
     }
     if (job->op == SHM_OP_PUT) {
         client_stage_fill(client, op);

@@ -197,6 +197,7 @@ static icms_err agent_make(struct pod_agent *agent, struct err_why *why)
     opts.store_deadline_ms = 300;
     opts.header_digest = agent->number % 2 == 1;
     opts.data_digest = agent->number % 2 == 1;
+    opts.exist_many = agent->number % 2 == 0; /* the other one asks key by key */
     opts.enclosures = world->enclosures;
     opts.enclosure_count = POD_TARGETS;
     opts.volumes = world->volumes;
