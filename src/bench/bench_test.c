@@ -267,7 +267,8 @@ static void test_gen_counts(void **state)
     loop_down(loop);
 }
 
-/* Of two values one has another checksum than the other end thinks: every other operation fails. */
+/* Of two values one has another checksum than the other end thinks: every other operation fails.
+ * A slice is filled at every depth. */
 static void test_raw_tcp_sees_wrong_bytes(void **state)
 {
     struct bench_side side = {.name = "raw TCP", .run = bench_tcp_run};
@@ -282,12 +283,14 @@ static void test_raw_tcp_sees_wrong_bytes(void **state)
     pool.crc[1] ^= 1;
     assert_int_equal(bench_tcp_new(&pool, 3, &why, &tcp), ICMS_OK);
     side.owner = tcp;
-    for (int op = BENCH_GET; op <= BENCH_PUT; op++) {
+    for (uint32_t i = 0; i < 4; i++) {
         struct bench_slice slice = {.ops = 0};
 
-        work.op = (enum bench_op)op;
+        work.op = i % 2 == 0 ? BENCH_GET : BENCH_PUT;
+        work.depth = i < 2 ? 1 : 3;
         assert_int_equal(bench_tcp_run(&side, &work, 5000000, &slice, &why), ICMS_OK);
-        assert_in_range(slice.ops, 3, UINT64_MAX);
+        assert_in_range(slice.wall_ns, 5000000, UINT64_MAX);
+        assert_in_range(slice.ops, work.depth, UINT64_MAX);
         assert_in_range(slice.errors, slice.ops / 2, slice.ops / 2 + 1);
         assert_int_equal(slice.verified, (slice.ops - slice.errors) * work.size_bytes);
     }

@@ -149,8 +149,7 @@ static icms_err wire_target_body(void *arg, struct bench_listening *listening, s
         (void)pause();
 }
 
-/* ---- the initiator ----------------------------------------------------------------------------
- */
+/* ---- the initiator --------------------------------------------------------------------------- */
 
 static void wire_up(struct nvmf_ctrl *ctrl)
 {
@@ -231,8 +230,7 @@ static icms_err wire_slice(struct bench_side *base, const struct bench_work *wor
     return ICMS_OK;
 }
 
-/* ---- both up and down -------------------------------------------------------------------------
- */
+/* ---- both up and down ------------------------------------------------------------------------ */
 
 static void wire_side_down(struct wire_side *side)
 {
@@ -304,8 +302,7 @@ static icms_err wire_side_up(struct wire_side *side, struct bench_pool *pool, ui
     return ICMS_OK;
 }
 
-/* ---- rows -------------------------------------------------------------------------------------
- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static icms_err wire_rows(const struct bench_opts *opts, struct wire_side *side,
                           struct bench_tcp *tcp, struct err_why *why)

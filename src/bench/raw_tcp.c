@@ -183,12 +183,13 @@ icms_err bench_tcp_run(struct bench_side *side, const struct bench_work *work, u
     bool fine = true;
 
     check(work->depth > 0 && work->depth <= tcp->depth_max && work->size_bytes == tcp->pool->size);
-    do {
+    while (fine) {
         while (fine && tcp->next - oldest < work->depth && tcp_now() < end)
             fine = client_start(tcp, work->op);
-        if (fine && oldest < tcp->next)
-            fine = client_end(tcp, work->op, oldest++, slice);
-    } while (fine && oldest < tcp->next);
+        if (oldest == tcp->next)
+            break;
+        fine = fine && client_end(tcp, work->op, oldest++, slice);
+    }
     slice->wall_ns = tcp_now() - begin;
     return fine ? ICMS_OK : err_set(why, ICMS_RESET, "raw TCP: the connection broke");
 }
