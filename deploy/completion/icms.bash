@@ -27,7 +27,7 @@ _icms()
 
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status bench version help" \
+        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status bench replay version help" \
             -- "$word")
         return
     fi
@@ -40,8 +40,11 @@ _icms()
     bench)
         options="$options --list --dir --space --slices --slice --size --depth --op --variant --json"
         ;;
+    replay)
+        options="$options --format --capacity --policy --loops --budget --block --segment --json"
+        ;;
     version) options="--json" ;;
-    help) options="dev put get exists match rm status bench" ;;
+    help) options="dev put get exists match rm status bench replay" ;;
     esac
     case $word,$command in
     -*,* | *,help)

@@ -29,6 +29,7 @@ _icms() {
         'rm:forget blocks'
         'status:show the tier'
         'bench:measure it beside what this machine could do at most'
+        'replay:show what a drive would have kept of a trace'
         'version:print the version'
         'help:list commands, or the options of one'
     )
@@ -74,6 +75,15 @@ _icms() {
                 '--depth[operations in flight]:number:' '--op[only this]:operation:(get put)' \
                 '--variant[only this]:name:' '--json[one object a row]' \
                 '(-h --help)'{-h,--help}'[print the options]' ':name:'
+            ;;
+        replay)
+            _arguments '--format[of the trace]:format:(mooncake qwen)' \
+                '--capacity[sizes of the drive]:percents:' '--policy[what to replay]:names:' \
+                '--loops[times the trace goes by]:number:' \
+                '--budget[what may be written]:bytes a day or percent:' \
+                '--block[size of a value]:size:' '--segment[size of a segment]:size:' \
+                '--json[answer with JSON]' '(-h --help)'{-h,--help}'[print the options]' \
+                ':trace:_files'
             ;;
         version) _arguments '--json[print JSON]' ;;
         help) _describe command commands ;;

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/replay_model.h: caches that a trace is replayed through, without moving a byte.
+ *
+ * One replay is one cache of one size. A request asks for its blocks from the first on, up to the
+ * first that is not there (the longest prefix: the tokens that are saved); then it offers all its
+ * blocks, the last one first, so that those in front were wanted last. `default` and those it is
+ * compared with (fifo, age, run-wise) are drives: logs of segments, run by the code of src/policy
+ * that the store calls. lru, s3-fifo and belady are ideal caches: they know each block's place
+ * and write no byte twice.
+ */
+#ifndef CMD_REPLAY_MODEL_H
+#define CMD_REPLAY_MODEL_H
+
+#include <stdbool.h>
+
+#include "replay_trace.h"
+
+enum replay_kind {
+    REPLAY_FIFO,     /* a log that evicts its oldest segment, read or not                        */
+    REPLAY_LRU,      /* ideal: the block that was not wanted for the longest time goes           */
+    REPLAY_S3FIFO,   /* ideal: new blocks in a small queue, those that were read in a large one  */
+    REPLAY_DEFAULT,  /* what the store does                                                      */
+    REPLAY_AGE,      /* as default, but the oldest segment goes, not the one that is due          */
+    REPLAY_RUN_WISE, /* as default, but a run's blocks in a segment are carried over together     */
+    REPLAY_BELADY,   /* ideal: the block that is wanted last goes; the most block hits there are */
+    REPLAY_KINDS,
+};
+
+/* The name of a kind, as --policy knows it. */
+extern const char *const replay_kind_names[REPLAY_KINDS];
+
+struct replay_setup {
+    enum replay_kind kind;     /* which cache                                                */
+    uint64_t capacity_blocks;  /* that it holds; drives: segments that hold so many          */
+    uint64_t block_bytes;      /* of a value                                                 */
+    uint64_t segment_bytes;    /* drives: of a segment                                       */
+    uint64_t budget_bytes_day; /* drives but fifo and age: that may be written a day; 0: any */
+    uint32_t loops;            /* how often the trace goes by, each time with other blocks   */
+    void (*progress)(void *arg, uint64_t requests, uint64_t of); /* now and then; may be NULL */
+    void *progress_arg; /* its argument                                               */
+};
+
+struct replay_result {
+    uint64_t refs;           /* blocks asked for                                     */
+    uint64_t tokens;         /* of all prompts                                       */
+    uint64_t block_hits;     /* blocks that were there                               */
+    uint64_t prefix_hits;    /* blocks of longest prefixes                           */
+    uint64_t token_hits;     /* their tokens                                         */
+    uint64_t refused;        /* blocks that were offered and not written             */
+    uint64_t admitted_bytes; /* values offered and written                           */
+    uint64_t carried_bytes;  /* values written again by reclaim                      */
+    uint64_t written_bytes;  /* all that goes to the drive, headers and summaries too */
+    uint64_t segments;       /* of the drive; 0: not one                             */
+    uint64_t time_ms;        /* of the trace, all loops                              */
+};
+
+/* Replays. INVALID (the capacity is too small) with a sentence, NO_MEMORY. */
+icms_err replay_run(const struct replay_trace *trace, const struct replay_setup *setup,
+                    struct err_why *why, struct replay_result *out_result) ICMS_MUST_CHECK;
+
+#endif

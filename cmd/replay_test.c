@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Replays: the readers take what they should and say where the rest is wrong; lru agrees with a
+ * few lines that only remember times; drives keep their bounds.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "replay_model.h"
+
+static void sample_read(const char *name, enum replay_format format, struct replay_trace *trace)
+{
+    char path[1024];
+    struct err_why why = {{0}};
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/test/replay/%s", getenv("SOURCE_ROOT"), name);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(replay_trace_read(file, path, format, &why, trace), ICMS_OK);
+    (void)fclose(file);
+}
+
+static void test_mooncake(void **state)
+{
+    struct replay_trace trace;
+
+    (void)state;
+    sample_read("mooncake.jsonl", REPLAY_MOONCAKE, &trace);
+    assert_int_equal(trace.request_count, 900);
+    assert_int_equal(trace.block_tokens, 512);
+    assert_int_equal(trace.ref_count, 12046);
+    assert_int_equal(trace.block_count, 7648);
+    for (uint32_t i = 0; i < trace.request_count; i++)
+        assert_int_equal(trace.refs[trace.requests[i].first], 0); /* the shared first block */
+    replay_trace_free(&trace);
+}
+
+static void test_qwen(void **state)
+{
+    struct replay_trace trace;
+
+    (void)state;
+    sample_read("qwen.jsonl", REPLAY_QWEN, &trace);
+    assert_int_equal(trace.request_count, 60);
+    assert_int_equal(trace.block_tokens, 16);
+    assert_int_equal(trace.requests[0].time_ms, 0);
+    assert_true(trace.requests[59].time_ms > 10000);
+    replay_trace_free(&trace);
+}
+
+static void refuse(enum replay_format format, const char *text, const char *why_part)
+{
+    FILE *file = fmemopen((void *)(uintptr_t)text, strlen(text), "r");
+    struct replay_trace trace;
+    struct err_why why = {{0}};
+
+    assert_non_null(file);
+    assert_int_equal(replay_trace_read(file, "trace", format, &why, &trace), ICMS_CONFIG);
+    if (strstr(why.text, why_part) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", why.text, why_part);
+    replay_trace_free(&trace);
+    (void)fclose(file);
+}
+
+#define GOOD "{\"timestamp\":5,\"input_length\":600,\"output_length\":1,\"hash_ids\":[7,8]}\n"
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refuse(REPLAY_MOONCAKE, "\n\n", "trace: there is no block in it");
+    refuse(REPLAY_MOONCAKE, GOOD "{\"timestamp\":", "trace:2: not JSON");
+    refuse(REPLAY_MOONCAKE, GOOD "\n[1]\n", "trace:3: not an object");
+    refuse(REPLAY_MOONCAKE, GOOD "{}", "trace:2: timestamp has to be");
+    refuse(REPLAY_MOONCAKE,
+           "{\"timestamp\":-1,\"input_length\":1,\"output_length\":1,\"hash_ids\":[]}",
+           "trace:1: timestamp has to be");
+    refuse(REPLAY_MOONCAKE,
+           "{\"timestamp\":1,\"input_length\":1e30,\"output_length\":1,\"hash_ids\":[]}",
+           "trace:1: input_length");
+    refuse(REPLAY_MOONCAKE,
+           "{\"timestamp\":1,\"input_length\":512,\"output_length\":1,\"hash_ids\":[1,2]}",
+           "trace:1: hash_ids has more blocks");
+    refuse(REPLAY_MOONCAKE,
+           "{\"timestamp\":1,\"input_length\":512,\"output_length\":1,\"hash_ids\":[\"1\"]}",
+           "trace:1: hash_ids has something");
+    refuse(REPLAY_MOONCAKE,
+           "{\"timestamp\":1,\"input_length\":512,\"output_length\":1,\"hash_ids\":3}",
+           "trace:1: hash_ids has to be a list");
+    refuse(REPLAY_MOONCAKE,
+           GOOD "{\"timestamp\":4,\"input_length\":512,\"output_length\":1,\"hash_ids\":[1]}",
+           "trace:2: timestamp goes back");
+    refuse(REPLAY_QWEN, GOOD, "trace:1: chat_id");
+}
+
+static void test_long_line(void **state)
+{
+    size_t bytes = REPLAY_LINE_BYTES_MAX + 1;
+    char *text = malloc(bytes + 1);
+
+    (void)state;
+    assert_non_null(text);
+    memset(text, ' ', bytes);
+    text[bytes] = 0;
+    refuse(REPLAY_MOONCAKE, text, "trace:1: a line may have 8 MiB");
+    free(text);
+}
+
+/* An LRU of times only: the block that is there and has the smallest time goes. */
+static void lru_reference(const struct replay_trace *trace, uint32_t loops, uint64_t capacity,
+                          uint64_t *out_block_hits, uint64_t *out_prefix_hits)
+{
+    uint64_t *time = calloc((size_t)loops * trace->block_count, sizeof(*time));
+    uint64_t now = 0, there = 0;
+
+    assert_non_null(time);
+    *out_block_hits = *out_prefix_hits = 0;
+    for (uint32_t r = 0; r < loops * trace->request_count; r++) {
+        const struct replay_request *request = &trace->requests[r % trace->request_count];
+        uint32_t base = r / trace->request_count * trace->block_count;
+        const uint32_t *refs = &trace->refs[request->first];
+        bool whole = true;
+
+        for (uint32_t i = 0; i < request->count; i++) {
+            whole = whole && time[base + refs[i]] != 0;
+            *out_prefix_hits += whole;
+            *out_block_hits += time[base + refs[i]] != 0;
+        }
+        for (uint32_t i = request->count; i-- > 0;) {
+            uint64_t *oldest = NULL;
+
+            if (time[base + refs[i]] == 0 && there++ == capacity) {
+                for (uint64_t *t = time; t < time + (size_t)loops * trace->block_count; t++)
+                    if (*t != 0 && (oldest == NULL || *t < *oldest))
+                        oldest = t;
+                *oldest = 0;
+                there--;
+            }
+            time[base + refs[i]] = ++now;
+        }
+    }
+    free(time);
+}
+
+static void test_lru(void **state)
+{
+    const uint64_t capacities[] = {100, 700, 3000};
+    struct replay_trace trace;
+
+    (void)state;
+    sample_read("mooncake.jsonl", REPLAY_MOONCAKE, &trace);
+    for (int i = 0; i < 3; i++) {
+        struct replay_setup setup = {.kind = REPLAY_LRU,
+                                     .capacity_blocks = capacities[i],
+                                     .block_bytes = 1 << 20,
+                                     .loops = 2};
+        struct replay_result result;
+        uint64_t block_hits, prefix_hits;
+
+        assert_int_equal(replay_run(&trace, &setup, NULL, &result), ICMS_OK);
+        lru_reference(&trace, 2, capacities[i], &block_hits, &prefix_hits);
+        assert_int_equal(result.block_hits, block_hits);
+        assert_int_equal(result.prefix_hits, prefix_hits);
+        assert_int_equal(result.refs, 2 * trace.ref_count);
+    }
+    replay_trace_free(&trace);
+}
+
+static struct replay_result drive_run(const struct replay_trace *trace, enum replay_kind kind,
+                                      uint64_t capacity, uint64_t budget_bytes_day)
+{
+    struct replay_setup setup = {.kind = kind,
+                                 .capacity_blocks = capacity,
+                                 .block_bytes = 1 << 20,
+                                 .segment_bytes = 4 << 20,
+                                 .budget_bytes_day = budget_bytes_day,
+                                 .loops = 3};
+    struct replay_result result;
+
+    assert_int_equal(replay_run(trace, &setup, NULL, &result), ICMS_OK);
+    return result;
+}
+
+/* belady is above everything; default is above fifo at a bounded price. */
+static void test_order(void **state)
+{
+    struct replay_trace trace;
+
+    (void)state;
+    sample_read("mooncake.jsonl", REPLAY_MOONCAKE, &trace);
+    for (uint64_t capacity = 700; capacity < 4000; capacity *= 2) {
+        struct replay_result best = drive_run(&trace, REPLAY_BELADY, capacity, 0);
+        struct replay_result fifo = drive_run(&trace, REPLAY_FIFO, capacity, 0);
+        struct replay_result ours = drive_run(&trace, REPLAY_DEFAULT, capacity, 0);
+
+        for (enum replay_kind kind = 0; kind < REPLAY_KINDS; kind++)
+            assert_true(drive_run(&trace, kind, capacity, 0).block_hits <= best.block_hits);
+        assert_true(ours.token_hits > fifo.token_hits);
+        assert_true(ours.carried_bytes > 0 && fifo.carried_bytes == 0);
+        assert_true(ours.carried_bytes * 1000 <= ours.admitted_bytes * 146);
+        assert_int_equal(ours.refused, 0);
+    }
+    replay_trace_free(&trace);
+}
+
+/* With half the bytes a day no more than half is written, and most hits stay. */
+static void test_budget(void **state)
+{
+    struct replay_trace trace;
+    struct replay_result all, half;
+
+    (void)state;
+    sample_read("mooncake.jsonl", REPLAY_MOONCAKE, &trace);
+    all = drive_run(&trace, REPLAY_DEFAULT, 1500, 0);
+    half = drive_run(&trace, REPLAY_DEFAULT, 1500,
+                     (uint64_t)((double)all.written_bytes / 2 * 86400e3 / (double)all.time_ms));
+    assert_true(half.refused > 0);
+    assert_true(half.written_bytes <= all.written_bytes * 52 / 100);
+    assert_true(half.token_hits >= all.token_hits * 8 / 10);
+    replay_trace_free(&trace);
+}
+
+static void test_too_small(void **state)
+{
+    struct replay_setup setup = {.kind = REPLAY_DEFAULT,
+                                 .capacity_blocks = 50,
+                                 .block_bytes = 1 << 20,
+                                 .segment_bytes = 4 << 20,
+                                 .loops = 1};
+    struct replay_trace trace;
+    struct replay_result result;
+    struct err_why why = {{0}};
+
+    (void)state;
+    sample_read("mooncake.jsonl", REPLAY_MOONCAKE, &trace);
+    assert_int_equal(replay_run(&trace, &setup, &why, &result), ICMS_INVALID);
+    assert_non_null(strstr(why.text, "segments"));
+    setup.block_bytes = 8 << 20;
+    assert_int_equal(replay_run(&trace, &setup, &why, &result), ICMS_INVALID);
+    assert_non_null(strstr(why.text, "does not fit"));
+    setup.loops = UINT32_MAX;
+    assert_int_equal(replay_run(&trace, &setup, &why, &result), ICMS_INVALID);
+    assert_non_null(strstr(why.text, "loops"));
+    replay_trace_free(&trace);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mooncake), cmocka_unit_test(test_qwen),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_long_line),
+        cmocka_unit_test(test_lru),      cmocka_unit_test(test_order),
+        cmocka_unit_test(test_budget),   cmocka_unit_test(test_too_small),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
