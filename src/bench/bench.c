@@ -24,6 +24,8 @@ static const struct bench benches[] = {
      "raw O_DIRECT io_uring", 1u << BENCH_GET | 1u << BENCH_PUT, bench_pod_run},
     {"arena", "a block in the agent's memory: leased in place, or copied and checked", "memcpy",
      1u << BENCH_LEASE | 1u << BENCH_COPY, bench_arena_run},
+    {"restart", "opening a drive of a million blocks", "reading the same summaries",
+     1u << BENCH_OPEN, bench_restart_run},
     {"idle", "a pod that nobody asks, and its first answers then", "", 1u << BENCH_GET,
      bench_idle_run},
     {NULL, NULL, NULL, 0, NULL},
@@ -36,7 +38,7 @@ const struct bench *bench_list(void)
 
 const char *bench_op_name(enum bench_op op)
 {
-    static const char *const names[BENCH_OPS] = {"get", "put", "lease", "copy"};
+    static const char *const names[BENCH_OPS] = {"get", "put", "lease", "copy", "open"};
 
     check(op < BENCH_OPS);
     return names[op];

@@ -24,10 +24,11 @@ enum bench_op {
     BENCH_PUT,   /* a new value                                          */
     BENCH_LEASE, /* arena: a block in place, no byte moves               */
     BENCH_COPY,  /* arena: a block of the agent's memory, checked        */
+    BENCH_OPEN,  /* restart: a whole drive                               */
     BENCH_OPS,
 };
 
-/* "get", "put", "lease", "copy" */
+/* "get", "put", "lease", "copy", "open" */
 const char *bench_op_name(enum bench_op op);
 
 #define BENCH_EXTRA_MAX 8

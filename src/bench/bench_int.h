@@ -325,6 +325,7 @@ icms_err bench_store_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_drives_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_pod_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_arena_run(const struct bench_opts *opts, struct err_why *why);
+icms_err bench_restart_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_wire_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_idle_run(const struct bench_opts *opts, struct err_why *why);
 
