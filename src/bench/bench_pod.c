@@ -11,6 +11,9 @@
  * nothing is met twice before it is forgotten. That it came from the enclosure is checked: by the
  * source of each block, and by the agent's counters after each slice.
  *
+ * What the way may cost in processor time is the disk's, two checksums', and that of raw TCP with
+ * the same work, which is measured before the agents start.
+ *
  * For each size: target up, filled in turns with the raw disk; for each operation and variant: the
  * agent is started, warmed up, measured, ended. Called by bench_run.
  */
@@ -28,6 +31,8 @@
 #define POD_ARENA_SLOTS 64
 #define POD_FILL_PART   32
 #define POD_DEADLINE_MS 20000
+#define POD_TCP_BYTES   ((uint64_t)256 << 20) /* of values that raw TCP moves round */
+#define POD_P50_BYTES   ((uint32_t)1 << 20)   /* the latency goal is for this size  */
 
 /* One request. */
 struct pod_slot {
@@ -40,16 +45,19 @@ struct pod_slot {
 
 /* The engine. */
 struct pod_side {
-    struct bench_side side; /* what bench_compare runs                      */
-    struct bench_rig rig;   /* the pod                                      */
-    const char *variant;    /* "inprocess"                                  */
-    uint8_t *memory;        /* of all slots                                 */
-    uint64_t memory_bytes;  /* of it                                        */
-    uint32_t size;          /* of values                                    */
-    uint64_t filled;        /* values 0 .. filled - 1 were stored           */
-    uint64_t next_get;      /* number of the next load of the walk          */
-    uint64_t next_put;      /* number of the next new value                 */
-    struct pod_slot slot[POD_SLOTS];
+    struct bench_side side;                 /* what bench_compare runs                      */
+    struct bench_rig rig;                   /* the pod                                      */
+    const char *variant;                    /* "inprocess"                                  */
+    uint8_t *memory;                        /* of all slots                                 */
+    uint64_t memory_bytes;                  /* of it                                        */
+    uint32_t size;                          /* of values                                    */
+    uint64_t filled;                        /* values 0 .. filled - 1 were stored           */
+    uint64_t next_get;                      /* number of the next load of the walk          */
+    uint64_t next_put;                      /* number of the next new value                 */
+    struct bench_pool pool;                 /* what raw TCP moves                           */
+    struct bench_tcp *tcp;                  /* the other part of what is possible           */
+    struct bench_figures tcp_figures[2][2]; /* by operation and place of the depth          */
+    struct pod_slot slot[POD_SLOTS];        /* requests */
 };
 
 static uint64_t pod_now(void)
@@ -272,8 +280,55 @@ static void pod_warm(struct pod_side *side)
     pod_work(side, &work, UINT64_MAX, count, &slice);
 }
 
+/* Raw TCP in the same run, before there are agents: half as many slices, all for one row. */
+static icms_err pod_tcp_measure(const struct bench_opts *opts, struct pod_side *side,
+                                struct err_why *why)
+{
+    struct bench_side raw = {.name = "raw TCP",
+                             .run = bench_tcp_run,
+                             .owner = side->tcp,
+                             .pids = 1,
+                             .pid = {bench_tcp_server(side->tcp)}};
+    uint32_t depths[2], depth_count = bench_depths(opts, depths);
+    struct bench_opts less = *opts;
+    icms_err err = ICMS_OK;
+
+    less.slices = (opts->slices + 1) / 2;
+    for (uint32_t i = 0; i < 2 * depth_count && err == ICMS_OK; i++) {
+        struct bench_work work = {.op = i < depth_count ? BENCH_GET : BENCH_PUT,
+                                  .size_bytes = side->size,
+                                  .depth = depths[i % depth_count]};
+        struct bench_row row = {.bench = "pod", .variant = ""};
+
+        if (!bench_wants_op(opts, work.op))
+            continue;
+        opts->progress(opts->arg, "raw TCP", i / (2.0 * depth_count));
+        err = bench_compare(&less, &work, NULL, &raw, &row, why);
+        side->tcp_figures[work.op][i % depth_count] = row.subject;
+    }
+    return err;
+}
+
+/* What the whole way may cost: disk, TCP and two checksums, of which raw TCP has one. */
+static void pod_goals(const struct pod_side *side, const struct bench_work *work,
+                      const struct bench_figures *tcp, struct bench_row *row)
+{
+    double crc = bench_crc_s_per_gb(side->size);
+    double factor = side->rig.agent.pid != 0 ? 1.5 : 1.25;
+
+    if (work->op == BENCH_GET && work->depth > 1)
+        row->ratio_goal = 0.92;
+    row->cpu_goal = factor * (row->ceiling.cpu_s_per_gb + tcp->cpu_s_per_gb + crc);
+    if (work->op == BENCH_GET && work->depth == 1 && side->size == POD_P50_BYTES)
+        row->p50_goal_us = 1.25 * (row->ceiling.p50_us + tcp->p50_us);
+    bench_row_extra(row, "crc_cpu_s_per_gb", crc);
+    bench_row_extra(row, "tcp_cpu_s_per_gb", tcp->cpu_s_per_gb);
+    bench_row_extra(row, "tcp_p50_us", tcp->p50_us);
+}
+
 static icms_err pod_row(const struct bench_opts *opts, struct pod_side *side,
-                        struct bench_disk *disk, const struct bench_work *work, struct err_why *why)
+                        struct bench_disk *disk, const struct bench_work *work,
+                        const struct bench_figures *tcp, struct err_why *why)
 {
     struct bench_side raw = {.name = "raw disk", .run = bench_disk_run, .owner = disk};
     struct bench_row row = {.bench = "pod", .variant = side->variant};
@@ -281,9 +336,7 @@ static icms_err pod_row(const struct bench_opts *opts, struct pod_side *side,
 
     if (err != ICMS_OK)
         return err;
-    if (work->op == BENCH_GET && work->depth > 1)
-        row.ratio_goal = 0.92;
-    bench_row_extra(&row, "crc_cpu_s_per_gb", bench_crc_s_per_gb(side->size));
+    pod_goals(side, work, tcp, &row);
     opts->row(opts->arg, &row);
     return ICMS_OK;
 }
@@ -302,7 +355,7 @@ static icms_err pod_rows(const struct bench_opts *opts, struct pod_side *side,
 
         opts->progress(opts->arg, op == BENCH_GET ? "loads" : "stores",
                        (double)i / (double)depth_count);
-        err = pod_row(opts, side, disk, &work, why);
+        err = pod_row(opts, side, disk, &work, &side->tcp_figures[op][i], why);
     }
     return err;
 }
@@ -312,8 +365,17 @@ static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
                          struct bench_disk *disk, struct err_why *why)
 {
     static const char *const variants[] = {"inprocess", "daemon"};
-    icms_err err = pod_memory(side, why);
+    uint32_t depths[2], depth_count = bench_depths(opts, depths);
+    icms_err err = bench_pool_new(side->size, POD_TCP_BYTES, why, &side->pool);
 
+    if (err == ICMS_OK)
+        err = bench_tcp_new(&side->pool, depths[depth_count - 1], why, &side->tcp);
+    if (err == ICMS_OK)
+        err = pod_tcp_measure(opts, side, why);
+    bench_tcp_free(&side->tcp);
+    bench_pool_free(&side->pool);
+    if (err == ICMS_OK)
+        err = pod_memory(side, why);
     if (err == ICMS_OK)
         err = bench_rig_up(&side->rig, why);
     if (err == ICMS_OK)
