@@ -4,7 +4,8 @@
 # tools/deps.sh GROUP...: installs the Debian packages of these groups that are missing.
 #
 #   build   what compiling and the unit tests need
-#   check   what `make check` needs besides: clang and its sanitizers, the QEMU guest, linters
+#   check   what `make check` needs besides: clang and its sanitizers, the QEMU guest, linters,
+#           what builds a Python wheel
 #   bench   what ceilings are compared with
 #   demo    what compiling llama.cpp and fetching the model need
 #
@@ -17,7 +18,8 @@ build_packages="gcc libc6-dev meson ninja-build pkg-config python3
     libssl-dev libcmocka-dev"
 check_packages="clang libclang-rt-14-dev clang-format
     qemu-system-x86 nvme-cli busybox-static cpio kmod zstd xz-utils
-    nftables iproute2 mandoc procps systemd"
+    nftables iproute2 mandoc procps systemd
+    python3-dev python3-pip python3-setuptools python3-wheel"
 bench_packages="fio iperf3"
 demo_packages="cmake g++ ninja-build python3-pip"
 

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""icms: a pod-level cache of KV blocks on shared flash, from Python.
+
+    client = icms.Client("unix:/run/icms/agent.sock")
+    volume = client.volume("kv")
+    chain = volume.chain(icms.Layout(model="tiny", dtype="f16", block_tokens=256))
+    keys = [chain.next(tokens) for tokens in blocks]
+    volume.put(keys, values)
+    results = volume.get(keys, rooms)
+
+A block is an immutable value under a key of 1 to 16 bytes in a volume. Whatever was stored may be
+forgotten at any time; what is returned is exactly what was stored. A block that is not available is
+a result with a reason, never an exception, and it comes by the deadline.
+
+Memory is anything with the buffer protocol (bytearray, memoryview, mmap, array, NumPy arrays) or
+`__dlpack__` on the host (tensors); it must be C-contiguous, and writable where blocks are loaded
+into it. It is never copied on its way to the library, and it is held until the library is done.
+
+Everything may be used from any thread; calls that wait let other threads run. A client belongs to
+the process that opened it: after fork() the child gets `ForkedError`. Deadlines and timeouts are in
+milliseconds, sizes in bytes; a deadline of 0 is the client's default.
+"""
+from . import _tables
+from ._icms import BATCH_MAX, KEY_BYTES, LEASES_MAX
+from ._tables import *  # noqa: F403  the exceptions, one a status
+from ._tables import Miss, Status
+from .client import (Block, Buffer, Chain, Client, Layout, Lease, Request, Results, Source, Volume,
+                     key, version)
+from .errors import Error
+
+__version__ = version()
+__all__ = ["BATCH_MAX", "Block", "Buffer", "Chain", "Client", "Error", "KEY_BYTES", "LEASES_MAX",
+           "Layout", "Lease", "Miss", "Request", "Results", "Source", "Status", "Volume", "key",
+           "version", *(kind.__name__ for kind in _tables.CLASSES.values())]

@@ -1,0 +1,557 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients, volumes, requests, leases: the public face of `icms._icms`.
+
+Life cycle: Client -> Volume -> calls, requests, leases; Client.close() last. A client that nobody
+closes is closed with its last reference, or when the interpreter ends.
+"""
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import enum
+import json
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, overload
+import uuid as uuids
+
+from . import _icms, errors
+from ._tables import Miss, Status
+
+atexit.register(_icms.close_all)
+
+#: Anything with the buffer protocol, or with __dlpack__ on the host.
+Memory = Any
+
+
+class Source(enum.IntEnum):
+    """Where a block came from."""
+
+    NONE = 0
+    DRAM = 1
+    LOCAL = 2
+    POD = 3
+
+
+def version() -> str:
+    """The version of the library inside, "0.1.0"."""
+    return _icms.version()
+
+
+def key(name: str | bytes) -> bytes:
+    """A key from a name of any length: the name itself up to 16 bytes, else a hash of it.
+
+    A str is taken as UTF-8. ValueError when it is empty.
+    """
+    return _icms.key_from_name(name.encode() if isinstance(name, str) else name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What makes two KV blocks interchangeable besides their tokens.
+
+    Everything is hashed into every key of a chain, so a difference in any field is a different
+    block. A C program gets the same keys when its icms_layout has the same values; mind that it has
+    to set `ranks` to 1 where there is no parallelism.
+    """
+
+    #: Who may share.
+    tenant: str = ""
+    #: "SmolLM2-135M-Instruct"
+    model: str = ""
+    #: Fingerprint of the weights.
+    weights: bytes = b""
+    #: Of the cache: "f16", "fp8_e4m3".
+    dtype: str = ""
+    #: Order of the bytes inside a block, engine and version.
+    layout: str = ""
+    #: Tokens a block.
+    block_tokens: int = 0
+    #: Tensor, pipeline, context, expert rank ...
+    rank: tuple[int, int, int, int] = (0, 0, 0, 0)
+    #: ... of how many.
+    ranks: tuple[int, int, int, int] = (1, 1, 1, 1)
+
+
+class Chain:
+    """The keys of consecutive blocks, each made of all before it. From `Volume.chain`."""
+
+    __slots__ = ("_chain",)
+
+    def __init__(self, chain: _icms.Chain) -> None:
+        self._chain = chain
+
+    def next(self, content: Memory) -> bytes:
+        """Appends one block and returns its key, 16 bytes.
+
+        content is what determines the block, as bytes in C order: its token ids, image hashes,
+        adapter ids. Equal contents give equal keys in every process and on every machine.
+        """
+        return self._chain.next(content)
+
+    def keys(self, contents: Iterable[Memory]) -> list[bytes]:
+        """`next` for each."""
+        return [self._chain.next(content) for content in contents]
+
+    def copy(self) -> Chain:
+        """A chain that goes on from here on its own: a branch."""
+        return Chain(self._chain.copy())
+
+    @property
+    def blocks(self) -> int:
+        """Blocks so far."""
+        return self._chain.blocks
+
+
+class Block(NamedTuple):
+    """What a call came to for one block."""
+
+    #: OK, MISS, or what is wrong with this block.
+    status: Status
+    #: Why it is not available, with MISS; else NONE.
+    reason: Miss
+    #: Where it came from, with OK of a get; else NONE.
+    source: Source
+    #: Size of the value in bytes, of a get also when the memory was too small for it.
+    nbytes: int
+
+
+class Results(Sequence[Block]):
+    """What a call came to, block by block, in the order of its keys.
+
+    A get leaves the memory of a block whose status is not OK in any state.
+    """
+
+    __slots__ = ("_statuses", "_reasons", "_sources", "_sizes")
+
+    def __init__(self, statuses: bytes, reasons: bytes, sources: bytes, sizes: bytes) -> None:
+        self._statuses = statuses
+        self._reasons = reasons
+        self._sources = sources
+        self._sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self._statuses)
+
+    @overload
+    def __getitem__(self, index: int) -> Block: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Block]: ...
+
+    def __getitem__(self, index: int | slice) -> Block | list[Block]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        status = self._statuses[index]
+        at = index if index >= 0 else index + len(self)
+        return Block(Status(status), Miss(self._reasons[at]), Source(self._sources[at]),
+                     struct.unpack_from("=Q", self._sizes, 8 * at)[0])
+
+    @property
+    def ok(self) -> bool:
+        """True when every block is OK."""
+        return self.hits == len(self)
+
+    @property
+    def hits(self) -> int:
+        """How many blocks are OK."""
+        return self._statuses.count(0)
+
+    @property
+    def prefix(self) -> int:
+        """How many blocks from the first on are OK: what an engine can use of a chain."""
+        return len(self) - len(self._statuses.lstrip(b"\0"))
+
+    @property
+    def mask(self) -> list[bool]:
+        """True for each block that is OK."""
+        return [status == 0 for status in self._statuses]
+
+    def reasons(self) -> dict[Miss, int]:
+        """How many misses there are of each reason."""
+        found = [Miss(reason) for reason, status in zip(self._reasons, self._statuses)
+                 if status == Status.MISS]
+        return {reason: found.count(reason) for reason in sorted(set(found))}
+
+    def __repr__(self) -> str:
+        return f"<Results: {self.hits} of {len(self)} OK>"
+
+
+_NONE = Results(b"", b"", b"", b"")
+
+
+def _results(raw: tuple[int, bytes, bytes, bytes, bytes]) -> Results:
+    """Results of what the C layer returned; raises when the call failed as a whole."""
+    if raw[0] not in (Status.OK, Status.MISS) or (raw[0] and not raw[1]):
+        raise errors.error_of(raw[0])
+    return Results(*raw[1:])
+
+
+class Request:
+    """A call that is under way. From `Volume.start_get` and its like.
+
+    It is over when `done` is True: found by `Client.poll`, or waited for. Until then it is held by
+    its client, and so is the memory it moves. One thread at a time waits for it.
+    """
+
+    __slots__ = ("_request", "_over", "tag")
+
+    def __init__(self, tag: Any) -> None:
+        self._request: _icms.Request | None = None
+        self._over: Any = None  # called by Client.poll instead of returning it
+        #: What was given to start_...; for the caller alone.
+        self.tag = tag
+
+    @property
+    def done(self) -> bool:
+        """True when it is over and `result` has something."""
+        return self._request is not None and self._request.done
+
+    def wait(self, timeout_ms: int = -1) -> bool:
+        """Waits until it is over, which its deadline bounds; False when timeout_ms passed first."""
+        return self._started().wait(timeout_ms)
+
+    def cancel(self) -> None:
+        """Asks for an early end: blocks that are not done get CANCELED. Over soon, not at once."""
+        self._started().cancel()
+
+    def result(self) -> Results:
+        """Waits if it is not over, and returns what the call without start_ would have.
+
+        A flush has no blocks in its results. Raises Error when it failed as a whole.
+        """
+        request = self._started()
+        request.wait(-1)
+        return _results(request.result())
+
+    def _started(self) -> _icms.Request:
+        if self._request is None:
+            raise errors.error_of(Status.BUSY, "the request is still being started")
+        return self._request
+
+
+class _Region:
+    """Shared memory; a context manager that gives a view and takes it back."""
+
+    __slots__ = ("_region", "_view")
+
+    def __init__(self, region: _icms.Region) -> None:
+        self._region = region
+        self._view: memoryview | None = None
+
+    @property
+    def view(self) -> memoryview:
+        """The memory as a memoryview of bytes, shape (nbytes,). BufferError once it is released."""
+        if self._view is None:
+            self._view = memoryview(self._region)
+        return self._view
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the memory."""
+        return self._region.nbytes
+
+    @property
+    def released(self) -> bool:
+        """True when it was given back, or will be with its last view."""
+        return self._region.released
+
+    def release(self) -> None:
+        """Gives the memory back to the tier; `view` becomes invalid.
+
+        BufferError when other views of it exist (slices, arrays made from it): they stay valid, no
+        new ones can be had, and the memory goes back with the last of them.
+        """
+        view, self._view = self._view, None
+        try:
+            if view is not None:
+                view.release()
+        except BufferError:
+            pass  # an array was made from it: the region counts that one and says so
+        view = None
+        self._region.release()
+
+    def __enter__(self) -> memoryview:
+        return self.view
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        try:
+            self.release()
+        except BufferError:
+            if kind is None:  # else the exception's frames hold the views; they go with it
+                raise
+
+
+class Lease(_Region):
+    """A block in the agent's memory, readable in place. From `Volume.lease`.
+
+        with volume.lease(key) as view: ...
+
+    It was verified when the lease was taken and does not change. A client has at most LEASES_MAX at
+    a time: give them back soon. No view ever outlives the memory it shows: see `release`.
+    """
+
+    __slots__ = ()
+
+
+class Buffer(_Region):
+    """Memory shared with the agent, to put from without a copy in this process. From
+    `Client.buffer`.
+
+    A put of the whole view, or of its beginning, reads it in place; 64 bytes behind the value are
+    overwritten then. Leave it unchanged until the put is over.
+    """
+
+    __slots__ = ()
+
+
+class Volume:
+    """Blocks of one tenant, model and layout. From `Client.volume`.
+
+    Calls take a batch: keys is a sequence of 1 to BATCH_MAX keys (bytes of 1 to 16), memory a
+    sequence as long with the memory of each block. More is refused with ValueError, since a batch
+    has one deadline; none at all is answered without a call. They return `Results`, and raise Error
+    only when the call failed as a whole (PeerDownError, ClosedError, ForkedError, ...), TypeError,
+    ValueError or BufferError when the arguments are wrong.
+    """
+
+    __slots__ = ("client", "_volume", "name", "uuid", "value_bytes_max", "run_blocks", "sealed")
+
+    def __init__(self, client: Client, volume: _icms.Volume) -> None:
+        name, uuid, value_bytes_max, run_blocks, sealed = volume.info()
+        #: The client it was opened from.
+        self.client = client
+        self._volume = volume
+        self.name = name
+        self.uuid = uuids.UUID(bytes=uuid)
+        #: Largest value that can be put.
+        self.value_bytes_max = value_bytes_max
+        #: Blocks of a chain that are placed together.
+        self.run_blocks = run_blocks
+        #: True when values carry a trailer that is checked at each get.
+        self.sealed = sealed
+
+    def __repr__(self) -> str:
+        return f"<icms.Volume {self.name} of {self.client.where}>"
+
+    # ---- keys
+
+    def chain(self, layout: Layout) -> Chain:
+        """Begins a chain of blocks of this layout."""
+        return Chain(self._volume.chain(
+            layout.tenant, layout.model, layout.weights, layout.dtype, layout.layout,
+            layout.block_tokens, layout.rank, layout.ranks))
+
+    # ---- calls that wait
+
+    def put(self, keys: Sequence[bytes], memory: Sequence[Memory], *, deadline_ms: int = 0,
+            on_flash: bool = False, if_absent: bool = False) -> Results:
+        """Stores blocks. Memory is read, 1 to value_bytes_max bytes each.
+
+        OK says that the agent has taken a checked copy; with on_flash, that the drive has answered
+        for it. With if_absent a block that is there is EXISTS and stays. Else VALUE_SIZE, QUOTA,
+        LIMIT, DEADLINE, PEER_DOWN, ... for the block.
+        """
+        return self._call(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent))
+
+    def get(self, keys: Sequence[bytes], memory: Sequence[Memory], *, deadline_ms: int = 0,
+            prestage: bool = False) -> Results:
+        """Loads blocks. Memory is written, with room for the value of each block or more.
+
+        `nbytes` is the size of the value; VALUE_SIZE when it has no room. prestage says that an
+        engine will ask soon, and does not delay those that wait.
+        """
+        return self._call(_icms.GET, keys, memory, deadline_ms, _get_flags(prestage))
+
+    def prefetch(self, keys: Sequence[bytes], *, deadline_ms: int = 0,
+                 prestage: bool = True) -> Results:
+        """Brings blocks into the agent's memory, so that a get soon is a hit there."""
+        return self._call(_icms.GET, keys, None, deadline_ms, _get_flags(prestage))
+
+    def exists(self, keys: Sequence[bytes], *, deadline_ms: int = 0) -> Results:
+        """OK for each block that is there at this moment; no value moves."""
+        return self._call(_icms.EXISTS, keys, None, deadline_ms, 0)
+
+    def match(self, keys: Sequence[bytes], *, deadline_ms: int = 0) -> int:
+        """How many blocks from the first up to the first hole are there: the usable prefix."""
+        return self._volume.match(keys, deadline_ms) if _some(keys) else 0
+
+    def remove(self, keys: Sequence[bytes], *, deadline_ms: int = 0) -> Results:
+        """Forgets blocks everywhere; MISS where there was none."""
+        return self._call(_icms.REMOVE, keys, None, deadline_ms, 0)
+
+    def flush(self, *, deadline_ms: int = 0) -> None:
+        """Waits until everything this client put here is on flash and safe against power loss.
+
+        IoError, once, when some of it did not get there.
+        """
+        self._volume.flush(deadline_ms)
+
+    def lease(self, key: bytes, *, deadline_ms: int = 0) -> Lease:
+        """Brings a block into the agent's memory if need be and makes it readable in place.
+
+        MissError, with its `reason`, when it is not available; LimitError when LEASES_MAX are out.
+        """
+        return Lease(self._volume.lease(key, deadline_ms))
+
+    # ---- requests
+
+    def start_put(self, keys: Sequence[bytes], memory: Sequence[Memory], *, deadline_ms: int = 0,
+                  on_flash: bool = False, if_absent: bool = False, tag: Any = None) -> Request:
+        """`put` as a request: returns at once. Memory stays unchanged until it is over.
+
+        LimitError when too many requests of the client are under way, here and in its sisters.
+        """
+        return self._start(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent),
+                           tag)
+
+    def start_get(self, keys: Sequence[bytes], memory: Sequence[Memory], *, deadline_ms: int = 0,
+                  prestage: bool = False, tag: Any = None) -> Request:
+        """`get` as a request. Memory belongs to it until it is over."""
+        return self._start(_icms.GET, keys, memory, deadline_ms, _get_flags(prestage), tag)
+
+    def start_prefetch(self, keys: Sequence[bytes], *, deadline_ms: int = 0, prestage: bool = True,
+                       tag: Any = None) -> Request:
+        """`prefetch` as a request."""
+        return self._start(_icms.GET, keys, None, deadline_ms, _get_flags(prestage), tag)
+
+    def start_exists(self, keys: Sequence[bytes], *, deadline_ms: int = 0,
+                     tag: Any = None) -> Request:
+        """`exists` as a request; `Results.prefix` is what `match` returns."""
+        return self._start(_icms.EXISTS, keys, None, deadline_ms, 0, tag)
+
+    def start_remove(self, keys: Sequence[bytes], *, deadline_ms: int = 0,
+                     tag: Any = None) -> Request:
+        """`remove` as a request."""
+        return self._start(_icms.REMOVE, keys, None, deadline_ms, 0, tag)
+
+    def start_flush(self, *, deadline_ms: int = 0, tag: Any = None) -> Request:
+        """`flush` as a request."""
+        return self._start(_icms.FLUSH, (), None, deadline_ms, 0, tag)
+
+    def _call(self, op: int, keys: Sequence[bytes], memory: Sequence[Memory] | None,
+              deadline_ms: int, flags: int) -> Results:
+        if not _some(keys) and (memory is None or not _some(memory)):
+            return _NONE
+        return _results(self._volume.call(op, keys, memory, deadline_ms, flags))
+
+    def _start(self, op: int, keys: Sequence[bytes], memory: Sequence[Memory] | None,
+               deadline_ms: int, flags: int, tag: Any, over: Any = None) -> Request:
+        request = Request(tag)
+        request._over = over
+        request._request = self._volume.start(op, keys, memory, deadline_ms, flags, request)
+        return request
+
+
+def _some(sequence: Any) -> bool:
+    """False for an empty list or tuple; all else is looked at by the C layer."""
+    return not isinstance(sequence, (list, tuple)) or bool(sequence)
+
+
+def _put_flags(on_flash: bool, if_absent: bool) -> int:
+    return (_icms.ON_FLASH if on_flash else 0) | (_icms.IF_ABSENT if if_absent else 0)
+
+
+def _get_flags(prestage: bool) -> int:
+    return _icms.PRESTAGE if prestage else 0
+
+
+class Client:
+    """A tier.
+
+    where is "unix:/run/icms/agent.sock", an icms-agent of this machine ("unix:" alone: $ICMS_SOCKET
+    or the default socket); "pod:/etc/icms/agent.yaml", the agent inside this process; or
+    "dir:/var/cache/kv", one process and one directory, made when it is missing.
+
+    load_deadline_ms and store_deadline_ms are for calls without one (0: the agent's); buffer_bytes
+    is shared memory for stores (0: the agent's default); directory_bytes and value_bytes_max are of
+    a new "dir:" (0: 1 GiB and 8 MiB).
+
+    Raises PeerDownError, RefusedError, NotFoundError, LockedError (with the holder's pid),
+    ConfigError, InvalidError, ... whose text says what to do.
+    """
+
+    __slots__ = ("where", "_handle", "_bridges", "_parked", "__weakref__")
+
+    def __init__(self, where: str = "unix:", *, load_deadline_ms: int = 0,
+                 store_deadline_ms: int = 0, buffer_bytes: int = 0, directory_bytes: int = 0,
+                 value_bytes_max: int = 0) -> None:
+        #: What it was opened on.
+        self.where = where
+        self._handle = _icms.open(where, load_deadline_ms, store_deadline_ms, buffer_bytes,
+                                  directory_bytes, value_bytes_max)
+        self._bridges: dict[Any, Any] = {}  # of icms.aio: by event loop
+        self._parked: list[Request] = []  # over, found by icms.aio, not its own
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except BufferError:
+            if kind is None:  # else the exception's frames hold the views; it closes with them
+                raise
+
+    def close(self) -> None:
+        """Waits for calls and requests under way, which their deadlines bound, and gives back all.
+
+        Requests keep their results; leases and buffers are given back. BufferError, and nothing
+        done, while views of leases or buffers exist. pod: and dir: wait up to 10 s for accepted
+        stores to reach the flash. Again: does nothing.
+        """
+        self._handle.close()
+        for bridge in list(self._bridges.values()):
+            bridge.over(None)
+
+    @property
+    def closed(self) -> bool:
+        """True when it takes no calls."""
+        return self._handle.closed
+
+    def volume(self, name: str) -> Volume:
+        """Opens a volume. NoVolumeError when there is none that this host may use; a dir: makes
+        it."""
+        return Volume(self, self._handle.volume(name))
+
+    def buffer(self, nbytes: int) -> Buffer:
+        """Takes memory shared with the agent. NoMemoryError when buffer_bytes are used up."""
+        return Buffer(self._handle.buffer(nbytes))
+
+    def status(self) -> dict[str, Any]:
+        """The tier: enclosures and their state, volumes, hits, misses by reason, bytes."""
+        return json.loads(self._handle.status())
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `poll` may have something: for select and the like.
+
+        Poll it, never read it; it goes with the client.
+        """
+        return self._handle.event_fd()
+
+    def poll(self) -> Request | None:
+        """A request that is over, each once, or None. Never blocks.
+
+        Not those that were waited for, nor those that belong to `icms.aio`.
+        """
+        if self._parked:
+            return self._parked.pop(0)
+        return self._poll()
+
+    def polled(self) -> Iterator[Request]:
+        """All requests that are over now."""
+        while (request := self.poll()) is not None:
+            yield request
+
+    def _poll(self) -> Request | None:
+        while (request := self._handle.poll()) is not None:
+            if request._over is None:
+                return request
+            request._over(request)
+        return None
+
+    def __repr__(self) -> str:
+        return f"<icms.Client {self.where}{', closed' if self.closed else ''}>"

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * batch.c: from Python's keys and memory to struct icms_block, and from there to results.
+ *
+ * Memory is taken by the buffer protocol, or else by __dlpack__ (tensors), and never copied. What
+ * was taken is held until batch_release, so it cannot move or go while the library uses it.
+ *
+ * Arguments are hostile: objects may run any code while they are asked, so nothing here is
+ * reachable by others until batch_init is over, and nothing is held locked.
+ */
+#include "module.h"
+
+#include <string.h>
+
+/* ---- DLPack --------------------------------------------------------------------------------- */
+
+/* The part of DLPack's ABI, unversioned form, that says where a tensor lies. */
+struct dlpack_tensor {
+    void *data;             /* of the allocation                    */
+    int32_t device_type;    /* DLPACK_...                           */
+    int32_t device_id;      /* which of them                        */
+    int32_t dimensions;     /* of shape and strides                 */
+    uint8_t type_code;      /* integer, float, ...                  */
+    uint8_t type_bits;      /* of one lane                          */
+    uint16_t type_lanes;    /* of one element                       */
+    const int64_t *shape;   /* elements a dimension                 */
+    const int64_t *strides; /* in elements; NULL: C-contiguous      */
+    uint64_t byte_offset;   /* of the first element, from data      */
+};
+
+#define DLPACK_CPU         1
+#define DLPACK_HOST_PINNED 3
+
+static bool dlpack_contiguous(const struct dlpack_tensor *tensor)
+{
+    int64_t expected = 1;
+
+    if (tensor->strides == NULL)
+        return true;
+    for (int32_t i = tensor->dimensions - 1; i >= 0; i--) {
+        if (tensor->shape[i] != 1 && tensor->strides[i] != expected)
+            return false;
+        expected *= tensor->shape[i];
+    }
+    return true;
+}
+
+/* Where a tensor of the host's memory lies and how many bytes it has. False with an exception. */
+static bool dlpack_place(PyObject *capsule, void **out_data, uint64_t *out_bytes)
+{
+    const struct dlpack_tensor *tensor = PyCapsule_GetPointer(capsule, "dltensor");
+    uint64_t elements = 1;
+
+    if (tensor == NULL)
+        return false;
+    if (tensor->device_type != DLPACK_CPU && tensor->device_type != DLPACK_HOST_PINNED) {
+        PyErr_Format(PyExc_BufferError,
+                     "the tensor is on a device (DLPack type %d); copy it to the host first",
+                     (int)tensor->device_type);
+        return false;
+    }
+    if (!dlpack_contiguous(tensor)) {
+        PyErr_SetString(PyExc_BufferError, "the tensor is not C-contiguous");
+        return false;
+    }
+    for (int32_t i = 0; i < tensor->dimensions; i++)
+        elements *= (uint64_t)tensor->shape[i];
+    *out_data = (char *)tensor->data + tensor->byte_offset;
+    *out_bytes = (elements * tensor->type_bits * tensor->type_lanes + 7) / 8;
+    return true;
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* Puts the place of the argument in front of the exception that there is, of the same type. */
+static void memory_explain(PyObject *object, Py_ssize_t index, bool writable)
+{
+    PyObject *type = NULL, *value = NULL, *trace = NULL;
+    PyObject *name = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
+
+    if (name == NULL)
+        PyErr_Clear();
+    PyErr_Fetch(&type, &value, &trace);
+    if (type == NULL || !(PyErr_GivenExceptionMatches(type, PyExc_BufferError) ||
+                          PyErr_GivenExceptionMatches(type, PyExc_TypeError) ||
+                          PyErr_GivenExceptionMatches(type, PyExc_ValueError))) {
+        Py_XDECREF(name);
+        PyErr_Restore(type, value, trace); /* KeyboardInterrupt, MemoryError, ... */
+        return;
+    }
+    PyErr_Format(PyErr_GivenExceptionMatches(type, PyExc_TypeError) ? PyExc_TypeError
+                                                                    : PyExc_BufferError,
+                 "block %zd: %S is not %s memory that is C-contiguous: %S", index,
+                 name == NULL ? Py_None : name, writable ? "writable" : "readable",
+                 value == NULL ? type : value);
+    Py_XDECREF(name);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+}
+
+static bool memory_take(PyObject *object, bool writable, struct batch_memory *memory,
+                        void **out_data, uint64_t *out_bytes)
+{
+    PyObject *capsule;
+
+    if (PyObject_CheckBuffer(object) || !PyObject_HasAttrString(object, "__dlpack__")) {
+        if (PyObject_GetBuffer(object, &memory->view,
+                               writable ? PyBUF_ND | PyBUF_WRITABLE : PyBUF_ND) != 0)
+            return false;
+        *out_data = memory->view.buf;
+        *out_bytes = (uint64_t)memory->view.len;
+        return true;
+    }
+    capsule = PyObject_CallMethod(object, "__dlpack__", NULL);
+    if (capsule == NULL)
+        return false;
+    memory->capsule = capsule;
+    return dlpack_place(capsule, out_data, out_bytes);
+}
+
+static void memory_give(struct batch_memory *memory)
+{
+    if (memory->view.obj != NULL)
+        PyBuffer_Release(&memory->view);
+    Py_CLEAR(memory->capsule);
+}
+
+/* ---- keys ----------------------------------------------------------------------------------- */
+
+static bool key_set(const void *data, Py_ssize_t bytes, Py_ssize_t index, struct icms_key *out_key)
+{
+    if (bytes < 1 || bytes > ICMS_KEY_BYTES) {
+        if (index >= 0)
+            PyErr_Format(PyExc_ValueError,
+                         "block %zd: a key has 1 to %d bytes, not %zd; icms.key() makes one from "
+                         "any name",
+                         index, ICMS_KEY_BYTES, bytes);
+        else
+            PyErr_Format(PyExc_ValueError,
+                         "a key has 1 to %d bytes, not %zd; icms.key() makes one from any name",
+                         ICMS_KEY_BYTES, bytes);
+        return false;
+    }
+    *out_key = (struct icms_key){.length = (uint8_t)bytes};
+    memcpy(out_key->bytes, data, (size_t)bytes);
+    return true;
+}
+
+bool batch_key(PyObject *object, Py_ssize_t index, struct icms_key *out_key)
+{
+    Py_buffer view;
+    bool made;
+
+    if (!PyObject_CheckBuffer(object)) {
+        PyErr_Format(PyExc_TypeError, "a key is bytes, not %R", (PyObject *)Py_TYPE(object));
+        return false;
+    }
+    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) != 0)
+        return false;
+    made = key_set(view.buf, view.len, index, out_key);
+    PyBuffer_Release(&view);
+    return made;
+}
+
+/* ---- batches -------------------------------------------------------------------------------- */
+
+/* How many there are; -1 with an exception. */
+static Py_ssize_t batch_length(PyObject *sequence, const char *what)
+{
+    Py_ssize_t count;
+
+    if (!PySequence_Check(sequence) || PyUnicode_Check(sequence) ||
+        PyObject_CheckBuffer(sequence)) {
+        PyErr_Format(PyExc_TypeError, "%s is a sequence with one entry a block, not %R", what,
+                     (PyObject *)Py_TYPE(sequence));
+        return -1;
+    }
+    count = PySequence_Size(sequence);
+    if (count > ICMS_BATCH_MAX) {
+        PyErr_Format(PyExc_ValueError, "a batch has at most %d blocks, not %zd: make several calls",
+                     ICMS_BATCH_MAX, count);
+        return -1;
+    }
+    return count;
+}
+
+static bool batch_take_memory(struct batch *batch, PyObject *memory, Py_ssize_t i)
+{
+    bool writable = batch->op == BATCH_GET;
+    struct icms_block *block = &batch->blocks[i];
+    PyObject *object = PySequence_GetItem(memory, i);
+    bool taken;
+
+    if (object == NULL)
+        return false;
+    taken = memory_take(object, writable, &batch->memory[i], &block->data, &block->bytes);
+    if (taken && writable && block->bytes == 0) {
+        /* To the library that is a request without memory. */
+        PyErr_SetString(PyExc_BufferError, "it is empty");
+        taken = false;
+    }
+    if (!taken)
+        memory_explain(object, i, writable);
+    Py_DECREF(object);
+    return taken;
+}
+
+static bool batch_take(struct batch *batch, PyObject *keys, PyObject *memory)
+{
+    for (Py_ssize_t i = 0; i < batch->count; i++) {
+        PyObject *key = PySequence_GetItem(keys, i);
+        bool taken;
+
+        if (key == NULL)
+            return false;
+        taken = batch_key(key, i, &batch->blocks[i].key);
+        Py_DECREF(key);
+        if (!taken || (batch->memory != NULL && !batch_take_memory(batch, memory, i)))
+            return false;
+    }
+    return true;
+}
+
+bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject *memory)
+{
+    Py_ssize_t count = batch_length(keys, "keys");
+
+    *batch = (struct batch){.op = op};
+    if (count < 0)
+        return false;
+    if (memory != Py_None) {
+        Py_ssize_t memories = batch_length(memory, "memory");
+
+        if (memories < 0)
+            return false;
+        if (memories != count) {
+            PyErr_Format(PyExc_ValueError, "%zd keys and memory of %zd blocks", count, memories);
+            return false;
+        }
+    }
+    if (count == 0) {
+        PyErr_SetString(PyExc_ValueError, "a batch has at least one block");
+        return false;
+    }
+    batch->count = count;
+    batch->blocks = PyMem_Calloc((size_t)count, sizeof(*batch->blocks));
+    if (memory != Py_None)
+        batch->memory = PyMem_Calloc((size_t)count, sizeof(*batch->memory));
+    if (batch->blocks == NULL || (memory != Py_None && batch->memory == NULL))
+        (void)PyErr_NoMemory();
+    else if (batch_take(batch, keys, memory))
+        return true;
+    batch_fini(batch);
+    return false;
+}
+
+void batch_release(struct batch *batch)
+{
+    struct batch_memory *memory = batch->memory;
+
+    batch->memory = NULL; /* releasing runs others' code */
+    for (Py_ssize_t i = 0; memory != NULL && i < batch->count; i++)
+        memory_give(&memory[i]);
+    PyMem_Free(memory);
+}
+
+void batch_fini(struct batch *batch)
+{
+    batch_release(batch);
+    PyMem_Free(batch->blocks);
+    batch->blocks = NULL;
+}
+
+struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags)
+{
+    struct icms_request_options options;
+
+    icms_request_options_init(&options);
+    options.deadline_ms = deadline_ms;
+    options.class_ = flags & BATCH_PRESTAGE ? ICMS_CLASS_PRESTAGE : ICMS_CLASS_LOAD;
+    options.put_ack = flags & BATCH_ON_FLASH ? ICMS_PUT_ON_FLASH : ICMS_PUT_ACCEPTED;
+    options.put_if_absent = (flags & BATCH_IF_ABSENT) != 0;
+    return options;
+}
+
+PyObject *batch_result(const struct batch *batch, icms_err err)
+{
+    size_t count = (size_t)batch->count;
+    uint8_t *small = PyMem_Calloc(3, count + 1);
+    uint64_t *sizes = PyMem_Calloc(count + 1, sizeof(*sizes));
+    PyObject *result = NULL;
+
+    if (small == NULL || sizes == NULL) {
+        (void)PyErr_NoMemory();
+    } else {
+        for (size_t i = 0; i < count; i++) {
+            const struct icms_block *block = &batch->blocks[i];
+
+            small[i] = (uint8_t)block->status;
+            small[count + i] = (uint8_t)block->reason;
+            small[2 * count + i] = (uint8_t)block->source;
+            sizes[i] = block->bytes;
+        }
+        result = Py_BuildValue("(iy#y#y#y#)", (int)err, (const char *)small, batch->count,
+                               (const char *)small + count, batch->count,
+                               (const char *)small + 2 * count, batch->count, (const char *)sizes,
+                               batch->count * (Py_ssize_t)sizeof(*sizes));
+    }
+    PyMem_Free(small);
+    PyMem_Free(sizes);
+    return result;
+}

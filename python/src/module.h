@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * module.h: what the files of icms._icms share.
+ *
+ * The module is a thin layer on include/icms, for Python's stable ABI from 3.11 on: one wheel for
+ * all later versions. It owns what has to be exact, namely memory, threads and life times; the
+ * package in python/icms makes it pleasant. Nothing of it is called from outside that package.
+ *
+ * "GIL" at a field or function: the caller holds Python's global lock. Calls that may wait or copy
+ * give it up in between handle_enter and handle_leave.
+ */
+#ifndef ICMS_PYTHON_MODULE_H
+#define ICMS_PYTHON_MODULE_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030b0000
+#include <Python.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "icms/icms.h"
+
+/* ---- module.c ------------------------------------------------------------------------------- */
+
+/* Raises the exception of an error with this sentence (NULL or "": the error's text); returns NULL.
+ * GIL. */
+PyObject *module_raise(icms_err err, const char *why);
+
+/* The same with a miss's reason. */
+PyObject *module_raise_miss(icms_err err, enum icms_miss reason);
+
+/* Converters of PyArg_ParseTuple: whole numbers of 0 .. 2^32 - 1 and 0 .. 2^64 - 1 or an exception
+ * that names the range. */
+int module_number_u32(PyObject *object, void *out_number);
+int module_number_u64(PyObject *object, void *out_number);
+
+/* Makes a type from its spec, keeps it in *out_type and adds nothing to the module: instances come
+ * from functions. False with an exception. */
+bool module_type_make(PyType_Spec *spec, PyTypeObject **out_type);
+
+/* One reference more or less to an object of a type of this module. GIL. */
+static inline void module_hold(void *object)
+{
+    Py_INCREF((PyObject *)object);
+}
+
+static inline void module_rele(void *object)
+{
+    Py_DECREF((PyObject *)object);
+}
+
+/* tp_dealloc's last step, for every type here. */
+void module_object_free(void *object);
+
+/* ---- handle.c ------------------------------------------------------------------------------- */
+
+/* A tier that is open. icms_close runs when no thread is inside a call and no view of shared
+ * memory is left. */
+struct handle {
+    PyObject_HEAD struct icms *icms; /* NULL: closed; GIL                                     */
+    PyObject *requests;              /* dict, number to request: those under way; GIL         */
+    struct handle *next, *before;    /* of the open handles of this process; GIL              */
+    pid_t pid;                       /* of the process that opened it                         */
+    bool closing;                    /* no new calls; GIL                                     */
+    Py_ssize_t exports;              /* views of leases and buffers that exist; GIL           */
+    uint64_t request_last;           /* number of the last request; GIL                       */
+    unsigned calls;                  /* threads between handle_enter and handle_leave; lock   */
+    pthread_mutex_t lock;            /* of calls                                              */
+    pthread_cond_t idle;             /* calls became 0                                        */
+    pthread_mutex_t poll_lock;       /* between icms_poll and a request's end; never taken
+                                        with the GIL                                          */
+};
+
+extern PyTypeObject *handle_type;
+bool handle_types_make(void);
+
+/* open(where, load_deadline_ms, store_deadline_ms, buffer_bytes, directory_bytes, value_bytes_max)
+ */
+PyObject *handle_open(PyObject *module, PyObject *args);
+
+/* close_all(): for the end of the interpreter. */
+PyObject *handle_close_all(PyObject *module, PyObject *none);
+
+/* True when calls are possible, and then the handle stays open until handle_leave; else false with
+ * an exception. GIL. */
+bool handle_enter(struct handle *handle);
+void handle_leave(struct handle *handle);
+
+/* True when what was opened from it may still be given back: open, and by this process. GIL. */
+bool handle_alive(const struct handle *handle);
+
+/* ---- volume.c ------------------------------------------------------------------------------- */
+
+struct volume {
+    PyObject_HEAD struct handle *handle; /* a reference                 */
+    struct icms_volume *volume;          /* freed with the handle       */
+    struct icms_volume_info info;        /* as it was when it was opened */
+};
+
+extern PyTypeObject *volume_type;
+bool volume_types_make(void);
+
+/* Handle.volume(name) */
+PyObject *volume_open(PyObject *self, PyObject *args);
+
+/* ---- batch.c -------------------------------------------------------------------------------- */
+
+enum batch_op { BATCH_PUT, BATCH_GET, BATCH_EXISTS, BATCH_REMOVE, BATCH_FLUSH, BATCH_OPS };
+
+enum batch_flag {
+    BATCH_ON_FLASH = 1,
+    BATCH_IF_ABSENT = 2,
+    BATCH_PRESTAGE = 4,
+};
+
+/* The memory of one block, held for as long as the library may use it. */
+struct batch_memory {
+    Py_buffer view;    /* obj NULL: none             */
+    PyObject *capsule; /* of __dlpack__; NULL: none  */
+};
+
+/* The blocks of one call and the memory they name. */
+struct batch {
+    enum batch_op op;
+    Py_ssize_t count;
+    struct icms_block *blocks;
+    struct batch_memory *memory; /* count entries, or NULL where no bytes move */
+};
+
+/* Checks and takes keys (a sequence of bytes) and memory (a sequence as long, or None: no bytes
+ * move). False with an exception, and then nothing is held. GIL. */
+bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject *memory);
+
+/* Lets go of the memory: the library is done with it. May be called again. GIL. */
+void batch_release(struct batch *batch);
+void batch_fini(struct batch *batch);
+
+/* (error, statuses, reasons, sources, sizes): bytes, one a block, sizes eight. GIL. */
+PyObject *batch_result(const struct batch *batch, icms_err err);
+
+/* Options of a call. */
+struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags);
+
+/* A key from a bytes-like object; index is for the exception, -1: none. GIL. */
+bool batch_key(PyObject *object, Py_ssize_t index, struct icms_key *out_key);
+
+/* ---- request.c ------------------------------------------------------------------------------ */
+
+extern PyTypeObject *request_type;
+bool request_types_make(void);
+
+/* Volume.start(op, keys, memory, deadline_ms, flags, tag): a request; Handle.poll() gives its tag.
+ */
+PyObject *request_start(PyObject *self, PyObject *args);
+
+/* Handle.poll() */
+PyObject *request_poll(PyObject *self, PyObject *none);
+
+/* Ends all requests of a handle that no thread is inside any more. GIL. */
+void request_end_all(struct handle *handle);
+
+/* ---- region.c ------------------------------------------------------------------------------- */
+
+extern PyTypeObject *region_type;
+bool region_types_make(void);
+
+/* Volume.lease(key, deadline_ms) */
+PyObject *region_lease(PyObject *self, PyObject *args);
+
+/* Handle.buffer(bytes) */
+PyObject *region_buffer(PyObject *self, PyObject *args);
+
+/* ---- chain.c -------------------------------------------------------------------------------- */
+
+extern PyTypeObject *chain_type;
+bool chain_types_make(void);
+
+/* Volume.chain(tenant, model, weights, dtype, layout, block_tokens, rank, ranks) */
+PyObject *chain_begin(PyObject *self, PyObject *args);
+
+/* key_from_name(name) */
+PyObject *chain_key_from_name(PyObject *module, PyObject *name);
+
+#endif

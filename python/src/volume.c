@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * volume.c: volumes, and the calls that wait for their answer.
+ *
+ * A volume lives as long as its handle is open; its object holds the handle, not the other way.
+ */
+#include "module.h"
+
+#include <string.h>
+
+PyTypeObject *volume_type;
+
+PyObject *volume_open(PyObject *self, PyObject *args)
+{
+    struct handle *handle = (struct handle *)self;
+    struct icms_volume *volume = NULL;
+    struct volume *object;
+    const char *name;
+    char why[512] = "";
+    icms_err err;
+
+    if (!PyArg_ParseTuple(args, "s", &name))
+        return NULL;
+    if (!handle_enter(handle))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS err = icms_volume_open(handle->icms, name, why, sizeof(why), &volume);
+    Py_END_ALLOW_THREADS object = err == ICMS_OK ? PyObject_New(struct volume, volume_type) : NULL;
+    if (object != NULL) {
+        module_hold(handle);
+        object->handle = handle;
+        object->volume = volume;
+        icms_volume_info(volume, &object->info);
+    } else if (err == ICMS_OK) {
+        icms_volume_close(&volume);
+    }
+    handle_leave(handle);
+    return err == ICMS_OK ? (PyObject *)object : module_raise(err, why);
+}
+
+static void volume_dealloc(PyObject *self)
+{
+    struct volume *volume = (struct volume *)self;
+
+    if (handle_alive(volume->handle))
+        icms_volume_close(&volume->volume);
+    module_rele(volume->handle);
+    module_object_free(self);
+}
+
+static icms_err volume_call_c(struct volume *volume, struct batch *batch,
+                              const struct icms_request_options *options)
+{
+    struct icms_block *blocks = batch->blocks;
+    size_t count = (size_t)batch->count;
+
+    switch (batch->op) {
+    case BATCH_PUT:
+        return icms_put(volume->volume, blocks, count, options);
+    case BATCH_GET:
+        return icms_get(volume->volume, blocks, count, options);
+    case BATCH_EXISTS:
+        return icms_exists(volume->volume, blocks, count, options);
+    case BATCH_REMOVE:
+        return icms_remove(volume->volume, blocks, count, options);
+    case BATCH_FLUSH:
+    case BATCH_OPS:
+        break;
+    }
+    return ICMS_INVALID;
+}
+
+/* call(op, keys, memory, deadline_ms, flags) -> what batch_result says */
+static PyObject *volume_call(PyObject *self, PyObject *args)
+{
+    struct volume *volume = (struct volume *)self;
+    struct icms_request_options options;
+    PyObject *keys, *memory, *result;
+    uint32_t op, deadline_ms, flags;
+    struct batch batch;
+    icms_err err;
+
+    if (!PyArg_ParseTuple(args, "O&OOO&O&", module_number_u32, &op, &keys, &memory,
+                          module_number_u32, &deadline_ms, module_number_u32, &flags) ||
+        !batch_init(&batch, (enum batch_op)op, keys, memory))
+        return NULL;
+    if (!handle_enter(volume->handle)) {
+        batch_fini(&batch);
+        return NULL;
+    }
+    options = batch_options(deadline_ms, flags);
+    Py_BEGIN_ALLOW_THREADS err = volume_call_c(volume, &batch, &options);
+    handle_leave(volume->handle);
+    Py_END_ALLOW_THREADS batch_release(&batch);
+    result = batch_result(&batch, err);
+    batch_fini(&batch);
+    return result;
+}
+
+/* match(keys, deadline_ms) -> how many from the first on are there */
+static PyObject *volume_match(PyObject *self, PyObject *args)
+{
+    struct volume *volume = (struct volume *)self;
+    struct icms_request_options options;
+    struct icms_key *plain = NULL;
+    struct batch batch;
+    uint32_t deadline_ms;
+    size_t matched = 0;
+    PyObject *keys;
+    icms_err err;
+
+    if (!PyArg_ParseTuple(args, "OO&", &keys, module_number_u32, &deadline_ms) ||
+        !batch_init(&batch, BATCH_EXISTS, keys, Py_None))
+        return NULL;
+    plain = PyMem_Calloc((size_t)batch.count, sizeof(*plain));
+    for (Py_ssize_t i = 0; plain != NULL && i < batch.count; i++)
+        plain[i] = batch.blocks[i].key;
+    if (plain == NULL || !handle_enter(volume->handle)) {
+        batch_fini(&batch);
+        if (plain == NULL)
+            return PyErr_NoMemory();
+        PyMem_Free(plain);
+        return NULL;
+    }
+    options = batch_options(deadline_ms, 0);
+    Py_BEGIN_ALLOW_THREADS err =
+        icms_match(volume->volume, plain, (size_t)batch.count, &options, &matched);
+    handle_leave(volume->handle);
+    Py_END_ALLOW_THREADS batch_fini(&batch);
+    PyMem_Free(plain);
+    if (err != ICMS_OK && err != ICMS_MISS)
+        return module_raise(err, NULL);
+    return PyLong_FromSize_t(matched);
+}
+
+static PyObject *volume_flush(PyObject *self, PyObject *args)
+{
+    struct volume *volume = (struct volume *)self;
+    struct icms_request_options options;
+    uint32_t deadline_ms;
+    icms_err err;
+
+    if (!PyArg_ParseTuple(args, "O&", module_number_u32, &deadline_ms) ||
+        !handle_enter(volume->handle))
+        return NULL;
+    options = batch_options(deadline_ms, 0);
+    Py_BEGIN_ALLOW_THREADS err = icms_flush(volume->volume, &options);
+    handle_leave(volume->handle);
+    Py_END_ALLOW_THREADS if (err != ICMS_OK) return module_raise(err, NULL);
+    Py_RETURN_NONE;
+}
+
+/* info() -> (name, uuid, value_bytes_max, run_blocks, sealed); also when it is closed. */
+static PyObject *volume_info(PyObject *self, PyObject *none)
+{
+    const struct icms_volume_info *info = &((struct volume *)self)->info;
+
+    return Py_BuildValue("(sy#KIN)", info->name, (const char *)info->uuid,
+                         (Py_ssize_t)sizeof(info->uuid), (unsigned long long)info->value_bytes_max,
+                         (unsigned)info->run_blocks, PyBool_FromLong(info->sealed != 0));
+}
+
+static PyMethodDef volume_methods[] = {
+    {"call", volume_call, METH_VARARGS, "A batch, and its results."},
+    {"start", request_start, METH_VARARGS, "A batch as a request."},
+    {"match", volume_match, METH_VARARGS, "The longest prefix that is there."},
+    {"flush", volume_flush, METH_VARARGS, "Waits until what was put is on flash."},
+    {"lease", region_lease, METH_VARARGS, "A block in place."},
+    {"chain", chain_begin, METH_VARARGS, "The keys of a chain of blocks."},
+    {"info", volume_info, METH_NOARGS, "What the volume is."},
+    {0},
+};
+
+bool volume_types_make(void)
+{
+    static PyType_Slot slots[] = {
+        {Py_tp_dealloc, volume_dealloc}, {Py_tp_methods, volume_methods}, {0}};
+    static PyType_Spec spec = {.name = "icms._icms.Volume",
+                               .basicsize = sizeof(struct volume),
+                               .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                               .slots = slots};
+
+    return module_type_make(&spec, &volume_type);
+}

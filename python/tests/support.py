@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests share: a pod on loopback, tiers to run on, and values that tell each other apart.
+
+The pod is started once a process, by the first test that asks, and killed at its end. ICMS_BUILD
+names the build folder with the daemons.
+"""
+import atexit
+import os
+import pathlib
+import random
+import shutil
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ["ICMS_BUILD"])
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+
+import icms  # noqa: E402
+
+VALUE_BYTES = 64 << 10
+VOLUME = {"name": "kv", "value_max": "64KiB", "arena": "8MiB"}
+
+
+class Tier:
+    """One enclosure and one agent, which start() of each makes anew."""
+
+    def __init__(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="icms-python-"))
+        self.pod = pod.Pod(BUILD, self.folder)
+        self.target = self.pod.add_target("enclosure0", 1, "128MiB", [VOLUME], segment="8MiB",
+                                          memory="32MiB")
+        self.target.wait_ready()
+        self.agent = self.pod.add_agent("server-a", [self.target], [VOLUME])
+        self.agent.wait_ready()
+        self.where = f"unix:{self.agent.socket}"
+        atexit.register(self.end)
+
+    def end(self):
+        self.pod.__exit__()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_tier = []
+
+
+def tier():
+    """The pod of this process."""
+    if not _tier:
+        _tier.append(Tier())
+    return _tier[0]
+
+
+def value(number, nbytes=VALUE_BYTES):
+    """Bytes that no other number has."""
+    return random.Random(number).randbytes(nbytes)
+
+
+def keys(count, name=None):
+    """Keys that no other call has made."""
+    base = random.randbytes(8) if name is None else name
+    return [base + number.to_bytes(8, "big") for number in range(count)]
+
+
+class TestCase(unittest.TestCase):
+    """A client and its volume kv for each test, on the pod."""
+
+    def setUp(self):
+        self.tier = tier()
+        self.client = icms.Client(self.tier.where)
+        self.addCleanup(self.client.close)
+        self.volume = self.client.volume("kv")
+
+    def put(self, count, nbytes=VALUE_BYTES):
+        """Puts blocks on flash; their keys and values."""
+        names = keys(count)
+        values = [value(name, nbytes) for name in names]
+        results = self.volume.put(names, values, on_flash=True)
+        self.assertTrue(results.ok, list(results))
+        return names, values
+
+    def metric(self, prefix):
+        """The sum of the agent's metrics whose names, with labels, begin so."""
+        found = [number for name, number in self.tier.agent.metrics().items()
+                 if name.startswith(prefix)]
+        self.assertTrue(found, f"no metric {prefix}")
+        return sum(found)
