@@ -83,6 +83,9 @@ void sim_net_cut(struct sim *sim, struct sim_node *a, struct sim_node *b, bool c
 /* Multiplies a node's disk delays (1 is normal). */
 void sim_disk_slow(struct sim_node *node, uint32_t factor);
 
+/* The same for one file of the node, on top of that. */
+void sim_file_slow(struct sim_node *node, const char *path, uint32_t factor);
+
 /* A drive that died: every read, write and flush of the file fails from now on. */
 void sim_disk_dead(struct sim_node *node, const char *path, bool dead);
 

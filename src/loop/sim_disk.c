@@ -244,7 +244,7 @@ static void io_end(struct loop_timer *event)
 static uint64_t io_end_ns(struct sim_file *file, uint32_t bytes)
 {
     struct sim *sim = file->node->sim;
-    uint64_t slow = file->node->disk_slow;
+    uint64_t slow = (uint64_t)file->node->disk_slow * file->slow;
     uint64_t transfer_ns = (uint64_t)bytes * 1000000000u / sim->opts.disk_bytes_per_s * slow;
     uint64_t delay_ns = sim_delay(sim, sim->opts.disk_delay_min_ns, sim->opts.disk_delay_max_ns);
 
@@ -338,6 +338,7 @@ static struct sim_file *file_new(struct sim_node *node, const char *path)
     struct sim_file *file = sim_alloc(sizeof(*file));
 
     file->node = node;
+    file->slow = 1;
     file->path = strdup(path);
     check(file->path != NULL);
     list_init(&file->unflushed);
@@ -507,6 +508,14 @@ void sim_disk_fini(struct sim_node *node)
         free(file->path);
         free(file);
     }
+}
+
+void sim_file_slow(struct sim_node *node, const char *path, uint32_t factor)
+{
+    struct sim_file *file = file_find(node, path);
+
+    check(file != NULL);
+    file->slow = factor;
 }
 
 void sim_disk_dead(struct sim_node *node, const char *path, bool dead)

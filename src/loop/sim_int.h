@@ -133,6 +133,7 @@ struct sim_file {
     struct list ios;           /* struct sim_io in flight                            */
     uint64_t busy_ns;          /* virtual time until which its bandwidth is taken    */
     bool dead;                 /* everything on it fails                             */
+    uint32_t slow;             /* factor on its delays, on top of the node's          */
     struct sim_handle *holder; /* who locked it, or NULL                            */
 };
 

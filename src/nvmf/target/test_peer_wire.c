@@ -66,6 +66,7 @@ struct wire_sim {
     void *memory;           /* of a receive                      */
     uint32_t bytes;
     bool done, send_done;
+    bool acted; /* the verb's message arrived: it may be sent again */
     uint8_t recv_buffer[PEER_BUFFER_BYTES];
 };
 
@@ -83,6 +84,7 @@ static void wire_act(struct loop_msg *msg)
 {
     struct wire_sim *own = container_of(msg, struct wire_sim, msg);
 
+    own->acted = true;
     switch (own->verb) {
     case WIRE_CONNECT:
         loop_connect(own->loop, &own->op, &own->addr, wire_op_done);
@@ -111,7 +113,7 @@ static bool wire_until(struct wire_sim *own, const bool *done, uint64_t timeout_
 static bool wire_do(struct wire_sim *own, enum wire_verb verb, uint64_t timeout_ns)
 {
     own->verb = verb;
-    own->done = false;
+    own->done = own->acted = false;
     loop_send(own->loop, &own->msg, wire_act);
     return wire_until(own, &own->done, timeout_ns);
 }
@@ -145,8 +147,11 @@ static long wire_sim_recv(struct peer *peer, void *memory, size_t bytes, uint32_
     own->memory = own->recv_buffer;
     own->bytes = (uint32_t)(bytes < sizeof(own->recv_buffer) ? bytes : sizeof(own->recv_buffer));
     if (!wire_do(own, WIRE_RECV, timeout_ms * WIRE_MS)) {
+        check(wire_until(own, &own->acted, 60000 * WIRE_MS));
         own->verb = WIRE_CANCEL;
+        own->acted = false;
         loop_send(own->loop, &own->msg, wire_act);
+        check(wire_until(own, &own->acted, 60000 * WIRE_MS));
         check(wire_until(own, &own->done, 60000 * WIRE_MS));
     }
     memcpy(memory, own->recv_buffer, own->op.bytes);
