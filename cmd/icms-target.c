@@ -79,14 +79,20 @@ static icms_err main_http(const struct conf_target *conf, struct target *target,
     return conf->http.listen[0] == '\0' ? ICMS_OK : ctl_http_start(&opts, why, out_http);
 }
 
-/* Says once which drives went out of service since the last look. */
+/* Says once which drives went out of service, or became slow, since the last look. */
 static void main_look(const struct target *target, bool say, uint32_t *io_out)
 {
     static struct target_stats stats;
+    static uint64_t slow_total[LIMIT_DRIVES];
     uint32_t out = 0;
 
     target_stats(target, &stats);
     for (uint32_t i = 0; i < stats.drive_count; i++) {
+        if (say && stats.drives[i].slow_total > slow_total[i])
+            log_line(LOG_WARN,
+                     "drive %u (%s) is slow: it is passed over until it answers in time again", i,
+                     stats.drives[i].path);
+        slow_total[i] = stats.drives[i].slow_total;
         if (!stats.drives[i].out)
             continue;
         out |= (uint32_t)1 << i;

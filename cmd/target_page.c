@@ -91,6 +91,8 @@ static void page_drives(struct ctl_page *page)
         const char *name, *kind, *help;
     } families[] = {
         {"icms_drive_state", "gauge", "1: in service, 0: out of service."},
+        {"icms_drive_slow", "gauge", "1: passed over for new loads and stores, for now."},
+        {"icms_drive_slow_total", "counter", "How often a drive became slow."},
         {"icms_drive_written_bytes_total", "counter", "Bytes written to the device."},
         {"icms_write_amplification", "gauge", "Bytes written to the device per byte of values."},
         {"icms_segments_free", "gauge", "Segments that hold nothing."},
@@ -109,6 +111,8 @@ static void page_drives(struct ctl_page *page)
             const struct store_stats *store = &drive->store;
             const double values[] = {
                 drive->out ? 0 : 1,
+                drive->slow ? 1 : 0,
+                (double)drive->slow_total,
                 (double)store->device_write_bytes,
                 page_amplification(store),
                 (double)store->segments_free,

@@ -231,3 +231,30 @@ icms_err store_flush(struct store *store, struct store_flush *flush)
         loop_file_flush(store->loop, &private->op, store->file, store_flush_done);
     return ICMS_OK;
 }
+
+/* ---- probe ------------------------------------------------------------------------------------
+ */
+
+static_assert(sizeof(struct loop_op) <= sizeof(((struct store_probe *)0)->private_words), "fits");
+
+static void store_probe_done(struct loop_op *op)
+{
+    struct store_probe *probe =
+        container_of((uint64_t *)(void *)op, struct store_probe, private_words);
+
+    probe->err = op->err;
+    probe->done(probe);
+}
+
+icms_err store_probe(struct store *store, struct store_probe *probe)
+{
+    struct loop_op *op = (struct loop_op *)(void *)probe->private_words;
+
+    check(store->magic == STORE_MAGIC && probe->done != NULL);
+    if (store->down)
+        return ICMS_DRIVE_DOWN;
+    memset(op, 0, sizeof(*op));
+    loop_file_read(store->loop, op, store->file, 0, probe->memory, STORE_PAGE_BYTES,
+                   store_probe_done);
+    return ICMS_OK;
+}

@@ -153,6 +153,17 @@ struct store_flush {
 /* Makes every completed write durable against power loss. */
 icms_err store_flush(struct store *store, struct store_flush *flush) ICMS_MUST_CHECK;
 
+struct store_probe {
+    uint8_t *memory; /* aligned, LIMIT_DISK_ALIGN bytes                     */
+    void (*done)(struct store_probe *probe); /* called once */
+    icms_err err;                            /* OK, IO */
+    uint64_t private_words[64];
+};
+
+/* Reads one page of the drive: how long does it take? Its outcome counts nowhere. DRIVE_DOWN when
+ * the store is out of service. */
+icms_err store_probe(struct store *store, struct store_probe *probe) ICMS_MUST_CHECK;
+
 /* Keys of a volume in a stable total order (by the 16 key bytes, then length), from the first key
  * that is not before start (NULL: the first). Fills keys and returns how many; fewer than keys_max
  * means the end. Bounded work a call: O(blocks of the store), no I/O. */

@@ -8,6 +8,7 @@
  */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -182,6 +183,8 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
         drive->loop = target->loops[i % target->opts.loops];
         drive->uuid = drive_uuid(drive->path);
         err = drive_open(drive, &one);
+        if (err == ICMS_OK)
+            err = target_slow_init(drive, &one);
         if (err == ICMS_OK) {
             opened++;
             store_on_down(drive->store, drive_down, drive);
@@ -208,7 +211,9 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
 
 void target_drives_close(struct target *target)
 {
-    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         store_close(&target->drives[i].store);
+        free(target->drives[i].probe_memory);
+    }
     place_map_free(&target->map);
 }

@@ -52,6 +52,16 @@ static struct target_drive *target_req_drive(struct target_req *req)
     return NULL;
 }
 
+/* The same for a new load or store: slow ones are passed over. */
+static struct target_drive *target_req_quick_drive(struct target_req *req)
+{
+    struct target_drive *drive;
+
+    while ((drive = target_req_drive(req)) != NULL && target_drive_slow(req->target, drive->index))
+        req->rank++;
+    return drive;
+}
+
 static uint32_t target_req_volume(const struct target_req *req, const struct target_drive *drive)
 {
     return drive->volume[req->nvmf->ns];
@@ -71,7 +81,7 @@ static void target_req_reason(struct target_req *req, enum icms_miss reason)
 {
     static const uint8_t weight[] = {
         [ICMS_MISS_NONE] = 0,    [ICMS_MISS_ABSENT] = 1,   [ICMS_MISS_DRIVE_DOWN] = 2,
-        [ICMS_MISS_EVICTED] = 3, [ICMS_MISS_CHECKSUM] = 4,
+        [ICMS_MISS_EVICTED] = 3, [ICMS_MISS_CHECKSUM] = 4, [ICMS_MISS_SHED] = 5,
     };
 
     check((unsigned)reason < sizeof(weight));
@@ -84,7 +94,8 @@ static enum target_step target_req_miss(struct target_req *req)
 {
     uint32_t first = place_rank(req->target->map, req->slot, 0);
 
-    if (first == UINT32_MAX || !target_drive_in(req->target, first))
+    if (first == UINT32_MAX || !target_drive_in(req->target, first) ||
+        target_drive_slow(req->target, first))
         target_req_reason(req, ICMS_MISS_DRIVE_DOWN);
     target_req_reason(req, ICMS_MISS_ABSENT);
     return target_req_answer(req, ICMS_MISS, req->reason);
@@ -138,7 +149,7 @@ static void target_read_done(struct store_read *read)
 
 static enum target_step target_run_look(struct target_req *req)
 {
-    struct target_drive *drive = target_req_drive(req);
+    struct target_drive *drive = target_req_quick_drive(req);
     struct nvmf_target_req *nvmf = req->nvmf;
     uint64_t bytes_max;
 
@@ -160,6 +171,11 @@ static enum target_step target_run_look(struct target_req *req)
         nvmf->done_bytes = store_record_bytes(bytes_max);
         return target_req_answer(req, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
     }
+    if (target_slow_clogged(drive, false)) {
+        target_req_reason(req, ICMS_MISS_SHED);
+        req->rank++;
+        return TARGET_NEXT;
+    }
     req->op.read = (struct store_read){
         .volume = target_req_volume(req, drive),
         .key = nvmf->key,
@@ -168,6 +184,7 @@ static enum target_step target_run_look(struct target_req *req)
         .done = target_read_done,
     };
     req->state = TARGET_REQ_READ;
+    target_slow_begin(drive, req);
     req->op.read.err = store_read(drive->store, &req->op.read);
     return req->op.read.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
@@ -177,6 +194,7 @@ static enum target_step target_run_read(struct target_req *req)
     const struct store_read *read = &req->op.read;
     struct nvmf_target_req *nvmf = req->nvmf;
 
+    target_slow_end(req);
     if (read->err == ICMS_OK && !fault_hit("target.retrieve")) {
         nvmf->value = read->value;
         nvmf->done_bytes = read->value_bytes;
@@ -229,14 +247,16 @@ static enum target_step target_run_append(struct target_req *req)
     struct target_drive *drive;
     struct nvmf_target_req *nvmf = req->nvmf;
 
-    req->rank = 0;
-    drive = target_req_drive(req);
+    req->rank = 0; /* with a condition the drive is the one that PROBE left out */
+    drive = nvmf->options != 0 ? target_req_drive(req) : target_req_quick_drive(req);
     if (drive == NULL)
         return target_req_answer(req, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
     if (!target_req_at(req, drive->loop))
         return TARGET_WAIT;
     if (target_req_late(req))
         return target_req_answer(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+    if (target_slow_clogged(drive, true))
+        return target_req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
     req->op.write = (struct store_write){
         .volume = target_req_volume(req, drive),
         .key = nvmf->key,
@@ -246,8 +266,8 @@ static enum target_step target_run_append(struct target_req *req)
                    (req->options & NVMF_TARGET_IF_ABSENT ? STORE_WRITE_IF_ABSENT : 0),
         .done = target_write_done,
     };
-    req->drive = drive->index;
     req->state = TARGET_REQ_WRITE;
+    target_slow_begin(drive, req);
     req->op.write.err = store_write(drive->store, &req->op.write);
     return req->op.write.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
@@ -257,6 +277,7 @@ static enum target_step target_run_write(struct target_req *req)
     icms_err err = fault_hit("target.store") ? ICMS_IO : req->op.write.err;
     enum icms_miss reason = ICMS_MISS_NONE;
 
+    target_slow_end(req);
     switch (err) {
     case ICMS_OK:
         req->rank = 0;

@@ -206,6 +206,9 @@ icms_err target_start(struct target *target, struct err_why *why)
     if (err != ICMS_OK)
         return err;
     loop_timer_start(target->loops[0], &target->timer, loop_now_ns(target->loops[0]));
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        if (target->drives[i].store != NULL)
+            target_slow_start(&target->drives[i]);
     for (uint32_t i = 0; i < target->opts.loops; i++) {
         err = loop_start(target->loops[i], why);
         if (err != ICMS_OK) {
@@ -333,6 +336,8 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
 
         out->path = drive->path;
         out->out = !target_drive_in(target, i);
+        out->slow = target_drive_slow(target, i);
+        out->slow_total = atomic_load_explicit(&drive->slow_total, memory_order_relaxed);
         memcpy(out->why, drive->why, sizeof(out->why));
         if (drive->store == NULL)
             continue;

@@ -19,6 +19,9 @@
 /* Keys that one pass over the drives collects for List. */
 #define TARGET_LIST_KEYS 4096
 
+/* A drive that does not keep up gets one part in so many of the buffers. */
+#define TARGET_SHARE 8
+
 struct target_req;
 
 /* ---- drives --------------------------------------------------------------------------------- */
@@ -33,6 +36,18 @@ struct target_drive {
     double weight;       /* bytes                                                        */
     char why[256];       /* why it could not be used                                     */
     uint32_t volume[LIMIT_VOLUMES]; /* number of each volume on this drive               */
+    /* slow.c, on the drive's loop */
+    struct list flying;            /* target_req.link: what is at the store, oldest first     */
+    uint64_t flying_bytes[2];      /* of their buffers: loads, stores                         */
+    _Atomic uint32_t lates;        /* operations in a row that were late; others look at it   */
+    uint32_t probes_good;          /* probes in a row that were not                           */
+    bool probing;                  /* a probe is under way                                    */
+    uint64_t probe_begin_ns;       /* since when                                              */
+    uint64_t probe_best_ns;        /* the shortest one; 0: none yet                           */
+    uint8_t *probe_memory;         /* a page                                                  */
+    struct store_probe probe;      /* the one under way                                       */
+    struct loop_timer probe_timer; /* starts the next one                                     */
+    _Atomic uint64_t slow_total;   /* how often it became slow                                */
 };
 
 /* ---- List ----------------------------------------------------------------------------------- */
@@ -85,12 +100,14 @@ struct target_req {
     struct target_call *call;     /* who gets the answer; NULL: nvmf/target                     */
     struct loop *at;              /* where it is now, or goes                                   */
     struct loop_msg msg;          /* carries it between loops                                   */
-    struct list link;             /* LIST_WAIT                                                  */
+    struct list link;             /* LIST_WAIT: list.parked; READ, WRITE: drive.flying          */
+    uint64_t begin_ns;            /* READ, WRITE: when it went to the store                     */
+    bool late;                    /* READ, WRITE: and was counted as late                       */
     uint32_t slot;                /* of its key in the map of drives                            */
     uint32_t rank;                /* next place in the order to ask                             */
     uint32_t index;               /* SCAN: loop; LIST, SYNC: drive                              */
     uint32_t home;                /* LIST: whose list memory; index of the queue pair's loop    */
-    uint32_t drive;               /* WRITE: where it was written                                */
+    uint32_t drive;               /* READ, WRITE: where                                         */
     uint32_t options;             /* STORE: what is left of the condition                       */
     bool found;                   /* DELETE: somewhere                                          */
     enum icms_miss reason;        /* the best reason for a miss so far                          */
@@ -113,6 +130,8 @@ struct target {
     struct target_drive drives[LIMIT_DRIVES];
     struct place_map *map; /* order of drives; immutable                           */
     _Atomic uint32_t out;  /* bit i: drive i is out of service                     */
+    _Atomic uint32_t slow; /* bit i: drive i is passed over for now                       */
+    _Atomic uint64_t flying_bytes[2]; /* of buffers at stores: loads, stores                   */
     _Atomic bool draining;
     _Atomic uint64_t low_since_ns; /* free segments are low since; 0: they are not         */
     _Atomic uint64_t quota_errors;
@@ -139,8 +158,27 @@ static inline bool target_drive_in(const struct target *target, uint32_t drive)
     return (atomic_load_explicit(&target->out, memory_order_acquire) >> drive & 1) == 0;
 }
 
+/* Passed over for new loads and stores? */
+static inline bool target_drive_slow(const struct target *target, uint32_t drive)
+{
+    return (atomic_load_explicit(&target->slow, memory_order_acquire) >> drive & 1) != 0;
+}
+
 void target_warn(struct target *target, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* ---- slow.c --------------------------------------------------------------------------------- */
+
+/* Before and after the loops run. */
+icms_err target_slow_init(struct target_drive *drive, struct err_why *why);
+void target_slow_start(struct target_drive *drive);
+
+/* A load or store goes to the drive's store; it is over. On the drive's loop. */
+void target_slow_begin(struct target_drive *drive, struct target_req *req);
+void target_slow_end(struct target_req *req);
+
+/* The drive holds more than its share of the buffers, for too long. On the drive's loop. */
+bool target_slow_clogged(const struct target_drive *drive, bool store);
 
 /* ---- request.c ------------------------------------------------------------------------------ */
 

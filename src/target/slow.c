@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Drives that work and are slow: one must cost its own blocks time, and nobody else.
+ *
+ * Called by requests on the drive's loop. What goes to a store is in drive->flying until it is
+ * over.
+ *
+ *   in use -> slow   TARGET_LATES operations in a row were late (target_slow_begin, _end): past
+ * their deadline, or without one TARGET_LATE_NS under way. New loads ask the next drive in order,
+ * new stores go there. Not unless half of the drives are well: when all are late there is too much
+ * to do, and no drive to blame. slow -> in use   two probes in a row (one page, each
+ * TARGET_PROBE_NS, in the background) took no longer than they do on this drive when it is well
+ * (target_probe_done).
+ *
+ * Before it is known to be slow, and when its answers come just in time, a drive may hold many
+ * buffers: target_slow_clogged bounds its share.
+ */
+#include <stdlib.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "target/target_int.h"
+
+/* Late operations in a row that make a drive slow. */
+#define TARGET_LATES 8
+
+/* Under way for so long an operation without a deadline is late. */
+#define TARGET_LATE_NS ((uint64_t)2 * 1000 * 1000 * 1000)
+
+/* A drive is clogged when its oldest operation is this old and it holds too large a share. */
+#define TARGET_CLOG_NS ((uint64_t)100 * 1000 * 1000)
+
+#define TARGET_PROBE_NS ((uint64_t)250 * 1000 * 1000)
+
+/* A probe is good within so many times the best one, or this. */
+#define TARGET_PROBE_FACTOR  8
+#define TARGET_PROBE_GOOD_NS ((uint64_t)1000 * 1000)
+
+static bool slow_is_late(const struct target_req *req, uint64_t now)
+{
+    uint64_t end_ns =
+        req->nvmf->deadline_ns != 0 ? req->nvmf->deadline_ns : req->begin_ns + TARGET_LATE_NS;
+
+    return now >= end_ns;
+}
+
+/* Of the drives but one, those that answer in time now. */
+static uint32_t slow_well(const struct target *target, uint32_t but)
+{
+    uint32_t well = 0;
+
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        well += i != but && target_drive_in(target, i) && !target_drive_slow(target, i) &&
+                atomic_load_explicit(&target->drives[i].lates, memory_order_relaxed) == 0;
+    return well;
+}
+
+/* Takes the drive out of the way, unless the others are no better: then there is too much to do. */
+static void slow_set(struct target_drive *drive)
+{
+    struct target *target = drive->target;
+    uint32_t bit = (uint32_t)1 << drive->index;
+
+    if (target_drive_slow(target, drive->index) ||
+        2 * slow_well(target, drive->index) < target->opts.drive_count)
+        return;
+    drive->probes_good = 0;
+    atomic_fetch_or(&target->slow, bit);
+    atomic_fetch_add_explicit(&drive->slow_total, 1, memory_order_relaxed);
+}
+
+static void slow_count(struct target_drive *drive, struct target_req *req)
+{
+    if (req->late)
+        return;
+    req->late = true;
+    if (atomic_fetch_add_explicit(&drive->lates, 1, memory_order_relaxed) + 1 >= TARGET_LATES)
+        slow_set(drive);
+}
+
+/* Buffers go to the drive, or (negative) come back. */
+static void slow_bytes(struct target_drive *drive, const struct target_req *req, uint64_t bytes)
+{
+    bool store = req->nvmf->op == NVMF_TARGET_STORE;
+
+    drive->flying_bytes[store] += bytes;
+    atomic_fetch_add_explicit(&drive->target->flying_bytes[store], bytes, memory_order_relaxed);
+}
+
+void target_slow_begin(struct target_drive *drive, struct target_req *req)
+{
+    uint64_t now = loop_now_ns(drive->loop);
+
+    list_for_each (link, &drive->flying) {
+        struct target_req *older = container_of(link, struct target_req, link);
+
+        if (!slow_is_late(older, now))
+            break;
+        slow_count(drive, older);
+    }
+    req->drive = drive->index;
+    req->begin_ns = now;
+    req->late = false;
+    list_push(&drive->flying, &req->link);
+    slow_bytes(drive, req, req->nvmf->memory_bytes);
+}
+
+void target_slow_end(struct target_req *req)
+{
+    struct target_drive *drive = &req->target->drives[req->drive];
+
+    list_remove(&req->link);
+    slow_bytes(drive, req, -req->nvmf->memory_bytes);
+    if (slow_is_late(req, loop_now_ns(drive->loop)))
+        slow_count(drive, req);
+    else
+        atomic_store_explicit(&drive->lates, 0, memory_order_relaxed);
+}
+
+bool target_slow_clogged(const struct target_drive *drive, bool store)
+{
+    const struct target *target = drive->target;
+    struct list *first = list_first(&drive->flying);
+    uint64_t all = atomic_load_explicit(&target->flying_bytes[store], memory_order_relaxed);
+
+    return target->opts.drive_count > 1 && first != NULL &&
+           drive->flying_bytes[store] > target->opts.memory_bytes / TARGET_SHARE &&
+           drive->flying_bytes[store] > all / 4 * 3 &&
+           loop_now_ns(drive->loop) >=
+               container_of(first, struct target_req, link)->begin_ns + TARGET_CLOG_NS;
+}
+
+/* ---- probes --------------------------------------------------------------------------------- */
+
+static void target_probe_done(struct store_probe *probe)
+{
+    struct target_drive *drive = container_of(probe, struct target_drive, probe);
+    uint64_t took_ns = loop_now_ns(drive->loop) - drive->probe_begin_ns;
+
+    drive->probing = false;
+    if (probe->err != ICMS_OK) {
+        drive->probes_good = 0;
+        return;
+    }
+    if (drive->probe_best_ns == 0 || took_ns < drive->probe_best_ns)
+        drive->probe_best_ns = took_ns;
+    if (took_ns > u64_max(drive->probe_best_ns * TARGET_PROBE_FACTOR, TARGET_PROBE_GOOD_NS))
+        drive->probes_good = 0;
+    else if (++drive->probes_good >= 2 && target_drive_slow(drive->target, drive->index)) {
+        atomic_store_explicit(&drive->lates, 0, memory_order_relaxed);
+        atomic_fetch_and(&drive->target->slow, ~((uint32_t)1 << drive->index));
+    }
+}
+
+static void target_probe(struct loop_timer *timer)
+{
+    struct target_drive *drive = container_of(timer, struct target_drive, probe_timer);
+
+    loop_timer_start(drive->loop, timer, loop_now_ns(drive->loop) + TARGET_PROBE_NS);
+    if (drive->probing)
+        return;
+    drive->probe_begin_ns = loop_now_ns(drive->loop);
+    drive->probe.memory = drive->probe_memory;
+    drive->probe.done = target_probe_done;
+    drive->probing = store_probe(drive->store, &drive->probe) == ICMS_OK;
+}
+
+icms_err target_slow_init(struct target_drive *drive, struct err_why *why)
+{
+    list_init(&drive->flying);
+    drive->probe_memory = aligned_alloc(LIMIT_DISK_ALIGN, LIMIT_DISK_ALIGN);
+    if (drive->probe_memory == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "%s: no memory for a page", drive->path);
+    loop_timer_init(&drive->probe_timer, target_probe);
+    return ICMS_OK;
+}
+
+void target_slow_start(struct target_drive *drive)
+{
+    loop_timer_start(drive->loop, &drive->probe_timer, loop_now_ns(drive->loop));
+}
