@@ -288,6 +288,7 @@ void nvmft_fabrics_execute(struct nvmft_req *req)
     case NVME_FCTYPE_DISCONNECT:
         if (qpair->qid != 0)
             qpair->close_wanted = true; /* closes when this is answered */
+        nvmft_qpair_watch(qpair);
         admin_answer(req, qpair->qid != 0 ? NVME_SC_SUCCESS : NVME_SC_OPCODE);
         break;
     default:

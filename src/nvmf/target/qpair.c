@@ -24,6 +24,7 @@ void nvmft_qpair_init(struct nvmft_qpair *qpair, struct nvmft_shard *shard)
     loop_timer_init(&qpair->timer, qpair_timeout);
     list_init(&qpair->reqs_free);
     list_init(&qpair->link);
+    list_init(&qpair->watch_link);
     list_init(&qpair->free_link);
     list_init(&qpair->ctrl_link);
     for (int i = 0; i < NVMFT_WAIT_COUNT; i++) {
@@ -205,6 +206,7 @@ static void qpair_leave(struct nvmft_qpair *qpair)
     qpair->slot_count = qpair->slots_touched = 0;
     qpair->ctrl = NULL;
     list_remove(&qpair->link);
+    list_remove(&qpair->watch_link);
     qpair->state = NVMFT_QPAIR_LEAVING;
     qpair->reg_verb = NVMFT_REG_LEAVE;
     loop_send(qpair->shard->target->opts.loops[0], &qpair->reg_msg, nvmft_registry_leave);
@@ -218,19 +220,31 @@ void nvmft_qpair_killed(struct loop_msg *msg)
     loop_send(qpair->shard->target->opts.loops[0], &qpair->kill_msg, nvmft_registry_killed);
 }
 
-void nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns)
+void nvmft_qpair_watch(struct nvmft_qpair *qpair)
+{
+    struct nvmft_shard *shard = qpair->shard;
+
+    if (!list_empty(&qpair->watch_link))
+        return;
+    list_push(&shard->watched, &qpair->watch_link);
+    if (!loop_timer_armed(&shard->timer))
+        loop_timer_start(shard->loop, &shard->timer, loop_now_ns(shard->loop) + NVMFT_SWEEP_NS);
+}
+
+bool nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns)
 {
     uint64_t stall_ns = qpair->shard->target->opts.stall_timeout_ms * QPAIR_MS;
+    bool more = qpair->close_wanted && qpair->conn_open;
 
     qpair_close_idle(qpair);
     if (qpair->state != NVMFT_QPAIR_READY)
-        return;
+        return more;
     for (uint32_t i = 0; i < qpair->slots_touched && qpair->reqs_used > 0; i++) {
         struct nvmft_req *req = nvmft_qpair_slot(qpair, i);
 
         if (req->state == NVMFT_REQ_H2C && now_ns >= req->progress_ns + stall_ns) {
             nvmft_qpair_close(qpair, ICMS_DEADLINE);
-            return;
+            return false;
         }
         if (req->state == NVMFT_REQ_WAIT_BUFFER && req->pub.deadline_ns != 0 &&
             now_ns >= req->pub.deadline_ns) {
@@ -238,7 +252,9 @@ void nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns)
             nvmft_buffers_unpark(req);
             nvmft_req_run(req);
         }
+        more = more || req->state == NVMFT_REQ_H2C || req->state == NVMFT_REQ_WAIT_BUFFER;
     }
+    return more;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------ */

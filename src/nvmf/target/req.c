@@ -210,6 +210,7 @@ static enum req_step req_wait_buffer(struct nvmft_req *req, enum nvmft_wait_clas
                                      uint64_t bytes)
 {
     req->state = NVMFT_REQ_WAIT_BUFFER;
+    nvmft_qpair_watch(req->qpair);
     return nvmft_buffers_take(req, class, bytes) ? REQ_NEXT : REQ_WAIT;
 }
 
@@ -349,6 +350,7 @@ static enum req_step req_run_wait_buffer(struct nvmft_req *req)
         req->data_moved = 0;
         req->progress_ns = loop_now_ns(req->qpair->shard->loop);
         req->state = NVMFT_REQ_H2C;
+        nvmft_qpair_watch(req->qpair);
         req_send_r2t(req);
         return REQ_WAIT;
     }

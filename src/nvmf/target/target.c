@@ -12,8 +12,6 @@
 #include "base/check.h"
 #include "nvmf/target/target_int.h"
 
-#define TARGET_SWEEP_NS ((uint64_t)100 * 1000 * 1000)
-
 /* In-capsule data that every controller takes on fabrics and admin commands. */
 #define TARGET_CAPSULE_BYTES 8192
 
@@ -46,14 +44,31 @@ void nvmf_target_opts_init(struct nvmf_target_opts *opts)
     };
 }
 
+/* Only queue pairs that have something to look after: most of a large pod's stand still. */
+static void target_sweep_watched(struct nvmft_shard *shard, uint64_t now_ns)
+{
+    struct list todo, *link;
+
+    list_init(&todo);
+    while ((link = list_pop(&shard->watched)) != NULL)
+        list_push(&todo, link);
+    while ((link = list_pop(&todo)) != NULL)
+        if (nvmft_qpair_sweep(container_of(link, struct nvmft_qpair, watch_link), now_ns) &&
+            list_empty(link))
+            list_push(&shard->watched, link);
+}
+
 static void target_sweep(struct loop_timer *timer)
 {
     struct nvmft_shard *shard = container_of(timer, struct nvmft_shard, timer);
     uint64_t now = loop_now_ns(shard->loop);
 
-    list_for_each_safe (link, &shard->open)
-        nvmft_qpair_sweep(container_of(link, struct nvmft_qpair, link), now);
-    loop_timer_start(shard->loop, timer, now + TARGET_SWEEP_NS);
+    target_sweep_watched(shard, now);
+    if (shard->draining)
+        list_for_each_safe (link, &shard->open)
+            (void)nvmft_qpair_sweep(container_of(link, struct nvmft_qpair, link), now);
+    if (shard->draining || !list_empty(&shard->watched))
+        loop_timer_start(shard->loop, timer, now + NVMFT_SWEEP_NS);
 }
 
 static icms_err target_shard_init(struct nvmf_target *target, uint32_t index, uint8_t *memory,
@@ -67,6 +82,7 @@ static icms_err target_shard_init(struct nvmf_target *target, uint32_t index, ui
     shard->qpair_count =
         (target->opts.connections_max + target->opts.loop_count - 1) / target->opts.loop_count;
     list_init(&shard->open);
+    list_init(&shard->watched);
     list_init(&shard->free);
     loop_timer_init(&shard->timer, target_sweep);
     shard->qpairs = calloc(shard->qpair_count, sizeof(*shard->qpairs));
@@ -192,11 +208,6 @@ icms_err nvmf_target_open(struct nvmf_target *target, struct err_why *why)
         return err;
     target->listening = true;
     loop_timer_start(target->opts.loops[0], &target->timer, loop_now_ns(target->opts.loops[0]));
-    for (uint32_t i = 0; i < target->opts.loop_count; i++) {
-        struct nvmft_shard *shard = &target->shards[i];
-
-        loop_timer_start(shard->loop, &shard->timer, loop_now_ns(shard->loop));
-    }
     return ICMS_OK;
 }
 
@@ -215,8 +226,7 @@ static void target_shard_drain(struct loop_msg *msg)
     shard->draining = true;
     if (shard == &shard->target->shards[0])
         net_listener_close(&shard->target->listener, NULL);
-    list_for_each_safe (link, &shard->open)
-        nvmft_qpair_sweep(container_of(link, struct nvmft_qpair, link), loop_now_ns(shard->loop));
+    target_sweep(&shard->timer);
 }
 
 void nvmf_target_drain(struct nvmf_target *target)

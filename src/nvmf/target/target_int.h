@@ -205,7 +205,8 @@ struct nvmft_qpair {
     uint64_t buffer_bytes; /* of the pool, held by its requests                       */
     struct list parked[NVMFT_WAIT_COUNT];      /* requests in WAIT_BUFFER, oldest first        */
     struct list hungry_link[NVMFT_WAIT_COUNT]; /* in the shard's hungry lists                  */
-    struct list link; /* the shard's list of open queue pairs                    */
+    struct list link;       /* the shard's list of open queue pairs                    */
+    struct list watch_link; /* the shard's list of those that are swept          */
     /* between this loop and loop 0 */
     struct loop_msg reg_msg;
     enum nvmft_reg_verb reg_verb;    /* what reg_msg says                                       */
@@ -241,7 +242,8 @@ struct nvmft_shard {
     struct nvmft_qpair *qpairs; /* qpair_count of them                                        */
     uint32_t qpair_count;
     struct list open;          /* queue pairs that are not free                              */
-    struct loop_timer timer;   /* sweeps for stalled commands                                */
+    struct list watched;       /* of them: those with something that may stall               */
+    struct loop_timer timer;   /* sweeps those; all while draining; else it does not run     */
     struct loop_msg drain_msg; /* from any thread: drain                                     */
     bool draining;
     struct nvmft_counters counters; /* written here, read by any thread                        */
@@ -340,8 +342,14 @@ void nvmft_qpair_staging_freed(struct nvmft_qpair *qpair);
 /* Answers a Connect command; takes it to the registry. */
 void nvmft_qpair_connect(struct nvmft_req *req);
 
-/* Sweeps: stalled commands, passed deadlines. */
-void nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns);
+/* Something of it may stall, or waits for others: it is swept until nothing does any more. */
+void nvmft_qpair_watch(struct nvmft_qpair *qpair);
+
+/* Looks for stalled commands, passed deadlines, and whether it can close; false when there is
+ * nothing to look after any more. */
+bool nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns);
+
+#define NVMFT_SWEEP_NS ((uint64_t)100 * 1000 * 1000)
 
 /* The slot of a queue pair. */
 struct nvmft_req *nvmft_qpair_slot(struct nvmft_qpair *qpair, uint32_t index);

@@ -567,6 +567,34 @@ static void a_silent_controller_dies_and_a_busy_one_lives(void **state)
     rig_free(&rig);
 }
 
+/* A large pod has thousands of connections that say nothing most of the time. */
+static void a_loop_whose_connections_are_quiet_sleeps(void **state)
+{
+    struct rig *rig = rig_new(2, NULL);
+    struct peer *admin = rig_admin(rig, 0);
+    struct loop_stats before, after;
+    struct nvme_cqe cqe;
+    struct peer *io[4];
+    uint8_t value[20000];
+
+    rig_fill(value, sizeof(value), 3);
+    for (uint16_t i = 0; i < 4; i++) {
+        io[i] = rig_io(rig, admin, (uint16_t)(i + 1), 0);
+        assert_int_equal(peer_store(io[i], 1, "k", value, sizeof(value), 0, &cqe), NVME_SC_SUCCESS);
+    }
+    rig_run(rig, 500);
+    loop_stats(rig->loops[1], &before);
+    assert_true(before.iterations > 0);
+    rig_run(rig, 3000);
+    loop_stats(rig->loops[1], &after);
+    assert_int_equal(after.iterations, before.iterations);
+    for (int i = 0; i < 4; i++)
+        peer_free(&io[i]);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 static void few_buffers(struct nvmf_target_opts *opts)
 {
     opts->memory_bytes = (uint64_t)20 << 20;
@@ -782,6 +810,7 @@ int main(void)
         cmocka_unit_test(a_host_gets_only_so_many_connections),
         cmocka_unit_test(a_controller_dies_with_its_admin_queue),
         cmocka_unit_test(a_silent_controller_dies_and_a_busy_one_lives),
+        cmocka_unit_test(a_loop_whose_connections_are_quiet_sleeps),
         cmocka_unit_test(commands_wait_for_buffers_in_turn_and_loads_go_first),
         cmocka_unit_test(a_shed_store_says_so_and_may_be_retried),
         cmocka_unit_test(commands_with_the_owner_outlive_their_connection),
