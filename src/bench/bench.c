@@ -28,6 +28,8 @@ static const struct bench benches[] = {
      1u << BENCH_OPEN, bench_restart_run},
     {"idle", "a pod that nobody asks, and its first answers then", "", 1u << BENCH_GET,
      bench_idle_run},
+    {"scale", "an enclosure with 8 to 1,152 agents: memory and processor time for each", "",
+     1u << BENCH_GET, bench_scale_run},
     {NULL, NULL, NULL, 0, NULL},
 };
 

@@ -328,5 +328,6 @@ icms_err bench_arena_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_restart_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_wire_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_idle_run(const struct bench_opts *opts, struct err_why *why);
+icms_err bench_scale_run(const struct bench_opts *opts, struct err_why *why);
 
 #endif
