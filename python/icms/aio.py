@@ -18,7 +18,7 @@ from typing import Any
 
 from . import _icms, client as _client
 from ._tables import ClosedError
-from .client import Memory, Request, Results
+from .client import Memories, Request, Results
 
 
 class _Bridge:
@@ -90,12 +90,12 @@ class Volume:
         #: The volume inside, for what needs no waiting: chain, name, value_bytes_max, ...
         self.volume = volume
 
-    async def put(self, keys: Sequence[bytes], memory: Sequence[Memory], *, deadline_ms: int = 0,
+    async def put(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
                   on_flash: bool = False, if_absent: bool = False) -> Results:
         return await self._call(_icms.PUT, keys, memory, deadline_ms,
                                 _client._put_flags(on_flash, if_absent))
 
-    async def get(self, keys: Sequence[bytes], memory: Sequence[Memory], *, deadline_ms: int = 0,
+    async def get(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
                   prestage: bool = False) -> Results:
         return await self._call(_icms.GET, keys, memory, deadline_ms,
                                 _client._get_flags(prestage))
@@ -122,7 +122,7 @@ class Volume:
         if pending:
             await asyncio.wait(pending)
 
-    async def _call(self, op: int, keys: Sequence[bytes], memory: Sequence[Memory] | None,
+    async def _call(self, op: int, keys: Sequence[bytes], memory: Memories | None,
                     deadline_ms: int, flags: int, flush: bool = False) -> Results:
         if not flush and not _client._some(keys) and (memory is None or
                                                       not _client._some(memory)):

@@ -23,6 +23,8 @@ atexit.register(_icms.close_all)
 
 #: Anything with the buffer protocol, or with __dlpack__ on the host.
 Memory = Any
+#: The memory of a batch: a sequence of Memory, or one array whose first dimension is the block.
+Memories = Any
 
 
 class Source(enum.IntEnum):
@@ -311,7 +313,8 @@ class Volume:
     """Blocks of one tenant, model and layout. From `Client.volume`.
 
     Calls take a batch: keys is a sequence of 1 to BATCH_MAX keys (bytes of 1 to 16), memory a
-    sequence as long with the memory of each block. More is refused with ValueError, since a batch
+    sequence as long with the memory of each block, or one array of shape (len(keys), ...) that is
+    C-contiguous: block i is array[i]. More is refused with ValueError, since a batch
     has one deadline; none at all is answered without a call. They return `Results`, and raise Error
     only when the call failed as a whole (PeerDownError, ClosedError, ForkedError, ...), TypeError,
     ValueError or BufferError when the arguments are wrong.
@@ -346,7 +349,7 @@ class Volume:
 
     # ---- calls that wait
 
-    def put(self, keys: Sequence[bytes], memory: Sequence[Memory], *, deadline_ms: int = 0,
+    def put(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
             on_flash: bool = False, if_absent: bool = False) -> Results:
         """Stores blocks. Memory is read, 1 to value_bytes_max bytes each.
 
@@ -356,7 +359,7 @@ class Volume:
         """
         return self._call(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent))
 
-    def get(self, keys: Sequence[bytes], memory: Sequence[Memory], *, deadline_ms: int = 0,
+    def get(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
             prestage: bool = False) -> Results:
         """Loads blocks. Memory is written, with room for the value of each block or more.
 
@@ -398,7 +401,7 @@ class Volume:
 
     # ---- requests
 
-    def start_put(self, keys: Sequence[bytes], memory: Sequence[Memory], *, deadline_ms: int = 0,
+    def start_put(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
                   on_flash: bool = False, if_absent: bool = False, tag: Any = None) -> Request:
         """`put` as a request: returns at once. Memory stays unchanged until it is over.
 
@@ -407,7 +410,7 @@ class Volume:
         return self._start(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent),
                            tag)
 
-    def start_get(self, keys: Sequence[bytes], memory: Sequence[Memory], *, deadline_ms: int = 0,
+    def start_get(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
                   prestage: bool = False, tag: Any = None) -> Request:
         """`get` as a request. Memory belongs to it until it is over."""
         return self._start(_icms.GET, keys, memory, deadline_ms, _get_flags(prestage), tag)
@@ -431,13 +434,13 @@ class Volume:
         """`flush` as a request."""
         return self._start(_icms.FLUSH, (), None, deadline_ms, 0, tag)
 
-    def _call(self, op: int, keys: Sequence[bytes], memory: Sequence[Memory] | None,
+    def _call(self, op: int, keys: Sequence[bytes], memory: Memories | None,
               deadline_ms: int, flags: int) -> Results:
         if not _some(keys) and (memory is None or not _some(memory)):
             return _NONE
         return _results(self._volume.call(op, keys, memory, deadline_ms, flags))
 
-    def _start(self, op: int, keys: Sequence[bytes], memory: Sequence[Memory] | None,
+    def _start(self, op: int, keys: Sequence[bytes], memory: Memories | None,
                deadline_ms: int, flags: int, tag: Any, over: Any = None) -> Request:
         request = Request(tag)
         request._over = over

@@ -206,8 +206,41 @@ static bool batch_take_memory(struct batch *batch, PyObject *memory, Py_ssize_t 
     return taken;
 }
 
+/* One array for all: its first dimension is the block. */
+static bool batch_take_rows(struct batch *batch, PyObject *array)
+{
+    bool writable = batch->op == BATCH_GET;
+    Py_buffer *view = &batch->memory[0].view;
+    uint64_t bytes;
+
+    if (PyObject_GetBuffer(array, view, writable ? PyBUF_ND | PyBUF_WRITABLE : PyBUF_ND) != 0) {
+        memory_explain(array, 0, writable);
+        return false;
+    }
+    if (view->ndim < 2) {
+        PyErr_Format(PyExc_TypeError,
+                     "memory is a sequence with one entry a block, or an array whose first "
+                     "dimension is the block, not %R of %d dimensions",
+                     (PyObject *)Py_TYPE(array), view->ndim);
+        return false;
+    }
+    if (view->shape[0] != batch->count || (writable && view->len == 0)) {
+        PyErr_Format(PyExc_ValueError, "%zd keys and memory of %zd blocks with %zd bytes in all",
+                     batch->count, view->shape[0], view->len);
+        return false;
+    }
+    bytes = (uint64_t)(view->len / batch->count);
+    for (Py_ssize_t i = 0; i < batch->count; i++) {
+        batch->blocks[i].data = (char *)view->buf + (uint64_t)i * bytes;
+        batch->blocks[i].bytes = bytes;
+    }
+    return true;
+}
+
 static bool batch_take(struct batch *batch, PyObject *keys, PyObject *memory)
 {
+    bool rows = batch->memory != NULL && PyObject_CheckBuffer(memory);
+
     for (Py_ssize_t i = 0; i < batch->count; i++) {
         PyObject *key = PySequence_GetItem(keys, i);
         bool taken;
@@ -216,10 +249,12 @@ static bool batch_take(struct batch *batch, PyObject *keys, PyObject *memory)
             return false;
         taken = batch_key(key, i, &batch->blocks[i].key);
         Py_DECREF(key);
-        if (!taken || (batch->memory != NULL && !batch_take_memory(batch, memory, i)))
+        if (taken && batch->memory != NULL && !rows)
+            taken = batch_take_memory(batch, memory, i);
+        if (!taken)
             return false;
     }
-    return true;
+    return !rows || batch_take_rows(batch, memory);
 }
 
 bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject *memory)
@@ -229,7 +264,7 @@ bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject 
     *batch = (struct batch){.op = op};
     if (count < 0)
         return false;
-    if (memory != Py_None) {
+    if (memory != Py_None && !PyObject_CheckBuffer(memory)) {
         Py_ssize_t memories = batch_length(memory, "memory");
 
         if (memories < 0)

@@ -131,8 +131,9 @@ struct batch {
     struct batch_memory *memory; /* count entries, or NULL where no bytes move */
 };
 
-/* Checks and takes keys (a sequence of bytes) and memory (a sequence as long, or None: no bytes
- * move). False with an exception, and then nothing is held. GIL. */
+/* Checks and takes keys (a sequence of bytes) and memory (a sequence as long, one array whose first
+ * dimension is as long, or None: no bytes move). False with an exception, and then nothing is held.
+ * GIL. */
 bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject *memory);
 
 /* Lets go of the memory: the library is done with it. May be called again. GIL. */

@@ -13,7 +13,7 @@ import unittest
 import weakref
 
 import icms
-from support import TestCase, VALUE_BYTES, keys, value
+from support import TestCase, VALUE_BYTES, keys, stop, value
 
 
 def program(text, *arguments, **more):
@@ -60,7 +60,7 @@ class Threads(TestCase):
         self.assertFalse(failures)
 
     def test_a_call_that_waits_lets_others_run(self):
-        self.tier.agent.signal(signal.SIGSTOP)
+        stop(self.tier.agent)
         try:
             passed = []
             call = threading.Thread(target=lambda: passed.append(

@@ -83,8 +83,27 @@ class Blocks(TestCase):
             self.volume.put(names[:1], [flat[::2]])
         with self.assertRaisesRegex(ValueError, "2 keys and memory of 1 blocks"):
             self.volume.get(names, [good])
-        with self.assertRaisesRegex(TypeError, "one entry a block"):
+        with self.assertRaisesRegex(TypeError, "one entry a block.*of 1 dimensions"):
             self.volume.get(names[:1], good)
+
+    def test_one_array_for_a_whole_batch(self):
+        names, data = keys(4), value(9, 4096)
+        self.assertTrue(self.volume.put(names, memoryview(data).cast("B", (4, 1024))).ok)
+        room = bytearray(4096)
+        results = self.volume.get(names, memoryview(room).cast("I", (4, 16, 16)))
+        self.assertEqual((results.ok, {block.nbytes for block in results}), (True, {1024}))
+        self.assertEqual(room, data)
+        request = self.volume.start_get(names[::-1], memoryview(room).cast("B", (4, 1024)))
+        self.assertTrue(request.result().ok)
+        self.assertEqual(room[:1024], data[3072:])
+        for wrong in (memoryview(room).cast("B", (8, 512)),
+                      memoryview(room).cast("B", (2, 2048))):
+            with self.assertRaisesRegex(ValueError, "4 keys and memory of [28] blocks"):
+                self.volume.get(names, wrong)
+        del wrong
+        with self.assertRaisesRegex(BufferError, "not writable"):
+            self.volume.get(names, memoryview(data).cast("B", (4, 1024)))
+        room.append(1)
 
     def test_memory_is_held_until_a_request_is_over(self):
         names, values = self.put(1)
