@@ -29,7 +29,11 @@
 #define NVMF_QUEUES        (1 + IO_CLASS_COUNT) /* admin, then one a class */
 
 /* Data of one H2CData PDU: what is sent in one piece holds the connection for so long. */
-#define NVMF_H2C_BYTES_MAX ((uint32_t)256 << 10)
+#define NVMF_H2C_BYTES_MAX ((uint32_t)1 << 20)
+
+/* H2CData PDUs of one queue that are queued at a time, and their bytes, unless it is one. */
+#define NVMF_TX_DATA       8
+#define NVMF_TX_DATA_BYTES ((uint32_t)1 << 20)
 
 /* Data of one C2HData PDU that is accepted: a value and its trailer may come in one. */
 #define NVMF_C2H_BYTES_MAX ((uint32_t)(LIMIT_VALUE_BYTES + NVME_PAGE_BYTES))
@@ -41,14 +45,13 @@
 
 /* One place in a queue's table of commands. */
 struct nvmf_cmd {
-    struct list link;           /* in queue->free while not used                               */
+    struct list link;           /* in queue->free while not used; else perhaps in its senders   */
     uint16_t index;             /* its place                                                   */
     uint16_t generation;        /* of the CID                                                  */
     bool used;                  /* its CID is out: sent and not answered, or not yet drained   */
     bool answered;              /* the completion came                                         */
     bool in_capsule;            /* its data went with the command                              */
     bool capsule_busy;          /* capsule is being sent                                       */
-    bool data_busy;             /* data is being sent                                          */
     bool quiet;                 /* nobody waits for it: async event request                    */
     bool admin;                 /* of the admin queue                                          */
     bool list;                  /* List: its result says nothing of its data                   */
@@ -58,11 +61,19 @@ struct nvmf_cmd {
     uint32_t data_bytes;        /* length of the transfer                                      */
     uint32_t moved;             /* bytes of it received, or asked for by R2Ts                  */
     uint32_t sent;              /* H2C: bytes of it handed to the connection                   */
+    uint32_t data_busy;         /* H2CData PDUs of it that are being sent                      */
     uint16_t ttag;              /* of the R2T that is being served                             */
     icms_err data_err;          /* CORRUPT: a data digest did not match                        */
     struct nvme_cqe cqe;        /* the answer                                                  */
     struct nvmf_pdu_tx capsule; /* the command                                               */
-    struct nvmf_pdu_tx data;    /* H2CData, one at a time                                    */
+};
+
+/* An H2CData PDU that is queued. */
+struct nvmf_tx {
+    struct nvmf_pdu_tx pdu;   /* as it goes out          */
+    struct nvmf_queue *queue; /* whose connection        */
+    struct nvmf_cmd *cmd;     /* whose; NULL: it is free */
+    uint32_t bytes;           /* data in it              */
 };
 
 enum nvmf_queue_state {
@@ -76,20 +87,24 @@ enum nvmf_queue_state {
 
 struct nvmf_queue {
     enum nvmf_queue_state state;
-    struct nvmf_ctrl *ctrl;     /* whose                                                   */
-    uint16_t qid;               /* 0: admin                                                */
-    const char *name;           /* "admin", "load", ...: in sentences                      */
-    uint32_t entries_max;       /* size of cmds                                            */
-    uint32_t depth;             /* commands at a time: agreed entries - 1                  */
-    uint32_t used;              /* commands whose CID is out                               */
-    uint32_t waiting;           /* of them, those that somebody should answer              */
-    uint32_t in_capsule_max;    /* data that may go with a command                         */
-    uint32_t h2c_max;           /* data of one H2CData PDU                                 */
-    uint32_t silent_ticks;      /* ticks without a byte while commands wait                */
-    uint64_t heard_bytes;       /* bytes_in at the last tick                               */
-    struct nvmf_cmd *cmds;      /* [entries_max]                                           */
-    struct list free;           /* struct nvmf_cmd                                         */
-    struct list parked;         /* struct nvmf_req                                         */
+    struct nvmf_ctrl *ctrl;  /* whose                                                   */
+    uint16_t qid;            /* 0: admin                                                */
+    const char *name;        /* "admin", "load", ...: in sentences                      */
+    uint32_t entries_max;    /* size of cmds                                            */
+    uint32_t depth;          /* commands at a time: agreed entries - 1                  */
+    uint32_t used;           /* commands whose CID is out                               */
+    uint32_t waiting;        /* of them, those that somebody should answer              */
+    uint32_t in_capsule_max; /* data that may go with a command                         */
+    uint32_t h2c_max;        /* data of one H2CData PDU                                 */
+    uint32_t silent_ticks;   /* ticks without a byte while commands wait                */
+    uint64_t heard_bytes;    /* bytes_in at the last tick                               */
+    struct nvmf_cmd *cmds;   /* [entries_max]                                           */
+    struct list free;        /* struct nvmf_cmd                                         */
+    struct list parked;      /* struct nvmf_req                                         */
+    struct list senders;     /* struct nvmf_cmd with data to send, oldest R2T first: one
+                                after the other, so that each is whole early            */
+    struct nvmf_tx tx_data[NVMF_TX_DATA]; /* what is queued                                */
+    uint32_t tx_data_bytes;               /* of data in it                                 */
     struct nvmf_cmd *receiving; /* whose data is being received; NULL: none                */
     void *receiving_memory;     /* vector 0 of it; NULL: dropped                           */
     struct net_dial dial;       /* in state DIAL                                           */

@@ -322,6 +322,37 @@ static void finds_volumes_and_comes_up(void **state)
     bed_free(bed);
 }
 
+/* Two stores at a time: the older one is sent as a whole before the data of the other, a small one,
+ * begins; a third one whose deadline passed among them changes nothing. */
+static void stores_go_one_after_the_other(void **state)
+{
+    struct bed *bed = bed_new(0);
+    uint32_t sizes[3] = {4 << 20, 64 << 10, 128 << 10};
+    static const char *const keys[3] = {"a", "b", "c"};
+    uint8_t *data = pattern(sizes[0], 3);
+    struct op ops[3];
+
+    bed->fake->hold_stores = true;
+    bed->fake->h2c_bytes = 32 << 10;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    for (int i = 0; i < 3; i++) {
+        op_init(&ops[i], bed, keys[i], data, sizes[i], i == 1 ? 1 * MS : 5000 * MS);
+        assert_int_equal(go(&ops[i], nvmf_store), ICMS_OK);
+    }
+    bed_run(bed, 100 * MS);
+    on_loop(bed, 1, run_release, bed);
+    bed_run(bed, 2000 * MS);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ops[i].done, 1);
+        assert_int_equal(ops[i].req.err, ICMS_OK);
+        assert_true(i == 0 || ops[i].done_ns >= ops[i - 1].done_ns);
+    }
+    assert_true(ops[0].done_ns < ops[2].done_ns);
+    bed_free(bed);
+    free(data);
+}
+
 /* Values of many sizes there and back, whatever was agreed on. */
 static void round_trip(struct nvmf_ctrl_opts *opts, void (*tune)(struct fake_target *fake))
 {
@@ -963,6 +994,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_volumes_and_comes_up),
+        cmocka_unit_test(stores_go_one_after_the_other),
         cmocka_unit_test(stores_and_retrieves_values_of_all_sizes),
         cmocka_unit_test(works_with_small_pieces_digests_and_vendor_commands),
         cmocka_unit_test(works_when_the_target_declines_digests_and_says_success_in_data),

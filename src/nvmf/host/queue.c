@@ -38,6 +38,7 @@ icms_err nvmf_queue_init(struct nvmf_queue *queue, struct nvmf_ctrl *ctrl, uint1
     queue->entries_max = entries;
     list_init(&queue->free);
     list_init(&queue->parked);
+    list_init(&queue->senders);
     nvmf_req_init(&queue->connect, ctrl, queue);
     queue->cmds = calloc(entries, sizeof(queue->cmds[0]));
     if (queue->cmds == NULL)
@@ -116,9 +117,10 @@ static void queue_closed(struct nvmf_pdu_conn *conn, icms_err why)
     for (uint32_t i = 0; i < queue->entries_max; i++) {
         struct nvmf_cmd *cmd = &queue->cmds[i];
 
-        check(!cmd->capsule_busy && !cmd->data_busy);
+        check(!cmd->capsule_busy && cmd->data_busy == 0);
         if (!cmd->used)
             continue;
+        list_remove(&cmd->link);
         cmd->used = false;
         if (cmd->req != NULL) {
             struct nvmf_req *req = cmd->req;
@@ -285,7 +287,8 @@ static void cmd_slice(const struct nvmf_req *req, uint32_t offset, uint32_t byte
 
 static void cmd_free(struct nvmf_cmd *cmd, struct nvmf_queue *queue)
 {
-    check(cmd->used && cmd->req == NULL && !cmd->capsule_busy && !cmd->data_busy);
+    check(cmd->used && cmd->req == NULL && !cmd->capsule_busy && cmd->data_busy == 0);
+    check(list_empty(&cmd->link));
     cmd->used = false;
     cmd->generation++;
     queue->used--;
@@ -298,7 +301,7 @@ static void cmd_finish(struct nvmf_cmd *cmd, struct nvmf_queue *queue)
 {
     struct nvmf_req *req = cmd->req;
 
-    if (!cmd->answered || cmd->capsule_busy || cmd->data_busy || queue->receiving == cmd)
+    if (!cmd->answered || cmd->capsule_busy || cmd->data_busy > 0 || queue->receiving == cmd)
         return;
     if (queue->state == NVMF_QUEUE_CLOSING)
         return; /* queue_closed ends everything */
@@ -400,40 +403,72 @@ void nvmf_queue_run(struct nvmf_queue *queue)
         queue_cmd_send(queue, container_of(list_pop(&queue->parked), struct nvmf_req, link));
 }
 
-/* Sends the next H2CData PDU of the R2T that is being served. */
-static void cmd_data_send(struct nvmf_cmd *cmd, struct nvmf_queue *queue);
+static void queue_data_sent(struct nvmf_pdu_tx *pdu, icms_err err);
 
-static void cmd_data_sent(struct nvmf_pdu_tx *tx, icms_err err)
+/* A PDU for so much data; NULL: enough is queued. */
+static struct nvmf_tx *queue_tx_data(struct nvmf_queue *queue, uint32_t bytes)
 {
-    struct nvmf_cmd *cmd = container_of(tx, struct nvmf_cmd, data);
-    struct nvmf_queue *queue = tx->owner;
-
-    cmd->data_busy = false;
-    if (err == ICMS_OK && !cmd->answered && cmd->req != NULL)
-        cmd_data_send(cmd, queue);
-    cmd_finish(cmd, queue);
+    if (queue->tx_data_bytes > 0 && queue->tx_data_bytes + bytes > NVMF_TX_DATA_BYTES)
+        return NULL;
+    for (uint32_t i = 0; i < NVMF_TX_DATA; i++)
+        if (queue->tx_data[i].cmd == NULL)
+            return &queue->tx_data[i];
+    return NULL;
 }
 
-static void cmd_data_send(struct nvmf_cmd *cmd, struct nvmf_queue *queue)
+/* Sends the next H2CData PDU of the R2T that is being served; false: enough is queued. */
+static bool cmd_data_send(struct nvmf_cmd *cmd, struct nvmf_queue *queue)
 {
-    uint32_t bytes = cmd->moved - cmd->sent;
-    uint8_t flags = NVME_TCP_FLAG_LAST;
+    uint32_t bytes = (uint32_t)u64_min(cmd->moved - cmd->sent, queue->h2c_max);
+    struct nvmf_tx *tx = queue_tx_data(queue, bytes);
+    uint8_t flags = cmd->sent + bytes == cmd->moved ? NVME_TCP_FLAG_LAST : 0;
 
-    if (bytes == 0 || queue->state != NVMF_QUEUE_LIVE)
-        return;
-    if (bytes > queue->h2c_max) {
-        bytes = queue->h2c_max;
-        flags = 0;
-    }
-    nvme_tcp_data_encode(&cmd->data.pdu, NVME_TCP_H2C_DATA, flags,
+    if (tx == NULL)
+        return false;
+    nvme_tcp_data_encode(&tx->pdu.pdu, NVME_TCP_H2C_DATA, flags,
                          (uint16_t)(cmd->index | cmd->generation << NVMF_CID_INDEX_BITS), cmd->ttag,
                          cmd->sent, bytes);
-    cmd_slice(cmd->req, cmd->sent, bytes, cmd->data.data);
+    cmd_slice(cmd->req, cmd->sent, bytes, tx->pdu.data);
+    tx->pdu.done = queue_data_sent;
+    tx->queue = queue;
+    tx->cmd = cmd;
+    tx->bytes = bytes;
+    queue->tx_data_bytes += bytes;
     cmd->sent += bytes;
-    cmd->data.done = cmd_data_sent;
-    cmd->data.owner = queue;
-    cmd->data_busy = true;
-    nvmf_pdu_send(&queue->conn, &cmd->data);
+    cmd->data_busy++;
+    nvmf_pdu_send(&queue->conn, &tx->pdu);
+    return true;
+}
+
+/* Queues data that the target asked for, one command after the other. */
+static void queue_data_run(struct nvmf_queue *queue)
+{
+    struct list *link;
+
+    while (queue->state == NVMF_QUEUE_LIVE && (link = list_first(&queue->senders)) != NULL) {
+        struct nvmf_cmd *cmd = container_of(link, struct nvmf_cmd, link);
+
+        check(cmd->req != NULL && cmd->sent < cmd->moved);
+        if (!cmd_data_send(cmd, queue))
+            return;
+        if (cmd->sent == cmd->moved)
+            list_remove(link);
+    }
+}
+
+static void queue_data_sent(struct nvmf_pdu_tx *pdu, icms_err err)
+{
+    struct nvmf_tx *tx = container_of(pdu, struct nvmf_tx, pdu);
+    struct nvmf_queue *queue = tx->queue;
+    struct nvmf_cmd *cmd = tx->cmd;
+
+    check(cmd->data_busy > 0 && queue->tx_data_bytes >= tx->bytes);
+    queue->tx_data_bytes -= tx->bytes;
+    tx->cmd = NULL;
+    cmd->data_busy--;
+    if (err == ICMS_OK)
+        queue_data_run(queue);
+    cmd_finish(cmd, queue);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------ */
@@ -526,7 +561,7 @@ static void queue_r2t(struct nvmf_queue *queue, const union nvme_tcp_pdu *pdu)
                         le16_get(pdu->r2t.cid));
         return;
     }
-    if (cmd->sent != cmd->moved || cmd->data_busy) {
+    if (cmd->sent != cmd->moved || cmd->data_busy > 0) {
         queue_violation(queue, NVME_TCP_FES_LIMIT, 0, "it asked for data twice at a time");
         return;
     }
@@ -539,7 +574,8 @@ static void queue_r2t(struct nvmf_queue *queue, const union nvme_tcp_pdu *pdu)
     check(cmd->req != NULL); /* a store is not detached before all its data went */
     cmd->ttag = le16_get(pdu->r2t.ttag);
     cmd->moved += length;
-    cmd_data_send(cmd, queue);
+    list_push(&queue->senders, &cmd->link);
+    queue_data_run(queue);
 }
 
 /* True when a success does not fit what was moved. */
@@ -570,6 +606,7 @@ static void queue_completion(struct nvmf_queue *queue, const union nvme_tcp_pdu 
         return;
     }
     cmd->answered = true;
+    list_remove(&cmd->link); /* it wants no more data */
     if (!cmd->quiet)
         queue->waiting--;
     if (queue->qid != 0)

@@ -78,7 +78,7 @@ static void req_expire_sent(struct nvmf_req *req, icms_err err, bool later)
     struct nvmf_cmd *cmd = req->cmd;
 
     if (cmd->direction == NVME_DIRECTION_H2C && !cmd->in_capsule &&
-        (cmd->sent < cmd->data_bytes || cmd->data_busy)) {
+        (cmd->sent < cmd->data_bytes || cmd->data_busy > 0)) {
         if (req->late && !later) {
             nvmf_ctrl_fail(req->ctrl, ICMS_DEADLINE,
                            "a store was neither answered nor its data taken");

@@ -23,6 +23,7 @@ void nvmft_qpair_init(struct nvmft_qpair *qpair, struct nvmft_shard *shard)
     *qpair = (struct nvmft_qpair){.magic = NVMFT_QPAIR_MAGIC, .shard = shard};
     loop_timer_init(&qpair->timer, qpair_timeout);
     list_init(&qpair->reqs_free);
+    list_init(&qpair->senders);
     list_init(&qpair->link);
     list_init(&qpair->watch_link);
     list_init(&qpair->free_link);
@@ -199,6 +200,7 @@ static void qpair_leave(struct nvmft_qpair *qpair)
     if (qpair->reqs_used > 0 || qpair->conn_open)
         return;
     check(qpair->buffer_bytes == 0 && !qpair->staging_used && qpair->reqs_held == 0);
+    check(list_empty(&qpair->senders) && qpair->tx_data_bytes == 0);
     for (int i = 0; i < NVMFT_WAIT_COUNT; i++)
         check(list_empty(&qpair->parked[i]) && list_empty(&qpair->hungry_link[i]));
     free(qpair->slots);

@@ -474,34 +474,57 @@ static enum req_step req_answered(struct nvmft_req *req)
     return REQ_NEXT;
 }
 
+/* A PDU for so much data of a queue pair; NULL: enough is queued. */
+static struct nvmft_tx *req_tx_data(struct nvmft_qpair *qpair, uint32_t bytes)
+{
+    if (qpair->tx_data_bytes > 0 && qpair->tx_data_bytes + bytes > NVMFT_TX_DATA_BYTES)
+        return NULL;
+    for (int i = 0; i < NVMFT_TX_DATA; i++)
+        if (qpair->tx_data[i].req == NULL)
+            return &qpair->tx_data[i];
+    return NULL;
+}
+
+static void req_data_sent(struct nvmf_pdu_tx *pdu, icms_err err);
+
+/* Queues the next piece of data; false: enough is queued. */
+static bool req_send_data(struct nvmft_req *req)
+{
+    struct nvmft_qpair *qpair = req->qpair;
+    uint32_t bytes = (uint32_t)u64_min(req->data_bytes - req->data_moved, NVMFT_DATA_PDU_BYTES);
+    struct nvmft_tx *tx = req_tx_data(qpair, bytes);
+    bool last = req->data_moved + bytes == req->data_bytes;
+
+    if (tx == NULL)
+        return false;
+    nvme_tcp_data_encode(&tx->pdu.pdu, NVME_TCP_C2H_DATA, last ? NVME_TCP_FLAG_LAST : 0, req->cid,
+                         0, req->data_moved, bytes);
+    /* Sends do not write; iovec has no const. */
+    tx->pdu.data[0].iov_base = (void *)(uintptr_t)(req->data + req->data_moved);
+    tx->pdu.data[0].iov_len = bytes;
+    tx->pdu.data[1] = (struct iovec){0};
+    tx->pdu.done = req_data_sent;
+    tx->req = req;
+    tx->bytes = bytes;
+    qpair->tx_data_bytes += bytes;
+    req->tx_busy++;
+    req->data_moved += bytes;
+    nvmf_pdu_send(&qpair->conn, &tx->pdu);
+    return true;
+}
+
+/* The first of the senders queues what fits; the others wait for it to be through. */
 static enum req_step req_run_c2h(struct nvmft_req *req)
 {
-    if (req->lost) {
-        req->state = NVMFT_REQ_RESPOND;
-        return REQ_NEXT;
-    }
-    for (int i = 0; i < NVMFT_TX_DATA && req->data_moved < req->data_bytes; i++) {
-        struct nvmf_pdu_tx *tx = &req->tx_data[i];
-        uint32_t bytes = (uint32_t)u64_min(req->data_bytes - req->data_moved, NVMFT_DATA_PDU_BYTES);
-        bool last = req->data_moved + bytes == req->data_bytes;
+    struct nvmft_qpair *qpair = req->qpair;
 
-        if (req->tx_data_busy[i])
-            continue;
-        nvme_tcp_data_encode(&tx->pdu, NVME_TCP_C2H_DATA, last ? NVME_TCP_FLAG_LAST : 0, req->cid,
-                             0, req->data_moved, bytes);
-        /* Sends do not write; iovec has no const. */
-        tx->data[0].iov_base = (void *)(uintptr_t)(req->data + req->data_moved);
-        tx->data[0].iov_len = bytes;
-        tx->data[1] = (struct iovec){0};
-        tx->done = req_tx_done;
-        tx->owner = req;
-        req->tx_data_busy[i] = true;
-        req->tx_busy++;
-        req->data_moved += bytes;
-        nvmf_pdu_send(&req->qpair->conn, tx);
+    if (list_empty(&req->link) && !req->lost && req->data_moved < req->data_bytes)
+        list_push(&qpair->senders, &req->link);
+    while (!req->lost && req->data_moved < req->data_bytes) {
+        if (list_first(&qpair->senders) != &req->link || !req_send_data(req))
+            return REQ_WAIT;
     }
-    if (req->data_moved < req->data_bytes)
-        return REQ_WAIT;
+    list_remove(&req->link);
     req->state = NVMFT_REQ_RESPOND;
     return REQ_NEXT;
 }
@@ -542,25 +565,44 @@ static enum req_step req_run_respond(struct nvmft_req *req)
     return REQ_NEXT;
 }
 
-static void req_tx_done(struct nvmf_pdu_tx *tx, icms_err err)
+/* Something of it was sent, or failed. In H2C it was the R2T: the data wakes it, or the end of the
+ * connection. */
+static void req_sent(struct nvmft_req *req, icms_err err)
 {
-    struct nvmft_req *req = tx->owner;
-
     check(req->magic == NVMFT_REQ_MAGIC);
     if (err != ICMS_OK)
         req->lost = true;
     req->progress_ns = loop_now_ns(req->qpair->shard->loop);
-    if (tx == &req->tx_resp) {
-        check(req->resp_busy);
-        req->resp_busy = false;
-    } else {
-        check(tx >= req->tx_data && tx < req->tx_data + NVMFT_TX_DATA && req->tx_busy > 0);
-        req->tx_data_busy[tx - req->tx_data] = false;
-        req->tx_busy--;
-    }
-    /* In H2C it was the R2T: the data wakes it, or the end of the connection. */
     if (req->state == NVMFT_REQ_C2H || req->state == NVMFT_REQ_RESPOND)
         nvmft_req_run(req);
+}
+
+static void req_tx_done(struct nvmf_pdu_tx *tx, icms_err err)
+{
+    struct nvmft_req *req = tx->owner;
+
+    check(req->resp_busy);
+    req->resp_busy = false;
+    req_sent(req, err);
+}
+
+static void req_data_sent(struct nvmf_pdu_tx *pdu, icms_err err)
+{
+    struct nvmft_tx *tx = container_of(pdu, struct nvmft_tx, pdu);
+    struct nvmft_req *req = tx->req;
+    struct nvmft_qpair *qpair = req->qpair;
+    struct list *first;
+
+    check(req->tx_busy > 0 && qpair->tx_data_bytes >= tx->bytes);
+    qpair->tx_data_bytes -= tx->bytes;
+    tx->req = NULL;
+    req->tx_busy--;
+    req_sent(req, err);
+    while ((first = list_first(&qpair->senders)) != NULL) {
+        nvmft_req_run(container_of(first, struct nvmft_req, link));
+        if (list_first(&qpair->senders) == first)
+            break;
+    }
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
@@ -659,8 +701,11 @@ void nvmft_req_abandon(struct nvmft_req *req)
         req->state = NVMFT_REQ_DONE;
         nvmft_buffers_unpark(req);
         break;
-    case NVMFT_REQ_H2C:
     case NVMFT_REQ_C2H:
+        list_remove(&req->link);
+        req->state = NVMFT_REQ_DONE;
+        break;
+    case NVMFT_REQ_H2C:
     case NVMFT_REQ_RESPOND:
         req->state = NVMFT_REQ_DONE;
         break;

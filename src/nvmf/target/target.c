@@ -146,7 +146,7 @@ static icms_err target_opts_check(const struct nvmf_target_opts *opts, struct er
                        opts->connections_max);
     if (opts->in_capsule_bytes % 16 != 0 || opts->in_capsule_bytes > NVMFT_DATA_PDU_BYTES)
         return err_set(why, ICMS_CONFIG,
-                       "%u bytes in a capsule: a multiple of 16, up to 256 KiB, is possible",
+                       "%u bytes in a capsule: a multiple of 16, up to 1 MiB, is possible",
                        opts->in_capsule_bytes);
     return ICMS_OK;
 }

@@ -214,19 +214,24 @@ static void data_that_nobody_asked_for_ends_the_connection(void **state)
         [BAD_NONE_ASKED] = NVME_TCP_FES_HEADER,
     };
     struct rig *rig = rig_new(1, NULL);
-    uint8_t *value = calloc(1, 512 << 10);
+    uint8_t *value = NULL;
 
     for (int bad = 0; bad < BAD_COUNT; bad++) {
         struct peer *admin = rig_admin(rig, 0);
         struct peer *io = rig_io(rig, admin, 1, 0);
-        uint32_t asked = bad == BAD_LENGTH_PDU ? 512 << 10 : 16384;
+        uint32_t asked = bad == BAD_LENGTH_PDU ? 2 * io->h2c_max : 16384;
         struct nvme_sqe_wf sqe = store_sqe("k", asked);
-        uint32_t length = bad == BAD_LENGTH ? 16388 : bad == BAD_LENGTH_PDU ? 262148 : 4096;
+        uint32_t length = bad == BAD_LENGTH       ? asked + 4
+                          : bad == BAD_LENGTH_PDU ? io->h2c_max + 4
+                                                  : 4096;
         union nvme_tcp_pdu pdu;
         uint16_t cid = 0;
         uint16_t ttag = 0;
         uint32_t bytes;
 
+        value = realloc(value, length);
+        assert_non_null(value);
+        memset(value, 0, length);
         if (bad != BAD_NONE_ASKED) {
             cid = peer_submit(io, &sqe, asked);
             assert_int_equal(peer_recv_pdu(io, &pdu, NULL, 0, &bytes), PEER_PDU);

@@ -30,10 +30,12 @@
 #define NVMFT_QPAIR_MAGIC 0x70717274u /* "trqp" */
 
 /* Largest data of one H2CData or C2HData PDU: nothing waits behind more than this. */
-#define NVMFT_DATA_PDU_BYTES ((uint32_t)256 << 10)
+#define NVMFT_DATA_PDU_BYTES ((uint32_t)1 << 20)
 
-/* Data PDUs of one command that are queued at a time. */
-#define NVMFT_TX_DATA 2
+/* Data PDUs of one queue pair that are queued at a time, and their bytes, unless it is one. Enough
+ * to keep a socket busy; what is queued beyond that only grows cold in the cache. */
+#define NVMFT_TX_DATA       8
+#define NVMFT_TX_DATA_BYTES ((uint32_t)1 << 20)
 
 /* Async event requests that a controller holds. */
 #define NVMFT_AERS 4
@@ -79,7 +81,7 @@ enum nvmft_req_state {
     NVMFT_REQ_EXECUTE,     /* with the owner; woken by nvmf_target_req_done                      */
     NVMFT_REQ_HELD,        /* an async event request, kept until something happens               */
     NVMFT_REQ_JOIN,        /* Connect, with the registry; woken by nvmft_qpair_joined            */
-    NVMFT_REQ_C2H,         /* data PDUs queued; woken by nvmft_req_tx_done                       */
+    NVMFT_REQ_C2H,         /* has data to queue; woken when its turn comes                       */
     NVMFT_REQ_RESPOND,     /* CapsuleResp queued; woken by nvmft_req_tx_done                     */
     NVMFT_REQ_DONE,        /* everything sent or given up; the slot becomes free                 */
 };
@@ -89,7 +91,7 @@ struct nvmft_req {
     uint32_t magic;             /* NVMFT_REQ_MAGIC                                              */
     enum nvmft_req_state state;
     struct nvmft_qpair *qpair;
-    struct list link; /* free list, or parked list of the queue pair                            */
+    struct list link; /* free list, parked list or senders of the queue pair                    */
     uint16_t slot;    /* index in the queue pair; the transfer tag of its R2T                   */
     uint16_t cid;     /* the host's name for the command; not trusted to be unique              */
     bool is_admin;    /* admin or fabrics: never reaches the owner                              */
@@ -117,10 +119,15 @@ struct nvmft_req {
     uint16_t status;        /* of the completion: NVME_SC_*                                    */
     bool dnr;               /* of the completion                                               */
     uint32_t dw0, dw1;      /* of the completion                                               */
-    struct nvmf_pdu_tx tx_resp;                /* CapsuleResp or R2T                           */
-    struct nvmf_pdu_tx tx_data[NVMFT_TX_DATA]; /* C2HData                                      */
-    bool tx_data_busy[NVMFT_TX_DATA];          /* which are queued                             */
-    _Alignas(16) uint8_t area[];               /* the owner's                                  */
+    struct nvmf_pdu_tx tx_resp;  /* CapsuleResp or R2T                                         */
+    _Alignas(16) uint8_t area[]; /* the owner's                                                */
+};
+
+/* A C2HData PDU that is queued. */
+struct nvmft_tx {
+    struct nvmf_pdu_tx pdu; /* as it goes out          */
+    struct nvmft_req *req;  /* whose; NULL: it is free */
+    uint32_t bytes;         /* data in it              */
 };
 
 /* ---- controllers ---------------------------------------------------------------------------- */
@@ -192,6 +199,10 @@ struct nvmft_qpair {
     uint32_t reqs_used;     /* not free                                                     */
     uint32_t reqs_sending;  /* of them: the host may have seen the completion already       */
     uint32_t reqs_held;     /* of them: async event requests                                */
+    /* data to the host: commands send it one after the other, so that each is whole early */
+    struct list senders; /* requests with data to queue, oldest first           */
+    struct nvmft_tx tx_data[NVMFT_TX_DATA]; /* what is queued */
+    uint32_t tx_data_bytes; /* of data in it                                       */
     /* the PDU with data that is being received */
     struct nvmft_req *incoming; /* H2CData: whose; NULL: none                              */
     uint8_t *incoming_buffer;   /* in-capsule data; owned; NULL: none                      */

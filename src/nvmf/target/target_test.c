@@ -732,6 +732,51 @@ static void an_owner_may_answer_from_its_own_memory(void **state)
     rig_free(&rig);
 }
 
+/* Two loads at a time: the older one is whole before the data of the other begins. */
+static void data_of_commands_does_not_mix(void **state)
+{
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *admin = rig_admin(rig, 0);
+    struct peer *io = rig_io(rig, admin, 1, 0);
+    uint32_t size = 3 << 20; /* buffers for two are there */
+    struct nvme_kv_cmd cmd = {.opcode = NVME_KV_RETRIEVE, .nsid = 1, .bytes = size};
+    static const char *const keys[2] = {"one", "two"};
+    uint8_t *value = malloc(size);
+    uint32_t got[2] = {0}, answers = 0, bytes;
+    union nvme_tcp_pdu pdu;
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+    uint16_t cid[2];
+
+    rig_fill(value, size, 1);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(peer_store(io, 1, keys[i], value, size, 0, &cqe), NVME_SC_SUCCESS);
+    for (int i = 0; i < 2; i++) {
+        cmd.key = peer_key(keys[i]);
+        nvme_kv_cmd_encode(&cmd, &sqe);
+        cid[i] = peer_submit(io, &sqe, size);
+    }
+    while (answers < 2) {
+        assert_int_equal(peer_recv_pdu(io, &pdu, value, size, &bytes), PEER_PDU);
+        if (pdu.common.type == NVME_TCP_C2H_DATA && le16_get(pdu.data.cid) == cid[1]) {
+            assert_int_equal(got[0], size);
+            got[1] += bytes;
+        } else if (pdu.common.type == NVME_TCP_C2H_DATA) {
+            assert_int_equal(le16_get(pdu.data.cid), cid[0]);
+            got[0] += bytes;
+        } else {
+            assert_int_equal(pdu.common.type, NVME_TCP_CAPSULE_RESP);
+            answers++;
+        }
+    }
+    assert_int_equal(got[1], size);
+    peer_free(&io);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    free(value);
+    rig_free(&rig);
+}
+
 static void a_queue_may_be_disconnected_and_a_controller_shut_down(void **state)
 {
     struct rig *rig = rig_new(1, NULL);
@@ -815,6 +860,7 @@ int main(void)
         cmocka_unit_test(a_shed_store_says_so_and_may_be_retried),
         cmocka_unit_test(commands_with_the_owner_outlive_their_connection),
         cmocka_unit_test(an_owner_may_answer_from_its_own_memory),
+        cmocka_unit_test(data_of_commands_does_not_mix),
         cmocka_unit_test(a_queue_may_be_disconnected_and_a_controller_shut_down),
         cmocka_unit_test(drain_answers_what_is_there_and_closes),
     };
