@@ -85,6 +85,15 @@ static const char *size_text(uint64_t bytes, char *out, size_t room)
     return out;
 }
 
+/* A number of three decimals in a column; a dash for what was not measured. */
+static void column(int width, double value)
+{
+    if (value > 0)
+        (void)printf(" %*.3f", width, value);
+    else
+        (void)printf(" %*s", width, "-");
+}
+
 static void row_text(struct bench_cli *bench, const struct bench_row *row)
 {
     const struct bench_figures *subject = &row->subject, *ceiling = &row->ceiling;
@@ -103,13 +112,16 @@ static void row_text(struct bench_cli *bench, const struct bench_row *row)
         (void)snprintf(depth, sizeof(depth), "%.0f/s", row->ops_per_s);
     else
         (void)snprintf(depth, sizeof(depth), "-");
-    (void)printf("%-22s %8s %9s %7.3f ", what, size_text(row->size_bytes, size, sizeof(size)),
-                 depth, subject->gb_per_s);
+    (void)printf("%-22s %8s %9s", what, size_text(row->size_bytes, size, sizeof(size)), depth);
+    column(7, subject->gb_per_s);
+    column(7, ceiling->gb_per_s);
+    column(6, row->ratio);
     if (ceiling->name != NULL)
-        (void)printf("%7.3f %6.3f %7.3f-%7.3f %6.3f %6.3f", ceiling->gb_per_s, row->ratio,
-                     row->ratio_low, row->ratio_high, subject->cpu_s_per_gb, ceiling->cpu_s_per_gb);
+        (void)printf(" %7.3f-%7.3f", row->ratio_low, row->ratio_high);
     else
-        (void)printf("%7s %6s %15s %6.3f %6s", "-", "-", "-", subject->cpu_s_per_gb, "-");
+        (void)printf(" %15s", "-");
+    column(6, subject->cpu_s_per_gb);
+    column(6, ceiling->cpu_s_per_gb);
     (void)printf(" %9.1f %9.1f %9.1f", subject->p50_us, subject->p99_us, subject->p999_us);
     for (uint32_t i = 0; i < row->extra_count; i++)
         (void)printf("  %s=%.4g", row->extra[i].name, row->extra[i].value);
@@ -138,6 +150,7 @@ static void row_json(const struct bench_row *row)
         return;
     json_figure(object, "gb_per_s", subject->gb_per_s);
     json_figure(object, "cpu_s_per_gb", subject->cpu_s_per_gb);
+    json_figure(object, "cpu_us_per_op", subject->cpu_us_per_op);
     json_figure(object, "p50_us", subject->p50_us);
     json_figure(object, "p99_us", subject->p99_us);
     json_figure(object, "p999_us", subject->p999_us);

@@ -172,7 +172,8 @@ def goals(row):
 
 
 STANDARD = {"bench", "op", "variant", "size_bytes", "depth", "slices", "ops", "errors",
-            "verified_bytes", "gb_per_s", "cpu_s_per_gb", "p50_us", "p99_us", "p999_us",
+            "verified_bytes", "gb_per_s", "cpu_s_per_gb", "cpu_us_per_op", "p50_us", "p99_us",
+            "p999_us",
             "ops_per_s", "ceiling", "ceiling_gb_per_s", "ratio", "ratio_low", "ratio_high",
             "ceiling_cpu_s_per_gb", "ceiling_p50_us", "ceiling_p99_us", "ceiling_p999_us",
             "ratio_goal", "cpu_goal", "p50_goal_us"}

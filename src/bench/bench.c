@@ -24,6 +24,8 @@ static const struct bench benches[] = {
      "raw O_DIRECT io_uring", 1u << BENCH_GET | 1u << BENCH_PUT, bench_pod_run},
     {"arena", "a block in the agent's memory: leased in place, or copied and checked", "memcpy",
      1u << BENCH_LEASE | 1u << BENCH_COPY, bench_arena_run},
+    {"match", "the longest prefix of 2,048 keys, with a map of 36 enclosures", "",
+     1u << BENCH_MATCH, bench_match_run},
     {"restart", "opening a drive of a million blocks", "reading the same summaries",
      1u << BENCH_OPEN, bench_restart_run},
     {"idle", "a pod that nobody asks, and its first answers then", "", 1u << BENCH_GET,
@@ -40,7 +42,7 @@ const struct bench *bench_list(void)
 
 const char *bench_op_name(enum bench_op op)
 {
-    static const char *const names[BENCH_OPS] = {"get", "put", "lease", "copy", "open"};
+    static const char *const names[BENCH_OPS] = {"get", "put", "lease", "copy", "open", "match"};
 
     check(op < BENCH_OPS);
     return names[op];

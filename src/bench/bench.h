@@ -25,10 +25,11 @@ enum bench_op {
     BENCH_LEASE, /* arena: a block in place, no byte moves               */
     BENCH_COPY,  /* arena: a block of the agent's memory, checked        */
     BENCH_OPEN,  /* restart: a whole drive                               */
+    BENCH_MATCH, /* match: the longest prefix of many keys               */
     BENCH_OPS,
 };
 
-/* "get", "put", "lease", "copy", "open" */
+/* "get", "put", "lease", "copy", "open", "match" */
 const char *bench_op_name(enum bench_op op);
 
 #define BENCH_EXTRA_MAX 8
@@ -42,16 +43,17 @@ struct bench_extra {
 
 /* What one side did in all its slices. Latencies are from the moment an operation was due. */
 struct bench_figures {
-    const char *name;    /* "raw disk", "store"                                    */
-    double gb_per_s;     /* median over slices; 1 GB is 10^9 bytes of values       */
-    double cpu_s_per_gb; /* user and system time of all processes, of all slices   */
-    double p50_us;       /* the median operation                                   */
-    double p99_us;       /* one of a hundred is slower                             */
-    double p999_us;      /* one of a thousand is slower                            */
-    uint64_t ops;        /* operations done                                        */
-    uint64_t bytes;      /* of values moved                                        */
-    uint64_t errors;     /* operations that failed, missed or gave a wrong byte    */
-    uint64_t verified;   /* bytes whose content was checked                        */
+    const char *name;     /* "raw disk", "store"                                    */
+    double gb_per_s;      /* median over slices; 1 GB is 10^9 bytes of values       */
+    double cpu_s_per_gb;  /* user and system time of all processes, of all slices   */
+    double cpu_us_per_op; /* the same for an operation                              */
+    double p50_us;        /* the median operation                                   */
+    double p99_us;        /* one of a hundred is slower                             */
+    double p999_us;       /* one of a thousand is slower                            */
+    uint64_t ops;         /* operations done                                        */
+    uint64_t bytes;       /* of values moved                                        */
+    uint64_t errors;      /* operations that failed, missed or gave a wrong byte    */
+    uint64_t verified;    /* bytes whose content was checked                        */
 };
 
 /* One line of the result. */

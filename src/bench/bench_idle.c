@@ -95,7 +95,7 @@ static icms_err idle_fill(struct idle *idle, struct err_why *why)
 
 static void idle_cpu(const struct idle *idle, uint64_t cpu[IDLE_PROCESSES])
 {
-    cpu[IDLE_TARGET] = bench_pid_cpu_ns(idle->rig.target.pid);
+    cpu[IDLE_TARGET] = bench_pid_cpu_ns(idle->rig.targets[0].pid);
     cpu[IDLE_AGENT] = bench_pid_cpu_ns(idle->rig.agent.pid);
     cpu[IDLE_CLIENT] = bench_pid_cpu_ns(0);
 }

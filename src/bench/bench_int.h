@@ -20,7 +20,7 @@
 #include "loop/loop.h"
 #include "proc/proc.h"
 
-#define BENCH_PIDS_MAX   8
+#define BENCH_PIDS_MAX   40
 #define BENCH_SIZES_MAX  4
 #define BENCH_SLOTS_MAX  256
 #define BENCH_PATH_BYTES 4096
@@ -226,15 +226,17 @@ void bench_disk_free(struct bench_disk **disk);
 
 /* ---- a pod of our own (rig.c) --------------------------------------------------------------- */
 
-/* One target in a process of its own, and a handle of libicms that reaches it: through an agent in
- * this process, or through icms-agent in a third. Configurations, logs and socket lie in dir. */
+/* Targets in processes of their own, and a handle of libicms that reaches them: through an agent in
+ * this process, or through icms-agent in one more. Configurations, logs and socket lie in dir. */
 struct bench_rig {
     const char *dir;               /* the bench's                                        */
-    const char *drive;             /* the target's file                                  */
+    const char *drive;             /* the first target's file; others' are named after it */
     uint64_t drive_bytes;          /* of it                                              */
     uint32_t size;                 /* the largest value                                  */
     uint32_t arena_slots;          /* blocks that the agent's memory holds               */
-    struct proc_child target;      /* always                                             */
+    uint32_t enclosures;           /* targets, each with a drive; 0: 1                   */
+    bool standard_commands;        /* the agent may not use our own, exist-many          */
+    struct proc_child *targets;    /* between bench_rig_up and bench_rig_down            */
     struct proc_child agent;       /* daemon                                             */
     char config[BENCH_PATH_BYTES]; /* of the agent                                       */
     struct icms *icms;             /* open between bench_rig_open and bench_rig_close    */
@@ -246,7 +248,7 @@ struct bench_hits {
     uint64_t dram, pod;
 };
 
-/* Formats the drive and starts the target. The first five fields are set, all else is zero. */
+/* Formats the drives and starts the targets. The first seven fields are set, all else is zero. */
 icms_err bench_rig_up(struct bench_rig *rig, struct err_why *why) ICMS_MUST_CHECK;
 void bench_rig_down(struct bench_rig *rig);
 
@@ -323,6 +325,7 @@ void bench_tcp_free(struct bench_tcp **tcp);
 
 icms_err bench_store_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_drives_run(const struct bench_opts *opts, struct err_why *why);
+icms_err bench_match_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_pod_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_arena_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_restart_run(const struct bench_opts *opts, struct err_why *why);

@@ -234,6 +234,8 @@ static void tally_end(struct tally *tally, uint32_t pairs)
 
     figures->gb_per_s = bench_median(tally->gb_per_s, pairs, &low, &high);
     figures->cpu_s_per_gb = figures->bytes > 0 ? (double)tally->cpu_ns / (double)figures->bytes : 0;
+    figures->cpu_us_per_op =
+        figures->ops > 0 ? (double)tally->cpu_ns / (double)figures->ops / 1e3 : 0;
     figures->p50_us = (double)bench_sample_quantile(&tally->all, 0.5) / 1e3;
     figures->p99_us = (double)bench_sample_quantile(&tally->all, 0.99) / 1e3;
     figures->p999_us = (double)bench_sample_quantile(&tally->all, 0.999) / 1e3;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/rig.c: a pod of one target and one agent, as a user would configure it, for the benches
+ * bench/rig.c: a pod of targets and one agent, as a user would configure it, for the benches
  * that go the whole way.
  *
  * Called on the thread of bench_run. bench_rig_up -> bench_rig_open -> work -> bench_rig_close ->
@@ -25,35 +25,61 @@ static uint64_t rig_memory(const struct bench_rig *rig)
     return RIG_REQUESTS * ((uint64_t)rig->size + 2 * LIMIT_DISK_ALIGN) + ((uint64_t)32 << 20);
 }
 
-icms_err bench_rig_up(struct bench_rig *rig, struct err_why *why)
+/* How many enclosures the pod has. */
+static uint32_t rig_enclosures(const struct bench_rig *rig)
+{
+    return rig->enclosures > 0 ? rig->enclosures : 1;
+}
+
+/* The first enclosure's drive is there, those of others are made. */
+static icms_err rig_target_start(struct bench_rig *rig, uint32_t i, struct err_why *why)
 {
     static const char *const format[] = {"--format", NULL};
-    char text[3 * BENCH_PATH_BYTES], path[BENCH_PATH_BYTES];
+    char text[3 * BENCH_PATH_BYTES], path[BENCH_PATH_BYTES], name[32], suffix[16] = "";
     icms_err err;
 
-    rig->target.name = "icms-target";
-    rig->agent.name = "icms-agent";
+    rig->targets[i].name = "icms-target";
+    if (i > 0)
+        (void)snprintf(suffix, sizeof(suffix), ".%u", i);
+    (void)snprintf(name, sizeof(name), "target%u.yaml", i);
     (void)snprintf(text, sizeof(text),
                    "# Made by icms bench.\n"
-                   "name: bench\n"
+                   "name: bench%u\n"
                    "listen: 127.0.0.1:0\n"
                    "segment: %llu\n"
                    "memory: %llu\n"
                    "http:\n  listen: none\n"
-                   "drives:\n  - path: \"%s\"\n"
+                   "drives:\n  - path: \"%s%s\"\n    size: %llu\n"
                    "volumes:\n  - name: kv\n    value_max: %u\n",
-                   (unsigned long long)bench_segment_bytes(rig->drive_bytes),
-                   (unsigned long long)rig_memory(rig), rig->drive, rig->size);
-    err = proc_file_write(rig->dir, "target.yaml", text, why, path, sizeof(path));
+                   i, (unsigned long long)bench_segment_bytes(rig->drive_bytes),
+                   (unsigned long long)rig_memory(rig), rig->drive, suffix,
+                   (unsigned long long)rig->drive_bytes, rig->size);
+    err = proc_file_write(rig->dir, name, text, why, path, sizeof(path));
     if (err == ICMS_OK)
-        err = proc_child_start(&rig->target, rig->dir, path, format, &bench_canceled, why);
+        err = proc_child_start(&rig->targets[i], rig->dir, path, format, &bench_canceled, why);
+    return err;
+}
+
+icms_err bench_rig_up(struct bench_rig *rig, struct err_why *why)
+{
+    icms_err err = ICMS_OK;
+
+    rig->agent.name = "icms-agent";
+    rig->targets = calloc(rig_enclosures(rig), sizeof(*rig->targets));
+    if (rig->targets == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < rig_enclosures(rig) && err == ICMS_OK; i++)
+        err = rig_target_start(rig, i, why);
     return err;
 }
 
 void bench_rig_down(struct bench_rig *rig)
 {
     bench_rig_close(rig);
-    proc_child_stop(&rig->target);
+    for (uint32_t i = 0; rig->targets != NULL && i < rig_enclosures(rig); i++)
+        proc_child_stop(&rig->targets[i]);
+    free(rig->targets);
+    rig->targets = NULL;
 }
 
 /* Where the agent's socket is. */
@@ -75,7 +101,18 @@ static uint64_t rig_number(const char *text, const char *name)
     return at == NULL ? 0 : strtoull(at + strlen(name), NULL, 10);
 }
 
-/* Waits until the agent reaches its enclosure. */
+/* How many enclosures the status text says are up. */
+static uint32_t rig_count_up(const char *text)
+{
+    static const char up[] = "\"state\":\"up\"";
+    uint32_t count = 0;
+
+    for (const char *at = strstr(text, up); at != NULL; at = strstr(at + sizeof(up) - 1, up))
+        count++;
+    return count;
+}
+
+/* Waits until the agent reaches its enclosures. */
 static icms_err rig_wait_up(struct bench_rig *rig, struct err_why *why)
 {
     char *text = malloc(RIG_STATUS_BYTES);
@@ -87,7 +124,7 @@ static icms_err rig_wait_up(struct bench_rig *rig, struct err_why *why)
         struct timespec pause = {.tv_nsec = 10000000};
 
         err = icms_status(rig->icms, text, RIG_STATUS_BYTES, &bytes);
-        up = err == ICMS_OK && strstr(text, "\"state\":\"up\"") != NULL;
+        up = err == ICMS_OK && rig_count_up(text) >= rig_enclosures(rig);
         if (!up)
             (void)nanosleep(&pause, NULL);
     }
@@ -97,29 +134,41 @@ static icms_err rig_wait_up(struct bench_rig *rig, struct err_why *why)
     return up ? ICMS_OK : err_set(why, ICMS_PEER_DOWN, "the agent does not reach the target");
 }
 
+/* The agent's configuration. */
+static icms_err rig_configure(struct bench_rig *rig, const char *socket, struct err_why *why)
+{
+    char text[3 * BENCH_PATH_BYTES], address[64];
+    uint64_t slot_bytes = bytes_align((uint64_t)rig->size + LIMIT_TRAILER_BYTES, LIMIT_DISK_ALIGN);
+    size_t n = (size_t)snprintf(text, sizeof(text),
+                                "# Made by icms bench.\n"
+                                "name: bench-agent\n"
+                                "socket: \"%s\"\n"
+                                "client_memory: %llu\n"
+                                "store_backlog: %llu\n"
+                                "exist_many: %s\n"
+                                "http:\n  listen: none\n"
+                                "volumes:\n  - name: kv\n    value_max: %u\n    arena: %llu\n"
+                                "enclosures:\n",
+                                socket, (unsigned long long)rig_memory(rig),
+                                (unsigned long long)rig_memory(rig),
+                                rig->standard_commands ? "false" : "true", rig->size,
+                                (unsigned long long)(slot_bytes * rig->arena_slots));
+
+    for (uint32_t i = 0; i < rig_enclosures(rig) && n < sizeof(text); i++)
+        n += (size_t)snprintf(text + n, sizeof(text) - n, "  - name: bench%u\n    address: %s\n", i,
+                              proc_ready_word(&rig->targets[i], "nvme", address, sizeof(address)));
+    check(n < sizeof(text)); /* the socket is at most 108 bytes, and enclosures are few */
+    return proc_file_write(rig->dir, "agent.yaml", text, why, rig->config, sizeof(rig->config));
+}
+
 icms_err bench_rig_open(struct bench_rig *rig, bool daemon, struct err_why *why)
 {
     struct icms_options options;
-    char text[3 * BENCH_PATH_BYTES], address[64], socket[BENCH_PATH_BYTES];
-    char where[BENCH_PATH_BYTES + 8];
-    uint64_t slot_bytes = bytes_align((uint64_t)rig->size + LIMIT_TRAILER_BYTES, LIMIT_DISK_ALIGN);
+    char socket[BENCH_PATH_BYTES], where[BENCH_PATH_BYTES + 8];
     icms_err err = rig_socket(rig, why, socket, sizeof(socket));
 
-    if (err != ICMS_OK)
-        return err;
-    (void)snprintf(text, sizeof(text),
-                   "# Made by icms bench.\n"
-                   "name: bench-agent\n"
-                   "socket: \"%s\"\n"
-                   "client_memory: %llu\n"
-                   "store_backlog: %llu\n"
-                   "http:\n  listen: none\n"
-                   "enclosures:\n  - name: bench\n    address: %s\n"
-                   "volumes:\n  - name: kv\n    value_max: %u\n    arena: %llu\n",
-                   socket, (unsigned long long)rig_memory(rig), (unsigned long long)rig_memory(rig),
-                   proc_ready_word(&rig->target, "nvme", address, sizeof(address)), rig->size,
-                   (unsigned long long)(slot_bytes * rig->arena_slots));
-    err = proc_file_write(rig->dir, "agent.yaml", text, why, rig->config, sizeof(rig->config));
+    if (err == ICMS_OK)
+        err = rig_configure(rig, socket, why);
     if (err == ICMS_OK && daemon)
         err = proc_child_start(&rig->agent, rig->dir, rig->config, NULL, &bench_canceled, why);
     if (err != ICMS_OK)
@@ -146,7 +195,8 @@ void bench_rig_close(struct bench_rig *rig)
 void bench_rig_pids(const struct bench_rig *rig, struct bench_side *side)
 {
     side->pids = 0;
-    side->pid[side->pids++] = rig->target.pid;
+    for (uint32_t i = 0; i < rig_enclosures(rig) && side->pids < BENCH_PIDS_MAX - 1; i++)
+        side->pid[side->pids++] = rig->targets[i].pid;
     if (rig->agent.pid != 0)
         side->pid[side->pids++] = rig->agent.pid;
 }
