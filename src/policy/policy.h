@@ -7,13 +7,10 @@
  * does. One policy is one drive; calls are not thread-safe.
  *
  * The model. A drive is a log of segments; reclaim takes whole ones. Every segment has a *due*
- * time: the mean of the times at which its blocks were last wanted. Reclaim takes the segment with
- * the earliest. Of its live blocks those that were read late enough are carried over into a stream
- * of such blocks, whose segments are due when their blocks were last wanted, not when they were
- * written; the others are evicted. So
- * blocks leave in the order of their last use, as in an LRU list, at the price of one write for a
- * block that was read, and none for one that was not. A chain is always read from its first block
- * on: the blocks in front are wanted at least as lately as those behind, and leave after them.
+ * time: the mean of the times at which its blocks were last wanted. When one is reclaimed, its live
+ * blocks that were read late enough since then are written again; the others are evicted. A chain
+ * is always read from its first block on: the blocks in front are wanted at least as lately as
+ * those behind, and leave after them.
  *
  * Life: policy_new -> policy_volume_share ... -> events and questions -> policy_free.
  */
@@ -81,7 +78,7 @@ static inline void policy_segment_add(struct policy_segment *segment, uint64_t w
     segment->blocks++;
 }
 
-/* The mean; 0 when nothing is known. The smallest goes first. */
+/* The mean; 0 when nothing is known. */
 static inline uint64_t policy_segment_due(const struct policy_segment *segment)
 {
     return segment->blocks != 0 ? segment->sum_ms / segment->blocks : 0;

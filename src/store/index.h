@@ -2,9 +2,10 @@
 /*
  * store/index.h: where each block of a drive is. Private to the store, used on its loop only.
  *
- * A chained hash table in two arrays that are taken at start: 28 bytes an entry and 4 bytes a head,
- * with fewer heads than entries, so at full load it needs less than 32 bytes a block, this struct
- * included. It never grows. The hash is seeded, so nobody can choose keys that share a chain.
+ * A chained hash table in two arrays that are taken at start: 28 bytes and a byte of the policy an
+ * entry and 4 bytes a head, with fewer heads than entries, so at full load it needs less than 32
+ * bytes a block, this struct included. It never grows. The hash is seeded, so nobody can choose
+ * keys that share a chain.
  */
 #ifndef STORE_INDEX_H
 #define STORE_INDEX_H
@@ -60,6 +61,10 @@ void store_index_damage(struct store_index *index, uint32_t volume, const struct
 /* Forgets a block; true when it was there: out_old is then where. */
 bool store_index_remove(struct store_index *index, uint32_t volume, const struct key *key,
                         struct store_spot *out_old);
+
+/* The byte that the policy keeps about a block; a put sets it to 0. NULL when the block is not
+ * there; valid until the index changes. */
+uint8_t *store_index_state(const struct store_index *index, uint32_t volume, const struct key *key);
 
 /* The next block at or after *cursor (0: the first), which then points behind it; false at the end
  * or after looking at steps_max entries (*cursor < store_index_end(): there is more). Blocks may be

@@ -6,6 +6,7 @@
  *     -> store_reclaim_read_done: the summary, read from flash in chunks, says which keys to look
  * up; what the index still has in this segment is evicted
  *     -> or store_reclaim_swept: there is no good summary; the index is swept in slices
+ *     -> of a whole segment some blocks are carried over first (carry.c), one at a time
  *     -> the segment is FREE, or SEALED again when only some of its blocks were to go: for a
  * volume's quota, or for the index
  *
@@ -30,8 +31,7 @@ static struct store_segment *stream_first(const struct store_stream *stream)
 /* ---- whose turn it is -------------------------------------------------------------------------
  */
 
-/* What a volume may hold: its quota, else its part of the drive. */
-static double volume_share(const struct store *store, uint32_t volume)
+double store_volume_share(const struct store *store, uint32_t volume)
 {
     double capacity = (double)store->super.segments * (double)store->super.segment_bytes;
 
@@ -47,10 +47,10 @@ static double stream_excess(const struct store *store, uint32_t stream)
     double share = 0;
 
     if (stream != STORE_SHARED)
-        return store->volumes[stream].added ? held / volume_share(store, stream) : INFINITY;
+        return store->volumes[stream].added ? held / store_volume_share(store, stream) : INFINITY;
     for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
         if (store->volumes[i].added && !store->volumes[i].own)
-            share += volume_share(store, i);
+            share += store_volume_share(store, i);
     }
     return share > 0 ? held / share : INFINITY;
 }
@@ -128,10 +128,18 @@ static bool quota_has_room(const struct store_volume *volume)
            volume->quota_bytes;
 }
 
-/* Evicts what a summary entry names if it is alive in this segment. slots says what the entry's
- * volume row stands for; only: LIMIT_VOLUMES for all, or one slot. False: not an entry. */
-static bool reclaim_entry(struct store *store, struct store_segment *segment,
-                          const struct store_entry_df *df, const uint8_t *rows, uint32_t only)
+/* What became of an entry, or of all of them. */
+enum reclaim_step {
+    RECLAIM_ON,   /* done                                              */
+    RECLAIM_WAIT, /* a block is carried over; woken by store_reclaim_go */
+    RECLAIM_BAD,  /* not an entry                                      */
+};
+
+/* Evicts or carries over what a summary entry names if it is alive in this segment. rows says what
+ * the entry's volume row stands for; only: STORE_SHARED for all, or one slot. */
+static enum reclaim_step reclaim_entry(struct store *store, struct store_segment *segment,
+                                       const struct store_entry_df *df, const uint8_t *rows,
+                                       uint32_t only)
 {
     struct store_record record;
     struct store_block block;
@@ -139,16 +147,19 @@ static bool reclaim_entry(struct store *store, struct store_segment *segment,
     uint8_t row;
 
     if (store_entry_check(df, store->segment_pages, &record, &page, &row) != ICMS_OK)
-        return false;
+        return RECLAIM_BAD;
     block.volume = rows != NULL ? rows[row] : row;
     if (block.volume >= LIMIT_VOLUMES || record.type != STORE_RECORD_VALUE ||
         (only != STORE_SHARED && only != block.volume))
-        return true;
+        return RECLAIM_ON;
     block.key = record.key;
     if (store_index_find(store->index, block.volume, &block.key, &block.spot) &&
-        block.spot.segment == store_segment_number(store, segment) && block.spot.page == page)
+        block.spot.segment == store_segment_number(store, segment) && block.spot.page == page) {
+        if (store_carry_start(store, &block))
+            return RECLAIM_WAIT;
         store_segment_evict(store, &block);
-    return true;
+    }
+    return RECLAIM_ON;
 }
 
 /* Evicts a volume's oldest blocks from a segment whose entries are still in memory. */
@@ -160,9 +171,9 @@ static void reclaim_in_memory(struct store *store, struct store_segment *segment
         if (quota_has_room(&store->volumes[volume]))
             return;
         check(reclaim_entry(
-            store, segment,
-            &summary->pages[i / STORE_SUMMARY_ENTRIES].entry[i % STORE_SUMMARY_ENTRIES], NULL,
-            volume));
+                  store, segment,
+                  &summary->pages[i / STORE_SUMMARY_ENTRIES].entry[i % STORE_SUMMARY_ENTRIES], NULL,
+                  volume) == RECLAIM_ON);
     }
     segment->live &= ~store_volume_bit(volume);
 }
@@ -218,6 +229,8 @@ static void store_reclaim_swept(struct store_later *later)
             continue;
         if (reclaim_enough(store))
             break;
+        if (store_carry_start(store, &block))
+            return;
         store_segment_evict(store, &block);
     }
     if (!reclaim->stopped && reclaim->sweep_cursor < store_index_end(store->index))
@@ -229,6 +242,7 @@ static void store_reclaim_swept(struct store_later *later)
 static void reclaim_sweep(struct store *store)
 {
     store->reclaim.sweep_cursor = 0;
+    store->reclaim.sweeps = true;
     store_later_run(store, &store->reclaim.later, store_reclaim_swept);
 }
 
@@ -278,27 +292,66 @@ static bool reclaim_footer(struct store *store)
     return true;
 }
 
-/* Evicts what the summary pages of the chunk name; false when one of them is damaged. */
-static bool reclaim_chunk(struct store *store)
+/* Evicts or carries over what the summary pages of the chunk name, from where it stopped on. BAD
+ * when one of them is damaged. */
+static enum reclaim_step reclaim_chunk(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
     struct store_segment *segment = reclaim->segment;
     uint32_t first = store->segment_pages - 1 - segment->summary_pages;
 
-    for (uint32_t i = 0; i < reclaim->pages && reclaim->page + i < segment->summary_pages; i++) {
-        const struct store_summary_df *page = &reclaim->chunk[i];
+    for (; reclaim->chunk_page < reclaim->pages &&
+           reclaim->page + reclaim->chunk_page < segment->summary_pages;
+         reclaim->chunk_page++, reclaim->entry = 0) {
+        const struct store_summary_df *page = &reclaim->chunk[reclaim->chunk_page];
+        enum reclaim_step step;
         uint32_t count;
 
-        if (store_summary_check(segment->nonce, first + reclaim->page + i, page, &count) != ICMS_OK)
-            return false;
-        for (uint32_t e = 0; e < count; e++) {
+        if (store_summary_check(segment->nonce, first + reclaim->page + reclaim->chunk_page, page,
+                                &count) != ICMS_OK)
+            return RECLAIM_BAD;
+        while (reclaim->entry < count) {
             if (reclaim_enough(store))
-                return true;
-            if (!reclaim_entry(store, segment, &page->entry[e], reclaim->rows, reclaim->volume))
-                return false;
+                return RECLAIM_ON;
+            step = reclaim_entry(store, segment, &page->entry[reclaim->entry++], reclaim->rows,
+                                 reclaim->volume);
+            if (step != RECLAIM_ON)
+                return step;
         }
     }
-    return true;
+    return RECLAIM_ON;
+}
+
+/* Works on the chunk in memory, then goes on to the next one or to the end. */
+static void reclaim_chunk_run(struct store *store)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+    enum reclaim_step step = reclaim_chunk(store);
+
+    if (step == RECLAIM_WAIT)
+        return;
+    if (step == RECLAIM_BAD) {
+        store_stat_add(&store->stats.checksum_errors, 1);
+        reclaim_sweep(store);
+        return;
+    }
+    reclaim->page += reclaim->pages;
+    if (!reclaim->stopped && reclaim->page < reclaim->segment->summary_pages)
+        reclaim_read(store);
+    else if (!reclaim->stopped && reclaim->volume == STORE_SHARED &&
+             reclaim->segment->live_blocks > 0)
+        reclaim_sweep(store); /* the summary did not know all of them */
+    else
+        reclaim_end(store);
+}
+
+void store_reclaim_go(struct store *store)
+{
+    check(store->reclaim.segment != NULL && !store->carry.active);
+    if (store->reclaim.sweeps)
+        store_later_run(store, &store->reclaim.later, store_reclaim_swept);
+    else
+        reclaim_chunk_run(store);
 }
 
 static void store_reclaim_read_done(struct loop_op *op)
@@ -317,19 +370,8 @@ static void store_reclaim_read_done(struct loop_op *op)
         reclaim_read(store);
         return;
     }
-    if (!reclaim_chunk(store)) {
-        store_stat_add(&store->stats.checksum_errors, 1);
-        reclaim_sweep(store);
-        return;
-    }
-    reclaim->page += reclaim->pages;
-    if (!reclaim->stopped && reclaim->page < reclaim->segment->summary_pages)
-        reclaim_read(store);
-    else if (!reclaim->stopped && reclaim->volume == STORE_SHARED &&
-             reclaim->segment->live_blocks > 0)
-        reclaim_sweep(store); /* the summary did not know all of them */
-    else
-        reclaim_end(store);
+    reclaim->chunk_page = reclaim->entry = 0;
+    reclaim_chunk_run(store);
 }
 
 /* whole: all its blocks go and it is free. Else its oldest go, as many as needed: those of one
@@ -347,6 +389,7 @@ static void reclaim_start(struct store *store, struct store_segment *segment, ui
     reclaim->page = 0;
     reclaim->footer_known = false;
     reclaim->stopped = false;
+    reclaim->sweeps = false;
     if (segment->summary_pages == STORE_NO_SUMMARY || fault_hit("store.reclaim"))
         reclaim_sweep(store);
     else
@@ -457,7 +500,10 @@ void store_reclaim_kick(struct store *store)
     struct store_reclaim *reclaim = &store->reclaim;
 
     check(store->pumping);
-    if (store->down || reclaim->segment != NULL)
+    if (store->down)
+        return;
+    store_carry_kick(store);
+    if (reclaim->segment != NULL)
         return;
     for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
         uint32_t number = (reclaim->quota_cursor + i) % LIMIT_VOLUMES;

@@ -126,8 +126,11 @@ static void segment_evicted_finish(struct store *store, struct store_segment *se
 
 void store_segment_evict(struct store *store, const struct store_block *block)
 {
+    const uint8_t *state = store_index_state(store->index, block->volume, &block->key);
     struct store_spot old;
 
+    check(state != NULL);
+    policy_evicted(store->policy, store_policy_hash(block->volume, &block->key), *state);
     check(store_index_remove(store->index, block->volume, &block->key, &old));
     check(old.segment == block->spot.segment && old.page == block->spot.page);
     store->dropped = true;
@@ -243,6 +246,7 @@ static void opener_life_begin(struct store *store)
     segment->present = segment->live = segment->hides = 0;
     list_init(&segment->flying);
     segment->failed_page = 0;
+    segment->wanted = (struct policy_segment){0};
     opener_life(store, segment, &life);
     store_header_make(&store->super.drive, &life, store->opener.header);
 }

@@ -86,6 +86,16 @@ static icms_err store_open_evicted(struct store *store)
     return ICMS_OK;
 }
 
+static icms_err store_open_policy(struct store *store, uint64_t blocks)
+{
+    struct policy_opts opts;
+
+    policy_opts_init(&opts);
+    opts.capacity_bytes = store->stats.capacity_bytes;
+    opts.ghost_keys = u64_min(blocks / 4, STORE_GHOST_KEYS_MAX);
+    return policy_new(&opts, store_now_ms(store), &store->policy);
+}
+
 static icms_err store_open_memory(struct store *store, const struct store_opts *opts)
 {
     uint64_t blocks = opts->blocks_max != 0
@@ -100,9 +110,12 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
             ICMS_OK ||
         store_open_evicted(store) != ICMS_OK)
         return ICMS_NO_MEMORY;
+    if (store_open_policy(store, blocks) != ICMS_OK)
+        return ICMS_NO_MEMORY;
     store->segments = calloc(store->super.segments, sizeof(store->segments[0]));
     store->opener.header = store_pages_new(store, 1);
     store->reclaim.chunk = store_pages_new(store, STORE_RECLAIM_PAGES);
+    store->carry.memory = store_pages_new(store, store_record_pages(store->value_bytes_max));
     if (store->segments == NULL || store->opener.header == NULL || store->reclaim.chunk == NULL)
         return ICMS_NO_MEMORY;
     for (int i = 0; i < 3; i++) { /* the shared stream: open, sealing, and one more */
@@ -190,6 +203,7 @@ void store_close(struct store **store)
     loop_file_close(&own->file);
     store_index_free(&own->index);
     store_ghost_free(&own->ghost);
+    policy_free(&own->policy);
     while (!list_empty(&own->summaries))
         free(container_of(list_pop(&own->summaries), struct store_summary, link));
     for (uint32_t i = 0; own->segments != NULL && i < own->super.segments; i++)
@@ -385,6 +399,7 @@ void store_stats(const struct store *store, struct store_stats *out_stats)
         .read_bytes = store_stat_get(&s->read_bytes),
         .write_bytes = store_stat_get(&s->write_bytes),
         .device_write_bytes = store_stat_get(&s->device_write_bytes),
+        .carried_bytes = store_stat_get(&s->carried_bytes),
         .evictions = store_stat_get(&s->evictions),
         .checksum_errors = store_stat_get(&s->checksum_errors),
         .io_errors = store_stat_get(&s->io_errors),

@@ -186,6 +186,7 @@ struct store_stats {
     uint64_t reads, writes, deletes;  /* completed                                       */
     uint64_t read_bytes, write_bytes; /* values                                          */
     uint64_t device_write_bytes;      /* all that went to the device                     */
+    uint64_t carried_bytes;           /* records that reclaim wrote again                */
     uint64_t evictions;               /* blocks, kept over restarts                      */
     uint64_t checksum_errors; /* damage that was met: values lost, headers read from their copy,
                                  pages of a segment that had to be replaced */

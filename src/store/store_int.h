@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/list.h"
+#include "policy/policy.h"
 #include "store/ghost.h"
 #include "store/index.h"
 #include "store/layout.h"
@@ -79,6 +80,7 @@ struct store_segment {
     uint64_t hides;    /* volumes with records that hide older ones elsewhere: tombstones,
                           newer versions. It may not be written over before those              */
     struct store_summary *summary; /* OPEN, SEALING: entries so far                             */
+    struct policy_segment wanted;  /* when its blocks were, in this life                      */
     uint32_t live_blocks;          /* index entries that point here, marks too                */
     uint32_t live_pages;           /* of their records, without marks                         */
     uint32_t generation;           /* how often it was opened                                 */
@@ -152,6 +154,7 @@ struct store_change {
     uint8_t state;                 /* enum store_change_state             */
     bool is_delete;                /* in a store_delete, else store_write */
     bool was_there;                /* delete: the block was in the index  */
+    bool again;                    /* reclaim carries a block over        */
     icms_err err;                  /* the answer                          */
     struct store *store;           /* where to */
     struct store_segment *segment; /* DEVICE: where its record goes                     */
@@ -175,6 +178,7 @@ static_assert(sizeof(struct store_change) <= sizeof(((struct store_delete *)0)->
 struct store_read_private {
     uint32_t magic;           /* STORE_READ_MAGIC until done */
     bool on_device;           /* the read was started and its done has not run */
+    bool again;               /* of reclaim: it does not count                 */
     struct store *store;      /* where from */
     struct store_spot spot;   /* of the record */
     struct store_later later; /* an answer without the device */
@@ -217,6 +221,17 @@ struct store_opener {
     struct store_header_df *header; /* aligned page */
 };
 
+/* Carries one block over at a time, for reclaim. */
+struct store_carry {
+    bool active;                   /* there is a block; reclaim waits for it                 */
+    bool waits;                    /* it was read and has no place; woken by store_pump      */
+    struct store_block block;      /* which, and where it lies                               */
+    struct policy_verdict verdict; /* what the policy said                                   */
+    struct store_read read;        /* from there                                             */
+    struct store_write write;      /* to its new place                                       */
+    uint8_t *memory;               /* aligned pages for the largest record                   */
+};
+
 /* Reclaims one segment at a time. */
 struct store_reclaim {
     struct store_segment *segment;  /* NULL: idle                                      */
@@ -225,6 +240,9 @@ struct store_reclaim {
     uint32_t pages;                 /* in the chunk                                     */
     bool footer_known;              /* rows[] is set                                    */
     uint8_t rows[LIMIT_VOLUMES];    /* slots of the volumes in the footer; LIMIT_VOLUMES: none */
+    uint32_t entry;                 /* of the first page of the chunk: the next          */
+    uint32_t chunk_page;            /* of the chunk: the next                            */
+    bool sweeps;                    /* the index, not the summary, says what is there    */
     uint32_t sweep_cursor;          /* in the index                                     */
     uint32_t quota_cursor;          /* the volume that is looked at first               */
     bool whole;                     /* the segment is to be free in the end             */
@@ -271,6 +289,8 @@ struct store {
     uint32_t evicted_unused;            /* chain                                        */
     struct store_opener opener;         /* opens segments */
     struct store_reclaim reclaim;       /* frees them */
+    struct store_carry carry;           /* of the block that reclaim carries over */
+    struct policy *policy;              /* says which */
     struct store_later kick;            /* the first store_pump, when the loop runs        */
     struct list later;                  /* store_later.link                                */
     struct loop_msg later_msg;          /* runs them                                       */
@@ -371,10 +391,48 @@ void store_free_count_set(struct store *store, uint32_t count);
 
 /* ---- write.c ---- */
 
+/* What became of a try to write a block again. */
+enum store_again {
+    STORE_AGAIN_STARTED, /* write->done comes, once                                        */
+    STORE_AGAIN_LATER,   /* no room at the moment; store_pump comes when there may be some */
+    STORE_AGAIN_NEVER,   /* the block is not there any more, or there is no room for it    */
+};
+
+/* Writes a block that was read from this spot to a new place; it does not wait in any queue. */
+enum store_again store_write_again(struct store *store, struct store_write *write,
+                                   const struct store_spot *from);
+
 /* Lets parked changes go on, then the opener and reclaim. */
 void store_pump(struct store *store);
 
+/* ---- read.c ---- */
+
+/* store_read that nobody asked for: no counter and no policy hears of it. */
+icms_err store_read_again(struct store *store, struct store_read *read) ICMS_MUST_CHECK;
+
+/* ---- carry.c ---- */
+
+/* What the policy knows the block as. */
+uint64_t store_policy_hash(uint32_t volume, const struct key *key);
+uint64_t store_now_ms(const struct store *store);
+
+/* Tells the policy what each volume may hold. */
+void store_policy_shares(struct store *store);
+
+/* True: the block is carried over, and store_reclaim_go is called when that is over, one way or
+ * the other. False: it has to be evicted. */
+bool store_carry_start(struct store *store, const struct store_block *block);
+
+/* Tries again; called by store_pump. */
+void store_carry_kick(struct store *store);
+
 /* ---- reclaim.c ---- */
+
+/* Goes on behind a block that was carried over. */
+void store_reclaim_go(struct store *store);
+
+/* What a volume may hold: its quota, else its part of the drive. */
+double store_volume_share(const struct store *store, uint32_t volume);
 
 void store_reclaim_kick(struct store *store);
 

@@ -260,6 +260,38 @@ static void a_full_drive_evicts_its_oldest(void **state)
     assert_false(stats.free_low);
 }
 
+/* What is read stays while what is not goes by; it is not an eviction, and its price is bounded. */
+static void what_is_read_is_carried_over(void **state)
+{
+    enum { BLOCKS = 400, BYTES = 5000, WARM = 3 };
+    struct rig *rig = *state;
+    struct store_stats stats;
+    uint64_t hits = 0;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = STORE_DATA_OFFSET + 16 * RIG_SEGMENT_BYTES;
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < BLOCKS; i++) {
+        assert_int_equal(rig_put(rig, 0, i, BYTES, i, 0), ICMS_OK);
+        for (uint64_t warm = 0; warm < WARM && warm < i; warm++)
+            assert_int_equal(rig_get(rig, 0, warm, BYTES, warm, NULL), ICMS_OK);
+    }
+    assert_false(rig_exists(rig, 0, WARM));
+    for (uint64_t i = 0; i < BLOCKS; i++)
+        hits += rig_exists(rig, 0, i);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.evictions, BLOCKS - hits);
+    assert_int_equal(stats.blocks, hits);
+    assert_int_equal(stats.writes, BLOCKS);
+    assert_true(stats.carried_bytes > 0);
+    assert_true(stats.carried_bytes <= BLOCKS * store_record_bytes(BYTES) * 146 / 1000);
+    rig_restart(rig);
+    for (uint64_t warm = 0; warm < WARM; warm++)
+        assert_int_equal(rig_get(rig, 0, warm, BYTES, warm, NULL), ICMS_OK);
+    rig_down(rig);
+}
+
 static void many_writes_at_once_all_end(void **state)
 {
     enum { OPS = 400 };
@@ -703,6 +735,7 @@ static void random_operations_agree_with_the_model(void **state)
         STORE_TEST(a_canceled_read_still_ends, backend),                                           \
         STORE_TEST(the_later_of_two_writes_wins, backend),                                         \
         STORE_TEST(keys_are_listed_in_order, backend),                                             \
+        STORE_TEST(what_is_read_is_carried_over, backend),                                         \
         STORE_TEST(a_full_drive_evicts_its_oldest, backend),                                       \
         STORE_TEST(many_writes_at_once_all_end, backend),                                          \
         STORE_TEST(a_quota_is_never_exceeded, backend),                                            \

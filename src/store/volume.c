@@ -241,6 +241,7 @@ icms_err store_volume_add(struct store *store, const struct uuid *uuid, uint64_t
         return err_set(why, ICMS_NO_MEMORY, "no memory for volume %s", uuid_format(uuid, text));
     }
     store->volumes_added++;
+    store_policy_shares(store);
     *out_volume = (uint32_t)slot;
     return ICMS_OK;
 }

@@ -122,7 +122,7 @@ static void store_change_end(struct store_change *change)
         struct store_write *write = change_write(change);
 
         write->err = change->err;
-        if (change->err == ICMS_OK) {
+        if (change->err == ICMS_OK && !change->again) {
             store_stat_add(&store->stats.writes, 1);
             store_stat_add(&store->stats.write_bytes, write->value_bytes);
         }
@@ -151,6 +151,20 @@ static void change_answer(struct store_change *change, icms_err err)
 /* ---- the record is on flash -------------------------------------------------------------------
  */
 
+/* Tells the policy of a new block, and notes what it says. */
+static void change_wanted(struct store_change *change)
+{
+    struct store *store = change->store;
+    uint32_t volume = change_volume(change);
+    const struct key *key = change_key(change);
+    uint64_t now_ms = store_now_ms(store);
+
+    *store_index_state(store->index, volume, key) =
+        policy_written(store->policy, volume, store_policy_hash(volume, key),
+                       (uint64_t)change->pages * STORE_PAGE_BYTES, now_ms);
+    policy_segment_add(&change->segment->wanted, now_ms);
+}
+
 static void change_index(struct store_change *change)
 {
     struct store *store = change->store;
@@ -169,6 +183,8 @@ static void change_index(struct store_change *change)
     if (store_index_put(store->index, volume, change_key(change), &spot, &old))
         store_segment_live_sub(store, volume, &old);
     store_segment_live_add(store, volume, &spot);
+    if (!change->again)
+        change_wanted(change);
 }
 
 static void change_written(struct store_change *change, icms_err err)
@@ -475,4 +491,39 @@ icms_err store_delete(struct store *store, struct store_delete *delete)
         return ICMS_KEY_SIZE;
     change_start(store, change_init(store, delete->private_words, true, 0));
     return ICMS_OK;
+}
+
+enum store_again store_write_again(struct store *store, struct store_write *write,
+                                   const struct store_spot *from)
+{
+    const struct store_volume *volume = &store->volumes[write->volume];
+    uint64_t bytes = (uint64_t)from->pages * STORE_PAGE_BYTES;
+    struct store_segment *segment;
+    struct store_change *change;
+    struct store_spot spot;
+
+    if (store->down || change_find(store, write->volume, &write->key) != NULL ||
+        !store_index_find(store->index, write->volume, &write->key, &spot) || spot.damaged ||
+        spot.segment != from->segment || spot.page != from->page ||
+        (volume->quota_bytes != 0 &&
+         volume->bytes + volume->flight_bytes + bytes > volume->quota_bytes))
+        return STORE_AGAIN_NEVER;
+    if (store->writes >= store->writes_max)
+        return STORE_AGAIN_LATER;
+    if (!store_index_reserve(store->index))
+        return STORE_AGAIN_NEVER;
+    change = change_init(store, write->private_words, false, write->value_bytes);
+    segment = change_segment(change);
+    if (segment == NULL) {
+        change->magic = 0;
+        store_index_unreserve(store->index);
+        return store->free_count > 0 || store->opener.segment != NULL ? STORE_AGAIN_LATER
+                                                                      : STORE_AGAIN_NEVER;
+    }
+    list_init(&change->waiters);
+    list_init(&change->key_link);
+    list_push(change_chain(store, write->volume, &write->key), &change->key_link);
+    change->was_there = change->again = true;
+    change_place(change, segment, true);
+    return STORE_AGAIN_STARTED;
 }
