@@ -108,7 +108,7 @@ static int policy_take(struct options *options, const char *text)
             kind++;
         if (kind == REPLAY_KINDS || options->kind_count == REPLAY_KINDS)
             return cli_usage(&options->cli,
-                             "--policy %s: there are fifo, lru, s3-fifo, default, age, run-wise "
+                             "--policy %s: there are fifo, lru, s3-fifo, default, due, run-wise "
                              "and belady",
                              optarg);
         options->kinds[options->kind_count++] = kind;
@@ -361,7 +361,7 @@ const struct cli_command cli_replay = {
             "      --format NAME     mooncake (512 tokens a block) or qwen (16); default mooncake\n"
             "      --capacity LIST   sizes, in parts of the distinct blocks of the trace;\n"
             "                        default 2%,5%,10%,20%,50%\n"
-            "      --policy LIST     fifo, lru, s3-fifo, default (what drives do), age, run-wise,\n"
+            "      --policy LIST     fifo, lru, s3-fifo, default (what drives do), due, run-wise,\n"
             "                        belady (the most block hits there can be)\n"
             "      --loops N         times the trace goes by, with other blocks each; default 3\n"
             "      --budget SIZE     bytes that may be written a day, or 50%: a part of what\n"

@@ -55,7 +55,7 @@ struct log {
     uint32_t free;                      /* list                                         */
     uint32_t free_count;                /* in it                                        */
     uint32_t reserve;                   /* reclaim works while fewer are free           */
-    struct log_stream streams[STREAMS]; /* new blocks; carried ones */
+    struct log_stream streams[STREAMS]; /* new blocks; carried ones, but default's */
 };
 
 /* ---- start and end -----------------------------------------------------------------------------
@@ -235,8 +235,8 @@ static uint32_t log_victim(const struct log *log, enum replay_kind kind)
         if (log->streams[i].oldest == REPLAY_NONE)
             continue;
         segment = &log->segments[log->streams[i].oldest];
-        due = kind == REPLAY_AGE || kind == REPLAY_FIFO ? segment->opened
-                                                        : policy_segment_due(&segment->wanted);
+        due = kind == REPLAY_DEFAULT || kind == REPLAY_FIFO ? segment->opened
+                                                            : policy_segment_due(&segment->wanted);
         if (due < best || found == STREAMS) {
             best = due;
             found = i;
@@ -265,6 +265,7 @@ static policy_state log_run_state(const struct log *log, const struct replay *re
 static void log_reclaim_block(struct log *log, struct replay *replay, uint32_t number,
                               uint32_t block)
 {
+    uint32_t to = replay->setup->kind == REPLAY_DEFAULT ? 0 : 1;
     policy_state state = replay->setup->kind == REPLAY_RUN_WISE
                              ? log_run_state(log, replay, number, block)
                              : log->states[block];
@@ -273,8 +274,8 @@ static void log_reclaim_block(struct log *log, struct replay *replay, uint32_t n
                      policy_segment_due(&log->segments[number].wanted), replay->now_ms);
 
     log->where[block] = 0;
-    if (verdict.carry && log_has_room(log, &log->streams[1])) {
-        log_append(log, replay, 1, block, verdict.wanted_ms);
+    if (verdict.carry && log_has_room(log, &log->streams[to])) {
+        log_append(log, replay, to, block, verdict.wanted_ms);
         log->states[block] = verdict.state;
         replay->result->carried_bytes += replay->setup->block_bytes;
         return;

@@ -14,13 +14,13 @@
 
 const char *const replay_kind_names[REPLAY_KINDS] = {
     [REPLAY_FIFO] = "fifo",       [REPLAY_LRU] = "lru", [REPLAY_S3FIFO] = "s3-fifo",
-    [REPLAY_DEFAULT] = "default", [REPLAY_AGE] = "age", [REPLAY_RUN_WISE] = "run-wise",
+    [REPLAY_DEFAULT] = "default", [REPLAY_DUE] = "due", [REPLAY_RUN_WISE] = "run-wise",
     [REPLAY_BELADY] = "belady",
 };
 
 static const struct replay_cache *const caches[REPLAY_KINDS] = {
     [REPLAY_FIFO] = &replay_log,      [REPLAY_LRU] = &replay_lru, [REPLAY_S3FIFO] = &replay_s3fifo,
-    [REPLAY_DEFAULT] = &replay_log,   [REPLAY_AGE] = &replay_log, [REPLAY_RUN_WISE] = &replay_log,
+    [REPLAY_DEFAULT] = &replay_log,   [REPLAY_DUE] = &replay_log, [REPLAY_RUN_WISE] = &replay_log,
     [REPLAY_BELADY] = &replay_belady,
 };
 

@@ -5,7 +5,7 @@
  * One replay is one cache of one size. A request asks for its blocks from the first on, up to the
  * first that is not there (the longest prefix: the tokens that are saved); then it offers all its
  * blocks, the last one first, so that those in front were wanted last. `default` and those it is
- * compared with (fifo, age, run-wise) are drives: logs of segments, run by the code of src/policy
+ * compared with (fifo, due, run-wise) are drives: logs of segments, run by the code of src/policy
  * that the store calls. lru, s3-fifo and belady are ideal caches: they know each block's place
  * and write no byte twice.
  */
@@ -17,12 +17,12 @@
 #include "replay_trace.h"
 
 enum replay_kind {
-    REPLAY_FIFO,     /* a log that evicts its oldest segment, read or not                        */
-    REPLAY_LRU,      /* ideal: the block that was not wanted for the longest time goes           */
-    REPLAY_S3FIFO,   /* ideal: new blocks in a small queue, those that were read in a large one  */
-    REPLAY_DEFAULT,  /* what the store does                                                      */
-    REPLAY_AGE,      /* as default, but the oldest segment goes, not the one that is due          */
-    REPLAY_RUN_WISE, /* as default, but a run's blocks in a segment are carried over together     */
+    REPLAY_FIFO,    /* a log that evicts its oldest segment, read or not                        */
+    REPLAY_LRU,     /* ideal: the block that was not wanted for the longest time goes           */
+    REPLAY_S3FIFO,  /* ideal: new blocks in a small queue, those that were read in a large one  */
+    REPLAY_DEFAULT, /* what the store does                                                      */
+    REPLAY_DUE,     /* carried-over blocks in a stream of their own; the segment that is due goes */
+    REPLAY_RUN_WISE, /* as due, but a run's blocks in a segment are carried over together     */
     REPLAY_BELADY,   /* ideal: the block that is wanted last goes; the most block hits there are */
     REPLAY_KINDS,
 };
@@ -35,7 +35,7 @@ struct replay_setup {
     uint64_t capacity_blocks;  /* that it holds; drives: segments that hold so many          */
     uint64_t block_bytes;      /* of a value                                                 */
     uint64_t segment_bytes;    /* drives: of a segment                                       */
-    uint64_t budget_bytes_day; /* drives but fifo and age: that may be written a day; 0: any */
+    uint64_t budget_bytes_day; /* drives: that may be written a day; 0: any */
     uint32_t loops;            /* how often the trace goes by, each time with other blocks   */
     void (*progress)(void *arg, uint64_t requests, uint64_t of); /* now and then; may be NULL */
     void *progress_arg; /* its argument                                               */
