@@ -90,6 +90,12 @@ struct agent_client {
 icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct err_why *why,
                              struct agent_client *out_client) ICMS_MUST_CHECK;
 
+/* The client is this process: its requests may name its memory (SHM_FLAG_DIRECT), and what it puts
+ * is not checked once more. Such a request is answered when nothing writes into that memory any
+ * more: cancelling it does not hurry it, and its deadline only as far as the network obeys. Before
+ * its first request. */
+void agent_client_trust(struct agent *agent, uint32_t client);
+
 /* Cancels its requests, gives its leases back and frees its region; done is called, on a loop of
  * the agent, when nothing of the client is left. done may be NULL. */
 void agent_client_detach(struct agent *agent, uint32_t client, void (*done)(void *arg), void *arg);

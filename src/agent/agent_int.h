@@ -40,8 +40,9 @@
 #define AGENT_TAKE_MAX   32   /* entries taken from a ring at a time                              */
 #define AGENT_TAKE_ROUND 8    /* such takes before others have their turn                         */
 #define AGENT_TAKE_BYTES                                                                           \
-    ((uint64_t)16 << 20)      /* bytes to copy or to verify, likewise              */
-#define AGENT_EVICT_MAX   8   /* slots evicted at a time: one look at the leases serves all       */
+    ((uint64_t)16 << 20)    /* bytes to copy or to verify, likewise              */
+#define AGENT_EVICT_MAX   8 /* slots evicted at a time: one look at the leases serves all       */
+#define AGENT_PASSED_MAX  ((uint32_t)1 << 20) /* blocks remembered that went past an arena */
 #define AGENT_MATCHES     16  /* batches of exists of one loop under way; more requests wait     */
 #define AGENT_MATCH_SLICE 512 /* keys of a batch that are asked for at a time */
 #define AGENT_PARTS       256 /* commands exist-many of one loop under way; more keys wait        */
@@ -114,16 +115,19 @@ struct agent_req {
     /* the entry, copied and checked */
     struct key key;
     uint64_t tag;         /* the guest's                                                  */
-    uint64_t offset;      /* PUT: of the value in staging. EXISTS_MANY: of the keys       */
+    uint64_t offset;      /* PUT: of the value in staging. EXISTS_MANY: of the keys. GET,
+                             DIRECT: address of memory                                    */
+    uint64_t trailer;     /* GET, DIRECT: address of memory                               */
     uint64_t deadline_ns; /* absolute                                                     */
     uint64_t taken_ns;    /* when it was taken from the ring                              */
-    uint32_t bytes;       /* PUT: plain value. EXISTS_MANY: number of keys                */
+    uint32_t bytes;       /* PUT: plain value. EXISTS_MANY: number of keys. GET, DIRECT: room */
     uint32_t lease;       /* GET: entry of the lease table; SHM_SLOT_NONE: wants no lease */
     uint8_t op;           /* enum shm_op                                                  */
     uint8_t flags;        /* enum shm_flag                                                */
     /* work */
     struct agent_op *waits;    /* LOCAL, POD, WAIT_KEY: the operation                          */
     struct agent_match *match; /* EXISTS_MANY in LOCAL or POD: the batch                     */
+    bool direct;               /* GET: its memory is being written: only the operation ends it */
     bool flushed;              /* FLUSH: the stores before it are over                         */
     bool had;                  /* REMOVE: the arena had it                                     */
     uint64_t flush_seq;        /* FLUSH: stores with a smaller number are waited for           */
@@ -165,18 +169,19 @@ struct agent_op {
     struct agent_match *match; /* EXIST: of this batch; NULL: of no batch                   */
     uint32_t match_key;        /* which key of it                                           */
     struct agent_volume *volume;
-    struct key key;          /* all but FLUSH                                               */
-    enum io_class io_class;  /* counted against it; whose queue pair                        */
-    uint32_t slot;           /* LOAD, STORE; SHM_SLOT_NONE else                             */
-    uint32_t value_bytes;    /* STORE: plain value. LOAD, in over: likewise                 */
-    uint32_t stored_bytes;   /* STORE: with the trailer                                     */
-    uint64_t deadline_ns;    /* absolute                                                    */
-    uint64_t seq;            /* STORE: its number in the volume                             */
-    uint32_t guest;          /* STORE, FLUSH: number of the guest                           */
-    uint64_t epoch;          /* STORE, FLUSH: of its share                                  */
-    uint64_t tried;          /* bit j: enclosure j was asked                                */
-    uint64_t wanted;         /* FLUSH: bit j: enclosure j has to be asked                   */
-    struct agent_path *path; /* asked now; NULL: the own drive                              */
+    struct key key;           /* all but FLUSH                                               */
+    enum io_class io_class;   /* counted against it; whose queue pair                        */
+    uint32_t slot;            /* LOAD, STORE; SHM_SLOT_NONE else                             */
+    struct agent_req *direct; /* LOAD into the memory of this request, its only one: no slot */
+    uint32_t value_bytes;     /* STORE: plain value. LOAD, in over: likewise                 */
+    uint32_t stored_bytes;    /* STORE: with the trailer                                     */
+    uint64_t deadline_ns;     /* absolute                                                    */
+    uint64_t seq;             /* STORE: its number in the volume                             */
+    uint32_t guest;           /* STORE, FLUSH: number of the guest                           */
+    uint64_t epoch;           /* STORE, FLUSH: of its share                                  */
+    uint64_t tried;           /* bit j: enclosure j was asked                                */
+    uint64_t wanted;          /* FLUSH: bit j: enclosure j has to be asked                   */
+    struct agent_path *path;  /* asked now; NULL: the own drive                              */
     /* answer of the one that was asked; in over: of all */
     icms_err err;
     enum icms_miss reason;
@@ -319,6 +324,9 @@ struct agent_volume {
     uint8_t *data;              /* writable                                                 */
     struct agent_slot *meta;    /* [slot_count]                                             */
     uint64_t *leased;           /* bit i: slot i is leased; of the last look                */
+    uint32_t *passed;           /* [passed_count]: what of a key's hash tells it, of blocks that
+                                   were loaded past the arena                               */
+    uint32_t passed_count;      /* power of two                                             */
     struct list free;           /* struct agent_slot                                        */
     struct list limbo;          /* struct agent_slot                                        */
     uint32_t hand;              /* of the clock                                             */
@@ -396,6 +404,7 @@ struct agent_guest {
     struct loop_event *agent_event, *client_event;
     struct shm_ring ring;
     _Atomic bool visible;        /* its leases count; any loop reads it                      */
+    _Atomic bool trusted;        /* it is this process: agent_client_trust                   */
     struct agent_req *reqs;      /* [AGENT_GUEST_REQS]                                       */
     struct list free;            /* struct agent_req                                         */
     struct list active;          /* struct agent_req: with volumes, or answered and not free */
@@ -513,6 +522,9 @@ void agent_volume_pin(struct agent_volume *volume, uint32_t slot);
 void agent_volume_unpin(struct agent_volume *volume, uint32_t slot);
 
 /* Was used: stays longer. */
+/* True when a block that is loaded now shall be kept in the arena: it was loaded past it before,
+ * lately. False: it is noted for the next time. */
+bool agent_volume_again(struct agent_volume *volume, const struct key *key);
 void agent_volume_touch(struct agent_volume *volume, uint32_t slot);
 
 /* Holds a LIVE slot in the guest's lease table. */

@@ -207,6 +207,9 @@ static icms_err guest_entry_check(struct agent_guest *guest, const struct shm_su
         return ICMS_KEY_SIZE;
     if (entry->op == SHM_OP_GET && entry->lease >= SHM_LEASES && entry->lease != SHM_SLOT_NONE)
         return ICMS_INVALID;
+    if ((entry->flags & SHM_FLAG_DIRECT) != 0 &&
+        !atomic_load_explicit(&guest->trusted, memory_order_relaxed))
+        return ICMS_INVALID;
     if (atomic_load_explicit(&guest->agent->draining, memory_order_relaxed))
         return ICMS_CLOSED;
     return ICMS_OK;
@@ -238,6 +241,7 @@ static void guest_entry_begin(struct agent_guest *guest, const struct shm_submit
     req->op = entry->op;
     req->flags = entry->flags;
     req->offset = entry->offset;
+    req->trailer = entry->trailer;
     req->bytes = entry->bytes;
     req->lease = entry->lease;
     req->taken_ns = core_now_ns(guest->core);
@@ -425,6 +429,7 @@ static icms_err guest_attach(struct agent_guest *guest, uint64_t staging_bytes, 
     }
     guest->taken = true;
     guest->leaving = false;
+    atomic_store_explicit(&guest->trusted, false, memory_order_relaxed);
     /* From here on every look at leases sees this table: before the guest can write to it. */
     atomic_store_explicit(&guest->visible, true, memory_order_seq_cst);
     loop_send(guest->core->loop, &guest->start_msg, guest_start);
@@ -469,6 +474,12 @@ icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct
     }
     pthread_mutex_unlock(&agent->control);
     return err;
+}
+
+void agent_client_trust(struct agent *agent, uint32_t client)
+{
+    check(client < LIMIT_CLIENTS);
+    atomic_store_explicit(&agent->guests[client].trusted, true, memory_order_relaxed);
 }
 
 /* ---- detach --------------------------------------------------------------------------------- */

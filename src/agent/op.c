@@ -17,7 +17,8 @@
  * has it is an error.
  *
  * Invariant: one operation of a kind is under way for a key, and none besides a STORE or a DELETE
- * but loads that will publish nothing (drop).
+ * but loads that will publish nothing (drop). Loads into the memory of a request (direct) are
+ * besides that: they publish nothing, nobody joins them, and nobody but op_over ends their request.
  */
 #include "agent/agent_int.h"
 
@@ -124,7 +125,7 @@ struct agent_op *agent_op_find(struct agent_volume *volume, const struct key *ke
     list_for_each (link, op_key_list(volume, key)) {
         struct agent_op *op = container_of(link, struct agent_op, key_link);
 
-        if (op->kind == kind && !op->drop && key_equal(&op->key, key))
+        if (op->kind == kind && !op->drop && op->direct == NULL && key_equal(&op->key, key))
             return op;
     }
     return NULL;
@@ -476,6 +477,8 @@ static void op_over_load(struct agent_op *op)
     }
     if (op->reason == ICMS_MISS_CHECKSUM)
         counter_add(&volume->checksum_errors, 1);
+    if (op->direct != NULL)
+        return;
     agent_volume_unpin(volume, op->slot);
     if (op->err == ICMS_OK && !op->drop && agent_volume_find(volume, &op->key) == SHM_SLOT_NONE) {
         agent_volume_publish(volume, op->slot, &op->key, op->value_bytes);

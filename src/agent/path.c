@@ -211,7 +211,8 @@ static void path_req_done(struct nvmf_req *req)
     if (op->kind == AGENT_OP_LOAD && op->err == ICMS_OK) {
         op->value_bytes = req->value_bytes;
         counter_add(&path->load_bytes, req->value_bytes);
-        if (req->value_bytes > op->volume->stored_bytes_max)
+        if (req->value_bytes > op->volume->stored_bytes_max ||
+            (op->direct != NULL && req->value_bytes > req->data[0].iov_len + req->data[1].iov_len))
             op->err = ICMS_VALUE_SIZE;
     }
     if (op->kind == AGENT_OP_STORE && op->err == ICMS_OK)
@@ -239,7 +240,13 @@ static icms_err path_op_start(struct agent_path *path, struct agent_op *op)
     };
     switch (op->kind) {
     case AGENT_OP_LOAD:
-        req->data[0] = (struct iovec){memory, volume->stored_bytes_max};
+        if (op->direct != NULL) {
+            req->data[0] = (struct iovec){(void *)(uintptr_t)op->direct->offset, op->direct->bytes};
+            req->data[1] =
+                (struct iovec){(void *)(uintptr_t)op->direct->trailer, LIMIT_TRAILER_BYTES};
+        } else {
+            req->data[0] = (struct iovec){memory, volume->stored_bytes_max};
+        }
         return nvmf_retrieve(path->ctrl, req);
     case AGENT_OP_STORE:
         if (op->stored_bytes > path->value_bytes_max[volume->number])

@@ -10,7 +10,9 @@
  *
  * The deadline answers at once: nothing of a request is touched by the network or a drive. What is
  * (a slot that is being filled or stored) belongs to an operation, which outlives the request and
- * keeps the slot pinned until that is proven over.
+ * keeps the slot pinned until that is proven over. The one exception is a load into the memory of a
+ * client in this process (direct): its operation has the deadline and answers when nothing writes
+ * there any more.
  *
  * When a put is visible. Accepted: at once, in the arena; stored in the background; if that fails
  * the block stays in the arena until it is evicted, is counted (store_failures), and fails the
@@ -138,6 +140,40 @@ static enum step req_get_hit(struct agent_req *req, uint32_t slot, enum icms_sou
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
+/* Past the arena, into the memory of who asks: a block that is met for the first time in a while. A
+ * request that finds no operation has noted its key, and takes the arena when it looks again. */
+static enum step req_get_direct(struct agent_req *req, enum io_class io_class)
+{
+    struct agent_op *op = agent_op_new(req->volume, AGENT_OP_LOAD, &req->key, io_class);
+
+    if (op == NULL)
+        return req_wait_pool(req, io_class);
+    op->direct = req;
+    op->deadline_ns = req->deadline_ns;
+    req->direct = true;
+    loop_timer_stop(req->volume->core->loop, &req->timer); /* the operation has the deadline */
+    agent_op_start(op);
+    return req_wait_op(req, op);
+}
+
+/* What was received in the memory of the request. */
+static enum step req_direct_over(struct agent_req *req, const struct agent_op *op)
+{
+    struct agent_volume *volume = req->volume;
+
+    req->direct = false;
+    req->answer.slot = SHM_SLOT_NONE;
+    req->answer.value_bytes = op->value_bytes;
+    if (op->err == ICMS_VALUE_SIZE && op->value_bytes > LIMIT_TRAILER_BYTES)
+        req->answer.value_bytes -= LIMIT_TRAILER_BYTES; /* how much room it wants */
+    if (op->err != ICMS_OK)
+        return req_answer_reason(req, op->err, op->reason);
+    req->answer.source = ICMS_SOURCE_POD;
+    counter_add(&volume->hits_pod, 1);
+    counter_add(&volume->get_bytes, op->value_bytes);
+    return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+}
+
 static enum step req_new_get(struct agent_req *req)
 {
     struct agent_volume *volume = req->volume;
@@ -154,6 +190,9 @@ static enum step req_new_get(struct agent_req *req)
     op = agent_op_find(volume, &req->key, AGENT_OP_LOAD);
     if (op != NULL)
         return req_wait_op(req, op);
+    if ((req->flags & SHM_FLAG_DIRECT) != 0 && volume->agent->local == NULL &&
+        volume->spec.sealed && !agent_volume_again(volume, &req->key))
+        return req_get_direct(req, io_class);
     slot = agent_volume_slot_take(volume);
     if (slot == SHM_SLOT_NONE)
         return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_slot);
@@ -183,6 +222,10 @@ static icms_err req_put_copy(struct agent_req *req, uint32_t slot)
         return ICMS_CORRUPT;
     if (!volume->spec.sealed) {
         memcpy(to, from, req->bytes);
+        return ICMS_OK;
+    }
+    if (atomic_load_explicit(&req->guest->trusted, memory_order_relaxed)) {
+        memcpy(to, from, req->bytes + LIMIT_TRAILER_BYTES); /* made by this process just now */
         return ICMS_OK;
     }
     crc = crc32c_copy(0, to, from, req->bytes);
@@ -478,6 +521,7 @@ void agent_req_begin(struct agent_req *req)
     check(req->state == AGENT_REQ_NEW);
     req->waits = NULL;
     req->match = NULL;
+    req->direct = false;
     req->there = true;
     req->flushed = req->had = false;
     list_init(&req->link);
@@ -488,7 +532,7 @@ void agent_req_begin(struct agent_req *req)
 
 void agent_req_cancel(struct agent_req *req, icms_err err)
 {
-    if (req->state >= AGENT_REQ_NEW && req->state < AGENT_REQ_ANSWER)
+    if (req->state >= AGENT_REQ_NEW && req->state < AGENT_REQ_ANSWER && !req->direct)
         (void)req_answer(req, err, ICMS_MISS_NONE);
 }
 
@@ -513,12 +557,20 @@ void agent_req_op_over(struct agent_req *req, struct agent_op *op)
     req->waits = NULL;
     switch (op->kind) {
     case AGENT_OP_LOAD:
-        if (op->drop || (op->reason == ICMS_MISS_DEADLINE && op->deadline_ns < req->deadline_ns))
+        if (op->direct != NULL && op->drop) { /* written meanwhile */
+            req->direct = false;
+            loop_timer_start(volume->core->loop, &req->timer, req->deadline_ns);
+            agent_req_again(req);
+        } else if (op->direct != NULL) {
+            (void)req_direct_over(req, op);
+        } else if (op->drop ||
+                   (op->reason == ICMS_MISS_DEADLINE && op->deadline_ns < req->deadline_ns)) {
             agent_req_again(req); /* written meanwhile, or this request has more time */
-        else if (op->err == ICMS_OK)
+        } else if (op->err == ICMS_OK) {
             (void)req_get_hit(req, op->slot, local ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD);
-        else
+        } else {
             (void)req_answer_reason(req, op->err, op->reason);
+        }
         break;
     case AGENT_OP_EXIST:
         if (op->err == ICMS_OK) {

@@ -324,6 +324,17 @@ void agent_volume_touch(struct agent_volume *volume, uint32_t slot)
                           memory_order_relaxed);
 }
 
+bool agent_volume_again(struct agent_volume *volume, const struct key *key)
+{
+    uint64_t hash = hash64_seed(key->bytes, sizeof(key->bytes), volume->arena.hash_seed);
+    uint32_t *place = &volume->passed[hash & (volume->passed_count - 1)];
+    uint32_t tag = (uint32_t)(hash >> 32) | 1; /* 0: nothing was noted here */
+    bool again = *place == tag;
+
+    *place = again ? 0 : tag;
+    return again;
+}
+
 bool agent_volume_verify(struct agent_volume *volume, uint32_t slot)
 {
     const struct agent_slot *meta = &volume->meta[slot];
@@ -430,7 +441,12 @@ icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent, uin
         return err;
     volume->meta = calloc(volume->arena.slot_count, sizeof(volume->meta[0]));
     volume->leased = calloc((volume->arena.slot_count + 63) / 64, sizeof(uint64_t));
-    if (volume->meta == NULL || volume->leased == NULL)
+    /* As many as the arena has slots: what comes again sooner would have been a hit in it. */
+    for (volume->passed_count = 64; volume->passed_count < volume->arena.slot_count &&
+                                    volume->passed_count < AGENT_PASSED_MAX;)
+        volume->passed_count *= 2;
+    volume->passed = calloc(volume->passed_count, sizeof(volume->passed[0]));
+    if (volume->meta == NULL || volume->leased == NULL || volume->passed == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for the %u slots of volume %s",
                        volume->arena.slot_count, spec->name);
     for (uint32_t i = 0; i < volume->arena.slot_count; i++)
@@ -443,4 +459,5 @@ void agent_volume_fini(struct agent_volume *volume)
     loop_region_free(&volume->region);
     free(volume->meta);
     free(volume->leased);
+    free(volume->passed);
 }

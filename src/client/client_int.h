@@ -58,6 +58,9 @@
  */
 #define CLIENT_TOUCHES_WAKE ((SHM_RING_ENTRIES - CLIENT_OPS) / 2)
 
+/* Loads into this much room at least go past the arena of an agent in this process. */
+#define CLIENT_DIRECT_BYTES ((uint64_t)64 << 10)
+
 /* How many blocks a request sends before others that wait for room have their turn. */
 #define CLIENT_TURN_BLOCKS 16
 
@@ -210,9 +213,12 @@ struct client_op {
     uint64_t staging_offset;      /* of a put's value, or of keys                            */
     uint64_t staging_bytes;       /* 0: none taken                                           */
     struct client_buffer *buffer; /* put in place; NULL                                      */
-    struct shm_complete answer;   /* valid when answered                                     */
-    bool link_lost;               /* answered because the agent is gone                      */
-    struct list link;             /* free list, or the request's sent or answered            */
+    bool direct;                  /* get: the agent may receive it in the caller's memory    */
+    uint64_t room;                /* direct: bytes of that memory                            */
+    uint8_t trailer[LIMIT_TRAILER_BYTES]; /* direct: what is behind room                     */
+    struct shm_complete answer; /* valid when answered                                     */
+    bool link_lost;             /* answered because the agent is gone                      */
+    struct list link;           /* free list, or the request's sent or answered            */
 };
 
 enum request_state {
@@ -253,6 +259,7 @@ struct icms_request {
     size_t hole;                 /* match: the first key that is not there                 */
     size_t not_ok;               /* blocks whose status is not OK                          */
     size_t peer_down;            /* blocks given up because the agent is gone              */
+    size_t direct;               /* operations whose memory the network may be writing     */
     uint32_t turn;               /* blocks it may send before it queues again              */
     uint64_t deadline_ns;        /* absolute                                               */
     uint64_t expiry_ns;          /* when icms_poll has to look at it; lock                 */

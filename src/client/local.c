@@ -492,6 +492,7 @@ static icms_err local_attach(struct client_link *link, uint64_t staging_bytes, s
         return err;
     }
     link->attached = true;
+    agent_client_trust(link->agent, client->client);
     link->agent_client = client->client;
     link->region.base = loop_region_base(client->region);
     link->region.bytes = loop_region_bytes(client->region);

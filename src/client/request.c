@@ -120,11 +120,20 @@ void client_event_ask(struct icms *icms)
     request_timer_set(icms);
 }
 
+/* True when all that can be given up was: the caller's memory is not, before the agent says so. */
+static bool request_waits_on(const struct icms_request *request, uint64_t now)
+{
+    return request->direct != 0 && request->direct == request->count - request->done &&
+           now >= request->deadline_ns + CLIENT_GRACE_NS;
+}
+
 /* When a request has to be looked at again although nobody answers. Its thread. */
 static uint64_t request_expiry_ns(const struct icms_request *request, uint64_t now)
 {
     if (request->next < request->count && now < request->deadline_ns)
         return request->deadline_ns;
+    if (request_waits_on(request, now))
+        return now + CLIENT_GRACE_NS;
     return request->deadline_ns + CLIENT_GRACE_NS;
 }
 
@@ -280,11 +289,13 @@ static void run_lose_sent(struct icms_request *request, uint64_t now)
 {
     struct client_link *link = request->link_used;
     uint64_t beat = atomic_load_explicit(&link->ring.header->agent_beat_ns, memory_order_relaxed);
-    struct list *at;
 
-    while ((at = list_pop(&request->sent)) != NULL) {
+    list_for_each_safe (at, &request->sent) {
         struct client_op *op = container_of(at, struct client_op, link);
 
+        if (op->direct)
+            continue; /* an agent in this process, which answers when nothing writes there */
+        list_remove(&op->link);
         if (beat + CLIENT_GRACE_NS <= now && !link->silent) {
             link->silent = true;
             link->silent_beat_ns = beat;
@@ -388,8 +399,10 @@ static void async_run_ready(struct icms *icms, bool until_over);
 /* True when the request's thread has something to do. Lock. */
 static bool wait_is_over(const struct icms_request *request, uint64_t now)
 {
-    if (!list_empty(&request->answered) || now >= request->deadline_ns + CLIENT_GRACE_NS)
+    if (!list_empty(&request->answered))
         return true;
+    if (now >= request->deadline_ns + CLIENT_GRACE_NS)
+        return !request_waits_on(request, now);
     if (request->next == request->count)
         return false;
     return list_empty(&request->queue) || request->room_epoch != request->icms->room_epoch ||

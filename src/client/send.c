@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/crc.h"
 #include "client/client_int.h"
@@ -107,6 +108,7 @@ static struct client_op *send_op_new(struct icms_request *request, size_t index)
     op->lease = CLIENT_LEASE_NONE;
     op->staging_bytes = 0;
     op->buffer = NULL;
+    op->direct = false;
     op->link_lost = false;
     return op;
 }
@@ -146,6 +148,12 @@ static void send_push(struct icms_request *request, struct client_op *op)
     if (op->blocks > 1) {
         entry.op = SHM_OP_EXISTS_MANY;
         entry.bytes = op->blocks;
+    }
+    if (op->direct) {
+        entry.flags |= SHM_FLAG_DIRECT;
+        entry.offset = (uint64_t)(uintptr_t)request->blocks[op->block].data;
+        entry.bytes = (uint32_t)op->room;
+        entry.trailer = (uint64_t)(uintptr_t)op->trailer;
     }
     memcpy(entry.key, key->bytes, sizeof(entry.key));
     op->state = OP_SENT;
@@ -288,6 +296,20 @@ static bool send_get_local(struct icms_request *request, size_t index, uint32_t 
     return true;
 }
 
+/* An agent in this process may receive a large block where the caller wants it. */
+static void send_direct(struct icms_request *request, struct client_op *op)
+{
+    const struct icms_block *block = &request->blocks[op->block];
+    const struct shm_arena *arena = &request->volume->arena;
+
+    if (request->link_used->agent == NULL || request->lease_wanted || block->data == NULL ||
+        block->bytes < CLIENT_DIRECT_BYTES || !arena->sealed)
+        return;
+    op->direct = true;
+    op->room = u64_min(block->bytes, arena->value_bytes_max);
+    request->direct++;
+}
+
 static enum client_step send_get(struct icms_request *request, size_t index)
 {
     struct icms *icms = request->icms;
@@ -316,6 +338,7 @@ static enum client_step send_get(struct icms_request *request, size_t index)
     if (step == STEP_NEXT) {
         send_room_taken(request);
         op->lease = lease;
+        send_direct(request, op);
         request->next++;
         send_push(request, op);
     }

@@ -6,6 +6,7 @@
  * in one pass; it is checked exactly once, here. The slot cannot change meanwhile: its lease is in
  * the table of this client. A value that is read in place is checked when it is leased first.
  */
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/crc.h"
 #include "base/fault.h"
@@ -135,6 +136,26 @@ void client_block_give_up(struct icms_request *request, size_t index, icms_err w
         client_block_done(request, index, why, ICMS_MISS_NONE);
 }
 
+/* The agent received the block, with its trailer, in the caller's memory and what is behind. */
+static void take_direct(struct icms_request *request, struct client_op *op)
+{
+    struct icms_block *block = &request->blocks[op->block];
+    uint32_t value_bytes = op->answer.value_bytes;
+    uint64_t inside = u64_min(op->room - value_bytes, LIMIT_TRAILER_BYTES);
+    struct key key = client_key(&block->key);
+    uint8_t trailer[LIMIT_TRAILER_BYTES];
+    bool whole;
+
+    memcpy(trailer, (const uint8_t *)block->data + value_bytes, inside);
+    memcpy(trailer + inside, op->trailer, LIMIT_TRAILER_BYTES - inside);
+    whole = sealed_trailer_check(&request->volume->arena.uuid, &key, value_bytes,
+                                 crc32c(block->data, value_bytes), trailer) == ICMS_OK &&
+            !fault_hit("client.get_done");
+    block->bytes = value_bytes;
+    block->source = whole ? (enum icms_source)op->answer.source : ICMS_SOURCE_NONE;
+    client_block_done(request, op->block, whole ? ICMS_OK : ICMS_MISS, ICMS_MISS_CHECKSUM);
+}
+
 /* The agent found the block and holds its slot in our lease entry. */
 static void take_get(struct icms_request *request, struct client_op *op)
 {
@@ -142,6 +163,11 @@ static void take_get(struct icms_request *request, struct client_op *op)
     const struct shm_complete *answer = &op->answer;
     enum icms_source source = answer->source;
 
+    if (op->direct && answer->slot == SHM_SLOT_NONE && answer->value_bytes != 0 &&
+        answer->value_bytes <= op->room) {
+        take_direct(request, op);
+        return;
+    }
     if (answer->slot >= arena->slot_count || answer->value_bytes == 0 ||
         answer->value_bytes > arena->value_bytes_max ||
         atomic_load_explicit(&request->link_used->ring.leases[op->lease], memory_order_acquire) !=
@@ -196,6 +222,10 @@ void client_op_take(struct icms_request *request, struct client_op *op)
     icms_err status = (icms_err)answer->status;
 
     check(op->request == request);
+    if (op->direct)
+        request->direct--;
+    if (op->direct && status == ICMS_VALUE_SIZE)
+        request->blocks[op->block].bytes = answer->value_bytes;
     if (status == ICMS_OK && !op->link_lost && request->op == SHM_OP_PUT)
         atomic_fetch_add(&request->volume->account->puts, 1);
     if (status == ICMS_OK && !op->link_lost && request->op == SHM_OP_FLUSH)

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/direct_test.c: blocks that a client in the agent's own process receives in its memory, on
+ * simulated machines: what arrives, and that nothing is written there after the answer.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "agent/agent_rig.h"
+#include "base/crc.h"
+#include "icms/icms.h"
+#include "wire/sealed.h"
+
+#define VALUE 5000u
+#define ROOM  8192u
+#define CLEAN 0xa5
+
+/* The engine's. */
+struct memory {
+    uint8_t data[ROOM];
+    uint8_t trailer[LIMIT_TRAILER_BYTES];
+};
+
+static struct memory *memory_new(void)
+{
+    struct memory *memory = malloc(sizeof(*memory));
+
+    assert_non_null(memory);
+    memset(memory, CLEAN, sizeof(*memory));
+    return memory;
+}
+
+static bool memory_is_clean(const struct memory *memory)
+{
+    for (size_t i = 0; i < sizeof(*memory); i++)
+        if (((const uint8_t *)memory)[i] != CLEAN)
+            return false;
+    return true;
+}
+
+static uint64_t direct_get(struct rig_client *client, uint32_t n, struct memory *memory,
+                           uint32_t room, uint64_t timeout_ns)
+{
+    struct shm_submit entry = {
+        .op = SHM_OP_GET,
+        .flags = SHM_FLAG_DIRECT,
+        .key_length = LIMIT_KEY_BYTES,
+        .deadline_ns = rig_now_ns(client->rig) + timeout_ns,
+        .offset = (uint64_t)(uintptr_t)memory->data,
+        .bytes = room,
+        .trailer = (uint64_t)(uintptr_t)memory->trailer,
+        .lease = 300,
+    };
+    struct key key;
+
+    rig_key(n, &key);
+    memcpy(entry.key, key.bytes, sizeof(entry.key));
+    return rig_submit(client, &entry);
+}
+
+/* Value and trailer lie one behind the other, over the end of the room. */
+static void assert_received(struct rig_client *client, const struct memory *memory, uint32_t room,
+                            uint32_t n)
+{
+    uint8_t wanted[VALUE], trailer[LIMIT_TRAILER_BYTES];
+    uint32_t inside = room - VALUE < sizeof(trailer) ? room - VALUE : sizeof(trailer);
+    struct key key;
+
+    rig_key(n, &key);
+    rig_value(n, VALUE, wanted);
+    assert_memory_equal(memory->data, wanted, VALUE);
+    memcpy(trailer, memory->data + VALUE, inside);
+    memcpy(trailer + inside, memory->trailer, sizeof(trailer) - inside);
+    assert_int_equal(sealed_trailer_check(&client->rig->volumes[0].uuid, &key, VALUE,
+                                          crc32c(wanted, VALUE), trailer),
+                     ICMS_OK);
+}
+
+static struct agent_rig *rig_up(uint32_t loops, struct rig_client **out_client)
+{
+    struct agent_rig *rig = rig_new(&(struct rig_opts){.seed = 7, .enclosures = 1, .loops = loops});
+
+    *out_client = rig_client_new(rig);
+    agent_client_trust(rig->agent, (*out_client)->attached.client);
+    for (uint32_t n = 1; n <= 8; n++)
+        rig_flash(rig, 0, 0, n, VALUE);
+    return rig;
+}
+
+static void rig_down(struct agent_rig *rig, struct rig_client *client)
+{
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+static void fake_release(struct fake_target *target)
+{
+    target->hold = false;
+    fake_target_release(target);
+}
+
+static void a_block_is_received_where_it_is_wanted_and_kept_when_it_comes_again(void **state)
+{
+    static const uint32_t rooms[] = {VALUE, VALUE + 10, VALUE + LIMIT_TRAILER_BYTES, ROOM};
+
+    for (uint32_t loops = 1; loops <= 3; loops += 2) {
+        struct rig_client *client;
+        struct agent_rig *rig = rig_up(loops, &client);
+        struct memory *memory = memory_new();
+
+        for (uint32_t i = 0; i < 4; i++) {
+            const struct shm_complete *answer =
+                rig_wait(client, direct_get(client, i + 1, memory, rooms[i], 1000 * RIG_MS));
+
+            assert_int_equal(answer->status, ICMS_OK);
+            assert_int_equal(answer->slot, SHM_SLOT_NONE);
+            assert_int_equal(answer->value_bytes, VALUE);
+            assert_int_equal(answer->source, ICMS_SOURCE_POD);
+            assert_received(client, memory, rooms[i], i + 1);
+        }
+        for (int round = 0; round < 2; round++) {
+            const struct shm_complete *answer =
+                rig_wait(client, direct_get(client, 1, memory, ROOM, 1000 * RIG_MS));
+
+            assert_int_equal(answer->status, ICMS_OK);
+            assert_int_not_equal(answer->slot, SHM_SLOT_NONE);
+            assert_int_equal(answer->source, round == 0 ? ICMS_SOURCE_POD : ICMS_SOURCE_DRAM);
+            rig_lease_give(client, 300);
+        }
+        free(memory);
+        rig_down(rig, client);
+    }
+}
+
+static void another_process_cannot_name_memory(void **state)
+{
+    struct rig_client *client, *stranger;
+    struct agent_rig *rig = rig_up(1, &client);
+    struct memory *memory = memory_new();
+
+    stranger = rig_client_new(rig);
+    assert_int_equal(
+        rig_wait(stranger, direct_get(stranger, 1, memory, ROOM, 1000 * RIG_MS))->status,
+        ICMS_INVALID);
+    assert_true(memory_is_clean(memory));
+    rig_client_free(stranger);
+    free(memory);
+    rig_down(rig, client);
+}
+
+static void too_little_room_says_how_much_is_wanted(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up(1, &client);
+    struct memory *memory = memory_new();
+    const struct shm_complete *answer =
+        rig_wait(client, direct_get(client, 1, memory, VALUE - 1, 1000 * RIG_MS));
+
+    assert_int_equal(answer->status, ICMS_VALUE_SIZE);
+    assert_int_equal(answer->value_bytes, VALUE);
+    for (uint32_t i = VALUE - 1; i < ROOM; i++)
+        assert_int_equal(memory->data[i], CLEAN);
+    free(memory);
+    rig_down(rig, client);
+}
+
+static void nothing_is_written_after_the_answer(void **state)
+{
+    for (uint32_t loops = 1; loops <= 3; loops += 2) {
+        struct rig_client *client;
+        struct agent_rig *rig = rig_up(loops, &client);
+        struct memory *memory = memory_new();
+        const struct shm_complete *answer;
+        uint64_t begin_ns = rig_now_ns(rig), tag;
+
+        rig->fake[0]->hold = true;
+        tag = direct_get(client, 1, memory, ROOM, 200 * RIG_MS);
+        answer = rig_wait(client, tag);
+        assert_int_equal(answer->status, ICMS_MISS);
+        assert_int_equal(answer->reason, ICMS_MISS_DEADLINE);
+        assert_in_range(client->got_ns[tag] - begin_ns, 200 * RIG_MS, 300 * RIG_MS);
+        rig_on_fake(rig, 0, fake_release);
+        rig_run(rig, 500 * RIG_MS);
+        assert_true(memory_is_clean(memory));
+        free(memory);
+        rig_down(rig, client);
+    }
+}
+
+/* What is canceled may still be written to: the answer waits for the operation. */
+static void a_cancel_does_not_end_it_early(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up(1, &client);
+    struct memory *memory = memory_new();
+    struct shm_submit cancel = {.op = SHM_OP_CANCEL};
+    uint64_t tag;
+
+    rig->fake[0]->hold = true;
+    tag = direct_get(client, 1, memory, ROOM, 400 * RIG_MS);
+    rig_run(rig, 50 * RIG_MS);
+    cancel.tag = tag;
+    assert_true(shm_submit_push(&client->ring, &cancel));
+    if (shm_submit_publish(&client->ring))
+        loop_event_signal(client->attached.agent_event);
+    rig_run(rig, 50 * RIG_MS);
+    rig_take(client);
+    assert_int_equal(client->got[tag], 0);
+    rig_on_fake(rig, 0, fake_release);
+    assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+    assert_received(client, memory, ROOM, 1);
+    free(memory);
+    rig_down(rig, client);
+}
+
+static void a_write_that_overtakes_it_counts(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up(1, &client);
+    struct memory *memory = memory_new();
+    const struct shm_complete *answer;
+    uint64_t tag;
+
+    rig->fake[0]->hold = true;
+    tag = direct_get(client, 1, memory, ROOM, 1000 * RIG_MS);
+    rig_run(rig, 10 * RIG_MS);
+    assert_int_equal(rig_wait(client, rig_put(client, 0, 1, 100, 0, 1000 * RIG_MS))->status,
+                     ICMS_OK);
+    rig_on_fake(rig, 0, fake_release);
+    answer = rig_wait(client, tag);
+    assert_int_equal(answer->status, ICMS_OK);
+    assert_int_not_equal(answer->slot, SHM_SLOT_NONE);
+    assert_int_equal(answer->value_bytes, 100);
+    rig_lease_give(client, 300);
+    free(memory);
+    rig_down(rig, client);
+}
+
+/* The enclosure vanishes, in the middle of data too: the memory is the client's once it is told. */
+static void an_enclosure_that_dies_leaves_the_memory_alone(void **state)
+{
+    for (uint64_t at_us = 0; at_us < 2000; at_us += 50) {
+        struct rig_client *client;
+        struct agent_rig *rig = rig_up(1, &client);
+        struct memory *memory = memory_new();
+        const struct shm_complete *answer;
+        uint64_t tag = direct_get(client, 1, memory, ROOM, 1000 * RIG_MS);
+
+        rig_run(rig, at_us * 1000);
+        sim_node_crash(rig->fake_node[0], false, false);
+        answer = rig_wait(client, tag);
+        assert_non_null(answer);
+        if (answer->status == ICMS_OK)
+            assert_received(client, memory, ROOM, 1);
+        memset(memory, CLEAN, sizeof(*memory));
+        rig_run(rig, 100 * RIG_MS);
+        assert_true(memory_is_clean(memory));
+        free(memory);
+        rig_down(rig, client);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_block_is_received_where_it_is_wanted_and_kept_when_it_comes_again),
+        cmocka_unit_test(another_process_cannot_name_memory),
+        cmocka_unit_test(too_little_room_says_how_much_is_wanted),
+        cmocka_unit_test(nothing_is_written_after_the_answer),
+        cmocka_unit_test(a_cancel_does_not_end_it_early),
+        cmocka_unit_test(a_write_that_overtakes_it_counts),
+        cmocka_unit_test(an_enclosure_that_dies_leaves_the_memory_alone),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
