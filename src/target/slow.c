@@ -5,12 +5,13 @@
  * Called by requests on the drive's loop. What goes to a store is in drive->flying until it is
  * over.
  *
- *   in use -> slow   TARGET_LATES operations in a row were late (target_slow_begin, _end): past
- * their deadline, or without one TARGET_LATE_NS under way. New loads ask the next drive in order,
- * new stores go there. Not unless half of the drives are well: when all are late there is too much
- * to do, and no drive to blame. slow -> in use   two probes in a row (one page, each
- * TARGET_PROBE_NS, in the background) took no longer than they do on this drive when it is well
- * (target_probe_done).
+ * In use to slow: TARGET_LATES operations in a row were late (target_slow_begin, _end), past their
+ * deadline, or without one TARGET_LATE_NS under way. New loads ask the next drive in order, new
+ * stores go there. Not unless half of the drives are well: when all are late there is too much to
+ * do, and no drive to blame.
+ *
+ * Slow to in use: two probes in a row (one page, each TARGET_PROBE_NS, in the background) took no
+ * longer than they do on this drive when it is well (target_probe_done).
  *
  * Before it is known to be slow, and when its answers come just in time, a drive may hold many
  * buffers: target_slow_clogged bounds its share.
