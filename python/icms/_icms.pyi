@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The C layer; private to the package.
-from collections.abc import Buffer, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 KEY_BYTES: int
@@ -51,9 +51,10 @@ class Request:
     def cancel(self) -> None: ...
     def result(self) -> Raw: ...
 
-class Region(Buffer):
+class Region:
     nbytes: int
     released: bool
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     def release(self) -> None: ...
 
 class Chain:

@@ -105,6 +105,11 @@ class Chain:
         """Blocks so far."""
         return self._chain.blocks
 
+    @property
+    def state(self) -> bytes:
+        """The hash of everything so far, 32 bytes: equal where all next keys will be."""
+        return self._chain.state()
+
 
 class Block(NamedTuple):
     """What a call came to for one block."""
@@ -526,7 +531,8 @@ class Client:
 
     def status(self) -> dict[str, Any]:
         """The tier: enclosures and their state, volumes, hits, misses by reason, bytes."""
-        return json.loads(self._handle.status())
+        status: dict[str, Any] = json.loads(self._handle.status())
+        return status
 
     def fileno(self) -> int:
         """A descriptor that is readable when `poll` may have something: for select and the like.
@@ -550,11 +556,11 @@ class Client:
             yield request
 
     def _poll(self) -> Request | None:
-        while (request := self._handle.poll()) is not None:
-            if request._over is None:
+        while True:
+            request: Request | None = self._handle.poll()
+            if request is None or request._over is None:
                 return request
             request._over(request)
-        return None
 
     def __repr__(self) -> str:
         return f"<icms.Client {self.where}{', closed' if self.closed else ''}>"
