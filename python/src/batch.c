@@ -75,26 +75,23 @@ static bool dlpack_place(PyObject *capsule, void **out_data, uint64_t *out_bytes
 /* Puts the place of the argument in front of the exception that there is, of the same type. */
 static void memory_explain(PyObject *object, Py_ssize_t index, bool writable)
 {
-    PyObject *type = NULL, *value = NULL, *trace = NULL;
-    PyObject *name = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
+    PyObject *type = NULL, *value = NULL, *trace = NULL, *name = NULL;
 
-    if (name == NULL)
-        PyErr_Clear();
     PyErr_Fetch(&type, &value, &trace);
-    if (type == NULL || !(PyErr_GivenExceptionMatches(type, PyExc_BufferError) ||
-                          PyErr_GivenExceptionMatches(type, PyExc_TypeError) ||
-                          PyErr_GivenExceptionMatches(type, PyExc_ValueError))) {
-        Py_XDECREF(name);
-        PyErr_Restore(type, value, trace); /* KeyboardInterrupt, MemoryError, ... */
+    if (type != NULL && (PyErr_GivenExceptionMatches(type, PyExc_BufferError) ||
+                         PyErr_GivenExceptionMatches(type, PyExc_TypeError) ||
+                         PyErr_GivenExceptionMatches(type, PyExc_ValueError)))
+        name = PyObject_GetAttrString((PyObject *)Py_TYPE(object), "__name__");
+    if (name == NULL) {
+        PyErr_Restore(type, value, trace); /* KeyboardInterrupt, MemoryError, ... as they are */
         return;
     }
     PyErr_Format(PyErr_GivenExceptionMatches(type, PyExc_TypeError) ? PyExc_TypeError
                                                                     : PyExc_BufferError,
-                 "block %zd: %S is not %s memory that is C-contiguous: %S", index,
-                 name == NULL ? Py_None : name, writable ? "writable" : "readable",
-                 value == NULL ? type : value);
-    Py_XDECREF(name);
-    Py_XDECREF(type);
+                 "block %zd: %S is not %s memory that is C-contiguous: %S", index, name,
+                 writable ? "writable" : "readable", value == NULL ? type : value);
+    Py_DECREF(name);
+    Py_DECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(trace);
 }

@@ -10,7 +10,8 @@
 PyTypeObject *chain_type;
 
 struct chain {
-    PyObject_HEAD struct icms_chain chain; /* the hash so far */
+    PyObject head;           /* of every object */
+    struct icms_chain chain; /* the hash so far */
 };
 
 static PyObject *chain_new(const struct icms_chain *state)

@@ -75,8 +75,9 @@ static void handle_shut(struct handle *handle)
 
     handle->icms = NULL; /* volumes, leases and buffers go with it: nobody gives them back now */
     handle_unlist(handle);
-    Py_BEGIN_ALLOW_THREADS icms_close(&icms);
-    Py_END_ALLOW_THREADS
+    Py_BEGIN_ALLOW_THREADS;
+    icms_close(&icms);
+    Py_END_ALLOW_THREADS;
 }
 
 PyObject *handle_open(PyObject *module, PyObject *args)
@@ -98,6 +99,7 @@ PyObject *handle_open(PyObject *module, PyObject *args)
     if (handle == NULL)
         return NULL;
     handle->icms = NULL;
+    handle->requests = NULL;
     handle->next = handle->before = NULL;
     handle->pid = getpid();
     handle->closing = false;
@@ -107,14 +109,10 @@ PyObject *handle_open(PyObject *module, PyObject *args)
     (void)pthread_mutex_init(&handle->lock, NULL);
     (void)pthread_cond_init(&handle->idle, NULL);
     (void)pthread_mutex_init(&handle->poll_lock, NULL);
-    handle->requests = PyDict_New();
-    if (handle->requests == NULL) {
-        module_rele(handle);
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS err = icms_open(where, &options, why, sizeof(why), &icms);
-    Py_END_ALLOW_THREADS if (err != ICMS_OK)
-    {
+    Py_BEGIN_ALLOW_THREADS;
+    err = icms_open(where, &options, why, sizeof(why), &icms);
+    Py_END_ALLOW_THREADS;
+    if (err != ICMS_OK) {
         module_rele(handle);
         return module_raise(err, why);
     }
@@ -129,11 +127,12 @@ PyObject *handle_open(PyObject *module, PyObject *args)
 /* Waits until no thread is inside. GIL, not held meanwhile. */
 static void handle_wait_idle(struct handle *handle)
 {
-    Py_BEGIN_ALLOW_THREADS(void) pthread_mutex_lock(&handle->lock);
+    Py_BEGIN_ALLOW_THREADS;
+    (void)pthread_mutex_lock(&handle->lock);
     while (handle->calls != 0)
         (void)pthread_cond_wait(&handle->idle, &handle->lock);
     (void)pthread_mutex_unlock(&handle->lock);
-    Py_END_ALLOW_THREADS
+    Py_END_ALLOW_THREADS;
 }
 
 static PyObject *handle_close(PyObject *self, PyObject *none)
@@ -186,7 +185,6 @@ static void handle_dealloc(PyObject *self)
         handle_shut(handle);
     else
         handle_unlist(handle);
-    Py_XDECREF(handle->requests);
     if (!handle_forked(handle)) {
         (void)pthread_mutex_destroy(&handle->lock);
         (void)pthread_cond_destroy(&handle->idle);
@@ -232,8 +230,11 @@ static PyObject *handle_status(PyObject *self, PyObject *none)
             break;
         }
         room = more;
-        Py_BEGIN_ALLOW_THREADS err = icms_status(handle->icms, room, bytes, &needed);
-        Py_END_ALLOW_THREADS if (err != ICMS_OK || needed <= bytes) break;
+        Py_BEGIN_ALLOW_THREADS;
+        err = icms_status(handle->icms, room, bytes, &needed);
+        Py_END_ALLOW_THREADS;
+        if (err != ICMS_OK || needed <= bytes)
+            break;
         bytes = needed * 2;
     }
     handle_leave(handle);

@@ -58,21 +58,24 @@ void module_object_free(void *object);
 
 /* ---- handle.c ------------------------------------------------------------------------------- */
 
+struct request;
+
 /* A tier that is open. icms_close runs when no thread is inside a call and no view of shared
  * memory is left. */
 struct handle {
-    PyObject_HEAD struct icms *icms; /* NULL: closed; GIL                                     */
-    PyObject *requests;              /* dict, number to request: those under way; GIL         */
-    struct handle *next, *before;    /* of the open handles of this process; GIL              */
-    pid_t pid;                       /* of the process that opened it                         */
-    bool closing;                    /* no new calls; GIL                                     */
-    Py_ssize_t exports;              /* views of leases and buffers that exist; GIL           */
-    uint64_t request_last;           /* number of the last request; GIL                       */
-    unsigned calls;                  /* threads between handle_enter and handle_leave; lock   */
-    pthread_mutex_t lock;            /* of calls                                              */
-    pthread_cond_t idle;             /* calls became 0                                        */
-    pthread_mutex_t poll_lock;       /* between icms_poll and a request's end; never taken
-                                        with the GIL                                          */
+    PyObject head;                /* of every object */
+    struct icms *icms;            /* NULL: closed; GIL                                     */
+    struct request *requests;     /* those under way, each held; GIL */
+    struct handle *next, *before; /* of the open handles of this process; GIL              */
+    pid_t pid;                    /* of the process that opened it                         */
+    bool closing;                 /* no new calls; GIL                                     */
+    Py_ssize_t exports;           /* views of leases and buffers that exist; GIL           */
+    uint64_t request_last;        /* number of the last request; GIL                       */
+    unsigned calls;               /* threads between handle_enter and handle_leave; lock   */
+    pthread_mutex_t lock;         /* of calls                                              */
+    pthread_cond_t idle;          /* calls became 0                                        */
+    pthread_mutex_t poll_lock;    /* between icms_poll and a request's end; never taken
+                                     with the GIL                                          */
 };
 
 extern PyTypeObject *handle_type;
@@ -96,9 +99,10 @@ bool handle_alive(const struct handle *handle);
 /* ---- volume.c ------------------------------------------------------------------------------- */
 
 struct volume {
-    PyObject_HEAD struct handle *handle; /* a reference                 */
-    struct icms_volume *volume;          /* freed with the handle       */
-    struct icms_volume_info info;        /* as it was when it was opened */
+    PyObject head;                /* of every object */
+    struct handle *handle;        /* a reference                 */
+    struct icms_volume *volume;   /* freed with the handle       */
+    struct icms_volume_info info; /* as it was when it was opened */
 };
 
 extern PyTypeObject *volume_type;

@@ -12,13 +12,14 @@
 PyTypeObject *region_type;
 
 struct region {
-    PyObject_HEAD struct handle *handle; /* a reference                                */
-    struct icms_lease lease;             /* of a lease                                 */
-    void *data;                          /* NULL: given back                           */
-    Py_ssize_t bytes;                    /* of the value, or of the buffer             */
-    Py_ssize_t exports;                  /* views that exist                           */
-    bool readonly;                       /* a lease, not a buffer                      */
-    bool given;                          /* release() was refused: with the last view  */
+    PyObject head;           /* of every object */
+    struct handle *handle;   /* a reference                                */
+    struct icms_lease lease; /* of a lease                                 */
+    void *data;              /* NULL: given back                           */
+    Py_ssize_t bytes;        /* of the value, or of the buffer             */
+    Py_ssize_t exports;      /* views that exist                           */
+    bool readonly;           /* a lease, not a buffer                      */
+    bool given;              /* release() was refused: with the last view  */
 };
 
 static struct region *region_new(struct handle *handle)
@@ -73,10 +74,10 @@ PyObject *region_lease(PyObject *self, PyObject *args)
         return NULL;
     }
     options = batch_options(deadline_ms, 0);
-    Py_BEGIN_ALLOW_THREADS err =
-        icms_lease_take(volume->volume, &key, &options, &reason, &region->lease);
-    Py_END_ALLOW_THREADS if (err == ICMS_OK)
-    {
+    Py_BEGIN_ALLOW_THREADS;
+    err = icms_lease_take(volume->volume, &key, &options, &reason, &region->lease);
+    Py_END_ALLOW_THREADS;
+    if (err == ICMS_OK) {
         region->data = (void *)(uintptr_t)region->lease.data;
         region->bytes = (Py_ssize_t)region->lease.bytes;
         region->readonly = true;
@@ -104,8 +105,11 @@ PyObject *region_buffer(PyObject *self, PyObject *args)
         module_rele(region);
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS err = icms_buffer_take(handle->icms, bytes, &region->data);
-    Py_END_ALLOW_THREADS if (err == ICMS_OK) region->bytes = (Py_ssize_t)bytes;
+    Py_BEGIN_ALLOW_THREADS;
+    err = icms_buffer_take(handle->icms, bytes, &region->data);
+    Py_END_ALLOW_THREADS;
+    if (err == ICMS_OK)
+        region->bytes = (Py_ssize_t)bytes;
     handle_leave(handle);
     if (err == ICMS_OK)
         return (PyObject *)region;

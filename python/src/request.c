@@ -22,29 +22,50 @@ enum request_state {
 };
 
 struct request {
-    PyObject_HEAD struct volume *volume; /* a reference                                      */
-    struct icms_request *request;        /* the library's; poll_lock                         */
-    _Atomic int state;                   /* enum request_state; set under poll_lock          */
-    icms_err err;                        /* of the whole, when over                          */
-    uint64_t number;                     /* its tag with the library, and key with the handle */
-    struct batch batch;                  /* what it moves                                    */
-    PyObject *tag;                       /* what poll() returns; NULL when over; GIL         */
+    PyObject head;                 /* of every object */
+    struct volume *volume;         /* a reference                                      */
+    struct icms_request *request;  /* the library's; poll_lock                         */
+    _Atomic int state;             /* enum request_state; set under poll_lock          */
+    icms_err err;                  /* of the whole, when over                          */
+    uint64_t number;               /* its tag with the library */
+    struct request *next, *before; /* of its handle, while it holds this; GIL */
+    bool listed;                   /* its handle holds it; GIL */
+    struct batch batch;            /* what it moves                                    */
+    PyObject *tag;                 /* what poll() returns; NULL when over; GIL         */
 };
 
 PyTypeObject *request_type;
 
-/* Drops it from its handle and lets go of its memory, once. GIL. */
+/* Its handle holds it from now on. Takes no memory, so a request cannot be lost. GIL. */
+static void request_list(struct request *request)
+{
+    struct handle *handle = request->volume->handle;
+
+    request->next = handle->requests;
+    request->before = NULL;
+    if (request->next != NULL)
+        request->next->before = request;
+    handle->requests = request;
+    request->listed = true;
+    module_hold(request);
+}
+
+/* Its handle holds it no more, and its memory is let go, once. The caller has a reference. GIL. */
 static void request_over(struct request *request)
 {
     struct handle *handle = request->volume->handle;
-    PyObject *number = PyLong_FromUnsignedLongLong(request->number);
     PyObject *tag = request->tag;
 
-    module_hold(request);
+    if (!request->listed)
+        return;
+    request->listed = false;
+    if (request->before != NULL)
+        request->before->next = request->next;
+    else
+        handle->requests = request->next;
+    if (request->next != NULL)
+        request->next->before = request->before;
     request->tag = NULL;
-    if (number == NULL || PyDict_DelItem(handle->requests, number) != 0)
-        PyErr_Clear(); /* it is gone already */
-    Py_XDECREF(number);
     batch_release(&request->batch);
     Py_XDECREF(tag);
     module_rele(request);
@@ -91,7 +112,8 @@ static icms_err request_begin(struct request *request, uint32_t deadline_ms, uin
     icms_err err;
 
     options.tag = (void *)(uintptr_t)request->number;
-    Py_BEGIN_ALLOW_THREADS err = request_start_c(request, &options, &started);
+    Py_BEGIN_ALLOW_THREADS;
+    err = request_start_c(request, &options, &started);
     if (err == ICMS_OK) {
         (void)pthread_mutex_lock(&handle->poll_lock);
         if (request->state == REQUEST_STARTING) {
@@ -101,7 +123,8 @@ static icms_err request_begin(struct request *request, uint32_t deadline_ms, uin
         (void)pthread_mutex_unlock(&handle->poll_lock);
     }
     handle_leave(handle);
-    Py_END_ALLOW_THREADS return err;
+    Py_END_ALLOW_THREADS;
+    return err;
 }
 
 static struct request *request_new(struct volume *volume, PyObject *tag)
@@ -118,19 +141,10 @@ static struct request *request_new(struct volume *volume, PyObject *tag)
     request->state = REQUEST_STARTING;
     request->err = ICMS_OK;
     request->number = ++volume->handle->request_last;
+    request->next = request->before = NULL;
+    request->listed = false;
     request->batch = (struct batch){.op = BATCH_FLUSH};
     return request;
-}
-
-/* Makes the handle hold it; false with an exception. */
-static bool request_list(struct request *request)
-{
-    PyObject *number = PyLong_FromUnsignedLongLong(request->number);
-    bool listed = number != NULL && PyDict_SetItem(request->volume->handle->requests, number,
-                                                   (PyObject *)request) == 0;
-
-    Py_XDECREF(number);
-    return listed;
 }
 
 PyObject *request_start(PyObject *self, PyObject *args)
@@ -148,16 +162,11 @@ PyObject *request_start(PyObject *self, PyObject *args)
     if (request == NULL)
         return NULL;
     if ((op != BATCH_FLUSH && !batch_init(&request->batch, (enum batch_op)op, keys, memory)) ||
-        !request_list(request)) {
+        !handle_enter(volume->handle)) {
         module_rele(request);
         return NULL;
     }
-    if (!handle_enter(volume->handle)) {
-        request->state = REQUEST_OVER;
-        request_over(request);
-        module_rele(request);
-        return NULL;
-    }
+    request_list(request);
     err = request_begin(request, deadline_ms, flags);
     if (err != ICMS_OK) {
         request->state = REQUEST_OVER;
@@ -168,21 +177,20 @@ PyObject *request_start(PyObject *self, PyObject *args)
     return (PyObject *)request;
 }
 
-/* The request of a number, when it is neither over nor waited for; it is over then. A borrowed
- * reference, or NULL. GIL. */
+/* The request of a number, when it is neither over nor waited for; it is over then. A reference, or
+ * NULL. GIL. */
 static struct request *request_polled(struct handle *handle, uint64_t number,
                                       struct icms_request *over)
 {
-    PyObject *key = PyLong_FromUnsignedLongLong(number);
-    struct request *request = NULL;
+    struct request *request = handle->requests;
 
-    if (key != NULL)
-        request = (struct request *)PyDict_GetItemWithError(handle->requests, key);
-    Py_XDECREF(key);
+    while (request != NULL && request->number != number)
+        request = request->next;
     if (request == NULL)
         return NULL;
     module_hold(request);
-    Py_BEGIN_ALLOW_THREADS(void) pthread_mutex_lock(&handle->poll_lock);
+    Py_BEGIN_ALLOW_THREADS;
+    (void)pthread_mutex_lock(&handle->poll_lock);
     if (request->state == REQUEST_STARTING || request->state == REQUEST_RUNNING) {
         request->request = over;
         request_end(request);
@@ -190,7 +198,9 @@ static struct request *request_polled(struct handle *handle, uint64_t number,
         over = NULL; /* the thread that waits ends it */
     }
     (void)pthread_mutex_unlock(&handle->poll_lock);
-    Py_END_ALLOW_THREADS if (over != NULL) return request;
+    Py_END_ALLOW_THREADS;
+    if (over != NULL)
+        return request;
     module_rele(request);
     return NULL;
 }
@@ -207,12 +217,15 @@ PyObject *request_poll(PyObject *self, PyObject *none)
     do {
         uint64_t number = 0;
 
-        Py_BEGIN_ALLOW_THREADS(void) pthread_mutex_lock(&handle->poll_lock);
+        Py_BEGIN_ALLOW_THREADS;
+        (void)pthread_mutex_lock(&handle->poll_lock);
         over = icms_poll(handle->icms);
         number = (uint64_t)(uintptr_t)icms_request_tag(over);
         (void)pthread_mutex_unlock(&handle->poll_lock);
-        Py_END_ALLOW_THREADS if (over != NULL) request = request_polled(handle, number, over);
-    } while (over != NULL && request == NULL && PyErr_Occurred() == NULL);
+        Py_END_ALLOW_THREADS;
+        if (over != NULL)
+            request = request_polled(handle, number, over);
+    } while (over != NULL && request == NULL);
     handle_leave(handle);
     if (request != NULL) {
         tag = request->tag;
@@ -220,7 +233,7 @@ PyObject *request_poll(PyObject *self, PyObject *none)
         request_over(request);
         module_rele(request);
     }
-    if (tag != NULL || PyErr_Occurred() != NULL)
+    if (tag != NULL)
         return tag;
     Py_RETURN_NONE;
 }
@@ -262,10 +275,12 @@ static PyObject *request_wait(PyObject *self, PyObject *args)
         Py_RETURN_TRUE;
     if (!handle_enter(request->volume->handle))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS err = request_wait_c(request, timeout_ms);
+    Py_BEGIN_ALLOW_THREADS;
+    err = request_wait_c(request, timeout_ms);
     handle_leave(request->volume->handle);
-    Py_END_ALLOW_THREADS if (err == ICMS_BUSY) return module_raise(
-        err, "another thread waits for this request");
+    Py_END_ALLOW_THREADS;
+    if (err == ICMS_BUSY)
+        return module_raise(err, "another thread waits for this request");
     if (err == ICMS_OK)
         request_over(request);
     if (err == ICMS_DEADLINE)
@@ -284,12 +299,14 @@ static PyObject *request_cancel(PyObject *self, PyObject *none)
         Py_RETURN_NONE;
     if (!handle_enter(handle))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS(void) pthread_mutex_lock(&handle->poll_lock);
+    Py_BEGIN_ALLOW_THREADS;
+    (void)pthread_mutex_lock(&handle->poll_lock);
     if (request->request != NULL)
         icms_request_cancel(request->request);
     (void)pthread_mutex_unlock(&handle->poll_lock);
     handle_leave(handle);
-    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+    Py_END_ALLOW_THREADS;
+    Py_RETURN_NONE;
 }
 
 /* result(): what batch_result says; only when it is over. */
@@ -309,21 +326,19 @@ static PyObject *request_done(PyObject *self, void *closure)
 
 void request_end_all(struct handle *handle)
 {
-    PyObject *list = PyDict_Values(handle->requests);
-    Py_ssize_t count = list == NULL ? 0 : PyList_Size(list);
+    struct request *request;
 
-    for (Py_ssize_t i = 0; i < count; i++) {
-        struct request *request = (struct request *)PyList_GetItem(list, i);
-
-        if (request->state != REQUEST_RUNNING)
-            continue;
-        Py_BEGIN_ALLOW_THREADS(void) pthread_mutex_lock(&handle->poll_lock);
-        request_end(request);
+    while ((request = handle->requests) != NULL) {
+        module_hold(request);
+        Py_BEGIN_ALLOW_THREADS;
+        (void)pthread_mutex_lock(&handle->poll_lock);
+        if (request->state != REQUEST_OVER)
+            request_end(request);
         (void)pthread_mutex_unlock(&handle->poll_lock);
-        Py_END_ALLOW_THREADS request_over(request);
+        Py_END_ALLOW_THREADS;
+        request_over(request);
+        module_rele(request);
     }
-    Py_XDECREF(list);
-    PyErr_Clear();
 }
 
 /* It is over, or was never started: the handle holds those under way. */

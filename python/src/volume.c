@@ -23,8 +23,10 @@ PyObject *volume_open(PyObject *self, PyObject *args)
         return NULL;
     if (!handle_enter(handle))
         return NULL;
-    Py_BEGIN_ALLOW_THREADS err = icms_volume_open(handle->icms, name, why, sizeof(why), &volume);
-    Py_END_ALLOW_THREADS object = err == ICMS_OK ? PyObject_New(struct volume, volume_type) : NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    err = icms_volume_open(handle->icms, name, why, sizeof(why), &volume);
+    Py_END_ALLOW_THREADS;
+    object = err == ICMS_OK ? PyObject_New(struct volume, volume_type) : NULL;
     if (object != NULL) {
         module_hold(handle);
         object->handle = handle;
@@ -88,9 +90,11 @@ static PyObject *volume_call(PyObject *self, PyObject *args)
         return NULL;
     }
     options = batch_options(deadline_ms, flags);
-    Py_BEGIN_ALLOW_THREADS err = volume_call_c(volume, &batch, &options);
+    Py_BEGIN_ALLOW_THREADS;
+    err = volume_call_c(volume, &batch, &options);
     handle_leave(volume->handle);
-    Py_END_ALLOW_THREADS batch_release(&batch);
+    Py_END_ALLOW_THREADS;
+    batch_release(&batch);
     result = batch_result(&batch, err);
     batch_fini(&batch);
     return result;
@@ -122,10 +126,11 @@ static PyObject *volume_match(PyObject *self, PyObject *args)
         return NULL;
     }
     options = batch_options(deadline_ms, 0);
-    Py_BEGIN_ALLOW_THREADS err =
-        icms_match(volume->volume, plain, (size_t)batch.count, &options, &matched);
+    Py_BEGIN_ALLOW_THREADS;
+    err = icms_match(volume->volume, plain, (size_t)batch.count, &options, &matched);
     handle_leave(volume->handle);
-    Py_END_ALLOW_THREADS batch_fini(&batch);
+    Py_END_ALLOW_THREADS;
+    batch_fini(&batch);
     PyMem_Free(plain);
     if (err != ICMS_OK && err != ICMS_MISS)
         return module_raise(err, NULL);
@@ -143,9 +148,12 @@ static PyObject *volume_flush(PyObject *self, PyObject *args)
         !handle_enter(volume->handle))
         return NULL;
     options = batch_options(deadline_ms, 0);
-    Py_BEGIN_ALLOW_THREADS err = icms_flush(volume->volume, &options);
+    Py_BEGIN_ALLOW_THREADS;
+    err = icms_flush(volume->volume, &options);
     handle_leave(volume->handle);
-    Py_END_ALLOW_THREADS if (err != ICMS_OK) return module_raise(err, NULL);
+    Py_END_ALLOW_THREADS;
+    if (err != ICMS_OK)
+        return module_raise(err, NULL);
     Py_RETURN_NONE;
 }
 
