@@ -131,9 +131,12 @@ icms_err nvme_sgl_decode(const struct nvme_sgl_wf *wf, struct nvme_sgl *out_sgl,
 
 /* Vendor commands of icms, advertised in Identify Controller (nvme_identify.h). Bits 1:0 are the
  * data direction, as for every opcode. */
+/* Retrieve with time left and class. When the whole value goes to a host that asked for no SQ flow
+ * control, its last data says success and no completion follows: the result, the value's size, is
+ * that of the data. */
+#define NVME_ICMS_RETRIEVE   0x82
 #define NVME_ICMS_EXIST_MANY 0x81 /* up to 64 keys in capsule, 64-bit map in DW0..1            */
 #define NVME_ICMS_STORE      0x85 /* Store with time left and class                            */
-#define NVME_ICMS_RETRIEVE   0x82 /* Retrieve with time left and class                         */
 
 /* Direction of the data of an opcode, bits 1:0. */
 #define NVME_DIRECTION(opcode) ((opcode)&3)

@@ -236,6 +236,7 @@ static void queue_ic_resp(struct nvmf_queue *queue, const struct nvme_tcp_ic_wf 
         .qid = queue->qid,
         .entries = (uint16_t)(queue->depth + 1),
         .kato_ms = queue->qid == 0 ? (uint32_t)(ctrl->keep_alive_ns / 1000000) : 0,
+        .attributes = NVME_CATTR_NO_SQ_FLOW, /* CIDs say what is free */
         .cntlid = queue->qid == 0 ? NVME_CNTLID_ANY : ctrl->cntlid,
     };
     uint32_t h2c_max = le32_get(ic->limit);
@@ -545,6 +546,8 @@ static void queue_data(struct nvmf_queue *queue, const union nvme_tcp_pdu *pdu, 
         cmd->cqe = (struct nvme_cqe){.dw0 = cmd->moved};
         cmd->answered = true;
         queue->waiting--;
+        if (queue->qid != 0)
+            queue->ctrl->stats.answers++;
         cmd_finish(cmd, queue);
     }
 }

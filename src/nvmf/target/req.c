@@ -474,6 +474,17 @@ static enum req_step req_answered(struct nvmft_req *req)
     return REQ_NEXT;
 }
 
+/* What is queued next tells the host that the command is over: it may send another. */
+static void req_completes(struct nvmft_req *req)
+{
+    struct nvmft_qpair *qpair = req->qpair;
+
+    check(!req->resp_queued);
+    qpair->sqhd = (uint16_t)((qpair->sqhd + 1u) % qpair->entries);
+    req->resp_queued = true;
+    qpair->reqs_sending++;
+}
+
 /* A PDU for so much data of a queue pair; NULL: enough is queued. */
 static struct nvmft_tx *req_tx_data(struct nvmft_qpair *qpair, uint32_t bytes)
 {
@@ -487,18 +498,33 @@ static struct nvmft_tx *req_tx_data(struct nvmft_qpair *qpair, uint32_t bytes)
 
 static void req_data_sent(struct nvmf_pdu_tx *pdu, icms_err err);
 
+/* Whether the last data may say that the command succeeded, instead of a completion: the host asked
+ * for no SQ heads, and the result is what it counts itself. */
+static bool req_data_tells(const struct nvmft_req *req)
+{
+    return req->qpair->no_flow && req->sqe.opcode == NVME_ICMS_RETRIEVE &&
+           req->dw0 == req->data_bytes;
+}
+
 /* Queues the next piece of data; false: enough is queued. */
 static bool req_send_data(struct nvmft_req *req)
 {
     struct nvmft_qpair *qpair = req->qpair;
     uint32_t bytes = (uint32_t)u64_min(req->data_bytes - req->data_moved, NVMFT_DATA_PDU_BYTES);
     struct nvmft_tx *tx = req_tx_data(qpair, bytes);
-    bool last = req->data_moved + bytes == req->data_bytes;
+    uint8_t flags = 0;
 
     if (tx == NULL)
         return false;
-    nvme_tcp_data_encode(&tx->pdu.pdu, NVME_TCP_C2H_DATA, last ? NVME_TCP_FLAG_LAST : 0, req->cid,
-                         0, req->data_moved, bytes);
+    if (req->data_moved + bytes == req->data_bytes) {
+        flags = NVME_TCP_FLAG_LAST;
+        if (req_data_tells(req)) {
+            flags |= NVME_TCP_FLAG_SUCCESS;
+            req_completes(req);
+        }
+    }
+    nvme_tcp_data_encode(&tx->pdu.pdu, NVME_TCP_C2H_DATA, flags, req->cid, 0, req->data_moved,
+                         bytes);
     /* Sends do not write; iovec has no const. */
     tx->pdu.data[0].iov_base = (void *)(uintptr_t)(req->data + req->data_moved);
     tx->pdu.data[0].iov_len = bytes;
@@ -540,14 +566,13 @@ static void req_send_response(struct nvmft_req *req)
         .dw1 = req->dw1,
     };
 
-    qpair->sqhd = (uint16_t)((qpair->sqhd + 1u) % qpair->entries);
+    req_completes(req);
     cqe.sqhd = qpair->no_flow ? UINT16_MAX : qpair->sqhd;
     nvme_tcp_resp_encode(&req->tx_resp.pdu, &cqe);
     req->tx_resp.data[0] = req->tx_resp.data[1] = (struct iovec){0};
     req->tx_resp.done = req_tx_done;
     req->tx_resp.owner = req;
-    req->resp_busy = req->resp_queued = true;
-    qpair->reqs_sending++;
+    req->resp_busy = true;
     nvmf_pdu_send(&qpair->conn, &req->tx_resp);
 }
 

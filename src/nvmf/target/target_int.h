@@ -111,7 +111,7 @@ struct nvmft_req {
     bool in_kv;             /* inside ops.kv                                                   */
     bool answered;          /* nvmf_target_req_done was called                                 */
     bool lost;              /* a send failed or the connection is gone: nothing more to send   */
-    bool resp_queued;       /* tx_resp holds the completion                                    */
+    bool resp_queued;       /* the completion is queued: tx_resp, or the last data says it      */
     bool resp_busy;         /* tx_resp is queued or in flight: R2T or completion               */
     uint64_t started_ns;    /* when it was parsed                                              */
     uint64_t progress_ns;   /* when the peer last moved something of it                        */

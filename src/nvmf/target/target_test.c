@@ -777,6 +777,78 @@ static void data_of_commands_does_not_mix(void **state)
     rig_free(&rig);
 }
 
+/* The next PDU is data of all of a value; returns its flags. */
+static uint8_t expect_data(struct peer *io, uint32_t size)
+{
+    static uint8_t back[8192];
+    union nvme_tcp_pdu pdu;
+    uint32_t bytes;
+
+    assert_int_equal(peer_recv_pdu(io, &pdu, back, sizeof(back), &bytes), PEER_PDU);
+    assert_int_equal(pdu.common.type, NVME_TCP_C2H_DATA);
+    assert_int_equal(bytes, size);
+    return pdu.common.flags;
+}
+
+static void expect_completion(struct peer *io, uint16_t cid, uint32_t result)
+{
+    union nvme_tcp_pdu pdu;
+    struct nvme_cqe cqe;
+    uint32_t bytes;
+
+    assert_int_equal(peer_recv_pdu(io, &pdu, NULL, 0, &bytes), PEER_PDU);
+    assert_int_equal(pdu.common.type, NVME_TCP_CAPSULE_RESP);
+    nvme_cqe_decode(&pdu.resp.cqe, &cqe);
+    assert_int_equal(cqe.cid, cid);
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    assert_int_equal(cqe.dw0, result);
+}
+
+/* A host that wants no SQ heads is spared the completion of a load with time left, when it got the
+ * whole value; its slot is free all the same. */
+static void the_last_data_may_be_the_completion(void **state)
+{
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *admin = rig_admin(rig, 0);
+    struct peer *io = rig_peer(rig);
+    struct nvme_kv_cmd cmd = {
+        .opcode = NVME_ICMS_RETRIEVE, .nsid = 1, .key = peer_key("k"), .bytes = 8192};
+    uint8_t value[8192] = {1};
+    struct nvmf_target_stats stats;
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+    uint16_t cid;
+
+    io->attributes = NVME_CATTR_NO_SQ_FLOW;
+    assert_true(peer_io(io, admin, 1, 0));
+    assert_int_equal(peer_store(io, 1, "k", value, sizeof(value), 0, &cqe), NVME_SC_SUCCESS);
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    for (int i = 0; i < 3 * io->entries; i++) {
+        (void)peer_submit(io, &sqe, sizeof(value));
+        assert_true((expect_data(io, sizeof(value)) & NVME_TCP_FLAG_SUCCESS) != 0);
+    }
+    /* Not all of the value: its size is news. */
+    cmd.bytes = 4096;
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    cid = peer_submit(io, &sqe, 4096);
+    assert_int_equal(expect_data(io, 4096) & NVME_TCP_FLAG_SUCCESS, 0);
+    expect_completion(io, cid, sizeof(value));
+    /* The standard's Retrieve always has its result in a completion. */
+    cmd.opcode = NVME_KV_RETRIEVE;
+    cmd.bytes = sizeof(value);
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    cid = peer_submit(io, &sqe, sizeof(value));
+    assert_int_equal(expect_data(io, sizeof(value)) & NVME_TCP_FLAG_SUCCESS, 0);
+    expect_completion(io, cid, sizeof(value));
+    rig_run(rig, 10);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.ops[NVMF_TARGET_RETRIEVE][ICMS_OK], 3 * io->entries + 2);
+    peer_free(&io);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 static void a_queue_may_be_disconnected_and_a_controller_shut_down(void **state)
 {
     struct rig *rig = rig_new(1, NULL);
@@ -861,6 +933,7 @@ int main(void)
         cmocka_unit_test(commands_with_the_owner_outlive_their_connection),
         cmocka_unit_test(an_owner_may_answer_from_its_own_memory),
         cmocka_unit_test(data_of_commands_does_not_mix),
+        cmocka_unit_test(the_last_data_may_be_the_completion),
         cmocka_unit_test(a_queue_may_be_disconnected_and_a_controller_shut_down),
         cmocka_unit_test(drain_answers_what_is_there_and_closes),
     };

@@ -232,6 +232,7 @@ bool peer_connect(struct peer *peer, uint16_t qid, struct nvme_cqe *out_cqe)
     struct nvme_connect connect = {
         .qid = qid,
         .entries = peer->entries,
+        .attributes = peer->attributes,
         .kato_ms = qid == 0 ? peer->kato_ms : 0,
         .cntlid = qid == 0 ? NVME_CNTLID_ANY : peer->cntlid,
         .hostid = {1, 2, 3},

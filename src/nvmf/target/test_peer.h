@@ -41,6 +41,7 @@ struct peer {
     char subsys[LIMIT_NQN_BYTES]; /* whom we connect to                              */
     uint32_t kato_ms;             /* in Connect                                         */
     uint16_t entries;             /* in Connect                                         */
+    uint8_t attributes;           /* in Connect: NVME_CATTR_*                           */
     uint32_t r2ts, data_pdus;     /* seen since the peer was made                       */
     uint8_t buffer[PEER_BUFFER_BYTES];
     uint32_t buffer_at, buffer_end;
