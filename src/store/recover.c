@@ -52,6 +52,7 @@ struct recover {
     struct store_segment *segment; /* that is being loaded                                  */
     uint32_t scan_end; /* pages behind the last record that a scan found               */
     bool scan_lost;    /* a record was left out: the summary would not be whole        */
+    bool flushed;      /* all records there are, are durable                           */
 };
 
 /* ---- blocks -----------------------------------------------------------------------------------
@@ -320,6 +321,14 @@ static void recover_record(struct recover *recover, struct store_found *found)
     store_summary_add(recover->segment->summary, record, found->page, (uint32_t)slot);
 }
 
+/* Records that a scan found may still be in the cache of the device: makes them durable, once. */
+static bool recover_flush(struct recover *recover)
+{
+    if (!recover->flushed)
+        recover->flushed = loop_file_flush_now(recover->store->file) == ICMS_OK;
+    return recover->flushed;
+}
+
 /* Writes the summary and the footer that a crash did not let happen. */
 static bool recover_seal(struct recover *recover)
 {
@@ -331,7 +340,8 @@ static bool recover_seal(struct recover *recover)
 
     if (recover->scan_lost || first < recover->scan_end)
         return false;
-    if (loop_file_write_now(
+    if (!recover_flush(recover) ||
+        loop_file_write_now(
             store->file, store_segment_offset(store, store_segment_number(store, segment), first),
             segment->summary->pages, bytes) != ICMS_OK) {
         store_stat_add(&store->stats.io_errors, 1);

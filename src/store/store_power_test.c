@@ -481,10 +481,51 @@ static void nothing_is_lost_and_nothing_is_wrong(void **state)
     assert_true(cuts_all < 10 * CUTS_A_SEED || counted > cuts_all);
 }
 
+/* A process ends and comes back, and then the power goes: the summaries that the open wrote are not
+ * worth more than the records they name. */
+static void what_an_open_sealed_is_there(void **state)
+{
+    enum { SEEDS = 40, BLOCKS = 20, BYTES = 10000 };
+    uint64_t all = 0;
+
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        struct rig rig = {.sim = NULL};
+        struct sim_opts opts;
+        struct store_stats stats;
+        uint64_t there = 0;
+
+        sim_opts_init(&opts, seed);
+        rig_sim_init(&rig, &opts);
+        rig_one_volume(&rig);
+        rig_format(&rig);
+        rig_up(&rig);
+        for (uint64_t i = 0; i < BLOCKS; i++)
+            assert_int_equal(rig_put(&rig, 0, i, BYTES, i, 0), ICMS_OK);
+        rig_restart(&rig);
+        sim_node_crash(rig.node, true, false);
+        loop_free(&rig.loop);
+        store_close(&rig.store);
+        rig_up(&rig);
+        for (uint64_t i = 0; i < BLOCKS; i++) {
+            if (!rig_exists(&rig, 0, i))
+                continue;
+            assert_int_equal(rig_get(&rig, 0, i, BYTES, i, NULL), ICMS_OK);
+            there++;
+        }
+        rig_stats(&rig, &stats);
+        assert_int_equal(stats.blocks, there);
+        all += there;
+        rig_down(&rig);
+        sim_free(&rig.sim);
+    }
+    assert_true(all > SEEDS * BLOCKS / 2);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_lost_and_nothing_is_wrong),
+        cmocka_unit_test(what_an_open_sealed_is_there),
     };
 
     if (argc > 1)
