@@ -301,11 +301,11 @@ static void part_key_answered(const struct agent_part *part, uint32_t k, icms_er
     } else if (err == ICMS_NO_VOLUME) {
         match->owner_lacks[i] = true;
         match_again(match, i);
-    } else if (err == ICMS_UNSUPPORTED) { /* it came back without exist-many */
+    } else if (err == ICMS_UNSUPPORTED) { /* it has no exist-many after all */
         match->tried[i] &= ~((uint64_t)1 << part->path->number);
         match_again(match, i);
     } else {
-        match_known(match, i, reason);
+        match_known(match, i, reason != ICMS_MISS_NONE ? reason : ICMS_MISS_DRIVE_DOWN);
     }
 }
 

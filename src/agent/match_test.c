@@ -431,6 +431,32 @@ static void exist_many_may_be_gone_after_a_reconnect(void **state)
     rig_free(rig);
 }
 
+/* An answer that makes no sense for this command is no block; one that offers exist-many and does
+ * not know it is asked key by key. */
+static void an_error_is_never_a_block(void **state)
+{
+    static const uint16_t statuses[] = {
+        NVME_SC_OPCODE,      NVME_SC_INTERNAL,  NVME_SC_KV_EXISTS, NVME_SC_KV_VALUE_SIZE,
+        NVME_SC_KV_KEY_SIZE, NVME_SC_KV_NO_KEY, NVME_SC_TRANSIENT};
+
+    for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
+        struct agent_rig *rig = rig_new(&ways[0]);
+        struct rig_client *client = rig_client_new(rig);
+        const uint8_t *answers;
+
+        for (uint32_t j = 0; j < rig->enclosure_count; j++)
+            rig->fake[j]->status = statuses[i];
+        answers = match(client, 0, 200, 500 * MS);
+        for (uint32_t n = 0; n < 200; n++) {
+            assert_int_not_equal(answers[n], ICMS_MISS_NONE);
+            assert_int_not_equal(answers[n], ICMS_MISS_DEADLINE);
+        }
+        assert_in_range(commands(rig, true), 1, 12);
+        rig_client_free(client);
+        rig_free(rig);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -445,6 +471,7 @@ int main(void)
         cmocka_unit_test(what_another_one_took_over_is_found),
         cmocka_unit_test(enclosures_that_lack_the_volume),
         cmocka_unit_test(exist_many_may_be_gone_after_a_reconnect),
+        cmocka_unit_test(an_error_is_never_a_block),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -313,6 +313,8 @@ static void part_req_done(struct nvmf_req *req)
 
     part->err = path_req_err(part->path, part->match->volume, req);
     part->reason = req->reason;
+    if (part->err == ICMS_UNSUPPORTED) /* offered, but not known: key by key from now on */
+        atomic_store_explicit(&part->path->exist_many, false, memory_order_relaxed);
     part->map = nvmf_exist_map(req);
     part_home(part, false);
 }
