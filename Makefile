@@ -19,7 +19,7 @@ deps:
 	@tools/deps.sh build
 
 deps-check:
-	@tools/deps.sh build check demo
+	@tools/deps.sh build check bench demo
 
 test: all
 	@meson test -C $(BUILD) --no-rebuild --suite unit --print-errorlogs

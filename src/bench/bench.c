@@ -32,6 +32,8 @@ static const struct bench benches[] = {
      bench_idle_run},
     {"scale", "an enclosure with 8 to 1,152 agents: memory and processor time for each", "",
      1u << BENCH_GET, bench_scale_run},
+    {"ceiling", "the ceilings of the other benches: raw disk and raw TCP", "fio and iperf3",
+     1u << BENCH_GET | 1u << BENCH_PUT, bench_ceiling_run},
     {NULL, NULL, NULL, 0, NULL},
 };
 

@@ -77,7 +77,7 @@ void bench_slice_fini(struct bench_slice *slice);
 /* Processor time of a process so far, of this one when pid is 0; 0 when there is none. */
 uint64_t bench_pid_cpu_ns(pid_t pid);
 
-/* Processor time of this process and the side's others so far. */
+/* Processor time of this process, of children that ended, and of the side's others so far. */
 uint64_t bench_cpu_ns(const struct bench_side *side);
 
 /* The quantile (0 < q <= 1) of a sample in nanoseconds; sorts it. 0 when empty. */
@@ -298,6 +298,7 @@ struct bench_pool {
     uint32_t *crc;   /* CRC32C of each                  */
     uint32_t count;  /* of values                       */
     uint32_t size;   /* of each, bytes                  */
+    bool unchecked;  /* raw TCP looks at no value       */
 };
 
 /* As many values of this size as bytes hold, one at least. */
@@ -321,6 +322,32 @@ icms_err bench_tcp_run(struct bench_side *side, const struct bench_work *work, u
 pid_t bench_tcp_server(const struct bench_tcp *tcp);
 void bench_tcp_free(struct bench_tcp **tcp);
 
+/* ---- programs of others (tool.c) --------------------------------------------------------------
+ */
+
+/* fio on a file that was filled. */
+struct bench_fio {
+    char path[BENCH_PATH_BYTES + 16]; /* the file                             */
+    uint64_t values;                  /* that lie in it, of the work's size   */
+    uint64_t next_write;              /* number of the value written next     */
+    uint64_t runs;                    /* so far: each takes another quarter */
+};
+
+/* iperf3 on loopback. */
+struct bench_iperf {
+    pid_t server;  /* 0: none        */
+    uint16_t port; /* it listens on  */
+};
+
+/* Sides: owner is the struct. Slices of iperf3 take whole seconds. UNSUPPORTED when the program is
+ * not installed; bench_iperf_run says so, not bench_iperf_start. */
+icms_err bench_fio_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
+                       struct bench_slice *slice, struct err_why *why);
+icms_err bench_iperf_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
+                         struct bench_slice *slice, struct err_why *why);
+icms_err bench_iperf_start(struct bench_iperf *iperf, struct err_why *why) ICMS_MUST_CHECK;
+void bench_iperf_end(struct bench_iperf *iperf);
+
 /* ---- benches -------------------------------------------------------------------------------- */
 
 icms_err bench_store_run(const struct bench_opts *opts, struct err_why *why);
@@ -330,6 +357,7 @@ icms_err bench_pod_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_arena_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_restart_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_wire_run(const struct bench_opts *opts, struct err_why *why);
+icms_err bench_ceiling_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_idle_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_scale_run(const struct bench_opts *opts, struct err_why *why);
 

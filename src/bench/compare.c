@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -127,6 +128,11 @@ static uint64_t clock_ns(clockid_t clock)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static uint64_t time_ns(const struct timeval *t)
+{
+    return (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_usec * 1000;
+}
+
 uint64_t bench_pid_cpu_ns(pid_t pid)
 {
     clockid_t clock;
@@ -137,6 +143,10 @@ uint64_t bench_pid_cpu_ns(pid_t pid)
 uint64_t bench_cpu_ns(const struct bench_side *side)
 {
     uint64_t ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    struct rusage gone;
+
+    if (getrusage(RUSAGE_CHILDREN, &gone) == 0)
+        ns += time_ns(&gone.ru_utime) + time_ns(&gone.ru_stime);
 
     for (uint32_t i = 0; i < side->pids; i++)
         ns += bench_pid_cpu_ns(side->pid[i]);
