@@ -49,13 +49,39 @@ static icms_err attach_trust(int sock, const char *path, struct err_why *why)
     return ICMS_OK;
 }
 
-static icms_err attach_connect(const char *path, uint32_t timeout_ms, struct err_why *why,
+static void attach_timeout(int sock, uint64_t until_ns)
+{
+    uint64_t now = client_now_ns(), left_us = until_ns > now ? (until_ns - now) / 1000 : 0;
+    struct timeval timeout = {.tv_sec = (time_t)(left_us / 1000000),
+                              .tv_usec = (suseconds_t)(left_us % 1000000)};
+
+    if (left_us == 0)
+        timeout.tv_usec = 1; /* 0 would be for ever */
+    (void)setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+    (void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+}
+
+/* True when a call on the socket failed only because of a signal, and has to be repeated. Signals
+ * may come more often than a timeout lasts, so each time what is left becomes the timeout; where
+ * nothing is, errno says so as the socket would. */
+static bool attach_again(int sock, uint64_t until_ns)
+{
+    if (errno != EINTR)
+        return false;
+    if (client_now_ns() >= until_ns) {
+        errno = EAGAIN;
+        return false;
+    }
+    attach_timeout(sock, until_ns);
+    return true;
+}
+
+static icms_err attach_connect(const char *path, uint64_t until_ns, struct err_why *why,
                                int *out_sock)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval timeout = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
     icms_err err;
-    int sock;
+    int sock, result;
 
     if (strlen(path) >= sizeof(address.sun_path))
         return err_set(why, ICMS_INVALID, "the socket's path is longer than %zu bytes: %s",
@@ -66,9 +92,11 @@ static icms_err attach_connect(const char *path, uint32_t timeout_ms, struct err
         err = err_from_errno(errno);
         return err_set(why, err, "cannot make a socket: %s", icms_err_text(err));
     }
-    (void)setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-    (void)setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-    if (connect(sock, (const struct sockaddr *)&address, sizeof(address)) == 0) {
+    attach_timeout(sock, until_ns);
+    do
+        result = connect(sock, (const struct sockaddr *)&address, sizeof(address));
+    while (result != 0 && attach_again(sock, until_ns));
+    if (result == 0) {
         err = attach_trust(sock, path, why);
         if (err == ICMS_OK)
             *out_sock = sock;
@@ -96,19 +124,24 @@ static icms_err attach_connect(const char *path, uint32_t timeout_ms, struct err
     return err_set(why, err, "cannot connect to %s: %s", path, icms_err_text(err));
 }
 
-static icms_err attach_hello(int sock, uint32_t op, uint64_t staging_bytes)
+static icms_err attach_hello(int sock, uint64_t until_ns, uint32_t op, uint64_t staging_bytes)
 {
     struct shm_hello hello = {
         .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .op = op, .staging_bytes = staging_bytes};
 
-    if (send(sock, &hello, sizeof(hello), MSG_NOSIGNAL) != (ssize_t)sizeof(hello))
+    ssize_t n;
+
+    do
+        n = send(sock, &hello, sizeof(hello), MSG_NOSIGNAL);
+    while (n < 0 && attach_again(sock, until_ns));
+    if (n != (ssize_t)sizeof(hello))
         return errno == EAGAIN ? ICMS_PEER_DOWN : err_from_errno(errno);
     return ICMS_OK;
 }
 
 /* One message with its descriptors appended to fds. 0 bytes: the agent hung up. */
-static icms_err attach_receive(int sock, void *message, size_t bytes, int *fds, uint32_t *fd_count,
-                               size_t *out_bytes)
+static icms_err attach_receive(int sock, uint64_t until_ns, void *message, size_t bytes, int *fds,
+                               uint32_t *fd_count, size_t *out_bytes)
 {
     union {
         char bytes[CMSG_SPACE(SHM_HELLO_FDS * sizeof(int))];
@@ -119,9 +152,12 @@ static icms_err attach_receive(int sock, void *message, size_t bytes, int *fds, 
                             .msg_iovlen = 1,
                             .msg_control = control.bytes,
                             .msg_controllen = sizeof(control.bytes)};
-    ssize_t n = recvmsg(sock, &header, MSG_CMSG_CLOEXEC);
     bool fits = true;
+    ssize_t n;
 
+    do
+        n = recvmsg(sock, &header, MSG_CMSG_CLOEXEC);
+    while (n < 0 && attach_again(sock, until_ns));
     if (n < 0)
         return errno == EAGAIN ? ICMS_PEER_DOWN : err_from_errno(errno);
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&header); c != NULL; c = CMSG_NXTHDR(&header, c)) {
@@ -148,14 +184,14 @@ static icms_err attach_receive(int sock, void *message, size_t bytes, int *fds, 
 }
 
 /* Receives the welcome and as many descriptors as it announces. */
-static icms_err attach_welcome(int sock, const char *path, struct err_why *why, int *fds,
-                               uint32_t *fd_count)
+static icms_err attach_welcome(int sock, uint64_t until_ns, const char *path, struct err_why *why,
+                               int *fds, uint32_t *fd_count)
 {
     struct shm_welcome welcome;
     icms_err err;
     size_t bytes;
 
-    err = attach_receive(sock, &welcome, sizeof(welcome), fds, fd_count, &bytes);
+    err = attach_receive(sock, until_ns, &welcome, sizeof(welcome), fds, fd_count, &bytes);
     if (err == ICMS_PEER_DOWN)
         return err_set(why, err, "the agent at %s does not answer; is it stopped?", path);
     if (err != ICMS_OK || bytes == 0)
@@ -175,7 +211,7 @@ static icms_err attach_welcome(int sock, const char *path, struct err_why *why, 
     while (*fd_count < 3 + welcome.volume_count && welcome.volume_count <= LIMIT_VOLUMES) {
         uint64_t magic;
 
-        err = attach_receive(sock, &magic, sizeof(magic), fds, fd_count, &bytes);
+        err = attach_receive(sock, until_ns, &magic, sizeof(magic), fds, fd_count, &bytes);
         if (err == ICMS_OK && (bytes != sizeof(magic) || magic != SHM_HELLO_MAGIC))
             err = ICMS_PROTOCOL;
         if (err != ICMS_OK)
@@ -229,19 +265,20 @@ icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t t
     struct client_link *link;
     int fds[ATTACH_FDS_MAX];
     uint32_t fd_count = 0;
+    uint64_t until_ns = client_now_ns() + (uint64_t)timeout_ms * 1000000;
     icms_err err = client_link_new(&link);
 
     if (err != ICMS_OK)
         return err_set(why, err, "out of memory");
-    err = attach_connect(path, timeout_ms, why, &link->sock);
+    err = attach_connect(path, until_ns, why, &link->sock);
     if (err == ICMS_OK) {
-        err = attach_hello(link->sock, SHM_HELLO_ATTACH, staging_bytes);
+        err = attach_hello(link->sock, until_ns, SHM_HELLO_ATTACH, staging_bytes);
         if (err != ICMS_OK)
             (void)err_set(why, err, "cannot say hello to the agent at %s: %s", path,
                           icms_err_text(err));
     }
     if (err == ICMS_OK)
-        err = attach_welcome(link->sock, path, why, fds, &fd_count);
+        err = attach_welcome(link->sock, until_ns, path, why, fds, &fd_count);
     if (err == ICMS_OK) {
         /* Their flags stay as the agent made them: they are flags of its descriptors, too. */
         link->agent_event = fds[1];
@@ -286,13 +323,14 @@ icms_err client_status_unix(const char *path, char *out, size_t bytes, size_t *o
     uint32_t fd_count = 0;
     int fds[ATTACH_FDS_MAX];
     int sock;
-    icms_err err = attach_connect(path, CLIENT_ATTACH_MS, NULL, &sock);
+    uint64_t until_ns = client_now_ns() + (uint64_t)CLIENT_ATTACH_MS * 1000000;
+    icms_err err = attach_connect(path, until_ns, NULL, &sock);
 
     if (err != ICMS_OK)
         return err;
-    err = attach_hello(sock, SHM_HELLO_STATUS, 0);
+    err = attach_hello(sock, until_ns, SHM_HELLO_STATUS, 0);
     while (err == ICMS_OK) {
-        err = attach_receive(sock, piece, sizeof(piece), fds, &fd_count, &n);
+        err = attach_receive(sock, until_ns, piece, sizeof(piece), fds, &fd_count, &n);
         if (err != ICMS_OK || n == 0)
             break;
         if (total < bytes)

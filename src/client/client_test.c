@@ -8,10 +8,14 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -390,6 +394,49 @@ static void tiers_that_cannot_be_opened_say_why(void **state)
                      ICMS_NOT_FOUND);
     assert_int_equal(icms_open(NULL, NULL, why, sizeof(why), &icms), ICMS_INVALID);
     assert_null(icms);
+}
+
+static void on_alarm(int number)
+{
+    (void)number;
+}
+
+/* Signals of a program come all the time: those of a profiler every millisecond. */
+static void signals_neither_fail_nor_prolong_an_open(void **state)
+{
+    struct itimerval often = {.it_interval.tv_usec = 500, .it_value.tv_usec = 500}, never = {0};
+    struct sigaction action = {.sa_handler = on_alarm}, before; /* no SA_RESTART */
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct fixture *f = *state;
+    struct icms *icms = NULL;
+    char where[sizeof(address.sun_path) + 8], status[64];
+    size_t bytes;
+    icms_err err = ICMS_OK;
+    uint64_t begin;
+    int silent = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s.silent", f->path);
+    (void)snprintf(where, sizeof(where), "unix:%s", address.sun_path);
+    assert_int_equal(bind(silent, (const struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(listen(silent, 8), 0);
+    assert_int_equal(sigaction(SIGALRM, &action, &before), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
+    for (int i = 0; i < 8 && err == ICMS_OK; i++) {
+        err = icms_open(f->where, NULL, NULL, 0, &icms);
+        icms_close(&icms);
+    }
+    for (int i = 0; i < 200 && err == ICMS_OK; i++)
+        err = icms_status(f->icms, status, sizeof(status), &bytes);
+    begin = client_now_ns();
+    if (err == ICMS_OK)
+        err = icms_open(where, NULL, NULL, 0, &icms); /* nobody accepts */
+    assert_int_equal(setitimer(ITIMER_REAL, &never, NULL), 0);
+    assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
+    assert_int_equal(err, ICMS_PEER_DOWN);
+    assert_in_range(client_now_ns() - begin, CLIENT_ATTACH_MS * 1000000ull * 9 / 10,
+                    CLIENT_ATTACH_MS * 1000000ull * 10);
+    (void)close(silent);
+    (void)unlink(address.sun_path);
 }
 
 /* ---- an agent that does wrong --------------------------------------------------------------- */
@@ -985,6 +1032,7 @@ int main(void)
         TEST(an_unknown_volume_is_named_with_those_there_are),
         TEST(a_volume_that_no_enclosure_has_is_not_opened),
         TEST(tiers_that_cannot_be_opened_say_why),
+        TEST(signals_neither_fail_nor_prolong_an_open),
         TEST(a_damaged_value_is_a_checksum_miss),
         TEST(answers_out_of_the_arena_are_refused),
         TEST(a_ring_that_makes_no_sense_ends_the_link),
