@@ -297,7 +297,8 @@ class Lease(_Region):
         with volume.lease(key) as view: ...
 
     It was verified when the lease was taken and does not change. A client has at most LEASES_MAX at
-    a time: give them back soon. No view ever outlives the memory it shows: see `release`.
+    a time: give them back soon. No view ever outlives the memory it shows: see `release`. A child of
+    fork() does not have that memory: it must not read views that its parent made.
     """
 
     __slots__ = ()
