@@ -9,9 +9,10 @@
  *
  * Loop's thread; one block at a time, through one buffer. Invariants: the old record stays where it
  * is, and its segment is not freed, until the new one is on flash and in the index, so a crash
- * leaves one of them. The new record has a sequence of its own and hides the old one. A change of
- * the key by anybody else has precedence: the block is not carried over then. What waits for room
- * gives up when none is on its way, so reclaim always comes to an end.
+ * leaves one of them; before it is written over the device is flushed, so a power cut does, too.
+ * The new record has a sequence of its own and hides the old one. A change of the key by anybody
+ * else has precedence: the block is not carried over then. What waits for room gives up when none
+ * is on its way, so reclaim always comes to an end.
  */
 #include "base/hash.h"
 #include "store/store_int.h"
@@ -69,6 +70,7 @@ static void store_carry_written(struct store_write *write)
         *state = carry->verdict.state;
         policy_segment_add(&store->segments[spot.segment].wanted, carry->verdict.wanted_ms);
         store_stat_add(&store->stats.carried_bytes, carry_bytes(carry));
+        store->segments[carry->block.spot.segment].moved = true;
     }
     carry_over(store, write->err == ICMS_OK);
 }

@@ -119,7 +119,7 @@ struct store_record_df {
     uint8_t version;    /* STORE_RECORD_VERSION                                     */
     uint8_t type;       /* enum store_record_type                                   */
     uint8_t key_length; /* 1..16                                                    */
-    uint8_t reserved;   /* zero                                                     */
+    uint8_t again;      /* 1: a block that was carried over: an older record has the same value */
     le32 value_bytes;   /* tombstone: 0                                             */
     le32 value_crc;     /* CRC32C of the value, seeded with nonce and page          */
     le64 sequence;      /* store-wide; of two records of a key the higher one counts */
@@ -188,6 +188,7 @@ struct store_record {
     uint32_t value_crc;          /* from store_value_crc_seed on */
     uint32_t settled;            /* page: writes of this life below it had all succeeded when this
                                     record was placed; what is damaged there was whole once */
+    bool again;                  /* carried over; an older record has the same value */
     bool damaged;                /* in summaries: its value is known to be damaged */
 };
 

@@ -128,6 +128,7 @@ static void recover_block(struct recover *recover, const struct store_record *re
     }
     if (store_index_put(store->index, volume, &record->key, &spot, &old)) {
         store_segment_live_sub(store, volume, &old);
+        store->segments[old.segment].moved = true;
         if (old.segment != spot.segment)
             segment->hides |= store_volume_bit(volume);
     }
@@ -287,13 +288,14 @@ static void recover_found(struct store_scan *scan, const struct store_found *fou
 
 /* A record whose value is damaged counts like any other when its write had ended: it hides what is
  * older, and reads say CHECKSUM. Else it may be the torn rest of a write that nobody was told of,
- * and what is older stays; without anything older the loss is told rather than passed over. */
+ * and what is older stays; without anything older the loss is told rather than passed over. So does
+ * what is older than a block that was carried over: while it is there it has the same value. */
 static bool recover_counts(const struct recover *recover, const struct store_found *found,
                            uint32_t volume)
 {
     struct store_spot spot;
 
-    return found->good || found->page < recover->settled ||
+    return found->good || (found->page < recover->settled && !found->record.again) ||
            !store_index_find(recover->store->index, volume, &found->record.key, &spot) ||
            spot.damaged;
 }

@@ -246,6 +246,7 @@ static void opener_life_begin(struct store *store)
     segment->present = segment->live = segment->hides = 0;
     list_init(&segment->flying);
     segment->failed_page = 0;
+    segment->moved = false;
     segment->wanted = (struct policy_segment){0};
     opener_life(store, segment, &life);
     store_header_make(&store->super.drive, &life, store->opener.header);
@@ -294,7 +295,7 @@ static void opener_run(struct store *store)
 {
     struct store_opener *opener = &store->opener;
 
-    if (opener->step == OPENER_FLUSH_BEFORE && !opener->hides)
+    if (opener->step == OPENER_FLUSH_BEFORE && !opener->flush_before)
         opener->step++;
     switch ((enum store_opener_step)opener->step) {
     case OPENER_FLUSH_BEFORE:
@@ -338,7 +339,7 @@ void store_opener_kick(struct store *store)
     opener->stream = stream;
     opener->cursor = stream + 1;
     store->streams[stream].wants = false;
-    opener->hides = segment->hides != 0;
+    opener->flush_before = segment->hides != 0 || segment->moved;
     opener->step = OPENER_FLUSH_BEFORE;
     opener_run(store);
 }

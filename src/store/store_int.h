@@ -91,6 +91,7 @@ struct store_segment {
     uint32_t failed_page;          /* of the first record whose write failed; 0: none         */
     uint32_t next_page;            /* OPEN: where the next record goes                        */
     uint32_t evicted;              /* store.evicted chain: evictions that are not final yet   */
+    bool moved;                    /* a block has a newer record elsewhere, perhaps not durable */
     uint8_t state;                 /* enum store_segment_state                                */
     uint8_t stream;                /* OPEN..RECLAIMING: whose list                            */
 };
@@ -202,7 +203,8 @@ static_assert(sizeof(struct store_flush_private) <=
  * written over: a torn header leaves the old footer, and so the old life, in place, and evictions
  * that are durable are in a header that is. */
 enum store_opener_step {
-    OPENER_FLUSH_BEFORE, /* a hiding segment: what was written over before is durable first */
+    OPENER_FLUSH_BEFORE, /* of a segment that hides: what was written over before is durable
+                            first; of one whose blocks moved: where they moved to           */
     OPENER_HEADER,       /* the new life begins                                             */
     OPENER_FLUSH_AFTER,  /* the header is durable                                           */
     OPENER_FOOTER,       /* the header again, over the old footer                           */
@@ -215,7 +217,7 @@ struct store_opener {
     uint32_t stream;                /* for whom                                        */
     uint32_t cursor;                /* the stream that is looked at first              */
     uint8_t step;                   /* enum store_opener_step; woken by store_opener_done */
-    bool hides;                     /* the old life hid records elsewhere              */
+    bool flush_before;              /* the old life hid records, or blocks moved away  */
     struct store_later later;       /* ends a step when a fault point failed it        */
     struct loop_op op;              /* of the step */
     struct store_header_df *header; /* aligned page */

@@ -259,7 +259,8 @@ static uint8_t *change_record(struct store_change *change)
     struct store_record record = {.key = *change_key(change),
                                   .volume = store->volumes[change_volume(change)].uuid,
                                   .sequence = change->sequence,
-                                  .settled = change->settled};
+                                  .settled = change->settled,
+                                  .again = change->again};
     uint64_t nonce = change->segment->nonce;
     uint8_t *memory, *value;
     uint64_t tail = (uint64_t)change->pages * STORE_PAGE_BYTES - STORE_HEADER_BYTES;
