@@ -36,14 +36,18 @@ static_assert(POLICY_STATES <= 1 << POLICY_STATE_BITS, "a state fits");
  * least lately, not to those that come last. */
 #define POLICY_CARRY_EASY 5
 
-/* The budget runs short when less than half of this part of a day's bytes is left, until there is
- * all of it again. So whole prompts are admitted or refused, not blocks here and there. */
+/* The budget runs short when less than half of this part of a day's bytes is left, or half of the
+ * burst where that is less, until there is all of it again. So whole prompts are admitted or
+ * refused, not blocks here and there. */
 #define POLICY_EASY_PART 480 /* three minutes */
 
 #define POLICY_GHOST_WAYS     8
 #define POLICY_GHOST_KEYS_MIN 1024
 #define POLICY_GHOST_KEYS_MAX ((uint64_t)4 << 20)
 #define POLICY_DAY_MS         ((uint64_t)86400 * 1000)
+
+/* A larger budget is none. */
+#define POLICY_BUDGET_MAX ((uint64_t)1 << 60)
 
 struct policy_volume {
     uint64_t share_bytes;            /* 0: the clock stands                        */
@@ -55,18 +59,25 @@ struct policy_volume {
 struct policy {
     struct policy_volume volume[LIMIT_VOLUMES]; /* by slot                                    */
     struct policy_opts opts;                    /* as given                                   */
-    uint32_t *ghost;       /* sets of POLICY_GHOST_WAYS: tag << 2 | reads; 0: none            */
-    uint64_t ghost_sets;   /* a power of two                                                  */
-    uint64_t budget_ms;    /* when budget_left was brought up to date                         */
-    uint64_t budget_bytes; /* that may be written now                                         */
-    uint64_t budget_part;  /* of a byte, in 1 / POLICY_DAY_MS                                 */
-    uint64_t carry_bytes;  /* that may be carried over, in thousandths                         */
-    bool short_of;         /* the budget ran short and has not recovered                      */
+    uint32_t *ghost;      /* sets of POLICY_GHOST_WAYS: tag << 2 | reads; 0: none            */
+    uint64_t ghost_sets;  /* a power of two                                                  */
+    uint64_t budget_ms;   /* when budget_left was brought up to date                         */
+    int64_t budget_bytes; /* that may be written now; below 0: owed                          */
+    uint64_t budget_part; /* of a byte, in 1 / POLICY_DAY_MS                                 */
+    uint64_t carry_bytes; /* that may be carried over, in thousandths                         */
+    bool short_of;        /* the budget ran short and has not recovered                      */
 };
 
 void policy_opts_init(struct policy_opts *opts)
 {
     *opts = (struct policy_opts){.ghost_keys = POLICY_GHOST_KEYS_MIN, .carry_permille = 146};
+}
+
+/* What makes the budget run short: see POLICY_EASY_PART. */
+static int64_t budget_easy(const struct policy *policy)
+{
+    return (int64_t)u64_min(policy->opts.budget_bytes_day / POLICY_EASY_PART,
+                            policy->opts.burst_bytes);
 }
 
 icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct policy **out_policy)
@@ -78,6 +89,9 @@ icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct poli
     if (policy == NULL)
         return ICMS_NO_MEMORY;
     policy->opts = *opts;
+    policy->opts.budget_bytes_day = u64_min(opts->budget_bytes_day, POLICY_BUDGET_MAX);
+    policy->opts.burst_bytes = u64_min(
+        opts->burst_bytes != 0 ? opts->burst_bytes : opts->budget_bytes_day, POLICY_BUDGET_MAX);
     policy->ghost_sets = 1;
     while (policy->ghost_sets * POLICY_GHOST_WAYS < keys)
         policy->ghost_sets *= 2;
@@ -87,7 +101,7 @@ icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct poli
         return ICMS_NO_MEMORY;
     }
     policy->budget_ms = now_ms;
-    policy->budget_bytes = opts->budget_bytes_day / POLICY_EASY_PART;
+    policy->budget_bytes = budget_easy(policy);
     for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
         for (uint32_t step = 0; step < POLICY_STEPS; step++)
             policy->volume[i].begin_ms[step] = now_ms;
@@ -231,19 +245,36 @@ static void budget_fill(struct policy *policy, uint64_t now_ms)
 {
     uint64_t day = policy->opts.budget_bytes_day;
     uint64_t passed = now_ms > policy->budget_ms ? now_ms - policy->budget_ms : 0;
+    uint64_t part = day % POLICY_DAY_MS * u64_min(passed, POLICY_DAY_MS) + policy->budget_part;
+    uint64_t gained = day / POLICY_DAY_MS * u64_min(passed, POLICY_DAY_MS) + part / POLICY_DAY_MS;
 
     policy->budget_ms = u64_max(now_ms, policy->budget_ms);
-    passed = u64_min(passed, POLICY_DAY_MS);
-    policy->budget_bytes += day / POLICY_DAY_MS * passed;
-    policy->budget_part += day % POLICY_DAY_MS * passed;
-    policy->budget_bytes += policy->budget_part / POLICY_DAY_MS;
-    policy->budget_part %= POLICY_DAY_MS;
-    policy->budget_bytes = u64_min(policy->budget_bytes, policy->opts.budget_bytes_day);
+    policy->budget_part = part % POLICY_DAY_MS;
+    policy->budget_bytes += (int64_t)gained;
+    if (policy->budget_bytes > (int64_t)policy->opts.burst_bytes)
+        policy->budget_bytes = (int64_t)policy->opts.burst_bytes;
 }
 
-static void budget_take(struct policy *policy, uint64_t bytes)
+static bool budget_has(const struct policy *policy, uint64_t bytes)
 {
-    policy->budget_bytes -= u64_min(bytes, policy->budget_bytes);
+    return policy->budget_bytes >= 0 && (uint64_t)policy->budget_bytes >= bytes;
+}
+
+void policy_charge(struct policy *policy, uint64_t bytes, uint64_t now_ms)
+{
+    if (policy->opts.budget_bytes_day == 0)
+        return;
+    budget_fill(policy, now_ms);
+    policy->budget_bytes -= (int64_t)bytes;
+}
+
+void policy_admit_undo(struct policy *policy, uint64_t bytes)
+{
+    if (policy->opts.budget_bytes_day == 0)
+        return;
+    policy->budget_bytes += (int64_t)bytes;
+    if (policy->budget_bytes > (int64_t)policy->opts.burst_bytes)
+        policy->budget_bytes = (int64_t)policy->opts.burst_bytes;
 }
 
 uint64_t policy_budget_left(struct policy *policy, uint64_t now_ms)
@@ -251,12 +282,12 @@ uint64_t policy_budget_left(struct policy *policy, uint64_t now_ms)
     if (policy->opts.budget_bytes_day == 0)
         return UINT64_MAX;
     budget_fill(policy, now_ms);
-    return policy->budget_bytes;
+    return policy->budget_bytes > 0 ? (uint64_t)policy->budget_bytes : 0;
 }
 
 bool policy_admit(struct policy *policy, uint64_t hash, uint64_t bytes, uint64_t now_ms)
 {
-    uint64_t easy = policy->opts.budget_bytes_day / POLICY_EASY_PART;
+    int64_t easy = budget_easy(policy);
     bool known;
 
     if (policy->opts.budget_bytes_day == 0)
@@ -267,12 +298,12 @@ bool policy_admit(struct policy *policy, uint64_t hash, uint64_t bytes, uint64_t
     else if (policy->budget_bytes < easy / 2)
         policy->short_of = true;
     known = ghost_find(policy, hash) != NULL;
-    if (policy->budget_bytes < bytes || (policy->short_of && !known)) {
+    if (!budget_has(policy, bytes) || (policy->short_of && !known)) {
         if (!known)
             ghost_put(policy, hash, 0);
         return false;
     }
-    budget_take(policy, bytes);
+    policy->budget_bytes -= (int64_t)bytes;
     return true;
 }
 
@@ -286,6 +317,7 @@ struct policy_verdict policy_carry(struct policy *policy, uint32_t volume, polic
     uint64_t age_ms;
 
     check(volume < LIMIT_VOLUMES && state < POLICY_STATES);
+    budget_fill(policy, now_ms);
     if (state <= POLICY_READS_MAX)
         return verdict;
     verdict.wanted_ms = state_read_ms(&policy->volume[volume], state, now_ms) +
@@ -294,13 +326,12 @@ struct policy_verdict policy_carry(struct policy *policy, uint32_t volume, polic
         window_ms = (uint64_t)((double)window_ms * (double)policy->carry_bytes / (double)easy);
     age_ms = now_ms > verdict.wanted_ms ? now_ms - verdict.wanted_ms : 0;
     if (age_ms > window_ms || policy->carry_bytes < 1000 * bytes ||
-        (policy->opts.budget_bytes_day != 0 && policy->budget_bytes < bytes))
+        (policy->opts.budget_bytes_day != 0 && !budget_has(policy, bytes)))
         return verdict;
     verdict.carry = true;
     verdict.state = (policy_state)state_reads(state);
     policy->carry_bytes -= 1000 * bytes;
-    if (policy->opts.budget_bytes_day != 0)
-        budget_take(policy, bytes);
+    policy_charge(policy, bytes, now_ms);
     volume_written(&policy->volume[volume], bytes, now_ms);
     return verdict;
 }
@@ -308,6 +339,5 @@ struct policy_verdict policy_carry(struct policy *policy, uint32_t volume, polic
 void policy_carry_undo(struct policy *policy, uint64_t bytes)
 {
     policy->carry_bytes += 1000 * bytes;
-    if (policy->opts.budget_bytes_day != 0)
-        policy->budget_bytes = u64_min(policy->budget_bytes + bytes, policy->opts.budget_bytes_day);
+    policy_admit_undo(policy, bytes);
 }

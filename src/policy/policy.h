@@ -34,7 +34,8 @@ struct policy_opts {
     uint64_t capacity_bytes;   /* of the drive                                                 */
     uint64_t ghost_keys;       /* evicted and refused blocks that are remembered; 4 bytes each */
     uint64_t seed;             /* of the hash that remembers them                              */
-    uint64_t budget_bytes_day; /* bytes that may be written a day, and saved up; 0: any number */
+    uint64_t budget_bytes_day; /* bytes that may be written a day; 0: any number               */
+    uint64_t burst_bytes;      /* of them, that may be saved up; 0: a day's                    */
     uint32_t carry_permille;   /* of the admitted bytes that may be carried over; default 146  */
 };
 
@@ -102,6 +103,12 @@ void policy_carry_undo(struct policy *policy, uint64_t bytes);
  * budget. When the budget runs short, blocks that were refused or evicted lately are taken and
  * others are not: those are remembered. */
 bool policy_admit(struct policy *policy, uint64_t hash, uint64_t bytes, uint64_t now_ms);
+
+/* Gives back what a yes was charged: the block was not written after all. */
+void policy_admit_undo(struct policy *policy, uint64_t bytes);
+
+/* Charges what is written without asking: tombstones, headers, summaries. The budget may owe it. */
+void policy_charge(struct policy *policy, uint64_t bytes, uint64_t now_ms);
 
 /* Bytes that may be written at once; UINT64_MAX without a budget. */
 uint64_t policy_budget_left(struct policy *policy, uint64_t now_ms);

@@ -135,6 +135,55 @@ static void test_admit_known(void **state)
     policy_free(&policy);
 }
 
+/* What is charged may be owed; until it is paid nothing is admitted or carried over. */
+static void test_charge(void **state)
+{
+    struct policy *policy = policy_make(480 * 100 * BLOCK);
+    uint64_t now_ms = policy_fill(policy, 1000, 0);
+    policy_state read = policy_read(policy, 0, 0, now_ms);
+    uint64_t left = policy_budget_left(policy, now_ms);
+
+    (void)state;
+    policy_charge(policy, BLOCK, now_ms);
+    assert_true(policy_budget_left(policy, now_ms) == left - BLOCK);
+    assert_true(policy_carry(policy, 0, read, BLOCK, 0, now_ms).carry);
+    assert_true(policy_budget_left(policy, now_ms) == left - 2 * BLOCK);
+    policy_carry_undo(policy, BLOCK);
+    assert_true(policy_admit(policy, 1, BLOCK, now_ms));
+    policy_admit_undo(policy, BLOCK);
+    assert_true(policy_budget_left(policy, now_ms) == left - BLOCK);
+    policy_charge(policy, left + 99 * BLOCK, now_ms); /* 100 blocks too many: three minutes */
+    assert_true(policy_budget_left(policy, now_ms) == 0);
+    policy_evicted(policy, 1, 0);
+    assert_false(policy_admit(policy, 1, BLOCK, now_ms + 178000));
+    assert_false(policy_carry(policy, 0, read, BLOCK, 0, now_ms + 178000).carry);
+    assert_true(policy_carry(policy, 0, read, BLOCK, 0, now_ms + 183000).carry);
+    assert_true(policy_admit(policy, 1, BLOCK, now_ms + 186000));
+    policy_free(&policy);
+}
+
+/* No more than the burst is saved up. */
+static void test_burst(void **state)
+{
+    struct policy_opts opts;
+    struct policy *policy;
+
+    (void)state;
+    policy_opts_init(&opts);
+    opts.capacity_bytes = CAPACITY;
+    opts.budget_bytes_day = 480 * 100 * BLOCK;
+    opts.burst_bytes = 30 * BLOCK;
+    assert_int_equal(policy_new(&opts, 0, &policy), ICMS_OK);
+    assert_true(policy_budget_left(policy, 0) == 30 * BLOCK);
+    assert_true(policy_budget_left(policy, 5 * DAY_MS) == 30 * BLOCK);
+    for (uint64_t i = 0; i < 16; i++)
+        assert_true(policy_admit(policy, i, BLOCK, 5 * DAY_MS));
+    assert_false(policy_admit(policy, 99, BLOCK, 5 * DAY_MS)); /* under half of it */
+    policy_admit_undo(policy, 100 * BLOCK);
+    assert_true(policy_budget_left(policy, 5 * DAY_MS) == 30 * BLOCK);
+    policy_free(&policy);
+}
+
 /* The mean, and 0 for a segment of which nothing is known. */
 static void test_due(void **state)
 {
@@ -150,9 +199,10 @@ static void test_due(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_carry), cmocka_unit_test(test_carry_bound),
-        cmocka_unit_test(test_ghost), cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_due),   cmocka_unit_test(test_admit_known),
+        cmocka_unit_test(test_carry),  cmocka_unit_test(test_carry_bound),
+        cmocka_unit_test(test_ghost),  cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_due),    cmocka_unit_test(test_admit_known),
+        cmocka_unit_test(test_charge), cmocka_unit_test(test_burst),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
