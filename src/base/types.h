@@ -51,6 +51,13 @@ enum io_class {
     IO_CLASS_COUNT,
 };
 
+/* What may be written to a drive a day. All 0: as much as it takes. */
+struct write_budget {
+    uint64_t bytes_day;   /* so many bytes, or                                      */
+    double drive_writes;  /* the drive's size so many times (DWPD)                  */
+    uint64_t burst_bytes; /* what quiet times save is at most this; 0: a day's      */
+};
+
 /* One tenant's blocks of one model and layout; the same in the target, the agent and the client. */
 struct volume_spec {
     struct uuid uuid;            /* its name for ever                      */

@@ -349,7 +349,7 @@ static bool recover_seal(struct recover *recover)
         store_stat_add(&store->stats.io_errors, 1);
         return false;
     }
-    store_stat_add(&store->stats.device_write_bytes, bytes);
+    store_overhead_written(store, bytes);
     segment->summary_pages = pages;
     return true;
 }

@@ -224,7 +224,7 @@ static void opener_finished(struct store *store)
 
     opener->segment = NULL;
     store_write_outcome(store, ICMS_OK);
-    store_stat_add(&store->stats.device_write_bytes, 2 * STORE_PAGE_BYTES);
+    store_overhead_written(store, 2 * STORE_PAGE_BYTES);
     segment->state = SEGMENT_OPEN;
     segment->next_page = 1;
     check(stream->open == NULL);
@@ -410,8 +410,7 @@ static void seal_finished(struct store_summary *summary, icms_err err)
 
     check(segment->state == SEGMENT_SEALING && segment->summary == summary);
     if (err == ICMS_OK)
-        store_stat_add(&store->stats.device_write_bytes,
-                       (summary->flash_pages + 1) * (uint64_t)STORE_PAGE_BYTES);
+        store_overhead_written(store, (summary->flash_pages + 1) * (uint64_t)STORE_PAGE_BYTES);
     segment->summary_pages = err == ICMS_OK ? summary->flash_pages : STORE_NO_SUMMARY;
     segment->summary = NULL;
     segment->state = SEGMENT_SEALED;

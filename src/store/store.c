@@ -86,14 +86,34 @@ static icms_err store_open_evicted(struct store *store)
     return ICMS_OK;
 }
 
-static icms_err store_open_policy(struct store *store, uint64_t blocks)
+/* Bytes a day of a budget on a drive of this size. */
+static uint64_t store_budget_day(const struct write_budget *budget, uint64_t drive_bytes)
 {
-    struct policy_opts opts;
+    double bytes = budget->drive_writes * (double)drive_bytes;
 
-    policy_opts_init(&opts);
-    opts.capacity_bytes = store->stats.capacity_bytes;
-    opts.ghost_keys = u64_min(blocks / 4, STORE_GHOST_KEYS_MAX);
-    return policy_new(&opts, store_now_ms(store), &store->policy);
+    if (budget->bytes_day != 0 || bytes <= 0)
+        return budget->bytes_day;
+    return bytes < 0x1p60 ? u64_max((uint64_t)bytes, 1) : (uint64_t)1 << 60;
+}
+
+static icms_err store_open_budget(struct store *store, const struct store_opts *opts,
+                                  struct err_why *why)
+{
+    uint64_t day = store_budget_day(&opts->budget, store->super.bytes);
+    uint64_t burst = opts->budget.burst_bytes != 0 ? opts->budget.burst_bytes : day;
+    uint64_t record = store_record_bytes(opts->value_bytes_max);
+
+    if (day != 0 && burst < record)
+        return err_set(why, ICMS_INVALID,
+                       "%s: a write budget that saves up %llu bytes never lets the largest value, "
+                       "a record of %llu bytes, through: raise the budget or its burst",
+                       opts->path, (unsigned long long)burst, (unsigned long long)record);
+    policy_opts_init(&store->policy_opts);
+    store->policy_opts.capacity_bytes = store->stats.capacity_bytes;
+    store->policy_opts.budget_bytes_day = day;
+    store->policy_opts.burst_bytes = burst;
+    store->stats.budget_bytes_day = day;
+    return ICMS_OK;
 }
 
 static icms_err store_open_memory(struct store *store, const struct store_opts *opts)
@@ -110,7 +130,8 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
             ICMS_OK ||
         store_open_evicted(store) != ICMS_OK)
         return ICMS_NO_MEMORY;
-    if (store_open_policy(store, blocks) != ICMS_OK)
+    store->policy_opts.ghost_keys = u64_min(blocks / 4, STORE_GHOST_KEYS_MAX);
+    if (policy_new(&store->policy_opts, store_now_ms(store), &store->policy) != ICMS_OK)
         return ICMS_NO_MEMORY;
     store->segments = calloc(store->super.segments, sizeof(store->segments[0]));
     store->opener.header = store_pages_new(store, 1);
@@ -173,6 +194,9 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
     err = store_open_file(store, opts, why);
     if (err == ICMS_OK) {
         store_limits_set(store);
+        err = store_open_budget(store, opts, why);
+    }
+    if (err == ICMS_OK) {
         err = store_open_memory(store, opts);
         if (err != ICMS_OK)
             err = err_set(why, err, "%s: no memory for the index: lower blocks_max", opts->path);
@@ -187,6 +211,7 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
     store->stats.index_bytes = store_index_bytes(store->index);
     store->stats.recovered_blocks = store->stats.blocks;
     store->stats.recovery_ns = loop_env_now_ns(loop_env(loop)) - begin_ns;
+    store_budget_note(store);
     /* a full drive makes room as soon as its loop runs */
     store_later_run(store, &store->kick, store_kick_run);
     *out_store = store;
@@ -215,6 +240,39 @@ void store_close(struct store **store)
     own->magic = 0;
     free(own);
     *store = NULL;
+}
+
+/* ---- the write budget -------------------------------------------------------------------------
+ */
+
+void store_overhead_written(struct store *store, uint64_t bytes)
+{
+    store_stat_add(&store->stats.device_write_bytes, bytes);
+    policy_charge(store->policy, bytes, store_now_ms(store));
+}
+
+void store_budget_note(struct store *store)
+{
+    uint64_t now_ms = store_now_ms(store);
+
+    if (store->policy_opts.budget_bytes_day == 0)
+        return;
+    store_stat_set(&store->stats.budget_left_bytes, policy_budget_left(store->policy, now_ms));
+    store_stat_set(&store->budget_ms, now_ms);
+}
+
+/* What is left by now, if nothing was written since it was noted. */
+static uint64_t store_budget_left(const struct store *store)
+{
+    const struct policy_opts *opts = &store->policy_opts;
+    uint64_t now_ms = loop_env_now_ns(loop_env(store->loop)) / 1000000;
+    uint64_t then_ms = store_stat_get(&store->budget_ms);
+    double gained = (double)(now_ms > then_ms ? now_ms - then_ms : 0) *
+                    ((double)opts->budget_bytes_day / (24.0 * 3600 * 1000));
+    uint64_t left = store_stat_get(&store->stats.budget_left_bytes);
+
+    return gained < (double)opts->burst_bytes ? u64_min(left + (uint64_t)gained, opts->burst_bytes)
+                                              : opts->burst_bytes;
 }
 
 /* ---- later ------------------------------------------------------------------------------------
@@ -399,7 +457,11 @@ void store_stats(const struct store *store, struct store_stats *out_stats)
         .read_bytes = store_stat_get(&s->read_bytes),
         .write_bytes = store_stat_get(&s->write_bytes),
         .device_write_bytes = store_stat_get(&s->device_write_bytes),
+        .admitted_bytes = store_stat_get(&s->admitted_bytes),
         .carried_bytes = store_stat_get(&s->carried_bytes),
+        .refused = store_stat_get(&s->refused),
+        .budget_bytes_day = s->budget_bytes_day,
+        .budget_left_bytes = store_budget_left(store),
         .evictions = store_stat_get(&s->evictions),
         .checksum_errors = store_stat_get(&s->checksum_errors),
         .io_errors = store_stat_get(&s->io_errors),

@@ -36,17 +36,18 @@ struct store;
 uint64_t store_record_bytes(uint64_t value_bytes);
 
 struct store_opts {
-    const char *path;         /* file or block device                                         */
-    uint64_t bytes;           /* file: size to make; 0: as it is. Device: 0                   */
-    uint64_t segment_bytes;   /* format: power of two, 64 KiB .. 256 MiB                      */
-    uint64_t value_bytes_max; /* largest stored value, trailer included; fits in a segment    */
-    uint64_t blocks_max;      /* index entries to reserve; 0: bytes / 64 KiB, at least 1,024  */
-    uint32_t writes_max;      /* writes in flight; more are parked                            */
+    const char *path;           /* file or block device                                         */
+    uint64_t bytes;             /* file: size to make; 0: as it is. Device: 0                   */
+    uint64_t segment_bytes;     /* format: power of two, 64 KiB .. 256 MiB                      */
+    uint64_t value_bytes_max;   /* largest stored value, trailer included; fits in a segment    */
+    uint64_t blocks_max;        /* index entries to reserve; 0: bytes / 64 KiB, at least 1,024  */
+    uint32_t writes_max;        /* writes in flight; more are parked                            */
+    struct write_budget budget; /* what may be written a day                                  */
     struct loop_region
         *region; /* where callers' buffers lie; its owner registers it; may be NULL */
 };
 
-/* Defaults: 64 MiB segments, 8 MiB values, 64 writes in flight. */
+/* Defaults: 64 MiB segments, 8 MiB values, 64 writes in flight, no write budget. */
 void store_opts_init(struct store_opts *opts);
 
 /* Writes an empty store. Refuses with FOREIGN, leaving every byte as it is, when the drive holds
@@ -57,7 +58,8 @@ icms_err store_format(struct loop_env *env, const struct store_opts *opts, bool 
 
 /* Opens a formatted drive: takes the lock, checks the superblock, reads the summaries of sealed
  * segments, scans open ones. Blocking. FOREIGN, VERSION, LOCKED, NOT_FOUND, IO (truncated too),
- * CORRUPT (both superblocks damaged), INVALID (value_bytes_max does not fit) with a sentence. */
+ * CORRUPT (both superblocks damaged), INVALID (value_bytes_max does not fit, the write budget saves
+ * up less than a record) with a sentence. */
 icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err_why *why,
                     struct store **out_store) ICMS_MUST_CHECK;
 
@@ -91,12 +93,15 @@ struct store_write {
     uint32_t options;     /* enum store_write_option bits                      */
     void (*done)(struct store_write *write); /* called once                                      */
     /* out, valid in done */
-    icms_err err; /* OK, EXISTS, MISS, QUOTA, NO_SPACE, IO, DRIVE_DOWN */
+    icms_err err; /* OK, EXISTS, MISS, QUOTA, NO_SPACE, IO, DRIVE_DOWN; BUSY: the write budget
+                     runs short, and the block was not offered or there lately */
     /* private */
     uint64_t private_words[64];
 };
 
-/* Appends. Two writes of one key: the one that was submitted later wins. */
+/* Appends. All that is written to the drive counts for its write budget; when that runs short, new
+ * blocks are refused at once, deletes never. Two writes of one key: the one that was submitted
+ * later wins. */
 icms_err store_write(struct store *store, struct store_write *write) ICMS_MUST_CHECK;
 
 struct store_read {
@@ -186,7 +191,11 @@ struct store_stats {
     uint64_t reads, writes, deletes;  /* completed                                       */
     uint64_t read_bytes, write_bytes; /* values                                          */
     uint64_t device_write_bytes;      /* all that went to the device                     */
+    uint64_t admitted_bytes;          /* records of values that were stored              */
     uint64_t carried_bytes;           /* records that reclaim wrote again                */
+    uint64_t refused;                 /* writes that the write budget did not allow      */
+    uint64_t budget_bytes_day;        /* 0: no write budget                              */
+    uint64_t budget_left_bytes;       /* that may be written at once                     */
     uint64_t evictions;               /* blocks, kept over restarts                      */
     uint64_t checksum_errors; /* damage that was met: values lost, headers read from their copy,
                                  pages of a segment that had to be replaced */

@@ -156,6 +156,7 @@ struct store_change {
     bool is_delete;                /* in a store_delete, else store_write */
     bool was_there;                /* delete: the block was in the index  */
     bool again;                    /* reclaim carries a block over        */
+    bool admitted;                 /* the write budget was charged        */
     icms_err err;                  /* the answer                          */
     struct store *store;           /* where to */
     struct store_segment *segment; /* DEVICE: where its record goes                     */
@@ -292,7 +293,8 @@ struct store {
     struct store_opener opener;         /* opens segments */
     struct store_reclaim reclaim;       /* frees them */
     struct store_carry carry;           /* of the block that reclaim carries over */
-    struct policy *policy;              /* says which */
+    struct policy *policy;              /* says which, and what is written at all */
+    struct policy_opts policy_opts;     /* what it was made of */
     struct store_later kick;            /* the first store_pump, when the loop runs        */
     struct list later;                  /* store_later.link                                */
     struct loop_msg later_msg;          /* runs them                                       */
@@ -303,6 +305,7 @@ struct store {
     void *buffers[2 * STORE_STREAMS + 8]; /* to free in the end */
     uint32_t buffer_count;                /* in buffers */
     /* read by any thread */
+    uint64_t budget_ms;       /* when stats.budget_left_bytes was right */
     struct store_stats stats; /* but for down and free_low */
 };
 
@@ -346,6 +349,12 @@ static inline uint64_t store_segment_offset(const struct store *store, uint32_t 
 
 /* Aligned zeroed pages that live as long as the store; NULL: no memory. */
 void *store_pages_new(struct store *store, uint64_t pages);
+
+/* Counts what was written beside values, for the write budget too. */
+void store_overhead_written(struct store *store, uint64_t bytes);
+
+/* Notes what is left of the write budget, for other threads. */
+void store_budget_note(struct store *store);
 
 /* Runs later->run from the loop. */
 void store_later_run(struct store *store, struct store_later *later,

@@ -140,9 +140,18 @@ static void store_change_answer(struct store_later *later)
     store_change_end(change);
 }
 
+/* Gives back what the budget was charged for a record that is not written after all. */
+static void change_refund(struct store_change *change)
+{
+    if (change->admitted)
+        policy_admit_undo(change->store->policy, (uint64_t)change->pages * STORE_PAGE_BYTES);
+    change->admitted = false;
+}
+
 /* The answer is known without the device. */
 static void change_answer(struct store_change *change, icms_err err)
 {
+    change_refund(change);
     change->err = err;
     change->state = CHANGE_ANSWER;
     store_later_run(change->store, &change->later, store_change_answer);
@@ -187,6 +196,21 @@ static void change_index(struct store_change *change)
         change_wanted(change);
 }
 
+/* Counts the bytes of a record; the budget was asked about values before. */
+static void change_count(struct store_change *change)
+{
+    struct store *store = change->store;
+    uint64_t bytes = (uint64_t)change->pages * STORE_PAGE_BYTES;
+
+    if (change->is_delete) {
+        store_overhead_written(store, bytes);
+        return;
+    }
+    store_stat_add(&store->stats.device_write_bytes, bytes);
+    if (!change->again)
+        store_stat_add(&store->stats.admitted_bytes, bytes);
+}
+
 static void change_written(struct store_change *change, icms_err err)
 {
     struct store *store = change->store;
@@ -207,13 +231,13 @@ static void change_written(struct store_change *change, icms_err err)
             .value_bytes = change->is_delete ? 0 : change_write(change)->value_bytes};
 
         store_summary_add(segment->summary, &record, change->page, change_volume(change));
-        store_stat_add(&store->stats.device_write_bytes,
-                       (uint64_t)change->pages * STORE_PAGE_BYTES);
+        change_count(change);
         change_index(change);
         if (change->is_delete && !change->was_there)
             change->err = ICMS_MISS;
     } else {
         store_index_unreserve(store->index);
+        change_refund(change);
         if (segment->failed_page == 0 || change->page < segment->failed_page)
             segment->failed_page = change->page;
     }
@@ -331,6 +355,22 @@ static bool change_answered(struct store_change *change, bool there, bool trace)
     return true;
 }
 
+/* Whether the write budget allows it; asked once. */
+static bool change_admitted(struct store_change *change)
+{
+    struct store *store = change->store;
+    uint64_t hash;
+
+    if (change->is_delete || change->admitted)
+        return true;
+    hash = store_policy_hash(change_volume(change), change_key(change));
+    change->admitted = policy_admit(store->policy, hash, (uint64_t)change->pages * STORE_PAGE_BYTES,
+                                    store_now_ms(store));
+    if (!change->admitted)
+        store_stat_add(&store->stats.refused, 1);
+    return change->admitted;
+}
+
 /* Room in the volume's quota; when there is none reclaim is asked for it. */
 static bool change_quota(struct store_change *change)
 {
@@ -373,6 +413,10 @@ static bool change_try(struct store_change *change)
 
     if (change_answered(change, there, trace))
         return true;
+    if (!change_admitted(change)) {
+        change_answer(change, ICMS_BUSY);
+        return true;
+    }
     if (store->writes >= store->writes_max || !change_quota(change))
         return false;
     if (!store_index_reserve(store->index)) {
@@ -430,6 +474,7 @@ void store_pump(struct store *store)
         store_opener_kick(store);
     } while (store->pump_more);
     store->pumping = false;
+    store_budget_note(store);
 }
 
 /* ---- the calls --------------------------------------------------------------------------------

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The write budget of a drive: what is refused, what is written, and that both are accounted for to
+ * the byte. The first tests on every back end, those over days in simulated time.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "store/layout.h"
+#include "store/store_rig.h"
+
+#define BYTES  20000
+#define RECORD store_record_bytes(BYTES)
+/* Twelve records a segment, whose own pages are one of sixteen. */
+#define SEGMENT_BYTES ((uint64_t)256 << 10)
+#define DRIVE_BYTES   ((uint64_t)8 << 20)
+
+#define DAY_MS ((uint64_t)86400 * 1000)
+
+/* A drive begins with this part of a day's budget. */
+#define BEGIN_PART 480
+
+static uint64_t rig_ms(const struct rig *rig)
+{
+    return loop_env_now_ns(rig->env) / 1000000;
+}
+
+/* A budget of which so many records may be written at once when the drive is opened. */
+static void rig_budget_up(struct rig *rig, uint64_t records)
+{
+    rig_one_volume(rig);
+    rig->opts.bytes = DRIVE_BYTES;
+    rig->opts.segment_bytes = SEGMENT_BYTES;
+    rig->opts.value_bytes_max = BYTES;
+    rig->opts.budget.bytes_day = BEGIN_PART * records * RECORD;
+    rig_format(rig);
+    rig_up(rig);
+}
+
+/* All that went to the device was taken from the budget, which gained what the clock says. */
+static void rig_account(struct rig *rig, uint64_t begin_ms)
+{
+    uint64_t day = rig->opts.budget.bytes_day;
+    struct store_stats stats;
+    uint64_t gained;
+
+    rig_stats(rig, &stats);
+    gained = (rig_ms(rig) - begin_ms + 2) * (day / DAY_MS + 1);
+    assert_int_equal(stats.budget_bytes_day, day);
+    assert_true(gained < STORE_PAGE_BYTES); /* else this says nothing */
+    assert_true(stats.budget_left_bytes + stats.device_write_bytes >= day / BEGIN_PART);
+    assert_true(stats.budget_left_bytes + stats.device_write_bytes <= day / BEGIN_PART + gained);
+}
+
+static void without_a_budget_nothing_is_refused(void **state)
+{
+    struct rig *rig = *state;
+    struct store_stats stats;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < 300; i++)
+        assert_int_equal(rig_put(rig, 0, i, BYTES, i, 0), ICMS_OK);
+    assert_int_equal(rig_delete(rig, 0, 299), ICMS_OK);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.refused, 0);
+    assert_int_equal(stats.budget_bytes_day, 0);
+    assert_int_equal(stats.budget_left_bytes, 0);
+    assert_int_equal(stats.admitted_bytes, 300 * RECORD);
+    assert_true(stats.device_write_bytes > stats.admitted_bytes + stats.carried_bytes);
+}
+
+static void a_short_budget_takes_what_is_offered_again(void **state)
+{
+    enum { BLOCKS = 60, BEGIN = 40 };
+    struct rig *rig = *state;
+    uint64_t begin_ms = rig_ms(rig), admitted = 0, refused = 0, first = 0;
+    struct store_stats stats;
+
+    rig_budget_up(rig, BEGIN);
+    for (uint64_t i = 0; i < BLOCKS; i++) {
+        icms_err err = rig_put(rig, 0, i, BYTES, i, 0);
+
+        if (err == ICMS_OK) {
+            admitted++;
+            assert_int_equal(refused, 0);
+        } else {
+            assert_int_equal(err, ICMS_BUSY);
+            if (refused++ == 0)
+                first = i;
+            assert_false(rig_exists(rig, 0, i));
+        }
+    }
+    assert_true(admitted >= BEGIN / 2 - 4 && admitted <= BEGIN / 2 + 1);
+    rig_account(rig, begin_ms);
+    /* what was refused once is taken the second time, until nothing at all is left */
+    for (uint64_t i = first; i < BLOCKS; i++) {
+        icms_err err = rig_put(rig, 0, i, BYTES, i, 0);
+
+        if (err == ICMS_BUSY) {
+            refused++;
+            break;
+        }
+        assert_int_equal(err, ICMS_OK);
+        admitted++;
+    }
+    assert_true(admitted >= BEGIN - 4 && admitted < BEGIN);
+    rig_stats(rig, &stats);
+    assert_true(stats.budget_left_bytes < RECORD);
+    assert_int_equal(stats.refused, refused);
+    assert_int_equal(stats.admitted_bytes, admitted * RECORD);
+    assert_int_equal(stats.writes, admitted);
+    assert_int_equal(stats.blocks, admitted);
+    rig_account(rig, begin_ms);
+    for (uint64_t i = 0; i < admitted; i++) /* what was acknowledged is there */
+        assert_int_equal(rig_get(rig, 0, i, BYTES, i, NULL), ICMS_OK);
+}
+
+/* Also when nothing may be written any more; and the conditions are asked before the budget. */
+static void a_delete_is_never_refused(void **state)
+{
+    enum { BEGIN = 20 };
+    struct rig *rig = *state;
+    uint64_t kept = 0;
+    struct store_stats before, after;
+
+    rig_budget_up(rig, BEGIN);
+    for (uint64_t i = 0; i < BEGIN; i++) {
+        icms_err err = rig_put(rig, 0, i, BYTES, i, 0);
+
+        if (err == ICMS_BUSY)
+            err = rig_put(rig, 0, i, BYTES, i, 0);
+        kept += err == ICMS_OK;
+    }
+    assert_true(kept >= BEGIN - 4 && kept < BEGIN);
+    assert_int_equal(rig_put(rig, 0, 0, BYTES, 7, 0), ICMS_BUSY);
+    assert_int_equal(rig_get(rig, 0, 0, BYTES, 0, NULL), ICMS_OK); /* the old value stays */
+    assert_int_equal(rig_put(rig, 0, 0, BYTES, 7, STORE_WRITE_IF_ABSENT), ICMS_EXISTS);
+    assert_int_equal(rig_put(rig, 0, 1000, BYTES, 7, STORE_WRITE_IF_EXISTS), ICMS_MISS);
+    rig_stats(rig, &before);
+    for (uint64_t i = 0; i < kept; i++)
+        assert_int_equal(rig_delete(rig, 0, i), ICMS_OK);
+    rig_stats(rig, &after);
+    assert_int_equal(after.deletes - before.deletes, kept);
+    assert_int_equal(after.blocks, 0);
+    assert_int_equal(after.budget_left_bytes, 0); /* owed */
+    rig_restart(rig);
+    assert_false(rig_exists(rig, 0, 0));
+}
+
+static icms_err rig_try(struct rig *rig, struct err_why *why)
+{
+    struct loop_opts opts;
+    icms_err err;
+
+    loop_opts_init(&opts);
+    assert_int_equal(loop_new(rig->env, &opts, why, &rig->loop), ICMS_OK);
+    err = store_open(rig->loop, &rig->opts, why, &rig->store);
+    loop_free(&rig->loop);
+    store_close(&rig->store);
+    return err;
+}
+
+static void a_budget_without_room_for_a_record_is_an_error(void **state)
+{
+    struct rig *rig = *state;
+    struct err_why why = {""};
+
+    rig_one_volume(rig);
+    rig->opts.value_bytes_max = BYTES;
+    rig_format(rig);
+    rig->opts.budget.bytes_day = RECORD - 1;
+    assert_int_equal(rig_try(rig, &why), ICMS_INVALID);
+    assert_non_null(strstr(why.text, "raise the budget"));
+    rig->opts.budget.bytes_day = RECORD;
+    assert_int_equal(rig_try(rig, &why), ICMS_OK);
+    rig->opts.budget.burst_bytes = RECORD - 1;
+    assert_int_equal(rig_try(rig, &why), ICMS_INVALID);
+    rig->opts.budget = (struct write_budget){.drive_writes = 0.001}; /* of 4 MiB: a page */
+    assert_int_equal(rig_try(rig, &why), ICMS_INVALID);
+}
+
+/* ---- simulated days ---------------------------------------------------------------------------
+ */
+
+struct pause {
+    struct loop_timer timer;
+    uint64_t end_ns;
+    bool over;
+};
+
+static void pause_over(struct loop_timer *timer)
+{
+    container_of(timer, struct pause, timer)->over = true;
+}
+
+static void pause_begin(struct rig *rig, void *arg)
+{
+    struct pause *pause = arg;
+
+    loop_timer_init(&pause->timer, pause_over);
+    loop_timer_start(rig->loop, &pause->timer, pause->end_ns);
+}
+
+static bool pause_is_over(void *arg)
+{
+    return ((struct pause *)arg)->over;
+}
+
+/* Lets the clock of a simulated machine go on. */
+static void rig_until_ms(struct rig *rig, uint64_t end_ms)
+{
+    struct pause pause = {.end_ns = end_ms * 1000000};
+
+    if (end_ms <= rig_ms(rig))
+        return;
+    rig_call(rig, pause_begin, &pause);
+    assert_true(rig_until(rig, pause_is_over, &pause));
+}
+
+/* What may be owed: the tombstones and the ends of segments of an hour. */
+#define OWED_MAX ((uint64_t)64 * STORE_PAGE_BYTES)
+
+/* Offers blocks of a few thousand, some often and most seldom, reads some, deletes some; an hour.
+ */
+static void day_hour(struct rig *rig, uint64_t hour, uint64_t offers, uint64_t *io_stored,
+                     uint64_t *io_deleted)
+{
+    for (uint64_t i = 0; i < offers; i++) {
+        uint64_t dice = hash64_mix(hour * 100000 + i);
+        uint64_t name = dice % (dice >> 60 < 8 ? 40 : 4000);
+        bool there = rig_exists(rig, 0, name);
+        icms_err err;
+
+        if (there) {
+            assert_int_equal(rig_get(rig, 0, name, BYTES, name, NULL), ICMS_OK);
+            if (dice >> 32 % 64 == 0) {
+                assert_int_equal(rig_delete(rig, 0, name), ICMS_OK);
+                ++*io_deleted;
+            }
+            continue;
+        }
+        err = rig_put(rig, 0, name, BYTES, name, 0);
+        assert_true(err == ICMS_OK || err == ICMS_BUSY);
+        *io_stored += err == ICMS_OK;
+    }
+}
+
+/* Over days of too much to write, the device gets what the budget allows and hardly less. */
+static void a_budget_is_kept_over_days(void **state)
+{
+    enum { DAYS = 5 };
+    struct rig *rig = *state;
+    uint64_t day = (uint64_t)24 << 20, burst = (uint64_t)2 << 20, stored = 0, deleted = 0;
+    uint64_t begin_ms, end = STORE_DATA_OFFSET + 64 * RIG_SEGMENT_BYTES;
+    struct store_stats stats;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = end;
+    rig->opts.value_bytes_max = BYTES;
+    rig->opts.budget.drive_writes = (double)day / (double)end;
+    rig->opts.budget.burst_bytes = burst;
+    rig_format(rig);
+    rig_up(rig);
+    rig_stats(rig, &stats);
+    assert_true(stats.budget_bytes_day <= day && stats.budget_bytes_day >= day - 1);
+    begin_ms = rig_ms(rig);
+    for (uint64_t hour = 0; hour < 24 * DAYS; hour++) {
+        day_hour(rig, hour, 150, &stored, &deleted);
+        rig_stats(rig, &stats);
+        assert_true(stats.device_write_bytes <=
+                    burst + OWED_MAX +
+                        (uint64_t)((double)day * (double)(rig_ms(rig) - begin_ms) / DAY_MS));
+        assert_true(stats.blocks + stats.evictions + deleted == stored);
+        rig_until_ms(rig, begin_ms + (hour + 1) * 3600 * 1000);
+    }
+    assert_true(stats.refused > stored);
+    assert_true(stats.evictions > 0 && stats.carried_bytes > 0);
+    assert_true(stats.device_write_bytes >= day * DAYS * 9 / 10);
+    assert_int_equal(stats.admitted_bytes, stored * RECORD);
+}
+
+/* Three days of silence save what the burst says, or a day's, and no more. */
+static void quiet_days_save_a_burst(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t day = 100 * RECORD, left[2] = {30 * RECORD, day};
+
+    for (int i = 0; i < 2; i++) {
+        uint64_t stored = 0;
+        struct store_stats stats;
+
+        rig_down(rig);
+        rig_one_volume(rig);
+        rig->opts.bytes = DRIVE_BYTES;
+        rig->opts.segment_bytes = SEGMENT_BYTES;
+        rig->opts.value_bytes_max = BYTES;
+        rig->opts.budget.bytes_day = day;
+        rig->opts.budget.burst_bytes = i == 0 ? 30 * RECORD : 0;
+        if (i == 0)
+            rig_format(rig);
+        rig_up(rig);
+        rig_until_ms(rig, rig_ms(rig) + 3 * DAY_MS);
+        rig_stats(rig, &stats);
+        assert_true(stats.budget_left_bytes == left[i]);
+        for (uint64_t name = 0; name < 150; name++) {
+            icms_err err = rig_put(rig, 0, 1000 * (uint64_t)i + name, BYTES, name, 0);
+
+            if (err == ICMS_BUSY)
+                err = rig_put(rig, 0, 1000 * (uint64_t)i + name, BYTES, name, 0);
+            stored += err == ICMS_OK;
+        }
+        assert_true(stored * RECORD <= left[i] && stored * RECORD >= left[i] * 8 / 10);
+    }
+}
+
+#define BUDGET_TEST(test, backend)                                                                 \
+    {                                                                                              \
+#backend ": " #test, test, rig_##backend##_setup, rig_##backend##_teardown, NULL           \
+    }
+
+#define BUDGET_TESTS(backend)                                                                      \
+    BUDGET_TEST(without_a_budget_nothing_is_refused, backend),                                     \
+        BUDGET_TEST(a_short_budget_takes_what_is_offered_again, backend),                          \
+        BUDGET_TEST(a_delete_is_never_refused, backend),                                           \
+        BUDGET_TEST(a_budget_without_room_for_a_record_is_an_error, backend)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        BUDGET_TESTS(uring),
+        BUDGET_TESTS(sim),
+        BUDGET_TEST(a_budget_is_kept_over_days, sim),
+        BUDGET_TEST(quiet_days_save_a_burst, sim),
+    };
+
+    return cmocka_run_group_tests_name("store-budget", tests, NULL, NULL);
+}
