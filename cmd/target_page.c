@@ -78,11 +78,12 @@ static void page_volumes(struct ctl_page *page)
     }
 }
 
-/* Bytes that went to the device for each byte of a value. */
+/* Bytes that went to the device for each byte of a record that was stored. */
 static double page_amplification(const struct store_stats *store)
 {
-    return store->write_bytes == 0 ? 0
-                                   : (double)store->device_write_bytes / (double)store->write_bytes;
+    return store->admitted_bytes == 0
+               ? 0
+               : (double)store->device_write_bytes / (double)store->admitted_bytes;
 }
 
 static void page_drives(struct ctl_page *page)
@@ -94,7 +95,13 @@ static void page_drives(struct ctl_page *page)
         {"icms_drive_slow", "gauge", "1: passed over for new loads and stores, for now."},
         {"icms_drive_slow_total", "counter", "How often a drive became slow."},
         {"icms_drive_written_bytes_total", "counter", "Bytes written to the device."},
-        {"icms_write_amplification", "gauge", "Bytes written to the device per byte of values."},
+        {"icms_drive_admitted_bytes_total", "counter",
+         "Bytes of records of values that were stored."},
+        {"icms_drive_carried_bytes_total", "counter", "Bytes of records that were written again."},
+        {"icms_drive_refused_total", "counter", "Stores that the write budget did not allow."},
+        {"icms_drive_budget_bytes", "gauge", "What may be written a day; 0: any number of bytes."},
+        {"icms_drive_budget_left_bytes", "gauge", "What of it may be written at once."},
+        {"icms_write_amplification", "gauge", "Bytes written to the device per admitted byte."},
         {"icms_segments_free", "gauge", "Segments that hold nothing."},
         {"icms_segments", "gauge", "Segments in all."},
         {"icms_checksum_errors_total", "counter",
@@ -114,6 +121,11 @@ static void page_drives(struct ctl_page *page)
                 drive->slow ? 1 : 0,
                 (double)drive->slow_total,
                 (double)store->device_write_bytes,
+                (double)store->admitted_bytes,
+                (double)store->carried_bytes,
+                (double)store->refused,
+                (double)store->budget_bytes_day,
+                (double)store->budget_left_bytes,
                 page_amplification(store),
                 (double)store->segments_free,
                 (double)store->segments,
@@ -196,12 +208,21 @@ static void status_drive(struct ctl_page *page, const struct target_drive_stats 
     ctl_text(page,
              "\"capacity_bytes\": %llu, \"used_bytes\": %llu, \"blocks\": %llu, "
              "\"segments\": %llu, \"segments_free\": %llu, \"checksum_errors\": %llu, "
-             "\"io_errors\": %llu, \"recovered_blocks\": %llu, \"recovery_seconds\": %.3f}",
+             "\"io_errors\": %llu, \"recovered_blocks\": %llu, \"recovery_seconds\": %.3f, ",
              (unsigned long long)store->capacity_bytes, (unsigned long long)store->used_bytes,
              (unsigned long long)store->blocks, (unsigned long long)store->segments,
              (unsigned long long)store->segments_free, (unsigned long long)store->checksum_errors,
              (unsigned long long)store->io_errors, (unsigned long long)store->recovered_blocks,
              (double)store->recovery_ns / 1e9);
+    ctl_text(page,
+             "\"written_bytes\": %llu, \"admitted_bytes\": %llu, \"carried_bytes\": %llu, "
+             "\"write_amplification\": %.3f, \"refused\": %llu, \"budget_bytes_day\": %llu, "
+             "\"budget_left_bytes\": %llu}",
+             (unsigned long long)store->device_write_bytes,
+             (unsigned long long)store->admitted_bytes, (unsigned long long)store->carried_bytes,
+             page_amplification(store), (unsigned long long)store->refused,
+             (unsigned long long)store->budget_bytes_day,
+             (unsigned long long)store->budget_left_bytes);
 }
 
 static void status_volume(struct ctl_page *page, const struct target_volume_stats *volume)

@@ -16,10 +16,11 @@
 #include "base/err.h"
 #include "base/types.h"
 
-/* A drive of a target: `path`, `size`. */
+/* A drive of a target: `path`, `size`, `write_budget` and `write_burst` (both in budget). */
 struct conf_drive {
     char path[LIMIT_PATH_BYTES]; /* file or block device             */
     uint64_t bytes;              /* file: made with this size; 0: as it is */
+    struct write_budget budget;  /* what may be written to it a day  */
 };
 
 /* What is allowed and yet worth a line in the log, such as a port that other machines reach. */

@@ -78,6 +78,7 @@ enum conf_kind {
     CONF_ADDRESSES, /* the same, or "none", which is ""                     */
     CONF_UUID,      /* struct uuid                                          */
     CONF_BYTES,     /* uint64_t                                             */
+    CONF_BUDGET,    /* struct write_budget: a size a day, or a number and DWPD */
     CONF_DURATION,  /* uint32_t, milliseconds                               */
     CONF_COUNT,     /* uint32_t                                             */
     CONF_MODE,      /* uint32_t, written in octal                           */

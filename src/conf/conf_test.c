@@ -168,7 +168,8 @@ static void test_every_key_is_taken_as_written(void **state)
                     "in_capsule: 4096\n"
                     "ready_quota_max: 95%\n"
                     "http: {listen: none}\n"
-                    "drives: [{path: a, size: 1MiB}, {path: b}]\n"
+                    "drives: [{path: a, size: 1MiB, write_budget: 500GiB, write_burst: 1GiB},\n"
+                    "  {path: b, write_budget: 0.5 DWPD}, {path: c}]\n"
                     "volumes:\n"
                     "- name: v1\n"
                     "  uuid: 11234567-89ab-cdef-0123-456789abcdef\n"
@@ -193,8 +194,15 @@ static void test_every_key_is_taken_as_written(void **state)
     assert_int_equal(target.in_capsule_bytes, 4096);
     assert_true(target.ready_quota_percent_max == 95);
     assert_string_equal(target.http.listen, "");
-    assert_int_equal(target.drive_count, 2);
+    assert_int_equal(target.drive_count, 3);
     assert_string_equal(target.drives[1].path, "b");
+    assert_true(target.drives[0].budget.bytes_day == (uint64_t)500 << 30);
+    assert_true(target.drives[0].budget.burst_bytes == 1 << 30);
+    assert_true(target.drives[0].budget.drive_writes == 0);
+    assert_true(target.drives[1].budget.bytes_day == 0);
+    assert_true(target.drives[1].budget.drive_writes == 0.5);
+    assert_true(target.drives[2].budget.bytes_day == 0);
+    assert_true(target.drives[2].budget.drive_writes == 0);
     assert_int_equal(target.volume_count, 2);
     assert_int_equal(target.volumes[0].quota_bytes, 3 << 20);
     assert_int_equal(target.volumes[0].value_bytes_max, 65536);
@@ -244,6 +252,9 @@ static void test_a_wrong_unit_names_the_right_ones(void **state)
     target_refused("memory: -1\n", "t.yaml:1: ", "not a size");
     target_refused("memory: 99999999999999999999\n", "t.yaml:1: ", "not a size");
     target_refused("memory: 17000000TiB\n", "t.yaml:1: ", "64 bits");
+    target_refused("drives:\n- path: a\n  write_budget: 1 DPWD\n",
+                   "t.yaml:3: write_budget: ", "DWPD");
+    target_refused("drives:\n- path: a\n  write_budget: lots\n", "t.yaml:3: ", "500GiB");
     target_refused("loops: 2s\n", "t.yaml:1: ", "whole number");
     target_refused("busy_poll: yes\n", "t.yaml:1: ", "true nor false");
     target_refused("ready_quota_max: 101%\n", "t.yaml:1: ", "100%");
@@ -255,6 +266,8 @@ static void test_a_value_out_of_range_names_the_range(void **state)
     target_refused("segment: 1GiB\n", "t.yaml:1: ", "64KiB to 256MiB");
     target_refused("loops: 0\n", "t.yaml:1: ", "1 to 32");
     target_refused("queue_entries_max: 100000\n", "t.yaml:1: ", "2 to 1024");
+    target_refused("drives:\n- path: a\n  write_budget: 1001DWPD\n", "t.yaml:3: ", "1000DWPD");
+    target_refused("drives:\n- path: a\n  write_budget: 0DWPD\n", "t.yaml:3: ", "0.001DWPD");
     target_refused("volumes:\n- name: a\n  value_max: 9MiB\n", "t.yaml:3: ", "8MiB");
     agent_refused("probe: 1ms\n", "a.yaml:1: ", "50ms");
     agent_refused("enclosures:\n- name: a\n  address: 127.0.0.1:1\n  weight: 0\n",
@@ -328,6 +341,13 @@ static void test_sizes_fit_each_other(void **state)
                    "t.yaml:2: memory: ", "16392KiB");
     target_refused("name: e\ndrives:\n- path: a\n  size: 64MiB\nvolumes:\n- name: v\n",
                    "t.yaml:4: size: ", "256MiB");
+    target_refused("name: e\ndrives:\n- path: a\n  write_budget: 8MiB\nvolumes:\n- name: v\n",
+                   "t.yaml:4: write_budget: ", "8196KiB");
+    target_refused("name: e\ndrives:\n- path: a\n  write_budget: 1DWPD\n  write_burst: 1MiB\n"
+                   "volumes:\n- name: v\n",
+                   "t.yaml:5: write_burst: ", "8196KiB");
+    target_refused("name: e\ndrives:\n- path: a\n  write_burst: 1GiB\nvolumes:\n- name: v\n",
+                   "t.yaml:4: write_burst: ", "write_budget");
     target_refused("name: e\nin_capsule: 100\ndrives: [{path: a}]\nvolumes:\n- name: v\n",
                    "t.yaml:2: in_capsule: ", "16");
     agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"

@@ -29,6 +29,14 @@ static const struct conf_key drive_keys[] = {
     {"size", CONF_BYTES, false, AT(struct conf_drive, bytes), .min = 0, .max = 1024 * TIB,
      .fallback = "0",
      .doc = "How large to make a missing file. 0 takes a device or a file as large as it is."},
+    {"write_budget", CONF_BUDGET, false, AT(struct conf_drive, budget), .fallback = "0",
+     .doc = "What may be written to the drive a day: 1DWPD is its whole size once, as in the "
+            "endurance that its maker rates; or bytes, like 500GiB. All writes count. When it runs "
+            "short, blocks that come for the first time are refused (a store answers that it was "
+            "shed) and those that were refused or evicted lately are taken. 0 is no limit."},
+    {"write_burst", CONF_BYTES, false, AT(struct conf_drive, budget.burst_bytes), .min = 0,
+     .max = 1024 * TIB, .fallback = "0",
+     .doc = "The most that quiet times save of the write budget. 0 is the budget of a day."},
 };
 static const struct conf_table drive_table = {"a drive", KEYS(drive_keys)};
 

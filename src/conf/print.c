@@ -30,6 +30,8 @@ static const char *kind_text(enum conf_kind kind)
         return "UUID";
     case CONF_BYTES:
         return "size";
+    case CONF_BUDGET:
+        return "size, or number and DWPD";
     case CONF_DURATION:
         return "time";
     case CONF_COUNT:

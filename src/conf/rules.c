@@ -14,9 +14,9 @@
 #include "base/bytes.h"
 #include "base/hash.h"
 
-/* Bytes that the flash engine puts before a value, and the alignment of its records. A little more
- * than it needs is harmless here. */
-#define RECORD_EXTRA_BYTES 64
+/* Bytes that the flash engine puts around a value, beside the alignment of its records. A little
+ * more than it needs is harmless here. */
+#define RECORD_EXTRA_BYTES 128
 
 /* Segments that a drive must hold at least, so that one can be filled while others are reclaimed.
  */
@@ -259,10 +259,42 @@ static icms_err segment_rules(const struct conf_source *source, const struct con
     return ICMS_OK;
 }
 
+/* Of the largest block, on flash and in a buffer. */
+static uint64_t target_record_bytes(const struct conf_target *target)
+{
+    uint64_t largest = 0;
+
+    for (uint32_t i = 0; i < target->volume_count; i++)
+        largest = u64_max(largest, volume_stored_bytes_max(&target->volumes[i]));
+    return bytes_align(largest + RECORD_EXTRA_BYTES, LIMIT_DISK_ALIGN);
+}
+
+/* A budget has to let the largest block through. Of one in DWPD the drive's size, which is known
+ * when it is opened, says more. */
+static icms_err budget_rules(const struct conf_source *source, const struct conf_node *node,
+                             const struct write_budget *budget, uint64_t record)
+{
+    uint64_t saved = budget->burst_bytes != 0 ? budget->burst_bytes : budget->bytes_day;
+    bool none = budget->bytes_day == 0 && budget->drive_writes <= 0;
+    char size[32];
+
+    if (none && budget->burst_bytes != 0)
+        return conf_fail(source, conf_node_line(node, "write_burst"),
+                         "write_burst: there is no write_budget that it could save of");
+    if (!none && saved != 0 && saved < record)
+        return conf_fail(
+            source, conf_node_line(node, budget->burst_bytes != 0 ? "write_burst" : "write_budget"),
+            "%s: too small for one of the largest blocks; give it %s or more",
+            budget->burst_bytes != 0 ? "write_burst" : "write_budget",
+            conf_bytes_format(record, size));
+    return ICMS_OK;
+}
+
 static icms_err drives_rules(const struct conf_source *source, const struct conf_node *map,
                              const struct conf_target *target)
 {
     char size[32];
+    icms_err err;
 
     for (uint32_t i = 0; i < target->drive_count; i++) {
         const struct conf_drive *drive = &target->drives[i];
@@ -279,6 +311,9 @@ static icms_err drives_rules(const struct conf_source *source, const struct conf
                 "size: a drive holds at least %d segments, %s; or write a smaller segment",
                 DRIVE_SEGMENTS_MIN,
                 conf_bytes_format(DRIVE_SEGMENTS_MIN * target->segment_bytes, size));
+        err = budget_rules(source, node, &drive->budget, target_record_bytes(target));
+        if (err != ICMS_OK)
+            return err;
     }
     return ICMS_OK;
 }
@@ -288,7 +323,7 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
 {
     struct conf_target *target = object;
     char size[32];
-    uint64_t largest = 0;
+    uint64_t record;
     icms_err err;
 
     if (uuid_unset(&target->uuid))
@@ -308,14 +343,11 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
     if (target->in_capsule_bytes % 16 != 0)
         return conf_fail(source, conf_node_line(map, "in_capsule"),
                          "in_capsule: not a multiple of 16 bytes");
-    for (uint32_t i = 0; i < target->volume_count; i++)
-        largest = u64_max(largest, volume_stored_bytes_max(&target->volumes[i]));
-    if (target->memory_bytes < 2 * bytes_align(largest + RECORD_EXTRA_BYTES, LIMIT_DISK_ALIGN))
-        return conf_fail(
-            source, conf_node_line(map, "memory"),
-            "memory: too small for two of the largest blocks; give it %s or more",
-            conf_bytes_format(2 * bytes_align(largest + RECORD_EXTRA_BYTES, LIMIT_DISK_ALIGN),
-                              size));
+    record = target_record_bytes(target);
+    if (target->memory_bytes < 2 * record)
+        return conf_fail(source, conf_node_line(map, "memory"),
+                         "memory: too small for two of the largest blocks; give it %s or more",
+                         conf_bytes_format(2 * record, size));
     warn_wide(&target->warnings, "listen", target->listen,
               "hosts there are told apart by the NQN they claim, without proof");
     warn_wide(&target->warnings, "http.listen", target->http.listen,

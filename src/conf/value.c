@@ -17,6 +17,10 @@
 #define BYTES_UNITS    "B, KiB, MiB, GiB or TiB"
 #define DURATION_UNITS "ms, s or min"
 
+/* Drives are rated for 0.1 to 100 writes of all of them a day. */
+#define DWPD_MIN 0.001
+#define DWPD_MAX 1000.0
+
 icms_err conf_fail(const struct conf_source *source, uint32_t line, const char *format, ...)
 {
     char sentence[ERR_WHY_BYTES_MAX];
@@ -179,6 +183,31 @@ static icms_err bytes_set(const struct conf_key *key, const char *text, struct e
         return err_set(why, ICMS_CONFIG, "%s is out of range: %s to %s", conf_show(text, shown),
                        conf_bytes_format(key->min, low), conf_bytes_format(key->max, high));
     *field = bytes;
+    return ICMS_OK;
+}
+
+/* "500GiB" or "0.5DWPD", a day. */
+static icms_err budget_set(const char *text, struct err_why *why, struct write_budget *field)
+{
+    char shown[CONF_SHOW_BYTES];
+    struct decimal number;
+    const char *unit = decimal_parse(text, &number);
+    struct write_budget budget = {.burst_bytes = field->burst_bytes};
+
+    while (unit != NULL && *unit == ' ')
+        unit++;
+    if (unit != NULL && strcmp(unit, "DWPD") == 0) {
+        budget.drive_writes = (double)number.whole + number.millionths / 1e6;
+        if (budget.drive_writes < DWPD_MIN || budget.drive_writes > DWPD_MAX)
+            return err_set(why, ICMS_CONFIG, "%s is out of range: 0.001DWPD to 1000DWPD, or 0",
+                           conf_show(text, shown));
+    } else if (conf_bytes_parse(text, NULL, &budget.bytes_day) != ICMS_OK) {
+        return err_set(why, ICMS_CONFIG,
+                       "'%s' is not a write budget: write drive writes a day, like 1DWPD, bytes a "
+                       "day, like 500GiB, or 0",
+                       conf_show(text, shown));
+    }
+    *field = budget;
     return ICMS_OK;
 }
 
@@ -412,6 +441,8 @@ icms_err conf_value_set(const struct conf_key *key, const char *text, struct err
         return uuid_set(text, why, field);
     case CONF_BYTES:
         return bytes_set(key, text, why, field);
+    case CONF_BUDGET:
+        return budget_set(text, why, field);
     case CONF_DURATION:
         return duration_set(key, text, why, field);
     case CONF_COUNT:

@@ -65,6 +65,7 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
     store_opts_init(&store_opts);
     store_opts.path = opts->path;
     store_opts.bytes = opts->bytes;
+    store_opts.budget = opts->budget;
     store_opts.segment_bytes = target->opts.segment_bytes;
     store_opts.value_bytes_max = drives_value_bytes_max(target);
     store_opts.region = nvmf_target_region(target->nvmf);

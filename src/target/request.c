@@ -295,6 +295,9 @@ static enum target_step target_run_write(struct target_req *req)
         atomic_fetch_add_explicit(&req->target->quota_errors, 1, memory_order_relaxed);
         reason = ICMS_MISS_QUOTA;
         break;
+    case ICMS_BUSY: /* the drive's write budget runs short */
+        reason = ICMS_MISS_SHED;
+        break;
     case ICMS_MISS:
         reason = ICMS_MISS_ABSENT;
         break;

@@ -23,8 +23,9 @@
 struct target;
 
 struct target_drive_opts {
-    const char *path; /* file or block device                  */
-    uint64_t bytes;   /* file: made with this size; 0: as it is */
+    const char *path;           /* file or block device                  */
+    uint64_t bytes;             /* file: made with this size; 0: as it is */
+    struct write_budget budget; /* what may be written to it a day */
 };
 
 struct target_opts {

@@ -522,6 +522,47 @@ static void a_full_volume_evicts_its_own_oldest(void **state)
     rig_free(&rig);
 }
 
+/* A store that the write budget does not allow is shed: no error of a drive, and it may come again.
+ */
+static void a_short_write_budget_sheds_stores(void **state)
+{
+    struct rig *rig = rig_new(1, 1);
+    struct target_stats *stats = calloc(1, sizeof(*stats));
+    const struct store_stats *store = &stats->drives[0].store;
+    uint64_t stored = 0, shed = 0;
+    struct nvme_cqe cqe;
+    uint32_t last = 0;
+
+    (void)state;
+    rig->drives[0].budget.bytes_day =
+        480 * 8 * MIB; /* begins with 8 MiB, half of it for anything */
+    rig_up(rig);
+    for (uint32_t i = 0; i < 40; i++) {
+        uint16_t status = peer_store(rig->io, 1, key_text(i, 0), rig->value, 200000, 0, &cqe);
+
+        if (status == NVME_SC_SUCCESS) {
+            stored++;
+            continue;
+        }
+        assert_int_equal(status, NVME_SC_TRANSIENT);
+        assert_int_equal(cqe.dw1, ICMS_MISS_SHED);
+        shed++;
+        last = i;
+    }
+    assert_in_range(stored, 15, 22);
+    assert_int_equal(peer_exist(rig->io, 1, key_text(last, 0), &cqe), NVME_SC_KV_NO_KEY);
+    assert_int_equal(peer_store(rig->io, 1, key_text(last, 0), rig->value, 200000, 0, &cqe),
+                     NVME_SC_SUCCESS);
+    target_stats(rig->target, stats);
+    assert_int_equal(store->refused, shed);
+    assert_int_equal(store->writes, stored + 1);
+    assert_int_equal(store->io_errors, 0);
+    assert_false(stats->drives[0].out || stats->drives[0].slow);
+    assert_int_equal(stats->quota_errors, 0);
+    free(stats);
+    rig_free(&rig);
+}
+
 static int key_order(const void *a, const void *b)
 {
     return memcmp(a, b, LIMIT_KEY_BYTES);
@@ -682,6 +723,7 @@ int main(void)
         cmocka_unit_test(a_foreign_drive_is_refused_and_left_as_it_is),
         cmocka_unit_test(configuration_mistakes_are_told),
         cmocka_unit_test(a_full_volume_evicts_its_own_oldest),
+        cmocka_unit_test(a_short_write_budget_sheds_stores),
         cmocka_unit_test(list_gives_each_key_of_all_drives_once_in_order),
         cmocka_unit_test(readiness_says_why_not),
         cmocka_unit_test(hits_equal_the_model),
