@@ -284,6 +284,41 @@ static void bad_blocks_are_refused_and_good_ones_stored(void **state)
     }
 }
 
+/* More room than the value needs, by less and by more than a trailer; from flash first, then from
+ * wherever the agent has it. */
+static void room_may_be_larger_than_the_value(void **state)
+{
+    static const size_t more[] = {0, 1, 63, 64, 65, 5000};
+    const size_t bytes = 100000;
+    struct fixture *f = *state;
+    struct icms_request_options options;
+    uint8_t *data = malloc(bytes + 5000);
+
+    assert_non_null(data);
+    icms_request_options_init(&options);
+    options.put_ack = ICMS_PUT_ON_FLASH;
+    for (uint64_t i = 0; i < sizeof(more) / sizeof(*more); i++)
+        assert_int_equal(put_one(f, i, bytes, &options), ICMS_OK);
+    icms_close(&f->icms); /* the memory of pod: and dir: goes with it */
+    open_tier(f);
+    for (uint64_t i = 0; i < 3 * sizeof(more) / sizeof(*more); i++) {
+        uint64_t number = i % (sizeof(more) / sizeof(*more));
+        uint8_t *wanted = value_new(number, bytes);
+        struct icms_block block = {
+            .key = key_of(number), .data = data, .bytes = bytes + more[number]};
+
+        assert_int_equal(icms_get(f->kv, &block, 1, NULL), ICMS_OK);
+        assert_int_equal(block.bytes, bytes);
+        assert_memory_equal(data, wanted, bytes);
+        block.bytes = bytes - 1;
+        assert_int_equal(icms_get(f->kv, &block, 1, NULL), ICMS_MISS);
+        assert_int_equal(block.status, ICMS_VALUE_SIZE);
+        assert_int_equal(block.bytes, bytes);
+        free(wanted);
+    }
+    free(data);
+}
+
 #define ASYNC 200
 
 static void requests_overlap_and_come_back_once(void **state)
@@ -441,6 +476,7 @@ int main(int argc, char **argv)
         TEST(if_absent_leaves_what_is_there),
         TEST(a_chain_is_matched_up_to_its_first_hole),
         TEST(bad_blocks_are_refused_and_good_ones_stored),
+        TEST(room_may_be_larger_than_the_value),
         TEST(requests_overlap_and_come_back_once),
         TEST(leases_show_the_block_in_place),
         TEST(buffers_are_stored_in_place),
