@@ -137,7 +137,8 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
     store->opener.header = store_pages_new(store, 1);
     store->reclaim.chunk = store_pages_new(store, STORE_RECLAIM_PAGES);
     store->carry.memory = store_pages_new(store, store_record_pages(store->value_bytes_max));
-    if (store->segments == NULL || store->opener.header == NULL || store->reclaim.chunk == NULL)
+    if (store->segments == NULL || store->opener.header == NULL || store->reclaim.chunk == NULL ||
+        store->carry.memory == NULL)
         return ICMS_NO_MEMORY;
     for (int i = 0; i < 3; i++) { /* the shared stream: open, sealing, and one more */
         if (!store_summary_pool_add(store))
