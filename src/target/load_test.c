@@ -412,6 +412,31 @@ static void a_slow_drive_costs_its_own_runs_only(void **state)
         slow_run(1 + i);
 }
 
+/* Who gives an operation less time than a drive can keep does not make the drive slow. */
+static void haste_does_not_make_a_drive_slow(void **state)
+{
+    enum { BLOCKS = 600 };
+    struct world *world = world_new(1, (uint64_t)2 << 30, 64 * MIB);
+    struct line line;
+
+    line_open(world, &line);
+    world_store(world, &line, 0, BLOCKS);
+    world->deadline_ns = 20000;
+    for (uint32_t i = 0; i < BLOCKS; i++) {
+        if (world->home[i] != 0)
+            continue;
+        while (line.under_way == DEPTH / 3)
+            assert_true(line_receive(world, &line, 60000));
+        line_send(world, &line, i, false);
+    }
+    line_drain(world, &line);
+    assert_true(world->own.late > 50);
+    target_stats(world->target, &world->stats);
+    assert_int_equal(world->stats.drives[0].slow_total, 0);
+    line_close(&line);
+    world_free(world);
+}
+
 /* ---- overload ------------------------------------------------------------------------------- */
 
 static void overload_judge(struct world *world, uint32_t stored)
@@ -484,6 +509,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slow_drive_costs_its_own_runs_only),
+        cmocka_unit_test(haste_does_not_make_a_drive_slow),
         cmocka_unit_test(overload_sheds_stores_and_loads_come_in_time),
     };
 

@@ -6,9 +6,9 @@
  * over.
  *
  * In use to slow: TARGET_LATES operations in a row were late (target_slow_begin, _end), past their
- * deadline, or without one TARGET_LATE_NS under way. New loads ask the next drive in order, new
- * stores go there. Not unless half of the drives are well: when all are late there is too much to
- * do, and no drive to blame.
+ * deadline and TARGET_LATE_MIN_NS under way, or without one TARGET_LATE_NS. New loads ask the next
+ * drive in order, new stores go there. Not unless half of the drives are well: when all are late
+ * there is too much to do, and no drive to blame.
  *
  * Slow to in use: two probes in a row (one page, each TARGET_PROBE_NS, in the background) took no
  * longer than they do on this drive when it is well (target_probe_done).
@@ -28,6 +28,10 @@
 /* Under way for so long an operation without a deadline is late. */
 #define TARGET_LATE_NS ((uint64_t)2 * 1000 * 1000 * 1000)
 
+/* One with a deadline is late when it passed, and not before it was under way for this long:
+ * clients that give too little time must not take a drive away from others. */
+#define TARGET_LATE_MIN_NS ((uint64_t)5 * 1000 * 1000)
+
 /* A drive is clogged when its oldest operation is this old and it holds too large a share. */
 #define TARGET_CLOG_NS ((uint64_t)100 * 1000 * 1000)
 
@@ -37,12 +41,12 @@
 #define TARGET_PROBE_FACTOR  8
 #define TARGET_PROBE_GOOD_NS ((uint64_t)1000 * 1000)
 
+/* A deadline that no drive could keep says nothing of this one. */
 static bool slow_is_late(const struct target_req *req, uint64_t now)
 {
-    uint64_t end_ns =
-        req->nvmf->deadline_ns != 0 ? req->nvmf->deadline_ns : req->begin_ns + TARGET_LATE_NS;
-
-    return now >= end_ns;
+    if (req->nvmf->deadline_ns == 0)
+        return now >= req->begin_ns + TARGET_LATE_NS;
+    return now >= u64_max(req->nvmf->deadline_ns, req->begin_ns + TARGET_LATE_MIN_NS);
 }
 
 /* Of the drives but one, those that answer in time now. */
