@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "base/check.h"
 #include "bench/bench_int.h"
@@ -36,21 +35,13 @@ struct arena_side {
     uint64_t next[2];       /* number of the next operation of a side   */
 };
 
-static uint64_t arena_now(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* ---- operations ------------------------------------------------------------------------------ */
 
 static icms_err arena_memcpy(struct bench_side *base, const struct bench_work *work, uint64_t ns,
                              struct bench_slice *slice, struct err_why *why)
 {
     struct arena_side *side = base->owner;
-    uint64_t begin = arena_now(), now = begin;
+    uint64_t begin = bench_now_ns(), now = begin;
 
     (void)work;
     (void)why;
@@ -58,7 +49,7 @@ static icms_err arena_memcpy(struct bench_side *base, const struct bench_work *w
         uint64_t start = now, n = bench_walk(side->next[0]++, side->count);
 
         memcpy(side->to, side->from + n * side->size, side->size);
-        now = arena_now();
+        now = bench_now_ns();
         bench_slice_add(slice, ICMS_OK, side->size, 0, now - start);
     }
     slice->wall_ns = now - begin;
@@ -69,10 +60,10 @@ static icms_err arena_copy(struct arena_side *side, const struct icms_key *key, 
                            uint64_t *out_ns)
 {
     struct icms_block block = {.key = *key, .data = side->to, .bytes = side->size};
-    uint64_t start = arena_now();
+    uint64_t start = bench_now_ns();
     icms_err err = icms_get(side->rig.volume, &block, 1, NULL);
 
-    *out_ns = arena_now() - start;
+    *out_ns = bench_now_ns() - start;
     if (err == ICMS_OK && (block.source != ICMS_SOURCE_DRAM || block.bytes != side->size ||
                            !bench_value_is(side->to, side->size, n, 0)))
         err = ICMS_CORRUPT;
@@ -84,10 +75,10 @@ static icms_err arena_lease(struct arena_side *side, const struct icms_key *key,
                             uint64_t *out_ns)
 {
     struct icms_lease lease;
-    uint64_t start = arena_now();
+    uint64_t start = bench_now_ns();
     icms_err err = icms_lease_take(side->rig.volume, key, NULL, NULL, &lease);
 
-    *out_ns = arena_now() - start;
+    *out_ns = bench_now_ns() - start;
     if (err != ICMS_OK)
         return err;
     if (lease.bytes != side->size || !bench_value_is(lease.data, side->size, n, 0))
@@ -107,7 +98,7 @@ static icms_err arena_slice(struct bench_side *base, const struct bench_work *wo
 
     if (err != ICMS_OK)
         return err;
-    begin = arena_now();
+    begin = bench_now_ns();
     do {
         uint64_t n = bench_walk(side->next[1]++, side->count), taken;
         struct icms_key key = bench_icms_key(n, 0);
@@ -115,7 +106,7 @@ static icms_err arena_slice(struct bench_side *base, const struct bench_work *wo
             lease ? arena_lease(side, &key, n, &taken) : arena_copy(side, &key, n, &taken);
 
         bench_slice_add(slice, one, side->size, lease ? BENCH_STAMP_BYTES : side->size, taken);
-        slice->wall_ns = arena_now() - begin;
+        slice->wall_ns = bench_now_ns() - begin;
     } while (slice->wall_ns < ns);
     err = bench_rig_hits(&side->rig, why, &after);
     if (err == ICMS_OK && after.pod != before.pod)

@@ -77,6 +77,9 @@ void bench_slice_fini(struct bench_slice *slice);
 /* Processor time of a process so far, of this one when pid is 0; 0 when there is none. */
 uint64_t bench_pid_cpu_ns(pid_t pid);
 
+/* Monotonic nanoseconds. */
+uint64_t bench_now_ns(void);
+
 /* Processor time of this process, of children that ended, and of the side's others so far. */
 uint64_t bench_cpu_ns(const struct bench_side *side);
 

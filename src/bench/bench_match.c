@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/check.h"
 #include "bench/bench_int.h"
@@ -52,19 +51,11 @@ static const struct match_way match_ways[] = {
     {"wire-1", 1, false, false, MATCH_WIRE_US},
 };
 
-static uint64_t match_now(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static icms_err match_slice(struct bench_side *side, const struct bench_work *work, uint64_t ns,
                             struct bench_slice *slice, struct err_why *why)
 {
     struct match *match = side->owner;
-    uint64_t begin = match_now(), start = begin, now;
+    uint64_t begin = bench_now_ns(), start = begin, now;
 
     (void)work;
     (void)why;
@@ -74,7 +65,7 @@ static icms_err match_slice(struct bench_side *side, const struct bench_work *wo
 
         if (err == ICMS_OK && matched != MATCH_KEYS)
             err = ICMS_MISS;
-        now = match_now();
+        now = bench_now_ns();
         bench_slice_add(slice, err, 0, 0, now - start);
         start = now;
     } while (now - begin < ns);
@@ -93,14 +84,14 @@ static double match_place_ns(const struct match *match)
         members[i] = (struct place_member){.uuid = {.bytes = {(uint8_t)(i + 1)}}, .weight = 1};
     if (place_map_new(members, MATCH_ENCLOSURES, 1, NULL, &map) != ICMS_OK)
         return 0;
-    begin = match_now();
+    begin = bench_now_ns();
     for (uint32_t n = 0; n < MATCH_PLACE_ROUNDS * MATCH_KEYS; n++) {
         struct key key = {.length = ICMS_KEY_BYTES};
 
         memcpy(key.bytes, match->keys[n % MATCH_KEYS].bytes, sizeof(key.bytes));
         sum += place_owner(map, &key, 0);
     }
-    begin = match_now() - begin;
+    begin = bench_now_ns() - begin;
     check(sum < UINT64_MAX); /* it was computed */
     place_map_free(&map);
     return (double)begin / MATCH_PLACE_ROUNDS / MATCH_KEYS;

@@ -22,7 +22,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "base/check.h"
 #include "bench/bench_int.h"
@@ -60,14 +59,6 @@ struct pod_side {
     struct pod_slot slot[POD_SLOTS];        /* requests */
 };
 
-static uint64_t pod_now(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* ---- operations ------------------------------------------------------------------------------ */
 
 static void pod_prepare(struct pod_side *side, enum bench_op op, struct pod_slot *slot)
@@ -79,7 +70,7 @@ static void pod_prepare(struct pod_side *side, enum bench_op op, struct pod_slot
         bench_value_stamp(slot->memory, side->size, slot->n, 0);
     else /* what was there before must not pass for what comes */
         memset(slot->memory, 0, BENCH_STAMP_BYTES / 2);
-    slot->begin_ns = pod_now();
+    slot->begin_ns = bench_now_ns();
 }
 
 static struct icms_request_options pod_options(void)
@@ -96,7 +87,7 @@ static struct icms_request_options pod_options(void)
 static void pod_count(struct pod_side *side, enum bench_op op, const struct pod_slot *slot,
                       struct bench_slice *slice)
 {
-    uint64_t ns = pod_now() - slot->begin_ns;
+    uint64_t ns = bench_now_ns() - slot->begin_ns;
     icms_err err = slot->block.status;
 
     if (err == ICMS_OK && op == BENCH_GET &&
@@ -113,7 +104,7 @@ static void pod_run_sync(struct pod_side *side, enum bench_op op, uint64_t end_n
     const struct icms_request_options options = pod_options();
     struct pod_slot *slot = &side->slot[0];
 
-    for (; count > 0 && pod_now() < end_ns; count--) {
+    for (; count > 0 && bench_now_ns() < end_ns; count--) {
         icms_err err;
 
         pod_prepare(side, op, slot);
@@ -168,7 +159,7 @@ static void pod_run_async(struct pod_side *side, const struct bench_work *work, 
         (void)icms_request_end(&slot->request); /* the block has its status */
         pod_count(side, work->op, slot, slice);
         busy--;
-        if (count > 0 && pod_now() < end_ns) {
+        if (count > 0 && bench_now_ns() < end_ns) {
             count--;
             if (pod_start(side, work->op, slot, slice))
                 busy++;
@@ -196,9 +187,9 @@ static icms_err pod_slice(struct bench_side *base, const struct bench_work *work
 
     if (err != ICMS_OK)
         return err;
-    begin = pod_now();
+    begin = bench_now_ns();
     pod_work(side, work, begin + ns, UINT64_MAX, slice);
-    slice->wall_ns = pod_now() - begin;
+    slice->wall_ns = bench_now_ns() - begin;
     err = bench_rig_hits(&side->rig, why, &after);
     come = after.pod - before.pod;
     if (err == ICMS_OK && work->op == BENCH_GET && come < slice->ops - slice->errors)

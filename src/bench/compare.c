@@ -140,6 +140,11 @@ uint64_t bench_pid_cpu_ns(pid_t pid)
     return clock_getcpuclockid(pid, &clock) == 0 ? clock_ns(clock) : 0;
 }
 
+uint64_t bench_now_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
 uint64_t bench_cpu_ns(const struct bench_side *side)
 {
     uint64_t ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);

@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -41,14 +40,6 @@ struct bench_disk {
     uint64_t begin[DISK_DEPTH_MAX]; /* when the operation of a buffer started */
 };
 
-static uint64_t disk_now(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 uint64_t bench_disk_extents(const struct bench_disk *disk, uint32_t size)
 {
     return disk->bytes / size * disk->files;
@@ -64,7 +55,7 @@ static void disk_start(struct bench_disk *disk, enum bench_op op, uint32_t size,
     uint64_t offset = n / disk->files % (disk->bytes / size) * size;
 
     check(sqe != NULL);
-    disk->begin[i] = disk_now();
+    disk->begin[i] = bench_now_ns();
     if (op == BENCH_GET)
         io_uring_prep_read(sqe, file, buffer, size, offset);
     else
@@ -89,7 +80,7 @@ icms_err bench_disk_run(struct bench_side *side, const struct bench_work *work, 
                         struct bench_slice *slice, struct err_why *why)
 {
     struct bench_disk *disk = side->owner;
-    uint64_t begin = disk_now(), now = begin;
+    uint64_t begin = bench_now_ns(), now = begin;
     uint32_t busy = 0;
 
     check(work->depth > 0 && work->depth <= disk->buffers && work->size_bytes <= DISK_BUFFER_MAX);
@@ -104,7 +95,7 @@ icms_err bench_disk_run(struct bench_side *side, const struct bench_work *work, 
 
         if (n < 0 && n != -EINTR)
             return err_set(why, err_from_errno(-n), "raw disk: io_uring: %s", strerror(-n));
-        now = disk_now();
+        now = bench_now_ns();
         io_uring_for_each_cqe(&disk->ring, head, cqe)
         {
             uint32_t i = (uint32_t)io_uring_cqe_get_data64(cqe);

@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -45,14 +44,6 @@ struct bench_tcp {
     uint64_t next;                 /* number of the next operation           */
     uint64_t begin[TCP_DEPTH_MAX]; /* when the outstanding ones started      */
 };
-
-static uint64_t tcp_now(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
@@ -152,7 +143,7 @@ static bool client_start(struct bench_tcp *tcp, enum bench_op op)
     uint64_t place = tcp->next++;
     struct tcp_header header = {.op = op, .n = (uint32_t)bench_walk(place, pool->count)};
 
-    tcp->begin[place % TCP_DEPTH_MAX] = tcp_now();
+    tcp->begin[place % TCP_DEPTH_MAX] = bench_now_ns();
     return tcp_send(tcp->fd, &header, pool->memory + (uint64_t)header.n * pool->size,
                     op == BENCH_PUT ? pool->size : 0);
 }
@@ -172,7 +163,7 @@ static bool client_end(struct bench_tcp *tcp, enum bench_op op, uint64_t place,
     right = op == BENCH_PUT ? header.ok != 0
                             : pool->unchecked || crc32c(buffer, pool->size) == pool->crc[header.n];
     bench_slice_add(slice, right ? ICMS_OK : ICMS_CORRUPT, pool->size, pool->size,
-                    tcp_now() - tcp->begin[place % TCP_DEPTH_MAX]);
+                    bench_now_ns() - tcp->begin[place % TCP_DEPTH_MAX]);
     return true;
 }
 
@@ -180,18 +171,18 @@ icms_err bench_tcp_run(struct bench_side *side, const struct bench_work *work, u
                        struct bench_slice *slice, struct err_why *why)
 {
     struct bench_tcp *tcp = side->owner;
-    uint64_t begin = tcp_now(), end = begin + ns, oldest = tcp->next;
+    uint64_t begin = bench_now_ns(), end = begin + ns, oldest = tcp->next;
     bool fine = true;
 
     check(work->depth > 0 && work->depth <= tcp->depth_max && work->size_bytes == tcp->pool->size);
     while (fine) {
-        while (fine && tcp->next - oldest < work->depth && tcp_now() < end)
+        while (fine && tcp->next - oldest < work->depth && bench_now_ns() < end)
             fine = client_start(tcp, work->op);
         if (oldest == tcp->next)
             break;
         fine = fine && client_end(tcp, work->op, oldest++, slice);
     }
-    slice->wall_ns = tcp_now() - begin;
+    slice->wall_ns = bench_now_ns() - begin;
     return fine ? ICMS_OK : err_set(why, ICMS_RESET, "raw TCP: the connection broke");
 }
 
