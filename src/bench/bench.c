@@ -9,8 +9,8 @@
 
 #define SLICES_MAX   1000
 #define SLICE_MS_MAX 60000
-#define SIZE_MIN     4096
-#define SIZE_MAX_    ((uint64_t)4 << 20)
+#define VALUE_MIN    4096
+#define VALUE_MAX    ((uint64_t)4 << 20)
 #define SPACE_MIN    ((uint64_t)512 << 20)
 
 static const struct bench benches[] = {
@@ -86,8 +86,8 @@ static icms_err opts_check(const struct bench_opts *opts, struct err_why *why)
     if (opts->slice_ms == 0 || opts->slice_ms > SLICE_MS_MAX)
         return err_set(why, ICMS_INVALID, "slices of %u ms: they take 1 ms to %u ms",
                        opts->slice_ms, SLICE_MS_MAX);
-    if (opts->size_bytes != 0 && (opts->size_bytes < SIZE_MIN || opts->size_bytes > SIZE_MAX_ ||
-                                  opts->size_bytes % SIZE_MIN != 0))
+    if (opts->size_bytes != 0 && (opts->size_bytes < VALUE_MIN || opts->size_bytes > VALUE_MAX ||
+                                  opts->size_bytes % VALUE_MIN != 0))
         return err_set(why, ICMS_INVALID, "values of %llu bytes: whole 4 KiB up to 4 MiB",
                        (unsigned long long)opts->size_bytes);
     if (opts->depth > 64)

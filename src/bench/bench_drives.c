@@ -18,7 +18,6 @@
 
 #define DRIVES           4
 #define DRIVES_SLOTS     64
-#define DRIVES_FILL_PART 64 /* values that one side writes before the other does */
 #define DRIVES_LOOPS_MAX 2
 
 /* Of the values that fit: shares are not quite even. */
@@ -128,7 +127,7 @@ static icms_err drives_memory(struct drives_side *side, uint32_t loops, struct e
 }
 
 /* A new enclosure on the four files for values of this size. */
-static icms_err drives_up(struct drives_side *side, const char *dir, uint64_t bytes, uint32_t size,
+static icms_err drives_up(struct drives_side *side, const struct bench_files *files, uint32_t size,
                           uint32_t loops, struct err_why *why)
 {
     struct target_drive_opts drives[DRIVES] = {{0}};
@@ -139,7 +138,7 @@ static icms_err drives_up(struct drives_side *side, const char *dir, uint64_t by
     side->volume =
         (struct volume_spec){.uuid = {.bytes = {1}}, .name = "bench", .value_bytes_max = size};
     for (uint32_t i = 0; i < DRIVES; i++) {
-        (void)snprintf(side->path[i], sizeof(side->path[i]), "%s/drive-%u", dir, i);
+        bench_files_path(files, i, side->path[i], sizeof(side->path[i]));
         drives[i].path = side->path[i];
     }
     target_opts_init(&opts);
@@ -148,7 +147,7 @@ static icms_err drives_up(struct drives_side *side, const char *dir, uint64_t by
     opts.uuid = (struct uuid){.bytes = {1}};
     opts.listen = (struct loop_addr){.host = "127.0.0.1"};
     opts.loops = loops;
-    opts.segment_bytes = bench_segment_bytes(bytes);
+    opts.segment_bytes = bench_segment_bytes(files->bytes);
     opts.connections_max = 2;
     opts.memory_bytes = (uint64_t)32 << 20; /* nobody connects */
     opts.format = true;
@@ -177,27 +176,21 @@ static uint64_t drives_values(uint64_t bytes, uint32_t size)
     return segments * (segment / store_record_bytes(size)) * DRIVES * DRIVES_FILL_PERCENT / 100;
 }
 
-/* Fills both sides with the same values, in turns. */
-static icms_err drives_fill(const struct bench_opts *opts, struct drives_side *side, uint64_t bytes,
-                            struct bench_disk *disk, struct err_why *why)
+/* Stores new values. */
+static icms_err drives_put(void *owner, uint64_t count, struct err_why *why)
 {
+    struct drives_side *side = owner;
     struct bench_work work = {.op = BENCH_PUT, .size_bytes = side->size, .depth = 16};
-    uint64_t count = drives_values(bytes, side->size);
-    icms_err err = ICMS_OK;
 
     side->op = BENCH_PUT;
-    for (uint64_t n = 0; err == ICMS_OK && n < count; n += DRIVES_FILL_PART) {
-        uint64_t part = n + DRIVES_FILL_PART <= count ? DRIVES_FILL_PART : count - n;
+    return bench_gen_count(&side->gen, &work, count, why);
+}
 
-        opts->progress(opts->arg, "filling all drives", (double)n / (double)count);
-        err = bench_disk_fill(disk, side->size, n, part, why);
-        if (err == ICMS_OK)
-            err = bench_gen_count(&side->gen, &work, part, why);
-        if (err == ICMS_OK)
-            err = bench_go_on(why);
-    }
-    side->filled = count;
-    return err;
+static icms_err drives_fill(const struct bench_opts *opts, struct drives_side *side,
+                            struct bench_files *files, struct err_why *why)
+{
+    side->filled = drives_values(files->bytes, side->size);
+    return bench_files_fill(opts, files, side->size, side->filled, drives_put, side, why);
 }
 
 static icms_err drives_rows(const struct bench_opts *opts, struct drives_side *side,
@@ -227,8 +220,7 @@ static icms_err drives_rows(const struct bench_opts *opts, struct drives_side *s
 
 /* All sizes with this many loops. */
 static icms_err drives_variant(const struct bench_opts *opts, struct drives_side *side,
-                               uint32_t loops, const char *dir, uint64_t bytes,
-                               struct bench_disk *disk, struct err_why *why)
+                               uint32_t loops, struct bench_files *files, struct err_why *why)
 {
     uint32_t sizes[BENCH_SIZES_MAX], size_count = bench_sizes(opts, sizes);
     char variant[16];
@@ -238,11 +230,11 @@ static icms_err drives_variant(const struct bench_opts *opts, struct drives_side
     if (!bench_wants_variant(opts, variant))
         return ICMS_OK;
     for (uint32_t i = 0; i < size_count && err == ICMS_OK; i++) {
-        err = drives_up(side, dir, bytes, sizes[i], loops, why);
+        err = drives_up(side, files, sizes[i], loops, why);
         if (err == ICMS_OK)
-            err = drives_fill(opts, side, bytes, disk, why);
+            err = drives_fill(opts, side, files, why);
         if (err == ICMS_OK)
-            err = drives_rows(opts, side, variant, disk, why);
+            err = drives_rows(opts, side, variant, files->disk, why);
         drives_down(side);
     }
     return err;
@@ -250,32 +242,23 @@ static icms_err drives_variant(const struct bench_opts *opts, struct drives_side
 
 icms_err bench_drives_run(const struct bench_opts *opts, struct err_why *why)
 {
-    uint64_t bytes = opts->space_bytes / (2 * DRIVES) >> 26 << 26;
     struct drives_side *side;
-    struct bench_disk *disk = NULL;
-    char dir[4096], path[4200];
+    struct bench_files files;
     icms_err err;
 
-    if (bytes < (uint64_t)128 << 20)
+    if (opts->space_bytes < (uint64_t)1 << 30)
         return err_set(why, ICMS_INVALID, "bench drives needs 1 GiB of space at least");
     side = calloc(1, sizeof(*side));
     if (side == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    err = bench_dir_make(opts, why, dir, sizeof(dir));
+    err = bench_files_make(opts, DRIVES, why, &files);
     if (err != ICMS_OK) {
         free(side);
         return err;
     }
-    opts->progress(opts->arg, "making eight drives", 0);
-    err = bench_disk_new(dir, DRIVES, bytes, why, &disk);
-    for (uint32_t i = 0; i < DRIVES && err == ICMS_OK; i++) {
-        (void)snprintf(path, sizeof(path), "%s/drive-%u", dir, i);
-        err = bench_file_make(path, bytes, why);
-    }
     for (uint32_t loops = 1; loops <= DRIVES_LOOPS_MAX && err == ICMS_OK; loops++)
-        err = drives_variant(opts, side, loops, dir, bytes, disk, why);
-    bench_disk_free(&disk);
-    bench_dir_remove(dir);
+        err = drives_variant(opts, side, loops, &files, why);
+    bench_files_free(&files);
     free(side);
     return err;
 }

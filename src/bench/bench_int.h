@@ -227,6 +227,34 @@ icms_err bench_disk_run(struct bench_side *side, const struct bench_work *work, 
                         struct bench_slice *slice, struct err_why *why);
 void bench_disk_free(struct bench_disk **disk);
 
+/* ---- files of both sides (files.c) ---------------------------------------------------------- */
+
+/* Drive files for icms and as many for the raw disk. */
+struct bench_files {
+    char dir[BENCH_PATH_BYTES]; /* the bench's own directory */
+    uint64_t bytes;             /* of each file              */
+    struct bench_disk *disk;    /* the raw disk's            */
+};
+
+/* Makes a directory and count files for each side, equal parts of opts->space_bytes, whole
+ * segments. Unless OK nothing is left. */
+icms_err bench_files_make(const struct bench_opts *opts, uint32_t count, struct err_why *why,
+                          struct bench_files *files) ICMS_MUST_CHECK;
+
+/* Where file i of icms lies. */
+void bench_files_path(const struct bench_files *files, uint32_t i, char *out, size_t bytes);
+
+/* Removes the directory and everything in it. */
+void bench_files_free(struct bench_files *files);
+
+/* Stores the next count values. */
+typedef icms_err bench_files_put(void *owner, uint64_t count, struct err_why *why);
+
+/* Fills both sides with values 0 .. count - 1 of this size, in turns. */
+icms_err bench_files_fill(const struct bench_opts *opts, struct bench_files *files, uint32_t size,
+                          uint64_t count, bench_files_put *put, void *owner,
+                          struct err_why *why) ICMS_MUST_CHECK;
+
 /* ---- a pod of our own (rig.c) --------------------------------------------------------------- */
 
 /* Targets in processes of their own, and a handle of libicms that reaches them: through an agent in

@@ -28,7 +28,6 @@
 
 #define POD_SLOTS       64
 #define POD_ARENA_SLOTS 64
-#define POD_FILL_PART   32
 #define POD_DEADLINE_MS 20000
 #define POD_TCP_BYTES   ((uint64_t)256 << 20) /* of values that raw TCP moves round */
 #define POD_P50_BYTES   ((uint32_t)1 << 20)   /* the latency goal is for this size  */
@@ -232,32 +231,28 @@ static icms_err pod_open(struct pod_side *side, const char *variant, struct err_
     return err;
 }
 
+/* Stores new values. */
+static icms_err pod_put(void *owner, uint64_t count, struct err_why *why)
+{
+    struct pod_side *side = owner;
+    const struct bench_work work = {.op = BENCH_PUT, .size_bytes = side->size, .depth = 16};
+    struct bench_slice slice = {0};
+
+    pod_work(side, &work, UINT64_MAX, count, &slice);
+    if (slice.errors > 0)
+        return err_set(why, ICMS_IO, "%llu of %llu stores of %u bytes failed",
+                       (unsigned long long)slice.errors, (unsigned long long)slice.ops, side->size);
+    return ICMS_OK;
+}
+
 /* Fills both sides with the same values, in turns. */
 static icms_err pod_fill(const struct bench_opts *opts, struct pod_side *side,
-                         struct bench_disk *disk, struct err_why *why)
+                         struct bench_files *files, struct err_why *why)
 {
-    const struct bench_work work = {.op = BENCH_PUT, .size_bytes = side->size, .depth = 16};
-    uint64_t extents = bench_disk_extents(disk, side->size);
-    uint64_t count = side->rig.drive_bytes < (uint64_t)1 << 30 ? extents / 2 : extents * 7 / 10;
-    icms_err err = ICMS_OK;
+    uint64_t extents = bench_disk_extents(files->disk, side->size);
 
-    for (uint64_t n = 0; err == ICMS_OK && n < count; n += POD_FILL_PART) {
-        uint64_t part = n + POD_FILL_PART <= count ? POD_FILL_PART : count - n;
-        struct bench_slice slice = {0};
-
-        opts->progress(opts->arg, "filling both drives", (double)n / (double)count);
-        err = bench_go_on(why);
-        if (err == ICMS_OK)
-            err = bench_disk_fill(disk, side->size, n, part, why);
-        if (err == ICMS_OK)
-            pod_work(side, &work, UINT64_MAX, part, &slice);
-        if (slice.errors > 0)
-            err = err_set(why, ICMS_IO, "%llu of %llu stores of %u bytes failed",
-                          (unsigned long long)slice.errors, (unsigned long long)slice.ops,
-                          side->size);
-    }
-    side->filled = count;
-    return err;
+    side->filled = files->bytes < (uint64_t)1 << 30 ? extents / 2 : extents * 7 / 10;
+    return bench_files_fill(opts, files, side->size, side->filled, pod_put, side, why);
 }
 
 /* Loads what the walk meets last, so that nothing that was just stored is in the agent's memory. */
@@ -353,7 +348,7 @@ static icms_err pod_rows(const struct bench_opts *opts, struct pod_side *side,
 
 /* Everything with values of one size. */
 static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
-                         struct bench_disk *disk, struct err_why *why)
+                         struct bench_files *files, struct err_why *why)
 {
     static const char *const variants[] = {"inprocess", "daemon"};
     uint32_t depths[2], depth_count = bench_depths(opts, depths);
@@ -372,7 +367,7 @@ static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
     if (err == ICMS_OK)
         err = pod_open(side, variants[0], why);
     if (err == ICMS_OK)
-        err = pod_fill(opts, side, disk, why);
+        err = pod_fill(opts, side, files, why);
     bench_rig_close(&side->rig);
     for (int op = BENCH_GET; op <= BENCH_PUT; op++)
         for (int v = 0; v < 2; v++) {
@@ -381,7 +376,7 @@ static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
                 continue;
             err = pod_open(side, variants[v], why);
             if (err == ICMS_OK)
-                err = pod_rows(opts, side, disk, (enum bench_op)op, why);
+                err = pod_rows(opts, side, files->disk, (enum bench_op)op, why);
             bench_rig_close(&side->rig);
         }
     bench_rig_down(&side->rig);
@@ -391,36 +386,30 @@ static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
 
 icms_err bench_pod_run(const struct bench_opts *opts, struct err_why *why)
 {
-    uint64_t bytes = opts->space_bytes / 2 >> 26 << 26;
     uint32_t sizes[BENCH_SIZES_MAX], size_count = bench_sizes(opts, sizes);
     struct pod_side *side = calloc(1, sizeof(*side));
-    char dir[BENCH_PATH_BYTES], path[BENCH_PATH_BYTES + 8];
-    struct bench_disk *disk = NULL;
+    char path[BENCH_PATH_BYTES + 32];
+    struct bench_files files;
     icms_err err;
 
     if (side == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    err = bench_dir_make(opts, why, dir, sizeof(dir));
+    err = bench_files_make(opts, 1, why, &files);
     if (err != ICMS_OK) {
         free(side);
         return err;
     }
-    (void)snprintf(path, sizeof(path), "%s/drive", dir);
-    opts->progress(opts->arg, "making two drives", 0);
-    err = bench_disk_new(dir, 1, bytes, why, &disk);
-    if (err == ICMS_OK)
-        err = bench_file_make(path, bytes, why);
+    bench_files_path(&files, 0, path, sizeof(path));
     for (uint32_t i = 0; i < size_count && err == ICMS_OK; i++) {
         *side = (struct pod_side){.size = sizes[i],
-                                  .rig = {.dir = dir,
+                                  .rig = {.dir = files.dir,
                                           .drive = path,
-                                          .drive_bytes = bytes,
+                                          .drive_bytes = files.bytes,
                                           .size = sizes[i],
                                           .arena_slots = POD_ARENA_SLOTS}};
-        err = pod_size(opts, side, disk, why);
+        err = pod_size(opts, side, &files, why);
     }
-    bench_disk_free(&disk);
-    bench_dir_remove(dir);
+    bench_files_free(&files);
     free(side);
     return err;
 }

@@ -18,7 +18,6 @@
 #include "store/store.h"
 
 #define STORE_SLOTS     64
-#define STORE_FILL_PART 32 /* values that one side writes before the other does */
 #define STORE_OPEN_LOAD 0.7
 
 struct store_side;
@@ -163,28 +162,22 @@ static icms_err store_side_up(struct store_side *side, const char *path, uint64_
     return err;
 }
 
-/* Fills both sides with the same values, in turns, up to a part of the drive that evicts nothing.
- */
-static icms_err store_fill(const struct bench_opts *opts, struct store_side *side,
-                           struct bench_disk *disk, struct err_why *why)
+/* Stores new values. */
+static icms_err store_put(void *owner, uint64_t count, struct err_why *why)
 {
+    struct store_side *side = owner;
     struct bench_work work = {.op = BENCH_PUT, .size_bytes = side->size, .depth = 16};
-    uint64_t count = bench_disk_extents(disk, side->size) * 8 / 10;
-    icms_err err = ICMS_OK;
 
     side->op = BENCH_PUT;
-    for (uint64_t n = 0; err == ICMS_OK && n < count; n += STORE_FILL_PART) {
-        uint64_t part = n + STORE_FILL_PART <= count ? STORE_FILL_PART : count - n;
+    return bench_gen_count(&side->gen, &work, count, why);
+}
 
-        opts->progress(opts->arg, "filling both drives", (double)n / (double)count);
-        err = bench_go_on(why);
-        if (err == ICMS_OK)
-            err = bench_disk_fill(disk, side->size, n, part, why);
-        if (err == ICMS_OK)
-            err = bench_gen_count(&side->gen, &work, part, why);
-    }
-    side->filled = count;
-    return err;
+/* Fills both sides up to a part of the drive that evicts nothing. */
+static icms_err store_fill(const struct bench_opts *opts, struct store_side *side,
+                           struct bench_files *files, struct err_why *why)
+{
+    side->filled = bench_disk_extents(files->disk, side->size) * 8 / 10;
+    return bench_files_fill(opts, files, side->size, side->filled, store_put, side, why);
 }
 
 /* One row. Loads before stores: these evict what loads want. */
@@ -239,35 +232,29 @@ static icms_err store_rows(const struct bench_opts *opts, struct store_side *sid
 
 icms_err bench_store_run(const struct bench_opts *opts, struct err_why *why)
 {
-    uint64_t bytes = opts->space_bytes / 2 >> 26 << 26;
     uint32_t sizes[BENCH_SIZES_MAX], size_count = bench_sizes(opts, sizes);
     struct store_side *side = calloc(1, sizeof(*side));
-    struct bench_disk *disk = NULL;
-    char dir[4096], path[4200];
+    char path[BENCH_PATH_BYTES + 32];
+    struct bench_files files;
     icms_err err;
 
     if (side == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    err = bench_dir_make(opts, why, dir, sizeof(dir));
+    err = bench_files_make(opts, 1, why, &files);
     if (err != ICMS_OK) {
         free(side);
         return err;
     }
-    (void)snprintf(path, sizeof(path), "%s/drive", dir);
-    opts->progress(opts->arg, "making two drives", 0);
-    err = bench_disk_new(dir, 1, bytes, why, &disk);
-    if (err == ICMS_OK)
-        err = bench_file_make(path, bytes, why);
+    bench_files_path(&files, 0, path, sizeof(path));
     for (uint32_t i = 0; i < size_count && err == ICMS_OK; i++) {
-        err = store_side_up(side, path, bytes, sizes[i], why);
+        err = store_side_up(side, path, files.bytes, sizes[i], why);
         if (err == ICMS_OK)
-            err = store_fill(opts, side, disk, why);
+            err = store_fill(opts, side, &files, why);
         if (err == ICMS_OK)
-            err = store_rows(opts, side, disk, why);
+            err = store_rows(opts, side, files.disk, why);
         store_side_down(side);
     }
-    bench_disk_free(&disk);
-    bench_dir_remove(dir);
+    bench_files_free(&files);
     free(side);
     return err;
 }
