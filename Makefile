@@ -7,7 +7,7 @@ SLICES ?= 20
 SLICE ?= 1s
 SPACE ?= 20GiB
 
-.PHONY: all test check check-deep bench demo install format clean help deps deps-check
+.PHONY: all test check check-deep bench bench-peers demo install format clean help deps deps-check
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -35,6 +35,15 @@ bench: all
 	@tools/bench.py --build $(BUILD) --slices $(SLICES) --slice $(SLICE) --space $(SPACE) \
 		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(BENCHES)
 
+# Less of everything than `make bench`: three to four sides take turns, with each peer and size.
+bench-peers: SLICES = 6
+bench-peers: SLICE = 500ms
+bench-peers: SPACE = 2GiB
+bench-peers: all
+	@tools/deps.sh peers
+	@tools/bench_peers.py --build $(BUILD) --slices $(SLICES) --slice $(SLICE) --space $(SPACE) \
+		$(if $(SIZES),--sizes $(SIZES)) $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(PEERS)
+
 demo: deps
 	@tools/deps.sh demo
 	@demo/run.sh $(BUILD)
@@ -57,6 +66,8 @@ help:
 	@echo 'make bench     measure icms beside the ceilings of this machine; writes doc/benchmarks.md;'
 	@echo '               SLICES=6 SLICE=500ms SPACE=4GiB shortens it, BENCHES="store wire" takes some,'
 	@echo '               BENCH_DIR says where drive files go'
+	@echo 'make bench-peers  measure icms beside other programs; writes doc/peers.md; PEERS="redis nixl"'
+	@echo '               takes some, SIZES=256KiB,1MiB some sizes, SLICES, SLICE, SPACE, BENCH_DIR as above'
 	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers'
 	@echo 'make install   into $(PREFIX); set PREFIX and DESTDIR as usual'
 	@echo 'make format    clang-format over all C files'

@@ -256,6 +256,8 @@ def report():
     lines = []
     held = missed = 0
     for path in sorted(RESULTS.glob("*.jsonl")):
+        if path.stem.startswith("peers-"):  # tools/bench_peers.py makes a document of these
+            continue
         head, *rows = [json.loads(line) for line in path.read_text().splitlines()]
         lines += section(path.stem, head, rows, note)
         for row in rows:

@@ -7,6 +7,7 @@
 #   check   what `make check` needs besides: clang and its sanitizers, the QEMU guest, linters,
 #           what builds a Python wheel
 #   bench   what ceilings are compared with
+#   peers   what builds the Python package and virtual environments for those icms is compared with
 #   demo    what compiling llama.cpp and fetching the model need
 #
 # Does nothing, and asks for nothing, when all is there. Needs root or sudo otherwise.
@@ -21,6 +22,7 @@ check_packages="clang libclang-rt-14-dev clang-format
     nftables iproute2 mandoc procps systemd
     python3-dev python3-pip python3-setuptools python3-wheel"
 bench_packages="fio iperf3"
+peers_packages="python3-dev python3-pip python3-setuptools python3-wheel python3-venv"
 demo_packages="cmake g++ ninja-build python3-pip"
 
 fail()
@@ -44,15 +46,16 @@ apt()
 
 wanted=
 missing=
-[ $# -gt 0 ] || fail "usage: tools/deps.sh build|check|bench|demo|--update ..."
+[ $# -gt 0 ] || fail "usage: tools/deps.sh build|check|bench|peers|demo|--update ..."
 for group; do
     case $group in
     build) wanted+=" $build_packages" ;;
     check) wanted+=" $check_packages" ;;
     bench) wanted+=" $bench_packages" ;;
+    peers) wanted+=" $peers_packages" ;;
     demo) wanted+=" $demo_packages" ;;
     --update) update=1 ;;
-    *) fail "unknown group '$group'; groups are build, check, bench, demo" ;;
+    *) fail "unknown group '$group'; groups are build, check, bench, peers, demo" ;;
     esac
 done
 

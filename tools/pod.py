@@ -159,7 +159,7 @@ class Agent(Daemon):
         config = [f"name: {name}", f"socket: {self.socket}", "http:",
                   f"  listen: 127.0.0.1:{http_port}"]
         config += [f"{key}: {value}" for key, value in extra.items()]
-        config += ["enclosures:"]
+        config += ["enclosures:"] if targets else []
         config += [f"  - name: {target.name}\n    nqn: {target.nqn}\n"
                    f"    address: 127.0.0.1:{target.port}" for target in targets]
         config += ["volumes:"] + [volume_lines(volume) for volume in volumes]
