@@ -280,6 +280,7 @@ static enum target_step target_run_write(struct target_req *req)
     target_slow_end(req);
     switch (err) {
     case ICMS_OK:
+        req->value_drive = req->drive;
         req->rank = 0;
         req->state = TARGET_REQ_PURGE;
         return TARGET_NEXT;
@@ -324,14 +325,16 @@ static icms_err target_req_delete(struct target_req *req, struct target_drive *d
     return req->op.delete.err;
 }
 
-/* One key, one value: an older one may lie where stores went while this drive was out. */
+/* One key, one value: an older one may lie where stores went while this drive was out, or was slow.
+ * The store is no success before all of them forgot it: the older value may come first in order. */
 static enum target_step target_run_purge(struct target_req *req)
 {
     struct target_drive *drive = target_req_drive(req);
 
     if (drive == NULL)
-        return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
-    if (drive->index == req->drive) {
+        return target_req_answer(req, req->err,
+                                 req->err == ICMS_OK ? ICMS_MISS_NONE : ICMS_MISS_DRIVE_DOWN);
+    if (drive->index == req->value_drive) {
         req->rank++;
         return TARGET_NEXT;
     }
@@ -341,13 +344,20 @@ static enum target_step target_run_purge(struct target_req *req)
         req->rank++;
         return TARGET_NEXT;
     }
+    if (target_slow_clogged(drive, true))
+        return target_req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
     req->state = TARGET_REQ_PURGE_END;
+    target_slow_begin(drive, req);
     return target_req_delete(req, drive) == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
 
 static enum target_step target_run_purge_end(struct target_req *req)
 {
-    /* A drive that failed to forget it comes later in the order: the new value is found first. */
+    icms_err err = req->op.delete.err;
+
+    target_slow_end(req);
+    if (err != ICMS_OK && err != ICMS_MISS && err != ICMS_DRIVE_DOWN)
+        req->err = err; /* the older value is still there */
     req->rank++;
     req->state = TARGET_REQ_PURGE;
     return TARGET_NEXT;

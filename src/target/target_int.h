@@ -100,18 +100,19 @@ struct target_req {
     struct target_call *call;     /* who gets the answer; NULL: nvmf/target                     */
     struct loop *at;              /* where it is now, or goes                                   */
     struct loop_msg msg;          /* carries it between loops                                   */
-    struct list link;             /* LIST_WAIT: list.parked; READ, WRITE: drive.flying          */
-    uint64_t begin_ns;            /* READ, WRITE: when it went to the store                     */
-    bool late;                    /* READ, WRITE: and was counted as late                       */
+    struct list link;             /* LIST_WAIT: list.parked; READ, WRITE, PURGE_END: drive.flying */
+    uint64_t begin_ns;            /* READ, WRITE, PURGE_END: when it went to the store          */
+    bool late;                    /* READ, WRITE, PURGE_END: and was counted as late            */
     uint32_t slot;                /* of its key in the map of drives                            */
     uint32_t rank;                /* next place in the order to ask                             */
     uint32_t index;               /* SCAN: loop; LIST, SYNC: drive                              */
     uint32_t home;                /* LIST: whose list memory; index of the queue pair's loop    */
-    uint32_t drive;               /* READ, WRITE: where                                         */
+    uint32_t drive;               /* READ, WRITE, PURGE_END: where                              */
+    uint32_t value_drive;         /* STORE: where the value went                                */
     uint32_t options;             /* STORE: what is left of the condition                       */
     bool found;                   /* DELETE: somewhere                                          */
     enum icms_miss reason;        /* the best reason for a miss so far                          */
-    icms_err err;                 /* SYNC: first error                                          */
+    icms_err err;                 /* SYNC, PURGE, FORGET: first error                           */
     struct key list_from;         /* LIST: where the next pass starts                           */
     bool list_past;               /* LIST: list_from itself was given already                   */
     uint32_t list_bytes, list_count; /* LIST: written into the buffer                            */

@@ -16,7 +16,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "nvmf/target/test_peer.h"
-#include "target/target.h"
+#include "target/target_int.h"
 
 #define VALUE_MAX ((uint32_t)256 << 10)
 #define MIB       ((uint64_t)1 << 20)
@@ -312,6 +312,114 @@ static void calls_from_inside_go_the_same_way(void **state)
         assert_int_equal(get(rig, 1, key_text(i, 0), i, &cqe), NVME_SC_SUCCESS);
     }
     free(memory);
+    free(inside);
+    rig_free(&rig);
+}
+
+/* Passed over from now on; it is so slow that no probe says otherwise. */
+static void drive_slow(struct rig *rig, uint32_t drive)
+{
+    sim_file_slow(rig->node, rig->paths[drive], 3000);
+    atomic_fetch_or(&rig->target->slow, (uint32_t)1 << drive);
+}
+
+static void drive_well(struct rig *rig, uint32_t drive)
+{
+    sim_file_slow(rig->node, rig->paths[drive], 1);
+    for (int i = 0; i < 100 && target_drive_slow(rig->target, drive); i++)
+        (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 100000000);
+    assert_false(target_drive_slow(rig->target, drive));
+}
+
+/* Stores value n under a key for each n from first on until so many went to the drive; their
+ * numbers. */
+static void fill_drive(struct rig *rig, uint32_t drive, uint32_t first, uint32_t *out_n,
+                       uint32_t count)
+{
+    struct target_stats *stats = calloc(1, sizeof(*stats));
+
+    check(stats != NULL);
+    for (uint32_t n = first; count > 0; n++) {
+        uint64_t before;
+
+        target_stats(rig->target, stats);
+        before = stats->drives[drive].store.writes;
+        assert_int_equal(put(rig, 1, key_text(n, 0), n), NVME_SC_SUCCESS);
+        target_stats(rig->target, stats);
+        if (stats->drives[drive].store.writes > before) {
+            *out_n++ = n;
+            count--;
+        }
+    }
+    free(stats);
+}
+
+/* A store that passes over a slow drive has to make it forget the older value. When that fails the
+ * store is no success, because the older value is found first when the drive is well. */
+static void an_older_value_on_a_slow_drive_never_hides_a_newer_one(void **state)
+{
+    struct rig *rig = rig_new(2, 3);
+    struct nvme_cqe cqe;
+    const char *key;
+    uint32_t n;
+
+    rig_up(rig);
+    fill_drive(rig, 0, 0, &n, 1);
+    key = key_text(n, 0);
+    drive_slow(rig, 0);
+    sim_disk_dead(rig->node, rig->paths[0], true);
+    assert_int_not_equal(put(rig, 1, key, 1000), NVME_SC_SUCCESS);
+    sim_disk_dead(rig->node, rig->paths[0], false);
+    assert_int_equal(put(rig, 1, key, 2000), NVME_SC_SUCCESS);
+    assert_int_equal(get(rig, 1, key, 2000, &cqe), NVME_SC_SUCCESS);
+    drive_well(rig, 0);
+    assert_int_equal(get(rig, 1, key, 2000, &cqe), NVME_SC_SUCCESS);
+    rig_free(&rig);
+}
+
+/* What waits for a slow drive to forget holds buffers like any other store there, and is bounded
+ * like it. */
+static void stores_that_wait_for_a_slow_drive_to_forget_are_bounded(void **state)
+{
+    enum { CALLS = 6, SHARE = 4 };
+    struct rig *rig = rig_new(1, 3);
+    struct inside *inside = calloc(CALLS, sizeof(*inside));
+    uint64_t room = 4 * MIB / TARGET_SHARE / (SHARE - 1); /* so many are more than a share */
+    uint32_t n[CALLS], shed = 0;
+
+    check(inside != NULL);
+    rig_up(rig);
+    fill_drive(rig, 0, 0, n, CALLS);
+    drive_slow(rig, 0);
+    for (uint32_t i = 0; i < CALLS; i++) {
+        inside[i].target = rig->target;
+        inside[i].call.done = inside_done;
+        inside[i].call.req = (struct nvmf_target_req){
+            .op = NVMF_TARGET_STORE,
+            .key = peer_key(key_text(n[i], 0)),
+            .memory = aligned_alloc(LIMIT_DISK_ALIGN, bytes_align(room, LIMIT_DISK_ALIGN)),
+            .memory_bytes = room,
+            .value_bytes = 1000,
+        };
+        memset(inside[i].call.req.memory, 1, room);
+        if (i == SHARE) /* those before are at the drive for a while */
+            (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 150000000);
+        loop_send(target_loop(rig->target, 0), &inside[i].msg, inside_begin);
+        (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 5000000);
+        assert_int_equal(atomic_load(&rig->target->flying_bytes[1]),
+                         (i < SHARE ? i + 1 : SHARE) * room);
+    }
+    for (uint32_t i = 0; i < CALLS; i++)
+        shed += inside[i].over && inside[i].call.req.err == ICMS_BUSY &&
+                inside[i].call.req.reason == ICMS_MISS_SHED;
+    assert_int_equal(shed, CALLS - SHARE);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 30 * (uint64_t)1000000000);
+    for (uint32_t i = 0; i < CALLS; i++) {
+        assert_true(inside[i].over);
+        assert_int_equal(inside[i].call.req.err, i < SHARE ? ICMS_OK : ICMS_BUSY);
+        free(inside[i].call.req.memory);
+    }
+    assert_int_equal(atomic_load(&rig->target->flying_bytes[1]), 0);
     free(inside);
     rig_free(&rig);
 }
@@ -717,6 +825,8 @@ int main(void)
         cmocka_unit_test(values_survive_a_restart_and_a_crash),
         cmocka_unit_test(the_blocks_of_a_run_lie_on_one_drive),
         cmocka_unit_test(calls_from_inside_go_the_same_way),
+        cmocka_unit_test(an_older_value_on_a_slow_drive_never_hides_a_newer_one),
+        cmocka_unit_test(stores_that_wait_for_a_slow_drive_to_forget_are_bounded),
         cmocka_unit_test(conditions_delete_and_exist_see_all_drives),
         cmocka_unit_test(a_drive_that_fails_is_out_and_the_rest_goes_on),
         cmocka_unit_test(a_drive_that_is_missing_at_start_is_filled_around),
