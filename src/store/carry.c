@@ -70,7 +70,7 @@ static void store_carry_written(struct store_write *write)
         *state = carry->verdict.state;
         policy_segment_add(&store->segments[spot.segment].wanted, carry->verdict.wanted_ms);
         store_stat_add(&store->stats.carried_bytes, carry_bytes(carry));
-        store->segments[carry->block.spot.segment].moved = true;
+        store_segment_moved(store, carry->block.spot.segment);
     }
     carry_over(store, write->err == ICMS_OK);
 }

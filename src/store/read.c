@@ -226,6 +226,7 @@ static void store_flush_done(struct loop_op *op)
 {
     struct store_flush_private *private = container_of(op, struct store_flush_private, op);
 
+    store_flush_end(private->store, private->flush, op->err);
     if (op->err != ICMS_OK) /* success says nothing about writes */
         store_write_outcome(private->store, op->err);
     flush_end(private, op->err);
@@ -247,10 +248,12 @@ icms_err store_flush(struct store *store, struct store_flush *flush)
     memset(private, 0, sizeof(*private));
     private->magic = STORE_FLUSH_MAGIC;
     private->store = store;
-    if (store->down || fault_hit("store.flush"))
+    if (store->down || fault_hit("store.flush")) {
         store_later_run(store, &private->later, store_flush_answer);
-    else
-        loop_file_flush(store->loop, &private->op, store->file, store_flush_done);
+        return ICMS_OK;
+    }
+    private->flush = store_flush_begin(store);
+    loop_file_flush(store->loop, &private->op, store->file, store_flush_done);
     return ICMS_OK;
 }
 

@@ -128,7 +128,7 @@ static void recover_block(struct recover *recover, const struct store_record *re
     }
     if (store_index_put(store->index, volume, &record->key, &spot, &old)) {
         store_segment_live_sub(store, volume, &old);
-        store->segments[old.segment].moved = true;
+        store_segment_moved(store, old.segment);
         if (old.segment != spot.segment)
             segment->hides |= store_volume_bit(volume);
     }

@@ -246,7 +246,7 @@ static void opener_life_begin(struct store *store)
     segment->present = segment->live = segment->hides = 0;
     list_init(&segment->flying);
     segment->failed_page = 0;
-    segment->moved = false;
+    segment->moved = 0;
     segment->wanted = (struct policy_segment){0};
     opener_life(store, segment, &life);
     store_header_make(&store->super.drive, &life, store->opener.header);
@@ -269,7 +269,12 @@ static void opener_step_done(struct store *store, icms_err err)
 
 static void store_opener_done(struct loop_op *op)
 {
-    opener_step_done(container_of(op, struct store, opener.op), op->err);
+    struct store *store = container_of(op, struct store, opener.op);
+    struct store_opener *opener = &store->opener;
+
+    if (opener->step == OPENER_FLUSH_BEFORE || opener->step == OPENER_FLUSH_AFTER)
+        store_flush_end(store, opener->flush, op->err);
+    opener_step_done(store, op->err);
 }
 
 static void store_opener_fault(struct store_later *later)
@@ -300,6 +305,7 @@ static void opener_run(struct store *store)
     switch ((enum store_opener_step)opener->step) {
     case OPENER_FLUSH_BEFORE:
     case OPENER_FLUSH_AFTER:
+        opener->flush = store_flush_begin(store);
         loop_file_flush(store->loop, &opener->op, store->file, store_opener_done);
         break;
     case OPENER_HEADER:
@@ -339,7 +345,7 @@ void store_opener_kick(struct store *store)
     opener->stream = stream;
     opener->cursor = stream + 1;
     store->streams[stream].wants = false;
-    opener->flush_before = segment->hides != 0 || segment->moved;
+    opener->flush_before = segment->hides != 0 || segment->moved > store->flushed;
     opener->step = OPENER_FLUSH_BEFORE;
     opener_run(store);
 }
@@ -439,6 +445,7 @@ static void store_seal_flushed(struct loop_op *op)
     struct store *store = summary->store;
     uint32_t pages;
 
+    store_flush_end(store, summary->flush, op->err);
     if (op->err != ICMS_OK) {
         seal_finished(summary, op->err);
         return;
@@ -456,10 +463,12 @@ static void seal_start(struct store *store, struct store_segment *segment)
 {
     struct store_summary *summary = segment->summary;
 
-    if (fault_hit("store.seal"))
+    if (fault_hit("store.seal")) {
         store_later_run(store, &summary->later, store_seal_fault);
-    else
-        loop_file_flush(store->loop, &summary->op, store->file, store_seal_flushed);
+        return;
+    }
+    summary->flush = store_flush_begin(store);
+    loop_file_flush(store->loop, &summary->op, store->file, store_seal_flushed);
 }
 
 void store_segment_seal(struct store *store, struct store_segment *segment)

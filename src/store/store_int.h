@@ -91,7 +91,8 @@ struct store_segment {
     uint32_t failed_page;          /* of the first record whose write failed; 0: none         */
     uint32_t next_page;            /* OPEN: where the next record goes                        */
     uint32_t evicted;              /* store.evicted chain: evictions that are not final yet   */
-    bool moved;                    /* a block has a newer record elsewhere, perhaps not durable */
+    uint64_t moved;                /* blocks have newer records elsewhere, which are durable once
+                                      the flush of this number is over; 0: none               */
     uint8_t state;                 /* enum store_segment_state                                */
     uint8_t stream;                /* OPEN..RECLAIMING: whose list                            */
 };
@@ -107,6 +108,7 @@ struct store_summary {
     uint32_t count;                 /* entries                                       */
     uint32_t placed;                /* records placed: entries there will be at most */
     uint32_t flash_pages;           /* SEALING: being written, without the footer    */
+    uint64_t flush;                 /* number of the flush                           */
     struct store_later later;       /* ends the write when a fault point failed it   */
 };
 
@@ -193,6 +195,7 @@ static_assert(sizeof(struct store_read_private) <= sizeof(((struct store_read *)
 struct store_flush_private {
     uint32_t magic;           /* STORE_FLUSH_MAGIC until done */
     struct store *store;      /* which one */
+    uint64_t flush;           /* its number */
     struct store_later later; /* an answer without the device */
     struct loop_op op;        /* the flush */
 };
@@ -205,7 +208,8 @@ static_assert(sizeof(struct store_flush_private) <=
  * that are durable are in a header that is. */
 enum store_opener_step {
     OPENER_FLUSH_BEFORE, /* of a segment that hides: what was written over before is durable
-                            first; of one whose blocks moved: where they moved to           */
+                            first; of one whose blocks moved: where they moved to, unless
+                            a flush has seen that since                                     */
     OPENER_HEADER,       /* the new life begins                                             */
     OPENER_FLUSH_AFTER,  /* the header is durable                                           */
     OPENER_FOOTER,       /* the header again, over the old footer                           */
@@ -218,6 +222,7 @@ struct store_opener {
     uint32_t stream;                /* for whom                                        */
     uint32_t cursor;                /* the stream that is looked at first              */
     uint8_t step;                   /* enum store_opener_step; woken by store_opener_done */
+    uint64_t flush;                 /* number of the flush under way                   */
     bool flush_before;              /* the old life hid records, or blocks moved away  */
     struct store_later later;       /* ends a step when a fault point failed it        */
     struct loop_op op;              /* of the step */
@@ -274,6 +279,8 @@ struct store {
     uint32_t write_errors;     /* in a row */
     uint32_t read_errors;      /* in a row */
     uint64_t sequence;         /* the last one given */
+    uint64_t flushes;          /* flushes of the device that began */
+    uint64_t flushed;          /* the last of them that is known to have succeeded */
     struct store_index *index; /* where blocks are */
     struct store_ghost *ghost; /* what was evicted lately */
     struct store_segment *segments;             /* by number */
@@ -345,6 +352,25 @@ static inline uint64_t store_segment_offset(const struct store *store, uint32_t 
 {
     return STORE_DATA_OFFSET + segment * store->super.segment_bytes +
            (uint64_t)page * STORE_PAGE_BYTES;
+}
+
+/* A flush of the device begins; returns its number. What was written before is durable when
+ * store_flush_end was told so. */
+static inline uint64_t store_flush_begin(struct store *store)
+{
+    return ++store->flushes;
+}
+
+static inline void store_flush_end(struct store *store, uint64_t flush, icms_err err)
+{
+    if (err == ICMS_OK && flush > store->flushed)
+        store->flushed = flush;
+}
+
+/* A block of the segment has a newer record elsewhere: the next flush makes it durable. */
+static inline void store_segment_moved(struct store *store, uint32_t segment)
+{
+    store->segments[segment].moved = store->flushes + 1;
 }
 
 /* Aligned zeroed pages that live as long as the store; NULL: no memory. */

@@ -189,8 +189,10 @@ static void change_index(struct store_change *change)
             store_segment_live_sub(store, volume, &old);
         return;
     }
-    if (store_index_put(store->index, volume, change_key(change), &spot, &old))
+    if (store_index_put(store->index, volume, change_key(change), &spot, &old)) {
+        store_segment_moved(store, old.segment);
         store_segment_live_sub(store, volume, &old);
+    }
     store_segment_live_add(store, volume, &spot);
     if (!change->again)
         change_wanted(change);
