@@ -243,7 +243,7 @@ struct agent_match {
     struct loop_msg more; /* goes on with match_run after others had their turn        */
     bool more_sent;       /* it is on its way                                          */
     uint64_t deadline_ns; /* absolute                                                  */
-    struct list link;     /* free list, or core->wait_part                             */
+    struct list link;     /* free list, core->wait_part or wait_alone                  */
     /* by key */
     struct key keys[SHM_MATCH_KEYS];
     uint8_t state[SHM_MATCH_KEYS];    /* enum agent_match_key                           */
@@ -270,8 +270,9 @@ struct agent_core {
     struct list free_matches;              /* struct agent_match                           */
     struct list free_parts;                /* struct agent_part                            */
     struct list wait_match;                /* struct agent_req that wait for a batch       */
-    struct list wait_part;                 /* struct agent_match with keys in ASK          */
-    struct loop_msg kick;                  /* wakes wait_op, wait_match and wait_part      */
+    struct list wait_part;                 /* struct agent_match: its next key needs a part */
+    struct list wait_alone;                /* the same, an operation of its own            */
+    struct loop_msg kick;                  /* wakes all that wait                          */
     bool kick_sent;                        /* it is on its way                             */
     struct loop_timer beat;                /* rings of guests                              */
     struct loop_msg start;                 /* first thing on the loop                      */
@@ -570,6 +571,9 @@ void agent_op_answered(struct agent_op *op);
 
 /* Something was given back: whoever waits for it looks, after what runs now. */
 void agent_core_kick(struct agent_core *core);
+
+/* Whether there is an operation for this class. */
+bool agent_core_has_op(const struct agent_core *core, enum io_class io_class);
 
 /* The first in the key's order that is not excluded, has the volume and is not in tried; NULL:
  * none. *io_owner_down: set when one before it is excluded; *io_owner_lacks: when one lacks the

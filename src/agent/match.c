@@ -30,6 +30,7 @@ icms_err agent_core_matches_init(struct agent_core *core)
     list_init(&core->free_parts);
     list_init(&core->wait_match);
     list_init(&core->wait_part);
+    list_init(&core->wait_alone);
     core->matches = calloc(AGENT_MATCHES, sizeof(core->matches[0]));
     core->parts = calloc(AGENT_PARTS, sizeof(core->parts[0]));
     if (core->matches == NULL || core->parts == NULL)
@@ -113,14 +114,14 @@ static void match_again(struct agent_match *match, uint32_t i)
 
 /* ---- asking --------------------------------------------------------------------------------- */
 
-/* With an operation of its own; false: there is none. */
-static bool match_ask_alone(struct agent_match *match, uint32_t i)
+/* With an operation of its own. NULL, or where to wait for one. */
+static struct list *match_ask_alone(struct agent_match *match, uint32_t i)
 {
     struct agent_op *op =
         agent_op_new(match->volume, AGENT_OP_EXIST, &match->keys[i], IO_CLASS_LOAD);
 
     if (op == NULL)
-        return false;
+        return &match->volume->core->wait_alone;
     op->match = match;
     op->match_key = i;
     op->deadline_ns = match->deadline_ns;
@@ -131,13 +132,13 @@ static bool match_ask_alone(struct agent_match *match, uint32_t i)
     match->state[i] = MATCH_OUT;
     match->out++;
     agent_op_start(op);
-    return true;
+    return NULL;
 }
 
-/* Puts a key into the open part of its enclosure, which goes when it is full; false: there is no
- * part. */
-static bool match_ask_part(struct agent_match *match, uint32_t i, struct agent_path *path,
-                           struct agent_part **io_part)
+/* Puts a key into the open part of its enclosure, which goes when it is full. NULL, or where to
+ * wait for a part. */
+static struct list *match_ask_part(struct agent_match *match, uint32_t i, struct agent_path *path,
+                                   struct agent_part **io_part)
 {
     struct agent_part *part = *io_part;
 
@@ -145,7 +146,7 @@ static bool match_ask_part(struct agent_match *match, uint32_t i, struct agent_p
         struct list *link = list_pop(&match->volume->core->free_parts);
 
         if (link == NULL)
-            return false;
+            return &match->volume->core->wait_part;
         part = *io_part = container_of(link, struct agent_part, link);
         list_init(&part->link);
         part->match = match;
@@ -162,18 +163,18 @@ static bool match_ask_part(struct agent_match *match, uint32_t i, struct agent_p
         *io_part = NULL;
         agent_path_ask_part(path, part);
     }
-    return true;
+    return NULL;
 }
 
-/* Asks for a key, or knows its answer; false: there is nothing to ask with. */
-static bool match_ask(struct agent_match *match, uint32_t i)
+/* Asks for a key, or knows its answer: NULL. Else there is nothing to ask with: where to wait. */
+static struct list *match_ask(struct agent_match *match, uint32_t i)
 {
     struct agent_volume *volume = match->volume;
     struct agent_path *path;
 
     if (volume->agent->local != NULL) {
         match_known(match, i, agent_local_exists(volume->agent->local, volume, &match->keys[i]));
-        return true;
+        return NULL;
     }
     path = agent_op_pick(volume, &match->keys[i], match->tried[i], &match->owner_down[i],
                          &match->owner_lacks[i]);
@@ -185,7 +186,7 @@ static bool match_ask(struct agent_match *match, uint32_t i)
         match_known(match, i, ICMS_MISS_ENCLOSURE_DOWN); /* there is no enclosure at all */
     else
         match_absent(match, i);
-    return true;
+    return NULL;
 }
 
 static void match_more(struct loop_msg *msg);
@@ -231,27 +232,29 @@ static void match_run(struct agent_match *match)
 {
     struct agent_core *core = match->volume->core;
     uint32_t end = match->next + AGENT_MATCH_SLICE;
-    bool room = true;
+    struct list *wait = NULL;
 
     list_remove(&match->link);
     if (match->req == NULL)
         match->next = match->count; /* nobody wants to know */
-    while (room && match->next < match->count && match->next < end) {
+    while (match->next < match->count && match->next < end) {
         if (match->next >= match->looked)
             match_look(match);
         if (match->state[match->next] == MATCH_ASK)
-            room = match_ask(match, match->next);
-        match->next += room;
+            wait = match_ask(match, match->next);
+        if (wait != NULL)
+            break;
+        match->next++;
     }
-    if (room && match->next < match->count) {
+    if (wait == NULL && match->next < match->count) {
         match->more_sent = true;
         match->out++;
         loop_send(core->loop, &match->more, match_more);
         return;
     }
     match_parts_send(match);
-    if (!room)
-        list_push(&core->wait_part, &match->link);
+    if (wait != NULL)
+        list_push(wait, &match->link);
     match_settle(match);
 }
 
@@ -347,23 +350,34 @@ void agent_match_op_over(struct agent_op *op)
 
 bool agent_match_waits(const struct agent_core *core)
 {
-    return !list_empty(&core->wait_part) ||
+    return (!list_empty(&core->wait_part) && !list_empty(&core->free_parts)) ||
+           (!list_empty(&core->wait_alone) && agent_core_has_op(core, IO_CLASS_LOAD)) ||
            (!list_empty(&core->wait_match) && !list_empty(&core->free_matches));
 }
 
+/* The batches of one list, oldest first, until one finds no room. */
+static void match_kick(struct list *wait)
+{
+    struct list *link;
+
+    while ((link = list_first(wait)) != NULL) {
+        match_run(container_of(link, struct agent_match, link));
+        /* Only the pointer is looked at: when it found room, the batch may be another's. */
+        if (wait->prev == link) {
+            list_remove(link);
+            list_push_front(wait, link);
+            break;
+        }
+    }
+}
+
+/* Who waits for an operation does not hold up who waits for a part, nor the other way round. */
 void agent_match_kick(struct agent_core *core)
 {
     struct list *link;
 
-    while ((link = list_first(&core->wait_part)) != NULL) {
-        match_run(container_of(link, struct agent_match, link));
-        /* Only the pointer is looked at: when it found room, the batch may be another's. */
-        if (core->wait_part.prev == link) {
-            list_remove(link);
-            list_push_front(&core->wait_part, link);
-            break;
-        }
-    }
+    match_kick(&core->wait_part);
+    match_kick(&core->wait_alone);
     while (!list_empty(&core->free_matches) && (link = list_first(&core->wait_match)) != NULL)
         agent_req_again(container_of(link, struct agent_req, link));
 }

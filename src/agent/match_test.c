@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "agent/agent_int.h"
 #include "agent/agent_rig.h"
 #include "base/check.h"
 #include "icms/icms.h"
@@ -19,6 +20,7 @@
 #define KV    0
 #define RAW   1
 #define NONE  2
+#define ANY   UINT32_MAX
 #define BYTES 500u
 #define KEYS  SHM_MATCH_KEYS
 #define AT    (3u << 20) /* in staging memory, behind what puts use */
@@ -37,9 +39,10 @@ static bool uses_exist_many(const struct rig_opts *opts)
     return opts->many && !opts->one_by_one;
 }
 
-/* Asks for keys first, first + 1, ... with what lies at this place of staging memory. */
-static uint64_t ask(struct rig_client *client, uint32_t volume, uint32_t at, uint32_t first,
-                    uint32_t count, uint64_t timeout_ns)
+/* Asks for keys first, first + 1, ... with what lies at this place of staging memory; for those of
+ * one enclosure, or of any. */
+static uint64_t ask_of(struct rig_client *client, uint32_t volume, uint32_t at, uint32_t first,
+                       uint32_t count, uint64_t timeout_ns, uint32_t owner)
 {
     struct shm_submit entry = {
         .op = SHM_OP_EXISTS_MANY,
@@ -50,17 +53,25 @@ static uint64_t ask(struct rig_client *client, uint32_t volume, uint32_t at, uin
     };
     uint8_t *memory = client->ring.staging + at;
 
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0, n = first; i < count; n++) {
         struct shm_key copy = {0};
         struct key key;
 
-        rig_key(first + i, &key);
+        if (owner != ANY && rig_owner(client->rig, n) != owner)
+            continue;
+        rig_key(n, &key);
         memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
         copy.length = key.length;
-        memcpy(memory + i * sizeof(copy), &copy, sizeof(copy));
+        memcpy(memory + i++ * sizeof(copy), &copy, sizeof(copy));
     }
     memset(memory + count * sizeof(struct shm_key), 0xee, count);
     return rig_submit(client, &entry);
+}
+
+static uint64_t ask(struct rig_client *client, uint32_t volume, uint32_t at, uint32_t first,
+                    uint32_t count, uint64_t timeout_ns)
+{
+    return ask_of(client, volume, at, first, count, timeout_ns, ANY);
 }
 
 static const uint8_t *answers_at(struct rig_client *client, uint32_t at, uint32_t count)
@@ -338,6 +349,44 @@ static void more_than_there_is_room_for_waits(void **state)
     }
 }
 
+/* One enclosure is asked key by key and answers nothing, the other has room again: whoever waits
+ * for the first does not hold up who waits for the second. */
+static void one_enclosure_does_not_hold_up_another(void **state)
+{
+    const uint32_t fill = AGENT_PARTS * NVME_KV_EXIST_MANY_KEYS / KEYS;
+    const struct rig_opts two = {.enclosures = 2, .slots = 256, .many = true};
+    struct agent_rig *rig = rig_new(&two);
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t at = AT / 2;
+    uint64_t alone, behind;
+
+    rig->fake[0]->many = false;
+    rig_on_fake(rig, 0, fake_drop);
+    rig_run(rig, 1000 * MS);
+    rig->fake[0]->hold = rig->fake[1]->hold = true;
+    for (uint32_t i = 0; i < fill; i++, at += SHM_MATCH_BYTES(KEYS)) /* all parts */
+        (void)ask_of(client, KV, at, 0, KEYS, 9000 * MS, 1);
+    for (uint32_t i = 0; i < AGENT_OPS / KEYS;
+         i++, at += SHM_MATCH_BYTES(KEYS)) /* all operations */
+        (void)ask_of(client, KV, at, 0, KEYS, 9000 * MS, 0);
+    rig_run(rig, 10 * MS);
+    alone = ask_of(client, KV, at, 0, 10, 9000 * MS, 0);
+    rig_run(rig, 1 * MS);
+    behind = ask_of(client, KV, at + SHM_MATCH_BYTES(10), 0, 10, 9000 * MS, 1);
+    rig_run(rig, 1 * MS);
+    rig_on_fake(rig, 1, fake_release);
+    rig_run(rig, 10 * MS);
+    rig_take(client);
+    assert_int_equal(client->got[behind], 1);
+    assert_int_equal(answers_at(client, at + SHM_MATCH_BYTES(10), 10)[9], ICMS_MISS_ABSENT);
+    assert_int_equal(client->got[alone], 0);
+    rig_on_fake(rig, 0, fake_release);
+    assert_int_equal(rig_wait(client, alone)->status, ICMS_OK);
+    assert_int_equal(answers_at(client, at, 10)[9], ICMS_MISS_ABSENT);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 static void a_client_that_dies_leaves_nothing(void **state)
 {
     for (size_t way = 0; way < WAYS; way++) {
@@ -467,6 +516,7 @@ int main(void)
         cmocka_unit_test(keys_of_an_enclosure_that_dies_half_way_are_asked_of_the_next),
         cmocka_unit_test(at_the_deadline_what_is_known_is_told),
         cmocka_unit_test(more_than_there_is_room_for_waits),
+        cmocka_unit_test(one_enclosure_does_not_hold_up_another),
         cmocka_unit_test(a_client_that_dies_leaves_nothing),
         cmocka_unit_test(what_another_one_took_over_is_found),
         cmocka_unit_test(enclosures_that_lack_the_volume),

@@ -41,13 +41,18 @@ void agent_core_ops_init(struct agent_core *core)
         list_init(&core->wait_op[i]);
 }
 
+bool agent_core_has_op(const struct agent_core *core, enum io_class io_class)
+{
+    return core->ops_used[io_class] < op_class_max(io_class) && !list_empty(&core->free_ops);
+}
+
 struct agent_op *agent_op_new(struct agent_volume *volume, enum agent_op_kind kind,
                               const struct key *key, enum io_class io_class)
 {
     struct agent_core *core = volume->core;
     struct agent_op *op;
 
-    if (list_empty(&core->free_ops) || core->ops_used[io_class] >= op_class_max(io_class))
+    if (!agent_core_has_op(core, io_class))
         return NULL;
     op = container_of(list_pop(&core->free_ops), struct agent_op, link);
     core->ops_used[io_class]++;
@@ -73,8 +78,7 @@ static struct agent_req *core_waits(struct agent_core *core)
     for (int i = 0; i < IO_CLASS_COUNT; i++) {
         struct list *link = list_first(&core->wait_op[i]);
 
-        if (link != NULL && core->ops_used[i] < op_class_max((enum io_class)i) &&
-            !list_empty(&core->free_ops))
+        if (link != NULL && agent_core_has_op(core, (enum io_class)i))
             return container_of(link, struct agent_req, link);
     }
     return NULL;
