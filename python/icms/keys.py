@@ -23,7 +23,7 @@ import json
 from collections.abc import Sequence
 
 from ._tables import Status
-from .client import Layout, Volume, key as key_of_name
+from .client import Chain, Layout, Volume, key as key_of_name
 
 #: Room for the statement of a scheme: its text is far shorter.
 _STATEMENT_BYTES = 16384
@@ -79,6 +79,10 @@ class Scheme:
             return [chain.next(_content(name)) for name in names]
         return [self._begin.copy().next(_content(name)) for name in names]
 
+    def prompt(self) -> Prompt:
+        """Begins a prompt whose blocks come bit by bit, from the first one on."""
+        return Prompt(self._begin.copy(), self.chained)
+
     def check(self, *, replace: bool = False, deadline_ms: int = 0) -> bool:
         """Compares this scheme with what other processes said of theirs, in the volume itself.
 
@@ -132,6 +136,26 @@ class Scheme:
                 f"processes that use the volume {self.volume.name} for {self.layout.model!r} would "
                 f"never share a block with this one: {said}. Make them equal; or, when the change "
                 "is meant, give each a volume of its own or check(replace=True)", differences)
+
+
+class Prompt:
+    """The keys of one prompt that grows: those of `Scheme.keys`, without beginning anew each time.
+    From `Scheme.prompt`; one thread at a time.
+    """
+
+    __slots__ = ("_chain", "_chained")
+
+    def __init__(self, chain: Chain, chained: bool) -> None:
+        self._chain = chain
+        self._chained = chained
+
+    def next(self, name: bytes | str) -> bytes:
+        """The key of the next block."""
+        return (self._chain if self._chained else self._chain.copy()).next(_content(name))
+
+    def aside(self, name: bytes | str) -> bytes:
+        """The key that this block would have as the next one; the prompt stays as it is."""
+        return self._chain.copy().next(_content(name))
 
 
 def _content(name: bytes | str) -> bytes:

@@ -72,6 +72,17 @@ class Schemes(TestCase):
         self.assertEqual(len({key[:8] for key in made}),
                          -(-len(made) // self.volume.run_blocks))
 
+    def test_a_prompt_that_grows_has_the_keys_of_the_whole(self):
+        for chained in (True, False):
+            scheme = Scheme(self.volume, self.layout(), hashes="sha256", chained=chained)
+            prompt = scheme.prompt()
+            made = []
+            for name in HASHES:
+                aside = prompt.aside(name)
+                made.append(prompt.next(name))
+                self.assertEqual(aside, made[-1])
+            self.assertEqual(made, scheme.keys(HASHES))
+
     def test_processes_find_each_others_blocks(self):
         layout = self.layout()
         scheme = Scheme(self.volume, layout, hashes="sha256", chained=True)
