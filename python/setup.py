@@ -43,7 +43,7 @@ LINK = [word for word in FLAGS if not word.startswith(("-I", "-licms"))]
 
 setup(
     version=pkg_config("--modversion")[0],
-    packages=["icms"],
+    packages=["icms", "icms.vllm"],
     package_data={"icms": ["py.typed", "*.pyi"]},
     ext_modules=[Extension(
         "icms._icms",

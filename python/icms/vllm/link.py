@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tier as an engine sees it: there or not, right or wrong. Used by `tier` and `connector`.
+
+A Link opens client and volume on a thread of its own, so that an engine starts and serves without a
+tier that is not there, and uses it when it comes. What cannot get better by waiting (no such volume,
+blocks too large for it, options nobody knows) is raised to the engine while it starts. Processes
+that would never share a block are told by `icms.keys.Scheme.check`, and such a link stays down: it
+would fill the flash and never hit.
+
+Life cycle: Link() -> [up] -> close(). The client underneath finds an agent that was restarted by
+itself; the link only opens the first one.
+"""
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import keys, _tables
+from ..client import Client, Layout, Volume
+from ..errors import Error
+
+#: How long an engine's start waits for the first attempt to open the tier.
+START_SECONDS = 3.0
+#: Between two attempts to open a tier that is not there, or to ask for the scheme of others.
+RETRY_SECONDS = 1.0
+#: Deadline of a comparison with what other processes said.
+CHECK_MS = 1000
+
+#: What waiting does not mend.
+_WRONG = (_tables.InvalidError, _tables.ConfigError, _tables.NoVolumeError, _tables.AuthError,
+          _tables.ForeignError, _tables.UnsupportedError, _tables.ValueSizeError, TypeError,
+          ValueError)
+
+
+class WrongTier(ValueError):
+    """The configuration names a tier that can never serve this engine; says what to change."""
+
+
+class Link:
+    """One volume, opened as soon as it can be.
+
+    layouts has one entry a rank whose blocks this process moves. probe returns what the engine makes
+    of its hash seed, or None as long as it does not know. need_bytes is the size of a block.
+    """
+
+    def __init__(self, where: str, volume: str, layouts: Sequence[Layout], *, need_bytes: int,
+                 hashes: str, probe: Callable[[], bytes | None], log: Any) -> None:
+        self._where = where
+        self._name = volume
+        self._layouts = layouts
+        self._need_bytes = need_bytes
+        self._hashes = hashes
+        self._probe = probe
+        self._log = log
+        self._client: Client | None = None
+        self._volume: Volume | None = None
+        self._schemes: tuple[keys.Scheme, ...] = ()
+        self._lock = threading.Lock()  # of the next two
+        self._starting = True  # the engine waits for the first attempt
+        self._wrong: Exception | None = None  # why that was refused for good
+        self._warned = False
+        self._over = threading.Event()  # close() was called
+        self._tried = threading.Event()  # the first attempt is over
+        self._thread = threading.Thread(target=self._run, name="icms-link", daemon=True)
+        self._thread.start()
+        self._tried.wait(START_SECONDS)
+        with self._lock:
+            self._starting = False
+        if self._wrong is not None:
+            self.close()
+            raise WrongTier(str(self._wrong)) from self._wrong
+
+    @property
+    def schemes(self) -> tuple[keys.Scheme, ...]:
+        """How blocks are named, one entry a rank; () while there is no tier to use."""
+        return self._schemes
+
+    @property
+    def up(self) -> bool:
+        """True when blocks can be asked for. An agent that died later shows in results, not here."""
+        return bool(self._schemes)
+
+    def close(self) -> None:
+        """Ends the thread and closes the client; calls under way end by their deadlines first."""
+        self._over.set()
+        self._thread.join()
+        self._schemes = ()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    # ---- on the thread
+
+    def _run(self) -> None:
+        while not self._over.is_set() and self._volume is None:
+            self._open()
+            self._tried.set()
+            if self._volume is None:
+                self._over.wait(RETRY_SECONDS)
+        while not self._over.is_set():
+            probe = self._probe()
+            if probe is None:
+                self._over.wait(0.02)
+            elif self._agree(probe):
+                return
+            else:
+                self._over.wait(RETRY_SECONDS)
+
+    def _open(self) -> None:
+        try:
+            if self._client is None:
+                self._client = Client(self._where)
+            volume = self._client.volume(self._name)
+            if self._need_bytes > volume.value_bytes_max:
+                raise WrongTier(
+                    f"a block of this engine has {self._need_bytes} bytes, the volume "
+                    f"{self._name} of {self._where} takes {volume.value_bytes_max}: raise its "
+                    "value_max, or make fewer tokens a block")
+            self._volume = volume
+        except _WRONG as error:
+            self._refuse(error)
+        except (Error, OSError) as error:
+            self._say_once(f"{error}")
+
+    def _refuse(self, error: Exception) -> None:
+        why = (str(error) if isinstance(error, WrongTier) else
+               f"icms: the volume {self._name} of {self._where} cannot be used: {error}")
+        with self._lock:
+            if self._starting:
+                self._wrong = WrongTier(why)
+                self._over.set()
+                return
+        self._say_once(why)
+
+    def _say_once(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            self._log.warning("icms: no tier at %s, volume %s (%s); serving without it, and using "
+                              "it when it comes", self._where, self._name, why)
+
+    def _agree(self, probe: bytes) -> bool:
+        """True when nothing is left to do: agreed, or never will."""
+        assert self._volume is not None
+        schemes = tuple(keys.Scheme(self._volume, layout, hashes=self._hashes, probe=probe,
+                                    chained=True) for layout in self._layouts)
+        try:
+            told = schemes[0].check(deadline_ms=CHECK_MS)
+        except keys.SchemeError as error:
+            self._schemes = ()
+            self._log.error("icms: the tier is not used: %s", error)
+            return True
+        except Error as error:
+            self._say_once(f"{error}")
+            return False
+        if not self._schemes:
+            self._log.info("icms: using volume %s of %s, scheme %s", self._name, self._where,
+                           schemes[0].fingerprint[:16])
+            self._schemes = schemes
+        return told
+
+
+def left_ms(deadline: float) -> int:
+    """Milliseconds until a time of time.monotonic(), at least 1; 0 when it has passed."""
+    left = deadline - time.monotonic()
+    return max(1, int(left * 1000)) if left > 0 else 0

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tier and connector show on vLLM's /metrics: names, labels and words, in one place."""
+
+#: Gauge without labels of its own.
+UP = "vllm:kv_offload_icms_up"
+UP_TEXT = "1 when the engine uses the icms tier, 0 when it serves without."
+
+#: What `movers.Counts` counts: (name, its label, what it says)
+COUNTERS = {
+    "loaded_bytes": ("vllm:kv_offload_icms_loaded_bytes", "source",
+                     "Bytes loaded and verified, by where they were: dram is the agent's memory, "
+                     "pod an enclosure over NVMe/TCP."),
+    "stored_bytes": ("vllm:kv_offload_icms_stored_bytes", "ack",
+                     "Bytes that the agent has accepted."),
+    "lookup_misses": ("vllm:kv_offload_icms_lookup_misses", "reason",
+                      "Blocks that were asked for and are not there, by reason."),
+    "load_misses": ("vllm:kv_offload_icms_load_misses", "reason",
+                    "Blocks that could not be loaded in time, by reason."),
+    "store_misses": ("vllm:kv_offload_icms_store_misses", "reason",
+                     "Blocks that were not stored, by reason."),
+}

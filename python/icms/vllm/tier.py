@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""icms as a secondary tier of vLLM's OffloadingConnector. Imported and made by vLLM, from
+
+    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+      "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec",
+        "cpu_bytes_to_use": 10737418240, "secondary_tiers": [{"type": "IcmsTier",
+          "module_path": "icms.vllm.tier", "where": "unix:", "volume": "kv"}]}}'
+
+vLLM copies blocks between GPU and its own memory of the host; this tier moves them between that
+memory and the pod, in place. A chunk of all ranks is one value. vLLM matches a token only once its
+chunk is in its memory, so a load that fails costs a recomputation and never a request.
+
+Every method runs on the scheduler's thread and returns at once; the work is done by `Movers`.
+
+Life cycle of a chunk that is asked for: lookup (RETRY) -> on_schedule_end: one question for all of
+the step -> lookup (HIT or MISS) -> submit_load -> get_finished_jobs. A question without an answer
+by its deadline is a MISS; so is, for this request, a chunk whose load failed, for otherwise vLLM
+would ask for it forever.
+"""
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.logger import init_logger
+from vllm.v1.kv_offload.base import (LookupResult, Medium, OffloadingCounterMetadata,
+                                     OffloadingGaugeMetadata, ReqContext, RequestOffloadingContext)
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+
+from ..keys import Prompt, Scheme
+from . import identity
+from .link import Link, WrongTier
+from .metrics import COUNTERS, UP, UP_TEXT
+from .movers import Counts, Movers, soon
+
+logger = init_logger("vllm.icms.tier")
+
+
+class _Question:
+    """Whether one chunk is there, for one request."""
+
+    __slots__ = ("until", "answer")
+
+    def __init__(self, until: float) -> None:
+        self.until = until  # from then on it is a miss
+        self.answer: bool | None = None
+
+
+class _Request:
+    """What the tier knows of a request of the engine; the scheduler's thread alone."""
+
+    __slots__ = ("questions", "names", "_prompts", "_ends", "_seen")
+
+    def __init__(self) -> None:
+        self.questions: dict[bytes, _Question] = {}
+        self.names: dict[bytes, bytes] = {}  # vLLM's key of a chunk to the tier's
+        self._prompts: dict[int, Prompt] = {}  # by KV cache group
+        self._ends: dict[int, int] = {}  # tokens of each prompt so far
+        self._seen = 0  # entries of the context's positions that were looked at
+
+    def name(self, key: bytes, context: ReqContext, scheme: Scheme,
+             chunk_tokens: dict[int, int]) -> bytes | None:
+        """The tier's key of a chunk; None for one that is not part of the request's prompt."""
+        if key not in self.names:
+            self._learn(context, scheme, chunk_tokens)
+        return self.names.get(key)
+
+    def _learn(self, context: ReqContext, scheme: Scheme, chunk_tokens: dict[int, int]) -> None:
+        """Takes in the chunks that the scheduler has named since: a prompt's, first to last."""
+        positions = _positions(context)
+        for key, end in itertools.islice(positions.items(), self._seen, None):
+            group = int.from_bytes(key[-4:], "big")
+            prompt = self._prompts.setdefault(group, scheme.prompt())
+            before = self._ends.setdefault(group, 0)
+            if end == before + chunk_tokens[group]:
+                self.names[key] = prompt.next(key)
+                self._ends[group] = end
+            elif before < end < before + chunk_tokens[group]:
+                self.names[key] = prompt.aside(key)  # a part of a chunk, at a prompt's end
+        self._seen = len(positions)
+
+
+def _positions(context: ReqContext) -> dict[bytes, int]:
+    """vLLM's key of each chunk of a request to where it ends, in tokens."""
+    positions: dict[bytes, int] = context._offload_key_positions
+    return positions
+
+
+class IcmsTier(SecondaryTierManager):
+    """See the file's head. Options beside where and volume:
+
+    tenant      who may share: bound into every key
+    weights     a text that names the weights; "" takes a fingerprint of their files
+    variant     a text for what else changes the KV of the same tokens (quantisation while loading,
+                adapters that were changed under the same name)
+    lookup_ms, load_ms, store_ms  deadlines
+    load_threads  threads that load
+    """
+
+    medium = Medium.STORAGE
+
+    def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, *,
+                 where: str = "unix:", volume: str, tenant: str = "", weights: str = "",
+                 variant: str = "", lookup_ms: int = 500, load_ms: int = 5000,
+                 store_ms: int = 10000, load_threads: int = 2,
+                 backpressure_detector: Any = None) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        if not hasattr(ReqContext(req_id=""), "_offload_key_positions"):
+            raise WrongTier("icms: this vLLM does not say in which order a request's chunks come; "
+                            "IcmsTier was made for vLLM 0.32")
+        config = offloading_spec.config
+        self._chunk_tokens = {group.group_id: group.tokens_per_block * config.cache.blocks_per_chunk
+                              for group in config.groups}
+        self._deadlines_ms = (lookup_ms, load_ms, store_ms)
+        self._memory = primary_kv_view.cast("B")
+        self._requests: dict[str, _Request] = {}
+        self._unnamed = False  # _unname_memory was called
+        self._up_told: bool | None = None  # what the metric said last
+        self._asked: list[tuple[bytes, _Question]] = []  # in this step, not yet sent
+        self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[tuple[TransferJob, JobResult, Collection[bytes]]] = (
+            queue.SimpleQueue())
+        self._movers = Movers(load_threads, Counts(), logger)
+        try:
+            self._link = Link(where, volume, _layout(config, tenant, weights, variant,
+                                                     self.block_size_bytes),
+                              need_bytes=self.block_size_bytes, hashes="vllm",
+                              probe=identity.probe, log=logger)
+        except Exception:
+            self._movers.close()
+            self._memory.release()
+            raise
+
+    # ---- questions
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        self._unname_memory()
+        self._requests[req_context.req_id] = _Request()
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self._requests.pop(req_context.req_id, None)
+
+    def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
+        self._take_answers()
+        request = self._requests.get(req_context.req_id)
+        schemes = self._link.schemes
+        if request is None or not schemes:
+            return LookupResult.MISS
+        question = request.questions.get(key)
+        if question is None:
+            name = request.name(key, req_context, schemes[0], self._chunk_tokens)
+            if name is None:
+                return LookupResult.MISS
+            question = request.questions[key] = _Question(soon(self._deadlines_ms[0]))
+            self._asked.append((name, question))
+        if question.answer is None:
+            if time.monotonic() < question.until:
+                return LookupResult.RETRY
+            question.answer = False
+        return LookupResult.HIT if question.answer else LookupResult.MISS
+
+    def on_schedule_end(self, context: Any) -> None:
+        self._take_answers()
+        asked, self._asked = self._asked, []
+        if not asked or not self._link.schemes:
+            return
+        questions = [question for _, question in asked]
+
+        def done(there: list[bool]) -> None:
+            self._answers.put(lambda: _answer(questions, there))
+
+        self._movers.exists(self._link.schemes[0].volume, [name for name, _ in asked],
+                            soon(self._deadlines_ms[0]), done)
+
+    def _unname_memory(self) -> None:
+        """Removes the name of vLLM's memory of the host, once.
+
+        Everybody has mapped it before the first request comes. Without a name it goes with the last
+        process, however that ends; with one it would stay behind a killed engine.
+        """
+        region = getattr(self._offloading_spec, "_scheduler_mmap", None)
+        if not self._unnamed and region is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(region.mmap_path)
+        self._unnamed = True
+
+    def _take_answers(self) -> None:
+        while not self._answers.empty():
+            self._answers.get()()
+
+    # ---- jobs
+
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        self._submit(job_metadata, self._deadlines_ms[1], self._movers.load)
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        self._submit(job_metadata, self._deadlines_ms[2], self._movers.store)
+
+    def _submit(self, job: TransferJob, deadline_ms: int, move: Callable[..., None]) -> None:
+        """Starts what can be moved; all else of the job counts as failed."""
+        begin = time.monotonic()
+        request = self._requests.get(job.req_context.req_id)
+        schemes = self._link.schemes
+        moved: list[tuple[bytes, bytes, memoryview]] = []
+        if request is not None and schemes:
+            for key, chunk in zip(job.keys, job.chunk_ids):
+                name = request.name(key, job.req_context, schemes[0], self._chunk_tokens)
+                if name is not None:
+                    moved.append((key, name, self._room(int(chunk))))
+        if not moved:
+            self._finished.put((job, JobResult(job.job_id, success=not job.keys), ()))
+            return
+
+        def done(good: list[bool]) -> None:
+            fine = tuple(key for (key, _, _), one in zip(moved, good) if one)
+            result = JobResult(job.job_id, success=len(fine) == len(job.keys),
+                               successful_keys=fine, transfer_time=time.monotonic() - begin,
+                               transfer_bytes=len(fine) * self.block_size_bytes)
+            self._finished.put((job, result, fine))
+
+        move(schemes[0].volume, [name for _, name, _ in moved], [room for _, _, room in moved],
+             soon(deadline_ms), done)
+
+    def _room(self, chunk: int) -> memoryview:
+        begin = chunk * self.block_size_bytes
+        return self._memory[begin:begin + self.block_size_bytes]
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        while not self._finished.empty():
+            job, result, fine = self._finished.get()
+            request = self._requests.get(job.req_context.req_id)
+            if job.is_promotion and not result.success and request is not None:
+                for key in set(job.keys).difference(fine):
+                    if key in request.questions:
+                        request.questions[key].answer = False
+            yield result
+
+    def drain_jobs(self) -> None:
+        self._movers.wait_idle()
+
+    def shutdown(self) -> None:
+        self._movers.close()
+        self._link.close()
+        self._memory.release()
+
+    # ---- metrics
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        found = {name: OffloadingCounterMetadata(documentation=text, labelnames=(label,))
+                 for name, label, text in COUNTERS.values()}
+        return {**found, UP: OffloadingGaugeMetadata(documentation=UP_TEXT)}
+
+    def get_stats(self) -> OffloadingConnectorStats:
+        stats = OffloadingConnectorStats()
+        for (what, label), number in self._movers.counts.take().items():
+            stats.increase_counter(COUNTERS[what][0], number, (label,))
+        if self._up_told != self._link.up:
+            self._up_told = self._link.up
+            stats.set_gauge(UP, int(self._up_told))
+        return stats
+
+
+def _answer(questions: list[_Question], there: list[bool]) -> None:
+    for question, one in zip(questions, there):
+        if question.answer is None:
+            question.answer = one
+
+
+def _layout(config: Any, tenant: str, weights: str, variant: str, chunk_bytes: int) -> Any:
+    parallel = config.parallel
+    shape = ["chunk", config.kv_cache_layout, chunk_bytes, config.cache.tokens_per_hash,
+             config.cache.blocks_per_chunk, "replicated" if config.replicated_layout else "",
+             "canonical" if config.canonical_layout else "",
+             [(group.group_id, group.tokens_per_block, len(group.layer_names))
+              for group in config.groups]]
+    return identity.layouts(
+        tenant=tenant, model=config.model.name, weights=weights, dtype=config.model.dtype,
+        block_tokens=config.groups[0].tokens_per_block * config.cache.blocks_per_chunk,
+        shape=shape, separate_ranks=False, variant=variant,
+        ranks=(parallel.tp_size, parallel.pp_size, parallel.pcp_size * parallel.dcp_size, 1))

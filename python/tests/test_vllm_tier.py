@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IcmsTier between a scheduler that never waits and a tier that may: without vLLM.
+
+Goal: questions and jobs are answered by their deadlines whatever the tier does, what succeeded of a
+job is told, memory is left alone after its job, and wrong configurations are told at once.
+Method: the class of the product on stand-ins for vLLM's, against real daemons.
+"""
+import hashlib
+import logging
+import random
+import sys
+import time
+import types
+import unittest
+
+import vllm_stand_ins as stand_ins
+from support import Tier, VALUE_BYTES, stop, tier, value
+
+stand_ins.install()
+from icms.vllm import identity  # noqa: E402
+from icms.vllm.link import WrongTier  # noqa: E402
+from icms.vllm.tier import IcmsTier  # noqa: E402
+
+CHUNKS = 12  # of the engine's memory
+TOKENS = 16  # of a chunk
+HIT, MISS, RETRY = (stand_ins.LookupResult[name] for name in ("HIT", "MISS", "RETRY"))
+
+
+def spec(model="m", groups=1):
+    group = [types.SimpleNamespace(group_id=i, tokens_per_block=TOKENS, layer_names=("a", "b"))
+             for i in range(groups)]
+    parallel = types.SimpleNamespace(tp_size=1, pp_size=1, pcp_size=1, dcp_size=1)
+    return types.SimpleNamespace(config=types.SimpleNamespace(
+        groups=group, parallel=parallel, kv_cache_layout="LBHNC", replicated_layout=False,
+        canonical_layout=False, cache=types.SimpleNamespace(blocks_per_chunk=1,
+                                                            tokens_per_hash=TOKENS),
+        model=types.SimpleNamespace(name=model, dtype="float32")))
+
+
+class Engine:
+    """As much of vLLM's manager as the tier meets."""
+
+    def __init__(self, test, where, chunk_bytes=VALUE_BYTES, model="m", **options):
+        self.memory = bytearray(CHUNKS * chunk_bytes)
+        view = memoryview(self.memory).cast("B", (CHUNKS, chunk_bytes))
+        self.chunk_bytes = chunk_bytes
+        self.jobs = 0
+        self.tier = IcmsTier(spec(model), view, "1",
+                             **{"where": where, "volume": "kv", "weights": "w", **options})
+        test.addCleanup(self.end)
+
+    def end(self):
+        if self.tier is not None:
+            self.tier.shutdown()
+            self.tier = None
+
+    def wait_up(self):
+        wait_for(lambda: self.tier._link.up)
+        return self
+
+    def request(self, prompt, count=CHUNKS):
+        context = stand_ins.ReqContext(f"{random.random()}")
+        names = chunks(prompt, count)
+        context._offload_key_positions.update(
+            {name: (i + 1) * TOKENS for i, name in enumerate(names)})
+        self.tier.on_new_request(context)
+        return context, names
+
+    def lookup(self, context, names, seconds=20):
+        """The last answers, and how many steps were RETRY."""
+        give_up = time.monotonic() + seconds
+        steps = 0
+        while True:
+            found = [self.tier.lookup(name, context) for name in names]
+            self.tier.on_schedule_end(None)
+            if RETRY not in found:
+                return found, steps
+            assert time.monotonic() < give_up, found
+            steps += 1
+            time.sleep(0.001)
+
+    def job(self, context, names, chunk_ids, load):
+        self.jobs += 1
+        job = stand_ins.TransferJob(self.jobs, names, chunk_ids, load, context)
+        (self.tier.submit_load if load else self.tier.submit_store)(job)
+        return self.finished(self.jobs)
+
+    def finished(self, number, seconds=20):
+        give_up = time.monotonic() + seconds
+        while True:
+            for result in self.tier.get_finished_jobs():
+                assert result.job_id == number
+                return result
+            assert time.monotonic() < give_up
+            time.sleep(0.001)
+
+    def chunk(self, i):
+        return bytes(self.memory[i * self.chunk_bytes:(i + 1) * self.chunk_bytes])
+
+    def fill(self, prompt, count=CHUNKS):
+        for i in range(count):
+            self.memory[i * self.chunk_bytes:(i + 1) * self.chunk_bytes] = value(
+                f"{prompt} {i}", self.chunk_bytes)
+
+    def counters(self):
+        return self.tier.get_stats().counters
+
+
+def wait_for(condition, seconds=20):
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def chunks(prompt, count=CHUNKS):
+    """vLLM's keys: chained hashes and the number of the group."""
+    made, state = [], prompt.encode()
+    for _ in range(count):
+        state = hashlib.sha256(state).digest()
+        made.append(state + b"\0\0\0\0")
+    return made
+
+
+class Tiers(unittest.TestCase):
+    def setUp(self):
+        self.shared = tier()
+        self.prompt = f"{random.random()}"
+
+    def stored(self, count=CHUNKS, **options):
+        """An engine that has stored a prompt, its chunks in no order."""
+        engine = Engine(self, self.shared.where, **options).wait_up()
+        context, names = engine.request(self.prompt, count)
+        engine.fill(self.prompt, count)
+        order = random.sample(range(count), count)
+        result = engine.job(context, [names[i] for i in order], order, load=False)
+        self.assertTrue(result.success, engine.counters())
+        return engine
+
+    def test_another_engine_finds_and_loads_what_one_has_stored(self):
+        self.stored()
+        engine = Engine(self, self.shared.where).wait_up()
+        context, names = engine.request(self.prompt)
+        found, steps = engine.lookup(context, names)
+        self.assertEqual(found, [HIT] * CHUNKS)
+        self.assertGreater(steps, 0)  # the first answer never waits
+        order = random.sample(range(CHUNKS), CHUNKS)
+        result = engine.job(context, names, order, load=True)
+        self.assertTrue(result.success)
+        self.assertEqual(result.transfer_bytes, CHUNKS * VALUE_BYTES)
+        for i, chunk in enumerate(order):
+            self.assertEqual(engine.chunk(chunk), value(f"{self.prompt} {i}"))
+        loaded = {name: number for name, number in engine.counters().items()
+                  if "loaded_bytes" in name[0]}
+        self.assertEqual(sum(loaded.values()), CHUNKS * VALUE_BYTES)
+
+    def test_part_of_a_load_is_told_and_the_rest_is_not_asked_for_again(self):
+        engine = self.stored()
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+        request = engine.tier._requests[context.req_id]
+        gone = names[3], names[7]
+        engine.tier._link.schemes[0].volume.remove([request.names[name] for name in gone])
+        result = engine.job(context, names, list(range(CHUNKS)), load=True)
+        self.assertFalse(result.success)
+        self.assertEqual(set(result.successful_keys), set(names) - set(gone))
+        self.assertEqual(result.transfer_bytes, (CHUNKS - 2) * VALUE_BYTES)
+        self.assertEqual([engine.tier.lookup(name, context) for name in gone], [MISS, MISS])
+        other, _ = engine.request(self.prompt)
+        self.assertEqual([engine.tier.lookup(name, other) for name in gone], [RETRY, RETRY])
+
+    def test_a_load_never_takes_a_value_of_another_size(self):
+        engine = self.stored(4)
+        context, names = engine.request(self.prompt, 4)
+        engine.lookup(context, names)
+        volume = engine.tier._link.schemes[0].volume
+        name = engine.tier._requests[context.req_id].names[names[1]]
+        self.assertTrue(volume.put([name], [b"short"]).ok)
+        result = engine.job(context, names, [0, 1, 2, 3], load=True)
+        self.assertEqual(set(result.successful_keys), set(names) - {names[1]})
+        self.assertEqual(engine.counters()["vllm:kv_offload_icms_load_misses", ("size",)], 1)
+
+    def test_a_stopped_agent_delays_nobody_beyond_the_deadlines(self):
+        own = Tier()
+        self.addCleanup(own.end)
+        engine = Engine(self, own.where, lookup_ms=200, load_ms=1000, store_ms=400).wait_up()
+        context, names = engine.request(self.prompt)
+        engine.fill(self.prompt)
+        self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
+        stop(own.agent)
+        self.addCleanup(own.agent.kill)
+        other, far = engine.request("never stored")
+        self.assertEqual(engine.tier.lookup(far[0], other), RETRY)
+        engine.tier.on_schedule_end(None)
+        job = stand_ins.TransferJob(99, far, list(range(CHUNKS)), True, other)
+        engine.tier.submit_load(job)
+        self.assertEqual(list(engine.tier.get_finished_jobs()), [])  # nothing of it waited
+        self.assertEqual(engine.lookup(other, far)[0], [MISS] * CHUNKS)
+        result = engine.finished(99)
+        self.assertFalse(result.success)
+        self.assertFalse(engine.job(context, names, list(range(CHUNKS)), load=False).success)
+        engine.tier.drain_jobs()
+
+    def test_a_tier_that_comes_later_is_used(self):
+        own = Tier()
+        self.addCleanup(own.end)
+        own.agent.kill()
+        with self.assertLogs("vllm.icms.tier", logging.WARNING) as said:
+            engine = Engine(self, own.where)
+            context, names = engine.request(self.prompt)
+            self.assertEqual(engine.lookup(context, names), ([MISS] * CHUNKS, 0))
+            self.assertFalse(engine.job(context, names, list(range(CHUNKS)), load=False).success)
+            time.sleep(2.5)  # more attempts, no more warnings
+        self.assertEqual(len(said.records), 1, said.output)
+        self.assertIn("no tier at", said.output[0])
+        own.agent.start()
+        own.agent.wait_ready()
+        engine.wait_up()
+        context, names = engine.request(self.prompt)
+        engine.fill(self.prompt)
+        self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+
+    def test_wrong_configurations_are_told_when_the_engine_starts(self):
+        view = memoryview(bytearray(2 * VALUE_BYTES)).cast("B", (2, VALUE_BYTES))
+        large = memoryview(bytearray(4 * VALUE_BYTES)).cast("B", (2, 2 * VALUE_BYTES))
+        for options, memory, says in (
+                ({"volume": "nothing"}, view, "nothing"),
+                ({"volume": "kv", "where": "carrier pigeon:"}, view, "carrier pigeon"),
+                ({"volume": "kv"}, large, "value_max"),
+                ({"volume": "kv", "weights": ""}, view, "weights")):
+            words = {"where": self.shared.where, "weights": "w", **options}
+            with self.subTest(options), self.assertRaises(ValueError) as refused:
+                IcmsTier(spec("no-such-model"), memory, "1", **words)
+            self.assertIn(says, str(refused.exception))
+
+    def test_another_seed_is_told_and_never_used(self):
+        model = f"m{random.random()}"
+        Engine(self, self.shared.where, model=model).wait_up()
+        seeds = sys.modules["vllm.v1.core.kv_cache_utils"]
+        self.addCleanup(setattr, seeds, "NONE_HASH", seeds.NONE_HASH)
+        seeds.NONE_HASH = b"another " * 4
+        with self.assertLogs("vllm.icms.tier", logging.ERROR) as said:
+            engine = Engine(self, self.shared.where, model=model)
+            wait_for(lambda: said.records)
+        self.assertIn("never share a block", said.output[0])
+        self.assertIn("probe", said.output[0])
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names), ([MISS] * CHUNKS, 0))
+
+    def test_another_tenant_shares_nothing(self):
+        model = f"m{random.random()}"
+        self.stored(model=model)
+        engine = Engine(self, self.shared.where, model=model, tenant="somebody").wait_up()
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
+
+    def test_other_weights_are_told_and_never_used(self):
+        model = f"m{random.random()}"
+        self.stored(model=model)
+        with self.assertLogs("vllm.icms.tier", logging.ERROR) as said:
+            engine = Engine(self, self.shared.where, model=model, weights="v")
+            wait_for(lambda: said.records)
+        self.assertIn("weights", said.output[0])
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names), ([MISS] * CHUNKS, 0))
+
+    def test_chunks_that_are_no_part_of_the_prompt_are_misses(self):
+        engine = Engine(self, self.shared.where).wait_up()
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.tier.lookup(chunks("another")[0], context), MISS)
+        result = engine.job(context, chunks("another")[:1], [0], load=False)
+        self.assertFalse(result.success)
+        engine.tier.on_request_finished(context)
+        self.assertEqual(engine.tier.lookup(names[0], context), MISS)
+
+    def test_the_end_in_the_middle_of_work(self):
+        engine = self.stored()
+        context, names = engine.request(self.prompt)
+        for number in range(8):
+            engine.tier.submit_load(stand_ins.TransferJob(1000 + number, names,
+                                                          list(range(CHUNKS)), True, context))
+        engine.end()
+        engine.memory.extend(b"nobody holds it any more")
+
+
+class Weights(unittest.TestCase):
+    def test_a_fingerprint_is_of_the_content(self):
+        import pathlib
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            made = []
+            for name, tail in (("a", b"1"), ("b", b"1"), ("c", b"2")):
+                model = pathlib.Path(folder, name)
+                model.mkdir()
+                (model / "config.json").write_text("{}")
+                (model / "w.safetensors").write_bytes(bytes(1 << 20) + tail)
+                made.append(identity.weights_fingerprint(str(model)))
+            self.assertEqual(made[0], made[1])
+            self.assertNotEqual(made[0], made[2])
+            (pathlib.Path(folder, "a", "config.json")).write_text('{"x": 1}')
+            self.assertNotEqual(identity.weights_fingerprint(f"{folder}/a"), made[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

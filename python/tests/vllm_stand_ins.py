@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Just enough of vLLM's names to import icms.vllm where there is no vLLM, for tests of life cycles,
+deadlines and threads. What vLLM really does is judged by test/engines/vllm, with a real one.
+"""
+import dataclasses
+import enum
+import logging
+import sys
+import types
+
+
+class LookupResult(enum.Enum):
+    MISS = 1
+    HIT = 2
+    HIT_PENDING = 3
+    RETRY = 4
+
+
+class Medium(enum.Enum):
+    CPU = "CPU"
+    STORAGE = "STORAGE"
+
+
+@dataclasses.dataclass
+class ReqContext:
+    req_id: str
+    _offload_key_positions: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class TransferJob:
+    job_id: int
+    keys: list
+    chunk_ids: list
+    is_promotion: bool
+    req_context: ReqContext
+
+
+@dataclasses.dataclass
+class JobResult:
+    job_id: int
+    success: bool
+    successful_keys: tuple | None = None
+    transfer_time: float | None = None
+    transfer_bytes: int | None = None
+
+
+class SecondaryTierManager:
+    def __init__(self, offloading_spec, primary_kv_view, tier_type, backpressure_detector=None):
+        self._offloading_spec = offloading_spec
+        self.block_size_bytes = primary_kv_view.strides[0]
+
+
+class Stats:
+    def __init__(self):
+        self.counters = {}
+        self.gauges = {}
+
+    def increase_counter(self, name, number, labels=()):
+        self.counters[name, labels] = self.counters.get((name, labels), 0) + number
+
+    def set_gauge(self, name, number, labels=()):
+        self.gauges[name] = number
+
+
+class Anything:
+    def __init__(self, *arguments, **words):
+        self.words = words
+
+
+def install():
+    """Puts the stand-ins where Python finds modules; refuses to hide a real vLLM."""
+    def module(name, **names):
+        made = types.ModuleType(name)
+        made.__dict__.update(names)
+        made.__path__ = []
+        sys.modules[name] = made
+        return made
+
+    assert "vllm" not in sys.modules
+    connectors = "vllm.distributed.kv_transfer.kv_connector.v1"
+    module("vllm", __version__="0.32.0+stand-in")
+    for name in ("vllm.distributed", "vllm.distributed.kv_transfer",
+                 "vllm.distributed.kv_transfer.kv_connector", connectors,
+                 f"{connectors}.offloading", "vllm.v1", "vllm.v1.core", "vllm.v1.kv_offload",
+                 "vllm.v1.kv_offload.tiering", "vllm.v1.metrics"):
+        module(name)
+    module("torch", Tensor=object)
+    module("vllm.logger", init_logger=logging.getLogger)
+    module("vllm.v1.core.kv_cache_utils", NONE_HASH=b"seed" * 8)
+    sys.modules["vllm.v1.core"].kv_cache_utils = sys.modules["vllm.v1.core.kv_cache_utils"]
+    module(f"{connectors}.offloading.metrics", OffloadingConnectorStats=Stats)
+    module("vllm.v1.kv_offload.base", LookupResult=LookupResult, Medium=Medium,
+           ReqContext=ReqContext, RequestOffloadingContext=Anything,
+           OffloadingCounterMetadata=Anything, OffloadingGaugeMetadata=Anything)
+    module("vllm.v1.kv_offload.tiering.base", JobResult=JobResult, TransferJob=TransferJob,
+           SecondaryTierManager=SecondaryTierManager)
+    module(f"{connectors}.base", KVConnectorBase_V1=object, KVConnectorMetadata=object,
+           KVConnectorRole=object, KVConnectorWorkerMetadata=object, SupportsHMA=object)
+    module(f"{connectors}.metrics", KVConnectorPromMetrics=object, KVConnectorStats=Anything)
+    module("vllm.v1.kv_cache_interface", AttentionSpec=types.SimpleNamespace,
+           group_kernel_blocks=None)
+    module("vllm.v1.metrics.cache_hit_source",
+           CacheHitSource=types.SimpleNamespace(DISK="disk"))
+    import icms.vllm.identity
+    icms.vllm.identity.machine = lambda: "a machine"
