@@ -63,6 +63,20 @@ class Stats:
         self.gauges[name] = number
 
 
+class Base:
+    def __init__(self, **words):
+        self.words = words
+
+
+class HybridMemory:
+    """SupportsHMA"""
+
+
+@dataclasses.dataclass
+class ConnectorStats:
+    data: dict = dataclasses.field(default_factory=dict)
+
+
 class Anything:
     def __init__(self, *arguments, **words):
         self.words = words
@@ -77,6 +91,8 @@ def install():
         sys.modules[name] = made
         return made
 
+    if getattr(sys.modules.get("vllm"), "__version__", "").endswith("stand-in"):
+        return
     assert "vllm" not in sys.modules
     connectors = "vllm.distributed.kv_transfer.kv_connector.v1"
     module("vllm", __version__="0.32.0+stand-in")
@@ -95,9 +111,10 @@ def install():
            OffloadingCounterMetadata=Anything, OffloadingGaugeMetadata=Anything)
     module("vllm.v1.kv_offload.tiering.base", JobResult=JobResult, TransferJob=TransferJob,
            SecondaryTierManager=SecondaryTierManager)
-    module(f"{connectors}.base", KVConnectorBase_V1=object, KVConnectorMetadata=object,
-           KVConnectorRole=object, KVConnectorWorkerMetadata=object, SupportsHMA=object)
-    module(f"{connectors}.metrics", KVConnectorPromMetrics=object, KVConnectorStats=Anything)
+    module(f"{connectors}.base", KVConnectorBase_V1=Base, KVConnectorMetadata=object,
+           KVConnectorRole=object, KVConnectorWorkerMetadata=object, SupportsHMA=HybridMemory)
+    module(f"{connectors}.metrics", KVConnectorPromMetrics=object,
+           KVConnectorStats=ConnectorStats)
     module("vllm.v1.kv_cache_interface", AttentionSpec=types.SimpleNamespace,
            group_kernel_blocks=None)
     module("vllm.v1.metrics.cache_hit_source",

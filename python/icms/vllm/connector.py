@@ -1,0 +1,515 @@
+# SPDX-License-Identifier: Apache-2.0
+"""icms as a KV connector of vLLM by itself. Imported and made by vLLM, from
+
+    --kv-transfer-config '{"kv_connector": "IcmsConnector", "kv_role": "kv_both",
+      "kv_connector_module_path": "icms.vllm.connector",
+      "kv_connector_extra_config": {"where": "unix:", "volume": "kv"}}'
+
+The scheduler's process speaks to the tier for all ranks, and answers a request's question for
+matching tokens with "ask again" until their blocks lie, verified, in memory that it shares with the
+workers; then loading is a copy, which cannot fail. So vLLM's policy for failed loads, which ends
+requests, never comes to pass. Workers copy between that memory and the KV cache, and know no tier.
+
+Where IcmsTier fits, it fits better: it keeps a part of the blocks in the host's memory, knows models
+with several kinds of KV cache, and its copies run beside the model. This one needs less memory and
+serves tensor parallelism within one machine.
+
+Life cycle of a block that is stored: full -> a slot -> copied in wait_for_save -> all ranks said so
+-> put -> slot free. Of one that is loaded: see `matching`, then a slot's copy in start_load_kv ->
+all ranks said so -> slot free.
+"""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole, KVConnectorWorkerMetadata,
+    SupportsHMA)
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (KVConnectorPromMetrics,
+                                                                  KVConnectorStats)
+from vllm.logger import init_logger
+from vllm.v1.kv_cache_interface import AttentionSpec, group_kernel_blocks
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from . import identity, metrics
+from .link import Link, WrongTier
+from .matching import Match, Names
+from .movers import Counts, Movers, soon
+from .staging import Staging, attach
+
+logger = init_logger("vllm.icms.connector")
+
+
+@dataclasses.dataclass
+class Step(KVConnectorMetadata):
+    """What the workers copy in one step of the engine."""
+
+    number: int = 0
+    handle: tuple[int, int, int] = (0, 0, 0)  # of the memory between the processes
+    slot_bytes: int = 0
+    loads: list[tuple[int, list[int]]] = dataclasses.field(default_factory=list)  # block, slots
+    stores: list[tuple[int, list[int]]] = dataclasses.field(default_factory=list)  # by rank
+
+
+@dataclasses.dataclass
+class Copied(KVConnectorWorkerMetadata):
+    """The steps that workers have done: {number: how many workers}"""
+
+    steps: dict[int, int]
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        assert isinstance(other, Copied)
+        for number, workers in other.steps.items():
+            self.steps[number] = self.steps.get(number, 0) + workers
+        return self
+
+
+class IcmsStats(KVConnectorStats):
+    """What was counted since last time: {"counter label": number}; a gauge has no label."""
+
+    def reset(self) -> None:
+        self.data = {}
+
+    def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
+        for key, number in other.data.items():
+            self.data[key] = number if key == metrics.UP else self.data.get(key, 0) + number
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        return dict(self.data)
+
+    def is_empty(self) -> bool:
+        return not self.data
+
+
+class IcmsPromMetrics(KVConnectorPromMetrics):
+    """Shows IcmsStats on /metrics."""
+
+    def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str],
+                 per_engine_labelvalues: dict[int, list[object]]) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self._shown = {what: self._counter_cls(name=name, documentation=text,
+                                               labelnames=[*labelnames, label])
+                       for what, (name, label, text) in metrics.COUNTERS.items()}
+        self._up = self._gauge_cls(name=metrics.UP, documentation=metrics.UP_TEXT,
+                                   labelnames=labelnames)
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        engine = self.per_engine_labelvalues[engine_idx]
+        for key, number in transfer_stats_data.items():
+            what, _, label = key.partition(" ")
+            if key == metrics.UP:
+                self._up.labels(*engine).set(number)
+            else:
+                self._shown[what].labels(*engine, label).inc(number)
+
+
+class _Request:
+    """What the scheduler's half knows of a request of the engine."""
+
+    __slots__ = ("request", "names", "match", "first", "blocks", "stored", "loads")
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+        self.names: Names | None = None  # None as long as there is no tier
+        self.match: Match | None = None
+        self.first = 0  # the block from which on the engine asked last
+        self.blocks: list[int] = []  # of the engine's KV cache
+        self.stored = 0  # blocks that are stored, or were loaded, or are somebody else's
+        self.loads: list[tuple[int, list[int]]] = []  # for the step that is being made
+
+
+class _Puts(NamedTuple):
+    """Blocks of one request that are on their way to the tier."""
+
+    names: Names
+    hashes: list[bytes]  # the engine's, from its first block on
+    first: int  # of the blocks that are stored
+    slots: list[list[int]]  # by block, by rank
+
+
+class _Scheduler:
+    """The half in the scheduler's process."""
+
+    def __init__(self, config: Any, kv_cache_config: Any, options: dict[str, Any]) -> None:
+        self._block_tokens, self._block_bytes = _shape(config, kv_cache_config)
+        known = {"where": "unix:", "volume": None, "tenant": "", "weights": "", "variant": "",
+                 "load_ms": 5000, "store_ms": 10000, "load_threads": 2, "host_bytes": 1 << 30}
+        unknown = set(options) - set(known)
+        if unknown or not options.get("volume"):
+            raise WrongTier(f"icms: kv_connector_extra_config takes {', '.join(known)}, and volume "
+                            f"has to be there; it has {', '.join(options) or 'nothing'}")
+        said = {**known, **options}
+        parallel = config.parallel_config
+        self._ranks = parallel.tensor_parallel_size
+        self._load_ms, self._store_ms = said["load_ms"], said["store_ms"]
+        slots = said["host_bytes"] // self._block_bytes
+        if slots < self._ranks:
+            raise WrongTier(f"icms: host_bytes of {said['host_bytes']} has no room for a block of "
+                            f"{self._block_bytes} bytes a rank: make it larger")
+        self._requests: dict[str, _Request] = {}
+        self._steps: dict[int, tuple[list[int], list[_Puts], int]] = {}
+        self._number = 0
+        self._up_told: bool | None = None
+        self._link = Link(
+            said["where"], said["volume"],
+            identity.layouts(
+                tenant=said["tenant"], model=config.model_config.model, weights=said["weights"],
+                dtype=_dtype(config), block_tokens=self._block_tokens,
+                shape=["block", config.cache_config.kv_cache_layout, self._block_bytes,
+                       config.model_config.quantization or ""],
+                separate_ranks=True, variant=said["variant"],
+                ranks=(self._ranks, 1, 1, 1)),
+            need_bytes=self._block_bytes,
+            hashes=str(config.cache_config.prefix_caching_hash_algo), probe=identity.probe,
+            log=logger)
+        self._staging = Staging(self._block_bytes, slots)
+        self._movers = Movers(said["load_threads"], Counts(), logger)
+
+    def close(self) -> None:
+        self._movers.close()
+        self._link.close()
+        self._staging.close()
+
+    # ---- matching
+
+    def matched(self, request: Any, computed: int) -> int | None:
+        """How many tokens after those computed can be loaded; None: ask again."""
+        state = self._requests.setdefault(request.request_id, _Request(request))
+        first = state.first = computed // self._block_tokens
+        last = (request.num_tokens - 1) // self._block_tokens  # one token has to be computed
+        last = min(last, len(request.block_hashes))
+        if first >= last or not self._link.up:
+            return 0
+        if state.match is not None and state.match.first > first:
+            state.match.drop()  # what the engine had itself is gone meanwhile
+            state.match = None
+        if state.match is None:
+            if state.names is None:
+                state.names = Names(self._link.schemes)
+            state.match = Match(self._movers, self._staging, self._link.schemes, state.names,
+                                [bytes(name) for name in request.block_hashes[:last]], first,
+                                self._load_ms)
+        if not state.match.over:
+            return None
+        ready = state.match.first + state.match.ready - first
+        return max(0, min(ready, last - first)) * self._block_tokens
+
+    def allocated(self, request: Any, blocks: Any, tokens: int) -> None:
+        """The engine has made room for the tokens that it takes from here."""
+        state = self._requests.setdefault(request.request_id, _Request(request))
+        state.blocks = []  # they come with the step
+        match, state.match = state.match, None
+        if match is None:
+            return
+        count = tokens // self._block_tokens
+        if count == 0:
+            match.drop()
+            return
+        # What the engine has itself by now, of what the match brought, is spare.
+        ids = list(blocks.get_block_ids()[0])[state.first:state.first + count]
+        taken = match.take(state.first - match.first + count)
+        spare, used = taken[:-count], taken[-count:]
+        self._staging.give(slot for slots in spare for slot in slots)
+        state.loads = list(zip(ids, used, strict=True))
+        state.stored = state.first + count
+
+    # ---- steps
+
+    def step(self, output: Any) -> Step:
+        """What the workers have to copy in the step that output describes."""
+        self._number += 1
+        step = Step(self._number, self._staging.handle, self._block_bytes)
+        puts: list[_Puts] = []
+        computed = self._take_blocks(output)
+        for request_id, tokens in output.num_scheduled_tokens.items():
+            state = self._requests.get(request_id)
+            if state is None:
+                continue
+            step.loads += state.loads
+            state.loads = []
+            full = min((computed[request_id] + tokens) // self._block_tokens,
+                       len(state.request.block_hashes), len(state.blocks))
+            if self._link.up:
+                self._add_stores(step, puts, state, full)
+            state.stored = max(state.stored, full)
+        if step.loads or step.stores:
+            loading = [slot for _, slots in step.loads for slot in slots]
+            self._steps[step.number] = (loading, puts, self._ranks)
+        return step
+
+    def _take_blocks(self, output: Any) -> dict[str, int]:
+        """Notes the blocks of each request; returns how many tokens it has computed before."""
+        computed = {}
+        for new in output.scheduled_new_reqs:
+            computed[new.req_id] = new.num_computed_tokens
+            if new.req_id in self._requests:
+                state = self._requests[new.req_id]
+                state.blocks = list(new.block_ids[0])
+                state.stored = max(state.stored, new.num_computed_tokens // self._block_tokens)
+        cached = output.scheduled_cached_reqs
+        for i, request_id in enumerate(cached.req_ids):
+            computed[request_id] = cached.num_computed_tokens[i]
+            blocks = cached.new_block_ids[i]
+            if blocks is None or request_id not in self._requests:
+                continue
+            state = self._requests[request_id]
+            if request_id in cached.resumed_req_ids:
+                state.blocks = []
+            state.blocks += blocks[0]
+        return computed
+
+    def _add_stores(self, step: Step, puts: list[_Puts], state: _Request, full: int) -> None:
+        """Blocks that are full after this step, as far as there are slots for them."""
+        if full <= state.stored:
+            return
+        if state.names is None:
+            state.names = Names(self._link.schemes)
+        blocks = []
+        for index in range(state.stored, full):
+            slots = self._staging.take(self._ranks)
+            if slots is None:
+                self._movers.counts.add("store_misses", "no_host_memory", full - index)
+                break
+            blocks.append((state.blocks[index], slots))
+        step.stores += blocks
+        puts.append(_Puts(state.names, list(state.request.block_hashes[:full]), state.stored,
+                          [slots for _, slots in blocks]))
+
+    def copied(self, done: Copied) -> None:
+        """Workers have done steps."""
+        for number, workers in done.steps.items():
+            loading, puts, missing = self._steps[number]
+            if missing > workers:
+                self._steps[number] = (loading, puts, missing - workers)
+                continue
+            del self._steps[number]
+            self._staging.give(loading)
+            if puts and self._link.up:
+                self._put(puts)
+            else:
+                self._staging.give(slot for put in puts for by_rank in put.slots
+                                   for slot in by_rank)
+
+    def _put(self, puts: list[_Puts]) -> None:
+        slots = [slot for put in puts for by_rank in put.slots for slot in by_rank]
+
+        def names() -> Sequence[bytes]:
+            return [key for put in puts
+                    for by_rank in put.names.of(put.hashes, put.first)[:len(put.slots)]
+                    for key in by_rank]
+
+        self._movers.store(self._link.schemes[0].volume, names,
+                           [self._staging.room(slot) for slot in slots], soon(self._store_ms),
+                           lambda good: self._staging.give(slots))
+
+    def finished(self, request: Any) -> None:
+        state = self._requests.pop(request.request_id, None)
+        if state is None:
+            return
+        if state.match is not None:
+            state.match.drop()
+        self._staging.give(slot for _, slots in state.loads for slot in slots)
+
+    @property
+    def copying(self) -> bool:
+        """True while workers have steps that they have not reported."""
+        return bool(self._steps)
+
+    def stats(self) -> IcmsStats | None:
+        data: dict[str, int] = {f"{what} {label}": number for (what, label), number
+                                in self._movers.counts.take().items()}
+        if self._up_told != self._link.up:
+            self._up_told = self._link.up
+            data[metrics.UP] = int(self._up_told)
+        return IcmsStats(data=data) if data else None
+
+
+class _Worker:
+    """The half in a worker: copies blocks between the KV cache and the memory of the host."""
+
+    def __init__(self, kv_cache_config: Any, rank: int) -> None:
+        self._config = kv_cache_config
+        self._rank = rank
+        self._pages: list[torch.Tensor] = []  # (block, byte) of each layer
+        self._host: torch.Tensor | None = None  # (slot, byte)
+        self.copied: dict[int, int] = {}
+
+    def register(self, caches: dict[str, torch.Tensor]) -> None:
+        group = self._config.kv_cache_groups[0]
+        blocks = self._config.num_blocks
+        seen = set()
+        for name in group.layer_names:
+            spec = getattr(group.kv_cache_spec, "kv_cache_specs", {}).get(name,
+                                                                          group.kv_cache_spec)
+            cache = group_kernel_blocks(caches[name], blocks)
+            stride = cache.stride(0) * cache.element_size()
+            where = (cache.data_ptr(), stride)
+            if where in seen:
+                continue  # layers that share their KV cache
+            seen.add(where)
+            page = torch.tensor([], dtype=torch.uint8, device=cache.device)
+            self._pages.append(page.set_(
+                cache.untyped_storage(), cache.storage_offset() * cache.element_size(),
+                (blocks, spec.page_size_bytes), (stride, 1)))
+
+    def copy(self, step: Step, blocks_slots: list[tuple[int, list[int]]], load: bool) -> None:
+        """Copies at once: when it returns, blocks and slots may be used for something else."""
+        if not blocks_slots:
+            return
+        self.copied[step.number] = 1
+        host = self._map(step)
+        blocks = torch.tensor([block for block, _ in blocks_slots])
+        slots = torch.tensor([by_rank[self._rank] for _, by_rank in blocks_slots])
+        at = 0
+        for page in self._pages:
+            part = host[:, at:at + page.shape[1]]
+            here = blocks.to(page.device)
+            if load:
+                page.index_copy_(0, here, part.index_select(0, slots).to(page.device))
+            else:
+                part.index_copy_(0, slots, page.index_select(0, here).cpu())
+            at += page.shape[1]
+
+    def _map(self, step: Step) -> torch.Tensor:
+        if self._host is None:
+            mine = sum(page.shape[1] for page in self._pages)
+            if mine != step.slot_bytes:
+                raise RuntimeError(f"icms: a block has {mine} bytes in this worker and "
+                                   f"{step.slot_bytes} in the scheduler: this model needs "
+                                   "OffloadingConnector with IcmsTier")
+            memory = attach(step.handle)
+            self._host = torch.frombuffer(memory, dtype=torch.uint8)[
+                :len(memory) // mine * mine].view(-1, mine)
+        return self._host
+
+
+class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
+    """See the file's head. Options: where, volume, tenant, weights, variant, load_ms, store_ms,
+    load_threads as of IcmsTier; host_bytes, the memory between scheduler and workers, bounds how
+    much is under way at a time (default 1 GiB, taken as it is used)."""
+
+    _cache_hit_source = CacheHitSource.DISK
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
+        options = dict(self._kv_transfer_config.kv_connector_extra_config)
+        self._scheduler: _Scheduler | None = None
+        self._worker: _Worker | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            self._scheduler = _Scheduler(vllm_config, kv_cache_config, options)
+        else:
+            self._worker = _Worker(kv_cache_config, vllm_config.parallel_config.rank %
+                                   vllm_config.parallel_config.tensor_parallel_size)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False  # what is not stored is computed again
+
+    def shutdown(self) -> None:
+        scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:
+            scheduler.close()
+
+    # ---- the scheduler's half
+
+    def get_num_new_matched_tokens(self, request: Any,
+                                   num_computed_tokens: int) -> tuple[int | None, bool]:
+        assert self._scheduler is not None
+        return self._scheduler.matched(request, num_computed_tokens), False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        assert self._scheduler is not None
+        self._scheduler.allocated(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        assert self._scheduler is not None
+        return self._scheduler.step(scheduler_output)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        assert self._scheduler is not None
+        done = connector_output.kv_connector_worker_meta
+        if isinstance(done, Copied):
+            self._scheduler.copied(done)
+
+    def request_finished(self, request: Any,
+                         block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        assert self._scheduler is not None
+        self._scheduler.finished(request)
+        return False, None
+
+    def request_finished_all_groups(
+            self, request: Any,
+            block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
+        return self.request_finished(request, [])
+
+    def has_pending_push_work(self) -> bool:
+        return self._scheduler is not None and self._scheduler.copying
+
+    def reset_cache(self) -> bool | None:
+        return True  # there is none: what the tier has stays right
+
+    # ---- the worker's half
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        assert self._worker is not None
+        self._worker.register(kv_caches)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        step = self._get_connector_metadata()
+        assert self._worker is not None and isinstance(step, Step)
+        self._worker.copy(step, step.loads, load=True)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any,
+                      **kwargs: Any) -> None:
+        return
+
+    def wait_for_save(self) -> None:
+        step = self._get_connector_metadata()
+        assert self._worker is not None and isinstance(step, Step)
+        self._worker.copy(step, step.stores, load=False)
+
+    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
+        assert self._worker is not None
+        copied, self._worker.copied = self._worker.copied, {}
+        return Copied(copied) if copied else None
+
+    # ---- metrics
+
+    def get_kv_connector_stats(self) -> KVConnectorStats | None:
+        return self._scheduler.stats() if self._scheduler is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats:
+        return IcmsStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Any, labelnames: list[str],
+                           per_engine_labelvalues: Any) -> KVConnectorPromMetrics:
+        return IcmsPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+def _dtype(config: Any) -> str:
+    said = config.cache_config.cache_dtype
+    return str(config.model_config.dtype if said == "auto" else said).removeprefix("torch.")
+
+
+def _shape(config: Any, kv_cache_config: Any) -> tuple[int, int]:
+    """(tokens of a block, its bytes a rank); WrongTier for a model that this connector cannot do."""
+    parallel = config.parallel_config
+    groups = kv_cache_config.kv_cache_groups
+    if len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, AttentionSpec):
+        raise WrongTier("icms: this model has several kinds of KV cache: IcmsConnector moves one; "
+                        "use OffloadingConnector with IcmsTier")
+    if parallel.world_size != parallel.tensor_parallel_size or parallel.nnodes_within_dp != 1 or \
+            parallel.decode_context_parallel_size != 1:
+        raise WrongTier("icms: IcmsConnector serves tensor parallelism within one machine; for "
+                        "other kinds use OffloadingConnector with IcmsTier")
+    spec = groups[0].kv_cache_spec
+    return spec.block_size, spec.page_size_bytes * len(groups[0].layer_names)

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler's half of the connector knows of requests. No vLLM in here. Used by
+`connector`, on the scheduler's thread unless it says otherwise.
+
+Life cycle of a match: begin -> [exists] -> [load into staging] -> over; then taken by the request's
+allocation, or dropped. Slots of a match that nobody wants any more go back when the tier has let go
+of them, not before.
+"""
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from ..keys import Scheme
+from .movers import Movers, soon
+from .staging import Staging
+
+
+class Names:
+    """The tier's keys of one request's blocks, for each rank; made once, as they come. Any thread."""
+
+    def __init__(self, schemes: Sequence[Scheme]) -> None:
+        self._lock = threading.Lock()
+        self._prompts = [scheme.prompt() for scheme in schemes]
+        self._made: list[list[bytes]] = [[] for _ in schemes]
+
+    def of(self, hashes: Sequence[bytes], first: int) -> list[list[bytes]]:
+        """By block, from first on, the key for each rank. hashes begins with the first block."""
+        with self._lock:
+            for prompt, made in zip(self._prompts, self._made):
+                made += [prompt.next(name) for name in hashes[len(made):]]
+            return [list(keys) for keys in zip(*(made[first:len(hashes)]
+                                                 for made in self._made))]
+
+
+class Match:
+    """The blocks of one request from `first` on, brought into staging memory as far as they go.
+
+    ready says how many blocks, once over is True. Until then the engine asks again; from `until` on
+    it does without.
+    """
+
+    def __init__(self, movers: Movers, staging: Staging, schemes: Sequence[Scheme], names: Names,
+                 hashes: Sequence[bytes], first: int, deadline_ms: int) -> None:
+        self.first = first
+        self.until = soon(deadline_ms)
+        self.ready = 0
+        self.slots: list[list[int]] = []  # by block, one a rank; of the ready blocks once over
+        self._movers = movers
+        self._staging = staging
+        self._volume = schemes[0].volume
+        self._names = names
+        self._hashes = hashes
+        self._lock = threading.Lock()
+        self._over = False
+        self._dropped = False
+        movers.exists(self._volume, lambda: [keys[0] for keys in names.of(hashes, first)],
+                      self.until, self._found)
+
+    @property
+    def over(self) -> bool:
+        """True when `ready` and `slots` are final, or the time is up."""
+        return self._over or time.monotonic() >= self.until
+
+    def take(self, blocks: int) -> list[list[int]]:
+        """The slots of the first blocks, for the caller to give back; drops the rest."""
+        with self._lock:
+            taken, self.slots = self.slots[:blocks], self.slots[blocks:]
+            self.ready = 0
+        self.drop()
+        return taken
+
+    def drop(self) -> None:
+        """Nobody wants it any more."""
+        with self._lock:
+            self._dropped = True
+            if self._over:
+                self._give(0)
+
+    # ---- on the threads of Movers
+
+    def _found(self, there: list[bool]) -> None:
+        blocks = _leading(there)
+        keys = self._names.of(self._hashes, self.first)[:blocks]
+        ranks = len(keys[0]) if keys else 1
+        blocks = min(blocks, self._staging.free // ranks)
+        slots = self._staging.take(blocks * ranks) if blocks else None
+        if slots is None:
+            with self._lock:
+                self._over = True
+            return
+        self.slots = [slots[i * ranks:(i + 1) * ranks] for i in range(blocks)]
+        flat = [key for block in keys[:blocks] for key in block]
+        self._movers.load(self._volume, flat, [self._staging.room(slot) for slot in slots],
+                          self.until, self._loaded)
+
+    def _loaded(self, good: list[bool]) -> None:
+        ranks = len(self.slots[0])
+        with self._lock:
+            ready = _leading([all(good[i * ranks:(i + 1) * ranks])
+                              for i in range(len(self.slots))])
+            self._give(ready)
+            self.ready = 0 if self._dropped else ready
+            self._over = True
+            if self._dropped:
+                self._give(0)
+
+    def _give(self, kept: int) -> None:
+        """Gives the slots of all but the first blocks back; the lock is held."""
+        given, self.slots = self.slots[kept:], self.slots[:kept]
+        self._staging.give(slot for block in given for slot in block)
+
+
+def _leading(answers: Sequence[bool]) -> int:
+    """How many are True before the first that is not."""
+    for i, answer in enumerate(answers):
+        if not answer:
+            return i
+    return len(answers)

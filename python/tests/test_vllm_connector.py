@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's half of IcmsConnector, without vLLM.
+
+Goal: a token counts as matched only when its bytes lie in memory shared with the workers; the
+scheduler never waits; every slot of that memory comes back, whatever became of its request.
+Method: the class of the product between stand-ins for vLLM's scheduler and workers, and a real pod.
+"""
+import hashlib
+import random
+import time
+import types
+import unittest
+
+import vllm_stand_ins as stand_ins
+from support import Tier, VALUE_BYTES, stop, tier, value
+
+stand_ins.install()
+from icms.vllm.connector import Copied, _Scheduler  # noqa: E402
+from icms.vllm.link import WrongTier  # noqa: E402
+from icms.vllm.staging import attach  # noqa: E402
+
+TOKENS = 16  # of a block
+BLOCKS = 10  # of a prompt; and some tokens more
+SLOTS = 64
+
+
+def config(ranks, options):
+    spec = types.SimpleNamespace(block_size=TOKENS, page_size_bytes=VALUE_BYTES // 4)
+    group = types.SimpleNamespace(kv_cache_spec=spec, layer_names=("a", "b", "c", "d"))
+    caches = types.SimpleNamespace(kv_cache_groups=[group])
+    parallel = types.SimpleNamespace(tensor_parallel_size=ranks, world_size=ranks,
+                                     nnodes_within_dp=1, decode_context_parallel_size=1)
+    vllm = types.SimpleNamespace(
+        parallel_config=parallel,
+        cache_config=types.SimpleNamespace(kv_cache_layout="X", cache_dtype="auto",
+                                           prefix_caching_hash_algo="sha256"),
+        model_config=types.SimpleNamespace(model=options.pop("model", "m"), quantization=None,
+                                           dtype="torch.float32"))
+    return vllm, caches, {"host_bytes": SLOTS * VALUE_BYTES, "volume": "kv", "weights": "w",
+                          **options}
+
+
+class Engine:
+    """As much of a scheduler and its workers as the connector meets."""
+
+    def __init__(self, test, where, ranks=1, **options):
+        self.ranks = ranks
+        self.half = _Scheduler(*config(ranks, {"where": where, **options}))
+        self.slots = options.get("host_bytes", SLOTS * VALUE_BYTES) // VALUE_BYTES
+        self.cache = {}  # (block, rank): bytes
+        self.blocks = 0
+        test.addCleanup(self.half.close)
+        wait_for(lambda: self.half._link.up)
+
+    def request(self, prompt, blocks=BLOCKS):
+        hashes, state = [], prompt.encode()
+        for _ in range(blocks):
+            state = hashlib.sha256(state).digest()
+            hashes.append(state)
+        return types.SimpleNamespace(request_id=f"{random.random()}", block_hashes=hashes,
+                                     num_tokens=blocks * TOKENS + 3)
+
+    def matched(self, request, computed=0):
+        """The final answer in tokens, and how often the scheduler was told to ask again."""
+        again = 0
+        give_up = time.monotonic() + 20
+        while (found := self.half.matched(request, computed)) is None:
+            assert time.monotonic() < give_up
+            again += 1
+            time.sleep(0.001)
+        return found, again
+
+    def prefill(self, request, computed, external):
+        """Room for the request, one step over all of it, and what its workers do in that."""
+        first = self.blocks
+        self.blocks += len(request.block_hashes) + 1
+        ids = list(range(first, self.blocks))
+        self.half.allocated(request, types.SimpleNamespace(get_block_ids=lambda: (ids,)), external)
+        before = computed + external
+        new = types.SimpleNamespace(req_id=request.request_id, block_ids=(ids,),
+                                    num_computed_tokens=before)
+        step = self.half.step(types.SimpleNamespace(
+            scheduled_new_reqs=[new],
+            scheduled_cached_reqs=types.SimpleNamespace(req_ids=[], num_computed_tokens=[],
+                                                        new_block_ids=[], resumed_req_ids=set()),
+            num_scheduled_tokens={request.request_id: request.num_tokens - before}))
+        self.work(step, request, ids, before // TOKENS)
+        return ids
+
+    def work(self, step, request, ids, computed):
+        memory = attach(step.handle)
+
+        def room(slot):
+            return slice(slot * step.slot_bytes, (slot + 1) * step.slot_bytes)
+
+        for block, slots in step.loads:
+            for rank, slot in enumerate(slots):
+                self.cache[block, rank] = memory[room(slot)]
+        for i in range(computed, len(request.block_hashes)):  # the model computes
+            for rank in range(self.ranks):
+                self.cache[ids[i], rank] = self.content(request, i, rank)
+        for block, slots in step.stores:
+            for rank, slot in enumerate(slots):
+                memory[room(slot)] = self.cache[block, rank]
+        if step.loads or step.stores:
+            done = Copied({step.number: 1})
+            for _ in range(self.ranks - 1):
+                done = done.aggregate(Copied({step.number: 1}))
+            self.half.copied(done)
+
+    @staticmethod
+    def content(request, i, rank):
+        return value(f"{request.block_hashes[i]} {rank}")
+
+    def idle(self):
+        """All that was begun is over, and every slot is free again."""
+        self.half._movers.wait_idle()
+        wait_for(lambda: self.half._staging.free == self.slots)
+        assert not self.half.copying
+
+
+def wait_for(condition, seconds=20):
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
+
+
+class Connectors(unittest.TestCase):
+    def setUp(self):
+        self.shared = tier()
+        self.prompt = f"{random.random()}"
+
+    def store(self, engine, **words):
+        request = engine.request(self.prompt, **words)
+        self.assertEqual(engine.matched(request)[0], 0)
+        engine.prefill(request, 0, 0)
+        engine.half.finished(request)
+        engine.idle()
+        return request
+
+    def test_another_engine_loads_what_one_has_computed(self):
+        for ranks in (1, 3):
+            with self.subTest(ranks):
+                model = f"m{random.random()}"
+                self.store(Engine(self, self.shared.where, ranks, model=model))
+                engine = Engine(self, self.shared.where, ranks, model=model)
+                request = engine.request(self.prompt)
+                found, again = engine.matched(request)
+                self.assertEqual(found, BLOCKS * TOKENS)
+                self.assertGreater(again, 0)
+                ids = engine.prefill(request, 0, found)
+                for i in range(BLOCKS):
+                    for rank in range(ranks):
+                        self.assertEqual(engine.cache[ids[i], rank],
+                                         engine.content(request, i, rank))
+                engine.half.finished(request)
+                engine.idle()
+
+    def test_a_hole_ends_the_prefix_and_what_is_behind_it_is_stored_again(self):
+        engine = Engine(self, self.shared.where)
+        request = self.store(engine)
+        scheme = engine.half._link.schemes[0]
+        scheme.volume.remove([scheme.keys(request.block_hashes)[4]])
+        request = engine.request(self.prompt)
+        found, _ = engine.matched(request)
+        self.assertEqual(found, 4 * TOKENS)
+        engine.prefill(request, 0, found)
+        engine.half.finished(request)
+        engine.idle()
+        self.assertEqual(engine.matched(engine.request(self.prompt))[0], BLOCKS * TOKENS)
+
+    def test_the_last_token_is_always_computed(self):
+        engine = Engine(self, self.shared.where)
+        self.store(engine)
+        request = engine.request(self.prompt)
+        request.num_tokens = BLOCKS * TOKENS
+        self.assertEqual(engine.matched(request)[0], (BLOCKS - 1) * TOKENS)
+
+    def test_what_the_engine_has_itself_is_not_loaded(self):
+        engine = Engine(self, self.shared.where)
+        self.store(engine)
+        request = engine.request(self.prompt)
+        self.assertEqual(engine.matched(request, 2 * TOKENS)[0], (BLOCKS - 2) * TOKENS)
+        # Meanwhile it has more itself; then less than at first.
+        self.assertEqual(engine.matched(request, 5 * TOKENS)[0], (BLOCKS - 5) * TOKENS)
+        ids = engine.prefill(request, 5 * TOKENS, (BLOCKS - 5) * TOKENS)
+        for i in range(5, BLOCKS):
+            self.assertEqual(engine.cache[ids[i], 0], engine.content(request, i, 0))
+        engine.half.finished(request)
+        request = engine.request(self.prompt)
+        self.assertEqual(engine.matched(request, 5 * TOKENS)[0], (BLOCKS - 5) * TOKENS)
+        self.assertEqual(engine.matched(request, 0)[0], BLOCKS * TOKENS)
+        engine.half.finished(request)
+        engine.idle()
+
+    def test_a_request_that_goes_away_leaves_no_slot_behind(self):
+        engine = Engine(self, self.shared.where)
+        self.store(engine)
+        for wait in (False, True):
+            request = engine.request(self.prompt)
+            if wait:
+                engine.matched(request)
+            else:
+                self.assertIsNone(engine.half.matched(request, 0))
+            engine.half.finished(request)
+            engine.idle()
+
+    def test_a_request_without_room_is_asked_for_again(self):
+        engine = Engine(self, self.shared.where)
+        self.store(engine)
+        request = engine.request(self.prompt)
+        for _ in range(3):  # the scheduler has no blocks for it and comes back
+            self.assertEqual(engine.matched(request)[0], BLOCKS * TOKENS)
+        engine.prefill(request, 0, BLOCKS * TOKENS)
+        engine.half.finished(request)
+        engine.idle()
+
+    def test_little_memory_shortens_and_breaks_nothing(self):
+        engine = Engine(self, self.shared.where, host_bytes=4 * VALUE_BYTES)
+        request = engine.request(self.prompt)
+        engine.matched(request)
+        engine.prefill(request, 0, 0)
+        engine.half.finished(request)
+        engine.idle()
+        self.assertEqual(engine.half.stats().data["store_misses no_host_memory"], BLOCKS - 4)
+        request = engine.request(self.prompt)
+        found, _ = engine.matched(request)
+        self.assertEqual(found, 4 * TOKENS)
+        ids = engine.prefill(request, 0, found)
+        self.assertEqual(engine.cache[ids[3], 0], engine.content(request, 3, 0))
+        engine.half.finished(request)
+        engine.idle()
+
+    def test_a_stopped_agent_costs_the_deadline_and_no_more(self):
+        own = Tier()
+        self.addCleanup(own.end)
+        engine = Engine(self, own.where, load_ms=400, store_ms=400)
+        self.store(engine)
+        stop(own.agent)
+        self.addCleanup(own.agent.kill)
+        request = engine.request("nowhere")  # the agent's memory would answer for the other one
+        self.assertIsNone(engine.half.matched(request, 0))
+        self.assertEqual(engine.matched(request)[0], 0)
+        engine.prefill(request, 0, 0)
+        engine.half.finished(request)
+        engine.idle()
+
+    def test_wrong_options_are_told(self):
+        for options, says in (({"volumes": "kv"}, "volumes"), ({"volume": ""}, "volume"),
+                              ({"host_bytes": 1000}, "host_bytes"), ({"volume": "no"}, "no")):
+            with self.subTest(options), self.assertRaises(WrongTier) as refused:
+                _Scheduler(*config(1, {"where": self.shared.where, **options}))
+            self.assertIn(says, str(refused.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()
