@@ -259,5 +259,9 @@ bool agent_page_ready(void *arg, struct err_why *why)
 {
     struct agent_page *own = arg;
 
+    if (!atomic_load(&own->attaching)) {
+        (void)err_set(why, ICMS_BUSY, "starting: enclosures are tried before clients are let in");
+        return false;
+    }
     return agent_ready(own->agent, own->arena_percent_max, why);
 }

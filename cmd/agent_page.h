@@ -8,12 +8,16 @@
 #ifndef CMD_AGENT_PAGE_H
 #define CMD_AGENT_PAGE_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
+
 #include "agent/agent.h"
 #include "ctl/ctl.h"
 
 struct agent_page {
     struct agent *agent;
     double arena_percent_max; /* readiness; 0: off            */
+    _Atomic bool attaching;   /* clients can attach: its socket is there; set by the main thread */
     struct agent_stats stats; /* of the page that is made     */
 };
 

@@ -125,8 +125,10 @@ static int main_run(const struct daemon_opts *opts, const struct conf_agent *con
     if (err == ICMS_OK) {
         agent_wait_tried(agent, MAIN_TRIED_MS);
         err = attach_start(agent, conf->socket, conf->socket_mode, &why, &attach);
-        if (err == ICMS_OK)
+        if (err == ICMS_OK) {
+            atomic_store(&main_page.attaching, true);
             main_serve(opts, conf, agent, http);
+        }
         attach_stop(&attach);
         agent_stop(agent);
     }

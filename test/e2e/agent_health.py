@@ -148,6 +148,17 @@ def none_left(agent, targets, probe):
     print("ok no enclosure")
 
 
+def ready_is_ready(p, targets):
+    """An agent that says that it is ready lets clients in, also when an enclosure made it wait."""
+    targets[0].signal(signal.SIGSTOP)
+    agent = p.add_agent("server-b", targets, [VOLUME])
+    agent.wait_ready()
+    expect("its socket is there", agent.socket.exists(), agent.log_tail())
+    targets[0].signal(signal.SIGCONT)
+    expect("it ends as asked", agent.stop() == 0, agent.log_tail())
+    print("ok ready is ready")
+
+
 def inside(build):
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(build, folder) as p:
@@ -165,6 +176,7 @@ def inside(build):
             scene(name, agent, targets[0], probe)
         killed_client(build, agent, targets)
         none_left(agent, targets, probe)
+        ready_is_ready(p, targets)
         agent.signal(signal.SIGTERM)
         expect("it ends as asked", agent.process.wait(timeout=30) == 0, agent.log_tail())
 
