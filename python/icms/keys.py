@@ -22,6 +22,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 
+from ._icms import KEY_BYTES
 from ._tables import Status
 from .client import Chain, Layout, Volume, key as key_of_name
 
@@ -156,6 +157,19 @@ class Prompt:
     def aside(self, name: bytes | str) -> bytes:
         """The key that this block would have as the next one; the prompt stays as it is."""
         return self._chain.copy().next(_content(name))
+
+
+def part(key: bytes, name: bytes | str) -> bytes:
+    """The key of one part of a block that is stored in parts, which have names.
+
+    key is the block's, 16 bytes, from a Scheme or a Chain. Parts of a block are placed together, as
+    are blocks of one run. In C: the key's first 8 bytes, then the first 8 of the SHA-256 of
+    "icms part v1", a zero byte, the key, the name.
+    """
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"the key of a block in parts has {KEY_BYTES} bytes, not {len(key)}")
+    half = KEY_BYTES // 2
+    return key[:half] + hashlib.sha256(b"icms part v1\0" + key + _content(name)).digest()[:half]
 
 
 def _content(name: bytes | str) -> bytes:

@@ -10,7 +10,7 @@ import sys
 import unittest
 
 import icms
-from icms.keys import Scheme, SchemeError
+from icms.keys import Scheme, SchemeError, part
 from support import TestCase, VALUE_BYTES, value
 
 HASHES = [hashlib.sha256(b"block %d" % i).digest() for i in range(40)]
@@ -143,6 +143,17 @@ print(scheme.check(), scheme.fingerprint,
         self.assertFalse(scheme.check())  # larger than any statement: the tier cannot tell
         self.assertTrue(scheme.check(replace=True))
         self.assertTrue(scheme.check())
+
+    def test_parts_of_a_block(self):
+        scheme = Scheme(self.volume, self.layout(), hashes="sha256", chained=False)
+        keys = scheme.keys(HASHES[:3])
+        parts = [part(key, name) for key in keys for name in ("k", b"v")]
+        self.assertEqual(parts[0], keys[0][:8] + hashlib.sha256(
+            b"icms part v1\0" + keys[0] + b"k").digest()[:8])
+        self.assertEqual(len({*parts, *keys}), 9)
+        self.assertEqual([one[:8] for one in parts], [key[:8] for key in keys for _ in range(2)])
+        for key, name in ((keys[0][:15], "k"), (keys[0], "")):
+            self.assertRaises(ValueError, part, key, name)
 
     def test_names_that_are_none(self):
         for chained in (True, False):
