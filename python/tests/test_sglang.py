@@ -6,12 +6,12 @@ import unittest
 import unittest.mock
 
 import icms
-import standins_sglang as standins
-from standins_sglang import (Config, ExtraInfo, Page, Pool, PoolHitPolicy, PoolName, PoolTransfer,
+import sglang_stand_ins as stand_ins
+from sglang_stand_ins import (Config, ExtraInfo, Page, Pool, PoolHitPolicy, PoolName, PoolTransfer,
                              PoolTransferResult)
 from support import Tier, stop, tier, value
 
-standins.install()
+stand_ins.install()
 
 from icms import keys as icms_keys  # noqa: E402
 from icms.sglang import HiCacheIcms  # noqa: E402
@@ -300,7 +300,7 @@ class SeveralPools(Case):
     def test_a_pool_that_nobody_registered(self):
         backend = self.backend()
         with self.assertRaisesRegex(ValueError, r"host pool 'swa' .* has \['kv'\]"):
-            backend.batch_get_v2([PoolTransfer(PoolName.SWA, standins.Tensor([0]), hashes(1))])
+            backend.batch_get_v2([PoolTransfer(PoolName.SWA, stand_ins.Tensor([0]), hashes(1))])
 
 
 class Copies(Case):

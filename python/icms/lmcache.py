@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0
+"""icms as a second level of LMCache: a `native_plugin` of its server.
+
+    lmcache server ... --l2-adapter '{"type": "native_plugin", "module_path": "icms.lmcache",
+        "class_name": "IcmsConnector", "adapter_params": {"where": "unix:", "volume": "kv"}}'
+
+LMCache hands over batches of names and memory and is told through a descriptor when one is over.
+Bytes go between the tier and LMCache's memory in place. Parameters are those of `Options`.
+
+LMCache calls submit_... from its controllers' threads and drain_completions from one that polls the
+descriptor. There is no thread here: a batch is a generator that yields what the tier has to do and
+gets the answer; drain_completions steps those whose answers have come. What the tier refuses is a
+chunk that is not there, or not stored; it is counted and logged.
+
+A value larger than the volume's is cut into parts, beside each other, and a note under its own key
+says that they are there; it is written when all of them are. Life cycle: IcmsConnector ->
+submit_... and drain_completions -> close.
+"""
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import os
+import select
+import struct
+import threading
+import time
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from . import _engines, errors, keys as _keys
+from ._icms import BATCH_MAX
+from ._tables import LimitError, Miss, Status
+from .client import Block, Client, Layout, Request, Volume
+
+log = logging.getLogger(__name__)
+
+#: What stands under the key of a value that was cut: its size.
+_NOTE = struct.Struct("<Q")
+
+#: What a batch asks of the tier: method of Volume, keys, memory.
+_Ask = tuple[str, list[bytes], list[Any]]
+#: A batch: asks, gets blocks, returns what is True for which of its names.
+_Steps = Generator[_Ask, list[Block], list[bool]]
+
+_LOST = Block(Status.MISS, Miss.NONE, 0, 0)  # type: ignore[arg-type]  of a call that failed
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """adapter_params of the plugin."""
+
+    #: The volume.
+    volume: str
+    #: Where the tier is, see `icms.Client`.
+    where: str = "unix:"
+    #: Who may share.
+    tenant: str = ""
+    #: What tells these weights from others under the same model name: a revision, a digest.
+    weights: str = ""
+    #: What else tells chunks apart and LMCache's names do not say: data type and layout of the
+    #: engine's cache, versions. All servers that share must say the same.
+    layout: str = ""
+    #: How long a batch may take to load or look up, and to store or delete; 0: the agent's
+    #: defaults.
+    load_ms: int = 0
+    store_ms: int = 0
+
+
+@dataclasses.dataclass
+class Counters:
+    """What went through one IcmsConnector. Copies from `IcmsConnector.counters`."""
+
+    #: Chunks looked up, and how many were there.
+    looked_up: int = 0
+    found: int = 0
+    #: Chunks asked for, and how many came.
+    wanted: int = 0
+    loaded: int = 0
+    bytes_loaded: int = 0
+    #: Chunks handed over, and how many are stored, those that were there already included.
+    offered: int = 0
+    stored: int = 0
+    bytes_stored: int = 0
+    #: Chunks deleted.
+    deleted: int = 0
+    #: Why blocks did not come, by name of icms.Miss; and were not stored, of icms.Status.
+    misses: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    refusals: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    #: Calls that failed as a whole, by name of the exception.
+    failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+
+@dataclasses.dataclass(eq=False)
+class _Batch:
+    """One call of LMCache that is not over."""
+
+    number: int               # LMCache's future
+    what: str                 # "load", ...: for the log
+    count: int                # names
+    steps: _Steps
+    end: float                # when its deadline passes; 0: the tier's default for each step
+    error: str = ""           # the first failure of a call
+    answers: list[list[Block] | None] = dataclasses.field(default_factory=list)  # of this step
+    waits: int = 0            # answers that are missing
+
+
+@dataclasses.dataclass(eq=False)
+class _Call:
+    """A part of a step that fits one call of the tier."""
+
+    batch: _Batch
+    index: int                # of its answer
+    method: str               # of Volume: "start_get", ...
+    keys: list[bytes]
+    memory: list[Any]         # empty: the method takes none
+
+
+class IcmsConnector:
+    """LMCache's native connector on a volume of icms."""
+
+    def __init__(self, **params: Any) -> None:
+        """Opens the tier. ValueError, icms.Error and icms.keys.SchemeError say what is wrong and
+        what to do."""
+        self.options = _engines.options(Options, params, '"adapter_params"')
+        self._sayer = _engines.Sayer(log)
+        self._lock = threading.RLock()  # of all below
+        self._counters = Counters()
+        self._last = 0                                      # number of a batch
+        self._calls: collections.deque[_Call] = collections.deque()  # not started yet
+        self._under_way = 0                                 # started and not over
+        self._starting = False                              # somebody is in _start
+        self._done: list[tuple[int, bool, str, list[bool] | None]] = []
+        self._closed = False
+        self.client = Client(self.options.where, load_deadline_ms=self.options.load_ms,
+                             store_deadline_ms=self.options.store_ms)
+        try:
+            self.volume: Volume = self.client.volume(self.options.volume)
+            self._scheme = _keys.Scheme(
+                self.volume, Layout(tenant=self.options.tenant, model="lmcache",
+                                    weights=self.options.weights.encode(),
+                                    layout=self.options.layout),
+                hashes="lmcache object key", chained=False)
+            if not self._scheme.check():
+                self._sayer.warn("scheme", f"the volume {self.volume.name} cannot say now whether "
+                                           "others use it in the same way")
+        except Exception:
+            self.client.close()
+            raise
+        # One descriptor for two: the tier's, and ours for what is over without it.
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll = select.epoll()
+        for descriptor in (self.client.fileno(), self._bell):
+            self._epoll.register(descriptor, select.EPOLLIN)
+        log.info("icms: volume %s of %s, scheme %s", self.volume.name, self.client.where,
+                 self._scheme.fingerprint)
+
+    # ---- LMCache's interface
+
+    def event_fd(self) -> int:
+        """Readable when drain_completions has something. To poll, never to read; goes with close."""
+        return self._epoll.fileno()
+
+    def submit_batch_get(self, keys: Sequence[str], bufs: Sequence[Any]) -> int:
+        """Loads values into memory of exactly their sizes. Over with True for each that came."""
+        return self._submit("load", self._get(list(keys), list(bufs)), len(keys),
+                            self.options.load_ms)
+
+    def submit_batch_set(self, keys: Sequence[str], bufs: Sequence[Any]) -> int:
+        """Stores values. Over with True for each that the tier has taken or had. Values of a name
+        are always the same, so what is there stays."""
+        return self._submit("store", self._set(list(keys), list(bufs)), len(keys),
+                            self.options.store_ms)
+
+    def submit_batch_exists(self, keys: Sequence[str]) -> int:
+        """Looks up names. Over with True for each that is there at this moment."""
+        return self._submit("look up", self._exists(list(keys)), len(keys),
+                            self.options.load_ms)
+
+    def submit_batch_delete(self, keys: Sequence[str]) -> int:
+        """Deletes values, for all servers. Over with True for each that was there."""
+        return self._submit("delete", self._delete(list(keys)), len(keys),
+                            self.options.store_ms)
+
+    def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
+        """What is over: (number that submit_... returned, True when it is for all its names, why
+        not, which). Never blocks."""
+        try:
+            while not self._closed and (request := self.client.poll()) is not None:
+                with self._lock:  # which whoever starts a request holds: it is whole
+                    self._call_over(request)
+        except errors.Error as error:
+            self._sayer.warn("poll", f"the tier does not say what is over: {error}")
+        with self._lock:
+            done, self._done = self._done, []
+            if not self._closed:
+                try:
+                    os.eventfd_read(self._bell)
+                except BlockingIOError:
+                    pass
+        return done
+
+    def close(self) -> None:
+        """Waits for calls of the tier that are under way, which their deadlines bound, and closes
+        it. Batches that are not over then never are."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._calls.clear()
+        log.info("icms: closed after %s", self.counters)
+        self.client.close()
+        self._epoll.close()
+        os.close(self._bell)
+
+    @property
+    def counters(self) -> Counters:
+        """A copy of what was counted since the beginning."""
+        with self._lock:
+            said = dataclasses.replace(self._counters)
+            for name in ("misses", "refusals", "failures"):
+                setattr(said, name, collections.Counter(getattr(said, name)))
+            return said
+
+    # ---- what each batch does
+
+    def _get(self, names: list[str], bufs: list[Any]) -> _Steps:
+        memory = _bytes_of(names, bufs)
+        parts = [self._parts(key, room) for key, room in zip(self._scheme.keys(names), memory)]
+        blocks = yield ("start_get", [key for some in parts for key, _ in some],
+                        [room for some in parts for _, room in some])
+        came = []
+        for some, room in zip(parts, memory):
+            mine, blocks = blocks[:len(some)], blocks[len(some):]
+            came.append(all(block.status == Status.OK and block.nbytes == len(part)
+                            for block, (_, part) in zip(mine, some)))
+            self._counters.misses.update(block.reason.name for block in mine
+                                         if block.status == Status.MISS and block is not _LOST)
+            self._counters.bytes_loaded += len(room) if came[-1] else 0
+        self._counters.wanted += len(names)
+        self._counters.loaded += sum(came)
+        return came
+
+    def _set(self, names: list[str], bufs: list[Any]) -> _Steps:
+        values = _bytes_of(names, bufs)
+        keys = self._scheme.keys(names)
+        parts = [self._parts(key, value) for key, value in zip(keys, values)]
+        blocks = yield ("start_put", [key for some in parts for key, _ in some],
+                        [value for some in parts for _, value in some])
+        took = []
+        for some in parts:
+            mine, blocks = blocks[:len(some)], blocks[len(some):]
+            took.append(self._all_taken(mine))
+        cut = [i for i, some in enumerate(parts) if took[i] and len(some) > 1]
+        if cut:
+            blocks = yield ("start_put", [keys[i] for i in cut],
+                            [_NOTE.pack(len(values[i])) for i in cut])
+            for i, block in zip(cut, blocks):
+                took[i] = self._all_taken([block])
+        self._counters.offered += len(names)
+        self._counters.stored += sum(took)
+        self._counters.bytes_stored += sum(len(value) for value, is_in in zip(values, took)
+                                           if is_in)
+        return took
+
+    def _exists(self, names: list[str]) -> _Steps:
+        blocks = yield ("start_exists", self._scheme.keys(names), [])
+        found = [block.status == Status.OK for block in blocks]
+        self._counters.looked_up += len(names)
+        self._counters.found += sum(found)
+        return found
+
+    def _delete(self, names: list[str]) -> _Steps:
+        keys = self._scheme.keys(names)
+        notes = [bytearray(_NOTE.size) for _ in keys]
+        blocks = yield ("start_get", keys, notes)
+        gone = list(keys)
+        for key, note, block in zip(keys, notes, blocks):
+            if block.status == Status.OK and block.nbytes == _NOTE.size:
+                nbytes = _NOTE.unpack(note)[0]
+                if self.volume.value_bytes_max < nbytes < BATCH_MAX * self.volume.value_bytes_max:
+                    gone += self._part_keys(key, nbytes)
+        blocks = yield ("start_remove", gone, [])
+        deleted = [block.status == Status.OK for block in blocks[:len(keys)]]
+        self._counters.deleted += sum(deleted)
+        return deleted
+
+    def _part_keys(self, key: bytes, nbytes: int) -> list[bytes]:
+        cuts = _engines.cut(nbytes, self.volume.value_bytes_max)
+        if len(cuts) == 1:
+            return [key]
+        return [_keys.part(key, f"{i + 1}/{len(cuts)} {nbytes}") for i in range(len(cuts))]
+
+    def _parts(self, key: bytes, memory: memoryview) -> list[tuple[bytes, memoryview]]:
+        """The blocks of a value."""
+        cuts = _engines.cut(len(memory), self.volume.value_bytes_max)
+        return [(part, memory[offset:offset + size]) for part, (offset, size)
+                in zip(self._part_keys(key, len(memory)), cuts)]
+
+    def _all_taken(self, blocks: list[Block]) -> bool:
+        refused = collections.Counter(block.status.name for block in blocks
+                                      if block.status not in (Status.OK, Status.EXISTS))
+        if refused and _LOST not in blocks:
+            self._counters.refusals += refused
+            self._sayer.warn("refused", f"the volume {self.volume.name} did not take a chunk: "
+                                        f"{dict(refused)}")
+        return not refused
+
+    # ---- from batch to calls of the tier, and back; with the lock
+
+    def _submit(self, what: str, steps: _Steps, count: int, deadline_ms: int) -> int:
+        with self._lock:
+            self._last += 1
+            batch = _Batch(self._last, what, count, steps,
+                           time.monotonic() + deadline_ms / 1000 if deadline_ms else 0)
+            self._step(batch, None)
+            return batch.number
+
+    def _step(self, batch: _Batch, blocks: list[Block] | None) -> None:
+        """Goes on with a batch: its next ask is queued, or it is over."""
+        try:
+            method, keys, memory = batch.steps.send(blocks)  # type: ignore[arg-type]
+        except StopIteration as over:
+            self._over(batch, over.value)
+            return
+        except (TypeError, ValueError, BufferError) as error:  # of its arguments
+            self._failed(batch, error)
+            self._over(batch, None)
+            return
+        starts = range(0, len(keys), BATCH_MAX)
+        batch.answers = [None] * len(starts)
+        batch.waits = len(starts)
+        self._calls.extend(_Call(batch, index, method, keys[at:at + BATCH_MAX],
+                                 memory[at:at + BATCH_MAX]) for index, at in enumerate(starts))
+        if not starts:
+            self._step(batch, [])
+        self._start()
+
+    def _start(self) -> None:
+        """Starts what is queued, as far as the tier takes it. Within itself: leaves it to itself."""
+        if self._starting:
+            return
+        self._starting = True
+        try:
+            while self._calls and self._start_first():
+                pass
+        finally:
+            self._starting = False
+
+    def _start_first(self) -> bool:
+        """False when it has to wait."""
+        call = self._calls[0]
+        left_ms = 0
+        if call.batch.end:
+            left_ms = max(1, int((call.batch.end - time.monotonic()) * 1000))
+        try:
+            self._start_call(call, left_ms)
+        except (errors.Error, TypeError, ValueError, BufferError) as error:
+            if isinstance(error, LimitError) and self._under_way:
+                return False  # goes on when one of them is over
+            self._calls.popleft()
+            self._failed(call.batch, error)
+            self._answer(call, [_LOST] * len(call.keys))
+        else:
+            self._calls.popleft()
+            self._under_way += 1
+        return True
+
+    def _start_call(self, call: _Call, left_ms: int) -> None:
+        start = getattr(self.volume, call.method)
+        if call.method == "start_put":
+            start(call.keys, call.memory, deadline_ms=left_ms, if_absent=True, tag=call)
+        elif call.memory:
+            start(call.keys, call.memory, deadline_ms=left_ms, tag=call)
+        else:
+            start(call.keys, deadline_ms=left_ms, tag=call)
+
+    def _call_over(self, request: Request) -> None:
+        call: _Call = request.tag
+        self._under_way -= 1
+        try:
+            blocks = list(request.result())
+        except errors.Error as error:
+            self._failed(call.batch, error)
+            blocks = [_LOST] * len(call.keys)
+        self._answer(call, blocks)
+        self._start()
+
+    def _answer(self, call: _Call, blocks: list[Block]) -> None:
+        batch = call.batch
+        batch.answers[call.index] = blocks
+        batch.waits -= 1
+        if not batch.waits:
+            self._step(batch, [block for some in batch.answers for block in some or []])
+
+    def _failed(self, batch: _Batch, error: Exception) -> None:
+        self._counters.failures[type(error).__name__] += 1
+        batch.error = batch.error or str(error)
+        self._sayer.warn(batch.what, f"cannot {batch.what} chunks in the volume "
+                                     f"{self.volume.name}: {error}")
+
+    def _over(self, batch: _Batch, which: list[bool] | None) -> None:
+        which = which or [False] * batch.count
+        is_good = not batch.error and (all(which) or batch.what == "look up")
+        why = batch.error or ("" if is_good else f"{which.count(False)} of {batch.count} "
+                              f"chunks: cannot {batch.what}")
+        self._done.append((batch.number, is_good, why, which))
+        if not self._closed:
+            os.eventfd_write(self._bell, 1)
+
+
+def _bytes_of(names: list[str], bufs: list[Any]) -> list[memoryview]:
+    """Memory of LMCache as bytes."""
+    if len(names) != len(bufs):
+        raise ValueError(f"{len(names)} names and {len(bufs)} pieces of memory")
+    return [memoryview(buf).cast("B") for buf in bufs]

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""icms.lmcache keeps the promises of LMCache's native connectors."""
+import os
+import random
+import select
+import signal
+import threading
+import time
+import unittest
+import unittest.mock
+
+import icms
+from icms import keys as icms_keys
+from icms.lmcache import IcmsConnector
+from support import VALUE_BYTES, Tier, stop, tier, value
+
+
+def names(count):
+    return [f"org/model@00000100@0@{random.randbytes(32).hex()}" for _ in range(count)]
+
+
+class Case(unittest.TestCase):
+    def connector(self, where=None, **params):
+        connector = IcmsConnector(where=where or tier().where, volume="kv",
+                                  **{"tenant": self.id(), **params})
+        self.addCleanup(connector.close)
+        return connector
+
+    def wait(self, connector, *numbers, seconds=20):
+        """What became of these, as LMCache's thread learns it; in their order."""
+        poller, over = select.poll(), {}
+        poller.register(connector.event_fd(), select.POLLIN)
+        give_up = time.monotonic() + seconds
+        while set(over) != set(numbers):
+            self.assertLess(time.monotonic(), give_up, f"{len(over)} of {len(numbers)} are over")
+            if poller.poll(500):
+                for number, *rest in connector.drain_completions():
+                    self.assertIn(number, numbers)
+                    self.assertNotIn(number, over)
+                    over[number] = tuple(rest)
+        return [over[number] for number in numbers]
+
+    def get(self, connector, keys, sizes):
+        """(ok, which, values)."""
+        rooms = [bytearray(size) for size in sizes]
+        (ok, _, which), = self.wait(connector, connector.submit_batch_get(
+            keys, [memoryview(room) for room in rooms]))
+        return ok, which, [bytes(room) for room in rooms]
+
+    def put(self, connector, keys, values):
+        (ok, error, which), = self.wait(connector, connector.submit_batch_set(
+            keys, [memoryview(bytearray(one)) for one in values]))
+        self.assertEqual((ok, error), (True, ""))
+        self.assertEqual(which, [True] * len(keys))
+
+    def exist(self, connector, keys):
+        (ok, _, which), = self.wait(connector, connector.submit_batch_exists(keys))
+        self.assertTrue(ok)
+        return which
+
+
+class Batches(Case):
+    def test_another_server_finds_what_one_has_stored(self):
+        one, other = self.connector(), self.connector()
+        keys, values = names(5), [value(i, 20000 + i) for i in range(5)]
+        self.assertEqual(self.exist(one, keys), [False] * 5)
+        self.put(one, keys, values)
+        self.assertEqual(self.exist(other, keys), [True] * 5)
+        self.assertEqual(self.get(other, keys, map(len, values)), (True, [True] * 5, values))
+        said = other.counters
+        self.assertEqual((said.looked_up, said.found, said.wanted, said.loaded, said.bytes_loaded),
+                         (5, 5, 5, 5, 100010))
+        self.assertEqual((one.counters.stored, one.counters.bytes_stored), (5, 100010))
+
+    def test_some_of_a_batch(self):
+        connector = self.connector()
+        keys, values = names(4), [value(i, 3000) for i in range(4)]
+        self.put(connector, keys[:1] + keys[2:3], [values[0], values[2]])
+        self.assertEqual(self.exist(connector, keys), [True, False, True, False])
+        ok, which, came = self.get(connector, keys, [3000] * 4)
+        self.assertEqual((ok, which), (False, [True, False, True, False]))
+        self.assertEqual((came[0], came[2]), (values[0], values[2]))
+        self.assertEqual(connector.counters.misses, {"ABSENT": 2})
+        # What is there stays, and that is no failure.
+        self.put(connector, keys, [bytes(3000)] * 3 + [values[3]])
+        self.assertEqual(self.get(connector, keys, [3000] * 4)[2],
+                         [values[0], bytes(3000), values[2], values[3]])
+
+    def test_memory_of_another_size_gets_nothing(self):
+        connector = self.connector()
+        keys = names(1)
+        self.put(connector, keys, [value(1, 3000)])
+        for size in (2999, 3001):
+            self.assertEqual(self.get(connector, keys, [size])[:2], (False, [False]))
+
+    def test_values_larger_than_a_block(self):
+        one, other = self.connector(), self.connector()
+        sizes = [3 * VALUE_BYTES + 17, VALUE_BYTES, VALUE_BYTES + 1, 5000]
+        keys, values = names(4), [value(i, size) for i, size in enumerate(sizes)]
+        self.put(one, keys, values)
+        self.assertEqual(self.exist(other, keys), [True] * 4)
+        self.assertEqual(self.get(other, keys, sizes), (True, [True] * 4, values))
+        parts = other._part_keys(other._scheme.keys(keys)[0], sizes[0])
+        self.assertEqual(len(parts), 4)
+        self.assertEqual({part[:8] for part in parts}, {other._scheme.keys(keys)[0][:8]})
+        # A part is lost: no value, until it is stored again.
+        self.assertTrue(other.volume.remove([parts[2]]).ok)
+        self.assertEqual(self.get(other, keys, sizes)[:2], (False, [False, True, True, True]))
+        self.put(one, keys, values)
+        self.assertEqual(self.get(other, keys, sizes), (True, [True] * 4, values))
+
+    def test_deleted_values_are_gone_and_their_parts_too(self):
+        connector = self.connector()
+        keys, sizes = names(4), [3 * VALUE_BYTES, 4000, 8, 4000]
+        values = [value(i, size) for i, size in enumerate(sizes)]
+        self.put(connector, keys[:3], values[:3])
+        (ok, _, which), = self.wait(connector, connector.submit_batch_delete(keys))
+        self.assertEqual((ok, which), (False, [True, True, True, False]))
+        self.assertEqual(self.exist(connector, keys), [False] * 4)
+        self.assertEqual(self.get(connector, keys, sizes)[1], [False] * 4)
+        parts = connector._part_keys(connector._scheme.keys(keys)[0], sizes[0])
+        self.assertEqual(connector.volume.exists(parts).hits, 0)
+        self.assertEqual(connector.counters.deleted, 3)
+
+    def test_more_names_than_a_call_takes(self):
+        connector = self.connector()
+        keys, values = names(50), [value(i, 1000) for i in range(50)]
+        with unittest.mock.patch("icms.lmcache.BATCH_MAX", 7):
+            self.put(connector, keys, values)
+            self.assertEqual(self.exist(connector, keys), [True] * 50)
+            self.assertEqual(self.get(connector, keys, [1000] * 50), (True, [True] * 50, values))
+
+    def test_more_batches_than_the_tier_takes_at_a_time(self):
+        connector = self.connector(load_ms=60000)
+        keys, values = names(3), [value(i, 3000) for i in range(3)]
+        self.put(connector, keys, values)
+        rooms = [[bytearray(3000) for _ in keys] for _ in range(1500)]
+        numbers = [connector.submit_batch_get(keys, room) for room in rooms]
+        self.assertTrue(connector._calls)  # some had to wait for others
+        self.assertEqual({ok for ok, _, _ in self.wait(connector, *numbers, seconds=60)}, {True})
+        self.assertEqual([[bytes(one) for one in room] for room in rooms], [values] * 1500)
+        self.assertEqual(connector.counters.failures, {})
+
+    def test_from_many_threads(self):
+        connector = self.connector()
+        keys, values = names(40), [value(i, 2000) for i in range(40)]
+        numbers, rooms = [], {}
+
+        def work(mine):
+            for _ in range(20):
+                numbers.append(connector.submit_batch_set(keys[mine], values[mine]))
+                room = [bytearray(2000) for _ in keys[mine]]
+                number = connector.submit_batch_exists(keys[mine])
+                numbers.append(number)
+                rooms[number] = room
+
+        threads = [threading.Thread(target=work, args=(slice(at, at + 10),))
+                   for at in range(0, 40, 10)]
+        for thread in threads:
+            thread.start()
+        over = {}
+        while any(thread.is_alive() for thread in threads) or len(over) < len(numbers):
+            over.update((number, ok) for number, ok, _, _ in connector.drain_completions())
+        self.assertEqual(sorted(over), sorted(numbers))
+        self.assertEqual(set(over.values()), {True})
+        self.assertEqual(len(set(numbers)), 160)
+        self.assertEqual(self.get(connector, keys, [2000] * 40), (True, [True] * 40, values))
+
+    def test_one_descriptor_and_no_thread(self):
+        before = threading.active_count()
+        connector = self.connector()
+        poller = select.poll()
+        poller.register(connector.event_fd(), select.POLLIN)
+        self.assertEqual(poller.poll(50), [])
+        self.assertEqual(connector.drain_completions(), [])
+        self.wait(connector, connector.submit_batch_exists(names(3)))
+        self.wait(connector, connector.submit_batch_exists([]))  # over before it is submitted
+        self.assertEqual(poller.poll(50), [])
+        self.assertEqual(threading.active_count(), before)
+
+
+class Mistakes(Case):
+    def test_memory_that_cannot_be_used_fails_its_batch_alone(self):
+        connector = self.connector()
+        keys = names(2)
+        for method, bufs, text in (
+                ("get", [bytes(100), bytes(100)], "not writable"), ("get", [bytearray(4)], "2 names and 1 piece"),
+                ("set", [memoryview(bytearray(10))[::2]] * 2, "contiguous"),
+                ("set", [7, 8], "bytes-like"), ("set", [b"", b""], "")):
+            number = getattr(connector, f"submit_batch_{method}")(keys, bufs)
+            (ok, error, which), = self.wait(connector, number)
+            self.assertEqual((ok, which), (False, [False, False]), (method, bufs))
+            self.assertIn(text, error)
+        number = connector.submit_batch_exists([keys[0], ""])
+        self.assertEqual(self.wait(connector, number)[0][0], False)
+        self.put(connector, keys, [b"1", b"2"])
+
+    def test_options(self):
+        for params, text in (({}, "needs the option 'volume'"),
+                             ({"volume": "kv", "root": "/"}, "no option 'root'; there are volume"),
+                             ({"volume": "kv", "load_ms": "5"}, "of type int, not '5'")):
+            with self.assertRaisesRegex(ValueError, text):
+                IcmsConnector(**params)
+        with self.assertRaises(icms.NoVolumeError):
+            IcmsConnector(volume="nobody's", where=tier().where)
+
+    def test_servers_that_would_never_share_are_told_at_the_start(self):
+        self.connector(weights="1", layout="bf16")
+        self.connector(weights="1", layout="bf16")
+        for params in ({"weights": "2", "layout": "bf16"}, {"weights": "1", "layout": "fp8"}):
+            with self.assertRaisesRegex(icms_keys.SchemeError, "would never share"):
+                self.connector(**params)
+
+
+class Failures(Case):
+    def test_a_stopped_agent_and_a_dead_one(self):
+        mine = Tier()
+        self.addCleanup(mine.end)
+        connector = self.connector(where=mine.where, load_ms=200, store_ms=200)
+        keys = names(3)
+        stop(mine.agent)
+        begin = time.monotonic()
+        self.assertEqual(self.get(connector, keys, [100] * 3)[:2], (False, [False] * 3))
+        with self.assertLogs("icms.lmcache", "WARNING") as logged:
+            (ok, error, which), = self.wait(connector,
+                                            connector.submit_batch_set(keys, [b"x"] * 3))
+        self.assertEqual((ok, which), (False, [False] * 3))
+        self.assertIn("3 of 3 chunks: cannot store", error)
+        self.assertIn("did not take a chunk: {'DEADLINE': 1}", logged.output[0])
+        self.assertLess(time.monotonic() - begin, 5)
+        mine.agent.signal(signal.SIGCONT)
+        mine.agent.kill()
+        with self.assertLogs("icms.lmcache", "WARNING") as logged:
+            for _ in range(3):
+                number = connector.submit_batch_exists(keys)
+                (ok, error, which), = self.wait(connector, number)
+                self.assertEqual((ok, which), (False, [False] * 3))
+                self.assertEqual(error, icms.PeerDownError.text)
+        self.assertEqual(len(logged.output), 1, logged.output)
+        self.assertEqual(connector.counters.failures, {"PeerDownError": 3})
+        # Many at once: nothing is lost, nothing recurses.
+        numbers = [connector.submit_batch_delete(keys) for _ in range(2000)]
+        self.assertEqual({ok for ok, _, _ in self.wait(connector, *numbers)}, {False})
+
+    def test_close_with_batches_under_way(self):
+        mine = Tier()
+        self.addCleanup(mine.end)
+        connector = self.connector(where=mine.where, load_ms=300)
+        stop(mine.agent)
+        rooms = [bytearray(100) for _ in range(3)]
+        connector.submit_batch_get(names(3), rooms)
+        descriptor = connector.event_fd()
+        connector.close()
+        connector.close()
+        rooms[0].append(1)  # nobody holds it
+        with self.assertRaises(OSError):
+            os.fstat(descriptor)
+        connector.submit_batch_exists(names(1))  # of a thread that has not heard yet
+        self.assertEqual([ok for _, ok, _, _ in connector.drain_completions()], [False])
+
+
+if __name__ == "__main__":
+    unittest.main()
