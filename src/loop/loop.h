@@ -43,6 +43,15 @@ struct loop_region;
 /* The real machine. Never fails; io_uring is tried by loop_new. */
 struct loop_env *loop_env_uring(void);
 
+/* The real machine but for its clock: that begins at 0 and stands until loop_replay_to moves it on.
+ * For who replays recorded time. NULL: out of memory. Freed after all that came from it. */
+struct loop_env *loop_env_replay_new(void) ICMS_MUST_CHECK;
+void loop_env_replay_free(struct loop_env **env);
+
+/* Moves the clock of such an environment on; a time that has passed changes nothing. Its one loop
+ * sees it at once, due timers fire in its next iteration. On that loop's thread. */
+void loop_replay_to(struct loop *loop, uint64_t now_ns);
+
 struct loop_opts {
     const char *name;     /* thread name, 15 bytes at most        */
     uint32_t entries_max; /* handed to the kernel at once; more wait their turn; power of two */

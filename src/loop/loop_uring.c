@@ -107,6 +107,27 @@ static uint64_t uring_now(struct loop_env *env)
     return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
+/* An environment whose clock its owner moves. */
+struct uring_replay {
+    struct loop_env env;      /* first                                     */
+    struct loop_ops ops;      /* as uring_ops, but for now                 */
+    _Atomic(uint64_t) now_ns; /* what its clock says                       */
+};
+
+static uint64_t replay_now(struct loop_env *env)
+{
+    return atomic_load(&container_of(env, struct uring_replay, env)->now_ns);
+}
+
+void loop_replay_to(struct loop *loop, uint64_t now_ns)
+{
+    check(loop_is_mine(loop) && loop_ops(loop)->now == replay_now);
+    if (now_ns <= replay_now(loop->env))
+        return;
+    atomic_store(&container_of(loop->env, struct uring_replay, env)->now_ns, now_ns);
+    loop->now_ns = now_ns;
+}
+
 static void uring_entered(int result)
 {
     check(result >= 0 || result == -ETIME || result == -EINTR || result == -EAGAIN ||
@@ -134,7 +155,7 @@ static void uring_wait(struct uring_loop *uring)
     uring_submit(uring);
     idle = list_empty(&uring->ready) && list_empty(&uring->parked) && !uring->busy_poll;
     if (loop->timers != NULL) {
-        uint64_t now_ns = uring_now(loop->env);
+        uint64_t now_ns = loop_env_now_ns(loop->env);
 
         wait_ns = loop->timers->at_ns > now_ns ? loop->timers->at_ns - now_ns : 0;
     }
@@ -227,7 +248,7 @@ static void uring_run(struct uring_loop *uring)
 
     while (!loop_stopping(loop)) {
         uring_wait(uring);
-        loop->now_ns = uring_now(loop->env);
+        loop->now_ns = loop_env_now_ns(loop->env);
         uring_reap(uring);
         uring_ready_run(uring);
         loop_timers_run(loop);
@@ -541,9 +562,29 @@ static const struct loop_ops uring_ops = {
     .event_free = uring_event_free,
 };
 
-struct loop_env uring_env = {&uring_ops};
-
 struct loop_env *loop_env_uring(void)
 {
-    return &uring_env;
+    static struct loop_env env = {&uring_ops};
+
+    return &env;
+}
+
+struct loop_env *loop_env_replay_new(void)
+{
+    struct uring_replay *replay = calloc(1, sizeof(*replay));
+
+    if (replay == NULL)
+        return NULL;
+    replay->ops = uring_ops;
+    replay->ops.now = replay_now;
+    replay->env.ops = &replay->ops;
+    return &replay->env;
+}
+
+void loop_env_replay_free(struct loop_env **env)
+{
+    if (*env == NULL)
+        return;
+    free(container_of(*env, struct uring_replay, env));
+    *env = NULL;
 }

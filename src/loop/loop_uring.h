@@ -95,8 +95,6 @@ static inline struct uring_sock *uring_sock_of(struct loop_sock *sock)
     return container_of(sock, struct uring_sock, sock);
 }
 
-extern struct loop_env uring_env;
-
 /* loop_uring_op.c: one operation's way through the kernel. */
 void uring_op_start(struct loop *loop, struct loop_op *op);
 void uring_op_cancel(struct loop *loop, struct loop_op *op);
@@ -147,7 +145,7 @@ void uring_sock_close(struct loop_sock *sock);
 icms_err uring_connect_start(struct loop_op *op);
 
 /* A socket around a descriptor, which it owns from here on also on failure; NULL: no memory. */
-struct uring_sock *uring_sock_new(int fd);
+struct uring_sock *uring_sock_new(struct loop_env *env, int fd);
 
 icms_err uring_event_new(struct loop_env *env, struct loop_event **out_event);
 void uring_event_signal(struct loop_event *event);

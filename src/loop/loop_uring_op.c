@@ -117,7 +117,7 @@ void uring_op_prepare(struct uring_loop *loop, struct loop_op *op, struct io_uri
 
 static void op_accepted(struct loop_op *op, int fd)
 {
-    struct uring_sock *sock = uring_sock_new(fd);
+    struct uring_sock *sock = uring_sock_new(op->loop->env, fd);
 
     if (sock != NULL)
         op->sock = &sock->sock;

@@ -38,7 +38,7 @@ static bool sock_address(const struct loop_addr *addr, struct sockaddr_in6 *out_
     return false;
 }
 
-struct uring_sock *uring_sock_new(int fd)
+struct uring_sock *uring_sock_new(struct loop_env *env, int fd)
 {
     struct uring_sock *sock = calloc(1, sizeof(*sock));
     int on = 1;
@@ -47,7 +47,7 @@ struct uring_sock *uring_sock_new(int fd)
         (void)close(fd);
         return NULL;
     }
-    sock->sock.target.env = &uring_env;
+    sock->sock.target.env = env;
     sock->fd = fd;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     return sock;
@@ -63,7 +63,7 @@ icms_err uring_connect_start(struct loop_op *op)
     fd = socket(words->connect.addr.sin6_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return err_from_errno(errno);
-    words->connect.sock = uring_sock_new(fd);
+    words->connect.sock = uring_sock_new(op->loop->env, fd);
     return words->connect.sock != NULL ? ICMS_OK : ICMS_NO_MEMORY;
 }
 
@@ -109,7 +109,7 @@ icms_err uring_listen(struct loop_env *env, const struct loop_addr *addr, struct
                              "another port"
                            : "choose an address of this machine and a port that may be used");
     }
-    sock = uring_sock_new(fd);
+    sock = uring_sock_new(env, fd);
     if (sock == NULL)
         return err_set(why, ICMS_NO_MEMORY, "listen on %s: out of memory", text);
     *out_sock = &sock->sock;

@@ -12,6 +12,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@
 
 #include <cmocka.h>
 
+#include "base/check.h"
 #include "loop/loop.h"
 
 #define REGION_BYTES ((uint64_t)32 << 20)
@@ -226,6 +228,67 @@ static void a_filled_event_blocks_nobody(void **state)
     loop_event_free(&event);
 }
 
+/* ---- a clock of one's own ------------------------------------------------------------------- */
+
+#define HOUR_NS ((uint64_t)3600 * 1000000000)
+
+/* A timer far away, and a message that moves the clock to it. */
+struct replayed {
+    struct loop_timer timer; /* fires at HOUR_NS           */
+    struct loop_msg msg;     /* replayed_begin             */
+    struct loop *loop;       /* whose clock it is          */
+    uint64_t begin_ns;       /* before the clock was moved */
+    uint64_t moved_ns;       /* after it                   */
+    uint64_t fired_ns;       /* when the timer fired       */
+    atomic_bool over;        /* the timer fired            */
+};
+
+static void replayed_fired(struct loop_timer *timer)
+{
+    struct replayed *mine = container_of(timer, struct replayed, timer);
+
+    mine->fired_ns = loop_now_ns(mine->loop);
+    atomic_store(&mine->over, true);
+}
+
+static void replayed_begin(struct loop_msg *msg)
+{
+    struct replayed *mine = container_of(msg, struct replayed, msg);
+
+    mine->begin_ns = loop_now_ns(mine->loop);
+    loop_timer_start(mine->loop, &mine->timer, HOUR_NS);
+    loop_replay_to(mine->loop, HOUR_NS);
+    loop_replay_to(mine->loop, HOUR_NS / 2); /* never back */
+    mine->moved_ns = loop_now_ns(mine->loop);
+}
+
+/* An hour passes at once, and no time but that. */
+static void a_replayed_clock_stands_until_it_is_moved(void **state)
+{
+    struct loop_env *env = loop_env_replay_new();
+    struct replayed mine = {.over = false};
+    struct loop_opts opts;
+
+    assert_non_null(env);
+    loop_opts_init(&opts);
+    assert_int_equal(loop_new(env, &opts, NULL, &mine.loop), ICMS_OK);
+    loop_timer_init(&mine.timer, replayed_fired);
+    assert_int_equal(loop_start(mine.loop, NULL), ICMS_OK);
+    assert_int_equal(loop_env_now_ns(env), 0);
+    loop_send(mine.loop, &mine.msg, replayed_begin);
+    for (int ms = 0; !atomic_load(&mine.over) && ms < 10000; ms++)
+        (void)usleep(1000);
+    assert_true(atomic_load(&mine.over));
+    loop_stop(mine.loop);
+    loop_join(mine.loop);
+    assert_int_equal(mine.begin_ns, 0);
+    assert_int_equal(mine.moved_ns, HOUR_NS);
+    assert_int_equal(mine.fired_ns, HOUR_NS);
+    assert_int_equal(loop_env_now_ns(env), HOUR_NS);
+    loop_free(&mine.loop);
+    loop_env_replay_free(&env);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -235,6 +298,7 @@ int main(void)
         cmocka_unit_test(a_file_locked_by_another_process_names_its_pid),
         cmocka_unit_test(a_shared_region_cannot_shrink_and_can_be_sealed),
         cmocka_unit_test(a_filled_event_blocks_nobody),
+        cmocka_unit_test(a_replayed_clock_stands_until_it_is_moved),
     };
 
     return cmocka_run_group_tests_name("loop-uring", tests, NULL, NULL);
