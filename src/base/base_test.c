@@ -149,6 +149,14 @@ static void fault_points_act_on_their_visit(void **state)
     assert_int_equal(fault_arm("disk.write:0:fail", &why), ICMS_CONFIG);
     assert_int_equal(fault_arm("disk.write:1:explode", &why), ICMS_CONFIG);
     assert_int_equal(fault_arm("disk.write:1:kill=1", &why), ICMS_CONFIG);
+    assert_int_equal(fault_arm("disk.write:2:slow=1500", &why), ICMS_OK);
+    assert_int_equal(fault_slow_us("disk.write"), 0);
+    assert_int_equal(fault_slow_us("disk.write"), 1500);
+    assert_int_equal(fault_slow_us("disk.write"), 1500);
+    assert_int_equal(fault_slow_us("elsewhere"), 0);
+    assert_false(fault_hit("disk.write"));
+    assert_int_equal(fault_arm("disk.write:1:slow", &why), ICMS_CONFIG);
+    assert_int_equal(fault_arm("disk.write:1:slow=1ms", &why), ICMS_CONFIG);
     assert_int_equal(fault_arm("", &why), ICMS_OK);
     assert_false(fault_hit("disk.write"));
 }

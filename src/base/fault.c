@@ -14,6 +14,9 @@
 #define FAULT_POINTS_MAX 16
 #define FAULT_NAME_BYTES 64
 
+/* Of a process, or of microseconds. */
+#define FAULT_NUMBER_MAX 1000000000L
+
 /* A set is written again only after this many armings: whoever visits it has left it by then. */
 #define FAULT_SETS 8
 
@@ -22,6 +25,7 @@ enum fault_action {
     FAULT_STOP,    /* SIGSTOP to pid                    */
     FAULT_FAIL,    /* this visit fails                  */
     FAULT_FAIL_ON, /* this visit and all after it fail */
+    FAULT_SLOW_ON, /* they take longer                 */
 };
 
 struct fault_point {
@@ -30,6 +34,7 @@ struct fault_point {
     unsigned long visits;        /* visits so far; atomic           */
     enum fault_action action;    /* what happens                    */
     pid_t pid;                   /* whom a signal goes to           */
+    uint32_t slow_us;            /* how much longer                 */
 };
 
 struct fault_set {
@@ -43,19 +48,24 @@ static struct fault_set fault_sets[FAULT_SETS];
 static unsigned fault_set_next;           /* the one to be written next; the arming thread's */
 static struct fault_set *fault_set_armed; /* atomic; NULL: none                              */
 
+/* A number behind '='; false when it is none from 2 to most. */
+static bool fault_number_parse(const char *text, long most, long *out_number)
+{
+    char *end = NULL;
+
+    *out_number = strtol(text, &end, 10);
+    return end != text && *end == '\0' && *out_number > 1 && *out_number <= most;
+}
+
 static bool fault_action_parse(const char *text, struct fault_point *point)
 {
     const char *value = strchr(text, '=');
     size_t n = value != NULL ? (size_t)(value - text) : strlen(text);
-    char *end = NULL;
-    long pid = getpid();
+    long number = getpid();
 
-    if (value != NULL) {
-        pid = strtol(value + 1, &end, 10);
-        if (end == value + 1 || *end != '\0' || pid <= 1)
-            return false;
-    }
-    point->pid = (pid_t)pid;
+    if (value != NULL && !fault_number_parse(value + 1, FAULT_NUMBER_MAX, &number))
+        return false;
+    point->pid = (pid_t)number;
     if (n == 4 && strncmp(text, "kill", n) == 0)
         point->action = FAULT_KILL;
     else if (n == 4 && strncmp(text, "stop", n) == 0)
@@ -64,8 +74,11 @@ static bool fault_action_parse(const char *text, struct fault_point *point)
         point->action = FAULT_FAIL;
     else if (value == NULL && strcmp(text, "fail+") == 0)
         point->action = FAULT_FAIL_ON;
+    else if (value != NULL && n == 4 && strncmp(text, "slow", n) == 0)
+        point->action = FAULT_SLOW_ON;
     else
         return false;
+    point->slow_us = point->action == FAULT_SLOW_ON ? (uint32_t)number : 0;
     return true;
 }
 
@@ -88,7 +101,7 @@ static icms_err fault_point_parse(struct fault_set *set, char *text, struct err_
     if (*end != '\0' || point->visit == 0 || !fault_action_parse(action, point))
         return err_set(why, ICMS_CONFIG,
                        "ICMS_FAULT: %s:%s:%s: N is 1 or more, ACTION is kill, kill=PID, stop, "
-                       "stop=PID, fail or fail+",
+                       "stop=PID, fail, fail+ or slow=US",
                        name, visit, action);
     set->count++;
     return ICMS_OK;
@@ -125,26 +138,33 @@ icms_err fault_init(struct err_why *why)
     return fault_arm(getenv("ICMS_FAULT"), why);
 }
 
-bool fault_visit(const char *name)
+/* Whether an action that was armed for one visit acts in this one. */
+static bool fault_is_due(const struct fault_point *point, unsigned long visit)
+{
+    bool on = point->action == FAULT_FAIL_ON || point->action == FAULT_SLOW_ON;
+
+    return visit == point->visit || (visit > point->visit && on);
+}
+
+bool fault_visit(const char *name, uint32_t *out_slow_us)
 {
     struct fault_set *set = __atomic_load_n(&fault_set_armed, __ATOMIC_ACQUIRE);
     bool fail = false;
 
     for (unsigned i = 0; set != NULL && i < set->count; i++) {
         struct fault_point *point = &set->points[i];
-        unsigned long visit;
 
-        if (strcmp(point->name, name) != 0)
-            continue;
-        visit = __atomic_add_fetch(&point->visits, 1, __ATOMIC_RELAXED);
-        if (visit < point->visit || (visit > point->visit && point->action != FAULT_FAIL_ON))
+        if (strcmp(point->name, name) != 0 ||
+            !fault_is_due(point, __atomic_add_fetch(&point->visits, 1, __ATOMIC_RELAXED)))
             continue;
         if (point->action == FAULT_KILL)
             (void)kill(point->pid, SIGKILL);
         else if (point->action == FAULT_STOP)
             (void)kill(point->pid, SIGSTOP);
+        else if (point->action == FAULT_SLOW_ON && out_slow_us != NULL)
+            *out_slow_us = point->slow_us;
         else
-            fail = true;
+            fail = point->action != FAULT_SLOW_ON;
     }
     return fail;
 }

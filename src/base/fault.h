@@ -7,6 +7,7 @@
  *   kill        SIGKILL to this process        kill=PID   SIGKILL to another
  *   stop        SIGSTOP to this process        stop=PID   SIGSTOP to another
  *   fail        fault_hit returns true, once   fail+      from that visit on
+ *   slow=US     from that visit on it takes so many microseconds, where fault_slow_us is asked
  * Unarmed, a visit costs one load and a branch that is never taken. Any thread.
  */
 #ifndef BASE_FAULT_H
@@ -24,13 +25,23 @@ icms_err fault_init(struct err_why *why) ICMS_MUST_CHECK;
 /* The same with the text given; NULL or "" disarms. */
 icms_err fault_arm(const char *text, struct err_why *why) ICMS_MUST_CHECK;
 
-bool fault_visit(const char *name);
+bool fault_visit(const char *name, uint32_t *out_slow_us);
 
 /* Visits the place; true when it has to fail. */
 static inline bool fault_hit(const char *name)
 {
     return __builtin_expect(__atomic_load_n(&fault_armed, __ATOMIC_RELAXED), 0) &&
-           fault_visit(name);
+           fault_visit(name, NULL);
+}
+
+/* Visits the place; how many microseconds it has to take longer. */
+static inline uint32_t fault_slow_us(const char *name)
+{
+    uint32_t slow_us = 0;
+
+    if (__builtin_expect(__atomic_load_n(&fault_armed, __ATOMIC_RELAXED), 0))
+        (void)fault_visit(name, &slow_us);
+    return slow_us;
 }
 
 #endif

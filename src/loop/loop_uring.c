@@ -32,6 +32,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/fault.h"
 
 /* Answers taken from the ring at a time. */
 #define URING_BATCH 128
@@ -71,6 +72,30 @@ static void uring_submit_cancels(struct uring_loop *loop)
     }
 }
 
+/* Faults loop.read and loop.write, a slow drive: the operation waits behind a timeout. False: both
+ * do not fit into the ring now. */
+static bool uring_submit_slow(struct uring_loop *loop, const struct loop_op *op)
+{
+    struct io_uring_sqe *sqe;
+    uint32_t slow_us = 0;
+
+    if (op->kind == LOOP_READ || op->kind == LOOP_WRITE)
+        slow_us = fault_slow_us(op->kind == LOOP_READ ? "loop.read" : "loop.write");
+    if (slow_us == 0)
+        return true;
+    if (io_uring_sq_space_left(&loop->ring) < 2)
+        return false;
+    loop->slow[op->kind == LOOP_WRITE] = (struct __kernel_timespec){
+        .tv_sec = slow_us / 1000000, .tv_nsec = slow_us % 1000000 * 1000};
+    sqe = uring_sqe(loop);
+    io_uring_prep_timeout(sqe, &loop->slow[op->kind == LOOP_WRITE], 0,
+                          IORING_TIMEOUT_ETIME_SUCCESS);
+    io_uring_sqe_set_flags(sqe, IOSQE_IO_LINK);
+    sqe->user_data = URING_AUX;
+    loop->kernel_aux++;
+    return true;
+}
+
 /* Fills the ring. Cancels go first: the struct of an operation that ended meanwhile may be parked
  * again, and the cancel was not meant for that life of it. */
 static void uring_submit(struct uring_loop *loop)
@@ -85,9 +110,11 @@ static void uring_submit(struct uring_loop *loop)
         loop->wake_armed = true;
         loop->kernel_aux++;
     }
-    while ((link = list_first(&loop->parked)) != NULL && (sqe = uring_sqe(loop)) != NULL) {
+    while ((link = list_first(&loop->parked)) != NULL) {
         struct loop_op *op = container_of(link, struct loop_op, link);
 
+        if (!uring_submit_slow(loop, op) || (sqe = uring_sqe(loop)) == NULL)
+            break;
         uring_op_prepare(loop, op, sqe);
         io_uring_sqe_set_data(sqe, op);
         op->state = LOOP_OP_KERNEL;

@@ -47,6 +47,7 @@ struct uring_loop {
     icms_err start_err;           /* whether the thread could take the ring                     */
     struct uring_buffer *buffers; /* registered memory, ordered by address                */
     uint32_t buffer_count;        /* of them                                              */
+    struct __kernel_timespec slow[2]; /* faults loop.read, loop.write: how much longer            */
 };
 
 struct uring_file {

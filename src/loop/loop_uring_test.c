@@ -26,6 +26,7 @@
 #include <cmocka.h>
 
 #include "base/check.h"
+#include "base/fault.h"
 #include "loop/loop.h"
 
 #define REGION_BYTES ((uint64_t)32 << 20)
@@ -228,6 +229,81 @@ static void a_filled_event_blocks_nobody(void **state)
     loop_event_free(&event);
 }
 
+/* ---- a slow drive --------------------------------------------------------------------------- */
+
+#define SLOW_US 30000
+
+/* A write, then a read of the same page. */
+struct slow_disk {
+    struct loop_msg msg;    /* slow_begin          */
+    struct loop_op op;      /* the one, then the other */
+    struct loop *loop;      /* of both             */
+    struct loop_file *file; /* of both             */
+    uint8_t *page;          /* memory              */
+    uint64_t begin_ns;      /* of the write        */
+    uint64_t written_ns;    /* when it was over    */
+    uint32_t failed;        /* operations          */
+    atomic_bool over;       /* both are            */
+};
+
+static void slow_read_done(struct loop_op *op)
+{
+    struct slow_disk *mine = container_of(op, struct slow_disk, op);
+
+    mine->failed += op->err != ICMS_OK || mine->page[77] != 7;
+    atomic_store(&mine->over, true);
+}
+
+static void slow_write_done(struct loop_op *op)
+{
+    struct slow_disk *mine = container_of(op, struct slow_disk, op);
+
+    mine->failed += op->err != ICMS_OK;
+    mine->written_ns = loop_now_ns(mine->loop);
+    mine->page[77] = 0;
+    loop_file_read(mine->loop, op, mine->file, 0, mine->page, 4096, slow_read_done);
+}
+
+static void slow_begin(struct loop_msg *msg)
+{
+    struct slow_disk *mine = container_of(msg, struct slow_disk, msg);
+
+    mine->begin_ns = loop_now_ns(mine->loop);
+    mine->page[77] = 7;
+    loop_file_write(mine->loop, &mine->op, mine->file, 0, mine->page, 4096, slow_write_done);
+}
+
+/* The fault loop.write: writes take longer, by as much at least, and do what they do. */
+static void a_drive_can_be_made_slow(void **state)
+{
+    char path[] = "/var/tmp/icms-slow-XXXXXX";
+    struct loop_file_opts file = {.path = path, .write = true};
+    struct slow_disk mine = {.page = aligned_alloc(4096, 4096)};
+    struct loop_opts opts;
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0 && mine.page != NULL);
+    (void)close(fd);
+    loop_opts_init(&opts);
+    assert_int_equal(fault_arm("loop.write:1:slow=30000", NULL), ICMS_OK);
+    assert_int_equal(loop_new(loop_env_uring(), &opts, NULL, &mine.loop), ICMS_OK);
+    assert_int_equal(loop_file_open(loop_env_uring(), &file, NULL, &mine.file), ICMS_OK);
+    assert_int_equal(loop_start(mine.loop, NULL), ICMS_OK);
+    loop_send(mine.loop, &mine.msg, slow_begin);
+    for (int ms = 0; !atomic_load(&mine.over) && ms < 10000; ms++)
+        (void)usleep(1000);
+    assert_true(atomic_load(&mine.over));
+    loop_stop(mine.loop);
+    loop_join(mine.loop);
+    assert_int_equal(fault_arm(NULL, NULL), ICMS_OK);
+    assert_int_equal(mine.failed, 0);
+    assert_true(mine.written_ns - mine.begin_ns >= SLOW_US * UINT64_C(1000));
+    loop_free(&mine.loop);
+    loop_file_close(&mine.file);
+    assert_int_equal(unlink(path), 0);
+    free(mine.page);
+}
+
 /* ---- a clock of one's own ------------------------------------------------------------------- */
 
 #define HOUR_NS ((uint64_t)3600 * 1000000000)
@@ -298,6 +374,7 @@ int main(void)
         cmocka_unit_test(a_file_locked_by_another_process_names_its_pid),
         cmocka_unit_test(a_shared_region_cannot_shrink_and_can_be_sealed),
         cmocka_unit_test(a_filled_event_blocks_nobody),
+        cmocka_unit_test(a_drive_can_be_made_slow),
         cmocka_unit_test(a_replayed_clock_stands_until_it_is_moved),
     };
 
