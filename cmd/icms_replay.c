@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * icms replay: what a drive of some size would have kept of a trace, and what it would have
- * written for that. One thread; nothing is opened but the trace.
+ * written for that. One thread; nothing is opened but the trace, and with --payload a drive's file.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -20,6 +20,12 @@
 #define CAPACITIES_MAX 32
 #define LOOPS_MAX      1000
 
+/* Values and segments without bytes, and with them: so small that a trace's part fits on a disk. */
+#define BLOCK_BYTES           ((uint64_t)2 << 20)
+#define SEGMENT_BYTES         ((uint64_t)16 << 20)
+#define PAYLOAD_BLOCK_BYTES   ((uint64_t)64 << 10)
+#define PAYLOAD_SEGMENT_BYTES ((uint64_t)1 << 20)
+
 /* What the command line says. */
 struct options {
     struct cli cli;                       /* for complaints                            */
@@ -30,7 +36,9 @@ struct options {
     enum replay_kind kinds[REPLAY_KINDS]; /* in the order they were named              */
     uint32_t kind_count;                  /* in kinds                                  */
     uint32_t loops;                       /* how often                                 */
-    uint64_t block_bytes, segment_bytes;  /* of the drives                             */
+    uint64_t block_bytes, segment_bytes;  /* of the drives; 0: not said                */
+    const char *payload;                  /* where the store's drive goes; NULL: none  */
+    uint64_t space_bytes;                 /* that its file may take                    */
     double budget_part;                   /* of what `default` writes; 0: none         */
     uint64_t budget_bytes_day;            /* or so many; 0: none                       */
 };
@@ -43,6 +51,8 @@ enum {
     OPTION_BUDGET,
     OPTION_BLOCK,
     OPTION_SEGMENT,
+    OPTION_PAYLOAD,
+    OPTION_SPACE,
     OPTION_JSON
 };
 
@@ -54,6 +64,8 @@ static const struct option replay_options[] = {
     {"budget", required_argument, NULL, OPTION_BUDGET},
     {"block", required_argument, NULL, OPTION_BLOCK},
     {"segment", required_argument, NULL, OPTION_SEGMENT},
+    {"payload", required_argument, NULL, OPTION_PAYLOAD},
+    {"space", required_argument, NULL, OPTION_SPACE},
     {"json", no_argument, NULL, OPTION_JSON},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -108,8 +120,8 @@ static int policy_take(struct options *options, const char *text)
             kind++;
         if (kind == REPLAY_KINDS || options->kind_count == REPLAY_KINDS)
             return cli_usage(&options->cli,
-                             "--policy %s: there are fifo, lru, s3-fifo, default, due, run-wise "
-                             "and belady",
+                             "--policy %s: there are fifo, lru, s3-fifo, default, due, run-wise, "
+                             "belady and store",
                              optarg);
         options->kinds[options->kind_count++] = kind;
         if (text[length] == 0)
@@ -161,6 +173,11 @@ static int option_take(struct options *options, int code)
     case OPTION_SEGMENT:
         return size_take(options, "segment", (uint64_t)64 << 10, (uint64_t)256 << 20,
                          &options->segment_bytes);
+    case OPTION_PAYLOAD:
+        options->payload = optarg;
+        return -1;
+    case OPTION_SPACE:
+        return size_take(options, "space", 1, UINT64_MAX / 2, &options->space_bytes);
     case OPTION_JSON:
         return -1;
     default:
@@ -168,19 +185,44 @@ static int option_take(struct options *options, int code)
     }
 }
 
+/* What was not said, and what does not go together. */
+static int options_complete(struct options *options)
+{
+    bool payload = options->payload != NULL, store = false;
+
+    if (options->kind_count == 0 && payload) {
+        options->kinds[options->kind_count++] = REPLAY_DEFAULT;
+        options->kinds[options->kind_count++] = REPLAY_STORE;
+    } else if (options->kind_count == 0) {
+        static const enum replay_kind usual[] = {REPLAY_FIFO, REPLAY_LRU, REPLAY_S3FIFO,
+                                                 REPLAY_DEFAULT, REPLAY_BELADY};
+
+        memcpy(options->kinds, usual, sizeof(usual));
+        options->kind_count = sizeof(usual) / sizeof(usual[0]);
+    }
+    for (uint32_t i = 0; i < options->kind_count; i++)
+        store = store || options->kinds[i] == REPLAY_STORE;
+    if (store && !payload)
+        return cli_usage(&options->cli, "the policy store writes to a drive: say where with "
+                                        "--payload");
+    if (payload && !store)
+        return cli_usage(&options->cli, "--payload is for the policy store; name it in --policy");
+    if (options->block_bytes == 0)
+        options->block_bytes = payload ? PAYLOAD_BLOCK_BYTES : BLOCK_BYTES;
+    if (options->segment_bytes == 0)
+        options->segment_bytes = payload ? PAYLOAD_SEGMENT_BYTES : SEGMENT_BYTES;
+    return -1;
+}
+
 static int options_parse(struct options *options, int argc, char **argv)
 {
     int code, status;
 
-    *options = (struct options){
-        .cli = {.command = &cli_replay},
-        .capacity = {0.02, 0.05, 0.1, 0.2, 0.5},
-        .capacities = 5,
-        .kinds = {REPLAY_FIFO, REPLAY_LRU, REPLAY_S3FIFO, REPLAY_DEFAULT, REPLAY_BELADY},
-        .kind_count = 5,
-        .loops = 3,
-        .block_bytes = (uint64_t)2 << 20,
-        .segment_bytes = (uint64_t)16 << 20};
+    *options = (struct options){.cli = {.command = &cli_replay},
+                                .capacity = {0.02, 0.05, 0.1, 0.2, 0.5},
+                                .capacities = 5,
+                                .loops = 3,
+                                .space_bytes = (uint64_t)8 << 30};
     for (int i = 1; i < argc; i++)
         options->cli.json = options->cli.json || strcmp(argv[i], "--json") == 0;
     optind = 0;
@@ -200,7 +242,7 @@ static int options_parse(struct options *options, int argc, char **argv)
     if (argc - optind != 1)
         return cli_usage(&options->cli, "it takes one file with a trace, or - for standard input");
     options->path = argv[optind];
-    return -1;
+    return options_complete(options);
 }
 
 /* ---- the replays -------------------------------------------------------------------------------
@@ -261,15 +303,16 @@ static void result_print(const struct options *options, const struct replay_setu
             amplification, (unsigned long long)result->refused);
         return;
     }
-    cli_json("{s:f, s:I, s:I, s:s, s:f, s:f, s:I, s:I, s:I, s:f, s:I, s:I}", "capacity", capacity,
-             "capacity_blocks", (json_int_t)setup->capacity_blocks, "segments",
+    cli_json("{s:f, s:I, s:I, s:s, s:f, s:f, s:I, s:I, s:I, s:f, s:I, s:I, s:I}", "capacity",
+             capacity, "capacity_blocks", (json_int_t)setup->capacity_blocks, "segments",
              (json_int_t)result->segments, "policy", name, "block_hit_ratio",
              ratio(result->block_hits, result->refs), "token_hit_ratio",
              ratio(result->token_hits, result->tokens), "written_bytes",
              (json_int_t)result->written_bytes, "admitted_bytes",
              (json_int_t)result->admitted_bytes, "carried_bytes", (json_int_t)result->carried_bytes,
              "write_amplification", amplification, "refused", (json_int_t)result->refused,
-             "budget_bytes_day", (json_int_t)setup->budget_bytes_day);
+             "budget_bytes_day", (json_int_t)setup->budget_bytes_day, "compared_bytes",
+             (json_int_t)result->compared_bytes);
 }
 
 /* The budget as bytes a day: a part of what default writes on such a drive without one. */
@@ -292,14 +335,48 @@ static icms_err budget_make(const struct options *options, const struct replay_t
     return err;
 }
 
+static struct replay_setup setup_make(const struct options *options)
+{
+    return (struct replay_setup){.block_bytes = options->block_bytes,
+                                 .segment_bytes = options->segment_bytes,
+                                 .loops = options->loops,
+                                 .dir = options->payload};
+}
+
+/* Whether every drive will fit; said before the first one is made. -1, or an exit status. */
+static int space_check(const struct options *options, const struct replay_trace *trace)
+{
+    struct replay_setup setup = setup_make(options);
+    struct err_why why = {{0}};
+    uint64_t bytes;
+    icms_err err;
+
+    for (uint32_t c = 0; options->payload != NULL && c < options->capacities; c++) {
+        setup.capacity_blocks = (uint64_t)(options->capacity[c] * trace->block_count);
+        err = replay_file_bytes(&setup, &why, &bytes);
+        if (err == ICMS_OK && bytes > options->space_bytes)
+            err = err_set(&why, ICMS_NO_SPACE,
+                          "its drive takes %llu MiB and --space allows %llu: allow more, or take "
+                          "smaller values (--block) or other sizes (--capacity)",
+                          (unsigned long long)(bytes >> 20),
+                          (unsigned long long)(options->space_bytes >> 20));
+        if (err != ICMS_OK)
+            return cli_fail(&options->cli, err, "capacity %.4g%%: %s", options->capacity[c] * 100,
+                            why.text);
+    }
+    return -1;
+}
+
 static int replays_run(const struct options *options, const struct replay_trace *trace)
 {
-    struct replay_setup setup = {.block_bytes = options->block_bytes,
-                                 .segment_bytes = options->segment_bytes,
-                                 .loops = options->loops};
+    struct replay_setup setup = setup_make(options);
     struct replay_result result;
     struct err_why why = {{0}};
+    int status = space_check(options, trace);
     icms_err err;
+
+    if (status >= 0)
+        return status;
 
     if (!options->cli.json)
         (void)printf("%u requests, %u blocks of which %u are distinct, %u loops\n"
@@ -354,21 +431,26 @@ const struct cli_command cli_replay = {
     .name = "replay",
     .summary = "show what a drive would have kept of a trace",
     .run = replay_command,
-    .help = "usage: icms replay [options] TRACE\n"
-            "Replay the prompts of a trace through caches of several sizes, without moving a\n"
-            "byte, and print what each one would have had, and written for it. TRACE is a file\n"
-            "with one JSON object a line, - is standard input.\n\n"
-            "      --format NAME     mooncake (512 tokens a block) or qwen (16); default mooncake\n"
-            "      --capacity LIST   sizes, in parts of the distinct blocks of the trace;\n"
-            "                        default 2%,5%,10%,20%,50%\n"
-            "      --policy LIST     fifo, lru, s3-fifo, default (what drives do), due, run-wise,\n"
-            "                        belady (the most block hits there can be)\n"
-            "      --loops N         times the trace goes by, with other blocks each; default 3\n"
-            "      --budget SIZE     bytes that may be written a day, or 50%: a part of what\n"
-            "                        default writes without a budget\n"
-            "      --block SIZE      of a value; default 2MiB\n"
-            "      --segment SIZE    of a segment; default 16MiB\n"
-            "      --json            answer with one JSON object a line\n"
-            "  -h, --help            print this\n"
-            "\nExit status: 0 done, 1 the trace or a size is not usable, 2 usage.\n",
+    .help =
+        "usage: icms replay [options] TRACE\n"
+        "Replay the prompts of a trace through caches of several sizes and print what each\n"
+        "one would have had, and written for it; no byte is moved but with --payload. TRACE\n"
+        "is a file with one JSON object a line, - is standard input.\n\n"
+        "      --format NAME     mooncake (512 tokens a block) or qwen (16); default mooncake\n"
+        "      --capacity LIST   sizes, in parts of the distinct blocks of the trace;\n"
+        "                        default 2%,5%,10%,20%,50%\n"
+        "      --policy LIST     fifo, lru, s3-fifo, default (what drives do), due, run-wise,\n"
+        "                        belady (the most block hits there can be), store (with\n"
+        "                        --payload: the store itself)\n"
+        "      --loops N         times the trace goes by, with other blocks each; default 3\n"
+        "      --budget SIZE     bytes that may be written a day, or 50%: a part of what\n"
+        "                        default writes without a budget\n"
+        "      --block SIZE      of a value; default 2MiB, with --payload 64KiB\n"
+        "      --segment SIZE    of a segment; default 16MiB, with --payload 1MiB\n"
+        "      --payload DIR     through the store itself too, with real values on a drive that\n"
+        "                        is a file in DIR; every byte that is read is compared\n"
+        "      --space SIZE      what that file may take at most; default 8GiB\n"
+        "      --json            answer with one JSON object a line\n"
+        "  -h, --help            print this\n"
+        "\nExit status: 0 done, 1 the trace or a size is not usable, 2 usage.\n",
 };

@@ -17,8 +17,9 @@
 #include "policy/policy.h"
 #include "replay_int.h"
 
-/* Sizes on flash, as in src/store/layout.h: pages, record headers, and what a segment's life costs
- * besides its records: header, empty footer, one summary page a hundred records, footer. */
+/* Sizes on flash, as in src/store/layout.h: pages, record headers (one in front, one behind), what
+ * a segment's life costs besides its records: header, empty footer, one summary page a hundred
+ * records, footer. */
 #define PAGE_BYTES      4096
 #define HEADER_BYTES    64
 #define SUMMARY_ENTRIES 102
@@ -89,12 +90,13 @@ static bool log_runs(struct log *log, const struct replay_trace *trace)
     return log->run != NULL;
 }
 
-static icms_err log_sizes(struct log *log, const struct replay_setup *setup, struct err_why *why)
+icms_err replay_drive_sizes(const struct replay_setup *setup, struct err_why *why,
+                            struct replay_drive *out_drive)
 {
-    uint64_t pages = setup->segment_bytes / PAGE_BYTES, record, blocks, segments;
+    uint64_t pages = setup->segment_bytes / PAGE_BYTES, record_bytes, record, blocks, segments;
 
-    log->record_bytes = bytes_align(HEADER_BYTES + setup->block_bytes, PAGE_BYTES);
-    record = log->record_bytes / PAGE_BYTES;
+    record_bytes = bytes_align(setup->block_bytes + 2 * (uint64_t)HEADER_BYTES, PAGE_BYTES);
+    record = record_bytes / PAGE_BYTES;
     blocks = pages / record;
     while (blocks > 0 &&
            1 + blocks * record + (blocks + SUMMARY_ENTRIES - 1) / SUMMARY_ENTRIES + 1 > pages)
@@ -109,9 +111,24 @@ static icms_err log_sizes(struct log *log, const struct replay_setup *setup, str
                        "smaller segments (--segment) or a larger capacity give more",
                        (unsigned long long)setup->capacity_blocks, (unsigned long long)segments,
                        SEGMENTS_MIN);
-    log->segment_blocks = (uint32_t)blocks;
-    log->segment_count = (uint32_t)segments;
-    log->reserve = (uint32_t)u64_min(segments / 16, 8);
+    *out_drive = (struct replay_drive){.record_bytes = record_bytes,
+                                       .segment_blocks = (uint32_t)blocks,
+                                       .segment_count = (uint32_t)segments,
+                                       .reserve = (uint32_t)u64_min(segments / 16, 8)};
+    return ICMS_OK;
+}
+
+static icms_err log_sizes(struct log *log, const struct replay_setup *setup, struct err_why *why)
+{
+    struct replay_drive drive;
+    icms_err err = replay_drive_sizes(setup, why, &drive);
+
+    if (err != ICMS_OK)
+        return err;
+    log->record_bytes = drive.record_bytes;
+    log->segment_blocks = drive.segment_blocks;
+    log->segment_count = drive.segment_count;
+    log->reserve = drive.reserve;
     return ICMS_OK;
 }
 
@@ -183,14 +200,16 @@ static void log_seal(struct log *log, struct log_stream *stream)
 static void log_open(struct log *log, struct log_stream *stream, struct replay *replay)
 {
     uint32_t number = log->free;
+    uint64_t bytes =
+        (uint64_t)PAGE_BYTES * (3 + (log->segment_blocks + SUMMARY_ENTRIES - 1) / SUMMARY_ENTRIES);
 
     check(number != REPLAY_NONE);
     log->free = log->segments[number].next;
     log->free_count--;
     log->segments[number] = (struct log_segment){.opened = ++log->opened, .next = REPLAY_NONE};
     stream->open = number;
-    replay->result->written_bytes +=
-        (uint64_t)PAGE_BYTES * (3 + (log->segment_blocks + SUMMARY_ENTRIES - 1) / SUMMARY_ENTRIES);
+    policy_charge(log->policy, bytes, replay->now_ms);
+    replay->result->written_bytes += bytes;
 }
 
 /* Whether a record fits into a stream without a segment that is not there. */

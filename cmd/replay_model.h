@@ -6,8 +6,8 @@
  * first that is not there (the longest prefix: the tokens that are saved); then it offers all its
  * blocks, the last one first, so that those in front were wanted last. `default` and those it is
  * compared with (fifo, due, run-wise) are drives: logs of segments, run by the code of src/policy
- * that the store calls. lru, s3-fifo and belady are ideal caches: they know each block's place
- * and write no byte twice.
+ * that the store calls. `store` is the store itself with real values on a real file. lru, s3-fifo
+ * and belady are ideal caches: they know each block's place and write no byte twice.
  */
 #ifndef CMD_REPLAY_MODEL_H
 #define CMD_REPLAY_MODEL_H
@@ -24,6 +24,7 @@ enum replay_kind {
     REPLAY_DUE,     /* carried-over blocks in a stream of their own; the segment that is due goes */
     REPLAY_RUN_WISE, /* as due, but a run's blocks in a segment are carried over together     */
     REPLAY_BELADY,   /* ideal: the block that is wanted last goes; the most block hits there are */
+    REPLAY_STORE,    /* the store itself, on a file                                             */
     REPLAY_KINDS,
 };
 
@@ -37,6 +38,7 @@ struct replay_setup {
     uint64_t segment_bytes;    /* drives: of a segment                                       */
     uint64_t budget_bytes_day; /* drives: that may be written a day; 0: any */
     uint32_t loops;            /* how often the trace goes by, each time with other blocks   */
+    const char *dir;           /* store: a directory with room for its drive                 */
     void (*progress)(void *arg, uint64_t requests, uint64_t of); /* now and then; may be NULL */
     void *progress_arg; /* its argument                                               */
 };
@@ -51,11 +53,18 @@ struct replay_result {
     uint64_t admitted_bytes; /* values offered and written                           */
     uint64_t carried_bytes;  /* values written again by reclaim                      */
     uint64_t written_bytes;  /* all that goes to the drive, headers and summaries too */
+    uint64_t compared_bytes; /* store: values read, every byte compared              */
     uint64_t segments;       /* of the drive; 0: not one                             */
     uint64_t time_ms;        /* of the trace, all loops                              */
 };
 
-/* Replays. INVALID (the capacity is too small) with a sentence, NO_MEMORY. */
+/* Bytes of the file that a replay through the store makes. INVALID (the capacity is too small). */
+icms_err replay_file_bytes(const struct replay_setup *setup, struct err_why *why,
+                           uint64_t *out_bytes) ICMS_MUST_CHECK;
+
+/* Replays. INVALID (the capacity is too small) with a sentence, NO_MEMORY. store: also what making
+ * and opening its drive says, EXISTS when its file is there already, CORRUPT when the bytes of a
+ * value are not those that were written. */
 icms_err replay_run(const struct replay_trace *trace, const struct replay_setup *setup,
                     struct err_why *why, struct replay_result *out_result) ICMS_MUST_CHECK;
 

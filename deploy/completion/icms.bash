@@ -41,7 +41,8 @@ _icms()
         options="$options --list --dir --space --slices --slice --size --depth --op --variant --json"
         ;;
     replay)
-        options="$options --format --capacity --policy --loops --budget --block --segment --json"
+        options="$options --format --capacity --policy --loops --budget --block --segment --payload"
+        options="$options --space --json"
         ;;
     version) options="--json" ;;
     help) options="dev put get exists match rm status bench replay" ;;

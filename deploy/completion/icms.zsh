@@ -82,6 +82,8 @@ _icms() {
                 '--loops[times the trace goes by]:number:' \
                 '--budget[what may be written]:bytes a day or percent:' \
                 '--block[size of a value]:size:' '--segment[size of a segment]:size:' \
+                '--payload[through the store, with a drive here]:directory:_files -/' \
+                '--space[that the drive may take]:size:' \
                 '--json[answer with JSON]' '(-h --help)'{-h,--help}'[print the options]' \
                 ':trace:_files'
             ;;

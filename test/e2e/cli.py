@@ -57,6 +57,39 @@ def usage():
         expect(f"{command} --help", icms(command, "--help"), 0, err=[])
 
 
+TRACE = pathlib.Path(__file__).parent.parent / "replay/mooncake.jsonl"
+
+
+def replay(folder):
+    """A trace through the store itself: what it says and what it refuses."""
+    few = ["replay", "--capacity", "40%", "--loops", "1", "--block", "3968", "--segment", "256KiB"]
+    result = icms(*few, "--json", "--payload", folder, TRACE)
+    expect("replay with payloads", result, 0)
+    index, store = (json.loads(line) for line in result.stdout.splitlines())
+    assert (index["policy"], store["policy"]) == ("default", "store"), result
+    assert abs(store["token_hit_ratio"] / index["token_hit_ratio"] - 1) < 0.05, result
+    assert index["compared_bytes"] == 0 < store["compared_bytes"], result
+    assert store["write_amplification"] > 1, result
+    assert not list(folder.glob("icms-replay*")), "the drive is still there"
+    result = icms(*few, "--policy", "store", "--payload", folder, TRACE)
+    expect("replay as a table", result, 0)
+    assert result.stdout.splitlines()[-1].split()[3] == b"store", result
+    (folder / "icms-replay.drive").write_text("mine")
+    expect("replay over a file", icms(*few, "--policy", "store", "--payload", folder, TRACE), 1,
+           err=[b"icms-replay.drive", b"already"])
+    assert (folder / "icms-replay.drive").read_text() == "mine"
+    expect("replay without space", icms(*few, "--space", "1MiB", "--payload", folder, TRACE), 1, b"",
+           [b"--space", b"capacity 40%"])
+    expect("replay nowhere", icms(*few, "--policy", "store", "--payload", folder / "gone", TRACE), 1,
+           err=[b"gone", b"make the directory"])
+    expect("replay in a file", icms(*few, "--policy", "store", "--payload", TRACE, TRACE), 1,
+           err=[b"not a directory"])
+    expect("replay store without payload", icms(*few, "--policy", "store", TRACE), 2, b"",
+           [b"--payload"])
+    expect("replay payload without store", icms(*few, "--policy", "lru", "--payload", folder, TRACE),
+           2, b"", [b"--policy"])
+
+
 def blocks(env, folder):
     expect("put", icms("put", "greeting", data=b"hello\n", env=env), 0,
            b"greeting: stored, 6 bytes\n")
@@ -130,6 +163,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="icms-") as folder:
         usage()
         dev(pathlib.Path(folder))
+    with tempfile.TemporaryDirectory(prefix="icms-", dir="/var/tmp") as folder: # O_DIRECT
+        replay(pathlib.Path(folder))
     sys.exit(1 if BAD else 0)
 
 
