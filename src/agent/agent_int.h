@@ -332,11 +332,14 @@ struct agent_volume {
     struct list limbo;          /* struct agent_slot                                        */
     uint32_t hand;              /* of the clock                                             */
     struct list keys[AGENT_KEY_LISTS]; /* struct agent_op by key                                 */
-    struct list wait_slot;   /* struct agent_req                                         */
-    struct loop_timer sweep; /* looks at limbo again                                     */
-    struct loop_msg kick;    /* wakes wait_slot                                */
-    bool kick_sent;          /* it is on its way                               */
-    uint64_t store_seq;      /* number of the next store                                 */
+    struct list wait_slot;    /* struct agent_req                                         */
+    struct list wait_share;   /* struct agent_req: puts while stores hold their share     */
+    uint32_t store_slots;     /* held by stores under way                                 */
+    uint32_t store_slots_max; /* their share; the others are for loads                    */
+    struct loop_timer sweep;  /* looks at limbo again                                     */
+    struct loop_msg kick;     /* wakes wait_slot and wait_share                 */
+    bool kick_sent;           /* it is on its way                               */
+    uint64_t store_seq;       /* number of the next store                                 */
     struct agent_share shares[LIMIT_CLIENTS];
     _Atomic uint64_t lacking; /* bit j: enclosure j is up and has no such volume for us        */
     uint32_t local_volume;    /* number in the local store                                */

@@ -524,6 +524,8 @@ static void op_over_store(struct agent_op *op)
 
     atomic_fetch_sub_explicit(&volume->agent->backlog_bytes, op->stored_bytes,
                               memory_order_relaxed);
+    check(volume->store_slots > 0);
+    volume->store_slots--;
     agent_volume_unpin(volume, op->slot);
     list_remove(&op->guest_link);
     if (share != NULL && op->err == ICMS_OK && op->path != NULL)

@@ -270,6 +270,7 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     op->deadline_ns = accepted
                           ? u64_max(req->deadline_ns, core_now_ns(volume->core) + background_ns)
                           : req->deadline_ns;
+    volume->store_slots++;
     agent_op_drop_loads(volume, &req->key);
     if (accepted)
         agent_volume_publish(volume, slot, &req->key, req->bytes);
@@ -306,6 +307,8 @@ static enum step req_new_put(struct agent_req *req)
     if (err != ICMS_OK)
         return req_answer(req, err,
                           err == ICMS_NO_VOLUME ? ICMS_MISS_NONE : ICMS_MISS_ENCLOSURE_DOWN);
+    if (volume->store_slots >= volume->store_slots_max)
+        return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_share);
     slot = agent_volume_slot_take(volume);
     if (slot == SHM_SLOT_NONE)
         return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_slot);

@@ -157,7 +157,7 @@ static void volume_kick(struct loop_msg *msg);
 /* A slot is free, or may be: whoever waits for one looks, after what runs now. */
 static void volume_kick_send(struct agent_volume *volume)
 {
-    if (volume->kick_sent || list_empty(&volume->wait_slot))
+    if (volume->kick_sent || (list_empty(&volume->wait_slot) && list_empty(&volume->wait_share)))
         return;
     volume->kick_sent = true;
     loop_send(volume->core->loop, &volume->kick, volume_kick);
@@ -255,20 +255,26 @@ uint32_t agent_volume_slot_take(struct agent_volume *volume)
     return (uint32_t)(meta - volume->meta);
 }
 
-/* Who waits for a slot looks again, in order, until one finds none. */
-static void volume_slot_wake(struct agent_volume *volume)
+/* Who waits in a list looks again, in order, until one has to wait there again. */
+static void volume_wake(struct list *list)
 {
     struct list *link;
 
-    while ((link = list_pop(&volume->wait_slot)) != NULL) {
+    while ((link = list_pop(list)) != NULL) {
         agent_req_again(container_of(link, struct agent_req, link));
         /* Only the pointer is looked at: when it found a slot, the request is not ours any more. */
-        if (volume->wait_slot.prev == link) {
+        if (list->prev == link) {
             list_remove(link);
-            list_push_front(&volume->wait_slot, link);
+            list_push_front(list, link);
             break;
         }
     }
+}
+
+static void volume_slot_wake(struct agent_volume *volume)
+{
+    volume_wake(&volume->wait_slot);
+    volume_wake(&volume->wait_share);
 }
 
 void agent_volume_slot_give(struct agent_volume *volume, uint32_t slot)
@@ -293,7 +299,7 @@ static void volume_sweep(struct loop_timer *timer)
     volume_limbo_free(volume);
     volume_slot_wake(volume);
     if (!list_empty(&volume->limbo) || !list_empty(&volume->wait_slot))
-        volume_sweep_arm(volume);
+        volume_sweep_arm(volume); /* who waits in wait_share is woken by the end of a store */
 }
 
 void agent_volume_pin(struct agent_volume *volume, uint32_t slot)
@@ -429,6 +435,7 @@ icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent, uin
     list_init(&volume->free);
     list_init(&volume->limbo);
     list_init(&volume->wait_slot);
+    list_init(&volume->wait_share);
     for (int i = 0; i < AGENT_KEY_LISTS; i++)
         list_init(&volume->keys[i]);
     for (int i = 0; i < LIMIT_CLIENTS; i++) {
@@ -439,6 +446,7 @@ icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent, uin
     err = volume_region(volume, why);
     if (err != ICMS_OK)
         return err;
+    volume->store_slots_max = volume->arena.slot_count - volume->arena.slot_count / 4;
     volume->meta = calloc(volume->arena.slot_count, sizeof(volume->meta[0]));
     volume->leased = calloc((volume->arena.slot_count + 63) / 64, sizeof(uint64_t));
     /* As many as the arena has slots: what comes again sooner would have been a hit in it. */

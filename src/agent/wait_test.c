@@ -127,12 +127,37 @@ static void a_flush_says_nothing_of_who_had_the_number_before(void **state)
     rig_free(rig);
 }
 
+/* Stores that do not get on hold their share of the arena; the rest of it is for loads. */
+static void stores_leave_slots_to_loads(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 8};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t tags[10], load;
+
+    rig_flash(rig, 0, KV, 50, 100);
+    rig->fake[0]->hold_stores = true;
+    for (uint32_t i = 0; i < 10; i++)
+        tags[i] = rig_put(client, KV, i, 20000, SHM_FLAG_ON_FLASH, 5000 * MS);
+    rig_run(rig, 100 * MS);
+    for (uint32_t i = 0; i < 10; i++)
+        assert_int_equal(client->got[tags[i]], 0);
+    load = rig_get(client, KV, 50, UINT32_MAX, 200 * MS);
+    assert_int_equal(rig_wait(client, load)->status, ICMS_OK);
+    rig_on_fake(rig, 0, fake_release);
+    for (uint32_t i = 0; i < 10; i++)
+        assert_int_equal(rig_wait(client, tags[i])->status, ICMS_OK);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_waits_for_an_operation_is_woken_though_others_needed_none),
         cmocka_unit_test(a_flush_waits_for_the_flush_before_it),
         cmocka_unit_test(a_flush_says_nothing_of_who_had_the_number_before),
+        cmocka_unit_test(stores_leave_slots_to_loads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
