@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Ten times the stores that an enclosure takes.
+
+Goal: what is too much is shed and counted, loads are hits or misses by their deadline meanwhile, the
+daemons take no more memory than before, and no block whose store was acknowledged on flash is gone
+without an eviction that was counted, nor has wrong bytes.
+Method: a real target whose drive is slow (the fault loop.write), a real agent, four client
+processes that offer stores at a rate and do not wait for answers; then an agent with an empty
+memory, through which every acknowledged block is asked for.
+
+usage: overload.py BUILD_ROOT
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+
+BYTES = 16000
+CLIENTS, SECONDS = 4, 4
+# Each write to the drive takes this long, and a segment has some that wait for each other: so it takes
+# about 200 blocks a second. So many are offered.
+WRITE_MS = 100
+RATE = 3200
+VOLUME = {"name": "kv", "value_max": "16KiB", "arena": "4MiB"}
+# Deadlines are the product's; this is for a machine that does other work, too.
+LOAD_DEADLINE, SLACK = 2.0, 3.0
+MIB = 1 << 20
+# What the agent may take and takes when it is used; else memory is taken at start, but for a little.
+ARENA, STAGING, SPARE = 4 * MIB, 4 * MIB, 4 * MIB
+
+
+class Client:
+    def __init__(self, build, where, seed):
+        self.process = subprocess.Popen([build / "test/e2e/overload_client", where, "kv", str(seed),
+                                         str(BYTES)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+
+    def tell(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"a client ended with {self.process.wait()}")
+        return json.loads(line)
+
+
+def expect(what, condition, seen=""):
+    if not condition:
+        sys.exit(f"not so: {what}: {seen}")
+    print(f"ok {what}")
+
+
+def together(clients, line):
+    """All clients do this at once; the sum of what they say."""
+    total = {"misses": {}}
+    for client in clients:
+        client.tell(line)
+    for answer in [client.answer() for client in clients]:
+        for name, value in answer.pop("misses").items():
+            total["misses"][name] = total["misses"].get(name, 0) + value
+        for name, value in answer.items():
+            total[name] = max(total.get(name, 0), value) if name == "load_max" else \
+                total.get(name, 0) + value
+    return total
+
+
+class Memory:
+    """The most that daemons had in memory, while it looks."""
+
+    def __init__(self, daemons):
+        self.daemons, self.most = daemons, {daemon.name: 0 for daemon in daemons}
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def look(self):
+        for daemon in self.daemons:
+            held = daemon.metrics()["process_resident_memory_bytes"]
+            self.most[daemon.name] = max(self.most[daemon.name], held)
+
+    def run(self):
+        while not self.over.wait(0.2):
+            self.look()
+
+    def __enter__(self):
+        self.look()
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        self.over.set()
+        self.thread.join()
+
+
+def storm(target, agent, clients, idle):
+    """Returns how many blocks were acknowledged, and how many too late, which may be there."""
+    rate = RATE / CLIENTS
+    warm = together(clients, f"storm 1 {rate}")
+    with Memory([target, agent]) as memory:
+        told = together(clients, f"storm {SECONDS} {rate}")
+    counted = agent.metrics()["icms_sheds_total"], target.metrics()["icms_sheds_total"]
+    print(f"   {told}, sheds of agent and target {counted}")
+    expect("stores are acknowledged all the time", told["acked"] > 100 * SECONDS, told)
+    expect("ten times as many are offered", told["offered"] >= 10 * told["acked"], told)
+    shed = warm["shed"] + told["shed"]
+    expect("each one that is shed is counted", max(counted) <= shed <= sum(counted), counted)
+    ended = ("acked", "shed", "store_deadline")
+    expect("nothing else happens to stores", sum(told[name] for name in ended) == told["offered"],
+           told)
+    expect("loads end by their deadline", told["load_max"] < LOAD_DEADLINE + SLACK, told)
+    expect("loads are hits, or misses for what was evicted or took too long",
+           told["load_other"] == 0 and told["hits"] > told["loads"] / 4 and
+           told["hits"] + sum(told["misses"][name] for name in ("absent", "evicted", "deadline")) ==
+           told["loads"], told)
+    expect("with the right bytes", told["wrong"] == 0, told)
+    for daemon, limit in ((target, 0), (agent, ARENA + CLIENTS * STAGING)):
+        grown = memory.most[daemon.name] - idle.most[daemon.name]
+        expect(f"{daemon.name} takes no more memory than it may", grown < limit + SPARE,
+               f"{grown} bytes more")
+    return tuple(warm[name] + told[name] for name in ("acked", "store_deadline"))
+
+
+def settle(target, agent, clients, acked, late):
+    """What was acknowledged is there, or an eviction."""
+    expect("the agent ends", agent.stop(30) == 0, agent.log_tail())
+    agent.start()
+    agent.wait_ready()
+    told = together(clients, "check")
+    evictions = target.metrics()['icms_evictions_total{volume="kv"}']
+    missing = sum(told["misses"].values())
+    print(f"   {told}, evictions {evictions:.0f}")
+    expect("each acknowledged block is asked for", told["loads"] == acked, acked)
+    expect("it is a hit or a miss", told["hits"] + missing == acked and told["load_other"] == 0,
+           told)
+    expect("hits have the right bytes", told["wrong"] == 0, told)
+    expect("something was evicted", evictions > 0)
+    expect("what is missing was evicted, and counted", missing <= evictions <= missing + late, told)
+    capacity = target.metrics()["icms_capacity_bytes"]
+    expect("the drive is full of what was acknowledged", told["hits"] * BYTES > capacity / 2, told)
+
+
+def main():
+    build = pathlib.Path(sys.argv[1])
+    os.environ["ICMS_FAULT"] = f"loop.write:1:slow={WRITE_MS * 1000}"
+    with tempfile.TemporaryDirectory(prefix="icms-", dir="/var/tmp") as folder, \
+            pod.Pod(build, folder) as p:
+        target = p.add_target("enclosure0", 1, "8MiB", [VOLUME], segment="512KiB", memory="4MiB",
+                              connections_max="16")
+        target.wait_ready()
+        agent = p.add_agent("server-a", [target], [VOLUME], store_backlog="2MiB",
+                            client_memory="4MiB")
+        agent.wait_ready()
+        with Memory([target, agent]) as idle:
+            pass
+        clients = [Client(build, f"unix:{agent.socket}", 1 + i) for i in range(CLIENTS)]
+        settle(target, agent, clients, *storm(target, agent, clients, idle))
+        for client in clients:
+            client.process.stdin.close()
+            expect("a client ends", client.process.wait(timeout=60) == 0)
+
+
+main()
