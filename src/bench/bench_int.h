@@ -77,6 +77,9 @@ void bench_slice_fini(struct bench_slice *slice);
 /* Processor time of a process so far, of this one when pid is 0; 0 when there is none. */
 uint64_t bench_pid_cpu_ns(pid_t pid);
 
+/* Resident bytes of a process, shared ones included; 0 when it is gone. */
+uint64_t bench_pid_resident(pid_t pid);
+
 /* Monotonic nanoseconds. */
 uint64_t bench_now_ns(void);
 
@@ -391,5 +394,8 @@ icms_err bench_wire_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_ceiling_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_idle_run(const struct bench_opts *opts, struct err_why *why);
 icms_err bench_scale_run(const struct bench_opts *opts, struct err_why *why);
+
+/* Its rows about an agent; files go into dir. */
+icms_err bench_scale_agent_run(const struct bench_opts *opts, const char *dir, struct err_why *why);
 
 #endif

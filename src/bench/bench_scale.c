@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench/bench_scale.c: `icms bench scale`: what an enclosure pays for each agent of a large pod.
+ * The other half, what an agent pays for each enclosure, is in bench_scale_agent.c.
  *
  * A real icms-target, configured for all agents, and 8 to 1,152 initiators of ours on one loop of
  * this process, each with the four connections that an agent has (admin, load, prestage, store) and
@@ -92,25 +93,6 @@ struct scale {
     double few_cpu_us;                   /* its processor time for a load in the first row       */
     struct scale_slot slot[SCALE_DEPTH]; /* one an operation                                */
 };
-
-/* ---- what the target takes ------------------------------------------------------------------- */
-
-/* Resident bytes of a process, shared ones included; 0 when it is gone. */
-static uint64_t scale_resident(pid_t pid)
-{
-    unsigned long long all = 0, resident = 0;
-    char path[64];
-    FILE *file;
-
-    (void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
-    file = fopen(path, "re");
-    if (file == NULL)
-        return 0;
-    if (fscanf(file, "%llu %llu", &all, &resident) != 2)
-        resident = 0;
-    (void)fclose(file);
-    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
-}
 
 /* ---- associations ---------------------------------------------------------------------------- */
 
@@ -403,7 +385,7 @@ static icms_err scale_measure(const struct bench_opts *opts, struct scale *scale
         err = scale_burst(scale, IO_CLASS_COUNT, why);
     if (err != ICMS_OK)
         return err;
-    connected = scale_resident(scale->target.pid);
+    connected = bench_pid_resident(scale->target.pid);
     quiet = scale_quiet(opts, scale);
     work.op = BENCH_GET;
     scale->cpu_ns = scale->ops = 0;
@@ -412,7 +394,7 @@ static icms_err scale_measure(const struct bench_opts *opts, struct scale *scale
         err = scale_burst(scale, SCALE_BURST, why);
     if (err != ICMS_OK)
         return err;
-    burst = scale_resident(scale->target.pid);
+    burst = bench_pid_resident(scale->target.pid);
     cpu_us = (double)scale->cpu_ns / (double)scale->ops / 1e3;
     if (scale->few_cpu_us <= 0)
         scale->few_cpu_us = cpu_us;
@@ -464,7 +446,7 @@ static icms_err scale_count(const struct bench_opts *opts, struct scale *scale, 
     err = scale_files(agents, why);
     if (err == ICMS_OK)
         err = scale_target_up(scale, dir, drive, why);
-    begin_bytes = scale_resident(scale->target.pid);
+    begin_bytes = bench_pid_resident(scale->target.pid);
     if (err == ICMS_OK)
         err = scale_connect(scale, why);
     if (err == ICMS_OK)
@@ -487,7 +469,7 @@ static icms_err scale_run(const struct bench_opts *opts, struct scale *scale, co
         if (err == ICMS_OK)
             err = bench_go_on(why);
     }
-    return err;
+    return err == ICMS_OK ? bench_scale_agent_run(opts, dir, why) : err;
 }
 
 icms_err bench_scale_run(const struct bench_opts *opts, struct err_why *why)

@@ -140,6 +140,22 @@ uint64_t bench_pid_cpu_ns(pid_t pid)
     return clock_getcpuclockid(pid, &clock) == 0 ? clock_ns(clock) : 0;
 }
 
+uint64_t bench_pid_resident(pid_t pid)
+{
+    unsigned long long all = 0, resident = 0;
+    char path[64];
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
+    file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    if (fscanf(file, "%llu %llu", &all, &resident) != 2)
+        resident = 0;
+    (void)fclose(file);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 uint64_t bench_now_ns(void)
 {
     return clock_ns(CLOCK_MONOTONIC);

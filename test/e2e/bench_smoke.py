@@ -25,6 +25,10 @@ FIELDS = {"bench", "op", "variant", "size_bytes", "depth", "slices", "ops", "err
 SHORT = ["--slices", "2", "--slice", "50ms", "--size", "128KiB", "--space", "1GiB"]
 
 
+VARIANTS = {"scale": {f"agents-{n}" for n in (8, 72, 288, 1152)} |
+                     {f"enclosures-{n}" for n in (1, 9, 36)}}
+
+
 def expect(what, condition, seen):
     if not condition:
         sys.exit(f"not so: {what}: {seen}")
@@ -57,6 +61,8 @@ def smoke(program, name, root):
         expect(f"{name} has rows", rows, run.stdout)
         for row in rows:
             look_at(row, name)
+        if name in VARIANTS:
+            expect("its variants", {row["variant"] for row in rows} == VARIANTS[name], rows)
         expect(f"{name} leaves nothing", os.listdir(directory) == [], os.listdir(directory))
     print(f"ok {name}: {len(rows)} rows")
 
