@@ -41,6 +41,7 @@ static icms_err main_opts(const struct conf_target *conf, const struct daemon_op
     out->nqn = conf->nqn;
     out->loops = conf->loops;
     out->busy_poll = conf->busy_poll;
+    out->poll_us = conf->poll_us;
     out->segment_bytes = conf->segment_bytes;
     out->memory_bytes = conf->memory_bytes;
     out->connections_max = conf->connections_max;

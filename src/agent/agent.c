@@ -54,6 +54,7 @@ static icms_err core_init(struct agent_core *core, struct agent *agent, uint32_t
     snprintf(name, sizeof(name), "icms-agent-%u", index % 1000);
     opts.name = name;
     opts.busy_poll = agent->opts.busy_poll;
+    opts.poll_us = agent->opts.poll_us;
     core->ops = calloc(AGENT_OPS, sizeof(core->ops[0]));
     if (core->ops == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for the agent's operations");

@@ -34,7 +34,8 @@ struct agent_opts {
     char host_nqn[LIMIT_NQN_BYTES];
     struct uuid host_id;
     uint32_t loops;
-    bool busy_poll;
+    bool busy_poll;   /* loops spin                                    */
+    uint32_t poll_us; /* loops spin for so long before they sleep      */
     bool header_digest, data_digest;
     bool exist_many; /* ask for many keys with one command where the enclosure offers it   */
     uint32_t queue_entries;

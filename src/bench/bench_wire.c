@@ -7,7 +7,8 @@
  * which no flash needs, and would be charged to the wire. The target takes a buffer for every
  * command, as it does in front of a store; values to be sent lie in the pool that raw TCP sends
  * from, values that come stay in their buffer. Both ends take the CRC32C of what they receive, as
- * raw TCP does. One connection carries the loads, another the stores.
+ * raw TCP does. One connection carries the loads, another the stores. In the variant poll, at depth
+ * 1, the loops of both ends spin for a while before they sleep.
  *
  * For each size: wire_target_body in its process; wire_side_up -> rows -> wire_side_down here.
  * Called by bench_run.
@@ -30,6 +31,7 @@
 #define WIRE_CPU_BYTES   ((uint32_t)1 << 20) /* from this size on there is a goal for the CPU */
 #define WIRE_OPEN_NS     ((uint64_t)10 * 1000000000)
 #define WIRE_DEADLINE_NS ((uint64_t)5 * 1000000000)
+#define WIRE_POLL_US     200 /* variant poll: longer than an operation */
 
 static const struct uuid wire_volume = {.bytes = {0x1c, 0x35, 0xbe}};
 
@@ -50,6 +52,7 @@ struct wire_side {
     struct bench_process target;           /* the other end                   */
     struct bench_pool *pool;               /* what is moved                   */
     uint32_t depth_max;                    /* operations in flight at most    */
+    uint32_t poll_us;                      /* of the loops of both ends       */
     struct bench_gen gen;                  /* keeps operations in flight      */
     struct loop *loop;                     /* of the initiator                */
     struct loop_region *region;            /* memory of all slots             */
@@ -120,6 +123,7 @@ static icms_err wire_target_body(void *arg, struct bench_listening *listening, s
     icms_err err;
 
     loop_opts_init(&loop_opts);
+    loop_opts.poll_us = side->poll_us;
     nvmf_target_opts_init(&opts);
     err = loop_new(loop_env_uring(), &loop_opts, why, &loop);
     if (err != ICMS_OK)
@@ -252,6 +256,7 @@ static icms_err wire_connect(struct wire_side *side, struct err_why *why)
     icms_err err;
 
     loop_opts_init(&loop_opts);
+    loop_opts.poll_us = side->poll_us;
     nvmf_ctrl_opts_init(&opts);
     opts.addr = (struct loop_addr){.host = "127.0.0.1", .port = side->target.port};
     opts.subnqn = WIRE_NQN;
@@ -278,11 +283,11 @@ static icms_err wire_connect(struct wire_side *side, struct err_why *why)
 }
 
 static icms_err wire_side_up(struct wire_side *side, struct bench_pool *pool, uint32_t depth_max,
-                             struct err_why *why)
+                             uint32_t poll_us, struct err_why *why)
 {
     icms_err err;
 
-    *side = (struct wire_side){.pool = pool, .depth_max = depth_max};
+    *side = (struct wire_side){.pool = pool, .depth_max = depth_max, .poll_us = poll_us};
     check(sem_init(&side->opened, 0, 0) == 0);
     err = bench_process_start("icms-target", wire_target_body, side, why, &side->target);
     if (err == ICMS_OK)
@@ -319,9 +324,9 @@ static icms_err wire_rows(const struct bench_opts *opts, struct wire_side *side,
         struct bench_work work = {.op = i < depth_count ? BENCH_GET : BENCH_PUT,
                                   .size_bytes = side->pool->size,
                                   .depth = depths[i % depth_count]};
-        struct bench_row row = {.bench = "wire", .variant = ""};
+        struct bench_row row = {.bench = "wire", .variant = side->poll_us != 0 ? "poll" : ""};
 
-        if (!bench_wants_op(opts, work.op))
+        if (!bench_wants_op(opts, work.op) || (side->poll_us != 0 && work.depth != 1))
             continue;
         opts->progress(opts->arg, work.op == BENCH_GET ? "loads" : "stores",
                        i / (2.0 * depth_count));
@@ -349,10 +354,15 @@ static icms_err wire_size(const struct bench_opts *opts, struct wire_side *side,
         return err;
     err = bench_tcp_new(&pool, depth_max, why, &tcp);
     if (err == ICMS_OK) {
-        err = wire_side_up(side, &pool, depth_max, why);
-        if (err == ICMS_OK)
-            err = wire_rows(opts, side, tcp, why);
-        wire_side_down(side);
+        for (int poll = 0; poll < 2 && err == ICMS_OK; poll++) {
+            if ((poll != 0 && depths[0] != 1) ||
+                !bench_wants_variant(opts, poll != 0 ? "poll" : ""))
+                continue;
+            err = wire_side_up(side, &pool, depth_max, poll != 0 ? WIRE_POLL_US : 0, why);
+            if (err == ICMS_OK)
+                err = wire_rows(opts, side, tcp, why);
+            wire_side_down(side);
+        }
     }
     bench_tcp_free(&tcp);
     bench_pool_free(&pool);

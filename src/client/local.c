@@ -443,6 +443,7 @@ icms_err client_agent_opts(const struct conf_agent *conf, struct agent_enclosure
     opts.host_id = conf->host_id;
     opts.loops = conf->loops;
     opts.busy_poll = conf->busy_poll;
+    opts.poll_us = conf->poll_us;
     opts.header_digest = conf->header_digest;
     opts.data_digest = conf->data_digest;
     opts.exist_many = conf->exist_many;

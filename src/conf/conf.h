@@ -43,9 +43,10 @@ struct conf_target {
     char listen[64];             /* NVMe/TCP data port                                 */
     char advertise[64];          /* what discovery tells hosts; default: listen        */
     uint32_t loops;              /* cores                                              */
-    bool busy_poll;
-    uint64_t segment_bytes; /* used when a drive is formatted                     */
-    uint64_t memory_bytes;  /* pool of data buffers                               */
+    bool busy_poll;              /* loops never sleep                                  */
+    uint32_t poll_us;            /* they spin for so long first; 0: not at all         */
+    uint64_t segment_bytes;      /* used when a drive is formatted                     */
+    uint64_t memory_bytes;       /* pool of data buffers                               */
     uint32_t connections_max;
     uint32_t queue_entries_max; /* commands a queue pair                              */
     uint32_t header_timeout_ms; /* a started PDU must be whole by then                */
@@ -76,7 +77,8 @@ struct conf_agent {
     char socket[104];               /* unix socket for clients                            */
     uint32_t socket_mode;           /* permission bits, default 0600                      */
     uint32_t loops;
-    bool busy_poll;
+    bool busy_poll;                  /* loops never sleep                                  */
+    uint32_t poll_us;                /* they spin for so long first; 0: not at all         */
     bool header_digest, data_digest; /* NVMe/TCP digests                                   */
     bool exist_many;        /* look for many blocks with one command where that is offered */
     uint32_t queue_entries; /* commands a queue pair                              */

@@ -160,6 +160,7 @@ static void test_every_key_is_taken_as_written(void **state)
                     "advertise: 10.0.2.2:4420\n"
                     "loops: 4\n"
                     "busy_poll: true\n"
+                    "poll_us: 50\n"
                     "segment: 128KiB\n"
                     "memory: 1.5GiB\n"
                     "connections_max: 12\n"
@@ -186,6 +187,7 @@ static void test_every_key_is_taken_as_written(void **state)
     assert_string_equal(target.advertise, "10.0.2.2:4420");
     assert_int_equal(target.loops, 4);
     assert_true(target.busy_poll);
+    assert_int_equal(target.poll_us, 50);
     assert_int_equal(target.segment_bytes, 131072);
     assert_int_equal(target.memory_bytes, 3u << 29);
     assert_int_equal(target.connections_max, 12);

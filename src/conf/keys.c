@@ -129,6 +129,11 @@ static const struct conf_key target_keys[] = {
      .fallback = "1", .doc = "Reactor threads. Drives and connections are spread over them."},
     {"busy_poll", CONF_BOOL, false, AT(struct conf_target, busy_poll), .fallback = "false",
      .doc = "Threads spin instead of sleeping: only for cores that have nothing else to do."},
+    {"poll_us", CONF_COUNT, false, AT(struct conf_target, poll_us), .min = 0, .max = 1000000,
+     .fallback = "0",
+     .doc = "Threads look for answers and messages for so many microseconds after the last one "
+            "before they sleep: saves the wake-up of each when cores are there for it. 0 sleeps at "
+            "once."},
     {"segment", CONF_BYTES, false, AT(struct conf_target, segment_bytes), .min = SEGMENT_MIN,
      .max = SEGMENT_MAX, .fallback = "64MiB",
      .doc = "Unit of reclaim, when a drive is formatted. A power of two."},
@@ -184,6 +189,11 @@ static const struct conf_key agent_keys[] = {
      .fallback = "1", .doc = "Reactor threads. Clients and connections are spread over them."},
     {"busy_poll", CONF_BOOL, false, AT(struct conf_agent, busy_poll), .fallback = "false",
      .doc = "Threads spin instead of sleeping: only for cores that have nothing else to do."},
+    {"poll_us", CONF_COUNT, false, AT(struct conf_agent, poll_us), .min = 0, .max = 1000000,
+     .fallback = "0",
+     .doc = "Threads look for answers and messages for so many microseconds after the last one "
+            "before they sleep: saves the wake-up of each when cores are there for it. 0 sleeps at "
+            "once."},
     {"header_digest", CONF_BOOL, false, AT(struct conf_agent, header_digest), .fallback = "false",
      .doc = "NVMe/TCP checksums over headers."},
     {"data_digest", CONF_BOOL, false, AT(struct conf_agent, data_digest), .fallback = "false",

@@ -57,9 +57,10 @@ struct loop_opts {
     uint32_t entries_max; /* handed to the kernel at once; more wait their turn; power of two */
     int cpu;              /* pin to this CPU; -1: anywhere        */
     bool busy_poll;       /* spin instead of sleeping: for dedicated cores only */
+    uint32_t poll_us;     /* after work, spin for so long before sleeping       */
 };
 
-/* Defaults: "icms-loop", 1024 entries, any CPU, no busy polling. */
+/* Defaults: "icms-loop", 1024 entries, any CPU, no polling. */
 void loop_opts_init(struct loop_opts *opts);
 
 /* Makes a loop. UNSUPPORTED (with the remedy in why) where io_uring is forbidden or the kernel too

@@ -8,9 +8,9 @@
  * its inbox and its wake eventfd.
  *
  * Sleeping. The loop raises asleep, looks at its inbox and its stop flag once more, and sleeps in
- * the kernel until a completion or the next timer. A sender puts its message first and looks at
- * asleep then; who finds it raised takes it down and writes the eventfd. So no wake is lost and a
- * busy loop is never woken.
+ * the kernel until a completion or the next timer; with loop_opts.poll_us it first goes on looking
+ * for a while. A sender puts its message first and looks at asleep then; who finds it raised takes
+ * it down and writes the eventfd. So no wake is lost and a busy loop is never woken.
  *
  * Life: uring_loop_new -> uring_loop_start (thread: uring_thread) -> stop -> uring_drain on the
  * thread: everything is cancelled and every answer awaited, so after the join the kernel touches no
@@ -172,6 +172,22 @@ static void uring_sleep(struct uring_loop *loop, uint64_t wait_ns)
                                                    wait_ns == UINT64_MAX ? NULL : &wait, NULL));
 }
 
+/* Whether to look for answers and messages instead of sleeping: always, or for a while after there
+ * were some. By the machine's clock. */
+static bool uring_polls(struct uring_loop *uring)
+{
+    uint64_t work = uring->loop.stats.ops + uring->loop.stats.messages, now_ns;
+
+    if (uring->busy_poll || uring->poll_ns == 0)
+        return uring->busy_poll;
+    now_ns = uring_now(uring->loop.env);
+    if (work != uring->work) {
+        uring->work = work;
+        uring->work_ns = now_ns;
+    }
+    return now_ns - uring->work_ns < uring->poll_ns;
+}
+
 /* Submits what is parked; sleeps when there is nothing to do. */
 static void uring_wait(struct uring_loop *uring)
 {
@@ -180,7 +196,7 @@ static void uring_wait(struct uring_loop *uring)
     bool idle;
 
     uring_submit(uring);
-    idle = list_empty(&uring->ready) && list_empty(&uring->parked) && !uring->busy_poll;
+    idle = list_empty(&uring->ready) && list_empty(&uring->parked) && !uring_polls(uring);
     if (loop->timers != NULL) {
         uint64_t now_ns = loop_env_now_ns(loop->env);
 
@@ -466,6 +482,7 @@ static icms_err uring_loop_new(struct loop_env *env, const struct loop_opts *opt
     list_init(&uring->ready);
     atomic_init(&uring->asleep, false);
     uring->busy_poll = opts->busy_poll;
+    uring->poll_ns = (uint64_t)opts->poll_us * 1000;
     uring->cpu = opts->cpu;
     (void)snprintf(uring->name, sizeof(uring->name), "%s", opts->name);
     check(sem_init(&uring->started, 0, 0) == 0);

@@ -39,6 +39,9 @@ struct uring_loop {
     bool wake_armed;              /* that read is in flight                                     */
     atomic_bool asleep;           /* in the kernel, or about to: senders have to wake it        */
     bool busy_poll;               /* never sleeps                                               */
+    uint64_t poll_ns;             /* spins for so long after work                               */
+    uint64_t work;                /* operations and messages when it worked last                */
+    uint64_t work_ns;             /* when that was                                              */
     bool disabled;                /* the ring was made disabled; its thread enables it          */
     int cpu;                      /* to pin to; -1: any                                         */
     char name[16];                /* of the thread                                              */

@@ -229,6 +229,55 @@ static void a_filled_event_blocks_nobody(void **state)
     loop_event_free(&event);
 }
 
+/* ---- polling -------------------------------------------------------------------------------- */
+
+#define POLL_US 300000
+
+static void poll_nothing(struct loop_msg *msg)
+{
+    (void)msg;
+}
+
+/* Iterations and sleeps until now. */
+static struct loop_stats poll_stats(const struct loop *loop)
+{
+    struct loop_stats stats;
+
+    loop_stats(loop, &stats);
+    return stats;
+}
+
+/* After a message it goes round without sleeping for a while, then it sleeps. */
+static void a_loop_looks_for_work_for_a_while_before_it_sleeps(void **state)
+{
+    struct loop_opts opts;
+    struct loop_msg msg;
+    struct loop *loop = NULL;
+    struct loop_stats before, after;
+    uint64_t begin_ns;
+
+    loop_opts_init(&opts);
+    opts.poll_us = POLL_US;
+    assert_int_equal(loop_new(loop_env_uring(), &opts, NULL, &loop), ICMS_OK);
+    assert_int_equal(loop_start(loop, NULL), ICMS_OK);
+    begin_ns = loop_env_now_ns(loop_env_uring());
+    loop_send(loop, &msg, poll_nothing);
+    while (poll_stats(loop).messages == 0)
+        (void)usleep(100);
+    before = poll_stats(loop);
+    for (int i = 0; i < 10000 && poll_stats(loop).wakes == before.wakes; i++)
+        (void)usleep(1000);
+    after = poll_stats(loop);
+    assert_int_equal(after.wakes, before.wakes + 1);
+    assert_true(after.iterations > before.iterations + 10);
+    assert_true(loop_env_now_ns(loop_env_uring()) - begin_ns >= POLL_US * UINT64_C(1000));
+    (void)usleep(20000);
+    assert_true(poll_stats(loop).iterations <= after.iterations + 1); /* it sleeps */
+    loop_stop(loop);
+    loop_join(loop);
+    loop_free(&loop);
+}
+
 /* ---- a slow drive --------------------------------------------------------------------------- */
 
 #define SLOW_US 30000
@@ -374,6 +423,7 @@ int main(void)
         cmocka_unit_test(a_file_locked_by_another_process_names_its_pid),
         cmocka_unit_test(a_shared_region_cannot_shrink_and_can_be_sealed),
         cmocka_unit_test(a_filled_event_blocks_nobody),
+        cmocka_unit_test(a_loop_looks_for_work_for_a_while_before_it_sleeps),
         cmocka_unit_test(a_drive_can_be_made_slow),
         cmocka_unit_test(a_replayed_clock_stands_until_it_is_moved),
     };

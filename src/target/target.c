@@ -46,6 +46,7 @@ static icms_err target_loops_new(struct target *target, struct err_why *why)
         snprintf(name, sizeof(name), "icms-%u", i);
         opts.name = name;
         opts.busy_poll = target->opts.busy_poll;
+        opts.poll_us = target->opts.poll_us;
         err = loop_new(target->opts.env, &opts, why, &target->loops[i]);
         if (err != ICMS_OK)
             return err;

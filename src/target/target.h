@@ -37,6 +37,7 @@ struct target_opts {
     struct loop_addr advertise;     /* what discovery tells; host "": as listen             */
     uint32_t loops;                 /* cores                                                */
     bool busy_poll;                 /* loops spin                                           */
+    uint32_t poll_us;               /* loops spin for so long before they sleep             */
     uint64_t segment_bytes;         /* used when a drive is formatted                       */
     uint64_t memory_bytes;          /* data buffers                                         */
     uint32_t connections_max;       /* queue pairs of all hosts                             */
