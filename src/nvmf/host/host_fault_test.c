@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The initiator against a small target, in the simulation: what ends when, who is taken for dead,
+ * and what a target that breaks the protocol can do (nothing but lose its connection).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+
+#include "nvmf/host/host_bed.h"
+
+/* ---- deadlines ------------------------------------------------------------------------------ */
+
+static void unanswered_requests_end_by_their_deadline(void **state)
+{
+    struct nvmf_ctrl_opts opts;
+    struct op op[3];
+    uint8_t room[64];
+    struct bed *bed;
+    uint64_t began_ns;
+
+    nvmf_ctrl_opts_init(&opts);
+    opts.queue_entries = 3; /* two at a time: the third is parked */
+    opts.silence_ns = 0;
+    bed = bed_ready(&opts, 0);
+    bed_put(bed, "k", "value", 5);
+    bed->fake->hold = true;
+    began_ns = bed_now_ns(bed);
+    for (int i = 0; i < 3; i++) {
+        bed_op(&op[i], bed, "k", room, sizeof(room), 50 * MS);
+        assert_int_equal(bed_go(&op[i], nvmf_retrieve), ICMS_OK);
+    }
+    memset(room, 0xee, sizeof(room));
+    bed_run(bed, 100 * MS);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(op[i].done, 1);
+        assert_int_equal(op[i].req.err, ICMS_DEADLINE);
+        assert_true(op[i].done_ns - began_ns <= 52 * MS);
+    }
+    assert_int_equal(bed->fake->retrieves, 2);
+    /* Their commands are kept: nothing goes out before they are answered, nor is the late data
+     * written anywhere. */
+    bed_op(&op[0], bed, "k", room, sizeof(room), 50 * MS);
+    assert_int_equal(bed_go(&op[0], nvmf_retrieve), ICMS_OK);
+    bed_run(bed, 100 * MS);
+    assert_int_equal(op[0].req.err, ICMS_DEADLINE);
+    assert_int_equal(bed->fake->retrieves, 2);
+    bed_on_loop(bed, 1, bed_do_release, bed);
+    bed_run(bed, 100 * MS);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(room[i], 0xee);
+    bed_op(&op[0], bed, "k", room, sizeof(room), 50 * MS);
+    assert_int_equal(bed_go(&op[0], nvmf_retrieve), ICMS_OK);
+    bed_run(bed, 100 * MS);
+    assert_int_equal(op[0].req.err, ICMS_OK);
+    assert_int_equal(bed->downs, 0);
+    bed_free(bed);
+}
+
+/* The data is on its way into the buffer when the deadline comes: it goes elsewhere. */
+static void a_retrieve_in_mid_data_ends_when_nothing_writes_its_buffer(void **state)
+{
+    struct bed *bed = bed_ready(NULL, 10u << 20); /* 1 MiB takes 100 ms */
+    uint8_t *value = bed_pattern(BIG_BYTES, 1);
+    uint8_t *room = calloc(1, BIG_BYTES);
+    uint8_t *copy = malloc(BIG_BYTES);
+    struct op op;
+
+    bed_put(bed, "k", value, BIG_BYTES);
+    bed_op(&op, bed, "k", room, BIG_BYTES, 50 * MS);
+    assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_OK);
+    while (op.done == 0)
+        assert_true(sim_step(bed->sim));
+    assert_int_equal(op.req.err, ICMS_DEADLINE);
+    assert_true(op.done_ns <= op.req.deadline_ns + 5 * MS);
+    assert_memory_equal(room, value, 100000); /* it had begun */
+    memcpy(copy, room, BIG_BYTES);
+    bed_run(bed, 300 * MS);
+    assert_memory_equal(room, copy, BIG_BYTES);
+    assert_int_equal(nvmf_ctrl_stats(bed->ctrl)->redirects, 1);
+    assert_int_equal(bed->downs, 0);
+    bed_op(&op, bed, "k", room, BIG_BYTES, 500 * MS);
+    assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_OK);
+    bed_run(bed, 300 * MS);
+    assert_int_equal(op.req.err, ICMS_OK);
+    assert_memory_equal(room, value, BIG_BYTES);
+    bed_free(bed);
+    free(value);
+    free(room);
+    free(copy);
+}
+
+/* A store that went out keeps its buffer until the target has taken all of it. */
+static void a_late_store_keeps_its_buffer_until_it_is_over(void **state)
+{
+    struct nvmf_ctrl_opts opts;
+    uint8_t *value = bed_pattern(BIG_BYTES, 1);
+    struct bed *bed;
+    struct op op;
+
+    nvmf_ctrl_opts_init(&opts);
+    bed = bed_ready(&opts, 0);
+    bed->fake->hold_stores = true;
+    bed_op(&op, bed, "k", value, BIG_BYTES, 50 * MS);
+    assert_int_equal(bed_go(&op, nvmf_store), ICMS_OK);
+    bed_run(bed, 1000 * MS);
+    assert_int_equal(op.done, 0);
+    bed_on_loop(bed, 1, bed_do_release, bed);
+    bed_run(bed, 100 * MS);
+    assert_int_equal(op.done, 1);
+    assert_int_equal(op.req.err, ICMS_OK); /* it is there: that is the truth */
+    assert_memory_equal(fake_target_find(bed->fake, 1, &op.req.key)->data, value, BIG_BYTES);
+    /* and not for ever */
+    bed->fake->hold_stores = true;
+    bed_op(&op, bed, "k", value, BIG_BYTES, 50 * MS);
+    assert_int_equal(bed_go(&op, nvmf_store), ICMS_OK);
+    bed_run(bed, NVMF_STORE_LATE_NS + 200 * MS);
+    assert_int_equal(op.done, 1);
+    assert_int_not_equal(op.req.err, ICMS_OK);
+    assert_int_equal(bed->closes, 1);
+    bed_free(bed);
+    free(value);
+}
+
+static void canceled_requests_end_soon_and_never_inside_the_call(void **state)
+{
+    struct bed *bed = bed_ready(NULL, 0);
+    uint8_t room[64];
+    struct op op;
+
+    bed_put(bed, "k", "value", 5);
+    bed->fake->hold = true;
+    bed_op(&op, bed, "k", room, sizeof(room), 1000 * MS);
+    assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_OK);
+    bed_run(bed, 20 * MS);
+    bed_on_loop(bed, 0, bed_do_cancel, &op);
+    assert_int_equal(op.done_in_call, 0);
+    bed_run(bed, 20 * MS);
+    assert_int_equal(op.done, 1);
+    assert_int_equal(op.req.err, ICMS_CANCELED);
+    bed_on_loop(bed, 0, bed_do_cancel, &op);
+    bed_on_loop(bed, 1, bed_do_release, bed);
+    bed_run(bed, 20 * MS);
+    assert_int_equal(op.done, 1);
+    bed_free(bed);
+}
+
+/* ---- dead or busy --------------------------------------------------------------------------- */
+
+static void requests_end_at_once_when_the_connection_is_lost(void **state)
+{
+    struct bed *bed = bed_ready(NULL, 0);
+    uint8_t room[64];
+    struct op op;
+
+    bed->fake->hold = true;
+    bed_op(&op, bed, "k", room, sizeof(room), 1000 * MS);
+    assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_OK);
+    bed_run(bed, 20 * MS);
+    bed_on_loop(bed, 1, bed_do_drop, bed);
+    bed_run(bed, 20 * MS);
+    assert_int_equal(op.done, 1);
+    assert_int_equal(op.req.err, ICMS_RESET);
+    assert_int_equal(bed->downs, 1);
+    assert_int_equal(bed->closes, 1);
+    assert_non_null(strstr(bed->why, "10.1.0.2:4420"));
+    assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_PEER_DOWN);
+    bed_free(bed);
+}
+
+static void a_stopped_target_is_dead_after_the_silence(void **state)
+{
+    struct bed *bed = bed_ready(NULL, 0);
+    uint8_t room[64];
+    uint64_t began_ns;
+    struct op op;
+
+    sim_node_pause(bed->node[1], true);
+    began_ns = bed_now_ns(bed);
+    bed_op(&op, bed, "k", room, sizeof(room), 5000 * MS);
+    assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_OK);
+    bed_run(bed, 2000 * MS);
+    assert_int_equal(op.done, 1);
+    assert_int_equal(op.req.err, ICMS_PEER_DOWN);
+    assert_true(op.done_ns - began_ns < 600 * MS);
+    assert_int_equal(bed->closes, 1);
+    bed_free(bed);
+}
+
+static void a_black_hole_is_found_when_quiet_too(void **state)
+{
+    struct nvmf_ctrl_opts opts;
+    struct bed *bed;
+
+    nvmf_ctrl_opts_init(&opts);
+    opts.keep_alive_ns = 1000 * MS;
+    bed = bed_ready(&opts, 0);
+    sim_net_cut(bed->sim, bed->node[0], bed->node[1], true);
+    bed_run(bed, 1500 * MS);
+    assert_int_equal(bed->closes, 1);
+    assert_int_equal(bed->down_err, ICMS_PEER_DOWN);
+    bed_free(bed);
+}
+
+/* Commands take three times the silence, but the target lives: its keep-alives come back. */
+static void a_busy_target_is_not_dead(void **state)
+{
+    struct bed *bed = bed_ready(NULL, 0);
+    uint8_t room[64];
+    struct op op;
+
+    bed_put(bed, "k", "value", 5);
+    bed->fake->delay_ns = 1600 * MS;
+    bed_op(&op, bed, "k", room, sizeof(room), 5000 * MS);
+    assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_OK);
+    bed_run(bed, 2000 * MS);
+    assert_int_equal(op.done, 1);
+    assert_int_equal(op.req.err, ICMS_OK);
+    assert_int_equal(bed->downs, 0);
+    assert_true(bed->fake->keep_alives > 0);
+    bed_free(bed);
+}
+
+static void keeps_alive_when_quiet(void **state)
+{
+    struct nvmf_ctrl_opts opts;
+    struct bed *bed;
+
+    nvmf_ctrl_opts_init(&opts);
+    opts.keep_alive_ns = 400 * MS;
+    bed = bed_ready(&opts, 0);
+    bed_run(bed, 2000 * MS);
+    assert_in_range(bed->fake->keep_alives, 8, 14);
+    assert_int_equal(bed->downs, 0);
+    bed_free(bed);
+}
+
+static void opening_ends_by_its_deadline(void **state)
+{
+    struct bed *bed = bed_new(0);
+
+    bed->fake->silent = true;
+    bed_ctrl(bed, NULL);
+    bed_open_within(bed, 300 * MS);
+    bed_run(bed, 400 * MS);
+    assert_int_equal(bed->ups, 0);
+    assert_int_equal(bed->downs, 1);
+    assert_int_equal(bed->closes, 1);
+    assert_int_equal(bed->down_err, ICMS_DEADLINE);
+    bed_free(bed);
+}
+
+static void a_refused_connection_and_a_refused_host_say_so(void **state)
+{
+    struct bed *bed = bed_new(0);
+
+    bed->fake->refuse_connect = true;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    assert_int_equal(bed->closes, 1);
+    assert_int_equal(bed->down_err, ICMS_AUTH);
+    assert_non_null(strstr(bed->why, "does not allow host"));
+    nvmf_ctrl_free(&bed->ctrl);
+    bed->fake->addr.port = 4421;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    assert_int_equal(bed->closes, 2);
+    assert_int_equal(bed->down_err, ICMS_REFUSED);
+    bed_free(bed);
+}
+
+static void closing_while_it_opens_is_closed_once(void **state)
+{
+    for (uint64_t after = 0; after < 12; after++) {
+        struct bed *bed = bed_new(0);
+
+        bed_ctrl(bed, NULL);
+        bed_open_within(bed, 300 * MS);
+        bed_run(bed, after * MS / 10);
+        bed_on_loop(bed, 0, bed_do_close, bed);
+        bed_run(bed, 100 * MS);
+        assert_int_equal(bed->closes, 1);
+        assert_int_equal(bed->downs, 0);
+        assert_int_equal(bed->fake->conn_count, 0);
+        bed_free(bed);
+    }
+}
+
+/* ---- hostile targets ------------------------------------------------------------------------ */
+
+static void a_target_that_breaks_the_protocol_loses_its_connection(void **state)
+{
+    for (enum fake_wrong wrong = FAKE_RIGHT + 1; wrong < FAKE_WRONGS; wrong++) {
+        bool store = wrong >= FAKE_R2T_RANGE && wrong <= FAKE_STORE_UNREAD;
+        struct bed *bed = bed_ready(NULL, 0);
+        uint8_t *value = bed_pattern(20000, 5);
+        uint8_t *room = malloc(20064);
+        struct op op, other;
+
+        memset(room, 0xee, 20064);
+        bed_put(bed, "k", value, 20000);
+        bed->fake->wrong = wrong;
+        bed_op(&op, bed, store ? "new" : "k", store ? value : room, 20000, 1000 * MS);
+        op.req.io_class = store ? IO_CLASS_STORE : IO_CLASS_LOAD;
+        assert_int_equal(bed_go(&op, store ? nvmf_store : nvmf_retrieve), ICMS_OK);
+        bed_op(&other, bed, "k", NULL, 0, 1000 * MS);
+        other.req.io_class = IO_CLASS_PRESTAGE;
+        assert_int_equal(bed_go(&other, nvmf_exist), ICMS_OK);
+        bed_run(bed, 900 * MS);
+        assert_int_equal(op.done, 1);
+        assert_int_equal(other.done, 1);
+        if (wrong != FAKE_CQE_TWICE)
+            assert_int_not_equal(op.req.err, ICMS_OK);
+        for (int i = 0; i < 64; i++)
+            assert_int_equal(room[20000 + i], 0xee);
+        assert_int_equal(bed->downs, 1);
+        assert_int_equal(bed->closes, 1);
+        if (wrong != FAKE_RESET && wrong != FAKE_TERM) {
+            assert_int_equal(bed->down_err, ICMS_PROTOCOL);
+            assert_int_equal(nvmf_ctrl_stats(bed->ctrl)->violations, 1);
+            assert_int_equal(bed->fake->terms_in, 1);
+        }
+        /* it may come back */
+        bed_open(bed);
+        assert_int_equal(bed->ups, 2);
+        bed_free(bed);
+        free(value);
+        free(room);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unanswered_requests_end_by_their_deadline),
+        cmocka_unit_test(a_retrieve_in_mid_data_ends_when_nothing_writes_its_buffer),
+        cmocka_unit_test(a_late_store_keeps_its_buffer_until_it_is_over),
+        cmocka_unit_test(canceled_requests_end_soon_and_never_inside_the_call),
+        cmocka_unit_test(requests_end_at_once_when_the_connection_is_lost),
+        cmocka_unit_test(a_stopped_target_is_dead_after_the_silence),
+        cmocka_unit_test(a_black_hole_is_found_when_quiet_too),
+        cmocka_unit_test(a_busy_target_is_not_dead),
+        cmocka_unit_test(keeps_alive_when_quiet),
+        cmocka_unit_test(opening_ends_by_its_deadline),
+        cmocka_unit_test(a_refused_connection_and_a_refused_host_say_so),
+        cmocka_unit_test(closing_while_it_opens_is_closed_once),
+        cmocka_unit_test(a_target_that_breaks_the_protocol_loses_its_connection),
+    };
+
+    return cmocka_run_group_tests_name("nvmf-host-fault", tests, NULL, NULL);
+}
