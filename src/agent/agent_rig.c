@@ -343,3 +343,25 @@ uint32_t rig_owner(struct agent_rig *rig, uint32_t n)
     agent_locate(rig->agent, &key, &now, &owner);
     return owner;
 }
+
+bool rig_value_is(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
+                  const struct shm_complete *answer)
+{
+    uint8_t *value = malloc(bytes);
+    bool is;
+
+    check(value != NULL);
+    rig_value(n, bytes, value);
+    is = answer != NULL && answer->status == ICMS_OK && answer->value_bytes == bytes &&
+         memcmp(rig_leased(client, volume, answer), value, bytes) == 0;
+    free(value);
+    return is;
+}
+
+const struct agent_stats *rig_stats(struct agent_rig *rig)
+{
+    static struct agent_stats stats;
+
+    agent_stats(rig->agent, &stats);
+    return &stats;
+}

@@ -93,6 +93,13 @@ const uint8_t *rig_leased(struct rig_client *client, uint32_t volume,
                           const struct shm_complete *answer);
 void rig_lease_give(struct rig_client *client, uint32_t lease);
 
+/* Whether the answer is a hit whose leased bytes are value n. */
+bool rig_value_is(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
+                  const struct shm_complete *answer);
+
+/* The agent's counters now; the next call writes over them. */
+const struct agent_stats *rig_stats(struct agent_rig *rig);
+
 /* Puts value n into an enclosure, as the volume stores it. */
 void rig_flash(struct agent_rig *rig, uint32_t enclosure, uint32_t volume, uint32_t n,
                uint32_t bytes);

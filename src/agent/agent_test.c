@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The agent with small enclosures, in the simulation: tiers, deadlines, health, eviction against
- * leases, and clients that die, stop or lie.
+ * leases.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,11 +9,9 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <stdlib.h>
 
 #include "agent/agent_rig.h"
 #include "base/check.h"
-#include "base/fault.h"
 #include "icms/icms.h"
 #include "wire/nvme.h"
 
@@ -26,42 +24,11 @@
 static const struct rig_opts one = {.enclosures = 1};
 static const struct rig_opts two = {.enclosures = 2};
 
-static void assert_value(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
-                         const struct shm_complete *answer)
-{
-    uint8_t *value = malloc(bytes);
-
-    check(value != NULL);
-    assert_int_equal(answer->status, ICMS_OK);
-    assert_int_equal(answer->value_bytes, bytes);
-    rig_value(n, bytes, value);
-    assert_memory_equal(rig_leased(client, volume, answer), value, bytes);
-    free(value);
-}
-
 static void assert_miss(const struct shm_complete *answer, enum icms_miss reason)
 {
     assert_non_null(answer);
     assert_int_equal(answer->status, ICMS_MISS);
     assert_int_equal(answer->reason, reason);
-}
-
-static struct agent_stats *stats_of(struct agent_rig *rig)
-{
-    static struct agent_stats stats;
-
-    agent_stats(rig->agent, &stats);
-    return &stats;
-}
-
-static void fake_drop(struct fake_target *target)
-{
-    fake_target_drop(target);
-}
-
-static void fake_release(struct fake_target *target)
-{
-    fake_target_release(target);
 }
 
 /* ---- what works ----------------------------------------------------------------------------- */
@@ -77,7 +44,7 @@ static void an_accepted_put_is_a_dram_hit_and_reaches_flash(void **state)
         answer = rig_wait(client, rig_put(client, volume, 7, BYTES, 0, 0));
         assert_int_equal(answer->status, ICMS_OK);
         answer = rig_wait(client, rig_get(client, volume, 7, 5, 0));
-        assert_value(client, volume, 7, BYTES, answer);
+        assert_true(rig_value_is(client, volume, 7, BYTES, answer));
         assert_int_equal(answer->source, ICMS_SOURCE_DRAM);
         rig_lease_give(client, 5);
         rig_run(rig, 100 * MS);
@@ -87,7 +54,7 @@ static void an_accepted_put_is_a_dram_hit_and_reaches_flash(void **state)
     }
     assert_int_equal(rig->fake[0]->retrieves, 0);
     assert_int_equal(rig->fake[0]->by_class[IO_CLASS_STORE], 2);
-    assert_int_equal(stats_of(rig)->backlog_bytes, 0);
+    assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -105,7 +72,7 @@ static void a_get_loads_from_the_pod_once_for_all_that_wait(void **state)
         struct rig_client *who = i % 2 == 0 ? client : other;
         const struct shm_complete *answer = rig_wait(who, tags[i]);
 
-        assert_value(who, KV, 3, BYTES, answer);
+        assert_true(rig_value_is(who, KV, 3, BYTES, answer));
         assert_int_equal(answer->source, ICMS_SOURCE_POD);
         assert_int_equal(atomic_load(&who->ring.leases[i]), answer->slot + 1);
     }
@@ -144,7 +111,7 @@ static void a_client_finds_blocks_in_the_arena_by_itself(void **state)
     rig_lease_give(client, 0);
     (void)rig_op(client, SHM_OP_TOUCH, KV, 3, 0);
     rig_run(rig, 50 * MS);
-    assert_int_equal(stats_of(rig)->volumes[KV].hits_dram, 1);
+    assert_int_equal(rig_stats(rig)->volumes[KV].hits_dram, 1);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -163,7 +130,7 @@ static void puts_on_flash_and_if_absent_answer_when_the_enclosure_did(void **sta
     assert_int_equal(client->got[tag], 0);
     rig_key(1, &key);
     assert_false(shm_arena_has(&client->arenas[KV], &key));
-    rig_on_fake(rig, 0, fake_release);
+    rig_on_fake(rig, 0, fake_target_release);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
     assert_true(shm_arena_has(&client->arenas[KV], &key));
     assert_non_null(fake_target_find(rig->fake[0], 1, &key));
@@ -211,7 +178,7 @@ static void exists_remove_and_flush(void **state)
     assert_int_equal(client->got[put], 1);
     assert_int_equal(client->got[flush], 0);
     assert_int_equal(rig->fake[0]->flushes, 0);
-    rig_on_fake(rig, 0, fake_release);
+    rig_on_fake(rig, 0, fake_target_release);
     assert_int_equal(rig_wait(client, flush)->status, ICMS_OK);
     assert_int_equal(rig->fake[0]->flushes, 1);
     /* and tells of an accepted put that did not make it */
@@ -221,7 +188,7 @@ static void exists_remove_and_flush(void **state)
     assert_int_equal(rig_wait(client, rig_get(client, KV, 3, 0, 0))->status, ICMS_OK);
     rig->fake[0]->status = 0;
     assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_FLUSH, KV, 0, 0))->status, ICMS_OK);
-    assert_int_equal(stats_of(rig)->volumes[KV].store_failures, 1);
+    assert_int_equal(rig_stats(rig)->volumes[KV].store_failures, 1);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -247,7 +214,7 @@ static void the_last_writer_of_a_key_wins(void **state)
     rig_take(client);
     assert_int_equal(client->got[first], 1);
     assert_int_equal(client->got[second], 0);
-    rig_on_fake(rig, 0, fake_release);
+    rig_on_fake(rig, 0, fake_target_release);
     assert_int_equal(rig_wait(client, second)->status, ICMS_OK);
     assert_int_equal(rig_wait(client, removed)->status, ICMS_OK);
     (void)rig_wait(client, get);
@@ -273,10 +240,10 @@ static void a_drive_of_its_own_instead_of_a_pod(void **state)
     assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_FLUSH, KV, 0, 0))->status, ICMS_OK);
     for (uint32_t n = 0; n < 40; n++) {
         answer = rig_wait(client, rig_get(client, n % 2, n, 0, 0));
-        assert_value(client, n % 2, n, BYTES + n, answer);
+        assert_true(rig_value_is(client, n % 2, n, BYTES + n, answer));
         rig_lease_give(client, 0);
     }
-    assert_true(stats_of(rig)->volumes[KV].hits_local > 10);
+    assert_true(rig_stats(rig)->volumes[KV].hits_local > 10);
     assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_EXISTS, KV, 0, 0))->status, ICMS_OK);
     assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 0, 0))->status, ICMS_OK);
     assert_miss(rig_wait(client, rig_op(client, SHM_OP_EXISTS, KV, 0, 0)), ICMS_MISS_ABSENT);
@@ -322,7 +289,7 @@ static void every_miss_has_its_reason(void **state)
     }
     for (int reason = ICMS_MISS_ABSENT; reason <= ICMS_MISS_SHED; reason++)
         if (reason != ICMS_MISS_ENCLOSURE_DOWN)
-            assert_true(stats_of(rig)->volumes[KV].misses[reason] > 0);
+            assert_true(rig_stats(rig)->volumes[KV].misses[reason] > 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -387,8 +354,8 @@ static void wrong_requests_have_their_own_answers(void **state)
     rig_key(1, &key);
     fake_target_put(rig->fake[0], 1, &key, staging, 40); /* shorter than a trailer */
     assert_miss(rig_wait(client, rig_get(client, KV, 1, 0, 0)), ICMS_MISS_CHECKSUM);
-    assert_int_equal(stats_of(rig)->volumes[KV].slots_used, 0);
-    assert_int_equal(stats_of(rig)->backlog_bytes, 0);
+    assert_int_equal(rig_stats(rig)->volumes[KV].slots_used, 0);
+    assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -408,7 +375,7 @@ static void a_damaged_block_goes_when_a_client_finds_it(void **state)
     (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0);
     rig_run(rig, 50 * MS);
     assert_false(shm_arena_has(&client->arenas[KV], &key));
-    assert_int_equal(stats_of(rig)->checksum_errors, 1);
+    assert_int_equal(rig_stats(rig)->checksum_errors, 1);
     assert_int_equal(rig_wait(client, rig_put(client, KV, 2, BYTES, 0, 0))->status, ICMS_OK);
     (void)rig_op(client, SHM_OP_SUSPECT, KV, 2, 0);
     rig_run(rig, 50 * MS);
@@ -437,11 +404,11 @@ static void stores_over_the_backlog_are_shed(void **state)
     }
     assert_int_equal(ok, 3);
     assert_int_equal(shed, 3);
-    assert_int_equal(stats_of(rig)->sheds, 3);
+    assert_int_equal(rig_stats(rig)->sheds, 3);
     /* loads are not touched by it */
     rig_flash(rig, 0, KV, 50, BYTES);
     assert_int_equal(rig_wait(client, rig_get(client, KV, 50, 0, 100 * MS))->status, ICMS_OK);
-    rig_on_fake(rig, 0, fake_release);
+    rig_on_fake(rig, 0, fake_target_release);
     rig_run(rig, 100 * MS);
     assert_int_equal(rig_wait(client, rig_put(client, KV, 9, BYTES, 0, 0))->status, ICMS_OK);
     rig_client_free(client);
@@ -474,11 +441,11 @@ static void every_request_is_answered_by_its_deadline(void **state)
     tags[0] = rig_get(client, KV, 1, 0, 1);
     assert_miss(rig_wait(client, tags[0]), ICMS_MISS_DEADLINE);
     /* the store's slot is kept until the enclosure is done with it */
-    rig_on_fake(rig, 0, fake_release);
+    rig_on_fake(rig, 0, fake_target_release);
     rig_run(rig, 200 * MS);
-    assert_int_equal(stats_of(rig)->volumes[KV].slots_used, 0);
-    assert_int_equal(stats_of(rig)->backlog_bytes, 0);
-    assert_int_equal(stats_of(rig)->under_way, 0);
+    assert_int_equal(rig_stats(rig)->volumes[KV].slots_used, 0);
+    assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
+    assert_int_equal(rig_stats(rig)->under_way, 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -496,7 +463,7 @@ static void a_join_does_not_shorten_a_deadline(void **state)
     late = rig_get(client, KV, 1, 1, 2000 * MS);
     assert_miss(rig_wait(client, early), ICMS_MISS_DEADLINE);
     rig_run(rig, 50 * MS);
-    rig_on_fake(rig, 0, fake_release);
+    rig_on_fake(rig, 0, fake_target_release);
     assert_int_equal(rig_wait(client, late)->status, ICMS_OK);
     rig_client_free(client);
     rig_free(rig);
@@ -526,7 +493,7 @@ static void canceled_requests_are_answered_once(void **state)
             assert_int_equal(rig_wait(client, tags[i])->status, ICMS_CANCELED);
         for (uint32_t i = 10; i < 20; i++)
             assert_miss(rig_wait(client, tags[i]), ICMS_MISS_DEADLINE);
-        assert_int_equal(stats_of(rig)->under_way, 0);
+        assert_int_equal(rig_stats(rig)->under_way, 0);
         rig_client_free(client);
         rig_free(rig);
     }
@@ -542,7 +509,7 @@ static void die(struct agent_rig *rig, enum death death)
     switch (death) {
     case DEATH_RESET:
         rig->fake[0]->refuse_connect = true; /* and does not come back */
-        rig_on_fake(rig, 0, fake_drop);
+        rig_on_fake(rig, 0, fake_target_drop);
         break;
     case DEATH_STOP:
         sim_node_pause(rig->fake_node[0], true);
@@ -576,7 +543,7 @@ static void a_dead_enclosure_is_excluded_within_a_second(void **state)
             answer = rig_wait(client, tags[n]);
             assert_true(client->got_ns[tags[n]] - began_ns < 1000 * MS);
             if (rig_owner(rig, n) == 1) {
-                assert_value(client, KV, n, BYTES, answer);
+                assert_true(rig_value_is(client, KV, n, BYTES, answer));
             } else {
                 assert_miss(answer, ICMS_MISS_ENCLOSURE_DOWN);
                 at_dead = n;
@@ -587,16 +554,16 @@ static void a_dead_enclosure_is_excluded_within_a_second(void **state)
         agent_locate(rig->agent, &key, &now, &owner);
         assert_int_equal(owner, 0);
         assert_int_equal(now, 1);
-        assert_int_equal(stats_of(rig)->enclosures[0].state, AGENT_ENCLOSURE_EXCLUDED);
-        assert_int_equal(stats_of(rig)->enclosures[0].excluded_count, 1);
-        assert_true(stats_of(rig)->enclosures[0].last_error[0] != 0);
+        assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_EXCLUDED);
+        assert_int_equal(rig_stats(rig)->enclosures[0].excluded_count, 1);
+        assert_true(rig_stats(rig)->enclosures[0].last_error[0] != 0);
         assert_true(agent_ready(rig->agent, 0, NULL));
         /* the next one takes its stores and is asked for its loads */
         answer = rig_wait(client, rig_put(client, KV, at_dead, BYTES, SHM_FLAG_ON_FLASH, 0));
         assert_int_equal(answer->status, ICMS_OK);
         assert_non_null(fake_target_find(rig->fake[1], 1, &key));
         rig_run(rig, 3000 * MS);
-        assert_true(stats_of(rig)->enclosures[0].probes >= 2);
+        assert_true(rig_stats(rig)->enclosures[0].probes >= 2);
         rig_client_free(client);
         if (death == DEATH_CRASH)
             rig->fake[0]->conn_count = 0;
@@ -618,7 +585,7 @@ static void stores_under_way_move_to_the_next_enclosure(void **state)
     rig->fake[0]->hold_stores = true;
     tag = rig_put(client, KV, n, BYTES, SHM_FLAG_ON_FLASH, 5000 * MS);
     rig_run(rig, 50 * MS);
-    rig_on_fake(rig, 0, fake_drop);
+    rig_on_fake(rig, 0, fake_target_drop);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
     rig_key(n, &key);
     assert_non_null(fake_target_find(rig->fake[1], 1, &key));
@@ -645,7 +612,7 @@ static void a_mended_enclosure_is_back_and_what_the_other_took_is_found(void **s
                      rig_owner(rig, n + 4) == 0 ? ICMS_PEER_DOWN : ICMS_MISS);
     sim_net_cut(rig->sim, rig->node, rig->fake_node[0], false);
     rig_run(rig, 2000 * MS);
-    assert_int_equal(stats_of(rig)->enclosures[0].state, AGENT_ENCLOSURE_UP);
+    assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_UP);
     /* forget the arena's copy: evict by filling it */
     for (uint32_t i = 1000; i < 1200; i++)
         assert_int_equal(rig_wait(client, rig_put(client, KV, i, 10, 0, 0))->status, ICMS_OK);
@@ -654,7 +621,7 @@ static void a_mended_enclosure_is_back_and_what_the_other_took_is_found(void **s
     rig_run(rig, 100 * MS);
     assert_null(fake_target_find(rig->fake[0], 1, &key));
     answer = rig_wait(client, rig_get(client, KV, n, 0, 0));
-    assert_value(client, KV, n, BYTES, answer);
+    assert_true(rig_value_is(client, KV, n, BYTES, answer));
     rig_client_free(client);
     rig_free(rig);
 }
@@ -668,7 +635,7 @@ static void without_an_enclosure_it_works_and_misses(void **state)
 
     assert_true(agent_ready(rig->agent, 0, NULL));
     rig->fake[0]->refuse_connect = true;
-    rig_on_fake(rig, 0, fake_drop);
+    rig_on_fake(rig, 0, fake_target_drop);
     rig_run(rig, 50 * MS);
     assert_miss(rig_wait(client, rig_get(client, KV, 1, 0, 0)), ICMS_MISS_ENCLOSURE_DOWN);
     assert_int_equal(rig_wait(client, rig_put(client, KV, 1, 10, 0, 0))->status, ICMS_PEER_DOWN);
@@ -701,17 +668,17 @@ static void a_leased_slot_stays_whatever_is_loaded(void **state)
     for (uint32_t n = 0; n < 60; n++)
         rig_flash(rig, 0, KV, n, BYTES);
     held = rig_wait(client, rig_get(client, KV, 0, 0, 0));
-    assert_value(client, KV, 0, BYTES, held);
+    assert_true(rig_value_is(client, KV, 0, BYTES, held));
     for (uint32_t n = 1; n < 60; n++) {
         const struct shm_complete *answer = rig_wait(client, rig_get(client, KV, n, 1, 0));
 
-        assert_value(client, KV, n, BYTES, answer);
+        assert_true(rig_value_is(client, KV, n, BYTES, answer));
         assert_int_not_equal(answer->slot, held->slot);
         rig_lease_give(client, 1);
-        assert_value(client, KV, 0, BYTES, held);
+        assert_true(rig_value_is(client, KV, 0, BYTES, held));
     }
-    assert_true(stats_of(rig)->volumes[KV].arena_evictions > 50);
-    assert_int_equal(stats_of(rig)->volumes[KV].slots, 4);
+    assert_true(rig_stats(rig)->volumes[KV].arena_evictions > 50);
+    assert_int_equal(rig_stats(rig)->volumes[KV].slots, 4);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -727,7 +694,7 @@ static void when_all_slots_are_leased_gets_are_shed_by_their_deadline(void **sta
         rig_flash(rig, 0, KV, n, BYTES);
     for (uint32_t n = 0; n < 4; n++)
         assert_int_equal(rig_wait(client, rig_get(client, KV, n, n, 0))->status, ICMS_OK);
-    assert_int_equal(stats_of(rig)->volumes[KV].slots_leased, 4);
+    assert_int_equal(rig_stats(rig)->volumes[KV].slots_leased, 4);
     assert_miss(rig_wait(client, rig_get(client, KV, 5, 5, 100 * MS)), ICMS_MISS_SHED);
     tag = rig_get(client, KV, 5, 5, 1000 * MS);
     rig_run(rig, 50 * MS);
@@ -752,236 +719,9 @@ static void blocks_in_use_stay_longer(void **state)
                          ICMS_SOURCE_DRAM);
         rig_lease_give(client, 0);
     }
-    assert_true(stats_of(rig)->volumes[KV].arena_evictions > 150);
+    assert_true(rig_stats(rig)->volumes[KV].arena_evictions > 150);
     rig_client_free(client);
     rig_free(rig);
-}
-
-/* ---- clients that die, stop or lie ---------------------------------------------------------- */
-
-static void a_client_that_dies_gives_everything_back(void **state)
-{
-    for (uint32_t loops = 1; loops <= 3; loops += 2) {
-        struct rig_opts opts = {.enclosures = 2, .slots = 4, .loops = loops};
-        struct agent_rig *rig = rig_new(&opts);
-        struct rig_client *other = rig_client_new(rig);
-
-        for (uint32_t n = 0; n < 100; n++)
-            for (uint32_t e = 0; e < 2; e++)
-                rig_flash(rig, e, n % 2, n, BYTES);
-        for (int round = 0; round < 3; round++) {
-            struct rig_client *client = rig_client_new(rig);
-
-            for (uint32_t n = 0; n < 4; n++)
-                assert_int_equal(rig_wait(client, rig_get(client, n % 2, n, n, 0))->status,
-                                 ICMS_OK);
-            rig->fake[0]->hold = rig->fake[1]->hold = true;
-            rig->fake[0]->hold_stores = rig->fake[1]->hold_stores = true;
-            for (uint32_t n = 10; n < 40; n++) {
-                (void)rig_get(client, n % 2, n, n, 20000 * MS);
-                (void)rig_put(client, n % 2, n + 100, BYTES, SHM_FLAG_ON_FLASH, 20000 * MS);
-                (void)rig_op(client, SHM_OP_FLUSH, KV, 0, 20000 * MS);
-            }
-            rig_run(rig, (uint64_t)(20 * round) * MS);
-            rig_client_free(client);
-            assert_int_equal(stats_of(rig)->under_way, 0);
-            assert_int_equal(stats_of(rig)->clients, 1);
-            rig_on_fake(rig, 0, fake_release);
-            rig_on_fake(rig, 1, fake_release);
-            for (uint32_t n = 50; n < 60; n++) {
-                assert_int_equal(rig_wait(other, rig_get(other, n % 2, n, 0, 0))->status, ICMS_OK);
-                rig_lease_give(other, 0);
-            }
-        }
-        rig_client_free(other);
-        rig_free(rig);
-    }
-}
-
-static void a_client_that_takes_no_answers_harms_nobody(void **state)
-{
-    struct agent_rig *rig = rig_new(&one);
-    struct rig_client *lazy = rig_client_new(rig), *other = rig_client_new(rig);
-    struct shm_submit entry = {.op = SHM_OP_EXISTS, .key_length = 1};
-    uint32_t pushed = 0;
-
-    for (int round = 0; round < 50; round++) {
-        while (pushed < 3 * SHM_RING_ENTRIES && shm_submit_push(&lazy->ring, &entry))
-            pushed++;
-        if (shm_submit_publish(&lazy->ring))
-            loop_event_signal(lazy->attached.agent_event);
-        rig_run(rig, 20 * MS);
-    }
-    assert_true(pushed > SHM_RING_ENTRIES + 1024 && pushed < 3 * SHM_RING_ENTRIES);
-    assert_int_equal(rig_wait(other, rig_put(other, KV, 1, BYTES, 0, 100 * MS))->status, ICMS_OK);
-    assert_int_equal(rig_wait(other, rig_get(other, KV, 1, 0, 100 * MS))->status, ICMS_OK);
-    rig_client_free(lazy);
-    assert_int_equal(stats_of(rig)->under_way, 0);
-    rig_client_free(other);
-    rig_free(rig);
-}
-
-static void random_bytes_in_rings_and_lease_tables_harm_nobody(void **state)
-{
-    for (uint64_t seed = 1; seed <= 6; seed++) {
-        struct rig_opts opts = {.enclosures = 2, .slots = 8, .loops = 1 + seed % 3, .seed = seed};
-        struct agent_rig *rig = rig_new(&opts);
-        struct rig_client *liar = rig_client_new(rig), *other = rig_client_new(rig);
-
-        for (int round = 0; round < 40; round++) {
-            for (int i = 0; i < 100; i++) {
-                uint64_t words[8];
-                struct shm_submit entry;
-
-                for (int w = 0; w < 8; w++)
-                    words[w] = sim_random(rig->sim);
-                memcpy(&entry, words, sizeof(entry));
-                if (i % 4 != 0) { /* nearly right */
-                    entry.op = (uint8_t)(1 + entry.op % 9);
-                    entry.volume %= RIG_VOLUMES;
-                    entry.key_length = (uint8_t)(1 + entry.key_length % 16);
-                    entry.lease %= SHM_LEASES;
-                    entry.deadline_ns = rig_now_ns(rig) + entry.deadline_ns % (300 * MS);
-                    if (i % 2 == 0)
-                        entry.bytes %= RIG_VALUE_BYTES;
-                    if (i % 3 == 0)
-                        entry.offset %= liar->ring.staging_bytes;
-                }
-                (void)shm_submit_push(&liar->ring, &entry);
-            }
-            for (int i = 0; i < 20; i++) {
-                uint64_t random = sim_random(rig->sim);
-
-                atomic_store(&liar->ring.leases[random % SHM_LEASES], (uint32_t)(random >> 50));
-                atomic_store(&liar->ring.lease_volumes[random % SHM_LEASES],
-                             (uint32_t)(random >> 20) % 4);
-            }
-            (void)shm_submit_publish(&liar->ring);
-            loop_event_signal(liar->attached.agent_event);
-            rig_run(rig, 10 * MS);
-            atomic_store(&liar->ring.header->complete_head, (uint32_t)sim_random(rig->sim));
-        }
-        for (uint32_t i = 0; i < SHM_LEASES; i++)
-            atomic_store(&liar->ring.leases[i], 0);
-        for (uint32_t n = 0; n < 20; n++) {
-            assert_int_equal(rig_wait(other, rig_put(other, KV, n, BYTES, 0, 0))->status, ICMS_OK);
-            assert_value(other, KV, n, BYTES, rig_wait(other, rig_get(other, KV, n, 0, 0)));
-            rig_lease_give(other, 0);
-        }
-        /* a tail that makes no sense is its end */
-        for (int i = 0; i < 50; i++) {
-            atomic_store(&liar->ring.header->complete_head,
-                         atomic_load(&liar->ring.header->complete_tail));
-            rig_run(rig, 20 * MS);
-        }
-        atomic_store(&liar->ring.header->submit_tail, 0x80000000u);
-        loop_event_signal(liar->attached.agent_event);
-        rig_run(rig, 50 * MS);
-        assert_int_equal(stats_of(rig)->clients_dropped, 1);
-        rig_client_free(liar);
-        assert_int_equal(rig_wait(other, rig_get(other, KV, 19, 0, 0))->status, ICMS_OK);
-        rig_client_free(other);
-        assert_int_equal(stats_of(rig)->under_way, 0);
-        rig_free(rig);
-    }
-}
-
-/* ---- fault points --------------------------------------------------------------------------- */
-
-static void faults_are_answers_and_leave_nothing_behind(void **state)
-{
-    static const char *const faults[] = {"agent.slot:1:fail+", "agent.answer:1:fail+",
-                                         "agent.put:1:fail+", "nvmf.host.start:1:fail+"};
-    struct agent_rig *rig = rig_new(&two);
-    struct rig_client *client = rig_client_new(rig);
-
-    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) {
-        assert_int_equal(fault_arm(faults[i], NULL), ICMS_OK);
-        (void)rig_wait(client, rig_put(client, KV, 1, BYTES, SHM_FLAG_ON_FLASH, 100 * MS));
-        (void)rig_wait(client, rig_get(client, KV, 2, 0, 100 * MS));
-        (void)rig_wait(client, rig_op(client, SHM_OP_EXISTS, KV, 3, 100 * MS));
-        (void)rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 4, 100 * MS));
-        assert_int_equal(fault_arm(NULL, NULL), ICMS_OK);
-        rig_run(rig, 200 * MS);
-        assert_int_equal(stats_of(rig)->under_way, 0);
-        assert_int_equal(stats_of(rig)->backlog_bytes, 0);
-        assert_int_equal(
-            rig_wait(client, rig_put(client, KV, 1, BYTES, SHM_FLAG_ON_FLASH, 0))->status, ICMS_OK);
-        assert_int_equal(rig_wait(client, rig_get(client, KV, 1, 0, 0))->status, ICMS_OK);
-        rig_lease_give(client, 0);
-    }
-    rig_client_free(client);
-    rig_free(rig);
-}
-
-/* ---- everything at once --------------------------------------------------------------------- */
-
-/* Random work of three clients on agents with one to three loops while enclosures come and go:
- * every answer comes once and by its deadline, every hit is what was stored. */
-static void hits_are_right_and_answers_on_time_while_enclosures_come_and_go(void **state)
-{
-    for (uint64_t seed = 1; seed <= 8; seed++) {
-        struct rig_opts opts = {
-            .enclosures = 3, .slots = 12, .loops = 1 + seed % 3, .seed = 100 + seed};
-        struct agent_rig *rig = rig_new(&opts);
-        struct rig_client *clients[3];
-        uint64_t hits = 0, asked = 0;
-
-        for (int i = 0; i < 3; i++)
-            clients[i] = rig_client_new(rig);
-        for (int round = 0; round < 150; round++) {
-            struct rig_client *client = clients[round % 3];
-            uint64_t tags[12], began_ns = rig_now_ns(rig);
-            uint32_t keys[12], kinds[12];
-
-            for (uint32_t i = 0; i < 12; i++) {
-                uint64_t random = sim_random(rig->sim);
-                uint32_t volume = random & 1;
-
-                keys[i] = (uint32_t)(random >> 8) % 60 * 2 + volume;
-                kinds[i] = (uint32_t)(random >> 32) % 10;
-                if (kinds[i] < 5)
-                    tags[i] = rig_get(client, volume, keys[i], i, 400 * MS);
-                else if (kinds[i] < 8)
-                    tags[i] = rig_put(client, volume, keys[i], 1000 + keys[i],
-                                      kinds[i] == 5 ? SHM_FLAG_ON_FLASH : 0, 400 * MS);
-                else
-                    tags[i] = rig_op(client, kinds[i] == 8 ? SHM_OP_EXISTS : SHM_OP_REMOVE, volume,
-                                     keys[i], 400 * MS);
-            }
-            for (uint32_t i = 0; i < 12; i++) {
-                const struct shm_complete *answer = rig_wait(client, tags[i]);
-
-                assert_non_null(answer);
-                assert_true(client->got_ns[tags[i]] - began_ns < 410 * MS);
-                asked += kinds[i] < 5;
-                if (kinds[i] < 5 && answer->status == ICMS_OK) {
-                    assert_value(client, keys[i] % 2, keys[i], 1000 + keys[i], answer);
-                    hits++;
-                }
-                rig_lease_give(client, i);
-            }
-            if (round % 10 == 3) {
-                uint32_t e = (uint32_t)sim_random(rig->sim) % 3;
-
-                if (sim_random(rig->sim) % 2 == 0)
-                    rig_on_fake(rig, e, fake_drop);
-                else
-                    sim_net_cut(rig->sim, rig->node, rig->fake_node[e], true);
-            }
-            if (round % 10 == 7)
-                for (uint32_t e = 0; e < 3; e++)
-                    sim_net_cut(rig->sim, rig->node, rig->fake_node[e], false);
-            rig_run(rig, 100 * MS);
-        }
-        assert_true(hits * 2 > asked); /* forgetting everything is wrong too */
-        for (int i = 0; i < 3; i++)
-            rig_client_free(clients[i]);
-        rig_run(rig, 30000 * MS);
-        assert_int_equal(stats_of(rig)->backlog_bytes, 0);
-        assert_int_equal(stats_of(rig)->under_way, 0);
-        rig_free(rig);
-    }
 }
 
 int main(void)
@@ -1009,11 +749,6 @@ int main(void)
         cmocka_unit_test(a_leased_slot_stays_whatever_is_loaded),
         cmocka_unit_test(when_all_slots_are_leased_gets_are_shed_by_their_deadline),
         cmocka_unit_test(blocks_in_use_stay_longer),
-        cmocka_unit_test(a_client_that_dies_gives_everything_back),
-        cmocka_unit_test(a_client_that_takes_no_answers_harms_nobody),
-        cmocka_unit_test(random_bytes_in_rings_and_lease_tables_harm_nobody),
-        cmocka_unit_test(faults_are_answers_and_leave_nothing_behind),
-        cmocka_unit_test(hits_are_right_and_answers_on_time_while_enclosures_come_and_go),
     };
 
     return cmocka_run_group_tests_name("agent", tests, NULL, NULL);

@@ -51,14 +51,6 @@ static void assert_miss(const struct shm_complete *answer, enum icms_miss reason
     assert_int_equal(answer->reason, reason);
 }
 
-static const struct agent_stats *stats_of(struct agent_rig *rig)
-{
-    static struct agent_stats stats;
-
-    agent_stats(rig->agent, &stats);
-    return &stats;
-}
-
 /* A key from n on that this enclosure owns. */
 static uint32_t key_of(struct agent_rig *rig, uint32_t enclosure, uint32_t n)
 {
@@ -87,9 +79,9 @@ static void its_keys_are_misses_with_a_reason_and_go_to_the_next(const struct ri
     assert_miss(rig_wait(client, rig_op(client, SHM_OP_EXISTS, RAW, lost, 500 * MS)),
                 ICMS_MISS_NO_VOLUME);
     assert_miss(rig_wait(client, rig_get(client, RAW, other, 0, 500 * MS)), ICMS_MISS_ABSENT);
-    assert_int_equal(stats_of(rig)->volumes[RAW].misses[ICMS_MISS_NO_VOLUME], 1);
-    assert_int_equal(stats_of(rig)->enclosures[0].lacking, 1u << RAW | 1u << 2);
-    assert_int_equal(stats_of(rig)->enclosures[1].lacking, 1u << 2);
+    assert_int_equal(rig_stats(rig)->volumes[RAW].misses[ICMS_MISS_NO_VOLUME], 1);
+    assert_int_equal(rig_stats(rig)->enclosures[0].lacking, 1u << RAW | 1u << 2);
+    assert_int_equal(rig_stats(rig)->enclosures[1].lacking, 1u << 2);
     assert_true(agent_status(rig->agent, text, sizeof(text)) < sizeof(text));
     assert_non_null(strstr(text, "\"lacks\":[\"raw\",\"none\"]"));
     assert_false(is_homeless(client));
@@ -130,7 +122,7 @@ static void a_volume_that_is_attached_later_is_found(void **state)
     rig_flash(rig, 1, RAW, n, BYTES); /* stored while the next stood in */
     rig_on_fake(rig, 0, fake_attach_silently);
     rig_run(rig, 3000 * MS); /* probes are 300 ms, a look is due after five of them */
-    assert_int_equal(stats_of(rig)->enclosures[0].lacking, 1u << 2);
+    assert_int_equal(rig_stats(rig)->enclosures[0].lacking, 1u << 2);
     tag = rig_put(client, RAW, more, BYTES, SHM_FLAG_ON_FLASH, 500 * MS);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
     rig_key(more, &key);
@@ -156,7 +148,7 @@ static void one_that_loses_a_volume_without_a_word_is_found_out(void **state)
     rig_on_fake(rig, 0, fake_detach_silently);
     assert_miss(rig_wait(client, rig_get(client, RAW, n, 0, 500 * MS)), ICMS_MISS_NO_VOLUME);
     assert_int_equal(rig->fake[1]->retrieves, 1); /* it was asked instead */
-    assert_int_equal(stats_of(rig)->enclosures[0].lacking, 1u << RAW | 1u << 2);
+    assert_int_equal(rig_stats(rig)->enclosures[0].lacking, 1u << RAW | 1u << 2);
     tag = rig_put(client, RAW, put, BYTES, SHM_FLAG_ON_FLASH, 500 * MS);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
     /* what it had is lost, which a flush says once */

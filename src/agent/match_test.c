@@ -108,16 +108,6 @@ static uint32_t commands(const struct agent_rig *rig, bool many)
     return count;
 }
 
-static void fake_drop(struct fake_target *target)
-{
-    fake_target_drop(target);
-}
-
-static void fake_release(struct fake_target *target)
-{
-    fake_target_release(target);
-}
-
 static void fake_detach(struct fake_target *target)
 {
     target->volume_count = 0;
@@ -128,7 +118,7 @@ static void fake_detach(struct fake_target *target)
 static void enclosure_kill(struct agent_rig *rig, uint32_t enclosure)
 {
     rig->fake[enclosure]->silent = true;
-    rig_on_fake(rig, enclosure, fake_drop);
+    rig_on_fake(rig, enclosure, fake_target_drop);
 }
 
 /* ---- in fair weather ------------------------------------------------------------------------ */
@@ -296,7 +286,7 @@ static void at_the_deadline_what_is_known_is_told(void **state)
             assert_int_equal(answers[n], rig_owner(rig, n) == 0 ? ICMS_MISS_DEADLINE
                                          : n % 3 == 0           ? ICMS_MISS_NONE
                                                                 : ICMS_MISS_ABSENT);
-        rig_on_fake(rig, 0, fake_release);
+        rig_on_fake(rig, 0, fake_target_release);
         answers = match(client, 0, 300, 500 * MS);
         for (uint32_t n = 0; n < 300; n++)
             assert_int_equal(answers[n], n % 3 == 0 ? ICMS_MISS_NONE : ICMS_MISS_ABSENT);
@@ -341,7 +331,7 @@ static void more_than_there_is_room_for_waits(void **state)
                                                                         : ICMS_MISS_ABSENT);
             }
             for (uint32_t i = 0; i < rig->enclosure_count; i++)
-                rig_on_fake(rig, i, fake_release);
+                rig_on_fake(rig, i, fake_target_release);
             rig_run(rig, 500 * MS);
         }
         rig_client_free(client);
@@ -361,7 +351,7 @@ static void one_enclosure_does_not_hold_up_another(void **state)
     uint64_t alone, behind;
 
     rig->fake[0]->many = false;
-    rig_on_fake(rig, 0, fake_drop);
+    rig_on_fake(rig, 0, fake_target_drop);
     rig_run(rig, 1000 * MS);
     rig->fake[0]->hold = rig->fake[1]->hold = true;
     for (uint32_t i = 0; i < fill; i++, at += SHM_MATCH_BYTES(KEYS)) /* all parts */
@@ -374,13 +364,13 @@ static void one_enclosure_does_not_hold_up_another(void **state)
     rig_run(rig, 1 * MS);
     behind = ask_of(client, KV, at + SHM_MATCH_BYTES(10), 0, 10, 9000 * MS, 1);
     rig_run(rig, 1 * MS);
-    rig_on_fake(rig, 1, fake_release);
+    rig_on_fake(rig, 1, fake_target_release);
     rig_run(rig, 10 * MS);
     rig_take(client);
     assert_int_equal(client->got[behind], 1);
     assert_int_equal(answers_at(client, at + SHM_MATCH_BYTES(10), 10)[9], ICMS_MISS_ABSENT);
     assert_int_equal(client->got[alone], 0);
-    rig_on_fake(rig, 0, fake_release);
+    rig_on_fake(rig, 0, fake_target_release);
     assert_int_equal(rig_wait(client, alone)->status, ICMS_OK);
     assert_int_equal(answers_at(client, at, 10)[9], ICMS_MISS_ABSENT);
     rig_client_free(client);
@@ -401,7 +391,7 @@ static void a_client_that_dies_leaves_nothing(void **state)
         rig_run(rig, 20 * MS);
         rig_client_free(client);
         for (uint32_t i = 0; i < rig->enclosure_count; i++)
-            rig_on_fake(rig, i, fake_release);
+            rig_on_fake(rig, i, fake_target_release);
         assert_int_equal(match(other, 0, KEYS, 9000 * MS)[7], ICMS_MISS_ABSENT);
         rig_client_free(other);
         rig_free(rig);
@@ -471,7 +461,7 @@ static void exist_many_may_be_gone_after_a_reconnect(void **state)
     (void)match(client, 0, 300, 500 * MS);
     assert_int_equal(commands(rig, false), 0);
     rig->fake[0]->many = false;
-    rig_on_fake(rig, 0, fake_drop);
+    rig_on_fake(rig, 0, fake_target_drop);
     rig_run(rig, 1000 * MS);
     assert_int_equal(match(client, 0, 300, 500 * MS)[0], ICMS_MISS_ABSENT);
     assert_true(rig->fake[0]->exists > 50);
