@@ -2,9 +2,7 @@
 /*
  * The contract of icms.h, over a unix socket, against an agent that does whatever a test wants.
  */
-#include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,169 +14,42 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-#include "base/hash.h"
 #include "client/client_int.h"
+#include "client/client_rig.h"
 #include "client/fake_agent.h"
 
 #define VALUE_MAX 65536
-
-struct fixture {
-    struct agent *agent;
-    struct fake_socket *socket;
-    struct icms *icms;
-    struct icms_volume *kv, *raw, *big;
-    char path[64], where[80];
-};
-
-static int setup(void **state)
-{
-    static int number;
-    struct fixture *f = calloc(1, sizeof(*f));
-    char why[256];
-
-    fake_reset();
-    (void)snprintf(f->path, sizeof(f->path), "/tmp/icms-client-test-%d-%d.sock", (int)getpid(),
-                   number++);
-    (void)snprintf(f->where, sizeof(f->where), "unix:%s", f->path);
-    f->agent = fake_agent_start();
-    f->socket = fake_socket_start(f->agent, f->path);
-    if (icms_open(f->where, NULL, why, sizeof(why), &f->icms) != ICMS_OK ||
-        icms_volume_open(f->icms, "kv", why, sizeof(why), &f->kv) != ICMS_OK ||
-        icms_volume_open(f->icms, "raw", why, sizeof(why), &f->raw) != ICMS_OK ||
-        icms_volume_open(f->icms, "big", why, sizeof(why), &f->big) != ICMS_OK) {
-        (void)fprintf(stderr, "%s\n", why);
-        return -1;
-    }
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-
-    fake_reset();
-    icms_close(&f->icms);
-    if (f->socket != NULL)
-        fake_socket_stop(&f->socket);
-    agent_stop(f->agent);
-    agent_free(&f->agent);
-    free(f);
-    return 0;
-}
-
-/* ---- helpers -------------------------------------------------------------------------------- */
-
-static struct icms_key key_of(uint64_t number)
-{
-    struct icms_key key = {.length = 16};
-
-    memcpy(key.bytes, &number, sizeof(number));
-    return key;
-}
-
-static void fill(uint8_t *data, size_t bytes, uint64_t seed)
-{
-    for (size_t i = 0; i < bytes; i++)
-        data[i] = (uint8_t)(hash64_mix(seed + i / 8) >> (8 * (i % 8)));
-}
-
-static icms_err put_one(struct icms_volume *volume, uint64_t number, size_t bytes)
-{
-    uint8_t *data = malloc(bytes);
-    struct icms_block block = {.key = key_of(number), .data = data, .bytes = bytes};
-    icms_err err;
-
-    fill(data, bytes, number);
-    err = icms_put(volume, &block, 1, NULL);
-    assert_int_equal(err == ICMS_OK, block.status == ICMS_OK);
-    free(data);
-    return block.status;
-}
-
-/* Gets one block and compares; its status. */
-static icms_err get_one(struct icms_volume *volume, uint64_t number, size_t bytes,
-                        struct icms_block *out_block)
-{
-    uint8_t *data = malloc(bytes + 1), *wanted = malloc(bytes + 1);
-    struct icms_block block = {.key = key_of(number), .data = data, .bytes = bytes};
-    icms_err err = icms_get(volume, &block, 1, NULL);
-
-    assert_int_equal(err == ICMS_OK, block.status == ICMS_OK);
-    if (block.status == ICMS_OK) {
-        assert_int_equal(block.bytes, bytes);
-        fill(wanted, bytes, number);
-        assert_memory_equal(data, wanted, bytes);
-    }
-    if (out_block != NULL)
-        *out_block = block;
-    free(data);
-    free(wanted);
-    return block.status;
-}
-
-/* The same, again and again for two seconds: the agent is about to come back. */
-static icms_err get_one_soon(struct icms_volume *volume, uint64_t number, size_t bytes)
-{
-    for (int i = 0; i < 100; i++) {
-        if (get_one(volume, number, bytes, NULL) == ICMS_OK)
-            return ICMS_OK;
-        usleep(20000);
-    }
-    return ICMS_MISS;
-}
-
-static uint64_t elapsed_ms(uint64_t since_ns)
-{
-    return (client_now_ns() - since_ns) / 1000000;
-}
-
-static struct icms_request *poll_next(struct icms *icms, int timeout_ms)
-{
-    struct icms_request *request;
-    uint64_t begin = client_now_ns();
-
-    while ((request = icms_poll(icms)) == NULL) {
-        struct pollfd event = {.fd = icms_event_fd(icms), .events = POLLIN};
-
-        if (elapsed_ms(begin) > (uint64_t)timeout_ms)
-            return NULL;
-        (void)poll(&event, 1, timeout_ms);
-    }
-    return request;
-}
 
 /* ---- the plain life ------------------------------------------------------------------------- */
 
 static void what_was_put_is_what_is_got(void **state)
 {
     static const size_t sizes[] = {1, 7, 4032, 4096, 4097, 65535, 65536};
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
 
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-        assert_int_equal(put_one(f->kv, i, sizes[i]), ICMS_OK);
-        assert_int_equal(put_one(f->raw, i, sizes[i]), ICMS_OK);
-        assert_int_equal(get_one(f->kv, i, sizes[i], NULL), ICMS_OK);
-        assert_int_equal(get_one(f->raw, i, sizes[i], NULL), ICMS_OK);
+        assert_int_equal(rig_put_one(f->kv, i, sizes[i]), ICMS_OK);
+        assert_int_equal(rig_put_one(f->raw, i, sizes[i]), ICMS_OK);
+        assert_int_equal(rig_get_one(f->kv, i, sizes[i], NULL), ICMS_OK);
+        assert_int_equal(rig_get_one(f->raw, i, sizes[i], NULL), ICMS_OK);
     }
     assert_int_equal(fake_agent_leases(f->agent), 0);
 }
 
 static void the_second_get_needs_no_message(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_block block;
 
-    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_OK);
-    assert_int_equal(get_one(f->kv, 1, 5000, &block), ICMS_OK);
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
+    assert_int_equal(rig_get_one(f->kv, 1, 5000, &block), ICMS_OK);
     assert_int_equal(block.source, ICMS_SOURCE_POD);
     for (int i = 0; i < 100; i++) {
-        assert_int_equal(get_one(f->kv, 1, 5000, &block), ICMS_OK);
+        assert_int_equal(rig_get_one(f->kv, 1, 5000, &block), ICMS_OK);
         assert_int_equal(block.source, ICMS_SOURCE_DRAM);
     }
     assert_int_equal(atomic_load(&fake.gets), 1);
@@ -187,21 +58,21 @@ static void the_second_get_needs_no_message(void **state)
 
 static void a_block_that_is_not_there_is_a_miss(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_block block;
 
-    assert_int_equal(get_one(f->kv, 1, 100, &block), ICMS_MISS);
+    assert_int_equal(rig_get_one(f->kv, 1, 100, &block), ICMS_MISS);
     assert_int_equal(block.reason, ICMS_MISS_ABSENT);
     assert_int_equal(block.source, ICMS_SOURCE_NONE);
 }
 
 static void a_small_room_says_how_much_is_needed(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     uint8_t room[10];
-    struct icms_block block = {.key = key_of(1), .data = room, .bytes = sizeof(room)};
+    struct icms_block block = {.key = rig_key(1), .data = room, .bytes = sizeof(room)};
 
-    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_OK);
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
     for (int i = 0; i < 2; i++) { /* by message, then from the arena */
         block.bytes = sizeof(room);
         assert_int_equal(icms_get(f->kv, &block, 1, NULL), ICMS_MISS);
@@ -212,29 +83,29 @@ static void a_small_room_says_how_much_is_needed(void **state)
 
 static void a_get_without_memory_brings_the_block_near(void **state)
 {
-    struct fixture *f = *state;
-    struct icms_block block = {.key = key_of(1)};
+    struct client_rig *f = *state;
+    struct icms_block block = {.key = rig_key(1)};
     struct icms_request_options options;
 
     icms_request_options_init(&options);
     options.class_ = ICMS_CLASS_PRESTAGE;
-    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_OK);
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
     assert_int_equal(icms_get(f->kv, &block, 1, &options), ICMS_OK);
     assert_int_equal(block.bytes, 5000);
-    assert_int_equal(get_one(f->kv, 1, 5000, &block), ICMS_OK);
+    assert_int_equal(rig_get_one(f->kv, 1, 5000, &block), ICMS_OK);
     assert_int_equal(block.source, ICMS_SOURCE_DRAM);
 }
 
 static void batches_larger_than_every_ring_go_through(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_block *blocks = calloc(ICMS_BATCH_MAX, sizeof(*blocks));
     uint8_t *data = malloc((size_t)ICMS_BATCH_MAX * 64);
     size_t misses = 0;
 
     for (size_t i = 0; i < ICMS_BATCH_MAX; i++) {
-        fill(data + i * 64, 64, i);
-        blocks[i] = (struct icms_block){.key = key_of(i), .data = data + i * 64, .bytes = 64};
+        rig_fill(data + i * 64, 64, i);
+        blocks[i] = (struct icms_block){.key = rig_key(i), .data = data + i * 64, .bytes = 64};
     }
     assert_int_equal(icms_put(f->kv, blocks, ICMS_BATCH_MAX, NULL), ICMS_OK);
     assert_int_equal(fake_agent_blocks(f->agent), ICMS_BATCH_MAX);
@@ -251,7 +122,7 @@ static void batches_larger_than_every_ring_go_through(void **state)
             misses++;
             continue;
         }
-        fill(wanted, 64, i);
+        rig_fill(wanted, 64, i);
         assert_memory_equal(blocks[i].data, wanted, 64);
     }
     assert_true(misses < ICMS_BATCH_MAX);
@@ -264,7 +135,7 @@ static void batches_larger_than_every_ring_go_through(void **state)
 
 static void values_larger_than_half_the_staging_memory_take_turns(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_options options;
     struct icms_volume *big;
     struct icms *icms;
@@ -275,9 +146,10 @@ static void values_larger_than_half_the_staging_memory_take_turns(void **state)
     options.buffer_bytes = ((uint64_t)8 << 20) + 8192; /* room for one */
     assert_int_equal(icms_open(f->where, &options, NULL, 0, &icms), ICMS_OK);
     assert_int_equal(icms_volume_open(icms, "big", NULL, 0, &big), ICMS_OK);
-    fill(data, (size_t)8 << 20, 5);
+    rig_fill(data, (size_t)8 << 20, 5);
     for (uint64_t i = 0; i < 4; i++)
-        blocks[i] = (struct icms_block){.key = key_of(i), .data = data, .bytes = (uint64_t)8 << 20};
+        blocks[i] =
+            (struct icms_block){.key = rig_key(i), .data = data, .bytes = (uint64_t)8 << 20};
     assert_int_equal(icms_put(big, blocks, 4, NULL), ICMS_OK);
     icms_close(&icms);
     free(data);
@@ -285,16 +157,16 @@ static void values_larger_than_half_the_staging_memory_take_turns(void **state)
 
 static void match_counts_up_to_the_first_hole(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_key keys[100];
     size_t matched = 77;
 
     for (uint64_t i = 0; i < 100; i++) {
-        keys[i] = key_of(i);
+        keys[i] = rig_key(i);
         if (i != 60 && i != 80)
-            assert_int_equal(put_one(f->kv, i, 64), ICMS_OK);
+            assert_int_equal(rig_put_one(f->kv, i, 64), ICMS_OK);
     }
-    assert_int_equal(get_one(f->kv, 3, 64, NULL), ICMS_OK); /* one is in the arena */
+    assert_int_equal(rig_get_one(f->kv, 3, 64, NULL), ICMS_OK); /* one is in the arena */
     assert_int_equal(icms_match(f->kv, keys, 100, NULL, &matched), ICMS_OK);
     assert_int_equal(matched, 60);
     assert_int_equal(icms_match(f->kv, keys, 60, NULL, &matched), ICMS_OK);
@@ -305,10 +177,10 @@ static void match_counts_up_to_the_first_hole(void **state)
 
 static void options_reach_the_agent(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_request_options options;
     uint8_t data[64] = {0};
-    struct icms_block block = {.key = key_of(1), .data = data, .bytes = sizeof(data)};
+    struct icms_block block = {.key = rig_key(1), .data = data, .bytes = sizeof(data)};
 
     icms_request_options_init(&options);
     options.put_if_absent = 1;
@@ -326,12 +198,12 @@ static void options_reach_the_agent(void **state)
 
 static void each_mistake_has_its_own_status(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     uint8_t data[64] = {0};
     struct icms_block blocks[7];
 
     for (int i = 0; i < 7; i++)
-        blocks[i] = (struct icms_block){.key = key_of(1), .data = data, .bytes = sizeof(data)};
+        blocks[i] = (struct icms_block){.key = rig_key(1), .data = data, .bytes = sizeof(data)};
     blocks[0].key.length = 0;
     blocks[1].key.length = 17;
     blocks[2].key.length = 4;
@@ -355,7 +227,7 @@ static void each_mistake_has_its_own_status(void **state)
 
 static void an_unknown_volume_is_named_with_those_there_are(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_volume *volume = NULL;
     char why[256];
 
@@ -367,7 +239,7 @@ static void an_unknown_volume_is_named_with_those_there_are(void **state)
 
 static void a_volume_that_no_enclosure_has_is_not_opened(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_volume *volume = NULL;
     char why[256];
 
@@ -407,7 +279,7 @@ static void signals_neither_fail_nor_prolong_an_open(void **state)
     struct itimerval often = {.it_interval.tv_usec = 500, .it_value.tv_usec = 500}, never = {0};
     struct sigaction action = {.sa_handler = on_alarm}, before; /* no SA_RESTART */
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms *icms = NULL;
     char where[sizeof(address.sun_path) + 8], status[64];
     size_t bytes;
@@ -439,187 +311,11 @@ static void signals_neither_fail_nor_prolong_an_open(void **state)
     (void)unlink(address.sun_path);
 }
 
-/* ---- an agent that does wrong --------------------------------------------------------------- */
-
-static void a_damaged_value_is_a_checksum_miss(void **state)
-{
-    struct fixture *f = *state;
-    struct icms_block block;
-
-    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_OK);
-    atomic_store(&fake.corrupt, true);
-    for (int i = 0; i < 2; i++) { /* by message, then from the arena */
-        assert_int_equal(get_one(f->kv, 1, 5000, &block), ICMS_MISS);
-        assert_int_equal(block.reason, ICMS_MISS_CHECKSUM);
-    }
-    assert_int_equal(fake_agent_leases(f->agent), 0);
-    /* The agent was told, and loads it again. */
-    atomic_store(&fake.corrupt, false);
-    while (get_one(f->kv, 1, 5000, &block) != ICMS_OK)
-        assert_int_equal(block.reason, ICMS_MISS_CHECKSUM);
-    assert_true(atomic_load(&fake.suspects) > 0);
-}
-
-static void answers_out_of_the_arena_are_refused(void **state)
-{
-    struct fixture *f = *state;
-    struct icms_block block;
-
-    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_OK);
-    atomic_store(&fake.lie, true);
-    assert_int_equal(get_one(f->kv, 1, 5000, &block), ICMS_PROTOCOL);
-}
-
-static void a_ring_that_makes_no_sense_ends_the_link(void **state)
-{
-    struct fixture *f = *state;
-
-    atomic_store(&fake.bad_tail, true);
-    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_PEER_DOWN);
-    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_PEER_DOWN);
-    atomic_store(&fake.bad_tail, false);
-}
-
-static void a_stopped_agent_costs_one_deadline_and_comes_back(void **state)
-{
-    struct fixture *f = *state;
-    struct icms_request_options options;
-    uint8_t data[64] = {0};
-    struct icms_block blocks[3];
-    uint64_t begin;
-    size_t matched = 9;
-
-    for (uint64_t i = 0; i < 3; i++) {
-        assert_int_equal(put_one(f->kv, i, 64), ICMS_OK);
-        blocks[i] = (struct icms_block){.key = key_of(i), .data = data, .bytes = sizeof(data)};
-    }
-    icms_request_options_init(&options);
-    options.deadline_ms = 150;
-    atomic_store(&fake.mute, true);
-    usleep(2000);
-    begin = client_now_ns();
-    assert_int_equal(icms_get(f->kv, blocks, 3, &options), ICMS_MISS);
-    assert_in_range(elapsed_ms(begin), 150, 1900);
-    for (int i = 0; i < 3; i++) {
-        assert_int_equal(blocks[i].status, ICMS_MISS);
-        assert_int_equal(blocks[i].reason, ICMS_MISS_DEADLINE);
-    }
-    /* It is known to be silent: the next ones do not wait. */
-    begin = client_now_ns();
-    assert_int_equal(icms_get(f->kv, blocks, 3, &options), ICMS_MISS);
-    assert_int_equal(blocks[2].reason, ICMS_MISS_DEADLINE);
-    assert_int_equal(icms_put(f->kv, blocks, 3, &options), ICMS_MISS);
-    assert_int_equal(blocks[0].status, ICMS_DEADLINE);
-    assert_int_equal(icms_match(f->kv, &blocks[0].key, 1, &options, &matched), ICMS_OK);
-    assert_int_equal(matched, 0);
-    assert_true(elapsed_ms(begin) < 400);
-    atomic_store(&fake.mute, false);
-    assert_int_equal(get_one_soon(f->kv, 0, 64), ICMS_OK);
-    for (uint64_t i = 0; i < 3; i++)
-        assert_int_equal(get_one(f->kv, i, 64, NULL), ICMS_OK);
-    /* The late answers of what was given up took their leases along. */
-    assert_int_equal(fake_agent_leases(f->agent), 0);
-}
-
-static void late_answers_hit_nobody_else(void **state)
-{
-    struct fixture *f = *state;
-    struct icms_request_options options;
-    uint8_t data[64] = {0};
-    struct icms_block block = {.key = key_of(1), .data = data, .bytes = sizeof(data)};
-
-    for (uint64_t i = 0; i < 20; i++)
-        assert_int_equal(put_one(f->kv, i, 64), ICMS_OK);
-    icms_request_options_init(&options);
-    options.deadline_ms = 20;
-    atomic_store(&fake.swallow, true);
-    assert_int_equal(icms_get(f->kv, &block, 1, &options), ICMS_MISS);
-    assert_int_equal(icms_put(f->kv, &block, 1, &options), ICMS_MISS);
-    assert_int_equal(block.status, ICMS_DEADLINE);
-    atomic_store(&fake.swallow, false);
-    for (int round = 0; round < 5; round++)
-        for (uint64_t i = 2; i < 20; i++)
-            assert_int_equal(get_one(f->kv, i, 64, NULL), ICMS_OK);
-    assert_int_equal(fake_agent_leases(f->agent), 0);
-}
-
-static void a_dead_agent_is_noticed_at_once(void **state)
-{
-    struct fixture *f = *state;
-    uint64_t begin;
-    struct icms_block block;
-
-    assert_int_equal(put_one(f->kv, 1, 64), ICMS_OK);
-    fake_socket_stop(&f->socket);
-    begin = client_now_ns();
-    assert_int_equal(put_one(f->kv, 2, 64), ICMS_PEER_DOWN);
-    assert_int_equal(get_one(f->kv, 1, 64, &block), ICMS_PEER_DOWN);
-    assert_true(elapsed_ms(begin) < 1500);
-}
-
-static void the_handle_finds_an_agent_that_came_back(void **state)
-{
-    struct fixture *f = *state;
-    struct icms_key key = key_of(1);
-    struct icms_request *request;
-    struct icms_lease lease;
-    struct icms_block block = {.key = key_of(1)};
-    uint8_t wanted[5000];
-    void *buffer;
-
-    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_OK);
-    assert_int_equal(icms_lease_take(f->kv, &key, NULL, NULL, &lease), ICMS_OK);
-    assert_int_equal(icms_buffer_take(f->icms, 100, &buffer), ICMS_OK);
-    atomic_store(&fake.swallow, true);
-    assert_int_equal(icms_exists_start(f->big, &block, 1, NULL, &request), ICMS_OK);
-    fake_socket_stop(&f->socket);
-    assert_int_equal(put_one(f->kv, 2, 64), ICMS_PEER_DOWN);
-    assert_int_equal(put_one(f->kv, 2, 64), ICMS_PEER_DOWN);
-    atomic_store(&fake.swallow, false);
-    f->socket = fake_socket_start(f->agent, f->path);
-    /* Attempts have a distance; the blocks are those of the same agent. */
-    assert_int_equal(get_one_soon(f->kv, 1, 5000), ICMS_OK);
-    assert_int_equal(put_one(f->kv, 2, 64), ICMS_OK);
-    assert_int_equal(get_one(f->kv, 1, 5000, NULL), ICMS_OK);
-    assert_int_equal(get_one(f->raw, 1, 5000, NULL), ICMS_MISS);
-    /* What was taken from the former one stays as it was until it is given back. */
-    fill(wanted, sizeof(wanted), 1);
-    assert_memory_equal(lease.data, wanted, sizeof(wanted));
-    memset(buffer, 1, 100);
-    icms_lease_give(&lease);
-    icms_buffer_give(f->icms, buffer);
-    assert_ptr_equal(poll_next(f->icms, 1000), request);
-    assert_int_equal(icms_request_end(&request), ICMS_PEER_DOWN);
-    assert_int_equal(fake_agent_leases(f->agent), 0);
-}
-
-static void *stop_socket_later(void *arg)
-{
-    struct fixture *f = arg;
-
-    usleep(100000);
-    fake_socket_stop(&f->socket);
-    return NULL;
-}
-
-static void an_agent_that_dies_under_a_request_ends_it(void **state)
-{
-    struct fixture *f = *state;
-    uint64_t begin = client_now_ns();
-    pthread_t thread;
-
-    atomic_store(&fake.swallow, true);
-    assert_int_equal(pthread_create(&thread, NULL, stop_socket_later, f), 0);
-    assert_int_equal(get_one(f->kv, 1, 64, NULL), ICMS_PEER_DOWN);
-    assert_in_range(elapsed_ms(begin), 50, 1900);
-    assert_int_equal(pthread_join(thread, NULL), 0);
-}
-
 /* ---- asynchronous --------------------------------------------------------------------------- */
 
 static void requests_come_back_from_poll_with_their_tags(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     uint8_t data[50][64];
     struct icms_block blocks[50];
     struct icms_request_options options;
@@ -628,13 +324,13 @@ static void requests_come_back_from_poll_with_their_tags(void **state)
 
     icms_request_options_init(&options);
     for (uint64_t i = 0; i < 50; i++) {
-        fill(data[i], 64, i);
-        blocks[i] = (struct icms_block){.key = key_of(i), .data = data[i], .bytes = 64};
+        rig_fill(data[i], 64, i);
+        blocks[i] = (struct icms_block){.key = rig_key(i), .data = data[i], .bytes = 64};
         options.tag = &seen[i];
         assert_int_equal(icms_put_start(f->kv, &blocks[i], 1, &options, &request), ICMS_OK);
     }
     for (int i = 0; i < 50; i++) {
-        request = poll_next(f->icms, 2000);
+        request = rig_poll_next(f->icms, 2000);
         assert_non_null(request);
         assert_true(icms_request_over(request));
         ++*(int *)icms_request_tag(request);
@@ -650,20 +346,20 @@ static void requests_come_back_from_poll_with_their_tags(void **state)
 /* Nothing to do, nothing readable: a caller that sleeps in poll(2) sleeps. */
 static void the_event_is_quiet_when_nothing_is_over(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct pollfd event = {.fd = icms_event_fd(f->icms), .events = POLLIN};
     uint8_t data[64] = {0};
-    struct icms_block block = {.key = key_of(1), .data = data, .bytes = sizeof(data)};
+    struct icms_block block = {.key = rig_key(1), .data = data, .bytes = sizeof(data)};
     struct icms_request *request;
 
-    assert_int_equal(put_one(f->kv, 1, 64), ICMS_OK);
+    assert_int_equal(rig_put_one(f->kv, 1, 64), ICMS_OK);
     while (icms_poll(f->icms) != NULL || poll(&event, 1, 0) == 1) {
     }
     atomic_store(&fake.swallow, true);
     assert_int_equal(icms_exists_start(f->big, &block, 1, NULL, &request), ICMS_OK);
     assert_int_equal(poll(&event, 1, 50), 0);
     atomic_store(&fake.swallow, false);
-    request = poll_next(f->icms, 4000);
+    request = rig_poll_next(f->icms, 4000);
     assert_non_null(request);
     assert_int_equal(icms_request_end(&request), ICMS_MISS);
     assert_null(icms_poll(f->icms));
@@ -672,10 +368,10 @@ static void the_event_is_quiet_when_nothing_is_over(void **state)
 
 static void deadlines_of_requests_reach_who_polls(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_request_options options;
     uint8_t data[64] = {0};
-    struct icms_block block = {.key = key_of(1), .data = data, .bytes = sizeof(data)};
+    struct icms_block block = {.key = rig_key(1), .data = data, .bytes = sizeof(data)};
     struct icms_request *request;
     uint64_t begin = client_now_ns();
 
@@ -684,28 +380,28 @@ static void deadlines_of_requests_reach_who_polls(void **state)
     atomic_store(&fake.mute, true);
     assert_true(icms_event_fd(f->icms) >= 0);
     assert_int_equal(icms_get_start(f->kv, &block, 1, &options, &request), ICMS_OK);
-    request = poll_next(f->icms, 3000);
+    request = rig_poll_next(f->icms, 3000);
     assert_non_null(request);
-    assert_in_range(elapsed_ms(begin), 100, 2900);
+    assert_in_range(rig_elapsed_ms(begin), 100, 2900);
     assert_int_equal(icms_request_end(&request), ICMS_MISS);
     assert_int_equal(block.reason, ICMS_MISS_DEADLINE);
 }
 
 static void waiting_for_one_takes_it_from_poll(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     uint8_t data[2][64] = {{0}};
     struct icms_block blocks[2];
     struct icms_request *requests[2], *polled;
 
     atomic_store(&fake.delay_us, 20000);
     for (uint64_t i = 0; i < 2; i++) {
-        blocks[i] = (struct icms_block){.key = key_of(i), .data = data[i], .bytes = 64};
+        blocks[i] = (struct icms_block){.key = rig_key(i), .data = data[i], .bytes = 64};
         assert_int_equal(icms_put_start(f->kv, &blocks[i], 1, NULL, &requests[i]), ICMS_OK);
     }
     assert_int_equal(icms_request_wait(requests[0], 0), ICMS_DEADLINE);
     assert_int_equal(icms_request_wait(requests[0], -1), ICMS_OK);
-    polled = poll_next(f->icms, 2000);
+    polled = rig_poll_next(f->icms, 2000);
     assert_ptr_equal(polled, requests[1]);
     assert_null(icms_poll(f->icms));
     assert_int_equal(icms_request_end(&requests[0]), ICMS_OK);
@@ -714,9 +410,9 @@ static void waiting_for_one_takes_it_from_poll(void **state)
 
 static void a_canceled_request_ends_soon(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     uint8_t data[64] = {0};
-    struct icms_block block = {.key = key_of(1), .data = data, .bytes = sizeof(data)};
+    struct icms_block block = {.key = rig_key(1), .data = data, .bytes = sizeof(data)};
     struct icms_request *request;
     uint64_t begin = client_now_ns();
 
@@ -726,21 +422,21 @@ static void a_canceled_request_ends_soon(void **state)
     icms_request_cancel(request);
     assert_int_equal(icms_request_end(&request), ICMS_MISS);
     assert_int_equal(block.status, ICMS_CANCELED);
-    assert_true(elapsed_ms(begin) < 1000);
+    assert_true(rig_elapsed_ms(begin) < 1000);
     assert_int_equal(atomic_load(&fake.cancels), 1);
 }
 
 static void too_many_requests_are_refused_not_queued(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     static struct icms_request *requests[CLIENT_REQUESTS];
     static struct icms_block blocks[CLIENT_REQUESTS + 1];
 
     for (uint64_t i = 0; i < CLIENT_REQUESTS; i++) {
-        blocks[i] = (struct icms_block){.key = key_of(i)};
+        blocks[i] = (struct icms_block){.key = rig_key(i)};
         assert_int_equal(icms_exists_start(f->kv, &blocks[i], 1, NULL, &requests[i]), ICMS_OK);
     }
-    blocks[CLIENT_REQUESTS].key = key_of(1);
+    blocks[CLIENT_REQUESTS].key = rig_key(1);
     {
         struct icms_request *more = NULL;
 
@@ -755,31 +451,31 @@ static void too_many_requests_are_refused_not_queued(void **state)
 /* Answers hold operations until somebody takes them; who waits for room takes those of others. */
 static void a_request_that_nobody_polls_for_starves_nobody(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_block *blocks = calloc(ICMS_BATCH_MAX, sizeof(*blocks));
     struct icms_request *request;
     uint64_t begin = client_now_ns();
 
     for (uint64_t i = 0; i < ICMS_BATCH_MAX; i++)
-        blocks[i].key = key_of(i);
+        blocks[i].key = rig_key(i);
     assert_int_equal(icms_exists_start(f->big, blocks, ICMS_BATCH_MAX, NULL, &request), ICMS_OK);
     for (uint64_t i = 0; i < 10; i++)
-        assert_int_equal(put_one(f->kv, i, 64), ICMS_OK);
-    assert_true(elapsed_ms(begin) < 1900);
+        assert_int_equal(rig_put_one(f->kv, i, 64), ICMS_OK);
+    assert_true(rig_elapsed_ms(begin) < 1900);
     assert_int_equal(icms_request_end(&request), ICMS_MISS);
     free(blocks);
 }
 
 static void close_waits_for_requests_that_nobody_ended(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     static uint8_t data[20][64];
     static struct icms_block blocks[20];
     struct icms_request *request;
 
     atomic_store(&fake.delay_us, 1000);
     for (uint64_t i = 0; i < 20; i++) {
-        blocks[i] = (struct icms_block){.key = key_of(i), .data = data[i], .bytes = 64};
+        blocks[i] = (struct icms_block){.key = rig_key(i), .data = data[i], .bytes = 64};
         assert_int_equal(icms_put_start(f->kv, &blocks[i], 1, NULL, &request), ICMS_OK);
     }
     icms_close(&f->icms);
@@ -792,19 +488,19 @@ static void close_waits_for_requests_that_nobody_ended(void **state)
 
 static void a_lease_keeps_the_block_while_others_come_and_go(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_lease lease;
-    struct icms_key key = key_of(1);
+    struct icms_key key = rig_key(1);
     uint8_t wanted[5000];
 
-    fill(wanted, sizeof(wanted), 1);
+    rig_fill(wanted, sizeof(wanted), 1);
     for (uint64_t i = 1; i < 40; i++)
-        assert_int_equal(put_one(f->kv, i, 5000), ICMS_OK);
+        assert_int_equal(rig_put_one(f->kv, i, 5000), ICMS_OK);
     for (int round = 0; round < 2; round++) { /* by message, then from the arena */
         assert_int_equal(icms_lease_take(f->kv, &key, NULL, NULL, &lease), ICMS_OK);
         assert_int_equal(lease.bytes, 5000);
         for (uint64_t i = 2; i < 40 && round == 1; i++)
-            assert_int_equal(get_one(f->kv, i, 5000, NULL), ICMS_OK);
+            assert_int_equal(rig_get_one(f->kv, i, 5000, NULL), ICMS_OK);
         assert_memory_equal(lease.data, wanted, sizeof(wanted));
         assert_int_equal(fake_agent_leases(f->agent), 1);
         icms_lease_give(&lease);
@@ -816,14 +512,14 @@ static void a_lease_keeps_the_block_while_others_come_and_go(void **state)
 
 static void leases_of_absent_or_damaged_blocks_are_misses(void **state)
 {
-    struct fixture *f = *state;
-    struct icms_key key = key_of(1);
+    struct client_rig *f = *state;
+    struct icms_key key = rig_key(1);
     enum icms_miss reason = ICMS_MISS_NONE;
     struct icms_lease lease;
 
     assert_int_equal(icms_lease_take(f->kv, &key, NULL, &reason, &lease), ICMS_MISS);
     assert_int_equal(reason, ICMS_MISS_ABSENT);
-    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_OK);
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
     atomic_store(&fake.corrupt, true);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(icms_lease_take(f->kv, &key, NULL, &reason, &lease), ICMS_MISS);
@@ -837,13 +533,13 @@ static void leases_of_absent_or_damaged_blocks_are_misses(void **state)
 /* What was checked is a value in a slot, not the slot. */
 static void a_block_that_comes_again_is_checked_again(void **state)
 {
-    struct fixture *f = *state;
-    struct icms_key key = key_of(1);
+    struct client_rig *f = *state;
+    struct icms_key key = rig_key(1);
     enum icms_miss reason = ICMS_MISS_NONE;
     struct icms_lease lease;
     icms_err err;
 
-    assert_int_equal(put_one(f->kv, 1, 5000), ICMS_OK);
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(icms_lease_take(f->kv, &key, NULL, NULL, &lease), ICMS_OK);
         icms_lease_give(&lease);
@@ -852,8 +548,8 @@ static void a_block_that_comes_again_is_checked_again(void **state)
     assert_int_equal(icms_lease_take(f->kv, &key, NULL, NULL, &lease), ICMS_OK);
     icms_lease_give(&lease);
     for (uint64_t i = 2; i < 40; i++) { /* others take the slots */
-        assert_int_equal(put_one(f->kv, i, 5000), ICMS_OK);
-        (void)!get_one(f->kv, i, 5000, NULL);
+        assert_int_equal(rig_put_one(f->kv, i, 5000), ICMS_OK);
+        (void)!rig_get_one(f->kv, i, 5000, NULL);
     }
     err = icms_lease_take(f->kv, &key, NULL, &reason, &lease);
     assert_int_equal(err, ICMS_MISS);
@@ -862,21 +558,21 @@ static void a_block_that_comes_again_is_checked_again(void **state)
 
 static void leases_are_bounded(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     static struct icms_lease leases[ICMS_LEASES_MAX];
     struct icms_request_options options;
-    struct icms_key key = key_of(1);
+    struct icms_key key = rig_key(1);
     struct icms_lease more;
     icms_err err;
 
-    assert_int_equal(put_one(f->kv, 1, 64), ICMS_OK);
+    assert_int_equal(rig_put_one(f->kv, 1, 64), ICMS_OK);
     for (int i = 0; i < ICMS_LEASES_MAX; i++)
         assert_int_equal(icms_lease_take(f->kv, &key, NULL, NULL, &leases[i]), ICMS_OK);
     icms_request_options_init(&options);
     options.deadline_ms = 50;
     err = icms_lease_take(f->kv, &key, &options, NULL, &more);
     assert_int_equal(err, ICMS_LIMIT);
-    assert_int_equal(get_one(f->kv, 1, 64, NULL), ICMS_OK); /* gets have leases of their own */
+    assert_int_equal(rig_get_one(f->kv, 1, 64, NULL), ICMS_OK); /* gets have leases of their own */
     for (int i = 0; i < ICMS_LEASES_MAX; i++)
         icms_lease_give(&leases[i]);
     assert_int_equal(icms_lease_take(f->kv, &key, NULL, NULL, &more), ICMS_OK);
@@ -885,19 +581,19 @@ static void leases_are_bounded(void **state)
 
 static void a_put_from_a_taken_buffer_is_in_place(void **state)
 {
-    struct fixture *f = *state;
+    struct client_rig *f = *state;
     struct icms_block blocks[2];
     void *data = NULL, *second = NULL;
 
     assert_int_equal(icms_buffer_take(f->icms, 5000, &data), ICMS_OK);
-    fill(data, 5000, 1);
+    rig_fill(data, 5000, 1);
     for (uint64_t i = 0; i < 2; i++) /* both from one buffer: the second one is copied */
-        blocks[i] = (struct icms_block){.key = key_of(1 + i), .data = data, .bytes = 5000};
+        blocks[i] = (struct icms_block){.key = rig_key(1 + i), .data = data, .bytes = 5000};
     assert_int_equal(icms_put(f->kv, blocks, 2, NULL), ICMS_OK);
-    assert_int_equal(get_one(f->kv, 1, 5000, NULL), ICMS_OK);
+    assert_int_equal(rig_get_one(f->kv, 1, 5000, NULL), ICMS_OK);
     blocks[0].bytes = 4000; /* shorter than the buffer */
     assert_int_equal(icms_put(f->kv, blocks, 1, NULL), ICMS_OK);
-    assert_int_equal(get_one(f->kv, 1, 4000, NULL), ICMS_OK);
+    assert_int_equal(rig_get_one(f->kv, 1, 4000, NULL), ICMS_OK);
     assert_int_equal(icms_buffer_take(f->icms, (uint64_t)2 << 20, &second), ICMS_NO_MEMORY);
     icms_buffer_give(f->icms, data);
     icms_buffer_give(f->icms, data); /* not a buffer any more: harmless */
@@ -905,116 +601,7 @@ static void a_put_from_a_taken_buffer_is_in_place(void **state)
     icms_buffer_give(f->icms, second);
 }
 
-/* ---- processes and threads ------------------------------------------------------------------ */
-
-static void a_child_of_fork_gets_forked_and_hurts_nobody(void **state)
-{
-    struct fixture *f = *state;
-    int status = 0;
-    pid_t child;
-
-    assert_int_equal(put_one(f->kv, 1, 64), ICMS_OK);
-    child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        uint8_t data[64];
-        struct icms_block block = {.key = key_of(1), .data = data, .bytes = sizeof(data)};
-        struct icms_volume *volume;
-        size_t bytes;
-        int wrong = icms_get(f->kv, &block, 1, NULL) != ICMS_FORKED;
-
-        wrong += block.status != ICMS_FORKED;
-        wrong += icms_volume_open(f->icms, "kv", NULL, 0, &volume) != ICMS_FORKED;
-        wrong += icms_status(f->icms, NULL, 0, &bytes) != ICMS_FORKED;
-        wrong += icms_event_fd(f->icms) != -1 || icms_poll(f->icms) != NULL;
-        icms_close(&f->icms);
-        _exit(wrong);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-    assert_int_equal(get_one(f->kv, 1, 64, NULL), ICMS_OK);
-}
-
-#define THREADS       6
-#define THREAD_ROUNDS 60
-
-static void *thread_work(void *arg)
-{
-    static atomic_uint next;
-    struct fixture *f = arg;
-    uint64_t base = 1000 * (1 + atomic_fetch_add(&next, 1));
-
-    for (uint64_t i = 0; i < THREAD_ROUNDS; i++) {
-        size_t bytes = 1 + hash64_mix(base + i) % VALUE_MAX;
-
-        if (put_one(f->kv, base + i, bytes) != ICMS_OK)
-            return f;
-        if (i % 3 == 0) {
-            struct icms_key key = key_of(base + i);
-            struct icms_lease lease;
-
-            if (icms_lease_take(f->kv, &key, NULL, NULL, &lease) == ICMS_OK)
-                icms_lease_give(&lease);
-        }
-        /* Others hold slots: shed is the agent's right, wrong bytes are not (get_one compares). */
-        if (get_one(f->kv, base + i, bytes, NULL) != ICMS_OK &&
-            get_one(f->kv, base + i, bytes, NULL) != ICMS_OK)
-            continue;
-    }
-    return NULL;
-}
-
-static void many_threads_share_a_handle(void **state)
-{
-    struct fixture *f = *state;
-    pthread_t threads[THREADS];
-    static uint8_t data[100][64];
-    static struct icms_block blocks[100];
-    struct icms_request *request;
-    int under_way = 0;
-    void *result;
-
-    atomic_store(&fake.forget, true);
-    for (int i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, thread_work, f), 0);
-    for (uint64_t i = 0; i < 100; i++) {
-        fill(data[i], 64, i);
-        blocks[i] = (struct icms_block){.key = key_of(i), .data = data[i], .bytes = 64};
-        assert_int_equal(icms_put_start(f->kv, &blocks[i], 1, NULL, &request), ICMS_OK);
-        under_way++;
-        while ((request = icms_poll(f->icms)) != NULL) {
-            assert_int_equal(icms_request_end(&request), ICMS_OK);
-            under_way--;
-        }
-    }
-    for (; under_way > 0; under_way--) {
-        request = poll_next(f->icms, 5000);
-        assert_non_null(request);
-        assert_int_equal(icms_request_end(&request), ICMS_OK);
-    }
-    for (int i = 0; i < THREADS; i++) {
-        assert_int_equal(pthread_join(threads[i], &result), 0);
-        assert_null(result);
-    }
-    assert_int_equal(fake_agent_blocks(f->agent), 100 + THREADS * THREAD_ROUNDS);
-    assert_int_equal(fake_agent_leases(f->agent), 0);
-}
-
-static void status_is_the_agents(void **state)
-{
-    struct fixture *f = *state;
-    char text[256];
-    size_t bytes = 0;
-
-    assert_int_equal(icms_status(f->icms, text, sizeof(text), &bytes), ICMS_OK);
-    assert_string_equal(text, "{\"fake\":true,\"blocks\":0}");
-    assert_int_equal(bytes, strlen(text) + 1);
-    assert_int_equal(icms_status(f->icms, text, 5, &bytes), ICMS_OK);
-    assert_string_equal(text, "{\"fa");
-    assert_int_equal(bytes, 25);
-}
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, client_rig_setup, client_rig_teardown)
 
 int main(void)
 {
@@ -1033,14 +620,6 @@ int main(void)
         TEST(a_volume_that_no_enclosure_has_is_not_opened),
         TEST(tiers_that_cannot_be_opened_say_why),
         TEST(signals_neither_fail_nor_prolong_an_open),
-        TEST(a_damaged_value_is_a_checksum_miss),
-        TEST(answers_out_of_the_arena_are_refused),
-        TEST(a_ring_that_makes_no_sense_ends_the_link),
-        TEST(a_stopped_agent_costs_one_deadline_and_comes_back),
-        TEST(late_answers_hit_nobody_else),
-        TEST(a_dead_agent_is_noticed_at_once),
-        TEST(the_handle_finds_an_agent_that_came_back),
-        TEST(an_agent_that_dies_under_a_request_ends_it),
         TEST(requests_come_back_from_poll_with_their_tags),
         TEST(the_event_is_quiet_when_nothing_is_over),
         TEST(deadlines_of_requests_reach_who_polls),
@@ -1054,9 +633,6 @@ int main(void)
         TEST(a_block_that_comes_again_is_checked_again),
         TEST(leases_are_bounded),
         TEST(a_put_from_a_taken_buffer_is_in_place),
-        TEST(a_child_of_fork_gets_forked_and_hurts_nobody),
-        TEST(many_threads_share_a_handle),
-        TEST(status_is_the_agents),
     };
 
     return cmocka_run_group_tests_name("client", tests, NULL, NULL);

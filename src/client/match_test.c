@@ -9,55 +9,34 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "client/client_int.h"
+#include "client/client_rig.h"
 #include "client/fake_agent.h"
 
 #define KEYS 3000 /* more than one entry takes */
 
 struct fixture {
-    struct agent *agent;
-    struct fake_socket *socket;
-    struct icms *icms;
-    struct icms_volume *raw;
-    char path[64];
-    struct icms_block blocks[KEYS];
-    struct icms_key keys[KEYS];
+    struct client_rig rig;          /* first                 */
+    struct icms_volume *raw;        /* of the rig            */
+    struct icms_block blocks[KEYS]; /* keys 0, 1, ...        */
+    struct icms_key keys[KEYS];     /* the same              */
 };
-
-static struct icms_key key_of(uint64_t number)
-{
-    struct icms_key key = {.length = 16};
-
-    memcpy(key.bytes, &number, sizeof(number));
-    return key;
-}
 
 static int setup_with(void **state, const struct icms_options *options)
 {
-    static int number;
     struct fixture *f = calloc(1, sizeof(*f));
-    char where[80], why[256];
 
     check(f != NULL);
-    fake_reset();
-    (void)snprintf(f->path, sizeof(f->path), "/tmp/icms-match-test-%d-%d.sock", (int)getpid(),
-                   number++);
-    (void)snprintf(where, sizeof(where), "unix:%s", f->path);
-    f->agent = fake_agent_start();
-    f->socket = fake_socket_start(f->agent, f->path);
-    if (icms_open(where, options, why, sizeof(why), &f->icms) != ICMS_OK ||
-        icms_volume_open(f->icms, "raw", why, sizeof(why), &f->raw) != ICMS_OK) {
-        (void)fprintf(stderr, "%s\n", why);
-        return -1;
-    }
-    for (uint64_t i = 0; i < KEYS; i++)
-        f->blocks[i].key = f->keys[i] = key_of(i);
     *state = f;
+    for (uint64_t i = 0; i < KEYS; i++)
+        f->blocks[i].key = f->keys[i] = rig_key(i);
+    if (client_rig_open(&f->rig, options) != 0)
+        return -1;
+    f->raw = f->rig.raw;
     return 0;
 }
 
@@ -79,12 +58,7 @@ static int teardown(void **state)
 {
     struct fixture *f = *state;
 
-    fake_reset();
-    icms_close(&f->icms);
-    if (f->socket != NULL)
-        fake_socket_stop(&f->socket);
-    agent_stop(f->agent);
-    agent_free(&f->agent);
+    client_rig_close(&f->rig);
     free(f);
     return 0;
 }
@@ -92,7 +66,7 @@ static int teardown(void **state)
 static void put(struct fixture *f, uint64_t number)
 {
     char value[] = "value";
-    struct icms_block block = {.key = key_of(number), .data = value, .bytes = 5};
+    struct icms_block block = {.key = rig_key(number), .data = value, .bytes = 5};
 
     assert_int_equal(icms_put(f->raw, &block, 1, NULL), ICMS_OK);
 }
@@ -147,7 +121,7 @@ static void blocks_in_the_arena_need_no_message(void **state)
 
     for (uint64_t i = 0; i < 6; i++) { /* the arena has eight slots */
         put(f, i);
-        block = (struct icms_block){.key = key_of(i), .data = data, .bytes = sizeof(data)};
+        block = (struct icms_block){.key = rig_key(i), .data = data, .bytes = sizeof(data)};
         assert_int_equal(icms_get(f->raw, &block, 1, NULL), ICMS_OK);
     }
     atomic_store(&fake.mute, true); /* whoever needs it waits for ever */
@@ -197,11 +171,11 @@ static void little_staging_memory_is_enough(void **state)
     assert_true(atomic_load(&fake.exists_manys) >= 1);
     /* when it is all taken, a key goes alone */
     atomic_store(&fake.exists, 0);
-    assert_int_equal(icms_buffer_take(f->icms, 4000, &buffer), ICMS_OK);
+    assert_int_equal(icms_buffer_take(f->rig.icms, 4000, &buffer), ICMS_OK);
     assert_int_equal(icms_exists(f->raw, f->blocks, 30, NULL), ICMS_MISS);
     assert_statuses(f, 30);
     assert_int_equal(atomic_load(&fake.exists), 30);
-    icms_buffer_give(f->icms, buffer);
+    icms_buffer_give(f->rig.icms, buffer);
 }
 
 static void an_agent_that_fails_lies_or_stops_is_a_status_for_each(void **state)
@@ -236,7 +210,7 @@ static void an_agent_that_fails_lies_or_stops_is_a_status_for_each(void **state)
     assert_int_equal(icms_exists(f->raw, f->blocks, KEYS, NULL), ICMS_MISS);
     assert_statuses(f, KEYS);
     atomic_store(&fake.swallow, true);
-    fake_socket_stop(&f->socket); /* it dies */
+    fake_socket_stop(&f->rig.socket); /* it dies */
     assert_int_equal(icms_exists(f->raw, f->blocks, 100, NULL), ICMS_PEER_DOWN);
     for (size_t i = 0; i < 100; i++)
         assert_int_equal(f->blocks[i].status, ICMS_PEER_DOWN);
