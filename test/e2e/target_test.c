@@ -13,10 +13,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -108,15 +110,25 @@ static uint16_t put(struct peer *io, uint32_t i, uint64_t seed)
     return peer_store(io, 1, key_text(i), value, value_bytes(seed), 0, &cqe);
 }
 
-static bool get_is(struct peer *io, uint32_t i, uint64_t seed)
+/* Reads a block; returns its status, and whether these are the bytes of the seed. */
+static uint16_t get(struct peer *io, uint32_t i, uint64_t seed, bool *out_is)
 {
     uint32_t bytes = VALUE_MAX;
     struct nvme_cqe cqe;
+    uint16_t status = peer_retrieve(io, 1, key_text(i), back, &bytes, &cqe);
 
-    if (peer_retrieve(io, 1, key_text(i), back, &bytes, &cqe) != NVME_SC_SUCCESS)
-        return false;
     value_make(seed);
-    return bytes == value_bytes(seed) && memcmp(back, value, bytes) == 0;
+    *out_is =
+        status == NVME_SC_SUCCESS && bytes == value_bytes(seed) && memcmp(back, value, bytes) == 0;
+    return status;
+}
+
+static bool get_is(struct peer *io, uint32_t i, uint64_t seed)
+{
+    bool is;
+
+    get(io, i, seed, &is);
+    return is;
 }
 
 static void it_serves_and_counts(void **state)
@@ -263,17 +275,19 @@ struct model {
     bool there, maybe;
 };
 
-static void model_read(struct model *model, int in)
+/* Reads until so many stores were acknowledged, or to the end. */
+static void model_read(struct model *model, int in, unsigned acknowledged)
 {
     uint64_t record[3];
 
-    while (read(in, record, sizeof(record)) == sizeof(record)) {
+    while (acknowledged > 0 && read(in, record, sizeof(record)) == sizeof(record)) {
         struct model *m = &model[record[0]];
 
         if (record[2]) {
             m->seed = record[1];
             m->there = true;
             m->maybe = false;
+            acknowledged--;
         } else {
             m->pending = record[1];
             m->maybe = true;
@@ -281,20 +295,43 @@ static void model_read(struct model *model, int in)
     }
 }
 
+/* The block is what the model says, or gone: then it returns true, and an eviction has to be
+ * counted. Anything else, an older value above all, ends the test. */
+static bool model_judge(struct model *model, struct peer *io, unsigned round, uint32_t i,
+                        unsigned *there)
+{
+    bool had = model->there, is = false;
+    uint16_t status = get(io, i, model->seed, &is);
+
+    if (!(had && is) && model->maybe && status == NVME_SC_SUCCESS) {
+        get(io, i, model->pending, &is);
+        model->seed = model->pending;
+        had = true;
+    }
+    if (status == NVME_SC_SUCCESS ? !(had && is) : status != NVME_SC_KV_NO_KEY)
+        fail_msg("round %u: block %u is not what was acknowledged (status %#x)", round, i, status);
+    model->there = status == NVME_SC_SUCCESS;
+    model->maybe = false;
+    *there += model->there;
+    return had && !model->there;
+}
+
 static void acknowledged_blocks_survive_kill_9(void **state)
 {
     struct e2e *e2e = *state;
     static struct model model[KEYS];
     struct peer *admin, *io;
+    uint64_t evicted_before = 0;
 
     memset(model, 0, sizeof(model));
     e2e_configure(e2e, "loops: 2\nmemory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 2, "256MiB",
                   "    value_max: 1MiB\n");
     for (unsigned round = 0; round < rounds; round++) {
-        struct timespec pause = {.tv_nsec = (long)(50 + hash64_mix(round) % 150) * 1000000};
+        struct timespec pause = {.tv_nsec = (long)(hash64_mix(round) % 4000) * 1000};
         int fds[2];
         pid_t child;
-        unsigned there = 0;
+        unsigned there = 0, missed = 0;
+        double evicted;
 
         start(e2e, NULL);
         assert_int_equal(pipe(fds), 0);
@@ -302,27 +339,24 @@ static void acknowledged_blocks_survive_kill_9(void **state)
         if (child == 0)
             storm(e2e, fds[1], hash64_mix(round + 1000));
         close(fds[1]);
+        model_read(model, fds[0], 5 + hash64_mix(round + 1) % 80);
         nanosleep(&pause, NULL);
         assert_int_equal(e2e_end(e2e, SIGKILL), 128 + SIGKILL);
-        model_read(model, fds[0]);
+        model_read(model, fds[0], UINT_MAX);
         close(fds[0]);
         kill(child, SIGKILL);
+        assert_true(waitpid(child, NULL, 0) == child);
         start(e2e, NULL);
         admin = admin_new(e2e);
         io = io_new(e2e, admin, 1, 0);
-        for (uint32_t i = 0; i < KEYS; i++) {
-            bool now = model[i].there && get_is(io, i, model[i].seed);
-
-            if (!now && model[i].maybe && get_is(io, i, model[i].pending)) {
-                model[i].seed = model[i].pending;
-                model[i].there = now = true;
-            }
-            if (now != model[i].there)
-                fail_msg("round %u: block %u is not what was acknowledged", round, i);
-            model[i].maybe = false;
-            there += now;
-        }
-        assert_true(round < 3 || there > 20);
+        for (uint32_t i = 0; i < KEYS; i++)
+            missed += model_judge(&model[i], io, round, i, &there);
+        evicted = e2e_metric(e2e, "icms_evictions_total{volume=\"kv\"}");
+        if (evicted < 0 || missed > (uint64_t)evicted - evicted_before)
+            fail_msg("round %u: %u blocks are gone, %.0f were evicted", round, missed,
+                     evicted - (double)evicted_before);
+        evicted_before = (uint64_t)evicted;
+        assert_true(round < 9 || there > 20);
         peer_free(&io);
         peer_free(&admin);
         assert_int_equal(e2e_end(e2e, SIGKILL), 128 + SIGKILL);
