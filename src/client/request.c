@@ -279,6 +279,8 @@ void client_reap(struct icms *icms)
     if (icms->link->down)
         return;
     (void)poll(fds, 2, 0);
+    if (icms->reaping)
+        fds[0].revents = 0; /* left for who sleeps on it: it may not have woken up yet */
     reap_polled(icms, fds);
 }
 

@@ -2,6 +2,7 @@
 /*
  * Clients of an agent that does wrong, stops or dies, and clients with many threads and children.
  */
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -292,6 +293,51 @@ static void many_threads_share_a_handle(void **state)
     assert_int_equal(fake_agent_leases(f->agent), 0);
 }
 
+struct poller {
+    struct icms *icms;
+    atomic_bool stop;
+};
+
+/* Does what an application's event loop does, for as long as it is left. */
+static void *poller_main(void *arg)
+{
+    struct poller *poller = arg;
+
+    while (!atomic_load(&poller->stop)) {
+        struct pollfd event = {.fd = icms_event_fd(poller->icms), .events = POLLIN};
+
+        (void)poll(&event, 1, 10);
+        if (icms_poll(poller->icms) != NULL)
+            return arg;
+    }
+    return NULL;
+}
+
+static void who_polls_does_not_take_the_wake_of_who_waits(void **state)
+{
+    struct client_rig *rig = *state;
+    struct poller poller = {.icms = rig->icms};
+    struct icms_request_options options;
+    struct icms_block block;
+    pthread_t thread;
+    void *result = NULL;
+
+    icms_request_options_init(&options);
+    options.deadline_ms = 60000;
+    atomic_store(&fake.delay_us, 20);
+    assert_int_equal(pthread_create(&thread, NULL, poller_main, &poller), 0);
+    for (int i = 0; i < 2000; i++) {
+        uint64_t began_ns = client_now_ns();
+
+        block = (struct icms_block){.key = rig_key(2)};
+        assert_int_equal(icms_exists(rig->kv, &block, 1, &options), ICMS_MISS);
+        assert_true(rig_elapsed_ms(began_ns) < 30000);
+    }
+    atomic_store(&poller.stop, true);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_null(result);
+}
+
 static void status_is_the_agents(void **state)
 {
     struct client_rig *f = *state;
@@ -321,6 +367,7 @@ int main(void)
         TEST(an_agent_that_dies_under_a_request_ends_it),
         TEST(a_child_of_fork_gets_forked_and_hurts_nobody),
         TEST(many_threads_share_a_handle),
+        TEST(who_polls_does_not_take_the_wake_of_who_waits),
         TEST(status_is_the_agents),
     };
 
