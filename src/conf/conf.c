@@ -62,8 +62,25 @@ icms_err conf_agent_parse(const char *text, size_t bytes, const char *name, stru
     return err;
 }
 
-/* Reads a whole file, at most one byte more than is allowed: the parser refuses that. */
-static icms_err file_read(const char *path, struct err_why *why, char **out_text, size_t *out_bytes)
+icms_err conf_nixl_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
+                         struct conf_nixl *out_conf)
+{
+    struct conf_nixl *conf = calloc(1, sizeof(*conf));
+    icms_err err;
+
+    if (conf == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", name);
+    err = text_bind(&conf_nixl_table, text, bytes, name, why, conf);
+    if (err == ICMS_OK)
+        memcpy(out_conf, conf, sizeof(*conf));
+    free(conf);
+    return err;
+}
+
+/* Reads a whole file, at most one byte more than is allowed: the parser refuses that. remedy: where
+ * its name is given. */
+static icms_err file_read(const char *path, const char *remedy, struct err_why *why,
+                          char **out_text, size_t *out_bytes)
 {
     size_t bytes = 0;
     char *text;
@@ -71,8 +88,8 @@ static icms_err file_read(const char *path, struct err_why *why, char **out_text
     icms_err err = fd < 0 ? err_from_errno(errno) : ICMS_OK;
 
     if (err != ICMS_OK)
-        return err_set(why, err, "%s: cannot be read: %s; give the file with --config", path,
-                       strerror(errno));
+        return err_set(why, err, "%s: cannot be read: %s; give the file with %s", path,
+                       strerror(errno), remedy);
     text = malloc(CONF_FILE_BYTES_MAX + 1);
     if (text == NULL) {
         (void)close(fd);
@@ -104,7 +121,7 @@ icms_err conf_target_read(const char *path, struct err_why *why, struct conf_tar
 {
     char *text = NULL;
     size_t bytes = 0;
-    icms_err err = file_read(path, why, &text, &bytes);
+    icms_err err = file_read(path, "--config", why, &text, &bytes);
 
     if (err != ICMS_OK)
         return err;
@@ -117,11 +134,24 @@ icms_err conf_agent_read(const char *path, struct err_why *why, struct conf_agen
 {
     char *text = NULL;
     size_t bytes = 0;
-    icms_err err = file_read(path, why, &text, &bytes);
+    icms_err err = file_read(path, "--config", why, &text, &bytes);
 
     if (err != ICMS_OK)
         return err;
     err = conf_agent_parse(text, bytes, path, why, out_conf);
+    free(text);
+    return err;
+}
+
+icms_err conf_nixl_read(const char *path, struct err_why *why, struct conf_nixl *out_conf)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    icms_err err = file_read(path, "ICMS_NIXL_CONFIG", why, &text, &bytes);
+
+    if (err != ICMS_OK)
+        return err;
+    err = conf_nixl_parse(text, bytes, path, why, out_conf);
     free(text);
     return err;
 }

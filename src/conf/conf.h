@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conf/conf.h: one YAML file a daemon, turned into structs.
+ * conf/conf.h: one YAML file a daemon, and one for the NIXL plugin, turned into structs.
  *
  * An unknown key, a duplicate, a wrong unit or a value out of its range is an error whose sentence
  * begins with FILE:LINE. Sizes are written 64KiB, 8MiB, 10GiB (or bytes), times 500ms, 2s. Keys
@@ -102,6 +102,31 @@ struct conf_agent {
     struct conf_warnings warnings;
 };
 
+/* A volume behind a device of the NIXL plugin. */
+struct conf_nixl_volume {
+    char nguid[33];              /* 32 hex digits, as NIXL's users write them            */
+    struct uuid nguid_bytes;     /* the same                                             */
+    char name[LIMIT_NAME_BYTES]; /* of the volume in the pod: `volume`                   */
+    struct uuid uuid;            /* that it must have; all zero: any                     */
+};
+
+/* What a device_name of the NIXL backend DOCA_MEMOS stands for. */
+struct conf_nixl_device {
+    char name[LIMIT_PATH_BYTES];       /* as NIXL's users write it: `device_name`              */
+    char connection[LIMIT_PATH_BYTES]; /* unix:, pod: or dir:, as icms_open() takes it         */
+    uint32_t load_deadline_ms;         /* of a READ and a query                                */
+    uint32_t store_deadline_ms;        /* of a WRITE                                           */
+    uint32_t volume_count;
+    struct conf_nixl_volume volumes[LIMIT_VOLUMES];
+};
+
+/* The table of the NIXL plugin: whose CMX devices are what here. */
+#define CONF_NIXL_DEVICES 64
+struct conf_nixl {
+    uint32_t device_count;
+    struct conf_nixl_device devices[CONF_NIXL_DEVICES];
+};
+
 /* Every default that needs no file: no drive, no volume, no enclosure, and of the target no name.
  * The agent's name, host id and socket are those of this machine and user. */
 void conf_target_init(struct conf_target *conf);
@@ -130,18 +155,25 @@ icms_err conf_target_read(const char *path, struct err_why *why,
                           struct conf_target *out_conf) ICMS_MUST_CHECK;
 icms_err conf_agent_read(const char *path, struct err_why *why,
                          struct conf_agent *out_conf) ICMS_MUST_CHECK;
+icms_err conf_nixl_read(const char *path, struct err_why *why,
+                        struct conf_nixl *out_conf) ICMS_MUST_CHECK;
 
 /* The same from memory; name stands for the file in errors. */
 icms_err conf_target_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                            struct conf_target *out_conf) ICMS_MUST_CHECK;
 icms_err conf_agent_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                           struct conf_agent *out_conf) ICMS_MUST_CHECK;
+icms_err conf_nixl_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
+                         struct conf_nixl *out_conf) ICMS_MUST_CHECK;
 
 /* "64KiB", "8MiB", "1.5GiB", "4096" to bytes; "250ms", "2s" to milliseconds. */
 icms_err conf_bytes_parse(const char *text, struct err_why *why,
                           uint64_t *out_bytes) ICMS_MUST_CHECK;
 icms_err conf_duration_parse(const char *text, struct err_why *why,
                              uint32_t *out_ms) ICMS_MUST_CHECK;
+
+/* 32 hex digits to 16 bytes; false, and nothing is set, when it is anything else. */
+bool conf_nguid_parse(const char *text, struct uuid *out_nguid);
 
 /* An example file with every key, its default and a comment, for `--print-config`. Static. */
 const char *conf_target_example(void);
@@ -159,5 +191,6 @@ struct conf_key_doc {
 /* Calls visit for every key in the order of the example file. */
 void conf_target_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
 void conf_agent_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
+void conf_nixl_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Any bytes as a configuration file: right, or refused with a sentence that begins with the file's
- * name. The first byte chooses the daemon.
+ * name. The first byte chooses what the file is for.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -17,6 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static struct conf_target target;
     static struct conf_agent agent;
+    static struct conf_nixl nixl;
     struct err_why why = {""};
     const char *text = (const char *)data + 1;
     icms_err err;
@@ -25,6 +26,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     if ((data[0] & 1) == 0)
         err = conf_target_parse(text, bytes - 1, "fuzz", &why, &target);
+    else if ((data[0] & 2) != 0)
+        err = conf_nixl_parse(text, bytes - 1, "fuzz", &why, &nixl);
     else
         err = conf_agent_parse(text, bytes - 1, "fuzz", &why, &agent);
     check(err == ICMS_OK || err == ICMS_CONFIG);

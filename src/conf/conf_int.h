@@ -118,6 +118,7 @@ struct conf_table {
 extern const struct conf_table conf_target_table;
 extern const struct conf_table conf_agent_table;
 extern const struct conf_table conf_volume_table;
+extern const struct conf_table conf_nixl_table;
 
 /* ---- binding (bind.c) ----------------------------------------------------------------------- */
 
@@ -150,5 +151,11 @@ icms_err conf_volume_rules(const struct conf_source *source, const struct conf_n
                            void *object);
 icms_err conf_enclosure_rules(const struct conf_source *source, const struct conf_node *map,
                               void *object);
+icms_err conf_nixl_volume_rules(const struct conf_source *source, const struct conf_node *map,
+                                void *object);
+icms_err conf_nixl_device_rules(const struct conf_source *source, const struct conf_node *map,
+                                void *object);
+icms_err conf_nixl_rules(const struct conf_source *source, const struct conf_node *map,
+                         void *object);
 
 #endif

@@ -587,6 +587,108 @@ static void test_sizes_and_times_are_parsed(void **state)
     assert_string_equal(conf_bytes_format(1000, out), "1000B");
 }
 
+/* ---- the NIXL plugin ------------------------------------------------------------------------ */
+
+static struct conf_nixl nixl;
+
+static icms_err nixl_parse(const char *text)
+{
+    why.text[0] = '\0';
+    return conf_nixl_parse(text, strlen(text), "n.yaml", &why, &nixl);
+}
+
+static void nixl_refused(const char *text, const char *place, const char *word)
+{
+    icms_err err = nixl_parse(text);
+
+    if (err != ICMS_CONFIG || strncmp(why.text, place, strlen(place)) != 0 ||
+        strstr(why.text, word) == NULL)
+        fail_msg("%s\nanswered %s '%s', wanted '%s ... %s'", text, icms_err_name(err), why.text,
+                 place, word);
+}
+
+#define NIXL_DEVICE(name, connection)                                                              \
+    "  - device_name: " name "\n"                                                                  \
+    "    connection: \"" connection "\"\n"                                                         \
+    "    volumes:\n"
+
+static void test_every_key_of_the_nixl_table_is_taken_as_written(void **state)
+{
+    static const struct uuid zero;
+    struct uuid nguid;
+    char text[UUID_TEXT_BYTES];
+
+    assert_int_equal(
+        nixl_parse("devices:\n" NIXL_DEVICE(
+            "/dev/nvme0n1",
+            "unix:") "      - nguid: 000102030405060708090A0b0c0d0e0f\n"
+                     "        volume: kv\n"
+                     "        uuid: 6ba7b810-9dad-11d1-80b4-00c04fd430c8\n"
+                     "      - nguid: 00000000000000000000000000000000\n"
+                     "        volume: other\n" NIXL_DEVICE(
+                         "b", "dir:/tmp/x") "      - nguid: 00000000000000000000000000000000\n"
+                                            "        volume: kv\n"
+                                            "    load_deadline: 250ms\n"
+                                            "    store_deadline: 3s\n"),
+        ICMS_OK);
+    assert_int_equal(nixl.device_count, 2);
+    assert_string_equal(nixl.devices[0].name, "/dev/nvme0n1");
+    assert_string_equal(nixl.devices[0].connection, "unix:");
+    assert_int_equal(nixl.devices[0].load_deadline_ms, 2000);
+    assert_int_equal(nixl.devices[0].store_deadline_ms, 10000);
+    assert_int_equal(nixl.devices[0].volume_count, 2);
+    assert_string_equal(nixl.devices[0].volumes[0].name, "kv");
+    for (uint8_t i = 0; i < 16; i++)
+        assert_int_equal(nixl.devices[0].volumes[0].nguid_bytes.bytes[i], i);
+    assert_string_equal(uuid_format(&nixl.devices[0].volumes[0].uuid, text),
+                        "6ba7b810-9dad-11d1-80b4-00c04fd430c8");
+    assert_true(uuid_equal(&nixl.devices[0].volumes[1].uuid, &zero));
+    assert_int_equal(nixl.devices[1].load_deadline_ms, 250);
+    assert_int_equal(nixl.devices[1].store_deadline_ms, 3000);
+    assert_false(conf_nguid_parse("000102030405060708090a0b0c0d0e", &nguid));
+    assert_false(conf_nguid_parse("000102030405060708090a0b0c0d0e0g", &nguid));
+}
+
+static void test_a_wrong_nixl_table_is_refused(void **state)
+{
+    nixl_refused("{}\n", "n.yaml:1: ", "devices");
+    nixl_refused("devices:\n" NIXL_DEVICE("a", "unix:") "      - nguid: 00\n        volume: kv\n",
+                 "n.yaml:5: ", "32 hex digits");
+    nixl_refused(
+        "devices:\n" NIXL_DEVICE(
+            "a",
+            "tcp:host") "      - nguid: 00000000000000000000000000000000\n        volume: kv\n",
+        "n.yaml:3: ", "unix:, pod: or dir:");
+    nixl_refused(
+        "devices:\n" NIXL_DEVICE(
+            "a",
+            "unix:") "      - nguid: 0000000000000000000000000000000a\n        volume: kv\n"
+                     "      - nguid: 0000000000000000000000000000000A\n        volume: other\n",
+        "n.yaml:4: ", "two have the nguid");
+    nixl_refused(
+        "devices:\n" NIXL_DEVICE("a", "unix:") "      - nguid: 00000000000000000000000000000000\n  "
+                                               "      volume: kv\n" NIXL_DEVICE(
+                                                   "a", "unix:/x") "      - nguid: "
+                                                                   "0000000000000000000000000000000"
+                                                                   "0\n        volume: kv\n",
+        "n.yaml:1: ", "two have the device_name a");
+    nixl_refused("devices:\n  - device_name: a\n    conection: x\n",
+                 "n.yaml:3: ", "did you mean 'connection'?");
+}
+
+static void test_the_shipped_nixl_table_is_right(void **state)
+{
+    static const struct uuid zero;
+    char path[512];
+
+    shipped("deploy/nixl.yaml", path);
+    if (conf_nixl_read(path, &why, &nixl) != ICMS_OK)
+        fail_msg("%s", why.text);
+    assert_true(uuid_equal(&nixl.devices[0].volumes[0].nguid_bytes, &zero));
+    assert_int_equal(conf_nixl_read("/nonexistent", &why, &nixl), ICMS_NOT_FOUND);
+    assert_non_null(strstr(why.text, "ICMS_NIXL_CONFIG"));
+}
+
 static void test_the_socket_is_the_users(void **state)
 {
     char socket[104], found[104];
@@ -633,6 +735,9 @@ int main(void)
         cmocka_unit_test(test_the_shipped_files_are_right),
         cmocka_unit_test(test_every_key_is_in_its_example),
         cmocka_unit_test(test_sizes_and_times_are_parsed),
+        cmocka_unit_test(test_every_key_of_the_nixl_table_is_taken_as_written),
+        cmocka_unit_test(test_a_wrong_nixl_table_is_refused),
+        cmocka_unit_test(test_the_shipped_nixl_table_is_right),
         cmocka_unit_test(test_the_socket_is_the_users),
     };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every key of both configuration files, in the order in which they are shown. This table makes
+ * Every key of all configuration files, in the order in which they are shown. This table makes
  * the parser, the defaults, the example files and the key lists of the manual pages.
  */
 #include "conf/conf_int.h"
@@ -244,3 +244,42 @@ static const struct conf_key agent_keys[] = {
 };
 const struct conf_table conf_agent_table = {"the configuration of icms-agent", KEYS(agent_keys),
                                             conf_agent_rules};
+
+/* ---- the NIXL plugin ------------------------------------------------------------------------ */
+
+static const struct conf_key nixl_volume_keys[] = {
+    {"nguid", CONF_NAME, true, AT(struct conf_nixl_volume, nguid),
+     .doc = "What users of the backend write as nguid: 32 hex digits. All zeros stand for users "
+            "that write none."},
+    {"volume", CONF_NAME, true, AT(struct conf_nixl_volume, name),
+     .doc = "The volume's name in the pod."},
+    {"uuid", CONF_UUID, false, AT(struct conf_nixl_volume, uuid), .computed = "not looked at",
+     .doc = "The UUID that the volume must have; with another one no backend is created."},
+};
+static const struct conf_table nixl_volume_table = {"a volume", KEYS(nixl_volume_keys),
+                                                    conf_nixl_volume_rules};
+
+static const struct conf_key nixl_device_keys[] = {
+    {"device_name", CONF_PATH, true, AT(struct conf_nixl_device, name),
+     .doc = "What users of the backend write as device_name. There need not be such a file."},
+    {"connection", CONF_PATH, true, AT(struct conf_nixl_device, connection),
+     .doc = "What it stands for: unix:SOCKET, an icms-agent of this machine; pod:FILE, the agent "
+            "inside the process; or dir:FOLDER, for one process alone."},
+    {"load_deadline", CONF_DURATION, false, AT(struct conf_nixl_device, load_deadline_ms), .min = 1,
+     .max = 3600000, .fallback = "2s", .doc = "A READ or a query ends after this."},
+    {"store_deadline", CONF_DURATION, false, AT(struct conf_nixl_device, store_deadline_ms),
+     .min = 1, .max = 3600000, .fallback = "10s", .doc = "A WRITE ends after this."},
+    {"volumes", CONF_MAPS, true, LIST_AT(struct conf_nixl_device, volumes, volume_count), .min = 1,
+     .max = LIMIT_VOLUMES, .table = &nixl_volume_table,
+     .doc = "The volumes that can be reached through it."},
+};
+static const struct conf_table nixl_device_table = {"a device", KEYS(nixl_device_keys),
+                                                    conf_nixl_device_rules};
+
+static const struct conf_key nixl_keys[] = {
+    {"devices", CONF_MAPS, true, LIST_AT(struct conf_nixl, devices, device_count), .min = 1,
+     .max = CONF_NIXL_DEVICES, .table = &nixl_device_table,
+     .doc = "The devices that users of the NIXL backend DOCA_MEMOS name."},
+};
+const struct conf_table conf_nixl_table = {"the configuration of the NIXL plugin", KEYS(nixl_keys),
+                                           conf_nixl_rules};

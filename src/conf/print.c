@@ -115,6 +115,11 @@ void conf_agent_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), v
     table_walk(&conf_agent_table, "", visit, arg);
 }
 
+void conf_nixl_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg)
+{
+    table_walk(&conf_nixl_table, "", visit, arg);
+}
+
 /* ---- the example file ----------------------------------------------------------------------- */
 
 #define EXAMPLE_BYTES 16384

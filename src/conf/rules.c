@@ -416,3 +416,66 @@ void conf_volume_init(struct volume_spec *volume)
     memset(volume, 0, sizeof(*volume));
     conf_table_init(&conf_volume_table, volume);
 }
+
+/* ---- the NIXL plugin ------------------------------------------------------------------------ */
+
+bool conf_nguid_parse(const char *text, struct uuid *out_nguid)
+{
+    static const char digits[] = "0123456789abcdef";
+    struct uuid nguid = {0};
+
+    if (strlen(text) != 2 * sizeof(nguid.bytes))
+        return false;
+    for (size_t i = 0; text[i] != '\0'; i++) {
+        char lower = text[i] >= 'A' && text[i] <= 'F' ? (char)(text[i] - 'A' + 'a') : text[i];
+        const char *digit = strchr(digits, lower);
+
+        if (digit == NULL)
+            return false;
+        nguid.bytes[i / 2] = (uint8_t)(nguid.bytes[i / 2] << 4 | (digit - digits));
+    }
+    *out_nguid = nguid;
+    return true;
+}
+
+icms_err conf_nixl_volume_rules(const struct conf_source *source, const struct conf_node *map,
+                                void *object)
+{
+    struct conf_nixl_volume *volume = object;
+
+    if (!conf_nguid_parse(volume->nguid, &volume->nguid_bytes))
+        return conf_fail(source, conf_node_line(map, "nguid"), "nguid: it has 32 hex digits");
+    return ICMS_OK;
+}
+
+icms_err conf_nixl_device_rules(const struct conf_source *source, const struct conf_node *map,
+                                void *object)
+{
+    const struct conf_nixl_device *device = object;
+
+    if (strncmp(device->connection, "unix:", 5) != 0 &&
+        strncmp(device->connection, "pod:", 4) != 0 && strncmp(device->connection, "dir:", 4) != 0)
+        return conf_fail(source, conf_node_line(map, "connection"),
+                         "connection: it begins with unix:, pod: or dir:");
+    for (uint32_t i = 0; i < device->volume_count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (uuid_equal(&device->volumes[i].nguid_bytes, &device->volumes[j].nguid_bytes))
+                return conf_fail(source, conf_node_line(map, "volumes"),
+                                 "volumes: two have the nguid %s", device->volumes[i].nguid);
+    return ICMS_OK;
+}
+
+icms_err conf_nixl_rules(const struct conf_source *source, const struct conf_node *map,
+                         void *object)
+{
+    const struct conf_nixl *nixl = object;
+    char shown[CONF_SHOW_BYTES];
+
+    for (uint32_t i = 0; i < nixl->device_count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(nixl->devices[i].name, nixl->devices[j].name) == 0)
+                return conf_fail(source, conf_node_line(map, "devices"),
+                                 "devices: two have the device_name %s",
+                                 conf_show(nixl->devices[i].name, shown));
+    return ICMS_OK;
+}
