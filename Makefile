@@ -7,7 +7,7 @@ SLICES ?= 20
 SLICE ?= 1s
 SPACE ?= 20GiB
 
-.PHONY: all test check check-deep bench bench-peers demo install format clean help deps deps-check
+.PHONY: all test check check-deep check-engines bench bench-peers demo install format clean help deps deps-check
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -29,6 +29,11 @@ check: deps-check
 
 check-deep: deps-check
 	@tools/check.sh deep
+
+check-engines:
+	@tools/deps.sh build check
+	@$(MAKE) --no-print-directory all
+	@tools/check-engines.sh $(ENGINES)
 
 bench: all
 	@tools/deps.sh bench
@@ -52,7 +57,7 @@ install: all
 	@meson install -C $(BUILD) --no-rebuild
 
 format:
-	@git ls-files -z -- '*.c' '*.h' | xargs -0 clang-format -i
+	@git ls-files -z -- '*.c' '*.h' '*.cpp' '*.hpp' | xargs -0 clang-format -i
 
 clean:
 	rm -rf build build-asan build-tsan build-fuzz
@@ -63,6 +68,8 @@ help:
 	@echo 'make check     all tests that fit in 25 minutes: gcc, clang with sanitizers, a Linux guest'
 	@echo '               in QEMU, the demo in short form; ends with N passed, N failed, N skipped'
 	@echo 'make check-deep  the long forms: ThreadSanitizer, long campaigns, fuzzing'
+	@echo 'make check-engines  NIXL and other users of icms, each in several versions, which are'
+	@echo '               installed into $(BUILD)/; ENGINES="nixl" takes some'
 	@echo 'make bench     measure icms beside the ceilings of this machine; writes doc/benchmarks.md;'
 	@echo '               SLICES=6 SLICE=500ms SPACE=4GiB shortens it, BENCHES="store wire" takes some,'
 	@echo '               BENCH_DIR says where drive files go'
@@ -70,6 +77,6 @@ help:
 	@echo '               takes some, SIZES=256KiB,1MiB some sizes, SLICES, SLICE, SPACE, BENCH_DIR as above'
 	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers'
 	@echo 'make install   into $(PREFIX); set PREFIX and DESTDIR as usual'
-	@echo 'make format    clang-format over all C files'
+	@echo 'make format    clang-format over all C and C++ files'
 	@echo 'make clean     remove what was built'
 	@echo 'Missing Debian packages are installed first, by tools/deps.sh.'

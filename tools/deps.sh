@@ -4,7 +4,7 @@
 # tools/deps.sh GROUP...: installs the Debian packages of these groups that are missing.
 #
 #   build   what compiling and the unit tests need
-#   check   what `make check` needs besides: clang and its sanitizers, the QEMU guest, linters,
+#   check   what `make check` needs besides: g++, clang and its sanitizers, the QEMU guest, linters,
 #           what builds a Python wheel
 #   bench   what ceilings are compared with
 #   peers   what builds the Python package and virtual environments for those icms is compared with
@@ -17,7 +17,7 @@ set -euo pipefail
 build_packages="gcc libc6-dev meson ninja-build pkg-config python3
     liburing-dev libisal-dev libxxhash-dev libyaml-dev libjansson-dev libmicrohttpd-dev
     libssl-dev libcmocka-dev"
-check_packages="clang libclang-rt-14-dev clang-format
+check_packages="g++ clang libclang-rt-14-dev clang-format
     qemu-system-x86 nvme-cli busybox-static cpio kmod zstd xz-utils
     nftables iproute2 mandoc procps systemd
     python3-dev python3-pip python3-setuptools python3-wheel"
