@@ -3,14 +3,14 @@
  * demo/engine.c: a small inference engine that keeps its KV cache in the tier.
  *
  * It reads a prompt, computes or loads the KV of it, generates a few tokens greedily and prints
- * one line of JSON. demo/run.py starts it in one of three modes:
+ * one line of JSON. demo/run.py starts it in one of four modes:
  *   none   computes everything: the reference
- *   store  computes everything and puts each whole block into the tier (server A)
- *   load   asks the tier for the longest prefix it holds, loads those blocks in order of position,
- *          a few ahead, recomputes each one that turns out to be a miss (server B)
+ *   store  computes everything and gives each whole block to the tier (server A)
+ *   load   takes from the tier what it has and computes the rest (server B)
+ *   serve  the same, and gives the tier what it had to compute: what a server does
  *
- * One thread. What loading promises: the tokens and logits are those of mode none, whatever the
- * tier answers.
+ * One thread. All that concerns the tier is examples/llama/prefix_cache.h; what it promises shows
+ * here: the tokens and logits are those of mode none, whatever the tier answers.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -18,35 +18,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "icms/icms.h"
 #include "model.h"
+#include "prefix_cache.h"
 
 enum {
     BLOCKS_MAX = MODEL_TOKENS_MAX / MODEL_BLOCK_TOKENS,
     PROMPT_BYTES_MAX = 1 << 20,
-    DEADLINE_MS = 4000,        /* of a load: less than computing half of the prompt         */
-    BLOCK_BYTES_MAX = 8 << 20, /* a volume's largest value in the demo                      */
-    WINDOW = 2,                /* loads under way: enough to overlap loading with copying   */
+    DEADLINE_MS = 4000, /* of a load: less than computing half of the prompt         */
 };
 
 enum mode {
     MODE_NONE,  /* no tier                  */
     MODE_STORE, /* compute and store        */
     MODE_LOAD,  /* load what is there       */
+    MODE_SERVE, /* load, then store         */
+    MODE_COUNT,
 };
 
-/* What became of a block. */
-struct block {
-    const char *status; /* "stored", "not_stored", "hit", "miss"              */
-    const char *reason; /* of a miss; "none" otherwise                        */
-    size_t bytes;       /* of the block, when it moved                        */
-    bool over_network;  /* it came from an enclosure, not from memory         */
-};
+static const char *const mode_names[MODE_COUNT] = {"none", "store", "load", "serve"};
 
 struct engine {
     /* From the command line. */
     enum mode mode;
-    const char *mode_name;
     const char *model_path;
     const char *prompt_path;
     const char *tier_path; /* of the tier: unix:..., pod:..., dir:...                 */
@@ -55,24 +48,14 @@ struct engine {
     int tokens_max;     /* of the prompt; the rest is cut                          */
 
     struct model *model;
-    struct icms *tier;                /* NULL in mode none                           */
-    struct icms_volume *volume;       /* the same                                    */
-    int token_count;                  /* of the prompt                               */
-    int block_count;                  /* whole blocks before the last token          */
-    int matched_count;                /* blocks the tier said it holds               */
-    int reused_count;                 /* blocks that came and were used              */
-    struct icms_key keys[BLOCKS_MAX]; /* of the whole blocks                         */
-    struct block blocks[BLOCKS_MAX];  /* what became of them                         */
+    struct prefix_cache *cache; /* NULL in mode none                           */
+    int token_count;            /* of the prompt                               */
+    double begin_s;             /* the prompt is known                         */
+    struct model_output output; /* the answer                                  */
 
-    /* Loads under way: block i has slot i % WINDOW until it is finished. */
-    uint8_t *buf[WINDOW];                  /* BLOCK_BYTES_MAX each                    */
-    struct icms_block gets[WINDOW];        /* what was asked, what came               */
-    struct icms_request *requests[WINDOW]; /* NULL when none is under way             */
-
-    size_t moved_bytes;         /* stored or loaded                        */
-    double begin_s;             /* the prompt is known                     */
-    double move_s;              /* that this took: no computing in it      */
-    struct model_output output; /* the answer                              */
+    struct prefix_cache_report loaded;            /* of modes load and serve              */
+    struct prefix_cache_report stored;            /* of modes store and serve             */
+    struct prefix_cache_block blocks[BLOCKS_MAX]; /* of the first of these     */
 };
 
 static bool read_prompt(struct engine *engine)
@@ -96,170 +79,86 @@ static bool read_prompt(struct engine *engine)
         fprintf(stderr, "engine: %s makes no prompt\n", engine->prompt_path);
         return false;
     }
-    /* The last token is always computed: its logits begin the answer. */
-    engine->block_count = (engine->token_count - 1) / MODEL_BLOCK_TOKENS;
     return true;
 }
 
-/* Opens the tier and derives the keys: all that a block depends on goes into them. */
-static bool open_tier(struct engine *engine)
+static bool open_cache(struct engine *engine)
 {
-    struct icms_layout layout = {
+    uint8_t digest[PREFIX_CACHE_DIGEST_BYTES];
+    const struct prefix_cache_options options = {
+        .where = engine->tier_path,
+        .volume = engine->volume_name,
         .tenant = "demo",
         .model = "SmolLM2-135M-Instruct Q4_1",
-        .weights = model_digest(engine->model),
-        .weights_bytes = MODEL_DIGEST_BYTES,
+        .digest = digest,
         .dtype = "f16",
-        .layout = "llama.cpp sequence state, llama-cpp-python 0.3.36",
         .block_tokens = MODEL_BLOCK_TOKENS,
-        .ranks = {1, 1, 1, 1},
+        .deadline_ms = DEADLINE_MS,
+        .store_on_flash = true,
+        .spare = MODEL_SPARE,
     };
-    const int32_t *tokens = model_tokens(engine->model);
-    struct icms_chain chain;
     char why[512];
 
-    if (icms_open(engine->tier_path, NULL, why, sizeof(why), &engine->tier) != ICMS_OK ||
-        icms_volume_open(engine->tier, engine->volume_name, why, sizeof(why), &engine->volume) !=
-            ICMS_OK) {
-        fprintf(stderr, "engine: %s\n", why);
+    if (!prefix_cache_digest(engine->model_path, digest)) {
+        fprintf(stderr, "engine: cannot read the model %s\n", engine->model_path);
         return false;
     }
-    icms_chain_init(&chain, engine->volume, &layout);
-    for (int i = 0; i < engine->block_count; i++) {
-        icms_chain_next(&chain, tokens, MODEL_BLOCK_TOKENS * sizeof(*tokens), &engine->keys[i]);
-        tokens += MODEL_BLOCK_TOKENS;
-    }
-    return true;
+    engine->cache = prefix_cache_open(model_context(engine->model), &options, why, sizeof(why));
+    if (engine->cache == NULL)
+        fprintf(stderr, "engine: %s\n", why);
+    return engine->cache != NULL;
 }
 
-static bool run_none(struct engine *engine)
+/* Keeps what became of the blocks beyond the next call. */
+static void keep_blocks(struct engine *engine, struct prefix_cache_report *report)
 {
-    return model_decode(engine->model, 0, engine->token_count - 1);
+    memcpy(engine->blocks, report->blocks, report->block_count * sizeof(*engine->blocks));
+    report->blocks = engine->blocks;
 }
 
-/* Server A answers its user first and stores afterwards: nobody waits for a store. */
+/* Makes the KV of the prompt but for its last token. */
+static bool run_prompt(struct engine *engine)
+{
+    uint32_t done = 0;
+
+    if (engine->mode == MODE_LOAD || engine->mode == MODE_SERVE) {
+        if (!prefix_cache_begin(engine->cache, MODEL_SEQUENCE, model_tokens(engine->model),
+                                (uint32_t)engine->token_count, 0, &done))
+            return false;
+        prefix_cache_report(engine->cache, &engine->loaded);
+        keep_blocks(engine, &engine->loaded);
+    }
+    return model_decode(engine->model, (int)done, engine->token_count - 1);
+}
+
+/* A server answers its user first and stores afterwards: nobody waits for a store. */
 static bool store_blocks(struct engine *engine)
 {
-    struct icms_request_options options;
-
-    icms_request_options_init(&options);
-    options.put_ack = ICMS_PUT_ON_FLASH;
-    for (int i = 0; i < engine->block_count; i++) {
-        struct icms_block put = {.key = engine->keys[i], .data = engine->buf[0]};
-        struct block *block = &engine->blocks[i];
-        double begin_s;
-
-        put.bytes = model_block_save(engine->model, i, engine->buf[0], BLOCK_BYTES_MAX);
-        if (put.bytes == 0) {
-            fprintf(stderr, "engine: llama.cpp cannot save block %d\n", i);
-            return false;
-        }
-        begin_s = model_now();
-        if (icms_put(engine->volume, &put, 1, &options) == ICMS_OK) {
-            block->bytes = put.bytes;
-            engine->moved_bytes += put.bytes;
-        } else {
-            fprintf(stderr, "engine: block %d is not stored: %s\n", i, icms_err_text(put.status));
-        }
-        engine->move_s += model_now() - begin_s;
-        block->status = put.status == ICMS_OK ? "stored" : "not_stored";
-        block->reason = icms_miss_name(ICMS_MISS_NONE);
+    if (!prefix_cache_store(engine->cache, MODEL_SEQUENCE, model_tokens(engine->model),
+                            (uint32_t)engine->token_count)) {
+        fprintf(stderr, "engine: llama.cpp cannot save a block\n");
+        return false;
     }
+    prefix_cache_report(engine->cache, &engine->stored);
+    if (engine->mode == MODE_STORE)
+        keep_blocks(engine, &engine->stored);
     return true;
-}
-
-/* Asks for block i. A request that cannot be started is answered like a miss. */
-static void load_start(struct engine *engine, int i)
-{
-    struct icms_request_options options;
-    struct icms_block *get = &engine->gets[i % WINDOW];
-    icms_err err;
-
-    icms_request_options_init(&options);
-    options.deadline_ms = DEADLINE_MS;
-    *get = (struct icms_block){
-        .key = engine->keys[i], .data = engine->buf[i % WINDOW], .bytes = BLOCK_BYTES_MAX};
-    err = icms_get_start(engine->volume, get, 1, &options, &engine->requests[i % WINDOW]);
-    if (err != ICMS_OK)
-        get->status = err;
-}
-
-/* Waits for block i and puts it in its place; false when it has to be computed. */
-static bool load_finish(struct engine *engine, int i)
-{
-    struct icms_block *get = &engine->gets[i % WINDOW];
-    struct block *block = &engine->blocks[i];
-
-    if (engine->requests[i % WINDOW] != NULL) {
-        icms_err err = icms_request_end(&engine->requests[i % WINDOW]);
-
-        /* The answer for the one block is also the answer for the batch. */
-        if (err != ICMS_OK && get->status == ICMS_OK)
-            get->status = err;
-    }
-    if (get->status == ICMS_OK && model_block_load(engine->model, i, get->data, get->bytes)) {
-        block->status = "hit";
-        block->reason = icms_miss_name(ICMS_MISS_NONE);
-        block->bytes = get->bytes;
-        block->over_network = get->source == ICMS_SOURCE_POD;
-        engine->moved_bytes += get->bytes;
-        engine->reused_count++;
-        return true;
-    }
-    block->status = "miss";
-    block->reason =
-        get->status == ICMS_MISS ? icms_miss_name(get->reason) : icms_err_name(get->status);
-    return false;
-}
-
-static bool run_load(struct engine *engine)
-{
-    double begin_s = model_now(), computing_s = 0;
-    int started = 0;
-    size_t matched = 0;
-
-    if (engine->block_count > 0 &&
-        icms_match(engine->volume, engine->keys, (size_t)engine->block_count, NULL, &matched) !=
-            ICMS_OK)
-        fprintf(stderr, "engine: the tier does not answer; computing everything\n");
-    engine->matched_count = (int)matched;
-    for (int i = 0; i < engine->matched_count; i++) {
-        while (started < engine->matched_count && started < i + WINDOW)
-            load_start(engine, started++);
-        if (!load_finish(engine, i)) {
-            double hole_s = model_now();
-
-            if (!model_decode(engine->model, i * MODEL_BLOCK_TOKENS, (i + 1) * MODEL_BLOCK_TOKENS))
-                return false;
-            computing_s += model_now() - hole_s;
-        }
-    }
-    engine->move_s = model_now() - begin_s - computing_s;
-    return model_decode(engine->model, engine->matched_count * MODEL_BLOCK_TOKENS,
-                        engine->token_count - 1);
 }
 
 static bool run(struct engine *engine)
 {
-    bool ok;
-
     engine->model = model_open(engine->model_path);
     if (engine->model == NULL || !read_prompt(engine))
         return false;
-    for (int i = 0; i < WINDOW; i++) {
-        engine->buf[i] = calloc(1, BLOCK_BYTES_MAX);
-        if (engine->buf[i] == NULL)
-            return false;
-    }
-    if (engine->mode != MODE_NONE && !open_tier(engine))
+    if (engine->mode != MODE_NONE && !open_cache(engine))
         return false;
     engine->begin_s = model_now();
-    ok = engine->mode == MODE_LOAD ? run_load(engine) : run_none(engine);
-    if (!ok || !model_generate(engine->model, engine->generate_count, &engine->output)) {
+    if (!run_prompt(engine) ||
+        !model_generate(engine->model, engine->generate_count, &engine->output)) {
         fprintf(stderr, "engine: llama.cpp failed\n");
         return false;
     }
-    return engine->mode != MODE_STORE || store_blocks(engine);
+    return (engine->mode != MODE_STORE && engine->mode != MODE_SERVE) || store_blocks(engine);
 }
 
 static void print_string(const char *text)
@@ -278,37 +177,55 @@ static void print_string(const char *text)
     putchar('"');
 }
 
+static void print_block(const struct prefix_cache_block *block)
+{
+    static const char *const fates[] = {
+        [PREFIX_CACHE_KEPT] = "kept",     [PREFIX_CACHE_LOADED] = "hit",
+        [PREFIX_CACHE_COMPUTED] = "miss", [PREFIX_CACHE_LEFT] = "miss",
+        [PREFIX_CACHE_STORED] = "stored", [PREFIX_CACHE_REFUSED] = "not_stored",
+    };
+    const char *reason = block->status == ICMS_OK || block->status == ICMS_MISS
+                             ? icms_miss_name(block->reason)
+                             : icms_err_name(block->status);
+
+    printf("{\"key\":\"");
+    for (int i = 0; i < ICMS_KEY_BYTES; i++)
+        printf("%02x", block->key.bytes[i]);
+    printf("\",\"status\":\"%s\",\"reason\":\"%s\",\"bytes\":%llu,\"over_network\":%s}",
+           fates[block->fate], reason, (unsigned long long)block->bytes,
+           block->source == ICMS_SOURCE_POD ? "true" : "false");
+}
+
 static void print_result(const struct engine *engine)
 {
     const struct model_output *output = &engine->output;
+    const struct prefix_cache_report *report =
+        engine->mode == MODE_STORE ? &engine->stored : &engine->loaded;
 
-    printf("{\"mode\":\"%s\",\"prompt_tokens\":%d,\"blocks\":%d,\"matched_blocks\":%d,"
-           "\"reused_blocks\":%d,\"reused_tokens\":%d,\"bytes\":%zu,\"ttft_s\":%.6f,"
-           "\"move_s\":%.6f,\"logit_sum\":\"%.9f\",\"tokens\":[",
-           engine->mode_name, engine->token_count, engine->block_count, engine->matched_count,
-           engine->reused_count, engine->reused_count * MODEL_BLOCK_TOKENS, engine->moved_bytes,
-           output->first_s - engine->begin_s, engine->move_s, output->logit_sum);
+    printf("{\"mode\":\"%s\",\"prompt_tokens\":%d,\"blocks\":%d,\"reused_blocks\":%u,"
+           "\"reused_tokens\":%u,\"holes_computed\":%u,\"stored_blocks\":%u,\"bytes\":%llu,"
+           "\"ttft_s\":%.6f,\"move_s\":%.6f,\"logit_sum\":\"%.9f\",\"tokens\":[",
+           mode_names[engine->mode], engine->token_count,
+           (engine->token_count - 1) / MODEL_BLOCK_TOKENS, engine->loaded.loaded,
+           engine->loaded.loaded * MODEL_BLOCK_TOKENS, engine->loaded.computed,
+           engine->stored.stored, (unsigned long long)report->bytes,
+           output->first_s - engine->begin_s, report->tier_seconds, output->logit_sum);
     for (int i = 0; i < output->count; i++)
         printf("%s%d", i > 0 ? "," : "", (int)output->tokens[i]);
     printf("],\"text\":");
     print_string(output->text);
     printf(",\"block_results\":[");
-    for (int i = 0; i < engine->block_count && engine->blocks[i].status != NULL; i++) {
-        const uint8_t *key = engine->keys[i].bytes;
-
-        printf("%s{\"key\":\"", i > 0 ? "," : "");
-        for (int k = 0; k < ICMS_KEY_BYTES; k++)
-            printf("%02x", key[k]);
-        printf("\",\"status\":\"%s\",\"reason\":\"%s\",\"bytes\":%zu,\"over_network\":%s}",
-               engine->blocks[i].status, engine->blocks[i].reason, engine->blocks[i].bytes,
-               engine->blocks[i].over_network ? "true" : "false");
+    for (uint32_t i = 0; i < report->block_count; i++) {
+        if (i > 0)
+            putchar(',');
+        print_block(&report->blocks[i]);
     }
     printf("]}\n");
 }
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: engine --mode none|store|load --model FILE --prompt FILE\n"
+    fprintf(stderr, "usage: engine --mode none|store|load|serve --model FILE --prompt FILE\n"
                     "              [--tier WHERE --volume NAME] [--generate N] [--tokens-max N]\n");
     return 2;
 }
@@ -321,18 +238,14 @@ static bool parse(struct engine *engine, int argc, char **argv)
         {"volume", required_argument, NULL, 'v'},     {"generate", required_argument, NULL, 'g'},
         {"tokens-max", required_argument, NULL, 't'}, {NULL, 0, NULL, 0},
     };
-    static const char *const modes[] = {"none", "store", "load"};
     int option;
 
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         switch (option) {
         case 'm':
-            for (int i = 0; i < 3; i++) {
-                if (strcmp(optarg, modes[i]) == 0) {
-                    engine->mode = (enum mode)i;
-                    engine->mode_name = modes[i];
-                }
-            }
+            engine->mode = MODE_NONE;
+            while (engine->mode < MODE_COUNT && strcmp(optarg, mode_names[engine->mode]) != 0)
+                engine->mode++;
             break;
         case 'f':
             engine->model_path = optarg;
@@ -356,14 +269,16 @@ static bool parse(struct engine *engine, int argc, char **argv)
             return false;
         }
     }
-    return engine->mode_name != NULL && engine->model_path != NULL && engine->prompt_path != NULL &&
+    return engine->mode != MODE_COUNT && engine->model_path != NULL &&
+           engine->prompt_path != NULL &&
            (engine->mode == MODE_NONE ||
             (engine->tier_path != NULL && engine->volume_name != NULL));
 }
 
 int main(int argc, char **argv)
 {
-    static struct engine engine = {.generate_count = 24, .tokens_max = MODEL_TOKENS_MAX};
+    static struct engine engine = {
+        .mode = MODE_COUNT, .generate_count = 24, .tokens_max = MODEL_TOKENS_MAX};
     bool ok;
 
     if (!parse(&engine, argc, argv))
@@ -371,9 +286,7 @@ int main(int argc, char **argv)
     ok = run(&engine);
     if (ok)
         print_result(&engine);
-    icms_close(&engine.tier);
+    prefix_cache_close(engine.cache);
     model_close(engine.model);
-    for (int i = 0; i < WINDOW; i++)
-        free(engine.buf[i]);
     return ok ? 0 : 1;
 }

@@ -3,28 +3,20 @@
  * demo/model.c: llama.cpp behind model.h.
  *
  * Called by demo/engine.c from its only thread; llama.cpp uses MODEL_THREADS of its own inside
- * a call. Sequence 1 is empty between calls.
+ * a call.
  */
 #include "model.h"
 
 #include <llama.h>
-#include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum {
-    SEQUENCE_MAIN = 0,  /* the conversation                  */
-    SEQUENCE_BLOCK = 1, /* one block on its way in or out    */
-};
-
 struct model {
     struct llama_model *weights;          /* as loaded from the file                 */
     struct llama_context *context;        /* KV cache and buffers                    */
     const struct llama_vocab *vocab;      /* belongs to weights                      */
-    llama_memory_t memory;                /* belongs to context                      */
-    uint8_t digest[MODEL_DIGEST_BYTES];   /* of the model file                       */
     llama_token prompt[MODEL_TOKENS_MAX]; /* the tokens of the prompt                */
     int prompt_count;                     /* how many                                */
 };
@@ -44,27 +36,6 @@ static void log_errors(enum ggml_log_level level, const char *text, void *arg)
         fputs(text, stderr);
 }
 
-static bool file_digest(const char *path, uint8_t *out_digest)
-{
-    static uint8_t buf[1 << 20];
-    EVP_MD_CTX *sha = EVP_MD_CTX_new();
-    FILE *file = fopen(path, "rb");
-    bool ok = file != NULL && sha != NULL && EVP_DigestInit_ex(sha, EVP_sha256(), NULL) == 1;
-
-    while (ok) {
-        size_t n = fread(buf, 1, sizeof(buf), file);
-
-        if (n == 0)
-            break;
-        ok = EVP_DigestUpdate(sha, buf, n) == 1;
-    }
-    ok = ok && !ferror(file) && EVP_DigestFinal_ex(sha, out_digest, NULL) == 1;
-    if (file != NULL)
-        fclose(file);
-    EVP_MD_CTX_free(sha);
-    return ok;
-}
-
 struct model *model_open(const char *path)
 {
     struct llama_model_params model_params = llama_model_default_params();
@@ -75,11 +46,6 @@ struct model *model_open(const char *path)
         return NULL;
     llama_log_set(log_errors, NULL);
     llama_backend_init();
-    if (!file_digest(path, model->digest)) {
-        fprintf(stderr, "engine: cannot read the model %s\n", path);
-        model_close(model);
-        return NULL;
-    }
     model_params.n_gpu_layers = 0;
     model->weights = llama_model_load_from_file(path, model_params);
     if (model->weights == NULL) {
@@ -101,7 +67,6 @@ struct model *model_open(const char *path)
         return NULL;
     }
     model->vocab = llama_model_get_vocab(model->weights);
-    model->memory = llama_get_memory(model->context);
     return model;
 }
 
@@ -117,9 +82,9 @@ void model_close(struct model *model)
     free(model);
 }
 
-const uint8_t *model_digest(const struct model *model)
+struct llama_context *model_context(struct model *model)
 {
-    return model->digest;
+    return model->context;
 }
 
 int model_prompt(struct model *model, const char *text, size_t bytes, int tokens_max)
@@ -160,7 +125,7 @@ bool model_decode(struct model *model, int from, int to)
     llama_token chunk[MODEL_BLOCK_TOKENS];
     llama_pos positions[MODEL_BLOCK_TOKENS];
     int32_t sequence_counts[MODEL_BLOCK_TOKENS];
-    llama_seq_id main_sequence = SEQUENCE_MAIN;
+    llama_seq_id main_sequence = MODEL_SEQUENCE;
     llama_seq_id *sequences[MODEL_BLOCK_TOKENS];
     int8_t wants_logits[MODEL_BLOCK_TOKENS];
 
@@ -186,54 +151,6 @@ bool model_decode(struct model *model, int from, int to)
         from += n;
     }
     return true;
-}
-
-/* Makes sequence 1 the block i of sequence 0. */
-static void block_select(struct model *model, int i)
-{
-    llama_memory_seq_cp(model->memory, SEQUENCE_MAIN, SEQUENCE_BLOCK, i * MODEL_BLOCK_TOKENS,
-                        (i + 1) * MODEL_BLOCK_TOKENS);
-}
-
-static void block_unselect(struct model *model)
-{
-    llama_memory_seq_rm(model->memory, SEQUENCE_BLOCK, -1, -1);
-}
-
-size_t model_block_bytes(struct model *model, int i)
-{
-    size_t bytes;
-
-    block_select(model, i);
-    bytes = llama_state_seq_get_size(model->context, SEQUENCE_BLOCK);
-    block_unselect(model);
-    return bytes;
-}
-
-size_t model_block_save(struct model *model, int i, uint8_t *buf, size_t bytes_max)
-{
-    size_t bytes;
-
-    block_select(model, i);
-    bytes = llama_state_seq_get_size(model->context, SEQUENCE_BLOCK);
-    if (bytes <= bytes_max)
-        bytes = llama_state_seq_get_data(model->context, buf, bytes_max, SEQUENCE_BLOCK);
-    else
-        bytes = 0;
-    block_unselect(model);
-    return bytes;
-}
-
-bool model_block_load(struct model *model, int i, const uint8_t *buf, size_t bytes)
-{
-    size_t used = llama_state_seq_set_data(model->context, buf, bytes, SEQUENCE_BLOCK);
-    bool ok = used == bytes;
-
-    if (ok)
-        llama_memory_seq_cp(model->memory, SEQUENCE_BLOCK, SEQUENCE_MAIN, i * MODEL_BLOCK_TOKENS,
-                            (i + 1) * MODEL_BLOCK_TOKENS);
-    block_unselect(model);
-    return ok;
 }
 
 static int best_token(const float *logits, int count)

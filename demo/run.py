@@ -4,8 +4,9 @@
 
 Starts two enclosures (icms-target, two drives each) and two GPU servers (an icms-agent and an
 engine process each) on loopback. Server A computes a long prompt and stores its KV; server B loads
-it and must say exactly what an engine without a tier says. Then a fresh server B loads once more
-while an enclosure is killed under it, and must still say the same.
+it and must say exactly what an engine without a tier says. Then blocks are removed and a fresh server fills
+the holes, and a fresh server B loads once more while an enclosure is killed under it: both must still
+say the same.
 
 Prints a table and writes the figures to demo.json in the build folder. Exits with 0 only when every
 answer was identical, blocks were reused, and the kill left both hits and misses that say
@@ -95,7 +96,9 @@ def add_row(demo, name, result, reference):
     misses = ", ".join(f"{n} {reason}" for reason, n in misses_by_reason(result).items())
     moved = result["bytes"]
     blocks = {"none": "", "store": f"{len(stored(result))} stored",
-              "load": f"{result['reused_blocks']} loaded"}[result["mode"]]
+              "load": f"{result['reused_blocks']} loaded",
+              "serve": f"{result['reused_blocks']} loaded, {result['stored_blocks']} stored",
+              }[result["mode"]]
     demo.rows.append([
         name,
         f"{result['ttft_s']:.2f} s",
@@ -182,6 +185,29 @@ def owners(demo, p, targets, keys):
     return found
 
 
+def lose_blocks(demo, p, targets, agent, prompt, cold, keys):
+    """Two blocks in the middle are gone; a fresh server loads the others, computes these in order of
+    position, and stores them again."""
+    holes = [keys[1], keys[4]]
+    subprocess.run([str(demo.build / "cmd/icms"), "rm", "--open", f"unix:{agent.socket}", "--volume",
+                    VOLUME["name"], "--hex", *holes], check=True, stdout=subprocess.DEVNULL,
+                   stdin=subprocess.DEVNULL)
+    agent = p.add_agent("server-c", targets, [VOLUME])
+    agent.wait_ready()
+    demo.say(f"{prompt}: two blocks are removed; a fresh server loads the others and fills the holes")
+    result = demo.run_engine("serve", prompt, agent)
+    add_row(demo, "  server C, two holes", result, cold)
+    lost = [block["key"] for block in result["block_results"] if block["status"] == "miss"]
+    demo.check("with holes every other block was loaded",
+               lost == holes and result["reused_blocks"] == cold["blocks"] - 2,
+               f"{result['reused_blocks']} of {cold['blocks']}, lost {lost}")
+    demo.check("with holes these were computed and stored",
+               result["holes_computed"] == result["stored_blocks"] == 2)
+    demo.check("with holes the answer is identical", same_answer(result, cold))
+    return {"identical": same_answer(result, cold), "hits": result["reused_blocks"],
+            "ttft_s": result["ttft_s"]}
+
+
 def lose_enclosure(demo, p, targets, prompt, cold, keys):
     """A fresh server B loads while the enclosure that owns most of what is left is killed."""
     lies_on = owners(demo, p, targets, keys)
@@ -232,8 +258,10 @@ def run(demo):
         first = prompts[0]
         cold, a, _ = results[first]
         keys = [block["key"] for block in a["block_results"]]
+        holes = lose_blocks(demo, p, targets, agents[0], first, cold, keys)
         kill = lose_enclosure(demo, p, targets, first, cold, keys)
     document = figures(*results[first])
+    document["holes"] = holes
     document["kill"] = kill
     document["prompts"] = {prompt: figures(*results[prompt]) for prompt in prompts}
     return document

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * prefix_cache.c: see prefix_cache.h. Called by the program that takes it over, from the thread
+ * that uses the context.
+ *
+ * prefix_cache_begin: plan_blocks (keys) -> look_up (one batch) -> for each block in order of
+ * position: load_start a few ahead, load_finish, or compute_block. prefix_cache_store: plan_blocks,
+ * look_up, store_start a few at a time, store_finish. A block that moves has slot i % WINDOW from
+ * ..._start to ..._finish; none is under way between calls.
+ */
+#include "prefix_cache.h"
+
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    WINDOW = 2,             /* blocks under way: enough to overlap the tier with copying  */
+    CHUNK_TOKENS_MAX = 512, /* computed at a time where a block is larger                 */
+};
+
+struct slot {
+    uint8_t *buf;                 /* block_bytes_max of the cache                 */
+    struct icms_block io;         /* what was asked, what came                    */
+    struct icms_request *request; /* NULL when none is under way                  */
+};
+
+struct prefix_cache {
+    struct llama_context *context;     /* the program's                             */
+    llama_memory_t memory;             /* the context's                             */
+    struct icms *tier;                 /* ours                                      */
+    struct icms_volume *volume;        /* ours                                      */
+    struct icms_chain begin;           /* of every prompt                           */
+    uint32_t block_tokens;             /* tokens a block                            */
+    uint32_t chunk_tokens;             /* computed at a time                        */
+    uint32_t deadline_ms;              /* of a load                                 */
+    bool store_on_flash;               /* of a store                                */
+    llama_seq_id spare;                /* where a block stands alone                */
+    uint64_t block_bytes_max;          /* a volume's largest value                  */
+    struct slot slots[WINDOW];         /* blocks under way                          */
+    struct prefix_cache_block *blocks; /* of the last call                         */
+    struct icms_block *looks;          /* of the same: is it there                  */
+    uint32_t block_count, block_room;  /* used, allocated                           */
+    uint64_t bytes;                    /* moved in the last call                    */
+    double begin_s, computing_s;       /* of the last call: its begin, what it took
+                                          to compute holes                          */
+    double end_s;                      /* and its end                               */
+};
+
+static double now(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+bool prefix_cache_digest(const char *path, uint8_t out_digest[PREFIX_CACHE_DIGEST_BYTES])
+{
+    static uint8_t buf[1 << 20];
+    EVP_MD_CTX *sha = EVP_MD_CTX_new();
+    FILE *file = fopen(path, "rb");
+    bool ok = file != NULL && sha != NULL && EVP_DigestInit_ex(sha, EVP_sha256(), NULL) == 1;
+
+    while (ok) {
+        size_t n = fread(buf, 1, sizeof(buf), file);
+
+        if (n == 0)
+            break;
+        ok = EVP_DigestUpdate(sha, buf, n) == 1;
+    }
+    ok = ok && !ferror(file) && EVP_DigestFinal_ex(sha, out_digest, NULL) == 1;
+    if (file != NULL)
+        fclose(file);
+    EVP_MD_CTX_free(sha);
+    return ok;
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+/* Says why this context cannot be used with these options; NULL when it can. */
+static const char *context_wrong(const struct llama_context *context,
+                                 const struct prefix_cache_options *options)
+{
+    const struct llama_model *model = llama_get_model(context);
+
+    if (options->block_tokens == 0 || options->digest == NULL || options->where == NULL ||
+        options->volume == NULL)
+        return "where, volume, digest and block_tokens have to be given";
+    if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model) ||
+        llama_model_n_swa(model) > 0)
+        return "the model's memory is recurrent or has windows, so it cannot be cut into blocks";
+    if (options->spare < 0 || (uint32_t)options->spare >= llama_n_seq_max(context))
+        return "the context has no such spare sequence: raise n_seq_max by one";
+    if (llama_n_batch(context) < options->block_tokens && llama_n_batch(context) < CHUNK_TOKENS_MAX)
+        return "n_batch of the context is less than a block";
+    return NULL;
+}
+
+/* Keys have in them all that a block depends on but its tokens. */
+static void begin_chain(struct prefix_cache *cache, const struct prefix_cache_options *options)
+{
+    char layout[64];
+    const struct icms_layout all = {
+        .tenant = options->tenant,
+        .model = options->model,
+        .weights = options->digest,
+        .weights_bytes = PREFIX_CACHE_DIGEST_BYTES,
+        .dtype = options->dtype,
+        .layout = layout,
+        .block_tokens = options->block_tokens,
+        .ranks = {1, 1, 1, 1},
+    };
+
+    snprintf(layout, sizeof(layout), "llama.cpp sequence state %d", LLAMA_STATE_SEQ_VERSION);
+    icms_chain_init(&cache->begin, cache->volume, &all);
+}
+
+static bool open_tier(struct prefix_cache *cache, const struct prefix_cache_options *options,
+                      char *why, size_t why_bytes)
+{
+    struct icms_volume_info info;
+
+    if (icms_open(options->where, NULL, why, why_bytes, &cache->tier) != ICMS_OK ||
+        icms_volume_open(cache->tier, options->volume, why, why_bytes, &cache->volume) != ICMS_OK)
+        return false;
+    icms_volume_info(cache->volume, &info);
+    cache->block_bytes_max = info.value_bytes_max;
+    for (int i = 0; i < WINDOW; i++) {
+        cache->slots[i].buf = malloc(cache->block_bytes_max);
+        if (cache->slots[i].buf == NULL) {
+            snprintf(why, why_bytes, "no memory for %d blocks of %llu bytes", WINDOW,
+                     (unsigned long long)cache->block_bytes_max);
+            return false;
+        }
+    }
+    begin_chain(cache, options);
+    return true;
+}
+
+struct prefix_cache *prefix_cache_open(struct llama_context *context,
+                                       const struct prefix_cache_options *options, char *why,
+                                       size_t why_bytes)
+{
+    const char *wrong = context_wrong(context, options);
+    struct prefix_cache *cache = wrong == NULL ? calloc(1, sizeof(*cache)) : NULL;
+
+    if (cache == NULL) {
+        snprintf(why, why_bytes, "%s", wrong != NULL ? wrong : "no memory");
+        return NULL;
+    }
+    cache->context = context;
+    cache->memory = llama_get_memory(context);
+    cache->block_tokens = options->block_tokens;
+    cache->chunk_tokens = options->block_tokens;
+    if (cache->chunk_tokens > llama_n_batch(context))
+        cache->chunk_tokens = CHUNK_TOKENS_MAX;
+    cache->deadline_ms = options->deadline_ms;
+    cache->store_on_flash = options->store_on_flash;
+    cache->spare = options->spare;
+    if (!open_tier(cache, options, why, why_bytes)) {
+        prefix_cache_close(cache);
+        return NULL;
+    }
+    return cache;
+}
+
+void prefix_cache_close(struct prefix_cache *cache)
+{
+    if (cache == NULL)
+        return;
+    icms_close(&cache->tier);
+    for (int i = 0; i < WINDOW; i++)
+        free(cache->slots[i].buf);
+    free(cache->blocks);
+    free(cache->looks);
+    free(cache);
+}
+
+void prefix_cache_report(const struct prefix_cache *cache, struct prefix_cache_report *out_report)
+{
+    *out_report = (struct prefix_cache_report){
+        .blocks = cache->blocks,
+        .block_count = cache->block_count,
+        .bytes = cache->bytes,
+        .tier_seconds = cache->end_s - cache->begin_s - cache->computing_s,
+    };
+    for (uint32_t i = 0; i < cache->block_count; i++) {
+        out_report->loaded += cache->blocks[i].fate == PREFIX_CACHE_LOADED;
+        out_report->computed += cache->blocks[i].fate == PREFIX_CACHE_COMPUTED;
+        out_report->stored += cache->blocks[i].fate == PREFIX_CACHE_STORED;
+    }
+}
+
+/* ---- blocks --------------------------------------------------------------------------------- */
+
+/* Begins a call on the whole blocks of count tokens. False: no memory. */
+static bool plan_blocks(struct prefix_cache *cache, const llama_token *tokens, uint32_t count)
+{
+    struct icms_chain chain = cache->begin;
+    uint32_t blocks = count / cache->block_tokens;
+
+    cache->begin_s = now();
+    cache->computing_s = 0;
+    cache->bytes = 0;
+    cache->block_count = 0;
+    if (blocks > cache->block_room) {
+        void *fates = realloc(cache->blocks, blocks * sizeof(*cache->blocks));
+        void *looks;
+
+        if (fates == NULL)
+            return false;
+        cache->blocks = fates;
+        looks = realloc(cache->looks, blocks * sizeof(*cache->looks));
+        if (looks == NULL)
+            return false;
+        cache->looks = looks;
+        cache->block_room = blocks;
+    }
+    for (uint32_t i = 0; i < blocks; i++) {
+        cache->blocks[i] = (struct prefix_cache_block){.fate = PREFIX_CACHE_KEPT};
+        icms_chain_next(&chain, tokens + (size_t)i * cache->block_tokens,
+                        cache->block_tokens * sizeof(*tokens), &cache->blocks[i].key);
+        cache->looks[i] = (struct icms_block){.key = cache->blocks[i].key};
+    }
+    cache->block_count = blocks;
+    return true;
+}
+
+/* Asks which blocks from `from` on are there; a tier that does not answer has none. */
+static void look_up(struct prefix_cache *cache, uint32_t from)
+{
+    struct icms_request_options options;
+
+    icms_request_options_init(&options);
+    options.deadline_ms = cache->deadline_ms;
+    for (uint32_t at = from; at < cache->block_count; at += ICMS_BATCH_MAX) {
+        uint32_t left = cache->block_count - at;
+        icms_err err = icms_exists(cache->volume, &cache->looks[at],
+                                   left < ICMS_BATCH_MAX ? left : ICMS_BATCH_MAX, &options);
+
+        (void)err; /* whatever it says of the whole, each block has its status */
+    }
+    for (uint32_t i = from; i < cache->block_count; i++) {
+        cache->blocks[i].status = cache->looks[i].status;
+        cache->blocks[i].reason = cache->looks[i].reason;
+    }
+}
+
+/* Ends what is under way in a slot; its io then says how. */
+static void slot_wait(struct slot *slot)
+{
+    icms_err err;
+
+    if (slot->request == NULL)
+        return;
+    err = icms_request_end(&slot->request);
+    /* The answer for the one block is also the answer for the batch. */
+    if (err != ICMS_OK && slot->io.status == ICMS_OK)
+        slot->io.status = err;
+}
+
+/* Notes why a block did not come or was not taken. */
+static void block_lost(struct prefix_cache_block *block, enum prefix_cache_fate fate,
+                       const struct icms_block *io)
+{
+    block->fate = fate;
+    block->status = io->status;
+    block->reason = io->reason;
+}
+
+/* ---- into the context ----------------------------------------------------------------------- */
+
+static void load_start(struct prefix_cache *cache, uint32_t i)
+{
+    struct slot *slot = &cache->slots[i % WINDOW];
+    struct icms_request_options options;
+    icms_err err;
+
+    icms_request_options_init(&options);
+    options.deadline_ms = cache->deadline_ms;
+    slot->io = (struct icms_block){
+        .key = cache->blocks[i].key, .data = slot->buf, .bytes = cache->block_bytes_max};
+    err = icms_get_start(cache->volume, &slot->io, 1, &options, &slot->request);
+    if (err != ICMS_OK)
+        slot->io.status = err; /* nothing was started: as a miss */
+}
+
+/* Puts a block into its place in the sequence; false when llama.cpp does not take it. */
+static bool block_place(struct prefix_cache *cache, llama_seq_id sequence, uint32_t i,
+                        const struct icms_block *io)
+{
+    llama_pos from = (llama_pos)(i * cache->block_tokens);
+    bool ok =
+        llama_state_seq_set_data(cache->context, io->data, io->bytes, cache->spare) == io->bytes;
+
+    /* It stands where it stood when it was saved: its key says which tokens are before it. */
+    ok = ok && llama_memory_seq_pos_min(cache->memory, cache->spare) == from &&
+         llama_memory_seq_pos_max(cache->memory, cache->spare) ==
+             from + (llama_pos)cache->block_tokens - 1;
+    if (ok)
+        llama_memory_seq_cp(cache->memory, cache->spare, sequence, from,
+                            from + (llama_pos)cache->block_tokens);
+    llama_memory_seq_rm(cache->memory, cache->spare, -1, -1);
+    return ok;
+}
+
+/* Waits for block i and puts it into its place; false when it has to be computed. */
+static bool load_finish(struct prefix_cache *cache, llama_seq_id sequence, uint32_t i)
+{
+    struct slot *slot = &cache->slots[i % WINDOW];
+    struct prefix_cache_block *block = &cache->blocks[i];
+
+    slot_wait(slot);
+    if (slot->io.status == ICMS_OK && !block_place(cache, sequence, i, &slot->io))
+        slot->io.status = ICMS_FOREIGN;
+    if (slot->io.status != ICMS_OK) {
+        block_lost(block, PREFIX_CACHE_LEFT, &slot->io);
+        return false;
+    }
+    block->fate = PREFIX_CACHE_LOADED;
+    block->source = slot->io.source;
+    block->bytes = slot->io.bytes;
+    cache->bytes += slot->io.bytes;
+    return true;
+}
+
+/* Computes tokens [from, to) of the sequence; those before must be there. */
+static bool compute(struct prefix_cache *cache, llama_seq_id sequence, const llama_token *tokens,
+                    uint32_t from, uint32_t to)
+{
+    struct llama_batch batch = llama_batch_init((int32_t)cache->chunk_tokens, 0, 1);
+    double begin_s = now();
+    bool ok = true;
+
+    while (ok && from < to) {
+        batch.n_tokens = 0;
+        for (; from < to && (uint32_t)batch.n_tokens < cache->chunk_tokens; from++) {
+            int32_t at = batch.n_tokens++;
+
+            batch.token[at] = tokens[from];
+            batch.pos[at] = (llama_pos)from;
+            batch.n_seq_id[at] = 1;
+            batch.seq_id[at][0] = sequence;
+            batch.logits[at] = 0;
+        }
+        ok = llama_decode(cache->context, batch) == 0;
+    }
+    llama_batch_free(batch);
+    cache->computing_s += now() - begin_s;
+    return ok;
+}
+
+/* The block behind the last one that is said to be there. */
+static uint32_t last_there(const struct prefix_cache *cache, uint32_t from)
+{
+    uint32_t end = cache->block_count;
+
+    while (end > from && cache->looks[end - 1].status != ICMS_OK)
+        end--;
+    return end;
+}
+
+/* Loads or computes the blocks [first, end), in order of position. *out_done: those that are in
+ * place from 0 on; holes behind the last one that came are left to the program. */
+static bool fill(struct prefix_cache *cache, llama_seq_id sequence, const llama_token *tokens,
+                 uint32_t first, uint32_t end, uint32_t *out_done)
+{
+    uint32_t started = first, done = first;
+    bool ok = true;
+
+    for (uint32_t i = first; i < end && ok; i++) {
+        for (; started < end && started < i + WINDOW; started++)
+            if (cache->looks[started].status == ICMS_OK)
+                load_start(cache, started);
+        /* A block can be placed only when those before it are; they are computed only then. */
+        if (cache->looks[i].status != ICMS_OK)
+            continue;
+        if (done < i) {
+            ok = compute(cache, sequence, tokens, done * cache->block_tokens,
+                         i * cache->block_tokens);
+            for (; ok && done < i; done++)
+                cache->blocks[done].fate = PREFIX_CACHE_COMPUTED;
+        }
+        if (load_finish(cache, sequence, i))
+            done = i + 1;
+    }
+    for (int i = 0; i < WINDOW; i++)
+        slot_wait(&cache->slots[i]);
+    *out_done = done;
+    return ok;
+}
+
+bool prefix_cache_begin(struct prefix_cache *cache, llama_seq_id sequence,
+                        const llama_token *tokens, uint32_t count, uint32_t have,
+                        uint32_t *out_done)
+{
+    uint32_t first = have / cache->block_tokens, done = 0;
+    bool ok;
+
+    /* The last token is always computed: its logits begin the answer. */
+    if (count == 0 || !plan_blocks(cache, tokens, count - 1))
+        return false;
+    if (first > cache->block_count)
+        first = cache->block_count;
+    llama_memory_seq_rm(cache->memory, sequence, (llama_pos)(first * cache->block_tokens), -1);
+    for (uint32_t i = first; i < cache->block_count; i++)
+        cache->blocks[i].fate = PREFIX_CACHE_LEFT;
+    look_up(cache, first);
+    ok = fill(cache, sequence, tokens, first, last_there(cache, first), &done);
+    cache->end_s = now();
+    if (ok)
+        *out_done = done * cache->block_tokens;
+    return ok;
+}
+
+/* ---- out of the context --------------------------------------------------------------------- */
+
+static void store_finish(struct prefix_cache *cache, uint32_t i)
+{
+    struct slot *slot = &cache->slots[i % WINDOW];
+    struct prefix_cache_block *block = &cache->blocks[i];
+
+    slot_wait(slot);
+    if (slot->io.status == ICMS_OK) {
+        block->fate = PREFIX_CACHE_STORED;
+        block->status = ICMS_OK;
+        block->reason = ICMS_MISS_NONE;
+        block->bytes = slot->io.bytes;
+        cache->bytes += slot->io.bytes;
+    } else if (slot->io.status != ICMS_EXISTS) { /* else another server was faster */
+        block_lost(block, PREFIX_CACHE_REFUSED, &slot->io);
+    }
+}
+
+/* Copies block i of the sequence out; 0 when llama.cpp fails, and more than there is room for when
+ * the volume is too small. */
+static uint64_t block_save(struct prefix_cache *cache, llama_seq_id sequence, uint32_t i,
+                           uint8_t *buf)
+{
+    llama_pos from = (llama_pos)(i * cache->block_tokens);
+    uint64_t bytes;
+
+    llama_memory_seq_cp(cache->memory, sequence, cache->spare, from,
+                        from + (llama_pos)cache->block_tokens);
+    bytes = llama_state_seq_get_size(cache->context, cache->spare);
+    if (bytes <= cache->block_bytes_max)
+        bytes = llama_state_seq_get_data(cache->context, buf, cache->block_bytes_max, cache->spare);
+    llama_memory_seq_rm(cache->memory, cache->spare, -1, -1);
+    return bytes;
+}
+
+/* False: llama.cpp fails. */
+static bool store_start(struct prefix_cache *cache, llama_seq_id sequence, uint32_t i)
+{
+    struct slot *slot = &cache->slots[i % WINDOW];
+    struct icms_request_options options;
+    uint64_t bytes = block_save(cache, sequence, i, slot->buf);
+    icms_err err;
+
+    if (bytes == 0)
+        return false;
+    slot->io = (struct icms_block){.key = cache->blocks[i].key, .data = slot->buf, .bytes = bytes};
+    if (bytes > cache->block_bytes_max) {
+        slot->io.status = ICMS_VALUE_SIZE;
+        return true;
+    }
+    icms_request_options_init(&options);
+    options.put_if_absent = 1;
+    options.put_ack = cache->store_on_flash ? ICMS_PUT_ON_FLASH : ICMS_PUT_ACCEPTED;
+    err = icms_put_start(cache->volume, &slot->io, 1, &options, &slot->request);
+    if (err != ICMS_OK)
+        slot->io.status = err; /* nothing was started */
+    return true;
+}
+
+bool prefix_cache_store(struct prefix_cache *cache, llama_seq_id sequence,
+                        const llama_token *tokens, uint32_t count)
+{
+    uint32_t under_way[WINDOW], waiting = 0;
+    bool ok = true;
+
+    if (!plan_blocks(cache, tokens, count))
+        return false;
+    look_up(cache, 0);
+    for (uint32_t i = 0; i < cache->block_count && ok; i++) {
+        if (cache->looks[i].status == ICMS_OK)
+            continue;
+        /* Its slot is that of an earlier block. */
+        for (uint32_t j = 0; j < waiting; j++)
+            if (under_way[j] % WINDOW == i % WINDOW) {
+                store_finish(cache, under_way[j]);
+                under_way[j] = under_way[--waiting];
+                break;
+            }
+        ok = store_start(cache, sequence, i);
+        if (ok)
+            under_way[waiting++] = i;
+    }
+    for (uint32_t j = 0; j < waiting; j++)
+        store_finish(cache, under_way[j]);
+    cache->end_s = now();
+    return ok;
+}
