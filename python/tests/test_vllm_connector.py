@@ -34,7 +34,7 @@ def config(ranks, options):
         parallel_config=parallel,
         cache_config=types.SimpleNamespace(kv_cache_layout="X", cache_dtype="auto",
                                            prefix_caching_hash_algo="sha256"),
-        model_config=types.SimpleNamespace(model=options.pop("model", "m"), quantization=None,
+        model_config=types.SimpleNamespace(model=options.pop("model", "of connectors"), quantization=None,
                                            dtype="torch.float32"))
     return vllm, caches, {"host_bytes": SLOTS * VALUE_BYTES, "volume": "kv", "weights": "w",
                           **options}

@@ -221,6 +221,25 @@ class Tiers(unittest.TestCase):
         self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
         self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
 
+    def test_an_agent_that_dies_is_not_asked_and_used_when_it_is_back(self):
+        own = Tier()
+        self.addCleanup(own.end)
+        engine = Engine(self, own.where).wait_up()
+        own.agent.kill()
+        with self.assertLogs("vllm.icms.tier", logging.WARNING) as said:
+            wait_for(lambda: not engine.tier._link.up)
+        self.assertIn("does not answer", said.output[0])
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names), ([MISS] * CHUNKS, 0))
+        self.assertFalse(engine.job(context, names, list(range(CHUNKS)), load=False).success)
+        own.agent.start()
+        own.agent.wait_ready()
+        engine.wait_up()  # nobody asked for anything meanwhile
+        context, names = engine.request(self.prompt)
+        engine.fill(self.prompt)
+        self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+
     def test_wrong_configurations_are_told_when_the_engine_starts(self):
         view = memoryview(bytearray(2 * VALUE_BYTES)).cast("B", (2, VALUE_BYTES))
         large = memoryview(bytearray(4 * VALUE_BYTES)).cast("B", (2, 2 * VALUE_BYTES))

@@ -7,11 +7,13 @@ blocks too large for it, options nobody knows) is raised to the engine while it 
 that would never share a block are told by `icms.keys.Scheme.check`, and such a link stays down: it
 would fill the flash and never hit.
 
-Life cycle: Link() -> [up] -> close(). The client underneath finds an agent that was restarted by
-itself; the link only opens the first one.
+Life cycle: Link() -> [up <-> down] -> close(). The client underneath finds an agent that was
+restarted, in its calls; the link makes one a second, so that an idle engine has found it before the
+next request comes, and a busy one does not ask a dead agent for each.
 """
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +27,9 @@ from ..errors import Error
 START_SECONDS = 3.0
 #: Between two attempts to open a tier that is not there, or to ask for the scheme of others.
 RETRY_SECONDS = 1.0
-#: Deadline of a comparison with what other processes said.
+#: Between two looks at an agent that was there.
+LOOK_SECONDS = 1.0
+#: Deadline of a look, and of a comparison with what other processes said.
 CHECK_MS = 1000
 
 #: What waiting does not mend.
@@ -61,6 +65,7 @@ class Link:
         self._starting = True  # the engine waits for the first attempt
         self._wrong: Exception | None = None  # why that was refused for good
         self._warned = False
+        self._alive = True  # as far as the last look could tell
         self._over = threading.Event()  # close() was called
         self._tried = threading.Event()  # the first attempt is over
         self._thread = threading.Thread(target=self._run, name="icms-link", daemon=True)
@@ -75,12 +80,12 @@ class Link:
     @property
     def schemes(self) -> tuple[keys.Scheme, ...]:
         """How blocks are named, one entry a rank; () while there is no tier to use."""
-        return self._schemes
+        return self._schemes if self._alive else ()
 
     @property
     def up(self) -> bool:
-        """True when blocks can be asked for. An agent that died later shows in results, not here."""
-        return bool(self._schemes)
+        """True when blocks can be asked for, as far as the last look could tell."""
+        return bool(self.schemes)
 
     def close(self) -> None:
         """Ends the thread and closes the client; calls under way end by their deadlines first."""
@@ -104,9 +109,11 @@ class Link:
             if probe is None:
                 self._over.wait(0.02)
             elif self._agree(probe):
-                return
+                break
             else:
                 self._over.wait(RETRY_SECONDS)
+        while self._schemes and not self._over.wait(LOOK_SECONDS):
+            self._look()
 
     def _open(self) -> None:
         try:
@@ -159,6 +166,22 @@ class Link:
                            schemes[0].fingerprint[:16])
             self._schemes = schemes
         return told
+
+    def _look(self) -> None:
+        """Whether the agent answers; it may say what it likes."""
+        volume = self._schemes[0].volume
+        try:  # a key that is nowhere: what lies in the agent's memory is found without the agent
+            status = volume.exists([os.urandom(16)], deadline_ms=CHECK_MS)[0].status
+        except Error as error:
+            status = error.status
+        alive = status != _tables.Status.PEER_DOWN
+        if alive != self._alive:
+            self._alive = alive
+            if alive:
+                self._log.info("icms: the agent at %s is back", self._where)
+            else:
+                self._log.warning("icms: the agent at %s does not answer; serving without it, and "
+                                  "using it when it comes back", self._where)
 
 
 def left_ms(deadline: float) -> int:
