@@ -13,7 +13,7 @@ import unittest
 import weakref
 
 import icms
-from support import TestCase, VALUE_BYTES, keys, stop, value
+from support import TestCase, Tier, VALUE_BYTES, keys, stop, value
 
 
 def program(text, *arguments, **more):
@@ -102,6 +102,37 @@ class Threads(TestCase):
             self.assertRaises(icms.ClosedError, call)
         client.close()
         self.assertIn("closed", repr(client))
+
+
+class Agents(unittest.TestCase):
+    @staticmethod
+    def status(volume):
+        """What a call comes to that only an agent can answer."""
+        try:
+            return volume.exists(keys(1))[0].status
+        except icms.Error as error:
+            return error.status
+
+    def test_a_volume_that_an_agent_lacked_is_there_again_with_the_next(self):
+        tier = Tier()
+        self.addCleanup(tier.end)
+        client = icms.Client(tier.where)
+        self.addCleanup(client.close)
+        volume = client.volume("kv")
+        name = keys(1)
+        self.assertTrue(volume.put(name, [value(1)], on_flash=True).ok)
+        config = tier.agent.config_path.read_text()
+        for lacks, expected in ((True, icms.Status.NO_VOLUME), (False, icms.Status.MISS)):
+            tier.agent.kill()
+            tier.agent.config_path.write_text(config.replace("name: kv", "name: other")
+                                              if lacks else config)
+            tier.agent.start()
+            tier.agent.wait_ready()
+            give_up = time.monotonic() + 20
+            while (status := self.status(volume)) != expected:
+                self.assertLess(time.monotonic(), give_up, status)
+                time.sleep(0.02)
+        self.assertTrue(volume.exists(name).ok)
 
 
 class Objects(TestCase):

@@ -122,6 +122,7 @@ static icms_err calls_begin(struct icms_volume *volume, const struct calls_order
         return calls_fail(order, ICMS_INVALID);
     err = client_call_begin(volume->icms);
     if (err == ICMS_OK && volume->gone) {
+        client_call_look(volume->icms);
         client_call_end(volume->icms);
         err = ICMS_NO_VOLUME;
     }

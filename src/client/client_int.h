@@ -355,6 +355,10 @@ uint64_t client_now_ns(void);
 /* Begins a call: CLOSED, FORKED, PEER_DOWN. On OK client_call_end must follow. */
 icms_err client_call_begin(struct icms *icms) ICMS_MUST_CHECK;
 void client_call_end(struct icms *icms);
+
+/* In a call that asks the agent for nothing: notices its end, as waiting for answers would, so that
+ * a later call looks for another agent. */
+void client_call_look(struct icms *icms);
 void client_call_leave(struct icms *icms); /* the same with the lock held */
 
 /* Runs a request as far as it goes without waiting. Its thread; no lock held. */

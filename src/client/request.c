@@ -732,6 +732,13 @@ icms_err client_call_begin(struct icms *icms)
     return err;
 }
 
+void client_call_look(struct icms *icms)
+{
+    request_lock(icms);
+    client_reap(icms);
+    request_unlock(icms);
+}
+
 void client_call_leave(struct icms *icms)
 {
     check(icms->calls > 0);
