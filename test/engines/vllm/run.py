@@ -1,0 +1,664 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Real vLLM engines on a pod: IcmsTier and IcmsConnector.
+
+Goal: an engine that takes blocks from the pod says exactly what it says without, it really takes
+them over NVMe/TCP, and whatever happens to the pod meanwhile it lives and says the same.
+Method: engines are processes (engine.py) in float32; tokens and sums of log-probabilities are
+compared. Blocks come back through another agent, so its memory cannot have had them; the agents'
+counts of bytes loaded from enclosures say that they came over the network.
+
+usage: run.py --build BUILD --venv VENV [NAME of a case ...]
+Prints "ok NAME", "not ok NAME" or "skip NAME" for each case.
+"""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import icms_wheel  # noqa: E402
+import pod  # noqa: E402
+
+VOLUME = {"name": "kv", "value_max": "4MiB", "arena": "256MiB"}
+BLOCK = 128
+PROMPT = 1100  # tokens: 8 whole blocks
+ANSWER = 16
+SECONDS = 900  # an engine that says nothing for so long hangs, on a machine however busy
+
+
+def environment(lab, **more):
+    """Of an engine: no network, 1 GiB of KV cache, and one thread that does not spin, so that other
+    work on the machine delays it and nothing else."""
+    return {**os.environ, "PYTHONPATH": f"{lab.site}:{HERE}", "HF_HUB_OFFLINE": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+            "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind", **more}
+
+
+class Engine:
+    """One engine process, forked by the lab's engine.py."""
+
+    def __init__(self, lab, config, model="tiny", log="engine", **more):
+        name = f"{log}-{len(lab.engines)}"
+        lab.engines.append(self)
+        self.log_path = lab.folder / f"{name}.log"
+        self.pid = None
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(lab.folder / f"{name}.sock"))
+        self.listener.listen()
+        lab.fork({"model": str(lab.model(model)), "config": config, "log": str(self.log_path),
+                  "socket": str(lab.folder / f"{name}.sock"), "environment": more})
+
+    def ready(self):
+        self.listener.settimeout(SECONDS)
+        connection, _ = self.listener.accept()
+        connection.settimeout(SECONDS)
+        self.peer = connection.makefile("rw")
+        self.pid = self.hear()["pid"]
+        time.sleep(1)  # the link learns the seed of hashes right after the start
+        return self
+
+    def hear(self):
+        """The next line; an error when the engine hangs or ended."""
+        try:
+            line = self.peer.readline()
+        except TimeoutError:
+            line = ""
+        assert line, f"the engine hangs or ended:\n{self.log()[-3000:]}"
+        return json.loads(line)
+
+    def tell(self, **job):
+        print(json.dumps(job), file=self.peer, flush=True)
+
+    def start(self, prompt, tokens=ANSWER):
+        self.tell(prompt=prompt, tokens=tokens, limit=PROMPT)
+
+    def ask(self, prompt, tokens=ANSWER):
+        self.start(prompt, tokens)
+        return self.hear()
+
+    def reset(self):
+        self.tell(reset=True)
+        assert self.hear()["reset"]
+
+    def end(self):
+        """Ends it in good order."""
+        self.tell(end=True)
+        assert "bye" in self.hear()
+        self.pid = None
+        self.kill()
+
+    def kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            if self.pid:
+                os.kill(self.pid, signal.SIGKILL)
+        self.listener.close()
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+
+class Lab:
+    """What the cases share: models, the package, and what an engine without a tier says."""
+
+    def __init__(self, arguments):
+        self.build = pathlib.Path(arguments.build).resolve()
+        self.folder = self.build / "engines/vllm-run"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.python = pathlib.Path(arguments.venv).resolve() / "bin/python"
+        self.site = icms_wheel.make(icms_wheel.interpreter(), self.build,
+                                    self.build / "engines/icms-wheel")
+        self.engines = []
+        self.parent = None
+        self.references = {}
+        self.bare = {}  # by model, an engine without a tier
+
+    def fork(self, order):
+        """Has engine.py, which has vLLM imported, fork an engine."""
+        if self.parent is None:
+            with open(self.folder / "engines.log", "wb") as log:
+                self.parent = subprocess.Popen(
+                    [str(self.python), str(HERE / "engine.py")], stdin=subprocess.PIPE, text=True,
+                    stdout=log, stderr=log, env=environment(self, PYTHONHASHSEED="0"),
+                    preexec_fn=pod.die_with_parent)
+        print(json.dumps(order), file=self.parent.stdin, flush=True)
+
+    def model(self, name):
+        folder = self.build / "engines/models" / name
+        if not (folder / "model.safetensors").exists():
+            subprocess.run([str(self.python), str(HERE / "models.py"), name, str(folder)],
+                           check=True)
+        return folder
+
+    def reference(self, what, model="tiny"):
+        """What an engine without a tier says to a prompt."""
+        key = model, str(what)
+        if key not in self.references:
+            if model not in self.bare:
+                self.bare[model] = Engine(self, {}, model, "reference").ready()
+            self.references[key] = self.bare[model].ask(what)
+        return self.references[key]
+
+    @contextlib.contextmanager
+    def pod(self, name, targets=1, agents=1, volumes=(VOLUME,), agent_volumes=None, **extra):
+        """A pod, and nothing left of it afterwards."""
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        with pod.Pod(self.build, folder) as p:
+            p.targets = [p.add_target(f"enclosure{i}", 1, "512MiB", list(volumes), segment="32MiB",
+                                      **extra) for i in range(targets)]
+            for target in p.targets:
+                target.wait_ready()
+            p.agents = [p.add_agent(f"server-{i}", p.targets, list(agent_volumes or volumes))
+                        for i in range(agents)]
+            for agent in p.agents:
+                agent.wait_ready()
+            yield p
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def prompt(number, tokens=PROMPT):
+    """Token ids that no other prompt begins with."""
+    generator = random.Random(number)
+    return [4 + generator.randrange(250) for _ in range(tokens)]
+
+
+def tier(agent, **extra):
+    """The configuration of vLLM's OffloadingConnector with IcmsTier."""
+    where = agent if isinstance(agent, str) else f"unix:{agent.socket}"
+    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+            "kv_connector_extra_config": {
+                "spec_name": "CpuTieringSpec", "spec_module_path": "cpu_spec",
+                "cpu_bytes_to_use": 256 << 20,
+                "secondary_tiers": [{"type": "IcmsTier", "module_path": "icms.vllm.tier",
+                                     **{"where": where, "volume": "kv", **extra}}]}}
+
+
+def connector(agent, **extra):
+    """The configuration of IcmsConnector."""
+    where = agent if isinstance(agent, str) else f"unix:{agent.socket}"
+    return {"kv_connector": "IcmsConnector", "kv_connector_module_path": "icms.vllm.connector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {**{"where": where, "volume": "kv"}, **extra}}
+
+
+def status(agent):
+    """What an agent says of itself."""
+    code, text = agent.get("/status")
+    assert code == 200, text
+    return json.loads(text)
+
+
+def over_network(agent, nbytes):
+    """Asserts how many bytes this agent has loaded from enclosures: these, and the statement of
+    other engines' scheme, which has under 4 KiB."""
+    loaded = sum(enclosure["load_bytes"] for enclosure in status(agent)["enclosures"])
+    assert 0 < loaded - nbytes < 4096, f"{loaded} bytes instead of {nbytes}"
+
+
+def same(answer, reference, what):
+    assert answer["tokens"] == reference["tokens"], \
+        f"{what}: {answer['tokens']} instead of {reference['tokens']}"
+    assert len(answer["tokens"]) == ANSWER and answer["finish"] == "length", answer
+
+
+def on_flash(agent):
+    """Bytes that this agent has stored in enclosures."""
+    return sum(enclosure["store_bytes"] for enclosure in status(agent)["enclosures"])
+
+
+def wait_stored(agent, bytes_before, blocks, block_bytes, seconds=120):
+    """Waits until the agent has written so many blocks to enclosures since then."""
+    give_up = time.monotonic() + seconds
+    while on_flash(agent) - bytes_before < blocks * block_bytes:
+        assert time.monotonic() < give_up, \
+            f"{on_flash(agent) - bytes_before} bytes on flash, not {blocks} of {block_bytes}"
+        time.sleep(0.1)
+
+
+def counted(answer, name, label=""):
+    """The sum of vLLM's counters of this name whose labels contain label."""
+    return sum(value for key, value in answer["metrics"].items()
+               if key.startswith(name) and label in key)
+
+
+LOADED = "vllm:kv_offload_icms_loaded_bytes"
+KINDS = {"tier": (tier, LOADED), "connector": (connector, LOADED)}
+BLOCK_BYTES = 8 * 2 * 4 * 64 * 4 * BLOCK  # of the tiny model: layers, K and V, heads, floats
+#: By model: what it is asked, bytes of a block.
+MODELS = {"tiny": (prompt(0), BLOCK_BYTES),
+          "smol": ((ROOT / "demo/prompts/the-tide-clerk.txt").read_text(),
+                   30 * 2 * 3 * 64 * 4 * BLOCK)}
+
+
+def case_shared(lab, kind, model="tiny"):
+    """Cold, warm in the process, warm in another process behind another agent."""
+    configure, loaded = KINDS[kind]
+    blocks = PROMPT // BLOCK
+    what, block_bytes = MODELS[model]
+    volume = {**VOLUME, "value_max": "8MiB"}
+    with lab.pod(f"{kind}-{model}", agents=2, volumes=[volume]) as p:
+        first = Engine(lab, configure(p.agents[0]), model, kind).ready()
+        cold = first.ask(what)
+        reference = lab.reference(what, model)
+        same(cold, reference, "cold")
+        assert cold["cached"] == 0, cold
+        wait_stored(p.agents[0], 0, blocks, block_bytes)
+        first.reset()
+        warm = first.ask(what)
+        same(warm, reference, "warm in the process")
+        assert warm["cached"] == blocks * BLOCK, warm
+        assert counted(warm, loaded, "source=dram") == blocks * block_bytes, warm
+        second = Engine(lab, configure(p.agents[1]), model, kind).ready()
+        other = second.ask(what)
+        same(other, reference, "warm in another process")
+        assert other["cached"] == blocks * BLOCK, other
+        assert other["logprobs"] == warm["logprobs"], (other["logprobs"], warm["logprobs"])
+        assert counted(other, loaded, "source=pod") == blocks * block_bytes, other
+        assert counted(other, loaded) == blocks * block_bytes, other
+        over_network(p.agents[1], blocks * block_bytes)
+        first.end()
+        second.end()
+        print(f"# {kind}, {model}: cold {cold['seconds']} s, warm {warm['seconds']} s, in another "
+              f"process {other['seconds']} s, {blocks * block_bytes} bytes over NVMe/TCP, "
+              f"{ascii(other['text'])[:80]}")
+
+
+class Faults:
+    """Two enclosures, an engine A that stores, and an engine B whose warm loads meet the faults.
+
+    Each fault has a prompt of its own, which A has stored just before, and B never saw.
+    """
+
+    VOLUME = {**VOLUME, "arena": "64MiB", "run_blocks": 2, "quota": "64MiB"}
+
+    def __init__(self, lab, p, kind):
+        self.lab, self.p = lab, p
+        configure, self.loaded = KINDS[kind]
+        self.a = Engine(lab, configure(p.agents[0]), log=f"{kind}-a").ready()
+        self.b = Engine(lab, configure(p.agents[1], load_ms=3000), log=f"{kind}-b").ready()
+        self.next = 0
+
+    def store(self):
+        """A stores a prompt; returns its number."""
+        number = self.next
+        self.next += 1
+        before = on_flash(self.p.agents[0])
+        same(self.a.ask(prompt(number)), self.lab.reference(prompt(number)), f"A, prompt {number}")
+        wait_stored(self.p.agents[0], before, PROMPT // BLOCK, BLOCK_BYTES)
+        return number
+
+    def load(self, what, fault=None, least=0, most=PROMPT // BLOCK):
+        """B answers; fault is called while its load is under way. How many blocks it loaded."""
+        number = self.store() if not isinstance(what, int) else what
+        before = self.got()
+        self.b.start(prompt(number))
+        if fault:
+            time.sleep(0.5)
+            fault()
+        answer = self.b.hear()
+        same(answer, self.lab.reference(prompt(number)), f"B, {what}")
+        blocks = (counted(answer, self.loaded) - before) // BLOCK_BYTES
+        print(f"# {what}: {blocks} of {PROMPT // BLOCK} blocks loaded, {answer['cached']} tokens "
+              f"matched, {answer['seconds']} s", flush=True)
+        assert least <= blocks <= most, f"{what}: {blocks} blocks"
+        assert answer["cached"] <= blocks * BLOCK
+        self.last = answer
+        return blocks
+
+    def got(self):
+        """What B has counted so far: asked with a prompt of less than a block."""
+        return counted(self.b.ask([7] * 50, tokens=1), self.loaded)
+
+    def wait_up(self):
+        """Waits until both agents have both enclosures again, and engine B its agent."""
+        give_up = time.monotonic() + 60
+        for agent in self.p.agents:
+            while [e["state"] for e in status(agent)["enclosures"]] != ["up"] * 2:
+                assert time.monotonic() < give_up, status(agent)
+                time.sleep(0.1)
+        while not counted(self.b.ask([7] * 50, tokens=1), "vllm:kv_offload_icms_up"):
+            assert time.monotonic() < give_up, self.b.log()[-2000:]
+            time.sleep(0.1)
+
+
+def flip_bytes(target):
+    """Flips a byte in each 4 KiB of the enclosure's drives, but for what describes the drive."""
+    for path in target.drives:
+        with open(path, "r+b") as drive:
+            size = drive.seek(0, os.SEEK_END)
+            for at in range(1 << 20, size, 4096):
+                drive.seek(at + 2000)
+                byte = drive.read(1)
+                drive.seek(at + 2000)
+                drive.write(bytes([byte[0] ^ 0xff]))
+            drive.flush()
+            os.fsync(drive.fileno())
+
+
+@contextlib.contextmanager
+def other_version(path):
+    """Listens where an agent would and says that it speaks another version."""
+    path.unlink(missing_ok=True)
+    over = threading.Event()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(0.1)
+
+        def serve():
+            while not over.is_set():
+                with contextlib.suppress(OSError):
+                    connection, _ = listener.accept()
+                    hello = connection.recv(4096)
+                    connection.sendall(hello[:8] + struct.pack("<IIII256s", 99, 0, 0, 0, b""))
+                    connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        over.set()
+        thread.join()
+    path.unlink(missing_ok=True)
+
+
+def case_partly(faults, p):
+    """Some blocks of a prompt are lost, and those before them are used."""
+    everything = PROMPT // BLOCK
+    for _ in range(12):  # where the first one lies is a matter of chance: one of two enclosures
+        number = faults.store()
+        p.targets[1].signal(signal.SIGSTOP)
+        blocks = faults.load(number)
+        p.targets[1].signal(signal.SIGCONT)
+        faults.wait_up()
+        if 0 < blocks < everything and faults.last["cached"] > 0:
+            return
+    raise AssertionError("no prompt of 12 lay on both enclosures")
+
+
+def case_faults(lab, kind):
+    """Whatever happens to the pod during a warm load, the engine lives and says the same."""
+    everything = PROMPT // BLOCK
+    with lab.pod(f"{kind}-faults", targets=2, agents=2, volumes=[Faults.VOLUME]) as p:
+        faults = Faults(lab, p, kind)
+        agent = p.agents[1]
+        faults.load("nothing happens", least=everything)
+
+        number = faults.store()
+        p.targets[1].signal(signal.SIGSTOP)
+        faults.load(number)
+        p.targets[1].signal(signal.SIGCONT)
+        faults.wait_up()
+        case_partly(faults, p)
+        faults.wait_up()
+        faults.load("an enclosure goes on", least=everything)
+
+        number = faults.store()
+        p.targets[0].signal(signal.SIGSTOP)
+        faults.load(number, p.targets[0].kill)
+        p.targets[0].start()
+        p.targets[0].wait_ready()
+        faults.wait_up()
+        faults.load("an enclosure is back", least=everything)
+
+        number = faults.store()
+        agent.signal(signal.SIGSTOP)
+        faults.load(number, most=0)
+        agent.signal(signal.SIGCONT)
+        faults.load("the agent goes on", least=everything)
+
+        number = faults.store()
+        agent.signal(signal.SIGSTOP)
+        faults.load(number, agent.kill, most=0)
+        faults.load("no agent", most=0)
+        with other_version(agent.socket):
+            faults.load("an agent of another version", most=0)
+        agent.start()
+        agent.wait_ready()
+        faults.wait_up()
+        faults.load("the agent is back", least=everything)
+
+        config = agent.config_path.read_text()
+        agent.kill()
+        agent.config_path.write_text(config.replace("name: kv", "name: other"))
+        agent.start()
+        agent.wait_ready()
+        faults.load("the volume is missing", most=0)
+        agent.kill()
+        agent.config_path.write_text(config)
+        agent.start()
+        agent.wait_ready()
+        faults.wait_up()
+        faults.load("the volume is back", least=everything)
+
+        # By now more was stored than the volume may have; the first prompt is gone by its quota.
+        assert sum(evicted(target) for target in p.targets) > 0
+        agent.kill()
+        agent.start()
+        agent.wait_ready()
+        faults.wait_up()
+        faults.b.reset()
+        faults.load(0, most=everything - 1)
+
+        number = faults.store()
+        for target in p.targets:
+            flip_bytes(target)
+        faults.load(number, most=0)
+        misses = "vllm:kv_offload_icms_load_misses"
+        assert counted(faults.last, misses, "reason=checksum") > 0, faults.last["metrics"]
+        faults.a.end()
+        faults.b.end()
+
+
+def evicted(target):
+    """Blocks that an enclosure has evicted."""
+    return sum(value for name, value in target.metrics().items()
+               if name.startswith("icms_evictions_total"))
+
+
+def case_late(lab, kind):
+    """An engine starts without its tier, says so once, and uses it when it comes."""
+    configure, loaded = KINDS[kind]
+    everything = PROMPT // BLOCK
+    reference = lab.reference(prompt(0))
+    with lab.pod(f"{kind}-late", agents=2) as p:
+        first, late = p.agents
+        late.kill()
+        late.socket.unlink(missing_ok=True)
+        engine = Engine(lab, configure(late), log=f"{kind}-late").ready()
+        same(engine.ask(prompt(0)), reference, "without a tier")
+        assert engine.log().count("no tier at") == 1, engine.log()[-2000:]
+        other = Engine(lab, configure(first), log=kind).ready()
+        same(other.ask(prompt(1)), lab.reference(prompt(1)), "another engine")
+        wait_stored(first, 0, everything, BLOCK_BYTES)
+        late.start()
+        late.wait_ready()
+        give_up = time.monotonic() + 60
+        while not counted(engine.ask([7] * 50, tokens=1), "vllm:kv_offload_icms_up"):
+            assert time.monotonic() < give_up, engine.log()[-2000:]
+        answer = engine.ask(prompt(1))
+        same(answer, lab.reference(prompt(1)), "with the tier that came")
+        assert answer["cached"] == everything * BLOCK, answer
+        assert counted(answer, loaded) == everything * BLOCK_BYTES, answer
+        over_network(late, everything * BLOCK_BYTES)
+        assert engine.log().count("no tier at") == 1
+        engine.end()
+        other.end()
+
+
+def case_wrong(lab, kind):
+    """What can never work is told when the engine starts, and nothing of it is ever used."""
+    configure, loaded = KINDS[kind]
+    small = {**VOLUME, "name": "small", "value_max": "64KiB"}
+    with lab.pod(f"{kind}-wrong", volumes=[VOLUME, small]) as p:
+        for wrong, says in (({"volume": "nothing"}, "the volume nothing of"),
+                            ({"volume": "small"}, "raise its value_max"),
+                            ({"where": "carrier pigeon:"}, "carrier pigeon:")):
+            engine = Engine(lab, configure(p.agents[0], **wrong), log=f"{kind}-wrong")
+            with contextlib.suppress(AssertionError):
+                engine.ready()
+                raise RuntimeError(f"an engine started with {wrong}")
+            assert says in engine.log(), engine.log()[-2000:]
+        right = Engine(lab, configure(p.agents[0]), log=f"{kind}-right").ready()
+        same(right.ask(prompt(0)), lab.reference(prompt(0)), "the first engine")
+        wait_stored(p.agents[0], 0, PROMPT // BLOCK, BLOCK_BYTES)
+        other = Engine(lab, configure(p.agents[0]), log=f"{kind}-seed", PYTHONHASHSEED="1").ready()
+        give_up = time.monotonic() + 60
+        while "would never share a block" not in other.log():
+            assert time.monotonic() < give_up, other.log()[-2000:]
+            time.sleep(0.1)
+        answer = other.ask(prompt(0))
+        same(answer, lab.reference(prompt(0)), "another seed")
+        assert answer["cached"] == 0 and counted(answer, loaded) == 0, answer
+        right.end()
+        other.end()
+
+
+class Server:
+    """vllm serve: an HTTP server and its engine, in processes of their own."""
+
+    def __init__(self, lab, config):
+        self.port = pod.free_port()
+        self.log_path = lab.folder / f"serve-{self.port}.log"
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(
+                [str(lab.python), "-m", "vllm.entrypoints.cli.main", "serve",
+                 str(lab.model("tiny")), "--host", "127.0.0.1", "--port", str(self.port),
+                 "--served-model-name", "tiny", "--dtype", "float32", "--max-model-len", "4096",
+                 "--enforce-eager", "--kv-transfer-config", json.dumps(config)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(lab),
+                start_new_session=True)
+
+    def wait_ready(self):
+        give_up = time.monotonic() + SECONDS
+        while True:
+            assert self.process.poll() is None and time.monotonic() < give_up, \
+                self.log_path.read_text()[-3000:]
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()
+                time.sleep(1)
+                return
+            time.sleep(0.5)
+
+    def ask(self, tokens):
+        body = json.dumps({"model": "tiny", "prompt": tokens, "max_tokens": ANSWER, "logprobs": 1,
+                           "temperature": 0, "ignore_eos": True,
+                           "return_token_ids": True}).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", body,
+                                         {"Content-Type": "application/json"})
+        begin = time.monotonic()
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            choice = json.load(answer)["choices"][0]
+        return {"tokens": choice["token_ids"], "finish": choice["finish_reason"],
+                "logprobs": sum(choice["logprobs"]["token_logprobs"]),
+                "seconds": round(time.monotonic() - begin, 3)}
+
+    def metric(self, *words):
+        """The sum of the samples that have all of these words."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as page:
+            lines = page.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines
+                   if not line.startswith("#") and all(word in line for word in words))
+
+    def kill(self):
+        """All of its processes, at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def shared_memory():
+    return {path.name for path in pathlib.Path("/dev/shm").glob("vllm_offload*")}
+
+
+def case_serve(lab):
+    """Two servers share the pod; one that is killed leaves no shared memory behind."""
+    blocks = PROMPT // BLOCK
+    reference = lab.reference(prompt(0))
+    before = shared_memory()
+    servers = []
+    with lab.pod("serve", agents=2) as p:
+        try:
+            for agent in p.agents:
+                servers.append(Server(lab, tier(agent)))
+                servers[-1].wait_ready()
+                answer = servers[-1].ask(prompt(0))
+                same(answer, reference, "a server")
+                if len(servers) == 1:
+                    wait_stored(agent, 0, blocks, BLOCK_BYTES)
+                print(f"# serve: {answer['seconds']} s")
+            loaded = servers[1].metric("vllm:kv_offload_icms_loaded_bytes_total", 'source="pod"')
+            assert loaded == blocks * BLOCK_BYTES, loaded
+            read = servers[1].metric("vllm:kv_offload_tiering_read_bytes_total", "IcmsTier")
+            assert read == blocks * BLOCK_BYTES, read
+            over_network(p.agents[1], blocks * BLOCK_BYTES)
+            assert servers[1].metric("vllm:kv_offload_icms_up") == 1
+        finally:
+            for server in servers:
+                server.kill()
+    give_up = time.monotonic() + 10
+    while shared_memory() - before:
+        assert time.monotonic() < give_up, shared_memory() - before
+        time.sleep(0.1)
+
+
+def cases():
+    """{name: function of the lab}"""
+    found = {}
+    for kind in KINDS:
+        found[f"{kind}-shared"] = lambda lab, kind=kind: case_shared(lab, kind)
+    for kind in KINDS:
+        found[f"{kind}-faults"] = lambda lab, kind=kind: case_faults(lab, kind)
+    for kind in KINDS:
+        found[f"{kind}-late"] = lambda lab, kind=kind: case_late(lab, kind)
+        found[f"{kind}-wrong"] = lambda lab, kind=kind: case_wrong(lab, kind)
+    found["serve"] = case_serve
+    for kind in KINDS:
+        found[f"{kind}-real-model"] = lambda lab, kind=kind: case_shared(lab, kind, "smol")
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--venv", default="build/engines/vllm")
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    lab = Lab(arguments)
+    good = True
+    for name, run in cases().items():
+        if arguments.names and name not in arguments.names:
+            continue
+        begin = time.monotonic()
+        try:
+            run(lab)
+            print(f"ok {name}", flush=True)
+        except Exception:  # whatever it is, the other cases run
+            good = False
+            traceback.print_exc(file=sys.stdout)
+            print(f"not ok {name}", flush=True)
+        finally:
+            for engine in set(lab.engines).difference(lab.bare.values()):
+                engine.kill()
+            print(f"# {name}: {time.monotonic() - begin:.0f} s", flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
