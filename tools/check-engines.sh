@@ -12,12 +12,18 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 . tools/stages.sh
 
-engines="nixl"
+engines="nixl vllm"
 
 # Both plugins, in every NIXL of integrations/nixl/tests/versions.txt.
 engine_nixl()
 {
     stage_lines "nixl" integrations/nixl/tests/run.py build --all
+}
+
+# Real vLLM engines on a CPU: the tier and the connector of python/icms/vllm.
+engine_vllm()
+{
+    stage_lines "vllm" test/engines/vllm/run.sh build
 }
 
 for engine in ${*:-$engines}; do
