@@ -100,7 +100,7 @@ static uint16_t feature_set(struct nvmft_req *req, const struct nvme_feature *fe
         return NVME_SC_FIELD;
     switch (feature->fid) {
     case NVME_FEATURE_KEEP_ALIVE:
-        atomic_store_explicit(&ctrl->kato_ms, feature->value, memory_order_relaxed);
+        nvmft_registry_kato(ctrl, feature->value);
         return NVME_SC_SUCCESS;
     case NVME_FEATURE_ASYNC_EVENT:
         ctrl->async_config = feature->value;

@@ -5,17 +5,17 @@
  * Runs on loop 0 alone. Queue pairs on other loops ask by message (join, leave) and are told by
  * message (kill). A controller lives as long as a queue pair is joined to it; it dies when its
  * admin queue leaves or it was silent for longer than its keep-alive timeout, and takes its queue
- * pairs with it.
+ * pairs with it. Its timer looks once a timeout, so controllers that are idle cost next to nothing.
  */
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "nvmf/target/target_int.h"
 
-#define REGISTRY_TICK_NS ((uint64_t)100 * 1000 * 1000)
-
-/* Silence that is forgiven beyond the keep-alive timeout: a tick, and a host that was late. */
+/* Silence that is forgiven beyond the keep-alive timeout: a host that was late. */
 #define REGISTRY_GRACE_NS ((uint64_t)500 * 1000 * 1000)
+
+static void registry_look(struct loop_timer *timer);
 
 icms_err nvmft_registry_init(struct nvmf_target *target)
 {
@@ -24,9 +24,10 @@ icms_err nvmft_registry_init(struct nvmf_target *target)
         return ICMS_NO_MEMORY;
     for (uint32_t i = 0; i < target->opts.connections_max; i++) {
         target->ctrls[i].cntlid = (uint16_t)(i + 1);
+        target->ctrls[i].target = target;
         list_init(&target->ctrls[i].qpairs);
+        loop_timer_init(&target->ctrls[i].timer, registry_look);
     }
-    loop_timer_init(&target->timer, nvmft_registry_tick);
     return ICMS_OK;
 }
 
@@ -112,32 +113,47 @@ void nvmft_registry_leave(struct loop_msg *msg)
             ctrl->qids &= ~((uint64_t)1 << (qpair->reg_qid - 1));
         if (ctrl->joined == 0) {
             ctrl->live = false;
+            loop_timer_stop(target->opts.loops[0], &ctrl->timer);
             atomic_fetch_sub_explicit(&target->controllers, 1, memory_order_relaxed);
         }
     }
     registry_slot_free(qpair);
 }
 
-void nvmft_registry_tick(struct loop_timer *timer)
+/* Kills a controller that was silent for too long, or looks again when it may be. */
+static void registry_look(struct loop_timer *timer)
 {
-    struct nvmf_target *target = container_of(timer, struct nvmf_target, timer);
+    struct nvmft_ctrl *ctrl = container_of(timer, struct nvmft_ctrl, timer);
+    struct nvmf_target *target = ctrl->target;
     struct loop *loop = target->opts.loops[0];
-    uint64_t now = loop_now_ns(loop);
+    uint64_t kato_ns =
+        (uint64_t)atomic_load_explicit(&ctrl->kato_ms, memory_order_relaxed) * 1000000;
+    uint64_t due_ns =
+        atomic_load_explicit(&ctrl->heard_ns, memory_order_relaxed) + kato_ns + REGISTRY_GRACE_NS;
 
-    for (uint32_t i = 0; i < target->opts.connections_max; i++) {
-        struct nvmft_ctrl *ctrl = &target->ctrls[i];
-        uint64_t kato_ns;
-
-        if (!ctrl->live || ctrl->dying)
-            continue;
-        kato_ns = (uint64_t)atomic_load_explicit(&ctrl->kato_ms, memory_order_relaxed) * 1000000;
-        if (kato_ns == 0 || now < atomic_load_explicit(&ctrl->heard_ns, memory_order_relaxed) +
-                                      kato_ns + REGISTRY_GRACE_NS)
-            continue;
-        atomic_fetch_add_explicit(&target->keepalive_timeouts, 1, memory_order_relaxed);
-        registry_kill(ctrl);
+    if (!ctrl->live || ctrl->dying || kato_ns == 0)
+        return;
+    if (loop_now_ns(loop) < due_ns) {
+        loop_timer_start(loop, timer, due_ns);
+        return;
     }
-    loop_timer_start(loop, timer, now + REGISTRY_TICK_NS);
+    atomic_fetch_add_explicit(&target->keepalive_timeouts, 1, memory_order_relaxed);
+    registry_kill(ctrl);
+}
+
+static void registry_kato_changed(struct loop_msg *msg)
+{
+    struct nvmft_ctrl *ctrl = container_of(msg, struct nvmft_ctrl, kato_msg);
+
+    atomic_store(&ctrl->kato_sent, false);
+    registry_look(&ctrl->timer); /* of whoever has the controller by now */
+}
+
+void nvmft_registry_kato(struct nvmft_ctrl *ctrl, uint32_t kato_ms)
+{
+    atomic_store(&ctrl->kato_ms, kato_ms);
+    if (!atomic_exchange(&ctrl->kato_sent, true))
+        loop_send(ctrl->target->opts.loops[0], &ctrl->kato_msg, registry_kato_changed);
 }
 
 /* ---- Connect -------------------------------------------------------------------------------- */
@@ -207,6 +223,7 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     ctrl->io_queues = NVMFT_IO_QUEUES;
     atomic_fetch_add_explicit(&target->controllers, 1, memory_order_relaxed);
     registry_add(qpair, ctrl);
+    registry_look(&ctrl->timer);
     return NVME_SC_SUCCESS;
 }
 

@@ -207,7 +207,6 @@ icms_err nvmf_target_open(struct nvmf_target *target, struct err_why *why)
     if (err != ICMS_OK)
         return err;
     target->listening = true;
-    loop_timer_start(target->opts.loops[0], &target->timer, loop_now_ns(target->opts.loops[0]));
     return ICMS_OK;
 }
 

@@ -143,7 +143,11 @@ struct nvmft_ctrl {
     struct list qpairs;      /* those                                                             */
     uint64_t qids;           /* bit i: I/O queue i + 1 is joined                                  */
     uint64_t allowed;        /* bit i: namespace i is visible to the host                         */
-    uint8_t hostid[16];      /* who                                                               */
+    struct nvmf_target *target; /* whose                                                          */
+    struct loop_timer timer; /* registry_look, while there is a keep-alive timeout                */
+    struct loop_msg kato_msg; /* the timeout changed                                              */
+    _Atomic bool kato_sent; /* it is on its way                                                  */
+    uint8_t hostid[16];     /* who                                                               */
     char hostnqn[LIMIT_NQN_BYTES];
     _Atomic uint32_t kato_ms;  /* 0: may be silent for ever                                   */
     _Atomic uint64_t heard_ns; /* last command on any of its queues                           */
@@ -277,7 +281,6 @@ struct nvmf_target {
     bool listening;
     struct nvmft_ctrl *ctrls;     /* connections_max of them                             */
     uint32_t ctrl_next;           /* where the search for a free one starts              */
-    struct loop_timer timer;      /* keep-alive sweep                                    */
     _Atomic uint32_t connections; /* now                                                 */
     _Atomic uint64_t connections_total;
     _Atomic uint64_t connects_refused;
@@ -377,7 +380,9 @@ void nvmft_registry_accept(struct net_listener *listener, struct loop_sock *sock
 void nvmft_registry_join(struct loop_msg *msg);
 void nvmft_registry_leave(struct loop_msg *msg);
 void nvmft_registry_killed(struct loop_msg *msg);
-void nvmft_registry_tick(struct loop_timer *timer);
+
+/* The host changes its keep-alive timeout. On the admin queue's loop. */
+void nvmft_registry_kato(struct nvmft_ctrl *ctrl, uint32_t kato_ms);
 
 /* ---- admin.c -------------------------------------------------------------------------------- */
 

@@ -567,6 +567,60 @@ static void a_silent_controller_dies_and_a_busy_one_lives(void **state)
     rig_free(&rig);
 }
 
+/* The timeout may be changed at any time; from then on the new one counts. */
+static void a_keep_alive_timeout_that_is_changed_counts_at_once(void **state)
+{
+    struct rig *rig = rig_new(2, NULL);
+    struct peer *peers[3];
+    struct nvmf_target_stats stats;
+    uint32_t value;
+
+    for (uint32_t i = 0; i < 3; i++) {
+        peers[i] = rig_peer(rig);
+        peers[i]->kato_ms = i == 0 ? 0 : i == 1 ? 100000 : 1000; /* none, longer, shorter */
+        assert_true(peer_admin(peers[i], 0));
+        assert_int_equal(
+            feature(peers[i], true, NVME_FEATURE_KEEP_ALIVE, 0, i == 2 ? 0 : 1000, &value), 0);
+    }
+    rig_run(rig, 1000);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.keepalive_timeouts, 0);
+    rig_run(rig, 1000);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.keepalive_timeouts, 2);
+    rig_run(rig, 3000);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.controllers, 1);
+    for (int i = 0; i < 3; i++)
+        peer_free(&peers[i]);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+/* Not even the loop that watches over keep-alive wakes for controllers that are idle. */
+static void idle_controllers_cost_nothing(void **state)
+{
+    enum { PEERS = 12 };
+    struct rig *rig = rig_new(2, NULL);
+    struct loop_stats before, after;
+    struct peer *peers[PEERS];
+
+    for (int i = 0; i < PEERS; i++) {
+        peers[i] = rig_peer(rig);
+        peers[i]->kato_ms = 60000;
+        assert_true(peer_admin(peers[i], 0));
+    }
+    rig_run(rig, 30000);
+    loop_stats(rig->loops[0], &before);
+    rig_run(rig, 20000);
+    loop_stats(rig->loops[0], &after);
+    assert_int_equal(after.iterations, before.iterations);
+    for (int i = 0; i < PEERS; i++)
+        peer_free(&peers[i]);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 /* A large pod has thousands of connections that say nothing most of the time. */
 static void a_loop_whose_connections_are_quiet_sleeps(void **state)
 {
@@ -927,6 +981,8 @@ int main(void)
         cmocka_unit_test(a_host_gets_only_so_many_connections),
         cmocka_unit_test(a_controller_dies_with_its_admin_queue),
         cmocka_unit_test(a_silent_controller_dies_and_a_busy_one_lives),
+        cmocka_unit_test(a_keep_alive_timeout_that_is_changed_counts_at_once),
+        cmocka_unit_test(idle_controllers_cost_nothing),
         cmocka_unit_test(a_loop_whose_connections_are_quiet_sleeps),
         cmocka_unit_test(commands_wait_for_buffers_in_turn_and_loads_go_first),
         cmocka_unit_test(a_shed_store_says_so_and_may_be_retried),
