@@ -43,6 +43,7 @@ static icms_err main_opts(const struct conf_target *conf, const struct daemon_op
     out->busy_poll = conf->busy_poll;
     out->poll_us = conf->poll_us;
     out->segment_bytes = conf->segment_bytes;
+    out->discard = conf->discard;
     out->memory_bytes = conf->memory_bytes;
     out->connections_max = conf->connections_max;
     out->queue_entries_max = conf->queue_entries_max;

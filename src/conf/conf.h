@@ -46,6 +46,7 @@ struct conf_target {
     bool busy_poll;              /* loops never sleep                                  */
     uint32_t poll_us;            /* they spin for so long first; 0: not at all         */
     uint64_t segment_bytes;      /* used when a drive is formatted                     */
+    bool discard;                /* drives are told what is free                       */
     uint64_t memory_bytes;       /* pool of data buffers                               */
     uint32_t connections_max;
     uint32_t queue_entries_max; /* commands a queue pair                              */

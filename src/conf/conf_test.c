@@ -162,6 +162,7 @@ static void test_every_key_is_taken_as_written(void **state)
                     "busy_poll: true\n"
                     "poll_us: 50\n"
                     "segment: 128KiB\n"
+                    "discard: false\n"
                     "memory: 1.5GiB\n"
                     "connections_max: 12\n"
                     "queue_entries_max: 256\n"
@@ -189,6 +190,7 @@ static void test_every_key_is_taken_as_written(void **state)
     assert_true(target.busy_poll);
     assert_int_equal(target.poll_us, 50);
     assert_int_equal(target.segment_bytes, 131072);
+    assert_false(target.discard);
     assert_int_equal(target.memory_bytes, 3u << 29);
     assert_int_equal(target.connections_max, 12);
     assert_int_equal(target.queue_entries_max, 256);

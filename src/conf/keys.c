@@ -137,6 +137,9 @@ static const struct conf_key target_keys[] = {
     {"segment", CONF_BYTES, false, AT(struct conf_target, segment_bytes), .min = SEGMENT_MIN,
      .max = SEGMENT_MAX, .fallback = "64MiB",
      .doc = "Unit of reclaim, when a drive is formatted. A power of two."},
+    {"discard", CONF_BOOL, false, AT(struct conf_target, discard), .fallback = "true",
+     .doc = "Drives are told which segments are free, a few at a time. Block devices on Linux 6.12 "
+            "and later take that; files keep their room."},
     {"memory", CONF_BYTES, false, AT(struct conf_target, memory_bytes), .min = 1 * MIB,
      .max = 16 * TIB, .fallback = "256MiB",
      .doc = "Data buffers, shared by all commands in progress. Taken at start."},

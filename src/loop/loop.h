@@ -253,6 +253,12 @@ void loop_file_write(struct loop *loop, struct loop_op *op, struct loop_file *fi
 void loop_file_flush(struct loop *loop, struct loop_op *op, struct loop_file *file,
                      void (*done)(struct loop_op *op));
 
+/* Tells the device that nobody wants these bytes any more; what a read of them gives from now on,
+ * also after a power loss, is unknown. UNSUPPORTED by files, and by devices and kernels that do not
+ * offer it (Linux 6.12 is the first that does). */
+void loop_file_discard(struct loop *loop, struct loop_op *op, struct loop_file *file,
+                       uint64_t offset, uint32_t bytes, void (*done)(struct loop_op *op));
+
 /* No operation may be in flight. *file may be NULL. */
 void loop_file_close(struct loop_file **file);
 

@@ -393,6 +393,17 @@ void loop_file_flush(struct loop *loop, struct loop_op *op, struct loop_file *fi
     op_start(loop, op, LOOP_FLUSH, &file->target, done);
 }
 
+void loop_file_discard(struct loop *loop, struct loop_op *op, struct loop_file *file,
+                       uint64_t offset, uint32_t bytes, void (*done)(struct loop_op *op))
+{
+    check(offset % LIMIT_DISK_ALIGN == 0 && bytes % LIMIT_DISK_ALIGN == 0 && bytes > 0);
+    op->memory = NULL;
+    op->offset = offset;
+    op->length = bytes;
+    op->whole = false;
+    op_start(loop, op, LOOP_DISCARD, &file->target, done);
+}
+
 void loop_file_close(struct loop_file **file)
 {
     struct loop_file *gone = *file;

@@ -16,6 +16,7 @@ enum loop_kind {
     LOOP_READ,
     LOOP_WRITE,
     LOOP_FLUSH,
+    LOOP_DISCARD,
     LOOP_ACCEPT,
     LOOP_CONNECT,
     LOOP_RECV,

@@ -20,6 +20,9 @@
 #include "base/check.h"
 #include "loop/loop_uring.h"
 
+/* BLOCK_URING_CMD_DISCARD of Linux 6.12: address and length in bytes as in the SQE below. */
+#define URING_BLOCK_DISCARD 0x1200
+
 /* "Again" answers that are taken as transient before the operation fails with BUSY. */
 #define URING_RETRIES_MAX 16
 
@@ -90,6 +93,12 @@ void uring_op_prepare(struct uring_loop *loop, struct loop_op *op, struct io_uri
         break;
     case LOOP_FLUSH:
         io_uring_prep_fsync(sqe, uring_file_of(op->target)->fd, IORING_FSYNC_DATASYNC);
+        break;
+    case LOOP_DISCARD:
+        io_uring_prep_rw(IORING_OP_URING_CMD, sqe, uring_file_of(op->target)->fd,
+                         (const void *)(uintptr_t)op->offset, 0, 0);
+        sqe->cmd_op = URING_BLOCK_DISCARD;
+        sqe->addr3 = op->length;
         break;
     case LOOP_ACCEPT:
         io_uring_prep_accept(sqe, uring_sock_of(op->target)->fd, NULL, NULL, SOCK_CLOEXEC);
@@ -165,6 +174,8 @@ static void op_failed(struct uring_loop *loop, struct loop_op *op, int error)
     err = err_from_errno(error);
     if (op->kind == LOOP_ACCEPT && error == EINVAL)
         err = ICMS_RESET; /* the listener was shut down */
+    if (op->kind == LOOP_DISCARD && error == EINVAL)
+        err = ICMS_UNSUPPORTED; /* a kernel that does not know the command */
     if (op->kind == LOOP_CONNECT) {
         struct uring_sock *sock = uring_words(op)->connect.sock;
 
@@ -190,6 +201,7 @@ void uring_op_answer(struct uring_loop *loop, struct loop_op *op, int result)
         op_moved(loop, op, (uint32_t)result);
         break;
     case LOOP_FLUSH:
+    case LOOP_DISCARD:
         loop_op_finish(op, ICMS_OK, 0);
         break;
     case LOOP_ACCEPT:

@@ -9,13 +9,16 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/filter.h>
+#include <linux/loop.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -414,6 +417,112 @@ static void a_replayed_clock_stands_until_it_is_moved(void **state)
     loop_env_replay_free(&env);
 }
 
+/* ---- discards ------------------------------------------------------------------------------- */
+
+#define DRIVE_BYTES ((uint64_t)1 << 20)
+
+struct drive {
+    int file, device; /* what is behind the block device; it                  */
+    char path[32];    /* of the device                                        */
+    struct loop *loop;
+    struct loop_file *opened;
+    struct loop_op op;
+    uint8_t *page;
+};
+
+/* A block device made of a file of ones; false where that is not allowed. */
+static bool drive_make(struct drive *drive)
+{
+    char name[] = "/var/tmp/icms-discard-XXXXXX";
+    int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
+    int number = control < 0 ? -1 : ioctl(control, LOOP_CTL_GET_FREE);
+
+    drive->device = -1;
+    drive->file = mkstemp(name);
+    assert_true(drive->file >= 0);
+    (void)unlink(name);
+    memset(drive->page, 1, 4096);
+    for (uint64_t at = 0; at < DRIVE_BYTES; at += 4096)
+        assert_int_equal(pwrite(drive->file, drive->page, 4096, (off_t)at), 4096);
+    (void)snprintf(drive->path, sizeof(drive->path), "/dev/loop%d", number);
+    if (number >= 0)
+        drive->device = open(drive->path, O_RDWR | O_CLOEXEC);
+    if (control >= 0)
+        (void)close(control);
+    return drive->device >= 0 && ioctl(drive->device, LOOP_SET_FD, drive->file) == 0;
+}
+
+static void drive_done(struct loop_op *op)
+{
+    loop_stop(op->loop);
+}
+
+/* Discards the second quarter; what the operation said. */
+static icms_err drive_discard(struct drive *drive, const char *path)
+{
+    struct loop_file_opts opts = {.path = path, .write = true, .direct = true};
+    struct err_why why = {""};
+    struct loop_opts loop_opts;
+
+    loop_opts_init(&loop_opts);
+    assert_int_equal(loop_new(loop_env_uring(), &loop_opts, &why, &drive->loop), ICMS_OK);
+    assert_int_equal(loop_file_open(loop_env_uring(), &opts, &why, &drive->opened), ICMS_OK);
+    loop_file_discard(drive->loop, &drive->op, drive->opened, DRIVE_BYTES / 4, DRIVE_BYTES / 4,
+                      drive_done);
+    assert_int_equal(loop_start(drive->loop, &why), ICMS_OK);
+    loop_join(drive->loop);
+    return drive->op.err;
+}
+
+/* What reads as zeros begins and ends exactly where it should. */
+static void drive_look(struct drive *drive)
+{
+    for (uint64_t at = 0; at < DRIVE_BYTES; at += 4096) {
+        bool gone = at >= DRIVE_BYTES / 4 && at < DRIVE_BYTES / 2;
+
+        assert_int_equal(loop_file_read_now(drive->opened, at, drive->page, 4096), ICMS_OK);
+        assert_int_equal(drive->page[0], gone ? 0 : 1);
+        assert_int_equal(drive->page[4095], gone ? 0 : 1);
+    }
+}
+
+static void drive_end(struct drive *drive)
+{
+    loop_free(&drive->loop);
+    loop_file_close(&drive->opened);
+}
+
+/* A file says that it does not take discards, and keeps its bytes and its room; so does, before
+ * Linux 6.12, a device. */
+static void discards_reach_block_devices_and_spare_files(void **state)
+{
+    struct drive drive = {.page = aligned_alloc(4096, 4096)};
+    bool made = drive_make(&drive);
+    char path[32];
+
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", drive.file);
+    assert_int_equal(drive_discard(&drive, path), ICMS_UNSUPPORTED);
+    assert_int_equal(loop_file_read_now(drive.opened, DRIVE_BYTES / 4, drive.page, 4096), ICMS_OK);
+    assert_int_equal(drive.page[0], 1);
+    drive_end(&drive);
+    if (made) {
+        icms_err err = drive_discard(&drive, drive.path);
+
+        assert_true(err == ICMS_OK || err == ICMS_UNSUPPORTED);
+        if (err == ICMS_OK)
+            drive_look(&drive);
+        print_message("a block device: %s\n", icms_err_name(err));
+        drive_end(&drive);
+        assert_int_equal(ioctl(drive.device, LOOP_CLR_FD, 0), 0);
+    } else {
+        print_message("a block device: none may be made here\n");
+    }
+    if (drive.device >= 0)
+        (void)close(drive.device);
+    (void)close(drive.file);
+    free(drive.page);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -426,6 +535,7 @@ int main(void)
         cmocka_unit_test(a_loop_looks_for_work_for_a_while_before_it_sleeps),
         cmocka_unit_test(a_drive_can_be_made_slow),
         cmocka_unit_test(a_replayed_clock_stands_until_it_is_moved),
+        cmocka_unit_test(discards_reach_block_devices_and_spare_files),
     };
 
     return cmocka_run_group_tests_name("loop-uring", tests, NULL, NULL);

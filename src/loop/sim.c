@@ -33,6 +33,7 @@ void sim_opts_init(struct sim_opts *opts, uint64_t seed)
         .disk_delay_min_ns = 20 * US,
         .disk_delay_max_ns = 300 * US,
         .disk_bytes_per_s = (uint64_t)2 << 30,
+        .disk_discard = true,
         .message_delay_max_ns = 20 * US,
         .strict = true,
     };

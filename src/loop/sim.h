@@ -26,6 +26,7 @@ struct sim_opts {
     uint64_t disk_delay_min_ns; /* each read or write                                    */
     uint64_t disk_delay_max_ns;
     uint64_t disk_bytes_per_s;
+    bool disk_discard;             /* disks take discards                                   */
     uint64_t message_delay_max_ns; /* between loops of one daemon                          */
     bool strict;  /* the kernel scribbles into memory it may write, and checks that what it reads
                      does not change meanwhile: finds buffers that are used too early */

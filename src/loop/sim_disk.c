@@ -10,7 +10,8 @@
  * then a strict simulation scribbles into what is to be read and remembers a hash of what is to be
  * written. Operations on one file overtake each other.
  *
- * Faults act on sectors of 512 bytes: a torn write leaves each sector old or new.
+ * Faults act on sectors of 512 bytes: a torn write leaves each sector old or new. What was
+ * discarded reads as it was, as zeros or as garbage, piece by piece.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,9 @@
 
 /* Bytes of completed writes that a drive keeps in its volatile cache. */
 #define SIM_DISK_CACHE_BYTES ((uint64_t)8 << 20)
+
+/* What was discarded is looked at in pieces of so many bytes. */
+#define SIM_DISCARD_BYTES 8192
 
 enum sim_fate {
     SIM_KEPT,
@@ -143,6 +147,27 @@ static icms_err file_write(struct sim_file *file, uint64_t offset, const uint8_t
     return err;
 }
 
+static void file_discard(struct sim_file *file, uint64_t offset, uint32_t bytes)
+{
+    struct sim *sim = file->node->sim;
+    uint64_t words[SIM_DISCARD_BYTES / 8];
+
+    for (uint32_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < SIM_DISCARD_BYTES ? bytes - at : SIM_DISCARD_BYTES;
+        switch (sim_below(sim, 3)) {
+        case 0:
+            continue;
+        case 1:
+            memset(words, 0, n);
+            break;
+        default:
+            for (uint32_t i = 0; i < n / 8; i++)
+                words[i] = sim_random(sim);
+        }
+        file_apply(file, offset + at, (const uint8_t *)words, n);
+    }
+}
+
 static icms_err file_read(struct sim_file *file, uint64_t offset, uint8_t *to, size_t bytes)
 {
     struct sim *sim = file->node->sim;
@@ -226,6 +251,14 @@ static void io_end(struct loop_timer *event)
         io_done(io, err, err == ICMS_OK ? op->length : 0);
         break;
     }
+    case LOOP_DISCARD:
+        if (file->dead || !sim->opts.disk_discard) {
+            io_done(io, file->dead ? ICMS_IO : ICMS_UNSUPPORTED, 0);
+            break;
+        }
+        file_discard(file, op->offset, op->length);
+        io_done(io, ICMS_OK, 0);
+        break;
     default:
         check(op->kind == LOOP_FLUSH);
         if (file->dead) {
@@ -259,7 +292,8 @@ void sim_disk_start(struct loop_op *op)
     struct sim *sim = file->node->sim;
     struct sim_io *io;
 
-    if (op->kind == LOOP_WRITE && (!handle->write || op->offset + op->length > file->bytes)) {
+    if ((op->kind == LOOP_WRITE || op->kind == LOOP_DISCARD) &&
+        (!handle->write || op->offset + op->length > file->bytes)) {
         sim_op_ready(op, handle->write ? ICMS_NO_SPACE : ICMS_INVALID, 0);
         return;
     }
@@ -274,7 +308,7 @@ void sim_disk_start(struct loop_op *op)
         sim_scribble(sim, op->memory, op->length);
     else if (op->kind == LOOP_WRITE && sim->opts.strict)
         io->hash = hash64(op->memory, op->length);
-    sim_at(sim, &io->event, io_end_ns(file, op->length));
+    sim_at(sim, &io->event, io_end_ns(file, op->kind == LOOP_DISCARD ? 0 : op->length));
 }
 
 void sim_disk_cancel(struct loop_op *op)
@@ -286,6 +320,8 @@ void sim_disk_cancel(struct loop_op *op)
         return; /* too late: it goes on to its end */
     if (op->kind == LOOP_WRITE)
         file_apply_fate(io->file, sim_fate(sim), op->offset, op->memory, op->length);
+    else if (op->kind == LOOP_DISCARD && sim->opts.disk_discard)
+        file_discard(io->file, op->offset, op->length);
     io_done(io, ICMS_CANCELED, 0);
 }
 
@@ -304,6 +340,8 @@ void sim_disk_drop(struct sim_node *node, struct loop *loop)
             if (op->kind == LOOP_WRITE) {
                 io_unchanged(io);
                 file_apply(file, op->offset, op->memory, op->length);
+            } else if (op->kind == LOOP_DISCARD && node->sim->opts.disk_discard) {
+                file_discard(file, op->offset, op->length);
             }
             io_free(io);
             loop_op_release(op);
@@ -480,6 +518,8 @@ void sim_disk_crash(struct sim_node *node, bool power)
 
             if (op->kind == LOOP_WRITE)
                 file_apply_fate(file, sim_fate(node->sim), op->offset, op->memory, op->length);
+            else if (op->kind == LOOP_DISCARD && node->sim->opts.disk_discard)
+                file_discard(file, op->offset, op->length);
             io_free(io);
             loop_op_release(op);
         }

@@ -156,10 +156,16 @@ void sim_op_ready(struct loop_op *op, icms_err err, uint32_t bytes)
     sim_loop_poke(own);
 }
 
+static bool sim_is_disk(const struct loop_op *op)
+{
+    return op->kind == LOOP_READ || op->kind == LOOP_WRITE || op->kind == LOOP_FLUSH ||
+           op->kind == LOOP_DISCARD;
+}
+
 static void sim_op_start(struct loop *loop, struct loop_op *op)
 {
     op->state = LOOP_OP_KERNEL;
-    if (op->kind == LOOP_READ || op->kind == LOOP_WRITE || op->kind == LOOP_FLUSH) {
+    if (sim_is_disk(op)) {
         sim_disk_start(op);
     } else if (op->kind != LOOP_EVENT) {
         sim_net_start(op);
@@ -177,7 +183,7 @@ static void sim_op_cancel(struct loop *loop, struct loop_op *op)
 {
     if (op->state == LOOP_OP_READY)
         return;
-    if (op->kind == LOOP_READ || op->kind == LOOP_WRITE || op->kind == LOOP_FLUSH) {
+    if (sim_is_disk(op)) {
         sim_disk_cancel(op);
     } else if (op->kind != LOOP_EVENT) {
         sim_net_cancel(op);

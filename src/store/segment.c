@@ -233,10 +233,9 @@ static void opener_finished(struct store *store)
     store_pump(store);
 }
 
-/* From here on the old life of the segment is over. */
-static void opener_life_begin(struct store *store)
+void store_life_begin(struct store *store, struct store_segment *segment,
+                      struct store_header_df *out_header)
 {
-    struct store_segment *segment = store->opener.segment;
     struct store_life life;
 
     segment_evicted_finish(store, segment);
@@ -247,9 +246,10 @@ static void opener_life_begin(struct store *store)
     list_init(&segment->flying);
     segment->failed_page = 0;
     segment->moved = 0;
+    segment->clean = false;
     segment->wanted = (struct policy_segment){0};
     opener_life(store, segment, &life);
-    store_header_make(&store->super.drive, &life, store->opener.header);
+    store_header_make(&store->super.drive, &life, out_header);
 }
 
 static void opener_run(struct store *store);
@@ -309,7 +309,7 @@ static void opener_run(struct store *store)
         loop_file_flush(store->loop, &opener->op, store->file, store_opener_done);
         break;
     case OPENER_HEADER:
-        opener_life_begin(store);
+        store_life_begin(store, opener->segment, opener->header);
         opener_write(store, 0, opener->header);
         break;
     case OPENER_FOOTER:
@@ -386,13 +386,23 @@ bool store_segment_fits(const struct store *store, const struct store_segment *s
            store->segment_pages;
 }
 
+void store_life_end(struct store *store, const struct store_segment *segment, uint32_t records,
+                    struct store_footer_df *out_footer)
+{
+    struct uuid volume[LIMIT_VOLUMES];
+    struct store_life life;
+
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
+        volume[i] = store->volumes[i].uuid;
+    opener_life(store, segment, &life);
+    store_footer_make(&store->super.drive, &life, records, volume, out_footer);
+}
+
 uint32_t store_summary_make(struct store *store, struct store_summary *summary)
 {
     struct store_segment *segment = summary->segment;
     uint32_t pages = store_summary_pages(summary->count);
     uint32_t first = store->segment_pages - 1 - pages;
-    struct uuid volume[LIMIT_VOLUMES];
-    struct store_life life;
 
     for (uint32_t i = 0; i < pages; i++) {
         uint32_t left = summary->count - i * STORE_SUMMARY_ENTRIES;
@@ -401,11 +411,8 @@ uint32_t store_summary_make(struct store *store, struct store_summary *summary)
                              left < STORE_SUMMARY_ENTRIES ? left : STORE_SUMMARY_ENTRIES,
                              &summary->pages[i]);
     }
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
-        volume[i] = store->volumes[i].uuid;
-    opener_life(store, segment, &life);
-    store_footer_make(&store->super.drive, &life, summary->count, volume,
-                      (struct store_footer_df *)(void *)&summary->pages[pages]);
+    store_life_end(store, segment, summary->count,
+                   (struct store_footer_df *)(void *)&summary->pages[pages]);
     return pages;
 }
 

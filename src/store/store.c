@@ -31,7 +31,8 @@ void store_opts_init(struct store_opts *opts)
 {
     *opts = (struct store_opts){.segment_bytes = (uint64_t)64 << 20,
                                 .value_bytes_max = LIMIT_VALUE_BYTES + LIMIT_TRAILER_BYTES,
-                                .writes_max = 64};
+                                .writes_max = 64,
+                                .discard = true};
 }
 
 /* ---- open and close ---------------------------------------------------------------------------
@@ -136,9 +137,10 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
     store->segments = calloc(store->super.segments, sizeof(store->segments[0]));
     store->opener.header = store_pages_new(store, 1);
     store->reclaim.chunk = store_pages_new(store, STORE_RECLAIM_PAGES);
+    store->discard.page = store_pages_new(store, 1);
     store->carry.memory = store_pages_new(store, store_record_pages(store->value_bytes_max));
     if (store->segments == NULL || store->opener.header == NULL || store->reclaim.chunk == NULL ||
-        store->carry.memory == NULL)
+        store->carry.memory == NULL || store->discard.page == NULL)
         return ICMS_NO_MEMORY;
     for (int i = 0; i < 3; i++) { /* the shared stream: open, sealing, and one more */
         if (!store_summary_pool_add(store))
@@ -153,6 +155,7 @@ static void store_init(struct store *store, struct loop *loop, const struct stor
     store->loop = loop;
     store->writes_max = opts->writes_max != 0 ? opts->writes_max : 1;
     store->value_bytes_max = (uint32_t)opts->value_bytes_max;
+    store->discard.on = opts->discard;
     list_init(&store->free);
     list_init(&store->summaries);
     list_init(&store->later);
@@ -460,6 +463,7 @@ void store_stats(const struct store *store, struct store_stats *out_stats)
         .device_write_bytes = store_stat_get(&s->device_write_bytes),
         .admitted_bytes = store_stat_get(&s->admitted_bytes),
         .carried_bytes = store_stat_get(&s->carried_bytes),
+        .discarded_bytes = store_stat_get(&s->discarded_bytes),
         .refused = store_stat_get(&s->refused),
         .budget_bytes_day = s->budget_bytes_day,
         .budget_left_bytes = store_budget_left(store),

@@ -43,11 +43,12 @@ struct store_opts {
     uint64_t blocks_max;        /* index entries to reserve; 0: bytes / 64 KiB, at least 1,024  */
     uint32_t writes_max;        /* writes in flight; more are parked                            */
     struct write_budget budget; /* what may be written a day                                  */
+    bool discard;               /* the device is told what is free, where it takes that       */
     struct loop_region
         *region; /* where callers' buffers lie; its owner registers it; may be NULL */
 };
 
-/* Defaults: 64 MiB segments, 8 MiB values, 64 writes in flight, no write budget. */
+/* Defaults: 64 MiB segments, 8 MiB values, 64 writes in flight, no write budget, discards. */
 void store_opts_init(struct store_opts *opts);
 
 /* Writes an empty store. Refuses with FOREIGN, leaving every byte as it is, when the drive holds
@@ -193,6 +194,7 @@ struct store_stats {
     uint64_t device_write_bytes;      /* all that went to the device                     */
     uint64_t admitted_bytes;          /* records of values that were stored              */
     uint64_t carried_bytes;           /* records that reclaim wrote again                */
+    uint64_t discarded_bytes;         /* that the device was told are free               */
     uint64_t refused;                 /* writes that the write budget did not allow      */
     uint64_t budget_bytes_day;        /* 0: no write budget                              */
     uint64_t budget_left_bytes;       /* that may be written at once                     */

@@ -39,6 +39,10 @@
 /* Changes that are under way are found by key in a table of so many chains. */
 #define STORE_KEY_CHAINS 1024
 
+/* Segments that are discarded in one go, and how long after it the next batch may begin. */
+#define STORE_DISCARD_BATCH    4
+#define STORE_DISCARD_PAUSE_NS ((uint64_t)250 * 1000 * 1000)
+
 /* A full index gives up one part in so many at a time. */
 #define STORE_INDEX_PART 16
 
@@ -68,6 +72,8 @@ enum store_segment_state {
     SEGMENT_SEALED,     /* rests until store_reclaim_kick picks it, or its last block dies     */
     SEGMENT_RECLAIMING, /* its summary is read and its blocks are evicted; woken by
                            store_reclaim_read_done, store_reclaim_swept                        */
+    SEGMENT_DISCARDING, /* like FREE, but on its way to be empty on flash, too; woken by
+                           store_discard_done                                                  */
     SEGMENT_STATES,
 };
 
@@ -93,6 +99,7 @@ struct store_segment {
     uint32_t evicted;              /* store.evicted chain: evictions that are not final yet   */
     uint64_t moved;                /* blocks have newer records elsewhere, which are durable once
                                       the flush of this number is over; 0: none               */
+    bool clean;                    /* FREE: the device was told that it is empty               */
     uint8_t state;                 /* enum store_segment_state                                */
     uint8_t stream;                /* OPEN..RECLAIMING: whose list                            */
 };
@@ -240,6 +247,28 @@ struct store_carry {
     uint8_t *memory;               /* aligned pages for the largest record                   */
 };
 
+/* The steps of discarding a batch of segments: all take the first three, then all the others. */
+enum store_discard_step {
+    DISCARD_FLUSH_BEFORE, /* as OPENER_FLUSH_BEFORE                                */
+    DISCARD_HEADER,       /* an empty life begins; the next segment, or            */
+    DISCARD_FLUSH,        /* all headers are durable                               */
+    DISCARD_FOOTER,       /* the empty life is over, so that no open scans it      */
+    DISCARD_DEVICE,       /* what lies between them is discarded; the next segment */
+};
+
+/* Discards one batch at a time. */
+struct store_discard {
+    bool on;                                          /* wanted, and the device takes it    */
+    uint8_t step;                                     /* woken by store_discard_done        */
+    uint32_t count;                                   /* segments of the batch; 0: idle     */
+    uint32_t at;                                      /* of them: the one under way         */
+    struct store_segment *batch[STORE_DISCARD_BATCH]; /* in the order they were freed       */
+    uint64_t flush;                                   /* number of the flush under way      */
+    uint64_t next_ns;                                 /* no batch begins before             */
+    void *page;                                       /* aligned; header, then footer       */
+    struct loop_op op;                                /* of the step                        */
+};
+
 /* Reclaims one segment at a time. */
 struct store_reclaim {
     struct store_segment *segment;  /* NULL: idle                                      */
@@ -300,6 +329,7 @@ struct store {
     struct store_opener opener;         /* opens segments */
     struct store_reclaim reclaim;       /* frees them */
     struct store_carry carry;           /* of the block that reclaim carries over */
+    struct store_discard discard;       /* tells the device what is free */
     struct policy *policy;              /* says which, and what is written at all */
     struct policy_opts policy_opts;     /* what it was made of */
     struct store_later kick;            /* the first store_pump, when the loop runs        */
@@ -424,6 +454,14 @@ void store_summary_add(struct store_summary *summary, const struct store_record 
 uint32_t store_summary_make(struct store *store, struct store_summary *summary);
 bool store_summary_pool_add(struct store *store);
 void store_opener_kick(struct store *store);
+
+/* The old life of the segment is over: draws a new one and makes its header page. */
+void store_life_begin(struct store *store, struct store_segment *segment,
+                      struct store_header_df *out_header);
+
+/* Makes the footer page of its life, for so many records. */
+void store_life_end(struct store *store, const struct store_segment *segment, uint32_t records,
+                    struct store_footer_df *out_footer);
 void store_free_count_set(struct store *store, uint32_t count);
 
 /* ---- write.c ---- */
@@ -472,6 +510,11 @@ void store_reclaim_go(struct store *store);
 double store_volume_share(const struct store *store, uint32_t volume);
 
 void store_reclaim_kick(struct store *store);
+
+/* ---- discard.c ---- */
+
+/* Begins a batch when there is one, and it is time. Called by store_pump. */
+void store_discard_kick(struct store *store);
 
 /* ---- recover.c ---- */
 

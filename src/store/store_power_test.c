@@ -6,8 +6,9 @@
  *   store_power_test [SEED [CUTS]]      cuts of seed SEED, SEED + 1, ...; CUTS_A_SEED each
  *
  * The simulated disk keeps, loses or tears each write that was not flushed, by sectors, in any
- * order, so old content shows through. Each block has a key of its own and is never overwritten
- * (store_sim_test.c does that); in every other seed blocks are deleted, too. After each cut:
+ * order, so old content shows through; what was discarded is old, zeros or garbage. Each block has
+ * a key of its own and is never overwritten (store_sim_test.c does that); in every other seed
+ * blocks are deleted, too. After each cut:
  *
  * - A block reads as it was written, or is a miss; *checksum* only when it was torn before it was
  *   flushed. What the index says is there can be read.
@@ -79,6 +80,7 @@ static uint32_t cuts_all = 100; /* to make                                    */
 static uint64_t hits;           /* after cuts                                 */
 static uint64_t counted;        /* that the counters said after cuts          */
 static uint64_t carried;        /* bytes that reclaim wrote again             */
+static uint64_t discarded;      /* bytes                                      */
 
 static uint64_t dice(struct run *run, uint64_t below)
 {
@@ -394,6 +396,7 @@ static void run_cut(struct run *run)
     run_look_before(run);
     store_stats(rig->store, &stats);
     carried += stats.carried_bytes;
+    discarded += stats.discarded_bytes;
     sim_node_crash(rig->node, true, false);
     loop_free(&rig->loop);
     store_close(&rig->store);
@@ -480,11 +483,13 @@ static void nothing_is_lost_and_nothing_is_wrong(void **state)
 {
     for (uint32_t done = 0; done < cuts_all; done += CUTS_A_SEED)
         run_seed(first++, cuts_all - done < CUTS_A_SEED ? cuts_all - done : CUTS_A_SEED);
-    print_message("%u cuts: %llu hits after them, %llu evictions\n", cuts_all,
-                  (unsigned long long)hits, (unsigned long long)counted);
+    print_message("%u cuts: %llu hits after them, %llu evictions, %llu KiB discarded\n", cuts_all,
+                  (unsigned long long)hits, (unsigned long long)counted,
+                  (unsigned long long)discarded >> 10);
     assert_true(hits > 20 * (uint64_t)cuts_all); /* forgetting everything would fail */
     assert_true(cuts_all < 10 * CUTS_A_SEED || counted > cuts_all);
     assert_true(cuts_all < 6 * CUTS_A_SEED || carried > 0);
+    assert_true(cuts_all < 6 * CUTS_A_SEED || discarded > 0);
 }
 
 /* A process ends and comes back, and then the power goes: the summaries that the open wrote are not

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "loop/sim.h"
 #include "store/layout.h"
 #include "store/store_rig.h"
 
@@ -289,6 +290,43 @@ static void what_is_read_is_carried_over(void **state)
     rig_restart(rig);
     for (uint64_t warm = 0; warm < WARM; warm++)
         assert_int_equal(rig_get(rig, 0, warm, BYTES, warm, NULL), ICMS_OK);
+    rig_down(rig);
+}
+
+/* A device is told what is free; a file keeps its room. What is there stays there. */
+static void what_is_free_is_discarded(void **state)
+{
+    enum { BLOCKS = 1500, BYTES = 5000 };
+    struct rig *rig = *state;
+    struct store_stats before, stats;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < BLOCKS; i++)
+        assert_int_equal(rig_put(rig, 0, i, BYTES, i, 0), ICMS_OK);
+    rig_stats(rig, &before);
+    assert_int_equal(before.discarded_bytes % (RIG_SEGMENT_BYTES - 2 * STORE_PAGE_BYTES), 0);
+    if (rig->sim == NULL)
+        assert_int_equal(before.discarded_bytes, 0);
+    else /* a few each quarter of a second, and never those that are needed */
+        assert_in_range(before.discarded_bytes / RIG_SEGMENT_BYTES, 1,
+                        4 * (1 + sim_now_ns(rig->sim) / 250000000));
+    rig_restart(rig);
+    rig_stats(rig, &stats);
+    assert_true(stats.blocks >= before.blocks);
+    assert_int_equal(stats.evictions + stats.blocks, BLOCKS);
+    assert_int_equal(stats.checksum_errors, 0);
+    for (uint64_t i = 0; i < BLOCKS; i++)
+        if (rig_exists(rig, 0, i))
+            assert_int_equal(rig_get(rig, 0, i, BYTES, i, NULL), ICMS_OK);
+    rig_down(rig);
+    rig->opts.discard = false;
+    rig_up(rig);
+    for (uint64_t i = 0; i < BLOCKS / 2; i++)
+        assert_int_equal(rig_put(rig, 0, i, BYTES, i, 0), ICMS_OK);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.discarded_bytes, 0);
     rig_down(rig);
 }
 
@@ -736,6 +774,7 @@ static void random_operations_agree_with_the_model(void **state)
         STORE_TEST(the_later_of_two_writes_wins, backend),                                         \
         STORE_TEST(keys_are_listed_in_order, backend),                                             \
         STORE_TEST(what_is_read_is_carried_over, backend),                                         \
+        STORE_TEST(what_is_free_is_discarded, backend),                                            \
         STORE_TEST(a_full_drive_evicts_its_oldest, backend),                                       \
         STORE_TEST(many_writes_at_once_all_end, backend),                                          \
         STORE_TEST(a_quota_is_never_exceeded, backend),                                            \

@@ -107,7 +107,8 @@ static icms_err verify_scan(struct verify *verify, uint8_t *pages)
                                   .found = verify_found};
         icms_err err;
 
-        if (store->segments[i].state == SEGMENT_FREE)
+        if (store->segments[i].state == SEGMENT_FREE ||
+            store->segments[i].state == SEGMENT_DISCARDING)
             continue;
         verify->segment = i;
         err = store_scan_run(&scan);

@@ -474,6 +474,7 @@ void store_pump(struct store *store)
             ;
         store_reclaim_kick(store);
         store_opener_kick(store);
+        store_discard_kick(store);
     } while (store->pump_more);
     store->pumping = false;
     store_budget_note(store);

@@ -67,6 +67,7 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
     store_opts.bytes = opts->bytes;
     store_opts.budget = opts->budget;
     store_opts.segment_bytes = target->opts.segment_bytes;
+    store_opts.discard = target->opts.discard;
     store_opts.value_bytes_max = drives_value_bytes_max(target);
     store_opts.region = nvmf_target_region(target->nvmf);
     err = store_format(target->opts.env, &store_opts, target->opts.format, why);

@@ -25,6 +25,7 @@ void target_opts_init(struct target_opts *opts)
         .name = "icms-target",
         .loops = 1,
         .segment_bytes = (uint64_t)64 << 20,
+        .discard = true,
         .memory_bytes = nvmf.memory_bytes,
         .connections_max = nvmf.connections_max,
         .queue_entries_max = nvmf.queue_entries_max,

@@ -39,6 +39,7 @@ struct target_opts {
     bool busy_poll;                 /* loops spin                                           */
     uint32_t poll_us;               /* loops spin for so long before they sleep             */
     uint64_t segment_bytes;         /* used when a drive is formatted                       */
+    bool discard;                   /* drives are told what is free, where they take that   */
     uint64_t memory_bytes;          /* data buffers                                         */
     uint32_t connections_max;       /* queue pairs of all hosts                             */
     uint32_t queue_entries_max;     /* commands a queue pair                                */
