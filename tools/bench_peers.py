@@ -160,9 +160,10 @@ def main():
         failed = [name for name in names if not run_peer(name, arguments, icms)]
     document = arguments.results.parent / "peers.md"
     causes = arguments.results / "peers-causes.md"
-    files = [arguments.results / f"peers-{name}.jsonl" for name in (*peers.NAMES, "fake")]
-    document.write_text(report.document([path for path in files if path.exists()],
-                                        causes.read_text() if causes.exists() else ""))
+    shown = names if "fake" in names else peers.NAMES  # a test's document has no others
+    document.write_text(report.document(
+        [arguments.results / f"peers-{name}.jsonl" for name in shown],
+        causes.read_text() if causes.exists() else ""))
     print(f"{document}: written")
     if failed:
         sys.exit(f"bench_peers.py: not whole, the document says why: {' '.join(failed)}")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """memcached with extstore over loopback TCP: keys in memory, values in a file when memory runs short.
 
-It gets memory for an eighth of what is stored, so that most reads come from the file. extstore reads
-and writes through the page cache. An item must be smaller than a write buffer, and ext_page_size must
+It gets memory for an eighth of what is stored, so that most reads come from the file. When puts come faster
+than it writes to the file it evicts what it has acknowledged, with more memory too, only less. It reads and
+writes through the page cache. An item must be smaller than a write buffer, and ext_page_size must
 stand before ext_path, else it is ignored.
 """
 import subprocess

@@ -29,13 +29,16 @@ At the end every object that a side had acknowledged is got once more: the audit
 - **Processor time** is user and system time of client and servers together for a GB of good objects,
   inside the same windows; for puts also what a side still does with them when asked to settle. Work that
   the kernel does in threads of its own (writing back the page cache) is in nobody's account.
-- **Memory.** All sides get and put from the same kind of memory, touched before.
+- **Memory.** All sides get and put from the same kind of memory, touched before. What a side takes for
+  itself it touches when it likes: puts have no warm-up, so the first slices of puts hold that too. Gets have
+  one short slice first that does not count.
 - **Clients** are Python for all sides. What an operation costs there (10 to 30 us) shows at 256 KiB.
 - **Flash.** icms reads and writes with O_DIRECT. For peers that use the page cache it is dropped before
   each slice of gets; readahead is theirs. An acknowledged put is with icms on the drive, in form *ram* in
   the agent's memory; the table says where it is with a peer.
-- Settings of a peer are those its documents recommend for this work; `tools/peers/` has them, a driver a
-  file. Versions stand beside each table.
+- Settings of a peer stand in its driver, a file of `tools/peers/`; versions, and how busy the machine was
+  with other work, beside its table. A busy machine widens the intervals and lowers all GB/s; processor time
+  moves least.
 
 GB are 10^9 bytes. Ratios are icms over the peer: above 1 icms moves more, or needs more processor time, or
 takes longer. The command under each table measures it again, and would falsify it.
@@ -230,14 +233,20 @@ def losses_section(matches, causes_text):
 
 
 def document(paths, causes_text):
-    """The text of doc/peers.md."""
+    """The text of doc/peers.md. paths: the files of all peers, also of those without one."""
     matches = []
+    missing = [path.stem.removeprefix("peers-") for path in paths if not path.exists()]
     for path in paths:
+        if not path.exists():
+            continue
         head, *rows = [json.loads(line) for line in path.read_text().splitlines()]
         matches.append((head, rows))
     lines = [f"- **{form}**: {icms_forms.TITLES[form]} ({icms_forms.CLASSES[form]})"
              for form in icms_forms.FORMS]
-    lines += losses_section(matches, causes_text) if matches else ["", "**Nothing measured yet.**"]
+    if missing:
+        lines += ["", f"**Not measured yet:** {', '.join(missing)}."]
+    if matches:
+        lines += losses_section(matches, causes_text)
     for head, rows in matches:
         lines += section(head, rows)
     return HEAD + "\n".join(lines).rstrip() + "\n"
