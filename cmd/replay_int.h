@@ -16,7 +16,16 @@ struct replay {
     uint64_t now_ms;                  /* time of the request                                   */
     uint64_t at;                      /* blocks offered so far: the place of this one          */
     bool *there;                      /* of the request: whether its blocks were there         */
+    uint32_t *run;                    /* by block of the trace: the first block of its run     */
 };
+
+/* The name of a block's run: its first block, in the same loop. */
+static inline uint32_t replay_run_of(const struct replay *replay, uint32_t block)
+{
+    uint32_t number = block % replay->trace->block_count;
+
+    return block - number + replay->run[number];
+}
 
 /* A cache: one of these a kind. What new has set *out_cache to is freed, after an error too. */
 struct replay_cache {

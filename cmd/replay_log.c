@@ -27,9 +27,6 @@
 #define SEGMENTS_MIN 32
 #define STREAMS      2
 
-/* Blocks of a run, as volumes have it by default. */
-#define RUN_BLOCKS 32
-
 struct log_segment {
     struct policy_segment wanted; /* when its blocks were                         */
     uint64_t opened;              /* orders segments by age                       */
@@ -47,7 +44,6 @@ struct log {
     struct log_segment *segments;       /* by number                                    */
     uint32_t *blocks;                   /* of all segments                              */
     uint32_t *where;                    /* by block: place in blocks + 1; 0: not there  */
-    uint32_t *run;                      /* run-wise: by block of the trace: its run     */
     policy_state *states;               /* by block                                     */
     uint64_t record_bytes;              /* of a value on flash                          */
     uint64_t opened;                    /* segments opened so far                       */
@@ -72,22 +68,8 @@ static void log_free(void *cache)
     free(log->segments);
     free(log->blocks);
     free(log->where);
-    free(log->run);
     free(log->states);
     free(log);
-}
-
-/* The run of a block is named by the first block of the run. */
-static bool log_runs(struct log *log, const struct replay_trace *trace)
-{
-    log->run = calloc(trace->block_count, sizeof(log->run[0]));
-    for (uint32_t r = 0; log->run != NULL && r < trace->request_count; r++) {
-        const uint32_t *refs = &trace->refs[trace->requests[r].first];
-
-        for (uint32_t i = 0; i < trace->requests[r].count; i++)
-            log->run[refs[i]] = refs[i - i % RUN_BLOCKS];
-    }
-    return log->run != NULL;
 }
 
 icms_err replay_drive_sizes(const struct replay_setup *setup, struct err_why *why,
@@ -165,8 +147,7 @@ static icms_err log_new(const struct replay *replay, struct err_why *why, void *
     log->where = calloc(replay->block_count, sizeof(log->where[0]));
     log->states = calloc(replay->block_count, sizeof(log->states[0]));
     if (log->segments == NULL || log->blocks == NULL || log->where == NULL || log->states == NULL ||
-        log_policy(log, replay->setup) != ICMS_OK ||
-        (replay->setup->kind == REPLAY_RUN_WISE && !log_runs(log, replay->trace)))
+        log_policy(log, replay->setup) != ICMS_OK)
         return err_set(why, ICMS_NO_MEMORY, "no memory for a drive of %u segments",
                        log->segment_count);
     replay->result->segments = log->segment_count;
@@ -269,12 +250,11 @@ static policy_state log_run_state(const struct log *log, const struct replay *re
                                   uint32_t number, uint32_t block)
 {
     const uint32_t *blocks = &log->blocks[(size_t)number * log->segment_blocks];
-    uint32_t count = replay->trace->block_count;
     policy_state best = log->states[block];
 
     for (uint32_t i = 0; i < log->segments[number].count; i++) {
-        if (blocks[i] / count == block / count &&
-            log->run[blocks[i] % count] == log->run[block % count] && log->states[blocks[i]] > best)
+        if (replay_run_of(replay, blocks[i]) == replay_run_of(replay, block) &&
+            log->states[blocks[i]] > best)
             best = log->states[blocks[i]];
     }
     return best;
@@ -341,12 +321,13 @@ static bool log_has(const void *cache, uint32_t block)
 static void log_offer(void *cache, struct replay *replay, uint32_t block)
 {
     struct log *log = cache;
+    uint64_t run = hash64_mix(replay_run_of(replay, block));
 
     if (log->where[block] != 0) {
-        log->states[block] = policy_read(log->policy, 0, log->states[block], replay->now_ms);
+        log->states[block] = policy_read(log->policy, 0, run, log->states[block]);
         return;
     }
-    if (!policy_admit(log->policy, hash64_mix(block), log->record_bytes, replay->now_ms)) {
+    if (!policy_admit(log->policy, hash64_mix(block), run, log->record_bytes, replay->now_ms)) {
         replay->result->refused++;
         return;
     }

@@ -13,6 +13,9 @@
 /* Requests between two calls of progress. */
 #define PROGRESS_REQUESTS 32
 
+/* Blocks of a run, as volumes have it by default. */
+#define RUN_BLOCKS 32
+
 const char *const replay_kind_names[REPLAY_KINDS] = {
     [REPLAY_FIFO] = "fifo",       [REPLAY_LRU] = "lru",     [REPLAY_S3FIFO] = "s3-fifo",
     [REPLAY_DEFAULT] = "default", [REPLAY_DUE] = "due",     [REPLAY_RUN_WISE] = "run-wise",
@@ -77,6 +80,20 @@ static uint32_t longest(const struct replay_trace *trace)
     return most;
 }
 
+/* The first block of each block's run; NULL: no memory. */
+static uint32_t *runs_make(const struct replay_trace *trace)
+{
+    uint32_t *run = calloc(trace->block_count, sizeof(run[0]));
+
+    for (uint32_t r = 0; run != NULL && r < trace->request_count; r++) {
+        const uint32_t *refs = &trace->refs[trace->requests[r].first];
+
+        for (uint32_t i = 0; i < trace->requests[r].count; i++)
+            run[refs[i]] = refs[i - i % RUN_BLOCKS];
+    }
+    return run;
+}
+
 icms_err replay_run(const struct replay_trace *trace, const struct replay_setup *setup,
                     struct err_why *why, struct replay_result *out_result)
 {
@@ -95,8 +112,10 @@ icms_err replay_run(const struct replay_trace *trace, const struct replay_setup 
         return err_set(why, ICMS_INVALID, "%u loops of %u blocks are too many; take fewer loops",
                        setup->loops, trace->block_count);
     replay.there = calloc(longest(trace), sizeof(replay.there[0]));
-    err = replay.there == NULL ? err_set(why, ICMS_NO_MEMORY, "no memory for a request")
-                               : cache->new (&replay, why, &state);
+    replay.run = runs_make(trace);
+    err = replay.there == NULL || replay.run == NULL
+              ? err_set(why, ICMS_NO_MEMORY, "no memory for a request and the runs of the trace")
+              : cache->new (&replay, why, &state);
     for (uint32_t loop = 0; err == ICMS_OK && loop < setup->loops; loop++) {
         for (uint32_t i = 0; err == ICMS_OK && i < trace->request_count; i++) {
             replay.now_ms = loop * span_ms + trace->requests[i].time_ms;
@@ -109,6 +128,7 @@ icms_err replay_run(const struct replay_trace *trace, const struct replay_setup 
     out_result->time_ms = setup->loops * span_ms;
     cache->free(state);
     free(replay.there);
+    free(replay.run);
     return err;
 }
 

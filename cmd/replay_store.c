@@ -104,9 +104,10 @@ static bool value_is(const uint8_t *value, uint64_t bytes, uint32_t block)
     return true;
 }
 
-static struct key block_key(uint32_t block)
+/* As of a chain: the run, then the block. */
+static struct key block_key(const struct flash *flash, uint32_t block)
 {
-    uint64_t half[2] = {hash64_mix(block), block};
+    uint64_t half[2] = {hash64_mix(replay_run_of(flash->replay, block)), block};
     struct key key = {.length = sizeof(half)};
 
     memcpy(key.bytes, half, sizeof(half));
@@ -151,7 +152,7 @@ static void slot_write(struct flash_slot *slot)
 
     value_make(slot->memory + STORE_HEADER_BYTES, flash->value_bytes, slot->block);
     slot->u.write = (struct store_write){.volume = flash->volume,
-                                         .key = block_key(slot->block),
+                                         .key = block_key(flash, slot->block),
                                          .memory = slot->memory,
                                          .value_bytes = flash->value_bytes,
                                          .done = slot_written};
@@ -183,7 +184,7 @@ static void slot_was_read(struct store_read *read)
 static void slot_offer(struct flash_slot *slot, uint32_t block)
 {
     struct flash *flash = slot->flash;
-    struct key key = block_key(block);
+    struct key key = block_key(flash, block);
     icms_err err;
 
     slot->block = block;
@@ -258,7 +259,7 @@ static void flash_begin(struct loop_msg *msg)
 
     loop_replay_to(flash->loop, flash->replay->now_ms * 1000000);
     for (uint32_t i = 0; i < flash->work->count; i++) {
-        struct key key = block_key(flash->first + refs[i]);
+        struct key key = block_key(flash, flash->first + refs[i]);
 
         flash->replay->there[i] = store_exists(flash->store, flash->volume, &key, NULL);
     }

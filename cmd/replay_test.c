@@ -212,20 +212,22 @@ static void test_order(void **state)
     replay_trace_free(&trace);
 }
 
-/* With half the bytes a day no more than half is written, and most hits stay. */
+/* With half the bytes a day no more than half is written and what there was, and most hits stay. */
 static void test_budget(void **state)
 {
     struct replay_trace trace;
     struct replay_result all, half;
+    uint64_t begin, day;
 
     (void)state;
     sample_read("mooncake.jsonl", REPLAY_MOONCAKE, &trace);
     all = drive_run(&trace, REPLAY_DEFAULT, 1500, 0);
-    half = drive_run(&trace, REPLAY_DEFAULT, 1500,
-                     (uint64_t)((double)all.written_bytes / 2 * 86400e3 / (double)all.time_ms));
+    day = (uint64_t)((double)all.written_bytes / 2 * 86400e3 / (double)all.time_ms);
+    begin = day / 480; /* what a drive begins with; headers and summaries are a hundredth */
+    half = drive_run(&trace, REPLAY_DEFAULT, 1500, day);
     assert_true(half.refused > 0);
-    assert_true(half.written_bytes <= all.written_bytes * 52 / 100);
-    assert_true(half.token_hits >= all.token_hits * 8 / 10);
+    assert_true(half.written_bytes <= (all.written_bytes / 2 + begin) * 101 / 100);
+    assert_true(half.token_hits >= all.token_hits * 85 / 100);
     replay_trace_free(&trace);
 }
 

@@ -36,15 +36,24 @@ static_assert(POLICY_STATES <= 1 << POLICY_STATE_BITS, "a state fits");
  * least lately, not to those that come last. */
 #define POLICY_CARRY_EASY 5
 
-/* The budget runs short when less than half of this part of a day's bytes is left, or half of the
- * burst where that is less, until there is all of it again. So whole prompts are admitted or
- * refused, not blocks here and there. */
+/* The budget runs short for blocks of which nothing is known when less than half of this part of a
+ * day's bytes is left, or half of the burst where that is less, until there is all of it again. So
+ * whole prompts are admitted or refused, not blocks here and there. */
 #define POLICY_EASY_PART 480 /* three minutes */
 
 #define POLICY_GHOST_WAYS     8
 #define POLICY_GHOST_KEYS_MIN 1024
 #define POLICY_GHOST_KEYS_MAX ((uint64_t)4 << 20)
 #define POLICY_DAY_MS         ((uint64_t)86400 * 1000)
+
+/* The same for new blocks of runs in which something was read lately: half of it. */
+#define POLICY_EASY_RUN_PART (2 * POLICY_EASY_PART)
+
+/* Of the runs that were read one is remembered for so many ghosts. */
+#define POLICY_GHOSTS_A_RUN 4
+
+/* With a budget the window for carrying over is so much of itself: what that saves admits more. */
+#define POLICY_BUDGET_WINDOW_PERCENT 50
 
 /* A larger budget is none. */
 #define POLICY_BUDGET_MAX ((uint64_t)1 << 60)
@@ -65,7 +74,10 @@ struct policy {
     int64_t budget_bytes; /* that may be written now; below 0: owed                          */
     uint64_t budget_part; /* of a byte, in 1 / POLICY_DAY_MS                                 */
     uint64_t carry_bytes; /* that may be carried over, in thousandths                         */
-    bool short_of;        /* the budget ran short and has not recovered                      */
+    uint32_t *runs;       /* tags of runs that were read, by hash; NULL without a budget     */
+    uint64_t run_slots;   /* of runs; a power of two                                         */
+    bool short_new;       /* the budget ran short for what is new, and has not recovered     */
+    bool short_run;       /* the same for what is new in a run that was read                 */
 };
 
 void policy_opts_init(struct policy_opts *opts)
@@ -74,10 +86,9 @@ void policy_opts_init(struct policy_opts *opts)
 }
 
 /* What makes the budget run short: see POLICY_EASY_PART. */
-static int64_t budget_easy(const struct policy *policy)
+static int64_t budget_easy(const struct policy *policy, uint64_t part)
 {
-    return (int64_t)u64_min(policy->opts.budget_bytes_day / POLICY_EASY_PART,
-                            policy->opts.burst_bytes);
+    return (int64_t)u64_min(policy->opts.budget_bytes_day / part, policy->opts.burst_bytes);
 }
 
 icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct policy **out_policy)
@@ -96,12 +107,16 @@ icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct poli
     while (policy->ghost_sets * POLICY_GHOST_WAYS < keys)
         policy->ghost_sets *= 2;
     policy->ghost = calloc(policy->ghost_sets * POLICY_GHOST_WAYS, sizeof(policy->ghost[0]));
-    if (policy->ghost == NULL) {
+    if (policy->opts.budget_bytes_day != 0) {
+        policy->run_slots = policy->ghost_sets * POLICY_GHOST_WAYS / POLICY_GHOSTS_A_RUN;
+        policy->runs = calloc(policy->run_slots, sizeof(policy->runs[0]));
+    }
+    if (policy->ghost == NULL || (policy->run_slots != 0 && policy->runs == NULL)) {
         policy_free(&policy);
         return ICMS_NO_MEMORY;
     }
     policy->budget_ms = now_ms;
-    policy->budget_bytes = budget_easy(policy);
+    policy->budget_bytes = budget_easy(policy, POLICY_EASY_PART);
     for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
         for (uint32_t step = 0; step < POLICY_STEPS; step++)
             policy->volume[i].begin_ms[step] = now_ms;
@@ -115,13 +130,15 @@ void policy_free(struct policy **policy)
     if (*policy == NULL)
         return;
     free((*policy)->ghost);
+    free((*policy)->runs);
     free(*policy);
     *policy = NULL;
 }
 
 uint64_t policy_bytes(const struct policy *policy)
 {
-    return sizeof(*policy) + policy->ghost_sets * POLICY_GHOST_WAYS * sizeof(policy->ghost[0]);
+    return sizeof(*policy) + policy->ghost_sets * POLICY_GHOST_WAYS * sizeof(policy->ghost[0]) +
+           policy->run_slots * sizeof(policy->runs[0]);
 }
 
 /* ---- the clock of a volume ---------------------------------------------------------------------
@@ -170,11 +187,31 @@ static policy_state state_make(const struct policy_volume *volume, uint32_t read
     return (policy_state)(POLICY_READS_MAX + 1 + (reads - 1) * POLICY_STEPS + volume->step);
 }
 
-policy_state policy_read(struct policy *policy, uint32_t volume, policy_state state,
-                         uint64_t now_ms)
+/* Where a run is remembered. */
+static uint32_t *run_slot(const struct policy *policy, uint64_t run, uint32_t *out_tag)
 {
-    (void)now_ms;
+    uint64_t mixed = hash64_mix(run ^ ~policy->opts.seed);
+
+    *out_tag = (uint32_t)(mixed >> 32) | 1u; /* not 0 */
+    return &policy->runs[mixed & (policy->run_slots - 1)];
+}
+
+static bool run_was_read(const struct policy *policy, uint64_t run)
+{
+    uint32_t tag;
+
+    return *run_slot(policy, run, &tag) == tag;
+}
+
+policy_state policy_read(struct policy *policy, uint32_t volume, uint64_t run, policy_state state)
+{
+    uint32_t tag, *slot;
+
     check(volume < LIMIT_VOLUMES && state < POLICY_STATES);
+    if (policy->runs != NULL) {
+        slot = run_slot(policy, run, &tag);
+        *slot = tag;
+    }
     return state_make(&policy->volume[volume], state_reads(state) + 1);
 }
 
@@ -285,20 +322,27 @@ uint64_t policy_budget_left(struct policy *policy, uint64_t now_ms)
     return policy->budget_bytes > 0 ? (uint64_t)policy->budget_bytes : 0;
 }
 
-bool policy_admit(struct policy *policy, uint64_t hash, uint64_t bytes, uint64_t now_ms)
+/* Whether the budget is short: from less than half of what is easy on, until there is all. */
+static bool budget_short(const struct policy *policy, uint64_t part, bool was)
 {
-    int64_t easy = budget_easy(policy);
-    bool known;
+    int64_t easy = budget_easy(policy, part);
+
+    return policy->budget_bytes < (was ? easy : easy / 2);
+}
+
+bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, uint64_t bytes,
+                  uint64_t now_ms)
+{
+    bool known, wanted;
 
     if (policy->opts.budget_bytes_day == 0)
         return true;
     budget_fill(policy, now_ms);
-    if (policy->budget_bytes >= easy)
-        policy->short_of = false;
-    else if (policy->budget_bytes < easy / 2)
-        policy->short_of = true;
+    policy->short_new = budget_short(policy, POLICY_EASY_PART, policy->short_new);
+    policy->short_run = budget_short(policy, POLICY_EASY_RUN_PART, policy->short_run);
     known = ghost_find(policy, hash) != NULL;
-    if (!budget_has(policy, bytes) || (policy->short_of && !known)) {
+    wanted = known || !policy->short_new || (!policy->short_run && run_was_read(policy, run));
+    if (!budget_has(policy, bytes) || !wanted) {
         if (!known)
             ghost_put(policy, hash, 0);
         return false;
@@ -322,6 +366,8 @@ struct policy_verdict policy_carry(struct policy *policy, uint32_t volume, polic
         return verdict;
     verdict.wanted_ms = state_read_ms(&policy->volume[volume], state, now_ms) +
                         (uint64_t)(state_reads(state) - 1) * POLICY_READ_MS;
+    if (policy->opts.budget_bytes_day != 0)
+        window_ms = window_ms * POLICY_BUDGET_WINDOW_PERCENT / 100;
     if (policy->carry_bytes < easy)
         window_ms = (uint64_t)((double)window_ms * (double)policy->carry_bytes / (double)easy);
     age_ms = now_ms > verdict.wanted_ms ? now_ms - verdict.wanted_ms : 0;

@@ -57,9 +57,9 @@ void policy_volume_share(struct policy *policy, uint32_t volume, uint64_t bytes)
 policy_state policy_written(struct policy *policy, uint32_t volume, uint64_t hash, uint64_t bytes,
                             uint64_t now_ms);
 
-/* A block was asked for: read, or offered again. Its new state. */
-policy_state policy_read(struct policy *policy, uint32_t volume, policy_state state,
-                         uint64_t now_ms);
+/* A block was asked for: read, or offered again. run names its run in the drive, as hash names the
+ * block. Its new state. */
+policy_state policy_read(struct policy *policy, uint32_t volume, uint64_t run, policy_state state);
 
 /* A block was taken out to make room. */
 void policy_evicted(struct policy *policy, uint64_t hash, policy_state state);
@@ -100,9 +100,11 @@ struct policy_verdict policy_carry(struct policy *policy, uint32_t volume, polic
 void policy_carry_undo(struct policy *policy, uint64_t bytes);
 
 /* Whether to write a block that is offered. A yes is charged to the budget. Always yes without a
- * budget. When the budget runs short, blocks that were refused or evicted lately are taken and
- * others are not: those are remembered. */
-bool policy_admit(struct policy *policy, uint64_t hash, uint64_t bytes, uint64_t now_ms);
+ * budget. When the budget runs short, blocks that were refused or evicted lately are taken, then
+ * while there is a little more those of runs that were read, and others are not: those are
+ * remembered. */
+bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, uint64_t bytes,
+                  uint64_t now_ms);
 
 /* Gives back what a yes was charged: the block was not written after all. */
 void policy_admit_undo(struct policy *policy, uint64_t bytes);

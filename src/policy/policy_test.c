@@ -13,7 +13,10 @@
 
 #define BLOCK    ((uint64_t)1 << 20)
 #define CAPACITY (600 * BLOCK)
-#define DAY_MS   ((uint64_t)86400 * 1000)
+/* The run of what is read. */
+#define RUN 9
+
+#define DAY_MS ((uint64_t)86400 * 1000)
 
 static struct policy *policy_make(uint64_t budget_bytes_day)
 {
@@ -47,12 +50,12 @@ static void test_carry(void **state)
     struct policy *policy = policy_make(0);
     uint64_t now_ms = policy_fill(policy, 100, 0);
     policy_state never = policy_written(policy, 0, 1, BLOCK, now_ms);
-    policy_state early = policy_read(policy, 0, never, now_ms), lately;
+    policy_state early = policy_read(policy, 0, RUN, never), lately;
     struct policy_verdict verdict;
 
     (void)state;
     now_ms = policy_fill(policy, 500, now_ms);
-    lately = policy_read(policy, 0, early, now_ms);
+    lately = policy_read(policy, 0, RUN, early);
     assert_false(policy_carry(policy, 0, never, BLOCK, 100000, now_ms).carry);
     assert_false(policy_carry(policy, 0, early, BLOCK, 100000, now_ms).carry);
     verdict = policy_carry(policy, 0, lately, BLOCK, 100000, now_ms);
@@ -60,7 +63,7 @@ static void test_carry(void **state)
     assert_true(verdict.wanted_ms >= now_ms); /* the second read counts for more */
     /* where it lies now it was not read yet */
     assert_false(policy_carry(policy, 0, verdict.state, BLOCK, 100000, now_ms).carry);
-    verdict.state = policy_read(policy, 0, verdict.state, now_ms);
+    verdict.state = policy_read(policy, 0, RUN, verdict.state);
     assert_true(policy_carry(policy, 0, verdict.state, BLOCK, 100000, now_ms).carry);
     policy_free(&policy);
 }
@@ -70,11 +73,11 @@ static void test_carry_bound(void **state)
 {
     struct policy *policy = policy_make(0);
     uint64_t now_ms = policy_fill(policy, 1000, 0), carried = 0;
-    policy_state read = policy_read(policy, 0, 0, now_ms);
+    policy_state read = policy_read(policy, 0, RUN, 0);
 
     (void)state;
     policy_carry_undo(policy, BLOCK); /* one more than there would be */
-    while (policy_carry(policy, 0, policy_read(policy, 0, read, now_ms), BLOCK, 0, now_ms).carry)
+    while (policy_carry(policy, 0, policy_read(policy, 0, RUN, read), BLOCK, 0, now_ms).carry)
         carried++;
     assert_true(carried >= 100 && carried <= 147);
     policy_free(&policy);
@@ -84,12 +87,12 @@ static void test_carry_bound(void **state)
 static void test_ghost(void **state)
 {
     struct policy *policy = policy_make(0);
-    policy_state read = policy_read(policy, 0, 0, 0), back;
+    policy_state read = policy_read(policy, 0, RUN, 0), back;
 
     (void)state;
     policy_evicted(policy, 77, read);
     back = policy_written(policy, 0, 77, BLOCK, 1);
-    assert_int_equal(back, policy_read(policy, 0, read, 1)); /* read once more */
+    assert_int_equal(back, policy_read(policy, 0, RUN, read)); /* read once more */
     assert_int_equal(policy_written(policy, 0, 77, BLOCK, 1), 0);
     assert_int_equal(policy_written(policy, 0, 78, BLOCK, 1), 0);
     policy_free(&policy);
@@ -102,12 +105,12 @@ static void test_budget(void **state)
     struct policy *policy = policy_make(0);
 
     (void)state;
-    assert_true(policy_admit(policy, 1, UINT64_MAX / 4, 0));
+    assert_true(policy_admit(policy, 1, 0, UINT64_MAX / 4, 0));
     assert_true(policy_budget_left(policy, 0) == UINT64_MAX);
     policy_free(&policy);
     policy = policy_make(a_day);
     for (uint64_t now_ms = 0; now_ms < DAY_MS; now_ms += 997) {
-        while (policy_admit(policy, ++n, 4096, now_ms))
+        while (policy_admit(policy, ++n, 0, 4096, now_ms))
             written += 4096;
     }
     written += policy_budget_left(policy, DAY_MS);
@@ -123,16 +126,55 @@ static void test_admit_known(void **state)
     uint64_t name = 1000;
 
     (void)state;
-    while (policy_admit(policy, name, BLOCK, 0)) /* begins with 100 blocks */
+    while (policy_admit(policy, name, 0, BLOCK, 0)) /* begins with 100 blocks */
         name++;
-    assert_true(name > 1040 && name < 1060);           /* half of them for anything */
-    assert_true(policy_admit(policy, name, BLOCK, 0)); /* for the second time */
-    assert_false(policy_admit(policy, 5, BLOCK, 0));
+    assert_true(name > 1040 && name < 1060);              /* half of them for anything */
+    assert_true(policy_admit(policy, name, 0, BLOCK, 0)); /* for the second time */
+    assert_false(policy_admit(policy, 5, 0, BLOCK, 0));
     policy_evicted(policy, 6, 0);
-    assert_true(policy_admit(policy, 6, BLOCK, 0));
-    assert_false(policy_admit(policy, 7, BLOCK, 60000));     /* a minute: not enough yet */
-    assert_true(policy_admit(policy, 8, BLOCK, 10 * 60000)); /* recovered */
+    assert_true(policy_admit(policy, 6, 0, BLOCK, 0));
+    assert_false(policy_admit(policy, 7, 0, BLOCK, 60000));     /* a minute: not enough yet */
+    assert_true(policy_admit(policy, 8, 0, BLOCK, 10 * 60000)); /* recovered */
     policy_free(&policy);
+}
+
+/* Between the two, what is new is taken when its run was read. */
+static void test_admit_run(void **state)
+{
+    struct policy *policy = policy_make(480 * 100 * BLOCK);
+    uint64_t name = 1000, taken = 0;
+
+    (void)state;
+    while (policy_admit(policy, name, 0, BLOCK, 0))
+        name++;
+    assert_false(policy_admit(policy, ++name, RUN, BLOCK, 0)); /* nobody read in it */
+    (void)policy_read(policy, 0, RUN, 0);
+    while (policy_admit(policy, ++name, RUN, BLOCK, 0))
+        taken++;
+    assert_true(taken > 20 && taken < 30); /* a quarter of what there was */
+    assert_false(policy_admit(policy, ++name, RUN, BLOCK, 30000));
+    assert_true(policy_admit(policy, ++name, RUN, BLOCK, 60000)); /* half of it again */
+    assert_false(policy_admit(policy, ++name, RUN + 1, BLOCK, 60000));
+    assert_true(policy_admit(policy, name, RUN + 1, BLOCK, 60000)); /* for the second time */
+    policy_free(&policy);
+}
+
+/* With a budget less is carried over: what was read in the second half of the window is not. */
+static void test_carry_budget(void **state)
+{
+    (void)state;
+    for (int budget = 0; budget < 2; budget++) {
+        struct policy *policy = policy_make(budget != 0 ? 480 * 5000 * BLOCK : 0);
+        uint64_t now_ms = policy_fill(policy, 1200, 0);
+        policy_state read = policy_read(policy, 0, RUN, 0);
+
+        now_ms = policy_fill(policy, 300, now_ms); /* life 1,000 s: 600 s, or 300 s */
+        assert_true(policy_carry(policy, 0, read, BLOCK, now_ms - 1000000, now_ms).carry);
+        now_ms = policy_fill(policy, 200, now_ms);
+        assert_int_equal(policy_carry(policy, 0, read, BLOCK, now_ms - 1000000, now_ms).carry,
+                         budget == 0);
+        policy_free(&policy);
+    }
 }
 
 /* What is charged may be owed; until it is paid nothing is admitted or carried over. */
@@ -140,7 +182,7 @@ static void test_charge(void **state)
 {
     struct policy *policy = policy_make(480 * 100 * BLOCK);
     uint64_t now_ms = policy_fill(policy, 1000, 0);
-    policy_state read = policy_read(policy, 0, 0, now_ms);
+    policy_state read = policy_read(policy, 0, RUN, 0);
     uint64_t left = policy_budget_left(policy, now_ms);
 
     (void)state;
@@ -149,16 +191,16 @@ static void test_charge(void **state)
     assert_true(policy_carry(policy, 0, read, BLOCK, 0, now_ms).carry);
     assert_true(policy_budget_left(policy, now_ms) == left - 2 * BLOCK);
     policy_carry_undo(policy, BLOCK);
-    assert_true(policy_admit(policy, 1, BLOCK, now_ms));
+    assert_true(policy_admit(policy, 1, 0, BLOCK, now_ms));
     policy_admit_undo(policy, BLOCK);
     assert_true(policy_budget_left(policy, now_ms) == left - BLOCK);
     policy_charge(policy, left + 99 * BLOCK, now_ms); /* 100 blocks too many: three minutes */
     assert_true(policy_budget_left(policy, now_ms) == 0);
     policy_evicted(policy, 1, 0);
-    assert_false(policy_admit(policy, 1, BLOCK, now_ms + 178000));
+    assert_false(policy_admit(policy, 1, 0, BLOCK, now_ms + 178000));
     assert_false(policy_carry(policy, 0, read, BLOCK, 0, now_ms + 178000).carry);
     assert_true(policy_carry(policy, 0, read, BLOCK, 0, now_ms + 183000).carry);
-    assert_true(policy_admit(policy, 1, BLOCK, now_ms + 186000));
+    assert_true(policy_admit(policy, 1, 0, BLOCK, now_ms + 186000));
     policy_free(&policy);
 }
 
@@ -177,8 +219,8 @@ static void test_burst(void **state)
     assert_true(policy_budget_left(policy, 0) == 30 * BLOCK);
     assert_true(policy_budget_left(policy, 5 * DAY_MS) == 30 * BLOCK);
     for (uint64_t i = 0; i < 16; i++)
-        assert_true(policy_admit(policy, i, BLOCK, 5 * DAY_MS));
-    assert_false(policy_admit(policy, 99, BLOCK, 5 * DAY_MS)); /* under half of it */
+        assert_true(policy_admit(policy, i, 0, BLOCK, 5 * DAY_MS));
+    assert_false(policy_admit(policy, 99, 0, BLOCK, 5 * DAY_MS)); /* under half of it */
     policy_admit_undo(policy, 100 * BLOCK);
     assert_true(policy_budget_left(policy, 5 * DAY_MS) == 30 * BLOCK);
     policy_free(&policy);
@@ -199,10 +241,11 @@ static void test_due(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_carry),  cmocka_unit_test(test_carry_bound),
-        cmocka_unit_test(test_ghost),  cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_due),    cmocka_unit_test(test_admit_known),
-        cmocka_unit_test(test_charge), cmocka_unit_test(test_burst),
+        cmocka_unit_test(test_carry),     cmocka_unit_test(test_carry_bound),
+        cmocka_unit_test(test_ghost),     cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_due),       cmocka_unit_test(test_admit_known),
+        cmocka_unit_test(test_charge),    cmocka_unit_test(test_burst),
+        cmocka_unit_test(test_admit_run), cmocka_unit_test(test_carry_budget),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,6 +22,12 @@ uint64_t store_policy_hash(uint32_t volume, const struct key *key)
     return hash64_seed(key->bytes, sizeof(key->bytes), (uint64_t)volume << 8 | key->length);
 }
 
+uint64_t store_policy_run(uint32_t volume, const struct key *key)
+{
+    return hash64_seed(
+        key->bytes, key->length == LIMIT_KEY_BYTES ? STORE_RUN_BYTES : sizeof(key->bytes), volume);
+}
+
 uint64_t store_now_ms(const struct store *store)
 {
     return loop_now_ns(store->loop) / 1000000;

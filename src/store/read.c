@@ -146,7 +146,8 @@ static void read_wanted(struct store *store, const struct store_read *read)
 {
     uint8_t *state = store_index_state(store->index, read->volume, &read->key);
 
-    *state = policy_read(store->policy, read->volume, *state, store_now_ms(store));
+    *state = policy_read(store->policy, read->volume, store_policy_run(read->volume, &read->key),
+                         *state);
 }
 
 static icms_err read_start(struct store *store, struct store_read *read, bool again)

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -130,6 +131,52 @@ static void a_short_budget_takes_what_is_offered_again(void **state)
     for (uint64_t i = 0; i < admitted; i++) /* what was acknowledged is there */
         assert_int_equal(rig_get(rig, 0, i, BYTES, i, NULL), ICMS_OK);
     assert_int_equal(rig_delete(rig, 0, 0), ICMS_OK);
+}
+
+/* Whole keys of one run begin with the same eight bytes. */
+static struct key run_key(uint8_t run, uint8_t block)
+{
+    struct key key = {.length = LIMIT_KEY_BYTES};
+
+    memset(key.bytes, run, 8);
+    memset(key.bytes + 8, block, 8);
+    return key;
+}
+
+/* Writes or reads a block of a run; what done said. */
+static icms_err run_op(struct rig *rig, enum rig_kind kind, uint8_t run, uint8_t block)
+{
+    struct rig_op *op = rig_op_new(rig, kind, BYTES);
+    icms_err err;
+
+    op->key = run_key(run, block);
+    op->seed = block;
+    op->value_bytes = BYTES;
+    rig_op_start(op);
+    rig_op_wait(op);
+    err = op->err;
+    rig_op_free(op);
+    return err;
+}
+
+/* Of two runs of which each has one block, more is taken of the one that was read. */
+static void a_short_budget_takes_what_continues_a_run(void **state)
+{
+    enum { BEGIN = 100 };
+    struct rig *rig = *state;
+    uint8_t taken = 0;
+
+    rig_budget_up(rig, BEGIN);
+    assert_int_equal(run_op(rig, RIG_WRITE, 1, 0), ICMS_OK);
+    assert_int_equal(run_op(rig, RIG_WRITE, 2, 0), ICMS_OK);
+    for (uint64_t i = 0; rig_put(rig, 0, i, BYTES, i, 0) == ICMS_OK; i++)
+        ;
+    assert_int_equal(run_op(rig, RIG_WRITE, 1, 1), ICMS_BUSY);
+    assert_int_equal(run_op(rig, RIG_READ, 1, 0), ICMS_OK);
+    assert_int_equal(run_op(rig, RIG_WRITE, 2, 2), ICMS_BUSY);
+    while (taken < BEGIN && run_op(rig, RIG_WRITE, 1, (uint8_t)(taken + 2)) == ICMS_OK)
+        taken++;
+    assert_true(taken > BEGIN / 5 && taken <= BEGIN / 4 + 1);
 }
 
 /* Also when nothing may be written any more; and the conditions are asked before the budget. */
@@ -399,6 +446,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         BUDGET_TESTS(uring),
         BUDGET_TESTS(sim),
+        BUDGET_TEST(a_short_budget_takes_what_continues_a_run, sim),
         BUDGET_TEST(a_delete_is_never_refused, sim),
         BUDGET_TEST(a_budget_is_kept_over_days, sim),
         BUDGET_TEST(quiet_days_save_a_burst, sim),

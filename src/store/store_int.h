@@ -43,6 +43,9 @@
 #define STORE_DISCARD_BATCH    4
 #define STORE_DISCARD_PAUSE_NS ((uint64_t)250 * 1000 * 1000)
 
+/* So many first bytes of a whole key name the run, as in place/place.h. */
+#define STORE_RUN_BYTES 8
+
 /* A full index gives up one part in so many at a time. */
 #define STORE_INDEX_PART 16
 
@@ -489,6 +492,10 @@ icms_err store_read_again(struct store *store, struct store_read *read) ICMS_MUS
 
 /* What the policy knows the block as. */
 uint64_t store_policy_hash(uint32_t volume, const struct key *key);
+
+/* What the policy knows its run as: whole keys of one run begin with the same bytes; shorter keys
+ * are runs of their own. */
+uint64_t store_policy_run(uint32_t volume, const struct key *key);
 uint64_t store_now_ms(const struct store *store);
 
 /* Tells the policy what each volume may hold. */

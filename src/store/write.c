@@ -361,13 +361,14 @@ static bool change_answered(struct store_change *change, bool there, bool trace)
 static bool change_admitted(struct store_change *change)
 {
     struct store *store = change->store;
-    uint64_t hash;
+    uint32_t volume = change_volume(change);
+    const struct key *key = change_key(change);
 
     if (change->is_delete || change->admitted)
         return true;
-    hash = store_policy_hash(change_volume(change), change_key(change));
-    change->admitted = policy_admit(store->policy, hash, (uint64_t)change->pages * STORE_PAGE_BYTES,
-                                    store_now_ms(store));
+    change->admitted =
+        policy_admit(store->policy, store_policy_hash(volume, key), store_policy_run(volume, key),
+                     (uint64_t)change->pages * STORE_PAGE_BYTES, store_now_ms(store));
     if (!change->admitted)
         store_stat_add(&store->stats.refused, 1);
     return change->admitted;
