@@ -9,9 +9,11 @@ PyTorch, of which older ones want no more than to know a tensor when they see on
 The tests of this folder run with them, a process for each version, and print "ok NAME" or "not ok
 NAME" a test.
 
-usage: run.py BUILD_ROOT [--all] [NAME of a test ...]
+usage: run.py BUILD_ROOT [--all] [--python PYTHON] [NAME of a test ...]
        --all: with all versions; without it with the first
+       --python: of an environment that has PyTorch and what else a test needs (cmx_lmcache)
 """
+import argparse
 import os
 import pathlib
 import shutil
@@ -47,31 +49,36 @@ def install(python, version, folder):
     shutil.rmtree(half, ignore_errors=True)
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:",
                     "--disable-pip-version-check", "--root-user-action", "ignore",
-                    "--target", str(half), f"nixl-cu12=={version}", NUMPY],
+                    "--target", str(half), f"nixl-cu12=={version}", f"nixl=={version}",
+                    NUMPY],
                    check=True, timeout=300)
     half.rename(folder)
 
 
-def run(python, build, version, names):
+def run(python, build, version, stubs, names):
     """Runs the tests with one version; False when one failed."""
     site = build / f"engines/nixl-{version}"
     install(python, version, site)
-    env = {**os.environ, "PYTHONPATH": f"{site}:{HERE / 'stubs'}", "PYTHONDONTWRITEBYTECODE": "1",
-           "NIXL_PLUGIN_DIR": str(build / "integrations/nixl"), "ICMS_BUILD": str(build),
-           "NIXL_VERSION": version, "NIXL_SITE": str(site)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [site, *stubs])),
+           "PYTHONDONTWRITEBYTECODE": "1", "NIXL_PLUGIN_DIR": str(build / "integrations/nixl"),
+           "ICMS_BUILD": str(build), "NIXL_VERSION": version, "NIXL_SITE": str(site)}
     return subprocess.run([python, "-X", "faulthandler", "main.py", *names], cwd=HERE, env=env,
                           check=False).returncode == 0
 
 
 def main():
-    arguments = sys.argv[1:]
-    everything = "--all" in arguments
-    build, *names = [word for word in arguments if word != "--all"]
-    if not (pathlib.Path(build) / "integrations/nixl/libplugin_ICMS.so").exists():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--python")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_intermixed_args()
+    build = options.build.resolve()
+    if not (build / "integrations/nixl/libplugin_ICMS.so").exists():
         sys.exit(f"{build} was configured without a C++ compiler: install g++ and make it anew")
-    python = interpreter()
-    chosen = versions() if everything else versions()[:1]
-    passed = [run(python, pathlib.Path(build).resolve(), version, names) for version in chosen]
+    python, stubs = options.python or interpreter(), [] if options.python else [HERE / "stubs"]
+    chosen = versions() if options.all else versions()[:1]
+    passed = [run(python, build, version, stubs, options.names) for version in chosen]
     sys.exit(0 if all(passed) else 1)
 
 
