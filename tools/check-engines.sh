@@ -12,7 +12,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 . tools/stages.sh
 
-engines="nixl vllm"
+engines="nixl vllm sglang lmcache"
 
 # Both plugins, in every NIXL of integrations/nixl/tests/versions.txt.
 engine_nixl()
@@ -24,6 +24,24 @@ engine_nixl()
 engine_vllm()
 {
     stage_lines "vllm" test/engines/vllm/run.sh build
+}
+
+# Installs and runs what lies in test/engines.
+engine_run()
+{
+    "test/engines/$1/install.sh" build && "test/engines/$1/run.py" --build build
+}
+
+# SGLang's factory and storage controller; its engine needs a GPU.
+engine_sglang()
+{
+    stage_lines "sglang" engine_run sglang
+}
+
+# LMCache's bench, and its server with vLLM on the CPU.
+engine_lmcache()
+{
+    stage_lines "lmcache" engine_run lmcache
 }
 
 for engine in ${*:-$engines}; do

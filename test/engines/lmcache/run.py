@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""icms.lmcache under LMCache's own code.
+
+Goal: what LMCache stores through the plugin comes back byte for byte, and vLLM with LMCache says after
+a restart of everything but the enclosures exactly what it said before, from blocks that came over
+NVMe/TCP.
+Method: LMCache's own bench stores, loads and compares. Then LMCache's server and vLLM, in float32,
+answer a prompt; server, engine and agent are killed, others take their place, and the new agent's
+count of bytes loaded from enclosures says that nothing else had them. Values are larger than the
+volume's, so each is cut.
+
+usage: run.py --build BUILD --venv VENV [NAME of a case ...]
+Prints "ok NAME" or "not ok NAME" for each case.
+"""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import icms_wheel  # noqa: E402
+import pod  # noqa: E402
+
+VOLUME = {"name": "kv", "value_max": "512KiB", "arena": "64MiB"}
+CHUNK = 128                               # tokens, a block of vLLM
+CHUNK_BYTES = 8 * 2 * 4 * 64 * 4 * CHUNK  # of the tiny model: layers, K and V, heads, floats
+PROMPT = 1100                             # tokens: 8 whole chunks
+CHUNKS = PROMPT // CHUNK
+SECONDS = 900  # what says nothing for so long hangs, on a machine however busy
+
+
+class Lab:
+    """What the cases share."""
+
+    def __init__(self, arguments):
+        self.build = pathlib.Path(arguments.build).resolve()
+        self.folder = self.build / "engines/lmcache-run"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.bin = pathlib.Path(arguments.venv).resolve() / "bin"
+        self.site = icms_wheel.make(icms_wheel.interpreter(), self.build,
+                                    self.folder / "icms-wheel")
+        self.count = 0
+        self.parent = None
+
+    def environment(self):
+        """No network, and one thread that does not spin, so that other work delays it and nothing
+        else."""
+        return {**os.environ, "PYTHONPATH": str(self.site), "LMCACHE_DISABLE_BANNER": "1",
+                "LMCACHE_TRACK_USAGE": "false", "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1",
+                "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONHASHSEED": "0",
+                "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+    def model(self):
+        folder = self.build / "engines/models/tiny"
+        if not (folder / "model.safetensors").exists():
+            subprocess.run([str(self.bin / "python"), str(HERE.parent / "vllm/models.py"), "tiny",
+                            str(folder)], check=True)
+        return folder
+
+    def fork(self, order):
+        """Has engine.py, which has vLLM imported, fork an engine."""
+        if self.parent is None:
+            with open(self.folder / "engines.log", "wb") as log:
+                self.parent = subprocess.Popen(
+                    [str(self.bin / "python"), str(HERE / "engine.py")], stdin=subprocess.PIPE,
+                    text=True, stdout=log, stderr=log, env=self.environment(),
+                    preexec_fn=pod.die_with_parent)
+        print(json.dumps(order), file=self.parent.stdin, flush=True)
+
+    def number(self):
+        self.count += 1
+        return self.count
+
+    @contextlib.contextmanager
+    def pod(self):
+        """Two enclosures; agents come and go."""
+        folder = self.folder / f"pod-{self.number()}"
+        with pod.Pod(self.build, folder) as p:
+            p.targets = [p.add_target(f"enclosure{i}", 1, "512MiB", [VOLUME], segment="16MiB",
+                                      memory="64MiB") for i in range(2)]
+            for target in p.targets:
+                target.wait_ready()
+            yield p
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def agent(self, p):
+        """One that has nothing in its memory."""
+        agent = p.add_agent(f"server-{self.number()}", p.targets, [VOLUME])
+        agent.wait_ready()
+        return agent
+
+
+def plugin(agent):
+    """LMCache's --l2-adapter."""
+    return json.dumps({"type": "native_plugin", "module_path": "icms.lmcache",
+                       "class_name": "IcmsConnector",
+                       "adapter_params": {"where": f"unix:{agent.socket}", "volume": "kv",
+                                          "layout": "tiny float32"}})
+
+
+class Server:
+    """LMCache's server, with 1 GiB of memory of its own."""
+
+    def __init__(self, lab, agent):
+        self.port, self.http_port = pod.free_port(), pod.free_port()
+        self.log_path = lab.folder / f"lmcache-{lab.number()}.log"
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(
+                [str(lab.bin / "lmcache"), "server", "--host", "127.0.0.1", "--port",
+                 str(self.port), "--http-host", "127.0.0.1", "--http-port", str(self.http_port),
+                 "--disable-observability", "--l1-size-gb", "1", "--chunk-size", str(CHUNK),
+                 "--eviction-policy", "LRU", "--supported-transfer-mode", "engine_driven",
+                 "--l2-adapter", plugin(agent)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=lab.environment(),
+                preexec_fn=pod.die_with_parent, start_new_session=True)
+        give_up = time.monotonic() + SECONDS
+        while not self.answers():
+            assert self.process.poll() is None and time.monotonic() < give_up, \
+                self.log_path.read_text(errors="replace")[-3000:]
+            time.sleep(0.5)
+
+    def answers(self):
+        with contextlib.suppress(OSError):
+            url = f"http://127.0.0.1:{self.http_port}/healthcheck"
+            urllib.request.urlopen(url, timeout=5).close()
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5):
+                return True
+        return False
+
+    def connector(self):
+        """The configuration of vLLM."""
+        return {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
+                "kv_connector_extra_config": {
+                    "lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": self.port,
+                    "lmcache.mp.mq_timeout": SECONDS}}
+
+    def kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class Engine:
+    """One vLLM process, forked by engine.py."""
+
+    def __init__(self, lab, config):
+        name = lab.folder / f"engine-{lab.number()}"
+        self.log_path = name.with_suffix(".log")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{name}.sock")
+            listener.listen()
+            listener.settimeout(SECONDS)
+            lab.fork({"model": str(lab.model()), "config": config, "log": str(self.log_path),
+                      "socket": f"{name}.sock"})
+            connection, _ = listener.accept()
+        connection.settimeout(SECONDS)
+        self.peer = connection.makefile("rw")
+        self.pid = self.hear()["pid"]
+
+    def hear(self):
+        try:
+            line = self.peer.readline()
+        except TimeoutError:
+            line = ""
+        assert line, f"it hangs or ended:\n{self.log_path.read_text(errors='replace')[-3000:]}"
+        return json.loads(line)
+
+    def ask(self, prompt):
+        print(json.dumps({"prompt": prompt, "tokens": 16}), file=self.peer, flush=True)
+        return self.hear()
+
+    def kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def moved(agent, direction):
+    """Bytes between this agent and enclosures."""
+    return agent.metrics()[f'icms_bytes_total{{dir="{direction}",tier="pod"}}']
+
+
+def answer(lab, p, prompt, stored_chunks=0):
+    """What a new engine says to a prompt through a new server and a new agent; and what the agent
+    loaded from enclosures. Waits until so many chunks are stored; then all are killed."""
+    agent = lab.agent(p)
+    server = Server(lab, agent)
+    engine = None
+    try:
+        engine = Engine(lab, server.connector())
+        said = engine.ask(prompt)
+        give_up = time.monotonic() + 120
+        while moved(agent, "store") < stored_chunks * CHUNK_BYTES:
+            assert time.monotonic() < give_up, f"{moved(agent, 'store')} bytes are stored"
+            time.sleep(0.1)
+        return said, moved(agent, "load")
+    finally:
+        if engine:
+            engine.kill()
+        server.kill()
+        agent.kill()
+
+
+def case_bench(lab):
+    """LMCache's own bench stores, looks up, loads, and compares what came."""
+    keys, rounds, kib = 16, 4, 1200
+    with lab.pod() as p:
+        agent = lab.agent(p)
+        done = subprocess.run(
+            [str(lab.bin / "lmcache"), "bench", "l2", "--l2-adapter", plugin(agent), "--num-keys",
+             str(keys), "--data-size-kb", str(kib), "--rounds", str(rounds - 1), "--in-flight", "2",
+             "--lookup-max-hit-rate", "0.5", "--no-skip-verify"], env=lab.environment(), capture_output=True, text=True,
+            check=False, timeout=SECONDS)
+        said = done.stdout + done.stderr
+        assert done.returncode == 0 and "data verified OK" in said, said[-5000:]
+        for line in ("Total success:", "Rounds timed out:"):
+            print("#", " ".join(" ".join(found.split()) for found in said.splitlines()
+                                if found.startswith(line)))
+        assert said.count(f"Total success: {2 * keys * (rounds - 1):>49}") == 2, said[-5000:]
+        nbytes = 2 * rounds * keys * kib << 10
+        assert moved(agent, "store") >= nbytes, (moved(agent, "store"), nbytes)
+        assert moved(agent, "load") > 0
+
+
+def case_restart(lab):
+    """vLLM says the same after a restart of everything but the enclosures, from their blocks."""
+    prompt = [4 + random.randrange(250) for _ in range(PROMPT)]
+    alone = Engine(lab, {})
+    reference = alone.ask(prompt)
+    alone.kill()
+    with lab.pod() as p:
+        cold, loaded = answer(lab, p, prompt, CHUNKS)
+        assert cold["cached"] == 0 and loaded < 4096, (cold, loaded)
+        assert cold["tokens"] == reference["tokens"], (cold, reference)
+        warm, loaded = answer(lab, p, prompt)
+        assert warm["tokens"] == reference["tokens"], (warm, reference)
+        assert warm["cached"] == CHUNKS * CHUNK, warm
+        # What is beside the chunks is the statement of the scheme, which has under 4 KiB.
+        assert 0 <= loaded - CHUNKS * CHUNK_BYTES < 4096, loaded
+        print(f"# cold {cold['seconds']} s, warm {warm['seconds']} s, {loaded:.0f} bytes over "
+              "NVMe/TCP")
+        p.targets[1].kill()
+        less, loaded = answer(lab, p, prompt)
+        assert less["tokens"] == reference["tokens"], (less, reference)
+        assert less["cached"] < CHUNKS * CHUNK, less
+        assert less["cached"] // CHUNK * CHUNK_BYTES <= loaded, (less, loaded)
+        print(f"# with an enclosure of two lost: {less['cached']} of {PROMPT} tokens")
+
+
+CASES = {"bench": case_bench, "restart": case_restart}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--venv", default="build/engines/lmcache")
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    lab = Lab(arguments)
+    good = True
+    for name, case in CASES.items():
+        if arguments.names and name not in arguments.names:
+            continue
+        try:
+            case(lab)
+            print(f"ok {name}", flush=True)
+        except Exception:  # whatever it is, the other cases run
+            good = False
+            traceback.print_exc(file=sys.stdout)
+            print(f"not ok {name}", flush=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
