@@ -246,6 +246,23 @@ class Connectors(unittest.TestCase):
         engine.half.finished(request)
         engine.idle()
 
+    def test_a_tier_that_comes_and_goes_at_every_step(self):
+        engine = Engine(self, self.shared.where)
+        self.store(engine)
+        engine.half._link = stand_ins.Flapping(engine.half._link)
+        loaded = 0
+        for _ in range(60):
+            request = engine.request(self.prompt)
+            found, _ = engine.matched(request)
+            ids = engine.prefill(request, 0, found)
+            for i in range(BLOCKS):
+                self.assertEqual(engine.cache[ids[i], 0], engine.content(request, i, 0))
+            loaded += found
+            engine.half.finished(request)
+            engine.half.stats()
+        self.assertGreater(loaded, 0)
+        engine.idle()
+
     def test_wrong_options_are_told(self):
         for options, says in (({"volumes": "kv"}, "volumes"), ({"volume": ""}, "volume"),
                               ({"host_bytes": 1000}, "host_bytes"), ({"volume": "no"}, "no")):

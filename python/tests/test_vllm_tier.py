@@ -18,7 +18,6 @@ from support import Tier, VALUE_BYTES, stop, tier, value
 
 stand_ins.install()
 from icms.vllm import identity  # noqa: E402
-from icms.vllm.link import WrongTier  # noqa: E402
 from icms.vllm.tier import IcmsTier  # noqa: E402
 
 CHUNKS = 12  # of the engine's memory
@@ -292,6 +291,20 @@ class Tiers(unittest.TestCase):
         self.assertFalse(result.success)
         engine.tier.on_request_finished(context)
         self.assertEqual(engine.tier.lookup(names[0], context), MISS)
+
+    def test_a_tier_that_comes_and_goes_at_every_step(self):
+        engine = self.stored(lookup_ms=50)
+        engine.tier._link = stand_ins.Flapping(engine.tier._link)
+        whole = 0
+        for _ in range(60):
+            context, names = engine.request(self.prompt)
+            found, _ = engine.lookup(context, names)
+            if found[0] == HIT:
+                whole += engine.job(context, names, list(range(CHUNKS)), load=True).success
+            engine.job(context, names, list(range(CHUNKS)), load=False)
+            engine.counters()
+            engine.tier.on_request_finished(context)
+        self.assertGreater(whole, 0)
 
     def test_the_end_in_the_middle_of_work(self):
         engine = self.stored()

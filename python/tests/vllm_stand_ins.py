@@ -5,6 +5,7 @@ deadlines and threads. What vLLM really does is judged by test/engines/vllm, wit
 import dataclasses
 import enum
 import logging
+import random
 import sys
 import types
 
@@ -80,6 +81,24 @@ class ConnectorStats:
 class Anything:
     def __init__(self, *arguments, **words):
         self.words = words
+
+
+class Flapping:
+    """A link whose tier comes and goes between any two looks at it."""
+
+    def __init__(self, link):
+        self.link = link
+
+    @property
+    def schemes(self):
+        return self.link.schemes if random.random() < 0.5 else ()
+
+    @property
+    def up(self):
+        return bool(self.schemes)
+
+    def close(self):
+        self.link.close()
 
 
 def install():

@@ -34,6 +34,7 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import AttentionSpec, group_kernel_blocks
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from ..keys import Scheme
 from . import identity, metrics
 from .link import Link, WrongTier
 from .matching import Match, Names
@@ -182,15 +183,16 @@ class _Scheduler:
         first = state.first = computed // self._block_tokens
         last = (request.num_tokens - 1) // self._block_tokens  # one token has to be computed
         last = min(last, len(request.block_hashes))
-        if first >= last or not self._link.up:
+        schemes = self._link.schemes  # once: it comes and goes on a thread of its own
+        if first >= last or not schemes:
             return 0
         if state.match is not None and state.match.first > first:
             state.match.drop()  # what the engine had itself is gone meanwhile
             state.match = None
         if state.match is None:
             if state.names is None:
-                state.names = Names(self._link.schemes)
-            state.match = Match(self._movers, self._staging, self._link.schemes, state.names,
+                state.names = Names(schemes)
+            state.match = Match(self._movers, self._staging, schemes, state.names,
                                 [bytes(name) for name in request.block_hashes[:last]], first,
                                 self._load_ms)
         if not state.match.over:
@@ -224,6 +226,7 @@ class _Scheduler:
         self._number += 1
         step = Step(self._number, self._staging.handle, self._block_bytes)
         puts: list[_Puts] = []
+        schemes = self._link.schemes
         computed = self._take_blocks(output)
         for request_id, tokens in output.num_scheduled_tokens.items():
             state = self._requests.get(request_id)
@@ -233,8 +236,8 @@ class _Scheduler:
             state.loads = []
             full = min((computed[request_id] + tokens) // self._block_tokens,
                        len(state.request.block_hashes), len(state.blocks))
-            if self._link.up:
-                self._add_stores(step, puts, state, full)
+            if schemes:
+                self._add_stores(step, puts, state, full, schemes)
             state.stored = max(state.stored, full)
         if step.loads or step.stores:
             loading = [slot for _, slots in step.loads for slot in slots]
@@ -262,12 +265,13 @@ class _Scheduler:
             state.blocks += blocks[0]
         return computed
 
-    def _add_stores(self, step: Step, puts: list[_Puts], state: _Request, full: int) -> None:
+    def _add_stores(self, step: Step, puts: list[_Puts], state: _Request, full: int,
+                    schemes: Sequence[Scheme]) -> None:
         """Blocks that are full after this step, as far as there are slots for them."""
         if full <= state.stored:
             return
         if state.names is None:
-            state.names = Names(self._link.schemes)
+            state.names = Names(schemes)
         blocks = []
         for index in range(state.stored, full):
             slots = self._staging.take(self._ranks)
@@ -288,21 +292,22 @@ class _Scheduler:
                 continue
             del self._steps[number]
             self._staging.give(loading)
-            if puts and self._link.up:
+            if puts:
                 self._put(puts)
-            else:
-                self._staging.give(slot for put in puts for by_rank in put.slots
-                                   for slot in by_rank)
 
     def _put(self, puts: list[_Puts]) -> None:
         slots = [slot for put in puts for by_rank in put.slots for slot in by_rank]
+        schemes = self._link.schemes
+        if not schemes:
+            self._staging.give(slots)
+            return
 
         def names() -> Sequence[bytes]:
             return [key for put in puts
                     for by_rank in put.names.of(put.hashes, put.first)[:len(put.slots)]
                     for key in by_rank]
 
-        self._movers.store(self._link.schemes[0].volume, names,
+        self._movers.store(schemes[0].volume, names,
                            [self._staging.room(slot) for slot in slots], soon(self._store_ms),
                            lambda good: self._staging.give(slots))
 
@@ -322,9 +327,10 @@ class _Scheduler:
     def stats(self) -> IcmsStats | None:
         data: dict[str, int] = {f"{what} {label}": number for (what, label), number
                                 in self._movers.counts.take().items()}
-        if self._up_told != self._link.up:
-            self._up_told = self._link.up
-            data[metrics.UP] = int(self._up_told)
+        up = self._link.up
+        if self._up_told != up:
+            self._up_told = up
+            data[metrics.UP] = int(up)
         return IcmsStats(data=data) if data else None
 
 

@@ -76,12 +76,13 @@ class _Request:
         positions = _positions(context)
         for key, end in itertools.islice(positions.items(), self._seen, None):
             group = int.from_bytes(key[-4:], "big")
+            tokens = chunk_tokens.get(group, 0)
             prompt = self._prompts.setdefault(group, scheme.prompt())
             before = self._ends.setdefault(group, 0)
-            if end == before + chunk_tokens[group]:
+            if end == before + tokens:
                 self.names[key] = prompt.next(key)
                 self._ends[group] = end
-            elif before < end < before + chunk_tokens[group]:
+            elif before < end < before + tokens:
                 self.names[key] = prompt.aside(key)  # a part of a chunk, at a prompt's end
         self._seen = len(positions)
 
@@ -169,14 +170,15 @@ class IcmsTier(SecondaryTierManager):
     def on_schedule_end(self, context: Any) -> None:
         self._take_answers()
         asked, self._asked = self._asked, []
-        if not asked or not self._link.schemes:
+        schemes = self._link.schemes
+        if not asked or not schemes:
             return
         questions = [question for _, question in asked]
 
         def done(there: list[bool]) -> None:
             self._answers.put(lambda: _answer(questions, there))
 
-        self._movers.exists(self._link.schemes[0].volume, [name for name, _ in asked],
+        self._movers.exists(schemes[0].volume, [name for name, _ in asked],
                             soon(self._deadlines_ms[0]), done)
 
     def _unname_memory(self) -> None:
@@ -262,9 +264,10 @@ class IcmsTier(SecondaryTierManager):
         stats = OffloadingConnectorStats()
         for (what, label), number in self._movers.counts.take().items():
             stats.increase_counter(COUNTERS[what][0], number, (label,))
-        if self._up_told != self._link.up:
-            self._up_told = self._link.up
-            stats.set_gauge(UP, int(self._up_told))
+        up = self._link.up
+        if self._up_told != up:
+            self._up_told = up
+            stats.set_gauge(UP, int(up))
         return stats
 
 
