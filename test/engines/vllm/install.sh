@@ -11,7 +11,7 @@ tool=$build/engines/uv
 
 [ ! -e "$venv/.icms-$version" ] || exit 0
 mkdir -p "$build/engines"
-[ -x "$tool/bin/uv" ] || { python3 -m venv "$tool" && "$tool/bin/pip" install -q uv; }
+[ -x "$tool/bin/uv" ] || python3 -m pip install -q --target "$tool" uv
 rm -rf "$venv"
 "$tool/bin/uv" venv -q --python 3.11 "$venv"
 "$tool/bin/uv" pip install -q --python "$venv/bin/python" --override "$here/overrides.txt" \
