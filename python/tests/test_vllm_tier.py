@@ -200,6 +200,18 @@ class Tiers(unittest.TestCase):
         self.assertFalse(engine.job(context, names, list(range(CHUNKS)), load=False).success)
         engine.tier.drain_jobs()
 
+    def test_what_is_known_at_the_deadline_is_used(self):
+        own = Tier()
+        self.addCleanup(own.end)
+        engine = Engine(self, own.where, lookup_ms=300).wait_up()
+        context, names = engine.request(self.prompt)
+        engine.fill(self.prompt)
+        self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
+        stop(own.agent)  # its memory is still there; for all else it would have to answer
+        self.addCleanup(own.agent.kill)
+        context, names = engine.request(self.prompt, CHUNKS + 3)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS + [MISS] * 3)
+
     def test_a_tier_that_comes_later_is_used(self):
         own = Tier()
         self.addCleanup(own.end)

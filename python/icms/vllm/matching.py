@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from ..keys import Scheme
-from .movers import Movers, soon
+from .movers import GRACE_MS, Movers, soon
 from .staging import Staging
 
 
@@ -37,14 +37,15 @@ class Names:
 class Match:
     """The blocks of one request from `first` on, brought into staging memory as far as they go.
 
-    ready says how many blocks, once over is True. Until then the engine asks again; from `until` on
-    it does without.
+    ready says how many blocks, once over is True. Until then the engine asks again; a quarter of the
+    deadline is for the question which blocks there are.
     """
 
     def __init__(self, movers: Movers, staging: Staging, schemes: Sequence[Scheme], names: Names,
                  hashes: Sequence[bytes], first: int, deadline_ms: int) -> None:
         self.first = first
-        self.until = soon(deadline_ms)
+        self._until = soon(deadline_ms)
+        self._give_up = soon(deadline_ms + GRACE_MS)
         self.ready = 0
         self.slots: list[list[int]] = []  # by block, one a rank; of the ready blocks once over
         self._movers = movers
@@ -56,12 +57,12 @@ class Match:
         self._over = False
         self._dropped = False
         movers.exists(self._volume, lambda: [keys[0] for keys in names.of(hashes, first)],
-                      self.until, self._found)
+                      soon(deadline_ms // 4), self._found)
 
     @property
     def over(self) -> bool:
         """True when `ready` and `slots` are final, or the time is up."""
-        return self._over or time.monotonic() >= self.until
+        return self._over or time.monotonic() >= self._give_up
 
     def take(self, blocks: int) -> list[list[int]]:
         """The slots of the first blocks, for the caller to give back; drops the rest."""
@@ -93,7 +94,7 @@ class Match:
         self.slots = [slots[i * ranks:(i + 1) * ranks] for i in range(blocks)]
         flat = [key for block in keys[:blocks] for key in block]
         self._movers.load(self._volume, flat, [self._staging.room(slot) for slot in slots],
-                          self.until, self._loaded)
+                          self._until, self._loaded)
 
     def _loaded(self, good: list[bool]) -> None:
         ranks = len(self.slots[0])

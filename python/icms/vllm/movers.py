@@ -187,6 +187,11 @@ def _why(status: Status, reason: Miss) -> str:
     return (reason.name if status == Status.MISS and reason else status.name).lower()
 
 
+#: An answer of the library may come so much after its deadline; who asked on a thread waits longer,
+#: for it says what did succeed.
+GRACE_MS = 300
+
+
 def soon(milliseconds: int) -> float:
     """The time of time.monotonic() that is so far away."""
     return time.monotonic() + milliseconds / 1000

@@ -37,7 +37,7 @@ from ..keys import Prompt, Scheme
 from . import identity
 from .link import Link, WrongTier
 from .metrics import COUNTERS, UP, UP_TEXT
-from .movers import Counts, Movers, soon
+from .movers import GRACE_MS, Counts, Movers, soon
 
 logger = init_logger("vllm.icms.tier")
 
@@ -159,7 +159,8 @@ class IcmsTier(SecondaryTierManager):
             name = request.name(key, req_context, schemes[0], self._chunk_tokens)
             if name is None:
                 return LookupResult.MISS
-            question = request.questions[key] = _Question(soon(self._deadlines_ms[0]))
+            question = request.questions[key] = _Question(
+                soon(self._deadlines_ms[0] + GRACE_MS))
             self._asked.append((name, question))
         if question.answer is None:
             if time.monotonic() < question.until:
