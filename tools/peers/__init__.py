@@ -6,7 +6,7 @@ Called by tools/bench_peers.py (`make bench-peers`). NAMES is the order of the d
 import importlib
 
 #: "NAME" is the class Peer of peers/NAME.py, "NAME-variant" its class Variant; see side.Side.
-NAMES = ("redis", "memcached", "nixl", "nixl-sleep", "lmcache", "lmcache-raw", "mooncake", "mooncake-ssd", "minio")
+NAMES = ("redis", "memcached", "nixl", "nixl-sleep", "lmcache", "lmcache-raw", "mooncake", "minio")
 
 
 def folder(name):
