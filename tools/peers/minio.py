@@ -16,9 +16,9 @@ from peers import side
 
 MODULE = "github.com/minio/minio"
 USER, PASSWORD = "benchpeers", "benchpeers-secret"
-BUCKET = "kv"
+BUCKET = "blocks"  # at least three characters
 POLICY = ('{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"AWS":["*"]},'
-          '"Action":["s3:GetObject","s3:PutObject"],"Resource":["arn:aws:s3:::kv/*"]}]}')
+          '"Action":["s3:GetObject","s3:PutObject"],"Resource":["arn:aws:s3:::blocks/*"]}]}')
 START_SECONDS = 30
 
 
