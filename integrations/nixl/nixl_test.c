@@ -506,19 +506,24 @@ static void test_closing_ends_what_is_under_way(void **state)
 {
     struct fixture *f = *state;
     uint8_t *memory = memory_of(4, 1);
-    struct nixl_xfer *xfer;
 
     f->settings.store_deadline_ms = 300;
-    (void)tier_of(f);
-    atomic_store(&fake.swallow, true);
-    xfer = xfer_of(f->tier, true, 0, 4, memory);
-    assert_int_equal(nixl_xfer_post(xfer), ICMS_OK);
-    nixl_tier_close(&f->tier);
-    assert_null(f->tier);
-    nixl_xfer_free(&xfer);
+    for (unsigned round = 0; round < 20; round++) {
+        struct nixl_xfer *xfer;
+
+        (void)tier_of(f);
+        atomic_store(&fake.swallow, round == 0);
+        xfer = xfer_of(f->tier, true, 0, 4, memory);
+        if (round % 2 == 1)
+            (void)usleep(2000); /* the thread sleeps by now */
+        assert_int_equal(nixl_xfer_post(xfer), ICMS_OK);
+        nixl_tier_close(&f->tier);
+        assert_null(f->tier);
+        nixl_xfer_free(&xfer);
+        fake_socket_stop(&f->socket); /* it takes few clients in its life */
+        f->socket = fake_socket_start(f->agent, f->path);
+    }
     free(memory);
-    (void)tier_of(f);
-    atomic_store(&fake.swallow, false);
 }
 
 static void test_a_wrong_tier_is_refused_when_it_is_opened(void **state)

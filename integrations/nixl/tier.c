@@ -86,7 +86,7 @@ static void *tier_main(void *arg)
     struct nixl_tier *tier = arg;
 
     check(tier->magic == NIXL_TIER_MAGIC);
-    while (!tier_stops(tier)) {
+    for (;;) {
         uint64_t until_ns = nixl_xfers_run(tier);
         struct icms_request *request;
         bool over = false;
@@ -95,10 +95,11 @@ static void *tier_main(void *arg)
             nixl_piece_over(icms_request_tag(request));
             over = true;
         }
+        if (tier_stops(tier)) /* after the last look: what ended in it wakes nobody */
+            return NULL;
         if (!over)
             tier_sleep(tier, until_ns);
     }
-    return NULL;
 }
 
 /* Starts the thread with all signals blocked: they are the application's. */
