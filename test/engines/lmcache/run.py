@@ -165,8 +165,8 @@ class Engine:
             listener.bind(f"{name}.sock")
             listener.listen()
             listener.settimeout(SECONDS)
-            lab.fork({"model": str(lab.model()), "config": config, "log": str(self.log_path),
-                      "socket": f"{name}.sock"})
+            lab.fork({"model": str(lab.model()), "config": config, "environment": {},
+                      "log": str(self.log_path), "socket": f"{name}.sock"})
             connection, _ = listener.accept()
         connection.settimeout(SECONDS)
         self.peer = connection.makefile("rw")
