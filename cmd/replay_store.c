@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/hash.h"
 #include "replay_int.h"
@@ -229,6 +230,16 @@ static void flash_pause(struct flash *flash, const struct store_stats *stats)
     check(sem_post(&flash->paused) == 0);
 }
 
+/* Nothing waits for reclaim. A segment that was opened ahead is a part of what it keeps free, of
+ * which half may be such. */
+static bool flash_rests(const struct flash *flash, const struct store_stats *stats)
+{
+    uint64_t ahead = stats->segments_open > 1 ? stats->segments_open - 1 : 0;
+
+    return stats->down ||
+           stats->segments_free + u64_min(ahead, flash->reserve / 2) >= flash->reserve;
+}
+
 static void flash_pump(struct flash *flash)
 {
     const uint32_t *refs = flash->replay->trace->refs + flash->work->first;
@@ -238,7 +249,7 @@ static void flash_pump(struct flash *flash)
     store_stats(flash->store, &stats);
     if (flash->err != ICMS_OK)
         flash->left = 0;
-    while (flash->left > 0 && (stats.segments_free >= flash->reserve || stats.down) &&
+    while (flash->left > 0 && flash_rests(flash, &stats) &&
            (slot = slot_for(flash, flash->first + refs[flash->left - 1])) != NULL) {
         slot_offer(slot, flash->first + refs[--flash->left]);
         store_stats(flash->store, &stats);

@@ -472,13 +472,24 @@ static void reclaim_seal_one(struct store *store)
         store_segment_seal(store, best);
 }
 
+/* Segments that were or are being opened ahead are a part of the reserve, half of it at most. */
+static bool space_is_short(const struct store *store)
+{
+    const struct store_opener *opener = &store->opener;
+    uint32_t ahead = store->next_count, half = store->free_reserve / 2;
+
+    if (opener->segment != NULL && store->streams[opener->stream].open != NULL)
+        ahead++;
+    return store->free_count + (ahead < half ? ahead : half) < store->free_reserve;
+}
+
 /* Frees a segment or an index entry, at once or by a job. */
 static void space_kick(struct store *store)
 {
     bool tight = store->tight;
 
     store->tight = false;
-    while (tight || store->free_count < store->free_reserve) {
+    while (tight || space_is_short(store)) {
         struct store_segment *segment = reclaim_victim(store);
 
         if (segment == NULL) {
@@ -487,7 +498,7 @@ static void space_kick(struct store *store)
             return;
         }
         if (segment->live_blocks > 0) { /* for the index a part of it is enough */
-            reclaim_start(store, segment, STORE_SHARED, store->free_count < store->free_reserve);
+            reclaim_start(store, segment, STORE_SHARED, space_is_short(store));
             return;
         }
         store_segment_free(store, segment);

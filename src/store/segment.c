@@ -3,6 +3,8 @@
  * The life of a segment: FREE -> OPENING -> OPEN -> SEALING -> SEALED -> (RECLAIMING ->) FREE.
  *
  * Loop's thread. Invariants:
+ * - A stream's next segment is opened while the one before fills up, if another stays free; so
+ *   nobody waits for the flush. It is empty, and younger than everything in its stream.
  * - A segment is written over only when it is FREE, nothing in the index points to it and no read
  *   of it is in flight.
  * - Its header, with a new nonce, and a copy of it in place of the footer are on flash before its
@@ -167,16 +169,28 @@ static struct store_segment *opener_segment(struct store *store)
     return NULL;
 }
 
-/* The stream that waits and whose turn it is; STORE_STREAMS: none waits. */
+/* True when the stream will soon want its next segment, and there is one that nobody else has to
+ * have: a flush takes long, so it is opened while the one before fills up. */
+static bool opener_ahead(const struct store *store, const struct store_stream *stream)
+{
+    return stream->open != NULL && stream->next == NULL && store->free_count > 1 &&
+           stream->open->next_page > store->segment_pages / 2;
+}
+
+/* The stream that waits and whose turn it is, else one that will; STORE_STREAMS: none. */
 static uint32_t opener_stream(const struct store *store)
 {
+    uint32_t ahead = STORE_STREAMS;
+
     for (uint32_t i = 0; i < STORE_STREAMS; i++) {
         uint32_t stream = (store->opener.cursor + i) % STORE_STREAMS;
 
         if (store->streams[stream].wants)
             return stream;
+        if (ahead == STORE_STREAMS && opener_ahead(store, &store->streams[stream]))
+            ahead = stream;
     }
-    return STORE_STREAMS;
+    return ahead;
 }
 
 static void opener_life(const struct store *store, const struct store_segment *segment,
@@ -211,9 +225,17 @@ static void opener_failed(struct store *store, icms_err err)
     else
         list_push(&store->free, &segment->link);
     store_free_count_set(store, store->free_count + 1);
-    store->streams[opener->stream].wants = true;
+    store->streams[opener->stream].wants = store->streams[opener->stream].open == NULL;
     store_write_outcome(store, err);
     store_pump(store);
+}
+
+static void opener_next_set(struct store *store, struct store_stream *stream,
+                            struct store_segment *segment)
+{
+    check((stream->next == NULL) != (segment == NULL));
+    store->next_count = segment != NULL ? store->next_count + 1 : store->next_count - 1;
+    stream->next = segment;
 }
 
 static void opener_finished(struct store *store)
@@ -227,8 +249,11 @@ static void opener_finished(struct store *store)
     store_overhead_written(store, 2 * STORE_PAGE_BYTES);
     segment->state = SEGMENT_OPEN;
     segment->next_page = 1;
-    check(stream->open == NULL);
-    stream->open = segment;
+    check(stream->open == NULL || stream->next == NULL);
+    if (stream->open == NULL)
+        stream->open = segment;
+    else
+        opener_next_set(store, stream, segment);
     store_stat_add(&store->stats.segments_open, 1);
     store_pump(store);
 }
@@ -324,11 +349,13 @@ static void opener_run(struct store *store)
 void store_opener_kick(struct store *store)
 {
     struct store_opener *opener = &store->opener;
-    uint32_t stream = opener_stream(store);
     struct store_segment *segment;
+    uint32_t stream;
 
-    if (opener->segment != NULL || store->down || stream == STORE_STREAMS ||
-        list_empty(&store->summaries))
+    if (opener->segment != NULL || store->down || list_empty(&store->summaries))
+        return;
+    stream = opener_stream(store);
+    if (stream == STORE_STREAMS)
         return;
     segment = opener_segment(store);
     if (segment == NULL)
@@ -483,7 +510,9 @@ void store_segment_seal(struct store *store, struct store_segment *segment)
     struct store_stream *stream = &store->streams[segment->stream];
 
     check(segment->state == SEGMENT_OPEN && stream->open == segment);
-    stream->open = NULL;
+    stream->open = stream->next;
+    if (stream->next != NULL)
+        opener_next_set(store, stream, NULL);
     stream->segment_count++;
     list_push(&stream->segments, &segment->link);
     segment->state = SEGMENT_SEALING;

@@ -142,7 +142,7 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
     if (store->segments == NULL || store->opener.header == NULL || store->reclaim.chunk == NULL ||
         store->carry.memory == NULL || store->discard.page == NULL)
         return ICMS_NO_MEMORY;
-    for (int i = 0; i < 3; i++) { /* the shared stream: open, sealing, and one more */
+    for (int i = 0; i < 4; i++) { /* the shared stream: open, next, sealing, and one more */
         if (!store_summary_pool_add(store))
             return ICMS_NO_MEMORY;
     }

@@ -69,7 +69,8 @@ enum store_segment_state {
     SEGMENT_FREE,       /* nothing in the index points here; waits in store.free to be opened;
                            woken by store_opener_kick                                          */
     SEGMENT_OPENING,    /* header and its copy are on their way; woken by store_opener_done */
-    SEGMENT_OPEN,       /* takes records; leaves when one does not fit                         */
+    SEGMENT_OPEN,       /* takes records, or waits to (its stream's next); leaves when one does
+                           not fit                                                             */
     SEGMENT_SEALING,    /* takes no more; waits for its records, then for its summary; woken by
                            store_change_written, store_seal_done                               */
     SEGMENT_SEALED,     /* rests until store_reclaim_kick picks it, or its last block dies     */
@@ -124,6 +125,7 @@ struct store_summary {
 
 struct store_stream {
     struct store_segment *open; /* takes records; NULL: none                       */
+    struct store_segment *next; /* OPEN and empty: takes them when that one is full */
     struct list segments;       /* SEALING, SEALED, RECLAIMING; oldest first       */
     uint32_t segment_count;     /* in segments                                     */
     bool wants;                 /* a change waits for a segment to be opened       */
@@ -321,6 +323,7 @@ struct store {
     struct list free;                   /* in the order of reclaim: the next to open is the first */
     uint32_t free_count;                /* segments in free */
     uint32_t free_reserve;              /* reclaim works while fewer are free              */
+    uint32_t next_count;                /* streams that have their next segment            */
     uint32_t free_low_mark;             /* fewer: free_low                                 */
     struct list summaries;              /* unused                                          */
     struct list keys[STORE_KEY_CHAINS]; /* first changes of their key (key_link)   */

@@ -230,7 +230,7 @@ icms_err store_volume_add(struct store *store, const struct uuid *uuid, uint64_t
     }
     volume = &store->volumes[slot];
     volume->own = volume_may_own(store, quota_bytes);
-    if (volume->own && !store_summary_pool_add(store)) {
+    if (volume->own && !(store_summary_pool_add(store) && store_summary_pool_add(store))) {
         volume->own = false;
         return err_set(why, ICMS_NO_MEMORY, "no memory for volume %s", uuid_format(uuid, text));
     }

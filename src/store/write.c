@@ -398,6 +398,8 @@ static struct store_segment *change_segment(struct store_change *change)
         return stream->open;
     if (stream->open != NULL)
         store_segment_seal(store, stream->open);
+    if (stream->open != NULL)
+        return stream->open; /* opened ahead, and empty */
     if (store->opener.segment == NULL || &store->streams[store->opener.stream] != stream)
         stream->wants = true;
     return NULL;
