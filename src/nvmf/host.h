@@ -106,6 +106,10 @@ icms_err nvmf_flush(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHEC
  * Harmless when done ran. */
 void nvmf_req_cancel(struct nvmf_req *req);
 
+/* A target that says so gets up to NVME_ICMS_STORE_DATA_BYTES with a store, which saves a round
+ * trip. When it had no room for them the store goes again, and so many of its queue ask first. */
+#define NVMF_ASK_FIRST 32
+
 #define NVMF_STORE_LATE_NS ((uint64_t)10 * 1000 * 1000 * 1000)
 
 /* ---- the association ------------------------------------------------------------------------ */

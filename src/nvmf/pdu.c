@@ -419,6 +419,11 @@ void nvmf_pdu_open(struct nvmf_pdu_conn *conn, struct loop *loop, struct loop_so
     (void)pdu_fill(conn);
 }
 
+void nvmf_pdu_capsule_max_set(struct nvmf_pdu_conn *conn, uint32_t bytes)
+{
+    conn->rules.capsule_data_max = bytes;
+}
+
 void nvmf_pdu_digests_set(struct nvmf_pdu_conn *conn, uint8_t digests, uint8_t peer_pda)
 {
     conn->rules.digests = digests;

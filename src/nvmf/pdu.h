@@ -168,6 +168,9 @@ icms_err nvmf_pdu_recv_redirect(struct nvmf_pdu_conn *conn, const void *data,
 void nvmf_pdu_recv_pause(struct nvmf_pdu_conn *conn);
 void nvmf_pdu_recv_resume(struct nvmf_pdu_conn *conn);
 
+/* From the next PDU on so much data may come with a command. */
+void nvmf_pdu_capsule_max_set(struct nvmf_pdu_conn *conn, uint32_t bytes);
+
 /* Changes net_conn's timeouts: a controller's with the keep-alive timeout. */
 void nvmf_pdu_timeouts_set(struct nvmf_pdu_conn *conn, uint64_t idle_timeout_ns,
                            uint64_t send_timeout_ns);

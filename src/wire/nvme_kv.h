@@ -81,6 +81,15 @@ icms_err nvme_kv_list_read_begin(struct nvme_kv_list_reader *reader, const void 
 /* False after the last key. */
 bool nvme_kv_list_read_key(struct nvme_kv_list_reader *reader, struct key *out_key);
 
+/* ---- data with a store (vendor) ------------------------------------------------------------- */
+
+/* So much data may come in the capsule of NVME_ICMS_STORE, whatever IOCCSZ says: a value of 256 KiB
+ * and its trailer. A controller without room for it drops it, and says with "command interrupted"
+ * and this in DW1 that the command is to be sent again without: then it asks with R2Ts when there
+ * is room. */
+#define NVME_ICMS_STORE_DATA_BYTES ((uint32_t)(256 << 10) + 64)
+#define NVME_ICMS_ASK              0x10000u
+
 /* ---- data of exist-many (vendor) ------------------------------------------------------------ */
 
 /* In capsule: entries of 20 bytes; CDW10 is the number of keys; the answer is a map, bit i for key

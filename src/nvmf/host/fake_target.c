@@ -244,7 +244,8 @@ static void fake_identify(struct fake_cmd *cmd)
             .in_capsule_bytes = target->in_capsule_bytes,
             .write_cache = !target->no_write_cache,
             .icms_ext = (target->timed ? NVME_ICMS_EXT_TIMED : 0) |
-                        (target->many ? NVME_ICMS_EXT_EXIST_MANY : 0),
+                        (target->many ? NVME_ICMS_EXT_EXIST_MANY : 0) |
+                        (target->store_data ? NVME_ICMS_EXT_STORE_DATA : 0),
         };
 
         strcpy(ctrl.subnqn, "nqn.2014-08.org.nvmexpress:uuid:fake");
@@ -445,6 +446,8 @@ static void fake_r2t_send(struct fake_cmd *cmd, uint16_t cid, uint32_t offset, u
 {
     struct fake_tx *fake = fake_tx_new(cmd->conn);
 
+    cmd->conn->target->r2ts++;
+
     nvme_tcp_r2t_encode(&fake->tx.pdu, cid, cmd->ttag, offset, bytes);
     nvmf_pdu_send(&cmd->conn->pdu, &fake->tx);
 }
@@ -631,6 +634,11 @@ static void fake_cmd_begin(struct fake_conn *conn, const struct nvme_sqe_wf *sqe
         check(cmd->data != NULL);
         if (!target->hold_stores && !target->silent)
             fake_r2t(cmd);
+    } else if (target->no_room > 0 && sqe->opcode == NVME_ICMS_STORE &&
+               bytes > target->in_capsule_bytes) {
+        target->no_room--;
+        fake_cqe_send(conn, le16_get(sqe->cid), NVME_SC_TRANSIENT, 0, NVME_ICMS_ASK);
+        fake_cmd_free(cmd);
     } else if (conn->qid != 0 && sqe->opcode != NVME_FABRICS) {
         fake_io(cmd);
     } else {
@@ -703,7 +711,7 @@ static void fake_accept(struct net_listener *listener, struct loop_sock *sock)
     struct nvmf_pdu_opts opts = {
         .ops = &fake_ops,
         .role = NVME_TCP_CONTROLLER,
-        .capsule_data_max = 8192,
+        .capsule_data_max = target->store_data ? NVME_ICMS_STORE_DATA_BYTES : 8192,
         .data_max = target->h2c_bytes,
     };
 

@@ -60,6 +60,8 @@ struct fake_target {
     /* what the test says */
     bool timed;          /* offers the vendor Store and Retrieve             */
     bool many;           /* offers exist-many                                */
+    bool store_data;     /* offers large stores with their data              */
+    uint32_t no_room;    /* so many of those are answered NVME_ICMS_ASK      */
     bool no_write_cache; /* Flush is not needed, and not known               */
     bool refuse_connect; /* Connect answers "host not allowed"               */
     bool silent;         /* takes everything, answers nothing                */
@@ -78,6 +80,7 @@ struct fake_target {
     /* what the test sees */
     uint32_t connects; /* Connect commands of admin queues                 */
     uint32_t keep_alives;
+    uint32_t r2ts; /* asked for data                                   */
     uint32_t stores, retrieves, exists, deletes, flushes, lists; /* begun             */
     uint32_t exist_manys; /* exist-many commands begun                        */
     uint32_t by_class[4]; /* I/O commands by queue id - 1                     */

@@ -51,6 +51,7 @@ struct nvmf_cmd {
     bool used;                  /* its CID is out: sent and not answered, or not yet drained   */
     bool answered;              /* the completion came                                         */
     bool in_capsule;            /* its data went with the command                              */
+    bool eager;                 /* and is more than every target takes: it may be sent again   */
     bool capsule_busy;          /* capsule is being sent                                       */
     bool quiet;                 /* nobody waits for it: async event request                    */
     bool admin;                 /* of the admin queue                                          */
@@ -95,6 +96,7 @@ struct nvmf_queue {
     uint32_t used;           /* commands whose CID is out                               */
     uint32_t waiting;        /* of them, those that somebody should answer              */
     uint32_t in_capsule_max; /* data that may go with a command                         */
+    uint32_t ask_first;      /* so many stores that could bring more ask instead        */
     uint32_t h2c_max;        /* data of one H2CData PDU                                 */
     uint32_t silent_ticks;   /* ticks without a byte while commands wait                */
     uint64_t heard_bytes;    /* bytes_in at the last tick                               */

@@ -347,6 +347,105 @@ static void exist_many_is_refused_where_the_target_does_not_offer_it(void **stat
     }
 }
 
+#define LARGE_BYTES NVME_ICMS_STORE_DATA_BYTES
+
+static struct bed *large_bed(void)
+{
+    struct bed *bed = bed_new(0);
+
+    bed->fake->timed = bed->fake->store_data = true;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    assert_int_equal(bed->ups, 1);
+    return bed;
+}
+
+/* Stores a value and looks whether it is there; how the store ended. */
+static icms_err large_store(struct bed *bed, uint8_t *value, uint32_t bytes)
+{
+    struct fake_block *block;
+    struct op op;
+
+    bed_op(&op, bed, "k", value, bytes, 500 * MS);
+    assert_int_equal(bed_go(&op, nvmf_store), ICMS_OK);
+    bed_run(bed, 100 * MS);
+    assert_int_equal(op.done, 1);
+    block = fake_target_find(bed->fake, 1, &op.req.key);
+    if (op.req.err == ICMS_OK) {
+        assert_int_equal(block->bytes, bytes);
+        assert_memory_equal(block->data, value, bytes);
+    }
+    return op.req.err;
+}
+
+static void a_store_brings_its_data_where_the_target_says_so(void **state)
+{
+    uint8_t *value = bed_pattern(LARGE_BYTES + 1, 1);
+    struct bed *bed = large_bed();
+
+    assert_int_equal(large_store(bed, value, 4097), ICMS_OK);
+    assert_int_equal(large_store(bed, value, LARGE_BYTES), ICMS_OK);
+    assert_int_equal(bed->fake->r2ts, 0);
+    assert_int_equal(large_store(bed, value, LARGE_BYTES + 1), ICMS_OK);
+    assert_true(bed->fake->r2ts > 0);
+    assert_int_equal(bed->fake->stores, 3);
+    bed_free(bed);
+    free(value);
+}
+
+static void a_store_without_room_goes_again_and_others_ask(void **state)
+{
+    uint8_t *value = bed_pattern(LARGE_BYTES, 1);
+    struct bed *bed = large_bed();
+    uint32_t asked;
+
+    bed->fake->no_room = 1;
+    for (uint32_t i = 1; i <= NVMF_ASK_FIRST; i++) {
+        asked = bed->fake->r2ts;
+        assert_int_equal(large_store(bed, value, LARGE_BYTES), ICMS_OK);
+        assert_true(bed->fake->r2ts > asked);
+        assert_int_equal(bed->fake->stores, i + 1);
+    }
+    asked = bed->fake->r2ts;
+    assert_int_equal(large_store(bed, value, LARGE_BYTES), ICMS_OK);
+    assert_int_equal(bed->fake->r2ts, asked);
+    /* One that asked, or is small, is not sent twice, whatever the target says. */
+    bed->fake->status = NVME_SC_TRANSIENT;
+    bed->fake->reason = NVME_ICMS_ASK;
+    assert_int_equal(large_store(bed, value, 4096), ICMS_BUSY);
+    assert_int_equal(bed->fake->stores, NVMF_ASK_FIRST + 3);
+    assert_int_equal(large_store(bed, value, LARGE_BYTES), ICMS_BUSY);
+    assert_int_equal(bed->fake->stores, NVMF_ASK_FIRST + 5);
+    bed_free(bed);
+    free(value);
+}
+
+/* Its deadline, or the end of the association, comes while it is on its way again. */
+static void a_store_that_goes_again_ends_once(void **state)
+{
+    uint8_t *value = bed_pattern(LARGE_BYTES, 1);
+
+    for (uint64_t us = 0; us < 3000; us += 100) {
+        struct bed *bed = large_bed();
+        struct op ops[4];
+
+        bed->fake->no_room = 2;
+        for (int i = 0; i < 4; i++) {
+            bed_op(&ops[i], bed, "k", value, LARGE_BYTES, us % 200 == 0 ? us * 1000 : 500 * MS);
+            assert_int_equal(bed_go(&ops[i], nvmf_store), ICMS_OK);
+        }
+        if (us % 200 != 0) {
+            bed_run(bed, us * 1000);
+            bed_on_loop(bed, 1, bed_do_drop, bed);
+        }
+        bed_run(bed, 600 * MS);
+        for (int i = 0; i < 4; i++)
+            assert_int_equal(ops[i].done, 1);
+        bed_free(bed);
+    }
+    free(value);
+}
+
 static void more_requests_than_entries_are_parked_in_order(void **state)
 {
     struct nvmf_ctrl_opts opts;
@@ -402,6 +501,9 @@ int main(void)
         cmocka_unit_test(each_class_has_its_own_queue),
         cmocka_unit_test(exist_many_asks_for_many_keys_at_once),
         cmocka_unit_test(exist_many_is_refused_where_the_target_does_not_offer_it),
+        cmocka_unit_test(a_store_brings_its_data_where_the_target_says_so),
+        cmocka_unit_test(a_store_without_room_goes_again_and_others_ask),
+        cmocka_unit_test(a_store_that_goes_again_ends_once),
         cmocka_unit_test(more_requests_than_entries_are_parked_in_order),
         cmocka_unit_test(looks_again_when_namespaces_changed),
     };

@@ -184,6 +184,7 @@ void nvmf_queue_open(struct nvmf_queue *queue, uint32_t entries, uint64_t deadli
     queue->heard_bytes = 0;
     queue->terminated = false;
     queue->receiving = NULL;
+    queue->ask_first = 0;
     queue->in_capsule_max = NVME_CONNECT_DATA_BYTES; /* until Connect is over */
     list_init(&queue->free);
     for (uint32_t i = 0; i < queue->depth; i++) {
@@ -297,6 +298,21 @@ static void cmd_free(struct nvmf_cmd *cmd, struct nvmf_queue *queue)
     nvmf_queue_run(queue);
 }
 
+/* The target had no room for the data that came with the store: it goes out again, first of all,
+ * as one whose data the target asks for. */
+static void cmd_ask(struct nvmf_cmd *cmd, struct nvmf_queue *queue)
+{
+    struct nvmf_req *req = cmd->req;
+
+    check(req->state == NVMF_REQ_SENT);
+    queue->ask_first = NVMF_ASK_FIRST;
+    cmd->req = NULL;
+    req->cmd = NULL;
+    req->state = NVMF_REQ_PARKED;
+    list_push_front(&queue->parked, &req->link);
+    cmd_free(cmd, queue);
+}
+
 /* The answer is there and nothing is being sent or received: the CID is free, the request ends. */
 static void cmd_finish(struct nvmf_cmd *cmd, struct nvmf_queue *queue)
 {
@@ -306,6 +322,11 @@ static void cmd_finish(struct nvmf_cmd *cmd, struct nvmf_queue *queue)
         return;
     if (queue->state == NVMF_QUEUE_CLOSING)
         return; /* queue_closed ends everything */
+    if (req != NULL && cmd->eager && cmd->cqe.status == NVME_SC_TRANSIENT &&
+        cmd->cqe.dw1 == NVME_ICMS_ASK) {
+        cmd_ask(cmd, queue);
+        return;
+    }
     if (req != NULL)
         nvmf_req_result(req, cmd);
     cmd->req = NULL;
@@ -360,6 +381,19 @@ static void cmd_sqe(const struct nvmf_cmd *cmd, const struct nvmf_req *req,
     nvme_sgl_encode(&sgl, &out_sqe->sgl);
 }
 
+/* How much data may go with a command. */
+static uint32_t queue_capsule_max(struct nvmf_queue *queue, const struct nvmf_req *req)
+{
+    if (req->kv.opcode != NVME_ICMS_STORE || req->data_bytes <= queue->in_capsule_max ||
+        (queue->ctrl->info.icms_ext & NVME_ICMS_EXT_STORE_DATA) == 0)
+        return queue->in_capsule_max;
+    if (queue->ask_first > 0) {
+        queue->ask_first--;
+        return queue->in_capsule_max;
+    }
+    return NVME_ICMS_STORE_DATA_BYTES;
+}
+
 static void queue_cmd_send(struct nvmf_queue *queue, struct nvmf_req *req)
 {
     struct nvmf_cmd *cmd = container_of(list_pop(&queue->free), struct nvmf_cmd, link);
@@ -375,7 +409,8 @@ static void queue_cmd_send(struct nvmf_queue *queue, struct nvmf_req *req)
     cmd->list = req->kv.opcode == NVME_KV_LIST;
     cmd->admin = queue->qid == 0;
     cmd->in_capsule = req->direction == NVME_DIRECTION_H2C && req->data_bytes > 0 &&
-                      req->data_bytes <= queue->in_capsule_max;
+                      req->data_bytes <= queue_capsule_max(queue, req);
+    cmd->eager = cmd->in_capsule && req->data_bytes > queue->in_capsule_max;
     cmd->req = req;
     req->cmd = cmd;
     req->state = NVMF_REQ_SENT;

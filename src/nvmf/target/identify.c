@@ -57,7 +57,9 @@ static void identify_ctrl(const struct nvmft_ctrl *ctrl, const struct nvmf_targe
         .in_capsule_bytes = ctrl->discovery ? 0 : target->opts.in_capsule_bytes,
         .write_cache = !ctrl->discovery,
         .multi_ctrl = !ctrl->discovery,
-        .icms_ext = ctrl->discovery ? 0 : NVME_ICMS_EXT_EXIST_MANY | NVME_ICMS_EXT_TIMED,
+        .icms_ext = ctrl->discovery
+                        ? 0
+                        : NVME_ICMS_EXT_EXIST_MANY | NVME_ICMS_EXT_TIMED | NVME_ICMS_EXT_STORE_DATA,
     };
 
     snprintf(identity.serial, sizeof(identity.serial), "%s", target->opts.serial);

@@ -293,11 +293,17 @@ static icms_err qpair_header_capsule(struct nvmft_qpair *qpair, const struct nvm
 {
     uint64_t bytes;
     uint32_t offset;
+    bool large;
     enum nvmft_wait_class class = sqe->opcode == NVME_KV_STORE || sqe->opcode == NVME_ICMS_STORE
                                       ? NVMFT_WAIT_STORE
                                       : NVMFT_WAIT_LOAD;
 
     check(qpair->incoming == NULL && qpair->incoming_buffer == NULL);
+    large = data_bytes > qpair->shard->target->capsule_bytes_max;
+    if (large && sqe->opcode != NVME_ICMS_STORE) {
+        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_LIMIT, offsetof(struct nvme_tcp_common_wf, plen));
+        return ICMS_PROTOCOL;
+    }
     if (!qpair_slot_free(qpair)) {
         if (qpair->reqs_sending == 0) {
             nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_LIMIT, 0);
@@ -312,6 +318,8 @@ static icms_err qpair_header_capsule(struct nvmft_qpair *qpair, const struct nvm
     qpair->incoming_class = class;
     qpair->incoming_buffer = nvmft_buffers_try(qpair, class, bytes);
     qpair->incoming_bytes = bytes_align(bytes, NVMFT_POOL_PAGE);
+    if (qpair->incoming_buffer == NULL && large)
+        return ICMS_OK; /* dropped; the host is told to ask first */
     if (qpair->incoming_buffer == NULL) {
         if (qpair->staging_used) {
             qpair->recv_busy = true;
@@ -541,6 +549,10 @@ void nvmft_qpair_joined(struct loop_msg *msg)
     qpair->state = NVMFT_QPAIR_READY;
     qpair->qid = qpair->reg_connect.qid;
     qpair->entries = qpair->reg_connect.entries;
+    if (qpair->qid != 0)
+        nvmf_pdu_capsule_max_set(
+            &qpair->conn,
+            (uint32_t)u64_max(qpair->shard->target->capsule_bytes_max, NVME_ICMS_STORE_DATA_BYTES));
     qpair->no_flow = (qpair->reg_connect.attributes & NVME_CATTR_NO_SQ_FLOW) != 0;
     req->dw0 = qpair->ctrl->cntlid;
     req->state = NVMFT_REQ_RESPOND;

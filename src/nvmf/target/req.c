@@ -12,7 +12,9 @@
  * In-capsule data is the one thing that cannot be parked without the stream behind it, where the
  * data may be that frees the buffers others wait for. So each queue pair has a staging buffer of
  * its own: a command in it needs nothing more from the peer or the pool, ends by itself, and the
- * stream goes on.
+ * stream goes on. That is for what Identify grants to any host. A store of ours may bring more;
+ * when the pool has no room at that moment its data is dropped, and the host sends it again as one
+ * that asks (NVME_ICMS_ASK), so it costs no memory.
  */
 #include "base/bytes.h"
 #include "base/check.h"
@@ -270,6 +272,16 @@ static enum req_step req_new_store(struct nvmft_req *req)
     return req_wait_buffer(req, NVMFT_WAIT_STORE, bytes);
 }
 
+/* There was no room for the data that came with it: the host is to send the command again, and
+ * then it waits in line. This one does not count. */
+static enum req_step req_ask_first(struct nvmft_req *req)
+{
+    nvmft_req_fail(req, NVME_SC_TRANSIENT);
+    req->dw1 = NVME_ICMS_ASK;
+    req->counted = false;
+    return REQ_NEXT;
+}
+
 static enum req_step req_new_kv(struct nvmft_req *req)
 {
     struct nvmft_qpair *qpair = req->qpair;
@@ -293,7 +305,7 @@ static enum req_step req_new_kv(struct nvmft_req *req)
     case NVMF_TARGET_STORE:
         if (!kv.sgl.in_capsule)
             return req_new_store(req);
-        return REQ_NEXT;
+        return req->buffer != NULL ? REQ_NEXT : req_ask_first(req);
     case NVMF_TARGET_EXIST_MANY:
         req->pub.keys = (const struct key *)(req->buffer + REQ_KEYS_OFFSET);
         req->pub.key_count = kv.key_count;

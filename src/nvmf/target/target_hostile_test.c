@@ -493,6 +493,100 @@ static void data_in_capsules_never_blocks_the_data_behind_it(void **state)
     rig_free(&rig);
 }
 
+/* A store of ours with its data, larger than IOCCSZ. */
+static struct nvme_cqe large_store(struct peer *io, uint8_t opcode, const uint8_t *value,
+                                   uint32_t bytes)
+{
+    struct nvme_kv_cmd cmd = {
+        .opcode = NVME_ICMS_STORE, .nsid = 1, .key = peer_key("large"), .bytes = bytes};
+    struct nvme_cqe cqe = {.status = UINT16_MAX};
+    struct nvme_sqe_wf sqe;
+
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    sqe.opcode = opcode;
+    io->capsule_max = UINT32_MAX;
+    (void)!peer_command(io, &sqe, value, bytes, NULL, NULL, &cqe);
+    io->capsule_max = 8192;
+    return cqe;
+}
+
+/* There is room, or its data is dropped and it is told to ask; what follows is served. */
+static void a_large_store_brings_its_data_or_is_told_to_ask(void **state)
+{
+    struct rig *rig = rig_new(1, few_buffers);
+    struct peer *admin = rig_admin(rig, 0);
+    struct peer *io = rig_io(rig, admin, 1, 0), *full[3];
+    struct nvme_sqe_wf big = store_sqe("big", RIG_VALUE_MAX);
+    uint8_t *value = malloc(NVME_ICMS_STORE_DATA_BYTES), *back = malloc(RIG_VALUE_MAX);
+    uint32_t bytes = RIG_VALUE_MAX;
+    struct nvmf_target_stats stats;
+    struct nvme_cqe cqe;
+
+    rig_fill(value, NVME_ICMS_STORE_DATA_BYTES, 5);
+    cqe = large_store(io, NVME_ICMS_STORE, value, NVME_ICMS_STORE_DATA_BYTES);
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    assert_int_equal(peer_retrieve(io, 1, "large", back, &bytes, &cqe), NVME_SC_SUCCESS);
+    assert_int_equal(bytes, NVME_ICMS_STORE_DATA_BYTES);
+    assert_memory_equal(back, value, bytes);
+
+    for (int i = 0; i < 3; i++) { /* promised to stores whose data does not come */
+        full[i] = rig_io(rig, admin, (uint16_t)(i + 2), 0);
+        (void)peer_submit(full[i], &big, RIG_VALUE_MAX);
+    }
+    rig_run(rig, 100);
+    for (int i = 0; i < 3; i++) {
+        cqe = large_store(io, NVME_ICMS_STORE, value, 100000);
+        assert_int_equal(cqe.status, NVME_SC_TRANSIENT);
+        assert_int_equal(cqe.dw1, NVME_ICMS_ASK);
+        assert_false(cqe.dnr);
+        assert_int_equal(peer_store(io, 1, "small", value, 8192, 0, &cqe), NVME_SC_SUCCESS);
+    }
+    for (int i = 0; i < 3; i++)
+        peer_free(&full[i]);
+    rig_run(rig, 100);
+    cqe = large_store(io, NVME_ICMS_STORE, value, 100000);
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.ops[NVMF_TARGET_STORE][ICMS_BUSY], 0);
+    peer_free(&io);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    free(value);
+    free(back);
+    rig_free(&rig);
+}
+
+/* Whoever brings more than was granted, or with another command, is cut off. */
+static void large_data_comes_with_our_stores_alone(void **state)
+{
+    const struct {
+        uint8_t opcode;
+        uint32_t bytes;
+    } wrong[] = {{NVME_KV_STORE, 8193},
+                 {NVME_ICMS_STORE, NVME_ICMS_STORE_DATA_BYTES + 1},
+                 {NVME_ICMS_EXIST_MANY, 9000}};
+    uint8_t *value = calloc(1, NVME_ICMS_STORE_DATA_BYTES + 1);
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *admin = rig_admin(rig, 0);
+    struct nvme_sqe_wf sqe = store_sqe("k", 9000);
+    struct nvme_cqe cqe;
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct peer *io = rig_io(rig, admin, (uint16_t)(i + 1), 0);
+
+        cqe = large_store(io, wrong[i].opcode, value, wrong[i].bytes);
+        assert_int_equal(cqe.status, UINT16_MAX);
+        peer_free(&io);
+    }
+    admin->capsule_max = UINT32_MAX;
+    assert_false(peer_command(admin, &sqe, value, 9000, NULL, NULL, &cqe));
+    peer_free(&admin);
+    rig_run(rig, 100);
+    rig_expect_clean(rig);
+    free(value);
+    rig_free(&rig);
+}
+
 static void a_flood_of_connections_passes(void **state)
 {
     struct rig *rig = rig_new(2, NULL);
@@ -581,6 +675,8 @@ int main(void)
         cmocka_unit_test(a_peer_that_owes_data_gives_its_buffers_back),
         cmocka_unit_test(a_peer_that_does_not_read_gives_its_buffers_back),
         cmocka_unit_test(data_in_capsules_never_blocks_the_data_behind_it),
+        cmocka_unit_test(a_large_store_brings_its_data_or_is_told_to_ask),
+        cmocka_unit_test(large_data_comes_with_our_stores_alone),
         cmocka_unit_test(a_flood_of_connections_passes),
         cmocka_unit_test(noise_after_hello_ends_clean),
     };
