@@ -115,8 +115,8 @@ struct agent_req {
     /* the entry, copied and checked */
     struct key key;
     uint64_t tag;         /* the guest's                                                  */
-    uint64_t offset;      /* PUT: of the value in staging. EXISTS_MANY: of the keys. GET,
-                             DIRECT: address of memory                                    */
+    uint64_t offset;      /* PUT: of the value in staging. EXISTS_MANY: of the keys. DIRECT:
+                             address of memory                                            */
     uint64_t trailer;     /* GET, DIRECT: address of memory                               */
     uint64_t deadline_ns; /* absolute                                                     */
     uint64_t taken_ns;    /* when it was taken from the ring                              */

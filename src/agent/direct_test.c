@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/direct_test.c: blocks that a client in the agent's own process receives in its memory, on
- * simulated machines: what arrives, and that nothing is written there after the answer.
+ * agent/direct_test.c: blocks that a client in the agent's own process receives in its memory, or
+ * gives away from there, on simulated machines: what arrives, and that nothing is written or read
+ * there after the answer.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -263,6 +264,123 @@ static void an_enclosure_that_dies_leaves_the_memory_alone(void **state)
     }
 }
 
+/* ---- puts ----------------------------------------------------------------------------------- */
+
+/* Puts value number `look` as block n, out of memory. */
+static uint64_t direct_put(struct rig_client *client, uint32_t n, uint32_t look,
+                           struct memory *memory, uint8_t flags, uint64_t timeout_ns)
+{
+    struct shm_submit entry = {
+        .op = SHM_OP_PUT,
+        .flags = SHM_FLAG_DIRECT | flags,
+        .key_length = LIMIT_KEY_BYTES,
+        .deadline_ns = rig_now_ns(client->rig) + timeout_ns,
+        .offset = (uint64_t)(uintptr_t)memory->data,
+        .bytes = VALUE,
+    };
+    struct key key;
+
+    rig_key(n, &key);
+    memcpy(entry.key, key.bytes, sizeof(entry.key));
+    rig_value(look, VALUE, memory->data);
+    return rig_submit(client, &entry);
+}
+
+/* True when the enclosure has block n, with the bytes of value number `look` and their trailer. */
+static bool flash_has(struct agent_rig *rig, uint32_t n, uint32_t look)
+{
+    uint8_t wanted[VALUE];
+    const struct fake_block *block;
+    struct key key;
+
+    rig_key(n, &key);
+    block = fake_target_find(rig->fake[0], 1, &key);
+    if (block == NULL)
+        return false;
+    rig_value(look, VALUE, wanted);
+    assert_int_equal(block->bytes, VALUE + LIMIT_TRAILER_BYTES);
+    return memcmp(block->data, wanted, VALUE) == 0 &&
+           sealed_trailer_check(&rig->volumes[0].uuid, &key, VALUE, crc32c(wanted, VALUE),
+                                block->data + VALUE) == ICMS_OK;
+}
+
+/* A get finds value number `look` in the arena. */
+static void assert_found(struct rig_client *client, uint32_t n, uint32_t look)
+{
+    const struct shm_complete *answer = rig_wait(client, rig_get(client, 0, n, 301, 1000 * RIG_MS));
+    uint8_t wanted[VALUE];
+
+    rig_value(look, VALUE, wanted);
+    assert_int_equal(answer->status, ICMS_OK);
+    assert_int_equal(answer->source, ICMS_SOURCE_DRAM);
+    assert_int_equal(answer->value_bytes, VALUE);
+    assert_memory_equal(rig_leased(client, 0, answer), wanted, VALUE);
+    rig_lease_give(client, 301);
+}
+
+static void a_put_is_copied_and_sealed_by_the_agent(void **state)
+{
+    static const uint8_t flags[] = {0, SHM_FLAG_ON_FLASH, SHM_FLAG_IF_ABSENT};
+
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint32_t loops = 1; loops <= 3; loops += 2) {
+            struct rig_client *client;
+            struct agent_rig *rig = rig_up(loops, &client);
+            struct memory *memory = memory_new();
+            uint64_t tag = direct_put(client, 20, 20, memory, flags[i], 1000 * RIG_MS);
+
+            assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+            memset(memory, CLEAN, sizeof(*memory));
+            rig_run(rig, 100 * RIG_MS);
+            assert_true(flash_has(rig, 20, 20));
+            assert_found(client, 20, 20);
+            free(memory);
+            rig_down(rig, client);
+        }
+}
+
+/* Answered at its deadline, whether it was copied or waited for a writer before it: the memory is
+ * the caller's again, and what becomes of it reaches no drive. */
+static void nothing_is_read_after_the_answer_of_a_put(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up(1, &client);
+    struct memory *first = memory_new(), *second = memory_new();
+    uint64_t begin_ns = rig_now_ns(rig), copied, waiting;
+
+    rig->fake[0]->hold_stores = true;
+    copied = direct_put(client, 20, 20, first, SHM_FLAG_ON_FLASH, 200 * RIG_MS);
+    waiting = direct_put(client, 20, 21, second, SHM_FLAG_ON_FLASH, 200 * RIG_MS);
+    assert_int_equal(rig_wait(client, copied)->status, ICMS_DEADLINE);
+    assert_int_equal(rig_wait(client, waiting)->status, ICMS_DEADLINE);
+    assert_in_range(client->got_ns[copied] - begin_ns, 200 * RIG_MS, 210 * RIG_MS);
+    assert_in_range(client->got_ns[waiting] - begin_ns, 200 * RIG_MS, 210 * RIG_MS);
+    memset(first, CLEAN, sizeof(*first));
+    memset(second, CLEAN, sizeof(*second));
+    rig_on_fake(rig, 0, fake_release);
+    rig_run(rig, 2000 * RIG_MS);
+    assert_true(flash_has(rig, 20, 20));
+    free(first);
+    free(second);
+    rig_down(rig, client);
+}
+
+static void another_process_cannot_put_out_of_memory(void **state)
+{
+    struct rig_client *client, *stranger;
+    struct agent_rig *rig = rig_up(1, &client);
+    struct memory *memory = memory_new();
+
+    stranger = rig_client_new(rig);
+    for (uint8_t flags = 0; flags <= SHM_FLAG_ON_FLASH; flags++)
+        assert_int_equal(
+            rig_wait(stranger, direct_put(stranger, 20, 20, memory, flags, 1000 * RIG_MS))->status,
+            ICMS_INVALID);
+    rig_client_free(stranger);
+    free(memory);
+    rig_down(rig, client);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +391,9 @@ int main(void)
         cmocka_unit_test(a_cancel_does_not_end_it_early),
         cmocka_unit_test(a_write_that_overtakes_it_counts),
         cmocka_unit_test(an_enclosure_that_dies_leaves_the_memory_alone),
+        cmocka_unit_test(a_put_is_copied_and_sealed_by_the_agent),
+        cmocka_unit_test(nothing_is_read_after_the_answer_of_a_put),
+        cmocka_unit_test(another_process_cannot_put_out_of_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

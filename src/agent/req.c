@@ -209,6 +209,20 @@ static enum step req_new_get(struct agent_req *req)
 
 /* ---- put ------------------------------------------------------------------------------------ */
 
+/* The value of a client in this process, which leaves it alone until the answer: it is read here
+ * and never again, copied and summed in one pass. */
+static void req_put_copy_direct(const struct agent_req *req, uint8_t *to)
+{
+    const struct volume_spec *spec = &req->volume->spec;
+    const uint8_t *from = (const uint8_t *)(uintptr_t)req->offset;
+
+    if (spec->sealed)
+        sealed_trailer_make(&spec->uuid, &req->key, req->bytes,
+                            crc32c_copy_steady(0, to, from, req->bytes), to + req->bytes);
+    else
+        memcpy(to, from, req->bytes);
+}
+
 /* Copies value and trailer out of the guest's memory, which it may write meanwhile: what counts is
  * what arrived in the slot. */
 static icms_err req_put_copy(struct agent_req *req, uint32_t slot)
@@ -220,6 +234,10 @@ static icms_err req_put_copy(struct agent_req *req, uint32_t slot)
 
     if (fault_hit("agent.put"))
         return ICMS_CORRUPT;
+    if ((req->flags & SHM_FLAG_DIRECT) != 0) {
+        req_put_copy_direct(req, to);
+        return ICMS_OK;
+    }
     if (!volume->spec.sealed) {
         memcpy(to, from, req->bytes);
         return ICMS_OK;
@@ -280,19 +298,28 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     return accepted ? req_answer(req, ICMS_OK, ICMS_MISS_NONE) : req_wait_op(req, op);
 }
 
+/* Whether the value lies in memory that the guest may name. */
+static bool req_put_is_inside(const struct agent_req *req, uint64_t stored_bytes)
+{
+    uint64_t staging_bytes = req->guest->ring.staging_bytes;
+
+    if ((req->flags & SHM_FLAG_DIRECT) != 0)
+        return true; /* only this process may say so */
+    return stored_bytes <= staging_bytes && req->offset <= staging_bytes - stored_bytes;
+}
+
 static enum step req_new_put(struct agent_req *req)
 {
     struct agent_volume *volume = req->volume;
     struct agent *agent = volume->agent;
     uint64_t stored_bytes = req->bytes + (volume->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
-    uint64_t staging_bytes = req->guest->ring.staging_bytes;
     uint32_t slot;
     struct agent_op *op;
     icms_err err;
 
     if (req->bytes == 0 || req->bytes > volume->spec.value_bytes_max)
         return req_answer(req, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
-    if (stored_bytes > staging_bytes || req->offset > staging_bytes - stored_bytes)
+    if (!req_put_is_inside(req, stored_bytes))
         return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
     op = req_writer(req);
     if (op != NULL)

@@ -99,15 +99,16 @@ enum shm_flag {
     SHM_FLAG_ON_FLASH = 1,  /* PUT: answer when the drive has it */
     SHM_FLAG_IF_ABSENT = 2, /* PUT                               */
     SHM_FLAG_PRESTAGE = 4,  /* GET: class prestage               */
-    SHM_FLAG_DIRECT = 8,    /* GET of a client in the agent's own process: the block may be received
-                               in its memory. Answered with slot SHM_SLOT_NONE when it was       */
+    SHM_FLAG_DIRECT = 8, /* of a client in the agent's own process. GET: the block may be received
+                            in its memory; answered with slot SHM_SLOT_NONE when it was. PUT: the
+                            value lies in its memory, not in staging, until the answer        */
 };
 
 struct shm_submit {
     uint64_t tag;         /* the client's; comes back                              */
     uint64_t deadline_ns; /* absolute                                              */
     uint64_t offset;      /* PUT: of the value in staging memory; EXISTS_MANY: of the keys;
-                             GET, DIRECT: address of the client's memory                    */
+                             DIRECT: address of the client's memory                         */
     uint32_t bytes;       /* PUT: plain value; EXISTS_MANY: number of keys; GET, DIRECT: room */
     uint32_t volume;      /* the agent's number                                    */
     uint32_t lease;       /* GET: entry of the lease table                         */
@@ -116,7 +117,7 @@ struct shm_submit {
     uint8_t key_length;
     uint8_t pad;
     uint8_t key[LIMIT_KEY_BYTES];
-    uint64_t trailer; /* DIRECT: address of LIMIT_TRAILER_BYTES for what is behind `bytes`  */
+    uint64_t trailer; /* GET, DIRECT: address of LIMIT_TRAILER_BYTES for what is behind `bytes`  */
 };
 _Static_assert(sizeof(struct shm_submit) == 64, "one cache line");
 

@@ -213,7 +213,8 @@ struct client_op {
     uint64_t staging_offset;      /* of a put's value, or of keys                            */
     uint64_t staging_bytes;       /* 0: none taken                                           */
     struct client_buffer *buffer; /* put in place; NULL                                      */
-    bool direct;                  /* get: the agent may receive it in the caller's memory    */
+    bool direct;                  /* the agent receives it in, or takes it from, the caller's
+                                     memory                                                  */
     uint64_t room;                /* direct: bytes of that memory                            */
     uint8_t trailer[LIMIT_TRAILER_BYTES]; /* direct: what is behind room                     */
     struct shm_complete answer; /* valid when answered                                     */
@@ -259,7 +260,7 @@ struct icms_request {
     size_t hole;                 /* match: the first key that is not there                 */
     size_t not_ok;               /* blocks whose status is not OK                          */
     size_t peer_down;            /* blocks given up because the agent is gone              */
-    size_t direct;               /* operations whose memory the network may be writing     */
+    size_t direct;               /* operations whose memory the agent or the network may touch */
     uint32_t turn;               /* blocks it may send before it queues again              */
     uint64_t deadline_ns;        /* absolute                                               */
     uint64_t expiry_ns;          /* when icms_poll has to look at it; lock                 */

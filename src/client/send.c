@@ -224,22 +224,27 @@ static enum client_step send_put_room(struct icms_request *request, size_t index
     return STEP_NEXT;
 }
 
-static enum client_step send_put(struct icms_request *request, size_t index)
+/* An agent in this process takes a large value from where it is, and makes its trailer. The staging
+ * memory of such a put stays taken and untouched: it bounds how much is under way. */
+static bool send_put_direct(struct icms_request *request, struct client_op *op)
 {
-    const struct icms_block *block = &request->blocks[index];
-    const struct shm_arena *arena = &request->volume->arena;
-    struct icms *icms = request->icms;
-    struct client_op *op;
-    enum client_step step;
-    uint8_t *to;
+    const struct icms_block *block = &request->blocks[op->block];
 
-    send_lock(icms);
-    step = send_put_room(request, index, &op);
-    send_unlock(icms);
-    if (step == STEP_WAIT)
-        return step;
-    request->next++;
-    to = icms->link->ring.staging + op->staging_offset;
+    if (request->link_used->agent == NULL || block->bytes < CLIENT_DIRECT_BYTES)
+        return false;
+    op->direct = true;
+    op->room = block->bytes;
+    request->direct++;
+    return true;
+}
+
+/* Value and trailer into staging memory. */
+static void send_put_copy(struct icms_request *request, struct client_op *op)
+{
+    const struct icms_block *block = &request->blocks[op->block];
+    const struct shm_arena *arena = &request->volume->arena;
+    uint8_t *to = request->icms->link->ring.staging + op->staging_offset;
+
     if (arena->sealed) {
         struct key key = client_key(&block->key);
         uint32_t crc;
@@ -252,6 +257,22 @@ static enum client_step send_put(struct icms_request *request, size_t index)
     } else if (op->buffer == NULL) {
         memcpy(to, block->data, block->bytes);
     }
+}
+
+static enum client_step send_put(struct icms_request *request, size_t index)
+{
+    struct icms *icms = request->icms;
+    struct client_op *op;
+    enum client_step step;
+
+    send_lock(icms);
+    step = send_put_room(request, index, &op);
+    send_unlock(icms);
+    if (step == STEP_WAIT)
+        return step;
+    request->next++;
+    if (!send_put_direct(request, op))
+        send_put_copy(request, op);
     send_lock(icms);
     send_push(request, op);
     send_unlock(icms);

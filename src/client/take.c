@@ -224,7 +224,7 @@ void client_op_take(struct icms_request *request, struct client_op *op)
     check(op->request == request);
     if (op->direct)
         request->direct--;
-    if (op->direct && status == ICMS_VALUE_SIZE)
+    if (op->direct && status == ICMS_VALUE_SIZE && request->op == SHM_OP_GET)
         request->blocks[op->block].bytes = answer->value_bytes;
     if (status == ICMS_OK && !op->link_lost && request->op == SHM_OP_PUT)
         atomic_fetch_add(&request->volume->account->puts, 1);

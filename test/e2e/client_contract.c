@@ -173,17 +173,26 @@ static void what_was_accepted_outlives_an_orderly_close(void **state)
 
 static void the_last_put_wins(void **state)
 {
+    static const size_t sizes[] = {100, 200000};
+    struct icms_request_options flash = on_flash();
     struct fixture *f = *state;
-    uint8_t data[100], back[100];
-    struct icms_block put = {.key = key_of(1), .data = data, .bytes = sizeof(data)};
-    struct icms_block get = {.key = key_of(1), .data = back, .bytes = sizeof(back)};
 
-    for (uint8_t round = 0; round < 20; round++) {
-        memset(data, round, sizeof(data));
-        assert_int_equal(icms_put(f->kv, &put, 1, NULL), ICMS_OK);
-        get.bytes = sizeof(back);
-        assert_int_equal(icms_get(f->kv, &get, 1, NULL), ICMS_OK);
-        assert_memory_equal(back, data, sizeof(data));
+    for (size_t i = 0; i < 2; i++) {
+        uint8_t *data = malloc(sizes[i]), *back = malloc(sizes[i]);
+        struct icms_block put = {.key = key_of(i), .data = data, .bytes = sizes[i]};
+        struct icms_block get = {.key = key_of(i), .data = back, .bytes = sizes[i]};
+
+        for (uint8_t round = 0; round < 20; round++) {
+            memset(data, round, sizes[i]);
+            assert_int_equal(icms_put(f->kv, &put, 1, round % 3 == 0 ? &flash : NULL), ICMS_OK);
+            memset(data, 0xff, sizes[i]); /* the caller's again */
+            get.bytes = sizes[i];
+            assert_int_equal(icms_get(f->kv, &get, 1, NULL), ICMS_OK);
+            memset(data, round, sizes[i]);
+            assert_memory_equal(back, data, sizes[i]);
+        }
+        free(data);
+        free(back);
     }
 }
 
