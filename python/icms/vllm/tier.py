@@ -134,6 +134,7 @@ class IcmsTier(SecondaryTierManager):
                               need_bytes=self.block_size_bytes, hashes="vllm",
                               probe=identity.probe, log=logger)
         except Exception:
+            self._unname_memory()  # vLLM ends now, and leaves it
             self._movers.close()
             self._memory.release()
             raise

@@ -505,6 +505,7 @@ def case_late(lab, kind):
 def case_wrong(lab, kind):
     """What can never work is told when the engine starts, and nothing of it is ever used."""
     configure, loaded = KINDS[kind]
+    before = shared_memory()
     small = {**VOLUME, "name": "small", "value_max": "64KiB"}
     with lab.pod(f"{kind}-wrong", volumes=[VOLUME, small]) as p:
         for wrong, says in (({"volume": "nothing"}, "the volume nothing of"),
@@ -515,6 +516,7 @@ def case_wrong(lab, kind):
                 engine.ready()
                 raise RuntimeError(f"an engine started with {wrong}")
             assert says in engine.log(), engine.log()[-2000:]
+        assert not shared_memory() - before, shared_memory() - before
         right = Engine(lab, configure(p.agents[0]), log=f"{kind}-right").ready()
         same(right.ask(prompt(0)), lab.reference(prompt(0)), "the first engine")
         wait_stored(p.agents[0], 0, PROMPT // BLOCK, BLOCK_BYTES)
