@@ -114,6 +114,16 @@ class Daemon:
     def signal(self, number):
         self.process.send_signal(number)
 
+    def stand_still(self):
+        """SIGSTOP, and waits until all of its threads stand still: they run on for a moment."""
+        self.signal(signal.SIGSTOP)
+        give_up = time.monotonic() + 10
+        tasks = pathlib.Path(f"/proc/{self.pid}/task")
+        while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T"
+                  for task in tasks.iterdir()):
+            assert time.monotonic() < give_up, f"{self.name} does not stop"
+            time.sleep(0.001)
+
     def kill(self):
         """SIGKILL, and waits until it is gone."""
         if self.process is not None:

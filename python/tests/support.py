@@ -9,10 +9,8 @@ import os
 import pathlib
 import random
 import shutil
-import signal
 import sys
 import tempfile
-import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -53,17 +51,6 @@ def tier():
     if not _tier:
         _tier.append(Tier())
     return _tier[0]
-
-
-def stop(daemon):
-    """SIGSTOP, and waits until all of its threads stand still: they run on for a moment."""
-    daemon.signal(signal.SIGSTOP)
-    give_up = time.monotonic() + 10
-    tasks = pathlib.Path(f"/proc/{daemon.pid}/task")
-    while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T"
-              for task in tasks.iterdir()):
-        assert time.monotonic() < give_up, f"{daemon.name} does not stop"
-        time.sleep(0.001)
 
 
 def value(number, nbytes=VALUE_BYTES):

@@ -10,7 +10,7 @@ import unittest
 
 import icms
 import icms.aio
-from support import Tier, VALUE_BYTES, keys, stop, value
+from support import Tier, VALUE_BYTES, keys, value
 
 
 class Deadlines(unittest.TestCase):
@@ -39,7 +39,7 @@ class Deadlines(unittest.TestCase):
 
     def test_a_stopped_enclosure(self):
         rooms = [bytearray(VALUE_BYTES) for _ in self.names]
-        stop(self.tier.target)
+        self.tier.target.stand_still()
         begin = time.monotonic()
         results = self.volume.get(self.names, rooms)
         self.assertLess(time.monotonic() - begin, 5)
@@ -54,7 +54,7 @@ class Deadlines(unittest.TestCase):
         self.resume(self.tier.target)
 
     def test_a_stopped_agent(self):
-        stop(self.tier.agent)
+        self.tier.agent.stand_still()
         rooms = [bytearray(VALUE_BYTES) for _ in self.names]
         begin = time.monotonic()
         results = self.volume.get(self.names, rooms)
@@ -75,7 +75,7 @@ class Deadlines(unittest.TestCase):
         self.resume(self.tier.agent)
 
     def test_a_request_that_is_cancelled_frees_its_memory(self):
-        stop(self.tier.target)
+        self.tier.target.stand_still()
         room = bytearray(VALUE_BYTES)
         request = self.volume.start_get(self.names[:1], [room], deadline_ms=10000)
         self.assertFalse(request.wait(50))

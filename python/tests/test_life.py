@@ -13,7 +13,7 @@ import unittest
 import weakref
 
 import icms
-from support import TestCase, Tier, VALUE_BYTES, keys, stop, value
+from support import TestCase, Tier, VALUE_BYTES, keys, value
 
 
 def program(text, *arguments, **more):
@@ -66,7 +66,7 @@ class Threads(TestCase):
         self.assertFalse(failures)
 
     def test_a_call_that_waits_lets_others_run(self):
-        stop(self.tier.agent)
+        self.tier.agent.stand_still()
         try:
             passed = []
             call = threading.Thread(target=lambda: passed.append(

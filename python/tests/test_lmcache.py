@@ -12,7 +12,7 @@ import unittest.mock
 import icms
 from icms import keys as icms_keys
 from icms.lmcache import IcmsConnector
-from support import VALUE_BYTES, Tier, stop, tier, value
+from support import VALUE_BYTES, Tier, tier, value
 
 
 def names(count):
@@ -218,7 +218,7 @@ class Failures(Case):
         self.addCleanup(mine.end)
         connector = self.connector(where=mine.where, load_ms=200, store_ms=200)
         keys = names(3)
-        stop(mine.agent)
+        mine.agent.stand_still()
         begin = time.monotonic()
         self.assertEqual(self.get(connector, keys, [100] * 3)[:2], (False, [False] * 3))
         with self.assertLogs("icms.lmcache", "WARNING") as logged:
@@ -246,7 +246,7 @@ class Failures(Case):
         mine = Tier()
         self.addCleanup(mine.end)
         connector = self.connector(where=mine.where, load_ms=300)
-        stop(mine.agent)
+        mine.agent.stand_still()
         rooms = [bytearray(100) for _ in range(3)]
         connector.submit_batch_get(names(3), rooms)
         descriptor = connector.event_fd()

@@ -9,7 +9,7 @@ import icms
 import sglang_stand_ins as stand_ins
 from sglang_stand_ins import (Config, ExtraInfo, Page, Pool, PoolHitPolicy, PoolName, PoolTransfer,
                              PoolTransferResult)
-from support import Tier, stop, tier, value
+from support import Tier, tier, value
 
 stand_ins.install()
 
@@ -372,7 +372,7 @@ class Failures(Case):
         names = hashes(3)
         self.filled(backend, 3)
         backend.batch_set_v1(names[:2], backend.pool.at(0, 1))
-        stop(mine.agent)
+        mine.agent.stand_still()
         # What lies in the mapped arena comes even so.
         self.assertEqual(backend.batch_get_v1(names[2:], backend.pool.at(2)), [False])
         with self.assertLogs("icms.sglang", "WARNING") as logged:

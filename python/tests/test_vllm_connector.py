@@ -12,7 +12,7 @@ import types
 import unittest
 
 import vllm_stand_ins as stand_ins
-from support import Tier, VALUE_BYTES, stop, tier, value
+from support import Tier, VALUE_BYTES, tier, value
 
 stand_ins.install()
 from icms.vllm.connector import Copied, _Scheduler  # noqa: E402
@@ -237,7 +237,7 @@ class Connectors(unittest.TestCase):
         self.addCleanup(own.end)
         engine = Engine(self, own.where, load_ms=400, store_ms=400)
         self.store(engine)
-        stop(own.agent)
+        own.agent.stand_still()
         self.addCleanup(own.agent.kill)
         request = engine.request("nowhere")  # the agent's memory would answer for the other one
         self.assertIsNone(engine.half.matched(request, 0))

@@ -14,7 +14,7 @@ import types
 import unittest
 
 import vllm_stand_ins as stand_ins
-from support import Tier, VALUE_BYTES, stop, tier, value
+from support import Tier, VALUE_BYTES, tier, value
 
 stand_ins.install()
 from icms.vllm import identity  # noqa: E402
@@ -186,7 +186,7 @@ class Tiers(unittest.TestCase):
         context, names = engine.request(self.prompt)
         engine.fill(self.prompt)
         self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
-        stop(own.agent)
+        own.agent.stand_still()
         self.addCleanup(own.agent.kill)
         other, far = engine.request("never stored")
         self.assertEqual(engine.tier.lookup(far[0], other), RETRY)
@@ -207,7 +207,7 @@ class Tiers(unittest.TestCase):
         context, names = engine.request(self.prompt)
         engine.fill(self.prompt)
         self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
-        stop(own.agent)  # its memory is still there; for all else it would have to answer
+        own.agent.stand_still()  # its memory is still there; for all else it would have to answer
         self.addCleanup(own.agent.kill)
         context, names = engine.request(self.prompt, CHUNKS + 3)
         self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS + [MISS] * 3)

@@ -159,21 +159,10 @@ def blocks(count, seed=None, nbytes=BLOCK_BYTES):
     return numpy.random.default_rng(seed).integers(0, 256, (count, nbytes), dtype=numpy.uint8)
 
 
-def stop(daemon):
-    """SIGSTOP, and waits until all of its threads stand still: they run on for a moment."""
-    daemon.signal(signal.SIGSTOP)
-    give_up = time.monotonic() + 10
-    tasks = pathlib.Path(f"/proc/{daemon.pid}/task")
-    while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T"
-              for task in tasks.iterdir()):
-        assert time.monotonic() < give_up, f"{daemon.name} does not stop"
-        time.sleep(0.001)
-
-
 @contextlib.contextmanager
 def stopped(daemon):
     """The daemon stands still inside."""
-    stop(daemon)
+    daemon.stand_still()
     try:
         yield
     finally:
