@@ -31,7 +31,7 @@ check-deep: deps-check
 	@tools/check.sh deep
 
 check-engines:
-	@tools/deps.sh build check
+	@tools/deps.sh build check demo
 	@$(MAKE) --no-print-directory all
 	@tools/check-engines.sh $(ENGINES)
 
@@ -68,8 +68,8 @@ help:
 	@echo 'make check     all tests that fit in 25 minutes: gcc, clang with sanitizers, a Linux guest'
 	@echo '               in QEMU, the demo in short form; ends with N passed, N failed, N skipped'
 	@echo 'make check-deep  the long forms: ThreadSanitizer, long campaigns, fuzzing'
-	@echo 'make check-engines  NIXL and other users of icms, each in several versions, which are'
-	@echo '               installed into $(BUILD)/; ENGINES="nixl" takes some'
+	@echo 'make check-engines  vLLM, LMCache, SGLang, NIXL, llama.cpp and Python on icms; they are'
+	@echo '               installed into $(BUILD)/; ENGINES="nixl vllm" takes some'
 	@echo 'make bench     measure icms beside the ceilings of this machine; writes doc/benchmarks.md;'
 	@echo '               SLICES=6 SLICE=500ms SPACE=4GiB shortens it, BENCHES="store wire" takes some,'
 	@echo '               BENCH_DIR says where drive files go'

@@ -12,12 +12,24 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 . tools/stages.sh
 
-engines="nixl vllm sglang lmcache"
+engines="python nixl llama vllm sglang lmcache cmx"
+
+# The package that all others stand on, from its wheel.
+engine_python()
+{
+    stage_lint "python" python/tests/run.py build
+}
 
 # Both plugins, in every NIXL of integrations/nixl/tests/versions.txt.
 engine_nixl()
 {
     stage_lines "nixl" integrations/nixl/tests/run.py build --all
+}
+
+# llama.cpp with a real model on examples/llama, and what a pod does to it.
+engine_llama()
+{
+    stage_lines "llama" demo/run.sh build --short
 }
 
 # Real vLLM engines on a CPU: the tier and the connector of python/icms/vllm.
@@ -27,7 +39,7 @@ engine_vllm()
 }
 
 # Installs and runs what lies in test/engines.
-engine_run()
+run_engine()
 {
     "test/engines/$1/install.sh" build && "test/engines/$1/run.py" --build build
 }
@@ -35,13 +47,25 @@ engine_run()
 # SGLang's factory and storage controller; its engine needs a GPU.
 engine_sglang()
 {
-    stage_lines "sglang" engine_run sglang
+    stage_lines "sglang" run_engine sglang
 }
 
 # LMCache's bench, and its server with vLLM on the CPU.
 engine_lmcache()
 {
-    stage_lines "lmcache" engine_run lmcache
+    stage_lines "lmcache" run_engine lmcache
+}
+
+# LMCache's own NIXL storage as it is configured for CMX, on the plugin DOCA_MEMOS.
+run_cmx()
+{
+    test/engines/lmcache/install.sh build &&
+        integrations/nixl/tests/run.py build --python build/engines/lmcache/bin/python cmx_lmcache
+}
+
+engine_cmx()
+{
+    stage_lines "cmx" run_cmx
 }
 
 for engine in ${*:-$engines}; do
@@ -57,4 +81,5 @@ for engine in ${*:-$engines}; do
     "engine_$engine"
 done
 
+say "disk: $(du -sm build/engines | cut -f1) MiB in build/engines"
 stages_end

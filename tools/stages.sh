@@ -16,6 +16,7 @@ failed=0
 skipped=0
 failures=()
 skips=()
+cpu=0
 
 say()
 {
@@ -46,11 +47,22 @@ count_lines()
     done < "$file"
 }
 
-# Says how the stage $1 ended that ran since $2 with the counts $3 $4 $5 before it.
+# Sets cpu: whole seconds of processor time of what has ended, user and system.
+cpu_now()
+{
+    times > "$logs/times" # not in a pipe: that would be another shell, with children of its own
+    cpu=$(awk -F '[ms ]+' 'END { printf "%d", ($1 + $3) * 60 + $2 + $4 }' "$logs/times")
+}
+
+# Says how the stage $1 ended that ran since $2 with the counts $3 $4 $5 before it. What other work
+# on the machine delays is seen by the processor time, which stays what it is.
 stage_end()
 {
+    local before=$cpu
+
+    cpu_now
     say "$1: $((passed - $3)) passed, $((failed - $4)) failed, $((skipped - $5)) skipped" \
-        "($((SECONDS - $2)) s)"
+        "($((SECONDS - $2)) s, processors $((cpu - before)) s)"
 }
 
 # stage_lines NAME COMMAND...: runs a command that prints its cases as lines.
