@@ -175,7 +175,7 @@ void loop_op_cancel(struct loop_op *op);
 /* ---- memory --------------------------------------------------------------------------------- */
 
 /* Page-aligned memory that can be shared with other processes: a sealed memfd (simulation: heap).
- * Zeroed. Touched at once when prefault is set. */
+ * Zeroed. Touched at once when prefault is set, in large pages as far as the machine has some. */
 icms_err loop_region_new(struct loop_env *env, const char *name, uint64_t bytes, bool prefault,
                          struct err_why *why, struct loop_region **out_region) ICMS_MUST_CHECK;
 void *loop_region_base(struct loop_region *region);
@@ -190,8 +190,9 @@ icms_err loop_region_seal(struct loop_region *region, struct err_why *why) ICMS_
 /* Also unregisters. No operation may name its memory any more. *region may be NULL. */
 void loop_region_free(struct loop_region **region);
 
-/* Pins the region for a loop's disk reads and writes. A refusal (locked pages) is not fatal: the
- * region works unpinned; the error says so with its remedy. Call before loop_start. */
+/* Pins the region for a loop's disk reads and writes, in large pages as far as the machine has
+ * some, and touches it. A refusal (locked pages) is not fatal: the region works unpinned; the error
+ * says so with its remedy. Call before loop_start. */
 icms_err loop_region_register(struct loop *loop, struct loop_region *region, struct err_why *why);
 
 /* ---- files ---------------------------------------------------------------------------------- */

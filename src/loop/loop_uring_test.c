@@ -219,6 +219,78 @@ static void a_shared_region_cannot_shrink_and_can_be_sealed(void **state)
     loop_region_free(&region);
 }
 
+/* Bytes of the mapping that begins at base which lie in large pages, by /proc/self/smaps. */
+static uint64_t large_bytes(const void *base)
+{
+    char wanted[32], line[512];
+    unsigned long long kib = 0;
+    bool mine = false;
+    FILE *file = fopen("/proc/self/smaps", "re");
+
+    assert_non_null(file);
+    (void)snprintf(wanted, sizeof(wanted), "%lx-", (unsigned long)(uintptr_t)base);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        if (strncmp(line, wanted, strlen(wanted)) == 0)
+            mine = true;
+        else if (mine && sscanf(line, "ShmemPmdMapped: %llu kB", &kib) == 1)
+            break;
+    }
+    (void)fclose(file);
+    return (uint64_t)kib << 10;
+}
+
+/* Whether this machine gives large pages to a memfd that asks for them itself. */
+static bool large_pages_can_be_had(void)
+{
+    const size_t large = (size_t)2 << 20;
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    uint8_t *room = mmap(NULL, 2 * large, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *base = room + (large - (uintptr_t)room % large) % large;
+    bool can = fd >= 0 && room != MAP_FAILED && ftruncate(fd, (off_t)large) == 0 &&
+               mmap(base, large, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == base &&
+               memset(base, 1, 1) == base && madvise(base, large, 25 /* MADV_COLLAPSE */) == 0;
+
+    (void)munmap(room, 2 * large);
+    (void)close(fd);
+    return can;
+}
+
+/* At once when asked for, else when it is registered; an end of less than a large page is touched,
+ * too. */
+static void memory_for_drives_lies_in_large_pages(void **state)
+{
+    const uint64_t bytes = ((uint64_t)8 << 20) + 4096;
+    struct loop_opts opts;
+    struct loop *loop = NULL;
+
+    if (!large_pages_can_be_had()) {
+        print_message("this machine has no large pages\n");
+        skip();
+    }
+    loop_opts_init(&opts);
+    assert_int_equal(loop_new(loop_env_uring(), &opts, NULL, &loop), ICMS_OK);
+    for (int prefault = 0; prefault < 2; prefault++) {
+        struct loop_region *region = NULL;
+        uint8_t *base;
+
+        assert_int_equal(
+            loop_region_new(loop_env_uring(), "test", bytes, prefault != 0, NULL, &region),
+            ICMS_OK);
+        base = loop_region_base(region);
+        if (prefault == 0) {
+            assert_int_equal(large_bytes(base), 0);
+            assert_int_equal(loop_region_register(loop, region, NULL), ICMS_OK);
+        }
+        assert_in_range(large_bytes(base), (uint64_t)4 << 20, bytes);
+        base[bytes - 1] = 1;
+        for (uint64_t at = 0; at < bytes - 1; at++)
+            assert_int_equal(base[at], 0);
+        if (prefault == 0)
+            loop_free(&loop);
+        loop_region_free(&region);
+    }
+}
+
 /* A process that holds an event's descriptor fills it: signals do not block, waits end. */
 static void a_filled_event_blocks_nobody(void **state)
 {
@@ -531,6 +603,7 @@ int main(void)
         cmocka_unit_test(a_cpu_that_is_not_there_is_an_error),
         cmocka_unit_test(a_file_locked_by_another_process_names_its_pid),
         cmocka_unit_test(a_shared_region_cannot_shrink_and_can_be_sealed),
+        cmocka_unit_test(memory_for_drives_lies_in_large_pages),
         cmocka_unit_test(a_filled_event_blocks_nobody),
         cmocka_unit_test(a_loop_looks_for_work_for_a_while_before_it_sleeps),
         cmocka_unit_test(a_drive_can_be_made_slow),
