@@ -181,14 +181,14 @@ void store_record_make(uint64_t nonce, uint32_t page, const struct store_record 
                        struct store_record_df *out_df)
 {
     check(record->key.length >= 1 && record->key.length <= LIMIT_KEY_BYTES);
-    check(record->settled <= page && page <= UINT16_MAX);
+    check(page <= UINT16_MAX);
     memset(out_df, 0, sizeof(*out_df));
     out_df->magic = le16_of(STORE_RECORD_MAGIC);
-    out_df->settled = le16_of((uint16_t)record->settled);
     out_df->version = STORE_RECORD_VERSION;
     out_df->type = (uint8_t)record->type;
     out_df->key_length = record->key.length;
-    out_df->again = record->again;
+    out_df->flags = (uint8_t)((record->again ? STORE_RECORD_AGAIN : 0) |
+                              (record->fresh ? STORE_RECORD_FRESH : 0));
     out_df->value_bytes = le32_of(record->value_bytes);
     out_df->value_crc = le32_of(record->value_crc);
     out_df->sequence = le64_of(record->sequence);
@@ -231,8 +231,8 @@ icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_page
     out_record->sequence = le64_get(df->sequence);
     out_record->value_bytes = value_bytes;
     out_record->value_crc = le32_get(df->value_crc);
-    out_record->settled = le16_get(df->settled);
-    out_record->again = df->again == 1;
+    out_record->again = (df->flags & STORE_RECORD_AGAIN) != 0;
+    out_record->fresh = (df->flags & STORE_RECORD_FRESH) != 0;
     return ICMS_OK;
 }
 
@@ -247,6 +247,16 @@ icms_err store_tail_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
         return ICMS_CORRUPT;
     *out_page = page + 1 - pages;
     return ICMS_OK;
+}
+
+bool store_witness_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
+                         const struct store_record_df *df, const struct store_record *record)
+{
+    struct store_record copy;
+
+    return store_record_check(nonce, page, segment_pages, df, &copy) == ICMS_OK &&
+           copy.sequence == record->sequence && copy.value_bytes == record->value_bytes &&
+           key_equal(&copy.key, &record->key) && uuid_equal(&copy.volume, &record->volume);
 }
 
 /* ---- summaries --------------------------------------------------------------------------------
@@ -285,6 +295,7 @@ void store_entry_make(const struct store_record *record, uint32_t page, uint8_t 
     out_df->key_length = record->key.length;
     out_df->type = (uint8_t)record->type;
     out_df->damaged = record->damaged;
+    out_df->fresh = record->fresh;
 }
 
 icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pages,
@@ -295,7 +306,7 @@ icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pag
 
     if (!store_key_check(df->key, df->key_length) || df->volume >= LIMIT_VOLUMES ||
         !store_record_fits(df->type, value_bytes, page, segment_pages) ||
-        df->damaged > (df->type == STORE_RECORD_VALUE))
+        df->damaged > (df->type == STORE_RECORD_VALUE) || df->fresh > 1)
         return ICMS_CORRUPT;
     out_record->type = df->type;
     out_record->key.length = df->key_length;
@@ -303,8 +314,8 @@ icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pag
     out_record->sequence = le64_get(df->sequence);
     out_record->value_bytes = value_bytes;
     out_record->value_crc = 0;
-    out_record->settled = 0;
     out_record->damaged = df->damaged != 0;
+    out_record->fresh = df->fresh != 0;
     *out_page = page;
     *out_volume = df->volume;
     return ICMS_OK;

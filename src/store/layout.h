@@ -8,6 +8,7 @@
  *
  *   segment:  header page | records ... | unused | summary pages | footer page
  *   record:   header 64 B | value | zeros | the header again, at the end of the last page
+ *   witness:  the first page of the record in front of it, again
  *
  * Numbers are little-endian. Names of structs on flash end in _df.
  *
@@ -21,7 +22,9 @@
  * What is there twice. The superblock; the life of a segment (its header, and in its last page the
  * footer, or while the segment is open a copy of the header); the header of each record. So a byte
  * that flips anywhere leaves either the bytes that were stored, or a record that says whose value
- * is damaged.
+ * is damaged. A record that replaces a value has a witness, written when all of the record was
+ * durable and before anybody was told: with it, a damaged value was whole once, without it perhaps
+ * never.
  *
  * Pure: no I/O, no clock, no allocation; any thread. Everything read is hostile until checked.
  */
@@ -48,7 +51,7 @@
 #define STORE_RECORD_PAGES_MAX 4095
 
 #define STORE_SUPER_MAGIC   UINT64_C(0x45524f54534d4349)
-#define STORE_SUPER_VERSION 2
+#define STORE_SUPER_VERSION 3
 
 struct store_super_df {
     le64 magic;             /* STORE_SUPER_MAGIC                                       */
@@ -114,25 +117,27 @@ enum store_record_type {
 };
 
 struct store_record_df {
-    le16 magic;         /* STORE_RECORD_MAGIC                                       */
-    le16 settled;       /* writes of this life to pages below it had all succeeded  */
-    uint8_t version;    /* STORE_RECORD_VERSION                                     */
-    uint8_t type;       /* enum store_record_type                                   */
-    uint8_t key_length; /* 1..16                                                    */
-    uint8_t again;      /* 1: a block that was carried over: an older record has the same value */
-    le32 value_bytes;   /* tombstone: 0                                             */
-    le32 value_crc;     /* CRC32C of the value, seeded with nonce and page          */
-    le64 sequence;      /* store-wide; of two records of a key the higher one counts */
-    uint8_t key[16];    /* zeros past key_length                                    */
-    uint8_t volume[16]; /* uuid                                                     */
-    le64 hash;          /* of all bytes before, seeded with nonce and page          */
+    le16 magic;          /* STORE_RECORD_MAGIC                                       */
+    uint8_t version;     /* STORE_RECORD_VERSION                                     */
+    uint8_t type;        /* enum store_record_type                                   */
+    uint8_t key_length;  /* 1..16                                                    */
+    uint8_t flags;       /* STORE_RECORD_AGAIN, _FRESH                               */
+    uint8_t reserved[2]; /* zeros                                                   */
+    le32 value_bytes;    /* tombstone: 0                                             */
+    le32 value_crc;      /* CRC32C of the value, seeded with nonce and page          */
+    le64 sequence;       /* store-wide; of two records of a key the higher one counts */
+    uint8_t key[16];     /* zeros past key_length                                    */
+    uint8_t volume[16];  /* uuid                                                     */
+    le64 hash;           /* of all bytes before, seeded with nonce and page          */
 };
 static_assert(sizeof(struct store_record_df) == 64, "a record header is 64 bytes");
 
 #define STORE_RECORD_MAGIC   0x7269u
-#define STORE_RECORD_VERSION 2
+#define STORE_RECORD_VERSION 3
+#define STORE_RECORD_AGAIN   0x01u /* carried over: an older record has the same value          */
+#define STORE_RECORD_FRESH   0x02u /* nothing was there: what an older record holds was evicted */
 
-static_assert(STORE_SEGMENT_BYTES_MAX / STORE_PAGE_BYTES <= 1u << 16, "pages fit in 16 bits");
+static_assert(STORE_SEGMENT_BYTES_MAX / STORE_PAGE_BYTES <= 1u << 16, "the index has 16 bits");
 
 struct store_entry_df {
     uint8_t key[16];     /* zeros past key_length                    */
@@ -143,7 +148,8 @@ struct store_entry_df {
     uint8_t key_length;  /* 1..16                                    */
     uint8_t type;        /* enum store_record_type                   */
     uint8_t damaged;     /* 1: the value was found damaged by a scan */
-    uint8_t reserved[4]; /* zeros                                    */
+    uint8_t fresh;       /* 1: STORE_RECORD_FRESH of the record      */
+    uint8_t reserved[3]; /* zeros                                    */
 };
 static_assert(sizeof(struct store_entry_df) == 40, "no padding");
 
@@ -186,9 +192,8 @@ struct store_record {
     uint64_t sequence;           /* of the change, store-wide */
     uint32_t value_bytes;        /* 0 in a tombstone */
     uint32_t value_crc;          /* from store_value_crc_seed on */
-    uint32_t settled;            /* page: writes of this life below it had all succeeded when this
-                                    record was placed; what is damaged there was whole once */
     bool again;                  /* carried over; an older record has the same value */
+    bool fresh;                  /* nothing was there: an older record's value was evicted */
     bool damaged;                /* in summaries: its value is known to be damaged */
 };
 
@@ -206,8 +211,8 @@ static inline uint32_t store_summary_pages(uint32_t records)
     return (records + STORE_SUMMARY_ENTRIES - 1) / STORE_SUMMARY_ENTRIES;
 }
 
-/* The most records' pages that one record may take in a segment: header, a summary page and the
- * footer stay. */
+/* The most pages that records may take in a segment: header, a summary page and the footer stay. Of
+ * one record and its witness together. */
 static inline uint32_t store_segment_record_pages(uint32_t segment_pages)
 {
     return segment_pages - 3;
@@ -257,6 +262,11 @@ icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_page
 icms_err store_tail_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
                           const struct store_record_df *df, struct store_record *out_record,
                           uint32_t *out_page) ICMS_MUST_CHECK;
+
+/* Whether a page begins like the record at `page`, whose header said what is in record: the witness
+ * of it. */
+bool store_witness_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
+                         const struct store_record_df *df, const struct store_record *record);
 
 /* Sets magic, count and hash of a page whose entries are in place. */
 void store_summary_finish(uint64_t nonce, uint32_t page, uint32_t count,

@@ -48,7 +48,6 @@ struct recover {
     uint8_t *pages;            /* RECOVER_SCAN_PAGES aligned pages                             */
     struct store_found *found; /* records of the segment that was scanned, a segment's worth    */
     uint32_t found_count;      /* of them                                                      */
-    uint32_t settled;          /* writes to its pages below this one had succeeded             */
     struct store_segment *segment; /* that is being loaded                                  */
     uint32_t scan_end; /* pages behind the last record that a scan found               */
     bool scan_lost;    /* a record was left out: the summary would not be whole        */
@@ -103,6 +102,18 @@ static void recover_make_room(struct recover *recover)
     }
 }
 
+/* What a record replaced that says that nothing was there: it was evicted, and as its segment was
+ * not written over, that is in no header yet. */
+static void recover_evicted(struct recover *recover, const struct store_record *record,
+                            uint32_t volume)
+{
+    struct store *store = recover->store;
+    struct store_block block = {.volume = volume, .key = record->key};
+
+    if (store_index_find(store->index, volume, &record->key, &block.spot) && !block.spot.damaged)
+        store_segment_evict(store, &block);
+}
+
 static void recover_block(struct recover *recover, const struct store_record *record, uint32_t page,
                           uint32_t volume)
 {
@@ -122,6 +133,8 @@ static void recover_block(struct recover *recover, const struct store_record *re
             store_segment_live_sub(store, volume, &old);
         return;
     }
+    if (record->damaged && record->fresh)
+        recover_evicted(recover, record, volume);
     if (!store_index_reserve(store->index)) {
         recover_make_room(recover);
         check(store_index_reserve(store->index));
@@ -282,20 +295,18 @@ static void recover_found(struct store_scan *scan, const struct store_found *fou
     struct recover *recover = scan->arg;
 
     recover->found[recover->found_count++] = *found;
-    if (found->record.settled > recover->settled)
-        recover->settled = found->record.settled;
 }
 
-/* A record whose value is damaged counts like any other when its write had ended: it hides what is
- * older, and reads say CHECKSUM. Else it may be the torn rest of a write that nobody was told of,
- * and what is older stays; without anything older the loss is told rather than passed over. So does
- * what is older than a block that was carried over: while it is there it has the same value. */
+/* A record whose value is damaged counts like any other, hides what is older and makes reads say
+ * CHECKSUM, when it replaced nothing or has its witness. Else it may be the torn rest of a write
+ * that nobody was told of, and what it would have replaced stays, if that is there. So does what is
+ * older than a block that was carried over: it has the same value. */
 static bool recover_counts(const struct recover *recover, const struct store_found *found,
                            uint32_t volume)
 {
     struct store_spot spot;
 
-    return found->good || (found->page < recover->settled && !found->record.again) ||
+    return found->good || found->witness || found->record.fresh ||
            !store_index_find(recover->store->index, volume, &found->record.key, &spot) ||
            spot.damaged;
 }
@@ -382,7 +393,7 @@ static void recover_scan(struct recover *recover)
                               .read = recover_scan_read,
                               .found = recover_found};
 
-    recover->found_count = recover->settled = 0;
+    recover->found_count = 0;
     recover->scan_end = 1;
     recover->scan_lost = false;
     segment->summary = container_of(list_pop(&store->summaries), struct store_summary, link);

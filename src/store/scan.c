@@ -33,6 +33,24 @@ static icms_err scan_page(struct store_scan *scan, uint32_t page, const uint8_t 
     return ICMS_OK;
 }
 
+/* Looks for the witness of a record, in the page behind it. */
+static icms_err scan_witness(struct store_scan *scan, struct store_found *found)
+{
+    uint32_t page = found->page + store_record_pages(found->record.value_bytes);
+    const uint8_t *memory;
+    icms_err err;
+
+    if (page >= scan_end(scan))
+        return ICMS_OK;
+    err = scan_page(scan, page, &memory);
+    if (err != ICMS_OK)
+        return err;
+    found->witness =
+        store_witness_check(scan->nonce, found->page, scan->segment_pages,
+                            (const struct store_record_df *)(const void *)memory, &found->record);
+    return ICMS_OK;
+}
+
 /* Checks the value of a record and tells of it. */
 static icms_err scan_record(struct store_scan *scan, struct store_found *found)
 {
@@ -52,6 +70,12 @@ static icms_err scan_record(struct store_scan *scan, struct store_found *found)
         offset = 0;
     }
     found->good = record->type == STORE_RECORD_TOMBSTONE || crc == record->value_crc;
+    if (!found->good) {
+        icms_err err = scan_witness(scan, found);
+
+        if (err != ICMS_OK)
+            return err;
+    }
     scan->found(scan, found);
     return ICMS_OK;
 }

@@ -19,6 +19,7 @@ struct store_found {
     uint32_t page;              /* where it begins           */
     bool good;                  /* the value has its CRC     */
     bool whole;                 /* the header in front holds */
+    bool witness;               /* not good, and was once: its witness is there */
 };
 
 struct store_scan {

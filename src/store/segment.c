@@ -268,8 +268,6 @@ void store_life_begin(struct store *store, struct store_segment *segment,
     segment->sequence = ++store->sequence;
     segment->generation++;
     segment->present = segment->live = segment->hides = 0;
-    list_init(&segment->flying);
-    segment->failed_page = 0;
     segment->moved = 0;
     segment->clean = false;
     segment->wanted = (struct policy_segment){0};

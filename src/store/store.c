@@ -158,6 +158,8 @@ static void store_init(struct store *store, struct loop *loop, const struct stor
     store->discard.on = opts->discard;
     list_init(&store->free);
     list_init(&store->summaries);
+    list_init(&store->witness.waiting);
+    list_init(&store->witness.flushing);
     list_init(&store->later);
     for (uint32_t i = 0; i < STORE_KEY_CHAINS; i++)
         list_init(&store->keys[i]);

@@ -176,7 +176,8 @@ struct scene {
     uint64_t counted; /* of those that were counted                  */
 };
 
-/* Blocks 0 .. SCENE_BLOCKS - 1; then 50 is stored twice, 51 is stored and deleted, 52 stored. */
+/* Blocks 0 .. SCENE_BLOCKS - 1; then 50 is stored twice, 51 is stored and deleted, 52 stored twice.
+ */
 static void scene_init(struct scene *scene, struct rig *rig, uint64_t step)
 {
     *scene = (struct scene){.rig = rig, .step = step};
@@ -190,6 +191,7 @@ static void scene_init(struct scene *scene, struct rig *rig, uint64_t step)
     assert_int_equal(rig_put(rig, 0, 51, 100, 51, 0), ICMS_OK);
     assert_int_equal(rig_put(rig, 0, 50, 100, 50, 0), ICMS_OK);
     assert_int_equal(rig_delete(rig, 0, 51), ICMS_OK);
+    assert_int_equal(rig_put(rig, 0, 52, 100, 1, 0), ICMS_OK);
     assert_int_equal(rig_put(rig, 0, 52, 100, 52, 0), ICMS_OK);
     rig_down(rig);
     scene->image = malloc(scene->bytes);
@@ -268,6 +270,14 @@ static uint64_t scene_record(struct scene *scene, uint64_t at, bool counts)
     return end;
 }
 
+/* The witness of the record in front of it; returns where the next record is. */
+static uint64_t scene_witness(struct scene *scene, uint64_t at)
+{
+    assert_memory_equal(scene->image + at, scene->image + at - STORE_PAGE_BYTES, STORE_PAGE_BYTES);
+    scene_range(scene, at, at + STORE_PAGE_BYTES, DAMAGE_NONE);
+    return at + STORE_PAGE_BYTES;
+}
+
 /* A page whose bytes are all hashed: fields at its begin, the hash at its end. */
 static void scene_page(struct scene *scene, uint64_t at, uint64_t fields, enum damage damage)
 {
@@ -306,8 +316,11 @@ static void scene_open(struct scene *scene)
     at = scene_record(scene, at, false); /* 50, which is stored again */
     at = scene_record(scene, at, false); /* 51, which is deleted */
     at = scene_record(scene, at, true);  /* 50 */
+    at = scene_witness(scene, at);       /* of it */
     at = scene_record(scene, at, false); /* the deletion of 51 */
-    at = scene_record(scene, at, true);  /* 52 */
+    at = scene_record(scene, at, false); /* 52, which is stored again */
+    at = scene_record(scene, at, true);  /* 52, the last change there was */
+    at = scene_witness(scene, at);       /* of it */
     scene_range(scene, at, copy, DAMAGE_NONE);
     scene_page(scene, copy, 80, DAMAGE_NONE);
 }
@@ -354,8 +367,96 @@ static void damage_hides_what_was_replaced_before(void **state)
     }
 }
 
-/* The last record of an open segment may be of a change that nobody was told of: when it is torn
- * the block is what it was before. */
+/* Where the youngest record of the drive is. */
+static uint64_t damage_last(struct rig *rig)
+{
+    uint64_t found = 0, sequence = 0;
+
+    for (uint64_t at = STORE_DATA_OFFSET; at < 4 << 20; at += STORE_PAGE_BYTES) {
+        struct store_record_df df;
+
+        rig_peek(rig, at, &df, sizeof(df));
+        if (le16_get(df.magic) == STORE_RECORD_MAGIC && le64_get(df.sequence) > sequence) {
+            sequence = le64_get(df.sequence);
+            found = at;
+        }
+    }
+    assert_true(found > 0);
+    return found;
+}
+
+/* The last change before the end was acknowledged, so it had its witness: damaged, it is not what
+ * it replaced. Values of one page, of some, and of so many that witness and summary end the
+ * segment. */
+static void a_damaged_last_change_is_a_checksum_miss(void **state)
+{
+    static const uint32_t sizes[] = {100, 3968, 3969, 20000, RIG_VALUE_BYTES_MAX};
+    struct rig *rig = *state;
+    struct store_stats stats;
+    enum icms_miss reason;
+
+    rig_one_volume(rig);
+    for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        uint32_t bytes = sizes[i];
+        struct err_why why;
+
+        assert_int_equal(store_format(rig->env, &rig->opts, i > 0, &why), ICMS_OK);
+        rig_up(rig);
+        assert_int_equal(rig_put(rig, 0, 1, bytes, 1, 0), ICMS_OK);
+        rig_restart(rig); /* the next segment */
+        assert_int_equal(rig_put(rig, 0, 1, bytes, 2, 0), ICMS_OK);
+        rig_restart(rig);
+        assert_int_equal(rig_get(rig, 0, 1, bytes, 2, NULL), ICMS_OK);
+        assert_int_equal(rig_put(rig, 0, 1, bytes, 3, 0), ICMS_OK);
+        rig_down(rig);
+        rig_flip(rig, damage_last(rig) + STORE_HEADER_BYTES + bytes / 2, 1);
+        for (int again = 0; again < 3; again++) {
+            rig_up(rig);
+            rig_stats(rig, &stats);
+            assert_true(stats.checksum_errors > 0 || again > 0);
+            assert_int_equal(stats.blocks + stats.evictions, 0);
+            assert_int_equal(rig_get(rig, 0, 1, bytes, 3, &reason), ICMS_MISS);
+            assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+            rig_down(rig);
+        }
+    }
+}
+
+/* A value that was evicted, and whose segment is still there, does not come back for the damaged
+ * one that was stored after it; it stays counted. */
+static void a_damaged_change_does_not_bring_back_what_was_evicted(void **state)
+{
+    enum { BYTES = 20000, PAGES = 5 };
+    struct rig *rig = *state;
+    struct store_stats stats;
+    enum icms_miss reason;
+
+    rig_one_volume(rig);
+    rig->quota_bytes[0] = 2 * PAGES * STORE_PAGE_BYTES; /* two blocks; two fill a segment */
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 1; i <= 3; i++)
+        assert_int_equal(rig_put(rig, 0, i, BYTES, i, 0), ICMS_OK);
+    assert_false(rig_exists(rig, 0, 1));
+    assert_int_equal(rig_put(rig, 0, 1, BYTES, 9, 0), ICMS_OK);
+    rig_down(rig);
+    rig_flip(rig,
+             STORE_DATA_OFFSET + RIG_SEGMENT_BYTES + (1 + PAGES) * STORE_PAGE_BYTES + BYTES / 2, 1);
+    for (int again = 0; again < 3; again++) {
+        rig_up(rig);
+        rig_stats(rig, &stats);
+        assert_int_equal(stats.evictions, 1);
+        assert_int_equal(stats.blocks, 2);
+        assert_int_equal(rig_get(rig, 0, 1, BYTES, 1, &reason), ICMS_MISS);
+        assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+        assert_int_equal(rig_get(rig, 0, 2, BYTES, 2, NULL), ICMS_OK);
+        assert_int_equal(rig_get(rig, 0, 3, BYTES, 3, NULL), ICMS_OK);
+        rig_down(rig);
+    }
+}
+
+/* The last record of an open segment may be of a change that nobody was told of, when it has no
+ * witness: when it is torn the block is what it was before. */
 static void a_torn_change_leaves_what_was_there(void **state)
 {
     struct rig *rig = *state;
@@ -369,6 +470,7 @@ static void a_torn_change_leaves_what_was_there(void **state)
     assert_int_equal(rig_put(rig, 0, 1, 3000, 2, 0), ICMS_OK);
     rig_down(rig);
     rig_flip(rig, STORE_DATA_OFFSET + 2 * 4096 + 1000, 1);
+    rig_flip(rig, STORE_DATA_OFFSET + 3 * 4096 + 3, 1); /* a header that never got there */
     rig_up(rig);
     rig_stats(rig, &stats);
     assert_int_equal(stats.checksum_errors, 1);
@@ -608,6 +710,11 @@ static void a_failed_write_is_never_visible(void **state)
     rig_one_volume(rig);
     rig_format(rig);
     rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 9, 100, 1, 0), ICMS_OK);
+    test_fault("store.witness:1:fail");
+    assert_int_equal(rig_put(rig, 0, 9, 100, 2, 0), ICMS_IO);
+    test_fault(NULL);
+    assert_int_equal(rig_get(rig, 0, 9, 100, 1, NULL), ICMS_OK); /* as before */
     for (int i = 0; i < 2; i++) {
         uint64_t key = (uint64_t)i * 2;
 
@@ -758,6 +865,8 @@ static void a_failed_flush_says_so(void **state)
     STORE_TEST(a_flipped_byte_is_a_miss_or_harmless, backend),                                     \
         STORE_TEST(a_flipped_byte_is_repaired_or_a_checksum_miss, backend),                        \
         STORE_TEST(damage_hides_what_was_replaced_before, backend),                                \
+        STORE_TEST(a_damaged_last_change_is_a_checksum_miss, backend),                             \
+        STORE_TEST(a_damaged_change_does_not_bring_back_what_was_evicted, backend),                \
         STORE_TEST(a_torn_change_leaves_what_was_there, backend),                                  \
         STORE_TEST(a_mark_of_damage_goes_when_the_block_comes_back, backend),                      \
         STORE_TEST(a_block_damaged_while_open_is_a_checksum_miss, backend),                        \

@@ -97,8 +97,6 @@ struct store_segment {
     uint32_t summary_pages;        /* SEALED: on flash, or STORE_NO_SUMMARY                   */
     uint32_t pins;                 /* reads in flight; FREE: not opened while above 0         */
     uint32_t writes;               /* record writes in flight                                 */
-    struct list flying;            /* store_change.link: the same, in the order of their pages */
-    uint32_t failed_page;          /* of the first record whose write failed; 0: none         */
     uint32_t next_page;            /* OPEN: where the next record goes                        */
     uint32_t evicted;              /* store.evicted chain: evictions that are not final yet   */
     uint64_t moved;                /* blocks have newer records elsewhere, which are durable once
@@ -156,11 +154,13 @@ struct store_volume {
 };
 
 enum store_change_state {
-    CHANGE_KEY,    /* an earlier change of the same key is under way; woken by store_change_end */
-    CHANGE_PARKED, /* waits in its volume's queue for room: a slot, flash, an index entry, the
-                      quota; woken by store_pump                                              */
-    CHANGE_DEVICE, /* its record is being written; woken by store_change_written               */
-    CHANGE_ANSWER, /* the answer is known; woken by store_later_run                            */
+    CHANGE_KEY,     /* an earlier change of the same key is under way; woken by store_change_end */
+    CHANGE_PARKED,  /* waits in its volume's queue for room: a slot, flash, an index entry, the
+                       quota; woken by store_pump                                              */
+    CHANGE_DEVICE,  /* its record is being written; woken by store_change_written               */
+    CHANGE_FLUSH,   /* its record waits for a flush; woken by store_witness_flushed             */
+    CHANGE_WITNESS, /* its witness is being written; woken by store_witness_written            */
+    CHANGE_ANSWER,  /* the answer is known; woken by store_later_run                            */
 };
 
 /* The private part of store_write and store_delete. */
@@ -169,21 +169,22 @@ struct store_change {
     uint8_t state;                 /* enum store_change_state             */
     bool is_delete;                /* in a store_delete, else store_write */
     bool was_there;                /* delete: the block was in the index  */
+    bool witness;                  /* it replaces a value that can be read */
+    bool fresh;                    /* it replaces nothing                 */
     bool again;                    /* reclaim carries a block over        */
     bool admitted;                 /* the write budget was charged        */
     icms_err err;                  /* the answer                          */
     struct store *store;           /* where to */
     struct store_segment *segment; /* DEVICE: where its record goes                     */
     struct list link;              /* PARKED: volume.parked; KEY: waiters of the first;
-                                      DEVICE: segment.flying                            */
+                                      FLUSH: witness.waiting, then witness.flushing     */
     struct list waiters;           /* later changes of the same key, in order           */
     struct list key_link;          /* store.keys, while it is the first of its key      */
     uint64_t sequence;             /* of its record                                     */
-    uint32_t settled;              /* page before which its segment was settled         */
     uint32_t page;                 /* of its record                                     */
     uint32_t pages;                /* of its record                                     */
     struct store_later later;      /* ANSWER; DEVICE at a fault point */
-    struct loop_op op;             /* DEVICE: the write */
+    struct loop_op op;             /* DEVICE, WITNESS: the write */
 };
 static_assert(sizeof(struct store_change) <= sizeof(((struct store_write *)0)->private_words),
               "a change fits in a store_write");
@@ -214,6 +215,15 @@ struct store_flush_private {
 static_assert(sizeof(struct store_flush_private) <=
                   sizeof(((struct store_flush *)0)->private_words),
               "fits");
+
+/* Changes that replace a value: a flush at a time for all that are there when it begins. */
+struct store_witness {
+    struct list waiting;  /* store_change.link: for the next flush                    */
+    struct list flushing; /* the same: what the flush under way is for                */
+    bool busy;            /* a flush is under way                                     */
+    uint64_t flush;       /* its number                                               */
+    struct loop_op op;    /* the flush */
+};
 
 /* The steps of opening a segment. The header is durable before anything else of the old life is
  * written over: a torn header leaves the old footer, and so the old life, in place, and evictions
@@ -336,6 +346,7 @@ struct store {
     struct store_reclaim reclaim;       /* frees them */
     struct store_carry carry;           /* of the block that reclaim carries over */
     struct store_discard discard;       /* tells the device what is free */
+    struct store_witness witness;       /* of changes that replace a value */
     struct policy *policy;              /* says which, and what is written at all */
     struct policy_opts policy_opts;     /* what it was made of */
     struct store_later kick;            /* the first store_pump, when the loop runs        */
@@ -472,6 +483,10 @@ void store_free_count_set(struct store *store, uint32_t count);
 
 /* ---- write.c ---- */
 
+/* The record of a change, and its witness when it has one, is on flash, or could not be written:
+ * puts it into index and summary, and answers. */
+void store_change_stored(struct store_change *change, icms_err err);
+
 /* What became of a try to write a block again. */
 enum store_again {
     STORE_AGAIN_STARTED, /* write->done comes, once                                        */
@@ -520,6 +535,12 @@ void store_reclaim_go(struct store *store);
 double store_volume_share(const struct store *store, uint32_t volume);
 
 void store_reclaim_kick(struct store *store);
+
+/* ---- witness.c ---- */
+
+/* The record of a change that replaces a value was written: ends it (store_change_stored) when that
+ * is durable and has its witness, or could not get it. */
+void store_witness_add(struct store_change *change);
 
 /* ---- discard.c ---- */
 

@@ -538,7 +538,7 @@ static void what_an_open_sealed_is_there(void **state)
  * 3, right away, and while that begins the power goes. False: key 3 is not there. */
 static bool overwritten_is_there(uint64_t seed)
 {
-    const uint32_t bytes = 48 << 10;
+    const uint32_t bytes = RIG_VALUE_BYTES_MAX;
     struct rig rig = {.sim = NULL};
     struct rig_op *write;
     struct sim_opts opts;

@@ -33,7 +33,7 @@ static void rig_opts(struct rig *rig)
     rig->opts.path = rig->path;
     rig->opts.bytes = RIG_DRIVE_BYTES;
     rig->opts.segment_bytes = RIG_SEGMENT_BYTES;
-    rig->opts.value_bytes_max = 48 << 10;
+    rig->opts.value_bytes_max = RIG_VALUE_BYTES_MAX;
     rig->opts.writes_max = 16;
 }
 

@@ -21,7 +21,7 @@
 
 static void a_block_comes_back_as_it_was_written(void **state)
 {
-    static const uint32_t sizes[] = {1, 63, 4031, 4032, 4033, 8128, 20000, 48 << 10};
+    static const uint32_t sizes[] = {1, 63, 4031, 4032, 4033, 8128, 20000, RIG_VALUE_BYTES_MAX};
     struct rig *rig = *state;
     struct store_stats stats;
 
@@ -341,10 +341,10 @@ static void many_writes_at_once_all_end(void **state)
     rig_up(rig);
     for (int round = 0; round < 2; round++) {
         for (uint64_t i = 0; i < OPS; i++) {
-            ops[i] = rig_op_new(rig, RIG_WRITE, 48 << 10);
+            ops[i] = rig_op_new(rig, RIG_WRITE, RIG_VALUE_BYTES_MAX);
             ops[i]->key = rig_key(i);
             ops[i]->seed = i;
-            ops[i]->value_bytes = 1 + (uint32_t)(hash64_mix(i) % (48 << 10));
+            ops[i]->value_bytes = 1 + (uint32_t)(hash64_mix(i) % (RIG_VALUE_BYTES_MAX));
             rig_op_start(ops[i]);
         }
         for (uint64_t i = 0; i < OPS; i++) {
@@ -736,11 +736,11 @@ static void random_operations_agree_with_the_model(void **state)
                                 dice < 6   ? RIG_WRITE
                                 : dice < 8 ? RIG_READ
                                            : RIG_DELETE,
-                                48 << 10);
+                                RIG_VALUE_BYTES_MAX);
             ops[i]->volume = volume;
             ops[i]->key = rig_key(key);
             ops[i]->seed = seed;
-            ops[i]->value_bytes = 1 + (uint32_t)(hash64_mix(seed + 5) % (48 << 10));
+            ops[i]->value_bytes = 1 + (uint32_t)(hash64_mix(seed + 5) % (RIG_VALUE_BYTES_MAX));
             if (ops[i]->kind == RIG_WRITE)
                 *m = (struct model){
                     .there = true, .bytes = ops[i]->value_bytes, .seed = ops[i]->seed};

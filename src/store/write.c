@@ -6,7 +6,8 @@
  *                 -> CHANGE_PARKED in the queue of its volume,
  *   store_pump    -> change_try: room in the open segment, the index, the quota, the device,
  *                 -> CHANGE_DEVICE: one device write from the caller's memory,
- *   store_change_written -> index, summary, live bytes,
+ *   store_change_written -> when it replaces a value, to witness.c and back,
+ *   store_change_stored   -> index, summary, live bytes,
  *   store_change_end -> the next change of the key; done.
  *
  * Loop's thread. Invariants: changes of one key run one after the other, so of two the later one
@@ -190,7 +191,8 @@ static void change_index(struct store_change *change)
         return;
     }
     if (store_index_put(store->index, volume, change_key(change), &spot, &old)) {
-        store_segment_moved(store, old.segment);
+        if (change->again) /* else a flush came before the witness */
+            store_segment_moved(store, old.segment);
         store_segment_live_sub(store, volume, &old);
     }
     store_segment_live_add(store, volume, &spot);
@@ -208,20 +210,19 @@ static void change_count(struct store_change *change)
         store_overhead_written(store, bytes);
         return;
     }
+    if (change->witness)
+        store_overhead_written(store, STORE_PAGE_BYTES);
     store_stat_add(&store->stats.device_write_bytes, bytes);
     if (!change->again)
         store_stat_add(&store->stats.admitted_bytes, bytes);
 }
 
-static void change_written(struct store_change *change, icms_err err)
+void store_change_stored(struct store_change *change, icms_err err)
 {
     struct store *store = change->store;
     struct store_volume *volume = &store->volumes[change_volume(change)];
     struct store_segment *segment = change->segment;
 
-    check(change->magic == STORE_CHANGE_MAGIC && change->state == CHANGE_DEVICE);
-    if (fault_hit("store.write_done"))
-        err = ICMS_IO;
     store->writes--;
     volume->flight_bytes -= (uint64_t)change->pages * STORE_PAGE_BYTES;
     change->err = err;
@@ -230,6 +231,7 @@ static void change_written(struct store_change *change, icms_err err)
             .type = change->is_delete ? STORE_RECORD_TOMBSTONE : STORE_RECORD_VALUE,
             .key = *change_key(change),
             .sequence = change->sequence,
+            .fresh = change->fresh,
             .value_bytes = change->is_delete ? 0 : change_write(change)->value_bytes};
 
         store_summary_add(segment->summary, &record, change->page, change_volume(change));
@@ -240,13 +242,21 @@ static void change_written(struct store_change *change, icms_err err)
     } else {
         store_index_unreserve(store->index);
         change_refund(change);
-        if (segment->failed_page == 0 || change->page < segment->failed_page)
-            segment->failed_page = change->page;
     }
-    list_remove(&change->link);
     store_segment_written(store, segment);
     store_write_outcome(store, err);
     store_change_end(change);
+}
+
+static void change_written(struct store_change *change, icms_err err)
+{
+    check(change->magic == STORE_CHANGE_MAGIC && change->state == CHANGE_DEVICE);
+    if (fault_hit("store.write_done"))
+        err = ICMS_IO;
+    if (err == ICMS_OK && change->witness)
+        store_witness_add(change);
+    else
+        store_change_stored(change, err);
 }
 
 static void store_change_written(struct loop_op *op)
@@ -267,17 +277,6 @@ static uint32_t change_stream(const struct store *store, uint32_t volume)
     return store->volumes[volume].own ? volume : STORE_SHARED;
 }
 
-/* All records of the segment before this page are on flash: the device said so, and will never be
- * asked to write there again in this life. */
-static uint32_t change_settled(const struct store_segment *segment)
-{
-    struct list *link = list_first(&segment->flying);
-    uint32_t page =
-        link != NULL ? container_of(link, struct store_change, link)->page : segment->next_page;
-
-    return segment->failed_page != 0 && segment->failed_page < page ? segment->failed_page : page;
-}
-
 /* Makes the record in the caller's memory; the value is in place. */
 static uint8_t *change_record(struct store_change *change)
 {
@@ -285,8 +284,8 @@ static uint8_t *change_record(struct store_change *change)
     struct store_record record = {.key = *change_key(change),
                                   .volume = store->volumes[change_volume(change)].uuid,
                                   .sequence = change->sequence,
-                                  .settled = change->settled,
-                                  .again = change->again};
+                                  .again = change->again,
+                                  .fresh = change->fresh};
     uint64_t nonce = change->segment->nonce;
     uint8_t *memory, *value;
     uint64_t tail = (uint64_t)change->pages * STORE_PAGE_BYTES - STORE_HEADER_BYTES;
@@ -307,6 +306,12 @@ static uint8_t *change_record(struct store_change *change)
 
 static_assert(sizeof(struct store_record_df) == STORE_HEADER_BYTES, "the room callers leave");
 
+/* Pages that the change takes in its segment. */
+static uint32_t change_pages(const struct store_change *change)
+{
+    return change->pages + change->witness;
+}
+
 static void change_place(struct store_change *change, struct store_segment *segment, bool hides)
 {
     struct store *store = change->store;
@@ -317,9 +322,7 @@ static void change_place(struct store_change *change, struct store_segment *segm
     change->segment = segment;
     change->page = segment->next_page;
     change->sequence = ++store->sequence;
-    change->settled = change_settled(segment);
-    list_push(&segment->flying, &change->link);
-    segment->next_page += change->pages;
+    segment->next_page += change_pages(change);
     segment->summary->placed++;
     segment->writes++;
     segment->present |= store_volume_bit(volume);
@@ -394,7 +397,7 @@ static struct store_segment *change_segment(struct store_change *change)
     struct store *store = change->store;
     struct store_stream *stream = &store->streams[change_stream(store, change_volume(change))];
 
-    if (stream->open != NULL && store_segment_fits(store, stream->open, change->pages))
+    if (stream->open != NULL && store_segment_fits(store, stream->open, change_pages(change)))
         return stream->open;
     if (stream->open != NULL)
         store_segment_seal(store, stream->open);
@@ -428,12 +431,14 @@ static bool change_try(struct store_change *change)
         store->tight = true;
         return false;
     }
+    change->was_there = found;
+    change->witness = there && !change->is_delete;
+    change->fresh = !there && !change->is_delete;
     segment = change_segment(change);
     if (segment == NULL) {
         store_index_unreserve(store->index);
         return false;
     }
-    change->was_there = found;
     change_place(change, segment, change->is_delete || trace);
     return true;
 }
