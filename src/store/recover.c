@@ -110,8 +110,11 @@ static void recover_evicted(struct recover *recover, const struct store_record *
     struct store *store = recover->store;
     struct store_block block = {.volume = volume, .key = record->key};
 
-    if (store_index_find(store->index, volume, &record->key, &block.spot) && !block.spot.damaged)
-        store_segment_evict(store, &block);
+    if (!store_index_find(store->index, volume, &record->key, &block.spot) || block.spot.damaged)
+        return;
+    if (block.spot.segment != store_segment_number(store, recover->segment))
+        recover->segment->hides |= store_volume_bit(volume);
+    store_segment_evict(store, &block);
 }
 
 static void recover_block(struct recover *recover, const struct store_record *record, uint32_t page,
