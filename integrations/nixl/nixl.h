@@ -74,10 +74,20 @@ icms_err nixl_key_make(enum nixl_key_form form, const char *name, size_t bytes, 
 
 struct nixl_tier;
 
+/* How an agent is spoken of that was not there when its tier was opened. */
+enum nixl_news {
+    NIXL_NEWS_ABSENT, /* by nixl_tier_open, once: it is waited for                           */
+    NIXL_NEWS_THERE,  /* by a thread, once: it is used from now on                           */
+    NIXL_NEWS_WRONG,  /* by a thread, once: it came, and can never be used                   */
+};
+typedef void (*nixl_say)(enum nixl_news news, const char *text);
+
 /* Opens the connection and the volume and starts the thread. What icms_open and icms_volume_open
- * say; CONFIG when the volume has another UUID. */
-icms_err nixl_tier_open(const struct nixl_settings *settings, char *why, size_t why_bytes,
-                        struct nixl_tier **out_tier) ICMS_MUST_CHECK;
+ * say; CONFIG when the volume has another UUID. OK as well when an agent (unix:) is not there: it
+ * is waited for, on a thread that ends when it comes, and until then transfers and queries end at
+ * once with PEER_DOWN. */
+icms_err nixl_tier_open(const struct nixl_settings *settings, nixl_say say, char *why,
+                        size_t why_bytes, struct nixl_tier **out_tier) ICMS_MUST_CHECK;
 
 /* Cancels what is under way and waits for it, then ends the thread and closes the connection. Sets
  * *tier to NULL; *tier may be NULL. Transfers that were not freed can only be freed. In the child
@@ -86,7 +96,7 @@ void nixl_tier_close(struct nixl_tier **tier);
 
 const struct nixl_settings *nixl_tier_settings(const struct nixl_tier *tier);
 
-/* Largest value that can be stored. */
+/* Largest value that can be stored; UINT64_MAX as long as nobody can tell. */
 uint64_t nixl_tier_value_bytes_max(const struct nixl_tier *tier);
 
 /* out_found[i] is 1 when keys[i] is there at this moment. Waits, at most until the load deadline

@@ -23,9 +23,13 @@ struct nixl_tier {
     uint32_t magic;
     pid_t owner;                   /* the process that opened it                               */
     struct nixl_settings settings; /* does not change                                          */
+    _Atomic icms_err absent;       /* OK: these three are there and stay; else why they are not */
     struct icms *icms;             /* the connection                                           */
     struct icms_volume *volume;    /* on it                                                    */
     struct icms_volume_info info;  /* of the volume                                            */
+    nixl_say say;                  /* what is told of an agent that comes later                */
+    pthread_t opener;              /* waits for that agent, where has_opener                   */
+    bool has_opener;               /* does not change once it is open                          */
     pthread_t thread;              /* starts, polls and ends requests                          */
     int wake_fd;                   /* eventfd: readable when the thread has to look at lists   */
     pthread_mutex_t lock;          /* of what says lock here and in transfers                  */
@@ -68,6 +72,12 @@ struct nixl_xfer {
     struct list queue;           /* in tier.loads or tier.stores; lock                        */
     struct list all;             /* in tier.under_way; lock                                   */
 };
+
+/* OK when connection and volume can be used. */
+static inline icms_err nixl_tier_absent(const struct nixl_tier *tier)
+{
+    return atomic_load_explicit(&tier->absent, memory_order_acquire);
+}
 
 /* The most blocks of a piece. */
 size_t nixl_piece_blocks_max(const struct nixl_tier *tier);

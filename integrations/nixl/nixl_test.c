@@ -202,12 +202,22 @@ struct fixture {
     struct nixl_tier *tier;
 };
 
+static _Atomic int heard[NIXL_NEWS_WRONG + 1]; /* how often each was said in this test */
+
+static void hear(enum nixl_news news, const char *text)
+{
+    assert_true(text[0] != '\0');
+    atomic_fetch_add(&heard[news], 1);
+}
+
 static int setup(void **state)
 {
     static int number;
     struct fixture *f = calloc(1, sizeof(*f));
 
     fake_reset();
+    for (int news = 0; news <= NIXL_NEWS_WRONG; news++)
+        atomic_store(&heard[news], 0);
     (void)snprintf(f->path, sizeof(f->path), "/tmp/icms-nixl-test-%d-%d.sock", (int)getpid(),
                    number++);
     f->agent = fake_agent_start();
@@ -236,7 +246,7 @@ static int teardown(void **state)
 /* Opens the tier with the fixture's settings. */
 static struct nixl_tier *tier_of(struct fixture *f)
 {
-    if (nixl_tier_open(&f->settings, why, sizeof(why), &f->tier) != ICMS_OK)
+    if (nixl_tier_open(&f->settings, hear, why, sizeof(why), &f->tier) != ICMS_OK)
         fail_msg("%s", why);
     return f->tier;
 }
@@ -531,14 +541,75 @@ static void test_a_wrong_tier_is_refused_when_it_is_opened(void **state)
     struct fixture *f = *state;
 
     (void)snprintf(f->settings.volume, sizeof(f->settings.volume), "nosuch");
-    refused(nixl_tier_open(&f->settings, why, sizeof(why), &f->tier), "nosuch");
+    refused(nixl_tier_open(&f->settings, hear, why, sizeof(why), &f->tier), "nosuch");
     (void)snprintf(f->settings.volume, sizeof(f->settings.volume), "kv");
     f->settings.uuid[3] = 1;
-    refused(nixl_tier_open(&f->settings, why, sizeof(why), &f->tier), "another UUID");
+    refused(nixl_tier_open(&f->settings, hear, why, sizeof(why), &f->tier), "another UUID");
     f->settings.uuid[3] = 0;
-    (void)snprintf(f->settings.connection, sizeof(f->settings.connection), "unix:/nonexistent");
-    refused(nixl_tier_open(&f->settings, why, sizeof(why), &f->tier), "/nonexistent");
+    (void)snprintf(f->settings.connection, sizeof(f->settings.connection), "pod:/nonexistent");
+    refused(nixl_tier_open(&f->settings, hear, why, sizeof(why), &f->tier), "/nonexistent");
     assert_null(f->tier);
+}
+
+/* Waits until so much was said. */
+static void wait_heard(enum nixl_news news, int times)
+{
+    for (int i = 0; atomic_load(&heard[news]) < times; i++) {
+        assert_true(i < 30000);
+        (void)usleep(1000);
+    }
+}
+
+static void test_an_agent_that_comes_later_is_used(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t *in = memory_of(2, 1), *out = memory_of(2, 2), found;
+    struct icms_key key = key_of(0);
+
+    fake_socket_stop(&f->socket);
+    (void)tier_of(f);
+    assert_int_equal(heard[NIXL_NEWS_ABSENT], 1);
+    assert_true(nixl_tier_value_bytes_max(f->tier) == UINT64_MAX);
+    assert_int_equal(nixl_tier_query(f->tier, &key, 1, &found), ICMS_PEER_DOWN);
+    assert_int_equal(xfer_run(f->tier, true, 0, 2, in).err, ICMS_PEER_DOWN);
+    assert_int_equal(xfer_run(f->tier, false, 0, 2, out).err, ICMS_PEER_DOWN);
+    f->socket = fake_socket_start(f->agent, f->path);
+    wait_heard(NIXL_NEWS_THERE, 1);
+    assert_int_equal(nixl_tier_value_bytes_max(f->tier), 65536);
+    assert_int_equal(xfer_run(f->tier, true, 0, 2, in).err, ICMS_OK);
+    assert_int_equal(xfer_run(f->tier, false, 0, 2, out).err, ICMS_OK);
+    assert_memory_equal(in, out, 2 * BLOCK_BYTES);
+    assert_int_equal(heard[NIXL_NEWS_ABSENT], 1);
+    assert_int_equal(heard[NIXL_NEWS_WRONG], 0);
+    free(in);
+    free(out);
+}
+
+static void test_an_agent_that_comes_later_and_is_wrong_is_told(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t *in = memory_of(1, 1);
+
+    fake_socket_stop(&f->socket);
+    f->settings.uuid[3] = 1;
+    (void)tier_of(f);
+    f->socket = fake_socket_start(f->agent, f->path);
+    wait_heard(NIXL_NEWS_WRONG, 1);
+    assert_int_equal(xfer_run(f->tier, true, 0, 1, in).err, ICMS_PEER_DOWN);
+    assert_int_equal(heard[NIXL_NEWS_THERE], 0);
+    free(in);
+}
+
+static void test_closing_does_not_wait_for_an_agent(void **state)
+{
+    struct fixture *f = *state;
+
+    fake_socket_stop(&f->socket);
+    for (int i = 0; i < 20; i++) {
+        (void)tier_of(f);
+        nixl_tier_close(&f->tier);
+    }
+    assert_int_equal(heard[NIXL_NEWS_ABSENT], 20);
 }
 
 static void test_a_child_of_fork_is_told(void **state)
@@ -653,6 +724,9 @@ int main(void)
         XFER_TEST(test_nothing_is_written_after_a_transfer_was_freed),
         XFER_TEST(test_closing_ends_what_is_under_way),
         XFER_TEST(test_a_wrong_tier_is_refused_when_it_is_opened),
+        XFER_TEST(test_an_agent_that_comes_later_is_used),
+        XFER_TEST(test_an_agent_that_comes_later_and_is_wrong_is_told),
+        XFER_TEST(test_closing_does_not_wait_for_an_agent),
         XFER_TEST(test_a_child_of_fork_is_told),
         XFER_TEST(test_threads_share_a_tier),
     };

@@ -430,6 +430,17 @@ try {
 
 /* ---- the table that the core gets ----------------------------------------------------------- */
 
+/* Of an agent that was not there when the backend was created. */
+void news_say(nixl_news news, const char *text)
+{
+    if (news == NIXL_NEWS_ABSENT)
+        say(level_warning, "%s; going on without it, and using it when it comes", text);
+    else if (news == NIXL_NEWS_THERE)
+        say(level_info, "%s is there", text);
+    else
+        say(level_error, "%s; it is not used", text);
+}
+
 Engine *create(const Creation *creation)
 try {
     std::vector<nixl_param> params;
@@ -442,7 +453,7 @@ try {
         params.push_back({name.c_str(), value.c_str()});
     err = nixl_settings_read(backend, params.data(), params.size(), why, sizeof(why), &settings);
     if (err == ICMS_OK)
-        err = nixl_tier_open(&settings, why, sizeof(why), &tier);
+        err = nixl_tier_open(&settings, news_say, why, sizeof(why), &tier);
     if (err != ICMS_OK) {
         say(level_error, "%s", why[0] != '\0' ? why : icms_err_text(err));
         return nullptr;

@@ -5,6 +5,9 @@
  *
  *   nixl_tier_open -> [nixl_tier_query, transfers] -> nixl_tier_close
  *
+ * An agent that is not there is waited for by a second thread, the opener, because attaching may
+ * take a moment; it publishes what it has opened with tier.absent, and ends.
+ *
  * The thread sleeps in poll(2) on the connection's event and on wake_fd, which whoever posts or
  * cancels writes to. The lock guards lists and flags alone: nobody copies or sleeps with it.
  */
@@ -22,6 +25,9 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "nixl/nixl_int.h"
+
+/* Between two attempts to reach an agent that is not there. */
+#define OPENER_SECONDS 1
 
 uint64_t nixl_now_ns(void)
 {
@@ -43,7 +49,7 @@ const struct nixl_settings *nixl_tier_settings(const struct nixl_tier *tier)
 
 uint64_t nixl_tier_value_bytes_max(const struct nixl_tier *tier)
 {
-    return tier->info.value_bytes_max;
+    return nixl_tier_absent(tier) == ICMS_OK ? tier->info.value_bytes_max : UINT64_MAX;
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */
@@ -59,7 +65,8 @@ void nixl_tier_wake(struct nixl_tier *tier)
 /* Sleeps until something may have to be done, at most until until_ns. */
 static void tier_sleep(struct nixl_tier *tier, uint64_t until_ns)
 {
-    struct pollfd fds[2] = {{.fd = icms_event_fd(tier->icms), .events = POLLIN},
+    bool there = nixl_tier_absent(tier) == ICMS_OK;
+    struct pollfd fds[2] = {{.fd = there ? icms_event_fd(tier->icms) : -1, .events = POLLIN},
                             {.fd = tier->wake_fd, .events = POLLIN}};
     uint64_t now = nixl_now_ns(), wakes, left_ns = until_ns > now ? until_ns - now : 0;
     struct timespec timeout = {.tv_sec = (time_t)(left_ns / 1000000000u),
@@ -91,7 +98,7 @@ static void *tier_main(void *arg)
         struct icms_request *request;
         bool over = false;
 
-        while ((request = icms_poll(tier->icms)) != NULL) {
+        while (nixl_tier_absent(tier) == ICMS_OK && (request = icms_poll(tier->icms)) != NULL) {
             nixl_piece_over(icms_request_tag(request));
             over = true;
         }
@@ -102,15 +109,15 @@ static void *tier_main(void *arg)
     }
 }
 
-/* Starts the thread with all signals blocked: they are the application's. */
-static icms_err tier_start(struct nixl_tier *tier)
+/* Starts a thread with all signals blocked: they are the application's. */
+static icms_err tier_start(struct nixl_tier *tier, void *(*run)(void *), pthread_t *out_thread)
 {
     sigset_t all, before;
     int error;
 
     check(sigfillset(&all) == 0);
     check(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
-    error = pthread_create(&tier->thread, NULL, tier_main, tier);
+    error = pthread_create(out_thread, NULL, run, tier);
     check(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
     return error == 0 ? ICMS_OK : err_from_errno(error);
 }
@@ -144,11 +151,66 @@ static icms_err tier_connect(struct nixl_tier *tier, char *why, size_t why_bytes
     return ICMS_OK;
 }
 
-/* Frees what there is; the thread does not run. */
-static void tier_free(struct nixl_tier *tier)
+static void tier_disconnect(struct nixl_tier *tier)
 {
     icms_volume_close(&tier->volume);
     icms_close(&tier->icms);
+}
+
+/* True for what an agent that starts later mends. */
+static bool tier_may_come(const struct nixl_tier *tier, icms_err err)
+{
+    if (strncmp(tier->settings.connection, "unix:", 5) != 0)
+        return false;
+    return err == ICMS_NOT_FOUND || err == ICMS_REFUSED || err == ICMS_PEER_DOWN ||
+           err == ICMS_RESET || err == ICMS_DEADLINE || err == ICMS_VERSION;
+}
+
+/* Sleeps between two attempts; false when the tier closes. */
+static bool opener_sleep(struct nixl_tier *tier)
+{
+    struct timespec until;
+    bool stop;
+
+    check(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
+    until.tv_sec += OPENER_SECONDS;
+    check(pthread_mutex_lock(&tier->lock) == 0);
+    while (!tier->stop &&
+           pthread_cond_timedwait(&tier->changed, &tier->lock, &until) != ETIMEDOUT) {
+    }
+    stop = tier->stop;
+    check(pthread_mutex_unlock(&tier->lock) == 0);
+    return !stop;
+}
+
+static void *opener_main(void *arg)
+{
+    struct nixl_tier *tier = arg;
+
+    check(tier->magic == NIXL_TIER_MAGIC);
+    while (opener_sleep(tier)) {
+        char why[512] = "";
+        icms_err err = tier_connect(tier, why, sizeof(why));
+
+        if (err == ICMS_OK) {
+            atomic_store_explicit(&tier->absent, ICMS_OK, memory_order_release);
+            nixl_tier_wake(tier);
+            tier->say(NIXL_NEWS_THERE, tier->settings.connection);
+            return NULL;
+        }
+        tier_disconnect(tier);
+        if (!tier_may_come(tier, err)) {
+            tier->say(NIXL_NEWS_WRONG, why);
+            return NULL;
+        }
+    }
+    return NULL;
+}
+
+/* Frees what there is; no thread runs. */
+static void tier_free(struct nixl_tier *tier)
+{
+    tier_disconnect(tier);
     if (tier->wake_fd >= 0)
         (void)close(tier->wake_fd);
     check(pthread_cond_destroy(&tier->changed) == 0);
@@ -157,27 +219,76 @@ static void tier_free(struct nixl_tier *tier)
     free(tier);
 }
 
-icms_err nixl_tier_open(const struct nixl_settings *settings, char *why, size_t why_bytes,
-                        struct nixl_tier **out_tier)
+/* The tier without a connection and without threads. */
+static struct nixl_tier *tier_new(const struct nixl_settings *settings, nixl_say say)
 {
     struct nixl_tier *tier = calloc(1, sizeof(*tier));
+    pthread_condattr_t attributes;
+
+    if (tier == NULL)
+        return NULL;
+    tier->magic = NIXL_TIER_MAGIC;
+    tier->owner = getpid();
+    tier->settings = *settings;
+    tier->say = say;
+    atomic_init(&tier->absent, ICMS_PEER_DOWN);
+    check(pthread_mutex_init(&tier->lock, NULL) == 0);
+    check(pthread_condattr_init(&attributes) == 0);
+    check(pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0);
+    check(pthread_cond_init(&tier->changed, &attributes) == 0);
+    check(pthread_condattr_destroy(&attributes) == 0);
+    list_init(&tier->loads);
+    list_init(&tier->stores);
+    list_init(&tier->under_way);
+    tier->wake_fd = -1;
+    return tier;
+}
+
+/* Connects; or starts the opener, when that is of use. */
+static icms_err tier_connect_or_wait(struct nixl_tier *tier, char *why, size_t why_bytes)
+{
+    icms_err err = tier_connect(tier, why, why_bytes);
+
+    if (err == ICMS_OK) {
+        atomic_store_explicit(&tier->absent, ICMS_OK, memory_order_release);
+        return ICMS_OK;
+    }
+    if (!tier_may_come(tier, err))
+        return err;
+    tier_disconnect(tier);
+    tier->say(NIXL_NEWS_ABSENT, why);
+    err = tier_start(tier, opener_main, &tier->opener);
+    tier->has_opener = err == ICMS_OK;
+    return err;
+}
+
+/* Tells both threads to end, and cancels what is under way; waits for the opener. */
+static void tier_stop(struct nixl_tier *tier)
+{
+    check(pthread_mutex_lock(&tier->lock) == 0);
+    tier->stop = true;
+    list_for_each (at, &tier->under_way)
+        container_of(at, struct nixl_xfer, all)->cancel = true;
+    check(pthread_cond_broadcast(&tier->changed) == 0);
+    check(pthread_mutex_unlock(&tier->lock) == 0);
+    if (tier->has_opener)
+        check(pthread_join(tier->opener, NULL) == 0);
+}
+
+icms_err nixl_tier_open(const struct nixl_settings *settings, nixl_say say, char *why,
+                        size_t why_bytes, struct nixl_tier **out_tier)
+{
+    struct nixl_tier *tier = tier_new(settings, say);
     icms_err err;
 
     if (tier == NULL)
         return ICMS_NO_MEMORY;
-    tier->magic = NIXL_TIER_MAGIC;
-    tier->owner = getpid();
-    tier->settings = *settings;
-    check(pthread_mutex_init(&tier->lock, NULL) == 0);
-    check(pthread_cond_init(&tier->changed, NULL) == 0);
-    list_init(&tier->loads);
-    list_init(&tier->stores);
-    list_init(&tier->under_way);
     tier->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    err = tier->wake_fd < 0 ? err_from_errno(errno) : tier_connect(tier, why, why_bytes);
+    err = tier->wake_fd < 0 ? err_from_errno(errno) : tier_connect_or_wait(tier, why, why_bytes);
     if (err == ICMS_OK)
-        err = tier_start(tier);
+        err = tier_start(tier, tier_main, &tier->thread);
     if (err != ICMS_OK) {
+        tier_stop(tier);
         tier_free(tier);
         return err;
     }
@@ -193,11 +304,7 @@ void nixl_tier_close(struct nixl_tier **tier_pointer)
     if (tier == NULL || tier->owner != getpid())
         return;
     check(tier->magic == NIXL_TIER_MAGIC);
-    check(pthread_mutex_lock(&tier->lock) == 0);
-    tier->stop = true;
-    list_for_each (at, &tier->under_way)
-        container_of(at, struct nixl_xfer, all)->cancel = true;
-    check(pthread_mutex_unlock(&tier->lock) == 0);
+    tier_stop(tier);
     nixl_tier_wake(tier);
     check(pthread_join(tier->thread, NULL) == 0);
     tier_free(tier);
@@ -241,6 +348,8 @@ icms_err nixl_tier_query(struct nixl_tier *tier, const struct icms_key *keys, si
     check(tier->magic == NIXL_TIER_MAGIC);
     if (count == 0)
         return ICMS_OK;
+    if (nixl_tier_absent(tier) != ICMS_OK)
+        return tier->owner == getpid() ? nixl_tier_absent(tier) : ICMS_FORKED;
     blocks = calloc(count < ICMS_BATCH_MAX ? count : ICMS_BATCH_MAX, sizeof(*blocks));
     found = malloc(count);
     if (blocks == NULL || found == NULL)

@@ -224,8 +224,12 @@ static bool xfer_start_piece(struct nixl_xfer *xfer, uint64_t now)
     size_t count = xfer->count - xfer->next;
     struct nixl_piece *piece = &xfer->pieces[xfer->pieces_started];
     struct icms_request_options options;
-    icms_err err;
+    icms_err err = nixl_tier_absent(tier);
 
+    if (err != ICMS_OK) {
+        xfer_cut(xfer, err);
+        return true;
+    }
     count = count < nixl_piece_blocks_max(tier) ? count : nixl_piece_blocks_max(tier);
     if (tier->blocks + count > tier->settings.blocks_max && tier->blocks != 0)
         return false;

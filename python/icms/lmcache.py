@@ -7,8 +7,11 @@
 LMCache hands over batches of names and memory and is told through a descriptor when one is over.
 Bytes go between the tier and LMCache's memory in place. Parameters are those of `Options`.
 
+A server starts without a tier that is not there: until it comes every batch is one of chunks that are
+not there, or not stored.
+
 LMCache calls submit_... from its controllers' threads and drain_completions from one that polls the
-descriptor. There is no thread here: a batch is a generator that yields what the tier has to do and
+descriptor. There is no thread here, but while a tier is not there: a batch is a generator that yields what the tier has to do and
 gets the answer; drain_completions steps those whose answers have come. What the tier refuses is a
 chunk that is not there, or not stored; it is counted and logged.
 
@@ -31,7 +34,7 @@ from typing import Any
 
 from . import _engines, errors, keys as _keys
 from ._icms import BATCH_MAX
-from ._tables import LimitError, Miss, Status
+from ._tables import LimitError, Miss, PeerDownError, Status
 from .client import Block, Client, Layout, Request, Volume
 
 log = logging.getLogger(__name__)
@@ -121,8 +124,8 @@ class IcmsConnector:
     """LMCache's native connector on a volume of icms."""
 
     def __init__(self, **params: Any) -> None:
-        """Opens the tier. ValueError, icms.Error and icms.keys.SchemeError say what is wrong and
-        what to do."""
+        """Opens the tier, now or when it comes. ValueError, icms.Error and icms.keys.SchemeError say
+        what is wrong and what to do."""
         self.options = _engines.options(Options, params, '"adapter_params"')
         self._sayer = _engines.Sayer(log)
         self._lock = threading.RLock()  # of all below
@@ -133,28 +136,36 @@ class IcmsConnector:
         self._starting = False                              # somebody is in _start
         self._done: list[tuple[int, bool, str, list[bool] | None]] = []
         self._closed = False
-        self.client = Client(self.options.where, load_deadline_ms=self.options.load_ms,
-                             store_deadline_ms=self.options.store_ms)
-        try:
-            self.volume: Volume = self.client.volume(self.options.volume)
-            self._scheme = _keys.Scheme(
-                self.volume, Layout(tenant=self.options.tenant, model="lmcache",
-                                    weights=self.options.weights.encode(),
-                                    layout=self.options.layout),
-                hashes="lmcache object key", chained=False)
-            if not self._scheme.check():
-                self._sayer.warn("scheme", f"the volume {self.volume.name} cannot say now whether "
-                                           "others use it in the same way")
-        except Exception:
-            self.client.close()
-            raise
+        self._is_open = False  # the tier has come; from then on there are
+        self.client: Client
+        self.volume: Volume
+        self._scheme: _keys.Scheme
         # One descriptor for two: the tier's, and ours for what is over without it.
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
-        for descriptor in (self.client.fileno(), self._bell):
-            self._epoll.register(descriptor, select.EPOLLIN)
-        log.info("icms: volume %s of %s, scheme %s", self.volume.name, self.client.where,
-                 self._scheme.fingerprint)
+        self._epoll.register(self._bell, select.EPOLLIN)
+        try:
+            self._opener = _engines.Opener(
+                self.options.where, self.options.volume, load_ms=self.options.load_ms,
+                store_ms=self.options.store_ms, opened=self._opened, log=log)
+        except BaseException:
+            self._epoll.close()
+            os.close(self._bell)
+            raise
+
+    def _opened(self, client: Client, volume: Volume) -> None:
+        scheme = _keys.Scheme(volume, Layout(tenant=self.options.tenant, model="lmcache",
+                                             weights=self.options.weights.encode(),
+                                             layout=self.options.layout),
+                              hashes="lmcache object key", chained=False)
+        if not scheme.check():
+            self._sayer.warn("scheme", f"the volume {volume.name} cannot say now whether others use "
+                                       "it in the same way")
+        log.info("icms: volume %s of %s, scheme %s", volume.name, client.where, scheme.fingerprint)
+        with self._lock:
+            self._epoll.register(client.fileno(), select.EPOLLIN)
+            self.client, self.volume, self._scheme = client, volume, scheme
+            self._is_open = True
 
     # ---- LMCache's interface
 
@@ -187,7 +198,8 @@ class IcmsConnector:
         """What is over: (number that submit_... returned, True when it is for all its names, why
         not, which). Never blocks."""
         try:
-            while not self._closed and (request := self.client.poll()) is not None:
+            while (self._is_open and not self._closed
+                   and (request := self.client.poll()) is not None):
                 with self._lock:  # which whoever starts a request holds: it is whole
                     self._call_over(request)
         except errors.Error as error:
@@ -210,7 +222,7 @@ class IcmsConnector:
             self._closed = True
             self._calls.clear()
         log.info("icms: closed after %s", self.counters)
-        self.client.close()
+        self._opener.close()
         self._epoll.close()
         os.close(self._bell)
 
@@ -314,7 +326,12 @@ class IcmsConnector:
             self._last += 1
             batch = _Batch(self._last, what, count, steps,
                            time.monotonic() + deadline_ms / 1000 if deadline_ms else 0)
-            self._step(batch, None)
+            if not self._is_open:
+                batch.error = f"there is no tier at {self.options.where} yet"
+                self._counters.failures[PeerDownError.__name__] += 1
+                self._over(batch, None)
+            else:
+                self._step(batch, None)
             return batch.number
 
     def _step(self, batch: _Batch, blocks: list[Block] | None) -> None:

@@ -14,7 +14,8 @@ larger than the volume's values; those of a page lie in the same enclosure. Opti
 SGLang makes one object in each of its processes and calls it from the threads that it has for
 prefetch and backup: HiCacheIcms() -> register_mem_pool_host -> register_mem_host_pool_v2 of each
 further pool -> batch calls of any thread -> close. Nothing of the tier that fails there is raised:
-it is a page that is not there, or not stored, it is counted and logged.
+it is a page that is not there, or not stored, it is counted and logged. So is a tier that is not there
+yet; what can never work is raised while SGLang starts.
 """
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, PoolHitPolicy,
 
 from . import _engines, errors, keys as _keys
 from ._icms import BATCH_MAX
-from ._tables import Status
+from ._tables import PeerDownError, Status
 from .client import Client, Layout, Results, Volume
 
 log = logging.getLogger(__name__)
@@ -86,10 +87,12 @@ class Counters:
 class _Pool:
     """A host pool of SGLang and the memory of its pages."""
 
-    def __init__(self, name: str, pool: Any, scheme: _keys.Scheme) -> None:
+    scheme: _keys.Scheme  # from open on, as all but name, pool, page_size and page_bytes
+    pieces: int
+
+    def __init__(self, name: str, pool: Any) -> None:
         self.name = name
         self.pool = pool
-        self.scheme = scheme
         self.page_size = getattr(pool, "page_size", 1) or 1
         try:
             meta = pool.get_page_buffer_meta(torch.zeros(self.page_size, dtype=torch.int64))
@@ -100,14 +103,20 @@ class _Pool:
                 "page_first_direct") from error
         #: Bytes of each buffer of a page; none where the pool has no memory of its own.
         self._buffers = tuple(int(size) for size in meta[1]) if meta else ()
+        self.page_bytes = sum(self._buffers)
+
+    def open(self, scheme: _keys.Scheme) -> None:
+        """The volume is there, and with it the size of blocks."""
+        self.scheme = scheme
         #: What is a block: a buffer, or a part of one that is larger than the volume's values.
         self._cuts = [(buffer, offset, size) for buffer, nbytes in enumerate(self._buffers)
                       for offset, size in _engines.cut(nbytes, scheme.volume.value_bytes_max)]
         self.pieces = len(self._cuts)
-        self.page_bytes = sum(self._buffers)
         self._types = [ctypes.c_char * size for _, _, size in self._cuts]
-        self._parts = [f"{name} {i + 1}/{self.pieces} {size}"
+        self._parts = [f"{self.name} {i + 1}/{self.pieces} {size}"
                        for i, (_, _, size) in enumerate(self._cuts)]
+        log.info("icms: a page of the pool %s is %d blocks, %d bytes in all", self.name, self.pieces,
+                 self.page_bytes)
 
     def keys(self, page_keys: Sequence[bytes]) -> list[bytes]:
         """The keys of all pieces, page by page. A piece of another size has another key."""
@@ -143,7 +152,8 @@ class HiCacheIcms(HiCacheStorage):
     """SGLang's HiCacheStorage on a volume of icms."""
 
     def __init__(self, storage_config: Any, kwargs: dict[str, Any] | None = None) -> None:
-        """Opens the tier. ValueError and icms.Error say what is wrong and what to do."""
+        """Opens the tier, now or when it comes. ValueError and icms.Error say what is wrong and what
+        to do."""
         extra = storage_config.extra_config or {}
         self.options = _engines.options(Options, extra.get("icms"),
                                         '"icms" in the extra configuration of HiCache')
@@ -162,16 +172,26 @@ class HiCacheIcms(HiCacheStorage):
         self._counters = Counters()
         self._loads: collections.deque[tuple[int, float]] = collections.deque(maxlen=_METRICS_MAX)
         self._stores: collections.deque[tuple[int, float]] = collections.deque(maxlen=_METRICS_MAX)
+        self._closed = False
+        self._setup = threading.RLock()  # of what follows, until the tier is used
         self._pools: dict[str, _Pool] = {}
-        self._scheme: _keys.Scheme | None = None
-        self._sharded: _keys.Scheme | None = None
-        self.client = Client(self.options.where, load_deadline_ms=self.options.load_ms,
-                             store_deadline_ms=self.options.store_ms)
-        try:
-            self.volume: Volume = self.client.volume(self.options.volume)
-        except errors.Error:
-            self.client.close()
-            raise
+        self._main: Any = None  # the pool of KV pages
+        self._is_open = False   # there are client and volume
+        self._is_used = False   # there are schemes, which agree with those of others
+        self.client: Client
+        self.volume: Volume
+        self._scheme: _keys.Scheme
+        self._sharded: _keys.Scheme
+        self._opener = _engines.Opener(
+            self.options.where, self.options.volume, load_ms=self.options.load_ms,
+            store_ms=self.options.store_ms, opened=self._opened, log=log)
+
+    def _opened(self, client: Client, volume: Volume) -> None:
+        with self._setup:
+            self.client, self.volume = client, volume
+            if self._main is not None:
+                self._use()
+            self._is_open = True
 
     # ---- pools
 
@@ -179,31 +199,51 @@ class HiCacheIcms(HiCacheStorage):
         """Called first: the pool of KV pages. icms.keys.SchemeError when others use the volume in
         another way."""
         super().register_mem_pool_host(mem_pool_host)
-        self._scheme = self._make_scheme(mem_pool_host, self._config.is_mla_model)
-        self._sharded = self._make_scheme(mem_pool_host, False)
-        if not self._scheme.check():
-            log.warning("icms: the volume %s cannot say now whether other servers use it in the "
-                        "same way", self.volume.name)
-        if self._in_place:
-            self._add_pool(str(PoolName.KV), mem_pool_host, self._scheme)
-        log.info("icms: volume %s of %s, scheme %s", self.volume.name, self.client.where,
-                 self._scheme.fingerprint)
+        with self._setup:
+            if self._in_place:
+                self._pools[str(PoolName.KV)] = _Pool(str(PoolName.KV), mem_pool_host)
+            self._main = mem_pool_host
+            if self._is_open:
+                self._use()
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Called for each further pool of a hybrid model, and again for that of KV pages."""
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         name = str(host_pool_name)
-        if self._scheme is None or self._sharded is None:
-            raise ValueError("SGLang has not registered the pool of KV pages")
-        # State of Mamba layers is cut by tensor rank where KV of MLA is the same in all of them.
-        self._add_pool(name, host_pool,
-                       self._sharded if name == str(PoolName.MAMBA) else self._scheme)
+        with self._setup:
+            if self._main is None:
+                raise ValueError("SGLang has not registered the pool of KV pages")
+            pool = _Pool(name, host_pool)
+            if self._is_used:
+                pool.open(self._scheme_of(name))
+            self._pools[name] = pool
 
-    def _add_pool(self, name: str, host_pool: Any, scheme: _keys.Scheme) -> None:
-        pool = _Pool(name, host_pool, scheme)
-        self._pools[name] = pool
-        log.info("icms: a page of the pool %s is %d blocks, %d bytes in all", name, pool.pieces,
-                 pool.page_bytes)
+    def _use(self) -> None:
+        """Tier and pool of KV pages are there. SchemeError when it cannot be used."""
+        self._scheme = self._make_scheme(self._main, self._config.is_mla_model)
+        self._sharded = self._make_scheme(self._main, False)
+        if not self._scheme.check():
+            log.warning("icms: the volume %s cannot say now whether other servers use it in the "
+                        "same way", self.volume.name)
+        for name, pool in self._pools.items():
+            pool.open(self._scheme_of(name))
+        self._is_used = True
+        log.info("icms: volume %s of %s, scheme %s", self.volume.name, self.client.where,
+                 self._scheme.fingerprint)
+
+    def _scheme_of(self, name: str) -> _keys.Scheme:
+        """State of Mamba layers is cut by tensor rank where KV of MLA is the same in all of them."""
+        return self._sharded if name == str(PoolName.MAMBA) else self._scheme
+
+    def _absent(self) -> bool:
+        """True while there is no tier to use; counted."""
+        if self._is_used:
+            return False
+        if self._main is None:
+            raise ValueError("SGLang has not registered the pool of KV pages")
+        with self._lock:
+            self._counters.failures[PeerDownError.__name__] += 1
+        return True
 
     def _make_scheme(self, pool: Any, replicated: bool) -> _keys.Scheme:
         config = self._config
@@ -244,7 +284,9 @@ class HiCacheIcms(HiCacheStorage):
         if not keys:
             return 0
         if not self._in_place:
-            return _prefix(self._exist(self._page_keys(self._main_scheme(), keys, extra_info)))
+            if self._absent():
+                return 0
+            return _prefix(self._exist(self._page_keys(self._scheme, keys, extra_info)))
         return _prefix(self._pages_exist([self._pool(PoolName.KV)], keys, extra_info)[0])
 
     def batch_exists_v2(self, keys: list[str], pool_transfers: list[Any] | None = None,
@@ -276,8 +318,10 @@ class HiCacheIcms(HiCacheStorage):
     def batch_get(self, keys: list[str], target_locations: Any = None,
                   target_sizes: Any = None) -> list[Any]:
         """`get` for each."""
+        if self._absent():
+            return [None] * len(keys)
         memory = [_memory_of(tensor) for tensor in target_locations]
-        loaded = self._load(self._page_keys(self._main_scheme(), keys, None), memory)
+        loaded = self._load(self._page_keys(self._scheme, keys, None), memory)
         whole = [nbytes == len(room) for nbytes, room in zip(loaded, memory)]
         self._count(False, whole, sum(loaded))
         return [tensor if came else None for tensor, came in zip(target_locations, whole)]
@@ -290,9 +334,11 @@ class HiCacheIcms(HiCacheStorage):
     def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None,
                   target_sizes: Any = None) -> bool:
         """Stores pages; True when the tier has them all."""
+        if self._absent():
+            return False
         values = [value.contiguous() for value in values]  # stay until the store is over
         memory = [_memory_of(value) for value in values]
-        stored = self._store(self._page_keys(self._main_scheme(), keys, None), memory)
+        stored = self._store(self._page_keys(self._scheme, keys, None), memory)
         self._count(True, stored, sum(len(room) for room, took in zip(memory, stored) if took))
         return all(stored)
 
@@ -305,7 +351,7 @@ class HiCacheIcms(HiCacheStorage):
     def clear(self) -> None:
         """Logs that the tier keeps its blocks: other servers use them, and none can be wrong."""
         log.warning("icms: the volume %s is shared and is not cleared; to be rid of its blocks, "
-                    "use another volume or the option weights", self.volume.name)
+                    "use another volume or the option weights", self.options.volume)
 
     def get_stats(self) -> Any:
         """What SGLang shows as its storage metrics, since it asked last; None when it shows none."""
@@ -335,9 +381,10 @@ class HiCacheIcms(HiCacheStorage):
 
     def close(self) -> None:
         """Waits for calls under way, which their deadlines bound, and closes the tier."""
-        if not self.client.closed:
+        if not self._closed:
             log.info("icms: closed after %s", self.counters)
-        self.client.close()
+        self._closed = True
+        self._opener.close()
 
     # ---- private: pages
 
@@ -347,11 +394,6 @@ class HiCacheIcms(HiCacheStorage):
             raise ValueError(f"SGLang has not registered the host pool {str(name)!r} with icms, "
                              f"which has {sorted(self._pools)}")
         return pool
-
-    def _main_scheme(self) -> _keys.Scheme:
-        if self._scheme is None:
-            raise ValueError("SGLang has not registered the pool of KV pages")
-        return self._scheme
 
     def _page_keys(self, scheme: _keys.Scheme, names: list[str], extra_info: Any) -> list[bytes]:
         if not scheme.chained:
@@ -377,7 +419,7 @@ class HiCacheIcms(HiCacheStorage):
     def _move(self, is_store: bool, wanted: list[tuple[_Pool, list[str], Any]],
               extra_info: Any) -> list[list[bool]]:
         """Moves pages of pools; a list with one entry a page for each."""
-        if is_store and self._prefix_unknown(extra_info):
+        if self._absent() or (is_store and self._prefix_unknown(extra_info)):
             return [[False] * len(names) for _, names, _ in wanted]
         parts = []
         for pool, names, host_indices in wanted:
@@ -406,6 +448,8 @@ class HiCacheIcms(HiCacheStorage):
 
     def _pages_exist(self, pools: list[_Pool], names: list[str],
                      extra_info: Any) -> list[list[bool]]:
+        if self._absent():
+            return [[False] * len(names) for _ in pools]
         keys = [pool.keys(self._page_keys(pool.scheme, names, extra_info)) if pool.pieces else []
                 for pool in pools]
         there = self._exist([key for some in keys for key in some])

@@ -242,6 +242,54 @@ class Failures(Case):
         numbers = [connector.submit_batch_delete(keys) for _ in range(2000)]
         self.assertEqual({ok for ok, _, _ in self.wait(connector, *numbers)}, {False})
 
+    def test_a_tier_that_comes_later_is_used(self):
+        mine = Tier()
+        self.addCleanup(mine.end)
+        mine.agent.kill()
+        with self.assertLogs("icms.lmcache", "WARNING") as logged:
+            connector = self.connector(where=mine.where)
+            keys = names(3)
+            for method, *memory in (("exists",), ("set", [b"x"] * 3), ("delete",),
+                                    ("get", [bytearray(4) for _ in keys])):
+                number = getattr(connector, f"submit_batch_{method}")(keys, *memory)
+                (ok, error, which), = self.wait(connector, number)
+                self.assertEqual((ok, which), (False, [False] * 3))
+                self.assertIn("there is no tier at unix:", error)
+        self.assertEqual(len(logged.output), 1, logged.output)
+        self.assertIn("serving without it, and using it when it comes", logged.output[0])
+        mine.agent.start()
+        mine.agent.wait_ready()
+        give_up = time.monotonic() + 30
+        while not self.wait(connector, connector.submit_batch_exists(keys))[0][0]:
+            self.assertLess(time.monotonic(), give_up)
+            time.sleep(0.05)
+        self.put(connector, keys, [b"1", b"22", b"333"])
+        self.assertEqual(self.get(connector, keys, [1, 2, 3]),
+                         (True, [True] * 3, [b"1", b"22", b"333"]))
+
+    def test_a_tier_that_comes_and_is_another_is_told_and_never_used(self):
+        mine = Tier()
+        self.addCleanup(mine.end)
+        self.connector(where=mine.where, weights="1")
+        mine.agent.kill()
+        with self.assertLogs("icms.lmcache", "WARNING") as logged:
+            connector = self.connector(where=mine.where, weights="2")
+            mine.agent.start()
+            mine.agent.wait_ready()
+            give_up = time.monotonic() + 30
+            while len(logged.output) < 2:
+                self.assertLess(time.monotonic(), give_up)
+                time.sleep(0.05)
+        self.assertIn("would never share", logged.output[1])
+        (ok, _, _), = self.wait(connector, connector.submit_batch_exists(names(1)))
+        self.assertFalse(ok)
+
+    def test_close_before_the_tier_came(self):
+        connector = self.connector(where="unix:/nowhere/at/all")
+        connector.submit_batch_exists(names(1))
+        connector.close()
+        self.assertEqual(threading.active_count(), 1)
+
     def test_close_with_batches_under_way(self):
         mine = Tier()
         self.addCleanup(mine.end)

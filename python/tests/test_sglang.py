@@ -2,6 +2,7 @@
 """icms.sglang keeps the promises of its interface, on stand-ins for SGLang's own classes."""
 import random
 import threading
+import time
 import unittest
 import unittest.mock
 
@@ -388,6 +389,56 @@ class Failures(Case):
         self.assertEqual(len(logged.output), 3, logged.output)  # one of each kind
         self.assertIn("cannot load pages in the volume kv: ", logged.output[0])
         self.assertEqual(backend.counters.failures, {"PeerDownError": 5})
+
+    def test_a_tier_that_comes_later_is_used(self):
+        mine = Tier()
+        self.addCleanup(mine.end)
+        mine.agent.kill()
+        with self.assertLogs("icms.sglang", "WARNING") as logged:
+            backend = self.backend(where=mine.where)
+            names, datas = hashes(2), self.filled(backend, 2)
+            self.assertEqual(backend.batch_exists(names), 0)
+            self.assertEqual(backend.batch_get_v1(names, backend.pool.at(0, 1)), [False] * 2)
+            self.assertEqual(backend.batch_set_v1(names, backend.pool.at(0, 1)), [False] * 2)
+            state = Pool((700,))
+            backend.register_mem_host_pool_v2(state, PoolName.MAMBA)
+        self.assertEqual(len(logged.output), 1, logged.output)
+        self.assertIn("serving without it, and using it when it comes", logged.output[0])
+        mine.agent.start()
+        mine.agent.wait_ready()
+        give_up = time.monotonic() + 30
+        while backend.batch_set_v1(names, backend.pool.at(0, 1)) != [True] * 2:
+            self.assertLess(time.monotonic(), give_up)
+            time.sleep(0.05)
+        self.assertEqual(backend.batch_get_v1(names, backend.pool.at(3, 2)), [True] * 2)
+        self.assertEqual([backend.pool.page(page) for page in (3, 2)], datas)
+        transfers = [PoolTransfer(PoolName.MAMBA, keys=names, host_indices=state.at(0, 1))]
+        self.assertEqual(backend.batch_set_v2(transfers), {PoolName.MAMBA: [True] * 2})
+
+    def test_copies_without_a_tier_are_misses(self):
+        backend = self.backend(where="unix:/nowhere/at/all", config={"interface_v1": 0})
+        names = hashes(2)
+        pages = [Page(b"1" * 10) for _ in names]
+        self.assertEqual((backend.batch_exists(names), backend.exists(names[0])), (0, False))
+        self.assertEqual(backend.batch_get(names, pages), [None, None])
+        self.assertFalse(backend.batch_set(names, pages))
+        self.assertEqual(backend.counters.failures, {"PeerDownError": 4})
+
+    def test_a_tier_that_comes_and_is_another_is_told_and_never_used(self):
+        mine = Tier()
+        self.addCleanup(mine.end)
+        self.backend(where=mine.where, weights="1")
+        mine.agent.kill()
+        with self.assertLogs("icms.sglang", "WARNING") as logged:
+            backend = self.backend(where=mine.where, weights="2")
+            mine.agent.start()
+            mine.agent.wait_ready()
+            give_up = time.monotonic() + 30
+            while len(logged.output) < 2:
+                self.assertLess(time.monotonic(), give_up)
+                time.sleep(0.05)
+        self.assertIn("would never share", logged.output[1])
+        self.assertEqual(backend.batch_exists(hashes(1)), 0)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class Creation(support.TestCase):
         self.refused("ICMS", {**good, "deadline_ms": "0"}, "deadline_ms is '0'")
         self.refused("ICMS", {**good, "query_mem_mode": "x"}, "actual or assume_success")
         self.refused("ICMS", {**good, "connection": "tcp:host"}, "tcp:host")
-        self.refused("ICMS", {**good, "connection": "unix:/nonexistent"}, "/nonexistent")
+        self.refused("ICMS", {**good, "connection": "pod:/nonexistent"}, "/nonexistent")
         self.refused("ICMS", {**good, "volume": "other"}, "other", "kv")
 
     def test_devices_that_the_table_does_not_have_are_refused(self):

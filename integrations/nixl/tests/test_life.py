@@ -133,6 +133,31 @@ class Life(support.TestCase):
             time.sleep(0.05)
         self.assertTrue(numpy.array_equal(values, room))
 
+    def test_an_agent_that_comes_later_is_used(self):
+        names, values, room = keys(2), blocks(2, 4), blocks(2)
+        agent = tier().agents[0]
+        for backend in support.BACKENDS:
+            agent.kill()
+            try:
+                with self.told("going on without it, and using it when it comes"):
+                    side = Side(backend, 0)
+                side.memory(values)
+                stored = side.objects(names)
+                with self.told("WRITE: 2 of 2 blocks failed"):
+                    self.assertEqual(side.run("WRITE", values, stored), FAILED)
+            finally:
+                agent.start()
+                agent.wait_ready()
+            give_up = time.monotonic() + 20
+            while side.run("WRITE", values, stored) != "DONE":
+                self.assertLess(time.monotonic(), give_up)
+                time.sleep(0.05)
+            other = Side(backend, 1)
+            room[:] = 0
+            other.memory(room)
+            self.assertEqual(other.run("READ", room, other.objects(names)), "DONE")
+            self.assertTrue(numpy.array_equal(values, room))
+
     def test_nothing_is_left_behind(self):
         """Agents and transfers come and go; descriptors and threads do not stay."""
         def counts():

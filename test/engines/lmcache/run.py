@@ -105,18 +105,18 @@ class Lab:
         return agent
 
 
-def plugin(agent):
+def plugin(agent, **params):
     """LMCache's --l2-adapter."""
     return json.dumps({"type": "native_plugin", "module_path": "icms.lmcache",
                        "class_name": "IcmsConnector",
                        "adapter_params": {"where": f"unix:{agent.socket}", "volume": "kv",
-                                          "layout": "tiny float32"}})
+                                          "layout": "tiny float32", **params}})
 
 
 class Server:
     """LMCache's server, with 1 GiB of memory of its own."""
 
-    def __init__(self, lab, agent):
+    def __init__(self, lab, agent, **params):
         self.port, self.http_port = pod.free_port(), pod.free_port()
         self.log_path = lab.folder / f"lmcache-{lab.number()}.log"
         with open(self.log_path, "wb") as log:
@@ -125,14 +125,18 @@ class Server:
                  str(self.port), "--http-host", "127.0.0.1", "--http-port", str(self.http_port),
                  "--disable-observability", "--l1-size-gb", "1", "--chunk-size", str(CHUNK),
                  "--eviction-policy", "LRU", "--supported-transfer-mode", "engine_driven",
-                 "--l2-adapter", plugin(agent)],
+                 "--l2-adapter", plugin(agent, **params)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=lab.environment(),
                 preexec_fn=pod.die_with_parent, start_new_session=True)
+
+    def wait_ready(self):
         give_up = time.monotonic() + SECONDS
         while not self.answers():
-            assert self.process.poll() is None and time.monotonic() < give_up, \
-                self.log_path.read_text(errors="replace")[-3000:]
+            assert self.process.poll() is None and time.monotonic() < give_up, self.log()[-3000:]
             time.sleep(0.5)
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
 
     def answers(self):
         with contextlib.suppress(OSError):
@@ -201,6 +205,7 @@ def answer(lab, p, prompt, stored_chunks=0):
     server = Server(lab, agent)
     engine = None
     try:
+        server.wait_ready()
         engine = Engine(lab, server.connector())
         said = engine.ask(prompt)
         give_up = time.monotonic() + 120
@@ -261,7 +266,65 @@ def case_restart(lab):
         print(f"# with an enclosure of two lost: {less['cached']} of {PROMPT} tokens")
 
 
-CASES = {"bench": case_bench, "restart": case_restart}
+def case_late(lab):
+    """A server starts without its agent, says so once, and stores in it when it comes."""
+    prompts = [[4 + random.randrange(250) for _ in range(PROMPT)] for _ in range(2)]
+    alone = Engine(lab, {})
+    references = [alone.ask(prompt)["tokens"] for prompt in prompts]
+    alone.kill()
+    with lab.pod() as p:
+        agent = lab.agent(p)
+        agent.kill()
+        server = Server(lab, agent)
+        engine = None
+        try:
+            server.wait_ready()
+            engine = Engine(lab, server.connector())
+            assert engine.ask(prompts[0])["tokens"] == references[0]
+            assert server.log().count("no tier at") == 1, server.log()[-3000:]
+            agent.start()
+            agent.wait_ready()
+            give_up = time.monotonic() + 60
+            while "icms: volume kv of" not in server.log():
+                assert time.monotonic() < give_up, server.log()[-3000:]
+                time.sleep(0.1)
+            assert engine.ask(prompts[1])["tokens"] == references[1]
+            while moved(agent, "store") < CHUNKS * CHUNK_BYTES:
+                assert time.monotonic() < give_up, server.log()[-3000:]
+                time.sleep(0.1)
+            assert server.log().count("no tier at") == 1
+        finally:
+            if engine:
+                engine.kill()
+            server.kill()
+            agent.kill()
+        warm, loaded = answer(lab, p, prompts[1])
+        assert warm["tokens"] == references[1], (warm, references)
+        assert warm["cached"] == CHUNKS * CHUNK and loaded >= CHUNKS * CHUNK_BYTES, (warm, loaded)
+
+
+def case_wrong(lab):
+    """What can never work is told when a server starts."""
+    with lab.pod() as p:
+        agent = lab.agent(p)
+        first = Server(lab, agent)
+        try:
+            first.wait_ready()
+            for params, says in (({"volume": "nothing"}, "nothing"), ({"wher": "unix:"}, "wher"),
+                                 ({"where": "carrier pigeon:"}, "carrier pigeon:"),
+                                 ({"layout": "tiny bfloat16"}, "would never share a block")):
+                other = Server(lab, agent, **params)
+                try:
+                    other.process.wait(timeout=SECONDS)
+                    assert other.process.returncode != 0 and says in other.log(), \
+                        other.log()[-3000:]
+                finally:
+                    other.kill()
+        finally:
+            first.kill()
+
+
+CASES = {"bench": case_bench, "restart": case_restart, "late": case_late, "wrong": case_wrong}
 
 
 def main():

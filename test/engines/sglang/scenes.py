@@ -19,6 +19,7 @@ import queue
 import random
 import sys
 import tempfile
+import time
 import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -297,6 +298,46 @@ class Scenes:
         one.close()
         other.close()
 
+    def a_tier_that_comes_later(self):
+        """A server starts without its agent, and uses it when it comes."""
+        tokens = [random.randrange(1 << 17) for _ in range(8 * PAGE)]
+        names = page_hashes(tokens)
+        agent = self.agent()
+        agent.kill()
+        server = Server(agent, MhaPool("page_first"))
+        fill(server.pool)
+        assert server.store(names, range(8)) == 0
+        assert server.prefetch(tokens, range(8)) == (0, 0)
+        agent.start()
+        agent.wait_ready()
+        give_up = time.monotonic() + 60
+        while server.store(names, range(8)) != 8 * PAGE:
+            assert time.monotonic() < give_up, server.backend.counters
+            time.sleep(0.1)
+        server.backend.volume.flush(deadline_ms=10000)
+        other = Server(self.agent(), MhaPool("page_first"))
+        assert other.prefetch(tokens, range(8)) == (8, 8)
+        for page in range(8):
+            assert page_bytes(other.pool, page) == page_bytes(server.pool, page), page
+        server.close()
+        other.close()
+
+    def what_can_never_work(self):
+        """A wrong volume, address or option, and another layout, are told while a server starts."""
+        agent = self.agent()
+        one = Server(agent, MhaPool("page_first"), weights="1")
+        for options, says in (({"volume": "nothing"}, "nothing"),
+                              ({"where": "carrier pigeon:"}, "carrier pigeon:"),
+                              ({"wher": "unix:"}, "no option 'wher'"),
+                              ({"weights": "2"}, "would never share a block")):
+            try:
+                Server(agent, MhaPool("page_first"), **{"weights": "1", **options})
+            except Exception as error:
+                assert says in str(error), error
+            else:
+                raise AssertionError(f"a server started with {options}")
+        one.close()
+
     def failures_that_sglang_makes(self):
         """SGLang's injector wraps the back end: what it lets through is right."""
         os.environ["SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE"] = "0.5"
@@ -318,7 +359,8 @@ class Scenes:
 
 CASES = ["layouts-of-mha-pools", "layouts-of-mla-pools", "chained-pages",
          "copies-without-interface-v1", "more-than-a-batch", "a-prompt-in-two-requests",
-         "what-can-be-restored", "an-enclosure-is-lost", "failures-that-sglang-makes"]
+         "what-can-be-restored", "an-enclosure-is-lost", "a-tier-that-comes-later",
+         "what-can-never-work", "failures-that-sglang-makes"]
 
 
 def main():
