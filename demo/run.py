@@ -260,6 +260,9 @@ def run(demo):
         keys = [block["key"] for block in a["block_results"]]
         holes = lose_blocks(demo, p, targets, agents[0], first, cold, keys)
         kill = lose_enclosure(demo, p, targets, first, cold, keys)
+    for target in targets:
+        for drive in target.drives:  # 2 GiB of files; configurations and logs stay
+            drive.unlink()
     document = figures(*results[first])
     document["holes"] = holes
     document["kill"] = kill
