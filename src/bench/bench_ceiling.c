@@ -4,9 +4,11 @@
  * what everybody measures with? The raw disk beside fio, raw TCP beside iperf3, in turns.
  *
  * Disk: two files of one size and age; fio with io_uring, O_DIRECT, registered buffers and file,
- * the same block size and depth, walks that come back to no value soon. TCP: our two processes,
- * without looking at what came, against a stream of iperf3 in blocks of the same size; both send
- * one block again and again. Ours asks for each value, iperf3 for none.
+ * the same block size and depth, walks that come back to no value soon. Its buffers lie in small
+ * pages. Twins: the raw disk beside itself, each on a file of its own, which says whether what
+ * stands beside the raw disk elsewhere is treated alike: the ratio has to be 1 within its interval.
+ * TCP: our two processes, without looking at what came, against a stream of iperf3 in blocks of the
+ * same size; both send one block again and again. Ours asks for each value, iperf3 for none.
  *
  * It is no test of `make check`: a host that keeps one of the two files in its memory moves the
  * ratio by more than what is looked for. Called by bench_run.
@@ -20,7 +22,8 @@
 #include "bench/bench_int.h"
 
 #define CEILING_GOAL      0.9
-#define CEILING_DEPTH     4 /* of TCP: few buffers, as iperf3 has one */
+#define CEILING_APART     0.02 /* of twins: that far from 1 may their interval end */
+#define CEILING_DEPTH     4    /* of TCP: few buffers, as iperf3 has one */
 #define CEILING_FILL_PART 32
 
 static const uint32_t ceiling_sizes[] = {128 << 10, 1 << 20};
@@ -29,21 +32,30 @@ static icms_err ceiling_row(const struct bench_opts *opts, const struct bench_wo
                             const char *variant, struct bench_side *tool, struct bench_side *ours,
                             struct err_why *why)
 {
-    struct bench_row row = {.bench = "ceiling", .variant = variant, .ratio_goal = CEILING_GOAL};
+    struct bench_row row = {.bench = "ceiling", .variant = variant};
     icms_err err = bench_compare(opts, work, tool, ours, &row, why);
 
-    if (err == ICMS_OK)
-        opts->row(opts->arg, &row);
-    return err;
+    if (err != ICMS_OK)
+        return err;
+    if (tool->run == ours->run)
+        bench_row_goal(&row, "interval_apart_from_1",
+                       row.ratio_low > 1    ? row.ratio_low - 1
+                       : row.ratio_high < 1 ? 1 - row.ratio_high
+                                            : 0,
+                       CEILING_APART);
+    else
+        row.ratio_goal = CEILING_GOAL;
+    opts->row(opts->arg, &row);
+    return ICMS_OK;
 }
 
 /* ---- the disk -------------------------------------------------------------------------------- */
 
 /* Two files in directories of their own. */
 struct ceiling_disks {
-    struct bench_disk *ours; /* what we measure with           */
-    struct bench_disk *fio;  /* makes and fills the other file */
-    struct bench_fio run;    /* that works on it               */
+    struct bench_disk *ours; /* what we measure with                        */
+    struct bench_disk *twin; /* makes and fills the other file, and is a twin */
+    struct bench_fio run;    /* that works on it otherwise                  */
 };
 
 static icms_err ceiling_disk_new(const char *dir, const char *name, uint64_t bytes,
@@ -66,7 +78,7 @@ static icms_err ceiling_fill(const struct bench_opts *opts, struct ceiling_disks
         opts->progress(opts->arg, "filling both files", (double)n / (double)count);
         err = bench_disk_fill(disks->ours, size, n, CEILING_FILL_PART, why);
         if (err == ICMS_OK)
-            err = bench_disk_fill(disks->fio, size, n, CEILING_FILL_PART, why);
+            err = bench_disk_fill(disks->twin, size, n, CEILING_FILL_PART, why);
     }
     disks->run.values = count;
     disks->run.next_write = 0;
@@ -76,8 +88,15 @@ static icms_err ceiling_fill(const struct bench_opts *opts, struct ceiling_disks
 static icms_err ceiling_disk_rows(const struct bench_opts *opts, struct ceiling_disks *disks,
                                   uint32_t size, struct err_why *why)
 {
-    struct bench_side ours = {.name = "raw disk", .run = bench_disk_run, .owner = disks->ours};
+    struct bench_side ours = {.name = "raw disk",
+                              .run = bench_disk_run,
+                              .owner = disks->ours,
+                              .trail = bench_disk_trail(disks->ours)};
     struct bench_side fio = {.name = "fio", .run = bench_fio_run, .owner = &disks->run};
+    struct bench_side twin = {.name = "raw disk",
+                              .run = bench_disk_run,
+                              .owner = disks->twin,
+                              .trail = bench_disk_trail(disks->twin)};
     uint32_t depths[2], depth_count = bench_depths(opts, depths);
     icms_err err = ceiling_fill(opts, disks, size, why);
 
@@ -87,8 +106,12 @@ static icms_err ceiling_disk_rows(const struct bench_opts *opts, struct ceiling_
                                   .depth = depths[i % depth_count]};
 
         opts->progress(opts->arg, "disk", i / (2.0 * depth_count));
-        if (bench_wants_op(opts, work.op))
+        if (!bench_wants_op(opts, work.op))
+            continue;
+        if (bench_wants_variant(opts, "disk"))
             err = ceiling_row(opts, &work, "disk", &fio, &ours, why);
+        if (err == ICMS_OK && bench_wants_variant(opts, "twins"))
+            err = ceiling_row(opts, &work, "twins", &twin, &ours, why);
     }
     return err;
 }
@@ -105,12 +128,12 @@ static icms_err ceiling_disk(const struct bench_opts *opts, const uint32_t *size
         return err;
     err = ceiling_disk_new(dir, "ours", bytes, why, path, sizeof(path), &disks.ours);
     if (err == ICMS_OK)
-        err = ceiling_disk_new(dir, "fio", bytes, why, path, sizeof(path), &disks.fio);
+        err = ceiling_disk_new(dir, "other", bytes, why, path, sizeof(path), &disks.twin);
     (void)snprintf(disks.run.path, sizeof(disks.run.path), "%s/raw-0", path);
     for (uint32_t i = 0; i < count && err == ICMS_OK; i++)
         err = ceiling_disk_rows(opts, &disks, sizes[i], why);
     bench_disk_free(&disks.ours);
-    bench_disk_free(&disks.fio);
+    bench_disk_free(&disks.twin);
     bench_dir_remove(dir);
     return err;
 }
@@ -169,7 +192,7 @@ icms_err bench_ceiling_run(const struct bench_opts *opts, struct err_why *why)
     uint32_t count = one != 0 ? 1 : sizeof(ceiling_sizes) / sizeof(*ceiling_sizes);
     icms_err err = ICMS_OK;
 
-    if (bench_wants_variant(opts, "disk"))
+    if (bench_wants_variant(opts, "disk") || bench_wants_variant(opts, "twins"))
         err = ceiling_disk(opts, sizes, count, why);
     if (err == ICMS_OK && bench_wants_variant(opts, "tcp"))
         err = ceiling_tcp(opts, sizes, count, why);

@@ -43,7 +43,7 @@ struct drives_side {
     struct bench_gen gen;       /* keeps operations in flight            */
     struct target *target;      /* started                               */
     struct loop_region *region; /* memory of all slots                   */
-    uint64_t filled;            /* values 0 .. filled - 1 are there      */
+    struct bench_trail trail;   /* over the values that are there        */
     uint64_t next_put;          /* number of the next new value          */
     enum bench_op op;           /* of this slice                         */
     uint32_t size;              /* of values                             */
@@ -73,7 +73,8 @@ static void drives_start(struct bench_slot *slot, uint64_t n)
     struct drives_slot *mine = &side->slot[slot->index];
 
     mine->slot = slot;
-    mine->n = side->op == BENCH_GET ? bench_walk(n, side->filled) : side->next_put++;
+    mine->n = side->op == BENCH_GET ? bench_walk(side->trail.next++, side->trail.count)
+                                    : side->next_put++;
     if (side->op == BENCH_PUT)
         bench_value_stamp(mine->memory + STORE_HEADER_BYTES, side->size, mine->n, 0);
     mine->call.done = drives_done;
@@ -163,7 +164,8 @@ static icms_err drives_up(struct drives_side *side, const struct bench_files *fi
     if (err != ICMS_OK)
         return err;
     bench_gen_init(&side->gen, target_loop(side->target, 0), DRIVES_SLOTS, drives_start, side);
-    side->side = (struct bench_side){.name = "enclosure", .run = drives_slice, .owner = side};
+    side->side = (struct bench_side){
+        .name = "enclosure", .run = drives_slice, .owner = side, .trail = &side->trail};
     return ICMS_OK;
 }
 
@@ -189,8 +191,8 @@ static icms_err drives_put(void *owner, uint64_t count, struct err_why *why)
 static icms_err drives_fill(const struct bench_opts *opts, struct drives_side *side,
                             struct bench_files *files, struct err_why *why)
 {
-    side->filled = drives_values(files->bytes, side->size);
-    return bench_files_fill(opts, files, side->size, side->filled, drives_put, side, why);
+    side->trail.count = drives_values(files->bytes, side->size);
+    return bench_files_fill(opts, files, side->size, side->trail.count, drives_put, side, why);
 }
 
 static icms_err drives_rows(const struct bench_opts *opts, struct drives_side *side,

@@ -52,6 +52,13 @@ struct bench_slice {
     struct bench_sample sample;            /* latencies                                   */
 };
 
+/* Where a side is on its walk over the values that it loads. */
+struct bench_trail {
+    uint64_t next;  /* number of the next load of the walk (bench_walk)                        */
+    uint64_t count; /* values that it goes over                                                */
+    uint64_t kept;  /* of the latest loads at most: what memory above the drive may still hold */
+};
+
 /* One of the two that are compared. */
 struct bench_side {
     const char *name; /* "raw disk" */
@@ -60,6 +67,7 @@ struct bench_side {
     icms_err (*run)(struct bench_side *side, const struct bench_work *work, uint64_t ns,
                     struct bench_slice *slice, struct err_why *why);
     void *owner;               /* of the side, not touched                      */
+    struct bench_trail *trail; /* of loads; NULL: it has none                   */
     uint32_t pids;             /* processes that work for it besides this one   */
     pid_t pid[BENCH_PIDS_MAX]; /* their ids                                     */
 };
@@ -94,8 +102,9 @@ uint64_t bench_sample_quantile(struct bench_sample *sample, double q);
 double bench_median(double *values, uint32_t n, double *out_low, double *out_high);
 
 /* Runs both sides in turns after one slice each that does not count, and fills row's figures,
- * ratio and interval. ceiling may be NULL. row's other fields are the caller's, who hands the row
- * to opts->row when it is complete. */
+ * ratio and interval. ceiling may be NULL. Loads of sides with trails begin each pair of slices at
+ * one number, that of the side that came further. row's other fields are the caller's, who hands
+ * the row to opts->row when it is complete. */
 icms_err bench_compare(const struct bench_opts *opts, const struct bench_work *work,
                        struct bench_side *ceiling, struct bench_side *subject,
                        struct bench_row *row, struct err_why *why) ICMS_MUST_CHECK;
@@ -209,7 +218,8 @@ void bench_gen_done(struct bench_slot *slot, icms_err err, uint64_t bytes, uint6
 /* ---- the raw disk (raw_disk.c) -------------------------------------------------------------- */
 
 /* Reads or writes extents of files with O_DIRECT and io_uring, registered buffers and files, one
- * thread, nothing else: the ceiling of what uses disks. */
+ * thread, nothing else: the ceiling of what uses disks. Its buffers are a region, as those of icms.
+ */
 struct bench_disk;
 
 /* Makes count files (at most 8) in dir, each of bytes, preallocated. */
@@ -228,6 +238,7 @@ uint64_t bench_disk_extents(const struct bench_disk *disk, uint32_t size);
 /* A side: owner is the disk. */
 icms_err bench_disk_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
                         struct bench_slice *slice, struct err_why *why);
+struct bench_trail *bench_disk_trail(struct bench_disk *disk);
 void bench_disk_free(struct bench_disk **disk);
 
 /* ---- files of both sides (files.c) ---------------------------------------------------------- */

@@ -49,8 +49,7 @@ struct pod_side {
     uint8_t *memory;                        /* of all slots                                 */
     uint64_t memory_bytes;                  /* of it                                        */
     uint32_t size;                          /* of values                                    */
-    uint64_t filled;                        /* values 0 .. filled - 1 were stored           */
-    uint64_t next_get;                      /* number of the next load of the walk          */
+    struct bench_trail trail;               /* over the values that were stored             */
     uint64_t next_put;                      /* number of the next new value                 */
     struct bench_pool pool;                 /* what raw TCP moves                           */
     struct bench_tcp *tcp;                  /* the other part of what is possible           */
@@ -62,7 +61,8 @@ struct pod_side {
 
 static void pod_prepare(struct pod_side *side, enum bench_op op, struct pod_slot *slot)
 {
-    slot->n = op == BENCH_GET ? bench_walk(side->next_get++, side->filled) : side->next_put++;
+    slot->n =
+        op == BENCH_GET ? bench_walk(side->trail.next++, side->trail.count) : side->next_put++;
     slot->block = (struct icms_block){
         .key = bench_icms_key(slot->n, 0), .data = slot->memory, .bytes = side->size};
     if (op == BENCH_PUT)
@@ -226,7 +226,8 @@ static icms_err pod_open(struct pod_side *side, const char *variant, struct err_
     icms_err err = bench_rig_open(&side->rig, strcmp(variant, "daemon") == 0, why);
 
     side->variant = variant;
-    side->side = (struct bench_side){.name = "pod", .run = pod_slice, .owner = side};
+    side->side =
+        (struct bench_side){.name = "pod", .run = pod_slice, .owner = side, .trail = &side->trail};
     bench_rig_pids(&side->rig, &side->side);
     return err;
 }
@@ -251,18 +252,22 @@ static icms_err pod_fill(const struct bench_opts *opts, struct pod_side *side,
 {
     uint64_t extents = bench_disk_extents(files->disk, side->size);
 
-    side->filled = files->bytes < (uint64_t)1 << 30 ? extents / 2 : extents * 7 / 10;
-    return bench_files_fill(opts, files, side->size, side->filled, pod_put, side, why);
+    side->trail = (struct bench_trail){.count = files->bytes < (uint64_t)1 << 30 ? extents / 2
+                                                                                 : extents * 7 / 10,
+                                       .kept = 2 * POD_ARENA_SLOTS};
+    return bench_files_fill(opts, files, side->size, side->trail.count, pod_put, side, why);
 }
 
-/* Loads what the walk meets last, so that nothing that was just stored is in the agent's memory. */
+/* Loads what the walk meets last from here on, so that nothing that was just stored is in the
+ * agent's memory. */
 static void pod_warm(struct pod_side *side)
 {
     const struct bench_work work = {.op = BENCH_GET, .size_bytes = side->size, .depth = 16};
-    uint64_t count = side->filled < 2 * POD_ARENA_SLOTS ? side->filled : 2 * POD_ARENA_SLOTS;
+    struct bench_trail *trail = &side->trail;
+    uint64_t count = trail->count < 2 * POD_ARENA_SLOTS ? trail->count : 2 * POD_ARENA_SLOTS;
     struct bench_slice slice = {0};
 
-    side->next_get = side->filled - count;
+    trail->next += trail->count - count;
     pod_work(side, &work, UINT64_MAX, count, &slice);
 }
 
@@ -316,7 +321,8 @@ static icms_err pod_row(const struct bench_opts *opts, struct pod_side *side,
                         struct bench_disk *disk, const struct bench_work *work,
                         const struct bench_figures *tcp, struct err_why *why)
 {
-    struct bench_side raw = {.name = "raw disk", .run = bench_disk_run, .owner = disk};
+    struct bench_side raw = {
+        .name = "raw disk", .run = bench_disk_run, .owner = disk, .trail = bench_disk_trail(disk)};
     struct bench_row row = {.bench = "pod", .variant = side->variant};
     icms_err err = bench_compare(opts, work, &raw, &side->side, &row, why);
 

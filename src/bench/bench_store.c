@@ -42,7 +42,7 @@ struct store_side {
     struct loop_region *region; /* memory of all slots                   */
     struct store *store;        /* the drive                             */
     uint32_t volume;            /* its only one                          */
-    uint64_t filled;            /* values 0 .. filled - 1 are there      */
+    struct bench_trail trail;   /* over the values that are there        */
     uint64_t next_put;          /* number of the next new value          */
     enum bench_op op;           /* of this slice                         */
     uint32_t size;              /* of values                             */
@@ -77,7 +77,7 @@ static void store_start(struct bench_slot *slot, uint64_t n)
 
     mine->slot = slot;
     if (side->op == BENCH_GET) {
-        mine->n = bench_walk(n, side->filled);
+        mine->n = bench_walk(side->trail.next++, side->trail.count);
         mine->u.read = (struct store_read){.volume = side->volume,
                                            .key = bench_key(mine->n, 0),
                                            .memory = mine->memory,
@@ -158,7 +158,8 @@ static icms_err store_side_up(struct store_side *side, const char *path, uint64_
     if (err == ICMS_OK)
         err = loop_start(side->loop, why);
     bench_gen_init(&side->gen, side->loop, STORE_SLOTS, store_start, side);
-    side->side = (struct bench_side){.name = "store", .run = store_slice, .owner = side};
+    side->side = (struct bench_side){
+        .name = "store", .run = store_slice, .owner = side, .trail = &side->trail};
     return err;
 }
 
@@ -176,8 +177,8 @@ static icms_err store_put(void *owner, uint64_t count, struct err_why *why)
 static icms_err store_fill(const struct bench_opts *opts, struct store_side *side,
                            struct bench_files *files, struct err_why *why)
 {
-    side->filled = bench_disk_extents(files->disk, side->size) * 8 / 10;
-    return bench_files_fill(opts, files, side->size, side->filled, store_put, side, why);
+    side->trail.count = bench_disk_extents(files->disk, side->size) * 8 / 10;
+    return bench_files_fill(opts, files, side->size, side->trail.count, store_put, side, why);
 }
 
 /* One row. Loads before stores: these evict what loads want. */
@@ -185,7 +186,8 @@ static icms_err store_row(const struct bench_opts *opts, struct store_side *side
                           struct bench_disk *disk, const struct bench_work *work, double *out_rate,
                           struct err_why *why)
 {
-    struct bench_side raw = {.name = "raw disk", .run = bench_disk_run, .owner = disk};
+    struct bench_side raw = {
+        .name = "raw disk", .run = bench_disk_run, .owner = disk, .trail = bench_disk_trail(disk)};
     struct bench_row row = {.bench = "store", .variant = ""};
     double crc = bench_crc_s_per_gb(side->size);
     icms_err err = bench_compare(opts, work, work->depth > 0 ? &raw : NULL, &side->side, &row, why);

@@ -116,6 +116,76 @@ static void test_compare_takes_turns(void **state)
     assert_int_equal(row.slices, 4);
 }
 
+/* A side that does so many loads in a slice, and says where each slice began. */
+struct walker {
+    struct bench_side side;
+    struct bench_trail trail;
+    uint64_t ops;
+    uint64_t began[8];
+    int slices;
+};
+
+static icms_err walker_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
+                           struct bench_slice *slice, struct err_why *why)
+{
+    struct walker *walker = side->owner;
+
+    walker->began[walker->slices++] = walker->trail.next;
+    for (uint64_t i = 0; i < walker->ops; i++, walker->trail.next++)
+        bench_slice_add(slice, ICMS_OK, work->size_bytes, work->size_bytes, 1000);
+    slice->wall_ns = 1000;
+    return ICMS_OK;
+}
+
+static void walkers_run(struct walker *a, struct walker *b, enum bench_op op)
+{
+    const struct bench_work work = {.op = op, .size_bytes = 1000, .depth = 1};
+    struct bench_row row = {.bench = "fake", .variant = ""};
+    struct bench_opts opts;
+
+    bench_opts_init(&opts);
+    opts.slices = 3;
+    a->side =
+        (struct bench_side){.name = "fake", .run = walker_run, .owner = a, .trail = &a->trail};
+    b->side =
+        (struct bench_side){.name = "fake", .run = walker_run, .owner = b, .trail = &b->trail};
+    assert_int_equal(bench_compare(&opts, &work, &a->side, &b->side, &row, NULL), ICMS_OK);
+    assert_int_equal(a->slices, 4);
+    assert_int_equal(b->slices, 4);
+}
+
+/* Whoever came further leads; stores go their own ways. */
+static void test_compare_begins_pairs_at_one_place(void **state)
+{
+    struct walker a = {.ops = 10, .trail = {.next = 3, .count = 1000}};
+    struct walker b = {.ops = 25, .trail = {.count = 1000}};
+
+    walkers_run(&a, &b, BENCH_GET);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(a.began[i], 3 + 25 * i);
+        assert_int_equal(b.began[i], 3 + 25 * i);
+    }
+    a.slices = b.slices = 0;
+    walkers_run(&a, &b, BENCH_PUT);
+    assert_int_equal(a.began[3], a.began[0] + 30);
+    assert_int_equal(b.began[3], b.began[0] + 75);
+}
+
+/* The leader is nearly once around further: where it is lies what memory still holds of the other's
+ * last loads. Both go on behind that. */
+static void test_compare_spares_what_memory_holds(void **state)
+{
+    struct walker a = {.ops = 100, .trail = {.count = 100}};
+    struct walker b = {.ops = 10, .trail = {.count = 100, .kept = 20}};
+
+    walkers_run(&a, &b, BENCH_GET);
+    assert_int_equal(b.began[0], 0);
+    /* 90 on it would meet the last 10 of its own. */
+    assert_int_equal(b.began[1], 120);
+    assert_int_equal(a.began[1], 120);
+    assert_int_equal(b.began[2], 240);
+}
+
 static void test_compare_fails_when_nothing_works(void **state)
 {
     const struct bench_work work = {.op = BENCH_GET, .size_bytes = 1000, .depth = 1};
@@ -352,6 +422,8 @@ int main(void)
         cmocka_unit_test(test_walk_meets_each_once),
         cmocka_unit_test(test_values_are_told_apart),
         cmocka_unit_test(test_compare_takes_turns),
+        cmocka_unit_test(test_compare_begins_pairs_at_one_place),
+        cmocka_unit_test(test_compare_spares_what_memory_holds),
         cmocka_unit_test(test_compare_fails_when_nothing_works),
         cmocka_unit_test(test_compare_ends_when_asked),
         cmocka_unit_test(test_gen_keeps_the_depth),

@@ -272,6 +272,31 @@ static void tally_end(struct tally *tally, uint32_t pairs)
     figures->p999_us = (double)bench_sample_quantile(&tally->all, 0.999) / 1e3;
 }
 
+/* The next number from to on at which a walk meets nothing that may be in memory still. */
+static uint64_t trail_clear(const struct bench_trail *trail, uint64_t to)
+{
+    while (trail->count > 2 * trail->kept &&
+           (to - trail->next) % trail->count > trail->count - trail->kept)
+        to += trail->kept;
+    return to;
+}
+
+/* Both go on where the one is that came further: no part of a drive was read a shorter time ago on
+ * one side than on the other. */
+static void trails_meet(struct bench_side *side[2])
+{
+    struct bench_trail *a, *b;
+    uint64_t to;
+
+    if (side[0] == NULL || side[0]->trail == NULL || side[1]->trail == NULL)
+        return;
+    a = side[0]->trail;
+    b = side[1]->trail;
+    to = a->next > b->next ? a->next : b->next;
+    to = trail_clear(a, trail_clear(b, to));
+    a->next = b->next = to;
+}
+
 /* One slice of each side that does not count, then pairs of them. */
 static icms_err compare_run(const struct bench_opts *opts, const struct bench_work *work,
                             struct bench_side *side[2], struct tally *tally[2], double *ratio,
@@ -284,6 +309,8 @@ static icms_err compare_run(const struct bench_opts *opts, const struct bench_wo
         uint32_t which = (turn + pair) % 2;
         icms_err err;
 
+        if (turn % 2 == 0 && work->op == BENCH_GET)
+            trails_meet(side);
         if (side[which] == NULL)
             continue;
         err = bench_go_on(why);

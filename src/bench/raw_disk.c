@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -23,7 +22,7 @@
 
 #define DISK_FILES_MAX  8
 #define DISK_DEPTH_MAX  64
-#define DISK_BUFFER_MAX ((uint32_t)8 << 20)
+#define DISK_BUFFER_MAX ((uint32_t)4 << 20)
 #define DISK_ENTRIES    128
 
 struct bench_disk {
@@ -33,12 +32,18 @@ struct bench_disk {
     int fd[DISK_FILES_MAX];         /* the files                              */
     uint32_t files;                 /* of fd                                  */
     uint64_t bytes;                 /* of each                                */
-    uint8_t *memory;                /* DISK_DEPTH_MAX buffers                 */
+    struct loop_region *region;     /* DISK_DEPTH_MAX buffers                 */
+    uint8_t *memory;                /* where it begins                        */
     uint32_t buffers;               /* of DISK_BUFFER_MAX in memory           */
-    uint64_t filled;                /* values that were written               */
-    uint64_t next_read, next_write; /* which operation comes next             */
+    struct bench_trail trail;       /* over the values that were written      */
+    uint64_t next_write;            /* which one comes next                   */
     uint64_t begin[DISK_DEPTH_MAX]; /* when the operation of a buffer started */
 };
+
+struct bench_trail *bench_disk_trail(struct bench_disk *disk)
+{
+    return &disk->trail;
+}
 
 uint64_t bench_disk_extents(const struct bench_disk *disk, uint32_t size)
 {
@@ -73,7 +78,7 @@ static uint64_t disk_next(struct bench_disk *disk, enum bench_op op, uint32_t si
 {
     if (op == BENCH_PUT)
         return disk->next_write++ % bench_disk_extents(disk, size);
-    return bench_walk(disk->next_read++, disk->filled);
+    return bench_walk(disk->trail.next++, disk->trail.count);
 }
 
 icms_err bench_disk_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
@@ -84,7 +89,7 @@ icms_err bench_disk_run(struct bench_side *side, const struct bench_work *work, 
     uint32_t busy = 0;
 
     check(work->depth > 0 && work->depth <= disk->buffers && work->size_bytes <= DISK_BUFFER_MAX);
-    check(work->op == BENCH_PUT || disk->filled > 0);
+    check(work->op == BENCH_PUT || disk->trail.count > 0);
     for (; busy < work->depth; busy++)
         disk_start(disk, work->op, work->size_bytes, disk_next(disk, work->op, work->size_bytes),
                    busy);
@@ -122,7 +127,8 @@ icms_err bench_disk_fill(struct bench_disk *disk, uint32_t size, uint64_t first,
 
     if (first == 0) {
         bench_value_noise(buffer, size);
-        disk->filled = disk->next_read = disk->next_write = 0;
+        disk->trail = (struct bench_trail){0};
+        disk->next_write = 0;
     }
     for (uint64_t n = first; n < first + count && n < bench_disk_extents(disk, size); n++) {
         ssize_t done;
@@ -133,7 +139,7 @@ icms_err bench_disk_fill(struct bench_disk *disk, uint32_t size, uint64_t first,
             return err_set(why, done < 0 ? err_from_errno(errno) : ICMS_NO_SPACE,
                            "raw disk: could not write value %llu of %u bytes",
                            (unsigned long long)n, size);
-        disk->filled = n + 1;
+        disk->trail.count = n + 1;
     }
     return ICMS_OK;
 }
@@ -177,16 +183,16 @@ static icms_err disk_ring(struct bench_disk *disk, struct err_why *why)
     struct iovec buffers[DISK_DEPTH_MAX];
     int n = io_uring_queue_init(DISK_ENTRIES, &disk->ring,
                                 IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+    icms_err err;
 
     if (n < 0)
         return err_set(why, ICMS_UNSUPPORTED, "raw disk: no io_uring: %s", strerror(-n));
     disk->ring_made = true;
-    disk->memory = mmap(NULL, (size_t)DISK_DEPTH_MAX * DISK_BUFFER_MAX, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (disk->memory == MAP_FAILED) {
-        disk->memory = NULL;
-        return err_set(why, ICMS_NO_MEMORY, "raw disk: no memory for buffers");
-    }
+    err = loop_region_new(loop_env_uring(), "raw-disk", (uint64_t)DISK_DEPTH_MAX * DISK_BUFFER_MAX,
+                          true, why, &disk->region);
+    if (err != ICMS_OK)
+        return err;
+    disk->memory = loop_region_base(disk->region);
     disk->buffers = DISK_DEPTH_MAX;
     for (uint32_t i = 0; i < DISK_DEPTH_MAX; i++)
         buffers[i] = (struct iovec){disk->memory + (uint64_t)i * DISK_BUFFER_MAX, DISK_BUFFER_MAX};
@@ -242,8 +248,7 @@ void bench_disk_free(struct bench_disk **disk)
         io_uring_queue_exit(&mine->ring);
     for (uint32_t i = 0; i < mine->files; i++)
         (void)close(mine->fd[i]);
-    if (mine->memory != NULL)
-        (void)munmap(mine->memory, (size_t)DISK_DEPTH_MAX * DISK_BUFFER_MAX);
+    loop_region_free(&mine->region);
     free(mine);
     *disk = NULL;
 }
