@@ -351,6 +351,22 @@ icms_err bench_pool_new(uint32_t size, uint64_t bytes, struct err_why *why,
                         struct bench_pool *out_pool) ICMS_MUST_CHECK;
 void bench_pool_free(struct bench_pool *pool);
 
+/* ---- instructions (instructions.c) ----------------------------------------------------------- */
+
+#define BENCH_INSTRUCTIONS_THREADS 16
+
+/* Counters of a process; all zero: none. */
+struct bench_instructions {
+    int fd[BENCH_INSTRUCTIONS_THREADS]; /* one for each thread */
+    uint32_t count;                     /* of fd               */
+};
+
+/* Counts from now on what the process executes, user and kernel, all threads. False, and nothing to
+ * close: the machine has no such counter, we may not use it, or there is no such process. */
+bool bench_instructions_open(struct bench_instructions *counters, pid_t pid);
+uint64_t bench_instructions_read(const struct bench_instructions *counters);
+void bench_instructions_close(struct bench_instructions *counters);
+
 /* ---- raw TCP (raw_tcp.c) -------------------------------------------------------------------- */
 
 /* Values over one connection to another process, blocking sockets, a header of 16 bytes: the

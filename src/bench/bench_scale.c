@@ -90,6 +90,9 @@ struct scale {
     uint64_t values;                     /* that are stored                                  */
     enum bench_op op;                    /* of this slice                                        */
     uint64_t cpu_ns, ops;                /* of the target, in all slices of this row             */
+    uint64_t instructions;               /* the same; 0: cannot be counted                       */
+    double few_instructions;             /* for a load in the first row                          */
+    struct bench_instructions counters;  /* of the target                                        */
     double few_cpu_us;                   /* its processor time for a load in the first row       */
     struct scale_slot slot[SCALE_DEPTH]; /* one an operation                                */
 };
@@ -266,10 +269,12 @@ static icms_err scale_slice(struct bench_side *base, const struct bench_work *wo
 {
     struct scale *scale = base->owner;
     uint64_t cpu = bench_pid_cpu_ns(scale->target.pid);
+    uint64_t instructions = bench_instructions_read(&scale->counters);
 
     scale->op = work->op;
     bench_gen_run(&scale->gen, work, ns, slice);
     scale->cpu_ns += bench_pid_cpu_ns(scale->target.pid) - cpu;
+    scale->instructions += bench_instructions_read(&scale->counters) - instructions;
     scale->ops += slice->ops;
     return ICMS_OK;
 }
@@ -376,6 +381,7 @@ static icms_err scale_measure(const struct bench_opts *opts, struct scale *scale
     struct bench_work work = {.op = BENCH_PUT, .size_bytes = scale->size, .depth = SCALE_DEPTH};
     struct bench_row row = {.bench = "scale", .variant = variant};
     double connections = (double)scale->agent_count * SCALE_QUEUES, quiet, cpu_us;
+    double instructions;
     uint64_t connected, burst;
     icms_err err;
 
@@ -388,16 +394,21 @@ static icms_err scale_measure(const struct bench_opts *opts, struct scale *scale
     connected = bench_pid_resident(scale->target.pid);
     quiet = scale_quiet(opts, scale);
     work.op = BENCH_GET;
-    scale->cpu_ns = scale->ops = 0;
+    scale->cpu_ns = scale->ops = scale->instructions = 0;
+    (void)bench_instructions_open(&scale->counters, scale->target.pid);
     err = bench_compare(opts, &work, NULL, &scale->side, &row, why);
+    bench_instructions_close(&scale->counters);
     if (err == ICMS_OK)
         err = scale_burst(scale, SCALE_BURST, why);
     if (err != ICMS_OK)
         return err;
     burst = bench_pid_resident(scale->target.pid);
     cpu_us = (double)scale->cpu_ns / (double)scale->ops / 1e3;
-    if (scale->few_cpu_us <= 0)
+    instructions = (double)scale->instructions / (double)scale->ops;
+    if (scale->few_cpu_us <= 0) {
         scale->few_cpu_us = cpu_us;
+        scale->few_instructions = instructions;
+    }
     bench_row_extra(&row, "connections", connections);
     bench_row_extra(&row, "target_mib", (double)burst / (1 << 20));
     bench_row_goal(&row, "connection_bytes", (double)(connected - begin_bytes) / connections,
@@ -407,6 +418,9 @@ static icms_err scale_measure(const struct bench_opts *opts, struct scale *scale
                    SCALE_COMMAND_BYTES);
     bench_row_goal(&row, "idle_cpu_percent", quiet, SCALE_IDLE_PERCENT);
     bench_row_goal(&row, "load_cpu_us", cpu_us, SCALE_FLAT * scale->few_cpu_us);
+    if (instructions > 0)
+        bench_row_goal(&row, "load_instructions", instructions,
+                       SCALE_FLAT * scale->few_instructions);
     opts->row(opts->arg, &row);
     return ICMS_OK;
 }

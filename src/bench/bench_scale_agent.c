@@ -7,7 +7,9 @@
  * a small drive, and one client. Small values lie on all of them; loads meet each in turn and none
  * in the agent's memory. A row has the agent's resident memory for a connection, over what it has
  * with one enclosure; its processor time when nobody asks; and that for a load, which may not grow
- * with the pod. Nothing stands beside it.
+ * with the pod. All enclosures run on this machine and push each other and the agent out of its
+ * caches, which the time has in it; so the agent's instructions for a load, user and kernel, stand
+ * beside the time where they can be counted. Nothing stands beside the row.
  *
  * For each number of enclosures: bench_rig_up -> bench_rig_open -> fill -> agent opened anew ->
  * quiet -> loads -> row -> bench_rig_down. Called by bench_scale_run.
@@ -35,14 +37,17 @@
 
 /* The pod and what is loaded from it. */
 struct scale_pod {
-    struct bench_side side; /* what bench_compare runs             */
-    struct bench_rig rig;   /* the pod                             */
-    uint32_t size;          /* of values                           */
-    uint64_t next;          /* of the walk                         */
-    uint64_t cpu_ns, ops;   /* of the agent, in all slices         */
-    uint64_t few_bytes;     /* its memory in the first row         */
-    double few_cpu_us;      /* its time for a load in the first row */
-    uint8_t *memory;        /* of a value                          */
+    struct bench_side side;             /* what bench_compare runs             */
+    struct bench_rig rig;               /* the pod                             */
+    uint32_t size;                      /* of values                           */
+    uint64_t next;                      /* of the walk                         */
+    uint64_t cpu_ns, ops;               /* of the agent, in all slices         */
+    uint64_t instructions;              /* the same; 0: cannot be counted      */
+    uint64_t few_bytes;                 /* its memory in the first row         */
+    double few_cpu_us;                  /* its time for a load in the first row */
+    double few_instructions;            /* and its instructions               */
+    struct bench_instructions counters; /* of the agent            */
+    uint8_t *memory;                    /* of a value                          */
 };
 
 static icms_err pod_fill(const struct scale_pod *pod, struct err_why *why)
@@ -90,6 +95,7 @@ static icms_err pod_slice(struct bench_side *base, const struct bench_work *work
 {
     struct scale_pod *pod = base->owner;
     uint64_t cpu = bench_pid_cpu_ns(pod->rig.agent.pid), begin = bench_now_ns();
+    uint64_t instructions = bench_instructions_read(&pod->counters);
 
     (void)work;
     (void)why;
@@ -98,6 +104,7 @@ static icms_err pod_slice(struct bench_side *base, const struct bench_work *work
     while (bench_now_ns() - begin < ns);
     slice->wall_ns = bench_now_ns() - begin;
     pod->cpu_ns += bench_pid_cpu_ns(pod->rig.agent.pid) - cpu;
+    pod->instructions += bench_instructions_read(&pod->counters) - instructions;
     pod->ops += slice->ops;
     return ICMS_OK;
 }
@@ -121,23 +128,27 @@ static icms_err pod_row(const struct bench_opts *opts, struct scale_pod *pod, co
     struct bench_work work = {.op = BENCH_GET, .size_bytes = pod->size, .depth = 1};
     struct bench_row row = {.bench = "scale", .variant = variant};
     uint32_t connections = pod->rig.enclosures * SCALE_QUEUES;
-    double quiet, cpu_us;
+    double quiet, cpu_us, instructions;
     uint64_t bytes;
     icms_err err;
 
     quiet = pod_quiet(opts, pod);
-    pod->cpu_ns = pod->ops = pod->next = 0;
+    pod->cpu_ns = pod->ops = pod->next = pod->instructions = 0;
     bench_rig_pids(&pod->rig, &pod->side);
+    (void)bench_instructions_open(&pod->counters, pod->rig.agent.pid);
     err = bench_compare(opts, &work, NULL, &pod->side, &row, why);
+    bench_instructions_close(&pod->counters);
     if (err != ICMS_OK)
         return err;
     bytes = bench_pid_resident(pod->rig.agent.pid);
     cpu_us = (double)pod->cpu_ns / (double)pod->ops / 1e3;
+    instructions = (double)pod->instructions / (double)pod->ops;
     bench_row_extra(&row, "connections", connections);
     bench_row_extra(&row, "agent_mib", (double)bytes / (1 << 20));
     if (pod->few_bytes == 0) {
         pod->few_bytes = bytes;
         pod->few_cpu_us = cpu_us;
+        pod->few_instructions = instructions;
     } else {
         bench_row_goal(&row, "connection_bytes",
                        ((double)bytes - (double)pod->few_bytes) / (connections - SCALE_QUEUES),
@@ -145,6 +156,8 @@ static icms_err pod_row(const struct bench_opts *opts, struct scale_pod *pod, co
     }
     bench_row_goal(&row, "idle_cpu_percent", quiet, SCALE_IDLE_PERCENT);
     bench_row_goal(&row, "load_cpu_us", cpu_us, SCALE_FLAT * pod->few_cpu_us);
+    if (instructions > 0)
+        bench_row_goal(&row, "load_instructions", instructions, SCALE_FLAT * pod->few_instructions);
     opts->row(opts->arg, &row);
     return ICMS_OK;
 }

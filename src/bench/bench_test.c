@@ -393,6 +393,27 @@ static void test_a_process_that_fails_says_why(void **state)
     assert_non_null(strstr(why.text, "moon"));
 }
 
+static void test_instructions_are_counted(void **state)
+{
+    struct bench_instructions counters;
+    volatile uint64_t sum = 0;
+    uint64_t before, after;
+
+    assert_false(bench_instructions_open(&counters, -1));
+    assert_int_equal(bench_instructions_read(&counters), 0);
+    if (!bench_instructions_open(&counters, getpid())) {
+        print_message("no counter of instructions here\n");
+        skip();
+    }
+    before = bench_instructions_read(&counters);
+    for (uint64_t i = 0; i < 1000000; i++)
+        sum = sum + i;
+    after = bench_instructions_read(&counters);
+    bench_instructions_close(&counters);
+    assert_in_range(after - before, 1000000, 100000000);
+    assert_int_equal(counters.count, 0);
+}
+
 static void test_options_are_checked(void **state)
 {
     struct err_why why = {""};
@@ -431,6 +452,7 @@ int main(void)
         cmocka_unit_test(test_gen_counts),
         cmocka_unit_test(test_raw_tcp_sees_wrong_bytes),
         cmocka_unit_test(test_a_process_that_fails_says_why),
+        cmocka_unit_test(test_instructions_are_counted),
         cmocka_unit_test(test_options_are_checked),
     };
 
