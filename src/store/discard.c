@@ -8,7 +8,8 @@
  *
  * Loop's thread; one batch at a time, one operation at a time, STORE_DISCARD_PAUSE_NS between two
  * batches. Only what the opener can do without is taken: it never waits for a device that is slow
- * at this. Invariants: a segment gets a whole life with no records in it first, header and footer,
+ * at this, except, until the headers are durable, for a segment that hides what the batch held.
+ * Invariants: a segment gets a whole life with no records in it first, header and footer,
  * by the rules of segment.c, and only what lies between them is discarded. So what a discarded page
  * reads as is never looked at, an open has nothing to scan, and the evictions of what was there are
  * in the counters. Pages of the superblock are never discarded. A file has nothing to give back: it
@@ -31,11 +32,12 @@ static uint32_t discard_want(const struct store *store)
 }
 
 /* Those that can be taken, in the order they were freed, into the batch; returns how many. As in
- * the opener, one that hides others is not taken before those in front of it. */
+ * the opener, one that hides others is not taken before those in front of it, nor while the opener
+ * has one that still has its old life. */
 static uint32_t discard_look(const struct store *store, struct store_segment **batch, uint32_t most)
 {
     uint32_t count = 0;
-    bool passed = false;
+    bool passed = store_opener_before(store);
 
     list_for_each (link, &store->free) {
         struct store_segment *segment = container_of(link, struct store_segment, link);
@@ -50,6 +52,11 @@ static uint32_t discard_look(const struct store *store, struct store_segment **b
             batch[count++] = segment;
     }
     return count;
+}
+
+bool store_discard_before(const struct store *store)
+{
+    return store->discard.count > 0 && store->discard.step <= DISCARD_FLUSH;
 }
 
 /* Gives back the batch: its order in front of all others is kept. */
@@ -127,8 +134,11 @@ static bool discard_next(struct store *store)
         discard->at += !last;
         break;
     case DISCARD_FLUSH:
+        for (uint32_t i = 0; i < discard->count; i++)
+            store_life_begun(discard->batch[i]);
         discard->step = DISCARD_FOOTER;
         discard->at = 0;
+        store_opener_kick(store); /* for one that hides what these held */
         break;
     case DISCARD_DEVICE:
         discard->batch[discard->at]->clean = true;

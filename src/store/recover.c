@@ -102,8 +102,9 @@ static void recover_make_room(struct recover *recover)
     }
 }
 
-/* What a record replaced that says that nothing was there: it was evicted, and as its segment was
- * not written over, that is in no header yet. */
+/* What is older than a damaged record that replaced nothing was evicted, and as its segment was not
+ * written over, that is in no header yet. (Or its write had failed, or its deletion did not survive
+ * a power cut: counted all the same.) */
 static void recover_evicted(struct recover *recover, const struct store_record *record,
                             uint32_t volume)
 {
@@ -147,6 +148,8 @@ static void recover_block(struct recover *recover, const struct store_record *re
         store_segment_moved(store, old.segment);
         if (old.segment != spot.segment)
             segment->hides |= store_volume_bit(volume);
+    } else if (store_ghost_has(store->ghost, volume, &record->key)) {
+        segment->hides |= store_volume_bit(volume); /* recover_make_room had no room for it */
     }
     store_segment_live_add(store, volume, &spot);
 }
@@ -368,17 +371,26 @@ static bool recover_seal(struct recover *recover)
     return true;
 }
 
-/* What cannot be read is zeros, which hold no record; perhaps it can be read the next time. */
+/* A page that cannot be read is zeros, which hold no record; perhaps it can be read the next time.
+ */
 static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32_t pages)
 {
     struct recover *recover = scan->arg;
     struct store *store = recover->store;
-    uint32_t number = store_segment_number(store, recover->segment);
+    uint64_t offset =
+        store_segment_offset(store, store_segment_number(store, recover->segment), page);
 
-    if (loop_file_read_now(store->file, store_segment_offset(store, number, page), scan->memory,
-                           (size_t)pages * STORE_PAGE_BYTES) != ICMS_OK) {
-        store_stat_add(&store->stats.io_errors, 1);
-        memset(scan->memory, 0, (size_t)pages * STORE_PAGE_BYTES);
+    if (loop_file_read_now(store->file, offset, scan->memory, (size_t)pages * STORE_PAGE_BYTES) ==
+        ICMS_OK)
+        return ICMS_OK;
+    store_stat_add(&store->stats.io_errors, 1);
+    for (uint32_t i = 0; i < pages; i++) {
+        uint8_t *memory = scan->memory + (size_t)i * STORE_PAGE_BYTES;
+
+        if (loop_file_read_now(store->file, offset + (uint64_t)i * STORE_PAGE_BYTES, memory,
+                               STORE_PAGE_BYTES) == ICMS_OK)
+            continue;
+        memset(memory, 0, STORE_PAGE_BYTES);
         recover->scan_lost = true;
     }
     return ICMS_OK;

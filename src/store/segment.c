@@ -9,10 +9,11 @@
  *   of it is in flight.
  * - Its header, with a new nonce, and a copy of it in place of the footer are on flash before its
  *   first record; so a footer on flash always belongs to the header's life or does not pass, and
- * one damaged page never hides an open segment.
+ *   one damaged page never hides an open segment.
  * - FREE segments are opened in the order they were reclaimed, so a record that hides an older one
  *   is never written over before that one. Before a segment with hiding records is written over,
- *   the device is flushed: power loss may not undo the order either.
+ *   the device is flushed: power loss may not undo the order either. What discard.c took and what
+ *   could not be written over count as in front until a new header is durable.
  * - Power loss leaves each segment one whole life. The device is flushed between the records and
  *   their summary, so that a summary names nothing that is not there, and between the header and
  *   whatever follows, so that what is left of the old life is not taken for all of it.
@@ -156,17 +157,33 @@ void store_segment_unpin(struct store *store, struct store_segment *segment)
 /* ---- opening ----------------------------------------------------------------------------------
  */
 
-/* Of the free segments the first that no read pins. One that hides others is not taken before those
- * in front of it. */
-static struct store_segment *opener_segment(struct store *store)
+/* The first free segment that no read pins and whose header, if again is not set, did not fail to
+ * be written. One that hides others is not taken before those in front of it, nor while discard.c
+ * has some that were in front of it and still have their old life. */
+static struct store_segment *opener_look(struct store *store, bool again)
 {
+    bool passed = store_discard_before(store);
+
     list_for_each (link, &store->free) {
         struct store_segment *segment = container_of(link, struct store_segment, link);
 
-        if (segment->pins == 0 && (link == store->free.next || segment->hides == 0))
+        if (segment->pins == 0 && (!segment->refused || again) && (!passed || segment->hides == 0))
             return segment;
+        passed = true;
     }
     return NULL;
+}
+
+static struct store_segment *opener_segment(struct store *store)
+{
+    struct store_segment *segment = opener_look(store, false);
+
+    return segment != NULL ? segment : opener_look(store, true);
+}
+
+bool store_opener_before(const struct store *store)
+{
+    return store->opener.segment != NULL && store->opener.step <= OPENER_FLUSH_AFTER;
 }
 
 /* True when the stream will soon want its next segment, and there is one that nobody else has to
@@ -210,7 +227,7 @@ static void opener_life(const struct store *store, const struct store_segment *s
     }
 }
 
-/* The segment waits in the free list again: first when nothing was written, else last. */
+/* The segment waits in the free list again: first while it may have its old life, else last. */
 static void opener_failed(struct store *store, icms_err err)
 {
     struct store_opener *opener = &store->opener;
@@ -220,7 +237,8 @@ static void opener_failed(struct store *store, icms_err err)
     list_push(&store->summaries, &segment->summary->link);
     segment->summary = NULL;
     segment->state = SEGMENT_FREE;
-    if (opener->step == OPENER_FLUSH_BEFORE)
+    segment->refused = opener->step == OPENER_HEADER;
+    if (opener->step <= OPENER_FLUSH_AFTER)
         list_push_front(&store->free, &segment->link);
     else
         list_push(&store->free, &segment->link);
@@ -267,12 +285,17 @@ void store_life_begin(struct store *store, struct store_segment *segment,
     loop_entropy(store->loop, &segment->nonce, sizeof(segment->nonce));
     segment->sequence = ++store->sequence;
     segment->generation++;
-    segment->present = segment->live = segment->hides = 0;
-    segment->moved = 0;
+    segment->live = 0;
     segment->clean = false;
     segment->wanted = (struct policy_segment){0};
     opener_life(store, segment, &life);
     store_header_make(&store->super.drive, &life, out_header);
+}
+
+void store_life_begun(struct store_segment *segment)
+{
+    segment->present = segment->hides = segment->moved = 0;
+    segment->refused = false;
 }
 
 static void opener_run(struct store *store);
@@ -286,6 +309,8 @@ static void opener_step_done(struct store *store, icms_err err)
         opener_failed(store, err);
         return;
     }
+    if (opener->step == OPENER_FLUSH_AFTER)
+        store_life_begun(opener->segment);
     opener->step++;
     opener_run(store);
 }

@@ -14,9 +14,9 @@
  * the block is found after a crash of the process, until it is evicted, and the eviction is
  * counted. After store_flush it also survives power loss. A read returns the bytes that were
  * written, or a miss. A flipped byte anywhere on the drive leaves the right bytes, or a miss with
- * reason CHECKSUM, and is counted. A write that replaces a value takes two writes of the device,
- * one after the other. Whole segments are reclaimed, the oldest of the volume that is most over its
- * share first.
+ * reason CHECKSUM, and is counted. A write that replaces a value takes two writes of the device
+ * and a flush between them. Whole segments are reclaimed, the oldest of the volume that is most
+ * over its share first.
  */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H

@@ -846,6 +846,46 @@ static void reads_that_fail_at_open_lose_nothing_for_good(void **state)
     sim_free(&rig.sim);
 }
 
+/* However many changes wait for it, and none of them is lost or half done. */
+static void one_failed_flush_is_one_failure(void **state)
+{
+    enum { OPS = 40 };
+    struct rig *rig = *state;
+    struct rig_op *ops[OPS];
+    struct store_stats stats;
+    uint64_t failed = 0;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 0; i < OPS; i++)
+        assert_int_equal(rig_put(rig, 0, i, 100, i, 0), ICMS_OK);
+    test_fault("store.witness_flush:2:fail");
+    for (uint64_t i = 0; i < OPS; i++) {
+        ops[i] = rig_op_new(rig, RIG_WRITE, 100);
+        ops[i]->key = rig_key(i);
+        ops[i]->value_bytes = 100;
+        ops[i]->seed = i + OPS;
+        rig_op_start(ops[i]);
+    }
+    for (uint64_t i = 0; i < OPS; i++) {
+        uint64_t seed = i;
+
+        rig_op_wait(ops[i]);
+        if (ops[i]->err == ICMS_OK)
+            seed += OPS;
+        else
+            failed++;
+        assert_int_equal(rig_get(rig, 0, i, 100, seed, NULL), ICMS_OK);
+        rig_op_free(ops[i]);
+    }
+    test_fault(NULL);
+    rig_stats(rig, &stats);
+    assert_true(failed > 0);
+    assert_int_equal(stats.io_errors, 1);
+    assert_int_equal(atomic_load(&rig->down_calls), 0);
+}
+
 static void a_failed_flush_says_so(void **state)
 {
     struct rig *rig = *state;
@@ -880,6 +920,7 @@ static void a_failed_flush_says_so(void **state)
         STORE_TEST(a_failed_write_is_never_visible, backend),                                      \
         STORE_TEST(a_drive_that_keeps_failing_goes_out_of_service, backend),                       \
         STORE_TEST(failures_of_the_log_itself_lose_nothing, backend),                              \
+        STORE_TEST(one_failed_flush_is_one_failure, backend),                                      \
         STORE_TEST(a_failed_flush_says_so, backend)
 
 #define STORE_TEST(test, backend)                                                                  \

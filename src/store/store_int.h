@@ -102,6 +102,7 @@ struct store_segment {
     uint64_t moved;                /* blocks have newer records elsewhere, which are durable once
                                       the flush of this number is over; 0: none               */
     bool clean;                    /* FREE: the device was told that it is empty               */
+    bool refused;                  /* FREE: its header could not be written; others go first   */
     uint8_t state;                 /* enum store_segment_state                                */
     uint8_t stream;                /* OPEN..RECLAIMING: whose list                            */
 };
@@ -183,7 +184,7 @@ struct store_change {
     uint64_t sequence;             /* of its record                                     */
     uint32_t page;                 /* of its record                                     */
     uint32_t pages;                /* of its record                                     */
-    struct store_later later;      /* ANSWER; DEVICE at a fault point */
+    struct store_later later;      /* ANSWER; DEVICE, WITNESS at a fault point */
     struct loop_op op;             /* DEVICE, WITNESS: the write */
 };
 static_assert(sizeof(struct store_change) <= sizeof(((struct store_write *)0)->private_words),
@@ -218,11 +219,12 @@ static_assert(sizeof(struct store_flush_private) <=
 
 /* Changes that replace a value: a flush at a time for all that are there when it begins. */
 struct store_witness {
-    struct list waiting;  /* store_change.link: for the next flush                    */
-    struct list flushing; /* the same: what the flush under way is for                */
-    bool busy;            /* a flush is under way                                     */
-    uint64_t flush;       /* its number                                               */
-    struct loop_op op;    /* the flush */
+    struct list waiting;      /* store_change.link: for the next flush                    */
+    struct list flushing;     /* the same: what the flush under way is for                */
+    bool busy;                /* a flush is under way                                     */
+    uint64_t flush;           /* its number                                               */
+    struct store_later later; /* ends it when a fault point failed it                 */
+    struct loop_op op;        /* the flush */
 };
 
 /* The steps of opening a segment. The header is durable before anything else of the old life is
@@ -472,9 +474,15 @@ uint32_t store_summary_make(struct store *store, struct store_summary *summary);
 bool store_summary_pool_add(struct store *store);
 void store_opener_kick(struct store *store);
 
+/* Whether the segment that is being opened may still have its old life on flash. */
+bool store_opener_before(const struct store *store);
+
 /* The old life of the segment is over: draws a new one and makes its header page. */
 void store_life_begin(struct store *store, struct store_segment *segment,
                       struct store_header_df *out_header);
+
+/* The header of the new life is durable: nothing of the old one counts any more. */
+void store_life_begun(struct store_segment *segment);
 
 /* Makes the footer page of its life, for so many records. */
 void store_life_end(struct store *store, const struct store_segment *segment, uint32_t records,
@@ -546,6 +554,9 @@ void store_witness_add(struct store_change *change);
 
 /* Begins a batch when there is one, and it is time. Called by store_pump. */
 void store_discard_kick(struct store *store);
+
+/* Whether segments of its batch may still have their old life on flash. */
+bool store_discard_before(const struct store *store);
 
 /* ---- recover.c ---- */
 

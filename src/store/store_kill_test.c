@@ -34,14 +34,15 @@
 #include "base/hash.h"
 #include "store/store_rig.h"
 
-#define DRIVE_BYTES  ((uint64_t)8 << 20)
-#define SLOTS        24 /* changes in flight in the child                     */
-#define CHANGED_KEYS 64 /* of volume 2                                        */
-#define NEW_KEYS     2  /* volumes that take new keys only                    */
-#define KEYS_A_ROUND 20000
-#define KILL_MS_MAX  120
-#define SAMPLES      64    /* blocks read in a round, of each volume that takes new keys only */
-#define VALUE_BYTES  12000 /* largest */
+#define DRIVE_BYTES   ((uint64_t)8 << 20)
+#define SLOTS         24 /* changes in flight in the child                     */
+#define CHANGED_KEYS  64 /* of volume 2                                        */
+#define NEW_KEYS      2  /* volumes that take new keys only                    */
+#define CHANGED_SHARE 8  /* one of so many changes goes to volume 2; each waits for a flush */
+#define KEYS_A_ROUND  20000
+#define KILL_MS_MAX   120
+#define SAMPLES       64    /* blocks read in a round, of each volume that takes new keys only */
+#define VALUE_BYTES   12000 /* largest */
 
 enum word { BEGIN, ACKED };
 
@@ -122,7 +123,7 @@ static void slot_go(struct slot *slot)
 {
     struct child *child = slot->child;
     uint64_t dice = hash64_mix(child->seed++);
-    uint32_t row = (uint32_t)(dice % (NEW_KEYS + 1));
+    uint32_t row = dice % CHANGED_SHARE == 0 ? NEW_KEYS : (uint32_t)(dice >> 32) % NEW_KEYS;
     uint64_t key = hash64_mix(dice) % CHANGED_KEYS;
     icms_err err;
 
@@ -268,14 +269,16 @@ static uint64_t now_ms(void)
 /* Half of the rounds die at a fault point, if they get there in time. */
 static void round_fault(struct model *model, char *text, size_t bytes)
 {
-    static const char *const points[] = {"store.write", "store.write_done", "store.seal",
-                                         "store.reclaim", "store.header"};
-    static const uint32_t visits[] = {2000, 2000, 200, 200, 400};
+    static const char *const points[] = {"store.write",   "store.write_done", "store.seal",
+                                         "store.reclaim", "store.header",     "store.witness_flush",
+                                         "store.witness"};
+    static const uint32_t visits[] = {2000, 2000, 200, 200, 400, 50, 100};
+    enum { POINTS = sizeof(points) / sizeof(points[0]) };
     uint64_t dice = hash64_mix(model->dice++);
-    uint32_t point = (uint32_t)(dice % 10);
+    uint32_t point = (uint32_t)(dice % (2 * POINTS));
 
     text[0] = '\0';
-    if (point < 5)
+    if (point < POINTS)
         (void)snprintf(text, bytes, "%s:%u:kill", points[point],
                        1 + (uint32_t)(hash64_mix(dice) % visits[point]));
 }

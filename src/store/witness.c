@@ -2,9 +2,9 @@
 /*
  * Changes that replace a value, from the end of their record's write.
  *
- *   store_witness_add     -> CHANGE_FLUSH: waits for a flush that begins after its record was
- * written store_witness_flushed -> CHANGE_WITNESS: the first page of the record, once more, behind
- * it store_witness_written -> store_change_stored
+ *   store_witness_add      -> CHANGE_FLUSH, until a flush that began after its record was written
+ *   store_witness_flushed  -> CHANGE_WITNESS, the first page of the record once more, behind it
+ *   store_witness_written  -> store_change_stored
  *
  * Until the witness is on flash a crash or a power cut leaves the old value where the new one is
  * not whole; from there on the old one never comes back, whatever happens to the new one's bytes.
@@ -20,17 +20,21 @@ static struct store_change *witness_change(struct list *link)
 }
 
 /* The device answered for the witness. */
+static void witness_written(struct store_change *change, icms_err err)
+{
+    check(change->magic == STORE_CHANGE_MAGIC && change->state == CHANGE_WITNESS);
+    store_write_outcome(change->store, err);
+    store_change_stored(change, err);
+}
+
 static void store_witness_written(struct loop_op *op)
 {
-    struct store_change *change = container_of(op, struct store_change, op);
-
-    check(change->magic == STORE_CHANGE_MAGIC && change->state == CHANGE_WITNESS);
-    store_change_stored(change, op->err);
+    witness_written(container_of(op, struct store_change, op), op->err);
 }
 
 static void store_witness_fault(struct store_later *later)
 {
-    store_change_stored(container_of(later, struct store_change, later), ICMS_IO);
+    witness_written(container_of(later, struct store_change, later), ICMS_IO);
 }
 
 static void witness_write(struct store_change *change)
@@ -51,14 +55,14 @@ static void witness_write(struct store_change *change)
 
 static void witness_kick(struct store *store);
 
-static void store_witness_flushed(struct loop_op *op)
+static void witness_flushed(struct store *store, icms_err err)
 {
-    struct store *store = container_of(op, struct store, witness.op);
     struct store_witness *witness = &store->witness;
-    icms_err err = op->err;
     struct list *link;
 
     store_flush_end(store, witness->flush, err);
+    if (err != ICMS_OK) /* one failure, however many waited; success says nothing about writes */
+        store_write_outcome(store, err);
     while ((link = list_pop(&witness->flushing)) != NULL) {
         struct store_change *change = witness_change(link);
 
@@ -72,6 +76,16 @@ static void store_witness_flushed(struct loop_op *op)
     witness_kick(store);
 }
 
+static void store_witness_flushed(struct loop_op *op)
+{
+    witness_flushed(container_of(op, struct store, witness.op), op->err);
+}
+
+static void store_witness_flush_fault(struct store_later *later)
+{
+    witness_flushed(container_of(later, struct store, witness.later), ICMS_IO);
+}
+
 static void witness_kick(struct store *store)
 {
     struct store_witness *witness = &store->witness;
@@ -83,7 +97,10 @@ static void witness_kick(struct store *store)
     while ((link = list_pop(&witness->waiting)) != NULL)
         list_push(&witness->flushing, link);
     witness->flush = store_flush_begin(store);
-    loop_file_flush(store->loop, &witness->op, store->file, store_witness_flushed);
+    if (fault_hit("store.witness_flush"))
+        store_later_run(store, &witness->later, store_witness_flush_fault);
+    else
+        loop_file_flush(store->loop, &witness->op, store->file, store_witness_flushed);
 }
 
 void store_witness_add(struct store_change *change)

@@ -244,7 +244,6 @@ void store_change_stored(struct store_change *change, icms_err err)
         change_refund(change);
     }
     store_segment_written(store, segment);
-    store_write_outcome(store, err);
     store_change_end(change);
 }
 
@@ -253,6 +252,7 @@ static void change_written(struct store_change *change, icms_err err)
     check(change->magic == STORE_CHANGE_MAGIC && change->state == CHANGE_DEVICE);
     if (fault_hit("store.write_done"))
         err = ICMS_IO;
+    store_write_outcome(change->store, err);
     if (err == ICMS_OK && change->witness)
         store_witness_add(change);
     else

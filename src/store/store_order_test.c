@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The order in which segments are written over: a deletion is never gone before what it hides, when
+ * discards and opening take segments at the same time, when headers cannot be written, and whenever
+ * the process ends.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/fault.h"
+#include "base/hash.h"
+#include "loop/sim.h"
+#include "store/layout.h"
+#include "store/store_rig.h"
+
+#define BYTES 20000
+#define SEEDS 300
+
+struct order_case {
+    bool power;        /* the power goes, else the process is killed */
+    bool discard;      /* segments are discarded                     */
+    const char *fault; /* armed near the end; NULL: none             */
+};
+
+/* Each segment holds a block, the deletion of the block before it, and one more; near the end the
+ * disk is slow, and somewhere in it the process ends. Returns how many deleted blocks are back; a
+ * power cut may undo the deletions that were not flushed, the last of them. */
+static uint64_t order_run(const struct order_case *what, uint64_t seed)
+{
+    enum { SLOW = 60 };
+    uint64_t count = 70 + seed % 20, back = 0, steps = hash64_mix(seed * 77) % 60;
+    struct rig rig = {.sim = NULL};
+    struct sim_opts opts;
+    struct err_why why;
+    struct rig_op *op;
+
+    sim_opts_init(&opts, seed);
+    rig_sim_init(&rig, &opts);
+    rig_one_volume(&rig);
+    rig.opts.bytes = STORE_DATA_OFFSET + 64 * RIG_SEGMENT_BYTES;
+    rig.opts.discard = what->discard;
+    rig_format(&rig);
+    rig_up(&rig);
+    for (uint64_t i = 1; i < count; i++) {
+        if (i == SLOW)
+            sim_disk_slow(rig.node, 100);
+        if (i == SLOW + 4 + seed % 8 && what->fault != NULL)
+            assert_int_equal(fault_arm(what->fault, &why), ICMS_OK);
+        assert_int_equal(rig_put(&rig, 0, i, BYTES, i, 0), ICMS_OK);
+        assert_int_equal(rig_delete(&rig, 0, i - 1), i > 1 ? ICMS_OK : ICMS_MISS);
+        assert_int_equal(rig_put(&rig, 0, 5000 + i, BYTES, i, 0), ICMS_OK);
+    }
+    op = rig_op_new(&rig, RIG_WRITE, BYTES);
+    op->key = rig_key(9999);
+    op->value_bytes = BYTES;
+    rig_op_start(op);
+    while (steps-- > 0 && sim_step(rig.sim))
+        ;
+    sim_node_crash(rig.node, what->power, false);
+    assert_int_equal(fault_arm(NULL, &why), ICMS_OK);
+    loop_free(&rig.loop);
+    store_close(&rig.store);
+    rig_op_free(op);
+    rig_up(&rig);
+    for (uint64_t i = 1; i + (what->power ? 8 : 1) < count; i++)
+        back += rig_get(&rig, 0, i, BYTES, i, NULL) == ICMS_OK;
+    rig_down(&rig);
+    sim_free(&rig.sim);
+    return back;
+}
+
+static void order_runs(const struct order_case *what)
+{
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        uint64_t back = order_run(what, seed);
+
+        if (back != 0)
+            fail_msg("seed %llu: %llu deleted blocks are back", (unsigned long long)seed,
+                     (unsigned long long)back);
+    }
+}
+
+static void nothing_deleted_is_back_after_a_kill(void **state)
+{
+    (void)state;
+    order_runs(&(struct order_case){.discard = false});
+    order_runs(&(struct order_case){.discard = true});
+}
+
+static void nothing_deleted_is_back_after_a_power_cut(void **state)
+{
+    (void)state;
+    order_runs(&(struct order_case){.power = true, .discard = true});
+}
+
+/* The header of a segment that could not be written may be the old one. */
+static void a_header_that_failed_keeps_its_place(void **state)
+{
+    (void)state;
+    order_runs(&(struct order_case){.discard = false, .fault = "store.header:1:fail"});
+    order_runs(&(struct order_case){.discard = true, .fault = "store.header:2:fail"});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_deleted_is_back_after_a_kill),
+        cmocka_unit_test(nothing_deleted_is_back_after_a_power_cut),
+        cmocka_unit_test(a_header_that_failed_keeps_its_place),
+    };
+
+    return cmocka_run_group_tests_name("store-order", tests, NULL, NULL);
+}
