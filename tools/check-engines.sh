@@ -18,6 +18,7 @@ engines="python nixl llama vllm sglang lmcache cmx"
 engine_python()
 {
     stage_lint "python" python/tests/run.py build
+    stage_lines "python wheel" test/engines/python/run.sh build
 }
 
 # Both plugins, in every NIXL of integrations/nixl/tests/versions.txt.

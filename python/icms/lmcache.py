@@ -35,7 +35,7 @@ from typing import Any
 from . import _engines, errors, keys as _keys
 from ._icms import BATCH_MAX
 from ._tables import LimitError, Miss, PeerDownError, Status
-from .client import Block, Client, Layout, Request, Volume
+from .client import Block, Client, Layout, Request, Source, Volume
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ _Ask = tuple[str, list[bytes], list[Any]]
 #: A batch: asks, gets blocks, returns what is True for which of its names.
 _Steps = Generator[_Ask, list[Block], list[bool]]
 
-_LOST = Block(Status.MISS, Miss.NONE, 0, 0)  # type: ignore[arg-type]  of a call that failed
+_LOST = Block(Status.MISS, Miss.NONE, Source.NONE, 0)  # of a call that failed
 
 
 @dataclasses.dataclass(frozen=True)

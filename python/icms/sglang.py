@@ -248,14 +248,14 @@ class HiCacheIcms(HiCacheStorage):
     def _make_scheme(self, pool: Any, replicated: bool) -> _keys.Scheme:
         config = self._config
         tensor = (0, 1) if replicated else (config.tp_rank, config.tp_size)
-        ranks = (tensor, (config.pp_rank, config.pp_size),
-                 (config.attn_cp_rank, config.attn_cp_size), (0, 1))
+        pipeline = (config.pp_rank, config.pp_size)
+        context = (config.attn_cp_rank, config.attn_cp_size)
         layout = Layout(tenant=self.options.tenant, model=config.model_name or "",
                         weights=self.options.weights.encode(), dtype=str(getattr(pool, "dtype", "")),
                         layout=f"sglang {getattr(pool, 'layout', '')}",
                         block_tokens=pool.page_size,
-                        rank=tuple(rank for rank, _ in ranks),
-                        ranks=tuple(size for _, size in ranks))
+                        rank=(tensor[0], pipeline[0], context[0], 0),
+                        ranks=(tensor[1], pipeline[1], context[1], 1))
         return _keys.Scheme(self.volume, layout, hashes="sglang page hash",
                             chained=self.options.chained)
 

@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 BUILD = pathlib.Path(os.environ["ICMS_BUILD"])
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+import readme  # noqa: E402,F401
 
 BLOCK_BYTES = 256 << 10
 VOLUME = {"name": "kv", "value_max": "256KiB", "arena": "16MiB"}

@@ -43,6 +43,22 @@ class Creation(support.TestCase):
         agent.create_backend("DOCA_MEMOS", {**agent.get_plugin_params("DOCA_MEMOS"),
                                             "device_name": "/dev/nvme0n1"})
 
+    def test_the_program_of_the_readme(self):
+        memory = blocks(1, 5)
+        program = support.readme.program("integrations/nixl/README.md")
+        there = "unix:/run/icms/agent.sock"
+        self.assertIn(there, program)
+        agent = agent_of("readme")
+        exec(program.replace(there, f"unix:{tier().agents[0].socket}"),
+             {"agent": agent, "address": memory.ctypes.data, "nbytes": memory.nbytes, "number": 3})
+        local = agent.get_xfer_descs([(memory.ctypes.data, memory.nbytes, 0)], "DRAM")
+        remote = agent.get_xfer_descs([(0, memory.nbytes, 3)], "OBJ")
+        handle = agent.initialize_xfer("WRITE", local, remote, "readme", backends=["ICMS"])
+        side = Side("ICMS", 0)
+        side.agent = agent
+        self.assertEqual(side.wait(handle, agent.transfer(handle)), "DONE")
+        self.assertEqual(Side("ICMS", 1).query(["name of the block"]), [True])
+
     def test_parameters_that_do_not_exist_are_refused(self):
         good = tier().params("ICMS", 0)
         self.refused("ICMS", {**good, "bucket": "b"}, "no parameter 'bucket'", "connection")

@@ -71,6 +71,8 @@ class Copied(KVConnectorWorkerMetadata):
 class IcmsStats(KVConnectorStats):
     """What was counted since last time: {"counter label": number}; a gauge has no label."""
 
+    data: dict[str, float]
+
     def reset(self) -> None:
         self.data = {}
 
@@ -198,7 +200,8 @@ class _Scheduler:
         if not state.match.over:
             return None
         ready = state.match.first + state.match.ready - first
-        return max(0, min(ready, last - first)) * self._block_tokens
+        found: int = max(0, min(ready, last - first)) * self._block_tokens
+        return found
 
     def allocated(self, request: Any, blocks: Any, tokens: int) -> None:
         """The engine has made room for the tokens that it takes from here."""

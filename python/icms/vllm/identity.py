@@ -43,14 +43,13 @@ def weights_fingerprint(model: str) -> bytes:
 
 
 def _files_of(model: str) -> list[pathlib.Path] | None:
-    path = pathlib.Path(model)
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        path = _in_hub_cache(model)
-    if path is None:
+    given = pathlib.Path(model)
+    if given.is_file():
+        return [given]
+    folder = given if given.is_dir() else _in_hub_cache(model)
+    if folder is None:
         return None
-    files = sorted(file for file in path.rglob("*") if file.is_file() and
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and
                    (file.suffix in _WEIGHTS or file.name in _CONFIGS))
     return files if any(file.suffix in _WEIGHTS for file in files) else None
 

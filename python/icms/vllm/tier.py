@@ -138,6 +138,10 @@ class IcmsTier(SecondaryTierManager):
             self._movers.close()
             self._memory.release()
             raise
+        # With its workers' memory this was made by them, and they have all mapped it.
+        region = getattr(offloading_spec, "_scheduler_mmap", None)
+        if not getattr(region, "_creator", True):
+            self._unname_memory()
 
     # ---- questions
 
@@ -186,7 +190,8 @@ class IcmsTier(SecondaryTierManager):
     def _unname_memory(self) -> None:
         """Removes the name of vLLM's memory of the host, once.
 
-        Everybody has mapped it before the first request comes. Without a name it goes with the last
+        Everybody has mapped it before the first request comes, and as a rule before this object is
+        made: vLLM's workers make it, and then its scheduler the tiers. Without a name it goes with the last
         process, however that ends; with one it would stay behind a killed engine.
         """
         region = getattr(self._offloading_spec, "_scheduler_mmap", None)

@@ -25,6 +25,7 @@ import traceback
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+import readme  # noqa: E402
 
 import torch  # noqa: E402
 from sglang.srt.managers import cache_controller  # noqa: E402
@@ -67,6 +68,10 @@ class MlaPool(MLATokenToKVPoolHost):
             "page_first_direct": (TOKENS // PAGE, LAYERS, PAGE, 1, 96)}[layout], dtype=self.dtype)
 
 
+#: What our READMEs say, whose lines these scenes check.
+EXTRA, = readme.objects("--hicache-storage-backend-extra-config", "README.md", "python/README.md")
+
+
 class Server:
     """One engine's storage: the back end as SGLang makes it, and the controller around it."""
 
@@ -77,8 +82,7 @@ class Server:
             is_page_first_layout=pool.layout == "page_first",
             model_name=f"tiny {type(pool).__name__} {pool.layout} {interface_v1} "
                        f"{options.get('chained')}",
-            extra_config={"backend_name": "icms", "module_path": "icms.sglang",
-                          "class_name": "HiCacheIcms", "interface_v1": interface_v1,
+            extra_config={**EXTRA, "interface_v1": interface_v1,
                           "icms": {"where": f"unix:{agent.socket}", "volume": "kv", **options}})
         self.pool = pool
         self.backend = StorageBackendFactory.create_backend("dynamic", config, pool)
@@ -189,6 +193,11 @@ class Scenes:
         assert other.prefetch(half, range(pages), prefix) == (pages // 2, pages // 2)
         one.close()
         other.close()
+
+    def the_lines_of_the_readme(self):
+        """Its options, taken as they are."""
+        assert EXTRA["hicache_storage_pass_prefix_keys"] and EXTRA["interface_v1"] == 1, EXTRA
+        self.share(lambda: MhaPool("page_first"), **EXTRA["icms"])
 
     def layouts_of_mha_pools(self):
         for layout in ("page_first", "page_first_direct", "page_head", "layer_first"):
@@ -325,13 +334,13 @@ class Scenes:
     def what_can_never_work(self):
         """A wrong volume, address or option, and another layout, are told while a server starts."""
         agent = self.agent()
-        one = Server(agent, MhaPool("page_first"), weights="1")
+        one = Server(agent, MhaPool("page_first"))
         for options, says in (({"volume": "nothing"}, "nothing"),
                               ({"where": "carrier pigeon:"}, "carrier pigeon:"),
                               ({"wher": "unix:"}, "no option 'wher'"),
                               ({"weights": "2"}, "would never share a block")):
             try:
-                Server(agent, MhaPool("page_first"), **{"weights": "1", **options})
+                Server(agent, MhaPool("page_first"), **options)
             except Exception as error:
                 assert says in str(error), error
             else:
@@ -357,7 +366,7 @@ class Scenes:
             del os.environ["SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE"]
 
 
-CASES = ["layouts-of-mha-pools", "layouts-of-mla-pools", "chained-pages",
+CASES = ["the-lines-of-the-readme", "layouts-of-mha-pools", "layouts-of-mla-pools", "chained-pages",
          "copies-without-interface-v1", "more-than-a-batch", "a-prompt-in-two-requests",
          "what-can-be-restored", "an-enclosure-is-lost", "a-tier-that-comes-later",
          "what-can-never-work", "failures-that-sglang-makes"]
