@@ -5,7 +5,8 @@
 Goal: objects that a peer loses, changes, does not write or refuses are counted, each for what it is; a
 peer that dies or cannot be installed is a line with the reason; a run writes rows and document with what
 icms lost, and leaves nothing behind. No speed is judged.
-Method: the peer tools/peers/fake.py, honest and with faults on purpose; 32 objects of 64 KiB.
+Method: the peer tools/peers/fake.py, honest and with faults on purpose; 32 objects of 64 KiB. The driver
+of MinIO plays with a small S3 server of the test's own, which drops idle connections as MinIO does.
 
 usage: bench_peers.py BUILD_ROOT
 """
@@ -15,15 +16,51 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import types
 from math import comb
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import bench_peers  # noqa: E402
-from peers import report, stats, worker  # noqa: E402
+from peers import minio, report, side, stats, worker  # noqa: E402
 
 COUNT = 32
+
+# Keeps what is put, whoever asks; a connection on which nothing comes is dropped after a moment, or
+# after what the environment says, if that is longer.
+FAKE_MINIO = """#!/usr/bin/env python3
+import http.server, os, sys
+objects, host = {}, sys.argv[sys.argv.index("--address") + 1].split(":")
+
+class Door(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 0.2 if "MINIO_IDLE_TIMEOUT" not in os.environ or \\
+        "MINIO_READ_HEADER_TIMEOUT" not in os.environ else 60
+
+    def answer(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_PUT(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        signed = self.headers.get("Authorization", "").startswith("AWS4-HMAC-SHA256 Credential=")
+        if self.path.count("/") == 1 and not signed:
+            return self.answer(403)
+        objects[self.path] = body
+        self.answer(200)
+
+    def do_GET(self):
+        body = objects.get(self.path)
+        self.answer(404, b"NoSuchKey") if body is None else self.answer(200, body)
+
+    def log_message(self, *_):
+        pass
+
+http.server.ThreadingHTTPServer((host[0], int(host[1])), Door).serve_forever()
+"""
 
 
 def expect(what, condition, seen):
@@ -127,6 +164,31 @@ def losses_are_told():
     print("ok losses are told")
 
 
+def minio_waits_for_its_turn(build):
+    """The driver of MinIO: a bucket is made, objects come back whole after a pause, others are missing."""
+    with tempfile.TemporaryDirectory(prefix="icms-peers-", dir=build) as folder:
+        installed = pathlib.Path(folder, "installed")
+        (installed / "bin").mkdir(parents=True)
+        (installed / "bin/minio").write_text(FAKE_MINIO)
+        (installed / "bin/minio").chmod(0o755)
+        peer = minio.Peer(types.SimpleNamespace(size=100000, count=4, depth_max=4, build=build,
+                                                folder=pathlib.Path(folder), installed=installed))
+        keys = [bytes([i]) * 16 for i in range(5)]
+        values = [os.urandom(100000) for _ in range(4)]
+        memory = [memoryview(bytearray(100000)) for _ in range(4)]
+        peer.start(None)
+        try:
+            said = peer.put(keys[:4], [memoryview(value) for value in values])
+            expect("puts", said == [side.OK] * 4, said)
+            time.sleep(0.5)
+            said = peer.get(keys[:3] + keys[4:], memory)
+            expect("gets", said == [side.OK] * 3 + [side.MISS], said)
+            expect("bytes", [bytes(one) for one in memory[:3]] == values[:3], "others")
+        finally:
+            peer.stop()
+    print("ok minio waits for its turn")
+
+
 def intervals():
     for n in range(1, 60):
         k = stats.outside(n)
@@ -143,6 +205,7 @@ def main():
     losses_are_told()
     faults_are_found()
     no_installation()
+    minio_waits_for_its_turn(build)
     whole_runs(build)
 
 

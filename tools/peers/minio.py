@@ -20,6 +20,7 @@ BUCKET = "blocks"  # at least three characters
 POLICY = ('{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"AWS":["*"]},'
           '"Action":["s3:GetObject","s3:PutObject"],"Resource":["arn:aws:s3:::blocks/*"]}]}')
 START_SECONDS = 30
+IDLE = "24h"  # a side that waits for its turn keeps its connections; by default they last 30 s
 
 
 def install(folder):
@@ -66,7 +67,8 @@ class Peer(side.Side):
              "--console-address", f"127.0.0.1:{side.free_port()}", self.folder / "drive"],
             self.folder / "minio.log",
             {"MINIO_ROOT_USER": USER, "MINIO_ROOT_PASSWORD": PASSWORD, "MINIO_BROWSER": "off",
-             "MINIO_UPDATE": "off", "HOME": str(self.folder)})
+             "MINIO_UPDATE": "off", "MINIO_IDLE_TIMEOUT": IDLE, "MINIO_READ_HEADER_TIMEOUT": IDLE,
+             "HOME": str(self.folder)})
         self.server.wait_port(port)
         self._bucket()
         self.lines = [side.Lines(port, ahead=4096) for _ in range(self.setting.depth_max)]
