@@ -264,6 +264,77 @@ static void an_enclosure_that_dies_leaves_the_memory_alone(void **state)
     }
 }
 
+/* An agent with a drive of its own on which blocks 1 to 8 lie, and in its arena only the last. */
+static struct agent_rig *rig_up_local(struct rig_client **out_client)
+{
+    struct agent_rig *rig = rig_new(&(struct rig_opts){.seed = 7, .slots = 4});
+
+    *out_client = rig_client_new(rig);
+    agent_client_trust(rig->agent, (*out_client)->attached.client);
+    for (uint32_t n = 1; n <= 8; n++)
+        assert_int_equal(
+            rig_wait(*out_client, rig_put(*out_client, 0, n, VALUE, SHM_FLAG_ON_FLASH, 0))->status,
+            ICMS_OK);
+    return rig;
+}
+
+static void a_drive_of_its_own_delivers_where_it_is_wanted(void **state)
+{
+    static const uint32_t rooms[] = {VALUE, VALUE + 10, ROOM};
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up_local(&client);
+    struct memory *memory = memory_new();
+    const struct shm_complete *answer;
+
+    answer = rig_wait(
+        client, direct_get(client, 4, memory, VALUE - LIMIT_TRAILER_BYTES - 1, 1000 * RIG_MS));
+    assert_int_equal(answer->status, ICMS_VALUE_SIZE);
+    assert_int_equal(answer->value_bytes, VALUE);
+    assert_true(memory_is_clean(memory));
+    for (uint32_t i = 0; i < 3; i++) {
+        answer = rig_wait(client, direct_get(client, i + 1, memory, rooms[i], 1000 * RIG_MS));
+        assert_int_equal(answer->status, ICMS_OK);
+        assert_int_equal(answer->slot, SHM_SLOT_NONE);
+        assert_int_equal(answer->value_bytes, VALUE);
+        assert_int_equal(answer->source, ICMS_SOURCE_LOCAL);
+        assert_received(client, memory, rooms[i], i + 1);
+        for (uint32_t at = VALUE + LIMIT_TRAILER_BYTES; at < ROOM; at++)
+            assert_int_equal(memory->data[at], CLEAN);
+    }
+    assert_int_equal(rig_stats(rig)->volumes[0].hits_local, 3);
+    answer = rig_wait(client, direct_get(client, 1, memory, ROOM, 1000 * RIG_MS));
+    assert_int_equal(answer->status, ICMS_OK); /* it came again, and is kept */
+    assert_int_not_equal(answer->slot, SHM_SLOT_NONE);
+    assert_int_equal(answer->source, ICMS_SOURCE_LOCAL);
+    rig_lease_give(client, 300);
+    answer = rig_wait(client, direct_get(client, 99, memory, ROOM, 1000 * RIG_MS));
+    assert_int_equal(answer->status, ICMS_MISS);
+    assert_int_equal(answer->reason, ICMS_MISS_ABSENT);
+    free(memory);
+    rig_down(rig, client);
+}
+
+/* The drive answers long after the deadline: the client was told before, and has its memory. */
+static void a_slow_drive_of_its_own_leaves_the_memory_alone(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up_local(&client);
+    struct memory *memory = memory_new();
+    const struct shm_complete *answer;
+    uint64_t begin_ns = rig_now_ns(rig), tag;
+
+    sim_disk_slow(rig->node, 10000);
+    tag = direct_get(client, 1, memory, ROOM, 50 * RIG_MS);
+    answer = rig_wait(client, tag);
+    assert_int_equal(answer->status, ICMS_MISS);
+    assert_int_equal(answer->reason, ICMS_MISS_DEADLINE);
+    assert_in_range(client->got_ns[tag] - begin_ns, 50 * RIG_MS, 100 * RIG_MS);
+    rig_run(rig, 5000 * RIG_MS);
+    assert_true(memory_is_clean(memory));
+    free(memory);
+    rig_down(rig, client);
+}
+
 /* ---- puts ----------------------------------------------------------------------------------- */
 
 /* Puts value number `look` as block n, out of memory. */
@@ -391,6 +462,8 @@ int main(void)
         cmocka_unit_test(a_cancel_does_not_end_it_early),
         cmocka_unit_test(a_write_that_overtakes_it_counts),
         cmocka_unit_test(an_enclosure_that_dies_leaves_the_memory_alone),
+        cmocka_unit_test(a_drive_of_its_own_delivers_where_it_is_wanted),
+        cmocka_unit_test(a_slow_drive_of_its_own_leaves_the_memory_alone),
         cmocka_unit_test(a_put_is_copied_and_sealed_by_the_agent),
         cmocka_unit_test(nothing_is_read_after_the_answer_of_a_put),
         cmocka_unit_test(another_process_cannot_put_out_of_memory),

@@ -6,7 +6,9 @@
  * AGENT_LOCAL_BUFFERS buffers, in which the record is laid out as it goes to the device; more wait
  * in order. Answers come by agent_op_answered, never inside agent_local_ask.
  *
- * The deadline of a read cancels it; a write goes on, and its answer comes when it comes.
+ * The deadline of a read cancels it; a write goes on, and its answer comes when it comes. A block
+ * that a client in this process wants in its own memory (direct) is copied there when all of it was
+ * read and checked, right before the answer: the device never writes there.
  */
 #include "agent/agent_int.h"
 
@@ -55,19 +57,38 @@ static void local_fail(struct agent_local *local, struct agent_op *op, icms_err 
     loop_send(local->core->loop, &op->msg, local_back);
 }
 
+/* Copies what was read to where it is wanted: the slot, or the memory of a request, the end into
+ * its room for a trailer. Nothing is copied when it does not fit. */
+static icms_err local_deliver(const struct agent_op *op, const struct store_read *read)
+{
+    const struct agent_req *req = op->direct;
+    uint64_t first = read->value_bytes;
+
+    if (first > op->volume->stored_bytes_max)
+        return ICMS_VALUE_SIZE;
+    if (req == NULL) {
+        memcpy(agent_volume_memory(op->volume, op->slot), read->value, first);
+        return ICMS_OK;
+    }
+    if (first > (uint64_t)req->bytes + LIMIT_TRAILER_BYTES)
+        return ICMS_VALUE_SIZE;
+    first = u64_min(first, req->bytes);
+    memcpy((void *)(uintptr_t)req->offset, read->value, first);
+    memcpy((void *)(uintptr_t)req->trailer, read->value + first, read->value_bytes - first);
+    return ICMS_OK;
+}
+
 static void local_read_done(struct store_read *read)
 {
     struct agent_op *op = container_of(read, struct agent_op, u.read);
-    struct agent_volume *volume = op->volume;
     icms_err err = read->err;
 
-    if (err == ICMS_OK && read->value_bytes > volume->stored_bytes_max)
-        err = ICMS_VALUE_SIZE;
     if (err == ICMS_OK) {
-        memcpy(agent_volume_memory(volume, op->slot), read->value, read->value_bytes);
         op->value_bytes = read->value_bytes;
-        counter_add(&volume->agent->local->load_bytes, read->value_bytes);
+        err = local_deliver(op, read);
     }
+    if (err == ICMS_OK)
+        counter_add(&op->volume->agent->local->load_bytes, read->value_bytes);
     local_done(op, err, err == ICMS_MISS ? read->reason : ICMS_MISS_NONE);
 }
 

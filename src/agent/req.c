@@ -168,8 +168,8 @@ static enum step req_direct_over(struct agent_req *req, const struct agent_op *o
         req->answer.value_bytes -= LIMIT_TRAILER_BYTES; /* how much room it wants */
     if (op->err != ICMS_OK)
         return req_answer_reason(req, op->err, op->reason);
-    req->answer.source = ICMS_SOURCE_POD;
-    counter_add(&volume->hits_pod, 1);
+    req->answer.source = volume->agent->local != NULL ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
+    counter_add(volume->agent->local != NULL ? &volume->hits_local : &volume->hits_pod, 1);
     counter_add(&volume->get_bytes, op->value_bytes);
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
@@ -190,8 +190,8 @@ static enum step req_new_get(struct agent_req *req)
     op = agent_op_find(volume, &req->key, AGENT_OP_LOAD);
     if (op != NULL)
         return req_wait_op(req, op);
-    if ((req->flags & SHM_FLAG_DIRECT) != 0 && volume->agent->local == NULL &&
-        volume->spec.sealed && !agent_volume_again(volume, &req->key))
+    if ((req->flags & SHM_FLAG_DIRECT) != 0 && volume->spec.sealed &&
+        !agent_volume_again(volume, &req->key))
         return req_get_direct(req, io_class);
     slot = agent_volume_slot_take(volume);
     if (slot == SHM_SLOT_NONE)
