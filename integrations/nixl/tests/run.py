@@ -76,7 +76,9 @@ def main():
     build = options.build.resolve()
     if not (build / "integrations/nixl/libplugin_ICMS.so").exists():
         sys.exit(f"{build} was configured without a C++ compiler: install g++ and make it anew")
-    python, stubs = options.python or interpreter(), [] if options.python else [HERE / "stubs"]
+    # Tests run in another folder; a link is not followed, for it is what makes an environment.
+    python = os.path.abspath(options.python) if options.python else interpreter()
+    stubs = [] if options.python else [HERE / "stubs"]
     chosen = versions() if options.all else versions()[:1]
     passed = [run(python, build, version, stubs, options.names) for version in chosen]
     sys.exit(0 if all(passed) else 1)
