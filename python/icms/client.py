@@ -444,19 +444,31 @@ class Volume:
               deadline_ms: int, flags: int) -> Results:
         if not _some(keys) and (memory is None or not _some(memory)):
             return _NONE
-        return _results(self._volume.call(op, keys, memory, deadline_ms, flags))
+        return _results(self._volume.call(op, keys, _rows(memory), deadline_ms, flags))
 
     def _start(self, op: int, keys: Sequence[bytes], memory: Memories | None,
                deadline_ms: int, flags: int, tag: Any, over: Any = None) -> Request:
         request = Request(tag)
         request._over = over
-        request._request = self._volume.start(op, keys, memory, deadline_ms, flags, request)
+        request._request = self._volume.start(op, keys, _rows(memory), deadline_ms, flags,
+                                              request)
         return request
 
 
 def _some(sequence: Any) -> bool:
     """False for an empty list or tuple; all else is looked at by the C layer."""
     return not isinstance(sequence, (list, tuple)) or bool(sequence)
+
+
+def _rows(memory: Any) -> Any:
+    """The blocks of a tensor that has no buffer protocol, as PyTorch's: its rows share its memory.
+    All else as it is."""
+    if hasattr(memory, "__dlpack__"):
+        try:
+            memoryview(memory)
+        except (TypeError, BufferError, ValueError):
+            return list(memory)
+    return memory
 
 
 def _put_flags(on_flash: bool, if_absent: bool) -> int:

@@ -39,6 +39,19 @@ class Tensor:
         return PyCapsule_New(ctypes.addressof(self.managed), b"dltensor", None)
 
 
+class Tensors:
+    """A tensor of more dimensions that knows DLPack and its rows, as PyTorch's do."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __dlpack__(self):
+        raise AssertionError("its rows are the blocks")
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
 class Blocks(TestCase):
     def test_every_kind_of_memory(self):
         data = value(1, 4096)
@@ -96,6 +109,10 @@ class Blocks(TestCase):
         request = self.volume.start_get(names[::-1], memoryview(room).cast("B", (4, 1024)))
         self.assertTrue(request.result().ok)
         self.assertEqual(room[:1024], data[3072:])
+        tensor = Tensors([Tensor(bytearray(1024), (512,)) for _ in names])
+        self.assertTrue(self.volume.get(names, tensor).ok)
+        self.assertEqual(b"".join(row.room for row in tensor), data)
+        self.assertTrue(self.volume.start_put(names, tensor).result().ok)
         for wrong in (memoryview(room).cast("B", (8, 512)),
                       memoryview(room).cast("B", (2, 2048))):
             with self.assertRaisesRegex(ValueError, "4 keys and memory of [28] blocks"):
