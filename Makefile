@@ -7,7 +7,7 @@ SLICES ?= 20
 SLICE ?= 1s
 SPACE ?= 20GiB
 
-.PHONY: all test check check-deep check-engines bench bench-peers demo install format clean help deps deps-check
+.PHONY: all test check check-deep check-engines bench bench-peers bench-engines demo install format clean help deps deps-check
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -49,6 +49,12 @@ bench-peers: all
 	@tools/bench_peers.py --build $(BUILD) --slices $(SLICES) --slice $(SLICE) --space $(SPACE) \
 		$(if $(SIZES),--sizes $(SIZES)) $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(PEERS)
 
+bench-engines: ROUNDS = 7
+bench-engines: all
+	@tools/deps.sh peers
+	@tools/bench_engines.py --build $(BUILD) --rounds $(ROUNDS) $(if $(SIDES),--sides $(SIDES)) \
+		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(MATCHES)
+
 demo: deps
 	@tools/deps.sh demo
 	@demo/run.sh $(BUILD)
@@ -75,6 +81,9 @@ help:
 	@echo '               BENCH_DIR says where drive files go'
 	@echo 'make bench-peers  measure icms beside other programs; writes doc/peers.md; PEERS="redis nixl"'
 	@echo '               takes some, SIZES=256KiB,1MiB some sizes, SLICES, SLICE, SPACE, BENCH_DIR as above'
+	@echo 'make bench-engines  vLLM with icms, with its own storage and with LMCache; a part of'
+	@echo '               doc/benchmarks.md; MATCHES="reuse no-reuse" takes some, SIDES=fs,icms-agent'
+	@echo '               some sides, ROUNDS=3 shortens it, BENCH_DIR as above'
 	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers'
 	@echo 'make install   into $(PREFIX); set PREFIX and DESTDIR as usual'
 	@echo 'make format    clang-format over all C and C++ files'

@@ -5,7 +5,8 @@
 Each bench leaves its rows in doc/benchmarks/NAME.jsonl: first a line that says where and how it was
 measured, then the rows as `icms bench --json` prints them. The document is made of all these files,
 so a part can be measured again alone. doc/benchmarks/reasons.md is written by hand: why a goal is
-missed; a heading there names rows as the document does, * stands for anything.
+missed; a heading there names rows as the document does, * stands for anything. The section on engines
+comes from tools/bench_engines.py.
 
 usage: bench.py [--slices N] [--slice TIME] [--space SIZE] [--dir DIRECTORY] [NAME ...]
        bench.py --report    only write the document
@@ -20,6 +21,8 @@ import re
 import subprocess
 import sys
 
+import engines.report
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "doc/benchmarks"
 DOCUMENT = ROOT / "doc/benchmarks.md"
@@ -27,8 +30,8 @@ REASONS = RESULTS / "reasons.md"
 
 HEAD = """# Benchmarks
 
-Made by `make bench` (`tools/bench.py`); do not edit. What cannot be read off a number stands in
-`doc/benchmarks/reasons.md`.
+Made by `make bench` and `make bench-engines` (`tools/bench.py`); do not edit. What cannot be read off
+a number stands in `doc/benchmarks/reasons.md`.
 
 ## Method
 Each row compares icms with a ceiling: the least code that does the same work (raw io_uring with
@@ -253,16 +256,22 @@ def section(name, head, rows, note):
 
 def report():
     note = Notes()
-    lines = []
+    lines, matches = [], {}
     held = missed = 0
     for path in sorted(RESULTS.glob("*.jsonl")):
+        head, *rows = [json.loads(line) for line in path.read_text().splitlines()]
         if path.stem.startswith("peers-"):  # tools/bench_peers.py makes a document of these
             continue
-        head, *rows = [json.loads(line) for line in path.read_text().splitlines()]
+        if path.stem.startswith("engines-"):  # of tools/bench_engines.py
+            matches[path.stem.removeprefix("engines-")] = (head, rows)
+            continue
         lines += section(path.stem, head, rows, note)
         for row in rows:
             for _, _, verdict in goals(row):
                 held, missed = held + (verdict == "holds"), missed + (verdict != "holds")
+    found, good, bad = engines.report.section(matches, note)
+    lines += found
+    held, missed = held + good, missed + bad
     lines.append("\n## Why goals are missed")
     lines += [""] + [f"{i + 1}. {text}" for i, (_, text) in enumerate(note.used)]
     for pattern, _ in note.reasons:

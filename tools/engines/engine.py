@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM engines that are measured, each in a process of its own. Runs in the environment that has vLLM;
+driven by `match.py` over a socket a line.
+
+usage: engine.py
+Imports vLLM once, then forks an engine for each line {"model", "config", "socket", "log", "blocks",
+"environment"} on standard input. An engine says {"ready": seconds, "pid": n} and then answers
+    {"ask": [token, ...], "answer": n}  with tokens, times, steps and what the tier moved
+    {"sources": true}                   with what icms has loaded so far, by source
+    {"reset": true | false}             having forgotten its prefix cache; true: vLLM's memory of the
+                                        host too
+    {"end": true}                       having ended in good order
+
+The engine is vLLM's own, in one process, and stepped as its server steps it: after a step without
+work it sleeps for 1 ms. What is measured hangs on vLLM's own interfaces, the same on all sides:
+Scheduler.schedule and update_from_output, and the connector's methods.
+"""
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+PR_SET_PDEATHSIG = 1
+
+
+class Clock:
+    """What one request did, as its engine's methods saw it; times in seconds since it was sent."""
+
+    def __init__(self):
+        self.begin = time.monotonic()
+        self.asked = None     # the scheduler asked the connector for the first time
+        self.loaded = None    # all is in the KV cache: the model begins to compute
+        self.first = None     # the first token came
+        self.sync_load = False  # the step that begins to compute also loads
+        self.scheduling = []  # of each step: schedule() and update_from_output() together
+        self.steps = []       # of each step: all of it
+        self.tokens = []      # of each step: how many were computed
+        self.jobs = {}        # load jobs of a secondary tier: when each was submitted
+        self.tier_bytes = 0   # what they loaded
+        self.tier_first = self.tier_last = None  # when the first was submitted, the last was over
+
+    def now(self):
+        return time.monotonic() - self.begin
+
+
+class Probe:
+    """Hangs on the methods of one engine; `clock` is that of the request under way."""
+
+    def __init__(self, llm):
+        self.core = llm.llm_engine.engine_core.engine_core
+        self.clock = Clock()
+        self.executed = False
+        scheduler = self.core.scheduler
+        self._wrap(scheduler, "schedule", self._schedule)
+        self._wrap(scheduler, "update_from_output", self._update)
+        self._wrap(self.core, "step_fn", self._step)
+        connector = scheduler.connector
+        if connector is None:
+            return
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        self._wrap(connector, "get_num_new_matched_tokens", self._ask)
+        self._wrap(get_kv_transfer_group(), "start_load_kv", self._load)
+        manager = getattr(getattr(connector, "connector_scheduler", None), "manager", None)
+        for tier in getattr(manager, "secondary_tiers", ()):
+            self.block_bytes = tier.block_size_bytes
+            self._wrap(tier, "submit_load", self._submit)
+            self._wrap(tier, "get_finished_jobs", self._finished)
+
+    @staticmethod
+    def _wrap(owner, name, around):
+        inner = getattr(owner, name)
+        setattr(owner, name, lambda *args, **named: around(inner, *args, **named))
+
+    def _schedule(self, inner, *args, **named):
+        begin = time.monotonic()
+        output = inner(*args, **named)
+        clock = self.clock
+        clock.scheduling.append(time.monotonic() - begin)
+        clock.tokens.append(output.total_num_scheduled_tokens)
+        if clock.loaded is None and output.total_num_scheduled_tokens:
+            clock.loaded = clock.now()
+            clock.sync_load = bool(getattr(output, "has_sync_kv_loads", False))
+        return output
+
+    def _update(self, inner, *args, **named):
+        begin = time.monotonic()
+        outputs = inner(*args, **named)
+        self.clock.scheduling[-1] += time.monotonic() - begin
+        return outputs
+
+    def _step(self, inner):
+        begin = time.monotonic()
+        outputs, self.executed = inner()
+        self.clock.steps.append(time.monotonic() - begin)
+        return outputs, self.executed
+
+    def _ask(self, inner, *args, **named):
+        if self.clock.asked is None:
+            self.clock.asked = self.clock.now()
+        return inner(*args, **named)
+
+    def _load(self, inner, *args, **named):
+        inner(*args, **named)
+        if self.clock.sync_load:
+            self.clock.sync_load = False
+            self.clock.loaded = self.clock.now()
+
+    def _submit(self, inner, job):
+        clock = self.clock
+        clock.jobs[job.job_id] = len(job.keys)
+        if clock.tier_first is None:
+            clock.tier_first = clock.now()
+        return inner(job)
+
+    def _finished(self, inner):
+        for result in inner():
+            blocks = self.clock.jobs.pop(result.job_id, 0)  # 0: it was a store
+            if blocks:
+                good = blocks if result.success else len(result.successful_keys or ())
+                self.clock.tier_bytes += good * self.block_bytes
+                self.clock.tier_last = self.clock.now()
+            yield result
+
+
+def ask(llm, probe, number, job):
+    """One request, to the last thing that the engine has to do for it."""
+    from vllm import SamplingParams
+
+    engine, clock = llm.llm_engine, Clock()
+    probe.clock = clock
+    engine.add_request(str(number), {"prompt_token_ids": job["ask"]},
+                       SamplingParams(temperature=0, max_tokens=job["answer"], ignore_eos=True))
+    done = None
+    while engine.has_unfinished_requests() or probe.core.scheduler.has_requests():
+        for output in engine.step():
+            if clock.first is None and output.outputs[0].token_ids:
+                clock.first = clock.now()
+            done = output if output.finished else done
+        if not probe.executed and probe.core.scheduler.has_requests():
+            time.sleep(0.001)  # as EngineCoreProc does
+    said = done.outputs[0]
+    return {"tokens": list(said.token_ids), "finish": said.finish_reason,
+            "cached": done.num_cached_tokens, "seconds": clock.now(), "ttft_s": clock.first,
+            "asked_s": clock.asked, "loaded_s": clock.loaded, "tier_bytes": clock.tier_bytes,
+            "tier_s": clock.tier_last - clock.tier_first if clock.tier_last else None,
+            "scheduling_s": [round(s, 6) for s in clock.scheduling],
+            "steps_s": [round(s, 6) for s in clock.steps], "step_tokens": clock.tokens,
+            "sources": sources(llm)}
+
+
+def sources(llm):
+    """Bytes that icms loaded so far, by where they came from."""
+    return {metric.labels["source"]: metric.value for metric in llm.get_metrics()
+            if metric.name.startswith("vllm:kv_offload_icms_loaded_bytes")
+            and hasattr(metric, "value")}
+
+
+def engine(order, peer):
+    """One engine, to its end."""
+    from vllm import LLM
+    from vllm.config import KVTransferConfig
+
+    def say(**words):
+        peer.write(json.dumps(words) + "\n")
+        peer.flush()
+
+    config = order["config"]
+    begin = time.monotonic()
+    llm = LLM(model=order["model"], dtype="float32", max_model_len=2176, enforce_eager=True,
+              max_num_batched_tokens=2176, max_num_seqs=4, block_size=128, seed=0,
+              num_gpu_blocks_override=32, distributed_executor_backend="uni", disable_log_stats=False,
+              **({"kv_transfer_config": KVTransferConfig(**config)} if config else {}))
+    probe = Probe(llm)
+    number = 0
+    ask(llm, probe, "first", {"ask": [5] * 40, "answer": 1})
+    say(ready=round(time.monotonic() - begin, 1), pid=os.getpid())
+    for line in peer:
+        job = json.loads(line)
+        if job.get("end"):
+            break
+        if "sources" in job:
+            say(sources=sources(llm))
+        elif "reset" in job:
+            say(reset=bool(llm.reset_prefix_cache(reset_connector=job["reset"])))
+        else:
+            number += 1
+            say(**ask(llm, probe, number, job))
+    llm.llm_engine.engine_core.shutdown()
+    say(bye=True)
+
+
+def hide_llvmlite():
+    """vLLM looks for kernels through vars() of every module that is loaded; one that LMCache brings
+    with it has an attribute __dict__ that is none, which ends vLLM. It is hidden here."""
+    import llvmlite.binding.ffi
+
+    library = type(llvmlite.binding.ffi.lib)
+    attribute = library.__getattr__
+
+    def hidden(self, name):
+        if name == "__dict__":
+            raise AttributeError(name)
+        return attribute(self, name)
+
+    library.__getattr__ = hidden
+
+
+def buffered():
+    """Has vLLM's fs tier find that the folder takes no O_DIRECT, as in many a container."""
+    from vllm.v1.kv_offload.tiering.fs import manager
+
+    manager.probe_o_direct = lambda directory: False
+
+
+def main():
+    hide_llvmlite()
+    import vllm.entrypoints.llm  # noqa: F401  for all engines at once
+    import vllm.v1.engine.core  # noqa: F401
+    import vllm.v1.worker.cpu_worker  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for line in sys.stdin:
+        order = json.loads(line)
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            log = os.open(order["log"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            if order["buffered"]:
+                buffered()
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(order["socket"])
+                engine(order, connection.makefile("rw"))
+            sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
