@@ -364,20 +364,22 @@ static void serve_client(struct agent *agent, struct fake_client *client)
 
     (void)!read(loop_event_fd(client->agent_event), &signals, sizeof(signals));
     do {
+        bool swallow = atomic_load(&fake.swallow); /* once: what is kept is served once */
+
         atomic_store(&client->ring.header->agent_beat_ns, fake_now());
         check(shm_submit_take(&client->ring, in, 64, &count) == ICMS_OK);
         for (uint32_t i = 0; i < count; i++) {
-            bool keep = atomic_load(&fake.swallow) && in[i].op != SHM_OP_CANCEL &&
-                        in[i].op != SHM_OP_TOUCH && in[i].op != SHM_OP_SUSPECT;
+            bool keep = swallow && in[i].op != SHM_OP_CANCEL && in[i].op != SHM_OP_TOUCH &&
+                        in[i].op != SHM_OP_SUSPECT;
 
             if (keep && client->kept_count < FAKE_KEPT)
                 client->kept[client->kept_count++] = in[i];
             else
                 serve_one(agent, client, &in[i]);
         }
-        for (uint32_t i = 0; !atomic_load(&fake.swallow) && i < client->kept_count; i++)
+        for (uint32_t i = 0; !swallow && i < client->kept_count; i++)
             serve_one(agent, client, &client->kept[i]);
-        if (!atomic_load(&fake.swallow))
+        if (!swallow)
             client->kept_count = 0;
         if (atomic_load(&fake.bad_tail)) {
             atomic_store(&client->ring.header->complete_tail, 1u << 30);
