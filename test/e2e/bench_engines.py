@@ -39,7 +39,7 @@ def check_loads():
     """What loaded() accepts, and each thing that it must not."""
     icms, fs = sides.Icms, sides.Fs
     good = {"cached": 128, "sources": {"pod": 7 + NBYTES}, "tier_s": 0.1, "tier_bytes": NBYTES,
-            "disk_bytes": NBYTES, "loaded_s": 0.3, "asked_s": 0.1}
+            "disk_bytes": NBYTES, "load_cpu_s": 0.1, "loaded_s": 0.3, "asked_s": 0.1}
 
     def load(regime="cold", kind=icms, name="icms-agent", **changed):
         side = types.SimpleNamespace(name=name, KEEPS=kind.KEEPS)
@@ -95,7 +95,7 @@ def check_drop():
 def request(side, regime, number, seconds, **more):
     """A row as match.row makes it."""
     return {"phase": "reuse", "side": side, "round": number, "regime": regime, "ttft_s": seconds,
-            "cpu_s": 0.1 + seconds, "far_cpu_s": 0.0, "bytes": 10 ** 9, "load_s": seconds,
+            "cpu_s": 0.1 + seconds, "far_cpu_s": 0.0, "load_cpu_s": seconds, "bytes": 10 ** 9, "load_s": seconds,
             "scheduling_ms": [1.0, 2.0], "idle_scheduling_ms": 0.5, "steps_ms": [5.0, 5.0], **more}
 
 
@@ -109,7 +109,7 @@ def check_report():
             rows.append(request("icms-agent", regime, number, 0.25 + 0.01 * number))
             rows.append(request("icms-inside", regime, number, 0.75))
     values = report.reuse_values(rows, "fs", "cold")
-    expect("processor time less the engine's", abs(values["CPU"][3] - 0.5) < 1e-9, values)
+    expect("processor time of a GB", abs(values["CPU"][3] - 0.5) < 1e-9, values)
     expect("GB/s", values["load"][0] == 2, values)
     expect("the longest step", values["step"][0] == 2, values)
     both = {side: report.reuse_values(rows, side, "cold")
@@ -131,15 +131,19 @@ def check_report():
 def check_no_reuse():
     rows = []
     for number in range(5):
-        for side, cpu, far, first in (("none", 1.0, 0.0, 1.0), ("icms-agent", 1.1, 0.09, 1.5),
-                                      ("icms-inside", 1.1, 0.05, 3.5)):
+        for side, cpu, others, calls, step in (("none", 1.0, 0.1, 0.0, 0.0),
+                                               ("icms-agent", 1.112, 0.104, 0.002, 0.5),
+                                               ("icms-inside", 1.1, 0.2, 0.0, 3.5)):
+            far = 0.1 if side == "icms-agent" else 0.0
             rows.append({"phase": "no reuse", "side": side, "round": number, "ttft_s": 0.1,
-                         "cpu_s": cpu, "far_cpu_s": far, "scheduling_ms": [first, 1.0],
-                         "steps_ms": [9.0, 9.0], "idle_scheduling_ms": 0.2})
+                         "cpu_s": cpu, "far_cpu_s": far, "scheduling_ms": [1.0, 1.0],
+                         "engine_own_s": 0.9, "engine_others_s": others, "engine_calls_s": calls,
+                         "calls_ms": [step if number != 1 else 9.0, 0.1], "idle_calls_ms": 0.2})
     found = report.no_reuse_values(rows, "icms-agent")
-    expect("the server's share", abs(found["here"][0] - 0.01) < 1e-9, found)
-    expect("the share of all", abs(found["all"][0] - 0.1) < 1e-9, found)
-    expect("a step is longer", abs(found["scheduling_ms"] - 0.5) < 1e-9, found)
+    # calls, what its other threads have more than vLLM's, and the agent: 0.002, 0.004 and 0.008 s
+    expect("the tier's share", abs(found["tier"][0] - 0.014) < 1e-9, found)
+    expect("the share of all", abs(found["all"][0] - 0.112) < 1e-9, found)
+    expect("a step is longer", abs(found["step_ms"] - 0.5) < 1e-9, found)
     _, held, missed = report.no_reuse_lines(rows, ["none", "icms-agent", "icms-inside"],
                                             lambda row, what: " [1]")
     expect("goals without reuse", (held, missed) == (2, 2), (held, missed))

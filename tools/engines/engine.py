@@ -5,7 +5,9 @@ driven by `match.py` over a socket a line.
 usage: engine.py
 Imports vLLM once, then forks an engine for each line {"model", "config", "socket", "log", "blocks",
 "environment"} on standard input. An engine says {"ready": seconds, "pid": n} and then answers
-    {"ask": [token, ...], "answer": n}  with tokens, times, steps and what the tier moved
+    {"ask": [token, ...], "answer": n, "daemons": [pid, ...]}  with tokens, times, steps, what the
+                                        tier moved, and the processor time of all until it was there
+    {"work": true}                      with the processor time of its threads, and of calls to a tier
     {"sources": true}                   with what icms has loaded so far, by source
     {"reset": true | false}             having forgotten its prefix cache; true: vLLM's memory of the
                                         host too
@@ -25,18 +27,25 @@ import time
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 PR_SET_PDEATHSIG = 1
+#: What a scheduler calls of a secondary tier, beside get_finished_jobs.
+TIER_CALLS = ("lookup", "submit_load", "submit_store", "on_new_request", "on_request_finished",
+              "on_schedule_end", "touch", "has_pending_work", "take_events", "get_stats")
 
 
 class Clock:
     """What one request did, as its engine's methods saw it; times in seconds since it was sent."""
 
-    def __init__(self):
+    def __init__(self, daemons=()):
+        self.daemons = daemons  # the side's, whose processor time counts with the engine's
+        self.work = self.worked()
+        self.load_work = None  # processor time until all was loaded
         self.begin = time.monotonic()
         self.asked = None     # the scheduler asked the connector for the first time
         self.loaded = None    # all is in the KV cache: the model begins to compute
         self.first = None     # the first token came
         self.sync_load = False  # the step that begins to compute also loads
         self.scheduling = []  # of each step: schedule() and update_from_output() together
+        self.calls = []       # of each step: the part of it that is spent in a secondary tier
         self.steps = []       # of each step: all of it
         self.tokens = []      # of each step: how many were computed
         self.jobs = {}        # load jobs of a secondary tier: when each was submitted
@@ -46,6 +55,14 @@ class Clock:
     def now(self):
         return time.monotonic() - self.begin
 
+    def worked(self):
+        """Processor time of the engine and the daemons so far."""
+        return time.process_time() + sum(time.clock_gettime((~pid << 3) | 2) for pid in self.daemons)
+
+    def all_loaded(self):
+        self.loaded = self.now()
+        self.load_work = self.worked() - self.work
+
 
 class Probe:
     """Hangs on the methods of one engine; `clock` is that of the request under way."""
@@ -54,6 +71,7 @@ class Probe:
         self.core = llm.llm_engine.engine_core.engine_core
         self.clock = Clock()
         self.executed = False
+        self.calls_cpu = 0.0  # processor time of all calls to a secondary tier so far
         scheduler = self.core.scheduler
         self._wrap(scheduler, "schedule", self._schedule)
         self._wrap(scheduler, "update_from_output", self._update)
@@ -68,6 +86,8 @@ class Probe:
         manager = getattr(getattr(connector, "connector_scheduler", None), "manager", None)
         for tier in getattr(manager, "secondary_tiers", ()):
             self.block_bytes = tier.block_size_bytes
+            for name in TIER_CALLS:
+                self._wrap(tier, name, self._call)
             self._wrap(tier, "submit_load", self._submit)
             self._wrap(tier, "get_finished_jobs", self._finished)
 
@@ -76,14 +96,24 @@ class Probe:
         inner = getattr(owner, name)
         setattr(owner, name, lambda *args, **named: around(inner, *args, **named))
 
+    def _call(self, inner, *args, **named):
+        begin, work = time.monotonic(), time.thread_time()
+        try:
+            return inner(*args, **named)
+        finally:
+            self.calls_cpu += time.thread_time() - work
+            if self.clock.calls:
+                self.clock.calls[-1] += time.monotonic() - begin
+
     def _schedule(self, inner, *args, **named):
+        clock = self.clock
+        clock.calls.append(0.0)
         begin = time.monotonic()
         output = inner(*args, **named)
-        clock = self.clock
         clock.scheduling.append(time.monotonic() - begin)
         clock.tokens.append(output.total_num_scheduled_tokens)
         if clock.loaded is None and output.total_num_scheduled_tokens:
-            clock.loaded = clock.now()
+            clock.all_loaded()
             clock.sync_load = bool(getattr(output, "has_sync_kv_loads", False))
         return output
 
@@ -108,7 +138,7 @@ class Probe:
         inner(*args, **named)
         if self.clock.sync_load:
             self.clock.sync_load = False
-            self.clock.loaded = self.clock.now()
+            self.clock.all_loaded()
 
     def _submit(self, inner, job):
         clock = self.clock
@@ -118,7 +148,7 @@ class Probe:
         return inner(job)
 
     def _finished(self, inner):
-        for result in inner():
+        for result in self._call(lambda: list(inner())):
             blocks = self.clock.jobs.pop(result.job_id, 0)  # 0: it was a store
             if blocks:
                 good = blocks if result.success else len(result.successful_keys or ())
@@ -131,7 +161,7 @@ def ask(llm, probe, number, job):
     """One request, to the last thing that the engine has to do for it."""
     from vllm import SamplingParams
 
-    engine, clock = llm.llm_engine, Clock()
+    engine, clock = llm.llm_engine, Clock(job.get("daemons", ()))
     probe.clock = clock
     engine.add_request(str(number), {"prompt_token_ids": job["ask"]},
                        SamplingParams(temperature=0, max_tokens=job["answer"], ignore_eos=True))
@@ -146,10 +176,12 @@ def ask(llm, probe, number, job):
     said = done.outputs[0]
     return {"tokens": list(said.token_ids), "finish": said.finish_reason,
             "cached": done.num_cached_tokens, "seconds": clock.now(), "ttft_s": clock.first,
-            "asked_s": clock.asked, "loaded_s": clock.loaded, "tier_bytes": clock.tier_bytes,
+            "asked_s": clock.asked, "loaded_s": clock.loaded,
+            "load_cpu_s": clock.load_work, "tier_bytes": clock.tier_bytes,
             "tier_s": clock.tier_last - clock.tier_first if clock.tier_last else None,
             "scheduling_s": [round(s, 6) for s in clock.scheduling],
-            "steps_s": [round(s, 6) for s in clock.steps], "step_tokens": clock.tokens,
+            "steps_s": [round(s, 6) for s in clock.steps],
+            "calls_s": [round(s, 6) for s in clock.calls], "step_tokens": clock.tokens,
             "sources": sources(llm)}
 
 
@@ -183,7 +215,10 @@ def engine(order, peer):
         job = json.loads(line)
         if job.get("end"):
             break
-        if "sources" in job:
+        if "work" in job:
+            own = time.thread_time()
+            say(own_s=own, others_s=time.process_time() - own, calls_s=probe.calls_cpu)
+        elif "sources" in job:
             say(sources=sources(llm))
         elif "reset" in job:
             say(reset=bool(llm.reset_prefix_cache(reset_connector=job["reset"])))

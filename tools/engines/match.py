@@ -140,10 +140,13 @@ class Engine:
         """One answer, with the processor time and the disk reads of all processes of the side."""
         demand(pathlib.Path(f"/proc/{self.pid}").exists(), f"{self.side.name}: its engine was killed")
         pids, far = self.pids(), self.side.far_pids()
+        before = self.tell(work=True)
         work, there, read = cpu.seconds(pids), cpu.seconds(far), disk_read(pids)
-        said = self.tell(ask=tokens, answer=answer)
+        said = self.tell(ask=tokens, answer=answer, daemons=pids[1:])
         if settle:
             self.settle()
+        after = self.tell(work=True)
+        said |= {f"engine_{key}": after[key] - before[key] for key in before}
         said |= {"cpu_s": cpu.seconds(pids) - work, "far_cpu_s": cpu.seconds(far) - there,
                  "disk_bytes": disk_read(pids) - read}
         return said
@@ -217,16 +220,20 @@ def engines_of(nest, running, model):
 
 def steps(said):
     """Each step that computed something, in ms; of the others how many, and the longest."""
-    ran = list(zip(said["scheduling_s"], said["steps_s"], said["step_tokens"]))
-    idle = [scheduling for scheduling, _, tokens in ran if not tokens]
-    return {"scheduling_ms": [round(1e3 * one, 3) for one, _, tokens in ran if tokens],
-            "steps_ms": [round(1e3 * one, 3) for _, one, tokens in ran if tokens],
-            "idle_steps": len(idle), "idle_scheduling_ms": round(1e3 * max(idle, default=0), 3)}
+    found, computing = {}, [tokens > 0 for tokens in said["step_tokens"]]
+    for what in ("scheduling", "steps", "calls"):
+        both = list(zip(said[f"{what}_s"], computing))
+        found[f"{what}_ms"] = [round(1e3 * one, 3) for one, some in both if some]
+        found[f"idle_{what}_ms"] = round(1e3 * max((one for one, some in both if not some),
+                                                   default=0), 3)
+    return {**found, "idle_steps": computing.count(False)}
 
 
 def row(said, **more):
     return {**more, "ttft_s": round(said["ttft_s"], 6), "cpu_s": round(said["cpu_s"], 6),
-            "far_cpu_s": round(said["far_cpu_s"], 6), "cached": said["cached"],
+            "far_cpu_s": round(said["far_cpu_s"], 6),
+            **{key: round(said[key], 6) for key in ("engine_own_s", "engine_others_s",
+                                                    "engine_calls_s")}, "cached": said["cached"],
             "disk_bytes": said["disk_bytes"], **steps(said)}
 
 
@@ -257,7 +264,8 @@ def loaded(side, regime, said, sources, nbytes, tokens):
     else:
         demand(said["disk_bytes"] < nbytes / 100, f"{name}: {said['disk_bytes']} from the disk")
     seconds = said["loaded_s"] - said["asked_s"]
-    return {"bytes": nbytes, "load_s": round(seconds, 6), "tier_s": said["tier_s"],
+    return {"bytes": nbytes, "load_s": round(seconds, 6),
+            "load_cpu_s": round(said["load_cpu_s"], 6), "tier_s": said["tier_s"],
             "sources": moved}
 
 

@@ -29,13 +29,12 @@ def by_round(rows, **which):
 
 def reuse_values(rows, side, regime):
     """{measure: {round: value}} of one side in one regime."""
-    alone = by_round(rows, phase="reuse", side="none", regime="own")
     found = by_round(rows, phase="reuse", side=side, regime=regime)
     return {
         "TTFT": {i: 1e3 * row["ttft_s"] for i, row in found.items()},
         "load": {i: row["bytes"] / 1e9 / row["load_s"] for i, row in found.items()},
-        "CPU": {i: (row["cpu_s"] - alone[i]["cpu_s"]) / (row["bytes"] / 1e9)
-                for i, row in found.items()},
+        "CPU": {i: row["load_cpu_s"] / (row["bytes"] / 1e9) for i, row in found.items()
+                if "load_cpu_s" in row},
         "step": {i: max(*row["scheduling_ms"], row["idle_scheduling_ms"]) for i, row in found.items()},
     }
 
@@ -88,6 +87,9 @@ def reuse_lines(rows, sides, note):
         for form in (form for form in FORMS if form in values):
             cells = []
             for measure in MEASURES:
+                if not values[form][measure]:
+                    cells.append("not measured")
+                    continue
                 peer, ratio, verdict = against(values, form, measure)
                 held, missed = held + (verdict == "first"), missed + (verdict != "first")
                 why = "" if verdict == "first" else note(named(regime, form), measure)
@@ -104,12 +106,21 @@ def named(op, side):
 
 # ---- no reuse -------------------------------------------------------------------------------------
 
-def lengthened(found, alone, what):
-    """By how much a side lengthens the step that it lengthens most, in ms: the median over the
-    rounds of each step, for a single one says more about the machine."""
-    pairs = [(found[i][what], alone[i][what]) for i in found if i in alone]
-    count = min(len(steps) for pair in pairs for steps in pair)
-    return max(median([ours[k] - theirs[k] for ours, theirs in pairs])[0] for k in range(count))
+def lengthened(found):
+    """The step that a tier lengthens most, in ms: the median over the rounds of what each step spends
+    in it, for a single one says more about the machine. Steps without work are one more."""
+    rows = list(found.values())
+    count = min(len(row["calls_ms"]) for row in rows)
+    return max([median([row["calls_ms"][k] for row in rows])[0] for k in range(count)] +
+               [median([row["idle_calls_ms"] for row in rows])[0]])
+
+
+def tier_cpu(row, alone):
+    """Seconds that a tier works on the engine's machine: its calls in the scheduler's thread, the
+    engine's other threads as far as vLLM alone does not have them, daemons but the enclosure."""
+    engine = row["engine_own_s"] + row["engine_others_s"]
+    return (row["engine_calls_s"] + max(0.0, row["engine_others_s"] - alone["engine_others_s"]) +
+            max(0.0, row["cpu_s"] - row["far_cpu_s"] - engine))
 
 
 def no_reuse_values(rows, side):
@@ -117,14 +128,14 @@ def no_reuse_values(rows, side):
     found = by_round(rows, phase="no reuse", side=side)
     alone = by_round(rows, phase="no reuse", side="none")
     return {
-        "here": median([(row["cpu_s"] - row["far_cpu_s"]) / alone[i]["cpu_s"] - 1
-                        for i, row in found.items()]),
+        "tier": median([tier_cpu(row, alone[i]) / alone[i]["cpu_s"] for i, row in found.items()]),
+        "far": median([row["far_cpu_s"] / alone[i]["cpu_s"] for i, row in found.items()]),
         "all": median([row["cpu_s"] / alone[i]["cpu_s"] - 1 for i, row in found.items()]),
         "ttft_ms": median([1e3 * (row["ttft_s"] - alone[i]["ttft_s"])
                            for i, row in found.items()]),
-        "scheduling_ms": lengthened(found, alone, "scheduling_ms"),
-        "steps_ms": lengthened(found, alone, "steps_ms"), 
-        "idle_ms": median([row["idle_scheduling_ms"] for row in found.values()])[0],
+        "step_ms": lengthened(found),
+        "scheduling_ms": median([max(row["scheduling_ms"]) - max(alone[i]["scheduling_ms"])
+                                 for i, row in found.items()])[0],
     }
 
 
@@ -132,43 +143,30 @@ def no_reuse_lines(rows, sides, note):
     present = [side for side in sides if by_round(rows, phase="no reuse", side=side)]
     if "none" not in present:
         return [], 0, 0
-    lines = ["", "**Without reuse: what each side costs vLLM alone**", "",
-             "| side | CPU on the server | with the enclosure's | TTFT ms | longest lengthening of a "
-             "scheduler step ms | of a whole step ms | longest step without work ms | goals |",
-             "|---|---|---|---|---|---|---|---|"]
+    lines = ["", "**Without reuse: shares of the processor time of vLLM alone, lengthening of steps**",
+             "", "| side | the tier on the server | at the enclosure | all processes, less vLLM alone | "
+             "most of a step spent in the tier ms | longest `schedule()` less vLLM alone's ms | "
+             "TTFT less vLLM alone's ms | goals |", "|---|---|---|---|---|---|---|---|"]
     held = missed = 0
     for side in present:
         if side == "none":
             continue
         values = no_reuse_values(rows, side)
         goals = []
-        for what, value, most in (("CPU", values["here"][0], CPU_SHARE_MOST),
-                                  ("step", max(values["scheduling_ms"], values["idle_ms"]),
-                                   STEP_MS_MOST)) if side in FORMS else ():
+        for what, value, most in (("CPU", values["tier"][0], CPU_SHARE_MOST),
+                                  ("step", values["step_ms"], STEP_MS_MOST)) if side in FORMS else ():
             good = value <= most
             held, missed = held + good, missed + (not good)
             shown = f"CPU <= {most:.0%}" if what == "CPU" else f"step <= {most:.0f} ms"
             goals.append(f"{shown}: **{'holds' if good else 'misses'}**"
                          f"{'' if good else note(named('no reuse', side), what)}")
-        share = [f"{100 * values[key][0]:+.1f} % ({100 * values[key][1]:+.1f} to "
-                 f"{100 * values[key][2]:+.1f})" for key in ("here", "all")]
-        lines.append(f"| {side} | {share[0]} | {share[1]} | {values['ttft_ms'][0]:+.1f} | "
-                     f"{values['scheduling_ms']:+.2f} | {values['steps_ms']:+.1f} | "
-                     f"{values['idle_ms']:.2f} | {'; '.join(goals) or '-'} |")
+        share = [f"{100 * mid:.2f} % ({100 * low:.2f}-{100 * high:.2f})" for mid, low, high in
+                 (values["tier"], values["far"])]
+        mid, low, high = (100 * one for one in values["all"])
+        lines.append(f"| {side} | {share[0]} | {share[1]} | {mid:+.1f} % ({low:+.1f} to {high:+.1f}) | "
+                     f"{values['step_ms']:.2f} | {values['scheduling_ms']:+.2f} | "
+                     f"{values['ttft_ms'][0]:+.0f} | {'; '.join(goals) or '-'} |")
     return lines, held, missed
-
-
-# ---- the section -----------------------------------------------------------------------------------
-
-METHOD = """Real vLLM engines on the CPU, in float32 and one environment, that differ by `--kv-transfer-config`
-alone; sides take turns, prompt by prompt, and every answer is that of vLLM alone. `tools/engines/README.md` says
-what is asserted of each load and how each number is defined. *TTFT*: time to the first token. *load*: bytes of
-blocks over the time from the scheduler's first question to the connector until the model begins to compute.
-*CPU*: engine and all daemons of a side, the enclosure's too, for a GB of blocks, less vLLM's own work. *step*:
-`schedule()` and `update_from_output()` of the longest step. Medians with their 95 % interval, which is the whole
-range with fewer than six rounds; ratios are of neighbours in time, icms over the best peer. On one machine
-everything between agent and enclosure, loopback and both ends of TCP, is in the account of icms' sides, and
-nothing of the kind in that of others."""
 
 
 def where_lines(head):

@@ -20,6 +20,7 @@ import pod
 
 HOST_BYTES = 160 << 20  # vLLM's own memory of the host: two prompts
 DRAM_BYTES = 192 << 20  # what a side may keep in memory besides: three
+LMCACHE_BYTES = 1 << 30  # LMCache finds nothing on the disk as long as its memory has no room
 
 
 class Side:
@@ -115,7 +116,7 @@ class Lmcache(Side):
             self.process = subprocess.Popen(
                 [str(self.setting.bin / "lmcache"), "server", "--host", "127.0.0.1", "--port",
                  str(self.port), "--http-host", "127.0.0.1", "--http-port", str(http_port),
-                 "--disable-observability", "--l1-size-gb", f"{DRAM_BYTES / (1 << 30)}",
+                 "--disable-observability", "--l1-size-gb", f"{LMCACHE_BYTES / (1 << 30)}",
                  "--no-l1-use-lazy", "--chunk-size", "128", "--eviction-policy", "LRU",
                  "--l2-prefetch-policy", "retain", "--supported-transfer-mode", "engine_driven",
                  "--shm-name", self.SHARED, "--l2-adapter", json.dumps(adapter)],
