@@ -12,6 +12,7 @@
 
 #include "agent/agent_rig.h"
 #include "base/crc.h"
+#include "base/fault.h"
 #include "icms/icms.h"
 #include "wire/sealed.h"
 
@@ -297,6 +298,7 @@ static void a_drive_of_its_own_delivers_where_it_is_wanted(void **state)
         assert_int_equal(answer->slot, SHM_SLOT_NONE);
         assert_int_equal(answer->value_bytes, VALUE);
         assert_int_equal(answer->source, ICMS_SOURCE_LOCAL);
+        assert_int_equal(answer->checked, 1);
         assert_received(client, memory, rooms[i], i + 1);
         for (uint32_t at = VALUE + LIMIT_TRAILER_BYTES; at < ROOM; at++)
             assert_int_equal(memory->data[at], CLEAN);
@@ -310,6 +312,26 @@ static void a_drive_of_its_own_delivers_where_it_is_wanted(void **state)
     answer = rig_wait(client, direct_get(client, 99, memory, ROOM, 1000 * RIG_MS));
     assert_int_equal(answer->status, ICMS_MISS);
     assert_int_equal(answer->reason, ICMS_MISS_ABSENT);
+    free(memory);
+    rig_down(rig, client);
+}
+
+/* The copy's checksum is not the trailer's: a miss, counted, and nothing says that it passed. */
+static void what_a_drive_of_its_own_delivers_is_checked(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up_local(&client);
+    struct memory *memory = memory_new();
+    const struct shm_complete *answer;
+
+    assert_int_equal(fault_arm("agent.local:1:fail", NULL), ICMS_OK);
+    answer = rig_wait(client, direct_get(client, 2, memory, ROOM, 1000 * RIG_MS));
+    assert_int_equal(answer->status, ICMS_MISS);
+    assert_int_equal(answer->reason, ICMS_MISS_CHECKSUM);
+    assert_int_equal(answer->checked, 0);
+    assert_int_equal(rig_stats(rig)->checksum_errors, 1);
+    assert_int_equal(rig_stats(rig)->volumes[0].hits_local, 0);
+    assert_int_equal(fault_arm("", NULL), ICMS_OK);
     free(memory);
     rig_down(rig, client);
 }
@@ -463,6 +485,7 @@ int main(void)
         cmocka_unit_test(a_write_that_overtakes_it_counts),
         cmocka_unit_test(an_enclosure_that_dies_leaves_the_memory_alone),
         cmocka_unit_test(a_drive_of_its_own_delivers_where_it_is_wanted),
+        cmocka_unit_test(what_a_drive_of_its_own_delivers_is_checked),
         cmocka_unit_test(a_slow_drive_of_its_own_leaves_the_memory_alone),
         cmocka_unit_test(a_put_is_copied_and_sealed_by_the_agent),
         cmocka_unit_test(nothing_is_read_after_the_answer_of_a_put),

@@ -8,11 +8,16 @@
  *
  * The deadline of a read cancels it; a write goes on, and its answer comes when it comes. A block
  * that a client in this process wants in its own memory (direct) is copied there when all of it was
- * read and checked, right before the answer: the device never writes there.
+ * read and checked, right before the answer: the device never writes there. Its trailer is checked
+ * in that pass, so the client does not look again.
  */
 #include "agent/agent_int.h"
 
 #include <stdlib.h>
+
+#include "base/crc.h"
+#include "base/fault.h"
+#include "wire/sealed.h"
 
 static void local_begin(struct agent_local *local, struct agent_op *op);
 
@@ -57,24 +62,40 @@ static void local_fail(struct agent_local *local, struct agent_op *op, icms_err 
     loop_send(local->core->loop, &op->msg, local_back);
 }
 
-/* Copies what was read to where it is wanted: the slot, or the memory of a request, the end into
- * its room for a trailer. Nothing is copied when it does not fit. */
+/* Copies what was read into the memory of a request, the end into its room for a trailer, and
+ * checks the trailer in the same pass. Nothing is copied when it does not fit. */
+static icms_err local_deliver_direct(const struct agent_req *req, const struct key *key,
+                                     const struct store_read *read)
+{
+    uint64_t plain = read->value_bytes - LIMIT_TRAILER_BYTES, inside;
+    uint8_t *to = (uint8_t *)(uintptr_t)req->offset;
+    uint32_t crc;
+
+    if (read->value_bytes <= LIMIT_TRAILER_BYTES)
+        return ICMS_OK; /* op_over_load() says what this is */
+    if (plain > req->bytes)
+        return ICMS_VALUE_SIZE;
+    crc = crc32c_copy_steady(0, to, read->value, plain);
+    inside = u64_min(req->bytes - plain, LIMIT_TRAILER_BYTES);
+    memcpy(to + plain, read->value + plain, inside);
+    memcpy((uint8_t *)(uintptr_t)req->trailer, read->value + plain + inside,
+           LIMIT_TRAILER_BYTES - inside);
+    if (fault_hit("agent.local"))
+        crc++;
+    return sealed_trailer_check(&req->volume->spec.uuid, key, (uint32_t)plain, crc,
+                                read->value + plain) == ICMS_OK
+               ? ICMS_OK
+               : ICMS_CORRUPT;
+}
+
+/* Copies what was read to where it is wanted: the slot, or the memory of a request. */
 static icms_err local_deliver(const struct agent_op *op, const struct store_read *read)
 {
-    const struct agent_req *req = op->direct;
-    uint64_t first = read->value_bytes;
-
-    if (first > op->volume->stored_bytes_max)
+    if (read->value_bytes > op->volume->stored_bytes_max)
         return ICMS_VALUE_SIZE;
-    if (req == NULL) {
-        memcpy(agent_volume_memory(op->volume, op->slot), read->value, first);
-        return ICMS_OK;
-    }
-    if (first > (uint64_t)req->bytes + LIMIT_TRAILER_BYTES)
-        return ICMS_VALUE_SIZE;
-    first = u64_min(first, req->bytes);
-    memcpy((void *)(uintptr_t)req->offset, read->value, first);
-    memcpy((void *)(uintptr_t)req->trailer, read->value + first, read->value_bytes - first);
+    if (op->direct != NULL)
+        return local_deliver_direct(op->direct, &op->key, read);
+    memcpy(agent_volume_memory(op->volume, op->slot), read->value, read->value_bytes);
     return ICMS_OK;
 }
 
@@ -82,14 +103,17 @@ static void local_read_done(struct store_read *read)
 {
     struct agent_op *op = container_of(read, struct agent_op, u.read);
     icms_err err = read->err;
+    enum icms_miss reason = err == ICMS_MISS ? read->reason : ICMS_MISS_NONE;
 
     if (err == ICMS_OK) {
         op->value_bytes = read->value_bytes;
         err = local_deliver(op, read);
+        if (err == ICMS_OK)
+            counter_add(&op->volume->agent->local->load_bytes, read->value_bytes);
+        else if (err == ICMS_CORRUPT)
+            reason = ICMS_MISS_CHECKSUM;
     }
-    if (err == ICMS_OK)
-        counter_add(&op->volume->agent->local->load_bytes, read->value_bytes);
-    local_done(op, err, err == ICMS_MISS ? read->reason : ICMS_MISS_NONE);
+    local_done(op, err, reason);
 }
 
 static void local_write_done(struct store_write *write)

@@ -169,6 +169,7 @@ static enum step req_direct_over(struct agent_req *req, const struct agent_op *o
     if (op->err != ICMS_OK)
         return req_answer_reason(req, op->err, op->reason);
     req->answer.source = volume->agent->local != NULL ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
+    req->answer.checked = volume->agent->local != NULL;
     counter_add(volume->agent->local != NULL ? &volume->hits_local : &volume->hits_pod, 1);
     counter_add(&volume->get_bytes, op->value_bytes);
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);

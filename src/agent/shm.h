@@ -140,7 +140,9 @@ struct shm_complete {
     uint32_t status;      /* icms_err                                    */
     uint8_t reason;       /* enum icms_miss                              */
     uint8_t source;       /* enum icms_source of icms.h                  */
-    uint8_t pad[2];
+    uint8_t checked;      /* GET, DIRECT: 1: value and trailer passed when they were copied into the
+                             client's memory                             */
+    uint8_t pad;
 };
 _Static_assert(sizeof(struct shm_complete) == 32, "half a cache line");
 
