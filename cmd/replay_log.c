@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/list.h"
 #include "policy/policy.h"
 #include "replay_int.h"
 
@@ -29,14 +30,13 @@
 
 struct log_segment {
     struct policy_segment wanted; /* when its blocks were                         */
-    uint64_t opened;              /* orders segments by age                       */
-    uint32_t next;                /* list of its stream, or of free ones          */
+    struct list link;             /* of its stream's full ones, or of free ones   */
     uint32_t count;               /* blocks in it                                 */
 };
 
 struct log_stream {
-    uint32_t open;           /* takes blocks; REPLAY_NONE: none              */
-    uint32_t oldest, newest; /* full ones                                   */
+    struct log_segment *open; /* takes blocks; NULL: none       */
+    struct list full;         /* log_segment.link: oldest first */
 };
 
 struct log {
@@ -46,12 +46,13 @@ struct log {
     uint32_t *where;                    /* by block: place in blocks + 1; 0: not there  */
     policy_state *states;               /* by block                                     */
     uint64_t record_bytes;              /* of a value on flash                          */
-    uint64_t opened;                    /* segments opened so far                       */
     uint32_t segment_count;             /* of the drive                                 */
     uint32_t segment_blocks;            /* that fit into a segment                      */
-    uint32_t free;                      /* list                                         */
+    struct list free;                   /* log_segment.link                             */
     uint32_t free_count;                /* in it                                        */
-    uint32_t reserve;                   /* reclaim works while fewer are free           */
+    uint32_t reserve;                   /* reclaim works when fewer are free            */
+    uint32_t batch;                     /* until there are so many more                 */
+    bool full;                          /* reclaim is at work                           */
     struct log_stream streams[STREAMS]; /* new blocks; carried ones, but default's */
 };
 
@@ -96,7 +97,8 @@ icms_err replay_drive_sizes(const struct replay_setup *setup, struct err_why *wh
     *out_drive = (struct replay_drive){.record_bytes = record_bytes,
                                        .segment_blocks = (uint32_t)blocks,
                                        .segment_count = (uint32_t)segments,
-                                       .reserve = (uint32_t)u64_min(segments / 16, 8)};
+                                       .reserve = (uint32_t)u64_min(segments / 16, 8),
+                                       .batch = (uint32_t)(segments / POLICY_BATCH_PART)};
     return ICMS_OK;
 }
 
@@ -111,6 +113,7 @@ static icms_err log_sizes(struct log *log, const struct replay_setup *setup, str
     log->segment_blocks = drive.segment_blocks;
     log->segment_count = drive.segment_count;
     log->reserve = drive.reserve;
+    log->batch = drive.batch;
     return ICMS_OK;
 }
 
@@ -152,43 +155,32 @@ static icms_err log_new(const struct replay *replay, struct err_why *why, void *
                        log->segment_count);
     replay->result->segments = log->segment_count;
     for (int i = 0; i < STREAMS; i++)
-        log->streams[i] =
-            (struct log_stream){.open = REPLAY_NONE, .oldest = REPLAY_NONE, .newest = REPLAY_NONE};
-    log->free = REPLAY_NONE;
-    for (uint32_t i = log->segment_count; i-- > 0; log->free_count++) {
-        log->segments[i].next = log->free;
-        log->free = i;
-    }
+        list_init(&log->streams[i].full);
+    list_init(&log->free);
+    for (; log->free_count < log->segment_count; log->free_count++)
+        list_push(&log->free, &log->segments[log->free_count].link);
     return ICMS_OK;
 }
 
 /* ---- writing -----------------------------------------------------------------------------------
  */
 
-static void log_seal(struct log *log, struct log_stream *stream)
+static uint32_t log_number(const struct log *log, const struct log_segment *segment)
 {
-    uint32_t number = stream->open;
-
-    log->segments[number].next = REPLAY_NONE;
-    if (stream->newest != REPLAY_NONE)
-        log->segments[stream->newest].next = number;
-    else
-        stream->oldest = number;
-    stream->newest = number;
-    stream->open = REPLAY_NONE;
+    return (uint32_t)(segment - log->segments);
 }
 
 static void log_open(struct log *log, struct log_stream *stream, struct replay *replay)
 {
-    uint32_t number = log->free;
+    struct list *link = list_pop(&log->free);
     uint64_t bytes =
         (uint64_t)PAGE_BYTES * (3 + (log->segment_blocks + SUMMARY_ENTRIES - 1) / SUMMARY_ENTRIES);
 
-    check(number != REPLAY_NONE);
-    log->free = log->segments[number].next;
+    check(link != NULL);
     log->free_count--;
-    log->segments[number] = (struct log_segment){.opened = ++log->opened, .next = REPLAY_NONE};
-    stream->open = number;
+    stream->open = container_of(link, struct log_segment, link);
+    *stream->open = (struct log_segment){.count = 0};
+    list_init(&stream->open->link);
     policy_charge(log->policy, bytes, replay->now_ms);
     replay->result->written_bytes += bytes;
 }
@@ -197,114 +189,94 @@ static void log_open(struct log *log, struct log_stream *stream, struct replay *
 static bool log_has_room(const struct log *log, const struct log_stream *stream)
 {
     return log->free_count > 0 ||
-           (stream->open != REPLAY_NONE && log->segments[stream->open].count < log->segment_blocks);
+           (stream->open != NULL && stream->open->count < log->segment_blocks);
 }
 
-static void log_append(struct log *log, struct replay *replay, uint32_t which, uint32_t block,
-                       uint64_t wanted_ms)
+/* Where the block is from then on. */
+static struct log_segment *log_append(struct log *log, struct replay *replay, uint32_t which,
+                                      uint32_t block)
 {
     struct log_stream *stream = &log->streams[which];
-    struct log_segment *segment;
     uint32_t at;
 
-    if (stream->open != REPLAY_NONE && log->segments[stream->open].count == log->segment_blocks)
-        log_seal(log, stream);
-    if (stream->open == REPLAY_NONE)
+    if (stream->open != NULL && stream->open->count == log->segment_blocks) {
+        list_push(&stream->full, &stream->open->link);
+        stream->open = NULL;
+    }
+    if (stream->open == NULL)
         log_open(log, stream, replay);
-    segment = &log->segments[stream->open];
-    at = stream->open * log->segment_blocks + segment->count++;
+    at = log_number(log, stream->open) * log->segment_blocks + stream->open->count++;
     log->blocks[at] = block;
     log->where[block] = at + 1;
-    policy_segment_add(&segment->wanted, wanted_ms);
     replay->result->written_bytes += log->record_bytes;
+    return stream->open;
 }
 
 /* ---- reclaim -----------------------------------------------------------------------------------
  */
 
-/* The stream whose oldest segment goes next; STREAMS: none is full. */
-static uint32_t log_victim(const struct log *log, enum replay_kind kind)
+/* The segment that goes next. */
+static struct log_segment *log_victim(struct log *log, enum replay_kind kind)
 {
-    uint64_t best = UINT64_MAX;
-    uint32_t found = STREAMS;
+    struct policy_choice choice;
+    struct log_segment *segment;
 
+    if (kind == REPLAY_FIFO)
+        return container_of(list_first(&log->streams[0].full), struct log_segment, link);
+    policy_choice_begin(log->policy, 0, log->segment_blocks * log->record_bytes, &choice);
     for (uint32_t i = 0; i < STREAMS; i++) {
-        const struct log_segment *segment;
-        uint64_t due;
-
-        if (log->streams[i].oldest == REPLAY_NONE)
-            continue;
-        segment = &log->segments[log->streams[i].oldest];
-        due = kind == REPLAY_DEFAULT || kind == REPLAY_FIFO ? segment->opened
-                                                            : policy_segment_due(&segment->wanted);
-        if (due < best || found == STREAMS) {
-            best = due;
-            found = i;
+        list_for_each (link, &log->streams[i].full) {
+            segment = container_of(link, struct log_segment, link);
+            policy_choice_add(&choice, &segment->wanted, segment->count, segment);
         }
     }
-    return found;
+    return policy_choice_end(log->policy, 0, &choice);
 }
 
-/* run-wise: the state of the block that was wanted last in its run, of those in the segment. */
+/* run-wise: the state of a block that is not due in its run, of those in the segment. */
 static policy_state log_run_state(const struct log *log, const struct replay *replay,
-                                  uint32_t number, uint32_t block)
+                                  const struct log_segment *segment, uint32_t block)
 {
-    const uint32_t *blocks = &log->blocks[(size_t)number * log->segment_blocks];
-    policy_state best = log->states[block];
+    const uint32_t *blocks = &log->blocks[(size_t)log_number(log, segment) * log->segment_blocks];
 
-    for (uint32_t i = 0; i < log->segments[number].count; i++) {
+    for (uint32_t i = 0; i < segment->count; i++) {
         if (replay_run_of(replay, blocks[i]) == replay_run_of(replay, block) &&
-            log->states[blocks[i]] > best)
-            best = log->states[blocks[i]];
+            !policy_due(log->policy, 0, log->states[blocks[i]]))
+            return log->states[blocks[i]];
     }
-    return best;
+    return log->states[block];
 }
 
-/* One block of a segment under reclaim that is still there. */
-static void log_reclaim_block(struct log *log, struct replay *replay, uint32_t number,
-                              uint32_t block)
+/* One block of a segment under reclaim. */
+static void log_reclaim_block(struct log *log, struct replay *replay,
+                              const struct log_segment *segment, uint32_t block)
 {
-    uint32_t to = replay->setup->kind == REPLAY_DEFAULT ? 0 : 1;
-    policy_state state = replay->setup->kind == REPLAY_RUN_WISE
-                             ? log_run_state(log, replay, number, block)
-                             : log->states[block];
-    struct policy_verdict verdict =
-        policy_carry(log->policy, 0, state, log->record_bytes,
-                     policy_segment_due(&log->segments[number].wanted), replay->now_ms);
+    enum replay_kind kind = replay->setup->kind;
+    uint32_t to = kind == REPLAY_DEFAULT ? 0 : 1;
+    policy_state state =
+        kind == REPLAY_RUN_WISE ? log_run_state(log, replay, segment, block) : log->states[block];
 
     log->where[block] = 0;
-    if (verdict.carry && log_has_room(log, &log->streams[to])) {
-        log_append(log, replay, to, block, verdict.wanted_ms);
-        log->states[block] = verdict.state;
+    if (log_has_room(log, &log->streams[to]) &&
+        policy_carry(log->policy, 0, state, log->record_bytes, replay->now_ms)) {
+        policy_segment_add(&log_append(log, replay, to, block)->wanted, log->states[block]);
         replay->result->carried_bytes += replay->setup->block_bytes;
         return;
     }
-    if (verdict.carry)
-        policy_carry_undo(log->policy, log->record_bytes);
     policy_evicted(log->policy, hash64_mix(block), log->states[block]);
     log->states[block] = 0;
 }
 
 static void log_reclaim(struct log *log, struct replay *replay)
 {
-    uint32_t from = log_victim(log, replay->setup->kind);
-    struct log_stream *stream = &log->streams[from];
-    uint32_t number;
+    struct log_segment *segment = log_victim(log, replay->setup->kind);
+    const uint32_t *blocks = &log->blocks[(size_t)log_number(log, segment) * log->segment_blocks];
 
-    check(from < STREAMS);
-    number = stream->oldest;
-    stream->oldest = log->segments[number].next;
-    if (stream->oldest == REPLAY_NONE)
-        stream->newest = REPLAY_NONE;
-    for (uint32_t i = 0; i < log->segments[number].count; i++) {
-        uint32_t at = number * log->segment_blocks + i;
-        uint32_t block = log->blocks[at];
-
-        if (log->where[block] == at + 1)
-            log_reclaim_block(log, replay, number, block);
-    }
-    log->segments[number].next = log->free;
-    log->free = number;
+    check(segment != NULL);
+    list_remove(&segment->link);
+    for (uint32_t i = 0; i < segment->count; i++)
+        log_reclaim_block(log, replay, segment, blocks[i]);
+    list_push(&log->free, &segment->link);
     log->free_count++;
 }
 
@@ -321,22 +293,28 @@ static bool log_has(const void *cache, uint32_t block)
 static void log_offer(void *cache, struct replay *replay, uint32_t block)
 {
     struct log *log = cache;
+    struct log_segment *segment;
     uint64_t run = hash64_mix(replay_run_of(replay, block));
 
     if (log->where[block] != 0) {
-        log->states[block] = policy_read(log->policy, 0, run, log->states[block]);
+        segment = &log->segments[(log->where[block] - 1) / log->segment_blocks];
+        log->states[block] =
+            policy_read(log->policy, 0, &segment->wanted, run, log->states[block], replay->now_ms);
         return;
     }
     if (!policy_admit(log->policy, hash64_mix(block), run, log->record_bytes, replay->now_ms)) {
         replay->result->refused++;
         return;
     }
-    log->states[block] =
-        policy_written(log->policy, 0, hash64_mix(block), log->record_bytes, replay->now_ms);
-    log_append(log, replay, 0, block, replay->now_ms);
+    segment = log_append(log, replay, 0, block);
+    log->states[block] = policy_written(log->policy, 0, &segment->wanted, hash64_mix(block),
+                                        log->record_bytes, replay->now_ms);
     replay->result->admitted_bytes += replay->setup->block_bytes;
-    while (log->free_count < log->reserve)
+    while (log->free_count < log->reserve + (log->full ? log->batch : 0)) {
+        log->full = true;
         log_reclaim(log, replay);
+    }
+    log->full = false;
 }
 
 const struct replay_cache replay_log = {

@@ -21,7 +21,7 @@ enum replay_kind {
     REPLAY_LRU,     /* ideal: the block that was not wanted for the longest time goes           */
     REPLAY_S3FIFO,  /* ideal: new blocks in a small queue, those that were read in a large one  */
     REPLAY_DEFAULT, /* what the store does                                                      */
-    REPLAY_DUE,     /* carried-over blocks in a stream of their own; the segment that is due goes */
+    REPLAY_DUE,     /* the same with carried-over blocks in a stream of their own                 */
     REPLAY_RUN_WISE, /* as due, but a run's blocks in a segment are carried over together     */
     REPLAY_BELADY,   /* ideal: the block that is wanted last goes; the most block hits there are */
     REPLAY_STORE,    /* the store itself, on a file                                             */

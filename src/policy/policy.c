@@ -2,11 +2,12 @@
 /*
  * The decisions of policy.h. Called by the store on its loop and by icms replay.
  *
- * Invariants. A state is 0..3, the reads of a block's earlier lives and places, or 4 + (reads - 1)
- * * STEPS + step: it was read where it lies, last in this step of the volume's clock. The clock
- * makes a step whenever a sixth of the volume's share was written, so STEPS steps are one turn-over
- * and a half, and steps seldom repeat while a block lies in one place; where they do, the block
- * seems to be read lately and is carried over once too often.
+ * Invariants. A state is 0, or 1 + reads * STEPS + step: how often the block was read, and the step
+ * of its volume's clock at which it counts as wanted, modulo STEPS. The clock makes a step whenever
+ * one part in 30 of the volume's share was written. A block that is not wanted is due before the
+ * share was written once, and one that is read often counts as wanted at most STEP_AHEAD steps
+ * later than it was, so STEPS steps tell early from late; where they do not, the block stays once
+ * too long.
  */
 #include "policy/policy.h"
 
@@ -19,22 +20,19 @@
 #include "base/hash.h"
 
 #define POLICY_READS_MAX   3
-#define POLICY_STEPS       9
-#define POLICY_STEPS_SHARE 6 /* steps while a volume's share is written once */
-#define POLICY_STATES      (POLICY_READS_MAX + 1 + POLICY_READS_MAX * POLICY_STEPS)
-static_assert(POLICY_STATES <= 1 << POLICY_STATE_BITS, "a state fits");
+#define POLICY_STEPS_SHARE 30 /* steps while a volume's share is written once      */
+#define POLICY_STEP_AHEAD  20 /* a block counts as wanted at most so many later    */
+#define POLICY_STEPS_LATE  1  /* a block is due for a while when it is for so many */
+#define POLICY_STEPS_DUE   18 /* where nobody chooses, blocks are due behind so many */
+static_assert((POLICY_READS_MAX + 1) * POLICY_STEPS <= UINT8_MAX, "a state fits");
 
-/* A block is carried over when it was wanted in the last so many percent of the time since its
- * segment was due. */
-#define POLICY_WINDOW_PERCENT 60
+/* A block that was read counts as wanted so much later, and each further read adds to it: what was
+ * read comes back more often than what is new. */
+#define POLICY_READ_MS      45000
+#define POLICY_READ_MORE_MS 10000
 
-/* Each read but the first makes a block count as wanted so much later. */
-#define POLICY_READ_MS 45000
-
-/* Carrying over may save up as much as the drive holds. With less than one part in so many the
- * window shrinks in proportion, so that what runs short is refused to the blocks that were wanted
- * least lately, not to those that come last. */
-#define POLICY_CARRY_EASY 5
+/* Parts of a segment's blocks are told in these. */
+#define POLICY_WHOLE 65536
 
 /* The budget runs short for blocks of which nothing is known when less than half of this part of a
  * day's bytes is left, or half of the burst where that is less, until there is all of it again. So
@@ -52,17 +50,20 @@ static_assert(POLICY_STATES <= 1 << POLICY_STATE_BITS, "a state fits");
 /* Of the runs that were read one is remembered for so many ghosts. */
 #define POLICY_GHOSTS_A_RUN 4
 
-/* With a budget the window for carrying over is so much of itself: what that saves admits more. */
-#define POLICY_BUDGET_WINDOW_PERCENT 50
+/* With a budget blocks are carried over while a volume's share is written in less than this. What
+ * comes back comes back within minutes: a slower drive has it anyway, and its bytes admit more. */
+#define POLICY_BUDGET_CARRY_MS ((uint64_t)900 * 1000)
 
 /* A larger budget is none. */
 #define POLICY_BUDGET_MAX ((uint64_t)1 << 60)
 
 struct policy_volume {
-    uint64_t share_bytes;            /* 0: the clock stands                        */
-    uint64_t written_bytes;          /* in this step                               */
-    uint64_t begin_ms[POLICY_STEPS]; /* of each step; the oldest is behind step    */
-    uint32_t step;                   /* of now                                     */
+    uint64_t share_bytes;            /* 0: the clock stands                                */
+    uint64_t written_bytes;          /* in this step                                       */
+    uint64_t begin_ms[POLICY_STEPS]; /* of each step; the oldest is behind step            */
+    int32_t step;                    /* of now                                             */
+    int32_t due;                     /* what counts as wanted at this step or before is; 0:
+                                        nobody chose yet                                   */
 };
 
 struct policy {
@@ -118,6 +119,7 @@ icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct poli
     policy->budget_ms = now_ms;
     policy->budget_bytes = budget_easy(policy, POLICY_EASY_PART);
     for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+        policy->volume[i].step = POLICY_STEPS; /* steps that blocks are compared with are above 0 */
         for (uint32_t step = 0; step < POLICY_STEPS; step++)
             policy->volume[i].begin_ms[step] = now_ms;
     }
@@ -157,34 +159,59 @@ static void volume_written(struct policy_volume *volume, uint64_t bytes, uint64_
         volume->written_bytes < volume->share_bytes / POLICY_STEPS_SHARE)
         return;
     volume->written_bytes = 0;
-    volume->step = (volume->step + 1) % POLICY_STEPS;
-    volume->begin_ms[volume->step] = now_ms;
+    volume->step++;
+    volume->begin_ms[volume->step % POLICY_STEPS] = now_ms;
 }
 
 static uint32_t state_reads(policy_state state)
 {
-    return state <= POLICY_READS_MAX ? state : (state - POLICY_READS_MAX - 1u) / POLICY_STEPS + 1;
+    return state != 0 ? (state - 1u) / POLICY_STEPS : 0;
 }
 
-/* The end of the step in which the block was read: it may not look older than a block that was
- * written behind it at the time. */
-static uint64_t state_read_ms(const struct policy_volume *volume, policy_state state,
-                              uint64_t now_ms)
+/* The step before which blocks are due: none that a remainder can mean is later than all. */
+static int32_t volume_due(const struct policy_volume *volume)
 {
-    uint32_t step = (state - POLICY_READS_MAX - 1u) % POLICY_STEPS;
-    uint64_t begin = volume->begin_ms[step];
-    uint64_t end = step == volume->step ? now_ms : volume->begin_ms[(step + 1) % POLICY_STEPS];
+    int32_t first = volume->step + POLICY_STEP_AHEAD - POLICY_STEPS + 1 + POLICY_STEPS_LATE;
+    int32_t last = volume->step + POLICY_STEP_AHEAD;
 
-    return begin + (end > begin ? (end - begin) : 0);
+    return volume->due < first ? first : volume->due > last ? last : volume->due;
 }
 
-static policy_state state_make(const struct policy_volume *volume, uint32_t reads)
+/* How many steps from now on a remainder means: above 0 in the future. */
+static int32_t step_ahead(const struct policy_volume *volume, uint32_t remainder)
 {
-    if (reads == 0)
-        return 0;
+    int32_t ahead = (int32_t)((remainder + POLICY_STEPS - (uint32_t)volume->step % POLICY_STEPS) %
+                              POLICY_STEPS);
+
+    return ahead > POLICY_STEP_AHEAD ? ahead - POLICY_STEPS : ahead;
+}
+
+/* The state of a block that was wanted now. */
+static policy_state state_make(const struct policy_volume *volume, uint32_t reads, uint64_t now_ms)
+{
+    uint64_t back_ms = volume->begin_ms[(volume->step + POLICY_STEPS - 8) % POLICY_STEPS];
+    uint64_t step_ms = now_ms > back_ms ? (now_ms - back_ms) / 8 + 1 : 1, ahead = 0;
+
     if (reads > POLICY_READS_MAX)
         reads = POLICY_READS_MAX;
-    return (policy_state)(POLICY_READS_MAX + 1 + (reads - 1) * POLICY_STEPS + volume->step);
+    if (reads > 0)
+        ahead =
+            u64_min((POLICY_READ_MS + (reads - 1) * POLICY_READ_MORE_MS + step_ms / 2) / step_ms,
+                    POLICY_STEP_AHEAD);
+    return (policy_state)(1 + reads * POLICY_STEPS +
+                          ((uint32_t)volume->step + ahead) % POLICY_STEPS);
+}
+
+void policy_segment_add(struct policy_segment *segment, policy_state state)
+{
+    if (state != 0 && segment->wanted[(state - 1u) % POLICY_STEPS] < UINT16_MAX)
+        segment->wanted[(state - 1u) % POLICY_STEPS]++;
+}
+
+void policy_segment_sub(struct policy_segment *segment, policy_state state)
+{
+    if (state != 0 && segment->wanted[(state - 1u) % POLICY_STEPS] > 0)
+        segment->wanted[(state - 1u) % POLICY_STEPS]--;
 }
 
 /* Where a run is remembered. */
@@ -203,16 +230,21 @@ static bool run_was_read(const struct policy *policy, uint64_t run)
     return *run_slot(policy, run, &tag) == tag;
 }
 
-policy_state policy_read(struct policy *policy, uint32_t volume, uint64_t run, policy_state state)
+policy_state policy_read(struct policy *policy, uint32_t volume, struct policy_segment *segment,
+                         uint64_t run, policy_state state, uint64_t now_ms)
 {
+    policy_state next;
     uint32_t tag, *slot;
 
-    check(volume < LIMIT_VOLUMES && state < POLICY_STATES);
+    check(volume < LIMIT_VOLUMES);
     if (policy->runs != NULL) {
         slot = run_slot(policy, run, &tag);
         *slot = tag;
     }
-    return state_make(&policy->volume[volume], state_reads(state) + 1);
+    next = state_make(&policy->volume[volume], state_reads(state) + 1, now_ms);
+    policy_segment_sub(segment, state);
+    policy_segment_add(segment, next);
+    return next;
 }
 
 /* ---- blocks that are gone ----------------------------------------------------------------------
@@ -258,11 +290,12 @@ void policy_evicted(struct policy *policy, uint64_t hash, policy_state state)
     ghost_put(policy, hash, state_reads(state));
 }
 
-policy_state policy_written(struct policy *policy, uint32_t volume, uint64_t hash, uint64_t bytes,
-                            uint64_t now_ms)
+policy_state policy_written(struct policy *policy, uint32_t volume, struct policy_segment *segment,
+                            uint64_t hash, uint64_t bytes, uint64_t now_ms)
 {
     uint32_t *ghost = ghost_find(policy, hash);
     uint32_t reads = 0;
+    policy_state state;
 
     check(volume < LIMIT_VOLUMES);
     if (ghost != NULL) {
@@ -272,7 +305,9 @@ policy_state policy_written(struct policy *policy, uint32_t volume, uint64_t has
     volume_written(&policy->volume[volume], bytes, now_ms);
     policy->carry_bytes = u64_min(policy->carry_bytes + bytes * policy->opts.carry_permille,
                                   1000 * u64_max(policy->opts.capacity_bytes, bytes));
-    return state_make(&policy->volume[volume], reads);
+    state = state_make(&policy->volume[volume], reads, now_ms);
+    policy_segment_add(segment, state);
+    return state;
 }
 
 /* ---- budgets -----------------------------------------------------------------------------------
@@ -351,35 +386,106 @@ bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, uint64_t b
     return true;
 }
 
-struct policy_verdict policy_carry(struct policy *policy, uint32_t volume, policy_state state,
-                                   uint64_t bytes, uint64_t due_ms, uint64_t now_ms)
-{
-    struct policy_verdict verdict = {.carry = false};
-    uint64_t life_ms = now_ms > due_ms ? now_ms - due_ms : 0;
-    uint64_t easy = 1000 * policy->opts.capacity_bytes / POLICY_CARRY_EASY + 1;
-    uint64_t window_ms = life_ms * POLICY_WINDOW_PERCENT / 100;
-    uint64_t age_ms;
+/* ---- reclaim -----------------------------------------------------------------------------------
+ */
 
-    check(volume < LIMIT_VOLUMES && state < POLICY_STATES);
+/* With a budget, carrying over pays on a drive that turns over fast only: see BUDGET_CARRY_MS. */
+static bool budget_carries(const struct policy *policy, const struct policy_volume *volume)
+{
+    uint64_t now_ms = volume->begin_ms[volume->step % POLICY_STEPS];
+    uint64_t back_ms = volume->begin_ms[(volume->step - 8) % POLICY_STEPS];
+
+    return policy->opts.budget_bytes_day == 0 ||
+           (now_ms - back_ms) * POLICY_STEPS_SHARE / 8 < POLICY_BUDGET_CARRY_MS;
+}
+
+void policy_choice_begin(const struct policy *policy, uint32_t volume, uint64_t carry_bytes,
+                         struct policy_choice *out_choice)
+{
+    const struct policy_volume *clock;
+
+    check(volume < LIMIT_VOLUMES);
+    clock = &policy->volume[volume];
+    *out_choice = (struct policy_choice){.end = clock->step + POLICY_STEP_AHEAD,
+                                         .due = volume_due(clock),
+                                         .rich = budget_carries(policy, clock) && carry_bytes > 0 &&
+                                                 policy->carry_bytes >= 1000 * carry_bytes,
+                                         .best_step = INT32_MAX};
+}
+
+/* How many blocks count as wanted at a step behind this one, up to where the clock ends. */
+static uint32_t segment_behind(const struct policy_segment *segment, int32_t step, int32_t end)
+{
+    uint32_t first = (uint32_t)(step + 1) % POLICY_STEPS, last = (uint32_t)end % POLICY_STEPS;
+    uint32_t sum = 0;
+
+    if (first > last) {
+        for (uint32_t i = first; i < POLICY_STEPS; i++)
+            sum += segment->wanted[i];
+        first = 0;
+    }
+    for (uint32_t i = first; i <= last; i++)
+        sum += segment->wanted[i];
+    return sum;
+}
+
+/* All of the blocks have to be due. While there is enough for carrying over, it will also do when
+ * some have been for a while: that frees the room that they take in a segment that is wanted. When
+ * there is no such segment, the step before which blocks are due moves on to where there is one. */
+void policy_choice_add(struct policy_choice *choice, const struct policy_segment *segment,
+                       uint32_t blocks, void *owner)
+{
+    uint32_t kept, due = POLICY_WHOLE;
+    int32_t last;
+
+    if (choice->best_due == POLICY_WHOLE)
+        return;
+    kept = choice->due < choice->end ? segment_behind(segment, choice->due, choice->end) : 0;
+    if (kept > 0)
+        due = blocks > kept ? (uint32_t)((uint64_t)(blocks - kept) * POLICY_WHOLE / blocks) : 0;
+    if (due == POLICY_WHOLE ||
+        (choice->rich && due > choice->best_due &&
+         segment_behind(segment, choice->due - POLICY_STEPS_LATE, choice->end) < blocks)) {
+        choice->best_due = due;
+        choice->best = owner;
+    } else if (choice->best_due == 0) {
+        for (last = choice->end; segment->wanted[last % POLICY_STEPS] == 0;)
+            last--;
+        if (last < choice->best_step) {
+            choice->best_step = last;
+            choice->best = owner;
+        }
+    }
+}
+
+void *policy_choice_end(struct policy *policy, uint32_t volume, const struct policy_choice *choice)
+{
+    if (choice->best != NULL && choice->best_due == 0)
+        policy->volume[volume].due = choice->best_step;
+    return choice->best;
+}
+
+bool policy_due(const struct policy *policy, uint32_t volume, policy_state state)
+{
+    const struct policy_volume *clock = &policy->volume[volume];
+    int32_t due = clock->due != 0 ? volume_due(clock) : clock->step - POLICY_STEPS_DUE;
+
+    check(volume < LIMIT_VOLUMES);
+    return state == 0 || clock->step + step_ahead(clock, (state - 1u) % POLICY_STEPS) <= due;
+}
+
+bool policy_carry(struct policy *policy, uint32_t volume, policy_state state, uint64_t bytes,
+                  uint64_t now_ms)
+{
+    check(volume < LIMIT_VOLUMES);
     budget_fill(policy, now_ms);
-    if (state <= POLICY_READS_MAX)
-        return verdict;
-    verdict.wanted_ms = state_read_ms(&policy->volume[volume], state, now_ms) +
-                        (uint64_t)(state_reads(state) - 1) * POLICY_READ_MS;
-    if (policy->opts.budget_bytes_day != 0)
-        window_ms = window_ms * POLICY_BUDGET_WINDOW_PERCENT / 100;
-    if (policy->carry_bytes < easy)
-        window_ms = (uint64_t)((double)window_ms * (double)policy->carry_bytes / (double)easy);
-    age_ms = now_ms > verdict.wanted_ms ? now_ms - verdict.wanted_ms : 0;
-    if (age_ms > window_ms || policy->carry_bytes < 1000 * bytes ||
+    if (policy_due(policy, volume, state) || policy->carry_bytes < 1000 * bytes ||
         (policy->opts.budget_bytes_day != 0 && !budget_has(policy, bytes)))
-        return verdict;
-    verdict.carry = true;
-    verdict.state = (policy_state)state_reads(state);
+        return false;
     policy->carry_bytes -= 1000 * bytes;
     policy_charge(policy, bytes, now_ms);
     volume_written(&policy->volume[volume], bytes, now_ms);
-    return verdict;
+    return true;
 }
 
 void policy_carry_undo(struct policy *policy, uint64_t bytes)

@@ -6,11 +6,11 @@
  * on its loop and `icms replay` asks it about a trace, so that what a replay shows is what a drive
  * does. One policy is one drive; calls are not thread-safe.
  *
- * The model. A drive is a log of segments; reclaim takes whole ones. Every segment has a *due*
- * time: the mean of the times at which its blocks were last wanted. When one is reclaimed, its live
- * blocks that were read late enough since then are written again; the others are evicted. A chain
- * is always read from its first block on: the blocks in front are wanted at least as lately as
- * those behind, and leave after them.
+ * The model. A drive is a log of segments; reclaim takes whole ones. Every volume has a clock that
+ * steps as it is written, and a step on it before which blocks are *due*: they were not wanted for
+ * so long that they have to go. Reclaim takes the segment that has the most of them; what is not
+ * due is written again, the rest is evicted. A chain is always read from its first block on: the
+ * blocks in front are wanted at least as lately as those behind, and leave after them.
  *
  * Life: policy_new -> policy_volume_share ... -> events and questions -> policy_free.
  */
@@ -25,10 +25,16 @@
 struct policy;
 
 /* What is known about a block, for its owner to keep beside the block's place: how often it was
- * read (0 to 3), and if that was since it was written here, in which step of its volume's clock.
- * 0: nothing. */
+ * read (0 to 3), and at which step of its volume's clock it counts as wanted. 0: nothing. */
 typedef uint8_t policy_state;
-#define POLICY_STATE_BITS 5
+
+/* Steps of a clock until they repeat. */
+#define POLICY_STEPS 63
+
+/* Of the blocks of a segment: how many count as wanted at each step; zeroed when a life begins. */
+struct policy_segment {
+    uint16_t wanted[POLICY_STEPS];
+};
 
 struct policy_opts {
     uint64_t capacity_bytes;   /* of the drive                                                 */
@@ -52,51 +58,56 @@ void policy_volume_share(struct policy *policy, uint32_t volume, uint64_t bytes)
 
 /* ---- events: what happens to blocks --------------------------------------------------------- */
 
-/* A block that was not there was written; hash names it in the drive (volume and key). Its state:
- * one that was there lately begins with what it had. */
-policy_state policy_written(struct policy *policy, uint32_t volume, uint64_t hash, uint64_t bytes,
-                            uint64_t now_ms);
+/* A block that was not there was written into a segment; hash names it in the drive (volume and
+ * key). Its state: one that was there lately begins with the reads that it had, and one more. */
+policy_state policy_written(struct policy *policy, uint32_t volume, struct policy_segment *segment,
+                            uint64_t hash, uint64_t bytes, uint64_t now_ms);
 
 /* A block was asked for: read, or offered again. run names its run in the drive, as hash names the
  * block. Its new state. */
-policy_state policy_read(struct policy *policy, uint32_t volume, uint64_t run, policy_state state);
+policy_state policy_read(struct policy *policy, uint32_t volume, struct policy_segment *segment,
+                         uint64_t run, policy_state state, uint64_t now_ms);
+
+/* A block came into a segment, or went out of it, with this state. */
+void policy_segment_add(struct policy_segment *segment, policy_state state);
+void policy_segment_sub(struct policy_segment *segment, policy_state state);
 
 /* A block was taken out to make room. */
 void policy_evicted(struct policy *policy, uint64_t hash, policy_state state);
 
-/* ---- segments ------------------------------------------------------------------------------- */
-
-/* When the blocks of a segment were last wanted; zeroed when a life begins. */
-struct policy_segment {
-    uint64_t sum_ms; /* of the times */
-    uint32_t blocks; /* so many      */
-};
-
-/* A block last wanted at this time was put into the segment. */
-static inline void policy_segment_add(struct policy_segment *segment, uint64_t wanted_ms)
-{
-    segment->sum_ms += wanted_ms;
-    segment->blocks++;
-}
-
-/* The mean; 0 when nothing is known. */
-static inline uint64_t policy_segment_due(const struct policy_segment *segment)
-{
-    return segment->blocks != 0 ? segment->sum_ms / segment->blocks : 0;
-}
-
 /* ---- questions ------------------------------------------------------------------------------ */
 
-struct policy_verdict {
-    bool carry;         /* write it again; else evict                           */
-    policy_state state; /* carry: of the block from then on                     */
-    uint64_t wanted_ms; /* carry: what to tell policy_segment_add               */
+/* A choice among the segments of one volume: which to reclaim. */
+struct policy_choice {
+    void *best;        /* the owner of the segment to take so far; NULL: none      */
+    int32_t due;       /* what counts as wanted at this step or before is          */
+    int32_t end;       /* the last step there can be                               */
+    bool rich;         /* all of a segment may be carried over                     */
+    uint32_t best_due; /* its due blocks, in parts of all; 0: too few              */
+    int32_t best_step; /* then: at which step all of them would be                 */
 };
 
-/* What to do with a live block of a segment under reclaim that was due at due_ms. A yes is charged
- * to the budgets; policy_carry_undo gives it back when the block was not written after all. */
-struct policy_verdict policy_carry(struct policy *policy, uint32_t volume, policy_state state,
-                                   uint64_t bytes, uint64_t due_ms, uint64_t now_ms);
+/* Reclaim that begins frees one segment of so many before it ends: what it carries over lies
+ * together then, apart from what is new. */
+#define POLICY_BATCH_PART 200
+
+/* Begins a choice. carry_bytes: what may be carried over of a segment, at most; 0: nobody has time
+ * for it. Segments are offered the oldest first, each with the number
+ * of its live blocks. policy_choice_end gives what was offered with the best one, or NULL. */
+void policy_choice_begin(const struct policy *policy, uint32_t volume, uint64_t carry_bytes,
+                         struct policy_choice *out_choice);
+void policy_choice_add(struct policy_choice *choice, const struct policy_segment *segment,
+                       uint32_t blocks, void *owner);
+void *policy_choice_end(struct policy *policy, uint32_t volume, const struct policy_choice *choice);
+
+/* Whether a block with this state is due. */
+bool policy_due(const struct policy *policy, uint32_t volume, policy_state state);
+
+/* Whether to write a live block of a segment under reclaim again; else it is to be evicted. It
+ * keeps its state. A yes is charged to the budgets; policy_carry_undo gives it back when the block
+ * was not written after all. */
+bool policy_carry(struct policy *policy, uint32_t volume, policy_state state, uint64_t bytes,
+                  uint64_t now_ms);
 void policy_carry_undo(struct policy *policy, uint64_t bytes);
 
 /* Whether to write a block that is offered. A yes is charged to the budget. Always yes without a

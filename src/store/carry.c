@@ -73,8 +73,8 @@ static void store_carry_written(struct store_write *write)
     if (write->err == ICMS_OK) {
         check(store_index_find(store->index, write->volume, &write->key, &spot));
         state = store_index_state(store->index, write->volume, &write->key);
-        *state = carry->verdict.state;
-        policy_segment_add(&store->segments[spot.segment].wanted, carry->verdict.wanted_ms);
+        *state = carry->state;
+        policy_segment_add(&store->segments[spot.segment].wanted, carry->state);
         store_stat_add(&store->stats.carried_bytes, carry_bytes(carry));
         store_segment_moved(store, carry->block.spot.segment);
     }
@@ -135,9 +135,9 @@ bool store_carry_start(struct store *store, const struct store_block *block)
         block->spot.pages > store_record_pages(store->value_bytes_max))
         return false;
     carry->block = *block;
-    carry->verdict = policy_carry(store->policy, block->volume, *state, carry_bytes(carry),
-                                  policy_segment_due(&segment->wanted), store_now_ms(store));
-    if (!carry->verdict.carry)
+    carry->state = *state;
+    if (!policy_carry(store->policy, block->volume, *state, carry_bytes(carry),
+                      store_now_ms(store)))
         return false;
     carry->active = true;
     carry->read = (struct store_read){.volume = block->volume,

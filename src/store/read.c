@@ -142,12 +142,13 @@ static void store_read_done(struct loop_op *op)
 }
 
 /* Tells the policy that a block is wanted. */
-static void read_wanted(struct store *store, const struct store_read *read)
+static void read_wanted(struct store *store, struct store_segment *segment,
+                        const struct store_read *read)
 {
     uint8_t *state = store_index_state(store->index, read->volume, &read->key);
 
-    *state = policy_read(store->policy, read->volume, store_policy_run(read->volume, &read->key),
-                         *state);
+    *state = policy_read(store->policy, read->volume, &segment->wanted,
+                         store_policy_run(read->volume, &read->key), *state, store_now_ms(store));
 }
 
 static icms_err read_start(struct store *store, struct store_read *read, bool again)
@@ -181,7 +182,7 @@ static icms_err read_start(struct store *store, struct store_read *read, bool ag
         return ICMS_OK;
     }
     if (!again)
-        read_wanted(store, read);
+        read_wanted(store, &store->segments[private->spot.segment], read);
     store->segments[private->spot.segment].pins++;
     private->on_device = true;
     loop_file_read(store->loop, &private->op, store->file,

@@ -13,8 +13,10 @@
  * Loop's thread; one segment at a time. What is evicted is alive; what was deleted or replaced is
  * not counted.
  *
- * Order. A volume's segments go oldest first. A segment that hides older records (tombstones, newer
- * versions) never goes before the segments that may hold those: reclaim_hidden finds the latter.
+ * Order. Of a volume's segments the one goes that the policy chooses. A segment that hides older
+ * records (tombstones, newer versions) in segments that live on never goes before those:
+ * reclaim_hidden finds them. What hides records in segments that were reclaimed before it needs no
+ * more than the order of the free list.
  */
 #include <math.h>
 
@@ -61,20 +63,20 @@ static struct store_segment *reclaim_hidden(const struct store *store,
 {
     struct store_segment *best = NULL;
 
-    for (uint32_t i = 0; i < LIMIT_VOLUMES && segment->hides != 0; i++) {
+    for (uint32_t i = 0; i < LIMIT_VOLUMES && segment->covers != 0; i++) {
         struct store_segment *first = stream_first(&store->streams[i]);
 
-        if ((segment->hides & store_volume_bit(i)) != 0 && first != NULL &&
+        if ((segment->covers & store_volume_bit(i)) != 0 && first != NULL &&
             (best == NULL || first->sequence < best->sequence))
             best = first;
     }
-    if (segment->hides != 0) {
+    if (segment->covers != 0) {
         list_for_each (link, &store->streams[STORE_SHARED].segments) {
             struct store_segment *shared = container_of(link, struct store_segment, link);
 
             if (best != NULL && shared->sequence > best->sequence)
                 break;
-            if ((shared->present & segment->hides) != 0) {
+            if ((shared->present & segment->covers) != 0) {
                 best = shared;
                 break;
             }
@@ -96,10 +98,38 @@ static struct store_segment *reclaim_in_order(const struct store *store,
     }
 }
 
+/* The segment of a stream that is to go next; NULL: none is sealed. In the one that is shared it is
+ * the oldest, as volumes are evicted from there block by block. */
+static struct store_segment *stream_choose(struct store *store, uint32_t stream)
+{
+    struct store_segment *oldest = NULL;
+    struct policy_choice choice;
+    bool hurry = store->free_low && store->free_reserve > 1;
+    uint32_t seen = 0;
+
+    policy_choice_begin(store->policy, stream < LIMIT_VOLUMES ? stream : 0,
+                        hurry ? 0 : store->super.segment_bytes, &choice);
+    list_for_each (link, &store->streams[stream].segments) {
+        struct store_segment *segment = container_of(link, struct store_segment, link);
+
+        if (segment->state != SEGMENT_SEALED)
+            continue;
+        if (oldest == NULL)
+            oldest = segment;
+        if (stream == STORE_SHARED)
+            return oldest;
+        if (seen++ == STORE_CHOICE_SEGMENTS)
+            break;
+        policy_choice_add(&choice, &segment->wanted, segment->live_blocks, segment);
+    }
+    return oldest != NULL ? policy_choice_end(store->policy, stream, &choice) : NULL;
+}
+
 /* The segment to give up for space; NULL: none is sealed. */
-static struct store_segment *reclaim_victim(const struct store *store)
+static struct store_segment *reclaim_victim(struct store *store)
 {
     struct store_segment *best = NULL;
+    uint32_t stream = STORE_STREAMS;
     double best_excess = -1;
 
     for (uint32_t i = 0; i < STORE_STREAMS; i++) {
@@ -113,9 +143,10 @@ static struct store_segment *reclaim_victim(const struct store *store)
             (excess == best_excess && best != NULL && first->sequence < best->sequence)) {
             best = first;
             best_excess = excess;
+            stream = i;
         }
     }
-    return best != NULL ? reclaim_in_order(store, best) : NULL;
+    return best != NULL ? reclaim_in_order(store, stream_choose(store, stream)) : NULL;
 }
 
 /* ---- evicting ---------------------------------------------------------------------------------
@@ -441,6 +472,8 @@ static bool quota_kick(struct store *store, uint32_t number)
             continue;
         }
         if (volume->own && segment->stream == number) {
+            if (segment->state == SEGMENT_SEALED)
+                segment = stream_choose(store, number);
             segment = reclaim_in_order(store, segment);
             if (segment == NULL)
                 return false;
@@ -473,14 +506,16 @@ static void reclaim_seal_one(struct store *store)
 }
 
 /* Segments that were or are being opened ahead are a part of the reserve, half of it at most. */
-static bool space_is_short(const struct store *store)
+static bool space_is_short(struct store *store)
 {
     const struct store_opener *opener = &store->opener;
     uint32_t ahead = store->next_count, half = store->free_reserve / 2;
 
     if (opener->segment != NULL && store->streams[opener->stream].open != NULL)
         ahead++;
-    return store->free_count + (ahead < half ? ahead : half) < store->free_reserve;
+    store->freeing = store->free_count + (ahead < half ? ahead : half) <
+                     store->free_reserve + (store->freeing ? store->free_batch : 0);
+    return store->freeing;
 }
 
 /* Frees a segment or an index entry, at once or by a job. */

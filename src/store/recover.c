@@ -575,6 +575,7 @@ static void recover_lists(struct recover *recover)
 
         segment->stream = one ? (uint8_t)__builtin_ctzll(segment->present) : STORE_SHARED;
         segment->state = SEGMENT_SEALED;
+        segment->covers = segment->hides;
         list_push(&store->streams[segment->stream].segments, &segment->link);
         store->streams[segment->stream].segment_count++;
         if (store_segment_is_dead(segment))

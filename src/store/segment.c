@@ -41,12 +41,36 @@ bool store_segment_is_dead(const struct store_segment *segment)
     return segment->state == SEGMENT_SEALED && segment->live_blocks == 0 && segment->hides == 0;
 }
 
+/* Older records of these volumes that nothing hides are not in it any more. */
+void store_segment_partial_end(struct store *store, struct store_segment *segment, uint64_t volumes)
+{
+    for (uint32_t i = 0; i < LIMIT_VOLUMES && (segment->partial & volumes) != 0; i++) {
+        if ((segment->partial & volumes & store_volume_bit(i)) != 0) {
+            segment->partial &= ~store_volume_bit(i);
+            store->volumes[i].partial--;
+        }
+    }
+}
+
+/* A block is evicted: when its segment lives on, its record stays there. */
+static void segment_partial_begin(struct store *store, struct store_segment *segment,
+                                  uint32_t volume)
+{
+    bool goes = store->reclaim.segment == segment && store->reclaim.whole;
+
+    if (goes || (segment->partial & store_volume_bit(volume)) != 0)
+        return;
+    segment->partial |= store_volume_bit(volume);
+    store->volumes[volume].partial++;
+}
+
 void store_segment_free(struct store *store, struct store_segment *segment)
 {
     check(segment->state == SEGMENT_SEALED || segment->state == SEGMENT_RECLAIMING);
     check(segment->live_blocks == 0 && segment->live_pages == 0 && segment->writes == 0);
     list_remove(&segment->link);
     store->streams[segment->stream].segment_count--;
+    store_segment_partial_end(store, segment, segment->partial);
     segment->state = SEGMENT_FREE;
     segment->live = 0;
     list_push(&store->free, &segment->link);
@@ -127,6 +151,15 @@ static void segment_evicted_finish(struct store *store, struct store_segment *se
     }
 }
 
+void store_segment_unwanted(struct store *store, uint32_t volume, const struct key *key)
+{
+    const uint8_t *state = store_index_state(store->index, volume, key);
+    struct store_spot spot;
+
+    if (store_index_find(store->index, volume, key, &spot))
+        policy_segment_sub(&store->segments[spot.segment].wanted, *state);
+}
+
 void store_segment_evict(struct store *store, const struct store_block *block)
 {
     const uint8_t *state = store_index_state(store->index, block->volume, &block->key);
@@ -134,6 +167,8 @@ void store_segment_evict(struct store *store, const struct store_block *block)
 
     check(state != NULL);
     policy_evicted(store->policy, store_policy_hash(block->volume, &block->key), *state);
+    policy_segment_sub(&store->segments[block->spot.segment].wanted, *state);
+    segment_partial_begin(store, &store->segments[block->spot.segment], block->volume);
     check(store_index_remove(store->index, block->volume, &block->key, &old));
     check(old.segment == block->spot.segment && old.page == block->spot.page);
     store->dropped = true;
@@ -294,7 +329,7 @@ void store_life_begin(struct store *store, struct store_segment *segment,
 
 void store_life_begun(struct store_segment *segment)
 {
-    segment->present = segment->hides = segment->moved = 0;
+    segment->present = segment->hides = segment->covers = segment->moved = 0;
     segment->refused = false;
 }
 

@@ -175,6 +175,7 @@ static void store_limits_set(struct store *store)
 
     store->segment_pages = (uint32_t)(store->super.segment_bytes / STORE_PAGE_BYTES);
     store->free_reserve = reserve < 1 ? 1 : reserve > 8 ? 8 : reserve;
+    store->free_batch = store->super.segments / POLICY_BATCH_PART;
     store->free_low_mark = store->free_reserve / 2 > 1 ? store->free_reserve / 2 : 1;
     store->stats.segments = store->super.segments;
     store->stats.capacity_bytes = (uint64_t)store->super.segments *

@@ -15,8 +15,8 @@
  * counted. After store_flush it also survives power loss. A read returns the bytes that were
  * written, or a miss. A flipped byte anywhere on the drive leaves the right bytes, or a miss with
  * reason CHECKSUM, and is counted. A write that replaces a value takes two writes of the device
- * and a flush between them. Whole segments are reclaimed, the oldest of the volume that is most
- * over its share first.
+ * and a flush between them. Whole segments are reclaimed, of the volume that is most over its share
+ * the one that was wanted least lately first.
  */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H

@@ -33,6 +33,10 @@
 /* Summary pages read in one piece by reclaim. */
 #define STORE_RECLAIM_PAGES 16
 
+/* The oldest segments of a stream among which reclaim chooses: looking at all of them takes less
+ * than 1 ms (90 ns each, measured on a busy machine). */
+#define STORE_CHOICE_SEGMENTS 8192
+
 /* Entries of the index looked at in one go by a sweep. */
 #define STORE_SWEEP_STEPS 16384
 
@@ -89,8 +93,11 @@ struct store_segment {
     uint64_t live;     /* volumes that may have live blocks                                    */
     uint64_t hides;    /* volumes with records that hide older ones elsewhere: tombstones,
                           newer versions. It may not be written over before those              */
+    uint64_t covers;   /* those of them whose older records may lie in segments that live on, and
+                          not only in free ones: it may not be reclaimed before those          */
+    uint64_t partial;  /* volumes of which blocks were evicted, though it lives on             */
     struct store_summary *summary; /* OPEN, SEALING: entries so far                             */
-    struct policy_segment wanted;  /* when its blocks were, in this life                      */
+    struct policy_segment wanted;  /* when its live blocks were, as far as is known           */
     uint32_t live_blocks;          /* index entries that point here, marks too                */
     uint32_t live_pages;           /* of their records, without marks                         */
     uint32_t generation;           /* how often it was opened                                 */
@@ -147,6 +154,7 @@ struct store_volume {
     uint64_t need_bytes;      /* over: of the write that waits                            */
     uint64_t flight_bytes;    /* records placed and not yet written                       */
     uint64_t evictions_final; /* whose segment was written over: what headers carry       */
+    uint32_t partial;         /* segments with partial set for it                         */
     struct list parked;       /* store_change.link, in order of arrival                   */
     /* read by any thread */
     uint64_t blocks;    /* live */
@@ -255,13 +263,13 @@ struct store_opener {
 
 /* Carries one block over at a time, for reclaim. */
 struct store_carry {
-    bool active;                   /* there is a block; reclaim waits for it                 */
-    bool waits;                    /* it was read and has no place; woken by store_pump      */
-    struct store_block block;      /* which, and where it lies                               */
-    struct policy_verdict verdict; /* what the policy said                                   */
-    struct store_read read;        /* from there                                             */
-    struct store_write write;      /* to its new place                                       */
-    uint8_t *memory;               /* aligned pages for the largest record                   */
+    bool active;              /* there is a block; reclaim waits for it                 */
+    bool waits;               /* it was read and has no place; woken by store_pump      */
+    struct store_block block; /* which, and where it lies                               */
+    uint8_t state;            /* that the policy keeps of it                            */
+    struct store_read read;   /* from there                                             */
+    struct store_write write; /* to its new place                                       */
+    uint8_t *memory;          /* aligned pages for the largest record                   */
 };
 
 /* The steps of discarding a batch of segments: all take the first three, then all the others. */
@@ -334,7 +342,9 @@ struct store {
     struct store_stream streams[STORE_STREAMS]; /* by slot; the last is shared */
     struct list free;                   /* in the order of reclaim: the next to open is the first */
     uint32_t free_count;                /* segments in free */
-    uint32_t free_reserve;              /* reclaim works while fewer are free              */
+    uint32_t free_reserve;              /* reclaim begins when fewer are free              */
+    uint32_t free_batch;                /* and ends when so many more are                  */
+    bool freeing;                       /* it began, and has not come to an end            */
     uint32_t next_count;                /* streams that have their next segment            */
     uint32_t free_low_mark;             /* fewer: free_low                                 */
     struct list summaries;              /* unused                                          */
@@ -451,10 +461,17 @@ int store_volume_slot(struct store *store, const struct uuid *uuid);
 
 void store_segment_free(struct store *store, struct store_segment *segment);
 
+/* No record of these volumes in the segment was evicted any more: they, or it, are gone. */
+void store_segment_partial_end(struct store *store, struct store_segment *segment,
+                               uint64_t volumes);
+
 /* SEALED, nothing alive and nothing hidden elsewhere: it can go at once. */
 bool store_segment_is_dead(const struct store_segment *segment);
 void store_segment_live_add(struct store *store, uint32_t volume, const struct store_spot *spot);
 void store_segment_live_sub(struct store *store, uint32_t volume, const struct store_spot *spot);
+
+/* A block is about to leave its place: it does not count any more as wanted in its segment. */
+void store_segment_unwanted(struct store *store, uint32_t volume, const struct key *key);
 
 /* Takes a block out of the index to make room; a mark of a damaged one goes without being counted.
  */

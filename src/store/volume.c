@@ -64,6 +64,7 @@ static void volume_slot_drop(struct store *store, uint32_t slot)
     }
     while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
         if (block.volume == slot) {
+            store_segment_unwanted(store, slot, &block.key);
             check(store_index_remove(store->index, slot, &block.key, &old));
             store_segment_live_sub(store, slot, &old);
             store->dropped = true;
@@ -73,6 +74,8 @@ static void volume_slot_drop(struct store *store, uint32_t slot)
         store->segments[i].present &= ~store_volume_bit(slot);
         store->segments[i].live &= ~store_volume_bit(slot);
         store->segments[i].hides &= ~store_volume_bit(slot);
+        store->segments[i].covers &= ~store_volume_bit(slot);
+        store_segment_partial_end(store, &store->segments[i], store_volume_bit(slot));
         for (uint32_t n = store->segments[i].evicted; n != 0; n = store->evicted[n].next) {
             if (store->evicted[n].volume == slot)
                 store->evicted[n].volume = LIMIT_VOLUMES;

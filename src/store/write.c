@@ -167,12 +167,10 @@ static void change_wanted(struct store_change *change)
     struct store *store = change->store;
     uint32_t volume = change_volume(change);
     const struct key *key = change_key(change);
-    uint64_t now_ms = store_now_ms(store);
 
-    *store_index_state(store->index, volume, key) =
-        policy_written(store->policy, volume, store_policy_hash(volume, key),
-                       (uint64_t)change->pages * STORE_PAGE_BYTES, now_ms);
-    policy_segment_add(&change->segment->wanted, now_ms);
+    *store_index_state(store->index, volume, key) = policy_written(
+        store->policy, volume, &change->segment->wanted, store_policy_hash(volume, key),
+        (uint64_t)change->pages * STORE_PAGE_BYTES, store_now_ms(store));
 }
 
 static void change_index(struct store_change *change)
@@ -184,6 +182,8 @@ static void change_index(struct store_change *change)
                               .pages = change->pages};
     struct store_spot old;
 
+    if (change->was_there)
+        store_segment_unwanted(store, volume, change_key(change));
     if (change->is_delete) {
         store_index_unreserve(store->index);
         if (store_index_remove(store->index, volume, change_key(change), &old))
@@ -312,7 +312,9 @@ static uint32_t change_pages(const struct store_change *change)
     return change->pages + change->witness;
 }
 
-static void change_place(struct store_change *change, struct store_segment *segment, bool hides)
+/* hides: older records of the key; covers: in segments that may live on, too. */
+static void change_place(struct store_change *change, struct store_segment *segment, bool hides,
+                         bool covers)
 {
     struct store *store = change->store;
     uint32_t volume = change_volume(change);
@@ -328,6 +330,8 @@ static void change_place(struct store_change *change, struct store_segment *segm
     segment->present |= store_volume_bit(volume);
     if (hides)
         segment->hides |= store_volume_bit(volume);
+    if (covers)
+        segment->covers |= store_volume_bit(volume);
     store->writes++;
     store->volumes[volume].flight_bytes += bytes;
     if (fault_hit("store.write")) {
@@ -439,7 +443,8 @@ static bool change_try(struct store_change *change)
         store_index_unreserve(store->index);
         return false;
     }
-    change_place(change, segment, change->is_delete || trace);
+    change_place(change, segment, change->is_delete || trace,
+                 change->is_delete || found || (trace && store->volumes[volume].partial > 0));
     return true;
 }
 
@@ -581,6 +586,6 @@ enum store_again store_write_again(struct store *store, struct store_write *writ
     list_init(&change->key_link);
     list_push(change_chain(store, write->volume, &write->key), &change->key_link);
     change->was_there = change->again = true;
-    change_place(change, segment, true);
+    change_place(change, segment, true, false); /* the old record's segment is about to be free */
     return STORE_AGAIN_STARTED;
 }
