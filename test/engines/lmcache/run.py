@@ -33,6 +33,7 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import icms_wheel  # noqa: E402
 import pod  # noqa: E402
+import readme  # noqa: E402
 
 VOLUME = {"name": "kv", "value_max": "512KiB", "arena": "64MiB"}
 CHUNK = 128                               # tokens, a block of vLLM
@@ -82,6 +83,15 @@ class Lab:
                     preexec_fn=pod.die_with_parent)
         print(json.dumps(order), file=self.parent.stdin, flush=True)
 
+    def end(self):
+        """Waits for engines, which were killed, so that their processor time is counted."""
+        if self.parent:
+            self.parent.stdin.close()
+            try:
+                self.parent.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                self.parent.kill()
+
     def number(self):
         self.count += 1
         return self.count
@@ -106,11 +116,11 @@ class Lab:
 
 
 def plugin(agent, **params):
-    """LMCache's --l2-adapter."""
-    return json.dumps({"type": "native_plugin", "module_path": "icms.lmcache",
-                       "class_name": "IcmsConnector",
-                       "adapter_params": {"where": f"unix:{agent.socket}", "volume": "kv",
-                                          "layout": "tiny float32", **params}})
+    """LMCache's --l2-adapter: what our READMEs say, and where this pod is."""
+    adapter, = readme.objects("--l2-adapter", "README.md", "python/README.md")
+    adapter["adapter_params"] |= {"where": f"unix:{agent.socket}", "layout": "tiny float32",
+                                  **params}
+    return json.dumps(adapter)
 
 
 class Server:
@@ -267,8 +277,9 @@ def case_restart(lab):
 
 
 def case_late(lab):
-    """A server starts without its agent, says so once, and stores in it when it comes."""
-    prompts = [[4 + random.randrange(250) for _ in range(PROMPT)] for _ in range(2)]
+    """A server starts without its agent, says so once, stores in it when it comes, and goes on when
+    it dies."""
+    prompts = [[4 + random.randrange(250) for _ in range(PROMPT)] for _ in range(3)]
     alone = Engine(lab, {})
     references = [alone.ask(prompt)["tokens"] for prompt in prompts]
     alone.kill()
@@ -285,7 +296,7 @@ def case_late(lab):
             agent.start()
             agent.wait_ready()
             give_up = time.monotonic() + 60
-            while "icms: volume kv of" not in server.log():
+            while not agent.metrics()["icms_clients"]:
                 assert time.monotonic() < give_up, server.log()[-3000:]
                 time.sleep(0.1)
             assert engine.ask(prompts[1])["tokens"] == references[1]
@@ -293,6 +304,8 @@ def case_late(lab):
                 assert time.monotonic() < give_up, server.log()[-3000:]
                 time.sleep(0.1)
             assert server.log().count("no tier at") == 1
+            agent.kill()
+            assert engine.ask(prompts[2])["tokens"] == references[2]
         finally:
             if engine:
                 engine.kill()
@@ -345,6 +358,7 @@ def main():
             good = False
             traceback.print_exc(file=sys.stdout)
             print(f"not ok {name}", flush=True)
+    lab.end()
     return 0 if good else 1
 
 

@@ -3,14 +3,15 @@
 
 usage: engine.py
 Imports vLLM once, then forks an engine for each line {"model": folder, "config": {...},
-"socket": path, "log": path, "environment": {...}} on standard input; importing costs as much as starting. The engine
-connects to that socket and speaks a JSON object a line. It says {"ready": seconds, "pid": n}, and
-then answers
+"socket": path, "log": path, "environment": {...}} on standard input; importing costs as much as
+starting. The engine connects to that socket and speaks a JSON object a line. It says {"ready":
+seconds, "pid": n, "policy": what vLLM does with requests whose load fails}, and then answers
     {"prompt": [token, ...], "tokens": n}   with the answer's tokens and sum of log-probabilities
     {"prompt": text, "limit": m, ...}       the same for the first m tokens of a text
     {"reset": true}                         having forgotten the prefix cache and vLLM's memory
     {"end": true}                           having ended in good order
 """
+import contextlib
 import ctypes
 import json
 import os
@@ -69,7 +70,9 @@ def engine(model, config, peer):
               distributed_executor_backend="uni", disable_log_stats=False,
               **({"kv_transfer_config": KVTransferConfig(**config)} if config else {}))
     answer(llm, {"prompt": [5] * 40, "tokens": 1})
-    say(ready=round(time.monotonic() - begin, 1), pid=os.getpid())
+    transfer = llm.llm_engine.vllm_config.kv_transfer_config
+    say(ready=round(time.monotonic() - begin, 1), pid=os.getpid(),
+        policy=transfer and transfer.kv_load_failure_policy)
     for line in peer:
         job = json.loads(line)
         if job.get("end"):
@@ -82,17 +85,24 @@ def engine(model, config, peer):
     say(bye=True)
 
 
+def reap(options):
+    """Takes in engines that have ended, and with them the processor time that they took; without
+    options waits until all have."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, options)[0]:
+            pass
+
+
 def main():
     import vllm.entrypoints.llm  # noqa: F401  for all engines at once
     import vllm.v1.engine.core  # noqa: F401
     import vllm.v1.worker.cpu_worker  # noqa: F401
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
+        reap(os.WNOHANG)
         order = json.loads(line)
         if os.fork() == 0:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             log = os.open(order["log"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
             os.dup2(log, 1)
             os.dup2(log, 2)
@@ -101,6 +111,7 @@ def main():
                 connection.connect(order["socket"])
                 engine(order["model"], order["config"], connection.makefile("rw"))
             sys.exit(0)
+    reap(0)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ Prints "ok NAME", "not ok NAME" or "skip NAME" for each case.
 """
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -33,6 +34,7 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import icms_wheel  # noqa: E402
 import pod  # noqa: E402
+import readme  # noqa: E402
 
 VOLUME = {"name": "kv", "value_max": "4MiB", "arena": "256MiB"}
 BLOCK = 128
@@ -69,7 +71,10 @@ class Engine:
         connection, _ = self.listener.accept()
         connection.settimeout(SECONDS)
         self.peer = connection.makefile("rw")
-        self.pid = self.hear()["pid"]
+        hello = self.hear()
+        self.pid = hello["pid"]
+        # The default, under which a load that fails ends its request: no load may fail.
+        assert hello["policy"] in (None, "fail"), hello
         time.sleep(1)  # the link learns the seed of hashes right after the start
         return self
 
@@ -107,6 +112,7 @@ class Engine:
         with contextlib.suppress(ProcessLookupError):
             if self.pid:
                 os.kill(self.pid, signal.SIGKILL)
+        self.pid = None
         self.listener.close()
 
     def log(self):
@@ -138,6 +144,17 @@ class Lab:
                     stdout=log, stderr=log, env=environment(self, PYTHONHASHSEED="0"),
                     preexec_fn=pod.die_with_parent)
         print(json.dumps(order), file=self.parent.stdin, flush=True)
+
+    def end(self):
+        """Kills all engines, and waits for them, so that their processor time is counted."""
+        for engine in self.engines:
+            engine.kill()
+        if self.parent:
+            self.parent.stdin.close()
+            try:
+                self.parent.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                self.parent.kill()
 
     def model(self, name):
         folder = self.build / "engines/models" / name
@@ -516,7 +533,7 @@ def case_wrong(lab, kind):
                 engine.ready()
                 raise RuntimeError(f"an engine started with {wrong}")
             assert says in engine.log(), engine.log()[-2000:]
-        assert not shared_memory() - before, shared_memory() - before
+        wait_no_memory(before)
         right = Engine(lab, configure(p.agents[0]), log=f"{kind}-right").ready()
         same(right.ask(prompt(0)), lab.reference(prompt(0)), "the first engine")
         wait_stored(p.agents[0], 0, PROMPT // BLOCK, BLOCK_BYTES)
@@ -530,6 +547,26 @@ def case_wrong(lab, kind):
         assert answer["cached"] == 0 and counted(answer, loaded) == 0, answer
         right.end()
         other.end()
+
+
+def case_readme(lab):
+    """The lines of our READMEs, with this pod's address and the tests' copy for CPUs."""
+    lines = readme.objects("--kv-transfer-config", "README.md", "python/README.md")
+    assert [line["kv_connector"] for line in lines] == ["OffloadingConnector", "IcmsConnector"]
+    for line in lines:
+        extra = line["kv_connector_extra_config"]
+        with lab.pod("readme") as p:
+            for options in [extra, *extra.get("secondary_tiers", ())]:
+                if "where" in options:
+                    assert options["where"] == "unix:", options
+                    options["where"] = f"unix:{p.agents[0].socket}"
+            if "spec_name" in extra:
+                extra |= {"spec_name": "CpuTieringSpec", "spec_module_path": "cpu_spec",
+                          "cpu_bytes_to_use": 256 << 20}
+            engine = Engine(lab, line, log="readme").ready()
+            same(engine.ask(prompt(0)), lab.reference(prompt(0)), line)
+            wait_stored(p.agents[0], 0, PROMPT // BLOCK, BLOCK_BYTES)
+            engine.end()
 
 
 class Server:
@@ -550,8 +587,7 @@ class Server:
     def wait_ready(self):
         give_up = time.monotonic() + SECONDS
         while True:
-            assert self.process.poll() is None and time.monotonic() < give_up, \
-                self.log_path.read_text()[-3000:]
+            assert self.process.poll() is None and time.monotonic() < give_up, self.log()[-3000:]
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()
                 time.sleep(1)
@@ -571,6 +607,11 @@ class Server:
                 "logprobs": sum(choice["logprobs"]["token_logprobs"]),
                 "seconds": round(time.monotonic() - begin, 3)}
 
+    def ask_unheard(self, tokens):
+        """A request that nobody may answer."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            self.ask(tokens)
+
     def metric(self, *words):
         """The sum of the samples that have all of these words."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as page:
@@ -578,32 +619,107 @@ class Server:
         return sum(float(line.rpartition(" ")[2]) for line in lines
                    if not line.startswith("#") and all(word in line for word in words))
 
-    def kill(self):
-        """All of its processes, at once."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def end(self, number=signal.SIGKILL):
+        """A signal for all of its processes at once, as from a terminal or a service manager; again,
+        for vLLM then waits for its clients, and at last SIGKILL.
+
+        What ends in good order leaves no shared memory of any kind. When Python's cleaner of names is
+        killed with the others, those of vLLM's own queues stay, with a tier or without.
+        """
+        names = self.shared_names()
+        for number in (number, number, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=30)
+                break
+        if number == signal.SIGKILL:
+            for path in names:
+                if path.name.startswith(("psm_", "sem.mp-")):
+                    path.unlink(missing_ok=True)
+        else:
+            give_up = time.monotonic() + 60
+            while left := [path.name for path in names if path.exists()]:
+                assert time.monotonic() < give_up, left
+                time.sleep(0.1)
+
+    def shared_names(self):
+        """What its processes have mapped that has a name."""
+        found = set()
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.getpgid(int(process.name)) == self.process.pid:
+                    found |= {pathlib.Path(line.split()[-1]) for line
+                              in (process / "maps").read_text().splitlines()
+                              if line.split()[-1].startswith("/dev/shm/")}
+        return found
 
 
 def shared_memory():
-    return {path.name for path in pathlib.Path("/dev/shm").glob("vllm_offload*")}
+    """Names of vLLM's memory that no living process has mapped."""
+    found = {str(path) for path in pathlib.Path("/dev/shm").glob("vllm_offload*")}
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found -= {line.split()[-1] for line in (process / "maps").read_text().splitlines()
+                      if "/dev/shm/" in line}
+    return found
+
+
+def wait_no_memory(before):
+    """Asserts that no shared memory stays that was not there before."""
+    give_up = time.monotonic() + 30
+    while shared_memory() - before:
+        assert time.monotonic() < give_up, shared_memory() - before
+        time.sleep(0.1)
+
+
+def meet_faults(lab, p, servers):
+    """What the first server stores, the second does not get: its agent dies, and is away."""
+    agent = p.agents[1]
+    for number, fault in ((1, agent.kill), (2, None)):
+        before = on_flash(p.agents[0])
+        same(servers[0].ask(prompt(number)), lab.reference(prompt(number)), "the first server")
+        wait_stored(p.agents[0], before, PROMPT // BLOCK, BLOCK_BYTES)
+        if fault:
+            agent.stand_still()
+            timer = threading.Timer(0.3, fault)
+            timer.start()
+        same(servers[1].ask(prompt(number)), lab.reference(prompt(number)), "without an agent")
+        if fault:
+            timer.join()
+    assert servers[1].metric("vllm:kv_offload_icms_up") == 0
+    agent.start()
+    agent.wait_ready()
+    give_up = time.monotonic() + 60
+    while servers[1].metric("vllm:kv_offload_icms_up") != 1:
+        assert time.monotonic() < give_up, servers[1].log()[-2000:]
+        servers[1].ask([7] * 50)
+    before = on_flash(p.agents[0])
+    same(servers[0].ask(prompt(3)), lab.reference(prompt(3)), "the first server")
+    wait_stored(p.agents[0], before, PROMPT // BLOCK, BLOCK_BYTES)
+    same(servers[1].ask(prompt(3)), lab.reference(prompt(3)), "with its agent again")
+    over_network(agent, PROMPT // BLOCK * BLOCK_BYTES)
 
 
 def case_serve(lab):
-    """Two servers share the pod; one that is killed leaves no shared memory behind."""
+    """Two servers share the pod, and meet faults with vLLM's defaults."""
     blocks = PROMPT // BLOCK
     reference = lab.reference(prompt(0))
     before = shared_memory()
     servers = []
     with lab.pod("serve", agents=2) as p:
         try:
-            for agent in p.agents:
-                servers.append(Server(lab, tier(agent)))
-                servers[-1].wait_ready()
-                answer = servers[-1].ask(prompt(0))
+            servers += [Server(lab, tier(agent)) for agent in p.agents]
+            for server in servers:
+                server.wait_ready()
+            for server in servers:
+                answer = server.ask(prompt(0))
                 same(answer, reference, "a server")
-                if len(servers) == 1:
-                    wait_stored(agent, 0, blocks, BLOCK_BYTES)
+                if server is servers[0]:
+                    wait_stored(p.agents[0], 0, blocks, BLOCK_BYTES)
                 print(f"# serve: {answer['seconds']} s")
             loaded = servers[1].metric("vllm:kv_offload_icms_loaded_bytes_total", 'source="pod"')
             assert loaded == blocks * BLOCK_BYTES, loaded
@@ -611,13 +727,49 @@ def case_serve(lab):
             assert read == blocks * BLOCK_BYTES, read
             over_network(p.agents[1], blocks * BLOCK_BYTES)
             assert servers[1].metric("vllm:kv_offload_icms_up") == 1
+            meet_faults(lab, p, servers)
         finally:
             for server in servers:
-                server.kill()
-    give_up = time.monotonic() + 10
-    while shared_memory() - before:
-        assert time.monotonic() < give_up, shared_memory() - before
-        time.sleep(0.1)
+                server.end()
+    wait_no_memory(before)
+
+
+def case_interrupted(lab):
+    """Servers that are interrupted, terminated and killed, at work, idle and while they start, leave
+    no shared memory behind."""
+    before = shared_memory()
+    servers = []
+    with lab.pod("interrupted") as p:
+        try:
+            servers += [Server(lab, configure(p.agents[0]))
+                        for configure in (tier, tier, connector)]
+            give_up = time.monotonic() + SECONDS
+            while "Created TieringOffloadingManager" not in servers[0].log():
+                assert time.monotonic() < give_up and servers[0].process.poll() is None, \
+                    servers[0].log()[-3000:]
+                time.sleep(0.05)
+            servers[0].end(signal.SIGKILL)
+            wait_no_memory(before)
+            for server, number in ((servers[1], signal.SIGINT), (servers[2], signal.SIGTERM)):
+                server.wait_ready()
+                work = threading.Thread(target=server.ask_unheard, args=(prompt(9),))
+                work.start()
+                time.sleep(0.5)
+                server.end(number)
+                work.join()
+                wait_no_memory(before)
+        finally:
+            for server in servers:
+                server.end()
+
+
+def case_arrays(lab):
+    """Arrays of NumPy and PyTorch, in place."""
+    with lab.pod("arrays") as p:
+        done = subprocess.run(
+            [str(lab.python), str(HERE / "arrays.py"), f"unix:{p.agents[0].socket}"],
+            env=environment(lab), capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert done.returncode == 0 and "arrays are whole" in done.stdout, done.stdout + done.stderr
 
 
 def cases():
@@ -630,7 +782,10 @@ def cases():
     for kind in KINDS:
         found[f"{kind}-late"] = lambda lab, kind=kind: case_late(lab, kind)
         found[f"{kind}-wrong"] = lambda lab, kind=kind: case_wrong(lab, kind)
+    found["readme"] = case_readme
     found["serve"] = case_serve
+    found["interrupted"] = case_interrupted
+    found["arrays"] = case_arrays
     for kind in KINDS:
         found[f"{kind}-real-model"] = lambda lab, kind=kind: case_shared(lab, kind, "smol")
     return found
@@ -659,6 +814,7 @@ def main():
             for engine in set(lab.engines).difference(lab.bare.values()):
                 engine.kill()
             print(f"# {name}: {time.monotonic() - begin:.0f} s", flush=True)
+    lab.end()
     return 0 if good else 1
 
 
