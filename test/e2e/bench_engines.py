@@ -125,6 +125,14 @@ def check_report():
     expect("verdicts of two regimes", (held, missed) == (10, 6), (held, missed))
     expect("reasons are asked for", ("cold", "icms-inside", "TTFT") in asked and
            ("warm", "icms-inside", "CPU") in asked and len(asked) == 6, asked)
+    head = {"measured": "now", "commit": "none", "rounds": 7, "versions": {"vLLM": "0"}, "tokens": 2000,
+            "bytes": 10 ** 9, "block_bytes": 4 << 20, "load_before": 0, "load_after": 0, "others": 0.5,
+            "sides": {"none": "alone", "fs": "fs"},
+            "machine": {"processor": "P", "cores": 2, "memory_gib": 1, "virtual": True,
+                        "kernel": "k", "drive": "d"}}
+    section, held, missed = report.section({"reuse": (head, rows)}, lambda row, what: " [1]")
+    expect("a section", "make bench-engines MATCHES=reuse" in "\n".join(section), section)
+    expect("no section without a match", report.section({}, None)[0] == [])
     expect("a table names every side", sum("| icms-agent |" in line for line in lines) == 4, lines)
 
 

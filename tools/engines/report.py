@@ -169,6 +169,19 @@ def no_reuse_lines(rows, sides, note):
     return lines, held, missed
 
 
+# ---- the section -----------------------------------------------------------------------------------
+
+METHOD = """Real vLLM engines on the CPU, in float32 and one environment, that differ by `--kv-transfer-config`
+alone; sides take turns, prompt by prompt, and every answer is that of vLLM alone. `tools/engines/README.md` says
+what is asserted of each load and how each number is defined. *TTFT*: time to the first token. *load*: bytes of
+blocks over the time from the scheduler's first question to the connector until the model begins to compute.
+*CPU*: engine and all daemons of a side, the enclosure's too, until then, for a GB of blocks. *step*:
+`schedule()` and `update_from_output()` of the longest step. Medians with their 95 % interval, which is the whole
+range with fewer than six rounds; ratios are of neighbours in time, icms over the best peer. On one machine
+everything between agent and enclosure, loopback and both ends of TCP, is in the account of icms' sides, and
+nothing of the kind in that of others."""
+
+
 def where_lines(head):
     machine = head["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in head["versions"].items())
