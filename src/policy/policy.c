@@ -31,6 +31,15 @@ static_assert((POLICY_READS_MAX + 1) * POLICY_STEPS <= UINT8_MAX, "a state fits"
 #define POLICY_READ_MS      45000
 #define POLICY_READ_MORE_MS 10000
 
+/* A segment of so many blocks holds those of many prompts and is hardly ever due as a whole. Of
+ * such segments the one goes whose blocks were wanted least lately in the mean. Those are due that
+ * were not wanted in the last part of the time since then; the part gets smaller when less may be
+ * carried over than this part of the drive, and is half of it with a budget. */
+#define POLICY_BLOCKS_MANY 16
+#define POLICY_MANY_PART   0.7
+#define POLICY_CARRY_EASY  5
+#define POLICY_MEAN        64
+
 /* Parts of a segment's blocks are told in these. */
 #define POLICY_WHOLE 65536
 
@@ -429,6 +438,24 @@ static uint32_t segment_behind(const struct policy_segment *segment, int32_t ste
     return sum;
 }
 
+/* The mean of the steps at which blocks count as wanted, times POLICY_MEAN. Those of which nothing
+ * is known count as wanted at the first step there can be; without any block it is lower. */
+static int32_t segment_mean(const struct policy_segment *segment, int32_t end, uint32_t blocks)
+{
+    int64_t sum = 0;
+    uint32_t known = 0;
+
+    for (int32_t step = end; step > end - POLICY_STEPS; step--) {
+        sum += (int64_t)step * segment->wanted[step % POLICY_STEPS];
+        known += segment->wanted[step % POLICY_STEPS];
+    }
+    if (blocks > known)
+        sum += (int64_t)(end - POLICY_STEPS + 1) * (blocks - known);
+    else
+        blocks = known;
+    return blocks != 0 ? (int32_t)(sum * POLICY_MEAN / blocks) : INT32_MIN;
+}
+
 /* All of the blocks have to be due. While there is enough for carrying over, it will also do when
  * some have been for a while: that frees the room that they take in a segment that is wanted. When
  * there is no such segment, the step before which blocks are due moves on to where there is one. */
@@ -440,6 +467,21 @@ void policy_choice_add(struct policy_choice *choice, const struct policy_segment
 
     if (choice->best_due == POLICY_WHOLE)
         return;
+    if (blocks >= POLICY_BLOCKS_MANY && !choice->many) {
+        choice->many = true; /* what was offered before has few left: it goes when all is due */
+        choice->best = NULL;
+        choice->best_due = 0;
+        choice->best_step = INT32_MAX;
+    }
+    if (choice->many) {
+        int32_t mean = segment_mean(segment, choice->end, blocks);
+
+        if (mean < choice->best_step) {
+            choice->best_step = mean;
+            choice->best = owner;
+        }
+        return;
+    }
     kept = choice->due < choice->end ? segment_behind(segment, choice->due, choice->end) : 0;
     if (kept > 0)
         due = blocks > kept ? (uint32_t)((uint64_t)(blocks - kept) * POLICY_WHOLE / blocks) : 0;
@@ -458,10 +500,26 @@ void policy_choice_add(struct policy_choice *choice, const struct policy_segment
     }
 }
 
+/* In how many of the last steps a block has to have been wanted. */
+static int32_t many_window(const struct policy *policy, int32_t steps)
+{
+    double easy = 1000 * (double)policy->opts.capacity_bytes / POLICY_CARRY_EASY + 1;
+    double part = policy->opts.budget_bytes_day == 0 ? POLICY_MANY_PART : POLICY_MANY_PART / 2;
+
+    if ((double)policy->carry_bytes < easy)
+        part *= (double)policy->carry_bytes / easy;
+    return steps <= 0 ? 0 : (int32_t)(part * (steps < POLICY_STEPS ? steps : POLICY_STEPS) + 0.5);
+}
+
 void *policy_choice_end(struct policy *policy, uint32_t volume, const struct policy_choice *choice)
 {
-    if (choice->best != NULL && choice->best_due == 0)
-        policy->volume[volume].due = choice->best_step;
+    struct policy_volume *clock = &policy->volume[volume];
+
+    if (choice->many && choice->best != NULL)
+        clock->due =
+            clock->step - many_window(policy, clock->step - choice->best_step / POLICY_MEAN);
+    else if (choice->best != NULL && choice->best_due == 0)
+        clock->due = choice->best_step;
     return choice->best;
 }
 

@@ -82,9 +82,10 @@ struct policy_choice {
     void *best;        /* the owner of the segment to take so far; NULL: none      */
     int32_t due;       /* what counts as wanted at this step or before is          */
     int32_t end;       /* the last step there can be                               */
+    bool many;         /* segments have many blocks: the one with the lowest mean goes */
     bool rich;         /* all of a segment may be carried over                     */
     uint32_t best_due; /* its due blocks, in parts of all; 0: too few              */
-    int32_t best_step; /* then: at which step all of them would be                 */
+    int32_t best_step; /* then: at which step all of them would be; many: 64 times its mean */
 };
 
 /* Reclaim that begins frees one segment of so many before it ends: what it carries over lies

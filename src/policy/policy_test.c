@@ -165,6 +165,53 @@ static void test_choice_budget(void **state)
     }
 }
 
+#define MANY 32
+
+static void *many_choose(struct policy *policy, struct policy_segment *segment, uint32_t count)
+{
+    struct policy_choice choice;
+
+    policy_choice_begin(policy, 0, MANY * BLOCK, &choice);
+    for (uint32_t i = 0; i < count; i++)
+        policy_choice_add(&choice, &segment[i], MANY, &segment[i]);
+    return policy_choice_end(policy, 0, &choice);
+}
+
+/* Of segments of many blocks the one goes that was wanted least lately in the mean. */
+static void test_choice_many(void **state)
+{
+    struct policy *policy = policy_make(0);
+    struct policy_segment segment[3] = {{{0}}};
+    policy_state early[MANY], first;
+    struct policy_choice choice;
+    struct held few;
+    uint64_t now_ms = policy_fill(policy, 900, 0);
+
+    (void)state;
+    for (uint32_t i = 0; i < MANY; i++)
+        early[i] = block_write(policy, &segment[0], now_ms);
+    first = early[MANY - 1];
+    now_ms = policy_fill(policy, 300, now_ms);
+    for (uint32_t i = 0; i < MANY; i++)
+        (void)block_write(policy, &segment[1], now_ms);
+    now_ms = policy_fill(policy, 100, now_ms);
+    assert_ptr_equal(many_choose(policy, segment, 2), &segment[0]);
+    for (uint32_t i = 0; i < MANY - 1; i++) /* the older one is read, all but one block */
+        early[i] = policy_read(policy, 0, &segment[0], RUN, early[i], now_ms);
+    assert_ptr_equal(many_choose(policy, segment, 2), &segment[1]);
+    assert_true(policy_due(policy, 0, first));
+    assert_false(policy_due(policy, 0, early[0]));
+    assert_true(policy_carry(policy, 0, early[0], BLOCK, now_ms));
+    assert_ptr_equal(many_choose(policy, segment, 3), &segment[2]); /* nothing is known of it */
+    held_write(policy, &few, now_ms);
+    policy_choice_begin(policy, 0, MANY * BLOCK,
+                        &choice); /* one with few left is not the best yet */
+    policy_choice_add(&choice, &few.segment, BLOCKS, &few);
+    policy_choice_add(&choice, &segment[1], MANY, &segment[1]);
+    assert_ptr_equal(policy_choice_end(policy, 0, &choice), &segment[1]);
+    policy_free(&policy);
+}
+
 /* What is taken out of a segment does not count any more; blocks of which nothing is known are due;
  * a segment without blocks goes before all others. */
 static void test_choice_counts(void **state)
@@ -372,12 +419,13 @@ static void test_burst(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),        cmocka_unit_test(test_choice_budget),
-        cmocka_unit_test(test_choice_counts), cmocka_unit_test(test_reads),
-        cmocka_unit_test(test_carry),         cmocka_unit_test(test_carry_bound),
-        cmocka_unit_test(test_ghost),         cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_admit_known),   cmocka_unit_test(test_charge),
-        cmocka_unit_test(test_burst),         cmocka_unit_test(test_admit_run),
+        cmocka_unit_test(test_choice),      cmocka_unit_test(test_choice_budget),
+        cmocka_unit_test(test_choice_many), cmocka_unit_test(test_choice_counts),
+        cmocka_unit_test(test_reads),       cmocka_unit_test(test_carry),
+        cmocka_unit_test(test_carry_bound), cmocka_unit_test(test_ghost),
+        cmocka_unit_test(test_budget),      cmocka_unit_test(test_admit_known),
+        cmocka_unit_test(test_charge),      cmocka_unit_test(test_burst),
+        cmocka_unit_test(test_admit_run),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
