@@ -466,9 +466,9 @@ static bool quota_kick(struct store *store, uint32_t number)
         segment = quota_oldest(store, number);
         if (segment == NULL)
             return false; /* all of it is being written; ends of writes come here again */
-        store->pump_more = true;
         if (segment->summary != NULL) {
             reclaim_in_memory(store, segment, number);
+            store->pump_more = true;
             continue;
         }
         if (volume->own && segment->stream == number) {
@@ -476,11 +476,12 @@ static bool quota_kick(struct store *store, uint32_t number)
                 segment = stream_choose(store, number);
             segment = reclaim_in_order(store, segment);
             if (segment == NULL)
-                return false;
+                return false; /* it is being sealed; the end of that comes here again */
             reclaim_start(store, segment, STORE_SHARED, true);
         } else {
             reclaim_start(store, segment, number, false);
         }
+        store->pump_more = true;
         return true;
     }
     store->pump_more = true;

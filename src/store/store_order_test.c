@@ -16,6 +16,7 @@
 #include "base/hash.h"
 #include "loop/sim.h"
 #include "store/layout.h"
+#include "store/store_int.h"
 #include "store/store_rig.h"
 
 #define BYTES 20000
@@ -106,12 +107,55 @@ static void a_header_that_failed_keeps_its_place(void **state)
     order_runs(&(struct order_case){.discard = true, .fault = "store.header:2:fail"});
 }
 
+/* A volume is at its quota, all its segments hide what is in older ones, and the oldest waits for a
+ * slow write: the next writer waits for that, and the loop does other things meanwhile. */
+static void a_quota_waits_for_a_seal(void **state)
+{
+    enum { FIRST_BYTES = 36000, QUOTA_BLOCKS = 12, PAGES = 5 };
+    struct rig rig = {.sim = NULL};
+    struct sim_opts opts;
+    struct rig_op *slow;
+
+    (void)state;
+    sim_opts_init(&opts, 1);
+    opts.disk_delay_min_ns = opts.disk_delay_max_ns = 1000 * 1000;
+    opts.disk_bytes_per_s = (uint64_t)1 << 40; /* a slow write is in nobody's way */
+    rig_sim_init(&rig, &opts);
+    rig_one_volume(&rig);
+    rig.quota_bytes[0] = QUOTA_BLOCKS * PAGES * STORE_PAGE_BYTES + 4 * STORE_PAGE_BYTES;
+    rig_format(&rig);
+    rig_up(&rig);
+    assert_int_equal(rig_put(&rig, 0, 1, FIRST_BYTES, 1, 0), ICMS_OK);
+    for (int i = 0; i < 4; i++) /* meanwhile the next segment is opened */
+        assert_int_equal(rig_flush(&rig), ICMS_OK);
+    slow = rig_op_new(&rig, RIG_WRITE, 8000);
+    slow->key = rig_key(1000);
+    slow->value_bytes = 8000;
+    sim_disk_slow(rig.node, 100000);
+    rig_op_start(slow);
+    while (rig.store->writes == 0)
+        assert_true(sim_step(rig.sim));
+    sim_disk_slow(rig.node, 1);
+    for (uint64_t key = 1; key <= 2 * QUOTA_BLOCKS; key++) {
+        assert_int_equal(rig_put(&rig, 0, key, BYTES, key + 1, 0), ICMS_OK);
+        assert_int_equal(rig_put(&rig, 0, key, BYTES, key + 2, 0), ICMS_OK);
+        if (key == QUOTA_BLOCKS / 2)
+            assert_int_equal(atomic_load(&slow->done), 0);
+    }
+    rig_op_wait(slow);
+    assert_int_equal(slow->err, ICMS_OK);
+    rig_op_free(slow);
+    rig_down(&rig);
+    sim_free(&rig.sim);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_deleted_is_back_after_a_kill),
         cmocka_unit_test(nothing_deleted_is_back_after_a_power_cut),
         cmocka_unit_test(a_header_that_failed_keeps_its_place),
+        cmocka_unit_test(a_quota_waits_for_a_seal),
     };
 
     return cmocka_run_group_tests_name("store-order", tests, NULL, NULL);

@@ -359,8 +359,11 @@ static void run_judge(struct run *run, uint32_t volume, uint64_t key, bool power
             run_fail(run, volume, key, "an older value came back");
     }
     cell->unsure = false;
-    if (found == UINT32_MAX && run->full[volume] && reason != ICMS_MISS_CHECKSUM)
+    if (found == UINT32_MAX && run->full[volume] && reason != ICMS_MISS_CHECKSUM) {
+        if (power) /* the latest change may be lost, and no flush makes it durable any more */
+            cell->latest = 0;
         return; /* perhaps evicted just now: the next crash may bring it back */
+    }
     if (power)
         cell->count = 0; /* all there is on the medium is durable */
     if (power || found != cell->latest || found == UINT32_MAX)

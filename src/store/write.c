@@ -421,6 +421,7 @@ static bool change_try(struct store_change *change)
     bool found = store_index_find(store->index, volume, change_key(change), &spot);
     bool there = found && !spot.damaged;
     bool trace = found || store_ghost_has(store->ghost, volume, change_key(change));
+    bool covers; /* the ghosts may have forgotten what a segment that lives on still holds */
     struct store_segment *segment;
 
     if (change_answered(change, there, trace))
@@ -443,8 +444,8 @@ static bool change_try(struct store_change *change)
         store_index_unreserve(store->index);
         return false;
     }
-    change_place(change, segment, change->is_delete || trace,
-                 change->is_delete || found || (trace && store->volumes[volume].partial > 0));
+    covers = change->is_delete || found || store->volumes[volume].partial > 0;
+    change_place(change, segment, covers || trace, covers);
     return true;
 }
 
