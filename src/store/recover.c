@@ -312,9 +312,14 @@ static bool recover_counts(const struct recover *recover, const struct store_fou
 {
     struct store_spot spot;
 
-    return found->good || found->witness || found->record.fresh ||
-           !store_index_find(recover->store->index, volume, &found->record.key, &spot) ||
-           spot.damaged;
+    if (found->good || found->witness || found->record.fresh)
+        return true;
+    if (store_index_find(recover->store->index, volume, &found->record.key, &spot))
+        return spot.damaged;
+    /* The older one of a block that was carried over may have been evicted just now: it is whole.
+     */
+    return !found->record.again ||
+           !store_ghost_has(recover->store->ghost, volume, &found->record.key);
 }
 
 /* Loads one record of a scanned segment. */

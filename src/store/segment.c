@@ -52,9 +52,8 @@ void store_segment_partial_end(struct store *store, struct store_segment *segmen
     }
 }
 
-/* A block is evicted: when its segment lives on, its record stays there. */
-static void segment_partial_begin(struct store *store, struct store_segment *segment,
-                                  uint32_t volume)
+void store_segment_partial_begin(struct store *store, struct store_segment *segment,
+                                 uint32_t volume)
 {
     bool goes = store->reclaim.segment == segment && store->reclaim.whole;
 
@@ -168,7 +167,7 @@ void store_segment_evict(struct store *store, const struct store_block *block)
     check(state != NULL);
     policy_evicted(store->policy, store_policy_hash(block->volume, &block->key), *state);
     policy_segment_sub(&store->segments[block->spot.segment].wanted, *state);
-    segment_partial_begin(store, &store->segments[block->spot.segment], block->volume);
+    store_segment_partial_begin(store, &store->segments[block->spot.segment], block->volume);
     check(store_index_remove(store->index, block->volume, &block->key, &old));
     check(old.segment == block->spot.segment && old.page == block->spot.page);
     store->dropped = true;

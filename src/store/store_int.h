@@ -461,6 +461,11 @@ int store_volume_slot(struct store *store, const struct uuid *uuid);
 
 void store_segment_free(struct store *store, struct store_segment *segment);
 
+/* A record of the volume that nothing hides stays in the segment while that lives on: its block was
+ * evicted, or its write failed. */
+void store_segment_partial_begin(struct store *store, struct store_segment *segment,
+                                 uint32_t volume);
+
 /* No record of these volumes in the segment was evicted any more: they, or it, are gone. */
 void store_segment_partial_end(struct store *store, struct store_segment *segment,
                                uint64_t volumes);

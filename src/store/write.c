@@ -242,6 +242,8 @@ void store_change_stored(struct store_change *change, icms_err err)
     } else {
         store_index_unreserve(store->index);
         change_refund(change);
+        if (!change->is_delete) /* it may be there all the same, for a scan */
+            store_segment_partial_begin(store, segment, change_volume(change));
     }
     store_segment_written(store, segment);
     store_change_end(change);
@@ -420,8 +422,8 @@ static bool change_try(struct store_change *change)
     struct store_spot spot;
     bool found = store_index_find(store->index, volume, change_key(change), &spot);
     bool there = found && !spot.damaged;
-    bool trace = found || store_ghost_has(store->ghost, volume, change_key(change));
-    bool covers; /* the ghosts may have forgotten what a segment that lives on still holds */
+    bool partial = store->volumes[volume].partial > 0; /* ghosts forget, and segments live long */
+    bool trace = found || partial || store_ghost_has(store->ghost, volume, change_key(change));
     struct store_segment *segment;
 
     if (change_answered(change, there, trace))
@@ -444,8 +446,8 @@ static bool change_try(struct store_change *change)
         store_index_unreserve(store->index);
         return false;
     }
-    covers = change->is_delete || found || store->volumes[volume].partial > 0;
-    change_place(change, segment, covers || trace, covers);
+    change_place(change, segment, change->is_delete || trace,
+                 change->is_delete || found || partial);
     return true;
 }
 
