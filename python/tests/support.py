@@ -11,6 +11,7 @@ import random
 import shutil
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -56,6 +57,14 @@ def tier():
 def value(number, nbytes=VALUE_BYTES):
     """Bytes that no other number has."""
     return random.Random(number).randbytes(nbytes)
+
+
+def wait_for(condition, seconds=20):
+    """Asks again and again until the condition holds; an AssertionError when it never does."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.005)
 
 
 def keys(count, name=None):

@@ -13,7 +13,7 @@ import unittest
 import weakref
 
 import icms
-from support import TestCase, Tier, VALUE_BYTES, keys, value
+from support import TestCase, Tier, VALUE_BYTES, keys, value, wait_for
 
 
 def program(text, *arguments, **more):
@@ -284,15 +284,9 @@ except icms.LockedError as error:
         def leased():
             return self.metric("icms_arena_leased_slots")
 
-        def wait_for(what, seconds=10):
-            give_up = time.monotonic() + seconds
-            while not what():
-                self.assertLess(time.monotonic(), give_up)
-                time.sleep(0.02)
-
         self.assertTrue(self.volume.match(self.put(2)[0]))
         self.client.close()
-        wait_for(lambda: self.metric("icms_clients") == 0)
+        wait_for(lambda: self.metric("icms_clients") == 0, 10)
         before, named = leased(), set()
         opened = descriptors(self.tier.agent.pid)
         for _ in range(3):
@@ -312,9 +306,9 @@ sys.stdin.read()
             named |= mapped_files(child.pid)
             child.kill()
             child.communicate()
-            wait_for(lambda: self.metric("icms_clients") == 0 and leased() == before)
+            wait_for(lambda: self.metric("icms_clients") == 0 and leased() == before, 10)
         wait_for(lambda: descriptors(self.tier.agent.pid).get("anon_inode", 0) <=
-                 opened.get("anon_inode", 0))
+                 opened.get("anon_inode", 0), 10)
         self.assertEqual([name for name in named
                           if name.startswith("/dev/shm/") and os.path.exists(name)], [])
 

@@ -12,7 +12,7 @@ import unittest.mock
 import icms
 from icms import keys as icms_keys
 from icms.lmcache import IcmsConnector
-from support import VALUE_BYTES, Tier, tier, value
+from support import VALUE_BYTES, Tier, tier, value, wait_for
 
 
 def names(count):
@@ -259,10 +259,7 @@ class Failures(Case):
         self.assertIn("serving without it, and using it when it comes", logged.output[0])
         mine.agent.start()
         mine.agent.wait_ready()
-        give_up = time.monotonic() + 30
-        while not self.wait(connector, connector.submit_batch_exists(keys))[0][0]:
-            self.assertLess(time.monotonic(), give_up)
-            time.sleep(0.05)
+        wait_for(lambda: self.wait(connector, connector.submit_batch_exists(keys))[0][0], 30)
         self.put(connector, keys, [b"1", b"22", b"333"])
         self.assertEqual(self.get(connector, keys, [1, 2, 3]),
                          (True, [True] * 3, [b"1", b"22", b"333"]))
@@ -276,10 +273,7 @@ class Failures(Case):
             connector = self.connector(where=mine.where, weights="2")
             mine.agent.start()
             mine.agent.wait_ready()
-            give_up = time.monotonic() + 30
-            while len(logged.output) < 2:
-                self.assertLess(time.monotonic(), give_up)
-                time.sleep(0.05)
+            wait_for(lambda: len(logged.output) >= 2, 30)
         self.assertIn("would never share", logged.output[1])
         (ok, _, _), = self.wait(connector, connector.submit_batch_exists(names(1)))
         self.assertFalse(ok)

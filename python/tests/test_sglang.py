@@ -2,7 +2,6 @@
 """icms.sglang keeps the promises of its interface, on stand-ins for SGLang's own classes."""
 import random
 import threading
-import time
 import unittest
 import unittest.mock
 
@@ -10,7 +9,7 @@ import icms
 import sglang_stand_ins as stand_ins
 from sglang_stand_ins import (Config, ExtraInfo, Page, Pool, PoolHitPolicy, PoolName, PoolTransfer,
                              PoolTransferResult)
-from support import Tier, tier, value
+from support import Tier, tier, value, wait_for
 
 stand_ins.install()
 
@@ -406,10 +405,7 @@ class Failures(Case):
         self.assertIn("serving without it, and using it when it comes", logged.output[0])
         mine.agent.start()
         mine.agent.wait_ready()
-        give_up = time.monotonic() + 30
-        while backend.batch_set_v1(names, backend.pool.at(0, 1)) != [True] * 2:
-            self.assertLess(time.monotonic(), give_up)
-            time.sleep(0.05)
+        wait_for(lambda: backend.batch_set_v1(names, backend.pool.at(0, 1)) == [True] * 2, 30)
         self.assertEqual(backend.batch_get_v1(names, backend.pool.at(3, 2)), [True] * 2)
         self.assertEqual([backend.pool.page(page) for page in (3, 2)], datas)
         transfers = [PoolTransfer(PoolName.MAMBA, keys=names, host_indices=state.at(0, 1))]
@@ -433,10 +429,7 @@ class Failures(Case):
             backend = self.backend(where=mine.where, weights="2")
             mine.agent.start()
             mine.agent.wait_ready()
-            give_up = time.monotonic() + 30
-            while len(logged.output) < 2:
-                self.assertLess(time.monotonic(), give_up)
-                time.sleep(0.05)
+            wait_for(lambda: len(logged.output) >= 2, 30)
         self.assertIn("would never share", logged.output[1])
         self.assertEqual(backend.batch_exists(hashes(1)), 0)
 

@@ -12,7 +12,7 @@ import types
 import unittest
 
 import vllm_stand_ins as stand_ins
-from support import Tier, VALUE_BYTES, tier, value
+from support import Tier, VALUE_BYTES, tier, value, wait_for
 
 stand_ins.install()
 from icms.vllm.connector import Copied, _Scheduler  # noqa: E402
@@ -117,13 +117,6 @@ class Engine:
         self.half._movers.wait_idle()
         wait_for(lambda: self.half._staging.free == self.slots)
         assert not self.half.copying
-
-
-def wait_for(condition, seconds=20):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
 
 
 class Connectors(unittest.TestCase):
