@@ -200,6 +200,13 @@ static_assert(sizeof(struct store_change) <= sizeof(((struct store_write *)0)->p
 static_assert(sizeof(struct store_change) <= sizeof(((struct store_delete *)0)->private_words),
               "a change fits in a store_delete");
 
+/* The write that a change is the private part of. */
+static inline struct store_write *store_change_write(struct store_change *change)
+{
+    check(change->magic == STORE_CHANGE_MAGIC && !change->is_delete);
+    return container_of((uint64_t *)(void *)change, struct store_write, private_words);
+}
+
 /* The private part of store_read. */
 struct store_read_private {
     uint32_t magic;           /* STORE_READ_MAGIC until done */

@@ -41,8 +41,6 @@ static void witness_write(struct store_change *change)
 {
     struct store *store = change->store;
     uint32_t number = store_segment_number(store, change->segment);
-    struct store_write *write =
-        container_of((uint64_t *)(void *)change, struct store_write, private_words);
 
     change->state = CHANGE_WITNESS;
     if (fault_hit("store.witness"))
@@ -50,7 +48,8 @@ static void witness_write(struct store_change *change)
     else
         loop_file_write(store->loop, &change->op, store->file,
                         store_segment_offset(store, number, change->page + change->pages),
-                        write->memory, STORE_PAGE_BYTES, store_witness_written);
+                        store_change_write(change)->memory, STORE_PAGE_BYTES,
+                        store_witness_written);
 }
 
 static void witness_kick(struct store *store);

@@ -22,12 +22,6 @@
 /* ---- the two faces of a change ----------------------------------------------------------------
  */
 
-static struct store_write *change_write(struct store_change *change)
-{
-    check(change->magic == STORE_CHANGE_MAGIC && !change->is_delete);
-    return container_of((uint64_t *)(void *)change, struct store_write, private_words);
-}
-
 static struct store_delete *change_delete(struct store_change *change)
 {
     check(change->magic == STORE_CHANGE_MAGIC && change->is_delete);
@@ -36,12 +30,12 @@ static struct store_delete *change_delete(struct store_change *change)
 
 static uint32_t change_volume(struct store_change *change)
 {
-    return change->is_delete ? change_delete(change)->volume : change_write(change)->volume;
+    return change->is_delete ? change_delete(change)->volume : store_change_write(change)->volume;
 }
 
 static const struct key *change_key(struct store_change *change)
 {
-    return change->is_delete ? &change_delete(change)->key : &change_write(change)->key;
+    return change->is_delete ? &change_delete(change)->key : &store_change_write(change)->key;
 }
 
 /* ---- one change of a key at a time ------------------------------------------------------------
@@ -120,7 +114,7 @@ static void store_change_end(struct store_change *change)
         change->magic = 0;
         delete->done(delete);
     } else {
-        struct store_write *write = change_write(change);
+        struct store_write *write = store_change_write(change);
 
         write->err = change->err;
         if (change->err == ICMS_OK && !change->again) {
@@ -190,11 +184,8 @@ static void change_index(struct store_change *change)
             store_segment_live_sub(store, volume, &old);
         return;
     }
-    if (store_index_put(store->index, volume, change_key(change), &spot, &old)) {
-        if (change->again) /* else a flush came before the witness */
-            store_segment_moved(store, old.segment);
+    if (store_index_put(store->index, volume, change_key(change), &spot, &old))
         store_segment_live_sub(store, volume, &old);
-    }
     store_segment_live_add(store, volume, &spot);
     if (!change->again)
         change_wanted(change);
@@ -232,7 +223,7 @@ void store_change_stored(struct store_change *change, icms_err err)
             .key = *change_key(change),
             .sequence = change->sequence,
             .fresh = change->fresh,
-            .value_bytes = change->is_delete ? 0 : change_write(change)->value_bytes};
+            .value_bytes = change->is_delete ? 0 : store_change_write(change)->value_bytes};
 
         store_summary_add(segment->summary, &record, change->page, change_volume(change));
         change_count(change);
@@ -292,11 +283,11 @@ static uint8_t *change_record(struct store_change *change)
     uint8_t *memory, *value;
     uint64_t tail = (uint64_t)change->pages * STORE_PAGE_BYTES - STORE_HEADER_BYTES;
 
-    memory = change->is_delete ? change_delete(change)->memory : change_write(change)->memory;
+    memory = change->is_delete ? change_delete(change)->memory : store_change_write(change)->memory;
     value = memory + STORE_HEADER_BYTES;
     record.type = change->is_delete ? STORE_RECORD_TOMBSTONE : STORE_RECORD_VALUE;
     if (!change->is_delete) {
-        record.value_bytes = change_write(change)->value_bytes;
+        record.value_bytes = store_change_write(change)->value_bytes;
         record.value_crc =
             crc32c_add(store_value_crc_seed(nonce, change->page), value, record.value_bytes);
     }
@@ -356,10 +347,10 @@ static bool change_answered(struct store_change *change, bool there, bool trace)
     else if (change->is_delete && !there && !trace)
         change_answer(change, ICMS_MISS);
     else if (!change->is_delete && there &&
-             (change_write(change)->options & STORE_WRITE_IF_ABSENT) != 0)
+             (store_change_write(change)->options & STORE_WRITE_IF_ABSENT) != 0)
         change_answer(change, ICMS_EXISTS);
     else if (!change->is_delete && !there &&
-             (change_write(change)->options & STORE_WRITE_IF_EXISTS) != 0)
+             (store_change_write(change)->options & STORE_WRITE_IF_EXISTS) != 0)
         change_answer(change, ICMS_MISS);
     else
         return false;
