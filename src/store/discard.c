@@ -168,7 +168,7 @@ static void store_discard_done(struct loop_op *op)
     if (discard->step == DISCARD_DEVICE && op->err == ICMS_UNSUPPORTED)
         discard->on = false;
     else
-        store_write_outcome(store, op->err);
+        store_overhead_outcome(store, op->err);
     if (op->err == ICMS_OK && !store->down && discard_next(store))
         discard_run(store);
     else

@@ -229,8 +229,7 @@ static void store_flush_done(struct loop_op *op)
     struct store_flush_private *private = container_of(op, struct store_flush_private, op);
 
     store_flush_end(private->store, private->flush, op->err);
-    if (op->err != ICMS_OK) /* success says nothing about writes */
-        store_write_outcome(private->store, op->err);
+    store_overhead_outcome(private->store, op->err);
     flush_end(private, op->err);
 }
 

@@ -278,7 +278,7 @@ static void opener_failed(struct store *store, icms_err err)
         list_push(&store->free, &segment->link);
     store_free_count_set(store, store->free_count + 1);
     store->streams[opener->stream].wants = store->streams[opener->stream].open == NULL;
-    store_write_outcome(store, err);
+    store_overhead_outcome(store, err);
     store_pump(store);
 }
 
@@ -297,7 +297,6 @@ static void opener_finished(struct store *store)
     struct store_stream *stream = &store->streams[opener->stream];
 
     opener->segment = NULL;
-    store_write_outcome(store, ICMS_OK);
     store_overhead_written(store, 2 * STORE_PAGE_BYTES);
     segment->state = SEGMENT_OPEN;
     segment->next_page = 1;
@@ -514,7 +513,7 @@ static void seal_finished(struct store_summary *summary, icms_err err)
     list_push(&store->summaries, &summary->link);
     if (store_segment_is_dead(segment))
         store_segment_free(store, segment);
-    store_write_outcome(store, err);
+    store_overhead_outcome(store, err);
     store_pump(store);
 }
 

@@ -452,9 +452,17 @@ void store_budget_note(struct store *store);
 void store_later_run(struct store *store, struct store_later *later,
                      void (*run)(struct store_later *));
 
-/* Counts the outcome of a device write (read); too many failures in a row take the drive out. */
+/* Counts the outcome of a record's write, or of a read; too many failures in a row take the drive
+ * out. */
 void store_write_outcome(struct store *store, icms_err err);
 void store_read_outcome(struct store *store, icms_err err);
+
+/* The same for headers, summaries and flushes, whose success says nothing about records. */
+static inline void store_overhead_outcome(struct store *store, icms_err err)
+{
+    if (err != ICMS_OK)
+        store_write_outcome(store, err);
+}
 
 /* ---- volume.c ---- */
 

@@ -60,8 +60,7 @@ static void witness_flushed(struct store *store, icms_err err)
     struct list *link;
 
     store_flush_end(store, witness->flush, err);
-    if (err != ICMS_OK) /* one failure, however many waited; success says nothing about writes */
-        store_write_outcome(store, err);
+    store_overhead_outcome(store, err); /* one failure, however many waited */
     while ((link = list_pop(&witness->flushing)) != NULL) {
         struct store_change *change = witness_change(link);
 
