@@ -135,7 +135,7 @@ static bool discard_next(struct store *store)
         break;
     case DISCARD_FLUSH:
         for (uint32_t i = 0; i < discard->count; i++)
-            store_life_begun(discard->batch[i]);
+            store_life_begun(store, discard->batch[i]);
         discard->step = DISCARD_FOOTER;
         discard->at = 0;
         store_opener_kick(store); /* for one that hides what these held */

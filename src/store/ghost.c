@@ -11,13 +11,13 @@
 
 #define GHOST_BITS_A_KEY 8
 #define GHOST_PROBES     5
-#define GHOST_KEYS_MIN   4096
 
 struct store_ghost {
     uint64_t *bits[2]; /* [0] takes new keys, [1] is the old one          */
     uint64_t bit_mask; /* bits of one filter less one; a power of two     */
     uint64_t keys_max; /* that one filter takes before it becomes the old */
     uint64_t keys;     /* that bits[0] took                               */
+    uint64_t turns;    /* the new one became the old one so often         */
     uint64_t seed;     /* of the hash */
 };
 
@@ -45,8 +45,8 @@ icms_err store_ghost_new(uint64_t keys, uint64_t seed, struct store_ghost **out_
 
     if (ghost == NULL)
         return ICMS_NO_MEMORY;
-    ghost->keys_max = u64_max(keys, GHOST_KEYS_MIN);
-    while (bits < ghost->keys_max * GHOST_BITS_A_KEY)
+    ghost->keys_max = u64_max(keys, 1);
+    while (bits < 64 || bits < ghost->keys_max * GHOST_BITS_A_KEY)
         bits *= 2;
     ghost->bit_mask = bits - 1;
     ghost->seed = seed;
@@ -82,6 +82,7 @@ void store_ghost_add(struct store_ghost *ghost, uint32_t volume, const struct ke
         ghost->bits[0] = old;
         memset(old, 0, ghost_filter_bytes(ghost));
         ghost->keys = 0;
+        ghost->turns++;
     }
     for (uint32_t i = 0; i < GHOST_PROBES; i++) {
         uint64_t bit = ghost_probe(ghost, hash, i);
@@ -89,6 +90,11 @@ void store_ghost_add(struct store_ghost *ghost, uint32_t volume, const struct ke
         ghost->bits[0][bit / 64] |= (uint64_t)1 << bit % 64;
     }
     ghost->keys++;
+}
+
+uint64_t store_ghost_turns(const struct store_ghost *ghost)
+{
+    return ghost->turns;
 }
 
 bool store_ghost_has(const struct store_ghost *ghost, uint32_t volume, const struct key *key)

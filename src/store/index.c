@@ -16,7 +16,7 @@
 #include "base/hash.h"
 #include "store/layout.h"
 
-#define INDEX_BLOCKS_MIN 1024
+#define INDEX_BLOCKS_MIN 64
 
 /* Bits of store_index_entry.place, from the lowest. */
 #define INDEX_SEGMENT_BITS 20

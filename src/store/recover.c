@@ -118,6 +118,12 @@ static void recover_evicted(struct recover *recover, const struct store_record *
     store_segment_evict(store, &block);
 }
 
+/* Whether a block may have left the index in this very open, for want of room. */
+static bool recover_dropped(const struct store *store, uint32_t volume, const struct key *key)
+{
+    return store_ghost_turns(store->ghost) > 1 || store_ghost_has(store->ghost, volume, key);
+}
+
 static void recover_block(struct recover *recover, const struct store_record *record, uint32_t page,
                           uint32_t volume)
 {
@@ -148,8 +154,8 @@ static void recover_block(struct recover *recover, const struct store_record *re
         store_segment_moved(store, old.segment);
         if (old.segment != spot.segment)
             segment->hides |= store_volume_bit(volume);
-    } else if (store_ghost_has(store->ghost, volume, &record->key)) {
-        segment->hides |= store_volume_bit(volume); /* recover_make_room had no room for it */
+    } else if (recover_dropped(store, volume, &record->key)) {
+        segment->hides |= store_volume_bit(volume);
     }
     store_segment_live_add(store, volume, &spot);
 }
@@ -318,8 +324,7 @@ static bool recover_counts(const struct recover *recover, const struct store_fou
         return spot.damaged;
     /* The older one of a block that was carried over may have been evicted just now: it is whole.
      */
-    return !found->record.again ||
-           !store_ghost_has(recover->store->ghost, volume, &found->record.key);
+    return !found->record.again || !recover_dropped(recover->store, volume, &found->record.key);
 }
 
 /* Loads one record of a scanned segment. */

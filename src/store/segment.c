@@ -150,6 +150,41 @@ static void segment_evicted_finish(struct store *store, struct store_segment *se
     }
 }
 
+static bool segment_forgotten(const struct store *store, const struct store_segment *segment)
+{
+    return segment->evicted_turn != 0 &&
+           store_ghost_turns(store->ghost) > segment->evicted_turn; /* turn + 1 */
+}
+
+void store_segment_forget(struct store *store, struct store_segment *segment)
+{
+    store->forgotten += !segment->forgotten;
+    segment->forgotten = true;
+}
+
+/* Makes ghosts remember a block; what they forget by that is noted for the segments it lies in. */
+static void segment_ghost_add(struct store *store, struct store_segment *segment,
+                              const struct store_block *block)
+{
+    uint64_t turns = store_ghost_turns(store->ghost);
+
+    store_ghost_add(store->ghost, block->volume, &block->key);
+    if (segment->evicted_turn == 0)
+        segment->evicted_turn = store_ghost_turns(store->ghost) + 1;
+    if (store_ghost_turns(store->ghost) == turns)
+        return;
+    for (uint32_t i = 0; i < store->super.segments; i++) {
+        if (segment_forgotten(store, &store->segments[i]))
+            store_segment_forget(store, &store->segments[i]);
+    }
+}
+
+bool store_segment_trace(const struct store *store, uint32_t volume, const struct key *key)
+{
+    return store->volumes[volume].partial > 0 || store->forgotten > 0 ||
+           store_ghost_has(store->ghost, volume, key);
+}
+
 void store_segment_unwanted(struct store *store, uint32_t volume, const struct key *key)
 {
     const uint8_t *state = store_index_state(store->index, volume, key);
@@ -173,7 +208,7 @@ void store_segment_evict(struct store *store, const struct store_block *block)
     store->dropped = true;
     if (!old.damaged) { /* a mark stood for nothing that could be read */
         segment_evicted_add(store, &store->segments[old.segment], block->volume);
-        store_ghost_add(store->ghost, block->volume, &block->key);
+        segment_ghost_add(store, &store->segments[old.segment], block);
         store_stat_add(&store->volumes[block->volume].evictions, 1);
         store_stat_add(&store->stats.evictions, 1);
     }
@@ -325,8 +360,11 @@ void store_life_begin(struct store *store, struct store_segment *segment,
     store_header_make(&store->super.drive, &life, out_header);
 }
 
-void store_life_begun(struct store_segment *segment)
+void store_life_begun(struct store *store, struct store_segment *segment)
 {
+    store->forgotten -= segment->forgotten;
+    segment->forgotten = false;
+    segment->evicted_turn = 0;
     segment->present = segment->hides = segment->covers = segment->moved = 0;
     segment->refused = false;
 }
@@ -343,7 +381,7 @@ static void opener_step_done(struct store *store, icms_err err)
         return;
     }
     if (opener->step == OPENER_FLUSH_AFTER)
-        store_life_begun(opener->segment);
+        store_life_begun(store, opener->segment);
     opener->step++;
     opener_run(store);
 }

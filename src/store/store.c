@@ -19,7 +19,8 @@
 #define STORE_BLOCK_BYTES_USUAL ((uint64_t)64 << 10)
 #define STORE_BLOCKS_MIN        1024
 
-/* Evictions the ghost filter remembers for sure: a quarter of the blocks, a million at most. */
+/* Evictions that are remembered when nobody says how many: a quarter of the blocks. */
+#define STORE_GHOST_KEYS_MIN ((uint64_t)4096)
 #define STORE_GHOST_KEYS_MAX ((uint64_t)1 << 20)
 
 uint64_t store_record_bytes(uint64_t value_bytes)
@@ -122,16 +123,18 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
     uint64_t blocks = opts->blocks_max != 0
                           ? opts->blocks_max
                           : u64_max(store->super.bytes / STORE_BLOCK_BYTES_USUAL, STORE_BLOCKS_MIN);
+    uint64_t few = u64_min(blocks / 4, STORE_GHOST_KEYS_MAX), ghosts = opts->ghost_keys;
     uint64_t seeds[3];
 
+    if (ghosts == 0)
+        ghosts = u64_max(few, STORE_GHOST_KEYS_MIN);
     loop_entropy(store->loop, seeds, sizeof(seeds));
     store->key_seed = seeds[0];
     if (store_index_new(blocks, seeds[1], &store->index) != ICMS_OK ||
-        store_ghost_new(u64_min(blocks / 4, STORE_GHOST_KEYS_MAX), seeds[2], &store->ghost) !=
-            ICMS_OK ||
+        store_ghost_new(ghosts, seeds[2], &store->ghost) != ICMS_OK ||
         store_open_evicted(store) != ICMS_OK)
         return ICMS_NO_MEMORY;
-    store->policy_opts.ghost_keys = u64_min(blocks / 4, STORE_GHOST_KEYS_MAX);
+    store->policy_opts.ghost_keys = few;
     if (policy_new(&store->policy_opts, store_now_ms(store), &store->policy) != ICMS_OK)
         return ICMS_NO_MEMORY;
     store->segments = calloc(store->super.segments, sizeof(store->segments[0]));

@@ -36,12 +36,13 @@ struct store;
 uint64_t store_record_bytes(uint64_t value_bytes);
 
 struct store_opts {
-    const char *path;           /* file or block device                                         */
-    uint64_t bytes;             /* file: size to make; 0: as it is. Device: 0                   */
-    uint64_t segment_bytes;     /* format: power of two, 64 KiB .. 256 MiB                      */
-    uint64_t value_bytes_max;   /* largest stored value, trailer included; fits in a segment    */
-    uint64_t blocks_max;        /* index entries to reserve; 0: bytes / 64 KiB, at least 1,024  */
-    uint32_t writes_max;        /* writes in flight; more are parked                            */
+    const char *path;         /* file or block device                                         */
+    uint64_t bytes;           /* file: size to make; 0: as it is. Device: 0                   */
+    uint64_t segment_bytes;   /* format: power of two, 64 KiB .. 256 MiB                      */
+    uint64_t value_bytes_max; /* largest stored value, trailer included; fits in a segment    */
+    uint64_t blocks_max;      /* index entries to reserve; 0: bytes / 64 KiB, at least 1,024  */
+    uint64_t ghost_keys;      /* evictions remembered; 0: a quarter of blocks_max, 4,096 .. 2^20 */
+    uint32_t writes_max;      /* writes in flight; more are parked                            */
     struct write_budget budget; /* what may be written a day                                  */
     bool discard;               /* the device is told what is free, where it takes that       */
     struct loop_region

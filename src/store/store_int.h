@@ -106,6 +106,9 @@ struct store_segment {
     uint32_t writes;               /* record writes in flight                                 */
     uint32_t next_page;            /* OPEN: where the next record goes                        */
     uint32_t evicted;              /* store.evicted chain: evictions that are not final yet   */
+    uint64_t evicted_turn;         /* of the ghosts, at the first eviction of this life; plus 1 */
+    bool forgotten;                /* ghosts do not know all that is on flash and not in the
+                                      index: they forgot it, or its write failed              */
     uint64_t moved;                /* blocks have newer records elsewhere, which are durable once
                                       the flush of this number is over; 0: none               */
     bool clean;                    /* FREE: the device was told that it is empty               */
@@ -328,6 +331,7 @@ struct store {
     bool tight;                /* a change waits for an index entry                    */
     bool pumping;              /* inside store_pump                                    */
     bool pump_more;            /* store_pump was called from inside itself             */
+    uint32_t forgotten;        /* segments with forgotten set                         */
     bool dropped;              /* blocks left the index since the open that are still on flash */
     struct loop *loop;         /* whose thread all of this is on */
     struct loop_file *file;    /* the drive */
@@ -519,12 +523,18 @@ void store_life_begin(struct store *store, struct store_segment *segment,
                       struct store_header_df *out_header);
 
 /* The header of the new life is durable: nothing of the old one counts any more. */
-void store_life_begun(struct store_segment *segment);
+void store_life_begun(struct store *store, struct store_segment *segment);
 
 /* Makes the footer page of its life, for so many records. */
 void store_life_end(struct store *store, const struct store_segment *segment, uint32_t records,
                     struct store_footer_df *out_footer);
 void store_free_count_set(struct store *store, uint32_t count);
+
+/* Notes that the ghosts do not know all of it, until it is written over. */
+void store_segment_forget(struct store *store, struct store_segment *segment);
+
+/* Whether a block that is not in the index may be on flash, where the next open would find it. */
+bool store_segment_trace(const struct store *store, uint32_t volume, const struct key *key);
 
 /* ---- write.c ---- */
 

@@ -190,6 +190,57 @@ static void a_failed_write_never_comes_back(void **state)
     }
 }
 
+/* Puts blocks on a small drive, the first one of which may fail, deletes those that are not there
+ * any more, restarts, and counts those that are back. ghosts: evictions that are remembered, 0: all
+ * of them. */
+static uint64_t forgotten_run(uint64_t count, uint32_t bytes, bool fails, uint64_t ghosts)
+{
+    struct rig rig = {.sim = NULL};
+    struct sim_opts opts;
+    struct err_why why;
+    uint64_t gone = 0, back = 0;
+
+    sim_opts_init(&opts, 1);
+    rig_sim_init(&rig, &opts);
+    rig_one_volume(&rig);
+    rig.opts.bytes = STORE_DATA_OFFSET + 24 * RIG_SEGMENT_BYTES;
+    rig.opts.ghost_keys = ghosts;
+    rig_format(&rig);
+    rig_up(&rig);
+    if (fails)
+        assert_int_equal(fault_arm("store.write_done:1:fail", &why), ICMS_OK);
+    for (uint64_t i = 0; i < count; i++) {
+        assert_int_equal(rig_put(&rig, 0, i, bytes, i, 0), fails && i == 0 ? ICMS_IO : ICMS_OK);
+        if (fails && i == 0) /* its segment has no summary, which would not name it */
+            assert_int_equal(fault_arm("store.seal:1:fail", &why), ICMS_OK);
+    }
+    assert_int_equal(fault_arm(NULL, &why), ICMS_OK);
+    while (gone < count && !rig_exists(&rig, 0, gone))
+        assert_int_equal(rig_delete(&rig, 0, gone++), ICMS_MISS);
+    rig_restart(&rig);
+    for (uint64_t i = 0; i < gone; i++)
+        back += rig_get(&rig, 0, i, bytes, i, NULL) == ICMS_OK;
+    rig_down(&rig);
+    sim_free(&rig.sim);
+    return back;
+}
+
+/* What was evicted lies in segments that nobody has written over yet. */
+static void what_ghosts_forgot_can_be_deleted(void **state)
+{
+    (void)state;
+    for (uint64_t count = 100; count < 400; count += 3)
+        assert_int_equal(forgotten_run(count, 3000, false, 1), 0);
+}
+
+/* So may a record whose write failed. */
+static void a_failed_write_can_be_deleted(void **state)
+{
+    (void)state;
+    for (uint64_t count = 20; count < 120; count++)
+        assert_int_equal(forgotten_run(count, BYTES, true, 0), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +249,8 @@ int main(void)
         cmocka_unit_test(a_header_that_failed_keeps_its_place),
         cmocka_unit_test(a_quota_waits_for_a_seal),
         cmocka_unit_test(a_failed_write_never_comes_back),
+        cmocka_unit_test(what_ghosts_forgot_can_be_deleted),
+        cmocka_unit_test(a_failed_write_can_be_deleted),
     };
 
     return cmocka_run_group_tests_name("store-order", tests, NULL, NULL);

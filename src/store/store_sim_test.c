@@ -54,7 +54,8 @@ struct cell {
 struct run {
     uint64_t seed, next; /* dice                                          */
     bool lying;
-    bool full[VOLUMES]; /* at its quota after the open: the oldest blocks may have had to go */
+    bool full[VOLUMES]; /* at its quota, or the index full, after the open: the oldest blocks may
+                           have had to go */
     uint64_t version;
     struct rig rig;
     struct cell cells[VOLUMES][KEYS];
@@ -341,15 +342,18 @@ static void run_judge(struct run *run, uint32_t volume, uint64_t key, bool power
     enum icms_miss reason;
     uint32_t found = run_observe(run, volume, key, &reason);
     bool value = cell->states[cell->latest].version != 0;
+    bool forgotten = false; /* evicted by the second open */
     bool must = value && cell->existed && !cell->unsure && (!power || cell->latest == 0);
     struct state state = {0};
 
+    if (found == UINT32_MAX)
+        forgotten = reason == ICMS_MISS_EVICTED ||
+                    (reason == ICMS_MISS_ABSENT && run->rig.opts.ghost_keys != 0);
     if (must && !cell->recovered && !run->full[volume])
         run_fail(run, volume, key, "lost");
     if (must && reason == ICMS_MISS_CHECKSUM)
         run_fail(run, volume, key, "damaged");
-    if (must && cell->recovered && found != cell->latest &&
-        (found != UINT32_MAX || reason != ICMS_MISS_EVICTED))
+    if (must && cell->recovered && found != cell->latest && (found != UINT32_MAX || !forgotten))
         run_fail(run, volume, key, found == UINT32_MAX ? "damaged" : "not the latest");
     if (found != UINT32_MAX) {
         state = cell->states[found];
@@ -376,10 +380,13 @@ static void run_judge(struct run *run, uint32_t volume, uint64_t key, bool power
 static void run_look_full(struct run *run)
 {
     struct store_volume_stats stats;
+    struct store_stats all;
 
+    rig_stats(&run->rig, &all);
     for (uint32_t v = 0; v < VOLUMES; v++) {
         store_volume_stats(run->rig.store, run->rig.volume[v], &stats);
-        run->full[v] =
+        run->full[v] = run->rig.opts.blocks_max != 0 && all.evictions > 0;
+        run->full[v] |=
             stats.quota_bytes != 0 &&
             stats.bytes + store_record_bytes(run->rig.opts.value_bytes_max) > stats.quota_bytes;
     }
@@ -436,6 +443,10 @@ static struct run *run_new(uint64_t seed, bool lying)
     run->rig.quota_bytes[2] = (1 + dice(run, 3)) * RIG_SEGMENT_BYTES;
     run->rig.opts.bytes = ((uint64_t)1 << 20) + dice(run, 40) * RIG_SEGMENT_BYTES;
     run->rig.opts.writes_max = 1 + (uint32_t)dice(run, 10);
+    if (seed % 4 == 2) { /* an index too small for all keys, and ghosts that forget */
+        run->rig.opts.blocks_max = dice(run, 2) == 0 ? 0 : 64 + dice(run, 64);
+        run->rig.opts.ghost_keys = 1 + dice(run, 8);
+    }
     if (!lying && seed % 4 == 3) /* a life begins with a part of it, hours do not pass */
         run->rig.opts.budget.bytes_day = 480 * (64 + dice(run, 1024)) * 1024;
     return run;

@@ -233,8 +233,10 @@ void store_change_stored(struct store_change *change, icms_err err)
     } else {
         store_index_unreserve(store->index);
         change_refund(change);
-        if (!change->is_delete) /* it may be there all the same, for a scan */
+        if (!change->is_delete) { /* it may be there all the same, for a scan */
             store_segment_partial_begin(store, segment, change_volume(change));
+            store_segment_forget(store, segment);
+        }
     }
     store_segment_written(store, segment);
     store_change_end(change);
@@ -413,8 +415,8 @@ static bool change_try(struct store_change *change)
     struct store_spot spot;
     bool found = store_index_find(store->index, volume, change_key(change), &spot);
     bool there = found && !spot.damaged;
-    bool partial = store->volumes[volume].partial > 0; /* ghosts forget, and segments live long */
-    bool trace = found || partial || store_ghost_has(store->ghost, volume, change_key(change));
+    bool partial = store->volumes[volume].partial > 0;
+    bool trace = found || store_segment_trace(store, volume, change_key(change));
     struct store_segment *segment;
 
     if (change_answered(change, there, trace))
