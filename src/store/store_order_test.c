@@ -241,6 +241,47 @@ static void a_failed_write_can_be_deleted(void **state)
         assert_int_equal(forgotten_run(count, BYTES, true, 0), 0);
 }
 
+/* An index that is smaller than what is on flash: an open has no room for the old value of a block,
+ * which lies in a segment that lives long, and forgets that it was there before the new one comes.
+ */
+static void an_open_without_room_brings_nothing_back(void **state)
+{
+    enum { ROOM = 64, HOT = 13, SMALL = 3000, EVICTED = 4 };
+
+    (void)state;
+    for (uint64_t more = 20; more < 40; more++) {
+        for (uint64_t key = 0; key < EVICTED; key++) { /* ghosts remember one or two of them */
+            struct rig rig = {.sim = NULL};
+            struct sim_opts opts;
+
+            sim_opts_init(&opts, 1);
+            rig_sim_init(&rig, &opts);
+            rig_one_volume(&rig);
+            rig.opts.bytes = STORE_DATA_OFFSET + 16 * RIG_SEGMENT_BYTES;
+            rig_format(&rig);
+            rig_up(&rig);
+            for (uint64_t i = 0; i < ROOM + 2; i++)
+                assert_int_equal(rig_put(&rig, 0, i, SMALL, i, 0), ICMS_OK);
+            assert_int_equal(rig_put(&rig, 0, key, SMALL, 1000, 0), ICMS_OK);
+            rig_down(&rig);
+            rig.opts.blocks_max = ROOM;
+            rig.opts.ghost_keys = 1;
+            rig_up(&rig);
+            for (uint64_t i = 0; i < more; i++) {
+                for (uint64_t hot = EVICTED; hot < HOT; hot++)
+                    (void)rig_get(&rig, 0, hot, SMALL, hot, NULL);
+                assert_int_equal(rig_put(&rig, 0, 2000 + i, BYTES, i, 0), ICMS_OK);
+            }
+            rig_restart(&rig);
+            if (rig_get(&rig, 0, key, SMALL, key, NULL) == ICMS_OK)
+                fail_msg("%llu writes later %llu is back", (unsigned long long)more,
+                         (unsigned long long)key);
+            rig_down(&rig);
+            sim_free(&rig.sim);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -249,6 +290,7 @@ int main(void)
         cmocka_unit_test(a_header_that_failed_keeps_its_place),
         cmocka_unit_test(a_quota_waits_for_a_seal),
         cmocka_unit_test(a_failed_write_never_comes_back),
+        cmocka_unit_test(an_open_without_room_brings_nothing_back),
         cmocka_unit_test(what_ghosts_forgot_can_be_deleted),
         cmocka_unit_test(a_failed_write_can_be_deleted),
     };
