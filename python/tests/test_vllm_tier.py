@@ -251,6 +251,28 @@ class Tiers(unittest.TestCase):
         self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
         self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
 
+    def test_an_agent_that_comes_back_without_the_volume_is_not_asked(self):
+        own = Tier()
+        self.addCleanup(own.end)
+        engine = Engine(self, own.where).wait_up()
+        config = own.agent.config_path.read_text()
+        own.agent.kill()
+        own.agent.config_path.write_text(config.replace("name: kv", "name: other"))
+        with self.assertLogs("vllm.icms.tier", logging.WARNING) as said:
+            own.agent.start()
+            own.agent.wait_ready()
+            wait_for(lambda: "lacks volume kv" in said.output[-1] if said.output else False)
+        self.assertFalse(engine.tier._link.up)
+        own.agent.kill()
+        own.agent.config_path.write_text(config)
+        own.agent.start()
+        own.agent.wait_ready()
+        engine.wait_up()
+        context, names = engine.request(self.prompt)
+        engine.fill(self.prompt)
+        self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+
     def test_wrong_configurations_are_told_when_the_engine_starts(self):
         view = memoryview(bytearray(2 * VALUE_BYTES)).cast("B", (2, VALUE_BYTES))
         large = memoryview(bytearray(4 * VALUE_BYTES)).cast("B", (2, 2 * VALUE_BYTES))

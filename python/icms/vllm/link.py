@@ -65,7 +65,7 @@ class Link:
         self._starting = True  # the engine waits for the first attempt
         self._wrong: Exception | None = None  # why that was refused for good
         self._warned = False
-        self._alive = True  # as far as the last look could tell
+        self._trouble = ""  # why nothing can be asked for, as far as the last look could tell
         self._over = threading.Event()  # close() was called
         self._tried = threading.Event()  # the first attempt is over
         self._thread = threading.Thread(target=self._run, name="icms-link", daemon=True)
@@ -80,7 +80,7 @@ class Link:
     @property
     def schemes(self) -> tuple[keys.Scheme, ...]:
         """How blocks are named, one entry a rank; () while there is no tier to use."""
-        return self._schemes if self._alive else ()
+        return () if self._trouble else self._schemes
 
     @property
     def up(self) -> bool:
@@ -174,14 +174,14 @@ class Link:
             status = volume.exists([os.urandom(16)], deadline_ms=CHECK_MS)[0].status
         except Error as error:
             status = error.status
-        alive = status != _tables.Status.PEER_DOWN
-        if alive != self._alive:
-            self._alive = alive
-            if alive:
-                self._log.info("icms: the agent at %s is back", self._where)
-            else:
-                self._log.warning("icms: the agent at %s does not answer; serving without it, and "
-                                  "using it when it comes back", self._where)
+        trouble = {_tables.Status.PEER_DOWN: "does not answer",
+                   _tables.Status.NO_VOLUME: f"lacks volume {self._name}"}.get(status, "")
+        if trouble and trouble != self._trouble:
+            self._log.warning("icms: the agent at %s %s; serving without it, and using it when it "
+                              "comes back", self._where, trouble)
+        elif not trouble and self._trouble:
+            self._log.info("icms: the agent at %s is back", self._where)
+        self._trouble = trouble
 
 
 def left_ms(deadline: float) -> int:

@@ -343,6 +343,13 @@ class Faults:
         """What B has counted so far: asked with a prompt of less than a block."""
         return counted(self.b.ask([7] * 50, tokens=1), self.loaded)
 
+    def wait_down(self):
+        """Waits until engine B has noticed that its agent, or the volume, is gone."""
+        give_up = time.monotonic() + 60
+        while counted(self.b.ask([7] * 50, tokens=1), "vllm:kv_offload_icms_up"):
+            assert time.monotonic() < give_up, self.b.log()[-2000:]
+            time.sleep(0.1)
+
     def wait_up(self):
         """Waits until both agents have both enclosures again, and engine B its agent."""
         give_up = time.monotonic() + 60
@@ -457,6 +464,7 @@ def case_faults(lab, kind):
         agent.start()
         agent.wait_ready()
         faults.load("the volume is missing", most=0)
+        faults.wait_down()
         agent.kill()
         agent.config_path.write_text(config)
         agent.start()
@@ -467,6 +475,7 @@ def case_faults(lab, kind):
         # By now more was stored than the volume may have; the first prompt is gone by its quota.
         assert sum(evicted(target) for target in p.targets) > 0
         agent.kill()
+        faults.wait_down()
         agent.start()
         agent.wait_ready()
         faults.wait_up()
