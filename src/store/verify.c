@@ -3,7 +3,8 @@
  * Compares the index with what a full scan of the drive finds. Blocking; for tests and the doctor,
  * while the loop does not run.
  *
- * It shares the scanner with recovery and nothing else: no summary is believed.
+ * It shares the scanner with recovery and nothing else. Summaries are asked only about records that
+ * the index does not know: the write of one that its summary does not name has failed.
  */
 #include <stdlib.h>
 
@@ -118,27 +119,79 @@ static icms_err verify_scan(struct verify *verify, uint8_t *pages)
     return ICMS_OK;
 }
 
-/* The youngest record of each key has to be what the index says. A block that left the index since
+static bool verify_entry(const struct store *store, const struct store_entry_df *df, uint32_t page)
+{
+    struct store_record record;
+    uint32_t at;
+    uint8_t row;
+
+    return store_entry_check(df, store->segment_pages, &record, &at, &row) == ICMS_OK && at == page;
+}
+
+/* Whether the summary of its segment names a record; true without one. */
+static bool verify_named(const struct store *store, const struct store_spot *spot, uint8_t *memory)
+{
+    const struct store_segment *segment = &store->segments[spot->segment];
+    const struct store_summary_df *df = (const struct store_summary_df *)(const void *)memory;
+    const struct store_summary *open = segment->summary;
+
+    for (uint32_t i = 0; open != NULL && i < open->count; i++) {
+        if (verify_entry(store,
+                         &open->pages[i / STORE_SUMMARY_ENTRIES].entry[i % STORE_SUMMARY_ENTRIES],
+                         spot->page))
+            return true;
+    }
+    for (uint32_t i = 0; open == NULL && i < segment->summary_pages; i++) {
+        uint32_t page = store->segment_pages - 1 - segment->summary_pages + i, count;
+
+        if (segment->summary_pages == STORE_NO_SUMMARY ||
+            loop_file_read_now(store->file, store_segment_offset(store, spot->segment, page),
+                               memory, STORE_PAGE_BYTES) != ICMS_OK ||
+            store_summary_check(segment->nonce, page, df, &count) != ICMS_OK)
+            return true;
+        for (uint32_t n = 0; n < count; n++) {
+            if (verify_entry(store, &df->entry[n], spot->page))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the index says of a key what its youngest record does. A block that left the index since
  * the open (evicted, damaged) may still be on flash. */
-static uint64_t verify_compare(struct verify *verify, struct err_why *why)
+static bool verify_same(const struct store *store, const struct verify_record *record, bool there,
+                        const struct store_spot *spot)
+{
+    if (!there)
+        return record->tombstone || store->dropped;
+    return !record->tombstone && spot->segment == record->block.spot.segment &&
+           spot->page == record->block.spot.page && spot->pages == record->block.spot.pages;
+}
+
+/* The youngest record of each key, but for those whose write failed, has to be what the index says.
+ */
+static uint64_t verify_compare(struct verify *verify, uint8_t *memory, struct err_why *why)
 {
     struct store *store = verify->store;
     uint64_t differences = 0, matched = 0;
 
-    for (uint64_t i = 0; i < verify->count; i++) {
-        const struct verify_record *record = &verify->records[i];
+    for (uint64_t first = 0, end; first < verify->count; first = end) {
+        const struct verify_record *record;
         struct store_spot spot;
-        bool there;
+        bool there, same;
 
-        if (i + 1 < verify->count && verify_order(record, &verify->records[i + 1]) == 0)
-            continue;
-        there = store_index_find(store->index, record->block.volume, &record->block.key, &spot);
-        if (there && !record->tombstone && spot.segment == record->block.spot.segment &&
-            spot.page == record->block.spot.page && spot.pages == record->block.spot.pages) {
-            matched++;
-            continue;
+        for (end = first + 1; end < verify->count; end++) {
+            if (verify_order(&verify->records[first], &verify->records[end]) != 0)
+                break;
         }
-        if (!there && (record->tombstone || store->dropped))
+        record = &verify->records[end - 1];
+        there = store_index_find(store->index, record->block.volume, &record->block.key, &spot);
+        same = verify_same(store, record, there, &spot);
+        while (!same && record > &verify->records[first] &&
+               !verify_named(store, &record->block.spot, memory))
+            same = verify_same(store, --record, there, &spot);
+        matched += same && there;
+        if (same || (!there && !verify_named(store, &record->block.spot, memory)))
             continue;
         differences++;
         (void)err_set(why, ICMS_CORRUPT, "segment %u page %u: %s, but the index has %s",
@@ -166,7 +219,7 @@ uint64_t store_verify(struct store *store, struct err_why *why)
     if (err == ICMS_OK) {
         if (verify.count > 0)
             qsort(verify.records, verify.count, sizeof(verify.records[0]), verify_sort);
-        differences = verify_compare(&verify, why);
+        differences = verify_compare(&verify, pages, why);
     } else {
         differences = 1;
         (void)err_set(why, err, "cannot read the whole drive: %s", icms_err_text(err));
