@@ -3,8 +3,8 @@
 driven by `match.py` over a socket a line.
 
 usage: engine.py
-Imports vLLM once, then forks an engine for each line {"model", "config", "socket", "log", "blocks",
-"environment"} on standard input. An engine says {"ready": seconds, "pid": n} and then answers
+Forked by `nest.py` for each order {"model", "config", "buffered"}, an engine says {"ready": seconds,
+"pid": n} and then answers
     {"ask": [token, ...], "answer": n, "daemons": [pid, ...]}  with tokens, times, steps, what the
                                         tier moved, and the processor time of all until it was there
     {"work": true}                      with the processor time of its threads, and of calls to a tier
@@ -17,16 +17,13 @@ The engine is vLLM's own, in one process, and stepped as its server steps it: af
 work it sleeps for 1 ms. What is measured hangs on vLLM's own interfaces, the same on all sides:
 Scheduler.schedule and update_from_output, and the connector's methods.
 """
-import ctypes
 import json
 import os
-import signal
-import socket
-import sys
 import time
 
+import nest
+
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-PR_SET_PDEATHSIG = 1
 #: What a scheduler calls of a secondary tier, beside get_finished_jobs.
 TIER_CALLS = ("lookup", "submit_load", "submit_store", "on_new_request", "on_request_finished",
               "on_schedule_end", "touch", "has_pending_work", "take_events", "get_stats")
@@ -201,6 +198,8 @@ def engine(order, peer):
         peer.write(json.dumps(words) + "\n")
         peer.flush()
 
+    if order["buffered"]:
+        buffered()
     config = order["config"]
     begin = time.monotonic()
     llm = LLM(model=order["model"], dtype="float32", max_model_len=2176, enforce_eager=True,
@@ -229,22 +228,6 @@ def engine(order, peer):
     say(bye=True)
 
 
-def hide_llvmlite():
-    """vLLM looks for kernels through vars() of every module that is loaded; one that LMCache brings
-    with it has an attribute __dict__ that is none, which ends vLLM. It is hidden here."""
-    import llvmlite.binding.ffi
-
-    library = type(llvmlite.binding.ffi.lib)
-    attribute = library.__getattr__
-
-    def hidden(self, name):
-        if name == "__dict__":
-            raise AttributeError(name)
-        return attribute(self, name)
-
-    library.__getattr__ = hidden
-
-
 def buffered():
     """Has vLLM's fs tier find that the folder takes no O_DIRECT, as in many a container."""
     from vllm.v1.kv_offload.tiering.fs import manager
@@ -252,28 +235,5 @@ def buffered():
     manager.probe_o_direct = lambda directory: False
 
 
-def main():
-    hide_llvmlite()
-    import vllm.entrypoints.llm  # noqa: F401  for all engines at once
-    import vllm.v1.engine.core  # noqa: F401
-    import vllm.v1.worker.cpu_worker  # noqa: F401
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
-        order = json.loads(line)
-        if os.fork() == 0:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            log = os.open(order["log"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            if order["buffered"]:
-                buffered()
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.connect(order["socket"])
-                engine(order, connection.makefile("rw"))
-            sys.exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    nest.serve(engine)

@@ -10,30 +10,23 @@ Every answer is compared with that of vLLM alone, and every load is held against
 tier and vLLM say of it. A side that does not do what it claims raises Failed.
 """
 import contextlib
-import json
+import itertools
 import os
 import pathlib
 import random
 import shutil
-import signal
-import socket
-import subprocess
 import time
 
-import pod
-from engines import sides
+from engines import forked, sides
+from engines.forked import Failed
 from peers import cpu
 
 BLOCK = 128    # tokens
 ANSWER = 16    # tokens of an answer
 WARM_UP = 2    # prompts that everybody loads first, and that are not counted
 FREE_BYTES = 1536 << 20  # of memory that the machine has to have left after each engine's start
-SECONDS = 900  # what says nothing for so long hangs
+NUMBERS = itertools.count(1)  # of engines
 HERE = pathlib.Path(__file__).resolve().parent
-
-
-class Failed(Exception):
-    """What was claimed is not so; the text says what."""
 
 
 def demand(what, text):
@@ -67,60 +60,21 @@ def disk_read(pids):
 
 # ---- engines --------------------------------------------------------------------------------------
 
-class Nest:
-    """The process that has vLLM imported and forks engines; see engine.py."""
-
-    def __init__(self, setting):
-        self.setting = setting
-        with open(setting.folder / "engines.log", "wb") as log:
-            self.process = subprocess.Popen(
-                [str(setting.bin / "python"), str(HERE / "engine.py")], stdin=subprocess.PIPE,
-                text=True, stdout=log, stderr=log, env=setting.environment,
-                preexec_fn=pod.die_with_parent)
-        self.count = 0
-
-    def engine(self, side, model):
-        self.count += 1
-        return Engine(self, side, model, self.setting.folder / f"engine-{self.count}-{side.name}")
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-
-
 class Engine:
     """One engine process of one side."""
 
-    def __init__(self, nest, side, model, path):
-        self.side, self.log_path, self.pid = side, path.with_suffix(".log"), None
+    def __init__(self, nest, side, model):
+        path = side.setting.folder / f"engine-{next(NUMBERS)}-{side.name}"
+        self.side, self.pid = side, None
         config = side.config()
         self.name = f"icms-bench-{os.getpid()}-{path.name}"  # vLLM's, of memory of the host
         if config:
             config["engine_id"] = self.name
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(f"{path}.sock")
-            listener.listen()
-            listener.settimeout(SECONDS)
-            print(json.dumps({"model": str(model), "config": config,
-                              "buffered": side.BUFFERED, "log": str(self.log_path),
-                              "socket": f"{path}.sock"}), file=nest.process.stdin, flush=True)
-            connection, _ = listener.accept()
-        connection.settimeout(SECONDS)
-        self.peer = connection.makefile("rw")
-        self.pid = self._hear()["pid"]
-
-    def _hear(self):
-        try:
-            line = self.peer.readline()
-        except TimeoutError:
-            line = ""
-        demand(line, f"{self.side.name}: the engine hangs or ended:\n"
-                     f"{self.log_path.read_text(errors='replace')[-3000:]}")
-        return json.loads(line)
+        self.peer = nest.fork({"model": str(model), "config": config, "buffered": side.BUFFERED}, path)
+        self.pid = self.peer.wait().hello["pid"]
 
     def tell(self, **job):
-        print(json.dumps(job), file=self.peer, flush=True)
-        return self._hear()
+        return self.peer.ask(**job)
 
     def pids(self):
         return [self.pid] + [pid for daemon in self.side.pids() for pid in cpu.tree(daemon)]
@@ -167,9 +121,7 @@ class Engine:
         self.pid = None
 
     def kill(self):
-        if self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+        self.peer.kill()
         for path in pathlib.Path("/dev/shm").glob(f"vllm_offload_{self.name}*"):
             path.unlink(missing_ok=True)
 
@@ -185,7 +137,8 @@ def started(setting, names):
             side = sides.SIDES[name](name, setting)
             running.append(side)
             side.start()
-        nest = Nest(setting)
+        nest = forked.Nest(setting.bin / "python", HERE / "engine.py",
+                           setting.folder / "engines.log", setting.environment)
         yield nest, running
     finally:
         if nest:
@@ -207,7 +160,7 @@ def engines_of(nest, running, model):
     engines = {}
     try:
         for side in running:
-            engines[side.name] = nest.engine(side, model)
+            engines[side.name] = Engine(nest, side, model)
             demand(free_bytes() >= FREE_BYTES, f"{free_bytes() >> 20} MiB of memory are left")
         time.sleep(1.5)  # links of icms learn the seed of hashes right after the start
         yield engines

@@ -34,13 +34,14 @@ sys.path.insert(0, str(ROOT / "tools"))
 import icms_wheel  # noqa: E402
 import pod  # noqa: E402
 import readme  # noqa: E402
+from engines import forked  # noqa: E402
 
 VOLUME = {"name": "kv", "value_max": "512KiB", "arena": "64MiB"}
 CHUNK = 128                               # tokens, a block of vLLM
 CHUNK_BYTES = 8 * 2 * 4 * 64 * 4 * CHUNK  # of the tiny model: layers, K and V, heads, floats
 PROMPT = 1100                             # tokens: 8 whole chunks
 CHUNKS = PROMPT // CHUNK
-SECONDS = 900  # what says nothing for so long hangs, on a machine however busy
+ANSWER = 16
 
 
 class Lab:
@@ -55,7 +56,7 @@ class Lab:
         self.site = icms_wheel.make(icms_wheel.interpreter(), self.build,
                                     self.folder / "icms-wheel")
         self.count = 0
-        self.parent = None
+        self.nest = None
 
     def environment(self):
         """No network, and one thread that does not spin, so that other work delays it and nothing
@@ -73,24 +74,18 @@ class Lab:
                             str(folder)], check=True)
         return folder
 
-    def fork(self, order):
-        """Has engine.py, which has vLLM imported, fork an engine."""
-        if self.parent is None:
-            with open(self.folder / "engines.log", "wb") as log:
-                self.parent = subprocess.Popen(
-                    [str(self.bin / "python"), str(HERE / "engine.py")], stdin=subprocess.PIPE,
-                    text=True, stdout=log, stderr=log, env=self.environment(),
-                    preexec_fn=pod.die_with_parent)
-        print(json.dumps(order), file=self.parent.stdin, flush=True)
+    def engine(self, config):
+        """A vLLM engine: its Peer."""
+        if self.nest is None:
+            self.nest = forked.Nest(self.bin / "python", HERE.parent / "vllm/engine.py",
+                                    self.folder / "engines.log", self.environment())
+        order = {"model": str(self.model()), "config": config, "environment": {}}
+        return self.nest.fork(order, self.folder / f"engine-{self.number()}").wait()
 
     def end(self):
         """Waits for engines, which were killed, so that their processor time is counted."""
-        if self.parent:
-            self.parent.stdin.close()
-            try:
-                self.parent.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                self.parent.kill()
+        if self.nest:
+            self.nest.close()
 
     def number(self):
         self.count += 1
@@ -140,7 +135,7 @@ class Server:
                 preexec_fn=pod.die_with_parent, start_new_session=True)
 
     def wait_ready(self):
-        give_up = time.monotonic() + SECONDS
+        give_up = time.monotonic() + forked.SECONDS
         while not self.answers():
             assert self.process.poll() is None and time.monotonic() < give_up, self.log()[-3000:]
             time.sleep(0.5)
@@ -161,46 +156,12 @@ class Server:
         return {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
                 "kv_connector_extra_config": {
                     "lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": self.port,
-                    "lmcache.mp.mq_timeout": SECONDS}}
+                    "lmcache.mp.mq_timeout": forked.SECONDS}}
 
     def kill(self):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-
-
-class Engine:
-    """One vLLM process, forked by engine.py."""
-
-    def __init__(self, lab, config):
-        name = lab.folder / f"engine-{lab.number()}"
-        self.log_path = name.with_suffix(".log")
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(f"{name}.sock")
-            listener.listen()
-            listener.settimeout(SECONDS)
-            lab.fork({"model": str(lab.model()), "config": config, "environment": {},
-                      "log": str(self.log_path), "socket": f"{name}.sock"})
-            connection, _ = listener.accept()
-        connection.settimeout(SECONDS)
-        self.peer = connection.makefile("rw")
-        self.pid = self.hear()["pid"]
-
-    def hear(self):
-        try:
-            line = self.peer.readline()
-        except TimeoutError:
-            line = ""
-        assert line, f"it hangs or ended:\n{self.log_path.read_text(errors='replace')[-3000:]}"
-        return json.loads(line)
-
-    def ask(self, prompt):
-        print(json.dumps({"prompt": prompt, "tokens": 16}), file=self.peer, flush=True)
-        return self.hear()
-
-    def kill(self):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
 
 
 def moved(agent, direction):
@@ -216,8 +177,8 @@ def answer(lab, p, prompt, stored_chunks=0):
     engine = None
     try:
         server.wait_ready()
-        engine = Engine(lab, server.connector())
-        said = engine.ask(prompt)
+        engine = lab.engine(server.connector())
+        said = engine.ask(prompt=prompt, tokens=ANSWER)
         give_up = time.monotonic() + 120
         while moved(agent, "store") < stored_chunks * CHUNK_BYTES:
             assert time.monotonic() < give_up, f"{moved(agent, 'store')} bytes are stored"
@@ -239,7 +200,7 @@ def case_bench(lab):
             [str(lab.bin / "lmcache"), "bench", "l2", "--l2-adapter", plugin(agent), "--num-keys",
              str(keys), "--data-size-kb", str(kib), "--rounds", str(rounds - 1), "--in-flight", "2",
              "--lookup-max-hit-rate", "0.5", "--no-skip-verify"], env=lab.environment(), capture_output=True, text=True,
-            check=False, timeout=SECONDS)
+            check=False, timeout=forked.SECONDS)
         said = done.stdout + done.stderr
         assert done.returncode == 0 and "data verified OK" in said, said[-5000:]
         for line in ("Total success:", "Rounds timed out:"):
@@ -254,8 +215,8 @@ def case_bench(lab):
 def case_restart(lab):
     """vLLM says the same after a restart of everything but the enclosures, from their blocks."""
     prompt = [4 + random.randrange(250) for _ in range(PROMPT)]
-    alone = Engine(lab, {})
-    reference = alone.ask(prompt)
+    alone = lab.engine({})
+    reference = alone.ask(prompt=prompt, tokens=ANSWER)
     alone.kill()
     with lab.pod() as p:
         cold, loaded = answer(lab, p, prompt, CHUNKS)
@@ -280,8 +241,8 @@ def case_late(lab):
     """A server starts without its agent, says so once, stores in it when it comes, and goes on when
     it dies."""
     prompts = [[4 + random.randrange(250) for _ in range(PROMPT)] for _ in range(3)]
-    alone = Engine(lab, {})
-    references = [alone.ask(prompt)["tokens"] for prompt in prompts]
+    alone = lab.engine({})
+    references = [alone.ask(prompt=prompt, tokens=ANSWER)["tokens"] for prompt in prompts]
     alone.kill()
     with lab.pod() as p:
         agent = lab.agent(p)
@@ -290,8 +251,8 @@ def case_late(lab):
         engine = None
         try:
             server.wait_ready()
-            engine = Engine(lab, server.connector())
-            assert engine.ask(prompts[0])["tokens"] == references[0]
+            engine = lab.engine(server.connector())
+            assert engine.ask(prompt=prompts[0], tokens=ANSWER)["tokens"] == references[0]
             assert server.log().count("no tier at") == 1, server.log()[-3000:]
             agent.start()
             agent.wait_ready()
@@ -299,13 +260,13 @@ def case_late(lab):
             while not agent.metrics()["icms_clients"]:
                 assert time.monotonic() < give_up, server.log()[-3000:]
                 time.sleep(0.1)
-            assert engine.ask(prompts[1])["tokens"] == references[1]
+            assert engine.ask(prompt=prompts[1], tokens=ANSWER)["tokens"] == references[1]
             while moved(agent, "store") < CHUNKS * CHUNK_BYTES:
                 assert time.monotonic() < give_up, server.log()[-3000:]
                 time.sleep(0.1)
             assert server.log().count("no tier at") == 1
             agent.kill()
-            assert engine.ask(prompts[2])["tokens"] == references[2]
+            assert engine.ask(prompt=prompts[2], tokens=ANSWER)["tokens"] == references[2]
         finally:
             if engine:
                 engine.kill()
@@ -328,7 +289,7 @@ def case_wrong(lab):
                                  ({"layout": "tiny bfloat16"}, "would never share a block")):
                 other = Server(lab, agent, **params)
                 try:
-                    other.process.wait(timeout=SECONDS)
+                    other.process.wait(timeout=forked.SECONDS)
                     assert other.process.returncode != 0 and says in other.log(), \
                         other.log()[-3000:]
                 finally:

@@ -2,26 +2,24 @@
 """vLLM engines, each in a process of its own, driven by run.py.
 
 usage: engine.py
-Imports vLLM once, then forks an engine for each line {"model": folder, "config": {...},
-"socket": path, "log": path, "environment": {...}} on standard input; importing costs as much as
-starting. The engine connects to that socket and speaks a JSON object a line. It says {"ready":
-seconds, "pid": n, "policy": what vLLM does with requests whose load fails}, and then answers
+Forked by tools/engines/nest.py for each order {"model": folder, "config": {...}, "environment":
+{...}}, an engine says {"ready": seconds, "pid": n, "policy": what vLLM does with requests whose
+load fails}, and then answers
     {"prompt": [token, ...], "tokens": n}   with the answer's tokens and sum of log-probabilities
     {"prompt": text, "limit": m, ...}       the same for the first m tokens of a text
     {"reset": true}                         having forgotten the prefix cache and vLLM's memory
     {"end": true}                           having ended in good order
 """
-import contextlib
-import ctypes
 import json
 import os
-import signal
-import socket
+import pathlib
 import sys
 import time
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "tools"))
+from engines import nest  # noqa: E402
+
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-PR_SET_PDEATHSIG = 1
 
 
 def metrics(llm):
@@ -55,8 +53,9 @@ def answer(llm, job):
             "metrics": metrics(llm)}
 
 
-def engine(model, config, peer):
+def engine(order, peer):
     """One engine, to its end."""
+    os.environ.update(order["environment"])
     from vllm import LLM
     from vllm.config import KVTransferConfig
 
@@ -64,8 +63,9 @@ def engine(model, config, peer):
         peer.write(json.dumps(words) + "\n")
         peer.flush()
 
+    config = order["config"]
     begin = time.monotonic()
-    llm = LLM(model=model, dtype="float32", max_model_len=4096, enforce_eager=True,
+    llm = LLM(model=order["model"], dtype="float32", max_model_len=4096, enforce_eager=True,
               max_num_batched_tokens=4096, max_num_seqs=4, block_size=128, seed=0,
               distributed_executor_backend="uni", disable_log_stats=False,
               **({"kv_transfer_config": KVTransferConfig(**config)} if config else {}))
@@ -85,34 +85,5 @@ def engine(model, config, peer):
     say(bye=True)
 
 
-def reap(options):
-    """Takes in engines that have ended, and with them the processor time that they took; without
-    options waits until all have."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, options)[0]:
-            pass
-
-
-def main():
-    import vllm.entrypoints.llm  # noqa: F401  for all engines at once
-    import vllm.v1.engine.core  # noqa: F401
-    import vllm.v1.worker.cpu_worker  # noqa: F401
-
-    for line in sys.stdin:
-        reap(os.WNOHANG)
-        order = json.loads(line)
-        if os.fork() == 0:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            log = os.open(order["log"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            os.environ.update(order["environment"])
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.connect(order["socket"])
-                engine(order["model"], order["config"], connection.makefile("rw"))
-            sys.exit(0)
-    reap(0)
-
-
 if __name__ == "__main__":
-    main()
+    nest.serve(engine)

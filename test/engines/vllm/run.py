@@ -35,12 +35,12 @@ sys.path.insert(0, str(ROOT / "tools"))
 import icms_wheel  # noqa: E402
 import pod  # noqa: E402
 import readme  # noqa: E402
+from engines import forked  # noqa: E402
 
 VOLUME = {"name": "kv", "value_max": "4MiB", "arena": "256MiB"}
 BLOCK = 128
 PROMPT = 1100  # tokens: 8 whole blocks
 ANSWER = 16
-SECONDS = 900  # an engine that says nothing for so long hangs, on a machine however busy
 
 
 def environment(lab, **more):
@@ -53,70 +53,43 @@ def environment(lab, **more):
 
 
 class Engine:
-    """One engine process, forked by the lab's engine.py."""
+    """One engine process, forked by the lab's nest. The default is in force under which a load that
+    fails ends its request: no load may fail."""
 
     def __init__(self, lab, config, model="tiny", log="engine", **more):
-        name = f"{log}-{len(lab.engines)}"
+        order = {"model": str(lab.model(model)), "config": config, "environment": more}
+        self.peer = lab.nest().fork(order, lab.folder / f"{log}-{len(lab.engines)}")
         lab.engines.append(self)
-        self.log_path = lab.folder / f"{name}.log"
-        self.pid = None
-        self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(str(lab.folder / f"{name}.sock"))
-        self.listener.listen()
-        lab.fork({"model": str(lab.model(model)), "config": config, "log": str(self.log_path),
-                  "socket": str(lab.folder / f"{name}.sock"), "environment": more})
 
     def ready(self):
-        self.listener.settimeout(SECONDS)
-        connection, _ = self.listener.accept()
-        connection.settimeout(SECONDS)
-        self.peer = connection.makefile("rw")
-        hello = self.hear()
-        self.pid = hello["pid"]
-        # The default, under which a load that fails ends its request: no load may fail.
+        hello = self.peer.wait().hello
         assert hello["policy"] in (None, "fail"), hello
         time.sleep(1)  # the link learns the seed of hashes right after the start
         return self
 
-    def hear(self):
-        """The next line; an error when the engine hangs or ended."""
-        try:
-            line = self.peer.readline()
-        except TimeoutError:
-            line = ""
-        assert line, f"the engine hangs or ended:\n{self.log()[-3000:]}"
-        return json.loads(line)
-
-    def tell(self, **job):
-        print(json.dumps(job), file=self.peer, flush=True)
-
     def start(self, prompt, tokens=ANSWER):
-        self.tell(prompt=prompt, tokens=tokens, limit=PROMPT)
+        self.peer.tell(prompt=prompt, tokens=tokens, limit=PROMPT)
+
+    def hear(self):
+        return self.peer.hear()
 
     def ask(self, prompt, tokens=ANSWER):
         self.start(prompt, tokens)
         return self.hear()
 
     def reset(self):
-        self.tell(reset=True)
-        assert self.hear()["reset"]
+        assert self.peer.ask(reset=True)["reset"]
 
     def end(self):
         """Ends it in good order."""
-        self.tell(end=True)
-        assert "bye" in self.hear()
-        self.pid = None
+        assert "bye" in self.peer.ask(end=True)
         self.kill()
 
     def kill(self):
-        with contextlib.suppress(ProcessLookupError):
-            if self.pid:
-                os.kill(self.pid, signal.SIGKILL)
-        self.pid = None
-        self.listener.close()
+        self.peer.kill()
 
     def log(self):
-        return self.log_path.read_text(errors="replace")
+        return self.peer.log()
 
 
 class Lab:
@@ -131,30 +104,23 @@ class Lab:
         self.site = icms_wheel.make(icms_wheel.interpreter(), self.build,
                                     self.build / "engines/icms-wheel")
         self.engines = []
-        self.parent = None
+        self._nest = None
         self.references = {}
         self.bare = {}  # by model, an engine without a tier
 
-    def fork(self, order):
-        """Has engine.py, which has vLLM imported, fork an engine."""
-        if self.parent is None:
-            with open(self.folder / "engines.log", "wb") as log:
-                self.parent = subprocess.Popen(
-                    [str(self.python), str(HERE / "engine.py")], stdin=subprocess.PIPE, text=True,
-                    stdout=log, stderr=log, env=environment(self, PYTHONHASHSEED="0"),
-                    preexec_fn=pod.die_with_parent)
-        print(json.dumps(order), file=self.parent.stdin, flush=True)
+    def nest(self):
+        """What has vLLM imported and forks engines."""
+        if self._nest is None:
+            self._nest = forked.Nest(self.python, HERE / "engine.py", self.folder / "engines.log",
+                                     environment(self, PYTHONHASHSEED="0"))
+        return self._nest
 
     def end(self):
         """Kills all engines, and waits for them, so that their processor time is counted."""
         for engine in self.engines:
             engine.kill()
-        if self.parent:
-            self.parent.stdin.close()
-            try:
-                self.parent.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                self.parent.kill()
+        if self._nest:
+            self._nest.close()
 
     def model(self, name):
         folder = self.build / "engines/models" / name
@@ -594,7 +560,7 @@ class Server:
                 start_new_session=True)
 
     def wait_ready(self):
-        give_up = time.monotonic() + SECONDS
+        give_up = time.monotonic() + forked.SECONDS
         while True:
             assert self.process.poll() is None and time.monotonic() < give_up, self.log()[-3000:]
             with contextlib.suppress(OSError):
@@ -610,7 +576,7 @@ class Server:
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", body,
                                          {"Content-Type": "application/json"})
         begin = time.monotonic()
-        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=forked.SECONDS) as answer:
             choice = json.load(answer)["choices"][0]
         return {"tokens": choice["token_ids"], "finish": choice["finish_reason"],
                 "logprobs": sum(choice["logprobs"]["token_logprobs"]),
@@ -752,7 +718,7 @@ def case_interrupted(lab):
         try:
             servers += [Server(lab, configure(p.agents[0]))
                         for configure in (tier, tier, connector)]
-            give_up = time.monotonic() + SECONDS
+            give_up = time.monotonic() + forked.SECONDS
             while "Created TieringOffloadingManager" not in servers[0].log():
                 assert time.monotonic() < give_up and servers[0].process.poll() is None, \
                     servers[0].log()[-3000:]
@@ -777,7 +743,7 @@ def case_arrays(lab):
     with lab.pod("arrays") as p:
         done = subprocess.run(
             [str(lab.python), str(HERE / "arrays.py"), f"unix:{p.agents[0].socket}"],
-            env=environment(lab), capture_output=True, text=True, timeout=SECONDS, check=False)
+            env=environment(lab), capture_output=True, text=True, timeout=forked.SECONDS, check=False)
         assert done.returncode == 0 and "arrays are whole" in done.stdout, done.stdout + done.stderr
 
 
