@@ -235,6 +235,9 @@ icms_err bench_disk_fill(struct bench_disk *disk, uint32_t size, uint64_t first,
                          struct err_why *why) ICMS_MUST_CHECK;
 uint64_t bench_disk_extents(const struct bench_disk *disk, uint32_t size);
 
+/* Whether a checksum is taken of every value; not at first. */
+void bench_disk_check(struct bench_disk *disk, bool checks);
+
 /* A side: owner is the disk. */
 icms_err bench_disk_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
                         struct bench_slice *slice, struct err_why *why);

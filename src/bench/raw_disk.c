@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * bench/raw_disk.c: the ceiling of what uses disks: io_uring on files opened with O_DIRECT, buffers
- * and files registered, one thread that waits for completions, nothing looked at.
+ * and files registered, one thread that waits for completions, nothing looked at (unless
+ * bench_disk_check says so: then a checksum is taken of every value, of a read one before the next
+ * read starts in its place, of a written one before).
  *
  * Values lie one after the other in the files, each file holding an equal part of them. Reads walk
  * over all of them in an order that no read-ahead could use, writes go on where the last one ended,
@@ -18,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/crc.h"
 #include "bench/bench_int.h"
 
 #define DISK_FILES_MAX  8
@@ -29,6 +32,8 @@ struct bench_disk {
     struct io_uring ring;           /* of the one thread                      */
     bool ring_made;                 /* ring is set                            */
     bool pinned;                    /* the buffers are registered             */
+    bool checks;                    /* takes checksums                        */
+    uint32_t crc;                   /* of all of them: nobody leaves them out */
     int fd[DISK_FILES_MAX];         /* the files                              */
     uint32_t files;                 /* of fd                                  */
     uint64_t bytes;                 /* of each                                */
@@ -43,6 +48,17 @@ struct bench_disk {
 struct bench_trail *bench_disk_trail(struct bench_disk *disk)
 {
     return &disk->trail;
+}
+
+void bench_disk_check(struct bench_disk *disk, bool checks)
+{
+    disk->checks = checks;
+}
+
+static void disk_sum(struct bench_disk *disk, uint32_t i, uint32_t size)
+{
+    if (disk->checks)
+        disk->crc ^= crc32c(disk->memory + (uint64_t)i * DISK_BUFFER_MAX, size);
 }
 
 uint64_t bench_disk_extents(const struct bench_disk *disk, uint32_t size)
@@ -61,6 +77,8 @@ static void disk_start(struct bench_disk *disk, enum bench_op op, uint32_t size,
 
     check(sqe != NULL);
     disk->begin[i] = bench_now_ns();
+    if (op == BENCH_PUT)
+        disk_sum(disk, i, size);
     if (op == BENCH_GET)
         io_uring_prep_read(sqe, file, buffer, size, offset);
     else
@@ -106,6 +124,10 @@ icms_err bench_disk_run(struct bench_side *side, const struct bench_work *work, 
             uint32_t i = (uint32_t)io_uring_cqe_get_data64(cqe);
 
             seen++;
+            if (work->op == BENCH_GET) {
+                disk_sum(disk, i, work->size_bytes);
+                now = disk->checks ? bench_now_ns() : now;
+            }
             bench_slice_add(slice, cqe->res == (int)work->size_bytes ? ICMS_OK : ICMS_IO,
                             work->size_bytes, 0, now - disk->begin[i]);
             if (now - begin < ns)
