@@ -371,16 +371,11 @@ class _Worker:
             return
         self.copied[step.number] = 1
         host = self._map(step)
-        blocks = torch.tensor([block for block, _ in blocks_slots])
-        slots = torch.tensor([by_rank[self._rank] for _, by_rank in blocks_slots])
+        pairs = [(block, by_rank[self._rank]) for block, by_rank in blocks_slots]
+        copy = _copy_rows if self._pages[0].device.type == "cpu" else _copy_gathered
         at = 0
         for page in self._pages:
-            part = host[:, at:at + page.shape[1]]
-            here = blocks.to(page.device)
-            if load:
-                page.index_copy_(0, here, part.index_select(0, slots).to(page.device))
-            else:
-                part.index_copy_(0, slots, page.index_select(0, here).cpu())
+            copy(page, host[:, at:at + page.shape[1]], pairs, load)
             at += page.shape[1]
 
     def _map(self, step: Step) -> torch.Tensor:
@@ -394,6 +389,27 @@ class _Worker:
             self._host = torch.frombuffer(memory, dtype=torch.uint8)[
                 :len(memory) // mine * mine].view(-1, mine)
         return self._host
+
+
+def _copy_rows(page: torch.Tensor, host: torch.Tensor, pairs: list[tuple[int, int]],
+               load: bool) -> None:
+    """Between (block, byte) and (slot, byte) of one memory: nothing is put in between."""
+    for block, slot in pairs:
+        if load:
+            page[block].copy_(host[slot])
+        else:
+            host[slot].copy_(page[block])
+
+
+def _copy_gathered(page: torch.Tensor, host: torch.Tensor, pairs: list[tuple[int, int]],
+                   load: bool) -> None:
+    """The same between a device and the host, in one transfer."""
+    blocks = torch.tensor([block for block, _ in pairs]).to(page.device)
+    slots = torch.tensor([slot for _, slot in pairs])
+    if load:
+        page.index_copy_(0, blocks, host.index_select(0, slots).to(page.device))
+    else:
+        host.index_copy_(0, slots, page.index_select(0, blocks).cpu())
 
 
 class IcmsConnector(KVConnectorBase_V1, SupportsHMA):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks move between the tier and arrays of NumPy and PyTorch in place. Run by run.py.
+"""Blocks move between the tier and arrays of NumPy and PyTorch in place; and between a KV cache and the
+memory of the host, by both ways that IcmsConnector has. Run by run.py.
 
 usage: arrays.py WHERE   a tier with the volume kv
 """
@@ -9,6 +10,7 @@ import sys
 import icms
 import numpy
 import torch
+from icms.vllm import connector
 
 
 def names(count):
@@ -34,7 +36,27 @@ def raw(array):
     return array.tobytes()
 
 
+def copies():
+    """Row by row, for a KV cache in this memory, and gathered, for one on a device, do the same."""
+    generator = torch.Generator().manual_seed(2)
+    pairs = [(5, 0), (0, 3), (2, 1)]  # block, slot
+
+    def bytes_of(rows):
+        return torch.randint(256, (rows, 1000), generator=generator).to(torch.uint8)
+
+    cache, host = bytes_of(6), bytes_of(4)
+    for copy in (connector._copy_rows, connector._copy_gathered):
+        for load in (True, False):
+            blocks, slots = cache.clone(), host.clone()
+            copy(blocks, slots, pairs, load)
+            for block, slot in pairs:
+                assert torch.equal(blocks[block], slots[slot])
+                assert torch.equal(blocks[block], host[slot] if load else cache[block])
+            assert torch.equal(blocks[1], cache[1]) and torch.equal(slots[2], host[2])
+
+
 def main():
+    copies()
     with icms.Client(sys.argv[1]) as client:
         volume = client.volume("kv")
         values = sources()
