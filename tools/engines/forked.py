@@ -60,6 +60,10 @@ class Peer:
     def log(self):
         return self.log_path.read_text(errors="replace")
 
+    def ends(self):
+        """It ends by itself, in good order: there is nothing left to kill."""
+        self.hello = None
+
     def kill(self):
         """Kills it, when it is there; a second time does nothing."""
         self._listener.close()

@@ -65,13 +65,17 @@ class Engine:
 
     def __init__(self, nest, side, model):
         path = side.setting.folder / f"engine-{next(NUMBERS)}-{side.name}"
-        self.side, self.pid = side, None
+        self.side = side
         config = side.config()
         self.name = f"icms-bench-{os.getpid()}-{path.name}"  # vLLM's, of memory of the host
         if config:
             config["engine_id"] = self.name
         self.peer = nest.fork({"model": str(model), "config": config, "buffered": side.BUFFERED}, path)
-        self.pid = self.peer.wait().hello["pid"]
+        self.peer.wait()
+
+    @property
+    def pid(self):
+        return self.peer.hello["pid"]
 
     def tell(self, **job):
         return self.peer.ask(**job)
@@ -118,7 +122,7 @@ class Engine:
         while pathlib.Path(f"/proc/{self.pid}").exists():
             demand(time.monotonic() < give_up, f"{self.side.name}: the engine does not end")
             time.sleep(0.05)
-        self.pid = None
+        self.peer.ends()
 
     def kill(self):
         self.peer.kill()

@@ -83,7 +83,7 @@ class Engine:
     def end(self):
         """Ends it in good order."""
         assert "bye" in self.peer.ask(end=True)
-        self.kill()
+        self.peer.ends()
 
     def kill(self):
         self.peer.kill()
