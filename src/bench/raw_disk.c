@@ -77,12 +77,12 @@ static void disk_start(struct bench_disk *disk, enum bench_op op, uint32_t size,
 
     check(sqe != NULL);
     disk->begin[i] = bench_now_ns();
-    if (op == BENCH_PUT)
-        disk_sum(disk, i, size);
-    if (op == BENCH_GET)
+    if (op == BENCH_GET) {
         io_uring_prep_read(sqe, file, buffer, size, offset);
-    else
+    } else {
+        disk_sum(disk, i, size);
         io_uring_prep_write(sqe, file, buffer, size, offset);
+    }
     if (disk->pinned) {
         sqe->opcode = op == BENCH_GET ? IORING_OP_READ_FIXED : IORING_OP_WRITE_FIXED;
         sqe->buf_index = (uint16_t)i;

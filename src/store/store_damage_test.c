@@ -734,17 +734,6 @@ static void a_failed_write_is_never_visible(void **state)
     assert_int_equal(rig_get(rig, 0, 1, 100, 4, NULL), ICMS_OK);
 }
 
-static void verify_now(struct rig *rig)
-{
-    struct err_why why = {""};
-
-    loop_stop(rig->loop);
-    loop_join(rig->loop);
-    if (store_verify(rig->store, &why) != 0)
-        fail_msg("%s", why.text);
-    rig_down(rig);
-}
-
 /* It may be on flash, in a segment whose summary, in memory or there, too, does not name it. */
 static void a_failed_write_is_no_difference(void **state)
 {
@@ -764,13 +753,13 @@ static void a_failed_write_is_no_difference(void **state)
         test_fault(NULL);
         for (uint64_t i = 0; i < blocks; i++)
             assert_int_equal(rig_put(rig, 0, replaced + 10 + i, 3000, i, 0), ICMS_OK);
-        verify_now(rig);
+        rig_verify(rig);
         rig_up(rig);
         if (blocks > 20) { /* its segment was sealed */
             assert_int_equal(rig_get(rig, 0, replaced, 100, 1, NULL), ICMS_OK);
             assert_int_equal(rig_get(rig, 0, fresh, 100, 2, NULL), ICMS_MISS);
         }
-        verify_now(rig);
+        rig_verify(rig);
     }
 }
 

@@ -106,11 +106,11 @@ struct store_segment {
     uint32_t writes;               /* record writes in flight                                 */
     uint32_t next_page;            /* OPEN: where the next record goes                        */
     uint32_t evicted;              /* store.evicted chain: evictions that are not final yet   */
+    uint64_t moved;                /* blocks have newer records elsewhere, which are durable once
+                                      the flush of this number is over; 0: none               */
     uint64_t evicted_turn;         /* of the ghosts, at the first eviction of this life; plus 1 */
     bool forgotten;                /* ghosts do not know all that is on flash and not in the
                                       index: they forgot it, or its write failed              */
-    uint64_t moved;                /* blocks have newer records elsewhere, which are durable once
-                                      the flush of this number is over; 0: none               */
     bool clean;                    /* FREE: the device was told that it is empty               */
     bool refused;                  /* FREE: its header could not be written; others go first   */
     uint8_t state;                 /* enum store_segment_state                                */

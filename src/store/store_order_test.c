@@ -28,6 +28,17 @@ struct order_case {
     const char *fault; /* armed near the end; NULL: none             */
 };
 
+/* A simulated drive of so many segments with one volume, not formatted yet. */
+static void order_rig(struct rig *rig, uint64_t seed, uint64_t segments)
+{
+    struct sim_opts opts;
+
+    sim_opts_init(&opts, seed);
+    rig_sim_init(rig, &opts);
+    rig_one_volume(rig);
+    rig->opts.bytes = STORE_DATA_OFFSET + segments * RIG_SEGMENT_BYTES;
+}
+
 /* Each segment holds a block, the deletion of the block before it, and one more; near the end the
  * disk is slow, and somewhere in it the process ends. Returns how many deleted blocks are back; a
  * power cut may undo the deletions that were not flushed, the last of them. */
@@ -36,14 +47,10 @@ static uint64_t order_run(const struct order_case *what, uint64_t seed)
     enum { SLOW = 60 };
     uint64_t count = 70 + seed % 20, back = 0, steps = hash64_mix(seed * 77) % 60;
     struct rig rig = {.sim = NULL};
-    struct sim_opts opts;
     struct err_why why;
     struct rig_op *op;
 
-    sim_opts_init(&opts, seed);
-    rig_sim_init(&rig, &opts);
-    rig_one_volume(&rig);
-    rig.opts.bytes = STORE_DATA_OFFSET + 64 * RIG_SEGMENT_BYTES;
+    order_rig(&rig, seed, 64);
     rig.opts.discard = what->discard;
     rig_format(&rig);
     rig_up(&rig);
@@ -158,13 +165,9 @@ static void a_failed_write_never_comes_back(void **state)
     (void)state;
     for (uint64_t more = 40; more < 80; more += 4) {
         struct rig rig = {.sim = NULL};
-        struct sim_opts opts;
         struct err_why why;
 
-        sim_opts_init(&opts, 1);
-        rig_sim_init(&rig, &opts);
-        rig_one_volume(&rig);
-        rig.opts.bytes = STORE_DATA_OFFSET + 24 * RIG_SEGMENT_BYTES;
+        order_rig(&rig, 1, 24);
         rig_format(&rig);
         rig_up(&rig);
         assert_int_equal(fault_arm("store.write_done:1:fail", &why), ICMS_OK);
@@ -196,14 +199,10 @@ static void a_failed_write_never_comes_back(void **state)
 static uint64_t forgotten_run(uint64_t count, uint32_t bytes, bool fails, uint64_t ghosts)
 {
     struct rig rig = {.sim = NULL};
-    struct sim_opts opts;
     struct err_why why;
     uint64_t gone = 0, back = 0;
 
-    sim_opts_init(&opts, 1);
-    rig_sim_init(&rig, &opts);
-    rig_one_volume(&rig);
-    rig.opts.bytes = STORE_DATA_OFFSET + 24 * RIG_SEGMENT_BYTES;
+    order_rig(&rig, 1, 24);
     rig.opts.ghost_keys = ghosts;
     rig_format(&rig);
     rig_up(&rig);
@@ -252,12 +251,8 @@ static void an_open_without_room_brings_nothing_back(void **state)
     for (uint64_t more = 20; more < 40; more++) {
         for (uint64_t key = 0; key < EVICTED; key++) { /* ghosts remember one or two of them */
             struct rig rig = {.sim = NULL};
-            struct sim_opts opts;
 
-            sim_opts_init(&opts, 1);
-            rig_sim_init(&rig, &opts);
-            rig_one_volume(&rig);
-            rig.opts.bytes = STORE_DATA_OFFSET + 16 * RIG_SEGMENT_BYTES;
+            order_rig(&rig, 1, 16);
             rig_format(&rig);
             rig_up(&rig);
             for (uint64_t i = 0; i < ROOM + 2; i++)

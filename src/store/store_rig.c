@@ -177,6 +177,17 @@ void rig_restart(struct rig *rig)
     rig_up(rig);
 }
 
+void rig_verify(struct rig *rig)
+{
+    struct err_why why = {""};
+
+    loop_stop(rig->loop);
+    loop_join(rig->loop);
+    if (store_verify(rig->store, &why) != 0)
+        fail_msg("%s", why.text);
+    rig_down(rig);
+}
+
 bool rig_until(struct rig *rig, bool (*condition)(void *arg), void *arg)
 {
     const struct timespec nap = {.tv_nsec = 20000};

@@ -87,6 +87,9 @@ void rig_one_volume(struct rig *rig);
 void rig_up(struct rig *rig);
 void rig_down(struct rig *rig);
 void rig_restart(struct rig *rig);
+
+/* Stops the loop, fails where the index is not what is on flash, and takes the store down. */
+void rig_verify(struct rig *rig);
 bool rig_until(struct rig *rig, bool (*condition)(void *arg), void *arg);
 
 /* Fills memory with what a seed stands for; rig_check says whether memory holds it. */

@@ -555,7 +555,6 @@ static void a_restart_brings_back_the_same(void **state)
     struct rig *rig = *state;
     struct model model[KEYS] = {{0}};
     struct store_stats before, after;
-    struct err_why why = {""};
 
     rig_one_volume(rig);
     rig_format(rig);
@@ -581,11 +580,7 @@ static void a_restart_brings_back_the_same(void **state)
             assert_int_equal(after.recovered_blocks, before.blocks);
             assert_int_equal(after.evictions, 0);
             model_compare(rig, 0, model, KEYS, true);
-            loop_stop(rig->loop);
-            loop_join(rig->loop);
-            if (store_verify(rig->store, &why) != 0)
-                fail_msg("%s", why.text);
-            rig_down(rig);
+            rig_verify(rig);
             rig_up(rig);
         }
     }
@@ -598,7 +593,6 @@ static void what_is_gone_never_comes_back(void **state)
     enum { KEYS = 150 };
     struct rig *rig = *state;
     static struct model model[2][KEYS];
-    struct err_why why = {""};
 
     memset(model, 0, sizeof(model));
     rig->volume_count = 2;
@@ -631,11 +625,7 @@ static void what_is_gone_never_comes_back(void **state)
             rig_restart(rig);
             model_compare(rig, 0, model[0], KEYS, false);
             model_compare(rig, 1, model[1], KEYS, false);
-            loop_stop(rig->loop);
-            loop_join(rig->loop);
-            if (store_verify(rig->store, &why) != 0)
-                fail_msg("%s", why.text);
-            rig_down(rig);
+            rig_verify(rig);
             rig_up(rig);
         }
     }
