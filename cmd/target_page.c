@@ -99,6 +99,8 @@ static void page_drives(struct ctl_page *page)
          "Bytes of records of values that were stored."},
         {"icms_drive_carried_bytes_total", "counter", "Bytes of records that were written again."},
         {"icms_drive_discarded_bytes_total", "counter", "Bytes the device was told are free."},
+        {"icms_drive_write_streams", "gauge",
+         "Write streams of the device, of which each volume has one; 0: it has none."},
         {"icms_drive_refused_total", "counter", "Stores that the write budget did not allow."},
         {"icms_drive_budget_bytes", "gauge", "What may be written a day; 0: any number of bytes."},
         {"icms_drive_budget_left_bytes", "gauge", "What of it may be written at once."},
@@ -125,6 +127,7 @@ static void page_drives(struct ctl_page *page)
                 (double)store->admitted_bytes,
                 (double)store->carried_bytes,
                 (double)store->discarded_bytes,
+                (double)store->write_streams,
                 (double)store->refused,
                 (double)store->budget_bytes_day,
                 (double)store->budget_left_bytes,
@@ -218,13 +221,14 @@ static void status_drive(struct ctl_page *page, const struct target_drive_stats 
              (double)store->recovery_ns / 1e9);
     ctl_text(page,
              "\"written_bytes\": %llu, \"admitted_bytes\": %llu, \"carried_bytes\": %llu, "
-             "\"discarded_bytes\": %llu, "
+             "\"discarded_bytes\": %llu, \"write_streams\": %llu, "
              "\"write_amplification\": %.3f, \"refused\": %llu, \"budget_bytes_day\": %llu, "
              "\"budget_left_bytes\": %llu}",
              (unsigned long long)store->device_write_bytes,
              (unsigned long long)store->admitted_bytes, (unsigned long long)store->carried_bytes,
-             (unsigned long long)store->discarded_bytes, page_amplification(store),
-             (unsigned long long)store->refused, (unsigned long long)store->budget_bytes_day,
+             (unsigned long long)store->discarded_bytes, (unsigned long long)store->write_streams,
+             page_amplification(store), (unsigned long long)store->refused,
+             (unsigned long long)store->budget_bytes_day,
              (unsigned long long)store->budget_left_bytes);
 }
 

@@ -43,6 +43,9 @@
 /* O_DIRECT: offset, length and memory are multiples of this. */
 #define LIMIT_DISK_ALIGN 4096
 
+/* Write streams of a device that are used at most. */
+#define LIMIT_WRITE_STREAMS 255
+
 /* HTTP of a daemon (metrics and health): connections, one page, and how long a peer may be silent.
  */
 #define LIMIT_HTTP_CONNECTIONS     16

@@ -154,6 +154,7 @@ struct loop_op {
     uint8_t kind;       /* enum loop_kind                                          */
     uint8_t state;      /* enum loop_op_state                                      */
     uint8_t retries;    /* times the kernel said "again"                           */
+    uint8_t stream;     /* write stream of the device; 0: none                     */
     bool whole;         /* goes on until length is reached                         */
     uint32_t length;    /* bytes wanted, or vectors                                */
     void *target;       /* the file, socket or event                               */
@@ -211,6 +212,11 @@ icms_err loop_file_open(struct loop_env *env, const struct loop_file_opts *opts,
                         struct err_why *why, struct loop_file **out_file) ICMS_MUST_CHECK;
 uint64_t loop_file_bytes(const struct loop_file *file);
 
+/* Write streams of the device, at most LIMIT_WRITE_STREAMS: data written to different ones lies in
+ * different erase units of the flash, so what is overwritten together is erased together. 0: it has
+ * none, or the kernel does not say (Linux 6.16 is the first that does, of block devices). */
+uint32_t loop_file_streams(const struct loop_file *file);
+
 /* Blocking; at start and in tools, never on a running loop. Short reads are errors. */
 icms_err loop_file_read_now(struct loop_file *file, uint64_t offset, void *memory,
                             size_t bytes) ICMS_MUST_CHECK;
@@ -249,6 +255,11 @@ void loop_file_read(struct loop *loop, struct loop_op *op, struct loop_file *fil
                     void *memory, uint32_t bytes, void (*done)(struct loop_op *op));
 void loop_file_write(struct loop *loop, struct loop_op *op, struct loop_file *file, uint64_t offset,
                      const void *memory, uint32_t bytes, void (*done)(struct loop_op *op));
+
+/* The same, to one of the device's write streams: 1 .. loop_file_streams; 0: to none. */
+void loop_file_write_stream(struct loop *loop, struct loop_op *op, struct loop_file *file,
+                            uint32_t stream, uint64_t offset, const void *memory, uint32_t bytes,
+                            void (*done)(struct loop_op *op));
 
 /* Makes completed writes durable against power loss (fdatasync). */
 void loop_file_flush(struct loop *loop, struct loop_op *op, struct loop_file *file,

@@ -287,6 +287,11 @@ uint64_t loop_file_bytes(const struct loop_file *file)
     return file->bytes;
 }
 
+uint32_t loop_file_streams(const struct loop_file *file)
+{
+    return file->streams;
+}
+
 static void file_aligned(const struct loop_file *file, uint64_t offset, const void *memory,
                          uint64_t bytes)
 {
@@ -375,8 +380,16 @@ void loop_file_read(struct loop *loop, struct loop_op *op, struct loop_file *fil
 void loop_file_write(struct loop *loop, struct loop_op *op, struct loop_file *file, uint64_t offset,
                      const void *memory, uint32_t bytes, void (*done)(struct loop_op *op))
 {
+    loop_file_write_stream(loop, op, file, 0, offset, memory, bytes, done);
+}
+
+void loop_file_write_stream(struct loop *loop, struct loop_op *op, struct loop_file *file,
+                            uint32_t stream, uint64_t offset, const void *memory, uint32_t bytes,
+                            void (*done)(struct loop_op *op))
+{
     file_aligned(file, offset, memory, bytes);
-    check(bytes > 0);
+    check(bytes > 0 && stream <= file->streams);
+    op->stream = (uint8_t)stream;
     op->memory = (void *)(uintptr_t)memory;
     op->offset = offset;
     op->length = bytes;

@@ -99,8 +99,9 @@ struct loop_target {
 
 struct loop_file {
     struct loop_target target;
-    uint64_t bytes; /* length                              */
-    bool direct;    /* everything aligned to LIMIT_DISK_ALIGN */
+    uint64_t bytes;   /* length                              */
+    uint32_t streams; /* write streams of the device         */
+    bool direct;      /* everything aligned to LIMIT_DISK_ALIGN */
 };
 
 struct loop_reads {

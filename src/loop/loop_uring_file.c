@@ -16,10 +16,12 @@
 #include <libgen.h>
 #include <linux/fs.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -182,6 +184,33 @@ static icms_err file_preallocate(struct uring_file *file, const struct loop_file
     return ICMS_OK;
 }
 
+/* How the device may sort what it is told. Linux says how many write streams a block device has.
+ * Where there are none, a device or a file system may still heed how long the file's bytes live:
+ * longer than a journal, not as long as what others keep. Neither is needed. */
+static void file_hints(struct uring_file *file, const struct stat *stat)
+{
+    static const char *const queue[] = {"queue", "../queue"}; /* of a device, of a partition */
+    uint64_t life = RWH_WRITE_LIFE_MEDIUM;
+    unsigned streams = 0;
+
+    for (size_t i = 0; S_ISBLK(stat->st_mode) && i < 2; i++) {
+        char path[96];
+        FILE *said;
+
+        (void)snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/%s/max_write_streams",
+                       major(stat->st_rdev), minor(stat->st_rdev), queue[i]);
+        said = fopen(path, "re");
+        if (said == NULL)
+            continue;
+        if (fscanf(said, "%u", &streams) != 1)
+            streams = 0;
+        (void)fclose(said);
+    }
+    file->file.streams = (uint32_t)u64_min(streams, LIMIT_WRITE_STREAMS);
+    if (streams == 0)
+        (void)fcntl(file->fd, F_SET_RW_HINT, &life);
+}
+
 static icms_err file_size(struct uring_file *file, const struct loop_file_opts *opts,
                           struct err_why *why)
 {
@@ -213,6 +242,8 @@ static icms_err file_setup(struct uring_file *file, const struct loop_file_opts 
         err = file_preallocate(file, opts, why);
     if (err == ICMS_OK)
         err = file_size(file, opts, why);
+    if (err == ICMS_OK && opts->write)
+        file_hints(file, &stat);
     if (err != ICMS_OK && new)
         (void)unlink(opts->path);
     if (err == ICMS_OK && new)

@@ -14,6 +14,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -80,6 +81,8 @@ static void op_prepare_disk(struct uring_loop *loop, struct loop_op *op, struct 
         io_uring_prep_write_fixed(sqe, fd, memory, bytes, offset, slot);
     else
         io_uring_prep_write(sqe, fd, memory, bytes, offset);
+    if (op->kind == LOOP_WRITE) /* its place since Linux 6.16; nobody looks at it before */
+        memcpy(&sqe->splice_fd_in, &op->stream, sizeof(op->stream));
 }
 
 void uring_op_prepare(struct uring_loop *loop, struct loop_op *op, struct io_uring_sqe *sqe)

@@ -606,6 +606,30 @@ static void discards_reach_block_devices_and_spare_files(void **state)
     free(drive.page);
 }
 
+/* Who writes says how long the bytes of a file live; a file has no write streams. */
+static void a_file_says_how_long_it_lives(void **state)
+{
+    char path[] = "/var/tmp/icms-hint-XXXXXX";
+    struct loop_file_opts opts = {.path = path, .write = false};
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    for (int write = 0; write < 2; write++) {
+        struct loop_file *file;
+        struct err_why why;
+        uint64_t life = RWH_WRITE_LIFE_EXTREME;
+
+        opts.write = write;
+        assert_int_equal(loop_file_open(loop_env_uring(), &opts, &why, &file), ICMS_OK);
+        assert_int_equal(loop_file_streams(file), 0);
+        assert_int_equal(fcntl(fd, F_GET_RW_HINT, &life), 0);
+        assert_int_equal(life, write ? RWH_WRITE_LIFE_MEDIUM : RWH_WRITE_LIFE_NOT_SET);
+        loop_file_close(&file);
+    }
+    (void)close(fd);
+    (void)unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -620,6 +644,7 @@ int main(void)
         cmocka_unit_test(a_drive_can_be_made_slow),
         cmocka_unit_test(a_replayed_clock_stands_until_it_is_moved),
         cmocka_unit_test(discards_reach_block_devices_and_spare_files),
+        cmocka_unit_test(a_file_says_how_long_it_lives),
     };
 
     return cmocka_run_group_tests_name("loop-uring", tests, NULL, NULL);

@@ -27,6 +27,7 @@ struct sim_opts {
     uint64_t disk_delay_max_ns;
     uint64_t disk_bytes_per_s;
     bool disk_discard;             /* disks take discards                                   */
+    uint32_t disk_streams;         /* write streams of each disk                            */
     uint64_t message_delay_max_ns; /* between loops of one daemon                          */
     bool strict;  /* the kernel scribbles into memory it may write, and checks that what it reads
                      does not change meanwhile: finds buffers that are used too early */
@@ -92,6 +93,9 @@ void sim_disk_dead(struct sim_node *node, const char *path, bool dead);
 
 /* The medium of a file of the node, for tests that look or flip; NULL when there is none. */
 uint8_t *sim_file_medium(struct sim_node *node, const char *path, uint64_t *out_bytes);
+
+/* The write stream to which the page of the file at this offset was written last; 0: to none. */
+uint32_t sim_file_stream(struct sim_node *node, const char *path, uint64_t offset);
 
 /* Events run so far: two runs of one seed agree. */
 uint64_t sim_events(const struct sim *sim);

@@ -248,6 +248,9 @@ static void io_end(struct loop_timer *event)
 
         io_unchanged(io);
         err = file_write(file, op->offset, op->memory, op->length);
+        if (err == ICMS_OK)
+            memset(file->streams + op->offset / LIMIT_DISK_ALIGN, op->stream,
+                   (op->length + LIMIT_DISK_ALIGN - 1) / LIMIT_DISK_ALIGN);
         io_done(io, err, err == ICMS_OK ? op->length : 0);
         break;
     }
@@ -368,6 +371,7 @@ static void file_resize(struct sim_file *file, uint64_t bytes)
     if (bytes > 0) {
         file->view = sim_alloc(bytes);
         file->medium = sim_alloc(bytes);
+        file->streams = sim_alloc(bytes / LIMIT_DISK_ALIGN + 1);
     }
 }
 
@@ -406,6 +410,7 @@ icms_err sim_file_open(struct loop_env *env, const struct loop_file_opts *opts, 
     handle->file.target.env = env;
     handle->file.bytes = file->bytes;
     handle->file.direct = opts->direct;
+    handle->file.streams = opts->write ? node->sim->opts.disk_streams : 0;
     handle->disk = file;
     handle->write = opts->write;
     if (opts->exclusive)
@@ -545,6 +550,7 @@ void sim_disk_fini(struct sim_node *node)
             file_destage(file);
         free(file->view);
         free(file->medium);
+        free(file->streams);
         free(file->path);
         free(file);
     }
@@ -574,4 +580,12 @@ uint8_t *sim_file_medium(struct sim_node *node, const char *path, uint64_t *out_
         return NULL;
     *out_bytes = file->bytes;
     return file->view;
+}
+
+uint32_t sim_file_stream(struct sim_node *node, const char *path, uint64_t offset)
+{
+    struct sim_file *file = file_find(node, path);
+
+    check(file != NULL && offset < file->bytes);
+    return file->streams[offset / LIMIT_DISK_ALIGN];
 }

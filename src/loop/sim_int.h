@@ -127,6 +127,7 @@ struct sim_file {
     uint64_t bytes;            /* length                                             */
     uint8_t *view;             /* what reads see                                     */
     uint8_t *medium;           /* what survives a power loss, where unflushed        */
+    uint8_t *streams;          /* of each page: to which it was written last         */
     struct list unflushed;     /* struct sim_unflushed                               */
     uint64_t unflushed_bytes;  /* sum of them                                        */
     uint64_t writes;           /* that completed so far                              */

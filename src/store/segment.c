@@ -409,9 +409,9 @@ static void opener_write(struct store *store, uint32_t page, const void *memory)
     if (fault_hit("store.header"))
         store_later_run(store, &opener->later, store_opener_fault);
     else
-        loop_file_write(store->loop, &opener->op, store->file,
-                        store_segment_offset(store, number, page), memory, STORE_PAGE_BYTES,
-                        store_opener_done);
+        loop_file_write_stream(
+            store->loop, &opener->op, store->file, store_segment_hint(store, opener->segment),
+            store_segment_offset(store, number, page), memory, STORE_PAGE_BYTES, store_opener_done);
 }
 
 /* Starts the step; those that are not needed are passed over. */
@@ -580,10 +580,11 @@ static void store_seal_flushed(struct loop_op *op)
     }
     pages = store_summary_make(store, summary);
     summary->flash_pages = pages;
-    loop_file_write(store->loop, &summary->op, store->file,
-                    store_segment_offset(store, store_segment_number(store, segment),
-                                         store->segment_pages - 1 - pages),
-                    summary->pages, (pages + 1) * STORE_PAGE_BYTES, store_seal_done);
+    loop_file_write_stream(store->loop, &summary->op, store->file,
+                           store_segment_hint(store, segment),
+                           store_segment_offset(store, store_segment_number(store, segment),
+                                                store->segment_pages - 1 - pages),
+                           summary->pages, (pages + 1) * STORE_PAGE_BYTES, store_seal_done);
 }
 
 /* Its records were written (or failed): flushes, and goes on in store_seal_flushed. */

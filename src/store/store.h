@@ -196,6 +196,7 @@ struct store_stats {
     uint64_t admitted_bytes;          /* records of values that were stored              */
     uint64_t carried_bytes;           /* records that reclaim wrote again                */
     uint64_t discarded_bytes;         /* that the device was told are free               */
+    uint64_t write_streams;           /* of the device; 0: it has none                   */
     uint64_t refused;                 /* writes that the write budget did not allow      */
     uint64_t budget_bytes_day;        /* 0: no write budget                              */
     uint64_t budget_left_bytes;       /* that may be written at once                     */

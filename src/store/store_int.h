@@ -424,6 +424,16 @@ static inline uint64_t store_segment_offset(const struct store *store, uint32_t 
            (uint64_t)page * STORE_PAGE_BYTES;
 }
 
+/* To which write stream of the device a segment goes: one for each stream of segments, as far as
+ * the device has so many. So its erase units hold what is reclaimed together. 0: it has none. */
+static inline uint32_t store_segment_hint(const struct store *store,
+                                          const struct store_segment *segment)
+{
+    uint32_t count = loop_file_streams(store->file);
+
+    return count == 0 ? 0 : 1 + (segment->stream + 1) % (STORE_SHARED + 1) % count;
+}
+
 /* A flush of the device begins; returns its number. What was written before is durable when
  * store_flush_end was told so. */
 static inline uint64_t store_flush_begin(struct store *store)

@@ -330,6 +330,62 @@ static void what_is_free_is_discarded(void **state)
     rig_down(rig);
 }
 
+/* Counts the pages of each write stream; fails where a segment has pages of two. */
+static void streams_of_pages(struct rig *rig, uint32_t count, uint32_t *pages)
+{
+    for (uint64_t at = STORE_DATA_OFFSET; at < rig->opts.bytes; at += RIG_SEGMENT_BYTES) {
+        uint32_t first = sim_file_stream(rig->node, rig->path, at);
+
+        for (uint64_t page = 0; page < RIG_SEGMENT_BYTES; page += STORE_PAGE_BYTES) {
+            uint32_t stream = sim_file_stream(rig->node, rig->path, at + page);
+
+            assert_in_range(stream, 0, count);
+            assert_true(stream == 0 || stream == first);
+            pages[stream]++;
+        }
+    }
+}
+
+/* Each volume is written to a write stream of the device's, headers and summaries too; what shares
+ * segments shares one. With fewer streams than volumes they take turns. */
+static void volumes_have_write_streams_of_the_device(void **state)
+{
+    enum { BLOCKS = 100, BYTES = 5000, PAGES = 2, VOLUMES = 4 };
+    static const uint32_t streams[] = {0, 1, 2, 8, 255};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(streams) / sizeof(streams[0]); i++) {
+        uint32_t pages[256] = {0}, used = 0;
+        struct rig rig = {.sim = NULL};
+        struct sim_opts opts;
+        struct store_stats stats;
+
+        sim_opts_init(&opts, 1);
+        opts.disk_streams = streams[i];
+        rig_sim_init(&rig, &opts);
+        rig.opts.bytes = STORE_DATA_OFFSET + 96 * RIG_SEGMENT_BYTES;
+        rig.volume_count = VOLUMES;
+        for (uint32_t volume = 0; volume < VOLUMES; volume++)
+            rig.uuid[volume] = rig_uuid(volume);
+        rig.quota_bytes[2] = rig.quota_bytes[3] = 2 * RIG_SEGMENT_BYTES; /* they share segments */
+        rig_format(&rig);
+        rig_up(&rig);
+        for (uint64_t n = 0; n < BLOCKS; n++)
+            for (uint32_t volume = 0; volume < VOLUMES; volume++)
+                assert_int_equal(rig_put(&rig, volume, n, BYTES, n, 0), ICMS_OK);
+        rig_stats(&rig, &stats);
+        assert_int_equal(stats.write_streams, streams[i]);
+        rig_down(&rig);
+        streams_of_pages(&rig, streams[i], pages);
+        for (uint32_t stream = 1; stream <= streams[i]; stream++) {
+            used += pages[stream] > 0;
+            assert_true(pages[stream] == 0 || pages[stream] >= BLOCKS * PAGES);
+        }
+        assert_int_equal(used, streams[i] < 3 ? streams[i] : 3);
+        sim_free(&rig.sim);
+    }
+}
+
 static void many_writes_at_once_all_end(void **state)
 {
     enum { OPS = 400 };
@@ -789,6 +845,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         STORE_TESTS(uring),
         STORE_TESTS(sim),
+        cmocka_unit_test(volumes_have_write_streams_of_the_device),
     };
 
     return cmocka_run_group_tests_name("store", tests, NULL, NULL);

@@ -46,10 +46,10 @@ static void witness_write(struct store_change *change)
     if (fault_hit("store.witness"))
         store_later_run(store, &change->later, store_witness_fault);
     else
-        loop_file_write(store->loop, &change->op, store->file,
-                        store_segment_offset(store, number, change->page + change->pages),
-                        store_change_write(change)->memory, STORE_PAGE_BYTES,
-                        store_witness_written);
+        loop_file_write_stream(
+            store->loop, &change->op, store->file, store_segment_hint(store, change->segment),
+            store_segment_offset(store, number, change->page + change->pages),
+            store_change_write(change)->memory, STORE_PAGE_BYTES, store_witness_written);
 }
 
 static void witness_kick(struct store *store);

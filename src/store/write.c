@@ -333,9 +333,10 @@ static void change_place(struct store_change *change, struct store_segment *segm
         store_later_run(store, &change->later, store_change_fault);
         return;
     }
-    loop_file_write(store->loop, &change->op, store->file,
-                    store_segment_offset(store, store_segment_number(store, segment), change->page),
-                    change_record(change), (uint32_t)bytes, store_change_written);
+    loop_file_write_stream(
+        store->loop, &change->op, store->file, store_segment_hint(store, segment),
+        store_segment_offset(store, store_segment_number(store, segment), change->page),
+        change_record(change), (uint32_t)bytes, store_change_written);
 }
 
 /* Whether the answer is known without writing anything. there: it can be read; trace: something of
