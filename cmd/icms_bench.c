@@ -94,6 +94,12 @@ static void column(int width, double value)
         (void)printf(" %*s", width, "-");
 }
 
+/* What one of the errors was. */
+static const char *row_error(const struct bench_row *row)
+{
+    return icms_err_name(row->subject.errors > 0 ? row->subject.error : row->ceiling.error);
+}
+
 static void row_text(struct bench_cli *bench, const struct bench_row *row)
 {
     const struct bench_figures *subject = &row->subject, *ceiling = &row->ceiling;
@@ -126,7 +132,8 @@ static void row_text(struct bench_cli *bench, const struct bench_row *row)
     for (uint32_t i = 0; i < row->extra_count; i++)
         (void)printf("  %s=%.4g", row->extra[i].name, row->extra[i].value);
     if (subject->errors + ceiling->errors > 0)
-        (void)printf("  ERRORS %llu", (unsigned long long)(subject->errors + ceiling->errors));
+        (void)printf("  ERRORS %llu (%s)", (unsigned long long)(subject->errors + ceiling->errors),
+                     row_error(row));
     (void)putchar('\n');
     (void)fflush(stdout);
 }
@@ -148,6 +155,8 @@ static void row_json(const struct bench_row *row)
 
     if (object == NULL)
         return;
+    if (subject->errors + ceiling->errors > 0)
+        (void)json_object_set_new(object, "error", json_string(row_error(row)));
     json_figure(object, "gb_per_s", subject->gb_per_s);
     json_figure(object, "cpu_s_per_gb", subject->cpu_s_per_gb);
     json_figure(object, "cpu_us_per_op", subject->cpu_us_per_op);

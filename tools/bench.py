@@ -174,7 +174,7 @@ def goals(row):
     return found
 
 
-STANDARD = {"bench", "op", "variant", "size_bytes", "depth", "slices", "ops", "errors",
+STANDARD = {"bench", "op", "variant", "size_bytes", "depth", "slices", "ops", "errors", "error",
             "verified_bytes", "gb_per_s", "cpu_s_per_gb", "cpu_us_per_op", "p50_us", "p99_us",
             "p999_us",
             "ops_per_s", "ceiling", "ceiling_gb_per_s", "ratio", "ratio_low", "ratio_high",
@@ -208,7 +208,7 @@ def table_row(row, note):
                      for what, goal, verdict in verdicts)
     cells.append(text or "-")
     cells.append(more(row) or "-")
-    errors = f" **{row['errors']} errors**" if row["errors"] else ""
+    errors = f" **{row['errors']} errors ({row.get('error', '?')})**" if row["errors"] else ""
     cells.append(f"`{command(row)}`{errors}")
     return "| " + " | ".join(cells) + " |"
 

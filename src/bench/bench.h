@@ -53,6 +53,7 @@ struct bench_figures {
     uint64_t ops;         /* operations done                                        */
     uint64_t bytes;       /* of values moved                                        */
     uint64_t errors;      /* operations that failed, missed or gave a wrong byte    */
+    icms_err error;       /* what one of them was                                   */
     uint64_t verified;    /* bytes whose content was checked                        */
 };
 

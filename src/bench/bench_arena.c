@@ -109,8 +109,10 @@ static icms_err arena_slice(struct bench_side *base, const struct bench_work *wo
         slice->wall_ns = bench_now_ns() - begin;
     } while (slice->wall_ns < ns);
     err = bench_rig_hits(&side->rig, why, &after);
-    if (err == ICMS_OK && after.pod != before.pod)
-        slice->errors += after.pod - before.pod; /* something was evicted */
+    if (err == ICMS_OK && after.pod != before.pod) { /* something was evicted */
+        slice->errors += after.pod - before.pod;
+        slice->error = ICMS_MISS;
+    }
     return err;
 }
 

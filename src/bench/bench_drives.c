@@ -150,7 +150,7 @@ static icms_err drives_up(struct drives_side *side, const struct bench_files *fi
     opts.loops = loops;
     opts.segment_bytes = bench_segment_bytes(files->bytes);
     opts.connections_max = 2;
-    opts.memory_bytes = (uint64_t)32 << 20; /* nobody connects */
+    opts.memory_bytes = (uint64_t)512 << 20; /* an eighth may be in flight at a drive that stalls */
     opts.format = true;
     opts.drives = drives;
     opts.drive_count = DRIVES;

@@ -191,8 +191,10 @@ static icms_err pod_slice(struct bench_side *base, const struct bench_work *work
     slice->wall_ns = bench_now_ns() - begin;
     err = bench_rig_hits(&side->rig, why, &after);
     come = after.pod - before.pod;
-    if (err == ICMS_OK && work->op == BENCH_GET && come < slice->ops - slice->errors)
+    if (err == ICMS_OK && work->op == BENCH_GET && come < slice->ops - slice->errors) {
         slice->errors = slice->ops - come; /* the agent knows of fewer than we were given */
+        slice->error = ICMS_MISS;
+    }
     return err;
 }
 

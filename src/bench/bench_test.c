@@ -362,6 +362,7 @@ static void test_raw_tcp_sees_wrong_bytes(void **state)
         assert_in_range(slice.wall_ns, 5000000, UINT64_MAX);
         assert_in_range(slice.ops, work.depth, UINT64_MAX);
         assert_in_range(slice.errors, slice.ops / 2, slice.ops / 2 + 1);
+        assert_int_equal(slice.error, ICMS_CORRUPT);
         assert_int_equal(slice.verified, (slice.ops - slice.errors) * work.size_bytes);
     }
     bench_tcp_free(&tcp);

@@ -112,6 +112,7 @@ void bench_slice_add(struct bench_slice *slice, icms_err err, uint64_t bytes, ui
     slice->ops++;
     if (err != ICMS_OK) {
         slice->errors++;
+        slice->error = err;
         return;
     }
     slice->bytes += bytes;
@@ -253,6 +254,8 @@ static void tally_add(struct tally *tally, uint32_t pair)
     figures->ops += slice->ops;
     figures->bytes += slice->bytes;
     figures->errors += slice->errors;
+    if (slice->errors > 0)
+        figures->error = slice->error;
     figures->verified += slice->verified;
     for (uint32_t i = 0; i < slice->sample.count; i++)
         sample_add(&tally->all, slice->sample.ns[i]);
