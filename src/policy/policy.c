@@ -501,12 +501,12 @@ void policy_choice_add(struct policy_choice *choice, const struct policy_segment
 }
 
 /* In how many of the last steps a block has to have been wanted. */
-static int32_t many_window(const struct policy *policy, int32_t steps)
+static int32_t many_window(const struct policy *policy, int32_t steps, bool spares)
 {
     double easy = 1000 * (double)policy->opts.capacity_bytes / POLICY_CARRY_EASY + 1;
     double part = policy->opts.budget_bytes_day == 0 ? POLICY_MANY_PART : POLICY_MANY_PART / 2;
 
-    if ((double)policy->carry_bytes < easy)
+    if ((double)policy->carry_bytes < easy && !spares)
         part *= (double)policy->carry_bytes / easy;
     return steps <= 0 ? 0 : (int32_t)(part * (steps < POLICY_STEPS ? steps : POLICY_STEPS) + 0.5);
 }
@@ -517,7 +517,8 @@ void *policy_choice_end(struct policy *policy, uint32_t volume, const struct pol
 
     if (choice->many && choice->best != NULL)
         clock->due =
-            clock->step - many_window(policy, clock->step - choice->best_step / POLICY_MEAN);
+            clock->step -
+            many_window(policy, clock->step - choice->best_step / POLICY_MEAN, choice->spares);
     else if (choice->best != NULL && choice->best_due == 0)
         clock->due = choice->best_step;
     return choice->best;

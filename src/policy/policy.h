@@ -84,6 +84,7 @@ struct policy_choice {
     int32_t end;       /* the last step there can be                               */
     bool many;         /* segments have many blocks: the one with the lowest mean goes */
     bool rich;         /* all of a segment may be carried over                     */
+    bool spares;       /* set by the caller: what is not due stays where it is     */
     uint32_t best_due; /* its due blocks, in parts of all; 0: too few              */
     int32_t best_step; /* then: at which step all of them would be; many: 64 times its mean */
 };

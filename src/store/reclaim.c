@@ -98,9 +98,10 @@ static struct store_segment *reclaim_in_order(const struct store *store,
     }
 }
 
-/* The segment of a stream that is to go next; NULL: none is sealed. In the one that is shared it is
- * the oldest, as volumes are evicted from there block by block. */
-static struct store_segment *stream_choose(struct store *store, uint32_t stream)
+/* The segment of a stream that is to go next; NULL: none is sealed. whole: what is wanted of it can
+ * be carried over. In the one that is shared it is the oldest, as volumes are evicted from there
+ * block by block. */
+static struct store_segment *stream_choose(struct store *store, uint32_t stream, bool whole)
 {
     struct store_segment *oldest = NULL;
     struct policy_choice choice;
@@ -108,7 +109,8 @@ static struct store_segment *stream_choose(struct store *store, uint32_t stream)
     uint32_t seen = 0;
 
     policy_choice_begin(store->policy, stream < LIMIT_VOLUMES ? stream : 0,
-                        hurry ? 0 : store->super.segment_bytes, &choice);
+                        hurry || !whole ? 0 : store->super.segment_bytes, &choice);
+    choice.spares = !whole;
     list_for_each (link, &store->streams[stream].segments) {
         struct store_segment *segment = container_of(link, struct store_segment, link);
 
@@ -120,13 +122,15 @@ static struct store_segment *stream_choose(struct store *store, uint32_t stream)
             return oldest;
         if (seen++ == STORE_CHOICE_SEGMENTS)
             break;
-        policy_choice_add(&choice, &segment->wanted, segment->live_blocks, segment);
+        if (whole || segment->live_blocks > 0)
+            policy_choice_add(&choice, &segment->wanted, segment->live_blocks, segment);
     }
-    return oldest != NULL ? policy_choice_end(store->policy, stream, &choice) : NULL;
+    return choice.best != NULL ? policy_choice_end(store->policy, stream, &choice) : oldest;
 }
 
-/* The segment to give up for space; NULL: none is sealed. */
-static struct store_segment *reclaim_victim(struct store *store)
+/* The segment to give up; NULL: none is sealed. Of one that lives on without some of its blocks
+ * (not whole) nothing is written over, so what it hides does not matter. */
+static struct store_segment *reclaim_victim(struct store *store, bool whole)
 {
     struct store_segment *best = NULL;
     uint32_t stream = STORE_STREAMS;
@@ -146,7 +150,11 @@ static struct store_segment *reclaim_victim(struct store *store)
             stream = i;
         }
     }
-    return best != NULL ? reclaim_in_order(store, stream_choose(store, stream)) : NULL;
+    if (best != NULL)
+        best = stream_choose(store, stream, whole);
+    if (best == NULL || (!whole && best->live_blocks > 0))
+        return best;
+    return reclaim_in_order(store, best);
 }
 
 /* ---- evicting ---------------------------------------------------------------------------------
@@ -165,6 +173,14 @@ enum reclaim_step {
     RECLAIM_WAIT, /* a block is carried over; woken by store_reclaim_go */
     RECLAIM_BAD,  /* not an entry                                      */
 };
+
+/* Whether a block stays for now: index entries are short, and it is wanted. */
+static bool reclaim_spares(struct store *store, const struct store_block *block)
+{
+    return store->reclaim.spares &&
+           !policy_due(store->policy, block->volume,
+                       *store_index_state(store->index, block->volume, &block->key));
+}
 
 /* Evicts or carries over what a summary entry names if it is alive in this segment. rows says what
  * the entry's volume row stands for; only: STORE_SHARED for all, or one slot. */
@@ -186,9 +202,12 @@ static enum reclaim_step reclaim_entry(struct store *store, struct store_segment
     block.key = record.key;
     if (store_index_find(store->index, block.volume, &block.key, &block.spot) &&
         block.spot.segment == store_segment_number(store, segment) && block.spot.page == page) {
+        if (reclaim_spares(store, &block))
+            return RECLAIM_ON;
         if (store_carry_start(store, &block))
             return RECLAIM_WAIT;
         store_segment_evict(store, &block);
+        store->reclaim.evicted = true;
     }
     return RECLAIM_ON;
 }
@@ -353,6 +372,21 @@ static enum reclaim_step reclaim_chunk(struct store *store)
     return RECLAIM_ON;
 }
 
+/* All of a segment is wanted but what went. If nothing did, what is wanted goes after all. */
+static void reclaim_spare_end(struct store *store)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+
+    reclaim->spares = false;
+    if (reclaim->evicted) {
+        reclaim->stopped = true;
+        reclaim_end(store);
+    } else {
+        reclaim->page = 0;
+        reclaim_read(store);
+    }
+}
+
 /* Works on the chunk in memory, then goes on to the next one or to the end. */
 static void reclaim_chunk_run(struct store *store)
 {
@@ -369,6 +403,8 @@ static void reclaim_chunk_run(struct store *store)
     reclaim->page += reclaim->pages;
     if (!reclaim->stopped && reclaim->page < reclaim->segment->summary_pages)
         reclaim_read(store);
+    else if (!reclaim->stopped && reclaim->spares)
+        reclaim_spare_end(store);
     else if (!reclaim->stopped && reclaim->volume == STORE_SHARED &&
              reclaim->segment->live_blocks > 0)
         reclaim_sweep(store); /* the summary did not know all of them */
@@ -406,7 +442,7 @@ static void store_reclaim_read_done(struct loop_op *op)
 }
 
 /* whole: all its blocks go and it is free. Else its oldest go, as many as needed: those of one
- * volume, or with STORE_SHARED of all. */
+ * volume, or with STORE_SHARED of all, then first those that nobody wants. */
 static void reclaim_start(struct store *store, struct store_segment *segment, uint32_t volume,
                           bool whole)
 {
@@ -421,6 +457,8 @@ static void reclaim_start(struct store *store, struct store_segment *segment, ui
     reclaim->footer_known = false;
     reclaim->stopped = false;
     reclaim->sweeps = false;
+    reclaim->spares = !whole && volume == STORE_SHARED;
+    reclaim->evicted = false;
     if (segment->summary_pages == STORE_NO_SUMMARY || fault_hit("store.reclaim"))
         reclaim_sweep(store);
     else
@@ -473,7 +511,7 @@ static bool quota_kick(struct store *store, uint32_t number)
         }
         if (volume->own && segment->stream == number) {
             if (segment->state == SEGMENT_SEALED)
-                segment = stream_choose(store, number);
+                segment = stream_choose(store, number, true);
             segment = reclaim_in_order(store, segment);
             if (segment == NULL)
                 return false; /* it is being sealed; the end of that comes here again */
@@ -525,16 +563,21 @@ static void space_kick(struct store *store)
     bool tight = store->tight;
 
     store->tight = false;
-    while (tight || space_is_short(store)) {
-        struct store_segment *segment = reclaim_victim(store);
+    for (;;) {
+        bool whole = space_is_short(store);
+        struct store_segment *segment;
 
+        if (!tight && !whole)
+            return;
+        segment = reclaim_victim(store, whole);
         if (segment == NULL) {
             if (tight || store->free_count == 0)
                 reclaim_seal_one(store);
             return;
         }
         if (segment->live_blocks > 0) { /* for the index a part of it is enough */
-            reclaim_start(store, segment, STORE_SHARED, space_is_short(store));
+            store_policy_shares(store);
+            reclaim_start(store, segment, STORE_SHARED, whole);
             return;
         }
         store_segment_free(store, segment);

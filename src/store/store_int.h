@@ -319,6 +319,8 @@ struct store_reclaim {
     uint32_t quota_cursor;          /* the volume that is looked at first               */
     bool whole;                     /* the segment is to be free in the end             */
     bool stopped;                   /* enough was evicted before the end                */
+    bool spares;                    /* for index entries: what is wanted is passed over */
+    bool evicted;                   /* something was                                    */
     struct store_later later;       /* next slice of a sweep                            */
     struct loop_op op;              /* the read of the chunk */
     struct store_summary_df *chunk; /* STORE_RECLAIM_PAGES aligned pages                */

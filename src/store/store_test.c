@@ -581,6 +581,34 @@ static void a_full_index_of_one_segment_forgets_only_a_part(void **state)
     assert_int_equal(rig_get(rig, 0, BLOCKS - 700, 100, BLOCKS - 700, NULL), ICMS_OK);
 }
 
+/* Index entries are short, flash is not: what nobody reads goes, in segments of few blocks and of
+ * many. */
+static void a_full_index_keeps_what_is_read(void **state)
+{
+    enum { BLOCKS = 4000, WARM = 10, FIRST = 900, EVERY = 40 };
+    struct rig *rig = *state;
+    struct store_stats stats;
+    struct err_why why;
+
+    rig_one_volume(rig);
+    rig->opts.blocks_max = 1024;
+    rig->opts.bytes = 32 << 20;
+    for (int i = 0; i < 2; i++) {
+        rig->opts.segment_bytes = i == 0 ? RIG_SEGMENT_BYTES : 8 * RIG_SEGMENT_BYTES;
+        assert_int_equal(store_format(rig->env, &rig->opts, true, &why), ICMS_OK);
+        rig_up(rig);
+        for (uint64_t n = 0; n < BLOCKS; n++) {
+            assert_int_equal(rig_put(rig, 0, n, 100, n, 0), ICMS_OK);
+            for (uint64_t warm = 0; n % EVERY == 0 && warm < n && warm < FIRST; warm += WARM)
+                assert_int_equal(rig_get(rig, 0, warm, 100, warm, NULL), ICMS_OK);
+        }
+        rig_stats(rig, &stats);
+        assert_int_equal(stats.evictions, BLOCKS - stats.blocks);
+        assert_in_range(stats.blocks, 900, 1024);
+        rig_down(rig);
+    }
+}
+
 /* ---- restart ----------------------------------------------------------------------------------
  */
 
@@ -829,6 +857,7 @@ static void random_operations_agree_with_the_model(void **state)
         STORE_TEST(the_volume_most_over_its_share_gives, backend),                                 \
         STORE_TEST(a_full_index_evicts_the_oldest, backend),                                       \
         STORE_TEST(a_full_index_of_one_segment_forgets_only_a_part, backend),                      \
+        STORE_TEST(a_full_index_keeps_what_is_read, backend),                                      \
         STORE_TEST(a_restart_brings_back_the_same, backend),                                       \
         STORE_TEST(what_is_gone_never_comes_back, backend),                                        \
         STORE_TEST(blocks_of_unknown_volumes_stay_hidden_and_go_first, backend),                   \
