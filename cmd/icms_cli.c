@@ -25,6 +25,7 @@ enum option_code {
     OPTION_NAME,
     OPTION_ON_FLASH,
     OPTION_IF_ABSENT,
+    OPTION_PROMPT,
     OPTION_JSON,
     OPTION_DIR,
     OPTION_SIZE,
@@ -44,6 +45,7 @@ static const struct option option_table[] = {
     {"name", no_argument, NULL, OPTION_NAME},
     {"on-flash", no_argument, NULL, OPTION_ON_FLASH},
     {"if-absent", no_argument, NULL, OPTION_IF_ABSENT},
+    {"prompt", required_argument, NULL, OPTION_PROMPT},
     {"input", required_argument, NULL, OPTION_INPUT},
     {"output", required_argument, NULL, OPTION_OUTPUT},
     {"dir", required_argument, NULL, OPTION_DIR},
@@ -69,6 +71,7 @@ static unsigned option_taken_by(int code)
         return CLI_TAKES_KEYS;
     case OPTION_ON_FLASH:
     case OPTION_IF_ABSENT:
+    case OPTION_PROMPT:
     case OPTION_INPUT:
         return CLI_TAKES_STORE;
     case OPTION_OUTPUT:
@@ -80,6 +83,31 @@ static unsigned option_taken_by(int code)
     default:
         return 0;
     }
+}
+
+/* BLOCKS,HITS,AT and perhaps ,partial. */
+static int option_prompt(struct cli *cli)
+{
+    uint32_t *numbers[] = {&cli->prompt_blocks, &cli->prompt_hits, &cli->prompt_at};
+    const char *at = optarg;
+    bool fine = true;
+
+    for (size_t i = 0; i < 3 && fine; i++) {
+        char *end;
+        unsigned long number = strtoul(at, &end, 10);
+
+        fine = *at >= '0' && *at <= '9' && number <= UINT32_MAX && (*end == ',' || i == 2);
+        *numbers[i] = (uint32_t)number;
+        at = end + (i < 2);
+    }
+    cli->prompt_partial = fine && strcmp(at, ",partial") == 0;
+    if (!fine || (*at != 0 && !cli->prompt_partial) || cli->prompt_at >= cli->prompt_blocks ||
+        cli->prompt_hits > cli->prompt_blocks)
+        return cli_usage(cli,
+                         "--prompt %s: where the block lies is written 12,4,7 or "
+                         "12,4,11,partial: blocks of the prompt, hits, which block from 0",
+                         optarg);
+    return -1;
 }
 
 static int option_number(struct cli *cli, int code)
@@ -130,6 +158,8 @@ static int option_take(struct cli *cli, int code)
     case OPTION_IF_ABSENT:
         cli->if_absent = true;
         return -1;
+    case OPTION_PROMPT:
+        return option_prompt(cli);
     case OPTION_INPUT:
     case OPTION_OUTPUT:
         cli->file = optarg;
@@ -283,6 +313,10 @@ struct icms_request_options cli_options(const struct cli *cli)
     options.deadline_ms = cli->deadline_ms;
     options.put_ack = cli->on_flash ? ICMS_PUT_ON_FLASH : ICMS_PUT_ACCEPTED;
     options.put_if_absent = cli->if_absent;
+    options.prompt_blocks = cli->prompt_blocks;
+    options.prompt_hits = cli->prompt_hits;
+    options.prompt_first = cli->prompt_at;
+    options.prompt_partial = cli->prompt_partial;
     return options;
 }
 

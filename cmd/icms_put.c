@@ -133,7 +133,10 @@ const struct cli_command cli_put = {
             "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n" HELP_TIER HELP_KEY
             "      --input FILE     the same as the argument FILE\n"
             "      --on-flash       done when a drive has it, not when the agent has taken it\n"
-            "      --if-absent      leave a block that is there as it is, and fail\n" HELP_ANSWER
+            "      --if-absent      leave a block that is there as it is, and fail\n"
+            "      --prompt BLOCKS,HITS,AT[,partial]\n"
+            "                       where in its prompt the block lies: drives with a write\n"
+            "                       budget learn from it which blocks come back\n" HELP_ANSWER
             "\nExit status: 0 stored, 1 not stored, 2 usage or connection.\n",
 };
 

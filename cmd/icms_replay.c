@@ -41,6 +41,7 @@ struct options {
     uint64_t space_bytes;                 /* that its file may take                    */
     double budget_part;                   /* of what `default` writes; 0: none         */
     uint64_t budget_bytes_day;            /* or so many; 0: none                       */
+    bool no_hints;                        /* nobody says where blocks lie              */
 };
 
 enum {
@@ -49,6 +50,7 @@ enum {
     OPTION_POLICY,
     OPTION_LOOPS,
     OPTION_BUDGET,
+    OPTION_NO_HINTS,
     OPTION_BLOCK,
     OPTION_SEGMENT,
     OPTION_PAYLOAD,
@@ -62,6 +64,7 @@ static const struct option replay_options[] = {
     {"policy", required_argument, NULL, OPTION_POLICY},
     {"loops", required_argument, NULL, OPTION_LOOPS},
     {"budget", required_argument, NULL, OPTION_BUDGET},
+    {"no-hints", no_argument, NULL, OPTION_NO_HINTS},
     {"block", required_argument, NULL, OPTION_BLOCK},
     {"segment", required_argument, NULL, OPTION_SEGMENT},
     {"payload", required_argument, NULL, OPTION_PAYLOAD},
@@ -168,6 +171,9 @@ static int option_take(struct options *options, int code)
         if (percent_parse(optarg, strlen(optarg), &options->budget_part))
             return -1;
         return size_take(options, "budget", 1, UINT64_MAX / 2, &options->budget_bytes_day);
+    case OPTION_NO_HINTS:
+        options->no_hints = true;
+        return -1;
     case OPTION_BLOCK:
         return size_take(options, "block", 1, (uint64_t)8 << 20, &options->block_bytes);
     case OPTION_SEGMENT:
@@ -340,6 +346,7 @@ static struct replay_setup setup_make(const struct options *options)
     return (struct replay_setup){.block_bytes = options->block_bytes,
                                  .segment_bytes = options->segment_bytes,
                                  .loops = options->loops,
+                                 .no_hints = options->no_hints,
                                  .dir = options->payload};
 }
 
@@ -445,6 +452,8 @@ const struct cli_command cli_replay = {
         "      --loops N         times the trace goes by, with other blocks each; default 3\n"
         "      --budget SIZE     bytes that may be written a day, or 50%: a part of what\n"
         "                        default writes without a budget\n"
+        "      --no-hints        engines do not say where in a prompt a block lies, from\n"
+        "                        which drives with a budget learn\n"
         "      --block SIZE      of a value; default 2MiB, with --payload 64KiB\n"
         "      --segment SIZE    of a segment; default 16MiB, with --payload 1MiB\n"
         "      --payload DIR     through the store itself too, with real values on a drive that\n"

@@ -298,11 +298,12 @@ static void log_offer(void *cache, struct replay *replay, uint32_t block)
 
     if (log->where[block] != 0) {
         segment = &log->segments[(log->where[block] - 1) / log->segment_blocks];
-        log->states[block] =
-            policy_read(log->policy, 0, &segment->wanted, run, log->states[block], replay->now_ms);
+        log->states[block] = policy_read(log->policy, 0, &segment->wanted, hash64_mix(block), run,
+                                         log->states[block], replay->now_ms);
         return;
     }
-    if (!policy_admit(log->policy, hash64_mix(block), run, log->record_bytes, replay->now_ms)) {
+    if (!policy_admit(log->policy, hash64_mix(block), run, replay->hint, log->record_bytes,
+                      replay->now_ms)) {
         replay->result->refused++;
         return;
     }

@@ -33,7 +33,7 @@ _icms()
     fi
     case $command in
     dev) options="$options --dir --size --port --volume --json" ;;
-    put) options="$options $tier $keys --input --on-flash --if-absent" ;;
+    put) options="$options $tier $keys --input --on-flash --if-absent --prompt" ;;
     get) options="$options $tier $keys --output" ;;
     exists | match | rm) options="$options $tier $keys" ;;
     status) options="$options --open --json" ;;
@@ -41,7 +41,7 @@ _icms()
         options="$options --list --dir --space --slices --slice --size --depth --op --variant --json"
         ;;
     replay)
-        options="$options --format --capacity --policy --loops --budget --block --segment --payload"
+        options="$options --format --capacity --policy --loops --budget --no-hints --block --segment --payload"
         options="$options --space --json"
         ;;
     version) options="--json" ;;

@@ -57,7 +57,8 @@ _icms() {
         put)
             _arguments $tier $keys '--input[the value]:file:_files' \
                 '--on-flash[done when a drive has it]' \
-                '--if-absent[leave a block that is there]' ':key:' ':file:_files'
+                '--if-absent[leave a block that is there]' \
+                '--prompt[where the block lies]:blocks,hits,at:' ':key:' ':file:_files'
             ;;
         get)
             _arguments $tier $keys '--output[for the value]:file:_files' ':key:' ':file:_files'
@@ -81,6 +82,7 @@ _icms() {
                 '--capacity[sizes of the drive]:percents:' '--policy[what to replay]:names:' \
                 '--loops[times the trace goes by]:number:' \
                 '--budget[what may be written]:bytes a day or percent:' \
+                '--no-hints[engines do not say where blocks lie]' \
                 '--block[size of a value]:size:' '--segment[size of a segment]:size:' \
                 '--payload[through the store, with a drive here]:directory:_files -/' \
                 '--space[that the drive may take]:size:' \

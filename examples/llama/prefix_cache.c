@@ -452,8 +452,9 @@ static uint64_t block_save(struct prefix_cache *cache, llama_seq_id sequence, ui
     return bytes;
 }
 
-/* False: llama.cpp fails. */
-static bool store_start(struct prefix_cache *cache, llama_seq_id sequence, uint32_t i)
+/* False: llama.cpp fails. hits: blocks from the first on that are there. */
+static bool store_start(struct prefix_cache *cache, llama_seq_id sequence, uint32_t i,
+                        uint32_t hits)
 {
     struct slot *slot = &cache->slots[i % WINDOW];
     struct icms_request_options options;
@@ -470,6 +471,9 @@ static bool store_start(struct prefix_cache *cache, llama_seq_id sequence, uint3
     icms_request_options_init(&options);
     options.put_if_absent = 1;
     options.put_ack = cache->store_on_flash ? ICMS_PUT_ON_FLASH : ICMS_PUT_ACCEPTED;
+    options.prompt_blocks = cache->block_count;
+    options.prompt_hits = hits;
+    options.prompt_first = i;
     err = icms_put_start(cache->volume, &slot->io, 1, &options, &slot->request);
     if (err != ICMS_OK)
         slot->io.status = err; /* nothing was started */
@@ -479,13 +483,15 @@ static bool store_start(struct prefix_cache *cache, llama_seq_id sequence, uint3
 bool prefix_cache_store(struct prefix_cache *cache, llama_seq_id sequence,
                         const llama_token *tokens, uint32_t count)
 {
-    uint32_t under_way[WINDOW], waiting = 0;
+    uint32_t under_way[WINDOW], waiting = 0, hits = 0;
     bool ok = true;
 
     if (!plan_blocks(cache, tokens, count))
         return false;
     look_up(cache, 0);
-    for (uint32_t i = 0; i < cache->block_count && ok; i++) {
+    while (hits < cache->block_count && cache->looks[hits].status == ICMS_OK)
+        hits++;
+    for (uint32_t i = hits; i < cache->block_count && ok; i++) {
         if (cache->looks[i].status == ICMS_OK)
             continue;
         /* Its slot is that of an earlier block. */
@@ -495,7 +501,7 @@ bool prefix_cache_store(struct prefix_cache *cache, llama_seq_id sequence,
                 under_way[j] = under_way[--waiting];
                 break;
             }
-        ok = store_start(cache, sequence, i);
+        ok = store_start(cache, sequence, i, hits);
         if (ok)
             under_way[waiting++] = i;
     }

@@ -184,6 +184,12 @@ struct icms_request_options {
     uint32_t put_ack;       /* enum icms_put_ack                                                */
     uint32_t put_if_absent; /* 1: status EXISTS instead of overwriting                         */
     void *tag;              /* icms_request_tag gives it back                                   */
+    /* put: where the blocks lie in their prompt; all 0: not said. Drives that may not write all
+     * that they are offered learn from it which blocks come back. Nothing else depends on it. */
+    uint32_t prompt_blocks;  /* of the whole prompt                                             */
+    uint32_t prompt_hits;    /* of them, from the first on, that were there when it began       */
+    uint32_t prompt_first;   /* which of them blocks[0] is, from 0; the others of the call follow */
+    uint32_t prompt_partial; /* 1: the last block of the prompt is filled in part               */
 };
 
 ICMS_API void icms_request_options_init(struct icms_request_options *options);

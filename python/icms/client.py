@@ -111,6 +111,22 @@ class Chain:
         return self._chain.state()
 
 
+class Prompt(NamedTuple):
+    """Where the blocks of a put lie in their prompt.
+
+    Drives that may not write all that they are offered learn from it which blocks come back.
+    """
+
+    #: Blocks of the whole prompt.
+    blocks: int
+    #: Of them, from the first on, that were there when it began.
+    hits: int
+    #: Which of them the first block of the put is, from 0; the others follow.
+    first: int
+    #: True when the prompt's last block is filled in part.
+    partial: bool = False
+
+
 class Block(NamedTuple):
     """What a call came to for one block."""
 
@@ -356,14 +372,17 @@ class Volume:
     # ---- calls that wait
 
     def put(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
-            on_flash: bool = False, if_absent: bool = False) -> Results:
+            on_flash: bool = False, if_absent: bool = False,
+            prompt: Prompt | None = None) -> Results:
         """Stores blocks. Memory is read, 1 to value_bytes_max bytes each.
 
         OK says that the agent has taken a checked copy; with on_flash, that the drive has answered
-        for it. With if_absent a block that is there is EXISTS and stays. Else VALUE_SIZE, QUOTA,
-        LIMIT, DEADLINE, PEER_DOWN, ... for the block.
+        for it. With if_absent a block that is there is EXISTS and stays. prompt says where they lie,
+        for drives with a write budget. Else VALUE_SIZE, QUOTA, LIMIT, DEADLINE, PEER_DOWN, ... for
+        the block.
         """
-        return self._call(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent))
+        return self._call(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent),
+                          prompt)
 
     def get(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
             prestage: bool = False) -> Results:
@@ -408,13 +427,14 @@ class Volume:
     # ---- requests
 
     def start_put(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
-                  on_flash: bool = False, if_absent: bool = False, tag: Any = None) -> Request:
+                  on_flash: bool = False, if_absent: bool = False, tag: Any = None,
+                  prompt: Prompt | None = None) -> Request:
         """`put` as a request: returns at once. Memory stays unchanged until it is over.
 
         LimitError when too many requests of the client are under way, here and in its sisters.
         """
         return self._start(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent),
-                           tag)
+                           tag, prompt=prompt)
 
     def start_get(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
                   prestage: bool = False, tag: Any = None) -> Request:
@@ -441,17 +461,18 @@ class Volume:
         return self._start(_icms.FLUSH, (), None, deadline_ms, 0, tag)
 
     def _call(self, op: int, keys: Sequence[bytes], memory: Memories | None,
-              deadline_ms: int, flags: int) -> Results:
+              deadline_ms: int, flags: int, prompt: Prompt | None = None) -> Results:
         if not _some(keys) and (memory is None or not _some(memory)):
             return _NONE
-        return _results(self._volume.call(op, keys, _rows(memory), deadline_ms, flags))
+        return _results(self._volume.call(op, keys, _rows(memory), deadline_ms, flags, prompt))
 
     def _start(self, op: int, keys: Sequence[bytes], memory: Memories | None,
-               deadline_ms: int, flags: int, tag: Any, over: Any = None) -> Request:
+               deadline_ms: int, flags: int, tag: Any, over: Any = None,
+               prompt: Prompt | None = None) -> Request:
         request = Request(tag)
         request._over = over
         request._request = self._volume.start(op, keys, _rows(memory), deadline_ms, flags,
-                                              request)
+                                              request, prompt)
         return request
 
 

@@ -316,6 +316,24 @@ struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags)
     return options;
 }
 
+bool batch_prompt(PyObject *prompt, struct icms_request_options *options)
+{
+    int partial;
+
+    if (prompt == NULL || prompt == Py_None)
+        return true;
+    if (!PyTuple_Check(prompt)) {
+        PyErr_SetString(PyExc_TypeError, "prompt is an icms.Prompt, or None");
+        return false;
+    }
+    if (!PyArg_ParseTuple(prompt, "O&O&O&p", module_number_u32, &options->prompt_blocks,
+                          module_number_u32, &options->prompt_hits, module_number_u32,
+                          &options->prompt_first, &partial))
+        return false;
+    options->prompt_partial = (uint32_t)partial;
+    return true;
+}
+
 PyObject *batch_result(const struct batch *batch, icms_err err)
 {
     size_t count = (size_t)batch->count;

@@ -150,6 +150,10 @@ PyObject *batch_result(const struct batch *batch, icms_err err);
 /* Options of a call. */
 struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags);
 
+/* Adds where the blocks of a put lie: None, or (blocks, hits, first, partial). False with an
+ * exception. GIL. */
+bool batch_prompt(PyObject *prompt, struct icms_request_options *options);
+
 /* A key from a bytes-like object; index is for the exception, -1: none. GIL. */
 bool batch_key(PyObject *object, Py_ssize_t index, struct icms_key *out_key);
 

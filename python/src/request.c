@@ -104,9 +104,8 @@ static icms_err request_start_c(struct request *request, const struct icms_reque
 
 /* Starts it. The handle has it already, since poll() of another thread may meet it before this
  * returns. GIL, not held meanwhile; the handle was entered. */
-static icms_err request_begin(struct request *request, uint32_t deadline_ms, uint32_t flags)
+static icms_err request_begin(struct request *request, struct icms_request_options options)
 {
-    struct icms_request_options options = batch_options(deadline_ms, flags);
     struct handle *handle = request->volume->handle;
     struct icms_request *started = NULL;
     icms_err err;
@@ -151,12 +150,17 @@ PyObject *request_start(PyObject *self, PyObject *args)
 {
     struct volume *volume = (struct volume *)self;
     uint32_t op, deadline_ms, flags;
-    PyObject *keys, *memory, *tag;
+    PyObject *keys, *memory, *tag, *prompt = NULL;
+    struct icms_request_options options;
     struct request *request;
     icms_err err;
 
-    if (!PyArg_ParseTuple(args, "O&OOO&O&O", module_number_u32, &op, &keys, &memory,
-                          module_number_u32, &deadline_ms, module_number_u32, &flags, &tag))
+    if (!PyArg_ParseTuple(args, "O&OOO&O&O|O", module_number_u32, &op, &keys, &memory,
+                          module_number_u32, &deadline_ms, module_number_u32, &flags, &tag,
+                          &prompt))
+        return NULL;
+    options = batch_options(deadline_ms, flags);
+    if (!batch_prompt(prompt, &options))
         return NULL;
     request = request_new(volume, tag);
     if (request == NULL)
@@ -167,7 +171,7 @@ PyObject *request_start(PyObject *self, PyObject *args)
         return NULL;
     }
     request_list(request);
-    err = request_begin(request, deadline_ms, flags);
+    err = request_begin(request, options);
     if (err != ICMS_OK) {
         request->state = REQUEST_OVER;
         request_over(request);

@@ -71,25 +71,26 @@ static icms_err volume_call_c(struct volume *volume, struct batch *batch,
     return ICMS_INVALID;
 }
 
-/* call(op, keys, memory, deadline_ms, flags) -> what batch_result says */
+/* call(op, keys, memory, deadline_ms, flags, prompt=None) -> what batch_result says */
 static PyObject *volume_call(PyObject *self, PyObject *args)
 {
     struct volume *volume = (struct volume *)self;
     struct icms_request_options options;
-    PyObject *keys, *memory, *result;
+    PyObject *keys, *memory, *result, *prompt = NULL;
     uint32_t op, deadline_ms, flags;
     struct batch batch;
     icms_err err;
 
-    if (!PyArg_ParseTuple(args, "O&OOO&O&", module_number_u32, &op, &keys, &memory,
-                          module_number_u32, &deadline_ms, module_number_u32, &flags) ||
-        !batch_init(&batch, (enum batch_op)op, keys, memory))
+    if (!PyArg_ParseTuple(args, "O&OOO&O&|O", module_number_u32, &op, &keys, &memory,
+                          module_number_u32, &deadline_ms, module_number_u32, &flags, &prompt))
+        return NULL;
+    options = batch_options(deadline_ms, flags);
+    if (!batch_prompt(prompt, &options) || !batch_init(&batch, (enum batch_op)op, keys, memory))
         return NULL;
     if (!handle_enter(volume->handle)) {
         batch_fini(&batch);
         return NULL;
     }
-    options = batch_options(deadline_ms, flags);
     Py_BEGIN_ALLOW_THREADS;
     err = volume_call_c(volume, &batch, &options);
     handle_leave(volume->handle);

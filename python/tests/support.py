@@ -90,9 +90,9 @@ class TestCase(unittest.TestCase):
         self.assertTrue(results.ok, list(results))
         return names, values
 
-    def metric(self, prefix):
-        """The sum of the agent's metrics whose names, with labels, begin so."""
-        found = [number for name, number in self.tier.agent.metrics().items()
+    def metric(self, prefix, of=None):
+        """The sum of a daemon's (the agent's) metrics whose names, with labels, begin so."""
+        found = [number for name, number in (of or self.tier.agent).metrics().items()
                  if name.startswith(prefix)]
         self.assertTrue(found, f"no metric {prefix}")
         return sum(found)

@@ -88,6 +88,25 @@ class Calls(TestCase):
         self.assertTrue(self.volume.get(names, [room]).ok)
         self.assertEqual(bytes(room), values[0])
 
+    def test_put_says_where_blocks_lie(self):
+        def hinted():
+            return self.metric("icms_drive_hinted_total", self.tier.target)
+
+        names = keys(4)
+        before = hinted()
+        place = icms.Prompt(blocks=12, hits=9, first=10, partial=True)
+        # Two of the four lie in the prompt.
+        self.assertTrue(self.volume.put(names, [value(name) for name in names], on_flash=True,
+                                        prompt=place).ok)
+        self.assertEqual(hinted() - before, 2)
+        put = self.volume.start_put(names[:1], [value(names[0])], prompt=icms.Prompt(1, 0, 0))
+        self.assertTrue(put.result().ok)
+        self.volume.flush()
+        self.assertEqual(hinted() - before, 3)
+        for wrong in (3, (1, 2, 3), (1, 2, 3, False, 5), ("1", 0, 0, False), (-1, 0, 0, False)):
+            with self.assertRaises((TypeError, ValueError, OverflowError), msg=wrong):
+                self.volume.put(names[:1], [value(names[0])], prompt=wrong)
+
     def test_flush_waits_for_accepted_puts(self):
         names = keys(5)
         self.assertTrue(self.volume.put(names, [value(name) for name in names]).ok)

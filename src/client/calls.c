@@ -80,6 +80,10 @@ static void calls_request_init(struct icms_request *request, struct icms_volume 
         request->flags |= SHM_FLAG_ON_FLASH;
     if (options.put_if_absent != 0)
         request->flags |= SHM_FLAG_IF_ABSENT;
+    request->prompt = (struct prompt_place){.blocks = options.prompt_blocks,
+                                            .hits = options.prompt_hits,
+                                            .at = options.prompt_first,
+                                            .partial = options.prompt_partial != 0};
     if (options.class_ == ICMS_CLASS_PRESTAGE)
         request->flags |= SHM_FLAG_PRESTAGE;
     request->deadline_ns =

@@ -127,6 +127,18 @@ static void send_room_taken(struct icms_request *request)
         client_wake(icms);
 }
 
+/* What the drive is told of a block that is put. */
+static prompt_hint send_hint(const struct icms_request *request, size_t index)
+{
+    struct prompt_place place = request->prompt;
+
+    if (place.blocks == 0 || index >= place.blocks || place.at > place.blocks - index)
+        return 0;
+    place.at += (uint32_t)index;
+    place.partial = place.partial && place.at == place.blocks - 1;
+    return prompt_hint_make(&place);
+}
+
 /* FILL -> SENT. Lock. */
 static void send_push(struct icms_request *request, struct client_op *op)
 {
@@ -143,8 +155,10 @@ static void send_push(struct icms_request *request, struct client_op *op)
         .key_length = key->length,
     };
 
-    if (request->op == SHM_OP_PUT)
+    if (request->op == SHM_OP_PUT) {
         entry.bytes = (uint32_t)request->blocks[op->block].bytes;
+        entry.hint = send_hint(request, op->block);
+    }
     if (op->blocks > 1) {
         entry.op = SHM_OP_EXISTS_MANY;
         entry.bytes = op->blocks;

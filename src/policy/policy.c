@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "policy/learn.h"
 
 #define POLICY_READS_MAX   3
 #define POLICY_STEPS_SHARE 30 /* steps while a volume's share is written once      */
@@ -59,6 +60,12 @@ static_assert((POLICY_READS_MAX + 1) * POLICY_STEPS <= UINT8_MAX, "a state fits"
 /* Of the runs that were read one is remembered for so many ghosts. */
 #define POLICY_GHOSTS_A_RUN 4
 
+/* Blocks that were offered and are remembered with where they lie, for one ghost. */
+#define POLICY_LEARNT_A_GHOST 2
+
+/* Under this part of what is easy nothing new is written: the rest is for what comes back. */
+#define POLICY_KNOWN_PART 0.1
+
 /* With a budget blocks are carried over while a volume's share is written in less than this. What
  * comes back comes back within minutes: a slower drive has it anyway, and its bytes admit more. */
 #define POLICY_BUDGET_CARRY_MS ((uint64_t)900 * 1000)
@@ -86,6 +93,7 @@ struct policy {
     uint64_t carry_bytes; /* that may be carried over, in thousandths                         */
     uint32_t *runs;       /* tags of runs that were read, by hash; NULL without a budget     */
     uint64_t run_slots;   /* of runs; a power of two                                         */
+    struct learn *learn;  /* which new blocks come back; NULL without a budget               */
     bool short_new;       /* the budget ran short for what is new, and has not recovered     */
     bool short_run;       /* the same for what is new in a run that was read                 */
 };
@@ -106,6 +114,7 @@ icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct poli
     struct policy *policy = calloc(1, sizeof(*policy));
     uint64_t keys =
         u64_min(u64_max(opts->ghost_keys, POLICY_GHOST_KEYS_MIN), POLICY_GHOST_KEYS_MAX);
+    icms_err err = ICMS_OK;
 
     if (policy == NULL)
         return ICMS_NO_MEMORY;
@@ -120,8 +129,11 @@ icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct poli
     if (policy->opts.budget_bytes_day != 0) {
         policy->run_slots = policy->ghost_sets * POLICY_GHOST_WAYS / POLICY_GHOSTS_A_RUN;
         policy->runs = calloc(policy->run_slots, sizeof(policy->runs[0]));
+        err = learn_new(POLICY_LEARNT_A_GHOST * policy->ghost_sets * POLICY_GHOST_WAYS, now_ms,
+                        &policy->learn);
     }
-    if (policy->ghost == NULL || (policy->run_slots != 0 && policy->runs == NULL)) {
+    if (err != ICMS_OK || policy->ghost == NULL ||
+        (policy->run_slots != 0 && policy->runs == NULL)) {
         policy_free(&policy);
         return ICMS_NO_MEMORY;
     }
@@ -142,6 +154,7 @@ void policy_free(struct policy **policy)
         return;
     free((*policy)->ghost);
     free((*policy)->runs);
+    learn_free(&(*policy)->learn);
     free(*policy);
     *policy = NULL;
 }
@@ -149,7 +162,8 @@ void policy_free(struct policy **policy)
 uint64_t policy_bytes(const struct policy *policy)
 {
     return sizeof(*policy) + policy->ghost_sets * POLICY_GHOST_WAYS * sizeof(policy->ghost[0]) +
-           policy->run_slots * sizeof(policy->runs[0]);
+           policy->run_slots * sizeof(policy->runs[0]) +
+           (policy->learn != NULL ? learn_bytes(policy->learn) : 0);
 }
 
 /* ---- the clock of a volume ---------------------------------------------------------------------
@@ -240,15 +254,16 @@ static bool run_was_read(const struct policy *policy, uint64_t run)
 }
 
 policy_state policy_read(struct policy *policy, uint32_t volume, struct policy_segment *segment,
-                         uint64_t run, policy_state state, uint64_t now_ms)
+                         uint64_t hash, uint64_t run, policy_state state, uint64_t now_ms)
 {
     policy_state next;
     uint32_t tag, *slot;
 
     check(volume < LIMIT_VOLUMES);
-    if (policy->runs != NULL) {
+    if (policy->opts.budget_bytes_day != 0) {
         slot = run_slot(policy, run, &tag);
         *slot = tag;
+        learn_back(policy->learn, hash);
     }
     next = state_make(&policy->volume[volume], state_reads(state) + 1, now_ms);
     policy_segment_sub(segment, state);
@@ -374,18 +389,44 @@ static bool budget_short(const struct policy *policy, uint64_t part, bool was)
     return policy->budget_bytes < (was ? easy : easy / 2);
 }
 
-bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, uint64_t bytes,
-                  uint64_t now_ms)
+/* The budget as src/policy/learn.h wants it. */
+static double admit_level(struct policy *policy, uint64_t now_ms)
+{
+    double easy = (double)budget_easy(policy, POLICY_EASY_PART);
+    double level = easy > 0 ? (double)policy->budget_bytes / easy : 0;
+
+    learn_budget(policy->learn, (double)policy->opts.budget_bytes_day / (double)POLICY_DAY_MS,
+                 level > 0 ? level : 0, now_ms);
+    return level;
+}
+
+/* Whether a new block is worth what is left. Where it lies says most; without that, its run. */
+static bool admit_new(struct policy *policy, uint64_t hash, uint64_t run, prompt_hint hint,
+                      uint64_t bytes, double level)
+{
+    policy->short_new = budget_short(policy, POLICY_EASY_PART, policy->short_new);
+    policy->short_run = budget_short(policy, POLICY_EASY_RUN_PART, policy->short_run);
+    if (hint == 0)
+        return !policy->short_new || (!policy->short_run && run_was_read(policy, run));
+    learn_offered(policy->learn, hash, hint, bytes);
+    return level >= POLICY_KNOWN_PART && learn_wants(policy->learn, hint, run);
+}
+
+bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, prompt_hint hint,
+                  uint64_t bytes, uint64_t now_ms)
 {
     bool known, wanted;
+    double level;
 
     if (policy->opts.budget_bytes_day == 0)
         return true;
     budget_fill(policy, now_ms);
-    policy->short_new = budget_short(policy, POLICY_EASY_PART, policy->short_new);
-    policy->short_run = budget_short(policy, POLICY_EASY_RUN_PART, policy->short_run);
+    level = admit_level(policy, now_ms);
     known = ghost_find(policy, hash) != NULL;
-    wanted = known || !policy->short_new || (!policy->short_run && run_was_read(policy, run));
+    learn_back(policy->learn, hash);
+    wanted = known || admit_new(policy, hash, run, hint, bytes, level);
+    if (known || (wanted && hint == 0))
+        learn_spent(policy->learn, bytes);
     if (!budget_has(policy, bytes) || !wanted) {
         if (!known)
             ghost_put(policy, hash, 0);

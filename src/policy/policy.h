@@ -21,6 +21,7 @@
 
 #include "base/err.h"
 #include "base/limits.h"
+#include "base/prompt.h"
 
 struct policy;
 
@@ -66,7 +67,7 @@ policy_state policy_written(struct policy *policy, uint32_t volume, struct polic
 /* A block was asked for: read, or offered again. run names its run in the drive, as hash names the
  * block. Its new state. */
 policy_state policy_read(struct policy *policy, uint32_t volume, struct policy_segment *segment,
-                         uint64_t run, policy_state state, uint64_t now_ms);
+                         uint64_t hash, uint64_t run, policy_state state, uint64_t now_ms);
 
 /* A block came into a segment, or went out of it, with this state. */
 void policy_segment_add(struct policy_segment *segment, policy_state state);
@@ -113,11 +114,12 @@ bool policy_carry(struct policy *policy, uint32_t volume, policy_state state, ui
 void policy_carry_undo(struct policy *policy, uint64_t bytes);
 
 /* Whether to write a block that is offered. A yes is charged to the budget. Always yes without a
- * budget. When the budget runs short, blocks that were refused or evicted lately are taken, then
- * while there is a little more those of runs that were read, and others are not: those are
- * remembered. */
-bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, uint64_t bytes,
-                  uint64_t now_ms);
+ * budget. With one, blocks that were refused or evicted lately are taken while it has anything. Of
+ * new ones with a hint those are taken that lie where blocks come back (learn.h); of those without
+ * (0), when the budget runs short, those of runs that were read while there is a little more.
+ * What is not taken is remembered. */
+bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, prompt_hint hint,
+                  uint64_t bytes, uint64_t now_ms);
 
 /* Gives back what a yes was charged: the block was not written after all. */
 void policy_admit_undo(struct policy *policy, uint64_t bytes);

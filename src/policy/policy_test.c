@@ -5,6 +5,8 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -56,7 +58,7 @@ static uint64_t policy_fill(struct policy *policy, uint64_t blocks, uint64_t now
 
 static policy_state block_read(struct policy *policy, policy_state state, uint64_t now_ms)
 {
-    return policy_read(policy, 0, &elsewhere, RUN, state, now_ms);
+    return policy_read(policy, 0, &elsewhere, 0, RUN, state, now_ms);
 }
 
 /* A segment of a test and its blocks. */
@@ -78,7 +80,7 @@ static void held_write(struct policy *policy, struct held *held, uint64_t now_ms
 static void held_read(struct policy *policy, struct held *held, uint32_t blocks, uint64_t now_ms)
 {
     for (uint32_t i = 0; i < blocks; i++)
-        held->state[i] = policy_read(policy, 0, &held->segment, RUN, held->state[i], now_ms);
+        held->state[i] = policy_read(policy, 0, &held->segment, 0, RUN, held->state[i], now_ms);
 }
 
 /* Which of so many segments, the oldest first, is to go. */
@@ -197,7 +199,7 @@ static void test_choice_many(void **state)
     now_ms = policy_fill(policy, 100, now_ms);
     assert_ptr_equal(many_choose(policy, segment, 2), &segment[0]);
     for (uint32_t i = 0; i < MANY - 1; i++) /* the older one is read, all but one block */
-        early[i] = policy_read(policy, 0, &segment[0], RUN, early[i], now_ms);
+        early[i] = policy_read(policy, 0, &segment[0], 0, RUN, early[i], now_ms);
     assert_ptr_equal(many_choose(policy, segment, 2), &segment[1]);
     assert_true(policy_due(policy, 0, first));
     assert_false(policy_due(policy, 0, early[0]));
@@ -313,12 +315,12 @@ static void test_budget(void **state)
     struct policy *policy = policy_make(0);
 
     (void)state;
-    assert_true(policy_admit(policy, 1, 0, UINT64_MAX / 4, 0));
+    assert_true(policy_admit(policy, 1, 0, 0, UINT64_MAX / 4, 0));
     assert_true(policy_budget_left(policy, 0) == UINT64_MAX);
     policy_free(&policy);
     policy = policy_make(a_day);
     for (uint64_t now_ms = 0; now_ms < DAY_MS; now_ms += 997) {
-        while (policy_admit(policy, ++n, 0, 4096, now_ms))
+        while (policy_admit(policy, ++n, 0, 0, 4096, now_ms))
             written += 4096;
     }
     written += policy_budget_left(policy, DAY_MS);
@@ -334,15 +336,15 @@ static void test_admit_known(void **state)
     uint64_t name = 1000;
 
     (void)state;
-    while (policy_admit(policy, name, 0, BLOCK, 0)) /* begins with 100 blocks */
+    while (policy_admit(policy, name, 0, 0, BLOCK, 0)) /* begins with 100 blocks */
         name++;
-    assert_true(name > 1040 && name < 1060);              /* half of them for anything */
-    assert_true(policy_admit(policy, name, 0, BLOCK, 0)); /* for the second time */
-    assert_false(policy_admit(policy, 5, 0, BLOCK, 0));
+    assert_true(name > 1040 && name < 1060);                 /* half of them for anything */
+    assert_true(policy_admit(policy, name, 0, 0, BLOCK, 0)); /* for the second time */
+    assert_false(policy_admit(policy, 5, 0, 0, BLOCK, 0));
     policy_evicted(policy, 6, 0);
-    assert_true(policy_admit(policy, 6, 0, BLOCK, 0));
-    assert_false(policy_admit(policy, 7, 0, BLOCK, 60000));     /* a minute: not enough yet */
-    assert_true(policy_admit(policy, 8, 0, BLOCK, 10 * 60000)); /* recovered */
+    assert_true(policy_admit(policy, 6, 0, 0, BLOCK, 0));
+    assert_false(policy_admit(policy, 7, 0, 0, BLOCK, 60000));     /* a minute: not enough yet */
+    assert_true(policy_admit(policy, 8, 0, 0, BLOCK, 10 * 60000)); /* recovered */
     policy_free(&policy);
 }
 
@@ -353,17 +355,17 @@ static void test_admit_run(void **state)
     uint64_t name = 1000, taken = 0;
 
     (void)state;
-    while (policy_admit(policy, name, 0, BLOCK, 0))
+    while (policy_admit(policy, name, 0, 0, BLOCK, 0))
         name++;
-    assert_false(policy_admit(policy, ++name, RUN, BLOCK, 0)); /* nobody read in it */
+    assert_false(policy_admit(policy, ++name, RUN, 0, BLOCK, 0)); /* nobody read in it */
     (void)block_read(policy, 0, 0);
-    while (policy_admit(policy, ++name, RUN, BLOCK, 0))
+    while (policy_admit(policy, ++name, RUN, 0, BLOCK, 0))
         taken++;
     assert_true(taken > 20 && taken < 30); /* a quarter of what there was */
-    assert_false(policy_admit(policy, ++name, RUN, BLOCK, 30000));
-    assert_true(policy_admit(policy, ++name, RUN, BLOCK, 60000)); /* half of it again */
-    assert_false(policy_admit(policy, ++name, RUN + 1, BLOCK, 60000));
-    assert_true(policy_admit(policy, name, RUN + 1, BLOCK, 60000)); /* for the second time */
+    assert_false(policy_admit(policy, ++name, RUN, 0, BLOCK, 30000));
+    assert_true(policy_admit(policy, ++name, RUN, 0, BLOCK, 60000)); /* half of it again */
+    assert_false(policy_admit(policy, ++name, RUN + 1, 0, BLOCK, 60000));
+    assert_true(policy_admit(policy, name, RUN + 1, 0, BLOCK, 60000)); /* for the second time */
     policy_free(&policy);
 }
 
@@ -381,16 +383,16 @@ static void test_charge(void **state)
     assert_true(policy_carry(policy, 0, read, BLOCK, now_ms));
     assert_true(policy_budget_left(policy, now_ms) == left - 2 * BLOCK);
     policy_carry_undo(policy, BLOCK);
-    assert_true(policy_admit(policy, 1, 0, BLOCK, now_ms));
+    assert_true(policy_admit(policy, 1, 0, 0, BLOCK, now_ms));
     policy_admit_undo(policy, BLOCK);
     assert_true(policy_budget_left(policy, now_ms) == left - BLOCK);
     policy_charge(policy, left + 99 * BLOCK, now_ms); /* 100 blocks too many: three minutes */
     assert_true(policy_budget_left(policy, now_ms) == 0);
     policy_evicted(policy, 1, 0);
-    assert_false(policy_admit(policy, 1, 0, BLOCK, now_ms + 178000));
+    assert_false(policy_admit(policy, 1, 0, 0, BLOCK, now_ms + 178000));
     assert_false(policy_carry(policy, 0, read, BLOCK, now_ms + 178000));
     assert_true(policy_carry(policy, 0, read, BLOCK, now_ms + 183000));
-    assert_true(policy_admit(policy, 1, 0, BLOCK, now_ms + 186000));
+    assert_true(policy_admit(policy, 1, 0, 0, BLOCK, now_ms + 186000));
     policy_free(&policy);
 }
 
@@ -409,23 +411,115 @@ static void test_burst(void **state)
     assert_true(policy_budget_left(policy, 0) == 30 * BLOCK);
     assert_true(policy_budget_left(policy, 5 * DAY_MS) == 30 * BLOCK);
     for (uint64_t i = 0; i < 16; i++)
-        assert_true(policy_admit(policy, i, 0, BLOCK, 5 * DAY_MS));
-    assert_false(policy_admit(policy, 99, 0, BLOCK, 5 * DAY_MS)); /* under half of it */
+        assert_true(policy_admit(policy, i, 0, 0, BLOCK, 5 * DAY_MS));
+    assert_false(policy_admit(policy, 99, 0, 0, BLOCK, 5 * DAY_MS)); /* under half of it */
     policy_admit_undo(policy, 100 * BLOCK);
     assert_true(policy_budget_left(policy, 5 * DAY_MS) == 30 * BLOCK);
+    policy_free(&policy);
+}
+
+/* New blocks of a stream, some of which come back. */
+struct stream {
+    struct policy *policy;
+    prompt_hint often;        /* a fifth of the blocks: these come back ...     */
+    prompt_hint seldom;       /* ... and of the others one in fifty             */
+    uint64_t name;            /* of the next block                              */
+    uint64_t taken[2], of[2]; /* new ones with the hint seldom, often           */
+    bool there[1 << 19];      /* by name                                        */
+};
+
+#define STREAM_BACK 300
+
+/* So many blocks, one in ten milliseconds; each that comes back does after 300 others. */
+static void stream_run(struct stream *stream, uint64_t count)
+{
+    memset(stream->taken, 0, sizeof(stream->taken));
+    memset(stream->of, 0, sizeof(stream->of));
+    for (uint64_t end = stream->name + count; stream->name < end; stream->name++) {
+        uint64_t name = stream->name, old = name - STREAM_BACK, now_ms = 10 * name;
+        bool often = name % 5 == 0;
+
+        assert_true(name < sizeof(stream->there));
+        stream->there[name] = policy_admit(stream->policy, hash64_mix(name), hash64_mix(name / 8),
+                                           often ? stream->often : stream->seldom, BLOCK, now_ms);
+        stream->of[often]++;
+        stream->taken[often] += stream->there[name];
+        if (name < STREAM_BACK || (old % 5 != 0 && old % 50 != 1))
+            continue;
+        if (stream->there[old])
+            (void)policy_read(stream->policy, 0, &elsewhere, hash64_mix(old), 0, 0, now_ms);
+        else
+            stream->there[old] = policy_admit(stream->policy, hash64_mix(old), hash64_mix(old / 8),
+                                              stream->seldom, BLOCK, now_ms);
+    }
+}
+
+/* A drive that may write 30 of 100 blocks a second learns which hints come back, and when that
+ * changes it learns again. What is left it gives to the others, and it keeps to its budget. */
+static void test_admit_learns(void **state)
+{
+    prompt_hint often = prompt_hint_make(&(struct prompt_place){.blocks = 9, .hits = 2, .at = 3});
+    prompt_hint seldom = prompt_hint_make(&(struct prompt_place){.blocks = 9, .hits = 0, .at = 8});
+    struct stream *stream = calloc(1, sizeof(*stream));
+
+    (void)state;
+    assert_non_null(stream);
+    assert_true(often != 0 && seldom != 0 && often != seldom);
+    stream->policy = policy_make((uint64_t)30 * 86400 * BLOCK);
+    stream->often = often;
+    stream->seldom = seldom;
+    for (int turn = 0; turn < 2; turn++) {
+        stream_run(stream, turn == 0 ? 20000 : 300000); /* it forgets slowly */
+        stream_run(stream, 10000);
+        assert_true(stream->taken[true] * 100 >= stream->of[true] * 97);
+        assert_in_range(stream->taken[true] + stream->taken[false], 2500, 3300);
+        stream->often = seldom;
+        stream->seldom = often;
+    }
+    policy_free(&stream->policy);
+    free(stream);
+}
+
+/* Far more comes back than may be written: the budget is spent on that, and nothing locks up. */
+static void test_admit_known_first(void **state)
+{
+    struct policy *policy = policy_make((uint64_t)10 * 86400 * BLOCK);
+    prompt_hint hint = prompt_hint_make(&(struct prompt_place){.blocks = 1, .at = 0});
+    uint64_t known = 0, fresh = 0, late = 0;
+
+    (void)state;
+    for (uint64_t name = 0; name < 60000; name++) { /* 100 a second, and again after three */
+        uint64_t now_ms = 10 * name;
+
+        if (name >= 300)
+            known += policy_admit(policy, hash64_mix(name - 300), 0, hint, BLOCK, now_ms);
+        fresh += policy_admit(policy, hash64_mix(name), name, hint, BLOCK, now_ms);
+        if (name == 30000)
+            late = fresh;
+    }
+    assert_in_range(known + fresh, 7700, 7900); /* ten a second, and three minutes' worth */
+    assert_in_range(fresh - late, 0, 300);
     policy_free(&policy);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),      cmocka_unit_test(test_choice_budget),
-        cmocka_unit_test(test_choice_many), cmocka_unit_test(test_choice_counts),
-        cmocka_unit_test(test_reads),       cmocka_unit_test(test_carry),
-        cmocka_unit_test(test_carry_bound), cmocka_unit_test(test_ghost),
-        cmocka_unit_test(test_budget),      cmocka_unit_test(test_admit_known),
-        cmocka_unit_test(test_charge),      cmocka_unit_test(test_burst),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_choice_budget),
+        cmocka_unit_test(test_choice_many),
+        cmocka_unit_test(test_choice_counts),
+        cmocka_unit_test(test_reads),
+        cmocka_unit_test(test_carry),
+        cmocka_unit_test(test_carry_bound),
+        cmocka_unit_test(test_ghost),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_admit_known),
+        cmocka_unit_test(test_charge),
+        cmocka_unit_test(test_burst),
         cmocka_unit_test(test_admit_run),
+        cmocka_unit_test(test_admit_learns),
+        cmocka_unit_test(test_admit_known_first),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -148,6 +148,7 @@ static void read_wanted(struct store *store, struct store_segment *segment,
     uint8_t *state = store_index_state(store->index, read->volume, &read->key);
 
     *state = policy_read(store->policy, read->volume, &segment->wanted,
+                         store_policy_hash(read->volume, &read->key),
                          store_policy_run(read->volume, &read->key), *state, store_now_ms(store));
 }
 

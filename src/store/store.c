@@ -472,6 +472,7 @@ void store_stats(const struct store *store, struct store_stats *out_stats)
         .discarded_bytes = store_stat_get(&s->discarded_bytes),
         .write_streams = loop_file_streams(store->file),
         .refused = store_stat_get(&s->refused),
+        .hinted = store_stat_get(&s->hinted),
         .budget_bytes_day = s->budget_bytes_day,
         .budget_left_bytes = store_budget_left(store),
         .evictions = store_stat_get(&s->evictions),
