@@ -100,7 +100,7 @@ static void page_drives(struct ctl_page *page)
         {"icms_drive_carried_bytes_total", "counter", "Bytes of records that were written again."},
         {"icms_drive_discarded_bytes_total", "counter", "Bytes the device was told are free."},
         {"icms_drive_write_streams", "gauge",
-         "Write streams of the device, of which each volume has one; 0: it has none."},
+         "Write streams of the device, into which volumes are sorted; 0: it has none."},
         {"icms_drive_refused_total", "counter", "Stores that the write budget did not allow."},
         {"icms_drive_hinted_total", "counter",
          "Stores that said where in their prompt the block lies."},

@@ -30,5 +30,5 @@ from .errors import Error
 
 __version__ = version()
 __all__ = ["BATCH_MAX", "Block", "Buffer", "Chain", "Client", "Error", "KEY_BYTES", "LEASES_MAX",
-           "Layout", "Lease", "Miss", "Prompt", "Request", "Results", "Source", "Status", "Volume", "key",
-           "version", *(kind.__name__ for kind in _tables.CLASSES.values())]
+           "Layout", "Lease", "Miss", "Prompt", "Request", "Results", "Source", "Status", "Volume",
+           "key", "version", *(kind.__name__ for kind in _tables.CLASSES.values())]

@@ -111,7 +111,7 @@ static icms_err arena_slice(struct bench_side *base, const struct bench_work *wo
     err = bench_rig_hits(&side->rig, why, &after);
     if (err == ICMS_OK && after.pod != before.pod) { /* something was evicted */
         slice->errors += after.pod - before.pod;
-        slice->error = ICMS_MISS;
+        slice->error = slice->error != ICMS_OK ? slice->error : ICMS_MISS;
     }
     return err;
 }

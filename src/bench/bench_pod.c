@@ -193,7 +193,7 @@ static icms_err pod_slice(struct bench_side *base, const struct bench_work *work
     come = after.pod - before.pod;
     if (err == ICMS_OK && work->op == BENCH_GET && come < slice->ops - slice->errors) {
         slice->errors = slice->ops - come; /* the agent knows of fewer than we were given */
-        slice->error = ICMS_MISS;
+        slice->error = slice->error != ICMS_OK ? slice->error : ICMS_MISS;
     }
     return err;
 }

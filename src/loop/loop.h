@@ -214,7 +214,7 @@ uint64_t loop_file_bytes(const struct loop_file *file);
 
 /* Write streams of the device, at most LIMIT_WRITE_STREAMS: data written to different ones lies in
  * different erase units of the flash, so what is overwritten together is erased together. 0: it has
- * none, or the kernel does not say (Linux 6.16 is the first that does, of block devices). */
+ * none, or the kernel does not say (Linux 6.16 is the first that does, of whole block devices). */
 uint32_t loop_file_streams(const struct loop_file *file);
 
 /* Blocking; at start and in tools, never on a running loop. Short reads are errors. */

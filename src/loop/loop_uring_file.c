@@ -184,24 +184,21 @@ static icms_err file_preallocate(struct uring_file *file, const struct loop_file
     return ICMS_OK;
 }
 
-/* How the device may sort what it is told. Linux says how many write streams a block device has.
- * Where there are none, a device or a file system may still heed how long the file's bytes live:
- * longer than a journal, not as long as what others keep. Neither is needed. */
+/* How the device may sort what it is told. Linux says how many write streams a whole block device
+ * has; a partition takes none. Where there are none, a device or a file system may still heed how
+ * long the file's bytes live: longer than a journal, not as long as what others keep. Neither is
+ * needed. */
 static void file_hints(struct uring_file *file, const struct stat *stat)
 {
-    static const char *const queue[] = {"queue", "../queue"}; /* of a device, of a partition */
     uint64_t life = RWH_WRITE_LIFE_MEDIUM;
     unsigned streams = 0;
+    char path[96];
+    FILE *said;
 
-    for (size_t i = 0; S_ISBLK(stat->st_mode) && i < 2; i++) {
-        char path[96];
-        FILE *said;
-
-        (void)snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/%s/max_write_streams",
-                       major(stat->st_rdev), minor(stat->st_rdev), queue[i]);
-        said = fopen(path, "re");
-        if (said == NULL)
-            continue;
+    (void)snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/queue/max_write_streams",
+                   major(stat->st_rdev), minor(stat->st_rdev));
+    said = S_ISBLK(stat->st_mode) ? fopen(path, "re") : NULL;
+    if (said != NULL) {
         if (fscanf(said, "%u", &streams) != 1)
             streams = 0;
         (void)fclose(said);

@@ -2,13 +2,13 @@
 /*
  * Which new blocks come back. Called by policy.c; same thread.
  *
- * The threshold. In the time that is remembered the budget gave so many bytes, and was asked for so
- * many for blocks that are known, whether there were any left or not: counting what was written
- * instead would let one shortage feed the next. What remains, by the bytes of new blocks, is the
- * share of them to write; a full budget makes it larger, an empty one smaller. Cells by how often
- * their blocks came back, the best first, are wanted until they make up that share; of the last of
- * them so much as is missing, run by run, because a prompt with holes is worth its first blocks
- * only.
+ * The threshold. While as much was offered as is remembered, the budget gained so many bytes, and
+ * was asked for so many for blocks that are known, whether there were any left or not: counting
+ * what was written instead would let one shortage feed the next. What remains, by the bytes of new
+ * blocks, is the share of them to write; a full budget makes it larger, an empty one smaller. Cells
+ * by how often their blocks came back, the best first, are wanted until they make up that share; of
+ * the last of them so much as is missing, run by run, because a prompt with holes is worth its
+ * first blocks only.
  */
 #include "policy/learn.h"
 
@@ -33,13 +33,11 @@
 /* A cell with less counts for nothing. */
 #define LEARN_OFFERED_MIN 0.5
 
-/* A budget that holds all that it should asks for so much more than its share, an empty one for so
- * much less. */
-#define LEARN_LEVEL 0.125
+/* A budget that holds all that it should adds so much to the share, an empty one takes it away. */
+#define LEARN_LEVEL 0.06
 
-/* A remembered block: its tag, and the cell. */
-#define LEARN_CELL_BITS 10
-static_assert(PROMPT_CELLS == 1u << LEARN_CELL_BITS, "a cell fits");
+/* A remembered block is its tag, and below it the cell. */
+static_assert((PROMPT_CELLS & (PROMPT_CELLS - 1)) == 0, "a cell is some bits");
 
 struct learn_cell {
     double offered; /* new blocks                       */
@@ -52,23 +50,21 @@ struct learn {
     struct learn_cell cell[PROMPT_CELLS]; /* by hint, without PROMPT_SAID              */
     uint16_t order[PROMPT_CELLS];         /* those with offers, the best first         */
     double offered, back;                 /* all cells together                        */
-    double time_ms;                       /* remembered; fades like the counters       */
-    double new_bytes;                     /* offered in it, of which nothing was known */
+    double gained_bytes;                  /* by the budget; fades like the counters    */
+    double new_bytes;                     /* offered, of which nothing was known       */
     double other_bytes;                   /* that the budget was asked for besides     */
-    uint64_t now_ms;                      /* of the last learn_budget                  */
     uint64_t turn;                        /* thresholds so far                         */
     uint32_t since_fade, since_threshold; /* offers                                    */
     uint32_t *key;                        /* remembered blocks; 0: none                */
     uint64_t slots;                       /* of key; a power of two                    */
 };
 
-icms_err learn_new(uint64_t keys, uint64_t now_ms, struct learn **out_learn)
+icms_err learn_new(uint64_t keys, struct learn **out_learn)
 {
     struct learn *learn = calloc(1, sizeof(*learn));
 
     if (learn == NULL)
         return ICMS_NO_MEMORY;
-    learn->now_ms = now_ms;
     for (uint32_t i = 0; i < PROMPT_CELLS; i++)
         learn->cell[i].wanted = 1;
     learn->slots = 1;
@@ -129,7 +125,7 @@ static void learn_fade(struct learn *learn)
     }
     learn->offered *= LEARN_FADE;
     learn->back *= LEARN_FADE;
-    learn->time_ms *= LEARN_FADE;
+    learn->gained_bytes *= LEARN_FADE;
     learn->new_bytes *= LEARN_FADE;
     learn->other_bytes *= LEARN_FADE;
 }
@@ -148,9 +144,14 @@ void learn_offered(struct learn *learn, uint64_t hash, prompt_hint hint, uint64_
         learn_fade(learn);
 }
 
-void learn_spent(struct learn *learn, uint64_t bytes)
+void learn_gained(struct learn *learn, double bytes)
 {
-    learn->other_bytes += (double)bytes;
+    learn->gained_bytes += bytes;
+}
+
+void learn_spent(struct learn *learn, double bytes)
+{
+    learn->other_bytes += bytes;
 }
 
 /* ---- the threshold ---------------------------------------------------------------------------
@@ -173,10 +174,10 @@ static int learn_compare(const void *a, const void *b, void *arg)
     return one > other ? -1 : one < other;
 }
 
-static void learn_threshold(struct learn *learn, double bytes_ms, double level)
+static void learn_threshold(struct learn *learn, double level)
 {
-    double share = (bytes_ms * learn->time_ms - learn->other_bytes) / learn->new_bytes;
-    double left = share * (1 + LEARN_LEVEL * (2 * level - 1)) * learn->offered, last = 0;
+    double share = (learn->gained_bytes - learn->other_bytes) / learn->new_bytes;
+    double left = (share + LEARN_LEVEL * (2 * level - 1)) * learn->offered, last = 0;
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < PROMPT_CELLS; i++) {
@@ -194,20 +195,17 @@ static void learn_threshold(struct learn *learn, double bytes_ms, double level)
     }
     for (uint32_t i = 0; i < PROMPT_CELLS; i++) { /* of which nobody knows anything */
         if (learn->cell[i].offered < LEARN_OFFERED_MIN)
-            learn->cell[i].wanted = left > 0 || learn->cell[i].rate > last;
+            learn->cell[i].wanted = left > 0 || (last > 0 && learn->cell[i].rate > last);
     }
 }
 
-void learn_budget(struct learn *learn, double bytes_ms, double level, uint64_t now_ms)
+void learn_level(struct learn *learn, double level)
 {
-    if (now_ms > learn->now_ms)
-        learn->time_ms += (double)(now_ms - learn->now_ms);
-    learn->now_ms = now_ms;
     if (learn->since_threshold < LEARN_OFFERS)
         return;
     learn->since_threshold = 0;
     learn->turn++;
-    learn_threshold(learn, bytes_ms, level);
+    learn_threshold(learn, level);
 }
 
 bool learn_wants(const struct learn *learn, prompt_hint hint, uint64_t run)

@@ -129,7 +129,7 @@ icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct poli
     if (policy->opts.budget_bytes_day != 0) {
         policy->run_slots = policy->ghost_sets * POLICY_GHOST_WAYS / POLICY_GHOSTS_A_RUN;
         policy->runs = calloc(policy->run_slots, sizeof(policy->runs[0]));
-        err = learn_new(POLICY_LEARNT_A_GHOST * policy->ghost_sets * POLICY_GHOST_WAYS, now_ms,
+        err = learn_new(POLICY_LEARNT_A_GHOST * policy->ghost_sets * POLICY_GHOST_WAYS,
                         &policy->learn);
     }
     if (err != ICMS_OK || policy->ghost == NULL ||
@@ -346,9 +346,10 @@ static void budget_fill(struct policy *policy, uint64_t now_ms)
 
     policy->budget_ms = u64_max(now_ms, policy->budget_ms);
     policy->budget_part = part % POLICY_DAY_MS;
+    gained = u64_min(gained, (uint64_t)((int64_t)policy->opts.burst_bytes - policy->budget_bytes));
     policy->budget_bytes += (int64_t)gained;
-    if (policy->budget_bytes > (int64_t)policy->opts.burst_bytes)
-        policy->budget_bytes = (int64_t)policy->opts.burst_bytes;
+    if (policy->learn != NULL)
+        learn_gained(policy->learn, (double)gained);
 }
 
 static bool budget_has(const struct policy *policy, uint64_t bytes)
@@ -362,6 +363,7 @@ void policy_charge(struct policy *policy, uint64_t bytes, uint64_t now_ms)
         return;
     budget_fill(policy, now_ms);
     policy->budget_bytes -= (int64_t)bytes;
+    learn_spent(policy->learn, (double)bytes);
 }
 
 void policy_admit_undo(struct policy *policy, uint64_t bytes)
@@ -389,14 +391,13 @@ static bool budget_short(const struct policy *policy, uint64_t part, bool was)
     return policy->budget_bytes < (was ? easy : easy / 2);
 }
 
-/* The budget as src/policy/learn.h wants it. */
-static double admit_level(struct policy *policy, uint64_t now_ms)
+/* How much is there of what is easy; from time to time new blocks are judged anew by it. */
+static double admit_level(struct policy *policy)
 {
     double easy = (double)budget_easy(policy, POLICY_EASY_PART);
-    double level = easy > 0 ? (double)policy->budget_bytes / easy : 0;
+    double level = easy > 0 && policy->budget_bytes > 0 ? (double)policy->budget_bytes / easy : 0;
 
-    learn_budget(policy->learn, (double)policy->opts.budget_bytes_day / (double)POLICY_DAY_MS,
-                 level > 0 ? level : 0, now_ms);
+    learn_level(policy->learn, level);
     return level;
 }
 
@@ -421,12 +422,12 @@ bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, prompt_hin
     if (policy->opts.budget_bytes_day == 0)
         return true;
     budget_fill(policy, now_ms);
-    level = admit_level(policy, now_ms);
+    level = admit_level(policy);
     known = ghost_find(policy, hash) != NULL;
     learn_back(policy->learn, hash);
     wanted = known || admit_new(policy, hash, run, hint, bytes, level);
     if (known || (wanted && hint == 0))
-        learn_spent(policy->learn, bytes);
+        learn_spent(policy->learn, (double)bytes);
     if (!budget_has(policy, bytes) || !wanted) {
         if (!known)
             ghost_put(policy, hash, 0);
@@ -592,4 +593,6 @@ void policy_carry_undo(struct policy *policy, uint64_t bytes)
 {
     policy->carry_bytes += 1000 * bytes;
     policy_admit_undo(policy, bytes);
+    if (policy->learn != NULL)
+        learn_spent(policy->learn, -(double)bytes);
 }

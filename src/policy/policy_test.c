@@ -424,6 +424,7 @@ struct stream {
     prompt_hint often;        /* a fifth of the blocks: these come back ...     */
     prompt_hint seldom;       /* ... and of the others one in fifty             */
     uint64_t name;            /* of the next block                              */
+    uint64_t idle_ms;         /* for so long there was none                     */
     uint64_t taken[2], of[2]; /* new ones with the hint seldom, often           */
     bool there[1 << 19];      /* by name                                        */
 };
@@ -436,7 +437,8 @@ static void stream_run(struct stream *stream, uint64_t count)
     memset(stream->taken, 0, sizeof(stream->taken));
     memset(stream->of, 0, sizeof(stream->of));
     for (uint64_t end = stream->name + count; stream->name < end; stream->name++) {
-        uint64_t name = stream->name, old = name - STREAM_BACK, now_ms = 10 * name;
+        uint64_t name = stream->name, old = name - STREAM_BACK;
+        uint64_t now_ms = 10 * name + stream->idle_ms;
         bool often = name % 5 == 0;
 
         assert_true(name < sizeof(stream->there));
@@ -454,25 +456,53 @@ static void stream_run(struct stream *stream, uint64_t count)
     }
 }
 
+static struct stream *stream_new(uint64_t burst_bytes)
+{
+    struct stream *stream = calloc(1, sizeof(*stream));
+    struct policy_opts opts;
+
+    assert_non_null(stream);
+    policy_opts_init(&opts);
+    opts.capacity_bytes = CAPACITY;
+    opts.ghost_keys = 4096;
+    opts.budget_bytes_day = (uint64_t)30 * 86400 * BLOCK;
+    opts.burst_bytes = burst_bytes;
+    assert_int_equal(policy_new(&opts, 0, &stream->policy), ICMS_OK);
+    policy_volume_share(stream->policy, 0, CAPACITY);
+    stream->often = prompt_hint_make(&(struct prompt_place){.blocks = 9, .hits = 2, .at = 3});
+    stream->seldom = prompt_hint_make(&(struct prompt_place){.blocks = 9, .hits = 0, .at = 8});
+    assert_true(stream->often != 0 && stream->seldom != 0 && stream->often != stream->seldom);
+    return stream;
+}
+
+/* What a budget could not save while nobody stored is not given away afterwards. */
+static void test_admit_after_idle(void **state)
+{
+    struct stream *stream = stream_new(300 * BLOCK);
+
+    (void)state;
+    stream_run(stream, 30000);
+    stream->idle_ms = 2 * DAY_MS;
+    stream_run(stream, 600); /* what was saved */
+    stream_run(stream, 10000);
+    assert_true(stream->taken[true] * 100 >= stream->of[true] * 97);
+    policy_free(&stream->policy);
+    free(stream);
+}
+
 /* A drive that may write 30 of 100 blocks a second learns which hints come back, and when that
  * changes it learns again. What is left it gives to the others, and it keeps to its budget. */
 static void test_admit_learns(void **state)
 {
-    prompt_hint often = prompt_hint_make(&(struct prompt_place){.blocks = 9, .hits = 2, .at = 3});
-    prompt_hint seldom = prompt_hint_make(&(struct prompt_place){.blocks = 9, .hits = 0, .at = 8});
-    struct stream *stream = calloc(1, sizeof(*stream));
+    struct stream *stream = stream_new(0);
+    prompt_hint often = stream->often, seldom = stream->seldom;
 
     (void)state;
-    assert_non_null(stream);
-    assert_true(often != 0 && seldom != 0 && often != seldom);
-    stream->policy = policy_make((uint64_t)30 * 86400 * BLOCK);
-    stream->often = often;
-    stream->seldom = seldom;
     for (int turn = 0; turn < 2; turn++) {
         stream_run(stream, turn == 0 ? 20000 : 300000); /* it forgets slowly */
         stream_run(stream, 10000);
         assert_true(stream->taken[true] * 100 >= stream->of[true] * 97);
-        assert_in_range(stream->taken[true] + stream->taken[false], 2500, 3300);
+        assert_in_range(stream->taken[true] + stream->taken[false], 2500, 3600);
         stream->often = seldom;
         stream->seldom = often;
     }
@@ -520,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_admit_run),
         cmocka_unit_test(test_admit_learns),
         cmocka_unit_test(test_admit_known_first),
+        cmocka_unit_test(test_admit_after_idle),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

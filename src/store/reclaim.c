@@ -178,6 +178,7 @@ enum reclaim_step {
 static bool reclaim_spares(struct store *store, const struct store_block *block)
 {
     return store->reclaim.spares &&
+           store->reclaim.segment == &store->segments[block->spot.segment] &&
            !policy_due(store->policy, block->volume,
                        *store_index_state(store->index, block->volume, &block->key));
 }
@@ -228,6 +229,14 @@ static void reclaim_in_memory(struct store *store, struct store_segment *segment
     segment->live &= ~store_volume_bit(volume);
 }
 
+/* Whether enough index entries are unused for a while. */
+static bool index_has_room(const struct store *store)
+{
+    uint64_t max = store_index_blocks_max(store->index);
+
+    return max - store_index_blocks(store->index) >= max / STORE_INDEX_PART;
+}
+
 /* ---- one job ----------------------------------------------------------------------------------
  */
 
@@ -237,6 +246,8 @@ static void reclaim_end(struct store *store)
     struct store_segment *segment = reclaim->segment;
 
     reclaim->segment = NULL;
+    reclaim->spares = false;
+    reclaim->more = reclaim->entries && !index_has_room(store);
     if (reclaim->whole) {
         store_segment_free(store, segment);
     } else {
@@ -253,15 +264,35 @@ static void reclaim_end(struct store *store)
 static bool reclaim_enough(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
-    uint64_t room = store_index_blocks_max(store->index) - store_index_blocks(store->index);
 
     if (reclaim->whole)
         return false;
-    if (reclaim->volume == STORE_SHARED)
-        reclaim->stopped = room >= store_index_blocks_max(store->index) / STORE_INDEX_PART;
+    if (reclaim->entries)
+        reclaim->stopped = index_has_room(store);
     else
         reclaim->stopped = quota_has_room(&store->volumes[reclaim->volume]);
     return reclaim->stopped;
+}
+
+static void reclaim_sweep(struct store *store);
+static void reclaim_read(struct store *store);
+static void store_reclaim_read_done(struct loop_op *op);
+
+/* All that is left of the segment is wanted. If nothing went, some of it goes after all. */
+static void reclaim_spare_end(struct store *store)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+
+    reclaim->spares = false;
+    if (reclaim->evicted) {
+        reclaim->stopped = true;
+        reclaim_end(store);
+    } else if (reclaim->sweeps) {
+        reclaim_sweep(store);
+    } else {
+        reclaim->page = 0;
+        reclaim_read(store);
+    }
 }
 
 static void store_reclaim_swept(struct store_later *later)
@@ -279,12 +310,17 @@ static void store_reclaim_swept(struct store_later *later)
             continue;
         if (reclaim_enough(store))
             break;
+        if (reclaim_spares(store, &block))
+            continue;
         if (store_carry_start(store, &block))
             return;
         store_segment_evict(store, &block);
+        reclaim->evicted = true;
     }
     if (!reclaim->stopped && reclaim->sweep_cursor < store_index_end(store->index))
         store_later_run(store, &reclaim->later, store_reclaim_swept);
+    else if (!reclaim->stopped && reclaim->spares)
+        reclaim_spare_end(store);
     else
         reclaim_end(store);
 }
@@ -295,8 +331,6 @@ static void reclaim_sweep(struct store *store)
     store->reclaim.sweeps = true;
     store_later_run(store, &store->reclaim.later, store_reclaim_swept);
 }
-
-static void store_reclaim_read_done(struct loop_op *op);
 
 /* Reads the next chunk: the first time the end of the segment, so that the footer is in it. */
 static void reclaim_read(struct store *store)
@@ -372,21 +406,6 @@ static enum reclaim_step reclaim_chunk(struct store *store)
     return RECLAIM_ON;
 }
 
-/* All of a segment is wanted but what went. If nothing did, what is wanted goes after all. */
-static void reclaim_spare_end(struct store *store)
-{
-    struct store_reclaim *reclaim = &store->reclaim;
-
-    reclaim->spares = false;
-    if (reclaim->evicted) {
-        reclaim->stopped = true;
-        reclaim_end(store);
-    } else {
-        reclaim->page = 0;
-        reclaim_read(store);
-    }
-}
-
 /* Works on the chunk in memory, then goes on to the next one or to the end. */
 static void reclaim_chunk_run(struct store *store)
 {
@@ -457,7 +476,7 @@ static void reclaim_start(struct store *store, struct store_segment *segment, ui
     reclaim->footer_known = false;
     reclaim->stopped = false;
     reclaim->sweeps = false;
-    reclaim->spares = !whole && volume == STORE_SHARED;
+    reclaim->entries = reclaim->spares = !whole && volume == STORE_SHARED;
     reclaim->evicted = false;
     if (segment->summary_pages == STORE_NO_SUMMARY || fault_hit("store.reclaim"))
         reclaim_sweep(store);
@@ -567,9 +586,10 @@ static void space_kick(struct store *store)
         bool whole = space_is_short(store);
         struct store_segment *segment;
 
-        if (!tight && !whole)
+        if (!tight && !whole && !store->reclaim.more)
             return;
         segment = reclaim_victim(store, whole);
+        store->reclaim.more = store->reclaim.more && segment != NULL;
         if (segment == NULL) {
             if (tight || store->free_count == 0)
                 reclaim_seal_one(store);

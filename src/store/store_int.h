@@ -138,6 +138,7 @@ struct store_stream {
     struct list segments;       /* SEALING, SEALED, RECLAIMING; oldest first       */
     uint32_t segment_count;     /* in segments                                     */
     bool wants;                 /* a change waits for a segment to be opened       */
+    uint32_t hint;              /* write stream of the device; 0: none             */
 };
 
 /* Evictions of one volume that become final when their segment is opened again. */
@@ -319,8 +320,10 @@ struct store_reclaim {
     uint32_t quota_cursor;          /* the volume that is looked at first               */
     bool whole;                     /* the segment is to be free in the end             */
     bool stopped;                   /* enough was evicted before the end                */
-    bool spares;                    /* for index entries: what is wanted is passed over */
+    bool entries;                   /* of a segment that stays: index entries are short */
+    bool spares;                    /* then: what is wanted is passed over at first     */
     bool evicted;                   /* something was                                    */
+    bool more;                      /* index entries are still short                    */
     struct store_later later;       /* next slice of a sweep                            */
     struct loop_op op;              /* the read of the chunk */
     struct store_summary_df *chunk; /* STORE_RECLAIM_PAGES aligned pages                */
@@ -426,14 +429,12 @@ static inline uint64_t store_segment_offset(const struct store *store, uint32_t 
            (uint64_t)page * STORE_PAGE_BYTES;
 }
 
-/* To which write stream of the device a segment goes: one for each stream of segments, as far as
- * the device has so many. So its erase units hold what is reclaimed together. 0: it has none. */
+/* To which write stream of the device a segment goes, so that its erase units hold what is
+ * reclaimed together; 0: to none. */
 static inline uint32_t store_segment_hint(const struct store *store,
                                           const struct store_segment *segment)
 {
-    uint32_t count = loop_file_streams(store->file);
-
-    return count == 0 ? 0 : 1 + (segment->stream + 1) % (STORE_SHARED + 1) % count;
+    return store->streams[segment->stream].hint;
 }
 
 /* A flush of the device begins; returns its number. What was written before is durable when

@@ -609,6 +609,38 @@ static void a_full_index_keeps_what_is_read(void **state)
     }
 }
 
+/* After a full index made room, a volume whose blocks all lie in an open segment still has its
+ * quota. */
+static void a_quota_holds_beside_a_full_index(void **state)
+{
+    enum { BLOCKS = 1500, BYTES = 12000, QUOTA_PAGES = 40 };
+    struct rig *rig = *state;
+    struct store_volume_stats stats;
+
+    rig_one_volume(rig);
+    rig->volume_count = 2;
+    rig->uuid[1] = rig_uuid(2);
+    rig->quota_bytes[1] = QUOTA_PAGES * STORE_PAGE_BYTES;
+    rig->opts.blocks_max = 1024;
+    rig->opts.segment_bytes = 8 * RIG_SEGMENT_BYTES;
+    rig->opts.bytes = 32 << 20;
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t n = 0; n < 5; n++)
+        assert_int_equal(rig_put(rig, 1, n, BYTES, n, 0), ICMS_OK);
+    for (uint64_t n = 0; n < BLOCKS; n++)
+        assert_int_equal(rig_put(rig, 0, n, 100, n, 0), ICMS_OK);
+    for (uint64_t n = 5; n < 60; n++) {
+        assert_int_equal(rig_put(rig, 1, n, BYTES, n, 0), ICMS_OK);
+        store_volume_stats(rig->store, rig->volume[1], &stats);
+        assert_true(stats.bytes <= rig->quota_bytes[1]);
+        for (uint64_t i = 0; i < n; i++) /* all that is there is wanted */
+            (void)rig_get(rig, 1, i, BYTES, i, NULL);
+        assert_int_equal(rig_get(rig, 1, n, BYTES, n, NULL), ICMS_OK);
+    }
+    rig_verify(rig);
+}
+
 /* ---- restart ----------------------------------------------------------------------------------
  */
 
@@ -858,6 +890,7 @@ static void random_operations_agree_with_the_model(void **state)
         STORE_TEST(a_full_index_evicts_the_oldest, backend),                                       \
         STORE_TEST(a_full_index_of_one_segment_forgets_only_a_part, backend),                      \
         STORE_TEST(a_full_index_keeps_what_is_read, backend),                                      \
+        STORE_TEST(a_quota_holds_beside_a_full_index, backend),                                    \
         STORE_TEST(a_restart_brings_back_the_same, backend),                                       \
         STORE_TEST(what_is_gone_never_comes_back, backend),                                        \
         STORE_TEST(blocks_of_unknown_volumes_stay_hidden_and_go_first, backend),                   \

@@ -209,6 +209,21 @@ static bool volume_may_own(const struct store *store, uint64_t quota_bytes)
            (quota_bytes == 0 || quota_bytes >= STORE_OWN_SEGMENTS_MIN * store->super.segment_bytes);
 }
 
+/* Each stream of segments has a write stream of the device, as far as there are so many; they take
+ * turns where there are fewer. */
+static void volume_hints(struct store *store)
+{
+    uint32_t count = loop_file_streams(store->file), next = 1;
+
+    if (count == 0)
+        return;
+    store->streams[STORE_SHARED].hint = 1;
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+        if (store->volumes[i].own)
+            store->streams[i].hint = 1 + next++ % count;
+    }
+}
+
 icms_err store_volume_add(struct store *store, const struct uuid *uuid, uint64_t quota_bytes,
                           struct err_why *why, uint32_t *out_volume)
 {
@@ -245,6 +260,7 @@ icms_err store_volume_add(struct store *store, const struct uuid *uuid, uint64_t
     }
     store->volumes_added++;
     store_policy_shares(store);
+    volume_hints(store);
     *out_volume = (uint32_t)slot;
     return ICMS_OK;
 }

@@ -68,12 +68,8 @@ def check_loads():
 
 
 def cached(path):
-    """Whether the beginning of a file can be read without asking the disk."""
     with open(path, "rb") as file:
-        try:
-            return os.preadv(file.fileno(), [bytearray(4096)], 0, os.RWF_NOWAIT) == 4096
-        except BlockingIOError:
-            return False
+        return match.cached(file)
 
 
 def check_drop():
