@@ -88,7 +88,8 @@ static unsigned option_taken_by(int code)
 /* BLOCKS,HITS,AT and perhaps ,partial. */
 static int option_prompt(struct cli *cli)
 {
-    uint32_t *numbers[] = {&cli->prompt_blocks, &cli->prompt_hits, &cli->prompt_at};
+    struct prompt_place *prompt = &cli->prompt;
+    uint32_t *numbers[] = {&prompt->blocks, &prompt->hits, &prompt->at};
     const char *at = optarg;
     bool fine = true;
 
@@ -100,9 +101,8 @@ static int option_prompt(struct cli *cli)
         *numbers[i] = (uint32_t)number;
         at = end + (i < 2);
     }
-    cli->prompt_partial = fine && strcmp(at, ",partial") == 0;
-    if (!fine || (*at != 0 && !cli->prompt_partial) || cli->prompt_at >= cli->prompt_blocks ||
-        cli->prompt_hits > cli->prompt_blocks)
+    prompt->partial = fine && strcmp(at, ",partial") == 0;
+    if (!fine || (*at != 0 && !prompt->partial) || prompt_hint_make(prompt) == 0)
         return cli_usage(cli,
                          "--prompt %s: where the block lies is written 12,4,7 or "
                          "12,4,11,partial: blocks of the prompt, hits, which block from 0",
@@ -313,10 +313,10 @@ struct icms_request_options cli_options(const struct cli *cli)
     options.deadline_ms = cli->deadline_ms;
     options.put_ack = cli->on_flash ? ICMS_PUT_ON_FLASH : ICMS_PUT_ACCEPTED;
     options.put_if_absent = cli->if_absent;
-    options.prompt_blocks = cli->prompt_blocks;
-    options.prompt_hits = cli->prompt_hits;
-    options.prompt_first = cli->prompt_at;
-    options.prompt_partial = cli->prompt_partial;
+    options.prompt_blocks = cli->prompt.blocks;
+    options.prompt_hits = cli->prompt.hits;
+    options.prompt_first = cli->prompt.at;
+    options.prompt_partial = cli->prompt.partial;
     return options;
 }
 

@@ -37,10 +37,9 @@ uint64_t store_now_ms(const struct store *store)
  * so much sooner. */
 static double policy_part(const struct store *store)
 {
-    uint64_t blocks = store_index_blocks(store->index), max = store_index_blocks_max(store->index);
     double capacity = (double)store->super.segments * (double)store->super.segment_bytes;
 
-    if (blocks < max - max / STORE_INDEX_PART)
+    if (store_index_has_room(store))
         return 1;
     return (double)store_stat_get(&store->stats.used_bytes) / capacity;
 }

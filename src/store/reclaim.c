@@ -229,12 +229,10 @@ static void reclaim_in_memory(struct store *store, struct store_segment *segment
     segment->live &= ~store_volume_bit(volume);
 }
 
-/* Whether enough index entries are unused for a while. */
-static bool index_has_room(const struct store *store)
+/* The segment stays: its blocks go for the sake of index entries. */
+static bool reclaim_for_entries(const struct store_reclaim *reclaim)
 {
-    uint64_t max = store_index_blocks_max(store->index);
-
-    return max - store_index_blocks(store->index) >= max / STORE_INDEX_PART;
+    return !reclaim->whole && reclaim->volume == STORE_SHARED;
 }
 
 /* ---- one job ----------------------------------------------------------------------------------
@@ -247,7 +245,7 @@ static void reclaim_end(struct store *store)
 
     reclaim->segment = NULL;
     reclaim->spares = false;
-    reclaim->more = reclaim->entries && !index_has_room(store);
+    reclaim->more = reclaim_for_entries(reclaim) && !store_index_has_room(store);
     if (reclaim->whole) {
         store_segment_free(store, segment);
     } else {
@@ -267,8 +265,8 @@ static bool reclaim_enough(struct store *store)
 
     if (reclaim->whole)
         return false;
-    if (reclaim->entries)
-        reclaim->stopped = index_has_room(store);
+    if (reclaim_for_entries(reclaim))
+        reclaim->stopped = store_index_has_room(store);
     else
         reclaim->stopped = quota_has_room(&store->volumes[reclaim->volume]);
     return reclaim->stopped;
@@ -461,7 +459,7 @@ static void store_reclaim_read_done(struct loop_op *op)
 }
 
 /* whole: all its blocks go and it is free. Else its oldest go, as many as needed: those of one
- * volume, or with STORE_SHARED of all, then first those that nobody wants. */
+ * volume, or with STORE_SHARED of all, and then what nobody wants before the rest. */
 static void reclaim_start(struct store *store, struct store_segment *segment, uint32_t volume,
                           bool whole)
 {
@@ -476,7 +474,7 @@ static void reclaim_start(struct store *store, struct store_segment *segment, ui
     reclaim->footer_known = false;
     reclaim->stopped = false;
     reclaim->sweeps = false;
-    reclaim->entries = reclaim->spares = !whole && volume == STORE_SHARED;
+    reclaim->spares = reclaim_for_entries(reclaim);
     reclaim->evicted = false;
     if (segment->summary_pages == STORE_NO_SUMMARY || fault_hit("store.reclaim"))
         reclaim_sweep(store);

@@ -320,8 +320,7 @@ struct store_reclaim {
     uint32_t quota_cursor;          /* the volume that is looked at first               */
     bool whole;                     /* the segment is to be free in the end             */
     bool stopped;                   /* enough was evicted before the end                */
-    bool entries;                   /* of a segment that stays: index entries are short */
-    bool spares;                    /* then: what is wanted is passed over at first     */
+    bool spares;                    /* for index entries: what is wanted is passed over */
     bool evicted;                   /* something was                                    */
     bool more;                      /* index entries are still short                    */
     struct store_later later;       /* next slice of a sweep                            */
@@ -427,6 +426,14 @@ static inline uint64_t store_segment_offset(const struct store *store, uint32_t 
 {
     return STORE_DATA_OFFSET + segment * store->super.segment_bytes +
            (uint64_t)page * STORE_PAGE_BYTES;
+}
+
+/* Whether enough index entries are unused for a while. */
+static inline bool store_index_has_room(const struct store *store)
+{
+    uint64_t max = store_index_blocks_max(store->index);
+
+    return max - store_index_blocks(store->index) >= max / STORE_INDEX_PART;
 }
 
 /* To which write stream of the device a segment goes, so that its erase units hold what is
