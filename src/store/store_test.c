@@ -581,8 +581,17 @@ static void a_full_index_of_one_segment_forgets_only_a_part(void **state)
     assert_int_equal(rig_get(rig, 0, BLOCKS - 700, 100, BLOCKS - 700, NULL), ICMS_OK);
 }
 
+/* Whether a sixteenth of 1,024 index entries was unused before one more write. */
+static bool index_has_room(void *arg)
+{
+    struct store_stats stats;
+
+    rig_stats(arg, &stats);
+    return stats.blocks <= 1024 - 1024 / 16 + 1;
+}
+
 /* Index entries are short, flash is not: what nobody reads goes, in segments of few blocks and of
- * many. */
+ * many, and in as many of them as it takes until a part of the index is unused. */
 static void a_full_index_keeps_what_is_read(void **state)
 {
     enum { BLOCKS = 4000, WARM = 10, FIRST = 900, EVERY = 40 };
@@ -598,7 +607,12 @@ static void a_full_index_keeps_what_is_read(void **state)
         assert_int_equal(store_format(rig->env, &rig->opts, true, &why), ICMS_OK);
         rig_up(rig);
         for (uint64_t n = 0; n < BLOCKS; n++) {
+            bool full;
+
+            rig_stats(rig, &stats);
+            full = stats.blocks == 1024;
             assert_int_equal(rig_put(rig, 0, n, 100, n, 0), ICMS_OK);
+            assert_true(!full || rig_until(rig, index_has_room, rig));
             for (uint64_t warm = 0; n % EVERY == 0 && warm < n && warm < FIRST; warm += WARM)
                 assert_int_equal(rig_get(rig, 0, warm, 100, warm, NULL), ICMS_OK);
         }
