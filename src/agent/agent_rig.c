@@ -12,20 +12,21 @@
 #include "base/hash.h"
 #include "wire/sealed.h"
 
-static void rig_volumes(struct agent_rig *rig, uint32_t slots)
+static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
 {
     static const char *const names[RIG_VOLUMES] = {"kv", "raw", "none"};
+    uint32_t value_bytes = opts->value_bytes == 0 ? RIG_VALUE_BYTES : opts->value_bytes;
 
     for (uint8_t i = 0; i < RIG_VOLUMES; i++) {
         struct volume_spec *spec = &rig->volumes[i];
 
         memset(spec->uuid.bytes, i + 1, sizeof(spec->uuid.bytes));
         strcpy(spec->name, names[i]);
-        spec->value_bytes_max = RIG_VALUE_BYTES;
+        spec->value_bytes_max = value_bytes;
         spec->run_blocks = 32;
         spec->sealed = i != 1;
-        spec->arena_bytes = (uint64_t)(slots == 0 ? 64 : slots) *
-                            (RIG_VALUE_BYTES + (spec->sealed ? LIMIT_DISK_ALIGN : 0));
+        spec->arena_bytes = (uint64_t)(opts->slots == 0 ? 64 : opts->slots) *
+                            (value_bytes + (spec->sealed ? LIMIT_DISK_ALIGN : 0));
     }
 }
 
@@ -71,7 +72,7 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     sim_opts_init(&sim_opts, opts->seed == 0 ? 1 : opts->seed);
     rig->sim = sim_new(&sim_opts);
     rig->node = sim_node_new(rig->sim, "10.1.0.1");
-    rig_volumes(rig, opts->slots);
+    rig_volumes(rig, opts);
     rig->enclosure_count = opts->enclosures;
     for (uint32_t i = 0; i < opts->enclosures; i++)
         rig_fake(rig, i, opts->many);

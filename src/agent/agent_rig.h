@@ -23,6 +23,7 @@ struct rig_opts {
     uint32_t loops;         /* of the agent; 0: 1                               */
     uint32_t enclosures;    /* 0: none: a drive of its own                      */
     uint32_t slots;         /* of each arena; 0: 64                             */
+    uint32_t value_bytes;   /* the largest of each volume; 0: RIG_VALUE_BYTES   */
     uint64_t backlog_bytes; /* 0: the default                                */
     bool many;              /* enclosures offer exist-many                   */
     bool one_by_one;        /* the agent does not use it                     */

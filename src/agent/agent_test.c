@@ -12,6 +12,7 @@
 
 #include "agent/agent_rig.h"
 #include "base/check.h"
+#include "base/hash.h"
 #include "icms/icms.h"
 #include "wire/nvme.h"
 
@@ -252,6 +253,46 @@ static void a_drive_of_its_own_instead_of_a_pod(void **state)
     assert_int_equal(rig_wait(client, rig_put(client, KV, 2, BYTES, SHM_FLAG_IF_ABSENT, 0))->status,
                      ICMS_EXISTS);
     assert_true(agent_ready(rig->agent, 0, NULL));
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* The largest values and what the store writes around them fill slots to the last byte. One block
+ * is leased all the time, while records are written from and read into the slots beside it. */
+static void records_of_an_own_drive_stay_in_their_slots(void **state)
+{
+    enum { LARGEST = 2 * 4096 - 2 * 64 - LIMIT_TRAILER_BYTES, HELD = 5, ROUNDS = 300 };
+    static const struct rig_opts local = {.slots = 5, .value_bytes = LARGEST};
+    struct agent_rig *rig = rig_new(&local);
+    struct rig_client *client = rig_client_new(rig);
+    struct shm_complete held = {0};
+
+    assert_int_equal(client->arenas[KV].slot_bytes, 2 * 4096);
+    for (uint32_t n = 0; n < 20; n++) {
+        uint64_t tag = rig_put(client, KV, n, LARGEST - n % 3, 0, 0);
+
+        assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+        if (n != HELD)
+            continue;
+        held = *rig_wait(client, rig_get(client, KV, HELD, 7, 0));
+        assert_int_equal(held.source, ICMS_SOURCE_DRAM);
+    }
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        uint64_t dice = hash64_mix(round);
+        uint32_t n = dice % 20, bytes = LARGEST - n % 3;
+        const struct shm_complete *answer;
+
+        if (n == HELD)
+            continue;
+        if (dice >> 60 < 6)
+            assert_int_equal(rig_wait(client, rig_put(client, KV, n, bytes, 0, 0))->status,
+                             ICMS_OK);
+        answer = rig_wait(client, rig_get(client, KV, n, 0, 0));
+        assert_true(rig_value_is(client, KV, n, bytes, answer));
+        assert_true(rig_value_is(client, KV, HELD, LARGEST - HELD % 3, &held));
+        rig_lease_give(client, 0);
+    }
+    assert_true(rig_stats(rig)->volumes[KV].hits_local > ROUNDS / 4);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -734,6 +775,7 @@ int main(void)
         cmocka_unit_test(exists_remove_and_flush),
         cmocka_unit_test(the_last_writer_of_a_key_wins),
         cmocka_unit_test(a_drive_of_its_own_instead_of_a_pod),
+        cmocka_unit_test(records_of_an_own_drive_stay_in_their_slots),
         cmocka_unit_test(every_miss_has_its_reason),
         cmocka_unit_test(what_is_too_late_at_the_enclosure_was_not_canceled),
         cmocka_unit_test(wrong_requests_have_their_own_answers),

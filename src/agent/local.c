@@ -2,14 +2,18 @@
 /*
  * agent/local.c: a drive of the agent's own instead of a pod: "dir:", and tests without a network.
  *
- * On loop 0, the only one of an agent with its own drive. Operations that move a value take one of
- * AGENT_LOCAL_BUFFERS buffers, in which the record is laid out as it goes to the device; more wait
- * in order. Answers come by agent_op_answered, never inside agent_local_ask.
+ * On loop 0, the only one of an agent with its own drive. At most AGENT_LOCAL_BUFFERS operations
+ * are at the store, more wait in order. Answers come by agent_op_answered, never inside
+ * agent_local_ask.
  *
- * The deadline of a read cancels it; a write goes on, and its answer comes when it comes. A block
- * that a client in this process wants in its own memory (direct) is copied there when all of it was
- * read and checked, right before the answer: the device never writes there. Its trailer is checked
- * in that pass, so the client does not look again.
+ * Slots have room for a record around their value (volume_region), so the device reads and writes
+ * them in place; whoever leases a slot meanwhile sees the value alone. What has no slot has a
+ * buffer to itself: a delete, and a block that a client in this process wants in its own memory
+ * (direct). That is copied there when all of it was read and checked, right before the answer: the
+ * device never writes there. Its trailer is checked in that pass, so the client does not look
+ * again.
+ *
+ * The deadline of a read cancels it; a write goes on, and its answer comes when it comes.
  */
 #include "agent/agent_int.h"
 
@@ -88,14 +92,14 @@ static icms_err local_deliver_direct(const struct agent_req *req, const struct k
                : ICMS_CORRUPT;
 }
 
-/* Copies what was read to where it is wanted: the slot, or the memory of a request. */
+/* What was read is in the slot, or copied to the memory of a request. */
 static icms_err local_deliver(const struct agent_op *op, const struct store_read *read)
 {
     if (read->value_bytes > op->volume->stored_bytes_max)
         return ICMS_VALUE_SIZE;
     if (op->direct != NULL)
         return local_deliver_direct(op->direct, &op->key, read);
-    memcpy(agent_volume_memory(op->volume, op->slot), read->value, read->value_bytes);
+    check(read->value == agent_volume_memory(op->volume, op->slot));
     return ICMS_OK;
 }
 
@@ -150,24 +154,30 @@ static void local_deadline(struct loop_timer *timer)
 
 /* ---- the start ------------------------------------------------------------------------------ */
 
+/* The record in a slot: the value, and all around it what the store writes there. */
+static uint8_t *local_record(const struct agent_op *op)
+{
+    return agent_volume_memory(op->volume, op->slot) - STORE_HEADER_BYTES;
+}
+
 static icms_err local_start(struct agent_local *local, struct agent_op *op)
 {
     struct agent_volume *volume = op->volume;
 
     switch (op->kind) {
     case AGENT_OP_LOAD:
-        op->u.read = (struct store_read){.volume = volume->local_volume,
-                                         .key = op->key,
-                                         .memory = op->buffer,
-                                         .memory_bytes = local->buffer_bytes,
-                                         .done = local_read_done};
+        op->u.read = (struct store_read){
+            .volume = volume->local_volume,
+            .key = op->key,
+            .memory = op->direct != NULL ? op->buffer : local_record(op),
+            .memory_bytes = op->direct != NULL ? local->buffer_bytes
+                                               : store_record_bytes(volume->stored_bytes_max),
+            .done = local_read_done};
         return store_read(local->store, &op->u.read);
     case AGENT_OP_STORE:
-        memcpy(op->buffer + STORE_HEADER_BYTES, agent_volume_memory(volume, op->slot),
-               op->stored_bytes);
         op->u.write = (struct store_write){.volume = volume->local_volume,
                                            .key = op->key,
-                                           .memory = op->buffer,
+                                           .memory = local_record(op),
                                            .value_bytes = op->stored_bytes,
                                            .hint = op->hint,
                                            .options = op->if_absent ? STORE_WRITE_IF_ABSENT : 0,

@@ -24,18 +24,6 @@ _Static_assert(sizeof(struct shm_slot) % 8 == 0, "slots follow each other");
 
 /* ---- layout --------------------------------------------------------------------------------- */
 
-static uint64_t arena_slot_bytes(const struct volume_spec *volume)
-{
-    return bytes_align(volume_stored_bytes_max(volume), LIMIT_DISK_ALIGN);
-}
-
-uint64_t shm_arena_slots(const struct volume_spec *volume)
-{
-    uint64_t slots = volume->arena_bytes / arena_slot_bytes(volume);
-
-    return u64_min(u64_max(slots, 1), SHM_SLOT_NONE / 4);
-}
-
 /* Twice as many heads as slots: chains of half a slot on average. */
 static uint64_t arena_heads(uint64_t slots)
 {
@@ -51,35 +39,38 @@ struct arena_layout {
     uint64_t heads_offset, slots_offset, data_offset, bytes;
 };
 
-static void arena_layout_of(const struct volume_spec *volume, struct arena_layout *out)
+static void arena_layout_of(const struct volume_spec *volume, uint32_t margin,
+                            struct arena_layout *out)
 {
-    out->slots = shm_arena_slots(volume);
+    out->slot_bytes = bytes_align(volume_stored_bytes_max(volume) + 2 * margin, LIMIT_DISK_ALIGN);
+    out->slots = u64_min(u64_max(volume->arena_bytes / out->slot_bytes, 1), SHM_SLOT_NONE / 4);
     out->heads = arena_heads(out->slots);
-    out->slot_bytes = arena_slot_bytes(volume);
     out->heads_offset = bytes_align(sizeof(struct shm_arena_header), 64);
     out->slots_offset = bytes_align(out->heads_offset + out->heads * sizeof(uint32_t), 64);
     out->data_offset =
-        bytes_align(out->slots_offset + out->slots * sizeof(struct shm_slot), LIMIT_DISK_ALIGN);
+        bytes_align(out->slots_offset + out->slots * sizeof(struct shm_slot), LIMIT_DISK_ALIGN) +
+        margin;
     out->bytes = out->data_offset + out->slots * out->slot_bytes;
 }
 
-uint64_t shm_arena_region_bytes(const struct volume_spec *volume)
+uint64_t shm_arena_region_bytes(const struct volume_spec *volume, uint32_t margin)
 {
     struct arena_layout layout;
 
-    arena_layout_of(volume, &layout);
-    return layout.bytes;
+    arena_layout_of(volume, margin, &layout);
+    return bytes_align(layout.bytes, LIMIT_DISK_ALIGN);
 }
 
-void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t number,
-                      uint64_t hash_seed)
+void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t margin,
+                      uint32_t number, uint64_t hash_seed)
 {
     struct shm_arena_header *header = base;
     struct arena_layout layout;
     _Atomic uint32_t *heads;
     struct shm_slot *slots;
 
-    arena_layout_of(volume, &layout);
+    check(margin % 64 == 0 && margin < LIMIT_DISK_ALIGN);
+    arena_layout_of(volume, margin, &layout);
     header->magic = SHM_ARENA_MAGIC;
     header->version = SHM_VERSION;
     header->volume = number;
@@ -177,8 +168,7 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, struct shm_arena *out_
     if (!table_fits(h.heads_offset, h.head_count, sizeof(uint32_t), 64, header_bytes, bytes) ||
         !table_fits(h.slots_offset, h.slot_count, sizeof(struct shm_slot), 64, header_bytes,
                     bytes) ||
-        !table_fits(h.data_offset, h.slot_count, h.slot_bytes, LIMIT_DISK_ALIGN, header_bytes,
-                    bytes))
+        !table_fits(h.data_offset, h.slot_count, h.slot_bytes, 64, header_bytes, bytes))
         return ICMS_PROTOCOL;
     if (memchr(h.name, 0, sizeof(h.name)) == NULL)
         return ICMS_PROTOCOL;

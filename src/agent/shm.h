@@ -59,7 +59,7 @@ struct shm_arena_header {
     uint64_t slot_bytes;       /* distance of slots, multiple of 4 KiB             */
     uint64_t heads_offset;     /* _Atomic uint32_t [head_count]: slot or NONE      */
     uint64_t slots_offset;     /* struct shm_slot [slot_count]                     */
-    uint64_t data_offset;      /* slot i is at data_offset + i * slot_bytes        */
+    uint64_t data_offset;      /* value i is at data_offset + i * slot_bytes       */
     uint64_t hash_seed;        /* of the heads                                     */
     _Atomic uint32_t homeless; /* 1: no enclosure has the volume for this host    */
     uint32_t pad;
@@ -176,13 +176,14 @@ struct shm_client_header {
 
 /* ---- making regions (agent) ----------------------------------------------------------------- */
 
-/* Bytes an arena region needs at least: one slot. The slots that fit into arena_bytes. */
-uint64_t shm_arena_slots(const struct volume_spec *volume);
-uint64_t shm_arena_region_bytes(const struct volume_spec *volume);
+/* Bytes an arena region needs: of the slots that fit into arena_bytes, and one at least. margin:
+ * unused bytes of each slot before the value, and as many behind it; a multiple of 64 below a page.
+ */
+uint64_t shm_arena_region_bytes(const struct volume_spec *volume, uint32_t margin);
 
 /* Lays out zeroed memory of shm_arena_region_bytes(). */
-void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t number,
-                      uint64_t hash_seed);
+void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t margin,
+                      uint32_t number, uint64_t hash_seed);
 uint64_t shm_client_region_bytes(uint64_t staging_bytes);
 void shm_client_format(void *base, uint32_t client, uint64_t staging_bytes);
 

@@ -261,13 +261,13 @@ struct arena_fixture {
     struct shm_arena arena; /* a client's view            */
 };
 
-static void arena_new(struct arena_fixture *f)
+static void arena_new(struct arena_fixture *f, uint32_t margin)
 {
     struct volume_spec volume = test_volume();
 
-    f->bytes = shm_arena_region_bytes(&volume);
+    f->bytes = shm_arena_region_bytes(&volume, margin);
     f->memory = test_memory(f->bytes);
-    shm_arena_format(f->memory, &volume, 5, 99);
+    shm_arena_format(f->memory, &volume, margin, 5, 99);
     assert_int_equal(shm_arena_view(f->memory, f->bytes, &f->arena), ICMS_OK);
 }
 
@@ -294,7 +294,7 @@ static void a_formatted_arena_reads_as_it_was_written(void **state)
 {
     struct arena_fixture f;
 
-    arena_new(&f);
+    arena_new(&f, 0);
     assert_int_equal(f.arena.slot_count, 8);
     assert_int_equal(f.arena.slot_bytes, 12288);
     assert_int_equal(f.arena.value_bytes_max, 8192);
@@ -302,6 +302,21 @@ static void a_formatted_arena_reads_as_it_was_written(void **state)
     assert_int_equal(f.arena.run_blocks, 32);
     assert_true(f.arena.sealed);
     assert_string_equal(f.arena.name, "kv");
+    free(f.memory);
+}
+
+static void a_margin_lies_around_each_value(void **state)
+{
+    enum { MARGIN = 128 };
+    struct arena_fixture f;
+    const uint8_t *last;
+
+    arena_new(&f, MARGIN);
+    assert_int_equal(f.arena.slot_count, 8);
+    assert_int_equal(f.arena.slot_bytes, 12288);
+    assert_int_equal(((uintptr_t)f.arena.data - MARGIN) % 4096, 0);
+    last = shm_arena_value(&f.arena, 7);
+    assert_true(last - MARGIN + f.arena.slot_bytes <= (const uint8_t *)f.memory + f.bytes);
     free(f.memory);
 }
 
@@ -313,7 +328,7 @@ static void a_key_is_found_and_leased_and_another_is_not(void **state)
     uint32_t slot, bytes;
     uint64_t version;
 
-    arena_new(&f);
+    arena_new(&f, 0);
     shorter.length = 15;
     assert_false(shm_arena_lease(&f.arena, &one, &lease, &slot, &version, &bytes));
     arena_fill(&f, 4, &one, 0xaa, 100);
@@ -338,7 +353,7 @@ static void a_chain_that_loops_or_leads_out_of_the_arena_ends(void **state)
     _Atomic uint32_t *heads;
     struct shm_slot *slots;
 
-    arena_new(&f);
+    arena_new(&f, 0);
     arena_fill(&f, 0, &one, 1, 10);
     heads = (_Atomic uint32_t *)(uintptr_t)f.arena.heads;
     slots = (struct shm_slot *)(uintptr_t)f.arena.slots;
@@ -370,7 +385,7 @@ static void hostile_headers_give_no_view_that_leaves_the_region(void **state)
     uint8_t *kept;
     int views = 0;
 
-    arena_new(&f);
+    arena_new(&f, 0);
     rings_new(&rings);
     assert_int_equal(shm_arena_view(f.memory, 10, &arena), ICMS_PROTOCOL);
     assert_int_equal(shm_arena_view(f.memory, f.bytes - 4096, &arena), ICMS_PROTOCOL);
@@ -510,7 +525,7 @@ static void a_leased_slot_never_changes_under_its_reader(void **state)
     pthread_t readers[LEASE_READERS], evictor;
 
     assert_non_null(lf);
-    arena_new(&lf->f);
+    arena_new(&lf->f, 0);
     for (uint32_t i = 0; i < 8; i++) {
         struct key key = test_key(i);
 
@@ -538,6 +553,7 @@ int main(void)
         cmocka_unit_test(a_sleeper_is_woken_once_and_sees_what_came_before),
         cmocka_unit_test(two_threads_echo_without_loss),
         cmocka_unit_test(a_formatted_arena_reads_as_it_was_written),
+        cmocka_unit_test(a_margin_lies_around_each_value),
         cmocka_unit_test(a_key_is_found_and_leased_and_another_is_not),
         cmocka_unit_test(a_chain_that_loops_or_leads_out_of_the_arena_ends),
         cmocka_unit_test(hostile_headers_give_no_view_that_leaves_the_region),

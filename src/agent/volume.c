@@ -399,7 +399,8 @@ void agent_volume_guest_gone(struct agent_volume *volume, uint32_t number)
 
 static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
 {
-    uint64_t bytes = shm_arena_region_bytes(&volume->spec);
+    uint32_t margin = volume->agent->opts.local_path != NULL ? STORE_HEADER_BYTES : 0;
+    uint64_t bytes = shm_arena_region_bytes(&volume->spec, margin);
     uint64_t seed = hash64_mix(loop_env_now_ns(volume->agent->env) ^ volume->number);
     uint8_t *base;
     icms_err err;
@@ -409,7 +410,7 @@ static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
     if (err != ICMS_OK)
         return err;
     base = loop_region_base(volume->region);
-    shm_arena_format(base, &volume->spec, volume->number, seed);
+    shm_arena_format(base, &volume->spec, margin, volume->number, seed);
     err = loop_region_seal(volume->region, why);
     if (err != ICMS_OK)
         return err;
