@@ -88,21 +88,21 @@ static unsigned option_taken_by(int code)
 /* BLOCKS,HITS,AT and perhaps ,partial. */
 static int option_prompt(struct cli *cli)
 {
-    struct prompt_place *prompt = &cli->prompt;
-    uint32_t *numbers[] = {&prompt->blocks, &prompt->hits, &prompt->at};
+    uint32_t numbers[3] = {0}; /* blocks, hits, at */
     const char *at = optarg;
-    bool fine = true;
+    bool fine = true, partial;
 
     for (size_t i = 0; i < 3 && fine; i++) {
         char *end;
         unsigned long number = strtoul(at, &end, 10);
 
         fine = *at >= '0' && *at <= '9' && number <= UINT32_MAX && (*end == ',' || i == 2);
-        *numbers[i] = (uint32_t)number;
+        numbers[i] = (uint32_t)number;
         at = end + (i < 2);
     }
-    prompt->partial = fine && strcmp(at, ",partial") == 0;
-    if (!fine || (*at != 0 && !prompt->partial) || prompt_hint_make(prompt) == 0)
+    partial = fine && strcmp(at, ",partial") == 0;
+    cli->hint = icms_prompt_hint(numbers[0], numbers[1], numbers[2], partial);
+    if (!fine || (*at != 0 && !partial) || cli->hint == 0)
         return cli_usage(cli,
                          "--prompt %s: where the block lies is written 12,4,7 or "
                          "12,4,11,partial: blocks of the prompt, hits, which block from 0",
@@ -313,10 +313,6 @@ struct icms_request_options cli_options(const struct cli *cli)
     options.deadline_ms = cli->deadline_ms;
     options.put_ack = cli->on_flash ? ICMS_PUT_ON_FLASH : ICMS_PUT_ACCEPTED;
     options.put_if_absent = cli->if_absent;
-    options.prompt_blocks = cli->prompt.blocks;
-    options.prompt_hits = cli->prompt.hits;
-    options.prompt_first = cli->prompt.at;
-    options.prompt_partial = cli->prompt.partial;
     return options;
 }
 

@@ -13,7 +13,6 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "base/prompt.h"
 #include "icms/icms.h"
 
 /* Exit statuses. */
@@ -53,12 +52,12 @@ struct cli {
     bool json, quiet;     /* how to answer                          */
     bool hex, name;       /* what keys are                          */
     bool on_flash, if_absent;
-    struct prompt_place prompt; /* put: --prompt */
-    const char *file;           /* --input, --output; NULL                */
-    const char *dir;            /* dev: --dir; NULL: a temporary one      */
-    uint64_t size;              /* dev: of the drive                      */
-    unsigned port;              /* dev: of the target; 0: a free one      */
-    int argc;                   /* what is left                           */
+    uint32_t hint;    /* put: of --prompt                       */
+    const char *file; /* --input, --output; NULL                */
+    const char *dir;  /* dev: --dir; NULL: a temporary one      */
+    uint64_t size;    /* dev: of the drive                      */
+    unsigned port;    /* dev: of the target; 0: a free one      */
+    int argc;         /* what is left                           */
     char **argv;
     struct icms *icms; /* cli_open                        */
     struct icms_volume *handle;

@@ -116,6 +116,7 @@ static int put_run(int argc, char **argv)
                           file == NULL ? "standard input" : file,
                           (unsigned long long)cli.info.value_bytes_max, cli.volume);
     block.data = data;
+    block.hint = cli.hint;
     if (status < 0)
         status = put_one(&cli, cli.argv[0], &block);
     cli_close(&cli);

@@ -463,7 +463,12 @@ static bool store_start(struct prefix_cache *cache, llama_seq_id sequence, uint3
 
     if (bytes == 0)
         return false;
-    slot->io = (struct icms_block){.key = cache->blocks[i].key, .data = slot->buf, .bytes = bytes};
+    slot->io = (struct icms_block){
+        .key = cache->blocks[i].key,
+        .data = slot->buf,
+        .bytes = bytes,
+        .hint = icms_prompt_hint(cache->block_count, hits, i, false),
+    };
     if (bytes > cache->block_bytes_max) {
         slot->io.status = ICMS_VALUE_SIZE;
         return true;
@@ -471,9 +476,6 @@ static bool store_start(struct prefix_cache *cache, llama_seq_id sequence, uint3
     icms_request_options_init(&options);
     options.put_if_absent = 1;
     options.put_ack = cache->store_on_flash ? ICMS_PUT_ON_FLASH : ICMS_PUT_ACCEPTED;
-    options.prompt_blocks = cache->block_count;
-    options.prompt_hits = hits;
-    options.prompt_first = i;
     err = icms_put_start(cache->volume, &slot->io, 1, &options, &slot->request);
     if (err != ICMS_OK)
         slot->io.status = err; /* nothing was started */

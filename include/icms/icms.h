@@ -162,6 +162,7 @@ struct icms_block {
     struct icms_key key;   /* in                                                                */
     void *data;            /* put: the value, only read; get: where it goes; else NULL          */
     uint64_t bytes;        /* in: put: value, get: room. Out: get: value, also when room is small */
+    uint32_t hint;         /* in: put: of icms_prompt_hint; 0: not said                         */
     icms_err status;       /* out: OK, MISS, or what is wrong with this block                   */
     enum icms_miss reason; /* out, with MISS; with other errors if there is one             */
     enum icms_source source; /* out, with OK of get                                           */
@@ -184,15 +185,15 @@ struct icms_request_options {
     uint32_t put_ack;       /* enum icms_put_ack                                                */
     uint32_t put_if_absent; /* 1: status EXISTS instead of overwriting                         */
     void *tag;              /* icms_request_tag gives it back                                   */
-    /* put: where the blocks lie in their prompt; all 0: not said. Drives that may not write all
-     * that they are offered learn from it which blocks come back. Nothing else depends on it. */
-    uint32_t prompt_blocks;  /* of the whole prompt                                             */
-    uint32_t prompt_hits;    /* of them, from the first on, that were there when it began       */
-    uint32_t prompt_first;   /* which of them blocks[0] is, from 0; the others of the call follow */
-    uint32_t prompt_partial; /* 1: the last block of the prompt is filled in part               */
 };
 
 ICMS_API void icms_request_options_init(struct icms_request_options *options);
+
+/* Where in its prompt a block lies that is put: the prompt has `blocks`, of which the first `hits`
+ * were there when it began; this is number `at` of them, from 0; partial: it is not full. 0 where
+ * the numbers contradict each other. Drives that may not write all that they are offered learn from
+ * it which blocks come back, and write those; nothing else depends on it. */
+ICMS_API uint32_t icms_prompt_hint(uint32_t blocks, uint32_t hits, uint32_t at, int partial);
 
 /* The synchronous forms. blocks[0 .. count-1], count 1 .. ICMS_BATCH_MAX; options may be NULL.
  * Return ICMS_OK when every block's status is ICMS_OK, ICMS_MISS when at least one is not (look at

@@ -24,11 +24,11 @@ from . import _tables
 from ._icms import BATCH_MAX, KEY_BYTES, LEASES_MAX
 from ._tables import *  # noqa: F403  the exceptions, one a status
 from ._tables import Miss, Status
-from .client import (Block, Buffer, Chain, Client, Layout, Lease, Prompt, Request, Results, Source,
-                     Volume, key, version)
+from .client import (Block, Buffer, Chain, Client, Layout, Lease, Request, Results, Source,
+                     Volume, key, prompt_hint, version)
 from .errors import Error
 
 __version__ = version()
 __all__ = ["BATCH_MAX", "Block", "Buffer", "Chain", "Client", "Error", "KEY_BYTES", "LEASES_MAX",
-           "Layout", "Lease", "Miss", "Prompt", "Request", "Results", "Source", "Status", "Volume",
-           "key", "version", *(kind.__name__ for kind in _tables.CLASSES.values())]
+           "Layout", "Lease", "Miss", "Request", "Results", "Source", "Status", "Volume", "key",
+           "prompt_hint", "version", *(kind.__name__ for kind in _tables.CLASSES.values())]

@@ -92,9 +92,9 @@ class Volume:
 
     async def put(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
                   on_flash: bool = False, if_absent: bool = False,
-                  prompt: _client.Prompt | None = None) -> Results:
+                  hints: Sequence[int] | None = None) -> Results:
         return await self._call(_icms.PUT, keys, memory, deadline_ms,
-                                _client._put_flags(on_flash, if_absent), prompt=prompt)
+                                _client._put_flags(on_flash, if_absent), hints=hints)
 
     async def get(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
                   prestage: bool = False) -> Results:
@@ -125,14 +125,14 @@ class Volume:
 
     async def _call(self, op: int, keys: Sequence[bytes], memory: Memories | None,
                     deadline_ms: int, flags: int, flush: bool = False,
-                    prompt: _client.Prompt | None = None) -> Results:
+                    hints: Sequence[int] | None = None) -> Results:
         if not flush and not _client._some(keys) and (memory is None or
                                                       not _client._some(memory)):
             return _client._NONE
         bridge = _bridge(self.volume.client)
         future: asyncio.Future[Any] = bridge.loop.create_future()
         request = self.volume._start(op, keys, memory, deadline_ms, flags, None, bridge.over,
-                                     prompt)
+                                     hints)
         bridge.add(request, future)
         try:
             # The future is the bridge's: it also says when a cancelled request is over.

@@ -49,6 +49,17 @@ def key(name: str | bytes) -> bytes:
     return _icms.key_from_name(name.encode() if isinstance(name, str) else name)
 
 
+def prompt_hint(blocks: int, hits: int, at: int, partial: bool = False) -> int:
+    """Where in its prompt a block lies that is put, as one of the `hints` of the call.
+
+    The prompt has `blocks`, of which the first `hits` were there when it began; this is number `at`
+    of them, from 0; partial: it is not full. 0, which says nothing, where the numbers contradict
+    each other. Drives that may not write all that they are offered learn from it which blocks come
+    back, and write those; nothing else depends on it.
+    """
+    return _icms.prompt_hint(blocks, hits, at, partial)
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """What makes two KV blocks interchangeable besides their tokens.
@@ -109,22 +120,6 @@ class Chain:
     def state(self) -> bytes:
         """The hash of everything so far, 32 bytes: equal where all next keys will be."""
         return self._chain.state()
-
-
-class Prompt(NamedTuple):
-    """Where the blocks of a put lie in their prompt.
-
-    Drives that may not write all that they are offered learn from it which blocks come back.
-    """
-
-    #: Blocks of the whole prompt.
-    blocks: int
-    #: Of them, from the first on, that were there when it began.
-    hits: int
-    #: Which of them the first block of the put is, from 0; the others follow.
-    first: int
-    #: True when the prompt's last block is filled in part.
-    partial: bool = False
 
 
 class Block(NamedTuple):
@@ -373,16 +368,15 @@ class Volume:
 
     def put(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
             on_flash: bool = False, if_absent: bool = False,
-            prompt: Prompt | None = None) -> Results:
+            hints: Sequence[int] | None = None) -> Results:
         """Stores blocks. Memory is read, 1 to value_bytes_max bytes each.
 
         OK says that the agent has taken a checked copy; with on_flash, that the drive has answered
-        for it. With if_absent a block that is there is EXISTS and stays. prompt says where they lie,
-        for drives with a write budget. Else VALUE_SIZE, QUOTA, LIMIT, DEADLINE, PEER_DOWN, ... for
-        the block.
+        for it. With if_absent a block that is there is EXISTS and stays. hints, one a block, are of
+        `prompt_hint`. Else VALUE_SIZE, QUOTA, LIMIT, DEADLINE, PEER_DOWN, ... for the block.
         """
         return self._call(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent),
-                          prompt)
+                          hints)
 
     def get(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
             prestage: bool = False) -> Results:
@@ -428,13 +422,13 @@ class Volume:
 
     def start_put(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
                   on_flash: bool = False, if_absent: bool = False, tag: Any = None,
-                  prompt: Prompt | None = None) -> Request:
+                  hints: Sequence[int] | None = None) -> Request:
         """`put` as a request: returns at once. Memory stays unchanged until it is over.
 
         LimitError when too many requests of the client are under way, here and in its sisters.
         """
         return self._start(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent),
-                           tag, prompt=prompt)
+                           tag, hints=hints)
 
     def start_get(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
                   prestage: bool = False, tag: Any = None) -> Request:
@@ -461,18 +455,18 @@ class Volume:
         return self._start(_icms.FLUSH, (), None, deadline_ms, 0, tag)
 
     def _call(self, op: int, keys: Sequence[bytes], memory: Memories | None,
-              deadline_ms: int, flags: int, prompt: Prompt | None = None) -> Results:
+              deadline_ms: int, flags: int, hints: Sequence[int] | None = None) -> Results:
         if not _some(keys) and (memory is None or not _some(memory)):
             return _NONE
-        return _results(self._volume.call(op, keys, _rows(memory), deadline_ms, flags, prompt))
+        return _results(self._volume.call(op, keys, _rows(memory), deadline_ms, flags, hints))
 
     def _start(self, op: int, keys: Sequence[bytes], memory: Memories | None,
                deadline_ms: int, flags: int, tag: Any, over: Any = None,
-               prompt: Prompt | None = None) -> Request:
+               hints: Sequence[int] | None = None) -> Request:
         request = Request(tag)
         request._over = over
         request._request = self._volume.start(op, keys, _rows(memory), deadline_ms, flags,
-                                              request, prompt)
+                                              request, hints)
         return request
 
 

@@ -234,7 +234,16 @@ static bool batch_take_rows(struct batch *batch, PyObject *array)
     return true;
 }
 
-static bool batch_take(struct batch *batch, PyObject *keys, PyObject *memory)
+static bool batch_take_hint(struct batch *batch, PyObject *hints, Py_ssize_t i)
+{
+    PyObject *hint = PySequence_GetItem(hints, i);
+    bool taken = hint != NULL && module_number_u32(hint, &batch->blocks[i].hint) != 0;
+
+    Py_XDECREF(hint);
+    return taken;
+}
+
+static bool batch_take(struct batch *batch, PyObject *keys, PyObject *memory, PyObject *hints)
 {
     bool rows = batch->memory != NULL && PyObject_CheckBuffer(memory);
 
@@ -248,29 +257,33 @@ static bool batch_take(struct batch *batch, PyObject *keys, PyObject *memory)
         Py_DECREF(key);
         if (taken && batch->memory != NULL && !rows)
             taken = batch_take_memory(batch, memory, i);
+        if (taken && hints != Py_None)
+            taken = batch_take_hint(batch, hints, i);
         if (!taken)
             return false;
     }
     return !rows || batch_take_rows(batch, memory);
 }
 
-bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject *memory)
+/* True when there is one entry a block, or none. */
+static bool batch_fits(PyObject *sequence, const char *what, Py_ssize_t count)
+{
+    Py_ssize_t length = sequence == Py_None ? count : batch_length(sequence, what);
+
+    if (length >= 0 && length != count)
+        PyErr_Format(PyExc_ValueError, "%zd keys and %s of %zd blocks", count, what, length);
+    return length == count;
+}
+
+bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject *memory,
+                PyObject *hints)
 {
     Py_ssize_t count = batch_length(keys, "keys");
 
     *batch = (struct batch){.op = op};
-    if (count < 0)
+    if (count < 0 || (!PyObject_CheckBuffer(memory) && !batch_fits(memory, "memory", count)) ||
+        !batch_fits(hints, "hints", count))
         return false;
-    if (memory != Py_None && !PyObject_CheckBuffer(memory)) {
-        Py_ssize_t memories = batch_length(memory, "memory");
-
-        if (memories < 0)
-            return false;
-        if (memories != count) {
-            PyErr_Format(PyExc_ValueError, "%zd keys and memory of %zd blocks", count, memories);
-            return false;
-        }
-    }
     if (count == 0) {
         PyErr_SetString(PyExc_ValueError, "a batch has at least one block");
         return false;
@@ -281,7 +294,7 @@ bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject 
         batch->memory = PyMem_Calloc((size_t)count, sizeof(*batch->memory));
     if (batch->blocks == NULL || (memory != Py_None && batch->memory == NULL))
         (void)PyErr_NoMemory();
-    else if (batch_take(batch, keys, memory))
+    else if (batch_take(batch, keys, memory, hints))
         return true;
     batch_fini(batch);
     return false;
@@ -316,22 +329,15 @@ struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags)
     return options;
 }
 
-bool batch_prompt(PyObject *prompt, struct icms_request_options *options)
+PyObject *batch_prompt_hint(PyObject *module, PyObject *args)
 {
+    uint32_t blocks, hits, at;
     int partial;
 
-    if (prompt == NULL || prompt == Py_None)
-        return true;
-    if (!PyTuple_Check(prompt)) {
-        PyErr_SetString(PyExc_TypeError, "prompt is an icms.Prompt, or None");
-        return false;
-    }
-    if (!PyArg_ParseTuple(prompt, "O&O&O&p", module_number_u32, &options->prompt_blocks,
-                          module_number_u32, &options->prompt_hits, module_number_u32,
-                          &options->prompt_first, &partial))
-        return false;
-    options->prompt_partial = (uint32_t)partial;
-    return true;
+    if (!PyArg_ParseTuple(args, "O&O&O&p", module_number_u32, &blocks, module_number_u32, &hits,
+                          module_number_u32, &at, &partial))
+        return NULL;
+    return PyLong_FromUnsignedLong(icms_prompt_hint(blocks, hits, at, partial));
 }
 
 PyObject *batch_result(const struct batch *batch, icms_err err)

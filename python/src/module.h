@@ -135,10 +135,11 @@ struct batch {
     struct batch_memory *memory; /* count entries, or NULL where no bytes move */
 };
 
-/* Checks and takes keys (a sequence of bytes) and memory (a sequence as long, one array whose first
- * dimension is as long, or None: no bytes move). False with an exception, and then nothing is held.
- * GIL. */
-bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject *memory);
+/* Checks and takes keys (a sequence of bytes), memory (a sequence as long, one array whose first
+ * dimension is as long, or None: no bytes move) and hints (a sequence as long of numbers, or None).
+ * False with an exception, and then nothing is held. GIL. */
+bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject *memory,
+                PyObject *hints);
 
 /* Lets go of the memory: the library is done with it. May be called again. GIL. */
 void batch_release(struct batch *batch);
@@ -150,9 +151,8 @@ PyObject *batch_result(const struct batch *batch, icms_err err);
 /* Options of a call. */
 struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags);
 
-/* Adds where the blocks of a put lie: None, or (blocks, hits, first, partial). False with an
- * exception. GIL. */
-bool batch_prompt(PyObject *prompt, struct icms_request_options *options);
+/* prompt_hint(blocks, hits, at, partial) -> a hint, or 0 */
+PyObject *batch_prompt_hint(PyObject *module, PyObject *args);
 
 /* A key from a bytes-like object; index is for the exception, -1: none. GIL. */
 bool batch_key(PyObject *object, Py_ssize_t index, struct icms_key *out_key);
@@ -162,8 +162,8 @@ bool batch_key(PyObject *object, Py_ssize_t index, struct icms_key *out_key);
 extern PyTypeObject *request_type;
 bool request_types_make(void);
 
-/* Volume.start(op, keys, memory, deadline_ms, flags, tag): a request; Handle.poll() gives its tag.
- */
+/* Volume.start(op, keys, memory, deadline_ms, flags, tag, hints=None): a request; Handle.poll()
+ * gives its tag. */
 PyObject *request_start(PyObject *self, PyObject *args);
 
 /* Handle.poll() */

@@ -150,22 +150,20 @@ PyObject *request_start(PyObject *self, PyObject *args)
 {
     struct volume *volume = (struct volume *)self;
     uint32_t op, deadline_ms, flags;
-    PyObject *keys, *memory, *tag, *prompt = NULL;
+    PyObject *keys, *memory, *tag, *hints = Py_None;
     struct icms_request_options options;
     struct request *request;
     icms_err err;
 
     if (!PyArg_ParseTuple(args, "O&OOO&O&O|O", module_number_u32, &op, &keys, &memory,
-                          module_number_u32, &deadline_ms, module_number_u32, &flags, &tag,
-                          &prompt))
+                          module_number_u32, &deadline_ms, module_number_u32, &flags, &tag, &hints))
         return NULL;
     options = batch_options(deadline_ms, flags);
-    if (!batch_prompt(prompt, &options))
-        return NULL;
     request = request_new(volume, tag);
     if (request == NULL)
         return NULL;
-    if ((op != BATCH_FLUSH && !batch_init(&request->batch, (enum batch_op)op, keys, memory)) ||
+    if ((op != BATCH_FLUSH &&
+         !batch_init(&request->batch, (enum batch_op)op, keys, memory, hints)) ||
         !handle_enter(volume->handle)) {
         module_rele(request);
         return NULL;

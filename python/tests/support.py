@@ -5,6 +5,7 @@ The pod is started once a process, by the first test that asks, and killed at it
 names the build folder with the daemons.
 """
 import atexit
+import contextlib
 import os
 import pathlib
 import random
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ["ICMS_BUILD"])
@@ -65,6 +67,19 @@ def wait_for(condition, seconds=20):
     while not condition():
         assert time.monotonic() < give_up
         time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def hints_of_puts():
+    """A list that gets the hints of each put of this process, in their order."""
+    seen, put = [], icms.Volume.put
+
+    def spy(volume, *arguments, hints=None, **words):
+        seen.append(hints)
+        return put(volume, *arguments, hints=hints, **words)
+
+    with unittest.mock.patch.object(icms.Volume, "put", spy):
+        yield seen
 
 
 def keys(count, name=None):

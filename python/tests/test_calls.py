@@ -94,18 +94,26 @@ class Calls(TestCase):
 
         names = keys(4)
         before = hinted()
-        place = icms.Prompt(blocks=12, hits=9, first=10, partial=True)
-        # Two of the four lie in the prompt.
+        hints = [icms.prompt_hint(12, 9, at, partial=at == 11) for at in range(10, 14)]
+        self.assertEqual([hint != 0 for hint in hints], [True, True, False, False])
+        self.assertNotEqual(hints[0], hints[1])
         self.assertTrue(self.volume.put(names, [value(name) for name in names], on_flash=True,
-                                        prompt=place).ok)
+                                        hints=hints).ok)
         self.assertEqual(hinted() - before, 2)
-        put = self.volume.start_put(names[:1], [value(names[0])], prompt=icms.Prompt(1, 0, 0))
+        put = self.volume.start_put(names[:1], [value(names[0])], hints=hints[:1])
         self.assertTrue(put.result().ok)
         self.volume.flush()
         self.assertEqual(hinted() - before, 3)
-        for wrong in (3, (1, 2, 3), (1, 2, 3, False, 5), ("1", 0, 0, False), (-1, 0, 0, False)):
+        # What no function made says nothing.
+        self.assertTrue(self.volume.put(names[:2], [value(name) for name in names[:2]],
+                                        on_flash=True, hints=[1, 2 ** 32 - 1]).ok)
+        self.assertEqual(hinted() - before, 3)
+        for wrong in (3, "1", [], [1, 2], ["1"], [None], [-1], [2 ** 32], {0: 1}):
             with self.assertRaises((TypeError, ValueError, OverflowError), msg=wrong):
-                self.volume.put(names[:1], [value(names[0])], prompt=wrong)
+                self.volume.put(names[:1], [value(names[0])], hints=wrong)
+        for wrong in ((-1, 0, 0), (2 ** 32, 0, 0), ("1", 0, 0)):
+            with self.assertRaises((TypeError, ValueError, OverflowError), msg=wrong):
+                icms.prompt_hint(*wrong)
 
     def test_flush_waits_for_accepted_puts(self):
         names = keys(5)

@@ -9,7 +9,7 @@ import icms
 import sglang_stand_ins as stand_ins
 from sglang_stand_ins import (Config, ExtraInfo, Page, Pool, PoolHitPolicy, PoolName, PoolTransfer,
                              PoolTransferResult)
-from support import Tier, tier, value, wait_for
+from support import Tier, hints_of_puts, tier, value, wait_for
 
 stand_ins.install()
 
@@ -214,6 +214,22 @@ class Names(Case):
         self.assertEqual(other.batch_get_v1(names[:6], other.pool.at(*range(6)), ExtraInfo([])),
                          [True] * 6)
         self.assertEqual([other.pool.page(page) for page in range(6)], datas)
+
+    def test_drives_are_told_where_pages_lie(self):
+        backend = self.backend(chained=True)
+        self.filled(backend, 5)
+        names = hashes(5)
+        with hints_of_puts() as seen:
+            backend.batch_set_v1(names[:2], backend.pool.at(0, 1), ExtraInfo([]))
+            backend.batch_set_v1(names[2:], backend.pool.at(2, 3, 4), ExtraInfo(names[:2]))
+        hint = icms.prompt_hint  # one a piece
+        self.assertEqual(seen, [[hint(2, 0, i) for i in (0, 0, 1, 1)],
+                                [hint(5, 2, i) for i in (2, 2, 3, 3, 4, 4)]])
+        self.assertNotIn(0, seen[0] + seen[1])
+        unchained = self.backend(config={"model_name": f"{self.id()} unchained"})
+        with hints_of_puts() as seen:
+            unchained.batch_set_v1(names[:1], unchained.pool.at(0))
+        self.assertEqual(seen, [[0, 0]])
 
     def test_chained_without_prefixes_stores_nothing_and_says_so(self):
         backend = self.backend(chained=True)

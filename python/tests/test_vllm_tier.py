@@ -14,10 +14,11 @@ import types
 import unittest
 
 import vllm_stand_ins as stand_ins
-from support import Tier, VALUE_BYTES, tier, value
+from support import Tier, VALUE_BYTES, hints_of_puts, tier, value
 
 stand_ins.install()
 from icms.vllm import identity  # noqa: E402
+from icms import prompt_hint  # noqa: E402
 from icms.vllm.tier import IcmsTier  # noqa: E402
 
 CHUNKS = 12  # of the engine's memory
@@ -167,6 +168,20 @@ class Tiers(unittest.TestCase):
         self.assertEqual([engine.tier.lookup(name, context) for name in gone], [MISS, MISS])
         other, _ = engine.request(self.prompt)
         self.assertEqual([engine.tier.lookup(name, other) for name in gone], [RETRY, RETRY])
+
+    def test_drives_are_told_where_chunks_lie(self):
+        engine = Engine(self, self.shared.where).wait_up()
+        context, names = engine.request(self.prompt, 10)
+        context._offload_key_positions[chunks("a tail", 1)[0]] = 10 * TOKENS + 5
+        names = list(context._offload_key_positions)
+        with hints_of_puts() as seen:
+            engine.job(context, [names[i] for i in (5, 4, 6)], [0, 1, 2], load=False)
+            engine.job(context, names[7:], [3, 4, 5, 6], load=False)
+        self.assertEqual([list(hints) for hints in seen],
+                         [[prompt_hint(10, 4, i) for i in (5, 4, 6)],
+                          [*(prompt_hint(10, 4, i) for i in (7, 8, 9)),
+                           prompt_hint(11, 4, 10, partial=True)]])
+        self.assertNotIn(0, seen[0] + seen[1])
 
     def test_a_load_never_takes_a_value_of_another_size(self):
         engine = self.stored(4)

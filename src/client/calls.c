@@ -7,11 +7,18 @@
  * handle's pool and go back with icms_request_end.
  */
 #include "base/check.h"
+#include "base/prompt.h"
 #include "client/client_int.h"
 
 void icms_request_options_init(struct icms_request_options *options)
 {
     *options = (struct icms_request_options){.struct_bytes = sizeof(*options)};
+}
+
+uint32_t icms_prompt_hint(uint32_t blocks, uint32_t hits, uint32_t at, int partial)
+{
+    return prompt_hint_make(
+        &(struct prompt_place){.blocks = blocks, .hits = hits, .at = at, .partial = partial != 0});
 }
 
 /* The caller's options, also of a caller that was compiled with fewer of them. */
@@ -80,10 +87,6 @@ static void calls_request_init(struct icms_request *request, struct icms_volume 
         request->flags |= SHM_FLAG_ON_FLASH;
     if (options.put_if_absent != 0)
         request->flags |= SHM_FLAG_IF_ABSENT;
-    request->prompt = (struct prompt_place){.blocks = options.prompt_blocks,
-                                            .hits = options.prompt_hits,
-                                            .at = options.prompt_first,
-                                            .partial = options.prompt_partial != 0};
     if (options.class_ == ICMS_CLASS_PRESTAGE)
         request->flags |= SHM_FLAG_PRESTAGE;
     request->deadline_ns =

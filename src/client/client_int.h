@@ -23,7 +23,6 @@
 #include "agent/agent.h"
 #include "base/err.h"
 #include "base/list.h"
-#include "base/prompt.h"
 #include "base/types.h"
 #include "icms/icms.h"
 
@@ -256,7 +255,6 @@ struct icms_request {
     struct icms_block *blocks;   /* the caller's; NULL for match                           */
     const struct icms_key *keys; /* match: the caller's                                    */
     size_t count;                /* blocks or keys                                         */
-    struct prompt_place prompt;  /* put: where blocks[0] lies; partial: of its last block  */
     size_t next;                 /* first block that was neither sent nor answered         */
     size_t done;                 /* blocks that have their status                          */
     size_t hole;                 /* match: the first key that is not there                 */

@@ -127,18 +127,6 @@ static void send_room_taken(struct icms_request *request)
         client_wake(icms);
 }
 
-/* What the drive is told of a block that is put. */
-static prompt_hint send_hint(const struct icms_request *request, size_t index)
-{
-    struct prompt_place place = request->prompt;
-
-    if (place.blocks == 0 || index >= place.blocks || place.at > place.blocks - index)
-        return 0;
-    place.at += (uint32_t)index;
-    place.partial = place.partial && place.at == place.blocks - 1;
-    return prompt_hint_make(&place);
-}
-
 /* FILL -> SENT. Lock. */
 static void send_push(struct icms_request *request, struct client_op *op)
 {
@@ -157,7 +145,7 @@ static void send_push(struct icms_request *request, struct client_op *op)
 
     if (request->op == SHM_OP_PUT) {
         entry.bytes = (uint32_t)request->blocks[op->block].bytes;
-        entry.hint = send_hint(request, op->block);
+        entry.hint = request->blocks[op->block].hint;
     }
     if (op->blocks > 1) {
         entry.op = SHM_OP_EXISTS_MANY;

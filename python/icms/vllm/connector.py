@@ -34,6 +34,7 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import AttentionSpec, group_kernel_blocks
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from ..client import prompt_hint
 from ..keys import Scheme
 from . import identity, metrics
 from .link import Link, WrongTier
@@ -113,7 +114,7 @@ class IcmsPromMetrics(KVConnectorPromMetrics):
 class _Request:
     """What the scheduler's half knows of a request of the engine."""
 
-    __slots__ = ("request", "names", "match", "first", "blocks", "stored", "loads")
+    __slots__ = ("request", "names", "match", "first", "blocks", "hits", "stored", "loads")
 
     def __init__(self, request: Any) -> None:
         self.request = request
@@ -121,6 +122,7 @@ class _Request:
         self.match: Match | None = None
         self.first = 0  # the block from which on the engine asked last
         self.blocks: list[int] = []  # of the engine's KV cache
+        self.hits: int | None = None  # blocks that were there when it began; None: it did not
         self.stored = 0  # blocks that are stored, or were loaded, or are somebody else's
         self.loads: list[tuple[int, list[int]]] = []  # for the step that is being made
 
@@ -132,6 +134,7 @@ class _Puts(NamedTuple):
     hashes: list[bytes]  # the engine's, from its first block on
     first: int  # of the blocks that are stored
     slots: list[list[int]]  # by block, by rank
+    hints: list[int]  # by block
 
 
 class _Scheduler:
@@ -255,7 +258,9 @@ class _Scheduler:
             if new.req_id in self._requests:
                 state = self._requests[new.req_id]
                 state.blocks = list(new.block_ids[0])
-                state.stored = max(state.stored, new.num_computed_tokens // self._block_tokens)
+                hits = new.num_computed_tokens // self._block_tokens
+                state.hits = hits if state.hits is None else state.hits
+                state.stored = max(state.stored, hits)
         cached = output.scheduled_cached_reqs
         for i, request_id in enumerate(cached.req_ids):
             computed[request_id] = cached.num_computed_tokens[i]
@@ -283,8 +288,11 @@ class _Scheduler:
                 break
             blocks.append((state.blocks[index], slots))
         step.stores += blocks
+        prompt = max(state.request.num_tokens // self._block_tokens, full)
         puts.append(_Puts(state.names, list(state.request.block_hashes[:full]), state.stored,
-                          [slots for _, slots in blocks]))
+                          [slots for _, slots in blocks],
+                          [prompt_hint(prompt, state.hits or 0, state.stored + i)
+                           for i in range(len(blocks))]))
 
     def copied(self, done: Copied) -> None:
         """Workers have done steps."""
@@ -300,6 +308,8 @@ class _Scheduler:
 
     def _put(self, puts: list[_Puts]) -> None:
         slots = [slot for put in puts for by_rank in put.slots for slot in by_rank]
+        hints = [hint for put in puts for by_rank, hint in zip(put.slots, put.hints)
+                 for _ in by_rank]
         schemes = self._link.schemes
         if not schemes:
             self._staging.give(slots)
@@ -311,8 +321,8 @@ class _Scheduler:
                     for key in by_rank]
 
         self._movers.store(schemes[0].volume, names,
-                           [self._staging.room(slot) for slot in slots], soon(self._store_ms),
-                           lambda good: self._staging.give(slots))
+                           [self._staging.room(slot) for slot in slots], hints,
+                           soon(self._store_ms), lambda good: self._staging.give(slots))
 
     def finished(self, request: Any) -> None:
         state = self._requests.pop(request.request_id, None)

@@ -99,10 +99,11 @@ class Movers:
             self._begin(self._loads, self._load, volume, names[first:last], rooms[first:last],
                         deadline, lambda found, first=first: piece_done(first, found))
 
-    def store(self, volume: Volume, names: Names, rooms: Sequence[Any], deadline: float,
-              done: Callable[[list[bool]], None]) -> None:
-        """Stores what is not there; done gets which blocks the tier has now."""
-        self._begin(self._stores, self._store, volume, names, rooms, deadline, done)
+    def store(self, volume: Volume, names: Names, rooms: Sequence[Any], hints: Sequence[int],
+              deadline: float, done: Callable[[list[bool]], None]) -> None:
+        """Stores what is not there; done gets which blocks the tier has now. hints: where in their
+        prompts the blocks lie."""
+        self._begin(self._stores, self._store, volume, names, rooms, hints, deadline, done)
 
     # ---- on the threads
 
@@ -148,9 +149,10 @@ class Movers:
         return self._calls("load", len(names), deadline, get)
 
     def _store(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any],
-               deadline: float) -> list[bool]:
+               hints: Sequence[int], deadline: float) -> list[bool]:
         def put(part: slice, ms: int) -> list[str]:
-            results = volume.put(names[part], rooms[part], if_absent=True, deadline_ms=ms)
+            results = volume.put(names[part], rooms[part], if_absent=True, deadline_ms=ms,
+                                 hints=hints[part])
             self.counts.add("stored_bytes", "accepted", sum(
                 memoryview(room).nbytes for result, room in zip(results, rooms[part])
                 if result.status == Status.OK))

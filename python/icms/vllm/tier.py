@@ -24,7 +24,7 @@ import itertools
 import os
 import queue
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -33,6 +33,7 @@ from vllm.v1.kv_offload.base import (LookupResult, Medium, OffloadingCounterMeta
                                      OffloadingGaugeMetadata, ReqContext, RequestOffloadingContext)
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
+from ..client import prompt_hint
 from ..keys import Prompt, Scheme
 from . import identity
 from .link import Link, WrongTier
@@ -55,13 +56,15 @@ class _Question:
 class _Request:
     """What the tier knows of a request of the engine; the scheduler's thread alone."""
 
-    __slots__ = ("questions", "names", "_prompts", "_ends", "_seen")
+    __slots__ = ("questions", "names", "_places", "_prompts", "_ends", "_hits", "_seen")
 
     def __init__(self) -> None:
         self.questions: dict[bytes, _Question] = {}
         self.names: dict[bytes, bytes] = {}  # vLLM's key of a chunk to the tier's
+        self._places: dict[bytes, tuple[int, int, bool]] = {}  # group, which one, filled in part
         self._prompts: dict[int, Prompt] = {}  # by KV cache group
         self._ends: dict[int, int] = {}  # tokens of each prompt so far
+        self._hits: dict[int, int] = {}  # chunks before the first one that was stored
         self._seen = 0  # entries of the context's positions that were looked at
 
     def name(self, key: bytes, context: ReqContext, scheme: Scheme,
@@ -77,14 +80,29 @@ class _Request:
         for key, end in itertools.islice(positions.items(), self._seen, None):
             group = int.from_bytes(key[-4:], "big")
             tokens = chunk_tokens.get(group, 0)
+            if tokens == 0:
+                continue
             prompt = self._prompts.setdefault(group, scheme.prompt())
             before = self._ends.setdefault(group, 0)
             if end == before + tokens:
                 self.names[key] = prompt.next(key)
                 self._ends[group] = end
+                self._places[key] = (group, before // tokens, False)
             elif before < end < before + tokens:
                 self.names[key] = prompt.aside(key)  # a part of a chunk, at a prompt's end
+                self._places[key] = (group, before // tokens, True)
         self._seen = len(positions)
+
+    def hints(self, keys: Sequence[bytes], chunk_tokens: dict[int, int]) -> list[int]:
+        """Where chunks lie that have names and are stored. vLLM stores what a request computes: all
+        before the first of it was there."""
+        for group, at, _ in map(self._places.__getitem__, keys):
+            self._hits[group] = min(at, self._hits.get(group, at))
+        found = []
+        for group, at, partial in map(self._places.__getitem__, keys):
+            chunks = self._ends[group] // chunk_tokens[group] + partial
+            found.append(prompt_hint(chunks, self._hits[group], at, partial))
+        return found
 
 
 def _positions(context: ReqContext) -> dict[bytes, int]:
@@ -207,12 +225,12 @@ class IcmsTier(SecondaryTierManager):
     # ---- jobs
 
     def submit_load(self, job_metadata: TransferJob) -> None:
-        self._submit(job_metadata, self._deadlines_ms[1], self._movers.load)
+        self._submit(job_metadata, False)
 
     def submit_store(self, job_metadata: TransferJob) -> None:
-        self._submit(job_metadata, self._deadlines_ms[2], self._movers.store)
+        self._submit(job_metadata, True)
 
-    def _submit(self, job: TransferJob, deadline_ms: int, move: Callable[..., None]) -> None:
+    def _submit(self, job: TransferJob, is_store: bool) -> None:
         """Starts what can be moved; all else of the job counts as failed."""
         begin = time.monotonic()
         request = self._requests.get(job.req_context.req_id)
@@ -223,19 +241,25 @@ class IcmsTier(SecondaryTierManager):
                 name = request.name(key, job.req_context, schemes[0], self._chunk_tokens)
                 if name is not None:
                     moved.append((key, name, self._room(int(chunk))))
-        if not moved:
+        if request is None or not moved:
             self._finished.put((job, JobResult(job.job_id, success=not job.keys), ()))
             return
 
+        keys, names, rooms = zip(*moved)
+
         def done(good: list[bool]) -> None:
-            fine = tuple(key for (key, _, _), one in zip(moved, good) if one)
+            fine = tuple(key for key, one in zip(keys, good) if one)
             result = JobResult(job.job_id, success=len(fine) == len(job.keys),
                                successful_keys=fine, transfer_time=time.monotonic() - begin,
                                transfer_bytes=len(fine) * self.block_size_bytes)
             self._finished.put((job, result, fine))
 
-        move(schemes[0].volume, [name for _, name, _ in moved], [room for _, _, room in moved],
-             soon(deadline_ms), done)
+        _, load_ms, store_ms = self._deadlines_ms
+        if is_store:
+            self._movers.store(schemes[0].volume, names, rooms,
+                               request.hints(keys, self._chunk_tokens), soon(store_ms), done)
+        else:
+            self._movers.load(schemes[0].volume, names, rooms, soon(load_ms), done)
 
     def _room(self, chunk: int) -> memoryview:
         begin = chunk * self.block_size_bytes
