@@ -70,6 +70,9 @@
 /* Buffers of a local drive. */
 #define AGENT_LOCAL_BUFFERS 16
 
+/* Of the arenas beside an own drive so much is pinned, in large pages, volume by volume. */
+#define AGENT_LOCAL_PINNED_BYTES ((uint64_t)256 << 20)
+
 /* ---- counters: one writer, read by any thread ----------------------------------------------- */
 
 typedef _Atomic uint64_t agent_counter;

@@ -258,6 +258,21 @@ static icms_err local_buffers(struct agent_local *local, struct agent *agent, st
     return ICMS_OK;
 }
 
+/* The device reads into and writes from arenas. Those that are not pinned work too, more slowly. */
+static void local_pin(struct agent_local *local, struct agent *agent)
+{
+    uint64_t pinned = 0;
+
+    for (uint32_t i = 0; i < agent->volume_count; i++) {
+        struct loop_region *region = agent->volumes[i].region;
+
+        pinned += loop_region_bytes(region);
+        if (pinned > AGENT_LOCAL_PINNED_BYTES)
+            return;
+        (void)loop_region_register(local->core->loop, region, NULL);
+    }
+}
+
 static icms_err local_open(struct agent_local *local, struct agent *agent, struct err_why *why)
 {
     struct store_opts opts;
@@ -277,6 +292,7 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
     err = local_buffers(local, agent, why);
     if (err != ICMS_OK)
         return err;
+    local_pin(local, agent);
     opts.region = local->region;
     err = store_format(agent->env, &opts, false, why);
     if (err != ICMS_OK && err != ICMS_EXISTS)

@@ -30,10 +30,11 @@
 
 #define LOCAL_HEAD "icms-dir 1 "
 
-/* A volume's share of memory: this much, and at least this many of its largest values. Pages that
- * were never used cost nothing. */
+/* A volume's share of memory: this much, and at least this many of its largest values. The agent
+ * pins up to AGENT_LOCAL_PINNED_BYTES of it; of the rest, pages that were never used cost nothing.
+ */
 #define LOCAL_ARENA_BYTES ((uint64_t)64 << 20)
-#define LOCAL_ARENA_SLOTS 32
+#define LOCAL_ARENA_SLOTS 16
 
 #define LOCAL_DIRECTORY_BYTES ((uint64_t)1 << 30)
 #define LOCAL_DIRECTORY_ALIGN ((uint64_t)1 << 20)
