@@ -442,6 +442,7 @@ struct agent {
     struct agent_path *paths;       /* [path_count]                                             */
     struct place_map *map;          /* of the enclosures; NULL: none                            */
     struct agent_local *local;      /* NULL: a pod                                              */
+    bool in_place;                  /* the own drive reads and writes records in slots          */
     _Atomic uint64_t excluded;      /* bit j: enclosure j takes nothing now                     */
     _Atomic uint64_t backlog_bytes; /* stores under way                                         */
     _Atomic uint64_t under_way;     /* requests taken and not answered                          */

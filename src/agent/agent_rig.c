@@ -86,6 +86,7 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     rig->opts.volumes = rig->volumes;
     rig->opts.probe_ms = 300;
     rig->opts.exist_many = !opts->one_by_one;
+    rig->opts.own_process = opts->own_process;
     if (opts->backlog_bytes != 0)
         rig->opts.store_backlog_bytes = opts->backlog_bytes;
     if (opts->enclosures == 0) {

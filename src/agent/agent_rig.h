@@ -27,6 +27,7 @@ struct rig_opts {
     uint64_t backlog_bytes; /* 0: the default                                */
     bool many;              /* enclosures offer exist-many                   */
     bool one_by_one;        /* the agent does not use it                     */
+    bool own_process;       /* of clients too: records lie in slots          */
 };
 
 struct agent_rig {

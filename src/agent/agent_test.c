@@ -262,7 +262,7 @@ static void a_drive_of_its_own_instead_of_a_pod(void **state)
 static void records_of_an_own_drive_stay_in_their_slots(void **state)
 {
     enum { LARGEST = 2 * 4096 - 2 * 64 - LIMIT_TRAILER_BYTES, HELD = 5, ROUNDS = 300 };
-    static const struct rig_opts local = {.slots = 5, .value_bytes = LARGEST};
+    static const struct rig_opts local = {.slots = 5, .value_bytes = LARGEST, .own_process = true};
     struct agent_rig *rig = rig_new(&local);
     struct rig_client *client = rig_client_new(rig);
     struct shm_complete held = {0};
@@ -295,6 +295,39 @@ static void records_of_an_own_drive_stay_in_their_slots(void **state)
     assert_true(rig_stats(rig)->volumes[KV].hits_local > ROUNDS / 4);
     rig_client_free(client);
     rig_free(rig);
+}
+
+/* What the store adds to a value lies in slots only where no other process maps them. */
+static void other_processes_never_see_a_record(void **state)
+{
+    for (int own = 0; own < 2; own++) {
+        struct agent_rig *rig = rig_new(&(struct rig_opts){.slots = 4, .own_process = own != 0});
+        struct rig_client *client = rig_client_new(rig);
+        const struct shm_arena *arena = &client->arenas[KV];
+        const uint8_t *first, *end;
+        bool clean = true;
+
+        /* Enough to reuse slots, for stores and for loads. */
+        for (uint32_t n = 0; n < 10; n++)
+            assert_int_equal(
+                rig_wait(client, rig_put(client, KV, n, BYTES, SHM_FLAG_ON_FLASH, 0))->status,
+                ICMS_OK);
+        for (uint32_t n = 0; n < 10; n++) {
+            assert_int_equal(rig_wait(client, rig_get(client, KV, n, 0, 0))->status, ICMS_OK);
+            rig_lease_give(client, 0);
+        }
+        for (uint32_t slot = 0; slot < arena->slot_count; slot++) {
+            first = shm_arena_value(arena, slot) + BYTES + LIMIT_TRAILER_BYTES;
+            end = slot + 1 < arena->slot_count
+                      ? shm_arena_value(arena, slot + 1)
+                      : shm_arena_value(arena, slot) + arena->slot_bytes - 64;
+            for (; first < end; first++)
+                clean = clean && *first == 0;
+        }
+        assert_int_equal(clean, own == 0);
+        rig_client_free(client);
+        rig_free(rig);
+    }
 }
 
 /* ---- misses and errors ---------------------------------------------------------------------- */
@@ -776,6 +809,7 @@ int main(void)
         cmocka_unit_test(the_last_writer_of_a_key_wins),
         cmocka_unit_test(a_drive_of_its_own_instead_of_a_pod),
         cmocka_unit_test(records_of_an_own_drive_stay_in_their_slots),
+        cmocka_unit_test(other_processes_never_see_a_record),
         cmocka_unit_test(every_miss_has_its_reason),
         cmocka_unit_test(what_is_too_late_at_the_enclosure_was_not_canceled),
         cmocka_unit_test(wrong_requests_have_their_own_answers),

@@ -3,15 +3,17 @@
  * agent/local.c: a drive of the agent's own instead of a pod: "dir:", and tests without a network.
  *
  * On loop 0, the only one of an agent with its own drive. At most AGENT_LOCAL_BUFFERS operations
- * are at the store, more wait in order. Answers come by agent_op_answered, never inside
- * agent_local_ask.
+ * are at the store, each with a buffer for its record; more wait in order. Answers come by
+ * agent_op_answered, never inside agent_local_ask.
  *
- * Slots have room for a record around their value (volume_region), so the device reads and writes
- * them in place; whoever leases a slot meanwhile sees the value alone. What has no slot has a
- * buffer to itself: a delete, and a block that a client in this process wants in its own memory
- * (direct). That is copied there when all of it was read and checked, right before the answer: the
- * device never writes there. Its trailer is checked in that pass, so the client does not look
- * again.
+ * In place. A record's checks depend on a secret of its segment, so other processes must not see
+ * them. Where none maps the arenas, slots have room for a record around their value
+ * (volume_region), and the device reads and writes them where they are; whoever leases a slot
+ * meanwhile sees the value alone. Else records are laid out in the buffer, and values copied.
+ *
+ * A block that a client in this process wants in its own memory (direct) is copied there when all
+ * of it was read and checked, right before the answer: the device never writes there. Its trailer
+ * is checked in that pass, so the client does not look again.
  *
  * The deadline of a read cancels it; a write goes on, and its answer comes when it comes.
  */
@@ -92,14 +94,16 @@ static icms_err local_deliver_direct(const struct agent_req *req, const struct k
                : ICMS_CORRUPT;
 }
 
-/* What was read is in the slot, or copied to the memory of a request. */
+/* Copies what was read to where it is wanted, if it is not there: the slot, or the memory of a
+ * request. */
 static icms_err local_deliver(const struct agent_op *op, const struct store_read *read)
 {
     if (read->value_bytes > op->volume->stored_bytes_max)
         return ICMS_VALUE_SIZE;
     if (op->direct != NULL)
         return local_deliver_direct(op->direct, &op->key, read);
-    check(read->value == agent_volume_memory(op->volume, op->slot));
+    if (read->value != agent_volume_memory(op->volume, op->slot))
+        memcpy(agent_volume_memory(op->volume, op->slot), read->value, read->value_bytes);
     return ICMS_OK;
 }
 
@@ -154,30 +158,38 @@ static void local_deadline(struct loop_timer *timer)
 
 /* ---- the start ------------------------------------------------------------------------------ */
 
-/* The record in a slot: the value, and all around it what the store writes there. */
+/* Where the record of a load or a store lies: the value, and around it what the store adds. */
 static uint8_t *local_record(const struct agent_op *op)
 {
+    if (op->direct != NULL || !op->volume->agent->in_place)
+        return op->buffer;
     return agent_volume_memory(op->volume, op->slot) - STORE_HEADER_BYTES;
 }
 
 static icms_err local_start(struct agent_local *local, struct agent_op *op)
 {
     struct agent_volume *volume = op->volume;
+    uint8_t *record;
 
     switch (op->kind) {
     case AGENT_OP_LOAD:
+        record = local_record(op);
         op->u.read = (struct store_read){
             .volume = volume->local_volume,
             .key = op->key,
-            .memory = op->direct != NULL ? op->buffer : local_record(op),
-            .memory_bytes = op->direct != NULL ? local->buffer_bytes
-                                               : store_record_bytes(volume->stored_bytes_max),
+            .memory = record,
+            .memory_bytes = record == op->buffer ? local->buffer_bytes
+                                                 : store_record_bytes(volume->stored_bytes_max),
             .done = local_read_done};
         return store_read(local->store, &op->u.read);
     case AGENT_OP_STORE:
+        record = local_record(op);
+        if (record == op->buffer)
+            memcpy(record + STORE_HEADER_BYTES, agent_volume_memory(volume, op->slot),
+                   op->stored_bytes);
         op->u.write = (struct store_write){.volume = volume->local_volume,
                                            .key = op->key,
-                                           .memory = local_record(op),
+                                           .memory = record,
                                            .value_bytes = op->stored_bytes,
                                            .hint = op->hint,
                                            .options = op->if_absent ? STORE_WRITE_IF_ABSENT : 0,
@@ -292,7 +304,8 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
     err = local_buffers(local, agent, why);
     if (err != ICMS_OK)
         return err;
-    local_pin(local, agent);
+    if (agent->in_place)
+        local_pin(local, agent);
     opts.region = local->region;
     err = store_format(agent->env, &opts, false, why);
     if (err != ICMS_OK && err != ICMS_EXISTS)

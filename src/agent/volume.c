@@ -399,7 +399,7 @@ void agent_volume_guest_gone(struct agent_volume *volume, uint32_t number)
 
 static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
 {
-    uint32_t margin = volume->agent->opts.local_path != NULL ? STORE_HEADER_BYTES : 0;
+    uint32_t margin = volume->agent->in_place ? STORE_HEADER_BYTES : 0;
     uint64_t bytes = shm_arena_region_bytes(&volume->spec, margin);
     uint64_t seed = hash64_mix(loop_env_now_ns(volume->agent->env) ^ volume->number);
     uint8_t *base;

@@ -518,6 +518,7 @@ icms_err client_local_start(struct client_local *local, struct err_why *why,
     if (err != ICMS_OK)
         return err_set(why, err, "out of memory");
     err = client_agent_opts(&local->conf, local->enclosures, why, &local->opts);
+    local->opts.own_process = true;
     if (local->staging_bytes != 0) /* the process is its own operator */
         local->opts.client_bytes = local->staging_bytes;
     if (err == ICMS_OK)

@@ -134,7 +134,8 @@ class _Puts(NamedTuple):
     hashes: list[bytes]  # the engine's, from its first block on
     first: int  # of the blocks that are stored
     slots: list[list[int]]  # by block, by rank
-    hints: list[int]  # by block
+    prompt: int  # blocks of the whole prompt
+    hits: int  # of them, that were there when the request began
 
 
 class _Scheduler:
@@ -290,9 +291,7 @@ class _Scheduler:
         step.stores += blocks
         prompt = max(state.request.num_tokens // self._block_tokens, full)
         puts.append(_Puts(state.names, list(state.request.block_hashes[:full]), state.stored,
-                          [slots for _, slots in blocks],
-                          [prompt_hint(prompt, state.hits or 0, state.stored + i)
-                           for i in range(len(blocks))]))
+                          [slots for _, slots in blocks], prompt, state.hits or 0))
 
     def copied(self, done: Copied) -> None:
         """Workers have done steps."""
@@ -308,8 +307,6 @@ class _Scheduler:
 
     def _put(self, puts: list[_Puts]) -> None:
         slots = [slot for put in puts for by_rank in put.slots for slot in by_rank]
-        hints = [hint for put in puts for by_rank, hint in zip(put.slots, put.hints)
-                 for _ in by_rank]
         schemes = self._link.schemes
         if not schemes:
             self._staging.give(slots)
@@ -319,6 +316,10 @@ class _Scheduler:
             return [key for put in puts
                     for by_rank in put.names.of(put.hashes, put.first)[:len(put.slots)]
                     for key in by_rank]
+
+        def hints() -> Sequence[int]:
+            return [prompt_hint(put.prompt, put.hits, put.first + i)
+                    for put in puts for i, by_rank in enumerate(put.slots) for _ in by_rank]
 
         self._movers.store(schemes[0].volume, names,
                            [self._staging.room(slot) for slot in slots], hints,

@@ -221,6 +221,12 @@ def counted(answer, name, label=""):
                if key.startswith(name) and label in key)
 
 
+def hinted(p):
+    """Stores that told a drive where in its prompt the block lies."""
+    return sum(value for target in p.targets for name, value in target.metrics().items()
+               if name.startswith("icms_drive_hinted_total"))
+
+
 LOADED = "vllm:kv_offload_icms_loaded_bytes"
 KINDS = {"tier": (tier, LOADED), "connector": (connector, LOADED)}
 BLOCK_BYTES = 8 * 2 * 4 * 64 * 4 * BLOCK  # of the tiny model: layers, K and V, heads, floats
@@ -243,6 +249,7 @@ def case_shared(lab, kind, model="tiny"):
         same(cold, reference, "cold")
         assert cold["cached"] == 0, cold
         wait_stored(p.agents[0], 0, blocks, block_bytes)
+        assert hinted(p) >= blocks, hinted(p)
         first.reset()
         warm = first.ask(what)
         same(warm, reference, "warm in the process")
