@@ -546,7 +546,8 @@ def _memory_of(tensor: Any) -> Any:
 
 def _page_hints(pages: int, pieces: int, extra_info: Any) -> list[int]:
     """Where pages lie that are stored, for each of their pieces. SGLang stores what a request adds
-    to the pages that were there, which it names if it was told to."""
+    to the pages that were there, which it names if it was told to. Of more than it hands over in one
+    call (128) the first pages are among those of the next call, and count as hits there."""
     before = getattr(extra_info, "prefix_keys", None)
     if before is None:
         return [0] * (pages * pieces)

@@ -183,6 +183,18 @@ class Tiers(unittest.TestCase):
                            prompt_hint(11, 4, 10, partial=True)]])
         self.assertNotIn(0, seen[0] + seen[1])
 
+    def test_groups_that_keep_the_end_only_say_what_the_prompt_has(self):
+        engine = Engine(self, self.shared.where).wait_up()
+        engine.tier._chunk_tokens[1] = 2 * TOKENS
+        context, names = engine.request(self.prompt, 10)
+        wide = [name[:-4] + b"\0\0\0\1" for name in chunks(f"{self.prompt} wide", 5)]
+        context._offload_key_positions.update(
+            {name: (i + 1) * 2 * TOKENS for i, name in enumerate(wide)})
+        with hints_of_puts() as seen:
+            engine.job(context, [*names[4:], wide[4]], list(range(7)), load=False)
+        self.assertEqual(list(seen[0]), [*(prompt_hint(10, 4, i) for i in range(4, 10)),
+                                         prompt_hint(5, 2, 4)])
+
     def test_a_load_never_takes_a_value_of_another_size(self):
         engine = self.stored(4)
         context, names = engine.request(self.prompt, 4)

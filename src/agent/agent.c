@@ -163,7 +163,6 @@ static icms_err agent_make(struct agent *agent, const struct agent_opts *opts, s
 
     /* A drive of its own belongs to one loop, and there is nothing else to divide. */
     agent->core_count = opts->local_path != NULL ? 1 : opts->loops;
-    agent->in_place = opts->local_path != NULL && opts->own_process;
     for (uint32_t i = 0; i < agent->core_count; i++) {
         err = core_init(&agent->cores[i], agent, i, why);
         if (err != ICMS_OK)

@@ -70,7 +70,7 @@
 /* Buffers of a local drive. */
 #define AGENT_LOCAL_BUFFERS 16
 
-/* Of the arenas beside an own drive so much is pinned, in large pages, volume by volume. */
+/* Of the arenas beside an own drive so much is pinned, in large pages, whole volumes. */
 #define AGENT_LOCAL_PINNED_BYTES ((uint64_t)256 << 20)
 
 /* ---- counters: one writer, read by any thread ----------------------------------------------- */
@@ -325,6 +325,7 @@ struct agent_volume {
     struct volume_spec spec;
     uint64_t stored_bytes_max;  /* value and trailer                                        */
     struct loop_region *region; /* the arena                                                */
+    bool in_place;              /* an own drive reads and writes records in slots           */
     struct shm_arena arena;     /* our view of it                                           */
     _Atomic uint32_t *heads;    /* writable                                                 */
     struct shm_slot *slots;     /* writable                                                 */
@@ -386,6 +387,7 @@ struct agent_local {
     struct agent_core *core; /* core 0                                                   */
     struct store *store;
     struct loop_region *region; /* buffers                                                  */
+    bool pinned;                /* they are                                                 */
     uint64_t buffer_bytes;      /* of one                                                   */
     uint8_t *buffers[AGENT_LOCAL_BUFFERS]; /* free ones                                          */
     uint32_t free_count;
@@ -442,7 +444,6 @@ struct agent {
     struct agent_path *paths;       /* [path_count]                                             */
     struct place_map *map;          /* of the enclosures; NULL: none                            */
     struct agent_local *local;      /* NULL: a pod                                              */
-    bool in_place;                  /* the own drive reads and writes records in slots          */
     _Atomic uint64_t excluded;      /* bit j: enclosure j takes nothing now                     */
     _Atomic uint64_t backlog_bytes; /* stores under way                                         */
     _Atomic uint64_t under_way;     /* requests taken and not answered                          */

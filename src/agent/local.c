@@ -8,8 +8,9 @@
  *
  * In place. A record's checks depend on a secret of its segment, so other processes must not see
  * them. Where none maps the arenas, slots have room for a record around their value
- * (volume_region), and the device reads and writes them where they are; whoever leases a slot
- * meanwhile sees the value alone. Else records are laid out in the buffer, and values copied.
+ * (volume_region), and the device reads and writes them where they are, if they are pinned; whoever
+ * leases a slot meanwhile sees the value alone. Else records are laid out in the buffer, and values
+ * copied.
  *
  * A block that a client in this process wants in its own memory (direct) is copied there when all
  * of it was read and checked, right before the answer: the device never writes there. Its trailer
@@ -161,7 +162,7 @@ static void local_deadline(struct loop_timer *timer)
 /* Where the record of a load or a store lies: the value, and around it what the store adds. */
 static uint8_t *local_record(const struct agent_op *op)
 {
-    if (op->direct != NULL || !op->volume->agent->in_place)
+    if (op->direct != NULL || !op->volume->in_place)
         return op->buffer;
     return agent_volume_memory(op->volume, op->slot) - STORE_HEADER_BYTES;
 }
@@ -262,7 +263,7 @@ static icms_err local_buffers(struct agent_local *local, struct agent *agent, st
     if (err != ICMS_OK)
         return err;
     /* Without locked pages it works unpinned. */
-    (void)loop_region_register(local->core->loop, local->region, NULL);
+    local->pinned = loop_region_register(local->core->loop, local->region, NULL) == ICMS_OK;
     base = loop_region_base(local->region);
     for (uint32_t i = 0; i < AGENT_LOCAL_BUFFERS; i++)
         local->buffers[i] = base + i * local->buffer_bytes;
@@ -270,18 +271,21 @@ static icms_err local_buffers(struct agent_local *local, struct agent *agent, st
     return ICMS_OK;
 }
 
-/* The device reads into and writes from arenas. Those that are not pinned work too, more slowly. */
+/* Lets the device at arenas, as many as are pinned: a buffer that is pinned costs less than a slot
+ * that is not. */
 static void local_pin(struct agent_local *local, struct agent *agent)
 {
-    uint64_t pinned = 0;
+    uint64_t left = AGENT_LOCAL_PINNED_BYTES;
 
     for (uint32_t i = 0; i < agent->volume_count; i++) {
-        struct loop_region *region = agent->volumes[i].region;
+        struct agent_volume *volume = &agent->volumes[i];
 
-        pinned += loop_region_bytes(region);
-        if (pinned > AGENT_LOCAL_PINNED_BYTES)
+        if (loop_region_bytes(volume->region) > left)
+            continue;
+        if (loop_region_register(local->core->loop, volume->region, NULL) != ICMS_OK)
             return;
-        (void)loop_region_register(local->core->loop, region, NULL);
+        left -= loop_region_bytes(volume->region);
+        volume->in_place = true;
     }
 }
 
@@ -304,7 +308,7 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
     err = local_buffers(local, agent, why);
     if (err != ICMS_OK)
         return err;
-    if (agent->in_place)
+    if (agent->opts.own_process && local->pinned)
         local_pin(local, agent);
     opts.region = local->region;
     err = store_format(agent->env, &opts, false, why);

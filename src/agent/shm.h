@@ -5,7 +5,7 @@
  * Two kinds of regions, each a sealed memfd (in the simulation: heap):
  *
  *   arena region, one a volume: made by the agent, mapped read-only by clients
- *     [ header | hash heads | slot descriptors | slots: value and trailer, page-aligned ]
+ *     [ header | hash heads | slot descriptors | slots: value and trailer, 64-aligned ]
  *   client region, one a client: made by the agent, mapped read-write by both
  *     [ header | submission ring | completion ring | lease table | staging memory ]
  *

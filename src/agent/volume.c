@@ -399,7 +399,8 @@ void agent_volume_guest_gone(struct agent_volume *volume, uint32_t number)
 
 static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
 {
-    uint32_t margin = volume->agent->in_place ? STORE_HEADER_BYTES : 0;
+    const struct agent_opts *opts = &volume->agent->opts;
+    uint32_t margin = opts->local_path != NULL && opts->own_process ? STORE_HEADER_BYTES : 0;
     uint64_t bytes = shm_arena_region_bytes(&volume->spec, margin);
     uint64_t seed = hash64_mix(loop_env_now_ns(volume->agent->env) ^ volume->number);
     uint8_t *base;

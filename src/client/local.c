@@ -34,7 +34,7 @@
  * pins up to AGENT_LOCAL_PINNED_BYTES of it; of the rest, pages that were never used cost nothing.
  */
 #define LOCAL_ARENA_BYTES ((uint64_t)64 << 20)
-#define LOCAL_ARENA_SLOTS 16
+#define LOCAL_ARENA_SLOTS 24
 
 #define LOCAL_DIRECTORY_BYTES ((uint64_t)1 << 30)
 #define LOCAL_DIRECTORY_ALIGN ((uint64_t)1 << 20)
@@ -188,7 +188,7 @@ static void local_volume_push(struct client_local *local, const char *name,
                               uint64_t value_bytes_max, uint32_t run_blocks)
 {
     struct volume_spec *volume = &local->conf.volumes[local->conf.volume_count++];
-    uint64_t slots = LOCAL_ARENA_SLOTS * (value_bytes_max + LIMIT_DISK_ALIGN);
+    uint64_t slots = LOCAL_ARENA_SLOTS * (value_bytes_max + (uint64_t)2 * LIMIT_DISK_ALIGN);
 
     conf_volume_init(volume);
     conf_volume_uuid(name, &volume->uuid);

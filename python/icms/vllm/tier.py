@@ -56,7 +56,7 @@ class _Question:
 class _Request:
     """What the tier knows of a request of the engine; the scheduler's thread alone."""
 
-    __slots__ = ("questions", "names", "_places", "_prompts", "_ends", "_hits", "_seen")
+    __slots__ = ("questions", "names", "_places", "_prompts", "_ends", "_hit_tokens", "_seen")
 
     def __init__(self) -> None:
         self.questions: dict[bytes, _Question] = {}
@@ -64,7 +64,7 @@ class _Request:
         self._places: dict[bytes, tuple[int, int, bool]] = {}  # group, which one, filled in part
         self._prompts: dict[int, Prompt] = {}  # by KV cache group
         self._ends: dict[int, int] = {}  # tokens of each prompt so far
-        self._hits: dict[int, int] = {}  # chunks before the first one that was stored
+        self._hit_tokens: int | None = None  # before the first chunk that was stored
         self._seen = 0  # entries of the context's positions that were looked at
 
     def name(self, key: bytes, context: ReqContext, scheme: Scheme,
@@ -95,14 +95,15 @@ class _Request:
 
     def hints(self, keys: Sequence[bytes], chunk_tokens: dict[int, int]) -> list[int]:
         """Where chunks lie that have names and are stored. vLLM stores what a request computes: all
-        before the first of it was there."""
-        for group, at, _ in map(self._places.__getitem__, keys):
-            self._hits[group] = min(at, self._hits.get(group, at))
-        found = []
-        for group, at, partial in map(self._places.__getitem__, keys):
-            chunks = self._ends[group] // chunk_tokens[group] + partial
-            found.append(prompt_hint(chunks, self._hits[group], at, partial))
-        return found
+        before the first of it was there. Groups that keep the end of a prompt only say nothing of
+        that, so it is one number for all of them."""
+        places = [self._places[key] for key in keys]
+        first = min(at * chunk_tokens[group] for group, at, _ in places)
+        hits = first if self._hit_tokens is None else min(first, self._hit_tokens)
+        self._hit_tokens = hits
+        return [prompt_hint(self._ends[group] // chunk_tokens[group] + partial,
+                            hits // chunk_tokens[group], at, partial)
+                for group, at, partial in places]
 
 
 def _positions(context: ReqContext) -> dict[bytes, int]:
