@@ -35,6 +35,7 @@ struct agent_opts {
     struct uuid host_id;
     uint32_t loops;
     bool busy_poll;   /* loops spin                                    */
+    bool prefault;    /* memory of arenas is taken by agent_new        */
     uint32_t poll_us; /* loops spin for so long before they sleep      */
     bool header_digest, data_digest;
     bool exist_many; /* ask for many keys with one command where the enclosure offers it   */

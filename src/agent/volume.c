@@ -410,6 +410,11 @@ static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
         loop_region_new(volume->agent->env, volume->spec.name, bytes, false, why, &volume->region);
     if (err != ICMS_OK)
         return err;
+    if (opts->prefault && loop_region_touch(volume->region) != ICMS_OK)
+        return err_set(why, ICMS_NO_MEMORY,
+                       "volume %s: there are no %llu MiB for its arena: make it smaller, or leave "
+                       "prefault out",
+                       volume->spec.name, (unsigned long long)(bytes >> 20));
     base = loop_region_base(volume->region);
     shm_arena_format(base, &volume->spec, margin, volume->number, seed);
     err = loop_region_seal(volume->region, why);

@@ -444,6 +444,7 @@ icms_err client_agent_opts(const struct conf_agent *conf, struct agent_enclosure
     opts.host_id = conf->host_id;
     opts.loops = conf->loops;
     opts.busy_poll = conf->busy_poll;
+    opts.prefault = conf->prefault;
     opts.poll_us = conf->poll_us;
     opts.header_digest = conf->header_digest;
     opts.data_digest = conf->data_digest;

@@ -79,6 +79,7 @@ struct conf_agent {
     uint32_t socket_mode;           /* permission bits, default 0600                      */
     uint32_t loops;
     bool busy_poll;                  /* loops never sleep                                  */
+    bool prefault;                   /* arenas take their memory at the start              */
     uint32_t poll_us;                /* they spin for so long first; 0: not at all         */
     bool header_digest, data_digest; /* NVMe/TCP digests                                   */
     bool exist_many;        /* look for many blocks with one command where that is offered */

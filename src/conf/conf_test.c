@@ -115,6 +115,7 @@ static void test_a_short_agent_file_gets_every_default(void **state)
     assert_int_equal(agent.volumes[0].arena_bytes, 1 << 30);
     assert_false(agent.header_digest || agent.data_digest);
     assert_true(agent.exist_many);
+    assert_false(agent.prefault);
     assert_true(agent.enclosures[0].weight == 1);
     assert_int_equal(strncmp(agent.host_nqn, "nqn.2014-08.org.nvmexpress:uuid:", 32), 0);
     assert_non_null(strstr(agent.socket, "/agent.sock"));
@@ -215,13 +216,13 @@ static void test_every_key_is_taken_as_written(void **state)
     assert_string_equal(target.volumes[0].host_nqn[1], "nqn.2026-01.org.example:h1");
     assert_true(target.volumes[1].sealed);
 
-    agent_accepted("socket: /tmp/x.sock\nsocket_mode: 0660\ndata_digest: true\n"
+    agent_accepted("socket: /tmp/x.sock\nsocket_mode: 0660\ndata_digest: true\nprefault: true\n"
                    "exist_many: false\n"
                    "local: {path: /tmp/l, size: 1GiB, segment: 16MiB}\n"
                    "volumes: [{name: v}]\n");
     assert_string_equal(agent.socket, "/tmp/x.sock");
     assert_int_equal(agent.socket_mode, 0660);
-    assert_true(agent.data_digest);
+    assert_true(agent.data_digest && agent.prefault);
     assert_false(agent.exist_many);
     assert_string_equal(agent.local_path, "/tmp/l");
     assert_int_equal(agent.local_segment_bytes, 16 << 20);

@@ -194,6 +194,10 @@ static const struct conf_key agent_keys[] = {
      .fallback = "1", .doc = "Reactor threads. Clients and connections are spread over them."},
     {"busy_poll", CONF_BOOL, false, AT(struct conf_agent, busy_poll), .fallback = "false",
      .doc = "Threads spin instead of sleeping: only for cores that have nothing else to do."},
+    {"prefault", CONF_BOOL, false, AT(struct conf_agent, prefault), .fallback = "false",
+     .doc =
+         "The memory of arenas is taken at the start, which takes longer then, and no store pays "
+         "for memory that is used for the first time. false: as it fills."},
     {"poll_us", CONF_COUNT, false, AT(struct conf_agent, poll_us), .min = 0, .max = 1000000,
      .fallback = "0",
      .doc = "Threads look for answers and messages for so many microseconds after the last one "

@@ -185,6 +185,10 @@ uint64_t loop_region_bytes(const struct loop_region *region);
 /* The descriptor to pass to another process, -1 in the simulation. Owned by the region. */
 int loop_region_fd(const struct loop_region *region);
 
+/* Takes all its memory now, in pages of the usual size: what a processor copies from large pages of
+ * another process it copies more slowly. NO_MEMORY. */
+icms_err loop_region_touch(struct loop_region *region) ICMS_MUST_CHECK;
+
 /* From now on others can map it for reading only; who mapped it before goes on writing. */
 icms_err loop_region_seal(struct loop_region *region, struct err_why *why) ICMS_MUST_CHECK;
 

@@ -251,6 +251,11 @@ int loop_region_fd(const struct loop_region *region)
     return region->fd;
 }
 
+icms_err loop_region_touch(struct loop_region *region)
+{
+    return region->env->ops->region_touch(region);
+}
+
 icms_err loop_region_seal(struct loop_region *region, struct err_why *why)
 {
     return region->env->ops->region_seal(region, why);

@@ -60,6 +60,7 @@ struct loop_ops {
     icms_err (*region_new)(struct loop_env *env, const char *name, uint64_t bytes, bool prefault,
                            struct err_why *why, struct loop_region **out_region);
     icms_err (*region_register)(struct loop *loop, struct loop_region *region, struct err_why *why);
+    icms_err (*region_touch)(struct loop_region *region);
     icms_err (*region_seal)(struct loop_region *region, struct err_why *why);
     void (*region_free)(struct loop_region *region);
 

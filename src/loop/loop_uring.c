@@ -586,6 +586,7 @@ static const struct loop_ops uring_ops = {
     .op_cancel = uring_op_cancel,
     .region_new = uring_region_new,
     .region_register = uring_region_register,
+    .region_touch = uring_region_touch,
     .region_seal = uring_region_seal,
     .region_free = uring_region_free,
     .file_open = uring_file_open,

@@ -116,6 +116,7 @@ void uring_op_discard(struct uring_loop *loop, struct loop_op *op, int result);
 icms_err uring_region_new(struct loop_env *env, const char *name, uint64_t bytes, bool prefault,
                           struct err_why *why, struct loop_region **out_region);
 icms_err uring_region_register(struct loop *loop, struct loop_region *region, struct err_why *why);
+icms_err uring_region_touch(struct loop_region *region);
 icms_err uring_region_seal(struct loop_region *region, struct err_why *why);
 void uring_region_free(struct loop_region *region);
 

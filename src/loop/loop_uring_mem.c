@@ -80,10 +80,19 @@ static void region_enlarge(struct loop_region *region)
     }
 }
 
+icms_err uring_region_touch(struct loop_region *region)
+{
+    int result;
+
+    do {
+        result = madvise(region->base, region->bytes, MADV_POPULATE_WRITE);
+    } while (result != 0 && errno == EINTR);
+    return result != 0 ? ICMS_NO_MEMORY : ICMS_OK;
+}
+
 static icms_err region_fill(struct loop_region *region, const char *name, bool prefault)
 {
     icms_err err;
-    int result;
 
     region->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (region->fd < 0)
@@ -96,10 +105,7 @@ static icms_err region_fill(struct loop_region *region, const char *name, bool p
     if (err != ICMS_OK || !prefault)
         return err;
     region_enlarge(region);
-    do {
-        result = madvise(region->base, region->bytes, MADV_POPULATE_WRITE);
-    } while (result != 0 && errno == EINTR);
-    return result != 0 ? ICMS_NO_MEMORY : ICMS_OK;
+    return uring_region_touch(region);
 }
 
 icms_err uring_region_new(struct loop_env *env, const char *name, uint64_t bytes, bool prefault,

@@ -356,6 +356,11 @@ static icms_err sim_region_register(struct loop *loop, struct loop_region *regio
     return ICMS_OK;
 }
 
+static icms_err sim_region_touch(struct loop_region *region)
+{
+    return ICMS_OK;
+}
+
 static icms_err sim_region_seal(struct loop_region *region, struct err_why *why)
 {
     return ICMS_OK;
@@ -414,6 +419,7 @@ const struct loop_ops sim_ops = {
     .op_cancel = sim_op_cancel,
     .region_new = sim_region_new,
     .region_register = sim_region_register,
+    .region_touch = sim_region_touch,
     .region_seal = sim_region_seal,
     .region_free = sim_region_free,
     .file_open = sim_file_open,

@@ -3,8 +3,10 @@
 """libicms with real daemons.
 
 Goal: the contract of icms.h holds through an agent and with the agent in the process; a client sees
-a stopped, a dead and a restarted agent as icms.h says.
-Method: two enclosures and an agent on loopback; client_contract on unix: and pod:, client_faults.
+a stopped, a dead and a restarted agent as icms.h says; an agent takes the memory of its arenas at the
+start when it is told to.
+Method: two enclosures and an agent on loopback; client_contract on unix: and pod:, client_faults; the
+shared memory that the kernel counts for agents that nobody used yet.
 
 usage: client_pod.py BUILD_ROOT
 """
@@ -44,6 +46,20 @@ def faults(build, agent):
         sys.exit("client_faults failed")
 
 
+def shared_mib(agent):
+    status = pathlib.Path(f"/proc/{agent.pid}/status").read_text()
+    return int(status.split("RssShmem:")[1].split()[0]) >> 10
+
+
+def prefault(p, targets, agent):
+    other = p.add_agent("server-b", targets, [VOLUME], prefault="true")
+    other.wait_ready()
+    if shared_mib(other) < 100 or shared_mib(agent) > 32:
+        sys.exit(f"prefault: {shared_mib(other)} MiB of arena with it, {shared_mib(agent)} without")
+    other.stop()
+    print("ok prefault")
+
+
 def main():
     build = pathlib.Path(sys.argv[1])
     contract = build / "test/e2e/client_contract"
@@ -55,6 +71,7 @@ def main():
                 target.wait_ready()
             agent = p.add_agent("server-a", targets, [VOLUME])
             agent.wait_ready()
+            prefault(p, targets, agent)
             run("unix", [contract, f"unix:{agent.socket}"])
             run("pod", [contract, f"pod:{agent.config_path}"])
             run("hello", [build / "examples/hello", f"unix:{agent.socket}"])

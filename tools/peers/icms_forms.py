@@ -20,7 +20,7 @@ FORMS = ("pod", "unix", "ram", "local")
 TITLES = {
     "pod": "icms, agent in the client, flash behind NVMe/TCP over loopback, O_DIRECT",
     "unix": "icms, agent daemon, flash behind NVMe/TCP over loopback, O_DIRECT",
-    "ram": "icms, agent daemon, everything in its memory",
+    "ram": "icms, agent daemon, everything in its memory, which it takes at the start (prefault)",
     "local": "icms, agent in the client, a local drive file, O_DIRECT",
 }
 CLASSES = {"pod": "networked SSD", "unix": "networked SSD", "ram": "RAM local",
@@ -58,7 +58,8 @@ class Form(side.Side):
 
     def _configure_agent(self):
         targets, extra = [], {"client_memory": f"{max(self._memory(), 64 << 20)}B",
-                              "store_backlog": f"{max(self._memory(), 256 << 20)}B"}
+                              "store_backlog": f"{max(self._memory(), 256 << 20)}B",
+                              "prefault": "true"}
         if self.target is None:
             extra["local"] = f"\n  path: {self.folder}/local-drive\n  size: {self._drive()}B"
         else:
