@@ -30,8 +30,10 @@ At the end every object that a side had acknowledged is got once more: the audit
   inside the same windows; for puts also what a side still does with them when asked to settle. Work that
   the kernel does in threads of its own (writing back the page cache) is in nobody's account.
 - **Memory.** All sides get and put from the same kind of memory, touched before. What a side takes for
-  itself it touches when it likes: puts have no warm-up, so the first slices of puts hold that too. Gets have
-  one short slice first that does not count.
+  itself it touches when it likes: puts have no warm-up, so slices of puts hold that too, and in a virtual
+  machine memory that its host has not given it yet is dear. *ram* takes its memory at the start (`prefault`),
+  Redis and Mooncake when it fills, and the raw data has their slices of both kinds. Gets have one short slice
+  first that does not count.
 - **Clients** are Python for all sides. What an operation costs there (10 to 30 us) shows at 256 KiB.
 - **Flash.** icms reads and writes with O_DIRECT. For peers that use the page cache it is dropped before
   each slice of gets; readahead is theirs. An acknowledged put is with icms on the drive, in form *ram* in
