@@ -164,8 +164,8 @@ struct icms_block {
     uint64_t bytes;        /* in: put: value, get: room. Out: get: value, also when room is small */
     icms_err status;       /* out: OK, MISS, or what is wrong with this block                   */
     enum icms_miss reason; /* out, with MISS; with other errors if there is one             */
-    enum icms_source source; /* out, with OK of get                                           */
-    uint32_t hint; /* in: put: of icms_prompt_hint; 0: not said                               */
+    enum icms_source source; /* out, with OK of get                                             */
+    uint32_t hint;           /* in: put: of icms_prompt_hint; 0: not said                       */
 };
 
 enum icms_class {
