@@ -185,8 +185,8 @@ uint64_t loop_region_bytes(const struct loop_region *region);
 /* The descriptor to pass to another process, -1 in the simulation. Owned by the region. */
 int loop_region_fd(const struct loop_region *region);
 
-/* Takes all its memory now, in pages of the usual size: what a processor copies from large pages of
- * another process it copies more slowly. NO_MEMORY. */
+/* Takes all its memory now, in pages of the usual size: other processes map a region wherever there
+ * is room, and through a mapping that is not aligned to large pages these are slower. NO_MEMORY. */
 icms_err loop_region_touch(struct loop_region *region) ICMS_MUST_CHECK;
 
 /* From now on others can map it for reading only; who mapped it before goes on writing. */
