@@ -52,8 +52,7 @@ struct agent_opts {
     const char *local_path; /* a drive of its own instead of a pod; NULL: none               */
     uint64_t local_bytes;
     uint64_t local_segment_bytes;
-    bool own_process; /* no other process maps the arenas: a local drive may write its records there
-                       */
+    bool own_process; /* no other process maps the arenas: they may hold a drive's records   */
     uint32_t enclosure_count;
     const struct agent_enclosure_opts *enclosures;
     uint32_t volume_count;

@@ -387,7 +387,6 @@ struct agent_local {
     struct agent_core *core; /* core 0                                                   */
     struct store *store;
     struct loop_region *region; /* buffers                                                  */
-    bool pinned;                /* they are                                                 */
     uint64_t buffer_bytes;      /* of one                                                   */
     uint8_t *buffers[AGENT_LOCAL_BUFFERS]; /* free ones                                          */
     uint32_t free_count;

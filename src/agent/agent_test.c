@@ -12,6 +12,7 @@
 
 #include "agent/agent_rig.h"
 #include "base/check.h"
+#include "base/fault.h"
 #include "base/hash.h"
 #include "icms/icms.h"
 #include "wire/nvme.h"
@@ -297,23 +298,33 @@ static void records_of_an_own_drive_stay_in_their_slots(void **state)
     rig_free(rig);
 }
 
-/* What the store adds to a value lies in slots only where no other process maps them. */
+/* What the store adds to a value lies in slots only where no other process maps them, and where
+ * they are pinned. */
 static void other_processes_never_see_a_record(void **state)
 {
-    for (int own = 0; own < 2; own++) {
-        struct agent_rig *rig = rig_new(&(struct rig_opts){.slots = 4, .own_process = own != 0});
-        struct rig_client *client = rig_client_new(rig);
-        const struct shm_arena *arena = &client->arenas[KV];
+    enum { SHARED, OWN, OWN_NOT_PINNED, WAYS };
+
+    for (int way = SHARED; way < WAYS; way++) {
+        const char *faults = way == OWN_NOT_PINNED ? "agent.pin:1:fail" : "";
+        const struct shm_complete *answer;
+        const struct shm_arena *arena;
         const uint8_t *first, *end;
+        struct rig_client *client;
+        struct agent_rig *rig;
         bool clean = true;
 
+        assert_int_equal(fault_arm(faults, NULL), ICMS_OK);
+        rig = rig_new(&(struct rig_opts){.slots = 4, .own_process = way != SHARED});
+        client = rig_client_new(rig);
+        arena = &client->arenas[KV];
         /* Enough to reuse slots, for stores and for loads. */
         for (uint32_t n = 0; n < 10; n++)
             assert_int_equal(
                 rig_wait(client, rig_put(client, KV, n, BYTES, SHM_FLAG_ON_FLASH, 0))->status,
                 ICMS_OK);
         for (uint32_t n = 0; n < 10; n++) {
-            assert_int_equal(rig_wait(client, rig_get(client, KV, n, 0, 0))->status, ICMS_OK);
+            answer = rig_wait(client, rig_get(client, KV, n, 0, 0));
+            assert_true(rig_value_is(client, KV, n, BYTES, answer));
             rig_lease_give(client, 0);
         }
         for (uint32_t slot = 0; slot < arena->slot_count; slot++) {
@@ -324,9 +335,10 @@ static void other_processes_never_see_a_record(void **state)
             for (; first < end; first++)
                 clean = clean && *first == 0;
         }
-        assert_int_equal(clean, own == 0);
+        assert_int_equal(clean, way != OWN);
         rig_client_free(client);
         rig_free(rig);
+        assert_int_equal(fault_arm("", NULL), ICMS_OK);
     }
 }
 

@@ -253,24 +253,6 @@ void agent_local_ask(struct agent_local *local, struct agent_op *op)
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static icms_err local_buffers(struct agent_local *local, struct agent *agent, struct err_why *why)
-{
-    uint8_t *base;
-    icms_err err;
-
-    err = loop_region_new(agent->env, "icms-local", AGENT_LOCAL_BUFFERS * local->buffer_bytes,
-                          false, why, &local->region);
-    if (err != ICMS_OK)
-        return err;
-    /* Without locked pages it works unpinned. */
-    local->pinned = loop_region_register(local->core->loop, local->region, NULL) == ICMS_OK;
-    base = loop_region_base(local->region);
-    for (uint32_t i = 0; i < AGENT_LOCAL_BUFFERS; i++)
-        local->buffers[i] = base + i * local->buffer_bytes;
-    local->free_count = AGENT_LOCAL_BUFFERS;
-    return ICMS_OK;
-}
-
 /* Lets the device at arenas, as many as are pinned: a buffer that is pinned costs less than a slot
  * that is not. */
 static void local_pin(struct agent_local *local, struct agent *agent)
@@ -282,11 +264,32 @@ static void local_pin(struct agent_local *local, struct agent *agent)
 
         if (loop_region_bytes(volume->region) > left)
             continue;
-        if (loop_region_register(local->core->loop, volume->region, NULL) != ICMS_OK)
+        if (fault_hit("agent.pin") ||
+            loop_region_register(local->core->loop, volume->region, NULL) != ICMS_OK)
             return;
         left -= loop_region_bytes(volume->region);
         volume->in_place = true;
     }
+}
+
+static icms_err local_buffers(struct agent_local *local, struct agent *agent, struct err_why *why)
+{
+    uint8_t *base;
+    icms_err err;
+
+    err = loop_region_new(agent->env, "icms-local", AGENT_LOCAL_BUFFERS * local->buffer_bytes,
+                          false, why, &local->region);
+    if (err != ICMS_OK)
+        return err;
+    /* Without locked pages it works unpinned, and arenas are not tried. */
+    if (loop_region_register(local->core->loop, local->region, NULL) == ICMS_OK &&
+        agent->opts.own_process)
+        local_pin(local, agent);
+    base = loop_region_base(local->region);
+    for (uint32_t i = 0; i < AGENT_LOCAL_BUFFERS; i++)
+        local->buffers[i] = base + i * local->buffer_bytes;
+    local->free_count = AGENT_LOCAL_BUFFERS;
+    return ICMS_OK;
 }
 
 static icms_err local_open(struct agent_local *local, struct agent *agent, struct err_why *why)
@@ -308,8 +311,6 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
     err = local_buffers(local, agent, why);
     if (err != ICMS_OK)
         return err;
-    if (agent->opts.own_process && local->pinned)
-        local_pin(local, agent);
     opts.region = local->region;
     err = store_format(agent->env, &opts, false, why);
     if (err != ICMS_OK && err != ICMS_EXISTS)

@@ -221,10 +221,9 @@ def counted(answer, name, label=""):
                if key.startswith(name) and label in key)
 
 
-def hinted(p):
-    """Stores that told a drive where in its prompt the block lies."""
-    return sum(value for target in p.targets for name, value in target.metrics().items()
-               if name.startswith("icms_drive_hinted_total"))
+def total(target, prefix):
+    """The sum of an enclosure's metrics whose names, with labels, begin so."""
+    return sum(value for name, value in target.metrics().items() if name.startswith(prefix))
 
 
 LOADED = "vllm:kv_offload_icms_loaded_bytes"
@@ -249,7 +248,8 @@ def case_shared(lab, kind, model="tiny"):
         same(cold, reference, "cold")
         assert cold["cached"] == 0, cold
         wait_stored(p.agents[0], 0, blocks, block_bytes)
-        assert hinted(p) >= blocks, hinted(p)
+        hinted = sum(total(target, "icms_drive_hinted_total") for target in p.targets)
+        assert hinted >= blocks, hinted
         first.reset()
         warm = first.ask(what)
         same(warm, reference, "warm in the process")
@@ -467,8 +467,7 @@ def case_faults(lab, kind):
 
 def evicted(target):
     """Blocks that an enclosure has evicted."""
-    return sum(value for name, value in target.metrics().items()
-               if name.startswith("icms_evictions_total"))
+    return total(target, "icms_evictions_total")
 
 
 def case_late(lab, kind):
