@@ -103,16 +103,7 @@ static bool req_op(uint8_t opcode, enum nvmf_target_op *out_op)
     }
 }
 
-/* What the target knows of a command before it does anything. */
-struct req_kv {
-    enum nvmf_target_op op;
-    uint32_t ns;            /* index                                   */
-    struct nvme_kv_cmd cmd; /* STORE, RETRIEVE, EXIST, DELETE, LIST    */
-    uint32_t key_count;     /* EXIST_MANY                              */
-    struct nvme_sgl sgl;    /* where the data is                       */
-};
-
-static uint16_t req_kv_check_store(const struct nvmft_qpair *qpair, const struct req_kv *kv,
+static uint16_t req_kv_check_store(const struct nvmft_qpair *qpair, const struct nvmft_kv *kv,
                                    uint32_t capsule_bytes)
 {
     const struct nvmf_target_ns *ns = &qpair->shard->target->ns[kv->ns];
@@ -129,16 +120,16 @@ static uint16_t req_kv_check_store(const struct nvmft_qpair *qpair, const struct
 /* Checks all of a KV command that can be checked without its data. capsule_bytes: data that came
  * with it. */
 static uint16_t req_kv_check(const struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
-                             uint32_t capsule_bytes, struct req_kv *out_kv)
+                             uint32_t capsule_bytes, struct nvmft_kv *out_kv)
 {
     struct nvmf_target *target = qpair->shard->target;
     uint32_t nsid = le32_get(sqe->nsid);
     uint16_t status;
     icms_err err;
 
-    *out_kv = (struct req_kv){0};
     if (!req_op(sqe->opcode, &out_kv->op))
         return NVME_SC_OPCODE;
+    out_kv->has_op = true;
     if (!atomic_load_explicit(&qpair->ctrl->ready, memory_order_relaxed))
         return NVME_SC_SEQUENCE;
     if (out_kv->op == NVMF_TARGET_FLUSH && nsid == NVME_NSID_ALL)
@@ -176,6 +167,13 @@ static uint16_t req_kv_check(const struct nvmft_qpair *qpair, const struct nvme_
     return NVME_SC_SUCCESS;
 }
 
+static void req_kv_parse(const struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
+                         uint32_t capsule_bytes, struct nvmft_kv *out_kv)
+{
+    *out_kv = (struct nvmft_kv){0};
+    out_kv->status = req_kv_check(qpair, sqe, capsule_bytes, out_kv);
+}
+
 /* Where the decoded keys of exist-many lie in its buffer, behind the data. */
 #define REQ_KEYS_OFFSET 2048
 static_assert(REQ_KEYS_OFFSET >= NVME_KV_EXIST_MANY_BYTES, "exist-many: data");
@@ -186,7 +184,7 @@ bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf 
                             uint32_t data_bytes, uint64_t *out_bytes, uint32_t *out_offset)
 {
     struct nvmf_target *target = qpair->shard->target;
-    struct req_kv kv;
+    struct nvmft_kv *kv = &qpair->incoming_kv;
 
     *out_offset = 0;
     if (sqe->opcode == NVME_FABRICS) {
@@ -195,15 +193,16 @@ bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf 
     }
     if (qpair->state != NVMFT_QPAIR_READY || qpair->qid == 0)
         return false;
-    if (req_kv_check(qpair, sqe, data_bytes, &kv) != NVME_SC_SUCCESS)
+    req_kv_parse(qpair, sqe, data_bytes, kv);
+    if (kv->status != NVME_SC_SUCCESS)
         return false;
-    if (kv.op == NVMF_TARGET_EXIST_MANY) {
+    if (kv->op == NVMF_TARGET_EXIST_MANY) {
         *out_bytes = NVMFT_POOL_PAGE;
         return true;
     }
     *out_offset = target->opts.headroom_bytes;
     *out_bytes = target->opts.ops->buffer_bytes(data_bytes);
-    return kv.op == NVMF_TARGET_STORE;
+    return kv->op == NVMF_TARGET_STORE;
 }
 
 /* ---- states --------------------------------------------------------------------------------- */
@@ -228,7 +227,7 @@ static enum req_step req_new_admin(struct nvmft_req *req)
     return REQ_NEXT;
 }
 
-static void req_fill(struct nvmft_req *req, const struct req_kv *kv)
+static void req_fill(struct nvmft_req *req, const struct nvmft_kv *kv)
 {
     struct nvmf_target_req *pub = &req->pub;
 
@@ -287,16 +286,19 @@ static enum req_step req_new_kv(struct nvmft_req *req)
 {
     struct nvmft_qpair *qpair = req->qpair;
     struct nvmf_target *target = qpair->shard->target;
-    struct req_kv kv;
-    uint16_t status = req_kv_check(qpair, &req->sqe, req->data_moved, &kv);
+    struct nvmft_kv kv;
     uint64_t bytes;
 
-    if (status != NVME_SC_SUCCESS) {
-        if (status != NVME_SC_OPCODE) {
+    if (req->data_moved > 0)
+        kv = qpair->incoming_kv; /* the verdict that its data was received by */
+    else
+        req_kv_parse(qpair, &req->sqe, 0, &kv);
+    if (kv.status != NVME_SC_SUCCESS) {
+        if (kv.has_op) {
             req->pub.op = kv.op;
             req->counted = true;
         }
-        return req_failed(req, status);
+        return req_failed(req, kv.status);
     }
     req_fill(req, &kv);
     if (req->status != NVME_SC_SUCCESS)
@@ -308,6 +310,7 @@ static enum req_step req_new_kv(struct nvmft_req *req)
             return req_new_store(req);
         return req->buffer != NULL ? REQ_NEXT : req_ask_first(req);
     case NVMF_TARGET_EXIST_MANY:
+        check(req->buffer != NULL);
         req->pub.keys = (const struct key *)(req->buffer + REQ_KEYS_OFFSET);
         req->pub.key_count = kv.key_count;
         if (nvme_kv_exist_many_decode(req->buffer, req->data_moved, kv.key_count,

@@ -5,6 +5,7 @@
  */
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "nvmf/target/target_int.h"
 #include "nvmf/target/target_test.h"
 
 #define HDGST NVME_TCP_FLAG_HDGST
@@ -660,6 +661,138 @@ static void noise_after_hello_ends_clean(void **state)
     rig_free(&rig);
 }
 
+/* Opcodes that bring data in their capsule, rightly or not. */
+static const uint8_t capsule_opcodes[] = {
+    NVME_KV_STORE, NVME_ICMS_STORE,    NVME_ICMS_EXIST_MANY, NVME_KV_RETRIEVE, NVME_ICMS_RETRIEVE,
+    NVME_KV_LIST,  NVME_KV_DELETE,     NVME_KV_EXIST,        NVME_IO_FLUSH,    NVME_FABRICS,
+    0x3d,
+};
+#define CAPSULE_OPCODES (sizeof(capsule_opcodes) / sizeof(capsule_opcodes[0]))
+
+/* A command whose data is announced to come in its capsule; its header is sent. Returns the bytes
+ * of data that are owed. */
+static uint32_t send_capsule_header(struct peer *io, uint8_t opcode, uint16_t cid,
+                                    uint8_t data[NVME_CONNECT_DATA_BYTES])
+{
+    struct key keys[2] = {peer_key("one"), peer_key("two")};
+    struct nvme_sqe_wf sqe = store_sqe("k", 40);
+    struct nvme_sgl sgl = {.in_capsule = true, .bytes = 40};
+    union nvme_tcp_pdu pdu;
+    uint32_t head;
+
+    memset(data, 0, NVME_CONNECT_DATA_BYTES);
+    if (opcode == NVME_ICMS_EXIST_MANY)
+        sgl.bytes = nvme_kv_exist_many_encode(1, keys, 2, &sqe, data);
+    sqe.opcode = opcode;
+    if (opcode == NVME_FABRICS) {
+        sqe.nsid.byte[0] = NVME_FCTYPE_CONNECT;
+        sgl.bytes = NVME_CONNECT_DATA_BYTES;
+    }
+    sqe.cid = le16_of(cid);
+    nvme_sgl_encode(&sgl, &sqe.sgl);
+    nvme_tcp_cmd_encode(&pdu, &sqe);
+    head = nvme_tcp_frame_encode(&pdu, sgl.bytes, 0, 0);
+    assert_true(peer_send_bytes(io, pdu.bytes, head));
+    return sgl.bytes;
+}
+
+/* The data of a command is received by what the target thought of it at its header, whatever the
+ * other queue pairs of the controller do before the data is there. */
+static void a_command_is_judged_once_at_its_header(void **state)
+{
+    struct rig *rig = rig_new(2, NULL);
+    struct peer *admin = rig_admin(rig, 0);
+    struct peer *io = rig_io(rig, admin, 1, 0);
+    _Atomic bool *ready = &rig->target->ctrls[admin->cntlid - 1].ready;
+    uint8_t data[NVME_CONNECT_DATA_BYTES];
+
+    for (int from = 0; from < 2; from++)
+        for (size_t i = 0; i < CAPSULE_OPCODES; i++) {
+            uint8_t opcode = capsule_opcodes[i];
+            uint16_t cid = (uint16_t)(100 + i);
+            struct nvme_cqe cqe;
+            uint32_t bytes;
+
+            atomic_store(ready, from == 1);
+            bytes = send_capsule_header(io, opcode, cid, data);
+            rig_run(rig, 10);
+            atomic_store(ready, from == 0);
+            assert_true(peer_send_bytes(io, data, bytes));
+            assert_true(peer_complete(io, cid, NULL, 0, NULL, NULL, &cqe));
+            if (opcode == NVME_FABRICS)
+                assert_int_equal(cqe.status, NVME_SC_SEQUENCE);
+            else if (opcode == 0x3d)
+                assert_int_equal(cqe.status, NVME_SC_OPCODE);
+            else if (from == 0)
+                assert_int_equal(cqe.status, NVME_SC_SEQUENCE);
+            else if (opcode == NVME_KV_STORE || opcode == NVME_ICMS_STORE ||
+                     opcode == NVME_ICMS_EXIST_MANY || opcode == NVME_IO_FLUSH)
+                assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+            else
+                assert_int_equal(cqe.status, NVME_SC_SGL_TYPE);
+        }
+    atomic_store(ready, true);
+    peer_free(&io);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+static void set_cc(struct peer *admin, uint32_t cc)
+{
+    struct nvme_property property = {.set = true, .offset = NVME_REG_CC, .value = cc};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_property_encode(&property, &sqe);
+    assert_true(peer_plain(admin, &sqe, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+}
+
+enum between {
+    BETWEEN_TOGGLE,     /* disabled at the header, enabled at the data      */
+    BETWEEN_DISABLE,    /* enabled at the header, disabled at the data      */
+    BETWEEN_SHUTDOWN,   /* likewise, by a shutdown                          */
+    BETWEEN_DISCONNECT, /* the queue pair's connection ends                 */
+    BETWEEN_DELETE,     /* the admin queue's connection ends                */
+    BETWEEN_COUNT,
+};
+
+/* What a host can do between the header and the data of a command, by its own commands. */
+static void a_controller_that_changes_under_a_capsule_ends_clean(void **state)
+{
+    struct rig *rig = rig_new(2, NULL);
+    uint8_t data[NVME_CONNECT_DATA_BYTES];
+
+    for (int what = 0; what < BETWEEN_COUNT; what++)
+        for (size_t i = 0; i < CAPSULE_OPCODES; i++) {
+            struct peer *admin = rig_admin(rig, 0);
+            struct peer *io = rig_io(rig, admin, 1, 0);
+            union nvme_tcp_pdu pdu;
+            uint32_t bytes, got;
+
+            if (what == BETWEEN_TOGGLE)
+                set_cc(admin, 0);
+            bytes = send_capsule_header(io, capsule_opcodes[i], 7, data);
+            rig_run(rig, 10);
+            if (what == BETWEEN_DELETE)
+                peer_free(&admin);
+            else if (what == BETWEEN_DISCONNECT)
+                peer_free(&io);
+            else
+                set_cc(admin, what == BETWEEN_TOGGLE    ? NVME_CC_START
+                              : what == BETWEEN_DISABLE ? 0
+                                                        : NVME_CC_START | NVME_CC_SHN_NORMAL);
+            if (io != NULL && peer_send_bytes(io, data, bytes))
+                assert_int_not_equal(peer_recv_pdu(io, &pdu, data, sizeof(data), &got),
+                                     PEER_SILENCE);
+            peer_free(&io);
+            peer_free(&admin);
+        }
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -679,6 +812,8 @@ int main(void)
         cmocka_unit_test(large_data_comes_with_our_stores_alone),
         cmocka_unit_test(a_flood_of_connections_passes),
         cmocka_unit_test(noise_after_hello_ends_clean),
+        cmocka_unit_test(a_command_is_judged_once_at_its_header),
+        cmocka_unit_test(a_controller_that_changes_under_a_capsule_ends_clean),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -86,6 +86,19 @@ enum nvmft_req_state {
     NVMFT_REQ_DONE,        /* everything sent or given up; the slot becomes free                 */
 };
 
+/* A KV command, parsed and checked. Checked once: at the header when data comes with it, else with
+ * the command. What other queue pairs change meanwhile (CSTS.RDY) does not change the verdict, on
+ * which the choice of a buffer depends. */
+struct nvmft_kv {
+    uint16_t status; /* the verdict: NVME_SC_SUCCESS, or what to answer   */
+    bool has_op;     /* op is valid                                       */
+    enum nvmf_target_op op;
+    uint32_t ns;            /* index                                   */
+    struct nvme_kv_cmd cmd; /* STORE, RETRIEVE, EXIST, DELETE, LIST    */
+    uint32_t key_count;     /* EXIST_MANY                              */
+    struct nvme_sgl sgl;    /* where the data is                       */
+};
+
 struct nvmft_req {
     struct nvmf_target_req pub; /* what the owner sees; first                                   */
     uint32_t magic;             /* NVMFT_REQ_MAGIC                                              */
@@ -209,6 +222,7 @@ struct nvmft_qpair {
     uint32_t tx_data_bytes; /* of data in it                                       */
     /* the PDU with data that is being received */
     struct nvmft_req *incoming; /* H2CData: whose; NULL: none                              */
+    struct nvmft_kv incoming_kv; /* in-capsule data: the KV command that it belongs to         */
     uint8_t *incoming_buffer;   /* in-capsule data; owned; NULL: none                      */
     uint64_t incoming_bytes;    /* size of that buffer                                     */
     uint32_t incoming_offset;   /* where the data starts in it                             */
@@ -325,8 +339,8 @@ void nvmft_req_run(struct nvmft_req *req);
 void nvmft_req_fail(struct nvmft_req *req, uint16_t status);
 void nvmft_req_fail_err(struct nvmft_req *req, icms_err err, enum icms_miss reason);
 
-/* What the data of a command that just came needs: false: it is dropped; else bytes of buffer and
- * where the data goes in it. */
+/* The header of a command with data is here: parses and checks the command, and says what its data
+ * needs. False: the data is dropped; else bytes of buffer and where the data goes in it. */
 bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
                             uint32_t data_bytes, uint64_t *out_bytes, uint32_t *out_offset);
 
