@@ -187,6 +187,36 @@ def nvmf_target():
     seed('term', 0, pdu(2, struct.pack('<HI10x', 1, 0)), bytes(72))
 
 
+def nvmf_target_script():
+    """Steps of three bytes: what, which peer, argument (nvmf/target/target_script_fuzz.c)."""
+    steps = ('open', 'close', 'half', 'rest', 'cc', 'admin', 'kv', 'h2c', 'feature', 'hold', 'wait',
+             'sleep')
+
+    def seed(name, text):
+        data = b''
+        for step in text.split(','):
+            what, peer, arg = step.split()
+            data += bytes([steps.index(what.strip('+')) | ('+' in what) << 7, int(peer), int(arg, 0)])
+        put('nvmf_target_script', name, data)
+
+    begin = 'open 0 0,cc 0 0,wait 0 5,open 1 0,open 2 0,'
+    for opcode in range(8):
+        seed('toggle-%d' % opcode, begin + 'cc+ 0 1,half 1 %d,wait 0 3,cc+ 0 0,rest 1 0,kv 2 1' % opcode)
+    seed('two-halves', begin + 'half 1 0,half 2 1,half+ 0 3,rest 2 0,rest 1 0,rest 0 0')
+    seed('enable-again', begin + 'cc 0 1,wait 0 5,cc 0 0,wait 0 5,close 1 0,open 1 0,kv 1 2')
+    seed('shutdown', begin + 'kv+ 1 0x18,cc 0 2,wait 0 5,cc 0 1,cc 0 0,open 3 0,kv 3 1')
+    seed('held', begin + 'hold 0 1,kv 1 1,kv 2 2,half 1 0,rest 1 0,cc+ 0 1,close 1 0,open 1 0,hold 0 0')
+    seed('large-stores', begin + 'kv+ 1 0x18,kv+ 1 0x18,kv+ 2 0x18,kv+ 2 0x18,half 1 0,cc 0 1,rest 1 0')
+    seed('asked-data', begin + 'kv 1 8,wait 0 5,h2c 1 8,h2c+ 1 0x18,rest 1 0,h2c 1 0xe4')
+    seed('keep-alive', 'open 0 1,cc 0 0,open 1 1,half 1 0,sleep 0 7,rest 1 0,open 0 0,feature 0 8')
+    seed('two-controllers', begin + 'open 4 0,cc 4 0,open 5 0,open 6 0,half 5 1,half 1 1,close 0 0,'
+         'rest 5 0,rest 1 0,cc 4 1')
+    seed('admin', begin + ','.join('admin 0 %d' % i for i in range(16)) + ',admin 1 5,admin+ 2 5,kv 2 1')
+    seed('discovery', 'open 0 0x20,cc 0 0,admin 0 0xf9,admin 0 1,admin 0 0,feature 0 2,open 1 0')
+    seed('silent', 'open 0 0xc0,open 1 0x80,open 2 0,sleep 0 3,open 0 0,cc 0 0,open 1 4,kv+ 1 1,kv+ 1 1,'
+         'kv+ 1 1,kv 1 1')
+
+
 def segments():
     def patch(segment, page, offset, data, mend=1):
         return struct.pack('<BBHBB', segment, page, offset // 4, mend, len(data)) + data
@@ -214,5 +244,6 @@ def segments():
     put('segment', 'record-volumes', b''.join(patch(i, 1, 40, bytes([i]) * 16) + patch(i, last, 0, bytes(64), 0) for i in range(8)))
 
 
-for make in (kv, identify, log, fabrics, tcp, stream, sealed, nvmf_target, segments):
+for make in (kv, identify, log, fabrics, tcp, stream, sealed, nvmf_target, nvmf_target_script,
+             segments):
     make()

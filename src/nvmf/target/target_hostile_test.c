@@ -663,8 +663,8 @@ static void noise_after_hello_ends_clean(void **state)
 
 /* Opcodes that bring data in their capsule, rightly or not. */
 static const uint8_t capsule_opcodes[] = {
-    NVME_KV_STORE, NVME_ICMS_STORE,    NVME_ICMS_EXIST_MANY, NVME_KV_RETRIEVE, NVME_ICMS_RETRIEVE,
-    NVME_KV_LIST,  NVME_KV_DELETE,     NVME_KV_EXIST,        NVME_IO_FLUSH,    NVME_FABRICS,
+    NVME_KV_STORE, NVME_ICMS_STORE, NVME_ICMS_EXIST_MANY, NVME_KV_RETRIEVE, NVME_ICMS_RETRIEVE,
+    NVME_KV_LIST,  NVME_KV_DELETE,  NVME_KV_EXIST,        NVME_IO_FLUSH,    NVME_FABRICS,
     0x3d,
 };
 #define CAPSULE_OPCODES (sizeof(capsule_opcodes) / sizeof(capsule_opcodes[0]))

@@ -221,12 +221,12 @@ struct nvmft_qpair {
     struct nvmft_tx tx_data[NVMFT_TX_DATA]; /* what is queued */
     uint32_t tx_data_bytes; /* of data in it                                       */
     /* the PDU with data that is being received */
-    struct nvmft_req *incoming; /* H2CData: whose; NULL: none                              */
+    struct nvmft_req *incoming;  /* H2CData: whose; NULL: none                              */
     struct nvmft_kv incoming_kv; /* in-capsule data: the KV command that it belongs to         */
-    uint8_t *incoming_buffer;   /* in-capsule data; owned; NULL: none                      */
-    uint64_t incoming_bytes;    /* size of that buffer                                     */
-    uint32_t incoming_offset;   /* where the data starts in it                             */
-    bool incoming_staging;      /* it is the staging buffer                                */
+    uint8_t *incoming_buffer;    /* in-capsule data; owned; NULL: none                      */
+    uint64_t incoming_bytes;     /* size of that buffer                                     */
+    uint32_t incoming_offset;    /* where the data starts in it                             */
+    bool incoming_staging;       /* it is the staging buffer                                */
     enum nvmft_wait_class incoming_class; /* else: for whom it was taken                       */
     /* memory */
     uint8_t *staging; /* a buffer of its own for in-capsule data: see req.c      */
