@@ -13,7 +13,7 @@ all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
 
 $(BUILD)/build.ninja: | deps
-	@meson setup --prefix $(PREFIX) $(BUILD) > /dev/null
+	@tools/setup.sh $(BUILD) --prefix $(PREFIX)
 
 deps:
 	@tools/deps.sh build

@@ -11,7 +11,7 @@ mapfile -t paths < <(tools/llama.sh)
 if [ -e "$build/build.ninja" ]; then
     meson configure "$build" -Dllama="${paths[0]}" >&2
 else
-    meson setup "$build" -Dllama="${paths[0]}" >&2
+    tools/setup.sh "$build" -Dllama="${paths[0]}" >&2
 fi
 ninja -C "$build" >&2
 echo "${paths[1]}"

@@ -3,8 +3,8 @@
 #
 # tools/deps.sh GROUP...: installs the Debian packages of these groups that are missing.
 #
-#   build   what compiling and the unit tests need
-#   check   what `make check` needs besides: g++, clang and its sanitizers, the QEMU guest, linters,
+#   build   what compiling and the unit tests need; g++ is for the NIXL plugins alone
+#   check   what `make check` needs besides: clang and its sanitizers, the QEMU guest, linters,
 #           what builds a Python wheel
 #   bench   what ceilings are compared with
 #   peers   what builds the Python package and virtual environments for those icms is compared with
@@ -14,16 +14,16 @@
 # `tools/deps.sh --update` only refreshes the package lists.
 set -euo pipefail
 
-build_packages="gcc libc6-dev meson ninja-build pkg-config python3
+build_packages="gcc g++ libc6-dev meson ninja-build pkg-config python3
     liburing-dev libisal-dev libxxhash-dev libyaml-dev libjansson-dev libmicrohttpd-dev
     libssl-dev libcmocka-dev"
-check_packages="g++ clang libclang-rt-14-dev clang-format
+check_packages="clang libclang-rt-14-dev clang-format
     qemu-system-x86 nvme-cli busybox-static cpio kmod zstd xz-utils
     nftables iproute2 mandoc procps systemd
     python3-dev python3-pip python3-setuptools python3-wheel"
 bench_packages="fio iperf3"
 peers_packages="python3-dev python3-pip python3-setuptools python3-wheel python3-venv"
-demo_packages="cmake g++ ninja-build python3-pip"
+demo_packages="cmake ninja-build python3-pip"
 
 fail()
 {

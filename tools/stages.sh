@@ -109,7 +109,7 @@ stage_meson()
 
     log=$logs/${name// /-}.log
     say "$name: compiling"
-    if ! { [ -e "$dir/build.ninja" ] || meson setup "$dir" "$@"; } > "$log" 2>&1 ||
+    if ! { [ -e "$dir/build.ninja" ] || tools/setup.sh "$dir" "$@"; } > "$log" 2>&1 ||
         ! ninja -C "$dir" >> "$log" 2>&1; then
         tail -40 "$log"
         count fail "$name (does not compile, see $log)"

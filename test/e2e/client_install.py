@@ -3,11 +3,14 @@
 """What is installed can be used.
 
 Goal: a program is compiled against the installed headers and libraries with pkg-config alone, in
-both forms, as C and as C++, and runs.
+both forms, as C and as C++, and runs. The library directory is one that the system searches, also
+without dpkg-architecture; what is left out of a build is said.
 Method: installs into a folder of its own, compiles examples/hello.c, runs it on a directory.
+Configures with programs in front of PATH that fail, as if they were not installed.
 
 usage: client_install.py BUILD_ROOT
 """
+import json
 import os
 import pathlib
 import shutil
@@ -25,6 +28,63 @@ def run(what, command, **more):
         sys.exit(f"not ok {what}: {result.stdout}{result.stderr}")
     print(f"ok {what}")
     return result.stdout
+
+
+def fakes(folder, **programs):
+    """A PATH on which these programs are shell scripts; None: it fails as if it were not there."""
+    folder.mkdir()
+    for name, text in programs.items():
+        path = folder / name.replace("_", "-").replace("plus", "+")
+        path.write_text(f"#!/bin/sh\n{text or 'exit 127'}\n")
+        path.chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def check(what, right, why):
+    if not right:
+        sys.exit(f"not ok {what}: {why}")
+    print(f"ok {what}")
+
+
+def library_directory(folder):
+    """The system's compiler says where libraries belong, when dpkg-architecture is not there."""
+    plain = {**fakes(folder / "bare", dpkg_architecture=None, cplusplus=None, gplusplus=None,
+                     clangplusplus=None), "CC": "gcc"}
+    multiarch = run("multiarch", ["gcc", "-print-multiarch"]).strip()
+    said = run("setup without dpkg-architecture and g++",
+               [str(ROOT / "tools/setup.sh"), str(folder / "setup"), "--prefix", "/usr/local"],
+               env=plain)
+    check("what is left out is said", "left out: NIXL plugins: no C++ compiler" in said, said)
+    options = json.loads(run("introspect", ["meson", "introspect", str(folder / "setup"),
+                                            "--buildoptions"]))
+    libdir = next(option["value"] for option in options if option["name"] == "libdir")
+    if multiarch:
+        check("libdir", libdir == f"lib/{multiarch}", libdir)
+        searched = run("pkg-config's directories",
+                       ["pkg-config", "--variable", "pc_path", "pkg-config"]).strip()
+        check("pkg-config searches it", f"/usr/local/{libdir}/pkgconfig" in searched.split(":"),
+              searched)
+
+
+def after_installation(folder):
+    """tools/installed.sh: refreshes the loader's cache, says what does not search the directory."""
+    installed = [str(ROOT / "tools/installed.sh"), "/opt/icms/lib"]
+    log = folder / "ldconfig.log"
+    cache = f"echo \"$@\" >> {log}\n[ \"$*\" != -p ] || echo ' libicms.so => '$FOUND/libicms.so"
+    env = {**fakes(folder / "root", ldconfig=cache, id="echo 0",
+                   pkg_config="[ -n \"$FOUND\" ] && echo $FOUND"), "FOUND": ""}
+    env.pop("DESTDIR", None)
+    said = run("a directory that nothing searches", installed, env=env)
+    check("the loader's and pkg-config's remedy", "LD_LIBRARY_PATH=/opt/icms/lib" in said and
+          "PKG_CONFIG_PATH=/opt/icms/lib/pkgconfig" in said, said)
+    check("root refreshes the cache first", log.read_text() == "\n-p\n", log.read_text())
+    said = run("another libicms", installed, env={**env, "FOUND": "/usr/lib"})
+    check("it is named", "finds another libicms first, in /usr/lib" in said, said)
+    said = run("a directory that is searched", installed, env={**env, "FOUND": "/opt/icms/lib"})
+    check("nothing to say", said == "", said)
+    log.unlink()
+    run("a package", installed, env={**env, "DESTDIR": str(folder)})
+    check("a package leaves the cache alone", not log.exists(), "ldconfig was run")
 
 
 def main():
@@ -50,6 +110,8 @@ def main():
             program = str(folder / what)
             run(f"compile, {what}", [compiler, *flags, hello, "-o", program, *words])
             run(f"run, {what}", [program, f"dir:{name}/{what}-kv"], env=env)
+        library_directory(folder)
+        after_installation(folder)
         if shutil.which("clang++" if flags else "c++") is None:
             return  # C++ is not needed to build icms
         header = folder / "header.cc"
