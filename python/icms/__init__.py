@@ -3,6 +3,9 @@
 
     client = icms.Client("unix:/run/icms/agent.sock")
     volume = client.volume("kv")
+    volume.put("greeting", b"hello")
+    volume.get("greeting")  # b"hello"; None when it is not available
+
     chain = volume.chain(icms.Layout(model="tiny", dtype="f16", block_tokens=256))
     keys = [chain.next(tokens) for tokens in blocks]
     volume.put(keys, values)
@@ -20,15 +23,30 @@ Everything may be used from any thread; calls that wait let other threads run. A
 the process that opened it: after fork() the child gets `ForkedError`. Deadlines and timeouts are in
 milliseconds, sizes in bytes; a deadline of 0 is the client's default.
 """
+from importlib import import_module as _import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from . import _tables
 from ._icms import BATCH_MAX, KEY_BYTES, LEASES_MAX
 from ._tables import *  # noqa: F403  the exceptions, one a status
 from ._tables import Miss, Status
-from .client import (Block, Buffer, Chain, Client, Layout, Lease, Request, Results, Source,
+from .client import (Block, Buffer, Chain, Client, Key, Layout, Lease, Request, Results, Source,
                      Volume, key, prompt_hint, version)
 from .errors import Error
 
+if TYPE_CHECKING:
+    from . import aio as aio, keys as keys
+
 __version__ = version()
-__all__ = ["BATCH_MAX", "Block", "Buffer", "Chain", "Client", "Error", "KEY_BYTES", "LEASES_MAX",
-           "Layout", "Lease", "Miss", "Request", "Results", "Source", "Status", "Volume", "key",
-           "prompt_hint", "version", *(kind.__name__ for kind in _tables.CLASSES.values())]
+__all__ = ["BATCH_MAX", "Block", "Buffer", "Chain", "Client", "Error", "KEY_BYTES", "Key",
+           "LEASES_MAX", "Layout", "Lease", "Miss", "Request", "Results", "Source", "Status",
+           "Volume", "key", "prompt_hint", "version",
+           *(kind.__name__ for kind in _tables.CLASSES.values())]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """`icms.aio` and `icms.keys` are imported when they are first used: asyncio takes its time."""
+    if name in ("aio", "keys"):
+        return _import_module(f"icms.{name}")
+    raise AttributeError(f"module 'icms' has no attribute {name!r}")

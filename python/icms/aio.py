@@ -2,6 +2,7 @@
 """The same calls for asyncio.
 
     volume = icms.aio.Volume(client.volume("kv"))
+    value = await volume.get("greeting")
     results = await volume.get(keys, memory)
 
 While something is under way, the client's descriptor is watched by the running loop; no threads are
@@ -14,11 +15,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 from . import _icms, client as _client
 from ._tables import ClosedError
-from .client import Memories, Request, Results
+from .client import Key, Memories, Memory, Request, Results
 
 
 class _Bridge:
@@ -90,28 +91,70 @@ class Volume:
         #: The volume inside, for what needs no waiting: chain, name, value_bytes_max, ...
         self.volume = volume
 
-    async def put(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
+    @overload
+    async def put(self, keys: Key, memory: Memory, *, deadline_ms: int = 0, on_flash: bool = False,
+                  if_absent: bool = False, hints: Sequence[int] | None = None) -> bool: ...
+
+    @overload
+    async def put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
                   on_flash: bool = False, if_absent: bool = False,
-                  hints: Sequence[int] | None = None) -> Results:
-        return await self._call(_icms.PUT, keys, memory, deadline_ms,
-                                _client._put_flags(on_flash, if_absent), hints=hints)
+                  hints: Sequence[int] | None = None) -> Results: ...
 
-    async def get(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
-                  prestage: bool = False) -> Results:
-        return await self._call(_icms.GET, keys, memory, deadline_ms,
-                                _client._get_flags(prestage))
+    async def put(self, keys: Key | Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
+                  on_flash: bool = False, if_absent: bool = False,
+                  hints: Sequence[int] | None = None) -> bool | Results:
+        flags = _client._put_flags(on_flash, if_absent)
+        if isinstance(keys, _client._ONE_KEY):
+            return _client._stored(await self._call(_icms.PUT, (keys,), (memory,), deadline_ms,
+                                                    flags, hints=hints))
+        return await self._call(_icms.PUT, keys, memory, deadline_ms, flags, hints=hints)
 
-    async def prefetch(self, keys: Sequence[bytes], *, deadline_ms: int = 0,
+    @overload
+    async def get(self, keys: Key, *, deadline_ms: int = 0,
+                  prestage: bool = False) -> bytes | None: ...
+
+    @overload
+    async def get(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
+                  prestage: bool = False) -> Results: ...
+
+    async def get(self, keys: Key | Sequence[Key], memory: Memories | None = None, *,
+                  deadline_ms: int = 0, prestage: bool = False) -> bytes | None | Results:
+        flags = _client._get_flags(prestage)
+        if isinstance(keys, _client._ONE_KEY):
+            space = self.volume._space(memory)
+            return _client._value(await self._call(_icms.GET, (keys,), (space,), deadline_ms,
+                                                   flags), space)
+        return await self._call(_icms.GET, keys, _client._given(memory), deadline_ms, flags)
+
+    async def prefetch(self, keys: Sequence[Key], *, deadline_ms: int = 0,
                        prestage: bool = True) -> Results:
         return await self._call(_icms.GET, keys, None, deadline_ms, _client._get_flags(prestage))
 
-    async def exists(self, keys: Sequence[bytes], *, deadline_ms: int = 0) -> Results:
+    @overload
+    async def exists(self, keys: Key, *,  # type: ignore[overload-overlap]
+                     deadline_ms: int = 0) -> bool: ...
+
+    @overload
+    async def exists(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> Results: ...
+
+    async def exists(self, keys: Key | Sequence[Key], *, deadline_ms: int = 0) -> bool | Results:
+        if isinstance(keys, _client._ONE_KEY):
+            return _client._found(await self._call(_icms.EXISTS, (keys,), None, deadline_ms, 0))
         return await self._call(_icms.EXISTS, keys, None, deadline_ms, 0)
 
-    async def match(self, keys: Sequence[bytes], *, deadline_ms: int = 0) -> int:
-        return (await self.exists(keys, deadline_ms=deadline_ms)).prefix
+    async def match(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> int:
+        return (await self._call(_icms.EXISTS, keys, None, deadline_ms, 0)).prefix
 
-    async def remove(self, keys: Sequence[bytes], *, deadline_ms: int = 0) -> Results:
+    @overload
+    async def remove(self, keys: Key, *,  # type: ignore[overload-overlap]
+                     deadline_ms: int = 0) -> bool: ...
+
+    @overload
+    async def remove(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> Results: ...
+
+    async def remove(self, keys: Key | Sequence[Key], *, deadline_ms: int = 0) -> bool | Results:
+        if isinstance(keys, _client._ONE_KEY):
+            return _client._found(await self._call(_icms.REMOVE, (keys,), None, deadline_ms, 0))
         return await self._call(_icms.REMOVE, keys, None, deadline_ms, 0)
 
     async def flush(self, *, deadline_ms: int = 0) -> None:
@@ -123,7 +166,7 @@ class Volume:
         if pending:
             await asyncio.wait(pending)
 
-    async def _call(self, op: int, keys: Sequence[bytes], memory: Memories | None,
+    async def _call(self, op: int, keys: Sequence[Key], memory: Memories | None,
                     deadline_ms: int, flags: int, flush: bool = False,
                     hints: Sequence[int] | None = None) -> Results:
         if not flush and not _client._some(keys) and (memory is None or

@@ -10,6 +10,7 @@ import atexit
 import dataclasses
 import enum
 import json
+import mmap
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -21,10 +22,15 @@ from ._tables import Miss, Status
 
 atexit.register(_icms.close_all)
 
+#: The key of a block: 1 to 16 bytes as they are, or a str of any length (see `key`).
+Key = str | bytes | bytearray | memoryview
 #: Anything with the buffer protocol, or with __dlpack__ on the host.
 Memory = Any
 #: The memory of a batch: a sequence of Memory, or one array whose first dimension is the block.
 Memories = Any
+
+#: The types of `Key`: one of these is one key, a sequence of them is a batch.
+_ONE_KEY = (str, bytes, bytearray, memoryview)
 
 
 class Source(enum.IntEnum):
@@ -329,12 +335,21 @@ class Buffer(_Region):
 class Volume:
     """Blocks of one tenant, model and layout. From `Client.volume`.
 
-    Calls take a batch: keys is a sequence of 1 to BATCH_MAX keys (bytes of 1 to 16), memory a
-    sequence as long with the memory of each block, or one array of shape (len(keys), ...) that is
-    C-contiguous: block i is array[i]. More is refused with ValueError, since a batch
-    has one deadline; none at all is answered without a call. They return `Results`, and raise Error
-    only when the call failed as a whole (PeerDownError, ClosedError, ForkedError, ...), TypeError,
-    ValueError or BufferError when the arguments are wrong.
+        volume.put("greeting", b"hello")    # True
+        volume.get("greeting")              # b"hello"; None when it is not available
+        volume.put(keys, values)            # a batch: Results
+        volume.get(keys, memory)            # a batch, into the caller's memory: Results
+
+    A key is bytes of 1 to 16, taken as they are, or a str of any length, of which `icms.key` makes
+    one: "greeting" and b"greeting" are the same key.
+
+    put, get, exists and remove take one key, or a batch. With one key they return what is asked
+    for, and raise Error when it cannot be said. A batch is a sequence of 1 to BATCH_MAX keys; memory
+    is a sequence as long with the memory of each block, or one array of shape (len(keys), ...) that
+    is C-contiguous: block i is array[i]. More is refused with ValueError, since a batch has one
+    deadline; none at all is answered without a call. A batch returns `Results`, and raises Error
+    only when the call failed as a whole (PeerDownError, ClosedError, ForkedError, ...). Wrong
+    arguments raise TypeError, ValueError or BufferError.
     """
 
     __slots__ = ("client", "_volume", "name", "uuid", "value_bytes_max", "run_blocks", "sealed")
@@ -366,42 +381,91 @@ class Volume:
 
     # ---- calls that wait
 
-    def put(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
+    @overload
+    def put(self, keys: Key, memory: Memory, *, deadline_ms: int = 0, on_flash: bool = False,
+            if_absent: bool = False, hints: Sequence[int] | None = None) -> bool: ...
+
+    @overload
+    def put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
             on_flash: bool = False, if_absent: bool = False,
-            hints: Sequence[int] | None = None) -> Results:
-        """Stores blocks. Memory is read, 1 to value_bytes_max bytes each.
+            hints: Sequence[int] | None = None) -> Results: ...
 
-        OK says that the agent has taken a checked copy; with on_flash, that the drive has answered
-        for it. With if_absent a block that is there is EXISTS and stays. hints, one a block, are of
-        `prompt_hint`. Else VALUE_SIZE, QUOTA, LIMIT, DEADLINE, PEER_DOWN, ... for the block.
+    def put(self, keys: Key | Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
+            on_flash: bool = False, if_absent: bool = False,
+            hints: Sequence[int] | None = None) -> bool | Results:
+        """Stores one block, or a batch. Memory is read, 1 to value_bytes_max bytes each.
+
+        One key: True when the block is stored. False when it is not: it exists already, with
+        if_absent, or the tier cannot take it now; a later call may succeed. Error when no call can,
+        as with a value that is too large.
+
+        A batch: OK says that the agent has a checked copy; with on_flash, that the drive has
+        answered for it. With if_absent a block that is there is EXISTS and stays. hints, one a
+        block, are of `prompt_hint`. Else VALUE_SIZE, QUOTA, LIMIT, DEADLINE, PEER_DOWN, ... for the
+        block.
         """
-        return self._call(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent),
-                          hints)
+        flags = _put_flags(on_flash, if_absent)
+        if isinstance(keys, _ONE_KEY):
+            return _stored(self._call(_icms.PUT, (keys,), (memory,), deadline_ms, flags, hints))
+        return self._call(_icms.PUT, keys, memory, deadline_ms, flags, hints)
 
-    def get(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
-            prestage: bool = False) -> Results:
-        """Loads blocks. Memory is written, with room for the value of each block or more.
+    @overload
+    def get(self, keys: Key, *, deadline_ms: int = 0, prestage: bool = False) -> bytes | None: ...
 
-        `nbytes` is the size of the value; VALUE_SIZE when it has no room. prestage says that an
-        engine will ask soon, and does not delay those that wait.
+    @overload
+    def get(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
+            prestage: bool = False) -> Results: ...
+
+    def get(self, keys: Key | Sequence[Key], memory: Memories | None = None, *,
+            deadline_ms: int = 0, prestage: bool = False) -> bytes | None | Results:
+        """Loads one block, or a batch into memory.
+
+        One key: the value, None when it is not available, whatever the reason. The value is copied;
+        `lease` and a batch do not copy it.
+
+        A batch: memory is written, with room for the value of each block or more. `nbytes` is the
+        size of the value; VALUE_SIZE when it has no room. prestage says that an engine will ask
+        soon, and does not delay those that wait.
         """
-        return self._call(_icms.GET, keys, memory, deadline_ms, _get_flags(prestage))
+        flags = _get_flags(prestage)
+        if isinstance(keys, _ONE_KEY):
+            space = self._space(memory)
+            return _value(self._call(_icms.GET, (keys,), (space,), deadline_ms, flags), space)
+        return self._call(_icms.GET, keys, _given(memory), deadline_ms, flags)
 
-    def prefetch(self, keys: Sequence[bytes], *, deadline_ms: int = 0,
+    def prefetch(self, keys: Sequence[Key], *, deadline_ms: int = 0,
                  prestage: bool = True) -> Results:
         """Brings blocks into the agent's memory, so that a get soon is a hit there."""
         return self._call(_icms.GET, keys, None, deadline_ms, _get_flags(prestage))
 
-    def exists(self, keys: Sequence[bytes], *, deadline_ms: int = 0) -> Results:
-        """OK for each block that is there at this moment; no value moves."""
+    @overload
+    def exists(self, keys: Key, *,  # type: ignore[overload-overlap]
+               deadline_ms: int = 0) -> bool: ...
+
+    @overload
+    def exists(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> Results: ...
+
+    def exists(self, keys: Key | Sequence[Key], *, deadline_ms: int = 0) -> bool | Results:
+        """Whether a block is available at this moment; no value moves. A batch: OK for each."""
+        if isinstance(keys, _ONE_KEY):
+            return _found(self._call(_icms.EXISTS, (keys,), None, deadline_ms, 0))
         return self._call(_icms.EXISTS, keys, None, deadline_ms, 0)
 
-    def match(self, keys: Sequence[bytes], *, deadline_ms: int = 0) -> int:
+    def match(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> int:
         """How many blocks from the first up to the first hole are there: the usable prefix."""
         return self._volume.match(keys, deadline_ms) if _some(keys) else 0
 
-    def remove(self, keys: Sequence[bytes], *, deadline_ms: int = 0) -> Results:
-        """Forgets blocks everywhere; MISS where there was none."""
+    @overload
+    def remove(self, keys: Key, *,  # type: ignore[overload-overlap]
+               deadline_ms: int = 0) -> bool: ...
+
+    @overload
+    def remove(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> Results: ...
+
+    def remove(self, keys: Key | Sequence[Key], *, deadline_ms: int = 0) -> bool | Results:
+        """Removes a block everywhere: False when there was none. A batch: MISS where none was."""
+        if isinstance(keys, _ONE_KEY):
+            return _found(self._call(_icms.REMOVE, (keys,), None, deadline_ms, 0))
         return self._call(_icms.REMOVE, keys, None, deadline_ms, 0)
 
     def flush(self, *, deadline_ms: int = 0) -> None:
@@ -411,7 +475,7 @@ class Volume:
         """
         self._volume.flush(deadline_ms)
 
-    def lease(self, key: bytes, *, deadline_ms: int = 0) -> Lease:
+    def lease(self, key: Key, *, deadline_ms: int = 0) -> Lease:
         """Brings a block into the agent's memory if need be and makes it readable in place.
 
         MissError, with its `reason`, when it is not available; LimitError when LEASES_MAX are out.
@@ -420,7 +484,7 @@ class Volume:
 
     # ---- requests
 
-    def start_put(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
+    def start_put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
                   on_flash: bool = False, if_absent: bool = False, tag: Any = None,
                   hints: Sequence[int] | None = None) -> Request:
         """`put` as a request: returns at once. Memory stays unchanged until it is over.
@@ -430,22 +494,22 @@ class Volume:
         return self._start(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent),
                            tag, hints=hints)
 
-    def start_get(self, keys: Sequence[bytes], memory: Memories, *, deadline_ms: int = 0,
+    def start_get(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
                   prestage: bool = False, tag: Any = None) -> Request:
         """`get` as a request. Memory belongs to it until it is over."""
         return self._start(_icms.GET, keys, memory, deadline_ms, _get_flags(prestage), tag)
 
-    def start_prefetch(self, keys: Sequence[bytes], *, deadline_ms: int = 0, prestage: bool = True,
+    def start_prefetch(self, keys: Sequence[Key], *, deadline_ms: int = 0, prestage: bool = True,
                        tag: Any = None) -> Request:
         """`prefetch` as a request."""
         return self._start(_icms.GET, keys, None, deadline_ms, _get_flags(prestage), tag)
 
-    def start_exists(self, keys: Sequence[bytes], *, deadline_ms: int = 0,
+    def start_exists(self, keys: Sequence[Key], *, deadline_ms: int = 0,
                      tag: Any = None) -> Request:
         """`exists` as a request; `Results.prefix` is what `match` returns."""
         return self._start(_icms.EXISTS, keys, None, deadline_ms, 0, tag)
 
-    def start_remove(self, keys: Sequence[bytes], *, deadline_ms: int = 0,
+    def start_remove(self, keys: Sequence[Key], *, deadline_ms: int = 0,
                      tag: Any = None) -> Request:
         """`remove` as a request."""
         return self._start(_icms.REMOVE, keys, None, deadline_ms, 0, tag)
@@ -454,13 +518,20 @@ class Volume:
         """`flush` as a request."""
         return self._start(_icms.FLUSH, (), None, deadline_ms, 0, tag)
 
-    def _call(self, op: int, keys: Sequence[bytes], memory: Memories | None,
+    def _space(self, memory: Memories | None) -> mmap.mmap:
+        """Memory for the largest value, of which only the pages that are written take any."""
+        if memory is not None:
+            raise TypeError("get of one key returns the value; to load into memory, use "
+                            "get([key], [memory])")
+        return mmap.mmap(-1, self.value_bytes_max)
+
+    def _call(self, op: int, keys: Sequence[Key], memory: Memories | None,
               deadline_ms: int, flags: int, hints: Sequence[int] | None = None) -> Results:
         if not _some(keys) and (memory is None or not _some(memory)):
             return _NONE
         return _results(self._volume.call(op, keys, _rows(memory), deadline_ms, flags, hints))
 
-    def _start(self, op: int, keys: Sequence[bytes], memory: Memories | None,
+    def _start(self, op: int, keys: Sequence[Key], memory: Memories | None,
                deadline_ms: int, flags: int, tag: Any, over: Any = None,
                hints: Sequence[int] | None = None) -> Request:
         request = Request(tag)
@@ -468,6 +539,31 @@ class Volume:
         request._request = self._volume.start(op, keys, _rows(memory), deadline_ms, flags,
                                               request, hints)
         return request
+
+
+def _given(memory: Memories | None) -> Memories:
+    if memory is None:
+        raise TypeError("get of a batch loads into memory: get(keys, memory)")
+    return memory
+
+
+def _found(results: Results) -> bool:
+    """OK is True, MISS is False; raises what is neither."""
+    status = results[0].status
+    if status not in (Status.OK, Status.MISS):
+        raise errors.error_of(status, reason=results[0].reason)
+    return status == Status.OK
+
+
+def _stored(results: Results) -> bool:
+    status = results[0].status
+    if status == Status.EXISTS or (status != Status.OK and errors.may_retry(status)):
+        return False
+    return _found(results)
+
+
+def _value(results: Results, space: mmap.mmap) -> bytes | None:
+    return space[:results[0].nbytes] if _found(results) else None
 
 
 def _some(sequence: Any) -> bool:

@@ -35,3 +35,10 @@ def error_of(status: int, why: str = "", reason: int = 0) -> Error:
     error = kind(why)
     error.reason = miss
     return error
+
+
+def may_retry(status: int) -> bool:
+    """True when a call with this status may succeed later."""
+    from . import _tables
+
+    return bool(_tables.CLASSES[status].retry)

@@ -144,13 +144,29 @@ static bool key_set(const void *data, Py_ssize_t bytes, Py_ssize_t index, struct
     return true;
 }
 
+/* A str is a name of any length, taken as UTF-8. */
+static bool key_name(PyObject *text, Py_ssize_t index, struct icms_key *out_key)
+{
+    Py_ssize_t bytes;
+    const char *name = PyUnicode_AsUTF8AndSize(text, &bytes);
+
+    if (name == NULL)
+        return false;
+    if (bytes == 0)
+        return key_set(name, 0, index, out_key); /* says what is wrong */
+    icms_key_from_name(name, (size_t)bytes, out_key);
+    return true;
+}
+
 bool batch_key(PyObject *object, Py_ssize_t index, struct icms_key *out_key)
 {
     Py_buffer view;
     bool made;
 
+    if (PyUnicode_Check(object))
+        return key_name(object, index, out_key);
     if (!PyObject_CheckBuffer(object)) {
-        PyErr_Format(PyExc_TypeError, "a key is bytes, not %R", (PyObject *)Py_TYPE(object));
+        PyErr_Format(PyExc_TypeError, "a key is bytes or str, not %R", (PyObject *)Py_TYPE(object));
         return false;
     }
     if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) != 0)

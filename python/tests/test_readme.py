@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import textwrap
 import unittest
 
 from support import ROOT, tier
@@ -16,7 +17,8 @@ class Readme(unittest.TestCase):
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
             exec(compile(example, "README.md", "exec"), {})
-        self.assertEqual(said.getvalue(), re.search(r"prints\n\n    (.*\n)", text).group(1))
+        lines = re.search(r"prints\n\n((?:    .*\n)+)", text).group(1)
+        self.assertEqual(said.getvalue(), textwrap.dedent(lines))
 
 
 if __name__ == "__main__":

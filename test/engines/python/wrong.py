@@ -10,4 +10,7 @@ def load(volume: icms.Volume, names: list[bytes], room: list[bytearray]) -> int:
     icms.Client(5)  # wrong
     icms.Layout(model="tiny", ranks=(1, 2))  # wrong
     volume.fetch(names)  # wrong
+    volume.get(names)  # wrong
+    value: bytes = volume.get("name")  # wrong
+    print(results, value)
     return volume.match(names)
