@@ -1,42 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys for engines that hash their blocks themselves, and a check that all processes agree.
+"""Keys for engines that hash their blocks themselves.
 
 An engine that names its blocks (by a hash of everything before them, or by text around one) needs
-no second hash of the tokens. But its names say nothing of model, weights, data type or rank, and
-two processes that differ in one of these must never share a block. A Scheme binds them in:
+no second hash of the tokens. But its names say nothing of model, weights, configuration, hash seed or
+rank, and two processes that differ in one of these must never share a block. A Scheme binds all of
+them into the keys:
 
-    scheme = Scheme(volume, Layout(model=..., weights=..., dtype=..., layout=..., block_tokens=16,
-                                   rank=(tp_rank, 0, 0, 0), ranks=(tp_size, 1, 1, 1)),
-                    hashes="sha256_cbor", probe=hash_of_known_tokens, chained=True)
-    scheme.check()
+    scheme = Scheme(volume, Layout(weights=fingerprint.of_files(path), dtype=..., layout=...,
+                                   block_tokens=16, rank=(tp_rank, 0, 0, 0), ranks=(tp_size, 1, 1, 1)),
+                    hashes="sha256_cbor", probe=hash_of_known_tokens, chained=True,
+                    config=canonical.flatten(engine_config), label="/models/llama")
     keys = scheme.keys(block_hashes)
+
+Processes whose schemes differ have different keys, so they live beside each other in one volume and
+never meet. Why one does not find another's blocks is explained by `icms.statements`.
 
 In C the same keys come from icms_chain_next with the engine's name of a block as its content:
 chained, from one chain for all blocks of a prompt; not chained, from a copy of the chain that was
-just begun for each block.
+just begun for each block. The chain begins with a layout whose text `layout` is that of the Layout, a
+space, and 64 hex digits of the identity. With H and L as in src/client/key.c:
+
+    identity = H( L("icms scheme v2") L(hashes) L(probe) L("chained" or "single") L(config) L(space) )
+    config   = the JSON text of `config`, sorted, ASCII, without spaces; empty for an empty one
 """
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
 
+from . import canonical
 from ._icms import KEY_BYTES
-from ._tables import Status
-from .client import Chain, Layout, Volume, key as key_of_name
-
-#: Room for the statement of a scheme: its text is far shorter.
-_STATEMENT_BYTES = 16384
-
-
-class SchemeError(Exception):
-    """Another process uses this volume with something else. `differences` says with what."""
-
-    def __init__(self, text: str, differences: dict[str, tuple[object, object]]) -> None:
-        super().__init__(text)
-        #: {what: (theirs, ours)}
-        self.differences = differences
+from .canonical import Scalar
+from .client import Chain, Layout, Volume
 
 
 class Scheme:
@@ -45,27 +42,40 @@ class Scheme:
     chained says that `keys` is always called with all blocks of a prompt from the first one on. Then
     neighbours are placed together, which is what a prefix cache wants: an enclosure that is lost
     costs whole prompts and not a hole in each. Where blocks come one by one and in any order, it is
-    False, and each block is placed by itself. All processes must say the same.
+    False, and each block is placed by itself.
 
-    hashes names the engine's hash function and its seed. probe is what that makes of something
-    known, the same in all processes: it shows a seed that differs. Both are compared by `check`, and
-    are not part of the keys.
+    hashes names the engine's hash function. probe is what that makes of something known, the same in
+    all processes: it differs with another seed. config is everything else that changes the bytes of a
+    block, from `canonical.flatten`. space is empty, or a text of bytes that only this engine has: a
+    private key space. All of these are in the keys. label is what operators call the model; it is for
+    messages and not in the keys.
     """
 
-    __slots__ = ("volume", "layout", "hashes", "probe", "chained", "_begin", "fingerprint")
+    __slots__ = ("volume", "layout", "hashes", "probe", "chained", "config", "space", "label",
+                 "_begin", "fingerprint")
 
     def __init__(self, volume: Volume, layout: Layout, *, hashes: str, chained: bool,
-                 probe: bytes = b"") -> None:
+                 probe: bytes = b"", config: Mapping[str, Scalar] | None = None, space: bytes = b"",
+                 label: str = "") -> None:
         self.volume = volume
         self.layout = layout
         self.hashes = hashes
         self.probe = bytes(memoryview(probe))
         self.chained = bool(chained)
-        self._begin = volume.chain(layout)
-        #: 64 hex digits, equal in processes that share blocks: to log, and to compare by eye.
-        self.fingerprint = hashlib.sha256(
-            json.dumps([self._begin.state.hex(), self._statement()],
-                       sort_keys=True).encode()).hexdigest()
+        self.config = dict(config or {})
+        self.space = bytes(memoryview(space))
+        self.label = label
+        identity = self._identity()
+        bound = dataclasses.replace(layout, layout=f"{layout.layout} {identity}")
+        self._begin = volume.chain(bound)
+        #: 64 hex digits, equal in processes that share blocks, whatever their rank: to log, and to
+        #: compare by eye.
+        self.fingerprint = volume.chain(dataclasses.replace(bound, rank=(0, 0, 0, 0))).state.hex()
+
+    def in_space(self, space: bytes) -> Scheme:
+        """The same scheme in a private key space: no block of another space is found in it."""
+        return Scheme(self.volume, self.layout, hashes=self.hashes, chained=self.chained,
+                      probe=self.probe, config=self.config, space=space, label=self.label)
 
     def keys(self, names: Sequence[bytes | str]) -> list[bytes]:
         """The keys of blocks by the engine's names for them, bytes or text (taken as UTF-8).
@@ -84,59 +94,22 @@ class Scheme:
         """Begins a prompt whose blocks come bit by bit, from the first one on."""
         return Prompt(self._begin.copy(), self.chained)
 
-    def check(self, *, replace: bool = False, deadline_ms: int = 0) -> bool:
-        """Compares this scheme with what other processes said of theirs, in the volume itself.
+    def fields(self) -> dict[str, Scalar]:
+        """What has to be equal in all processes that share: everything but rank, label and space."""
+        layout = self.layout
+        return {"tenant": layout.tenant, "model": layout.model, "weights": layout.weights.hex(),
+                "dtype": layout.dtype, "layout": layout.layout, "block_tokens": layout.block_tokens,
+                "ranks": "x".join(map(str, layout.ranks)), "hashes": self.hashes,
+                "probe": self.probe.hex(), "chained": self.chained,
+                **{f"config.{name}": value for name, value in self.config.items()}}
 
-        The first one leaves a statement there, under a key made of tenant and model. SchemeError
-        when what is there says something else: these processes would never find each other's
-        blocks. With replace the statement is overwritten instead, for a change that is meant.
-        False when the tier cannot tell now; True when all agree so far. Ranks of the processes
-        themselves are not compared. The tier may forget a statement as it may any block.
-        """
-        name = key_of_name(f"icms scheme v1 {self.layout.tenant}\0{self.layout.model}")
-        ours = self._statement()
-        text = json.dumps(ours, sort_keys=True).encode()
-        for _ in range(2):
-            if not replace:
-                room = bytearray(_STATEMENT_BYTES)
-                found = self.volume.get([name], [room], deadline_ms=deadline_ms)[0]
-                if found.status == Status.OK:
-                    self._compare(bytes(room[:found.nbytes]), ours)
-                    return True
-                if found.status != Status.MISS:
-                    return False
-            put = self.volume.put([name], [text], if_absent=not replace,
-                                  deadline_ms=deadline_ms)[0]
-            if put.status != Status.EXISTS:
-                return put.status == Status.OK
-        return False
-
-    def _statement(self) -> dict[str, object]:
-        """What has to be equal in all processes: everything but the rank."""
-        said = dataclasses.asdict(self.layout)
-        del said["rank"]
-        said["weights"] = self.layout.weights.hex()
-        said["ranks"] = list(self.layout.ranks)
-        return {**said, "hashes": self.hashes, "probe": self.probe.hex(), "chained": self.chained}
-
-    def _compare(self, text: bytes, ours: dict[str, object]) -> None:
-        try:
-            theirs = json.loads(text)
-        except ValueError:
-            theirs = None
-        if not isinstance(theirs, dict):
-            raise SchemeError("what this volume says of its scheme cannot be read: was a block put "
-                              "under its key?", {})
-        differences = {what: (theirs.get(what), ours.get(what))
-                       for what in sorted(set(theirs) | set(ours))
-                       if theirs.get(what) != ours.get(what)}
-        if differences:
-            said = "; ".join(f"{what}: {their!r} there, {our!r} here"
-                             for what, (their, our) in differences.items())
-            raise SchemeError(
-                f"processes that use the volume {self.volume.name} for {self.layout.model!r} would "
-                f"never share a block with this one: {said}. Make them equal; or, when the change "
-                "is meant, give each a volume of its own or check(replace=True)", differences)
+    def _identity(self) -> str:
+        config = canonical.dumps(self.config) if self.config else ""
+        digest = hashlib.sha256()
+        for said in (b"icms scheme v2", self.hashes.encode(), self.probe,
+                     b"chained" if self.chained else b"single", config.encode(), self.space):
+            digest.update(struct.pack("<Q", len(said)) + said)
+        return digest.hexdigest()
 
 
 class Prompt:

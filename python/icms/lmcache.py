@@ -11,9 +11,10 @@ A server starts without a tier that is not there: until it comes every batch is 
 not there, or not stored.
 
 LMCache calls submit_... from its controllers' threads and drain_completions from one that polls the
-descriptor. There is no thread here, but while a tier is not there: a batch is a generator that yields what the tier has to do and
-gets the answer; drain_completions steps those whose answers have come. What the tier refuses is a
-chunk that is not there, or not stored; it is counted and logged.
+descriptor. A batch is a generator that yields what the tier has to do and gets the answer;
+drain_completions steps those whose answers have come. The one thread here opens a tier that comes
+later, and compares this server's identity with those of others. What the tier refuses is a chunk that
+is not there, or not stored; it is counted and logged.
 
 A value larger than the volume's is cut into parts, beside each other, and a note under its own key
 says that they are there; it is written when all of them are. Life cycle: IcmsConnector ->
@@ -36,6 +37,7 @@ from . import _engines, errors, keys as _keys
 from ._icms import BATCH_MAX
 from ._tables import LimitError, Miss, PeerDownError, Status
 from .client import Block, Client, Layout, Request, Source, Volume
+from .statements import Watch
 
 log = logging.getLogger(__name__)
 
@@ -124,8 +126,8 @@ class IcmsConnector:
     """LMCache's native connector on a volume of icms."""
 
     def __init__(self, **params: Any) -> None:
-        """Opens the tier, now or when it comes. ValueError, icms.Error and icms.keys.SchemeError say
-        what is wrong and what to do."""
+        """Opens the tier, now or when it comes. ValueError and icms.Error say what is wrong and what
+        to do."""
         self.options = _engines.options(Options, params, '"adapter_params"')
         self._sayer = _engines.Sayer(log)
         self._lock = threading.RLock()  # of all below
@@ -153,19 +155,17 @@ class IcmsConnector:
             os.close(self._bell)
             raise
 
-    def _opened(self, client: Client, volume: Volume) -> None:
+    def _opened(self, client: Client, volume: Volume) -> Watch:
         scheme = _keys.Scheme(volume, Layout(tenant=self.options.tenant, model="lmcache",
                                              weights=self.options.weights.encode(),
                                              layout=self.options.layout),
                               hashes="lmcache object key", chained=False)
-        if not scheme.check():
-            self._sayer.warn("scheme", f"the volume {volume.name} cannot say now whether others use "
-                                       "it in the same way")
         log.info("icms: volume %s of %s, scheme %s", volume.name, client.where, scheme.fingerprint)
         with self._lock:
             self._epoll.register(client.fileno(), select.EPOLLIN)
             self.client, self.volume, self._scheme = client, volume, scheme
             self._is_open = True
+        return Watch(scheme, {}, log)
 
     # ---- LMCache's interface
 

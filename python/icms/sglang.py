@@ -36,6 +36,7 @@ from . import _engines, errors, keys as _keys
 from ._icms import BATCH_MAX
 from ._tables import PeerDownError, Status
 from .client import Client, Layout, Results, Volume, prompt_hint
+from .statements import Watch
 
 log = logging.getLogger(__name__)
 
@@ -187,25 +188,23 @@ class HiCacheIcms(HiCacheStorage):
             self.options.where, self.options.volume, load_ms=self.options.load_ms,
             store_ms=self.options.store_ms, opened=self._opened, log=log)
 
-    def _opened(self, client: Client, volume: Volume) -> None:
+    def _opened(self, client: Client, volume: Volume) -> Watch | None:
         with self._setup:
             self.client, self.volume = client, volume
-            if self._main is not None:
-                self._use()
             self._is_open = True
+            return self._use() if self._main is not None else None
 
     # ---- pools
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """Called first: the pool of KV pages. icms.keys.SchemeError when others use the volume in
-        another way."""
+        """Called first: the pool of KV pages."""
         super().register_mem_pool_host(mem_pool_host)
         with self._setup:
             if self._in_place:
                 self._pools[str(PoolName.KV)] = _Pool(str(PoolName.KV), mem_pool_host)
             self._main = mem_pool_host
             if self._is_open:
-                self._use()
+                self._opener.watch(self._use())
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """Called for each further pool of a hybrid model, and again for that of KV pages."""
@@ -219,18 +218,16 @@ class HiCacheIcms(HiCacheStorage):
                 pool.open(self._scheme_of(name))
             self._pools[name] = pool
 
-    def _use(self) -> None:
-        """Tier and pool of KV pages are there. SchemeError when it cannot be used."""
+    def _use(self) -> Watch:
+        """Tier and pool of KV pages are there."""
         self._scheme = self._make_scheme(self._main, self._config.is_mla_model)
         self._sharded = self._make_scheme(self._main, False)
-        if not self._scheme.check():
-            log.warning("icms: the volume %s cannot say now whether other servers use it in the "
-                        "same way", self.volume.name)
         for name, pool in self._pools.items():
             pool.open(self._scheme_of(name))
         self._is_used = True
         log.info("icms: volume %s of %s, scheme %s", self.volume.name, self.client.where,
                  self._scheme.fingerprint)
+        return Watch(self._scheme, {}, log)
 
     def _scheme_of(self, name: str) -> _keys.Scheme:
         """State of Mamba layers is cut by tensor rank where KV of MLA is the same in all of them."""

@@ -10,7 +10,6 @@ import unittest
 import unittest.mock
 
 import icms
-from icms import keys as icms_keys
 from icms.lmcache import IcmsConnector
 from support import VALUE_BYTES, Tier, tier, value, wait_for
 
@@ -166,17 +165,17 @@ class Batches(Case):
         self.assertEqual(len(set(numbers)), 160)
         self.assertEqual(self.get(connector, keys, [2000] * 40), (True, [True] * 40, values))
 
-    def test_one_descriptor_and_no_thread(self):
+    def test_one_descriptor_and_one_thread(self):
         before = threading.active_count()
         connector = self.connector()
         poller = select.poll()
         poller.register(connector.event_fd(), select.POLLIN)
-        self.assertEqual(poller.poll(50), [])
-        self.assertEqual(connector.drain_completions(), [])
+        # When the identities of others have come, the descriptor says so too, to no one.
+        wait_for(lambda: connector.drain_completions() == [] == poller.poll(50))
         self.wait(connector, connector.submit_batch_exists(names(3)))
         self.wait(connector, connector.submit_batch_exists([]))  # over before it is submitted
         self.assertEqual(poller.poll(50), [])
-        self.assertEqual(threading.active_count(), before)
+        self.assertEqual(threading.active_count(), before + 1)
 
 
 class Mistakes(Case):
@@ -204,12 +203,19 @@ class Mistakes(Case):
         with self.assertRaises(icms.NoVolumeError):
             IcmsConnector(volume="nobody's", where=tier().where)
 
-    def test_servers_that_would_never_share_are_told_at_the_start(self):
-        self.connector(weights="1", layout="bf16")
-        self.connector(weights="1", layout="bf16")
-        for params in ({"weights": "2", "layout": "bf16"}, {"weights": "1", "layout": "fp8"}):
-            with self.assertRaisesRegex(icms_keys.SchemeError, "would never share"):
-                self.connector(**params)
+    def test_servers_that_differ_live_beside_each_other_and_are_told(self):
+        keys = names(1)
+        for weights, layout in (("1", "bf16"), ("2", "bf16"), ("1", "fp8")):
+            one = self.connector(weights=weights, layout=layout)
+            self.assertEqual(self.exist(one, keys), [False])
+            self.put(one, keys, [f"{weights} {layout}".encode()])
+        with self.assertLogs("icms.lmcache", "WARNING") as logged:
+            one = self.connector(weights="3", layout="bf16")
+            wait_for(lambda: any("weights: " in text for text in logged.output))
+        for weights, layout in (("1", "bf16"), ("2", "bf16"), ("1", "fp8")):
+            one = self.connector(weights=weights, layout=layout)
+            self.assertEqual(self.get(one, keys, [5 + len(layout) - 3])[2],
+                             [f"{weights} {layout}".encode()])
 
 
 class Failures(Case):
@@ -263,20 +269,6 @@ class Failures(Case):
         self.put(connector, keys, [b"1", b"22", b"333"])
         self.assertEqual(self.get(connector, keys, [1, 2, 3]),
                          (True, [True] * 3, [b"1", b"22", b"333"]))
-
-    def test_a_tier_that_comes_and_is_another_is_told_and_never_used(self):
-        mine = Tier()
-        self.addCleanup(mine.end)
-        self.connector(where=mine.where, weights="1")
-        mine.agent.kill()
-        with self.assertLogs("icms.lmcache", "WARNING") as logged:
-            connector = self.connector(where=mine.where, weights="2")
-            mine.agent.start()
-            mine.agent.wait_ready()
-            wait_for(lambda: len(logged.output) >= 2, 30)
-        self.assertIn("would never share", logged.output[1])
-        (ok, _, _), = self.wait(connector, connector.submit_batch_exists(names(1)))
-        self.assertFalse(ok)
 
     def test_close_before_the_tier_came(self):
         connector = self.connector(where="unix:/nowhere/at/all")

@@ -13,7 +13,6 @@ from support import Tier, hints_of_puts, tier, value, wait_for
 
 stand_ins.install()
 
-from icms import keys as icms_keys  # noqa: E402
 from icms.sglang import HiCacheIcms  # noqa: E402
 
 PIECES = (3000, 3000)
@@ -172,20 +171,22 @@ class Names(Case):
                 (None, {"attn_cp_rank": 1, "attn_cp_size": 2}, {}),
                 (None, {"model_name": self.id() + "b"}, {}), (None, {}, {"tenant": "other"}),
                 (Pool((6000,)), {}, {}), (Pool((3000, 2999)), {}, {})):
-            if "pp_size" in config or "attn_cp_size" in config:
-                with self.assertRaisesRegex(icms_keys.SchemeError, "ranks"):
-                    self.backend(pool, config={**base, **config}, **options)
-                continue
             other = self.backend(pool, config={**base, **config}, **options)
             self.assertEqual(other.batch_exists(names), 0, (config, options))
         self.assertEqual(self.backend(config=dict(base)).batch_exists(names), 2)
 
-    def test_servers_that_would_never_share_are_told_at_the_start(self):
-        self.backend()
-        with self.assertRaisesRegex(icms_keys.SchemeError, "block_tokens: 4 there, 16 here"):
-            self.backend(Pool(PIECES, page_size=16))
-        with self.assertRaisesRegex(icms_keys.SchemeError, "weights: '' there, '7632' here"):
-            self.backend(weights="v2")
+    def test_servers_that_differ_are_told_and_live_beside_each_other(self):
+        names = hashes(1)
+        for pool, options in ((None, {}), (Pool(PIECES, page_size=16), {}), (None, {"weights": "v2"})):
+            one = self.backend(pool, tenant=self.id(), **options)
+            self.filled(one, 1)
+            self.assertEqual(one.batch_exists(names), 0)
+            self.assertEqual(one.batch_set_v1(names, one.pool.at(0)), [True])
+            self.assertEqual(one.batch_exists(names), 1)
+        with self.assertLogs("icms.sglang", "WARNING") as logged:
+            self.backend(tenant=self.id(), weights="v3")
+            wait_for(lambda: any("weights: " in text for text in logged.output))
+        self.assertEqual(self.backend(tenant=self.id()).batch_exists(names), 1)
 
     def test_pages_of_mla_are_those_of_all_tensor_ranks(self):
         names = hashes(3)
@@ -435,19 +436,6 @@ class Failures(Case):
         self.assertEqual(backend.batch_get(names, pages), [None, None])
         self.assertFalse(backend.batch_set(names, pages))
         self.assertEqual(backend.counters.failures, {"PeerDownError": 4})
-
-    def test_a_tier_that_comes_and_is_another_is_told_and_never_used(self):
-        mine = Tier()
-        self.addCleanup(mine.end)
-        self.backend(where=mine.where, weights="1")
-        mine.agent.kill()
-        with self.assertLogs("icms.sglang", "WARNING") as logged:
-            backend = self.backend(where=mine.where, weights="2")
-            mine.agent.start()
-            mine.agent.wait_ready()
-            wait_for(lambda: len(logged.output) >= 2, 30)
-        self.assertIn("would never share", logged.output[1])
-        self.assertEqual(backend.batch_exists(hashes(1)), 0)
 
 
 if __name__ == "__main__":

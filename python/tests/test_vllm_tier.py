@@ -313,19 +313,19 @@ class Tiers(unittest.TestCase):
                 IcmsTier(spec("no-such-model"), memory, "1", **words)
             self.assertIn(says, str(refused.exception))
 
-    def test_another_seed_is_told_and_never_used(self):
-        model = f"m{random.random()}"
-        Engine(self, self.shared.where, model=model).wait_up()
+    def test_another_seed_is_explained_and_shares_nothing(self):
+        words = {"model": f"m{random.random()}", "tenant": self.id()}
+        self.stored(**words)
         seeds = sys.modules["vllm.v1.core.kv_cache_utils"]
         self.addCleanup(setattr, seeds, "NONE_HASH", seeds.NONE_HASH)
         seeds.NONE_HASH = b"another " * 4
-        with self.assertLogs("vllm.icms.tier", logging.ERROR) as said:
-            engine = Engine(self, self.shared.where, model=model)
+        with self.assertLogs("vllm.icms.tier", logging.WARNING) as said:
+            engine = Engine(self, self.shared.where, **words).wait_up()
             wait_for(lambda: said.records)
-        self.assertIn("never share a block", said.output[0])
-        self.assertIn("probe", said.output[0])
+        self.assertIn("probe: ", said.output[0])
+        self.assertIn("set PYTHONHASHSEED", said.output[0])
         context, names = engine.request(self.prompt)
-        self.assertEqual(engine.lookup(context, names), ([MISS] * CHUNKS, 0))
+        self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
 
     def test_another_tenant_shares_nothing(self):
         model = f"m{random.random()}"
@@ -334,15 +334,15 @@ class Tiers(unittest.TestCase):
         context, names = engine.request(self.prompt)
         self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
 
-    def test_other_weights_are_told_and_never_used(self):
-        model = f"m{random.random()}"
-        self.stored(model=model)
-        with self.assertLogs("vllm.icms.tier", logging.ERROR) as said:
-            engine = Engine(self, self.shared.where, model=model, weights="v")
+    def test_other_weights_are_explained_and_share_nothing(self):
+        words = {"model": f"m{random.random()}", "tenant": self.id()}
+        self.stored(**words)
+        with self.assertLogs("vllm.icms.tier", logging.WARNING) as said:
+            engine = Engine(self, self.shared.where, **words, weights="v").wait_up()
             wait_for(lambda: said.records)
-        self.assertIn("weights", said.output[0])
+        self.assertIn("weights: ", said.output[0])
         context, names = engine.request(self.prompt)
-        self.assertEqual(engine.lookup(context, names), ([MISS] * CHUNKS, 0))
+        self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
 
     def test_chunks_that_are_no_part_of_the_prompt_are_misses(self):
         engine = Engine(self, self.shared.where).wait_up()

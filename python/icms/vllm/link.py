@@ -3,9 +3,8 @@
 
 A Link opens client and volume on a thread of its own, so that an engine starts and serves without a
 tier that is not there, and uses it when it comes. What cannot get better by waiting (no such volume,
-blocks too large for it, options nobody knows) is raised to the engine while it starts. Processes
-that would never share a block are told by `icms.keys.Scheme.check`, and such a link stays down: it
-would fill the flash and never hit.
+blocks too large for it, options nobody knows) is raised to the engine while it starts. Why blocks of
+other processes are not used is logged by `icms.statements`.
 
 Life cycle: Link() -> [up <-> down] -> close(). The client underneath finds an agent that was
 restarted, in its calls; the link makes one a second, so that an idle engine has found it before the
@@ -22,10 +21,11 @@ from typing import Any
 from .. import keys, _tables
 from ..client import Client, Layout, Volume
 from ..errors import Error
+from ..statements import Watch
 
 #: How long an engine's start waits for the first attempt to open the tier.
 START_SECONDS = 3.0
-#: Between two attempts to open a tier that is not there, or to ask for the scheme of others.
+#: Between two attempts to open a tier that is not there.
 RETRY_SECONDS = 1.0
 #: Between two looks at an agent that was there.
 LOOK_SECONDS = 1.0
@@ -36,6 +36,14 @@ CHECK_MS = 1000
 _WRONG = (_tables.InvalidError, _tables.ConfigError, _tables.NoVolumeError, _tables.AuthError,
           _tables.ForeignError, _tables.UnsupportedError, _tables.ValueSizeError, TypeError,
           ValueError)
+
+#: What to do about fields that differ, see `icms.statements.explain`.
+_WORDS = {
+    "probe": "set PYTHONHASHSEED and --prefix-caching-hash-algo alike on all servers",
+    "hashes": "set --prefix-caching-hash-algo alike on all servers",
+    "block_tokens": "set --block-size alike on all servers",
+    "ranks": "set --tensor-parallel-size and the other parallel sizes alike on all servers",
+}
 
 
 class WrongTier(ValueError):
@@ -61,6 +69,7 @@ class Link:
         self._client: Client | None = None
         self._volume: Volume | None = None
         self._schemes: tuple[keys.Scheme, ...] = ()
+        self._watch: Watch | None = None
         self._lock = threading.Lock()  # of the next two
         self._starting = True  # the engine waits for the first attempt
         self._wrong: Exception | None = None  # why that was refused for good
@@ -108,11 +117,14 @@ class Link:
             probe = self._probe()
             if probe is None:
                 self._over.wait(0.02)
-            elif self._agree(probe):
-                break
             else:
-                self._over.wait(RETRY_SECONDS)
-        while self._schemes and not self._over.wait(LOOK_SECONDS):
+                self._agree(probe)
+                break
+        while self._watch is not None:
+            if self._watch.is_due and not self._trouble:
+                self._watch.look(deadline_ms=CHECK_MS)
+            if self._over.wait(LOOK_SECONDS):
+                break
             self._look()
 
     def _open(self) -> None:
@@ -147,25 +159,15 @@ class Link:
             self._log.warning("icms: no tier at %s, volume %s (%s); serving without it, and using "
                               "it when it comes", self._where, self._name, why)
 
-    def _agree(self, probe: bytes) -> bool:
-        """True when nothing is left to do: agreed, or never will."""
+    def _agree(self, probe: bytes) -> None:
+        """Volume and hash seed are known: blocks can be named."""
         assert self._volume is not None
         schemes = tuple(keys.Scheme(self._volume, layout, hashes=self._hashes, probe=probe,
                                     chained=True) for layout in self._layouts)
-        try:
-            told = schemes[0].check(deadline_ms=CHECK_MS)
-        except keys.SchemeError as error:
-            self._schemes = ()
-            self._log.error("icms: the tier is not used: %s", error)
-            return True
-        except Error as error:
-            self._say_once(f"{error}")
-            return False
-        if not self._schemes:
-            self._log.info("icms: using volume %s of %s, scheme %s", self._name, self._where,
-                           schemes[0].fingerprint[:16])
-            self._schemes = schemes
-        return told
+        self._log.info("icms: using volume %s of %s, scheme %s", self._name, self._where,
+                       schemes[0].fingerprint[:16])
+        self._watch = Watch(schemes[0], _WORDS, self._log)
+        self._schemes = schemes
 
     def _look(self) -> None:
         """Whether the agent answers; it may say what it likes."""
