@@ -384,9 +384,9 @@ static icms_err guest_memory(struct agent_guest *guest, uint64_t staging_bytes, 
     err = loop_region_new(env, "icms-client", shm_client_region_bytes(staging_bytes), false, why,
                           &guest->region);
     if (err == ICMS_OK)
-        err = loop_event_new(env, &guest->agent_event);
+        err = loop_event_new(env, LOOP_EVENT_WAIT, &guest->agent_event);
     if (err == ICMS_OK)
-        err = loop_event_new(env, &guest->client_event);
+        err = loop_event_new(env, LOOP_EVENT_SIGNAL, &guest->client_event);
     if (err == ICMS_OK) {
         guest->reqs = calloc(AGENT_GUEST_REQS, sizeof(guest->reqs[0]));
         if (guest->reqs == NULL)

@@ -35,7 +35,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION         2
+#define SHM_VERSION         3
 #define SHM_ARENA_MAGIC     0x616e657261736d63u
 #define SHM_CLIENT_MAGIC    0x746e65696c636d63u
 #define SHM_RING_ENTRIES    4096 /* of each ring; power of two                     */
@@ -288,12 +288,13 @@ bool shm_client_sleep(struct shm_ring *ring);
 /* ---- the hello on the unix socket ----------------------------------------------------------- */
 
 /* A client connects to the agent's SOCK_SEQPACKET socket and sends a hello; the agent answers with
- * a welcome and passes descriptors by SCM_RIGHTS: the client region, the agent's event, the
- * client's event, then one arena region a volume the client may use (in order of welcome.volumes),
- * in messages of up to 32 descriptors: the welcome carries the first ones, each further message is
- * 8 bytes (SHM_HELLO_MAGIC) and carries more. A welcome with an error carries none. The socket
- * stays open: its end is the end of the client. Status is answered with a text in messages of at
- * most 32 KiB, then the end of the stream. */
+ * a welcome and passes descriptors by SCM_RIGHTS: the client region, the agent's event (an
+ * eventfd: write 1), the client's event (a stream: receive what is there), then one arena region a
+ * volume the client may use (in order of welcome.volumes), in messages of up to 32 descriptors: the
+ * welcome carries the first ones, each further message is 8 bytes (SHM_HELLO_MAGIC) and carries
+ * more. A welcome with an error carries none. The socket stays open: its end is the end of the
+ * client. Status is answered with a text in messages of at most 32 KiB, then the end of the stream.
+ */
 #define SHM_HELLO_ATTACH 1
 #define SHM_HELLO_STATUS 2
 #define SHM_HELLO_FDS    32

@@ -118,7 +118,8 @@ struct client_link {
     uint32_t arena_count;
     struct shm_ring ring;                         /* checked view of the region; lock             */
     int sock;                                     /* its end is the agent's end; -1: in-process   */
-    int agent_event, client_event;                /* eventfd of each side                         */
+    int agent_event;                              /* eventfd; we write 1 to wake the agent        */
+    int client_event;                             /* readable after the agent's signal            */
     bool events_owned;                            /* closed with the link                         */
     uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                     */
     struct agent *agent;                          /* in-process: ours; NULL                       */
@@ -322,6 +323,7 @@ struct icms {
     uint64_t expiry_ns;  /* no request of under_way expires before; lock           */
     uint64_t room_epoch; /* how often room was given back; lock                    */
     int epoll_fd, notify_fd, timer_fd;
+    int wake_fd;                   /* eventfd: wakes the thread that sleeps in poll(2) */
     struct client_op *ops;         /* [CLIENT_OPS]                                           */
     struct icms_request *requests; /* [CLIENT_REQUESTS]                                      */
     struct list ops_free;          /* lock, as all lists                                     */

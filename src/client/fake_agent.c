@@ -502,8 +502,8 @@ icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct
     shm_client_format(loop_region_base(client->region), number, staging_bytes);
     check(shm_ring_view(loop_region_base(client->region), loop_region_bytes(client->region),
                         &client->ring) == ICMS_OK);
-    check(loop_event_new(env, &client->agent_event) == ICMS_OK);
-    check(loop_event_new(env, &client->client_event) == ICMS_OK);
+    check(loop_event_new(env, LOOP_EVENT_WAIT, &client->agent_event) == ICMS_OK);
+    check(loop_event_new(env, LOOP_EVENT_SIGNAL, &client->client_event) == ICMS_OK);
     client->kept_count = 0;
     client->used = true;
     check(pthread_mutex_unlock(&agent->lock) == 0);

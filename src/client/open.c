@@ -86,8 +86,9 @@ static icms_err open_events(struct icms *icms)
 
     icms->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     icms->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    icms->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     icms->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (icms->epoll_fd < 0 || icms->notify_fd < 0 || icms->timer_fd < 0)
+    if (icms->epoll_fd < 0 || icms->notify_fd < 0 || icms->wake_fd < 0 || icms->timer_fd < 0)
         return err_from_errno(errno);
     err = open_watch(icms, icms->notify_fd);
     if (err == ICMS_OK)
@@ -126,6 +127,8 @@ static void open_free(struct icms *icms)
         (void)close(icms->epoll_fd);
     if (icms->notify_fd >= 0)
         (void)close(icms->notify_fd);
+    if (icms->wake_fd >= 0)
+        (void)close(icms->wake_fd);
     if (icms->timer_fd >= 0)
         (void)close(icms->timer_fd);
     (void)pthread_mutex_destroy(&icms->lock);
@@ -144,7 +147,7 @@ static icms_err open_new(struct icms **out_icms)
     if (icms == NULL)
         return ICMS_NO_MEMORY;
     icms->magic = CLIENT_ICMS_MAGIC;
-    icms->epoll_fd = icms->notify_fd = icms->timer_fd = -1;
+    icms->epoll_fd = icms->notify_fd = icms->wake_fd = icms->timer_fd = -1;
     icms->expiry_ns = UINT64_MAX;
     check(pthread_mutex_init(&icms->lock, NULL) == 0);
     check(pthread_condattr_init(&attributes) == 0);

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -74,7 +75,7 @@ void client_wake(struct icms *icms)
 {
     check(pthread_cond_broadcast(&icms->changed) == 0);
     if (icms->reaping)
-        request_raise(icms->link->client_event);
+        request_raise(icms->wake_fd);
     for (int i = 0; i < ROOM_COUNT; i++) {
         struct list *first = list_first(&icms->rooms[i]);
 
@@ -205,7 +206,8 @@ static void reap_lost(struct icms *icms, struct client_op *op)
 static void reap_link_lost(struct icms *icms)
 {
     icms->link->down = true;
-    /* Its end stays readable: who polls our event must not see it again and again. */
+    /* Their ends stay readable: who polls our event must not see them again and again. */
+    (void)epoll_ctl(icms->epoll_fd, EPOLL_CTL_DEL, icms->link->client_event, NULL);
     if (icms->link->sock >= 0)
         (void)epoll_ctl(icms->epoll_fd, EPOLL_CTL_DEL, icms->link->sock, NULL);
     for (uint32_t i = 0; i < CLIENT_OPS; i++) {
@@ -260,12 +262,12 @@ static void reap_and_sleep(struct icms *icms)
 static void reap_polled(struct icms *icms, const struct pollfd fds[2])
 {
     struct client_link *link = icms->link;
-    uint64_t signals;
+    char signals[64];
 
     if (link->down)
         return;
-    if ((fds[0].revents & POLLIN) != 0 && read(link->client_event, &signals, sizeof(signals)) < 0)
-        check(errno == EAGAIN || errno == EINTR);
+    if ((fds[0].revents & POLLIN) != 0)
+        (void)!recv(link->client_event, signals, sizeof(signals), MSG_DONTWAIT);
     reap_and_sleep(icms);
     if (fds[1].revents != 0 && !link->down)
         reap_link_lost(icms); /* the agent says nothing on the socket: it is the end */
@@ -414,8 +416,9 @@ static bool wait_is_over(const struct icms_request *request, uint64_t now)
 /* Sleeps in poll(2) for everybody. Lock held on entry and return. */
 static void wait_reap(struct icms *icms, uint64_t until_ns)
 {
-    struct pollfd fds[2] = {{.fd = icms->link->client_event, .events = POLLIN},
-                            {.fd = icms->link->sock, .events = POLLIN | POLLRDHUP}};
+    struct pollfd fds[3] = {{.fd = icms->link->client_event, .events = POLLIN},
+                            {.fd = icms->link->sock, .events = POLLIN | POLLRDHUP},
+                            {.fd = icms->wake_fd, .events = POLLIN}};
     uint64_t now = client_now_ns();
     struct timespec timeout = {0};
 
@@ -425,10 +428,12 @@ static void wait_reap(struct icms *icms, uint64_t until_ns)
     }
     icms->reaping = true;
     request_unlock(icms);
-    if (ppoll(fds, 2, &timeout, NULL) < 0)
-        fds[0].revents = fds[1].revents = 0;
+    if (ppoll(fds, 3, &timeout, NULL) < 0)
+        fds[0].revents = fds[1].revents = fds[2].revents = 0;
     request_lock(icms);
     icms->reaping = false;
+    if (fds[2].revents != 0)
+        request_drain(icms->wake_fd);
     reap_polled(icms, fds);
     /* Whoever has nothing left to do leaves; another one has to sleep in poll now. */
     check(pthread_cond_broadcast(&icms->changed) == 0);

@@ -325,18 +325,28 @@ void loop_sock_close(struct loop_sock **sock);
 
 /* ---- events --------------------------------------------------------------------------------- */
 
-/* A flag that other processes or threads raise to wake a loop: an eventfd (simulation: an object).
- */
-icms_err loop_event_new(struct loop_env *env, struct loop_event **out_event) ICMS_MUST_CHECK;
+/* A flag between this process and another one, one way. What is shared with the other process is
+ * shared with its flags, O_NONBLOCK among them: neither side of an event depends on them, and
+ * nothing that the other process does can make a call here block. (Simulation: an object.) */
+enum loop_event_role {
+    LOOP_EVENT_WAIT,   /* a loop of this process waits for it, others raise it: an eventfd   */
+    LOOP_EVENT_SIGNAL, /* this process raises it, others wait for it: a stream of bytes whose
+                          readable end is passed on, non-blocking                            */
+};
 
-/* The descriptor to pass to another process, -1 in the simulation. Owned by the event. */
+icms_err loop_event_new(struct loop_env *env, enum loop_event_role role,
+                        struct loop_event **out_event) ICMS_MUST_CHECK;
+
+/* The descriptor to pass to another process, -1 in the simulation. Owned by the event. WAIT: write
+ * a uint64_t of 1 to raise it. SIGNAL: readable after a signal; receive all there is before looking
+ * at what it stands for. */
 int loop_event_fd(const struct loop_event *event);
 
-/* Any thread. */
+/* SIGNAL. Any thread. */
 void loop_event_signal(struct loop_event *event);
 
-/* done when it was raised since the last wait ended. One wait at a time. The event may be another
- * process's (simulation: of another node of the same machine). */
+/* WAIT: done when it was raised since the last wait ended. One wait at a time. The event may be
+ * another process's (simulation: of another node of the same machine). */
 void loop_event_wait(struct loop *loop, struct loop_op *op, struct loop_event *event,
                      void (*done)(struct loop_op *op));
 void loop_event_free(struct loop_event **event);

@@ -499,9 +499,10 @@ void loop_sock_close(struct loop_sock **sock)
 
 /* ---- events --------------------------------------------------------------------------------- */
 
-icms_err loop_event_new(struct loop_env *env, struct loop_event **out_event)
+icms_err loop_event_new(struct loop_env *env, enum loop_event_role role,
+                        struct loop_event **out_event)
 {
-    return env->ops->event_new(env, out_event);
+    return env->ops->event_new(env, role, out_event);
 }
 
 int loop_event_fd(const struct loop_event *event)

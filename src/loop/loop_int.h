@@ -83,7 +83,8 @@ struct loop_ops {
     void (*sock_shutdown)(struct loop_sock *sock);
     void (*sock_close)(struct loop_sock *sock);
 
-    icms_err (*event_new)(struct loop_env *env, struct loop_event **out_event);
+    icms_err (*event_new)(struct loop_env *env, enum loop_event_role role,
+                          struct loop_event **out_event);
     void (*event_signal)(struct loop_event *event);
     void (*event_free)(struct loop_event *event);
 };

@@ -152,7 +152,19 @@ icms_err uring_connect_start(struct loop_op *op);
 /* A socket around a descriptor, which it owns from here on also on failure; NULL: no memory. */
 struct uring_sock *uring_sock_new(struct loop_env *env, int fd);
 
-icms_err uring_event_new(struct loop_env *env, struct loop_event **out_event);
+struct uring_event {
+    struct loop_event event; /* its fd: WAIT: the eventfd; SIGNAL: the other process's end */
+    enum loop_event_role role;
+    int own; /* SIGNAL: our end, which is never passed on; -1: none */
+};
+
+static inline struct uring_event *uring_event_of(struct loop_target *target)
+{
+    return container_of(target, struct uring_event, event.target);
+}
+
+icms_err uring_event_new(struct loop_env *env, enum loop_event_role role,
+                         struct loop_event **out_event);
 void uring_event_signal(struct loop_event *event);
 void uring_event_free(struct loop_event *event);
 

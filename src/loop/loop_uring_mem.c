@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that processes share (sealed memfds), its registration with rings, and events.
+ * Memory that processes share (sealed memfds), and its registration with rings.
  *
  * Regions are made and registered on the set-up thread; uring_buffer_slot runs on the loop's
  * thread. Invariant: a loop's table of registered memory is ordered by address, does not overlap
@@ -13,10 +13,8 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -227,50 +225,4 @@ icms_err uring_region_register(struct loop *loop, struct loop_region *region, st
                    "it with 'ulimit -l' or LimitMEMLOCK= in the service; without it I/O is slower",
                    (unsigned long long)(region->bytes >> 20), icms_err_text(err),
                    (unsigned long long)(limit.rlim_cur >> 10));
-}
-
-/* ---- events --------------------------------------------------------------------------------- */
-
-icms_err uring_event_new(struct loop_env *env, struct loop_event **out_event)
-{
-    struct loop_event *event = calloc(1, sizeof(*event));
-
-    if (event == NULL)
-        return ICMS_NO_MEMORY;
-    event->target.env = env;
-    event->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (event->fd < 0) {
-        icms_err err = err_from_errno(errno);
-
-        free(event);
-        return err;
-    }
-    *out_event = event;
-    return ICMS_OK;
-}
-
-/* A process that holds the descriptor may have filled its counter and taken O_NONBLOCK away: an
- * event that is up already is left alone, so that the write has no reason to block. */
-void uring_event_signal(struct loop_event *event)
-{
-    struct pollfd up = {.fd = event->fd, .events = POLLIN};
-    uint64_t one = 1;
-
-    if (poll(&up, 1, 0) != 1)
-        (void)!write(event->fd, &one, sizeof(one));
-}
-
-void uring_event_take(struct loop_event *event)
-{
-    struct pollfd up = {.fd = event->fd, .events = POLLIN};
-    uint64_t count;
-
-    if (poll(&up, 1, 0) == 1)
-        (void)!read(event->fd, &count, sizeof(count));
-}
-
-void uring_event_free(struct loop_event *event)
-{
-    (void)close(event->fd);
-    free(event);
 }

@@ -120,7 +120,8 @@ void uring_op_prepare(struct uring_loop *loop, struct loop_op *op, struct io_uri
         io_uring_prep_sendmsg(sqe, uring_sock_of(op->target)->fd, &words->message, MSG_NOSIGNAL);
         break;
     case LOOP_EVENT:
-        io_uring_prep_poll_add(sqe, ((struct loop_event *)op->target)->fd, POLLIN);
+        check(uring_event_of(op->target)->role == LOOP_EVENT_WAIT);
+        io_uring_prep_poll_add(sqe, uring_event_of(op->target)->event.fd, POLLIN);
         break;
     case LOOP_KIND_COUNT:
         check(false);

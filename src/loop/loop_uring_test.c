@@ -302,19 +302,6 @@ static void memory_for_drives_lies_in_large_pages(void **state)
     }
 }
 
-/* A process that holds an event's descriptor fills it: signals do not block, waits end. */
-static void a_filled_event_blocks_nobody(void **state)
-{
-    struct loop_event *event = NULL;
-    uint64_t most = UINT64_MAX - 1;
-
-    assert_int_equal(loop_event_new(loop_env_uring(), &event), ICMS_OK);
-    assert_true(write(loop_event_fd(event), &most, sizeof(most)) == sizeof(most));
-    loop_event_signal(event);
-    loop_event_signal(event);
-    loop_event_free(&event);
-}
-
 /* ---- polling -------------------------------------------------------------------------------- */
 
 #define POLL_US 300000
@@ -639,7 +626,6 @@ int main(void)
         cmocka_unit_test(a_file_locked_by_another_process_names_its_pid),
         cmocka_unit_test(a_shared_region_cannot_shrink_and_can_be_sealed),
         cmocka_unit_test(memory_for_drives_lies_in_large_pages),
-        cmocka_unit_test(a_filled_event_blocks_nobody),
         cmocka_unit_test(a_loop_looks_for_work_for_a_while_before_it_sleeps),
         cmocka_unit_test(a_drive_can_be_made_slow),
         cmocka_unit_test(a_replayed_clock_stands_until_it_is_moved),

@@ -375,7 +375,8 @@ static void sim_region_free(struct loop_region *region)
     free(own);
 }
 
-static icms_err sim_event_new(struct loop_env *env, struct loop_event **out_event)
+static icms_err sim_event_new(struct loop_env *env, enum loop_event_role role,
+                              struct loop_event **out_event)
 {
     struct sim_bell *bell = sim_alloc(sizeof(*bell));
 

@@ -364,7 +364,7 @@ static struct daemon *daemon_new(struct world *world, struct sim_node *node)
         check(loop_new(env, &opts, NULL, &daemon->loop[i]) == ICMS_OK);
     check(loop_file_open(env, &file, NULL, &daemon->file) == ICMS_OK);
     check(loop_listen(env, &addr, NULL, &daemon->listener) == ICMS_OK);
-    check(loop_event_new(env, &daemon->event) == ICMS_OK);
+    check(loop_event_new(env, LOOP_EVENT_WAIT, &daemon->event) == ICMS_OK);
     daemon_actors(daemon);
     for (unsigned i = 0; i < LOOPS; i++)
         check(loop_start(daemon->loop[i], NULL) == ICMS_OK);

@@ -437,7 +437,7 @@ static void an_event_of_another_process_outlives_it_for_who_waits(void **state)
     struct box box[2];
 
     two_boxes(box, sim);
-    assert_int_equal(loop_event_new(sim_node_env(box[0].node), &event), ICMS_OK);
+    assert_int_equal(loop_event_new(sim_node_env(box[0].node), LOOP_EVENT_WAIT, &event), ICMS_OK);
     box[1].event = event;
     box_do(&box[1], act_ring_wait);
     assert_false(box_wait(&box[1], 10 * MS));
