@@ -82,6 +82,23 @@ static icms_err main_http(const struct conf_target *conf, struct target *target,
     return conf->http.listen[0] == '\0' ? ICMS_OK : ctl_http_start(&opts, why, out_http);
 }
 
+/* Says which host was cut off last, when some were since the last time. */
+static void main_slow_hosts(const struct target *target, const struct nvmf_target_stats *nvmf)
+{
+    static uint64_t slow_hosts;
+    char host[LIMIT_NQN_BYTES];
+
+    if (nvmf->slow_hosts == slow_hosts)
+        return;
+    target_slow_host(target, host);
+    log_line(LOG_WARN,
+             "host %s: connection closed: it moved the data of a command too slowly, under "
+             "%llu MB/s for %d s; check that host and its network path; connections=%llu",
+             host, (unsigned long long)(LIMIT_DATA_BYTES_PER_SECOND / 1000000), LIMIT_DATA_SECONDS,
+             (unsigned long long)(nvmf->slow_hosts - slow_hosts));
+    slow_hosts = nvmf->slow_hosts;
+}
+
 /* Says once which drives went out of service, or became slow, since the last look. */
 static void main_look(const struct target *target, bool say, uint32_t *io_out)
 {
@@ -90,6 +107,7 @@ static void main_look(const struct target *target, bool say, uint32_t *io_out)
     uint32_t out = 0;
 
     target_stats(target, &stats);
+    main_slow_hosts(target, &stats.nvmf);
     for (uint32_t i = 0; i < stats.drive_count; i++) {
         if (say && stats.drives[i].slow_total > slow_total[i])
             log_line(LOG_WARN,

@@ -176,6 +176,9 @@ static void page_nvmf(struct ctl_page *page)
              (double)nvmf->protocol_errors);
     page_one(page, "icms_nvmf_timeouts_total", "counter",
              "Connections ended because the peer stalled.", (double)nvmf->timeouts);
+    page_one(page, "icms_nvmf_slow_hosts_total", "counter",
+             "Connections ended because their host moved data too slowly.",
+             (double)nvmf->slow_hosts);
     page_one(page, "icms_nvmf_digest_errors_total", "counter", "Digests that did not match.",
              (double)nvmf->digest_errors);
     page_one(page, "icms_nvmf_admin_commands_total", "counter", "Admin and fabrics commands.",

@@ -40,6 +40,11 @@
 /* Keys of one exist, match or batch call. */
 #define LIMIT_BATCH_KEYS 4096
 
+/* Data of one command, in one direction: a host has LIMIT_DATA_SECONDS, and one second more for
+ * each LIMIT_DATA_BYTES_PER_SECOND that its queue pair owes or is owed when the transfer begins. */
+#define LIMIT_DATA_SECONDS          10
+#define LIMIT_DATA_BYTES_PER_SECOND ((uint64_t)1000 * 1000)
+
 /* O_DIRECT: offset, length and memory are multiples of this. */
 #define LIMIT_DISK_ALIGN 4096
 

@@ -182,6 +182,7 @@ struct nvmf_target_stats {
     uint64_t protocol_errors;                /* connections ended because the peer broke it      */
     uint64_t timeouts;                       /* connections ended because the peer stalled       */
     uint64_t digest_errors;                  /* data digests that did not match                  */
+    uint64_t slow_hosts;                     /* connections ended because data moved too slowly  */
     uint64_t buffers_bytes;                  /* size of the pools                                */
     uint64_t buffers_used_bytes;             /* handed out now                                   */
     uint64_t buffers_parked;                 /* commands waiting for a buffer now                */
@@ -190,5 +191,8 @@ struct nvmf_target_stats {
 
 /* Adds up all loops. Any thread; numbers a moment old. */
 void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stats *out_stats);
+
+/* The host whose connection was the last that slow_hosts counted; "": none yet. Any thread. */
+void nvmf_target_slow_host(struct nvmf_target *target, char out_hostnqn[LIMIT_NQN_BYTES]);
 
 #endif

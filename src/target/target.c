@@ -354,6 +354,11 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         target_stats_volume(target, v, &out_stats->volumes[v]);
 }
 
+void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES])
+{
+    nvmf_target_slow_host(target->nvmf, out_hostnqn);
+}
+
 struct loop *target_loop(struct target *target, uint32_t index)
 {
     check(index < target->opts.loops);

@@ -142,6 +142,10 @@ struct target_stats {
 /* Any thread; numbers a moment old. The struct is large: heap or static. */
 void target_stats(const struct target *target, struct target_stats *out_stats);
 
+/* The host whose connection ended last because it moved data too slowly
+ * (target_stats.nvmf.slow_hosts); "": none yet. Any thread. */
+void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES]);
+
 /* For tests: the store of a drive, NULL when it could not be opened. */
 struct store *target_drive_store(struct target *target, uint32_t drive);
 

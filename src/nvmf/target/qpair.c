@@ -84,6 +84,7 @@ static struct nvmft_req *qpair_req_new(struct nvmft_qpair *qpair, const struct n
     req->is_admin = qpair->qid == 0 || sqe->opcode == NVME_FABRICS;
     req->status = NVME_SC_SUCCESS;
     req->dnr = req->counted = req->answered = req->lost = req->resp_queued = false;
+    req->pace = NVMFT_PACE_NONE;
     req->dw0 = req->dw1 = 0;
     req->data_bytes = req->data_moved = req->data_offset = 0;
     req->end = ICMS_OK;
@@ -233,10 +234,11 @@ void nvmft_qpair_watch(struct nvmft_qpair *qpair)
         loop_timer_start(shard->loop, &shard->timer, loop_now_ns(shard->loop) + NVMFT_SWEEP_NS);
 }
 
-bool nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns)
+bool nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns, uint64_t step_ns)
 {
     uint64_t stall_ns = qpair->shard->target->opts.stall_timeout_ms * QPAIR_MS;
     bool more = qpair->close_wanted && qpair->conn_open;
+    bool busy;
 
     qpair_close_idle(qpair);
     if (qpair->state != NVMFT_QPAIR_READY)
@@ -254,9 +256,11 @@ bool nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns)
             nvmft_buffers_unpark(req);
             nvmft_req_run(req);
         }
-        more = more || req->state == NVMFT_REQ_H2C || req->state == NVMFT_REQ_WAIT_BUFFER;
+        more = more || req->state == NVMFT_REQ_WAIT_BUFFER;
     }
-    return more;
+    if (!nvmft_pace_sweep(qpair, step_ns, &busy))
+        return false;
+    return more || busy;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------ */
@@ -446,6 +450,7 @@ void nvmft_qpair_open(struct loop_msg *msg)
     qpair->entries = 2;
     qpair->sqhd = 0;
     qpair->reqs_sending = 0;
+    nvmft_buffers_host(qpair, NULL);
     list_push(&qpair->shard->open, &qpair->link);
     qpair->conn_open = true;
     nvmf_pdu_open(&qpair->conn, qpair->shard->loop, qpair->reg_sock, &pdu_opts);
@@ -547,6 +552,7 @@ void nvmft_qpair_joined(struct loop_msg *msg)
     }
     loop_timer_stop(qpair->shard->loop, &qpair->timer);
     qpair->state = NVMFT_QPAIR_READY;
+    nvmft_buffers_host(qpair, qpair->ctrl);
     qpair->qid = qpair->reg_connect.qid;
     qpair->entries = qpair->reg_connect.entries;
     if (qpair->qid != 0)

@@ -22,6 +22,9 @@ icms_err nvmft_registry_init(struct nvmf_target *target)
     target->ctrls = calloc(target->opts.connections_max, sizeof(*target->ctrls));
     if (target->ctrls == NULL)
         return ICMS_NO_MEMORY;
+    target->hosts = calloc(target->opts.connections_max, sizeof(*target->hosts));
+    if (target->hosts == NULL)
+        return ICMS_NO_MEMORY;
     for (uint32_t i = 0; i < target->opts.connections_max; i++) {
         target->ctrls[i].cntlid = (uint16_t)(i + 1);
         target->ctrls[i].target = target;
@@ -113,6 +116,8 @@ void nvmft_registry_leave(struct loop_msg *msg)
             ctrl->qids &= ~((uint64_t)1 << (qpair->reg_qid - 1));
         if (ctrl->joined == 0) {
             ctrl->live = false;
+            check(target->hosts[ctrl->host] > 0);
+            target->hosts[ctrl->host]--;
             loop_timer_stop(target->opts.loops[0], &ctrl->timer);
             atomic_fetch_sub_explicit(&target->controllers, 1, memory_order_relaxed);
         }
@@ -183,6 +188,20 @@ static void registry_add(struct nvmft_qpair *qpair, struct nvmft_ctrl *ctrl)
     qpair->reg_qid = qpair->reg_connect.qid;
 }
 
+/* The number of a host: that of its other controllers, or a free one. There are as many as
+ * controllers. */
+static uint32_t registry_host(const struct nvmf_target *target, const char *hostnqn)
+{
+    uint32_t unused = 0;
+
+    for (uint32_t i = 0; i < target->opts.connections_max; i++)
+        if (target->ctrls[i].live && strcmp(target->ctrls[i].hostnqn, hostnqn) == 0)
+            return target->ctrls[i].host;
+    while (target->hosts[unused] > 0)
+        check(++unused < target->opts.connections_max);
+    return unused;
+}
+
 /* A new controller. A host that may use no namespace is told what it would be told of a subsystem
  * that does not exist. */
 static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpair *qpair)
@@ -208,6 +227,8 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     if (ctrl == NULL)
         return registry_refuse(qpair, NVME_SC_CONNECT_BUSY, 0);
     check(ctrl->joined == 0 && list_empty(&ctrl->qpairs));
+    ctrl->host = registry_host(target, connect->hostnqn);
+    target->hosts[ctrl->host]++;
     ctrl->live = true;
     ctrl->dying = false;
     ctrl->discovery = discovery;

@@ -548,6 +548,7 @@ static bool req_send_data(struct nvmft_req *req)
     tx->pdu.done = req_data_sent;
     tx->req = req;
     tx->bytes = bytes;
+    nvmft_qpair_watch(qpair);
     qpair->tx_data_bytes += bytes;
     req->tx_busy++;
     req->data_moved += bytes;
@@ -589,6 +590,7 @@ static void req_send_response(struct nvmft_req *req)
     req->tx_resp.done = req_tx_done;
     req->tx_resp.owner = req;
     req->resp_busy = true;
+    nvmft_qpair_watch(qpair);
     nvmf_pdu_send(&qpair->conn, &req->tx_resp);
 }
 

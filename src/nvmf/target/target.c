@@ -45,7 +45,7 @@ void nvmf_target_opts_init(struct nvmf_target_opts *opts)
 }
 
 /* Only queue pairs that have something to look after: most of a large pod's stand still. */
-static void target_sweep_watched(struct nvmft_shard *shard, uint64_t now_ns)
+static void target_sweep_watched(struct nvmft_shard *shard, uint64_t now_ns, uint64_t step_ns)
 {
     struct list todo, *link;
 
@@ -53,7 +53,8 @@ static void target_sweep_watched(struct nvmft_shard *shard, uint64_t now_ns)
     while ((link = list_pop(&shard->watched)) != NULL)
         list_push(&todo, link);
     while ((link = list_pop(&todo)) != NULL)
-        if (nvmft_qpair_sweep(container_of(link, struct nvmft_qpair, watch_link), now_ns) &&
+        if (nvmft_qpair_sweep(container_of(link, struct nvmft_qpair, watch_link), now_ns,
+                              step_ns) &&
             list_empty(link))
             list_push(&shard->watched, link);
 }
@@ -62,11 +63,14 @@ static void target_sweep(struct loop_timer *timer)
 {
     struct nvmft_shard *shard = container_of(timer, struct nvmft_shard, timer);
     uint64_t now = loop_now_ns(shard->loop);
+    /* A loop that stood still, or did not sweep, does not count that against its hosts. */
+    uint64_t step = u64_min(now - shard->sweep_ns, 2 * NVMFT_SWEEP_NS);
 
-    target_sweep_watched(shard, now);
+    shard->sweep_ns = now;
+    target_sweep_watched(shard, now, step);
     if (shard->draining)
         list_for_each_safe (link, &shard->open)
-            (void)nvmft_qpair_sweep(container_of(link, struct nvmft_qpair, link), now);
+            (void)nvmft_qpair_sweep(container_of(link, struct nvmft_qpair, link), now, 0);
     if (shard->draining || !list_empty(&shard->watched))
         loop_timer_start(shard->loop, timer, now + NVMFT_SWEEP_NS);
 }
@@ -95,7 +99,7 @@ static icms_err target_shard_init(struct nvmf_target *target, uint32_t index, ui
     }
     staging = shard->qpair_count * target->staging_bytes;
     return nvmft_buffers_init(&shard->buffers, memory + staging, bytes - staging,
-                              target->buffer_bytes_max);
+                              target->buffer_bytes_max, target->opts.connections_max);
 }
 
 /* Sizes that follow from the options; is there memory enough? */
@@ -165,6 +169,7 @@ icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *wh
     if (target == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     target->opts = *opts;
+    check(pthread_mutex_init(&target->slow_lock, NULL) == 0);
     for (uint32_t i = 0; i < opts->namespace_count; i++) {
         target->ns[i] = opts->namespaces[i];
         target->nsids[i] = i + 1;
@@ -260,6 +265,8 @@ void nvmf_target_free(struct nvmf_target **target_ref)
     }
     free(target->shards);
     free(target->ctrls);
+    free(target->hosts);
+    pthread_mutex_destroy(&target->slow_lock);
     loop_region_free(&target->region);
     free(target);
 }
@@ -289,6 +296,7 @@ static void target_stats_add(const struct nvmft_shard *shard, struct nvmf_target
     stats->protocol_errors += target_read(&from->protocol_errors);
     stats->timeouts += target_read(&from->timeouts);
     stats->digest_errors += target_read(&from->digest_errors);
+    stats->slow_hosts += target_read(&from->slow_hosts);
     stats->buffers_bytes += (uint64_t)shard->buffers.pool.pages * NVMFT_POOL_PAGE;
     stats->buffers_used_bytes += target_read(&from->buffers_used_bytes);
     stats->buffers_parked += target_read(&from->buffers_parked);
@@ -307,4 +315,11 @@ void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stat
     };
     for (uint32_t i = 0; i < target->opts.loop_count; i++)
         target_stats_add(&target->shards[i], out_stats);
+}
+
+void nvmf_target_slow_host(struct nvmf_target *target, char out_hostnqn[LIMIT_NQN_BYTES])
+{
+    pthread_mutex_lock(&target->slow_lock);
+    memcpy(out_hostnqn, target->slow_host, LIMIT_NQN_BYTES);
+    pthread_mutex_unlock(&target->slow_lock);
 }

@@ -15,6 +15,7 @@
 #ifndef NVMF_TARGET_TARGET_INT_H
 #define NVMF_TARGET_TARGET_INT_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "net/net.h"
@@ -60,10 +61,18 @@ enum nvmft_wait_class {
     NVMFT_WAIT_COUNT,
 };
 
+/* What the queue pairs of one host hold of the buffers of one loop. */
+struct nvmft_share {
+    uint64_t bytes[NVMFT_WAIT_COUNT];      /* held, by class                                    */
+    struct list waiting[NVMFT_WAIT_COUNT]; /* queue pairs that wait until it gives some back    */
+};
+
 /* Buffers of one loop. Commands that find none are parked in their queue pair, and queue pairs take
  * turns, so that a deep queue does not push the others back. */
 struct nvmft_buffers {
     struct nvmft_pool pool;
+    struct nvmft_share *shares; /* one a host (nvmft_ctrl.host); the last: no host yet          */
+    uint32_t share_count;
     uint64_t store_bytes;     /* held by stores                                               */
     uint64_t store_bytes_max; /* the rest is kept for loads                                   */
     uint64_t qpair_bytes_max; /* one queue pair holds no more, but always may hold one buffer */
@@ -99,6 +108,14 @@ struct nvmft_kv {
     struct nvme_sgl sgl;    /* where the data is                       */
 };
 
+/* What a command waits for from its host. */
+enum nvmft_pace {
+    NVMFT_PACE_NONE, /* nothing                                 */
+    NVMFT_PACE_SEND, /* that it sends the data asked for        */
+    NVMFT_PACE_TAKE, /* that it takes data and completions      */
+    NVMFT_PACE_COUNT,
+};
+
 struct nvmft_req {
     struct nvmf_target_req pub; /* what the owner sees; first                                   */
     uint32_t magic;             /* NVMFT_REQ_MAGIC                                              */
@@ -128,6 +145,9 @@ struct nvmft_req {
     bool resp_busy;         /* tx_resp is queued or in flight: R2T or completion               */
     uint64_t started_ns;    /* when it was parsed                                              */
     uint64_t progress_ns;   /* when the peer last moved something of it                        */
+    enum nvmft_pace pace;   /* what was waited for at the last sweep                           */
+    uint64_t pace_ns;       /* how long, in sweeps                                             */
+    uint64_t pace_ns_max;   /* how long it may take                                            */
     icms_err end;           /* for the statistics                                              */
     uint16_t status;        /* of the completion: NVME_SC_*                                    */
     bool dnr;               /* of the completion                                               */
@@ -160,6 +180,7 @@ struct nvmft_ctrl {
     struct loop_timer timer; /* registry_look, while there is a keep-alive timeout                */
     struct loop_msg kato_msg; /* the timeout changed                                              */
     _Atomic bool kato_sent; /* it is on its way                                                  */
+    uint32_t host;          /* number of its host NQN among those connected now                  */
     uint8_t hostid[16];     /* who                                                               */
     char hostnqn[LIMIT_NQN_BYTES];
     _Atomic uint32_t kato_ms;  /* 0: may be silent for ever                                   */
@@ -231,9 +252,11 @@ struct nvmft_qpair {
     /* memory */
     uint8_t *staging; /* a buffer of its own for in-capsule data: see req.c      */
     bool staging_used;
-    uint64_t buffer_bytes; /* of the pool, held by its requests                       */
-    struct list parked[NVMFT_WAIT_COUNT];      /* requests in WAIT_BUFFER, oldest first        */
-    struct list hungry_link[NVMFT_WAIT_COUNT]; /* in the shard's hungry lists                  */
+    uint64_t buffer_bytes;     /* of the pool, held by its requests                       */
+    struct nvmft_share *share; /* of its host                                        */
+    struct list parked[NVMFT_WAIT_COUNT]; /* requests in WAIT_BUFFER, oldest first        */
+    /* with parked requests: in the shard's hungry lists or in its share's waiting lists */
+    struct list hungry_link[NVMFT_WAIT_COUNT];
     struct list link;       /* the shard's list of open queue pairs                    */
     struct list watch_link; /* the shard's list of those that are swept          */
     /* between this loop and loop 0 */
@@ -260,6 +283,7 @@ struct nvmft_counters {
     struct hist op_ns[NVMF_TARGET_OP_COUNT];
     uint64_t misses[NVMF_TARGET_MISSES];
     uint64_t bytes_in, bytes_out, sheds, admin_commands, protocol_errors, timeouts, digest_errors;
+    uint64_t slow_hosts;
     uint64_t buffers_used_bytes, buffers_parked, buffers_parks;
 };
 
@@ -273,6 +297,7 @@ struct nvmft_shard {
     struct list open;          /* queue pairs that are not free                              */
     struct list watched;       /* of them: those with something that may stall               */
     struct loop_timer timer;   /* sweeps those; all while draining; else it does not run     */
+    uint64_t sweep_ns;         /* when it last did                                           */
     struct loop_msg drain_msg; /* from any thread: drain                                     */
     bool draining;
     struct nvmft_counters counters; /* written here, read by any thread                        */
@@ -294,6 +319,7 @@ struct nvmf_target {
     struct net_listener listener;
     bool listening;
     struct nvmft_ctrl *ctrls;     /* connections_max of them                             */
+    uint32_t *hosts;              /* controllers of each host, by nvmft_ctrl.host        */
     uint32_t ctrl_next;           /* where the search for a free one starts              */
     _Atomic uint32_t connections; /* now                                                 */
     _Atomic uint64_t connections_total;
@@ -301,6 +327,8 @@ struct nvmf_target {
     _Atomic uint64_t keepalive_timeouts;
     _Atomic uint32_t controllers; /* now                                                 */
     _Atomic bool drain_asked;
+    pthread_mutex_t slow_lock; /* slow_host; taken when a slow host was cut off, and to read it */
+    char slow_host[LIMIT_NQN_BYTES];
 };
 
 /* Adds to a counter that one loop writes and any thread reads. */
@@ -312,8 +340,13 @@ static inline void nvmft_count(uint64_t *counter, uint64_t n)
 /* ---- buffers.c ------------------------------------------------------------------------------ */
 
 icms_err nvmft_buffers_init(struct nvmft_buffers *buffers, void *memory, uint64_t bytes,
-                            uint64_t buffer_bytes_max);
+                            uint64_t buffer_bytes_max, uint32_t hosts);
 void nvmft_buffers_fini(struct nvmft_buffers *buffers);
+
+/* What a queue pair holds counts for this host from now on; nothing of it is parked. NULL: for
+ * none.
+ */
+void nvmft_buffers_host(struct nvmft_qpair *qpair, const struct nvmft_ctrl *ctrl);
 
 /* Gives req a buffer of bytes, or parks it (false): then nvmft_req_run is called when it has one.
  */
@@ -374,10 +407,17 @@ void nvmft_qpair_connect(struct nvmft_req *req);
 void nvmft_qpair_watch(struct nvmft_qpair *qpair);
 
 /* Looks for stalled commands, passed deadlines, and whether it can close; false when there is
- * nothing to look after any more. */
-bool nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns);
+ * nothing to look after any more. step_ns: time since the last sweep, as far as it counts against
+ * a host. */
+bool nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns, uint64_t step_ns);
 
 #define NVMFT_SWEEP_NS ((uint64_t)100 * 1000 * 1000)
+
+/* ---- pace.c --------------------------------------------------------------------------------- */
+
+/* Counts so much time for the commands that wait for their host; false: the host was too slow and
+ * the connection is closed. out_busy: some do wait. */
+bool nvmft_pace_sweep(struct nvmft_qpair *qpair, uint64_t step_ns, bool *out_busy);
 
 /* The slot of a queue pair. */
 struct nvmft_req *nvmft_qpair_slot(struct nvmft_qpair *qpair, uint32_t index);
