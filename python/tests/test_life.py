@@ -180,7 +180,7 @@ class Objects(TestCase):
             self.volume.lease(names[0]).release()
             for wrong in (lambda: self.volume.get(names * 2, [room, b""]),
                           lambda: self.volume.start_get(names * 2, [room, 7]),
-                          lambda: self.volume.put(names + ["x"], [room, room])):
+                          lambda: self.volume.put(names + [7], [room, room])):
                 self.assertRaises((BufferError, TypeError), wrong)
         self.assertEqual([sys.getrefcount(thing) for thing in (names[0], room,
                                                                self.volume._volume)], counts)

@@ -135,12 +135,15 @@ class Blocks(TestCase):
     def test_keys_that_are_none(self):
         for key, kind, text in [(b"", ValueError, "1 to 16 bytes, not 0"),
                                 (b"x" * 17, ValueError, "block 0: a key has 1 to 16 bytes, not 17"),
-                                ("text", TypeError, "a key is bytes"), (1, TypeError, "a key is")]:
+                                ("", ValueError, "1 to 16 bytes, not 0"), (1, TypeError, "a key is")]:
             with self.subTest(key), self.assertRaisesRegex(kind, text):
                 self.volume.exists([key])
-        for batch in (b"abc", "abc", 7, None, {b"a"}, iter([b"a"]), (b for b in [b"a"])):
+        for batch in (7, None, {b"a"}, iter([b"a"]), (b for b in [b"a"])):
             with self.subTest(batch), self.assertRaisesRegex(TypeError, "one entry a block"):
                 self.volume.exists(batch)
+        for key in (b"abc", "abc"):  # one key, where a batch belongs
+            with self.subTest(key), self.assertRaisesRegex(TypeError, "one entry a block"):
+                self.volume.start_exists(key)
 
 
 class Leases(TestCase):
