@@ -31,7 +31,7 @@ static void page_ops(struct ctl_page *page, const struct agent_stats *stats)
 {
     char labels[128];
 
-    ctl_family(page, "icms_ops_total", "counter",
+    ctl_family(page, "icms_agent_ops_total", "counter",
                "Requests answered, by how they ended; hits without the agent are not among them.");
     for (size_t i = 0; i < PAGE_OPS; i++)
         for (int err = 0; err < AGENT_STATS_ERRS; err++) {
@@ -41,72 +41,117 @@ static void page_ops(struct ctl_page *page, const struct agent_stats *stats)
                 continue;
             snprintf(labels, sizeof(labels), "op=\"%s\",status=\"%s\"", page_op_names[i].name,
                      icms_err_name((icms_err)err));
-            ctl_sample(page, "icms_ops_total", labels, (double)count);
+            ctl_sample(page, "icms_agent_ops_total", labels, (double)count);
         }
-    ctl_family(page, "icms_op_seconds", "histogram", "From taken out of the ring to answered.");
-    ctl_histogram(page, "icms_op_seconds", "op=\"get\"", &stats->get_ns);
-    ctl_histogram(page, "icms_op_seconds", "op=\"put\"", &stats->put_ns);
-    ctl_histogram(page, "icms_op_seconds", "op=\"exists\"", &stats->exists_ns);
+    ctl_family(page, "icms_agent_op_seconds", "histogram",
+               "From taken out of the ring to answered.");
+    ctl_histogram(page, "icms_agent_op_seconds", "op=\"get\"", &stats->get_ns);
+    ctl_histogram(page, "icms_agent_op_seconds", "op=\"put\"", &stats->put_ns);
+    ctl_histogram(page, "icms_agent_op_seconds", "op=\"exists\"", &stats->exists_ns);
 }
 
-/* ---- tiers ---------------------------------------------------------------------------------- */
+/* ---- hits and misses ------------------------------------------------------------------------ */
 
-static void page_tiers(struct ctl_page *page, const struct agent_stats *stats)
+/* A volume's label, behind another one or alone; text has PAGE_LABELS bytes. */
+#define PAGE_LABELS (2 * LIMIT_NAME_BYTES + 64)
+
+static const char *volume_labels(const struct agent_volume_stats *volume, const char *key,
+                                 const char *value, char *out)
 {
-    uint64_t dram = 0, local = 0, pod = 0, gets = 0, puts = 0, pod_in = 0, pod_out = 0;
-    uint64_t misses[AGENT_STATS_MISSES] = {0};
-    char labels[64];
+    char name[2 * LIMIT_NAME_BYTES];
 
+    (void)ctl_label(volume->name, name, sizeof(name));
+    if (key == NULL)
+        (void)snprintf(out, PAGE_LABELS, "volume=\"%s\"", name);
+    else
+        (void)snprintf(out, PAGE_LABELS, "%s=\"%s\",volume=\"%s\"", key, value, name);
+    return out;
+}
+
+static void page_hits(struct ctl_page *page, const struct agent_stats *stats)
+{
+    static const char *const tiers[] = {"dram", "local", "pod"};
+    char labels[PAGE_LABELS];
+
+    ctl_family(page, "icms_agent_hits_total", "counter",
+               "Gets that found the block, by where it was.");
+    for (uint32_t i = 0; i < stats->volume_count; i++) {
+        const struct agent_volume_stats *volume = &stats->volumes[i];
+        const uint64_t hits[] = {volume->hits_dram, volume->hits_local, volume->hits_pod};
+
+        for (int tier = 0; tier < 3; tier++)
+            ctl_sample(page, "icms_agent_hits_total",
+                       volume_labels(volume, "tier", tiers[tier], labels), (double)hits[tier]);
+    }
+    ctl_family(page, "icms_agent_misses_total", "counter", "Gets that missed, by reason.");
+    for (uint32_t i = 0; i < stats->volume_count; i++)
+        for (int reason = ICMS_MISS_ABSENT; reason < ICMS_MISS_COUNT; reason++)
+            ctl_sample(page, "icms_agent_misses_total",
+                       volume_labels(&stats->volumes[i], "reason",
+                                     icms_miss_name((enum icms_miss)reason), labels),
+                       (double)stats->volumes[i].misses[reason]);
+}
+
+static void page_matches(struct ctl_page *page, const struct agent_stats *stats)
+{
+    char labels[PAGE_LABELS];
+
+    ctl_family(page, "icms_agent_keys_total", "counter",
+               "Keys of exists and match; those of match are found up to the first hole.");
     for (uint32_t i = 0; i < stats->volume_count; i++) {
         const struct agent_volume_stats *volume = &stats->volumes[i];
 
-        dram += volume->hits_dram;
-        local += volume->hits_local;
-        pod += volume->hits_pod;
-        gets += volume->get_bytes;
-        puts += volume->put_bytes;
-        for (int j = 0; j < AGENT_STATS_MISSES; j++)
-            misses[j] += volume->misses[j];
+        ctl_sample(page, "icms_agent_keys_total", volume_labels(volume, "result", "found", labels),
+                   (double)volume->keys_found);
+        ctl_sample(page, "icms_agent_keys_total", volume_labels(volume, "result", "missed", labels),
+                   (double)volume->keys_missed);
+    }
+    ctl_family(page, "icms_agent_match_blocks", "histogram", "Blocks of matched prefixes.");
+    for (uint32_t i = 0; i < stats->volume_count; i++)
+        ctl_histogram_lengths(
+            page, "icms_agent_match_blocks", volume_labels(&stats->volumes[i], NULL, NULL, labels),
+            stats->volumes[i].matches, SHM_MATCH_BUCKETS, stats->volumes[i].matched);
+}
+
+static void page_bytes(struct ctl_page *page, const struct agent_stats *stats)
+{
+    uint64_t gets = 0, puts = 0, pod_in = 0, pod_out = 0;
+
+    for (uint32_t i = 0; i < stats->volume_count; i++) {
+        gets += stats->volumes[i].get_bytes;
+        puts += stats->volumes[i].put_bytes;
     }
     for (uint32_t i = 0; i < stats->enclosure_count; i++) {
         pod_in += stats->enclosures[i].load_bytes;
         pod_out += stats->enclosures[i].store_bytes;
     }
-    ctl_family(page, "icms_hits_total", "counter", "Gets that found the block, by where it was.");
-    ctl_sample(page, "icms_hits_total", "tier=\"dram\"", (double)dram);
-    ctl_sample(page, "icms_hits_total", "tier=\"local\"", (double)local);
-    ctl_sample(page, "icms_hits_total", "tier=\"pod\"", (double)pod);
-    ctl_family(page, "icms_misses_total", "counter", "Gets that missed, by reason.");
-    for (int reason = ICMS_MISS_ABSENT; reason < ICMS_MISS_COUNT; reason++) {
-        snprintf(labels, sizeof(labels), "reason=\"%s\"", icms_miss_name((enum icms_miss)reason));
-        ctl_sample(page, "icms_misses_total", labels, (double)misses[reason]);
-    }
-    ctl_family(page, "icms_bytes_total", "counter",
+    ctl_family(page, "icms_agent_bytes_total", "counter",
                "Bytes of values; dram: handed to and taken from clients.");
-    ctl_sample(page, "icms_bytes_total", "dir=\"load\",tier=\"dram\"", (double)gets);
-    ctl_sample(page, "icms_bytes_total", "dir=\"load\",tier=\"local\"",
+    ctl_sample(page, "icms_agent_bytes_total", "dir=\"load\",tier=\"dram\"", (double)gets);
+    ctl_sample(page, "icms_agent_bytes_total", "dir=\"load\",tier=\"local\"",
                (double)stats->local_load_bytes);
-    ctl_sample(page, "icms_bytes_total", "dir=\"load\",tier=\"pod\"", (double)pod_in);
-    ctl_sample(page, "icms_bytes_total", "dir=\"store\",tier=\"dram\"", (double)puts);
-    ctl_sample(page, "icms_bytes_total", "dir=\"store\",tier=\"local\"",
+    ctl_sample(page, "icms_agent_bytes_total", "dir=\"load\",tier=\"pod\"", (double)pod_in);
+    ctl_sample(page, "icms_agent_bytes_total", "dir=\"store\",tier=\"dram\"", (double)puts);
+    ctl_sample(page, "icms_agent_bytes_total", "dir=\"store\",tier=\"local\"",
                (double)stats->local_store_bytes);
-    ctl_sample(page, "icms_bytes_total", "dir=\"store\",tier=\"pod\"", (double)pod_out);
+    ctl_sample(page, "icms_agent_bytes_total", "dir=\"store\",tier=\"pod\"", (double)pod_out);
 }
 
 static void page_limits(struct ctl_page *page, const struct agent_stats *stats)
 {
-    page_one(page, "icms_sheds_total", "counter", "Requests refused because too much was waiting.",
-             (double)stats->sheds);
-    page_one(page, "icms_deadline_misses_total", "counter",
+    page_one(page, "icms_agent_sheds_total", "counter",
+             "Requests refused because too much was waiting.", (double)stats->sheds);
+    page_one(page, "icms_agent_deadline_misses_total", "counter",
              "Requests that ended by their deadline.", (double)stats->deadline_misses);
-    page_one(page, "icms_checksum_errors_total", "counter",
+    page_one(page, "icms_agent_checksum_errors_total", "counter",
              "Blocks that did not match their checksum.", (double)stats->checksum_errors);
-    page_one(page, "icms_requests_under_way", "gauge", "Requests taken and not answered.",
+    page_one(page, "icms_agent_requests_in_flight", "gauge", "Requests taken and not answered.",
              (double)stats->under_way);
-    page_one(page, "icms_store_backlog_bytes", "gauge", "Bytes of stores under way.",
+    page_one(page, "icms_agent_store_backlog_bytes", "gauge", "Bytes of stores in flight.",
              (double)stats->backlog_bytes);
-    page_one(page, "icms_clients", "gauge", "Attached client processes.", (double)stats->clients);
-    page_one(page, "icms_clients_dropped_total", "counter",
+    page_one(page, "icms_agent_clients", "gauge", "Attached client processes.",
+             (double)stats->clients);
+    page_one(page, "icms_agent_clients_dropped_total", "counter",
              "Clients not served any more because of what they wrote into their ring.",
              (double)stats->clients_dropped);
 }
@@ -160,21 +205,39 @@ static double enclosure_lacks(const struct agent_enclosure_stats *enclosure)
     return __builtin_popcountll(enclosure->lacking);
 }
 
+static void page_enclosure_latency(struct ctl_page *page, const struct agent_stats *stats)
+{
+    static const char *const ops[AGENT_LATENCY_COUNT] = {"load", "store", "exist"};
+    char text[2 * LIMIT_NAME_BYTES];
+    char labels[sizeof(text) + 32];
+
+    ctl_family(page, "icms_agent_enclosure_op_seconds", "histogram",
+               "From a command sent to the enclosure to its answer.");
+    for (uint32_t i = 0; i < stats->enclosure_count; i++)
+        for (int op = 0; op < AGENT_LATENCY_COUNT; op++) {
+            snprintf(labels, sizeof(labels), "enclosure=\"%s\",op=\"%s\"",
+                     ctl_label(stats->enclosures[i].name, text, sizeof(text)), ops[op]);
+            ctl_histogram(page, "icms_agent_enclosure_op_seconds", labels,
+                          &stats->enclosures[i].op_ns[op]);
+        }
+}
+
 static void page_enclosures(struct ctl_page *page, const struct agent_stats *stats)
 {
-    page_enclosure(page, stats, "icms_enclosure_state", "gauge",
+    page_enclosure(page, stats, "icms_agent_enclosure_state", "gauge",
                    "1: takes loads and stores, 0: excluded, or not reached yet.", enclosure_state);
-    page_enclosure(page, stats, "icms_enclosure_exclusions_total", "counter",
+    page_enclosure(page, stats, "icms_agent_enclosure_exclusions_total", "counter",
                    "Times it was excluded.", enclosure_exclusions);
-    page_enclosure(page, stats, "icms_probes_total", "counter",
+    page_enclosure(page, stats, "icms_agent_enclosure_probes_total", "counter",
                    "Times it was tried again while excluded.", enclosure_probes);
-    page_enclosure(page, stats, "icms_enclosure_load_bytes_total", "counter",
+    page_enclosure(page, stats, "icms_agent_enclosure_load_bytes_total", "counter",
                    "Bytes loaded from it.", enclosure_loads);
-    page_enclosure(page, stats, "icms_enclosure_store_bytes_total", "counter",
+    page_enclosure(page, stats, "icms_agent_enclosure_store_bytes_total", "counter",
                    "Bytes stored to it.", enclosure_stores);
-    page_enclosure(page, stats, "icms_enclosure_lacking_volumes", "gauge",
-                   "Volumes of this agent that it lacks, or hides from this host.",
+    page_enclosure(page, stats, "icms_agent_enclosure_missing_volumes", "gauge",
+                   "Volumes of this agent that it does not have, or does not allow for this host.",
                    enclosure_lacks);
+    page_enclosure_latency(page, stats);
 }
 
 /* ---- volumes -------------------------------------------------------------------------------- */
@@ -184,14 +247,14 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
     static const struct {
         const char *name, *kind, *help;
     } families[] = {
-        {"icms_arena_slots", "gauge", "Slots of a volume's arena."},
-        {"icms_arena_used_slots", "gauge", "Slots that hold a block."},
-        {"icms_arena_leased_slots", "gauge", "Lease entries of clients in use."},
-        {"icms_arena_bytes", "gauge", "Memory of a volume's arena."},
-        {"icms_arena_used_bytes", "gauge", "Bytes of the blocks in it."},
-        {"icms_arena_evictions_total", "counter", "Blocks that made room for others."},
-        {"icms_puts_total", "counter", "Blocks taken for storing."},
-        {"icms_store_failures_total", "counter", "Accepted blocks that did not reach flash."},
+        {"icms_agent_arena_slots", "gauge", "Slots of a volume's arena."},
+        {"icms_agent_arena_used_slots", "gauge", "Slots that hold a block."},
+        {"icms_agent_arena_leased_slots", "gauge", "Lease entries of clients in use."},
+        {"icms_agent_arena_bytes", "gauge", "Memory of a volume's arena."},
+        {"icms_agent_arena_used_bytes", "gauge", "Bytes of the blocks in it."},
+        {"icms_agent_arena_evictions_total", "counter", "Blocks that made room for others."},
+        {"icms_agent_puts_total", "counter", "Blocks taken for storing."},
+        {"icms_agent_store_failures_total", "counter", "Accepted blocks that did not reach flash."},
     };
 
     for (size_t f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
@@ -202,13 +265,20 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
                 volume->slots,       volume->slots_used,       volume->slots_leased,
                 volume->arena_bytes, volume->arena_used_bytes, volume->arena_evictions,
                 volume->puts,        volume->store_failures};
-            char text[2 * LIMIT_NAME_BYTES];
-            char labels[sizeof(text) + 32];
+            char labels[PAGE_LABELS];
 
-            snprintf(labels, sizeof(labels), "volume=\"%s\"",
-                     ctl_label(volume->name, text, sizeof(text)));
-            ctl_sample(page, families[f].name, labels, (double)values[f]);
+            ctl_sample(page, families[f].name, volume_labels(volume, NULL, NULL, labels),
+                       (double)values[f]);
         }
+    }
+    ctl_family(page, "icms_agent_arena_eviction_age_seconds", "histogram",
+               "Time in the arena of the blocks that made room for others.");
+    for (uint32_t i = 0; i < stats->volume_count; i++) {
+        char labels[PAGE_LABELS];
+
+        ctl_histogram_ages(page, "icms_agent_arena_eviction_age_seconds",
+                           volume_labels(&stats->volumes[i], NULL, NULL, labels),
+                           stats->volumes[i].evicted_age_ns);
     }
 }
 
@@ -220,7 +290,7 @@ static void page_usage(struct ctl_page *page, const struct agent_stats *stats)
         slots += stats->volumes[i].slots;
         used += stats->volumes[i].slots_used;
     }
-    page_one(page, "kv_cache_usage_perc", "gauge",
+    page_one(page, "icms_agent_arena_usage_ratio", "gauge",
              "Share of the arenas' slots that hold a block; 1 is all of them.",
              slots == 0 ? 0 : (double)used / (double)slots);
 }
@@ -230,10 +300,15 @@ static void page_usage(struct ctl_page *page, const struct agent_stats *stats)
 void agent_page_metrics(void *arg, struct ctl_page *page)
 {
     struct agent_page *own = arg;
+    struct err_why why = {""};
 
     agent_stats(own->agent, &own->stats);
+    page_one(page, "icms_agent_ready", "gauge", "1: /readyz answers 200, 0: it answers 503.",
+             agent_page_ready(own, &why));
     page_ops(page, &own->stats);
-    page_tiers(page, &own->stats);
+    page_hits(page, &own->stats);
+    page_matches(page, &own->stats);
+    page_bytes(page, &own->stats);
     page_limits(page, &own->stats);
     page_enclosures(page, &own->stats);
     page_volumes(page, &own->stats);

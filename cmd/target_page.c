@@ -25,55 +25,61 @@ static void page_ops(struct ctl_page *page)
     const struct nvmf_target_stats *nvmf = &stats.nvmf;
     char labels[128];
 
-    ctl_family(page, "icms_ops_total", "counter", "Commands finished, by how they ended.");
+    ctl_family(page, "icms_target_ops_total", "counter", "Commands finished, by how they ended.");
     for (int op = 0; op < NVMF_TARGET_OP_COUNT; op++)
         for (int err = 0; err < NVMF_TARGET_ERRS; err++) {
             if (nvmf->ops[op][err] == 0 && err != ICMS_OK)
                 continue;
             snprintf(labels, sizeof(labels), "op=\"%s\",status=\"%s\"",
                      nvmf_target_op_name((enum nvmf_target_op)op), icms_err_name((icms_err)err));
-            ctl_sample(page, "icms_ops_total", labels, (double)nvmf->ops[op][err]);
+            ctl_sample(page, "icms_target_ops_total", labels, (double)nvmf->ops[op][err]);
         }
-    ctl_family(page, "icms_op_seconds", "histogram", "From a command's arrival to its end.");
+    ctl_family(page, "icms_target_op_seconds", "histogram", "From a command's arrival to its end.");
     for (int op = 0; op < NVMF_TARGET_OP_COUNT; op++) {
         snprintf(labels, sizeof(labels), "op=\"%s\"", nvmf_target_op_name((enum nvmf_target_op)op));
-        ctl_histogram(page, "icms_op_seconds", labels, &nvmf->op_ns[op]);
+        ctl_histogram(page, "icms_target_op_seconds", labels, &nvmf->op_ns[op]);
     }
-    ctl_family(page, "icms_bytes_total", "counter", "Bytes of values received and sent.");
-    ctl_sample(page, "icms_bytes_total", "dir=\"in\"", (double)nvmf->bytes_in);
-    ctl_sample(page, "icms_bytes_total", "dir=\"out\"", (double)nvmf->bytes_out);
-    ctl_family(page, "icms_misses_total", "counter", "Loads and exists that missed, by reason.");
+    ctl_family(page, "icms_target_bytes_total", "counter", "Bytes of values received and sent.");
+    ctl_sample(page, "icms_target_bytes_total", "dir=\"in\"", (double)nvmf->bytes_in);
+    ctl_sample(page, "icms_target_bytes_total", "dir=\"out\"", (double)nvmf->bytes_out);
+    ctl_family(page, "icms_target_misses_total", "counter",
+               "Loads and exists that missed, by reason.");
     for (int reason = ICMS_MISS_ABSENT; reason < ICMS_MISS_COUNT; reason++) {
         snprintf(labels, sizeof(labels), "reason=\"%s\"", icms_miss_name((enum icms_miss)reason));
-        ctl_sample(page, "icms_misses_total", labels, (double)nvmf->misses[reason]);
+        ctl_sample(page, "icms_target_misses_total", labels, (double)nvmf->misses[reason]);
     }
-    page_one(page, "icms_sheds_total", "counter",
+    page_one(page, "icms_target_sheds_total", "counter",
              "Stores refused because too much was waiting for memory.", (double)nvmf->sheds);
-    page_one(page, "icms_quota_errors_total", "counter",
+    page_one(page, "icms_target_quota_errors_total", "counter",
              "Stores refused because the quota or the drive has no room for the value.",
              (double)stats.quota_errors);
 }
 
 static void page_volumes(struct ctl_page *page)
 {
-    static const char *const names[] = {"icms_used_bytes", "icms_quota_bytes", "icms_blocks",
-                                        "icms_evictions_total"};
-    static const char *const helps[] = {
-        "Flash held by live blocks of a volume.", "What a volume may use; 0: all there is.",
-        "Live blocks of a volume.", "Blocks evicted since the drives were formatted."};
+    static const struct {
+        const char *name, *kind, *help;
+    } families[] = {
+        {"icms_target_hits_total", "counter", "Loads that found the block."},
+        {"icms_target_used_bytes", "gauge", "Flash held by live blocks of a volume."},
+        {"icms_target_quota_bytes", "gauge", "What a volume may use; 0: all there is."},
+        {"icms_target_blocks", "gauge", "Live blocks of a volume."},
+        {"icms_target_evictions_total", "counter",
+         "Blocks evicted since the drives were formatted."},
+    };
 
-    for (int i = 0; i < 4; i++) {
-        ctl_family(page, names[i], i == 3 ? "counter" : "gauge", helps[i]);
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        ctl_family(page, families[i].name, families[i].kind, families[i].help);
         for (uint32_t v = 0; v < stats.volume_count; v++) {
             const struct target_volume_stats *volume = &stats.volumes[v];
-            const uint64_t values[] = {volume->store.bytes, volume->spec->quota_bytes,
+            const uint64_t values[] = {volume->hits, volume->store.bytes, volume->spec->quota_bytes,
                                        volume->store.blocks, volume->store.evictions};
             char name[2 * LIMIT_NAME_BYTES];
             char labels[sizeof(name) + 16];
 
             snprintf(labels, sizeof(labels), "volume=\"%s\"",
                      ctl_label(volume->spec->name, name, sizeof(name)));
-            ctl_sample(page, names[i], labels, (double)values[i]);
+            ctl_sample(page, families[i].name, labels, (double)values[i]);
         }
     }
 }
@@ -86,34 +92,52 @@ static double page_amplification(const struct store_stats *store)
                : (double)store->device_write_bytes / (double)store->admitted_bytes;
 }
 
+#define DRIVE_LABELS (LIMIT_PATH_BYTES + 96)
+
+static const char *drive_labels(const struct target_drive_stats *drive, const char *more,
+                                char out[DRIVE_LABELS])
+{
+    char path[LIMIT_PATH_BYTES + 64];
+
+    (void)snprintf(out, DRIVE_LABELS, "drive=\"%s\"%s", ctl_label(drive->path, path, sizeof(path)),
+                   more);
+    return out;
+}
+
 static void page_drives(struct ctl_page *page)
 {
     static const struct {
         const char *name, *kind, *help;
     } families[] = {
-        {"icms_drive_state", "gauge", "1: in service, 0: out of service."},
-        {"icms_drive_slow", "gauge", "1: passed over for new loads and stores, for now."},
-        {"icms_drive_slow_total", "counter", "How often a drive became slow."},
-        {"icms_drive_written_bytes_total", "counter", "Bytes written to the device."},
-        {"icms_drive_admitted_bytes_total", "counter",
+        {"icms_target_drive_state", "gauge", "1: in service, 0: out of service."},
+        {"icms_target_drive_slow", "gauge", "1: passed over for new loads and stores, for now."},
+        {"icms_target_drive_slow_total", "counter", "How often a drive became slow."},
+        {"icms_target_drive_written_bytes_total", "counter", "Bytes written to the device."},
+        {"icms_target_drive_admitted_bytes_total", "counter",
          "Bytes of records of values that were stored."},
-        {"icms_drive_carried_bytes_total", "counter", "Bytes of records that were written again."},
-        {"icms_drive_discarded_bytes_total", "counter", "Bytes the device was told are free."},
-        {"icms_drive_write_streams", "gauge",
+        {"icms_target_drive_relocated_bytes_total", "counter",
+         "Bytes of records that reclaim relocated."},
+        {"icms_target_drive_discarded_bytes_total", "counter",
+         "Bytes the device was told are free."},
+        {"icms_target_drive_write_streams", "gauge",
          "Write streams of the device, into which volumes are sorted; 0: it has none."},
-        {"icms_drive_refused_total", "counter", "Stores that the write budget did not allow."},
-        {"icms_drive_hinted_total", "counter",
-         "Stores that said where in their prompt the block lies."},
-        {"icms_drive_budget_bytes", "gauge", "What may be written a day; 0: any number of bytes."},
-        {"icms_drive_budget_left_bytes", "gauge", "What of it may be written at once."},
-        {"icms_write_amplification", "gauge", "Bytes written to the device per admitted byte."},
-        {"icms_segments_free", "gauge", "Segments that hold nothing."},
-        {"icms_segments", "gauge", "Segments in all."},
-        {"icms_checksum_errors_total", "counter",
+        {"icms_target_drive_refused_total", "counter",
+         "Stores that the write budget did not allow."},
+        {"icms_target_drive_positions_total", "counter", "Stores that carried a prompt position."},
+        {"icms_target_drive_budget_bytes", "gauge",
+         "What may be written a day; 0: any number of bytes."},
+        {"icms_target_drive_budget_left_bytes", "gauge", "What of it may be written at once."},
+        {"icms_target_drive_write_amplification", "gauge",
+         "Bytes written to the device per admitted byte."},
+        {"icms_target_drive_segments_free", "gauge", "Segments that hold nothing."},
+        {"icms_target_drive_segments", "gauge", "Segments in all."},
+        {"icms_target_drive_checksum_errors_total", "counter",
          "Damage met on the drive: values, headers, summaries."},
-        {"icms_io_errors_total", "counter", "Reads and writes that the device failed."},
-        {"icms_recovery_seconds", "gauge", "What the last start took to read the drive."},
-        {"icms_recovered_blocks", "gauge", "Blocks that the last start found."},
+        {"icms_target_drive_io_errors_total", "counter",
+         "Reads and writes that the device failed."},
+        {"icms_target_drive_recovery_seconds", "gauge",
+         "What the last start took to read the drive."},
+        {"icms_target_drive_recovered_blocks", "gauge", "Blocks that the last start found."},
     };
 
     for (unsigned i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
@@ -142,14 +166,34 @@ static void page_drives(struct ctl_page *page)
                 (double)store->recovery_ns / 1e9,
                 (double)store->recovered_blocks,
             };
-            char path[LIMIT_PATH_BYTES + 64];
-            char labels[sizeof(path) + 16];
+            char labels[DRIVE_LABELS];
 
-            snprintf(labels, sizeof(labels), "drive=\"%s\"",
-                     ctl_label(drive->path, path, sizeof(path)));
-            ctl_sample(page, families[i].name, labels, values[i]);
+            ctl_sample(page, families[i].name, drive_labels(drive, "", labels), values[i]);
         }
     }
+}
+
+static void page_drive_histograms(struct ctl_page *page)
+{
+    char labels[DRIVE_LABELS];
+
+    ctl_family(page, "icms_target_drive_op_seconds", "histogram",
+               "Of a read or a write of a block, the time at its drive.");
+    for (uint32_t d = 0; d < stats.drive_count; d++) {
+        const struct target_drive_stats *drive = &stats.drives[d];
+
+        ctl_histogram(page, "icms_target_drive_op_seconds",
+                      drive_labels(drive, ",op=\"read\"", labels), drive->read_ns);
+        ctl_histogram(page, "icms_target_drive_op_seconds",
+                      drive_labels(drive, ",op=\"write\"", labels), drive->write_ns);
+    }
+    ctl_family(page, "icms_target_drive_eviction_age_seconds", "histogram",
+               "Time on the drive of evicted blocks, since their segment or the store was opened.");
+    for (uint32_t d = 0; d < stats.drive_count; d++)
+        if (stats.drives[d].store.evicted_age_ns != NULL)
+            ctl_histogram_ages(page, "icms_target_drive_eviction_age_seconds",
+                               drive_labels(&stats.drives[d], "", labels),
+                               stats.drives[d].store.evicted_age_ns);
 }
 
 static double page_usage(void)
@@ -161,48 +205,53 @@ static void page_nvmf(struct ctl_page *page)
 {
     const struct nvmf_target_stats *nvmf = &stats.nvmf;
 
-    page_one(page, "icms_connections", "gauge", "Queue pairs, each a TCP connection.",
+    page_one(page, "icms_target_connections", "gauge", "Queue pairs, each a TCP connection.",
              (double)nvmf->connections);
-    page_one(page, "icms_connections_total", "counter", "Connections ever accepted.",
+    page_one(page, "icms_target_connections_total", "counter", "Connections ever accepted.",
              (double)nvmf->connections_total);
-    page_one(page, "icms_nvmf_controllers", "gauge", "Hosts' associations.",
+    page_one(page, "icms_target_nvmf_controllers", "gauge", "Connected NVMe controllers.",
              (double)nvmf->controllers);
-    page_one(page, "icms_nvmf_connects_refused_total", "counter", "Connect commands refused.",
-             (double)nvmf->connects_refused);
-    page_one(page, "icms_nvmf_keepalive_timeouts_total", "counter",
+    page_one(page, "icms_target_nvmf_connects_refused_total", "counter",
+             "Connect commands refused.", (double)nvmf->connects_refused);
+    page_one(page, "icms_target_nvmf_keepalive_timeouts_total", "counter",
              "Controllers ended because their host went silent.", (double)nvmf->keepalive_timeouts);
-    page_one(page, "icms_nvmf_protocol_errors_total", "counter",
+    page_one(page, "icms_target_nvmf_protocol_errors_total", "counter",
              "Connections ended because the peer broke the protocol.",
              (double)nvmf->protocol_errors);
-    page_one(page, "icms_nvmf_timeouts_total", "counter",
+    page_one(page, "icms_target_nvmf_timeouts_total", "counter",
              "Connections ended because the peer stalled.", (double)nvmf->timeouts);
-    page_one(page, "icms_nvmf_slow_hosts_total", "counter",
+    page_one(page, "icms_target_nvmf_slow_hosts_total", "counter",
              "Connections ended because their host moved data too slowly.",
              (double)nvmf->slow_hosts);
-    page_one(page, "icms_nvmf_digest_errors_total", "counter", "Digests that did not match.",
+    page_one(page, "icms_target_nvmf_digest_errors_total", "counter", "Digests that did not match.",
              (double)nvmf->digest_errors);
-    page_one(page, "icms_nvmf_admin_commands_total", "counter", "Admin and fabrics commands.",
-             (double)nvmf->admin_commands);
-    page_one(page, "icms_buffers_bytes", "gauge", "Memory for data buffers.",
+    page_one(page, "icms_target_nvmf_admin_commands_total", "counter",
+             "Admin and fabrics commands.", (double)nvmf->admin_commands);
+    page_one(page, "icms_target_buffers_bytes", "gauge", "Memory for data buffers.",
              (double)nvmf->buffers_bytes);
-    page_one(page, "icms_buffers_used_bytes", "gauge", "Data buffers in use.",
+    page_one(page, "icms_target_buffers_used_bytes", "gauge", "Data buffers in use.",
              (double)nvmf->buffers_used_bytes);
-    page_one(page, "icms_buffers_parked", "gauge", "Commands that wait for a buffer.",
+    page_one(page, "icms_target_buffers_parked", "gauge", "Commands that wait for a buffer.",
              (double)nvmf->buffers_parked);
-    page_one(page, "icms_buffers_parks_total", "counter", "Commands that had to wait for a buffer.",
-             (double)nvmf->buffers_parks);
+    page_one(page, "icms_target_buffers_parks_total", "counter",
+             "Commands that had to wait for a buffer.", (double)nvmf->buffers_parks);
 }
 
 void target_page_metrics(void *arg, struct ctl_page *page)
 {
+    struct err_why why = {""};
+
     target_stats(arg, &stats);
-    page_one(page, "icms_capacity_bytes", "gauge", "Capacity of the drives in service.",
+    page_one(page, "icms_target_ready", "gauge", "1: /readyz answers 200, 0: it answers 503.",
+             target_page_ready(arg, &why));
+    page_one(page, "icms_target_capacity_bytes", "gauge", "Capacity of the drives in service.",
              (double)stats.capacity_bytes);
     page_one(page, "kv_cache_usage_perc", "gauge",
              "Share of the capacity that live blocks hold; 1 is all of it.", page_usage());
     page_ops(page);
     page_volumes(page);
     page_drives(page);
+    page_drive_histograms(page);
     page_nvmf(page);
 }
 

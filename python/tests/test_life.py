@@ -282,11 +282,11 @@ except icms.LockedError as error:
 
     def test_a_killed_process_leaves_nothing(self):
         def leased():
-            return self.metric("icms_arena_leased_slots")
+            return self.metric("icms_agent_arena_leased_slots")
 
         self.assertTrue(self.volume.match(self.put(2)[0]))
         self.client.close()
-        wait_for(lambda: self.metric("icms_clients") == 0, 10)
+        wait_for(lambda: self.metric("icms_agent_clients") == 0, 10)
         before, named = leased(), set()
         opened = descriptors(self.tier.agent.pid)
         for _ in range(3):
@@ -302,11 +302,11 @@ print("ready", flush=True)
 sys.stdin.read()
 """, self.tier.where, stdin=subprocess.PIPE)
             self.assertEqual(child.stdout.readline(), "ready\n")
-            self.assertEqual(self.metric("icms_clients"), 1)
+            self.assertEqual(self.metric("icms_agent_clients"), 1)
             named |= mapped_files(child.pid)
             child.kill()
             child.communicate()
-            wait_for(lambda: self.metric("icms_clients") == 0 and leased() == before, 10)
+            wait_for(lambda: self.metric("icms_agent_clients") == 0 and leased() == before, 10)
         wait_for(lambda: descriptors(self.tier.agent.pid).get("anon_inode", 0) <=
                  opened.get("anon_inode", 0), 10)
         self.assertEqual([name for name in named

@@ -149,32 +149,32 @@ class Blocks(TestCase):
 class Leases(TestCase):
     def test_a_lease_shows_the_block_in_place(self):
         names, values = self.put(1)
-        before = self.metric("icms_arena_leased_slots")
+        before = self.metric("icms_agent_arena_leased_slots")
         lease = self.volume.lease(names[0])
         with lease as view:
             self.assertEqual(bytes(view), values[0])
             self.assertTrue(view.readonly)
             self.assertEqual(lease.nbytes, VALUE_BYTES)
-            self.assertEqual(self.metric("icms_arena_leased_slots"), before + 1)
+            self.assertEqual(self.metric("icms_agent_arena_leased_slots"), before + 1)
             with self.assertRaises(TypeError):
                 view[0] = 1
         self.assertTrue(lease.released)
         self.assertRaises(ValueError, lambda: view[0])
         self.assertRaises(BufferError, lambda: lease.view)
-        self.assertEqual(self.metric("icms_arena_leased_slots"), before)
+        self.assertEqual(self.metric("icms_agent_arena_leased_slots"), before)
         lease.release()
 
     def test_no_view_outlives_its_lease(self):
         names, values = self.put(1)
-        before = self.metric("icms_arena_leased_slots")
+        before = self.metric("icms_agent_arena_leased_slots")
         with self.assertRaisesRegex(BufferError, "1 views of this memory still exist"):
             with self.volume.lease(names[0]) as view:
                 part = view[100:200]
         self.put(140)  # the arena is filled over and over
         self.assertEqual(bytes(part), values[0][100:200])
-        self.assertEqual(self.metric("icms_arena_leased_slots"), before + 1)
+        self.assertEqual(self.metric("icms_agent_arena_leased_slots"), before + 1)
         del part
-        self.assertEqual(self.metric("icms_arena_leased_slots"), before)
+        self.assertEqual(self.metric("icms_agent_arena_leased_slots"), before)
 
     def test_arrays_made_from_a_view_keep_it_too(self):
         names, values = self.put(1)
@@ -189,7 +189,7 @@ class Leases(TestCase):
 
     def test_an_exception_is_not_hidden_by_views_it_holds(self):
         names, _ = self.put(1)
-        before = self.metric("icms_arena_leased_slots")
+        before = self.metric("icms_agent_arena_leased_slots")
 
         def reads():
             with self.volume.lease(names[0]) as view:
@@ -199,14 +199,14 @@ class Leases(TestCase):
         with self.assertRaises(KeyError):
             reads()
         gc.collect()
-        self.assertEqual(self.metric("icms_arena_leased_slots"), before)
+        self.assertEqual(self.metric("icms_agent_arena_leased_slots"), before)
 
     def test_a_lease_that_is_dropped_goes_back(self):
         names, _ = self.put(1)
-        before = self.metric("icms_arena_leased_slots")
+        before = self.metric("icms_agent_arena_leased_slots")
         for _ in range(3 * icms.LEASES_MAX):
             self.volume.lease(names[0])
-        self.assertEqual(self.metric("icms_arena_leased_slots"), before)
+        self.assertEqual(self.metric("icms_agent_arena_leased_slots"), before)
 
     def test_leases_have_a_limit_and_misses_a_reason(self):
         names, _ = self.put(1)

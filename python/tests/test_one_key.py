@@ -41,9 +41,9 @@ class OneKey(TestCase):
         name, = text_keys(1)
         self.assertTrue(self.volume.put(name, value(7), on_flash=True))
         self.put(140)  # more than the arena has slots
-        before = self.metric("icms_enclosure_load_bytes_total")
+        before = self.metric("icms_agent_enclosure_load_bytes_total")
         self.assertEqual(self.volume.get(name), value(7))
-        self.assertGreaterEqual(self.metric("icms_enclosure_load_bytes_total") - before,
+        self.assertGreaterEqual(self.metric("icms_agent_enclosure_load_bytes_total") - before,
                                 VALUE_BYTES)
 
     def test_text_is_the_name_that_the_program_knows(self):

@@ -114,14 +114,24 @@ enum agent_enclosure_state {
     AGENT_ENCLOSURE_EXCLUDED,   /* dead or silent; its runs are with the next; probed    */
 };
 
+/* Commands whose latency is counted for each enclosure. */
+enum agent_latency {
+    AGENT_LATENCY_LOAD,
+    AGENT_LATENCY_STORE,
+    AGENT_LATENCY_EXIST, /* exist and exist-many */
+    AGENT_LATENCY_COUNT,
+};
+
 struct agent_enclosure_stats {
     char name[LIMIT_NAME_BYTES];
     enum agent_enclosure_state state;
     uint64_t excluded_count; /* times it was excluded   */
     uint64_t probes;
     uint64_t load_bytes, store_bytes;
-    uint64_t lacking;     /* bit i: lacks volume i, or hides it from this host */
-    char last_error[128]; /* sentence                */
+    uint64_t lacking;           /* bit i: lacks volume i, or hides it from this host */
+    char last_error[128];       /* sentence                                            */
+    uint64_t last_error_age_ns; /* how long ago                                       */
+    const struct hist *op_ns;   /* [AGENT_LATENCY_COUNT] from sent to answered         */
 };
 
 #define AGENT_STATS_OPS    16 /* room for every enum shm_op           */
@@ -133,10 +143,15 @@ struct agent_volume_stats {
     uint64_t slots, slots_used, slots_leased;
     uint64_t arena_bytes, arena_used_bytes;
     uint64_t arena_evictions;
-    uint64_t hits_dram, hits_local, hits_pod;
+    uint64_t hits_dram; /* with those that clients counted */
+    uint64_t hits_local, hits_pod;
     uint64_t misses[AGENT_STATS_MISSES]; /* of gets, by enum icms_miss */
     uint64_t puts, put_bytes, get_bytes;
-    uint64_t store_failures; /* accepted puts that did not reach flash */
+    uint64_t store_failures;             /* accepted puts that did not reach flash */
+    uint64_t keys_found, keys_missed;    /* of exists and match, by clients' counters        */
+    uint64_t matches[SHM_MATCH_BUCKETS]; /* by the bit length of the number that matched     */
+    uint64_t matched;                    /* blocks of all matches                            */
+    const struct hist *evicted_age_ns;   /* from published to evicted                        */
 };
 
 struct agent_stats {

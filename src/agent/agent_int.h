@@ -4,6 +4,7 @@
  *
  *   agent.c    life: memory, loops, start, drain, stop
  *   guest.c    attached processes ("guests"): rings, completions, leases at their end
+ *   count.c    what clients count themselves
  *   req.c      one request of a guest: its state machine, on the loop of its volume
  *   volume.c   one volume's arena: slots, eviction, leases
  *   match.c    many keys of a request, looked for at once
@@ -188,6 +189,7 @@ struct agent_op {
     uint64_t tried;           /* bit j: enclosure j was asked                                */
     uint64_t wanted;          /* FLUSH: bit j: enclosure j has to be asked                   */
     struct agent_path *path;  /* asked now; NULL: the own drive                              */
+    uint64_t asked_ns;        /* when; of an enclosure                                       */
     /* answer of the one that was asked; in over: of all */
     icms_err err;
     enum icms_miss reason;
@@ -224,6 +226,7 @@ struct agent_part {
     icms_err err;
     enum icms_miss reason;
     uint64_t map;         /* bit k: key k is there                                     */
+    uint64_t asked_ns;    /* when it was sent                                          */
     struct nvmf_req nvmf; /* the command                                               */
     struct loop_msg msg;  /* to the enclosure's loop and back                          */
     struct list link;     /* free list                                                 */
@@ -305,6 +308,7 @@ struct agent_slot {
     uint16_t pins;        /* operations that read or write it                              */
     uint32_t value_bytes; /* LIVE: plain value                                             */
     uint32_t head;        /* LIVE: its chain                                               */
+    uint64_t since_ns;    /* LIVE: when it was published                                   */
     struct key key;       /* LIVE                                                          */
 };
 
@@ -356,6 +360,8 @@ struct agent_volume {
     agent_counter misses[AGENT_STATS_MISSES];
     agent_counter puts, put_bytes, get_bytes;
     agent_counter sheds, deadline_misses, checksum_errors, store_failures;
+    uint64_t client_counts[SHM_COUNTS]; /* of all clients, also detached ones; agent->control    */
+    struct hist evicted_age_ns;         /* since they were published, of evicted blocks          */
 };
 
 /* ---- enclosures ----------------------------------------------------------------------------- */
@@ -377,8 +383,10 @@ struct agent_path {
     _Atomic uint64_t included_ns; /* last time it came back; 0: it was never away             */
     _Atomic bool tried;           /* once up or excluded                                      */
     agent_counter exclusions, probes, load_bytes, store_bytes;
+    struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                             */
     pthread_mutex_t text_lock; /* of last_error: written on failures, read by status       */
     char last_error[128];
+    uint64_t last_error_ns; /* when; text_lock                                         */
 };
 
 /* ---- the own drive -------------------------------------------------------------------------- */
@@ -414,19 +422,22 @@ struct agent_guest {
     struct loop_region *region;
     struct loop_event *agent_event, *client_event;
     struct shm_ring ring;
-    _Atomic bool visible;        /* its leases count; any loop reads it                      */
-    _Atomic bool trusted;        /* it is this process: agent_client_trust                   */
-    struct agent_req *reqs;      /* [AGENT_GUEST_REQS]                                       */
-    struct list free;            /* struct agent_req                                         */
-    struct list active;          /* struct agent_req: with volumes, or answered and not free */
-    struct list wait_ring;       /* struct agent_req in WAIT_RING                            */
-    struct loop_op event_op;     /* waits for agent_event                                    */
-    struct loop_msg start_msg;   /* from attach                                              */
-    struct loop_msg run_msg;     /* goes on with the ring after others had their turn        */
-    bool run_sent;               /* it is on its way                                         */
-    struct loop_msg leave_msg;   /* from detach; then through all loops                      */
-    uint32_t leave_at;           /* which loop                                               */
-    void (*detached)(void *arg); /* whom to tell                                             */
+    _Atomic bool visible;            /* its leases count; any loop reads it                      */
+    _Atomic bool trusted;            /* it is this process: agent_client_trust                   */
+    uint64_t attached_ns;            /* when it was attached                                     */
+    uint64_t (*counted)[SHM_COUNTS]; /* [volume_count] of its counters, added to the volumes';
+                                        under agent->control                                 */
+    struct agent_req *reqs;          /* [AGENT_GUEST_REQS]                                       */
+    struct list free;                /* struct agent_req                                         */
+    struct list active;              /* struct agent_req: with volumes, or answered and not free */
+    struct list wait_ring;           /* struct agent_req in WAIT_RING                            */
+    struct loop_op event_op;         /* waits for agent_event                                    */
+    struct loop_msg start_msg;       /* from attach                                              */
+    struct loop_msg run_msg;         /* goes on with the ring after others had their turn        */
+    bool run_sent;                   /* it is on its way                                         */
+    struct loop_msg leave_msg;       /* from detach; then through all loops                      */
+    uint32_t leave_at;               /* which loop                                               */
+    void (*detached)(void *arg);     /* whom to tell                                             */
     void *detached_arg;
 };
 
@@ -480,6 +491,12 @@ void agent_guest_beat(struct agent_guest *guest);
 
 /* True when completions wait for room in its ring. */
 bool agent_guest_is_full(const struct agent_guest *guest);
+
+/* ---- count.c -------------------------------------------------------------------------------- */
+
+/* Adds what a client has counted since the last call to its volumes. agent->control is held, and
+ * the client's region is mapped. */
+void agent_guest_counts_take(struct agent_guest *guest);
 
 /* ---- req.c ---------------------------------------------------------------------------------- */
 

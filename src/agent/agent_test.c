@@ -111,9 +111,6 @@ static void a_client_finds_blocks_in_the_arena_by_itself(void **state)
                                 &value_bytes));
     assert_int_equal(value_bytes, BYTES);
     rig_lease_give(client, 0);
-    (void)rig_op(client, SHM_OP_TOUCH, KV, 3, 0);
-    rig_run(rig, 50 * MS);
-    assert_int_equal(rig_stats(rig)->volumes[KV].hits_dram, 1);
     rig_client_free(client);
     rig_free(rig);
 }

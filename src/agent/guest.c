@@ -389,7 +389,8 @@ static icms_err guest_memory(struct agent_guest *guest, uint64_t staging_bytes, 
         err = loop_event_new(env, LOOP_EVENT_SIGNAL, &guest->client_event);
     if (err == ICMS_OK) {
         guest->reqs = calloc(AGENT_GUEST_REQS, sizeof(guest->reqs[0]));
-        if (guest->reqs == NULL)
+        guest->counted = calloc(guest->agent->volume_count + 1, sizeof(guest->counted[0]));
+        if (guest->reqs == NULL || guest->counted == NULL)
             err = ICMS_NO_MEMORY;
     }
     if (err != ICMS_OK)
@@ -411,6 +412,8 @@ static void guest_memory_free(struct agent_guest *guest)
     loop_event_free(&guest->client_event);
     free(guest->reqs);
     guest->reqs = NULL;
+    free(guest->counted);
+    guest->counted = NULL;
 }
 
 static icms_err guest_attach(struct agent_guest *guest, uint64_t staging_bytes, struct err_why *why)
@@ -428,6 +431,7 @@ static icms_err guest_attach(struct agent_guest *guest, uint64_t staging_bytes, 
         guest->reqs[i].guest = guest;
         list_push(&guest->free, &guest->reqs[i].guest_link);
     }
+    guest->attached_ns = loop_env_now_ns(guest->agent->env);
     guest->taken = true;
     guest->leaving = false;
     atomic_store_explicit(&guest->trusted, false, memory_order_relaxed);
@@ -494,6 +498,7 @@ static void guest_freed(struct loop_msg *msg)
     void *arg = guest->detached_arg;
 
     pthread_mutex_lock(&agent->control);
+    agent_guest_counts_take(guest);
     guest_memory_free(guest);
     guest->state = AGENT_GUEST_FREE;
     guest->taken = false;

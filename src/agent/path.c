@@ -36,6 +36,7 @@ static void path_text_set(struct agent_path *path, const char *text)
 {
     pthread_mutex_lock(&path->text_lock);
     snprintf(path->last_error, sizeof(path->last_error), "%s", text);
+    path->last_error_ns = core_now_ns(path->core);
     pthread_mutex_unlock(&path->text_lock);
 }
 
@@ -201,6 +202,14 @@ static icms_err path_req_err(struct agent_path *path, struct agent_volume *volum
     return req->err;
 }
 
+/* Counts the latency of a command that was answered; what ended with the association was not. */
+static void path_count(struct agent_path *path, enum agent_latency kind, icms_err err,
+                       uint64_t asked_ns)
+{
+    if (err != ICMS_PEER_DOWN)
+        hist_add(&path->op_ns[kind], core_now_ns(path->core) - asked_ns);
+}
+
 static void path_req_done(struct nvmf_req *req)
 {
     struct agent_op *op = req->owner;
@@ -208,6 +217,12 @@ static void path_req_done(struct nvmf_req *req)
 
     op->err = path_req_err(path, op->volume, req);
     op->reason = req->reason;
+    if (op->kind == AGENT_OP_LOAD)
+        path_count(path, AGENT_LATENCY_LOAD, op->err, op->asked_ns);
+    else if (op->kind == AGENT_OP_STORE)
+        path_count(path, AGENT_LATENCY_STORE, op->err, op->asked_ns);
+    else if (op->kind == AGENT_OP_EXIST)
+        path_count(path, AGENT_LATENCY_EXIST, op->err, op->asked_ns);
     if (op->kind == AGENT_OP_LOAD && op->err == ICMS_OK) {
         op->value_bytes = req->value_bytes;
         counter_add(&path->load_bytes, req->value_bytes);
@@ -230,6 +245,7 @@ static icms_err path_op_start(struct agent_path *path, struct agent_op *op)
         return ICMS_PEER_DOWN;
     if (path->nsid[volume->number] == 0)
         return ICMS_NO_VOLUME;
+    op->asked_ns = core_now_ns(path->core);
     *req = (struct nvmf_req){
         .nsid = path->nsid[volume->number],
         .io_class = op->io_class,
@@ -314,6 +330,7 @@ static void part_req_done(struct nvmf_req *req)
 
     part->err = path_req_err(part->path, part->match->volume, req);
     part->reason = req->reason;
+    path_count(part->path, AGENT_LATENCY_EXIST, part->err, part->asked_ns);
     if (part->err == ICMS_UNSUPPORTED) /* offered, but not known: key by key from now on */
         atomic_store_explicit(&part->path->exist_many, false, memory_order_relaxed);
     part->map = nvmf_exist_map(req);
@@ -326,6 +343,7 @@ static void part_begin(struct agent_part *part)
     struct agent_path *path = part->path;
     uint32_t nsid = path->nsid[part->match->volume->number];
 
+    part->asked_ns = core_now_ns(path->core);
     part->nvmf = (struct nvmf_req){
         .nsid = nsid,
         .io_class = IO_CLASS_LOAD,

@@ -493,9 +493,7 @@ static enum step req_new_hint(struct agent_req *req)
     if (slot == SHM_SLOT_NONE)
         return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
     if (req->op == SHM_OP_TOUCH) {
-        agent_volume_touch(volume, slot);
-        counter_add(&volume->hits_dram, 1);
-        counter_add(&volume->get_bytes, volume->meta[slot].value_bytes);
+        agent_volume_touch(volume, slot); /* the client has counted the hit */
     } else if (!agent_volume_verify(volume, slot)) {
         counter_add(&volume->checksum_errors, 1);
     }

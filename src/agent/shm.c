@@ -99,7 +99,8 @@ void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t mar
 }
 
 struct client_layout {
-    uint64_t submit_offset, complete_offset, leases_offset, lease_volumes_offset, staging_offset;
+    uint64_t submit_offset, complete_offset, leases_offset, lease_volumes_offset;
+    uint64_t counts_offset, staging_offset;
 };
 
 static void client_layout_of(struct client_layout *out)
@@ -108,8 +109,9 @@ static void client_layout_of(struct client_layout *out)
     out->complete_offset = out->submit_offset + SHM_RING_ENTRIES * sizeof(struct shm_submit);
     out->leases_offset = out->complete_offset + SHM_RING_ENTRIES * sizeof(struct shm_complete);
     out->lease_volumes_offset = out->leases_offset + SHM_LEASES * sizeof(uint32_t);
-    out->staging_offset =
-        bytes_align(out->lease_volumes_offset + SHM_LEASES * sizeof(uint32_t), LIMIT_DISK_ALIGN);
+    out->counts_offset = bytes_align(out->lease_volumes_offset + SHM_LEASES * sizeof(uint32_t), 64);
+    out->staging_offset = bytes_align(
+        out->counts_offset + LIMIT_VOLUMES * SHM_COUNTS * sizeof(uint64_t), LIMIT_DISK_ALIGN);
 }
 
 uint64_t shm_client_region_bytes(uint64_t staging_bytes)
@@ -133,6 +135,7 @@ void shm_client_format(void *base, uint32_t client, uint64_t staging_bytes)
     header->complete_offset = layout.complete_offset;
     header->leases_offset = layout.leases_offset;
     header->lease_volumes_offset = layout.lease_volumes_offset;
+    header->counts_offset = layout.counts_offset;
     header->staging_offset = layout.staging_offset;
     header->staging_bytes = bytes_align(staging_bytes, LIMIT_DISK_ALIGN);
 }
@@ -196,7 +199,7 @@ icms_err shm_ring_view(void *base, uint64_t bytes, struct shm_ring *out_ring)
     const uint64_t header_bytes = sizeof(struct shm_client_header);
     struct shm_client_header *header = base;
     struct shm_ring ring = {0};
-    uint64_t submit, complete, leases, volumes, staging, staging_bytes;
+    uint64_t submit, complete, leases, volumes, counts, staging, staging_bytes;
 
     if (bytes < header_bytes || header->magic != SHM_CLIENT_MAGIC || header->version != SHM_VERSION)
         return ICMS_PROTOCOL;
@@ -205,6 +208,7 @@ icms_err shm_ring_view(void *base, uint64_t bytes, struct shm_ring *out_ring)
     complete = *(volatile uint64_t *)&header->complete_offset;
     leases = *(volatile uint64_t *)&header->leases_offset;
     volumes = *(volatile uint64_t *)&header->lease_volumes_offset;
+    counts = *(volatile uint64_t *)&header->counts_offset;
     staging = *(volatile uint64_t *)&header->staging_offset;
     staging_bytes = *(volatile uint64_t *)&header->staging_bytes;
     if (!table_fits(submit, SHM_RING_ENTRIES, sizeof(struct shm_submit), 64, header_bytes, bytes) ||
@@ -212,6 +216,8 @@ icms_err shm_ring_view(void *base, uint64_t bytes, struct shm_ring *out_ring)
                     bytes) ||
         !table_fits(leases, SHM_LEASES, sizeof(uint32_t), 4, header_bytes, bytes) ||
         !table_fits(volumes, SHM_LEASES, sizeof(uint32_t), 4, header_bytes, bytes) ||
+        !table_fits(counts, LIMIT_VOLUMES, SHM_COUNTS * sizeof(uint64_t), 64, header_bytes,
+                    bytes) ||
         !table_fits(staging, staging_bytes, 1, LIMIT_DISK_ALIGN, header_bytes, bytes))
         return ICMS_PROTOCOL;
 
@@ -220,6 +226,7 @@ icms_err shm_ring_view(void *base, uint64_t bytes, struct shm_ring *out_ring)
     ring.completes = (void *)((uint8_t *)base + complete);
     ring.leases = (void *)((uint8_t *)base + leases);
     ring.lease_volumes = (void *)((uint8_t *)base + volumes);
+    ring.counts = (void *)((uint8_t *)base + counts);
     ring.staging = (uint8_t *)base + staging;
     ring.staging_bytes = staging_bytes;
     *out_ring = ring;

@@ -7,7 +7,7 @@
  *   arena region, one a volume: made by the agent, mapped read-only by clients
  *     [ header | hash heads | slot descriptors | slots: value and trailer, 64-aligned ]
  *   client region, one a client: made by the agent, mapped read-write by both
- *     [ header | submission ring | completion ring | lease table | staging memory ]
+ *     [ header | submission ring | completion ring | lease table | counters | staging memory ]
  *
  * Trust. The agent treats everything in a client region as hostile: it copies an entry out before
  * it checks it, keeps its own copy of its ring positions, and bounds every offset. A client trusts
@@ -158,6 +158,7 @@ struct shm_client_header {
     uint64_t leases_offset;        /* _Atomic uint32_t [SHM_LEASES]: slot + 1 | 0; the volume is in
                                       lease_volumes                                             */
     uint64_t lease_volumes_offset; /* _Atomic uint32_t [SHM_LEASES], written before the lease */
+    uint64_t counts_offset;        /* _Atomic uint64_t [LIMIT_VOLUMES][SHM_COUNTS]              */
     uint64_t staging_offset;
     uint64_t staging_bytes;
     uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                  */
@@ -172,6 +173,27 @@ struct shm_client_header {
         client_sleeps; /* 1: signal the client's event after a completion */
     _Alignas(64) _Atomic uint64_t
         agent_beat_ns; /* the agent's time when it last looked at this ring */
+};
+
+/* ---- counters of a client ------------------------------------------------------------------- */
+
+/* Matches are counted by the bit length of the number of blocks that matched: 0, 1, 2..3, 4..7, and
+ * so on; the last bucket holds LIMIT_BATCH_KEYS. */
+#define SHM_MATCH_BUCKETS 14
+_Static_assert(LIMIT_BATCH_KEYS < 1 << (SHM_MATCH_BUCKETS - 1),
+               "the last bucket holds the longest match");
+
+/* What a client counts of each volume: that which happens without the agent, or which only the
+ * client knows. The client adds to them; the agent reads them for its own counters, within what is
+ * possible in the time that the client has been attached. */
+enum shm_count {
+    SHM_COUNT_HITS,      /* blocks of gets that were read from the mapped arena                */
+    SHM_COUNT_HIT_BYTES, /* their values                                                       */
+    SHM_COUNT_FOUND,     /* keys of exists that were present; of match: before the first hole  */
+    SHM_COUNT_MISSED,    /* keys of exists that were not; of match: from the first hole on     */
+    SHM_COUNT_MATCHED,   /* blocks that matched, of all matches                                */
+    SHM_COUNT_MATCHES,   /* [SHM_MATCH_BUCKETS] matches by length                              */
+    SHM_COUNTS = SHM_COUNT_MATCHES + SHM_MATCH_BUCKETS,
 };
 
 /* ---- making regions (agent) ----------------------------------------------------------------- */
@@ -245,6 +267,7 @@ struct shm_ring {
     struct shm_complete *completes;
     _Atomic uint32_t *leases;
     _Atomic uint32_t *lease_volumes;
+    _Atomic uint64_t (*counts)[SHM_COUNTS]; /* [LIMIT_VOLUMES] */
     uint8_t *staging;
     uint64_t staging_bytes;
     uint32_t submit_tail, submit_head, complete_tail, complete_head; /* own positions */
@@ -280,6 +303,13 @@ bool shm_complete_publish(struct shm_ring *ring);
 /* Client: copies up to max completions out. */
 icms_err shm_complete_take(struct shm_ring *ring, struct shm_complete *out_entries, uint32_t max,
                            uint32_t *out_count) ICMS_MUST_CHECK;
+
+/* Client: adds to a counter of a volume. Any thread. */
+static inline void shm_count_add(struct shm_ring *ring, uint32_t volume, uint32_t count, uint64_t n)
+{
+    if (n != 0)
+        atomic_fetch_add_explicit(&ring->counts[volume][count], n, memory_order_relaxed);
+}
 
 /* Before sleeping: announces it and looks again; false when there is something to take. */
 bool shm_agent_sleep(struct shm_ring *ring);

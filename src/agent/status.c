@@ -44,6 +44,31 @@ static uint64_t volume_leases_count(struct agent *agent, uint32_t volume)
     return leases;
 }
 
+/* Brings the counters of volumes up to what clients have counted. */
+static void agent_clients_count(struct agent *agent)
+{
+    pthread_mutex_lock(&agent->control);
+    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
+        if (agent->guests[i].taken)
+            agent_guest_counts_take(&agent->guests[i]);
+    pthread_mutex_unlock(&agent->control);
+}
+
+/* What clients have counted of a volume. */
+static void volume_client_stats(struct agent_volume *volume, struct agent_volume_stats *out)
+{
+    const uint64_t *counts = volume->client_counts;
+
+    pthread_mutex_lock(&volume->agent->control);
+    out->hits_dram += counts[SHM_COUNT_HITS];
+    out->get_bytes += counts[SHM_COUNT_HIT_BYTES];
+    out->keys_found = counts[SHM_COUNT_FOUND];
+    out->keys_missed = counts[SHM_COUNT_MISSED];
+    out->matched = counts[SHM_COUNT_MATCHED];
+    memcpy(out->matches, counts + SHM_COUNT_MATCHES, sizeof(out->matches));
+    pthread_mutex_unlock(&volume->agent->control);
+}
+
 static void volume_stats(struct agent_volume *volume, struct agent_volume_stats *out,
                          struct agent_stats *all)
 {
@@ -63,9 +88,19 @@ static void volume_stats(struct agent_volume *volume, struct agent_volume_stats 
     out->put_bytes = counter_get(&volume->put_bytes);
     out->get_bytes = counter_get(&volume->get_bytes);
     out->store_failures = counter_get(&volume->store_failures);
+    out->evicted_age_ns = &volume->evicted_age_ns;
+    volume_client_stats(volume, out);
     all->sheds += counter_get(&volume->sheds);
     all->deadline_misses += counter_get(&volume->deadline_misses);
     all->checksum_errors += counter_get(&volume->checksum_errors);
+}
+
+/* Times of loops may be a moment ahead of ours. */
+static uint64_t age_ns(struct agent *agent, uint64_t since_ns)
+{
+    uint64_t now_ns = loop_env_now_ns(agent->env);
+
+    return now_ns > since_ns ? now_ns - since_ns : 0;
 }
 
 static void path_stats(struct agent_path *path, struct agent_enclosure_stats *out)
@@ -77,6 +112,7 @@ static void path_stats(struct agent_path *path, struct agent_enclosure_stats *ou
     out->probes = counter_get(&path->probes);
     out->load_bytes = counter_get(&path->load_bytes);
     out->store_bytes = counter_get(&path->store_bytes);
+    out->op_ns = path->op_ns;
     for (uint32_t i = 0; i < path->agent->volume_count; i++)
         out->lacking |=
             (atomic_load_explicit(&path->agent->volumes[i].lacking, memory_order_relaxed) >>
@@ -85,6 +121,7 @@ static void path_stats(struct agent_path *path, struct agent_enclosure_stats *ou
             << i;
     pthread_mutex_lock(&path->text_lock);
     memcpy(out->last_error, path->last_error, sizeof(out->last_error));
+    out->last_error_age_ns = age_ns(path->agent, path->last_error_ns);
     pthread_mutex_unlock(&path->text_lock);
 }
 
@@ -108,6 +145,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
         hist_merge(&out_stats->put_ns, &core->put_ns);
         hist_merge(&out_stats->exists_ns, &core->exists_ns);
     }
+    agent_clients_count(agent);
     for (uint32_t i = 0; i < agent->volume_count; i++)
         volume_stats(&agent->volumes[i], &out_stats->volumes[i], out_stats);
     for (uint32_t i = 0; i < agent->path_count; i++)
@@ -202,6 +240,9 @@ static void text_enclosures(struct text *text, const struct agent_stats *stats)
                  (unsigned long long)enclosure->probes, (unsigned long long)enclosure->load_bytes,
                  (unsigned long long)enclosure->store_bytes);
         text_string(text, enclosure->last_error);
+        if (enclosure->last_error[0] != 0)
+            text_add(text, ",\"last_error_age_seconds\":%llu",
+                     (unsigned long long)(enclosure->last_error_age_ns / 1000000000));
         text_add(text, ",\"lacks\":[");
         for (uint32_t j = 0, shown = 0; j < stats->volume_count; j++) {
             if ((enclosure->lacking >> j & 1) == 0)
@@ -230,7 +271,9 @@ static void text_volume(struct text *text, const struct agent_volume_stats *volu
     for (int i = ICMS_MISS_ABSENT; i < ICMS_MISS_COUNT; i++)
         text_add(text, "%s\"%s\":%llu", i == ICMS_MISS_ABSENT ? "" : ",",
                  icms_miss_name((enum icms_miss)i), (unsigned long long)volume->misses[i]);
-    text_add(text, "},\"puts\":%llu,\"put_bytes\":%llu,\"get_bytes\":%llu,\"store_failures\":%llu}",
+    text_add(text, "},\"keys_found\":%llu,\"keys_missed\":%llu",
+             (unsigned long long)volume->keys_found, (unsigned long long)volume->keys_missed);
+    text_add(text, ",\"puts\":%llu,\"put_bytes\":%llu,\"get_bytes\":%llu,\"store_failures\":%llu}",
              (unsigned long long)volume->puts, (unsigned long long)volume->put_bytes,
              (unsigned long long)volume->get_bytes, (unsigned long long)volume->store_failures);
 }
@@ -248,6 +291,8 @@ size_t agent_status(struct agent *agent, char *out, size_t bytes)
     agent_stats(agent, stats);
     text_add(&text, "{\"name\":");
     text_string(&text, agent->opts.name);
+    text_add(&text, ",\"host_nqn\":");
+    text_string(&text, agent->opts.host_nqn);
     text_add(&text, ",\"ready\":%s,\"why\":", agent_ready(agent, 0, &why) ? "true" : "false");
     text_string(&text, why.text);
     text_add(&text,

@@ -127,6 +127,7 @@ void agent_volume_publish(struct agent_volume *volume, uint32_t slot, const stru
     atomic_store_explicit(&volume->heads[meta->head], slot, memory_order_release);
     counter_add(&volume->slots_used, 1);
     counter_add(&volume->used_bytes, value_bytes);
+    meta->since_ns = core_now_ns(volume->core);
 }
 
 static void volume_unlink(struct agent_volume *volume, uint32_t slot)
@@ -226,6 +227,7 @@ static void volume_evict(struct agent_volume *volume)
             meta->referenced = false;
             continue;
         }
+        hist_add(&volume->evicted_age_ns, core_now_ns(volume->core) - meta->since_ns);
         agent_volume_unpublish(volume, slot);
         counter_add(&volume->evictions, 1);
         evicted++;

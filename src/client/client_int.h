@@ -260,6 +260,9 @@ struct icms_request {
     size_t done;                 /* blocks that have their status                          */
     size_t hole;                 /* match: the first key that is not there                 */
     size_t not_ok;               /* blocks whose status is not OK                          */
+    size_t missed;               /* of them, misses                                        */
+    size_t hits;                 /* gets: blocks that were read from the mapped arena      */
+    uint64_t hit_bytes;          /* their values                                           */
     size_t peer_down;            /* blocks given up because the agent is gone              */
     size_t direct;               /* operations whose memory the agent or the network may touch */
     uint32_t turn;               /* blocks it may send before it queues again              */
@@ -431,6 +434,9 @@ void client_block_done(struct icms_request *request, size_t index, icms_err stat
 /* The value in the arena's slot, under a lease: verified and copied to the block. Its thread. */
 void client_block_load(struct icms_request *request, size_t index, uint32_t slot,
                        uint32_t value_bytes, enum icms_source source);
+
+/* Adds what a request that is over did to the client's counters. Its thread. */
+void client_count(struct icms_request *request);
 
 /* Takes the answer of an operation that was taken off the answered list. Its thread. */
 void client_op_take(struct icms_request *request, struct client_op *op);

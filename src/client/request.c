@@ -384,6 +384,8 @@ void client_request_run(struct icms_request *request)
         run_take_answers(request);
     } while (request->next < request->count && step == STEP_NEXT);
 
+    if (request->done == request->count)
+        client_count(request);
     request_lock(icms);
     if (request->next == request->count)
         run_leave_queue(request);

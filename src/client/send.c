@@ -315,6 +315,10 @@ static bool send_get_local(struct icms_request *request, size_t index, uint32_t 
                          &value_bytes))
         return false;
     client_block_load(request, index, slot, value_bytes, ICMS_SOURCE_DRAM);
+    if (request->blocks[index].status == ICMS_OK) {
+        request->hits++;
+        request->hit_bytes += value_bytes;
+    }
     send_touch(request, icms_key);
     return true;
 }

@@ -26,11 +26,38 @@ void client_block_done(struct icms_request *request, size_t index, icms_err stat
     }
     if (status != ICMS_OK) {
         request->not_ok++;
+        request->missed += status == ICMS_MISS;
         if (index < request->hole)
             request->hole = index;
     }
     request->done++;
     check(request->done <= request->count);
+}
+
+static uint32_t count_bits(uint64_t n)
+{
+    return n == 0 ? 0 : 64 - (uint32_t)__builtin_clzll(n);
+}
+
+void client_count(struct icms_request *request)
+{
+    struct shm_ring *ring = &request->link_used->ring;
+    uint32_t volume = request->volume->arena.volume;
+    bool match = request->keys != NULL;
+
+    shm_count_add(ring, volume, SHM_COUNT_HITS, request->hits);
+    shm_count_add(ring, volume, SHM_COUNT_HIT_BYTES, request->hit_bytes);
+    /* Of one that failed, some blocks have no answer. */
+    if (request->op != SHM_OP_EXISTS || request->not_ok != request->missed)
+        return;
+    shm_count_add(ring, volume, SHM_COUNT_FOUND,
+                  match ? request->hole : request->count - request->missed);
+    shm_count_add(ring, volume, SHM_COUNT_MISSED,
+                  match ? request->count - request->hole : request->missed);
+    if (!match)
+        return;
+    shm_count_add(ring, volume, SHM_COUNT_MATCHED, request->hole);
+    shm_count_add(ring, volume, SHM_COUNT_MATCHES + count_bits(request->hole), 1);
 }
 
 /* The slot's version while it is leased: what its value is the value of. 0: none that lasts. */

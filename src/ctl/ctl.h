@@ -23,10 +23,17 @@ struct ctl_page;
 void ctl_family(struct ctl_page *page, const char *name, const char *kind, const char *help);
 void ctl_sample(struct ctl_page *page, const char *name, const char *labels, double value);
 
-/* A histogram of nanoseconds as seconds, with cumulative buckets from a microsecond to a minute;
- * family kind "histogram". */
+/* A histogram of nanoseconds as seconds, with cumulative buckets: of latencies, from a microsecond
+ * to a minute, and of ages, from a second to a year; family kind "histogram". */
 void ctl_histogram(struct ctl_page *page, const char *name, const char *labels,
                    const struct hist *hist);
+void ctl_histogram_ages(struct ctl_page *page, const char *name, const char *labels,
+                        const struct hist *hist);
+
+/* A histogram of whole numbers that were counted by bit length: counts[i] of those with i bits, so
+ * the bounds of the buckets are 0, 1, 3, 7, ... sum: of all of them. */
+void ctl_histogram_lengths(struct ctl_page *page, const char *name, const char *labels,
+                           const uint64_t *counts, unsigned buckets, uint64_t sum);
 
 /* Appends to a page (JSON of /status). */
 void ctl_text(struct ctl_page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));

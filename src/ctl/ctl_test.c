@@ -14,6 +14,7 @@
 #include <ctype.h>
 #include <math.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -219,6 +220,8 @@ static void test_a_page_is_what_prometheus_reads(void **state)
     assert_true(isnan(prom_value(&prom, "icms_ratio")));
     assert_true(prom_value(&prom, "icms_build_info{program=\"icms-test\",version=\"1.2.3\"}") == 1);
     assert_true(prom_value(&prom, "process_open_fds") >= 3);
+    assert_in_range((uint64_t)prom_value(&prom, "process_start_time_seconds"), time(NULL) - 3600,
+                    time(NULL) + 2);
     assert_true(prom_value(&prom, "process_resident_memory_bytes") > 0);
     ctl_page_free(&page);
 }
@@ -246,6 +249,32 @@ static void test_a_histogram_is_cumulative_and_exact(void **state)
     assert_true(prom_value(&prom, "icms_load_seconds_count{class=\"load\"}") == 5);
     assert_true(prom_value(&prom, "icms_plain_seconds_count") == 5);
     assert_true(prom_value(&prom, "icms_plain_seconds_sum") > 1099.5);
+    ctl_page_free(&page);
+}
+
+static void test_ages_and_lengths_have_their_own_buckets(void **state)
+{
+    const uint64_t lengths[4] = {1, 0, 2, 5}; /* of 0; 1; 2 and 3; 4 to 7 */
+    struct ctl_page page = {0};
+    static struct hist hist;
+
+    hist_add(&hist, 500000000);                          /* half a second */
+    hist_add(&hist, (uint64_t)7 * 86400 * 1000000000);   /* a week        */
+    hist_add(&hist, (uint64_t)800 * 86400 * 1000000000); /* over two years */
+    ctl_family(&page, "icms_age_seconds", "histogram", "Ages.");
+    ctl_histogram_ages(&page, "icms_age_seconds", "", &hist);
+    ctl_family(&page, "icms_blocks", "histogram", "Lengths.");
+    ctl_histogram_lengths(&page, "icms_blocks", "volume=\"kv\"", lengths, 4, 31);
+    prom_parse(&prom, page.text);
+    assert_true(prom_value(&prom, "icms_age_seconds_bucket{le=\"1.073741823\"}") == 1);
+    assert_true(prom_value(&prom, "icms_age_seconds_bucket{le=\"1125899.906842623\"}") == 2);
+    assert_true(prom_value(&prom, "icms_age_seconds_count") == 3);
+    assert_true(prom_value(&prom, "icms_blocks_bucket{volume=\"kv\",le=\"0\"}") == 1);
+    assert_true(prom_value(&prom, "icms_blocks_bucket{volume=\"kv\",le=\"1\"}") == 1);
+    assert_true(prom_value(&prom, "icms_blocks_bucket{volume=\"kv\",le=\"3\"}") == 3);
+    assert_true(prom_value(&prom, "icms_blocks_bucket{volume=\"kv\",le=\"7\"}") == 8);
+    assert_true(prom_value(&prom, "icms_blocks_count{volume=\"kv\"}") == 8);
+    assert_true(prom_value(&prom, "icms_blocks_sum{volume=\"kv\"}") == 31);
     ctl_page_free(&page);
 }
 
@@ -488,6 +517,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_page_is_what_prometheus_reads),
         cmocka_unit_test(test_a_histogram_is_cumulative_and_exact),
+        cmocka_unit_test(test_ages_and_lengths_have_their_own_buckets),
         cmocka_unit_test(test_escapes_are_cut_whole),
         cmocka_unit_test(test_a_page_has_a_bound),
         cmocka_unit_test_setup_teardown(test_metrics_are_served, serve, stop),

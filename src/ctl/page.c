@@ -191,35 +191,78 @@ void ctl_sample(struct ctl_page *page, const char *name, const char *labels, dou
         ctl_text(page, "%s{%s} %s\n", name, labels, number_text(value, number));
 }
 
-/* Exponents of the buckets that are shown: 2^10 ns is a microsecond, 2^36 ns over a minute. */
-#define BUCKET_FIRST 10
-#define BUCKET_LAST  36
+/* Exponents of the buckets that are shown of latencies: 2^10 ns is a microsecond, 2^36 ns over a
+ * minute; of ages: 2^30 ns is a second, 2^55 ns more than a year. */
+#define LATENCY_FIRST 10
+#define LATENCY_LAST  36
+#define AGE_FIRST     30
+#define AGE_LAST      55
 
-void ctl_histogram(struct ctl_page *page, const char *name, const char *labels,
-                   const struct hist *hist)
+static void histogram_bucket(struct ctl_page *page, const char *name, const char *labels,
+                             const char *bound, uint64_t count)
 {
-    const char *comma = labels[0] != '\0' ? "," : "";
+    ctl_text(page, "%s_bucket{%s%sle=\"%s\"} %" PRIu64 "\n", name, labels,
+             labels[0] != '\0' ? "," : "", bound, count);
+}
+
+/* The last bucket, the sum and the count, which is what the buckets make together. */
+static void histogram_end(struct ctl_page *page, const char *name, const char *labels,
+                          uint64_t count, double sum)
+{
+    char series[128];
+
+    histogram_bucket(page, name, labels, "+Inf", count);
+    (void)snprintf(series, sizeof(series), "%s_sum", name);
+    ctl_sample(page, series, labels, sum);
+    (void)snprintf(series, sizeof(series), "%s_count", name);
+    ctl_sample(page, series, labels, (double)count);
+}
+
+/* The counters move while they are read. */
+static void histogram_ns(struct ctl_page *page, const char *name, const char *labels,
+                         const struct hist *hist, unsigned first, unsigned last)
+{
     char number[32];
     uint64_t seen = 0;
     unsigned i = 0;
 
-    /* The counters move while they are read: the total is what the buckets make together. */
-    for (unsigned power = BUCKET_FIRST; power <= BUCKET_LAST; power++) {
+    for (unsigned power = first; power <= last; power++) {
         uint64_t most = ((uint64_t)1 << power) - 1;
 
         for (; i < HIST_BUCKETS && hist_bucket_max(i) <= most; i++)
             seen += __atomic_load_n(&hist->count[i], __ATOMIC_RELAXED);
-        ctl_text(page, "%s_bucket{%s%sle=\"%s\"} %" PRIu64 "\n", name, labels, comma,
-                 number_text((double)most / 1e9, number), seen);
+        histogram_bucket(page, name, labels, number_text((double)most / 1e9, number), seen);
     }
     for (; i < HIST_BUCKETS; i++)
         seen += __atomic_load_n(&hist->count[i], __ATOMIC_RELAXED);
-    ctl_text(page, "%s_bucket{%s%sle=\"+Inf\"} %" PRIu64 "\n", name, labels, comma, seen);
-    ctl_text(page, "%s_sum%s%s%s %s\n", name, comma[0] != '\0' ? "{" : "", labels,
-             comma[0] != '\0' ? "}" : "",
-             number_text((double)__atomic_load_n(&hist->sum, __ATOMIC_RELAXED) / 1e9, number));
-    ctl_text(page, "%s_count%s%s%s %" PRIu64 "\n", name, comma[0] != '\0' ? "{" : "", labels,
-             comma[0] != '\0' ? "}" : "", seen);
+    histogram_end(page, name, labels, seen,
+                  (double)__atomic_load_n(&hist->sum, __ATOMIC_RELAXED) / 1e9);
+}
+
+void ctl_histogram(struct ctl_page *page, const char *name, const char *labels,
+                   const struct hist *hist)
+{
+    histogram_ns(page, name, labels, hist, LATENCY_FIRST, LATENCY_LAST);
+}
+
+void ctl_histogram_ages(struct ctl_page *page, const char *name, const char *labels,
+                        const struct hist *hist)
+{
+    histogram_ns(page, name, labels, hist, AGE_FIRST, AGE_LAST);
+}
+
+void ctl_histogram_lengths(struct ctl_page *page, const char *name, const char *labels,
+                           const uint64_t *counts, unsigned buckets, uint64_t sum)
+{
+    char number[32];
+    uint64_t seen = 0;
+
+    for (unsigned i = 0; i < buckets; i++) {
+        seen += counts[i];
+        histogram_bucket(page, name, labels, number_text((double)(((uint64_t)1 << i) - 1), number),
+                         seen);
+    }
+    histogram_end(page, name, labels, seen, (double)sum);
 }
 
 /* ---- the process ---------------------------------------------------------------------------- */
@@ -251,6 +294,34 @@ static unsigned process_fds(void)
     return count > 3 ? count - 3 : 0; /* ".", ".." and the directory's own */
 }
 
+/* When this process started, in seconds since 1970; 0 when /proc does not tell. */
+static double process_start(void)
+{
+    unsigned long long ticks = 0, boot = 0;
+    char line[1024];
+    const char *at;
+    FILE *file = fopen("/proc/self/stat", "re");
+
+    if (file == NULL)
+        return 0;
+    /* The 22nd word; the second one is a name in parentheses that may hold anything. */
+    at = fgets(line, sizeof(line), file) == NULL ? NULL : strrchr(line, ')');
+    (void)fclose(file);
+    if (at == NULL || sscanf(at + 1,
+                             " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d "
+                             "%*d %*d %llu",
+                             &ticks) != 1)
+        return 0;
+    file = fopen("/proc/stat", "re");
+    if (file == NULL)
+        return 0;
+    while (boot == 0 && fgets(line, sizeof(line), file) != NULL)
+        if (sscanf(line, "btime %llu", &boot) != 1)
+            boot = 0;
+    (void)fclose(file);
+    return boot == 0 ? 0 : (double)boot + (double)ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
 void ctl_process(struct ctl_page *page, const char *program, const char *version)
 {
     struct rusage usage = {0};
@@ -266,6 +337,9 @@ void ctl_process(struct ctl_page *page, const char *program, const char *version
     ctl_sample(page, "process_cpu_seconds_total", "",
                (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                    (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6);
+    ctl_family(page, "process_start_time_seconds", "gauge",
+               "When the process started, since the epoch.");
+    ctl_sample(page, "process_start_time_seconds", "", process_start());
     ctl_family(page, "process_resident_memory_bytes", "gauge", "Resident memory.");
     ctl_sample(page, "process_resident_memory_bytes", "", (double)process_resident());
     ctl_family(page, "process_open_fds", "gauge", "Open file descriptors.");

@@ -194,6 +194,16 @@ void store_segment_unwanted(struct store *store, uint32_t volume, const struct k
         policy_segment_sub(&store->segments[spot.segment].wanted, *state);
 }
 
+/* What recovery evicts has no age. */
+static void segment_age_count(struct store *store, const struct store_segment *segment)
+{
+    uint64_t since_ns = segment->since_ns != 0 ? segment->since_ns : store->since_ns;
+    uint64_t now_ns = loop_now_ns(store->loop); /* of a loop that was not started: the past */
+
+    if (store->since_ns != 0)
+        hist_add(&store->evicted_age_ns, now_ns > since_ns ? now_ns - since_ns : 0);
+}
+
 void store_segment_evict(struct store *store, const struct store_block *block)
 {
     const uint8_t *state = store_index_state(store->index, block->volume, &block->key);
@@ -211,6 +221,7 @@ void store_segment_evict(struct store *store, const struct store_block *block)
         segment_ghost_add(store, &store->segments[old.segment], block);
         store_stat_add(&store->volumes[block->volume].evictions, 1);
         store_stat_add(&store->stats.evictions, 1);
+        segment_age_count(store, &store->segments[old.segment]);
     }
     store_segment_live_sub(store, block->volume, &old);
 }
@@ -334,6 +345,7 @@ static void opener_finished(struct store *store)
     opener->segment = NULL;
     store_overhead_written(store, 2 * STORE_PAGE_BYTES);
     segment->state = SEGMENT_OPEN;
+    segment->since_ns = loop_now_ns(store->loop);
     segment->next_page = 1;
     check(stream->open == NULL || stream->next == NULL);
     if (stream->open == NULL)

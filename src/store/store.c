@@ -221,6 +221,7 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
     store->stats.index_bytes = store_index_bytes(store->index);
     store->stats.recovered_blocks = store->stats.blocks;
     store->stats.recovery_ns = loop_env_now_ns(loop_env(loop)) - begin_ns;
+    store->since_ns = loop_env_now_ns(loop_env(loop));
     store_budget_note(store);
     /* a full drive makes room as soon as its loop runs */
     store_later_run(store, &store->kick, store_kick_run);
@@ -480,6 +481,7 @@ void store_stats(const struct store *store, struct store_stats *out_stats)
         .io_errors = store_stat_get(&s->io_errors),
         .recovered_blocks = store_stat_get(&s->recovered_blocks),
         .recovery_ns = store_stat_get(&s->recovery_ns),
+        .evicted_age_ns = &store->evicted_age_ns,
         .down = __atomic_load_n(&store->down, __ATOMIC_RELAXED),
         .free_low = __atomic_load_n(&store->free_low, __ATOMIC_RELAXED),
     };

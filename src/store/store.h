@@ -21,8 +21,9 @@
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
-#include "base/types.h"
+#include "base/hist.h"
 #include "base/prompt.h"
+#include "base/types.h"
 #include "loop/loop.h"
 
 struct store;
@@ -209,6 +210,8 @@ struct store_stats {
     uint64_t io_errors;       /* operations that the device refused                              */
     uint64_t recovered_blocks, recovery_ns; /* of the last open                                */
     bool down;                              /* out of service after device errors              */
+    const struct hist *evicted_age_ns;      /* of evicted blocks: since their segment was opened, or
+                                               since the store was                                  */
     bool free_low;                          /* free segments under the low-water mark          */
 };
 

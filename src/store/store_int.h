@@ -89,6 +89,7 @@ struct store_segment {
     struct list link;  /* FREE: store.free; SEALING, SEALED, RECLAIMING: its stream's segments  */
     uint64_t nonce;    /* of this life                                                        */
     uint64_t sequence; /* of its opening; orders segments by age; 0: never opened              */
+    uint64_t since_ns; /* when it was opened; 0: before the store was                          */
     uint64_t present;  /* volumes (bits) with any record on flash, live or dead                */
     uint64_t live;     /* volumes that may have live blocks                                    */
     uint64_t hides;    /* volumes with records that hide older ones elsewhere: tombstones,
@@ -388,6 +389,8 @@ struct store {
     /* read by any thread */
     uint64_t budget_ms;       /* when stats.budget_left_bytes was right */
     struct store_stats stats; /* but for down and free_low */
+    struct hist evicted_age_ns;
+    uint64_t since_ns; /* when the store was opened; 0: it is being opened */
 };
 
 /* ---- counters ---- */

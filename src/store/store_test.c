@@ -258,6 +258,8 @@ static void a_full_drive_evicts_its_oldest(void **state)
     assert_int_equal(stats.blocks, hits);
     assert_int_equal(stats.evictions, BLOCKS - hits);
     assert_true(stats.used_bytes > stats.capacity_bytes * 8 / 10);
+    assert_int_equal(stats.evicted_age_ns->total, stats.evictions);
+    assert_true(stats.evicted_age_ns->sum > 0);
     assert_false(stats.free_low);
 }
 

@@ -189,6 +189,15 @@ static enum target_step target_run_look(struct target_req *req)
     return req->op.read.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
 
+/* One writer: the drive's loop. */
+static void target_hit_count(const struct target_req *req)
+{
+    _Atomic uint64_t *hits = &req->target->drives[req->drive].hits[req->nvmf->ns];
+
+    atomic_store_explicit(hits, atomic_load_explicit(hits, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+}
+
 static enum target_step target_run_read(struct target_req *req)
 {
     const struct store_read *read = &req->op.read;
@@ -196,6 +205,7 @@ static enum target_step target_run_read(struct target_req *req)
 
     target_slow_end(req);
     if (read->err == ICMS_OK && !fault_hit("target.retrieve")) {
+        target_hit_count(req);
         nvmf->value = read->value;
         nvmf->done_bytes = read->value_bytes;
         return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);

@@ -14,7 +14,8 @@
  * longer than they do on this drive when it is well (target_probe_done).
  *
  * Before it is known to be slow, and when its answers come just in time, a drive may hold many
- * buffers: target_slow_clogged bounds its share.
+ * buffers: target_slow_clogged bounds its share. The latency of each operation is counted here,
+ * too.
  */
 #include <stdlib.h>
 
@@ -114,9 +115,13 @@ void target_slow_end(struct target_req *req)
 {
     struct target_drive *drive = &req->target->drives[req->drive];
 
+    uint64_t now = loop_now_ns(drive->loop);
+
     list_remove(&req->link);
     slow_bytes(drive, req, -req->nvmf->memory_bytes);
-    if (slow_is_late(req, loop_now_ns(drive->loop)))
+    hist_add(req->nvmf->op == NVMF_TARGET_RETRIEVE ? &drive->read_ns : &drive->write_ns,
+             now - req->begin_ns);
+    if (slow_is_late(req, now))
         slow_count(drive, req);
     else
         atomic_store_explicit(&drive->lates, 0, memory_order_relaxed);

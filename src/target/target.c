@@ -319,6 +319,7 @@ static void target_stats_volume(const struct target *target, uint32_t v,
         if (drive->store == NULL)
             continue;
         store_volume_stats(drive->store, drive->volume[v], &stats);
+        out->hits += atomic_load_explicit(&drive->hits[v], memory_order_relaxed);
         out->store.blocks += stats.blocks;
         out->store.bytes += stats.bytes;
         out->store.quota_bytes += stats.quota_bytes;
@@ -341,6 +342,8 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         out->slow = target_drive_slow(target, i);
         out->slow_total = atomic_load_explicit(&drive->slow_total, memory_order_relaxed);
         memcpy(out->why, drive->why, sizeof(out->why));
+        out->read_ns = &drive->read_ns;
+        out->write_ns = &drive->write_ns;
         if (drive->store == NULL)
             continue;
         store_stats(drive->store, &out->store);

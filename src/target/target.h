@@ -116,16 +116,18 @@ bool target_ready(const struct target *target, struct err_why *why);
 
 struct target_drive_stats {
     const char *path;
-    bool out;                 /* out of service: nothing is asked of it          */
-    bool slow;                /* passed over by new loads and stores, for now    */
-    uint64_t slow_total;      /* how often that began                            */
-    char why[256];            /* since start: why it could not be used; else ""  */
-    struct store_stats store; /* zeros when it could not be opened        */
+    bool out;                              /* out of service: nothing is asked of it          */
+    bool slow;                             /* passed over by new loads and stores, for now    */
+    uint64_t slow_total;                   /* how often that began                            */
+    char why[256];                         /* since start: why it could not be used; else ""  */
+    struct store_stats store;              /* zeros when it could not be opened        */
+    const struct hist *read_ns, *write_ns; /* latency of the store's operations     */
 };
 
 struct target_volume_stats {
     const struct volume_spec *spec;
-    struct store_volume_stats store; /* all drives together */
+    struct store_volume_stats store; /* all drives together         */
+    uint64_t hits;                   /* loads that found the block  */
 };
 
 struct target_stats {

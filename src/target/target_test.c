@@ -195,6 +195,7 @@ static void values_survive_a_restart_and_a_crash(void **state)
     struct rig *rig = rig_new(2, 3);
     struct target_stats *stats = calloc(1, sizeof(*stats));
     struct nvme_cqe cqe;
+    uint64_t reads = 0;
 
     rig_up(rig);
     fill(rig, 1, 60);
@@ -212,7 +213,12 @@ static void values_survive_a_restart_and_a_crash(void **state)
         assert_false(stats->drives[i].out);
         assert_true(stats->drives[i].store.blocks > 5); /* all take part */
         assert_true(stats->drives[i].store.recovered_blocks > 5);
+        assert_true(stats->drives[i].read_ns->total > 5 && stats->drives[i].read_ns->sum > 0);
+        reads += stats->drives[i].read_ns->total;
     }
+    assert_int_equal(reads, 61);
+    assert_int_equal(stats->volumes[0].hits, 60);
+    assert_int_equal(stats->volumes[1].hits, 1);
     assert_int_equal(stats->volumes[0].store.blocks, 60);
     assert_int_equal(stats->volumes[1].store.blocks, 1);
     assert_int_equal(stats->nvmf.ops[NVMF_TARGET_RETRIEVE][ICMS_OK], 61);

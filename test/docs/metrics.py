@@ -32,6 +32,17 @@ def page_families():
     return sections
 
 
+def names_wrong(page):
+    """A name means one thing: a daemon's own names begin with its name, the others are in Both."""
+    wrong = []
+    for section in ("icms-target", "icms-agent"):
+        prefix = section.replace("-", "_") + "_"
+        wrong += [f"{section}: {name} does not begin with {prefix}" for name in page[section]
+                  if not name.startswith(prefix) and name != "kv_cache_usage_perc"]
+    both = set(page["icms-target"]) & set(page["icms-agent"])
+    return wrong + [f"{name} is a metric of two daemons" for name in sorted(both)]
+
+
 def compare(daemon, section, page, wrong):
     status, text = daemon.get("/metrics")
     if status != 200:
@@ -53,7 +64,8 @@ def compare(daemon, section, page, wrong):
 
 def main():
     build = pathlib.Path(sys.argv[1])
-    wrong, page = [], page_families()
+    page = page_families()
+    wrong = names_wrong(page)
     if not (build / "cmd/icms-target").exists():
         print("icms-target is not built")
         sys.exit(77)

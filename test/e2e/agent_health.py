@@ -90,7 +90,7 @@ DEATHS = {
 
 
 def up(agent, target):
-    return agent.metrics()[f'icms_enclosure_state{{enclosure="{target.name}"}}'] == 1
+    return agent.metrics()[f'icms_agent_enclosure_state{{enclosure="{target.name}"}}'] == 1
 
 
 def scene(name, agent, target, probe):
@@ -99,7 +99,7 @@ def scene(name, agent, target, probe):
     whole = probe.ask("get 5000")
     expect(f"{name}: all blocks are there before", whole["ok"] == COUNT, whole)
     before = agent.metrics()
-    exclusions = f'icms_enclosure_exclusions_total{{enclosure="{target.name}"}}'
+    exclusions = f'icms_agent_enclosure_exclusions_total{{enclosure="{target.name}"}}'
     die(target)
     hurt = probe.ask("get 5000")
     expect(f"{name}: over within a second", hurt["seconds"] < 1.0, hurt)
@@ -125,13 +125,13 @@ def killed_client(build, agent, targets):
     """Its leases and requests go with it."""
     client = Probe(build, f"unix:{agent.socket}")
     client.ask("hang")
-    wait_until("two clients", lambda: agent.metrics()["icms_clients"] == 2, 5)
-    expect("leases are held", agent.metrics()['icms_arena_leased_slots{volume="kv"}'] >= 4, "")
+    wait_until("two clients", lambda: agent.metrics()["icms_agent_clients"] == 2, 5)
+    expect("leases are held", agent.metrics()['icms_agent_arena_leased_slots{volume="kv"}'] >= 4, "")
     client.process.kill()
     client.process.wait()
-    wait_until("one client", lambda: agent.metrics()["icms_clients"] == 1, 5)
-    expect("no lease is left", agent.metrics()['icms_arena_leased_slots{volume="kv"}'] == 0, "")
-    expect("no request is left", agent.metrics()["icms_requests_under_way"] == 0, "")
+    wait_until("one client", lambda: agent.metrics()["icms_agent_clients"] == 1, 5)
+    expect("no lease is left", agent.metrics()['icms_agent_arena_leased_slots{volume="kv"}'] == 0, "")
+    expect("no request is left", agent.metrics()["icms_agent_requests_in_flight"] == 0, "")
     print("ok killed client")
 
 

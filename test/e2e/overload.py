@@ -107,7 +107,7 @@ def storm(target, agent, clients, idle):
     warm = together(clients, f"storm 1 {rate}")
     with Memory([target, agent]) as memory:
         told = together(clients, f"storm {SECONDS} {rate}")
-    counted = agent.metrics()["icms_sheds_total"], target.metrics()["icms_sheds_total"]
+    counted = agent.metrics()["icms_agent_sheds_total"], target.metrics()["icms_target_sheds_total"]
     print(f"   {told}, sheds of agent and target {counted}")
     expect("stores are acknowledged all the time", told["acked"] > 100 * SECONDS, told)
     expect("ten times as many are offered", told["offered"] >= 10 * told["acked"], told)
@@ -135,7 +135,7 @@ def settle(target, agent, clients, acked, late):
     agent.start()
     agent.wait_ready()
     told = together(clients, "check")
-    evictions = target.metrics()['icms_evictions_total{volume="kv"}']
+    evictions = target.metrics()['icms_target_evictions_total{volume="kv"}']
     missing = sum(told["misses"].values())
     print(f"   {told}, evictions {evictions:.0f}")
     expect("each acknowledged block is asked for", told["loads"] == acked, acked)
@@ -144,7 +144,7 @@ def settle(target, agent, clients, acked, late):
     expect("hits have the right bytes", told["wrong"] == 0, told)
     expect("something was evicted", evictions > 0)
     expect("what is missing was evicted, and counted", missing <= evictions <= missing + late, told)
-    capacity = target.metrics()["icms_capacity_bytes"]
+    capacity = target.metrics()["icms_target_capacity_bytes"]
     expect("the drive is full of what was acknowledged", told["hits"] * BYTES > capacity / 2, told)
 
 

@@ -148,17 +148,19 @@ static void it_serves_and_counts(void **state)
     for (uint32_t i = 0; i < 60; i++)
         assert_true(get_is(io[(i + 1) % 3], i, i));
     assert_false(get_is(io[0], 999, 0));
-    assert_true(e2e_metric(e2e, "icms_ops_total{op=\"store\",status=\"OK\"}") == 60);
-    assert_true(e2e_metric(e2e, "icms_ops_total{op=\"retrieve\",status=\"OK\"}") == 60);
-    assert_true(e2e_metric(e2e, "icms_ops_total{op=\"retrieve\",status=\"MISS\"}") == 1);
-    assert_true(e2e_metric(e2e, "icms_misses_total{reason=\"absent\"}") == 1);
-    assert_true(e2e_metric(e2e, "icms_op_seconds_count{op=\"retrieve\"}") == 61);
-    assert_true(e2e_metric(e2e, "icms_blocks{volume=\"kv\"}") == 60);
-    assert_true(e2e_metric(e2e, "icms_used_bytes{volume=\"kv\"}") > 60 * 1000);
-    assert_true(e2e_metric(e2e, "icms_connections") == 4);
-    assert_true(e2e_metric(e2e, "icms_bytes_total{dir=\"in\"}") ==
-                e2e_metric(e2e, "icms_bytes_total{dir=\"out\"}"));
+    assert_true(e2e_metric(e2e, "icms_target_ops_total{op=\"store\",status=\"OK\"}") == 60);
+    assert_true(e2e_metric(e2e, "icms_target_ops_total{op=\"retrieve\",status=\"OK\"}") == 60);
+    assert_true(e2e_metric(e2e, "icms_target_ops_total{op=\"retrieve\",status=\"MISS\"}") == 1);
+    assert_true(e2e_metric(e2e, "icms_target_misses_total{reason=\"absent\"}") == 1);
+    assert_true(e2e_metric(e2e, "icms_target_op_seconds_count{op=\"retrieve\"}") == 61);
+    assert_true(e2e_metric(e2e, "icms_target_blocks{volume=\"kv\"}") == 60);
+    assert_true(e2e_metric(e2e, "icms_target_used_bytes{volume=\"kv\"}") > 60 * 1000);
+    assert_true(e2e_metric(e2e, "icms_target_connections") == 4);
+    assert_true(e2e_metric(e2e, "icms_target_bytes_total{dir=\"in\"}") ==
+                e2e_metric(e2e, "icms_target_bytes_total{dir=\"out\"}"));
     assert_true(e2e_metric(e2e, "kv_cache_usage_perc") > 0);
+    assert_true(e2e_metric(e2e, "icms_target_hits_total{volume=\"kv\"}") == 60);
+    assert_true(e2e_metric(e2e, "icms_target_ready") == 1);
     assert_int_equal(e2e_get(e2e, "/readyz", body, sizeof(body)), 200);
     assert_int_equal(e2e_get(e2e, "/status", body, sizeof(body)), 200);
     assert_non_null(strstr(body, "\"ready\": true"));
@@ -351,7 +353,7 @@ static void acknowledged_blocks_survive_kill_9(void **state)
         io = io_new(e2e, admin, 1, 0);
         for (uint32_t i = 0; i < KEYS; i++)
             missed += model_judge(&model[i], io, round, i, &there);
-        evicted = e2e_metric(e2e, "icms_evictions_total{volume=\"kv\"}");
+        evicted = e2e_metric(e2e, "icms_target_evictions_total{volume=\"kv\"}");
         if (evicted < 0 || missed > (uint64_t)evicted - evicted_before)
             fail_msg("round %u: %u blocks are gone, %.0f were evicted", round, missed,
                      evicted - (double)evicted_before);
@@ -403,7 +405,7 @@ static void floods_do_not_grow_it(void **state)
         assert_true(get_is(io, 1, 1));
     }
     assert_true(e2e_resident_bytes(e2e) < before + (16 << 20));
-    assert_true(e2e_metric(e2e, "icms_nvmf_protocol_errors_total") > 0);
+    assert_true(e2e_metric(e2e, "icms_target_nvmf_protocol_errors_total") > 0);
     peer_free(&io);
     peer_free(&admin);
     assert_int_equal(e2e_end(e2e, SIGTERM), 0);

@@ -78,7 +78,7 @@ class Cmx(support.TestCase):
     def test_chunks_of_one_server_are_found_and_loaded_by_another(self):
         writer, reader = self.storage(0, 0), self.storage(1, 0)
         keys = chunk_keys(1000)
-        hits = self.metric(self.tier.agents[1], "icms_hits_total", 'tier="pod"')
+        hits = self.metric(self.tier.agents[1], "icms_agent_hits_total", 'tier="pod"')
         self.assertEqual(reader.batched_contains(keys), 0)
         wanted = self.put(writer, keys, writer)
         give_up = time.monotonic() + 20
@@ -87,7 +87,7 @@ class Cmx(support.TestCase):
             time.sleep(0.02)
         self.check_loaded(reader.batched_get_blocking(keys), wanted)
         self.assertEqual(
-            self.metric(self.tier.agents[1], "icms_hits_total", 'tier="pod"') - hits, CHUNKS)
+            self.metric(self.tier.agents[1], "icms_agent_hits_total", 'tier="pod"') - hits, CHUNKS)
         self.assertEqual(reader.batched_get_blocking(chunk_keys(5000)[:1]), [None])
 
     def test_a_pool_of_names_serves_its_own_process(self):

@@ -178,4 +178,4 @@ class Life(support.TestCase):
         for _ in range(10):
             once()
         self.assertEqual(counts(), before)
-        self.assertEqual(self.metric(tier().agents[0], "icms_requests_under_way"), 0)
+        self.assertEqual(self.metric(tier().agents[0], "icms_agent_requests_in_flight"), 0)

@@ -33,20 +33,20 @@ class Transfers(support.TestCase):
         writer, reader = self.sides()
         agent, target = self.tier.agents[1], self.tier.target
         names, values, room = keys(16), blocks(16, 1), blocks(16)
-        loaded = self.metric(agent, "icms_enclosure_load_bytes_total")
-        hits = self.metric(agent, "icms_hits_total", 'tier="pod"')
-        sent = self.metric(target, "icms_bytes_total", 'dir="out"')
+        loaded = self.metric(agent, "icms_agent_enclosure_load_bytes_total")
+        hits = self.metric(agent, "icms_agent_hits_total", 'tier="pod"')
+        sent = self.metric(target, "icms_target_bytes_total", 'dir="out"')
         self.assertEqual(reader.query(names), [False] * 16)
         self.store(writer, names, values)
         self.assertEqual(reader.query(names + keys(1)), [True] * 16 + [False])
         reader.memory(room)
         self.assertEqual(reader.run("READ", room, reader.objects(names)), "DONE")
         self.assertTrue(numpy.array_equal(values, room))
-        self.assertEqual(self.metric(agent, "icms_hits_total", 'tier="pod"') - hits, 16)
+        self.assertEqual(self.metric(agent, "icms_agent_hits_total", 'tier="pod"') - hits, 16)
         self.assertGreaterEqual(
-            self.metric(agent, "icms_enclosure_load_bytes_total") - loaded, values.nbytes)
+            self.metric(agent, "icms_agent_enclosure_load_bytes_total") - loaded, values.nbytes)
         self.assertGreaterEqual(
-            self.metric(target, "icms_bytes_total", 'dir="out"') - sent, values.nbytes)
+            self.metric(target, "icms_target_bytes_total", 'dir="out"') - sent, values.nbytes)
 
     def test_memory_that_was_registered_once_serves_many_transfers(self):
         writer, _ = self.sides()

@@ -166,7 +166,7 @@ class Server:
 
 def moved(agent, direction):
     """Bytes between this agent and enclosures."""
-    return agent.metrics()[f'icms_bytes_total{{dir="{direction}",tier="pod"}}']
+    return agent.metrics()[f'icms_agent_bytes_total{{dir="{direction}",tier="pod"}}']
 
 
 def answer(lab, p, prompt, stored_chunks=0):
@@ -257,7 +257,7 @@ def case_late(lab):
             agent.start()
             agent.wait_ready()
             give_up = time.monotonic() + 60
-            while not agent.metrics()["icms_clients"]:
+            while not agent.metrics()["icms_agent_clients"]:
                 assert time.monotonic() < give_up, server.log()[-3000:]
                 time.sleep(0.1)
             assert engine.ask(prompt=prompts[1], tokens=ANSWER)["tokens"] == references[1]

@@ -181,7 +181,7 @@ class Scenes:
         for page, place in enumerate(there):
             assert page_bytes(other.pool, place) == page_bytes(one.pool, page), page
         nbytes = pages * len(page_bytes(one.pool, 0))
-        loaded = agent.metrics()['icms_bytes_total{dir="load",tier="pod"}']
+        loaded = agent.metrics()['icms_agent_bytes_total{dir="load",tier="pod"}']
         assert loaded >= nbytes, (loaded, nbytes)
         said = other.backend.counters
         assert (said.pages_loaded, said.bytes_loaded, said.misses) == (pages, nbytes, {}), said

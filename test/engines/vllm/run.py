@@ -248,7 +248,7 @@ def case_shared(lab, kind, model="tiny"):
         same(cold, reference, "cold")
         assert cold["cached"] == 0, cold
         wait_stored(p.agents[0], 0, blocks, block_bytes)
-        hinted = sum(total(target, "icms_drive_hinted_total") for target in p.targets)
+        hinted = sum(total(target, "icms_target_drive_positions_total") for target in p.targets)
         assert hinted >= blocks, hinted
         first.reset()
         warm = first.ask(what)
@@ -467,7 +467,7 @@ def case_faults(lab, kind):
 
 def evicted(target):
     """Blocks that an enclosure has evicted."""
-    return total(target, "icms_evictions_total")
+    return total(target, "icms_target_evictions_total")
 
 
 def case_late(lab, kind):
