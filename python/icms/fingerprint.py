@@ -63,12 +63,13 @@ class FilesError(ValueError):
     """The files of a model cannot be found or read; says what to do."""
 
 
-def of_files(model: str, *, revision: str | None = None,
+def of_files(model: str, *, revision: str | None = None, need_weights: bool = True,
              log: logging.Logger | None = None) -> bytes:
     """32 bytes that differ when a byte of the model differs; the same on every machine.
 
     model is a folder, a file, or a name whose files are in the Hugging Face cache of this machine.
-    FilesError when there are no weights, or when a file changes meanwhile.
+    FilesError when there are no weights, unless need_weights is False, or when a file changes
+    meanwhile.
     """
     begin = time.monotonic()
     where = find(model, revision)
@@ -77,7 +78,7 @@ def of_files(model: str, *, revision: str | None = None,
                          'this machine; set the option "weights" to a text that names the weights')
     with _lock, _Cache() as cache:
         files = list(_files(where))
-        if not any(path.suffix.lower() in _WEIGHTS for _, path in files):
+        if need_weights and not any(path.suffix.lower() in _WEIGHTS for _, path in files):
             raise FilesError(f"cannot take the fingerprint of the model {model!r}: {where} has no "
                              f"weights ({', '.join(_WEIGHTS)}); set the option \"weights\" to a text "
                              "that names the weights")

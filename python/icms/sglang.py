@@ -16,12 +16,20 @@ prefetch and backup: HiCacheIcms() -> register_mem_pool_host -> register_mem_hos
 further pool -> batch calls of any thread -> close. Nothing of the tier that fails there is raised:
 it is a page that is not there, or not stored, it is counted and logged. So is a tier that is not there
 yet; what can never work is raised while SGLang starts.
+
+Key spaces. Pages are shared with all servers of the same identity (see `_sglang`) until SGLang changes
+its weights, is flushed, or is told to clear its storage. Then this engine has a private key space:
+nothing older is found, and what is stored from then on is found by this engine alone. With the option
+`weights: "files"` a flush takes a new fingerprint of the files instead:
+
+    shared --weights change, flush, clear--> private --flush, with "files"--> shared
 """
 from __future__ import annotations
 
 import collections
 import ctypes
 import dataclasses
+import hashlib
 import logging
 import threading
 import time
@@ -32,7 +40,7 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, PoolHitPolicy, PoolName,
                                                   PoolTransferResult)
 
-from . import _engines, errors, keys as _keys
+from . import _engines, _sglang, errors, fingerprint, keys as _keys
 from ._icms import BATCH_MAX
 from ._tables import PeerDownError, Status
 from .client import Client, Layout, Results, Volume, prompt_hint
@@ -42,19 +50,26 @@ log = logging.getLogger(__name__)
 
 #: Calls that are remembered until SGLang asks for its metrics.
 _METRICS_MAX = 1024
+#: Attributes of host pools that decide what is where in a page.
+_POOL_FIELDS = ("layout", "storage_format_tag", "layer_num", "start_layer", "end_layer", "head_num",
+                "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim", "kv_cache_dim",
+                "index_head_dim", "quant_block_size")
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The object "icms" in the extra configuration."""
 
-    #: The volume; give each model one.
+    #: The volume.
     volume: str
     #: Where the tier is, see `icms.Client`.
     where: str = "unix:"
     #: Who may share.
     tenant: str = ""
-    #: What tells these weights from others under the same model name: a revision, a digest.
+    #: "": a fingerprint of the model's files, until SGLang changes weights or is flushed; then a
+    #: private key space. "files": the same, and after a flush a new fingerprint, so that servers that
+    #: load weights from files alone, or sleep, find their pages again. Any other text names all
+    #: weights, adapters and other files, and has to change with them.
     weights: str = ""
     #: True when the extra configuration also has "hicache_storage_pass_prefix_keys": true. Then
     #: consecutive pages of a prompt are placed together, and an enclosure that is lost costs whole
@@ -114,7 +129,8 @@ class _Pool:
                       for offset, size in _engines.cut(nbytes, scheme.volume.value_bytes_max)]
         self.pieces = len(self._cuts)
         self._types = [ctypes.c_char * size for _, _, size in self._cuts]
-        self._parts = [f"{self.name} {i + 1}/{self.pieces} {size}"
+        kind = getattr(self.pool, "dtype", "")
+        self._parts = [f"{self.name} {kind} {i + 1}/{self.pieces} {size}"
                        for i, (_, _, size) in enumerate(self._cuts)]
         log.info("icms: a page of the pool %s is %d blocks, %d bytes in all", self.name, self.pieces,
                  self.page_bytes)
@@ -169,24 +185,36 @@ class HiCacheIcms(HiCacheStorage):
                              "their TP sizes are equal; leave it out")
         if getattr(storage_config, "dcp_size", 1) > 1:
             raise ValueError("decode context parallelism is not supported by icms")
+        self._nonce = _sglang.common_nonce()  # before anything that can fail in one rank alone
+        self._identity = _sglang.identity(self.options.weights, log)
         self._sayer = _engines.Sayer(log)
         self._lock = threading.Lock()  # of the three below
         self._counters = Counters()
         self._loads: collections.deque[tuple[int, float]] = collections.deque(maxlen=_METRICS_MAX)
         self._stores: collections.deque[tuple[int, float]] = collections.deque(maxlen=_METRICS_MAX)
         self._closed = False
-        self._setup = threading.RLock()  # of what follows, until the tier is used
+        self._setup = threading.RLock()  # of what follows, until close
         self._pools: dict[str, _Pool] = {}
         self._main: Any = None  # the pool of KV pages
+        self._page_bytes = 0    # of it, as one tensor
+        self._source: str | None = self._identity.path  # of weights; None: not from files
+        self._spaces = 0        # private key spaces so far
+        self._space = b""       # the one that is used; empty: shared
         self._is_open = False   # there are client and volume
-        self._is_used = False   # there are schemes, which agree with those of others
+        self._is_used = False   # there are schemes
         self.client: Client
         self.volume: Volume
         self._scheme: _keys.Scheme
         self._sharded: _keys.Scheme
-        self._opener = _engines.Opener(
-            self.options.where, self.options.volume, load_ms=self.options.load_ms,
-            store_ms=self.options.store_ms, opened=self._opened, log=log)
+        self._flush_hook: _sglang.FlushHook | None = None
+        self._weights_hook = _sglang.WeightsHook(self._weights_change)
+        try:
+            self._opener = _engines.Opener(
+                self.options.where, self.options.volume, load_ms=self.options.load_ms,
+                store_ms=self.options.store_ms, opened=self._opened, log=log)
+        except BaseException:
+            self._weights_hook.close()
+            raise
 
     def _opened(self, client: Client, volume: Volume) -> Watch | None:
         with self._setup:
@@ -202,7 +230,13 @@ class HiCacheIcms(HiCacheStorage):
         with self._setup:
             if self._in_place:
                 self._pools[str(PoolName.KV)] = _Pool(str(PoolName.KV), mem_pool_host)
+            else:
+                page = mem_pool_host.get_dummy_flat_data_page()
+                self._page_bytes = page.numel() * page.element_size()
             self._main = mem_pool_host
+            if self._flush_hook is not None:
+                self._flush_hook.close()
+            self._flush_hook = _sglang.FlushHook(mem_pool_host, self._flushed)
             if self._is_open:
                 self._opener.watch(self._use())
 
@@ -218,8 +252,8 @@ class HiCacheIcms(HiCacheStorage):
                 pool.open(self._scheme_of(name))
             self._pools[name] = pool
 
-    def _use(self) -> Watch:
-        """Tier and pool of KV pages are there."""
+    def _use(self) -> Watch | None:
+        """Tier and pool of KV pages are there. Returns what is compared with other servers."""
         self._scheme = self._make_scheme(self._main, self._config.is_mla_model)
         self._sharded = self._make_scheme(self._main, False)
         for name, pool in self._pools.items():
@@ -227,7 +261,9 @@ class HiCacheIcms(HiCacheStorage):
         self._is_used = True
         log.info("icms: volume %s of %s, scheme %s", self.volume.name, self.client.where,
                  self._scheme.fingerprint)
-        return Watch(self._scheme, {}, log)
+        if any(self._scheme.layout.rank) or self._space:
+            return None
+        return Watch(self._scheme, _sglang.WORDS, log)
 
     def _scheme_of(self, name: str) -> _keys.Scheme:
         """State of Mamba layers is cut by tensor rank where KV of MLA is the same in all of them."""
@@ -248,14 +284,69 @@ class HiCacheIcms(HiCacheStorage):
         tensor = (0, 1) if replicated else (config.tp_rank, config.tp_size)
         pipeline = (config.pp_rank, config.pp_size)
         context = (config.attn_cp_rank, config.attn_cp_size)
-        layout = Layout(tenant=self.options.tenant, model=config.model_name or "",
-                        weights=self.options.weights.encode(), dtype=str(getattr(pool, "dtype", "")),
-                        layout=f"sglang {getattr(pool, 'layout', '')}",
+        shape = {f"pool.{name}": value for name in _POOL_FIELDS
+                 if isinstance(value := getattr(pool, name, None), (int, str))}
+        layout = Layout(tenant=self.options.tenant, model=self._identity.model,
+                        weights=self._identity.weights, dtype=str(getattr(pool, "dtype", "")),
+                        layout=("sglang in place" if self._in_place else
+                                f"sglang copied {self._page_bytes}"),
                         block_tokens=pool.page_size,
                         rank=(tensor[0], pipeline[0], context[0], 0),
                         ranks=(tensor[1], pipeline[1], context[1], 1))
         return _keys.Scheme(self.volume, layout, hashes="sglang page hash",
-                            chained=self.options.chained)
+                            chained=self.options.chained, space=self._space,
+                            config={**self._identity.config, **shape}, label=self._identity.path)
+
+    # ---- key spaces
+
+    def clear(self) -> None:
+        """Begins a private key space: nothing that is stored now is found by this engine any more.
+        Blocks in the volume stay, since other servers use them."""
+        self._begin_space("its storage was cleared")
+
+    def _weights_change(self, path: str | None) -> None:
+        """SGLang is about to change its weights; path has the files that they come from, if any."""
+        with self._setup:
+            self._source = path
+            self._begin_space("its weights change")
+
+    def _flushed(self) -> None:
+        """SGLang has emptied its host pool: what it stores from now on was computed since."""
+        with self._setup:
+            self._begin_space("it was flushed")
+            if self.options.weights == fingerprint.FILES and self._source is not None:
+                threading.Thread(target=self._share_again, args=(self._source, self._spaces),
+                                 name="icms-fingerprint", daemon=True).start()
+
+    def _begin_space(self, why: str) -> None:
+        with self._setup:
+            if self._closed:
+                return
+            self._spaces += 1
+            self._space = hashlib.sha256(self._nonce + b"%d" % self._spaces).digest()
+            self._rename()
+        self._sayer.warn("space", f"volume {self.options.volume}: private key space: this engine "
+                                  f"shares no pages with others from now on, because {why}")
+
+    def _share_again(self, path: str, spaces: int) -> None:
+        """Takes the fingerprint of the files anew; on a thread, since it can take long."""
+        try:
+            weights = fingerprint.of_files(path, log=log)
+        except ValueError as error:
+            log.error("icms: volume %s: still a private key space: %s", self.options.volume, error)
+            return
+        with self._setup:
+            if spaces != self._spaces or self._closed:
+                return  # weights have changed since
+            self._identity = dataclasses.replace(self._identity, weights=weights, path=path)
+            self._space = b""
+            self._rename()
+        log.info("icms: volume %s: shared key space again", self.options.volume)
+
+    def _rename(self) -> None:
+        """Names pages by what holds now; calls that have begun go on with their names."""
+        if self._is_used:
+            self._opener.watch(self._use())
 
     # ---- pages in place: interface v1, and v2 for models with several pools
 
@@ -318,7 +409,7 @@ class HiCacheIcms(HiCacheStorage):
         """`get` for each."""
         if self._absent():
             return [None] * len(keys)
-        memory = [_memory_of(tensor) for tensor in target_locations]
+        memory = [self._memory_of(tensor) for tensor in target_locations]
         loaded = self._load(self._page_keys(self._scheme, keys, None), memory)
         whole = [nbytes == len(room) for nbytes, room in zip(loaded, memory)]
         self._count(False, whole, sum(loaded))
@@ -335,7 +426,7 @@ class HiCacheIcms(HiCacheStorage):
         if self._absent():
             return False
         values = [value.contiguous() for value in values]  # stay until the store is over
-        memory = [_memory_of(value) for value in values]
+        memory = [self._memory_of(value) for value in values]
         stored = self._store(self._page_keys(self._scheme, keys, None), memory, [0] * len(keys))
         self._count(True, stored, sum(len(room) for room, took in zip(memory, stored) if took))
         return all(stored)
@@ -345,11 +436,6 @@ class HiCacheIcms(HiCacheStorage):
         return self.batch_exists([key]) == 1
 
     # ---- the rest
-
-    def clear(self) -> None:
-        """Logs that the tier keeps its blocks: other servers use them, and none can be wrong."""
-        log.warning("icms: the volume %s is shared and is not cleared; to be rid of its blocks, "
-                    "use another volume or the option weights", self.options.volume)
 
     def get_stats(self) -> Any:
         """What SGLang shows as its storage metrics, since it asked last; None when it shows none."""
@@ -381,7 +467,11 @@ class HiCacheIcms(HiCacheStorage):
         """Waits for calls under way, which their deadlines bound, and closes the tier."""
         if not self._closed:
             log.info("icms: closed after %s", self.counters)
-        self._closed = True
+        with self._setup:
+            self._closed = True
+        self._weights_hook.close()
+        if self._flush_hook is not None:
+            self._flush_hook.close()
         self._opener.close()
 
     # ---- private: pages
@@ -392,6 +482,14 @@ class HiCacheIcms(HiCacheStorage):
             raise ValueError(f"SGLang has not registered the host pool {str(name)!r} with icms, "
                              f"which has {sorted(self._pools)}")
         return pool
+
+    def _memory_of(self, tensor: Any) -> Any:
+        """The memory of a page as a contiguous tensor of the host, which the caller keeps."""
+        nbytes = tensor.numel() * tensor.element_size()
+        if not tensor.is_contiguous() or nbytes != self._page_bytes:
+            raise ValueError(f"cannot move a page of {nbytes} bytes: pages of this host pool are "
+                             f"contiguous and have {self._page_bytes}")
+        return (ctypes.c_char * nbytes).from_address(tensor.data_ptr())
 
     def _page_keys(self, scheme: _keys.Scheme, names: list[str], extra_info: Any) -> list[bytes]:
         if not scheme.chained:
@@ -461,12 +559,14 @@ class HiCacheIcms(HiCacheStorage):
     # ---- private: the tier
 
     def _load(self, keys: list[bytes], memory: list[Any]) -> list[int]:
-        """Bytes that came of each; 0 where it is not there."""
+        """Bytes that came of each; 0 where it is not there, or has another size than its memory."""
         def get(some: list[bytes], rooms: list[Any], left_ms: int) -> list[int]:
             results = self.volume.get(some, rooms, deadline_ms=left_ms)
-            if not results.ok:
-                self._count_misses(results)
-            return [block.nbytes if block.status == Status.OK else 0 for block in results]
+            whole = [block.nbytes if block.status == Status.OK and block.nbytes == len(room) else 0
+                     for block, room in zip(results, rooms)]
+            if not all(whole):
+                self._count_misses(results, whole)
+            return whole
 
         return self._in_batches("load", get, keys, memory, self.options.load_ms, 0)
 
@@ -519,10 +619,17 @@ class HiCacheIcms(HiCacheStorage):
                 self._counters.pages_loaded += sum(pages)
                 self._counters.bytes_loaded += nbytes
 
-    def _count_misses(self, results: Results) -> None:
+    def _count_misses(self, results: Results, whole: list[int]) -> None:
+        sizes = [block.nbytes for block, nbytes in zip(results, whole)
+                 if not nbytes and block.status in (Status.OK, Status.VALUE_SIZE)]
         with self._lock:
             for reason, count in results.reasons().items():
                 self._counters.misses[reason.name] += count
+            if sizes:
+                self._counters.misses["VALUE_SIZE"] += len(sizes)
+        if sizes:
+            self._sayer.warn("size", f"the volume {self.volume.name} has {len(sizes)} pieces of pages "
+                                     f"with a wrong size, the first of {sizes[0]} bytes; not loaded")
 
     def _count_refusals(self, results: Results) -> None:
         refused = collections.Counter(block.status.name for block in results
@@ -531,14 +638,6 @@ class HiCacheIcms(HiCacheStorage):
             self._counters.refusals += refused
         self._sayer.warn("refused", f"the volume {self.volume.name} did not take "
                              f"{sum(refused.values())} of {len(results)} pieces: {dict(refused)}")
-
-
-def _memory_of(tensor: Any) -> Any:
-    """The memory of a contiguous tensor of the host, whatever its type. The caller keeps it."""
-    if not tensor.is_contiguous():
-        raise ValueError("a page is loaded into a contiguous tensor")
-    return (ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(
-        tensor.data_ptr())
 
 
 def _page_hints(pages: int, pieces: int, extra_info: Any) -> list[int]:

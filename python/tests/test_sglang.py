@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """icms.sglang keeps the promises of its interface, on stand-ins for SGLang's own classes."""
+import os
 import random
+import sys
 import threading
+import time
 import unittest
 import unittest.mock
 
@@ -27,8 +30,8 @@ class Case(unittest.TestCase):
         """One server: its storage, with a host pool."""
         config = config or {}
         extra = {"interface_v1": config.pop("interface_v1", 1),
-                 "icms": {"where": where or tier().where, "volume": "kv", **options}}
-        config.setdefault("model_name", self.id())
+                 "icms": {"where": where or tier().where, "volume": "kv", "tenant": self.id(),
+                          **options}}
         backend = HiCacheIcms(Config(extra, **config), {})
         self.addCleanup(backend.close)
         backend.pool = pool or Pool(PIECES)
@@ -83,6 +86,21 @@ class InPlace(Case):
                          [datas[0], datas[1], datas[3]])
         self.assertEqual(backend.counters.misses, {"ABSENT": 1})
         self.assertEqual(backend.counters.pages_loaded, 3)
+
+    def test_a_piece_of_another_size_is_a_miss(self):
+        backend = self.backend()
+        names = hashes(4)
+        datas = self.filled(backend, 4)
+        backend.batch_set_v1(names, backend.pool.at(*range(4)))
+        pieces = backend._pools["kv"].keys(backend._scheme.keys(names))
+        with self.assertLogs("icms.sglang", "WARNING") as logged:
+            for piece, nbytes in ((1, 2999), (2, 3001), (5, 1)):
+                self.assertTrue(backend.volume.put([pieces[piece]], [bytes(nbytes)]).ok)
+            self.assertEqual(backend.batch_get_v1(names, backend.pool.at(4, 5, 6, 7)),
+                             [False, False, False, True])
+        self.assertEqual(backend.pool.page(7), datas[3])
+        self.assertEqual(backend.counters.misses, {"VALUE_SIZE": 3})
+        self.assertIn("3 pieces of pages with a wrong size", logged.output[0])
 
     def test_pieces_of_a_page_lie_together(self):
         backend = self.backend(Pool((100,) * 6))
@@ -162,15 +180,17 @@ class InPlace(Case):
 class Names(Case):
     def test_what_differs_is_never_shared(self):
         names = hashes(2)
-        base = {"tp_size": 2, "model_name": self.id() + "a"}
+        base = {"tp_size": 2}
         one = self.backend(config=dict(base))
         self.filled(one, 2)
         one.batch_set_v1(names, one.pool.at(0, 1))
         for pool, config, options in (
                 (None, {"tp_rank": 1}, {}), (None, {"pp_rank": 1, "pp_size": 2}, {}),
                 (None, {"attn_cp_rank": 1, "attn_cp_size": 2}, {}),
-                (None, {"model_name": self.id() + "b"}, {}), (None, {}, {"tenant": "other"}),
-                (Pool((6000,)), {}, {}), (Pool((3000, 2999)), {}, {})):
+                (None, {}, {"weights": "text"}), (None, {}, {"tenant": "other"}),
+                (Pool((6000,)), {}, {}), (Pool((3000, 2999)), {}, {}),
+                (Pool(PIECES, start_layer=4), {}, {}), (Pool(PIECES, head_num=2), {}, {}),
+                (Pool(PIECES, dtype="torch.float8_e4m3fn"), {}, {})):
             other = self.backend(pool, config={**base, **config}, **options)
             self.assertEqual(other.batch_exists(names), 0, (config, options))
         self.assertEqual(self.backend(config=dict(base)).batch_exists(names), 2)
@@ -178,15 +198,15 @@ class Names(Case):
     def test_servers_that_differ_are_told_and_live_beside_each_other(self):
         names = hashes(1)
         for pool, options in ((None, {}), (Pool(PIECES, page_size=16), {}), (None, {"weights": "v2"})):
-            one = self.backend(pool, tenant=self.id(), **options)
+            one = self.backend(pool, **options)
             self.filled(one, 1)
             self.assertEqual(one.batch_exists(names), 0)
             self.assertEqual(one.batch_set_v1(names, one.pool.at(0)), [True])
             self.assertEqual(one.batch_exists(names), 1)
         with self.assertLogs("icms.sglang", "WARNING") as logged:
-            self.backend(tenant=self.id(), weights="v3")
+            self.backend(weights="v3")
             wait_for(lambda: any("weights: " in text for text in logged.output))
-        self.assertEqual(self.backend(tenant=self.id()).batch_exists(names), 1)
+        self.assertEqual(self.backend().batch_exists(names), 1)
 
     def test_pages_of_mla_are_those_of_all_tensor_ranks(self):
         names = hashes(3)
@@ -227,7 +247,7 @@ class Names(Case):
         self.assertEqual(seen, [[hint(2, 0, i) for i in (0, 0, 1, 1)],
                                 [hint(5, 2, i) for i in (2, 2, 3, 3, 4, 4)]])
         self.assertNotIn(0, seen[0] + seen[1])
-        unchained = self.backend(config={"model_name": f"{self.id()} unchained"})
+        unchained = self.backend()
         with hints_of_puts() as seen:
             unchained.batch_set_v1(names[:1], unchained.pool.at(0))
         self.assertEqual(seen, [[0, 0]])
@@ -339,12 +359,18 @@ class Copies(Case):
         self.assertIs(other.get(names[1], rooms[3]), rooms[3])
         self.assertEqual(bytes(rooms[3].data), datas[1])
 
-    def test_a_page_of_another_size_is_not_taken(self):
+    def test_pages_of_another_size_are_no_pages(self):
         backend = self.backend(config={"interface_v1": 0})
         names = hashes(1)
         self.assertTrue(backend.set(names[0], Page(bytes(4000))))
         for nbytes in (3998, 4002):
-            self.assertIsNone(backend.get(names[0], Page(bytes(nbytes))))
+            with self.assertRaisesRegex(ValueError, f"page of {nbytes} bytes: .* have 4000"):
+                backend.get(names[0], Page(bytes(nbytes)))
+            with self.assertRaisesRegex(ValueError, f"page of {nbytes} bytes: .* have 4000"):
+                backend.set(names[0], Page(bytes(nbytes)))
+        pool = Pool(PIECES)
+        pool.flat_bytes = 5000  # of another host pool: other pages
+        self.assertFalse(self.backend(pool, config={"interface_v1": 0}).exists(names[0]))
 
 
 class Mistakes(Case):
@@ -374,11 +400,212 @@ class Mistakes(Case):
         with self.assertRaisesRegex(ValueError, "has not registered"):
             backend.batch_exists(hashes(1))
 
-    def test_clear_says_that_the_tier_is_shared(self):
-        backend = self.backend()
-        with self.assertLogs("icms.sglang", "WARNING") as logged:
-            backend.clear()
-        self.assertIn("is not cleared", logged.output[0])
+
+class Identities(Case):
+    """What of a server counts."""
+
+    def server(self, *, weights="", files=None, environment=None, **args):
+        """A server with other arguments; whether it finds the pages of `one`."""
+        with unittest.mock.patch.dict(stand_ins.ServerArgs.fields, args), \
+                unittest.mock.patch.dict(os.environ, environment or {}):
+            return self.backend(weights=weights)
+
+    def setUp(self):
+        self.one = self.server()
+        self.names = hashes(2)
+        self.filled(self.one, 2)
+        self.assertEqual(self.one.batch_set_v1(self.names, self.one.pool.at(0, 1)), [True] * 2)
+
+    def finds(self, **words):
+        return self.server(**words).batch_exists(self.names) == 2
+
+    def test_servers_that_differ_in_what_is_harmless_share(self):
+        self.assertTrue(self.finds())
+        for args in ({"port": 1}, {"host": "0.0.0.0"}, {"log_level": "debug"}, {"api_key": "secret"},
+                     {"mem_fraction_static": 0.5}, {"max_running_requests": 3},
+                     {"chunked_prefill_size": 77}, {"schedule_policy": "fcfs"}, {"node_rank": 1},
+                     {"hicache_ratio": 3.0}, {"served_model_name": "x"}, {"random_seed": 5},
+                     {"cuda_graph_bs_decode": [1, 2]}, {"watermark_key": "secret"}):
+            self.assertTrue(self.finds(**args), args)
+        self.assertTrue(self.finds(environment={"SGLANG_HOST_IP": "1.2.3.4"}))
+
+    def test_servers_that_differ_in_anything_else_do_not(self):
+        scales = stand_ins.FOLDER / "scales.json"
+        scales.write_text("1")
+        for args in ({"json_model_override_args": '{"rope_theta": 5e5}'}, {"quantization": "fp8"},
+                     {"attention_backend": "triton"}, {"kv_cache_dtype": "fp8_e4m3"},
+                     {"an_option_of_a_later_sglang": 1}, {"quantization_param_path": str(scales)},
+                     {"mm_process_config": {"image": {"max_pixels": 1}}}):
+            self.assertFalse(self.finds(**args), args)
+        self.assertFalse(self.finds(environment={"SGLANG_USE_SOMETHING": "1"}))
+        with unittest.mock.patch.object(sys.modules["sglang"], "__version__", "0.5.24"):
+            self.assertFalse(self.finds())
+        self.assertNotIn("secret", str(self.server(api_key="secret")._scheme.fields()))
+
+    def test_contents_of_files_count_and_their_names_do_not(self):
+        self.assertTrue(self.finds(model_path=stand_ins.model("elsewhere/same")))
+        self.assertFalse(self.finds(model_path=stand_ins.model("other/llama", b"weightz")))
+        scales, adapter = stand_ins.FOLDER / "scales.json", stand_ins.model("adapter", b"a")
+        scales.write_text("1")
+        lora = [{"lora_id": "5", "lora_name": "a", "lora_path": adapter}]
+        files = {"quantization_param_path": str(scales), "lora_paths": lora}
+        one = self.server(**files)
+        self.filled(one, 2)
+        one.batch_set_v1(self.names, one.pool.at(0, 1))
+        self.assertTrue(self.finds(**files))
+        scales.write_text("2")
+        self.assertFalse(self.finds(**files))
+        scales.write_text("1")
+        self.assertTrue(self.finds(**files))
+        stand_ins.model("adapter", b"b")
+        self.assertFalse(self.finds(**files))
+
+    def test_weights_that_are_named(self):
+        text = self.server(weights="rev 1", model_path="/a/llama")
+        self.filled(text, 1)
+        text.batch_set_v1(self.names[:1], text.pool.at(0))
+        self.assertEqual(self.server(weights="rev 1", model_path="/a/llama")
+                         .batch_exists(self.names), 1)
+        self.assertEqual(self.server(weights="rev 2", model_path="/a/llama")
+                         .batch_exists(self.names), 0)
+        self.assertEqual(self.server(weights="rev 1", model_path="/b/llama")
+                         .batch_exists(self.names), 0)
+
+    def test_what_cannot_be_known_is_asked_for(self):
+        for args in ({"model_path": "no/such-model"}, {"load_format": "dummy"},
+                     {"load_format": "remote"}, {"custom_weight_loader": ["x"]}):
+            with self.assertRaisesRegex(ValueError, 'set the option "weights"'):
+                self.server(**args)
+            self.server(weights="text", **args)
+        with self.assertRaisesRegex(ValueError, "the field odd .* cannot be compared"):
+            self.server(odd=object())
+
+
+class Spaces(Case):
+    """After a reset nothing old is found, and nothing new by others."""
+
+    def setUp(self):
+        path = stand_ins.model(self.id())
+        patch = unittest.mock.patch.dict(stand_ins.ServerArgs.fields, model_path=path)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.updater = stand_ins.WeightUpdater()
+
+    def stored(self, backend, names, page=0):
+        return backend.batch_set_v1(names, backend.pool.at(*range(page, page + len(names))))
+
+    def test_resets(self):
+        def flush(one):
+            one.pool.clear()
+
+        for reset in (flush, lambda one: one.clear(),
+                      lambda one: self.updater.update_weights_from_disk("/elsewhere", "auto"),
+                      lambda one: self.updater.update_weights_from_disk(model_path="/elsewhere",
+                                                                        load_format="auto"),
+                      lambda one: self.updater.update_weights_from_tensor([]),
+                      lambda one: self.updater.load_weights_from_distributed([]),
+                      lambda one: self.updater.update_weights_from_ipc(None)):
+            for weights in ("", "text") if reset is flush else ("", "text", "files"):
+                one, names = self.backend(weights=weights), hashes(3)
+                datas = self.filled(one, 3)
+                self.assertEqual(self.stored(one, names[:2]), [True] * 2)
+                with self.assertLogs("icms.sglang", "WARNING") as logged:
+                    reset(one)
+                self.assertIn("volume kv: private key space", logged.output[0])
+                self.assertEqual(one.batch_exists(names), 0)
+                self.assertEqual(self.stored(one, names[1:], 1), [True] * 2)
+                self.assertEqual(one.batch_get_v1(names[1:], one.pool.at(4, 5)), [True] * 2)
+                self.assertEqual(one.pool.page(5), datas[2])
+                other = self.backend(weights=weights)
+                self.assertEqual(other.batch_exists(names), 2)
+                self.assertEqual(other.batch_exists(names[2:]), 0)
+                other.close()
+                one.close()
+
+    def test_the_updater_still_works_and_closed_servers_are_left_alone(self):
+        one = self.backend()
+        self.assertEqual(self.updater.update_weights_from_disk("/a", "auto"), (True, "/a"))
+        self.assertEqual(self.updater.update_weights_from_tensor([1]), (True, [1]))
+        spaces = one._spaces
+        self.assertEqual(spaces, 2)
+        one.close()
+        self.updater.update_weights_from_tensor([1])
+        one.pool.clear()
+        self.assertEqual(one._spaces, spaces)
+        self.assertNotIn("clear", vars(one.pool))
+
+    def test_each_reset_is_a_new_space(self):
+        one, names = self.backend(), hashes(1)
+        self.filled(one, 1)
+        for _ in range(3):
+            self.assertEqual(one.batch_exists(names), 0)
+            self.assertEqual(self.stored(one, names), [True])
+            self.assertEqual(one.batch_exists(names), 1)
+            one.clear()
+        self.assertEqual(self.backend().batch_exists(names), 1)
+
+    def test_ranks_agree_and_engines_do_not(self):
+        names = hashes(1)
+        config = {"is_mla_model": True, "tp_size": 2}
+        self.addCleanup(setattr, stand_ins.Ranks, "nonce", None)
+        engines = []
+        for nonce in (b"1" * 32, b"2" * 32):
+            stand_ins.Ranks.nonce = nonce
+            engines.append([self.backend(Pool((5000,)), config={**config, "tp_rank": rank})
+                            for rank in (0, 1)])
+        (one, sister), (other, _) = engines
+        for engine in (one, sister, other):
+            engine.clear()
+        self.filled(one, 1)
+        self.assertEqual(self.stored(one, names), [True])
+        self.assertEqual([engine.batch_exists(names) for engine in (one, sister, other)], [1, 1, 0])
+
+    def test_with_files_a_flush_goes_back_to_what_others_share(self):
+        one, names = self.backend(weights="files"), hashes(1)
+        self.filled(one, 1)
+        self.stored(one, names)
+        one.pool.clear()  # sleep: the weights stay what they were
+        wait_for(lambda: one.batch_exists(names) == 1)
+        self.assertEqual(one._scheme.fingerprint, self.backend()._scheme.fingerprint)
+        other = stand_ins.model(f"{self.id()} new", b"new weights")
+        self.updater.update_weights_from_disk(other, "auto")
+        self.assertTrue(one._space)  # until what was computed before is gone
+        one.pool.clear()
+        wait_for(lambda: not one._space)
+        self.assertEqual(one.batch_exists(names), 0)
+        self.stored(one, names)
+        with unittest.mock.patch.dict(stand_ins.ServerArgs.fields, model_path=other):
+            self.assertEqual(self.backend().batch_exists(names), 1)
+        self.updater.update_weights_from_tensor([])  # of a trainer: these are in no file
+        one.pool.clear()
+        time.sleep(0.1)
+        self.assertTrue(one._space)
+
+    def test_with_files_that_are_gone_it_stays_private(self):
+        one = self.backend(weights="files")
+        self.updater.update_weights_from_disk("/no/such/folder", "auto")
+        with self.assertLogs("icms.sglang", "ERROR") as logged:
+            one.pool.clear()
+            wait_for(lambda: logged.output)
+        self.assertIn("still a private key space", logged.output[0])
+        self.assertTrue(one._space)
+
+    def test_a_reset_before_the_tier_came(self):
+        mine = Tier()
+        self.addCleanup(mine.end)
+        names = hashes(1)
+        other = self.backend(where=mine.where)
+        self.filled(other, 1)
+        other.volume.put(other._pools["kv"].keys(other._scheme.keys(names)), [b"1"] * 2,
+                         on_flash=True)
+        mine.agent.kill()
+        one = self.backend(where=mine.where)
+        one.clear()
+        mine.agent.start()
+        mine.agent.wait_ready()
+        wait_for(lambda: one._is_used, 30)
+        self.assertEqual(one.batch_exists(names), 0)
+        self.assertTrue(one._scheme.space)
 
 
 class Failures(Case):
