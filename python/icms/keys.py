@@ -97,7 +97,10 @@ class Scheme:
     def fields(self) -> dict[str, Scalar]:
         """What has to be equal in all processes that share: everything but rank, label and space."""
         layout = self.layout
-        return {"tenant": layout.tenant, "model": layout.model, "weights": layout.weights.hex(),
+        weights = layout.weights.hex()
+        if layout.weights.startswith(b"text "):  # of fingerprint.of_option
+            weights = layout.weights.decode(errors="backslashreplace")
+        return {"tenant": layout.tenant, "model": layout.model, "weights": weights,
                 "dtype": layout.dtype, "layout": layout.layout, "block_tokens": layout.block_tokens,
                 "ranks": "x".join(map(str, layout.ranks)), "hashes": self.hashes,
                 "probe": self.probe.hex(), "chained": self.chained,

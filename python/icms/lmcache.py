@@ -2,7 +2,8 @@
 """icms as a second level of LMCache: a `native_plugin` of its server.
 
     lmcache server ... --l2-adapter '{"type": "native_plugin", "module_path": "icms.lmcache",
-        "class_name": "IcmsConnector", "adapter_params": {"where": "unix:", "volume": "kv"}}'
+        "class_name": "IcmsConnector", "adapter_params": {"where": "unix:", "volume": "kv",
+        "weights": "/models/llama", "layout": "vllm 0.32, bf16, FLASH_ATTN, tp 1"}}'
 
 LMCache hands over batches of names and memory and is told through a descriptor when one is over.
 Bytes go between the tier and LMCache's memory in place. Parameters are those of `Options`.
@@ -33,7 +34,7 @@ import time
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from . import _engines, errors, keys as _keys
+from . import _engines, errors, fingerprint, keys as _keys
 from ._icms import BATCH_MAX
 from ._tables import LimitError, Miss, PeerDownError, Status
 from .client import Block, Client, Layout, Request, Source, Volume
@@ -43,6 +44,10 @@ log = logging.getLogger(__name__)
 
 #: What stands under the key of a value that was cut: its size.
 _NOTE = struct.Struct("<Q")
+
+#: What to do about a field that differs, for `icms.statements`.
+_WORDS = {"weights": "set the option weights alike on all servers",
+          "layout": "set the option layout alike on all servers"}
 
 #: What a batch asks of the tier: method of Volume, keys, memory.
 _Ask = tuple[str, list[bytes], list[Any]]
@@ -58,15 +63,18 @@ class Options:
 
     #: The volume.
     volume: str
+    #: What names the weights of all models that this server caches, LoRA adapters included: a text that
+    #: changes with them ("llama-3.1 rev 5"), or, for one model, the path of its files, which begins
+    #: with "/", for a fingerprint of their content.
+    weights: str
+    #: What else decides the bytes of a chunk and LMCache's names do not say: data type of the KV cache
+    #: and its scales, attention back end, tensor and pipeline sizes, options such as --hf-overrides,
+    #: versions of engine and LMCache. All servers that share must say the same.
+    layout: str
     #: Where the tier is, see `icms.Client`.
     where: str = "unix:"
     #: Who may share.
     tenant: str = ""
-    #: What tells these weights from others under the same model name: a revision, a digest.
-    weights: str = ""
-    #: What else tells chunks apart and LMCache's names do not say: data type and layout of the
-    #: engine's cache, versions. All servers that share must say the same.
-    layout: str = ""
     #: How long a batch may take to load or look up, and to store or delete; 0: the agent's
     #: defaults.
     load_ms: int = 0
@@ -129,6 +137,7 @@ class IcmsConnector:
         """Opens the tier, now or when it comes. ValueError and icms.Error say what is wrong and what
         to do."""
         self.options = _engines.options(Options, params, '"adapter_params"')
+        self._weights = self._named_weights()
         self._sayer = _engines.Sayer(log)
         self._lock = threading.RLock()  # of all below
         self._counters = Counters()
@@ -155,17 +164,28 @@ class IcmsConnector:
             os.close(self._bell)
             raise
 
+    def _named_weights(self) -> bytes:
+        """LMCache shows chunks by their names alone, so what they are of has to be told."""
+        for name, of in (("weights", "the weights, or the path of their files"),
+                         ("layout", "data type, attention back end, parallel sizes and versions")):
+            if not getattr(self.options, name).strip():
+                raise ValueError(f'"adapter_params": the option {name!r} is empty; set it to a text '
+                                 f"that names {of}, the same in all servers that share")
+        if self.options.weights.startswith("/"):
+            return fingerprint.of_files(self.options.weights, log=log)
+        return b"text " + self.options.weights.encode()
+
     def _opened(self, client: Client, volume: Volume) -> Watch:
         scheme = _keys.Scheme(volume, Layout(tenant=self.options.tenant, model="lmcache",
-                                             weights=self.options.weights.encode(),
-                                             layout=self.options.layout),
+                                             weights=self._weights,
+                                             layout=f"lmcache {self.options.layout}"),
                               hashes="lmcache object key", chained=False)
         log.info("icms: volume %s of %s, scheme %s", volume.name, client.where, scheme.fingerprint)
         with self._lock:
             self._epoll.register(client.fileno(), select.EPOLLIN)
             self.client, self.volume, self._scheme = client, volume, scheme
             self._is_open = True
-        return Watch(scheme, {}, log)
+        return Watch(scheme, _WORDS, log)
 
     # ---- LMCache's interface
 

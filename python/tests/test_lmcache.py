@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """icms.lmcache keeps the promises of LMCache's native connectors."""
 import os
+import pathlib
 import random
 import select
 import signal
+import tempfile
 import threading
 import time
 import unittest
@@ -21,7 +23,8 @@ def names(count):
 class Case(unittest.TestCase):
     def connector(self, where=None, **params):
         connector = IcmsConnector(where=where or tier().where, volume="kv",
-                                  **{"tenant": self.id(), **params})
+                                  **{"tenant": self.id(), "weights": "w", "layout": "bf16",
+                                     **params})
         self.addCleanup(connector.close)
         return connector
 
@@ -195,13 +198,35 @@ class Mistakes(Case):
         self.put(connector, keys, [b"1", b"2"])
 
     def test_options(self):
+        whole = {"volume": "kv", "weights": "w", "layout": "bf16", "where": tier().where}
         for params, text in (({}, "needs the option 'volume'"),
-                             ({"volume": "kv", "root": "/"}, "no option 'root'; there are volume"),
-                             ({"volume": "kv", "load_ms": "5"}, "of type int, not '5'")):
+                             ({"volume": "kv"}, "needs the option 'weights'"),
+                             ({"volume": "kv", "weights": "w"}, "needs the option 'layout'"),
+                             ({**whole, "weights": " "}, "'weights' is empty; set it to a text"),
+                             ({**whole, "layout": ""}, "'layout' is empty; set it to a text"),
+                             ({**whole, "weights": "/no/such/model"}, "not on this machine"),
+                             ({**whole, "root": "/"}, "no option 'root'; there are volume"),
+                             ({**whole, "load_ms": "5"}, "of type int, not '5'")):
             with self.assertRaisesRegex(ValueError, text):
                 IcmsConnector(**params)
         with self.assertRaises(icms.NoVolumeError):
-            IcmsConnector(volume="nobody's", where=tier().where)
+            IcmsConnector(**{**whole, "volume": "nobody's"})
+
+    def test_a_path_as_weights_is_its_content(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        keys, found = names(1), []
+        patch = unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=f"{folder.name}/cache")
+        patch.start()
+        self.addCleanup(patch.stop)
+        for name, data in (("a", b"1"), ("b", b"1"), ("c", b"2")):
+            model = pathlib.Path(folder.name, name)
+            model.mkdir()
+            (model / "x.safetensors").write_bytes(data)
+            connector = self.connector(weights=str(model))
+            found += self.exist(connector, keys)
+            self.put(connector, keys, [data])
+        self.assertEqual(found, [False, True, False])
 
     def test_servers_that_differ_live_beside_each_other_and_are_told(self):
         keys = names(1)

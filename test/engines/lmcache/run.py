@@ -113,8 +113,8 @@ class Lab:
 def plugin(agent, **params):
     """LMCache's --l2-adapter: what our READMEs say, and where this pod is."""
     adapter, = readme.objects("--l2-adapter", "README.md", "python/README.md")
-    adapter["adapter_params"] |= {"where": f"unix:{agent.socket}", "layout": "tiny float32",
-                                  **params}
+    adapter["adapter_params"] |= {"where": f"unix:{agent.socket}", "weights": "tiny",
+                                  "layout": "tiny float32", **params}
     return json.dumps(adapter)
 
 
@@ -225,7 +225,7 @@ def case_restart(lab):
         warm, loaded = answer(lab, p, prompt)
         assert warm["tokens"] == reference["tokens"], (warm, reference)
         assert warm["cached"] == CHUNKS * CHUNK, warm
-        # What is beside the chunks is the statement of the scheme, which has under 4 KiB.
+        # What is beside the chunks are statements of identities, which have under 4 KiB.
         assert 0 <= loaded - CHUNKS * CHUNK_BYTES < 4096, loaded
         print(f"# cold {cold['seconds']} s, warm {warm['seconds']} s, {loaded:.0f} bytes over "
               "NVMe/TCP")
@@ -278,7 +278,7 @@ def case_late(lab):
 
 
 def case_wrong(lab):
-    """What can never work is told when a server starts."""
+    """What can never work is told when a server starts; why another one does not share, later."""
     with lab.pod() as p:
         agent = lab.agent(p)
         first = Server(lab, agent)
@@ -286,7 +286,8 @@ def case_wrong(lab):
             first.wait_ready()
             for params, says in (({"volume": "nothing"}, "nothing"), ({"wher": "unix:"}, "wher"),
                                  ({"where": "carrier pigeon:"}, "carrier pigeon:"),
-                                 ({"layout": "tiny bfloat16"}, "would never share a block")):
+                                 ({"weights": ""}, "the option 'weights' is empty"),
+                                 ({"weights": "/no/such/model"}, "not on this machine")):
                 other = Server(lab, agent, **params)
                 try:
                     other.process.wait(timeout=forked.SECONDS)
@@ -294,6 +295,15 @@ def case_wrong(lab):
                         other.log()[-3000:]
                 finally:
                     other.kill()
+            other = Server(lab, agent, layout="tiny bfloat16")
+            try:
+                other.wait_ready()
+                give_up = time.monotonic() + 60
+                while "set the option layout alike on all servers" not in other.log():
+                    assert time.monotonic() < give_up, other.log()[-3000:]
+                    time.sleep(0.1)
+            finally:
+                other.kill()
         finally:
             first.kill()
 
