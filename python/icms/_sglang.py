@@ -112,6 +112,7 @@ WORDS = {
     "config.pool.layout": "set --hicache-mem-layout alike on all servers",
     "config.environment.*": "set this variable alike on all servers",
     "config.server.json_model_override_args": "set --json-model-override-args alike on all servers",
+    "config.server.*": "set this server argument alike on all servers",
 }
 
 

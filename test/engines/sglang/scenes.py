@@ -4,14 +4,15 @@
 Goal: what one server stores through SGLang's storage interface another one gets back byte for byte,
 over NVMe/TCP, whatever the layout of the host pool; what is lost is a miss that the controller turns
 into a shorter prefix.
-Method: SGLang's factory makes the back end, as --hicache-storage-backend dynamic does; SGLang's
-controller methods that back up, look up and prefetch drive it, on host pools with SGLang's own page
+Method: SGLang's factory makes the back end, as --hicache-storage-backend dynamic does, with server
+arguments that SGLang has resolved and published; SGLang's controller methods that back up, look up and prefetch drive it, on host pools with SGLang's own page
 addressing. The engine itself needs a GPU, so the pools are filled by hand. Between the servers the
 agents are new, so every byte comes from the enclosures; that is read off their counters.
 
 usage: scenes.py BUILD [NAME of a case ...], by run.py
 """
 import array
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -19,6 +20,7 @@ import queue
 import random
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -28,12 +30,15 @@ import pod  # noqa: E402
 import readme  # noqa: E402
 
 import torch  # noqa: E402
+from sglang.srt import runtime_context  # noqa: E402
 from sglang.srt.managers import cache_controller  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
     HiCacheFile, HiCacheStorageConfig, PoolHitPolicy, PoolName, PoolTransfer)
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost  # noqa: E402
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost  # noqa: E402
 from sglang.srt.mem_cache.storage import StorageBackendFactory  # noqa: E402
+from sglang.srt.model_executor.model_runner_components.weight_updater import (  # noqa: E402
+    WeightUpdater)
 
 VOLUME = {"name": "kv", "value_max": "256KiB", "arena": "16MiB"}
 PAGE, LAYERS, HEADS, DIM, TOKENS = 16, 4, 2, 64, 16 * 40
@@ -46,6 +51,7 @@ class MhaPool(MHATokenToKVPoolHost):
         self.layout, self.page_size, self.dtype, self.device = layout, PAGE, torch.bfloat16, "cpu"
         self.layer_num, self.head_num, self.head_dim, self.v_head_dim = LAYERS, HEADS, DIM, DIM
         self.size, self.page_num, self.pin_memory = TOKENS, TOKENS // PAGE, False
+        self.lock = threading.RLock()
         self.kv_buffer = torch.zeros({
             "layer_first": (2, LAYERS, TOKENS, HEADS, DIM),
             "page_first": (2, TOKENS, LAYERS, HEADS, DIM),
@@ -62,6 +68,7 @@ class MlaPool(MLATokenToKVPoolHost):
         self.layer_num, self.kv_lora_rank, self.qk_rope_head_dim = LAYERS, 64, 32
         self.kv_cache_dim = 96
         self.size, self.page_num, self.pin_memory = TOKENS, TOKENS // PAGE, False
+        self.lock = threading.RLock()
         self.kv_buffer = torch.zeros({
             "layer_first": (LAYERS, TOKENS, 1, 96),
             "page_first": (TOKENS, LAYERS, 1, 96),
@@ -72,20 +79,32 @@ class MlaPool(MLATokenToKVPoolHost):
 EXTRA, = readme.objects("--hicache-storage-backend-extra-config", "README.md", "python/README.md")
 
 
+def model(folder, weights=b"weights"):
+    """The path of a model, for its fingerprint alone."""
+    path = pathlib.Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text("{}")
+    (path / "model.safetensors").write_bytes(weights)
+    return str(path)
+
+
 class Server:
     """One engine's storage: the back end as SGLang makes it, and the controller around it."""
 
-    def __init__(self, agent, pool, *, interface_v1=1, **options):
+    #: Server arguments, unless args has others.
+    args = {}
+
+    def __init__(self, agent, pool, *, interface_v1=1, args=None, **options):
         config = HiCacheStorageConfig(
             tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1,
             is_mla_model=isinstance(pool, MlaPool), enable_storage_metrics=True,
             is_page_first_layout=pool.layout == "page_first",
-            model_name=f"tiny {type(pool).__name__} {pool.layout} {interface_v1} "
-                       f"{options.get('chained')}",
+            model_name="tiny",
             extra_config={**EXTRA, "interface_v1": interface_v1,
                           "icms": {"where": f"unix:{agent.socket}", "volume": "kv", **options}})
         self.pool = pool
-        self.backend = StorageBackendFactory.create_backend("dynamic", config, pool)
+        with runtime_context.get_context().override_server_args(**{**self.args, **(args or {})}):
+            self.backend = StorageBackendFactory.create_backend("dynamic", config, pool)
         self.backend.register_mem_pool_host(pool)
         self.backend.on_host_pools_registered()
         make = cache_controller.HiCacheController
@@ -150,6 +169,9 @@ class Scenes:
     """Each method that CASES names is one case."""
 
     def __init__(self, build, folder):
+        self.folder = folder
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+        Server.args = {"model_path": model(folder / "tiny")}
         self.p = pod.Pod(build, folder)
         self.targets = [self.p.add_target(f"enclosure{i}", 1, "256MiB", [VOLUME], segment="8MiB",
                                           memory="32MiB") for i in range(2)]
@@ -250,8 +272,9 @@ class Scenes:
                 0, 1, 0, 1, 0, 1, False, False, True, "tiny restored",
                 extra_config={"backend_name": "icms", "module_path": "icms.sglang",
                               "class_name": "HiCacheIcms", "interface_v1": 1, "icms": options})
-            backends = [StorageBackendFactory.create_backend("dynamic", config, kv),
-                        HiCacheFile(config, folder)]
+            with runtime_context.get_context().override_server_args(**Server.args):
+                backends = [StorageBackendFactory.create_backend("dynamic", config, kv),
+                            HiCacheFile(config, folder)]
             for backend in backends:
                 backend.register_mem_pool_host(kv)
                 for name, pool in pools.items():
@@ -332,20 +355,71 @@ class Scenes:
         other.close()
 
     def what_can_never_work(self):
-        """A wrong volume, address or option, and another layout, are told while a server starts."""
+        """A wrong volume, address or option, and weights that are no files, are told while a server
+        starts."""
         agent = self.agent()
-        one = Server(agent, MhaPool("page_first"))
-        for options, says in (({"volume": "nothing"}, "nothing"),
-                              ({"where": "carrier pigeon:"}, "carrier pigeon:"),
-                              ({"wher": "unix:"}, "no option 'wher'"),
-                              ({"weights": "2"}, "would never share a block")):
+        for words, says in (({"volume": "nothing"}, "nothing"),
+                            ({"where": "carrier pigeon:"}, "carrier pigeon:"),
+                            ({"wher": "unix:"}, "no option 'wher'"),
+                            ({"args": {"load_format": "dummy"}}, 'set the option "weights"'),
+                            ({"args": {"model_path": "no/such"}}, 'set the option "weights"')):
             try:
-                Server(agent, MhaPool("page_first"), **options)
+                Server(agent, MhaPool("page_first"), **words)
             except Exception as error:
                 assert says in str(error), error
             else:
-                raise AssertionError(f"a server started with {options}")
+                raise AssertionError(f"a server started with {words}")
+
+    def servers_that_differ(self):
+        """They live beside each other; those that differ in what is harmless share."""
+        agent = self.agent()
+        names = page_hashes([random.randrange(1 << 17) for _ in range(4 * PAGE)])
+        one = Server(agent, MhaPool("page_first"))
+        fill(one.pool)
+        assert one.store(names, range(4)) == 4 * PAGE
+        same = model(self.folder / "elsewhere" / "same")
+        for args in ({"model_path": same}, {"port": 1}, {"mem_fraction_static": 0.1},
+                     {"max_running_requests": 3}, {"log_level": "debug"}, {"api_key": "x"},
+                     {"schedule_policy": "lpm"}, {"chunked_prefill_size": 64}):
+            server = Server(agent, MhaPool("page_first"), args=args)
+            assert server.backend.batch_exists(names) == 4, args
+            server.close()
+        other = model(self.folder / "other" / "tiny", b"weightz")
+        for args in ({"model_path": other}, {"attention_backend": "torch_native"},
+                     {"json_model_override_args": '{"rope_theta": 500000.0}'},
+                     {"quantization": "fp8"}, {"kv_cache_dtype": "fp8_e4m3"}, {"dtype": "half"}):
+            server = Server(agent, MhaPool("page_first"), args=args)
+            assert server.backend.batch_exists(names) == 0, args
+            assert server.store(names, range(4)) == 4 * PAGE
+            server.close()
+        assert one.backend.batch_exists(names) == 4
         one.close()
+
+    def resets(self):
+        """After SGLang has flushed, cleared or changed weights nothing old is found."""
+        def update(server):
+            with contextlib.suppress(AttributeError, ValueError):  # there is no model to load into
+                WeightUpdater.__new__(WeightUpdater).update_weights_from_disk("/elsewhere", "auto")
+
+        def from_tensor(server):
+            with contextlib.suppress(AttributeError, ValueError):
+                WeightUpdater.__new__(WeightUpdater).update_weights_from_tensor([])
+
+        agent = self.agent()
+        for reset in (lambda server: server.pool.clear(), lambda server: server.backend.clear(),
+                      update, from_tensor):
+            names = page_hashes([random.randrange(1 << 17) for _ in range(4 * PAGE)])
+            one = Server(agent, MhaPool("page_first"))
+            fill(one.pool)
+            assert one.store(names[:2], range(2)) == 2 * PAGE
+            reset(one)
+            assert one.backend.batch_exists(names) == 0
+            assert one.store(names, range(4)) == 4 * PAGE
+            assert one.backend.batch_exists(names) == 4
+            one.close()
+            other = Server(agent, MhaPool("page_first"))
+            assert other.backend.batch_exists(names) == 2
+            other.close()
 
     def failures_that_sglang_makes(self):
         """SGLang's injector wraps the back end: what it lets through is right."""
@@ -369,7 +443,7 @@ class Scenes:
 CASES = ["the-lines-of-the-readme", "layouts-of-mha-pools", "layouts-of-mla-pools", "chained-pages",
          "copies-without-interface-v1", "more-than-a-batch", "a-prompt-in-two-requests",
          "what-can-be-restored", "an-enclosure-is-lost", "a-tier-that-comes-later",
-         "what-can-never-work", "failures-that-sglang-makes"]
+         "what-can-never-work", "servers-that-differ", "resets", "failures-that-sglang-makes"]
 
 
 def main():
