@@ -243,11 +243,12 @@ static void kernel_check(void)
 
 /* ---- signals -------------------------------------------------------------------------------- */
 
-static sigset_t end_signals(void)
+static sigset_t daemon_signals(void)
 {
     sigset_t set;
 
     (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGHUP);
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
     return set;
@@ -255,7 +256,7 @@ static sigset_t end_signals(void)
 
 icms_err daemon_begin(const struct daemon_opts *opts, uint64_t locked_bytes, struct err_why *why)
 {
-    sigset_t set = end_signals();
+    sigset_t set = daemon_signals();
     icms_err err;
 
     (void)opts;
@@ -287,7 +288,7 @@ static void end_at_once(int number)
 /* Sends one datagram to the service manager; nothing where there is none. */
 static void manager_tell(const char *text)
 {
-    const char *path = getenv("NOTIFY_SOCKET");
+    const char *path = secure_getenv("NOTIFY_SOCKET");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     size_t bytes = path != NULL ? strlen(path) : 0;
     int fd;
@@ -326,26 +327,82 @@ void daemon_ready(const struct daemon_opts *opts, const char *format, ...)
     }
 }
 
-bool daemon_wait(uint32_t timeout_ms)
-{
-    sigset_t set = end_signals();
-    struct timespec timeout = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
-    struct sigaction action = {.sa_handler = end_at_once};
-    int number;
+/* ---- health --------------------------------------------------------------------------------- */
 
-    do
-        number =
-            timeout_ms == UINT32_MAX ? sigwaitinfo(&set, NULL) : sigtimedwait(&set, NULL, &timeout);
-    while (number < 0 && errno == EINTR);
-    if (number < 0)
-        return false;
+/* How often the service manager wants to be told that all is well: four times in its limit. 0: it
+ * does not. */
+static uint64_t watchdog_interval_ns(void)
+{
+    const char *usec = secure_getenv("WATCHDOG_USEC"), *pid = secure_getenv("WATCHDOG_PID");
+    char *end;
+    unsigned long long limit;
+
+    if (usec == NULL || (pid != NULL && strtoll(pid, NULL, 10) != getpid()))
+        return 0;
+    errno = 0;
+    limit = strtoull(usec, &end, 10);
+    if (errno != 0 || end == usec || *end != '\0' || limit > UINT32_MAX * 1000000ull)
+        return 0;
+    return limit * 1000 / 4;
+}
+
+/* Asks the reactors, logs when one is stuck or runs again, tells the watchdog while all answer. */
+static void health_look(struct ctl_heartbeat *heartbeat)
+{
+    static uint64_t told_ns;
+    static bool was_stuck;
+    uint64_t interval_ns = watchdog_interval_ns();
+    uint64_t now_ns = loop_env_now_ns(heartbeat->env);
+    struct err_why why = {""};
+    bool alive;
+
+    ctl_heartbeat_ask(heartbeat);
+    alive = ctl_heartbeat_alive(heartbeat, &why);
+    if (!alive && !was_stuck)
+        log_line(LOG_ERROR, "%s", why.text);
+    if (alive && was_stuck)
+        log_line(LOG_INFO, "all reactors answer again");
+    was_stuck = !alive;
+    if (!alive || interval_ns == 0 || (told_ns != 0 && now_ns < told_ns + interval_ns))
+        return;
+    manager_tell("WATCHDOG=1\n");
+    told_ns = now_ns;
+}
+
+/* From here on a second signal ends the program at once. */
+static void drain_begin(int number)
+{
+    struct sigaction action = {.sa_handler = end_at_once};
+    sigset_t set = daemon_signals();
+
     log_line(LOG_INFO, "%s: draining", number == SIGINT ? "SIGINT" : "SIGTERM");
     manager_tell("STOPPING=1\n");
     (void)sigaction(SIGTERM, &action, NULL);
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGALRM, &action, NULL);
+    (void)signal(SIGHUP, SIG_IGN);
     (void)alarm(DAEMON_DRAIN_SECONDS);
     (void)sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
+bool daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat)
+{
+    sigset_t set = daemon_signals();
+    struct timespec timeout = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
+    int number;
+
+    if (heartbeat != NULL)
+        health_look(heartbeat);
+    do
+        number = sigtimedwait(&set, NULL, &timeout);
+    while (number < 0 && errno == EINTR);
+    if (number == SIGHUP)
+        log_line(LOG_WARN, "SIGHUP: the configuration is not reloaded; restart to apply changes");
+    if (number < 0 || number == SIGHUP)
+        return false;
+    if (heartbeat != NULL)
+        ctl_heartbeat_end(heartbeat);
+    drain_begin(number);
     return true;
 }
 

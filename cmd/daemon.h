@@ -10,7 +10,7 @@
  *     if (daemon_begin(&opts, locked_bytes, &why) != ICMS_OK) return daemon_failed(...);
  *     build and start everything                                 threads from here on
  *     daemon_ready(&opts, "nvme=%s http=%s", ...);
- *     while (!daemon_wait(1000)) ...;
+ *     while (!daemon_wait(500, &heartbeat)) ...;
  *     drain and stop                                             a second signal ends at once
  *     return DAEMON_DONE;
  *
@@ -24,6 +24,7 @@
 
 #include "base/err.h"
 #include "conf/conf.h"
+#include "ctl/heartbeat.h"
 
 /* Exit statuses. */
 enum daemon_exit {
@@ -65,10 +66,10 @@ int daemon_config_right(const struct daemon_opts *opts);
 /* Logs the warnings of a configuration. */
 void daemon_warnings(const struct conf_warnings *warnings);
 
-/* Before any thread starts: holds back SIGTERM and SIGINT for daemon_wait, ignores SIGPIPE, raises
- * the limits on files and locked memory as far as they go, arms fault points (ICMS_FAULT), and
- * looks for what would fail later: UNSUPPORTED with the remedy where io_uring is forbidden. Fewer
- * locked pages than locked_bytes (what is to be registered) or an old kernel is a warning. */
+/* Before any thread starts: holds back SIGTERM, SIGINT and SIGHUP for daemon_wait, ignores SIGPIPE,
+ * raises the limits on files and locked memory as far as they go, arms fault points (ICMS_FAULT),
+ * and looks for what would fail later: UNSUPPORTED with the remedy where io_uring is forbidden.
+ * Fewer locked pages than locked_bytes (what is to be registered) or an old kernel is a warning. */
 icms_err daemon_begin(const struct daemon_opts *opts, uint64_t locked_bytes,
                       struct err_why *why) ICMS_MUST_CHECK;
 
@@ -78,10 +79,11 @@ icms_err daemon_begin(const struct daemon_opts *opts, uint64_t locked_bytes,
 void daemon_ready(const struct daemon_opts *opts, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Waits for SIGTERM or SIGINT, at most timeout_ms (UINT32_MAX: for ever); true when it came. From
- * then on the program drains: a second signal, or DAEMON_DRAIN_SECONDS, end it at once with
- * DAEMON_FAILED. */
-bool daemon_wait(uint32_t timeout_ms);
+/* Waits for SIGTERM or SIGINT, at most timeout_ms; true when it came. From then on the program
+ * drains: a second signal, or DAEMON_DRAIN_SECONDS, end it at once with DAEMON_FAILED. SIGHUP is
+ * logged and changes nothing. Asks the reactors of heartbeat (NULL: none), so it is called at least
+ * every CTL_HEARTBEAT_ASK_NS; while all answer, the service manager's watchdog is told. */
+bool daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat);
 
 /* Makes daemon_wait return true, as a signal would. Any thread. */
 void daemon_stop(void);

@@ -86,8 +86,8 @@ static void test_configuration_errors_end_with_2_and_others_with_1(void **state)
     assert_int_equal(daemon_failed(ICMS_ADDRESS_IN_USE, NULL, "start"), DAEMON_FAILED);
 }
 
-/* A child that serves until it is told to end; drains for ever when it shall hang. Its --ready-fd
- * is the write end. */
+/* A child that serves until it is told to end; drains without an end when it shall hang. Its
+ * --ready-fd is the write end. */
 static _Noreturn void child_serve(int ready_fd, bool hang)
 {
     struct daemon_opts child = {.config = "", .ready_fd = ready_fd};
@@ -96,7 +96,7 @@ static _Noreturn void child_serve(int ready_fd, bool hang)
     if (daemon_begin(&child, 0, &why) != ICMS_OK)
         _exit(daemon_failed(ICMS_UNSUPPORTED, &why, "start"));
     daemon_ready(&child, "nvme=%s", "127.0.0.1:1");
-    while (!daemon_wait(10))
+    while (!daemon_wait(10, NULL))
         ;
     while (hang)
         (void)pause();
@@ -157,23 +157,122 @@ static void test_a_second_signal_ends_at_once(void **state)
     assert_int_equal(WEXITSTATUS(status), DAEMON_FAILED);
 }
 
-static void test_the_service_manager_is_told(void **state)
+/* A reload is not supported: said in the log, and nothing else happens. */
+static void test_a_hangup_is_logged_and_ends_nothing(void **state)
+{
+    char line[256] = "";
+    int pipe_fd[2], status, log_fd = dup(STDERR_FILENO);
+    ssize_t n = 0;
+    pid_t pid;
+
+    assert_int_equal(pipe(pipe_fd), 0);
+    (void)dup2(pipe_fd[1], STDERR_FILENO);
+    pid = child_start(false);
+    (void)dup2(log_fd, STDERR_FILENO);
+    (void)close(log_fd);
+    (void)close(pipe_fd[1]);
+    if (pid == 0)
+        skip();
+    assert_int_equal(kill(pid, SIGHUP), 0);
+    for (size_t used = 0; strstr(line, "SIGHUP") == NULL; used += (size_t)n) {
+        n = read(pipe_fd[0], line + used, sizeof(line) - 1 - used);
+        assert_true(n > 0);
+    }
+    assert_non_null(strstr(line, "the configuration is not reloaded"));
+    assert_int_equal(waitpid(pid, &status, WNOHANG), 0);
+    assert_int_equal(kill(pid, SIGTERM), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == DAEMON_DONE);
+    (void)close(pipe_fd[0]);
+}
+
+/* ---- the service manager ------------------------------------------------------------------- */
+
+static int manager_fd;
+static char manager_path[64];
+
+static int manager_start(void **state)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct daemon_opts none = {.ready_fd = -1};
-    char text[128] = "";
-    int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
 
-    (void)snprintf(address.sun_path, sizeof(address.sun_path), "/tmp/daemon_test.%d", getpid());
-    (void)unlink(address.sun_path);
-    assert_int_equal(bind(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
-    assert_int_equal(setenv("NOTIFY_SOCKET", address.sun_path, 1), 0);
-    daemon_ready(&none, "http=%d", 9);
-    assert_true(recv(fd, text, sizeof(text) - 1, 0) > 0);
-    assert_string_equal(text, "READY=1\nSTATUS=ready http=9\n");
+    manager_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+    (void)snprintf(manager_path, sizeof(manager_path), "/tmp/daemon_test.%d", getpid());
+    (void)unlink(manager_path);
+    strcpy(address.sun_path, manager_path);
+    if (bind(manager_fd, (const struct sockaddr *)&address, sizeof(address)) != 0)
+        return -1;
+    return setenv("NOTIFY_SOCKET", manager_path, 1);
+}
+
+static int manager_stop(void **state)
+{
     (void)unsetenv("NOTIFY_SOCKET");
-    (void)unlink(address.sun_path);
-    (void)close(fd);
+    (void)unsetenv("WATCHDOG_USEC");
+    (void)unsetenv("WATCHDOG_PID");
+    (void)unlink(manager_path);
+    return close(manager_fd);
+}
+
+/* What it was told; "" when it was told nothing. */
+static const char *manager_told(void)
+{
+    static char text[128];
+    ssize_t n = recv(manager_fd, text, sizeof(text) - 1, 0);
+
+    text[n > 0 ? n : 0] = '\0';
+    return text;
+}
+
+static void test_the_service_manager_is_told(void **state)
+{
+    struct daemon_opts none = {.ready_fd = -1};
+
+    daemon_ready(&none, "http=%d", 9);
+    assert_string_equal(manager_told(), "READY=1\nSTATUS=ready http=9\n");
+}
+
+/* A reactor owes an answer; the clock is the test's. */
+static void test_the_watchdog_is_told_only_while_reactors_answer(void **state)
+{
+    static struct ctl_heartbeat heartbeat;
+    struct loop_env *env = loop_env_replay_new();
+    struct err_why why = {""};
+    struct loop *loop = NULL;
+    struct loop_opts loop_opts;
+    sigset_t set, before;
+
+    (void)sigemptyset(&set);
+    (void)sigaddset(&set, SIGTERM);
+    (void)sigprocmask(SIG_BLOCK, &set, &before);
+    loop_opts_init(&loop_opts);
+    if (env == NULL || loop_new(env, &loop_opts, &why, &loop) != ICMS_OK) {
+        loop_env_replay_free(&env);
+        skip();
+    }
+    ctl_heartbeat_init(&heartbeat, env, 100);
+    ctl_heartbeat_add(&heartbeat, loop); /* it was not started: it never answers */
+    loop_replay_to(loop, 1000);
+    assert_false(daemon_wait(0, &heartbeat));
+    assert_string_equal(manager_told(), ""); /* it did not ask for a watchdog */
+    assert_int_equal(setenv("WATCHDOG_USEC", "4", 1), 0);
+    assert_int_equal(setenv("WATCHDOG_PID", "1", 1), 0);
+    assert_false(daemon_wait(0, &heartbeat));
+    assert_string_equal(manager_told(), ""); /* of another process */
+    (void)unsetenv("WATCHDOG_PID");
+    assert_false(daemon_wait(0, &heartbeat));
+    assert_string_equal(manager_told(), "WATCHDOG=1\n");
+    assert_false(daemon_wait(0, &heartbeat));
+    assert_string_equal(manager_told(), ""); /* a quarter of the time has not passed */
+    loop_replay_to(loop, 5000);
+    assert_false(daemon_wait(0, &heartbeat));
+    assert_string_equal(manager_told(), ""); /* stuck */
+    atomic_store(&heartbeat.reactors[0].asked_ns, 0);
+    atomic_store(&heartbeat.reactors[0].asked_ns, 4999); /* it answered, and was asked again */
+    assert_false(daemon_wait(0, &heartbeat));
+    assert_string_equal(manager_told(), "WATCHDOG=1\n");
+    loop_free(&loop);
+    loop_env_replay_free(&env);
+    (void)sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
 int main(void)
@@ -185,7 +284,11 @@ int main(void)
         cmocka_unit_test(test_configuration_errors_end_with_2_and_others_with_1),
         cmocka_unit_test(test_a_signal_drains_and_ends_with_0),
         cmocka_unit_test(test_a_second_signal_ends_at_once),
-        cmocka_unit_test(test_the_service_manager_is_told),
+        cmocka_unit_test(test_a_hangup_is_logged_and_ends_nothing),
+        cmocka_unit_test_setup_teardown(test_the_service_manager_is_told, manager_start,
+                                        manager_stop),
+        cmocka_unit_test_setup_teardown(test_the_watchdog_is_told_only_while_reactors_answer,
+                                        manager_start, manager_stop),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

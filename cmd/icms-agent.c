@@ -35,6 +35,13 @@ static const struct daemon_program program = {
 
 static struct agent_page main_page;
 
+static struct ctl_heartbeat main_heartbeat;
+
+static bool main_alive(void *arg, struct err_why *why)
+{
+    return ctl_heartbeat_alive(&main_heartbeat, why);
+}
+
 static icms_err main_http(const struct conf_agent *conf, struct agent *agent, struct err_why *why,
                           struct ctl_http **out_http)
 {
@@ -46,9 +53,13 @@ static icms_err main_http(const struct conf_agent *conf, struct agent *agent, st
         .metrics = agent_page_metrics,
         .status = agent_page_status,
         .ready = agent_page_ready,
+        .healthy = main_alive,
     };
 
     *out_http = NULL;
+    ctl_heartbeat_init(&main_heartbeat, loop_env_uring(), CTL_HEARTBEAT_LATE_NS);
+    for (uint32_t i = 0; agent_loop(agent, i) != NULL; i++)
+        ctl_heartbeat_add(&main_heartbeat, agent_loop(agent, i));
     main_page.agent = agent;
     main_page.arena_percent_max = conf->ready_arena_percent_max;
     return conf->http.listen[0] == '\0' ? ICMS_OK : ctl_http_start(&opts, why, out_http);
@@ -99,9 +110,11 @@ static void main_serve(const struct daemon_opts *opts, const struct conf_agent *
         daemon_ready(opts, "socket=%s http=%u", conf->socket, ctl_http_port(http));
     else
         daemon_ready(opts, "socket=%s", conf->socket);
-    while (!daemon_wait(MAIN_LOOK_MS))
+    while (!daemon_wait(MAIN_LOOK_MS, &main_heartbeat))
         main_look(agent, &seen);
-    agent_drain(agent, MAIN_DRAIN_MS);
+    if (!agent_drain(agent, MAIN_DRAIN_MS))
+        log_line(LOG_WARN, "not drained within %d s: accepted blocks may not be on flash",
+                 MAIN_DRAIN_MS / 1000);
 }
 
 static int main_run(const struct daemon_opts *opts, const struct conf_agent *conf)

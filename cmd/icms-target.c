@@ -24,7 +24,7 @@ static const struct daemon_program program = {
 };
 
 /* How often the main thread looks at the drives, and at the end of a drain. */
-#define MAIN_LOOK_MS  1000
+#define MAIN_LOOK_MS  500
 #define MAIN_DRAIN_MS 20
 
 /* A whole number of what conf says, as target takes it. */
@@ -65,6 +65,13 @@ static icms_err main_opts(const struct conf_target *conf, const struct daemon_op
     return err;
 }
 
+static struct ctl_heartbeat main_heartbeat;
+
+static bool main_alive(void *arg, struct err_why *why)
+{
+    return ctl_heartbeat_alive(&main_heartbeat, why);
+}
+
 static icms_err main_http(const struct conf_target *conf, struct target *target,
                           struct err_why *why, struct ctl_http **out_http)
 {
@@ -76,9 +83,13 @@ static icms_err main_http(const struct conf_target *conf, struct target *target,
         .metrics = target_page_metrics,
         .status = target_page_status,
         .ready = target_page_ready,
+        .healthy = main_alive,
     };
 
     *out_http = NULL;
+    ctl_heartbeat_init(&main_heartbeat, loop_env_uring(), CTL_HEARTBEAT_LATE_NS);
+    for (uint32_t i = 0; i < conf->loops; i++)
+        ctl_heartbeat_add(&main_heartbeat, target_loop(target, i));
     return conf->http.listen[0] == '\0' ? ICMS_OK : ctl_http_start(&opts, why, out_http);
 }
 
@@ -143,7 +154,7 @@ static void main_serve(const struct daemon_opts *opts, struct target *target,
         daemon_ready(opts, "nvme=%s http=%u", text, ctl_http_port(http));
     else
         daemon_ready(opts, "nvme=%s", text);
-    while (!daemon_wait(MAIN_LOOK_MS))
+    while (!daemon_wait(MAIN_LOOK_MS, &main_heartbeat))
         main_look(target, true, &out);
     target_drain(target);
     while (!target_idle(target))

@@ -221,15 +221,21 @@ icms_err agent_start(struct agent *agent, struct err_why *why)
     return ICMS_OK;
 }
 
+struct loop *agent_loop(struct agent *agent, uint32_t index)
+{
+    return index < agent->core_count ? agent->cores[index].loop : NULL;
+}
+
 /* ---- waiting -------------------------------------------------------------------------------- */
 
 /* Asks once a millisecond. */
-static void agent_wait(struct agent *agent, uint32_t timeout_ms, bool (*over)(struct agent *agent))
+static bool agent_wait(struct agent *agent, uint32_t timeout_ms, bool (*over)(struct agent *agent))
 {
     struct timespec ms = {.tv_nsec = 1000000};
 
     for (uint32_t i = 0; i < timeout_ms && !over(agent); i++)
         nanosleep(&ms, NULL);
+    return over(agent);
 }
 
 static bool agent_is_tried(struct agent *agent)
@@ -242,7 +248,7 @@ static bool agent_is_tried(struct agent *agent)
 
 void agent_wait_tried(struct agent *agent, uint32_t timeout_ms)
 {
-    agent_wait(agent, timeout_ms, agent_is_tried);
+    (void)agent_wait(agent, timeout_ms, agent_is_tried);
 }
 
 static bool agent_is_quiet(struct agent *agent)
@@ -251,10 +257,10 @@ static bool agent_is_quiet(struct agent *agent)
            atomic_load_explicit(&agent->backlog_bytes, memory_order_acquire) == 0;
 }
 
-void agent_drain(struct agent *agent, uint32_t timeout_ms)
+bool agent_drain(struct agent *agent, uint32_t timeout_ms)
 {
     atomic_store_explicit(&agent->draining, true, memory_order_relaxed);
-    agent_wait(agent, timeout_ms, agent_is_quiet);
+    return agent_wait(agent, timeout_ms, agent_is_quiet);
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */

@@ -67,8 +67,12 @@ icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct e
                    struct agent **out_agent) ICMS_MUST_CHECK;
 icms_err agent_start(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
 
-/* No new requests; returns when those under way ended or timeout_ms passed. */
-void agent_drain(struct agent *agent, uint32_t timeout_ms);
+/* The agent's loops, from 0; NULL behind the last one. They stay the agent's. */
+struct loop *agent_loop(struct agent *agent, uint32_t index);
+
+/* No new requests; returns when all have ended and accepted stores are on flash (true), or when
+ * timeout_ms passed. */
+bool agent_drain(struct agent *agent, uint32_t timeout_ms);
 
 /* Stops and joins the loops. Nobody may be waiting in agent_client_detach_wait. */
 void agent_stop(struct agent *agent);

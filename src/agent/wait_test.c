@@ -151,9 +151,47 @@ static void stores_leave_slots_to_loads(void **state)
     rig_free(rig);
 }
 
+/* An accepted put is answered before it is on flash: the drain waits for that, too. */
+static void a_drain_waits_for_requests_and_for_accepted_stores(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    uint64_t tag;
+
+    rig_flash(rig, 0, KV, 1, 100);
+    rig->fake[0]->hold_stores = true;
+    assert_int_equal(rig_wait(client, rig_put(client, KV, 2, 20000, 0, 5000 * MS))->status,
+                     ICMS_OK);
+    rig_run(rig, 2 * MS);
+    assert_int_equal(rig_stats(rig)->under_way, 0);
+    assert_true(rig_stats(rig)->backlog_bytes > 0);
+    assert_false(agent_drain(rig->agent, 5)); /* time stands still in there */
+    rig_on_fake(rig, 0, fake_release);
+    rig_run(rig, 50 * MS);
+    assert_true(agent_drain(rig->agent, 5));
+    rig_client_free(client);
+    rig_free(rig);
+
+    rig = rig_new(&opts);
+    client = rig_client_new(rig);
+    rig_flash(rig, 0, KV, 1, 100);
+    rig->fake[0]->hold = true;
+    tag = rig_get(client, KV, 1, 0, 5000 * MS);
+    rig_run(rig, 2 * MS);
+    assert_int_equal(rig_stats(rig)->under_way, 1);
+    assert_false(agent_drain(rig->agent, 5));
+    rig_on_fake(rig, 0, fake_release);
+    assert_int_equal(rig_wait(client, tag)->status, ICMS_OK); /* begun before, so it is answered */
+    assert_true(agent_drain(rig->agent, 5));
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_drain_waits_for_requests_and_for_accepted_stores),
         cmocka_unit_test(who_waits_for_an_operation_is_woken_though_others_needed_none),
         cmocka_unit_test(a_flush_waits_for_the_flush_before_it),
         cmocka_unit_test(a_flush_says_nothing_of_who_had_the_number_before),

@@ -51,9 +51,10 @@
 /* Write streams of a device that are used at most. */
 #define LIMIT_WRITE_STREAMS 255
 
-/* HTTP of a daemon (metrics and health): connections, one page, and how long a peer may be silent.
- */
+/* HTTP of a daemon (metrics and health): connections, those that wait to be accepted, one page, and
+ * how long a peer may be silent. */
 #define LIMIT_HTTP_CONNECTIONS     16
+#define LIMIT_HTTP_BACKLOG         128
 #define LIMIT_HTTP_PAGE_BYTES      ((size_t)4 << 20)
 #define LIMIT_HTTP_SILENCE_SECONDS 10
 

@@ -68,7 +68,7 @@ void client_link_free(struct client_link **link)
         return;
     if (l->agent != NULL) {
         if (l->attached) {
-            agent_drain(l->agent, CLIENT_DRAIN_MS); /* accepted stores reach the flash */
+            (void)agent_drain(l->agent, CLIENT_DRAIN_MS); /* accepted stores reach the flash */
             agent_client_detach_wait(l->agent, l->agent_client);
         }
         if (l->started)

@@ -312,13 +312,13 @@ static void test_a_page_has_a_bound(void **state)
 
 /* ---- the server ----------------------------------------------------------------------------- */
 
-static bool is_ready, is_huge;
+static bool is_ready, is_huge, is_large;
 
 static void make_metrics(void *arg, struct ctl_page *page)
 {
     ctl_family(page, "icms_up", "gauge", "Always 1.");
     ctl_sample(page, "icms_up", "", 1);
-    for (int i = 0; is_huge && i < 500000; i++)
+    for (int i = 0; (is_huge && i < 500000) || (is_large && i < 180000); i++)
         ctl_text(page, "# more and more\n");
 }
 
@@ -494,6 +494,52 @@ static void test_connections_are_bounded(void **state)
     assert_int_equal(get("/healthz"), 200);
 }
 
+/* However many connections others hold, and whatever they did with them, who asks is answered. */
+static void test_held_connections_keep_nobody_out(void **state)
+{
+    static const char *const held[] = {
+        "",                                         /* says nothing            */
+        "GET /metrics HTTP/1.1\r\nX: ",             /* never ends its request  */
+        "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", /* keeps it for the next   */
+        "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", /* does not read 3 MB      */
+    };
+    int fd[3 * LIMIT_HTTP_CONNECTIONS];
+
+    is_large = true;
+    for (size_t kind = 0; kind < sizeof(held) / sizeof(held[0]); kind++) {
+        size_t count = sizeof(fd) / sizeof(fd[0]);
+
+        for (size_t i = 0; i < count; i++) {
+            fd[i] = dial();
+            assert_int_equal(send(fd[i], held[kind], strlen(held[kind]), MSG_NOSIGNAL),
+                             strlen(held[kind]));
+        }
+        for (int i = 0; i < 5; i++)
+            assert_int_equal(get("/healthz"), 200);
+        for (size_t i = 0; i < count; i++)
+            (void)close(fd[i]);
+    }
+    is_large = false;
+}
+
+/* When all are in use, the oldest that has no request goes; the others stay. */
+static void test_the_oldest_idle_connection_goes_first(void **state)
+{
+    static const char ask[] = "GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n";
+    int fd[LIMIT_HTTP_CONNECTIONS - 1];
+
+    for (size_t i = 0; i < sizeof(fd) / sizeof(fd[0]); i++)
+        fd[i] = dial();
+    assert_int_equal(get("/healthz"), 200);
+    assert_int_equal(recv(fd[0], reply, sizeof(reply), 0), 0); /* closed */
+    for (size_t i = 1; i < sizeof(fd) / sizeof(fd[0]); i++) {
+        assert_int_equal(send(fd[i], ask, strlen(ask), MSG_NOSIGNAL), strlen(ask));
+        assert_true(recv(fd[i], reply, sizeof(reply), 0) > 0);
+    }
+    for (size_t i = 0; i < sizeof(fd) / sizeof(fd[0]); i++)
+        (void)close(fd[i]);
+}
+
 static void test_a_port_in_use_is_named(void **state)
 {
     struct ctl_http_opts opts = {0};
@@ -527,6 +573,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_request_without_end_is_bounded, serve, stop),
         cmocka_unit_test_setup_teardown(test_too_large_a_page_is_an_error, serve, stop),
         cmocka_unit_test_setup_teardown(test_connections_are_bounded, serve, stop),
+        cmocka_unit_test_setup_teardown(test_held_connections_keep_nobody_out, serve, stop),
+        cmocka_unit_test_setup_teardown(test_the_oldest_idle_connection_goes_first, serve, stop),
         cmocka_unit_test_setup_teardown(test_a_port_in_use_is_named, serve, stop),
     };
 

@@ -6,6 +6,9 @@
  * Bounded: connections, memory a connection, silence of a peer, and the page. It only ever reads:
  * GET and HEAD, four paths, everything else is refused before a byte of a body is taken.
  *
+ * A connection ends with its answer. When all are in use, the oldest one that has sent no request
+ * is shut down, so whoever holds connections keeps nobody else out.
+ *
  * Life: ctl_http_start() binds the socket itself, for errors that say what to do, and hands it to
  * libmicrohttpd, which closes it in ctl_http_stop().
  */
@@ -26,11 +29,22 @@
 #include "base/log.h"
 #include "loop/loop.h"
 
+/* A connection; libmicrohttpd's socket context. */
+struct http_connection {
+    struct list link; /* free or open                                       */
+    int fd;           /* libmicrohttpd's; only shut down here               */
+    bool is_busy;     /* its request is being answered                      */
+    bool is_ended;    /* was shut down; libmicrohttpd closes it next        */
+};
+
 struct ctl_http {
     struct ctl_http_opts opts; /* texts are the caller's and stay            */
     struct MHD_Daemon *daemon; /* owns the listening socket                  */
     unsigned port;             /* where it listens                           */
     struct ctl_page page;      /* of the HTTP thread; reused                 */
+    struct list free;          /* struct http_connection                     */
+    struct list open;          /* oldest first                               */
+    struct http_connection connections[LIMIT_HTTP_CONNECTIONS];
 };
 
 #define TYPE_TEXT    "text/plain; charset=utf-8"
@@ -39,6 +53,58 @@ struct ctl_http {
 
 /* Memory of a connection: request line and headers have to fit. */
 #define CONNECTION_BYTES 16384
+
+/* ---- connections ---------------------------------------------------------------------------- */
+
+/* Shuts the oldest connection down that has sent no request, or, when all have, the oldest. Not the
+ * newest: it has not had the time to ask. */
+static void connection_evict(struct ctl_http *http, const struct http_connection *newest)
+{
+    struct http_connection *victim = NULL;
+
+    list_for_each (link, &http->open) {
+        struct http_connection *connection = container_of(link, struct http_connection, link);
+
+        if (connection->is_ended)
+            return; /* there is room as soon as libmicrohttpd comes to it */
+        if (connection == newest || (victim != NULL && connection->is_busy))
+            continue;
+        if (victim == NULL || victim->is_busy)
+            victim = connection;
+    }
+    if (victim == NULL)
+        return;
+    victim->is_ended = true;
+    (void)shutdown(victim->fd, SHUT_RDWR);
+}
+
+/* libmicrohttpd accepts no more than LIMIT_HTTP_CONNECTIONS. */
+static void connection_notified(void *arg, struct MHD_Connection *mhd, void **context,
+                                enum MHD_ConnectionNotificationCode code)
+{
+    struct http_connection *connection;
+    struct ctl_http *http = arg;
+
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        connection = *context;
+        list_remove(&connection->link);
+        list_push(&http->free, &connection->link);
+        return;
+    }
+    check(!list_empty(&http->free));
+    connection = container_of(list_pop(&http->free), struct http_connection, link);
+    connection->fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    connection->is_busy = connection->is_ended = false;
+    list_push(&http->open, &connection->link);
+    *context = connection;
+    if (list_empty(&http->free))
+        connection_evict(http, connection);
+}
+
+static struct http_connection *connection_of(struct MHD_Connection *mhd)
+{
+    return MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
@@ -56,6 +122,7 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status
         return MHD_NO; /* closes the connection */
     (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
         (void)MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
     result = MHD_queue_response(connection, status, response);
@@ -120,6 +187,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
 {
     struct ctl_http *http = arg;
 
+    connection_of(connection)->is_busy = true;
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return answer_line(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD\n");
     if (strcmp(url, "/metrics") == 0)
@@ -189,7 +257,7 @@ static icms_err listen_open(const char *text, struct err_why *why, int *out_fd, 
     if (fd < 0)
         return bind_failed(text, errno, why);
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(fd, &address.any, bytes) != 0 || listen(fd, LIMIT_HTTP_CONNECTIONS) != 0 ||
+    if (bind(fd, &address.any, bytes) != 0 || listen(fd, LIMIT_HTTP_BACKLOG) != 0 ||
         getsockname(fd, &address.any, &(socklen_t){sizeof(address)}) != 0) {
         err = bind_failed(text, errno, why);
         (void)close(fd);
@@ -230,12 +298,17 @@ icms_err ctl_http_start(const struct ctl_http_opts *opts, struct err_why *why,
     }
     http->opts = *opts;
     http->port = port;
+    list_init(&http->free);
+    list_init(&http->open);
+    for (int i = 0; i < LIMIT_HTTP_CONNECTIONS; i++)
+        list_push(&http->free, &http->connections[i].link);
     http->daemon = MHD_start_daemon(
         MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle,
         http, MHD_OPTION_EXTERNAL_LOGGER, server_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)LIMIT_HTTP_CONNECTIONS,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)LIMIT_HTTP_SILENCE_SECONDS,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)LIMIT_HTTP_CONNECTIONS, MHD_OPTION_NOTIFY_CONNECTION,
+        connection_notified, http, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)LIMIT_HTTP_SILENCE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_BYTES, MHD_OPTION_END);
     if (http->daemon == NULL) {
         (void)close(fd);
         free(http);
