@@ -38,8 +38,8 @@ struct nixl_param {
 
 /* How the name of an object becomes a key. */
 enum nixl_key_form {
-    NIXL_KEY_NAME, /* up to 16 bytes as they are, longer ones hashed         */
-    NIXL_KEY_HEX,  /* up to 32 hex digits, else up to 16 bytes as they are   */
+    NIXL_KEY_NAME, /* up to 16 bytes as they are, longer ones hashed                        */
+    NIXL_KEY_HEX,  /* up to 32 lower-case hex digits, two a byte; other names are hashed    */
 };
 
 struct nixl_settings {
@@ -65,8 +65,9 @@ icms_err nixl_settings_read(enum nixl_backend backend, const struct nixl_param *
 /* Parameter number index of a backend with its default; false when there are no more. */
 bool nixl_settings_default(enum nixl_backend backend, size_t index, struct nixl_param *out_param);
 
-/* The key of an object: of its name, or, when that is empty, the 8 bytes of its device number as
- * they lie in memory. KEY_SIZE when the name has no key in this form. */
+/* The key of an object: of its name, or, when that is empty, a hash of its device number. Distinct
+ * names have distinct keys, in either form: a name that is not hex is never taken for one. KEY_SIZE
+ * when the name has no key in this form: it is not up to 32 hex digits, nor up to 16 bytes. */
 icms_err nixl_key_make(enum nixl_key_form form, const char *name, size_t bytes, uint64_t device,
                        struct icms_key *out_key) ICMS_MUST_CHECK;
 

@@ -173,23 +173,83 @@ static void key_is(enum nixl_key_form form, const char *name, const void *bytes,
 static void test_names_become_keys(void **state)
 {
     struct icms_key key, other;
-    uint64_t device = 7;
 
     key_is(NIXL_KEY_HEX, NGUID, "\0\1\2\3\4\5\6\7\10\11\12\13\14\15\16\17", 16);
-    key_is(NIXL_KEY_HEX, "Ff", "\377", 1);
-    key_is(NIXL_KEY_HEX, "fff", "fff", 3);
-    key_is(NIXL_KEY_HEX, "kvbench0_3", "kvbench0_3", 10);
-    key_is(NIXL_KEY_HEX, "0123456789abcdeg", "0123456789abcdeg", 16);
-    key_is(NIXL_KEY_HEX, "", &device, 8);
+    key_is(NIXL_KEY_HEX, "ff", "\377", 1);
     assert_int_equal(nixl_key_make(NIXL_KEY_HEX, "0123456789abcdefg", 17, 7, &key), ICMS_KEY_SIZE);
     assert_int_equal(nixl_key_make(NIXL_KEY_HEX, NGUID "00", 34, 7, &key), ICMS_KEY_SIZE);
     key_is(NIXL_KEY_NAME, "ff", "ff", 2);
     key_is(NIXL_KEY_NAME, "0123456789abcdef", "0123456789abcdef", 16);
-    key_is(NIXL_KEY_NAME, "", &device, 8);
     assert_int_equal(nixl_key_make(NIXL_KEY_NAME, NGUID, 32, 7, &key), ICMS_OK);
     assert_int_equal(key.length, 16);
     assert_int_equal(nixl_key_make(NIXL_KEY_NAME, NGUID "x", 33, 7, &other), ICMS_OK);
     assert_memory_not_equal(key.bytes, other.bytes, 16);
+}
+
+/* Names of which one reads as the hex of the other, and objects without a name. */
+static void test_distinct_names_have_distinct_keys(void **state)
+{
+    static const struct {
+        const char *name;
+        uint64_t device;
+    } objects[] = {
+        {"a", 0},
+        {"61", 0},
+        {"6", 0},
+        {"36", 0},
+        {"ff", 0},
+        {"FF", 0},
+        {"Ff", 0},
+        {"\377", 0},
+        {"", 7},
+        {"", 8},
+        {"7", 0},
+        {"07", 0},
+        {"kvbench0_3", 0},
+        {"6b7662656e6368305f33", 0},
+        {"0700000000000000", 0},
+        {"ABCDEFABCDEFABCD", 0},
+        {"abcdefabcdefabcd", 0},
+        {"41424344454641424344454641424344", 0},
+        {"AABBCCDDEEFFAABBCCDDEEFFAABBCCDD", 0},
+        {"aabbccddeeffaabbccddeeffaabbccdd", 0},
+        {"", 0x6867666564636261},
+        {"abcdefgh", 0},
+        {"6162636465666768", 0},
+    };
+    enum { COUNT = sizeof(objects) / sizeof(objects[0]) };
+    struct icms_key keys[COUNT];
+
+    for (int form = NIXL_KEY_NAME; form <= NIXL_KEY_HEX; form++) {
+        for (int i = 0; i < COUNT; i++)
+            assert_int_equal(nixl_key_make((enum nixl_key_form)form, objects[i].name,
+                                           strlen(objects[i].name), objects[i].device, &keys[i]),
+                             ICMS_OK);
+        for (int i = 0; i < COUNT; i++)
+            for (int j = 0; j < i; j++)
+                if (keys[i].length == keys[j].length &&
+                    memcmp(keys[i].bytes, keys[j].bytes, keys[i].length) == 0)
+                    fail_msg("form %d: '%s' and '%s' have one key", form, objects[i].name,
+                             objects[j].name);
+    }
+}
+
+/* What is stored must be found by the next version: `icms get --name "icms nixl name
+ * v1/kvbench0_3"` finds the same block. */
+static void test_hashed_keys_are_those_of_names(void **state)
+{
+    static const char name[] = "icms nixl name v1/kvbench0_3";
+    static const char device[] = "icms nixl device v1/\7\0\0\0\0\0\0";
+    struct icms_key key, named;
+
+    assert_int_equal(nixl_key_make(NIXL_KEY_HEX, "kvbench0_3", 10, 7, &key), ICMS_OK);
+    icms_key_from_name(name, strlen(name), &named);
+    assert_memory_equal(&key, &named, sizeof(key));
+    for (int form = NIXL_KEY_NAME; form <= NIXL_KEY_HEX; form++) {
+        assert_int_equal(nixl_key_make((enum nixl_key_form)form, "", 0, 7, &key), ICMS_OK);
+        icms_key_from_name(device, sizeof(device), &named);
+        assert_memory_equal(&key, &named, sizeof(key));
+    }
 }
 
 /* ---- transfers ------------------------------------------------------------------------------ */
@@ -710,6 +770,8 @@ int main(void)
         cmocka_unit_test(test_wrong_parameters_are_refused),
         cmocka_unit_test(test_devices_of_cmx_stand_for_what_the_table_says),
         cmocka_unit_test(test_names_become_keys),
+        cmocka_unit_test(test_distinct_names_have_distinct_keys),
+        cmocka_unit_test(test_hashed_keys_are_those_of_names),
     };
 #define XFER_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest transfers[] = {

@@ -223,7 +223,7 @@ bool IcmsEngine::key_make(const NamedRange &range, icms_key &key) const
     if (err != ICMS_OK)
         say(level_error,
             "the object '%.80s' has no key: a name has up to 32 hex digits, two a byte, or up to "
-            "16 bytes of any kind",
+            "16 bytes of any kind; key_form=name of the backend ICMS takes names of any length",
             range.name.c_str());
     return err == ICMS_OK;
 }

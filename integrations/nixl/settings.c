@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/err.h"
 #include "conf/conf.h"
@@ -317,19 +318,32 @@ icms_err nixl_settings_read(enum nixl_backend backend, const struct nixl_param *
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
+/* Put in front of what is hashed, so that it is longer than a key and equals no hash of a name. */
+#define KEY_TAG_NAME   "icms nixl name v1/"
+#define KEY_TAG_DEVICE "icms nixl device v1/"
+
+/* The value of a lower-case hex digit; -1 for anything else. */
 static int digit_value(char digit)
 {
     if (digit >= '0' && digit <= '9')
         return digit - '0';
-    digit = (char)(digit | 0x20);
     return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-/* True when all of the name is hex digits, two a byte, and has room in a key. */
-static bool hex_decode(const char *name, size_t bytes, uint8_t out[ICMS_KEY_BYTES])
+/* True when all of the name is hex digits in either case, two a byte, and has room in a key. */
+static bool hex_is(const char *name, size_t bytes)
 {
     if (bytes % 2 != 0 || bytes > (size_t)2 * ICMS_KEY_BYTES)
         return false;
+    for (size_t i = 0; i < bytes; i++)
+        if (!isxdigit((unsigned char)name[i]))
+            return false;
+    return true;
+}
+
+/* True when all digits are lower-case: one name for each value, so no two names share a key. */
+static bool hex_decode(const char *name, size_t bytes, uint8_t out[ICMS_KEY_BYTES])
+{
     for (size_t i = 0; i < bytes; i += 2) {
         int high = digit_value(name[i]), low = digit_value(name[i + 1]);
 
@@ -340,19 +354,39 @@ static bool hex_decode(const char *name, size_t bytes, uint8_t out[ICMS_KEY_BYTE
     return true;
 }
 
+/* The hash of a tag and up to 32 bytes. */
+static void key_hash(const char *tag, const void *data, size_t bytes, struct icms_key *out_key)
+{
+    char text[64];
+    size_t length = strlen(tag);
+
+    check(bytes <= (size_t)2 * ICMS_KEY_BYTES && length + bytes <= sizeof(text));
+    memcpy(text, tag, length);
+    memcpy(text + length, data, bytes);
+    icms_key_from_name(text, length + bytes, out_key);
+}
+
 icms_err nixl_key_make(enum nixl_key_form form, const char *name, size_t bytes, uint64_t device,
                        struct icms_key *out_key)
 {
     uint8_t raw[ICMS_KEY_BYTES];
+    le64 number = le64_of(device);
+    bool hex;
 
-    if (bytes == 0)
-        return icms_key_raw(&device, sizeof(device), out_key);
-    if (form == NIXL_KEY_HEX) {
-        if (hex_decode(name, bytes, raw))
-            return icms_key_raw(raw, bytes / 2, out_key);
-        return icms_key_raw(name, bytes, out_key);
+    if (bytes == 0) {
+        key_hash(KEY_TAG_DEVICE, &number, sizeof(number), out_key);
+        return ICMS_OK;
     }
-    check(form == NIXL_KEY_NAME);
-    icms_key_from_name(name, bytes, out_key);
+    if (form == NIXL_KEY_NAME) {
+        icms_key_from_name(name, bytes, out_key);
+        return ICMS_OK;
+    }
+    check(form == NIXL_KEY_HEX);
+    hex = hex_is(name, bytes);
+    if (!hex && bytes > ICMS_KEY_BYTES)
+        return ICMS_KEY_SIZE;
+    if (hex && hex_decode(name, bytes, raw))
+        return icms_key_raw(raw, bytes / 2, out_key);
+    key_hash(KEY_TAG_NAME, name, bytes, out_key);
     return ICMS_OK;
 }
