@@ -22,6 +22,12 @@
 extern "C" {
 #endif
 
+/* ---- the core that loads the plugin (core.c) ------------------------------------------------ */
+
+/* OK when the NIXL that holds this address has the layout of abi.hpp, as far as can be seen;
+ * VERSION with a sentence when a call of one into the other would crash. */
+icms_err nixl_core_check(const void *address, char *why, size_t why_bytes) ICMS_MUST_CHECK;
+
 /* ---- settings (settings.c) ------------------------------------------------------------------ */
 
 /* The names under which the plugin is loaded. They differ in parameters and in defaults. */

@@ -21,7 +21,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <dlfcn.h>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -494,26 +493,6 @@ Memories memories()
     return {memory_object, memory_dram};
 }
 
-/* True when the core that holds this address has the layout of abi.hpp, as far as can be seen. */
-bool core_known(const void *address)
-{
-    Dl_info info;
-    void *core;
-    bool old;
-
-    if (dladdr(address, &info) == 0 || info.dli_fname == nullptr)
-        return true;
-    core = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    if (core == nullptr)
-        return true;
-    old = dlsym(core, old_symbol) != nullptr;
-    (void)dlclose(core);
-    if (old)
-        say(level_error, "%s is of a NIXL before 1.0.0, for which this plugin was not made",
-            info.dli_fname);
-    return !old;
-}
-
 } // namespace
 
 extern "C" __attribute__((visibility("default"))) abi::Plugin *nixl_plugin_init()
@@ -521,7 +500,12 @@ extern "C" __attribute__((visibility("default"))) abi::Plugin *nixl_plugin_init(
     static abi::Plugin plugin = {
         abi::plugin_api_version, create, destroy, name, icms_version, defaults, memories};
 
-    return core_known(__builtin_return_address(0)) ? &plugin : nullptr;
+    char why[512];
+
+    if (nixl_core_check(__builtin_return_address(0), why, sizeof(why)) == ICMS_OK)
+        return &plugin;
+    say(level_error, "%s", why);
+    return nullptr;
 }
 
 extern "C" __attribute__((visibility("default"))) void nixl_plugin_fini()

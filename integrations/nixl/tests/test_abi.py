@@ -7,8 +7,11 @@ read from libplugin_POSIX.so: each must have the function of that name in ours.
 import collections
 import os
 import pathlib
+import re
 import subprocess
 import unittest
+
+import nixl_cu12._bindings  # noqa: F401  loads the core
 
 BUILD = pathlib.Path(os.environ["ICMS_BUILD"])
 SITE = pathlib.Path(os.environ["NIXL_SITE"])
@@ -65,6 +68,24 @@ class Abi(unittest.TestCase):
             self.assertEqual(len(ours), len(theirs))
             for place, (own, wanted) in enumerate(zip(ours, theirs)):
                 self.assertTrue(own & wanted, f"place {place} has {own}, NIXL calls {wanted}")
+
+    def test_the_core_is_judged_by_a_plugin_that_is_there(self):
+        """core.c looks for libplugin_POSIX.so beside the core, and knows its table."""
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            core = {pathlib.Path(line.split()[-1]) for line in maps if "/libnixl.so" in line}
+        self.assertEqual(len(core), 1, core)
+        witness = core.pop().parent / "plugins/libplugin_POSIX.so"
+        self.assertTrue(witness.exists(), witness)
+        known = (pathlib.Path(__file__).parents[1] / "core.c").read_text(encoding="utf-8")
+        theirs = table(witness, "_ZTV15nixlPosixEngine")
+        places = int(re.search(r"TABLE_PLACES +(\d+)", known).group(1))
+        self.assertEqual(len(theirs), 1 + places)  # type information comes first
+        minor = os.environ["NIXL_VERSION"].rpartition(".")[0]
+        first, last = re.search(r'"NIXL ([0-9.]+) to ([0-9.]+)"', known).groups()
+        self.assertLessEqual([int(word) for word in first.split(".")],
+                             [int(word) for word in minor.split(".")])
+        self.assertLessEqual([int(word) for word in minor.split(".")],
+                             [int(word) for word in last.split(".")])
 
     def test_the_plugins_export_nothing_but_their_entries(self):
         for backend in ("ICMS", "DOCA_MEMOS"):
