@@ -110,8 +110,48 @@ static void main_slow_hosts(const struct target *target, const struct nvmf_targe
     slow_hosts = nvmf->slow_hosts;
 }
 
-/* Says once which drives went out of service, or became slow, since the last look. */
-static void main_look(const struct target *target, bool say, uint32_t *io_out)
+/* Lines about lost controllers that may be said at once; one more each look. */
+#define MAIN_LOSS_LINES 10
+
+static const char *main_loss_cause(const struct nvmf_target_loss *loss)
+{
+    if (loss->keep_alive)
+        return "no command within the keep-alive timeout";
+    switch (loss->why) {
+    case ICMS_PROTOCOL:
+        return "protocol error";
+    case ICMS_DEADLINE:
+        return "the host stopped sending or receiving";
+    case ICMS_RESET:
+        return "the host closed the connection without a shutdown";
+    default:
+        return icms_err_text(loss->why);
+    }
+}
+
+/* Says which hosts lost their controller. A host that does so all the time cannot fill the log. */
+static void main_losses(struct target *target)
+{
+    static uint32_t lines = MAIN_LOSS_LINES;
+    static uint64_t unsaid;
+    struct nvmf_target_loss loss;
+    uint64_t missed;
+
+    while (lines > 0 && target_loss_take(target, &loss, &missed)) {
+        unsaid += missed;
+        lines--;
+        log_line(LOG_WARN, "host %s: controller lost: %s; cntlid=%u queue=%u unlogged=%llu",
+                 loss.hostnqn, main_loss_cause(&loss), loss.cntlid, loss.qid,
+                 (unsigned long long)unsaid);
+        unsaid = 0;
+    }
+    if (lines < MAIN_LOSS_LINES)
+        lines++;
+}
+
+/* Says once which drives went out of service, or became slow, since the last look, and which hosts
+ * were lost. */
+static void main_look(struct target *target, bool say, uint32_t *io_out)
 {
     static struct target_stats stats;
     static uint64_t slow_total[LIMIT_DRIVES];
@@ -119,6 +159,7 @@ static void main_look(const struct target *target, bool say, uint32_t *io_out)
 
     target_stats(target, &stats);
     main_slow_hosts(target, &stats.nvmf);
+    main_losses(target);
     for (uint32_t i = 0; i < stats.drive_count; i++) {
         if (say && stats.drives[i].slow_total > slow_total[i])
             log_line(LOG_WARN,

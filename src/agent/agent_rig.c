@@ -78,6 +78,7 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
         rig_fake(rig, i, opts->many);
     agent_opts_init(&rig->opts);
     strcpy(rig->opts.host_nqn, "nqn.2014-08.org.nvmexpress:uuid:host");
+    rig->opts.host_id = (struct uuid){{1}};
     rig->opts.loops = opts->loops == 0 ? 1 : opts->loops;
     rig->opts.client_bytes = 4 << 20;
     rig->opts.enclosure_count = opts->enclosures;

@@ -78,6 +78,13 @@ void nvmf_target_req_done(struct nvmf_target_req *req);
  * for each command. Aligned to 16. */
 void *nvmf_target_req_area(struct nvmf_target_req *req);
 
+/* What the owner knows of its media, for the SMART / health log. */
+struct nvmf_target_health {
+    uint8_t spare_percent; /* of the media, in service: 0..100         */
+    bool degraded;         /* some of the media is out of service      */
+    uint64_t media_errors; /* checksums that did not match             */
+};
+
 struct nvmf_target_ops {
     /* A command. On its loop. */
     void (*kv)(void *owner, struct nvmf_target_req *req);
@@ -88,6 +95,9 @@ struct nvmf_target_ops {
 
     /* Bytes in use of a namespace, for Identify. Any thread. */
     uint64_t (*used_bytes)(void *owner, uint32_t ns);
+
+    /* State of the media. NULL: nothing is known, all is well. Any thread. */
+    void (*health)(void *owner, struct nvmf_target_health *out_health);
 
     /* Bytes of the buffer that a value needs, headroom included. Pure. */
     uint64_t (*buffer_bytes)(uint64_t value_bytes);
@@ -160,6 +170,22 @@ bool nvmf_target_idle(const struct nvmf_target *target);
 
 /* After loop_free of every loop. *target may be NULL. */
 void nvmf_target_free(struct nvmf_target **target);
+
+/* ---- lost controllers ----------------------------------------------------------------------- */
+
+/* An I/O controller that ended without a shutdown by its host. */
+struct nvmf_target_loss {
+    char hostnqn[LIMIT_NQN_BYTES]; /* whose: printable, without spaces                            */
+    uint16_t cntlid;               /* controller                                                  */
+    uint16_t qid;                  /* of the connection that ended first; 0: admin queue          */
+    bool keep_alive;               /* no command came within the keep-alive timeout               */
+    icms_err why;                  /* else: how that connection ended: RESET, PROTOCOL, DEADLINE  */
+};
+
+/* The oldest loss that was not taken yet; false: none. A few are kept; *out_missed is how many
+ * found no place since the last one was taken. One thread at a time, any one. */
+bool nvmf_target_loss_take(struct nvmf_target *target, struct nvmf_target_loss *out_loss,
+                           uint64_t *out_missed);
 
 /* ---- counters ------------------------------------------------------------------------------- */
 

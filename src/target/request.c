@@ -562,8 +562,28 @@ static uint64_t target_used_bytes(void *owner, uint32_t ns)
     return bytes;
 }
 
+static void target_health(void *owner, struct nvmf_target_health *out_health)
+{
+    const struct target *target = owner;
+    uint32_t in = 0;
+
+    *out_health = (struct nvmf_target_health){0};
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        struct store_stats stats;
+
+        in += target_drive_in(target, i);
+        if (target->drives[i].store == NULL)
+            continue;
+        store_stats(target->drives[i].store, &stats);
+        out_health->media_errors += stats.checksum_errors;
+    }
+    out_health->spare_percent = (uint8_t)(in * 100 / target->opts.drive_count);
+    out_health->degraded = in < target->opts.drive_count;
+}
+
 const struct nvmf_target_ops target_nvmf_ops = {
     .kv = target_kv,
     .used_bytes = target_used_bytes,
+    .health = target_health,
     .buffer_bytes = store_record_bytes,
 };

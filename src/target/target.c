@@ -362,6 +362,12 @@ void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BY
     nvmf_target_slow_host(target->nvmf, out_hostnqn);
 }
 
+bool target_loss_take(struct target *target, struct nvmf_target_loss *out_loss,
+                      uint64_t *out_missed)
+{
+    return nvmf_target_loss_take(target->nvmf, out_loss, out_missed);
+}
+
 struct loop *target_loop(struct target *target, uint32_t index)
 {
     check(index < target->opts.loops);

@@ -148,6 +148,10 @@ void target_stats(const struct target *target, struct target_stats *out_stats);
  * (target_stats.nvmf.slow_hosts); "": none yet. Any thread. */
 void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES]);
 
+/* As nvmf_target_loss_take: the oldest controller that was lost and not taken yet. */
+bool target_loss_take(struct target *target, struct nvmf_target_loss *out_loss,
+                      uint64_t *out_missed);
+
 /* For tests: the store of a drive, NULL when it could not be opened. */
 struct store *target_drive_store(struct target *target, uint32_t drive);
 

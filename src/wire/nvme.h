@@ -77,6 +77,12 @@ static_assert(offsetof(struct nvme_sqe_wf, cdw14) == 56, "SQE: CDW14");
 
 #define NVME_SQE_FLAGS_SGL 0x40 /* PSDT 01b: the data pointer is an SGL; always so on fabrics */
 
+/* PSDT says SGL and FUSE says nothing: the only flags that a command over fabrics may have here. */
+static inline bool nvme_sqe_flags_valid(const struct nvme_sqe_wf *sqe)
+{
+    return (sqe->flags & 0xc3) == NVME_SQE_FLAGS_SGL;
+}
+
 /* ---- completion queue entry ----------------------------------------------------------------- */
 
 struct nvme_cqe_wf {
@@ -194,6 +200,8 @@ icms_err nvme_sgl_decode(const struct nvme_sgl_wf *wf, struct nvme_sgl *out_sgl,
 #define NVME_FEATURE_IO_SETS       0x19 /* I/O command set profile                 */
 #define NVME_FEATURE_KV            0x20 /* b0 EDNEK: delete of a missing key fails */
 
+#define NVME_ASYNC_CRITICAL_WARNINGS 0x1fu /* feature 0Bh: a bit for each warning of log 02h */
+
 /* ---- async events: DW0 = type 2:0 | info 15:8 | log page 23:16 ------------------------------- */
 
 #define NVME_AEN_NS_CHANGED 0x00040002u /* notice, info 00h, log 04h          */
@@ -222,8 +230,12 @@ static inline uint32_t nvme_cap_queue_entries(uint64_t cap)
 #define NVME_CAP_CSS_IO      ((uint64_t)1 << 43) /* I/O command sets other than NVM can be enabled */
 #define NVME_CC_ENABLE       0x1u
 #define NVME_CC_CSS(cc)      ((cc) >> 4 & 7)
-#define NVME_CC_SHN(cc)      ((cc) >> 14 & 3) /* 0: no shutdown asked */
-#define NVME_CC_START        0x00460061u      /* enable, all command sets, entry sizes 64 and 16 */
+#define NVME_CC_MPS(cc)      ((cc) >> 7 & 15)
+#define NVME_CC_AMS(cc)      ((cc) >> 11 & 7)
+#define NVME_CC_SHN(cc)      ((cc) >> 14 & 3)  /* 0: no shutdown asked */
+#define NVME_CC_IOSQES(cc)   ((cc) >> 16 & 15) /* log2 of the size of an entry */
+#define NVME_CC_IOCQES(cc)   ((cc) >> 20 & 15)
+#define NVME_CC_START        0x00460061u /* enable, all command sets, entry sizes 64 and 16 */
 #define NVME_CC_SHN_NORMAL   0x00004000u
 #define NVME_CSTS_READY      0x1u
 #define NVME_CSTS_FATAL      0x2u

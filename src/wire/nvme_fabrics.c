@@ -65,6 +65,7 @@ uint16_t nvme_connect_decode(const struct nvme_sqe_wf *sqe, const void *data, si
                              struct nvme_connect *out_connect, uint32_t *out_dw0)
 {
     uint32_t cdw10 = le32_get(sqe->cdw10), cdw11 = le32_get(sqe->cdw11);
+    static const uint8_t no_host[sizeof(((struct connect_data_wf *)NULL)->hostid)];
     uint32_t sqsize = cdw11 & 0xffff;
     struct nvme_connect connect = {0};
     struct connect_data_wf wf;
@@ -86,6 +87,10 @@ uint16_t nvme_connect_decode(const struct nvme_sqe_wf *sqe, const void *data, si
     }
     if (!nvme_nqn_valid(wf.hostnqn, sizeof(wf.hostnqn))) {
         *out_dw0 = NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_HOSTNQN);
+        return NVME_SC_CONNECT_PARAM;
+    }
+    if (memcmp(wf.hostid, no_host, sizeof(no_host)) == 0) {
+        *out_dw0 = NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_HOSTID);
         return NVME_SC_CONNECT_PARAM;
     }
     connect.qid = (uint16_t)(cdw10 >> 16);

@@ -73,6 +73,7 @@ static void connect_of_linux_is_read(void **state)
                               "00000000 1f000000 88130000 00000000 00000000 00000000",
                               (uint8_t *)&sqe, sizeof(sqe)),
                      64);
+    data[0] = 0x1b;
     data[16] = data[17] = 0xff;
     strcpy((char *)data + 256, "nqn.2026-01.io.icms:encl0");
     strcpy((char *)data + 512, "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba");
@@ -113,6 +114,10 @@ static void bad_connects_have_status_and_place(void **state)
     memset(data + 512 + 4, 'a', 252);
     assert_int_equal(nvme_connect_decode(&sqe, data, 1024, &back, &dw0), NVME_SC_CONNECT_PARAM);
     assert_int_equal(dw0, 0x10000 | 512);
+    memset(connect.hostid, 0, sizeof(connect.hostid));
+    nvme_connect_encode(&connect, &sqe, data);
+    assert_int_equal(nvme_connect_decode(&sqe, data, 1024, &back, &dw0), NVME_SC_CONNECT_PARAM);
+    assert_int_equal(dw0, 0x10000);
 }
 
 static void properties_round_trip(void **state)

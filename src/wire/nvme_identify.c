@@ -58,7 +58,7 @@ struct ctrl_wf {
     uint8_t acl;                  /* @258  0's based                                        */
     uint8_t aerl;                 /* @259  0's based                                        */
     uint8_t frmw;                 /* @260  b0 slot 1 read only, 3:1 slots                   */
-    uint8_t lpa;                  /* @261  b1 effects log, b2 offsets and long lengths      */
+    uint8_t lpa;                  /* @261  CTRL_LPA_*                                       */
     uint8_t elpe;                 /* @262  0's based                                        */
     uint8_t npss;                 /* @263  0's based                                        */
     uint8_t reserved264[56];      /* @264                                                   */
@@ -104,7 +104,8 @@ static_assert(offsetof(struct ctrl_wf, vendor) == 3072, "Identify Controller: ve
 #define CTRL_CMIC_MULTI    0x03
 #define CTRL_CTRATT_HOSTID 0x1u
 #define CTRL_FRMW_ONE      0x03       /* one slot, read only                           */
-#define CTRL_LPA           0x06       /* effects log; offsets                          */
+#define CTRL_LPA_EFFECTS   0x02       /* the log of commands supported and effects     */
+#define CTRL_LPA_OFFSETS   0x04       /* offsets and lengths over 4 KiB                */
 #define CTRL_SQES          0x66       /* 64 bytes, and only so                         */
 #define CTRL_CQES          0x44       /* 16 bytes, and only so                         */
 #define CTRL_VWC           0x07       /* there is one; Flush takes NVME_NSID_ALL       */
@@ -153,7 +154,8 @@ void nvme_ctrl_encode(const struct nvme_ctrl *ctrl, uint8_t out_page[NVME_PAGE_B
     page.acl = 3;
     page.aerl = (uint8_t)(ctrl->async_events - 1);
     page.frmw = CTRL_FRMW_ONE;
-    page.lpa = CTRL_LPA;
+    page.lpa =
+        ctrl->type == NVME_CTRL_DISCOVERY ? CTRL_LPA_OFFSETS : CTRL_LPA_OFFSETS | CTRL_LPA_EFFECTS;
     page.kas = le16_of(ctrl->keep_alive_100ms);
     page.sqes = CTRL_SQES;
     page.cqes = CTRL_CQES;
@@ -215,24 +217,26 @@ icms_err nvme_ctrl_decode(const void *page, size_t bytes, struct nvme_ctrl *out_
 
 /* ---- namespaces ----------------------------------------------------------------------------- */
 
-#define NS_AT_NSZE   0
-#define NS_AT_NCAP   8
-#define NS_AT_NUSE   16
-#define NS_AT_LBADS  130 /* of format 0: log2 of the block size */
-#define NS_LBADS_512 9
+#define NS_AT_NSZE     0
+#define NS_AT_NCAP     8
+#define NS_AT_NUSE     16
+#define NS_AT_NMIC     30
+#define NS_AT_NGUID    104
+#define NS_NMIC_SHARED 0x01
+#define NS_AT_LBADS    130 /* of format 0: log2 of the block size */
+#define NS_LBADS_512   9
 
-void nvme_ns_encode(uint64_t size_bytes, uint8_t out_page[NVME_PAGE_BYTES])
+void nvme_ns_encode(const struct nvme_ns *ns, uint8_t out_page[NVME_PAGE_BYTES])
 {
-    le64 blocks = le64_of(size_bytes >> NS_LBADS_512);
+    le64 blocks = le64_of(u64_max(ns->size_bytes >> NS_LBADS_512, 1));
+    le64 used = le64_of(bytes_align(ns->used_bytes, 1 << NS_LBADS_512) >> NS_LBADS_512);
 
     memset(out_page, 0, NVME_PAGE_BYTES);
-    if (size_bytes == 0)
-        return;
-    if (size_bytes >> NS_LBADS_512 == 0)
-        blocks = le64_of(1);
     memcpy(out_page + NS_AT_NSZE, &blocks, sizeof(blocks));
     memcpy(out_page + NS_AT_NCAP, &blocks, sizeof(blocks));
-    memcpy(out_page + NS_AT_NUSE, &blocks, sizeof(blocks));
+    memcpy(out_page + NS_AT_NUSE, &used, sizeof(used));
+    out_page[NS_AT_NMIC] = ns->shared ? NS_NMIC_SHARED : 0;
+    memcpy(out_page + NS_AT_NGUID, ns->nguid, sizeof(ns->nguid));
     out_page[NS_AT_LBADS] = NS_LBADS_512;
 }
 

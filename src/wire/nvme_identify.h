@@ -78,10 +78,17 @@ icms_err nvme_ctrl_decode(const void *page, size_t bytes,
 
 /* ---- namespaces ----------------------------------------------------------------------------- */
 
-/* CNS 00h of a KV namespace: hosts only look whether it is active, so a plausible block namespace
- * of size_bytes with one format of 512-byte blocks. Inactive: size_bytes 0 makes a page of zeros.
- */
-void nvme_ns_encode(uint64_t size_bytes, uint8_t out_page[NVME_PAGE_BYTES]);
+/* CNS 00h of a KV namespace: a plausible block namespace with one format of 512-byte blocks,
+ * because hosts look there whether it is active. What the KV namespace (nvme_kv_ns) says too is the
+ * same. */
+struct nvme_ns {
+    uint64_t size_bytes; /* NSZE, NCAP                                   */
+    uint64_t used_bytes; /* NUSE                                         */
+    bool shared;         /* NMIC b0: reachable through several controllers */
+    uint8_t nguid[16];   /* world-wide name                              */
+};
+
+void nvme_ns_encode(const struct nvme_ns *ns, uint8_t out_page[NVME_PAGE_BYTES]);
 
 #define NVME_NS_LIST_MAX 1024
 

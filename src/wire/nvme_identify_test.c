@@ -55,6 +55,17 @@ static void controller_has_what_linux_insists_on(void **state)
     test_bytes_are(page + 3072, "49434d53 01000000 01000000");
 }
 
+/* Get Log Page of a discovery controller has no log of effects. */
+static void discovery_claims_no_effects_log(void **state)
+{
+    struct nvme_ctrl discovery = example;
+    uint8_t page[NVME_PAGE_BYTES];
+
+    discovery.type = NVME_CTRL_DISCOVERY;
+    nvme_ctrl_encode(&discovery, page);
+    assert_int_equal(page[261], 4);
+}
+
 static void controller_round_trips(void **state)
 {
     uint8_t page[NVME_PAGE_BYTES], again[NVME_PAGE_BYTES];
@@ -100,17 +111,20 @@ static void hostile_controller_is_refused(void **state)
     assert_int_equal(strlen(back.serial), 20);
 }
 
-static void namespace_0_is_active_only_with_a_size(void **state)
+static void namespace_0_says_what_the_kv_namespace_says(void **state)
 {
-    uint8_t page[NVME_PAGE_BYTES], zeros[NVME_PAGE_BYTES] = {0};
+    struct nvme_ns ns = {.size_bytes = 1 << 20, .used_bytes = 513, .shared = true, .nguid = {7, 8}};
+    uint8_t page[NVME_PAGE_BYTES];
 
-    nvme_ns_encode(1 << 20, page);
-    test_bytes_are(page, "0008000000000000 0008000000000000 0008000000000000 00 00");
+    nvme_ns_encode(&ns, page);
+    test_bytes_are(page, "0008000000000000 0008000000000000 0200000000000000 00 00");
+    assert_int_equal(page[30], 1);
+    assert_memory_equal(page + 104, ns.nguid, 16);
     assert_int_equal(page[130], 9);
-    nvme_ns_encode(1, page);
+    ns = (struct nvme_ns){.size_bytes = 1};
+    nvme_ns_encode(&ns, page);
     assert_int_equal(page[0], 1);
-    nvme_ns_encode(0, page);
-    assert_memory_equal(page, zeros, sizeof(page));
+    assert_int_equal(page[30], 0);
 }
 
 static void lists_are_cut_after_and_checked(void **state)
@@ -196,9 +210,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(command_round_trips),
         cmocka_unit_test(controller_has_what_linux_insists_on),
+        cmocka_unit_test(discovery_claims_no_effects_log),
         cmocka_unit_test(controller_round_trips),
         cmocka_unit_test(hostile_controller_is_refused),
-        cmocka_unit_test(namespace_0_is_active_only_with_a_size),
+        cmocka_unit_test(namespace_0_says_what_the_kv_namespace_says),
         cmocka_unit_test(lists_are_cut_after_and_checked),
         cmocka_unit_test(descriptors_have_their_golden_bytes_and_round_trip),
         cmocka_unit_test(descriptors_stay_inside_their_page),

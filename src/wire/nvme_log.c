@@ -13,7 +13,8 @@
 
 /* ---- the command ---------------------------------------------------------------------------- */
 
-#define LOG_RAE 0x80 /* CDW10 b15, so b7 of its second byte */
+#define LOG_RAE 0x80 /* CDW10 b15, so b7 of its second byte                   */
+#define LOG_OT  0x80 /* CDW14 b23: the offset is an index, so b7 of its third */
 
 void nvme_log_encode(const struct nvme_log *log, struct nvme_sqe_wf *out_sqe)
 {
@@ -39,7 +40,7 @@ icms_err nvme_log_decode(const struct nvme_sqe_wf *sqe, struct nvme_log *out_log
     uint32_t dwords = le32_get(sqe->cdw10) >> 16 | (le32_get(sqe->cdw11) & 0xffff) << 16;
     uint64_t offset = le32_get(sqe->cdw12) | (uint64_t)le32_get(sqe->cdw13) << 32;
 
-    if (offset % 4 != 0)
+    if (offset % 4 != 0 || (sqe->cdw14.byte[2] & LOG_OT) != 0)
         return ICMS_INVALID;
     *out_log = (struct nvme_log){
         .page = sqe->cdw10.byte[0],
@@ -61,10 +62,15 @@ struct window {
     uint64_t bytes;  /* of the window                                   */
 };
 
-static struct window window_begin(void *out, uint64_t offset, uint32_t bytes)
+/* INVALID when the window begins past the end of the page. */
+static icms_err window_begin(struct window *window, uint64_t page_bytes, uint64_t offset, void *out,
+                             uint32_t bytes)
 {
+    if (offset > page_bytes)
+        return ICMS_INVALID;
     memset(out, 0, bytes);
-    return (struct window){.out = out, .offset = offset, .bytes = bytes};
+    *window = (struct window){.out = out, .offset = offset, .bytes = bytes};
+    return ICMS_OK;
 }
 
 static bool window_touches(const struct window *window, uint64_t at, uint64_t bytes)
@@ -83,68 +89,109 @@ static void window_put(const struct window *window, uint64_t at, const void *par
         memcpy(window->out + (begin - window->offset), in + (begin - at), end - begin);
 }
 
-/* An offset from a host may be anything: past every page there are only zeros. */
-static bool window_beyond(uint64_t offset, uint64_t page_bytes)
-{
-    return offset >= page_bytes;
-}
-
-#define SMART_BYTES          512
-#define SMART_AT_TEMPERATURE 1 /* kelvin, 16 bits            */
-#define SMART_AT_SPARE       3 /* percent                    */
-#define SMART_AT_THRESHOLD   4 /* percent                    */
-#define FIRMWARE_BYTES       512
-#define FIRMWARE_AT_ACTIVE   0 /* slot in 2:0                */
-#define FIRMWARE_AT_SLOT1    8
+#define ERROR_BYTES        64 /* one entry: ELPE is 0      */
+#define FIRMWARE_BYTES     512
+#define FIRMWARE_AT_ACTIVE 0 /* slot in 2:0                */
+#define FIRMWARE_AT_SLOT1  8
 
 icms_err nvme_log_quiet_read(uint8_t page, const char *firmware, uint64_t offset, void *out,
                              uint32_t bytes)
 {
-    uint8_t whole[SMART_BYTES] = {0};
+    uint8_t whole[FIRMWARE_BYTES] = {0};
     struct window window;
+    icms_err err;
 
-    static_assert(SMART_BYTES == FIRMWARE_BYTES, "one buffer for both");
-    switch (page) {
-    case NVME_LOG_ERROR:
-        break;
-    case NVME_LOG_SMART:
-        whole[SMART_AT_TEMPERATURE] = 300 & 0xff;
-        whole[SMART_AT_TEMPERATURE + 1] = 300 >> 8;
-        whole[SMART_AT_SPARE] = 100;
-        whole[SMART_AT_THRESHOLD] = 10;
-        break;
-    case NVME_LOG_FIRMWARE:
-        whole[FIRMWARE_AT_ACTIVE] = 1;
-        memset(whole + FIRMWARE_AT_SLOT1, ' ', 8);
-        memcpy(whole + FIRMWARE_AT_SLOT1, firmware, strnlen(firmware, 8));
-        break;
-    default:
+    if (page == NVME_LOG_ERROR)
+        return window_begin(&window, ERROR_BYTES, offset, out, bytes);
+    if (page != NVME_LOG_FIRMWARE)
         return ICMS_UNSUPPORTED;
-    }
-    window = window_begin(out, offset, bytes);
-    if (!window_beyond(offset, sizeof(whole)))
+    whole[FIRMWARE_AT_ACTIVE] = 1;
+    memset(whole + FIRMWARE_AT_SLOT1, ' ', 8);
+    memcpy(whole + FIRMWARE_AT_SLOT1, firmware, strnlen(firmware, 8));
+    err = window_begin(&window, sizeof(whole), offset, out, bytes);
+    if (err == ICMS_OK)
         window_put(&window, 0, whole, sizeof(whole));
-    return ICMS_OK;
+    return err;
 }
 
-void nvme_log_ns_changed_read(const uint32_t *nsids, uint32_t count, uint64_t offset, void *out,
+/* A counter of 16 bytes. */
+struct smart_count_wf {
+    le64 low;
+    le64 high; /* 0 */
+};
+
+struct smart_wf {
+    uint8_t warnings;                    /* @0   NVME_HEALTH_*                                  */
+    uint8_t temperature[2];              /* @1   kelvin, any alignment                          */
+    uint8_t spare;                       /* @3   percent                                        */
+    uint8_t spare_threshold;             /* @4   percent                                        */
+    uint8_t used;                        /* @5   percent of the estimated life                  */
+    uint8_t reserved6[26];               /* @6                                                  */
+    struct smart_count_wf units_read;    /* @32  thousands of 512 bytes, rounded up             */
+    struct smart_count_wf units_written; /* @48                                                 */
+    struct smart_count_wf reads;         /* @64                                                 */
+    struct smart_count_wf writes;        /* @80                                                 */
+    struct smart_count_wf busy;          /* @96  minutes                                        */
+    struct smart_count_wf power_cycles;  /* @112                                                */
+    struct smart_count_wf hours;         /* @128                                                */
+    struct smart_count_wf unsafe;        /* @144 shutdowns                                      */
+    struct smart_count_wf media_errors;  /* @160                                                */
+    struct smart_count_wf error_entries; /* @176 of log 01h                                     */
+    uint8_t reserved192[320];            /* @192                                                */
+};
+static_assert(sizeof(struct smart_wf) == 512, "SMART log");
+static_assert(offsetof(struct smart_wf, units_read) == 32, "SMART log: data units read");
+static_assert(offsetof(struct smart_wf, media_errors) == 160, "SMART log: media errors");
+
+#define SMART_UNIT_BYTES ((uint64_t)512 * 1000)
+
+static le64 smart_units(uint64_t bytes)
+{
+    return le64_of(bytes / SMART_UNIT_BYTES + (bytes % SMART_UNIT_BYTES != 0));
+}
+
+icms_err nvme_log_health_read(const struct nvme_health *health, uint64_t offset, void *out,
                               uint32_t bytes)
 {
-    struct window window = window_begin(out, offset, bytes);
+    struct smart_wf page = {
+        .warnings = health->warnings,
+        .spare = health->spare_percent,
+        .spare_threshold = NVME_HEALTH_SPARE_THRESHOLD,
+        .units_read.low = smart_units(health->read_bytes),
+        .units_written.low = smart_units(health->written_bytes),
+        .reads.low = le64_of(health->reads),
+        .writes.low = le64_of(health->writes),
+        .hours.low = le64_of(health->power_on_hours),
+        .media_errors.low = le64_of(health->media_errors),
+    };
+    struct window window;
+    icms_err err = window_begin(&window, sizeof(page), offset, out, bytes);
 
-    if (window_beyond(offset, NVME_PAGE_BYTES))
-        return;
+    if (err == ICMS_OK)
+        window_put(&window, 0, &page, sizeof(page));
+    return err;
+}
+
+icms_err nvme_log_ns_changed_read(const uint32_t *nsids, uint32_t count, uint64_t offset, void *out,
+                                  uint32_t bytes)
+{
+    struct window window;
+    icms_err err = window_begin(&window, NVME_PAGE_BYTES, offset, out, bytes);
+
+    if (err != ICMS_OK)
+        return err;
     if (count > NVME_NS_LIST_MAX) {
         le32 all = le32_of(NVME_NSID_ALL);
 
         window_put(&window, 0, &all, sizeof(all));
-        return;
+        return ICMS_OK;
     }
     for (uint32_t i = 0; i < count; i++) {
         le32 nsid = le32_of(nsids[i]);
 
         window_put(&window, i * sizeof(nsid), &nsid, sizeof(nsid));
     }
+    return ICMS_OK;
 }
 
 #define EFFECTS_BYTES     4096
@@ -174,9 +221,8 @@ icms_err nvme_log_effects_read(uint8_t csi, uint32_t icms_ext, uint64_t offset, 
 
     if (csi != NVME_CSI_NVM && csi != NVME_CSI_KV)
         return ICMS_INVALID;
-    window = window_begin(out, offset, bytes);
-    if (window_beyond(offset, EFFECTS_BYTES))
-        return ICMS_OK;
+    if (window_begin(&window, EFFECTS_BYTES, offset, out, bytes) != ICMS_OK)
+        return ICMS_INVALID;
     for (size_t i = 0; i < sizeof(admin); i++)
         effects_put(&window, EFFECTS_AT_ADMIN, admin[i], EFFECTS_SUPPORTED);
     effects_put(&window, EFFECTS_AT_IO, NVME_IO_FLUSH, EFFECTS_SUPPORTED);
@@ -239,6 +285,7 @@ static void disc_entry_encode(const struct nvme_disc_entry *entry, struct disc_e
     out->port_id = le16_of(entry->port_id);
     out->cntlid = le16_of(NVME_CNTLID_ANY);
     out->admin_entries = le16_of(entry->admin_entries);
+    out->flags = le16_of(entry->flags);
     memset(out->service, ' ', sizeof(out->service));
     memcpy(out->service, entry->service, strnlen(entry->service, sizeof(out->service)));
     memset(out->address, ' ', sizeof(out->address));
@@ -246,14 +293,15 @@ static void disc_entry_encode(const struct nvme_disc_entry *entry, struct disc_e
     memcpy(out->subnqn, entry->subnqn, strnlen(entry->subnqn, NVME_NQN_MAX));
 }
 
-void nvme_log_discovery_read(uint64_t generation, const struct nvme_disc_entry *entries,
-                             uint32_t count, uint64_t offset, void *out, uint32_t bytes)
+icms_err nvme_log_discovery_read(uint64_t generation, const struct nvme_disc_entry *entries,
+                                 uint32_t count, uint64_t offset, void *out, uint32_t bytes)
 {
-    struct window window = window_begin(out, offset, bytes);
+    uint64_t whole = NVME_DISC_HEADER_BYTES + (uint64_t)count * NVME_DISC_ENTRY_BYTES;
     struct disc_header_wf header;
+    struct window window;
 
-    if (window_beyond(offset, NVME_DISC_HEADER_BYTES + (uint64_t)count * NVME_DISC_ENTRY_BYTES))
-        return;
+    if (window_begin(&window, whole, offset, out, bytes) != ICMS_OK)
+        return ICMS_INVALID;
     memset(&header, 0, sizeof(header));
     header.generation = le64_of(generation);
     header.count = le64_of(count);
@@ -267,6 +315,7 @@ void nvme_log_discovery_read(uint64_t generation, const struct nvme_disc_entry *
         disc_entry_encode(&entries[i], &entry);
         window_put(&window, at, &entry, sizeof(entry));
     }
+    return ICMS_OK;
 }
 
 icms_err nvme_disc_header_decode(const void *data, size_t bytes, uint64_t *out_generation,
@@ -315,6 +364,7 @@ icms_err nvme_disc_entry_decode(const void *data, size_t bytes, struct nvme_disc
     entry.subtype = wf.subtype;
     entry.port_id = le16_get(wf.port_id);
     entry.admin_entries = le16_get(wf.admin_entries);
+    entry.flags = le16_get(wf.flags);
     entry.ipv6 = wf.family == DISC_FAMILY_IPV6;
     if (!disc_text(wf.address, sizeof(wf.address), entry.address, sizeof(entry.address)) ||
         !disc_text(wf.service, sizeof(wf.service), entry.service, sizeof(entry.service)) ||

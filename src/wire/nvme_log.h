@@ -3,7 +3,8 @@
  * wire/nvme_log.h: Get Log Page and the pages that hosts ask for.
  *
  * Hosts read pages in pieces, so each page has a _read function that writes bytes
- * [offset, offset + bytes) of it; past its end come zeros. Pure; any thread.
+ * [offset, offset + bytes) of it: zeros past its end, and INVALID for an offset that is past its
+ * end. Pure; any thread.
  */
 #ifndef WIRE_NVME_LOG_H
 #define WIRE_NVME_LOG_H
@@ -31,18 +32,39 @@ struct nvme_log {
 /* Writes the whole entry but cid and sgl. */
 void nvme_log_encode(const struct nvme_log *log, struct nvme_sqe_wf *out_sqe);
 
-/* INVALID for an offset that is no multiple of 4. */
+/* INVALID for an offset that is no multiple of 4, or counts in something else than bytes. */
 icms_err nvme_log_decode(const struct nvme_sqe_wf *sqe, struct nvme_log *out_log) ICMS_MUST_CHECK;
 
 /* ---- pages ---------------------------------------------------------------------------------- */
 
-/* 01h, 02h, 03h: nothing happened, all is well, one firmware slot. UNSUPPORTED for another page. */
+/* 01h, 03h: no error, one firmware slot. UNSUPPORTED for another page. */
 icms_err nvme_log_quiet_read(uint8_t page, const char *firmware, uint64_t offset, void *out,
                              uint32_t bytes) ICMS_MUST_CHECK;
 
+/* 02h: SMART / health of the subsystem. Fields that are not here are 0: nothing knows them. */
+struct nvme_health {
+    uint8_t warnings;        /* NVME_HEALTH_*                                        */
+    uint8_t spare_percent;   /* available spare, 0..100                              */
+    uint64_t read_bytes;     /* values sent to hosts                                 */
+    uint64_t written_bytes;  /* values received from hosts                           */
+    uint64_t reads;          /* commands that read a value                           */
+    uint64_t writes;         /* commands that wrote a value                          */
+    uint64_t power_on_hours; /* time in service                                      */
+    uint64_t media_errors;   /* checksums that did not match                         */
+};
+
+#define NVME_HEALTH_SPARE    0x01u /* available spare is under its threshold      */
+#define NVME_HEALTH_DEGRADED 0x04u /* reliability is degraded                     */
+
+/* The threshold of the available spare that the page tells, percent. */
+#define NVME_HEALTH_SPARE_THRESHOLD 10
+
+icms_err nvme_log_health_read(const struct nvme_health *health, uint64_t offset, void *out,
+                              uint32_t bytes) ICMS_MUST_CHECK;
+
 /* 04h: changed namespaces since the last read; NVME_NSID_ALL first when there are too many. */
-void nvme_log_ns_changed_read(const uint32_t *nsids, uint32_t count, uint64_t offset, void *out,
-                              uint32_t bytes);
+icms_err nvme_log_ns_changed_read(const uint32_t *nsids, uint32_t count, uint64_t offset, void *out,
+                                  uint32_t bytes) ICMS_MUST_CHECK;
 
 /* 05h: commands supported and effects, for a command set. INVALID for one that is neither NVM nor
  * KV. icms_ext (NVME_ICMS_EXT_*) adds the vendor commands to the KV set. */
@@ -60,18 +82,23 @@ enum nvme_disc_subtype {
     NVME_DISC_CURRENT = 3,  /* the discovery service that answers    */
 };
 
+#define NVME_DISC_DUPLICATE  0x1u /* EFLAGS: its log says the same as this one           */
+#define NVME_DISC_PERSISTENT 0x2u /* EFLAGS: hosts may stay connected, with a keep-alive */
+
 struct nvme_disc_entry {
     enum nvme_disc_subtype subtype; /* what stands behind the address              */
     uint16_t port_id;               /* of the subsystem's port                     */
     uint16_t admin_entries;         /* ASQSZ: largest admin queue, at least 32     */
+    uint16_t flags;                 /* NVME_DISC_*: EFLAGS                         */
     bool ipv6;                      /* ADRFAM 2 instead of 1                       */
     char address[64];               /* TRADDR: numeric address                     */
     char service[33];               /* TRSVCID: port in decimal                    */
     char subnqn[LIMIT_NQN_BYTES];   /* of the subsystem                            */
 };
 
-void nvme_log_discovery_read(uint64_t generation, const struct nvme_disc_entry *entries,
-                             uint32_t count, uint64_t offset, void *out, uint32_t bytes);
+icms_err nvme_log_discovery_read(uint64_t generation, const struct nvme_disc_entry *entries,
+                                 uint32_t count, uint64_t offset, void *out,
+                                 uint32_t bytes) ICMS_MUST_CHECK;
 
 /* The header: generation and number of entries. PROTOCOL when it is too short or a format that is
  * not known. */

@@ -17,6 +17,7 @@ static void fuzz_command(const uint8_t *data, size_t bytes)
         {.subtype = NVME_DISC_NVM, .address = "10.0.2.2", .service = "4420", .subnqn = "nqn.a"},
         {.subtype = NVME_DISC_NVM, .address = "10.0.2.3", .service = "4420", .subnqn = "nqn.b"},
     };
+    static const struct nvme_health health = {.reads = 5};
     struct nvme_sqe_wf sqe = {0};
     uint32_t nsids[2] = {1, 2};
     struct nvme_log log;
@@ -31,9 +32,10 @@ static void fuzz_command(const uint8_t *data, size_t bytes)
     out = malloc(count);
     check(out != NULL);
     (void)!nvme_log_quiet_read(log.page, "0.1", log.offset, out, count);
+    (void)!nvme_log_health_read(&health, log.offset, out, count);
     (void)!nvme_log_effects_read(log.csi, log.nsid, log.offset, out, count);
-    nvme_log_ns_changed_read(nsids, 2, log.offset, out, count);
-    nvme_log_discovery_read(1, entries, 2, log.offset, out, count);
+    (void)!nvme_log_ns_changed_read(nsids, 2, log.offset, out, count);
+    (void)!nvme_log_discovery_read(1, entries, 2, log.offset, out, count);
     free(out);
 }
 
@@ -47,9 +49,11 @@ static void fuzz_entry(const uint8_t *data, size_t bytes)
     if (nvme_disc_entry_decode(page, sizeof(page), &entry) != ICMS_OK)
         return;
     check(nvme_nqn_valid(entry.subnqn, sizeof(entry.subnqn)));
-    nvme_log_discovery_read(0, &entry, 1, NVME_DISC_HEADER_BYTES, back, sizeof(back));
+    check(nvme_log_discovery_read(0, &entry, 1, NVME_DISC_HEADER_BYTES, back, sizeof(back)) ==
+          ICMS_OK);
     check(nvme_disc_entry_decode(back, sizeof(back), &again) == ICMS_OK);
     check(strcmp(entry.address, again.address) == 0 && strcmp(entry.service, again.service) == 0);
+    check(entry.flags == again.flags);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

@@ -10,6 +10,7 @@
 
 static const struct nvme_disc_entry entries[] = {
     {.subtype = NVME_DISC_CURRENT,
+     .flags = NVME_DISC_DUPLICATE | NVME_DISC_PERSISTENT,
      .port_id = 1,
      .admin_entries = 32,
      .address = "10.0.2.2",
@@ -43,6 +44,9 @@ static void command_round_trips(void **state)
     assert_true(back.offset == log.offset && back.bytes == log.bytes && back.retain);
     sqe.cdw12 = le32_of(2);
     assert_int_equal(nvme_log_decode(&sqe, &back), ICMS_INVALID);
+    sqe.cdw12 = le32_of(4);
+    sqe.cdw14.byte[2] = 0x80; /* an index, not bytes */
+    assert_int_equal(nvme_log_decode(&sqe, &back), ICMS_INVALID);
 }
 
 static void effects_exist_for_both_command_sets(void **state)
@@ -72,9 +76,9 @@ static void pages_read_in_pieces_are_the_page(void **state)
 {
     uint8_t whole[3 * 1024 + 64], part[64];
 
-    nvme_log_discovery_read(7, entries, 2, 0, whole, sizeof(whole));
+    assert_int_equal(nvme_log_discovery_read(7, entries, 2, 0, whole, sizeof(whole)), ICMS_OK);
     for (uint32_t at = 0; at + 60 < sizeof(whole); at += 4) {
-        nvme_log_discovery_read(7, entries, 2, at, part, 60);
+        assert_int_equal(nvme_log_discovery_read(7, entries, 2, at, part, 60), ICMS_OK);
         assert_memory_equal(part, whole + at, 60);
     }
     assert_int_equal(nvme_log_effects_read(NVME_CSI_KV, 3, 0, whole, 3072), ICMS_OK);
@@ -84,26 +88,34 @@ static void pages_read_in_pieces_are_the_page(void **state)
     }
 }
 
-static void past_the_end_there_are_zeros(void **state)
+static void past_the_end_nothing_is_read(void **state)
 {
-    static const uint64_t offsets[] = {4096, 1u << 20, UINT64_MAX - 3, UINT64_MAX - 63};
-    uint8_t part[64], zeros[64] = {0};
+    static const struct nvme_health health = {0};
+    static const uint64_t far[] = {1u << 20, UINT64_MAX - 3, UINT64_MAX - 63};
+    uint8_t part[64], untouched[64], zeros[64] = {0};
     uint32_t nsid = 5;
 
+    memset(part, 1, 64);
+    memcpy(untouched, part, 64);
     for (size_t i = 0; i < 4; i++) {
-        memset(part, 1, 64);
-        nvme_log_discovery_read(7, entries, 2, offsets[i], part, 64);
-        assert_memory_equal(part, zeros, 64);
-        memset(part, 1, 64);
-        nvme_log_ns_changed_read(&nsid, 1, offsets[i], part, 64);
-        assert_memory_equal(part, zeros, 64);
-        memset(part, 1, 64);
-        assert_int_equal(nvme_log_effects_read(1, 0, offsets[i], part, 64), ICMS_OK);
-        assert_memory_equal(part, zeros, 64);
-        memset(part, 1, 64);
-        assert_int_equal(nvme_log_quiet_read(NVME_LOG_SMART, "", offsets[i], part, 64), ICMS_OK);
-        assert_memory_equal(part, zeros, 64);
+        /* The first offset past the end, then absurd ones. */
+        assert_int_equal(nvme_log_discovery_read(7, entries, 2, i == 3 ? 3076 : far[i], part, 64),
+                         ICMS_INVALID);
+        assert_int_equal(nvme_log_ns_changed_read(&nsid, 1, i == 3 ? 4100 : far[i], part, 64),
+                         ICMS_INVALID);
+        assert_int_equal(nvme_log_effects_read(1, 0, i == 3 ? 4100 : far[i], part, 64),
+                         ICMS_INVALID);
+        assert_int_equal(nvme_log_health_read(&health, i == 3 ? 516 : far[i], part, 64),
+                         ICMS_INVALID);
+        assert_int_equal(
+            nvme_log_quiet_read(NVME_LOG_FIRMWARE, "", i == 3 ? 516 : far[i], part, 64),
+            ICMS_INVALID);
+        assert_int_equal(nvme_log_quiet_read(NVME_LOG_ERROR, "", i == 3 ? 68 : far[i], part, 64),
+                         ICMS_INVALID);
     }
+    assert_memory_equal(part, untouched, 64);
+    assert_int_equal(nvme_log_health_read(&health, 512, part, 64), ICMS_OK);
+    assert_memory_equal(part, zeros, 64);
 }
 
 static void quiet_pages_are_quiet(void **state)
@@ -112,9 +124,31 @@ static void quiet_pages_are_quiet(void **state)
 
     assert_int_equal(nvme_log_quiet_read(NVME_LOG_FIRMWARE, "0.1.0", 0, part, 64), ICMS_OK);
     test_bytes_are(part, "0100000000000000 302e312e30202020 00");
-    assert_int_equal(nvme_log_quiet_read(NVME_LOG_SMART, "0.1.0", 0, part, 64), ICMS_OK);
-    test_bytes_are(part, "00 2c01 64 0a 00");
+    assert_int_equal(nvme_log_quiet_read(NVME_LOG_ERROR, "0.1.0", 0, part, 64), ICMS_OK);
+    test_bytes_are(part, "0000000000000000 0000000000000000");
     assert_int_equal(nvme_log_quiet_read(0x0c, "0.1.0", 0, part, 64), ICMS_UNSUPPORTED);
+}
+
+static void health_has_its_golden_bytes(void **state)
+{
+    struct nvme_health health = {
+        .warnings = NVME_HEALTH_DEGRADED,
+        .spare_percent = 75,
+        .read_bytes = 512001,
+        .written_bytes = 512000,
+        .reads = 3,
+        .writes = 258,
+        .power_on_hours = 9,
+        .media_errors = 7,
+    };
+    uint8_t page[512];
+
+    assert_int_equal(nvme_log_health_read(&health, 0, page, sizeof(page)), ICMS_OK);
+    test_bytes_are(page, "04 0000 4b 0a 00 00");
+    test_bytes_are(page + 32, "02000000000000000000000000000000 01000000000000000000000000000000"
+                              "03000000000000000000000000000000 02010000000000000000000000000000");
+    test_bytes_are(page + 128, "09000000000000000000000000000000");
+    test_bytes_are(page + 160, "07000000000000000000000000000000 00000000");
 }
 
 static void changed_namespaces_overflow_to_all(void **state)
@@ -124,9 +158,9 @@ static void changed_namespaces_overflow_to_all(void **state)
 
     for (uint32_t i = 0; i < 1025; i++)
         nsids[i] = i + 1;
-    nvme_log_ns_changed_read(nsids, 1024, 4092, part, 8);
+    assert_int_equal(nvme_log_ns_changed_read(nsids, 1024, 4092, part, 8), ICMS_OK);
     test_bytes_are(part, "00040000 00000000");
-    nvme_log_ns_changed_read(nsids, 1025, 0, part, 8);
+    assert_int_equal(nvme_log_ns_changed_read(nsids, 1025, 0, part, 8), ICMS_OK);
     test_bytes_are(part, "ffffffff 00000000");
 }
 
@@ -136,16 +170,16 @@ static void discovery_has_its_golden_bytes_and_round_trips(void **state)
     struct nvme_disc_entry back;
     uint8_t page[3072], again[1024];
 
-    nvme_log_discovery_read(7, entries, 2, 0, page, sizeof(page));
+    assert_int_equal(nvme_log_discovery_read(7, entries, 2, 0, page, sizeof(page)), ICMS_OK);
     test_bytes_are(page, "0700000000000000 0200000000000000 0000 0000");
-    test_bytes_are(page + 1024, "03 01 03 00 0100 ffff 2000 0000");
+    test_bytes_are(page + 1024, "03 01 03 00 0100 ffff 2000 0300");
     test_bytes_are(page + 1024 + 32, "34343230 20202020");
     test_bytes_are(page + 1024 + 512, "31302e302e322e32 20202020");
     assert_int_equal(nvme_disc_header_decode(page, 1024, &generation, &count), ICMS_OK);
     assert_true(generation == 7 && count == 2);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(nvme_disc_entry_decode(page + 1024 + 1024 * i, 1024, &back), ICMS_OK);
-        nvme_log_discovery_read(7, &back, 1, 1024, again, 1024);
+        assert_int_equal(nvme_log_discovery_read(7, &back, 1, 1024, again, 1024), ICMS_OK);
         assert_memory_equal(again, page + 1024 + 1024 * i, 1024);
         assert_int_equal(back.ipv6, i == 1);
     }
@@ -160,7 +194,7 @@ static void hostile_discovery_entries_are_refused(void **state)
     struct nvme_disc_entry back;
     uint8_t page[2048], bad[1024];
 
-    nvme_log_discovery_read(7, entries, 1, 0, page, sizeof(page));
+    assert_int_equal(nvme_log_discovery_read(7, entries, 1, 0, page, sizeof(page)), ICMS_OK);
     memcpy(bad, page + 1024, 1024);
     bad[0] = 1;
     assert_int_equal(nvme_disc_entry_decode(bad, 1024, &back), ICMS_UNSUPPORTED);
@@ -184,8 +218,9 @@ int main(void)
         cmocka_unit_test(command_round_trips),
         cmocka_unit_test(effects_exist_for_both_command_sets),
         cmocka_unit_test(pages_read_in_pieces_are_the_page),
-        cmocka_unit_test(past_the_end_there_are_zeros),
+        cmocka_unit_test(past_the_end_nothing_is_read),
         cmocka_unit_test(quiet_pages_are_quiet),
+        cmocka_unit_test(health_has_its_golden_bytes),
         cmocka_unit_test(changed_namespaces_overflow_to_all),
         cmocka_unit_test(discovery_has_its_golden_bytes_and_round_trips),
         cmocka_unit_test(hostile_discovery_entries_are_refused),

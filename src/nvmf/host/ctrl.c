@@ -657,12 +657,15 @@ void nvmf_ctrl_opts_init(struct nvmf_ctrl_opts *opts)
 icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, struct err_why *why,
                        struct nvmf_ctrl **out_ctrl)
 {
+    static const struct uuid no_host;
     struct nvmf_ctrl *ctrl;
 
     if (!nvme_nqn_valid(opts->subnqn, strlen(opts->subnqn) + 1) ||
         !nvme_nqn_valid(opts->hostnqn, strlen(opts->hostnqn) + 1))
         return err_set(why, ICMS_CONFIG, "not a valid NVMe qualified name: %s or %s", opts->subnqn,
                        opts->hostnqn);
+    if (uuid_equal(&opts->host_id, &no_host))
+        return err_set(why, ICMS_CONFIG, "the host identifier is zero: targets refuse that");
     if (opts->queue_entries < NVMF_ENTRIES_MIN || opts->queue_entries > NVMF_ENTRIES_MAX)
         return err_set(why, ICMS_CONFIG, "%u queue entries: 2 to %d are possible",
                        opts->queue_entries, NVMF_ENTRIES_MAX);

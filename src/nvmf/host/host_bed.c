@@ -89,6 +89,7 @@ void bed_ctrl(struct bed *bed, struct nvmf_ctrl_opts *opts)
     opts->addr = bed->fake->addr;
     opts->subnqn = "nqn.2014-08.org.nvmexpress:uuid:fake";
     opts->hostnqn = "nqn.2014-08.org.nvmexpress:uuid:host";
+    opts->host_id = (struct uuid){{1}};
     opts->ops = &bed_ops;
     opts->owner = bed;
     assert_int_equal(nvmf_ctrl_new(bed->loop[0], opts, NULL, &bed->ctrl), ICMS_OK);

@@ -31,7 +31,7 @@ static void admin_answer(struct nvmft_req *req, uint16_t status)
         req->state = NVMFT_REQ_RESPOND;
 }
 
-/* Sends what lies in the buffer, as much as the host has room for. */
+/* Sends what lies in the buffer. */
 static void admin_answer_data(struct nvmft_req *req, uint16_t status, uint64_t bytes)
 {
     struct nvme_sgl sgl;
@@ -39,12 +39,14 @@ static void admin_answer_data(struct nvmft_req *req, uint16_t status, uint64_t b
     if (status == NVME_SC_SUCCESS && nvme_sgl_decode(&req->sqe.sgl, &sgl, &status) == ICMS_OK &&
         sgl.in_capsule)
         status = NVME_SC_SGL_TYPE;
+    else if (status == NVME_SC_SUCCESS && sgl.bytes < bytes)
+        status = NVME_SC_SGL_LENGTH;
     if (status != NVME_SC_SUCCESS) {
         nvmft_req_fail(req, status);
         return;
     }
     req->data = req->buffer;
-    req->data_bytes = (uint32_t)u64_min(bytes, sgl.bytes);
+    req->data_bytes = (uint32_t)bytes;
     req->data_moved = 0;
     req->state = NVMFT_REQ_C2H;
 }
@@ -84,9 +86,23 @@ static uint16_t feature_set_queues(struct nvmft_req *req, uint32_t value)
 
     if (sq == 0xffff || cq == 0xffff)
         return NVME_SC_FIELD;
+    if (atomic_load(&req->qpair->ctrl->io_made))
+        return NVME_SC_SEQUENCE; /* what was granted holds until the next reset */
     granted = (uint32_t)u64_min(u64_min(sq, cq) + 1, NVMFT_IO_QUEUES);
     req->qpair->ctrl->io_queues = granted;
     req->dw0 = (granted - 1) | (granted - 1) << 16;
+    return NVME_SC_SUCCESS;
+}
+
+/* Events that a host may ask for: those of OAES, and critical warnings, which are not optional. */
+static uint16_t feature_set_events(struct nvmft_ctrl *ctrl, uint32_t value)
+{
+    uint32_t known = (ctrl->discovery ? NVME_OAES_DISCOVERY : NVME_OAES_NS_CHANGED) |
+                     NVME_ASYNC_CRITICAL_WARNINGS;
+
+    if ((value & ~known) != 0)
+        return NVME_SC_FIELD;
+    ctrl->async_config = value;
     return NVME_SC_SUCCESS;
 }
 
@@ -103,8 +119,7 @@ static uint16_t feature_set(struct nvmft_req *req, const struct nvme_feature *fe
         nvmft_registry_kato(ctrl, feature->value);
         return NVME_SC_SUCCESS;
     case NVME_FEATURE_ASYNC_EVENT:
-        ctrl->async_config = feature->value;
-        return NVME_SC_SUCCESS;
+        return feature_set_events(ctrl, feature->value);
     default:
         break;
     }
@@ -212,21 +227,38 @@ static void admin_async_event(struct nvmft_req *req)
 
 /* ---- fabrics -------------------------------------------------------------------------------- */
 
-/* Writes CC: enable, disable, shut down. All of it takes no time here. */
-static void property_set_cc(struct nvmft_ctrl *ctrl, uint32_t cc)
+/* What a host may enable: CAP's command sets, pages of 4 KiB, round robin, the entry sizes of
+ * Identify. A discovery controller has no I/O queues, so hosts leave their entry sizes open. */
+static bool property_cc_valid(const struct nvmft_ctrl *ctrl, uint32_t cc)
 {
-    bool css_known = NVME_CC_CSS(cc) == 0 || NVME_CC_CSS(cc) == 6;
+    if (NVME_CC_CSS(cc) != 0 && NVME_CC_CSS(cc) != 6)
+        return false;
+    if (NVME_CC_MPS(cc) != 0 || NVME_CC_AMS(cc) != 0)
+        return false;
+    return ctrl->discovery || (NVME_CC_IOSQES(cc) == 6 && NVME_CC_IOCQES(cc) == 4);
+}
 
-    if ((cc & NVME_CC_ENABLE) == 0)
-        ctrl->csts = 0;
-    else if (!css_known)
-        ctrl->csts |= NVME_CSTS_FATAL;
-    else if ((ctrl->csts & NVME_CSTS_FATAL) == 0)
-        ctrl->csts |= NVME_CSTS_READY;
+/* Writes CC: enable, disable, shut down. A reset lasts until the I/O queues are gone; the rest
+ * takes no time here. */
+static uint16_t property_set_cc(struct nvmft_ctrl *ctrl, uint32_t cc)
+{
+    bool enable = (cc & NVME_CC_ENABLE) != 0;
+    bool enabled = (ctrl->cc & NVME_CC_ENABLE) != 0;
+
+    if (enable && !property_cc_valid(ctrl, cc))
+        return NVME_SC_FIELD;
+    if (enable && enabled && NVME_CC_CSS(cc) != NVME_CC_CSS(ctrl->cc))
+        return NVME_SC_FIELD;
+    if (enable != enabled)
+        ctrl->csts = enable ? NVME_CSTS_READY : 0;
     if (NVME_CC_SHN(cc) != 0)
         ctrl->csts |= NVME_CSTS_SHUTDOWN;
     ctrl->cc = cc;
+    atomic_store(&ctrl->shut, ctrl->csts != NVME_CSTS_READY);
     atomic_store(&ctrl->ready, ctrl->csts == NVME_CSTS_READY);
+    if (enabled && !enable)
+        nvmft_registry_reset(ctrl);
+    return NVME_SC_SUCCESS;
 }
 
 static uint16_t fabrics_property(struct nvmft_req *req)
@@ -241,8 +273,7 @@ static uint16_t fabrics_property(struct nvmft_req *req)
     if (property.set) {
         if (property.offset != NVME_REG_CC || property.wide)
             return NVME_SC_FIELD;
-        property_set_cc(ctrl, (uint32_t)property.value);
-        return NVME_SC_SUCCESS;
+        return property_set_cc(ctrl, (uint32_t)property.value);
     }
     switch (property.offset) {
     case NVME_REG_CAP:
@@ -255,7 +286,7 @@ static uint16_t fabrics_property(struct nvmft_req *req)
         value = ctrl->cc;
         break;
     case NVME_REG_CSTS:
-        value = ctrl->csts;
+        value = ctrl->csts | (atomic_load(&ctrl->resetting) ? NVME_CSTS_READY : 0);
         break;
     default:
         return NVME_SC_FIELD;

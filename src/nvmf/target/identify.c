@@ -70,11 +70,31 @@ static void identify_ctrl(const struct nvmft_ctrl *ctrl, const struct nvmf_targe
     nvme_ctrl_encode(&identity, page);
 }
 
+static uint64_t identify_used_bytes(struct nvmf_target *target, uint32_t i)
+{
+    if (target->opts.ops->used_bytes == NULL)
+        return 0;
+    return u64_min(target->opts.ops->used_bytes(target->opts.owner, i), target->ns[i].size_bytes);
+}
+
+static void identify_ns(struct nvmf_target *target, uint32_t i, uint8_t *page)
+{
+    struct nvme_ns identity = {
+        .size_bytes = target->ns[i].size_bytes,
+        .used_bytes = identify_used_bytes(target, i),
+        .shared = true,
+    };
+
+    identify_nguid(target, &target->ns[i], identity.nguid);
+    nvme_ns_encode(&identity, page);
+}
+
 static void identify_kv_ns(struct nvmf_target *target, uint32_t i, uint8_t *page)
 {
     const struct nvmf_target_ns *ns = &target->ns[i];
     struct nvme_kv_ns identity = {
         .size_bytes = ns->size_bytes,
+        .used_bytes = identify_used_bytes(target, i),
         .value_bytes_max = ns->value_bytes_max,
         .key_bytes_max = LIMIT_KEY_BYTES,
         .shared = true,
@@ -83,9 +103,6 @@ static void identify_kv_ns(struct nvmf_target *target, uint32_t i, uint8_t *page
         .sealed = ns->sealed,
     };
 
-    if (target->opts.ops->used_bytes != NULL)
-        identity.used_bytes =
-            u64_min(target->opts.ops->used_bytes(target->opts.owner, i), ns->size_bytes);
     identify_nguid(target, ns, identity.nguid);
     nvme_kv_ns_encode(&identity, page);
 }
@@ -121,7 +138,10 @@ static uint16_t identify_one_ns(const struct nvmft_ctrl *ctrl, struct nvmf_targe
     if (what->cns == NVME_CNS_NS) {
         if (what->nsid == 0 || (what->nsid > LIMIT_VOLUMES && what->nsid != NVME_NSID_ALL))
             return NVME_SC_NAMESPACE;
-        nvme_ns_encode(active ? target->ns[what->nsid - 1].size_bytes : 0, page);
+        if (active)
+            identify_ns(target, what->nsid - 1, page);
+        else
+            memset(page, 0, NVME_PAGE_BYTES);
         return NVME_SC_SUCCESS;
     }
     if (!active)
@@ -177,50 +197,89 @@ uint16_t nvmft_identify(const struct nvmft_ctrl *ctrl, struct nvmf_target *targe
     }
 }
 
-/* The one entry of the discovery log: none for a host that may use nothing here. */
-static void log_discovery(const struct nvmft_ctrl *ctrl, const struct nvmf_target *target,
-                          const struct nvme_log *log, void *out)
+/* The discovery log: the discovery subsystem itself, and the subsystem for a host that may use
+ * something in it. Both stand behind one address. */
+static icms_err log_discovery(const struct nvmft_ctrl *ctrl, const struct nvmf_target *target,
+                              const struct nvme_log *log, void *out)
 {
-    struct nvme_disc_entry entry = {
-        .subtype = NVME_DISC_NVM,
+    struct nvme_disc_entry entries[2] = {{
+        .subtype = NVME_DISC_CURRENT,
         .port_id = 1,
         .admin_entries = NVMFT_ADMIN_ENTRIES,
-    };
+        .flags = NVME_DISC_DUPLICATE | NVME_DISC_PERSISTENT,
+        .subnqn = NVME_DISCOVERY,
+    }};
+    struct nvme_disc_entry *self = &entries[0];
     struct loop_addr addr = target->opts.advertise;
 
     if (addr.host[0] == '\0')
         net_listener_addr(&target->listener, &addr);
     else if (addr.port == 0)
         addr.port = target->opts.listen.port;
-    entry.ipv6 = strchr(addr.host, ':') != NULL;
-    snprintf(entry.address, sizeof(entry.address), "%s", addr.host);
-    snprintf(entry.service, sizeof(entry.service), "%u", addr.port);
-    snprintf(entry.subnqn, sizeof(entry.subnqn), "%s", target->opts.nqn);
-    nvme_log_discovery_read(1, &entry, ctrl->allowed != 0 ? 1 : 0, log->offset, out,
-                            (uint32_t)log->bytes);
+    self->ipv6 = strchr(addr.host, ':') != NULL;
+    snprintf(self->address, sizeof(self->address), "%s", addr.host);
+    snprintf(self->service, sizeof(self->service), "%u", addr.port);
+    entries[1] = *self;
+    entries[1].subtype = NVME_DISC_NVM;
+    entries[1].flags = 0;
+    snprintf(entries[1].subnqn, sizeof(entries[1].subnqn), "%s", target->opts.nqn);
+    return nvme_log_discovery_read(1, entries, ctrl->allowed != 0 ? 2 : 1, log->offset, out,
+                                   (uint32_t)log->bytes);
+}
+
+#define LOG_HOUR_NS ((uint64_t)3600 * 1000 * 1000 * 1000)
+
+/* SMART / health of all loops together, since the start. There is no temperature of an enclosure,
+ * and the wear of its drives is theirs to tell, so both stay 0. */
+static void log_health(const struct nvmf_target *target, struct nvme_health *out_health)
+{
+    struct nvmf_target_health media = {.spare_percent = 100};
+
+    if (target->opts.ops->health != NULL)
+        target->opts.ops->health(target->opts.owner, &media);
+    *out_health = (struct nvme_health){
+        .warnings = media.degraded ? NVME_HEALTH_DEGRADED : 0,
+        .spare_percent = media.spare_percent,
+        .power_on_hours =
+            (loop_env_now_ns(loop_env(target->opts.loops[0])) - target->opened_ns) / LOG_HOUR_NS,
+        .media_errors = media.media_errors,
+    };
+    if (media.spare_percent < NVME_HEALTH_SPARE_THRESHOLD)
+        out_health->warnings |= NVME_HEALTH_SPARE;
+    for (uint32_t i = 0; i < target->opts.loop_count; i++) {
+        const struct nvmft_counters *counters = &target->shards[i].counters;
+
+        out_health->reads += nvmft_read(&counters->ops[NVMF_TARGET_RETRIEVE][ICMS_OK]);
+        out_health->writes += nvmft_read(&counters->ops[NVMF_TARGET_STORE][ICMS_OK]);
+        out_health->read_bytes += nvmft_read(&counters->bytes_out);
+        out_health->written_bytes += nvmft_read(&counters->bytes_in);
+    }
 }
 
 uint16_t nvmft_log(const struct nvmft_ctrl *ctrl, struct nvmf_target *target,
                    const struct nvme_log *log, void *out)
 {
     uint32_t bytes = (uint32_t)log->bytes;
+    struct nvme_health health;
     icms_err err = ICMS_OK;
 
     check(log->bytes <= NVMFT_LOG_BYTES);
     if (ctrl->discovery) {
         if (log->page != NVME_LOG_DISCOVERY)
             return NVME_SC_LOG_PAGE;
-        log_discovery(ctrl, target, log, out);
-        return NVME_SC_SUCCESS;
+        return log_discovery(ctrl, target, log, out) == ICMS_OK ? NVME_SC_SUCCESS : NVME_SC_FIELD;
     }
     switch (log->page) {
-    case NVME_LOG_ERROR:
     case NVME_LOG_SMART:
+        log_health(target, &health);
+        err = nvme_log_health_read(&health, log->offset, out, bytes);
+        break;
+    case NVME_LOG_ERROR:
     case NVME_LOG_FIRMWARE:
         err = nvme_log_quiet_read(log->page, target->opts.firmware, log->offset, out, bytes);
         break;
     case NVME_LOG_NS_CHANGED:
-        nvme_log_ns_changed_read(NULL, 0, log->offset, out, bytes);
+        err = nvme_log_ns_changed_read(NULL, 0, log->offset, out, bytes);
         break;
     case NVME_LOG_EFFECTS:
         err = nvme_log_effects_read(log->csi, NVME_ICMS_EXT_EXIST_MANY | NVME_ICMS_EXT_TIMED,

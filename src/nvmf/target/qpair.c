@@ -179,6 +179,7 @@ static void qpair_closed(struct nvmf_pdu_conn *conn, icms_err why)
     check(qpair->conn_open);
     qpair->conn_open = false;
     qpair->state = NVMFT_QPAIR_CLOSING;
+    qpair->reg_why = why;
     qpair->pending = qpair->recv_busy = false;
     loop_timer_stop(qpair->shard->loop, &qpair->timer);
     if (why == ICMS_PROTOCOL)
@@ -219,7 +220,7 @@ void nvmft_qpair_killed(struct loop_msg *msg)
 {
     struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, kill_msg);
 
-    nvmft_qpair_close(qpair, ICMS_DEADLINE);
+    nvmft_qpair_close(qpair, qpair->kill_why);
     loop_send(qpair->shard->target->opts.loops[0], &qpair->kill_msg, nvmft_registry_killed);
 }
 

@@ -74,18 +74,96 @@ static void registry_slot_free(struct nvmft_qpair *qpair)
 
 /* ---- controllers ---------------------------------------------------------------------------- */
 
-static void registry_kill(struct nvmft_ctrl *ctrl)
+/* Keeps a loss until it is taken. */
+static void registry_loss_add(struct nvmf_target *target, const struct nvmf_target_loss *loss)
+{
+    struct nvmft_losses *losses = &target->losses;
+    uint32_t written = atomic_load_explicit(&losses->written, memory_order_relaxed);
+
+    if (written - atomic_load_explicit(&losses->taken, memory_order_acquire) == NVMFT_LOSSES) {
+        atomic_fetch_add_explicit(&losses->missed, 1, memory_order_relaxed);
+        return;
+    }
+    losses->loss[written % NVMFT_LOSSES] = *loss;
+    atomic_store_explicit(&losses->written, written + 1, memory_order_release);
+}
+
+bool nvmf_target_loss_take(struct nvmf_target *target, struct nvmf_target_loss *out_loss,
+                           uint64_t *out_missed)
+{
+    struct nvmft_losses *losses = &target->losses;
+    uint32_t taken = atomic_load_explicit(&losses->taken, memory_order_relaxed);
+
+    if (atomic_load_explicit(&losses->written, memory_order_acquire) == taken)
+        return false;
+    *out_missed = atomic_exchange_explicit(&losses->missed, 0, memory_order_relaxed);
+    *out_loss = losses->loss[taken % NVMFT_LOSSES];
+    atomic_store_explicit(&losses->taken, taken + 1, memory_order_release);
+    return true;
+}
+
+static struct nvmf_target_loss registry_loss(const struct nvmft_ctrl *ctrl, uint16_t qid,
+                                             icms_err why)
+{
+    struct nvmf_target_loss loss = {.cntlid = ctrl->cntlid, .qid = qid, .why = why};
+
+    memcpy(loss.hostnqn, ctrl->hostnqn, sizeof(loss.hostnqn));
+    return loss;
+}
+
+/* Ends one queue pair of a controller; again is harmless. */
+static void registry_kill_qpair(struct nvmft_qpair *qpair, icms_err why)
+{
+    check(!qpair->left);
+    if (qpair->kill_busy)
+        return;
+    qpair->kill_busy = true;
+    qpair->kill_why = why;
+    loop_send(qpair->shard->loop, &qpair->kill_msg, nvmft_qpair_killed);
+}
+
+/* The end of a controller, for which loss says what happened. When the connection of an I/O queue
+ * broke before, that is what happened. */
+static void registry_kill(struct nvmft_ctrl *ctrl, const struct nvmf_target_loss *loss)
 {
     if (ctrl->dying)
         return;
     ctrl->dying = true;
+    if (!ctrl->discovery && !atomic_load(&ctrl->shut) && loss->why != ICMS_CLOSED)
+        registry_loss_add(ctrl->target, ctrl->lost_first ? &ctrl->loss : loss);
+    list_for_each (link, &ctrl->qpairs)
+        registry_kill_qpair(container_of(link, struct nvmft_qpair, ctrl_link), ICMS_DEADLINE);
+}
+
+/* A reset is over when no I/O queue of before is left. */
+static void registry_reset_look(struct nvmft_ctrl *ctrl)
+{
+    if (ctrl->joined <= 1)
+        atomic_store(&ctrl->resetting, false);
+}
+
+static void registry_reset(struct loop_msg *msg)
+{
+    struct nvmft_ctrl *ctrl = container_of(msg, struct nvmft_ctrl, reset_msg);
+
+    /* It came before the admin queue's LEAVE, so the controller is still that host's. */
+    check(ctrl->live);
+    atomic_store(&ctrl->reset_sent, false);
     list_for_each (link, &ctrl->qpairs) {
         struct nvmft_qpair *qpair = container_of(link, struct nvmft_qpair, ctrl_link);
 
-        check(!qpair->kill_busy && !qpair->left);
-        qpair->kill_busy = true;
-        loop_send(qpair->shard->loop, &qpair->kill_msg, nvmft_qpair_killed);
+        if (qpair->reg_qid != 0)
+            registry_kill_qpair(qpair, ICMS_CLOSED);
     }
+    atomic_store(&ctrl->io_made, false);
+    registry_reset_look(ctrl);
+}
+
+void nvmft_registry_reset(struct nvmft_ctrl *ctrl)
+{
+    atomic_store(&ctrl->resetting, true);
+    if (!atomic_exchange(&ctrl->reset_sent, true))
+        loop_send(ctrl->target->opts.loops[0], &ctrl->reset_msg, registry_reset);
 }
 
 void nvmft_registry_killed(struct loop_msg *msg)
@@ -102,6 +180,7 @@ void nvmft_registry_leave(struct loop_msg *msg)
     struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, reg_msg);
     struct nvmf_target *target = qpair->shard->target;
     struct nvmft_ctrl *ctrl = qpair->reg_ctrl;
+    struct nvmf_target_loss loss;
 
     check(qpair->reg_verb == NVMFT_REG_LEAVE && !qpair->left);
     qpair->left = true;
@@ -110,10 +189,17 @@ void nvmft_registry_leave(struct loop_msg *msg)
         list_remove(&qpair->ctrl_link);
         check(ctrl->live && ctrl->joined > 0);
         ctrl->joined--;
-        if (qpair->reg_qid == 0)
-            registry_kill(ctrl);
-        else
+        loss = registry_loss(ctrl, qpair->reg_qid, qpair->reg_why);
+        if (qpair->reg_qid == 0) {
+            registry_kill(ctrl, &loss);
+        } else {
             ctrl->qids &= ~((uint64_t)1 << (qpair->reg_qid - 1));
+            if (!ctrl->lost_first && qpair->reg_why != ICMS_CLOSED) {
+                ctrl->lost_first = true;
+                ctrl->loss = loss;
+            }
+        }
+        registry_reset_look(ctrl);
         if (ctrl->joined == 0) {
             ctrl->live = false;
             check(target->hosts[ctrl->host] > 0);
@@ -136,6 +222,8 @@ static void registry_look(struct loop_timer *timer)
     uint64_t due_ns =
         atomic_load_explicit(&ctrl->heard_ns, memory_order_relaxed) + kato_ns + REGISTRY_GRACE_NS;
 
+    struct nvmf_target_loss loss;
+
     if (!ctrl->live || ctrl->dying || kato_ns == 0)
         return;
     if (loop_now_ns(loop) < due_ns) {
@@ -143,7 +231,9 @@ static void registry_look(struct loop_timer *timer)
         return;
     }
     atomic_fetch_add_explicit(&target->keepalive_timeouts, 1, memory_order_relaxed);
-    registry_kill(ctrl);
+    loss = registry_loss(ctrl, 0, ICMS_DEADLINE);
+    loss.keep_alive = true;
+    registry_kill(ctrl, &loss);
 }
 
 static void registry_kato_changed(struct loop_msg *msg)
@@ -239,6 +329,10 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     atomic_store(&ctrl->kato_ms, connect->kato_ms);
     atomic_store(&ctrl->heard_ns, loop_now_ns(target->opts.loops[0]));
     atomic_store(&ctrl->ready, false);
+    atomic_store(&ctrl->resetting, false);
+    atomic_store(&ctrl->io_made, false);
+    atomic_store(&ctrl->shut, false);
+    ctrl->lost_first = false;
     atomic_store(&ctrl->ednek, 0);
     ctrl->cc = ctrl->csts = ctrl->async_config = 0;
     ctrl->io_queues = NVMFT_IO_QUEUES;
@@ -269,12 +363,14 @@ static uint16_t registry_join_io(struct nvmf_target *target, struct nvmft_qpair 
     if (memcmp(ctrl->hostid, connect->hostid, sizeof(ctrl->hostid)) != 0)
         return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
                                NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_HOSTID));
-    if (!atomic_load(&ctrl->ready))
+    if (!atomic_load(&ctrl->ready) || atomic_load(&ctrl->resetting))
         return registry_refuse(qpair, NVME_SC_SEQUENCE, 0);
     if (connect->qid > NVMFT_IO_QUEUES || (ctrl->qids >> (connect->qid - 1) & 1) != 0)
         return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
                                NVME_CONNECT_BAD_SQE(NVME_CONNECT_AT_QID));
     ctrl->qids |= (uint64_t)1 << (connect->qid - 1);
+    ctrl->lost_first = false;
+    atomic_store(&ctrl->io_made, true);
     registry_add(qpair, ctrl);
     return NVME_SC_SUCCESS;
 }

@@ -164,6 +164,8 @@ static uint16_t req_kv_check(const struct nvmft_qpair *qpair, const struct nvme_
         return req_kv_check_store(qpair, out_kv, capsule_bytes);
     if (out_kv->sgl.in_capsule && out_kv->sgl.bytes > 0)
         return NVME_SC_SGL_TYPE; /* data to the host cannot be in its capsule */
+    if (out_kv->cmd.bytes > out_kv->sgl.bytes)
+        return NVME_SC_SGL_LENGTH;
     return NVME_SC_SUCCESS;
 }
 
@@ -252,7 +254,7 @@ static void req_fill(struct nvmft_req *req, const struct nvmft_kv *kv)
         if (kv->cmd.options & NVME_KV_STORE_IF_ABSENT)
             pub->options |= NVMF_TARGET_IF_ABSENT;
     } else {
-        pub->host_bytes = (uint32_t)u64_min(kv->cmd.bytes, kv->sgl.bytes);
+        pub->host_bytes = kv->cmd.bytes;
     }
 }
 
@@ -337,6 +339,9 @@ static enum req_step req_new_kv(struct nvmft_req *req)
 
 static enum req_step req_run_new(struct nvmft_req *req)
 {
+    /* Byte 1 of a fabrics command is reserved. */
+    if (req->sqe.opcode != NVME_FABRICS && !nvme_sqe_flags_valid(&req->sqe))
+        return req_failed(req, NVME_SC_FIELD);
     return req->is_admin ? req_new_admin(req) : req_new_kv(req);
 }
 
@@ -730,6 +735,13 @@ bool nvmft_req_h2c_check(struct nvmft_qpair *qpair, const struct nvme_tcp_data_w
     }
     if (data_bytes == 0 || data_bytes > req->data_bytes - req->data_moved) {
         nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_RANGE, offsetof(struct nvme_tcp_data_wf, length));
+        return false;
+    }
+    if ((data->common.flags & NVME_TCP_FLAG_LAST) != 0 &&
+        data_bytes < req->data_bytes - req->data_moved) {
+        /* The rest that was asked for is not to come. */
+        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_HEADER,
+                      offsetof(struct nvme_tcp_common_wf, flags));
         return false;
     }
     *out_req = req;

@@ -212,6 +212,7 @@ icms_err nvmf_target_open(struct nvmf_target *target, struct err_why *why)
     if (err != ICMS_OK)
         return err;
     target->listening = true;
+    target->opened_ns = loop_env_now_ns(loop_env(target->opts.loops[0]));
     return ICMS_OK;
 }
 
@@ -273,34 +274,29 @@ void nvmf_target_free(struct nvmf_target **target_ref)
 
 /* ---- counters ------------------------------------------------------------------------------- */
 
-static uint64_t target_read(const uint64_t *counter)
-{
-    return __atomic_load_n(counter, __ATOMIC_RELAXED);
-}
-
 static void target_stats_add(const struct nvmft_shard *shard, struct nvmf_target_stats *stats)
 {
     const struct nvmft_counters *from = &shard->counters;
 
     for (int op = 0; op < NVMF_TARGET_OP_COUNT; op++) {
         for (int err = 0; err < NVMF_TARGET_ERRS; err++)
-            stats->ops[op][err] += target_read(&from->ops[op][err]);
+            stats->ops[op][err] += nvmft_read(&from->ops[op][err]);
         hist_merge(&stats->op_ns[op], &from->op_ns[op]);
     }
     for (int i = 0; i < NVMF_TARGET_MISSES; i++)
-        stats->misses[i] += target_read(&from->misses[i]);
-    stats->bytes_in += target_read(&from->bytes_in);
-    stats->bytes_out += target_read(&from->bytes_out);
-    stats->sheds += target_read(&from->sheds);
-    stats->admin_commands += target_read(&from->admin_commands);
-    stats->protocol_errors += target_read(&from->protocol_errors);
-    stats->timeouts += target_read(&from->timeouts);
-    stats->digest_errors += target_read(&from->digest_errors);
-    stats->slow_hosts += target_read(&from->slow_hosts);
+        stats->misses[i] += nvmft_read(&from->misses[i]);
+    stats->bytes_in += nvmft_read(&from->bytes_in);
+    stats->bytes_out += nvmft_read(&from->bytes_out);
+    stats->sheds += nvmft_read(&from->sheds);
+    stats->admin_commands += nvmft_read(&from->admin_commands);
+    stats->protocol_errors += nvmft_read(&from->protocol_errors);
+    stats->timeouts += nvmft_read(&from->timeouts);
+    stats->digest_errors += nvmft_read(&from->digest_errors);
+    stats->slow_hosts += nvmft_read(&from->slow_hosts);
     stats->buffers_bytes += (uint64_t)shard->buffers.pool.pages * NVMFT_POOL_PAGE;
-    stats->buffers_used_bytes += target_read(&from->buffers_used_bytes);
-    stats->buffers_parked += target_read(&from->buffers_parked);
-    stats->buffers_parks += target_read(&from->buffers_parks);
+    stats->buffers_used_bytes += nvmft_read(&from->buffers_used_bytes);
+    stats->buffers_parked += nvmft_read(&from->buffers_parked);
+    stats->buffers_parks += nvmft_read(&from->buffers_parks);
 }
 
 void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stats *out_stats)

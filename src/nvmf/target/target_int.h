@@ -44,6 +44,9 @@
 /* I/O queues that a controller may make. */
 #define NVMFT_IO_QUEUES 64
 
+/* Lost controllers that are kept until they are taken. */
+#define NVMFT_LOSSES 8
+
 /* Largest piece of a log page that is read at once. */
 #define NVMFT_LOG_BYTES ((uint32_t)64 << 10)
 
@@ -182,6 +185,13 @@ struct nvmft_ctrl {
     _Atomic bool kato_sent; /* it is on its way                                                  */
     uint32_t host;          /* number of its host NQN among those connected now                  */
     uint8_t hostid[16];     /* who                                                               */
+    struct loop_msg reset_msg;    /* CC.EN went to 0: the I/O queues end                         */
+    _Atomic bool reset_sent;      /* it was sent and has not arrived                             */
+    _Atomic bool resetting;       /* I/O queues of before are left: CSTS.RDY stays 1             */
+    _Atomic bool io_made;         /* an I/O queue was joined since the last reset                */
+    _Atomic bool shut;            /* the host disabled it or shut it down: its end is no loss    */
+    bool lost_first;              /* an I/O queue's connection broke, and none was joined since  */
+    struct nvmf_target_loss loss; /* lost_first: the first one that broke                        */
     char hostnqn[LIMIT_NQN_BYTES];
     _Atomic uint32_t kato_ms;  /* 0: may be silent for ever                                   */
     _Atomic uint64_t heard_ns; /* last command on any of its queues                           */
@@ -268,6 +278,8 @@ struct nvmft_qpair {
     uint32_t reg_dw0;                /* JOIN: the answer                                        */
     /* loop 0's */
     struct loop_msg kill_msg;
+    icms_err kill_why;           /* of the close: DEADLINE, CLOSED                          */
+    icms_err reg_why;            /* LEAVE: how the connection ended                         */
     bool kill_busy;              /* kill_msg is on its way there and back                   */
     bool left;                   /* LEAVE came                                              */
     struct list free_link;       /* registry: free slots of a shard                         */
@@ -305,6 +317,14 @@ struct nvmft_shard {
     uint32_t used;                  /* loop 0's: queue pairs handed out                           */
 };
 
+/* Losses that wait to be taken: written by loop 0, taken by one thread. */
+struct nvmft_losses {
+    struct nvmf_target_loss loss[NVMFT_LOSSES];
+    _Atomic uint32_t written; /* ever                                   */
+    _Atomic uint32_t taken;   /* ever                                   */
+    _Atomic uint64_t missed;  /* found no place, and nobody told it yet */
+};
+
 struct nvmf_target {
     struct nvmf_target_opts opts;
     struct nvmf_target_ns ns[LIMIT_VOLUMES];
@@ -329,12 +349,19 @@ struct nvmf_target {
     _Atomic bool drain_asked;
     pthread_mutex_t slow_lock; /* slow_host; taken when a slow host was cut off, and to read it */
     char slow_host[LIMIT_NQN_BYTES];
+    uint64_t opened_ns; /* when nvmf_target_open was called, for the hours in service  */
+    struct nvmft_losses losses;
 };
 
 /* Adds to a counter that one loop writes and any thread reads. */
 static inline void nvmft_count(uint64_t *counter, uint64_t n)
 {
     __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
+}
+
+static inline uint64_t nvmft_read(const uint64_t *counter)
+{
+    return __atomic_load_n(counter, __ATOMIC_RELAXED);
 }
 
 /* ---- buffers.c ------------------------------------------------------------------------------ */
@@ -437,6 +464,9 @@ void nvmft_registry_killed(struct loop_msg *msg);
 
 /* The host changes its keep-alive timeout. On the admin queue's loop. */
 void nvmft_registry_kato(struct nvmft_ctrl *ctrl, uint32_t kato_ms);
+
+/* CC.EN went from 1 to 0: ends the I/O queues. On the admin queue's loop. */
+void nvmft_registry_reset(struct nvmft_ctrl *ctrl);
 
 /* ---- admin.c -------------------------------------------------------------------------------- */
 

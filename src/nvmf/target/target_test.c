@@ -350,8 +350,8 @@ static void discovery_tells_where_the_subsystem_is(void **state)
     nvme_log_encode(&log, &sqe);
     assert_true(peer_command(peer, &sqe, NULL, 0, data, &bytes, &cqe));
     assert_int_equal(nvme_disc_header_decode(data, bytes, &generation, &count), ICMS_OK);
-    assert_int_equal(count, 1);
-    log.offset = 1024;
+    assert_int_equal(count, 2);
+    log.offset = 2048;
     nvme_log_encode(&log, &sqe);
     assert_true(peer_command(peer, &sqe, NULL, 0, data, &bytes, &cqe));
     assert_int_equal(nvme_disc_entry_decode(data, bytes, &entry), ICMS_OK);

@@ -48,7 +48,8 @@ struct rig {
     uint32_t held_count;
     uint32_t executed; /* commands that reached the owner                   */
     uint32_t sent;     /* calls of ops.sent                                 */
-    bool direct;       /* retrieves answer from the owner's own memory      */
+    struct nvmf_target_health health;
+    bool direct; /* retrieves answer from the owner's own memory      */
 };
 
 /* Changes the options before the target is made; NULL: defaults. */

@@ -162,6 +162,11 @@ static uint64_t rig_used_bytes(void *owner, uint32_t ns)
     return 12345;
 }
 
+static void rig_health(void *owner, struct nvmf_target_health *out_health)
+{
+    *out_health = ((struct rig *)owner)->health;
+}
+
 static uint64_t rig_buffer_bytes(uint64_t value_bytes)
 {
     return bytes_align(RIG_HEADROOM + value_bytes, LIMIT_DISK_ALIGN);
@@ -171,6 +176,7 @@ static const struct nvmf_target_ops rig_ops = {
     .kv = rig_kv,
     .sent = rig_sent,
     .used_bytes = rig_used_bytes,
+    .health = rig_health,
     .buffer_bytes = rig_buffer_bytes,
 };
 
@@ -200,6 +206,7 @@ struct rig *rig_new(uint32_t loops, void (*change)(struct nvmf_target_opts *opts
     rig->node = sim_node_new(rig->sim, "10.1.0.1");
     rig->host = sim_node_new(rig->sim, "10.1.0.2");
     rig->loop_count = loops;
+    rig->health.spare_percent = 100;
     for (uint32_t i = 0; i < loops; i++) {
         struct loop_opts loop_opts;
 
