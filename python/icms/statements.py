@@ -26,6 +26,7 @@ import fnmatch
 import hashlib
 import json
 import logging
+import re
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -49,6 +50,8 @@ _TEXT_BYTES_MAX = 256 << 10
 #: Of an explanation: differences that are told, and characters of each value.
 _TOLD_MAX = 8
 _SHOWN_MAX = 80
+#: Names of fields whose texts others must not read.
+_SECRET = re.compile(r"(?i)secret|password|credential|token|api_?key|_key$|auth")
 #: What `explain` says of fields that all engines have.
 _WORDS = {
     "weights": "the weights differ: use the same files on all servers",
@@ -176,9 +179,19 @@ def _put(scheme: Scheme, free: list[bytes], nbytes_max: int, deadline_ms: int) -
             return
 
 
+def _public(fields: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The fields as others may read them: a digest of what may be a secret."""
+    return {name: _digest(value) if isinstance(value, str) and _SECRET.search(name) else value
+            for name, value in fields.items()}
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(canonical.dumps(value).encode()).hexdigest()[:16]
+
+
 def _statement(scheme: Scheme, nbytes_max: int) -> bytes:
     """As much of the fields as there is room for; b"" when there is none."""
-    fields = scheme.fields()
+    fields = _public(scheme.fields())
     for said in (fields, _grouped(fields)):
         text = canonical.dumps({"identity": scheme.fingerprint, "about": scheme.label,
                                 "fields": said}).encode()
@@ -198,12 +211,13 @@ def _grouped(fields: Mapping[str, Scalar]) -> dict[str, Scalar]:
         else:
             made[name] = value
     for part, some in parts.items():
-        made[f"{part}.*"] = hashlib.sha256(canonical.dumps(some).encode()).hexdigest()[:16]
+        made[f"{part}.*"] = _digest(some)
     return made
 
 
 def _closest(scheme: Scheme, stated: list[dict[str, Any]]) -> Differences:
-    ours, grouped = scheme.fields(), _grouped(scheme.fields())
+    ours = _public(scheme.fields())
+    grouped = _grouped(ours)
     closest: Differences = {}
     for one in stated:
         theirs = one["fields"]

@@ -116,6 +116,18 @@ class Exchanges(Case):
                          {"config.kernel.*"})
         self.assertEqual(set(self.exchange(self.scheme({"dtype": "f8"}, config=config))), {"dtype"})
 
+    def test_secrets_are_not_stated(self):
+        secrets = {"loader.hf_token": "hunter1", "env.S3_API_KEY": "hunter2", "x.password": "hunter3",
+                   "auth": "hunter4", "url_key": "hunter5"}
+        self.exchange(self.scheme(config={**secrets, "block_tokens": 5}))
+        one, = self.stated()
+        self.assertNotIn("hunter", str(one))
+        self.assertEqual(one["fields"]["config.block_tokens"], 5)
+        self.assertEqual(self.exchange(self.scheme(config={**secrets, "block_tokens": 5})), {})
+        found = self.exchange(self.scheme(config={**secrets, "auth": "x", "block_tokens": 5}))
+        self.assertEqual(set(found), {"config.auth"})
+        self.assertNotIn("hunter", str(found))
+
     def test_a_volume_for_small_blocks_has_no_statements(self):
         scheme = self.scheme()
         with unittest.mock.patch.object(scheme.volume, "value_bytes_max", 64):
@@ -128,7 +140,8 @@ class Exchanges(Case):
                  json.dumps({**good, "fields": []}).encode(),
                  json.dumps({**good, "fields": {"a": {"b": 1}}}).encode(),
                  json.dumps({**good, "identity": 5}).encode(),
-                 json.dumps({**good, "about": None}).encode(), b"1" * (100 << 20)]
+                 json.dumps({**good, "about": None}).encode(),
+                 json.dumps({**good, "fields": {"a": "1" * (10 << 20)}}).encode()]
         values = [zlib.compress(text) for text in texts]
         for data in (*values, values[0][:-3], b"", bytes(50000), *texts[:3]):
             self.assertIsNone(parse(data), data[:30])
