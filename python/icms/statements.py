@@ -78,16 +78,17 @@ def exchange(scheme: Scheme, *, deadline_ms: int = 1000,
     period = int(now()) // PERIOD_SECONDS
     names = [_slot(scheme, period - back, slot) for back in (0, 1) for slot in range(SLOTS)]
     nbytes = min(_STATEMENT_BYTES_MAX, scheme.volume.value_bytes_max)
-    rooms = [bytearray(nbytes) for _ in names]
-    found = scheme.volume.get(names, rooms, deadline_ms=deadline_ms)
+    # First which are there: a load takes memory of the agent for a value as large as any.
+    found = scheme.volume.exists(names, deadline_ms=deadline_ms)
     if not any(block.status == Status.OK or block.reason == Miss.ABSENT for block in found):
         return None
-    stated = [parse(bytes(room[:block.nbytes])) if block.status == Status.OK else None
-              for room, block in zip(rooms, found)]
-    if not any(one and one["identity"] == scheme.fingerprint for one in stated[:SLOTS]):
+    stated = _read(scheme, [name for name, block in zip(names, found) if block.status == Status.OK],
+                   nbytes, deadline_ms)
+    if not any(stated[name]["identity"] == scheme.fingerprint
+               for name in names[:SLOTS] if name in stated):
         free = [name for name, block in zip(names[:SLOTS], found) if block.reason == Miss.ABSENT]
         _put(scheme, free, nbytes, deadline_ms)
-    return _closest(scheme, [one for one in stated if one is not None])
+    return _closest(scheme, list(stated.values()))
 
 
 def explain(differences: Differences, words: Mapping[str, str] | None = None) -> str:
@@ -167,6 +168,18 @@ def parse(data: bytes) -> dict[str, Any] | None:
 
 def _slot(scheme: Scheme, period: int, slot: int) -> bytes:
     return key_of_name(f"icms statement v2\0{scheme.layout.tenant}\0{period}\0{slot}")
+
+
+def _read(scheme: Scheme, names: list[bytes], nbytes_max: int,
+          deadline_ms: int) -> dict[bytes, dict[str, Any]]:
+    """The statements that can be read, by the keys of their slots."""
+    if not names:
+        return {}
+    rooms = [bytearray(nbytes_max) for _ in names]
+    found = scheme.volume.get(names, rooms, deadline_ms=deadline_ms)
+    read = {name: parse(bytes(room[:block.nbytes])) for name, room, block in zip(names, rooms, found)
+            if block.status == Status.OK}
+    return {name: one for name, one in read.items() if one is not None}
 
 
 def _put(scheme: Scheme, free: list[bytes], nbytes_max: int, deadline_ms: int) -> None:
