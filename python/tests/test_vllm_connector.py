@@ -10,6 +10,7 @@ import random
 import time
 import types
 import unittest
+import unittest.mock
 
 import vllm_stand_ins as stand_ins
 from support import Tier, VALUE_BYTES, hints_of_puts, tier, value, wait_for
@@ -18,6 +19,7 @@ stand_ins.install()
 from icms import prompt_hint  # noqa: E402
 from icms.vllm.connector import Copied, _Scheduler  # noqa: E402
 from icms.vllm.link import WrongTier  # noqa: E402
+from icms.vllm.movers import Movers  # noqa: E402
 from icms.vllm.staging import attach  # noqa: E402
 
 TOKENS = 16  # of a block
@@ -29,16 +31,11 @@ def config(ranks, options):
     spec = types.SimpleNamespace(block_size=TOKENS, page_size_bytes=VALUE_BYTES // 4)
     group = types.SimpleNamespace(kv_cache_spec=spec, layer_names=("a", "b", "c", "d"))
     caches = types.SimpleNamespace(kv_cache_groups=[group])
-    parallel = types.SimpleNamespace(tensor_parallel_size=ranks, world_size=ranks,
-                                     nnodes_within_dp=1, decode_context_parallel_size=1)
-    vllm = types.SimpleNamespace(
-        parallel_config=parallel,
-        cache_config=types.SimpleNamespace(kv_cache_layout="X", cache_dtype="auto",
-                                           prefix_caching_hash_algo="sha256"),
-        model_config=types.SimpleNamespace(model=options.pop("model", "of connectors"), quantization=None,
-                                           dtype="torch.float32"))
-    return vllm, caches, {"host_bytes": SLOTS * VALUE_BYTES, "volume": "kv", "weights": "w",
-                          **options}
+    vllm = stand_ins.vllm_config(
+        options.pop("model", "of connectors"),
+        parallel_config={"tensor_parallel_size": ranks, "world_size": ranks})
+    return stand_ins.engine_of(vllm, caches), caches, {
+        "host_bytes": SLOTS * VALUE_BYTES, "volume": "kv", "weights": "w", **options}
 
 
 class Engine:
@@ -46,11 +43,13 @@ class Engine:
 
     def __init__(self, test, where, ranks=1, **options):
         self.ranks = ranks
-        self.half = _Scheduler(*config(ranks, {"where": where, **options}))
+        self.engine, *rest = config(ranks, {"where": where, **options})
+        self.half = _Scheduler(self.engine, *rest)
         self.slots = options.get("host_bytes", SLOTS * VALUE_BYTES) // VALUE_BYTES
         self.cache = {}  # (block, rank): bytes
         self.blocks = 0
         test.addCleanup(self.half.close)
+        test.addCleanup(self.engine.close)
         wait_for(lambda: self.half._link.up)
 
     def request(self, prompt, blocks=BLOCKS):
@@ -71,8 +70,8 @@ class Engine:
             time.sleep(0.001)
         return found, again
 
-    def prefill(self, request, computed, external):
-        """Room for the request, one step over all of it, and what its workers do in that."""
+    def prefill(self, request, computed, external, meanwhile=lambda: None):
+        """meanwhile is called between the step and its work. Room for the request, one step over all of it, and what its workers do in that."""
         first = self.blocks
         self.blocks += len(request.block_hashes) + 1
         ids = list(range(first, self.blocks))
@@ -85,6 +84,7 @@ class Engine:
             scheduled_cached_reqs=types.SimpleNamespace(req_ids=[], num_computed_tokens=[],
                                                         new_block_ids=[], resumed_req_ids=set()),
             num_scheduled_tokens={request.request_id: request.num_tokens - before}))
+        meanwhile()
         self.work(step, request, ids, before // TOKENS)
         return ids
 
@@ -132,6 +132,15 @@ class Connectors(unittest.TestCase):
         engine.half.finished(request)
         engine.idle()
         return request
+
+    @staticmethod
+    def found(engine, prompt):
+        """How many tokens an engine finds of a prompt."""
+        request = engine.request(prompt)
+        found = engine.matched(request)[0]
+        engine.half.finished(request)
+        engine.idle()
+        return found
 
     def test_another_engine_loads_what_one_has_computed(self):
         for ranks in (1, 3):
@@ -223,6 +232,65 @@ class Connectors(unittest.TestCase):
         engine.prefill(request, 0, BLOCKS * TOKENS)
         engine.half.finished(request)
         engine.idle()
+
+    def test_blocks_that_could_not_be_loaded_are_not_matched(self):
+        engine = Engine(self, self.shared.where)
+        request = self.store(engine)
+        scheme = engine.half._link.schemes[0]
+        scheme.volume.remove([scheme.keys(request.block_hashes)[4]])
+        request = engine.request(self.prompt)
+        with unittest.mock.patch.object(Movers, "_exists",
+                                        lambda self, volume, names, deadline: [True] * len(names)):
+            self.assertEqual(engine.matched(request)[0], 4 * TOKENS)
+        engine.half.finished(request)
+        engine.idle()
+
+    def test_a_question_that_begins_late_is_asked(self):
+        engine = Engine(self, self.shared.where)
+        self.store(engine)
+        engine.half._movers._asks.submit(time.sleep, 1.6)  # the machine is busy
+        self.assertEqual(self.found(engine, self.prompt), BLOCKS * TOKENS)
+
+    def test_after_a_reset_nothing_is_shared(self):
+        for ranks in (1, 3):
+            model = f"m{random.random()}"
+            engine, other = (Engine(self, self.shared.where, ranks, model=model) for _ in range(2))
+            self.store(engine)
+            engine.engine.reset()
+            wait_for(lambda: engine.half._link.up)
+            self.store(engine)  # which finds nothing
+            self.assertEqual(self.found(engine, self.prompt), BLOCKS * TOKENS)
+            before, self.prompt = self.prompt, f"after {self.prompt}"
+            self.store(engine)
+            self.assertEqual(self.found(other, self.prompt), 0)
+            self.assertEqual(self.found(other, before), BLOCKS * TOKENS)
+
+    def test_a_match_of_before_a_reset_is_dropped(self):
+        engine = Engine(self, self.shared.where)
+        self.store(engine)
+        for is_over in (False, True):
+            request = engine.request(self.prompt)
+            self.assertIsNone(engine.half.matched(request, 0))
+            if is_over:
+                wait_for(lambda: engine.half._requests[request.request_id].match.over)
+            engine.engine.changed("a test")
+            self.assertEqual(engine.matched(request)[0], 0)
+            engine.half.finished(request)
+            engine.idle()
+            self.setUp()
+            engine = Engine(self, self.shared.where)
+            self.store(engine)
+
+    def test_what_outstanding_steps_have_computed_is_not_stored(self):
+        engine, other = (Engine(self, self.shared.where) for _ in range(2))
+        request = engine.request(self.prompt)
+        self.assertEqual(engine.matched(request)[0], 0)
+        engine.prefill(request, 0, 0, meanwhile=engine.engine.reset)
+        engine.half.finished(request)
+        engine.idle()
+        wait_for(lambda: engine.half._link.up)
+        for one in (engine, other):
+            self.assertEqual(self.found(one, self.prompt), 0)
 
     def test_little_memory_shortens_and_breaks_nothing(self):
         engine = Engine(self, self.shared.where, host_bytes=4 * VALUE_BYTES)

@@ -12,13 +12,17 @@ import sys
 import time
 import types
 import unittest
+import unittest.mock
 
+import icms
 import vllm_stand_ins as stand_ins
 from support import Tier, VALUE_BYTES, hints_of_puts, tier, value
 
 stand_ins.install()
-from icms.vllm import identity  # noqa: E402
 from icms import prompt_hint  # noqa: E402
+from icms.vllm.identity import Facts  # noqa: E402
+from icms.vllm.link import WrongTier  # noqa: E402
+from icms.vllm.offloading import IcmsOffloadingConnector  # noqa: E402
 from icms.vllm.tier import IcmsTier  # noqa: E402
 
 CHUNKS = 12  # of the engine's memory
@@ -37,20 +41,30 @@ def spec(model="m", groups=1):
         model=types.SimpleNamespace(name=model, dtype="float32")))
 
 
+def engine_of(model="m", **config):
+    group = types.SimpleNamespace(layer_names=("a", "b"), kv_cache_spec=types.SimpleNamespace(
+        block_size=TOKENS))
+    return stand_ins.engine_of(stand_ins.vllm_config(model, **config),
+                               types.SimpleNamespace(kv_cache_groups=[group]))
+
+
 class Engine:
     """As much of vLLM's manager as the tier meets."""
 
-    def __init__(self, test, where, chunk_bytes=VALUE_BYTES, model="m", **options):
+    def __init__(self, test, where, chunk_bytes=VALUE_BYTES, model="m", config=None, **options):
         self.memory = bytearray(CHUNKS * chunk_bytes)
         view = memoryview(self.memory).cast("B", (CHUNKS, chunk_bytes))
         self.chunk_bytes = chunk_bytes
         self.jobs = 0
-        self.tier = IcmsTier(spec(model), view, "1",
-                             **{"where": where, "volume": "kv", "weights": "w", **options})
+        self.engine = engine_of(model, **config or {})
+        with self.engine.making():
+            self.tier = IcmsTier(spec(model), view, "1",
+                                 **{"where": where, "volume": "kv", "weights": "w", **options})
         test.addCleanup(self.end)
 
     def end(self):
         if self.tier is not None:
+            self.engine.close()
             self.tier.shutdown()
             self.tier = None
 
@@ -309,7 +323,8 @@ class Tiers(unittest.TestCase):
                 ({"volume": "kv"}, large, "value_max"),
                 ({"volume": "kv", "weights": ""}, view, "weights")):
             words = {"where": self.shared.where, "weights": "w", **options}
-            with self.subTest(options), self.assertRaises(ValueError) as refused:
+            with self.subTest(options), self.assertRaises(ValueError) as refused, \
+                    engine_of("no-such-model").making():
                 IcmsTier(spec("no-such-model"), memory, "1", **words)
             self.assertIn(says, str(refused.exception))
 
@@ -338,11 +353,107 @@ class Tiers(unittest.TestCase):
         words = {"model": f"m{random.random()}", "tenant": self.id()}
         self.stored(**words)
         with self.assertLogs("vllm.icms.tier", logging.WARNING) as said:
-            engine = Engine(self, self.shared.where, **words, weights="v").wait_up()
+            engine = Engine(self, self.shared.where, **{**words, "weights": "v"}).wait_up()
             wait_for(lambda: said.records)
         self.assertIn("weights: ", said.output[0])
         context, names = engine.request(self.prompt)
         self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
+
+    def test_servers_that_differ_in_what_is_harmless_share(self):
+        self.stored(model="/a/llama")
+        engine = Engine(self, self.shared.where, model="/b/llama", config={
+            "scheduler_config": {"max_num_seqs": 99}, "parallel_config": {"data_parallel_rpc_port": 7},
+            "cache_config": {"gpu_memory_utilization": 0.3}}).wait_up()
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+
+    def test_another_configuration_lives_beside_the_first(self):
+        self.stored()
+        other = {"model_config": {"hf_config": {"rope_theta": 7.0}}}
+        engine = Engine(self, self.shared.where, config=other).wait_up()
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
+        self.stored(config=other)
+        engine = Engine(self, self.shared.where, config=other).wait_up()
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+
+    def test_a_tier_that_hears_of_no_reset_is_refused(self):
+        view = memoryview(bytearray(2 * VALUE_BYTES)).cast("B", (2, VALUE_BYTES))
+        with self.assertRaisesRegex(WrongTier, "IcmsOffloadingConnector"):
+            IcmsTier(spec(), view, "1", where=self.shared.where, volume="kv", weights="w")
+
+    def test_after_a_reset_nothing_is_shared(self):
+        for event in ("reset", "changed"):
+            with self.subTest(event):
+                self.prompt = f"{random.random()}"
+                engine = self.stored()
+                context, names = engine.request(self.prompt)
+                self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+                getattr(engine.engine, event)(*([] if event == "reset" else ["a test"]))
+                self.assertEqual(engine.tier.lookup(names[0], context), MISS)  # at once
+                engine.wait_up()
+                context, names = engine.request(self.prompt)
+                self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
+                after = f"after {self.prompt}"
+                context, names = engine.request(after)
+                self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
+                context, names = engine.request(after)
+                self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+                other = Engine(self, self.shared.where).wait_up()
+                for prompt, found in ((after, MISS), (self.prompt, HIT)):
+                    context, names = other.request(prompt)
+                    self.assertEqual(other.lookup(context, names)[0], [found] * CHUNKS)
+
+    def test_jobs_of_before_a_reset_end_under_the_keys_of_before(self):
+        engine = Engine(self, self.shared.where).wait_up()
+        context, names = engine.request(self.prompt)
+        engine.fill(self.prompt)
+        engine.tier.submit_store(stand_ins.TransferJob(1, names, list(range(CHUNKS)), False, context))
+        engine.engine.reset()
+        self.assertTrue(engine.finished(1).success)
+        engine.wait_up()
+        engine.tier.on_request_finished(context)
+        context, names = engine.request(self.prompt)
+        self.assertEqual(engine.lookup(context, names)[0], [MISS] * CHUNKS)
+        other = Engine(self, self.shared.where).wait_up()
+        context, names = other.request(self.prompt)
+        self.assertEqual(other.lookup(context, names)[0], [HIT] * CHUNKS)
+
+    def test_a_slow_answer_is_waited_for_as_long_as_a_load(self):
+        engine = self.stored()
+        exists = icms.Volume.exists
+
+        def slow(*arguments, **words):
+            time.sleep(1.2)
+            return exists(*arguments, **words)
+
+        context, names = engine.request(self.prompt)
+        with unittest.mock.patch.object(icms.Volume, "exists", slow):
+            self.assertEqual(engine.lookup(context, names)[0], [HIT] * CHUNKS)
+
+    def test_the_connector_tells_its_tiers_of_resets_and_steps(self):
+        view = memoryview(bytearray(2 * VALUE_BYTES)).cast("B", (2, VALUE_BYTES))
+        caches = types.SimpleNamespace(kv_cache_groups=[])
+
+        def made():
+            return IcmsTier(spec(), view, "1", where=self.shared.where, volume="kv", weights="w")
+
+        with unittest.mock.patch.object(stand_ins.OffloadingConnector, "tier", staticmethod(made)):
+            connector = IcmsOffloadingConnector(stand_ins.vllm_config(), stand_ins.Role.SCHEDULER, caches)
+        self.addCleanup(connector.made.shutdown)
+        self.addCleanup(connector.shutdown)
+        link = connector.made._link
+        self.assertFalse(link.up)  # the workers have said nothing
+        connector.set_xfer_handshake_metadata_pp_aware({(0, 0): Facts("a machine")})
+        wait_for(lambda: link.up)
+        before = link.schemes[0].fingerprint
+        connector.build_connector_meta(types.SimpleNamespace(total_num_scheduled_tokens=3))
+        self.assertTrue(connector.reset_cache())
+        self.assertFalse(link.up and link.schemes[0].fingerprint == before)
+        wait_for(lambda: link.up)
+        self.assertNotEqual(link.schemes[0].fingerprint, before)
+        self.assertEqual(connector.asked, ["step", "reset"])
 
     def test_chunks_that_are_no_part_of_the_prompt_are_misses(self):
         engine = Engine(self, self.shared.where).wait_up()
@@ -375,25 +486,6 @@ class Tiers(unittest.TestCase):
                                                           list(range(CHUNKS)), True, context))
         engine.end()
         engine.memory.extend(b"nobody holds it any more")
-
-
-class Weights(unittest.TestCase):
-    def test_a_fingerprint_is_of_the_content(self):
-        import pathlib
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as folder:
-            made = []
-            for name, tail in (("a", b"1"), ("b", b"1"), ("c", b"2")):
-                model = pathlib.Path(folder, name)
-                model.mkdir()
-                (model / "config.json").write_text("{}")
-                (model / "w.safetensors").write_bytes(bytes(1 << 20) + tail)
-                made.append(identity.weights_fingerprint(str(model)))
-            self.assertEqual(made[0], made[1])
-            self.assertNotEqual(made[0], made[2])
-            (pathlib.Path(folder, "a", "config.json")).write_text('{"x": 1}')
-            self.assertNotEqual(identity.weights_fingerprint(f"{folder}/a"), made[0])
 
 
 if __name__ == "__main__":

@@ -83,6 +83,83 @@ class Anything:
         self.words = words
 
 
+class Role(enum.Enum):
+    SCHEDULER = 1
+    WORKER = 2
+
+
+class OffloadingConnector:
+    """Makes a tier as vLLM's does: `tier` is called meanwhile. Notes what it is asked."""
+
+    tier = None
+
+    def __init__(self, vllm_config, role, kv_cache_config):
+        self.asked = []
+        self.made = self.tier() if self.tier else None
+
+    def build_connector_meta(self, output):
+        self.asked.append("step")
+
+    def register_kv_caches(self, caches):
+        self.asked.append("caches")
+
+    def reset_cache(self):
+        self.asked.append("reset")
+        return True
+
+    def shutdown(self):
+        self.asked.append("shutdown")
+
+
+class EngineCore:
+    """What vLLM's own is asked for, and by whom."""
+
+    def __init__(self):
+        self.asked = []
+
+    def collective_rpc(self, method, timeout=None, args=(), kwargs=None):
+        self.asked.append(method)
+        return ["done"]
+
+    def add_lora(self, lora_request):
+        self.asked.append(lora_request.lora_name)
+        return True
+
+    def sleep(self, level=1, mode="abort"):
+        self.asked.append(level)
+
+
+def engine_of(config, kv_cache_config):
+    """An icms.vllm.identity.Engine whose workers have said what they know."""
+    from icms.vllm.identity import Engine, Facts
+
+    engine = Engine(config, kv_cache_config)
+    engine.learn({(0, 0): Facts("a machine")})
+    return engine
+
+
+def vllm_config(model="m", **more):
+    """As much of a VllmConfig as counts; more replaces parts of it: model_config={"dtype": ...}"""
+    parts = {
+        "parallel_config": {"tensor_parallel_size": 1, "world_size": 1, "nnodes_within_dp": 1,
+                            "decode_context_parallel_size": 1, "data_parallel_rpc_port": 1},
+        "cache_config": {"kv_cache_layout": "X", "cache_dtype": "auto", "block_size": 16,
+                         "prefix_caching_hash_algo": "sha256", "enable_prefix_caching": True,
+                         "gpu_memory_utilization": 0.9},
+        "model_config": {"model": model, "quantization": None, "dtype": "torch.float32",
+                         "max_model_len": 4096, "hf_token": None, "multimodal_config": None,
+                         "hf_config": {"rope_theta": 10000.0, "_name_or_path": model,
+                                       "rope_parameters": {"rope_type": "default"}}},
+        "scheduler_config": {"max_num_seqs": 4, "max_num_batched_tokens": 4096},
+        "load_config": {"load_format": "auto", "download_dir": None},
+        "lora_config": None, "speculative_config": None, "quant_config": None}
+    for name, part in more.items():
+        parts[name] = {**(parts.get(name) or {}), **part}
+    return types.SimpleNamespace(**{
+        name: types.SimpleNamespace(**part) if isinstance(part, dict) else part
+        for name, part in parts.items()})
+
+
 class Flapping:
     """A link whose tier comes and goes between any two looks at it."""
 
@@ -118,7 +195,7 @@ def install():
     for name in ("vllm.distributed", "vllm.distributed.kv_transfer",
                  "vllm.distributed.kv_transfer.kv_connector", connectors,
                  f"{connectors}.offloading", "vllm.v1", "vllm.v1.core", "vllm.v1.kv_offload",
-                 "vllm.v1.kv_offload.tiering", "vllm.v1.metrics"):
+                 "vllm.v1.kv_offload.tiering", "vllm.v1.metrics", "vllm.v1.engine"):
         module(name)
     module("torch", Tensor=object)
     module("vllm.logger", init_logger=logging.getLogger)
@@ -131,12 +208,13 @@ def install():
     module("vllm.v1.kv_offload.tiering.base", JobResult=JobResult, TransferJob=TransferJob,
            SecondaryTierManager=SecondaryTierManager)
     module(f"{connectors}.base", KVConnectorBase_V1=Base, KVConnectorMetadata=object,
-           KVConnectorRole=object, KVConnectorWorkerMetadata=object, SupportsHMA=HybridMemory)
+           KVConnectorRole=Role, KVConnectorWorkerMetadata=object, SupportsHMA=HybridMemory,
+           KVConnectorHandshakeMetadata=object)
+    module(f"{connectors}.offloading_connector", OffloadingConnector=OffloadingConnector)
+    module("vllm.v1.engine.core", EngineCore=EngineCore)
     module(f"{connectors}.metrics", KVConnectorPromMetrics=object,
            KVConnectorStats=ConnectorStats)
     module("vllm.v1.kv_cache_interface", AttentionSpec=types.SimpleNamespace,
            group_kernel_blocks=None)
     module("vllm.v1.metrics.cache_hit_source",
            CacheHitSource=types.SimpleNamespace(DISK="disk"))
-    import icms.vllm.identity
-    icms.vllm.identity.machine = lambda: "a machine"

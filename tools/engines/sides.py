@@ -201,8 +201,10 @@ class Icms(Side):
         return f"unix:{self.agent.socket}"
 
     def config(self):
-        return offloading({"type": "IcmsTier", "module_path": "icms.vllm.tier",
-                           "where": self.where(), "volume": "kv"})
+        config = offloading({"type": "IcmsTier", "module_path": "icms.vllm.tier",
+                             "where": self.where(), "volume": "kv", "weights": "files"})
+        return {**config, "kv_connector": "IcmsOffloadingConnector",
+                "kv_connector_module_path": "icms.vllm.offloading"}
 
     def pids(self):
         return [daemon.pid for daemon in (self.target, self.agent)

@@ -36,7 +36,8 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from ..client import prompt_hint
 from ..keys import Scheme
-from . import identity, metrics
+from . import configuration, metrics
+from .identity import Engine, Facts, Identity, Options, Shape
 from .link import Link, WrongTier
 from .matching import Match, Names
 from .movers import Counts, Movers, soon
@@ -136,15 +137,18 @@ class _Puts(NamedTuple):
     slots: list[list[int]]  # by block, by rank
     prompt: int  # blocks of the whole prompt
     hits: int  # of them, that were there when the request began
+    renewals: int  # of the key space, up to when they were computed
 
 
 class _Scheduler:
     """The half in the scheduler's process."""
 
-    def __init__(self, config: Any, kv_cache_config: Any, options: dict[str, Any]) -> None:
+    def __init__(self, engine: Engine, kv_cache_config: Any, options: dict[str, Any]) -> None:
+        config = engine.config
         self._block_tokens, self._block_bytes = _shape(config, kv_cache_config)
         known = {"where": "unix:", "volume": None, "tenant": "", "weights": "", "variant": "",
-                 "load_ms": 5000, "store_ms": 10000, "load_threads": 2, "host_bytes": 1 << 30}
+                 "adapters": "", "load_ms": 5000, "store_ms": 10000, "load_threads": 2,
+                 "host_bytes": 1 << 30}
         unknown = set(options) - set(known)
         if unknown or not options.get("volume"):
             raise WrongTier(f"icms: kv_connector_extra_config takes {', '.join(known)}, and volume "
@@ -161,18 +165,13 @@ class _Scheduler:
         self._steps: dict[int, tuple[list[int], list[_Puts], int]] = {}
         self._number = 0
         self._up_told: bool | None = None
-        self._link = Link(
-            said["where"], said["volume"],
-            identity.layouts(
-                tenant=said["tenant"], model=config.model_config.model, weights=said["weights"],
-                dtype=_dtype(config), block_tokens=self._block_tokens,
-                shape=["block", config.cache_config.kv_cache_layout, self._block_bytes,
-                       config.model_config.quantization or ""],
-                separate_ranks=True, variant=said["variant"],
-                ranks=(self._ranks, 1, 1, 1)),
-            need_bytes=self._block_bytes,
-            hashes=str(config.cache_config.prefix_caching_hash_algo), probe=identity.probe,
-            log=logger)
+        self._identity = Identity(
+            engine, Options(said["tenant"], said["weights"], said["variant"], said["adapters"]),
+            Shape(_dtype(config), f"block {config.cache_config.kv_cache_layout} {self._block_bytes}",
+                  self._block_tokens, (self._ranks, 1, 1, 1), True),
+            is_idle=lambda: not self._requests, forget=self._forget)
+        self._link = Link(said["where"], said["volume"], self._identity,
+                          need_bytes=self._block_bytes, log=logger)
         self._staging = Staging(self._block_bytes, slots)
         self._movers = Movers(said["load_threads"], Counts(), logger)
 
@@ -180,6 +179,15 @@ class _Scheduler:
         self._movers.close()
         self._link.close()
         self._staging.close()
+
+    def _forget(self) -> None:
+        """Blocks of before are not those of from now on: matches are dropped here, and blocks of steps
+        that are outstanding in `_put`."""
+        for state in self._requests.values():
+            if state.match is not None:
+                state.match.drop()
+                state.match = None
+            state.names = None
 
     # ---- matching
 
@@ -291,7 +299,8 @@ class _Scheduler:
         step.stores += blocks
         prompt = max(state.request.num_tokens // self._block_tokens, full)
         puts.append(_Puts(state.names, list(state.request.block_hashes[:full]), state.stored,
-                          [slots for _, slots in blocks], prompt, state.hits or 0))
+                          [slots for _, slots in blocks], prompt, state.hits or 0,
+                          self._identity.space.number))
 
     def copied(self, done: Copied) -> None:
         """Workers have done steps."""
@@ -308,7 +317,7 @@ class _Scheduler:
     def _put(self, puts: list[_Puts]) -> None:
         slots = [slot for put in puts for by_rank in put.slots for slot in by_rank]
         schemes = self._link.schemes
-        if not schemes:
+        if not schemes or puts[0].renewals != self._identity.space.number:
             self._staging.give(slots)
             return
 
@@ -424,19 +433,24 @@ def _copy_gathered(page: torch.Tensor, host: torch.Tensor, pairs: list[tuple[int
 
 
 class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
-    """See the file's head. Options: where, volume, tenant, weights, variant, load_ms, store_ms,
-    load_threads as of IcmsTier; host_bytes, the memory between scheduler and workers, bounds how
-    much is under way at a time (default 1 GiB, taken as it is used)."""
+    """See the file's head. Options: where, volume, tenant, weights, variant, adapters, load_ms,
+    store_ms, load_threads as of IcmsTier; host_bytes, the memory between scheduler and workers, bounds
+    how much is under way at a time (default 1 GiB, taken as it is used)."""
 
     _cache_hit_source = CacheHitSource.DISK
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         options = dict(self._kv_transfer_config.kv_connector_extra_config)
+        self._config = vllm_config
+        self._cache_config = kv_cache_config
+        self._facts: Facts | None = None
+        self._engine: Engine | None = None
         self._scheduler: _Scheduler | None = None
         self._worker: _Worker | None = None
         if role == KVConnectorRole.SCHEDULER:
-            self._scheduler = _Scheduler(vllm_config, kv_cache_config, options)
+            self._engine = Engine(vllm_config, kv_cache_config)
+            self._scheduler = _Scheduler(self._engine, kv_cache_config, options)
         else:
             self._worker = _Worker(kv_cache_config, vllm_config.parallel_config.rank %
                                    vllm_config.parallel_config.tensor_parallel_size)
@@ -449,6 +463,8 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
             scheduler.close()
+        if self._engine is not None:
+            self._engine.close()
 
     # ---- the scheduler's half
 
@@ -462,7 +478,9 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler.allocated(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        assert self._scheduler is not None
+        assert self._scheduler is not None and self._engine is not None
+        if scheduler_output.total_num_scheduled_tokens:
+            self._engine.stepped()
         return self._scheduler.step(scheduler_output)
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -485,14 +503,24 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
     def has_pending_push_work(self) -> bool:
         return self._scheduler is not None and self._scheduler.copying
 
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        if self._engine is not None:
+            self._engine.learn(metadata)
+
     def reset_cache(self) -> bool | None:
-        return True  # there is none: what the tier has stays right
+        if self._engine is not None:
+            self._engine.reset()
+        return True
 
     # ---- the worker's half
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         assert self._worker is not None
         self._worker.register(kv_caches)
+        self._facts = Facts(configuration.of_worker(self._config, self._cache_config, kv_caches))
+
+    def get_handshake_metadata(self) -> Facts | None:
+        return self._facts.of(self) if self._facts else None
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         step = self._get_connector_metadata()

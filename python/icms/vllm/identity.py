@@ -1,122 +1,286 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a KV block of a vLLM engine usable by another one: made into an icms.Layout.
+"""What makes a KV block of a vLLM engine usable by another one, and when it stops being so.
 
-vLLM's block hashes cover token ids, images and the names of adapters. They say nothing of model,
-weights, data type, byte order or ranks; all of that is bound into the keys here, so that a block of
-another model is not found instead of being loaded.
+vLLM's block hashes cover token ids, images, salts, and the names of adapters. They say nothing of
+weights, configuration or ranks; all of that is in the keys, so that a block of another model is not
+found instead of being loaded. Weights can change while an engine runs. Then it leaves the key space
+that it shares with others, and has one of its own.
+
+    Engine    one a connector: configuration, facts of the workers, and what vLLM announces
+    Identity  one a Link: what of the engine and of the operator's options is in the keys
+    KeySpace  shared or private; see its life cycle
 """
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import contextvars
+import dataclasses
 import os
-import pathlib
-import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
+from vllm.logger import init_logger
+
+from .. import fingerprint
+from ..canonical import Scalar
 from ..client import Layout
+from . import changes, configuration
+from .link import WrongTier
 
-#: Bytes read from each of the places of a weights file.
-_SAMPLE_BYTES = 4096
-#: Places of a weights file that are read, first and last among them.
-_SAMPLES = 64
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz")
-#: Besides weights: what decides how they are used.
-_CONFIGS = ("config.json", "adapter_config.json", "quantize_config.json", "hf_quant_config.json",
-            "params.json")
+logger = init_logger("vllm.icms.identity")
+
+#: The value of the option `weights` that says: they only ever come from the model's files.
+FILES = "files"
 
 
-def weights_fingerprint(model: str) -> bytes:
-    """32 bytes that differ when the weights of a model differ; the same on every machine.
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What an operator says of the identity; tier and connector have them in common."""
 
-    model is a folder, a file, or a name whose files are in the Hugging Face cache of this machine.
-    Of a weights file its name, size and 64 samples are hashed, of configurations everything: reading
-    terabytes would cost an engine's start minutes. ValueError when no weights can be found here.
+    tenant: str = ""
+    weights: str = ""
+    variant: str = ""
+    adapters: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """How one adapter cuts KV into blocks."""
+
+    dtype: str
+    layout: str  # all else that decides the bytes of a block
+    block_tokens: int
+    ranks: tuple[int, int, int, int]
+    separate_ranks: bool  # a block a rank, or one for all of them
+
+
+class KeySpace:
+    """Shared with other engines, or private to this one. The scheduler's thread changes it, any thread
+    reads it.
+
+    Life cycle: shared -> reset or change -> private, another one each time. With `weights: files` a
+    reset leads back to shared when no KV is left and nothing but reloads of the files has changed the
+    weights.
     """
-    where = _files_of(model)
-    if where is None:
-        raise ValueError(f"icms: the weights of {model} are not on this machine as files, so they "
-                         'have no fingerprint: set "weights" to a text that names them')
-    digest = hashlib.sha256(b"icms vllm weights v1")
-    for path in where:
-        _hash_file(digest, path)
-    return digest.digest()
+
+    def __init__(self, from_files: bool) -> None:
+        self._from_files = from_files
+        self._are_files = True  # the weights are those of the model's files, as far as was seen
+        self._is_clean = True  # no KV is left of before
+        self.reloads = 0  # how often the files were loaded again
+        self.number = 0  # how often it was renewed
+        self.space = b""  # private when not empty
+
+    def stepped(self) -> None:
+        """The engine computes KV."""
+        self._is_clean = False
+
+    def reset(self, is_clean: bool) -> None:
+        """vLLM forgets KV: all of it if is_clean."""
+        self._is_clean = is_clean
+        self._renew(self._are_files and is_clean)
+
+    def changed(self) -> None:
+        """Weights are changed, or may be."""
+        self._are_files = False
+        self._renew(False)
+
+    def loaded_files(self) -> None:
+        """All weights were loaded from the model's files."""
+        self._are_files = True
+        self.reloads += 1
+        self._renew(self._is_clean)
+
+    def _renew(self, is_shared: bool) -> None:
+        self.space = b"" if is_shared and self._from_files else os.urandom(16)
+        self.number += 1  # last: who sees the number sees the space
 
 
-def _files_of(model: str) -> list[pathlib.Path] | None:
-    given = pathlib.Path(model)
-    if given.is_file():
-        return [given]
-    folder = given if given.is_dir() else _in_hub_cache(model)
-    if folder is None:
-        return None
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and
-                   (file.suffix in _WEIGHTS or file.name in _CONFIGS))
-    return files if any(file.suffix in _WEIGHTS for file in files) else None
+class Engine:
+    """One engine, as its connector in the scheduler's process knows it: for all ranks, since that
+    process alone makes keys. Engines of data parallelism have one each."""
+
+    #: The engine whose connector is being made: vLLM makes its tiers meanwhile.
+    _making: contextvars.ContextVar[Engine | None] = contextvars.ContextVar("icms_engine",
+                                                                            default=None)
+
+    def __init__(self, config: Any, kv_cache_config: Any) -> None:
+        self.config = config
+        self.fields = configuration.fields(config, kv_cache_config)
+        self.workers: str | None = None  # what they know, see `learn`
+        self.identities: list[Identity] = []
+        self._adapters: set[tuple[str, str]] = set()  # that were loaded: name, path
+        changes.watch(self)
+
+    def close(self) -> None:
+        """Its connector ends."""
+        changes.forget(self)
+
+    @contextlib.contextmanager
+    def making(self) -> Iterator[None]:
+        """While its connector is made."""
+        token = self._making.set(self)
+        try:
+            yield
+        finally:
+            self._making.reset(token)
+
+    @classmethod
+    def made_now(cls) -> Engine | None:
+        """The engine that is being made; None outside of `making`."""
+        return cls._making.get()
+
+    def learn(self, facts: Mapping[Any, Any]) -> None:
+        """What each worker knows. Another connector's facts, beside which this one runs, say nothing:
+        then the back end of attention has to be named."""
+        texts = {one.text for one in facts.values() if isinstance(one, Facts)}
+        if len(facts) > 0 and all(isinstance(one, Facts) for one in facts.values()):
+            self.workers = "; ".join(sorted(texts))
+        elif getattr(getattr(self.config, "attention_config", None), "backend", None) is not None:
+            self.workers = f"{configuration.machine()}, back end as configured"
+        else:
+            logger.error("icms: the tier is not used: beside other connectors vLLM does not say which "
+                         "attention back end its workers chose: set --attention-backend")
+
+    def stepped(self) -> None:
+        """The engine computes KV in this step."""
+        for identity in self.identities:
+            identity.space.stepped()
+
+    def reset(self) -> None:
+        """vLLM resets its caches."""
+        for identity in self.identities:
+            identity.reset()
+
+    def changed(self, what: str) -> None:
+        """Something changes weights, or may."""
+        logger.warning("icms: %s may change weights: blocks are not shared with other engines from now "
+                       "on", what)
+        for identity in self.identities:
+            identity.changed()
+
+    def loaded_files(self) -> None:
+        """All weights were loaded from the model's files again."""
+        for identity in self.identities:
+            identity.loaded_files()
+
+    def saw_adapter(self, adapter: Any) -> None:
+        """A LoRA adapter is loaded. vLLM's hashes have its name and path: with other contents behind
+        them, blocks are not those of before."""
+        name = adapter.lora_name, adapter.lora_path
+        if adapter.load_inplace or name in self._adapters:
+            self.changed(f"loading adapter {adapter.lora_name} again")
+        self._adapters.add(name)
 
 
-def _in_hub_cache(model: str) -> pathlib.Path | None:
-    """The folder of a model that was downloaded by its name."""
-    try:
-        from huggingface_hub import try_to_load_from_cache
-        found = try_to_load_from_cache(model, "config.json")
-    except (ImportError, ValueError, OSError):
-        return None
-    return pathlib.Path(found).parent if isinstance(found, str) else None
+@dataclasses.dataclass
+class Facts(KVConnectorHandshakeMetadata):
+    """What a worker tells the scheduler's process while the engine starts."""
+
+    text: str
+
+    def of(self, connector: Any) -> Facts | None:
+        """These facts; None beside other connectors, of which vLLM hands over the first one's alone, and
+        others cannot do without theirs."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        return self if get_kv_transfer_group() is connector else None
 
 
-def _hash_file(digest: "hashlib._Hash", path: pathlib.Path) -> None:
-    size = path.stat().st_size
-    digest.update(f"\0{path.name}\0{size}\0".encode())
-    whole = path.name in _CONFIGS or size <= _SAMPLES * _SAMPLE_BYTES
-    with open(path, "rb") as file:
-        if whole:
-            digest.update(file.read())
-            return
-        for i in range(_SAMPLES):
-            file.seek(i * (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
-            digest.update(file.read(_SAMPLE_BYTES))
+class Identity:
+    """What of an engine is in the keys of one Link."""
 
+    def __init__(self, engine: Engine, options: Options, shape: Shape, *,
+                 is_idle: Callable[[], bool], forget: Callable[[], None]) -> None:
+        """is_idle says whether the engine has no request; forget drops what is known of blocks."""
+        config = engine.config
+        configuration.refuse(config, weights=options.weights, adapters=options.adapters)
+        self._engine = engine
+        self._options = options
+        self._shape = shape
+        self._is_idle = is_idle
+        self._forget = forget
+        self._models = configuration.models(config)
+        self._is_of_files = options.weights in ("", FILES)
+        self._loaded: bytes | None = None  # fingerprint of the files that were loaded
+        self._loaded_at = 0  # of space.reloads
+        self.space = KeySpace(options.weights == FILES)
+        self.hashes = str(config.cache_config.prefix_caching_hash_algo)
+        self.label = os.path.basename(os.path.normpath(self._models[0][0]))
+        self.wake: Callable[[], None] = lambda: None  # the link's
+        if self._is_of_files:
+            for model, revision in self._models:
+                if fingerprint.find(model, revision) is None:
+                    raise WrongTier(f"icms: the files of {model} are not on this machine, so they have "
+                                    'no fingerprint: set "weights" to a text that names the weights')
+        engine.identities.append(self)
 
-def machine() -> str:
-    """What of this machine decides the order of bytes in a block: nothing on a GPU but its kind;
-    on a CPU the instruction set, as vLLM packs blocks for it."""
-    import torch
-    from vllm.platforms import current_platform
+    def fields(self) -> dict[str, Scalar] | None:
+        """The configuration that is in the keys; None until the workers have said their part."""
+        if self._engine.workers is None:
+            return None
+        return {**self._engine.fields, "workers": self._engine.workers,
+                "variant": self._options.variant, "adapters": self._options.adapters}
 
-    words = [current_platform.device_type]
-    if current_platform.device_type == "cpu":
-        words += [platform.machine(), torch.backends.cpu.get_cpu_capability(),
-                  "amx" if torch.cpu._is_amx_tile_supported() else ""]
-    backend = os.environ.get("VLLM_ATTENTION_BACKEND")
-    return " ".join(filter(None, [*words, backend]))
+    def weights(self) -> bytes:
+        """What stands for the weights. Takes as long as reading them, the first time on a machine.
 
+        fingerprint.FilesError when there are none, or they change meanwhile.
+        """
+        if not self._is_of_files:
+            return f"{self.label} {self._options.weights}".encode()
+        if self.space.space:
+            return b"private"  # whatever they are
+        reloads = self.space.reloads
+        found = b"".join(fingerprint.of_files(model, revision=revision, log=logger)
+                         for model, revision in self._models)
+        if self._loaded is None or self._loaded_at != reloads:
+            self._loaded, self._loaded_at = found, reloads
+        elif self._loaded != found:
+            raise fingerprint.FilesError(f"the files of {self.label} have changed, and the engine has "
+                                         "not loaded them: start it again")
+        return self._loaded
 
-def layouts(*, tenant: str, model: str, weights: str, dtype: str, block_tokens: int,
-            shape: Iterable[object], ranks: tuple[int, int, int, int], separate_ranks: bool,
-            variant: str) -> Sequence[Layout]:
-    """The layout of each rank's blocks; one for all ranks when a block holds those of all.
+    def layouts(self, weights: bytes) -> Sequence[Layout]:
+        """The layout of each rank's blocks; one for all ranks when a block holds those of all."""
+        shape = self._shape
+        tensor = range(shape.ranks[0]) if shape.separate_ranks else (0,)
+        return tuple(Layout(tenant=self._options.tenant, weights=weights, dtype=shape.dtype,
+                            layout=f"vllm {shape.layout}", block_tokens=shape.block_tokens,
+                            rank=(rank, 0, 0, 0), ranks=shape.ranks) for rank in tensor)
 
-    weights is the operator's name for them, "" to take their fingerprint. shape is everything else
-    that decides the bytes of a block; variant is the operator's word for what cannot be seen.
-    """
-    import vllm
+    @staticmethod
+    def probe() -> bytes | None:
+        """What this process makes of its hash seed and function; None until vLLM has chosen them.
 
-    said = weights.encode() or weights_fingerprint(model)
-    name = os.path.basename(os.path.normpath(model)) if os.path.exists(model) else model
-    order = " ".join(str(word) for word in ("vllm", vllm.__version__, machine(), *shape, variant))
-    tensor = range(ranks[0]) if separate_ranks else (0,)
-    return tuple(Layout(tenant=tenant, model=name, weights=said, dtype=dtype, layout=order,
-                        block_tokens=block_tokens, rank=(rank, 0, 0, 0), ranks=ranks)
-                 for rank in tensor)
+        vLLM does that at the end of an engine's start, after it has made its connectors.
+        """
+        from vllm.v1.core import kv_cache_utils
 
+        seed: bytes | None = getattr(kv_cache_utils, "NONE_HASH", None)
+        return None if seed is None else bytes(seed)
 
-def probe() -> bytes | None:
-    """What this process makes of its hash seed and function; None until vLLM has chosen them.
+    def reset(self) -> None:
+        """vLLM resets its caches."""
+        self.space.reset(self._is_idle())
+        if self.space.space:
+            logger.warning("icms: vLLM has reset its caches, which may be because of other weights: "
+                           "blocks are not shared with other engines from now on%s",
+                           "" if self._options.weights == FILES else
+                           '; with "weights": "files" they would be')
+        self._renewed()
 
-    vLLM does that at the end of an engine's start, after it has made its connectors. With another
-    PYTHONHASHSEED, or another hash function, this differs, and no key would ever meet another's.
-    """
-    from vllm.v1.core import kv_cache_utils
+    def changed(self) -> None:
+        """Something changes weights, or may."""
+        self.space.changed()
+        self._renewed()
 
-    seed: bytes | None = getattr(kv_cache_utils, "NONE_HASH", None)
-    return None if seed is None else bytes(seed)
+    def loaded_files(self) -> None:
+        """All weights were loaded from the model's files again."""
+        self.space.loaded_files()
+        self._renewed()
+
+    def _renewed(self) -> None:
+        self._forget()
+        self.wake()

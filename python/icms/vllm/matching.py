@@ -37,15 +37,16 @@ class Names:
 class Match:
     """The blocks of one request from `first` on, brought into staging memory as far as they go.
 
-    ready says how many blocks, once over is True. Until then the engine asks again; a quarter of the
-    deadline is for the question which blocks there are.
+    ready says how many blocks, once over is True. Until then the engine asks again. The question which
+    blocks there are has the whole deadline, and so has the load after it: on a busy machine either may
+    be late, and what is known at the deadline is used.
     """
 
     def __init__(self, movers: Movers, staging: Staging, schemes: Sequence[Scheme], names: Names,
                  hashes: Sequence[bytes], first: int, deadline_ms: int) -> None:
         self.first = first
-        self._until = soon(deadline_ms)
-        self._give_up = soon(deadline_ms + GRACE_MS)
+        self._deadline_ms = deadline_ms
+        self._give_up = soon(2 * deadline_ms + GRACE_MS)
         self.ready = 0
         self.slots: list[list[int]] = []  # by block, one a rank; of the ready blocks once over
         self._movers = movers
@@ -57,7 +58,7 @@ class Match:
         self._over = False
         self._dropped = False
         movers.exists(self._volume, lambda: [keys[0] for keys in names.of(hashes, first)],
-                      soon(deadline_ms // 4), self._found)
+                      soon(deadline_ms), self._found)
 
     @property
     def over(self) -> bool:
@@ -94,7 +95,7 @@ class Match:
         self.slots = [slots[i * ranks:(i + 1) * ranks] for i in range(blocks)]
         flat = [key for block in keys[:blocks] for key in block]
         self._movers.load(self._volume, flat, [self._staging.room(slot) for slot in slots],
-                          self._until, self._loaded)
+                          soon(self._deadline_ms), self._loaded)
 
     def _loaded(self, good: list[bool]) -> None:
         ranks = len(self.slots[0])

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """icms as a secondary tier of vLLM's OffloadingConnector. Imported and made by vLLM, from
 
-    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+    --kv-transfer-config '{"kv_connector": "IcmsOffloadingConnector", "kv_role": "kv_both",
+      "kv_connector_module_path": "icms.vllm.offloading",
       "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec",
         "cpu_bytes_to_use": 10737418240, "secondary_tiers": [{"type": "IcmsTier",
           "module_path": "icms.vllm.tier", "where": "unix:", "volume": "kv"}]}}'
@@ -19,9 +20,7 @@ would ask for it forever.
 """
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
 import queue
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -35,7 +34,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 from ..client import prompt_hint
 from ..keys import Prompt, Scheme
-from . import identity
+from .identity import Engine, Identity, Options, Shape
 from .link import Link, WrongTier
 from .metrics import COUNTERS, UP, UP_TEXT
 from .movers import GRACE_MS, Counts, Movers, soon
@@ -59,6 +58,10 @@ class _Request:
     __slots__ = ("questions", "names", "_places", "_prompts", "_ends", "_hit_tokens", "_seen")
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """All that is known of its chunks."""
         self.questions: dict[bytes, _Question] = {}
         self.names: dict[bytes, bytes] = {}  # vLLM's key of a chunk to the tier's
         self._places: dict[bytes, tuple[int, int, bool]] = {}  # group, which one, filled in part
@@ -116,10 +119,13 @@ class IcmsTier(SecondaryTierManager):
     """See the file's head. Options beside where and volume:
 
     tenant      who may share: bound into every key
-    weights     a text that names the weights; "" takes a fingerprint of their files
-    variant     a text for what else changes the KV of the same tokens (quantisation while loading,
-                adapters that were changed under the same name)
-    lookup_ms, load_ms, store_ms  deadlines
+    weights     "" takes a fingerprint of the model's files, and after a reset of vLLM's caches nothing
+                is shared with other engines; "files" takes it again after a reset; any other text
+                names the weights that the engine starts with
+    variant     a text for what else changes the KV of the same tokens
+    adapters    a text for the version of LoRA adapters; needed with --enable-lora
+    lookup_ms   until when it has to be known which chunks there are; 0: load_ms
+    load_ms, store_ms  deadlines
     load_threads  threads that load
     """
 
@@ -127,7 +133,7 @@ class IcmsTier(SecondaryTierManager):
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, *,
                  where: str = "unix:", volume: str, tenant: str = "", weights: str = "",
-                 variant: str = "", lookup_ms: int = 500, load_ms: int = 5000,
+                 variant: str = "", adapters: str = "", lookup_ms: int = 0, load_ms: int = 5000,
                  store_ms: int = 10000, load_threads: int = 2,
                  backpressure_detector: Any = None) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
@@ -137,10 +143,14 @@ class IcmsTier(SecondaryTierManager):
         config = offloading_spec.config
         self._chunk_tokens = {group.group_id: group.tokens_per_block * config.cache.blocks_per_chunk
                               for group in config.groups}
-        self._deadlines_ms = (lookup_ms, load_ms, store_ms)
+        engine = Engine.made_now()
+        if engine is None:
+            raise WrongTier('icms: vLLM tells tiers neither its configuration nor its resets: set '
+                            '"kv_connector": "IcmsOffloadingConnector" and "kv_connector_module_path": '
+                            '"icms.vllm.offloading"')
+        self._deadlines_ms = (lookup_ms or load_ms, load_ms, store_ms)
         self._memory = primary_kv_view.cast("B")
         self._requests: dict[str, _Request] = {}
-        self._unnamed = False  # _unname_memory was called
         self._up_told: bool | None = None  # what the metric said last
         self._asked: list[tuple[bytes, _Question]] = []  # in this step, not yet sent
         self._answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -148,24 +158,18 @@ class IcmsTier(SecondaryTierManager):
             queue.SimpleQueue())
         self._movers = Movers(load_threads, Counts(), logger)
         try:
-            self._link = Link(where, volume, _layout(config, tenant, weights, variant,
-                                                     self.block_size_bytes),
-                              need_bytes=self.block_size_bytes, hashes="vllm",
-                              probe=identity.probe, log=logger)
+            identity = Identity(engine, Options(tenant, weights, variant, adapters),
+                                _shape(config, self.block_size_bytes),
+                                is_idle=lambda: not self._requests, forget=self._forget)
+            self._link = Link(where, volume, identity, need_bytes=self.block_size_bytes, log=logger)
         except Exception:
-            self._unname_memory()  # vLLM ends now, and leaves it
             self._movers.close()
             self._memory.release()
             raise
-        # With its workers' memory this was made by them, and they have all mapped it.
-        region = getattr(offloading_spec, "_scheduler_mmap", None)
-        if not getattr(region, "_creator", True):
-            self._unname_memory()
 
     # ---- questions
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
-        self._unname_memory()
         self._requests[req_context.req_id] = _Request()
         return RequestOffloadingContext()
 
@@ -206,18 +210,12 @@ class IcmsTier(SecondaryTierManager):
         self._movers.exists(schemes[0].volume, [name for name, _ in asked],
                             soon(self._deadlines_ms[0]), done)
 
-    def _unname_memory(self) -> None:
-        """Removes the name of vLLM's memory of the host, once.
-
-        Everybody has mapped it before the first request comes, and as a rule before this object is
-        made: vLLM's workers make it, and then its scheduler the tiers. Without a name it goes with the last
-        process, however that ends; with one it would stay behind a killed engine.
-        """
-        region = getattr(self._offloading_spec, "_scheduler_mmap", None)
-        if not self._unnamed and region is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(region.mmap_path)
-        self._unnamed = True
+    def _forget(self) -> None:
+        """Chunks of before are not those of from now on. Jobs that are outstanding go on under the
+        keys of before, and vLLM waits for them before it resets its memory."""
+        self._asked = []
+        for request in self._requests.values():
+            request.forget()
 
     def _take_answers(self) -> None:
         while not self._answers.empty():
@@ -309,15 +307,13 @@ def _answer(questions: list[_Question], there: list[bool]) -> None:
             question.answer = one
 
 
-def _layout(config: Any, tenant: str, weights: str, variant: str, chunk_bytes: int) -> Any:
+def _shape(config: Any, chunk_bytes: int) -> Shape:
     parallel = config.parallel
-    shape = ["chunk", config.kv_cache_layout, chunk_bytes, config.cache.tokens_per_hash,
-             config.cache.blocks_per_chunk, "replicated" if config.replicated_layout else "",
-             "canonical" if config.canonical_layout else "",
-             [(group.group_id, group.tokens_per_block, len(group.layer_names))
-              for group in config.groups]]
-    return identity.layouts(
-        tenant=tenant, model=config.model.name, weights=weights, dtype=config.model.dtype,
-        block_tokens=config.groups[0].tokens_per_block * config.cache.blocks_per_chunk,
-        shape=shape, separate_ranks=False, variant=variant,
-        ranks=(parallel.tp_size, parallel.pp_size, parallel.pcp_size * parallel.dcp_size, 1))
+    groups = [(group.group_id, group.tokens_per_block, len(group.layer_names))
+              for group in config.groups]
+    layout = ["chunk", config.kv_cache_layout, chunk_bytes, config.cache.tokens_per_hash,
+              config.cache.blocks_per_chunk, "replicated" if config.replicated_layout else "",
+              "canonical" if config.canonical_layout else "", groups]
+    return Shape(config.model.dtype, " ".join(map(str, layout)),
+                 config.groups[0].tokens_per_block * config.cache.blocks_per_chunk,
+                 (parallel.tp_size, parallel.pp_size, parallel.pcp_size * parallel.dcp_size, 1), False)

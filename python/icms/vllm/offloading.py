@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's own OffloadingConnector for `tier.IcmsTier`. Imported and made by vLLM, see there.
+
+It is that connector in all that it does. What it adds is what vLLM 0.32 tells no tier: the
+configuration of the engine, what its workers know of their KV, and resets. A tier of another kind
+beside IcmsTier notices nothing.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+
+from . import configuration
+from .identity import Engine, Facts
+
+
+class IcmsOffloadingConnector(OffloadingConnector):
+    """See the file's head. Takes the options of OffloadingConnector."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        self._config = vllm_config
+        self._cache_config = kv_cache_config
+        self._facts: Facts | None = None
+        self._engine: Engine | None = None
+        if role != KVConnectorRole.SCHEDULER:
+            super().__init__(vllm_config, role, kv_cache_config)
+            return
+        self._engine = Engine(vllm_config, kv_cache_config)
+        with self._engine.making():
+            super().__init__(vllm_config, role, kv_cache_config)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._engine is not None:
+            self._engine.close()
+
+    # ---- the scheduler's half
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        if self._engine is not None:
+            self._engine.learn(metadata)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        if self._engine is not None and scheduler_output.total_num_scheduled_tokens:
+            self._engine.stepped()
+        return super().build_connector_meta(scheduler_output)
+
+    def reset_cache(self) -> bool | None:
+        done: bool | None = super().reset_cache()  # ends all jobs first, under the keys of before
+        if self._engine is not None:
+            self._engine.reset()
+        return done
+
+    # ---- the worker's half
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        super().register_kv_caches(kv_caches)
+        self._facts = Facts(configuration.of_worker(self._config, self._cache_config, kv_caches))
+
+    def get_handshake_metadata(self) -> Facts | None:
+        return self._facts.of(self) if self._facts else None
