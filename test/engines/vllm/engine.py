@@ -3,11 +3,13 @@
 
 usage: engine.py
 Forked by tools/engines/nest.py for each order {"model": folder, "config": {...}, "environment":
-{...}}, an engine says {"ready": seconds, "pid": n, "policy": what vLLM does with requests whose
+{...}, "options": {...}}, an engine says {"ready": seconds, "pid": n, "policy": what vLLM does with requests whose
 load fails}, and then answers
     {"prompt": [token, ...], "tokens": n}   with the answer's tokens and sum of log-probabilities
     {"prompt": text, "limit": m, ...}       the same for the first m tokens of a text
     {"reset": true}                         having forgotten the prefix cache and vLLM's memory
+    {"call": name, "words": {...}}          having had it called in its workers
+    {"sleep": level}                        having slept and woken up
     {"end": true}                           having ended in good order
 """
 import json
@@ -65,10 +67,12 @@ def engine(order, peer):
 
     config = order["config"]
     begin = time.monotonic()
-    llm = LLM(model=order["model"], dtype="float32", max_model_len=4096, enforce_eager=True,
-              max_num_batched_tokens=4096, max_num_seqs=4, block_size=128, seed=0,
-              distributed_executor_backend="uni", disable_log_stats=False,
-              **({"kv_transfer_config": KVTransferConfig(**config)} if config else {}))
+    llm = LLM(**{"model": order["model"], "dtype": "float32", "max_model_len": 4096,
+                 "enforce_eager": True, "max_num_batched_tokens": 4096, "max_num_seqs": 4,
+                 "block_size": 128, "seed": 0, "distributed_executor_backend": "uni",
+                 "disable_log_stats": False,
+                 **({"kv_transfer_config": KVTransferConfig(**config)} if config else {}),
+                 **order["options"]})
     answer(llm, {"prompt": [5] * 40, "tokens": 1})
     transfer = llm.llm_engine.vllm_config.kv_transfer_config
     say(ready=round(time.monotonic() - begin, 1), pid=os.getpid(),
@@ -79,6 +83,13 @@ def engine(order, peer):
             break
         if job.get("reset"):
             say(reset=bool(llm.reset_prefix_cache(reset_connector=True)))
+        elif job.get("call"):
+            llm.collective_rpc(job["call"], kwargs=job["words"])
+            say(called=True)
+        elif job.get("sleep"):
+            llm.sleep(job["sleep"])
+            llm.wake_up()
+            say(awake=True)
         else:
             say(**answer(llm, job))
     llm.llm_engine.engine_core.shutdown()

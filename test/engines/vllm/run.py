@@ -17,7 +17,6 @@ import http.client
 import json
 import os
 import pathlib
-import random
 import shutil
 import signal
 import socket
@@ -32,207 +31,13 @@ import urllib.request
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-import icms_wheel  # noqa: E402
 import pod  # noqa: E402
 import readme  # noqa: E402
 from engines import forked  # noqa: E402
-
-VOLUME = {"name": "kv", "value_max": "4MiB", "arena": "256MiB"}
-BLOCK = 128
-PROMPT = 1100  # tokens: 8 whole blocks
-ANSWER = 16
-
-
-def environment(lab, **more):
-    """Of an engine: no network, 1 GiB of KV cache, and one thread that does not spin, so that other
-    work on the machine delays it and nothing else."""
-    return {**os.environ, "PYTHONPATH": f"{lab.site}:{HERE}", "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
-            "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind", **more}
-
-
-class Engine:
-    """One engine process, forked by the lab's nest. The default is in force under which a load that
-    fails ends its request: no load may fail."""
-
-    def __init__(self, lab, config, model="tiny", log="engine", **more):
-        order = {"model": str(lab.model(model)), "config": config, "environment": more}
-        self.peer = lab.nest().fork(order, lab.folder / f"{log}-{len(lab.engines)}")
-        lab.engines.append(self)
-
-    def ready(self):
-        hello = self.peer.wait().hello
-        assert hello["policy"] in (None, "fail"), hello
-        time.sleep(1)  # the link learns the seed of hashes right after the start
-        return self
-
-    def start(self, prompt, tokens=ANSWER):
-        self.peer.tell(prompt=prompt, tokens=tokens, limit=PROMPT)
-
-    def hear(self):
-        return self.peer.hear()
-
-    def ask(self, prompt, tokens=ANSWER):
-        self.start(prompt, tokens)
-        return self.hear()
-
-    def reset(self):
-        assert self.peer.ask(reset=True)["reset"]
-
-    def end(self):
-        """Ends it in good order."""
-        assert "bye" in self.peer.ask(end=True)
-        self.peer.ends()
-
-    def kill(self):
-        self.peer.kill()
-
-    def log(self):
-        return self.peer.log()
-
-
-class Lab:
-    """What the cases share: models, the package, and what an engine without a tier says."""
-
-    def __init__(self, arguments):
-        self.build = pathlib.Path(arguments.build).resolve()
-        self.folder = self.build / "engines/vllm-run"
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        self.python = pathlib.Path(arguments.venv).resolve() / "bin/python"
-        self.site = icms_wheel.make(icms_wheel.interpreter(), self.build,
-                                    self.build / "engines/icms-wheel")
-        self.engines = []
-        self._nest = None
-        self.references = {}
-        self.bare = {}  # by model, an engine without a tier
-
-    def nest(self):
-        """What has vLLM imported and forks engines."""
-        if self._nest is None:
-            self._nest = forked.Nest(self.python, HERE / "engine.py", self.folder / "engines.log",
-                                     environment(self, PYTHONHASHSEED="0"))
-        return self._nest
-
-    def end(self):
-        """Kills all engines, and waits for them, so that their processor time is counted."""
-        for engine in self.engines:
-            engine.kill()
-        if self._nest:
-            self._nest.close()
-
-    def model(self, name):
-        folder = self.build / "engines/models" / name
-        if not (folder / "model.safetensors").exists():
-            subprocess.run([str(self.python), str(HERE / "models.py"), name, str(folder)],
-                           check=True)
-        return folder
-
-    def reference(self, what, model="tiny"):
-        """What an engine without a tier says to a prompt."""
-        key = model, str(what)
-        if key not in self.references:
-            if model not in self.bare:
-                self.bare[model] = Engine(self, {}, model, "reference").ready()
-            self.references[key] = self.bare[model].ask(what)
-        return self.references[key]
-
-    @contextlib.contextmanager
-    def pod(self, name, targets=1, agents=1, volumes=(VOLUME,), agent_volumes=None, **extra):
-        """A pod, and nothing left of it afterwards."""
-        folder = self.folder / name
-        shutil.rmtree(folder, ignore_errors=True)
-        with pod.Pod(self.build, folder) as p:
-            p.targets = [p.add_target(f"enclosure{i}", 1, "512MiB", list(volumes), segment="32MiB",
-                                      **extra) for i in range(targets)]
-            for target in p.targets:
-                target.wait_ready()
-            p.agents = [p.add_agent(f"server-{i}", p.targets, list(agent_volumes or volumes))
-                        for i in range(agents)]
-            for agent in p.agents:
-                agent.wait_ready()
-            yield p
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def prompt(number, tokens=PROMPT):
-    """Token ids that no other prompt begins with."""
-    generator = random.Random(number)
-    return [4 + generator.randrange(250) for _ in range(tokens)]
-
-
-def tier(agent, **extra):
-    """The configuration of vLLM's OffloadingConnector with IcmsTier."""
-    where = agent if isinstance(agent, str) else f"unix:{agent.socket}"
-    return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
-            "kv_connector_extra_config": {
-                "spec_name": "CpuTieringSpec", "spec_module_path": "cpu_spec",
-                "cpu_bytes_to_use": 256 << 20,
-                "secondary_tiers": [{"type": "IcmsTier", "module_path": "icms.vllm.tier",
-                                     **{"where": where, "volume": "kv", **extra}}]}}
-
-
-def connector(agent, **extra):
-    """The configuration of IcmsConnector."""
-    where = agent if isinstance(agent, str) else f"unix:{agent.socket}"
-    return {"kv_connector": "IcmsConnector", "kv_connector_module_path": "icms.vllm.connector",
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": {**{"where": where, "volume": "kv"}, **extra}}
-
-
-def status(agent):
-    """What an agent says of itself."""
-    code, text = agent.get("/status")
-    assert code == 200, text
-    return json.loads(text)
-
-
-def over_network(agent, nbytes):
-    """Asserts how many bytes this agent has loaded from enclosures: these, and the statement of
-    other engines' scheme, which has under 4 KiB."""
-    loaded = sum(enclosure["load_bytes"] for enclosure in status(agent)["enclosures"])
-    assert 0 < loaded - nbytes < 4096, f"{loaded} bytes instead of {nbytes}"
-
-
-def same(answer, reference, what):
-    assert answer["tokens"] == reference["tokens"], \
-        f"{what}: {answer['tokens']} instead of {reference['tokens']}"
-    assert len(answer["tokens"]) == ANSWER and answer["finish"] == "length", answer
-
-
-def on_flash(agent):
-    """Bytes that this agent has stored in enclosures."""
-    return sum(enclosure["store_bytes"] for enclosure in status(agent)["enclosures"])
-
-
-def wait_stored(agent, bytes_before, blocks, block_bytes, seconds=120):
-    """Waits until the agent has written so many blocks to enclosures since then."""
-    give_up = time.monotonic() + seconds
-    while on_flash(agent) - bytes_before < blocks * block_bytes:
-        assert time.monotonic() < give_up, \
-            f"{on_flash(agent) - bytes_before} bytes on flash, not {blocks} of {block_bytes}"
-        time.sleep(0.1)
-
-
-def counted(answer, name, label=""):
-    """The sum of vLLM's counters of this name whose labels contain label."""
-    return sum(value for key, value in answer["metrics"].items()
-               if key.startswith(name) and label in key)
-
-
-def total(target, prefix):
-    """The sum of an enclosure's metrics whose names, with labels, begin so."""
-    return sum(value for name, value in target.metrics().items() if name.startswith(prefix))
-
-
-LOADED = "vllm:kv_offload_icms_loaded_bytes"
-KINDS = {"tier": (tier, LOADED), "connector": (connector, LOADED)}
-BLOCK_BYTES = 8 * 2 * 4 * 64 * 4 * BLOCK  # of the tiny model: layers, K and V, heads, floats
-#: By model: what it is asked, bytes of a block.
-MODELS = {"tiny": (prompt(0), BLOCK_BYTES),
-          "smol": ((ROOT / "demo/prompts/the-tide-clerk.txt").read_text(),
-                   30 * 2 * 3 * 64 * 4 * BLOCK)}
+import identities  # noqa: E402
+from lab import (ANSWER, BLOCK, BLOCK_BYTES, Engine, HERE, KINDS, Lab, MODELS, PROMPT, VOLUME,  # noqa: E402
+                 connector, counted, environment, on_flash, over_network, prompt, same, status, tier,
+                 total, wait_stored)
 
 
 def case_shared(lab, kind, model="tiny"):
@@ -242,7 +47,7 @@ def case_shared(lab, kind, model="tiny"):
     what, block_bytes = MODELS[model]
     volume = {**VOLUME, "value_max": "8MiB"}
     with lab.pod(f"{kind}-{model}", agents=2, volumes=[volume]) as p:
-        first = Engine(lab, configure(p.agents[0]), model, kind).ready()
+        first = Engine(lab, configure(p.agents[0], weights="files"), model, kind).ready()
         cold = first.ask(what)
         reference = lab.reference(what, model)
         same(cold, reference, "cold")
@@ -282,7 +87,8 @@ class Faults:
         self.lab, self.p = lab, p
         configure, self.loaded = KINDS[kind]
         self.a = Engine(lab, configure(p.agents[0]), log=f"{kind}-a").ready()
-        self.b = Engine(lab, configure(p.agents[1], load_ms=3000), log=f"{kind}-b").ready()
+        self.b = Engine(lab, configure(p.agents[1], load_ms=3000, weights="files"),
+                        log=f"{kind}-b").ready()
         self.next = 0
 
     def store(self):
@@ -514,13 +320,13 @@ def case_wrong(lab, kind):
                 engine.ready()
                 raise RuntimeError(f"an engine started with {wrong}")
             assert says in engine.log(), engine.log()[-2000:]
-        wait_no_memory(before)
+        remove_memory(before)  # of engines that did not get to their end
         right = Engine(lab, configure(p.agents[0]), log=f"{kind}-right").ready()
         same(right.ask(prompt(0)), lab.reference(prompt(0)), "the first engine")
         wait_stored(p.agents[0], 0, PROMPT // BLOCK, BLOCK_BYTES)
         other = Engine(lab, configure(p.agents[0]), log=f"{kind}-seed", PYTHONHASHSEED="1").ready()
         give_up = time.monotonic() + 60
-        while "would never share a block" not in other.log():
+        while "set PYTHONHASHSEED and --prefix-caching-hash-algo alike" not in other.log():
             assert time.monotonic() < give_up, other.log()[-2000:]
             time.sleep(0.1)
         answer = other.ask(prompt(0))
@@ -533,7 +339,7 @@ def case_wrong(lab, kind):
 def case_readme(lab):
     """The lines of our READMEs, with this pod's address and the tests' copy for CPUs."""
     lines = readme.objects("--kv-transfer-config", "README.md", "python/README.md")
-    assert [line["kv_connector"] for line in lines] == ["OffloadingConnector", "IcmsConnector"]
+    assert [line["kv_connector"] for line in lines] == ["IcmsOffloadingConnector", "IcmsConnector"]
     for line in lines:
         extra = line["kv_connector_extra_config"]
         with lab.pod("readme") as p:
@@ -657,6 +463,12 @@ def wait_no_memory(before):
         time.sleep(0.1)
 
 
+def remove_memory(before):
+    """Removes what killed engines have left, as operators do."""
+    for path in shared_memory() - before:
+        os.unlink(path)
+
+
 def meet_faults(lab, p, servers):
     """What the first server stores, the second does not get: its agent dies, and is away."""
     agent = p.agents[1]
@@ -685,6 +497,16 @@ def meet_faults(lab, p, servers):
     over_network(agent, PROMPT // BLOCK * BLOCK_BYTES)
 
 
+def probe_readiness(server):
+    """The line of doc/engines.md is true of an idle server, and false with a limit that it exceeds."""
+    lines = (ROOT / "doc/engines.md").read_text().splitlines()
+    line = next(line for line in lines if "/^vllm:kv_cache_usage_perc/" in line).strip()
+    line = line.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")
+    for limit, code in (("0.95", 0), ("0", 1)):
+        done = subprocess.run(["bash", "-c", line.replace("0.95", limit)], check=False)
+        assert done.returncode == code, (line, limit, done.returncode)
+
+
 def case_serve(lab):
     """Two servers share the pod, and meet faults with vLLM's defaults."""
     blocks = PROMPT // BLOCK
@@ -708,16 +530,17 @@ def case_serve(lab):
             assert read == blocks * BLOCK_BYTES, read
             over_network(p.agents[1], blocks * BLOCK_BYTES)
             assert servers[1].metric("vllm:kv_offload_icms_up") == 1
+            probe_readiness(servers[1])
             meet_faults(lab, p, servers)
         finally:
             for server in servers:
                 server.end()
-    wait_no_memory(before)
+    remove_memory(before)
 
 
 def case_interrupted(lab):
-    """Servers that are interrupted, terminated and killed, at work, idle and while they start, leave
-    no shared memory behind."""
+    """Servers that are interrupted and terminated at work leave no shared memory behind. Of one that
+    is killed while it starts vLLM's stays, and hinders no other."""
     before = shared_memory()
     servers = []
     with lab.pod("interrupted") as p:
@@ -730,7 +553,7 @@ def case_interrupted(lab):
                     servers[0].log()[-3000:]
                 time.sleep(0.05)
             servers[0].end(signal.SIGKILL)
-            wait_no_memory(before)
+            remove_memory(before)
             for server, number in ((servers[1], signal.SIGINT), (servers[2], signal.SIGTERM)):
                 server.wait_ready()
                 work = threading.Thread(target=server.ask_unheard, args=(prompt(9),))
@@ -763,6 +586,8 @@ def cases():
     for kind in KINDS:
         found[f"{kind}-late"] = lambda lab, kind=kind: case_late(lab, kind)
         found[f"{kind}-wrong"] = lambda lab, kind=kind: case_wrong(lab, kind)
+        for name, case in identities.CASES.items():
+            found[f"{kind}-{name}"] = lambda lab, kind=kind, case=case: case(lab, kind)
     found["readme"] = case_readme
     found["serve"] = case_serve
     found["interrupted"] = case_interrupted
