@@ -54,9 +54,35 @@ static void status_lacks(const json_t *lacks)
     (void)printf("; its keys go to the next enclosure\n");
 }
 
+/* The last error of an enclosure, with its age: it may be over. text has STATUS_ERROR_BYTES. */
+#define STATUS_ERROR_BYTES 256
+
+static const char *status_error(const json_t *enclosure, char *text)
+{
+    static const struct {
+        unsigned long long seconds;
+        const char *name;
+    } units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
+    const json_t *age = json_object_get(enclosure, "last_error_age_seconds");
+    const char *error = status_text(enclosure, "last_error");
+    unsigned long long seconds;
+    int unit = 0;
+
+    if (error[0] == 0)
+        return "-";
+    if (!json_is_number(age))
+        return error;
+    seconds = json_number_value(age) > 0 ? (unsigned long long)json_number_value(age) : 0;
+    while (unit < 3 && seconds < units[unit].seconds)
+        unit++;
+    (void)snprintf(text, STATUS_ERROR_BYTES, "%llu %s ago: %s", seconds / units[unit].seconds,
+                   units[unit].name, error);
+    return text;
+}
+
 static void status_enclosures(const json_t *enclosures)
 {
-    char in[32], out[32];
+    char in[32], out[32], error[STATUS_ERROR_BYTES];
     const json_t *e;
     size_t i;
 
@@ -66,12 +92,10 @@ static void status_enclosures(const json_t *enclosures)
                  "EXCLUDED", "LAST ERROR");
     json_array_foreach(enclosures, i, e)
     {
-        const char *error = status_text(e, "last_error");
-
         (void)printf("%-20s %-12s %12s %12s %8.0fx  %s\n", status_text(e, "name"),
                      status_text(e, "state"), status_bytes(status_number(e, "load_bytes"), in),
                      status_bytes(status_number(e, "store_bytes"), out),
-                     status_number(e, "exclusions"), error[0] == 0 ? "-" : error);
+                     status_number(e, "exclusions"), status_error(e, error));
         status_lacks(json_object_get(e, "lacks"));
     }
 }
@@ -119,6 +143,7 @@ static void status_head(const json_t *root)
     static const char *const shown[] = {"clients", "requests", "sheds", "deadline_misses",
                                         "checksum_errors"};
     const json_t *ready = json_object_get(root, "ready");
+    const char *host = status_text(root, "host_nqn");
 
     (void)printf("%s", status_text(root, "name"));
     if (json_is_boolean(ready))
@@ -126,6 +151,8 @@ static void status_head(const json_t *root)
     if (json_is_false(ready))
         (void)printf("%s", status_text(root, "why"));
     (void)printf("\n");
+    if (host[0] != 0 && host[0] != '-')
+        (void)printf("host NQN: %s\n", host);
     for (size_t i = 0; i < sizeof(shown) / sizeof(*shown); i++)
         if (json_is_number(json_object_get(root, shown[i])))
             (void)printf("%s%s %.0f", i == 0 ? "" : ", ", shown[i], status_number(root, shown[i]));
@@ -136,6 +163,7 @@ static int status_print(const struct cli *cli, const char *text)
 {
     json_error_t error;
     json_t *root = json_loads(text, 0, &error);
+    bool ready;
 
     if (root == NULL)
         return cli_fail(cli, ICMS_PROTOCOL, "what %s answers is not JSON: %s", cli->where,
@@ -148,8 +176,9 @@ static int status_print(const struct cli *cli, const char *text)
         status_enclosures(json_object_get(root, "enclosures"));
         status_volumes(json_object_get(root, "volumes"));
     }
+    ready = !json_is_false(json_object_get(root, "ready"));
     json_decref(root);
-    return CLI_DONE;
+    return ready ? CLI_DONE : CLI_MISSED;
 }
 
 static int status_run(int argc, char **argv)
@@ -187,16 +216,17 @@ static int status_run(int argc, char **argv)
 
 const struct cli_command cli_status = {
     .name = "status",
-    .summary = "show the tier: enclosures, volumes, hits, misses",
+    .summary = "show the tier: readiness, enclosures, volumes, hits, misses",
     .takes = CLI_TAKES_TIER,
     .run = status_run,
-    .help = "usage: icms status [options]\n"
-            "Show what the agent knows: enclosures and their state, volumes, hits by tier, misses "
-            "by\nreason.\n\n"
-            "  -o, --open WHERE     unix:SOCKET, pod:FILE or dir:DIRECTORY; default $ICMS_OPEN, "
-            "else\n"
-            "                       the agent at $ICMS_SOCKET or at the default socket\n"
-            "      --json           print the agent's JSON\n"
-            "  -h, --help           print this\n\n"
-            "Exit status: 0 shown, 1 no status, 2 usage or connection.\n",
+    .help =
+        "usage: icms status [options]\n"
+        "Show what the agent knows: whether it is ready, its host NQN, enclosures and their state "
+        "and last\nerror, volumes, hits by tier, misses by reason.\n\n"
+        "  -o, --open WHERE     unix:SOCKET, pod:FILE or dir:DIRECTORY; default $ICMS_OPEN, "
+        "else\n"
+        "                       the agent at $ICMS_SOCKET or at the default socket\n"
+        "      --json           print the agent's JSON\n"
+        "  -h, --help           print this\n\n"
+        "Exit status: 0 ready, 1 not ready or no status, 2 usage or connection.\n",
 };

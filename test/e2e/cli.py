@@ -14,7 +14,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
 
 BUILD = pathlib.Path(sys.argv[1])
 ICMS = BUILD / "cmd/icms"
@@ -152,9 +157,22 @@ def status(env):
     expect("status as JSON", result, 0)
     told = json.loads(result.stdout)
     assert told["volumes"][0]["name"] == "kv" and told["enclosures"][0]["name"] == "dev", told
+    assert told["ready"] is True and told["host_nqn"].startswith("nqn."), told
+    # Gets and matches of other processes, which are gone, are counted.
+    before = told["volumes"][0]
+    for _ in range(3):
+        expect("put", icms("put", "counted", data=b"x", env=env), 0)
+        expect("get", icms("get", "counted", env=env), 0)
+    expect("match", icms("match", "counted", "0xee", env=env), 1)
+    after = json.loads(icms("status", "--json", env=env).stdout)["volumes"][0]
+    assert after["hits"]["dram"] - before["hits"]["dram"] == 3, (before, after)
+    assert after["keys_found"] - before["keys_found"] == 1, (before, after)
+    assert after["keys_missed"] - before["keys_missed"] == 1, (before, after)
     result = icms("status", env=env)
     expect("status", result, 0)
     assert b"ENCLOSURE" in result.stdout and b"VOLUME" in result.stdout, result
+    assert f"host NQN: {told['host_nqn']}".encode() in result.stdout, result
+    assert b": ready" in result.stdout and b" ago: " not in result.stdout, result
 
 
 def dev(folder):
@@ -175,10 +193,44 @@ def dev(folder):
     expect("nobody listens any more", icms("get", "a", env=env), 2)
 
 
+def readiness(folder):
+    """The exit status says whether the agent is ready; an error that is over has its age."""
+    volume = {"name": "kv", "value_max": "64KiB", "arena": "1MiB"}
+    with pod.Pod(BUILD, folder) as p:
+        target = p.add_target("e0", 1, "64MiB", [volume], segment="1MiB", memory="16MiB")
+        target.wait_ready()
+        agent = p.add_agent("server-a", [target], [volume])
+        agent.wait_ready()
+        env = {"ICMS_SOCKET": str(agent.socket)}
+        expect("status of a ready agent", icms("status", env=env), 0)
+        target.kill()
+        wait_until("the agent is not ready", lambda: agent.get("/readyz")[0] == 503)
+        result = icms("status", env=env)
+        expect("status of an agent that is not ready", result, 1)
+        assert b"not ready: " in result.stdout and b" s ago: " in result.stdout, result
+        result = icms("status", "--json", env=env)
+        expect("the same as JSON", result, 1)
+        told = json.loads(result.stdout)
+        assert told["ready"] is False and told["enclosures"][0]["last_error_age_seconds"] < 60, told
+        target.start()
+        wait_until("the agent is ready again", lambda: agent.get("/readyz")[0] == 200)
+        result = icms("status", env=env)
+        expect("status after an outage", result, 0)
+        assert b" ago: " in result.stdout, result
+
+
+def wait_until(what, condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="icms-") as folder:
         usage()
         dev(pathlib.Path(folder))
+        readiness(pathlib.Path(folder) / "pod")
     with tempfile.TemporaryDirectory(prefix="icms-", dir="/var/tmp") as folder: # O_DIRECT
         replay(pathlib.Path(folder))
     sys.exit(1 if BAD else 0)
