@@ -122,15 +122,16 @@ static void status_volumes(const json_t *volumes)
 
     if (json_array_size(volumes) == 0)
         return;
-    (void)printf("\n%-20s %10s %10s %10s %10s %10s  %s\n", "VOLUME", "HITS DRAM", "LOCAL", "POD",
-                 "ARENA", "OF", "MISSES");
+    (void)printf("\n%-20s %10s %10s %10s %10s %10s %10s %10s  %s\n", "VOLUME", "HITS DRAM", "LOCAL",
+                 "POD", "KEYS FOUND", "NOT FOUND", "ARENA", "OF", "MISSES");
     json_array_foreach(volumes, i, v)
     {
         const json_t *hits = json_object_get(v, "hits");
 
-        (void)printf("%-20s %10.0f %10.0f %10.0f %10s %10s  ", status_text(v, "name"),
+        (void)printf("%-20s %10.0f %10.0f %10.0f %10.0f %10.0f %10s %10s  ", status_text(v, "name"),
                      status_number(hits, "dram"), status_number(hits, "local"),
-                     status_number(hits, "pod"),
+                     status_number(hits, "pod"), status_number(v, "keys_found"),
+                     status_number(v, "keys_missed"),
                      status_bytes(status_number(v, "arena_used_bytes"), used),
                      status_bytes(status_number(v, "arena_bytes"), whole));
         status_misses(json_object_get(v, "misses"));

@@ -18,7 +18,7 @@ struct ctl_page {
 
 /* Empties a page; keeps its memory. */
 void ctl_page_clear(struct ctl_page *page);
-void ctl_page_free(struct ctl_page *page);
+void ctl_page_fini(struct ctl_page *page);
 
 /* What is the same in every daemon: the process and the build. */
 void ctl_process(struct ctl_page *page, const char *program, const char *version);

@@ -223,7 +223,7 @@ static void test_a_page_is_what_prometheus_reads(void **state)
     assert_in_range((uint64_t)prom_value(&prom, "process_start_time_seconds"), time(NULL) - 3600,
                     time(NULL) + 2);
     assert_true(prom_value(&prom, "process_resident_memory_bytes") > 0);
-    ctl_page_free(&page);
+    ctl_page_fini(&page);
 }
 
 static void test_a_histogram_is_cumulative_and_exact(void **state)
@@ -249,7 +249,7 @@ static void test_a_histogram_is_cumulative_and_exact(void **state)
     assert_true(prom_value(&prom, "icms_load_seconds_count{class=\"load\"}") == 5);
     assert_true(prom_value(&prom, "icms_plain_seconds_count") == 5);
     assert_true(prom_value(&prom, "icms_plain_seconds_sum") > 1099.5);
-    ctl_page_free(&page);
+    ctl_page_fini(&page);
 }
 
 static void test_ages_and_lengths_have_their_own_buckets(void **state)
@@ -275,7 +275,7 @@ static void test_ages_and_lengths_have_their_own_buckets(void **state)
     assert_true(prom_value(&prom, "icms_blocks_bucket{volume=\"kv\",le=\"7\"}") == 8);
     assert_true(prom_value(&prom, "icms_blocks_count{volume=\"kv\"}") == 8);
     assert_true(prom_value(&prom, "icms_blocks_sum{volume=\"kv\"}") == 31);
-    ctl_page_free(&page);
+    ctl_page_fini(&page);
 }
 
 static void test_escapes_are_cut_whole(void **state)
@@ -306,7 +306,7 @@ static void test_a_page_has_a_bound(void **state)
     ctl_page_clear(&page);
     ctl_text(&page, "again");
     assert_string_equal(page.text, "again");
-    ctl_page_free(&page);
+    ctl_page_fini(&page);
     free(text);
 }
 

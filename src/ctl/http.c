@@ -328,7 +328,7 @@ void ctl_http_stop(struct ctl_http **http)
     if (*http == NULL)
         return;
     MHD_stop_daemon((*http)->daemon);
-    ctl_page_free(&(*http)->page);
+    ctl_page_fini(&(*http)->page);
     free(*http);
     *http = NULL;
 }

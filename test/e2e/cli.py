@@ -219,6 +219,28 @@ def readiness(folder):
         assert b" ago: " in result.stdout, result
 
 
+def drain(folder):
+    """An agent that is told to end waits for accepted blocks to be on flash."""
+    volume = {"name": "kv", "value_max": "64KiB", "arena": "1MiB"}
+    with pod.Pod(BUILD, folder) as p:
+        target = p.add_target("e0", 1, "64MiB", [volume], segment="1MiB", memory="16MiB")
+        target.wait_ready()
+        agent = p.add_agent("server-a", [target], [volume], silence="20s", keep_alive="30s")
+        agent.wait_ready()
+        env = {"ICMS_SOCKET": str(agent.socket)}
+        target.stand_still()
+        expect("put is accepted", icms("put", "late", data=b"value", env=env), 0)
+        agent.signal(signal.SIGTERM)
+        wait_until("the agent drains", lambda: agent.get("/readyz") == (503, "draining\n"))
+        assert agent.process.poll() is None, "it ended before the block was stored"
+        target.signal(signal.SIGCONT)
+        ended = agent.process.wait(timeout=30)
+        expect("the agent ends as asked", subprocess.CompletedProcess("icms-agent", ended), 0)
+        agent.start()
+        agent.wait_ready()
+        expect("the block is on flash", icms("get", "late", env=env), 0, b"value")
+
+
 def wait_until(what, condition, seconds=20):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -231,6 +253,7 @@ def main():
         usage()
         dev(pathlib.Path(folder))
         readiness(pathlib.Path(folder) / "pod")
+        drain(pathlib.Path(folder) / "drain")
     with tempfile.TemporaryDirectory(prefix="icms-", dir="/var/tmp") as folder: # O_DIRECT
         replay(pathlib.Path(folder))
     sys.exit(1 if BAD else 0)

@@ -187,6 +187,55 @@ static void sigterm_ends_with_hosts_connected(void **state)
     peer_free(&admin);
 }
 
+/* A store of which the value is not there yet when the signal comes is stored, answered, and there
+ * at the next start; meanwhile the target says that it is not ready. */
+static void sigterm_waits_for_commands_in_flight(void **state)
+{
+    struct nvme_kv_cmd cmd = {.opcode = NVME_KV_STORE, .nsid = 1, .key = peer_key(key_text(7))};
+    struct e2e *e2e = *state;
+    struct nvme_sqe_wf sqe;
+    struct peer *admin, *io;
+    struct nvme_cqe cqe;
+    char body[256] = "";
+    uint64_t seed = 1;
+    uint16_t cid;
+    int ready = 200;
+
+    e2e_configure(e2e, "memory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 1, "64MiB",
+                  "    value_max: 1MiB\n");
+    start(e2e, NULL);
+    admin = admin_new(e2e);
+    io = io_new(e2e, admin, 1, 0);
+    while (value_bytes(seed) < 100000)
+        seed++;
+    value_make(seed);
+    cmd.bytes = value_bytes(seed);
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    cid = peer_submit(io, &sqe, cmd.bytes);
+    while (e2e_metric(e2e, "icms_target_buffers_used_bytes") <= 0)
+        peer_sleep(io, 1); /* until it has asked for the value */
+    assert_int_equal(kill(e2e->pid, SIGTERM), 0);
+    for (int i = 0; i < 5000 && ready == 200; i++) {
+        ready = e2e_get(e2e, "/readyz", body, sizeof(body));
+        peer_sleep(io, 1);
+    }
+    assert_int_equal(ready, 503);
+    assert_non_null(strstr(body, "draining"));
+    assert_int_equal(e2e_get(e2e, "/healthz", body, sizeof(body)), 200);
+    assert_true(peer_complete(io, cid, value, cmd.bytes, NULL, NULL, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    assert_int_equal(e2e_end(e2e, 0), 0);
+    peer_free(&io);
+    peer_free(&admin);
+    start(e2e, NULL);
+    admin = admin_new(e2e);
+    io = io_new(e2e, admin, 1, 0);
+    assert_true(get_is(io, 7, seed));
+    peer_free(&io);
+    peer_free(&admin);
+    assert_int_equal(e2e_end(e2e, SIGTERM), 0);
+}
+
 static void mistakes_have_their_own_sentences(void **state)
 {
     struct e2e *e2e = *state;
@@ -416,6 +465,7 @@ int main(int argc, char **argv)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_serves_and_counts, setup, teardown),
         cmocka_unit_test_setup_teardown(sigterm_ends_with_hosts_connected, setup, teardown),
+        cmocka_unit_test_setup_teardown(sigterm_waits_for_commands_in_flight, setup, teardown),
         cmocka_unit_test_setup_teardown(mistakes_have_their_own_sentences, setup, teardown),
         cmocka_unit_test_setup_teardown(acknowledged_blocks_survive_kill_9, setup, teardown),
         cmocka_unit_test_setup_teardown(floods_do_not_grow_it, setup, teardown),

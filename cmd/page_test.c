@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the daemons' pages make of readiness and counters. The target and the agent behind them are
+ * made up here.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent_page.h"
+#include "target/target.h"
+#include "target_page.h"
+
+static bool is_ready;
+static struct agent_page agent_page;
+static struct hist hists[AGENT_LATENCY_COUNT];
+
+/* ---- a target and an agent ------------------------------------------------------------------ */
+
+bool target_ready(const struct target *target, struct err_why *why)
+{
+    if (!is_ready)
+        (void)err_set(why, ICMS_CLOSED, "draining");
+    return is_ready;
+}
+
+void target_stats(const struct target *target, struct target_stats *out_stats)
+{
+    static const struct volume_spec volume = {.name = "kv"};
+
+    memset(out_stats, 0, sizeof(*out_stats));
+    out_stats->capacity_bytes = 200;
+    out_stats->used_bytes = 50;
+    out_stats->drive_count = 1;
+    out_stats->drives[0].path = "/dev/x";
+    out_stats->drives[0].read_ns = &hists[0];
+    out_stats->drives[0].write_ns = &hists[1];
+    out_stats->volume_count = 1;
+    out_stats->volumes[0].spec = &volume;
+    out_stats->volumes[0].hits = 7;
+}
+
+bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why)
+{
+    if (!is_ready)
+        (void)err_set(why, ICMS_CLOSED, "draining");
+    return is_ready;
+}
+
+void agent_stats(struct agent *agent, struct agent_stats *out_stats)
+{
+    struct agent_volume_stats *volume = &out_stats->volumes[0];
+
+    memset(out_stats, 0, sizeof(*out_stats));
+    out_stats->volume_count = out_stats->enclosure_count = 1;
+    strcpy(out_stats->enclosures[0].name, "e0");
+    out_stats->enclosures[0].op_ns = hists;
+    strcpy(volume->name, "kv");
+    volume->hits_dram = 1000;
+    volume->misses[ICMS_MISS_ABSENT] = 3;
+    volume->keys_found = 12;
+    volume->matched = 12;
+    volume->matches[4] = 1;
+    volume->evicted_age_ns = &hists[0];
+}
+
+size_t agent_status(struct agent *agent, char *out, size_t bytes)
+{
+    (void)snprintf(out, bytes, "{}");
+    return 2;
+}
+
+/* ---- tests ---------------------------------------------------------------------------------- */
+
+/* True when the page has this line. */
+static bool has(const struct ctl_page *page, const char *line)
+{
+    const char *text = ctl_page_text(page);
+
+    for (const char *at = text; (at = strstr(at, line)) != NULL; at++)
+        if ((at == text || at[-1] == '\n') && at[strlen(line)] == '\n')
+            return true;
+    return false;
+}
+
+static void test_a_target_is_as_ready_as_it_says(void **state)
+{
+    struct err_why why = {""};
+
+    is_ready = true;
+    assert_true(target_page_ready(NULL, &why));
+    is_ready = false;
+    assert_false(target_page_ready(NULL, &why));
+    assert_string_equal(why.text, "draining");
+}
+
+static void test_a_target_tells_its_readiness(void **state)
+{
+    for (int ready = 0; ready < 2; ready++) {
+        struct ctl_page *page = ctl_page_new();
+
+        is_ready = ready != 0;
+        target_page_metrics(NULL, page);
+        assert_true(has(page, ready ? "icms_target_ready 1" : "icms_target_ready 0"));
+        assert_true(has(page, "kv_cache_usage_perc 0.25"));
+        assert_true(has(page, "icms_target_hits_total{volume=\"kv\"} 7"));
+        ctl_page_free(&page);
+        page = ctl_page_new();
+        target_page_status(NULL, page);
+        assert_non_null(
+            strstr(ctl_page_text(page), ready ? "{\"ready\": true, \"why\": \"\""
+                                              : "{\"ready\": false, \"why\": \"draining\""));
+        ctl_page_free(&page);
+    }
+}
+
+static void test_an_agent_is_ready_when_clients_can_attach(void **state)
+{
+    struct err_why why = {""};
+
+    is_ready = true;
+    atomic_store(&agent_page.attaching, false);
+    assert_false(agent_page_ready(&agent_page, &why));
+    assert_non_null(strstr(why.text, "starting"));
+    atomic_store(&agent_page.attaching, true);
+    assert_true(agent_page_ready(&agent_page, &why));
+    is_ready = false;
+    assert_false(agent_page_ready(&agent_page, &why));
+    assert_string_equal(why.text, "draining");
+}
+
+static void test_an_agent_tells_its_readiness_and_counts(void **state)
+{
+    atomic_store(&agent_page.attaching, true);
+    for (int ready = 0; ready < 2; ready++) {
+        struct ctl_page *page = ctl_page_new();
+
+        is_ready = ready != 0;
+        agent_page_metrics(&agent_page, page);
+        assert_true(has(page, ready ? "icms_agent_ready 1" : "icms_agent_ready 0"));
+        assert_true(has(page, "icms_agent_hits_total{tier=\"dram\",volume=\"kv\"} 1000"));
+        assert_true(has(page, "icms_agent_misses_total{reason=\"absent\",volume=\"kv\"} 3"));
+        assert_true(has(page, "icms_agent_keys_total{result=\"found\",volume=\"kv\"} 12"));
+        assert_true(has(page, "icms_agent_match_blocks_bucket{volume=\"kv\",le=\"7\"} 0"));
+        assert_true(has(page, "icms_agent_match_blocks_bucket{volume=\"kv\",le=\"15\"} 1"));
+        assert_true(has(page, "icms_agent_match_blocks_sum{volume=\"kv\"} 12"));
+        ctl_page_free(&page);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_target_is_as_ready_as_it_says),
+        cmocka_unit_test(test_a_target_tells_its_readiness),
+        cmocka_unit_test(test_an_agent_is_ready_when_clients_can_attach),
+        cmocka_unit_test(test_an_agent_tells_its_readiness_and_counts),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
