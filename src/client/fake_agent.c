@@ -16,7 +16,9 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/crc.h"
 #include "icms/icms.h"
+#include "wire/sealed.h"
 
 #define FAKE_CLIENTS 16
 #define FAKE_BLOCKS  8192
@@ -60,9 +62,10 @@ void fake_reset(void)
 {
     atomic_bool *off[] = {&fake.mute,    &fake.swallow, &fake.forget,
                           &fake.corrupt, &fake.lie,     &fake.bad_tail};
-    atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,        &fake.puts,
-                           &fake.exists,  &fake.removes,  &fake.flushes,     &fake.cancels,
-                           &fake.touches, &fake.suspects, &fake.exists_manys};
+    atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,         &fake.puts,
+                           &fake.exists,  &fake.removes,  &fake.flushes,      &fake.cancels,
+                           &fake.touches, &fake.suspects, &fake.exists_manys, &fake.directs,
+                           &fake.damage};
 
     for (size_t i = 0; i < sizeof(off) / sizeof(*off); i++)
         atomic_store(off[i], false);
@@ -156,6 +159,17 @@ static uint32_t slot_find(struct agent *agent, uint32_t volume, const struct key
     return SHM_SLOT_NONE;
 }
 
+/* What happens to a value on its way to the client: some of its bytes change. */
+static void value_damage(uint8_t *stored, uint32_t bytes)
+{
+    uint32_t at = atomic_load(&fake.damage);
+
+    if (atomic_load(&fake.corrupt))
+        stored[bytes / 2] ^= 1;
+    if (at != 0)
+        stored[at - 1] ^= 1;
+}
+
 static uint32_t slot_load(struct agent *agent, const struct fake_block *block)
 {
     const struct shm_arena *view = &agent->views[block->volume];
@@ -175,8 +189,7 @@ static uint32_t slot_load(struct agent *agent, const struct fake_block *block)
     slot = slot_of(agent, block->volume, i);
     memory = (uint8_t *)(uintptr_t)shm_arena_value(view, i);
     memcpy(memory, block->value, block->bytes + (view->sealed ? LIMIT_TRAILER_BYTES : 0));
-    if (atomic_load(&fake.corrupt))
-        memory[block->bytes / 2] ^= 1;
+    value_damage(memory, block->bytes);
     shm_slot_key_set(slot, &block->key);
     atomic_store(&slot->value_bytes, block->bytes);
     atomic_store(&slot->next, atomic_load(head_of(agent, block->volume, &block->key)));
@@ -187,6 +200,17 @@ static uint32_t slot_load(struct agent *agent, const struct fake_block *block)
 
 /* ---- serving -------------------------------------------------------------------------------- */
 
+/* The value lies in the memory of a client in this process, without a trailer. */
+static void put_direct(struct agent *agent, const struct shm_submit *in, const struct key *key,
+                       uint8_t *to)
+{
+    const struct shm_arena *view = &agent->views[in->volume];
+
+    memcpy(to, (const void *)(uintptr_t)in->offset, in->bytes);
+    if (view->sealed)
+        sealed_trailer_make(&view->uuid, key, in->bytes, crc32c(to, in->bytes), to + in->bytes);
+}
+
 static void serve_put(struct agent *agent, struct fake_client *client, const struct shm_submit *in,
                       const struct key *key, struct shm_complete *out)
 {
@@ -195,7 +219,7 @@ static void serve_put(struct agent *agent, struct fake_client *client, const str
     uint32_t slot;
 
     atomic_fetch_add(&fake.puts, 1);
-    check(in->offset + stored <= client->ring.staging_bytes);
+    check((in->flags & SHM_FLAG_DIRECT) != 0 || in->offset + stored <= client->ring.staging_bytes);
     if (block != NULL && (in->flags & SHM_FLAG_IF_ABSENT) != 0) {
         out->status = ICMS_EXISTS;
         return;
@@ -214,10 +238,39 @@ static void serve_put(struct agent *agent, struct fake_client *client, const str
     block->bytes = in->bytes;
     block->value = malloc(stored);
     check(block->value != NULL);
-    memcpy(block->value, client->ring.staging + in->offset, stored);
+    if ((in->flags & SHM_FLAG_DIRECT) != 0)
+        put_direct(agent, in, key, block->value);
+    else
+        memcpy(block->value, client->ring.staging + in->offset, stored);
     slot = slot_find(agent, in->volume, key);
     if (slot != SHM_SLOT_NONE)
         (void)slot_evict(agent, in->volume, slot);
+}
+
+/* Value and trailer go where the client wants them: one behind the other, over the end of the room
+ * that it has; it checks them itself. */
+static void get_direct(const struct fake_block *block, const struct shm_submit *in,
+                       struct shm_complete *out)
+{
+    uint32_t stored = block->bytes + LIMIT_TRAILER_BYTES;
+    uint32_t inside = in->bytes < stored ? in->bytes : stored;
+    uint8_t *value;
+
+    atomic_fetch_add(&fake.directs, 1);
+    out->slot = SHM_SLOT_NONE;
+    out->value_bytes = block->bytes;
+    out->source = ICMS_SOURCE_POD;
+    if (in->bytes < block->bytes) {
+        out->status = ICMS_VALUE_SIZE;
+        return;
+    }
+    value = malloc(stored);
+    check(value != NULL);
+    memcpy(value, block->value, stored);
+    value_damage(value, block->bytes);
+    memcpy((void *)(uintptr_t)in->offset, value, inside);
+    memcpy((void *)(uintptr_t)in->trailer, value + inside, stored - inside);
+    free(value);
 }
 
 static void serve_get(struct agent *agent, struct fake_client *client, const struct shm_submit *in,
@@ -230,6 +283,10 @@ static void serve_get(struct agent *agent, struct fake_client *client, const str
     if (block == NULL) {
         out->status = ICMS_MISS;
         out->reason = ICMS_MISS_ABSENT;
+        return;
+    }
+    if ((in->flags & SHM_FLAG_DIRECT) != 0) {
+        get_direct(block, in, out);
         return;
     }
     slot = slot_load(agent, block);

@@ -23,8 +23,11 @@ struct fake_switches {
     atomic_bool bad_tail; /* writes a completion tail that makes no sense          */
     atomic_uint status;   /* answers everything with this error, when it is not 0  */
     atomic_uint delay_us; /* before each answer                                    */
+    atomic_uint damage;   /* flips byte damage - 1 of every value, trailer included, that it hands
+                             out; 0: none                                          */
     /* seen */
     atomic_uint gets, puts, exists, exists_manys, removes, flushes, cancels, touches, suspects;
+    atomic_uint directs; /* gets into the memory of a client in this process */
 };
 
 extern struct fake_switches fake;

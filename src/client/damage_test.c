@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One flipped byte, anywhere in a value of any size or in its trailer, is a miss with the reason
+ * "checksum": when the value is copied, when it is leased, and when an agent in this process
+ * received it in the caller's memory.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "client/client_int.h"
+#include "client/client_rig.h"
+
+#define KIB ((uint32_t)1024)
+
+/* Around the sizes at which a value is copied, checked or received in another way. */
+static const uint32_t sizes[] = {1,           5000,         8 * KIB - 1, 8 * KIB,
+                                 8 * KIB + 1, 64 * KIB - 1, 64 * KIB,    64 * KIB + 1,
+                                 1024 * KIB,  8192 * KIB};
+#define SIZES  (sizeof(sizes) / sizeof(*sizes))
+#define PLACES 5
+
+/* A rig whose staging memory has room for the largest value. */
+static int setup(void **state)
+{
+    struct client_rig *rig = calloc(1, sizeof(*rig));
+    struct icms_options options;
+
+    assert_non_null(rig);
+    *state = rig;
+    icms_options_init(&options);
+    options.buffer_bytes = (uint64_t)32 << 20;
+    return client_rig_open(rig, &options);
+}
+
+/* Which byte is flipped: the first, one in the middle and the last of the value, the first and one
+ * of the last of the trailer (its own checksum). As fake.damage wants it. */
+static unsigned place(uint32_t bytes, int which)
+{
+    const unsigned places[PLACES] = {0, bytes / 2, bytes - 1, bytes, bytes + 23};
+
+    return 1 + places[which];
+}
+
+static void a_copy_with_one_flipped_byte_is_a_miss(void **state)
+{
+    struct client_rig *rig = *state;
+    struct icms_block block;
+
+    for (size_t i = 0; i < SIZES; i++)
+        for (int which = 0; which < PLACES; which++) {
+            assert_int_equal(rig_put_one(rig->big, i, sizes[i]), ICMS_OK);
+            atomic_store(&fake.damage, place(sizes[i], which));
+            assert_int_equal(rig_get_one(rig->big, i, sizes[i], &block), ICMS_MISS);
+            assert_int_equal(block.reason, ICMS_MISS_CHECKSUM);
+            atomic_store(&fake.damage, 0);
+            assert_int_equal(rig_put_one(rig->big, i, sizes[i]), ICMS_OK); /* out of the arena */
+            assert_int_equal(rig_get_one(rig->big, i, sizes[i], &block), ICMS_OK);
+        }
+}
+
+static void a_leased_value_with_one_flipped_byte_is_a_miss(void **state)
+{
+    struct client_rig *rig = *state;
+    enum icms_miss reason;
+    struct icms_lease lease;
+
+    for (size_t i = 0; i < SIZES; i++)
+        for (int which = 0; which < PLACES; which++) {
+            struct icms_key key = rig_key(i);
+
+            assert_int_equal(rig_put_one(rig->big, i, sizes[i]), ICMS_OK);
+            atomic_store(&fake.damage, place(sizes[i], which));
+            assert_int_equal(icms_lease_take(rig->big, &key, NULL, &reason, &lease), ICMS_MISS);
+            assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+            atomic_store(&fake.damage, 0);
+            assert_int_equal(rig_put_one(rig->big, i, sizes[i]), ICMS_OK);
+            assert_int_equal(icms_lease_take(rig->big, &key, NULL, &reason, &lease), ICMS_OK);
+            assert_int_equal(lease.bytes, sizes[i]);
+            icms_lease_give(&lease);
+        }
+}
+
+/* ---- an agent in this process --------------------------------------------------------------- */
+
+/* Gets value number 1 into so much room; the status of the block. */
+static icms_err direct_get(struct icms_volume *volume, uint32_t bytes, uint64_t room,
+                           struct icms_block *out_block)
+{
+    uint8_t *data = malloc(room), *wanted = malloc(bytes);
+
+    assert_true(data != NULL && wanted != NULL);
+    *out_block = (struct icms_block){.key = rig_key(1), .data = data, .bytes = room};
+    (void)!icms_get(volume, out_block, 1, NULL);
+    if (out_block->status == ICMS_OK) {
+        rig_fill(wanted, bytes, 1);
+        assert_int_equal(out_block->bytes, bytes);
+        assert_memory_equal(data, wanted, bytes);
+    }
+    free(data);
+    free(wanted);
+    return out_block->status;
+}
+
+static void a_direct_receive_with_one_flipped_byte_is_a_miss(void **state)
+{
+    /* The trailer lies behind the room, on both sides of its end, and inside of it. */
+    static const uint32_t behind[] = {0, 10, LIMIT_TRAILER_BYTES, 4096};
+    char folder[] = "/tmp/icms-damage-test-XXXXXX", where[64], path[64];
+    struct icms_volume *volume = NULL;
+    struct icms *icms = NULL;
+    struct icms_block block;
+
+    fake_reset();
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(where, sizeof(where), "dir:%s", folder);
+    assert_int_equal(icms_open(where, NULL, NULL, 0, &icms), ICMS_OK);
+    assert_int_equal(icms_volume_open(icms, "kv", NULL, 0, &volume), ICMS_OK);
+    for (size_t i = 0; i < SIZES; i++) {
+        if (sizes[i] < CLIENT_DIRECT_BYTES)
+            continue;
+        assert_int_equal(rig_put_one(volume, 1, sizes[i]), ICMS_OK);
+        for (size_t j = 0; j < sizeof(behind) / sizeof(*behind); j++) {
+            for (int which = 0; which < PLACES; which++) {
+                atomic_store(&fake.damage, place(sizes[i], which));
+                assert_int_equal(direct_get(volume, sizes[i], sizes[i] + behind[j], &block),
+                                 ICMS_MISS);
+                assert_int_equal(block.reason, ICMS_MISS_CHECKSUM);
+                assert_int_equal(block.source, ICMS_SOURCE_NONE);
+            }
+            atomic_store(&fake.damage, 0);
+            assert_int_equal(direct_get(volume, sizes[i], sizes[i] + behind[j], &block), ICMS_OK);
+            assert_int_equal(block.source, ICMS_SOURCE_POD);
+        }
+    }
+    assert_true(atomic_load(&fake.directs) > 0);
+    assert_int_equal(atomic_load(&fake.directs), atomic_load(&fake.gets));
+    icms_close(&icms);
+    for (int i = 0; i < 4; i++) {
+        static const char *const names[] = {"icms.lock", "volumes", "icms.store", ""};
+
+        (void)snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+        (void)remove(path);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, client_rig_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_copy_with_one_flipped_byte_is_a_miss),
+        TEST(a_leased_value_with_one_flipped_byte_is_a_miss),
+        cmocka_unit_test(a_direct_receive_with_one_flipped_byte_is_a_miss),
+    };
+
+    return cmocka_run_group_tests_name("client-damage", tests, NULL, NULL);
+}
