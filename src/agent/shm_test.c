@@ -346,6 +346,32 @@ static void a_key_is_found_and_leased_and_another_is_not(void **state)
     free(f.memory);
 }
 
+/* The lease entry lies where the slot has its version: the moment that the lease is published, the
+ * slot changes. That is what an agent does that saw no lease just before. */
+static void a_slot_that_changes_while_it_is_leased_is_no_hit(void **state)
+{
+    struct key one = test_key(1);
+    struct arena_fixture f;
+    _Atomic uint32_t *version;
+    uint32_t slot = 99, bytes = 99;
+    uint64_t leased = 99;
+
+    for (uint32_t i = 0; i < 8; i++) {
+        arena_new(&f, 0);
+        arena_fill(&f, i, &one, 0xaa, 100);
+        version = (_Atomic uint32_t *)(uintptr_t)&f.arena.slots[i].version;
+        assert_int_equal(*version, 2);
+        if (i + 1 == 2)
+            atomic_store(version, 4); /* what the lease writes is another version, odd or even */
+        assert_false(shm_arena_lease(&f.arena, &one, version, &slot, &leased, &bytes));
+        assert_int_equal(*version, 0); /* and the entry names no slot */
+        free(f.memory);
+    }
+    assert_int_equal(slot, 99);
+    assert_int_equal(leased, 99);
+    assert_int_equal(bytes, 99);
+}
+
 static void a_chain_that_loops_or_leads_out_of_the_arena_ends(void **state)
 {
     struct key one = test_key(1), two = test_key(2);
@@ -555,6 +581,7 @@ int main(void)
         cmocka_unit_test(a_formatted_arena_reads_as_it_was_written),
         cmocka_unit_test(a_margin_lies_around_each_value),
         cmocka_unit_test(a_key_is_found_and_leased_and_another_is_not),
+        cmocka_unit_test(a_slot_that_changes_while_it_is_leased_is_no_hit),
         cmocka_unit_test(a_chain_that_loops_or_leads_out_of_the_arena_ends),
         cmocka_unit_test(hostile_headers_give_no_view_that_leaves_the_region),
         cmocka_unit_test(a_leased_slot_never_changes_under_its_reader),
