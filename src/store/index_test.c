@@ -68,6 +68,65 @@ static void at_full_load_a_block_costs_at_most_32_bytes(void **state)
     }
 }
 
+/* Fills an index with blocks that differ in one property only, so that many chains hold several of
+ * them, and finds each of them, and none when it is gone. */
+static void assert_told_apart(void (*make)(uint32_t n, uint32_t *out_volume, struct key *out_key))
+{
+    enum { BLOCKS = 1024 };
+    struct store_index *index;
+    struct store_spot spot, old;
+    uint32_t volume;
+    struct key key;
+
+    assert_int_equal(store_index_new(BLOCKS, 1, &index), ICMS_OK);
+    for (uint32_t n = 0; n < BLOCKS; n++) {
+        make(n, &volume, &key);
+        spot = test_spot(n);
+        assert_true(store_index_reserve(index));
+        assert_false(store_index_put(index, volume, &key, &spot, &old));
+    }
+    for (uint32_t n = 0; n < BLOCKS; n++) {
+        make(n, &volume, &key);
+        spot = test_spot(n);
+        assert_true(store_index_find(index, volume, &key, &old));
+        assert_true(spot_equal(&old, &spot));
+        assert_true(store_index_remove(index, volume, &key, &old));
+        assert_true(spot_equal(&old, &spot));
+        assert_false(store_index_find(index, volume, &key, &old));
+    }
+    store_index_free(&index);
+}
+
+static unsigned two_bytes_at; /* of the keys that differ there only */
+
+static void make_two_bytes(uint32_t n, uint32_t *out_volume, struct key *out_key)
+{
+    *out_volume = 3;
+    *out_key = (struct key){.length = 16};
+    memset(out_key->bytes, 0x55, sizeof(out_key->bytes));
+    out_key->bytes[two_bytes_at] = (uint8_t)n;
+    out_key->bytes[two_bytes_at + 1] = (uint8_t)(n >> 8);
+}
+
+static void keys_that_differ_in_two_bytes_are_two_blocks(void **state)
+{
+    for (two_bytes_at = 0; two_bytes_at < LIMIT_KEY_BYTES; two_bytes_at += 2)
+        assert_told_apart(make_two_bytes);
+}
+
+static void make_volume_and_length(uint32_t n, uint32_t *out_volume, struct key *out_key)
+{
+    *out_volume = n % LIMIT_VOLUMES;
+    *out_key = (struct key){.length = (uint8_t)(1 + n / LIMIT_VOLUMES % LIMIT_KEY_BYTES)};
+}
+
+/* All keys are zeros. */
+static void volume_and_key_length_are_part_of_the_identity(void **state)
+{
+    _Static_assert(LIMIT_VOLUMES * LIMIT_KEY_BYTES >= 1024, "each block is another one");
+    assert_told_apart(make_volume_and_length);
+}
+
 static void it_agrees_with_a_model(void **state)
 {
     enum { KEYS = 1500, STEPS = 200000 };
@@ -271,6 +330,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(at_full_load_a_block_costs_at_most_32_bytes),
+        cmocka_unit_test(keys_that_differ_in_two_bytes_are_two_blocks),
+        cmocka_unit_test(volume_and_key_length_are_part_of_the_identity),
         cmocka_unit_test(it_agrees_with_a_model),
         cmocka_unit_test(iteration_meets_every_block_and_survives_removal),
         cmocka_unit_test(keys_of_one_chain_stay_apart),

@@ -18,8 +18,8 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/hash.h"
-#include "store/layout.h"
 #include "loop/sim.h"
+#include "store/store_int.h"
 
 #define RIG_DRIVE_BYTES ((uint64_t)4 << 20)
 #define RIG_WAIT_MS     60000
@@ -454,6 +454,34 @@ bool rig_exists(struct rig *rig, uint32_t volume, uint64_t key)
 
     rig_call(rig, rig_exists_run, &question);
     return question.exists;
+}
+
+struct rig_sealed {
+    struct rig_question question;
+    bool sealed;
+};
+
+static void rig_sealed_run(struct rig *rig, void *arg)
+{
+    struct rig_sealed *sealed = arg;
+    const struct rig_question *question = &sealed->question;
+    struct store_spot spot;
+
+    check(
+        store_index_find(rig->store->index, rig->volume[question->volume], &question->key, &spot));
+    sealed->sealed = rig->store->segments[spot.segment].state == SEGMENT_SEALED;
+}
+
+void rig_wait_sealed(struct rig *rig, uint32_t volume, uint64_t key)
+{
+    struct rig_sealed sealed = {.question = {.volume = volume, .key = rig_key(key)}};
+    uint64_t end_ns = loop_env_now_ns(loop_env_uring()) + RIG_WAIT_MS * UINT64_C(1000000);
+
+    do {
+        rig_call(rig, rig_sealed_run, &sealed);
+        if (loop_env_now_ns(loop_env_uring()) > end_ns)
+            fail_msg("the segment of block %llu was never sealed", (unsigned long long)key);
+    } while (!sealed.sealed);
 }
 
 void rig_stats(struct rig *rig, struct store_stats *out_stats)

@@ -118,6 +118,9 @@ icms_err rig_get(struct rig *rig, uint32_t volume, uint64_t key, uint32_t bytes,
 /* Runs a function on the loop. */
 void rig_call(struct rig *rig, void (*call)(struct rig *rig, void *arg), void *arg);
 
+/* Waits until the segment that a block lies in has its summary on flash. */
+void rig_wait_sealed(struct rig *rig, uint32_t volume, uint64_t key);
+
 bool rig_exists(struct rig *rig, uint32_t volume, uint64_t key);
 void rig_stats(struct rig *rig, struct store_stats *out_stats);
 

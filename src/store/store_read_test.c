@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reads: what lies where the index points is the block that was asked for, and it stays there while
+ * it is read.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "loop/sim.h"
+#include "store/layout.h"
+#include "store/store_rig.h"
+
+#define SEGMENT_PAGES ((uint32_t)(RIG_SEGMENT_BYTES / STORE_PAGE_BYTES))
+
+/* ---- a valid record of something else ------------------------------------------------------- */
+
+static void record_same(struct store_record *record)
+{
+}
+
+static void record_other_volume(struct store_record *record)
+{
+    record->volume.bytes[15] ^= 1;
+}
+
+static void record_other_key(struct store_record *record)
+{
+    record->key.bytes[record->key.length - 1] ^= 1;
+}
+
+static void record_shorter_key(struct store_record *record)
+{
+    record->key.bytes[--record->key.length] = 0;
+}
+
+static void record_shorter_value(struct store_record *record)
+{
+    record->value_bytes--;
+}
+
+/* Writes the first record of the first segment again, with every checksum right, as change leaves
+ * it; its value stays. */
+static void record_forge(struct rig *rig, uint32_t bytes, void (*change)(struct store_record *))
+{
+    const uint64_t offset = STORE_DATA_OFFSET + STORE_PAGE_BYTES;
+    uint32_t pages = store_record_pages(bytes);
+    uint64_t tail = (uint64_t)pages * STORE_PAGE_BYTES - STORE_HEADER_BYTES;
+    uint8_t page[STORE_PAGE_BYTES];
+    struct store_record_df df;
+    struct store_super super;
+    struct store_record record;
+    struct store_life life;
+
+    rig_peek(rig, 0, page, sizeof(page));
+    assert_int_equal(store_super_check((const struct store_super_df *)(const void *)page, &super),
+                     ICMS_OK);
+    rig_peek(rig, STORE_DATA_OFFSET, page, sizeof(page));
+    assert_int_equal(store_header_check(&super.drive, 0,
+                                        (const struct store_header_df *)(const void *)page, &life),
+                     ICMS_OK);
+    rig_peek(rig, offset, &df, sizeof(df));
+    assert_int_equal(store_record_check(life.nonce, 1, SEGMENT_PAGES, &df, &record), ICMS_OK);
+    change(&record);
+    store_record_make(life.nonce, 1, &record, &df);
+    rig_poke(rig, offset, &df, sizeof(df));
+    rig_poke(rig, offset + tail, &df, sizeof(df));
+}
+
+/* The index may point to a record that is whole and of another block: after a flipped byte in the
+ * index itself, or a drive that wrote to another place. Never are its bytes the answer. */
+static void a_whole_record_of_another_block_is_a_checksum_miss(void **state)
+{
+    static void (*const changes[])(struct store_record *) = {
+        record_other_volume, record_other_key, record_shorter_key, record_shorter_value};
+    enum { BYTES = 5000 };
+    struct rig *rig = *state;
+    enum icms_miss reason;
+
+    rig_one_volume(rig);
+    for (size_t i = 0; i < sizeof(changes) / sizeof(*changes); i++) {
+        assert_int_equal(store_format(rig->env, &rig->opts, i > 0, NULL), ICMS_OK);
+        rig_up(rig);
+        assert_int_equal(rig_put(rig, 0, 1, BYTES, 1, 0), ICMS_OK);
+        record_forge(rig, BYTES, record_same); /* this alone does no harm */
+        assert_int_equal(rig_get(rig, 0, 1, BYTES, 1, NULL), ICMS_OK);
+        record_forge(rig, BYTES, changes[i]);
+        assert_int_equal(rig_get(rig, 0, 1, BYTES, 1, &reason), ICMS_MISS);
+        assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+        rig_down(rig);
+    }
+}
+
+/* ---- pins ----------------------------------------------------------------------------------- */
+
+static void call_nothing(struct rig *rig, void *arg)
+{
+}
+
+/* Writes blocks that fill the drive several times over; each is there when it was written. */
+static void drive_turn_over(struct rig *rig, uint64_t first, uint32_t times)
+{
+    uint64_t bytes = rig->opts.bytes - STORE_DATA_OFFSET;
+
+    for (uint64_t i = 0; i < times * bytes / 30000; i++) {
+        assert_int_equal(rig_put(rig, 0, first + i, 30000, i, 0), ICMS_OK);
+        assert_int_equal(rig_get(rig, 0, first + i, 30000, i, NULL), ICMS_OK);
+    }
+}
+
+/* A device of which one operation may take long without being in the way of others. */
+static int wide_setup(void **state)
+{
+    struct rig *rig = calloc(1, sizeof(*rig));
+    struct sim_opts opts;
+
+    assert_non_null(rig);
+    sim_opts_init(&opts, 1);
+    opts.disk_bytes_per_s = (uint64_t)1 << 60;
+    rig_sim_init(rig, &opts);
+    *state = rig;
+    return 0;
+}
+
+/* A read that takes very long: its segment is given up meanwhile, and is not written over. */
+static void a_segment_that_is_being_read_is_not_written_over(void **state)
+{
+    enum { PUTS = 20 }; /* more than the drive holds */
+    struct rig *rig = *state;
+    struct rig_op *op, *put[PUTS];
+    struct store_stats stats;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = STORE_DATA_OFFSET + 12 * RIG_SEGMENT_BYTES;
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 20000, 1, 0), ICMS_OK);
+    op = rig_op_new(rig, RIG_READ, 20000);
+    op->key = rig_key(1);
+    sim_file_slow(rig->node, rig->path, 10000000);
+    rig_op_start(op);
+    rig_call(rig, call_nothing, NULL); /* the read is with the device */
+    sim_file_slow(rig->node, rig->path, 1);
+    for (uint64_t i = 0; i < PUTS; i++) {
+        put[i] = rig_op_new(rig, RIG_WRITE, 30000);
+        put[i]->key = rig_key(100 + i);
+        put[i]->seed = i;
+        put[i]->value_bytes = 30000;
+        rig_op_start(put[i]);
+    }
+    while (rig_exists(rig, 0, 1))
+        ;
+    assert_int_equal(atomic_load(&op->done), 0); /* its segment is given up, and still read */
+    for (uint64_t i = 0; i < PUTS; i++) {
+        rig_op_wait(put[i]);
+        assert_int_equal(put[i]->err, ICMS_OK);
+        rig_op_free(put[i]);
+    }
+    drive_turn_over(rig, 1000, 4);
+    rig_op_wait(op);
+    assert_int_equal(op->err, ICMS_OK);
+    assert_int_equal(op->value_bytes, 20000);
+    assert_true(rig_check(op->u.read.value, op->value_bytes, 1));
+    rig_op_free(op);
+    drive_turn_over(rig, 5000, 2);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.checksum_errors, 0);
+    rig_verify(rig);
+}
+
+/* Every segment is read from in every turn of the drive: a pin that stayed would take one segment
+ * after the other out of use. */
+static void a_finished_read_leaves_its_segment_free_to_reuse(void **state)
+{
+    struct rig *rig = *state;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = STORE_DATA_OFFSET + 8 * RIG_SEGMENT_BYTES;
+    rig_format(rig);
+    rig_up(rig);
+    drive_turn_over(rig, 1000, 5);
+    rig_verify(rig);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_sim_setup, rig_sim_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_whole_record_of_another_block_is_a_checksum_miss),
+        cmocka_unit_test_setup_teardown(a_segment_that_is_being_read_is_not_written_over,
+                                        wide_setup, rig_sim_teardown),
+        TEST(a_finished_read_leaves_its_segment_free_to_reuse),
+    };
+
+    return cmocka_run_group_tests_name("store-read", tests, NULL, NULL);
+}
