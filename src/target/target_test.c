@@ -383,6 +383,37 @@ static void an_older_value_on_a_slow_drive_never_hides_a_newer_one(void **state)
     rig_free(&rig);
 }
 
+/* A block that went to the next drive while its own one was slow is there, for a condition too,
+ * though the write itself goes to its own drive again. */
+static void conditions_see_a_block_on_the_next_drive(void **state)
+{
+    struct rig *rig = rig_new(2, 3);
+    struct nvme_cqe cqe;
+    uint32_t n[4];
+
+    rig_up(rig);
+    fill_drive(rig, 0, 0, n, 4);
+    for (int i = 0; i < 4; i++) {
+        const char *key = key_text(n[i], 0);
+
+        assert_int_equal(peer_delete(rig->io, 1, key, &cqe), NVME_SC_SUCCESS);
+        drive_slow(rig, 0);
+        assert_int_equal(put(rig, 1, key, n[i]), NVME_SC_SUCCESS);
+        drive_well(rig, 0);
+        value_make(rig, 5000);
+        assert_int_equal(peer_store(rig->io, 1, key, rig->value, value_bytes(5000),
+                                    NVME_KV_STORE_IF_ABSENT, &cqe),
+                         NVME_SC_KV_EXISTS);
+        assert_int_equal(get(rig, 1, key, n[i], &cqe), NVME_SC_SUCCESS);
+        value_make(rig, 5000);
+        assert_int_equal(peer_store(rig->io, 1, key, rig->value, value_bytes(5000),
+                                    NVME_KV_STORE_IF_EXISTS, &cqe),
+                         NVME_SC_SUCCESS);
+        assert_int_equal(get(rig, 1, key, 5000, &cqe), NVME_SC_SUCCESS);
+    }
+    rig_free(&rig);
+}
+
 /* What waits for a slow drive to forget holds buffers like any other store there, and is bounded
  * like it. */
 static void stores_that_wait_for_a_slow_drive_to_forget_are_bounded(void **state)
@@ -832,6 +863,7 @@ int main(void)
         cmocka_unit_test(the_blocks_of_a_run_lie_on_one_drive),
         cmocka_unit_test(calls_from_inside_go_the_same_way),
         cmocka_unit_test(an_older_value_on_a_slow_drive_never_hides_a_newer_one),
+        cmocka_unit_test(conditions_see_a_block_on_the_next_drive),
         cmocka_unit_test(stores_that_wait_for_a_slow_drive_to_forget_are_bounded),
         cmocka_unit_test(conditions_delete_and_exist_see_all_drives),
         cmocka_unit_test(a_drive_that_fails_is_out_and_the_rest_goes_on),

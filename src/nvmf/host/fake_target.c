@@ -462,7 +462,11 @@ static void fake_r2t(struct fake_cmd *cmd)
 
     if (cmd->conn->qid != 0) {
         if (fake_wrong(target, FAKE_R2T_RANGE)) {
-            fake_r2t_send(cmd, cid, cmd->asked, left + 4);
+            fake_r2t_send(cmd, cid, cmd->asked, left + 1);
+            return;
+        }
+        if (fake_wrong(target, FAKE_R2T_OFFSET)) {
+            fake_r2t_send(cmd, cid, cmd->asked + 4, bytes - 4);
             return;
         }
         if (fake_wrong(target, FAKE_R2T_CID)) {

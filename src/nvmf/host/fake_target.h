@@ -25,7 +25,8 @@ enum fake_wrong {
     FAKE_DATA_SHORT,   /* success after half of the value                        */
     FAKE_CQE_CID,      /* completion of a command that is not under way          */
     FAKE_CQE_TWICE,    /* two completions                                        */
-    FAKE_R2T_RANGE,    /* asks for data beyond the command's                     */
+    FAKE_R2T_RANGE,    /* asks for one byte more than the command has            */
+    FAKE_R2T_OFFSET,   /* asks for data that leaves a hole                       */
     FAKE_R2T_TWICE,    /* asks again before the data came                        */
     FAKE_R2T_CID,      /* asks for data of a command that has none               */
     FAKE_STORE_UNREAD, /* success without taking the data                        */
