@@ -7,7 +7,7 @@ SLICES ?= 20
 SLICE ?= 1s
 SPACE ?= 20GiB
 
-.PHONY: all test check check-deep check-engines bench bench-peers bench-engines demo install format clean help deps deps-check
+.PHONY: all test check check-deep check-engines mutants bench bench-peers bench-engines demo install format clean help deps deps-check
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -34,6 +34,9 @@ check-engines:
 	@tools/deps.sh build check demo
 	@$(MAKE) --no-print-directory all
 	@tools/check-engines.sh $(ENGINES)
+
+mutants: all
+	@tools/mutants $(BUILD) $(MUTANTS)
 
 bench: all
 	@tools/deps.sh bench
@@ -76,6 +79,8 @@ help:
 	@echo 'make check-deep  the long forms: ThreadSanitizer, long campaigns, fuzzing'
 	@echo 'make check-engines  vLLM, LMCache, SGLang, NIXL, llama.cpp and Python on icms; they are'
 	@echo '               installed into $(BUILD)/; ENGINES="nixl vllm" takes some'
+	@echo 'make mutants   break lines of the sources, one at a time (test/mutants), and print which test'
+	@echo '               notices; MUTANTS="agent store-index" takes those with such a name'
 	@echo 'make bench     measure icms beside the ceilings of this machine; writes doc/benchmarks.md;'
 	@echo '               SLICES=6 SLICE=500ms SPACE=4GiB shortens it, BENCHES="store wire" takes some,'
 	@echo '               BENCH_DIR says where drive files go'
