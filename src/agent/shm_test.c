@@ -348,6 +348,32 @@ static void a_key_is_found_and_leased_and_another_is_not(void **state)
 
 /* The lease entry lies where the slot has its version: the moment that the lease is published, the
  * slot changes. That is what an agent does that saw no lease just before. */
+/* Every chain leads to the slot, so only the comparison tells its key from others. */
+static void keys_are_told_apart_in_one_chain(void **state)
+{
+    struct key one = test_key(1), other;
+    struct arena_fixture f;
+    _Atomic uint32_t *heads;
+
+    one.bytes[15] = 0;
+    arena_new(&f, 0);
+    arena_fill(&f, 3, &one, 1, 10);
+    heads = (_Atomic uint32_t *)(uintptr_t)f.arena.heads;
+    for (uint32_t i = 0; i < f.arena.head_count; i++)
+        atomic_store(&heads[i], 3);
+    assert_true(shm_arena_has(&f.arena, &one));
+    for (int i = 0; i < 16; i++) {
+        other = one;
+        other.bytes[i] ^= 0x80;
+        assert_false(shm_arena_has(&f.arena, &other));
+    }
+    other = one;
+    other.length = 15; /* the bytes behind it are zeros in both */
+    assert_false(shm_arena_has(&f.arena, &other));
+    assert_int_equal(shm_arena_has_first(&f.arena, &other, 1), 0);
+    free(f.memory);
+}
+
 static void a_slot_that_changes_while_it_is_leased_is_no_hit(void **state)
 {
     struct key one = test_key(1);
@@ -581,6 +607,7 @@ int main(void)
         cmocka_unit_test(a_formatted_arena_reads_as_it_was_written),
         cmocka_unit_test(a_margin_lies_around_each_value),
         cmocka_unit_test(a_key_is_found_and_leased_and_another_is_not),
+        cmocka_unit_test(keys_are_told_apart_in_one_chain),
         cmocka_unit_test(a_slot_that_changes_while_it_is_leased_is_no_hit),
         cmocka_unit_test(a_chain_that_loops_or_leads_out_of_the_arena_ends),
         cmocka_unit_test(hostile_headers_give_no_view_that_leaves_the_region),
