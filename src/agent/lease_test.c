@@ -118,6 +118,26 @@ static void a_slot_is_in_use_until_the_last_client_gave_it_back(void **state)
     machine_free(rig, client);
 }
 
+/* The block was removed, or written again, while somebody reads it: its slot stays until the lease
+ * is given back. */
+static void a_leased_slot_outlives_its_block(void **state)
+{
+    for (int again = 0; again < 2; again++) {
+        struct rig_client *client;
+        struct agent_rig *rig = machine_new(&client);
+        uint32_t slot = load(client, 0, 1, 7);
+        uint64_t tag = again ? rig_put(client, 0, 1, VALUE / 2, 0, WAIT)
+                             : rig_op(client, SHM_OP_REMOVE, 0, 1, WAIT);
+
+        assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+        assert_int_equal(load_many(client, 2, 40, slot), 0);
+        assert_true(slot_holds(client, slot, 1));
+        rig_lease_give(client, 7);
+        assert_true(load_many(client, 50, 40, slot) > 0);
+        machine_free(rig, client);
+    }
+}
+
 static void a_lease_holds_nothing_in_another_volume(void **state)
 {
     struct rig_client *client;
@@ -180,6 +200,7 @@ int main(void)
         cmocka_unit_test(a_leased_slot_is_not_reused),
         cmocka_unit_test(a_slot_that_the_client_leased_is_not_reused),
         cmocka_unit_test(a_slot_is_in_use_until_the_last_client_gave_it_back),
+        cmocka_unit_test(a_leased_slot_outlives_its_block),
         cmocka_unit_test(a_lease_holds_nothing_in_another_volume),
         cmocka_unit_test(a_slot_whose_block_is_being_stored_is_not_reused),
     };
