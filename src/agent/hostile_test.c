@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -249,9 +250,37 @@ static void hits_are_right_and_answers_on_time_while_enclosures_come_and_go(void
     }
 }
 
+/* An enclosure says that a value is longer than any of the volume: nothing of it is published. */
+static void a_value_longer_than_its_slot_is_refused(void **state)
+{
+    struct agent_rig *rig = rig_new(&(struct rig_opts){.enclosures = 1, .slots = 4});
+    struct rig_client *client = rig_client_new(rig);
+    uint8_t *data = calloc(1, 4 * RIG_VALUE_BYTES);
+
+    assert_non_null(data);
+    for (uint32_t volume = 0; volume < 2; volume++) {
+        uint32_t most = (uint32_t)volume_stored_bytes_max(&rig->volumes[volume]);
+
+        for (uint32_t n = 1; n <= 3; n++) {
+            struct key key;
+
+            rig_key(n, &key);
+            fake_target_put(rig->fake[0], volume + 1, &key, data, n == 1 ? most + 1 : n * most);
+            assert_int_equal(rig_wait(client, rig_get(client, volume, n, 0, 0))->status,
+                             ICMS_VALUE_SIZE);
+            assert_false(shm_arena_has(&client->arenas[volume], &key));
+        }
+        assert_int_equal(rig_stats(rig)->volumes[volume].slots_used, 0);
+    }
+    free(data);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_value_longer_than_its_slot_is_refused),
         cmocka_unit_test(a_client_that_dies_gives_everything_back),
         cmocka_unit_test(a_client_that_takes_no_answers_harms_nobody),
         cmocka_unit_test(random_bytes_in_rings_and_lease_tables_harm_nobody),
