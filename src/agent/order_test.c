@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What comes too late has no effect: entries whose deadline has passed, and loads that began before
- * their block was removed. And a remove reaches each enclosure that may have the block. On simulated
- * machines.
+ * their block was removed. And a remove reaches each enclosure that may have the block. On
+ * simulated machines.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,7 +46,8 @@ static void an_entry_whose_deadline_has_passed_does_nothing(void **state)
 
     rig_flash(rig, 0, 0, 1, VALUE);
     rig_flash(rig, 0, 0, 2, VALUE);
-    assert_true(rig_value_is(client, 0, 1, VALUE, rig_wait(client, rig_get(client, 0, 1, 7, WAIT))));
+    assert_true(
+        rig_value_is(client, 0, 1, VALUE, rig_wait(client, rig_get(client, 0, 1, 7, WAIT))));
     for (uint32_t n = 1; n <= 2; n++) { /* in the arena, and not */
         answer = rig_wait(client, submit_late(client, SHM_OP_GET, n));
         assert_int_equal(answer->status, ICMS_MISS);

@@ -2,7 +2,7 @@
 /*
  * One flipped byte, anywhere in a value of any size or in its trailer, is a miss with the reason
  * "checksum": when the value is copied, when it is leased, and when an agent in this process
- * received it in the caller's memory.
+ * received it in the caller's memory. And a value never goes beyond the caller's memory.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,9 +21,8 @@
 #define KIB ((uint32_t)1024)
 
 /* Around the sizes at which a value is copied, checked or received in another way. */
-static const uint32_t sizes[] = {1,           5000,         8 * KIB - 1, 8 * KIB,
-                                 8 * KIB + 1, 64 * KIB - 1, 64 * KIB,    64 * KIB + 1,
-                                 1024 * KIB,  8192 * KIB};
+static const uint32_t sizes[] = {
+    1, 5000, 8 * KIB - 1, 8 * KIB, 8 * KIB + 1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 1024 * KIB};
 #define SIZES  (sizeof(sizes) / sizeof(*sizes))
 #define PLACES 5
 
@@ -36,7 +35,7 @@ static int setup(void **state)
     assert_non_null(rig);
     *state = rig;
     icms_options_init(&options);
-    options.buffer_bytes = (uint64_t)32 << 20;
+    options.buffer_bytes = (uint64_t)4 << 20;
     return client_rig_open(rig, &options);
 }
 
@@ -86,6 +85,57 @@ static void a_leased_value_with_one_flipped_byte_is_a_miss(void **state)
             assert_int_equal(lease.bytes, sizes[i]);
             icms_lease_give(&lease);
         }
+}
+
+/* A value is checked once for as long as it is in its slot: what comes into the slot after it is
+ * checked again. */
+static void each_value_that_a_slot_gets_is_checked(void **state)
+{
+    struct client_rig *rig = *state;
+    enum { SLOTS = 2, BYTES = 70000 }; /* of the volume "big" */
+    enum icms_miss reason;
+    struct icms_lease lease;
+
+    for (uint64_t n = 0; n < 4 * SLOTS; n++) {
+        bool damaged = n / SLOTS % 2 == 1; /* each slot by turns has a good and a bad value */
+        struct icms_key key = rig_key(n);
+
+        assert_int_equal(rig_put_one(rig->big, n, BYTES), ICMS_OK);
+        atomic_store(&fake.damage, damaged ? 100 : 0);
+        for (int again = 0; again < 2; again++) {
+            icms_err err = icms_lease_take(rig->big, &key, NULL, &reason, &lease);
+
+            assert_int_equal(err, damaged ? ICMS_MISS : ICMS_OK);
+            assert_int_equal(reason, damaged ? ICMS_MISS_CHECKSUM : ICMS_MISS_NONE);
+            if (err == ICMS_OK)
+                icms_lease_give(&lease);
+        }
+    }
+}
+
+/* Room for one byte less than the value has: nothing is written, neither there nor behind it. */
+static void a_value_that_is_one_byte_too_long_is_refused(void **state)
+{
+    struct client_rig *rig = *state;
+
+    for (size_t i = 1; i < SIZES; i++) {
+        uint8_t *data = malloc(sizes[i]);
+        struct icms_block block = {.key = rig_key(i), .data = data, .bytes = sizes[i] - 1};
+
+        assert_non_null(data);
+        assert_int_equal(rig_put_one(rig->big, i, sizes[i]), ICMS_OK);
+        for (int again = 0; again < 2; again++) { /* by message, then from the arena */
+            memset(data, 0xee, sizes[i]);
+            block.bytes = sizes[i] - 1;
+            assert_int_equal(icms_get(rig->big, &block, 1, NULL), ICMS_MISS);
+            assert_int_equal(block.status, ICMS_VALUE_SIZE);
+            assert_int_equal(block.bytes, sizes[i]);
+            assert_true(data[0] == 0xee && memcmp(data, data + 1, sizes[i] - 1) == 0);
+        }
+        block.bytes = sizes[i];
+        assert_int_equal(icms_get(rig->big, &block, 1, NULL), ICMS_OK);
+        free(data);
+    }
 }
 
 /* ---- an agent in this process --------------------------------------------------------------- */
@@ -158,6 +208,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_copy_with_one_flipped_byte_is_a_miss),
         TEST(a_leased_value_with_one_flipped_byte_is_a_miss),
+        TEST(each_value_that_a_slot_gets_is_checked),
+        TEST(a_value_that_is_one_byte_too_long_is_refused),
         cmocka_unit_test(a_direct_receive_with_one_flipped_byte_is_a_miss),
     };
 

@@ -301,8 +301,10 @@ static void serve_get(struct agent *agent, struct fake_client *client, const str
     out->slot = slot;
     out->value_bytes = block->bytes;
     out->source = ICMS_SOURCE_POD;
-    if (atomic_load(&fake.lie))
+    if (atomic_load(&fake.lie)) {
         out->slot = 0x7fffffff;
+        atomic_store(&client->ring.leases[in->lease], out->slot + 1);
+    }
 }
 
 static void serve_remove(struct agent *agent, const struct shm_submit *in, const struct key *key,
