@@ -82,6 +82,7 @@ void agent_opts_init(struct agent_opts *opts)
         .store_backlog_bytes = (uint64_t)256 << 20,
         .client_bytes = (uint64_t)64 << 20,
         .local_segment_bytes = (uint64_t)16 << 20,
+        .user_clients_max = LIMIT_CLIENTS / 2,
     };
 }
 

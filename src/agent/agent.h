@@ -57,6 +57,7 @@ struct agent_opts {
     const struct agent_enclosure_opts *enclosures;
     uint32_t volume_count;
     const struct volume_spec *volumes;
+    uint32_t user_clients_max; /* clients of one user that is not an owner          */
 };
 
 void agent_opts_init(struct agent_opts *opts);
@@ -93,7 +94,22 @@ struct agent_client {
     struct loop_region *arenas[LIMIT_VOLUMES];
 };
 
-/* Makes a client's region and binds it to a loop. LIMIT, NO_MEMORY with a sentence. */
+/* Who another process is on this machine. */
+struct agent_user {
+    uint32_t uid, gid;
+    bool owner;             /* root, or the agent's own user: may use everything */
+    uint32_t group_count;   /* supplementary groups                              */
+    const uint32_t *groups; /* [group_count]                                     */
+};
+
+/* Makes a client's region and binds it to a loop. It gets the arenas of the volumes that the user
+ * may use; of others it learns nothing. PERMISSION: it may use none; LIMIT, NO_MEMORY; each with a
+ * sentence. */
+icms_err agent_client_attach_as(struct agent *agent, const struct agent_user *user,
+                                uint64_t staging_bytes, struct err_why *why,
+                                struct agent_client *out_client) ICMS_MUST_CHECK;
+
+/* The same for this process, which may use every volume. */
 icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct err_why *why,
                              struct agent_client *out_client) ICMS_MUST_CHECK;
 
@@ -177,6 +193,9 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats);
 /* One JSON object (for `icms status`); zero-terminated, cut at bytes; returns what the whole needs.
  */
 size_t agent_status(struct agent *agent, char *out, size_t bytes);
+
+/* The same without the volumes that the user may not use. */
+size_t agent_status_as(struct agent *agent, const struct agent_user *user, char *out, size_t bytes);
 
 /* False with the reason: draining, no enclosure and no local drive, or arena over the given limit.
  */

@@ -342,6 +342,7 @@ struct agent_volume {
     struct list free;           /* struct agent_slot                                        */
     struct list limbo;          /* struct agent_slot                                        */
     uint32_t hand;              /* of the clock                                             */
+    uint64_t secret;            /* seeds the hashes of what is not shared                  */
     struct list keys[AGENT_KEY_LISTS]; /* struct agent_op by key                                 */
     struct list wait_slot;    /* struct agent_req                                         */
     struct list wait_share;   /* struct agent_req: puts while stores hold their share     */
@@ -419,6 +420,9 @@ struct agent_guest {
     enum agent_guest_state state; /* on its loop                                              */
     bool taken;                   /* under agent->control: the number is in use               */
     bool leaving;                 /* under agent->control: detach was asked for               */
+    bool owner;                   /* under agent->control: counts for no user                 */
+    uint32_t uid;                 /* under agent->control: whose it is                        */
+    uint64_t volumes;             /* bit i: it may use volume i; set before it is visible     */
     struct loop_region *region;
     struct loop_event *agent_event, *client_event;
     struct shm_ring ring;
@@ -475,6 +479,15 @@ static inline uint64_t core_now_ns(const struct agent_core *core)
 {
     return loop_now_ns(core->loop);
 }
+
+/* ---- access.c ------------------------------------------------------------------------------- */
+
+/* Bit i: the user may use volume i. NULL: this process. Any thread. */
+uint64_t agent_access(const struct agent *agent, const struct agent_user *user);
+
+/* A guest that is free, marked as the user's. Under agent->control. */
+icms_err agent_access_guest(struct agent *agent, const struct agent_user *user, struct err_why *why,
+                            struct agent_guest **out_guest) ICMS_MUST_CHECK;
 
 /* ---- guest.c -------------------------------------------------------------------------------- */
 

@@ -27,6 +27,11 @@ static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
         spec->sealed = i != 1;
         spec->arena_bytes = (uint64_t)(opts->slots == 0 ? 64 : opts->slots) *
                             (value_bytes + (spec->sealed ? LIMIT_DISK_ALIGN : 0));
+        if (i == 1 && opts->raw_uid != 0) {
+            spec->user_count = spec->group_count = 1;
+            spec->users[0].id = opts->raw_uid;
+            spec->groups[0].id = opts->raw_gid;
+        }
     }
 }
 
@@ -88,6 +93,8 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     rig->opts.probe_ms = 300;
     rig->opts.exist_many = !opts->one_by_one;
     rig->opts.own_process = opts->own_process;
+    if (opts->user_clients_max != 0)
+        rig->opts.user_clients_max = opts->user_clients_max;
     if (opts->backlog_bytes != 0)
         rig->opts.store_backlog_bytes = opts->backlog_bytes;
     if (opts->enclosures == 0) {
@@ -157,20 +164,37 @@ void rig_on_fake(struct agent_rig *rig, uint32_t enclosure, void (*run)(struct f
 
 /* ---- clients -------------------------------------------------------------------------------- */
 
-struct rig_client *rig_client_new(struct agent_rig *rig)
+struct rig_client *rig_client_as(struct agent_rig *rig, const struct agent_user *user,
+                                 icms_err *out_err)
 {
     struct rig_client *client = calloc(1, sizeof(*client));
 
     check(client != NULL);
     client->rig = rig;
     client->next_tag = 1;
-    check(agent_client_attach(rig->agent, 0, NULL, &client->attached) == ICMS_OK);
+    *out_err = agent_client_attach_as(rig->agent, user, 0, NULL, &client->attached);
+    if (*out_err != ICMS_OK) {
+        free(client);
+        return NULL;
+    }
     check(shm_ring_view(loop_region_base(client->attached.region),
                         loop_region_bytes(client->attached.region), &client->ring) == ICMS_OK);
-    for (uint32_t i = 0; i < RIG_VOLUMES; i++)
+    for (uint32_t i = 0; i < client->attached.volume_count; i++) {
+        struct shm_arena arena;
+
         check(shm_arena_view(loop_region_base(client->attached.arenas[i]),
-                             loop_region_bytes(client->attached.arenas[i]),
-                             &client->arenas[i]) == ICMS_OK);
+                             loop_region_bytes(client->attached.arenas[i]), &arena) == ICMS_OK);
+        client->arenas[arena.volume] = arena;
+    }
+    return client;
+}
+
+struct rig_client *rig_client_new(struct agent_rig *rig)
+{
+    icms_err err;
+    struct rig_client *client = rig_client_as(rig, NULL, &err);
+
+    check(client != NULL);
     return client;
 }
 

@@ -20,14 +20,17 @@
 
 struct rig_opts {
     uint64_t seed;
-    uint32_t loops;         /* of the agent; 0: 1                               */
-    uint32_t enclosures;    /* 0: none: a drive of its own                      */
-    uint32_t slots;         /* of each arena; 0: 64                             */
-    uint32_t value_bytes;   /* the largest of each volume; 0: RIG_VALUE_BYTES   */
-    uint64_t backlog_bytes; /* 0: the default                                */
-    bool many;              /* enclosures offer exist-many                   */
-    bool one_by_one;        /* the agent does not use it                     */
-    bool own_process;       /* of clients too: records lie in slots          */
+    uint32_t loops;            /* of the agent; 0: 1                               */
+    uint32_t enclosures;       /* 0: none: a drive of its own                      */
+    uint32_t slots;            /* of each arena; 0: 64                             */
+    uint32_t value_bytes;      /* the largest of each volume; 0: RIG_VALUE_BYTES   */
+    uint64_t backlog_bytes;    /* 0: the default                                */
+    uint32_t raw_uid;          /* volume "raw" is for this user; 0: for everybody */
+    uint32_t raw_gid;          /* and for this group                           */
+    uint32_t user_clients_max; /* 0: the default                             */
+    bool many;                 /* enclosures offer exist-many                   */
+    bool one_by_one;           /* the agent does not use it                     */
+    bool own_process;          /* of clients too: records lie in slots          */
 };
 
 struct agent_rig {
@@ -66,6 +69,10 @@ void rig_on_fake(struct agent_rig *rig, uint32_t enclosure,
                  void (*run)(struct fake_target *target));
 
 struct rig_client *rig_client_new(struct agent_rig *rig);
+
+/* A client of another process; NULL with the agent's answer when it is refused. */
+struct rig_client *rig_client_as(struct agent_rig *rig, const struct agent_user *user,
+                                 icms_err *out_err);
 
 /* Detaches it, and runs until that is over. */
 void rig_client_free(struct rig_client *client);

@@ -5,8 +5,9 @@
  * Life of a connection: accept -> HELLO (waits for one message, at most ATTACH_HELLO_MS) -> CLIENT,
  * until its end, which detaches the client; or the status is sent and it ends.
  *
- * Whoever may connect is trusted with the volumes (the file's permission bits say who); what they
- * send is not: one message of a fixed size is read, and nothing else ever.
+ * The file's permission bits say who may connect, the lists of each volume who may use it. What
+ * comes from them is hostile: one message of a fixed size is read, and nothing else ever; nothing
+ * they do blocks the thread (attach_peer.c), and a user has a share of the connections only.
  */
 #include "agent/attach.h"
 
@@ -21,29 +22,36 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/attach_peer.h"
 #include "base/check.h"
 
 /* Connections at a time: every client, and some that are saying hello. */
 #define ATTACH_CONNS (LIMIT_CLIENTS + 32)
 
+/* Of one user, that are no clients. */
+#define ATTACH_USER_HELLOS 8
+
 #define ATTACH_HELLO_MS     2000
 #define ATTACH_STATUS_PIECE (32 << 10)
 #define ATTACH_BACKLOG      64
 
-/* Out of descriptors: nobody is accepted for this long. */
+/* Out of descriptors or connections: nobody is accepted for this long. */
 #define ATTACH_PAUSE_MS 100
 
 enum attach_state {
-    ATTACH_FREE,   /* no connection                              */
-    ATTACH_HELLO,  /* waits for its hello; woken by poll         */
-    ATTACH_CLIENT, /* attached; woken by poll when it ends       */
+    ATTACH_FREE,    /* no connection                              */
+    ATTACH_HELLO,   /* waits for its hello; woken by poll         */
+    ATTACH_CLIENT,  /* attached; woken by poll when it ends       */
+    ATTACH_CLOSING, /* a thread closes it                         */
 };
 
 struct attach_conn {
     enum attach_state state;
     int sock;
-    uint32_t client;   /* CLIENT: its number                     */
-    uint64_t until_ns; /* HELLO: closed then                     */
+    uint32_t uid;                   /* of who connected                       */
+    uint32_t client;                /* CLIENT: its number                     */
+    uint64_t until_ns;              /* HELLO: closed then                     */
+    struct attach_closing *closing; /* CLOSING                                */
 };
 
 struct attach {
@@ -56,6 +64,7 @@ struct attach {
     bool bound;   /* the file is ours                      */
     bool paused;  /* the next round accepts nobody         */
     struct attach_conn conns[ATTACH_CONNS];
+    uint32_t groups[ATTACH_GROUPS_MAX]; /* of who says hello now */
 };
 
 static uint64_t attach_now_ns(void)
@@ -94,13 +103,13 @@ static bool attach_send(int sock, const void *message, size_t bytes, const int *
     return sendmsg(sock, &header, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
 }
 
-static void attach_refuse(struct attach_conn *conn, icms_err err, const char *why)
+static void attach_refuse(int sock, icms_err err, const char *why)
 {
     struct shm_welcome welcome = {
         .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .error = (uint32_t)err};
 
     snprintf(welcome.why, sizeof(welcome.why), "%s", why);
-    (void)attach_send(conn->sock, &welcome, sizeof(welcome), NULL, 0);
+    (void)attach_send(sock, &welcome, sizeof(welcome), NULL, 0);
 }
 
 /* Everything the client needs, in messages of up to SHM_HELLO_FDS descriptors. */
@@ -130,15 +139,16 @@ static bool attach_welcome(struct attach_conn *conn, const struct agent_client *
     return true;
 }
 
-static void attach_status(struct attach *attach, struct attach_conn *conn)
+static void attach_status(struct attach *attach, struct attach_conn *conn,
+                          const struct agent_user *user)
 {
-    size_t bytes = agent_status(attach->agent, NULL, 0) + 4096; /* it may grow meanwhile */
+    size_t bytes = agent_status_as(attach->agent, user, NULL, 0) + 4096; /* it may grow meanwhile */
     char *text = malloc(bytes);
     size_t length, at = 0;
 
     if (text == NULL)
         return;
-    length = agent_status(attach->agent, text, bytes);
+    length = agent_status_as(attach->agent, user, text, bytes);
     if (length >= bytes)
         length = bytes - 1;
     while (at < length) {
@@ -157,19 +167,20 @@ static void attach_conn_close(struct attach *attach, struct attach_conn *conn)
 {
     if (conn->state == ATTACH_CLIENT)
         agent_client_detach(attach->agent, conn->client, NULL, NULL);
-    (void)close(conn->sock);
-    conn->state = ATTACH_FREE;
+    conn->closing = attach_peer_close(conn->sock);
+    conn->state = conn->closing == NULL ? ATTACH_FREE : ATTACH_CLOSING;
 }
 
 /* Makes the connection a client; false: it ends. */
-static bool attach_client(struct attach *attach, struct attach_conn *conn, uint64_t staging_bytes)
+static bool attach_client(struct attach *attach, struct attach_conn *conn,
+                          const struct agent_user *user, uint64_t staging_bytes)
 {
     struct agent_client client;
     struct err_why why = {""};
-    icms_err err = agent_client_attach(attach->agent, staging_bytes, &why, &client);
+    icms_err err = agent_client_attach_as(attach->agent, user, staging_bytes, &why, &client);
 
     if (err != ICMS_OK) {
-        attach_refuse(conn, err, why.text);
+        attach_refuse(conn->sock, err, why.text);
         return false;
     }
     conn->state = ATTACH_CLIENT;
@@ -180,55 +191,85 @@ static bool attach_client(struct attach *attach, struct attach_conn *conn, uint6
 /* The hello is there, or the end; false: the connection ends. */
 static bool attach_hello(struct attach *attach, struct attach_conn *conn)
 {
+    struct agent_user user;
     struct shm_hello hello;
-    ssize_t n = recv(conn->sock, &hello, sizeof(hello), MSG_DONTWAIT | MSG_TRUNC);
+    icms_err err = attach_peer_take(conn->sock, &hello, sizeof(hello));
 
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    if (err == ICMS_BUSY)
         return true;
-    if (n != (ssize_t)sizeof(hello) || hello.magic != SHM_HELLO_MAGIC)
+    if (err != ICMS_OK || hello.magic != SHM_HELLO_MAGIC)
         return false;
     if (hello.version != SHM_VERSION) {
-        attach_refuse(conn, ICMS_VERSION,
+        attach_refuse(conn->sock, ICMS_VERSION,
                       "client and agent are of different releases: install the same of both");
         return false;
     }
+    if (attach_peer_user(conn->sock, attach->groups, &user) != ICMS_OK)
+        return false;
     if (hello.op == SHM_HELLO_ATTACH)
-        return attach_client(attach, conn, hello.staging_bytes);
+        return attach_client(attach, conn, &user, hello.staging_bytes);
     if (hello.op == SHM_HELLO_STATUS)
-        attach_status(attach, conn);
+        attach_status(attach, conn, &user);
     else
-        attach_refuse(conn, ICMS_UNSUPPORTED, "the agent does not know this request");
+        attach_refuse(conn->sock, ICMS_UNSUPPORTED, "the agent does not know this request");
     return false;
 }
 
-/* Something came from an attached client: only its end may. */
-static bool attach_still(struct attach_conn *conn)
+/* A connection that is free; NULL: none. */
+static struct attach_conn *attach_conn_free(struct attach *attach)
 {
-    char byte;
+    struct attach_conn *free = NULL;
 
-    return recv(conn->sock, &byte, sizeof(byte), MSG_DONTWAIT) < 0 &&
-           (errno == EAGAIN || errno == EINTR);
+    for (int i = 0; i < ATTACH_CONNS; i++) {
+        struct attach_conn *conn = &attach->conns[i];
+
+        if (conn->state == ATTACH_CLOSING && attach_peer_closed(&conn->closing))
+            conn->state = ATTACH_FREE;
+        if (conn->state == ATTACH_FREE)
+            free = conn;
+    }
+    return free;
 }
 
+/* True when this user has more connections that are no clients than its share. */
+static bool attach_is_over(const struct attach *attach, const struct agent_user *user)
+{
+    unsigned used = 0;
+
+    for (int i = 0; i < ATTACH_CONNS; i++) {
+        const struct attach_conn *conn = &attach->conns[i];
+
+        if (conn->state != ATTACH_FREE && conn->state != ATTACH_CLIENT)
+            used += conn->uid == user->uid;
+    }
+    return !user->owner && used > ATTACH_USER_HELLOS;
+}
+
+/* With no connection left nobody is accepted: whoever closes a socket needs one. */
 static void attach_accept(struct attach *attach)
 {
-    struct attach_conn *conn = NULL;
-    int sock = accept4(attach->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct attach_conn *conn = attach_conn_free(attach);
+    struct agent_user user;
+    int sock;
 
+    attach->paused = conn == NULL;
+    if (conn == NULL)
+        return;
+    sock = accept4(attach->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (sock < 0) { /* gone again; or out of descriptors: it waits in the backlog */
         attach->paused = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-        return;
-    }
-    for (int i = 0; i < ATTACH_CONNS && conn == NULL; i++)
-        if (attach->conns[i].state == ATTACH_FREE)
-            conn = &attach->conns[i];
-    if (conn == NULL) {
-        (void)close(sock);
         return;
     }
     conn->state = ATTACH_HELLO;
     conn->sock = sock;
     conn->until_ns = attach_now_ns() + (uint64_t)ATTACH_HELLO_MS * 1000000;
+    if (attach_peer_user(sock, attach->groups, &user) == ICMS_OK) {
+        conn->uid = user.uid;
+        if (!attach_is_over(attach, &user))
+            return;
+        attach_refuse(sock, ICMS_LIMIT, "this user has too many connections");
+    }
+    attach_conn_close(attach, conn);
 }
 
 /* ---- the thread ----------------------------------------------------------------------------- */
@@ -242,7 +283,7 @@ static void attach_serve(struct attach *attach, struct attach_conn *conn, short 
     else if (conn->state == ATTACH_HELLO)
         goes_on = attach_now_ns() < conn->until_ns;
     else if (events != 0)
-        goes_on = attach_still(conn);
+        goes_on = false; /* of an attached client nothing may come but its end */
     if (!goes_on)
         attach_conn_close(attach, conn);
 }
@@ -263,7 +304,7 @@ static void *attach_run(void *arg)
         for (int i = 0; i < ATTACH_CONNS; i++) {
             struct attach_conn *conn = &attach->conns[i];
 
-            if (conn->state == ATTACH_FREE)
+            if (conn->state == ATTACH_FREE || conn->state == ATTACH_CLOSING)
                 continue;
             hellos = hellos || conn->state == ATTACH_HELLO;
             fds[count] = (struct pollfd){.fd = conn->sock, .events = POLLIN};
@@ -429,9 +470,15 @@ void attach_stop(struct attach **attach_)
     }
     if (attach->bound)
         (void)unlink(attach->address.sun_path);
-    for (int i = 0; i < ATTACH_CONNS; i++)
-        if (attach->conns[i].state != ATTACH_FREE)
-            (void)close(attach->conns[i].sock);
+    for (int i = 0; i < ATTACH_CONNS; i++) {
+        struct attach_conn *conn = &attach->conns[i];
+
+        if (conn->state == ATTACH_HELLO || conn->state == ATTACH_CLIENT)
+            conn->closing = attach_peer_close(conn->sock);
+        /* What a thread still closes stays its own. */
+        if (conn->closing != NULL)
+            (void)attach_peer_closed(&conn->closing);
+    }
     if (attach->listener >= 0)
         (void)close(attach->listener);
     if (attach->wake >= 0)

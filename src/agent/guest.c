@@ -196,7 +196,7 @@ static icms_err guest_entry_check(struct agent_guest *guest, const struct shm_su
 {
     if (entry->op < SHM_OP_GET || entry->op > SHM_OP_EXISTS_MANY)
         return ICMS_INVALID;
-    if (entry->volume >= guest->agent->volume_count)
+    if (entry->volume >= guest->agent->volume_count || (guest->volumes >> entry->volume & 1) == 0)
         return ICMS_NO_VOLUME;
     if (entry->op == SHM_OP_EXISTS_MANY &&
         (entry->bytes == 0 || entry->bytes > SHM_MATCH_KEYS ||
@@ -399,7 +399,7 @@ static icms_err guest_memory(struct agent_guest *guest, uint64_t staging_bytes, 
     shm_client_format(header, guest->number, staging_bytes);
     header->load_deadline_ms = guest->agent->opts.load_deadline_ms;
     header->store_deadline_ms = guest->agent->opts.store_deadline_ms;
-    header->volume_count = guest->agent->volume_count;
+    header->volume_count = (uint32_t)__builtin_popcountll(guest->volumes);
     atomic_store_explicit(&header->agent_sleeps, 1, memory_order_relaxed);
     atomic_store_explicit(&header->agent_beat_ns, loop_env_now_ns(env), memory_order_relaxed);
     return shm_ring_view(header, loop_region_bytes(guest->region), &guest->ring);
@@ -441,8 +441,25 @@ static icms_err guest_attach(struct agent_guest *guest, uint64_t staging_bytes, 
     return ICMS_OK;
 }
 
-icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct err_why *why,
-                             struct agent_client *out_client)
+/* What the guest maps. */
+static void guest_client(const struct agent_guest *guest, struct agent_client *out_client)
+{
+    struct agent *agent = guest->agent;
+
+    *out_client = (struct agent_client){
+        .client = guest->number,
+        .region = guest->region,
+        .agent_event = guest->agent_event,
+        .client_event = guest->client_event,
+    };
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        if ((guest->volumes >> i & 1) != 0)
+            out_client->arenas[out_client->volume_count++] = agent->volumes[i].region;
+}
+
+icms_err agent_client_attach_as(struct agent *agent, const struct agent_user *user,
+                                uint64_t staging_bytes, struct err_why *why,
+                                struct agent_client *out_client)
 {
     struct agent_guest *guest = NULL;
     icms_err err;
@@ -456,29 +473,22 @@ icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct
                        (unsigned long long)agent->opts.client_bytes,
                        (unsigned long long)staging_bytes);
     pthread_mutex_lock(&agent->control);
-    for (uint32_t i = 0; i < LIMIT_CLIENTS && guest == NULL; i++)
-        if (!agent->guests[i].taken)
-            guest = &agent->guests[i];
-    if (guest == NULL)
-        err =
-            err_set(why, ICMS_LIMIT, "%d clients are attached, which is the limit", LIMIT_CLIENTS);
-    else if (atomic_load_explicit(&agent->draining, memory_order_relaxed))
+    if (atomic_load_explicit(&agent->draining, memory_order_relaxed))
         err = err_set(why, ICMS_CLOSED, "the agent is shutting down");
     else
+        err = agent_access_guest(agent, user, why, &guest);
+    if (err == ICMS_OK)
         err = guest_attach(guest, staging_bytes, why);
-    if (err == ICMS_OK) {
-        *out_client = (struct agent_client){
-            .client = guest->number,
-            .region = guest->region,
-            .agent_event = guest->agent_event,
-            .client_event = guest->client_event,
-            .volume_count = agent->volume_count,
-        };
-        for (uint32_t i = 0; i < agent->volume_count; i++)
-            out_client->arenas[i] = agent->volumes[i].region;
-    }
+    if (err == ICMS_OK)
+        guest_client(guest, out_client);
     pthread_mutex_unlock(&agent->control);
     return err;
+}
+
+icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct err_why *why,
+                             struct agent_client *out_client)
+{
+    return agent_client_attach_as(agent, NULL, staging_bytes, why, out_client);
 }
 
 void agent_client_trust(struct agent *agent, uint32_t client)

@@ -120,7 +120,7 @@ void agent_op_free(struct agent_op *op)
 
 static struct list *op_key_list(struct agent_volume *volume, const struct key *key)
 {
-    return &volume->keys[shm_arena_head(volume->arena.hash_seed, AGENT_KEY_LISTS, key)];
+    return &volume->keys[shm_arena_head(volume->secret, AGENT_KEY_LISTS, key)];
 }
 
 struct agent_op *agent_op_find(struct agent_volume *volume, const struct key *key,

@@ -35,14 +35,16 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION         3
-#define SHM_ARENA_MAGIC     0x616e657261736d63u
-#define SHM_CLIENT_MAGIC    0x746e65696c636d63u
-#define SHM_RING_ENTRIES    4096 /* of each ring; power of two                     */
-#define SHM_LEASES          512  /* entries of a lease table: 256 for users, the rest for gets */
-#define SHM_MATCH_KEYS      2048 /* keys of one EXISTS_MANY                        */
-#define SHM_SLOT_NONE       UINT32_MAX
-#define SHM_CHAIN_STEPS_MAX 64 /* a reader gives up after this many: a miss, then a message  */
+#define SHM_VERSION      3
+#define SHM_ARENA_MAGIC  0x616e657261736d63u
+#define SHM_CLIENT_MAGIC 0x746e65696c636d63u
+#define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
+#define SHM_LEASES       512  /* entries of a lease table: 256 for users, the rest for gets */
+#define SHM_MATCH_KEYS   2048 /* keys of one EXISTS_MANY                        */
+#define SHM_SLOT_NONE    UINT32_MAX
+#define SHM_CHAIN_STEPS_MAX                                                                        \
+    16 /* slots of a hash chain: the agent lets none grow longer; chains of                        \
+          hashes that nobody chose do not come near it */
 
 /* ---- the arena ------------------------------------------------------------------------------ */
 

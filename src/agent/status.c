@@ -223,7 +223,8 @@ static void text_string(struct text *text, const char *string)
     text_add(text, "\"");
 }
 
-static void text_enclosures(struct text *text, const struct agent_stats *stats)
+static void text_enclosures(struct text *text, const struct agent_stats *stats, uint64_t volumes,
+                            bool all)
 {
     static const char *const states[] = {"connecting", "up", "excluded"};
 
@@ -239,13 +240,13 @@ static void text_enclosures(struct text *text, const struct agent_stats *stats)
                  states[enclosure->state], (unsigned long long)enclosure->excluded_count,
                  (unsigned long long)enclosure->probes, (unsigned long long)enclosure->load_bytes,
                  (unsigned long long)enclosure->store_bytes);
-        text_string(text, enclosure->last_error);
+        text_string(text, all ? enclosure->last_error : ""); /* it may name a volume */
         if (enclosure->last_error[0] != 0)
             text_add(text, ",\"last_error_age_seconds\":%llu",
                      (unsigned long long)(enclosure->last_error_age_ns / 1000000000));
         text_add(text, ",\"lacks\":[");
         for (uint32_t j = 0, shown = 0; j < stats->volume_count; j++) {
-            if ((enclosure->lacking >> j & 1) == 0)
+            if ((enclosure->lacking & volumes & (uint64_t)1 << j) == 0)
                 continue;
             text_add(text, shown++ == 0 ? "" : ",");
             text_string(text, stats->volumes[j].name);
@@ -280,7 +281,13 @@ static void text_volume(struct text *text, const struct agent_volume_stats *volu
 
 size_t agent_status(struct agent *agent, char *out, size_t bytes)
 {
+    return agent_status_as(agent, NULL, out, bytes);
+}
+
+size_t agent_status_as(struct agent *agent, const struct agent_user *user, char *out, size_t bytes)
+{
     struct agent_stats *stats = malloc(sizeof(*stats));
+    uint64_t volumes = agent_access(agent, user);
     struct text text = {.out = out, .bytes = bytes};
     struct err_why why = {""};
 
@@ -304,10 +311,12 @@ size_t agent_status(struct agent *agent, char *out, size_t bytes)
              (unsigned long long)stats->sheds, (unsigned long long)stats->deadline_misses,
              (unsigned long long)stats->checksum_errors,
              (unsigned long long)stats->clients_dropped);
-    text_enclosures(&text, stats);
+    text_enclosures(&text, stats, volumes, volumes == agent_access(agent, NULL));
     text_add(&text, ",\"volumes\":[");
-    for (uint32_t i = 0; i < stats->volume_count; i++) {
-        text_add(&text, i == 0 ? "" : ",");
+    for (uint32_t i = 0, shown = 0; i < stats->volume_count; i++) {
+        if ((volumes >> i & 1) == 0)
+            continue;
+        text_add(&text, shown++ == 0 ? "" : ",");
         text_volume(&text, &stats->volumes[i]);
     }
     text_add(&text, "]}");

@@ -32,7 +32,8 @@ static void volume_leases_look(struct agent_volume *volume)
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
         struct agent_guest *guest = &volume->agent->guests[i];
 
-        if (!atomic_load_explicit(&guest->visible, memory_order_seq_cst))
+        if (!atomic_load_explicit(&guest->visible, memory_order_seq_cst) ||
+            (guest->volumes >> volume->number & 1) == 0)
             continue;
         for (uint32_t j = 0; j < SHM_LEASES; j++) {
             uint32_t slot = atomic_load_explicit(&guest->ring.leases[j], memory_order_seq_cst) - 1;
@@ -94,6 +95,21 @@ uint32_t agent_volume_find_many(struct agent_volume *volume, const struct key *k
     return there;
 }
 
+/* The last slot of a chain that has no room for one more; NONE: it has room. Who knows the seed can
+ * choose keys of one chain: the oldest goes, so that no lookup is slow. */
+static uint32_t volume_chain_over(const struct agent_volume *volume, uint32_t head)
+{
+    uint32_t at = atomic_load_explicit(&volume->heads[head], memory_order_relaxed);
+
+    for (int steps = 1; at != SHM_SLOT_NONE; steps++) {
+        check(at < volume->arena.slot_count);
+        if (steps == SHM_CHAIN_STEPS_MAX)
+            return at;
+        at = atomic_load_explicit(&volume->slots[at].next, memory_order_relaxed);
+    }
+    return SHM_SLOT_NONE;
+}
+
 static void volume_version_step(struct agent_volume *volume, uint32_t slot)
 {
     struct shm_slot *shared = &volume->slots[slot];
@@ -107,16 +123,19 @@ void agent_volume_publish(struct agent_volume *volume, uint32_t slot, const stru
 {
     struct agent_slot *meta = &volume->meta[slot];
     struct shm_slot *shared = &volume->slots[slot];
-    uint32_t old = agent_volume_find(volume, key);
+    uint32_t head = shm_arena_head(volume->arena.hash_seed, volume->arena.head_count, key);
+    uint32_t old = volume_find_from(volume, head, key);
 
     check(meta->state == AGENT_SLOT_FILLING);
+    if (old == SHM_SLOT_NONE)
+        old = volume_chain_over(volume, head);
     if (old != SHM_SLOT_NONE)
         agent_volume_unpublish(volume, old);
     meta->state = AGENT_SLOT_LIVE;
     meta->referenced = false;
     meta->value_bytes = value_bytes;
     meta->key = *key;
-    meta->head = shm_arena_head(volume->arena.hash_seed, volume->arena.head_count, key);
+    meta->head = head;
     shm_slot_key_set(shared, key);
     atomic_store_explicit(&shared->value_bytes, value_bytes, memory_order_relaxed);
     atomic_store_explicit(&shared->touched, 0, memory_order_relaxed);
@@ -334,7 +353,7 @@ void agent_volume_touch(struct agent_volume *volume, uint32_t slot)
 
 bool agent_volume_again(struct agent_volume *volume, const struct key *key)
 {
-    uint64_t hash = hash64_seed(key->bytes, sizeof(key->bytes), volume->arena.hash_seed);
+    uint64_t hash = hash64_seed(key->bytes, sizeof(key->bytes), volume->secret);
     uint32_t *place = &volume->passed[hash & (volume->passed_count - 1)];
     uint32_t tag = (uint32_t)(hash >> 32) | 1; /* 0: nothing was noted here */
     bool again = *place == tag;
@@ -404,7 +423,7 @@ static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
     const struct agent_opts *opts = &volume->agent->opts;
     uint32_t margin = opts->local_path != NULL && opts->own_process ? STORE_HEADER_BYTES : 0;
     uint64_t bytes = shm_arena_region_bytes(&volume->spec, margin);
-    uint64_t seed = hash64_mix(loop_env_now_ns(volume->agent->env) ^ volume->number);
+    uint64_t seed;
     uint8_t *base;
     icms_err err;
 
@@ -417,6 +436,8 @@ static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
                        "volume %s: there are no %llu MiB for its arena: make it smaller, or leave "
                        "prefault out",
                        volume->spec.name, (unsigned long long)(bytes >> 20));
+    /* Clients of this volume learn it, others that choose keys for it do not. */
+    loop_entropy(volume->core->loop, &seed, sizeof(seed));
     base = loop_region_base(volume->region);
     shm_arena_format(base, &volume->spec, margin, volume->number, seed);
     err = loop_region_seal(volume->region, why);
@@ -445,6 +466,7 @@ icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent, uin
     list_init(&volume->limbo);
     list_init(&volume->wait_slot);
     list_init(&volume->wait_share);
+    loop_entropy(volume->core->loop, &volume->secret, sizeof(volume->secret));
     for (int i = 0; i < AGENT_KEY_LISTS; i++)
         list_init(&volume->keys[i]);
     for (int i = 0; i < LIMIT_CLIENTS; i++) {

@@ -34,6 +34,9 @@
 /* Host NQNs that one volume lists. */
 #define LIMIT_VOLUME_HOSTS 64
 
+/* Users, and groups, of a machine that one volume lists. */
+#define LIMIT_VOLUME_USERS 32
+
 /* Client processes attached to one agent. */
 #define LIMIT_CLIENTS 64
 

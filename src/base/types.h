@@ -58,6 +58,12 @@ struct write_budget {
     uint64_t burst_bytes; /* what quiet times save is at most this; 0: a day's      */
 };
 
+/* A user or a group of this machine. */
+struct local_id {
+    char name[LIMIT_NAME_BYTES]; /* as written: a name or a number */
+    uint32_t id;                 /* what the kernel calls it       */
+};
+
 /* One tenant's blocks of one model and layout; the same in the target, the agent and the client. */
 struct volume_spec {
     struct uuid uuid;            /* its name for ever                      */
@@ -68,7 +74,10 @@ struct volume_spec {
     uint32_t run_blocks;         /* client: blocks that are placed together */
     bool sealed;                 /* values end in a trailer; false: raw    */
     uint32_t host_count;         /* 0: any host may use it                 */
-    char host_nqn[LIMIT_VOLUME_HOSTS][LIMIT_NQN_BYTES]; /* target: hosts that may use it          */
+    char host_nqn[LIMIT_VOLUME_HOSTS][LIMIT_NQN_BYTES]; /* target: hosts that may use it */
+    uint32_t user_count, group_count; /* both 0: whoever can connect to the agent's socket  */
+    struct local_id users[LIMIT_VOLUME_USERS];  /* agent: users that may use it             */
+    struct local_id groups[LIMIT_VOLUME_USERS]; /* agent: groups whose members may          */
 };
 
 /* Bytes of a value as the enclosure sees them: with the trailer when the volume is sealed. */

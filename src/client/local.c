@@ -458,6 +458,7 @@ icms_err client_agent_opts(const struct conf_agent *conf, struct agent_enclosure
     opts.store_deadline_ms = conf->store_deadline_ms;
     opts.store_backlog_bytes = conf->store_backlog_bytes;
     opts.client_bytes = conf->client_bytes;
+    opts.user_clients_max = conf->user_clients_max;
     opts.local_path = conf->local_path[0] != 0 ? conf->local_path : NULL;
     opts.local_bytes = conf->local_bytes;
     opts.local_segment_bytes = conf->local_segment_bytes;

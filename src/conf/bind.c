@@ -154,7 +154,10 @@ static icms_err bind_list(const struct conf_key *key, const struct conf_source *
             conf_table_init(key->table, member);
             err = conf_table_bind(key->table, source, node, member);
         } else {
-            struct conf_key text = {.name = key->name, .kind = CONF_NQN, .size = key->size};
+            bool id = key->kind != CONF_NQNS; /* struct local_id begins with its name */
+            struct conf_key text = {.name = key->name,
+                                    .kind = id ? CONF_PATH : CONF_NQN,
+                                    .size = id ? LIMIT_NAME_BYTES : key->size};
 
             err = bind_scalar(&text, source, node, member);
         }
@@ -176,6 +179,8 @@ static icms_err bind_member(const struct conf_key *key, const struct conf_source
         return conf_table_bind(key->table, source, node, field_of(key, object));
     case CONF_MAPS:
     case CONF_NQNS:
+    case CONF_USERS:
+    case CONF_GROUPS:
         return bind_list(key, source, node, object);
     default:
         return bind_scalar(key, source, node, object);

@@ -77,6 +77,7 @@ struct conf_agent {
     struct uuid host_id;            /* default: from the machine id and the name          */
     char socket[104];               /* unix socket for clients                            */
     uint32_t socket_mode;           /* permission bits, default 0600                      */
+    uint32_t user_clients_max;      /* processes of one user                              */
     uint32_t loops;
     bool busy_poll;                  /* loops never sleep                                  */
     bool prefault;                   /* arenas take their memory at the start              */

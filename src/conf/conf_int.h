@@ -88,6 +88,8 @@ enum conf_kind {
     CONF_MAP,       /* a struct of its own table                            */
     CONF_MAPS,      /* a list of them; size is of one, max how many         */
     CONF_NQNS,      /* a list of char[size], max how many                   */
+    CONF_USERS,     /* a list of struct local_id, their numbers by rules.c  */
+    CONF_GROUPS,    /* the same                                             */
 };
 
 struct conf_table;

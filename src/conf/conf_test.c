@@ -218,8 +218,16 @@ static void test_every_key_is_taken_as_written(void **state)
 
     agent_accepted("socket: /tmp/x.sock\nsocket_mode: 0660\ndata_digest: true\nprefault: true\n"
                    "exist_many: false\n"
+                   "user_clients_max: 5\n"
                    "local: {path: /tmp/l, size: 1GiB, segment: 16MiB}\n"
-                   "volumes: [{name: v}]\n");
+                   "volumes: [{name: v, users: [root, 1001], groups: ['70000', root]}]\n");
+    assert_int_equal(agent.user_clients_max, 5);
+    assert_int_equal(agent.volumes[0].user_count, 2);
+    assert_int_equal(agent.volumes[0].users[0].id, 0);
+    assert_int_equal(agent.volumes[0].users[1].id, 1001);
+    assert_int_equal(agent.volumes[0].group_count, 2);
+    assert_int_equal(agent.volumes[0].groups[0].id, 70000);
+    assert_int_equal(agent.volumes[0].groups[1].id, 0);
     assert_string_equal(agent.socket, "/tmp/x.sock");
     assert_int_equal(agent.socket_mode, 0660);
     assert_true(agent.data_digest && agent.prefault);
@@ -356,6 +364,12 @@ static void test_sizes_fit_each_other(void **state)
     target_refused("name: e\nin_capsule: 100\ndrives: [{path: a}]\nvolumes:\n- name: v\n",
                    "t.yaml:2: in_capsule: ", "16");
     agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
+                  "  users: [root, no-such-user]\n",
+                  "a.yaml:4: users: ", "no user 'no-such-user'");
+    agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
+                  "  groups: ['4294967295']\n",
+                  "a.yaml:4: groups: ", "write its number");
+    agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
                   "  arena: 1MiB\n",
                   "a.yaml:4: arena: ", "8196KiB");
 }
@@ -367,6 +381,9 @@ static void test_wide_ports_are_warned_about(void **state)
     assert_non_null(strstr(target.warnings.text[0], "0.0.0.0:4420"));
     agent_accepted("socket_mode: 0666\n" AGENT_MIN);
     assert_int_equal(agent.warnings.count, 1);
+    agent_accepted("socket_mode: 0666\nenclosures: [{name: a, address: 127.0.0.1:1}]\n"
+                   "volumes: [{name: v, users: [1001]}]\n");
+    assert_int_equal(agent.warnings.count, 0);
 }
 
 static void test_yaml_that_multiplies_or_nests_is_refused(void **state)

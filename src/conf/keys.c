@@ -69,6 +69,16 @@ static const struct conf_key volume_keys[] = {
      .example = "[nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11]",
      .doc = "NQNs of the hosts that may use the volume. It is hidden from all others. Only "
             "icms-target uses it."},
+    {"users", CONF_USERS, false, LIST_AT(struct volume_spec, users, user_count), .min = 0,
+     .max = LIMIT_VOLUME_USERS, .computed = "whoever may connect", .example = "[vllm, 1001]",
+     .doc = "Users of this machine, by name or number, whose processes may read and write the "
+            "volume through the agent. For all others it does not exist, unless groups lists one "
+            "of theirs; root and the agent's own user may use every volume. Without users and "
+            "groups everybody may who can connect, see socket_mode. Only icms-agent uses it."},
+    {"groups", CONF_GROUPS, false, LIST_AT(struct volume_spec, groups, group_count), .min = 0,
+     .max = LIMIT_VOLUME_USERS, .computed = "none", .example = "[inference]",
+     .doc = "Groups, by name or number, whose members may use the volume as well, also those that "
+            "have it as a supplementary group. Only icms-agent uses it."},
 };
 const struct conf_table conf_volume_table = {"a volume", KEYS(volume_keys), conf_volume_rules};
 
@@ -189,7 +199,12 @@ static const struct conf_key agent_keys[] = {
      .doc = "Unix socket for clients: /run/icms/agent.sock for root, $XDG_RUNTIME_DIR/icms/"
             "agent.sock for others."},
     {"socket_mode", CONF_MODE, false, AT(struct conf_agent, socket_mode), .fallback = "0600",
-     .doc = "Who may connect to it, in octal."},
+     .doc = "Who may connect to it, in octal. Volumes that list neither users nor groups are for "
+            "all of them."},
+    {"user_clients_max", CONF_COUNT, false, AT(struct conf_agent, user_clients_max), .min = 1,
+     .max = LIMIT_CLIENTS, .fallback = "32",
+     .doc = "Processes of one user that may be attached at a time, so that one user cannot take "
+            "all 64 places. Root and the agent's own user have no such limit. More are refused."},
     {"loops", CONF_COUNT, false, AT(struct conf_agent, loops), .min = 1, .max = LIMIT_LOOPS,
      .fallback = "1", .doc = "Reactor threads. Clients and connections are spread over them."},
     {"busy_poll", CONF_BOOL, false, AT(struct conf_agent, busy_poll), .fallback = "false",

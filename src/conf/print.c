@@ -50,6 +50,10 @@ static const char *kind_text(enum conf_kind kind)
         return "list of maps";
     case CONF_NQNS:
         return "list of NQNs";
+    case CONF_USERS:
+        return "list of users";
+    case CONF_GROUPS:
+        return "list of groups";
     }
     return "";
 }
@@ -70,7 +74,8 @@ static void range_text(const struct conf_key *key, char out[RANGE_BYTES])
     else if (key->kind == CONF_COUNT)
         (void)snprintf(out, RANGE_BYTES, "%llu to %llu", (unsigned long long)key->min,
                        (unsigned long long)key->max);
-    else if (key->kind == CONF_MAPS || key->kind == CONF_NQNS)
+    else if (key->kind == CONF_MAPS || key->kind == CONF_NQNS || key->kind == CONF_USERS ||
+             key->kind == CONF_GROUPS)
         (void)snprintf(out, RANGE_BYTES, "at most %llu", (unsigned long long)key->max);
 }
 

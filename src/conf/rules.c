@@ -5,6 +5,9 @@
  */
 #include "conf/conf_int.h"
 
+#include <errno.h>
+#include <grp.h>
+#include <pwd.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -377,6 +380,74 @@ static icms_err enclosures_unique(const struct conf_source *source, const struct
     return ICMS_OK;
 }
 
+/* ---- users and groups ----------------------------------------------------------------------- */
+
+#define USER_BYTES 16384 /* of one record of the user database */
+
+/* The number of a name, or of digits; false: there is none. */
+static bool id_find(const char *name, bool group, uint32_t *out_id)
+{
+    char memory[USER_BYTES];
+    char *end = NULL;
+    unsigned long long number;
+    struct passwd user, *user_found = NULL;
+    struct group one, *found = NULL;
+
+    if (strspn(name, "0123456789") == strlen(name)) {
+        errno = 0;
+        number = strtoull(name, &end, 10);
+        *out_id = (uint32_t)number;
+        return errno == 0 && number < UINT32_MAX; /* the last one means nobody */
+    }
+    if (group && getgrnam_r(name, &one, memory, sizeof(memory), &found) == 0 && found != NULL)
+        *out_id = one.gr_gid;
+    else if (!group && getpwnam_r(name, &user, memory, sizeof(memory), &user_found) == 0 &&
+             user_found != NULL)
+        *out_id = user.pw_uid;
+    else
+        return false;
+    return true;
+}
+
+static icms_err ids_rules(const struct conf_source *source, const struct conf_node *volume,
+                          bool group, struct local_id *ids, uint32_t count)
+{
+    const char *key = group ? "groups" : "users", *what = group ? "group" : "user";
+    char shown[CONF_SHOW_BYTES];
+
+    for (uint32_t i = 0; i < count; i++)
+        if (!id_find(ids[i].name, group, &ids[i].id))
+            return conf_fail(source, conf_node_line(volume, key),
+                             "%s: this machine has no %s '%s': make it, or write its number", key,
+                             what, conf_show(ids[i].name, shown));
+    return ICMS_OK;
+}
+
+/* Who may use which volume, and what is left to the permission bits of the socket. */
+static icms_err users_rules(const struct conf_source *source, const struct conf_node *map,
+                            struct conf_agent *agent)
+{
+    bool open = false;
+
+    for (uint32_t i = 0; i < agent->volume_count; i++) {
+        struct volume_spec *volume = &agent->volumes[i];
+        const struct conf_node *node = entry(map, "volumes", i);
+        icms_err err = ids_rules(source, node, false, volume->users, volume->user_count);
+
+        if (err == ICMS_OK)
+            err = ids_rules(source, node, true, volume->groups, volume->group_count);
+        if (err != ICMS_OK)
+            return err;
+        open = open || (volume->user_count == 0 && volume->group_count == 0);
+    }
+    if ((agent->socket_mode & 07) != 0 && open)
+        warn(&agent->warnings,
+             "socket_mode: %04o lets every user of this machine read and write all volumes that "
+             "list neither users nor groups",
+             agent->socket_mode);
+    return ICMS_OK;
+}
+
 icms_err conf_agent_rules(const struct conf_source *source, const struct conf_node *map,
                           void *object)
 {
@@ -404,11 +475,7 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
         return err;
     warn_wide(&agent->warnings, "http.listen", agent->http.listen,
               "anybody there can read metrics and status");
-    if ((agent->socket_mode & 07) != 0)
-        warn(&agent->warnings,
-             "socket_mode: %04o lets every user of this machine read and write all volumes",
-             agent->socket_mode);
-    return ICMS_OK;
+    return users_rules(source, map, agent);
 }
 
 void conf_volume_init(struct volume_spec *volume)

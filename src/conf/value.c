@@ -457,6 +457,8 @@ icms_err conf_value_set(const struct conf_key *key, const char *text, struct err
     case CONF_MAP:
     case CONF_MAPS:
     case CONF_NQNS:
+    case CONF_USERS:
+    case CONF_GROUPS:
         break;
     }
     check(!"a map or list is not a scalar");

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/access.c: which user of this machine may use which volume, and how many clients it may
+ * have.
+ *
+ * Called by control threads. Root and the agent's own user are not asked: they can read the agent's
+ * memory anyway. A volume that lists neither users nor groups is for everybody who can connect,
+ * which the permission bits of the socket decide.
+ */
+#include "agent/agent_int.h"
+
+static bool access_lists(const struct local_id *ids, uint32_t count, uint32_t id)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (ids[i].id == id)
+            return true;
+    return false;
+}
+
+static bool access_has(const struct volume_spec *volume, const struct agent_user *user)
+{
+    if (user->owner || (volume->user_count == 0 && volume->group_count == 0))
+        return true;
+    if (access_lists(volume->users, volume->user_count, user->uid) ||
+        access_lists(volume->groups, volume->group_count, user->gid))
+        return true;
+    for (uint32_t i = 0; volume->group_count != 0 && i < user->group_count; i++)
+        if (access_lists(volume->groups, volume->group_count, user->groups[i]))
+            return true;
+    return false;
+}
+
+uint64_t agent_access(const struct agent *agent, const struct agent_user *user)
+{
+    uint64_t volumes = 0;
+
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        if (user == NULL || access_has(&agent->volumes[i].spec, user))
+            volumes |= (uint64_t)1 << i;
+    return volumes;
+}
+
+icms_err agent_access_guest(struct agent *agent, const struct agent_user *user, struct err_why *why,
+                            struct agent_guest **out_guest)
+{
+    bool owner = user == NULL || user->owner;
+    struct agent_guest *guest = NULL;
+    uint64_t volumes = agent_access(agent, user);
+    uint32_t has = 0;
+
+    if (volumes == 0)
+        return err_set(why, ICMS_PERMISSION,
+                       "user %u may use no volume here: see users and groups of the volumes in the "
+                       "agent's configuration",
+                       user->uid);
+    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
+        if (!agent->guests[i].taken)
+            guest = guest == NULL ? &agent->guests[i] : guest;
+        else if (!owner && !agent->guests[i].owner && agent->guests[i].uid == user->uid)
+            has++;
+    }
+    if (!owner && has >= agent->opts.user_clients_max)
+        return err_set(why, ICMS_LIMIT,
+                       "user %u has %u clients attached, which is its limit: end some, or raise "
+                       "user_clients_max in the agent's configuration",
+                       user->uid, has);
+    if (guest == NULL)
+        return err_set(why, ICMS_LIMIT, "%d clients are attached, which is the limit",
+                       LIMIT_CLIENTS);
+    guest->owner = owner;
+    guest->uid = owner ? 0 : user->uid;
+    guest->volumes = volumes;
+    *out_guest = guest;
+    return ICMS_OK;
+}

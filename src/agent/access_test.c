@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Users of one machine and one agent, in the simulation: each sees its volumes and nothing of the
+ * others', has its share of the clients, and cannot make lookups slow by the keys it chooses.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "agent/agent_rig.h"
+
+#define MS     RIG_MS
+#define KV     0
+#define RAW    1
+#define ABSENT 9 /* no volume of the agent */
+#define BYTES  20000u
+
+#define USER   1001
+#define GROUP  2002
+#define OTHERS 1003
+
+static const struct rig_opts shared = {
+    .enclosures = 1, .slots = 8, .raw_uid = USER, .raw_gid = GROUP};
+
+static struct rig_client *client_of(struct agent_rig *rig, uint32_t uid, uint32_t gid)
+{
+    const struct agent_user user = {.uid = uid, .gid = gid};
+    icms_err err;
+    struct rig_client *client = rig_client_as(rig, &user, &err);
+
+    assert_non_null(client);
+    return client;
+}
+
+static icms_err refusal_of(struct agent_rig *rig, uint32_t uid)
+{
+    const struct agent_user user = {.uid = uid, .gid = uid};
+    icms_err err;
+
+    assert_null(rig_client_as(rig, &user, &err));
+    return err;
+}
+
+static bool has_volume(const struct rig_client *client, const char *name)
+{
+    for (uint32_t i = 0; i < RIG_VOLUMES; i++)
+        if (strcmp(client->arenas[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static void users_and_members_of_groups_get_a_volume_and_others_do_not(void **state)
+{
+    struct agent_rig *rig = rig_new(&shared);
+    const uint32_t groups[] = {7, GROUP, 8};
+    const struct agent_user member = {
+        .uid = OTHERS, .gid = OTHERS, .groups = groups, .group_count = 3};
+    const struct agent_user owner = {.uid = 0, .gid = 0, .owner = true};
+    struct rig_client *clients[] = {
+        client_of(rig, USER, USER), client_of(rig, OTHERS, GROUP),  NULL, NULL,
+        rig_client_new(rig),        client_of(rig, OTHERS, OTHERS),
+    };
+    icms_err err;
+
+    clients[2] = rig_client_as(rig, &member, &err);
+    assert_int_equal(err, ICMS_OK);
+    clients[3] = rig_client_as(rig, &owner, &err);
+    assert_int_equal(err, ICMS_OK);
+    for (int i = 0; i < 6; i++) {
+        assert_true(has_volume(clients[i], "kv"));
+        assert_int_equal(has_volume(clients[i], "raw"), i < 5);
+        assert_int_equal(clients[i]->attached.volume_count, i < 5 ? RIG_VOLUMES : RIG_VOLUMES - 1);
+        assert_int_equal(clients[i]->ring.header->volume_count, clients[i]->attached.volume_count);
+    }
+    for (int i = 0; i < 6; i++)
+        rig_client_free(clients[i]);
+    rig_free(rig);
+}
+
+static void a_forbidden_volume_is_as_if_it_did_not_exist(void **state)
+{
+    struct agent_rig *rig = rig_new(&shared);
+    struct rig_client *owner = rig_client_new(rig), *client = client_of(rig, OTHERS, OTHERS);
+    const struct agent_user user = {.uid = OTHERS, .gid = OTHERS};
+    static const uint8_t ops[] = {SHM_OP_GET, SHM_OP_EXISTS, SHM_OP_REMOVE, SHM_OP_FLUSH,
+                                  SHM_OP_PUT};
+    static char text[65536];
+
+    assert_int_equal(rig_wait(owner, rig_put(owner, RAW, 1, BYTES, 0, 0))->status, ICMS_OK);
+    for (size_t i = 0; i < sizeof(ops); i++) {
+        struct shm_complete answers[2];
+
+        answers[0] = *rig_wait(client, rig_op(client, ops[i], RAW, 1, 100 * MS));
+        answers[1] = *rig_wait(client, rig_op(client, ops[i], ABSENT, 1, 100 * MS));
+        assert_int_equal(answers[0].status, ICMS_NO_VOLUME);
+        answers[1].tag = answers[0].tag;
+        assert_memory_equal(&answers[0], &answers[1], sizeof(answers[0]));
+    }
+    assert_int_equal(rig_wait(owner, rig_get(owner, RAW, 1, 0, 0))->status, ICMS_OK);
+    assert_true(agent_status(rig->agent, text, sizeof(text)) < sizeof(text));
+    assert_non_null(strstr(text, "\"raw\""));
+    assert_true(agent_status_as(rig->agent, &user, text, sizeof(text)) < sizeof(text));
+    assert_non_null(strstr(text, "\"kv\""));
+    assert_null(strstr(text, "raw"));
+    rig_client_free(client);
+    rig_client_free(owner);
+    rig_free(rig);
+}
+
+/* Whoever writes the slots of such a volume into its lease table holds none of them. */
+static void leases_hold_nothing_in_a_forbidden_volume(void **state)
+{
+    struct agent_rig *rig = rig_new(&shared);
+    struct rig_client *owner = rig_client_new(rig), *client = client_of(rig, OTHERS, OTHERS);
+
+    for (uint32_t i = 0; i < SHM_LEASES; i++) {
+        atomic_store(&client->ring.lease_volumes[i], RAW);
+        atomic_store(&client->ring.leases[i], 1 + i % shared.slots);
+    }
+    for (uint32_t n = 0; n < 4 * shared.slots; n++)
+        assert_int_equal(
+            rig_wait(owner, rig_put(owner, RAW, n, BYTES, SHM_FLAG_ON_FLASH, 500 * MS))->status,
+            ICMS_OK);
+    rig_client_free(client);
+    rig_client_free(owner);
+    rig_free(rig);
+}
+
+static void a_user_has_its_share_of_the_clients(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .user_clients_max = 2};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *first = client_of(rig, USER, USER), *second = client_of(rig, USER, USER);
+    struct rig_client *others = client_of(rig, OTHERS, OTHERS), *own[3];
+
+    assert_int_equal(refusal_of(rig, USER), ICMS_LIMIT);
+    for (int i = 0; i < 3; i++)
+        own[i] = rig_client_new(rig);
+    rig_client_free(first);
+    first = client_of(rig, USER, USER);
+    assert_int_equal(refusal_of(rig, USER), ICMS_LIMIT);
+    for (int i = 0; i < 3; i++)
+        rig_client_free(own[i]);
+    rig_client_free(first);
+    rig_client_free(second);
+    rig_client_free(others);
+    rig_free(rig);
+}
+
+/* ---- chosen keys ---------------------------------------------------------------------------- */
+
+static uint32_t chain_length(const struct shm_arena *arena, uint32_t head)
+{
+    uint32_t length = 0;
+
+    for (uint32_t at = atomic_load(&arena->heads[head]); at != SHM_SLOT_NONE;
+         at = atomic_load(&arena->slots[at].next))
+        length++;
+    return length;
+}
+
+static void keys_chosen_for_one_chain_do_not_make_it_long(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 64};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = rig_client_new(rig);
+    const struct shm_arena *arena = &client->arenas[KV];
+    uint32_t head = 0, longest = 0, found = 0;
+
+    for (uint32_t n = 0; found < 3 * SHM_CHAIN_STEPS_MAX; n++) {
+        struct key key;
+
+        rig_key(n, &key);
+        if (shm_arena_head(arena->hash_seed, arena->head_count, &key) != head)
+            continue;
+        found++;
+        assert_int_equal(rig_wait(client, rig_put(client, KV, n, 100, 0, 0))->status, ICMS_OK);
+        assert_true(shm_arena_has(arena, &key)); /* the newest is found */
+        if (chain_length(arena, head) > longest)
+            longest = chain_length(arena, head);
+    }
+    assert_int_equal(longest, SHM_CHAIN_STEPS_MAX);
+    rig_client_free(client);
+    assert_int_equal(rig_stats(rig)->under_way, 0);
+    rig_free(rig);
+}
+
+/* Two agents do not hash alike, nor one and the same after a restart. */
+static void seeds_are_not_guessed(void **state)
+{
+    uint64_t seeds[2];
+
+    for (uint64_t i = 0; i < 2; i++) {
+        const struct rig_opts opts = {.enclosures = 1, .seed = 1 + i};
+        struct agent_rig *rig = rig_new(&opts);
+        struct rig_client *client = rig_client_new(rig);
+
+        assert_true(client->arenas[KV].hash_seed != client->arenas[RAW].hash_seed);
+        seeds[i] = client->arenas[KV].hash_seed;
+        rig_client_free(client);
+        rig_free(rig);
+    }
+    assert_true(seeds[0] != seeds[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(users_and_members_of_groups_get_a_volume_and_others_do_not),
+        cmocka_unit_test(a_forbidden_volume_is_as_if_it_did_not_exist),
+        cmocka_unit_test(leases_hold_nothing_in_a_forbidden_volume),
+        cmocka_unit_test(a_user_has_its_share_of_the_clients),
+        cmocka_unit_test(keys_chosen_for_one_chain_do_not_make_it_long),
+        cmocka_unit_test(seeds_are_not_guessed),
+    };
+
+    return cmocka_run_group_tests_name("agent-access", tests, NULL, NULL);
+}
