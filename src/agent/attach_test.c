@@ -9,7 +9,11 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -23,7 +27,70 @@
 #include "agent/attach.h"
 #include "base/check.h"
 
+#ifndef SO_PEERGROUPS
+#define SO_PEERGROUPS 59
+#endif
+
 #define VOLUMES 40 /* more than one message of descriptors */
+
+/* The first volume is for this user and this group. */
+#define USER  1001
+#define GROUP 2002
+
+/* ---- the other user ------------------------------------------------------------------------- */
+
+/* Who connects, instead of this process. Functions in front of libc's (--wrap) say so: no test
+ * needs root. */
+static struct peer {
+    bool on;
+    uint32_t uid, gid;
+    uint32_t groups[3];
+} peer;
+
+/* Whom the agent takes itself for; 0: the truth. */
+static uint32_t agent_uid;
+
+int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *bytes);
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *bytes);
+uid_t __real_geteuid(void);
+uid_t __wrap_geteuid(void);
+
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *bytes)
+{
+    int result = __real_getsockopt(fd, level, name, value, bytes);
+
+    if (result != 0 || !peer.on || level != SOL_SOCKET)
+        return result;
+    if (name == SO_PEERCRED)
+        *(struct ucred *)value = (struct ucred){.uid = peer.uid, .gid = peer.gid};
+    if (name == SO_PEERGROUPS) {
+        memcpy(value, peer.groups, sizeof(peer.groups));
+        *bytes = sizeof(peer.groups);
+    }
+    return result;
+}
+
+uid_t __wrap_geteuid(void)
+{
+    return agent_uid != 0 ? agent_uid : __real_geteuid();
+}
+
+/* The thread of the socket does not go on from poll(2). */
+static _Atomic bool held;
+
+int __real_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
+int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
+
+int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
+{
+    int result = __real_poll(fds, count, timeout_ms);
+
+    while (held)
+        usleep(1000);
+    return result;
+}
+
+/* ---- an agent ------------------------------------------------------------------------------- */
 
 struct bed {
     char folder[32];
@@ -47,6 +114,9 @@ static struct agent *agent_make(void)
         volumes[i].run_blocks = 1;
         volumes[i].sealed = true;
     }
+    volumes[0].user_count = volumes[0].group_count = 1;
+    volumes[0].users[0].id = USER;
+    volumes[0].groups[0].id = GROUP;
     agent_opts_init(&opts);
     opts.loops = 2;
     opts.client_bytes = 65536;
@@ -156,7 +226,7 @@ static void wait_clients(const struct bed *bed, uint32_t want)
 }
 
 /* Attaches; returns the socket. */
-static int attach_one(const struct bed *bed, int *fds, uint32_t *count)
+static int attach_to(const struct bed *bed, uint32_t volumes, int *fds, uint32_t *count)
 {
     int sock = dial(bed);
     struct shm_welcome welcome;
@@ -166,11 +236,28 @@ static int attach_one(const struct bed *bed, int *fds, uint32_t *count)
     hello(sock, SHM_HELLO_ATTACH, SHM_VERSION);
     assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, count), sizeof(welcome));
     assert_int_equal(welcome.error, ICMS_OK);
-    assert_int_equal(welcome.volume_count, VOLUMES);
-    while (*count < 3 + VOLUMES) {
+    assert_int_equal(welcome.volume_count, volumes);
+    while (*count < 3 + volumes) {
         assert_int_equal(take(sock, &more, sizeof(more), fds, count), sizeof(more));
         assert_int_equal(more, SHM_HELLO_MAGIC);
     }
+    return sock;
+}
+
+static int attach_one(const struct bed *bed, int *fds, uint32_t *count)
+{
+    return attach_to(bed, VOLUMES, fds, count);
+}
+
+/* The same without the descriptors. */
+static int attach_as(const struct bed *bed, uint32_t volumes)
+{
+    int fds[128];
+    uint32_t count;
+    int sock = attach_to(bed, volumes, fds, &count);
+
+    for (uint32_t i = 0; i < count; i++)
+        close(fds[i]);
     return sock;
 }
 
@@ -333,23 +420,177 @@ static void a_socket_file_has_one_listener(void **state)
     assert_int_equal(attach_start(bed->agent, "", 0600, &why, &other), ICMS_CONFIG);
 }
 
-/* Only root can play both users. */
+/* A user who is not root cannot give a directory away: for that one the agent is another user. */
 static void a_directory_of_somebody_else_in_a_public_one_is_not_used(void **state)
 {
     const struct bed *bed = *state;
     struct attach *attach = NULL;
     struct err_why why = {""};
-    char folder[64], path[80];
+    char folder[64], path[80], uid[16];
 
-    if (geteuid() != 0)
-        return;
     check(chmod(bed->folder, 01777) == 0);
     snprintf(folder, sizeof(folder), "%s/theirs", bed->folder);
     snprintf(path, sizeof(path), "%s/a.sock", folder);
-    check(mkdir(folder, 0755) == 0 && chown(folder, 65534, 65534) == 0);
+    check(mkdir(folder, 0755) == 0);
+    if (geteuid() == 0)
+        check(chown(folder, 65534, 65534) == 0);
+    else
+        agent_uid = geteuid() + 1;
+    snprintf(uid, sizeof(uid), "%u", geteuid() == 0 ? 65534 : getuid());
     assert_int_equal(attach_start(bed->agent, path, 0600, &why, &attach), ICMS_PERMISSION);
-    assert_non_null(strstr(why.text, "65534"));
+    agent_uid = 0;
+    assert_non_null(strstr(why.text, uid));
     check(rmdir(folder) == 0);
+}
+
+/* ---- users ---------------------------------------------------------------------------------- */
+
+static icms_err welcome_of(int sock)
+{
+    struct shm_welcome welcome = {.error = ICMS_OK};
+    int fds[128];
+    uint32_t count = 0;
+
+    assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, &count), sizeof(welcome));
+    for (uint32_t i = 0; i < count; i++)
+        close(fds[i]);
+    return (icms_err)welcome.error;
+}
+
+/* Attaches as the peer that is played; the volumes that it gets, or the refusal. */
+static uint32_t volumes_of(const struct bed *bed, icms_err *out_err)
+{
+    struct shm_welcome welcome = {.error = ICMS_OK};
+    int sock = dial(bed), fds[128];
+    uint32_t count = 0;
+
+    hello(sock, SHM_HELLO_ATTACH, SHM_VERSION);
+    assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, &count), sizeof(welcome));
+    for (uint32_t i = 0; i < count; i++)
+        close(fds[i]);
+    close(sock);
+    wait_clients(bed, 0);
+    *out_err = (icms_err)welcome.error;
+    return welcome.volume_count;
+}
+
+static void who_connects_gets_the_volumes_of_its_user_and_groups(void **state)
+{
+    const struct bed *bed = *state;
+    icms_err err;
+
+    peer = (struct peer){.on = true, .uid = USER, .gid = USER};
+    assert_int_equal(volumes_of(bed, &err), VOLUMES);
+    peer = (struct peer){.on = true, .uid = USER + 1, .gid = GROUP};
+    assert_int_equal(volumes_of(bed, &err), VOLUMES);
+    peer = (struct peer){.on = true, .uid = USER + 1, .gid = USER, .groups = {5, GROUP, 6}};
+    assert_int_equal(volumes_of(bed, &err), VOLUMES);
+    peer = (struct peer){.on = true, .uid = USER + 1, .gid = USER, .groups = {5, 6, USER}};
+    assert_int_equal(volumes_of(bed, &err), VOLUMES - 1);
+    assert_int_equal(err, ICMS_OK);
+    peer = (struct peer){.on = true};
+    assert_int_equal(volumes_of(bed, &err), VOLUMES);
+    peer.on = false;
+}
+
+/* One user that connects and says nothing leaves room for others. */
+static void one_user_cannot_have_all_connections(void **state)
+{
+    const struct bed *bed = *state;
+    int socks[40];
+
+    peer = (struct peer){.on = true, .uid = USER, .gid = USER};
+    for (int i = 0; i < 40; i++)
+        socks[i] = dial(bed);
+    assert_int_equal(welcome_of(socks[39]), ICMS_LIMIT);
+    peer.uid = USER + 1;
+    close(attach_as(bed, VOLUMES - 1));
+    for (int i = 0; i < 40; i++)
+        close(socks[i]);
+    wait_clients(bed, 0);
+    peer.on = false;
+}
+
+/* ---- descriptors ---------------------------------------------------------------------------- */
+
+/* A TCP socket whose close lasts half a minute: it lingers, and nobody reads what was sent. */
+static int lingering(int *out_other)
+{
+    struct linger linger = {.l_onoff = 1, .l_linger = 30};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(address);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char block[65536] = {0};
+
+    check(listener >= 0 && sock >= 0);
+    check(bind(listener, (const struct sockaddr *)&address, sizeof(address)) == 0);
+    check(listen(listener, 1) == 0);
+    check(getsockname(listener, (struct sockaddr *)&address, &bytes) == 0);
+    check(connect(sock, (const struct sockaddr *)&address, sizeof(address)) == 0);
+    *out_other = accept(listener, NULL, NULL);
+    check(*out_other >= 0);
+    check(setsockopt(sock, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)) == 0);
+    while (send(sock, block, sizeof(block), MSG_DONTWAIT) > 0)
+        ;
+    close(listener);
+    return sock;
+}
+
+/* Sends a message with a descriptor, whose last reference it is then. */
+static void send_with(int sock, const void *message, size_t bytes, int fd)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct iovec vector = {(void *)(uintptr_t)message, bytes};
+    struct msghdr header = {.msg_iov = &vector,
+                            .msg_iovlen = 1,
+                            .msg_control = control.bytes,
+                            .msg_controllen = sizeof(control.bytes)};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(fd));
+    memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+    check(sendmsg(sock, &header, MSG_NOSIGNAL) == (ssize_t)bytes);
+}
+
+/* With the hello, instead of it, from a client. */
+enum hostile_way { HOSTILE_HELLO, HOSTILE_EMPTY, HOSTILE_CLIENT, HOSTILE_WAYS };
+
+/* The thread of the socket stands still until the message is the last that has the descriptor. */
+static void hostile_run(const struct bed *bed, enum hostile_way way, int slow)
+{
+    struct shm_hello message = {
+        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .op = SHM_HELLO_ATTACH};
+    int sock = way == HOSTILE_CLIENT ? attach_as(bed, VOLUMES) : -1;
+
+    held = true;
+    if (sock < 0)
+        sock = dial(bed);
+    send_with(sock, &message, way == HOSTILE_HELLO ? sizeof(message) : 0, slow);
+    close(slow);
+    close(sock);
+    held = false;
+}
+
+static void descriptors_that_close_slowly_keep_nobody_waiting(void **state)
+{
+    const struct bed *bed = *state;
+    int others[HOSTILE_WAYS];
+
+    alarm(15); /* a thread that waits for one of them does so for 30 s */
+    for (enum hostile_way way = 0; way < HOSTILE_WAYS; way++) {
+        hostile_run(bed, way, lingering(&others[way]));
+        close(attach_as(bed, VOLUMES));
+    }
+    wait_clients(bed, 0);
+    alarm(0);
+    for (int i = 0; i < HOSTILE_WAYS; i++)
+        close(others[i]); /* its unread bytes make it a reset: that ends the close */
 }
 
 /* Nobody can be accepted: the thread sleeps meanwhile, and goes on later. */
@@ -401,6 +642,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_socket_file_has_one_listener, setup, teardown),
         cmocka_unit_test_setup_teardown(a_directory_of_somebody_else_in_a_public_one_is_not_used,
                                         setup, teardown),
+        cmocka_unit_test_setup_teardown(who_connects_gets_the_volumes_of_its_user_and_groups, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(one_user_cannot_have_all_connections, setup, teardown),
+        cmocka_unit_test_setup_teardown(descriptors_that_close_slowly_keep_nobody_waiting, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(without_descriptors_it_waits_and_goes_on, setup, teardown),
     };
 
