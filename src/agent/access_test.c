@@ -110,8 +110,8 @@ static void a_forbidden_volume_is_as_if_it_did_not_exist(void **state)
     rig_free(rig);
 }
 
-/* Whoever writes the slots of such a volume into its lease table holds none of them. */
-static void leases_hold_nothing_in_a_forbidden_volume(void **state)
+/* Whoever writes slots of such a volume into its lease table holds none of them. */
+static void what_is_written_of_a_forbidden_volume_counts_for_nothing(void **state)
 {
     struct agent_rig *rig = rig_new(&shared);
     struct rig_client *owner = rig_client_new(rig), *client = client_of(rig, OTHERS, OTHERS);
@@ -120,6 +120,10 @@ static void leases_hold_nothing_in_a_forbidden_volume(void **state)
         atomic_store(&client->ring.lease_volumes[i], RAW);
         atomic_store(&client->ring.leases[i], 1 + i % shared.slots);
     }
+    for (int i = 0; i < SHM_COUNTS; i++)
+        atomic_store(&client->ring.counts[RAW][i], 1000);
+    assert_int_equal(rig_stats(rig)->volumes[RAW].slots_leased, 0);
+    assert_int_equal(rig_stats(rig)->volumes[RAW].hits_dram, 0);
     for (uint32_t n = 0; n < 4 * shared.slots; n++)
         assert_int_equal(
             rig_wait(owner, rig_put(owner, RAW, n, BYTES, SHM_FLAG_ON_FLASH, 500 * MS))->status,
@@ -211,7 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(users_and_members_of_groups_get_a_volume_and_others_do_not),
         cmocka_unit_test(a_forbidden_volume_is_as_if_it_did_not_exist),
-        cmocka_unit_test(leases_hold_nothing_in_a_forbidden_volume),
+        cmocka_unit_test(what_is_written_of_a_forbidden_volume_counts_for_nothing),
         cmocka_unit_test(a_user_has_its_share_of_the_clients),
         cmocka_unit_test(keys_chosen_for_one_chain_do_not_make_it_long),
         cmocka_unit_test(seeds_are_not_guessed),

@@ -27,7 +27,7 @@ void agent_guest_counts_take(struct agent_guest *guest)
     uint64_t bytes_max = COUNT_BYTES_MIN + age_ns * COUNT_NS_BYTES;
 
     for (uint32_t i = 0; i < agent->volume_count; i++)
-        for (uint32_t j = 0; j < SHM_COUNTS; j++) {
+        for (uint32_t j = 0; j < SHM_COUNTS && (guest->volumes >> i & 1) != 0; j++) {
             uint64_t *counted = &guest->counted[i][j];
             uint64_t value = atomic_load_explicit(&guest->ring.counts[i][j], memory_order_relaxed);
 

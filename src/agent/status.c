@@ -33,7 +33,7 @@ static uint64_t volume_leases_count(struct agent *agent, uint32_t volume)
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
         struct agent_guest *guest = &agent->guests[i];
 
-        if (!guest->taken)
+        if (!guest->taken || (guest->volumes >> volume & 1) == 0)
             continue;
         for (uint32_t j = 0; j < SHM_LEASES; j++)
             leases +=
