@@ -60,6 +60,7 @@ struct nvmf_target_req {
     const struct key *keys; /* EXIST_MANY                                                        */
     uint32_t key_count;     /* EXIST_MANY: 1..64                                                 */
     struct loop *loop;      /* where it came from and has to be given back                       */
+    bool unwanted;          /* its host is gone: a long command may end now. Read it on loop only */
     /* out: set before nvmf_target_req_done */
     icms_err err;          /* as the table maps it to NVMe                                       */
     enum icms_miss reason; /* why, with MISS, BUSY, DRIVE_DOWN, ...: travels in DW1              */

@@ -50,7 +50,7 @@ struct store_index {
     struct store_index_entry *entries; /* entry_count of them */
     uint8_t *states;                   /* of the policy, by entry */
     uint32_t *heads;                   /* entry number + 1, or 0 */
-    uint64_t seed;                     /* of the hash */
+    const uint64_t *salts;             /* of the hash, by volume; the caller's */
     uint32_t entry_count;              /* blocks_max                                  */
     uint32_t head_count;               /* fewer than entries */
     uint32_t touched;                  /* entries used at least once                  */
@@ -99,12 +99,19 @@ static void index_unpack(uint64_t place, struct store_spot *out_spot)
     out_spot->damaged = (place & INDEX_DAMAGED) != 0;
 }
 
+static uint64_t index_hash(const struct store_index *index, uint64_t identity,
+                           const struct key *key)
+{
+    uint64_t volume = index_bits(identity, INDEX_VOLUME_SHIFT, INDEX_VOLUME_BITS);
+    uint64_t length = index_bits(identity, INDEX_LENGTH_SHIFT, INDEX_LENGTH_BITS);
+
+    return hash64_seed(key->bytes, sizeof(key->bytes), index->salts[volume] ^ length);
+}
+
 static uint32_t *index_head(const struct store_index *index, uint64_t identity,
                             const struct key *key)
 {
-    uint64_t hash = hash64_seed(key->bytes, sizeof(key->bytes), index->seed ^ identity);
-
-    return &index->heads[(hash >> 32) * index->head_count >> 32];
+    return &index->heads[store_index_chain(index, index_hash(index, identity, key))];
 }
 
 /* The link that names the block's entry: a head or the next of the entry before; it holds 0 when
@@ -126,7 +133,7 @@ static uint32_t *index_link(const struct store_index *index, uint64_t identity,
     return link;
 }
 
-icms_err store_index_new(uint64_t blocks_max, uint64_t seed, struct store_index **out_index)
+icms_err store_index_new(uint64_t blocks_max, const uint64_t *salts, struct store_index **out_index)
 {
     struct store_index *index;
 
@@ -137,7 +144,7 @@ icms_err store_index_new(uint64_t blocks_max, uint64_t seed, struct store_index 
     index = calloc(1, sizeof(*index));
     if (index == NULL)
         return ICMS_NO_MEMORY;
-    index->seed = seed;
+    index->salts = salts;
     index->entry_count = (uint32_t)blocks_max;
     index->head_count = index->entry_count / 16 * 11; /* pays for states and this struct */
     index->entries = calloc(index->entry_count, sizeof(index->entries[0]));
@@ -266,20 +273,25 @@ bool store_index_remove(struct store_index *index, uint32_t volume, const struct
     return true;
 }
 
+static void index_block(const struct store_index_entry *entry, struct store_block *out_block)
+{
+    uint64_t place = index_place_get(entry);
+
+    out_block->volume = (uint32_t)index_bits(place, INDEX_VOLUME_SHIFT, INDEX_VOLUME_BITS);
+    out_block->key.length = (uint8_t)(index_bits(place, INDEX_LENGTH_SHIFT, INDEX_LENGTH_BITS) + 1);
+    memcpy(out_block->key.bytes, entry->key, sizeof(entry->key));
+    index_unpack(place, &out_block->spot);
+}
+
 bool store_index_next(const struct store_index *index, uint32_t *cursor, uint32_t steps_max,
                       struct store_block *out_block)
 {
     for (; *cursor < index->touched && steps_max > 0; steps_max--) {
         const struct store_index_entry *entry = &index->entries[(*cursor)++];
-        uint64_t place = index_place_get(entry);
 
-        if ((place & INDEX_USED) == 0)
+        if ((index_place_get(entry) & INDEX_USED) == 0)
             continue;
-        out_block->volume = (uint32_t)index_bits(place, INDEX_VOLUME_SHIFT, INDEX_VOLUME_BITS);
-        out_block->key.length =
-            (uint8_t)(index_bits(place, INDEX_LENGTH_SHIFT, INDEX_LENGTH_BITS) + 1);
-        memcpy(out_block->key.bytes, entry->key, sizeof(entry->key));
-        index_unpack(place, &out_block->spot);
+        index_block(entry, out_block);
         return true;
     }
     return false;
@@ -288,6 +300,45 @@ bool store_index_next(const struct store_index *index, uint32_t *cursor, uint32_
 uint32_t store_index_end(const struct store_index *index)
 {
     return index->touched;
+}
+
+uint64_t store_index_hash(const struct store_index *index, uint32_t volume, const struct key *key)
+{
+    return index_hash(index, index_identity(volume, key), key);
+}
+
+uint32_t store_index_chain(const struct store_index *index, uint64_t hash)
+{
+    return (uint32_t)((hash >> 32) * index->head_count >> 32);
+}
+
+/* The least h whose h * head_count >> 32 is the chain. */
+uint64_t store_index_chain_hash(const struct store_index *index, uint32_t chain)
+{
+    check(chain < index->head_count);
+    return (((uint64_t)chain << 32) + index->head_count - 1) / index->head_count << 32;
+}
+
+uint32_t store_index_chains(const struct store_index *index)
+{
+    return index->head_count;
+}
+
+void store_index_chain_prefetch(const struct store_index *index, uint32_t chain)
+{
+    if (chain < index->head_count && index->heads[chain] != 0)
+        __builtin_prefetch(&index->entries[index->heads[chain] - 1]);
+}
+
+bool store_index_chain_next(const struct store_index *index, uint32_t chain, uint32_t *entry,
+                            struct store_block *out_block)
+{
+    check(chain < index->head_count);
+    *entry = *entry == 0 ? index->heads[chain] : index->entries[*entry - 1].next;
+    if (*entry == 0)
+        return false;
+    index_block(&index->entries[*entry - 1], out_block);
+    return true;
 }
 
 uint64_t store_index_blocks(const struct store_index *index)

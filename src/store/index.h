@@ -4,8 +4,11 @@
  *
  * A chained hash table in two arrays that are taken at start: 28 bytes and a byte of the policy an
  * entry and 4 bytes a head, with fewer heads than entries, so at full load it needs less than 32
- * bytes a block, this struct included. It never grows. The hash is seeded, so nobody can choose
- * keys that share a chain.
+ * bytes a block, this struct included. It never grows. The hash of a volume's keys is seeded with
+ * its salt, which is secret, so nobody can choose keys that share a chain.
+ *
+ * Chains are in the order of the hash: all hashes of a chain are below those of the next. So the
+ * blocks of a volume can be gone through in the order of their hash, from any hash on.
  */
 #ifndef STORE_INDEX_H
 #define STORE_INDEX_H
@@ -30,8 +33,9 @@ struct store_block {
     struct store_spot spot; /* where its record is */
 };
 
-/* Takes the memory for so many blocks, 1,024 at least; NO_MEMORY. */
-icms_err store_index_new(uint64_t blocks_max, uint64_t seed,
+/* Takes the memory for so many blocks, 1,024 at least; NO_MEMORY. salts: LIMIT_VOLUMES of them,
+ * kept by the caller; that of a volume changes only while it has no blocks. */
+icms_err store_index_new(uint64_t blocks_max, const uint64_t *salts,
                          struct store_index **out_index) ICMS_MUST_CHECK;
 void store_index_free(struct store_index **index);
 
@@ -72,6 +76,22 @@ uint8_t *store_index_state(const struct store_index *index, uint32_t volume, con
 bool store_index_next(const struct store_index *index, uint32_t *cursor, uint32_t steps_max,
                       struct store_block *out_block);
 uint32_t store_index_end(const struct store_index *index);
+
+/* The hash of a key: its place in the order of chains. */
+uint64_t store_index_hash(const struct store_index *index, uint32_t volume, const struct key *key);
+
+/* Chains: the one of a hash, the lowest hash that one may hold, and how many there are. */
+uint32_t store_index_chain(const struct store_index *index, uint64_t hash);
+uint64_t store_index_chain_hash(const struct store_index *index, uint32_t chain);
+uint32_t store_index_chains(const struct store_index *index);
+
+/* Lets the first entry of a chain come nearer; a chain behind the last is ignored. */
+void store_index_chain_prefetch(const struct store_index *index, uint32_t chain);
+
+/* The next block of a chain, in no order; *entry is 0 before the first. False behind the last. The
+ * index must not change meanwhile. */
+bool store_index_chain_next(const struct store_index *index, uint32_t chain, uint32_t *entry,
+                            struct store_block *out_block);
 
 uint64_t store_index_blocks(const struct store_index *index);
 uint64_t store_index_blocks_max(const struct store_index *index);

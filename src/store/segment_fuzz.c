@@ -178,7 +178,8 @@ static void fuzz_patch(uint8_t *drive, const uint8_t *data, size_t bytes)
 /* The store may refuse what a hostile drive makes impossible, but it answers. */
 static void fuzz_use(struct rig *rig)
 {
-    static struct key keys[64];
+    static struct store_position keys[64];
+    struct store_position from = {0};
     struct err_why why;
 
     for (uint64_t k = 0; k < KEYS; k++) {
@@ -192,7 +193,7 @@ static void fuzz_use(struct rig *rig)
     }
     loop_stop(rig->loop);
     loop_join(rig->loop);
-    (void)store_list(rig->store, rig->volume[0], NULL, keys, 64);
+    (void)store_list(rig->store, rig->volume[0], &from, &store_position_end, UINT32_MAX, keys, 64);
     (void)store_verify(rig->store, &why);
 }
 

@@ -130,7 +130,8 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
         ghosts = u64_max(few, STORE_GHOST_KEYS_MIN);
     loop_entropy(store->loop, seeds, sizeof(seeds));
     store->key_seed = seeds[0];
-    if (store_index_new(blocks, seeds[1], &store->index) != ICMS_OK ||
+    store->hash_seed = opts->hash_seed != 0 ? opts->hash_seed : seeds[1];
+    if (store_index_new(blocks, store->salts, &store->index) != ICMS_OK ||
         store_ghost_new(ghosts, seeds[2], &store->ghost) != ICMS_OK ||
         store_open_evicted(store) != ICMS_OK)
         return ICMS_NO_MEMORY;
@@ -389,63 +390,6 @@ enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const str
     return store_ghost_has(store->ghost, volume, key) ? ICMS_MISS_EVICTED : ICMS_MISS_ABSENT;
 }
 
-static int store_key_order(const struct key *a, const struct key *b)
-{
-    int order = memcmp(a->bytes, b->bytes, sizeof(a->bytes));
-
-    return order != 0 ? order : (int)a->length - (int)b->length;
-}
-
-static int store_key_sort(const void *a, const void *b)
-{
-    return store_key_order(a, b);
-}
-
-/* keys[0..count) is a heap with the last key on top: lets keys[at] sink to its place. */
-static void store_keys_sink(struct key *keys, uint32_t count, uint32_t at)
-{
-    for (;;) {
-        uint64_t child = 2 * (uint64_t)at + 1;
-        struct key swap = keys[at];
-
-        if (child >= count)
-            return;
-        if (child + 1 < count && store_key_order(&keys[child + 1], &keys[child]) > 0)
-            child++;
-        if (store_key_order(&keys[child], &swap) <= 0)
-            return;
-        keys[at] = keys[child];
-        keys[child] = swap;
-        at = (uint32_t)child;
-    }
-}
-
-uint32_t store_list(struct store *store, uint32_t volume, const struct key *start, struct key *keys,
-                    uint32_t keys_max)
-{
-    struct store_block block;
-    uint32_t cursor = 0, count = 0;
-
-    check(store->magic == STORE_MAGIC);
-    if (volume >= LIMIT_VOLUMES || !store->volumes[volume].added || store->down || keys_max == 0)
-        return 0;
-    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
-        if (block.volume != volume || block.spot.damaged ||
-            (start != NULL && store_key_order(&block.key, start) < 0))
-            continue;
-        if (count < keys_max) {
-            keys[count++] = block.key;
-            for (uint32_t i = count / 2; count == keys_max && i-- > 0;)
-                store_keys_sink(keys, count, i);
-        } else if (store_key_order(&block.key, &keys[0]) < 0) {
-            keys[0] = block.key;
-            store_keys_sink(keys, count, 0);
-        }
-    }
-    qsort(keys, count, sizeof(keys[0]), store_key_sort);
-    return count;
-}
-
 /* ---- statistics -------------------------------------------------------------------------------
  */
 
@@ -483,6 +427,7 @@ void store_stats(const struct store *store, struct store_stats *out_stats)
         .recovery_ns = store_stat_get(&s->recovery_ns),
         .evicted_age_ns = &store->evicted_age_ns,
         .down = __atomic_load_n(&store->down, __ATOMIC_RELAXED),
+        .list_steps = store_stat_get(&s->list_steps),
         .free_low = __atomic_load_n(&store->free_low, __ATOMIC_RELAXED),
     };
 }

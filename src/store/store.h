@@ -44,6 +44,8 @@ struct store_opts {
     uint64_t value_bytes_max; /* largest stored value, trailer included; fits in a segment    */
     uint64_t blocks_max;      /* index entries to reserve; 0: bytes / 64 KiB, at least 1,024  */
     uint64_t ghost_keys;      /* evictions remembered; 0: a quarter of blocks_max, 4,096 .. 2^20 */
+    uint64_t hash_seed;       /* secret; stores that have it in common list keys in one order; 0: a
+                                 random one                                                   */
     uint32_t writes_max;      /* writes in flight; more are parked                            */
     struct write_budget budget; /* what may be written a day                                  */
     bool discard;               /* the device is told what is free, where it takes that       */
@@ -174,11 +176,33 @@ struct store_probe {
  * the store is out of service. */
 icms_err store_probe(struct store *store, struct store_probe *probe) ICMS_MUST_CHECK;
 
-/* Keys of a volume in a stable total order (by the 16 key bytes, then length), from the first key
- * that is not before start (NULL: the first). Fills keys and returns how many; fewer than keys_max
- * means the end. Bounded work a call: O(blocks of the store), no I/O. */
-uint32_t store_list(struct store *store, uint32_t volume, const struct key *start, struct key *keys,
-                    uint32_t keys_max);
+/* ---- listing keys --------------------------------------------------------------------------- */
+
+/* A position in the order in which the keys of a volume are listed: by their hash, then by the key.
+ * It is the same for all stores with one opts.hash_seed. All zeros is before the first key. */
+struct store_position {
+    uint64_t hash;
+    struct key key;
+};
+
+/* Behind the last key. */
+extern const struct store_position store_position_end;
+
+/* Less than, equal to or greater than 0, as memcmp. */
+int store_position_compare(const struct store_position *a, const struct store_position *b);
+
+/* The position just before a key, which need not be there. */
+struct store_position store_position_before(const struct store *store, uint32_t volume,
+                                            const struct key *key);
+
+/* Positions of the volume's keys behind *from, up to until, in order; returns how many, keys_max at
+ * most. Looks at about steps_max places of the index, and moves *from to where it got: behind the
+ * last key that was given, or to until when there are no more. A key that is there throughout is
+ * given exactly once by calls that go on from each other, whatever else changes between them. No
+ * I/O. */
+uint32_t store_list(struct store *store, uint32_t volume, struct store_position *from,
+                    const struct store_position *until, uint32_t steps_max,
+                    struct store_position *keys, uint32_t keys_max);
 
 /* ---- state ---------------------------------------------------------------------------------- */
 
@@ -209,6 +233,7 @@ struct store_stats {
                                  pages of a segment that had to be replaced */
     uint64_t io_errors;       /* operations that the device refused                              */
     uint64_t recovered_blocks, recovery_ns; /* of the last open                                */
+    uint64_t list_steps;                    /* places of the index that store_list looked at   */
     bool down;                              /* out of service after device errors              */
     const struct hist *evicted_age_ns;      /* of evicted blocks: since their segment was opened, or
                                                since the store was                                  */

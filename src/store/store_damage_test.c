@@ -490,7 +490,7 @@ static void a_mark_of_damage_goes_when_the_block_comes_back(void **state)
 {
     struct rig *rig = *state;
     struct store_stats stats;
-    struct key keys[4];
+    struct store_position keys[4], from = {0};
     enum icms_miss reason;
 
     rig_one_volume(rig);
@@ -520,7 +520,8 @@ static void a_mark_of_damage_goes_when_the_block_comes_back(void **state)
     }
     loop_stop(rig->loop);
     loop_join(rig->loop);
-    assert_int_equal(store_list(rig->store, rig->volume[0], NULL, keys, 4), 1);
+    assert_int_equal(
+        store_list(rig->store, rig->volume[0], &from, &store_position_end, UINT32_MAX, keys, 4), 1);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------

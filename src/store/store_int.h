@@ -366,6 +366,8 @@ struct store {
     struct list summaries;              /* unused                                          */
     struct list keys[STORE_KEY_CHAINS]; /* first changes of their key (key_link)   */
     uint64_t key_seed;                  /* of the chains */
+    uint64_t hash_seed;                 /* of the salts                                    */
+    uint64_t salts[LIMIT_VOLUMES];      /* of the index: made of the seed and the volume   */
     uint64_t parked_map;                /* volumes with parked changes                     */
     uint32_t pump_cursor;               /* volume that goes first                          */
     struct store_evicted *evicted;      /* pool; [0] is not used                        */

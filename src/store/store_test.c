@@ -181,47 +181,6 @@ static void the_later_of_two_writes_wins(void **state)
     }
 }
 
-static void keys_are_listed_in_order(void **state)
-{
-    enum { KEYS = 300 };
-    struct rig *rig = *state;
-    static struct key keys[KEYS + 1];
-    uint32_t total = 0;
-    struct key start;
-
-    rig_one_volume(rig);
-    rig->volume_count = 2;
-    rig->uuid[1] = rig_uuid(2);
-    rig_format(rig);
-    rig_up(rig);
-    for (uint64_t i = 0; i < KEYS; i++)
-        assert_int_equal(rig_put(rig, i % 3 == 0, i, 10, i, 0), ICMS_OK);
-    rig_down(rig);
-    rig_up(rig);
-    rig_down(rig);
-    rig_up(rig);
-    loop_stop(rig->loop); /* the store may be asked from here then */
-    loop_join(rig->loop);
-    assert_int_equal(store_list(rig->store, rig->volume[0], NULL, keys, KEYS + 1), KEYS * 2 / 3);
-    for (uint32_t i = 1; i < KEYS * 2 / 3; i++)
-        assert_true(memcmp(keys[i - 1].bytes, keys[i].bytes, LIMIT_KEY_BYTES) < 0);
-    start = keys[0];
-    for (;;) { /* in pages of 7: the last key of a page begins the next */
-        struct key page[7];
-        uint32_t n = store_list(rig->store, rig->volume[0], &start, page, 7);
-
-        for (uint32_t i = 0; i < n; i++)
-            assert_true(key_equal(&page[i], &keys[total + i]));
-        if (n < 7) {
-            total += n;
-            break;
-        }
-        total += n - 1;
-        start = page[n - 1];
-    }
-    assert_int_equal(total, KEYS * 2 / 3);
-}
-
 /* ---- capacity and quota -----------------------------------------------------------------------
  */
 
@@ -894,7 +853,6 @@ static void random_operations_agree_with_the_model(void **state)
         STORE_TEST(too_little_memory_for_a_read_is_said, backend),                                 \
         STORE_TEST(a_canceled_read_still_ends, backend),                                           \
         STORE_TEST(the_later_of_two_writes_wins, backend),                                         \
-        STORE_TEST(keys_are_listed_in_order, backend),                                             \
         STORE_TEST(what_is_read_is_carried_over, backend),                                         \
         STORE_TEST(what_is_free_is_discarded, backend),                                            \
         STORE_TEST(a_full_drive_evicts_its_oldest, backend),                                       \

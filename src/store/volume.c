@@ -8,6 +8,7 @@
  */
 #include <stdlib.h>
 
+#include "base/hash.h"
 #include "store/store_int.h"
 
 int store_volume_slot_find(const struct store *store, const struct uuid *uuid)
@@ -27,6 +28,7 @@ int store_volume_slot(struct store *store, const struct uuid *uuid)
         if (!store->volumes[i].used) {
             store->volumes[i].used = true;
             store->volumes[i].uuid = *uuid;
+            store->salts[i] = hash64_seed(uuid->bytes, sizeof(uuid->bytes), store->hash_seed);
             slot = (int)i;
         }
     }

@@ -69,6 +69,7 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
     store_opts.segment_bytes = target->opts.segment_bytes;
     store_opts.discard = target->opts.discard;
     store_opts.value_bytes_max = drives_value_bytes_max(target);
+    store_opts.hash_seed = target->hash_seed;
     store_opts.region = nvmf_target_region(target->nvmf);
     err = store_format(target->opts.env, &store_opts, target->opts.format, why);
     if (err != ICMS_OK && err != ICMS_EXISTS)
@@ -175,6 +176,7 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
 
     if (err != ICMS_OK)
         return err;
+    loop_entropy(target->loops[0], &target->hash_seed, sizeof(target->hash_seed));
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         struct target_drive *drive = &target->drives[i];
         struct err_why one = {""};

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * List: the keys of a volume on all drives, in one stable order.
+ * List: the keys of a volume on all drives, in the order of store_list.
  *
- * A pass visits every drive in service for its first TARGET_LIST_KEYS keys from a start on and
- * keeps the first TARGET_LIST_KEYS of all of them; a key on two drives counts once. The pass's keys
- * are written to the host's data; if they were all there was room for in memory and the data has
- * room for more, another pass starts behind the last one. The memory for keys belongs to the loop
- * the command came from; one List at a time uses it, the others wait in order.
+ * A pass gives the keys between two positions of that order. The first drive in service decides how
+ * far it goes: it is asked for its part of TARGET_LIST_KEYS keys, in slices of TARGET_LIST_STEPS
+ * places of its index; the other drives are asked for what they have up to there. Between slices
+ * the request goes to the end of its loop's line, so loads that came meanwhile go first. A key on
+ * two drives counts once. The keys are written to the host's data, and if that has room for more,
+ * another pass begins where this one ended.
+ *
+ * The memory for keys belongs to the loop the command came from. One pass at a time uses it; Lists
+ * take turns by pass. A List whose host is gone ends with its pass.
+ *
+ * The order is the same until the enclosure restarts: it follows the seed of the drives' indexes,
+ * which is secret so that keys cannot be chosen to share a chain.
  */
 #include "base/check.h"
 #include "target/target_int.h"
 #include "wire/nvme_kv.h"
-
-/* The order of store_list: by the 16 bytes, then by length. */
-static int list_compare(const struct key *a, const struct key *b)
-{
-    int order = memcmp(a->bytes, b->bytes, sizeof(a->bytes));
-
-    return order != 0 ? order : (int)a->length - (int)b->length;
-}
 
 static uint32_t list_home(const struct target_req *req)
 {
@@ -29,90 +28,32 @@ static uint32_t list_home(const struct target_req *req)
     return 0;
 }
 
-/* Merges found into keys; what does not fit at the end is dropped. */
-static void list_merge(struct target_list *list, uint32_t found_count)
+/* Merges what a drive has into keys; what does not fit at the end is dropped, and is for the next
+ * pass. */
+static void list_merge(struct target_list *list)
 {
     uint32_t a = 0;
     uint32_t b = 0;
     uint32_t n = 0;
 
-    while (n < TARGET_LIST_KEYS && (a < list->key_count || b < found_count)) {
+    while (n < TARGET_LIST_KEYS && (a < list->key_count || b < list->found_count)) {
         int order = a == list->key_count ? 1
-                    : b == found_count   ? -1
-                                         : list_compare(&list->keys[a], &list->found[b]);
+                    : b == list->found_count
+                        ? -1
+                        : store_position_compare(&list->keys[a], &list->found[b]);
 
         list->merged[n++] = order <= 0 ? list->keys[a] : list->found[b];
         a += order <= 0;
         b += order >= 0;
     }
+    if (a < list->key_count || b < list->found_count)
+        list->until = list->merged[n - 1];
     memcpy(list->keys, list->merged, n * sizeof(list->keys[0]));
     list->key_count = n;
 }
 
 /* Writes the keys of a pass behind those written before; false when the host's data is full. */
-static bool list_write(struct target_req *req, struct target_list *list,
-                       struct nvme_kv_list_writer *writer)
-{
-    for (uint32_t i = 0; i < list->key_count; i++) {
-        if (req->list_past && list_compare(&list->keys[i], &req->list_from) == 0)
-            continue;
-        if (!nvme_kv_list_write_key(writer, &list->keys[i]))
-            return false;
-    }
-    return true;
-}
-
-static void list_pass(struct target_req *req, struct target_list *list)
-{
-    list->key_count = 0;
-    req->index = 0;
-}
-
-/* On the queue pair's loop: takes the loop's list memory, or waits for it. */
-enum target_step target_list_begin(struct target_req *req)
-{
-    struct target_list *list;
-    struct nvme_kv_list_writer writer;
-
-    req->home = list_home(req);
-    list = &req->target->lists[req->home];
-    if (list->owner != NULL && list->owner != req) {
-        req->state = TARGET_REQ_LIST_WAIT;
-        list_push(&list->parked, &req->link);
-        return TARGET_WAIT;
-    }
-    list->owner = req;
-    req->list_from = req->nvmf->key;
-    req->list_past = false;
-    nvme_kv_list_write_begin(&writer, req->nvmf->memory, req->nvmf->host_bytes);
-    req->list_bytes = writer.bytes;
-    req->list_count = writer.count;
-    list_pass(req, list);
-    req->state = TARGET_REQ_LIST;
-    return TARGET_NEXT;
-}
-
-/* On the queue pair's loop: the answer is whole; the next in line may start. */
-static enum target_step list_end(struct target_req *req, struct target_list *list)
-{
-    struct list *link = list_pop(&list->parked);
-
-    list->owner = NULL;
-    req->nvmf->value = req->nvmf->memory;
-    req->nvmf->done_bytes = req->list_bytes;
-    req->nvmf->err = ICMS_OK;
-    req->state = TARGET_REQ_REPLY;
-    if (link != NULL) {
-        struct target_req *next = container_of(link, struct target_req, link);
-
-        list->owner = next;
-        target_req_run(next);
-    }
-    return TARGET_NEXT;
-}
-
-/* A pass is over: write it down. */
-static enum target_step list_pass_end(struct target_req *req, struct target_list *list)
+static bool list_write(struct target_req *req, const struct target_list *list)
 {
     struct nvme_kv_list_writer writer = {
         .memory = req->nvmf->memory,
@@ -120,17 +61,106 @@ static enum target_step list_pass_end(struct target_req *req, struct target_list
         .bytes = req->list_bytes,
         .count = req->list_count,
     };
-    bool room = list_write(req, list, &writer);
+    bool room = true;
 
+    for (uint32_t i = 0; i < list->key_count && room; i++)
+        if (store_position_compare(&list->keys[i], &list->until) <= 0)
+            room = nvme_kv_list_write_key(&writer, &list->keys[i].key);
     nvme_kv_list_write_end(&writer);
     req->list_bytes = writer.bytes;
     req->list_count = writer.count;
-    if (!room || list->key_count < TARGET_LIST_KEYS)
-        return list_end(req, list);
-    req->list_from = list->keys[TARGET_LIST_KEYS - 1];
-    req->list_past = true;
-    list_pass(req, list);
+    return room;
+}
+
+static void list_ask(struct target_req *req, struct target_list *list, uint32_t drive)
+{
+    req->index = drive;
+    list->at = req->list_from;
+    list->slices = list->found_count = 0;
+}
+
+/* On the queue pair's loop, new. */
+enum target_step target_list_begin(struct target_req *req)
+{
+    struct nvme_kv_list_writer writer;
+
+    req->home = list_home(req);
+    req->list_from = (struct store_position){0};
+    req->list_placed = req->nvmf->key.length == 0;
+    nvme_kv_list_write_begin(&writer, req->nvmf->memory, req->nvmf->host_bytes);
+    req->list_bytes = writer.bytes;
+    req->list_count = writer.count;
+    req->state = TARGET_REQ_LIST_WAIT;
     return TARGET_NEXT;
+}
+
+/* On the queue pair's loop: takes the loop's list memory for a pass, or waits for it. */
+enum target_step target_list_wait(struct target_req *req)
+{
+    struct target_list *list = &req->target->lists[req->home];
+
+    if (list->owner != NULL && list->owner != req) {
+        list_push(&list->parked, &req->link);
+        return TARGET_WAIT;
+    }
+    list->owner = req;
+    list->until = store_position_end;
+    list->open = true;
+    list->key_count = 0;
+    list_ask(req, list, 0);
+    req->state = TARGET_REQ_LIST;
+    return TARGET_NEXT;
+}
+
+/* The memory goes to the next in line, which begins in a later turn. */
+static void list_hand_on(struct target_list *list)
+{
+    struct list *link = list_pop(&list->parked);
+
+    list->owner = link == NULL ? NULL : container_of(link, struct target_req, link);
+    if (list->owner != NULL)
+        target_req_defer(list->owner);
+}
+
+/* A pass is over: write it down. */
+static enum target_step list_pass_end(struct target_req *req, struct target_list *list)
+{
+    bool more = list_write(req, list) && !req->nvmf->unwanted &&
+                store_position_compare(&list->until, &store_position_end) < 0;
+
+    req->list_from = list->until;
+    list_hand_on(list);
+    if (more) {
+        req->state = TARGET_REQ_LIST_WAIT;
+        return TARGET_NEXT;
+    }
+    req->nvmf->value = req->nvmf->memory;
+    req->nvmf->done_bytes = req->list_bytes;
+    req->nvmf->err = ICMS_OK;
+    req->state = TARGET_REQ_REPLY;
+    return TARGET_NEXT;
+}
+
+/* One slice of a drive; true when the drive has given its part of the pass. On the drive's loop. */
+static bool list_slice(struct target_req *req, struct target_list *list,
+                       const struct target_drive *drive)
+{
+    uint32_t volume = drive->volume[req->nvmf->ns];
+    uint32_t keys_max =
+        list->open ? TARGET_LIST_KEYS / req->target->opts.drive_count : TARGET_LIST_KEYS;
+
+    if (!req->list_placed)
+        list->at = req->list_from = store_position_before(drive->store, volume, &req->nvmf->key);
+    req->list_placed = true;
+    list->found_count +=
+        store_list(drive->store, volume, &list->at, &list->until, TARGET_LIST_STEPS,
+                   &list->found[list->found_count], keys_max - list->found_count);
+    if (store_position_compare(&list->at, &list->until) >= 0)
+        return true;
+    if (list->found_count < keys_max && !(list->open && ++list->slices == TARGET_LIST_SLICES))
+        return false;
+    list->until = list->at; /* the first drive sets the end, or one has more than there is room */
+    return true;
 }
 
 enum target_step target_list_run(struct target_req *req)
@@ -140,7 +170,7 @@ enum target_step target_list_run(struct target_req *req)
     struct target_drive *drive;
 
     while (req->index < target->opts.drive_count && !target_drive_in(target, req->index))
-        req->index++;
+        list_ask(req, list, req->index + 1);
     if (req->index == target->opts.drive_count) {
         if (!target_req_at(req, req->nvmf->loop))
             return TARGET_WAIT;
@@ -149,9 +179,11 @@ enum target_step target_list_run(struct target_req *req)
     drive = &target->drives[req->index];
     if (!target_req_at(req, drive->loop))
         return TARGET_WAIT;
-    list_merge(list, store_list(drive->store, drive->volume[req->nvmf->ns],
-                                req->list_from.length == 0 ? NULL : &req->list_from, list->found,
-                                TARGET_LIST_KEYS));
-    req->index++;
-    return TARGET_NEXT;
+    if (list_slice(req, list, drive)) {
+        list_merge(list);
+        list->open = false;
+        list_ask(req, list, req->index + 1);
+    }
+    target_req_defer(req);
+    return TARGET_WAIT;
 }

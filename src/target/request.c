@@ -37,6 +37,11 @@ bool target_req_at(struct target_req *req, struct loop *loop)
     return false;
 }
 
+void target_req_defer(struct target_req *req)
+{
+    loop_send(req->at, &req->msg, target_req_arrived);
+}
+
 /* The drive at the next place of the order that is in service; NULL when there is none left.
  * req->rank stays at its place. */
 static struct target_drive *target_req_drive(struct target_req *req)
@@ -497,7 +502,7 @@ static enum target_step (*const target_state_fn[])(struct target_req *req) = {
     [TARGET_REQ_APPEND] = target_run_append, [TARGET_REQ_WRITE] = target_run_write,
     [TARGET_REQ_PURGE] = target_run_purge,   [TARGET_REQ_PURGE_END] = target_run_purge_end,
     [TARGET_REQ_FORGET] = target_run_forget, [TARGET_REQ_DELETE] = target_run_delete,
-    [TARGET_REQ_SCAN] = target_run_scan,     [TARGET_REQ_LIST_WAIT] = target_list_begin,
+    [TARGET_REQ_SCAN] = target_run_scan,     [TARGET_REQ_LIST_WAIT] = target_list_wait,
     [TARGET_REQ_LIST] = target_list_run,     [TARGET_REQ_SYNC] = target_run_sync,
     [TARGET_REQ_FLUSH] = target_run_flush,   [TARGET_REQ_REPLY] = target_run_reply,
 };

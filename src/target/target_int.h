@@ -16,8 +16,11 @@
 /* Sentences kept for target_warning: one a drive, and some more. */
 #define TARGET_WARNINGS (LIMIT_DRIVES + LIMIT_LOOPS)
 
-/* Keys that one pass over the drives collects for List. */
-#define TARGET_LIST_KEYS 4096
+/* List. Keys that one pass over the drives collects; places of an index that are looked at before
+ * others have their turn on the loop, some 20 us; and such slices of one drive in a pass. */
+#define TARGET_LIST_KEYS   4096
+#define TARGET_LIST_STEPS  512
+#define TARGET_LIST_SLICES 32
 
 /* A drive that does not keep up gets one part in so many of the buffers. */
 #define TARGET_SHARE 8
@@ -55,14 +58,19 @@ struct target_drive {
 
 /* ---- List ----------------------------------------------------------------------------------- */
 
-/* One List at a time on each loop: its passes need memory for keys of all drives. */
+/* One pass at a time on each loop: it needs memory for keys of all drives. */
 struct target_list {
-    struct target_req *owner;            /* who has it; NULL: free                      */
-    struct list parked;                  /* requests in LIST_WAIT, oldest first         */
-    uint32_t key_count;                  /* merged so far in this pass                  */
-    struct key keys[TARGET_LIST_KEYS];   /* the first ones of all drives, in order      */
-    struct key found[TARGET_LIST_KEYS];  /* of one drive                                */
-    struct key merged[TARGET_LIST_KEYS]; /* scratch                                     */
+    struct target_req *owner;    /* who has it; NULL: free                              */
+    struct list parked;          /* requests in LIST_WAIT, oldest first                 */
+    struct store_position until; /* this pass gives keys up to here                     */
+    bool open;                   /* no drive set until yet: the first one does          */
+    struct store_position at;    /* where the drive that is asked got                   */
+    uint32_t slices;             /* of that drive                                       */
+    uint32_t found_count;        /* of that drive                                       */
+    uint32_t key_count;          /* merged so far in this pass                          */
+    struct store_position keys[TARGET_LIST_KEYS];   /* of the drives before, in order   */
+    struct store_position found[TARGET_LIST_KEYS];  /* of one drive                     */
+    struct store_position merged[TARGET_LIST_KEYS]; /* scratch                          */
 };
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -82,7 +90,7 @@ enum target_req_state {
     TARGET_REQ_FORGET,    /* delete: asks every drive in order; woken by target_req_arrived       */
     TARGET_REQ_DELETE,    /* waits for flash; woken by store_delete's done                        */
     TARGET_REQ_SCAN,      /* exist-many: visits every loop; woken by target_req_arrived           */
-    TARGET_REQ_LIST_WAIT, /* waits for the loop's list memory; woken by the list that ends        */
+    TARGET_REQ_LIST_WAIT, /* waits for the loop's list memory; woken by the pass that ends        */
     TARGET_REQ_LIST,      /* visits every drive; woken by target_req_arrived                      */
     TARGET_REQ_SYNC,      /* flush: goes to the next drive; woken by target_req_arrived           */
     TARGET_REQ_FLUSH,     /* waits for flash; woken by store_flush's done                         */
@@ -116,8 +124,8 @@ struct target_req {
     bool found;                   /* DELETE: somewhere                                          */
     enum icms_miss reason;        /* the best reason for a miss so far                          */
     icms_err err;                 /* SYNC, PURGE, FORGET: first error                           */
-    struct key list_from;         /* LIST: where the next pass starts                           */
-    bool list_past;               /* LIST: list_from itself was given already                   */
+    struct store_position list_from; /* LIST: the next pass gives keys behind this              */
+    bool list_placed; /* LIST: list_from is set                                     */
     uint32_t list_bytes, list_count; /* LIST: written into the buffer                            */
     union {
         struct store_read read;
@@ -137,6 +145,7 @@ struct target {
     _Atomic uint32_t slow; /* bit i: drive i is passed over for now                       */
     _Atomic uint64_t flying_bytes[2]; /* of buffers at stores: loads, stores                   */
     _Atomic bool draining;
+    uint64_t hash_seed;            /* of the stores                                        */
     _Atomic uint64_t low_since_ns; /* free segments are low since; 0: they are not         */
     _Atomic uint64_t quota_errors;
     struct loop_timer timer;   /* loop 0: looks at free segments                       */
@@ -192,9 +201,13 @@ void target_req_run(struct target_req *req);
 /* True on that loop; else the request is on its way there, and target_req_run is called on it. */
 bool target_req_at(struct target_req *req, struct loop *loop);
 
+/* target_req_run is called where the request is, in a later turn of that loop. */
+void target_req_defer(struct target_req *req);
+
 /* ---- list.c --------------------------------------------------------------------------------- */
 
 enum target_step target_list_begin(struct target_req *req);
+enum target_step target_list_wait(struct target_req *req);
 enum target_step target_list_run(struct target_req *req);
 
 #endif

@@ -750,12 +750,13 @@ static uint32_t walk(struct rig *rig, uint32_t bytes, uint8_t (*out)[LIMIT_KEY_B
     return count;
 }
 
-static void list_gives_each_key_of_all_drives_once_in_order(void **state)
+static void list_gives_each_key_of_all_drives_once_in_one_order(void **state)
 {
     enum { KEYS = 5000 };
     struct rig *rig = rig_new(2, 4);
     uint8_t(*expected)[LIMIT_KEY_BYTES] = calloc(KEYS, LIMIT_KEY_BYTES);
     uint8_t(*listed)[LIMIT_KEY_BYTES] = calloc(KEYS, LIMIT_KEY_BYTES);
+    uint8_t(*again)[LIMIT_KEY_BYTES] = calloc(KEYS, LIMIT_KEY_BYTES);
     struct nvme_cqe cqe;
 
     for (int i = 0; i < 4; i++)
@@ -770,12 +771,125 @@ static void list_gives_each_key_of_all_drives_once_in_order(void **state)
     qsort(expected, KEYS, LIMIT_KEY_BYTES, key_order);
     /* More than a pass holds in one answer, and in small pieces. */
     assert_int_equal(walk(rig, 200000, listed, KEYS), KEYS);
-    assert_memory_equal(listed, expected, KEYS * LIMIT_KEY_BYTES);
-    assert_int_equal(walk(rig, 4000, listed, KEYS), KEYS);
+    assert_int_equal(walk(rig, 4000, again, KEYS), KEYS);
+    assert_memory_equal(listed, again, KEYS * LIMIT_KEY_BYTES);
+    qsort(listed, KEYS, LIMIT_KEY_BYTES, key_order);
     assert_memory_equal(listed, expected, KEYS * LIMIT_KEY_BYTES);
     free(expected);
     free(listed);
+    free(again);
     rig_free(&rig);
+}
+
+/* Places of indexes that Lists looked at; commands of a kind that were answered. */
+static uint64_t list_steps(struct rig *rig, enum nvmf_target_op op, uint64_t *out_answered)
+{
+    struct target_stats *stats = calloc(1, sizeof(*stats));
+    uint64_t steps = 0;
+
+    check(stats != NULL);
+    target_stats(rig->target, stats);
+    for (uint32_t i = 0; i < stats->drive_count; i++)
+        steps += stats->drives[i].store.list_steps;
+    *out_answered = stats->nvmf.ops[op][ICMS_OK];
+    free(stats);
+    return steps;
+}
+
+static void submit(struct peer *io, uint8_t opcode, const char *key)
+{
+    struct nvme_kv_cmd cmd = {.opcode = opcode, .nsid = 1, .key = peer_key(key), .bytes = 100000};
+    struct nvme_sqe_wf sqe;
+
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    (void)peer_submit(io, &sqe, opcode == NVME_KV_LIST ? cmd.bytes : 0);
+}
+
+/* Few keys in an index of 45,056 chains: a List takes 88 slices, which are three passes. */
+#define LARGE_INDEX_STEPS 45056
+
+/* Two queues ask for a List each, and both commands are there at once: the enclosure stands still
+ * until resume. */
+static struct rig *rig_with_two_lists(struct peer *lister[2])
+{
+    struct rig *rig = rig_new(1, 1);
+    struct loop_addr addr;
+
+    rig->drives[0].bytes = 4096 * MIB;
+    rig_up(rig);
+    fill(rig, 1, 50);
+    target_addr(rig->target, &addr);
+    for (uint16_t i = 0; i < 2; i++) {
+        lister[i] = peer_new_sim(rig->sim, rig->host, &addr);
+        assert_non_null(lister[i]);
+        assert_true(peer_io(lister[i], rig->admin, (uint16_t)(2 + i), 0));
+    }
+    sim_node_pause(rig->node, true);
+    for (int i = 0; i < 2; i++)
+        submit(lister[i], NVME_KV_LIST, "");
+    return rig;
+}
+
+static void resume(struct rig *rig)
+{
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 10000000);
+    sim_node_pause(rig->node, false);
+}
+
+static void rig_with_two_lists_free(struct rig **rig, struct peer *lister[2])
+{
+    for (int i = 0; i < 2; i++)
+        peer_free(&lister[i]);
+    rig_free(rig);
+}
+
+static void a_list_takes_a_slice_a_turn_and_others_go_on(void **state)
+{
+    struct peer *lister[2];
+    struct rig *rig = rig_with_two_lists(lister);
+    uint64_t answered = 0, steps = 0, before;
+
+    submit(rig->io, NVME_KV_EXIST, key_text(0, 0));
+    resume(rig);
+    while (steps < LARGE_INDEX_STEPS) {
+        before = steps;
+        assert_true(sim_step(rig->sim));
+        steps = list_steps(rig, NVMF_TARGET_EXIST, &answered);
+        assert_in_range(steps - before, 0, TARGET_LIST_STEPS + 20);
+        assert_true(steps < (uint64_t)4 * TARGET_LIST_STEPS || answered == 1);
+    }
+    rig_with_two_lists_free(&rig, lister);
+}
+
+static void lists_take_turns(void **state)
+{
+    struct peer *lister[2];
+    struct rig *rig = rig_with_two_lists(lister);
+    uint64_t answered = 0;
+
+    resume(rig);
+    do
+        assert_true(sim_step(rig->sim));
+    while (list_steps(rig, NVMF_TARGET_LIST, &answered) < (uint64_t)LARGE_INDEX_STEPS * 3 / 2);
+    assert_int_equal(answered, 0); /* both have come equally far */
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 10000000);
+    (void)list_steps(rig, NVMF_TARGET_LIST, &answered);
+    assert_int_equal(answered, 2);
+    rig_with_two_lists_free(&rig, lister);
+}
+
+static void a_list_ends_when_its_host_is_gone(void **state)
+{
+    struct peer *lister[2];
+    struct rig *rig = rig_with_two_lists(lister);
+    uint64_t answered;
+
+    for (int i = 0; i < 2; i++)
+        peer_free(&lister[i]);
+    resume(rig);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 1000000000);
+    assert_in_range(list_steps(rig, NVMF_TARGET_LIST, &answered), 1, LARGE_INDEX_STEPS);
+    rig_with_two_lists_free(&rig, lister);
 }
 
 static void readiness_says_why_not(void **state)
@@ -872,7 +986,10 @@ int main(void)
         cmocka_unit_test(configuration_mistakes_are_told),
         cmocka_unit_test(a_full_volume_evicts_its_own_oldest),
         cmocka_unit_test(a_short_write_budget_sheds_stores),
-        cmocka_unit_test(list_gives_each_key_of_all_drives_once_in_order),
+        cmocka_unit_test(list_gives_each_key_of_all_drives_once_in_one_order),
+        cmocka_unit_test(a_list_takes_a_slice_a_turn_and_others_go_on),
+        cmocka_unit_test(lists_take_turns),
+        cmocka_unit_test(a_list_ends_when_its_host_is_gone),
         cmocka_unit_test(readiness_says_why_not),
         cmocka_unit_test(hits_equal_the_model),
     };

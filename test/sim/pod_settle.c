@@ -281,7 +281,7 @@ static uint32_t settle_read(struct settle *settle, uint32_t agent, uint8_t op, b
 /* Blocks on all drives that are not fresh. */
 static uint64_t settle_old_blocks(struct settle *settle)
 {
-    static struct key keys[POD_KEYS_MAX];
+    static struct store_position keys[POD_KEYS_MAX];
     struct pod_world *world = settle->world;
     uint64_t old = 0;
 
@@ -290,13 +290,15 @@ static uint64_t settle_old_blocks(struct settle *settle)
             target_drive_store(world->targets[i / POD_DRIVES].target, i % POD_DRIVES);
 
         for (uint32_t volume = 0; volume < LIMIT_VOLUMES; volume++) {
-            uint32_t count = store_list(store, volume, NULL, keys, POD_KEYS_MAX);
+            struct store_position from = {0};
+            uint32_t count = store_list(store, volume, &from, &store_position_end, UINT32_MAX, keys,
+                                        POD_KEYS_MAX);
 
             for (uint32_t k = 0; k < count; k++) {
                 bool fresh = false;
 
                 for (uint32_t f = 0; f < settle->count && !fresh; f++)
-                    fresh = key_equal(&keys[k], &world->model.keys[settle->first + f].key);
+                    fresh = key_equal(&keys[k].key, &world->model.keys[settle->first + f].key);
                 old += !fresh;
             }
         }

@@ -770,7 +770,9 @@ void nvmft_req_abandon(struct nvmft_req *req)
         req->state = NVMFT_REQ_DONE;
         break;
     default:
-        return; /* FREE; EXECUTE and JOIN come back by themselves */
+        /* FREE; EXECUTE and JOIN come back by themselves, the owner may want to know */
+        req->pub.unwanted = req->state == NVMFT_REQ_EXECUTE;
+        return;
     }
     nvmft_req_run(req);
 }
