@@ -13,6 +13,16 @@
 #include "store/ghost.h"
 #include "store/index.h"
 
+/* One salt for every volume; valid until the next call. */
+static const uint64_t *salts_of(uint64_t salt)
+{
+    static uint64_t salts[LIMIT_VOLUMES];
+
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
+        salts[i] = salt;
+    return salts;
+}
+
 static struct key test_key(uint64_t n)
 {
     struct key key = {.length = (uint8_t)(1 + n % 16)};
@@ -32,16 +42,6 @@ static struct store_spot test_spot(uint64_t n)
 static bool spot_equal(const struct store_spot *a, const struct store_spot *b)
 {
     return a->segment == b->segment && a->page == b->page && a->pages == b->pages;
-}
-
-/* One salt for every volume; valid until the next call. */
-static const uint64_t *salts_of(uint64_t salt)
-{
-    static uint64_t salts[LIMIT_VOLUMES];
-
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
-        salts[i] = salt;
-    return salts;
 }
 
 static void at_full_load_a_block_costs_at_most_32_bytes(void **state)
@@ -88,7 +88,7 @@ static void assert_told_apart(void (*make)(uint32_t n, uint32_t *out_volume, str
     uint32_t volume;
     struct key key;
 
-    assert_int_equal(store_index_new(BLOCKS, 1, &index), ICMS_OK);
+    assert_int_equal(store_index_new(BLOCKS, salts_of(1), &index), ICMS_OK);
     for (uint32_t n = 0; n < BLOCKS; n++) {
         make(n, &volume, &key);
         spot = test_spot(n);
