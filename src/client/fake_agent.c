@@ -41,6 +41,7 @@ struct fake_client {
     struct shm_ring ring;
     struct shm_submit kept[FAKE_KEPT]; /* swallowed */
     uint32_t kept_count;
+    struct shm_complete last; /* answer */
 };
 
 struct agent {
@@ -60,8 +61,8 @@ struct agent {
 
 void fake_reset(void)
 {
-    atomic_bool *off[] = {&fake.mute,    &fake.swallow, &fake.forget,
-                          &fake.corrupt, &fake.lie,     &fake.bad_tail};
+    atomic_bool *off[] = {&fake.mute, &fake.swallow,  &fake.forget, &fake.corrupt,
+                          &fake.lie,  &fake.bad_tail, &fake.echo};
     atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,         &fake.puts,
                            &fake.exists,  &fake.removes,  &fake.flushes,      &fake.cancels,
                            &fake.touches, &fake.suspects, &fake.exists_manys, &fake.directs,
@@ -411,6 +412,9 @@ static void serve_one(struct agent *agent, struct fake_client *client, const str
     default:
         out.status = ICMS_PROTOCOL;
     }
+    if (atomic_load(&fake.echo) && client->last.tag != 0)
+        check(shm_complete_push(&client->ring, &client->last));
+    client->last = out;
     check(shm_complete_push(&client->ring, &out));
 }
 

@@ -20,6 +20,7 @@ struct fake_switches {
     atomic_bool forget;   /* evicts everything that is not leased after each round */
     atomic_bool corrupt;  /* flips a byte of every value it loads into the arena   */
     atomic_bool lie;      /* answers gets with slots far outside of the arena      */
+    atomic_bool echo;     /* gives each client its last answer again before the next */
     atomic_bool bad_tail; /* writes a completion tail that makes no sense          */
     atomic_uint status;   /* answers everything with this error, when it is not 0  */
     atomic_uint delay_us; /* before each answer                                    */

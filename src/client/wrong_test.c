@@ -53,6 +53,28 @@ static void answers_out_of_the_arena_are_refused(void **state)
     assert_int_equal(rig_get_one(f->kv, 1, 5000, &block), ICMS_PROTOCOL);
 }
 
+/* Each answer comes once more when the next one is due, and its operation is another one's by then.
+ */
+static void an_answer_that_comes_again_answers_nothing_else(void **state)
+{
+    struct client_rig *f = *state;
+    struct icms_block block;
+
+    assert_int_equal(rig_put_one(f->kv, 1, 64), ICMS_OK);
+    atomic_store(&fake.echo, true);
+    for (int i = 0; i < 20; i++) {
+        atomic_store(&fake.forget, true); /* each one is a message */
+        block = (struct icms_block){.key = rig_key(1)};
+        assert_int_equal(icms_exists(f->kv, &block, 1, NULL), ICMS_OK);
+        block = (struct icms_block){.key = rig_key(2)};
+        assert_int_equal(icms_exists(f->kv, &block, 1, NULL), ICMS_MISS);
+        assert_int_equal(rig_get_one(f->kv, 2, 64, NULL), ICMS_MISS);
+        assert_int_equal(rig_get_one(f->kv, 1, 64, NULL), ICMS_OK);
+        assert_int_equal(rig_get_one(f->kv, 2, 64, NULL), ICMS_MISS);
+    }
+    assert_int_equal(fake_agent_leases(f->agent), 0);
+}
+
 static void a_ring_that_makes_no_sense_ends_the_link(void **state)
 {
     struct client_rig *f = *state;
@@ -359,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_damaged_value_is_a_checksum_miss),
         TEST(answers_out_of_the_arena_are_refused),
+        TEST(an_answer_that_comes_again_answers_nothing_else),
         TEST(a_ring_that_makes_no_sense_ends_the_link),
         TEST(a_stopped_agent_costs_one_deadline_and_comes_back),
         TEST(late_answers_hit_nobody_else),

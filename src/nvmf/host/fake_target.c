@@ -152,6 +152,8 @@ static void fake_answer(struct fake_cmd *cmd, uint16_t status, uint32_t dw0)
         return;
     if (conn->qid != 0 && fake_wrong(target, FAKE_CQE_CID))
         cid ^= 0x155;
+    if (conn->qid != 0 && fake_wrong(target, FAKE_CQE_OLD))
+        cid ^= 0x8000; /* the generation */
     fake_cqe_send(conn, cid, status, dw0, status != 0 ? target->reason : 0);
     if (conn->qid != 0 && fake_wrong(target, FAKE_CQE_TWICE))
         fake_cqe_send(conn, cid, status, dw0, 0);
@@ -169,6 +171,9 @@ static void fake_data_pdu(struct fake_cmd *cmd, uint16_t cid, uint32_t offset, c
     nvme_tcp_data_encode(&fake->tx.pdu, NVME_TCP_C2H_DATA, flags, cid, 0, offset, bytes);
     fake->tx.data[0] = (struct iovec){fake->data, bytes};
     nvmf_pdu_send(&cmd->conn->pdu, &fake->tx);
+    if (cmd->conn->qid != 0 && cmd->conn->target->bad_digest)
+        fake->tx.ddgst.byte[0] ^= 1; /* what is sent inside of a callback leaves at its end */
+    cmd->conn->target->bad_digest = false;
 }
 
 /* Sends data of a command, then its answer. whole: the result. */
@@ -184,10 +189,10 @@ static void fake_data_answer(struct fake_cmd *cmd, const uint8_t *data, uint32_t
     if (target->silent)
         return;
     if (io && fake_wrong(target, FAKE_DATA_LONG)) {
-        more = calloc(1, bytes + 64);
+        more = calloc(1, bytes + 1);
         check(more != NULL);
         memcpy(more, data, bytes);
-        fake_data_pdu(cmd, cid, 0, more, bytes + 64, NVME_TCP_FLAG_LAST);
+        fake_data_pdu(cmd, cid, 0, more, bytes + 1, NVME_TCP_FLAG_LAST);
         free(more);
         return;
     }
@@ -197,6 +202,10 @@ static void fake_data_answer(struct fake_cmd *cmd, const uint8_t *data, uint32_t
     }
     if (io && fake_wrong(target, FAKE_DATA_CID)) {
         fake_data_pdu(cmd, cid ^ 0x155, 0, data, bytes, NVME_TCP_FLAG_LAST);
+        return;
+    }
+    if (io && fake_wrong(target, FAKE_DATA_OLD)) {
+        fake_data_pdu(cmd, cid ^ 0x8000, 0, data, bytes, NVME_TCP_FLAG_LAST);
         return;
     }
     if (io && fake_wrong(target, FAKE_DATA_SHORT))
@@ -242,6 +251,7 @@ static void fake_identify(struct fake_cmd *cmd)
             .commands_max = 128,
             .nsid_max = FAKE_VOLUMES,
             .in_capsule_bytes = target->in_capsule_bytes,
+            .mdts = target->mdts,
             .write_cache = !target->no_write_cache,
             .icms_ext = (target->timed ? NVME_ICMS_EXT_TIMED : 0) |
                         (target->many ? NVME_ICMS_EXT_EXIST_MANY : 0) |
@@ -469,6 +479,12 @@ static void fake_r2t(struct fake_cmd *cmd)
             fake_r2t_send(cmd, cid, cmd->asked + 4, bytes - 4);
             return;
         }
+        if (fake_wrong(target, FAKE_R2T_NEXT)) {
+            fake_r2t_send(cmd, cid, cmd->asked, 400);
+            fake_r2t_send(cmd, cid, cmd->asked + 400, bytes - 400);
+            cmd->asked += bytes;
+            return;
+        }
         if (fake_wrong(target, FAKE_R2T_CID)) {
             fake_r2t_send(cmd, cid ^ 0x155, 0, bytes);
             return;
@@ -631,6 +647,7 @@ static void fake_cmd_begin(struct fake_conn *conn, const struct nvme_sqe_wf *sqe
             check(target->many && cmd->got == cmd->bytes); /* in the capsule */
         else if (sqe->opcode != NVME_IO_FLUSH)
             check(nvme_kv_cmd_decode(sqe, &cmd->kv) == ICMS_OK);
+        target->time_left_us = cmd->kv.time_left_us;
     }
     if (h2c && cmd->got < cmd->bytes) {
         check(cmd->got == 0);

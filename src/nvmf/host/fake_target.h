@@ -19,15 +19,18 @@
 /* What a target can do wrong, to the next I/O command that gives the opportunity. */
 enum fake_wrong {
     FAKE_RIGHT,
-    FAKE_DATA_LONG,    /* more data than the host has room for                   */
+    FAKE_DATA_LONG,    /* one byte more than the host has room for               */
     FAKE_DATA_OFFSET,  /* data that leaves a hole                                */
     FAKE_DATA_CID,     /* data for a command that is not under way               */
+    FAKE_DATA_OLD,     /* data for an earlier command in the slot of this one    */
     FAKE_DATA_SHORT,   /* success after half of the value                        */
     FAKE_CQE_CID,      /* completion of a command that is not under way          */
+    FAKE_CQE_OLD,      /* completion of an earlier command in the slot           */
     FAKE_CQE_TWICE,    /* two completions                                        */
     FAKE_R2T_RANGE,    /* asks for one byte more than the command has            */
     FAKE_R2T_OFFSET,   /* asks for data that leaves a hole                       */
     FAKE_R2T_TWICE,    /* asks again before the data came                        */
+    FAKE_R2T_NEXT,     /* asks for the next data before the first came           */
     FAKE_R2T_CID,      /* asks for data of a command that has none               */
     FAKE_STORE_UNREAD, /* success without taking the data                        */
     FAKE_TERM,         /* TermReq                                                */
@@ -73,20 +76,23 @@ struct fake_target {
     uint32_t r2t_bytes;  /* of one R2T; 0: all                               */
     uint32_t h2c_bytes;  /* MAXH2CDATA                                       */
     uint32_t in_capsule_bytes;
+    uint8_t mdts;          /* largest transfer: 2^mdts pages; 0: no limit      */
     bool success_flag;     /* C2HData says success, no completion              */
     uint8_t digests;       /* granted at most                                  */
     uint16_t status;       /* I/O commands fail with it; 0: they work          */
     uint32_t reason;       /* DW1 of failures                                  */
     enum fake_wrong wrong; /* next one; back to FAKE_RIGHT when done           */
+    bool bad_digest;       /* of the next data of an I/O command               */
     /* what the test sees */
     uint32_t connects; /* Connect commands of admin queues                 */
     uint32_t keep_alives;
     uint32_t r2ts; /* asked for data                                   */
     uint32_t stores, retrieves, exists, deletes, flushes, lists; /* begun             */
-    uint32_t exist_manys; /* exist-many commands begun                        */
-    uint32_t by_class[4]; /* I/O commands by queue id - 1                     */
-    uint32_t terms_in;    /* connections that ended by the host's TermReq     */
-    uint32_t conn_count;  /* open now                                         */
+    uint32_t time_left_us; /* of the last vendor Store or Retrieve             */
+    uint32_t exist_manys;  /* exist-many commands begun                        */
+    uint32_t by_class[4];  /* I/O commands by queue id - 1                     */
+    uint32_t terms_in;     /* connections that ended by the host's TermReq     */
+    uint32_t conn_count;   /* open now                                         */
 };
 
 /* Listens on host:0. Set the fields before the loop runs, or on its thread. */

@@ -126,6 +126,42 @@ static void a_late_store_keeps_its_buffer_until_it_is_over(void **state)
     free(value);
 }
 
+/* A store that went out with its data: the deadline comes while the kernel still reads the value.
+ */
+static void a_store_with_its_data_ends_when_its_memory_is_free(void **state)
+{
+    enum { BYTES = 256 << 10 }; /* takes 25 ms */
+    struct bed *bed = bed_new(10u << 20);
+    uint8_t *value = bed_pattern(BYTES, 1), *copy = malloc(BYTES);
+    const struct fake_block *block;
+    uint64_t began_ns;
+    struct op op;
+
+    memcpy(copy, value, BYTES);
+    bed->fake->timed = bed->fake->store_data = true;
+    bed->fake->in_capsule_bytes = 8192;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    assert_int_equal(bed->ups, 1);
+    began_ns = bed_now_ns(bed);
+    bed_op(&op, bed, "k", value, BYTES, 5 * MS);
+    assert_int_equal(bed_go(&op, nvmf_store), ICMS_OK);
+    while (op.done == 0)
+        assert_true(sim_step(bed->sim));
+    memset(value, 0xee, BYTES); /* it is ours again: nothing of this goes out */
+    assert_int_equal(op.req.err, ICMS_DEADLINE);
+    assert_true(op.done_ns - began_ns > 5 * MS);
+    bed_run(bed, 300 * MS);
+    assert_int_equal(bed->fake->r2ts, 0);
+    block = fake_target_find(bed->fake, 1, &op.req.key);
+    assert_non_null(block);
+    assert_memory_equal(block->data, copy, BYTES);
+    assert_int_equal(bed->downs, 0);
+    bed_free(bed);
+    free(value);
+    free(copy);
+}
+
 static void canceled_requests_end_soon_and_never_inside_the_call(void **state)
 {
     struct bed *bed = bed_ready(NULL, 0);
@@ -147,6 +183,57 @@ static void canceled_requests_end_soon_and_never_inside_the_call(void **state)
     bed_run(bed, 20 * MS);
     assert_int_equal(op.done, 1);
     bed_free(bed);
+}
+
+static void vendor_commands_say_how_much_time_is_left(void **state)
+{
+    struct bed *bed = bed_new(0);
+    uint8_t room[64];
+    struct op op;
+
+    bed->fake->timed = true;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    bed_put(bed, "k", "value", 5);
+    for (int i = 0; i < 2; i++) {
+        bed_op(&op, bed, "k", room, sizeof(room), 80 * MS);
+        assert_int_equal(bed_go(&op, i == 0 ? nvmf_retrieve : nvmf_store), ICMS_OK);
+        bed_run(bed, 100 * MS);
+        assert_int_equal(op.req.err, ICMS_OK);
+        assert_in_range(bed->fake->time_left_us, 70000, 80000);
+        bed_op(&op, bed, "k", room, sizeof(room), 80 * MS);
+        op.req.deadline_ns = 0; /* none */
+        assert_int_equal(bed_go(&op, i == 0 ? nvmf_retrieve : nvmf_store), ICMS_OK);
+        bed_run(bed, 100 * MS);
+        assert_int_equal(op.req.err, ICMS_OK);
+        assert_int_equal(bed->fake->time_left_us, 0);
+    }
+    bed_free(bed);
+}
+
+/* More than the target takes in a command is refused here: there it would end the connection. */
+static void more_than_a_transfer_is_refused(void **state)
+{
+    enum { MDTS = 4, BYTES = NVME_PAGE_BYTES << MDTS };
+    uint8_t *value = bed_pattern(BYTES + 1, 1);
+    struct bed *bed = bed_new(0);
+    struct op op;
+
+    bed->fake->mdts = MDTS;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    for (int i = 0; i < 2; i++) {
+        bed_op(&op, bed, "k", value, BYTES + 1, 80 * MS);
+        assert_int_equal(bed_go(&op, i == 0 ? nvmf_store : nvmf_retrieve), ICMS_VALUE_SIZE);
+        bed_op(&op, bed, "k", value, BYTES, 80 * MS);
+        assert_int_equal(bed_go(&op, i == 0 ? nvmf_store : nvmf_retrieve), ICMS_OK);
+        bed_run(bed, 100 * MS);
+        assert_int_equal(op.req.err, ICMS_OK);
+    }
+    assert_int_equal(bed->fake->stores, 1);
+    assert_int_equal(bed->fake->retrieves, 1);
+    bed_free(bed);
+    free(value);
 }
 
 /* ---- dead or busy --------------------------------------------------------------------------- */
@@ -333,12 +420,47 @@ static void a_target_that_breaks_the_protocol_loses_its_connection(void **state)
     }
 }
 
+/* The data is not believed, and its connection goes on: TCP's checksum let something through. */
+static void data_with_a_wrong_digest_is_corrupt(void **state)
+{
+    uint8_t *value = bed_pattern(20000, 5), *room = malloc(20000);
+    struct bed *bed = bed_new(0);
+    struct nvmf_ctrl_opts opts;
+    struct op op;
+
+    nvmf_ctrl_opts_init(&opts);
+    opts.data_digest = true;
+    bed->fake->digests = NVME_TCP_FLAG_DDGST;
+    bed_ctrl(bed, &opts);
+    bed_open(bed);
+    assert_int_equal(bed->ups, 1);
+    bed_put(bed, "k", value, 20000);
+    for (int i = 0; i < 4; i++) {
+        bed->fake->bad_digest = i % 2 == 0;
+        bed->fake->success_flag = i >= 2; /* the data itself says that the command succeeded */
+        bed_op(&op, bed, "k", room, 20000, 1000 * MS);
+        assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_OK);
+        bed_run(bed, 100 * MS);
+        assert_int_equal(op.done, 1);
+        assert_int_equal(op.req.err, i % 2 == 0 ? ICMS_CORRUPT : ICMS_OK);
+    }
+    assert_memory_equal(room, value, 20000);
+    assert_int_equal(nvmf_ctrl_stats(bed->ctrl)->digest_errors, 2);
+    assert_int_equal(bed->downs, 0);
+    bed_free(bed);
+    free(value);
+    free(room);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unanswered_requests_end_by_their_deadline),
         cmocka_unit_test(a_retrieve_in_mid_data_ends_when_nothing_writes_its_buffer),
         cmocka_unit_test(a_late_store_keeps_its_buffer_until_it_is_over),
+        cmocka_unit_test(a_store_with_its_data_ends_when_its_memory_is_free),
+        cmocka_unit_test(vendor_commands_say_how_much_time_is_left),
+        cmocka_unit_test(more_than_a_transfer_is_refused),
         cmocka_unit_test(canceled_requests_end_soon_and_never_inside_the_call),
         cmocka_unit_test(requests_end_at_once_when_the_connection_is_lost),
         cmocka_unit_test(a_stopped_target_is_dead_after_the_silence),
@@ -349,6 +471,7 @@ int main(void)
         cmocka_unit_test(a_refused_connection_and_a_refused_host_say_so),
         cmocka_unit_test(closing_while_it_opens_is_closed_once),
         cmocka_unit_test(a_target_that_breaks_the_protocol_loses_its_connection),
+        cmocka_unit_test(data_with_a_wrong_digest_is_corrupt),
     };
 
     return cmocka_run_group_tests_name("nvmf-host-fault", tests, NULL, NULL);
