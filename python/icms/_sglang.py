@@ -25,70 +25,132 @@ _HARMLESS = """
 model_path revision download_dir trust_remote_code model_checksum startup_weight_load_mode
 weight_loader_disable_mmap weight_loader_prefetch_checkpoints weight_loader_prefetch_num_threads
 weight_loader_drop_cache_after_load modelopt_checkpoint_save_path modelopt_export_path
-engine_info_bootstrap_port delete_ckpt_after_loading
+engine_info_bootstrap_port delete_ckpt_after_loading weight_cache_socket weight_cache_timeout
 
 base_gpu_id gpu_id_step random_seed watchdog_timeout soft_watchdog_timeout sleep_on_idle use_ray
 custom_sigquit_handler numa_node gc_threshold
 
-disaggregation_* num_reserved_decode_tokens encoder_transfer_backend encoder_urls
+disaggregation_bootstrap_port disaggregation_decode_allocation_policy
+disaggregation_decode_enable_offload_kvcache disaggregation_decode_enable_radix_cache
+disaggregation_decode_extra_slots disaggregation_decode_host_receive_threshold
+disaggregation_decode_polling_interval disaggregation_decode_retraction_backup
+disaggregation_enable_kv_checksum disaggregation_ib_device disaggregation_mode
+disaggregation_transfer_backend num_reserved_decode_tokens encoder_transfer_backend encoder_urls
 encoder_bootstrap_port encoder_register_urls enable_pd_role_switch optimistic_prefill_attempts
-enable_adaptive_dispatch_to_encoder
+enable_adaptive_dispatch_to_encoder decoupled_spec_bind_endpoint decoupled_spec_connect_endpoints
+decoupled_spec_rank
 
 enable_memory_saver enable_weights_cpu_backup enable_draft_weights_cpu_backup
-enable_custom_logit_processor enable_watermark watermark_* enable_return_* return_*
+enable_custom_logit_processor enable_watermark watermark_config watermark_context_window
+watermark_default_enabled watermark_enforce_all watermark_key watermark_key_b
+watermark_max_probability watermark_mixing_probability enable_return_aux_hidden_states
+enable_return_hidden_states enable_return_indexer_topk enable_return_routed_experts
+return_aux_hidden_state_layer_ids return_hidden_states_mode return_input_ids return_output_ids
 aux_hidden_state_capture sampling_mask_max_tokens disable_outlines_disk_cache sampling_backend
 grammar_backend
 
-cuda_graph_* disable_prefill_cuda_graph disable_decode_cuda_graph disable_cuda_graph
-disable_cuda_graph_padding enable_profile_cuda_graph enable_cudagraph_gc debug_cuda_graph
-enable_layerwise_nvtx_marker pre_warm_nccl expert_distribution_recorder_* expert_balancedness_report_mode
-mooncake_ib_device cpu_offload_gb offload_*
+cuda_graph_backend_decode cuda_graph_backend_prefill cuda_graph_bs_decode cuda_graph_bs_prefill
+cuda_graph_config cuda_graph_max_bs_decode cuda_graph_max_bs_prefill cuda_graph_max_seq_len_prefill
+cuda_graph_prefill_max_context disable_prefill_cuda_graph disable_decode_cuda_graph
+disable_cuda_graph disable_cuda_graph_padding enable_profile_cuda_graph enable_cudagraph_gc
+debug_cuda_graph enable_layerwise_nvtx_marker pre_warm_nccl expert_distribution_recorder_buffer_size
+expert_distribution_recorder_mode expert_balancedness_report_mode mooncake_ib_device cpu_offload_gb
+offload_group_size offload_mode offload_num_in_group offload_prefetch_step torch_compile_max_bs
+elastic_ep_scale_timeout kt_cpuinfer kt_threadpool_count
 
 max_loaded_loras max_loras_per_batch lora_eviction_policy enable_lora_overlap_loading
 lora_drain_wait_threshold lora_strict_loading max_lora_chunk_size
 
-radix_eviction_policy* _radix_eviction_policy_explicitly_set disable_radix_cache radix_cache_backend
-enable_session_radix_cache enable_hierarchical_cache hicache_*
+radix_eviction_policy radix_eviction_policy_config _radix_eviction_policy_explicitly_set
+disable_radix_cache radix_cache_backend enable_session_radix_cache enable_hierarchical_cache
+hicache_host_memory_fraction hicache_host_memory_mode hicache_io_backend hicache_mem_layout
+hicache_ratio hicache_size hicache_storage_backend hicache_storage_backend_extra_config
+hicache_storage_prefetch_policy hicache_storage_prefetch_retry_max_attempts
+hicache_storage_prefetch_retry_poll_interval hicache_write_policy
 
 allowed_media_domains media_url_max_file_size_mb mm_processor_worker_num mm_io_worker_num
 mm_preprocess_cache_size_mb limit_mm_data_per_request enable_prefix_mm_cache enable_mm_global_cache
 mm_global_cache_backend mm_feature_transport enable_broadcast_mm_inputs_process
 
-log_* uvicorn_* crash_dump_folder show_time_cost enable_metrics* smg_http_sidecar_port
-enable_mfu_metrics load_snapshot_publish_interval tokenizer_metrics_* extra_metric_labels bucket_*
-prompt_tokens_buckets generation_tokens_buckets gc_warning_threshold_secs decode_log_interval
+log_level log_level_http log_requests log_requests_format log_requests_level log_requests_target
+uvicorn_access_log_exclude_prefixes crash_dump_folder show_time_cost enable_metrics
+enable_metrics_for_all_schedulers smg_http_sidecar_port enable_mfu_metrics
+load_snapshot_publish_interval tokenizer_metrics_allowed_custom_labels
+tokenizer_metrics_custom_labels_header extra_metric_labels bucket_e2e_request_latency
+bucket_inter_token_latency bucket_time_to_first_token prompt_tokens_buckets
+generation_tokens_buckets gc_warning_threshold_secs decode_log_interval
 enable_request_time_stats_logging kv_events_config load_publish_endpoint enable_forward_pass_metrics
-forward_pass_metrics_* enable_trace trace_modules otlp_* export_metrics_* stat_loggers
+forward_pass_metrics_ipc_name forward_pass_metrics_worker_id enable_trace trace_modules
+otlp_service_name otlp_traces_endpoint export_metrics_to_file export_metrics_to_file_dir
+stat_loggers spec_trace_dir
 
 nccl_port dist_timeout dist_init_addr gated_launch_port nnodes node_rank dp_size load_balance_method
 pp_max_micro_batch_size pp_async_batch_depth enable_p2p_check
 enable_dp_attention_local_control_broadcast
 
 mem_fraction_static max_running_requests max_queued_requests max_total_tokens chunked_prefill_size
-prefill_decode_interval* enable_dynamic_chunking max_prefill_tokens prefill_max_requests
-schedule_policy enable_priority_scheduling disable_priority_preemption default_priority_value
-abort_on_priority_when_disabled schedule_low_priority_values_first
+prefill_decode_interval prefill_decode_interval_min_bs enable_dynamic_chunking max_prefill_tokens
+prefill_max_requests schedule_policy enable_priority_scheduling disable_priority_preemption
+default_priority_value abort_on_priority_when_disabled schedule_low_priority_values_first
 priority_scheduling_preemption_threshold retraction_policy schedule_conservativeness
 swa_full_tokens_ratio _swa_full_tokens_ratio_explicitly_set disable_overlap_schedule
 num_continuous_decode_steps scheduler_recv_interval enable_mixed_chunk max_mamba_cache_size
-mamba_full_memory_ratio enable_prefill_delayer prefill_delayer_* min_free_slots_delay
+mamba_full_memory_ratio enable_prefill_delayer prefill_delayer_forward_passes_buckets
+prefill_delayer_max_delay_ms prefill_delayer_max_delay_passes prefill_delayer_queue_min_ratio
+prefill_delayer_token_usage_low_watermark prefill_delayer_wait_seconds_buckets min_free_slots_delay
 
-enable_response_store tokenizer_* detokenizer_worker_num skip_tokenizer_init host port
-fastapi_root_path enable_http* http2_* enable_http_worker_reuseport smg_grpc_mode grpc_* sidecar
-sidecar_args skip_server_warmup warmups ssl_* enable_ssl_refresh api_key admin_api_key
-served_model_name chat_template trust_request_chat_template hf_chat_template_name completion_template
-file_storage_path enable_cache_report return_input_ids return_output_ids reasoning_parser
-default_chat_template_kwargs strip_thinking_cache enable_strict_thinking tool_call_parser tool_server
-sampling_defaults asr_* preferred_sampling_params allow_auto_truncate stream_* batch_notify_size
-incremental_streaming_output enable_streaming_session constrained_json_*
-enable_dynamic_batch_tokenizer dynamic_batch_tokenizer_* enable_tokenizer_batch_encode
-disable_tokenizer_batch_decode
+enable_response_store tokenizer_backend tokenizer_metrics_allowed_custom_labels
+tokenizer_metrics_custom_labels_header tokenizer_mode tokenizer_path tokenizer_worker_num
+detokenizer_worker_num skip_tokenizer_init host port fastapi_root_path enable_http2
+enable_http_worker_reuseport http2_initial_connection_window_size http2_max_concurrent_streams
+smg_grpc_mode grpc_mode grpc_port grpc_response_timeout_secs grpc_worker_threads sidecar
+sidecar_args skip_server_warmup warmups ssl_ca_certs ssl_certfile ssl_keyfile ssl_keyfile_password
+enable_ssl_refresh api_key admin_api_key served_model_name chat_template trust_request_chat_template
+hf_chat_template_name completion_template file_storage_path enable_cache_report return_input_ids
+return_output_ids reasoning_parser default_chat_template_kwargs strip_thinking_cache
+enable_strict_thinking tool_call_parser tool_server sampling_defaults asr_max_buffer_seconds
+asr_max_concurrent_sessions preferred_sampling_params allow_auto_truncate stream_interval
+stream_response_default_include_usage batch_notify_size incremental_streaming_output
+enable_streaming_session constrained_json_disable_any_whitespace constrained_json_max_whitespace_cnt
+constrained_json_whitespace_pattern enable_dynamic_batch_tokenizer
+dynamic_batch_tokenizer_batch_size dynamic_batch_tokenizer_batch_timeout
+enable_tokenizer_batch_encode disable_tokenizer_batch_decode
 """.split()
-#: The same for variables of the environment that begin with SGLANG_.
-_HARMLESS_ENVIRONMENT = ("*_PORT*", "*_HOST*", "*_IP", "*_IP_*", "*_DIR", "*_PATH", "*_TIMEOUT*",
-                         "*_INTERVAL*", "*_LOG*", "*LOGGING*", "*_PROFILE*", "*_TRACE*", "*_TEST_*",
-                         "*_IS_IN_CI*", "*_METRIC*", "*_WARMUP*", "*_CACHE_DIR*", "*_DEBUG*",
-                         "*HICACHE*", "*_HEALTH*", "*_QUEUE*")
+#: The same for variables of the environment, which begin with SGLANG_.
+_HARMLESS_ENVIRONMENT = """
+BACKUP_PORT_BASE CACHE_DIR CACHE_HIT_RATE_WINDOW_SECONDS CUDA_COREDUMP CUDA_COREDUMP_DIR
+CUTE_AOT_CACHE_DIR DATA_PARALLEL_BUDGET_INTERVAL DETECT_SLOW_RANK DG_CACHE_DIR
+DIAG_BYPASS_HEALTH_GENERATE DISAGGREGATION_BOOTSTRAP_ENTRY_CLEANUP_INTERVAL
+DISAGGREGATION_BOOTSTRAP_TIMEOUT DISAGGREGATION_ENGINE_INIT_TIMEOUT
+DISAGGREGATION_HEARTBEAT_INTERVAL DISAGGREGATION_HEARTBEAT_MAX_FAILURE DISAGGREGATION_QUEUE_SIZE
+DISAGGREGATION_THREAD_POOL_SIZE DISAGGREGATION_WAITING_TIMEOUT DISAGGREGATION_ZMQ_MAX_SOCKETS
+DISAGGREGATION_ZMQ_SEND_TIMEOUT DISAGGREGATION_NIXL_BACKEND DISAGGREGATION_NIXL_BACKEND_PARAMS
+EMPTY_CACHE_INTERVAL ENABLE_HEALTH_ENDPOINT_GENERATION ENABLE_METRICS_DEVICE_TIMER
+ENABLE_METRICS_DP_ATTENTION ENABLE_NVTX_OPERATIONS ENABLE_NVTX_SCHEDULER
+ENCODER_BOOTSTRAP_HEALTH_CHECK_INTERVAL ENCODER_BOOTSTRAP_HEALTH_CHECK_TIMEOUT
+ENCODER_GRPC_TIMEOUT_SECS ENCODER_HTTP_TIMEOUT ENCODER_RECV_TIMEOUT ENCODER_REQ_TIMEOUT
+ENCODER_SEND_TIMEOUT EXPERT_DISTRIBUTION_RECORDER_DIR FORCE_SHUTDOWN FORCE_STREAM_INTERVAL
+GRAMMAR_POLL_INTERVAL GRPC_PORT GRPC_WORKER_THREADS HICACHE_FILE_BACKEND_STORAGE_DIR
+HICACHE_HF3FS_CONFIG_PATH HICACHE_HOST_PARALLEL_ALLOC_THREADS HICACHE_HOST_REGISTER_CHUNK_GB
+HICACHE_MOONCAKE_CONFIG_PATH HICACHE_NIXL_BACKEND_STORAGE_DIR HUGEPAGE_SIZE INIT_NEW_TOKEN_RATIO
+IS_FIRST_RANK_ON_NODE IS_IN_CI IS_IN_CI_AMD JIT_CACHE_DIR JIT_CACHE_KEEP JIT_DEEPGEMM_FAST_WARMUP
+JIT_DEEPGEMM_PRECOMPILE JIT_LOG_LEVEL JIT_LOG_RESOURCE_USAGE LOG_DECODE_GRAPH_KEY
+LOG_EXPERT_LOCATION_METADATA LOG_FORWARD_ITERS LOG_GC LOG_LAZY_COMPACTION_STATS
+LOG_LAZY_COMPACTION_STATS_INTERVAL_SEC LOG_MS LOG_PICKLE_IPC_OBJECTS LOG_REQUEST_EXCEEDED_MS
+LOG_REQUEST_HEADERS LOG_SCHEDULER_STATUS_INTERVAL LOG_SCHEDULER_STATUS_TARGET
+MAX_BATCH_REQS_PER_HTTP_REQ MAX_NEW_TOKENS_LIMIT MEM_PROFILE_MAX_ENTRIES MIN_NEW_TOKEN_RATIO_FACTOR
+MOONCAKE_CUSTOM_MEM_POOL MORI_TRANSFER_TIMEOUT_MS NEW_TOKEN_RATIO_DECAY_STEPS NUMA_BIND_V2
+ONE_VISIBLE_DEVICE_PER_PROCESS OTLP_EXPORTER_MAX_EXPORT_BATCH_SIZE
+OTLP_EXPORTER_SCHEDULE_DELAY_MILLIS PORT PREFILL_DELAYER_MAX_DELAY_PASSES
+PROFILE_BY_STAGE_DECODE_MIN_BS PROFILE_RECORD_SHAPES PROFILE_V2 PROFILE_WITH_STACK
+RAY_BUNDLE_INDICES RECORD_STEP_TIME REQUEST_STATE_WAIT_TIMEOUT REQ_RUNNING_TIMEOUT
+REQ_WAITING_TIMEOUT SET_CPU_AFFINITY SKIP_SGL_KERNEL_VERSION_CHECK TCP_STORE_PORT
+TEST_HICACHE_BACKEND_RANDOM_DELAY TEST_HICACHE_BACKEND_RANDOM_FAILURE TEST_METRICS_FILE
+TEST_REQUEST_TIME_STATS TIMEOUT_KEEP_ALIVE TORCH_PROFILER_DIR TRACE_ASYNC
+TRACE_ASYNC_FLUSH_THRESHOLD USE_MESSAGE_QUEUE_BROADCASTER USE_MODELSCOPE
+UVICORN_WORKER_HEALTHCHECK_TIMEOUT WARMUP_TIMEOUT WEIGHT_CACHE_SOCKET_TEMPLATE ZMQ_ALLOWED_PEERS
+ZMQ_SOURCE_IP
+""".split()
 #: Fields that name files or models whose content counts: beside the path stands its fingerprint.
 _FILES = ("quantization_param_path", "speculative_draft_model_path", "speculative_token_map",
           "uno_lora_path", "kt_weight_path", "decrypted_config_file", "decrypted_draft_config_file",
@@ -145,10 +207,10 @@ def identity(weights: str, log: logging.Logger) -> Identity:
                 str(given), need_weights=False, log=log).hex()
     server.update(_adapters(args.get("lora_paths"), is_named, log))
     environment = canonical.flatten(
-        {name: value for name, value in os.environ.items() if name.startswith("SGLANG_")},
-        harmless=_HARMLESS_ENVIRONMENT)
+        {name.removeprefix("SGLANG_"): value for name, value in os.environ.items()
+         if name.startswith("SGLANG_")}, harmless=_HARMLESS_ENVIRONMENT)
     config = {**{f"server.{name}": value for name, value in server.items()},
-              **{f"environment.{name}": value for name, value in environment.items()},
+              **{f"environment.SGLANG_{name}": value for name, value in environment.items()},
               "sglang": str(sglang.__version__)}
     return Identity(*found, config=config, path=path)
 

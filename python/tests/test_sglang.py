@@ -16,6 +16,7 @@ from support import Tier, hints_of_puts, tier, value, wait_for
 
 stand_ins.install()
 
+from icms import _sglang  # noqa: E402
 from icms.sglang import HiCacheIcms  # noqa: E402
 
 PIECES = (3000, 3000)
@@ -427,7 +428,13 @@ class Identities(Case):
                      {"hicache_ratio": 3.0}, {"served_model_name": "x"}, {"random_seed": 5},
                      {"cuda_graph_bs_decode": [1, 2]}, {"watermark_key": "secret"}):
             self.assertTrue(self.finds(**args), args)
-        self.assertTrue(self.finds(environment={"SGLANG_HOST_IP": "1.2.3.4"}))
+        self.assertTrue(self.finds(environment={"SGLANG_PORT": "1", "OTHER": "2"}))
+
+    def test_options_of_later_versions_count_until_they_are_known(self):
+        known = (*_sglang._HARMLESS, *_sglang._HARMLESS_ENVIRONMENT)
+        self.assertEqual([name for name in known if not name.isidentifier()], [])  # no patterns
+        for name in ("hicache_precision", "log_x", "disaggregation_kv_dtype"):
+            self.assertFalse(self.finds(**{name: 1}), name)
 
     def test_servers_that_differ_in_anything_else_do_not(self):
         scales = stand_ins.FOLDER / "scales.json"

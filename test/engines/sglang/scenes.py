@@ -31,6 +31,7 @@ import readme  # noqa: E402
 
 import torch  # noqa: E402
 from sglang.srt import runtime_context  # noqa: E402
+from sglang.srt.environ import envs  # noqa: E402
 from sglang.srt.managers import cache_controller  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
     HiCacheFile, HiCacheStorageConfig, PoolHitPolicy, PoolName, PoolTransfer)
@@ -39,6 +40,7 @@ from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost  # noqa: E40
 from sglang.srt.mem_cache.storage import StorageBackendFactory  # noqa: E402
 from sglang.srt.model_executor.model_runner_components.weight_updater import (  # noqa: E402
     WeightUpdater)
+from sglang.srt.server_args import ServerArgs  # noqa: E402
 
 VOLUME = {"name": "kv", "value_max": "256KiB", "arena": "16MiB"}
 PAGE, LAYERS, HEADS, DIM, TOKENS = 16, 4, 2, 64, 16 * 40
@@ -372,6 +374,11 @@ class Scenes:
 
     def servers_that_differ(self):
         """They live beside each other; those that differ in what is harmless share."""
+        from icms import _sglang
+
+        known = set(ServerArgs.__struct_fields__)
+        assert {*_sglang._HARMLESS, *_sglang._FILES, *_sglang._OTHER_SOURCES} <= known
+        assert {f"SGLANG_{name}" for name in _sglang._HARMLESS_ENVIRONMENT} <= {*dir(type(envs))}
         agent = self.agent()
         names = page_hashes([random.randrange(1 << 17) for _ in range(4 * PAGE)])
         one = Server(agent, MhaPool("page_first"))
