@@ -190,7 +190,7 @@ def nvmf_target():
 def nvmf_target_script():
     """Steps of three bytes: what, which peer, argument (nvmf/target/target_script_fuzz.c)."""
     steps = ('open', 'close', 'half', 'rest', 'cc', 'admin', 'kv', 'h2c', 'feature', 'hold', 'wait',
-             'sleep')
+             'sleep', 'read')
 
     def seed(name, text):
         data = b''
@@ -211,6 +211,11 @@ def nvmf_target_script():
     seed('keep-alive', 'open 0 1,cc 0 0,open 1 1,half 1 0,sleep 0 7,rest 1 0,open 0 0,feature 0 8')
     seed('two-controllers', begin + 'open 4 0,cc 4 0,open 5 0,open 6 0,half 5 1,half 1 1,close 0 0,'
          'rest 5 0,rest 1 0,cc 4 1')
+    seed('loads', begin + 'kv+ 1 1,kv+ 1 0x19,kv+ 1 0x19,kv+ 1 0x1e,kv 2 0x59,read 1 0,sleep 0 3,read 1 0,'
+         'read 2 0,cc 0 1,read 1 0')
+    seed('slow', begin + 'kv+ 1 0x19,kv+ 1 0x19,kv+ 1 0x19,kv+ 2 0x18,sleep 0 0x80,read 1 0,sleep 0 0x80')
+    seed('asked', begin + 'kv+ 1 0x48,kv 1 0x10,read 1 0,read 1 0,hold 0 1,kv 1 0x50,read 1 0,cc 0 1,'
+         'wait 0 7,cc 0 0,open 1 0,hold 0 0')
     seed('admin', begin + ','.join('admin 0 %d' % i for i in range(16)) + ',admin 1 5,admin+ 2 5,kv 2 1')
     seed('discovery', 'open 0 0x20,cc 0 0,admin 0 0xf9,admin 0 1,admin 0 0,feature 0 2,open 1 0')
     seed('silent', 'open 0 0xc0,open 1 0x80,open 2 0,sleep 0 3,open 0 0,cc 0 0,open 1 4,kv+ 1 1,kv+ 1 1,'

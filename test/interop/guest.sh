@@ -162,6 +162,64 @@ discover_one()
         "$(cat /tmp/discovery)"
 }
 
+# The discovery service lists itself, and connect-all connects to the subsystem alone.
+discovery_of_itself()
+{
+    local n=$1 nqn=$2 port=$3
+    grep -q '^subtype: *current discovery subsystem' /tmp/discovery
+    verdict "discovery of enclosure $n lists itself" $? "$(cat /tmp/discovery)"
+    nvme connect-all -t tcp -a $address -s $port -i 1 > /tmp/connect 2>&1
+    within 5 has_devices $nqn
+    verdict "connect-all finds enclosure $n" $? "$(cat /tmp/connect; dmesg | tail -5)"
+    expect "connect-all makes one controller" 1 "$(ls -d /sys/class/nvme/nvme* | wc -l)"
+    nvme disconnect-all
+}
+
+# admin NAME WANTED nvme-cli arguments...: an admin command and its status, three hex digits.
+admin()
+{
+    local name=$1 wanted=$2 got=000
+    shift; shift
+    nvme "$@" > /tmp/out 2> /tmp/err || {
+        got=$(sed -n 's/.*(0x\([0-9a-fA-F]*\)).*/\1/p' /tmp/err | head -1)
+        got=$(printf '%03x' $((0x${got:-7ff} & 0x7ff)))
+    }
+    expect "$name" $wanted $got
+}
+
+smart()
+{
+    nvme smart-log -o json "$1" 2> /dev/null | sed -n "s/.*\"$2\" *: *\([0-9]*\).*/\1/p"
+}
+
+# What an administrator asks a controller for, and what it has to refuse.
+administration()
+{
+    local n=$1 device=/dev/$(controller_of $2) reads=$(smart /dev/$(controller_of $2) host_read_commands)
+    value 4096 6 /tmp/value
+    put $3 736d617274 /tmp/value
+    get $3 736d617274 4096
+    expect "enclosure $n: smart-log counts a retrieve" $((reads + 1)) \
+        "$(smart $device host_read_commands)"
+    expect "enclosure $n: smart-log warns of nothing" "0 100 0" "$(smart $device critical_warning) \
+$(smart $device avail_spare) $(smart $device media_errors)"
+    [ "$(smart $device data_units_written)" -gt 0 ]
+    verdict "enclosure $n: smart-log has what was written" $?
+    admin "enclosure $n: a log past its end" 002 get-log $device --log-id=2 --log-len=64 --lpo=4096
+    admin "enclosure $n: a log up to its end" 000 get-log $device --log-id=2 --log-len=512
+    admin "enclosure $n: number of queues while there are queues" 00c \
+        set-feature $device -f 7 -v 0x30003
+    admin "enclosure $n: an event that does not exist" 002 set-feature $device -f 0x0b -v 0x200
+    admin "enclosure $n: an event that does" 000 set-feature $device -f 0x0b -v 0x100
+    nvme reset $device > /dev/null 2>&1
+    verdict "enclosure $n: reset" $? "$(dmesg | tail -5)"
+    within 10 state_is ${device##*/} live && within 5 has_devices $2
+    verdict "enclosure $n: is back after the reset" $? "$(dmesg | tail -5)"
+    get $3 736d617274 4096
+    expect "enclosure $n: serves after the reset" 000 $status
+    remove $3 736d617274
+}
+
 # connect_one N NQN PORT arguments...
 connect_one()
 {
@@ -335,6 +393,7 @@ listed="61 6162 616263 0001 ffffffffffffffffffffffffffffffff 0011223344556677889
 head -c $((9 << 20)) /dev/urandom > /tmp/random
 
 discover_one 0 $nqn_0 $port_0
+discovery_of_itself 0 $nqn_0 $port_0
 discover_one 1 $nqn_1 $port_1
 
 # Without digests first.
@@ -349,8 +408,11 @@ statuses 1 $device_1 $other_1
 listing 0 $other_0
 listing 1 $other_1
 cp /tmp/list /tmp/list.1
+administration 0 $nqn_0 $device_0
 nvme disconnect -n $nqn_0 > /dev/null && nvme disconnect -n $nqn_1 > /dev/null
 verdict "disconnect" $?
+echo "driver unlost 0"
+echo "driver unlost 1"
 
 # Then with both, and with a keep-alive that has something to notice.
 connect_one 0 $nqn_0 $port_0 -g -G -k 2 -c 1 -l 30
@@ -375,6 +437,11 @@ expect "enclosure 1 did not notice" live "$(cat /sys/class/nvme/$(controller_of 
 stalled 1 $nqn_1
 sizes_again "enclosure 1: blocks are there after the stop" $device_1 2
 expect "enclosure 1: list is as before" "$(cat /tmp/list.1)" "$(list_keys $other_1 "" 4096)"
-nvme disconnect-all
-verdict "disconnect all" $?
+nvme disconnect -n $nqn_1 > /dev/null
+verdict "disconnect enclosure 1" $?
+
+# The last thing: this host disappears without a word.
+ip link set $(ls /sys/class/net | grep ^e | head -1) down
+sleep 5
+echo "driver lost 0"
 exit $((failures > 0))

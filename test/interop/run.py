@@ -37,8 +37,23 @@ def guest_script(targets):
     return "\n".join(lines) + "\n" + (ROOT / "test/interop/guest.sh").read_text()
 
 
+HOST_LOST = "controller lost: no command within the keep-alive timeout"
+
+
+def logged(wanted, target):
+    """Whether the target's log has, or lacks, a line about a host that disappeared."""
+    good = (HOST_LOST in target.log_path.read_text(errors="replace")) == wanted
+    print(f"{'ok' if good else 'not ok'} {target.name} logs "
+          f"{'the loss of its host' if wanted else 'no loss of a host that disconnected'}")
+    if not good:
+        print(target.log_tail())
+    return good
+
+
 def obey(verb, target):
-    """Does to a target what the guest asks for."""
+    """Does to a target what the guest asks for; false when a case of its own failed."""
+    if verb in ("lost", "unlost"):
+        return logged(verb == "lost", target)
     if verb == "kill":
         target.kill()
         time.sleep(DOWN_S)
@@ -49,6 +64,7 @@ def obey(verb, target):
         target.signal(signal.SIGCONT)
     else:
         raise ValueError(f"the guest asks for {verb}")
+    return True
 
 
 def run_guest(folder, targets, seconds):
@@ -62,7 +78,8 @@ def run_guest(folder, targets, seconds):
             print(line, end="", flush=True)
             words = line.split()
             if words[:1] == ["driver"]:
-                obey(words[1], targets[int(words[2])])
+                if not obey(words[1], targets[int(words[2])]):
+                    counts["not"] += 1
             elif words and words[0] in counts:
                 counts[words[0]] += 1
     return guest.returncode, counts["ok"], counts["not"]

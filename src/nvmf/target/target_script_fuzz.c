@@ -6,8 +6,8 @@
  * are admin queues, the others I/O queues of the controller before them. A capsule may be sent in
  * two halves with steps of other queue pairs in between. Bytes of one peer are never reordered, but
  * nothing else is respected: commands come before Connect, in the middle of a capsule, and after
- * the controller was disabled. Answers are not read. Afterwards, whatever came, no connection,
- * controller, buffer or command is left.
+ * the controller was disabled. Answers are read only where a step says so. Afterwards, whatever
+ * came, no connection, controller, buffer or command is left.
  */
 #include "base/bytes.h"
 #include "base/check.h"
@@ -32,6 +32,7 @@ enum step {
     STEP_HOLD,    /* the owner keeps commands from now on, or answers   */
     STEP_WAIT,    /* a few milliseconds                                 */
     STEP_SLEEP,   /* long enough for timeouts                           */
+    STEP_READ,    /* what came is read, and data that was asked for sent */
     STEP_COUNT,
 };
 
@@ -226,6 +227,29 @@ static void script_h2c(struct script_peer *at, uint8_t arg)
     script_send_half(at, &pdu, data, bytes, arg & 0x40 ? 0 : 60);
 }
 
+/* Reads a few PDUs, and sends all the data that one asks for. */
+static void script_read(struct script_peer *at)
+{
+    static uint8_t data[2 << 20];
+    union nvme_tcp_pdu pdu, answer;
+    uint32_t bytes;
+
+    at->peer->timeout_ms = 1;
+    for (int i = 0; i < 8; i++) {
+        if (peer_recv_pdu(at->peer, &pdu, data, sizeof(data), &bytes) != PEER_PDU)
+            break;
+        if (pdu.common.type != NVME_TCP_R2T || le32_get(pdu.r2t.length) > 20000 ||
+            at->rest_bytes > 0)
+            continue;
+        bytes = le32_get(pdu.r2t.length);
+        nvme_tcp_data_encode(&answer, NVME_TCP_H2C_DATA, NVME_TCP_FLAG_LAST, le16_get(pdu.r2t.cid),
+                             le16_get(pdu.r2t.ttag), 0, bytes);
+        if (!peer_send_pdu(at->peer, &answer, data, bytes))
+            break;
+    }
+    at->peer->timeout_ms = 20;
+}
+
 static void script_feature(struct script_peer *at, uint8_t arg)
 {
     static const uint8_t ids[4] = {NVME_FEATURE_KEEP_ALIVE, NVME_FEATURE_QUEUES,
@@ -256,7 +280,7 @@ static void script_step(enum step step, unsigned index, uint8_t arg)
         rig_run(rig, arg % 8);
         return;
     case STEP_SLEEP:
-        rig_run(rig, (uint32_t)(arg % 8) * 100);
+        rig_run(rig, arg & 0x80 ? 12000 : (uint32_t)(arg % 8) * 100);
         return;
     default:
         break;
@@ -277,6 +301,8 @@ static void script_step(enum step step, unsigned index, uint8_t arg)
         script_kv(at, arg);
     else if (step == STEP_H2C)
         script_h2c(at, arg);
+    else if (step == STEP_READ)
+        script_read(at);
     else
         script_feature(at, arg);
 }
@@ -289,6 +315,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     if (rig == NULL)
         rig = rig_new(2, script_opts);
+    rig_put(rig, 0, "k", 20000);
+    rig_put(rig, 0, "other", 3 << 20);
     for (size_t i = 0; i + 3 <= bytes; i += 3) {
         script_step((enum step)(data[i] & 0x7f) % STEP_COUNT, data[i + 1] % SCRIPT_PEERS,
                     data[i + 2]);

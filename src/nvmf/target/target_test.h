@@ -59,6 +59,9 @@ void rig_free(struct rig **rig);
 /* Answers what was held. */
 void rig_let_go(struct rig *rig);
 
+/* The owner has a value of zeros, made or overwritten. */
+void rig_put(struct rig *rig, uint32_t ns, const char *key, uint32_t bytes);
+
 /* A connected peer; it must succeed. */
 struct peer *rig_peer(struct rig *rig);
 

@@ -27,28 +27,45 @@ static void rig_value_free(struct rig_value **at)
     free(value);
 }
 
-static icms_err rig_store(struct rig *rig, struct nvmf_target_req *req)
+/* A value of zeros in place of the one that was there. */
+static struct rig_value *rig_value_new(struct rig *rig, uint32_t ns, const struct key *key,
+                                       uint32_t bytes)
 {
-    struct rig_value **at = rig_find(rig, req->ns, &req->key);
-    struct rig_value *value;
+    struct rig_value **at = rig_find(rig, ns, key);
+    struct rig_value *value = calloc(1, sizeof(*value));
 
-    if (*at != NULL && (req->options & NVMF_TARGET_IF_ABSENT))
-        return ICMS_EXISTS;
-    if (*at == NULL && (req->options & NVMF_TARGET_IF_EXISTS))
-        return ICMS_MISS;
     if (*at != NULL)
         rig_value_free(at);
-    value = calloc(1, sizeof(*value));
     check(value != NULL);
-    value->ns = req->ns;
-    value->key = req->key;
-    value->bytes = req->value_bytes;
-    value->data = malloc(req->value_bytes);
+    value->ns = ns;
+    value->key = *key;
+    value->bytes = bytes;
+    value->data = calloc(1, bytes);
     check(value->data != NULL);
-    check(req->memory_bytes >= RIG_HEADROOM + (uint64_t)req->value_bytes);
-    memcpy(value->data, req->memory + RIG_HEADROOM, req->value_bytes);
     value->next = rig->values;
     rig->values = value;
+    return value;
+}
+
+void rig_put(struct rig *rig, uint32_t ns, const char *key, uint32_t bytes)
+{
+    struct key name = peer_key(key);
+
+    (void)rig_value_new(rig, ns, &name, bytes);
+}
+
+static icms_err rig_store(struct rig *rig, struct nvmf_target_req *req)
+{
+    bool found = *rig_find(rig, req->ns, &req->key) != NULL;
+    struct rig_value *value;
+
+    if (found && (req->options & NVMF_TARGET_IF_ABSENT))
+        return ICMS_EXISTS;
+    if (!found && (req->options & NVMF_TARGET_IF_EXISTS))
+        return ICMS_MISS;
+    check(req->memory_bytes >= RIG_HEADROOM + (uint64_t)req->value_bytes);
+    value = rig_value_new(rig, req->ns, &req->key, req->value_bytes);
+    memcpy(value->data, req->memory + RIG_HEADROOM, req->value_bytes);
     return ICMS_OK;
 }
 
