@@ -88,6 +88,7 @@ class Configurations(unittest.TestCase):
                 ({"lora_config": {"max_loras": 1}}, '"adapters"'),
                 ({"cache_config": {"enable_prefix_caching": False}}, "prefix caching is off"),
                 ({"load_config": {"load_format": "runai_streamer"}}, '"weights"'),
+                ({"load_config": {"download_dir": "/somewhere"}}, '"weights"'),
                 ({"model_config": {"model_weights": "s3://m"}}, '"weights"')):
             with self.subTest(says), self.assertRaisesRegex(WrongTier, says):
                 configuration.refuse(stand_ins.vllm_config(**config), weights="", adapters="")
@@ -104,16 +105,18 @@ class Configurations(unittest.TestCase):
 class Spaces(unittest.TestCase):
     #: What happens, and whether the space is shared afterwards with `weights: files`.
     LIVES = (("reset", True), ("step", True), ("reset", True), ("busy reset", False), ("reset", True),
-             ("change", False), ("reset", False), ("load", True), ("step", True), ("change", False),
+             ("sleep", False), ("reset", False), ("load", True), ("step", True), ("sleep", False),
              ("load", False), ("reset", True), ("step", True), ("load", False), ("step", False),
-             ("busy reset", False), ("reset", True))
+             ("busy reset", False), ("reset", True), ("change", False), ("reset", False),
+             ("load", False), ("reset", False))
 
     def test_the_life_of_a_key_space(self):
         for from_files in (True, False):
             space, seen = KeySpace(from_files), set()
             for i, (what, is_shared) in enumerate(self.LIVES):
                 {"reset": lambda: space.reset(True), "busy reset": lambda: space.reset(False),
-                 "step": space.stepped, "change": space.changed, "load": space.loaded_files}[what]()
+                 "step": space.stepped, "sleep": lambda: space.changed(False),
+                 "change": lambda: space.changed(True), "load": space.loaded_files}[what]()
                 with self.subTest(from_files=from_files, event=i, what=what):
                     self.assertEqual(space.space == b"", is_shared and from_files)
                     self.assertEqual(space.space in seen, what == "step" and space.space != b"")
@@ -193,6 +196,7 @@ class Identities(unittest.TestCase):
             self.assertEqual(identity.space.space, b"")
             self.assertNotEqual(identity.weights(), first)
             self.core.collective_rpc("reload_weights", None, (), {"weights_path": "/other"})
+            self.core.collective_rpc("reload_weights")  # of the other path: vLLM remembers it
             identity.reset()
             self.assertNotEqual(identity.space.space, b"")
 

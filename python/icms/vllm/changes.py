@@ -56,10 +56,11 @@ def _rpc(original: Any) -> Any:
         if method in _HARMLESS:
             return original(self, method, timeout, args, kwargs)
         name = method if isinstance(method, str) else getattr(method, "__qualname__", repr(method))
+        of_files = method == "reload_weights" and not args and not kwargs
         for engine in list(_engines):
-            engine.changed(f"the call {name}")
+            engine.changed(f"the call {name}", for_good=not of_files)
         result = original(self, method, timeout, args, kwargs)
-        if method == "reload_weights" and not args and not kwargs:
+        if of_files:
             for engine in list(_engines):
                 engine.loaded_files()
         return result
@@ -80,7 +81,7 @@ def _sleep(original: Any) -> Any:
     def sleep(self: Any, level: int = 1, mode: Any = "abort") -> Any:
         if level >= 2:
             for engine in list(_engines):
-                engine.changed(f"sleep at level {level}")
+                engine.changed(f"sleep at level {level}", for_good=False)
         return original(self, level, mode)
 
     return sleep

@@ -53,7 +53,9 @@ _HARMLESS_FIELDS = {
         master_addr master_port node_rank nnodes numa_bind numa_bind_nodes numa_bind_cpus
         assigned_physical_gpu_ids distributed_timeout_seconds cpu_distributed_timeout_seconds rank
         _api_process_count _api_process_rank enable_eplb eplb_config enable_fault_tolerance
-        fault_tolerance_config disable_nccl_for_dp_synchronization""",
+        fault_tolerance_config disable_nccl_for_dp_synchronization enable_elastic_ep
+        elastic_ep_max_dp_size enable_dbo ubatch_size dbo_decode_token_threshold
+        dbo_prefill_token_threshold enable_batch_sharded_sampling enable_ep_weight_filter""",
     "*scheduler_config": """max_num_batched_tokens max_num_scheduled_tokens max_num_seqs
         max_num_active_seqs long_prefill_token_threshold long_prefill_token_threshold_adaptive
         max_num_queued_reqs max_num_queued_tokens enable_chunked_prefill
@@ -61,6 +63,8 @@ _HARMLESS_FIELDS = {
         scheduler_reserve_full_isl watermark prefill_schedule_interval async_scheduling
         stream_interval disable_hybrid_kv_cache_manager""",
     "*device_config": "device",
+    "kernel_config": """enable_cutedsl_warmup enable_flashinfer_autotune enable_jit_warmup
+        enable_rocm_segmented_attn_autotune""",
     "*load_config": """download_dir safetensors_load_strategy safetensors_prefetch_num_threads
         safetensors_prefetch_block_size device use_tqdm_on_load pt_load_map_location""",
     "lora_config": "max_loras max_cpu_loras max_lora_rank fully_sharded_loras specialize_active_lora",
@@ -133,11 +137,13 @@ def refuse(config: Any, *, weights: str, adapters: str) -> None:
         raise WrongTier("icms: prefix caching is off, by --no-enable-prefix-caching or because the KV "
                         "of this model depends on more than the tokens before it: switch it on, or "
                         "use no tier")
-    load = getattr(getattr(config, "load_config", None), "load_format", "auto")
-    elsewhere = getattr(model, "model_weights", "")
+    load = config.load_config.load_format
+    # Of a model with a name, the fingerprint is that of the files in the usual cache.
+    elsewhere = getattr(model, "model_weights", "") or (
+        not os.path.exists(model.model) and getattr(config.load_config, "download_dir", None))
     if weights in ("", "files") and (elsewhere or str(load) not in _FORMATS_OF_FILES):
-        raise WrongTier(f"icms: with --load-format {load} the weights are not in the model's files: "
-                        'set the option "weights" to a text that names them')
+        raise WrongTier("icms: the weights are not in the model's files or not in the usual cache "
+                        f'(--load-format {load}): set the option "weights" to a text that names them')
 
 
 def models(config: Any) -> list[tuple[str, str | None]]:

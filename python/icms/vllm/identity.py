@@ -61,11 +61,12 @@ class KeySpace:
 
     Life cycle: shared -> reset or change -> private, another one each time. With `weights: files` a
     reset leads back to shared when no KV is left and nothing but reloads of the files has changed the
-    weights.
+    weights. After any other change it is private for good: it may also have changed which files a
+    reload reads.
     """
 
     def __init__(self, from_files: bool) -> None:
-        self._from_files = from_files
+        self._from_files = from_files  # False: for good
         self._are_files = True  # the weights are those of the model's files, as far as was seen
         self._is_clean = True  # no KV is left of before
         self.reloads = 0  # how often the files were loaded again
@@ -81,9 +82,10 @@ class KeySpace:
         self._is_clean = is_clean
         self._renew(self._are_files and is_clean)
 
-    def changed(self) -> None:
-        """Weights are changed, or may be."""
+    def changed(self, for_good: bool) -> None:
+        """Weights are changed, or may be; for_good: no reload of the files mends it."""
         self._are_files = False
+        self._from_files = self._from_files and not for_good
         self._renew(False)
 
     def loaded_files(self) -> None:
@@ -153,12 +155,12 @@ class Engine:
         for identity in self.identities:
             identity.reset()
 
-    def changed(self, what: str) -> None:
-        """Something changes weights, or may."""
+    def changed(self, what: str, *, for_good: bool = True) -> None:
+        """Something changes weights, or may; for_good: no reload of the files mends it."""
         logger.warning("icms: %s may change weights: blocks are not shared with other engines from now "
                        "on", what)
         for identity in self.identities:
-            identity.changed()
+            identity.changed(for_good)
 
     def loaded_files(self) -> None:
         """All weights were loaded from the model's files again."""
@@ -271,9 +273,9 @@ class Identity:
                            '; with "weights": "files" they would be')
         self._renewed()
 
-    def changed(self) -> None:
+    def changed(self, for_good: bool) -> None:
         """Something changes weights, or may."""
-        self.space.changed()
+        self.space.changed(for_good)
         self._renewed()
 
     def loaded_files(self) -> None:
