@@ -7,6 +7,7 @@ Method: the classes of the product on stand-ins for vLLM's configuration and eng
 """
 import os
 import pathlib
+import sys
 import tempfile
 import types
 import unittest
@@ -100,6 +101,36 @@ class Configurations(unittest.TestCase):
         draft = types.SimpleNamespace(model="/draft", revision=None)
         config = stand_ins.vllm_config("/m", speculative_config={"draft_model_config": draft})
         self.assertEqual(configuration.models(config), [("/m", None), ("/draft", None)])
+
+
+class Workers(unittest.TestCase):
+    @staticmethod
+    def said(blocks=100, dtype="bfloat16", backend="FLASH", scale=1.0, row=64):
+        class Cache:
+            shape = (blocks, 16, row)
+
+            @staticmethod
+            def stride():
+                return (16 * row, row, 1)
+
+        Cache.dtype = dtype
+        layer = types.SimpleNamespace(
+            get_attn_backend=lambda: types.SimpleNamespace(get_name=lambda: backend),
+            _k_scale_float=scale, _v_scale_float=1.0)
+        config = types.SimpleNamespace(compilation_config=types.SimpleNamespace(
+            static_forward_context={"a": layer}))
+        kernel = sys.modules["vllm.v1.kv_cache_interface"]
+        with unittest.mock.patch.object(configuration, "machine", lambda: "a machine"), \
+                unittest.mock.patch.object(kernel, "group_kernel_blocks", lambda cache, count: cache):
+            return configuration.of_worker(config, types.SimpleNamespace(num_blocks=blocks),
+                                           {"a": Cache})
+
+    def test_how_kv_lies_in_memory_counts_and_how_much_does_not(self):
+        self.assertEqual(self.said(), self.said(blocks=7))
+        seen = [self.said(**more) for more in ({}, {"dtype": "fp8"}, {"backend": "FLASHINFER"},
+                                               {"scale": 0.5}, {"row": 128})]
+        self.assertEqual(len(set(seen)), len(seen))
+        self.assertIn("FLASHINFER", seen[2])
 
 
 class Spaces(unittest.TestCase):

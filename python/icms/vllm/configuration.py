@@ -181,7 +181,7 @@ def of_worker(config: Any, kv_cache_config: Any, caches: Mapping[str, Any]) -> s
     for name, cache in sorted(caches.items()):
         layer = layers.get(name)
         if not hasattr(cache, "dtype"):
-            seen.append([name, type(layer).__name__])
+            seen.append([name, type(layer).__name__])  # several tensors: a state, not blocks
             continue
         backend = getattr(layer, "get_attn_backend", None)
         pages = group_kernel_blocks(cache, kv_cache_config.num_blocks)
