@@ -168,6 +168,25 @@ class Tiers(unittest.TestCase):
                   if "loaded_bytes" in name[0]}
         self.assertEqual(sum(loaded.values()), CHUNKS * VALUE_BYTES)
 
+    def test_a_question_that_is_never_answered_is_a_miss_at_its_deadline(self):
+        engine = Engine(self, self.shared.where, lookup_ms=50).wait_up()
+        context, names = engine.request(self.prompt, 1)
+        begin = time.monotonic()
+        self.assertEqual(engine.tier.lookup(names[0], context), RETRY)  # and nobody asks for it
+        while engine.tier.lookup(names[0], context) == RETRY:
+            self.assertLess(time.monotonic() - begin, 10)
+            time.sleep(0.01)
+        self.assertEqual(engine.tier.lookup(names[0], context), MISS)
+        self.assertGreater(time.monotonic() - begin, 0.05)
+
+    def test_what_is_there_is_not_stored_again(self):
+        engine = self.stored(2)
+        context, names = engine.request(self.prompt, 4)
+        engine.counters()
+        self.assertTrue(engine.job(context, names, [0, 1, 2, 3], load=False).success)
+        self.assertEqual([number for name, number in engine.counters().items()
+                          if "stored_bytes" in name[0]], [2 * VALUE_BYTES])
+
     def test_part_of_a_load_is_told_and_the_rest_is_not_asked_for_again(self):
         engine = self.stored()
         context, names = engine.request(self.prompt)
