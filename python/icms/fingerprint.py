@@ -115,9 +115,9 @@ def of_option(weights: str, model: str, *, revision: str | None = None,
 
 def find(model: str, revision: str | None = None) -> pathlib.Path | None:
     """The folder or file of a model on this machine; None when it is not here."""
-    given = pathlib.Path(model).expanduser()
-    if given.exists():
-        return given
+    given = os.path.expanduser(model)
+    if given and os.path.exists(given):
+        return pathlib.Path(given)
     try:
         from huggingface_hub import try_to_load_from_cache
         found = try_to_load_from_cache(model, "config.json", revision=revision)

@@ -129,8 +129,9 @@ class Contents(Case):
                 of_files("org/model", revision="other")
 
     def test_no_weights_and_files_that_cannot_be_read(self):
-        with self.assertRaisesRegex(FilesError, 'set the option "weights"'):
-            of_files("no/such-model")
+        for name in ("no/such-model", "", "~nobody/model", "a\0b"):
+            with self.assertRaisesRegex(FilesError, 'set the option "weights"'):
+                of_files(name)
         folder = self.model()
         (folder / "model.safetensors").unlink()
         with self.assertRaisesRegex(FilesError, "no weights"):
