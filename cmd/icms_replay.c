@@ -123,8 +123,8 @@ static int policy_take(struct options *options, const char *text)
             kind++;
         if (kind == REPLAY_KINDS || options->kind_count == REPLAY_KINDS)
             return cli_usage(&options->cli,
-                             "--policy %s: there are fifo, lru, s3-fifo, default, due, run-wise, "
-                             "belady and store",
+                             "--policy %s: there are fifo, lru, s3-fifo, default, belady and "
+                             "store",
                              optarg);
         options->kinds[options->kind_count++] = kind;
         if (text[length] == 0)
@@ -302,23 +302,22 @@ static void result_print(const struct options *options, const struct replay_setu
 
     if (!options->cli.json) {
         (void)printf(
-            "%7.4g%% %9llu %8llu %-8s %8.4f %8.4f %12.1f %8.1f %6.3f %9llu\n", capacity * 100,
+            "%7.4g%% %9llu %8llu %-8s %8.4f %8.4f %12.1f %6.3f %9llu\n", capacity * 100,
             (unsigned long long)setup->capacity_blocks, (unsigned long long)result->segments, name,
             ratio(result->block_hits, result->refs), ratio(result->token_hits, result->tokens),
-            (double)result->written_bytes / (1 << 30), (double)result->carried_bytes / (1 << 30),
-            amplification, (unsigned long long)result->refused);
+            (double)result->written_bytes / (1 << 30), amplification,
+            (unsigned long long)result->refused);
         return;
     }
-    cli_json("{s:f, s:I, s:I, s:s, s:f, s:f, s:I, s:I, s:I, s:f, s:I, s:I, s:I}", "capacity",
-             capacity, "capacity_blocks", (json_int_t)setup->capacity_blocks, "segments",
+    cli_json("{s:f, s:I, s:I, s:s, s:f, s:f, s:I, s:I, s:f, s:I, s:I, s:I}", "capacity", capacity,
+             "capacity_blocks", (json_int_t)setup->capacity_blocks, "segments",
              (json_int_t)result->segments, "policy", name, "block_hit_ratio",
              ratio(result->block_hits, result->refs), "token_hit_ratio",
              ratio(result->token_hits, result->tokens), "written_bytes",
              (json_int_t)result->written_bytes, "admitted_bytes",
-             (json_int_t)result->admitted_bytes, "carried_bytes", (json_int_t)result->carried_bytes,
-             "write_amplification", amplification, "refused", (json_int_t)result->refused,
-             "budget_bytes_day", (json_int_t)setup->budget_bytes_day, "compared_bytes",
-             (json_int_t)result->compared_bytes);
+             (json_int_t)result->admitted_bytes, "write_amplification", amplification, "refused",
+             (json_int_t)result->refused, "budget_bytes_day", (json_int_t)setup->budget_bytes_day,
+             "compared_bytes", (json_int_t)result->compared_bytes);
 }
 
 /* The budget as bytes a day: a part of what default writes on such a drive without one. */
@@ -387,7 +386,7 @@ static int replays_run(const struct options *options, const struct replay_trace 
 
     if (!options->cli.json)
         (void)printf("%u requests, %u blocks of which %u are distinct, %u loops\n"
-                     "capacity    blocks segments policy     blocks   tokens  written GiB  carried"
+                     "capacity    blocks segments policy     blocks   tokens  written GiB"
                      "  ampl.   refused\n",
                      trace->request_count, trace->ref_count, trace->block_count, options->loops);
     for (uint32_t c = 0; c < options->capacities; c++) {
@@ -446,9 +445,9 @@ const struct cli_command cli_replay = {
         "      --format NAME     mooncake (512 tokens a block) or qwen (16); default mooncake\n"
         "      --capacity LIST   sizes, in parts of the distinct blocks of the trace;\n"
         "                        default 2%,5%,10%,20%,50%\n"
-        "      --policy LIST     fifo, lru, s3-fifo, default (what drives do), due, run-wise,\n"
-        "                        belady (the most block hits there can be), store (with\n"
-        "                        --payload: the store itself)\n"
+        "      --policy LIST     fifo, lru, s3-fifo, default (what drives do), belady (the most\n"
+        "                        block hits there can be), store (with --payload: the store\n"
+        "                        itself)\n"
         "      --loops N         times the trace goes by, with other blocks each; default 3\n"
         "      --budget SIZE     bytes that may be written a day, or 50%: a part of what\n"
         "                        default writes without a budget\n"

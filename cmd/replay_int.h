@@ -58,7 +58,6 @@ struct replay_drive {
     uint32_t segment_blocks; /* that fit into a segment */
     uint32_t segment_count;  /* of the drive            */
     uint32_t reserve;        /* reclaim works when fewer are free */
-    uint32_t batch;          /* until there are so many more free */
 };
 
 /* INVALID with a sentence: blocks do not fit into segments, or there would be too few segments. */

@@ -17,15 +17,13 @@
 #define RUN_BLOCKS 32
 
 const char *const replay_kind_names[REPLAY_KINDS] = {
-    [REPLAY_FIFO] = "fifo",       [REPLAY_LRU] = "lru",     [REPLAY_S3FIFO] = "s3-fifo",
-    [REPLAY_DEFAULT] = "default", [REPLAY_DUE] = "due",     [REPLAY_RUN_WISE] = "run-wise",
-    [REPLAY_BELADY] = "belady",   [REPLAY_STORE] = "store",
+    [REPLAY_FIFO] = "fifo",       [REPLAY_LRU] = "lru",       [REPLAY_S3FIFO] = "s3-fifo",
+    [REPLAY_DEFAULT] = "default", [REPLAY_BELADY] = "belady", [REPLAY_STORE] = "store",
 };
 
 static const struct replay_cache *const caches[REPLAY_KINDS] = {
     [REPLAY_FIFO] = &replay_log,      [REPLAY_LRU] = &replay_lru,
     [REPLAY_S3FIFO] = &replay_s3fifo, [REPLAY_DEFAULT] = &replay_log,
-    [REPLAY_DUE] = &replay_log,       [REPLAY_RUN_WISE] = &replay_log,
     [REPLAY_BELADY] = &replay_belady, [REPLAY_STORE] = &replay_store,
 };
 

@@ -4,10 +4,10 @@
  *
  * One replay is one cache of one size. A request asks for its blocks from the first on, up to the
  * first that is not there (the longest prefix: the tokens that are saved); then it offers all its
- * blocks, the last one first, so that those in front were wanted last. `default` and those it is
- * compared with (fifo, due, run-wise) are drives: logs of segments, run by the code of src/policy
- * that the store calls. `store` is the store itself with real values on a real file. lru, s3-fifo
- * and belady are ideal caches: they know each block's place and write no byte twice.
+ * blocks, the last one first, so that those in front were wanted last. `default` and fifo are
+ * drives: logs of segments, run by the code of src/policy that the store calls. `store` is the
+ * store itself with real values on a real file. lru, s3-fifo and belady are ideal caches: they know
+ * each block's place and write no byte twice.
  */
 #ifndef CMD_REPLAY_MODEL_H
 #define CMD_REPLAY_MODEL_H
@@ -21,10 +21,8 @@ enum replay_kind {
     REPLAY_LRU,     /* ideal: the block that was not wanted for the longest time goes           */
     REPLAY_S3FIFO,  /* ideal: new blocks in a small queue, those that were read in a large one  */
     REPLAY_DEFAULT, /* what the store does                                                      */
-    REPLAY_DUE,     /* the same with carried-over blocks in a stream of their own                 */
-    REPLAY_RUN_WISE, /* as due, but a run's blocks in a segment are carried over together     */
-    REPLAY_BELADY,   /* ideal: the block that is wanted last goes; the most block hits there are */
-    REPLAY_STORE,    /* the store itself, on a file                                             */
+    REPLAY_BELADY,  /* ideal: the block that is wanted last goes; the most block hits there are */
+    REPLAY_STORE,   /* the store itself, on a file                                              */
     REPLAY_KINDS,
 };
 
@@ -52,7 +50,6 @@ struct replay_result {
     uint64_t token_hits;     /* their tokens                                         */
     uint64_t refused;        /* blocks that were offered and not written             */
     uint64_t admitted_bytes; /* values offered and written                           */
-    uint64_t carried_bytes;  /* values written again by reclaim                      */
     uint64_t written_bytes;  /* all that goes to the drive, headers and summaries too */
     uint64_t compared_bytes; /* store: values read, every byte compared              */
     uint64_t segments;       /* of the drive; 0: not one                             */

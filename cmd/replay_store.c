@@ -229,7 +229,6 @@ static void flash_pause(struct flash *flash, const struct store_stats *stats)
 
     result->written_bytes = stats->device_write_bytes;
     result->admitted_bytes = stats->admitted_bytes / record_bytes * flash->value_bytes;
-    result->carried_bytes = stats->carried_bytes / record_bytes * flash->value_bytes;
     check(sem_post(&flash->paused) == 0);
 }
 

@@ -115,8 +115,6 @@ static void page_drives(struct ctl_page *page)
         {"icms_target_drive_written_bytes_total", "counter", "Bytes written to the device."},
         {"icms_target_drive_admitted_bytes_total", "counter",
          "Bytes of records of values that were stored."},
-        {"icms_target_drive_relocated_bytes_total", "counter",
-         "Bytes of records that reclaim relocated."},
         {"icms_target_drive_discarded_bytes_total", "counter",
          "Bytes the device was told are free."},
         {"icms_target_drive_write_streams", "gauge",
@@ -151,7 +149,6 @@ static void page_drives(struct ctl_page *page)
                 (double)drive->slow_total,
                 (double)store->device_write_bytes,
                 (double)store->admitted_bytes,
-                (double)store->carried_bytes,
                 (double)store->discarded_bytes,
                 (double)store->write_streams,
                 (double)store->refused,
@@ -275,16 +272,16 @@ static void status_drive(struct ctl_page *page, const struct target_drive_stats 
              (unsigned long long)store->io_errors, (unsigned long long)store->recovered_blocks,
              (double)store->recovery_ns / 1e9);
     ctl_text(page,
-             "\"written_bytes\": %llu, \"admitted_bytes\": %llu, \"carried_bytes\": %llu, "
+             "\"written_bytes\": %llu, \"admitted_bytes\": %llu, "
              "\"discarded_bytes\": %llu, \"write_streams\": %llu, "
              "\"write_amplification\": %.3f, \"refused\": %llu, \"hinted\": %llu, "
              "\"budget_bytes_day\": %llu, "
              "\"budget_left_bytes\": %llu}",
              (unsigned long long)store->device_write_bytes,
-             (unsigned long long)store->admitted_bytes, (unsigned long long)store->carried_bytes,
-             (unsigned long long)store->discarded_bytes, (unsigned long long)store->write_streams,
-             page_amplification(store), (unsigned long long)store->refused,
-             (unsigned long long)store->hinted, (unsigned long long)store->budget_bytes_day,
+             (unsigned long long)store->admitted_bytes, (unsigned long long)store->discarded_bytes,
+             (unsigned long long)store->write_streams, page_amplification(store),
+             (unsigned long long)store->refused, (unsigned long long)store->hinted,
+             (unsigned long long)store->budget_bytes_day,
              (unsigned long long)store->budget_left_bytes);
 }
 

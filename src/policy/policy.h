@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * policy/policy.h: what a drive keeps, what it writes again and what it does not write at all.
+ * policy/policy.h: which segment a drive gives up, and which blocks it writes when its write budget
+ * is short.
  *
- * Decisions only: no I/O, no clock (time is passed in), memory taken at start. The store asks it
- * on its loop and `icms replay` asks it about a trace, so that what a replay shows is what a drive
- * does. One policy is one drive; calls are not thread-safe.
+ * Decisions only: no I/O, no clock (time is passed in), memory taken at start. The store asks it on
+ * its loop and `icms replay` asks it about a trace, so a replay shows what a drive does. One policy
+ * is one drive; calls are not thread-safe.
  *
- * The model. A drive is a log of segments; reclaim takes whole ones. Every volume has a clock that
- * steps as it is written, and a step on it before which blocks are *due*: they were not wanted for
- * so long that they have to go. Reclaim takes the segment that has the most of them; what is not
- * due is written again, the rest is evicted. A chain is always read from its first block on: the
- * blocks in front are wanted at least as lately as those behind, and leave after them.
+ * Eviction. Each segment has one number: its last access. Of the segments of a volume the one with
+ * the smallest number is evicted, as a whole. Nothing is relocated.
  *
- * Life: policy_new -> policy_volume_share ... -> events and questions -> policy_free.
+ * Life: policy_new -> events and questions -> policy_free.
  */
 #ifndef POLICY_POLICY_H
 #define POLICY_POLICY_H
@@ -25,25 +23,11 @@
 
 struct policy;
 
-/* What is known about a block, for its owner to keep beside the block's place: how often it was
- * read (0 to 3), and at which step of its volume's clock it counts as wanted. 0: nothing. */
-typedef uint8_t policy_state;
-
-/* Steps of a clock until they repeat. */
-#define POLICY_STEPS 63
-
-/* Of the blocks of a segment: how many count as wanted at each step; zeroed when a life begins. */
-struct policy_segment {
-    uint16_t wanted[POLICY_STEPS];
-};
-
 struct policy_opts {
-    uint64_t capacity_bytes;   /* of the drive                                                 */
     uint64_t ghost_keys;       /* evicted and refused blocks that are remembered; 4 bytes each */
     uint64_t seed;             /* of the hash that remembers them                              */
     uint64_t budget_bytes_day; /* bytes that may be written a day; 0: any number               */
     uint64_t burst_bytes;      /* of them, that may be saved up; 0: a day's                    */
-    uint32_t carry_permille;   /* of the admitted bytes that may be carried over; default 146  */
 };
 
 void policy_opts_init(struct policy_opts *opts);
@@ -53,65 +37,34 @@ icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms,
                     struct policy **out_policy) ICMS_MUST_CHECK;
 void policy_free(struct policy **policy);
 
-/* Says how many bytes of the drive a volume may hold; it sets the pace of its clock. Before its
- * first event, and whenever that changes. */
-void policy_volume_share(struct policy *policy, uint32_t volume, uint64_t bytes);
+/* ---- eviction: the last access of a segment ------------------------------------------------- */
 
-/* ---- events: what happens to blocks --------------------------------------------------------- */
-
-/* A block that was not there was written into a segment; hash names it in the drive (volume and
- * key). Its state: one that was there lately begins with the reads that it had, and one more. */
-policy_state policy_written(struct policy *policy, uint32_t volume, struct policy_segment *segment,
-                            uint64_t hash, uint64_t bytes, uint64_t now_ms);
-
-/* A block was asked for: read, or offered again. run names its run in the drive, as hash names the
- * block. Its new state. */
-policy_state policy_read(struct policy *policy, uint32_t volume, struct policy_segment *segment,
-                         uint64_t hash, uint64_t run, policy_state state, uint64_t now_ms);
-
-/* A block came into a segment, or went out of it, with this state. */
-void policy_segment_add(struct policy_segment *segment, policy_state state);
-void policy_segment_sub(struct policy_segment *segment, policy_state state);
-
-/* A block was taken out to make room. */
-void policy_evicted(struct policy *policy, uint64_t hash, policy_state state);
-
-/* ---- questions ------------------------------------------------------------------------------ */
-
-/* A choice among the segments of one volume: which to reclaim. */
-struct policy_choice {
-    void *best;        /* the owner of the segment to take so far; NULL: none      */
-    int32_t due;       /* what counts as wanted at this step or before is          */
-    int32_t end;       /* the last step there can be                               */
-    bool many;         /* segments have many blocks: the one with the lowest mean goes */
-    bool rich;         /* all of a segment may be carried over                     */
-    bool spares;       /* set by the caller: what is not due stays where it is     */
-    uint32_t best_due; /* its due blocks, in parts of all; 0: too few              */
-    int32_t best_step; /* then: at which step all of them would be; many: 64 times its mean */
+/* When a block of a segment was written, read or offered for the last time: a count of accesses of
+ * the drive. 0: never. Whoever opens a drive gives its segments their order with it. */
+struct policy_segment {
+    uint64_t access; /* larger is more recent */
 };
 
-/* Reclaim that begins frees one segment of so many before it ends: what it carries over lies
- * together then, apart from what is new. */
-#define POLICY_BATCH_PART 200
+/* A block of the segment was written, read or offered. */
+void policy_access(struct policy *policy, struct policy_segment *segment);
 
-/* Begins a choice. carry_bytes: what may be carried over of a segment, at most; 0: nobody has time
- * for it. Segments are offered the oldest first, each with the number
- * of its live blocks. policy_choice_end gives what was offered with the best one, or NULL. */
-void policy_choice_begin(const struct policy *policy, uint32_t volume, uint64_t carry_bytes,
-                         struct policy_choice *out_choice);
-void policy_choice_add(struct policy_choice *choice, const struct policy_segment *segment,
-                       uint32_t blocks, void *owner);
-void *policy_choice_end(struct policy *policy, uint32_t volume, const struct policy_choice *choice);
+/* Whether the first segment is to be evicted before the second. */
+static inline bool policy_before(const struct policy_segment *a, const struct policy_segment *b)
+{
+    return a->access < b->access;
+}
 
-/* Whether a block with this state is due. */
-bool policy_due(const struct policy *policy, uint32_t volume, policy_state state);
+/* ---- admission: with a write budget only ---------------------------------------------------- */
 
-/* Whether to write a live block of a segment under reclaim again; else it is to be evicted. It
- * keeps its state. A yes is charged to the budgets; policy_carry_undo gives it back when the block
- * was not written after all. */
-bool policy_carry(struct policy *policy, uint32_t volume, policy_state state, uint64_t bytes,
-                  uint64_t now_ms);
-void policy_carry_undo(struct policy *policy, uint64_t bytes);
+/* A block was read, or offered while it was present. hash names it in the drive (volume and key),
+ * run names its run. */
+void policy_read(struct policy *policy, uint64_t hash, uint64_t run);
+
+/* A block was written. */
+void policy_written(struct policy *policy, uint64_t hash);
+
+/* A block was evicted. */
+void policy_evicted(struct policy *policy, uint64_t hash);
 
 /* Whether to write a block that is offered. A yes is charged to the budget. Always yes without a
  * budget. With one, blocks that were refused or evicted lately are taken while it has anything. Of

@@ -13,8 +13,7 @@
 #include "base/hash.h"
 #include "policy/policy.h"
 
-#define BLOCK    ((uint64_t)1 << 20)
-#define CAPACITY (600 * BLOCK)
+#define BLOCK ((uint64_t)1 << 20)
 /* The run of what is read. */
 #define RUN 9
 
@@ -26,285 +25,44 @@ static struct policy *policy_make(uint64_t budget_bytes_day)
     struct policy *policy;
 
     policy_opts_init(&opts);
-    opts.capacity_bytes = CAPACITY;
     opts.ghost_keys = 4096;
     opts.budget_bytes_day = budget_bytes_day;
     assert_int_equal(policy_new(&opts, 0, &policy), ICMS_OK);
-    policy_volume_share(policy, 0, CAPACITY);
     return policy;
 }
 
-/* Where blocks lie whose segment does not matter. */
-static struct policy_segment elsewhere;
-
-/* Writes a new block. */
-static policy_state block_write(struct policy *policy, struct policy_segment *segment,
-                                uint64_t now_ms)
-{
-    static uint64_t name;
-
-    return policy_written(policy, 0, segment, hash64_mix(++name), BLOCK, now_ms);
-}
-
-/* Writes so many new blocks, one a second, and gives the time. */
-static uint64_t policy_fill(struct policy *policy, uint64_t blocks, uint64_t now_ms)
-{
-    for (uint64_t i = 0; i < blocks; i++) {
-        now_ms += 1000;
-        (void)block_write(policy, &elsewhere, now_ms);
-    }
-    return now_ms;
-}
-
-static policy_state block_read(struct policy *policy, policy_state state, uint64_t now_ms)
-{
-    return policy_read(policy, 0, &elsewhere, 0, RUN, state, now_ms);
-}
-
-/* A segment of a test and its blocks. */
-#define BLOCKS 8
-
-struct held {
-    struct policy_segment segment;
-    policy_state state[BLOCKS];
-};
-
-static void held_write(struct policy *policy, struct held *held, uint64_t now_ms)
-{
-    *held = (struct held){0};
-    for (uint32_t i = 0; i < BLOCKS; i++)
-        held->state[i] = block_write(policy, &held->segment, now_ms);
-}
-
-/* Reads the first of its blocks. */
-static void held_read(struct policy *policy, struct held *held, uint32_t blocks, uint64_t now_ms)
-{
-    for (uint32_t i = 0; i < blocks; i++)
-        held->state[i] = policy_read(policy, 0, &held->segment, 0, RUN, held->state[i], now_ms);
-}
-
-/* Which of so many segments, the oldest first, is to go. */
-static struct held *held_choose(struct policy *policy, struct held *held, uint32_t count)
-{
-    struct policy_choice choice;
-
-    policy_choice_begin(policy, 0, BLOCKS * BLOCK, &choice);
-    for (uint32_t i = 0; i < count; i++)
-        policy_choice_add(&choice, &held[i].segment, BLOCKS, &held[i]);
-    return policy_choice_end(policy, 0, &choice);
-}
-
-/* How many of its blocks are due. */
-static uint32_t held_due(struct policy *policy, const struct held *held)
-{
-    uint32_t due = 0;
-
-    for (uint32_t i = 0; i < BLOCKS; i++)
-        due += policy_due(policy, 0, held->state[i]);
-    return due;
-}
-
-/* The segment goes whose blocks were not wanted for the longest time, whatever its age. */
-static void test_choice(void **state)
+/* The segment whose last access is oldest goes, whatever its age. */
+static void test_access(void **state)
 {
     struct policy *policy = policy_make(0);
-    struct held held[4];
-    uint64_t now_ms = policy_fill(policy, 300, 0);
+    struct policy_segment a = {0}, b = {0}, never = {0};
 
     (void)state;
-    for (uint32_t i = 0; i < 4; i++) {
-        now_ms = policy_fill(policy, 60, now_ms);
-        held_write(policy, &held[i], now_ms);
-    }
-    assert_ptr_equal(held_choose(policy, held, 4), &held[0]); /* never read: the oldest */
-    assert_int_equal(held_due(policy, &held[0]), BLOCKS);
-    assert_int_equal(held_due(policy, &held[1]), 0);
-    now_ms = policy_fill(policy, 60, now_ms);
-    held_read(policy, &held[0], BLOCKS, now_ms);
-    assert_ptr_equal(held_choose(policy, held, 4), &held[1]);
-    assert_int_equal(held_due(policy, &held[0]), 0);
-    assert_int_equal(held_due(policy, &held[1]), BLOCKS);
-    /* half of it was read: what is due as a whole goes first, and costs nothing */
-    held_read(policy, &held[1], BLOCKS / 2, now_ms);
-    assert_ptr_equal(held_choose(policy, held, 4), &held[2]);
-    assert_int_equal(held_due(policy, &held[2]), BLOCKS);
-    /* then the half that has been due for a while, and the other half is carried over */
-    assert_ptr_equal(held_choose(policy, held, 2), &held[1]);
-    assert_int_equal(held_due(policy, &held[1]), BLOCKS / 2);
-    assert_true(policy_carry(policy, 0, held[1].state[0], BLOCK, now_ms));
-    assert_false(policy_carry(policy, 0, held[1].state[BLOCKS - 1], BLOCK, now_ms));
-    /* but not when there is nothing left to carry over */
-    while (policy_carry(policy, 0, held[1].state[0], BLOCK, now_ms))
-        ;
-    assert_ptr_equal(held_choose(policy, held + 1, 3), &held[2]);
-    assert_int_equal(held_due(policy, &held[3]), 0);
+    policy_access(policy, &a); /* written */
+    policy_access(policy, &b);
+    assert_true(policy_before(&a, &b));
+    assert_false(policy_before(&b, &a));
+    policy_access(policy, &a); /* read */
+    assert_true(policy_before(&b, &a));
+    assert_true(policy_before(&never, &b));
+    assert_false(policy_before(&a, &a));
     policy_free(&policy);
 }
 
-/* With a budget a part of a segment is carried over on a drive that turns over fast, in 600 s here;
- * on a slow one only segments go of which all is due. */
-static void test_choice_budget(void **state)
-{
-    (void)state;
-    for (uint64_t slow = 0; slow < 2; slow++) {
-        struct policy *policy = policy_make(480 * 5000 * BLOCK);
-        struct held held[3];
-        uint64_t now_ms = policy_fill(policy, 1200, 0);
-
-        held_write(policy, &held[0], now_ms);
-        now_ms = policy_fill(policy, 100, now_ms);
-        held_write(policy, &held[1], now_ms);
-        for (uint64_t i = 0; i < 160; i++)
-            now_ms = policy_fill(policy, 1, now_ms + 2000 * slow);
-        held_write(policy, &held[2], now_ms);
-        for (uint64_t i = 0; i < 60; i++)
-            now_ms = policy_fill(policy, 1, now_ms + 2000 * slow);
-        held_read(policy, &held[0], 1, now_ms);
-        assert_ptr_equal(held_choose(policy, held, 2), &held[1]); /* due moves on */
-        held[1] = held[2];
-        assert_ptr_equal(held_choose(policy, held, 2), slow ? &held[1] : &held[0]);
-        policy_free(&policy);
-    }
-}
-
-#define MANY 32
-
-static void *many_choose(struct policy *policy, struct policy_segment *segment, uint32_t count)
-{
-    struct policy_choice choice;
-
-    policy_choice_begin(policy, 0, MANY * BLOCK, &choice);
-    for (uint32_t i = 0; i < count; i++)
-        policy_choice_add(&choice, &segment[i], MANY, &segment[i]);
-    return policy_choice_end(policy, 0, &choice);
-}
-
-/* Of segments of many blocks the one goes that was wanted least lately in the mean. */
-static void test_choice_many(void **state)
-{
-    struct policy *policy = policy_make(0);
-    struct policy_segment segment[3] = {{{0}}};
-    policy_state early[MANY], first;
-    struct policy_choice choice;
-    struct held few;
-    uint64_t now_ms = policy_fill(policy, 900, 0);
-
-    (void)state;
-    for (uint32_t i = 0; i < MANY; i++)
-        early[i] = block_write(policy, &segment[0], now_ms);
-    first = early[MANY - 1];
-    now_ms = policy_fill(policy, 300, now_ms);
-    for (uint32_t i = 0; i < MANY; i++)
-        (void)block_write(policy, &segment[1], now_ms);
-    now_ms = policy_fill(policy, 100, now_ms);
-    assert_ptr_equal(many_choose(policy, segment, 2), &segment[0]);
-    for (uint32_t i = 0; i < MANY - 1; i++) /* the older one is read, all but one block */
-        early[i] = policy_read(policy, 0, &segment[0], 0, RUN, early[i], now_ms);
-    assert_ptr_equal(many_choose(policy, segment, 2), &segment[1]);
-    assert_true(policy_due(policy, 0, first));
-    assert_false(policy_due(policy, 0, early[0]));
-    assert_true(policy_carry(policy, 0, early[0], BLOCK, now_ms));
-    assert_ptr_equal(many_choose(policy, segment, 3), &segment[2]); /* nothing is known of it */
-    held_write(policy, &few, now_ms);
-    policy_choice_begin(policy, 0, MANY * BLOCK,
-                        &choice); /* one with few left is not the best yet */
-    policy_choice_add(&choice, &few.segment, BLOCKS, &few);
-    policy_choice_add(&choice, &segment[1], MANY, &segment[1]);
-    assert_ptr_equal(policy_choice_end(policy, 0, &choice), &segment[1]);
-    policy_free(&policy);
-}
-
-/* What is taken out of a segment does not count any more; blocks of which nothing is known are due;
- * a segment without blocks goes before all others. */
-static void test_choice_counts(void **state)
-{
-    struct policy *policy = policy_make(0);
-    struct policy_segment unknown = {{0}};
-    struct held held;
-    struct policy_choice choice;
-    uint64_t now_ms = policy_fill(policy, 1000, 0);
-
-    (void)state;
-    held_write(policy, &held, now_ms);
-    policy_choice_begin(policy, 0, BLOCKS * BLOCK, &choice);
-    policy_choice_add(&choice, &held.segment, BLOCKS, &held);
-    policy_choice_add(&choice, &unknown, BLOCKS, &unknown);
-    assert_ptr_equal(policy_choice_end(policy, 0, &choice), &unknown);
-    policy_choice_begin(policy, 0, BLOCKS * BLOCK, &choice);
-    assert_null(policy_choice_end(policy, 0, &choice));
-    for (uint32_t i = 0; i < BLOCKS; i++)
-        policy_segment_sub(&held.segment, held.state[i]);
-    assert_memory_equal(&held.segment, &unknown, sizeof(unknown));
-    policy_segment_sub(&held.segment, held.state[0]); /* not below 0 */
-    assert_memory_equal(&held.segment, &unknown, sizeof(unknown));
-    policy_choice_add(&choice, &held.segment, 0, &held);
-    assert_ptr_equal(policy_choice_end(policy, 0, &choice), &held);
-    policy_free(&policy);
-}
-
-/* A block that was read counts as wanted later than one that was written at the time; how much is a
- * time, not a part of the drive. */
-static void test_reads(void **state)
-{
-    struct policy *policy = policy_make(0);
-    struct held held[3];
-    uint64_t now_ms = policy_fill(policy, 1000, 0);
-
-    (void)state;
-    held_write(policy, &held[0], now_ms);
-    held_write(policy, &held[1], now_ms);
-    held_read(policy, &held[0], BLOCKS, now_ms);
-    now_ms = policy_fill(policy, 10, now_ms); /* 10 s later */
-    held_write(policy, &held[2], now_ms);
-    assert_ptr_equal(held_choose(policy, held, 3), &held[1]);
-    held_read(policy, &held[1], BLOCKS, now_ms);
-    assert_ptr_equal(held_choose(policy, held, 3), &held[2]);
-    policy_free(&policy);
-}
-
-/* Where nobody chooses segments, blocks that were wanted lately are carried over. */
-static void test_carry(void **state)
-{
-    struct policy *policy = policy_make(0);
-    uint64_t now_ms = policy_fill(policy, 100, 0);
-    policy_state early = block_write(policy, &elsewhere, now_ms), lately;
-
-    (void)state;
-    now_ms = policy_fill(policy, 500, now_ms);
-    lately = block_read(policy, early, now_ms);
-    assert_false(policy_carry(policy, 0, 0, BLOCK, now_ms)); /* nothing is known */
-    assert_false(policy_carry(policy, 0, early, BLOCK, now_ms));
-    assert_true(policy_carry(policy, 0, lately, BLOCK, now_ms));
-    policy_free(&policy);
-}
-
-/* No more is carried over than the part of what was admitted; what is undone counts again. */
-static void test_carry_bound(void **state)
-{
-    struct policy *policy = policy_make(0);
-    uint64_t now_ms = policy_fill(policy, 1000, 0), carried = 0;
-
-    (void)state;
-    policy_carry_undo(policy, BLOCK); /* one more than there would be */
-    while (policy_carry(policy, 0, block_read(policy, 0, now_ms), BLOCK, now_ms))
-        carried++;
-    assert_true(carried >= 100 && carried <= 147);
-    policy_free(&policy);
-}
-
-/* What was evicted comes back with its reads, once. */
+/* What was evicted is admitted when the budget is short for new blocks, until it is written. */
 static void test_ghost(void **state)
 {
-    struct policy *policy = policy_make(0);
-    policy_state read = block_read(policy, 0, 1), back, fresh;
+    struct policy *policy = policy_make(480 * 100 * BLOCK);
+    uint64_t name = 1000;
 
     (void)state;
-    policy_evicted(policy, 77, read);
-    back = policy_written(policy, 0, &elsewhere, 77, BLOCK, 1);
-    assert_int_equal(back, block_read(policy, read, 1)); /* read once more */
-    fresh = policy_written(policy, 0, &elsewhere, 77, BLOCK, 1);
-    assert_int_equal(fresh, policy_written(policy, 0, &elsewhere, 78, BLOCK, 1));
-    assert_int_not_equal(fresh, back);
+    while (policy_admit(policy, name, 0, 0, BLOCK, 0))
+        name++;
+    assert_false(policy_admit(policy, 5, 0, 0, BLOCK, 0));
+    policy_evicted(policy, 6);
+    assert_true(policy_admit(policy, 6, 0, 0, BLOCK, 0));
+    policy_written(policy, 6);
+    assert_false(policy_admit(policy, 6, 0, 0, BLOCK, 0)); /* as a new one */
     policy_free(&policy);
 }
 
@@ -341,7 +99,7 @@ static void test_admit_known(void **state)
     assert_true(name > 1040 && name < 1060);                 /* half of them for anything */
     assert_true(policy_admit(policy, name, 0, 0, BLOCK, 0)); /* for the second time */
     assert_false(policy_admit(policy, 5, 0, 0, BLOCK, 0));
-    policy_evicted(policy, 6, 0);
+    policy_evicted(policy, 6);
     assert_true(policy_admit(policy, 6, 0, 0, BLOCK, 0));
     assert_false(policy_admit(policy, 7, 0, 0, BLOCK, 60000));     /* a minute: not enough yet */
     assert_true(policy_admit(policy, 8, 0, 0, BLOCK, 10 * 60000)); /* recovered */
@@ -358,7 +116,7 @@ static void test_admit_run(void **state)
     while (policy_admit(policy, name, 0, 0, BLOCK, 0))
         name++;
     assert_false(policy_admit(policy, ++name, RUN, 0, BLOCK, 0)); /* nobody read in it */
-    (void)block_read(policy, 0, 0);
+    policy_read(policy, 0, RUN);
     while (policy_admit(policy, ++name, RUN, 0, BLOCK, 0))
         taken++;
     assert_true(taken > 20 && taken < 30); /* a quarter of what there was */
@@ -369,30 +127,24 @@ static void test_admit_run(void **state)
     policy_free(&policy);
 }
 
-/* What is charged may be owed; until it is paid nothing is admitted or carried over. */
+/* What is charged may be owed; until it is paid nothing is admitted. */
 static void test_charge(void **state)
 {
     struct policy *policy = policy_make(480 * 100 * BLOCK);
-    uint64_t now_ms = policy_fill(policy, 1000, 0);
-    policy_state read = block_read(policy, 0, now_ms);
-    uint64_t left = policy_budget_left(policy, now_ms);
+    uint64_t left = policy_budget_left(policy, 0);
 
     (void)state;
-    policy_charge(policy, BLOCK, now_ms);
-    assert_true(policy_budget_left(policy, now_ms) == left - BLOCK);
-    assert_true(policy_carry(policy, 0, read, BLOCK, now_ms));
-    assert_true(policy_budget_left(policy, now_ms) == left - 2 * BLOCK);
-    policy_carry_undo(policy, BLOCK);
-    assert_true(policy_admit(policy, 1, 0, 0, BLOCK, now_ms));
+    policy_charge(policy, BLOCK, 0);
+    assert_true(policy_budget_left(policy, 0) == left - BLOCK);
+    assert_true(policy_admit(policy, 1, 0, 0, BLOCK, 0));
+    assert_true(policy_budget_left(policy, 0) == left - 2 * BLOCK);
     policy_admit_undo(policy, BLOCK);
-    assert_true(policy_budget_left(policy, now_ms) == left - BLOCK);
-    policy_charge(policy, left + 99 * BLOCK, now_ms); /* 100 blocks too many: three minutes */
-    assert_true(policy_budget_left(policy, now_ms) == 0);
-    policy_evicted(policy, 1, 0);
-    assert_false(policy_admit(policy, 1, 0, 0, BLOCK, now_ms + 178000));
-    assert_false(policy_carry(policy, 0, read, BLOCK, now_ms + 178000));
-    assert_true(policy_carry(policy, 0, read, BLOCK, now_ms + 183000));
-    assert_true(policy_admit(policy, 1, 0, 0, BLOCK, now_ms + 186000));
+    assert_true(policy_budget_left(policy, 0) == left - BLOCK);
+    policy_charge(policy, left + 99 * BLOCK, 0); /* 100 blocks too many: three minutes */
+    assert_true(policy_budget_left(policy, 0) == 0);
+    policy_evicted(policy, 1);
+    assert_false(policy_admit(policy, 1, 0, 0, BLOCK, 178000));
+    assert_true(policy_admit(policy, 1, 0, 0, BLOCK, 183000));
     policy_free(&policy);
 }
 
@@ -404,7 +156,6 @@ static void test_burst(void **state)
 
     (void)state;
     policy_opts_init(&opts);
-    opts.capacity_bytes = CAPACITY;
     opts.budget_bytes_day = 480 * 100 * BLOCK;
     opts.burst_bytes = 30 * BLOCK;
     assert_int_equal(policy_new(&opts, 0, &policy), ICMS_OK);
@@ -449,7 +200,7 @@ static void stream_run(struct stream *stream, uint64_t count)
         if (name < STREAM_BACK || (old % 5 != 0 && old % 50 != 1))
             continue;
         if (stream->there[old])
-            (void)policy_read(stream->policy, 0, &elsewhere, hash64_mix(old), 0, 0, now_ms);
+            policy_read(stream->policy, hash64_mix(old), 0);
         else
             stream->there[old] = policy_admit(stream->policy, hash64_mix(old), hash64_mix(old / 8),
                                               stream->seldom, BLOCK, now_ms);
@@ -463,12 +214,10 @@ static struct stream *stream_new(uint64_t burst_bytes)
 
     assert_non_null(stream);
     policy_opts_init(&opts);
-    opts.capacity_bytes = CAPACITY;
     opts.ghost_keys = 4096;
     opts.budget_bytes_day = (uint64_t)30 * 86400 * BLOCK;
     opts.burst_bytes = burst_bytes;
     assert_int_equal(policy_new(&opts, 0, &stream->policy), ICMS_OK);
-    policy_volume_share(stream->policy, 0, CAPACITY);
     stream->often = prompt_hint_make(&(struct prompt_place){.blocks = 9, .hits = 2, .at = 3});
     stream->seldom = prompt_hint_make(&(struct prompt_place){.blocks = 9, .hits = 0, .at = 8});
     assert_true(stream->often != 0 && stream->seldom != 0 && stream->often != stream->seldom);
@@ -535,13 +284,7 @@ static void test_admit_known_first(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_choice_budget),
-        cmocka_unit_test(test_choice_many),
-        cmocka_unit_test(test_choice_counts),
-        cmocka_unit_test(test_reads),
-        cmocka_unit_test(test_carry),
-        cmocka_unit_test(test_carry_bound),
+        cmocka_unit_test(test_access),
         cmocka_unit_test(test_ghost),
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_admit_known),

@@ -48,7 +48,6 @@ static_assert(sizeof(struct store_index_entry) == 28, "28 bytes an entry");
 
 struct store_index {
     struct store_index_entry *entries; /* entry_count of them */
-    uint8_t *states;                   /* of the policy, by entry */
     uint32_t *heads;                   /* entry number + 1, or 0 */
     const uint64_t *salts;             /* of the hash, by volume; the caller's */
     uint32_t entry_count;              /* blocks_max                                  */
@@ -149,8 +148,7 @@ icms_err store_index_new(uint64_t blocks_max, const uint64_t *salts, struct stor
     index->head_count = index->entry_count / 16 * 11; /* pays for states and this struct */
     index->entries = calloc(index->entry_count, sizeof(index->entries[0]));
     index->heads = calloc(index->head_count, sizeof(index->heads[0]));
-    index->states = calloc(index->entry_count, sizeof(index->states[0]));
-    if (index->entries == NULL || index->heads == NULL || index->states == NULL) {
+    if (index->entries == NULL || index->heads == NULL) {
         store_index_free(&index);
         return ICMS_NO_MEMORY;
     }
@@ -164,7 +162,6 @@ void store_index_free(struct store_index **index)
         return;
     free((*index)->entries);
     free((*index)->heads);
-    free((*index)->states);
     free(*index);
     *index = NULL;
 }
@@ -217,7 +214,6 @@ bool store_index_put(struct store_index *index, uint32_t volume, const struct ke
         entry = &index->entries[*link - 1];
         index_unpack(index_place_get(entry), out_old);
         index_place_set(entry, index_pack(identity, spot));
-        index->states[*link - 1] = 0;
         return true;
     }
     if (index->given != 0) {
@@ -232,16 +228,8 @@ bool store_index_put(struct store_index *index, uint32_t volume, const struct ke
     memcpy(entry->key, key->bytes, sizeof(entry->key));
     index_place_set(entry, index_pack(identity, spot));
     entry->next = 0;
-    index->states[*link - 1] = 0;
     index->used++;
     return false;
-}
-
-uint8_t *store_index_state(const struct store_index *index, uint32_t volume, const struct key *key)
-{
-    uint32_t number = *index_link(index, index_identity(volume, key), key);
-
-    return number != 0 ? &index->states[number - 1] : NULL;
 }
 
 void store_index_damage(struct store_index *index, uint32_t volume, const struct key *key)
@@ -354,6 +342,5 @@ uint64_t store_index_blocks_max(const struct store_index *index)
 uint64_t store_index_bytes(const struct store_index *index)
 {
     return sizeof(*index) + (uint64_t)index->entry_count * sizeof(index->entries[0]) +
-           (uint64_t)index->entry_count * sizeof(index->states[0]) +
            (uint64_t)index->head_count * sizeof(index->heads[0]);
 }

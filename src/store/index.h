@@ -66,10 +66,6 @@ void store_index_damage(struct store_index *index, uint32_t volume, const struct
 bool store_index_remove(struct store_index *index, uint32_t volume, const struct key *key,
                         struct store_spot *out_old);
 
-/* The byte that the policy keeps about a block; a put sets it to 0. NULL when the block is not
- * there; valid until the index changes. */
-uint8_t *store_index_state(const struct store_index *index, uint32_t volume, const struct key *key);
-
 /* The next block at or after *cursor (0: the first), which then points behind it; false at the end
  * or after looking at steps_max entries (*cursor < store_index_end(): there is more). Blocks may be
  * removed in between; a block that is put in between may or may not be met. */

@@ -187,8 +187,7 @@ void store_record_make(uint64_t nonce, uint32_t page, const struct store_record 
     out_df->version = STORE_RECORD_VERSION;
     out_df->type = (uint8_t)record->type;
     out_df->key_length = record->key.length;
-    out_df->flags = (uint8_t)((record->again ? STORE_RECORD_AGAIN : 0) |
-                              (record->fresh ? STORE_RECORD_FRESH : 0));
+    out_df->flags = record->fresh ? STORE_RECORD_FRESH : 0;
     out_df->value_bytes = le32_of(record->value_bytes);
     out_df->value_crc = le32_of(record->value_crc);
     out_df->sequence = le64_of(record->sequence);
@@ -231,7 +230,6 @@ icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_page
     out_record->sequence = le64_get(df->sequence);
     out_record->value_bytes = value_bytes;
     out_record->value_crc = le32_get(df->value_crc);
-    out_record->again = (df->flags & STORE_RECORD_AGAIN) != 0;
     out_record->fresh = (df->flags & STORE_RECORD_FRESH) != 0;
     return ICMS_OK;
 }

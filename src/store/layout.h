@@ -121,7 +121,7 @@ struct store_record_df {
     uint8_t version;     /* STORE_RECORD_VERSION                                     */
     uint8_t type;        /* enum store_record_type                                   */
     uint8_t key_length;  /* 1..16                                                    */
-    uint8_t flags;       /* STORE_RECORD_AGAIN, _FRESH                               */
+    uint8_t flags;       /* STORE_RECORD_FRESH                                       */
     uint8_t reserved[2]; /* zeros                                                   */
     le32 value_bytes;    /* tombstone: 0                                             */
     le32 value_crc;      /* CRC32C of the value, seeded with nonce and page          */
@@ -134,7 +134,6 @@ static_assert(sizeof(struct store_record_df) == 64, "a record header is 64 bytes
 
 #define STORE_RECORD_MAGIC   0x7269u
 #define STORE_RECORD_VERSION 3
-#define STORE_RECORD_AGAIN   0x01u /* carried over: an older record has the same value          */
 #define STORE_RECORD_FRESH   0x02u /* nothing was there: what an older record holds was evicted */
 
 static_assert(STORE_SEGMENT_BYTES_MAX / STORE_PAGE_BYTES <= 1u << 16, "the index has 16 bits");
@@ -192,7 +191,6 @@ struct store_record {
     uint64_t sequence;           /* of the change, store-wide */
     uint32_t value_bytes;        /* 0 in a tombstone */
     uint32_t value_crc;          /* from store_value_crc_seed on */
-    bool again;                  /* carried over; an older record has the same value */
     bool fresh;                  /* nothing was there: an older record's value was evicted */
     bool damaged;                /* in summaries: its value is known to be damaged */
 };

@@ -27,8 +27,7 @@ static void read_end(struct store_read_private *private, icms_err err, enum icms
 {
     struct store_read *read = read_of(private);
 
-    if (!private->again)
-        store_stat_add(&private->store->stats.reads, 1);
+    store_stat_add(&private->store->stats.reads, 1);
     private->magic = 0;
     read->err = err;
     read->reason = reason;
@@ -133,7 +132,7 @@ static void store_read_done(struct loop_op *op)
         reason = ICMS_MISS_CHECKSUM;
         read_damaged(private, read);
     }
-    if (err == ICMS_OK && !private->again)
+    if (err == ICMS_OK)
         store_stat_add(&store->stats.read_bytes, read->value_bytes);
     if (op->err != ICMS_CANCELED)
         store_read_outcome(store, op->err);
@@ -141,18 +140,7 @@ static void store_read_done(struct loop_op *op)
     read_end(private, err, reason);
 }
 
-/* Tells the policy that a block is wanted. */
-static void read_wanted(struct store *store, struct store_segment *segment,
-                        const struct store_read *read)
-{
-    uint8_t *state = store_index_state(store->index, read->volume, &read->key);
-
-    *state = policy_read(store->policy, read->volume, &segment->wanted,
-                         store_policy_hash(read->volume, &read->key),
-                         store_policy_run(read->volume, &read->key), *state, store_now_ms(store));
-}
-
-static icms_err read_start(struct store *store, struct store_read *read, bool again)
+icms_err store_read(struct store *store, struct store_read *read)
 {
     struct store_read_private *private = read_private(read);
 
@@ -166,7 +154,6 @@ static icms_err read_start(struct store *store, struct store_read *read, bool ag
     memset(private, 0, sizeof(*private));
     private->magic = STORE_READ_MAGIC;
     private->store = store;
-    private->again = again;
     read->value = NULL;
     read->value_bytes = 0;
     if (store->down) {
@@ -182,24 +169,13 @@ static icms_err read_start(struct store *store, struct store_read *read, bool ag
         read_answer(private, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
         return ICMS_OK;
     }
-    if (!again)
-        read_wanted(store, &store->segments[private->spot.segment], read);
+    store_accessed(store, &store->segments[private->spot.segment], read->volume, &read->key);
     store->segments[private->spot.segment].pins++;
     private->on_device = true;
     loop_file_read(store->loop, &private->op, store->file,
                    store_segment_offset(store, private->spot.segment, private->spot.page),
                    read->memory, private->spot.pages * STORE_PAGE_BYTES, store_read_done);
     return ICMS_OK;
-}
-
-icms_err store_read(struct store *store, struct store_read *read)
-{
-    return read_start(store, read, false);
-}
-
-icms_err store_read_again(struct store *store, struct store_read *read)
-{
-    return read_start(store, read, true);
 }
 
 void store_read_cancel(struct store_read *read)

@@ -6,15 +6,14 @@
  *     -> store_reclaim_read_done: the summary, read from flash in chunks, says which keys to look
  * up; what the index still has in this segment is evicted
  *     -> or store_reclaim_swept: there is no good summary; the index is swept in slices
- *     -> of a whole segment some blocks are carried over first (carry.c), one at a time
- *     -> the segment is FREE, or SEALED again when only some of its blocks were to go: for a
- * volume's quota, or for the index
+ *     -> the segment is FREE, or SEALED again when only blocks of one volume were to go, for its
+ * quota
  *
  * Loop's thread; one segment at a time. What is evicted is alive; what was deleted or replaced is
  * not counted.
  *
- * Order. Of a volume's segments the one goes that the policy chooses. A segment that hides older
- * records (tombstones, newer versions) in segments that live on never goes before those:
+ * Order. Of a volume's segments the one goes whose last access is oldest. A segment that hides
+ * older records (tombstones, newer versions) in segments that live on never goes before those:
  * reclaim_hidden finds them. What hides records in segments that were reclaimed before it needs no
  * more than the order of the free list.
  */
@@ -98,39 +97,23 @@ static struct store_segment *reclaim_in_order(const struct store *store,
     }
 }
 
-/* The segment of a stream that is to go next; NULL: none is sealed. whole: what is wanted of it can
- * be carried over. In the one that is shared it is the oldest, as volumes are evicted from there
- * block by block. */
-static struct store_segment *stream_choose(struct store *store, uint32_t stream, bool whole)
+/* The sealed segment of a stream whose last access is oldest; NULL: none is sealed. */
+static struct store_segment *stream_choose(struct store *store, uint32_t stream)
 {
-    struct store_segment *oldest = NULL;
-    struct policy_choice choice;
-    bool hurry = store->free_low && store->free_reserve > 1;
-    uint32_t seen = 0;
+    struct store_segment *best = NULL;
 
-    policy_choice_begin(store->policy, stream < LIMIT_VOLUMES ? stream : 0,
-                        hurry || !whole ? 0 : store->super.segment_bytes, &choice);
-    choice.spares = !whole;
     list_for_each (link, &store->streams[stream].segments) {
         struct store_segment *segment = container_of(link, struct store_segment, link);
 
-        if (segment->state != SEGMENT_SEALED)
-            continue;
-        if (oldest == NULL)
-            oldest = segment;
-        if (stream == STORE_SHARED)
-            return oldest;
-        if (seen++ == STORE_CHOICE_SEGMENTS)
-            break;
-        if (whole || segment->live_blocks > 0)
-            policy_choice_add(&choice, &segment->wanted, segment->live_blocks, segment);
+        if (segment->state == SEGMENT_SEALED &&
+            (best == NULL || policy_before(&segment->recency, &best->recency)))
+            best = segment;
     }
-    return choice.best != NULL ? policy_choice_end(store->policy, stream, &choice) : oldest;
+    return best;
 }
 
-/* The segment to give up; NULL: none is sealed. Of one that lives on without some of its blocks
- * (not whole) nothing is written over, so what it hides does not matter. */
-static struct store_segment *reclaim_victim(struct store *store, bool whole)
+/* The segment to evict: of the stream that is most over its share. NULL: none is sealed. */
+static struct store_segment *reclaim_victim(struct store *store)
 {
     struct store_segment *best = NULL;
     uint32_t stream = STORE_STREAMS;
@@ -151,10 +134,8 @@ static struct store_segment *reclaim_victim(struct store *store, bool whole)
         }
     }
     if (best != NULL)
-        best = stream_choose(store, stream, whole);
-    if (best == NULL || (!whole && best->live_blocks > 0))
-        return best;
-    return reclaim_in_order(store, best);
+        best = stream_choose(store, stream);
+    return best != NULL ? reclaim_in_order(store, best) : NULL;
 }
 
 /* ---- evicting ---------------------------------------------------------------------------------
@@ -167,27 +148,10 @@ static bool quota_has_room(const struct store_volume *volume)
            volume->quota_bytes;
 }
 
-/* What became of an entry, or of all of them. */
-enum reclaim_step {
-    RECLAIM_ON,   /* done                                              */
-    RECLAIM_WAIT, /* a block is carried over; woken by store_reclaim_go */
-    RECLAIM_BAD,  /* not an entry                                      */
-};
-
-/* Whether a block stays for now: index entries are short, and it is wanted. */
-static bool reclaim_spares(struct store *store, const struct store_block *block)
-{
-    return store->reclaim.spares &&
-           store->reclaim.segment == &store->segments[block->spot.segment] &&
-           !policy_due(store->policy, block->volume,
-                       *store_index_state(store->index, block->volume, &block->key));
-}
-
-/* Evicts or carries over what a summary entry names if it is alive in this segment. rows says what
- * the entry's volume row stands for; only: STORE_SHARED for all, or one slot. */
-static enum reclaim_step reclaim_entry(struct store *store, struct store_segment *segment,
-                                       const struct store_entry_df *df, const uint8_t *rows,
-                                       uint32_t only)
+/* Evicts what a summary entry names if it is alive in this segment; false: it is no entry. rows
+ * says what the entry's volume row stands for; only: STORE_SHARED for all, or one slot. */
+static bool reclaim_entry(struct store *store, struct store_segment *segment,
+                          const struct store_entry_df *df, const uint8_t *rows, uint32_t only)
 {
     struct store_record record;
     struct store_block block;
@@ -195,22 +159,16 @@ static enum reclaim_step reclaim_entry(struct store *store, struct store_segment
     uint8_t row;
 
     if (store_entry_check(df, store->segment_pages, &record, &page, &row) != ICMS_OK)
-        return RECLAIM_BAD;
+        return false;
     block.volume = rows != NULL ? rows[row] : row;
     if (block.volume >= LIMIT_VOLUMES || record.type != STORE_RECORD_VALUE ||
         (only != STORE_SHARED && only != block.volume))
-        return RECLAIM_ON;
+        return true;
     block.key = record.key;
     if (store_index_find(store->index, block.volume, &block.key, &block.spot) &&
-        block.spot.segment == store_segment_number(store, segment) && block.spot.page == page) {
-        if (reclaim_spares(store, &block))
-            return RECLAIM_ON;
-        if (store_carry_start(store, &block))
-            return RECLAIM_WAIT;
+        block.spot.segment == store_segment_number(store, segment) && block.spot.page == page)
         store_segment_evict(store, &block);
-        store->reclaim.evicted = true;
-    }
-    return RECLAIM_ON;
+    return true;
 }
 
 /* Evicts a volume's oldest blocks from a segment whose entries are still in memory. */
@@ -222,17 +180,11 @@ static void reclaim_in_memory(struct store *store, struct store_segment *segment
         if (quota_has_room(&store->volumes[volume]))
             return;
         check(reclaim_entry(
-                  store, segment,
-                  &summary->pages[i / STORE_SUMMARY_ENTRIES].entry[i % STORE_SUMMARY_ENTRIES], NULL,
-                  volume) == RECLAIM_ON);
+            store, segment,
+            &summary->pages[i / STORE_SUMMARY_ENTRIES].entry[i % STORE_SUMMARY_ENTRIES], NULL,
+            volume));
     }
     segment->live &= ~store_volume_bit(volume);
-}
-
-/* The segment stays: its blocks go for the sake of index entries. */
-static bool reclaim_for_entries(const struct store_reclaim *reclaim)
-{
-    return !reclaim->whole && reclaim->volume == STORE_SHARED;
 }
 
 /* ---- one job ----------------------------------------------------------------------------------
@@ -244,13 +196,11 @@ static void reclaim_end(struct store *store)
     struct store_segment *segment = reclaim->segment;
 
     reclaim->segment = NULL;
-    reclaim->spares = false;
-    reclaim->more = reclaim_for_entries(reclaim) && !store_index_has_room(store);
     if (reclaim->whole) {
         store_segment_free(store, segment);
     } else {
         segment->state = SEGMENT_SEALED;
-        if (!reclaim->stopped && reclaim->volume != STORE_SHARED)
+        if (!reclaim->stopped)
             segment->live &= ~store_volume_bit(reclaim->volume);
         if (store_segment_is_dead(segment))
             store_segment_free(store, segment);
@@ -258,40 +208,16 @@ static void reclaim_end(struct store *store)
     store_pump(store);
 }
 
-/* Enough was evicted for one volume, or for the index; whole segments go to the end. */
+/* Enough was evicted for one volume; whole segments go to the end. */
 static bool reclaim_enough(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
 
-    if (reclaim->whole)
-        return false;
-    if (reclaim_for_entries(reclaim))
-        reclaim->stopped = store_index_has_room(store);
-    else
-        reclaim->stopped = quota_has_room(&store->volumes[reclaim->volume]);
+    reclaim->stopped = !reclaim->whole && quota_has_room(&store->volumes[reclaim->volume]);
     return reclaim->stopped;
 }
 
-static void reclaim_sweep(struct store *store);
-static void reclaim_read(struct store *store);
 static void store_reclaim_read_done(struct loop_op *op);
-
-/* All that is left of the segment is wanted. If nothing went, some of it goes after all. */
-static void reclaim_spare_end(struct store *store)
-{
-    struct store_reclaim *reclaim = &store->reclaim;
-
-    reclaim->spares = false;
-    if (reclaim->evicted) {
-        reclaim->stopped = true;
-        reclaim_end(store);
-    } else if (reclaim->sweeps) {
-        reclaim_sweep(store);
-    } else {
-        reclaim->page = 0;
-        reclaim_read(store);
-    }
-}
 
 static void store_reclaim_swept(struct store_later *later)
 {
@@ -308,17 +234,10 @@ static void store_reclaim_swept(struct store_later *later)
             continue;
         if (reclaim_enough(store))
             break;
-        if (reclaim_spares(store, &block))
-            continue;
-        if (store_carry_start(store, &block))
-            return;
         store_segment_evict(store, &block);
-        reclaim->evicted = true;
     }
     if (!reclaim->stopped && reclaim->sweep_cursor < store_index_end(store->index))
         store_later_run(store, &reclaim->later, store_reclaim_swept);
-    else if (!reclaim->stopped && reclaim->spares)
-        reclaim_spare_end(store);
     else
         reclaim_end(store);
 }
@@ -326,7 +245,6 @@ static void store_reclaim_swept(struct store_later *later)
 static void reclaim_sweep(struct store *store)
 {
     store->reclaim.sweep_cursor = 0;
-    store->reclaim.sweeps = true;
     store_later_run(store, &store->reclaim.later, store_reclaim_swept);
 }
 
@@ -374,45 +292,35 @@ static bool reclaim_footer(struct store *store)
     return true;
 }
 
-/* Evicts or carries over what the summary pages of the chunk name, from where it stopped on. BAD
- * when one of them is damaged. */
-static enum reclaim_step reclaim_chunk(struct store *store)
+/* Evicts what the summary pages of the chunk name; false when one of them is damaged. */
+static bool reclaim_chunk(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
     struct store_segment *segment = reclaim->segment;
     uint32_t first = store->segment_pages - 1 - segment->summary_pages;
 
-    for (; reclaim->chunk_page < reclaim->pages &&
-           reclaim->page + reclaim->chunk_page < segment->summary_pages;
-         reclaim->chunk_page++, reclaim->entry = 0) {
-        const struct store_summary_df *page = &reclaim->chunk[reclaim->chunk_page];
-        enum reclaim_step step;
+    for (uint32_t i = 0; i < reclaim->pages && reclaim->page + i < segment->summary_pages; i++) {
+        const struct store_summary_df *page = &reclaim->chunk[i];
         uint32_t count;
 
-        if (store_summary_check(segment->nonce, first + reclaim->page + reclaim->chunk_page, page,
-                                &count) != ICMS_OK)
-            return RECLAIM_BAD;
-        while (reclaim->entry < count) {
+        if (store_summary_check(segment->nonce, first + reclaim->page + i, page, &count) != ICMS_OK)
+            return false;
+        for (uint32_t entry = 0; entry < count; entry++) {
             if (reclaim_enough(store))
-                return RECLAIM_ON;
-            step = reclaim_entry(store, segment, &page->entry[reclaim->entry++], reclaim->rows,
-                                 reclaim->volume);
-            if (step != RECLAIM_ON)
-                return step;
+                return true;
+            if (!reclaim_entry(store, segment, &page->entry[entry], reclaim->rows, reclaim->volume))
+                return false;
         }
     }
-    return RECLAIM_ON;
+    return true;
 }
 
 /* Works on the chunk in memory, then goes on to the next one or to the end. */
 static void reclaim_chunk_run(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
-    enum reclaim_step step = reclaim_chunk(store);
 
-    if (step == RECLAIM_WAIT)
-        return;
-    if (step == RECLAIM_BAD) {
+    if (!reclaim_chunk(store)) {
         store_stat_add(&store->stats.checksum_errors, 1);
         reclaim_sweep(store);
         return;
@@ -420,22 +328,11 @@ static void reclaim_chunk_run(struct store *store)
     reclaim->page += reclaim->pages;
     if (!reclaim->stopped && reclaim->page < reclaim->segment->summary_pages)
         reclaim_read(store);
-    else if (!reclaim->stopped && reclaim->spares)
-        reclaim_spare_end(store);
     else if (!reclaim->stopped && reclaim->volume == STORE_SHARED &&
              reclaim->segment->live_blocks > 0)
         reclaim_sweep(store); /* the summary did not know all of them */
     else
         reclaim_end(store);
-}
-
-void store_reclaim_go(struct store *store)
-{
-    check(store->reclaim.segment != NULL && !store->carry.active);
-    if (store->reclaim.sweeps)
-        store_later_run(store, &store->reclaim.later, store_reclaim_swept);
-    else
-        reclaim_chunk_run(store);
 }
 
 static void store_reclaim_read_done(struct loop_op *op)
@@ -454,14 +351,12 @@ static void store_reclaim_read_done(struct loop_op *op)
         reclaim_read(store);
         return;
     }
-    reclaim->chunk_page = reclaim->entry = 0;
     reclaim_chunk_run(store);
 }
 
-/* whole: all its blocks go and it is free. Else its oldest go, as many as needed: those of one
- * volume, or with STORE_SHARED of all, and then what nobody wants before the rest. */
-static void reclaim_start(struct store *store, struct store_segment *segment, uint32_t volume,
-                          bool whole)
+/* volume STORE_SHARED: all its blocks go and it is free. Else the oldest of one volume go, as many
+ * as needed. */
+static void reclaim_start(struct store *store, struct store_segment *segment, uint32_t volume)
 {
     struct store_reclaim *reclaim = &store->reclaim;
 
@@ -469,13 +364,10 @@ static void reclaim_start(struct store *store, struct store_segment *segment, ui
     segment->state = SEGMENT_RECLAIMING;
     reclaim->segment = segment;
     reclaim->volume = volume;
-    reclaim->whole = whole;
+    reclaim->whole = volume == STORE_SHARED;
     reclaim->page = 0;
     reclaim->footer_known = false;
     reclaim->stopped = false;
-    reclaim->sweeps = false;
-    reclaim->spares = reclaim_for_entries(reclaim);
-    reclaim->evicted = false;
     if (segment->summary_pages == STORE_NO_SUMMARY || fault_hit("store.reclaim"))
         reclaim_sweep(store);
     else
@@ -528,13 +420,13 @@ static bool quota_kick(struct store *store, uint32_t number)
         }
         if (volume->own && segment->stream == number) {
             if (segment->state == SEGMENT_SEALED)
-                segment = stream_choose(store, number, true);
+                segment = stream_choose(store, number);
             segment = reclaim_in_order(store, segment);
             if (segment == NULL)
                 return false; /* it is being sealed; the end of that comes here again */
-            reclaim_start(store, segment, STORE_SHARED, true);
+            reclaim_start(store, segment, STORE_SHARED);
         } else {
-            reclaim_start(store, segment, number, false);
+            reclaim_start(store, segment, number);
         }
         store->pump_more = true;
         return true;
@@ -562,40 +454,32 @@ static void reclaim_seal_one(struct store *store)
 }
 
 /* Segments that were or are being opened ahead are a part of the reserve, half of it at most. */
-static bool space_is_short(struct store *store)
+static bool space_is_short(const struct store *store)
 {
     const struct store_opener *opener = &store->opener;
     uint32_t ahead = store->next_count, half = store->free_reserve / 2;
 
     if (opener->segment != NULL && store->streams[opener->stream].open != NULL)
         ahead++;
-    store->freeing = store->free_count + (ahead < half ? ahead : half) <
-                     store->free_reserve + (store->freeing ? store->free_batch : 0);
-    return store->freeing;
+    return store->free_count + (ahead < half ? ahead : half) < store->free_reserve;
 }
 
-/* Frees a segment or an index entry, at once or by a job. */
+/* Frees a segment, at once or by a job; its index entries with it. */
 static void space_kick(struct store *store)
 {
     bool tight = store->tight;
 
     store->tight = false;
-    for (;;) {
-        bool whole = space_is_short(store);
-        struct store_segment *segment;
+    while (tight || space_is_short(store)) {
+        struct store_segment *segment = reclaim_victim(store);
 
-        if (!tight && !whole && !store->reclaim.more)
-            return;
-        segment = reclaim_victim(store, whole);
-        store->reclaim.more = store->reclaim.more && segment != NULL;
         if (segment == NULL) {
             if (tight || store->free_count == 0)
                 reclaim_seal_one(store);
             return;
         }
-        if (segment->live_blocks > 0) { /* for the index a part of it is enough */
-            store_policy_shares(store);
-            reclaim_start(store, segment, STORE_SHARED, whole);
+        if (segment->live_blocks > 0) {
+            reclaim_start(store, segment, STORE_SHARED);
             return;
         }
         store_segment_free(store, segment);
@@ -610,7 +494,6 @@ void store_reclaim_kick(struct store *store)
     check(store->pumping);
     if (store->down)
         return;
-    store_carry_kick(store);
     if (reclaim->segment != NULL)
         return;
     for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {

@@ -311,8 +311,7 @@ static void recover_found(struct store_scan *scan, const struct store_found *fou
 
 /* A record whose value is damaged counts like any other, hides what is older and makes reads say
  * CHECKSUM, when it replaced nothing or has its witness. Else it may be the torn rest of a write
- * that nobody was told of, and what it would have replaced stays, if that is there. So does what is
- * older than a block that was carried over: it has the same value. */
+ * that nobody was told of, and what it would have replaced stays, if that is there. */
 static bool recover_counts(const struct recover *recover, const struct store_found *found,
                            uint32_t volume)
 {
@@ -320,11 +319,8 @@ static bool recover_counts(const struct recover *recover, const struct store_fou
 
     if (found->good || found->witness || found->record.fresh)
         return true;
-    if (store_index_find(recover->store->index, volume, &found->record.key, &spot))
-        return spot.damaged;
-    /* The older one of a block that was carried over may have been evicted just now: it is whole.
-     */
-    return !found->record.again || !recover_dropped(recover->store, volume, &found->record.key);
+    return !store_index_find(recover->store->index, volume, &found->record.key, &spot) ||
+           spot.damaged;
 }
 
 /* Loads one record of a scanned segment. */
@@ -587,6 +583,7 @@ static void recover_lists(struct recover *recover)
         segment->state = SEGMENT_SEALED;
         segment->covers = segment->hides;
         list_push(&store->streams[segment->stream].segments, &segment->link);
+        policy_access(store->policy, &segment->recency);
         store->streams[segment->stream].segment_count++;
         if (store_segment_is_dead(segment))
             store_segment_free(store, segment);

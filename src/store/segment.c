@@ -185,15 +185,6 @@ bool store_segment_trace(const struct store *store, uint32_t volume, const struc
            store_ghost_has(store->ghost, volume, key);
 }
 
-void store_segment_unwanted(struct store *store, uint32_t volume, const struct key *key)
-{
-    const uint8_t *state = store_index_state(store->index, volume, key);
-    struct store_spot spot;
-
-    if (store_index_find(store->index, volume, key, &spot))
-        policy_segment_sub(&store->segments[spot.segment].wanted, *state);
-}
-
 /* What recovery evicts has no age. */
 static void segment_age_count(struct store *store, const struct store_segment *segment)
 {
@@ -206,12 +197,9 @@ static void segment_age_count(struct store *store, const struct store_segment *s
 
 void store_segment_evict(struct store *store, const struct store_block *block)
 {
-    const uint8_t *state = store_index_state(store->index, block->volume, &block->key);
     struct store_spot old;
 
-    check(state != NULL);
-    policy_evicted(store->policy, store_policy_hash(block->volume, &block->key), *state);
-    policy_segment_sub(&store->segments[block->spot.segment].wanted, *state);
+    policy_evicted(store->policy, store_policy_hash(block->volume, &block->key));
     store_segment_partial_begin(store, &store->segments[block->spot.segment], block->volume);
     check(store_index_remove(store->index, block->volume, &block->key, &old));
     check(old.segment == block->spot.segment && old.page == block->spot.page);
@@ -367,7 +355,7 @@ void store_life_begin(struct store *store, struct store_segment *segment,
     segment->generation++;
     segment->live = 0;
     segment->clean = false;
-    segment->wanted = (struct policy_segment){0};
+    segment->recency = (struct policy_segment){0};
     opener_life(store, segment, &life);
     store_header_make(&store->super.drive, &life, out_header);
 }

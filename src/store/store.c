@@ -111,7 +111,6 @@ static icms_err store_open_budget(struct store *store, const struct store_opts *
                        "a record of %llu bytes, through: raise the budget or its burst",
                        opts->path, (unsigned long long)burst, (unsigned long long)record);
     policy_opts_init(&store->policy_opts);
-    store->policy_opts.capacity_bytes = store->stats.capacity_bytes;
     store->policy_opts.budget_bytes_day = day;
     store->policy_opts.burst_bytes = burst;
     store->stats.budget_bytes_day = day;
@@ -142,9 +141,8 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
     store->opener.header = store_pages_new(store, 1);
     store->reclaim.chunk = store_pages_new(store, STORE_RECLAIM_PAGES);
     store->discard.page = store_pages_new(store, 1);
-    store->carry.memory = store_pages_new(store, store_record_pages(store->value_bytes_max));
     if (store->segments == NULL || store->opener.header == NULL || store->reclaim.chunk == NULL ||
-        store->carry.memory == NULL || store->discard.page == NULL)
+        store->discard.page == NULL)
         return ICMS_NO_MEMORY;
     for (int i = 0; i < 4; i++) { /* the shared stream: open, next, sealing, and one more */
         if (!store_summary_pool_add(store))
@@ -179,7 +177,6 @@ static void store_limits_set(struct store *store)
 
     store->segment_pages = (uint32_t)(store->super.segment_bytes / STORE_PAGE_BYTES);
     store->free_reserve = reserve < 1 ? 1 : reserve > 8 ? 8 : reserve;
-    store->free_batch = store->super.segments / POLICY_BATCH_PART;
     store->free_low_mark = store->free_reserve / 2 > 1 ? store->free_reserve / 2 : 1;
     store->stats.segments = store->super.segments;
     store->stats.capacity_bytes = (uint64_t)store->super.segments *
@@ -256,6 +253,29 @@ void store_close(struct store **store)
 
 /* ---- the write budget -------------------------------------------------------------------------
  */
+
+uint64_t store_policy_hash(uint32_t volume, const struct key *key)
+{
+    return hash64_seed(key->bytes, sizeof(key->bytes), (uint64_t)volume << 8 | key->length);
+}
+
+uint64_t store_policy_run(uint32_t volume, const struct key *key)
+{
+    return hash64_seed(
+        key->bytes, key->length == LIMIT_KEY_BYTES ? STORE_RUN_BYTES : sizeof(key->bytes), volume);
+}
+
+void store_accessed(struct store *store, struct store_segment *segment, uint32_t volume,
+                    const struct key *key)
+{
+    policy_access(store->policy, &segment->recency);
+    policy_read(store->policy, store_policy_hash(volume, key), store_policy_run(volume, key));
+}
+
+uint64_t store_now_ms(const struct store *store)
+{
+    return loop_now_ns(store->loop) / 1000000;
+}
 
 void store_overhead_written(struct store *store, uint64_t bytes)
 {
@@ -413,7 +433,6 @@ void store_stats(const struct store *store, struct store_stats *out_stats)
         .write_bytes = store_stat_get(&s->write_bytes),
         .device_write_bytes = store_stat_get(&s->device_write_bytes),
         .admitted_bytes = store_stat_get(&s->admitted_bytes),
-        .carried_bytes = store_stat_get(&s->carried_bytes),
         .discarded_bytes = store_stat_get(&s->discarded_bytes),
         .write_streams = loop_file_streams(store->file),
         .refused = store_stat_get(&s->refused),

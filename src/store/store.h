@@ -15,8 +15,8 @@
  * counted. After store_flush it also survives power loss. A read returns the bytes that were
  * written, or a miss. A flipped byte anywhere on the drive leaves the right bytes, or a miss with
  * reason CHECKSUM, and is counted. A write that replaces a value takes two writes of the device
- * and a flush between them. Whole segments are reclaimed, of the volume that is most over its share
- * the one that was wanted least lately first.
+ * and a flush between them. Whole segments are evicted, of the volume that is most over its share
+ * the one whose last access is oldest first.
  */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
@@ -221,7 +221,6 @@ struct store_stats {
     uint64_t read_bytes, write_bytes; /* values                                          */
     uint64_t device_write_bytes;      /* all that went to the device                     */
     uint64_t admitted_bytes;          /* records of values that were stored              */
-    uint64_t carried_bytes;           /* records that reclaim wrote again                */
     uint64_t discarded_bytes;         /* that the device was told are free               */
     uint64_t write_streams;           /* of the device; 0: it has none                   */
     uint64_t refused;                 /* writes that the write budget did not allow      */

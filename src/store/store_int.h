@@ -33,10 +33,6 @@
 /* Summary pages read in one piece by reclaim. */
 #define STORE_RECLAIM_PAGES 16
 
-/* The oldest segments of a stream among which reclaim chooses: looking at all of them takes less
- * than 1 ms (90 ns each, measured on a busy machine). */
-#define STORE_CHOICE_SEGMENTS 8192
-
 /* Entries of the index looked at in one go by a sweep. */
 #define STORE_SWEEP_STEPS 16384
 
@@ -50,7 +46,7 @@
 /* So many first bytes of a whole key name the run, as in place/place.h. */
 #define STORE_RUN_BYTES 8
 
-/* A full index gives up one part in so many at a time. */
+/* An open that finds more blocks than the index holds drops one part in so many at a time. */
 #define STORE_INDEX_PART 16
 
 /* No summary on flash: reclaim sweeps the index instead. */
@@ -98,7 +94,7 @@ struct store_segment {
                           not only in free ones: it may not be reclaimed before those          */
     uint64_t partial;  /* volumes of which blocks were evicted, though it lives on             */
     struct store_summary *summary; /* OPEN, SEALING: entries so far                             */
-    struct policy_segment wanted;  /* when its live blocks were, as far as is known           */
+    struct policy_segment recency; /* its last access                                         */
     uint32_t live_blocks;          /* index entries that point here, marks too                */
     uint32_t live_pages;           /* of their records, without marks                         */
     uint32_t generation;           /* how often it was opened                                 */
@@ -185,7 +181,6 @@ struct store_change {
     bool was_there;                /* delete: the block was in the index  */
     bool witness;                  /* it replaces a value that can be read */
     bool fresh;                    /* it replaces nothing                 */
-    bool again;                    /* reclaim carries a block over        */
     bool admitted;                 /* the write budget was charged        */
     icms_err err;                  /* the answer                          */
     struct store *store;           /* where to */
@@ -216,7 +211,6 @@ static inline struct store_write *store_change_write(struct store_change *change
 struct store_read_private {
     uint32_t magic;           /* STORE_READ_MAGIC until done */
     bool on_device;           /* the read was started and its done has not run */
-    bool again;               /* of reclaim: it does not count                 */
     struct store *store;      /* where from */
     struct store_spot spot;   /* of the record */
     struct store_later later; /* an answer without the device */
@@ -273,17 +267,6 @@ struct store_opener {
     struct store_header_df *header; /* aligned page */
 };
 
-/* Carries one block over at a time, for reclaim. */
-struct store_carry {
-    bool active;              /* there is a block; reclaim waits for it                 */
-    bool waits;               /* it was read and has no place; woken by store_pump      */
-    struct store_block block; /* which, and where it lies                               */
-    uint8_t state;            /* that the policy keeps of it                            */
-    struct store_read read;   /* from there                                             */
-    struct store_write write; /* to its new place                                       */
-    uint8_t *memory;          /* aligned pages for the largest record                   */
-};
-
 /* The steps of discarding a batch of segments: all take the first three, then all the others. */
 enum store_discard_step {
     DISCARD_FLUSH_BEFORE, /* as OPENER_FLUSH_BEFORE                                */
@@ -314,16 +297,10 @@ struct store_reclaim {
     uint32_t pages;                 /* in the chunk                                     */
     bool footer_known;              /* rows[] is set                                    */
     uint8_t rows[LIMIT_VOLUMES];    /* slots of the volumes in the footer; LIMIT_VOLUMES: none */
-    uint32_t entry;                 /* of the first page of the chunk: the next          */
-    uint32_t chunk_page;            /* of the chunk: the next                            */
-    bool sweeps;                    /* the index, not the summary, says what is there    */
     uint32_t sweep_cursor;          /* in the index                                     */
     uint32_t quota_cursor;          /* the volume that is looked at first               */
     bool whole;                     /* the segment is to be free in the end             */
     bool stopped;                   /* enough was evicted before the end                */
-    bool spares;                    /* for index entries: what is wanted is passed over */
-    bool evicted;                   /* something was                                    */
-    bool more;                      /* index entries are still short                    */
     struct store_later later;       /* next slice of a sweep                            */
     struct loop_op op;              /* the read of the chunk */
     struct store_summary_df *chunk; /* STORE_RECLAIM_PAGES aligned pages                */
@@ -359,8 +336,6 @@ struct store {
     struct list free;                   /* in the order of reclaim: the next to open is the first */
     uint32_t free_count;                /* segments in free */
     uint32_t free_reserve;              /* reclaim begins when fewer are free              */
-    uint32_t free_batch;                /* and ends when so many more are                  */
-    bool freeing;                       /* it began, and has not come to an end            */
     uint32_t next_count;                /* streams that have their next segment            */
     uint32_t free_low_mark;             /* fewer: free_low                                 */
     struct list summaries;              /* unused                                          */
@@ -374,7 +349,6 @@ struct store {
     uint32_t evicted_unused;            /* chain                                        */
     struct store_opener opener;         /* opens segments */
     struct store_reclaim reclaim;       /* frees them */
-    struct store_carry carry;           /* of the block that reclaim carries over */
     struct store_discard discard;       /* tells the device what is free */
     struct store_witness witness;       /* of changes that replace a value */
     struct policy *policy;              /* says which, and what is written at all */
@@ -431,14 +405,6 @@ static inline uint64_t store_segment_offset(const struct store *store, uint32_t 
 {
     return STORE_DATA_OFFSET + segment * store->super.segment_bytes +
            (uint64_t)page * STORE_PAGE_BYTES;
-}
-
-/* Whether enough index entries are unused for a while. */
-static inline bool store_index_has_room(const struct store *store)
-{
-    uint64_t max = store_index_blocks_max(store->index);
-
-    return max - store_index_blocks(store->index) >= max / STORE_INDEX_PART;
 }
 
 /* To which write stream of the device a segment goes, so that its erase units hold what is
@@ -519,9 +485,6 @@ bool store_segment_is_dead(const struct store_segment *segment);
 void store_segment_live_add(struct store *store, uint32_t volume, const struct store_spot *spot);
 void store_segment_live_sub(struct store *store, uint32_t volume, const struct store_spot *spot);
 
-/* A block is about to leave its place: it does not count any more as wanted in its segment. */
-void store_segment_unwanted(struct store *store, uint32_t volume, const struct key *key);
-
 /* Takes a block out of the index to make room; a mark of a damaged one goes without being counted.
  */
 void store_segment_evict(struct store *store, const struct store_block *block);
@@ -567,49 +530,25 @@ bool store_segment_trace(const struct store *store, uint32_t volume, const struc
  * puts it into index and summary, and answers. */
 void store_change_stored(struct store_change *change, icms_err err);
 
-/* What became of a try to write a block again. */
-enum store_again {
-    STORE_AGAIN_STARTED, /* write->done comes, once                                        */
-    STORE_AGAIN_LATER,   /* no room at the moment; store_pump comes when there may be some */
-    STORE_AGAIN_NEVER,   /* the block is not there any more, or there is no room for it    */
-};
-
-/* Writes a block that was read from this spot to a new place; it does not wait in any queue. */
-enum store_again store_write_again(struct store *store, struct store_write *write,
-                                   const struct store_spot *from);
-
 /* Lets parked changes go on, then the opener and reclaim. */
 void store_pump(struct store *store);
 
-/* ---- read.c ---- */
-
-/* store_read that nobody asked for: no counter and no policy hears of it. */
-icms_err store_read_again(struct store *store, struct store_read *read) ICMS_MUST_CHECK;
-
-/* ---- carry.c ---- */
+/* ---- store.c ---- */
 
 /* What the policy knows the block as. */
 uint64_t store_policy_hash(uint32_t volume, const struct key *key);
 
+/* A block was read, or offered while it was present. */
+void store_accessed(struct store *store, struct store_segment *segment, uint32_t volume,
+                    const struct key *key);
+
+uint64_t store_now_ms(const struct store *store);
+
 /* What the policy knows its run as: whole keys of one run begin with the same bytes; shorter keys
  * are runs of their own. */
 uint64_t store_policy_run(uint32_t volume, const struct key *key);
-uint64_t store_now_ms(const struct store *store);
-
-/* Tells the policy what each volume may hold. */
-void store_policy_shares(struct store *store);
-
-/* True: the block is carried over, and store_reclaim_go is called when that is over, one way or
- * the other. False: it has to be evicted. */
-bool store_carry_start(struct store *store, const struct store_block *block);
-
-/* Tries again; called by store_pump. */
-void store_carry_kick(struct store *store);
 
 /* ---- reclaim.c ---- */
-
-/* Goes on behind a block that was carried over. */
-void store_reclaim_go(struct store *store);
 
 /* What a volume may hold: its quota, else its part of the drive. */
 double store_volume_share(const struct store *store, uint32_t volume);

@@ -66,7 +66,6 @@ static void volume_slot_drop(struct store *store, uint32_t slot)
     }
     while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
         if (block.volume == slot) {
-            store_segment_unwanted(store, slot, &block.key);
             check(store_index_remove(store->index, slot, &block.key, &old));
             store_segment_live_sub(store, slot, &old);
             store->dropped = true;
@@ -261,7 +260,6 @@ icms_err store_volume_add(struct store *store, const struct uuid *uuid, uint64_t
         return err_set(why, ICMS_NO_MEMORY, "no memory for volume %s", uuid_format(uuid, text));
     }
     store->volumes_added++;
-    store_policy_shares(store);
     volume_hints(store);
     *out_volume = (uint32_t)slot;
     return ICMS_OK;

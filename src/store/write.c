@@ -117,7 +117,7 @@ static void store_change_end(struct store_change *change)
         struct store_write *write = store_change_write(change);
 
         write->err = change->err;
-        if (change->err == ICMS_OK && !change->again) {
+        if (change->err == ICMS_OK) {
             store_stat_add(&store->stats.writes, 1);
             store_stat_add(&store->stats.write_bytes, write->value_bytes);
         }
@@ -155,18 +155,6 @@ static void change_answer(struct store_change *change, icms_err err)
 /* ---- the record is on flash -------------------------------------------------------------------
  */
 
-/* Tells the policy of a new block, and notes what it says. */
-static void change_wanted(struct store_change *change)
-{
-    struct store *store = change->store;
-    uint32_t volume = change_volume(change);
-    const struct key *key = change_key(change);
-
-    *store_index_state(store->index, volume, key) = policy_written(
-        store->policy, volume, &change->segment->wanted, store_policy_hash(volume, key),
-        (uint64_t)change->pages * STORE_PAGE_BYTES, store_now_ms(store));
-}
-
 static void change_index(struct store_change *change)
 {
     struct store *store = change->store;
@@ -176,8 +164,6 @@ static void change_index(struct store_change *change)
                               .pages = change->pages};
     struct store_spot old;
 
-    if (change->was_there)
-        store_segment_unwanted(store, volume, change_key(change));
     if (change->is_delete) {
         store_index_unreserve(store->index);
         if (store_index_remove(store->index, volume, change_key(change), &old))
@@ -187,8 +173,8 @@ static void change_index(struct store_change *change)
     if (store_index_put(store->index, volume, change_key(change), &spot, &old))
         store_segment_live_sub(store, volume, &old);
     store_segment_live_add(store, volume, &spot);
-    if (!change->again)
-        change_wanted(change);
+    policy_access(store->policy, &change->segment->recency);
+    policy_written(store->policy, store_policy_hash(volume, change_key(change)));
 }
 
 /* Counts the bytes of a record; the budget was asked about values before. */
@@ -204,8 +190,7 @@ static void change_count(struct store_change *change)
     if (change->witness)
         store_overhead_written(store, STORE_PAGE_BYTES);
     store_stat_add(&store->stats.device_write_bytes, bytes);
-    if (!change->again)
-        store_stat_add(&store->stats.admitted_bytes, bytes);
+    store_stat_add(&store->stats.admitted_bytes, bytes);
 }
 
 void store_change_stored(struct store_change *change, icms_err err)
@@ -279,7 +264,6 @@ static uint8_t *change_record(struct store_change *change)
     struct store_record record = {.key = *change_key(change),
                                   .volume = store->volumes[change_volume(change)].uuid,
                                   .sequence = change->sequence,
-                                  .again = change->again,
                                   .fresh = change->fresh};
     uint64_t nonce = change->segment->nonce;
     uint8_t *memory, *value;
@@ -341,7 +325,8 @@ static void change_place(struct store_change *change, struct store_segment *segm
 
 /* Whether the answer is known without writing anything. there: it can be read; trace: something of
  * it may be on flash. */
-static bool change_answered(struct store_change *change, bool there, bool trace)
+static bool change_answered(struct store_change *change, const struct store_spot *spot, bool there,
+                            bool trace)
 {
     struct store *store = change->store;
 
@@ -350,10 +335,12 @@ static bool change_answered(struct store_change *change, bool there, bool trace)
     else if (change->is_delete && !there && !trace)
         change_answer(change, ICMS_MISS);
     else if (!change->is_delete && there &&
-             (store_change_write(change)->options & STORE_WRITE_IF_ABSENT) != 0)
+             (store_change_write(change)->options & STORE_WRITE_IF_ABSENT) != 0) {
+        store_accessed(store, &store->segments[spot->segment], change_volume(change),
+                       change_key(change));
         change_answer(change, ICMS_EXISTS);
-    else if (!change->is_delete && !there &&
-             (store_change_write(change)->options & STORE_WRITE_IF_EXISTS) != 0)
+    } else if (!change->is_delete && !there &&
+               (store_change_write(change)->options & STORE_WRITE_IF_EXISTS) != 0)
         change_answer(change, ICMS_MISS);
     else
         return false;
@@ -421,7 +408,7 @@ static bool change_try(struct store_change *change)
     bool trace = found || store_segment_trace(store, volume, change_key(change));
     struct store_segment *segment;
 
-    if (change_answered(change, there, trace))
+    if (change_answered(change, &spot, there, trace))
         return true;
     if (!change_admitted(change)) {
         change_answer(change, ICMS_BUSY);
@@ -553,39 +540,4 @@ icms_err store_delete(struct store *store, struct store_delete *delete)
         return ICMS_KEY_SIZE;
     change_start(store, change_init(store, delete->private_words, true, 0));
     return ICMS_OK;
-}
-
-enum store_again store_write_again(struct store *store, struct store_write *write,
-                                   const struct store_spot *from)
-{
-    const struct store_volume *volume = &store->volumes[write->volume];
-    uint64_t bytes = (uint64_t)from->pages * STORE_PAGE_BYTES;
-    struct store_segment *segment;
-    struct store_change *change;
-    struct store_spot spot;
-
-    if (store->down || change_find(store, write->volume, &write->key) != NULL ||
-        !store_index_find(store->index, write->volume, &write->key, &spot) || spot.damaged ||
-        spot.segment != from->segment || spot.page != from->page ||
-        (volume->quota_bytes != 0 &&
-         volume->bytes + volume->flight_bytes + bytes > volume->quota_bytes))
-        return STORE_AGAIN_NEVER;
-    if (store->writes >= store->writes_max)
-        return STORE_AGAIN_LATER;
-    if (!store_index_reserve(store->index))
-        return STORE_AGAIN_NEVER;
-    change = change_init(store, write->private_words, false, write->value_bytes);
-    segment = change_segment(change);
-    if (segment == NULL) {
-        change->magic = 0;
-        store_index_unreserve(store->index);
-        return store->free_count > 0 || store->opener.segment != NULL ? STORE_AGAIN_LATER
-                                                                      : STORE_AGAIN_NEVER;
-    }
-    list_init(&change->waiters);
-    list_init(&change->key_link);
-    list_push(change_chain(store, write->volume, &write->key), &change->key_link);
-    change->was_there = change->again = true;
-    change_place(change, segment, true, false); /* the old record's segment is about to be free */
-    return STORE_AGAIN_STARTED;
 }
