@@ -10,7 +10,7 @@ import unittest
 
 import icms
 import icms.aio
-from support import Tier, VALUE_BYTES, keys, value
+from support import DISTANT_MS, GRACE_S, Tier, VALUE_BYTES, keys, value
 
 
 class Deadlines(unittest.TestCase):
@@ -22,15 +22,15 @@ class Deadlines(unittest.TestCase):
         self.volume = self.client.volume("kv")
         self.names = keys(6)
         values = [value(name) for name in self.names]
-        self.assertTrue(self.volume.put(self.names, values, on_flash=True, deadline_ms=5000).ok)
+        self.assertTrue(self.volume.put(self.names, values, on_flash=True, deadline_ms=1000 * GRACE_S).ok)
         # They leave the agent's memory.
         more = keys(140)
         self.assertTrue(self.volume.put(more, [value(1)] * 140, on_flash=True,
-                                        deadline_ms=10000).ok)
+                                        deadline_ms=1000 * GRACE_S).ok)
 
     def resume(self, daemon):
         daemon.signal(signal.SIGCONT)
-        give_up = time.monotonic() + 20
+        give_up = time.monotonic() + GRACE_S
         rooms = [bytearray(VALUE_BYTES) for _ in self.names]
         while not (results := self.volume.get(self.names, rooms)).ok:
             self.assertLess(time.monotonic(), give_up, list(results))
@@ -42,7 +42,7 @@ class Deadlines(unittest.TestCase):
         self.tier.target.stand_still()
         begin = time.monotonic()
         results = self.volume.get(self.names, rooms)
-        self.assertLess(time.monotonic() - begin, 5)
+        self.assertLess(time.monotonic() - begin, GRACE_S)
         self.assertEqual(results.hits, 0)
         self.assertLessEqual(set(results.reasons()),
                              {icms.Miss.DEADLINE, icms.Miss.ENCLOSURE_DOWN})
@@ -61,7 +61,7 @@ class Deadlines(unittest.TestCase):
         waited = time.monotonic() - begin
         self.assertEqual(results.reasons(), {icms.Miss.DEADLINE: 6})
         self.assertGreater(waited, 0.29)
-        self.assertLess(waited, 5)
+        self.assertLess(waited, GRACE_S)
         self.assertEqual(self.volume.put(keys(1), [value(2)])[0].status, icms.Status.DEADLINE)
         with self.assertRaises(icms.DeadlineError):
             self.volume.flush()
@@ -77,27 +77,27 @@ class Deadlines(unittest.TestCase):
     def test_a_request_that_is_cancelled_frees_its_memory(self):
         self.tier.target.stand_still()
         room = bytearray(VALUE_BYTES)
-        request = self.volume.start_get(self.names[:1], [room], deadline_ms=10000)
+        request = self.volume.start_get(self.names[:1], [room], deadline_ms=DISTANT_MS)
         self.assertFalse(request.wait(50))
         self.assertFalse(request.done)
         self.assertRaises(BufferError, room.append, 1)
         self.assertRaises(icms.BusyError, request._request.result)
         begin = time.monotonic()
         request.cancel()
-        self.assertTrue(request.wait(5000))
-        self.assertLess(time.monotonic() - begin, 5)
+        self.assertTrue(request.wait(1000 * GRACE_S))
+        self.assertLess(time.monotonic() - begin, GRACE_S)
         self.assertIn(request.result()[0].status, {icms.Status.CANCELED, icms.Status.MISS})
         room.append(1)
 
         async def cancelled():
             volume = icms.aio.Volume(self.volume)
             rooms = [bytearray(VALUE_BYTES)]
-            task = asyncio.create_task(volume.get(self.names[1:2], rooms, deadline_ms=10000))
+            task = asyncio.create_task(volume.get(self.names[1:2], rooms, deadline_ms=DISTANT_MS))
             await asyncio.sleep(0.05)
             task.cancel()
             with self.assertRaises(asyncio.CancelledError):
                 await task
-            await asyncio.wait_for(volume.drain(), 5)
+            await asyncio.wait_for(volume.drain(), GRACE_S)
             rooms[0].append(1)
 
         asyncio.run(cancelled())
@@ -113,7 +113,7 @@ class Deadlines(unittest.TestCase):
             self.volume.start_get(keys(1), room).result()
         self.tier.agent.start()
         self.tier.agent.wait_ready()
-        give_up = time.monotonic() + 20
+        give_up = time.monotonic() + GRACE_S
         while True:
             try:
                 results = self.volume.get(self.names[:1], room)

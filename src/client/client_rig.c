@@ -22,8 +22,13 @@
 int client_rig_open(struct client_rig *rig, const struct icms_options *options)
 {
     static int number;
+    struct icms_options patient;
     char why[256];
 
+    icms_options_init(&patient);
+    patient.load_deadline_ms = patient.store_deadline_ms = RIG_GRACE_MS;
+    if (options == NULL)
+        options = &patient;
     fake_reset();
     (void)snprintf(rig->path, sizeof(rig->path), "/tmp/icms-client-test-%d-%d.sock", (int)getpid(),
                    number++);
@@ -114,12 +119,14 @@ icms_err rig_get_one(struct icms_volume *volume, uint64_t number, size_t bytes,
 
 icms_err rig_get_one_soon(struct icms_volume *volume, uint64_t number, size_t bytes)
 {
-    for (int i = 0; i < 100; i++) {
-        if (rig_get_one(volume, number, bytes, NULL) == ICMS_OK)
-            return ICMS_OK;
+    uint64_t begin = client_now_ns();
+
+    while (rig_get_one(volume, number, bytes, NULL) != ICMS_OK) {
+        if (rig_elapsed_ms(begin) > RIG_GRACE_MS)
+            return ICMS_MISS;
         usleep(20000);
     }
-    return ICMS_MISS;
+    return ICMS_OK;
 }
 
 uint64_t rig_elapsed_ms(uint64_t since_ns)
@@ -127,7 +134,7 @@ uint64_t rig_elapsed_ms(uint64_t since_ns)
     return (client_now_ns() - since_ns) / 1000000;
 }
 
-struct icms_request *rig_poll_next(struct icms *icms, int timeout_ms)
+struct icms_request *rig_poll_next(struct icms *icms)
 {
     struct icms_request *request;
     uint64_t begin = client_now_ns();
@@ -135,9 +142,9 @@ struct icms_request *rig_poll_next(struct icms *icms, int timeout_ms)
     while ((request = icms_poll(icms)) == NULL) {
         struct pollfd event = {.fd = icms_event_fd(icms), .events = POLLIN};
 
-        if (rig_elapsed_ms(begin) > (uint64_t)timeout_ms)
+        if (rig_elapsed_ms(begin) > RIG_GRACE_MS)
             return NULL;
-        (void)poll(&event, 1, timeout_ms);
+        (void)poll(&event, 1, RIG_GRACE_MS);
     }
     return request;
 }

@@ -11,6 +11,11 @@
 #include "client/fake_agent.h"
 #include "icms/icms.h"
 
+/* What a loaded machine may take for anything that is not a wait. Only a call that hangs takes
+ * longer, so an assertion on it is one of liveness. It is the deadline of calls without one as
+ * well. */
+#define RIG_GRACE_MS 20000
+
 struct client_rig {
     struct agent *agent;                /* fake                                   */
     struct fake_socket *socket;         /* where it listens; NULL: stopped        */
@@ -19,7 +24,8 @@ struct client_rig {
     char path[64], where[80];           /* of the socket; the same for icms_open  */
 };
 
-/* Starts an agent and opens everything; options may be NULL. 0, or -1 after it said why. */
+/* Starts an agent and opens everything; options may be NULL: deadlines of RIG_GRACE_MS. 0, or -1
+ * after it said why. */
 int client_rig_open(struct client_rig *rig, const struct icms_options *options);
 void client_rig_close(struct client_rig *rig);
 
@@ -38,12 +44,12 @@ icms_err rig_put_one(struct icms_volume *volume, uint64_t number, size_t bytes);
 icms_err rig_get_one(struct icms_volume *volume, uint64_t number, size_t bytes,
                      struct icms_block *out_block);
 
-/* The same, again and again for two seconds: the agent is about to come back. */
+/* The same, repeated until it is a hit, for RIG_GRACE_MS: the agent is about to come back. */
 icms_err rig_get_one_soon(struct icms_volume *volume, uint64_t number, size_t bytes);
 
 uint64_t rig_elapsed_ms(uint64_t since_ns);
 
-/* The next request that is over; NULL: none within this time. */
-struct icms_request *rig_poll_next(struct icms *icms, int timeout_ms);
+/* The next request that is over; NULL: none within RIG_GRACE_MS. */
+struct icms_request *rig_poll_next(struct icms *icms);
 
 #endif

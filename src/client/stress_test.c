@@ -27,8 +27,9 @@
 #define STRESS_VALUE_MAX   20000
 #define STRESS_DEADLINE_MS 40
 
-/* Beyond deadline and grace: the scheduler's share on a busy machine. */
-#define STRESS_SLACK_MS 1500
+/* Beyond deadline and grace: what a loaded machine may take. Only a call that hangs takes longer.
+ */
+#define STRESS_SLACK_MS 20000
 
 static unsigned stress_ms = 1500;
 

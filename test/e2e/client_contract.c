@@ -435,6 +435,10 @@ static void threads_share_a_handle(void **state)
     }
 }
 
+/* Far from 1 ms, and from the default deadline that a call without one would get: a loaded machine
+ * passes, a deadline that is not looked at does not. */
+#define TINY_GRACE_S 20.0
+
 static void a_tiny_deadline_is_kept(void **state)
 {
     struct icms_request_options options;
@@ -451,7 +455,7 @@ static void a_tiny_deadline_is_kept(void **state)
     assert_int_equal(icms_get(f->kv, blocks, 64, &options), ICMS_MISS);
     assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &end), 0);
     passed = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
-    assert_true(passed < 2);
+    assert_true(passed < TINY_GRACE_S);
     for (int i = 0; i < 64; i++)
         assert_true(blocks[i].reason == ICMS_MISS_DEADLINE ||
                     blocks[i].reason == ICMS_MISS_ABSENT || blocks[i].reason == ICMS_MISS_SHED);

@@ -30,8 +30,9 @@ CLIENTS, SECONDS = 4, 4
 WRITE_MS = 100
 RATE = 3200
 VOLUME = {"name": "kv", "value_max": "16KiB", "arena": "4MiB"}
-# Deadlines are the product's; this is for a machine that does other work, too.
-LOAD_DEADLINE, SLACK = 2.0, 3.0
+# The product's deadline, and what a loaded machine may take beyond it. Only a load that is never
+# answered takes longer.
+LOAD_DEADLINE, SLACK = 2.0, 20.0
 MIB = 1 << 20
 # What the agent may take and takes when it is used; else memory is taken at start, but for a little.
 ARENA, STAGING, SPARE = 4 * MIB, 4 * MIB, 4 * MIB
