@@ -58,7 +58,7 @@
  * how long a peer may be silent. */
 #define LIMIT_HTTP_CONNECTIONS     16
 #define LIMIT_HTTP_BACKLOG         128
-#define LIMIT_HTTP_PAGE_BYTES      ((size_t)4 << 20)
+#define LIMIT_HTTP_PAGE_BYTES      ((size_t)8 << 20)
 #define LIMIT_HTTP_SILENCE_SECONDS 10
 
 #endif

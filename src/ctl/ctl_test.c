@@ -296,10 +296,10 @@ static void test_a_page_has_a_bound(void **state)
 
     memset(text, 'x', 99999);
     text[99999] = '\0';
-    for (int i = 0; i < 41; i++)
+    for (int i = 0; i < 83; i++)
         ctl_text(&page, "%s", text);
     assert_false(page.full);
-    assert_int_equal(page.bytes, 41 * 99999);
+    assert_int_equal(page.bytes, 83 * 99999);
     ctl_text(&page, "%s", text);
     assert_true(page.full);
     assert_true(page.bytes_max <= LIMIT_HTTP_PAGE_BYTES);
@@ -318,7 +318,7 @@ static void make_metrics(void *arg, struct ctl_page *page)
 {
     ctl_family(page, "icms_up", "gauge", "Always 1.");
     ctl_sample(page, "icms_up", "", 1);
-    for (int i = 0; (is_huge && i < 500000) || (is_large && i < 180000); i++)
+    for (int i = 0; (is_huge && i < 600000) || (is_large && i < 180000); i++)
         ctl_text(page, "# more and more\n");
 }
 
