@@ -47,7 +47,9 @@ static void usage_print(const struct daemon_program *program, FILE *to)
                   "      --print-config  print a configuration with every key and its default\n",
                   program->name, program->summary, program->config_default);
     if (program->format)
-        (void)fprintf(to, "      --format        overwrite drives that hold anything else\n");
+        (void)fprintf(
+            to, "      --format DRIVE  erase this drive, whatever it holds: drive0 (the first of\n"
+                "                      the configuration), its path, or all; may be repeated\n");
     (void)fprintf(to,
                   "      --ready-fd N    write a line to descriptor N when serving\n"
                   "  -v, --verbose       log more\n"
@@ -77,7 +79,7 @@ static const struct option option_table[] = {
     {"config", required_argument, NULL, 'c'},
     {"check-config", no_argument, NULL, OPTION_CHECK},
     {"print-config", no_argument, NULL, OPTION_PRINT},
-    {"format", no_argument, NULL, OPTION_FORMAT},
+    {"format", required_argument, NULL, OPTION_FORMAT},
     {"ready-fd", required_argument, NULL, OPTION_READY_FD},
     {"verbose", no_argument, NULL, 'v'},
     {"version", no_argument, NULL, 'V'},
@@ -113,7 +115,9 @@ static int option_take(const struct daemon_program *program, int code, char **ar
     case OPTION_FORMAT:
         if (!program->format)
             return usage_wrong(program, "it has no option '%s'", "--format");
-        opts->format = true;
+        if (opts->format_count == LIMIT_DRIVES)
+            return usage_wrong(program, "too many drives to format: '%s'", optarg);
+        opts->format[opts->format_count++] = optarg;
         return -1;
     case OPTION_READY_FD:
         opts->ready_fd = ready_fd_parse(optarg);

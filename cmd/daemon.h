@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/limits.h"
 #include "conf/conf.h"
 #include "ctl/heartbeat.h"
 
@@ -45,10 +46,11 @@ struct daemon_program {
 };
 
 struct daemon_opts {
-    const char *config; /* file to read: --config or the default                  */
-    bool check_config;  /* read it, say whether it is right, end                  */
-    bool format;        /* drives may be overwritten                              */
-    int ready_fd;       /* gets one line when serving; -1: none                   */
+    const char *config;               /* file to read: --config or the default                  */
+    bool check_config;                /* read it, say whether it is right, end                  */
+    const char *format[LIMIT_DRIVES]; /* --format: drives that may be overwritten, as written */
+    uint32_t format_count;            /* of those                                         */
+    int ready_fd;                     /* gets one line when serving; -1: none                   */
 };
 
 /* Reads the command line; sets up logging. Returns an exit status when the program ends here (what

@@ -53,10 +53,13 @@ static void test_options_are_taken(void **state)
     assert_int_equal(options(""), -1);
     assert_string_equal(opts.config, "/etc/icms/test.yaml");
     assert_int_equal(opts.ready_fd, -1);
-    assert_false(opts.check_config || opts.format);
-    assert_int_equal(options("--config /a --check-config --format --ready-fd 2"), -1);
+    assert_false(opts.check_config || opts.format_count > 0);
+    assert_int_equal(options("--config /a --check-config --format drive1 --format=/b --ready-fd 2"),
+                     -1);
     assert_string_equal(opts.config, "/a");
-    assert_true(opts.check_config && opts.format);
+    assert_true(opts.check_config && opts.format_count == 2);
+    assert_string_equal(opts.format[0], "drive1");
+    assert_string_equal(opts.format[1], "/b");
     assert_int_equal(opts.ready_fd, 2);
     assert_int_equal(options("-c /b"), -1);
     assert_string_equal(opts.config, "/b");
@@ -73,6 +76,7 @@ static void test_wrong_usage_ends_with_2(void **state)
 {
     assert_int_equal(options("--nothing"), DAEMON_USAGE);
     assert_int_equal(options("--config"), DAEMON_USAGE);
+    assert_int_equal(options("--format"), DAEMON_USAGE);
     assert_int_equal(options("word"), DAEMON_USAGE);
     assert_int_equal(options("--ready-fd x"), DAEMON_USAGE);
     assert_int_equal(options("--ready-fd 987"), DAEMON_USAGE);

@@ -6,7 +6,9 @@
  * The main thread starts everything, waits and ends it; data runs on the loops of target/, metrics
  * and health on the thread of ctl/.
  */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/log.h"
@@ -26,6 +28,33 @@ static const struct daemon_program program = {
 /* How often the main thread looks at the drives, and at the end of a drain. */
 #define MAIN_LOOK_MS  500
 #define MAIN_DRAIN_MS 20
+
+/* The drives that --format names: drive0 and so on, paths as they are written in the configuration,
+ * or all. */
+static icms_err main_format(const struct conf_target *conf, const struct daemon_opts *opts,
+                            struct target_drive_opts *drives, struct err_why *why)
+{
+    for (uint32_t i = 0; i < opts->format_count; i++) {
+        const char *name = opts->format[i];
+        bool found = false;
+
+        for (uint32_t d = 0; d < conf->drive_count; d++) {
+            char number[16];
+
+            (void)snprintf(number, sizeof(number), "drive%u", d);
+            if (strcmp(name, "all") != 0 && strcmp(name, number) != 0 &&
+                strcmp(name, conf->drives[d].path) != 0)
+                continue;
+            found = drives[d].format = true;
+        }
+        if (!found)
+            return err_set(why, ICMS_CONFIG,
+                           "cannot format %.200s: no such drive in %.200s; name drive0 to drive%u, "
+                           "a path as it is written there, or all",
+                           name, opts->config, conf->drive_count - 1);
+    }
+    return ICMS_OK;
+}
 
 /* A whole number of what conf says, as target takes it. */
 static icms_err main_opts(const struct conf_target *conf, const struct daemon_opts *opts,
@@ -50,7 +79,6 @@ static icms_err main_opts(const struct conf_target *conf, const struct daemon_op
     out->in_capsule_bytes = (uint32_t)conf->in_capsule_bytes;
     out->header_timeout_ms = conf->header_timeout_ms;
     out->ready_quota_percent_max = conf->ready_quota_percent_max;
-    out->format = opts->format;
     for (uint32_t i = 0; i < conf->drive_count; i++)
         drives[i] = (struct target_drive_opts){.path = conf->drives[i].path,
                                                .bytes = conf->drives[i].bytes,
@@ -59,7 +87,9 @@ static icms_err main_opts(const struct conf_target *conf, const struct daemon_op
     out->drive_count = conf->drive_count;
     out->volumes = conf->volumes;
     out->volume_count = conf->volume_count;
-    err = loop_addr_parse(conf->listen, why, &out->listen);
+    err = main_format(conf, opts, drives, why);
+    if (err == ICMS_OK)
+        err = loop_addr_parse(conf->listen, why, &out->listen);
     if (err == ICMS_OK && conf->advertise[0] != '\0')
         err = loop_addr_parse(conf->advertise, why, &out->advertise);
     return err;

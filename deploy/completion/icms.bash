@@ -14,6 +14,9 @@ _icms_daemon()
         mapfile -t COMPREPLY < <(compgen -f -X '!*.y*ml' -- "$word"; compgen -d -- "$word")
         ;;
     --ready-fd) ;;
+    --format)
+        mapfile -t COMPREPLY < <(compgen -W "all drive0 drive1 drive2 drive3" -- "$word"; compgen -f -- "$word")
+        ;;
     *)
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
         ;;

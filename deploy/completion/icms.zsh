@@ -14,7 +14,7 @@ _icms_daemon() {
         '(-h --help)'{-h,--help}'[print the options]'
     )
     [[ $service != icms-target ]] ||
-        options+=('--format[overwrite drives that hold anything else]')
+        options+=('*--format[erase this drive]:drive:(all drive0 drive1 drive2 drive3)')
     _arguments -s $options
 }
 

@@ -313,9 +313,13 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
         return err;
     opts.region = local->region;
     err = store_format(agent->env, &opts, false, why);
-    if (err != ICMS_OK && err != ICMS_EXISTS)
-        return err;
-    err = store_open(local->core->loop, &opts, why, &local->store);
+    if (err == ICMS_OK || err == ICMS_EXISTS)
+        err = store_open(local->core->loop, &opts, why, &local->store);
+    if (err == ICMS_FOREIGN || err == ICMS_VERSION || err == ICMS_CORRUPT) {
+        struct err_why cause = *why;
+
+        return err_set(why, err, "%.400s; use another path, or empty it first", cause.text);
+    }
     for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++) {
         struct agent_volume *volume = &agent->volumes[i];
 

@@ -141,6 +141,7 @@ static icms_err drives_up(struct drives_side *side, const struct bench_files *fi
     for (uint32_t i = 0; i < DRIVES; i++) {
         bench_files_path(files, i, side->path[i], sizeof(side->path[i]));
         drives[i].path = side->path[i];
+        drives[i].format = true;
     }
     target_opts_init(&opts);
     opts.env = loop_env_uring();
@@ -151,7 +152,6 @@ static icms_err drives_up(struct drives_side *side, const struct bench_files *fi
     opts.segment_bytes = bench_segment_bytes(files->bytes);
     opts.connections_max = 2;
     opts.memory_bytes = (uint64_t)512 << 20; /* an eighth may be in flight at a drive that stalls */
-    opts.format = true;
     opts.drives = drives;
     opts.drive_count = DRIVES;
     opts.volumes = &side->volume;

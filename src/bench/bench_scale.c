@@ -284,7 +284,7 @@ static icms_err scale_slice(struct bench_side *base, const struct bench_work *wo
 static icms_err scale_target_up(struct scale *scale, const char *dir, const char *drive,
                                 struct err_why *why)
 {
-    static const char *const format[] = {"--format", NULL};
+    static const char *const format[] = {"--format=all", NULL};
     char text[3 * BENCH_PATH_BYTES], path[BENCH_PATH_BYTES];
     icms_err err;
 

@@ -34,7 +34,7 @@ static uint32_t rig_enclosures(const struct bench_rig *rig)
 /* The first enclosure's drive is there, those of others are made. */
 static icms_err rig_target_start(struct bench_rig *rig, uint32_t i, struct err_why *why)
 {
-    static const char *const format[] = {"--format", NULL};
+    static const char *const format[] = {"--format=all", NULL};
     char text[3 * BENCH_PATH_BYTES], path[BENCH_PATH_BYTES], name[32], suffix[16] = "";
     icms_err err;
 

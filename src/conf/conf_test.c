@@ -344,6 +344,9 @@ static void test_what_may_be_listed_once_is_listed_once(void **state)
 
 static void test_sizes_fit_each_other(void **state)
 {
+    target_refused("name: e\ndrives: [{path: a, size: 2GiB}, {path: b, size: 1GiB}]\n"
+                   "volumes:\n- name: v\n  quota: 3TiB\n",
+                   "t.yaml:5: quota: 3TiB is larger than the drives together, 3GiB", "write 0");
     target_refused("name: e\ndrives: [{path: a}]\nvolumes:\n- name: v\n  quota: 1MiB\n",
                    "t.yaml:5: quota: ", "8196KiB");
     target_refused("name: e\nsegment: 4MiB\ndrives: [{path: a}]\nvolumes:\n- name: v\n",

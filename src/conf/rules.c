@@ -321,6 +321,28 @@ static icms_err drives_rules(const struct conf_source *source, const struct conf
     return ICMS_OK;
 }
 
+/* Where the sizes of all drives are written: a quota above them limits nothing. */
+static icms_err quota_rules(const struct conf_source *source, const struct conf_node *map,
+                            const struct conf_target *target)
+{
+    char quota[32], size[32];
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < target->drive_count; i++) {
+        if (target->drives[i].bytes == 0)
+            return ICMS_OK;
+        bytes += target->drives[i].bytes;
+    }
+    for (uint32_t i = 0; i < target->volume_count && bytes > 0; i++)
+        if (target->volumes[i].quota_bytes > bytes)
+            return conf_fail(source, conf_node_line(entry(map, "volumes", i), "quota"),
+                             "quota: %s is larger than the drives together, %s; lower it, or "
+                             "write 0 for all of them",
+                             conf_bytes_format(target->volumes[i].quota_bytes, quota),
+                             conf_bytes_format(bytes, size));
+    return ICMS_OK;
+}
+
 icms_err conf_target_rules(const struct conf_source *source, const struct conf_node *map,
                            void *object)
 {
@@ -341,6 +363,8 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
                             target->volume_count);
     if (err == ICMS_OK)
         err = drives_rules(source, map, target);
+    if (err == ICMS_OK)
+        err = quota_rules(source, map, target);
     if (err != ICMS_OK)
         return err;
     if (target->in_capsule_bytes % 16 != 0)

@@ -45,16 +45,11 @@ icms_err store_super_read(struct loop_file *file, const char *path, struct err_w
     }
     free(df);
     if (worst == ICMS_FOREIGN)
-        return err_set(why, worst,
-                       "%s does not hold an icms store: format it first, or check the path", path);
+        return err_set(why, worst, "%s does not hold an icms store", path);
     if (worst == ICMS_VERSION)
-        return err_set(why, worst,
-                       "%s holds an icms store of another version: use that version, or format it",
-                       path);
-    return err_set(why, worst,
-                   "%s holds an icms store whose superblocks cannot be read (%s): "
-                   "format it to use the drive again",
-                   path, icms_err_text(worst));
+        return err_set(why, worst, "%s holds an icms store of another version", path);
+    return err_set(why, worst, "%s holds an icms store whose superblocks cannot be read (%s)", path,
+                   icms_err_text(worst));
 }
 
 /* Reads a part in pieces; FOREIGN at the first byte that is not zero. */
@@ -111,15 +106,11 @@ static icms_err format_allowed(struct loop_file *file, const char *path, bool ov
     if (overwrite)
         return ICMS_OK;
     if (err == ICMS_OK || err == ICMS_VERSION || err == ICMS_CORRUPT)
-        return err_set(why, ICMS_EXISTS,
-                       "%s holds an icms store already: ask for overwriting to empty it", path);
+        return err_set(why, ICMS_EXISTS, "%s holds an icms store already", path);
     if (err == ICMS_FOREIGN)
         err = format_check_empty(file);
     if (err == ICMS_FOREIGN)
-        return err_set(why, err,
-                       "%s holds data of another program: nothing was changed; ask for "
-                       "overwriting, or use another path",
-                       path);
+        return err_set(why, err, "%s holds data of another program", path);
     if (err != ICMS_OK)
         return err_set(why, err, "cannot read %s: %s", path, icms_err_text(err));
     return ICMS_OK;

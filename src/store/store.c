@@ -422,6 +422,7 @@ void store_stats(const struct store *store, struct store_stats *out_stats)
         .segments_free = store_stat_get(&s->segments_free),
         .segments_open = store_stat_get(&s->segments_open),
         .capacity_bytes = store_stat_get(&s->capacity_bytes),
+        .drive_bytes = store->super.bytes,
         .used_bytes = store_stat_get(&s->used_bytes),
         .blocks = store_stat_get(&s->blocks),
         .blocks_max = store_stat_get(&s->blocks_max),

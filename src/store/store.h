@@ -237,6 +237,7 @@ struct store_stats {
     const struct hist *evicted_age_ns;      /* of evicted blocks: since their segment was opened, or
                                                since the store was                                  */
     bool free_low;                          /* free segments under the low-water mark          */
+    uint64_t drive_bytes;                   /* size of the drive                               */
 };
 
 /* Any thread; numbers a moment old. */

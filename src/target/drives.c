@@ -54,6 +54,31 @@ static uint64_t drives_value_bytes_max(const struct target *target)
     return bytes;
 }
 
+/* The same sentence with the drive's name and what to do about it. */
+static icms_err drive_unformatted(const struct target_drive *drive, icms_err err,
+                                  struct err_why *why)
+{
+    struct err_why cause = *why;
+
+    switch (err) {
+    case ICMS_FOREIGN:
+        return err_set(why, err,
+                       "drive%u: not formatted: %.300s; to erase it, start with `--format drive%u`",
+                       drive->index, cause.text, drive->index);
+    case ICMS_VERSION:
+        return err_set(why, err,
+                       "drive%u: cannot open: %.300s; use that version, or, to erase it, start "
+                       "with `--format drive%u`",
+                       drive->index, cause.text, drive->index);
+    case ICMS_CORRUPT:
+        return err_set(why, err,
+                       "drive%u: cannot open: %.300s; to erase it, start with `--format drive%u`",
+                       drive->index, cause.text, drive->index);
+    default:
+        return err;
+    }
+}
+
 /* Formats an empty drive, or any with opts.format; opens it. */
 static icms_err drive_open(struct target_drive *drive, struct err_why *why)
 {
@@ -71,10 +96,10 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
     store_opts.value_bytes_max = drives_value_bytes_max(target);
     store_opts.hash_seed = target->hash_seed;
     store_opts.region = nvmf_target_region(target->nvmf);
-    err = store_format(target->opts.env, &store_opts, target->opts.format, why);
-    if (err != ICMS_OK && err != ICMS_EXISTS)
-        return err;
-    return store_open(drive->loop, &store_opts, why, &drive->store);
+    err = store_format(target->opts.env, &store_opts, opts->format, why);
+    if (err == ICMS_OK || err == ICMS_EXISTS)
+        err = store_open(drive->loop, &store_opts, why, &drive->store);
+    return drive_unformatted(drive, err, why);
 }
 
 /* The weight of a drive that cannot be opened: what its configuration says, else what the others
@@ -114,19 +139,46 @@ static icms_err drives_map(struct target *target, struct err_why *why)
     return place_map_new_drives(members, target->opts.drive_count, 1, why, &target->map);
 }
 
+/* A quota that can never be reached limits nothing: it is a mistake. Of a drive that is out of
+ * service the configuration knows the size, or nobody. */
+static icms_err drives_quota_check(const struct target *target, const struct volume_spec *volume,
+                                   struct err_why *why)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        struct store_stats stats = {.drive_bytes = target->opts.drives[i].bytes};
+
+        if (target->drives[i].store != NULL)
+            store_stats(target->drives[i].store, &stats);
+        if (stats.drive_bytes == 0)
+            return ICMS_OK;
+        bytes += stats.drive_bytes;
+    }
+    if (volume->quota_bytes <= bytes)
+        return ICMS_OK;
+    return err_set(why, ICMS_CONFIG,
+                   "volume %s: its quota of %llu bytes is larger than the drives of the enclosure "
+                   "together, %llu bytes; lower it, or write 0 for all of them",
+                   volume->name, (unsigned long long)volume->quota_bytes,
+                   (unsigned long long)bytes);
+}
+
 /* A volume's quota is split by weight over the drives in service. */
 static icms_err drives_volume_add(struct target *target, uint32_t v, struct err_why *why)
 {
     const struct volume_spec *volume = &target->opts.volumes[v];
     double sum = 0;
+    icms_err err = drives_quota_check(target, volume, why);
 
+    if (err != ICMS_OK)
+        return err;
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
         if (target->drives[i].store != NULL)
             sum += target->drives[i].weight;
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         struct target_drive *drive = &target->drives[i];
         uint64_t quota = 0;
-        icms_err err;
 
         if (drive->store == NULL)
             continue;

@@ -94,24 +94,6 @@ enum target_step target_list_begin(struct target_req *req)
     return TARGET_NEXT;
 }
 
-/* On the queue pair's loop: takes the loop's list memory for a pass, or waits for it. */
-enum target_step target_list_wait(struct target_req *req)
-{
-    struct target_list *list = &req->target->lists[req->home];
-
-    if (list->owner != NULL && list->owner != req) {
-        list_push(&list->parked, &req->link);
-        return TARGET_WAIT;
-    }
-    list->owner = req;
-    list->until = store_position_end;
-    list->open = true;
-    list->key_count = 0;
-    list_ask(req, list, 0);
-    req->state = TARGET_REQ_LIST;
-    return TARGET_NEXT;
-}
-
 /* The memory goes to the next in line, which begins in a later turn. */
 static void list_hand_on(struct target_list *list)
 {
@@ -122,22 +104,48 @@ static void list_hand_on(struct target_list *list)
         target_req_defer(list->owner);
 }
 
-/* A pass is over: write it down. */
-static enum target_step list_pass_end(struct target_req *req, struct target_list *list)
+static enum target_step list_answer(struct target_req *req)
 {
-    bool more = list_write(req, list) && !req->nvmf->unwanted &&
-                store_position_compare(&list->until, &store_position_end) < 0;
-
-    req->list_from = list->until;
-    list_hand_on(list);
-    if (more) {
-        req->state = TARGET_REQ_LIST_WAIT;
-        return TARGET_NEXT;
-    }
     req->nvmf->value = req->nvmf->memory;
     req->nvmf->done_bytes = req->list_bytes;
     req->nvmf->err = ICMS_OK;
     req->state = TARGET_REQ_REPLY;
+    return TARGET_NEXT;
+}
+
+/* On the queue pair's loop: takes the loop's list memory for a pass, or waits for it. */
+enum target_step target_list_wait(struct target_req *req)
+{
+    struct target_list *list = &req->target->lists[req->home];
+
+    if (list->owner != NULL && list->owner != req) {
+        list_push(&list->parked, &req->link);
+        return TARGET_WAIT;
+    }
+    if (req->nvmf->unwanted) {
+        list_hand_on(list);
+        return list_answer(req);
+    }
+    list->owner = req;
+    list->until = store_position_end;
+    list->open = true;
+    list->key_count = 0;
+    list_ask(req, list, 0);
+    req->state = TARGET_REQ_LIST;
+    return TARGET_NEXT;
+}
+
+/* A pass is over: write it down. */
+static enum target_step list_pass_end(struct target_req *req, struct target_list *list)
+{
+    bool more =
+        list_write(req, list) && store_position_compare(&list->until, &store_position_end) < 0;
+
+    req->list_from = list->until;
+    list_hand_on(list);
+    if (!more)
+        return list_answer(req);
+    req->state = TARGET_REQ_LIST_WAIT;
     return TARGET_NEXT;
 }
 

@@ -26,6 +26,7 @@ struct target_drive_opts {
     const char *path;           /* file or block device                  */
     uint64_t bytes;             /* file: made with this size; 0: as it is */
     struct write_budget budget; /* what may be written to it a day */
+    bool format;                /* overwrite what it holds               */
 };
 
 struct target_opts {
@@ -47,7 +48,6 @@ struct target_opts {
     uint32_t header_timeout_ms;     /* a started PDU must be whole by then                  */
     uint64_t store_backlog_bytes;   /* waiting stores before the next are shed; 0: default  */
     double ready_quota_percent_max; /* readiness limit on quota use; 0: off                 */
-    bool format;                    /* overwrite what the drives hold                       */
     const struct target_drive_opts *drives; /* 1..LIMIT_DRIVES                                   */
     uint32_t drive_count;
     const struct volume_spec *volumes; /* 0..LIMIT_VOLUMES; kept by the caller                   */
@@ -58,10 +58,10 @@ struct target_opts {
 void target_opts_init(struct target_opts *opts);
 
 /* Takes the memory, opens the drives. A drive that is empty (missing file with a size, or zeros) is
- * formatted. One that holds anything else is an error and left as it is, unless opts.format; so is
- * one that is in use by another process. A drive that is missing or does not work is left out
- * (target_warning says why) and the rest serves; if none is left it is an error, with the sentence
- * of the first. Blocking. */
+ * formatted. One that holds anything else is an error and left as it is, unless its opts have
+ * format; so is one that is in use by another process. A drive that is missing or does not work is
+ * left out (target_warning says why) and the rest serves; if none is left it is an error, with the
+ * sentence of the first. Blocking. */
 icms_err target_new(const struct target_opts *opts, struct err_why *why,
                     struct target **out_target) ICMS_MUST_CHECK;
 

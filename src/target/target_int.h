@@ -20,7 +20,7 @@
  * others have their turn on the loop, some 20 us; and such slices of one drive in a pass. */
 #define TARGET_LIST_KEYS   4096
 #define TARGET_LIST_STEPS  512
-#define TARGET_LIST_SLICES 32
+#define TARGET_LIST_SLICES 4
 
 /* A drive that does not keep up gets one part in so many of the buffers. */
 #define TARGET_SHARE 8

@@ -610,10 +610,12 @@ static void a_foreign_drive_is_refused_and_left_as_it_is(void **state)
     assert_int_equal(loop_file_flush_now(file), ICMS_OK);
     loop_file_close(&file);
     assert_int_equal(rig_try(rig, &why), ICMS_FOREIGN);
-    assert_non_null(strstr(why.text, "/drive/1"));
+    assert_non_null(strstr(why.text,
+                           "drive1: not formatted: /drive/1 holds data of another program; "
+                           "to erase it, start with `--format drive1`"));
     medium = sim_file_medium(rig->node, "/drive/1", &bytes);
     assert_memory_equal(medium, page, sizeof(page));
-    rig->opts.format = true;
+    rig->drives[1].format = true;
     rig_up(rig);
     rig_free(&rig);
 }
@@ -636,6 +638,14 @@ static void configuration_mistakes_are_told(void **state)
     rig->drives[0].bytes = 40 * MIB;
     rig_up(rig); /* one of them is enough */
     assert_non_null(target_warning(rig->target, 0));
+    rig_down(rig);
+    rig->drives[1].bytes = 40 * MIB;
+    rig->volumes[1].quota_bytes = 80 * MIB + 1;
+    assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "volume volume1: its quota of 83886081 bytes is larger than "
+                                     "the drives of the enclosure together, 83886080 bytes"));
+    rig->volumes[1].quota_bytes = 0;
+    rig_up(rig);
     rig_free(&rig);
 }
 
@@ -805,8 +815,8 @@ static void submit(struct peer *io, uint8_t opcode, const char *key)
     (void)peer_submit(io, &sqe, opcode == NVME_KV_LIST ? cmd.bytes : 0);
 }
 
-/* Few keys in an index of 45,056 chains: a List takes 88 slices, which are three passes. */
-#define LARGE_INDEX_STEPS 45056
+/* Few keys in an index of 2,816 chains: a List takes six slices, which are two passes. */
+#define LARGE_INDEX_STEPS 2816
 
 /* Two queues ask for a List each, and both commands are there at once: the enclosure stands still
  * until resume. */
@@ -815,7 +825,7 @@ static struct rig *rig_with_two_lists(struct peer *lister[2])
     struct rig *rig = rig_new(1, 1);
     struct loop_addr addr;
 
-    rig->drives[0].bytes = 4096 * MIB;
+    rig->drives[0].bytes = 256 * MIB;
     rig_up(rig);
     fill(rig, 1, 50);
     target_addr(rig->target, &addr);

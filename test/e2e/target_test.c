@@ -293,7 +293,11 @@ static void mistakes_have_their_own_sentences(void **state)
     assert_false(e2e_start(e2e, NULL, &status));
     assert_int_equal(status, 1);
     assert_true(e2e_logged(e2e, "drive0", NULL));
-    start(e2e, "--format");
+    assert_true(e2e_logged(e2e, "start with `--format drive0`", NULL));
+    assert_false(e2e_start(e2e, "--format=drive1", &status)); /* there is none */
+    assert_int_equal(status, 2);
+    assert_true(e2e_logged(e2e, "no such drive", NULL));
+    start(e2e, "--format=drive0");
     assert_int_equal(e2e_end(e2e, SIGTERM), 0);
 }
 

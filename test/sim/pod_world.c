@@ -48,9 +48,9 @@ static void target_drive_replace(struct pod_target *target, uint32_t drive)
 
 static icms_err target_make(struct pod_target *target, struct err_why *why)
 {
-    static const struct target_drive_opts drives[POD_DRIVES] = {
-        {.path = "/drive0", .bytes = POD_DRIVE_BYTES},
-        {.path = "/drive1", .bytes = POD_DRIVE_BYTES},
+    const struct target_drive_opts drives[POD_DRIVES] = {
+        {.path = "/drive0", .bytes = POD_DRIVE_BYTES, .format = target->format},
+        {.path = "/drive1", .bytes = POD_DRIVE_BYTES, .format = target->format},
     };
     struct pod_world *world = target->world;
     const struct agent_enclosure_opts *self = &world->enclosures[target->number];
@@ -69,7 +69,6 @@ static icms_err target_make(struct pod_target *target, struct err_why *why)
     opts.connections_max = 128;
     opts.queue_entries_max = 32;
     opts.header_timeout_ms = 500;
-    opts.format = target->format;
     opts.drives = drives;
     opts.drive_count = POD_DRIVES;
     opts.volumes = world->volumes;
