@@ -388,6 +388,36 @@ static void test_what_was_stored_is_found_and_loaded(void **state)
     free(out);
 }
 
+/* "Absent" is an answer; that there is none is an error, and nothing is said of any key. */
+static void test_a_question_without_an_answer_is_an_error(void **state)
+{
+    struct fixture *f = *state;
+    struct nixl_tier *tier = tier_of(f);
+    struct icms_key keys[2] = {key_of(1), key_of(2)};
+    uint8_t found[2] = {7, 7};
+
+    for (size_t count = 1; count <= 2; count++) {
+        atomic_store(&fake.status, ICMS_BUSY);
+        assert_int_equal(nixl_tier_query(tier, keys, count, found), ICMS_BUSY);
+        atomic_store(&fake.status, ICMS_OK);
+        assert_memory_equal(found, "\7\7", 2);
+    }
+    keys[1].length = 0;
+    assert_int_equal(nixl_tier_query(tier, keys, 2, found), ICMS_KEY_SIZE);
+    assert_memory_equal(found, "\7\7", 2);
+}
+
+static void test_a_question_ends_by_the_deadline(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_key key = key_of(1);
+    uint8_t found = 7;
+
+    f->settings.load_deadline_ms = 0; /* it has passed when the question begins */
+    assert_int_equal(nixl_tier_query(tier_of(f), &key, 1, &found), ICMS_DEADLINE);
+    assert_int_equal(found, 7);
+}
+
 static void test_a_transfer_can_be_posted_again(void **state)
 {
     struct nixl_tier *tier = tier_of(*state);
@@ -776,6 +806,8 @@ int main(void)
 #define XFER_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest transfers[] = {
         XFER_TEST(test_what_was_stored_is_found_and_loaded),
+        XFER_TEST(test_a_question_without_an_answer_is_an_error),
+        XFER_TEST(test_a_question_ends_by_the_deadline),
         XFER_TEST(test_a_transfer_can_be_posted_again),
         XFER_TEST(test_a_hole_fails_the_transfer_and_the_others_arrive),
         XFER_TEST(test_a_hole_may_read_as_zeros),
