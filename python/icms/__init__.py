@@ -36,7 +36,8 @@ from .client import (Block, Buffer, Chain, Client, Key, Layout, Lease, Request, 
 from .errors import Error
 
 if TYPE_CHECKING:
-    from . import aio as aio, keys as keys
+    from . import (aio as aio, canonical as canonical, fingerprint as fingerprint, keys as keys,
+                   statements as statements)
 
 __version__ = version()
 __all__ = ["BATCH_MAX", "Block", "Buffer", "Chain", "Client", "Error", "KEY_BYTES", "Key",
@@ -46,7 +47,8 @@ __all__ = ["BATCH_MAX", "Block", "Buffer", "Chain", "Client", "Error", "KEY_BYTE
 
 
 def __getattr__(name: str) -> ModuleType:
-    """`icms.aio` and `icms.keys` are imported when they are first used: asyncio takes its time."""
-    if name in ("aio", "keys"):
+    """`icms.aio`, `icms.keys` and their like are imported when they are first used: asyncio takes its
+    time."""
+    if name in ("aio", "canonical", "fingerprint", "keys", "statements"):
         return _import_module(f"icms.{name}")
     raise AttributeError(f"module 'icms' has no attribute {name!r}")
