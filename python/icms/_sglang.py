@@ -186,6 +186,7 @@ class Identity:
     model: str
     config: dict[str, Scalar]
     path: str       # of the model's files
+    others: bytes   # fingerprint of those that have no weights; empty where weights are named
 
 
 def identity(weights: str, log: logging.Logger) -> Identity:
@@ -204,7 +205,7 @@ def identity(weights: str, log: logging.Logger) -> Identity:
         given = args.get(name)
         if given is not None:
             server[name] = given if is_named else fingerprint.of_files(
-                str(given), need_weights=False, log=log).hex()
+                str(given), weights=None, log=log).hex()
     server.update(_adapters(args.get("lora_paths"), is_named, log))
     environment = canonical.flatten(
         {name.removeprefix("SGLANG_"): value for name, value in os.environ.items()
@@ -212,7 +213,19 @@ def identity(weights: str, log: logging.Logger) -> Identity:
     config = {**{f"server.{name}": value for name, value in server.items()},
               **{f"environment.SGLANG_{name}": value for name, value in environment.items()},
               "sglang": str(sglang.__version__)}
-    return Identity(*found, config=config, path=path)
+    others = b"" if is_named else fingerprint.of_files(path, revision=args.get("revision"),
+                                                       weights=False)
+    return Identity(*found, config=config, path=path, others=others)
+
+
+def loaded(identity_before: Identity, path: str, log: logging.Logger) -> Identity:
+    """The identity after weights were loaded from the files at path. FilesError when it is not known:
+    SGLang goes on with the configuration that it started with, so the other files have to be those."""
+    if fingerprint.of_files(path, weights=False) != identity_before.others:
+        raise fingerprint.FilesError(f"the files of {path} beside the weights are not those that the "
+                                     "server started with; restart it to share its pages")
+    return dataclasses.replace(identity_before, weights=fingerprint.of_files(path, log=log),
+                               path=path)
 
 
 def _check_source(args: dict[str, Any]) -> None:
@@ -255,19 +268,20 @@ def common_nonce() -> bytes:
 
 
 class WeightsHook:
-    """Calls changed(path) when SGLang is about to change the weights of this process, with the path of
-    the files that they come from, or None.
+    """Tells when SGLang changes the weights of this process: changed() before, and loaded(path) after
+    all of them came from the files at path.
 
     SGLang tells no storage of it, so the methods through which all of its updates go are wrapped, in
     this process, once.
     """
 
-    _changed: weakref.WeakSet[WeightsHook] = weakref.WeakSet()
+    _hooks: weakref.WeakSet[WeightsHook] = weakref.WeakSet()
 
-    def __init__(self, changed: Callable[[str | None], None]) -> None:
+    def __init__(self, changed: Callable[[], None], loaded: Callable[[str], None]) -> None:
         from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater
 
-        self._callback = changed
+        self._changed = changed
+        self._loaded = loaded
         for name in ("begin_weight_update", "receive_weights_from_distributed",
                      "load_weights_from_distributed", "update_weights_from_tensor",
                      "update_weights_from_ipc", "update_weights_from_disk"):
@@ -277,22 +291,24 @@ class WeightsHook:
                                  f"{name}; icms needs SGLang 0.5.23")
             if not hasattr(method, "icms"):
                 setattr(WeightUpdater, name, self._wrapped(method, name))
-        self._changed.add(self)
+        self._hooks.add(self)
 
     def close(self) -> None:
         """From now on calls nothing."""
-        self._changed.discard(self)
+        self._hooks.discard(self)
 
     @classmethod
     def _wrapped(cls, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(updater: Any, *arguments: Any, **words: Any) -> Any:
-            path = None
-            if name == "update_weights_from_disk":
-                path = str(arguments[0] if arguments else words["model_path"])
-            for hook in list(cls._changed):
-                hook._callback(path)
-            return method(updater, *arguments, **words)
+            for hook in list(cls._hooks):
+                hook._changed()
+            result = method(updater, *arguments, **words)
+            if name == "update_weights_from_disk" and result[0] and \
+                    not words.get("weight_name_filter") and len(arguments) < 3:
+                for hook in list(cls._hooks):
+                    hook._loaded(str(arguments[0] if arguments else words["model_path"]))
+            return result
 
         call.icms = True  # type: ignore[attr-defined]
         return call

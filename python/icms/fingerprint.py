@@ -63,13 +63,13 @@ class FilesError(ValueError):
     """The files of a model cannot be found or read; says what to do."""
 
 
-def of_files(model: str, *, revision: str | None = None, need_weights: bool = True,
+def of_files(model: str, *, revision: str | None = None, weights: bool | None = True,
              log: logging.Logger | None = None) -> bytes:
     """32 bytes that differ when a byte of the model differs; the same on every machine.
 
     model is a folder, a file, or a name whose files are in the Hugging Face cache of this machine.
-    FilesError when there are no weights, unless need_weights is False, or when a file changes
-    meanwhile.
+    weights: True: there have to be some; None: any files will do; False: those that have weights do
+    not count. FilesError also when a file changes meanwhile.
     """
     begin = time.monotonic()
     where = find(model, revision)
@@ -77,8 +77,9 @@ def of_files(model: str, *, revision: str | None = None, need_weights: bool = Tr
         raise FilesError(f"cannot take the fingerprint of the model {model!r}: its files are not on "
                          'this machine; set the option "weights" to a text that names the weights')
     with _lock, _Cache() as cache:
-        files = list(_files(where))
-        if need_weights and not any(path.suffix.lower() in _WEIGHTS for _, path in files):
+        files = [(name, path) for name, path in _files(where)
+                 if weights is not False or path.suffix.lower() not in _WEIGHTS]
+        if weights and not any(path.suffix.lower() in _WEIGHTS for _, path in files):
             raise FilesError(f"cannot take the fingerprint of the model {model!r}: {where} has no "
                              f"weights ({', '.join(_WEIGHTS)}); set the option \"weights\" to a text "
                              "that names the weights")

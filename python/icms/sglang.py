@@ -20,9 +20,11 @@ yet; what can never work is raised while SGLang starts.
 Key spaces. Pages are shared with all servers of the same identity (see `_sglang`) until SGLang changes
 its weights, is flushed, or is told to clear its storage. Then this engine has a private key space:
 nothing older is found, and what is stored from then on is found by this engine alone. With the option
-`weights: "files"` a flush takes a new fingerprint of the files instead:
+`weights: "files"` a flush alone changes nothing, and one after weights were loaded from files takes the
+fingerprint of those:
 
-    shared --weights change, flush, clear--> private --flush, with "files"--> shared
+    shared --weights change, clear, flush--> private
+    shared --weights change, clear--> private --flush--> shared      with "files"
 """
 from __future__ import annotations
 
@@ -67,9 +69,10 @@ class Options:
     #: Who may share.
     tenant: str = ""
     #: "": a fingerprint of the model's files, until SGLang changes weights or is flushed; then a
-    #: private key space. "files": the same, and after a flush a new fingerprint, so that servers that
-    #: load weights from files alone, or sleep, find their pages again. Any other text names all
-    #: weights, adapters and other files, and has to change with them.
+    #: private key space. "files": a flush keeps or takes the fingerprint of the files that weights were
+    #: loaded from last, so that servers that sleep, or load weights from files, share again. It is right
+    #: where nothing but SGLang's own functions changes weights. Any other text names all weights,
+    #: adapters and other files, and has to change with them.
     weights: str = ""
     #: True when the extra configuration also has "hicache_storage_pass_prefix_keys": true. Then
     #: consecutive pages of a prompt are placed together, and an enclosure that is lost costs whole
@@ -197,7 +200,8 @@ class HiCacheIcms(HiCacheStorage):
         self._pools: dict[str, _Pool] = {}
         self._main: Any = None  # the pool of KV pages
         self._page_bytes = 0    # of it, as one tensor
-        self._source: str | None = self._identity.path  # of weights; None: not from files
+        self._is_known = True   # the weights are those of _identity
+        self._source: str | None = None  # else the files that they were loaded from, if any
         self._spaces = 0        # private key spaces so far
         self._space = b""       # the one that is used; empty: shared
         self._is_open = False   # there are client and volume
@@ -207,7 +211,7 @@ class HiCacheIcms(HiCacheStorage):
         self._scheme: _keys.Scheme
         self._sharded: _keys.Scheme
         self._flush_hook: _sglang.FlushHook | None = None
-        self._weights_hook = _sglang.WeightsHook(self._weights_change)
+        self._weights_hook = _sglang.WeightsHook(self._weights_change, self._weights_loaded)
         try:
             self._opener = _engines.Opener(
                 self.options.where, self.options.volume, load_ms=self.options.load_ms,
@@ -304,19 +308,45 @@ class HiCacheIcms(HiCacheStorage):
         Blocks in the volume stay, since other servers use them."""
         self._begin_space("its storage was cleared")
 
-    def _weights_change(self, path: str | None) -> None:
-        """SGLang is about to change its weights; path has the files that they come from, if any."""
+    def _weights_change(self) -> None:
+        """SGLang is about to change its weights."""
         with self._setup:
-            self._source = path
+            self._is_known, self._source = False, None
             self._begin_space("its weights change")
+
+    def _weights_loaded(self, path: str) -> None:
+        """They are those of the files at path now; there may still be KV of older ones."""
+        self._source = path
 
     def _flushed(self) -> None:
         """SGLang has emptied its host pool: what it stores from now on was computed since."""
         with self._setup:
-            self._begin_space("it was flushed")
-            if self.options.weights == fingerprint.FILES and self._source is not None:
-                threading.Thread(target=self._share_again, args=(self._source, self._spaces),
+            if self.options.weights != fingerprint.FILES:
+                self._begin_space("it was flushed")
+            elif self._is_known:
+                self._share(self._identity)
+            elif self._source is not None:
+                threading.Thread(target=self._share_loaded, args=(self._source, self._spaces),
                                  name="icms-fingerprint", daemon=True).start()
+
+    def _share_loaded(self, path: str, spaces: int) -> None:
+        """Takes the fingerprint of weights that were loaded; on a thread, since it can take long."""
+        try:
+            identity = _sglang.loaded(self._identity, path, log)
+        except ValueError as error:
+            log.error("icms: volume %s: still a private key space: %s", self.options.volume, error)
+            return
+        with self._setup:
+            if spaces == self._spaces and not self._closed:  # else weights have changed since
+                self._is_known = True
+                self._share(identity)
+
+    def _share(self, identity: _sglang.Identity) -> None:
+        self._identity = identity
+        if self._space:
+            self._space = b""
+            self._rename()
+            log.info("icms: volume %s: shared key space again", self.options.volume)
 
     def _begin_space(self, why: str) -> None:
         with self._setup:
@@ -327,21 +357,6 @@ class HiCacheIcms(HiCacheStorage):
             self._rename()
         self._sayer.warn("space", f"volume {self.options.volume}: private key space: this engine "
                                   f"shares no pages with others from now on, because {why}")
-
-    def _share_again(self, path: str, spaces: int) -> None:
-        """Takes the fingerprint of the files anew; on a thread, since it can take long."""
-        try:
-            weights = fingerprint.of_files(path, log=log)
-        except ValueError as error:
-            log.error("icms: volume %s: still a private key space: %s", self.options.volume, error)
-            return
-        with self._setup:
-            if spaces != self._spaces or self._closed:
-                return  # weights have changed since
-            self._identity = dataclasses.replace(self._identity, weights=weights, path=path)
-            self._space = b""
-            self._rename()
-        log.info("icms: volume %s: shared key space again", self.options.volume)
 
     def _rename(self) -> None:
         """Names pages by what holds now; calls that have begun go on with their names."""

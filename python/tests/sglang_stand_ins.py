@@ -175,8 +175,9 @@ class WeightUpdater:
     def begin_weight_update(self):
         pass
 
-    def update_weights_from_disk(self, model_path, load_format, recapture_cuda_graph=False):
-        return True, model_path
+    def update_weights_from_disk(self, model_path, load_format, weight_name_filter=None,
+                                 recapture_cuda_graph=False):
+        return "fail" not in model_path, model_path
 
     def update_weights_from_tensor(self, named_tensors, load_format=None):
         return True, named_tensors

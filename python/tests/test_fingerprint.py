@@ -106,6 +106,16 @@ class Contents(Case):
             os.utime(path, (OLD, OLD))
         self.assertEqual(of_files(str(folder)), alone)
 
+    def test_files_without_weights(self):
+        folder = self.model()
+        others = of_files(str(folder), weights=False)
+        (folder / "model.safetensors").write_bytes(b"2")
+        self.assertEqual(of_files(str(folder), weights=False), others)
+        (folder / "model.safetensors").unlink()
+        self.assertEqual(of_files(str(folder), weights=None), others)
+        (folder / "config.json").write_bytes(b"2")
+        self.assertNotEqual(of_files(str(folder), weights=False), others)
+
     def test_a_model_of_one_file(self):
         for name in ("a.gguf", "b.gguf"):
             (self.folder / name).write_bytes(b"weights")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """icms.sglang keeps the promises of its interface, on stand-ins for SGLang's own classes."""
 import os
+import pathlib
 import random
 import sys
 import threading
@@ -572,30 +573,48 @@ class Spaces(Case):
         self.filled(one, 1)
         self.stored(one, names)
         one.pool.clear()  # sleep: the weights stay what they were
-        wait_for(lambda: one.batch_exists(names) == 1)
-        self.assertEqual(one._scheme.fingerprint, self.backend()._scheme.fingerprint)
-        other = stand_ins.model(f"{self.id()} new", b"new weights")
-        self.updater.update_weights_from_disk(other, "auto")
+        self.assertEqual(one.batch_exists(names), 1)
+        path = stand_ins.ServerArgs.fields["model_path"]
+        stand_ins.model(self.id(), b"new files, which nobody has loaded")
+        one.pool.clear()
+        self.assertEqual(one.batch_exists(names), 1)
+        self.assertNotEqual(one._scheme.fingerprint, self.backend()._scheme.fingerprint)
+        self.updater.update_weights_from_disk(path, "auto")
         self.assertTrue(one._space)  # until what was computed before is gone
         one.pool.clear()
         wait_for(lambda: not one._space)
         self.assertEqual(one.batch_exists(names), 0)
         self.stored(one, names)
-        with unittest.mock.patch.dict(stand_ins.ServerArgs.fields, model_path=other):
-            self.assertEqual(self.backend().batch_exists(names), 1)
-        self.updater.update_weights_from_tensor([])  # of a trainer: these are in no file
+        self.assertEqual(self.backend().batch_exists(names), 1)
+        self.assertEqual(one._scheme.fingerprint, self.backend()._scheme.fingerprint)
+        one.clear()
+        self.assertEqual(one.batch_exists(names), 0)
         one.pool.clear()
-        time.sleep(0.1)
-        self.assertTrue(one._space)
+        self.assertEqual(one.batch_exists(names), 1)
 
-    def test_with_files_that_are_gone_it_stays_private(self):
-        one = self.backend(weights="files")
-        self.updater.update_weights_from_disk("/no/such/folder", "auto")
-        with self.assertLogs("icms.sglang", "ERROR") as logged:
-            one.pool.clear()
-            wait_for(lambda: logged.output)
-        self.assertIn("still a private key space", logged.output[0])
-        self.assertTrue(one._space)
+    def test_with_files_weights_of_other_kinds_stay_private(self):
+        other, fails = (stand_ins.model(f"{self.id()} {name}") for name in ("other", "fails"))
+        different = pathlib.Path(stand_ins.model(f"{self.id()} different"))
+        (different / "config.json").write_text('{"rope_theta": 5}')
+        for update, says in (
+                (lambda: self.updater.update_weights_from_tensor([]), ""),  # of a trainer
+                (lambda: self.updater.update_weights_from_disk(fails, "auto"), ""),
+                (lambda: self.updater.update_weights_from_disk(other, "auto", len), ""),
+                (lambda: self.updater.update_weights_from_disk(
+                    other, "auto", weight_name_filter=len), ""),
+                (lambda: self.updater.update_weights_from_disk("/no/such/folder", "auto"),
+                 "not on this machine"),
+                (lambda: self.updater.update_weights_from_disk(str(different), "auto"),
+                 "beside the weights are not those")):
+            one = self.backend(weights="files")
+            with self.assertLogs("icms.sglang", "WARNING") as logged:
+                update()
+                one.pool.clear()
+                wait_for(lambda: says in logged.output[-1])
+            wait_for(lambda: "icms-fingerprint" not in {thread.name for thread
+                                                        in threading.enumerate()})
+            self.assertTrue(one._space)
+            one.close()
 
     def test_a_reset_before_the_tier_came(self):
         mine = Tier()
