@@ -204,6 +204,8 @@ icms_err nvme_sgl_decode(const struct nvme_sgl_wf *wf, struct nvme_sgl *out_sgl,
 
 /* ---- async events: DW0 = type 2:0 | info 15:8 | log page 23:16 ------------------------------- */
 
+#define NVME_AEN_DEGRADED   0x00020001u /* SMART, reliability, log 02h        */
+#define NVME_AEN_SPARE      0x00020201u /* SMART, spare under threshold       */
 #define NVME_AEN_NS_CHANGED 0x00040002u /* notice, info 00h, log 04h          */
 #define NVME_AEN_DISCOVERY  0x0070f002u /* notice, info F0h, log 70h          */
 

@@ -464,6 +464,58 @@ static void floods_do_not_grow_it(void **state)
     assert_int_equal(e2e_end(e2e, SIGTERM), 0);
 }
 
+/* Lines of the log about a lost controller. */
+static int lost_lines(const struct e2e *e2e)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *copy = open_memstream(&text, &bytes);
+    int lines = 0;
+
+    assert_non_null(copy);
+    (void)e2e_logged(e2e, "", copy);
+    (void)fclose(copy);
+    for (const char *at = text; (at = strstr(at, ": controller lost: ")) != NULL; at++)
+        lines++;
+    free(text);
+    return lines;
+}
+
+/* A host that goes without a word is named, with why; one that does so all the time is counted. */
+static void lost_hosts_are_logged_at_a_bounded_rate(void **state)
+{
+    struct nvme_property shutdown = {
+        .set = true, .offset = NVME_REG_CC, .value = NVME_CC_START | NVME_CC_SHN_NORMAL};
+    struct e2e *e2e = *state;
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+    struct peer *admin, *io;
+
+    e2e_configure(e2e, "memory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 1, "64MiB",
+                  "    value_max: 1MiB\n");
+    start(e2e, NULL);
+    admin = admin_new(e2e);
+    io = io_new(e2e, admin, 1, 0);
+    peer_free(&io);
+    nvme_property_encode(&shutdown, &sqe);
+    assert_true(peer_plain(admin, &sqe, &cqe));
+    peer_free(&admin);
+    for (int i = 0; i < 60; i++) {
+        admin = admin_new(e2e);
+        io = io_new(e2e, admin, 1, 0);
+        peer_free(&io);
+        peer_free(&admin);
+    }
+    for (int i = 0; i < 600 && lost_lines(e2e) == 0; i++)
+        usleep(10000);
+    assert_true(e2e_logged(e2e,
+                           "warning: host nqn.2026-01.io.icms:test-host: controller lost: the host "
+                           "closed the connection without a shutdown; cntlid=",
+                           NULL));
+    assert_int_equal(e2e_end(e2e, SIGTERM), 0);
+    assert_in_range(lost_lines(e2e), 1, 30);
+}
+
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest tests[] = {
@@ -473,6 +525,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(mistakes_have_their_own_sentences, setup, teardown),
         cmocka_unit_test_setup_teardown(acknowledged_blocks_survive_kill_9, setup, teardown),
         cmocka_unit_test_setup_teardown(floods_do_not_grow_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(lost_hosts_are_logged_at_a_bounded_rate, setup, teardown),
     };
 
     check(argc >= 2);

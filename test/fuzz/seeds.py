@@ -217,6 +217,8 @@ def nvmf_target_script():
     seed('asked', begin + 'kv+ 1 0x48,kv 1 0x10,read 1 0,read 1 0,hold 0 1,kv 1 0x50,read 1 0,cc 0 1,'
          'wait 0 7,cc 0 0,open 1 0,hold 0 0')
     seed('admin', begin + ','.join('admin 0 %d' % i for i in range(16)) + ',admin 1 5,admin+ 2 5,kv 2 1')
+    seed('warning', begin + 'admin 0 2,feature 0 2,feature 0 0x12,hold 0 3,admin 0 4,admin 0 2,hold 0 0,admin 0 4,'
+         'hold 0 2,admin 0 4,admin 0 2,admin 0 2,admin 0 2,admin 0 2')
     seed('discovery', 'open 0 0x20,cc 0 0,admin 0 0xf9,admin 0 1,admin 0 0,feature 0 2,open 1 0')
     seed('silent', 'open 0 0xc0,open 1 0x80,open 2 0,sleep 0 3,open 0 0,cc 0 0,open 1 4,kv+ 1 1,kv+ 1 1,'
          'kv+ 1 1,kv 1 1')

@@ -184,12 +184,13 @@ admin()
         got=$(sed -n 's/.*(0x\([0-9a-fA-F]*\)).*/\1/p' /tmp/err | head -1)
         got=$(printf '%03x' $((0x${got:-7ff} & 0x7ff)))
     }
-    expect "$name" $wanted $got
+    [ $got = $wanted ]
+    verdict "$name" $? "(wanted $wanted, got $got: $(cat /tmp/err /tmp/out))"
 }
 
 smart()
 {
-    nvme smart-log -o json "$1" 2> /dev/null | sed -n "s/.*\"$2\" *: *\([0-9]*\).*/\1/p"
+    nvme smart-log -o json "$1" 2> /dev/null | sed -n "s/.*\"$2\" *: *\"*\([0-9]*\).*/\1/p"
 }
 
 # What an administrator asks a controller for, and what it has to refuse.
@@ -207,8 +208,6 @@ $(smart $device avail_spare) $(smart $device media_errors)"
     verdict "enclosure $n: smart-log has what was written" $?
     admin "enclosure $n: a log past its end" 002 get-log $device --log-id=2 --log-len=64 --lpo=4096
     admin "enclosure $n: a log up to its end" 000 get-log $device --log-id=2 --log-len=512
-    admin "enclosure $n: number of queues while there are queues" 00c \
-        set-feature $device -f 7 -v 0x30003
     admin "enclosure $n: an event that does not exist" 002 set-feature $device -f 0x0b -v 0x200
     admin "enclosure $n: an event that does" 000 set-feature $device -f 0x0b -v 0x100
     nvme reset $device > /dev/null 2>&1

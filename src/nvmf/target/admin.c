@@ -225,6 +225,36 @@ static void admin_async_event(struct nvmft_req *req)
     req->state = NVMFT_REQ_HELD;
 }
 
+/* Answers a held request when there is a critical warning that the host wants to know of and was
+ * not told. Looked for with each admin command: a host that keeps alive hears of it soon. */
+static void admin_tell_warning(struct nvmft_qpair *qpair, const struct nvmft_req *current)
+{
+    struct nvmft_ctrl *ctrl = qpair->ctrl;
+    uint8_t fresh;
+
+    if (ctrl->discovery || qpair->reqs_held == 0 ||
+        (ctrl->async_config & NVME_ASYNC_CRITICAL_WARNINGS) == 0)
+        return;
+    fresh = nvmft_warnings(qpair->shard->target);
+    ctrl->warned &= fresh; /* what is over may be told again */
+    fresh &= (uint8_t)(ctrl->async_config & NVME_ASYNC_CRITICAL_WARNINGS & ~ctrl->warned);
+    if (fresh == 0)
+        return;
+    for (uint32_t i = 0; i < qpair->slots_touched; i++) {
+        struct nvmft_req *req = nvmft_qpair_slot(qpair, i);
+
+        if (req->state != NVMFT_REQ_HELD)
+            continue;
+        qpair->reqs_held--;
+        ctrl->warned |= fresh & NVME_HEALTH_DEGRADED ? NVME_HEALTH_DEGRADED : NVME_HEALTH_SPARE;
+        req->dw0 = fresh & NVME_HEALTH_DEGRADED ? NVME_AEN_DEGRADED : NVME_AEN_SPARE;
+        req->state = NVMFT_REQ_RESPOND;
+        if (req != current)
+            nvmft_req_run(req);
+        return;
+    }
+}
+
 /* ---- fabrics -------------------------------------------------------------------------------- */
 
 /* What a host may enable: CAP's command sets, pages of 4 KiB, round robin, the entry sizes of
@@ -367,4 +397,5 @@ void nvmft_admin_execute(struct nvmft_req *req)
     default:
         nvmft_req_fail(req, NVME_SC_OPCODE);
     }
+    admin_tell_warning(qpair, req);
 }

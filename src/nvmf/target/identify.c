@@ -229,23 +229,46 @@ static icms_err log_discovery(const struct nvmft_ctrl *ctrl, const struct nvmf_t
 
 #define LOG_HOUR_NS ((uint64_t)3600 * 1000 * 1000 * 1000)
 
-/* SMART / health of all loops together, since the start. There is no temperature of an enclosure,
- * and the wear of its drives is theirs to tell, so both stay 0. */
-static void log_health(const struct nvmf_target *target, struct nvme_health *out_health)
+static uint8_t health_warnings(const struct nvmf_target_health *media)
+{
+    uint8_t warnings = 0;
+
+    if (media->degraded)
+        warnings |= NVME_HEALTH_DEGRADED;
+    if (media->spare_percent < NVME_HEALTH_SPARE_THRESHOLD)
+        warnings |= NVME_HEALTH_SPARE;
+    return warnings;
+}
+
+static struct nvmf_target_health health_media(const struct nvmf_target *target)
 {
     struct nvmf_target_health media = {.spare_percent = 100};
 
     if (target->opts.ops->health != NULL)
         target->opts.ops->health(target->opts.owner, &media);
+    return media;
+}
+
+uint8_t nvmft_warnings(const struct nvmf_target *target)
+{
+    struct nvmf_target_health media = health_media(target);
+
+    return health_warnings(&media);
+}
+
+/* SMART / health of all loops together, since the start. There is no temperature of an enclosure,
+ * and the wear of its drives is theirs to tell, so both stay 0. */
+static void log_health(const struct nvmf_target *target, struct nvme_health *out_health)
+{
+    struct nvmf_target_health media = health_media(target);
+
     *out_health = (struct nvme_health){
-        .warnings = media.degraded ? NVME_HEALTH_DEGRADED : 0,
+        .warnings = health_warnings(&media),
         .spare_percent = media.spare_percent,
         .power_on_hours =
             (loop_env_now_ns(loop_env(target->opts.loops[0])) - target->opened_ns) / LOG_HOUR_NS,
         .media_errors = media.media_errors,
     };
-    if (media.spare_percent < NVME_HEALTH_SPARE_THRESHOLD)
-        out_health->warnings |= NVME_HEALTH_SPARE;
     for (uint32_t i = 0; i < target->opts.loop_count; i++) {
         const struct nvmft_counters *counters = &target->shards[i].counters;
 

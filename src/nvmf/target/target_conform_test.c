@@ -513,6 +513,53 @@ static void the_health_log_says_what_is_known(void **state)
     rig_free(&rig);
 }
 
+static void keep_alive(struct peer *admin)
+{
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_admin_plain_encode(NVME_ADMIN_KEEP_ALIVE, &sqe);
+    assert_true(peer_plain(admin, &sqe, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+}
+
+/* Told once each time that it begins, to hosts that asked for it. */
+static void a_critical_warning_is_an_event(void **state)
+{
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *admin = rig_admin(rig, 0);
+    struct nvme_sqe_wf event, alive;
+    struct nvme_cqe cqe;
+    uint16_t cid, alive_cid;
+
+    nvme_admin_plain_encode(NVME_ADMIN_ASYNC_EVENT, &event);
+    nvme_admin_plain_encode(NVME_ADMIN_KEEP_ALIVE, &alive);
+    assert_int_equal(feature_set(admin, NVME_FEATURE_ASYNC_EVENT, NVME_HEALTH_DEGRADED), 0);
+    cid = peer_submit(admin, &event, 0);
+    keep_alive(admin);
+    rig->health.spare_percent = 5; /* not asked for */
+    for (int round = 0; round < 2; round++) {
+        rig->health.degraded = true;
+        alive_cid = peer_submit(admin, &alive, 0);
+        assert_true(peer_complete(admin, cid, NULL, 0, NULL, NULL, &cqe));
+        assert_int_equal(cqe.dw0, 0x20001); /* log 02h, reliability, SMART */
+        assert_true(peer_complete(admin, alive_cid, NULL, 0, NULL, NULL, &cqe));
+        cid = peer_submit(admin, &event, 0);
+        keep_alive(admin); /* it goes on: nothing new */
+        rig->health.degraded = false;
+        keep_alive(admin);
+    }
+    peer_free(&admin);
+    /* It was there before the host came: the first request is answered at once. */
+    admin = rig_admin(rig, 0);
+    assert_int_equal(feature_set(admin, NVME_FEATURE_ASYNC_EVENT, NVME_HEALTH_SPARE), 0);
+    assert_true(peer_plain(admin, &event, &cqe));
+    assert_int_equal(cqe.dw0, 0x20201);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 /* ---- lost controllers ----------------------------------------------------------------------- */
 
 static void expect_loss(struct rig *rig, uint16_t qid, bool keep_alive, icms_err why)
@@ -648,6 +695,7 @@ int main(void)
         cmocka_unit_test(discovery_claims_only_the_logs_that_it_has),
         cmocka_unit_test(discovery_lists_itself_first),
         cmocka_unit_test(the_health_log_says_what_is_known),
+        cmocka_unit_test(a_critical_warning_is_an_event),
         cmocka_unit_test(a_lost_controller_is_told_once_with_its_cause),
         cmocka_unit_test(an_end_that_a_host_announced_is_no_loss),
         cmocka_unit_test(many_losses_are_bounded),

@@ -201,6 +201,7 @@ struct nvmft_ctrl {
     uint32_t cc;           /* controller configuration register                           */
     uint32_t csts;         /* controller status register                                  */
     uint32_t async_config; /* feature 0Bh                                                 */
+    uint8_t warned;        /* critical warnings that the host was told, and that last     */
     uint32_t io_queues;    /* granted by feature 07h                                      */
 };
 
@@ -485,6 +486,9 @@ void nvmft_fabrics_execute(struct nvmft_req *req);
 /* Data of Identify into a page; the status to answer. */
 uint16_t nvmft_identify(const struct nvmft_ctrl *ctrl, struct nvmf_target *target,
                         const struct nvme_sqe_wf *sqe, uint8_t out_page[NVME_PAGE_BYTES]);
+
+/* Critical warnings that hold now: NVME_HEALTH_*. */
+uint8_t nvmft_warnings(const struct nvmf_target *target);
 
 /* A piece of a log page; the status to answer. */
 uint16_t nvmft_log(const struct nvmft_ctrl *ctrl, struct nvmf_target *target,

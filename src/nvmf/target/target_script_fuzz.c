@@ -29,7 +29,7 @@ enum step {
     STEP_KV,      /* a KV command without data in its capsule           */
     STEP_H2C,     /* H2CData that was or was not asked for              */
     STEP_FEATURE, /* Set Features                                       */
-    STEP_HOLD,    /* the owner keeps commands from now on, or answers   */
+    STEP_HOLD,    /* the owner keeps commands or answers; its drives fail or not */
     STEP_WAIT,    /* a few milliseconds                                 */
     STEP_SLEEP,   /* long enough for timeouts                           */
     STEP_READ,    /* what came is read, and data that was asked for sent */
@@ -254,8 +254,8 @@ static void script_feature(struct script_peer *at, uint8_t arg)
 {
     static const uint8_t ids[4] = {NVME_FEATURE_KEEP_ALIVE, NVME_FEATURE_QUEUES,
                                    NVME_FEATURE_ASYNC_EVENT, NVME_FEATURE_KV};
-    struct nvme_feature feature = {
-        .set = true, .fid = ids[arg & 3], .nsid = 1, .value = (uint32_t)(arg >> 2) * 50};
+    uint32_t value = (arg & 3) == 2 ? arg >> 2 : (uint32_t)(arg >> 2) * 50;
+    struct nvme_feature feature = {.set = true, .fid = ids[arg & 3], .nsid = 1, .value = value};
     struct nvme_sqe_wf sqe;
 
     nvme_feature_encode(&feature, &sqe);
@@ -275,6 +275,7 @@ static void script_step(enum step step, unsigned index, uint8_t arg)
             rig->hold = true;
         else
             rig_let_go(rig);
+        rig->health.degraded = (arg & 2) != 0;
         return;
     case STEP_WAIT:
         rig_run(rig, arg % 8);
@@ -315,6 +316,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     if (rig == NULL)
         rig = rig_new(2, script_opts);
+    rig->health.degraded = false;
     rig_put(rig, 0, "k", 20000);
     rig_put(rig, 0, "other", 3 << 20);
     for (size_t i = 0; i + 3 <= bytes; i += 3) {
