@@ -26,7 +26,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/fault.h"
+#ifdef DAEMON_FAULTS
+#include "base/fault_arm.h"
+#endif
 #include "base/log.h"
 
 #define DAEMON_LINE_BYTES 512
@@ -261,12 +263,14 @@ static sigset_t daemon_signals(void)
 icms_err daemon_begin(const struct daemon_opts *opts, uint64_t locked_bytes, struct err_why *why)
 {
     sigset_t set = daemon_signals();
-    icms_err err;
 
     (void)opts;
-    err = fault_init(why);
+#ifdef DAEMON_FAULTS
+    icms_err err = fault_arm_environment(why);
+
     if (err != ICMS_OK)
         return err;
+#endif
     (void)signal(SIGPIPE, SIG_IGN);
     (void)sigprocmask(SIG_BLOCK, &set, NULL);
     (void)limit_raise(RLIMIT_NOFILE);

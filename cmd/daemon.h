@@ -69,9 +69,9 @@ int daemon_config_right(const struct daemon_opts *opts);
 void daemon_warnings(const struct conf_warnings *warnings);
 
 /* Before any thread starts: holds back SIGTERM, SIGINT and SIGHUP for daemon_wait, ignores SIGPIPE,
- * raises the limits on files and locked memory as far as they go, arms fault points (ICMS_FAULT),
- * and looks for what would fail later: UNSUPPORTED with the remedy where io_uring is forbidden.
- * Fewer locked pages than locked_bytes (what is to be registered) or an old kernel is a warning. */
+ * raises the limits on files and locked memory as far as they go, and looks for what would fail
+ * later: UNSUPPORTED with the remedy where io_uring is forbidden. Fewer locked pages than
+ * locked_bytes (what is to be registered) or an old kernel is a warning. */
 icms_err daemon_begin(const struct daemon_opts *opts, uint64_t locked_bytes,
                       struct err_why *why) ICMS_MUST_CHECK;
 

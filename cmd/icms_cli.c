@@ -174,7 +174,7 @@ static int option_take(struct cli *cli, int code)
 
 static const char *environment(const char *name, const char *otherwise)
 {
-    const char *value = getenv(name);
+    const char *value = secure_getenv(name);
 
     return value != NULL && value[0] != 0 ? value : otherwise;
 }

@@ -44,7 +44,7 @@ static void dev_on_signal(int number)
 
 static int dev_folder(struct dev *dev)
 {
-    const char *temporary = getenv("TMPDIR");
+    const char *temporary = secure_getenv("TMPDIR");
     int n;
 
     if (dev->cli.dir != NULL) {

@@ -14,7 +14,6 @@ enclosure_down.
 """
 import argparse
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -53,7 +52,7 @@ class Demo:
         """One thing that must hold for the demo to succeed."""
         self.checks.append((name, bool(good), detail))
 
-    def run_engine(self, mode, prompt, agent=None, fault=None):
+    def run_engine(self, mode, prompt, agent=None):
         """Runs one engine process to its end and returns what it printed."""
         command = [str(self.engine), "--mode", mode, "--model", str(self.model),
                    "--prompt", str(ROOT / "demo/prompts" / prompt)]
@@ -61,10 +60,7 @@ class Demo:
             command += ["--tokens-max", str(SHORT_TOKENS)]
         if agent:
             command += ["--tier", f"unix:{agent.socket}", "--volume", VOLUME["name"]]
-        environment = dict(os.environ)
-        if fault:
-            environment["ICMS_FAULT"] = fault
-        result = subprocess.run(command, env=environment, capture_output=True, check=False,
+        result = subprocess.run(command, capture_output=True, check=False,
                                 stdin=subprocess.DEVNULL, timeout=ENGINE_SECONDS)
         errors = result.stderr.decode(errors="replace").strip()
         if result.returncode != 0:
@@ -214,12 +210,13 @@ def lose_enclosure(demo, p, targets, prompt, cold, keys):
     left = lies_on[KILL_AFTER:]
     victim = max(targets, key=lambda target: left.count(target.name))
     demo.check("both enclosures hold blocks", len(set(lies_on)) == len(targets), str(lies_on))
-    agent = p.add_agent("server-b2", targets, [VOLUME])
+    # Not the agent: the fault point where an enclosure's answer arrives kills the enclosure.
+    agent = p.add_agent("server-b2", targets, [VOLUME],
+                        faults=f"agent.answer:{KILL_AFTER}:kill={victim.pid}")
     agent.wait_ready()
     demo.say(f"{prompt}: a fresh server B loads; {victim.name} is killed after "
              f"{KILL_AFTER} blocks")
-    result = demo.run_engine("load", prompt, agent,
-                             fault=f"client.get_done:{KILL_AFTER}:kill={victim.pid}")
+    result = demo.run_engine("load", prompt, agent)
     add_row(demo, f"  server B, {victim.name} killed", result, cold)
     misses = misses_by_reason(result)
     demo.check("the enclosure was killed", victim.process.poll() is not None)

@@ -9,6 +9,7 @@ A daemon's configuration, drives and log lie in the folder, under its name. Leav
 kills all daemons that are left.
 """
 import ctypes
+import os
 import pathlib
 import random
 import signal
@@ -49,8 +50,10 @@ def die_with_parent():
 class Daemon:
     """One process with one configuration, which can be started more than once."""
 
-    def __init__(self, program, name, folder, config, http_port):
-        self.program = program
+    def __init__(self, program, name, folder, config, http_port, faults=None):
+        """faults arm fault points (src/base/fault_arm.h); only programs for tests have them."""
+        self.program = f"{program}-faults" if faults else program
+        self.environment = {**os.environ, **({"ICMS_FAULT": faults} if faults else {})}
         self.name = name
         self.http_port = http_port
         self.config_path = folder / f"{name}.yaml"
@@ -71,7 +74,8 @@ class Daemon:
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [str(self.program), "--config", str(self.config_path)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent)
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment,
+                preexec_fn=die_with_parent)
 
     def get(self, path):
         """Returns (status, text) of an HTTP request to the daemon; (0, reason) when none came."""
@@ -144,7 +148,8 @@ def volume_lines(volume):
 class Target(Daemon):
     """An enclosure."""
 
-    def __init__(self, build, folder, name, drives, drive_size, volumes, advertise_host, extra):
+    def __init__(self, build, folder, name, drives, drive_size, volumes, advertise_host, faults,
+                 extra):
         self.port = free_port()
         self.nqn = f"nqn.2026-01.io.icms:{name}"
         http_port = free_port()
@@ -157,13 +162,13 @@ class Target(Daemon):
         config += [f"  - path: {path}\n    size: {drive_size}" for path in self.drives]
         config += ["volumes:"] + [volume_lines(volume) for volume in volumes]
         super().__init__(build / "cmd/icms-target", name, folder, "\n".join(config) + "\n",
-                         http_port)
+                         http_port, faults)
 
 
 class Agent(Daemon):
     """What runs on a GPU server."""
 
-    def __init__(self, build, folder, name, targets, volumes, extra):
+    def __init__(self, build, folder, name, targets, volumes, faults, extra):
         http_port = free_port()
         self.socket = folder / f"{name}.sock"
         config = [f"name: {name}", f"socket: {self.socket}", "http:",
@@ -174,7 +179,7 @@ class Agent(Daemon):
                    f"    address: 127.0.0.1:{target.port}" for target in targets]
         config += ["volumes:"] + [volume_lines(volume) for volume in volumes]
         super().__init__(build / "cmd/icms-agent", name, folder, "\n".join(config) + "\n",
-                         http_port)
+                         http_port, faults)
 
 
 class Pod:
@@ -193,17 +198,18 @@ class Pod:
         for daemon in self.daemons:
             daemon.kill()
 
-    def add_target(self, name, drives, drive_size, volumes, advertise_host="127.0.0.1", **extra):
+    def add_target(self, name, drives, drive_size, volumes, advertise_host="127.0.0.1", faults=None,
+                   **extra):
         """Starts an enclosure; extra are further keys of its configuration."""
         target = Target(self.build, self.folder, name, drives, drive_size, volumes,
-                        advertise_host, extra)
+                        advertise_host, faults, extra)
         self.daemons.append(target)
         target.start()
         return target
 
-    def add_agent(self, name, targets, volumes, **extra):
+    def add_agent(self, name, targets, volumes, faults=None, **extra):
         """Starts an agent that knows these enclosures."""
-        agent = Agent(self.build, self.folder, name, targets, volumes, extra)
+        agent = Agent(self.build, self.folder, name, targets, volumes, faults, extra)
         self.daemons.append(agent)
         agent.start()
         return agent

@@ -42,7 +42,7 @@ enum Level { level_error, level_warning, level_info };
 
 bool level_shown(Level level)
 {
-    const char *wanted = std::getenv("NIXL_LOG_LEVEL");
+    const char *wanted = secure_getenv("NIXL_LOG_LEVEL");
 
     if (level == level_error || wanted == nullptr)
         return level <= level_warning;

@@ -260,7 +260,7 @@ static icms_err devices_apply(struct reading *reading, const char *path,
 
 static icms_err devices_read(struct reading *reading)
 {
-    const char *path = getenv("ICMS_NIXL_CONFIG");
+    const char *path = secure_getenv("ICMS_NIXL_CONFIG");
     struct conf_nixl *conf;
     icms_err err;
 

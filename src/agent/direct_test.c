@@ -12,7 +12,7 @@
 
 #include "agent/agent_rig.h"
 #include "base/crc.h"
-#include "base/fault.h"
+#include "base/fault_arm.h"
 #include "icms/icms.h"
 #include "wire/sealed.h"
 

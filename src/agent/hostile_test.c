@@ -13,7 +13,7 @@
 
 #include "agent/agent_rig.h"
 #include "base/check.h"
-#include "base/fault.h"
+#include "base/fault_arm.h"
 
 #define MS    RIG_MS
 #define KV    0

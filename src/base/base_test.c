@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "base/crc.h"
 #include "base/err.h"
-#include "base/fault.h"
+#include "base/fault_arm.h"
 #include "base/hash.h"
 #include "base/hist.h"
 #include "base/list.h"

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "base/fault.h"
 #include "client/client_int.h"
 #include "conf/conf.h"
 
@@ -168,28 +167,12 @@ static icms_err open_new(struct icms **out_icms)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* Arms the fault points of ICMS_FAULT at the first open of a process that has not done so itself.
- */
-static icms_err open_faults(struct err_why *why)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static bool asked;
-    icms_err err = ICMS_OK;
-
-    check(pthread_mutex_lock(&lock) == 0);
-    if (!asked && !fault_armed)
-        err = fault_init(why);
-    asked = true;
-    check(pthread_mutex_unlock(&lock) == 0);
-    return err;
-}
-
 static icms_err open_unix(struct icms *icms, const char *path, struct err_why *why)
 {
     char socket[104];
 
     if (path[0] == 0)
-        path = getenv("ICMS_SOCKET");
+        path = secure_getenv("ICMS_SOCKET");
     if (path == NULL || path[0] == 0) {
         conf_socket_find(socket);
         path = socket;
@@ -242,9 +225,7 @@ icms_err icms_open(const char *where, const struct icms_options *options, char *
         client_why(&sentence, why, why_bytes);
         return err;
     }
-    err = open_faults(&sentence);
-    if (err == ICMS_OK)
-        err = open_new(&icms);
+    err = open_new(&icms);
     if (err == ICMS_OK) {
         icms_options_init(&icms->options);
         if (options != NULL)

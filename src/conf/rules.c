@@ -83,7 +83,7 @@ void conf_socket_find(char out[104])
 
 void conf_socket_default(char out[104])
 {
-    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
     int n = -1;
 
     if (geteuid() == 0)

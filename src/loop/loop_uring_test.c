@@ -30,7 +30,7 @@
 #include <cmocka.h>
 
 #include "base/check.h"
-#include "base/fault.h"
+#include "base/fault_arm.h"
 #include "loop/loop.h"
 
 #define REGION_BYTES ((uint64_t)32 << 20)

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "base/fault.h"
+#include "base/fault_arm.h"
 #include "loop/sim.h"
 
 #define STREAM_BYTES 600000u

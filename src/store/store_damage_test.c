@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/check.h"
-#include "base/fault.h"
+#include "base/fault_arm.h"
 #include "loop/sim.h"
 #include "store/layout.h"
 #include "store/store_rig.h"

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "base/check.h"
-#include "base/fault.h"
+#include "base/fault_arm.h"
 #include "base/hash.h"
 #include "loop/sim.h"
 #include "store/layout.h"

@@ -12,7 +12,6 @@ memory, through which every acknowledged block is asked for.
 usage: overload.py BUILD_ROOT
 """
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -151,11 +150,11 @@ def settle(target, agent, clients, acked, late):
 
 def main():
     build = pathlib.Path(sys.argv[1])
-    os.environ["ICMS_FAULT"] = f"loop.write:1:slow={WRITE_MS * 1000}"
     with tempfile.TemporaryDirectory(prefix="icms-", dir="/var/tmp") as folder, \
             pod.Pod(build, folder) as p:
         target = p.add_target("enclosure0", 1, "8MiB", [VOLUME], segment="512KiB", memory="4MiB",
-                              connections_max="16")
+                              connections_max="16",
+                              faults=f"loop.write:1:slow={WRITE_MS * 1000}")
         target.wait_ready()
         agent = p.add_agent("server-a", [target], [VOLUME], store_backlog="2MiB",
                             client_memory="4MiB")
