@@ -116,7 +116,7 @@ static int option_take(const struct daemon_program *program, int code, char **ar
         return DAEMON_DONE;
     case OPTION_FORMAT:
         if (!program->format)
-            return usage_wrong(program, "it has no option '%s'", "--format");
+            return usage_wrong(program, "unknown option '%s'", "--format");
         if (opts->format_count == LIMIT_DRIVES)
             return usage_wrong(program, "too many drives to format: '%s'", optarg);
         opts->format[opts->format_count++] = optarg;
@@ -138,7 +138,7 @@ static int option_take(const struct daemon_program *program, int code, char **ar
     case ':':
         return usage_wrong(program, "'%s' needs a value", argv[optind - 1]);
     default:
-        return usage_wrong(program, "it has no option '%s'", argv[optind - 1]);
+        return usage_wrong(program, "unknown option '%s'", argv[optind - 1]);
     }
 }
 

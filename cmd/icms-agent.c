@@ -19,7 +19,7 @@
 
 static const struct daemon_program program = {
     .name = "icms-agent",
-    .summary = "give the processes of a GPU server the blocks of its pod",
+    .summary = "node daemon that serves KV blocks to local processes",
     .config_default = "/etc/icms/agent.yaml",
     .example = conf_agent_example,
 };
@@ -72,7 +72,7 @@ struct main_seen {
 };
 
 /* Says what happened to the enclosures since the last look. */
-static void main_look(struct agent *agent, struct main_seen *io_seen)
+static void main_look(struct agent *agent, uint32_t probe_ms, struct main_seen *io_seen)
 {
     static struct agent_stats stats;
     uint64_t excluded = 0;
@@ -85,15 +85,15 @@ static void main_look(struct agent *agent, struct main_seen *io_seen)
         if (enclosure->state == AGENT_ENCLOSURE_EXCLUDED)
             excluded |= bit;
         if ((excluded & bit) != 0 && (io_seen->excluded & bit) == 0)
-            log_line(LOG_WARN, "enclosure %s is excluded, and probed: %s", enclosure->name,
-                     enclosure->last_error);
+            log_line(LOG_WARN, "enclosure %s: marked down: %s; retrying every %u ms",
+                     enclosure->name, enclosure->last_error, probe_ms);
         else if ((excluded & bit) == 0 && (io_seen->excluded & bit) != 0)
-            log_line(LOG_INFO, "enclosure %s is back", enclosure->name);
+            log_line(LOG_INFO, "enclosure %s: recovered", enclosure->name);
         for (uint32_t j = 0; j < stats.volume_count; j++)
             if (((enclosure->lacking & ~io_seen->lacking[i]) >> j & 1) != 0)
                 log_line(LOG_WARN,
-                         "enclosure %s lacks volume %s, or hides it from this host; its keys go to "
-                         "the next enclosure, and it is looked at again",
+                         "enclosure %s: volume %s missing or not allowed for this host; using the "
+                         "next enclosure; will retry",
                          enclosure->name, stats.volumes[j].name);
         io_seen->lacking[i] = enclosure->lacking;
     }
@@ -105,13 +105,13 @@ static void main_serve(const struct daemon_opts *opts, const struct conf_agent *
 {
     struct main_seen seen = {0};
 
-    main_look(agent, &seen);
+    main_look(agent, conf->probe_ms, &seen);
     if (http != NULL)
         daemon_ready(opts, "socket=%s http=%u", conf->socket, ctl_http_port(http));
     else
         daemon_ready(opts, "socket=%s", conf->socket);
     while (!daemon_wait(MAIN_LOOK_MS, &main_heartbeat))
-        main_look(agent, &seen);
+        main_look(agent, conf->probe_ms, &seen);
     if (!agent_drain(agent, MAIN_DRAIN_MS))
         log_line(LOG_WARN, "not drained within %d s: accepted blocks may not be on flash",
                  MAIN_DRAIN_MS / 1000);

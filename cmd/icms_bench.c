@@ -329,7 +329,7 @@ static int bench_run_command(int argc, char **argv)
 
 const struct cli_command cli_bench = {
     .name = "bench",
-    .summary = "measure it beside what this machine could do at most",
+    .summary = "benchmark against the hardware limits",
     .run = bench_run_command,
     .help =
         "usage: icms bench [options] NAME\n"

@@ -124,7 +124,7 @@ static int option_number(struct cli *cli, int code)
     if (code == OPTION_PORT) {
         port = strtoul(optarg, &end, 10);
         if (end == optarg || *end != 0 || port > 65535)
-            return cli_usage(cli, "--port %s: not a port", optarg);
+            return cli_usage(cli, "--port %s: a port is a number from 0 to 65535", optarg);
         cli->port = (unsigned)port;
     }
     return -1;
@@ -199,7 +199,7 @@ int cli_parse(const struct cli_command *command, int argc, char **argv, struct c
         if (code == ':')
             return cli_usage(cli, "'%s' needs a value", argv[optind - 1]);
         if ((option_taken_by(code) & command->takes) == 0)
-            return cli_usage(cli, "it has no option '%s'", argv[optind - 1]);
+            return cli_usage(cli, "unknown option '%s'", argv[optind - 1]);
         status = option_take(cli, code);
         if (status >= 0)
             return status;
@@ -409,7 +409,7 @@ int cli_blocks_read(const struct cli *cli, bool use_stdin, struct cli_blocks *ou
     }
     free(line);
     if (status < 0 && out_blocks->count == 0)
-        status = cli_usage(cli, "it needs a key");
+        status = cli_usage(cli, "no key given");
     if (status >= 0)
         cli_blocks_free(out_blocks);
     return status;
@@ -533,7 +533,7 @@ void cli_answer(const struct cli *cli, const char *key, const struct icms_block 
     if (cli->quiet)
         return;
     if (block->status == ICMS_MISS)
-        (void)printf("%s: not there (%s)\n", key, icms_miss_name(block->reason));
+        (void)printf("%s: missing (%s)\n", key, icms_miss_name(block->reason));
     else if (block->status != ICMS_OK)
         (void)fprintf(stderr, "icms %s: %s: %s\n", cli->command->name, key,
                       icms_err_text(block->status));

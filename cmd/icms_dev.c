@@ -51,7 +51,7 @@ static int dev_folder(struct dev *dev)
         if (mkdir(dev->cli.dir, 0700) == 0)
             dev->made = true;
         else if (errno != EEXIST)
-            return cli_fail(&dev->cli, ICMS_IO, "cannot make %s: %s", dev->cli.dir,
+            return cli_fail(&dev->cli, ICMS_IO, "cannot create directory %s: %s", dev->cli.dir,
                             strerror(errno));
         if (realpath(dev->cli.dir, dev->folder) == NULL)
             return cli_fail(&dev->cli, ICMS_IO, "%s: %s", dev->cli.dir, strerror(errno));
@@ -59,8 +59,8 @@ static int dev_folder(struct dev *dev)
         n = snprintf(dev->folder, sizeof(dev->folder), "%s/icms-dev-XXXXXX",
                      temporary != NULL && temporary[0] == '/' ? temporary : "/tmp");
         if (n < 0 || (size_t)n >= sizeof(dev->folder) || mkdtemp(dev->folder) == NULL)
-            return cli_fail(&dev->cli, ICMS_IO, "cannot make a temporary directory: %s",
-                            strerror(errno));
+            return cli_fail(&dev->cli, ICMS_IO, "cannot create directory %s: %s; set $TMPDIR",
+                            dev->folder, strerror(errno));
         dev->temporary = true;
     }
     /* sun_path has 108 bytes. */
@@ -164,7 +164,7 @@ static void dev_say(struct dev *dev)
         (void)printf("  export ICMS_VOLUME=%s\n", dev->cli.volume);
     (void)printf("  echo hello | icms put greeting\n"
                  "  icms get greeting\n"
-                 "  icms exists greeting nobody\n"
+                 "  icms exists greeting nothing\n"
                  "  icms status\n");
     if (target_http[0] != 0)
         (void)printf("  curl http://127.0.0.1:%s/metrics     # of the target\n", target_http);
@@ -212,7 +212,7 @@ static int dev_run(int argc, char **argv)
     if (status >= 0)
         return status;
     if (dev.cli.argc != 0)
-        return cli_usage(&dev.cli, "it has no argument '%s'", dev.cli.argv[0]);
+        return cli_usage(&dev.cli, "unexpected argument '%s'", dev.cli.argv[0]);
     if (dev.cli.size < DEV_DRIVE_MIN)
         return cli_usage(&dev.cli, "--size: a drive has at least 128MiB");
     dev_signals();
@@ -233,7 +233,7 @@ static int dev_run(int argc, char **argv)
 
 const struct cli_command cli_dev = {
     .name = "dev",
-    .summary = "run a target and an agent here, to try things out",
+    .summary = "run a target and an agent on this machine, for trials",
     .takes = CLI_TAKES_DEV,
     .run = dev_run,
     .help = "usage: icms dev [options]\n"

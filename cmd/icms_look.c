@@ -62,18 +62,18 @@ static int look_run(const struct cli_command *command, int argc, char **argv, lo
 
 static int exists_run(int argc, char **argv)
 {
-    return look_run(&cli_exists, argc, argv, icms_exists_start, "looking", "there");
+    return look_run(&cli_exists, argc, argv, icms_exists_start, "looking", "found");
 }
 
 const struct cli_command cli_exists = {
     .name = "exists",
-    .summary = "say whether blocks are there",
+    .summary = "tell which blocks are found",
     .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS,
     .run = exists_run,
     .help = "usage: icms exists [options] KEY ...\n"
-            "Say for each KEY whether its block is there at this moment. No value is "
+            "Say for each KEY whether its block is found at this moment. No value is "
             "moved.\n\n" HELP_COMMON
-            "\nExit status: 0 all are there, 1 one is not, 2 usage or connection.\n",
+            "\nExit status: 0 all are found, 1 one is missing, 2 usage or connection.\n",
 };
 
 static int rm_run(int argc, char **argv)
@@ -83,12 +83,12 @@ static int rm_run(int argc, char **argv)
 
 const struct cli_command cli_rm = {
     .name = "rm",
-    .summary = "forget blocks",
+    .summary = "remove blocks",
     .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS,
     .run = rm_run,
     .help = "usage: icms rm [options] KEY ...\n"
-            "Forget the blocks under these keys everywhere.\n\n" HELP_COMMON
-            "\nExit status: 0 all were there and are gone, 1 one was not there, 2 usage or "
+            "Remove the blocks under these keys everywhere.\n\n" HELP_COMMON
+            "\nExit status: 0 all were found and removed, 1 one was missing, 2 usage or "
             "connection.\n",
 };
 
@@ -138,12 +138,12 @@ static int match_run(int argc, char **argv)
 
 const struct cli_command cli_match = {
     .name = "match",
-    .summary = "say how many blocks from the first on are there",
+    .summary = "count the leading blocks that are found",
     .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS,
     .run = match_run,
     .help = "usage: icms match [options] [KEY ...]\n"
-            "Count the blocks from the first KEY up to the first that is not there: the longest\n"
+            "Count the blocks from the first KEY up to the first that is missing: the longest\n"
             "usable prefix. Without arguments keys are read from standard input, one a "
             "line.\n\n" HELP_COMMON
-            "\nExit status: 0 all are there, 1 fewer are, 2 usage or connection.\n",
+            "\nExit status: 0 all are found, 1 fewer are, 2 usage or connection.\n",
 };

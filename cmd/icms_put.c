@@ -96,7 +96,7 @@ static int put_run(int argc, char **argv)
     if (status >= 0)
         return status;
     if (cli.argc < 1 || cli.argc > 2 || (cli.argc == 2 && cli.file != NULL))
-        return cli_usage(&cli, "it needs a key and at most one file");
+        return cli_usage(&cli, "expected a key and at most one file");
     file = cli.argc == 2 ? cli.argv[1] : cli.file;
     status = cli_key(&cli, cli.argv[0], &block.key);
     if (status < 0)
@@ -134,7 +134,7 @@ const struct cli_command cli_put = {
             "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n" HELP_TIER HELP_KEY
             "      --input FILE     the same as the argument FILE\n"
             "      --on-flash       done when a drive has it, not when the agent has taken it\n"
-            "      --if-absent      leave a block that is there as it is, and fail\n"
+            "      --if-absent      fail when the key exists; its block stays as it is\n"
             "      --prompt BLOCKS,HITS,AT[,partial]\n"
             "                       where in its prompt the block lies: drives with a write\n"
             "                       budget learn from it which blocks come back\n" HELP_ANSWER
@@ -175,7 +175,7 @@ static int get_one(struct cli *cli, const char *key, const char *file, struct ic
     if (block->status != ICMS_OK && cli->json)
         return cli_miss(cli, key, block);
     if (block->status == ICMS_MISS)
-        return cli_fail(cli, block->status, "%s is not in volume %s (%s)", key, cli->volume,
+        return cli_fail(cli, block->status, "%s: missing in volume %s (%s)", key, cli->volume,
                         icms_miss_name(block->reason));
     if (block->status != ICMS_OK)
         return cli_fail(cli, block->status, "cannot load %s from volume %s: %s", key, cli->volume,
@@ -199,7 +199,7 @@ static int get_run(int argc, char **argv)
     if (status >= 0)
         return status;
     if (cli.argc < 1 || cli.argc > 2 || (cli.argc == 2 && cli.file != NULL))
-        return cli_usage(&cli, "it needs a key and at most one file");
+        return cli_usage(&cli, "expected a key and at most one file");
     file = cli.argc == 2 ? cli.argv[1] : cli.file;
     if (cli.json && (file == NULL || strcmp(file, "-") == 0))
         return cli_usage(&cli, "--json answers on standard output, so the value needs a file");
@@ -228,5 +228,5 @@ const struct cli_command cli_get = {
             "Load the block under KEY and write its bytes to FILE, or to standard output.\n\n"
             "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n" HELP_TIER HELP_KEY
             "      --output FILE    the same as the argument FILE\n" HELP_ANSWER
-            "\nExit status: 0 loaded, 1 not there (the reason is said), 2 usage or connection.\n",
+            "\nExit status: 0 loaded, 1 missing (with the reason), 2 usage or connection.\n",
 };

@@ -187,7 +187,7 @@ static int option_take(struct options *options, int code)
     case OPTION_JSON:
         return -1;
     default:
-        return cli_usage(&options->cli, "it has no option '%s'", "");
+        return cli_usage(&options->cli, "unknown option");
     }
 }
 
@@ -240,7 +240,7 @@ static int options_parse(struct options *options, int argc, char **argv)
         if (code == ':')
             return cli_usage(&options->cli, "'%s' needs a value", argv[optind - 1]);
         if (code == '?')
-            return cli_usage(&options->cli, "it has no option '%s'", argv[optind - 1]);
+            return cli_usage(&options->cli, "unknown option '%s'", argv[optind - 1]);
         status = option_take(options, code);
         if (status >= 0)
             return status;
@@ -435,7 +435,7 @@ static int replay_command(int argc, char **argv)
 
 const struct cli_command cli_replay = {
     .name = "replay",
-    .summary = "show what a drive would have kept of a trace",
+    .summary = "simulate the hits of a trace on a drive",
     .run = replay_command,
     .help =
         "usage: icms replay [options] TRACE\n"

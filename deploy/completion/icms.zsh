@@ -21,15 +21,15 @@ _icms_daemon() {
 _icms() {
     local -a commands tier keys
     commands=(
-        'dev:run a target and an agent here, to try things out'
+        'dev:run a target and an agent on this machine, for trials'
         'put:store a block'
         'get:load a block'
-        'exists:say whether blocks are there'
-        'match:count the blocks from the first on that are there'
-        'rm:forget blocks'
+        'exists:tell which blocks are found'
+        'match:count the leading blocks that are found'
+        'rm:remove blocks'
         'status:show the tier'
-        'bench:measure it beside what this machine could do at most'
-        'replay:show what a drive would have kept of a trace'
+        'bench:benchmark against the hardware limits'
+        'replay:simulate the hits of a trace on a drive'
         'version:print the version'
         'help:list commands, or the options of one'
     )

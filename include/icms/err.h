@@ -35,7 +35,7 @@ extern "C" {
     XX(IO,            14,   "the device reported an error",                     0,   0x006,  500)  \
     XX(CORRUPT,       15,   "stored bytes do not match their checksum",         0,   0x281,  500)  \
     XX(DRIVE_DOWN,    16,   "the drive is out of service",                      0,   0x006,  503)  \
-    XX(PEER_DOWN,     17,   "the other side does not answer",                   1,   0x006,  503)  \
+    XX(PEER_DOWN,     17,   "unavailable (no response)",                        1,   0x006,  503)  \
     XX(REFUSED,       18,   "connection refused",                               1,   0x006,  503)  \
     XX(RESET,         19,   "connection lost",                                  1,   0x006,  503)  \
     XX(PROTOCOL,      20,   "the other side broke the protocol",                0,   0x006,  502)  \

@@ -186,10 +186,10 @@ class DriveDownError(Error):
 
 
 class PeerDownError(Error):
-    """The other side does not answer."""
+    """Unavailable (no response)."""
 
     status = Status.PEER_DOWN
-    text = "the other side does not answer"
+    text = "unavailable (no response)"
     retry = True
 
 

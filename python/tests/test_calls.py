@@ -155,7 +155,7 @@ class Calls(TestCase):
                          ("kv", VALUE_BYTES, True))
         self.assertGreater(self.volume.run_blocks, 0)
         self.assertIn("volumes", self.client.status())
-        with self.assertRaisesRegex(icms.NoVolumeError, "no volume nope .*kv"):
+        with self.assertRaisesRegex(icms.NoVolumeError, "cannot open volume nope: .*kv"):
             self.client.volume("nope")
         with self.assertRaises(icms.InvalidError):
             self.client.volume("x" * 64)

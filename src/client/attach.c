@@ -42,8 +42,8 @@ static icms_err attach_trust(int sock, const char *path, struct err_why *why)
         if (stat(directory[0] == 0 ? "/" : directory, &stat_) == 0 &&
             (stat_.st_mode & S_IWOTH) != 0)
             return err_set(why, ICMS_PERMISSION,
-                           "what listens on %s is of user %u, and anybody may make such a socket "
-                           "there: use one in a directory that only its owner writes to",
+                           "cannot trust the agent at %s: it runs as user %u, and any user can "
+                           "create a socket there; use a directory that only its owner writes to",
                            path, (unsigned)peer.uid);
     }
     return ICMS_OK;
@@ -108,20 +108,20 @@ static icms_err attach_connect(const char *path, uint64_t until_ns, struct err_w
     (void)close(sock);
     if (err == ICMS_NOT_FOUND)
         return err_set(why, err,
-                       "no agent's socket at %s; start icms-agent, or name its socket "
-                       "with unix:PATH or $ICMS_SOCKET",
+                       "cannot connect to the agent at %s: no such socket; start icms-agent "
+                       "(or `icms dev`), or name its socket with unix:PATH or $ICMS_SOCKET",
                        path);
     if (err == ICMS_REFUSED)
         return err_set(why, err,
-                       "nobody listens on %s; the icms-agent that made it is gone: start "
-                       "it again",
+                       "cannot connect to the agent at %s: connection refused, the icms-agent "
+                       "that created the socket has ended; start icms-agent",
                        path);
     if (err == ICMS_PERMISSION)
         return err_set(why, err,
-                       "this user may not use %s; see socket_mode in icms-agent's "
-                       "configuration",
+                       "cannot connect to the agent at %s: permission denied; add this user to "
+                       "the socket's group, or see socket_mode in icms-agent.yaml(5)",
                        path);
-    return err_set(why, err, "cannot connect to %s: %s", path, icms_err_text(err));
+    return err_set(why, err, "cannot connect to the agent at %s: %s", path, icms_err_text(err));
 }
 
 static icms_err attach_hello(int sock, uint64_t until_ns, uint32_t op, uint64_t staging_bytes)
@@ -193,20 +193,24 @@ static icms_err attach_welcome(int sock, uint64_t until_ns, const char *path, st
 
     err = attach_receive(sock, until_ns, &welcome, sizeof(welcome), fds, fd_count, &bytes);
     if (err == ICMS_PEER_DOWN)
-        return err_set(why, err, "the agent at %s does not answer; is it stopped?", path);
+        return err_set(
+            why, err, "cannot attach to the agent at %s: no response; check that it is not stopped",
+            path);
     if (err != ICMS_OK || bytes == 0)
         return err_set(why, err == ICMS_OK ? ICMS_RESET : err,
-                       "the agent at %s hung up instead of saying welcome", path);
+                       "cannot attach to the agent at %s: it closed the connection; see its log",
+                       path);
     if (bytes != sizeof(welcome) || welcome.magic != SHM_HELLO_MAGIC)
-        return err_set(why, ICMS_PROTOCOL, "what listens on %s is not an icms-agent", path);
+        return err_set(why, ICMS_PROTOCOL, "cannot attach to %s: it is not an icms-agent", path);
     welcome.why[sizeof(welcome.why) - 1] = 0;
     if (welcome.error != ICMS_OK)
-        return err_set(why, (icms_err)welcome.error, "the agent at %s refused: %s", path,
+        return err_set(why, (icms_err)welcome.error,
+                       "cannot attach to the agent at %s: refused: %s", path,
                        welcome.why[0] != 0 ? welcome.why : icms_err_text((icms_err)welcome.error));
     if (welcome.version != SHM_VERSION)
         return err_set(why, ICMS_VERSION,
-                       "the agent at %s speaks version %u, this program %u: "
-                       "install the same release of both",
+                       "cannot attach to the agent at %s: its protocol version is %u, that of "
+                       "this program %u; install the same release of both",
                        path, welcome.version, SHM_VERSION);
     while (*fd_count < 3 + welcome.volume_count && welcome.volume_count <= LIMIT_VOLUMES) {
         uint64_t magic;
@@ -215,7 +219,8 @@ static icms_err attach_welcome(int sock, uint64_t until_ns, const char *path, st
         if (err == ICMS_OK && (bytes != sizeof(magic) || magic != SHM_HELLO_MAGIC))
             err = ICMS_PROTOCOL;
         if (err != ICMS_OK)
-            return err_set(why, err, "the agent at %s stopped in the middle of its welcome", path);
+            return err_set(why, err, "cannot attach to the agent at %s: its answer was cut off",
+                           path);
     }
     if (*fd_count != 3 + welcome.volume_count)
         return err_set(why, ICMS_PROTOCOL, "the agent at %s passed %u descriptors for %u volumes",
@@ -274,7 +279,7 @@ icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t t
     if (err == ICMS_OK) {
         err = attach_hello(link->sock, until_ns, SHM_HELLO_ATTACH, staging_bytes);
         if (err != ICMS_OK)
-            (void)err_set(why, err, "cannot say hello to the agent at %s: %s", path,
+            (void)err_set(why, err, "cannot attach to the agent at %s: %s", path,
                           icms_err_text(err));
     }
     if (err == ICMS_OK)

@@ -201,7 +201,7 @@ static icms_err open_where(struct icms *icms, const char *where, struct err_why 
             err = client_local_start(icms->local, why, &icms->link);
     } else {
         return err_set(why, ICMS_INVALID,
-                       "\"%s\" is no tier: write unix:SOCKET, pod:FILE or "
+                       "cannot open \"%s\": unknown kind of tier; use unix:SOCKET, pod:FILE or "
                        "dir:DIRECTORY",
                        where);
     }

@@ -215,8 +215,8 @@ static icms_err volume_open(struct icms *icms, const char *name, struct err_why 
     } else {
         volume_names(icms->link, names, sizeof(names));
         err = err_set(why, ICMS_NO_VOLUME,
-                      "no volume %s that this host may use (there are: %s); "
-                      "volumes are named in the agent's configuration",
+                      "cannot open volume %s: no such volume, or not allowed for this host (known: "
+                      "%s); volumes are listed in the agent's configuration",
                       name, names);
     }
     client_call_leave(icms);

@@ -88,8 +88,8 @@ static icms_err file_read(const char *path, const char *remedy, struct err_why *
     icms_err err = fd < 0 ? err_from_errno(errno) : ICMS_OK;
 
     if (err != ICMS_OK)
-        return err_set(why, err, "%s: cannot be read: %s; give the file with %s", path,
-                       strerror(errno), remedy);
+        return err_set(why, err, "cannot read %s: %s; give the file with %s", path, strerror(errno),
+                       remedy);
     text = malloc(CONF_FILE_BYTES_MAX + 1);
     if (text == NULL) {
         (void)close(fd);
@@ -101,8 +101,7 @@ static icms_err file_read(const char *path, const char *remedy, struct err_why *
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0) {
-            err = err_set(why, err_from_errno(errno), "%s: cannot be read: %s", path,
-                          strerror(errno));
+            err = err_set(why, err_from_errno(errno), "cannot read %s: %s", path, strerror(errno));
             (void)close(fd);
             free(text);
             return err;
@@ -134,7 +133,7 @@ icms_err conf_agent_read(const char *path, struct err_why *why, struct conf_agen
 {
     char *text = NULL;
     size_t bytes = 0;
-    icms_err err = file_read(path, "--config", why, &text, &bytes);
+    icms_err err = file_read(path, "--config or pod:FILE", why, &text, &bytes);
 
     if (err != ICMS_OK)
         return err;

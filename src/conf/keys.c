@@ -38,7 +38,7 @@ static const struct conf_key drive_keys[] = {
             "block lies; else those of runs that were read before others. 0 is no limit."},
     {"write_burst", CONF_BYTES, false, AT(struct conf_drive, budget.burst_bytes), .min = 0,
      .max = 1024 * TIB, .fallback = "0",
-     .doc = "The most that quiet times save of the write budget. 0 is the budget of a day."},
+     .doc = "Maximum accumulated burst of the write budget. 0 is the budget of a day."},
 };
 static const struct conf_table drive_table = {"a drive", KEYS(drive_keys)};
 
@@ -235,9 +235,10 @@ static const struct conf_key agent_keys[] = {
      .doc = "An enclosure forgets an agent that was silent for so long."},
     {"silence", CONF_DURATION, false, AT(struct conf_agent, silence_ms), .min = 50, .max = 60000,
      .fallback = "500ms",
-     .doc = "An enclosure that owes an answer and sends nothing for so long is excluded."},
+     .doc = "I/O timeout after which an enclosure is marked down: a command is outstanding, and "
+            "nothing was received for this long."},
     {"probe", CONF_DURATION, false, AT(struct conf_agent, probe_ms), .min = 50, .max = 60000,
-     .fallback = "500ms", .doc = "How often an excluded enclosure is tried again."},
+     .fallback = "500ms", .doc = "Interval at which an enclosure that is down is retried."},
     {"load_deadline", CONF_DURATION, false, AT(struct conf_agent, load_deadline_ms), .min = 1,
      .max = 3600000, .fallback = "2s",
      .doc = "A load that has no deadline of its own is a miss after this."},
@@ -246,7 +247,7 @@ static const struct conf_key agent_keys[] = {
      .doc = "A store that has no deadline of its own is given up after this."},
     {"store_backlog", CONF_BYTES, false, AT(struct conf_agent, store_backlog_bytes), .min = 1 * MIB,
      .max = 1 * TIB, .fallback = "256MiB",
-     .doc = "Stores are shed while more than this waits to be sent."},
+     .doc = "Writes are rejected when the send queue exceeds this size."},
     {"client_memory", CONF_BYTES, false, AT(struct conf_agent, client_bytes), .min = 1 * MIB,
      .max = 1 * TIB, .fallback = "64MiB",
      .doc = "Staging memory for the stores of one client, and the most that one may ask for."},

@@ -46,15 +46,20 @@ def usage():
     expect("no command", icms(), 2, b"", [b"usage: icms COMMAND"])
     expect("help", icms("help"), 0, err=[])
     expect("version", icms("version"), 0)
-    expect("unknown command", icms("frobnicate"), 2, b"", [b"frobnicate", b"icms help"])
-    expect("unknown option", icms("put", "--frobnicate", "a"), 2, b"", [b"--help"])
+    expect("unknown command", icms("frobnicate"), 2, b"", [b"unknown command 'frobnicate'; see"])
+    expect("command with a typo", icms("gte"), 2, b"", [b"did you mean 'get'?"])
+    expect("help of a command with a typo", icms("help", "stats"), 2, b"", [b"'status'?"])
+    expect("unknown option", icms("put", "--frobnicate", "a"), 2, b"",
+           [b"unknown option '--frobnicate'", b"icms put --help"])
     expect("no key", icms("get"), 2, b"", [b"key"])
     expect("empty key", icms("get", ""), 2, b"", [b"1 to 16 bytes"])
     expect("long key", icms("get", "x" * 17), 2, b"", [b"--name"])
     expect("bad hex", icms("get", "0xabc"), 2, b"", [b"hex"])
     expect("bad deadline", icms("get", "--deadline", "soon", "a"), 2, b"", [b"500ms"])
     expect("no tier", icms("get", "--open", "unix:/nonexistent/sock", "a"), 2, b"",
-           [b"/nonexistent/sock", b"icms-agent"])
+           [b"cannot connect to the agent at /nonexistent/sock", b"icms-agent", b"icms dev"])
+    expect("no file of a pod", icms("get", "--open", "pod:/nonexistent/agent.yaml", "a"), 2, b"",
+           [b"cannot read /nonexistent/agent.yaml", b"pod:FILE"])
     expect("not a tier", icms("get", "--open", "what", "a"), 2, b"", [b"unix:SOCKET"])
     result = icms("get", "--json", "--open", "unix:/nonexistent/sock", "a", "/dev/null")
     expect("errors are JSON, too", result, 2)
@@ -134,14 +139,14 @@ def blocks(env, folder):
     result = icms("get", "--json", "greeting", "/dev/null", env=env)
     assert json.loads(result.stdout)["bytes"] == 6, result
     expect("exists", icms("exists", "greeting", "nobody", env=env), 1,
-           b"greeting: there\nnobody: not there (absent)\n")
+           b"greeting: found\nnobody: missing (absent)\n")
     expect("exists, all", icms("exists", "greeting", env=env), 0)
     expect("match", icms("match", "greeting", "0x00ff", "nobody", "greeting", env=env), 1,
            b"2 of 4\n")
     expect("match from standard input", icms("match", "--json", data=b"greeting\n0x00ff\n",
                                              env=env), 0, b'{"matched":2,"of":2}\n')
     expect("rm", icms("rm", "greeting", "nobody", env=env), 1,
-           b"greeting: removed\nnobody: not there (absent)\n")
+           b"greeting: removed\nnobody: missing (absent)\n")
     expect("gone", icms("get", "greeting", env=env), 1)
     expect("empty value", icms("put", "a", data=b"", env=env), 1, b"", [b"empty"])
     expect("value too large", icms("put", "a", data=bytes((8 << 20) + 1), env=env), 1, b"",
