@@ -55,7 +55,7 @@ struct icms_options {
     uint32_t store_deadline_ms; /* the same for put, remove and flush */
     uint64_t buffer_bytes; /* shared memory for this client's stores; 0: the agent's default, which
                                 is also the most; pod: and dir: as much as is asked for      */
-    uint64_t directory_bytes; /* dir: size of a new cache, whole MiB; 0: 1 GiB                    */
+    uint64_t directory_bytes; /* dir: size of the cache, whole MiB; 0: as it is, a new one 1 GiB  */
     uint64_t value_bytes_max; /* dir: largest value of volumes made there; 0: 8 MiB               */
 };
 

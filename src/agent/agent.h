@@ -50,6 +50,7 @@ struct agent_opts {
     uint64_t
         client_bytes; /* staging memory of a client that names none, and the most it may have */
     const char *local_path; /* a drive of its own instead of a pod; NULL: none               */
+    bool local_sparse;      /* a new file takes space as it is written */
     uint64_t local_bytes;
     uint64_t local_segment_bytes;
     bool own_process; /* no other process maps the arenas: they may hold a drive's records   */

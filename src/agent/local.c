@@ -304,6 +304,7 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
     store_opts_init(&opts);
     opts.path = agent->opts.local_path;
     opts.bytes = agent->opts.local_bytes;
+    opts.sparse = agent->opts.local_sparse;
     if (agent->opts.local_segment_bytes != 0)
         opts.segment_bytes = agent->opts.local_segment_bytes;
     opts.value_bytes_max = value_bytes_max;

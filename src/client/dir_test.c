@@ -159,6 +159,31 @@ static void sizes_that_do_not_fit_are_refused_and_nothing_is_lost(void **state)
     icms_close(&icms);
 }
 
+/* The agent of these tests makes no store; its file stands for one. */
+static void another_size_than_the_directory_has_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct icms_options options;
+    struct icms *icms = open_dir(f);
+    char path[128], why[512];
+    int fd;
+
+    icms_close(&icms);
+    (void)snprintf(path, sizeof(path), "%s/icms.store", f->where + 4);
+    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(ftruncate(fd, (off_t)256 << 20), 0);
+    assert_int_equal(close(fd), 0);
+    icms_options_init(&options);
+    options.directory_bytes = (uint64_t)512 << 20;
+    assert_int_equal(icms_open(f->where, &options, why, sizeof(why), &icms), ICMS_INVALID);
+    assert_non_null(strstr(why, "directory_bytes 536870912: it was made with 268435456"));
+    options.directory_bytes = ((uint64_t)256 << 20) + 5; /* whole MiB count */
+    assert_int_equal(icms_open(f->where, &options, why, sizeof(why), &icms), ICMS_OK);
+    icms_close(&icms);
+    icms = open_dir(f);
+    icms_close(&icms);
+}
+
 static void a_second_volume_leaves_the_first_one_open(void **state)
 {
     struct fixture *f = *state;
@@ -356,6 +381,7 @@ int main(void)
         TEST(a_missing_directory_and_volume_are_made),
         TEST(volumes_keep_their_identity_over_restarts),
         TEST(sizes_that_do_not_fit_are_refused_and_nothing_is_lost),
+        TEST(another_size_than_the_directory_has_is_refused),
         TEST(a_second_volume_leaves_the_first_one_open),
         TEST(leases_keep_a_volume_from_being_made),
         TEST(another_holder_is_named),

@@ -370,6 +370,20 @@ void client_local_volume_drop(struct client_local *local)
     (void)!local_volumes_write(local, NULL); /* it could be written a moment ago */
 }
 
+/* A store keeps the size it was made with. */
+static icms_err local_size_check(struct client_local *local, uint64_t asked_bytes,
+                                 struct err_why *why)
+{
+    asked_bytes -= asked_bytes % LOCAL_DIRECTORY_ALIGN;
+    if (asked_bytes == 0 || asked_bytes == local->conf.local_bytes)
+        return ICMS_OK;
+    return err_set(why, ICMS_INVALID,
+                   "cannot open %s with directory_bytes %llu: it was made with %llu; pass that or "
+                   "0, or remove it to make it anew",
+                   local->directory, (unsigned long long)asked_bytes,
+                   (unsigned long long)local->conf.local_bytes);
+}
+
 static icms_err local_directory(struct client_local *local, const char *path,
                                 const struct icms_options *options, struct err_why *why)
 {
@@ -397,8 +411,8 @@ static icms_err local_directory(struct client_local *local, const char *path,
     if (err != ICMS_OK)
         return err;
     if (stat(local->conf.local_path, &stat_) == 0 && stat_.st_size > 0) {
-        local->conf.local_bytes = (uint64_t)stat_.st_size; /* as it is */
-        return ICMS_OK;
+        local->conf.local_bytes = (uint64_t)stat_.st_size;
+        return local_size_check(local, options->directory_bytes, why);
     }
     local->conf.local_bytes =
         options->directory_bytes != 0 ? options->directory_bytes : LOCAL_DIRECTORY_BYTES;
@@ -521,6 +535,7 @@ icms_err client_local_start(struct client_local *local, struct err_why *why,
         return err_set(why, err, "out of memory");
     err = client_agent_opts(&local->conf, local->enclosures, why, &local->opts);
     local->opts.own_process = true;
+    local->opts.local_sparse = local->directory[0] != 0;
     if (local->staging_bytes != 0) /* the process is its own operator */
         local->opts.client_bytes = local->staging_bytes;
     if (err == ICMS_OK)

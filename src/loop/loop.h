@@ -208,6 +208,7 @@ struct loop_file_opts {
     bool write;       /* false: read only                                   */
     bool direct;      /* O_DIRECT; all I/O aligned to LIMIT_DISK_ALIGN      */
     bool exclusive;   /* lock it; LOCKED with the holder's pid when held    */
+    bool sparse;      /* create: only set the length, take space as it is written */
     uint64_t bytes;   /* create: preallocate this much; 0: leave            */
 };
 

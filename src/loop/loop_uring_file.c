@@ -172,9 +172,9 @@ static icms_err file_preallocate(struct uring_file *file, const struct loop_file
     int result;
 
     do { /* rings that are torn down interrupt their process, too */
-        result = fallocate(file->fd, 0, 0, (off_t)opts->bytes);
-    } while (result != 0 && errno == EINTR);
-    if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
+        result = opts->sparse ? -1 : fallocate(file->fd, 0, 0, (off_t)opts->bytes);
+    } while (!opts->sparse && result != 0 && errno == EINTR);
+    if (opts->sparse || (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)))
         result = ftruncate(file->fd, (off_t)opts->bytes);
     if (result != 0)
         return err_set(why, err_from_errno(errno),

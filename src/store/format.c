@@ -198,6 +198,7 @@ icms_err store_format(struct loop_env *env, const struct store_opts *opts, bool 
                                   .write = true,
                                   .direct = true,
                                   .exclusive = true,
+                                  .sparse = opts->sparse,
                                   .bytes = opts->bytes};
     struct store_super super = {.segments = 0};
     struct uuid old = {{0}};

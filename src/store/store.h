@@ -48,6 +48,7 @@ struct store_opts {
                                  random one                                                   */
     uint32_t writes_max;      /* writes in flight; more are parked                            */
     struct write_budget budget; /* what may be written a day                                  */
+    bool sparse;                /* format: a new file takes space as it is written            */
     bool discard;               /* the device is told what is free, where it takes that       */
     struct loop_region
         *region; /* where callers' buffers lie; its owner registers it; may be NULL */

@@ -37,6 +37,11 @@ def main():
 
         result = icms(build, "put", "--open", where, "--on-flash", "greeting", input=b"hello")
         expect("put", result.returncode == 0, result)
+        small = f"dir:{folder}/small"
+        result = icms(build, "put", "--open", small, "--on-flash", "greeting", input=b"hello")
+        store = (pathlib.Path(folder) / "small/icms.store").stat()
+        expect("a new cache takes space as it is written", result.returncode == 0 and
+               store.st_size == 1 << 30 and store.st_blocks * 512 < 1 << 20, store)
         # A process that holds the directory: it waits for a value that does not come.
         holder = subprocess.Popen([build / "cmd/icms", "put", "--open", where, "late"],
                                   stdin=subprocess.PIPE)
