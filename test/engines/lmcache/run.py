@@ -79,7 +79,7 @@ class Lab:
         if self.nest is None:
             self.nest = forked.Nest(self.bin / "python", HERE.parent / "vllm/engine.py",
                                     self.folder / "engines.log", self.environment())
-        order = {"model": str(self.model()), "config": config, "environment": {}}
+        order = {"model": str(self.model()), "config": config, "environment": {}, "options": {}}
         return self.nest.fork(order, self.folder / f"engine-{self.number()}").wait()
 
     def end(self):
