@@ -65,13 +65,13 @@ static icms_err main_http(const struct conf_agent *conf, struct agent *agent, st
     return conf->http.listen[0] == '\0' ? ICMS_OK : ctl_http_start(&opts, why, out_http);
 }
 
-/* What was said of the enclosures. */
+/* What was logged of the enclosures. */
 struct main_seen {
-    uint64_t excluded;                  /* bit i: enclosure i is excluded            */
-    uint64_t lacking[LIMIT_ENCLOSURES]; /* bit j of [i]: enclosure i lacks volume j  */
+    uint64_t excluded;                  /* bit i: enclosure i is down                 */
+    uint64_t lacking[LIMIT_ENCLOSURES]; /* bit j of [i]: enclosure i misses volume j  */
 };
 
-/* Says what happened to the enclosures since the last look. */
+/* Logs what changed at the enclosures since the last call. */
 static void main_look(struct agent *agent, uint32_t probe_ms, struct main_seen *io_seen)
 {
     static struct agent_stats stats;

@@ -193,17 +193,18 @@ static void main_look(struct target *target, bool say, uint32_t *io_out)
     for (uint32_t i = 0; i < stats.drive_count; i++) {
         if (say && stats.drives[i].slow_total > slow_total[i])
             log_line(LOG_WARN,
-                     "drive %u (%s) is slow: it is passed over until it answers in time again", i,
+                     "drive %u (%s): slow: using other drives until it answers in time again", i,
                      stats.drives[i].path);
         slow_total[i] = stats.drives[i].slow_total;
         if (!stats.drives[i].out)
             continue;
         out |= (uint32_t)1 << i;
         if (say && (*io_out >> i & 1) == 0)
-            log_line(LOG_ERROR,
-                     "drive %u (%s) reports errors and is out of service: its blocks are lost to "
-                     "this enclosure until it is replaced and icms-target restarted",
-                     i, stats.drives[i].path);
+            log_line(
+                LOG_ERROR,
+                "drive %u (%s): out of service after device errors: its blocks are lost; replace "
+                "it and restart icms-target",
+                i, stats.drives[i].path);
     }
     *io_out = out;
 }

@@ -38,7 +38,7 @@ static double status_number(const json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
-/* Volumes that an enclosure lacks, under its line. */
+/* Volumes that an enclosure does not have, under its line. */
 static void status_lacks(const json_t *lacks)
 {
     const json_t *name;
@@ -46,12 +46,12 @@ static void status_lacks(const json_t *lacks)
 
     if (json_array_size(lacks) == 0)
         return;
-    (void)printf("%-20s lacks, or hides from this host:", "");
+    (void)printf("%-20s missing, or not allowed for this host:", "");
     json_array_foreach(lacks, i, name)
     {
         (void)printf("%s %s", i == 0 ? "" : ",", json_string_value(name));
     }
-    (void)printf("; its keys go to the next enclosure\n");
+    (void)printf("; using the next enclosure\n");
 }
 
 /* The last error of an enclosure, with its age: it may be over. text has STATUS_ERROR_BYTES. */
@@ -217,7 +217,7 @@ static int status_run(int argc, char **argv)
 
 const struct cli_command cli_status = {
     .name = "status",
-    .summary = "show the tier: readiness, enclosures, volumes, hits, misses",
+    .summary = "show readiness, enclosures, volumes, hits and misses",
     .takes = CLI_TAKES_TIER,
     .run = status_run,
     .help =

@@ -27,7 +27,7 @@ _icms() {
         'exists:tell which blocks are found'
         'match:count the leading blocks that are found'
         'rm:remove blocks'
-        'status:show the tier'
+        'status:show readiness, enclosures, volumes, hits and misses'
         'bench:benchmark against the hardware limits'
         'replay:simulate the hits of a trace on a drive'
         'version:print the version'

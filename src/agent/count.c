@@ -7,13 +7,14 @@
  *
  * A client may write anything into its counters. Of each counter at most so much is taken as can
  * happen in the time that the client has been attached, and never less than was taken before. So
- * the volume's sums only grow, and none of them can be brought near an overflow.
+ * the volume's sums only grow.
  */
 #include "agent/agent_int.h"
 
-/* No client does more than this: one event in 16 ns, 1 KiB of values in a nanosecond. */
-#define COUNT_EVENT_NS 16
-#define COUNT_NS_BYTES 1024
+/* No client does more in a nanosecond, with all of its threads. 64 clients that count as much as
+ * they may bring a sum of events to its limit in nine years. */
+#define COUNT_NS_EVENTS 1
+#define COUNT_NS_BYTES  1024
 
 /* What a client may have counted before time is seen to pass. */
 #define COUNT_EVENTS_MIN ((uint64_t)1 << 16)
@@ -23,7 +24,7 @@ void agent_guest_counts_take(struct agent_guest *guest)
 {
     struct agent *agent = guest->agent;
     uint64_t age_ns = loop_env_now_ns(agent->env) - guest->attached_ns;
-    uint64_t events_max = COUNT_EVENTS_MIN + age_ns / COUNT_EVENT_NS;
+    uint64_t events_max = COUNT_EVENTS_MIN + age_ns * COUNT_NS_EVENTS;
     uint64_t bytes_max = COUNT_BYTES_MIN + age_ns * COUNT_NS_BYTES;
 
     for (uint32_t i = 0; i < agent->volume_count; i++)
