@@ -113,8 +113,8 @@ static icms_err attach_connect(const char *path, uint64_t until_ns, struct err_w
                        path);
     if (err == ICMS_REFUSED)
         return err_set(why, err,
-                       "cannot connect to the agent at %s: connection refused, the icms-agent "
-                       "that created the socket has ended; start icms-agent",
+                       "cannot connect to the agent at %s: connection refused, nothing listens "
+                       "there; start icms-agent",
                        path);
     if (err == ICMS_PERMISSION)
         return err_set(why, err,

@@ -109,7 +109,12 @@ icms_err client_local_open_pod(const char *path, const struct icms_options *opti
 
     if (err != ICMS_OK)
         return err;
-    err = conf_agent_read(path, why, &local->conf);
+    if (access(path, R_OK) == 0)
+        err = conf_agent_read(path, why, &local->conf);
+    else
+        err = err_set(why, err_from_errno(errno),
+                      "cannot read %s: %s; write the path of an agent's configuration after pod:",
+                      path, strerror(errno));
     if (err != ICMS_OK) {
         client_local_close(&local);
         return err;

@@ -120,7 +120,8 @@ icms_err conf_target_read(const char *path, struct err_why *why, struct conf_tar
 {
     char *text = NULL;
     size_t bytes = 0;
-    icms_err err = file_read(path, "--config", why, &text, &bytes);
+    icms_err err =
+        file_read(path, "--config (--print-config prints an example)", why, &text, &bytes);
 
     if (err != ICMS_OK)
         return err;
@@ -133,7 +134,8 @@ icms_err conf_agent_read(const char *path, struct err_why *why, struct conf_agen
 {
     char *text = NULL;
     size_t bytes = 0;
-    icms_err err = file_read(path, "--config or pod:FILE", why, &text, &bytes);
+    icms_err err =
+        file_read(path, "--config (--print-config prints an example)", why, &text, &bytes);
 
     if (err != ICMS_OK)
         return err;

@@ -58,8 +58,10 @@ def usage():
     expect("bad deadline", icms("get", "--deadline", "soon", "a"), 2, b"", [b"500ms"])
     expect("no tier", icms("get", "--open", "unix:/nonexistent/sock", "a"), 2, b"",
            [b"cannot connect to the agent at /nonexistent/sock", b"icms-agent", b"icms dev"])
+    expect("no agent behind a file", icms("get", "--open", f"unix:{__file__}", "a"), 2, b"",
+           [b"cannot connect to the agent at", b"connection refused", b"start icms-agent"])
     expect("no file of a pod", icms("get", "--open", "pod:/nonexistent/agent.yaml", "a"), 2, b"",
-           [b"cannot read /nonexistent/agent.yaml", b"pod:FILE"])
+           [b"cannot read /nonexistent/agent.yaml: No such file", b"pod:"])
     expect("not a tier", icms("get", "--open", "what", "a"), 2, b"", [b"unix:SOCKET"])
     result = icms("get", "--json", "--open", "unix:/nonexistent/sock", "a", "/dev/null")
     expect("errors are JSON, too", result, 2)
