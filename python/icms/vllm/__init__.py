@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""icms for vLLM, named in `--kv-transfer-config`; nothing of vLLM is changed.
+"""icms for vLLM, named in `--kv-transfer-config`; no file of vLLM is changed.
 
-`icms.vllm.tier:IcmsTier` is a secondary tier of vLLM's own OffloadingConnector; `icms.vllm.connector:
-IcmsConnector` is a KV connector by itself. Importing this package imports neither vLLM nor PyTorch;
-its modules `tier` and `connector` are imported by vLLM.
+`icms.vllm.offloading:IcmsOffloadingConnector` is vLLM's own OffloadingConnector, for the secondary tier
+`icms.vllm.tier:IcmsTier`; `icms.vllm.connector:IcmsConnector` is a KV connector by itself. Importing
+this package imports neither vLLM nor PyTorch; these three modules are imported by vLLM.
 """

@@ -435,7 +435,7 @@ def _copy_gathered(page: torch.Tensor, host: torch.Tensor, pairs: list[tuple[int
 class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
     """See the file's head. Options: where, volume, tenant, weights, variant, adapters, load_ms,
     store_ms, load_threads as of IcmsTier; host_bytes, the memory between scheduler and workers, bounds
-    how much is under way at a time (default 1 GiB, taken as it is used)."""
+    how much moves at a time (default 1 GiB, taken as it is used)."""
 
     _cache_hit_source = CacheHitSource.DISK
 
