@@ -140,8 +140,9 @@ static void main_slow_hosts(const struct target *target, const struct nvmf_targe
     slow_hosts = nvmf->slow_hosts;
 }
 
-/* Lines about lost controllers that may be said at once; one more each look. */
+/* Lines about lost controllers at once, and the interval after which there may be one more. */
 #define MAIN_LOSS_LINES 10
+#define MAIN_LOSS_NS    ((uint64_t)10 * 1000 * 1000 * 1000)
 
 static const char *main_loss_cause(const struct nvmf_target_loss *loss)
 {
@@ -163,10 +164,15 @@ static const char *main_loss_cause(const struct nvmf_target_loss *loss)
 static void main_losses(struct target *target)
 {
     static uint32_t lines = MAIN_LOSS_LINES;
-    static uint64_t unsaid;
+    static uint64_t unsaid, line_ns;
+    uint64_t now = loop_env_now_ns(loop_env_uring());
     struct nvmf_target_loss loss;
     uint64_t missed;
 
+    if (now >= line_ns + MAIN_LOSS_NS) {
+        line_ns = now;
+        lines += lines < MAIN_LOSS_LINES;
+    }
     while (lines > 0 && target_loss_take(target, &loss, &missed)) {
         unsaid += missed;
         lines--;
@@ -175,8 +181,6 @@ static void main_losses(struct target *target)
                  (unsigned long long)unsaid);
         unsaid = 0;
     }
-    if (lines < MAIN_LOSS_LINES)
-        lines++;
 }
 
 /* Says once which drives went out of service, or became slow, since the last look, and which hosts
