@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "base/check.h"
-#include "base/fault.h"
+#include "base/fault_arm.h"
 #include "base/hash.h"
 #include "store/layout.h"
 #include "store/store_rig.h"
