@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/limits.h"
 #include "icms_cli.h"
 
 /* A number of bytes for people; text has 32 bytes. */
@@ -55,7 +56,7 @@ static void status_lacks(const json_t *lacks)
 }
 
 /* The last error of an enclosure, with its age: it may be over. text has STATUS_ERROR_BYTES. */
-#define STATUS_ERROR_BYTES 256
+#define STATUS_ERROR_BYTES (LIMIT_REASON_BYTES + 32)
 
 static const char *status_error(const json_t *enclosure, char *text)
 {

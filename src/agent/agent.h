@@ -149,10 +149,10 @@ struct agent_enclosure_stats {
     uint64_t excluded_count; /* times it was excluded   */
     uint64_t probes;
     uint64_t load_bytes, store_bytes;
-    uint64_t lacking;           /* bit i: lacks volume i, or hides it from this host */
-    char last_error[128];       /* sentence                                            */
-    uint64_t last_error_age_ns; /* how long ago                                       */
-    const struct hist *op_ns;   /* [AGENT_LATENCY_COUNT] from sent to answered         */
+    uint64_t lacking;                    /* bit i: lacks volume i, or hides it from this host */
+    char last_error[LIMIT_REASON_BYTES]; /* sentence                                            */
+    uint64_t last_error_age_ns;          /* how long ago                                       */
+    const struct hist *op_ns;            /* [AGENT_LATENCY_COUNT] from sent to answered         */
 };
 
 #define AGENT_STATS_OPS    16 /* room for every enum shm_op           */

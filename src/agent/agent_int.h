@@ -386,7 +386,7 @@ struct agent_path {
     agent_counter exclusions, probes, load_bytes, store_bytes;
     struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                             */
     pthread_mutex_t text_lock; /* of last_error: written on failures, read by status       */
-    char last_error[128];
+    char last_error[LIMIT_REASON_BYTES];
     uint64_t last_error_ns; /* when; text_lock                                         */
 };
 

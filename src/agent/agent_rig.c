@@ -67,6 +67,14 @@ static void rig_fake(struct agent_rig *rig, uint32_t i, bool many)
     opts->weight = 1;
 }
 
+static void rig_name_lengthen(char nqn[LIMIT_NQN_BYTES], char with)
+{
+    size_t length = strlen(nqn);
+
+    memset(nqn + length, with, LIMIT_NQN_BYTES - 1 - length);
+    nqn[LIMIT_NQN_BYTES - 1] = 0;
+}
+
 struct agent_rig *rig_new(const struct rig_opts *opts)
 {
     struct agent_rig *rig = calloc(1, sizeof(*rig));
@@ -83,6 +91,11 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
         rig_fake(rig, i, opts->many);
     agent_opts_init(&rig->opts);
     strcpy(rig->opts.host_nqn, "nqn.2014-08.org.nvmexpress:uuid:host");
+    if (opts->long_names) {
+        rig_name_lengthen(rig->opts.host_nqn, 'h');
+        for (uint32_t i = 0; i < opts->enclosures; i++)
+            rig_name_lengthen(rig->enclosures[i].nqn, 's');
+    }
     rig->opts.host_id = (struct uuid){{1}};
     rig->opts.loops = opts->loops == 0 ? 1 : opts->loops;
     rig->opts.client_bytes = 4 << 20;

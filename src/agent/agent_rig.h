@@ -31,6 +31,7 @@ struct rig_opts {
     bool many;                 /* enclosures offer exist-many                   */
     bool one_by_one;           /* the agent does not use it                     */
     bool own_process;          /* of clients too: records lie in slots          */
+    bool long_names;           /* NQNs are as long as they may be               */
 };
 
 struct agent_rig {

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "agent/agent_rig.h"
@@ -195,6 +196,34 @@ static void a_volume_that_nobody_has_is_an_error(void **state)
     rig_free(rig);
 }
 
+/* The reason that operators read: whole, however long the names in it are. */
+static void why_an_enclosure_is_refused_is_never_cut(void **state)
+{
+    static const struct rig_opts opts = {.enclosures = 1, .long_names = true};
+    struct agent_rig *rig = rig_new(&opts);
+    const char *nqn = rig->enclosures[0].nqn, *host = rig->opts.host_nqn;
+    char expected[2048];
+
+    assert_int_equal(strlen(nqn), LIMIT_NQN_BYTES - 1);
+    assert_int_equal(strlen(host), LIMIT_NQN_BYTES - 1);
+    rig->fake[0]->no_subsystem = true;
+    rig_on_fake(rig, 0, fake_target_drop);
+    rig_run(rig, 1000 * MS);
+    (void)snprintf(expected, sizeof(expected),
+                   "10.1.1.1:4420: the target has no subsystem %s that host %s may use; check the "
+                   "enclosure's name or nqn, and its volumes' hosts",
+                   nqn, host);
+    assert_string_equal(rig_stats(rig)->enclosures[0].last_error, expected);
+    rig->fake[0]->no_subsystem = false;
+    rig->fake[0]->refuse_connect = true;
+    rig_run(rig, 1000 * MS);
+    (void)snprintf(expected, sizeof(expected),
+                   "10.1.1.1:4420: the target does not allow host %s to use subsystem %s", host,
+                   nqn);
+    assert_string_equal(rig_stats(rig)->enclosures[0].last_error, expected);
+    rig_free(rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +231,7 @@ int main(void)
         cmocka_unit_test(a_volume_that_is_attached_later_is_found),
         cmocka_unit_test(one_that_loses_a_volume_without_a_word_is_found_out),
         cmocka_unit_test(a_volume_that_nobody_has_is_an_error),
+        cmocka_unit_test(why_an_enclosure_is_refused_is_never_cut),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

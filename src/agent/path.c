@@ -61,7 +61,7 @@ static const struct nvmf_volume *path_volume_find(struct agent_path *path,
                                                   const struct volume_spec *spec)
 {
     const struct nvmf_volume *found = nvmf_ctrl_volume(path->ctrl, &spec->uuid);
-    char text[128];
+    char text[LIMIT_REASON_BYTES];
 
     if (found == NULL || !found->icms || found->sealed == spec->sealed)
         return found;

@@ -31,6 +31,11 @@
 #define LIMIT_NAME_BYTES 64
 #define LIMIT_PATH_BYTES 1024
 
+/* An address with its port, as text; and why an enclosure is not used: an address, a sentence that
+ * names a subsystem and a host. */
+#define LIMIT_ADDRESS_BYTES 64
+#define LIMIT_REASON_BYTES  (LIMIT_ADDRESS_BYTES + 2 * LIMIT_NQN_BYTES + 192)
+
 /* Host NQNs that one volume lists. */
 #define LIMIT_VOLUME_HOSTS 64
 

@@ -44,7 +44,7 @@ static void ctrl_close(struct nvmf_ctrl *ctrl, icms_err why)
 
 void nvmf_ctrl_fail(struct nvmf_ctrl *ctrl, icms_err err, const char *format, ...)
 {
-    char text[176];
+    char text[LIMIT_REASON_BYTES - LIMIT_ADDRESS_BYTES - 2];
     va_list args;
 
     if (ctrl->state == NVMF_CTRL_CLOSED || ctrl->state == NVMF_CTRL_CLOSING)

@@ -307,8 +307,12 @@ static void fake_fabrics(struct fake_cmd *cmd)
         conn->connected = true;
         conn->target->connects += connect.qid == 0;
         /* not an I/O command for what follows */
-        fake_cqe_send(conn, le16_get(cmd->sqe.cid),
-                      conn->target->refuse_connect ? NVME_SC_CONNECT_HOST : 0, 7, 0);
+        if (conn->target->no_subsystem)
+            fake_cqe_send(conn, le16_get(cmd->sqe.cid), NVME_SC_CONNECT_PARAM,
+                          NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_SUBNQN), 0);
+        else
+            fake_cqe_send(conn, le16_get(cmd->sqe.cid),
+                          conn->target->refuse_connect ? NVME_SC_CONNECT_HOST : 0, 7, 0);
         fake_cmd_free(cmd);
         return;
     }

@@ -68,6 +68,7 @@ struct fake_target {
     uint32_t no_room;    /* so many of those are answered NVME_ICMS_ASK      */
     bool no_write_cache; /* Flush is not needed, and not known               */
     bool refuse_connect; /* Connect answers "host not allowed"               */
+    bool no_subsystem;   /* Connect answers that the subsystem's name is wrong */
     bool silent;         /* takes everything, answers nothing                */
     bool hold;           /* keeps I/O commands until fake_target_release     */
     bool hold_stores;    /* the same for stores: no R2T                      */

@@ -25,7 +25,7 @@ struct bed {
     uint64_t timeout_ns;                  /* of the next open                    */
     uint32_t ups, changes, downs, closes; /* calls of bed_ctrl's ops             */
     icms_err down_err;                    /* of the last down                    */
-    char why[256];                        /* its sentence                        */
+    char why[LIMIT_REASON_BYTES];         /* its sentence                        */
 };
 
 /* A request, and how it ended. */

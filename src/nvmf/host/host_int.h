@@ -121,9 +121,9 @@ struct nvmf_ctrl {
     enum nvmf_ctrl_state state;
     struct loop *loop; /* where everything runs                                 */
     const struct nvmf_ctrl_ops *ops;
-    void *owner;           /* the owner's                                           */
-    struct loop_addr addr; /* whom                                                  */
-    char addr_text[64];    /* the same for sentences                                */
+    void *owner;                         /* the owner's                                           */
+    struct loop_addr addr;               /* whom                                                  */
+    char addr_text[LIMIT_ADDRESS_BYTES]; /* the same for sentences                                */
     char subnqn[LIMIT_NQN_BYTES];
     char hostnqn[LIMIT_NQN_BYTES];
     struct uuid host_id;
@@ -132,13 +132,13 @@ struct nvmf_ctrl {
     uint64_t deadline_ns; /* of the opening                                        */
     bool up;              /* up() was called, down() and close were not            */
 
-    icms_err err;          /* why it ended                                          */
-    char why[256];         /* the sentence                                          */
-    uint16_t cntlid;       /* from Connect                                          */
-    uint64_t cap;          /* CAP register                                          */
-    struct nvme_ctrl info; /* Identify Controller                                   */
-    uint64_t transfer_max; /* bytes of one command                                  */
-    uint32_t queue_at;     /* QUEUES: which one connects                            */
+    icms_err err;                 /* why it ended                                          */
+    char why[LIMIT_REASON_BYTES]; /* the sentence                                          */
+    uint16_t cntlid;              /* from Connect                                          */
+    uint64_t cap;                 /* CAP register                                          */
+    struct nvme_ctrl info;        /* Identify Controller                                   */
+    uint64_t transfer_max;        /* bytes of one command                                  */
+    uint32_t queue_at;            /* QUEUES: which one connects                            */
     struct nvmf_queue queues[NVMF_QUEUES];
     struct loop_timer open_timer;  /* deadline of the opening                               */
     struct loop_timer ready_timer; /* next look at CSTS                                     */

@@ -205,6 +205,12 @@ static void queue_connect_done(struct nvmf_req *req)
         if (req->status == NVME_SC_CONNECT_HOST)
             nvmf_ctrl_fail(ctrl, ICMS_AUTH, "the target does not allow host %s to use subsystem %s",
                            ctrl->hostnqn, ctrl->subnqn);
+        else if (req->status == NVME_SC_CONNECT_PARAM &&
+                 req->result == NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_SUBNQN))
+            nvmf_ctrl_fail(ctrl, req->err,
+                           "the target has no subsystem %s that host %s may use; check the "
+                           "enclosure's name or nqn, and its volumes' hosts",
+                           ctrl->subnqn, ctrl->hostnqn);
         else if (req->status != 0)
             nvmf_ctrl_fail(ctrl, req->err,
                            "the target refused Connect of the %s queue to subsystem %s with NVMe "
