@@ -62,7 +62,10 @@ demo: deps
 	@tools/deps.sh demo
 	@demo/run.sh $(BUILD)
 
+# A PREFIX that is given here counts, too: it is in the service files, so they are made again.
 install: all
+	$(if $(filter-out file,$(origin PREFIX)),@meson configure --prefix $(PREFIX) $(BUILD) && \
+		ninja -C $(BUILD) > /dev/null)
 	@meson install -C $(BUILD) --no-rebuild
 
 format:

@@ -46,6 +46,25 @@ class OneKey(TestCase):
         self.assertGreaterEqual(self.metric("icms_agent_enclosure_load_bytes_total") - before,
                                 VALUE_BYTES)
 
+    def test_a_directory_does_the_same(self):
+        with icms.Client(f"dir:{self.tier.folder}/one", value_bytes_max=VALUE_BYTES,
+                         directory_bytes=64 << 20) as client:
+            volume = client.volume("kv")
+            self.assertTrue(volume.put("a name", value(1)))
+            self.assertEqual((volume.get("a name"), volume.get("none")), (value(1), None))
+
+    def test_nothing_stays_mapped(self):
+        def mapped():
+            with open("/proc/self/maps", encoding="utf-8") as maps:
+                return len(maps.readlines())
+
+        self.assertTrue(self.volume.put("a name", value(1)))
+        before = mapped()
+        for _ in range(100):
+            self.assertIsNotNone(self.volume.get("a name"))
+            self.assertIsNone(self.volume.get("another name"))
+        self.assertLess(mapped() - before, 10)
+
     def test_text_is_the_name_that_the_program_knows(self):
         short = keys(1)[0].hex()[:12]
         self.volume.put(short, b"from Python", on_flash=True)

@@ -66,6 +66,16 @@ def library_directory(folder):
               searched)
 
 
+def prefix_of_installation(folder):
+    """`make install PREFIX=...` is obeyed in a folder that was set up with another prefix."""
+    make = ["make", "--no-print-directory", "-n", "-C", str(ROOT), f"BUILD={folder / 'setup'}"]
+    told = run("make install elsewhere", [*make, "PREFIX=/opt/icms", "install"])
+    check("it is configured", f"meson configure --prefix /opt/icms {folder / 'setup'}" in told, told)
+    told = run("make install", [*make, "install"], env={name: value for name, value in
+                                                       os.environ.items() if name != "PREFIX"})
+    check("nothing is configured", "meson configure" not in told, told)
+
+
 def after_installation(folder):
     """tools/installed.sh: refreshes the loader's cache, says what does not search the directory."""
     installed = [str(ROOT / "tools/installed.sh"), "/opt/icms/lib"]
@@ -111,6 +121,7 @@ def main():
             run(f"compile, {what}", [compiler, *flags, hello, "-o", program, *words])
             run(f"run, {what}", [program, f"dir:{name}/{what}-kv"], env=env)
         library_directory(folder)
+        prefix_of_installation(folder)
         after_installation(folder)
         if shutil.which("clang++" if flags else "c++") is None:
             return  # C++ is not needed to build icms
