@@ -41,7 +41,8 @@ struct options {
     uint64_t space_bytes;                 /* that its file may take                    */
     double budget_part;                   /* of what `default` writes; 0: none         */
     uint64_t budget_bytes_day;            /* or so many; 0: none                       */
-    bool no_hints;                        /* nobody says where blocks lie              */
+    bool no_hints;                        /* engines give no prompt positions          */
+    uint32_t enclosures;                  /* placement in so many; 0: caches instead   */
 };
 
 enum {
@@ -51,6 +52,7 @@ enum {
     OPTION_LOOPS,
     OPTION_BUDGET,
     OPTION_NO_HINTS,
+    OPTION_PLACEMENT,
     OPTION_BLOCK,
     OPTION_SEGMENT,
     OPTION_PAYLOAD,
@@ -65,6 +67,7 @@ static const struct option replay_options[] = {
     {"loops", required_argument, NULL, OPTION_LOOPS},
     {"budget", required_argument, NULL, OPTION_BUDGET},
     {"no-hints", no_argument, NULL, OPTION_NO_HINTS},
+    {"placement", required_argument, NULL, OPTION_PLACEMENT},
     {"block", required_argument, NULL, OPTION_BLOCK},
     {"segment", required_argument, NULL, OPTION_SEGMENT},
     {"payload", required_argument, NULL, OPTION_PAYLOAD},
@@ -173,6 +176,13 @@ static int option_take(struct options *options, int code)
         return size_take(options, "budget", 1, UINT64_MAX / 2, &options->budget_bytes_day);
     case OPTION_NO_HINTS:
         options->no_hints = true;
+        return -1;
+    case OPTION_PLACEMENT:
+        loops = strtoul(optarg, &end, 10);
+        if (*end != 0 || end == optarg || loops < 1 || loops > LIMIT_ENCLOSURES)
+            return cli_usage(&options->cli, "--placement %s: a number of enclosures from 1 to %d",
+                             optarg, LIMIT_ENCLOSURES);
+        options->enclosures = (uint32_t)loops;
         return -1;
     case OPTION_BLOCK:
         return size_take(options, "block", 1, (uint64_t)8 << 20, &options->block_bytes);
@@ -406,6 +416,32 @@ static int replays_run(const struct options *options, const struct replay_trace 
     return CLI_DONE;
 }
 
+/* A line for each length of a run. */
+static int placement_run(const struct options *options, const struct replay_trace *trace)
+{
+    if (!options->cli.json)
+        (void)printf("%u requests, %u blocks of which %u are distinct, %u enclosures\n"
+                     "run_blocks  stored max/mean  read max/mean  prefix kept, 1 lost\n",
+                     trace->request_count, trace->ref_count, trace->block_count,
+                     options->enclosures);
+    for (uint32_t run_blocks = 1; run_blocks <= 64; run_blocks *= 2) {
+        struct replay_placement placement;
+        struct err_why why = {{0}};
+        icms_err err = replay_placement(trace, options->enclosures, run_blocks, &why, &placement);
+
+        if (err != ICMS_OK)
+            return cli_fail(&options->cli, err, "%s", why.text);
+        if (options->cli.json)
+            cli_json("{s:i, s:i, s:f, s:f, s:f}", "enclosures", (int)options->enclosures,
+                     "run_blocks", (int)run_blocks, "stored_max", placement.stored_max, "read_max",
+                     placement.read_max, "prefix_kept", placement.kept);
+        else
+            (void)printf("%10u %16.2f %14.2f %20.3f\n", run_blocks, placement.stored_max,
+                         placement.read_max, placement.kept);
+    }
+    return CLI_DONE;
+}
+
 static int replay_command(int argc, char **argv)
 {
     struct options options;
@@ -425,8 +461,12 @@ static int replay_command(int argc, char **argv)
                         strerror(errno));
     err = replay_trace_read(file, standard ? "standard input" : options.path, options.format, &why,
                             &trace);
-    status = err == ICMS_OK ? replays_run(&options, &trace)
-                            : cli_fail(&options.cli, err, "%s", why.text);
+    if (err != ICMS_OK)
+        status = cli_fail(&options.cli, err, "%s", why.text);
+    else if (options.enclosures != 0)
+        status = placement_run(&options, &trace);
+    else
+        status = replays_run(&options, &trace);
     replay_trace_free(&trace);
     if (!standard)
         (void)fclose(file);
@@ -453,6 +493,8 @@ const struct cli_command cli_replay = {
         "                        default writes without a budget\n"
         "      --no-hints        engines do not say where in a prompt a block lies, from\n"
         "                        which drives with a budget learn\n"
+        "      --placement N     instead: how evenly runs of several lengths lie in a pod of N\n"
+        "                        enclosures, and what is left of prompts without one of them\n"
         "      --block SIZE      of a value; default 2MiB, with --payload 64KiB\n"
         "      --segment SIZE    of a segment; default 16MiB, with --payload 1MiB\n"
         "      --payload DIR     through the store itself too, with real values on a drive that\n"

@@ -8,13 +8,14 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "place/place.h"
 #include "replay_int.h"
 
 /* Requests between two calls of progress. */
 #define PROGRESS_REQUESTS 32
 
 /* Blocks of a run, as volumes have it by default. */
-#define RUN_BLOCKS 32
+#define RUN_BLOCKS 8
 
 const char *const replay_kind_names[REPLAY_KINDS] = {
     [REPLAY_FIFO] = "fifo",       [REPLAY_LRU] = "lru",       [REPLAY_S3FIFO] = "s3-fifo",
@@ -108,9 +109,13 @@ static uint32_t *runs_make(const struct replay_trace *trace)
 
     for (uint32_t r = 0; run != NULL && r < trace->request_count; r++) {
         const uint32_t *refs = &trace->refs[trace->requests[r].first];
+        uint32_t first = 0;
 
-        for (uint32_t i = 0; i < trace->requests[r].count; i++)
-            run[refs[i]] = refs[i - i % RUN_BLOCKS];
+        for (uint32_t i = 0; i < trace->requests[r].count; i++) {
+            if (place_run_begins(i, RUN_BLOCKS))
+                first = refs[i];
+            run[refs[i]] = first;
+        }
     }
     return run;
 }

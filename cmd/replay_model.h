@@ -66,4 +66,17 @@ icms_err replay_file_bytes(const struct replay_setup *setup, struct err_why *why
 icms_err replay_run(const struct replay_trace *trace, const struct replay_setup *setup,
                     struct err_why *why, struct replay_result *out_result) ICMS_MUST_CHECK;
 
+/* Where runs of some length lie in a pod of equal enclosures; the trace goes by once. */
+struct replay_placement {
+    double stored_max; /* distinct blocks of the fullest enclosure, divided by the mean      */
+    double read_max;   /* blocks asked of the busiest enclosure, divided by the mean         */
+    double kept;       /* of all blocks of prompts those in front of the first one lost, when one
+                          enclosure is lost; the mean over enclosures                         */
+};
+
+/* enclosures: 1 .. LIMIT_ENCLOSURES; run_blocks: at least 1. NO_MEMORY. */
+icms_err replay_placement(const struct replay_trace *trace, uint32_t enclosures,
+                          uint32_t run_blocks, struct err_why *why,
+                          struct replay_placement *out_placement) ICMS_MUST_CHECK;
+
 #endif

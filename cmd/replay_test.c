@@ -190,6 +190,56 @@ static struct replay_result drive_run(const struct replay_trace *trace, enum rep
     return result;
 }
 
+/* 400 conversations of 24 blocks begin with one system prompt. */
+static void conversations_make(uint32_t system, struct replay_trace *trace)
+{
+    enum { REQUESTS = 400, COUNT = 24 };
+    uint32_t next = system;
+
+    *trace = (struct replay_trace){.request_count = REQUESTS,
+                                   .ref_count = REQUESTS * COUNT,
+                                   .block_count = system + REQUESTS * (COUNT - system),
+                                   .block_tokens = 16};
+    trace->requests = calloc(REQUESTS, sizeof(trace->requests[0]));
+    trace->refs = calloc(trace->ref_count, sizeof(trace->refs[0]));
+    assert_true(trace->requests != NULL && trace->refs != NULL);
+    for (uint32_t r = 0; r < REQUESTS; r++) {
+        trace->requests[r] = (struct replay_request){.first = r * COUNT, .count = COUNT};
+        for (uint32_t i = 0; i < COUNT; i++)
+            trace->refs[r * COUNT + i] = i < system ? i : next++;
+    }
+}
+
+static struct replay_placement placement_of(uint32_t system, uint32_t enclosures,
+                                            uint32_t run_blocks)
+{
+    struct replay_placement placement;
+    struct replay_trace trace;
+
+    conversations_make(system, &trace);
+    assert_int_equal(replay_placement(&trace, enclosures, run_blocks, NULL, &placement), ICMS_OK);
+    free(trace.requests);
+    free(trace.refs);
+    return placement;
+}
+
+/* Longer runs keep more of a prompt without an enclosure. A system prompt of one block that
+ * everybody has puts nothing else in its place; one that ends in the middle of a run takes the rest
+ * of that. */
+static void test_placement(void **state)
+{
+    struct replay_placement one = placement_of(1, 8, 1), eight = placement_of(1, 8, 8), middle;
+
+    (void)state;
+    assert_true(one.stored_max >= 1 && one.stored_max < 1.1);
+    assert_true(eight.stored_max < 1.3 && eight.read_max < 1.6);
+    assert_true(one.kept < eight.kept && eight.kept < 0.875);
+    middle = placement_of(9, 8, 8); /* blocks 9 to 15 of all lie where block 8 does: 7 of 15 */
+    assert_true(middle.stored_max > 3.7 && middle.stored_max < 4.5);
+    one = placement_of(1, 1, 8);
+    assert_true(one.stored_max > 0.99 && one.stored_max < 1.01 && one.kept < 0.001);
+}
+
 /* Against lru at a part of the footprint: above it, or so many per cent of its tokens. */
 static void lru_compare(const struct replay_trace *trace, uint32_t percent, uint64_t least)
 {
@@ -409,12 +459,13 @@ static void test_store_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mooncake),     cmocka_unit_test(test_qwen),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_long_line),
-        cmocka_unit_test(test_lru),          cmocka_unit_test(test_order),
-        cmocka_unit_test(test_beside_lru),   cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_too_small),    cmocka_unit_test(test_store),
-        cmocka_unit_test(test_store_budget), cmocka_unit_test(test_store_refused),
+        cmocka_unit_test(test_mooncake),      cmocka_unit_test(test_qwen),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_long_line),
+        cmocka_unit_test(test_lru),           cmocka_unit_test(test_order),
+        cmocka_unit_test(test_placement),     cmocka_unit_test(test_beside_lru),
+        cmocka_unit_test(test_budget),        cmocka_unit_test(test_too_small),
+        cmocka_unit_test(test_store),         cmocka_unit_test(test_store_budget),
+        cmocka_unit_test(test_store_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

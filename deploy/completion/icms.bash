@@ -44,7 +44,7 @@ _icms()
         options="$options --list --dir --space --slices --slice --size --depth --op --variant --json"
         ;;
     replay)
-        options="$options --format --capacity --policy --loops --budget --no-hints --block --segment --payload"
+        options="$options --format --capacity --policy --loops --budget --no-hints --placement --block --segment --payload"
         options="$options --space --json"
         ;;
     version) options="--json" ;;

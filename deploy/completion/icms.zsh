@@ -82,7 +82,8 @@ _icms() {
                 '--capacity[sizes of the drive]:percents:' '--policy[what to replay]:names:' \
                 '--loops[times the trace goes by]:number:' \
                 '--budget[what may be written]:bytes a day or percent:' \
-                '--no-hints[engines do not say where blocks lie]' \
+                '--no-hints[engines give no prompt positions]' \
+                '--placement[placement of runs in a pod]:enclosures:' \
                 '--block[size of a value]:size:' '--segment[size of a segment]:size:' \
                 '--payload[through the store, with a drive here]:directory:_files -/' \
                 '--space[that the drive may take]:size:' \

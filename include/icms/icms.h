@@ -94,7 +94,7 @@ struct icms_volume_info {
     char name[ICMS_NAME_BYTES];
     uint8_t uuid[16];
     uint64_t value_bytes_max; /* largest value that can be put                          */
-    uint32_t run_blocks;      /* blocks of a chain that are placed together             */
+    uint32_t run_blocks;      /* blocks of a chain that are placed together, at most    */
     uint32_t sealed;          /* 1: values carry a trailer that is checked at each get  */
 };
 

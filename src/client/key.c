@@ -5,10 +5,11 @@
  * The derivation, so that others can do the same. H is SHA-256; L(x) is the length of x as 8 bytes,
  * little-endian, followed by x; numbers are 4 bytes, little-endian.
  *
- *   state[0] = H( L("icms chain v1") L(volume uuid, 16 bytes) L(tenant) L(model) L(weights)
+ *   state[0] = H( L("icms chain v2") L(volume uuid, 16 bytes) L(tenant) L(model) L(weights)
  *                 L(dtype) L(layout) L(block_tokens) L(rank[0..3]) L(ranks[0..3]) L(run_blocks) )
  *   state[n] = H( L("icms block v1") L(state[n - 1]) L(content of block n) )          n = 1, 2, ...
- *   run(n)   = state[n - (n - 1) mod run_blocks][0 .. 7]        the state at the run's first block
+ *   run(n)   = state[m][0 .. 7]     m: the last block up to n with which a run begins: 1, 2, 3, 5,
+ *              9, ... while it is not above run_blocks, then each multiple of run_blocks plus 1
  *   key(n)   = run(n) || state[n][8 .. 15]                                              16 bytes
  *
  *   name, up to 16 bytes: the bytes as they are; else the first 16 bytes of
@@ -22,8 +23,9 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "client/client_int.h"
+#include "place/place.h"
 
-#define KEY_TAG_CHAIN "icms chain v1"
+#define KEY_TAG_CHAIN "icms chain v2"
 #define KEY_TAG_BLOCK "icms block v1"
 #define KEY_TAG_NAME  "icms name v1"
 
@@ -101,7 +103,7 @@ void icms_chain_next(struct icms_chain *chain, const void *content, size_t bytes
     key_hash_add(hash, chain->state, sizeof(chain->state));
     key_hash_add(hash, content, bytes);
     key_hash_end(hash, chain->state);
-    if (chain->run_blocks <= 1 || chain->blocks % chain->run_blocks == 0)
+    if (place_run_begins(chain->blocks, chain->run_blocks))
         memcpy(chain->run, chain->state, sizeof(chain->run));
     chain->blocks++;
     memcpy(out_key->bytes, chain->run, 8);

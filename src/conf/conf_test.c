@@ -95,7 +95,7 @@ static void test_a_short_target_file_gets_every_default(void **state)
     assert_int_equal(target.drives[0].bytes, 1 << 30);
     assert_int_equal(target.volume_count, 1);
     assert_int_equal(target.volumes[0].value_bytes_max, 8 << 20);
-    assert_int_equal(target.volumes[0].run_blocks, 32);
+    assert_int_equal(target.volumes[0].run_blocks, 8);
     assert_true(target.volumes[0].sealed);
     assert_int_equal(target.warnings.count, 0);
     assert_int_equal(strncmp(target.nqn, "nqn.2014-08.org.nvmexpress:uuid:", 32), 0);

@@ -62,9 +62,11 @@ static const struct conf_key volume_keys[] = {
      .max = 16 * TIB, .fallback = "1GiB",
      .doc = "Shared memory in which an agent keeps the volume's blocks. Only icms-agent uses it."},
     {"run_blocks", CONF_COUNT, false, AT(struct volume_spec, run_blocks), .min = 1, .max = 65536,
-     .fallback = "32",
-     .doc = "Consecutive blocks of one chain that lie on one drive of one enclosure: a loss costs "
-            "whole runs. Only icms-agent uses it; the same in all agents of the pod."},
+     .fallback = "8",
+     .doc = "Largest run: consecutive blocks of one chain that lie on one drive of one enclosure. "
+            "Runs double from one block up to it. Larger values keep more of a prompt when an "
+            "enclosure is lost, and load enclosures less evenly; icms-replay(1), --placement, "
+            "shows both for a trace. Only icms-agent uses it; the same in all agents of the pod."},
     {"hosts", CONF_NQNS, false, LIST_AT(struct volume_spec, host_nqn, host_count), .min = 0,
      .max = LIMIT_VOLUME_HOSTS, .computed = "any host",
      .example = "[nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11]",

@@ -17,6 +17,16 @@
 
 struct place_map;
 
+/* Whether a new run begins with this block of a chain, counted from 0. Runs double from one block
+ * up to run_blocks and stay at that: 1, 1, 2, 4, 8, 8, ... for 8. What conversations share is their
+ * beginning, so a long first run would put all that follows it in the same place. */
+static inline bool place_run_begins(uint64_t block, uint32_t run_blocks)
+{
+    if (block < run_blocks)
+        return (block & (block - 1)) == 0; /* 0, 1, 2, 4, ... */
+    return run_blocks <= 1 || block % run_blocks == 0;
+}
+
 /* Slots of a map. A share is a count of slots, so its deviation is about 1 / sqrt(slots a member):
  * 2.3 % (one sigma) for 36 equal members, 3.1 % for 64. */
 #define PLACE_SLOTS 65536
