@@ -161,7 +161,7 @@ class Calls(TestCase):
             self.client.volume("x" * 64)
 
     def test_opening_says_what_is_wrong(self):
-        with self.assertRaisesRegex(icms.InvalidError, "no tier: write unix:SOCKET"):
+        with self.assertRaisesRegex(icms.InvalidError, "unknown kind of tier; use unix:SOCKET"):
             icms.Client("http://x")
         with self.assertRaises(icms.Error) as caught:
             icms.Client(f"unix:{self.tier.folder}/nobody.sock")
