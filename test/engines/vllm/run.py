@@ -464,7 +464,8 @@ def wait_no_memory(before):
 
 
 def remove_memory(before):
-    """Removes what killed engines have left, as operators do."""
+    """Removes what engines have left that are gone, or will be in a moment, as operators do."""
+    time.sleep(2)
     for path in shared_memory() - before:
         os.unlink(path)
 
