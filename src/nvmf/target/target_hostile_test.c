@@ -557,6 +557,41 @@ static void a_large_store_brings_its_data_or_is_told_to_ask(void **state)
     rig_free(&rig);
 }
 
+/* A store whose descriptor says more than its capsule has would get old bytes of our buffer. */
+static void a_capsule_that_is_shorter_than_its_descriptor_is_refused(void **state)
+{
+    static const struct {
+        uint32_t said, sent; /* bytes */
+    } cases[] = {{4096, 2048}, {64, 60}, {60, 64}, {64, 0}};
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *admin = rig_admin(rig, 0);
+    struct peer *io = rig_io(rig, admin, 1, 0);
+    uint8_t data[4096] = {0};
+    struct nvme_cqe cqe;
+
+    for (uint16_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct nvme_kv_cmd cmd = {
+            .opcode = NVME_KV_STORE, .nsid = 1, .key = peer_key("k"), .bytes = cases[i].said};
+        struct nvme_sgl sgl = {.in_capsule = true, .bytes = cases[i].said};
+        struct nvme_sqe_wf sqe;
+        union nvme_tcp_pdu pdu;
+
+        nvme_kv_cmd_encode(&cmd, &sqe);
+        nvme_sgl_encode(&sgl, &sqe.sgl);
+        sqe.cid = le16_of(i);
+        nvme_tcp_cmd_encode(&pdu, &sqe);
+        assert_true(peer_send_pdu(io, &pdu, data, cases[i].sent));
+        assert_true(peer_complete(io, i, NULL, 0, NULL, NULL, &cqe));
+        assert_int_equal(cqe.status, NVME_SC_SGL_LENGTH);
+        assert_int_equal(peer_exist(io, 1, "k", &cqe), NVME_SC_KV_NO_KEY);
+    }
+    assert_int_equal(peer_store(io, 1, "k", data, 64, 0, &cqe), NVME_SC_SUCCESS);
+    peer_free(&io);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 /* Whoever brings more than was granted, or with another command, is cut off. */
 static void large_data_comes_with_our_stores_alone(void **state)
 {
@@ -809,6 +844,7 @@ int main(void)
         cmocka_unit_test(a_peer_that_does_not_read_gives_its_buffers_back),
         cmocka_unit_test(data_in_capsules_never_blocks_the_data_behind_it),
         cmocka_unit_test(a_large_store_brings_its_data_or_is_told_to_ask),
+        cmocka_unit_test(a_capsule_that_is_shorter_than_its_descriptor_is_refused),
         cmocka_unit_test(large_data_comes_with_our_stores_alone),
         cmocka_unit_test(a_flood_of_connections_passes),
         cmocka_unit_test(noise_after_hello_ends_clean),
