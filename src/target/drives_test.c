@@ -284,6 +284,96 @@ static void what_is_late_is_not_begun(void **state)
     rig_free(&rig);
 }
 
+/* One good probe may be luck. */
+static void a_slow_drive_is_in_use_again_after_two_good_probes(void **state)
+{
+    struct rig *rig = rig_new(1, 3);
+    const struct target_drive *drive;
+
+    rig_up(rig);
+    drive = &rig->target->drives[0];
+    fill(rig, 1, 10);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 2 * (uint64_t)1000000000); /* how it is well */
+    drive_slow(rig, 0);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 2 * (uint64_t)1000000000);
+    assert_true(target_drive_slow(rig->target, 0));
+    assert_int_equal(drive->probes_good, 0);
+    sim_file_slow(rig->node, rig->paths[0], 1);
+    while (drive->probes_good == 0)
+        assert_true(sim_step(rig->sim));
+    assert_true(target_drive_slow(rig->target, 0));
+    sim_file_slow(rig->node, rig->paths[0], 3000);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 2 * (uint64_t)1000000000);
+    assert_true(target_drive_slow(rig->target, 0));
+    assert_int_equal(drive->probes_good, 0);
+    drive_well(rig, 0);
+    rig_free(&rig);
+}
+
+/* When all drives are late there is too much to do, and no drive to blame. */
+static void drives_that_are_slow_together_stay_in_use(void **state)
+{
+    enum { CALLS = 24 };
+    struct rig *rig = rig_new(1, 2);
+    struct inside *inside = calloc(2 * (size_t)CALLS, sizeof(*inside));
+    uint64_t room = store_record_bytes(VALUE_MAX);
+    uint32_t n[2][CALLS];
+
+    check(inside != NULL);
+    rig_up(rig);
+    fill_drive(rig, 0, 0, n[0], CALLS);
+    fill_drive(rig, 1, 1000, n[1], CALLS);
+    for (uint32_t i = 0; i < 2; i++)
+        sim_file_slow(rig->node, rig->paths[i], 100000); /* past what a load without deadline has */
+    for (uint32_t i = 0; i < 2 * CALLS; i++) {
+        inside[i].target = rig->target;
+        inside[i].call.done = inside_done;
+        inside[i].call.req = (struct nvmf_target_req){
+            .op = NVMF_TARGET_RETRIEVE,
+            .key = peer_key(key_text(n[i % 2][i / 2], 0)),
+            .memory = aligned_alloc(LIMIT_DISK_ALIGN, room),
+            .memory_bytes = room,
+        };
+        loop_send(target_loop(rig->target, 0), &inside[i].msg, inside_begin);
+    }
+    while (!inside[2 * CALLS - 1].over || !inside[2 * CALLS - 2].over)
+        assert_true(sim_step(rig->sim));
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 60 * (uint64_t)1000000000);
+    for (uint32_t i = 0; i < 2 * CALLS; i++) {
+        assert_true(inside[i].over);
+        assert_int_equal(inside[i].call.req.err, ICMS_OK);
+        free(inside[i].call.req.memory);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_true(atomic_load(&rig->target->drives[i].lates) > 0);
+        assert_false(target_drive_slow(rig->target, i));
+    }
+    free(inside);
+    rig_free(&rig);
+}
+
+static void a_volume_without_room_for_a_value_is_counted(void **state)
+{
+    struct rig *rig = rig_new(1, 2);
+    struct target_stats *stats = calloc(1, sizeof(*stats));
+    struct nvme_cqe cqe;
+
+    check(stats != NULL);
+    rig->volumes[0].quota_bytes = 4 * LIMIT_DISK_ALIGN;
+    rig_up(rig);
+    memset(rig->value, 1, 20000);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(peer_store(rig->io, 1, key_text(i, 0), rig->value, 20000, 0, &cqe),
+                         NVME_SC_CAPACITY);
+        assert_int_equal(cqe.dw1, ICMS_MISS_QUOTA);
+    }
+    assert_int_equal(put(rig, 2, key_text(0, 0), 0), NVME_SC_SUCCESS);
+    target_stats(rig->target, stats);
+    assert_int_equal(stats->quota_errors, 3);
+    free(stats);
+    rig_free(&rig);
+}
+
 static void a_drive_that_is_missing_at_start_is_filled_around(void **state)
 {
     struct rig *rig = rig_new(2, 3);
@@ -337,6 +427,9 @@ int main(void)
         cmocka_unit_test(a_drive_that_fails_is_out_and_the_rest_goes_on),
         cmocka_unit_test(stores_behind_a_drive_that_fails_are_stored_elsewhere),
         cmocka_unit_test(what_is_late_is_not_begun),
+        cmocka_unit_test(a_slow_drive_is_in_use_again_after_two_good_probes),
+        cmocka_unit_test(drives_that_are_slow_together_stay_in_use),
+        cmocka_unit_test(a_volume_without_room_for_a_value_is_counted),
         cmocka_unit_test(a_drive_that_is_missing_at_start_is_filled_around),
     };
 
