@@ -3,10 +3,11 @@
  * Whether the NIXL that loads the plugin has the layout that abi.hpp was written for. Called by
  * plugin.cpp before anything else crosses between the two, on the thread that loads plugins.
  *
- * NIXL has no number for that layout, and a call through a virtual table of another layout crashes.
- * But it comes with plugins of its own, built from the same headers. The virtual table of one of
- * them is evidence: how many functions it has, and which function with which arguments is where.
- * A NIXL without that plugin cannot be judged by it, and is taken.
+ * NIXL has no version number for that layout, and a call through a virtual table of another layout
+ * crashes. But NIXL has plugins of its own, built from the same headers. The virtual table of one
+ * of them, the reference, is compared with ours: the number of functions, and the place and
+ * arguments of those that have a body of their own. A NIXL without that plugin is accepted
+ * unchecked.
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -19,11 +20,11 @@
 /* Exported by cores before 1.0.0 alone, which had another layout. */
 #define OLD_SYMBOL "_ZNK9nixlAgent16createGpuXferReqERK12nixlXferReqHRPv"
 
-#define WITNESS        "libplugin_POSIX.so"
-#define WITNESS_TABLE  "_ZTV15nixlPosixEngine"
-#define TABLE_HEAD     2 /* in front of the functions: offset and type information */
-#define TABLE_PLACES   27
-#define TABLE_IS_KNOWN "NIXL 1.0 to 1.5"
+#define REFERENCE       "libplugin_POSIX.so"
+#define REFERENCE_TABLE "_ZTV15nixlPosixEngine"
+#define TABLE_HEAD      2 /* in front of the functions: offset and type information */
+#define TABLE_PLACES    27
+#define SUPPORTED       "use NIXL 1.0 to 1.5, or an icms that was made for this one"
 
 #define TEXT      "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 #define TRANSFER  "ERK14nixl_xfer_op_tRK12nixlDescListI12nixlMetaDescES7_"
@@ -44,7 +45,7 @@ static const struct {
          "St8equal_toISD_ESaISt4pairIKSD_SD_EEEESaISN_EE"},
 };
 
-/* Which function is at a place; "" when nobody can tell. */
+/* The symbol of a function; "" when it has none. */
 static const char *function_name(const void *function)
 {
     Dl_info info;
@@ -64,34 +65,35 @@ static icms_err table_check(const char *core, void *const *table, struct err_why
     if (found != TABLE_HEAD + TABLE_PLACES)
         return err_set(
             why, ICMS_VERSION,
-            "%s calls engines by a table of %zu functions, and this plugin has %d: it is "
-            "for " TABLE_IS_KNOWN,
+            "cannot be loaded into %s: its engines have %zu virtual functions, this plugin "
+            "has %d; " SUPPORTED,
             core, found > TABLE_HEAD ? found - TABLE_HEAD : 0, TABLE_PLACES);
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         const char *name = function_name(table[TABLE_HEAD + places[i].place]);
 
         if (name[0] != '\0' && strcmp(name, places[i].function) != 0)
-            return err_set(why, ICMS_VERSION,
-                           "%s calls %.80s where this plugin has %.80s: it is for " TABLE_IS_KNOWN,
-                           core, name, places[i].function);
+            return err_set(
+                why, ICMS_VERSION,
+                "cannot be loaded into %s: it calls %.80s where this plugin has %.80s; " SUPPORTED,
+                core, name, places[i].function);
     }
     return ICMS_OK;
 }
 
-/* Looks at the plugin in a folder; true when it was there. */
-static bool witness_ask(const char *core, const char *folder, const char *below,
-                        struct err_why *why, icms_err *out_err)
+/* Checks the reference plugin in a folder; false when the folder has none. */
+static bool reference_check(const char *core, const char *folder, const char *below,
+                            struct err_why *why, icms_err *out_err)
 {
     char path[4096];
     void *const *table;
     void *plugin;
 
-    if ((size_t)snprintf(path, sizeof(path), "%s%s/" WITNESS, folder, below) >= sizeof(path))
+    if ((size_t)snprintf(path, sizeof(path), "%s%s/" REFERENCE, folder, below) >= sizeof(path))
         return false;
     plugin = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
     if (plugin == NULL)
         return false;
-    table = dlsym(plugin, WITNESS_TABLE);
+    table = dlsym(plugin, REFERENCE_TABLE);
     if (table != NULL)
         *out_err = table_check(core, table, why);
     (void)dlclose(plugin);
@@ -116,15 +118,15 @@ static icms_err core_check(const void *address, struct err_why *why)
     (void)dlclose(core);
     if (old)
         return err_set(why, ICMS_VERSION,
-                       "%s is a NIXL before 1.0.0, and this plugin is for " TABLE_IS_KNOWN,
+                       "cannot be loaded into %s: it is a NIXL before 1.0.0; " SUPPORTED,
                        info.dli_fname);
     (void)snprintf(folder, sizeof(folder), "%s", info.dli_fname);
     end = strrchr(folder, '/');
     if (end == NULL)
         return ICMS_OK;
     *end = '\0';
-    if (!witness_ask(info.dli_fname, folder, "/plugins", why, &err))
-        (void)witness_ask(info.dli_fname, folder, "", why, &err);
+    if (!reference_check(info.dli_fname, folder, "/plugins", why, &err))
+        (void)reference_check(info.dli_fname, folder, "", why, &err);
     return err;
 }
 

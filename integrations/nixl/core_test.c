@@ -81,15 +81,15 @@ static void refused(const char *core, const char *plugin, const char *words)
 
     assert_int_equal(checked(core, plugin, "/plugins", why), ICMS_VERSION);
     if (strstr(why, words) == NULL || strstr(why, "/libnixl.so") == NULL ||
-        strstr(why, "for NIXL 1.0 to 1.5") == NULL)
+        strstr(why, "use NIXL 1.0 to 1.5") == NULL)
         fail_msg("'%s' without '%s'", why, words);
 }
 
 static void test_another_layout_is_refused_and_told(void **state)
 {
-    refused("fake_core", "fake_table_longer", "table of 28 functions, and this plugin has 27");
-    refused("fake_core", "fake_table_swapped", "calls _ZNK15nixlPosixEngine8postXfer");
-    refused("fake_core", "fake_table_argument", "calls _ZNK15nixlPosixEngine8postXfer");
+    refused("fake_core", "fake_table_longer", "28 virtual functions, this plugin has 27");
+    refused("fake_core", "fake_table_swapped", "it calls _ZNK15nixlPosixEngine8postXfer");
+    refused("fake_core", "fake_table_argument", "it calls _ZNK15nixlPosixEngine8postXfer");
     refused("fake_core_old", "fake_table", "before 1.0.0");
 }
 
