@@ -70,6 +70,9 @@ icms_err store_format(struct loop_env *env, const struct store_opts *opts, bool 
 icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err_why *why,
                     struct store **out_store) ICMS_MUST_CHECK;
 
+/* The UUID that the drive got when it was formatted: it names the drive whatever its path is. */
+struct uuid store_uuid(const struct store *store);
+
 /* Frees everything. Only after loop_free of its loop (nothing can be in flight). *store may be
  * NULL. */
 void store_close(struct store **store);

@@ -34,17 +34,6 @@ static void drive_down(void *arg)
                              memory_order_acq_rel);
 }
 
-/* Placement follows the path, so the order of drives in the configuration does not matter. */
-static struct uuid drive_uuid(const char *path)
-{
-    le64 half[2] = {le64_of(hash64_seed(path, strlen(path), 1)),
-                    le64_of(hash64_seed(path, strlen(path), 2))};
-    struct uuid uuid;
-
-    memcpy(uuid.bytes, half, sizeof(uuid.bytes));
-    return uuid;
-}
-
 static uint64_t drives_value_bytes_max(const struct target *target)
 {
     uint64_t bytes = 1;
@@ -102,41 +91,52 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
     return drive_unformatted(drive, err, why);
 }
 
-/* The weight of a drive that cannot be opened: what its configuration says, else what the others
- * have, so that the order of the others does not change. */
-static void drives_weigh(struct target *target)
+/* Placement follows the UUIDs of the drives, so neither their paths nor their order matter. A drive
+ * that cannot be opened is not known by its UUID: it has no weight, and its keys go to the next
+ * ones in their order, as they do when a drive fails later. */
+static icms_err drives_map(struct target *target, struct err_why *why)
 {
-    double sum = 0;
-    uint32_t known = 0;
+    struct place_member members[LIMIT_DRIVES];
+    uint32_t count = 0;
 
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         struct target_drive *drive = &target->drives[i];
         struct store_stats stats;
 
-        if (drive->store != NULL) {
-            store_stats(drive->store, &stats);
-            drive->weight = (double)stats.capacity_bytes;
+        if (drive->store == NULL) {
+            le32 number = le32_of(i);
+
+            memcpy(drive->uuid.bytes, &number, sizeof(number));
         } else {
-            drive->weight = (double)target->opts.drives[i].bytes;
+            store_stats(drive->store, &stats);
+            drive->uuid = store_uuid(drive->store);
+            drive->weight = (double)stats.capacity_bytes;
         }
-        sum += drive->weight;
-        known += drive->weight > 0;
+        members[count++] = (struct place_member){.uuid = drive->uuid, .weight = drive->weight};
     }
-    for (uint32_t i = 0; i < target->opts.drive_count; i++)
-        if (target->drives[i].weight <= 0)
-            target->drives[i].weight = known > 0 ? sum / known : 1;
+    return place_map_new_drives(members, count, 1, why, &target->map);
 }
 
-static icms_err drives_map(struct target *target, struct err_why *why)
+/* A drive that was copied byte by byte has the UUID of the other one. */
+static icms_err drives_copy_check(const struct target *target, struct err_why *why)
 {
-    struct place_member members[LIMIT_DRIVES];
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        for (uint32_t j = i + 1; j < target->opts.drive_count; j++) {
+            const struct target_drive *a = &target->drives[i], *b = &target->drives[j];
+            struct uuid one, other;
 
-    for (uint32_t i = 0; i < target->opts.drive_count; i++)
-        members[i] = (struct place_member){
-            .uuid = target->drives[i].uuid,
-            .weight = target->drives[i].weight,
-        };
-    return place_map_new_drives(members, target->opts.drive_count, 1, why, &target->map);
+            if (a->store == NULL || b->store == NULL)
+                continue;
+            one = store_uuid(a->store);
+            other = store_uuid(b->store);
+            if (uuid_equal(&one, &other))
+                return err_set(why, ICMS_CONFIG,
+                               "drive%u (%s) and drive%u (%s) have the same UUID: one is a copy of "
+                               "the other; to erase the copy, start with `--format drive%u`",
+                               i, a->path, j, b->path, j);
+        }
+    }
+    return ICMS_OK;
 }
 
 /* A quota that can never be reached limits nothing: it is a mistake. Of a drive that is out of
@@ -237,7 +237,6 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
         drive->index = i;
         drive->path = target->opts.drives[i].path;
         drive->loop = target->loops[i % target->opts.loops];
-        drive->uuid = drive_uuid(drive->path);
         err = drive_open(drive, &one);
         if (err == ICMS_OK)
             err = target_slow_init(drive, &one);
@@ -258,8 +257,9 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
     }
     if (opened == 0)
         return err_set(why, first_err, "%.511s", first.text);
-    drives_weigh(target);
-    err = drives_map(target, why);
+    err = drives_copy_check(target, why);
+    if (err == ICMS_OK)
+        err = drives_map(target, why);
     for (uint32_t v = 0; v < target->opts.volume_count && err == ICMS_OK; v++)
         err = drives_volume_add(target, v, why);
     return err;

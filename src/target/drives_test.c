@@ -83,6 +83,7 @@ static void stores_that_wait_for_a_slow_drive_to_forget_are_bounded(void **state
     rig_up(rig);
     fill_drive(rig, 0, 0, n, CALLS);
     drive_slow(rig, 0);
+    sim_file_slow(rig->node, rig->paths[0], 20000); /* nothing there ends while the test looks */
     for (uint32_t i = 0; i < CALLS; i++) {
         inside[i].target = rig->target;
         inside[i].call.done = inside_done;
@@ -393,7 +394,7 @@ static void a_drive_that_is_missing_at_start_is_filled_around(void **state)
 
         if (status == NVME_SC_SUCCESS)
             continue;
-        assert_int_equal(cqe.dw1, ICMS_MISS_DRIVE_DOWN);
+        assert_int_equal(cqe.dw1, ICMS_MISS_ABSENT); /* which keys it had is not known */
         assert_int_equal(put(rig, 1, key_text(i, 0), i), NVME_SC_SUCCESS);
     }
     assert_int_equal(hits(rig, 1, 40), 40);
@@ -417,6 +418,46 @@ static void a_drive_that_is_missing_at_start_is_filled_around(void **state)
     rig_free(&rig);
 }
 
+/* Drives are known by their superblocks: with their paths swapped, as devices that got other names
+ * after a boot, each still has its blocks. */
+static void drives_whose_paths_are_swapped_keep_their_blocks(void **state)
+{
+    struct rig *rig = rig_new(2, 3);
+    const char *first;
+
+    rig_up(rig);
+    fill(rig, 1, 60);
+    rig_down(rig);
+    first = rig->drives[0].path;
+    rig->drives[0].path = rig->drives[1].path;
+    rig->drives[1].path = rig->drives[2].path;
+    rig->drives[2].path = first;
+    rig_up(rig);
+    assert_int_equal(hits(rig, 1, 60), 60);
+    rig_free(&rig);
+}
+
+/* Two drives of one UUID would own the same keys. */
+static void a_copied_drive_is_refused(void **state)
+{
+    struct rig *rig = rig_new(1, 2);
+    struct err_why why = {""};
+    uint8_t *from, *to;
+    uint64_t bytes;
+
+    rig_up(rig);
+    rig_down(rig);
+    from = sim_file_medium(rig->node, rig->paths[0], &bytes);
+    to = sim_file_medium(rig->node, rig->paths[1], &bytes);
+    memcpy(to, from, bytes);
+    assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "drive0 (/drive/0) and drive1 (/drive/1) have the same UUID"));
+    assert_non_null(strstr(why.text, "--format drive1"));
+    rig->drives[1].format = true;
+    rig_up(rig);
+    rig_free(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -431,6 +472,8 @@ int main(void)
         cmocka_unit_test(drives_that_are_slow_together_stay_in_use),
         cmocka_unit_test(a_volume_without_room_for_a_value_is_counted),
         cmocka_unit_test(a_drive_that_is_missing_at_start_is_filled_around),
+        cmocka_unit_test(drives_whose_paths_are_swapped_keep_their_blocks),
+        cmocka_unit_test(a_copied_drive_is_refused),
     };
 
     return cmocka_run_group_tests_name("target-drives", tests, NULL, NULL);

@@ -35,7 +35,7 @@ struct target_drive {
     const char *path;
     struct loop *loop;   /* its store's                                                  */
     struct store *store; /* NULL: could not be opened                                    */
-    struct uuid uuid;    /* for placement: made from the path                            */
+    struct uuid uuid;    /* for placement: of its superblock; out since the start: unknown  */
     double weight;       /* bytes                                                        */
     char why[256];       /* why it could not be used                                     */
     uint32_t volume[LIMIT_VOLUMES]; /* number of each volume on this drive               */
