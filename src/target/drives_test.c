@@ -164,6 +164,7 @@ static void a_drive_that_fails_is_out_and_the_rest_goes_on(void **state)
 {
     struct rig *rig = rig_new(2, 3);
     struct target_stats *stats = calloc(1, sizeof(*stats));
+    struct nvmf_target_health health;
     struct err_why why = {""};
     struct nvme_cqe cqe;
     uint32_t lost = 0;
@@ -188,6 +189,8 @@ static void a_drive_that_fails_is_out_and_the_rest_goes_on(void **state)
     assert_true(stats->drives[1].out);
     assert_true(target_ready(rig->target, &why));
     assert_string_equal(why.text, "1 of 3 drives are out of service");
+    target_nvmf_ops.health(rig->target, &health);
+    assert_true(health.degraded && health.spare_percent == 66);
     for (uint32_t i = 0; i < 90; i++)
         (void)put(rig, 1, key_text(i, 0), i);
     assert_int_equal(hits(rig, 1, 90), 90);

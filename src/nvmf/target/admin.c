@@ -225,8 +225,9 @@ static void admin_async_event(struct nvmft_req *req)
     req->state = NVMFT_REQ_HELD;
 }
 
-/* Answers a held request when there is a critical warning that the host wants to know of and was
- * not told. Looked for with each admin command: a host that keeps alive hears of it soon. */
+/* Answers a held request when a critical warning began that the host enabled in feature 0Bh.
+ * Checked with each admin command, so a host that sends keep-alives is notified within their
+ * interval. */
 static void admin_tell_warning(struct nvmft_qpair *qpair, const struct nvmft_req *current)
 {
     struct nvmft_ctrl *ctrl = qpair->ctrl;
@@ -236,7 +237,7 @@ static void admin_tell_warning(struct nvmft_qpair *qpair, const struct nvmft_req
         (ctrl->async_config & NVME_ASYNC_CRITICAL_WARNINGS) == 0)
         return;
     fresh = nvmft_warnings(qpair->shard->target);
-    ctrl->warned &= fresh; /* what is over may be told again */
+    ctrl->warned &= fresh; /* a warning that ended is an event when it begins again */
     fresh &= (uint8_t)(ctrl->async_config & NVME_ASYNC_CRITICAL_WARNINGS & ~ctrl->warned);
     if (fresh == 0)
         return;

@@ -323,7 +323,7 @@ struct nvmft_losses {
     struct nvmf_target_loss loss[NVMFT_LOSSES];
     _Atomic uint32_t written; /* ever                                   */
     _Atomic uint32_t taken;   /* ever                                   */
-    _Atomic uint64_t missed;  /* found no place, and nobody told it yet */
+    _Atomic uint64_t missed;  /* found no place since the last was taken */
 };
 
 struct nvmf_target {
