@@ -422,20 +422,33 @@ static void a_drive_that_is_missing_at_start_is_filled_around(void **state)
 }
 
 /* Drives are known by their superblocks: with their paths swapped, as devices that got other names
- * after a boot, each still has its blocks. */
+ * after a boot, each still has its blocks and its place. (Every one of so few drives is asked, so a
+ * hit alone would not show the place.) */
 static void drives_whose_paths_are_swapped_keep_their_blocks(void **state)
 {
     struct rig *rig = rig_new(2, 3);
+    struct uuid uuid[3];
     const char *first;
 
     rig_up(rig);
     fill(rig, 1, 60);
+    for (int i = 0; i < 3; i++)
+        uuid[i] = rig->target->drives[i].uuid;
     rig_down(rig);
     first = rig->drives[0].path;
     rig->drives[0].path = rig->drives[1].path;
     rig->drives[1].path = rig->drives[2].path;
     rig->drives[2].path = first;
     rig_up(rig);
+    for (int i = 0; i < 3; i++)
+        assert_true(uuid_equal(&uuid[(i + 1) % 3], &rig->target->drives[i].uuid));
+    for (uint32_t n = 0; n < 60; n++) { /* each lies where a new one of its key would go */
+        struct key key = peer_key(key_text(n, 0));
+        uint32_t owner = place_rank(rig->target->map, place_map_slot(rig->target->map, &key), 0);
+
+        assert_true(store_exists(rig->target->drives[owner].store,
+                                 rig->target->drives[owner].volume[0], &key, NULL));
+    }
     assert_int_equal(hits(rig, 1, 60), 60);
     rig_free(&rig);
 }
