@@ -2,9 +2,10 @@
 /*
  * client/fork.c: handles belong to the process that opened them.
  *
- * A child of fork() sees a new generation and gets FORKED from every call. Its copies of the
- * sockets are closed at once, in the fork itself: an agent takes the end of a socket for the end of
- * its client, and a child that lives longer must not hide it. So are the locks of directories.
+ * A child of fork() sees a new generation and gets FORKED from every call. Its copies of all
+ * descriptors are closed at once, in the fork itself: an agent takes the end of a socket for the
+ * end of its client, an enclosure that of a connection for the end of a host, and who opens a
+ * directory needs its locks; a child that lives longer must not hide it.
  */
 #include <unistd.h>
 
@@ -20,11 +21,20 @@ static struct list fork_handles = {&fork_handles, &fork_handles}; /* icms.handle
 static void fork_prepare(void)
 {
     (void)pthread_mutex_lock(&fork_lock);
+    loop_fork_prepare();
 }
 
 static void fork_parent(void)
 {
+    loop_fork_parent();
     (void)pthread_mutex_unlock(&fork_lock);
+}
+
+static void fork_close(int *fd)
+{
+    if (*fd >= 0)
+        (void)close(*fd);
+    *fd = -1;
 }
 
 static void fork_child(void)
@@ -33,14 +43,20 @@ static void fork_child(void)
     list_for_each (link, &fork_handles) {
         struct icms *icms = container_of(link, struct icms, handles);
 
-        if (icms->link != NULL && icms->link->sock >= 0) {
-            (void)close(icms->link->sock);
-            icms->link->sock = -1;
+        if (icms->link != NULL && icms->link->events_owned) {
+            fork_close(&icms->link->sock);
+            fork_close(&icms->link->agent_event);
+            fork_close(&icms->link->client_event);
         }
+        fork_close(&icms->epoll_fd);
+        fork_close(&icms->notify_fd);
+        fork_close(&icms->timer_fd);
+        fork_close(&icms->wake_fd);
         if (icms->local != NULL)
             client_local_forked(icms->local);
     }
     list_init(&fork_handles);
+    loop_fork_child();
     (void)pthread_mutex_unlock(&fork_lock);
 }
 

@@ -352,6 +352,14 @@ void loop_event_wait(struct loop *loop, struct loop_op *op, struct loop_event *e
                      void (*done)(struct loop_op *op));
 void loop_event_free(struct loop_event **event);
 
+/* ---- fork() --------------------------------------------------------------------------------- */
+
+/* For pthread_atfork(): around it, in the parent, and in the child, where every descriptor of every
+ * loop is closed. The child may make new loops; those that it inherited must not be touched. */
+void loop_fork_prepare(void);
+void loop_fork_parent(void);
+void loop_fork_child(void);
+
 /* ---- counters ------------------------------------------------------------------------------- */
 
 struct loop_stats {

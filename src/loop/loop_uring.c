@@ -433,6 +433,8 @@ static int uring_ring_new(struct uring_loop *uring, uint32_t entries)
         };
 
         result = io_uring_queue_init_params(entries, &uring->ring, &params);
+        if (result >= 0 && (result = uring_ring_own(&uring->ring)) != 0)
+            io_uring_queue_exit(&uring->ring);
         uring->disabled = (flags[i] & IORING_SETUP_R_DISABLED) != 0;
     }
     return result < 0 ? -result : 0;
@@ -467,12 +469,12 @@ static icms_err uring_loop_new(struct loop_env *env, const struct loop_opts *opt
         free(uring);
         return uring_refused(error, why);
     }
-    uring->wake_fd = eventfd(0, EFD_CLOEXEC);
+    uring->wake_fd = uring_fd_own(eventfd(0, EFD_CLOEXEC));
     error = uring->wake_fd < 0 ? errno : uring_ring_complete(uring) ? 0 : EINVAL;
     if (error != 0) {
         if (uring->wake_fd >= 0)
-            (void)close(uring->wake_fd);
-        io_uring_queue_exit(&uring->ring);
+            uring_fd_close(uring->wake_fd);
+        uring_ring_exit(&uring->ring);
         free(uring);
         return uring_refused(error, why);
     }
@@ -545,8 +547,8 @@ static void uring_loop_free(struct loop *loop)
     uring_list_discard(uring, &uring->parked);
     check(uring->kernel_ops == 0);
     check(list_empty(&uring->kernel) && list_empty(&uring->ending));
-    io_uring_queue_exit(&uring->ring);
-    (void)close(uring->wake_fd);
+    uring_ring_exit(&uring->ring);
+    uring_fd_close(uring->wake_fd);
     (void)sem_destroy(&uring->started);
     free(uring->buffers);
     free(uring);

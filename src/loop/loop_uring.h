@@ -158,6 +158,20 @@ struct uring_event {
     int own; /* SIGNAL: our end, which is never passed on; -1: none */
 };
 
+/* Notes a descriptor that was just made, or -1; returns it. It is closed with uring_fd_close. */
+int uring_fd_own(int fd);
+void uring_fd_close(int fd);
+
+/* The same for a ring, whose memory a child of fork() does not inherit; 0 or -errno. */
+int uring_ring_own(struct io_uring *ring);
+void uring_ring_exit(struct io_uring *ring);
+
+/* The locks that files of this process hold: they stay as they are from files_hold to files_rele; a
+ * child of fork() forgets them. */
+void uring_files_hold(void);
+void uring_files_forget(void);
+void uring_files_rele(void);
+
 static inline struct uring_event *uring_event_of(struct loop_target *target)
 {
     return container_of(target, struct uring_event, event.target);

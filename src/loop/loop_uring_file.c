@@ -52,6 +52,21 @@ static bool file_locked_here(const struct stat *stat)
     return false;
 }
 
+void uring_files_hold(void)
+{
+    check(pthread_mutex_lock(&uring_locked_mutex) == 0);
+}
+
+void uring_files_forget(void)
+{
+    list_init(&uring_locked);
+}
+
+void uring_files_rele(void)
+{
+    check(pthread_mutex_unlock(&uring_locked_mutex) == 0);
+}
+
 static icms_err file_locked_error(const char *path, int pid, struct err_why *why)
 {
     if (pid == 0)
@@ -146,8 +161,10 @@ static int file_descriptor(const struct loop_file_opts *opts, bool block, int *o
         *out_new = true;
     else if (!opts->create || (flags & O_EXCL) != 0 || errno == EEXIST)
         fd = open(opts->path, flags);
-    *out_fd = fd;
-    return fd < 0 ? errno : 0;
+    if (fd < 0)
+        return errno;
+    *out_fd = uring_fd_own(fd);
+    return 0;
 }
 
 /* The name of a new file survives a power loss only once its directory was flushed. */
@@ -293,7 +310,7 @@ void uring_file_close(struct loop_file *file)
     check(pthread_mutex_lock(&uring_locked_mutex) == 0);
     list_remove(&own->link);
     if (own->fd >= 0)
-        (void)close(own->fd);
+        uring_fd_close(own->fd);
     check(pthread_mutex_unlock(&uring_locked_mutex) == 0);
     free(own);
 }

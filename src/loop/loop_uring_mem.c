@@ -60,6 +60,7 @@ static icms_err region_map(struct loop_region *region)
         (void)munmap(room, before);
     if (before < LARGE_PAGE_BYTES)
         (void)munmap(base + region->bytes, LARGE_PAGE_BYTES - before);
+    (void)madvise(base, region->bytes, MADV_DONTFORK);
     region->base = base;
     return ICMS_OK;
 }
@@ -95,6 +96,7 @@ static icms_err region_fill(struct loop_region *region, const char *name, bool p
     region->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (region->fd < 0)
         return err_from_errno(errno);
+    (void)uring_fd_own(region->fd);
     if (ftruncate(region->fd, (off_t)region->bytes) != 0)
         return err_from_errno(errno);
     if (fcntl(region->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
@@ -143,7 +145,7 @@ void uring_region_free(struct loop_region *region)
     if (region->base != NULL)
         (void)munmap(region->base, region->bytes);
     if (region->fd >= 0)
-        (void)close(region->fd);
+        uring_fd_close(region->fd);
     free(region);
 }
 

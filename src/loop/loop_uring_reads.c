@@ -38,6 +38,8 @@ icms_err uring_reads_new(struct loop_file *file, uint32_t depth, struct err_why 
         return err_set(why, ICMS_NO_MEMORY, "reads at start: out of memory");
     own->reads = (struct loop_reads){.file = file, .depth = depth};
     result = io_uring_queue_init(depth, &own->ring, 0);
+    if (result >= 0 && (result = uring_ring_own(&own->ring)) != 0)
+        io_uring_queue_exit(&own->ring);
     if (result < 0) {
         free(own);
         return err_set(why, err_from_errno(-result),
@@ -123,6 +125,6 @@ void uring_reads_free(struct loop_reads *reads)
 {
     struct uring_reads *own = uring_reads_of(reads);
 
-    io_uring_queue_exit(&own->ring);
+    uring_ring_exit(&own->ring);
     free(own);
 }
