@@ -42,7 +42,8 @@ class Tier:
         self.target = self.pod.add_target("enclosure0", 1, "128MiB", [VOLUME], segment="8MiB",
                                           memory="32MiB")
         self.target.wait_ready()
-        self.agent = self.pod.add_agent("server-a", [self.target], [VOLUME])
+        self.agent = self.pod.add_agent("server-a", [self.target], [VOLUME],
+                                        load_deadline=f"{GRACE_S}s", store_deadline=f"{GRACE_S}s")
         self.agent.wait_ready()
         self.where = f"unix:{self.agent.socket}"
         atexit.register(self.end)
