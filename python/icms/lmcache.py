@@ -234,7 +234,7 @@ class IcmsConnector:
         return done
 
     def close(self) -> None:
-        """Waits for calls of the tier that are under way, which their deadlines bound, and closes
+        """Waits for outstanding calls of the tier, which their deadlines bound, and closes
         it. Batches that are not over then never are."""
         with self._lock:
             if self._closed:

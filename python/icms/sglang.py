@@ -479,7 +479,7 @@ class HiCacheIcms(HiCacheStorage):
             return said
 
     def close(self) -> None:
-        """Waits for calls under way, which their deadlines bound, and closes the tier."""
+        """Waits for outstanding calls, which their deadlines bound, and closes the tier."""
         if not self._closed:
             log.info("icms: closed after %s", self.counters)
         with self._setup:

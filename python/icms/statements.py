@@ -130,7 +130,7 @@ class Watch:
         self._due = time.monotonic() + LOOK_SECONDS
         scheme = self._scheme
         if scheme.space:
-            return  # nobody else can have its blocks
+            return  # no other process can have its blocks
         try:
             found = exchange(scheme, deadline_ms=deadline_ms, now=time.time)
         except Error:

@@ -246,7 +246,7 @@ class Caches(Case):
                 self.assertEqual(of_files(folder), made)
                 self.assertEqual(self.read - before, (5 << 20) + 2, text[:20])
                 self.assertEqual(path.read_text(), good)
-            os.chmod(path, 0o604)  # others may have read it; nobody but its owner should
+            os.chmod(path, 0o604)  # others may have read it; only its owner should
             before = self.read
             of_files(folder)
             self.assertEqual(self.read - before, (5 << 20) + 2)
