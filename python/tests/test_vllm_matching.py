@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One match of the connector, step by step: which blocks are ready, and where its slots go.
+
+Goal: a block is ready only when the bytes of all ranks and of all blocks before it arrived; a match
+that nobody wants any more is never ready and gives every slot back.
+Method: the class of the product with movers that answer when the test says so.
+"""
+import types
+import unittest
+
+import vllm_stand_ins as stand_ins
+
+stand_ins.install()
+from icms.vllm.matching import Match, Names  # noqa: E402
+from icms.vllm.staging import Staging  # noqa: E402
+
+SLOTS = 16
+BLOCKS = 4
+RANKS = 2
+
+
+class HeldMovers:
+    """Keeps what it was asked for; the test answers."""
+
+    def exists(self, volume, names, deadline, done):
+        self.found = done
+
+    def load(self, volume, names, rooms, deadline, done):
+        self.names, self.loaded = names, done
+
+
+def scheme_of(rank):
+    return types.SimpleNamespace(volume=None, prompt=lambda: types.SimpleNamespace(
+        next=lambda name: name + bytes([rank])))
+
+
+class Matches(unittest.TestCase):
+    def setUp(self):
+        self.movers = HeldMovers()
+        self.staging = Staging(4096, SLOTS)
+        self.addCleanup(self.staging.close)
+        schemes = [scheme_of(rank) for rank in range(RANKS)]
+        hashes = [bytes([block]) for block in range(BLOCKS)]
+        self.match = Match(self.movers, self.staging, schemes, Names(schemes), hashes, 0, 60000)
+
+    def found(self):
+        self.movers.found([True] * BLOCKS)
+        self.assertEqual(self.staging.free, SLOTS - BLOCKS * RANKS)
+        self.assertFalse(self.match.over)
+
+    def test_a_block_is_ready_when_the_bytes_of_all_ranks_arrived(self):
+        for missing in range(BLOCKS * RANKS + 1):
+            with self.subTest(missing=missing):
+                self.setUp()
+                self.found()
+                good = [True] * (BLOCKS * RANKS)
+                if missing < len(good):
+                    good[missing] = False
+                self.movers.loaded(good)
+                self.assertTrue(self.match.over)
+                self.assertEqual(self.match.ready, missing // RANKS)
+                self.assertEqual(len(self.match.slots), self.match.ready)
+                self.assertEqual(self.staging.free, SLOTS - self.match.ready * RANKS)
+
+    def test_a_match_that_was_dropped_is_never_ready(self):
+        self.found()
+        self.match.drop()
+        self.assertEqual(self.staging.free, SLOTS - BLOCKS * RANKS)  # the tier writes there
+        self.movers.loaded([True] * (BLOCKS * RANKS))
+        self.assertTrue(self.match.over)
+        self.assertEqual(self.match.ready, 0)
+        self.assertEqual(self.staging.free, SLOTS)
+
+    def test_what_is_taken_is_the_callers_and_the_rest_goes_back(self):
+        self.found()
+        self.movers.loaded([True] * (BLOCKS * RANKS))
+        taken = self.match.take(1)
+        self.assertEqual([len(ranks) for ranks in taken], [RANKS])
+        self.assertEqual(self.match.ready, 0)
+        self.assertEqual(self.staging.free, SLOTS - RANKS)
+
+    def test_blocks_behind_a_hole_are_not_loaded(self):
+        self.movers.found([True, False, True, True])
+        self.assertEqual(self.movers.names, [b"\0\0", b"\0\1"])
+        self.movers.loaded([True, True])
+        self.assertEqual(self.match.ready, 1)
