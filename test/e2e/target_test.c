@@ -18,6 +18,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <dirent.h>
+#include <errno.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -233,6 +236,78 @@ static void sigterm_waits_for_commands_in_flight(void **state)
     assert_true(get_is(io, 7, seed));
     peer_free(&io);
     peer_free(&admin);
+    assert_int_equal(e2e_end(e2e, SIGTERM), 0);
+}
+
+/* The thread of a daemon that has this name; 0: none. */
+static pid_t thread_of(const struct e2e *e2e, const char *name)
+{
+    char path[64], text[32];
+    struct dirent *entry;
+    pid_t found = 0;
+    DIR *dir;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", e2e->pid);
+    dir = opendir(path);
+    assert_non_null(dir);
+    while (found == 0 && (entry = readdir(dir)) != NULL) {
+        FILE *file;
+
+        snprintf(path, sizeof(path), "/proc/%d/task/%.10s/comm", e2e->pid, entry->d_name);
+        file = fopen(path, "r");
+        if (file == NULL)
+            continue;
+        if (fgets(text, sizeof(text), file) != NULL && strncmp(text, name, strlen(name)) == 0 &&
+            text[strlen(name)] == '\n')
+            found = (pid_t)strtol(entry->d_name, NULL, 10);
+        fclose(file);
+    }
+    closedir(dir);
+    return found;
+}
+
+/* Waits, at most twenty seconds, until /healthz answers so; returns the last answer. */
+static int healthz_until(const struct e2e *e2e, int status, char *body, size_t bytes)
+{
+    struct timespec pause = {.tv_nsec = 50000000};
+    int answer = 0;
+
+    for (int i = 0; i < 400 && answer != status; i++) {
+        nanosleep(&pause, NULL);
+        answer = e2e_get(e2e, "/healthz", body, bytes);
+    }
+    return answer;
+}
+
+/* One reactor is stopped, as a debugger does it; the others and HTTP go on. */
+static void a_stuck_reactor_is_named(void **state)
+{
+    struct e2e *e2e = *state;
+    char body[256] = "";
+    pid_t thread;
+    int answer;
+
+    e2e_configure(e2e, "loops: 2\nmemory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 1, "64MiB",
+                  "    value_max: 1MiB\n");
+    start(e2e, NULL);
+    assert_int_equal(e2e_get(e2e, "/healthz", body, sizeof(body)), 200);
+    thread = thread_of(e2e, "icms-1");
+    assert_true(thread > 0);
+    if (ptrace(PTRACE_SEIZE, thread, NULL, NULL) != 0) {
+        print_message("no thread can be stopped here: %s\n", strerror(errno));
+        assert_int_equal(e2e_end(e2e, SIGTERM), 0);
+        skip();
+    }
+    /* It goes on before anything is asserted: a process with a stopped thread cannot be waited for.
+     */
+    (void)ptrace(PTRACE_INTERRUPT, thread, NULL, NULL);
+    (void)waitpid(thread, NULL, __WALL);
+    answer = healthz_until(e2e, 503, body, sizeof(body));
+    (void)ptrace(PTRACE_DETACH, thread, NULL, NULL);
+    assert_int_equal(answer, 503);
+    assert_non_null(strstr(body, "reactor 1 is stuck"));
+    assert_int_equal(healthz_until(e2e, 200, body, sizeof(body)), 200);
+    assert_true(e2e_logged(e2e, "reactor 1 is stuck", NULL));
     assert_int_equal(e2e_end(e2e, SIGTERM), 0);
 }
 
@@ -526,6 +601,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(it_serves_and_counts, setup, teardown),
         cmocka_unit_test_setup_teardown(sigterm_ends_with_hosts_connected, setup, teardown),
         cmocka_unit_test_setup_teardown(sigterm_waits_for_commands_in_flight, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_stuck_reactor_is_named, setup, teardown),
         cmocka_unit_test_setup_teardown(mistakes_have_their_own_sentences, setup, teardown),
         cmocka_unit_test_setup_teardown(acknowledged_blocks_survive_kill_9, setup, teardown),
         cmocka_unit_test_setup_teardown(floods_do_not_grow_it, setup, teardown),
