@@ -68,6 +68,7 @@ struct local_id {
 struct volume_spec {
     struct uuid uuid;            /* its name for ever                      */
     char name[LIMIT_NAME_BYTES]; /* its name for people, unique in a pod   */
+    uint32_t generation;         /* of its content; a part of uuid         */
     uint64_t quota_bytes;        /* flash an enclosure gives it; 0: all    */
     uint64_t value_bytes_max;    /* largest plain value                    */
     uint64_t arena_bytes;        /* agent: DRAM for its blocks             */

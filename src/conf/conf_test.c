@@ -140,6 +140,30 @@ static void test_target_and_agent_make_the_same_names(void **state)
     assert_false(uuid_equal(&uuid, &agent.volumes[0].uuid));
 }
 
+/* Each generation is another volume, the same in both daemons, whether the UUID is given or not. */
+static void test_a_generation_is_another_volume(void **state)
+{
+    static const char *const texts[] = {
+        TARGET_MIN,
+        TARGET_MIN "    generation: 0\n",
+        TARGET_MIN "    generation: 1\n",
+        TARGET_MIN "    generation: 2\n",
+        TARGET_MIN "    uuid: 4cd2d41d-90eb-854c-b294-9f6b0e74eee6\n    generation: 1\n",
+    };
+    struct uuid uuid[5];
+
+    for (int i = 0; i < 5; i++) {
+        target_accepted(texts[i]);
+        uuid[i] = target.volumes[0].uuid;
+    }
+    assert_true(uuid_equal(&uuid[0], &uuid[1]));
+    assert_false(uuid_equal(&uuid[0], &uuid[2]));
+    assert_false(uuid_equal(&uuid[2], &uuid[3]));
+    assert_true(uuid_equal(&uuid[2], &uuid[4])); /* of the UUID, however that was made */
+    agent_accepted(AGENT_MIN "    generation: 1\n");
+    assert_true(uuid_equal(&uuid[2], &agent.volumes[0].uuid));
+}
+
 static void test_two_agents_of_one_machine_differ(void **state)
 {
     struct uuid first;
@@ -738,6 +762,7 @@ int main(void)
         cmocka_unit_test(test_a_short_target_file_gets_every_default),
         cmocka_unit_test(test_a_short_agent_file_gets_every_default),
         cmocka_unit_test(test_target_and_agent_make_the_same_names),
+        cmocka_unit_test(test_a_generation_is_another_volume),
         cmocka_unit_test(test_two_agents_of_one_machine_differ),
         cmocka_unit_test(test_every_key_is_taken_as_written),
         cmocka_unit_test(test_an_unknown_key_names_the_nearest),

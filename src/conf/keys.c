@@ -47,6 +47,12 @@ static const struct conf_key volume_keys[] = {
      .doc = "The volume's name: one tenant's blocks of one model. Unique in the pod."},
     {"uuid", CONF_UUID, false, AT(struct volume_spec, uuid), .computed = "made from the name",
      .doc = "The volume's identity. Targets and agents that know the name make the same one."},
+    {"generation", CONF_COUNT, false, AT(struct volume_spec, generation), .min = 0,
+     .max = UINT32_MAX, .fallback = "0",
+     .doc = "Generation of the volume's content, a part of its identity. Raise it by 1 in all "
+            "daemons of the pod to reset the volume: no block of another generation is found, "
+            "also after restarts and on drives that were away, and drives reuse their space "
+            "first. The same in all daemons of the pod."},
     {"quota", CONF_BYTES, false, AT(struct volume_spec, quota_bytes), .min = 0, .max = 1024 * TIB,
      .fallback = "0",
      .doc = "Flash that an enclosure gives the volume; 0 is all of it. A full volume evicts its "

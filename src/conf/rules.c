@@ -156,6 +156,19 @@ void conf_agent_init(struct conf_agent *conf)
 
 /* ---- entries -------------------------------------------------------------------------------- */
 
+/* Another generation is another volume: keys, trailers, NGUIDs and what drives hold follow the
+ * UUID. Generation 0 leaves it as it is. */
+static void volume_generation_apply(struct volume_spec *volume)
+{
+    char first[UUID_TEXT_BYTES], text[UUID_TEXT_BYTES + 16];
+
+    if (volume->generation == 0)
+        return;
+    (void)snprintf(text, sizeof(text), "%s:%u", uuid_format(&volume->uuid, first),
+                   volume->generation);
+    uuid_of("generation", text, &volume->uuid);
+}
+
 icms_err conf_volume_rules(const struct conf_source *source, const struct conf_node *map,
                            void *object)
 {
@@ -166,6 +179,7 @@ icms_err conf_volume_rules(const struct conf_source *source, const struct conf_n
 
     if (uuid_unset(&volume->uuid))
         conf_volume_uuid(volume->name, &volume->uuid);
+    volume_generation_apply(volume);
     if (volume->quota_bytes != 0 && volume->quota_bytes < record)
         return conf_fail(source, conf_node_line(map, "quota"),
                          "quota: too small for one block of value_max; give it %s or more",
