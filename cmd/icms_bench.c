@@ -134,6 +134,9 @@ static void row_text(struct bench_cli *bench, const struct bench_row *row)
     if (subject->errors + ceiling->errors > 0)
         (void)printf("  ERRORS %llu (%s)", (unsigned long long)(subject->errors + ceiling->errors),
                      row_error(row));
+    if (subject->from_memory > 0)
+        (void)printf("  %llu more came from memory: give more --space",
+                     (unsigned long long)subject->from_memory);
     (void)putchar('\n');
     (void)fflush(stdout);
 }
@@ -157,6 +160,9 @@ static void row_json(const struct bench_row *row)
         return;
     if (subject->errors + ceiling->errors > 0)
         (void)json_object_set_new(object, "error", json_string(row_error(row)));
+    if (subject->from_memory > 0)
+        (void)json_object_set_new(object, "from_memory",
+                                  json_integer((json_int_t)subject->from_memory));
     json_figure(object, "gb_per_s", subject->gb_per_s);
     json_figure(object, "cpu_s_per_gb", subject->cpu_s_per_gb);
     json_figure(object, "cpu_us_per_op", subject->cpu_us_per_op);

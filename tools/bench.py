@@ -43,7 +43,8 @@ time of all processes of a side for a GB. Latencies are of icms, from when an op
 `src/bench/README.md` has the rules, icms-bench(1) the command.
 
 *holds*: the number as measured keeps the goal. *misses*: it does not; the note says why. A ratio
-that misses by less than its interval is marked *misses, within noise*.
+that misses by less than its interval is marked *misses, within noise*. A row with errors, or with
+loads that memory above the drive answered, is *not judged*: it holds no goal.
 
 Each row is one claim; the command in its last column measures it again and would falsify it.
 """
@@ -153,8 +154,24 @@ def command(row):
     return " ".join(words)
 
 
+def unjudged(row):
+    """Why a row can hold no goal: it is not what was to be measured; "" when it is."""
+    if row["errors"]:
+        return f"not judged, {row['errors']} errors ({row.get('error', '?')})"
+    if row.get("from_memory"):
+        return f"not judged, {row['from_memory']} loads from memory"
+    return ""
+
+
 def goals(row):
-    """[(what, "0.97 >= 0.95", verdict)]; the verdict is holds, misses, or misses within noise."""
+    """[(what, "0.97 >= 0.95", verdict)]; the verdict is holds, misses, misses within noise, or that
+    it is not judged."""
+    found = goals_met(row)
+    return [(what, goal, unjudged(row) or verdict) for what, goal, verdict in found]
+
+
+def goals_met(row):
+    """The same by the numbers alone."""
     found = []
     if row.get("ratio_goal"):
         verdict = "holds" if row["ratio"] >= row["ratio_goal"] else \
@@ -175,7 +192,7 @@ def goals(row):
 
 
 STANDARD = {"bench", "op", "variant", "size_bytes", "depth", "slices", "ops", "errors", "error",
-            "verified_bytes", "gb_per_s", "cpu_s_per_gb", "cpu_us_per_op", "p50_us", "p99_us",
+            "verified_bytes", "from_memory", "gb_per_s", "cpu_s_per_gb", "cpu_us_per_op", "p50_us", "p99_us",
             "p999_us",
             "ops_per_s", "ceiling", "ceiling_gb_per_s", "ratio", "ratio_low", "ratio_high",
             "ceiling_cpu_s_per_gb", "ceiling_p50_us", "ceiling_p99_us", "ceiling_p999_us",
@@ -204,7 +221,7 @@ def table_row(row, note):
         cells += ["-", "-", f"{row['cpu_s_per_gb']:.3f}" if row["cpu_s_per_gb"] else "-"]
     cells.append(f"{row['p50_us']:.0f} / {row['p99_us']:.0f} / {row['p999_us']:.0f}"
                  if row["p50_us"] else "-")
-    text = "; ".join(f"{goal}: **{verdict}**{note(row, what)if verdict != 'holds' else ''}"
+    text = "; ".join(f"{goal}: **{verdict}**{note(row, what) if 'misses' in verdict else ''}"
                      for what, goal, verdict in verdicts)
     cells.append(text or "-")
     cells.append(more(row) or "-")

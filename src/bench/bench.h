@@ -54,6 +54,8 @@ struct bench_figures {
     uint64_t bytes;       /* of values moved                                        */
     uint64_t errors;      /* operations that failed, missed or gave a wrong byte    */
     icms_err error;       /* what one of them was                                   */
+    uint64_t from_memory; /* loads that memory above the drive answered: right, and not counted as
+                             operations                                             */
     uint64_t verified;    /* bytes whose content was checked                        */
 };
 

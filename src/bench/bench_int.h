@@ -48,6 +48,7 @@ struct bench_work {
 struct bench_slice {
     uint64_t ops, bytes, errors, verified; /* as in struct bench_figures                  */
     icms_err error;                        /* what one of the errors was                  */
+    uint64_t from_memory;                  /* as in struct bench_figures                  */
     uint64_t wall_ns;                      /* from the first start to the last end        */
     uint64_t cpu_ns;                       /* set by bench_compare                        */
     struct bench_sample sample;            /* latencies                                   */

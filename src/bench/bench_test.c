@@ -74,6 +74,8 @@ struct fake {
     char *order;      /* who ran, in order    */
     uint64_t wall_ns; /* of each slice        */
     icms_err err;     /* of its operations    */
+    int ops;          /* of each slice        */
+    int from_memory;  /* loads beside them    */
 };
 
 static icms_err fake_run(struct bench_side *side, const struct bench_work *work, uint64_t ns,
@@ -82,15 +84,16 @@ static icms_err fake_run(struct bench_side *side, const struct bench_work *work,
     struct fake *fake = side->owner;
 
     fake->order[strlen(fake->order)] = fake->letter;
-    for (int i = 0; i < 100; i++)
+    for (int i = 0; i < fake->ops; i++)
         bench_slice_add(slice, fake->err, work->size_bytes, work->size_bytes, (uint64_t)i * 1000);
+    slice->from_memory = (uint64_t)fake->from_memory;
     slice->wall_ns = fake->wall_ns;
     return ICMS_OK;
 }
 
 static void fake_init(struct fake *fake, char letter, char *order, uint64_t wall_ns)
 {
-    *fake = (struct fake){.letter = letter, .order = order, .wall_ns = wall_ns};
+    *fake = (struct fake){.letter = letter, .order = order, .wall_ns = wall_ns, .ops = 100};
     fake->side = (struct bench_side){.name = "fake", .run = fake_run, .owner = fake};
 }
 
@@ -200,6 +203,28 @@ static void test_compare_fails_when_nothing_works(void **state)
     b.err = ICMS_MISS;
     assert_int_equal(bench_compare(&opts, &work, NULL, &b.side, &row, &why), ICMS_IO);
     assert_non_null(strstr(why.text, "none of 100"));
+}
+
+static void test_loads_from_memory_are_told_and_not_counted(void **state)
+{
+    const struct bench_work work = {.op = BENCH_GET, .size_bytes = 1000, .depth = 1};
+    struct bench_row row = {.bench = "fake", .variant = ""};
+    struct err_why why = {""};
+    struct bench_opts opts;
+    struct fake b;
+    char order[64] = "";
+
+    bench_opts_init(&opts);
+    opts.slices = 4;
+    fake_init(&b, 'b', order, 2000);
+    b.from_memory = 7;
+    assert_int_equal(bench_compare(&opts, &work, NULL, &b.side, &row, &why), ICMS_OK);
+    assert_int_equal(row.subject.ops, 400);
+    assert_int_equal(row.subject.errors, 0);
+    assert_int_equal(row.subject.from_memory, 28);
+    b.ops = 0;
+    assert_int_equal(bench_compare(&opts, &work, NULL, &b.side, &row, &why), ICMS_INVALID);
+    assert_non_null(strstr(why.text, "more --space"));
 }
 
 /* A side in whose slice somebody asks for the end. */
@@ -447,6 +472,7 @@ int main(void)
         cmocka_unit_test(test_compare_begins_pairs_at_one_place),
         cmocka_unit_test(test_compare_spares_what_memory_holds),
         cmocka_unit_test(test_compare_fails_when_nothing_works),
+        cmocka_unit_test(test_loads_from_memory_are_told_and_not_counted),
         cmocka_unit_test(test_compare_ends_when_asked),
         cmocka_unit_test(test_gen_keeps_the_depth),
         cmocka_unit_test(test_gen_open_loop_counts_waiting),

@@ -184,6 +184,11 @@ static icms_err slice_run(struct bench_side *side, const struct bench_work *work
     bench_slice_clear(slice);
     err = side->run(side, work, ns, slice, why);
     slice->cpu_ns = bench_cpu_ns(side) - cpu;
+    if (err == ICMS_OK && slice->ops == 0 && slice->from_memory > 0)
+        return err_set(why, ICMS_INVALID,
+                       "%s: cannot measure loads of %u bytes: all of them came from memory; give "
+                       "more --space",
+                       side->name, work->size_bytes);
     if (err == ICMS_OK && slice->ops == slice->errors)
         err = err_set(why, ICMS_IO, "%s: none of %llu operations of %u bytes went well", side->name,
                       (unsigned long long)slice->ops, work->size_bytes);
@@ -256,6 +261,7 @@ static void tally_add(struct tally *tally, uint32_t pair)
     figures->errors += slice->errors;
     if (slice->errors > 0)
         figures->error = slice->error;
+    figures->from_memory += slice->from_memory;
     figures->verified += slice->verified;
     for (uint32_t i = 0; i < slice->sample.count; i++)
         sample_add(&tally->all, slice->sample.ns[i]);

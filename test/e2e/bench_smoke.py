@@ -79,6 +79,22 @@ def processes(text):
     return found
 
 
+def small(program, root):
+    """So few values that the agent's memory answers some loads: they are told apart."""
+    with tempfile.TemporaryDirectory(prefix="icms-smoke-", dir=root) as directory:
+        run = subprocess.run([program, "bench", "pod", "--json", "--dir", directory, "--slices", "2",
+                              "--slice", "50ms", "--size", "4MiB", "--space", "512MiB", "--op",
+                              "get", "--depth", "16", "--variant", "inprocess"],
+                             capture_output=True, text=True, timeout=300)
+        if run.returncode != 0:
+            expect("it says that memory answered", "came from memory" in run.stderr, run.stderr)
+        else:
+            row = json.loads(run.stdout)
+            expect("loads from memory are no errors", row["errors"] == 0, row)
+            expect("they are told", row["from_memory"] > 0, row)
+    print("ok small")
+
+
 def interrupted(program, root):
     with tempfile.TemporaryDirectory(prefix="icms-smoke-", dir=root) as directory:
         run = subprocess.Popen([program, "bench", "pod", "--dir", directory, "--slices", "1000",
@@ -101,6 +117,7 @@ def main():
     program = build / "cmd/icms"
     for name in sys.argv[2:] or names(program):
         smoke(program, name, build)
+    small(program, build)
     interrupted(program, build)
 
 
