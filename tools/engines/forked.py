@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -65,12 +66,15 @@ class Peer:
         self.hello = None
 
     def kill(self):
-        """Kills it, when it is there; a second time does nothing."""
+        """Kills it, when it is there; a second time does nothing. vLLM's memory of the host outlives an
+        engine that is killed, by its name, which the log has."""
         self._listener.close()
         if self.hello:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.hello["pid"], signal.SIGKILL)
         self.hello = None
+        for name in set(re.findall(r"/dev/shm/vllm_offload_[\w-]+\.mmap", self.log())):
+            pathlib.Path(name).unlink(missing_ok=True)
 
     def _fail(self):
         raise Failed(f"{self.log_path}: the engine hangs or ended:\n{self.log()[-3000:]}")

@@ -425,7 +425,7 @@ class Server:
                 break
         if number == signal.SIGKILL:
             for path in names:
-                if path.name.startswith(("psm_", "sem.mp-")):
+                if path.name.startswith(("psm_", "sem.mp-", "vllm_offload_")):
                     path.unlink(missing_ok=True)
         else:
             give_up = time.monotonic() + 60
