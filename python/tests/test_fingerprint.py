@@ -84,7 +84,7 @@ class Contents(Case):
 
     def test_all_files_count_that_are_not_known_to_be_harmless(self):
         alone = of_files(str(self.model()))
-        for name in ("model.py", "modeling/remote.py", "tokenization_x.py", "scales.json",
+        for name in ("model.py", "modeling/remote.py", "tokenizer_x.py", "scales.json",
                      "kv_cache_scales.pt", "hf_quant_config.json", "preprocessor_config.json",
                      "more.safetensors", "new thing"):
             folder = self.model(f"with {name.replace('/', ' ')}", **{name: b"1"})

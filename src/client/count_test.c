@@ -118,6 +118,23 @@ static void exists_and_match_count_keys_and_prefixes(void **state)
     assert_int_equal(counted(rig, rig->kv, SHM_COUNT_MATCHES + 3), 1); /* 4 .. 7         */
 }
 
+/* Of a call that failed some keys have no answer: none of them is counted. */
+static void a_call_that_failed_counts_nothing(void **state)
+{
+    struct client_rig *rig = *state;
+    struct icms_block blocks[3] = {{.key = rig_key(1)}, {.key = rig_key(2)}, {.key = rig_key(3)}};
+
+    assert_int_equal(rig_put_one(rig->kv, 1, 100), ICMS_OK);
+    assert_int_equal(rig_get_one(rig->kv, 1, 100, NULL), ICMS_OK); /* into the arena */
+    blocks[2].key.length = 0;                                      /* no key */
+    assert_int_not_equal(icms_exists(rig->kv, blocks, 3, NULL), ICMS_OK);
+    assert_int_equal(blocks[0].status, ICMS_OK);
+    assert_int_equal(blocks[1].status, ICMS_MISS);
+    assert_int_equal(blocks[2].status, ICMS_KEY_SIZE);
+    assert_int_equal(counted(rig, rig->kv, SHM_COUNT_FOUND), 0);
+    assert_int_equal(counted(rig, rig->kv, SHM_COUNT_MISSED), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, client_rig_setup, client_rig_teardown)
 
 int main(void)
@@ -127,6 +144,7 @@ int main(void)
         TEST(threads_lose_no_count),
         TEST(a_block_that_does_not_fit_is_no_hit),
         TEST(exists_and_match_count_keys_and_prefixes),
+        TEST(a_call_that_failed_counts_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

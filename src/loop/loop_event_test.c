@@ -166,6 +166,18 @@ static void nothing_can_be_sent_back(void **state)
     loop_event_free(&event);
 }
 
+/* A process that ends its side does not end this one: that would be SIGPIPE. */
+static void a_signal_to_a_side_that_ended_is_harmless(void **state)
+{
+    struct loop_event *event = NULL;
+
+    assert_int_equal(loop_event_new(loop_env_uring(), LOOP_EVENT_SIGNAL, &event), ICMS_OK);
+    assert_int_equal(shutdown(loop_event_fd(event), SHUT_RDWR), 0);
+    for (int i = 0; i < 3; i++)
+        loop_event_signal(event);
+    loop_event_free(&event);
+}
+
 /* ---- waits ---------------------------------------------------------------------------------- */
 
 struct waiter {
@@ -225,6 +237,7 @@ int main(void)
         cmocka_unit_test(a_signal_never_blocks),
         cmocka_unit_test(a_signal_is_seen_until_it_is_received),
         cmocka_unit_test(nothing_can_be_sent_back),
+        cmocka_unit_test(a_signal_to_a_side_that_ended_is_harmless),
         cmocka_unit_test(a_wait_never_blocks_its_loop),
     };
 
