@@ -475,9 +475,7 @@ void attach_stop(struct attach **attach_)
 
         if (conn->state == ATTACH_HELLO || conn->state == ATTACH_CLIENT)
             conn->closing = attach_peer_close(conn->sock);
-        /* What a thread still closes stays its own. */
-        if (conn->closing != NULL)
-            (void)attach_peer_closed(&conn->closing);
+        attach_peer_leave(&conn->closing);
     }
     if (attach->listener >= 0)
         (void)close(attach->listener);

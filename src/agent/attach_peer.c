@@ -74,10 +74,16 @@ icms_err attach_peer_take(int sock, void *out_message, size_t bytes)
 
 /* ---- its end -------------------------------------------------------------------------------- */
 
+enum closing_state {
+    CLOSING_RUNS, /* the thread closes                 */
+    CLOSING_DONE, /* it is closed; who asks frees it   */
+    CLOSING_LEFT, /* nobody asks; the thread frees it  */
+};
+
 struct attach_closing {
     int sock;
-    bool started;      /* a thread has it         */
-    _Atomic bool done; /* by the thread, at its end */
+    bool started;      /* a thread has it    */
+    _Atomic int state; /* enum closing_state */
 };
 
 /* True when something lies in the socket, which nothing can be sent to any more. An empty message
@@ -97,7 +103,8 @@ static void *closing_run(void *arg)
     struct attach_closing *closing = arg;
 
     (void)close(closing->sock);
-    atomic_store(&closing->done, true);
+    if (atomic_exchange(&closing->state, CLOSING_DONE) == CLOSING_LEFT)
+        free(closing);
     return NULL;
 }
 
@@ -133,9 +140,22 @@ bool attach_peer_closed(struct attach_closing **closing)
 
     if (!own->started)
         closing_start(own); /* there was no thread for it */
-    if (!atomic_load(&own->done))
+    if (atomic_load(&own->state) != CLOSING_DONE)
         return false;
     free(own);
     *closing = NULL;
     return true;
+}
+
+void attach_peer_leave(struct attach_closing **closing)
+{
+    struct attach_closing *own = *closing;
+
+    *closing = NULL;
+    if (own == NULL)
+        return;
+    if (!own->started)
+        (void)close(own->sock);
+    if (!own->started || atomic_exchange(&own->state, CLOSING_LEFT) == CLOSING_DONE)
+        free(own);
 }

@@ -33,4 +33,7 @@ struct attach_closing *attach_peer_close(int sock);
 /* True when it is closed; *closing is freed then. */
 bool attach_peer_closed(struct attach_closing **closing);
 
+/* Nobody asks any more: its thread frees it. */
+void attach_peer_leave(struct attach_closing **closing);
+
 #endif
