@@ -396,6 +396,15 @@ static void test_sizes_fit_each_other(void **state)
     agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
                   "  groups: ['4294967295']\n",
                   "a.yaml:4: groups: ", "write its number");
+    /* Nobody is what an empty list says, and everybody is what no list means. */
+    agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
+                  "  users: []\n",
+                  "a.yaml:4: users: ", "empty");
+    agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
+                  "  groups: []\n",
+                  "a.yaml:4: groups: ", "empty");
+    target_refused("name: e\ndrives: [{path: a}]\nvolumes:\n- name: v\n  hosts: []\n",
+                   "t.yaml:5: hosts: ", "empty");
     agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
                   "  arena: 1MiB\n",
                   "a.yaml:4: arena: ", "8196KiB");

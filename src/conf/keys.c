@@ -73,18 +73,18 @@ static const struct conf_key volume_keys[] = {
             "Runs double from one block up to it. Larger values keep more of a prompt when an "
             "enclosure is lost, and load enclosures less evenly; icms-replay(1), --placement, "
             "shows both for a trace. Only icms-agent uses it; the same in all agents of the pod."},
-    {"hosts", CONF_NQNS, false, LIST_AT(struct volume_spec, host_nqn, host_count), .min = 0,
+    {"hosts", CONF_NQNS, false, LIST_AT(struct volume_spec, host_nqn, host_count), .min = 1,
      .max = LIMIT_VOLUME_HOSTS, .computed = "any host",
      .example = "[nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11]",
      .doc = "NQNs of the hosts that may use the volume. It is hidden from all others. Only "
             "icms-target uses it."},
-    {"users", CONF_USERS, false, LIST_AT(struct volume_spec, users, user_count), .min = 0,
+    {"users", CONF_USERS, false, LIST_AT(struct volume_spec, users, user_count), .min = 1,
      .max = LIMIT_VOLUME_USERS, .computed = "whoever may connect", .example = "[vllm, 1001]",
      .doc = "Users of this machine, by name or number, whose processes may read and write the "
             "volume through the agent. For all others it does not exist, unless groups lists one "
             "of theirs; root and the agent's own user may use every volume. Without users and "
             "groups everybody may who can connect, see socket_mode. Only icms-agent uses it."},
-    {"groups", CONF_GROUPS, false, LIST_AT(struct volume_spec, groups, group_count), .min = 0,
+    {"groups", CONF_GROUPS, false, LIST_AT(struct volume_spec, groups, group_count), .min = 1,
      .max = LIMIT_VOLUME_USERS, .computed = "none", .example = "[inference]",
      .doc = "Groups, by name or number, whose members may use the volume as well, also those that "
             "have it as a supplementary group. Only icms-agent uses it."},
