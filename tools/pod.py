@@ -148,8 +148,8 @@ def volume_lines(volume):
 class Target(Daemon):
     """An enclosure."""
 
-    def __init__(self, build, folder, name, drives, drive_size, volumes, advertise_host, faults,
-                 extra):
+    def __init__(self, build, folder, name, drives, drive_size, volumes, advertise_host, extra,
+                 faults=None):
         self.port = free_port()
         self.nqn = f"nqn.2026-01.io.icms:{name}"
         http_port = free_port()
@@ -168,7 +168,7 @@ class Target(Daemon):
 class Agent(Daemon):
     """What runs on a GPU server."""
 
-    def __init__(self, build, folder, name, targets, volumes, faults, extra):
+    def __init__(self, build, folder, name, targets, volumes, extra, faults=None):
         http_port = free_port()
         self.socket = folder / f"{name}.sock"
         config = [f"name: {name}", f"socket: {self.socket}", "http:",
@@ -202,14 +202,14 @@ class Pod:
                    **extra):
         """Starts an enclosure; extra are further keys of its configuration."""
         target = Target(self.build, self.folder, name, drives, drive_size, volumes,
-                        advertise_host, faults, extra)
+                        advertise_host, extra, faults)
         self.daemons.append(target)
         target.start()
         return target
 
     def add_agent(self, name, targets, volumes, faults=None, **extra):
         """Starts an agent that knows these enclosures."""
-        agent = Agent(self.build, self.folder, name, targets, volumes, faults, extra)
+        agent = Agent(self.build, self.folder, name, targets, volumes, extra, faults)
         self.daemons.append(agent)
         agent.start()
         return agent
