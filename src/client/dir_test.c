@@ -6,12 +6,14 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -373,6 +375,27 @@ static void threads_may_make_volumes_while_others_work(void **state)
     icms_close(&icms);
 }
 
+/* No file may grow, as on a file system that a directory has filled. */
+static void a_directory_that_cannot_grow_can_be_opened(void **state)
+{
+    struct fixture *f = *state;
+    struct icms *icms = open_dir(f), *other = NULL;
+    struct rlimit limit, none;
+    char why[256] = "";
+
+    icms_close(&icms);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    none = (struct rlimit){.rlim_max = limit.rlim_max};
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
+    icms = open_dir(f);
+    assert_int_equal(icms_open(f->where, NULL, why, sizeof(why), &other), ICMS_LOCKED);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_non_null(strstr(why, "is in use by another process; one process"));
+    (void)open_volume(icms, "kv");
+    icms_close(&icms);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -385,6 +408,7 @@ int main(void)
         TEST(a_second_volume_leaves_the_first_one_open),
         TEST(leases_keep_a_volume_from_being_made),
         TEST(another_holder_is_named),
+        TEST(a_directory_that_cannot_grow_can_be_opened),
         TEST(foreign_or_damaged_directories_are_refused_and_left_alone),
         TEST(names_and_paths_that_cannot_be_are_said),
         TEST(status_needs_no_volume),

@@ -148,6 +148,9 @@ static long local_holder(int fd)
     return 0;
 }
 
+#define LOCAL_ONE_PROCESS                                                                          \
+    "one process has a directory at a time: end it, or share an icms-agent (unix:)"
+
 static icms_err local_lock(struct client_local *local, struct err_why *why)
 {
     char path[LIMIT_PATH_BYTES];
@@ -167,16 +170,20 @@ static icms_err local_lock(struct client_local *local, struct err_why *why)
 
         (void)close(local->lock_fd);
         local->lock_fd = -1; /* it is not ours to empty */
-        return err_set(why, ICMS_LOCKED,
-                       "%s is in use by process %ld; one process has a directory at a time: end "
-                       "it, or share an icms-agent (unix:)",
+        if (holder == 0)
+            return err_set(why, ICMS_LOCKED, "%s is in use by another process; " LOCAL_ONE_PROCESS,
+                           local->directory);
+        return err_set(why, ICMS_LOCKED, "%s is in use by process %ld; " LOCAL_ONE_PROCESS,
                        local->directory, holder);
     }
-    n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
-    if (ftruncate(local->lock_fd, 0) != 0 || pwrite(local->lock_fd, text, (size_t)n, 0) != n) {
+    if (ftruncate(local->lock_fd, 0) != 0) {
         err = err_from_errno(errno);
         return err_set(why, err, "cannot write %s: %s", path, icms_err_text(err));
     }
+    /* The lock holds without the id, which a full file system does not take: a directory that
+     * filled it is still there to be read. */
+    n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
+    (void)!pwrite(local->lock_fd, text, (size_t)n, 0);
     return ICMS_OK;
 }
 
