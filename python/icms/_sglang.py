@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import canonical, fingerprint
+from . import _engines, canonical, fingerprint
 from .canonical import Scalar
 
 #: Fields of ServerArgs that do not change the bytes of a page, by SGLang's own groups of options:
@@ -155,6 +155,8 @@ ZMQ_SOURCE_IP
 _FILES = ("quantization_param_path", "speculative_draft_model_path", "speculative_token_map",
           "uno_lora_path", "kt_weight_path", "decrypted_config_file", "decrypted_draft_config_file",
           "dllm_algorithm_config", "modelopt_checkpoint_restore_path", "pdmux_config_path")
+#: Fields that name the revision of a model that another field names.
+_REVISIONS = {"speculative_draft_model_path": "speculative_draft_model_revision"}
 #: Values of --load-format that read the files of --model-path and nothing else.
 _FILE_FORMATS = ("auto", "pt", "safetensors", "instanttensor", "npcache", "sharded_state",
                  "presharded", "gguf", "expert_pack", "bitsandbytes", "mistral", "layered",
@@ -205,11 +207,13 @@ def identity(weights: str, log: logging.Logger) -> Identity:
         given = args.get(name)
         if given is not None:
             server[name] = given if is_named else fingerprint.of_files(
-                str(given), weights=None, log=log).hex()
+                str(given), revision=args.get(_REVISIONS.get(name, "")), weights=None,
+                log=log).hex()
     server.update(_adapters(args.get("lora_paths"), is_named, log))
     environment = canonical.flatten(
-        {name.removeprefix("SGLANG_"): value for name, value in os.environ.items()
-         if name.startswith("SGLANG_")}, harmless=_HARMLESS_ENVIRONMENT)
+        {name.removeprefix("SGLANG_"): value
+         for name, value in _engines.environment(os.environ, "SGLANG_").items()},
+        harmless=_HARMLESS_ENVIRONMENT)
     config = {**{f"server.{name}": value for name, value in server.items()},
               **{f"environment.SGLANG_{name}": value for name, value in environment.items()},
               "sglang": str(sglang.__version__)}
@@ -233,6 +237,10 @@ def _check_source(args: dict[str, Any]) -> None:
     source = next((name for name in _OTHER_SOURCES if args.get(name)), "")
     if load_format not in _FILE_FORMATS:
         source = f"load_format {load_format}"
+    # Of a model with a name, the fingerprint is that of the files in the usual cache.
+    models = (args["model_path"], args.get("speculative_draft_model_path"))
+    if args.get("download_dir") and not all(os.path.exists(one) for one in models if one):
+        source = "download_dir"
     if source:
         raise ValueError(f"cannot take the fingerprint of the weights: {source} says that they do not "
                          "come from the files of the model; set the option \"weights\" to a text that "
