@@ -41,12 +41,15 @@ _READ_BYTES = 1 << 20
 _THREADS_MAX = 16
 #: A file that was changed so lately may change again without a change of its time stamps.
 _RACY_SECONDS = 2.0
+#: Of time stamps in nanoseconds.
+_SECOND = 1_000_000_000
 #: Files in the cache; each entry has about 150 bytes.
 _CACHE_FILES_MAX = 4096
 _CACHE_BYTES_MAX = 4 << 20
 #: What a model needs at least one of.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz")
-#: Files that do not change KV: it is computed from token ids. In lower case; Python is never harmless.
+#: Files that do not change KV: it is computed from token ids. In lower case; Python and weights are
+#: never harmless, since engines load them by their endings.
 _HARMLESS = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
              "*.tiktoken", "tekken.json", "chat_template*", "generation_config.json", "readme*",
              "*.md", "license*", "notice*", "*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp",
@@ -128,20 +131,33 @@ def find(model: str, revision: str | None = None) -> pathlib.Path | None:
 
 
 def _files(where: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
-    """(name, path) of each file that counts, by name. Links are followed to files, as those of the
-    Hugging Face cache, and not to folders."""
+    """(name, path) of each file that counts, by name. Links are followed, as engines follow them."""
     if not where.is_dir():
         yield "", where
         return
-    found = []
-    for folder, folders, names in os.walk(where):
-        inner = os.path.relpath(folder, where)
-        folders[:] = [name for name in folders if not _matches(name, _HARMLESS_FOLDERS)]
-        for name in names:
-            if name.lower().endswith(".py") or not _matches(name, _HARMLESS):
-                path = pathlib.Path(folder, name)
-                found.append((path.relative_to(where).as_posix() if inner != "." else name, path))
+    found = [(path.relative_to(where).as_posix(), path) for path in _walk(where, frozenset())]
     yield from sorted(found, key=lambda entry: os.fsencode(entry[0]))
+
+
+def _walk(folder: pathlib.Path, above: frozenset[tuple[int, int]]) -> Iterator[pathlib.Path]:
+    """The files in a folder that count. above are the folders that it lies in: a link to one of these
+    is a cycle."""
+    status = os.stat(folder)
+    here = status.st_dev, status.st_ino
+    if here in above:
+        return
+    try:
+        names = os.listdir(folder)
+    except PermissionError:
+        return  # the engine cannot read it either
+    for name in names:
+        path = folder / name
+        if path.is_dir():
+            if not _matches(name, _HARMLESS_FOLDERS):
+                yield from _walk(path, above | {here})
+        elif not _matches(name, _HARMLESS) or (
+                name[0] != "." and name.lower().endswith((".py", *_WEIGHTS))):
+            yield path
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
@@ -167,7 +183,7 @@ class _Reader:
 
     def file(self, path: pathlib.Path) -> bytes:
         begin = time.time()
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=_open) as file:
             before = os.fstat(file.fileno())
             if not stat.S_ISREG(before.st_mode):
                 raise FilesError(f"cannot take the fingerprint of {path}: it is not a regular file")
@@ -186,7 +202,7 @@ class _Reader:
             after, named = os.fstat(file.fileno()), os.stat(path)
         if not _entry(before) == _entry(after) == _entry(named):
             raise _changed(path)
-        if max(before.st_ctime, before.st_mtime) < begin - _RACY_SECONDS:
+        if _is_lasting(before, begin):
             self._cache.put(before, digest.digest())
         return digest.digest()
 
@@ -205,6 +221,20 @@ class _Reader:
 def _changed(path: pathlib.Path) -> FilesError:
     return FilesError(f"cannot take the fingerprint of {path}: the file changed while it was read; "
                       "start again when it is complete")
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # which does not wait for the writer of a pipe
+
+
+def _is_lasting(status: os.stat_result, now: float) -> bool:
+    """True when a change of the file changes its entry.
+
+    Images such as squashfs, and stores of objects, show a time that their maker chose as the time of
+    change, in whole seconds: files of two images can have one entry and different contents.
+    """
+    return (max(status.st_ctime, status.st_mtime) < now - _RACY_SECONDS and
+            status.st_ctime_ns % _SECOND != 0)
 
 
 def _entry(status: os.stat_result) -> str:

@@ -86,7 +86,8 @@ class Contents(Case):
         alone = of_files(str(self.model()))
         for name in ("model.py", "modeling/remote.py", "tokenizer_x.py", "scales.json",
                      "kv_cache_scales.pt", "hf_quant_config.json", "preprocessor_config.json",
-                     "more.safetensors", "new thing"):
+                     "more.safetensors", "new thing", "tokenizer-codec.safetensors",
+                     "vocab_embedding.bin", "tokenizer.pt"):
             folder = self.model(f"with {name.replace('/', ' ')}", **{name: b"1"})
             self.assertNotEqual(of_files(str(folder)), alone, name)
             (folder / name).write_bytes(b"2")
@@ -105,6 +106,20 @@ class Contents(Case):
         for path in folder.rglob("*"):
             os.utime(path, (OLD, OLD))
         self.assertEqual(of_files(str(folder)), alone)
+
+    def test_folders_behind_links_count(self):
+        copied = self.model("copied", **{"whisper/model.safetensors": b"1"})
+        (copied / "whisper" / "lost+found").mkdir(mode=0)
+        linked = self.model("linked")
+        other = self.model("other", **{"model.safetensors": b"1"})
+        (other / "config.json").unlink()
+        (other / "up").symlink_to(linked)  # a cycle
+        alone = of_files(str(linked))
+        (linked / "whisper").symlink_to(other)
+        (linked / "itself").symlink_to(".")
+        self.assertEqual(of_files(str(linked)), of_files(str(copied)))
+        (other / "model.safetensors").write_bytes(b"2")
+        self.assertNotIn(of_files(str(linked)), (alone, of_files(str(copied))))
 
     def test_files_without_weights(self):
         folder = self.model()
@@ -151,12 +166,8 @@ class Contents(Case):
             of_files(str(folder))
         (folder / "model.safetensors").unlink()
         os.mkfifo(folder / "model.safetensors")
-        writer = threading.Thread(
-            target=lambda: open(folder / "model.safetensors", "wb").close())
-        writer.start()
         with self.assertRaisesRegex(FilesError, "not a regular file"):
-            of_files(str(folder))
-        writer.join()
+            of_files(str(folder))  # without a writer
 
     def test_a_file_that_changes_while_it_is_read(self):
         folder = self.model()
@@ -231,6 +242,25 @@ class Caches(Case):
         of_files(folder)
         self.assertEqual(self.read, 2 * ((5 << 20) + 2))
         self.assertFalse((self.cache / "icms/fingerprints.json").exists())
+
+    def test_a_time_that_someone_chose_is_not_believed(self):
+        folder = self.model()
+        real = os.stat_result
+
+        def image(status):  # as of a file of squashfs with -all-time 1
+            fields = {name: getattr(status, name) for name in ("st_atime_ns", "st_mtime_ns")}
+            return real(tuple(status), {**fields, "st_ctime_ns": OLD * 10 ** 9})
+
+        fstat, named = os.fstat, os.stat
+        with self.aged(), unittest.mock.patch.object(os, "fstat", lambda file: image(fstat(file))), \
+                unittest.mock.patch.object(
+                    os, "stat", lambda path, **more: image(named(path, **more))):
+            made = of_files(str(folder))
+            path = folder / "model.safetensors"
+            status = named(path)
+            path.write_bytes(b"1" * (5 << 20))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+            self.assertNotEqual(of_files(str(folder)), made)
 
     def test_what_is_wrong_with_the_cache_costs_time_only(self):
         folder = str(self.model())
