@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from . import _tables
@@ -26,8 +27,17 @@ WRONG = (_tables.InvalidError, _tables.ConfigError, _tables.NoVolumeError, _tabl
          ValueError)
 #: Parts begin at multiples of it in the memory of an engine, which is aligned so as a rule.
 _PART_ALIGN = 4096
+#: Names of variables that Kubernetes gives every pod for a service, such as one called "vllm".
+_SERVICE = re.compile(
+    r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 
 O = TypeVar("O")
+
+
+def environment(variables: Mapping[str, str], prefixes: str | tuple[str, ...]) -> dict[str, str]:
+    """The variables of an engine, by the prefixes of their names; not the addresses of services."""
+    return {name: value for name, value in variables.items()
+            if name.startswith(prefixes) and not _SERVICE.fullmatch(name)}
 
 
 class Sayer:

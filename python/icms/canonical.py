@@ -20,6 +20,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+#: What a key of a mapping cannot have in it without looking like more than one, or like a quoted one.
+_PATH = re.compile(r'[].["]')
 #: Of nested values; deeper ones are a cycle.
 _DEPTH_MAX = 32
 
@@ -136,4 +138,6 @@ def _key(path: str, key: Any) -> str:
     if not is_one:
         raise NoCanonicalForm(f"a key of {path or 'the configuration'}, of type "
                               f"{type(key).__qualname__}, cannot be compared between processes")
-    return scalar if isinstance(scalar, str) else dumps(scalar)
+    text = scalar if isinstance(scalar, str) else dumps(scalar)
+    # A key that looks like a path is quoted: {"a.b": 1} is not {"a": {"b": 1}}.
+    return dumps(text) if _PATH.search(text) else text

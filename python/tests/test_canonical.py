@@ -83,6 +83,12 @@ class Flattened(unittest.TestCase):
         self.assertEqual(flatten({"engine": {"log_level": 3}}, harmless=harmless),
                          {"engine": "{}"})
 
+    def test_what_is_nested_otherwise_is_another(self):
+        given = ({"a.b": 1}, {"a": {"b": 1}}, {"a": [1]}, {"a[0]": 1}, {"a": {"[0]": 1}},
+                 {"a": {"0": 1}}, {'"a.b"': 1}, {"a.b": {"c": 1}}, {"a": {"b.c": 1}},
+                 {"a": {"b": {"c": 1}}})
+        self.assertEqual(len({dumps(flatten(one)) for one in given}), len(given))
+
     def test_what_has_no_form_is_named(self):
         loop = []
         loop.append(loop)

@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 import time
+import types
 import unittest
 import unittest.mock
 
@@ -431,6 +432,9 @@ class Identities(Case):
                      {"cuda_graph_bs_decode": [1, 2]}, {"watermark_key": "secret"}):
             self.assertTrue(self.finds(**args), args)
         self.assertTrue(self.finds(environment={"SGLANG_PORT": "1", "OTHER": "2"}))
+        for name in ("SGLANG_SERVICE_HOST", "SGLANG_SERVICE_PORT", "SGLANG_SERVICE_PORT_HTTP",
+                     "SGLANG_PORT_80_TCP", "SGLANG_PORT_80_TCP_ADDR", "SGLANG_ROUTER_SERVICE_HOST"):
+            self.assertTrue(self.finds(environment={name: "10.0.0.7"}), name)  # of Kubernetes
 
     def test_options_of_later_versions_count_until_they_are_known(self):
         known = (*_sglang._HARMLESS, *_sglang._HARMLESS_ENVIRONMENT)
@@ -488,6 +492,21 @@ class Identities(Case):
             self.server(weights="text", **args)
         with self.assertRaisesRegex(ValueError, "the field odd .* cannot be compared"):
             self.server(odd=object())
+
+
+    def test_files_from_elsewhere_are_not_those_of_the_usual_cache(self):
+        usual = {"org/a": stand_ins.model("usual a"), "org/b": stand_ins.model("usual b", b"b")}
+        hub = types.ModuleType("huggingface_hub")
+        hub.try_to_load_from_cache = lambda name, file, revision=None: (
+            f"{usual[name]}/{file}" if revision in (None, "1") else None)
+        with unittest.mock.patch.dict(sys.modules, {"huggingface_hub": hub}):
+            for args in ({"model_path": "org/a"}, {"speculative_draft_model_path": "org/b"}):
+                self.server(**args)
+                with self.assertRaisesRegex(ValueError, 'set the option "weights"'):
+                    self.server(**args, download_dir="/somewhere")
+            with self.assertRaisesRegex(ValueError, "not on this machine"):
+                self.server(speculative_draft_model_path="org/b",
+                            speculative_draft_model_revision="2")
 
 
 class Spaces(Case):

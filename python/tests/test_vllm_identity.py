@@ -46,6 +46,10 @@ class Configurations(unittest.TestCase):
         self.assertEqual(fields("/b/other"), ours)
         with unittest.mock.patch.dict(os.environ, {"VLLM_LOGGING_LEVEL": "DEBUG", "VLLM_PORT": "1"}):
             self.assertEqual(fields(), ours)
+        for name in ("VLLM_SERVICE_HOST", "VLLM_SERVICE_PORT_HTTP", "VLLM_PORT_8000_TCP",
+                     "VLLM_PORT_8000_TCP_PROTO", "VLLM_ROUTER_PORT_80_TCP_ADDR"):  # of Kubernetes
+            with unittest.mock.patch.dict(os.environ, {name: "10.0.0.7"}):
+                self.assertEqual(fields(), ours)
 
     def test_what_changes_kv_is(self):
         seen = [fields()]
@@ -73,6 +77,20 @@ class Configurations(unittest.TestCase):
 
         self.assertNotEqual(scaled(4096), scaled(8192))
 
+    def test_the_content_of_files_counts_that_options_name(self):
+        def scaled(path):
+            return fields(model_config={"multimodal_config": {"mm_encoder_fp8_scale_path": path}})
+
+        with tempfile.TemporaryDirectory() as folder:
+            made = []
+            for name, text in (("a", "1"), ("b", "1"), ("a", "2")):
+                pathlib.Path(folder, name).write_text(text)
+                made.append(scaled(f"{folder}/{name}"))
+            self.assertEqual(made[0], made[1])
+            self.assertNotEqual(made[0], made[2])
+            with self.assertRaisesRegex(WrongTier, "not on this machine"):
+                scaled(f"{folder}/gone")
+
     def test_no_secret_is_stated(self):
         with unittest.mock.patch.dict(os.environ, {"VLLM_API_KEY": "secret"}):
             said = fields(model_config={"hf_token": "secret"}, additional_config={"key": "secret"},
@@ -96,6 +114,17 @@ class Configurations(unittest.TestCase):
         configuration.refuse(stand_ins.vllm_config(lora_config={"max_loras": 1},
                                                    load_config={"load_format": "runai_streamer"}),
                              weights="w", adapters="v1")
+
+    def test_files_from_elsewhere_are_not_those_of_the_usual_cache(self):
+        draft = types.SimpleNamespace(model="org/draft", revision=None)
+        config = stand_ins.vllm_config("/", speculative_config={"draft_model_config": draft},
+                                       load_config={"download_dir": "/somewhere"})
+        with self.assertRaisesRegex(WrongTier, '"weights"'):
+            configuration.refuse(config, weights="", adapters="")
+        with unittest.mock.patch.dict(os.environ, {"VLLM_USE_MODELSCOPE": "True"}):
+            configuration.refuse(stand_ins.vllm_config("/"), weights="", adapters="")
+            with self.assertRaisesRegex(WrongTier, '"weights"'):
+                configuration.refuse(stand_ins.vllm_config("org/m"), weights="", adapters="")
 
     def test_a_draft_model_is_part_of_the_weights(self):
         draft = types.SimpleNamespace(model="/draft", revision=None)

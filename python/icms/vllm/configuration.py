@@ -14,7 +14,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from .. import canonical
+from .. import _engines, canonical, fingerprint
 from ..canonical import Scalar
 from .link import WrongTier
 
@@ -97,6 +97,8 @@ _HARMLESS_VARIABLES = """VLLM_LOG* VLLM_CONFIGURE_LOGGING VLLM_DISABLE_LOG* VLLM
     VLLM_ENABLE_RESPONSES_API_STORE VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES VLLM_MQ_*
     VLLM_RINGBUFFER_WARNING_INTERVAL VLLM_DISABLE_REQUEST_ID_RANDOMIZATION
     FLASHINFER_*_DIR FLASHINFER_LOG* FLASHINFER_CUBIN*"""
+#: Fields that name a file whose content counts.
+_FILES = ("multimodal_config.mm_encoder_fp8_scale_path",)
 #: Formats of weights that lie in the model's files, of which a fingerprint is taken.
 _FORMATS_OF_FILES = ("auto", "hf", "safetensors", "fastsafetensors", "pt", "npcache", "gguf",
                      "mistral", "bitsandbytes", "dummy")
@@ -111,13 +113,18 @@ def fields(config: Any, kv_cache_config: Any) -> dict[str, Scalar]:
 
     said: dict[str, Any] = {"vllm": vllm.__version__,
             "kv": [_group(group) for group in kv_cache_config.kv_cache_groups],
-            "environment": {name: value for name, value in os.environ.items()
-                            if name.startswith(_VARIABLES)}}
+            "environment": _engines.environment(os.environ, _VARIABLES)}
     try:
         said["vllm_config"] = _tree(config)
         found = canonical.flatten(said, harmless=_harmless())
     except canonical.NoCanonicalForm as error:
         raise WrongTier(f"icms: {error}: do not set it, or use no tier") from error
+    for name, value in found.items():
+        if name.endswith(_FILES) and value is not None:
+            try:
+                found[name] = fingerprint.of_files(str(value), weights=None).hex()
+            except fingerprint.FilesError as error:
+                raise WrongTier(f"icms: {error}") from error
     has_scaling = any(name.endswith(".rope_type") and value not in (None, "default")
                       for name, value in found.items())
     if not has_scaling:  # else the rotation may depend on it
@@ -139,8 +146,10 @@ def refuse(config: Any, *, weights: str, adapters: str) -> None:
                         "use no tier")
     load = config.load_config.load_format
     # Of a model with a name, the fingerprint is that of the files in the usual cache.
-    elsewhere = getattr(model, "model_weights", "") or (
-        not os.path.exists(model.model) and getattr(config.load_config, "download_dir", None))
+    is_elsewhere = getattr(config.load_config, "download_dir", None) or (
+        os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true"))
+    elsewhere = getattr(model, "model_weights", "") or is_elsewhere and not all(
+        os.path.exists(name) for name, _ in models(config))
     if weights in ("", "files") and (elsewhere or str(load) not in _FORMATS_OF_FILES):
         raise WrongTier("icms: the weights are not in the model's files or not in the usual cache "
                         f'(--load-format {load}): set the option "weights" to a text that names them')
