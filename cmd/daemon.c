@@ -309,7 +309,8 @@ static void manager_tell(const char *text)
     fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return;
-    if (sendto(fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&address,
+    if (sendto(fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT,
+               (const struct sockaddr *)&address,
                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + bytes)) < 0)
         log_line(LOG_WARN, "the service manager at %s does not listen: %s", path, strerror(errno));
     (void)close(fd);

@@ -1,13 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One line, one write. Any thread.
+ *
+ * Who reads the log may have stopped (a pager, a log collector). A daemon that waited for it would
+ * answer no signal and tell no service manager that it runs, so a line that would wait is dropped,
+ * and the next one that does not is preceded by how many were.
  */
 #include "base/log.h"
 
+#include <poll.h>
+#include <pthread.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/bytes.h"
 
 #define LOG_LINE_BYTES 1024
 
@@ -22,6 +31,36 @@ void log_level_set(enum log_level level)
 void log_name_set(const char *name)
 {
     log_name = name;
+}
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t log_dropped; /* log_lock */
+
+/* A pipe that has room has room for a line. */
+static bool log_has_room(void)
+{
+    struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+    return poll(&room, 1, 0) != 0; /* what is wrong with it is write()'s to find */
+}
+
+static void log_write(const char *line, size_t bytes)
+{
+    char text[128];
+    int n;
+
+    (void)pthread_mutex_lock(&log_lock);
+    if (log_dropped != 0 && log_has_room()) {
+        n = snprintf(text, sizeof(text), "%s: %llu lines were dropped: nothing read the log\n",
+                     log_name, (unsigned long long)log_dropped);
+        log_dropped = 0;
+        (void)!write(STDERR_FILENO, text, u64_min((uint64_t)n, sizeof(text) - 1));
+    }
+    if (!log_has_room())
+        log_dropped++;
+    else
+        (void)!write(STDERR_FILENO, line, bytes); /* there is nowhere to report an error */
+    (void)pthread_mutex_unlock(&log_lock);
 }
 
 void log_line(enum log_level level, const char *format, ...)
@@ -49,6 +88,5 @@ void log_line(enum log_level level, const char *format, ...)
     if (used > sizeof(line) - 2)
         used = sizeof(line) - 2;
     line[used++] = '\n';
-    if (write(STDERR_FILENO, line, used) < 0)
-        return; /* nobody to tell */
+    log_write(line, used);
 }

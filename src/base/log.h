@@ -3,7 +3,7 @@
  * base/log.h: lines for the operator, on standard error.
  *
  * Programs (cmd, ctl) log at any level; libraries below them only at LOG_DEBUG. Thread-safe: one
- * write(2) a line.
+ * write(2) a line. Never blocks: lines are dropped, and counted, while nothing reads them.
  */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
