@@ -231,6 +231,41 @@ class Identities(unittest.TestCase):
                 self.assertEqual(identity.space.number > before, is_seen)
                 self.assertEqual(when[:1], [asked] if is_seen else [])
 
+    def test_blocks_that_a_reset_leaves_on_the_gpu_are_not_shared(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.engine = self.made(stand_ins.vllm_config(folder))
+            identity = self.identity(weights="files")
+            pool = types.SimpleNamespace(num_gpu_blocks=9, get_num_free_blocks=lambda: self.free)
+            for bound, self.free, is_shared in ((None, 8, False), (pool, 7, False), (pool, 8, True)):
+                self.engine.pool = bound
+                self.engine.stepped()
+                self.engine.reset()
+                self.assertEqual(identity.space.space == b"", is_shared)
+                self.core.collective_rpc("reload_weights")
+                self.assertEqual(identity.space.space == b"", is_shared)
+
+    def test_outputs_of_an_encoder_with_other_weights_are_not_shared(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for has_encoder in (False, True):
+                more = {"model_config": {"multimodal_config": {}}} if has_encoder else {}
+                self.engine = self.made(stand_ins.vllm_config(folder, **more))
+                self.engine.pool = types.SimpleNamespace(num_gpu_blocks=9,
+                                                         get_num_free_blocks=lambda: 8)
+                identity = self.identity(weights="files")
+                for begin in (lambda: None, lambda: self.core.collective_rpc("reload_weights")):
+                    self.engine.stepped()
+                    begin()
+                    self.engine.reset()
+                    self.core.collective_rpc("reload_weights")  # an image's output is still there
+                    self.assertEqual(identity.space.space == b"", not has_encoder)
+                    self.engine.reset()
+                    self.assertEqual(identity.space.space == b"", not has_encoder)
+                    self.core.reset_encoder_cache()
+                    self.assertEqual(identity.space.space, b"")
+                self.engine.stepped()
+                self.engine.reset()  # of caches alone: the weights are those of before
+                self.assertEqual(identity.space.space, b"")
+
     def test_an_engine_that_ended_is_not_told(self):
         identity = self.identity()
         self.engine.close()
@@ -249,7 +284,7 @@ class Identities(unittest.TestCase):
             identity = self.identity(weights="files")
             first = identity.weights()
             weights.write_bytes(bytes(1 << 19) + b"2" + bytes(1 << 19))  # not loaded by anybody
-            identity.reset()
+            identity.reset(True)
             with self.assertRaisesRegex(ValueError, "have changed"):
                 identity.weights()
             self.core.collective_rpc("reload_weights")
@@ -257,7 +292,7 @@ class Identities(unittest.TestCase):
             self.assertNotEqual(identity.weights(), first)
             self.core.collective_rpc("reload_weights", None, (), {"weights_path": "/other"})
             self.core.collective_rpc("reload_weights")  # of the other path: vLLM remembers it
-            identity.reset()
+            identity.reset(True)
             self.assertNotEqual(identity.space.space, b"")
 
     def test_nothing_is_known_until_the_workers_have_said_their_part(self):

@@ -472,7 +472,10 @@ class Tiers(unittest.TestCase):
         self.assertFalse(link.up and link.schemes[0].fingerprint == before)
         wait_for(lambda: link.up)
         self.assertNotEqual(link.schemes[0].fingerprint, before)
-        self.assertEqual(connector.asked, ["step", "reset"])
+        pool = object()
+        connector.bind_gpu_block_pool(pool)
+        self.assertIs(connector._engine.pool, pool)
+        self.assertEqual(connector.asked, ["step", "reset", "pool"])
 
     def test_chunks_that_are_no_part_of_the_prompt_are_misses(self):
         engine = Engine(self, self.shared.where).wait_up()

@@ -100,6 +100,9 @@ class OffloadingConnector:
     def build_connector_meta(self, output):
         self.asked.append("step")
 
+    def bind_gpu_block_pool(self, pool):
+        self.asked.append("pool")
+
     def register_kv_caches(self, caches):
         self.asked.append("caches")
 
@@ -124,6 +127,9 @@ class EngineCore:
     def add_lora(self, lora_request):
         self.asked.append(lora_request.lora_name)
         return True
+
+    def reset_encoder_cache(self):
+        self.asked.append("encoder")
 
     def sleep(self, level=1, mode="abort"):
         self.asked.append(level)

@@ -33,7 +33,8 @@ def watch(engine: Any) -> None:
     from vllm.v1.engine.core import EngineCore
 
     try:
-        for name, wrapper in (("collective_rpc", _rpc), ("add_lora", _add_lora), ("sleep", _sleep)):
+        for name, wrapper in (("collective_rpc", _rpc), ("add_lora", _add_lora), ("sleep", _sleep),
+                              ("reset_encoder_cache", _reset_encoder)):
             method = getattr(EngineCore, name)
             if not hasattr(method, "icms_wrapped"):
                 wrapped = functools.wraps(method)(wrapper(method))
@@ -75,6 +76,16 @@ def _add_lora(original: Any) -> Any:
         return original(self, lora_request)
 
     return add_lora
+
+
+def _reset_encoder(original: Any) -> Any:
+    def reset_encoder_cache(self: Any) -> Any:
+        result = original(self)
+        for engine in list(_engines):
+            engine.forgot_encoded()
+        return result
+
+    return reset_encoder_cache
 
 
 def _sleep(original: Any) -> Any:

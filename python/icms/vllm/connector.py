@@ -507,6 +507,10 @@ class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
         if self._engine is not None:
             self._engine.learn(metadata)
 
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        if self._engine is not None:
+            self._engine.pool = gpu_block_pool
+
     def reset_cache(self) -> bool | None:
         if self._engine is not None:
             self._engine.reset()

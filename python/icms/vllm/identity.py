@@ -62,11 +62,15 @@ class KeySpace:
     Life cycle: shared -> reset or change -> private, another one each time. With `weights: files` a
     reset leads back to shared when no KV is left and nothing but reloads of the files has changed the
     weights. After any other change it is private for good: it may also have changed which files a
-    reload reads.
+    reload reads. Outputs of an encoder, as of images, are cached apart from KV: those of other weights
+    make KV of other weights, until that cache is reset too.
     """
 
-    def __init__(self, from_files: bool) -> None:
+    def __init__(self, from_files: bool, has_encoder: bool = False) -> None:
         self._from_files = from_files  # False: for good
+        self._has_encoder = has_encoder
+        self._is_encoded = False  # its outputs may be cached
+        self._is_stale = False  # some of them may be of other weights
         self._are_files = True  # the weights are those of the model's files, as far as was seen
         self._is_clean = True  # no KV is left of before
         self.reloads = 0  # how often the files were loaded again
@@ -76,6 +80,7 @@ class KeySpace:
     def stepped(self) -> None:
         """The engine computes KV."""
         self._is_clean = False
+        self._is_encoded = self._has_encoder
 
     def reset(self, is_clean: bool) -> None:
         """vLLM forgets KV: all of it if is_clean."""
@@ -85,6 +90,7 @@ class KeySpace:
     def changed(self, for_good: bool) -> None:
         """Weights are changed, or may be; for_good: no reload of the files mends it."""
         self._are_files = False
+        self._is_stale = self._is_stale or self._is_encoded
         self._from_files = self._from_files and not for_good
         self._renew(False)
 
@@ -94,8 +100,16 @@ class KeySpace:
         self.reloads += 1
         self._renew(self._is_clean)
 
+    def forgot_encoded(self) -> bool:
+        """vLLM has reset the cache of its encoder. True when the space is another one."""
+        was_stale, self._is_encoded, self._is_stale = self._is_stale, False, False
+        if was_stale:
+            self._renew(self._are_files and self._is_clean)
+        return was_stale
+
     def _renew(self, is_shared: bool) -> None:
-        self.space = b"" if is_shared and self._from_files else os.urandom(16)
+        is_shared = is_shared and self._from_files and not self._is_stale
+        self.space = b"" if is_shared else os.urandom(16)
         self.number += 1  # last: who sees the number sees the space
 
 
@@ -113,6 +127,7 @@ class Engine:
         self.workers: str | None = None  # what they know, see `learn`
         self.identities: list[Identity] = []
         self._adapters: set[tuple[str, str]] = set()  # that were loaded: name, path
+        self.pool: Any = None  # vLLM's blocks on the GPU
         changes.watch(self)
 
     def close(self) -> None:
@@ -151,9 +166,12 @@ class Engine:
             identity.space.stepped()
 
     def reset(self) -> None:
-        """vLLM resets its caches."""
+        """vLLM resets its caches. It keeps those of the GPU while a block is in use: another connector
+        may still send those of a request that has ended."""
+        is_empty = (self.pool is not None and
+                    self.pool.num_gpu_blocks - self.pool.get_num_free_blocks() <= 1)  # the null block
         for identity in self.identities:
-            identity.reset()
+            identity.reset(is_empty)
 
     def changed(self, what: str, *, for_good: bool = True) -> None:
         """Something changes weights, or may; for_good: no reload of the files mends it."""
@@ -166,6 +184,11 @@ class Engine:
         """All weights were loaded from the model's files again."""
         for identity in self.identities:
             identity.loaded_files()
+
+    def forgot_encoded(self) -> None:
+        """vLLM has reset the cache of its encoder."""
+        for identity in self.identities:
+            identity.forgot_encoded()
 
     def saw_adapter(self, adapter: Any) -> None:
         """A LoRA adapter is loaded. vLLM's hashes have its name and path: with other contents behind
@@ -207,7 +230,8 @@ class Identity:
         self._is_of_files = options.weights in ("", FILES)
         self._loaded: bytes | None = None  # fingerprint of the files that were loaded
         self._loaded_at = 0  # of space.reloads
-        self.space = KeySpace(options.weights == FILES)
+        self.space = KeySpace(options.weights == FILES, getattr(
+            config.model_config, "multimodal_config", None) is not None)
         self.hashes = str(config.cache_config.prefix_caching_hash_algo)
         self.label = os.path.basename(os.path.normpath(self._models[0][0]))
         self.wake: Callable[[], None] = lambda: None  # the link's
@@ -263,9 +287,9 @@ class Identity:
         seed: bytes | None = getattr(kv_cache_utils, "NONE_HASH", None)
         return None if seed is None else bytes(seed)
 
-    def reset(self) -> None:
-        """vLLM resets its caches."""
-        self.space.reset(self._is_idle())
+    def reset(self, is_empty: bool) -> None:
+        """vLLM resets its caches; is_empty: no block is left on the GPU."""
+        self.space.reset(is_empty and self._is_idle())
         if self.space.space:
             logger.warning("icms: vLLM has reset its caches, which may be because of other weights: "
                            "blocks are not shared with other engines from now on%s",
@@ -282,6 +306,11 @@ class Identity:
         """All weights were loaded from the model's files again."""
         self.space.loaded_files()
         self._renewed()
+
+    def forgot_encoded(self) -> None:
+        """vLLM has reset the cache of its encoder."""
+        if self.space.forgot_encoded():
+            self._renewed()
 
     def _renewed(self) -> None:
         self._forget()

@@ -42,6 +42,11 @@ class IcmsOffloadingConnector(OffloadingConnector):
         if self._engine is not None:
             self._engine.learn(metadata)
 
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        super().bind_gpu_block_pool(gpu_block_pool)
+        if self._engine is not None:
+            self._engine.pool = gpu_block_pool
+
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         if self._engine is not None and scheduler_output.total_num_scheduled_tokens:
             self._engine.stepped()
