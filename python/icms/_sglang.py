@@ -237,6 +237,8 @@ def _check_source(args: dict[str, Any]) -> None:
     source = next((name for name in _OTHER_SOURCES if args.get(name)), "")
     if load_format not in _FILE_FORMATS:
         source = f"load_format {load_format}"
+    if args.get("weight_cache_mode") == "client":  # a daemon may keep weights of older files
+        source = "weight_cache_mode client"
     # Of a model with a name, the fingerprint is that of the files in the usual cache.
     models = (args["model_path"], args.get("speculative_draft_model_path"))
     if args.get("download_dir") and not all(os.path.exists(one) for one in models if one):

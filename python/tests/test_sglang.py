@@ -486,7 +486,8 @@ class Identities(Case):
 
     def test_what_cannot_be_known_is_asked_for(self):
         for args in ({"model_path": "no/such-model"}, {"load_format": "dummy"},
-                     {"load_format": "remote"}, {"custom_weight_loader": ["x"]}):
+                     {"load_format": "remote"}, {"custom_weight_loader": ["x"]},
+                     {"weight_cache_mode": "client"}):
             with self.assertRaisesRegex(ValueError, 'set the option "weights"'):
                 self.server(**args)
             self.server(weights="text", **args)
