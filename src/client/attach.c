@@ -87,7 +87,7 @@ static icms_err attach_connect(const char *path, uint64_t until_ns, struct err_w
         return err_set(why, ICMS_INVALID, "the socket's path is longer than %zu bytes: %s",
                        sizeof(address.sun_path) - 1, path);
     memcpy(address.sun_path, path, strlen(path) + 1);
-    sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    sock = loop_fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (sock < 0) {
         err = err_from_errno(errno);
         return err_set(why, err, "cannot make a socket: %s", icms_err_text(err));
@@ -101,11 +101,11 @@ static icms_err attach_connect(const char *path, uint64_t until_ns, struct err_w
         if (err == ICMS_OK)
             *out_sock = sock;
         else
-            (void)close(sock);
+            loop_fd_close(sock);
         return err;
     }
     err = errno == EAGAIN ? ICMS_PEER_DOWN : err_from_errno(errno);
-    (void)close(sock);
+    loop_fd_close(sock);
     if (err == ICMS_NOT_FOUND)
         return err_set(why, err,
                        "cannot connect to the agent at %s: no such socket; start icms-agent "
@@ -170,7 +170,7 @@ static icms_err attach_receive(int sock, uint64_t until_ns, void *message, size_
 
             memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
             if (*fd_count < ATTACH_FDS_MAX) {
-                fds[(*fd_count)++] = fd;
+                fds[(*fd_count)++] = loop_fd_own(fd);
             } else {
                 (void)close(fd);
                 fits = false;
@@ -293,7 +293,7 @@ icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t t
     }
     for (uint32_t i = 0; i < fd_count; i++)
         if (!(link->events_owned && (i == 1 || i == 2)))
-            (void)close(fds[i]);
+            loop_fd_close(fds[i]);
     if (err != ICMS_OK) {
         client_link_free(&link);
         return err;
@@ -343,8 +343,8 @@ icms_err client_status_unix(const char *path, char *out, size_t bytes, size_t *o
         total += n;
     }
     for (uint32_t i = 0; i < fd_count; i++)
-        (void)close(fds[i]);
-    (void)close(sock);
+        loop_fd_close(fds[i]);
+    loop_fd_close(sock);
     if (err != ICMS_OK)
         return err;
     if (total == 0)

@@ -190,9 +190,6 @@ bool client_local_makes_volumes(const struct client_local *local);
 uint32_t client_local_volumes(const struct client_local *local);
 void client_local_close(struct client_local **local);
 
-/* In the child of a fork: it must not hold the directory's lock longer than its parent. */
-void client_local_forked(struct client_local *local);
-
 /* ---- operations and requests ---------------------------------------------------------------- */
 
 enum op_state {
@@ -339,14 +336,14 @@ struct icms {
     struct client_account accounts[LIMIT_VOLUMES]; /* one a volume that was opened */
     struct list retired; /* links of agents that are gone, with leases or buffers  */
     uint64_t retry_ns;   /* no attempt to reattach before; lock                    */
-    struct list handles; /* in the process's list of handles                       */
 };
 
 /* ---- fork.c: handles belong to the process that opened them --------------------------------- */
 
 extern _Atomic uint32_t client_fork_generation;
+
+/* For a handle that has no descriptor yet. */
 void client_fork_watch(struct icms *icms);
-void client_fork_forget(struct icms *icms);
 
 static inline bool client_forked(const struct icms *icms)
 {

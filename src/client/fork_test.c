@@ -13,12 +13,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -191,6 +193,49 @@ static void a_connection_ends_with_its_process(void **state)
     (void)close(ready[1]);
 }
 
+static void *open_where(void *where)
+{
+    char why[256];
+    struct icms *icms = NULL;
+
+    assert_int_not_equal(icms_open(where, NULL, why, sizeof(why), &icms), ICMS_OK);
+    return NULL;
+}
+
+/* The fork finds a handle that is being opened: the agent has not answered yet. */
+static void a_handle_being_opened_ends_with_its_process(void **state)
+{
+    struct timeval patience = {.tv_sec = 20};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), sock;
+    char where[140], data[4096] = "";
+    pthread_t thread;
+    pid_t child;
+
+    (void)snprintf(address.sun_path, sizeof(address.sun_path), "%s/agent.sock", folder);
+    (void)snprintf(where, sizeof(where), "unix:%s", address.sun_path);
+    assert_int_equal(bind(listener, (const struct sockaddr *)&address, sizeof(address)), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(pthread_create(&thread, NULL, open_where, where), 0);
+    sock = accept(listener, NULL, NULL);
+    assert_true(sock >= 0);
+    assert_int_equal(setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
+    assert_true(recv(sock, data, sizeof(data), 0) > 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)pause();
+        _exit(0);
+    }
+    assert_int_equal(send(sock, "x", 1, MSG_NOSIGNAL), 1); /* it gives up: this is no welcome */
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(recv(sock, data, sizeof(data), 0), 0);
+    child_end(child);
+    (void)close(sock);
+    (void)close(listener);
+}
+
 static int setup(void **state)
 {
     return mkdtemp(folder) == NULL ? -1 : 0;
@@ -198,9 +243,17 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    static const char *const names[] = {
-        "one/icms.lock",  "one/volumes", "one/icms.store", "one", "two/icms.lock", "two/volumes",
-        "two/icms.store", "two",         "pod.yaml",       ""};
+    static const char *const names[] = {"one/icms.lock",
+                                        "one/volumes",
+                                        "one/icms.store",
+                                        "one",
+                                        "two/icms.lock",
+                                        "two/volumes",
+                                        "two/icms.store",
+                                        "two",
+                                        "pod.yaml",
+                                        "agent.sock",
+                                        ""};
     char path[128];
 
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
@@ -216,6 +269,7 @@ int main(void)
         cmocka_unit_test(a_directory_is_free_once_its_parent_closed_it),
         cmocka_unit_test(a_child_opens_what_its_parent_closed),
         cmocka_unit_test(a_connection_ends_with_its_process),
+        cmocka_unit_test(a_handle_being_opened_ends_with_its_process),
     };
 
     return cmocka_run_group_tests_name("client-fork", tests, setup, teardown);

@@ -80,11 +80,11 @@ void client_link_free(struct client_link **link)
             link_unmap(&l->maps[i]);
     }
     if (l->events_owned && l->agent_event >= 0)
-        (void)close(l->agent_event);
+        loop_fd_close(l->agent_event);
     if (l->events_owned && l->client_event >= 0)
-        (void)close(l->client_event);
+        loop_fd_close(l->client_event);
     if (l->sock >= 0)
-        (void)close(l->sock);
+        loop_fd_close(l->sock);
     staging_fini(&l->staging);
     free(l);
 }
@@ -104,7 +104,7 @@ void client_link_retire(struct icms *icms)
     icms->link = NULL;
     (void)epoll_ctl(icms->epoll_fd, EPOLL_CTL_DEL, link->client_event, NULL);
     if (link->sock >= 0)
-        (void)close(link->sock);
+        loop_fd_close(link->sock);
     link->sock = -1;
     list_push(&icms->retired, &link->retired);
     client_link_rele(link);

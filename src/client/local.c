@@ -78,17 +78,10 @@ void client_local_close(struct client_local **local)
         return;
     if ((*local)->lock_fd >= 0) {
         (void)!ftruncate((*local)->lock_fd, 0); /* the next holder has another id */
-        (void)close((*local)->lock_fd);
+        loop_fd_close((*local)->lock_fd);
     }
     free(*local);
     *local = NULL;
-}
-
-void client_local_forked(struct client_local *local)
-{
-    if (local->lock_fd >= 0)
-        (void)close(local->lock_fd);
-    local->lock_fd = -1;
 }
 
 bool client_local_makes_volumes(const struct client_local *local)
@@ -160,7 +153,7 @@ static icms_err local_lock(struct client_local *local, struct err_why *why)
 
     if (err != ICMS_OK)
         return err_set(why, err, "the directory's path is too long: %s", local->directory);
-    local->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    local->lock_fd = loop_fd_own(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (local->lock_fd < 0) {
         err = err_from_errno(errno);
         return err_set(why, err, "cannot open %s: %s", path, icms_err_text(err));
@@ -168,7 +161,7 @@ static icms_err local_lock(struct client_local *local, struct err_why *why)
     if (flock(local->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         long holder = local_holder(local->lock_fd);
 
-        (void)close(local->lock_fd);
+        loop_fd_close(local->lock_fd);
         local->lock_fd = -1; /* it is not ours to empty */
         if (holder == 0)
             return err_set(why, ICMS_LOCKED, "%s is in use by another process; " LOCAL_ONE_PROCESS,

@@ -83,10 +83,10 @@ static icms_err open_events(struct icms *icms)
 {
     icms_err err;
 
-    icms->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    icms->notify_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    icms->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    icms->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    icms->epoll_fd = loop_fd_own(epoll_create1(EPOLL_CLOEXEC));
+    icms->notify_fd = loop_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    icms->wake_fd = loop_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    icms->timer_fd = loop_fd_own(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
     if (icms->epoll_fd < 0 || icms->notify_fd < 0 || icms->wake_fd < 0 || icms->timer_fd < 0)
         return err_from_errno(errno);
     err = open_watch(icms, icms->notify_fd);
@@ -102,7 +102,6 @@ static void open_lists(struct icms *icms)
     list_init(&icms->ready);
     list_init(&icms->over);
     list_init(&icms->volumes);
-    list_init(&icms->handles);
     for (int i = 0; i < ROOM_COUNT; i++)
         list_init(&icms->rooms[i]);
     for (uint32_t i = 0; i < CLIENT_REQUESTS; i++)
@@ -123,13 +122,13 @@ static void open_free(struct icms *icms)
     }
     client_local_close(&icms->local);
     if (icms->epoll_fd >= 0)
-        (void)close(icms->epoll_fd);
+        loop_fd_close(icms->epoll_fd);
     if (icms->notify_fd >= 0)
-        (void)close(icms->notify_fd);
+        loop_fd_close(icms->notify_fd);
     if (icms->wake_fd >= 0)
-        (void)close(icms->wake_fd);
+        loop_fd_close(icms->wake_fd);
     if (icms->timer_fd >= 0)
-        (void)close(icms->timer_fd);
+        loop_fd_close(icms->timer_fd);
     (void)pthread_mutex_destroy(&icms->lock);
     (void)pthread_cond_destroy(&icms->changed);
     free(icms->ops);
@@ -227,6 +226,7 @@ icms_err icms_open(const char *where, const struct icms_options *options, char *
     }
     err = open_new(&icms);
     if (err == ICMS_OK) {
+        client_fork_watch(icms);
         icms_options_init(&icms->options);
         if (options != NULL)
             memcpy(&icms->options, options,
@@ -244,7 +244,6 @@ icms_err icms_open(const char *where, const struct icms_options *options, char *
             open_free(icms);
         return err;
     }
-    client_fork_watch(icms);
     *out_icms = icms;
     return ICMS_OK;
 }
@@ -268,7 +267,6 @@ void icms_close(struct icms **icms)
     i->state = ICMS_STATE_CLOSING;
     check(pthread_mutex_unlock(&i->lock) == 0);
     client_quiesce(i);
-    client_fork_forget(i);
     while ((at = list_pop(&i->volumes)) != NULL) {
         struct icms_volume *volume = container_of(at, struct icms_volume, link);
 

@@ -354,8 +354,13 @@ void loop_event_free(struct loop_event **event);
 
 /* ---- fork() --------------------------------------------------------------------------------- */
 
-/* For pthread_atfork(): around it, in the parent, and in the child, where every descriptor of every
- * loop is closed. The child may make new loops; those that it inherited must not be touched. */
+/* Notes a descriptor that was just made, or -1; returns it. It is closed with loop_fd_close. Those
+ * of loops are noted; the users of loops note their own. Any thread. */
+int loop_fd_own(int fd);
+void loop_fd_close(int fd);
+
+/* For pthread_atfork(): around it, in the parent, and in the child, where every noted descriptor is
+ * closed. The child may make new loops; those that it inherited must not be touched. */
 void loop_fork_prepare(void);
 void loop_fork_parent(void);
 void loop_fork_child(void);

@@ -469,11 +469,11 @@ static icms_err uring_loop_new(struct loop_env *env, const struct loop_opts *opt
         free(uring);
         return uring_refused(error, why);
     }
-    uring->wake_fd = uring_fd_own(eventfd(0, EFD_CLOEXEC));
+    uring->wake_fd = loop_fd_own(eventfd(0, EFD_CLOEXEC));
     error = uring->wake_fd < 0 ? errno : uring_ring_complete(uring) ? 0 : EINVAL;
     if (error != 0) {
         if (uring->wake_fd >= 0)
-            uring_fd_close(uring->wake_fd);
+            loop_fd_close(uring->wake_fd);
         uring_ring_exit(&uring->ring);
         free(uring);
         return uring_refused(error, why);
@@ -548,7 +548,7 @@ static void uring_loop_free(struct loop *loop)
     check(uring->kernel_ops == 0);
     check(list_empty(&uring->kernel) && list_empty(&uring->ending));
     uring_ring_exit(&uring->ring);
-    uring_fd_close(uring->wake_fd);
+    loop_fd_close(uring->wake_fd);
     (void)sem_destroy(&uring->started);
     free(uring->buffers);
     free(uring);

@@ -158,11 +158,8 @@ struct uring_event {
     int own; /* SIGNAL: our end, which is never passed on; -1: none */
 };
 
-/* Notes a descriptor that was just made, or -1; returns it. It is closed with uring_fd_close. */
-int uring_fd_own(int fd);
-void uring_fd_close(int fd);
-
-/* The same for a ring, whose memory a child of fork() does not inherit; 0 or -errno. */
+/* As loop_fd_own and loop_fd_close for a ring, whose memory a child of fork() does not inherit; 0
+ * or -errno. */
 int uring_ring_own(struct io_uring *ring);
 void uring_ring_exit(struct io_uring *ring);
 

@@ -33,8 +33,8 @@ static icms_err event_socket(struct uring_event *event)
 
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
         return err_from_errno(errno);
-    event->own = uring_fd_own(ends[0]);
-    event->event.fd = uring_fd_own(ends[1]);
+    event->own = loop_fd_own(ends[0]);
+    event->event.fd = loop_fd_own(ends[1]);
     if (setsockopt(event->own, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes)) != 0 ||
         shutdown(event->own, SHUT_RD) != 0)
         return err_from_errno(errno);
@@ -55,7 +55,7 @@ icms_err uring_event_new(struct loop_env *env, enum loop_event_role role,
     if (role == LOOP_EVENT_SIGNAL) {
         err = event_socket(event);
     } else {
-        event->event.fd = uring_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        event->event.fd = loop_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
         if (event->event.fd < 0)
             err = err_from_errno(errno);
     }
@@ -92,8 +92,8 @@ void uring_event_free(struct loop_event *event)
     struct uring_event *gone = uring_event_of(&event->target);
 
     if (gone->own >= 0)
-        uring_fd_close(gone->own);
+        loop_fd_close(gone->own);
     if (event->fd >= 0)
-        uring_fd_close(event->fd);
+        loop_fd_close(event->fd);
     free(gone);
 }

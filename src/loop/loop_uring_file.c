@@ -163,7 +163,7 @@ static int file_descriptor(const struct loop_file_opts *opts, bool block, int *o
         fd = open(opts->path, flags);
     if (fd < 0)
         return errno;
-    *out_fd = uring_fd_own(fd);
+    *out_fd = loop_fd_own(fd);
     return 0;
 }
 
@@ -310,7 +310,7 @@ void uring_file_close(struct loop_file *file)
     check(pthread_mutex_lock(&uring_locked_mutex) == 0);
     list_remove(&own->link);
     if (own->fd >= 0)
-        uring_fd_close(own->fd);
+        loop_fd_close(own->fd);
     check(pthread_mutex_unlock(&uring_locked_mutex) == 0);
     free(own);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptors of all loops of this process, and what becomes of them in a child of fork().
+ * Descriptors of all loops of this process and of their users, and what becomes of them in a child
+ * of fork().
  *
  * A child has none of the threads and can use none of them, but as long as it lives it holds what
  * they stand for: the lock of a drive, a connection that its peer takes for alive, memory. So each
@@ -33,7 +34,7 @@ static void fork_note(int fd, bool open)
         fork_fds[fd / 64] &= ~bit;
 }
 
-int uring_fd_own(int fd)
+int loop_fd_own(int fd)
 {
     check(pthread_mutex_lock(&fork_mutex) == 0);
     fork_note(fd, true);
@@ -41,7 +42,7 @@ int uring_fd_own(int fd)
     return fd;
 }
 
-void uring_fd_close(int fd)
+void loop_fd_close(int fd)
 {
     check(pthread_mutex_lock(&fork_mutex) == 0);
     fork_note(fd, false);
@@ -54,7 +55,7 @@ int uring_ring_own(struct io_uring *ring)
     int result = io_uring_ring_dontfork(ring);
 
     if (result == 0)
-        (void)uring_fd_own(ring->ring_fd);
+        (void)loop_fd_own(ring->ring_fd);
     return result;
 }
 

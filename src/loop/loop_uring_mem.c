@@ -96,7 +96,7 @@ static icms_err region_fill(struct loop_region *region, const char *name, bool p
     region->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (region->fd < 0)
         return err_from_errno(errno);
-    (void)uring_fd_own(region->fd);
+    (void)loop_fd_own(region->fd);
     if (ftruncate(region->fd, (off_t)region->bytes) != 0)
         return err_from_errno(errno);
     if (fcntl(region->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
@@ -145,7 +145,7 @@ void uring_region_free(struct loop_region *region)
     if (region->base != NULL)
         (void)munmap(region->base, region->bytes);
     if (region->fd >= 0)
-        uring_fd_close(region->fd);
+        loop_fd_close(region->fd);
     free(region);
 }
 

@@ -48,7 +48,7 @@ struct uring_sock *uring_sock_new(struct loop_env *env, int fd)
         return NULL;
     }
     sock->sock.target.env = env;
-    sock->fd = uring_fd_own(fd);
+    sock->fd = loop_fd_own(fd);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     return sock;
 }
@@ -143,6 +143,6 @@ void uring_sock_shutdown(struct loop_sock *sock)
 
 void uring_sock_close(struct loop_sock *sock)
 {
-    uring_fd_close(uring_sock_of(sock)->fd);
+    loop_fd_close(uring_sock_of(sock)->fd);
     free(uring_sock_of(sock));
 }
