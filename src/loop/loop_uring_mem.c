@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -97,7 +98,10 @@ static icms_err region_fill(struct loop_region *region, const char *name, bool p
     if (region->fd < 0)
         return err_from_errno(errno);
     (void)loop_fd_own(region->fd);
-    if (ftruncate(region->fd, (off_t)region->bytes) != 0)
+    /* Who gets it passed needs no permission to map it. Who has one may leave attributes on it,
+     * kernel memory without a limit that stays as long as the region. */
+    if (fchmod(region->fd, S_IRUSR | S_IWUSR) != 0 ||
+        ftruncate(region->fd, (off_t)region->bytes) != 0)
         return err_from_errno(errno);
     if (fcntl(region->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
         return err_from_errno(errno);

@@ -23,6 +23,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -197,6 +198,7 @@ static void a_file_locked_by_another_process_names_its_pid(void **state)
 static void a_shared_region_cannot_shrink_and_can_be_sealed(void **state)
 {
     struct loop_region *region = NULL;
+    struct stat stat_;
     uint8_t *base;
     void *map;
     int fd;
@@ -206,6 +208,8 @@ static void a_shared_region_cannot_shrink_and_can_be_sealed(void **state)
     assert_int_equal(loop_region_bytes(region), 12288);
     base = loop_region_base(region);
     fd = loop_region_fd(region);
+    assert_int_equal(fstat(fd, &stat_), 0);
+    assert_int_equal(stat_.st_mode & 07777, 0600); /* others only map it */
     assert_int_not_equal(ftruncate(fd, 0), 0);
     map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     assert_true(map != MAP_FAILED);
