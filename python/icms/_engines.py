@@ -4,6 +4,7 @@ values cut into parts."""
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import logging
 import re
 import threading
@@ -159,6 +160,14 @@ def options(kind: type[O], given: Any, where: str) -> O:
         if field.default is dataclasses.MISSING and name not in given:
             raise ValueError(f"{where} needs the option {name!r}; there are {listed}")
     return kind(**given)
+
+
+def version_of(package: str) -> str:
+    """The version of a package that is installed; "" when it is not."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def cut(nbytes: int, nbytes_max: int) -> list[tuple[int, int]]:

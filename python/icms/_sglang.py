@@ -22,7 +22,7 @@ from .canonical import Scalar
 #: addresses, limits of memory and of batches, schedules, logs, tokenizers, answers. A field that a
 #: later SGLang adds counts until it is listed here.
 _HARMLESS = """
-model_path revision download_dir trust_remote_code model_checksum startup_weight_load_mode
+model_path revision download_dir model_checksum startup_weight_load_mode
 weight_loader_disable_mmap weight_loader_prefetch_checkpoints weight_loader_prefetch_num_threads
 weight_loader_drop_cache_after_load modelopt_checkpoint_save_path modelopt_export_path
 engine_info_bootstrap_port delete_ckpt_after_loading weight_cache_socket weight_cache_timeout
@@ -216,7 +216,8 @@ def identity(weights: str, log: logging.Logger) -> Identity:
         harmless=_HARMLESS_ENVIRONMENT)
     config = {**{f"server.{name}": value for name, value in server.items()},
               **{f"environment.SGLANG_{name}": value for name, value in environment.items()},
-              "sglang": str(sglang.__version__)}
+              "sglang": str(sglang.__version__),
+              "transformers": _engines.version_of("transformers")}
     others = b"" if is_named else fingerprint.of_files(path, revision=args.get("revision"),
                                                        weights=False)
     return Identity(*found, config=config, path=path, others=others)

@@ -57,6 +57,7 @@ class Configurations(unittest.TestCase):
                 {"model_config": {"hf_config": {"rope_theta": 500000.0}}},
                 {"model_config": {"hf_config": {"rope_theta": 10000.0, "nobody": "knows"}}},
                 {"model_config": {"quantization": "fp8"}},
+                {"model_config": {"trust_remote_code": True}},
                 {"model_config": {"a_later_option": 1}},
                 {"cache_config": {"cache_dtype": "fp8_e4m3"}},
                 {"cache_config": {"kv_cache_layout": "Y"}},
@@ -66,6 +67,8 @@ class Configurations(unittest.TestCase):
                 {"lora_config": {"max_loras": 1}}):
             seen.append(fields(**more))
         with unittest.mock.patch.dict(os.environ, {"VLLM_MLA_DISABLE": "1"}):
+            seen.append(fields())
+        with unittest.mock.patch("importlib.metadata.version", return_value="4.99"):
             seen.append(fields())
         for i, one in enumerate(seen):
             self.assertNotIn(one, seen[:i], i)
@@ -271,6 +274,13 @@ class Identities(unittest.TestCase):
         self.engine.close()
         self.core.collective_rpc("reload_weights")
         self.assertEqual((self.forgotten, identity.space.number), (0, 0))
+
+    def test_a_text_names_weights_together_with_the_whole_name_of_the_model(self):
+        seen = set()
+        for model in ("org1/llama", "org2/llama", "/a/llama", "/b/llama"):
+            self.engine = self.made(stand_ins.vllm_config(model))
+            seen.add(self.identity(weights="v1").weights())
+        self.assertEqual(len(seen), 4)
 
     def test_a_fingerprint_is_of_the_files_that_were_loaded(self):
         with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(

@@ -380,7 +380,7 @@ class Tiers(unittest.TestCase):
 
     def test_servers_that_differ_in_what_is_harmless_share(self):
         self.stored(model="/a/llama")
-        engine = Engine(self, self.shared.where, model="/b/llama", config={
+        engine = Engine(self, self.shared.where, model="/a/llama", config={
             "scheduler_config": {"max_num_seqs": 99}, "parallel_config": {"data_parallel_rpc_port": 7},
             "cache_config": {"gpu_memory_utilization": 0.3}}).wait_up()
         context, names = engine.request(self.prompt)

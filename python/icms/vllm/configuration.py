@@ -32,7 +32,7 @@ _HARMLESS_FIELDS = {
         generation_config override_generation_config enable_sleep_mode
         sleep_preserve_parameter_names sleep_mode_backend sleep_mode_offload_cudagraph
         enable_nccl_comm_suspend enable_cumem_allocator logits_processors io_processor_plugin
-        renderer_num_workers spec_target_max_model_len enforce_eager trust_remote_code pooler_config
+        renderer_num_workers spec_target_max_model_len enforce_eager pooler_config
         disable_cascade_attn *config._name_or_path *config.transformers_version
         multimodal_config.limit_per_prompt multimodal_config.mm_processor_cache_gb
         multimodal_config.mm_processor_cache_type multimodal_config.mm_shm_cache_max_object_size_mb
@@ -112,6 +112,7 @@ def fields(config: Any, kv_cache_config: Any) -> dict[str, Scalar]:
     import vllm
 
     said: dict[str, Any] = {"vllm": vllm.__version__,
+            "transformers": _engines.version_of("transformers"),
             "kv": [_group(group) for group in kv_cache_config.kv_cache_groups],
             "environment": _engines.environment(os.environ, _VARIABLES)}
     try:

@@ -255,7 +255,8 @@ class Identity:
         fingerprint.FilesError when there are none, or they change meanwhile.
         """
         if not self._is_of_files:
-            return f"{self.label} {self._options.weights}".encode()
+            model = self._models[0][0]  # whole: the last part of two names may be the same
+            return f"{model} {self._options.weights}".encode()
         if self.space.space:
             return b"private"  # whatever they are
         reloads = self.space.reloads
