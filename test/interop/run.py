@@ -105,7 +105,7 @@ def end_well(targets):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", default="build", help="where Meson built")
-    parser.add_argument("--seconds", type=int, default=400, help="limit for the guest")
+    parser.add_argument("--seconds", type=int, default=900, help="limit for the guest")
     arguments = parser.parse_args()
 
     folder = pathlib.Path(arguments.build).resolve() / "interop"
