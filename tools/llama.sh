@@ -15,10 +15,12 @@ version=0.3.36
 jobs=$(nproc)
 cache=${ICMS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/icms}
 
-# The engine is compiled for this machine's processor, so another processor gets its own build.
+# The engine is compiled for this machine's processor, so another processor gets its own build. Without
+# AMX: llama.cpp's AMX kernels ended with SIGILL (tileloadd) in a virtual machine whose processor has it.
 cpu=$( (uname -m; grep -m1 -E '^(flags|Features)' /proc/cpuinfo || true) | cksum | cut -d' ' -f1)
-engine=$cache/llama-$version-$cpu
+engine=$cache/llama-$version-no-amx-$cpu
 model=$cache/smollm2-135m-instruct-q4_1.gguf
+no_amx="-U__AMX_TILE__ -U__AMX_INT8__ -U__AMX_BF16__"
 
 say()
 {
@@ -55,6 +57,7 @@ build_engine()
     {
         cmake -G Ninja -S "$source" -B "$work/build" -DCMAKE_BUILD_TYPE=Release \
             -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DBUILD_SHARED_LIBS=OFF \
+            -DCMAKE_C_FLAGS="$no_amx" -DCMAKE_CXX_FLAGS="$no_amx" \
             -DGGML_OPENMP=OFF -DGGML_CCACHE=OFF -DLLAMA_BUILD_COMMON=OFF -DLLAMA_CURL=OFF \
             -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
             -DLLAMA_BUILD_SERVER=OFF
