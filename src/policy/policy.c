@@ -39,7 +39,7 @@
 
 struct policy {
     uint64_t accesses;       /* the last one given to a segment                                 */
-    struct policy_opts opts; /* as given                                   */
+    struct policy_opts opts; /* as given                                                        */
     uint32_t *ghost;         /* sets of POLICY_GHOST_WAYS tags; 0: none. NULL without a budget  */
     uint64_t ghost_sets;     /* a power of two                                                  */
     uint64_t budget_ms;      /* when budget_left was brought up to date                         */

@@ -145,7 +145,7 @@ icms_err store_index_new(uint64_t blocks_max, const uint64_t *salts, struct stor
         return ICMS_NO_MEMORY;
     index->salts = salts;
     index->entry_count = (uint32_t)blocks_max;
-    index->head_count = index->entry_count / 16 * 11; /* pays for states and this struct */
+    index->head_count = index->entry_count / 16 * 11; /* under 32 bytes a block with this struct */
     index->entries = calloc(index->entry_count, sizeof(index->entries[0]));
     index->heads = calloc(index->head_count, sizeof(index->heads[0]));
     if (index->entries == NULL || index->heads == NULL) {

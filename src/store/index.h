@@ -2,10 +2,10 @@
 /*
  * store/index.h: where each block of a drive is. Private to the store, used on its loop only.
  *
- * A chained hash table in two arrays that are taken at start: 28 bytes and a byte of the policy an
- * entry and 4 bytes a head, with fewer heads than entries, so at full load it needs less than 32
- * bytes a block, this struct included. It never grows. The hash of a volume's keys is seeded with
- * its salt, which is secret, so nobody can choose keys that share a chain.
+ * A chained hash table in two arrays that are taken at start: 28 bytes an entry and 4 bytes a head,
+ * with fewer heads than entries, so at full load it needs less than 32 bytes a block, this struct
+ * included. It never grows. The hash of a volume's keys is seeded with its salt, which is secret,
+ * so nobody can choose keys that share a chain.
  *
  * Chains are in the order of the hash: all hashes of a chain are below those of the next. So the
  * blocks of a volume can be gone through in the order of their hash, from any hash on.
