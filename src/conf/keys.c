@@ -25,7 +25,8 @@
 
 static const struct conf_key drive_keys[] = {
     {"path", CONF_PATH, true, AT(struct conf_drive, path), .example = "/var/lib/icms/drive0",
-     .doc = "A block device, or a file, which is made when it is missing and size says how large."},
+     .doc = "A block device, or a file, which is made when it is missing and size says how large. "
+            "A zoned block device is refused."},
     {"size", CONF_BYTES, false, AT(struct conf_drive, bytes), .min = 0, .max = 1024 * TIB,
      .fallback = "0",
      .doc = "How large to make a missing file. 0 takes a device or a file as large as it is."},
@@ -122,7 +123,8 @@ static const struct conf_table agent_http_table = {"http", KEYS(agent_http_keys)
 /* A drive of the agent itself, in fields of struct conf_agent. The member sits at offset 0. */
 static const struct conf_key local_keys[] = {
     {"path", CONF_PATH, true, AT(struct conf_agent, local_path), .example = "/var/lib/icms/local",
-     .doc = "A block device, or a file, which is made when it is missing."},
+     .doc = "A block device, or a file, which is made when it is missing. A zoned block device is "
+            "refused."},
     {"size", CONF_BYTES, false, AT(struct conf_agent, local_bytes), .min = 0, .max = 1024 * TIB,
      .fallback = "0",
      .doc = "How large to make a missing file. 0 takes a device or a file as large as it is."},

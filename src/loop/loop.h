@@ -212,7 +212,8 @@ struct loop_file_opts {
     uint64_t bytes;   /* create: preallocate this much; 0: leave            */
 };
 
-/* Blocking; at start. The error sentence names the path and the remedy. */
+/* Blocking; at start. The error sentence names the path and the remedy. UNSUPPORTED: also a zoned
+ * block device, of which a partition is no better. */
 icms_err loop_file_open(struct loop_env *env, const struct loop_file_opts *opts,
                         struct err_why *why, struct loop_file **out_file) ICMS_MUST_CHECK;
 uint64_t loop_file_bytes(const struct loop_file *file);

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <linux/blkzoned.h>
 #include <linux/fs.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -201,6 +202,47 @@ static icms_err file_preallocate(struct uring_file *file, const struct loop_file
     return ICMS_OK;
 }
 
+/* One word that Linux says of a block device; false where it says nothing. folder: "queue" for a
+ * whole device, "../queue" for the device of a partition. */
+static bool device_word(const struct stat *stat, const char *folder, const char *name,
+                        char word[32])
+{
+    char path[128];
+    FILE *said;
+    bool known;
+
+    (void)snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/%s/%s", major(stat->st_rdev),
+                   minor(stat->st_rdev), folder, name);
+    said = fopen(path, "re");
+    if (said == NULL)
+        return false;
+    known = fscanf(said, "%31s", word) == 1;
+    (void)fclose(said);
+    return known;
+}
+
+/* Zones are written in order, from their beginning; records and headers here are not. Where /sys is
+ * not mounted the device is asked for the size of its zones, of which others have none. */
+static icms_err file_zoned(const struct uring_file *file, const struct stat *stat,
+                           const struct loop_file_opts *opts, struct err_why *why)
+{
+    uint32_t sectors = 0;
+    char model[32];
+
+    if (!device_word(stat, "queue", "zoned", model) &&
+        !device_word(stat, "../queue", "zoned", model)) {
+        if (ioctl(file->fd, BLKGETZONESZ, &sectors) != 0 || sectors == 0)
+            return ICMS_OK;
+        (void)snprintf(model, sizeof(model), "zones of %u MiB", sectors >> 11);
+    }
+    if (strcmp(model, "none") == 0)
+        return ICMS_OK;
+    return err_set(why, ICMS_UNSUPPORTED,
+                   "cannot open %s: it is a zoned block device (%s), which takes writes only in "
+                   "order within a zone: use a device or a namespace that is not zoned",
+                   opts->path, model);
+}
+
 /* How the device may sort what it is told. Linux says how many write streams a whole block device
  * has; a partition takes none. Where there are none, a device or a file system may still heed how
  * long the file's bytes live: longer than a journal, not as long as what others keep. Neither is
@@ -208,18 +250,11 @@ static icms_err file_preallocate(struct uring_file *file, const struct loop_file
 static void file_hints(struct uring_file *file, const struct stat *stat)
 {
     uint64_t life = RWH_WRITE_LIFE_MEDIUM;
-    unsigned streams = 0;
-    char path[96];
-    FILE *said;
+    unsigned long streams = 0;
+    char word[32];
 
-    (void)snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/queue/max_write_streams",
-                   major(stat->st_rdev), minor(stat->st_rdev));
-    said = S_ISBLK(stat->st_mode) ? fopen(path, "re") : NULL;
-    if (said != NULL) {
-        if (fscanf(said, "%u", &streams) != 1)
-            streams = 0;
-        (void)fclose(said);
-    }
+    if (S_ISBLK(stat->st_mode) && device_word(stat, "queue", "max_write_streams", word))
+        streams = strtoul(word, NULL, 10);
     file->file.streams = (uint32_t)u64_min(streams, LIMIT_WRITE_STREAMS);
     if (streams == 0)
         (void)fcntl(file->fd, F_SET_RW_HINT, &life);
@@ -249,7 +284,9 @@ static icms_err file_setup(struct uring_file *file, const struct loop_file_opts 
         return err_set(why, ICMS_INVALID, "%s is neither a file nor a block device", opts->path);
     file->device = stat.st_dev;
     file->inode = stat.st_ino;
-    if (opts->exclusive)
+    if (S_ISBLK(stat.st_mode))
+        err = file_zoned(file, &stat, opts, why);
+    if (err == ICMS_OK && opts->exclusive)
         err = file_lock(file, opts, why);
     if (err == ICMS_OK && S_ISREG(stat.st_mode) && opts->create && opts->bytes > 0 &&
         stat.st_size == 0)
