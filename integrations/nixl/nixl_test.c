@@ -447,6 +447,28 @@ static void test_a_transfer_can_be_posted_again(void **state)
     free(out);
 }
 
+/* As LMCache's pool of names does: there are more chunks than names, and a name that is free again
+ * gets another chunk. What is loaded is the last chunk of each name. */
+static void test_a_pool_has_fewer_names_than_chunks(void **state)
+{
+    enum { NAMES = 4, CHUNKS = 14 };
+    struct nixl_tier *tier = tier_of(*state);
+    uint8_t *chunks = memory_of(CHUNKS, 1), *out = memory_of(NAMES, 99);
+
+    for (uint64_t i = 0; i < CHUNKS; i++) {
+        uint8_t *chunk = chunks + i * BLOCK_BYTES;
+
+        assert_int_equal(xfer_run(tier, true, i % NAMES, 1, chunk).err, ICMS_OK);
+        assert_int_equal(xfer_run(tier, false, i % NAMES, 1, out).err, ICMS_OK);
+        assert_memory_equal(out, chunk, BLOCK_BYTES);
+    }
+    assert_int_equal(xfer_run(tier, false, 0, NAMES, out).err, ICMS_OK);
+    for (uint64_t i = CHUNKS - NAMES; i < CHUNKS; i++)
+        assert_memory_equal(out + i % NAMES * BLOCK_BYTES, chunks + i * BLOCK_BYTES, BLOCK_BYTES);
+    free(chunks);
+    free(out);
+}
+
 static void test_a_hole_fails_the_transfer_and_the_others_arrive(void **state)
 {
     struct nixl_tier *tier = tier_of(*state);
@@ -809,6 +831,7 @@ int main(void)
         XFER_TEST(test_a_question_without_an_answer_is_an_error),
         XFER_TEST(test_a_question_ends_by_the_deadline),
         XFER_TEST(test_a_transfer_can_be_posted_again),
+        XFER_TEST(test_a_pool_has_fewer_names_than_chunks),
         XFER_TEST(test_a_hole_fails_the_transfer_and_the_others_arrive),
         XFER_TEST(test_a_hole_may_read_as_zeros),
         XFER_TEST(test_a_value_of_another_size_is_an_error),
