@@ -6,6 +6,13 @@
  * be forgotten at any time; what is returned is exactly what was stored. A block that is not
  * available is a miss with a reason, never an error of the call, and it comes by the deadline.
  *
+ * Blocks are meant to be written once: name a block by its content, so that another value has
+ * another key, and put it with put_if_absent. A put without it replaces the value of a key that is
+ * present, and icms_remove frees it: in this agent and in the pod, and as a best effort where an
+ * enclosure cannot be reached. Neither reaches the memory of other servers: an agent that has the
+ * block in DRAM may serve the old value until it evicts it. What must be gone for everybody is a
+ * new generation of the volume (`generation` in icms-target.yaml(5) and icms-agent.yaml(5)).
+ *
  * Threads. Every function may be called from any thread, except that one request belongs to one
  * thread at a time, and icms_close must be the last call. Handles belong to the process that opened
  * them: after fork() the child gets ICMS_FORKED, and its icms_close leaves everything as it is.
@@ -183,7 +190,7 @@ struct icms_request_options {
     uint32_t deadline_ms;   /* from now; 0: the default of the handle                           */
     uint32_t class_;        /* enum icms_class                                                  */
     uint32_t put_ack;       /* enum icms_put_ack                                                */
-    uint32_t put_if_absent; /* 1: status EXISTS instead of overwriting                         */
+    uint32_t put_if_absent; /* 1: status EXISTS where the key is present; 0: replaces its value */
     void *tag;              /* icms_request_tag gives it back                                   */
 };
 
@@ -218,7 +225,9 @@ ICMS_API icms_err icms_match(struct icms_volume *volume, const struct icms_key *
                              const struct icms_request_options *options,
                              size_t *out_matched) ICMS_MUST_CHECK;
 
-/* Forgets blocks everywhere; status MISS where there was none. */
+/* Frees blocks in this agent and in the pod; status MISS where there was none. Best effort where an
+ * enclosure cannot be reached, and other servers may serve a block from their DRAM until they evict
+ * it: see above. */
 ICMS_API icms_err icms_remove(struct icms_volume *volume, struct icms_block *blocks, size_t count,
                               const struct icms_request_options *options) ICMS_MUST_CHECK;
 

@@ -463,7 +463,11 @@ class Volume:
     def remove(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> Results: ...
 
     def remove(self, keys: Key | Sequence[Key], *, deadline_ms: int = 0) -> bool | Results:
-        """Removes a block everywhere: False when there was none. A batch: MISS where none was."""
+        """Frees a block here and in the pod: False when there was none. A batch: MISS where none was.
+
+        Best effort where an enclosure cannot be reached. Another server may serve the block from its
+        memory until it evicts it; what must be gone for everybody is a new generation of the volume.
+        """
         if isinstance(keys, _ONE_KEY):
             return _found(self._call(_icms.REMOVE, (keys,), None, deadline_ms, 0))
         return self._call(_icms.REMOVE, keys, None, deadline_ms, 0)

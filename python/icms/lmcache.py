@@ -210,7 +210,7 @@ class IcmsConnector:
                             self.options.load_ms)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
-        """Deletes values, for all servers. Over with True for each that was there."""
+        """Frees values here and in the pod. Over with True for each that was there."""
         return self._submit("delete", self._delete(list(keys)), len(keys),
                             self.options.store_ms)
 
