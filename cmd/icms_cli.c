@@ -280,7 +280,14 @@ int cli_fail(const struct cli *cli, icms_err err, const char *format, ...)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-int cli_open(struct cli *cli)
+static bool key_has_digest(const struct icms_key *key)
+{
+    static const uint8_t none[ICMS_DIGEST_BYTES];
+
+    return memcmp(key->digest, none, sizeof(none)) != 0;
+}
+
+int cli_open(struct cli *cli, struct icms_block *blocks, size_t count)
 {
     char why[ERR_WHY_BYTES_MAX] = "";
     struct cli_progress progress;
@@ -297,6 +304,12 @@ int cli_open(struct cli *cli)
         return CLI_USAGE;
     }
     icms_volume_info(cli->handle, &cli->info);
+    for (size_t i = 0; i < count; i++)
+        if (cli->info.sealed && !key_has_digest(&blocks[i].key)) {
+            struct icms_key raw = blocks[i].key;
+
+            icms_key_from_name(raw.bytes, raw.length, &blocks[i].key);
+        }
     return -1;
 }
 
@@ -318,19 +331,25 @@ struct icms_request_options cli_options(const struct cli *cli)
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
+/* Up to 16 bytes, or the run and the digest of a key, as the Python package writes it. */
 static int key_hex(const struct cli *cli, const char *text, struct icms_key *out_key)
 {
-    uint8_t bytes[ICMS_KEY_BYTES];
+    uint8_t bytes[ICMS_RUN_BYTES + ICMS_DIGEST_BYTES];
     size_t length = strlen(text);
 
-    if (length == 0 || length % 2 != 0 || length > 2 * sizeof(bytes))
-        return cli_usage(cli, "'%s': a key in hex has 2 to 32 digits, two a byte", text);
+    if (length == 0 || length % 2 != 0 ||
+        (length > (size_t)2 * ICMS_KEY_BYTES && length != 2 * sizeof(bytes)))
+        return cli_usage(cli, "'%s': a key in hex has 2 to 32 digits, two a byte, or 72", text);
     for (size_t i = 0; i < length / 2; i++) {
         int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
 
         if (high < 0 || low < 0)
             return cli_usage(cli, "'%s' is not hex", text);
         bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    if (length == 2 * sizeof(bytes)) {
+        icms_key_from_digest(bytes, bytes + ICMS_RUN_BYTES, out_key);
+        return -1;
     }
     return icms_key_raw(bytes, length / 2, out_key) == ICMS_OK ? -1 : CLI_USAGE;
 }

@@ -74,14 +74,15 @@ int cli_usage(const struct cli *cli, const char *format, ...) __attribute__((for
 int cli_fail(const struct cli *cli, icms_err err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Opens the tier and the volume. -1, or an exit status when that failed (and was said). */
-int cli_open(struct cli *cli);
+/* Opens the tier and the volume, and makes the blocks' keys those of the volume: in a sealed one
+ * bytes are a name. -1, or an exit status when that failed (and was said). */
+int cli_open(struct cli *cli, struct icms_block *blocks, size_t count);
 void cli_close(struct cli *cli);
 
 /* The options of a request. */
 struct icms_request_options cli_options(const struct cli *cli);
 
-/* An argument as a key; -1, or an exit status. */
+/* An argument as a key, for cli_open; -1, or an exit status. */
 int cli_key(const struct cli *cli, const char *text, struct icms_key *out_key);
 
 /* All arguments (none and use_stdin: the lines of standard input) as blocks with keys; NULL after

@@ -14,7 +14,7 @@
     "  -v, --volume NAME    default $ICMS_VOLUME, else kv\n"                                       \
     "  -d, --deadline TIME  500ms, 2s; default: the agent's\n"                                     \
     "      --hex            keys are hex, as with 0x in front\n"                                   \
-    "      --name           keys are names of any length, hashed when longer than 16 bytes\n"      \
+    "      --name           keys are names of any length\n"                                        \
     "      --json           answer with one JSON object a line\n"                                  \
     "  -q, --quiet          no answer but the exit status\n"                                       \
     "  -h, --help           print this\n"
@@ -51,7 +51,7 @@ static int look_run(const struct cli_command *command, int argc, char **argv, lo
         status = cli_blocks_read(&cli, false, &keys);
     if (status >= 0)
         return status;
-    status = cli_open(&cli);
+    status = cli_open(&cli, keys.blocks, keys.count);
     if (status < 0) {
         status = look_keys(&cli, &keys, start, going, done);
         cli_close(&cli);
@@ -127,7 +127,7 @@ static int match_run(int argc, char **argv)
         status = cli_blocks_read(&cli, true, &keys);
     if (status >= 0)
         return status;
-    status = cli_open(&cli);
+    status = cli_open(&cli, keys.blocks, keys.count);
     if (status < 0) {
         status = match_keys(&cli, &keys);
         cli_close(&cli);

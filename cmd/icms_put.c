@@ -18,7 +18,7 @@
     "  -d, --deadline TIME  500ms, 2s; default: the agent's\n"
 #define HELP_KEY                                                                                   \
     "      --hex            KEY is hex, as with 0x in front\n"                                     \
-    "      --name           KEY is a name of any length, hashed when longer than 16 bytes\n"
+    "      --name           KEY is a name of any length\n"
 #define HELP_ANSWER                                                                                \
     "      --json           answer with one JSON object a line\n"                                  \
     "  -q, --quiet          no answer but the exit status\n"                                       \
@@ -100,7 +100,7 @@ static int put_run(int argc, char **argv)
     file = cli.argc == 2 ? cli.argv[1] : cli.file;
     status = cli_key(&cli, cli.argv[0], &block.key);
     if (status < 0)
-        status = cli_open(&cli);
+        status = cli_open(&cli, &block, 1);
     if (status >= 0)
         return status;
     err = put_read(file, cli.info.value_bytes_max, &data, &block.bytes);
@@ -205,7 +205,7 @@ static int get_run(int argc, char **argv)
         return cli_usage(&cli, "--json answers on standard output, so the value needs a file");
     status = cli_key(&cli, cli.argv[0], &block.key);
     if (status < 0)
-        status = cli_open(&cli);
+        status = cli_open(&cli, &block, 1);
     if (status >= 0)
         return status;
     block.bytes = cli.info.value_bytes_max;

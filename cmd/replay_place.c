@@ -41,7 +41,7 @@ static uint32_t run_owner(const struct place_map *map, uint32_t block)
     struct key key = {.length = sizeof(half)};
 
     memcpy(key.bytes, half, sizeof(half));
-    return place_owner(map, &key, 0);
+    return place_owner(map, &key, true, 0);
 }
 
 /* One request: what is stored for the first time, what is read, what is left without each. */

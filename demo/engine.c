@@ -188,9 +188,11 @@ static void print_block(const struct prefix_cache_block *block)
                              ? icms_miss_name(block->reason)
                              : icms_err_name(block->status);
 
-    printf("{\"key\":\"");
-    for (int i = 0; i < ICMS_KEY_BYTES; i++)
+    printf("{\"key\":\""); /* run and digest, as icms get --hex takes them */
+    for (int i = 0; i < ICMS_RUN_BYTES; i++)
         printf("%02x", block->key.bytes[i]);
+    for (int i = 0; i < ICMS_DIGEST_BYTES; i++)
+        printf("%02x", block->key.digest[i]);
     printf("\",\"status\":\"%s\",\"reason\":\"%s\",\"bytes\":%llu,\"over_network\":%s}",
            fates[block->fate], reason, (unsigned long long)block->bytes,
            block->source == ICMS_SOURCE_POD ? "true" : "false");

@@ -63,7 +63,8 @@ extern "C" {
     XX(ENCLOSURE_DOWN, 6,   "enclosure_down")                                                      \
     XX(CHECKSUM,       7,   "checksum")                                                            \
     XX(SHED,           8,   "shed")                                                                \
-    XX(NO_VOLUME,      9,   "no_volume")
+    XX(NO_VOLUME,      9,   "no_volume")                                                           \
+    XX(COLLISION,     10,   "collision")
 /* clang-format on */
 
 typedef enum icms_err {

@@ -2,8 +2,8 @@
 /*
  * icms.h: the client library of icms, a pod-level cache of KV blocks on shared flash.
  *
- * A block is an immutable value under a key of 1 to 16 bytes in a volume. Whatever was stored may
- * be forgotten at any time; what is returned is exactly what was stored. A block that is not
+ * A block is an immutable value under a key in a volume. Whatever was stored may be forgotten at
+ * any time; what is returned is exactly what was stored under that key. A block that is not
  * available is a miss with a reason, never an error of the call, and it comes by the deadline.
  *
  * Blocks are meant to be written once: name a block by its content, so that another value has
@@ -46,9 +46,11 @@
 extern "C" {
 #endif
 
-#define ICMS_KEY_BYTES  16
-#define ICMS_NAME_BYTES 64
-#define ICMS_BATCH_MAX  4096
+#define ICMS_KEY_BYTES    16
+#define ICMS_DIGEST_BYTES 32
+#define ICMS_RUN_BYTES    4
+#define ICMS_NAME_BYTES   64
+#define ICMS_BATCH_MAX    4096
 
 struct icms;
 struct icms_volume;
@@ -109,9 +111,24 @@ ICMS_API void icms_volume_info(const struct icms_volume *volume, struct icms_vol
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
+/* Which block. A plain value of 49 bytes without padding: copy it, compare it, keep it. Make it
+ * with icms_chain_next, icms_key_from_name, icms_key_from_digest or icms_key_raw.
+ *
+ * `bytes` is the key in NVMe commands: 4 bytes of the run, which decide where the block lies, and
+ * bytes 4 .. 15 of the digest. Enclosures know a block by these 16 bytes alone. In a sealed volume
+ * the digest lies in the trailer of each value and all of it is compared at each get: a get of one
+ * of two keys with the same 16 bytes and different digests, where the other one is stored, is a
+ * miss with reason collision. So nothing but SHA-256 stands between two contents. icms_match,
+ * icms_exists, icms_remove, put_if_absent and a get without memory look at the 16 bytes: they take
+ * the other block for this one. For keys of chains and names that has a chance of 2^-96 within a
+ * run and 2^-128 else.
+ *
+ * In a raw volume nothing is compared but the 16 bytes, and digests are not looked at. */
 struct icms_key {
-    uint8_t bytes[ICMS_KEY_BYTES]; /* the ones past length must be zero */
-    uint8_t length;                /* 1 .. 16                           */
+    uint8_t digest[ICMS_DIGEST_BYTES]; /* SHA-256 of its chain or name; zeros: none (icms_key_raw),
+                                          for raw volumes                                        */
+    uint8_t bytes[ICMS_KEY_BYTES];     /* on the wire; the ones past length must be zero         */
+    uint8_t length;                    /* 1 .. 16                                                */
 };
 
 /* What makes two KV blocks interchangeable besides their tokens. Everything is hashed into every
@@ -128,12 +145,12 @@ struct icms_layout {
     uint32_t ranks[4];     /* ... of how many                                          */
 };
 
-/* The hash of a chain of blocks so far. Plain memory of the caller: copy it to branch. */
+/* The hash of a chain of blocks so far. Plain memory of the caller, 48 bytes: copy it to branch. */
 struct icms_chain {
-    uint8_t state[32];   /* SHA-256 over everything so far          */
-    uint8_t run[8];      /* the run's half of the key               */
-    uint64_t blocks;     /* blocks so far                           */
-    uint32_t run_blocks; /* from the volume                         */
+    uint8_t state[ICMS_DIGEST_BYTES]; /* SHA-256 over everything so far          */
+    uint64_t blocks;                  /* blocks so far                           */
+    uint32_t run_blocks;              /* from the volume                         */
+    uint8_t run[ICMS_RUN_BYTES];      /* of the last block's run                 */
 };
 
 /* Begins a chain. The derivation is written down in src/client/key.c, so that others can do the
@@ -142,18 +159,27 @@ ICMS_API void icms_chain_init(struct icms_chain *chain, const struct icms_volume
                               const struct icms_layout *layout);
 
 /* Appends one block, given by what determines it (its token ids, image hashes, adapter ids, ... as
- * bytes), and gives its key: 8 bytes of the run's first block, 8 bytes of this block, both over the
- * whole chain. Equal chains give equal keys in every process and on every machine that hashes the
- * same bytes. */
+ * bytes), and gives its key: the digest is over the whole chain, the run that of the run's first
+ * block. Equal chains give equal keys in every process and on every machine that hashes the same
+ * bytes. */
 ICMS_API void icms_chain_next(struct icms_chain *chain, const void *content, size_t bytes,
                               struct icms_key *out_key);
 
-/* A key of up to 16 bytes as they are; KEY_SIZE otherwise. */
+/* A key from a name of any length, which is hashed. Names that begin alike lie apart. */
+ICMS_API void icms_key_from_name(const void *name, size_t bytes, struct icms_key *out_key);
+
+/* A key from a hash of the caller's own: 32 bytes of SHA-256, or of something as good, over all
+ * that makes the block what it is, and 4 bytes of hash of its run. run may be NULL: the digest's
+ * first 4 bytes, and the block is placed by itself. A digest of zeros is none. */
+ICMS_API void icms_key_from_digest(const uint8_t run[ICMS_RUN_BYTES],
+                                   const uint8_t digest[ICMS_DIGEST_BYTES],
+                                   struct icms_key *out_key);
+
+/* A key of up to 16 bytes as they are, without a digest; KEY_SIZE otherwise. For raw volumes, whose
+ * blocks other NVMe hosts read and write; all of its bytes place it. In a sealed volume its status
+ * is INVALID. */
 ICMS_API icms_err icms_key_raw(const void *bytes, size_t length,
                                struct icms_key *out_key) ICMS_MUST_CHECK;
-
-/* A key from a name of any length: hashed when it is longer than 16 bytes. */
-ICMS_API void icms_key_from_name(const void *name, size_t bytes, struct icms_key *out_key);
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
@@ -208,9 +234,9 @@ ICMS_API uint32_t icms_prompt_hint(uint32_t blocks, uint32_t hits, uint32_t at, 
  * statuses are set to it. A get without memory (data NULL, bytes 0) brings the block into the
  * agent's memory. The memory of a get whose status is not OK may have been written to, and with
  * pod: what is behind the value in its room, too. Statuses of one block: KEY_SIZE, INVALID (bytes
- * of the key past its length are not zero), VALUE_SIZE (put: empty or over the volume's largest;
- * get: more than there is room for), EXISTS, QUOTA, LIMIT (put: larger than all of buffer_bytes),
- * DEADLINE (a put, remove or flush), BUSY, IO, PEER_DOWN ... */
+ * of the key past its length are not zero; sealed volume: it has no digest), VALUE_SIZE (put: empty
+ * or over the volume's largest; get: more than there is room for), EXISTS, QUOTA, LIMIT (put:
+ * larger than all of buffer_bytes), DEADLINE (a put, remove or flush), BUSY, IO, PEER_DOWN ... */
 ICMS_API icms_err icms_put(struct icms_volume *volume, struct icms_block *blocks, size_t count,
                            const struct icms_request_options *options) ICMS_MUST_CHECK;
 ICMS_API icms_err icms_get(struct icms_volume *volume, struct icms_block *blocks, size_t count,

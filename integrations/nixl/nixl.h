@@ -42,10 +42,10 @@ struct nixl_param {
     const char *value;
 };
 
-/* How the name of an object becomes a key. */
+/* What of the name of an object is hashed to its key. */
 enum nixl_key_form {
-    NIXL_KEY_NAME, /* up to 16 bytes as they are, longer ones hashed                        */
-    NIXL_KEY_HEX,  /* up to 32 lower-case hex digits, two a byte; other names are hashed    */
+    NIXL_KEY_NAME, /* the name                                                              */
+    NIXL_KEY_HEX,  /* of up to 32 lower-case hex digits the bytes that they write, two a byte */
 };
 
 struct nixl_settings {

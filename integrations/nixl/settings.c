@@ -318,7 +318,7 @@ icms_err nixl_settings_read(enum nixl_backend backend, const struct nixl_param *
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
-/* Put in front of what is hashed, so that it is longer than a key and equals no hash of a name. */
+/* Put in front of what is hashed, so that it is longer than what 32 digits write. */
 #define KEY_TAG_NAME   "icms nixl name v1/"
 #define KEY_TAG_DEVICE "icms nixl device v1/"
 
@@ -386,7 +386,8 @@ icms_err nixl_key_make(enum nixl_key_form form, const char *name, size_t bytes, 
     if (!hex && bytes > ICMS_KEY_BYTES)
         return ICMS_KEY_SIZE;
     if (hex && hex_decode(name, bytes, raw))
-        return icms_key_raw(raw, bytes / 2, out_key);
-    key_hash(KEY_TAG_NAME, name, bytes, out_key);
+        icms_key_from_name(raw, bytes / 2, out_key);
+    else
+        key_hash(KEY_TAG_NAME, name, bytes, out_key);
     return ICMS_OK;
 }

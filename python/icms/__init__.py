@@ -11,7 +11,7 @@
     volume.put(keys, values)
     results = volume.get(keys, rooms)
 
-A block is an immutable value under a key of 1 to 16 bytes in a volume. Whatever was stored may be
+A block is an immutable value under a key in a volume. Whatever was stored may be
 forgotten at any time; what is returned is exactly what was stored. A block that is not available is
 a result with a reason, never an exception, and it comes by the deadline.
 

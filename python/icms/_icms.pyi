@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 KEY_BYTES: int
+RUN_BYTES: int
 BATCH_MAX: int
 LEASES_MAX: int
 PUT: int

@@ -55,6 +55,7 @@ class Miss(enum.IntEnum):
     CHECKSUM = 7
     SHED = 8
     NO_VOLUME = 9
+    COLLISION = 10
 
 
 class MissError(Error):

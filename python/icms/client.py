@@ -22,7 +22,7 @@ from ._tables import Miss, Status
 
 atexit.register(_icms.close_all)
 
-#: The key of a block: 1 to 16 bytes as they are, or a str of any length (see `key`).
+#: The key of a block: bytes from a Chain, a Scheme or `key`, or a name: 1 to 16 bytes, or a str.
 Key = str | bytes | bytearray | memoryview
 #: Anything with the buffer protocol, or with __dlpack__ on the host.
 Memory = Any
@@ -48,7 +48,7 @@ def version() -> str:
 
 
 def key(name: str | bytes) -> bytes:
-    """A key from a name of any length: the name itself up to 16 bytes, else a hash of it.
+    """A key from a name of any length, which is hashed: KEY_BYTES of run and SHA-256.
 
     A str is taken as UTF-8. ValueError when it is empty.
     """
@@ -102,7 +102,7 @@ class Chain:
         self._chain = chain
 
     def next(self, content: Memory) -> bytes:
-        """Appends one block and returns its key, 16 bytes.
+        """Appends one block and returns its key: KEY_BYTES, 4 of its run and 32 of SHA-256.
 
         content is what determines the block, as bytes in C order: its token ids, image hashes,
         adapter ids. Equal contents give equal keys in every process and on every machine.

@@ -31,7 +31,7 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from . import canonical
-from ._icms import KEY_BYTES
+from ._icms import KEY_BYTES, RUN_BYTES
 from .canonical import Scalar
 from .client import Chain, Layout, Volume
 
@@ -138,14 +138,13 @@ class Prompt:
 def part(key: bytes, name: bytes | str) -> bytes:
     """The key of one part of a block that is stored in parts, which have names.
 
-    key is the block's, 16 bytes, from a Scheme or a Chain. Parts of a block are placed together, as
-    are blocks of one run. In C: the key's first 8 bytes, then the first 8 of the SHA-256 of
-    "icms part v1", a zero byte, the key, the name.
+    key is the block's, from a Scheme or a Chain. Parts of a block are placed together, as are blocks
+    of one run. In C: icms_key_from_digest with the key's run and the SHA-256 of "icms part v2", a zero
+    byte, the key's run, its digest, the name.
     """
     if len(key) != KEY_BYTES:
         raise ValueError(f"the key of a block in parts has {KEY_BYTES} bytes, not {len(key)}")
-    half = KEY_BYTES // 2
-    return key[:half] + hashlib.sha256(b"icms part v1\0" + key + _content(name)).digest()[:half]
+    return key[:RUN_BYTES] + hashlib.sha256(b"icms part v2\0" + key + _content(name)).digest()
 
 
 def _content(name: bytes | str) -> bytes:

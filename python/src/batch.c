@@ -125,27 +125,31 @@ static void memory_give(struct batch_memory *memory)
 
 /* ---- keys ----------------------------------------------------------------------------------- */
 
-static bool key_set(const void *data, Py_ssize_t bytes, Py_ssize_t index, struct icms_key *out_key)
+static bool key_wrong(Py_ssize_t bytes, Py_ssize_t index)
 {
-    if (bytes < 1 || bytes > ICMS_KEY_BYTES) {
-        if (index >= 0)
-            PyErr_Format(PyExc_ValueError,
-                         "block %zd: a key has 1 to %d bytes, not %zd; icms.key() makes one from "
-                         "any name",
-                         index, ICMS_KEY_BYTES, bytes);
-        else
-            PyErr_Format(PyExc_ValueError,
-                         "a key has 1 to %d bytes, not %zd; icms.key() makes one from any name",
-                         ICMS_KEY_BYTES, bytes);
-        return false;
-    }
-    *out_key = (struct icms_key){.length = (uint8_t)bytes};
-    memcpy(out_key->bytes, data, (size_t)bytes);
-    return true;
+    if (index >= 0)
+        PyErr_Format(PyExc_ValueError,
+                     "block %zd: a key has 1 to %d bytes or %d, not %zd; icms.key() makes one from "
+                     "any name",
+                     index, ICMS_KEY_BYTES, MODULE_KEY_BYTES, bytes);
+    else
+        PyErr_Format(PyExc_ValueError,
+                     "a key has 1 to %d bytes or %d, not %zd; icms.key() makes one from any name",
+                     ICMS_KEY_BYTES, MODULE_KEY_BYTES, bytes);
+    return false;
+}
+
+/* A name: hashed in a sealed volume and where it is longer than a key, else the key. */
+static void key_name(const struct volume *volume, const void *name, Py_ssize_t bytes,
+                     struct icms_key *out_key)
+{
+    if (volume->info.sealed || icms_key_raw(name, (size_t)bytes, out_key) != ICMS_OK)
+        icms_key_from_name(name, (size_t)bytes, out_key);
 }
 
 /* A str is a name of any length, taken as UTF-8. */
-static bool key_name(PyObject *text, Py_ssize_t index, struct icms_key *out_key)
+static bool key_text(const struct volume *volume, PyObject *text, Py_ssize_t index,
+                     struct icms_key *out_key)
 {
     Py_ssize_t bytes;
     const char *name = PyUnicode_AsUTF8AndSize(text, &bytes);
@@ -153,25 +157,39 @@ static bool key_name(PyObject *text, Py_ssize_t index, struct icms_key *out_key)
     if (name == NULL)
         return false;
     if (bytes == 0)
-        return key_set(name, 0, index, out_key); /* says what is wrong */
-    icms_key_from_name(name, (size_t)bytes, out_key);
+        return key_wrong(0, index);
+    key_name(volume, name, bytes, out_key);
     return true;
 }
 
-bool batch_key(PyObject *object, Py_ssize_t index, struct icms_key *out_key)
+/* A key that was made, or a short name. */
+static bool key_bytes(const struct volume *volume, const uint8_t *data, Py_ssize_t bytes,
+                      Py_ssize_t index, struct icms_key *out_key)
+{
+    if (bytes == MODULE_KEY_BYTES)
+        icms_key_from_digest(data, data + ICMS_RUN_BYTES, out_key);
+    else if (bytes >= 1 && bytes <= ICMS_KEY_BYTES)
+        key_name(volume, data, bytes, out_key);
+    else
+        return key_wrong(bytes, index);
+    return true;
+}
+
+bool batch_key(const struct volume *volume, PyObject *object, Py_ssize_t index,
+               struct icms_key *out_key)
 {
     Py_buffer view;
     bool made;
 
     if (PyUnicode_Check(object))
-        return key_name(object, index, out_key);
+        return key_text(volume, object, index, out_key);
     if (!PyObject_CheckBuffer(object)) {
         PyErr_Format(PyExc_TypeError, "a key is bytes or str, not %R", (PyObject *)Py_TYPE(object));
         return false;
     }
     if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) != 0)
         return false;
-    made = key_set(view.buf, view.len, index, out_key);
+    made = key_bytes(volume, view.buf, view.len, index, out_key);
     PyBuffer_Release(&view);
     return made;
 }
@@ -259,7 +277,8 @@ static bool batch_take_hint(struct batch *batch, PyObject *hints, Py_ssize_t i)
     return taken;
 }
 
-static bool batch_take(struct batch *batch, PyObject *keys, PyObject *memory, PyObject *hints)
+static bool batch_take(struct batch *batch, const struct volume *volume, PyObject *keys,
+                       PyObject *memory, PyObject *hints)
 {
     bool rows = batch->memory != NULL && PyObject_CheckBuffer(memory);
 
@@ -269,7 +288,7 @@ static bool batch_take(struct batch *batch, PyObject *keys, PyObject *memory, Py
 
         if (key == NULL)
             return false;
-        taken = batch_key(key, i, &batch->blocks[i].key);
+        taken = batch_key(volume, key, i, &batch->blocks[i].key);
         Py_DECREF(key);
         if (taken && batch->memory != NULL && !rows)
             taken = batch_take_memory(batch, memory, i);
@@ -291,8 +310,8 @@ static bool batch_fits(PyObject *sequence, const char *what, Py_ssize_t count)
     return length == count;
 }
 
-bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject *memory,
-                PyObject *hints)
+bool batch_init(struct batch *batch, const struct volume *volume, enum batch_op op, PyObject *keys,
+                PyObject *memory, PyObject *hints)
 {
     Py_ssize_t count = batch_length(keys, "keys");
 
@@ -310,7 +329,7 @@ bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject 
         batch->memory = PyMem_Calloc((size_t)count, sizeof(*batch->memory));
     if (batch->blocks == NULL || (memory != Py_None && batch->memory == NULL))
         (void)PyErr_NoMemory();
-    else if (batch_take(batch, keys, memory, hints))
+    else if (batch_take(batch, volume, keys, memory, hints))
         return true;
     batch_fini(batch);
     return false;

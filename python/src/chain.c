@@ -7,6 +7,8 @@
  */
 #include "module.h"
 
+#include <string.h>
+
 PyTypeObject *chain_type;
 
 struct chain {
@@ -54,6 +56,16 @@ PyObject *chain_begin(PyObject *self, PyObject *args)
     return made;
 }
 
+/* A key as bytes: its run, then its digest. */
+static PyObject *chain_key(const struct icms_key *key)
+{
+    uint8_t bytes[MODULE_KEY_BYTES];
+
+    memcpy(bytes, key->bytes, ICMS_RUN_BYTES);
+    memcpy(bytes + ICMS_RUN_BYTES, key->digest, ICMS_DIGEST_BYTES);
+    return PyBytes_FromStringAndSize((const char *)bytes, sizeof(bytes));
+}
+
 static PyObject *chain_next(PyObject *self, PyObject *content)
 {
     struct chain *chain = (struct chain *)self;
@@ -68,7 +80,7 @@ static PyObject *chain_next(PyObject *self, PyObject *content)
         return NULL;
     icms_chain_next(&chain->chain, view.buf, (size_t)view.len, &key);
     PyBuffer_Release(&view);
-    return PyBytes_FromStringAndSize((const char *)key.bytes, key.length);
+    return chain_key(&key);
 }
 
 static PyObject *chain_copy(PyObject *self, PyObject *none)
@@ -108,7 +120,7 @@ PyObject *chain_key_from_name(PyObject *module, PyObject *name)
     }
     icms_key_from_name(view.buf, (size_t)view.len, &key);
     PyBuffer_Release(&view);
-    return PyBytes_FromStringAndSize((const char *)key.bytes, key.length);
+    return chain_key(&key);
 }
 
 static PyMethodDef chain_methods[] = {

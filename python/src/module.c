@@ -169,7 +169,8 @@ static const struct {
     const char *name;
     long number;
 } module_constants[] = {
-    {"KEY_BYTES", ICMS_KEY_BYTES},
+    {"KEY_BYTES", MODULE_KEY_BYTES},
+    {"RUN_BYTES", ICMS_RUN_BYTES},
     {"BATCH_MAX", ICMS_BATCH_MAX},
     {"LEASES_MAX", ICMS_LEASES_MAX},
     {"PUT", BATCH_PUT},

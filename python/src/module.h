@@ -24,6 +24,9 @@
 
 #include "icms/icms.h"
 
+/* A key in Python: its run, then its digest. */
+#define MODULE_KEY_BYTES (ICMS_RUN_BYTES + ICMS_DIGEST_BYTES)
+
 /* ---- module.c ------------------------------------------------------------------------------- */
 
 /* Raises the exception of an error with this sentence (NULL or "": the error's text); returns NULL.
@@ -138,8 +141,8 @@ struct batch {
 /* Checks and takes keys (a sequence of bytes), memory (a sequence as long, one array whose first
  * dimension is as long, or None: no bytes move) and hints (a sequence as long of numbers, or None).
  * False with an exception, and then nothing is held. GIL. */
-bool batch_init(struct batch *batch, enum batch_op op, PyObject *keys, PyObject *memory,
-                PyObject *hints);
+bool batch_init(struct batch *batch, const struct volume *volume, enum batch_op op, PyObject *keys,
+                PyObject *memory, PyObject *hints);
 
 /* Lets go of the memory: the library is done with it. May be called again. GIL. */
 void batch_release(struct batch *batch);
@@ -154,8 +157,10 @@ struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags);
 /* prompt_hint(blocks, hits, at, partial) -> a hint, or 0 */
 PyObject *batch_prompt_hint(PyObject *module, PyObject *args);
 
-/* A key from a bytes-like object; index is for the exception, -1: none. GIL. */
-bool batch_key(PyObject *object, Py_ssize_t index, struct icms_key *out_key);
+/* A key of the volume from a str or a bytes-like object; index is for the exception, -1: none. GIL.
+ */
+bool batch_key(const struct volume *volume, PyObject *object, Py_ssize_t index,
+               struct icms_key *out_key);
 
 /* ---- request.c ------------------------------------------------------------------------------ */
 

@@ -64,7 +64,7 @@ PyObject *region_lease(PyObject *self, PyObject *args)
     icms_err err;
 
     if (!PyArg_ParseTuple(args, "OO&", &name, module_number_u32, &deadline_ms) ||
-        !batch_key(name, -1, &key))
+        !batch_key(volume, name, -1, &key))
         return NULL;
     region = region_new(volume->handle);
     if (region == NULL)

@@ -163,7 +163,7 @@ PyObject *request_start(PyObject *self, PyObject *args)
     if (request == NULL)
         return NULL;
     if ((op != BATCH_FLUSH &&
-         !batch_init(&request->batch, (enum batch_op)op, keys, memory, hints)) ||
+         !batch_init(&request->batch, volume, (enum batch_op)op, keys, memory, hints)) ||
         !handle_enter(volume->handle)) {
         module_rele(request);
         return NULL;

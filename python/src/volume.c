@@ -85,7 +85,7 @@ static PyObject *volume_call(PyObject *self, PyObject *args)
                           module_number_u32, &deadline_ms, module_number_u32, &flags, &hints))
         return NULL;
     options = batch_options(deadline_ms, flags);
-    if (!batch_init(&batch, (enum batch_op)op, keys, memory, hints))
+    if (!batch_init(&batch, volume, (enum batch_op)op, keys, memory, hints))
         return NULL;
     if (!handle_enter(volume->handle)) {
         batch_fini(&batch);
@@ -114,7 +114,7 @@ static PyObject *volume_match(PyObject *self, PyObject *args)
     icms_err err;
 
     if (!PyArg_ParseTuple(args, "OO&", &keys, module_number_u32, &deadline_ms) ||
-        !batch_init(&batch, BATCH_EXISTS, keys, Py_None, Py_None))
+        !batch_init(&batch, volume, BATCH_EXISTS, keys, Py_None, Py_None))
         return NULL;
     plain = PyMem_Calloc((size_t)batch.count, sizeof(*plain));
     for (Py_ssize_t i = 0; plain != NULL && i < batch.count; i++)

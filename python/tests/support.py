@@ -25,6 +25,7 @@ import icms  # noqa: E402
 
 VALUE_BYTES = 64 << 10
 VOLUME = {"name": "kv", "value_max": "64KiB", "arena": "8MiB"}
+RAW = {"name": "raw", "value_max": "64KiB", "arena": "8MiB", "sealed": "false"}
 
 
 #: Seconds that a loaded machine may take for anything that is not a wait. Only a call that hangs, or
@@ -39,10 +40,10 @@ class Tier:
     def __init__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="icms-python-"))
         self.pod = pod.Pod(BUILD, self.folder)
-        self.target = self.pod.add_target("enclosure0", 1, "128MiB", [VOLUME], segment="8MiB",
+        self.target = self.pod.add_target("enclosure0", 1, "128MiB", [VOLUME, RAW], segment="8MiB",
                                           memory="32MiB")
         self.target.wait_ready()
-        self.agent = self.pod.add_agent("server-a", [self.target], [VOLUME],
+        self.agent = self.pod.add_agent("server-a", [self.target], [VOLUME, RAW],
                                         load_deadline=f"{GRACE_S}s", store_deadline=f"{GRACE_S}s")
         self.agent.wait_ready()
         self.where = f"unix:{self.agent.socket}"

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calls that wait, on a pod of one enclosure and one agent."""
+import hashlib
+import struct
 import unittest
 
 import icms
@@ -176,9 +178,9 @@ class Keys(TestCase):
     def test_chains_share_runs_and_differ_by_everything_before(self):
         contents = [bytes([i]) * 64 for i in range(self.volume.run_blocks + 1)]
         names = self.volume.chain(self.LAYOUT).keys(contents)
-        self.assertEqual({len(name) for name in names}, {16})
+        self.assertEqual({len(name) for name in names}, {icms.KEY_BYTES})
         self.assertEqual(len(set(names)), len(names))
-        runs = [name[:8] for name in names]
+        runs = [name[:4] for name in names]
         size = self.volume.run_blocks  # the run before the last one begins in the middle
         self.assertEqual(len(set(runs[size // 2:size])), 1)
         self.assertEqual(len(set(runs)), size.bit_length() + 1)
@@ -203,11 +205,32 @@ class Keys(TestCase):
         with self.assertRaisesRegex(ValueError, "null"):
             self.volume.chain(icms.Layout(model="m\0n"))
 
+    def test_a_key_with_another_digest_is_another_block(self):
+        one = self.volume.chain(self.LAYOUT).next(b"one")
+        for at in (*range(4), *range(16, 32)):  # what is not in the 16 bytes on the wire
+            other = bytearray(one)
+            other[4 + at] ^= 1
+            other = bytes(other)
+            self.assertTrue(self.volume.put(one, b"one"))
+            self.assertIsNone(self.volume.get(other))
+            results = self.volume.get([other], [bytearray(3)])
+            self.assertEqual((results[0].status, results[0].reason),
+                             (icms.Status.MISS, icms.Miss.COLLISION))
+            with self.assertRaises(icms.MissError), self.volume.lease(other):
+                pass
+            self.assertTrue(self.volume.exists(other))  # by the 16 bytes, as is told
+            self.assertEqual(self.volume.get(one), b"one")
+            self.assertTrue(self.volume.put(other, b"other"))
+            self.assertIsNone(self.volume.get(one))
+            self.assertEqual(self.volume.get(other), b"other")
+
     def test_names_become_keys(self):
-        self.assertEqual(icms.key("greeting"), b"greeting")
-        self.assertEqual(icms.key(b"x" * 16), b"x" * 16)
-        self.assertEqual(len(icms.key("x" * 17)), 16)
+        self.assertEqual(icms.key("greeting"), icms.key(b"greeting"))
+        self.assertEqual({len(icms.key("x" * n)) for n in (1, 16, 17)}, {icms.KEY_BYTES})
         self.assertNotEqual(icms.key("x" * 17), icms.key("x" * 18))
+        digest = hashlib.sha256(struct.pack("<Q", 12) + b"icms name v1" +
+                                struct.pack("<Q", 8) + b"greeting").digest()
+        self.assertEqual(icms.key("greeting"), digest[:4] + digest)
         self.assertRaises(ValueError, icms.key, "")
         self.assertRaises(TypeError, icms.key, 7)
 

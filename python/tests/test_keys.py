@@ -40,8 +40,8 @@ def derived(volume, layout, names, *, hashes, chained, probe=b"", config=b"", sp
     for i, name in enumerate(names):
         state = hashed(b"icms block v1", state if chained else begin, name)
         if not chained or begins_run(i, volume.run_blocks):
-            run = state[:8]
-        made.append(run + state[8:16])
+            run = state[:4]
+        made.append(run + state)
     return made
 
 
@@ -74,14 +74,14 @@ class Schemes(TestCase):
         self.assertEqual(scheme.keys([name.encode() for name in names]), list(made.values()))
         self.assertEqual(len(set(made.values())), len(names))
         # Each is a run of its own.
-        self.assertEqual(len({key[:8] for key in made.values()}), len(names))
+        self.assertEqual(len({key[:4] for key in made.values()}), len(names))
 
     def test_a_prefix_has_the_keys_of_the_whole(self):
         scheme = Scheme(self.volume, self.layout(), hashes="sha256", chained=True)
         made = scheme.keys(HASHES)
         self.assertEqual(scheme.keys(HASHES[:7]), made[:7])
         self.assertNotEqual(scheme.keys(HASHES[1:]), made[1:])
-        self.assertEqual(len({key[:8] for key in made}),
+        self.assertEqual(len({key[:4] for key in made}),
                          sum(begins_run(i, self.volume.run_blocks) for i in range(len(made))))
 
     def test_a_prompt_that_grows_has_the_keys_of_the_whole(self):
@@ -163,11 +163,11 @@ print(scheme.fingerprint,
         scheme = Scheme(self.volume, self.layout(), hashes="sha256", chained=False)
         keys = scheme.keys(HASHES[:3])
         parts = [part(key, name) for key in keys for name in ("k", b"v")]
-        self.assertEqual(parts[0], keys[0][:8] + hashlib.sha256(
-            b"icms part v1\0" + keys[0] + b"k").digest()[:8])
+        self.assertEqual(parts[0], keys[0][:4] + hashlib.sha256(
+            b"icms part v2\0" + keys[0] + b"k").digest())
         self.assertEqual(len({*parts, *keys}), 9)
-        self.assertEqual([one[:8] for one in parts], [key[:8] for key in keys for _ in range(2)])
-        for key, name in ((keys[0][:15], "k"), (keys[0], "")):
+        self.assertEqual([one[:4] for one in parts], [key[:4] for key in keys for _ in range(2)])
+        for key, name in ((keys[0][:35], "k"), (keys[0], "")):
             self.assertRaises(ValueError, part, key, name)
 
     def test_names_that_are_none(self):

@@ -133,9 +133,9 @@ class Blocks(TestCase):
         room.append(1)
 
     def test_keys_that_are_none(self):
-        for key, kind, text in [(b"", ValueError, "1 to 16 bytes, not 0"),
-                                (b"x" * 17, ValueError, "block 0: a key has 1 to 16 bytes, not 17"),
-                                ("", ValueError, "1 to 16 bytes, not 0"), (1, TypeError, "a key is")]:
+        for key, kind, text in [(b"", ValueError, "1 to 16 bytes or 36, not 0"),
+                                (b"x" * 17, ValueError, "block 0: a key has 1 to 16 bytes or 36, not 17"),
+                                ("", ValueError, "1 to 16 bytes or 36, not 0"), (1, TypeError, "a key is")]:
             with self.subTest(key), self.assertRaisesRegex(kind, text):
                 self.volume.exists([key])
         for batch in (7, None, {b"a"}, iter([b"a"]), (b for b in [b"a"])):

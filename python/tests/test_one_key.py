@@ -76,6 +76,22 @@ class OneKey(TestCase):
             self.assertTrue(self.volume.put(long, long.encode()))
             self.assertEqual(self.icms("get", "--name", long), long.encode())
             self.assertEqual(self.volume.get(icms.key(long)), long.encode())
+            self.assertEqual(self.icms("get", "--hex", icms.key(long).hex()), long.encode())
+
+    def test_up_to_16_bytes_are_the_key_in_a_raw_volume(self):
+        raw = self.volume.client.volume("raw")
+        short, long = keys(1)[0].hex()[:12], text_keys(1)[0]
+        self.assertFalse(raw.sealed)
+        raw.put(short, b"raw", on_flash=True)
+        for key in ((short,), ("0x" + short.encode().hex(),), ("--hex", short.encode().hex())):
+            self.assertEqual(self.icms("get", "--volume", "raw", *key), b"raw")
+        self.assertEqual(raw.get(short.encode()), b"raw")
+        self.assertIsNone(raw.get(icms.key(short)))
+        self.icms("put", "--volume", "raw", "--name", short, data=b"hashed")
+        self.assertEqual(raw.get(icms.key(short)), b"hashed")
+        self.assertEqual(raw.get(short), b"raw")
+        raw.put(long, b"long")
+        self.assertEqual(self.icms("get", "--volume", "raw", "--name", long), b"long")
 
     def test_text_may_be_keys_of_a_batch(self):
         names = text_keys(3)

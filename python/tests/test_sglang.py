@@ -110,9 +110,9 @@ class InPlace(Case):
         names = hashes(9)
         keys = backend._pools["kv"].keys(backend._scheme.keys(names))
         self.assertEqual(len(set(keys)), 54)
-        self.assertEqual([len({key[:8] for key in keys[6 * i:6 * i + 6]}) for i in range(9)],
+        self.assertEqual([len({key[:4] for key in keys[6 * i:6 * i + 6]}) for i in range(9)],
                          [1] * 9)
-        self.assertEqual(len({key[:8] for key in keys}), 9)
+        self.assertEqual(len({key[:4] for key in keys}), 9)
 
     def test_more_pieces_than_a_batch_takes(self):
         pool = Pool((160,) * 10)
@@ -225,7 +225,7 @@ class Names(Case):
         backend = self.backend(chained=True)
         run = backend.volume.run_blocks
         names = hashes(2 * run + 1)
-        self.assertEqual(len({key[:8] for key in backend._scheme.keys(names)}),
+        self.assertEqual(len({key[:4] for key in backend._scheme.keys(names)}),
                          run.bit_length() + 2)  # runs double up to that size
         datas = self.filled(backend, 6)
         first, then = names[:3], names[3:6]

@@ -308,11 +308,12 @@ void agent_free(struct agent **agent_)
 
 /* ---- looking -------------------------------------------------------------------------------- */
 
-void agent_locate(struct agent *agent, const struct key *key, uint32_t *out_now,
+void agent_locate(struct agent *agent, uint32_t volume, const struct key *key, uint32_t *out_now,
                   uint32_t *out_owner)
 {
+    bool runs = volume_has_runs(&agent->volumes[volume].spec);
     uint64_t excluded = atomic_load_explicit(&agent->excluded, memory_order_relaxed);
 
-    *out_now = agent->map == NULL ? UINT32_MAX : place_owner(agent->map, key, excluded);
-    *out_owner = agent->map == NULL ? UINT32_MAX : place_owner(agent->map, key, 0);
+    *out_now = agent->map == NULL ? UINT32_MAX : place_owner(agent->map, key, runs, excluded);
+    *out_owner = agent->map == NULL ? UINT32_MAX : place_owner(agent->map, key, runs, 0);
 }

@@ -203,7 +203,7 @@ size_t agent_status_as(struct agent *agent, const struct agent_user *user, char 
 bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why);
 
 /* Which enclosure (index) a key belongs to now, and which it would without exclusions. */
-void agent_locate(struct agent *agent, const struct key *key, uint32_t *out_now,
+void agent_locate(struct agent *agent, uint32_t volume, const struct key *key, uint32_t *out_now,
                   uint32_t *out_owner);
 
 #endif

@@ -122,7 +122,7 @@ struct agent_req {
     uint64_t tag;         /* the guest's                                                  */
     uint64_t offset;      /* PUT: of the value in staging. EXISTS_MANY: of the keys. DIRECT:
                              address of memory                                            */
-    uint64_t trailer;     /* GET, DIRECT: address of memory                               */
+    uint64_t aside;       /* DIRECT: address. GET: of room for the trailer; PUT: of the digest */
     uint64_t deadline_ns; /* absolute                                                     */
     uint64_t taken_ns;    /* when it was taken from the ring                              */
     uint32_t bytes;       /* PUT: plain value. EXISTS_MANY: number of keys. GET, DIRECT: room */

@@ -239,6 +239,18 @@ void rig_key(uint32_t n, struct key *out_key)
     out_key->length = 16;
 }
 
+const uint8_t *rig_digest(uint32_t n)
+{
+    static uint8_t digest[LIMIT_DIGEST_BYTES];
+
+    for (uint32_t i = 0; i < sizeof(digest) / 8; i++) {
+        uint64_t word = hash64_mix((uint64_t)n << 8 | i);
+
+        memcpy(digest + 8 * (size_t)i, &word, sizeof(word));
+    }
+    return digest;
+}
+
 void rig_value(uint32_t n, uint32_t bytes, uint8_t *out)
 {
     for (uint32_t i = 0; i < bytes; i++)
@@ -297,7 +309,8 @@ uint64_t rig_put(struct rig_client *client, uint32_t volume, uint32_t n, uint32_
     staging = client->ring.staging + entry.offset;
     rig_value(n, bytes, staging);
     if (spec->sealed)
-        sealed_trailer_make(&spec->uuid, &key, bytes, crc32c(staging, bytes), staging + bytes);
+        sealed_trailer_make(&spec->uuid, &key, rig_digest(n), bytes, crc32c(staging, bytes),
+                            staging + bytes);
     return rig_submit(client, &entry);
 }
 
@@ -368,19 +381,20 @@ void rig_flash(struct agent_rig *rig, uint32_t enclosure, uint32_t volume, uint3
     rig_key(n, &key);
     rig_value(n, bytes, data);
     if (spec->sealed)
-        sealed_trailer_make(&spec->uuid, &key, bytes, crc32c(data, bytes), data + bytes);
+        sealed_trailer_make(&spec->uuid, &key, rig_digest(n), bytes, crc32c(data, bytes),
+                            data + bytes);
     fake_target_put(rig->fake[enclosure], volume + 1, &key, data,
                     bytes + (spec->sealed ? LIMIT_TRAILER_BYTES : 0));
     free(data);
 }
 
-uint32_t rig_owner(struct agent_rig *rig, uint32_t n)
+uint32_t rig_owner(struct agent_rig *rig, uint32_t volume, uint32_t n)
 {
     uint32_t now, owner;
     struct key key;
 
     rig_key(n, &key);
-    agent_locate(rig->agent, &key, &now, &owner);
+    agent_locate(rig->agent, volume, &key, &now, &owner);
     return owner;
 }
 

@@ -78,8 +78,9 @@ struct rig_client *rig_client_as(struct agent_rig *rig, const struct agent_user 
 /* Detaches it, and runs until that is over. */
 void rig_client_free(struct rig_client *client);
 
-/* Key number n; value number n of these bytes into out. */
+/* Key number n and its digest, in static memory; value number n of these bytes into out. */
 void rig_key(uint32_t n, struct key *out_key);
+const uint8_t *rig_digest(uint32_t n);
 void rig_value(uint32_t n, uint32_t bytes, uint8_t *out);
 
 /* Queues an entry and wakes the agent; returns its tag. */
@@ -115,6 +116,6 @@ void rig_flash(struct agent_rig *rig, uint32_t enclosure, uint32_t volume, uint3
                uint32_t bytes);
 
 /* Owner of key n, and who comes after it. */
-uint32_t rig_owner(struct agent_rig *rig, uint32_t n);
+uint32_t rig_owner(struct agent_rig *rig, uint32_t volume, uint32_t n);
 
 #endif

@@ -617,7 +617,7 @@ static void a_dead_enclosure_is_excluded_within_a_second(void **state)
         struct key key;
 
         for (uint32_t n = 0; n < 64; n++)
-            rig_flash(rig, rig_owner(rig, n), KV, n, BYTES);
+            rig_flash(rig, rig_owner(rig, KV, n), KV, n, BYTES);
         die(rig, death);
         began_ns = rig_now_ns(rig);
         for (uint32_t n = 0; n < 64; n++)
@@ -625,7 +625,7 @@ static void a_dead_enclosure_is_excluded_within_a_second(void **state)
         for (uint32_t n = 0; n < 64; n++) {
             answer = rig_wait(client, tags[n]);
             assert_true(client->got_ns[tags[n]] - began_ns < 1000 * MS);
-            if (rig_owner(rig, n) == 1) {
+            if (rig_owner(rig, KV, n) == 1) {
                 assert_true(rig_value_is(client, KV, n, BYTES, answer));
             } else {
                 assert_miss(answer, ICMS_MISS_ENCLOSURE_DOWN);
@@ -634,7 +634,7 @@ static void a_dead_enclosure_is_excluded_within_a_second(void **state)
             rig_lease_give(client, n);
         }
         rig_key(at_dead, &key);
-        agent_locate(rig->agent, &key, &now, &owner);
+        agent_locate(rig->agent, KV, &key, &now, &owner);
         assert_int_equal(owner, 0);
         assert_int_equal(now, 1);
         assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_EXCLUDED);
@@ -663,7 +663,7 @@ static void stores_under_way_move_to_the_next_enclosure(void **state)
     struct key key;
     uint64_t tag;
 
-    while (rig_owner(rig, n) != 0)
+    while (rig_owner(rig, KV, n) != 0)
         n++;
     rig->fake[0]->hold_stores = true;
     tag = rig_put(client, KV, n, BYTES, SHM_FLAG_ON_FLASH, 5000 * MS);
@@ -684,7 +684,7 @@ static void a_mended_enclosure_is_back_and_what_the_other_took_is_found(void **s
     uint32_t n = 0;
     struct key key;
 
-    while (rig_owner(rig, n) != 0)
+    while (rig_owner(rig, KV, n) != 0)
         n++;
     sim_net_cut(rig->sim, rig->node, rig->fake_node[0], true);
     (void)rig_wait(client, rig_get(client, KV, n, 0, 2000 * MS));
@@ -692,7 +692,7 @@ static void a_mended_enclosure_is_back_and_what_the_other_took_is_found(void **s
     assert_int_equal(answer->status, ICMS_OK);
     /* a remove cannot promise anything while the owner is away */
     assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, n + 4, 0))->status,
-                     rig_owner(rig, n + 4) == 0 ? ICMS_PEER_DOWN : ICMS_MISS);
+                     rig_owner(rig, KV, n + 4) == 0 ? ICMS_PEER_DOWN : ICMS_MISS);
     sim_net_cut(rig->sim, rig->node, rig->fake_node[0], false);
     rig_run(rig, 2000 * MS);
     assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_UP);

@@ -24,6 +24,7 @@
 struct memory {
     uint8_t data[ROOM];
     uint8_t trailer[LIMIT_TRAILER_BYTES];
+    uint8_t digest[LIMIT_DIGEST_BYTES]; /* of what is put */
 };
 
 static struct memory *memory_new(void)
@@ -53,7 +54,7 @@ static uint64_t direct_get(struct rig_client *client, uint32_t n, struct memory 
         .deadline_ns = rig_now_ns(client->rig) + timeout_ns,
         .offset = (uint64_t)(uintptr_t)memory->data,
         .bytes = room,
-        .trailer = (uint64_t)(uintptr_t)memory->trailer,
+        .aside = (uint64_t)(uintptr_t)memory->trailer,
         .lease = 300,
     };
     struct key key;
@@ -79,6 +80,7 @@ static void assert_received(struct rig_client *client, const struct memory *memo
     assert_int_equal(sealed_trailer_check(&client->rig->volumes[0].uuid, &key, VALUE,
                                           crc32c(wanted, VALUE), trailer),
                      ICMS_OK);
+    assert_true(sealed_trailer_is(trailer, rig_digest(n)));
 }
 
 static struct agent_rig *rig_up(uint32_t loops, struct rig_client **out_client)
@@ -370,12 +372,14 @@ static uint64_t direct_put(struct rig_client *client, uint32_t n, uint32_t look,
         .deadline_ns = rig_now_ns(client->rig) + timeout_ns,
         .offset = (uint64_t)(uintptr_t)memory->data,
         .bytes = VALUE,
+        .aside = (uint64_t)(uintptr_t)memory->digest,
     };
     struct key key;
 
     rig_key(n, &key);
     memcpy(entry.key, key.bytes, sizeof(entry.key));
     rig_value(look, VALUE, memory->data);
+    memcpy(memory->digest, rig_digest(n), sizeof(memory->digest));
     return rig_submit(client, &entry);
 }
 
@@ -394,7 +398,8 @@ static bool flash_has(struct agent_rig *rig, uint32_t n, uint32_t look)
     assert_int_equal(block->bytes, VALUE + LIMIT_TRAILER_BYTES);
     return memcmp(block->data, wanted, VALUE) == 0 &&
            sealed_trailer_check(&rig->volumes[0].uuid, &key, VALUE, crc32c(wanted, VALUE),
-                                block->data + VALUE) == ICMS_OK;
+                                block->data + VALUE) == ICMS_OK &&
+           sealed_trailer_is(block->data + VALUE, rig_digest(n));
 }
 
 /* A get finds value number `look` in the arena. */

@@ -241,7 +241,7 @@ static void guest_entry_begin(struct agent_guest *guest, const struct shm_submit
     req->op = entry->op;
     req->flags = entry->flags;
     req->offset = entry->offset;
-    req->trailer = entry->trailer;
+    req->aside = entry->aside;
     req->bytes = entry->bytes;
     req->lease = entry->lease;
     req->hint = entry->op == SHM_OP_PUT ? prompt_hint_of(entry->hint) : 0;

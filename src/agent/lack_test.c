@@ -55,7 +55,7 @@ static void assert_miss(const struct shm_complete *answer, enum icms_miss reason
 /* A key from n on that this enclosure owns. */
 static uint32_t key_of(struct agent_rig *rig, uint32_t enclosure, uint32_t n)
 {
-    while (rig_owner(rig, n) != enclosure)
+    while (rig_owner(rig, RAW, n) != enclosure)
         n++;
     return n;
 }

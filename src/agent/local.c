@@ -14,7 +14,7 @@
  *
  * A block that a client in this process wants in its own memory (direct) is copied there when all
  * of it was read and checked, right before the answer: the device never writes there. Its trailer
- * is checked in that pass, so the client does not look again.
+ * is checked in that pass, so the client compares the digest and does not sum the value again.
  *
  * The deadline of a read cancels it; a write goes on, and its answer comes when it comes.
  */
@@ -85,7 +85,7 @@ static icms_err local_deliver_direct(const struct agent_req *req, const struct k
     crc = crc32c_copy_steady(0, to, read->value, plain);
     inside = u64_min(req->bytes - plain, LIMIT_TRAILER_BYTES);
     memcpy(to + plain, read->value + plain, inside);
-    memcpy((uint8_t *)(uintptr_t)req->trailer, read->value + plain + inside,
+    memcpy((uint8_t *)(uintptr_t)req->aside, read->value + plain + inside,
            LIMIT_TRAILER_BYTES - inside);
     if (fault_hit("agent.local"))
         crc++;

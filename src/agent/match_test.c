@@ -57,7 +57,7 @@ static uint64_t ask_of(struct rig_client *client, uint32_t volume, uint32_t at, 
         struct shm_key copy = {0};
         struct key key;
 
-        if (owner != ANY && rig_owner(client->rig, n) != owner)
+        if (owner != ANY && rig_owner(client->rig, KV, n) != owner)
             continue;
         rig_key(n, &key);
         memcpy(copy.bytes, key.bytes, sizeof(copy.bytes));
@@ -96,7 +96,7 @@ static void fill(struct agent_rig *rig, uint32_t first, uint32_t count)
 {
     for (uint32_t n = first; n < first + count; n++)
         if (n % 3 == 0)
-            rig_flash(rig, rig_owner(rig, n), KV, n, BYTES);
+            rig_flash(rig, rig_owner(rig, KV, n), KV, n, BYTES);
 }
 
 static uint32_t commands(const struct agent_rig *rig, bool many)
@@ -141,7 +141,7 @@ static void each_key_has_its_own_answer_after_one_round_trip(void **state)
             struct key key;
 
             rig_key(n, &key);
-            assert_true(fake_target_remove(rig->fake[rig_owner(rig, n)], 1, &key));
+            assert_true(fake_target_remove(rig->fake[rig_owner(rig, KV, n)], 1, &key));
         }
         for (uint32_t i = 0; i < rig->enclosure_count; i++)
             rig->fake[i]->delay_ns = 20 * MS;
@@ -249,7 +249,7 @@ static void keys_of_an_enclosure_that_dies_half_way_are_asked_of_the_next(void *
         assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
         answers = answers_at(client, AT, 600);
         for (uint32_t n = 0; n < 600; n++) {
-            bool mine = rig_owner(rig, n) == 0;
+            bool mine = rig_owner(rig, KV, n) == 0;
             bool there = (n % 3 == 0 && !mine) || n % 30 == 1;
 
             assert_int_equal(answers[n], there  ? ICMS_MISS_NONE
@@ -283,9 +283,9 @@ static void at_the_deadline_what_is_known_is_told(void **state)
         assert_in_range(client->got_ns[tag] - began_ns, 199 * MS, 220 * MS);
         answers = answers_at(client, AT, 300);
         for (uint32_t n = 0; n < 300; n++)
-            assert_int_equal(answers[n], rig_owner(rig, n) == 0 ? ICMS_MISS_DEADLINE
-                                         : n % 3 == 0           ? ICMS_MISS_NONE
-                                                                : ICMS_MISS_ABSENT);
+            assert_int_equal(answers[n], rig_owner(rig, KV, n) == 0 ? ICMS_MISS_DEADLINE
+                                         : n % 3 == 0               ? ICMS_MISS_NONE
+                                                                    : ICMS_MISS_ABSENT);
         rig_on_fake(rig, 0, fake_target_release);
         answers = match(client, 0, 300, 500 * MS);
         for (uint32_t n = 0; n < 300; n++)
@@ -440,13 +440,13 @@ static void enclosures_that_lack_the_volume(void **state)
         answers = match(client, 0, 200, 500 * MS);
         for (uint32_t n = 0; n < 200; n++)
             assert_int_equal(answers[n],
-                             rig_owner(rig, n) == 0 ? ICMS_MISS_NO_VOLUME : ICMS_MISS_ABSENT);
+                             rig_owner(rig, KV, n) == 0 ? ICMS_MISS_NO_VOLUME : ICMS_MISS_ABSENT);
         rig->fake[1]->volume_count = 0; /* and one of which nobody knows it yet */
         rig->fake[1]->status = NVME_SC_NAMESPACE;
         answers = match(client, 0, 200, 500 * MS);
         for (uint32_t n = 0; n < 200; n++)
             assert_int_equal(answers[n],
-                             rig_owner(rig, n) == 2 ? ICMS_MISS_ABSENT : ICMS_MISS_NO_VOLUME);
+                             rig_owner(rig, KV, n) == 2 ? ICMS_MISS_ABSENT : ICMS_MISS_NO_VOLUME);
         rig_client_free(client);
         rig_free(rig);
     }

@@ -157,7 +157,7 @@ struct agent_path *agent_op_pick(struct agent_volume *volume, const struct key *
 
     if (agent->map == NULL)
         return NULL;
-    slot = place_map_slot(agent->map, key);
+    slot = place_slot(agent->map, key, volume_has_runs(&volume->spec));
     for (uint32_t rank = 0; rank < PLACE_RANKS; rank++) {
         uint32_t member = place_rank(agent->map, slot, rank);
 
@@ -196,7 +196,7 @@ static void op_owners(struct agent_op *op, uint32_t *out_owner, uint32_t *out_ne
 {
     const struct place_map *map = op->volume->agent->map;
     uint64_t lacking = atomic_load_explicit(&op->volume->lacking, memory_order_relaxed);
-    uint32_t slot = place_map_slot(map, &op->key);
+    uint32_t slot = place_slot(map, &op->key, volume_has_runs(&op->volume->spec));
     uint32_t owners[2] = {UINT32_MAX, UINT32_MAX};
     int count = 0;
 

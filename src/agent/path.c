@@ -259,7 +259,7 @@ static icms_err path_op_start(struct agent_path *path, struct agent_op *op)
         if (op->direct != NULL) {
             req->data[0] = (struct iovec){(void *)(uintptr_t)op->direct->offset, op->direct->bytes};
             req->data[1] =
-                (struct iovec){(void *)(uintptr_t)op->direct->trailer, LIMIT_TRAILER_BYTES};
+                (struct iovec){(void *)(uintptr_t)op->direct->aside, LIMIT_TRAILER_BYTES};
         } else {
             req->data[0] = (struct iovec){memory, volume->stored_bytes_max};
         }

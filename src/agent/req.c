@@ -216,9 +216,10 @@ static void req_put_copy_direct(const struct agent_req *req, uint8_t *to)
 {
     const struct volume_spec *spec = &req->volume->spec;
     const uint8_t *from = (const uint8_t *)(uintptr_t)req->offset;
+    const uint8_t *digest = (const uint8_t *)(uintptr_t)req->aside;
 
     if (spec->sealed)
-        sealed_trailer_make(&spec->uuid, &req->key, req->bytes,
+        sealed_trailer_make(&spec->uuid, &req->key, digest, req->bytes,
                             crc32c_copy_steady(0, to, from, req->bytes), to + req->bytes);
     else
         memcpy(to, from, req->bytes);

@@ -13,6 +13,9 @@
  * it checks it, keeps its own copy of its ring positions, and bounds every offset. A client trusts
  * its agent about liveness only: values are checked against their trailers.
  *
+ * Keys are the 16 bytes that enclosures know. In a sealed volume a client that finds a key's slot
+ * has found its block only if the digest in the trailer is that of the key (wire/sealed.h).
+ *
  * Leases (hazard pointers). A client reads slot descriptor version v (even: stable), stores slot +
  * 1 in a free lease entry, and re-reads the version after a full fence: equal means the slot cannot
  * be reused until the entry is zero again. An agent that wants a slot makes the version odd, and
@@ -35,7 +38,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION      3
+#define SHM_VERSION      4
 #define SHM_ARENA_MAGIC  0x616e657261736d63u
 #define SHM_CLIENT_MAGIC 0x746e65696c636d63u
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
@@ -122,7 +125,8 @@ struct shm_submit {
     uint8_t key_length;
     uint8_t pad;
     uint8_t key[LIMIT_KEY_BYTES];
-    uint64_t trailer; /* GET, DIRECT: address of LIMIT_TRAILER_BYTES for what is behind `bytes`  */
+    uint64_t aside; /* DIRECT: address. GET: of LIMIT_TRAILER_BYTES for what is behind `bytes`; PUT:
+                       of the block's digest                                                     */
 };
 _Static_assert(sizeof(struct shm_submit) == 64, "one cache line");
 
@@ -146,7 +150,7 @@ struct shm_complete {
     uint8_t reason;       /* enum icms_miss                              */
     uint8_t source;       /* enum icms_source of icms.h                  */
     uint8_t checked;      /* GET, DIRECT: 1: value and trailer passed when they were copied into the
-                             client's memory                             */
+                             client's memory; the digest was not looked at */
     uint8_t pad;
 };
 _Static_assert(sizeof(struct shm_complete) == 32, "half a cache line");
@@ -189,12 +193,13 @@ _Static_assert(LIMIT_BATCH_KEYS < 1 << (SHM_MATCH_BUCKETS - 1),
  * client knows. The client adds to them; the agent reads them for its own counters, within what is
  * possible in the time that the client has been attached. */
 enum shm_count {
-    SHM_COUNT_HITS,      /* blocks of gets that were read from the mapped arena                */
-    SHM_COUNT_HIT_BYTES, /* their values                                                       */
-    SHM_COUNT_FOUND,     /* keys of exists that were present; of match: before the first hole  */
-    SHM_COUNT_MISSED,    /* keys of exists that were not; of match: from the first hole on     */
-    SHM_COUNT_MATCHED,   /* blocks that matched, of all matches                                */
-    SHM_COUNT_MATCHES,   /* [SHM_MATCH_BUCKETS] matches by length                              */
+    SHM_COUNT_HITS,       /* blocks of gets that were read from the mapped arena                */
+    SHM_COUNT_COLLISIONS, /* blocks of gets that were not the one asked for                    */
+    SHM_COUNT_HIT_BYTES,  /* their values                                                       */
+    SHM_COUNT_FOUND,      /* keys of exists that were present; of match: before the first hole  */
+    SHM_COUNT_MISSED,     /* keys of exists that were not; of match: from the first hole on     */
+    SHM_COUNT_MATCHED,    /* blocks that matched, of all matches                                */
+    SHM_COUNT_MATCHES,    /* [SHM_MATCH_BUCKETS] matches by length                              */
     SHM_COUNTS = SHM_COUNT_MATCHES + SHM_MATCH_BUCKETS,
 };
 

@@ -62,6 +62,7 @@ static void volume_client_stats(struct agent_volume *volume, struct agent_volume
     pthread_mutex_lock(&volume->agent->control);
     out->hits_dram += counts[SHM_COUNT_HITS];
     out->get_bytes += counts[SHM_COUNT_HIT_BYTES];
+    out->misses[ICMS_MISS_COLLISION] += counts[SHM_COUNT_COLLISIONS];
     out->keys_found = counts[SHM_COUNT_FOUND];
     out->keys_missed = counts[SHM_COUNT_MISSED];
     out->matched = counts[SHM_COUNT_MATCHED];

@@ -8,6 +8,13 @@
 /* NVMe KV: a key is 1 to 16 bytes. */
 #define LIMIT_KEY_BYTES 16
 
+/* A 16-byte key of ours begins with its run, which places it. 2^32 runs are enough for that: where
+ * two are called the same they lie together. It is hashed into 65,536 slots anyway (place.h). */
+#define LIMIT_RUN_BYTES 4
+
+/* SHA-256: what a block of ours is known by; more of it than its key has. */
+#define LIMIT_DIGEST_BYTES 32
+
 /* Largest value a volume may allow, trailer not counted; one NVMe command moves one value. */
 #define LIMIT_VALUE_BYTES ((uint64_t)8 << 20)
 

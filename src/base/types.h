@@ -11,7 +11,9 @@
 
 #include "base/limits.h"
 
-/* A block's key: 1..16 bytes; the bytes past length are zero. Identity is (volume, key, length). */
+/* The key of a block in NVMe commands, on flash and in DRAM: 1..16 bytes; the bytes past length are
+ * zero. Two keys are one when bytes and length are equal. In sealed volumes a client compares more:
+ * the digest in the trailer (wire/sealed.h). */
 struct key {
     uint8_t bytes[LIMIT_KEY_BYTES];
     uint8_t length;
@@ -80,6 +82,14 @@ struct volume_spec {
     struct local_id users[LIMIT_VOLUME_USERS];  /* agent: users that may use it             */
     struct local_id groups[LIMIT_VOLUME_USERS]; /* agent: groups whose members may          */
 };
+
+/* Whether the first LIMIT_RUN_BYTES of the volume's 16-byte keys are a run, which places them. All
+ * keys of a sealed volume are made by libicms. Those of a raw one are whatever hosts choose, names
+ * that begin alike perhaps: the whole key places them. */
+static inline bool volume_has_runs(const struct volume_spec *volume)
+{
+    return volume->sealed;
+}
 
 /* Bytes of a value as the enclosure sees them: with the trailer when the volume is sealed. */
 static inline uint64_t volume_stored_bytes_max(const struct volume_spec *volume)

@@ -228,5 +228,6 @@ struct icms_key bench_icms_key(uint64_t n, uint64_t age)
     struct icms_key icms_key = {.length = key.length};
 
     memcpy(icms_key.bytes, key.bytes, sizeof(icms_key.bytes));
+    memcpy(icms_key.digest, key.bytes, sizeof(key.bytes));
     return icms_key;
 }

@@ -260,6 +260,7 @@ struct icms_request {
     size_t missed;               /* of them, misses                                        */
     size_t hits;                 /* gets: blocks that were read from the mapped arena      */
     uint64_t hit_bytes;          /* their values                                           */
+    size_t collisions;           /* gets: blocks that were not the one asked for           */
     size_t peer_down;            /* blocks given up because the agent is gone              */
     size_t direct;               /* operations whose memory the agent or the network may touch */
     uint32_t turn;               /* blocks it may send before it queues again              */

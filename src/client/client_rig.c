@@ -72,9 +72,11 @@ int client_rig_teardown(void **state)
 
 struct icms_key rig_key(uint64_t number)
 {
-    struct icms_key key = {.length = 16};
+    uint8_t digest[ICMS_DIGEST_BYTES] = {[ICMS_DIGEST_BYTES - 1] = 1};
+    struct icms_key key;
 
-    memcpy(key.bytes, &number, sizeof(number));
+    memcpy(digest, &number, sizeof(number));
+    icms_key_from_digest(NULL, digest, &key);
     return key;
 }
 

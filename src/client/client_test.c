@@ -200,18 +200,19 @@ static void each_mistake_has_its_own_status(void **state)
 {
     struct client_rig *f = *state;
     uint8_t data[64] = {0};
-    struct icms_block blocks[7];
+    struct icms_block blocks[8];
 
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 8; i++)
         blocks[i] = (struct icms_block){.key = rig_key(1), .data = data, .bytes = sizeof(data)};
     blocks[0].key.length = 0;
     blocks[1].key.length = 17;
     blocks[2].key.length = 4;
     blocks[2].key.bytes[5] = 1;
+    assert_int_equal(icms_key_raw("no digest", 9, &blocks[7].key), ICMS_OK);
     blocks[3].bytes = 0;
     blocks[4].bytes = VALUE_MAX + 1;
     blocks[5].data = NULL;
-    assert_int_equal(icms_put(f->kv, blocks, 7, NULL), ICMS_MISS);
+    assert_int_equal(icms_put(f->kv, blocks, 8, NULL), ICMS_MISS);
     assert_int_equal(blocks[0].status, ICMS_KEY_SIZE);
     assert_int_equal(blocks[1].status, ICMS_KEY_SIZE);
     assert_int_equal(blocks[2].status, ICMS_INVALID);
@@ -219,6 +220,7 @@ static void each_mistake_has_its_own_status(void **state)
     assert_int_equal(blocks[4].status, ICMS_VALUE_SIZE);
     assert_int_equal(blocks[5].status, ICMS_INVALID);
     assert_int_equal(blocks[6].status, ICMS_OK);
+    assert_int_equal(blocks[7].status, ICMS_INVALID);
     assert_int_equal(icms_put(f->kv, blocks, 0, NULL), ICMS_INVALID);
     assert_int_equal(icms_put(f->kv, blocks, ICMS_BATCH_MAX + 1, NULL), ICMS_INVALID);
     assert_int_equal(icms_put(NULL, blocks, 7, NULL), ICMS_INVALID);

@@ -2,7 +2,9 @@
 /*
  * One flipped byte, anywhere in a value of any size or in its trailer, is a miss with the reason
  * "checksum": when the value is copied, when it is leased, and when an agent in this process
- * received it in the caller's memory. And a value never goes beyond the caller's memory.
+ * received it in the caller's memory. A whole value of another block whose key has the same 16
+ * bytes is a miss with the reason "collision" at the same places. And a value never goes beyond the
+ * caller's memory.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -113,6 +115,58 @@ static void each_value_that_a_slot_gets_is_checked(void **state)
     }
 }
 
+/* The key of another block with the same 16 bytes. */
+static struct icms_key twin_of(uint64_t number)
+{
+    struct icms_key twin = rig_key(number);
+
+    twin.digest[ICMS_DIGEST_BYTES - 1] ^= 2;
+    return twin;
+}
+
+static uint64_t collisions(const struct icms_volume *volume)
+{
+    return atomic_load(
+        &volume->icms->link->ring.counts[volume->arena.volume][SHM_COUNT_COLLISIONS]);
+}
+
+/* Also where this handle has checked the value before. The agent is not told: the value is whole.
+ */
+static void a_value_of_another_block_is_a_collision(void **state)
+{
+    struct client_rig *rig = *state;
+    struct icms_lease lease;
+    enum icms_miss reason;
+
+    atomic_store(&fake.suspects, 0);
+    for (size_t i = 0; i < SIZES; i++) {
+        struct icms_key key = rig_key(i), twin = twin_of(i);
+        uint8_t *data = malloc(sizes[i]);
+        struct icms_block block = {.key = twin, .data = data, .bytes = sizes[i]};
+        uint64_t before = collisions(rig->big);
+
+        assert_non_null(data);
+        assert_int_equal(rig_put_one(rig->big, i, sizes[i]), ICMS_OK);
+        for (int again = 0; again < 2; again++) { /* by message, then from the arena */
+            block.bytes = sizes[i];
+            assert_int_equal(icms_get(rig->big, &block, 1, NULL), ICMS_MISS);
+            assert_int_equal(block.reason, ICMS_MISS_COLLISION);
+            assert_int_equal(block.source, ICMS_SOURCE_NONE);
+        }
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(icms_lease_take(rig->big, &twin, NULL, &reason, &lease), ICMS_MISS);
+            assert_int_equal(reason, ICMS_MISS_COLLISION);
+            assert_int_equal(icms_lease_take(rig->big, &key, NULL, &reason, &lease), ICMS_OK);
+            icms_lease_give(&lease);
+        }
+        assert_int_equal(collisions(rig->big), before + 4);
+        assert_int_equal(rig_get_one(rig->big, i, sizes[i], NULL), ICMS_OK);
+        free(data);
+    }
+    assert_int_equal(atomic_load(&fake.suspects), 0);
+    assert_int_equal(fake_agent_leases(rig->agent), 0);
+}
+
 /* Room for one byte less than the value has: nothing is written, neither there nor behind it. */
 static void a_value_that_is_one_byte_too_long_is_refused(void **state)
 {
@@ -140,14 +194,14 @@ static void a_value_that_is_one_byte_too_long_is_refused(void **state)
 
 /* ---- an agent in this process --------------------------------------------------------------- */
 
-/* Gets value number 1 into so much room; the status of the block. */
-static icms_err direct_get(struct icms_volume *volume, uint32_t bytes, uint64_t room,
-                           struct icms_block *out_block)
+/* Gets value number 1, by this key, into so much room; the status of the block. */
+static icms_err direct_get_by(struct icms_volume *volume, struct icms_key key, uint32_t bytes,
+                              uint64_t room, struct icms_block *out_block)
 {
     uint8_t *data = malloc(room), *wanted = malloc(bytes);
 
     assert_true(data != NULL && wanted != NULL);
-    *out_block = (struct icms_block){.key = rig_key(1), .data = data, .bytes = room};
+    *out_block = (struct icms_block){.key = key, .data = data, .bytes = room};
     (void)!icms_get(volume, out_block, 1, NULL);
     if (out_block->status == ICMS_OK) {
         rig_fill(wanted, bytes, 1);
@@ -159,7 +213,28 @@ static icms_err direct_get(struct icms_volume *volume, uint32_t bytes, uint64_t 
     return out_block->status;
 }
 
-static void a_direct_receive_with_one_flipped_byte_is_a_miss(void **state)
+static icms_err direct_get(struct icms_volume *volume, uint32_t bytes, uint64_t room,
+                           struct icms_block *out_block)
+{
+    return direct_get_by(volume, rig_key(1), bytes, room, out_block);
+}
+
+/* Whether or not the agent has checked it. */
+static void assert_direct_collision(struct icms_volume *volume, uint32_t bytes, uint64_t room)
+{
+    struct icms_block block;
+
+    for (int checks = 0; checks < 2; checks++) {
+        atomic_store(&fake.checks, checks != 0);
+        assert_int_equal(direct_get_by(volume, twin_of(1), bytes, room, &block), ICMS_MISS);
+        assert_int_equal(block.reason, ICMS_MISS_COLLISION);
+        assert_int_equal(block.source, ICMS_SOURCE_NONE);
+        assert_int_equal(direct_get(volume, bytes, room, &block), ICMS_OK);
+    }
+    atomic_store(&fake.checks, false);
+}
+
+static void a_direct_receive_of_anything_else_is_a_miss(void **state)
 {
     /* The trailer lies behind the room, on both sides of its end, and inside of it. */
     static const uint32_t behind[] = {0, 10, LIMIT_TRAILER_BYTES, 4096};
@@ -188,6 +263,7 @@ static void a_direct_receive_with_one_flipped_byte_is_a_miss(void **state)
             atomic_store(&fake.damage, 0);
             assert_int_equal(direct_get(volume, sizes[i], sizes[i] + behind[j], &block), ICMS_OK);
             assert_int_equal(block.source, ICMS_SOURCE_POD);
+            assert_direct_collision(volume, sizes[i], sizes[i] + behind[j]);
         }
     }
     assert_true(atomic_load(&fake.directs) > 0);
@@ -209,8 +285,9 @@ int main(void)
         TEST(a_copy_with_one_flipped_byte_is_a_miss),
         TEST(a_leased_value_with_one_flipped_byte_is_a_miss),
         TEST(each_value_that_a_slot_gets_is_checked),
+        TEST(a_value_of_another_block_is_a_collision),
         TEST(a_value_that_is_one_byte_too_long_is_refused),
-        cmocka_unit_test(a_direct_receive_with_one_flipped_byte_is_a_miss),
+        cmocka_unit_test(a_direct_receive_of_anything_else_is_a_miss),
     };
 
     return cmocka_run_group_tests_name("client-damage", tests, NULL, NULL);

@@ -62,7 +62,7 @@ struct agent {
 void fake_reset(void)
 {
     atomic_bool *off[] = {&fake.mute, &fake.swallow,  &fake.forget, &fake.corrupt,
-                          &fake.lie,  &fake.bad_tail, &fake.echo};
+                          &fake.lie,  &fake.bad_tail, &fake.echo,   &fake.checks};
     atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,         &fake.puts,
                            &fake.exists,  &fake.removes,  &fake.flushes,      &fake.cancels,
                            &fake.touches, &fake.suspects, &fake.exists_manys, &fake.directs,
@@ -209,7 +209,8 @@ static void put_direct(struct agent *agent, const struct shm_submit *in, const s
 
     memcpy(to, (const void *)(uintptr_t)in->offset, in->bytes);
     if (view->sealed)
-        sealed_trailer_make(&view->uuid, key, in->bytes, crc32c(to, in->bytes), to + in->bytes);
+        sealed_trailer_make(&view->uuid, key, (const uint8_t *)(uintptr_t)in->aside, in->bytes,
+                            crc32c(to, in->bytes), to + in->bytes);
 }
 
 static void serve_put(struct agent *agent, struct fake_client *client, const struct shm_submit *in,
@@ -261,6 +262,7 @@ static void get_direct(const struct fake_block *block, const struct shm_submit *
     out->slot = SHM_SLOT_NONE;
     out->value_bytes = block->bytes;
     out->source = ICMS_SOURCE_POD;
+    out->checked = atomic_load(&fake.checks);
     if (in->bytes < block->bytes) {
         out->status = ICMS_VALUE_SIZE;
         return;
@@ -270,7 +272,7 @@ static void get_direct(const struct fake_block *block, const struct shm_submit *
     memcpy(value, block->value, stored);
     value_damage(value, block->bytes);
     memcpy((void *)(uintptr_t)in->offset, value, inside);
-    memcpy((void *)(uintptr_t)in->trailer, value + inside, stored - inside);
+    memcpy((void *)(uintptr_t)in->aside, value + inside, stored - inside);
     free(value);
 }
 

@@ -24,6 +24,7 @@ struct fake_switches {
     atomic_bool bad_tail; /* writes a completion tail that makes no sense          */
     atomic_uint status;   /* answers everything with this error, when it is not 0  */
     atomic_uint delay_us; /* before each answer                                    */
+    atomic_bool checks;   /* says of what it delivers to a client's memory that it is whole */
     atomic_uint damage;   /* flips byte damage - 1 of every value, trailer included, that it hands
                              out; 0: none                                          */
     /* seen */

@@ -8,15 +8,21 @@
  *   state[0] = H( L("icms chain v2") L(volume uuid, 16 bytes) L(tenant) L(model) L(weights)
  *                 L(dtype) L(layout) L(block_tokens) L(rank[0..3]) L(ranks[0..3]) L(run_blocks) )
  *   state[n] = H( L("icms block v1") L(state[n - 1]) L(content of block n) )          n = 1, 2, ...
- *   run(n)   = state[m][0 .. 7]     m: the last block up to n with which a run begins: 1, 2, 3, 5,
+ *   run(n)   = state[m][0 .. 3]     m: the last block up to n with which a run begins: 1, 2, 3, 5,
  *              9, ... while it is not above run_blocks, then each multiple of run_blocks plus 1
- *   key(n)   = run(n) || state[n][8 .. 15]                                              16 bytes
+ *   digest(n) = state[n]                                                                32 bytes
+ *   key(n)   = run(n) || digest(n)[4 .. 15]                                             16 bytes
  *
- *   name, up to 16 bytes: the bytes as they are; else the first 16 bytes of
- *                 H( L("icms name v1") L(name) )
+ *   name:  digest = H( L("icms name v1") L(name) )    key = digest[0 .. 15]
  *
- * Bytes 0..7 of a state go into the run half and bytes 8..15 into the block half, so that the key
- * of a run's first block has 128 bits of its hash and not 64 bits twice.
+ * The life of a key. The 16 bytes go into rings, NVMe commands, indices and records; the run places
+ * them (place/place.h). The digest stays with who puts and gets: a put writes it into the value's
+ * trailer (wire/sealed.h), which travels with the value wherever that goes, and a get compares it
+ * with the trailer of what came (take.c). Nobody in between needs it.
+ *
+ * Bytes 0..3 of a digest go into a run and bytes 4..15 into the block's part, so that the key of a
+ * run's first block, and of a name, has 128 bits of its digest. The 4 bytes of a run need not tell
+ * runs apart: they are a place, one of 65,536 slots of a map.
  */
 #include <openssl/evp.h>
 
@@ -24,6 +30,12 @@
 #include "base/check.h"
 #include "client/client_int.h"
 #include "place/place.h"
+
+_Static_assert(ICMS_KEY_BYTES == LIMIT_KEY_BYTES && ICMS_DIGEST_BYTES == LIMIT_DIGEST_BYTES &&
+                   ICMS_RUN_BYTES == LIMIT_RUN_BYTES,
+               "icms.h says what limits.h says");
+_Static_assert(sizeof(struct icms_key) == 49 && sizeof(struct icms_chain) == 48,
+               "sizes that icms.h tells");
 
 #define KEY_TAG_CHAIN "icms chain v2"
 #define KEY_TAG_BLOCK "icms block v1"
@@ -106,9 +118,19 @@ void icms_chain_next(struct icms_chain *chain, const void *content, size_t bytes
     if (place_run_begins(chain->blocks, chain->run_blocks))
         memcpy(chain->run, chain->state, sizeof(chain->run));
     chain->blocks++;
-    memcpy(out_key->bytes, chain->run, 8);
-    memcpy(out_key->bytes + 8, chain->state + 8, 8);
-    out_key->length = ICMS_KEY_BYTES;
+    icms_key_from_digest(chain->run, chain->state, out_key);
+}
+
+void icms_key_from_digest(const uint8_t run[ICMS_RUN_BYTES],
+                          const uint8_t digest[ICMS_DIGEST_BYTES], struct icms_key *out_key)
+{
+    struct icms_key key = {.length = ICMS_KEY_BYTES};
+
+    memcpy(key.digest, digest, sizeof(key.digest));
+    memcpy(key.bytes, digest, sizeof(key.bytes));
+    if (run != NULL)
+        memcpy(key.bytes, run, ICMS_RUN_BYTES);
+    *out_key = key; /* run and digest may lie in it */
 }
 
 icms_err icms_key_raw(const void *bytes, size_t length, struct icms_key *out_key)
@@ -122,14 +144,10 @@ icms_err icms_key_raw(const void *bytes, size_t length, struct icms_key *out_key
 
 void icms_key_from_name(const void *name, size_t bytes, struct icms_key *out_key)
 {
-    uint8_t digest[32];
-    EVP_MD_CTX *hash;
+    EVP_MD_CTX *hash = key_hash_begin(KEY_TAG_NAME);
+    uint8_t digest[ICMS_DIGEST_BYTES];
 
-    if (icms_key_raw(name, bytes, out_key) == ICMS_OK)
-        return;
-    hash = key_hash_begin(KEY_TAG_NAME);
     key_hash_add(hash, name, bytes);
     key_hash_end(hash, digest);
-    *out_key = (struct icms_key){.length = ICMS_KEY_BYTES};
-    memcpy(out_key->bytes, digest, ICMS_KEY_BYTES);
+    icms_key_from_digest(NULL, digest, out_key);
 }

@@ -39,56 +39,96 @@ static struct icms_layout test_layout(void)
     };
 }
 
+static const char *hex_text(const uint8_t *bytes, size_t count)
+{
+    static char text[80];
+
+    for (size_t i = 0; i < count; i++)
+        (void)snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    return text;
+}
+
 static const char *key_text(const struct icms_key *key)
 {
-    static char text[4][40];
-    static int next;
-    char *at = text[next++ % 4];
+    return hex_text(key->bytes, key->length);
+}
 
-    for (int i = 0; i < key->length; i++)
-        (void)snprintf(at + 2 * i, 3, "%02x", key->bytes[i]);
-    return at;
+static const char *digest_text(const struct icms_key *key)
+{
+    return hex_text(key->digest, sizeof(key->digest));
 }
 
 static void chains_give_the_golden_keys(void **state)
 {
-    static const char *const golden[] = {"94053c61afe09f9102ee122a217a1cb9",
-                                         "a8e55f35771046664a98e770d684c5ab",
-                                         "f84b0310db83cc66f2d5ab41baa29d88"};
+    static const char *const golden[] = {
+        "94053c61afe09f9102ee122a217a1cb9", "a8e55f35771046664a98e770d684c5ab",
+        "f84b0310db83cc66f2d5ab41baa29d88", "f84b03104deafac964749e710132ab89"};
     struct icms_volume volume = test_volume(2);
     struct icms_layout layout = test_layout();
     struct icms_chain chain;
     struct icms_key key;
 
     icms_chain_init(&chain, &volume, &layout);
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < 4; i++) {
         uint8_t content[8] = {(uint8_t)i, 0, 0, 0, 7, 0, 0, 0};
 
         icms_chain_next(&chain, content, sizeof(content), &key);
         assert_string_equal(key_text(&key), golden[i]);
     }
-    assert_int_equal(chain.blocks, 3);
+    assert_int_equal(chain.blocks, 4);
+    assert_string_equal(digest_text(&key),
+                        "f890a57e4deafac964749e710132ab89cbf943164bf32e197e1c8744acd290f3");
 }
 
-static void names_are_kept_when_they_fit_and_hashed_when_not(void **state)
+static void names_are_hashed_whatever_their_length(void **state)
 {
     struct icms_key key;
 
-    icms_key_from_name("sixteen bytes ok", 16, &key);
-    assert_memory_equal(key.bytes, "sixteen bytes ok", 16);
     icms_key_from_name("a", 1, &key);
-    assert_int_equal(key.length, 1);
-    assert_string_equal(key_text(&key), "61");
+    assert_int_equal(key.length, 16);
+    assert_string_equal(key_text(&key), "20bf7ab85a5264dbe4c01ef6184004a1");
+    icms_key_from_name("sixteen bytes ok", 16, &key);
+    assert_string_equal(key_text(&key), "8a569b3d416c89f6fb4d2c938132fcec");
     icms_key_from_name("seventeen bytes !", 17, &key);
     assert_string_equal(key_text(&key), "af1db2a021c8773e1b2502082c358247");
+    assert_string_equal(digest_text(&key),
+                        "af1db2a021c8773e1b2502082c35824744984a02d97e811b75076cafe5ef2cc3");
     icms_key_from_name("", 0, &key);
-    assert_int_equal(key.length, 16);
+    assert_string_equal(key_text(&key), "6a07819581cd941d059015ff422aa1fc");
+}
+
+static void raw_keys_are_their_bytes_and_have_no_digest(void **state)
+{
+    static const uint8_t none[ICMS_DIGEST_BYTES];
+    struct icms_key key;
+
+    memset(&key, 0xff, sizeof(key));
+    assert_int_equal(icms_key_raw("abc", 3, &key), ICMS_OK);
+    assert_int_equal(key.length, 3);
+    assert_memory_equal(key.bytes, "abc\0\0\0\0\0\0\0\0\0\0\0\0", 16);
+    assert_memory_equal(key.digest, none, sizeof(none));
     assert_int_equal(icms_key_raw("", 0, &key), ICMS_KEY_SIZE);
     assert_int_equal(icms_key_raw("seventeen bytes !", 17, &key), ICMS_KEY_SIZE);
 }
 
+static void a_digest_gives_its_key_also_in_place(void **state)
+{
+    uint8_t digest[ICMS_DIGEST_BYTES], run[ICMS_RUN_BYTES] = {0xaa, 0xbb, 0xcc, 0xdd};
+    struct icms_key key;
+
+    for (uint8_t i = 0; i < sizeof(digest); i++)
+        digest[i] = i;
+    icms_key_from_digest(run, digest, &key);
+    assert_string_equal(key_text(&key), "aabbccdd0405060708090a0b0c0d0e0f");
+    assert_memory_equal(key.digest, digest, sizeof(digest));
+    icms_key_from_digest(key.bytes + 4, key.digest, &key);
+    assert_string_equal(key_text(&key), "040506070405060708090a0b0c0d0e0f");
+    icms_key_from_digest(NULL, digest, &key);
+    assert_memory_equal(key.bytes, digest, 16);
+}
+
 /* Runs double up to run_blocks: they begin with blocks 0, 1, 2, 4, 8 and 12 when that is 4. */
-static void blocks_of_a_run_share_the_run_half(void **state)
+static void blocks_of_a_run_share_their_first_bytes(void **state)
 {
     enum { BLOCKS = 14 };
     static const bool begins[BLOCKS] = {true,  true, true,  false, true,  false, false,
@@ -102,11 +142,11 @@ static void blocks_of_a_run_share_the_run_half(void **state)
     for (int i = 0; i < BLOCKS; i++)
         icms_chain_next(&chain, "same", 4, &keys[i]);
     for (int i = 1; i < BLOCKS; i++) {
-        assert_int_equal(memcmp(keys[i].bytes, keys[i - 1].bytes, 8) == 0, !begins[i]);
+        assert_int_equal(memcmp(keys[i].bytes, keys[i - 1].bytes, 4) == 0, !begins[i]);
         for (int j = 0; j < i; j++)
             assert_memory_not_equal(keys[i].bytes, keys[j].bytes, 16);
     }
-    assert_memory_not_equal(keys[0].bytes, keys[0].bytes + 8, 8);
+    assert_memory_equal(keys[0].bytes, keys[0].digest, 16); /* 128 bits of it */
 }
 
 static void first_key(const struct icms_volume *volume, const struct icms_layout *layout,
@@ -167,7 +207,7 @@ static void a_copied_chain_branches(void **state)
     icms_chain_next(&chain, "2", 1, &a);
     icms_chain_next(&branch, "3", 1, &b);
     assert_memory_not_equal(a.bytes, b.bytes, 16);
-    assert_memory_equal(a.bytes, b.bytes, 8); /* the same run */
+    assert_memory_equal(a.bytes, b.bytes, 4); /* the same run */
     branch = chain;
     icms_chain_next(&chain, NULL, 0, &a);
     icms_chain_next(&branch, "", 0, &c);
@@ -178,8 +218,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chains_give_the_golden_keys),
-        cmocka_unit_test(names_are_kept_when_they_fit_and_hashed_when_not),
-        cmocka_unit_test(blocks_of_a_run_share_the_run_half),
+        cmocka_unit_test(names_are_hashed_whatever_their_length),
+        cmocka_unit_test(raw_keys_are_their_bytes_and_have_no_digest),
+        cmocka_unit_test(a_digest_gives_its_key_also_in_place),
+        cmocka_unit_test(blocks_of_a_run_share_their_first_bytes),
         cmocka_unit_test(every_field_of_the_layout_makes_another_key),
         cmocka_unit_test(a_copied_chain_branches),
     };

@@ -155,7 +155,7 @@ static void send_push(struct icms_request *request, struct client_op *op)
         entry.flags |= SHM_FLAG_DIRECT;
         entry.offset = (uint64_t)(uintptr_t)request->blocks[op->block].data;
         entry.bytes = (uint32_t)op->room;
-        entry.trailer = (uint64_t)(uintptr_t)op->trailer;
+        entry.aside = (uint64_t)(uintptr_t)(request->op == SHM_OP_PUT ? key->digest : op->trailer);
     }
     memcpy(entry.key, key->bytes, sizeof(entry.key));
     op->state = OP_SENT;
@@ -255,7 +255,8 @@ static void send_put_copy(struct icms_request *request, struct client_op *op)
             crc = crc32c(to, block->bytes);
         else
             crc = crc32c_copy_steady(0, to, block->data, block->bytes);
-        sealed_trailer_make(&arena->uuid, &key, (uint32_t)block->bytes, crc, to + block->bytes);
+        sealed_trailer_make(&arena->uuid, &key, block->key.digest, (uint32_t)block->bytes, crc,
+                            to + block->bytes);
     } else if (op->buffer == NULL) {
         memcpy(to, block->data, block->bytes);
     }
@@ -399,13 +400,18 @@ static enum client_step send_plain(struct icms_request *request, size_t index)
 
 /* ---- what is wrong with a block ------------------------------------------------------------- */
 
-static icms_err send_key_check(const struct icms_key *key)
+static icms_err send_key_check(const struct icms_request *request, size_t index)
 {
+    static const uint8_t none[ICMS_DIGEST_BYTES];
+    const struct icms_key *key = client_request_key(request, index);
+
     if (key->length == 0 || key->length > ICMS_KEY_BYTES)
         return ICMS_KEY_SIZE;
     for (uint32_t i = key->length; i < ICMS_KEY_BYTES; i++)
         if (key->bytes[i] != 0)
             return ICMS_INVALID;
+    if (request->volume->arena.sealed && memcmp(key->digest, none, sizeof(none)) == 0)
+        return ICMS_INVALID;
     return ICMS_OK;
 }
 
@@ -416,7 +422,7 @@ static icms_err send_check(const struct icms_request *request, size_t index)
 
     if (request->op == SHM_OP_FLUSH)
         return ICMS_OK;
-    err = send_key_check(client_request_key(request, index));
+    err = send_key_check(request, index);
     if (err != ICMS_OK || request->blocks == NULL)
         return err;
     block = &request->blocks[index];
@@ -446,7 +452,7 @@ static void send_exists_local(struct icms_request *request)
         size_t n = 0, found;
 
         while (n < SHM_PROBE_KEYS && request->next + n < request->count &&
-               send_key_check(client_request_key(request, request->next + n)) == ICMS_OK) {
+               send_key_check(request, request->next + n) == ICMS_OK) {
             keys[n] = client_key(client_request_key(request, request->next + n));
             n++;
         }
@@ -464,7 +470,7 @@ static uint32_t send_exists_count(const struct icms_request *request)
     uint32_t n = 1;
 
     while (n < SHM_MATCH_KEYS && request->next + n < request->count &&
-           send_key_check(client_request_key(request, request->next + n)) == ICMS_OK)
+           send_key_check(request, request->next + n) == ICMS_OK)
         n++;
     return n;
 }
@@ -513,8 +519,7 @@ static enum client_step send_exists(struct icms_request *request)
         return STEP_NEXT;
     }
     send_exists_local(request);
-    if (request->next == request->count ||
-        send_key_check(client_request_key(request, request->next)) != ICMS_OK)
+    if (request->next == request->count || send_key_check(request, request->next) != ICMS_OK)
         return STEP_NEXT;
     count = send_exists_count(request);
     send_lock(icms);

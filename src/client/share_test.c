@@ -96,7 +96,8 @@ static void *wait_for(void *arg)
 static void poll_does_not_return_what_is_waited_for_while_it_runs_it(void **state)
 {
     struct sigaction action = {.sa_sigaction = slow_fault, .sa_flags = SA_SIGINFO}, before;
-    struct icms_block block = {.key = {.bytes = {1}, .length = 1}, .bytes = VALUE_BYTES};
+    struct icms_block block = {.key = {.digest = {1}, .bytes = {1}, .length = 1},
+                               .bytes = VALUE_BYTES};
     struct icms_request *request;
     pthread_t poller, waiter;
     void *polled, *waited;
@@ -139,7 +140,8 @@ static void poll_does_not_return_what_is_waited_for_while_it_runs_it(void **stat
 static void the_first_flush_after_an_agent_died_says_what_it_cannot_promise(void **state)
 {
     char data[2] = "kv";
-    struct icms_block block = {.key = {.bytes = {3}, .length = 1}, .data = data, .bytes = 2};
+    struct icms_block block = {
+        .key = {.digest = {3}, .bytes = {3}, .length = 1}, .data = data, .bytes = 2};
     struct icms_volume *second;
 
     assert_int_equal(icms_put(f.kv, &block, 1, NULL), ICMS_OK);
@@ -162,7 +164,7 @@ static void the_first_flush_after_an_agent_died_says_what_it_cannot_promise(void
 
 static void *call(void *arg)
 {
-    struct icms_block block = {.key = {.bytes = {2}, .length = 1}};
+    struct icms_block block = {.key = {.digest = {2}, .bytes = {2}, .length = 1}};
 
     return (void *)(intptr_t)icms_exists(f.kv, &block, 1, NULL);
 }
@@ -182,7 +184,7 @@ static int mute_listen(const char *path)
 
 static void close_waits_for_a_call_that_attaches_again(void **state)
 {
-    struct icms_block block = {.key = {.bytes = {2}, .length = 1}};
+    struct icms_block block = {.key = {.digest = {2}, .bytes = {2}, .length = 1}};
     bool restart = false;
     pthread_t caller;
     void *result;

@@ -62,9 +62,11 @@ static bool value_right(uint64_t number, const void *data, uint64_t bytes)
 
 static struct icms_key key_of(uint64_t number)
 {
-    struct icms_key key = {.length = 8};
+    uint8_t digest[ICMS_DIGEST_BYTES] = {[ICMS_DIGEST_BYTES - 1] = 1};
+    struct icms_key key;
 
-    memcpy(key.bytes, &number, sizeof(number));
+    memcpy(digest, &number, sizeof(number));
+    icms_key_from_digest(NULL, digest, &key);
     return key;
 }
 

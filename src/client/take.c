@@ -5,6 +5,10 @@
  * Runs on the request's thread without the handle's lock. A value is copied and its checksum taken
  * in one pass; it is checked exactly once, here. The slot cannot change meanwhile: its lease is in
  * the table of this client. A value that is read in place is checked when it is leased first.
+ *
+ * Slots, operations and answers are found by the key's 16 bytes. That it is the block of this key
+ * is decided here alone, by the digest in its trailer, at each get, whether or not the value was
+ * checked before. A block of another digest is left where it is: it is whole.
  */
 #include "base/bytes.h"
 #include "base/check.h"
@@ -47,6 +51,7 @@ void client_count(struct icms_request *request)
 
     shm_count_add(ring, volume, SHM_COUNT_HITS, request->hits);
     shm_count_add(ring, volume, SHM_COUNT_HIT_BYTES, request->hit_bytes);
+    shm_count_add(ring, volume, SHM_COUNT_COLLISIONS, request->collisions);
     /* Of one that failed, some blocks have no answer. */
     if (request->op != SHM_OP_EXISTS || request->not_ok != request->missed)
         return;
@@ -68,29 +73,44 @@ static uint64_t take_version(const struct shm_arena *arena, uint32_t slot)
     return version % 2 == 0 ? version : 0;
 }
 
-/* A value that stays in place, for icms_lease_take: looked at once by this handle for as long as it
- * is in its slot, however often it is leased. */
-static bool take_verify(struct icms_request *request, const struct key *key, const uint8_t *value,
-                        uint32_t slot, uint32_t value_bytes)
+/* What is wrong with a value whose CRC32C is value_crc, in a sealed volume; NONE: it is the block
+ * of the key. */
+static enum icms_miss take_check(const struct icms_request *request, const struct icms_key *key,
+                                 uint32_t value_bytes, uint32_t value_crc, const uint8_t *trailer)
 {
-    const struct shm_arena *arena = &request->volume->arena;
-    _Atomic uint64_t *checked = request->volume->checked;
-    uint64_t version = take_version(arena, slot);
+    struct key wire = client_key(key);
 
-    if (!arena->sealed || (checked != NULL && version != 0 &&
-                           atomic_load_explicit(&checked[slot], memory_order_acquire) == version))
-        return true;
-    if (sealed_trailer_check(&arena->uuid, key, value_bytes, crc32c(value, value_bytes),
-                             value + value_bytes) != ICMS_OK)
-        return false;
-    if (checked != NULL)
-        atomic_store_explicit(&checked[slot], version, memory_order_release);
-    return true;
+    if (sealed_trailer_check(&request->volume->arena.uuid, &wire, value_bytes, value_crc,
+                             trailer) != ICMS_OK)
+        return ICMS_MISS_CHECKSUM;
+    return sealed_trailer_is(trailer, key->digest) ? ICMS_MISS_NONE : ICMS_MISS_COLLISION;
 }
 
-/* True when the copy is what was sealed. */
-static bool take_copy(const struct icms_request *request, const struct key *key, void *to,
-                      const uint8_t *value, uint32_t value_bytes)
+/* A value that stays in place, for icms_lease_take: summed once by this handle for as long as it is
+ * in its slot, however often it is leased. */
+static enum icms_miss take_verify(struct icms_request *request, const struct icms_key *key,
+                                  const uint8_t *value, uint32_t slot, uint32_t value_bytes)
+{
+    const struct shm_arena *arena = &request->volume->arena;
+    const uint8_t *trailer = value + value_bytes;
+    _Atomic uint64_t *checked = request->volume->checked;
+    uint64_t version = take_version(arena, slot);
+    enum icms_miss wrong;
+
+    if (!arena->sealed)
+        return ICMS_MISS_NONE;
+    if (checked != NULL && version != 0 &&
+        atomic_load_explicit(&checked[slot], memory_order_acquire) == version)
+        return sealed_trailer_is(trailer, key->digest) ? ICMS_MISS_NONE : ICMS_MISS_COLLISION;
+    wrong = take_check(request, key, value_bytes, crc32c(value, value_bytes), trailer);
+    if (wrong != ICMS_MISS_CHECKSUM && checked != NULL)
+        atomic_store_explicit(&checked[slot], version, memory_order_release);
+    return wrong;
+}
+
+/* What is wrong with the copy. */
+static enum icms_miss take_copy(const struct icms_request *request, const struct icms_key *key,
+                                void *to, const uint8_t *value, uint32_t value_bytes)
 {
     const struct shm_arena *arena = &request->volume->arena;
     uint8_t trailer[LIMIT_TRAILER_BYTES];
@@ -98,11 +118,11 @@ static bool take_copy(const struct icms_request *request, const struct key *key,
 
     if (!arena->sealed) {
         memcpy(to, value, value_bytes);
-        return true;
+        return ICMS_MISS_NONE;
     }
     crc = crc32c_copy_steady(0, to, value, value_bytes);
     memcpy(trailer, value + value_bytes, sizeof(trailer));
-    return sealed_trailer_check(&arena->uuid, key, value_bytes, crc, trailer) == ICMS_OK;
+    return take_check(request, key, value_bytes, crc, trailer);
 }
 
 /* Tells the agent that the block in its arena does not pass, so that it looks and forgets it. */
@@ -119,34 +139,42 @@ static void take_suspect(struct icms_request *request, const struct icms_key *ke
     check(pthread_mutex_unlock(&icms->lock) == 0);
 }
 
+/* A block that is not what was asked for, or not whole. */
+static void take_wrong(struct icms_request *request, size_t index, enum icms_miss wrong)
+{
+    request->blocks[index].source = ICMS_SOURCE_NONE;
+    request->collisions += wrong == ICMS_MISS_COLLISION;
+    client_block_done(request, index, ICMS_MISS, wrong);
+}
+
 void client_block_load(struct icms_request *request, size_t index, uint32_t slot,
                        uint32_t value_bytes, enum icms_source source)
 {
     struct icms_block *block = &request->blocks[index];
     const uint8_t *value = shm_arena_value(&request->volume->arena, slot);
-    struct key key = client_key(&block->key);
+    enum icms_miss wrong = ICMS_MISS_NONE;
     uint64_t room = block->bytes;
-    bool whole = true;
 
     block->bytes = value_bytes;
     block->source = source;
     if (request->lease_wanted) {
-        whole = take_verify(request, &key, value, slot, value_bytes);
+        wrong = take_verify(request, &block->key, value, slot, value_bytes);
         request->lease_slot = slot;
     } else if (block->data != NULL) {
         if (room < value_bytes) {
             client_block_done(request, index, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
             return;
         }
-        whole = take_copy(request, &key, block->data, value, value_bytes);
+        wrong = take_copy(request, &block->key, block->data, value, value_bytes);
     }
-    if (!whole || fault_hit("client.get_done")) {
-        block->source = ICMS_SOURCE_NONE;
+    if (fault_hit("client.get_done"))
+        wrong = ICMS_MISS_CHECKSUM;
+    if (wrong == ICMS_MISS_CHECKSUM)
         take_suspect(request, &block->key);
-        client_block_done(request, index, ICMS_MISS, ICMS_MISS_CHECKSUM);
-        return;
-    }
-    client_block_done(request, index, ICMS_OK, ICMS_MISS_NONE);
+    if (wrong != ICMS_MISS_NONE)
+        take_wrong(request, index, wrong);
+    else
+        client_block_done(request, index, ICMS_OK, ICMS_MISS_NONE);
 }
 
 void client_block_give_up(struct icms_request *request, size_t index, icms_err why)
@@ -164,26 +192,31 @@ void client_block_give_up(struct icms_request *request, size_t index, icms_err w
 }
 
 /* The agent received the block, with its trailer, in the caller's memory and what is behind, or
- * copied and checked it there: this process then needs no second look. */
+ * copied and checked it there: the value is not summed a second time then. */
 static void take_direct(struct icms_request *request, struct client_op *op)
 {
     struct icms_block *block = &request->blocks[op->block];
     uint32_t value_bytes = op->answer.value_bytes;
     uint64_t inside = u64_min(op->room - value_bytes, LIMIT_TRAILER_BYTES);
-    struct key key = client_key(&block->key);
     uint8_t trailer[LIMIT_TRAILER_BYTES];
-    bool whole = op->answer.checked != 0;
+    enum icms_miss wrong;
 
-    if (!whole) {
-        memcpy(trailer, (const uint8_t *)block->data + value_bytes, inside);
-        memcpy(trailer + inside, op->trailer, LIMIT_TRAILER_BYTES - inside);
-        whole = sealed_trailer_check(&request->volume->arena.uuid, &key, value_bytes,
-                                     crc32c(block->data, value_bytes), trailer) == ICMS_OK;
-    }
-    whole = whole && !fault_hit("client.get_done");
+    memcpy(trailer, (const uint8_t *)block->data + value_bytes, inside);
+    memcpy(trailer + inside, op->trailer, LIMIT_TRAILER_BYTES - inside);
+    if (fault_hit("client.get_done"))
+        wrong = ICMS_MISS_CHECKSUM;
+    else if (op->answer.checked == 0)
+        wrong = take_check(request, &block->key, value_bytes, crc32c(block->data, value_bytes),
+                           trailer);
+    else
+        wrong =
+            sealed_trailer_is(trailer, block->key.digest) ? ICMS_MISS_NONE : ICMS_MISS_COLLISION;
     block->bytes = value_bytes;
-    block->source = whole ? (enum icms_source)op->answer.source : ICMS_SOURCE_NONE;
-    client_block_done(request, op->block, whole ? ICMS_OK : ICMS_MISS, ICMS_MISS_CHECKSUM);
+    block->source = (enum icms_source)op->answer.source;
+    if (wrong != ICMS_MISS_NONE)
+        take_wrong(request, op->block, wrong);
+    else
+        client_block_done(request, op->block, ICMS_OK, ICMS_MISS_NONE);
 }
 
 /* The agent found the block and holds its slot in our lease entry. */

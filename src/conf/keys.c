@@ -64,7 +64,8 @@ static const struct conf_key volume_keys[] = {
      .doc = "The largest block that can be stored. The same in all daemons of the pod."},
     {"sealed", CONF_BOOL, false, AT(struct volume_spec, sealed), .fallback = "true",
      .doc = "Values end in a trailer with their checksum, made and checked by the clients. false "
-            "keeps raw values for foreign NVMe hosts. The same in all daemons of the pod."},
+            "keeps raw values for foreign NVMe hosts, and places each key by all of its bytes. The "
+            "same in all daemons of the pod."},
     {"arena", CONF_BYTES, false, AT(struct volume_spec, arena_bytes), .min = 1 * MIB,
      .max = 16 * TIB, .fallback = "1GiB",
      .doc = "Shared memory in which an agent keeps the volume's blocks. Only icms-agent uses it."},

@@ -225,22 +225,16 @@ uint32_t place_map_members(const struct place_map *map)
     return map->members;
 }
 
-/* A 16-byte key is placed by its run, the first half; a shorter one by all of it. The run is a hash
- * already, but foreign keys are not, so it is hashed again. */
-static uint64_t place_key_hash(const struct key *key)
+/* A run is a part of a hash already, but its bits also choose the enclosure, so it is hashed again
+ * and other bits of that choose the drive. */
+uint32_t place_slot(const struct place_map *map, const struct key *key, bool runs)
 {
+    bool by_run = runs && key->length == LIMIT_KEY_BYTES;
+    uint64_t hash;
+
     check(key->length >= 1 && key->length <= LIMIT_KEY_BYTES);
-    return hash64(key->bytes, key->length == LIMIT_KEY_BYTES ? 8 : key->length);
-}
-
-uint32_t place_slot(const struct key *key)
-{
-    return (uint32_t)(place_key_hash(key) >> 48);
-}
-
-uint32_t place_map_slot(const struct place_map *map, const struct key *key)
-{
-    return (uint32_t)(place_key_hash(key) >> map->shift) & (PLACE_SLOTS - 1);
+    hash = hash64(key->bytes, by_run ? LIMIT_RUN_BYTES : key->length);
+    return (uint32_t)(hash >> map->shift) & (PLACE_SLOTS - 1);
 }
 
 uint32_t place_rank(const struct place_map *map, uint32_t slot, uint32_t rank)
@@ -252,9 +246,10 @@ uint32_t place_rank(const struct place_map *map, uint32_t slot, uint32_t rank)
     return member == PLACE_NOBODY ? UINT32_MAX : member;
 }
 
-uint32_t place_owner(const struct place_map *map, const struct key *key, uint64_t excluded)
+uint32_t place_owner(const struct place_map *map, const struct key *key, bool runs,
+                     uint64_t excluded)
 {
-    const uint8_t *rank = map->rank[place_map_slot(map, key)];
+    const uint8_t *rank = map->rank[place_slot(map, key, runs)];
 
     for (uint32_t r = 0; r < PLACE_RANKS; r++) {
         if (rank[r] == PLACE_NOBODY)

@@ -4,8 +4,9 @@
  *
  * Weighted rendezvous hashing (Thaler and Ravishankar 1998; weights after Schindelhauer and
  * Schomaker 2005: score = -weight / ln(hash)) into a table of slots, made once per map: a lookup is
- * one table read. Everybody with the same members and weights computes the same table. Looks at the
- * first 8 bytes of a 16-byte key only (the run); shorter keys are hashed whole.
+ * one table read. Everybody with the same members and weights computes the same table. Where keys
+ * have runs (volume_has_runs), a 16-byte key is placed by its run alone, the first LIMIT_RUN_BYTES;
+ * all other keys are placed by all of their bytes.
  *
  * Maps are immutable once built: any thread may read one.
  */
@@ -56,11 +57,8 @@ void place_map_free(struct place_map **map);
 uint64_t place_map_epoch(const struct place_map *map);
 uint32_t place_map_members(const struct place_map *map);
 
-/* The slot of a key in maps of place_map_new (enclosures). */
-uint32_t place_slot(const struct key *key);
-
-/* The slot of a key in this map. */
-uint32_t place_map_slot(const struct place_map *map, const struct key *key);
+/* The slot of a key in this map. runs: of its volume, volume_has_runs(). */
+uint32_t place_slot(const struct place_map *map, const struct key *key, bool runs);
 
 /* The member (index into the array given to place_map_new) of rank 0 (owner) .. PLACE_RANKS - 1 of
  * a slot; UINT32_MAX when there are fewer members with weight. */
@@ -68,6 +66,7 @@ uint32_t place_rank(const struct place_map *map, uint32_t slot, uint32_t rank);
 
 /* The owner of a key while some members are excluded (bit i of excluded: member i): the first in
  * rendezvous order that is not; UINT32_MAX when all ranked are excluded. */
-uint32_t place_owner(const struct place_map *map, const struct key *key, uint64_t excluded);
+uint32_t place_owner(const struct place_map *map, const struct key *key, bool runs,
+                     uint64_t excluded);
 
 #endif

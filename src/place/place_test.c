@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
@@ -215,26 +216,61 @@ static void excluded_members_are_passed_over_in_order(void **state)
         uint32_t slot;
 
         memcpy(key.bytes, &run, sizeof(run));
-        slot = place_map_slot(map, &key);
-        assert_int_equal(slot, place_slot(&key));
+        slot = place_slot(map, &key, true);
         for (uint32_t r = 0; r < PLACE_RANKS; r++) {
-            assert_int_equal(place_owner(map, &key, excluded), place_rank(map, slot, r));
+            assert_int_equal(place_owner(map, &key, true, excluded), place_rank(map, slot, r));
             excluded |= (uint64_t)1 << place_rank(map, slot, r);
         }
-        assert_int_equal(place_owner(map, &key, excluded), UINT32_MAX);
+        assert_int_equal(place_owner(map, &key, true, excluded), UINT32_MAX);
     }
     place_map_free(&map);
 }
 
-static void a_run_stays_together_and_short_keys_do_not(void **state)
+static void a_run_stays_together_and_other_keys_do_not(void **state)
 {
     struct key a = {.length = 16, .bytes = {1, 2, 3, 4, 5, 6, 7, 8, 9}};
-    struct key b = {.length = 16, .bytes = {1, 2, 3, 4, 5, 6, 7, 8, 200, 100}};
-    struct key c = {.length = 9, .bytes = {1, 2, 3, 4, 5, 6, 7, 8, 9}};
-    struct key d = {.length = 9, .bytes = {1, 2, 3, 4, 5, 6, 7, 8, 10}};
+    struct key b = {.length = 16, .bytes = {1, 2, 3, 4, 200, 100, 7, 8, 9}};
+    struct key other = {.length = 16, .bytes = {1, 2, 3, 5, 5, 6, 7, 8, 9}};
+    struct key c = {.length = 15, .bytes = {1, 2, 3, 4, 5, 6, 7, 8, 9}};
+    struct key d = {.length = 15, .bytes = {1, 2, 3, 4, 5, 6, 7, 8, 10}};
+    struct place_member members[36];
+    struct place_map *map;
 
-    assert_int_equal(place_slot(&a), place_slot(&b));
-    assert_int_not_equal(place_slot(&c), place_slot(&d));
+    test_members(members, 36, 0);
+    map = test_map(members, 36);
+    assert_int_equal(place_slot(map, &a, true), place_slot(map, &b, true));
+    assert_int_not_equal(place_slot(map, &a, true), place_slot(map, &other, true));
+    assert_int_not_equal(place_slot(map, &c, true), place_slot(map, &d, true));
+    assert_int_not_equal(place_slot(map, &a, false), place_slot(map, &b, false));
+    place_map_free(&map);
+}
+
+/* What a foreign host calls its blocks: the beginning tells nothing. Nor does a run need more than
+ * its 4 bytes: either way no enclosure has much more than its part. */
+static void names_that_begin_alike_and_runs_spread_evenly(void **state)
+{
+    enum { ENCLOSURES = 36, KEYS = 360000, MEAN = KEYS / ENCLOSURES };
+    uint32_t names[ENCLOSURES] = {0}, runs[ENCLOSURES] = {0};
+    struct place_member members[ENCLOSURES];
+    struct place_map *map;
+
+    test_members(members, ENCLOSURES, 0);
+    map = test_map(members, ENCLOSURES);
+    for (uint32_t n = 0; n < KEYS; n++) {
+        struct key key = {.length = 16};
+        char text[17];
+
+        (void)snprintf(text, sizeof(text), "checkpoint%06u", n);
+        memcpy(key.bytes, text, 16);
+        names[place_owner(map, &key, false, 0)]++;
+        memcpy(key.bytes, &n, sizeof(n));
+        runs[place_owner(map, &key, true, 0)]++;
+    }
+    for (uint32_t e = 0; e < ENCLOSURES; e++) {
+        assert_in_range(names[e], MEAN * 9 / 10, MEAN * 11 / 10);
+        assert_in_range(runs[e], MEAN * 9 / 10, MEAN * 11 / 10);
+    }
+    place_map_free(&map);
 }
 
 /* 36 enclosures of 32 drives: what reaches one enclosure divides evenly among its drives. */
@@ -261,8 +297,8 @@ static void drives_are_chosen_independently_of_enclosures(void **state)
         uint32_t e;
 
         memcpy(key.bytes, &run, sizeof(run));
-        e = place_owner(enclosures, &key, 0);
-        count[e][place_owner(drive_map[e], &key, 0)]++;
+        e = place_owner(enclosures, &key, true, 0);
+        count[e][place_owner(drive_map[e], &key, true, 0)]++;
     }
     for (uint32_t e = 0; e < ENCLOSURES; e++) {
         double sum = 0;
@@ -319,8 +355,9 @@ static void the_mapping_is_pinned(void **state)
         for (uint32_t r = 0; r < PLACE_RANKS; r++)
             hash = hash64_mix(hash ^ place_rank(map, slot, r));
     }
-    assert_int_equal(place_slot(&key), 5874);
-    assert_int_equal(place_map_slot(drives, &key), 5667);
+    assert_int_equal(place_slot(map, &key, true), 39051);
+    assert_int_equal(place_slot(map, &key, false), 51648);
+    assert_int_equal(place_slot(drives, &key, true), 13228);
     assert_int_equal(hash, 0xf5869fd9c2bd202c);
     place_map_free(&map);
     place_map_free(&drives);
@@ -336,7 +373,8 @@ int main(void)
         cmocka_unit_test(ranks_are_distinct_and_end_with_the_members),
         cmocka_unit_test(the_order_of_the_list_does_not_matter),
         cmocka_unit_test(excluded_members_are_passed_over_in_order),
-        cmocka_unit_test(a_run_stays_together_and_short_keys_do_not),
+        cmocka_unit_test(a_run_stays_together_and_other_keys_do_not),
+        cmocka_unit_test(names_that_begin_alike_and_runs_spread_evenly),
         cmocka_unit_test(drives_are_chosen_independently_of_enclosures),
         cmocka_unit_test(bad_members_are_refused),
         cmocka_unit_test(the_mapping_is_pinned),

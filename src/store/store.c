@@ -267,7 +267,7 @@ uint64_t store_policy_hash(uint32_t volume, const struct key *key)
 uint64_t store_policy_run(uint32_t volume, const struct key *key)
 {
     return hash64_seed(
-        key->bytes, key->length == LIMIT_KEY_BYTES ? STORE_RUN_BYTES : sizeof(key->bytes), volume);
+        key->bytes, key->length == LIMIT_KEY_BYTES ? LIMIT_RUN_BYTES : sizeof(key->bytes), volume);
 }
 
 void store_accessed(struct store *store, struct store_segment *segment, uint32_t volume,

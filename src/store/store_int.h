@@ -43,9 +43,6 @@
 #define STORE_DISCARD_BATCH    4
 #define STORE_DISCARD_PAUSE_NS ((uint64_t)250 * 1000 * 1000)
 
-/* So many first bytes of a whole key name the run, as in place/place.h. */
-#define STORE_RUN_BYTES 8
-
 /* An open that finds more blocks than the index holds drops one part in so many at a time. */
 #define STORE_INDEX_PART 16
 

@@ -444,7 +444,7 @@ static void drives_whose_paths_are_swapped_keep_their_blocks(void **state)
         assert_true(uuid_equal(&uuid[(i + 1) % 3], &rig->target->drives[i].uuid));
     for (uint32_t n = 0; n < 60; n++) { /* each lies where a new one of its key would go */
         struct key key = peer_key(key_text(n, 0));
-        uint32_t owner = place_rank(rig->target->map, place_map_slot(rig->target->map, &key), 0);
+        uint32_t owner = place_rank(rig->target->map, place_slot(rig->target->map, &key, true), 0);
 
         assert_true(store_exists(rig->target->drives[owner].store,
                                  rig->target->drives[owner].volume[0], &key, NULL));

@@ -67,6 +67,13 @@ static struct target_drive *target_req_quick_drive(struct target_req *req)
     return drive;
 }
 
+static uint32_t target_slot(const struct target_req *req, const struct key *key)
+{
+    const struct volume_spec *volume = &req->target->opts.volumes[req->nvmf->ns];
+
+    return place_slot(req->target->map, key, volume_has_runs(volume));
+}
+
 static uint32_t target_req_volume(const struct target_req *req, const struct target_drive *drive)
 {
     return drive->volume[req->nvmf->ns];
@@ -118,7 +125,7 @@ static enum target_step target_run_new(struct target_req *req)
     struct nvmf_target_req *nvmf = req->nvmf;
 
     if (nvmf->key.length > 0)
-        req->slot = place_map_slot(req->target->map, &nvmf->key);
+        req->slot = target_slot(req, &nvmf->key);
     switch (nvmf->op) {
     case NVMF_TARGET_STORE:
         req->options = nvmf->options;
@@ -414,7 +421,7 @@ static enum target_step target_run_delete(struct target_req *req)
 /* Does a drive of this loop hold key i? */
 static bool target_scan_key(struct target_req *req, const struct key *key, struct loop *loop)
 {
-    uint32_t slot = place_map_slot(req->target->map, key);
+    uint32_t slot = target_slot(req, key);
 
     for (uint32_t rank = 0; rank < PLACE_RANKS; rank++) {
         uint32_t i = place_rank(req->target->map, slot, rank);

@@ -142,7 +142,7 @@ static const char *key_text(uint32_t i)
 {
     static char text[32];
 
-    snprintf(text, sizeof(text), "run%05u-blk%04u", i / 3 % 100000, i % 10000);
+    snprintf(text, sizeof(text), "%04u-block-%05u", i / 3 % 10000, i % 100000);
     return text;
 }
 
@@ -397,7 +397,8 @@ static struct world *world_new(uint64_t seed)
     world->opts.drive_count = 1 + (uint32_t)dice(world, DRIVES);
     for (int i = 0; i < DRIVES; i++)
         world->drives[i] = (struct target_drive_opts){.path = paths[i], .bytes = 64 * MIB};
-    world->volume = (struct volume_spec){.uuid = {{7}}, .value_bytes_max = VALUE_MAX};
+    world->volume = (struct volume_spec){
+        .uuid = {{7}}, .value_bytes_max = VALUE_MAX - LIMIT_TRAILER_BYTES, .sealed = true};
     world->opts.volumes = &world->volume;
     world->opts.volume_count = 1;
     for (int i = 0; i < KEYS; i++)

@@ -72,6 +72,28 @@ static void the_blocks_of_a_run_lie_on_one_drive(void **state)
     rig_free(&rig);
 }
 
+/* In a raw volume hosts call their blocks what they like: names that begin alike lie apart. */
+static void the_blocks_of_a_raw_volume_lie_apart(void **state)
+{
+    struct rig *rig = rig_new(2, 4);
+    struct target_stats *stats = calloc(1, sizeof(*stats));
+    struct nvme_cqe cqe;
+
+    rig->volumes[1].sealed = false;
+    rig_up(rig);
+    for (uint32_t block = 0; block < 80; block++)
+        assert_int_equal(put(rig, 2, key_text(5, block), block), NVME_SC_SUCCESS);
+    target_stats(rig->target, stats);
+    for (int i = 0; i < 4; i++)
+        assert_true(stats->drives[i].store.blocks >= 8);
+    for (uint32_t block = 0; block < 80; block++) {
+        assert_int_equal(peer_exist(rig->io, 2, key_text(5, block), &cqe), NVME_SC_SUCCESS);
+        assert_int_equal(get(rig, 2, key_text(5, block), block, &cqe), NVME_SC_SUCCESS);
+    }
+    free(stats);
+    rig_free(&rig);
+}
+
 /* The same blocks whether a command comes over the network or from inside. */
 static void calls_from_inside_go_the_same_way(void **state)
 {
@@ -507,6 +529,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_survive_a_restart_and_a_crash),
         cmocka_unit_test(the_blocks_of_a_run_lie_on_one_drive),
+        cmocka_unit_test(the_blocks_of_a_raw_volume_lie_apart),
         cmocka_unit_test(calls_from_inside_go_the_same_way),
         cmocka_unit_test(a_foreign_drive_is_refused_and_left_as_it_is),
         cmocka_unit_test(configuration_mistakes_are_told),

@@ -87,7 +87,8 @@ struct rig *rig_new(uint32_t loops, uint32_t drives)
     for (uint32_t i = 0; i < 2; i++) {
         rig->volumes[i].uuid = (struct uuid){{7, (uint8_t)i}};
         snprintf(rig->volumes[i].name, sizeof(rig->volumes[i].name), "volume%u", i);
-        rig->volumes[i].value_bytes_max = VALUE_MAX;
+        rig->volumes[i].value_bytes_max = VALUE_MAX - LIMIT_TRAILER_BYTES;
+        rig->volumes[i].sealed = true; /* their keys have runs */
     }
     return rig;
 }
@@ -123,7 +124,8 @@ const char *key_text(uint32_t run, uint32_t block)
 {
     static char text[32];
 
-    snprintf(text, sizeof(text), "run%05u-blk%04u", run % 100000, block % 10000);
+    snprintf(text, sizeof(text), "%c%c%c%c-block-%05u", 'a' + run / 17576 % 26,
+             'a' + run / 676 % 26, 'a' + run / 26 % 26, 'a' + run % 26, block % 100000);
     return text;
 }
 

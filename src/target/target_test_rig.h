@@ -50,7 +50,7 @@ void rig_free(struct rig **rig_ref);
 uint32_t value_bytes(uint64_t seed);
 void value_make(struct rig *rig, uint64_t seed);
 
-/* Sixteen characters, so that the first eight are the run. */
+/* Sixteen characters, of which the first four are the run. */
 const char *key_text(uint32_t run, uint32_t block);
 uint16_t put(struct rig *rig, uint32_t nsid, const char *key, uint64_t seed);
 

@@ -27,7 +27,8 @@ static uint32_t trailer_crc(const struct sealed_trailer_wf *trailer)
     return crc32c(trailer, offsetof(struct sealed_trailer_wf, trailer_crc));
 }
 
-void sealed_trailer_make(const struct uuid *volume, const struct key *key, uint32_t length,
+void sealed_trailer_make(const struct uuid *volume, const struct key *key,
+                         const uint8_t digest[LIMIT_DIGEST_BYTES], uint32_t length,
                          uint32_t value_crc, uint8_t out_trailer[LIMIT_TRAILER_BYTES])
 {
     struct sealed_trailer_wf trailer = {
@@ -37,6 +38,7 @@ void sealed_trailer_make(const struct uuid *volume, const struct key *key, uint3
         .length = le32_of(length),
     };
 
+    memcpy(trailer.digest, digest, sizeof(trailer.digest));
     trailer.value_crc = le32_of(sealed_crc(&trailer, volume, key, value_crc));
     trailer.trailer_crc = le32_of(trailer_crc(&trailer));
     memcpy(out_trailer, &trailer, sizeof(trailer));
@@ -80,4 +82,11 @@ icms_err sealed_trailer_check(const struct uuid *volume, const struct key *key, 
         le32_get(wf.value_crc) != sealed_crc(&wf, volume, key, value_crc))
         return ICMS_CORRUPT;
     return ICMS_OK;
+}
+
+bool sealed_trailer_is(const uint8_t trailer[LIMIT_TRAILER_BYTES],
+                       const uint8_t digest[LIMIT_DIGEST_BYTES])
+{
+    return memcmp(trailer + offsetof(struct sealed_trailer_wf, digest), digest,
+                  LIMIT_DIGEST_BYTES) == 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzer of the trailer's check: a key length, then a trailer, then the value. Nothing but what was
- * made for this value, volume and key passes.
+ * made for this value, volume, key and digest passes.
  */
 #include "base/check.h"
 #include "base/crc.h"
@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static const struct uuid volume = {{7}};
     struct key key = {.bytes = "0123456789abcde"};
-    uint8_t made[LIMIT_TRAILER_BYTES];
+    uint8_t made[LIMIT_TRAILER_BYTES], digest[LIMIT_DIGEST_BYTES];
     uint32_t crc, length;
 
     if (bytes < 1 + LIMIT_TRAILER_BYTES)
@@ -23,7 +23,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (sealed_trailer_length(data + 1, &length) != ICMS_OK)
         check(sealed_trailer_check(&volume, &key, 0, crc, data + 1) != ICMS_OK);
     length = (uint32_t)(bytes - 1 - LIMIT_TRAILER_BYTES);
-    sealed_trailer_make(&volume, &key, length, crc, made);
+    /* The digest is whatever the input says: all else follows. */
+    memcpy(digest, data + 1 + offsetof(struct sealed_trailer_wf, digest), sizeof(digest));
+    sealed_trailer_make(&volume, &key, digest, length, crc, made);
+    check(sealed_trailer_is(made, digest));
     check(sealed_trailer_check(&volume, &key, length, crc, made) == ICMS_OK);
     if (sealed_trailer_check(&volume, &key, length, crc, data + 1) == ICMS_OK)
         check(memcmp(made, data + 1, sizeof(made)) == 0);

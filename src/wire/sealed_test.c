@@ -10,15 +10,16 @@
 static const struct uuid volume = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}};
 static const struct key key = {{'k', 'e', 'y'}, 3};
 static const char value[] = "a value";
+static const uint8_t digest[LIMIT_DIGEST_BYTES] = "the hash of a block, thirty-two";
 
 static void has_its_golden_bytes(void **state)
 {
     uint8_t trailer[LIMIT_TRAILER_BYTES];
 
-    sealed_trailer_make(&volume, &key, 7, crc32c(value, 7), trailer);
-    test_bytes_are(trailer, "5345414c 01 00 0000 07000000 00000000"
-                            "0000000000000000 0000000000000000 0000000000000000"
-                            "0000000000000000 0000000000000000");
+    sealed_trailer_make(&volume, &key, digest, 7, crc32c(value, 7), trailer);
+    test_bytes_are(trailer, "5345414c 02 00 0000 07000000 00000000"
+                            "7468652068617368206f66206120626c 6f636b2c207468697274792d74776f00"
+                            "0000000000000000");
     assert_int_equal(sealed_trailer_check(&volume, &key, 7, crc32c(value, 7), trailer), ICMS_OK);
 }
 
@@ -27,7 +28,7 @@ static void is_the_checksum_of_all_it_is_bound_to(void **state)
     uint8_t trailer[LIMIT_TRAILER_BYTES], all[7 + 56 + 16 + 16 + 1];
     le32 crc;
 
-    sealed_trailer_make(&volume, &key, 7, crc32c(value, 7), trailer);
+    sealed_trailer_make(&volume, &key, digest, 7, crc32c(value, 7), trailer);
     memcpy(all, value, 7);
     memcpy(all + 7, trailer, 56);
     memcpy(all + 63, volume.bytes, 16);
@@ -44,7 +45,7 @@ static void every_flipped_bit_is_found(void **state)
     uint8_t trailer[LIMIT_TRAILER_BYTES];
     uint32_t crc = crc32c(value, 7), length;
 
-    sealed_trailer_make(&volume, &key, 7, crc, trailer);
+    sealed_trailer_make(&volume, &key, digest, 7, crc, trailer);
     for (int bit = 0; bit < 512; bit++) {
         trailer[bit / 8] ^= (uint8_t)(1 << bit % 8);
         assert_int_equal(sealed_trailer_check(&volume, &key, 7, crc, trailer), ICMS_CORRUPT);
@@ -63,7 +64,7 @@ static void another_key_volume_or_length_does_not_pass(void **state)
     uint8_t trailer[LIMIT_TRAILER_BYTES];
     uint32_t crc = crc32c(value, 7);
 
-    sealed_trailer_make(&volume, &key, 7, crc, trailer);
+    sealed_trailer_make(&volume, &key, digest, 7, crc, trailer);
     longer.length = 4; /* the same 16 bytes */
     other.bytes[2] = 'z';
     elsewhere.bytes[15] ^= 1;
@@ -73,20 +74,58 @@ static void another_key_volume_or_length_does_not_pass(void **state)
     assert_int_equal(sealed_trailer_check(&volume, &key, 6, crc, trailer), ICMS_CORRUPT);
 }
 
+/* Two blocks whose keys have the same 16 bytes: each trailer passes the check, one alone is it. */
+static void another_block_of_the_same_key_is_whole_and_not_it(void **state)
+{
+    uint8_t trailer[LIMIT_TRAILER_BYTES], other[LIMIT_DIGEST_BYTES];
+    uint32_t crc = crc32c(value, 7);
+
+    sealed_trailer_make(&volume, &key, digest, 7, crc, trailer);
+    assert_true(sealed_trailer_is(trailer, digest));
+    for (int bit = 0; bit < 8 * LIMIT_DIGEST_BYTES; bit++) {
+        memcpy(other, digest, sizeof(other));
+        other[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        assert_false(sealed_trailer_is(trailer, other));
+    }
+    memset(other, 0, sizeof(other));
+    assert_false(sealed_trailer_is(trailer, other));
+    sealed_trailer_make(&volume, &key, other, 7, crc, trailer);
+    assert_int_equal(sealed_trailer_check(&volume, &key, 7, crc, trailer), ICMS_OK);
+    assert_false(sealed_trailer_is(trailer, digest));
+}
+
+/* CRC32C is linear: another digest with the same checksum is easily found. It does not pass. */
+static void a_digest_forged_to_the_same_checksum_does_not_pass(void **state)
+{
+    uint8_t forged[LIMIT_DIGEST_BYTES], trailer[LIMIT_TRAILER_BYTES];
+    uint32_t crc = crc32c(value, 7);
+    uint64_t multiple = 0x1edc6f41ull | 1ull << 32, mirrored = 0;
+
+    for (int bit = 0; bit < 33; bit++)
+        mirrored |= (multiple >> (32 - bit) & 1) << bit;
+    memcpy(forged, digest, sizeof(forged));
+    for (int i = 0; i < 8; i++)
+        forged[8 + i] ^= (uint8_t)(mirrored >> 8 * i);
+    assert_memory_not_equal(forged, digest, sizeof(forged));
+    assert_int_equal(crc32c(forged, sizeof(forged)), crc32c(digest, sizeof(digest)));
+    sealed_trailer_make(&volume, &key, digest, 7, crc, trailer);
+    assert_false(sealed_trailer_is(trailer, forged));
+}
+
 static void other_versions_and_kinds_are_named(void **state)
 {
     uint8_t trailer[LIMIT_TRAILER_BYTES];
     uint32_t crc = crc32c(value, 7), length;
     le32 whole;
 
-    sealed_trailer_make(&volume, &key, 7, crc, trailer);
+    sealed_trailer_make(&volume, &key, digest, 7, crc, trailer);
     assert_int_equal(sealed_trailer_length(trailer, &length), ICMS_OK);
     assert_int_equal(length, 7);
-    trailer[4] = 2;
+    trailer[4] = 1;
     whole = le32_of(crc32c(trailer, 60));
     memcpy(trailer + 60, &whole, 4);
     assert_int_equal(sealed_trailer_check(&volume, &key, 7, crc, trailer), ICMS_VERSION);
-    trailer[4] = 1;
+    trailer[4] = 2;
     trailer[5] = 1;
     whole = le32_of(crc32c(trailer, 60));
     memcpy(trailer + 60, &whole, 4);
@@ -100,6 +139,8 @@ int main(void)
         cmocka_unit_test(is_the_checksum_of_all_it_is_bound_to),
         cmocka_unit_test(every_flipped_bit_is_found),
         cmocka_unit_test(another_key_volume_or_length_does_not_pass),
+        cmocka_unit_test(another_block_of_the_same_key_is_whole_and_not_it),
+        cmocka_unit_test(a_digest_forged_to_the_same_checksum_does_not_pass),
         cmocka_unit_test(other_versions_and_kinds_are_named),
     };
 

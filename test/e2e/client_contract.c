@@ -64,11 +64,14 @@ static int teardown(void **state)
 
 static struct icms_key key_of(uint64_t number)
 {
-    struct icms_key key = {.length = 16};
+    uint8_t digest[ICMS_DIGEST_BYTES] = {0};
     uint64_t salted = contract_salt + number;
+    struct icms_key key;
 
-    memcpy(key.bytes, &salted, sizeof(salted));
-    memcpy(key.bytes + 8, &number, sizeof(number));
+    memcpy(digest, &salted, sizeof(salted));
+    memcpy(digest + 8, &number, sizeof(number));
+    digest[16] = 1;
+    icms_key_from_digest(NULL, digest, &key);
     return key;
 }
 
@@ -268,24 +271,148 @@ static void a_chain_is_matched_up_to_its_first_hole(void **state)
     }
 }
 
+/* ---- keys with the same 16 bytes ------------------------------------------------------------ */
+
+/* Other digests behind the same 16 bytes. */
+enum twin {
+    TWIN_FIRST,    /* differs in a byte that gave way to the run                            */
+    TWIN_LAST,     /* in the last bit                                                       */
+    TWIN_CHECKSUM, /* in bytes that leave its CRC32C, and that of a trailer, as it was      */
+    TWINS,
+};
+
+static struct icms_key twin_of(uint64_t number, enum twin which)
+{
+    struct icms_key twin = key_of(number);
+    uint64_t polynomial = 0x105ec76f1; /* of CRC32C, as it lies in bytes: a multiple adds nothing */
+
+    switch (which) {
+    case TWIN_FIRST:
+        twin.digest[0] ^= 1;
+        break;
+    case TWIN_LAST:
+        twin.digest[ICMS_DIGEST_BYTES - 1] ^= 0x80;
+        break;
+    default:
+        for (int i = 0; i < 5; i++)
+            twin.digest[20 + i] ^= (uint8_t)(polynomial >> 8 * i);
+    }
+    return twin;
+}
+
+/* A get of this key finds the other one's block: a miss that says so. */
+static void assert_collides(struct fixture *f, struct icms_key key, size_t room)
+{
+    uint8_t *data = malloc(room);
+    struct icms_block block = {.key = key, .data = data, .bytes = room};
+    enum icms_miss reason = ICMS_MISS_NONE;
+    struct icms_request *request;
+    struct icms_lease lease;
+
+    assert_non_null(data);
+    for (int again = 0; again < 2; again++) { /* past the arena, and out of it */
+        block.bytes = room;
+        assert_int_equal(icms_get(f->kv, &block, 1, NULL), ICMS_MISS);
+        assert_int_equal(block.status, ICMS_MISS);
+        assert_int_equal(block.reason, ICMS_MISS_COLLISION);
+        assert_int_equal(block.source, ICMS_SOURCE_NONE);
+    }
+    block.bytes = room;
+    assert_int_equal(icms_get_start(f->kv, &block, 1, NULL, &request), ICMS_OK);
+    assert_int_equal(icms_request_end(&request), ICMS_MISS);
+    assert_int_equal(block.reason, ICMS_MISS_COLLISION);
+    assert_int_equal(icms_lease_take(f->kv, &key, NULL, &reason, &lease), ICMS_MISS);
+    assert_int_equal(reason, ICMS_MISS_COLLISION);
+    free(data);
+}
+
+static uint64_t collisions_counted(struct fixture *f)
+{
+    static char text[1 << 20];
+    size_t bytes;
+    char *at;
+
+    assert_int_equal(icms_status(f->icms, text, sizeof(text), &bytes), ICMS_OK);
+    assert_true(bytes <= sizeof(text));
+    at = strstr(text, "\"collision\":");
+    assert_non_null(at);
+    return strtoull(at + strlen("\"collision\":"), NULL, 10);
+}
+
+/* Nothing but the digest tells them apart. Whichever was put last is there, whole, at every door,
+ * whether it lies on flash or in DRAM and whether or not somebody looked at it before; the other
+ * one is not, and asking for it does no harm. */
+static void keys_with_the_same_16_bytes_never_share_a_value(void **state)
+{
+    static const size_t sizes[] = {300, 70000, 1048576}, behind[] = {0, 10, 64, 4096};
+    struct icms_request_options flash = on_flash(), absent;
+    struct fixture *f = *state;
+    uint64_t number = 0, before;
+    size_t matched;
+
+    icms_request_options_init(&absent);
+    absent.put_if_absent = 1;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+        for (enum twin which = 0; which < TWINS; which++, number++) {
+            struct icms_key key = key_of(number), twin = twin_of(number, which);
+            uint8_t *other = value_new(~number, sizes[i]);
+            uint8_t *back = malloc(sizes[i]);
+            struct icms_block put = {.key = twin, .data = other, .bytes = sizes[i]};
+            struct icms_block get = {.key = twin, .data = back, .bytes = sizes[i]};
+
+            assert_non_null(back);
+            assert_memory_equal(key.bytes, twin.bytes, sizeof(key.bytes));
+            assert_memory_not_equal(key.digest, twin.digest, sizeof(key.digest));
+            assert_int_equal(put_one(f, number, sizes[i], &flash), ICMS_OK);
+            assert_collides(f, twin, sizes[i]);
+            assert_int_equal(get_one(f, number, sizes[i], NULL), ICMS_OK);
+            for (size_t j = 0; j < sizeof(behind) / sizeof(*behind); j++) {
+                icms_close(&f->icms); /* an agent in this process begins with an empty arena */
+                open_tier(f);
+                assert_collides(f, twin, sizes[i] + behind[j]);
+                assert_int_equal(get_one(f, number, sizes[i], NULL), ICMS_OK);
+            }
+            before = collisions_counted(f);
+            assert_collides(f, twin, sizes[i]);
+            assert_int_equal(collisions_counted(f), before + 4);
+
+            /* What looks at the 16 bytes alone takes one for the other, as icms.h says. */
+            assert_int_equal(icms_exists(f->kv, &get, 1, NULL), ICMS_OK);
+            assert_int_equal(icms_match(f->kv, &twin, 1, NULL, &matched), ICMS_OK);
+            assert_int_equal(matched, 1);
+            assert_int_equal(icms_put(f->kv, &put, 1, &absent), ICMS_MISS);
+            assert_int_equal(put.status, ICMS_EXISTS);
+            assert_int_equal(get_one(f, number, sizes[i], NULL), ICMS_OK);
+
+            assert_int_equal(icms_put(f->kv, &put, 1, which == TWIN_LAST ? &flash : NULL), ICMS_OK);
+            assert_collides(f, key, sizes[i]);
+            assert_int_equal(icms_get(f->kv, &get, 1, NULL), ICMS_OK);
+            assert_memory_equal(back, other, sizes[i]);
+            free(other);
+            free(back);
+        }
+}
+
 static void bad_blocks_are_refused_and_good_ones_stored(void **state)
 {
     struct fixture *f = *state;
     static uint8_t data[64];
-    struct icms_block blocks[4];
+    struct icms_block blocks[5];
     struct icms_volume *volume = NULL;
     char why[512];
 
-    for (uint64_t i = 0; i < 4; i++)
+    for (uint64_t i = 0; i < 5; i++)
         blocks[i] = (struct icms_block){.key = key_of(i), .data = data, .bytes = sizeof(data)};
     blocks[0].key.length = 0;
     blocks[1].key.length = 17;
     blocks[2].bytes = f->info.value_bytes_max + 1;
-    assert_int_equal(icms_put(f->kv, blocks, 4, NULL), ICMS_MISS);
+    assert_int_equal(icms_key_raw("sixteen bytes ok", 16, &blocks[4].key), ICMS_OK);
+    assert_int_equal(icms_put(f->kv, blocks, 5, NULL), ICMS_MISS);
     assert_int_equal(blocks[0].status, ICMS_KEY_SIZE);
     assert_int_equal(blocks[1].status, ICMS_KEY_SIZE);
     assert_int_equal(blocks[2].status, ICMS_VALUE_SIZE);
     assert_int_equal(blocks[3].status, ICMS_OK);
+    assert_int_equal(blocks[4].status, ICMS_INVALID);
     if (strncmp(contract_where, "dir:", 4) != 0) {
         assert_int_equal(icms_volume_open(f->icms, "nope", why, sizeof(why), &volume),
                          ICMS_NO_VOLUME);
@@ -488,6 +615,7 @@ int main(int argc, char **argv)
         TEST(absent_blocks_are_misses_and_removed_ones_too),
         TEST(if_absent_leaves_what_is_there),
         TEST(a_chain_is_matched_up_to_its_first_hole),
+        TEST(keys_with_the_same_16_bytes_never_share_a_value),
         TEST(bad_blocks_are_refused_and_good_ones_stored),
         TEST(room_may_be_larger_than_the_value),
         TEST(requests_overlap_and_come_back_once),

@@ -138,7 +138,7 @@ def stream():
 def sealed():
     volume, key, value = b'\7' + bytes(15), b'0123456789abcde\0', b'a value'
     for length in (16, 3):
-        head = struct.pack('<4sBB2xII', b'SEAL', 1, 0, len(value), 0) + bytes(40)
+        head = struct.pack('<4sBB2xII', b'SEAL', 2, 0, len(value), 0) + bytes(range(32)) + bytes(8)
         # The fuzzer's key has all 16 bytes at any length.
         crc = crc32c(value + head + volume + key + bytes([length]))
         head += struct.pack('<I', crc)

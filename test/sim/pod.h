@@ -90,6 +90,7 @@ _Noreturn void pod_fail(struct pod_world *world, enum pod_fault fault, const cha
 
 struct pod_key {
     struct key key;
+    uint8_t digest[LIMIT_DIGEST_BYTES];
     uint8_t volume;
     uint32_t versions; /* 1 .. versions were put at some time, by somebody */
     bool hot;          /* asked for more often                             */

@@ -160,8 +160,9 @@ static void client_take(struct pod_client *client, struct pod_op *op, uint32_t s
     op->job.status = ICMS_OK;
     if (op->job.source < ICMS_SOURCE_DRAM || op->job.source > ICMS_SOURCE_POD)
         pod_fail(client->world, POD_FAULT_ANSWER, "a hit from source %d", (int)op->job.source);
-    if (arena->sealed && sealed_trailer_check(&arena->uuid, &key->key, bytes, crc32c(value, bytes),
-                                              value + bytes) != ICMS_OK)
+    if (arena->sealed && (sealed_trailer_check(&arena->uuid, &key->key, bytes, crc32c(value, bytes),
+                                               value + bytes) != ICMS_OK ||
+                          !sealed_trailer_is(value + bytes, key->digest)))
         pod_fail(client->world, POD_FAULT_BYTES,
                  "key %u of volume %u: the trailer of a block in the arena does not match",
                  op->job.key, key->volume);
@@ -329,7 +330,8 @@ static void client_stage_fill(struct pod_client *client, struct pod_op *op)
             pod_fail(client->world, POD_FAULT_BUFFER, "staging memory changed after the answer");
     pod_model_fill(client->world, op->job.key, op->job.version, stage);
     if (arena->sealed)
-        sealed_trailer_make(&arena->uuid, &key->key, bytes, crc32c(stage, bytes), stage + bytes);
+        sealed_trailer_make(&arena->uuid, &key->key, key->digest, bytes, crc32c(stage, bytes),
+                            stage + bytes);
     op->hash = crc32c(stage, POD_STAGE_BYTES);
     op->bytes = bytes;
 }

@@ -37,6 +37,8 @@ uint32_t pod_model_key_new(struct pod_world *world, uint32_t volume, uint64_t ru
     half = hash64_mix(number + 1);
     memcpy(key->key.bytes + 8, &half, sizeof(half));
     key->key.length = LIMIT_KEY_BYTES;
+    memcpy(key->digest, key->key.bytes, sizeof(key->key.bytes));
+    memcpy(key->digest + sizeof(key->key.bytes), &number, sizeof(number));
     return number;
 }
 
