@@ -388,6 +388,36 @@ static void test_what_was_stored_is_found_and_loaded(void **state)
     free(out);
 }
 
+/* A key with the same 16 bytes and another digest: a query takes it for the one that is stored, a
+ * READ does not, and says why; nor does it read as zeros. */
+static void test_another_block_of_the_same_16_bytes_is_not_read(void **state)
+{
+    struct fixture *f = *state;
+    uint8_t *in = memory_of(1, 1), *out = memory_of(1, 99), found = 0;
+    struct icms_key twin = key_of(0);
+    struct nixl_outcome outcome;
+    struct nixl_tier *tier;
+    struct nixl_xfer *load;
+
+    f->settings.absent_is_zeros = true;
+    tier = tier_of(f);
+    twin.digest[ICMS_DIGEST_BYTES - 1] ^= 1;
+    assert_int_equal(xfer_run(tier, true, 0, 1, in).err, ICMS_OK);
+    assert_int_equal(nixl_tier_query(tier, &twin, 1, &found), ICMS_OK);
+    assert_int_equal(found, 1);
+    load = xfer_of(tier, false, 0, 1, out);
+    nixl_xfer_set(load, 0, &twin, out, BLOCK_BYTES);
+    assert_int_equal(nixl_xfer_post(load), ICMS_OK);
+    outcome = xfer_wait(load);
+    assert_int_equal(outcome.err, ICMS_MISS);
+    assert_int_equal(outcome.reason, ICMS_MISS_COLLISION);
+    nixl_xfer_free(&load);
+    assert_int_equal(xfer_run(tier, false, 0, 1, out).err, ICMS_OK);
+    assert_memory_equal(in, out, BLOCK_BYTES);
+    free(in);
+    free(out);
+}
+
 /* "Absent" is an answer; that there is none is an error, and nothing is said of any key. */
 static void test_a_question_without_an_answer_is_an_error(void **state)
 {
@@ -828,6 +858,7 @@ int main(void)
 #define XFER_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest transfers[] = {
         XFER_TEST(test_what_was_stored_is_found_and_loaded),
+        XFER_TEST(test_another_block_of_the_same_16_bytes_is_not_read),
         XFER_TEST(test_a_question_without_an_answer_is_an_error),
         XFER_TEST(test_a_question_ends_by_the_deadline),
         XFER_TEST(test_a_transfer_can_be_posted_again),

@@ -91,6 +91,29 @@ def hints_of_puts():
         yield seen
 
 
+def twin(key):
+    """The key of another block with the same 16 bytes on the wire."""
+    return key[:-1] + bytes([key[-1] ^ 1])
+
+
+@contextlib.contextmanager
+def gets_of_twins():
+    """Whatever this process gets meanwhile, it asks for the twins of the keys."""
+    call, start = icms.Volume._call, icms.Volume._start
+
+    def asked(op, keys):
+        return [twin(key) for key in keys] if op == icms._icms.GET else keys
+
+    def calls(volume, op, keys, *arguments):
+        return call(volume, op, asked(op, keys), *arguments)
+
+    def starts(volume, op, keys, *arguments, **words):
+        return start(volume, op, asked(op, keys), *arguments, **words)
+
+    with unittest.mock.patch.multiple(icms.Volume, _call=calls, _start=starts):
+        yield
+
+
 def keys(count, name=None):
     """Keys that no other call has made."""
     base = random.randbytes(8) if name is None else name

@@ -13,7 +13,7 @@ import unittest.mock
 
 import icms
 from icms.lmcache import IcmsConnector
-from support import GRACE_S, VALUE_BYTES, Tier, tier, value, wait_for
+from support import GRACE_S, VALUE_BYTES, Tier, gets_of_twins, tier, value, wait_for
 
 
 def names(count):
@@ -94,6 +94,15 @@ class Batches(Case):
         self.put(connector, keys, [value(1, 3000)])
         for size in (2999, 3001):
             self.assertEqual(self.get(connector, keys, [size])[:2], (False, [False]))
+
+    def test_another_block_of_the_same_16_bytes_is_a_miss(self):
+        one, other = self.connector(), self.connector()
+        keys, values = names(3), [value(i, 3000) for i in range(3)]
+        self.put(one, keys, values)
+        with gets_of_twins():
+            self.assertEqual(self.get(other, keys, [3000] * 3)[:2], (False, [False] * 3))
+        self.assertEqual(other.counters.misses, {"COLLISION": 3})
+        self.assertEqual(self.get(other, keys, [3000] * 3), (True, [True] * 3, values))
 
     def test_values_larger_than_a_block(self):
         one, other = self.connector(), self.connector()

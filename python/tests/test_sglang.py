@@ -14,7 +14,7 @@ import icms
 import sglang_stand_ins as stand_ins
 from sglang_stand_ins import (Config, ExtraInfo, Page, Pool, PoolHitPolicy, PoolName, PoolTransfer,
                              PoolTransferResult)
-from support import Tier, hints_of_puts, tier, value, wait_for
+from support import Tier, gets_of_twins, hints_of_puts, tier, value, wait_for
 
 stand_ins.install()
 
@@ -104,6 +104,16 @@ class InPlace(Case):
         self.assertEqual(backend.pool.page(7), datas[3])
         self.assertEqual(backend.counters.misses, {"VALUE_SIZE": 3})
         self.assertIn("3 pieces of pages with a wrong size", logged.output[0])
+
+    def test_another_block_of_the_same_16_bytes_is_a_miss(self):
+        backend = self.backend()
+        names, datas = hashes(2), self.filled(backend, 2)
+        backend.batch_set_v1(names, backend.pool.at(0, 1))
+        with gets_of_twins():
+            self.assertEqual(backend.batch_get_v1(names, backend.pool.at(4, 5)), [False] * 2)
+        self.assertEqual(backend.counters.misses, {"COLLISION": 4})
+        self.assertEqual(backend.batch_get_v1(names, backend.pool.at(4, 5)), [True] * 2)
+        self.assertEqual([backend.pool.page(page) for page in (4, 5)], datas)
 
     def test_pieces_of_a_page_lie_together(self):
         backend = self.backend(Pool((100,) * 6))

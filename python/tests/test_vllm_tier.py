@@ -16,7 +16,7 @@ import unittest.mock
 
 import icms
 import vllm_stand_ins as stand_ins
-from support import Tier, VALUE_BYTES, hints_of_puts, tier, value
+from support import Tier, VALUE_BYTES, gets_of_twins, hints_of_puts, tier, value
 
 stand_ins.install()
 from icms import prompt_hint  # noqa: E402
@@ -238,6 +238,16 @@ class Tiers(unittest.TestCase):
         result = engine.job(context, names, [0, 1, 2, 3], load=True)
         self.assertEqual(set(result.successful_keys), set(names) - {names[1]})
         self.assertEqual(engine.counters()["vllm:kv_offload_icms_load_misses", ("size",)], 1)
+
+    def test_a_load_never_takes_another_block_of_the_same_16_bytes(self):
+        engine = self.stored(4)
+        context, names = engine.request(self.prompt, 4)
+        engine.lookup(context, names)
+        with gets_of_twins():
+            result = engine.job(context, names, [0, 1, 2, 3], load=True)
+        self.assertEqual((result.success, set(result.successful_keys or ())), (False, set()))
+        self.assertEqual(
+            engine.counters()["vllm:kv_offload_icms_load_misses", ("collision",)], 4)
 
     def test_a_stopped_agent_delays_nobody_beyond_the_deadlines(self):
         own = Tier()
