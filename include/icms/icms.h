@@ -120,8 +120,8 @@ ICMS_API void icms_volume_info(const struct icms_volume *volume, struct icms_vol
  * of two keys with the same 16 bytes and different digests, where the other one is stored, is a
  * miss with reason collision. So nothing but SHA-256 stands between two contents. icms_match,
  * icms_exists, icms_remove, put_if_absent and a get without memory look at the 16 bytes: they take
- * the other block for this one. For keys of chains and names that has a chance of 2^-96 within a
- * run and 2^-128 else.
+ * the other block for this one, as does VALUE_SIZE of a get. Of keys of chains and names two
+ * collide with a chance of 2^-96 within a run and 2^-128 else.
  *
  * In a raw volume nothing is compared but the 16 bytes, and digests are not looked at. */
 struct icms_key {
