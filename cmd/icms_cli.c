@@ -25,7 +25,6 @@ enum option_code {
     OPTION_NAME,
     OPTION_ON_FLASH,
     OPTION_IF_ABSENT,
-    OPTION_PROMPT,
     OPTION_JSON,
     OPTION_DIR,
     OPTION_SIZE,
@@ -45,7 +44,6 @@ static const struct option option_table[] = {
     {"name", no_argument, NULL, OPTION_NAME},
     {"on-flash", no_argument, NULL, OPTION_ON_FLASH},
     {"if-absent", no_argument, NULL, OPTION_IF_ABSENT},
-    {"prompt", required_argument, NULL, OPTION_PROMPT},
     {"input", required_argument, NULL, OPTION_INPUT},
     {"output", required_argument, NULL, OPTION_OUTPUT},
     {"dir", required_argument, NULL, OPTION_DIR},
@@ -71,7 +69,6 @@ static unsigned option_taken_by(int code)
         return CLI_TAKES_KEYS;
     case OPTION_ON_FLASH:
     case OPTION_IF_ABSENT:
-    case OPTION_PROMPT:
     case OPTION_INPUT:
         return CLI_TAKES_STORE;
     case OPTION_OUTPUT:
@@ -83,31 +80,6 @@ static unsigned option_taken_by(int code)
     default:
         return 0;
     }
-}
-
-/* BLOCKS,HITS,AT and perhaps ,partial. */
-static int option_prompt(struct cli *cli)
-{
-    uint32_t numbers[3] = {0}; /* blocks, hits, at */
-    const char *at = optarg;
-    bool fine = true, partial;
-
-    for (size_t i = 0; i < 3 && fine; i++) {
-        char *end;
-        unsigned long number = strtoul(at, &end, 10);
-
-        fine = *at >= '0' && *at <= '9' && number <= UINT32_MAX && (*end == ',' || i == 2);
-        numbers[i] = (uint32_t)number;
-        at = end + (i < 2);
-    }
-    partial = fine && strcmp(at, ",partial") == 0;
-    cli->hint = icms_prompt_hint(numbers[0], numbers[1], numbers[2], partial);
-    if (!fine || (*at != 0 && !partial) || cli->hint == 0)
-        return cli_usage(cli,
-                         "--prompt %s: where the block lies is written 12,4,7 or "
-                         "12,4,11,partial: blocks of the prompt, hits, which block from 0",
-                         optarg);
-    return -1;
 }
 
 static int option_number(struct cli *cli, int code)
@@ -158,8 +130,6 @@ static int option_take(struct cli *cli, int code)
     case OPTION_IF_ABSENT:
         cli->if_absent = true;
         return -1;
-    case OPTION_PROMPT:
-        return option_prompt(cli);
     case OPTION_INPUT:
     case OPTION_OUTPUT:
         cli->file = optarg;

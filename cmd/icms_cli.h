@@ -52,7 +52,6 @@ struct cli {
     bool json, quiet;     /* how to answer                          */
     bool hex, name;       /* what keys are                          */
     bool on_flash, if_absent;
-    uint32_t hint;    /* put: of --prompt                       */
     const char *file; /* --input, --output; NULL                */
     const char *dir;  /* dev: --dir; NULL: a temporary one      */
     uint64_t size;    /* dev: of the drive                      */

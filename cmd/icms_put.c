@@ -116,7 +116,6 @@ static int put_run(int argc, char **argv)
                           file == NULL ? "standard input" : file,
                           (unsigned long long)cli.info.value_bytes_max, cli.volume);
     block.data = data;
-    block.hint = cli.hint;
     if (status < 0)
         status = put_one(&cli, cli.argv[0], &block);
     cli_close(&cli);
@@ -129,16 +128,14 @@ const struct cli_command cli_put = {
     .summary = "store a block",
     .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS | CLI_TAKES_STORE,
     .run = put_run,
-    .help = "usage: icms put [options] KEY [FILE]\n"
-            "Store the bytes of FILE, or of standard input, under KEY.\n\n"
-            "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n" HELP_TIER HELP_KEY
-            "      --input FILE     the same as the argument FILE\n"
-            "      --on-flash       done when a drive has it, not when the agent has taken it\n"
-            "      --if-absent      fail when the key exists; its block stays as it is\n"
-            "      --prompt BLOCKS,HITS,AT[,partial]\n"
-            "                       where in its prompt the block lies: drives with a write\n"
-            "                       budget learn from it which blocks come back\n" HELP_ANSWER
-            "\nExit status: 0 stored, 1 not stored, 2 usage or connection.\n",
+    .help =
+        "usage: icms put [options] KEY [FILE]\n"
+        "Store the bytes of FILE, or of standard input, under KEY.\n\n"
+        "KEY is 1 to 16 bytes of text, or 0x and hex.\n\n" HELP_TIER HELP_KEY
+        "      --input FILE     the same as the argument FILE\n"
+        "      --on-flash       done when a drive has it, not when the agent has taken it\n"
+        "      --if-absent      fail when the key exists; its block stays as it is\n" HELP_ANSWER
+        "\nExit status: 0 stored, 1 not stored, 2 usage or connection.\n",
 };
 
 /* ---- get ------------------------------------------------------------------------------------ */

@@ -41,7 +41,6 @@ struct options {
     uint64_t space_bytes;                 /* that its file may take                    */
     double budget_part;                   /* of what `default` writes; 0: none         */
     uint64_t budget_bytes_day;            /* or so many; 0: none                       */
-    bool no_hints;                        /* engines give no prompt positions          */
     uint32_t enclosures;                  /* placement in so many; 0: caches instead   */
 };
 
@@ -51,7 +50,6 @@ enum {
     OPTION_POLICY,
     OPTION_LOOPS,
     OPTION_BUDGET,
-    OPTION_NO_HINTS,
     OPTION_PLACEMENT,
     OPTION_BLOCK,
     OPTION_SEGMENT,
@@ -66,7 +64,6 @@ static const struct option replay_options[] = {
     {"policy", required_argument, NULL, OPTION_POLICY},
     {"loops", required_argument, NULL, OPTION_LOOPS},
     {"budget", required_argument, NULL, OPTION_BUDGET},
-    {"no-hints", no_argument, NULL, OPTION_NO_HINTS},
     {"placement", required_argument, NULL, OPTION_PLACEMENT},
     {"block", required_argument, NULL, OPTION_BLOCK},
     {"segment", required_argument, NULL, OPTION_SEGMENT},
@@ -174,9 +171,6 @@ static int option_take(struct options *options, int code)
         if (percent_parse(optarg, strlen(optarg), &options->budget_part))
             return -1;
         return size_take(options, "budget", 1, UINT64_MAX / 2, &options->budget_bytes_day);
-    case OPTION_NO_HINTS:
-        options->no_hints = true;
-        return -1;
     case OPTION_PLACEMENT:
         loops = strtoul(optarg, &end, 10);
         if (*end != 0 || end == optarg || loops < 1 || loops > LIMIT_ENCLOSURES)
@@ -355,7 +349,6 @@ static struct replay_setup setup_make(const struct options *options)
     return (struct replay_setup){.block_bytes = options->block_bytes,
                                  .segment_bytes = options->segment_bytes,
                                  .loops = options->loops,
-                                 .no_hints = options->no_hints,
                                  .dir = options->payload};
 }
 
@@ -491,8 +484,6 @@ const struct cli_command cli_replay = {
         "      --loops N         times the trace goes by, with other blocks each; default 3\n"
         "      --budget SIZE     bytes that may be written a day, or 50%: a part of what\n"
         "                        default writes without a budget\n"
-        "      --no-hints        engines do not say where in a prompt a block lies, from\n"
-        "                        which drives with a budget learn\n"
         "      --placement N     instead: how evenly runs of several lengths lie in a pod of N\n"
         "                        enclosures, and what is left of prompts without one of them\n"
         "      --block SIZE      of a value; default 2MiB, with --payload 64KiB\n"

@@ -5,7 +5,6 @@
 #ifndef CMD_REPLAY_INT_H
 #define CMD_REPLAY_INT_H
 
-#include "base/prompt.h"
 #include "replay_model.h"
 
 /* A replay under way, and what a cache may know about it. */
@@ -16,7 +15,6 @@ struct replay {
     uint64_t block_count;             /* of all loops: blocks are numbered below               */
     uint64_t now_ms;                  /* time of the request                                   */
     uint64_t at;                      /* blocks offered so far: the place of this one          */
-    prompt_hint hint;                 /* where in its request the one that is offered lies     */
     bool *there;                      /* of the request: whether its blocks were there         */
     uint32_t *run;                    /* by block of the trace: the first block of its run     */
 };
@@ -28,12 +26,6 @@ static inline uint32_t replay_run_of(const struct replay *replay, uint32_t block
 
     return block - number + replay->run[number];
 }
-
-/* How many blocks from the first on were there; and where a block of the request lies, as its
- * engine would say. */
-uint32_t replay_prefix(const struct replay *replay, const struct replay_request *request);
-prompt_hint replay_hint(const struct replay *replay, const struct replay_request *request,
-                        uint32_t prefix, uint32_t at);
 
 /* A cache: one of these a kind. What new has set *out_cache to is freed, after an error too. */
 struct replay_cache {

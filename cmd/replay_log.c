@@ -234,11 +234,10 @@ static void log_offer(void *cache, struct replay *replay, uint32_t block)
     if (log->where[block] != 0) {
         policy_access(log->policy,
                       &log->segments[(log->where[block] - 1) / log->segment_blocks].recency);
-        policy_read(log->policy, hash64_mix(block), run);
+        policy_read(log->policy, run);
         return;
     }
-    if (!policy_admit(log->policy, hash64_mix(block), run, replay->hint, log->record_bytes,
-                      replay->now_ms)) {
+    if (!policy_admit(log->policy, hash64_mix(block), run, log->record_bytes, replay->now_ms)) {
         replay->result->refused++;
         return;
     }

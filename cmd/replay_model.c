@@ -28,7 +28,8 @@ static const struct replay_cache *const caches[REPLAY_KINDS] = {
     [REPLAY_BELADY] = &replay_belady, [REPLAY_STORE] = &replay_store,
 };
 
-uint32_t replay_prefix(const struct replay *replay, const struct replay_request *request)
+/* How many blocks from the first on were there. */
+static uint32_t replay_prefix(const struct replay *replay, const struct replay_request *request)
 {
     uint32_t prefix = 0;
 
@@ -37,30 +38,15 @@ uint32_t replay_prefix(const struct replay *replay, const struct replay_request 
     return prefix;
 }
 
-prompt_hint replay_hint(const struct replay *replay, const struct replay_request *request,
-                        uint32_t prefix, uint32_t at)
-{
-    uint64_t whole = (uint64_t)request->count * replay->trace->block_tokens;
-    struct prompt_place place = {.blocks = request->count, .hits = prefix, .at = at};
-
-    if (replay->setup->no_hints)
-        return 0;
-    place.partial = at + 1 == request->count && request->tokens < whole;
-    return prompt_hint_make(&place);
-}
-
 /* A request through a cache in memory: what is there, then all of it offered. */
 static void blocks_run(struct replay *replay, const struct replay_cache *cache, void *state,
                        const struct replay_request *request, uint32_t first)
 {
     const uint32_t *refs = replay->trace->refs + request->first;
-    uint32_t prefix;
 
     for (uint32_t i = 0; i < request->count; i++)
         replay->there[i] = cache->has(state, first + refs[i]);
-    prefix = replay_prefix(replay, request);
     for (uint32_t i = request->count; i-- > 0;) {
-        replay->hint = replay_hint(replay, request, prefix, i);
         cache->offer(state, replay, first + refs[i]);
         replay->at++;
     }

@@ -35,7 +35,6 @@ struct replay_setup {
     uint64_t block_bytes;      /* of a value                                                 */
     uint64_t segment_bytes;    /* drives: of a segment                                       */
     uint64_t budget_bytes_day; /* drives: that may be written a day; 0: any */
-    bool no_hints;             /* engines do not say where blocks lie                        */
     uint32_t loops;            /* how often the trace goes by, each time with other blocks   */
     const char *dir;           /* store: a directory with room for its drive                 */
     void (*progress)(void *arg, uint64_t requests, uint64_t of); /* now and then; may be NULL */

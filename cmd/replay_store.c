@@ -48,7 +48,6 @@ struct flash_slot {
     struct flash *flash; /* whose                        */
     uint8_t *memory;     /* room for a record            */
     uint32_t block;      /* which                        */
-    prompt_hint hint;    /* where in its request it lies */
     bool busy;           /* its operation is not over    */
     union {
         struct store_read read;
@@ -66,7 +65,6 @@ struct flash {
     struct replay *replay;             /* its result is filled                                 */
     const struct replay_request *work; /* the request under way                                */
     uint32_t first;                    /* number of the loop's block 0                         */
-    uint32_t prefix;                   /* blocks of it that were there, from the first on      */
     uint32_t left;                     /* blocks of it that were not offered yet               */
     uint32_t busy;                     /* slots under way                                      */
     uint32_t reserve;                  /* segments that reclaim keeps free                     */
@@ -158,7 +156,6 @@ static void slot_write(struct flash_slot *slot)
                                          .key = block_key(flash, slot->block),
                                          .memory = slot->memory,
                                          .value_bytes = flash->value_bytes,
-                                         .hint = slot->hint,
                                          .done = slot_written};
     err = store_write(flash->store, &slot->u.write);
     check(err == ICMS_OK);
@@ -254,7 +251,6 @@ static void flash_pump(struct flash *flash)
     while (flash->left > 0 && flash_rests(flash, &stats) &&
            (slot = slot_for(flash, flash->first + refs[flash->left - 1])) != NULL) {
         flash->left--;
-        slot->hint = replay_hint(flash->replay, flash->work, flash->prefix, flash->left);
         slot_offer(slot, flash->first + refs[flash->left]);
         store_stats(flash->store, &stats);
     }
@@ -279,7 +275,6 @@ static void flash_begin(struct loop_msg *msg)
         flash->replay->there[i] = store_exists(flash->store, flash->volume, &key, NULL);
     }
     flash->left = flash->work->count;
-    flash->prefix = replay_prefix(flash->replay, flash->work);
     flash_pump(flash);
 }
 

@@ -300,7 +300,7 @@ static void test_budget(void **state)
     sample_read("mooncake.jsonl", REPLAY_MOONCAKE, &trace);
     all = drive_run(&trace, REPLAY_DEFAULT, 1500, 0);
     day = (uint64_t)((double)all.written_bytes / 2 * 86400e3 / (double)all.time_ms);
-    begin = day / 480; /* what a drive begins with; headers and summaries are a hundredth */
+    begin = day / 96; /* what a drive begins with; headers and summaries are a hundredth */
     half = drive_run(&trace, REPLAY_DEFAULT, 1500, day);
     assert_true(half.refused > 0);
     assert_true(half.written_bytes <= (all.written_bytes / 2 + begin) * 101 / 100);

@@ -121,7 +121,6 @@ static void page_drives(struct ctl_page *page)
          "Write streams of the device, into which volumes are sorted; 0: it has none."},
         {"icms_target_drive_refused_total", "counter",
          "Stores that the write budget did not allow."},
-        {"icms_target_drive_positions_total", "counter", "Stores that carried a prompt position."},
         {"icms_target_drive_budget_bytes", "gauge",
          "What may be written a day; 0: any number of bytes."},
         {"icms_target_drive_budget_left_bytes", "gauge", "What of it may be written at once."},
@@ -152,7 +151,6 @@ static void page_drives(struct ctl_page *page)
                 (double)store->discarded_bytes,
                 (double)store->write_streams,
                 (double)store->refused,
-                (double)store->hinted,
                 (double)store->budget_bytes_day,
                 (double)store->budget_left_bytes,
                 page_amplification(store),
@@ -274,14 +272,13 @@ static void status_drive(struct ctl_page *page, const struct target_drive_stats 
     ctl_text(page,
              "\"written_bytes\": %llu, \"admitted_bytes\": %llu, "
              "\"discarded_bytes\": %llu, \"write_streams\": %llu, "
-             "\"write_amplification\": %.3f, \"refused\": %llu, \"hinted\": %llu, "
+             "\"write_amplification\": %.3f, \"refused\": %llu, "
              "\"budget_bytes_day\": %llu, "
              "\"budget_left_bytes\": %llu}",
              (unsigned long long)store->device_write_bytes,
              (unsigned long long)store->admitted_bytes, (unsigned long long)store->discarded_bytes,
              (unsigned long long)store->write_streams, page_amplification(store),
-             (unsigned long long)store->refused, (unsigned long long)store->hinted,
-             (unsigned long long)store->budget_bytes_day,
+             (unsigned long long)store->refused, (unsigned long long)store->budget_bytes_day,
              (unsigned long long)store->budget_left_bytes);
 }
 

@@ -36,7 +36,7 @@ _icms()
     fi
     case $command in
     dev) options="$options --dir --size --port --volume --json" ;;
-    put) options="$options $tier $keys --input --on-flash --if-absent --prompt" ;;
+    put) options="$options $tier $keys --input --on-flash --if-absent" ;;
     get) options="$options $tier $keys --output" ;;
     exists | match | rm) options="$options $tier $keys" ;;
     status) options="$options --open --json" ;;
@@ -44,7 +44,7 @@ _icms()
         options="$options --list --dir --space --slices --slice --size --depth --op --variant --json"
         ;;
     replay)
-        options="$options --format --capacity --policy --loops --budget --no-hints --placement --block --segment --payload"
+        options="$options --format --capacity --policy --loops --budget --placement --block --segment --payload"
         options="$options --space --json"
         ;;
     version) options="--json" ;;

@@ -57,8 +57,7 @@ _icms() {
         put)
             _arguments $tier $keys '--input[the value]:file:_files' \
                 '--on-flash[done when a drive has it]' \
-                '--if-absent[leave a block that is there]' \
-                '--prompt[where the block lies]:blocks,hits,at:' ':key:' ':file:_files'
+                '--if-absent[leave a block that is there]' ':key:' ':file:_files'
             ;;
         get)
             _arguments $tier $keys '--output[for the value]:file:_files' ':key:' ':file:_files'
@@ -82,7 +81,6 @@ _icms() {
                 '--capacity[sizes of the drive]:percents:' '--policy[what to replay]:names:' \
                 '--loops[times the trace goes by]:number:' \
                 '--budget[what may be written]:bytes a day or percent:' \
-                '--no-hints[engines give no prompt positions]' \
                 '--placement[placement of runs in a pod]:enclosures:' \
                 '--block[size of a value]:size:' '--segment[size of a segment]:size:' \
                 '--payload[through the store, with a drive here]:directory:_files -/' \

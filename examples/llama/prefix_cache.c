@@ -452,9 +452,8 @@ static uint64_t block_save(struct prefix_cache *cache, llama_seq_id sequence, ui
     return bytes;
 }
 
-/* False: llama.cpp fails. hits: blocks from the first on that are there. */
-static bool store_start(struct prefix_cache *cache, llama_seq_id sequence, uint32_t i,
-                        uint32_t hits)
+/* False: llama.cpp fails. */
+static bool store_start(struct prefix_cache *cache, llama_seq_id sequence, uint32_t i)
 {
     struct slot *slot = &cache->slots[i % WINDOW];
     struct icms_request_options options;
@@ -467,7 +466,6 @@ static bool store_start(struct prefix_cache *cache, llama_seq_id sequence, uint3
         .key = cache->blocks[i].key,
         .data = slot->buf,
         .bytes = bytes,
-        .hint = icms_prompt_hint(cache->block_count, hits, i, false),
     };
     if (bytes > cache->block_bytes_max) {
         slot->io.status = ICMS_VALUE_SIZE;
@@ -503,7 +501,7 @@ bool prefix_cache_store(struct prefix_cache *cache, llama_seq_id sequence,
                 under_way[j] = under_way[--waiting];
                 break;
             }
-        ok = store_start(cache, sequence, i, hits);
+        ok = store_start(cache, sequence, i);
         if (ok)
             under_way[waiting++] = i;
     }

@@ -198,7 +198,6 @@ struct icms_block {
     icms_err status;       /* out: OK, MISS, or what is wrong with this block                   */
     enum icms_miss reason; /* out, with MISS; with other errors if there is one             */
     enum icms_source source; /* out, with OK of get                                             */
-    uint32_t hint;           /* in: put: of icms_prompt_hint; 0: not said                       */
 };
 
 enum icms_class {
@@ -221,12 +220,6 @@ struct icms_request_options {
 };
 
 ICMS_API void icms_request_options_init(struct icms_request_options *options);
-
-/* Where in its prompt a block lies that is put: the prompt has `blocks`, of which the first `hits`
- * were there when it began; this is number `at` of them, from 0; partial: it is not full. 0 where
- * the numbers contradict each other. Drives that may not write all that they are offered learn from
- * it which blocks come back, and write those; nothing else depends on it. */
-ICMS_API uint32_t icms_prompt_hint(uint32_t blocks, uint32_t hits, uint32_t at, int partial);
 
 /* The synchronous forms. blocks[0 .. count-1], count 1 .. ICMS_BATCH_MAX; options may be NULL.
  * Return ICMS_OK when every block's status is ICMS_OK, ICMS_MISS when at least one is not (look at

@@ -93,21 +93,19 @@ class Volume:
 
     @overload
     async def put(self, keys: Key, memory: Memory, *, deadline_ms: int = 0, on_flash: bool = False,
-                  if_absent: bool = False, hints: Sequence[int] | None = None) -> bool: ...
+                  if_absent: bool = False) -> bool: ...
 
     @overload
     async def put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  on_flash: bool = False, if_absent: bool = False,
-                  hints: Sequence[int] | None = None) -> Results: ...
+                  on_flash: bool = False, if_absent: bool = False) -> Results: ...
 
     async def put(self, keys: Key | Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  on_flash: bool = False, if_absent: bool = False,
-                  hints: Sequence[int] | None = None) -> bool | Results:
+                  on_flash: bool = False, if_absent: bool = False) -> bool | Results:
         flags = _client._put_flags(on_flash, if_absent)
         if isinstance(keys, _client._ONE_KEY):
             return _client._stored(await self._call(_icms.PUT, (keys,), (memory,), deadline_ms,
-                                                    flags, hints=hints))
-        return await self._call(_icms.PUT, keys, memory, deadline_ms, flags, hints=hints)
+                                                    flags))
+        return await self._call(_icms.PUT, keys, memory, deadline_ms, flags)
 
     @overload
     async def get(self, keys: Key, *, deadline_ms: int = 0,
@@ -167,15 +165,13 @@ class Volume:
             await asyncio.wait(pending)
 
     async def _call(self, op: int, keys: Sequence[Key], memory: Memories | None,
-                    deadline_ms: int, flags: int, flush: bool = False,
-                    hints: Sequence[int] | None = None) -> Results:
+                    deadline_ms: int, flags: int, flush: bool = False) -> Results:
         if not flush and not _client._some(keys) and (memory is None or
                                                       not _client._some(memory)):
             return _client._NONE
         bridge = _bridge(self.volume.client)
         future: asyncio.Future[Any] = bridge.loop.create_future()
-        request = self.volume._start(op, keys, memory, deadline_ms, flags, None, bridge.over,
-                                     hints)
+        request = self.volume._start(op, keys, memory, deadline_ms, flags, None, bridge.over)
         bridge.add(request, future)
         try:
             # The future is the bridge's: it also says when a cancelled request is over.

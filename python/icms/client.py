@@ -55,17 +55,6 @@ def key(name: str | bytes) -> bytes:
     return _icms.key_from_name(name.encode() if isinstance(name, str) else name)
 
 
-def prompt_hint(blocks: int, hits: int, at: int, partial: bool = False) -> int:
-    """Where in its prompt a block lies that is put, as one of the `hints` of the call.
-
-    The prompt has `blocks`, of which the first `hits` were there when it began; this is number `at`
-    of them, from 0; partial: it is not full. 0, which says nothing, where the numbers contradict
-    each other. Drives that may not write all that they are offered learn from it which blocks come
-    back, and write those; nothing else depends on it.
-    """
-    return _icms.prompt_hint(blocks, hits, at, partial)
-
-
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """What makes two KV blocks interchangeable besides their tokens.
@@ -383,16 +372,14 @@ class Volume:
 
     @overload
     def put(self, keys: Key, memory: Memory, *, deadline_ms: int = 0, on_flash: bool = False,
-            if_absent: bool = False, hints: Sequence[int] | None = None) -> bool: ...
+            if_absent: bool = False) -> bool: ...
 
     @overload
     def put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-            on_flash: bool = False, if_absent: bool = False,
-            hints: Sequence[int] | None = None) -> Results: ...
+            on_flash: bool = False, if_absent: bool = False) -> Results: ...
 
     def put(self, keys: Key | Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-            on_flash: bool = False, if_absent: bool = False,
-            hints: Sequence[int] | None = None) -> bool | Results:
+            on_flash: bool = False, if_absent: bool = False) -> bool | Results:
         """Stores one block, or a batch. Memory is read, 1 to value_bytes_max bytes each.
 
         One key: True when the block is stored. False when it is not: it exists already, with
@@ -400,14 +387,13 @@ class Volume:
         as with a value that is too large.
 
         A batch: OK says that the agent has a checked copy; with on_flash, that the drive has
-        answered for it. With if_absent a block that is there is EXISTS and stays. hints, one a
-        block, are of `prompt_hint`. Else VALUE_SIZE, QUOTA, LIMIT, DEADLINE, PEER_DOWN, ... for the
-        block.
+        answered for it. With if_absent a block that is there is EXISTS and stays, else it is
+        replaced. VALUE_SIZE, QUOTA, LIMIT, DEADLINE, PEER_DOWN, ... for the block.
         """
         flags = _put_flags(on_flash, if_absent)
         if isinstance(keys, _ONE_KEY):
-            return _stored(self._call(_icms.PUT, (keys,), (memory,), deadline_ms, flags, hints))
-        return self._call(_icms.PUT, keys, memory, deadline_ms, flags, hints)
+            return _stored(self._call(_icms.PUT, (keys,), (memory,), deadline_ms, flags))
+        return self._call(_icms.PUT, keys, memory, deadline_ms, flags)
 
     @overload
     def get(self, keys: Key, *, deadline_ms: int = 0, prestage: bool = False) -> bytes | None: ...
@@ -489,14 +475,14 @@ class Volume:
     # ---- requests
 
     def start_put(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
-                  on_flash: bool = False, if_absent: bool = False, tag: Any = None,
-                  hints: Sequence[int] | None = None) -> Request:
+                  on_flash: bool = False, if_absent: bool = False,
+                  tag: Any = None) -> Request:
         """`put` as a request: returns at once. Memory stays unchanged until it is over.
 
         LimitError when too many requests of the client are under way, here and in its sisters.
         """
         return self._start(_icms.PUT, keys, memory, deadline_ms, _put_flags(on_flash, if_absent),
-                           tag, hints=hints)
+                           tag)
 
     def start_get(self, keys: Sequence[Key], memory: Memories, *, deadline_ms: int = 0,
                   prestage: bool = False, tag: Any = None) -> Request:
@@ -530,18 +516,17 @@ class Volume:
         return mmap.mmap(-1, self.value_bytes_max)
 
     def _call(self, op: int, keys: Sequence[Key], memory: Memories | None,
-              deadline_ms: int, flags: int, hints: Sequence[int] | None = None) -> Results:
+              deadline_ms: int, flags: int) -> Results:
         if not _some(keys) and (memory is None or not _some(memory)):
             return _NONE
-        return _results(self._volume.call(op, keys, _rows(memory), deadline_ms, flags, hints))
+        return _results(self._volume.call(op, keys, _rows(memory), deadline_ms, flags))
 
     def _start(self, op: int, keys: Sequence[Key], memory: Memories | None,
-               deadline_ms: int, flags: int, tag: Any, over: Any = None,
-               hints: Sequence[int] | None = None) -> Request:
+               deadline_ms: int, flags: int, tag: Any, over: Any = None) -> Request:
         request = Request(tag)
         request._over = over
         request._request = self._volume.start(op, keys, _rows(memory), deadline_ms, flags,
-                                              request, hints)
+                                              request)
         return request
 
 

@@ -45,7 +45,7 @@ from sglang.srt.mem_cache.hicache_storage import (HiCacheStorage, PoolHitPolicy,
 from . import _engines, _sglang, errors, fingerprint, keys as _keys
 from ._icms import BATCH_MAX
 from ._tables import PeerDownError, Status
-from .client import Client, Layout, Results, Volume, prompt_hint
+from .client import Client, Layout, Results, Volume
 from .statements import Watch
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,6 @@ class _Part:
     pool: _Pool
     keys: list[bytes]     # of pieces
     memory: list[Any]     # of pieces
-    hints: list[int]      # of pieces; none of a load
     pages: int
 
 
@@ -442,7 +441,7 @@ class HiCacheIcms(HiCacheStorage):
             return False
         values = [value.contiguous() for value in values]  # stay until the store is over
         memory = [self._memory_of(value) for value in values]
-        stored = self._store(self._page_keys(self._scheme, keys, None), memory, [0] * len(keys))
+        stored = self._store(self._page_keys(self._scheme, keys, None), memory)
         self._count(True, stored, sum(len(room) for room, took in zip(memory, stored) if took))
         return all(stored)
 
@@ -536,13 +535,12 @@ class HiCacheIcms(HiCacheStorage):
         for pool, names, host_indices in wanted:
             memory = pool.memory(host_indices, len(names)) if names else []
             page_keys = self._page_keys(pool.scheme, names, extra_info) if memory else []
-            hints = _page_hints(len(names), pool.pieces, extra_info) if is_store else []
-            parts.append(_Part(pool, pool.keys(page_keys), memory, hints, len(names)))
+            parts.append(_Part(pool, pool.keys(page_keys), memory, len(names)))
         keys = [key for part in parts for key in part.keys]
         memory = [room for part in parts for room in part.memory]
         begin = time.monotonic()
         if is_store:
-            came = self._store(keys, memory, [hint for part in parts for hint in part.hints])
+            came = self._store(keys, memory)
         else:
             came = [nbytes > 0 for nbytes in self._load(keys, memory)]
         moved = []
@@ -585,18 +583,16 @@ class HiCacheIcms(HiCacheStorage):
 
         return self._in_batches("load", get, keys, memory, self.options.load_ms, 0)
 
-    def _store(self, keys: list[bytes], memory: list[Any], hints: list[int]) -> list[bool]:
+    def _store(self, keys: list[bytes], memory: list[Any]) -> list[bool]:
         """True for each that the tier has."""
-        def put(some: list[bytes], pairs: list[Any], left_ms: int) -> list[bool]:
-            results = self.volume.put(some, [value for value, _ in pairs], deadline_ms=left_ms,
-                                      if_absent=True, hints=[hint for _, hint in pairs])
+        def put(some: list[bytes], values: list[Any], left_ms: int) -> list[bool]:
+            results = self.volume.put(some, values, deadline_ms=left_ms, if_absent=True)
             took = [block.status in (Status.OK, Status.EXISTS) for block in results]
             if not all(took):
                 self._count_refusals(results)
             return took
 
-        return self._in_batches("store", put, keys, list(zip(memory, hints)),
-                                self.options.store_ms, False)
+        return self._in_batches("store", put, keys, memory, self.options.store_ms, False)
 
     def _exist(self, keys: list[bytes]) -> list[bool]:
         def exists(some: list[bytes], _: list[Any], left_ms: int) -> list[bool]:
@@ -653,18 +649,6 @@ class HiCacheIcms(HiCacheStorage):
             self._counters.refusals += refused
         self._sayer.warn("refused", f"the volume {self.volume.name} did not take "
                              f"{sum(refused.values())} of {len(results)} pieces: {dict(refused)}")
-
-
-def _page_hints(pages: int, pieces: int, extra_info: Any) -> list[int]:
-    """Where pages lie that are stored, for each of their pieces. SGLang stores what a request adds
-    to the pages that were there, which it names if it was told to. Of more than it hands over in one
-    call (128) the first pages are among those of the next call, and count as hits there."""
-    before = getattr(extra_info, "prefix_keys", None)
-    if before is None:
-        return [0] * (pages * pieces)
-    hits = len(before)
-    return [hint for at in range(hits, hits + pages)
-            for hint in [prompt_hint(hits + pages, hits, at)] * pieces]
 
 
 def _prefix(found: Sequence[bool]) -> int:

@@ -268,17 +268,8 @@ static bool batch_take_rows(struct batch *batch, PyObject *array)
     return true;
 }
 
-static bool batch_take_hint(struct batch *batch, PyObject *hints, Py_ssize_t i)
-{
-    PyObject *hint = PySequence_GetItem(hints, i);
-    bool taken = hint != NULL && module_number_u32(hint, &batch->blocks[i].hint) != 0;
-
-    Py_XDECREF(hint);
-    return taken;
-}
-
 static bool batch_take(struct batch *batch, const struct volume *volume, PyObject *keys,
-                       PyObject *memory, PyObject *hints)
+                       PyObject *memory)
 {
     bool rows = batch->memory != NULL && PyObject_CheckBuffer(memory);
 
@@ -292,8 +283,6 @@ static bool batch_take(struct batch *batch, const struct volume *volume, PyObjec
         Py_DECREF(key);
         if (taken && batch->memory != NULL && !rows)
             taken = batch_take_memory(batch, memory, i);
-        if (taken && hints != Py_None)
-            taken = batch_take_hint(batch, hints, i);
         if (!taken)
             return false;
     }
@@ -311,13 +300,12 @@ static bool batch_fits(PyObject *sequence, const char *what, Py_ssize_t count)
 }
 
 bool batch_init(struct batch *batch, const struct volume *volume, enum batch_op op, PyObject *keys,
-                PyObject *memory, PyObject *hints)
+                PyObject *memory)
 {
     Py_ssize_t count = batch_length(keys, "keys");
 
     *batch = (struct batch){.op = op};
-    if (count < 0 || (!PyObject_CheckBuffer(memory) && !batch_fits(memory, "memory", count)) ||
-        !batch_fits(hints, "hints", count))
+    if (count < 0 || (!PyObject_CheckBuffer(memory) && !batch_fits(memory, "memory", count)))
         return false;
     if (count == 0) {
         PyErr_SetString(PyExc_ValueError, "a batch has at least one block");
@@ -329,7 +317,7 @@ bool batch_init(struct batch *batch, const struct volume *volume, enum batch_op 
         batch->memory = PyMem_Calloc((size_t)count, sizeof(*batch->memory));
     if (batch->blocks == NULL || (memory != Py_None && batch->memory == NULL))
         (void)PyErr_NoMemory();
-    else if (batch_take(batch, volume, keys, memory, hints))
+    else if (batch_take(batch, volume, keys, memory))
         return true;
     batch_fini(batch);
     return false;
@@ -362,17 +350,6 @@ struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags)
     options.put_ack = flags & BATCH_ON_FLASH ? ICMS_PUT_ON_FLASH : ICMS_PUT_ACCEPTED;
     options.put_if_absent = (flags & BATCH_IF_ABSENT) != 0;
     return options;
-}
-
-PyObject *batch_prompt_hint(PyObject *module, PyObject *args)
-{
-    uint32_t blocks, hits, at;
-    int partial;
-
-    if (!PyArg_ParseTuple(args, "O&O&O&p", module_number_u32, &blocks, module_number_u32, &hits,
-                          module_number_u32, &at, &partial))
-        return NULL;
-    return PyLong_FromUnsignedLong(icms_prompt_hint(blocks, hits, at, partial));
 }
 
 PyObject *batch_result(const struct batch *batch, icms_err err)

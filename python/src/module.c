@@ -151,7 +151,6 @@ static PyMethodDef module_methods[] = {
     {"open", handle_open, METH_VARARGS, "A handle on a tier."},
     {"close_all", handle_close_all, METH_NOARGS, "Closes every handle that can be closed."},
     {"key_from_name", chain_key_from_name, METH_O, "A key from a name of any length."},
-    {"prompt_hint", batch_prompt_hint, METH_VARARGS, "Where in its prompt a block lies."},
     {"tables", module_tables, METH_NOARGS, "The tables of errors and of misses."},
     {"version", module_version, METH_NOARGS, "The version of the library inside."},
     {0},

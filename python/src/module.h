@@ -138,11 +138,11 @@ struct batch {
     struct batch_memory *memory; /* count entries, or NULL where no bytes move */
 };
 
-/* Checks and takes keys (a sequence of bytes), memory (a sequence as long, one array whose first
- * dimension is as long, or None: no bytes move) and hints (a sequence as long of numbers, or None).
- * False with an exception, and then nothing is held. GIL. */
+/* Checks and takes keys (a sequence of bytes) and memory (a sequence as long, one array whose first
+ * dimension is as long, or None: no bytes move). False with an exception, and then nothing is held.
+ * GIL. */
 bool batch_init(struct batch *batch, const struct volume *volume, enum batch_op op, PyObject *keys,
-                PyObject *memory, PyObject *hints);
+                PyObject *memory);
 
 /* Lets go of the memory: the library is done with it. May be called again. GIL. */
 void batch_release(struct batch *batch);
@@ -154,9 +154,6 @@ PyObject *batch_result(const struct batch *batch, icms_err err);
 /* Options of a call. */
 struct icms_request_options batch_options(uint32_t deadline_ms, uint32_t flags);
 
-/* prompt_hint(blocks, hits, at, partial) -> a hint, or 0 */
-PyObject *batch_prompt_hint(PyObject *module, PyObject *args);
-
 /* A key of the volume from a str or a bytes-like object; index is for the exception, -1: none. GIL.
  */
 bool batch_key(const struct volume *volume, PyObject *object, Py_ssize_t index,
@@ -167,8 +164,8 @@ bool batch_key(const struct volume *volume, PyObject *object, Py_ssize_t index,
 extern PyTypeObject *request_type;
 bool request_types_make(void);
 
-/* Volume.start(op, keys, memory, deadline_ms, flags, tag, hints=None): a request; Handle.poll()
- * gives its tag. */
+/* Volume.start(op, keys, memory, deadline_ms, flags, tag): a request; Handle.poll() gives its
+ * tag. */
 PyObject *request_start(PyObject *self, PyObject *args);
 
 /* Handle.poll() */

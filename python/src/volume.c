@@ -71,21 +71,21 @@ static icms_err volume_call_c(struct volume *volume, struct batch *batch,
     return ICMS_INVALID;
 }
 
-/* call(op, keys, memory, deadline_ms, flags, hints=None) -> what batch_result says */
+/* call(op, keys, memory, deadline_ms, flags) -> what batch_result says */
 static PyObject *volume_call(PyObject *self, PyObject *args)
 {
     struct volume *volume = (struct volume *)self;
     struct icms_request_options options;
-    PyObject *keys, *memory, *result, *hints = Py_None;
+    PyObject *keys, *memory, *result;
     uint32_t op, deadline_ms, flags;
     struct batch batch;
     icms_err err;
 
-    if (!PyArg_ParseTuple(args, "O&OOO&O&|O", module_number_u32, &op, &keys, &memory,
-                          module_number_u32, &deadline_ms, module_number_u32, &flags, &hints))
+    if (!PyArg_ParseTuple(args, "O&OOO&O&", module_number_u32, &op, &keys, &memory,
+                          module_number_u32, &deadline_ms, module_number_u32, &flags))
         return NULL;
     options = batch_options(deadline_ms, flags);
-    if (!batch_init(&batch, volume, (enum batch_op)op, keys, memory, hints))
+    if (!batch_init(&batch, volume, (enum batch_op)op, keys, memory))
         return NULL;
     if (!handle_enter(volume->handle)) {
         batch_fini(&batch);
@@ -114,7 +114,7 @@ static PyObject *volume_match(PyObject *self, PyObject *args)
     icms_err err;
 
     if (!PyArg_ParseTuple(args, "OO&", &keys, module_number_u32, &deadline_ms) ||
-        !batch_init(&batch, volume, BATCH_EXISTS, keys, Py_None, Py_None))
+        !batch_init(&batch, volume, BATCH_EXISTS, keys, Py_None))
         return NULL;
     plain = PyMem_Calloc((size_t)batch.count, sizeof(*plain));
     for (Py_ssize_t i = 0; plain != NULL && i < batch.count; i++)

@@ -78,16 +78,19 @@ def wait_for(condition, seconds=GRACE_S):
 
 
 @contextlib.contextmanager
-def hints_of_puts():
-    """A list that gets the hints of each put with hints of this process, in their order."""
-    seen, put = [], icms.Volume.put
+def puts_that_replace():
+    """A list that gets the keys of each put of this process that replaces what is there."""
+    seen = []
 
-    def spy(volume, *arguments, hints=None, **words):
-        if hints is not None:  # an adapter's statement has none
-            seen.append(hints)
-        return put(volume, *arguments, hints=hints, **words)
+    def spy(put):
+        def spied(volume, keys, *arguments, if_absent=False, **words):
+            if not if_absent:
+                seen.append(keys)
+            return put(volume, keys, *arguments, if_absent=if_absent, **words)
+        return spied
 
-    with unittest.mock.patch.object(icms.Volume, "put", spy):
+    with unittest.mock.patch.multiple(icms.Volume, put=spy(icms.Volume.put),
+                                      start_put=spy(icms.Volume.start_put)):
         yield seen
 
 

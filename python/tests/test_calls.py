@@ -92,33 +92,6 @@ class Calls(TestCase):
         self.assertTrue(self.volume.get(names, [room]).ok)
         self.assertEqual(bytes(room), values[0])
 
-    def test_put_says_where_blocks_lie(self):
-        def hinted():
-            return self.metric("icms_target_drive_positions_total", self.tier.target)
-
-        names = keys(4)
-        before = hinted()
-        hints = [icms.prompt_hint(12, 9, at, partial=at == 11) for at in range(10, 14)]
-        self.assertEqual([hint != 0 for hint in hints], [True, True, False, False])
-        self.assertNotEqual(hints[0], hints[1])
-        self.assertTrue(self.volume.put(names, [value(name) for name in names], on_flash=True,
-                                        hints=hints).ok)
-        self.assertEqual(hinted() - before, 2)
-        put = self.volume.start_put(names[:1], [value(names[0])], hints=hints[:1])
-        self.assertTrue(put.result().ok)
-        self.volume.flush()
-        self.assertEqual(hinted() - before, 3)
-        # What no function made says nothing.
-        self.assertTrue(self.volume.put(names[:2], [value(name) for name in names[:2]],
-                                        on_flash=True, hints=[1, 2 ** 32 - 1]).ok)
-        self.assertEqual(hinted() - before, 3)
-        for wrong in (3, "1", [], [1, 2], ["1"], [None], [-1], [2 ** 32], {0: 1}):
-            with self.assertRaises((TypeError, ValueError, OverflowError), msg=wrong):
-                self.volume.put(names[:1], [value(names[0])], hints=wrong)
-        for wrong in ((-1, 0, 0), (2 ** 32, 0, 0), ("1", 0, 0)):
-            with self.assertRaises((TypeError, ValueError, OverflowError), msg=wrong):
-                icms.prompt_hint(*wrong)
-
     def test_flush_waits_for_accepted_puts(self):
         names = keys(5)
         self.assertTrue(self.volume.put(names, [value(name) for name in names]).ok)

@@ -29,7 +29,6 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/list.h"
-#include "base/prompt.h"
 #include "icms/icms.h"
 #include "nvmf/host.h"
 #include "place/place.h"
@@ -127,7 +126,6 @@ struct agent_req {
     uint64_t taken_ns;    /* when it was taken from the ring                              */
     uint32_t bytes;       /* PUT: plain value. EXISTS_MANY: number of keys. GET, DIRECT: room */
     uint32_t lease;       /* GET: entry of the lease table; SHM_SLOT_NONE: wants no lease */
-    prompt_hint hint;     /* PUT: where in its prompt the block lies                      */
     uint8_t op;           /* enum shm_op                                                  */
     uint8_t flags;        /* enum shm_flag                                                */
     /* work */
@@ -169,7 +167,6 @@ struct agent_op {
     bool drop;                 /* LOAD: the key was written meanwhile: publish nothing        */
     bool published;            /* STORE: the slot is visible (accepted puts)                  */
     bool if_absent;            /* STORE                                                       */
-    prompt_hint hint;          /* STORE: where in its prompt the block lies                   */
     bool found;                /* DELETE: some place had it                                   */
     bool owner_down;           /* one before the one that is asked is excluded, or was lost      */
     bool owner_lacks;          /* one before the one that is asked lacks the volume              */

@@ -244,7 +244,6 @@ static void guest_entry_begin(struct agent_guest *guest, const struct shm_submit
     req->aside = entry->aside;
     req->bytes = entry->bytes;
     req->lease = entry->lease;
-    req->hint = entry->op == SHM_OP_PUT ? prompt_hint_of(entry->hint) : 0;
     req->taken_ns = core_now_ns(guest->core);
     req->deadline_ns = guest_deadline_ns(guest, entry);
     req->key = (struct key){.length = entry->key_length};

@@ -269,7 +269,6 @@ static icms_err path_op_start(struct agent_path *path, struct agent_op *op)
             return ICMS_VALUE_SIZE;
         req->data[0] = (struct iovec){memory, op->stored_bytes};
         req->options = op->if_absent ? NVME_KV_STORE_IF_ABSENT : 0;
-        req->hint = op->hint;
         return nvmf_store(path->ctrl, req);
     case AGENT_OP_EXIST:
         return nvmf_exist(path->ctrl, req);

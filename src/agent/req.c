@@ -286,7 +286,6 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     op->stored_bytes = stored_bytes;
     op->guest = req->guest->number;
     op->if_absent = (req->flags & SHM_FLAG_IF_ABSENT) != 0;
-    op->hint = req->hint;
     op->published = accepted;
     op->deadline_ns = accepted
                           ? u64_max(req->deadline_ns, core_now_ns(volume->core) + background_ns)

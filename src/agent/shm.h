@@ -116,12 +116,9 @@ struct shm_submit {
                              DIRECT: address of the client's memory                         */
     uint32_t bytes;       /* PUT: plain value; EXISTS_MANY: number of keys; GET, DIRECT: room */
     uint32_t volume;      /* the agent's number                                    */
-    union {
-        uint32_t lease; /* GET: entry of the lease table                               */
-        uint32_t hint;  /* PUT: prompt_hint: where in its prompt the block lies        */
-    };
-    uint8_t op;    /* enum shm_op                                           */
-    uint8_t flags; /* enum shm_flag                                         */
+    uint32_t lease;       /* GET: entry of the lease table                         */
+    uint8_t op;           /* enum shm_op                                           */
+    uint8_t flags;        /* enum shm_flag                                         */
     uint8_t key_length;
     uint8_t pad;
     uint8_t key[LIMIT_KEY_BYTES];

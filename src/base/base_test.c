@@ -18,7 +18,6 @@
 #include "base/hash.h"
 #include "base/hist.h"
 #include "base/list.h"
-#include "base/prompt.h"
 #include "base/types.h"
 
 static void crc_has_the_known_value_and_chains(void **state)
@@ -162,34 +161,6 @@ static void fault_points_act_on_their_visit(void **state)
     assert_false(fault_hit("disk.write"));
 }
 
-static prompt_hint hint(uint32_t blocks, uint32_t hits, uint32_t at, bool partial)
-{
-    return prompt_hint_make(
-        &(struct prompt_place){.blocks = blocks, .hits = hits, .at = at, .partial = partial});
-}
-
-static void places_in_prompts_are_coarsened(void **state)
-{
-    (void)state;
-    assert_int_equal(hint(0, 0, 0, false), 0); /* not said, or not possible */
-    assert_int_equal(hint(5, 0, 5, false), 0);
-    assert_int_equal(hint(5, 6, 1, false), 0);
-    assert_int_equal(hint(1, 0, 0, false), 1024 + (1 << 4) + 1);
-    assert_int_equal(hint(1, 0, 0, true), 1024 + (1 << 4) + 8 + 1);
-    assert_int_equal(hint(1, 1, 0, false), 1024 + (1 << 7)); /* offered, although it was there */
-    assert_int_equal(hint(20, 4, 4, false), 1024 + (3 << 7) + (1 << 4) + 5);
-    assert_int_equal(hint(20, 4, 6, false), 1024 + (3 << 7) + (1 << 4) + 5);
-    assert_int_equal(hint(20, 4, 7, false), 1024 + (3 << 7) + (2 << 4) + 5);
-    assert_int_equal(hint(20, 4, 18, false), 1024 + (3 << 7) + (2 << 4) + 5);
-    assert_int_equal(hint(20, 4, 19, true), 1024 + (3 << 7) + (3 << 4) + 8 + 5);
-    assert_int_equal(hint(UINT32_MAX, 1u << 31, UINT32_MAX - 1, true), 2047);
-    assert_int_equal(prompt_hint_of(1023), 0); /* from a peer */
-    assert_int_equal(prompt_hint_of(1024), 1024);
-    assert_int_equal(prompt_hint_of(2047), 2047);
-    assert_int_equal(prompt_hint_of(2048), 0);
-    assert_int_equal(prompt_hint_of(UINT32_MAX), 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,7 +173,6 @@ int main(void)
         cmocka_unit_test(uuid_round_trips_and_refuses_everything_else),
         cmocka_unit_test(hist_quantile_is_within_a_quarter),
         cmocka_unit_test(fault_points_act_on_their_visit),
-        cmocka_unit_test(places_in_prompts_are_coarsened),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

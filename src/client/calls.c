@@ -7,18 +7,11 @@
  * handle's pool and go back with icms_request_end.
  */
 #include "base/check.h"
-#include "base/prompt.h"
 #include "client/client_int.h"
 
 void icms_request_options_init(struct icms_request_options *options)
 {
     *options = (struct icms_request_options){.struct_bytes = sizeof(*options)};
-}
-
-uint32_t icms_prompt_hint(uint32_t blocks, uint32_t hits, uint32_t at, int partial)
-{
-    return prompt_hint_make(
-        &(struct prompt_place){.blocks = blocks, .hits = hits, .at = at, .partial = partial != 0});
 }
 
 /* The caller's options, also of a caller that was compiled with fewer of them. */

@@ -143,10 +143,8 @@ static void send_push(struct icms_request *request, struct client_op *op)
         .key_length = key->length,
     };
 
-    if (request->op == SHM_OP_PUT) {
+    if (request->op == SHM_OP_PUT)
         entry.bytes = (uint32_t)request->blocks[op->block].bytes;
-        entry.hint = request->blocks[op->block].hint;
-    }
     if (op->blocks > 1) {
         entry.op = SHM_OP_EXISTS_MANY;
         entry.bytes = op->blocks;

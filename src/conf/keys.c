@@ -34,9 +34,8 @@ static const struct conf_key drive_keys[] = {
      .doc = "What may be written to the drive a day: 1DWPD is its whole size once, as in the "
             "endurance that its maker rates; or bytes, like 500GiB. All writes count. When it runs "
             "short, blocks that come for the first time are refused (a store answers that it was "
-            "shed), and those that were refused or evicted lately are taken. Of what is new the "
-            "drive takes what lies where blocks came back, when engines say where in its prompt a "
-            "block lies; else those of runs that were read before others. 0 is no limit."},
+            "shed), and those that were refused or evicted lately are taken; new blocks of "
+            "runs that were read are refused later than others. 0 is no limit."},
     {"write_burst", CONF_BYTES, false, AT(struct conf_drive, budget.burst_bytes), .min = 0,
      .max = 1024 * TIB, .fallback = "0",
      .doc = "Maximum accumulated burst of the write budget. 0 is the budget of a day."},

@@ -43,10 +43,9 @@ struct nvmf_req {
     struct key key; /* List: first key wanted, length 0: from the beginning; Flush: unused */
     struct iovec data[NVMF_PDU_VECTORS]; /* Store: the value, only read. Retrieve, List: room     */
     uint32_t options;                    /* NVME_KV_STORE_*                                       */
-    prompt_hint hint;                   /* Store: where in its prompt the block lies; 0: not said */
-    uint64_t deadline_ns;               /* absolute, loop_now_ns                                 */
-    void (*done)(struct nvmf_req *req); /* called once                                           */
-    void *owner;                        /* the owner's, not touched                              */
+    uint64_t deadline_ns;                /* absolute, loop_now_ns                                 */
+    void (*done)(struct nvmf_req *req);  /* called once                                           */
+    void *owner;                         /* the owner's, not touched                              */
     /* out, valid in done */
     icms_err err;          /* OK, MISS, EXISTS, VALUE_SIZE, ..., DEADLINE, CANCELED, CORRUPT (data
                               digest), or why the association ended                               */

@@ -16,7 +16,6 @@
 #define NVMF_TARGET_H
 
 #include "base/hist.h"
-#include "base/prompt.h"
 #include "base/types.h"
 #include "loop/loop.h"
 
@@ -55,7 +54,6 @@ struct nvmf_target_req {
                                RETRIEVE with opts.retrieve_unbuffered                            */
     uint64_t memory_bytes;  /* its size: STORE ops.buffer_bytes(value_bytes), DELETE one page    */
     uint32_t value_bytes;   /* STORE: bytes of the value                                         */
-    prompt_hint hint;       /* STORE: where in its prompt the block lies; 0: not said            */
     uint32_t host_bytes;    /* RETRIEVE, LIST: room at the host                                  */
     const struct key *keys; /* EXIST_MANY                                                        */
     uint32_t key_count;     /* EXIST_MANY: 1..64                                                 */

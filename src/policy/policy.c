@@ -10,29 +10,26 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/hash.h"
-#include "policy/learn.h"
 
-/* The budget runs short for blocks of which nothing is known when less than half of this part of a
- * day's bytes is left, or half of the burst where that is less, until there is all of it again. So
- * whole prompts are admitted or refused, not blocks here and there. */
-#define POLICY_EASY_PART 480 /* three minutes */
+/* The reserve: this part of a day's bytes, or the burst where that is less. */
+#define POLICY_RESERVE_PART 96 /* a quarter of an hour */
+
+/* New blocks are refused from where less than `low` of the reserve is left, in percent, to where
+ * `high` is there again: so whole prompts are admitted or refused, not blocks here and there. What
+ * is below is for blocks that come again. */
+struct policy_marks {
+    uint8_t low, high;
+};
+static const struct policy_marks policy_marks_new = {90, 100};
+static const struct policy_marks policy_marks_run = {85, 90}; /* of a run that was read */
 
 #define POLICY_GHOST_WAYS     8
 #define POLICY_GHOST_KEYS_MIN 1024
 #define POLICY_GHOST_KEYS_MAX ((uint64_t)4 << 20)
 #define POLICY_DAY_MS         ((uint64_t)86400 * 1000)
 
-/* The same for new blocks of runs in which something was read lately: half of it. */
-#define POLICY_EASY_RUN_PART (2 * POLICY_EASY_PART)
-
 /* Of the runs that were read one is remembered for so many ghosts. */
 #define POLICY_GHOSTS_A_RUN 4
-
-/* Blocks that were offered and are remembered with where they lie, for one ghost. */
-#define POLICY_LEARNT_A_GHOST 2
-
-/* Under this part of what is easy nothing new is written: the rest is for what comes back. */
-#define POLICY_KNOWN_PART 0.1
 
 /* A larger budget is none. */
 #define POLICY_BUDGET_MAX ((uint64_t)1 << 60)
@@ -47,9 +44,8 @@ struct policy {
     uint64_t budget_part;    /* of a byte, in 1 / POLICY_DAY_MS                                 */
     uint32_t *runs;          /* tags of runs that were read, by hash; NULL without a budget     */
     uint64_t run_slots;      /* of runs; a power of two                                         */
-    struct learn *learn;     /* which new blocks come back; NULL without a budget               */
-    bool short_new;          /* the budget ran short for what is new, and has not recovered     */
-    bool short_run;          /* the same for what is new in a run that was read                 */
+    bool short_new;          /* new blocks are refused: see struct policy_marks                 */
+    bool short_run;          /* those of runs that were read, too                               */
 };
 
 void policy_opts_init(struct policy_opts *opts)
@@ -57,10 +53,11 @@ void policy_opts_init(struct policy_opts *opts)
     *opts = (struct policy_opts){.ghost_keys = POLICY_GHOST_KEYS_MIN};
 }
 
-/* What makes the budget run short: see POLICY_EASY_PART. */
-static int64_t budget_easy(const struct policy *policy, uint64_t part)
+/* Bytes of a full reserve. */
+static int64_t budget_reserve(const struct policy *policy)
 {
-    return (int64_t)u64_min(policy->opts.budget_bytes_day / part, policy->opts.burst_bytes);
+    return (int64_t)u64_min(policy->opts.budget_bytes_day / POLICY_RESERVE_PART,
+                            policy->opts.burst_bytes);
 }
 
 /* Takes the memory for so many ghosts, and for what goes with them; false: there is none. */
@@ -74,8 +71,7 @@ static bool policy_remember(struct policy *policy, uint64_t keys)
     policy->run_slots = ghosts / POLICY_GHOSTS_A_RUN;
     policy->ghost = calloc(ghosts, sizeof(policy->ghost[0]));
     policy->runs = calloc(policy->run_slots, sizeof(policy->runs[0]));
-    return policy->ghost != NULL && policy->runs != NULL &&
-           learn_new(POLICY_LEARNT_A_GHOST * ghosts, &policy->learn) == ICMS_OK;
+    return policy->ghost != NULL && policy->runs != NULL;
 }
 
 icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct policy **out_policy)
@@ -91,7 +87,7 @@ icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct poli
     policy->opts.burst_bytes = u64_min(
         opts->burst_bytes != 0 ? opts->burst_bytes : opts->budget_bytes_day, POLICY_BUDGET_MAX);
     policy->budget_ms = now_ms;
-    policy->budget_bytes = budget_easy(policy, POLICY_EASY_PART);
+    policy->budget_bytes = budget_reserve(policy);
     if (policy->opts.budget_bytes_day != 0 && !policy_remember(policy, keys)) {
         policy_free(&policy);
         return ICMS_NO_MEMORY;
@@ -106,7 +102,6 @@ void policy_free(struct policy **policy)
         return;
     free((*policy)->ghost);
     free((*policy)->runs);
-    learn_free(&(*policy)->learn);
     free(*policy);
     *policy = NULL;
 }
@@ -114,8 +109,7 @@ void policy_free(struct policy **policy)
 uint64_t policy_bytes(const struct policy *policy)
 {
     return sizeof(*policy) + policy->ghost_sets * POLICY_GHOST_WAYS * sizeof(policy->ghost[0]) +
-           policy->run_slots * sizeof(policy->runs[0]) +
-           (policy->learn != NULL ? learn_bytes(policy->learn) : 0);
+           policy->run_slots * sizeof(policy->runs[0]);
 }
 
 void policy_access(struct policy *policy, struct policy_segment *segment)
@@ -142,7 +136,7 @@ static bool run_was_read(const struct policy *policy, uint64_t run)
     return *run_slot(policy, run, &tag) == tag;
 }
 
-void policy_read(struct policy *policy, uint64_t hash, uint64_t run)
+void policy_read(struct policy *policy, uint64_t run)
 {
     uint32_t tag, *slot;
 
@@ -150,7 +144,6 @@ void policy_read(struct policy *policy, uint64_t hash, uint64_t run)
         return;
     slot = run_slot(policy, run, &tag);
     *slot = tag;
-    learn_back(policy->learn, hash);
 }
 
 /* ---- blocks that are gone ----------------------------------------------------------------------
@@ -219,8 +212,6 @@ static void budget_fill(struct policy *policy, uint64_t now_ms)
     policy->budget_part = part % POLICY_DAY_MS;
     gained = u64_min(gained, (uint64_t)((int64_t)policy->opts.burst_bytes - policy->budget_bytes));
     policy->budget_bytes += (int64_t)gained;
-    if (policy->learn != NULL)
-        learn_gained(policy->learn, (double)gained);
 }
 
 static bool budget_has(const struct policy *policy, uint64_t bytes)
@@ -234,7 +225,6 @@ void policy_charge(struct policy *policy, uint64_t bytes, uint64_t now_ms)
         return;
     budget_fill(policy, now_ms);
     policy->budget_bytes -= (int64_t)bytes;
-    learn_spent(policy->learn, (double)bytes);
 }
 
 void policy_admit_undo(struct policy *policy, uint64_t bytes)
@@ -254,52 +244,30 @@ uint64_t policy_budget_left(struct policy *policy, uint64_t now_ms)
     return policy->budget_bytes > 0 ? (uint64_t)policy->budget_bytes : 0;
 }
 
-/* Whether the budget is short: from less than half of what is easy on, until there is all. */
-static bool budget_short(const struct policy *policy, uint64_t part, bool was)
+/* Whether new blocks are refused: see struct policy_marks. */
+static bool budget_short(const struct policy *policy, const struct policy_marks *marks, bool was)
 {
-    int64_t easy = budget_easy(policy, part);
-
-    return policy->budget_bytes < (was ? easy : easy / 2);
+    return policy->budget_bytes < budget_reserve(policy) * (was ? marks->high : marks->low) / 100;
 }
 
-/* How much is there of what is easy; from time to time new blocks are judged anew by it. */
-static double admit_level(struct policy *policy)
+/* Whether a new block may be written. */
+static bool admit_new(struct policy *policy, uint64_t run)
 {
-    double easy = (double)budget_easy(policy, POLICY_EASY_PART);
-    double level = easy > 0 && policy->budget_bytes > 0 ? (double)policy->budget_bytes / easy : 0;
-
-    learn_level(policy->learn, level);
-    return level;
+    policy->short_new = budget_short(policy, &policy_marks_new, policy->short_new);
+    policy->short_run = budget_short(policy, &policy_marks_run, policy->short_run);
+    return !policy->short_new || (!policy->short_run && run_was_read(policy, run));
 }
 
-/* Whether a new block is worth what is left. Where it lies says most; without that, its run. */
-static bool admit_new(struct policy *policy, uint64_t hash, uint64_t run, prompt_hint hint,
-                      uint64_t bytes, double level)
+bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, uint64_t bytes,
+                  uint64_t now_ms)
 {
-    policy->short_new = budget_short(policy, POLICY_EASY_PART, policy->short_new);
-    policy->short_run = budget_short(policy, POLICY_EASY_RUN_PART, policy->short_run);
-    if (hint == 0)
-        return !policy->short_new || (!policy->short_run && run_was_read(policy, run));
-    learn_offered(policy->learn, hash, hint, bytes);
-    return level >= POLICY_KNOWN_PART && learn_wants(policy->learn, hint, run);
-}
-
-bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, prompt_hint hint,
-                  uint64_t bytes, uint64_t now_ms)
-{
-    bool known, wanted;
-    double level;
+    bool known;
 
     if (policy->opts.budget_bytes_day == 0)
         return true;
     budget_fill(policy, now_ms);
-    level = admit_level(policy);
     known = ghost_find(policy, hash) != NULL;
-    learn_back(policy->learn, hash);
-    wanted = known || admit_new(policy, hash, run, hint, bytes, level);
-    if (known || (wanted && hint == 0))
-        learn_spent(policy->learn, (double)bytes);
-    if (!budget_has(policy, bytes) || !wanted) {
+    if ((!known && !admit_new(policy, run)) || !budget_has(policy, bytes)) {
         if (!known)
             ghost_put(policy, hash);
         return false;

@@ -19,7 +19,6 @@
 
 #include "base/err.h"
 #include "base/limits.h"
-#include "base/prompt.h"
 
 struct policy;
 
@@ -56,23 +55,21 @@ static inline bool policy_before(const struct policy_segment *a, const struct po
 
 /* ---- admission: with a write budget only ---------------------------------------------------- */
 
-/* A block was read, or offered while it was present. hash names it in the drive (volume and key),
- * run names its run. */
-void policy_read(struct policy *policy, uint64_t hash, uint64_t run);
+/* A block of a run was read, or offered while it was present. */
+void policy_read(struct policy *policy, uint64_t run);
 
-/* A block was written. */
+/* A block was written. hash names it in the drive (volume and key). */
 void policy_written(struct policy *policy, uint64_t hash);
 
 /* A block was evicted. */
 void policy_evicted(struct policy *policy, uint64_t hash);
 
-/* Whether to write a block that is offered. A yes is charged to the budget. Always yes without a
- * budget. With one, blocks that were refused or evicted lately are taken while it has anything. Of
- * new ones with a hint those are taken that lie where blocks come back (learn.h); of those without
- * (0), when the budget runs short, those of runs that were read while there is a little more.
- * What is not taken is remembered. */
-bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, prompt_hint hint,
-                  uint64_t bytes, uint64_t now_ms);
+/* Whether to write a block that is offered; run names its run. A yes is charged to the budget.
+ * Always yes without a budget. With one, blocks that were refused or evicted lately are taken while
+ * it has anything. New ones are taken while a reserve for the former is nearly full, those of runs
+ * that were read until a little more is gone. What is not taken is remembered. */
+bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, uint64_t bytes,
+                  uint64_t now_ms);
 
 /* Gives back what a yes was charged: the block was not written after all. */
 void policy_admit_undo(struct policy *policy, uint64_t bytes);

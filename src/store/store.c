@@ -274,7 +274,7 @@ void store_accessed(struct store *store, struct store_segment *segment, uint32_t
                     const struct key *key)
 {
     policy_access(store->policy, &segment->recency);
-    policy_read(store->policy, store_policy_hash(volume, key), store_policy_run(volume, key));
+    policy_read(store->policy, store_policy_run(volume, key));
 }
 
 uint64_t store_now_ms(const struct store *store)
@@ -442,7 +442,6 @@ void store_stats(const struct store *store, struct store_stats *out_stats)
         .discarded_bytes = store_stat_get(&s->discarded_bytes),
         .write_streams = loop_file_streams(store->file),
         .refused = store_stat_get(&s->refused),
-        .hinted = store_stat_get(&s->hinted),
         .budget_bytes_day = s->budget_bytes_day,
         .budget_left_bytes = store_budget_left(store),
         .evictions = store_stat_get(&s->evictions),

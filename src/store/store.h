@@ -22,7 +22,6 @@
 #define STORE_STORE_H
 
 #include "base/hist.h"
-#include "base/prompt.h"
 #include "base/types.h"
 #include "loop/loop.h"
 
@@ -101,7 +100,6 @@ struct store_write {
                              store fills all around it                         */
     uint32_t value_bytes; /* 1 .. value_bytes_max                              */
     uint32_t options;     /* enum store_write_option bits                      */
-    prompt_hint hint;     /* where in its prompt it lies; 0: not said          */
     void (*done)(struct store_write *write); /* called once                                      */
     /* out, valid in done */
     icms_err err; /* OK, EXISTS, MISS, QUOTA, NO_SPACE, IO, DRIVE_DOWN; BUSY: the write budget
@@ -228,7 +226,6 @@ struct store_stats {
     uint64_t discarded_bytes;         /* that the device was told are free               */
     uint64_t write_streams;           /* of the device; 0: it has none                   */
     uint64_t refused;                 /* writes that the write budget did not allow      */
-    uint64_t hinted;                  /* writes that said where in their prompt they lie */
     uint64_t budget_bytes_day;        /* 0: no write budget                              */
     uint64_t budget_left_bytes;       /* that may be written at once                     */
     uint64_t evictions;               /* blocks, kept over restarts                      */

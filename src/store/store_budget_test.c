@@ -27,7 +27,7 @@
 #define DAY_MS ((uint64_t)86400 * 1000)
 
 /* A drive begins with this part of a day's budget. */
-#define BEGIN_PART 480
+#define BEGIN_PART 96
 
 static uint64_t rig_ms(const struct rig *rig)
 {
@@ -88,7 +88,7 @@ static void without_a_budget_nothing_is_refused(void **state)
 
 static void a_short_budget_takes_what_is_offered_again(void **state)
 {
-    enum { BLOCKS = 60, BEGIN = 40 };
+    enum { BLOCKS = 220, BEGIN = 200 };
     struct rig *rig = *state;
     uint64_t begin_ms = rig_ms(rig), admitted = 0, refused = 0, first = 0;
     struct store_stats stats;
@@ -107,8 +107,8 @@ static void a_short_budget_takes_what_is_offered_again(void **state)
             assert_false(rig_exists(rig, 0, i));
         }
     }
-    assert_true(admitted >= BEGIN / 2 - 4 &&
-                admitted <= BEGIN / 2 + 1 + rig_gained(rig, begin_ms) / RECORD);
+    assert_true(admitted >= BEGIN / 10 - 4 &&
+                admitted <= BEGIN / 10 + 1 + rig_gained(rig, begin_ms) / RECORD);
     rig_account(rig, begin_ms);
     /* what was refused once is taken the second time, until nothing at all is left */
     for (uint64_t i = first; i < BLOCKS; i++) {
@@ -121,7 +121,8 @@ static void a_short_budget_takes_what_is_offered_again(void **state)
         assert_int_equal(err, ICMS_OK);
         admitted++;
     }
-    assert_true(admitted >= BEGIN - 4 && admitted <= BEGIN + rig_gained(rig, begin_ms) / RECORD);
+    assert_true(admitted >= BEGIN * 9 / 10 &&
+                admitted <= BEGIN + rig_gained(rig, begin_ms) / RECORD);
     rig_stats(rig, &stats);
     assert_true(stats.budget_left_bytes < RECORD + rig_gained(rig, begin_ms));
     assert_int_equal(stats.refused, refused);
@@ -184,7 +185,7 @@ static void a_write_that_failed_costs_no_budget(void **state)
 
 static void a_short_budget_takes_what_continues_a_run(void **state)
 {
-    enum { BEGIN = 100 };
+    enum { BEGIN = 400 };
     struct rig *rig = *state;
     uint8_t taken = 0;
 
@@ -196,9 +197,9 @@ static void a_short_budget_takes_what_continues_a_run(void **state)
     assert_int_equal(run_op(rig, RIG_WRITE, 1, 1), ICMS_BUSY);
     assert_int_equal(run_op(rig, RIG_READ, 1, 0), ICMS_OK);
     assert_int_equal(run_op(rig, RIG_WRITE, 2, 2), ICMS_BUSY);
-    while (taken < BEGIN && run_op(rig, RIG_WRITE, 1, (uint8_t)(taken + 2)) == ICMS_OK)
+    while (taken < 200 && run_op(rig, RIG_WRITE, 1, (uint8_t)(taken + 2)) == ICMS_OK)
         taken++;
-    assert_true(taken > BEGIN / 5 && taken <= BEGIN / 4 + 1);
+    assert_true(taken > BEGIN / 25 && taken <= BEGIN / 20 + 1);
 }
 
 /* Also when nothing may be written any more; and the conditions are asked before the budget. */

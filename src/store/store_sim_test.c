@@ -448,7 +448,7 @@ static struct run *run_new(uint64_t seed, bool lying)
         run->rig.opts.ghost_keys = 1 + dice(run, 8);
     }
     if (!lying && seed % 4 == 3) /* a life begins with a part of it, hours do not pass */
-        run->rig.opts.budget.bytes_day = 480 * (64 + dice(run, 1024)) * 1024;
+        run->rig.opts.budget.bytes_day = 96 * (64 + dice(run, 1024)) * 1024;
     return run;
 }
 

@@ -358,8 +358,7 @@ static bool change_admitted(struct store_change *change)
         return true;
     change->admitted =
         policy_admit(store->policy, store_policy_hash(volume, key), store_policy_run(volume, key),
-                     store_change_write(change)->hint, (uint64_t)change->pages * STORE_PAGE_BYTES,
-                     store_now_ms(store));
+                     (uint64_t)change->pages * STORE_PAGE_BYTES, store_now_ms(store));
     if (!change->admitted)
         store_stat_add(&store->stats.refused, 1);
     return change->admitted;
@@ -515,8 +514,6 @@ icms_err store_write(struct store *store, struct store_write *write)
         return ICMS_KEY_SIZE;
     if (write->value_bytes == 0 || write->value_bytes > store->value_bytes_max)
         return ICMS_VALUE_SIZE;
-    if (write->hint != 0)
-        store_stat_add(&store->stats.hinted, 1);
     volume = &store->volumes[write->volume];
     change = change_init(store, write->private_words, false, write->value_bytes);
     if (volume->quota_bytes != 0 &&

@@ -284,7 +284,6 @@ static enum target_step target_run_append(struct target_req *req)
         .key = nvmf->key,
         .memory = nvmf->memory,
         .value_bytes = nvmf->value_bytes,
-        .hint = nvmf->hint,
         .options = (req->options & NVMF_TARGET_IF_EXISTS ? STORE_WRITE_IF_EXISTS : 0) |
                    (req->options & NVMF_TARGET_IF_ABSENT ? STORE_WRITE_IF_ABSENT : 0),
         .done = target_write_done,

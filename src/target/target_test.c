@@ -234,7 +234,7 @@ static void a_short_write_budget_sheds_stores(void **state)
 
     (void)state;
     rig->drives[0].budget.bytes_day =
-        480 * 8 * MIB; /* begins with 8 MiB, half of it for anything */
+        96 * 40 * MIB; /* begins with 40 MiB, a tenth of it for anything */
     rig_up(rig);
     for (uint32_t i = 0; i < 40; i++) {
         uint16_t status = peer_store(rig->io, 1, key_text(i, 0), rig->value, 200000, 0, &cqe);

@@ -43,7 +43,6 @@ struct kv_shape {
     bool has_options; /* else the byte is reserved       */
     bool has_bytes;   /* CDW10 is a size                 */
     bool has_time;    /* CDW12, 13 are time and class    */
-    bool has_hint;    /* CDW13 31:16 is a hint           */
     bool any_key;     /* a key of length 0 is allowed    */
 };
 
@@ -58,7 +57,7 @@ static bool kv_shape(uint8_t opcode, struct kv_shape *out_shape)
         shape.options =
             NVME_KV_STORE_IF_EXISTS | NVME_KV_STORE_IF_ABSENT | NVME_KV_STORE_UNCOMPRESSED;
         shape.has_bytes = true;
-        shape.has_time = shape.has_hint = opcode == NVME_ICMS_STORE;
+        shape.has_time = opcode == NVME_ICMS_STORE;
         break;
     case NVME_KV_RETRIEVE:
     case NVME_ICMS_RETRIEVE:
@@ -99,7 +98,7 @@ void nvme_kv_cmd_encode(const struct nvme_kv_cmd *cmd, struct nvme_sqe_wf *out_s
         out_sqe->cdw10 = le32_of(cmd->bytes);
     if (shape.has_time) {
         out_sqe->cdw12 = le32_of(cmd->time_left_us);
-        out_sqe->cdw13 = le32_of(cmd->io_class | (shape.has_hint ? (uint32_t)cmd->hint << 16 : 0));
+        out_sqe->cdw13 = le32_of(cmd->io_class);
     }
     nvme_kv_key_encode(&cmd->key, out_sqe);
 }
@@ -128,8 +127,6 @@ icms_err nvme_kv_cmd_decode(const struct nvme_sqe_wf *sqe, struct nvme_kv_cmd *o
         if (cmd.io_class >= IO_CLASS_COUNT)
             return ICMS_INVALID;
     }
-    if (shape.has_hint)
-        cmd.hint = prompt_hint_of(le32_get(sqe->cdw13) >> 16);
     nvme_kv_key_decode(sqe, length, &cmd.key);
     *out_cmd = cmd;
     return ICMS_OK;

@@ -8,7 +8,6 @@
 #ifndef WIRE_NVME_KV_H
 #define WIRE_NVME_KV_H
 
-#include "base/prompt.h"
 #include "base/types.h"
 #include "wire/nvme.h"
 
@@ -25,7 +24,6 @@ struct nvme_kv_cmd {
     uint8_t opcode;        /* NVME_KV_*, NVME_ICMS_STORE, NVME_ICMS_RETRIEVE                    */
     uint8_t options;       /* NVME_KV_STORE_* or NVME_KV_RETRIEVE_*                             */
     uint8_t io_class;      /* vendor: enum io_class                                             */
-    prompt_hint hint;      /* vendor, Store: where in its prompt the block lies; 0: not said    */
     uint32_t nsid;         /* namespace                                                         */
     struct key key;        /* length 1..16; 0 for List: from the first key                      */
     uint32_t bytes;        /* Store: value size; Retrieve, List: host buffer; others: 0         */

@@ -126,8 +126,6 @@ static void commands_round_trip(void **state)
             cmd.time_left_us = (uint32_t)test_random(&seed);
             cmd.io_class = (uint8_t)(test_random(&seed) % IO_CLASS_COUNT);
         }
-        if (cmd.opcode == NVME_ICMS_STORE)
-            cmd.hint = prompt_hint_of(test_random(&seed) % 3072);
         nvme_kv_cmd_encode(&cmd, &sqe);
         assert_int_equal(nvme_kv_cmd_decode(&sqe, &back), ICMS_OK);
         assert_int_equal(back.opcode, cmd.opcode);
@@ -137,12 +135,6 @@ static void commands_round_trip(void **state)
         assert_int_equal(back.options, cmd.options);
         assert_int_equal(back.time_left_us, cmd.time_left_us);
         assert_int_equal(back.io_class, cmd.io_class);
-        assert_int_equal(back.hint, cmd.hint);
-        sqe.cdw13.byte[3] |= 0x80; /* not a hint: as if nothing were said */
-        if (cmd.opcode == NVME_ICMS_STORE) {
-            assert_int_equal(nvme_kv_cmd_decode(&sqe, &back), ICMS_OK);
-            assert_int_equal(back.hint, 0);
-        }
     }
 }
 

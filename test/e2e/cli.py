@@ -103,12 +103,6 @@ def replay(folder):
            2, b"", [b"--policy"])
 
 
-def hinted(env):
-    """Stores of which the drive of icms dev knows where in their prompt they lie."""
-    with urllib.request.urlopen(f"http://{env['TARGET']}/status", timeout=20) as page:
-        return sum(drive["hinted"] for drive in json.load(page)["drives"])
-
-
 def blocks(env, folder):
     expect("put", icms("put", "greeting", data=b"hello\n", env=env), 0,
            b"greeting: stored, 6 bytes\n")
@@ -124,15 +118,6 @@ def blocks(env, folder):
     expect("get a name", icms("get", "--name", name, env=env), 0, b"n")
     expect("if absent", icms("put", "--if-absent", "greeting", data=b"x", env=env), 1, b"",
            [b"already"])
-    before = hinted(env)
-    expect("prompt", icms("put", "--prompt", "12,4,7", "place", data=b"x", env=env), 0)
-    expect("prompt, partial", icms("put", "--on-flash", "--prompt", "12,4,11,partial", "place",
-                                   data=b"x", env=env), 0)
-    assert hinted(env) - before == 2, (hinted(env), before)
-    for wrong in ("12", "12,4", "12,4,", "12,4,12", "12,13,4", "0,0,0", "-1,4,7", "12,4,7,whole"):
-        expect(f"prompt {wrong}", icms("put", "--prompt", wrong, "place", data=b"x", env=env), 2,
-               b"", [b"12,4,7"])
-    expect("prompt of a get", icms("get", "--prompt", "12,4,7", "place", env=env), 2, b"")
     expect("left as it was", icms("get", "greeting", env=env), 0, b"hello\n")
     expect("miss", icms("get", "nobody", env=env), 1, b"", [b"nobody", b"absent"])
     result = icms("get", "--json", "nobody", "/dev/null", env=env)

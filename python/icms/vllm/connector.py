@@ -34,7 +34,6 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import AttentionSpec, group_kernel_blocks
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from ..client import prompt_hint
 from ..keys import Scheme
 from . import configuration, metrics
 from .identity import Engine, Facts, Identity, Options, Shape
@@ -115,7 +114,7 @@ class IcmsPromMetrics(KVConnectorPromMetrics):
 class _Request:
     """What the scheduler's half knows of a request of the engine."""
 
-    __slots__ = ("request", "names", "match", "first", "blocks", "hits", "stored", "loads")
+    __slots__ = ("request", "names", "match", "first", "blocks", "stored", "loads")
 
     def __init__(self, request: Any) -> None:
         self.request = request
@@ -123,7 +122,6 @@ class _Request:
         self.match: Match | None = None
         self.first = 0  # the block from which on the engine asked last
         self.blocks: list[int] = []  # of the engine's KV cache
-        self.hits: int | None = None  # blocks that were there when it began; None: it did not
         self.stored = 0  # blocks that are stored, or were loaded, or are somebody else's
         self.loads: list[tuple[int, list[int]]] = []  # for the step that is being made
 
@@ -135,8 +133,6 @@ class _Puts(NamedTuple):
     hashes: list[bytes]  # the engine's, from its first block on
     first: int  # of the blocks that are stored
     slots: list[list[int]]  # by block, by rank
-    prompt: int  # blocks of the whole prompt
-    hits: int  # of them, that were there when the request began
     renewals: int  # of the key space, up to when they were computed
 
 
@@ -267,9 +263,7 @@ class _Scheduler:
             if new.req_id in self._requests:
                 state = self._requests[new.req_id]
                 state.blocks = list(new.block_ids[0])
-                hits = new.num_computed_tokens // self._block_tokens
-                state.hits = hits if state.hits is None else state.hits
-                state.stored = max(state.stored, hits)
+                state.stored = max(state.stored, new.num_computed_tokens // self._block_tokens)
         cached = output.scheduled_cached_reqs
         for i, request_id in enumerate(cached.req_ids):
             computed[request_id] = cached.num_computed_tokens[i]
@@ -297,10 +291,8 @@ class _Scheduler:
                 break
             blocks.append((state.blocks[index], slots))
         step.stores += blocks
-        prompt = max(state.request.num_tokens // self._block_tokens, full)
         puts.append(_Puts(state.names, list(state.request.block_hashes[:full]), state.stored,
-                          [slots for _, slots in blocks], prompt, state.hits or 0,
-                          self._identity.space.number))
+                          [slots for _, slots in blocks], self._identity.space.number))
 
     def copied(self, done: Copied) -> None:
         """Workers have done steps."""
@@ -326,12 +318,8 @@ class _Scheduler:
                     for by_rank in put.names.of(put.hashes, put.first)[:len(put.slots)]
                     for key in by_rank]
 
-        def hints() -> Sequence[int]:
-            return [prompt_hint(put.prompt, put.hits, put.first + i)
-                    for put in puts for i, by_rank in enumerate(put.slots) for _ in by_rank]
-
         self._movers.store(schemes[0].volume, names,
-                           [self._staging.room(slot) for slot in slots], hints,
+                           [self._staging.room(slot) for slot in slots],
                            soon(self._store_ms), lambda good: self._staging.give(slots))
 
     def finished(self, request: Any) -> None:

@@ -23,9 +23,6 @@ from .link import left_ms
 #: Keys of blocks, or what makes them, which is then done on the thread.
 Names = Sequence[bytes] | Callable[[], Sequence[bytes]]
 
-#: Where blocks lie in their prompts (`icms.prompt_hint`), or what says it, which runs on the thread.
-Hints = Sequence[int] | Callable[[], Sequence[int]]
-
 #: Blocks of one call at least, when a load is divided among threads.
 _PIECE_BLOCKS = 8
 #: Blocks of one call at most: what comes after them waits, and sees how much time is left.
@@ -102,10 +99,10 @@ class Movers:
             self._begin(self._loads, self._load, volume, names[first:last], rooms[first:last],
                         deadline, lambda found, first=first: piece_done(first, found))
 
-    def store(self, volume: Volume, names: Names, rooms: Sequence[Any], hints: Hints,
+    def store(self, volume: Volume, names: Names, rooms: Sequence[Any],
               deadline: float, done: Callable[[list[bool]], None]) -> None:
         """Stores what is not there; done gets which blocks the tier has now."""
-        self._begin(self._stores, self._store, volume, names, rooms, hints, deadline, done)
+        self._begin(self._stores, self._store, volume, names, rooms, deadline, done)
 
     # ---- on the threads
 
@@ -151,12 +148,9 @@ class Movers:
         return self._calls("load", len(names), deadline, get)
 
     def _store(self, volume: Volume, names: Sequence[bytes], rooms: Sequence[Any],
-               hints: Hints, deadline: float) -> list[bool]:
-        said = hints() if callable(hints) else hints
-
+               deadline: float) -> list[bool]:
         def put(part: slice, ms: int) -> list[str]:
-            results = volume.put(names[part], rooms[part], if_absent=True, deadline_ms=ms,
-                                 hints=said[part])
+            results = volume.put(names[part], rooms[part], if_absent=True, deadline_ms=ms)
             self.counts.add("stored_bytes", "accepted", sum(
                 memoryview(room).nbytes for result, room in zip(results, rooms[part])
                 if result.status == Status.OK))

@@ -32,7 +32,6 @@ from vllm.v1.kv_offload.base import (LookupResult, Medium, OffloadingCounterMeta
                                      OffloadingGaugeMetadata, ReqContext, RequestOffloadingContext)
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
-from ..client import prompt_hint
 from ..keys import Prompt, Scheme
 from .identity import Engine, Identity, Options, Shape
 from .link import Link, WrongTier
@@ -55,7 +54,7 @@ class _Question:
 class _Request:
     """What the tier knows of a request of the engine; the scheduler's thread alone."""
 
-    __slots__ = ("questions", "names", "_places", "_prompts", "_ends", "_hit_tokens", "_seen")
+    __slots__ = ("questions", "names", "_prompts", "_ends", "_seen")
 
     def __init__(self) -> None:
         self.forget()
@@ -64,10 +63,8 @@ class _Request:
         """All that is known of its chunks."""
         self.questions: dict[bytes, _Question] = {}
         self.names: dict[bytes, bytes] = {}  # vLLM's key of a chunk to the tier's
-        self._places: dict[bytes, tuple[int, int, bool]] = {}  # group, which one, filled in part
         self._prompts: dict[int, Prompt] = {}  # by KV cache group
         self._ends: dict[int, int] = {}  # tokens of each prompt so far
-        self._hit_tokens: int | None = None  # before the first chunk that was stored
         self._seen = 0  # entries of the context's positions that were looked at
 
     def name(self, key: bytes, context: ReqContext, scheme: Scheme,
@@ -90,23 +87,9 @@ class _Request:
             if end == before + tokens:
                 self.names[key] = prompt.next(key)
                 self._ends[group] = end
-                self._places[key] = (group, before // tokens, False)
             elif before < end < before + tokens:
                 self.names[key] = prompt.aside(key)  # a part of a chunk, at a prompt's end
-                self._places[key] = (group, before // tokens, True)
         self._seen = len(positions)
-
-    def hints(self, keys: Sequence[bytes], chunk_tokens: dict[int, int]) -> list[int]:
-        """Where chunks lie that have names and are stored. vLLM stores what a request computes: all
-        before the first of it was there. Groups that keep the end of a prompt only say nothing of
-        that, so it is one number for all of them."""
-        places = [self._places[key] for key in keys]
-        first = min(at * chunk_tokens[group] for group, at, _ in places)
-        hits = first if self._hit_tokens is None else min(first, self._hit_tokens)
-        self._hit_tokens = hits
-        return [prompt_hint(self._ends[group] // chunk_tokens[group] + partial,
-                            hits // chunk_tokens[group], at, partial)
-                for group, at, partial in places]
 
 
 def _positions(context: ReqContext) -> dict[bytes, int]:
@@ -255,8 +238,7 @@ class IcmsTier(SecondaryTierManager):
 
         _, load_ms, store_ms = self._deadlines_ms
         if is_store:
-            self._movers.store(schemes[0].volume, names, rooms,
-                               request.hints(keys, self._chunk_tokens), soon(store_ms), done)
+            self._movers.store(schemes[0].volume, names, rooms, soon(store_ms), done)
         else:
             self._movers.load(schemes[0].volume, names, rooms, soon(load_ms), done)
 

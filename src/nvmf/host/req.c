@@ -176,7 +176,6 @@ static icms_err req_io(struct nvmf_ctrl *ctrl, struct nvmf_req *req, uint8_t opc
         .opcode = opcode,
         .options = direction == NVME_DIRECTION_H2C ? (uint8_t)req->options : 0,
         .io_class = (uint8_t)req->io_class,
-        .hint = req->hint,
         .nsid = req->nsid,
         .key = req->key,
         .bytes = (uint32_t)bytes,

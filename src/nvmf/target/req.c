@@ -248,7 +248,6 @@ static void req_fill(struct nvmft_req *req, const struct nvmft_kv *kv)
         pub->deadline_ns = req->started_ns + (uint64_t)kv->cmd.time_left_us * 1000;
     if (kv->op == NVMF_TARGET_STORE) {
         pub->value_bytes = kv->cmd.bytes;
-        pub->hint = kv->cmd.hint;
         if (kv->cmd.options & NVME_KV_STORE_IF_EXISTS)
             pub->options |= NVMF_TARGET_IF_EXISTS;
         if (kv->cmd.options & NVME_KV_STORE_IF_ABSENT)
