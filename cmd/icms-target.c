@@ -279,6 +279,7 @@ int main(int argc, char **argv)
     }
     daemon_warnings(&conf->warnings);
     status = opts.check_config ? daemon_config_right(&opts) : main_run(&opts, conf);
+    conf_target_fini(conf);
     free(conf);
     return status;
 }

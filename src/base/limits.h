@@ -44,7 +44,7 @@
 #define LIMIT_REASON_BYTES  (LIMIT_ADDRESS_BYTES + 2 * LIMIT_NQN_BYTES + 192)
 
 /* Host NQNs that one volume lists. */
-#define LIMIT_VOLUME_HOSTS 64
+#define LIMIT_VOLUME_HOSTS 4096
 
 /* Users, and groups, of a machine that one volume lists. */
 #define LIMIT_VOLUME_USERS 32

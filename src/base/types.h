@@ -77,7 +77,8 @@ struct volume_spec {
     uint32_t run_blocks;         /* client: blocks that are placed together */
     bool sealed;                 /* values end in a trailer; false: raw    */
     uint32_t host_count;         /* 0: any host may use it                 */
-    char host_nqn[LIMIT_VOLUME_HOSTS][LIMIT_NQN_BYTES]; /* target: hosts that may use it */
+    char (
+        *host_nqn)[LIMIT_NQN_BYTES];  /* target: hosts that may use it; kept by whoever made this */
     uint32_t user_count, group_count; /* both 0: whoever can connect to the agent's socket  */
     struct local_id users[LIMIT_VOLUME_USERS];  /* agent: users that may use it             */
     struct local_id groups[LIMIT_VOLUME_USERS]; /* agent: groups whose members may          */

@@ -80,6 +80,7 @@ void client_local_close(struct client_local **local)
         (void)!ftruncate((*local)->lock_fd, 0); /* the next holder has another id */
         loop_fd_close((*local)->lock_fd);
     }
+    conf_agent_fini(&(*local)->conf);
     free(*local);
     *local = NULL;
 }

@@ -8,6 +8,7 @@
 #include "conf/conf_int.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -135,17 +136,42 @@ static icms_err bind_scalar(const struct conf_key *key, const struct conf_source
     return ICMS_OK;
 }
 
+/* Takes memory for as many names as are written, where a list has no room in the struct. */
+static icms_err bind_names(const struct conf_key *key, const struct conf_source *source,
+                           const struct conf_node *list, void *object)
+{
+    void **names = field_of(key, object);
+    size_t count = 0;
+
+    for (const struct conf_node *node = list->first; node != NULL && count < key->max;
+         node = node->next)
+        count++;
+    if (count == 0)
+        return ICMS_OK; /* refused by bind_list, and so are more than the largest number */
+    *names = calloc(count, key->size);
+    if (*names == NULL)
+        return err_set(source->why, ICMS_NO_MEMORY, "%s: out of memory", source->name);
+    return ICMS_OK;
+}
+
 static icms_err bind_list(const struct conf_key *key, const struct conf_source *source,
                           const struct conf_node *list, void *object)
 {
+    char *members = field_of(key, object);
     uint32_t count = 0;
+    icms_err err;
 
     if (list->kind != CONF_NODE_LIST)
         return conf_fail(source, list->line, "%s: a list is wanted here (lines that begin with -)",
                          key->name);
+    if (key->kind == CONF_NQNS) {
+        err = bind_names(key, source, list, object);
+        if (err != ICMS_OK)
+            return err;
+        members = *(char **)field_of(key, object);
+    }
     for (const struct conf_node *node = list->first; node != NULL; node = node->next) {
-        char *member = (char *)field_of(key, object) + (size_t)count * key->size;
-        icms_err err;
+        char *member = members + (size_t)count * key->size;
 
         if (count == key->max)
             return conf_fail(source, node->line, "%s: more than %llu entries", key->name,

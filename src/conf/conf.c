@@ -29,6 +29,25 @@ static icms_err text_bind(const struct conf_table *table, const char *text, size
     return err;
 }
 
+static void volumes_fini(struct volume_spec volumes[LIMIT_VOLUMES])
+{
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+        free(volumes[i].host_nqn);
+        volumes[i].host_nqn = NULL;
+        volumes[i].host_count = 0;
+    }
+}
+
+void conf_target_fini(struct conf_target *conf)
+{
+    volumes_fini(conf->volumes);
+}
+
+void conf_agent_fini(struct conf_agent *conf)
+{
+    volumes_fini(conf->volumes);
+}
+
 icms_err conf_target_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                            struct conf_target *out_conf)
 {
@@ -41,6 +60,8 @@ icms_err conf_target_parse(const char *text, size_t bytes, const char *name, str
     err = text_bind(&conf_target_table, text, bytes, name, why, conf);
     if (err == ICMS_OK)
         memcpy(out_conf, conf, sizeof(*conf));
+    else
+        conf_target_fini(conf);
     free(conf);
     return err;
 }
@@ -58,6 +79,8 @@ icms_err conf_agent_parse(const char *text, size_t bytes, const char *name, stru
     err = text_bind(&conf_agent_table, text, bytes, name, why, conf);
     if (err == ICMS_OK)
         memcpy(out_conf, conf, sizeof(*conf));
+    else
+        conf_agent_fini(conf);
     free(conf);
     return err;
 }

@@ -161,6 +161,11 @@ icms_err conf_agent_read(const char *path, struct err_why *why,
 icms_err conf_nixl_read(const char *path, struct err_why *why,
                         struct conf_nixl *out_conf) ICMS_MUST_CHECK;
 
+/* Frees the lists of hosts, which a target with these volumes reads while it lives. After a read or
+ * a parse that was right; harmless a second time. */
+void conf_target_fini(struct conf_target *conf);
+void conf_agent_fini(struct conf_agent *conf);
+
 /* The same from memory; name stands for the file in errors. */
 icms_err conf_target_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                            struct conf_target *out_conf) ICMS_MUST_CHECK;

@@ -30,6 +30,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         err = conf_nixl_parse(text, bytes - 1, "fuzz", &why, &nixl);
     else
         err = conf_agent_parse(text, bytes - 1, "fuzz", &why, &agent);
+    conf_target_fini(&target);
+    conf_agent_fini(&agent);
     check(err == ICMS_OK || err == ICMS_CONFIG);
     check(err == ICMS_OK || strncmp(why.text, "fuzz:", 5) == 0);
     return 0;

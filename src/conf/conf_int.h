@@ -33,9 +33,13 @@ const char *conf_show(const char *text, char out[CONF_SHOW_BYTES]);
 
 /* ---- the tree (doc.c) ----------------------------------------------------------------------- */
 
-#define CONF_FILE_BYTES_MAX ((size_t)1 << 20) /* of a file                                */
-#define CONF_DEPTH_MAX      8                 /* maps and lists in each other             */
-#define CONF_NODES_MAX      16384             /* 64 volumes of 64 hosts are some 5,000    */
+/* Of a file: all but lists of hosts, and those with half as long names as there can be. */
+#define CONF_FILE_BYTES_MAX                                                                        \
+    (((size_t)1 << 20) + (size_t)LIMIT_VOLUMES * LIMIT_VOLUME_HOSTS * LIMIT_NQN_BYTES / 2)
+
+/* Maps and lists in each other; values, those of lists of hosts among them. */
+#define CONF_DEPTH_MAX 8
+#define CONF_NODES_MAX ((size_t)16384 + (size_t)LIMIT_VOLUMES * LIMIT_VOLUME_HOSTS)
 
 enum conf_node_kind {
     CONF_NODE_SCALAR,
@@ -87,7 +91,7 @@ enum conf_kind {
     CONF_NUMBER,    /* double, over 0                                       */
     CONF_MAP,       /* a struct of its own table                            */
     CONF_MAPS,      /* a list of them; size is of one, max how many         */
-    CONF_NQNS,      /* a list of char[size], max how many                   */
+    CONF_NQNS,      /* a list of char[size] in memory of its own, max how many */
     CONF_USERS,     /* a list of struct local_id, their numbers by rules.c  */
     CONF_GROUPS,    /* the same                                             */
 };

@@ -24,12 +24,14 @@ static struct err_why why;
 static icms_err target_parse(const char *text)
 {
     why.text[0] = '\0';
+    conf_target_fini(&target);
     return conf_target_parse(text, strlen(text), "t.yaml", &why, &target);
 }
 
 static icms_err agent_parse(const char *text)
 {
     why.text[0] = '\0';
+    conf_agent_fini(&agent);
     return conf_agent_parse(text, strlen(text), "a.yaml", &why, &agent);
 }
 
@@ -439,6 +441,34 @@ static void test_yaml_that_multiplies_or_nests_is_refused(void **state)
     target_refused("name: [[[[[[[[[[[[[1]]]]]]]]]]]]]\n", "t.yaml:1: ", "levels");
 }
 
+/* A volume with so many hosts, by name. */
+static char *hosts_text(uint32_t count)
+{
+    char *text = malloc(256 + (size_t)count * 64);
+    size_t bytes = (size_t)sprintf(
+        text, "name: e0\ndrives: [{path: /tmp/d0}]\nvolumes:\n  - name: kv\n    hosts:\n");
+
+    for (uint32_t i = 0; i < count; i++)
+        bytes += (size_t)sprintf(text + bytes, "      - nqn.2026-01.org.example:host-%u\n", i);
+    return text;
+}
+
+static void test_a_volume_has_4096_hosts(void **state)
+{
+    char *text = hosts_text(4096);
+
+    target_accepted(text);
+    assert_int_equal(target.volumes[0].host_count, 4096);
+    assert_string_equal(target.volumes[0].host_nqn[0], "nqn.2026-01.org.example:host-0");
+    assert_string_equal(target.volumes[0].host_nqn[4095], "nqn.2026-01.org.example:host-4095");
+    free(text);
+    text = hosts_text(4097);
+    target_refused(text, "t.yaml:4102: ", "hosts: more than 4096 entries");
+    free(text);
+    conf_target_fini(&target);
+    assert_null(target.volumes[0].host_nqn);
+}
+
 static void test_large_files_are_refused(void **state)
 {
     size_t bytes = CONF_FILE_BYTES_MAX + 1;
@@ -446,7 +476,7 @@ static void test_large_files_are_refused(void **state)
 
     memset(text, '\n', bytes);
     text[bytes] = '\0';
-    target_refused(text, "t.yaml:1: ", "1 MiB");
+    target_refused(text, "t.yaml:1: ", "larger than 29 MiB");
     memset(text, '[', bytes);
     text[1 << 20] = '\0';
     target_refused(text, "t.yaml:1: ", "levels");
@@ -513,6 +543,8 @@ static void test_damaged_files_are_refused_with_their_line(void **state)
         memcpy(text, from, bytes);
         bytes = mutate(text, bytes, 32768, &seed);
         why.text[0] = '\0';
+        conf_target_fini(&target);
+        conf_agent_fini(&agent);
         err = i % 2 == 0 ? conf_target_parse(text, bytes, "t.yaml", &why, &target)
                          : conf_agent_parse(text, bytes, "t.yaml", &why, &agent);
         if (err == ICMS_OK)
@@ -543,6 +575,7 @@ static void test_a_file_is_read_and_a_missing_one_named(void **state)
     assert_true(fd >= 0);
     assert_int_equal(write(fd, TARGET_MIN, strlen(TARGET_MIN)), strlen(TARGET_MIN));
     (void)close(fd);
+    conf_target_fini(&target);
     assert_int_equal(conf_target_read(path, &why, &target), ICMS_OK);
     assert_int_equal(conf_agent_read(path, &why, &agent), ICMS_CONFIG);
     assert_int_equal(strncmp(why.text, path, strlen(path)), 0);
@@ -584,6 +617,8 @@ static void test_the_shipped_files_are_right(void **state)
 {
     char path[512];
 
+    conf_target_fini(&target);
+    conf_agent_fini(&agent);
     shipped("deploy/target.yaml", path);
     if (conf_target_read(path, &why, &target) != ICMS_OK)
         fail_msg("%s", why.text);
@@ -784,6 +819,7 @@ int main(void)
         cmocka_unit_test(test_sizes_fit_each_other),
         cmocka_unit_test(test_wide_ports_are_warned_about),
         cmocka_unit_test(test_yaml_that_multiplies_or_nests_is_refused),
+        cmocka_unit_test(test_a_volume_has_4096_hosts),
         cmocka_unit_test(test_large_files_are_refused),
         cmocka_unit_test(test_damaged_files_are_refused_with_their_line),
         cmocka_unit_test(test_a_refused_file_leaves_the_struct),

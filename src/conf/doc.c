@@ -15,8 +15,9 @@
 #include "base/check.h"
 
 struct conf_doc {
-    struct conf_node *nodes; /* CONF_NODES_MAX of them              */
-    uint32_t node_count;     /* used                                */
+    struct conf_node *nodes; /* of the tree                         */
+    size_t nodes_max;        /* room                                */
+    size_t node_count;       /* used                                */
     char *text;              /* the texts of all scalars            */
     size_t text_bytes_max;   /* room                                */
     size_t text_bytes;       /* used                                */
@@ -58,8 +59,8 @@ static icms_err doc_node_add(struct doc_builder *builder, enum conf_node_kind ki
     struct conf_node *parent = builder->depth > 0 ? builder->stack[builder->depth - 1] : NULL;
     struct conf_node *node = NULL;
 
-    if (doc->node_count == CONF_NODES_MAX)
-        return conf_fail(builder->source, line, "more than %d values", CONF_NODES_MAX);
+    if (doc->node_count == doc->nodes_max)
+        return conf_fail(builder->source, line, "more than %zu values", doc->nodes_max);
     node = &doc->nodes[doc->node_count++];
     node->kind = kind;
     node->line = line;
@@ -212,14 +213,16 @@ icms_err conf_doc_parse(const struct conf_source *source, const char *text, size
     icms_err err;
 
     if (bytes > CONF_FILE_BYTES_MAX)
-        return conf_fail(source, 1, "the file is larger than 1 MiB");
+        return conf_fail(source, 1, "the file is larger than %zu MiB", CONF_FILE_BYTES_MAX >> 20);
     doc = calloc(1, sizeof(*doc));
     if (doc == NULL)
         return err_set(source->why, ICMS_NO_MEMORY, "%s: out of memory", source->name);
-    /* An escape of two bytes may stand for three, and each scalar ends in a zero. */
-    doc->text_bytes_max = 2 * bytes + CONF_NODES_MAX;
+    /* A value has a byte at least, or follows one; an escape of two bytes may stand for three, and
+     * each scalar ends in a zero. */
+    doc->nodes_max = bytes + 1 < CONF_NODES_MAX ? bytes + 1 : CONF_NODES_MAX;
+    doc->text_bytes_max = 2 * bytes + doc->nodes_max;
     doc->text = malloc(doc->text_bytes_max);
-    doc->nodes = calloc(CONF_NODES_MAX, sizeof(*doc->nodes));
+    doc->nodes = calloc(doc->nodes_max, sizeof(*doc->nodes));
     builder.doc = doc;
     if (doc->text == NULL || doc->nodes == NULL || !yaml_parser_initialize(&parser)) {
         conf_doc_free(&doc);

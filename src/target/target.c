@@ -75,7 +75,7 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
             .value_bytes_max = (uint32_t)volume_stored_bytes_max(volume),
             .sealed = volume->sealed,
             .host_count = volume->host_count,
-            .host_nqn = volume->host_nqn,
+            .host_nqn = (const char(*)[LIMIT_NQN_BYTES])volume->host_nqn,
         };
     }
     nvmf_target_opts_init(&nvmf);

@@ -309,6 +309,7 @@ struct pod_world {
     struct pod_target targets[POD_TARGETS];
     struct pod_agent agents[POD_AGENTS];
     struct pod_client clients[POD_AGENTS * POD_CLIENTS];
+    char hosts[POD_AGENTS][LIMIT_NQN_BYTES]; /* that may use the raw volume */
     struct volume_spec volumes[POD_VOLUMES];
     struct agent_enclosure_opts enclosures[POD_TARGETS];
     struct pod_model model;

@@ -422,6 +422,7 @@ static void world_volumes(struct pod_world *world)
     world_volume(world, 1, "quota", 7 << 10, 12, POD_QUOTA_BYTES, true);
     world_volume(world, 2, "raw", 16 << 10, 12, 0, false);
     world->volumes[2].host_count = POD_AGENTS;
+    world->volumes[2].host_nqn = world->hosts;
     for (uint32_t i = 0; i < POD_AGENTS; i++)
         (void)snprintf(world->volumes[2].host_nqn[i], LIMIT_NQN_BYTES,
                        "nqn.2026-01.org.icms:host-%u", i);

@@ -15,21 +15,6 @@
 #define IDENTIFY_SEED_HIGH 0x69636d73u /* "icms" */
 #define IDENTIFY_SEED_LOW  0x6e677569u /* "ngui" */
 
-uint64_t nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn)
-{
-    uint64_t allowed = 0;
-
-    for (uint32_t i = 0; i < target->opts.namespace_count; i++) {
-        const struct nvmf_target_ns *ns = &target->ns[i];
-        bool found = ns->host_count == 0;
-
-        for (uint32_t h = 0; h < ns->host_count && !found; h++)
-            found = strcmp(ns->host_nqn[h], hostnqn) == 0;
-        allowed |= (uint64_t)found << i;
-    }
-    return allowed;
-}
-
 /* One volume has a namespace in each enclosure, and hosts refuse one name for two of them. */
 static void identify_nguid(const struct nvmf_target *target, const struct nvmf_target_ns *ns,
                            uint8_t out_nguid[16])

@@ -22,8 +22,7 @@ icms_err nvmft_registry_init(struct nvmf_target *target)
     target->ctrls = calloc(target->opts.connections_max, sizeof(*target->ctrls));
     if (target->ctrls == NULL)
         return ICMS_NO_MEMORY;
-    target->hosts = calloc(target->opts.connections_max, sizeof(*target->hosts));
-    if (target->hosts == NULL)
+    if (nvmft_hosts_init(&target->hosts, target->opts.connections_max) != ICMS_OK)
         return ICMS_NO_MEMORY;
     for (uint32_t i = 0; i < target->opts.connections_max; i++) {
         target->ctrls[i].cntlid = (uint16_t)(i + 1);
@@ -189,6 +188,7 @@ void nvmft_registry_leave(struct loop_msg *msg)
         list_remove(&qpair->ctrl_link);
         check(ctrl->live && ctrl->joined > 0);
         ctrl->joined--;
+        target->hosts.host[ctrl->host].qpairs--;
         loss = registry_loss(ctrl, qpair->reg_qid, qpair->reg_why);
         if (qpair->reg_qid == 0) {
             registry_kill(ctrl, &loss);
@@ -202,8 +202,7 @@ void nvmft_registry_leave(struct loop_msg *msg)
         registry_reset_look(ctrl);
         if (ctrl->joined == 0) {
             ctrl->live = false;
-            check(target->hosts[ctrl->host] > 0);
-            target->hosts[ctrl->host]--;
+            nvmft_hosts_rele(&target->hosts, ctrl->host);
             loop_timer_stop(target->opts.loops[0], &ctrl->timer);
             atomic_fetch_sub_explicit(&target->controllers, 1, memory_order_relaxed);
         }
@@ -253,17 +252,6 @@ void nvmft_registry_kato(struct nvmft_ctrl *ctrl, uint32_t kato_ms)
 
 /* ---- Connect -------------------------------------------------------------------------------- */
 
-/* Queue pairs of a host. */
-static uint32_t registry_host_count(const struct nvmf_target *target, const char *hostnqn)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < target->opts.connections_max; i++)
-        if (target->ctrls[i].live && strcmp(target->ctrls[i].hostnqn, hostnqn) == 0)
-            count += target->ctrls[i].joined;
-    return count;
-}
-
 static uint16_t registry_refuse(struct nvmft_qpair *qpair, uint16_t status, uint32_t dw0)
 {
     qpair->reg_dw0 = dw0;
@@ -273,23 +261,10 @@ static uint16_t registry_refuse(struct nvmft_qpair *qpair, uint16_t status, uint
 static void registry_add(struct nvmft_qpair *qpair, struct nvmft_ctrl *ctrl)
 {
     ctrl->joined++;
+    ctrl->target->hosts.host[ctrl->host].qpairs++;
     list_push(&ctrl->qpairs, &qpair->ctrl_link);
     qpair->reg_ctrl = ctrl;
     qpair->reg_qid = qpair->reg_connect.qid;
-}
-
-/* The number of a host: that of its other controllers, or a free one. There are as many as
- * controllers. */
-static uint32_t registry_host(const struct nvmf_target *target, const char *hostnqn)
-{
-    uint32_t unused = 0;
-
-    for (uint32_t i = 0; i < target->opts.connections_max; i++)
-        if (target->ctrls[i].live && strcmp(target->ctrls[i].hostnqn, hostnqn) == 0)
-            return target->ctrls[i].host;
-    while (target->hosts[unused] > 0)
-        check(++unused < target->opts.connections_max);
-    return unused;
 }
 
 /* A new controller. A host that may use no namespace is told what it would be told of a subsystem
@@ -317,8 +292,7 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     if (ctrl == NULL)
         return registry_refuse(qpair, NVME_SC_CONNECT_BUSY, 0);
     check(ctrl->joined == 0 && list_empty(&ctrl->qpairs));
-    ctrl->host = registry_host(target, connect->hostnqn);
-    target->hosts[ctrl->host]++;
+    ctrl->host = nvmft_hosts_hold(&target->hosts, connect->hostnqn);
     ctrl->live = true;
     ctrl->dying = false;
     ctrl->discovery = discovery;
@@ -383,7 +357,7 @@ void nvmft_registry_join(struct loop_msg *msg)
 
     check(qpair->reg_verb == NVMFT_REG_JOIN && qpair->reg_ctrl == NULL);
     qpair->reg_dw0 = 0;
-    if (registry_host_count(target, qpair->reg_connect.hostnqn) >=
+    if (nvmft_hosts_qpairs(&target->hosts, qpair->reg_connect.hostnqn) >=
         target->opts.host_connections_max)
         qpair->reg_status = NVME_SC_CONNECT_BUSY;
     else if (qpair->reg_connect.qid == 0)

@@ -176,6 +176,9 @@ icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *wh
     }
     target->opts.namespaces = target->ns;
     err = target_sizes(target, why, &part_bytes);
+    for (uint32_t i = 0; i < opts->namespace_count && err == ICMS_OK; i++)
+        err = nvmft_host_set_init(&target->ns_hosts[i], target->ns[i].host_nqn,
+                                  target->ns[i].host_count);
     if (err == ICMS_OK)
         err = loop_region_new(loop_env(opts->loops[0]), "icms-buffers",
                               part_bytes * opts->loop_count, true, why, &target->region);
@@ -266,7 +269,9 @@ void nvmf_target_free(struct nvmf_target **target_ref)
     }
     free(target->shards);
     free(target->ctrls);
-    free(target->hosts);
+    nvmft_hosts_fini(&target->hosts);
+    for (uint32_t i = 0; i < target->opts.namespace_count; i++)
+        nvmft_host_set_fini(&target->ns_hosts[i]);
     pthread_mutex_destroy(&target->slow_lock);
     loop_region_free(&target->region);
     free(target);

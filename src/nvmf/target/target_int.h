@@ -326,9 +326,33 @@ struct nvmft_losses {
     _Atomic uint64_t missed;  /* found no place since the last was taken */
 };
 
+/* Hosts that may use a namespace: a hash table of places in its list of names. */
+struct nvmft_host_set {
+    const char (*nqn)[LIMIT_NQN_BYTES]; /* the list; kept by the owner of the target            */
+    uint32_t *slot;                     /* place + 1; 0: none. Open addressing                  */
+    uint32_t slots;                     /* a power of two; 0: any host may                      */
+};
+
+/* A host that is connected. */
+struct nvmft_host {
+    char nqn[LIMIT_NQN_BYTES]; /* its name                                                      */
+    uint32_t ctrls;            /* live controllers                                              */
+    uint32_t qpairs;           /* joined to them                                                */
+    uint32_t next;             /* number + 1 of the next in its bucket, or of the next unused   */
+};
+
+/* All of them: a hash table with chains. */
+struct nvmft_hosts {
+    struct nvmft_host *host; /* by number; as many as connections                             */
+    uint32_t *bucket;        /* number + 1 of the first                                       */
+    uint32_t buckets;        /* a power of two                                                */
+    uint32_t unused;         /* number + 1 of the first that is unused                        */
+};
+
 struct nvmf_target {
     struct nvmf_target_opts opts;
     struct nvmf_target_ns ns[LIMIT_VOLUMES];
+    struct nvmft_host_set ns_hosts[LIMIT_VOLUMES]; /* who may use each of them                 */
     uint32_t nsids[LIMIT_VOLUMES]; /* 1, 2, 3, ... for lists                              */
     struct loop_region *region;    /* all data buffers                                    */
     uint32_t capsule_bytes_max;    /* data with a command; at least what fabrics asks for */
@@ -340,7 +364,7 @@ struct nvmf_target {
     struct net_listener listener;
     bool listening;
     struct nvmft_ctrl *ctrls;     /* connections_max of them                             */
-    uint32_t *hosts;              /* controllers of each host, by nvmft_ctrl.host        */
+    struct nvmft_hosts hosts;     /* connected ones, by nvmft_ctrl.host                  */
     uint32_t ctrl_next;           /* where the search for a free one starts              */
     _Atomic uint32_t connections; /* now                                                 */
     _Atomic uint64_t connections_total;
@@ -364,6 +388,24 @@ static inline uint64_t nvmft_read(const uint64_t *counter)
 {
     return __atomic_load_n(counter, __ATOMIC_RELAXED);
 }
+
+/* ---- hosts.c -------------------------------------------------------------------------------- */
+
+/* Who may use a namespace: the names of a list that stays, or with none any host. NO_MEMORY. */
+icms_err nvmft_host_set_init(struct nvmft_host_set *set, const char (*nqn)[LIMIT_NQN_BYTES],
+                             uint32_t count) ICMS_MUST_CHECK;
+void nvmft_host_set_fini(struct nvmft_host_set *set);
+
+/* Hosts that are connected, at most count at a time. NO_MEMORY; fini also after that. */
+icms_err nvmft_hosts_init(struct nvmft_hosts *hosts, uint32_t count) ICMS_MUST_CHECK;
+void nvmft_hosts_fini(struct nvmft_hosts *hosts);
+
+/* Queue pairs of a host. */
+uint32_t nvmft_hosts_qpairs(const struct nvmft_hosts *hosts, const char *nqn);
+
+/* A controller of the host begins; returns the host's number, and rele ends it. */
+uint32_t nvmft_hosts_hold(struct nvmft_hosts *hosts, const char *nqn);
+void nvmft_hosts_rele(struct nvmft_hosts *hosts, uint32_t number);
 
 /* ---- buffers.c ------------------------------------------------------------------------------ */
 

@@ -2,6 +2,8 @@
 /*
  * The rig: an owner with a list of values in memory, on simulated loops. Test code only.
  */
+#include <stdio.h>
+
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/hash.h"
@@ -199,7 +201,18 @@ static const struct nvmf_target_ops rig_ops = {
 
 /* ---- the machine room ----------------------------------------------------------------------- */
 
-static const char rig_hosts[1][LIMIT_NQN_BYTES] = {"nqn.2026-01.io.icms:friend"};
+/* As many as may use one namespace; the last one is the friend of the tests. */
+static char rig_hosts[LIMIT_VOLUME_HOSTS][LIMIT_NQN_BYTES];
+
+static void rig_hosts_make(void)
+{
+    if (rig_hosts[0][0] != 0)
+        return;
+    for (uint32_t i = 0; i < LIMIT_VOLUME_HOSTS - 1; i++)
+        (void)snprintf(rig_hosts[i], LIMIT_NQN_BYTES, "nqn.2026-01.io.icms:host-%u", i);
+    (void)snprintf(rig_hosts[LIMIT_VOLUME_HOSTS - 1], LIMIT_NQN_BYTES,
+                   "nqn.2026-01.io.icms:friend");
+}
 
 struct rig *rig_new(uint32_t loops, void (*change)(struct nvmf_target_opts *opts))
 {
@@ -209,8 +222,8 @@ struct rig *rig_new(uint32_t loops, void (*change)(struct nvmf_target_opts *opts
         {.volume = {{2}},
          .size_bytes = 1 << 20,
          .value_bytes_max = 10000,
-         .host_count = 1,
-         .host_nqn = rig_hosts},
+         .host_count = LIMIT_VOLUME_HOSTS,
+         .host_nqn = (const char(*)[LIMIT_NQN_BYTES])rig_hosts},
         {.volume = {{3}}, .size_bytes = 1 << 24, .value_bytes_max = 20000},
     };
     struct nvmf_target_opts opts;
@@ -218,6 +231,7 @@ struct rig *rig_new(uint32_t loops, void (*change)(struct nvmf_target_opts *opts
     struct err_why why = {""};
 
     check(rig != NULL);
+    rig_hosts_make();
     sim_opts_init(&sim_opts, 7);
     rig->sim = sim_new(&sim_opts);
     rig->node = sim_node_new(rig->sim, "10.1.0.1");
