@@ -19,11 +19,13 @@
 #include "replay_int.h"
 
 /* Sizes on flash, as in src/store/layout.h: pages, record headers (one in front, one behind), what
- * a segment's life costs besides its records: header, empty footer, one summary page a hundred
- * records, footer. */
-#define PAGE_BYTES      4096
-#define HEADER_BYTES    64
-#define SUMMARY_ENTRIES 102
+ * a segment's life costs besides its records: header, dead map, footer without records, copy of the
+ * header, one summary page a hundred records, footer. */
+#define PAGE_BYTES       4096
+#define HEADER_BYTES     64
+#define SUMMARY_ENTRIES  102
+#define MAP_SECTOR_PAGES 4000 /* pages that a sector of the dead map tells of */
+#define MAP_SECTOR_BYTES 512
 
 #define SEGMENTS_MIN 32
 
@@ -41,6 +43,7 @@ struct log {
     uint64_t record_bytes;        /* of a value on flash                          */
     uint32_t segment_count;       /* of the drive                                 */
     uint32_t segment_blocks;      /* that fit into a segment                      */
+    uint32_t map_pages;           /* of a segment's dead map                      */
     struct list free;             /* log_segment.link                             */
     uint32_t free_count;          /* in it                                        */
     uint32_t reserve;             /* reclaim works when fewer are free            */
@@ -64,6 +67,15 @@ static void log_free(void *cache)
     free(log);
 }
 
+/* A map has its sectors twice. */
+static uint32_t log_map_pages(const struct replay_setup *setup)
+{
+    uint64_t pages = setup->segment_bytes / PAGE_BYTES;
+    uint64_t sectors = (pages + MAP_SECTOR_PAGES - 1) / MAP_SECTOR_PAGES;
+
+    return (uint32_t)((2 * sectors * MAP_SECTOR_BYTES + PAGE_BYTES - 1) / PAGE_BYTES);
+}
+
 icms_err replay_drive_sizes(const struct replay_setup *setup, struct err_why *why,
                             struct replay_drive *out_drive)
 {
@@ -72,8 +84,9 @@ icms_err replay_drive_sizes(const struct replay_setup *setup, struct err_why *wh
     record_bytes = bytes_align(setup->block_bytes + 2 * (uint64_t)HEADER_BYTES, PAGE_BYTES);
     record = record_bytes / PAGE_BYTES;
     blocks = pages / record;
-    while (blocks > 0 &&
-           1 + blocks * record + (blocks + SUMMARY_ENTRIES - 1) / SUMMARY_ENTRIES + 1 > pages)
+    while (blocks > 0 && 1 + log_map_pages(setup) + blocks * record +
+                                 (blocks + SUMMARY_ENTRIES - 1) / SUMMARY_ENTRIES + 1 >
+                             pages)
         blocks--;
     if (blocks == 0)
         return err_set(why, ICMS_INVALID, "a block of %llu bytes does not fit into a segment",
@@ -101,6 +114,7 @@ static icms_err log_sizes(struct log *log, const struct replay_setup *setup, str
         return err;
     log->record_bytes = drive.record_bytes;
     log->segment_blocks = drive.segment_blocks;
+    log->map_pages = log_map_pages(setup);
     log->segment_count = drive.segment_count;
     log->reserve = drive.reserve;
     return ICMS_OK;
@@ -154,7 +168,8 @@ static void log_open(struct log *log, struct replay *replay)
 {
     struct list *link = list_pop(&log->free);
     uint64_t bytes =
-        (uint64_t)PAGE_BYTES * (3 + (log->segment_blocks + SUMMARY_ENTRIES - 1) / SUMMARY_ENTRIES);
+        (uint64_t)PAGE_BYTES *
+        (4 + log->map_pages + (log->segment_blocks + SUMMARY_ENTRIES - 1) / SUMMARY_ENTRIES);
 
     check(link != NULL);
     log->free_count--;

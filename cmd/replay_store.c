@@ -68,7 +68,6 @@ struct flash {
     uint32_t left;                     /* blocks of it that were not offered yet               */
     uint32_t busy;                     /* slots under way                                      */
     uint32_t reserve;                  /* segments that reclaim keeps free                     */
-    uint32_t volume;                   /* its only one                                         */
     uint32_t value_bytes;              /* of each value                                        */
     icms_err err;                      /* what ends the replay                                 */
     struct err_why why;                /* with err                                             */
@@ -152,7 +151,7 @@ static void slot_write(struct flash_slot *slot)
     icms_err err;
 
     value_make(slot->memory + STORE_HEADER_BYTES, flash->value_bytes, slot->block);
-    slot->u.write = (struct store_write){.volume = flash->volume,
+    slot->u.write = (struct store_write){.volume = 0,
                                          .key = block_key(flash, slot->block),
                                          .memory = slot->memory,
                                          .value_bytes = flash->value_bytes,
@@ -191,11 +190,11 @@ static void slot_offer(struct flash_slot *slot, uint32_t block)
     slot->block = block;
     slot->busy = true;
     flash->busy++;
-    if (!store_exists(flash->store, flash->volume, &key, NULL)) {
+    if (!store_exists(flash->store, 0, &key, NULL)) {
         slot_write(slot);
         return;
     }
-    slot->u.read = (struct store_read){.volume = flash->volume,
+    slot->u.read = (struct store_read){.volume = 0,
                                        .key = key,
                                        .memory = slot->memory,
                                        .memory_bytes = store_record_bytes(flash->value_bytes),
@@ -272,7 +271,7 @@ static void flash_begin(struct loop_msg *msg)
     for (uint32_t i = 0; i < flash->work->count; i++) {
         struct key key = block_key(flash, flash->first + refs[i]);
 
-        flash->replay->there[i] = store_exists(flash->store, flash->volume, &key, NULL);
+        flash->replay->there[i] = store_exists(flash->store, 0, &key, NULL);
     }
     flash->left = flash->work->count;
     flash_pump(flash);
@@ -388,6 +387,8 @@ static icms_err flash_open(struct flash *flash, const struct replay_setup *setup
     opts.blocks_max = INDEX_ENTRIES * setup->capacity_blocks;
     opts.budget.bytes_day = setup->budget_bytes_day;
     opts.region = flash->region;
+    opts.volumes = &uuid;
+    opts.volume_count = 1;
     err = store_format(loop_env_uring(), &opts, false, why);
     if (err == ICMS_OK)
         err = store_open(flash->loop, &opts, why, &flash->store);
@@ -395,7 +396,7 @@ static icms_err flash_open(struct flash *flash, const struct replay_setup *setup
         return err;
     (void)unlink(flash->path);
     flash->path[0] = '\0';
-    err = store_volume_add(flash->store, &uuid, 0, why, &flash->volume);
+    err = store_volume_limit(flash->store, 0, 0, why);
     return err == ICMS_OK ? loop_start(flash->loop, why) : err;
 }
 

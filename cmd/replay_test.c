@@ -335,7 +335,7 @@ static void test_too_small(void **state)
 /* ---- through the store ------------------------------------------------------------------------
  */
 
-/* Values that make records of one page; 61 fill a segment. */
+/* Values that make records of one page; 60 fill a segment. */
 #define STORE_BLOCK_BYTES   3968
 #define STORE_SEGMENT_BYTES (256 << 10)
 

@@ -196,10 +196,8 @@ static icms_err local_start(struct agent_local *local, struct agent_op *op)
                                            .done = local_write_done};
         return store_write(local->store, &op->u.write);
     case AGENT_OP_DELETE:
-        op->u.delete = (struct store_delete){.volume = volume->local_volume,
-                                             .key = op->key,
-                                             .memory = op->buffer,
-                                             .done = local_delete_done};
+        op->u.delete = (struct store_delete){
+            .volume = volume->local_volume, .key = op->key, .done = local_delete_done};
         return store_delete(local->store, &op->u.delete);
     case AGENT_OP_FLUSH:
         op->u.flush = (struct store_flush){.done = local_flush_done};
@@ -293,15 +291,21 @@ static icms_err local_buffers(struct agent_local *local, struct agent *agent, st
 
 static icms_err local_open(struct agent_local *local, struct agent *agent, struct err_why *why)
 {
+    struct uuid volumes[LIMIT_VOLUMES];
     struct store_opts opts;
     uint64_t value_bytes_max = LIMIT_DISK_ALIGN;
     icms_err err;
 
-    for (uint32_t i = 0; i < agent->volume_count; i++)
+    for (uint32_t i = 0; i < agent->volume_count; i++) {
+        agent->volumes[i].local_volume = i;
+        volumes[i] = agent->volumes[i].spec.uuid;
         value_bytes_max = u64_max(value_bytes_max, agent->volumes[i].stored_bytes_max);
+    }
     local->buffer_bytes = store_record_bytes(value_bytes_max);
     store_opts_init(&opts);
     opts.path = agent->opts.local_path;
+    opts.volumes = volumes;
+    opts.volume_count = agent->volume_count;
     opts.bytes = agent->opts.local_bytes;
     opts.sparse = agent->opts.local_sparse;
     if (agent->opts.local_segment_bytes != 0)
@@ -320,12 +324,8 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
 
         return err_set(why, err, "%.400s; use another path, or empty it first", cause.text);
     }
-    for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++) {
-        struct agent_volume *volume = &agent->volumes[i];
-
-        err = store_volume_add(local->store, &volume->spec.uuid, volume->spec.quota_bytes, why,
-                               &volume->local_volume);
-    }
+    for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++)
+        err = store_volume_limit(local->store, i, agent->volumes[i].spec.quota_bytes, why);
     return err;
 }
 

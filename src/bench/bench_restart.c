@@ -72,6 +72,8 @@ static icms_err restart_open(struct bench_side *side, const struct bench_work *w
     store_opts_init(&opts);
     opts.path = restart->million.path;
     opts.blocks_max = restart->million.blocks;
+    opts.volumes = &restart->million.volume;
+    opts.volume_count = 1;
     err = loop_new(loop_env_uring(), &loop_opts, why, &loop);
     if (err == ICMS_OK) {
         uint64_t begin_ns = loop_env_now_ns(loop_env_uring());

@@ -78,7 +78,7 @@ static void store_start(struct bench_slot *slot, uint64_t n)
     mine->slot = slot;
     if (side->op == BENCH_GET) {
         mine->n = bench_walk(side->trail.next++, side->trail.count);
-        mine->u.read = (struct store_read){.volume = side->volume,
+        mine->u.read = (struct store_read){.volume = 0,
                                            .key = bench_key(mine->n, 0),
                                            .memory = mine->memory,
                                            .memory_bytes = store_record_bytes(side->size),
@@ -87,7 +87,7 @@ static void store_start(struct bench_slot *slot, uint64_t n)
     } else {
         mine->n = side->next_put++;
         bench_value_stamp(mine->memory + STORE_HEADER_BYTES, side->size, mine->n, 0);
-        mine->u.write = (struct store_write){.volume = side->volume,
+        mine->u.write = (struct store_write){.volume = 0,
                                              .key = bench_key(mine->n, 0),
                                              .memory = mine->memory,
                                              .value_bytes = side->size,
@@ -146,6 +146,8 @@ static icms_err store_side_up(struct store_side *side, const char *path, uint64_
         return err;
     (void)loop_region_register(side->loop, side->region, &ignored); /* works unpinned, too */
     opts.region = side->region;
+    opts.volumes = &uuid;
+    opts.volume_count = 1;
     for (uint32_t i = 0; i < STORE_SLOTS; i++) {
         side->slot[i].side = side;
         side->slot[i].memory =
@@ -154,7 +156,7 @@ static icms_err store_side_up(struct store_side *side, const char *path, uint64_
     }
     err = store_open(side->loop, &opts, why, &side->store);
     if (err == ICMS_OK)
-        err = store_volume_add(side->store, &uuid, 0, why, &side->volume);
+        err = store_volume_limit(side->store, 0, 0, why);
     if (err == ICMS_OK)
         err = loop_start(side->loop, why);
     bench_gen_init(&side->gen, side->loop, STORE_SLOTS, store_start, side);

@@ -74,7 +74,7 @@ bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, uint64_t b
 /* Gives back what a yes was charged: the block was not written after all. */
 void policy_admit_undo(struct policy *policy, uint64_t bytes);
 
-/* Charges what is written without asking: tombstones, headers, summaries. The budget may owe it. */
+/* Charges what is written without asking: headers, dead maps, summaries. The budget may owe it. */
 void policy_charge(struct policy *policy, uint64_t bytes, uint64_t now_ms);
 
 /* Bytes that may be written at once; UINT64_MAX without a budget. */

@@ -119,8 +119,8 @@ static icms_err format_allowed(struct loop_file *file, const char *path, bool ov
 icms_err store_opts_check(const struct store_opts *opts, struct err_why *why)
 {
     uint64_t segment_pages = opts->segment_bytes / STORE_PAGE_BYTES;
-    uint64_t record_max = /* a witness has to fit behind it */
-        (store_segment_record_pages((uint32_t)segment_pages) - 1) * (uint64_t)STORE_PAGE_BYTES;
+    uint64_t record_max =
+        store_segment_record_pages((uint32_t)segment_pages) * (uint64_t)STORE_PAGE_BYTES;
 
     if (opts->path == NULL || opts->path[0] == '\0')
         return err_set(why, ICMS_INVALID, "no path for the store");

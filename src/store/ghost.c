@@ -17,7 +17,6 @@ struct store_ghost {
     uint64_t bit_mask; /* bits of one filter less one; a power of two     */
     uint64_t keys_max; /* that one filter takes before it becomes the old */
     uint64_t keys;     /* that bits[0] took                               */
-    uint64_t turns;    /* the new one became the old one so often         */
     uint64_t seed;     /* of the hash */
 };
 
@@ -82,7 +81,6 @@ void store_ghost_add(struct store_ghost *ghost, uint32_t volume, const struct ke
         ghost->bits[0] = old;
         memset(old, 0, ghost_filter_bytes(ghost));
         ghost->keys = 0;
-        ghost->turns++;
     }
     for (uint32_t i = 0; i < GHOST_PROBES; i++) {
         uint64_t bit = ghost_probe(ghost, hash, i);
@@ -90,11 +88,6 @@ void store_ghost_add(struct store_ghost *ghost, uint32_t volume, const struct ke
         ghost->bits[0][bit / 64] |= (uint64_t)1 << bit % 64;
     }
     ghost->keys++;
-}
-
-uint64_t store_ghost_turns(const struct store_ghost *ghost)
-{
-    return ghost->turns;
 }
 
 bool store_ghost_has(const struct store_ghost *ghost, uint32_t volume, const struct key *key)

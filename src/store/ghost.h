@@ -18,8 +18,6 @@ icms_err store_ghost_new(uint64_t keys, uint64_t seed,
                          struct store_ghost **out_ghost) ICMS_MUST_CHECK;
 void store_ghost_free(struct store_ghost **ghost);
 void store_ghost_add(struct store_ghost *ghost, uint32_t volume, const struct key *key);
-/* How often the older half was forgotten: what was added at turn n is remembered at turn n + 1. */
-uint64_t store_ghost_turns(const struct store_ghost *ghost);
 bool store_ghost_has(const struct store_ghost *ghost, uint32_t volume, const struct key *key);
 uint64_t store_ghost_bytes(const struct store_ghost *ghost);
 

@@ -82,20 +82,21 @@ static uint64_t index_identity(uint32_t volume, const struct key *key)
                                                         << INDEX_LENGTH_SHIFT;
 }
 
-static uint64_t index_pack(uint64_t identity, const struct store_spot *spot)
+static uint64_t index_pack(uint64_t identity, const struct store_location *location)
 {
-    check(spot->segment < STORE_SEGMENTS_MAX && spot->page < 1u << INDEX_PAGE_BITS);
-    check(spot->pages >= 1 && spot->pages <= STORE_RECORD_PAGES_MAX);
-    return INDEX_USED | (spot->damaged ? INDEX_DAMAGED : 0) | identity | spot->segment |
-           (uint64_t)spot->page << INDEX_PAGE_SHIFT | (uint64_t)spot->pages << INDEX_PAGES_SHIFT;
+    check(location->segment < STORE_SEGMENTS_MAX && location->page < 1u << INDEX_PAGE_BITS);
+    check(location->pages >= 1 && location->pages <= STORE_RECORD_PAGES_MAX);
+    return INDEX_USED | (location->damaged ? INDEX_DAMAGED : 0) | identity | location->segment |
+           (uint64_t)location->page << INDEX_PAGE_SHIFT |
+           (uint64_t)location->pages << INDEX_PAGES_SHIFT;
 }
 
-static void index_unpack(uint64_t place, struct store_spot *out_spot)
+static void index_unpack(uint64_t place, struct store_location *out_location)
 {
-    out_spot->segment = (uint32_t)index_bits(place, 0, INDEX_SEGMENT_BITS);
-    out_spot->page = (uint32_t)index_bits(place, INDEX_PAGE_SHIFT, INDEX_PAGE_BITS);
-    out_spot->pages = (uint32_t)index_bits(place, INDEX_PAGES_SHIFT, INDEX_PAGES_BITS);
-    out_spot->damaged = (place & INDEX_DAMAGED) != 0;
+    out_location->segment = (uint32_t)index_bits(place, 0, INDEX_SEGMENT_BITS);
+    out_location->page = (uint32_t)index_bits(place, INDEX_PAGE_SHIFT, INDEX_PAGE_BITS);
+    out_location->pages = (uint32_t)index_bits(place, INDEX_PAGES_SHIFT, INDEX_PAGES_BITS);
+    out_location->damaged = (place & INDEX_DAMAGED) != 0;
 }
 
 static uint64_t index_hash(const struct store_index *index, uint64_t identity,
@@ -181,13 +182,13 @@ void store_index_unreserve(struct store_index *index)
 }
 
 bool store_index_find(const struct store_index *index, uint32_t volume, const struct key *key,
-                      struct store_spot *out_spot)
+                      struct store_location *out_location)
 {
     uint32_t number = *index_link(index, index_identity(volume, key), key);
 
     if (number == 0)
         return false;
-    index_unpack(index_place_get(&index->entries[number - 1]), out_spot);
+    index_unpack(index_place_get(&index->entries[number - 1]), out_location);
     return true;
 }
 
@@ -203,7 +204,7 @@ void store_index_prefetch(const struct store_index *index, uint32_t volume, cons
 }
 
 bool store_index_put(struct store_index *index, uint32_t volume, const struct key *key,
-                     const struct store_spot *spot, struct store_spot *out_old)
+                     const struct store_location *location, struct store_location *out_old)
 {
     uint64_t identity = index_identity(volume, key);
     uint32_t *link = index_link(index, identity, key);
@@ -213,7 +214,7 @@ bool store_index_put(struct store_index *index, uint32_t volume, const struct ke
     if (*link != 0) {
         entry = &index->entries[*link - 1];
         index_unpack(index_place_get(entry), out_old);
-        index_place_set(entry, index_pack(identity, spot));
+        index_place_set(entry, index_pack(identity, location));
         return true;
     }
     if (index->given != 0) {
@@ -226,7 +227,7 @@ bool store_index_put(struct store_index *index, uint32_t volume, const struct ke
         entry = &index->entries[*link - 1];
     }
     memcpy(entry->key, key->bytes, sizeof(entry->key));
-    index_place_set(entry, index_pack(identity, spot));
+    index_place_set(entry, index_pack(identity, location));
     entry->next = 0;
     index->used++;
     return false;
@@ -243,7 +244,7 @@ void store_index_damage(struct store_index *index, uint32_t volume, const struct
 }
 
 bool store_index_remove(struct store_index *index, uint32_t volume, const struct key *key,
-                        struct store_spot *out_old)
+                        struct store_location *out_old)
 {
     uint32_t *link = index_link(index, index_identity(volume, key), key);
     uint32_t number = *link;
@@ -268,7 +269,7 @@ static void index_block(const struct store_index_entry *entry, struct store_bloc
     out_block->volume = (uint32_t)index_bits(place, INDEX_VOLUME_SHIFT, INDEX_VOLUME_BITS);
     out_block->key.length = (uint8_t)(index_bits(place, INDEX_LENGTH_SHIFT, INDEX_LENGTH_BITS) + 1);
     memcpy(out_block->key.bytes, entry->key, sizeof(entry->key));
-    index_unpack(place, &out_block->spot);
+    index_unpack(place, &out_block->location);
 }
 
 bool store_index_next(const struct store_index *index, uint32_t *cursor, uint32_t steps_max,

@@ -19,7 +19,7 @@
 struct store_index;
 
 /* The place of a record. A damaged one is a mark: the key's value is lost, and reads say so. */
-struct store_spot {
+struct store_location {
     uint32_t segment; /* 20 bits used                     */
     uint32_t page;    /* in the segment; 16 bits          */
     uint32_t pages;   /* of the record, 1..4095           */
@@ -28,9 +28,9 @@ struct store_spot {
 
 /* One block, as an iteration shows it. */
 struct store_block {
-    uint32_t volume;        /* slot */
-    struct key key;         /* its name in the volume */
-    struct store_spot spot; /* where its record is */
+    uint32_t volume;                /* slot */
+    struct key key;                 /* its name in the volume */
+    struct store_location location; /* where its record is */
 };
 
 /* Takes the memory for so many blocks, 1,024 at least; NO_MEMORY. salts: LIMIT_VOLUMES of them,
@@ -47,7 +47,7 @@ bool store_index_reserve(struct store_index *index);
 void store_index_unreserve(struct store_index *index);
 
 bool store_index_find(const struct store_index *index, uint32_t volume, const struct key *key,
-                      struct store_spot *out_spot);
+                      struct store_location *out_location);
 
 /* Lets the memory that the next call for this block touches come nearer: the head of its chain, or
  * with entry set, some time after that, the chain's first entry. */
@@ -57,14 +57,14 @@ void store_index_prefetch(const struct store_index *index, uint32_t volume, cons
 /* Sets the place of a block; it uses up one promise. True when the block was there before:
  * out_old is then where. */
 bool store_index_put(struct store_index *index, uint32_t volume, const struct key *key,
-                     const struct store_spot *spot, struct store_spot *out_old);
+                     const struct store_location *location, struct store_location *out_old);
 
 /* Marks the block, which is there, as damaged. */
 void store_index_damage(struct store_index *index, uint32_t volume, const struct key *key);
 
 /* Forgets a block; true when it was there: out_old is then where. */
 bool store_index_remove(struct store_index *index, uint32_t volume, const struct key *key,
-                        struct store_spot *out_old);
+                        struct store_location *out_old);
 
 /* The next block at or after *cursor (0: the first), which then points behind it; false at the end
  * or after looking at steps_max entries (*cursor < store_index_end(): there is more). Blocks may be

@@ -83,41 +83,28 @@ icms_err store_super_check(const struct store_super_df *df, struct store_super *
 static void store_life_make(const struct uuid *drive, const struct store_life *life, uint32_t magic,
                             struct store_life_df *out_df)
 {
-    check(life->volume_count <= LIMIT_VOLUMES);
     memset(out_df, 0, sizeof(*out_df));
     out_df->magic = le32_of(magic);
     out_df->version = le16_of(STORE_LIFE_VERSION);
-    out_df->volume_count = le16_of((uint16_t)life->volume_count);
     out_df->segment = le32_of(life->segment);
     out_df->generation = le32_of(life->generation);
     memcpy(out_df->drive, drive->bytes, sizeof(out_df->drive));
     out_df->nonce = le64_of(life->nonce);
     out_df->sequence = le64_of(life->sequence);
     out_df->evictions = le64_of(life->evictions);
-    for (uint32_t i = 0; i < life->volume_count; i++) {
-        memcpy(out_df->volume[i].volume, life->volume[i].bytes, sizeof(out_df->volume[i].volume));
-        out_df->volume[i].evictions = le64_of(life->volume_evictions[i]);
-    }
 }
 
 static icms_err store_life_check(const struct uuid *drive, uint32_t segment, uint32_t magic,
                                  const struct store_life_df *df, struct store_life *out_life)
 {
     if (le32_get(df->magic) != magic || le16_get(df->version) != STORE_LIFE_VERSION ||
-        le32_get(df->segment) != segment || le16_get(df->volume_count) > LIMIT_VOLUMES ||
-        memcmp(df->drive, drive->bytes, sizeof(df->drive)) != 0)
+        le32_get(df->segment) != segment || memcmp(df->drive, drive->bytes, sizeof(df->drive)) != 0)
         return ICMS_CORRUPT;
-    memset(out_life, 0, sizeof(*out_life));
-    out_life->segment = segment;
-    out_life->generation = le32_get(df->generation);
-    out_life->nonce = le64_get(df->nonce);
-    out_life->sequence = le64_get(df->sequence);
-    out_life->evictions = le64_get(df->evictions);
-    out_life->volume_count = le16_get(df->volume_count);
-    for (uint32_t i = 0; i < out_life->volume_count; i++) {
-        memcpy(out_life->volume[i].bytes, df->volume[i].volume, sizeof(out_life->volume[i].bytes));
-        out_life->volume_evictions[i] = le64_get(df->volume[i].evictions);
-    }
+    *out_life = (struct store_life){.segment = segment,
+                                    .generation = le32_get(df->generation),
+                                    .nonce = le64_get(df->nonce),
+                                    .sequence = le64_get(df->sequence),
+                                    .evictions = le64_get(df->evictions)};
     return ICMS_OK;
 }
 
@@ -144,13 +131,15 @@ bool store_header_seems(const struct uuid *drive, const struct store_header_df *
 }
 
 void store_footer_make(const struct uuid *drive, const struct store_life *life, uint32_t records,
-                       const struct uuid volume[LIMIT_VOLUMES], struct store_footer_df *out_df)
+                       const struct uuid *volume, uint32_t volumes, struct store_footer_df *out_df)
 {
+    check(volumes <= STORE_SEGMENT_VOLUMES);
     memset(out_df, 0, sizeof(*out_df));
     store_life_make(drive, life, STORE_FOOTER_MAGIC, &out_df->life);
     out_df->records = le32_of(records);
     out_df->summary_pages = le32_of(store_summary_pages(records));
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
+    out_df->volumes = le32_of(volumes);
+    for (uint32_t i = 0; i < volumes; i++)
         memcpy(out_df->volume[i], volume[i].bytes, sizeof(out_df->volume[i]));
     out_df->hash =
         le64_of(store_hash(out_df, sizeof(*out_df), store_drive_seed(drive, life->segment)));
@@ -164,9 +153,104 @@ icms_err store_footer_check(const struct uuid *drive, uint32_t segment, uint32_t
     if (le64_get(df->hash) != store_hash(df, sizeof(*df), store_drive_seed(drive, segment)))
         return ICMS_CORRUPT;
     if (records > segment_pages || le32_get(df->summary_pages) != store_summary_pages(records) ||
-        le32_get(df->summary_pages) > segment_pages - 2)
+        le32_get(df->summary_pages) > segment_pages - store_first_page(segment_pages) - 1 ||
+        le32_get(df->volumes) > STORE_SEGMENT_VOLUMES)
         return ICMS_CORRUPT;
     return store_life_check(drive, segment, STORE_FOOTER_MAGIC, &df->life, out_life);
+}
+
+/* ---- dead maps --------------------------------------------------------------------------------
+ */
+
+static le64 store_dead_hash(uint64_t nonce, uint32_t sector, const struct store_dead_df *df)
+{
+    return le64_of(store_hash(df, sizeof(*df), store_page_seed(nonce, UINT32_MAX - sector)));
+}
+
+void store_dead_make(uint64_t nonce, uint32_t segment_pages, struct store_dead_df *out_map)
+{
+    uint32_t sectors = store_dead_sectors(segment_pages);
+
+    memset(out_map, 0, (size_t)store_dead_map_pages(segment_pages) * STORE_PAGE_BYTES);
+    for (uint32_t i = 0; i < sectors; i++)
+        out_map[i].hash = out_map[sectors + i].hash = store_dead_hash(nonce, i, &out_map[i]);
+}
+
+static bool store_dead_holds(uint64_t nonce, uint32_t sector, const struct store_dead_df *df)
+{
+    return le64_get(df->hash) == le64_get(store_dead_hash(nonce, sector, df));
+}
+
+bool store_dead_check(uint64_t nonce, uint32_t sector, const struct store_dead_df *map)
+{
+    return store_dead_holds(nonce, sector, &map[sector]);
+}
+
+uint32_t store_dead_mend(uint64_t nonce, uint32_t segment_pages, struct store_dead_df *map)
+{
+    uint32_t sectors = store_dead_sectors(segment_pages), damaged = 0;
+
+    for (uint32_t i = 0; i < sectors; i++) {
+        struct store_dead_df *a = &map[i], *b = &map[sectors + i];
+        bool a_holds = store_dead_holds(nonce, i, a), b_holds = store_dead_holds(nonce, i, b);
+
+        damaged += !a_holds + !b_holds;
+        if (a_holds && b_holds) { /* they differ after a torn write */
+            if (le32_get(b->evicted) > le32_get(a->evicted))
+                a->evicted = b->evicted;
+            for (uint32_t n = 0; n < sizeof(a->bits); n++)
+                a->bits[n] |= b->bits[n];
+            a->hash = store_dead_hash(nonce, i, a);
+        } else if (b_holds) {
+            *a = *b;
+        }
+        *b = *a;
+    }
+    return damaged;
+}
+
+enum store_dead store_dead_get(uint64_t nonce, uint32_t page, const struct store_dead_df *map)
+{
+    uint32_t sector = page / STORE_DEAD_PAGES, bit = page % STORE_DEAD_PAGES;
+
+    if (!store_dead_check(nonce, sector, map))
+        return STORE_DEAD_UNKNOWN;
+    return (map[sector].bits[bit / 8] >> bit % 8 & 1) != 0 ? STORE_DEAD : STORE_LIVE;
+}
+
+void store_dead_fill(uint64_t nonce, uint32_t segment_pages, uint32_t sector,
+                     struct store_dead_df *map)
+{
+    struct store_dead_df *df = &map[sector];
+
+    df->evicted = le32_of(0);
+    memset(df->bits, 0xff, sizeof(df->bits));
+    df->hash = store_dead_hash(nonce, sector, df);
+    map[store_dead_sectors(segment_pages) + sector] = *df;
+}
+
+void store_dead_set(uint64_t nonce, uint32_t segment_pages, uint32_t page, bool evicted,
+                    struct store_dead_df *map)
+{
+    uint32_t sector = page / STORE_DEAD_PAGES, bit = page % STORE_DEAD_PAGES;
+    struct store_dead_df *df = &map[sector];
+    uint8_t mask = (uint8_t)(1u << bit % 8);
+
+    check(store_dead_holds(nonce, sector, df));
+    if (evicted && (df->bits[bit / 8] & mask) == 0)
+        df->evicted = le32_of(le32_get(df->evicted) + 1);
+    df->bits[bit / 8] |= mask;
+    df->hash = store_dead_hash(nonce, sector, df);
+    map[store_dead_sectors(segment_pages) + sector] = *df;
+}
+
+uint32_t store_dead_evicted(uint64_t nonce, uint32_t segment_pages, const struct store_dead_df *map)
+{
+    uint32_t evicted = 0;
+
+    for (uint32_t i = 0; i < store_dead_sectors(segment_pages); i++)
+        evicted += store_dead_check(nonce, i, map) ? le32_get(map[i].evicted) : 0;
+    return evicted;
 }
 
 /* ---- records ----------------------------------------------------------------------------------
@@ -185,9 +269,7 @@ void store_record_make(uint64_t nonce, uint32_t page, const struct store_record 
     memset(out_df, 0, sizeof(*out_df));
     out_df->magic = le16_of(STORE_RECORD_MAGIC);
     out_df->version = STORE_RECORD_VERSION;
-    out_df->type = (uint8_t)record->type;
     out_df->key_length = record->key.length;
-    out_df->flags = record->fresh ? STORE_RECORD_FRESH : 0;
     out_df->value_bytes = le32_of(record->value_bytes);
     out_df->value_crc = le32_of(record->value_crc);
     out_df->sequence = le64_of(record->sequence);
@@ -196,18 +278,13 @@ void store_record_make(uint64_t nonce, uint32_t page, const struct store_record 
     out_df->hash = le64_of(store_hash(out_df, sizeof(*out_df), store_page_seed(nonce, page)));
 }
 
-/* Whether a record of this type and size can lie at this page, its summary and footer included. */
-static bool store_record_fits(uint8_t type, uint32_t value_bytes, uint32_t page,
-                              uint32_t segment_pages)
+/* Whether a record of this size can lie at this page, its summary and footer included. */
+static bool store_record_fits(uint32_t value_bytes, uint32_t page, uint32_t segment_pages)
 {
     uint64_t end = (uint64_t)page + store_record_pages(value_bytes);
 
-    if (type == STORE_RECORD_TOMBSTONE ? value_bytes != 0 : value_bytes == 0)
-        return false;
-    if (type != STORE_RECORD_TOMBSTONE && type != STORE_RECORD_VALUE)
-        return false;
-    return page >= 1 && end <= segment_pages - 2 &&
-           store_record_pages(value_bytes) <= STORE_RECORD_PAGES_MAX;
+    return value_bytes != 0 && page >= store_first_page(segment_pages) &&
+           end <= segment_pages - 2 && store_record_pages(value_bytes) <= STORE_RECORD_PAGES_MAX;
 }
 
 icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
@@ -220,17 +297,15 @@ icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_page
     if (le64_get(df->hash) != store_hash(df, sizeof(*df), store_page_seed(nonce, page)))
         return ICMS_CORRUPT;
     if (!store_key_check(df->key, df->key_length) ||
-        !store_record_fits(df->type, value_bytes, page, segment_pages))
+        !store_record_fits(value_bytes, page, segment_pages))
         return ICMS_CORRUPT;
     memset(out_record, 0, sizeof(*out_record));
-    out_record->type = df->type;
     out_record->key.length = df->key_length;
     memcpy(out_record->key.bytes, df->key, sizeof(df->key));
     memcpy(out_record->volume.bytes, df->volume, sizeof(df->volume));
     out_record->sequence = le64_get(df->sequence);
     out_record->value_bytes = value_bytes;
     out_record->value_crc = le32_get(df->value_crc);
-    out_record->fresh = (df->flags & STORE_RECORD_FRESH) != 0;
     return ICMS_OK;
 }
 
@@ -245,16 +320,6 @@ icms_err store_tail_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
         return ICMS_CORRUPT;
     *out_page = page + 1 - pages;
     return ICMS_OK;
-}
-
-bool store_witness_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
-                         const struct store_record_df *df, const struct store_record *record)
-{
-    struct store_record copy;
-
-    return store_record_check(nonce, page, segment_pages, df, &copy) == ICMS_OK &&
-           copy.sequence == record->sequence && copy.value_bytes == record->value_bytes &&
-           key_equal(&copy.key, &record->key) && uuid_equal(&copy.volume, &record->volume);
 }
 
 /* ---- summaries --------------------------------------------------------------------------------
@@ -291,9 +356,7 @@ void store_entry_make(const struct store_record *record, uint32_t page, uint8_t 
     out_df->page = le32_of(page);
     out_df->volume = volume;
     out_df->key_length = record->key.length;
-    out_df->type = (uint8_t)record->type;
     out_df->damaged = record->damaged;
-    out_df->fresh = record->fresh;
 }
 
 icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pages,
@@ -302,18 +365,15 @@ icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pag
     uint32_t value_bytes = le32_get(df->value_bytes);
     uint32_t page = le32_get(df->page);
 
-    if (!store_key_check(df->key, df->key_length) || df->volume >= LIMIT_VOLUMES ||
-        !store_record_fits(df->type, value_bytes, page, segment_pages) ||
-        df->damaged > (df->type == STORE_RECORD_VALUE) || df->fresh > 1)
+    if (!store_key_check(df->key, df->key_length) || df->volume >= STORE_SEGMENT_VOLUMES ||
+        !store_record_fits(value_bytes, page, segment_pages) || df->damaged > 1)
         return ICMS_CORRUPT;
-    out_record->type = df->type;
     out_record->key.length = df->key_length;
     memcpy(out_record->key.bytes, df->key, sizeof(df->key));
     out_record->sequence = le64_get(df->sequence);
     out_record->value_bytes = value_bytes;
     out_record->value_crc = 0;
     out_record->damaged = df->damaged != 0;
-    out_record->fresh = df->fresh != 0;
     *out_page = page;
     *out_volume = df->volume;
     return ICMS_OK;

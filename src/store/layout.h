@@ -6,25 +6,27 @@
  *   64 KiB   segment 0                   segment_bytes
  *   ...      segment n - 1
  *
- *   segment:  header page | records ... | unused | summary pages | footer page
+ *   segment:  header page | dead map | records ... | unused | summary pages | footer page
  *   record:   header 64 B | value | zeros | the header again, at the end of the last page
- *   witness:  the first page of the record in front of it, again
  *
  * Numbers are little-endian. Names of structs on flash end in _df.
  *
- * What protects what. A segment draws a nonce of 64 bits each time it is opened; nobody outside of
- * the store ever sees it. The hashes of record headers and summary pages and the CRC of values are
- * seeded with it and with the page they lie in. So bytes of an earlier life of the segment, bytes
- * that were written to a wrong place, and values whose bytes imitate records never pass for a
- * record. Superblock, segment header and footer are hashed with the drive's uuid and the segment's
- * number: what an earlier format left behind does not pass either.
+ * Lives. A segment gets a new life each time it is evicted: a new header with a nonce of 64 bits
+ * that is never seen outside of the store. The hashes of record headers, summary pages and dead
+ * maps and the CRC of values are seeded with it and with the page they lie in. So bytes of an
+ * earlier life, bytes that were written to a wrong place, and values whose bytes imitate records
+ * never pass for a record. Superblock, segment header and footer are hashed with the drive's uuid
+ * and the segment's number: what an earlier format left behind does not pass either.
  *
- * What is there twice. The superblock; the life of a segment (its header, and in its last page the
- * footer, or while the segment is open a copy of the header); the header of each record. So a byte
- * that flips anywhere leaves either the bytes that were stored, or a record that says whose value
- * is damaged. A record that replaces a value has a witness, written when all of the record was
- * durable and before anybody was told: with it, a damaged value was whole once, without it perhaps
- * never.
+ * Dead records. The dead map of a segment has one bit for each page. A record is dead when the bit
+ * of its first page is set; within a life bits are only ever set. The map is made of sectors of 512
+ * bytes, the unit that a drive writes whole; each checks itself and is there twice. What one copy
+ * of a sector says is dead is dead, so a torn write of the map sets some of the new bits and clears
+ * none. Records in the range of a sector of which both copies are damaged are damaged.
+ *
+ * Copies. The superblock; the life of a segment (its header, and in its last page the footer, or
+ * while the segment is open a copy of the header); the header of each record. So a byte that flips
+ * anywhere leaves either the bytes that were stored, or a record that says whose value is damaged.
  *
  * Pure: no I/O, no clock, no allocation; any thread. Everything read is hostile until checked.
  */
@@ -51,7 +53,7 @@
 #define STORE_RECORD_PAGES_MAX 4095
 
 #define STORE_SUPER_MAGIC   UINT64_C(0x45524f54534d4349)
-#define STORE_SUPER_VERSION 3
+#define STORE_SUPER_VERSION 4
 
 struct store_super_df {
     le64 magic;             /* STORE_SUPER_MAGIC                                       */
@@ -67,32 +69,24 @@ struct store_super_df {
 };
 static_assert(sizeof(struct store_super_df) == STORE_PAGE_BYTES, "superblock is one page");
 
-/* Blocks of one volume that were evicted since the drive was formatted. */
-struct store_eviction_df {
-    uint8_t volume[16]; /* uuid            */
-    le64 evictions;     /* blocks for ever */
-};
-static_assert(sizeof(struct store_eviction_df) == 24, "no padding");
-
 /* One life of a segment; in its header, and again in its footer. While the segment is open its last
  * page is a copy of the header page. */
 struct store_life_df {
-    le32 magic;        /* STORE_HEADER_MAGIC or STORE_FOOTER_MAGIC                   */
-    le16 version;      /* STORE_LIFE_VERSION                                         */
-    le16 volume_count; /* rows of volume[] in use, at most 64                        */
-    le32 segment;      /* its number: a page written to the wrong place does not pass */
-    le32 generation;   /* how often the segment was opened                           */
-    uint8_t drive[16]; /* as in the superblock                                       */
-    le64 nonce;        /* seeds the checks of records and summary pages              */
-    le64 sequence;     /* store-wide, of its opening: the age of the segment         */
-    le64 evictions;    /* blocks whose segment was written over, since the format    */
-    struct store_eviction_df volume[LIMIT_VOLUMES]; /* the same by volume            */
+    le32 magic;          /* STORE_HEADER_MAGIC or STORE_FOOTER_MAGIC                   */
+    le16 version;        /* STORE_LIFE_VERSION                                         */
+    uint8_t reserved[2]; /* zeros                                                      */
+    le32 segment;        /* its number: a page written to the wrong place does not pass */
+    le32 generation;     /* number of the life                                         */
+    uint8_t drive[16];   /* as in the superblock                                       */
+    le64 nonce;          /* seeds the checks of dead map, records and summary pages    */
+    le64 sequence;       /* store-wide, of its begin                                   */
+    le64 evictions;      /* blocks evicted since the format, with the life before      */
 };
-static_assert(sizeof(struct store_life_df) == 56 + 64 * 24, "no padding");
+static_assert(sizeof(struct store_life_df) == 56, "no padding");
 
 #define STORE_HEADER_MAGIC 0x68676573u
 #define STORE_FOOTER_MAGIC 0x66676573u
-#define STORE_LIFE_VERSION 1
+#define STORE_LIFE_VERSION 2
 
 struct store_header_df {
     struct store_life_df life; /* magic STORE_HEADER_MAGIC */
@@ -101,29 +95,40 @@ struct store_header_df {
 };
 static_assert(sizeof(struct store_header_df) == STORE_PAGE_BYTES, "header is one page");
 
+/* Volumes that the records of one segment may belong to. */
+#define STORE_SEGMENT_VOLUMES 240
+
 struct store_footer_df {
-    struct store_life_df life;         /* the same nonce as in the header                  */
-    le32 records;                      /* entries in the summary pages                     */
-    le32 summary_pages;                /* they lie right before the footer                 */
-    uint8_t volume[LIMIT_VOLUMES][16]; /* what the volume numbers in the entries stand for */
-    uint8_t reserved[STORE_PAGE_BYTES - 16 - 1024 - sizeof(struct store_life_df)]; /* zeros */
+    struct store_life_df life; /* the same nonce as in the header                  */
+    le32 records;              /* entries in the summary pages                     */
+    le32 summary_pages;        /* they lie right before the footer                 */
+    le32 volumes;              /* rows of volume[] in use                          */
+    uint8_t reserved_a[4];     /* zeros                                            */
+    uint8_t volume[STORE_SEGMENT_VOLUMES][16]; /* uuids; entries name a row        */
+    uint8_t reserved_b[STORE_PAGE_BYTES - 24 - STORE_SEGMENT_VOLUMES * 16 -
+                       sizeof(struct store_life_df)]; /* zeros */
     le64 hash; /* as in the header                                 */
 };
 static_assert(sizeof(struct store_footer_df) == STORE_PAGE_BYTES, "footer is one page");
 
-enum store_record_type {
-    STORE_RECORD_VALUE = 1,     /* a block                                    */
-    STORE_RECORD_TOMBSTONE = 2, /* the key was deleted; no value, one page    */
+#define STORE_DEAD_SECTOR_BYTES 512
+#define STORE_DEAD_PAGES        4000 /* pages of the segment that one sector tells of */
+
+/* A sector of a dead map; both copies are the same. Bit n stands for page sector * STORE_DEAD_PAGES
+ * + n of the segment. */
+struct store_dead_df {
+    le32 evicted;                       /* of the dead records: evicted, not deleted or replaced */
+    uint8_t bits[STORE_DEAD_PAGES / 8]; /* 1: the record that begins in this page is dead        */
+    le64 hash;                          /* of all bytes before, seeded with nonce and sector     */
 };
+static_assert(sizeof(struct store_dead_df) == STORE_DEAD_SECTOR_BYTES, "a sector");
 
 struct store_record_df {
     le16 magic;          /* STORE_RECORD_MAGIC                                       */
     uint8_t version;     /* STORE_RECORD_VERSION                                     */
-    uint8_t type;        /* enum store_record_type                                   */
     uint8_t key_length;  /* 1..16                                                    */
-    uint8_t flags;       /* STORE_RECORD_FRESH                                       */
-    uint8_t reserved[2]; /* zeros                                                   */
-    le32 value_bytes;    /* tombstone: 0                                             */
+    uint8_t reserved[4]; /* zeros                                                    */
+    le32 value_bytes;    /* 1 or more                                                */
     le32 value_crc;      /* CRC32C of the value, seeded with nonce and page          */
     le64 sequence;       /* store-wide; of two records of a key the higher one counts */
     uint8_t key[16];     /* zeros past key_length                                    */
@@ -133,8 +138,7 @@ struct store_record_df {
 static_assert(sizeof(struct store_record_df) == 64, "a record header is 64 bytes");
 
 #define STORE_RECORD_MAGIC   0x7269u
-#define STORE_RECORD_VERSION 3
-#define STORE_RECORD_FRESH   0x02u /* nothing was there: what an older record holds was evicted */
+#define STORE_RECORD_VERSION 4
 
 static_assert(STORE_SEGMENT_BYTES_MAX / STORE_PAGE_BYTES <= 1u << 16, "the index has 16 bits");
 
@@ -145,10 +149,8 @@ struct store_entry_df {
     le32 page;           /* where its header is, in the segment      */
     uint8_t volume;      /* row of store_footer_df.volume            */
     uint8_t key_length;  /* 1..16                                    */
-    uint8_t type;        /* enum store_record_type                   */
     uint8_t damaged;     /* 1: the value was found damaged by a scan */
-    uint8_t fresh;       /* 1: STORE_RECORD_FRESH of the record      */
-    uint8_t reserved[3]; /* zeros                                    */
+    uint8_t reserved[5]; /* zeros                                    */
 };
 static_assert(sizeof(struct store_entry_df) == 40, "no padding");
 
@@ -174,25 +176,20 @@ struct store_super {
 };
 
 struct store_life {
-    uint32_t segment;                         /* its number */
-    uint32_t generation;                      /* how often it was opened */
-    uint64_t nonce;                           /* secret of this life */
-    uint64_t sequence;                        /* age: larger is younger */
-    uint64_t evictions;                       /* final ones of the drive */
-    uint32_t volume_count;                    /* rows in use below */
-    struct uuid volume[LIMIT_VOLUMES];        /* with evictions */
-    uint64_t volume_evictions[LIMIT_VOLUMES]; /* of each, final */
+    uint32_t segment;    /* its number */
+    uint32_t generation; /* number of the life */
+    uint64_t nonce;      /* secret of this life */
+    uint64_t sequence;   /* larger is younger */
+    uint64_t evictions;  /* of the drive, with the life before */
 };
 
 struct store_record {
-    enum store_record_type type; /* value or tombstone */
-    struct key key;              /* 1..16 bytes */
-    struct uuid volume;          /* whose key */
-    uint64_t sequence;           /* of the change, store-wide */
-    uint32_t value_bytes;        /* 0 in a tombstone */
-    uint32_t value_crc;          /* from store_value_crc_seed on */
-    bool fresh;                  /* nothing was there: an older record's value was evicted */
-    bool damaged;                /* in summaries: its value is known to be damaged */
+    struct key key;       /* 1..16 bytes */
+    struct uuid volume;   /* whose key */
+    uint64_t sequence;    /* of two records of a key the higher one counts */
+    uint32_t value_bytes; /* 1 or more */
+    uint32_t value_crc;   /* from store_value_crc_seed on */
+    bool damaged;         /* in summaries: its value is known to be damaged */
 };
 
 /* Pages of a record with a value of so many bytes: header, value, header again. */
@@ -209,11 +206,34 @@ static inline uint32_t store_summary_pages(uint32_t records)
     return (records + STORE_SUMMARY_ENTRIES - 1) / STORE_SUMMARY_ENTRIES;
 }
 
-/* The most pages that records may take in a segment: header, a summary page and the footer stay. Of
- * one record and its witness together. */
+/* Sectors of a segment's dead map; behind them lie as many again, their copies. */
+static inline uint32_t store_dead_sectors(uint32_t segment_pages)
+{
+    return (segment_pages + STORE_DEAD_PAGES - 1) / STORE_DEAD_PAGES;
+}
+
+/* Pages of a segment's dead map. */
+static inline uint32_t store_dead_map_pages(uint32_t segment_pages)
+{
+    return (2 * store_dead_sectors(segment_pages) * STORE_DEAD_SECTOR_BYTES + STORE_PAGE_BYTES -
+            1) /
+           STORE_PAGE_BYTES;
+}
+
+/* The most pages that a dead map has. */
+#define STORE_DEAD_MAP_PAGES_MAX 5
+
+/* The page that the first record of a segment begins in. */
+static inline uint32_t store_first_page(uint32_t segment_pages)
+{
+    return 1 + store_dead_map_pages(segment_pages);
+}
+
+/* The most pages that records may take in a segment: header, dead map, a summary page and the
+ * footer stay. */
 static inline uint32_t store_segment_record_pages(uint32_t segment_pages)
 {
-    return segment_pages - 3;
+    return segment_pages - store_first_page(segment_pages) - 2;
 }
 
 void store_super_make(const struct store_super *super, struct store_super_df *out_df);
@@ -234,8 +254,9 @@ icms_err store_header_check(const struct uuid *drive, uint32_t segment,
 /* True when a page that failed store_header_check had been one: it counts as damage. */
 bool store_header_seems(const struct uuid *drive, const struct store_header_df *df);
 
+/* volume: uuids of the rows that entries name, at most STORE_SEGMENT_VOLUMES. */
 void store_footer_make(const struct uuid *drive, const struct store_life *life, uint32_t records,
-                       const struct uuid volume[LIMIT_VOLUMES], struct store_footer_df *out_df);
+                       const struct uuid *volume, uint32_t volumes, struct store_footer_df *out_df);
 icms_err store_footer_check(const struct uuid *drive, uint32_t segment, uint32_t segment_pages,
                             const struct store_footer_df *df,
                             struct store_life *out_life) ICMS_MUST_CHECK;
@@ -261,10 +282,39 @@ icms_err store_tail_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
                           const struct store_record_df *df, struct store_record *out_record,
                           uint32_t *out_page) ICMS_MUST_CHECK;
 
-/* Whether a page begins like the record at `page`, whose header said what is in record: the witness
- * of it. */
-bool store_witness_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
-                         const struct store_record_df *df, const struct store_record *record);
+/* Makes the sectors of an empty dead map; all bytes of its pages are set. */
+void store_dead_make(uint64_t nonce, uint32_t segment_pages, struct store_dead_df *out_map);
+
+/* Mends a map that was read: makes both copies of each sector what they say together. Returns how
+ * many copies were damaged. A sector of which none holds stays damaged. */
+uint32_t store_dead_mend(uint64_t nonce, uint32_t segment_pages, struct store_dead_df *map);
+
+/* The functions below take a map that was made or mended. */
+
+/* Whether a sector holds. */
+bool store_dead_check(uint64_t nonce, uint32_t sector, const struct store_dead_df *map);
+
+/* Makes a sector anew in which everything is dead, for one that does not hold. */
+void store_dead_fill(uint64_t nonce, uint32_t segment_pages, uint32_t sector,
+                     struct store_dead_df *map);
+
+/* Sets the bit of a page, whose sector holds; evicted: counts the record as evicted, unless the bit
+ * was set before. */
+void store_dead_set(uint64_t nonce, uint32_t segment_pages, uint32_t page, bool evicted,
+                    struct store_dead_df *map);
+
+/* Records of the segment that are dead because they were evicted; of sectors that hold. */
+uint32_t store_dead_evicted(uint64_t nonce, uint32_t segment_pages,
+                            const struct store_dead_df *map);
+
+enum store_dead {
+    STORE_LIVE,         /* the bit is not set    */
+    STORE_DEAD,         /* it is                 */
+    STORE_DEAD_UNKNOWN, /* its sector is damaged */
+};
+
+/* What the map says of the record that begins in this page. */
+enum store_dead store_dead_get(uint64_t nonce, uint32_t page, const struct store_dead_df *map);
 
 /* Sets magic, count and hash of a page whose entries are in place. */
 void store_summary_finish(uint64_t nonce, uint32_t page, uint32_t count,
@@ -278,7 +328,7 @@ void store_entry_make(const struct store_record *record, uint32_t page, uint8_t 
                       struct store_entry_df *out_df);
 
 /* out_record->volume is left alone: it is row *out_volume of the footer's table. CORRUPT when the
- * entry cannot be: key length, type, a place outside of the segment. */
+ * entry cannot be: key length, a location outside of the segment. */
 icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pages,
                            struct store_record *out_record, uint32_t *out_page,
                            uint8_t *out_volume) ICMS_MUST_CHECK;

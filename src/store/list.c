@@ -71,7 +71,7 @@ static uint32_t list_chain(const struct store *store, uint32_t volume, uint32_t 
         struct store_position key = {.key = block.key};
 
         ++*steps;
-        if (block.volume != volume || block.spot.damaged)
+        if (block.volume != volume || block.location.damaged)
             continue;
         key.hash = store_index_hash(store->index, volume, &block.key);
         if (store_position_compare(&key, from) <= 0 || store_position_compare(&key, until) > 0)
@@ -92,7 +92,7 @@ uint32_t store_list(struct store *store, uint32_t volume, struct store_position 
     bool on = store_position_compare(from, until) < 0;
 
     check(store->magic == STORE_MAGIC && keys_max > 0);
-    if (volume >= LIMIT_VOLUMES || !store->volumes[volume].added || store->down) {
+    if (volume >= store->volume_count || store->down) {
         *from = *until;
         return 0;
     }

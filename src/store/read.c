@@ -5,8 +5,8 @@
  *   store_read -> index -> one device read of the whole record -> store_read_done: header and CRC
  *   against the nonce of the segment -> done.
  *
- * Loop's thread. While the read is in flight its segment is pinned: it may be reclaimed, but it is
- * not written over, so the bytes that arrive are those the index meant.
+ * Loop's thread. While the read is in flight its segment is pinned: it may be evicted, but none of
+ * its records is written over, so the bytes that arrive are those the index meant.
  */
 #include "base/crc.h"
 #include "base/fault.h"
@@ -34,9 +34,10 @@ static void read_end(struct store_read_private *private, icms_err err, enum icms
     read->done(read);
 }
 
-static void store_read_answer(struct store_later *later)
+static void store_read_answer(struct store_deferred *deferred)
 {
-    struct store_read_private *private = container_of(later, struct store_read_private, later);
+    struct store_read_private *private =
+        container_of(deferred, struct store_read_private, deferred);
     struct store_read *read = read_of(private);
 
     read_end(private, read->err, read->reason);
@@ -49,7 +50,7 @@ static void read_answer(struct store_read_private *private, icms_err err, enum i
 
     read->err = err;
     read->reason = reason;
-    store_later_run(private->store, &private->later, store_read_answer);
+    store_defer(private->store, &private->deferred, store_read_answer);
 }
 
 /* The record in memory by its header or, when that is damaged, by the copy at the end. */
@@ -57,37 +58,37 @@ static bool read_header(const struct store_read_private *private, const struct s
                         struct store_record *out_record, bool *out_whole)
 {
     const struct store *store = private->store;
-    const struct store_spot *spot = &private->spot;
-    uint64_t nonce = store->segments[spot->segment].nonce;
+    const struct store_location *location = &private->location;
+    uint64_t nonce = private->nonce;
     const uint8_t *tail =
-        read->memory + (uint64_t)(spot->pages - 1) * STORE_PAGE_BYTES + STORE_TAIL_OFFSET;
+        read->memory + (uint64_t)(location->pages - 1) * STORE_PAGE_BYTES + STORE_TAIL_OFFSET;
     uint32_t page;
 
-    *out_whole = store_record_check(nonce, spot->page, store->segment_pages,
+    *out_whole = store_record_check(nonce, location->page, store->segment_pages,
                                     (const struct store_record_df *)(const void *)read->memory,
                                     out_record) == ICMS_OK;
     return *out_whole ||
-           (store_tail_check(nonce, spot->page + spot->pages - 1, store->segment_pages,
+           (store_tail_check(nonce, location->page + location->pages - 1, store->segment_pages,
                              (const struct store_record_df *)(const void *)tail, out_record,
                              &page) == ICMS_OK &&
-            page == spot->page);
+            page == location->page);
 }
 
 /* True when the memory holds the record that was asked for; sets value and value_bytes. */
 static bool read_verify(struct store_read_private *private, struct store_read *read)
 {
     struct store *store = private->store;
-    uint64_t nonce = store->segments[private->spot.segment].nonce;
-    uint32_t page = private->spot.page;
+    uint64_t nonce = private->nonce;
+    uint32_t page = private->location.page;
     struct store_record record;
     uint8_t *value = read->memory + STORE_HEADER_BYTES;
     bool whole;
 
     if (!read_header(private, read, &record, &whole))
         return false;
-    if (record.type != STORE_RECORD_VALUE || !key_equal(&record.key, &read->key) ||
+    if (!key_equal(&record.key, &read->key) ||
         !uuid_equal(&record.volume, &store->volumes[read->volume].uuid) ||
-        store_record_pages(record.value_bytes) != private->spot.pages ||
+        store_record_pages(record.value_bytes) != private->location.pages ||
         crc32c_add(store_value_crc_seed(nonce, page), value, record.value_bytes) !=
             record.value_crc)
         return false;
@@ -98,23 +99,20 @@ static bool read_verify(struct store_read_private *private, struct store_read *r
     return true;
 }
 
-/* The block on flash is damaged: only a mark is left of it, unless a newer one took its place
- * meanwhile. */
+/* The block on flash is damaged: only a mark is left of it, unless it was replaced, evicted or
+ * deleted meanwhile, or its eviction has begun. */
 static void read_damaged(struct store_read_private *private, struct store_read *read)
 {
     struct store *store = private->store;
-    struct store_spot spot, mark;
+    struct store_block block = {.volume = read->volume, .key = read->key};
 
     store_stat_add(&store->stats.checksum_errors, 1);
-    if (!store_index_find(store->index, read->volume, &read->key, &spot) ||
-        spot.segment != private->spot.segment || spot.page != private->spot.page || spot.damaged)
+    if (!store_index_find(store->index, block.volume, &block.key, &block.location) ||
+        store_record_id(store, &block.location) != read->record ||
+        store->segments[block.location.segment].state == SEGMENT_RENEWING)
         return;
-    mark = spot;
-    mark.damaged = true;
-    store_segment_live_add(store, read->volume, &mark);
-    store_segment_live_sub(store, read->volume, &spot);
-    store_index_damage(store->index, read->volume, &read->key);
-    store_pump(store); /* its volume has room now */
+    store_segment_damage(store, &block);
+    store_run(store); /* its volume has room now */
 }
 
 static void store_read_done(struct loop_op *op)
@@ -122,7 +120,7 @@ static void store_read_done(struct loop_op *op)
     struct store_read_private *private = container_of(op, struct store_read_private, op);
     struct store_read *read = read_of(private);
     struct store *store = private->store;
-    struct store_segment *segment = &store->segments[private->spot.segment];
+    struct store_segment *segment = &store->segments[private->location.segment];
     icms_err err = op->err;
     enum icms_miss reason = ICMS_MISS_NONE;
 
@@ -145,9 +143,8 @@ icms_err store_read(struct store *store, struct store_read *read)
     struct store_read_private *private = read_private(read);
 
     check(store->magic == STORE_MAGIC && read->done != NULL);
-    if (read->volume >= LIMIT_VOLUMES || !store->volumes[read->volume].added ||
-        read->memory == NULL || (uintptr_t)read->memory % STORE_PAGE_BYTES != 0 ||
-        read->key.length > LIMIT_KEY_BYTES)
+    if (read->volume >= store->volume_count || read->memory == NULL ||
+        (uintptr_t)read->memory % STORE_PAGE_BYTES != 0 || read->key.length > LIMIT_KEY_BYTES)
         return ICMS_INVALID;
     if (read->key.length == 0)
         return ICMS_KEY_SIZE;
@@ -156,25 +153,28 @@ icms_err store_read(struct store *store, struct store_read *read)
     private->store = store;
     read->value = NULL;
     read->value_bytes = 0;
+    read->record = 0;
     if (store->down) {
         read_answer(private, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
         return ICMS_OK;
     }
-    if (!store_index_find(store->index, read->volume, &read->key, &private->spot) ||
-        private->spot.damaged) {
+    if (!store_index_find(store->index, read->volume, &read->key, &private->location) ||
+        private->location.damaged) {
         read_answer(private, ICMS_MISS, store_miss_reason(store, read->volume, &read->key));
         return ICMS_OK;
     }
-    if ((uint64_t) private->spot.pages * STORE_PAGE_BYTES > read->memory_bytes) {
+    if ((uint64_t) private->location.pages * STORE_PAGE_BYTES > read->memory_bytes) {
         read_answer(private, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
         return ICMS_OK;
     }
-    store_accessed(store, &store->segments[private->spot.segment], read->volume, &read->key);
-    store->segments[private->spot.segment].pins++;
+    read->record = store_record_id(store, &private->location);
+    private->nonce = store->segments[private->location.segment].nonce;
+    store_accessed(store, &store->segments[private->location.segment], read->volume, &read->key);
+    store->segments[private->location.segment].pins++;
     private->on_device = true;
     loop_file_read(store->loop, &private->op, store->file,
-                   store_segment_offset(store, private->spot.segment, private->spot.page),
-                   read->memory, private->spot.pages * STORE_PAGE_BYTES, store_read_done);
+                   store_segment_offset(store, private->location.segment, private->location.page),
+                   read->memory, private->location.pages * STORE_PAGE_BYTES, store_read_done);
     return ICMS_OK;
 }
 
@@ -205,14 +205,14 @@ static void store_flush_done(struct loop_op *op)
 {
     struct store_flush_private *private = container_of(op, struct store_flush_private, op);
 
-    store_flush_end(private->store, private->flush, op->err);
     store_overhead_outcome(private->store, op->err);
     flush_end(private, op->err);
 }
 
-static void store_flush_answer(struct store_later *later)
+static void store_flush_answer(struct store_deferred *deferred)
 {
-    struct store_flush_private *private = container_of(later, struct store_flush_private, later);
+    struct store_flush_private *private =
+        container_of(deferred, struct store_flush_private, deferred);
 
     flush_end(private, private->store->down ? ICMS_DRIVE_DOWN : ICMS_IO);
 }
@@ -227,10 +227,9 @@ icms_err store_flush(struct store *store, struct store_flush *flush)
     private->magic = STORE_FLUSH_MAGIC;
     private->store = store;
     if (store->down || fault_hit("store.flush")) {
-        store_later_run(store, &private->later, store_flush_answer);
+        store_defer(store, &private->deferred, store_flush_answer);
         return ICMS_OK;
     }
-    private->flush = store_flush_begin(store);
     loop_file_flush(store->loop, &private->op, store->file, store_flush_done);
     return ICMS_OK;
 }

@@ -1,263 +1,324 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making room: ahead of need for segments, on demand for quotas and index entries.
+ * Reclaim: new lives for segments, ahead of need, and evictions for quotas of volumes that share a
+ * stream. One job at a time.
  *
- *   store_reclaim_kick -> what is short, and whose oldest goes
- *     -> store_reclaim_read_done: the summary, read from flash in chunks, says which keys to look
- * up; what the index still has in this segment is evicted
- *     -> or store_reclaim_swept: there is no good summary; the index is swept in slices
- *     -> the segment is FREE, or SEALED again when only blocks of one volume were to go, for its
- * quota
+ * A new life of a segment, FREE or SEALED -> RENEWING -> READY:
+ *   RECLAIM_HEADER   the new header is written over the old one; it counts the evictions
+ *   RECLAIM_FLUSH    it is durable: the life before is over
+ *   RECLAIM_ENTRIES  its blocks leave the index: those that its summary names, read in chunks, or,
+ *                    without a good summary, those that a sweep of the index finds
+ *   RECLAIM_MAP      an empty dead map
+ *   RECLAIM_FOOTER   a footer without records
  *
- * Loop's thread; one segment at a time. What is evicted is alive; what was deleted or replaced is
- * not counted.
+ * An eviction for a quota, in the oldest segment that has blocks of the volume:
+ *   RECLAIM_ENTRIES  its blocks of that volume, some at a time, are mutations (MUTATION_EVICT),
+ * until the volume has room
  *
- * Order. Of a volume's segments the one goes whose last access is oldest. A segment that hides
- * older records (tombstones, newer versions) in segments that live on never goes before those:
- * reclaim_hidden finds them. What hides records in segments that were reclaimed before it needs no
- * more than the order of the free list.
+ * Loop's thread. Invariants: blocks of the life before are read until their eviction is durable,
+ * and none of their keys is stored elsewhere without a kill before; no record of them is killed
+ * while the segment is RENEWING, so the number in the header is the number that is evicted. A crash
+ * at any step leaves the life before or an empty one.
  */
 #include <math.h>
 
 #include "base/fault.h"
 #include "store/store_int.h"
 
-static struct store_segment *stream_first(const struct store_stream *stream)
-{
-    struct list *link = list_first(&stream->segments);
-
-    return link != NULL ? container_of(link, struct store_segment, link) : NULL;
-}
-
-/* ---- whose turn it is -------------------------------------------------------------------------
+/* ---- which segment ----------------------------------------------------------------------------
  */
 
-double store_volume_share(const struct store *store, uint32_t volume)
-{
-    double capacity = (double)store->super.segments * (double)store->super.segment_bytes;
-
-    if (store->volumes[volume].quota_bytes != 0)
-        return (double)store->volumes[volume].quota_bytes;
-    return capacity / store->volumes_added;
-}
-
-/* How far over its share a stream is; segments of volumes that nobody added go first. */
+/* How far over its share a stream is; segments of volumes that are not configured go first. */
 static double stream_excess(const struct store *store, uint32_t stream)
 {
     double held = store->streams[stream].segment_count * (double)store->super.segment_bytes;
     double share = 0;
 
-    if (stream != STORE_SHARED)
-        return store->volumes[stream].added ? held / store_volume_share(store, stream) : INFINITY;
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
-        if (store->volumes[i].added && !store->volumes[i].own)
+    for (uint32_t i = 0; stream != STORE_STRANGERS && i < store->volume_count; i++) {
+        if (store->volumes[i].stream == stream)
             share += store_volume_share(store, i);
     }
     return share > 0 ? held / share : INFINITY;
 }
 
-/* The oldest segment that may hold records which this one hides; NULL: none is older. */
-static struct store_segment *reclaim_hidden(const struct store *store,
-                                            const struct store_segment *segment)
+static bool segment_may_go(const struct store_segment *segment, bool refused)
 {
-    struct store_segment *best = NULL;
-
-    for (uint32_t i = 0; i < LIMIT_VOLUMES && segment->covers != 0; i++) {
-        struct store_segment *first = stream_first(&store->streams[i]);
-
-        if ((segment->covers & store_volume_bit(i)) != 0 && first != NULL &&
-            (best == NULL || first->sequence < best->sequence))
-            best = first;
-    }
-    if (segment->covers != 0) {
-        list_for_each (link, &store->streams[STORE_SHARED].segments) {
-            struct store_segment *shared = container_of(link, struct store_segment, link);
-
-            if (best != NULL && shared->sequence > best->sequence)
-                break;
-            if ((shared->present & segment->covers) != 0) {
-                best = shared;
-                break;
-            }
-        }
-    }
-    return best != NULL && best->sequence < segment->sequence ? best : NULL;
+    return segment->state == SEGMENT_SEALED && !segment->killing && segment->refused == refused;
 }
 
-/* The segment that has to go before or instead of this one; NULL while it is being sealed. */
-static struct store_segment *reclaim_in_order(const struct store *store,
-                                              struct store_segment *segment)
-{
-    for (;;) {
-        struct store_segment *older = reclaim_hidden(store, segment);
-
-        if (older == NULL)
-            return segment->state == SEGMENT_SEALED ? segment : NULL;
-        segment = older;
-    }
-}
-
-/* The sealed segment of a stream whose last access is oldest; NULL: none is sealed. */
-static struct store_segment *stream_choose(struct store *store, uint32_t stream)
+/* The sealed segment of a stream whose last access is oldest; NULL: none may go. */
+static struct store_segment *stream_victim(struct store *store, uint32_t stream, bool refused)
 {
     struct store_segment *best = NULL;
 
     list_for_each (link, &store->streams[stream].segments) {
         struct store_segment *segment = container_of(link, struct store_segment, link);
 
-        if (segment->state == SEGMENT_SEALED &&
+        if (segment_may_go(segment, refused) &&
             (best == NULL || policy_before(&segment->recency, &best->recency)))
             best = segment;
     }
     return best;
 }
 
-/* The segment to evict: of the stream that is most over its share. NULL: none is sealed. */
-static struct store_segment *reclaim_victim(struct store *store)
+/* The segment to evict: of the stream that is most over its share. NULL: none may go. */
+static struct store_segment *reclaim_victim(struct store *store, bool refused)
 {
     struct store_segment *best = NULL;
-    uint32_t stream = STORE_STREAMS;
     double best_excess = -1;
 
     for (uint32_t i = 0; i < STORE_STREAMS; i++) {
-        struct store_segment *first = stream_first(&store->streams[i]);
+        struct store_segment *segment;
         double excess;
 
-        if (first == NULL || first->state != SEGMENT_SEALED)
+        if (list_empty(&store->streams[i].segments))
             continue;
         excess = stream_excess(store, i);
-        if (excess > best_excess ||
-            (excess == best_excess && best != NULL && first->sequence < best->sequence)) {
-            best = first;
-            best_excess = excess;
-            stream = i;
-        }
+        if (excess <= best_excess)
+            continue;
+        segment = stream_victim(store, i, refused);
+        if (segment == NULL)
+            continue;
+        best = segment;
+        best_excess = excess;
     }
-    if (best != NULL)
-        best = stream_choose(store, stream);
-    return best != NULL ? reclaim_in_order(store, best) : NULL;
+    return best;
 }
 
-/* ---- evicting ---------------------------------------------------------------------------------
- */
-
-/* Whether a volume has room for the write that waits, and a little more. */
-static bool quota_has_room(const struct store_volume *volume)
+/* A free segment, or NULL. used: one that the device keeps the records of. */
+static struct store_segment *reclaim_free(struct store *store, bool refused, bool used)
 {
-    return volume->bytes + volume->flight_bytes + volume->need_bytes + volume->quota_bytes / 16 <=
-           volume->quota_bytes;
-}
+    list_for_each (link, &store->free) {
+        struct store_segment *segment = container_of(link, struct store_segment, link);
 
-/* Evicts what a summary entry names if it is alive in this segment; false: it is no entry. rows
- * says what the entry's volume row stands for; only: STORE_SHARED for all, or one slot. */
-static bool reclaim_entry(struct store *store, struct store_segment *segment,
-                          const struct store_entry_df *df, const uint8_t *rows, uint32_t only)
-{
-    struct store_record record;
-    struct store_block block;
-    uint32_t page;
-    uint8_t row;
-
-    if (store_entry_check(df, store->segment_pages, &record, &page, &row) != ICMS_OK)
-        return false;
-    block.volume = rows != NULL ? rows[row] : row;
-    if (block.volume >= LIMIT_VOLUMES || record.type != STORE_RECORD_VALUE ||
-        (only != STORE_SHARED && only != block.volume))
-        return true;
-    block.key = record.key;
-    if (store_index_find(store->index, block.volume, &block.key, &block.spot) &&
-        block.spot.segment == store_segment_number(store, segment) && block.spot.page == page)
-        store_segment_evict(store, &block);
-    return true;
-}
-
-/* Evicts a volume's oldest blocks from a segment whose entries are still in memory. */
-static void reclaim_in_memory(struct store *store, struct store_segment *segment, uint32_t volume)
-{
-    struct store_summary *summary = segment->summary;
-
-    for (uint32_t i = 0; i < summary->count; i++) {
-        if (quota_has_room(&store->volumes[volume]))
-            return;
-        check(reclaim_entry(
-            store, segment,
-            &summary->pages[i / STORE_SUMMARY_ENTRIES].entry[i % STORE_SUMMARY_ENTRIES], NULL,
-            volume));
+        if (segment->refused == refused && (!used || segment->sequence != 0))
+            return segment;
     }
-    segment->live &= ~store_volume_bit(volume);
+    return NULL;
 }
 
-/* ---- one job ----------------------------------------------------------------------------------
+/* ---- the end of a job -------------------------------------------------------------------------
  */
 
 static void reclaim_end(struct store *store)
 {
+    store->reclaim.segment = NULL;
+    store_run(store);
+}
+
+/* A step of a new life failed. Until the header is durable the life before counts. */
+static void reclaim_failed(struct store *store, icms_err err)
+{
     struct store_reclaim *reclaim = &store->reclaim;
     struct store_segment *segment = reclaim->segment;
 
-    reclaim->segment = NULL;
-    if (reclaim->whole) {
-        store_segment_free(store, segment);
-    } else {
+    segment->refused = true;
+    if (reclaim->sealed)
         segment->state = SEGMENT_SEALED;
-        if (!reclaim->stopped)
-            segment->live &= ~store_volume_bit(reclaim->volume);
-        if (store_segment_is_dead(segment))
-            store_segment_free(store, segment);
-    }
-    store_pump(store);
+    else
+        store_segment_free(store, segment);
+    store_overhead_outcome(store, err);
+    reclaim_end(store);
 }
 
-/* Enough was evicted for one volume; whole segments go to the end. */
-static bool reclaim_enough(struct store *store)
+/* ---- evictions --------------------------------------------------------------------------------
+ */
+
+static bool reclaim_is_whole(const struct store *store)
+{
+    return store->reclaim.volume == STORE_ALL_VOLUMES;
+}
+
+/* Whether a volume has room for the write that waits, if one does, and a little more, so that not
+ * each write has to wait. bytes: what is being evicted. */
+static bool quota_has_room(const struct store_volume *volume, uint64_t bytes)
+{
+    uint64_t more = volume->need_bytes > 0 ? volume->need_bytes + volume->quota_bytes / 16 : 0;
+
+    return volume->bytes + volume->flight_bytes + more <= volume->quota_bytes + bytes;
+}
+
+static uint64_t quota_evicting_bytes(const struct store_reclaim *reclaim)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < STORE_QUOTA_EVICTIONS; i++) {
+        if (reclaim->mutations[i].magic == STORE_MUTATION_MAGIC)
+            bytes += (uint64_t)reclaim->mutations[i].target.pages * STORE_PAGE_BYTES;
+    }
+    return bytes;
+}
+
+/* Evicts one block for a quota; false: enough was evicted, or as many as go at a time. */
+static bool quota_evict(struct store *store, const struct store_block *block)
 {
     struct store_reclaim *reclaim = &store->reclaim;
+    const struct store_volume *volume = &store->volumes[reclaim->volume];
 
-    reclaim->stopped = !reclaim->whole && quota_has_room(&store->volumes[reclaim->volume]);
-    return reclaim->stopped;
+    if (block->volume != reclaim->volume || block->location.damaged)
+        return true;
+    if (quota_has_room(volume, quota_evicting_bytes(reclaim)))
+        return false;
+    for (uint32_t i = 0; i < STORE_QUOTA_EVICTIONS; i++) {
+        if (reclaim->mutations[i].magic == STORE_MUTATION_MAGIC)
+            continue;
+        if (store_evict_start(store, &reclaim->mutations[i], block)) {
+            reclaim->evicted = true;
+            reclaim->evicting++;
+        } else {
+            reclaim->skipped = true;
+        }
+        return true;
+    }
+    return false;
 }
 
-static void store_reclaim_read_done(struct loop_op *op);
-
-static void store_reclaim_swept(struct store_later *later)
+/* Evicts a block that was found in the segment; false: the job waits, or has enough. */
+static bool reclaim_block(struct store *store, const struct store_block *block)
 {
-    struct store *store = container_of(later, struct store, reclaim.later);
+    if (!reclaim_is_whole(store))
+        return quota_evict(store, block);
+    store_segment_evict(store, block);
+    return true;
+}
+
+static void reclaim_step(struct store *store);
+
+/* All of its blocks were seen. */
+static void reclaim_entries_end(struct store *store)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+    struct store_segment *segment = reclaim->segment;
+
+    if (!reclaim_is_whole(store)) {
+        reclaim->segment = NULL;
+        if (!reclaim->skipped)
+            segment->volumes &= ~store_volume_bit(reclaim->volume);
+        if (!reclaim->skipped || reclaim->evicted)
+            store_run(store); /* else the mutations that were in the way come here again */
+        return;
+    }
+    check(segment->live_blocks == 0);
+    segment->nonce = reclaim->life.nonce;
+    segment->sequence = reclaim->life.sequence;
+    segment->generation = reclaim->life.generation;
+    segment->recency = (struct policy_segment){0};
+    segment->strangers = false;
+    segment->evicted = 0;
+    segment->volumes = 0;
+    if (reclaim->sealed)
+        store_stream_remove(store, segment);
+    reclaim->sealed = false;
+    reclaim->step = RECLAIM_MAP;
+    reclaim_step(store);
+}
+
+/* ---- entries by a sweep -----------------------------------------------------------------------
+ */
+
+static void reclaim_sweep(struct store *store);
+
+static void store_reclaim_swept(struct store_deferred *deferred)
+{
+    struct store *store = container_of(deferred, struct store, reclaim.deferred);
     struct store_reclaim *reclaim = &store->reclaim;
     uint32_t number = store_segment_number(store, reclaim->segment);
     uint32_t end = reclaim->sweep_cursor + STORE_SWEEP_STEPS;
     struct store_block block;
 
-    while (reclaim->sweep_cursor < end && store_index_next(store->index, &reclaim->sweep_cursor,
-                                                           end - reclaim->sweep_cursor, &block)) {
-        if (block.spot.segment != number ||
-            (reclaim->volume != STORE_SHARED && reclaim->volume != block.volume))
-            continue;
-        if (reclaim_enough(store))
+    while (reclaim->sweep_cursor < end) {
+        uint32_t before = reclaim->sweep_cursor;
+
+        if (!store_index_next(store->index, &reclaim->sweep_cursor, end - before, &block))
             break;
-        store_segment_evict(store, &block);
+        if (block.location.segment != number || reclaim_block(store, &block))
+            continue;
+        reclaim->sweep_cursor = before; /* this one again, when others are gone */
+        if (reclaim->evicting == 0)
+            reclaim_end(store);
+        return;
     }
-    if (!reclaim->stopped && reclaim->sweep_cursor < store_index_end(store->index))
-        store_later_run(store, &reclaim->later, store_reclaim_swept);
-    else
-        reclaim_end(store);
+    if (reclaim->sweep_cursor < store_index_end(store->index))
+        store_defer(store, &reclaim->deferred, store_reclaim_swept);
+    else if (reclaim->evicting == 0)
+        reclaim_entries_end(store);
 }
 
 static void reclaim_sweep(struct store *store)
 {
-    store->reclaim.sweep_cursor = 0;
-    store_later_run(store, &store->reclaim.later, store_reclaim_swept);
+    store->reclaim.sweeping = true;
+    store_defer(store, &store->reclaim.deferred, store_reclaim_swept);
 }
+
+/* ---- entries of a summary ---------------------------------------------------------------------
+ */
+
+/* The block that an entry names, if it is in the index at this place; *out_found. False: it is no
+ * entry. */
+static bool reclaim_entry(struct store *store, const struct store_entry_df *df, int volume,
+                          struct store_block *out_block, bool *out_found)
+{
+    struct store_record record;
+    uint32_t page;
+    uint8_t row;
+
+    *out_found = false;
+    if (store_entry_check(df, store->segment_pages, &record, &page, &row) != ICMS_OK)
+        return false;
+    if (volume < 0)
+        return true;
+    out_block->volume = (uint32_t)volume;
+    out_block->key = record.key;
+    *out_found =
+        store_index_find(store->index, out_block->volume, &record.key, &out_block->location) &&
+        out_block->location.segment == store_segment_number(store, store->reclaim.segment) &&
+        out_block->location.page == page;
+    return true;
+}
+
+/* For a quota: entries of a segment that is not sealed yet. */
+static void reclaim_memory(struct store *store)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+    struct store_summary *summary = reclaim->segment->summary;
+    const struct uuid *uuid = &store->volumes[reclaim->volume].uuid;
+
+    while (summary != NULL && reclaim->entry < summary->count) {
+        const struct store_entry_df *df = &summary->pages[reclaim->entry / STORE_SUMMARY_ENTRIES]
+                                               .entry[reclaim->entry % STORE_SUMMARY_ENTRIES];
+        struct store_block block;
+        bool found;
+
+        check(reclaim_entry(
+            store, df, uuid_equal(&summary->volume[df->volume], uuid) ? (int)reclaim->volume : -1,
+            &block, &found));
+        if (found && !reclaim_block(store, &block)) {
+            if (reclaim->evicting == 0)
+                reclaim_end(store);
+            return;
+        }
+        reclaim->entry++;
+    }
+    if (reclaim->evicting > 0)
+        return;
+    if (summary != NULL)
+        reclaim_entries_end(store);
+    else
+        reclaim_end(store); /* sealed meanwhile: the next job reads the rest */
+}
+
+static void store_reclaim_read_done(struct loop_op *op);
 
 /* Reads the next chunk: the first time the end of the segment, so that the footer is in it. */
 static void reclaim_read(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
-    uint32_t summary_pages = reclaim->segment->summary_pages;
-    uint32_t first = store->segment_pages - 1 - summary_pages;
-    uint32_t all = summary_pages + 1;
+    uint32_t first = store->segment_pages - 1 - reclaim->summary_pages;
+    uint32_t all = reclaim->summary_pages + 1;
 
     if (!reclaim->footer_known)
         reclaim->page = all > STORE_RECLAIM_PAGES ? all - STORE_RECLAIM_PAGES : 0;
+    reclaim->entry = 0;
     reclaim->pages = all - reclaim->page;
     if (reclaim->pages > STORE_RECLAIM_PAGES)
         reclaim->pages = STORE_RECLAIM_PAGES;
@@ -277,42 +338,50 @@ static bool reclaim_footer(struct store *store)
 
     if (store_footer_check(&store->super.drive, store_segment_number(store, reclaim->segment),
                            store->segment_pages, footer, &life) != ICMS_OK ||
-        life.nonce != reclaim->segment->nonce ||
-        le32_get(footer->summary_pages) != reclaim->segment->summary_pages)
+        life.nonce != reclaim->nonce || le32_get(footer->summary_pages) != reclaim->summary_pages)
         return false;
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+    for (uint32_t i = 0; i < STORE_SEGMENT_VOLUMES; i++) {
         struct uuid uuid;
-        int slot;
 
         memcpy(uuid.bytes, footer->volume[i], sizeof(uuid.bytes));
-        slot = store_volume_slot_find(store, &uuid);
-        reclaim->rows[i] = slot < 0 ? LIMIT_VOLUMES : (uint8_t)slot;
+        reclaim->rows[i] = i < le32_get(footer->volumes) ? store_volume_find(store, &uuid) : -1;
     }
     reclaim->footer_known = true;
     return true;
 }
 
-/* Evicts what the summary pages of the chunk name; false when one of them is damaged. */
-static bool reclaim_chunk(struct store *store)
+enum reclaim_chunk {
+    CHUNK_DONE, /* the next one                          */
+    CHUNK_WAIT, /* evictions are in flight, or enough were */
+    CHUNK_BAD,  /* a page of it is damaged               */
+};
+
+static enum reclaim_chunk reclaim_chunk(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
-    struct store_segment *segment = reclaim->segment;
-    uint32_t first = store->segment_pages - 1 - segment->summary_pages;
+    uint32_t first = store->segment_pages - 1 - reclaim->summary_pages + reclaim->page;
 
-    for (uint32_t i = 0; i < reclaim->pages && reclaim->page + i < segment->summary_pages; i++) {
+    for (; reclaim->entry < reclaim->pages * STORE_SUMMARY_ENTRIES; reclaim->entry++) {
+        uint32_t i = reclaim->entry / STORE_SUMMARY_ENTRIES;
+        uint32_t at = reclaim->entry % STORE_SUMMARY_ENTRIES, count;
         const struct store_summary_df *page = &reclaim->chunk[i];
-        uint32_t count;
+        struct store_block block;
+        bool found;
 
-        if (store_summary_check(segment->nonce, first + reclaim->page + i, page, &count) != ICMS_OK)
-            return false;
-        for (uint32_t entry = 0; entry < count; entry++) {
-            if (reclaim_enough(store))
-                return true;
-            if (!reclaim_entry(store, segment, &page->entry[entry], reclaim->rows, reclaim->volume))
-                return false;
-        }
+        if (reclaim->page + i >= reclaim->summary_pages)
+            return CHUNK_DONE;
+        if (at == 0 && store_summary_check(reclaim->nonce, first + i, page, &count) != ICMS_OK)
+            return CHUNK_BAD;
+        if (at >= le32_get(page->count))
+            continue;
+        if (!reclaim_entry(store, &page->entry[at],
+                           reclaim->rows[page->entry[at].volume % STORE_SEGMENT_VOLUMES], &block,
+                           &found))
+            return CHUNK_BAD;
+        if (found && !reclaim_block(store, &block))
+            return CHUNK_WAIT;
     }
-    return true;
+    return CHUNK_DONE;
 }
 
 /* Works on the chunk in memory, then goes on to the next one or to the end. */
@@ -320,19 +389,26 @@ static void reclaim_chunk_run(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
 
-    if (!reclaim_chunk(store)) {
+    switch (reclaim_chunk(store)) {
+    case CHUNK_WAIT:
+        if (reclaim->evicting == 0)
+            reclaim_end(store);
+        return;
+    case CHUNK_BAD:
         store_stat_add(&store->stats.checksum_errors, 1);
         reclaim_sweep(store);
         return;
+    case CHUNK_DONE:
+        break;
     }
-    reclaim->page += reclaim->pages;
-    if (!reclaim->stopped && reclaim->page < reclaim->segment->summary_pages)
+    if (reclaim->page + reclaim->pages < reclaim->summary_pages) {
+        reclaim->page += reclaim->pages;
         reclaim_read(store);
-    else if (!reclaim->stopped && reclaim->volume == STORE_SHARED &&
-             reclaim->segment->live_blocks > 0)
+    } else if (reclaim_is_whole(store) && reclaim->segment->live_blocks > 0) {
         reclaim_sweep(store); /* the summary did not know all of them */
-    else
-        reclaim_end(store);
+    } else if (reclaim->evicting == 0) {
+        reclaim_entries_end(store);
+    }
 }
 
 static void store_reclaim_read_done(struct loop_op *op)
@@ -354,85 +430,199 @@ static void store_reclaim_read_done(struct loop_op *op)
     reclaim_chunk_run(store);
 }
 
-/* volume STORE_SHARED: all its blocks go and it is free. Else the oldest of one volume go, as many
- * as needed. */
-static void reclaim_start(struct store *store, struct store_segment *segment, uint32_t volume)
+static void reclaim_entries(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
 
-    check(reclaim->segment == NULL && segment->state == SEGMENT_SEALED);
-    segment->state = SEGMENT_RECLAIMING;
-    reclaim->segment = segment;
-    reclaim->volume = volume;
-    reclaim->whole = volume == STORE_SHARED;
-    reclaim->page = 0;
-    reclaim->footer_known = false;
-    reclaim->stopped = false;
-    if (segment->summary_pages == STORE_NO_SUMMARY || fault_hit("store.reclaim"))
+    reclaim->page = reclaim->entry = reclaim->sweep_cursor = 0;
+    reclaim->footer_known = reclaim->sweeping = reclaim->skipped = reclaim->evicted = false;
+    if (reclaim->segment->live_blocks == 0)
+        reclaim_entries_end(store);
+    else if (reclaim->segment->summary != NULL)
+        reclaim_memory(store);
+    else if (reclaim->summary_pages == STORE_NO_SUMMARY || fault_hit("store.reclaim"))
         reclaim_sweep(store);
     else
         reclaim_read(store);
 }
 
+void store_reclaim_evicted(struct store *store)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+
+    check(reclaim->evicting > 0);
+    if (--reclaim->evicting > 0)
+        return;
+    if (store->down)
+        reclaim_end(store);
+    else if (reclaim->sweeping)
+        reclaim_sweep(store);
+    else if (reclaim->footer_known)
+        reclaim_chunk_run(store);
+    else
+        reclaim_memory(store);
+}
+
+/* ---- a new life -------------------------------------------------------------------------------
+ */
+
+static void reclaim_step_done(struct store *store, icms_err err)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+    struct store_segment *segment = reclaim->segment;
+
+    check(segment != NULL && segment->state == SEGMENT_RENEWING);
+    if (err != ICMS_OK) {
+        reclaim_failed(store, err);
+        return;
+    }
+    switch ((enum store_reclaim_step)reclaim->step) {
+    case RECLAIM_HEADER:
+        store_overhead_written(store, STORE_PAGE_BYTES);
+        break;
+    case RECLAIM_FLUSH:
+        store->evictions_ended = reclaim->life.evictions;
+        break;
+    case RECLAIM_MAP:
+        store_overhead_written(store, (uint64_t)store->map_pages * STORE_PAGE_BYTES);
+        break;
+    case RECLAIM_FOOTER:
+        store_overhead_written(store, STORE_PAGE_BYTES);
+        segment->refused = false;
+        store_segment_ready(store, segment);
+        reclaim_end(store);
+        return;
+    case RECLAIM_ENTRIES:
+        break;
+    }
+    reclaim->step++;
+    reclaim_step(store);
+}
+
+static void store_reclaim_done(struct loop_op *op)
+{
+    reclaim_step_done(container_of(op, struct store, reclaim.op), op->err);
+}
+
+static void store_reclaim_fault(struct store_deferred *deferred)
+{
+    reclaim_step_done(container_of(deferred, struct store, reclaim.deferred), ICMS_IO);
+}
+
+static void reclaim_write(struct store *store, uint32_t page, uint32_t pages)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+    uint32_t number = store_segment_number(store, reclaim->segment);
+
+    if (fault_hit("store.header"))
+        store_defer(store, &reclaim->deferred, store_reclaim_fault);
+    else
+        loop_file_write(store->loop, &reclaim->op, store->file,
+                        store_segment_offset(store, number, page), reclaim->page_memory,
+                        pages * STORE_PAGE_BYTES, store_reclaim_done);
+}
+
+static void reclaim_step(struct store *store)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+
+    switch ((enum store_reclaim_step)reclaim->step) {
+    case RECLAIM_HEADER:
+        store_header_make(&store->super.drive, &reclaim->life, reclaim->page_memory);
+        reclaim_write(store, 0, 1);
+        break;
+    case RECLAIM_FLUSH:
+        loop_file_flush(store->loop, &reclaim->op, store->file, store_reclaim_done);
+        break;
+    case RECLAIM_ENTRIES:
+        reclaim_entries(store);
+        break;
+    case RECLAIM_MAP:
+        store_dead_make(reclaim->life.nonce, store->segment_pages, reclaim->page_memory);
+        reclaim_write(store, 1, store->map_pages);
+        break;
+    case RECLAIM_FOOTER:
+        store_footer_make(&store->super.drive, &reclaim->life, 0, NULL, 0, reclaim->page_memory);
+        reclaim_write(store, store->segment_pages - 1, 1);
+        break;
+    }
+}
+
+/* Begins a new life of a segment: FREE, or SEALED, whose blocks are evicted. */
+static void reclaim_renew(struct store *store, struct store_segment *segment)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+
+    check(segment->writes == 0 && !segment->killing);
+    if (segment->state == SEGMENT_FREE) {
+        list_remove(&segment->link);
+        store->free_count--;
+        store_free_count_note(store);
+    }
+    reclaim->sealed = segment->state == SEGMENT_SEALED;
+    reclaim->segment = segment;
+    reclaim->step = RECLAIM_HEADER;
+    reclaim->volume = STORE_ALL_VOLUMES;
+    reclaim->nonce = segment->nonce;
+    reclaim->summary_pages = segment->summary_pages;
+    reclaim->life = (struct store_life){.segment = store_segment_number(store, segment),
+                                        .generation = segment->generation + 1,
+                                        .sequence = ++store->sequence,
+                                        .evictions = store->evictions_ended + segment->live_blocks -
+                                                     segment->marks + segment->evicted};
+    loop_entropy(store->loop, &reclaim->life.nonce, sizeof(reclaim->life.nonce));
+    segment->clean = segment->sequence == 0;
+    segment->state = SEGMENT_RENEWING;
+    reclaim_step(store);
+}
+
 /* ---- what is short ----------------------------------------------------------------------------
  */
 
-/* The oldest segment that may hold live blocks of a volume. */
+/* The oldest segment of the shared stream that may hold live blocks of a volume. */
 static struct store_segment *quota_oldest(const struct store *store, uint32_t volume)
 {
+    const struct store_stream *stream = &store->streams[STORE_SHARED];
     uint64_t bit = store_volume_bit(volume);
-    const uint32_t streams[2] = {volume, STORE_SHARED};
-    struct store_segment *best = NULL;
 
-    for (int i = 0; i < 2; i++) {
-        const struct store_stream *stream = &store->streams[streams[i]];
-        struct store_segment *found = NULL;
+    list_for_each (link, &stream->segments) {
+        struct store_segment *segment = container_of(link, struct store_segment, link);
 
-        list_for_each (link, &stream->segments) {
-            found = container_of(link, struct store_segment, link);
-            if ((found->live & bit) != 0)
-                break;
-            found = NULL;
-        }
-        if (found == NULL && stream->open != NULL && (stream->open->live & bit) != 0)
-            found = stream->open;
-        if (found != NULL && (best == NULL || found->sequence < best->sequence))
-            best = found;
+        if ((segment->volumes & bit) != 0)
+            return segment;
     }
-    return best;
+    return stream->open != NULL && (stream->open->volumes & bit) != 0 ? stream->open : NULL;
 }
 
-/* Makes room in one volume's quota; true when a job was started. */
-static bool quota_kick(struct store *store, uint32_t number)
+/* Makes room in one volume's quota; true when a job was begun. */
+static bool quota_run(struct store *store, uint32_t number)
 {
     struct store_volume *volume = &store->volumes[number];
+    struct store_reclaim *reclaim = &store->reclaim;
     struct store_segment *segment;
 
-    volume->over = false; /* its first change says so again if need be */
-    while (!quota_has_room(volume)) {
-        segment = quota_oldest(store, number);
-        if (segment == NULL)
-            return false; /* all of it is being written; ends of writes come here again */
-        if (segment->summary != NULL) {
-            reclaim_in_memory(store, segment, number);
-            store->pump_more = true;
-            continue;
-        }
-        if (volume->own && segment->stream == number) {
-            if (segment->state == SEGMENT_SEALED)
-                segment = stream_choose(store, number);
-            segment = reclaim_in_order(store, segment);
-            if (segment == NULL)
-                return false; /* it is being sealed; the end of that comes here again */
-            reclaim_start(store, segment, STORE_SHARED);
-        } else {
-            reclaim_start(store, segment, number);
-        }
-        store->pump_more = true;
-        return true;
+    if (quota_has_room(volume, 0)) {
+        store->run_again = true;
+        return false;
     }
-    store->pump_more = true;
-    return false;
+    if (volume->stream != STORE_SHARED) {
+        segment = stream_victim(store, volume->stream, false);
+        if (segment == NULL)
+            segment = stream_victim(store, volume->stream, true);
+        if (segment != NULL)
+            reclaim_renew(store, segment);
+        return segment != NULL; /* else one is being sealed, and the end of that comes here again */
+    }
+    segment = quota_oldest(store, number);
+    if (segment == NULL)
+        return false; /* all of it is being written; the ends of writes come here again */
+    reclaim->segment = segment;
+    reclaim->step = RECLAIM_ENTRIES;
+    reclaim->volume = number;
+    reclaim->nonce = segment->nonce;
+    reclaim->summary_pages = segment->summary_pages;
+    reclaim_entries(store);
+    return true;
 }
 
 /* Nothing sealed is left to give up: the fullest open segment is sealed early. */
@@ -454,55 +644,60 @@ static void reclaim_seal_one(struct store *store)
 }
 
 /* Segments that were or are being opened ahead are a part of the reserve, half of it at most. */
-static bool space_is_short(const struct store *store)
+static bool reserve_is_short(const struct store *store)
 {
     const struct store_opener *opener = &store->opener;
-    uint32_t ahead = store->next_count, half = store->free_reserve / 2;
+    uint32_t ahead = store->next_count, half = store->reserve / 2;
 
     if (opener->segment != NULL && store->streams[opener->stream].open != NULL)
         ahead++;
-    return store->free_count + (ahead < half ? ahead : half) < store->free_reserve;
+    return store->ready_count + (ahead < half ? ahead : half) < store->reserve;
 }
 
-/* Frees a segment, at once or by a job; its index entries with it. */
-static void space_kick(struct store *store)
+/* The segment that gets a new life next; NULL: none has to, or none can. */
+static struct store_segment *reclaim_next(struct store *store)
 {
-    bool tight = store->tight;
+    bool is_short = reserve_is_short(store), tight = store->tight;
+    struct store_segment *segment = NULL;
 
     store->tight = false;
-    while (tight || space_is_short(store)) {
-        struct store_segment *segment = reclaim_victim(store);
-
-        if (segment == NULL) {
-            if (tight || store->free_count == 0)
-                reclaim_seal_one(store);
-            return;
-        }
-        if (segment->live_blocks > 0) {
-            reclaim_start(store, segment, STORE_SHARED);
-            return;
-        }
-        store_segment_free(store, segment);
-        store->pump_more = true;
+    if (!is_short && !tight) {
+        /* what is free is discarded, which wants an empty life */
+        if (store->discard.on && store->discard.segment == NULL &&
+            loop_now_ns(store->loop) >= store->discard.next_ns)
+            return reclaim_free(store, false, true);
+        return NULL;
     }
+    if (!tight)
+        segment = reclaim_free(store, false, false);
+    if (segment == NULL)
+        segment = reclaim_victim(store, false);
+    if (segment == NULL && !tight)
+        segment = reclaim_free(store, true, false);
+    if (segment == NULL)
+        segment = reclaim_victim(store, true);
+    if (segment == NULL && (tight || store->ready_count == 0))
+        reclaim_seal_one(store);
+    return segment;
 }
 
-void store_reclaim_kick(struct store *store)
+void store_reclaim_run(struct store *store)
 {
-    struct store_reclaim *reclaim = &store->reclaim;
+    struct store_segment *segment;
+    struct list *link;
 
-    check(store->pumping);
-    if (store->down)
+    check(store->running);
+    if (store->down || store->reclaim.segment != NULL)
         return;
-    if (reclaim->segment != NULL)
-        return;
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
-        uint32_t number = (reclaim->quota_cursor + i) % LIMIT_VOLUMES;
+    while ((link = list_pop(&store->over)) != NULL) {
+        struct store_volume *volume = container_of(link, struct store_volume, over_link);
 
-        if (store->volumes[number].over && quota_kick(store, number)) {
-            reclaim->quota_cursor = number + 1;
+        if (quota_run(store, (uint32_t)(volume - store->volumes))) {
+            list_push(&store->over, link); /* until it has room */
             return;
         }
     }
-    space_kick(store);
+    segment = reclaim_next(store);
+    if (segment != NULL)
+        reclaim_renew(store, segment);
 }

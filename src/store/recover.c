@@ -2,16 +2,17 @@
 /*
  * Filling the memory from the drive, at open.
  *
- *   recover_headers  both ends of every segment: nonce and age, and where its summary is
- *   recover_counters evictions, from the youngest header
- *   recover_summary  oldest segment first: its summary, or
- *   recover_scan     a scan of all its pages, which is then sealed with a new summary
+ *   recover_headers  both ends of every segment: its life, whether records of it were killed, and
+ *                    where its summary is
+ *   recover_segment  of each, the youngest first: its summary, or a scan of all its pages, which is
+ *                    then sealed with a new summary; dead records are left out
  *   recover_lists    segments into the lists of their streams
  *
  * Blocking; before the loop starts; headers and summaries are read ahead (ahead.h). Everything that
- * is read is hostile. Because a volume's records lie in one stream, and a stream's segments follow
- * each other, taking segments by age and entries in their order makes the newest record of a key
- * come last.
+ * is read is hostile. Of two records of a key, which a crash between a write and its kill leaves,
+ * the one with the higher sequence stays, and a damaged one never before a good one; the other is
+ * killed. So segments may come in any order; the youngest come first because the index may be full
+ * before all are loaded: then the rest is evicted.
  */
 #include <stdlib.h>
 
@@ -22,18 +23,22 @@
 /* Bytes of a scan's reads. */
 #define RECOVER_SCAN_PAGES 256
 
+/* segment->volume while no record of it was seen. */
+#define RECOVER_NO_RECORD STORE_ALL_VOLUMES
+
 /* An entry of a summary page. */
 struct recover_entry {
-    struct store_record record; /* what it says of its record */
-    uint32_t page;              /* where that is              */
-    uint32_t volume;            /* slot                       */
+    struct store_record record; /* what it says of its record          */
+    uint32_t page;              /* where that is                       */
+    int volume;                 /* number; -1: not configured          */
 };
 
 struct recover {
     struct store *store;       /* being opened */
-    uint32_t *order;           /* numbers of segments with a life, by age                      */
+    struct err_why *why;       /* of err */
+    icms_err err;              /* what keeps the drive from being opened                       */
+    uint32_t *order;           /* numbers of segments whose records may count, youngest first  */
     uint32_t order_count;      /* of them                                                      */
-    uint32_t position;         /* the one that is being loaded                                 */
     struct store_ahead *ahead; /* reads headers, then summaries                              */
     uint32_t asked;            /* of ahead: the segment whose pieces come next, by number, then by
                                   its place in order                                           */
@@ -42,86 +47,191 @@ struct recover {
     struct store_life other;   /* what its last page says                                      */
     bool header_good;          /* life is from its header                                      */
     bool header_seems;         /* its header had been one                                      */
-    int slots[LIMIT_VOLUMES];  /* volumes of the footer's rows; -1: none                       */
+    bool killed;               /* its dead map has bits, or is damaged                         */
+    bool map_begun;            /* its dead map was written in its life                         */
+    int rows[STORE_SEGMENT_VOLUMES];                   /* volumes of the footer's rows         */
     struct recover_entry entry[STORE_SUMMARY_ENTRIES]; /* of the summary page that is loaded   */
-    struct store_life last;    /* the youngest                                                 */
-    uint8_t *pages;            /* RECOVER_SCAN_PAGES aligned pages                             */
-    struct store_found *found; /* records of the segment that was scanned, a segment's worth    */
-    uint32_t found_count;      /* of them                                                      */
-    struct store_segment *segment; /* that is being loaded                                  */
-    uint32_t scan_end; /* pages behind the last record that a scan found               */
-    bool scan_lost;    /* a record was left out: the summary would not be whole        */
-    bool flushed;      /* all records there are, are durable                           */
+    uint8_t *pages;                  /* RECOVER_SCAN_PAGES aligned pages                         */
+    uint8_t *page;                   /* one aligned page: for records and new lives              */
+    struct store_dead_df *map;       /* aligned; dead map of the segment                         */
+    struct store_dead_df *other_map; /* aligned; of another one, for a kill                    */
+    struct store_found *found;       /* records of the segment that was scanned                  */
+    uint32_t found_count;            /* of them                                                  */
+    struct store_segment *segment;   /* that is being loaded                                     */
+    uint32_t scan_end;               /* pages behind the last record that a scan found           */
+    bool scan_lost;                  /* a record was left out: the summary would not be whole    */
+    bool flushed;                    /* all records there are, are durable                       */
+    bool kills;                      /* records were killed: the device has to be flushed        */
+    bool full;          /* the index is: this segment and all that follow are evicted */
+    uint64_t evictions; /* of the segment that is being loaded                      */
 };
+
+static uint64_t recover_offset(const struct recover *recover, const struct store_segment *segment,
+                               uint32_t page)
+{
+    return store_segment_offset(recover->store, store_segment_number(recover->store, segment),
+                                page);
+}
+
+static void recover_write(struct recover *recover, const struct store_segment *segment,
+                          uint32_t page, const void *memory, uint32_t pages)
+{
+    struct store *store = recover->store;
+    icms_err err;
+
+    if (recover->err != ICMS_OK)
+        return;
+    err = loop_file_write_now(store->file, recover_offset(recover, segment, page), memory,
+                              (size_t)pages * STORE_PAGE_BYTES);
+    if (err == ICMS_OK)
+        store_overhead_written(store, (uint64_t)pages * STORE_PAGE_BYTES);
+    else
+        recover->err = err_set(recover->why, err,
+                               "cannot write to segment %u: %s; what was deleted could come back",
+                               store_segment_number(store, segment), icms_err_text(err));
+}
+
+/* ---- dead maps --------------------------------------------------------------------------------
+ */
+
+/* Reads and mends a map; returns how many copies of sectors were damaged. What cannot be read is
+ * damaged, too; *out_read is then false. */
+static uint32_t recover_map_read(struct recover *recover, const struct store_segment *segment,
+                                 struct store_dead_df *map, bool *out_read)
+{
+    struct store *store = recover->store;
+    size_t bytes = (size_t)store->map_pages * STORE_PAGE_BYTES;
+
+    *out_read =
+        loop_file_read_now(store->file, recover_offset(recover, segment, 1), map, bytes) == ICMS_OK;
+    if (!*out_read) {
+        store_stat_add(&store->stats.io_errors, 1);
+        memset(map, 0, bytes);
+    }
+    return store_dead_mend(segment->nonce, store->segment_pages, map);
+}
+
+/* Reads the map of the segment that is being loaded. Sectors that are lost stay so until
+ * recover_map_heal. */
+static void recover_map(struct recover *recover)
+{
+    struct store *store = recover->store;
+    struct store_segment *segment = recover->segment;
+    uint32_t damaged;
+    bool is_read;
+
+    if (!segment->killed) {
+        store_dead_make(segment->nonce, store->segment_pages, recover->map);
+        return;
+    }
+    damaged = recover_map_read(recover, segment, recover->map, &is_read);
+    store->stats.checksum_errors += is_read ? damaged : 0;
+    segment->evicted = store_dead_evicted(segment->nonce, store->segment_pages, recover->map);
+    store->stats.evictions += segment->evicted;
+}
+
+/* Writes a damaged map anew. All records in the range of sectors that are lost are damaged: they
+ * are dead from now on. */
+static void recover_map_heal(struct recover *recover)
+{
+    struct store *store = recover->store;
+    struct store_segment *segment = recover->segment;
+    uint32_t damaged;
+    bool is_read;
+
+    if (!segment->killed)
+        return;
+    segment->killed = false;
+    damaged = recover_map_read(recover, segment, recover->map, &is_read); /* it may have new bits */
+    if (!is_read) /* perhaps it can be read the next time */
+        return;
+    for (uint32_t i = 0; i < store_dead_sectors(store->segment_pages); i++) {
+        if (!store_dead_check(segment->nonce, i, recover->map))
+            store_dead_fill(segment->nonce, store->segment_pages, i, recover->map);
+    }
+    if (damaged > 0) {
+        recover_write(recover, segment, 1, recover->map, store->map_pages);
+        recover->kills = true;
+    }
+}
+
+static void recover_kill(struct recover *recover, const struct store_segment *segment,
+                         uint32_t page)
+{
+    uint32_t sector = page / STORE_DEAD_PAGES;
+    bool is_read;
+
+    (void)recover_map_read(recover, segment, recover->other_map, &is_read);
+    if (!store_dead_check(segment->nonce, sector, recover->other_map))
+        return; /* all of its range die, or nobody knows them */
+    store_dead_set(segment->nonce, recover->store->segment_pages, page, false, recover->other_map);
+    recover_write(recover, segment, 1, recover->other_map, recover->store->map_pages);
+    recover->kills = true;
+}
 
 /* ---- blocks -----------------------------------------------------------------------------------
  */
 
-/* Evicts the oldest blocks of a segment: those in the first quarter of the pages in use. */
-static void recover_trim(struct recover *recover, uint32_t number)
+/* The sequence of a record in the index; 0: it cannot be read. */
+static uint64_t recover_sequence(struct recover *recover, const struct store_location *location)
 {
     struct store *store = recover->store;
-    uint32_t cursor = 0, first = UINT32_MAX, last = 0;
-    struct store_block block;
+    const struct store_segment *segment = &store->segments[location->segment];
+    const struct store_record_df *head =
+        (const struct store_record_df *)(const void *)recover->page;
+    const struct store_record_df *tail =
+        (const struct store_record_df *)(const void *)(recover->page + STORE_TAIL_OFFSET);
+    uint32_t last = location->page + location->pages - 1, page;
+    struct store_record record;
 
+    if (loop_file_read_now(store->file, recover_offset(recover, segment, location->page),
+                           recover->page, STORE_PAGE_BYTES) == ICMS_OK &&
+        store_record_check(segment->nonce, location->page, store->segment_pages, head, &record) ==
+            ICMS_OK)
+        return record.sequence;
+    if (loop_file_read_now(store->file, recover_offset(recover, segment, last), recover->page,
+                           STORE_PAGE_BYTES) == ICMS_OK &&
+        store_tail_check(segment->nonce, last, store->segment_pages, tail, &record, &page) ==
+            ICMS_OK)
+        return record.sequence;
+    return 0;
+}
+
+static void recover_count_evicted(struct recover *recover, uint32_t volume, const struct key *key)
+{
+    struct store *store = recover->store;
+
+    recover->evictions++;
+    store_ghost_add(store->ghost, volume, key);
+    store->volumes[volume].evictions++;
+}
+
+/* The index is full: takes the blocks of this segment out of it, all of which will be evicted. */
+static void recover_full(struct recover *recover)
+{
+    struct store *store = recover->store;
+    uint32_t number = store_segment_number(store, recover->segment), cursor = 0;
+    struct store_block block;
+    struct store_location old;
+
+    recover->full = true;
     while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
-        if (block.spot.segment != number)
+        if (block.location.segment != number)
             continue;
-        first = block.spot.page < first ? block.spot.page : first;
-        last = block.spot.page > last ? block.spot.page : last;
-    }
-    cursor = 0;
-    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
-        if (block.spot.segment == number && block.spot.page <= first + (last - first) / 4)
-            store_segment_evict(store, &block);
+        check(store_index_remove(store->index, block.volume, &block.key, &old));
+        store_segment_live_sub(store, block.volume, &old);
+        if (!old.damaged)
+            recover_count_evicted(recover, block.volume, &block.key);
     }
 }
 
-/* The index is smaller than what is on flash: evicts what is in the oldest segments loaded so far,
- * a part of the index. */
-static void recover_make_room(struct recover *recover)
+/* Whether a record counts, and not the one of its key that is in the index. */
+static bool recover_wins(struct recover *recover, const struct store_record *record,
+                         const struct store_location *old)
 {
-    struct store *store = recover->store;
-    uint64_t part = store_index_blocks_max(store->index) / STORE_INDEX_PART, found = 0, oldest = 0;
-    struct store_block block;
-    uint32_t cursor = 0;
-
-    for (uint32_t i = 0; i <= recover->position && found < part; i++) {
-        const struct store_segment *segment = &store->segments[recover->order[i]];
-
-        if (segment->live_blocks > 2 * part && found == 0) {
-            recover_trim(recover, recover->order[i]);
-            return;
-        }
-        found += segment->live_blocks;
-        oldest = segment->sequence;
-    }
-    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
-        if (store->segments[block.spot.segment].sequence <= oldest)
-            store_segment_evict(store, &block);
-    }
-}
-
-/* What is older than a damaged record that replaced nothing was evicted, and as its segment was not
- * written over, that is in no header yet. (Or its write had failed, or its deletion did not survive
- * a power cut: counted all the same.) */
-static void recover_evicted(struct recover *recover, const struct store_record *record,
-                            uint32_t volume)
-{
-    struct store *store = recover->store;
-    struct store_block block = {.volume = volume, .key = record->key};
-
-    if (!store_index_find(store->index, volume, &record->key, &block.spot) || block.spot.damaged)
-        return;
-    if (block.spot.segment != store_segment_number(store, recover->segment))
-        recover->segment->hides |= store_volume_bit(volume);
-    store_segment_evict(store, &block);
-}
-
-/* Whether a block may have left the index in this very open, for want of room. */
-static bool recover_dropped(const struct store *store, uint32_t volume, const struct key *key)
-{
-    return store_ghost_turns(store->ghost) > 1 || store_ghost_has(store->ghost, volume, key);
+    if (record->damaged != old->damaged)
+        return old->damaged;
+    return record->sequence > recover_sequence(recover, old);
 }
 
 static void recover_block(struct recover *recover, const struct store_record *record, uint32_t page,
@@ -129,53 +239,53 @@ static void recover_block(struct recover *recover, const struct store_record *re
 {
     struct store *store = recover->store;
     struct store_segment *segment = recover->segment;
-    struct store_spot old, spot = {.segment = store_segment_number(store, segment),
-                                   .page = page,
-                                   .pages = store_record_pages(record->value_bytes),
-                                   .damaged = record->damaged};
+    struct store_location old, location = {.segment = store_segment_number(store, segment),
+                                           .page = page,
+                                           .pages = store_record_pages(record->value_bytes),
+                                           .damaged = record->damaged};
+
+    if (store_index_find(store->index, volume, &record->key, &old)) {
+        if (!recover_wins(recover, record, &old)) {
+            recover_kill(recover, segment, page);
+            return;
+        }
+        recover_kill(recover, &store->segments[old.segment], old.page);
+        check(store_index_remove(store->index, volume, &record->key, &old));
+        store_segment_live_sub(store, volume, &old);
+    }
+    if (!recover->full && !store_index_reserve(store->index))
+        recover_full(recover);
+    if (recover->full) {
+        if (!record->damaged)
+            recover_count_evicted(recover, volume, &record->key);
+        return;
+    }
+    check(!store_index_put(store->index, volume, &record->key, &location, &old));
+    store_segment_live_add(store, volume, &location);
+}
+
+/* A record of the segment that is not dead. */
+static void recover_record(struct recover *recover, const struct store_record *record,
+                           uint32_t page, int volume)
+{
+    struct store *store = recover->store;
+    struct store_segment *segment = recover->segment;
 
     if (record->sequence > store->sequence)
         store->sequence = record->sequence;
-    segment->present |= store_volume_bit(volume);
-    if (record->type == STORE_RECORD_TOMBSTONE) {
-        segment->hides |= store_volume_bit(volume);
-        if (store_index_remove(store->index, volume, &record->key, &old))
-            store_segment_live_sub(store, volume, &old);
+    if (volume < 0) {
+        segment->strangers = true;
         return;
     }
-    if (record->damaged && record->fresh)
-        recover_evicted(recover, record, volume);
-    if (!store_index_reserve(store->index)) {
-        recover_make_room(recover);
-        check(store_index_reserve(store->index));
-    }
-    if (store_index_put(store->index, volume, &record->key, &spot, &old)) {
-        store_segment_live_sub(store, volume, &old);
-        store_segment_moved(store, old.segment);
-        if (old.segment != spot.segment)
-            segment->hides |= store_volume_bit(volume);
-    } else if (recover_dropped(store, volume, &record->key)) {
-        segment->hides |= store_volume_bit(volume);
-    }
-    store_segment_live_add(store, volume, &spot);
+    if (segment->volume == RECOVER_NO_RECORD)
+        segment->volume = (uint32_t)volume;
+    else if (segment->volume != (uint32_t)volume)
+        segment->volume = STORE_NO_VOLUME;
+    recover_block(recover, record, page, (uint32_t)volume);
 }
 
 /* ---- a sealed segment -------------------------------------------------------------------------
  */
-
-/* What the rows of a footer's table stand for. */
-static void recover_rows(struct recover *recover, const struct store_footer_df *footer)
-{
-    static const struct uuid none;
-    struct store *store = recover->store;
-
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
-        struct uuid uuid;
-
-        memcpy(uuid.bytes, footer->volume[i], sizeof(uuid.bytes));
-        recover->slots[i] = uuid_equal(&uuid, &none) ? -1 : store_volume_slot(store, &uuid);
-    }
-}
 
 /* All entries of one summary page; false when it is damaged. The index is asked for all of them
  * before any is looked up, so that memory is not waited for one by one. */
@@ -183,27 +293,37 @@ static bool recover_summary_page(struct recover *recover, uint32_t page,
                                  const struct store_summary_df *df)
 {
     struct store *store = recover->store;
+    struct store_segment *segment = recover->segment;
     struct recover_entry *entry = recover->entry;
-    uint32_t count, known = 0;
+    uint32_t count, live = 0;
 
-    if (store_summary_check(recover->segment->nonce, page, df, &count) != ICMS_OK)
+    if (store_summary_check(segment->nonce, page, df, &count) != ICMS_OK)
         return false;
     for (uint32_t i = 0; i < count; i++) {
+        struct recover_entry *one = &entry[live];
+        enum store_dead dead;
         uint8_t row;
 
-        if (store_entry_check(&df->entry[i], store->segment_pages, &entry[known].record,
-                              &entry[known].page, &row) != ICMS_OK)
+        if (store_entry_check(&df->entry[i], store->segment_pages, &one->record, &one->page,
+                              &row) != ICMS_OK)
             return false;
-        if (recover->slots[row] < 0)
+        dead =
+            segment->killed ? store_dead_get(segment->nonce, one->page, recover->map) : STORE_LIVE;
+        if (dead == STORE_DEAD)
             continue;
-        entry[known].volume = (uint32_t)recover->slots[row];
-        store_index_prefetch(store->index, entry[known].volume, &entry[known].record.key, false);
-        known++;
+        one->record.damaged |= dead == STORE_DEAD_UNKNOWN;
+        one->volume = recover->rows[row];
+        if (one->volume >= 0)
+            store_index_prefetch(store->index, (uint32_t)one->volume, &one->record.key, false);
+        live++;
     }
-    for (uint32_t i = 0; i < known; i++)
-        store_index_prefetch(store->index, entry[i].volume, &entry[i].record.key, true);
-    for (uint32_t i = 0; i < known; i++)
-        recover_block(recover, &entry[i].record, entry[i].page, entry[i].volume);
+    for (uint32_t i = 0; i < live; i++) {
+        if (entry[i].volume >= 0)
+            store_index_prefetch(store->index, (uint32_t)entry[i].volume, &entry[i].record.key,
+                                 true);
+    }
+    for (uint32_t i = 0; i < live; i++)
+        recover_record(recover, &entry[i].record, entry[i].page, entry[i].volume);
     return true;
 }
 
@@ -223,7 +343,7 @@ static bool recover_summary_pages(struct recover *recover, uint32_t first, uint3
     return true;
 }
 
-/* Whether a page is the footer of the segment's life. */
+/* Whether a page is the footer of the segment's life; learns what its rows stand for. */
 static bool recover_footer(struct recover *recover, const uint8_t *page)
 {
     struct store *store = recover->store;
@@ -233,7 +353,12 @@ static bool recover_footer(struct recover *recover, const uint8_t *page)
                            store->segment_pages, footer, &recover->life) != ICMS_OK ||
         recover->life.nonce != recover->segment->nonce)
         return false;
-    recover_rows(recover, footer);
+    for (uint32_t i = 0; i < STORE_SEGMENT_VOLUMES; i++) {
+        struct uuid uuid;
+
+        memcpy(uuid.bytes, footer->volume[i], sizeof(uuid.bytes));
+        recover->rows[i] = i < le32_get(footer->volumes) ? store_volume_find(store, &uuid) : -1;
+    }
     return true;
 }
 
@@ -309,41 +434,32 @@ static void recover_found(struct store_scan *scan, const struct store_found *fou
     recover->found[recover->found_count++] = *found;
 }
 
-/* A record whose value is damaged counts like any other, hides what is older and makes reads say
- * CHECKSUM, when it replaced nothing or has its witness. Else it may be the torn rest of a write
- * that nobody was told of, and what it would have replaced stays, if that is there. */
-static bool recover_counts(const struct recover *recover, const struct store_found *found,
-                           uint32_t volume)
-{
-    struct store_spot spot;
-
-    if (found->good || found->witness || found->record.fresh)
-        return true;
-    return !store_index_find(recover->store->index, volume, &found->record.key, &spot) ||
-           spot.damaged;
-}
-
-/* Loads one record of a scanned segment. */
-static void recover_record(struct recover *recover, struct store_found *found)
+/* Loads one record of a scanned segment. Of a damaged summary some entries were loaded before: then
+ * the record is in the index already. */
+static void recover_scanned(struct recover *recover, struct store_found *found)
 {
     struct store *store = recover->store;
     struct store_record *record = &found->record;
-    int slot = store_volume_slot(store, &record->volume);
+    int volume = store_volume_find(store, &record->volume);
+    struct store_location location;
 
-    if (record->sequence > store->sequence)
-        store->sequence = record->sequence;
     recover->scan_end = found->page + store_record_pages(record->value_bytes);
     if (!found->good || !found->whole)
         store_stat_add(&store->stats.checksum_errors, 1);
-    if (slot < 0) {
+    record->damaged = !found->good;
+    if (!store_summary_add(recover->segment->summary, record, found->page))
         recover->scan_lost = true;
+    if (volume >= 0 && store_index_find(store->index, (uint32_t)volume, &record->key, &location) &&
+        location.segment == store_segment_number(store, recover->segment) &&
+        location.page == found->page) {
+        struct store_block block = {
+            .volume = (uint32_t)volume, .key = record->key, .location = location};
+
+        if (record->damaged)
+            store_segment_damage(store, &block);
         return;
     }
-    if (!recover_counts(recover, found, (uint32_t)slot))
-        return;
-    record->damaged = !found->good;
-    recover_block(recover, record, found->page, (uint32_t)slot);
-    store_summary_add(recover->segment->summary, record, found->page, (uint32_t)slot);
+    recover_record(recover, record, found->page, volume);
 }
 
 /* Records that a scan found may still be in the cache of the device: makes them durable, once. */
@@ -355,7 +471,7 @@ static bool recover_flush(struct recover *recover)
 }
 
 /* Writes the summary and the footer that a crash did not let happen. */
-static bool recover_seal(struct recover *recover)
+static void recover_seal(struct recover *recover)
 {
     struct store *store = recover->store;
     struct store_segment *segment = recover->segment;
@@ -363,18 +479,16 @@ static bool recover_seal(struct recover *recover)
     uint32_t first = store->segment_pages - 1 - pages;
     uint64_t bytes = (uint64_t)(pages + 1) * STORE_PAGE_BYTES;
 
-    if (recover->scan_lost || first < recover->scan_end)
-        return false;
+    if (recover->scan_lost || first < recover->scan_end || segment->summary->count == 0)
+        return;
     if (!recover_flush(recover) ||
-        loop_file_write_now(
-            store->file, store_segment_offset(store, store_segment_number(store, segment), first),
-            segment->summary->pages, bytes) != ICMS_OK) {
+        loop_file_write_now(store->file, recover_offset(recover, segment, first),
+                            segment->summary->pages, bytes) != ICMS_OK) {
         store_stat_add(&store->stats.io_errors, 1);
-        return false;
+        return;
     }
     store_overhead_written(store, bytes);
     segment->summary_pages = pages;
-    return true;
 }
 
 /* A page that cannot be read is zeros, which hold no record; perhaps it can be read the next time.
@@ -383,8 +497,7 @@ static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32
 {
     struct recover *recover = scan->arg;
     struct store *store = recover->store;
-    uint64_t offset =
-        store_segment_offset(store, store_segment_number(store, recover->segment), page);
+    uint64_t offset = recover_offset(recover, recover->segment, page);
 
     if (loop_file_read_now(store->file, offset, scan->memory, (size_t)pages * STORE_PAGE_BYTES) ==
         ICMS_OK)
@@ -408,6 +521,7 @@ static void recover_scan(struct recover *recover)
     struct store_segment *segment = recover->segment;
     struct store_scan scan = {.nonce = segment->nonce,
                               .segment_pages = store->segment_pages,
+                              .map = recover->map,
                               .memory_pages = RECOVER_SCAN_PAGES,
                               .memory = recover->pages,
                               .arg = recover,
@@ -415,25 +529,66 @@ static void recover_scan(struct recover *recover)
                               .found = recover_found};
 
     recover->found_count = 0;
-    recover->scan_end = 1;
+    recover->scan_end = store_first_page(store->segment_pages);
     recover->scan_lost = false;
-    segment->summary = container_of(list_pop(&store->summaries), struct store_summary, link);
-    segment->summary->segment = segment;
-    segment->summary->count = segment->summary->placed = 0;
+    (void)store_summary_take(store, segment);
     check(store_scan_run(&scan) == ICMS_OK);
     for (uint32_t i = 0; i < recover->found_count; i++)
-        recover_record(recover, &recover->found[i]);
+        recover_scanned(recover, &recover->found[i]);
     segment->summary_pages = STORE_NO_SUMMARY;
-    (void)recover_seal(recover);
+    if (!recover->full)
+        recover_seal(recover);
     list_push(&store->summaries, &segment->summary->link);
     segment->summary = NULL;
 }
 
-/* ---- all segments -----------------------------------------------------------------------------
+/* ---- a segment that the index has no room for -------------------------------------------------
+ */
+
+/* Evicts the segment, whose blocks were counted: by a new life, as reclaim.c does. */
+static void recover_evict(struct recover *recover)
+{
+    struct store *store = recover->store;
+    struct store_segment *segment = recover->segment;
+    struct store_life life;
+
+    store->stats.evictions += recover->evictions;
+    store->evictions_ended += recover->evictions + segment->evicted;
+    loop_entropy(store->loop, &segment->nonce, sizeof(segment->nonce));
+    segment->sequence = ++store->sequence;
+    segment->generation++;
+    segment->evicted = 0;
+    segment->killed = segment->strangers = false;
+    segment->volume = RECOVER_NO_RECORD;
+    life = store_segment_life(store, segment);
+    store_header_make(&store->super.drive, &life, (struct store_header_df *)(void *)recover->page);
+    recover_write(recover, segment, 0, recover->page, 1);
+    if (recover->err == ICMS_OK && loop_file_flush_now(store->file) != ICMS_OK)
+        recover->err = err_set(recover->why, ICMS_IO, "cannot flush the drive");
+    store_footer_make(&store->super.drive, &life, 0, NULL, 0,
+                      (struct store_footer_df *)(void *)recover->page);
+    recover_write(recover, segment, store->segment_pages - 1, recover->page, 1);
+}
+
+static void recover_segment(struct recover *recover)
+{
+    recover->evictions = 0;
+    recover_map(recover);
+    if (!recover_summary(recover))
+        recover_scan(recover);
+    recover_map_heal(recover);
+    if (recover->full) {
+        check(recover->segment->live_blocks == 0);
+        recover_evict(recover);
+    }
+}
+
+/* ---- both ends of all segments ----------------------------------------------------------------
  */
 
 /* The life of a segment from its header or, when that is damaged, from its last page: the footer,
- * or while it was open a copy of the header. False: it has none. Sets where its summary is. */
+ * or while it was open a copy of the header. False: it has none, or an empty one. Sets where its
+ * summary is. */
 static bool recover_life(struct recover *recover, uint32_t number, const uint8_t *last_page)
 {
     struct store *store = recover->store;
@@ -454,36 +609,44 @@ static bool recover_life(struct recover *recover, uint32_t number, const uint8_t
     if (damaged)
         store_stat_add(&store->stats.checksum_errors, 1);
     segment->summary_pages = STORE_NO_SUMMARY;
-    if (sealed && other->nonce == recover->life.nonce)
+    if (!recover->header_good && !known)
+        return false;
+    /* the new life had only begun: what it writes next is not there */
+    if (known ? other->nonce != recover->life.nonce : !recover->map_begun)
+        return false;
+    if (sealed)
         segment->summary_pages = le32_get(footer->summary_pages);
-    return (recover->header_good || known) && recover->life.sequence != 0;
+    return recover->life.sequence != 0 && segment->summary_pages != 0;
 }
 
 /* A segment of which both ends were seen. */
-static void recover_segment(struct recover *recover, uint32_t number, const uint8_t *last_page)
+static void recover_ends(struct recover *recover, uint32_t number, const uint8_t *last_page)
 {
     struct store *store = recover->store;
     struct store_segment *segment = &store->segments[number];
+    bool counts = recover_life(recover, number, last_page);
+    const struct store_life *life = &recover->life;
 
     list_init(&segment->link);
-    if (!recover_life(recover, number, last_page)) {
-        segment->state = SEGMENT_FREE;
-        list_push(&store->free, &segment->link);
-        store_free_count_set(store, store->free_count + 1);
-        return;
+    if (recover->header_good || counts) {
+        segment->nonce = life->nonce;
+        segment->sequence = life->sequence;
+        segment->generation = life->generation;
+        if (life->sequence > store->sequence)
+            store->sequence = life->sequence;
+        if (life->evictions > store->evictions_ended)
+            store->evictions_ended = life->evictions;
     }
     segment->state = SEGMENT_SEALING; /* until recover_lists */
-    segment->nonce = recover->life.nonce;
-    segment->sequence = recover->life.sequence;
-    segment->generation = recover->life.generation;
-    recover->order[recover->order_count++] = number;
-    if (segment->sequence > store->sequence)
-        store->sequence = segment->sequence;
-    if (segment->sequence > recover->last.sequence)
-        recover->last = recover->life;
+    segment->volume = RECOVER_NO_RECORD;
+    segment->killed = recover->killed;
+    if (counts)
+        recover->order[recover->order_count++] = number;
+    else
+        store_segment_free(store, segment);
 }
 
-/* Where the last page of a segment and the header of the next meet: one piece each. */
+/* The last page of a segment, and the header and the dead map of the next, meet: one piece each. */
 static bool recover_next_border(void *arg, struct store_piece *out_piece)
 {
     struct recover *recover = arg;
@@ -493,31 +656,53 @@ static bool recover_next_border(void *arg, struct store_piece *out_piece)
     if (number > store->super.segments)
         return false;
     out_piece->offset = store_segment_offset(store, number, 0);
-    out_piece->pages = 1;
-    if (number > 0)
+    out_piece->pages = 0;
+    if (number > 0) {
         out_piece->offset -= STORE_PAGE_BYTES;
-    if (number > 0 && number < store->super.segments)
-        out_piece->pages = 2;
+        out_piece->pages = 1;
+    }
+    if (number < store->super.segments)
+        out_piece->pages += 1 + store->map_pages;
     return true;
 }
 
-/* The two pages of a border, each on its own: one that cannot be read does not take the other
- * along. */
+/* The pages of a border, each on its own: one that cannot be read does not take others along. */
 static const uint8_t *recover_border_again(struct recover *recover, uint32_t number)
 {
     struct store *store = recover->store;
-    uint64_t offset = store_segment_offset(store, number, 0);
-    uint32_t first = number > 0 ? 0 : 1, end = number < store->super.segments ? 2 : 1;
+    struct store_piece piece;
 
-    memset(recover->pages, 0, (size_t)2 * STORE_PAGE_BYTES);
-    for (uint32_t i = first; i < end; i++) {
-        uint8_t *page = recover->pages + (size_t)(i - first) * STORE_PAGE_BYTES;
+    recover->asked = number;
+    check(recover_next_border(recover, &piece));
+    for (uint32_t i = 0; i < piece.pages; i++) {
+        uint8_t *page = recover->pages + (size_t)i * STORE_PAGE_BYTES;
 
-        if (loop_file_read_now(store->file, offset - STORE_PAGE_BYTES + i * STORE_PAGE_BYTES, page,
+        if (loop_file_read_now(store->file, piece.offset + (uint64_t)i * STORE_PAGE_BYTES, page,
                                STORE_PAGE_BYTES) != ICMS_OK)
             memset(page, 0, STORE_PAGE_BYTES);
     }
     return recover->pages;
+}
+
+/* The header and the dead map that begin a segment. */
+static void recover_front(struct recover *recover, uint32_t number, const uint8_t *pages)
+{
+    struct store *store = recover->store;
+    const struct store_header_df *header = (const struct store_header_df *)(const void *)pages;
+    const struct store_dead_df *map =
+        (const struct store_dead_df *)(const void *)(pages + STORE_PAGE_BYTES);
+
+    recover->life = (struct store_life){.segment = number};
+    recover->header_good =
+        store_header_check(&store->super.drive, number, header, &recover->life) == ICMS_OK;
+    recover->header_seems = store_header_seems(&store->super.drive, header);
+    store_dead_make(recover->life.nonce, store->segment_pages, recover->map);
+    recover->killed = !recover->header_good ||
+                      memcmp(recover->map, map, (size_t)store->map_pages * STORE_PAGE_BYTES) != 0;
+    memcpy(recover->map, map, (size_t)store->map_pages * STORE_PAGE_BYTES);
+    recover->map_begun = !recover->killed ||
+                         store_dead_mend(recover->life.nonce, store->segment_pages, recover->map) <
+                             2 * store_dead_sectors(store->segment_pages);
 }
 
 static void recover_headers(struct recover *recover)
@@ -527,38 +712,22 @@ static void recover_headers(struct recover *recover)
     recover->asked = 0;
     store_ahead_begin(recover->ahead, recover_next_border, recover);
     for (uint32_t i = 0; i <= store->super.segments; i++) {
+        uint32_t asked;
         const uint8_t *page;
-        const struct store_header_df *header;
 
-        if (!recover_take(recover, &page))
+        if (!recover_take(recover, &page)) {
+            asked = recover->asked;
             page = recover_border_again(recover, i);
+            recover->asked = asked;
+        }
         if (i > 0) {
-            recover_segment(recover, i - 1, page);
+            recover_ends(recover, i - 1, page);
             page += STORE_PAGE_BYTES;
         }
-        if (i == store->super.segments)
-            break;
-        header = (const struct store_header_df *)(const void *)page;
-        recover->header_good =
-            store_header_check(&store->super.drive, i, header, &recover->life) == ICMS_OK;
-        recover->header_seems = store_header_seems(&store->super.drive, header);
+        if (i < store->super.segments)
+            recover_front(recover, i, page);
     }
-}
-
-static void recover_counters(struct recover *recover)
-{
-    struct store *store = recover->store;
-
-    store->evictions_final = recover->last.evictions;
-    store_stat_set(&store->stats.evictions, store->evictions_final);
-    for (uint32_t i = 0; i < recover->last.volume_count; i++) {
-        int slot = store_volume_slot(store, &recover->last.volume[i]);
-
-        if (slot < 0)
-            continue;
-        store->volumes[slot].evictions_final = recover->last.volume_evictions[i];
-        store_stat_set(&store->volumes[slot].evictions, recover->last.volume_evictions[i]);
-    }
+    store->stats.evictions = store->evictions_ended;
 }
 
 static int recover_age(const void *a, const void *b, void *arg)
@@ -567,26 +736,25 @@ static int recover_age(const void *a, const void *b, void *arg)
     uint64_t x = store->segments[*(const uint32_t *)a].sequence;
     uint64_t y = store->segments[*(const uint32_t *)b].sequence;
 
-    return x < y ? -1 : x > y;
+    return x > y ? -1 : x < y;
 }
 
-/* A segment with one volume goes to that volume's list, even if it will not have a stream. */
+/* The oldest first, as if that had been the order of the last accesses. */
 static void recover_lists(struct recover *recover)
 {
     struct store *store = recover->store;
 
-    for (uint32_t i = 0; i < recover->order_count; i++) {
-        struct store_segment *segment = &store->segments[recover->order[i]];
-        bool one = segment->present != 0 && (segment->present & (segment->present - 1)) == 0;
+    for (uint32_t i = recover->order_count; i > 0; i--) {
+        struct store_segment *segment = &store->segments[recover->order[i - 1]];
 
-        segment->stream = one ? (uint8_t)__builtin_ctzll(segment->present) : STORE_SHARED;
-        segment->state = SEGMENT_SEALED;
-        segment->covers = segment->hides;
-        list_push(&store->streams[segment->stream].segments, &segment->link);
-        policy_access(store->policy, &segment->recency);
-        store->streams[segment->stream].segment_count++;
-        if (store_segment_is_dead(segment))
+        if (segment->live_blocks == 0 && !segment->strangers) {
             store_segment_free(store, segment);
+            continue;
+        }
+        segment->state = SEGMENT_SEALED;
+        store_stream_add(store, segment->live_blocks == 0 ? STORE_STRANGERS : STORE_SHARED,
+                         segment);
+        policy_access(store->policy, &segment->recency);
     }
 }
 
@@ -596,43 +764,60 @@ static void recover_free(struct recover *recover)
         return;
     free(recover->order);
     free(recover->pages);
+    free(recover->page);
+    free(recover->map);
+    free(recover->other_map);
     free(recover->found);
     store_ahead_free(&recover->ahead);
     free(recover);
 }
 
-icms_err store_recover(struct store *store, struct err_why *why)
+static struct recover *recover_new(struct store *store, struct err_why *why)
 {
     struct recover *recover = calloc(1, sizeof(*recover));
+
+    if (recover == NULL)
+        return NULL;
+    recover->store = store;
+    recover->why = why;
+    recover->order = calloc(store->super.segments, sizeof(recover->order[0]));
+    recover->pages = aligned_alloc(STORE_PAGE_BYTES, RECOVER_SCAN_PAGES * STORE_PAGE_BYTES);
+    recover->page = aligned_alloc(STORE_PAGE_BYTES, STORE_PAGE_BYTES);
+    recover->map = aligned_alloc(STORE_PAGE_BYTES, STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES);
+    recover->other_map =
+        aligned_alloc(STORE_PAGE_BYTES, STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES);
+    recover->found = calloc(store->segment_pages, sizeof(recover->found[0]));
+    if (recover->order != NULL && recover->pages != NULL && recover->page != NULL &&
+        recover->map != NULL && recover->other_map != NULL && recover->found != NULL)
+        return recover;
+    recover_free(recover);
+    return NULL;
+}
+
+icms_err store_recover(struct store *store, struct err_why *why)
+{
+    struct recover *recover = recover_new(store, why);
     icms_err err;
 
-    if (recover != NULL) {
-        recover->store = store;
-        recover->order = calloc(store->super.segments, sizeof(recover->order[0]));
-        recover->pages = aligned_alloc(STORE_PAGE_BYTES, RECOVER_SCAN_PAGES * STORE_PAGE_BYTES);
-        recover->found = calloc(store->segment_pages, sizeof(recover->found[0]));
-    }
-    if (recover == NULL || recover->order == NULL || recover->pages == NULL ||
-        recover->found == NULL) {
-        recover_free(recover);
+    if (recover == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory to recover the store");
-    }
     err = store_ahead_new(store->file, why, &recover->ahead);
     if (err != ICMS_OK) {
         recover_free(recover);
         return err;
     }
     recover_headers(recover);
-    recover_counters(recover);
     qsort_r(recover->order, recover->order_count, sizeof(recover->order[0]), recover_age, store);
     recover->asked = recover->asked_pages = 0;
     store_ahead_begin(recover->ahead, recover_next_summary, recover);
-    for (; recover->position < recover->order_count; recover->position++) {
-        recover->segment = &store->segments[recover->order[recover->position]];
-        if (!recover_summary(recover))
-            recover_scan(recover);
+    for (uint32_t i = 0; i < recover->order_count; i++) {
+        recover->segment = &store->segments[recover->order[i]];
+        recover_segment(recover);
     }
     recover_lists(recover);
+    if (recover->kills && recover->err == ICMS_OK && loop_file_flush_now(store->file) != ICMS_OK)
+        recover->err = err_set(why, ICMS_IO, "cannot flush the drive");
+    err = recover->err;
     recover_free(recover);
-    return ICMS_OK;
+    return err;
 }

@@ -33,30 +33,16 @@ static icms_err scan_page(struct store_scan *scan, uint32_t page, const uint8_t 
     return ICMS_OK;
 }
 
-/* Looks for the witness of a record, in the page behind it. */
-static icms_err scan_witness(struct store_scan *scan, struct store_found *found)
-{
-    uint32_t page = found->page + store_record_pages(found->record.value_bytes);
-    const uint8_t *memory;
-    icms_err err;
-
-    if (page >= scan_end(scan))
-        return ICMS_OK;
-    err = scan_page(scan, page, &memory);
-    if (err != ICMS_OK)
-        return err;
-    found->witness =
-        store_witness_check(scan->nonce, found->page, scan->segment_pages,
-                            (const struct store_record_df *)(const void *)memory, &found->record);
-    return ICMS_OK;
-}
-
-/* Checks the value of a record and tells of it. */
+/* Checks the value of a record that is not dead, and tells of it. */
 static icms_err scan_record(struct store_scan *scan, struct store_found *found)
 {
     const struct store_record *record = &found->record;
     uint32_t crc = store_value_crc_seed(scan->nonce, found->page);
     uint32_t left = record->value_bytes, offset = sizeof(struct store_record_df);
+    enum store_dead dead = store_dead_get(scan->nonce, found->page, scan->map);
+
+    if (dead == STORE_DEAD)
+        return ICMS_OK;
 
     for (uint32_t page = found->page; left > 0; page++) {
         uint32_t n = STORE_PAGE_BYTES - offset < left ? STORE_PAGE_BYTES - offset : left;
@@ -69,20 +55,15 @@ static icms_err scan_record(struct store_scan *scan, struct store_found *found)
         left -= n;
         offset = 0;
     }
-    found->good = record->type == STORE_RECORD_TOMBSTONE || crc == record->value_crc;
-    if (!found->good) {
-        icms_err err = scan_witness(scan, found);
-
-        if (err != ICMS_OK)
-            return err;
-    }
+    found->good = crc == record->value_crc && dead == STORE_LIVE;
     scan->found(scan, found);
     return ICMS_OK;
 }
 
 icms_err store_scan_run(struct store_scan *scan)
 {
-    uint32_t page = 1, free_from = 1; /* records before free_from are known */
+    uint32_t page = store_first_page(scan->segment_pages);
+    uint32_t free_from = page; /* records before are known */
 
     scan->first = scan->loaded = 0;
     while (page < scan_end(scan)) {

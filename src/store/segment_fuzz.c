@@ -100,6 +100,16 @@ static uint64_t page_seed(const uint8_t *drive, uint32_t segment, uint32_t page)
     return hash64_mix(le64_get(header->life.nonce) ^ hash64_mix(page));
 }
 
+/* Both copies of the only sector that a dead map of so few pages has. */
+static void fuzz_mend_map(uint8_t *drive, uint32_t segment)
+{
+    struct store_dead_df *map = (struct store_dead_df *)(void *)page_of(drive, segment, 1);
+    uint64_t seed = page_seed(drive, segment, UINT32_MAX);
+
+    for (int i = 0; i < 2; i++)
+        map[i].hash = le64_of(hash64_seed(&map[i], sizeof(map[i]) - 8, seed));
+}
+
 static void fuzz_mend(uint8_t *drive, uint32_t segment, uint32_t page)
 {
     uint8_t *memory = page_of(drive, segment, page);
@@ -107,7 +117,13 @@ static void fuzz_mend(uint8_t *drive, uint32_t segment, uint32_t page)
     size_t bytes = page == 0 || page == SEGMENT_PAGES - 1 || le32_get(*magic) == STORE_SUMMARY_MAGIC
                        ? STORE_PAGE_BYTES
                        : sizeof(struct store_record_df);
-    le64 hash = le64_of(hash64_seed(memory, bytes - 8, page_seed(drive, segment, page)));
+    le64 hash;
+
+    if (page == 1) {
+        fuzz_mend_map(drive, segment);
+        return;
+    }
+    hash = le64_of(hash64_seed(memory, bytes - 8, page_seed(drive, segment, page)));
 
     memcpy(memory + bytes - 8, &hash, sizeof(hash));
 }
@@ -120,7 +136,7 @@ static void fuzz_mend_tail(uint8_t *drive, uint32_t segment, uint32_t page)
     uint64_t seed;
     le64 hash;
 
-    if (page == 0 || page == SEGMENT_PAGES - 1 || pages > page)
+    if (page <= 1 || page == SEGMENT_PAGES - 1 || pages > page)
         return;
     seed = page_seed(drive, segment, page + 1 - pages);
     hash = le64_of(hash64_seed(tail, sizeof(*df) - 8, seed));
@@ -130,17 +146,17 @@ static void fuzz_mend_tail(uint8_t *drive, uint32_t segment, uint32_t page)
 /* Mending a page that was not changed changes nothing. */
 static void fuzz_mend_works(uint8_t *drive)
 {
-    static const uint32_t pages[] = {0, 1, SEGMENT_PAGES - 2, SEGMENT_PAGES - 1};
+    static const uint32_t pages[] = {0, 1, 2, SEGMENT_PAGES - 2, SEGMENT_PAGES - 1};
     uint8_t before[STORE_PAGE_BYTES];
 
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         memcpy(before, page_of(drive, 0, pages[i]), sizeof(before));
         fuzz_mend(drive, 0, pages[i]);
         check(memcmp(before, page_of(drive, 0, pages[i]), sizeof(before)) == 0);
     }
-    memcpy(before, page_of(drive, 0, 1), sizeof(before));
-    fuzz_mend_tail(drive, 0, 1);
-    check(memcmp(before, page_of(drive, 0, 1), sizeof(before)) == 0);
+    memcpy(before, page_of(drive, 0, 2), sizeof(before));
+    fuzz_mend_tail(drive, 0, 2);
+    check(memcmp(before, page_of(drive, 0, 2), sizeof(before)) == 0);
 }
 
 static void fuzz_patch(uint8_t *drive, const uint8_t *data, size_t bytes)
@@ -193,7 +209,7 @@ static void fuzz_use(struct rig *rig)
     }
     loop_stop(rig->loop);
     loop_join(rig->loop);
-    (void)store_list(rig->store, rig->volume[0], &from, &store_position_end, UINT32_MAX, keys, 64);
+    (void)store_list(rig->store, 0, &from, &store_position_end, UINT32_MAX, keys, 64);
     (void)store_verify(rig->store, &why);
 }
 

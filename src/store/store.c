@@ -2,7 +2,7 @@
 /*
  * A store's life: open, volumes, questions that need no I/O, statistics, out of service, close.
  *
- *   store_open -> store_volume_add ... -> (loop runs: operations) -> loop_free -> store_close
+ *   store_open -> store_volume_limit ... -> (loop runs: operations) -> loop_free -> store_close
  *
  * Open takes all the memory the store will ever use. Close writes nothing: a store that ends is a
  * store that crashed, and recovery is the only way in.
@@ -75,19 +75,6 @@ static icms_err store_open_file(struct store *store, const struct store_opts *op
     return store_opts_check(&sizes, why);
 }
 
-static icms_err store_open_evicted(struct store *store)
-{
-    uint32_t count = store->super.segments + 4 * LIMIT_VOLUMES;
-
-    store->evicted = calloc(count, sizeof(store->evicted[0]));
-    if (store->evicted == NULL)
-        return ICMS_NO_MEMORY;
-    for (uint32_t i = 1; i < count; i++)
-        store->evicted[i].next = i + 1 < count ? i + 1 : 0;
-    store->evicted_unused = 1;
-    return ICMS_OK;
-}
-
 /* Bytes a day of a budget on a drive of this size. */
 static uint64_t store_budget_day(const struct write_budget *budget, uint64_t drive_bytes)
 {
@@ -117,33 +104,45 @@ static icms_err store_open_budget(struct store *store, const struct store_opts *
     return ICMS_OK;
 }
 
-static icms_err store_open_memory(struct store *store, const struct store_opts *opts)
+static icms_err store_open_memory(struct store *store, const struct store_opts *opts,
+                                  struct err_why *why)
 {
     uint64_t blocks = opts->blocks_max != 0
                           ? opts->blocks_max
                           : u64_max(store->super.bytes / STORE_BLOCK_BYTES_USUAL, STORE_BLOCKS_MIN);
     uint64_t few = u64_min(blocks / 4, STORE_GHOST_KEYS_MAX), ghosts = opts->ghost_keys;
     uint64_t seeds[3];
+    uint8_t *maps;
+    icms_err err;
 
     if (ghosts == 0)
         ghosts = u64_max(few, STORE_GHOST_KEYS_MIN);
     loop_entropy(store->loop, seeds, sizeof(seeds));
     store->key_seed = seeds[0];
     store->hash_seed = opts->hash_seed != 0 ? opts->hash_seed : seeds[1];
+    err = store_volumes_new(store, opts, why);
+    if (err != ICMS_OK)
+        return err;
     if (store_index_new(blocks, store->salts, &store->index) != ICMS_OK ||
-        store_ghost_new(ghosts, seeds[2], &store->ghost) != ICMS_OK ||
-        store_open_evicted(store) != ICMS_OK)
+        store_ghost_new(ghosts, seeds[2], &store->ghost) != ICMS_OK)
         return ICMS_NO_MEMORY;
     store->policy_opts.ghost_keys = few;
     if (policy_new(&store->policy_opts, store_now_ms(store), &store->policy) != ICMS_OK)
         return ICMS_NO_MEMORY;
     store->segments = calloc(store->super.segments, sizeof(store->segments[0]));
+    store->reclaim.mutations = calloc(STORE_QUOTA_EVICTIONS, sizeof(store->reclaim.mutations[0]));
     store->opener.header = store_pages_new(store, 1);
     store->reclaim.chunk = store_pages_new(store, STORE_RECLAIM_PAGES);
-    store->discard.page = store_pages_new(store, 1);
-    if (store->segments == NULL || store->opener.header == NULL || store->reclaim.chunk == NULL ||
-        store->discard.page == NULL)
+    store->reclaim.page_memory = store_pages_new(store, STORE_DEAD_MAP_PAGES_MAX);
+    maps = store_pages_new(store, (uint64_t)STORE_KILL_SEGMENTS * store->map_pages);
+    if (store->segments == NULL || store->reclaim.mutations == NULL ||
+        store->opener.header == NULL || store->reclaim.chunk == NULL ||
+        store->reclaim.page_memory == NULL || maps == NULL)
         return ICMS_NO_MEMORY;
+    for (uint32_t i = 0; i < STORE_KILL_SEGMENTS; i++)
+        store->kill.map[i].sectors =
+            (struct store_dead_df *)(void *)(maps +
+                                             (size_t)i * store->map_pages * STORE_PAGE_BYTES);
     for (int i = 0; i < 4; i++) { /* the shared stream: open, next, sealing, and one more */
         if (!store_summary_pool_add(store))
             return ICMS_NO_MEMORY;
@@ -158,17 +157,26 @@ static void store_init(struct store *store, struct loop *loop, const struct stor
     store->writes_max = opts->writes_max != 0 ? opts->writes_max : 1;
     store->value_bytes_max = (uint32_t)opts->value_bytes_max;
     store->discard.on = opts->discard;
+    store->stream_count = 1;
     list_init(&store->free);
+    list_init(&store->ready);
+    list_init(&store->wanting);
+    list_init(&store->ahead);
+    list_init(&store->parked);
+    list_init(&store->over);
     list_init(&store->summaries);
-    list_init(&store->witness.waiting);
-    list_init(&store->witness.flushing);
-    list_init(&store->later);
+    list_init(&store->deferred);
+    list_init(&store->kill.waiting);
+    for (uint32_t i = 0; i < STORE_KILL_SEGMENTS; i++) {
+        store->kill.map[i].store = store;
+        list_init(&store->kill.map[i].mutations);
+    }
     for (uint32_t i = 0; i < STORE_KEY_CHAINS; i++)
         list_init(&store->keys[i]);
-    for (uint32_t i = 0; i < STORE_STREAMS; i++)
+    for (uint32_t i = 0; i < STORE_STREAMS; i++) {
         list_init(&store->streams[i].segments);
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
-        list_init(&store->volumes[i].parked);
+        list_init(&store->streams[i].link);
+    }
 }
 
 static void store_limits_set(struct store *store)
@@ -176,17 +184,18 @@ static void store_limits_set(struct store *store)
     uint32_t reserve = store->super.segments / 16;
 
     store->segment_pages = (uint32_t)(store->super.segment_bytes / STORE_PAGE_BYTES);
-    store->free_reserve = reserve < 1 ? 1 : reserve > 8 ? 8 : reserve;
-    store->free_low_mark = store->free_reserve / 2 > 1 ? store->free_reserve / 2 : 1;
+    store->map_pages = store_dead_map_pages(store->segment_pages);
+    store->reserve = reserve < 1 ? 1 : reserve > 8 ? 8 : reserve;
+    store->free_low_mark = store->reserve / 2 > 1 ? store->reserve / 2 : 1;
     store->stats.segments = store->super.segments;
     store->stats.capacity_bytes = (uint64_t)store->super.segments *
                                   store_segment_record_pages(store->segment_pages) *
                                   STORE_PAGE_BYTES;
 }
 
-static void store_kick_run(struct store_later *later)
+static void store_first_run(struct store_deferred *deferred)
 {
-    store_pump(container_of(later, struct store, kick));
+    store_run(container_of(deferred, struct store, first_run));
 }
 
 icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err_why *why,
@@ -205,8 +214,8 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
         err = store_open_budget(store, opts, why);
     }
     if (err == ICMS_OK) {
-        err = store_open_memory(store, opts);
-        if (err != ICMS_OK)
+        err = store_open_memory(store, opts, why);
+        if (err == ICMS_NO_MEMORY)
             err = err_set(why, err, "%s: no memory for the index: lower blocks_max", opts->path);
     }
     if (err == ICMS_OK)
@@ -222,7 +231,7 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
     store->since_ns = loop_env_now_ns(loop_env(loop));
     store_budget_note(store);
     /* a full drive makes room as soon as its loop runs */
-    store_later_run(store, &store->kick, store_kick_run);
+    store_defer(store, &store->first_run, store_first_run);
     *out_store = store;
     return ICMS_OK;
 }
@@ -250,7 +259,9 @@ void store_close(struct store **store)
     for (uint32_t i = 0; i < own->buffer_count; i++)
         free(own->buffers[i]);
     free(own->segments);
-    free(own->evicted);
+    free(own->reclaim.mutations);
+    free(own->volumes);
+    free(own->salts);
     own->magic = 0;
     free(own);
     *store = NULL;
@@ -312,46 +323,48 @@ static uint64_t store_budget_left(const struct store *store)
                                               : opts->burst_bytes;
 }
 
-/* ---- later ------------------------------------------------------------------------------------
+/* ---- deferred
+ * ------------------------------------------------------------------------------------
  */
 
-static void store_later_msg(struct loop_msg *msg)
+static void store_deferred_run(struct loop_msg *msg)
 {
-    struct store *store = container_of(msg, struct store, later_msg);
+    struct store *store = container_of(msg, struct store, deferred_msg);
     struct list batch;
 
     /* what is added from here on runs in a later iteration */
     list_init(&batch);
-    while (!list_empty(&store->later))
-        list_push(&batch, list_pop(&store->later));
-    store->later_sent = false;
+    while (!list_empty(&store->deferred))
+        list_push(&batch, list_pop(&store->deferred));
+    store->deferred_sent = false;
     while (!list_empty(&batch)) {
-        struct store_later *later = container_of(list_pop(&batch), struct store_later, link);
+        struct store_deferred *deferred =
+            container_of(list_pop(&batch), struct store_deferred, link);
 
-        later->run(later);
+        deferred->run(deferred);
     }
 }
 
-void store_later_run(struct store *store, struct store_later *later,
-                     void (*run)(struct store_later *))
+void store_defer(struct store *store, struct store_deferred *deferred,
+                 void (*run)(struct store_deferred *))
 {
-    later->run = run;
-    list_push(&store->later, &later->link);
-    if (!store->later_sent) {
-        store->later_sent = true;
-        loop_send(store->loop, &store->later_msg, store_later_msg);
+    deferred->run = run;
+    list_push(&store->deferred, &deferred->link);
+    if (!store->deferred_sent) {
+        store->deferred_sent = true;
+        loop_send(store->loop, &store->deferred_msg, store_deferred_run);
     }
 }
 
 /* ---- out of service ---------------------------------------------------------------------------
  */
 
-static void store_down(struct store *store)
+void store_down(struct store *store)
 {
     if (store->down)
         return;
     __atomic_store_n(&store->down, true, __ATOMIC_RELAXED);
-    store_pump(store); /* answers what is parked */
+    store_run(store); /* answers what is parked */
     if (store->on_down != NULL)
         store->on_down(store->on_down_arg);
 }
@@ -390,27 +403,27 @@ void store_on_down(struct store *store, void (*down)(void *arg), void *arg)
 bool store_exists(struct store *store, uint32_t volume, const struct key *key,
                   uint64_t *out_bytes_max)
 {
-    struct store_spot spot;
+    struct store_location location;
 
     check(store->magic == STORE_MAGIC);
-    if (volume >= LIMIT_VOLUMES || !store->volumes[volume].added || store->down ||
-        !store_index_find(store->index, volume, key, &spot) || spot.damaged)
+    if (volume >= store->volume_count || store->down ||
+        !store_index_find(store->index, volume, key, &location) || location.damaged)
         return false;
     if (out_bytes_max != NULL)
-        *out_bytes_max = (uint64_t)spot.pages * STORE_PAGE_BYTES - 2 * STORE_HEADER_BYTES;
+        *out_bytes_max = (uint64_t)location.pages * STORE_PAGE_BYTES - 2 * STORE_HEADER_BYTES;
     return true;
 }
 
 enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const struct key *key)
 {
-    struct store_spot spot;
+    struct store_location location;
 
     check(store->magic == STORE_MAGIC);
     if (store->down)
         return ICMS_MISS_DRIVE_DOWN;
-    if (volume >= LIMIT_VOLUMES || !store->volumes[volume].added)
+    if (volume >= store->volume_count)
         return ICMS_MISS_ABSENT;
-    if (store_index_find(store->index, volume, key, &spot) && spot.damaged)
+    if (store_index_find(store->index, volume, key, &location) && location.damaged)
         return ICMS_MISS_CHECKSUM;
     return store_ghost_has(store->ghost, volume, key) ? ICMS_MISS_EVICTED : ICMS_MISS_ABSENT;
 }
@@ -461,7 +474,7 @@ void store_volume_stats(const struct store *store, uint32_t volume,
 {
     const struct store_volume *v = &store->volumes[volume];
 
-    check(volume < LIMIT_VOLUMES);
+    check(volume < store->volume_count);
     *out_stats = (struct store_volume_stats){
         .blocks = store_stat_get(&v->blocks),
         .bytes = store_stat_get(&v->bytes),

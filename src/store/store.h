@@ -14,9 +14,10 @@
  * the block is found after a crash of the process, until it is evicted, and the eviction is
  * counted. After store_flush it also survives power loss. A read returns the bytes that were
  * written, or a miss. A flipped byte anywhere on the drive leaves the right bytes, or a miss with
- * reason CHECKSUM, and is counted. A write that replaces a value takes two writes of the device
- * and a flush between them. Whole segments are evicted, of the volume that is most over its share
- * the one whose last access is oldest first.
+ * reason CHECKSUM, and is counted. A key has at most one record that counts: one that was deleted
+ * or replaced is marked as dead in place, durably, before done is called, and never comes back. A
+ * write that fails leaves the value that was there. Whole segments are evicted, of the volume that
+ * is most over its share the one whose last access is oldest first.
  */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
@@ -47,6 +48,9 @@ struct store_opts {
                                  random one                                                   */
     uint32_t writes_max;      /* writes in flight; more are parked                            */
     struct write_budget budget; /* what may be written a day                                  */
+    const struct uuid *volumes; /* that blocks may belong to; read by store_open only          */
+    uint32_t volume_count;      /* of them, LIMIT_VOLUMES at most; operations name a volume by its
+                                   number in this order                                        */
     bool sparse;                /* format: a new file takes space as it is written            */
     bool discard;               /* the device is told what is free, where it takes that       */
     struct loop_region
@@ -78,11 +82,12 @@ void store_close(struct store **store);
 
 /* ---- volumes -------------------------------------------------------------------------------- */
 
-/* Makes a volume known and gives its number (0 .. LIMIT_VOLUMES - 1) on this drive. quota_bytes:
- * flash on this drive, 0: all. Blocks of it found by store_open become visible. A quota below four
- * segments is enforced too: such volumes share one append stream. Before the loop starts. */
-icms_err store_volume_add(struct store *store, const struct uuid *uuid, uint64_t quota_bytes,
-                          struct err_why *why, uint32_t *out_volume) ICMS_MUST_CHECK;
+/* Limits what a volume (by its number) holds on this drive; 0: all of it. A volume without a limit,
+ * or with one of four segments at least, gets an append stream of its own, as far as there are some
+ * (64, and one for 16 segments of the drive); the others share one. Once for each volume, before
+ * the loop starts; one that is not limited shares. NO_MEMORY. */
+icms_err store_volume_limit(struct store *store, uint32_t volume, uint64_t quota_bytes,
+                            struct err_why *why) ICMS_MUST_CHECK;
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
@@ -93,7 +98,7 @@ enum store_write_option {
 
 struct store_write {
     /* in: set by the caller */
-    uint32_t volume;      /* number from store_volume_add                      */
+    uint32_t volume;      /* its number in store_opts.volumes                  */
     struct key key;       /* 1..16 bytes                                       */
     uint8_t *memory;      /* aligned to LIMIT_DISK_ALIGN; store_record_bytes() big;
                              the value starts at memory + STORE_HEADER_BYTES; the
@@ -108,9 +113,9 @@ struct store_write {
     uint64_t private_words[64];
 };
 
-/* Appends. All that is written to the drive counts for its write budget; when that runs short, new
- * blocks are refused at once, deletes never. Two writes of one key: the one that was submitted
- * later wins. */
+/* Appends, and kills the record that the key had before. All that is written to the drive counts
+ * for its write budget; when that runs short, new blocks are refused at once, deletes never. Two
+ * writes of one key: the one that was submitted later wins. */
 icms_err store_write(struct store *store, struct store_write *write) ICMS_MUST_CHECK;
 
 struct store_read {
@@ -125,13 +130,15 @@ struct store_read {
     enum icms_miss reason; /* with MISS: ABSENT, EVICTED, CHECKSUM, DRIVE_DOWN                   */
     uint8_t *value;        /* inside memory                                                      */
     uint32_t value_bytes;  /* whole value                                                        */
+    uint64_t record;       /* the record that was read: no other of this drive ever has this number;
+                              also with MISS and reason CHECKSUM                                 */
     /* private */
     uint64_t private_words[64];
 };
 
 /* Reads and verifies one block. A bad checksum is a miss with reason CHECKSUM, counted once; it
- * stays that until the block is stored, deleted or evicted, and store_exists says no. An
- * overwritten or evicted segment during the read gives a miss, never wrong bytes. */
+ * stays that until the block is stored, deleted or evicted, and store_exists says no. A block that
+ * is deleted, replaced or evicted during the read is read all the same. */
 icms_err store_read(struct store *store, struct store_read *read) ICMS_MUST_CHECK;
 
 /* Ends early: done still comes once, when nothing writes into the memory any more. */
@@ -149,13 +156,13 @@ enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const str
 struct store_delete {
     uint32_t volume;
     struct key key;
-    uint8_t *memory; /* aligned, LIMIT_DISK_ALIGN bytes, for the tombstone */
+    uint64_t only_record; /* delete only this one (store_read.record); 0: whatever is there */
     void (*done)(struct store_delete *delete); /* called once */
-    icms_err err; /* OK, MISS (was not there), IO, DRIVE_DOWN          */
+    icms_err err; /* OK, MISS (was not there, or is another record), DRIVE_DOWN */
     uint64_t private_words[64];
 };
 
-/* Forgets a block for good: a tombstone record keeps it from coming back after a restart. */
+/* Forgets a block for good: its record is marked as dead, durably. */
 icms_err store_delete(struct store *store, struct store_delete *delete) ICMS_MUST_CHECK;
 
 struct store_flush {
@@ -212,7 +219,7 @@ struct store_volume_stats {
     uint64_t blocks; /* live blocks                                */
     uint64_t bytes;  /* of flash held by live records              */
     uint64_t quota_bytes;
-    uint64_t evictions; /* blocks evicted since the drive was formatted (kept over restarts) */
+    uint64_t evictions; /* blocks evicted since the store was opened   */
 };
 
 struct store_stats {
@@ -228,7 +235,7 @@ struct store_stats {
     uint64_t refused;                 /* writes that the write budget did not allow      */
     uint64_t budget_bytes_day;        /* 0: no write budget                              */
     uint64_t budget_left_bytes;       /* that may be written at once                     */
-    uint64_t evictions;               /* blocks, kept over restarts                      */
+    uint64_t evictions;               /* blocks since the format, kept over restarts     */
     uint64_t checksum_errors; /* damage that was met: values lost, headers read from their copy,
                                  pages of a segment that had to be replaced */
     uint64_t io_errors;       /* operations that the device refused                              */

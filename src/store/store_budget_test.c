@@ -304,7 +304,7 @@ static void rig_until_ms(struct rig *rig, uint64_t end_ms)
     assert_true(rig_until(rig, pause_is_over, &pause));
 }
 
-/* What may be owed: the tombstones and the ends of segments of an hour. */
+/* What may be owed: the dead maps and the ends of segments of an hour. */
 #define OWED_MAX ((uint64_t)64 * STORE_PAGE_BYTES)
 
 /* Offers blocks of a few thousand, some often and most seldom, reads some, deletes some; an hour.
@@ -446,7 +446,7 @@ static void three_volumes_of_different_age_cost_little(void **state)
     rig_stats(rig, &stats);
     amplification = (double)stats.device_write_bytes / (double)stats.admitted_bytes;
     print_message("%.4f bytes written for one admitted\n", amplification);
-    store_volume_stats(rig->store, rig->volume[1], &limited);
+    store_volume_stats(rig->store, 1, &limited);
     assert_true(limited.evictions > n[1] / 2 && limited.bytes <= rig->quota_bytes[1]);
     assert_int_equal(stats.admitted_bytes, (n[0] + n[1] + n[2]) * store_record_bytes(6 * BYTES));
     assert_true(amplification <= 1.01);

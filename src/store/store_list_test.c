@@ -35,7 +35,7 @@ static void slice_call(struct rig *rig, void *arg)
     struct store_stats before, after;
 
     store_stats(rig->store, &before);
-    slice->count = store_list(rig->store, rig->volume[slice->volume], &slice->from, &slice->until,
+    slice->count = store_list(rig->store, slice->volume, &slice->from, &slice->until,
                               slice->steps_max, slice->keys, slice->keys_max);
     store_stats(rig->store, &after);
     slice->steps = after.list_steps - before.list_steps;
@@ -124,7 +124,7 @@ static struct store_position before_position;
 
 static void before_call(struct rig *rig, void *arg)
 {
-    before_position = store_position_before(rig->store, rig->volume[0], &before_key);
+    before_position = store_position_before(rig->store, 0, &before_key);
 }
 
 /* Found at once, without going through what comes before it, and also when the key is gone. */

@@ -25,9 +25,10 @@ static struct million_pages million_pages(const struct store_million *million)
     uint32_t pages = store_record_pages(million->value_bytes);
     struct million_pages sizes = {.records = segment_pages / pages};
 
-    /* header, records, summary, footer: as store_segment_fits has it */
-    while (sizes.records > 0 &&
-           1 + sizes.records * pages + store_summary_pages(sizes.records) + 1 > segment_pages)
+    /* header, dead map, records, summary, footer: as store_segment_fits has it */
+    while (sizes.records > 0 && store_first_page(segment_pages) + sizes.records * pages +
+                                        store_summary_pages(sizes.records) + 1 >
+                                    segment_pages)
         sizes.records--;
     if (sizes.records == 0)
         return sizes;
@@ -71,12 +72,22 @@ static struct store_life million_life(const struct store_million *million, uint3
                                .sequence = 1 + (uint64_t)segment * (sizes.records + 1)};
 }
 
-static void million_header(const struct store_million *million, const struct store_super *super,
-                           uint32_t segment, uint8_t *memory)
+static uint32_t million_segment_pages(const struct store_million *million)
+{
+    return (uint32_t)(million->segment_bytes / STORE_PAGE_BYTES);
+}
+
+/* Header and dead map; returns their pages. */
+static uint32_t million_front(const struct store_million *million, const struct store_super *super,
+                              uint32_t segment, uint8_t *memory)
 {
     struct store_life life = million_life(million, segment);
+    uint32_t segment_pages = million_segment_pages(million);
 
     store_header_make(&super->drive, &life, (struct store_header_df *)(void *)memory);
+    store_dead_make(life.nonce, segment_pages,
+                    (struct store_dead_df *)(void *)(memory + STORE_PAGE_BYTES));
+    return store_first_page(segment_pages);
 }
 
 /* Summary and footer of a segment with so many records; returns their pages. */
@@ -87,17 +98,16 @@ static uint32_t million_tail(const struct store_million *million, const struct s
     struct store_life life = million_life(million, segment);
     uint32_t summary_pages = store_summary_pages(records);
     uint32_t last = (uint32_t)(million->segment_bytes / STORE_PAGE_BYTES) - 1;
-    struct uuid volumes[LIMIT_VOLUMES] = {million->volume};
+    uint32_t first = store_first_page(million_segment_pages(million));
     uint64_t n = (uint64_t)segment * million_pages(million).records;
 
     for (uint32_t i = 0; i < records; i++, n++) {
-        struct store_record record = {.type = STORE_RECORD_VALUE,
-                                      .key = store_million_key(n),
+        struct store_record record = {.key = store_million_key(n),
                                       .volume = million->volume,
                                       .sequence = life.sequence + 1 + i,
                                       .value_bytes = million->value_bytes};
 
-        store_entry_make(&record, 1 + i * store_record_pages(million->value_bytes), 0,
+        store_entry_make(&record, first + i * store_record_pages(million->value_bytes), 0,
                          &pages[i / STORE_SUMMARY_ENTRIES].entry[i % STORE_SUMMARY_ENTRIES]);
     }
     for (uint32_t i = 0; i < summary_pages; i++) {
@@ -107,20 +117,21 @@ static uint32_t million_tail(const struct store_million *million, const struct s
                              left < STORE_SUMMARY_ENTRIES ? left : STORE_SUMMARY_ENTRIES,
                              &pages[i]);
     }
-    store_footer_make(&super->drive, &life, records, volumes,
+    store_footer_make(&super->drive, &life, records, &million->volume, 1,
                       (struct store_footer_df *)(void *)&pages[summary_pages]);
     return summary_pages + 1;
 }
 
-/* The header of the first segment; then of each the summary and footer, and the next header. */
+/* The front of the first segment; then of each the summary and footer, and the next front. */
 static icms_err million_fill(const struct store_million *million, const struct store_super *super,
                              struct loop_file *file, uint8_t *memory)
 {
     struct million_pages sizes = million_pages(million);
     icms_err err;
 
-    million_header(million, super, 0, memory);
-    err = loop_file_write_now(file, STORE_DATA_OFFSET, memory, STORE_PAGE_BYTES);
+    err =
+        loop_file_write_now(file, STORE_DATA_OFFSET, memory,
+                            (uint64_t)million_front(million, super, 0, memory) * STORE_PAGE_BYTES);
     for (uint32_t i = 0; i < sizes.segments && err == ICMS_OK; i++) {
         uint64_t left = million->blocks - (uint64_t)i * sizes.records;
         uint32_t pages = million_tail(
@@ -129,7 +140,8 @@ static icms_err million_fill(const struct store_million *million, const struct s
                           (uint64_t)pages * STORE_PAGE_BYTES;
 
         if (i + 1 < sizes.segments)
-            million_header(million, super, i + 1, memory + (uint64_t)pages++ * STORE_PAGE_BYTES);
+            pages +=
+                million_front(million, super, i + 1, memory + (uint64_t)pages * STORE_PAGE_BYTES);
         err = loop_file_write_now(file, offset, memory, (uint64_t)pages * STORE_PAGE_BYTES);
     }
     return err != ICMS_OK ? err : loop_file_flush_now(file);
@@ -165,8 +177,9 @@ icms_err store_million_make(struct loop_env *env, const struct store_million *mi
         err = million_open(env, million, true, why, &file);
     if (err != ICMS_OK)
         return err;
-    memory = aligned_alloc(STORE_PAGE_BYTES,
-                           (million_pages(million).summary_pages + (uint64_t)2) * STORE_PAGE_BYTES);
+    memory = aligned_alloc(STORE_PAGE_BYTES, (million_pages(million).summary_pages + (uint64_t)2 +
+                                              STORE_DEAD_MAP_PAGES_MAX) *
+                                                 STORE_PAGE_BYTES);
     if (memory == NULL)
         err = err_set(why, ICMS_NO_MEMORY, "%s: no memory", million->path);
     if (err == ICMS_OK)
@@ -187,14 +200,15 @@ icms_err store_million_make(struct loop_env *env, const struct store_million *mi
 /* Reads in flight, as many as store_open has. */
 #define MILLION_READS 64
 
-/* What lies together: the end of a segment and the header of the next. */
+/* What lies together: the end of a segment, and the header and the dead map of the next. */
 static void raw_start(const struct store_million *million, struct loop_reads *reads,
                       struct loop_read *read, uint32_t segment)
 {
-    uint32_t pages = million_pages(million).summary_pages + 2;
+    uint32_t end = million_pages(million).summary_pages + 1;
+    uint32_t pages = end + store_first_page(million_segment_pages(million));
 
     read->offset = STORE_DATA_OFFSET + (segment + (uint64_t)1) * million->segment_bytes -
-                   (pages - (uint64_t)1) * STORE_PAGE_BYTES;
+                   (uint64_t)end * STORE_PAGE_BYTES;
     read->bytes = pages * STORE_PAGE_BYTES;
     loop_reads_start(reads, read);
 }
@@ -203,7 +217,9 @@ static icms_err raw_read(const struct store_million *million, struct loop_reads 
                          uint8_t *memory, uint64_t *out_bytes)
 {
     uint32_t segments = million_pages(million).segments, started = 0;
-    uint64_t room = (million_pages(million).summary_pages + (uint64_t)2) * STORE_PAGE_BYTES;
+    uint64_t room =
+        (million_pages(million).summary_pages + (uint64_t)2 + STORE_DEAD_MAP_PAGES_MAX) *
+        STORE_PAGE_BYTES;
     struct loop_read read[MILLION_READS], *one;
     icms_err err = ICMS_OK;
     uint64_t bytes = 0;
@@ -225,7 +241,9 @@ static icms_err raw_read(const struct store_million *million, struct loop_reads 
 icms_err store_million_raw(struct loop_env *env, const struct store_million *million,
                            struct err_why *why, uint64_t *out_bytes, uint64_t *out_ns)
 {
-    uint64_t room = (million_pages(million).summary_pages + (uint64_t)2) * STORE_PAGE_BYTES;
+    uint64_t room =
+        (million_pages(million).summary_pages + (uint64_t)2 + STORE_DEAD_MAP_PAGES_MAX) *
+        STORE_PAGE_BYTES;
     uint8_t *memory = aligned_alloc(STORE_PAGE_BYTES, MILLION_READS * room);
     struct loop_file *file = NULL;
     struct loop_reads *reads = NULL;

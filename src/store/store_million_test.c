@@ -60,7 +60,7 @@ static void test_sizes(struct rig *rig, uint64_t blocks, uint32_t value_bytes, u
     for (uint64_t n = 0; n < blocks; n++) {
         struct key key = store_million_key(n);
 
-        assert_true(store_exists(rig->store, rig->volume[0], &key, NULL));
+        assert_true(store_exists(rig->store, 0, &key, NULL));
     }
     rig_down(rig);
 }
@@ -113,6 +113,8 @@ static int measure(struct store_million *million)
     opts.path = million->path;
     opts.value_bytes_max = million->value_bytes;
     opts.blocks_max = million->blocks;
+    opts.volumes = &million->volume;
+    opts.volume_count = 1;
     loop_opts_init(&loop_options);
     for (int turn = 0; turn < 5; turn++) {
         struct store_stats stats;

@@ -41,14 +41,15 @@ static void next_rig(struct rig *rig, uint64_t segments)
 }
 
 /* Writes so many values one after the other, 2 of 31 again later on; how many took longer than one
- * write of the drive does, or where they replace a value, than two and the flush between them. */
+ * write of the drive does, or where they replace a value, than the write, the read and the write of
+ * a dead map, and a flush. */
 static uint64_t next_write(struct rig *rig, uint64_t first, uint64_t count)
 {
     uint64_t late = 0;
 
     for (uint64_t i = first; i < first + count; i++) {
         uint64_t key = i % 31 < 2 ? i % 100 : i;
-        uint64_t steps = rig_exists(rig, 0, key) ? 3 : 1, begin_ns = loop_env_now_ns(rig->env);
+        uint64_t steps = rig_exists(rig, 0, key) ? 4 : 1, begin_ns = loop_env_now_ns(rig->env);
 
         assert_int_equal(rig_put(rig, 0, key, BYTES, i, 0), ICMS_OK);
         late += loop_env_now_ns(rig->env) - begin_ns > steps * MS + 10 * MESSAGE_NS;
@@ -63,7 +64,8 @@ static void only_the_first_write_waits_for_a_segment(void **state)
 
     next_rig(&rig, 64);
     assert_int_equal(next_write(&rig, 0, 1), 1);
-    assert_int_equal(next_write(&rig, 1, 3 * 64 * 31), 0);
+    /* at most one replaces a value whose segment is being evicted, and waits for that */
+    assert_in_range(next_write(&rig, 1, 3 * 64 * 31), 0, 1);
     rig_stats(&rig, &stats);
     assert_true(stats.evictions > 64 * 31);
     rig_down(&rig);

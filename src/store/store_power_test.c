@@ -12,11 +12,12 @@
  *
  * - A block reads as it was written, or is a miss; *checksum* only when it was torn before it was
  *   flushed. What the index says is there can be read.
- * - Acknowledged, flushed, and not evicted before the cut: a hit, unless its volume was over its
- *   quota at the open, whose oldest blocks go, counted. Deleted and flushed: a miss for good.
- * - The counter of evictions of each volume is the number of blocks that are gone: before the cut
- *   to the block; after it at least the flushed ones and at most all; to the block when all was
- *   flushed before the cut (half of the cuts) and nothing is deleted in this seed.
+ * - Acknowledged and flushed: a hit, unless it was evicted, which is counted. Deleted: a miss for
+ *   good.
+ * - The counters of evictions are the numbers of blocks that are gone: before the cut for each
+ *   volume and to the block; after it for the drive, at least the flushed ones and at most all; to
+ *   the block when all was flushed before the cut (half of the cuts) and nothing is deleted in this
+ *   seed.
  * - Blocks and bytes in use are those of the model, volume by volume; no quota is exceeded;
  *   store_verify reads the whole drive and finds exactly the index.
  *
@@ -70,7 +71,8 @@ struct run {
     uint32_t count;                  /* of blocks                                       */
     struct rig_op *flying[FLIGHT];   /* operations under way                            */
     struct rig_op *flush;            /* a flush under way                               */
-    uint64_t evictions[VOLUMES];     /* counters after the open                         */
+    uint64_t evictions[VOLUMES];     /* counters of volumes after the open              */
+    uint64_t evictions_all;          /* that of the drive                               */
     uint64_t loose[VOLUMES];         /* evictions nobody can be sure of: of stores that
                                         were cut off, and, with deletes, of deleted ones */
 };
@@ -122,7 +124,7 @@ static void op_harvest(struct run *run, struct rig_op **slot)
     } else if (op->kind == RIG_DELETE) {
         if (op->err != ICMS_OK && op->err != ICMS_MISS)
             block_fail(run, (uint32_t)op->seed, icms_err_name(op->err));
-        block->deleted = true;
+        block->deleted = block->delete_flushed = true;
         block->alive = false;
         run->loose[block->volume]++;
     } else if (op->err == ICMS_OK) {
@@ -258,7 +260,7 @@ static void run_look(struct run *run)
         struct block *block = &run->blocks[i];
         struct key key = rig_key(i);
 
-        block->there = store_exists(rig->store, rig->volume[block->volume], &key, NULL);
+        block->there = store_exists(rig->store, block->volume, &key, NULL);
         if (block->there) {
             blocks[block->volume]++;
             bytes[block->volume] += block_flash(block);
@@ -268,7 +270,7 @@ static void run_look(struct run *run)
     for (uint32_t v = 0; v < VOLUMES; v++) {
         struct store_volume_stats volume;
 
-        store_volume_stats(rig->store, rig->volume[v], &volume);
+        store_volume_stats(rig->store, v, &volume);
         if (volume.blocks != blocks[v] || volume.bytes != bytes[v])
             run_fail(run, "volume %u holds %llu blocks, %llu bytes, and says %llu, %llu", v,
                      (unsigned long long)blocks[v], (unsigned long long)bytes[v],
@@ -286,19 +288,19 @@ static uint64_t run_evictions(const struct run *run, uint32_t volume)
 {
     struct store_volume_stats stats;
 
-    store_volume_stats(run->rig.store, run->rig.volume[volume], &stats);
+    store_volume_stats(run->rig.store, volume, &stats);
     return stats.evictions;
 }
 
 /* Whether a counter that went up by so many fits; loose ones may or may not be among them. */
-static void run_counted(const struct run *run, uint32_t volume, int64_t said, uint64_t least,
-                        uint64_t most)
+static void run_counted(const struct run *run, const char *what, int64_t said, uint64_t least,
+                        uint64_t most, uint64_t loose_ones)
 {
-    int64_t loose = (int64_t)run->loose[volume];
+    int64_t loose = (int64_t)loose_ones;
 
     if (said < (int64_t)least - loose || said > (int64_t)most + loose)
-        run_fail(run, "volume %u lost %llu to %llu blocks and counted %lld evictions; %lld loose",
-                 volume, (unsigned long long)least, (unsigned long long)most, (long long)said,
+        run_fail(run, "%s lost %llu to %llu blocks and counted %lld evictions; %lld loose", what,
+                 (unsigned long long)least, (unsigned long long)most, (long long)said,
                  (long long)loose);
 }
 
@@ -311,31 +313,18 @@ static void run_look_before(struct run *run)
 
         for (uint32_t i = 0; i < run->count; i++)
             gone += run->blocks[i].volume == v && run->blocks[i].alive && !run->blocks[i].there;
-        run_counted(run, v, (int64_t)(run_evictions(run, v) - run->evictions[v]), gone, gone);
+        run_counted(run, "a volume", (int64_t)(run_evictions(run, v) - run->evictions[v]), gone,
+                    gone, run->loose[v]);
     }
 }
 
-/* What was evicted in memory alone comes back with a cut; a volume that is over its quota with it
- * gives up its oldest, and ends less than a record below. */
-static bool run_full(const struct run *run, uint32_t volume)
-{
-    struct store_volume_stats stats;
-
-    store_volume_stats(run->rig.store, run->rig.volume[volume], &stats);
-    return stats.quota_bytes != 0 &&
-           stats.bytes + store_record_bytes(run->rig.opts.value_bytes_max) > stats.quota_bytes;
-}
-
 /* After the cut: may the block be there, or not? */
-static void block_judge(struct run *run, uint32_t n, bool was_there)
+static void block_judge(struct run *run, uint32_t n)
 {
     struct block *block = &run->blocks[n];
 
     if (block->there && (block->delete_flushed || (!block->acked && !block->unsure)))
         block_fail(run, n, block->acked ? "was deleted and came back" : "was never stored");
-    if (!block->there && was_there && block->flushed && !block->deleted && !block->delete_unsure &&
-        !run_full(run, block->volume))
-        block_fail(run, n, "was flushed and is lost");
     if (block->unsure && !block->there && run->rig.quota_bytes[block->volume] != 0)
         run->loose[block->volume]++;
     if (block->delete_unsure)
@@ -356,28 +345,32 @@ static void block_settle(struct block *block)
 static void run_look_after(struct run *run)
 {
     bool exact = run->calm && !run->deletes;
+    uint64_t least = 0, most = 0, back = 0, loose = 0;
+    struct store_stats stats;
 
     for (uint32_t i = 0; i < run->count; i++)
         run->blocks[i].alive = run->blocks[i].there;
     run_look(run);
+    store_stats(run->rig.store, &stats);
     for (uint32_t v = 0; v < VOLUMES; v++) {
-        uint64_t least = 0, most = 0, back = 0, evictions = run_evictions(run, v);
-
+        run->evictions[v] = run_evictions(run, v);
         for (uint32_t i = 0; i < run->count; i++) {
             struct block *block = &run->blocks[i];
 
             if (block->volume != v)
                 continue;
-            block_judge(run, i, block->alive);
+            block_judge(run, i);
             back += block->gone && block->there;
             if (block->acked && !block->there && !block->gone) {
                 most++;
                 least += (exact || block->flushed) && !block->deleted && !block->delete_unsure;
             }
         }
-        run_counted(run, v, (int64_t)(evictions + back - run->evictions[v]), least, most);
-        run->evictions[v] = evictions;
+        loose += run->loose[v];
     }
+    run_counted(run, "the drive", (int64_t)(stats.evictions + back - run->evictions_all), least,
+                most, loose);
+    run->evictions_all = stats.evictions;
     for (uint32_t i = 0; i < run->count; i++)
         block_settle(&run->blocks[i]);
 }
@@ -469,8 +462,7 @@ static void run_seed(uint64_t seed, uint32_t cuts)
         if (store_verify(run->rig.store, &why) != 0)
             run_fail(run, "%s", why.text);
         run_read_all(run);
-        for (uint32_t v = 0; v < VOLUMES; v++)
-            counted += run->evictions[v];
+        counted += run->evictions_all;
     }
     rig_down(&run->rig);
     sim_free(&run->rig.sim);

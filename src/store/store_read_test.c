@@ -46,7 +46,8 @@ static void record_shorter_value(struct store_record *record)
  * it; its value stays. */
 static void record_forge(struct rig *rig, uint32_t bytes, void (*change)(struct store_record *))
 {
-    const uint64_t offset = STORE_DATA_OFFSET + STORE_PAGE_BYTES;
+    const uint32_t first = store_first_page(SEGMENT_PAGES);
+    const uint64_t offset = STORE_DATA_OFFSET + first * STORE_PAGE_BYTES;
     uint32_t pages = store_record_pages(bytes);
     uint64_t tail = (uint64_t)pages * STORE_PAGE_BYTES - STORE_HEADER_BYTES;
     uint8_t page[STORE_PAGE_BYTES];
@@ -63,9 +64,9 @@ static void record_forge(struct rig *rig, uint32_t bytes, void (*change)(struct 
                                         (const struct store_header_df *)(const void *)page, &life),
                      ICMS_OK);
     rig_peek(rig, offset, &df, sizeof(df));
-    assert_int_equal(store_record_check(life.nonce, 1, SEGMENT_PAGES, &df, &record), ICMS_OK);
+    assert_int_equal(store_record_check(life.nonce, first, SEGMENT_PAGES, &df, &record), ICMS_OK);
     change(&record);
-    store_record_make(life.nonce, 1, &record, &df);
+    store_record_make(life.nonce, first, &record, &df);
     rig_poke(rig, offset, &df, sizeof(df));
     rig_poke(rig, offset + tail, &df, sizeof(df));
 }

@@ -140,6 +140,18 @@ static void rig_on_down(void *arg)
     atomic_fetch_add(&rig->down_calls, 1);
 }
 
+icms_err rig_open(struct rig *rig, struct err_why *why)
+{
+    icms_err err;
+
+    rig->opts.volumes = rig->uuid;
+    rig->opts.volume_count = rig->volume_count;
+    err = store_open(rig->loop, &rig->opts, why, &rig->store);
+    for (uint32_t i = 0; i < rig->volume_count && err == ICMS_OK; i++)
+        err = store_volume_limit(rig->store, i, rig->quota_bytes[i], why);
+    return err;
+}
+
 void rig_up(struct rig *rig)
 {
     struct loop_opts opts;
@@ -149,14 +161,10 @@ void rig_up(struct rig *rig)
     loop_opts_init(&opts);
     opts.entries_max = 128;
     assert_int_equal(loop_new(rig->env, &opts, &why, &rig->loop), ICMS_OK);
-    err = store_open(rig->loop, &rig->opts, &why, &rig->store);
+    err = rig_open(rig, &why);
     if (err != ICMS_OK)
         print_message("%s\n", why.text);
     assert_int_equal(err, ICMS_OK);
-    for (uint32_t i = 0; i < rig->volume_count; i++)
-        assert_int_equal(
-            store_volume_add(rig->store, &rig->uuid[i], rig->quota_bytes[i], &why, &rig->volume[i]),
-            ICMS_OK);
     store_on_down(rig->store, rig_on_down, rig);
     assert_int_equal(loop_start(rig->loop, &why), ICMS_OK);
 }
@@ -286,13 +294,12 @@ static void rig_op_run(struct loop_msg *msg)
 {
     struct rig_op *op = container_of(msg, struct rig_op, msg);
     struct rig *rig = op->rig;
-    uint32_t volume = rig->volume[op->volume];
 
     switch (op->kind) {
     case RIG_WRITE:
         if (!op->prefilled)
             rig_fill(op->memory + STORE_HEADER_BYTES, op->value_bytes, op->seed);
-        op->u.write = (struct store_write){.volume = volume,
+        op->u.write = (struct store_write){.volume = op->volume,
                                            .key = op->key,
                                            .memory = op->memory,
                                            .value_bytes = op->value_bytes,
@@ -301,7 +308,7 @@ static void rig_op_run(struct loop_msg *msg)
         op->started = store_write(rig->store, &op->u.write);
         break;
     case RIG_READ:
-        op->u.read = (struct store_read){.volume = volume,
+        op->u.read = (struct store_read){.volume = op->volume,
                                          .key = op->key,
                                          .memory = op->memory,
                                          .memory_bytes = op->memory_bytes,
@@ -311,8 +318,8 @@ static void rig_op_run(struct loop_msg *msg)
             store_read_cancel(&op->u.read);
         break;
     case RIG_DELETE:
-        op->u.delete = (struct store_delete){
-            .volume = volume, .key = op->key, .memory = op->memory, .done = rig_delete_done};
+        op->u.delete =
+            (struct store_delete){.volume = op->volume, .key = op->key, .done = rig_delete_done};
         op->started = store_delete(rig->store, &op->u.delete);
         break;
     case RIG_FLUSH:
@@ -444,8 +451,7 @@ static void rig_exists_run(struct rig *rig, void *arg)
 {
     struct rig_question *question = arg;
 
-    question->exists =
-        store_exists(rig->store, rig->volume[question->volume], &question->key, NULL);
+    question->exists = store_exists(rig->store, question->volume, &question->key, NULL);
 }
 
 bool rig_exists(struct rig *rig, uint32_t volume, uint64_t key)
@@ -465,11 +471,10 @@ static void rig_sealed_run(struct rig *rig, void *arg)
 {
     struct rig_sealed *sealed = arg;
     const struct rig_question *question = &sealed->question;
-    struct store_spot spot;
+    struct store_location location;
 
-    check(
-        store_index_find(rig->store->index, rig->volume[question->volume], &question->key, &spot));
-    sealed->sealed = rig->store->segments[spot.segment].state == SEGMENT_SEALED;
+    check(store_index_find(rig->store->index, question->volume, &question->key, &location));
+    sealed->sealed = rig->store->segments[location.segment].state == SEGMENT_SEALED;
 }
 
 void rig_wait_sealed(struct rig *rig, uint32_t volume, uint64_t key)

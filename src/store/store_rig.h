@@ -12,10 +12,9 @@
 
 #include "store/store.h"
 
-#define RIG_SEGMENT_BYTES ((uint64_t)64 << 10)
-#define RIG_VALUE_BYTES_MAX                                                                        \
-    49024 /* the largest: with its headers and a witness it fills a segment */
-#define RIG_VOLUMES_MAX 8
+#define RIG_SEGMENT_BYTES   ((uint64_t)64 << 10)
+#define RIG_VALUE_BYTES_MAX 49024 /* the largest: with its headers it fills a segment */
+#define RIG_VOLUMES_MAX     8
 
 struct sim;
 struct sim_node;
@@ -26,12 +25,11 @@ struct rig {
     struct store_opts opts;
     struct loop *loop; /* NULL: down */
     struct store *store;
-    uint32_t volume_count; /* rows of uuid and quota that rig_up adds */
+    uint32_t volume_count; /* rows of uuid and quota: the volumes of the store */
     struct uuid uuid[RIG_VOLUMES_MAX];
     uint64_t quota_bytes[RIG_VOLUMES_MAX];
-    uint32_t volume[RIG_VOLUMES_MAX]; /* their numbers while up           */
-    atomic_int down_calls;            /* of store_on_down                 */
-    struct sim *sim;                  /* simulated back end, else NULL    */
+    atomic_int down_calls; /* of store_on_down                 */
+    struct sim *sim;       /* simulated back end, else NULL    */
     struct sim_node *node;
     char directory[64];
     char path[96];
@@ -82,6 +80,9 @@ void rig_format(struct rig *rig);
 
 /* One volume, all of the drive. */
 void rig_one_volume(struct rig *rig);
+
+/* Opens the store on the loop, with its volumes. */
+icms_err rig_open(struct rig *rig, struct err_why *why);
 
 /* Opens and runs; down: stops and closes. A crash looks the same: close writes nothing. */
 void rig_up(struct rig *rig);

@@ -73,12 +73,17 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
 {
     struct target *target = drive->target;
     const struct target_drive_opts *opts = &target->opts.drives[drive->index];
+    struct uuid volumes[LIMIT_VOLUMES];
     struct store_opts store_opts;
     icms_err err;
 
+    for (uint32_t v = 0; v < target->opts.volume_count; v++)
+        volumes[v] = target->opts.volumes[v].uuid;
     store_opts_init(&store_opts);
     store_opts.path = opts->path;
     store_opts.bytes = opts->bytes;
+    store_opts.volumes = volumes;
+    store_opts.volume_count = target->opts.volume_count;
     store_opts.budget = opts->budget;
     store_opts.segment_bytes = target->opts.segment_bytes;
     store_opts.discard = target->opts.discard;
@@ -165,7 +170,7 @@ static icms_err drives_quota_check(const struct target *target, const struct vol
 }
 
 /* A volume's quota is split by weight over the drives in service. */
-static icms_err drives_volume_add(struct target *target, uint32_t v, struct err_why *why)
+static icms_err drives_volume_limit(struct target *target, uint32_t v, struct err_why *why)
 {
     const struct volume_spec *volume = &target->opts.volumes[v];
     double sum = 0;
@@ -184,7 +189,7 @@ static icms_err drives_volume_add(struct target *target, uint32_t v, struct err_
             continue;
         if (volume->quota_bytes > 0)
             quota = u64_max((uint64_t)((double)volume->quota_bytes * (drive->weight / sum)), 1);
-        err = store_volume_add(drive->store, &volume->uuid, quota, why, &drive->volume[v]);
+        err = store_volume_limit(drive->store, v, quota, why);
         if (err != ICMS_OK)
             return err;
     }
@@ -261,7 +266,7 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
     if (err == ICMS_OK)
         err = drives_map(target, why);
     for (uint32_t v = 0; v < target->opts.volume_count && err == ICMS_OK; v++)
-        err = drives_volume_add(target, v, why);
+        err = drives_volume_limit(target, v, why);
     return err;
 }
 

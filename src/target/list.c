@@ -153,7 +153,7 @@ static enum target_step list_pass_end(struct target_req *req, struct target_list
 static bool list_slice(struct target_req *req, struct target_list *list,
                        const struct target_drive *drive)
 {
-    uint32_t volume = drive->volume[req->nvmf->ns];
+    uint32_t volume = req->nvmf->ns;
     uint32_t keys_max =
         list->open ? TARGET_LIST_KEYS / req->target->opts.drive_count : TARGET_LIST_KEYS;
 

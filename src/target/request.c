@@ -76,7 +76,7 @@ static uint32_t target_slot(const struct target_req *req, const struct key *key)
 
 static uint32_t target_req_volume(const struct target_req *req, const struct target_drive *drive)
 {
-    return drive->volume[req->nvmf->ns];
+    return req->nvmf->ns;
 }
 
 static enum target_step target_req_answer(struct target_req *req, icms_err err,
@@ -340,7 +340,6 @@ static icms_err target_req_delete(struct target_req *req, struct target_drive *d
     req->op.delete = (struct store_delete){
         .volume = target_req_volume(req, drive),
         .key = req->nvmf->key,
-        .memory = req->nvmf->memory, /* the value was written: its buffer is free for this */
         .done = target_delete_done,
     };
     req->op.delete.err = store_delete(drive->store, &req->op.delete);
@@ -567,7 +566,7 @@ static uint64_t target_used_bytes(void *owner, uint32_t ns)
 
         if (drive->store == NULL)
             continue;
-        store_volume_stats(drive->store, drive->volume[ns], &stats);
+        store_volume_stats(drive->store, ns, &stats);
         bytes += stats.bytes;
     }
     return bytes;

@@ -318,7 +318,7 @@ static void target_stats_volume(const struct target *target, uint32_t v,
 
         if (drive->store == NULL)
             continue;
-        store_volume_stats(drive->store, drive->volume[v], &stats);
+        store_volume_stats(drive->store, v, &stats);
         out->hits += atomic_load_explicit(&drive->hits[v], memory_order_relaxed);
         out->store.blocks += stats.blocks;
         out->store.bytes += stats.bytes;

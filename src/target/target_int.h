@@ -38,7 +38,6 @@ struct target_drive {
     struct uuid uuid;    /* for placement: of its superblock; out since the start: unknown  */
     double weight;       /* bytes                                                        */
     char why[256];       /* why it could not be used                                     */
-    uint32_t volume[LIMIT_VOLUMES]; /* number of each volume on this drive               */
     /* slow.c, on the drive's loop */
     struct list flying;            /* target_req.link: what is at the store, oldest first     */
     uint64_t flying_bytes[2];      /* of their buffers: loads, stores                         */
@@ -53,7 +52,7 @@ struct target_drive {
     _Atomic uint64_t slow_total;   /* how often it became slow                                */
     _Atomic uint64_t hits[LIMIT_VOLUMES]; /* loads that found the block                       */
     struct hist read_ns;  /* from the store's read to its end                        */
-    struct hist write_ns; /* the same of writes; deletes write a tombstone           */
+    struct hist write_ns; /* the same of writes                                      */
 };
 
 /* ---- List ----------------------------------------------------------------------------------- */

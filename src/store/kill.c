@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kills: records that were deleted, replaced, evicted for a quota, or whose write failed are marked
+ * in the dead maps of their segments.
+ *
+ *   store_kill_add -> kill.waiting
+ *   store_kill_run -> a batch: the dead map of each segment is read, gets its bits, is written,
+ *   store_kill_map_done -> when all are written: one flush of the device,
+ *   store_kill_flushed  -> store_mutation_killed for each.
+ *
+ * Loop's thread. Invariants: a mutation is told that its record is dead when that is durable. The
+ * life of a segment does not change while its map is in a batch; a kill waits while its segment
+ * gets a new life, which ends it. In a sector that is lost nothing tells dead records from others:
+ * all of its range die, and their blocks are marked as damaged. A drive whose map or flush fails
+ * again and again goes out of service, because what was deleted could come back.
+ */
+#include "base/fault.h"
+#include "store/store_int.h"
+
+/* Whether the record is still the one that the index has, or had to get. */
+static bool kill_needed(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+    struct store_location location;
+
+    if (mutation->placed && mutation->err != ICMS_OK)
+        return true; /* its own record; its segment waits for it */
+    return store_index_find(store->index, mutation->volume, &mutation->key, &location) &&
+           location.segment == mutation->target.segment && location.page == mutation->target.page;
+}
+
+static void kill_answer(struct store_kill_map *map, icms_err err)
+{
+    struct list *link;
+
+    while ((link = list_pop(&map->mutations)) != NULL)
+        store_mutation_killed(container_of(link, struct store_mutation, link), err);
+}
+
+/* Puts the mutations of a map back into the queue: first, in their order. */
+static void kill_retry(struct store *store, struct store_kill_map *map)
+{
+    while (!list_empty(&map->mutations)) {
+        struct list *last = map->mutations.prev;
+
+        list_remove(last);
+        list_push_front(&store->kill.waiting, last);
+    }
+}
+
+/* The batch ended: answers what succeeded; what did not is tried again. */
+static void kill_batch_end(struct store *store, icms_err err)
+{
+    struct store_kill *kill = &store->kill;
+    uint32_t count = kill->count;
+    bool failed = err != ICMS_OK;
+
+    for (uint32_t i = 0; i < count; i++) {
+        kill->map[i].segment->killing = false;
+        failed = failed || kill->map[i].err != ICMS_OK;
+    }
+    kill->attempts = failed ? kill->attempts + 1 : 0;
+    for (uint32_t i = count; i > 0; i--) {
+        if (err != ICMS_OK || kill->map[i - 1].err != ICMS_OK)
+            kill_retry(store, &kill->map[i - 1]);
+    }
+    if (kill->attempts >= STORE_KILL_ATTEMPTS)
+        store_down(store);
+    for (uint32_t i = 0; i < count; i++)
+        kill_answer(&kill->map[i], ICMS_OK);
+    kill->busy = false;
+    store_run(store);
+}
+
+static void kill_flush_end(struct store *store, icms_err err)
+{
+    store_overhead_outcome(store, err);
+    kill_batch_end(store, err);
+}
+
+static void store_kill_flushed(struct loop_op *op)
+{
+    kill_flush_end(container_of(op, struct store, kill.op), op->err);
+}
+
+static void store_kill_flush_fault(struct store_deferred *deferred)
+{
+    kill_flush_end(container_of(deferred, struct store, kill.deferred), ICMS_IO);
+}
+
+static void kill_map_end(struct store_kill_map *map, icms_err err)
+{
+    struct store *store = map->store;
+    struct store_kill *kill = &store->kill;
+
+    map->err = err;
+    if (--kill->in_flight > 0)
+        return;
+    if (fault_hit("store.kill_flush"))
+        store_defer(store, &kill->deferred, store_kill_flush_fault);
+    else
+        loop_file_flush(store->loop, &kill->op, store->file, store_kill_flushed);
+}
+
+static void kill_map_written(struct store_kill_map *map, icms_err err)
+{
+    struct store *store = map->store;
+
+    if (err == ICMS_OK)
+        store_overhead_written(store, (uint64_t)store->map_pages * STORE_PAGE_BYTES);
+    store_overhead_outcome(store, err);
+    kill_map_end(map, err);
+}
+
+static void store_kill_map_done(struct loop_op *op)
+{
+    kill_map_written(container_of(op, struct store_kill_map, op), op->err);
+}
+
+static void store_kill_map_fault(struct store_deferred *deferred)
+{
+    kill_map_written(container_of(deferred, struct store_kill_map, deferred), ICMS_IO);
+}
+
+/* Nobody can tell which records of the sector's range are dead: all of them are, from now on. */
+static void kill_sector_heal(struct store_kill_map *map, uint32_t sector)
+{
+    struct store *store = map->store;
+    uint32_t number = store_segment_number(store, map->segment), cursor = 0;
+    struct store_block block;
+
+    store_dead_fill(map->segment->nonce, store->segment_pages, sector, map->sectors);
+    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
+        if (block.location.segment == number && block.location.page / STORE_DEAD_PAGES == sector)
+            store_segment_damage(store, &block);
+    }
+}
+
+static void kill_map_set(struct store_kill_map *map)
+{
+    uint64_t nonce = map->segment->nonce;
+
+    store_stat_add(&map->store->stats.checksum_errors,
+                   store_dead_mend(nonce, map->store->segment_pages, map->sectors));
+    list_for_each (link, &map->mutations) {
+        struct store_mutation *mutation = container_of(link, struct store_mutation, link);
+        uint32_t sector = mutation->target.page / STORE_DEAD_PAGES;
+
+        if (!store_dead_check(nonce, sector, map->sectors))
+            kill_sector_heal(map, sector);
+        store_dead_set(nonce, map->store->segment_pages, mutation->target.page,
+                       mutation->kind == MUTATION_EVICT && !mutation->target.damaged, map->sectors);
+    }
+}
+
+static void store_kill_map_read(struct loop_op *op)
+{
+    struct store_kill_map *map = container_of(op, struct store_kill_map, op);
+    struct store *store = map->store;
+    uint32_t number = store_segment_number(store, map->segment);
+
+    store_read_outcome(store, op->err);
+    if (op->err != ICMS_OK && store->kill.attempts == 0) {
+        kill_map_end(map, op->err);
+        return;
+    }
+    if (op->err != ICMS_OK) /* for good: it is written anew */
+        memset(map->sectors, 0, (size_t)store->map_pages * STORE_PAGE_BYTES);
+    kill_map_set(map);
+    if (fault_hit("store.kill"))
+        store_defer(store, &map->deferred, store_kill_map_fault);
+    else
+        loop_file_write_stream(store->loop, &map->op, store->file,
+                               store_segment_hint(store, map->segment),
+                               store_segment_offset(store, number, 1), map->sectors,
+                               store->map_pages * STORE_PAGE_BYTES, store_kill_map_done);
+}
+
+/* The map of the mutation's segment in the batch that is being made; NULL: the batch is full. */
+static struct store_kill_map *kill_map(struct store *store, struct store_segment *segment)
+{
+    struct store_kill *kill = &store->kill;
+
+    for (uint32_t i = 0; i < kill->count; i++) {
+        if (kill->map[i].segment == segment)
+            return &kill->map[i];
+    }
+    if (kill->count == STORE_KILL_SEGMENTS)
+        return NULL;
+    segment->killing = true;
+    kill->map[kill->count].segment = segment;
+    kill->map[kill->count].err = ICMS_OK;
+    return &kill->map[kill->count++];
+}
+
+/* Sorts what waits into maps; what has to wait longer stays. */
+static void kill_batch_make(struct store *store, struct list *moot)
+{
+    struct list all;
+    struct list *link;
+
+    list_init(&all);
+    while ((link = list_pop(&store->kill.waiting)) != NULL)
+        list_push(&all, link);
+    while ((link = list_pop(&all)) != NULL) {
+        struct store_mutation *mutation = container_of(link, struct store_mutation, link);
+        struct store_segment *segment = &store->segments[mutation->target.segment];
+        struct store_kill_map *map;
+
+        if (!kill_needed(mutation)) {
+            list_push(moot, link);
+            continue;
+        }
+        map = segment->state != SEGMENT_RENEWING ? kill_map(store, segment) : NULL;
+        list_push(map != NULL ? &map->mutations : &store->kill.waiting, link);
+    }
+}
+
+void store_kill_run(struct store *store)
+{
+    struct store_kill *kill = &store->kill;
+    struct list moot;
+    struct list *link;
+
+    if (kill->busy || list_empty(&kill->waiting))
+        return;
+    list_init(&moot);
+    kill->busy = true;
+    kill->count = 0;
+    if (store->down) {
+        while ((link = list_pop(&kill->waiting)) != NULL)
+            list_push(&moot, link);
+    } else {
+        kill_batch_make(store, &moot);
+    }
+    kill->in_flight = kill->count;
+    kill->busy = kill->count > 0;
+    for (uint32_t i = 0; i < kill->count; i++) {
+        struct store_kill_map *map = &kill->map[i];
+
+        loop_file_read(store->loop, &map->op, store->file,
+                       store_segment_offset(store, store_segment_number(store, map->segment), 1),
+                       map->sectors, store->map_pages * STORE_PAGE_BYTES, store_kill_map_read);
+    }
+    while ((link = list_pop(&moot)) != NULL)
+        store_mutation_killed(container_of(link, struct store_mutation, link),
+                              store->down ? ICMS_DRIVE_DOWN : ICMS_OK);
+}
+
+void store_kill_add(struct store_mutation *mutation)
+{
+    list_push(&mutation->store->kill.waiting, &mutation->link);
+    store_run(mutation->store);
+}

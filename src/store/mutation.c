@@ -1,0 +1,624 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mutations: store_write, store_delete and evictions for a quota, from the call to done.
+ *
+ *   store_write   -> mutation_start: MUTATION_KEY while an earlier mutation of the key is in
+ * flight,
+ *                 -> MUTATION_PARKED in the queue of its volume,
+ *   store_run     -> write_try: capacity of the open segment, the index, the quota, the device,
+ *                 -> MUTATION_DEVICE: one device write from the caller's memory,
+ *   store_mutation_written -> MUTATION_KILL when the key has an older record, or the write failed,
+ *   mutation_published -> index, summary, live bytes,
+ *   mutation_end  -> the next mutation of the key; done.
+ *
+ *   store_delete  -> MUTATION_KEY, then MUTATION_KILL at once.
+ *
+ * Loop's thread. Invariants: mutations of one key run one after the other; a key that is stored or
+ * deleted has no other record that counts when done is called; a record that could not be written
+ * is killed like one that was deleted, since it may be on flash all the same; what is placed has
+ * its index entry and its summary entry promised, so a completed write cannot fail; live and placed
+ * bytes never exceed the volume's quota.
+ */
+#include "base/crc.h"
+#include "base/fault.h"
+#include "base/hash.h"
+#include "store/store_int.h"
+
+static struct store_write *mutation_write(struct store_mutation *mutation)
+{
+    check(mutation->magic == STORE_MUTATION_MAGIC && mutation->kind == MUTATION_WRITE);
+    return container_of((uint64_t *)(void *)mutation, struct store_write, private_words);
+}
+
+static struct store_delete *mutation_delete(struct store_mutation *mutation)
+{
+    check(mutation->magic == STORE_MUTATION_MAGIC && mutation->kind == MUTATION_DELETE);
+    return container_of((uint64_t *)(void *)mutation, struct store_delete, private_words);
+}
+
+/* ---- one mutation of a key at a time ----------------------------------------------------------
+ */
+
+static struct list *mutation_chain(struct store *store, uint32_t volume, const struct key *key)
+{
+    uint64_t hash =
+        hash64_seed(key->bytes, sizeof(key->bytes), store->key_seed ^ hash64_mix(volume));
+
+    return &store->keys[hash % STORE_KEY_CHAINS];
+}
+
+static struct store_mutation *mutation_find(struct store *store, uint32_t volume,
+                                            const struct key *key)
+{
+    list_for_each (link, mutation_chain(store, volume, key)) {
+        struct store_mutation *mutation = container_of(link, struct store_mutation, key_link);
+
+        if (mutation->volume == volume && key_equal(&mutation->key, key))
+            return mutation;
+    }
+    return NULL;
+}
+
+static void mutation_key_take(struct store_mutation *mutation)
+{
+    list_push(mutation_chain(mutation->store, mutation->volume, &mutation->key),
+              &mutation->key_link);
+}
+
+static void mutation_park(struct store_mutation *mutation, bool front)
+{
+    struct store *store = mutation->store;
+    struct store_volume *volume = &store->volumes[mutation->volume];
+
+    mutation->state = MUTATION_PARKED;
+    if (front)
+        list_push_front(&volume->parked, &mutation->link);
+    else
+        list_push(&volume->parked, &mutation->link);
+    if (list_empty(&volume->link))
+        list_push(&store->parked, &volume->link);
+}
+
+static void mutation_unpark(struct store_mutation *mutation)
+{
+    struct store_volume *volume = &mutation->store->volumes[mutation->volume];
+
+    list_remove(&mutation->link);
+    if (list_empty(&volume->parked))
+        list_remove(&volume->link);
+}
+
+static void mutation_init(struct store *store, struct store_mutation *mutation,
+                          enum store_mutation_kind kind, uint32_t volume, const struct key *key)
+{
+    memset(mutation, 0, sizeof(*mutation));
+    mutation->magic = STORE_MUTATION_MAGIC;
+    mutation->store = store;
+    mutation->kind = (uint8_t)kind;
+    mutation->volume = volume;
+    mutation->key = *key;
+    list_init(&mutation->link);
+    list_init(&mutation->waiters);
+    list_init(&mutation->key_link);
+}
+
+/* The first of its key is parked; store_run takes it from there. */
+static void mutation_start(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+    struct store_mutation *first = mutation_find(store, mutation->volume, &mutation->key);
+
+    if (first != NULL) {
+        mutation->state = MUTATION_KEY;
+        list_push(&first->waiters, &mutation->link);
+        return;
+    }
+    mutation_key_take(mutation);
+    /* a deletion needs no capacity, so it does not wait behind writes that do */
+    mutation_park(mutation, mutation->kind == MUTATION_DELETE);
+    store_run(store);
+}
+
+static void mutation_done(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+
+    switch ((enum store_mutation_kind)mutation->kind) {
+    case MUTATION_WRITE: {
+        struct store_write *write = mutation_write(mutation);
+
+        write->err = mutation->err;
+        if (mutation->err == ICMS_OK) {
+            store_stat_add(&store->stats.writes, 1);
+            store_stat_add(&store->stats.write_bytes, write->value_bytes);
+        }
+        mutation->magic = 0;
+        write->done(write);
+        break;
+    }
+    case MUTATION_DELETE: {
+        struct store_delete *delete = mutation_delete(mutation);
+
+        delete->err = mutation->err;
+        store_stat_add(&store->stats.deletes, 1);
+        mutation->magic = 0;
+        delete->done(delete);
+        break;
+    }
+    case MUTATION_EVICT:
+        mutation->magic = 0;
+        store_reclaim_evicted(store);
+        break;
+    }
+}
+
+/* Lets the next mutation of the key go on, answers, and forgets the mutation. */
+static void mutation_end(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+    struct list *link = list_pop(&mutation->waiters);
+
+    list_remove(&mutation->key_link);
+    if (link != NULL) {
+        struct store_mutation *next = container_of(link, struct store_mutation, link);
+
+        check(next->state == MUTATION_KEY);
+        while (!list_empty(&mutation->waiters))
+            list_push(&next->waiters, list_pop(&mutation->waiters));
+        mutation_key_take(next);
+        mutation_park(next, true);
+    }
+    mutation_done(mutation);
+    store_run(store);
+}
+
+static void store_mutation_answer(struct store_deferred *deferred)
+{
+    struct store_mutation *mutation = container_of(deferred, struct store_mutation, deferred);
+
+    check(mutation->magic == STORE_MUTATION_MAGIC && mutation->state == MUTATION_ANSWER);
+    mutation_end(mutation);
+}
+
+/* Gives back what the budget was charged for a record that is not written after all. */
+static void mutation_refund(struct store_mutation *mutation)
+{
+    if (mutation->admitted)
+        policy_admit_undo(mutation->store->policy, (uint64_t)mutation->pages * STORE_PAGE_BYTES);
+    mutation->admitted = false;
+}
+
+/* The answer is known without the device. */
+static void mutation_answer(struct store_mutation *mutation, icms_err err)
+{
+    mutation_refund(mutation);
+    mutation->err = err;
+    mutation->state = MUTATION_ANSWER;
+    store_defer(mutation->store, &mutation->deferred, store_mutation_answer);
+}
+
+/* ---- the end of a write -----------------------------------------------------------------------
+ */
+
+/* The new record is the only one that counts: the index gets it. */
+static void write_published(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+    struct store_write *write = mutation_write(mutation);
+    struct store_location old,
+        location = {.segment = store_segment_number(store, mutation->segment),
+                    .page = mutation->page,
+                    .pages = mutation->pages};
+    struct store_record record = {.key = mutation->key,
+                                  .volume = store->volumes[mutation->volume].uuid,
+                                  .sequence = mutation->sequence,
+                                  .value_bytes = write->value_bytes};
+    uint64_t bytes = (uint64_t)mutation->pages * STORE_PAGE_BYTES;
+
+    check(store_summary_add(mutation->segment->summary, &record, mutation->page));
+    if (store_index_put(store->index, mutation->volume, &mutation->key, &location, &old))
+        store_segment_live_sub(store, mutation->volume, &old);
+    store_segment_live_add(store, mutation->volume, &location);
+    policy_access(store->policy, &mutation->segment->recency);
+    policy_written(store->policy, store_policy_hash(mutation->volume, &mutation->key));
+    store_stat_add(&store->stats.device_write_bytes, bytes);
+    store_stat_add(&store->stats.admitted_bytes, bytes);
+}
+
+/* The record is on flash and published, or dead. */
+static void write_end(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+    struct store_segment *segment = mutation->segment;
+
+    store->writes--;
+    store->volumes[mutation->volume].flight_bytes -= (uint64_t)mutation->pages * STORE_PAGE_BYTES;
+    if (mutation->err == ICMS_OK) {
+        write_published(mutation);
+    } else {
+        store_index_unreserve(store->index);
+        mutation_refund(mutation);
+    }
+    store_segment_written(store, segment);
+    mutation_end(mutation);
+}
+
+static void mutation_kill(struct store_mutation *mutation, const struct store_location *target)
+{
+    mutation->state = MUTATION_KILL;
+    mutation->target = *target;
+    store_kill_add(mutation);
+}
+
+static void write_written(struct store_mutation *mutation, icms_err err)
+{
+    struct store *store = mutation->store;
+    struct store_location own = {.segment = store_segment_number(store, mutation->segment),
+                                 .page = mutation->page,
+                                 .pages = mutation->pages};
+    struct store_location old;
+
+    check(mutation->magic == STORE_MUTATION_MAGIC && mutation->state == MUTATION_DEVICE);
+    if (fault_hit("store.write_done"))
+        err = ICMS_IO;
+    store_write_outcome(store, err);
+    mutation->err = err;
+    if (err != ICMS_OK)
+        mutation_kill(mutation, &own);
+    else if (store_index_find(store->index, mutation->volume, &mutation->key, &old))
+        mutation_kill(mutation, &old);
+    else
+        write_end(mutation);
+}
+
+static void store_mutation_written(struct loop_op *op)
+{
+    write_written(container_of(op, struct store_mutation, op), op->err);
+}
+
+static void store_mutation_fault(struct store_deferred *deferred)
+{
+    write_written(container_of(deferred, struct store_mutation, deferred), ICMS_IO);
+}
+
+/* ---- the end of a kill ------------------------------------------------------------------------
+ */
+
+/* A deletion or an eviction: the block leaves the index, where it is unless its segment was evicted
+ * meanwhile. */
+static void killed_removed(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+    struct store_block block = {.volume = mutation->volume, .key = mutation->key};
+    struct store_location old;
+
+    if (!store_index_find(store->index, block.volume, &block.key, &block.location))
+        return;
+    if (mutation->kind == MUTATION_EVICT) {
+        if (!block.location.damaged)
+            store->segments[block.location.segment].evicted++;
+        store_segment_evict(store, &block);
+    } else {
+        check(store_index_remove(store->index, block.volume, &block.key, &old));
+        store_segment_live_sub(store, block.volume, &old);
+    }
+}
+
+void store_mutation_killed(struct store_mutation *mutation, icms_err err)
+{
+    check(mutation->magic == STORE_MUTATION_MAGIC && mutation->state == MUTATION_KILL);
+    if (err != ICMS_OK)
+        mutation->err = err;
+    else if (!mutation->placed)
+        killed_removed(mutation);
+    if (mutation->placed)
+        write_end(mutation);
+    else
+        mutation_end(mutation);
+}
+
+/* ---- placing ----------------------------------------------------------------------------------
+ */
+
+/* Makes the record in the caller's memory; the value is in place. */
+static uint8_t *write_record(struct store_mutation *mutation)
+{
+    const struct store *store = mutation->store;
+    const struct store_write *write = mutation_write(mutation);
+    uint64_t nonce = mutation->segment->nonce;
+    uint64_t tail = (uint64_t)mutation->pages * STORE_PAGE_BYTES - STORE_HEADER_BYTES;
+    uint8_t *value = write->memory + STORE_HEADER_BYTES;
+    struct store_record record = {.key = mutation->key,
+                                  .volume = store->volumes[mutation->volume].uuid,
+                                  .sequence = mutation->sequence,
+                                  .value_bytes = write->value_bytes};
+
+    record.value_crc =
+        crc32c_add(store_value_crc_seed(nonce, mutation->page), value, record.value_bytes);
+    memset(value + record.value_bytes, 0, tail - STORE_HEADER_BYTES - record.value_bytes);
+    store_record_make(nonce, mutation->page, &record,
+                      (struct store_record_df *)(void *)write->memory);
+    memcpy(write->memory + tail, write->memory, STORE_HEADER_BYTES);
+    return write->memory;
+}
+
+static_assert(sizeof(struct store_record_df) == STORE_HEADER_BYTES, "what callers leave in front");
+
+static void write_place(struct store_mutation *mutation, struct store_segment *segment)
+{
+    struct store *store = mutation->store;
+    uint64_t bytes = (uint64_t)mutation->pages * STORE_PAGE_BYTES;
+
+    mutation->state = MUTATION_DEVICE;
+    mutation->placed = true;
+    mutation->segment = segment;
+    mutation->page = segment->next_page;
+    mutation->sequence = ++store->sequence;
+    segment->next_page += mutation->pages;
+    segment->summary->placed++;
+    segment->writes++;
+    store->writes++;
+    store->volumes[mutation->volume].flight_bytes += bytes;
+    store->volumes[mutation->volume].need_bytes = 0;
+    if (fault_hit("store.write")) {
+        store_defer(store, &mutation->deferred, store_mutation_fault);
+        return;
+    }
+    loop_file_write_stream(
+        store->loop, &mutation->op, store->file, store_segment_hint(store, segment),
+        store_segment_offset(store, store_segment_number(store, segment), mutation->page),
+        write_record(mutation), (uint32_t)bytes, store_mutation_written);
+}
+
+/* Whether the write budget allows it; asked once. */
+static bool write_admitted(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+
+    if (mutation->admitted)
+        return true;
+    mutation->admitted = policy_admit(
+        store->policy, store_policy_hash(mutation->volume, &mutation->key),
+        store_policy_run(mutation->volume, &mutation->key), mutation_write(mutation)->hint,
+        (uint64_t)mutation->pages * STORE_PAGE_BYTES, store_now_ms(store));
+    if (!mutation->admitted)
+        store_stat_add(&store->stats.refused, 1);
+    return mutation->admitted;
+}
+
+/* Room in the volume's quota; when there is none reclaim is asked for it. */
+static bool write_quota(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+    struct store_volume *volume = &store->volumes[mutation->volume];
+    uint64_t bytes = (uint64_t)mutation->pages * STORE_PAGE_BYTES;
+
+    if (volume->quota_bytes == 0 ||
+        volume->bytes + volume->flight_bytes + bytes <= volume->quota_bytes)
+        return true;
+    volume->need_bytes = bytes;
+    if (list_empty(&volume->over_link))
+        list_push(&store->over, &volume->over_link);
+    return false;
+}
+
+/* The open segment of the stream when the record fits; else the stream wants one. */
+static struct store_segment *write_segment(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+    uint32_t number = store->volumes[mutation->volume].stream;
+    struct store_stream *stream = &store->streams[number];
+
+    if (stream->open != NULL &&
+        store_segment_fits(store, stream->open, mutation->volume, mutation->pages))
+        return stream->open;
+    if (stream->open != NULL)
+        store_segment_seal(store, stream->open);
+    if (stream->open != NULL)
+        return stream->open; /* opened ahead, and empty */
+    if (store->opener.segment == NULL || store->opener.stream != number) {
+        list_remove(&stream->link);
+        list_push(&store->wanting, &stream->link);
+    }
+    return NULL;
+}
+
+/* A stream whose open segment is half full gets its next one, so that no write waits for that. */
+static void write_ahead(struct store *store, struct store_segment *segment)
+{
+    struct store_stream *stream = &store->streams[segment->stream];
+
+    if (stream->next == NULL && segment->next_page > store->segment_pages / 2 &&
+        list_empty(&stream->link) &&
+        (store->opener.segment == NULL || store->opener.stream != segment->stream))
+        list_push(&store->ahead, &stream->link);
+}
+
+/* Whether the answer is known without I/O. */
+static bool write_answered(struct store_mutation *mutation, const struct store_location *location,
+                           bool present)
+{
+    struct store *store = mutation->store;
+    uint32_t options = mutation_write(mutation)->options;
+
+    if (present && (options & STORE_WRITE_IF_ABSENT) != 0) {
+        store_accessed(store, &store->segments[location->segment], mutation->volume,
+                       &mutation->key);
+        mutation_answer(mutation, ICMS_EXISTS);
+    } else if (!present && (options & STORE_WRITE_IF_EXISTS) != 0) {
+        mutation_answer(mutation, ICMS_MISS);
+    } else if (!write_admitted(mutation)) {
+        mutation_answer(mutation, ICMS_BUSY);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Tries to go on with a parked write; false: it has to wait. */
+static bool write_try(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+    struct store_location location;
+    bool present = store_index_find(store->index, mutation->volume, &mutation->key, &location) &&
+                   !location.damaged;
+    struct store_segment *segment;
+
+    if (write_answered(mutation, &location, present))
+        return true;
+    if (store->writes >= store->writes_max || !write_quota(mutation))
+        return false;
+    if (!store_index_reserve(store->index)) {
+        store->tight = true;
+        return false;
+    }
+    segment = write_segment(mutation);
+    if (segment == NULL) {
+        store_index_unreserve(store->index);
+        return false;
+    }
+    write_place(mutation, segment);
+    write_ahead(store, segment);
+    return true;
+}
+
+uint64_t store_record_id(const struct store *store, const struct store_location *location)
+{
+    return store->segments[location->segment].sequence << 16 | location->page;
+}
+
+/* A deletion never waits. */
+static void delete_try(struct store_mutation *mutation)
+{
+    struct store *store = mutation->store;
+    uint64_t only = mutation_delete(mutation)->only_record;
+    struct store_location location;
+
+    if (!store_index_find(store->index, mutation->volume, &mutation->key, &location) ||
+        (only != 0 && only != store_record_id(store, &location)))
+        mutation_answer(mutation, ICMS_MISS);
+    else
+        mutation_kill(mutation, &location);
+}
+
+static bool mutation_try(struct store_mutation *mutation)
+{
+    if (mutation->store->down) {
+        mutation_answer(mutation, ICMS_DRIVE_DOWN);
+        return true;
+    }
+    if (mutation->kind == MUTATION_WRITE)
+        return write_try(mutation);
+    delete_try(mutation);
+    return true;
+}
+
+/* One round over the volumes that have parked mutations, one of each; true: one went on. */
+static bool run_round(struct store *store)
+{
+    struct list round;
+    struct list *link;
+    bool moved = false;
+
+    list_init(&round);
+    while ((link = list_pop(&store->parked)) != NULL)
+        list_push(&round, link);
+    while ((link = list_pop(&round)) != NULL) {
+        struct store_volume *volume = container_of(link, struct store_volume, link);
+        struct list *first = list_pop(&volume->parked);
+
+        check(first != NULL);
+        if (mutation_try(container_of(first, struct store_mutation, link)))
+            moved = true;
+        else
+            list_push_front(&volume->parked, first);
+        if (!list_empty(&volume->parked) && list_empty(&volume->link))
+            list_push(&store->parked, &volume->link);
+    }
+    return moved;
+}
+
+void store_run(struct store *store)
+{
+    check(store->magic == STORE_MAGIC);
+    if (store->running) {
+        store->run_again = true;
+        return;
+    }
+    store->running = true;
+    do {
+        store->run_again = false;
+        while (run_round(store))
+            ;
+        store_kill_run(store);
+        store_reclaim_run(store);
+        store_opener_run(store);
+        store_discard_run(store);
+    } while (store->run_again);
+    store->running = false;
+    store_budget_note(store);
+}
+
+/* ---- the calls --------------------------------------------------------------------------------
+ */
+
+bool store_evict_start(struct store *store, struct store_mutation *mutation,
+                       const struct store_block *block)
+{
+    struct store_mutation *first = mutation_find(store, block->volume, &block->key);
+
+    if (first != NULL && first->state != MUTATION_PARKED)
+        return false;
+    mutation_init(store, mutation, MUTATION_EVICT, block->volume, &block->key);
+    if (first != NULL) { /* it waits for capacity, perhaps for this very block's */
+        mutation_unpark(first);
+        list_remove(&first->key_link);
+        first->state = MUTATION_KEY;
+        list_push(&mutation->waiters, &first->link);
+    }
+    mutation_key_take(mutation);
+    mutation_kill(mutation, &block->location);
+    return true;
+}
+
+icms_err store_write(struct store *store, struct store_write *write)
+{
+    const uint32_t both = STORE_WRITE_IF_EXISTS | STORE_WRITE_IF_ABSENT;
+    struct store_mutation *mutation = (struct store_mutation *)(void *)write->private_words;
+    const struct store_volume *volume;
+
+    check(store->magic == STORE_MAGIC && write->done != NULL);
+    if (write->volume >= store->volume_count || write->memory == NULL ||
+        (uintptr_t)write->memory % STORE_PAGE_BYTES != 0 || write->key.length > LIMIT_KEY_BYTES ||
+        (write->options & ~both) != 0 || (write->options & both) == both)
+        return ICMS_INVALID;
+    if (write->key.length == 0)
+        return ICMS_KEY_SIZE;
+    if (write->value_bytes == 0 || write->value_bytes > store->value_bytes_max)
+        return ICMS_VALUE_SIZE;
+    if (write->hint != 0)
+        store_stat_add(&store->stats.hinted, 1);
+    volume = &store->volumes[write->volume];
+    mutation_init(store, mutation, MUTATION_WRITE, write->volume, &write->key);
+    mutation->pages = store_record_pages(write->value_bytes);
+    if (volume->quota_bytes != 0 &&
+        (uint64_t)mutation->pages * STORE_PAGE_BYTES > volume->quota_bytes)
+        mutation_answer(mutation, ICMS_QUOTA);
+    else
+        mutation_start(mutation);
+    return ICMS_OK;
+}
+
+icms_err store_delete(struct store *store, struct store_delete *delete)
+{
+    struct store_mutation *mutation = (struct store_mutation *)(void *)delete->private_words;
+
+    check(store->magic == STORE_MAGIC && delete->done != NULL);
+    if (delete->volume >= store->volume_count || delete->key.length > LIMIT_KEY_BYTES)
+        return ICMS_INVALID;
+    if (delete->key.length == 0)
+        return ICMS_KEY_SIZE;
+    mutation_init(store, mutation, MUTATION_DELETE, delete->volume, &delete->key);
+    mutation_start(mutation);
+    return ICMS_OK;
+}
