@@ -377,10 +377,10 @@ static bool write_admitted(struct store_mutation *mutation)
 
     if (mutation->admitted)
         return true;
-    mutation->admitted = policy_admit(
-        store->policy, store_policy_hash(mutation->volume, &mutation->key),
-        store_policy_run(mutation->volume, &mutation->key), mutation_write(mutation)->hint,
-        (uint64_t)mutation->pages * STORE_PAGE_BYTES, store_now_ms(store));
+    mutation->admitted =
+        policy_admit(store->policy, store_policy_hash(mutation->volume, &mutation->key),
+                     store_policy_run(mutation->volume, &mutation->key),
+                     (uint64_t)mutation->pages * STORE_PAGE_BYTES, store_now_ms(store));
     if (!mutation->admitted)
         store_stat_add(&store->stats.refused, 1);
     return mutation->admitted;
@@ -596,8 +596,6 @@ icms_err store_write(struct store *store, struct store_write *write)
         return ICMS_KEY_SIZE;
     if (write->value_bytes == 0 || write->value_bytes > store->value_bytes_max)
         return ICMS_VALUE_SIZE;
-    if (write->hint != 0)
-        store_stat_add(&store->stats.hinted, 1);
     volume = &store->volumes[write->volume];
     mutation_init(store, mutation, MUTATION_WRITE, write->volume, &write->key);
     mutation->pages = store_record_pages(write->value_bytes);

@@ -161,7 +161,6 @@ static icms_err run_op(struct rig *rig, enum rig_kind kind, uint8_t run, uint8_t
     return err;
 }
 
-/* Of two runs of which each has one block, more is taken of the one that was read. */
 /* What was admitted and then not written is given back: else a device that fails now and then would
  * cost blocks. */
 static void a_write_that_failed_costs_no_budget(void **state)
@@ -170,7 +169,7 @@ static void a_write_that_failed_costs_no_budget(void **state)
     struct rig *rig = *state;
     struct store_stats before, after;
 
-    rig_budget_up(rig, 100);
+    rig_budget_up(rig, 200);
     for (uint64_t i = 0; i < 8; i++) {
         assert_int_equal(rig_put(rig, 0, 2 * i, BYTES, i, 0), ICMS_OK);
         rig_stats(rig, &before);
@@ -183,6 +182,7 @@ static void a_write_that_failed_costs_no_budget(void **state)
     assert_int_equal(after.refused, 0);
 }
 
+/* Of two runs of which each has one block, more is taken of the one that was read. */
 static void a_short_budget_takes_what_continues_a_run(void **state)
 {
     enum { BEGIN = 400 };
