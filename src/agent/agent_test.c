@@ -406,11 +406,16 @@ static void wrong_requests_have_their_own_answers(void **state)
 {
     struct agent_rig *rig = rig_new(&one);
     struct rig_client *client = rig_client_new(rig);
-    struct shm_submit entry = {.op = SHM_OP_GET, .key_length = 16, .volume = RIG_VOLUMES};
+    /* The last two are volume 0, were their low bits all that counts. */
+    static const uint32_t unknown[] = {RIG_VOLUMES, UINT32_MAX, LIMIT_VOLUMES, 4 * LIMIT_VOLUMES};
+    struct shm_submit entry;
     uint8_t *staging = client->ring.staging;
     struct key key;
 
-    assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_NO_VOLUME);
+    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+        entry = (struct shm_submit){.op = SHM_OP_GET, .key_length = 16, .volume = unknown[i]};
+        assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_NO_VOLUME);
+    }
     assert_int_equal(rig_wait(client, rig_get(client, NONE, 1, 0, 0))->status, ICMS_NO_VOLUME);
     assert_int_equal(rig_wait(client, rig_put(client, NONE, 1, 10, SHM_FLAG_ON_FLASH, 0))->status,
                      ICMS_NO_VOLUME);
