@@ -134,14 +134,16 @@ class Lab:
         """Changes the weights in a file, see models.py."""
         subprocess.run([str(self.python), str(HERE / "models.py"), what, str(path)], check=True)
 
-    def reference(self, what, model="tiny", options=None):
-        """What an engine without a tier says to a prompt."""
+    def reference(self, what, model="tiny", options=None, keep=True):
+        """What an engine without a tier says to a prompt. keep: the engine stays for other prompts."""
         engine = model, str(options)
         key = *engine, str(what)
         if key not in self.references:
             if engine not in self.bare:
                 self.bare[engine] = Engine(self, {}, model, "reference", options).ready()
             self.references[key] = self.bare[engine].ask(what)
+            if not keep:
+                self.bare.pop(engine).end()
         return self.references[key]
 
     @contextlib.contextmanager
