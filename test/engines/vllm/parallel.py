@@ -55,7 +55,7 @@ def case_data(lab, kind):
             answer = server.ask(prompt(0), 1)
             same(answer, reference, "the second engine")
             for engine, blocks in ((0, 0), (1, EVERYTHING)):
-                got = server.metric(loaded, f'engine="{engine}"')
+                got = server.metric(f"{loaded}_total", f'engine="{engine}"')
                 assert got == blocks * BLOCK_BYTES, f"engine {engine}: {got} bytes"
             print(f"# {kind}, two engines: the second one {answer['seconds']} s")
         finally:
