@@ -24,6 +24,8 @@
 #define PAGE_BYTES       4096
 #define HEADER_BYTES     64
 #define SUMMARY_ENTRIES  102
+#define PIECE_BYTES      (256 << 10)
+#define INDEX_UNITS      512
 #define MAP_SECTOR_PAGES 4000 /* pages that a sector of the dead map tells of */
 #define MAP_SECTOR_BYTES 512
 
@@ -67,6 +69,17 @@ static void log_free(void *cache)
     free(log);
 }
 
+/* Of a value: its headers, a CRC for each piece, and what the index rounds large records up to. */
+static uint64_t log_record_bytes(uint64_t value_bytes)
+{
+    uint64_t pieces = (value_bytes + PIECE_BYTES - 1) / PIECE_BYTES, unit = PAGE_BYTES;
+    uint64_t bytes = value_bytes + 2 * (uint64_t)HEADER_BYTES + 4 * pieces;
+
+    while (bytes_align(bytes, PAGE_BYTES) / unit >= INDEX_UNITS)
+        unit *= 2;
+    return bytes_align(bytes, unit);
+}
+
 /* A map has its sectors twice. */
 static uint32_t log_map_pages(const struct replay_setup *setup)
 {
@@ -81,7 +94,7 @@ icms_err replay_drive_sizes(const struct replay_setup *setup, struct err_why *wh
 {
     uint64_t pages = setup->segment_bytes / PAGE_BYTES, record_bytes, record, blocks, segments;
 
-    record_bytes = bytes_align(setup->block_bytes + 2 * (uint64_t)HEADER_BYTES, PAGE_BYTES);
+    record_bytes = log_record_bytes(setup->block_bytes);
     record = record_bytes / PAGE_BYTES;
     blocks = pages / record;
     while (blocks > 0 && 1 + log_map_pages(setup) + blocks * record +

@@ -336,7 +336,7 @@ static void test_too_small(void **state)
  */
 
 /* Values that make records of one page; 60 fill a segment. */
-#define STORE_BLOCK_BYTES   3968
+#define STORE_BLOCK_BYTES   3964
 #define STORE_SEGMENT_BYTES (256 << 10)
 
 static struct replay_setup store_setup(enum replay_kind kind, const char *dir)

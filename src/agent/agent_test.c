@@ -259,7 +259,7 @@ static void a_drive_of_its_own_instead_of_a_pod(void **state)
  * is leased all the time, while records are written from and read into the slots beside it. */
 static void records_of_an_own_drive_stay_in_their_slots(void **state)
 {
-    enum { LARGEST = 2 * 4096 - 2 * 64 - LIMIT_TRAILER_BYTES, HELD = 5, ROUNDS = 300 };
+    enum { LARGEST = 2 * 4096 - 2 * 64 - 4 - LIMIT_TRAILER_BYTES, HELD = 5, ROUNDS = 300 };
     static const struct rig_opts local = {.slots = 5, .value_bytes = LARGEST, .own_process = true};
     struct agent_rig *rig = rig_new(&local);
     struct rig_client *client = rig_client_new(rig);

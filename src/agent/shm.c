@@ -40,9 +40,10 @@ struct arena_layout {
 };
 
 static void arena_layout_of(const struct volume_spec *volume, uint32_t margin,
-                            struct arena_layout *out)
+                            uint64_t record_bytes, struct arena_layout *out)
 {
-    out->slot_bytes = bytes_align(volume_stored_bytes_max(volume) + 2 * margin, LIMIT_DISK_ALIGN);
+    out->slot_bytes = bytes_align(u64_max(volume_stored_bytes_max(volume) + margin, record_bytes),
+                                  LIMIT_DISK_ALIGN);
     out->slots = u64_min(u64_max(volume->arena_bytes / out->slot_bytes, 1), SHM_SLOT_NONE / 4);
     out->heads = arena_heads(out->slots);
     out->heads_offset = bytes_align(sizeof(struct shm_arena_header), 64);
@@ -53,16 +54,17 @@ static void arena_layout_of(const struct volume_spec *volume, uint32_t margin,
     out->bytes = out->data_offset + out->slots * out->slot_bytes;
 }
 
-uint64_t shm_arena_region_bytes(const struct volume_spec *volume, uint32_t margin)
+uint64_t shm_arena_region_bytes(const struct volume_spec *volume, uint32_t margin,
+                                uint64_t record_bytes)
 {
     struct arena_layout layout;
 
-    arena_layout_of(volume, margin, &layout);
+    arena_layout_of(volume, margin, record_bytes, &layout);
     return bytes_align(layout.bytes, LIMIT_DISK_ALIGN);
 }
 
 void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t margin,
-                      uint32_t number, uint64_t hash_seed)
+                      uint64_t record_bytes, uint32_t number, uint64_t hash_seed)
 {
     struct shm_arena_header *header = base;
     struct arena_layout layout;
@@ -70,7 +72,7 @@ void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t mar
     struct shm_slot *slots;
 
     check(margin % 64 == 0 && margin < LIMIT_DISK_ALIGN);
-    arena_layout_of(volume, margin, &layout);
+    arena_layout_of(volume, margin, record_bytes, &layout);
     header->magic = SHM_ARENA_MAGIC;
     header->version = SHM_VERSION;
     header->volume = number;

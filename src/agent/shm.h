@@ -203,13 +203,14 @@ enum shm_count {
 /* ---- making regions (agent) ----------------------------------------------------------------- */
 
 /* Bytes an arena region needs: of the slots that fit into arena_bytes, and one at least. margin:
- * unused bytes of each slot before the value, and as many behind it; a multiple of 64 below a page.
- */
-uint64_t shm_arena_region_bytes(const struct volume_spec *volume, uint32_t margin);
+ * unused bytes of each slot before the value, a multiple of 64 below a page; record_bytes: what a
+ * slot has at least, margin and value included. */
+uint64_t shm_arena_region_bytes(const struct volume_spec *volume, uint32_t margin,
+                                uint64_t record_bytes);
 
 /* Lays out zeroed memory of shm_arena_region_bytes(). */
 void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t margin,
-                      uint32_t number, uint64_t hash_seed);
+                      uint64_t record_bytes, uint32_t number, uint64_t hash_seed);
 uint64_t shm_client_region_bytes(uint64_t staging_bytes);
 void shm_client_format(void *base, uint32_t client, uint64_t staging_bytes);
 

@@ -261,13 +261,13 @@ struct arena_fixture {
     struct shm_arena arena; /* a client's view            */
 };
 
-static void arena_new(struct arena_fixture *f, uint32_t margin)
+static void arena_new(struct arena_fixture *f, uint32_t margin, uint64_t record_bytes)
 {
     struct volume_spec volume = test_volume();
 
-    f->bytes = shm_arena_region_bytes(&volume, margin);
+    f->bytes = shm_arena_region_bytes(&volume, margin, record_bytes);
     f->memory = test_memory(f->bytes);
-    shm_arena_format(f->memory, &volume, margin, 5, 99);
+    shm_arena_format(f->memory, &volume, margin, record_bytes, 5, 99);
     assert_int_equal(shm_arena_view(f->memory, f->bytes, &f->arena), ICMS_OK);
 }
 
@@ -294,7 +294,7 @@ static void a_formatted_arena_reads_as_it_was_written(void **state)
 {
     struct arena_fixture f;
 
-    arena_new(&f, 0);
+    arena_new(&f, 0, 0);
     assert_int_equal(f.arena.slot_count, 8);
     assert_int_equal(f.arena.slot_bytes, 12288);
     assert_int_equal(f.arena.value_bytes_max, 8192);
@@ -311,11 +311,11 @@ static void a_margin_lies_around_each_value(void **state)
     struct arena_fixture f;
     const uint8_t *last;
 
-    arena_new(&f, MARGIN);
-    assert_int_equal(f.arena.slot_count, 8);
-    assert_int_equal(f.arena.slot_bytes, 12288);
+    arena_new(&f, MARGIN, 12289);
+    assert_int_equal(f.arena.slot_count, 6);
+    assert_int_equal(f.arena.slot_bytes, 16384);
     assert_int_equal(((uintptr_t)f.arena.data - MARGIN) % 4096, 0);
-    last = shm_arena_value(&f.arena, 7);
+    last = shm_arena_value(&f.arena, 5);
     assert_true(last - MARGIN + f.arena.slot_bytes <= (const uint8_t *)f.memory + f.bytes);
     free(f.memory);
 }
@@ -328,7 +328,7 @@ static void a_key_is_found_and_leased_and_another_is_not(void **state)
     uint32_t slot, bytes;
     uint64_t version;
 
-    arena_new(&f, 0);
+    arena_new(&f, 0, 0);
     shorter.length = 15;
     assert_false(shm_arena_lease(&f.arena, &one, &lease, &slot, &version, &bytes));
     arena_fill(&f, 4, &one, 0xaa, 100);
@@ -356,7 +356,7 @@ static void keys_are_told_apart_in_one_chain(void **state)
     _Atomic uint32_t *heads;
 
     one.bytes[15] = 0;
-    arena_new(&f, 0);
+    arena_new(&f, 0, 0);
     arena_fill(&f, 3, &one, 1, 10);
     heads = (_Atomic uint32_t *)(uintptr_t)f.arena.heads;
     for (uint32_t i = 0; i < f.arena.head_count; i++)
@@ -383,7 +383,7 @@ static void a_slot_that_changes_while_it_is_leased_is_no_hit(void **state)
     uint64_t leased = 99;
 
     for (uint32_t i = 0; i < 8; i++) {
-        arena_new(&f, 0);
+        arena_new(&f, 0, 0);
         arena_fill(&f, i, &one, 0xaa, 100);
         version = (_Atomic uint32_t *)(uintptr_t)&f.arena.slots[i].version;
         assert_int_equal(*version, 2);
@@ -405,7 +405,7 @@ static void a_chain_that_loops_or_leads_out_of_the_arena_ends(void **state)
     _Atomic uint32_t *heads;
     struct shm_slot *slots;
 
-    arena_new(&f, 0);
+    arena_new(&f, 0, 0);
     arena_fill(&f, 0, &one, 1, 10);
     heads = (_Atomic uint32_t *)(uintptr_t)f.arena.heads;
     slots = (struct shm_slot *)(uintptr_t)f.arena.slots;
@@ -437,7 +437,7 @@ static void hostile_headers_give_no_view_that_leaves_the_region(void **state)
     uint8_t *kept;
     int views = 0;
 
-    arena_new(&f, 0);
+    arena_new(&f, 0, 0);
     rings_new(&rings);
     assert_int_equal(shm_arena_view(f.memory, 10, &arena), ICMS_PROTOCOL);
     assert_int_equal(shm_arena_view(f.memory, f.bytes - 4096, &arena), ICMS_PROTOCOL);
@@ -577,7 +577,7 @@ static void a_leased_slot_never_changes_under_its_reader(void **state)
     pthread_t readers[LEASE_READERS], evictor;
 
     assert_non_null(lf);
-    arena_new(&lf->f, 0);
+    arena_new(&lf->f, 0, 0);
     for (uint32_t i = 0; i < 8; i++) {
         struct key key = test_key(i);
 

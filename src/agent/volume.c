@@ -421,8 +421,12 @@ void agent_volume_guest_gone(struct agent_volume *volume, uint32_t number)
 static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
 {
     const struct agent_opts *opts = &volume->agent->opts;
-    uint32_t margin = opts->local_path != NULL && opts->own_process ? STORE_HEADER_BYTES : 0;
-    uint64_t bytes = shm_arena_region_bytes(&volume->spec, margin);
+    /* a drive of its own writes records from slots */
+    bool records = opts->local_path != NULL && opts->own_process;
+    uint32_t margin = records ? STORE_HEADER_BYTES : 0;
+    uint64_t record_bytes =
+        records ? store_record_bytes(volume_stored_bytes_max(&volume->spec)) : 0;
+    uint64_t bytes = shm_arena_region_bytes(&volume->spec, margin, record_bytes);
     uint64_t seed;
     uint8_t *base;
     icms_err err;
@@ -439,7 +443,7 @@ static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
     /* Clients of this volume learn it, others that choose keys for it do not. */
     loop_entropy(volume->core->loop, &seed, sizeof(seed));
     base = loop_region_base(volume->region);
-    shm_arena_format(base, &volume->spec, margin, volume->number, seed);
+    shm_arena_format(base, &volume->spec, margin, record_bytes, volume->number, seed);
     err = loop_region_seal(volume->region, why);
     if (err != ICMS_OK)
         return err;

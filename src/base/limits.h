@@ -16,7 +16,10 @@
 #define LIMIT_DIGEST_BYTES 32
 
 /* Largest value a volume may allow, trailer not counted; one NVMe command moves one value. */
-#define LIMIT_VALUE_BYTES ((uint64_t)8 << 20)
+#define LIMIT_VALUE_BYTES ((uint64_t)64 << 20)
+
+/* What a volume takes when nobody says. */
+#define LIMIT_VALUE_BYTES_DEFAULT ((uint64_t)8 << 20)
 
 /* The sealed trailer that follows a value (wire/sealed.h). */
 #define LIMIT_TRAILER_BYTES 64

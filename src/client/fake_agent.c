@@ -495,9 +495,9 @@ icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct e
     agent->client_bytes = opts->client_bytes;
     for (uint32_t i = 0; i < opts->volume_count; i++) {
         agent->volumes[i] = opts->volumes[i];
-        check(loop_region_new(env, "arena", shm_arena_region_bytes(&opts->volumes[i], 0), false,
+        check(loop_region_new(env, "arena", shm_arena_region_bytes(&opts->volumes[i], 0, 0), false,
                               why, &agent->arenas[i]) == ICMS_OK);
-        shm_arena_format(loop_region_base(agent->arenas[i]), &opts->volumes[i], 0, i, 7);
+        shm_arena_format(loop_region_base(agent->arenas[i]), &opts->volumes[i], 0, 0, i, 7);
         check(shm_arena_view(loop_region_base(agent->arenas[i]),
                              loop_region_bytes(agent->arenas[i]), &agent->views[i]) == ICMS_OK);
     }

@@ -338,7 +338,7 @@ icms_err client_local_volume_add(struct client_local *local, const char *name, s
                        "'-', at most %d: \"%.80s\"",
                        LIMIT_NAME_BYTES - 1, name);
     if (value_bytes_max == 0)
-        value_bytes_max = u64_min(LIMIT_VALUE_BYTES, local->conf.local_segment_bytes / 2);
+        value_bytes_max = u64_min(LIMIT_VALUE_BYTES_DEFAULT, local->conf.local_segment_bytes / 2);
     if (value_bytes_max > local->conf.local_segment_bytes / 2)
         return err_set(why, ICMS_VALUE_SIZE,
                        "%s was made for values of at most %llu bytes: take smaller ones for %s, or "
@@ -360,7 +360,7 @@ icms_err client_local_volume_add(struct client_local *local, const char *name, s
 static uint64_t local_segment_bytes(const struct client_local *local)
 {
     uint64_t value_bytes_max =
-        local->value_bytes_max != 0 ? local->value_bytes_max : LIMIT_VALUE_BYTES;
+        local->value_bytes_max != 0 ? local->value_bytes_max : LIMIT_VALUE_BYTES_DEFAULT;
     uint64_t bytes = LOCAL_SEGMENT_MIN;
 
     while (bytes < LOCAL_SEGMENT_MAX &&

@@ -307,7 +307,7 @@ static void test_a_value_out_of_range_names_the_range(void **state)
     target_refused("queue_entries_max: 100000\n", "t.yaml:1: ", "2 to 1024");
     target_refused("drives:\n- path: a\n  write_budget: 1001DWPD\n", "t.yaml:3: ", "1000DWPD");
     target_refused("drives:\n- path: a\n  write_budget: 0DWPD\n", "t.yaml:3: ", "0.001DWPD");
-    target_refused("volumes:\n- name: a\n  value_max: 9MiB\n", "t.yaml:3: ", "8MiB");
+    target_refused("volumes:\n- name: a\n  value_max: 65MiB\n", "t.yaml:3: ", "64MiB");
     agent_refused("probe: 1ms\n", "a.yaml:1: ", "50ms");
     agent_refused("enclosures:\n- name: a\n  address: 127.0.0.1:1\n  weight: 0\n",
                   "a.yaml:4: ", "more than 0");

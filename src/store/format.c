@@ -129,11 +129,13 @@ icms_err store_opts_check(const struct store_opts *opts, struct err_why *why)
         return err_set(why, ICMS_INVALID,
                        "%s: segments of %llu bytes: use a power of two from 64 KiB to 256 MiB",
                        opts->path, (unsigned long long)opts->segment_bytes);
-    if (opts->value_bytes_max == 0 || store_record_bytes(opts->value_bytes_max) > record_max ||
+    if (opts->value_bytes_max == 0 ||
+        opts->value_bytes_max > LIMIT_VALUE_BYTES + LIMIT_TRAILER_BYTES ||
+        store_record_bytes(opts->value_bytes_max) > record_max ||
         store_record_bytes(opts->value_bytes_max) > STORE_RECORD_PAGES_MAX * STORE_PAGE_BYTES)
         return err_set(why, ICMS_INVALID,
                        "%s: values of %llu bytes do not fit in segments of %llu: use larger "
-                       "segments or a smaller largest value (16 MiB at most)",
+                       "segments or a smaller largest value (64 MiB at most)",
                        opts->path, (unsigned long long)opts->value_bytes_max,
                        (unsigned long long)opts->segment_bytes);
     return ICMS_OK;

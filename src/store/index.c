@@ -22,7 +22,7 @@
 #define INDEX_SEGMENT_BITS 20
 #define INDEX_PAGE_BITS    16
 #define INDEX_PAGES_BITS   12
-#define INDEX_VOLUME_BITS  6
+#define INDEX_VOLUME_BITS  10
 #define INDEX_LENGTH_BITS  4
 
 #define INDEX_PAGE_SHIFT   INDEX_SEGMENT_BITS
@@ -35,8 +35,9 @@
 static_assert(INDEX_LENGTH_SHIFT + INDEX_LENGTH_BITS <= 62, "the place fits beside the two bits");
 static_assert(STORE_SEGMENTS_MAX <= 1u << INDEX_SEGMENT_BITS, "segment numbers fit");
 static_assert(STORE_SEGMENT_BYTES_MAX / STORE_PAGE_BYTES <= 1u << INDEX_PAGE_BITS, "pages fit");
-static_assert(STORE_RECORD_PAGES_MAX < 1u << INDEX_PAGES_BITS, "record sizes fit");
-static_assert(LIMIT_VOLUMES <= 1u << INDEX_VOLUME_BITS, "volumes fit");
+static_assert(STORE_PAGES_BITS + 3 == INDEX_PAGES_BITS, "record sizes fit");
+static_assert(STORE_RECORD_PAGES_MAX == ((1u << STORE_PAGES_BITS) - 1) << 7, "the largest");
+static_assert(STORE_VOLUMES_MAX <= 1u << INDEX_VOLUME_BITS, "volumes fit");
 static_assert(LIMIT_KEY_BYTES <= 1u << INDEX_LENGTH_BITS, "key lengths fit, less one");
 
 struct store_index_entry {
@@ -77,25 +78,31 @@ static uint64_t index_bits(uint64_t place, uint32_t shift, uint32_t bits)
 /* The part of a place that belongs to the identity of a block. */
 static uint64_t index_identity(uint32_t volume, const struct key *key)
 {
-    check(volume < LIMIT_VOLUMES && key->length >= 1 && key->length <= LIMIT_KEY_BYTES);
+    check(volume < STORE_VOLUMES_MAX && key->length >= 1 && key->length <= LIMIT_KEY_BYTES);
     return (uint64_t)volume << INDEX_VOLUME_SHIFT | (uint64_t)(key->length - 1)
                                                         << INDEX_LENGTH_SHIFT;
 }
 
 static uint64_t index_pack(uint64_t identity, const struct store_location *location)
 {
+    uint32_t shift = store_pages_shift(location->pages);
+
     check(location->segment < STORE_SEGMENTS_MAX && location->page < 1u << INDEX_PAGE_BITS);
     check(location->pages >= 1 && location->pages <= STORE_RECORD_PAGES_MAX);
+    check(location->pages >> shift << shift == location->pages);
     return INDEX_USED | (location->damaged ? INDEX_DAMAGED : 0) | identity | location->segment |
            (uint64_t)location->page << INDEX_PAGE_SHIFT |
-           (uint64_t)location->pages << INDEX_PAGES_SHIFT;
+           (uint64_t)(location->pages >> shift | shift << STORE_PAGES_BITS) << INDEX_PAGES_SHIFT;
 }
 
 static void index_unpack(uint64_t place, struct store_location *out_location)
 {
+    uint32_t pages;
+
     out_location->segment = (uint32_t)index_bits(place, 0, INDEX_SEGMENT_BITS);
     out_location->page = (uint32_t)index_bits(place, INDEX_PAGE_SHIFT, INDEX_PAGE_BITS);
-    out_location->pages = (uint32_t)index_bits(place, INDEX_PAGES_SHIFT, INDEX_PAGES_BITS);
+    pages = (uint32_t)index_bits(place, INDEX_PAGES_SHIFT, INDEX_PAGES_BITS);
+    out_location->pages = (pages & ((1u << STORE_PAGES_BITS) - 1)) << (pages >> STORE_PAGES_BITS);
     out_location->damaged = (place & INDEX_DAMAGED) != 0;
 }
 

@@ -22,7 +22,7 @@ struct store_index;
 struct store_location {
     uint32_t segment; /* 20 bits used                     */
     uint32_t page;    /* in the segment; 16 bits          */
-    uint32_t pages;   /* of the record, 1..4095           */
+    uint32_t pages;   /* of a record: store_record_pages  */
     bool damaged;     /* its value does not hold          */
 };
 
@@ -33,8 +33,8 @@ struct store_block {
     struct store_location location; /* where its record is */
 };
 
-/* Takes the memory for so many blocks, 1,024 at least; NO_MEMORY. salts: LIMIT_VOLUMES of them,
- * kept by the caller; that of a volume changes only while it has no blocks. */
+/* Takes the memory for so many blocks, 1,024 at least; NO_MEMORY. salts: one a volume, kept by
+ * the caller. */
 icms_err store_index_new(uint64_t blocks_max, const uint64_t *salts,
                          struct store_index **out_index) ICMS_MUST_CHECK;
 void store_index_free(struct store_index **index);

@@ -12,13 +12,14 @@
 #include "base/hash.h"
 #include "store/ghost.h"
 #include "store/index.h"
+#include "store/layout.h"
 
 /* One salt for every volume; valid until the next call. */
 static const uint64_t *salts_of(uint64_t salt)
 {
-    static uint64_t salts[LIMIT_VOLUMES];
+    static uint64_t salts[STORE_VOLUMES_MAX];
 
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
+    for (uint32_t i = 0; i < STORE_VOLUMES_MAX; i++)
         salts[i] = salt;
     return salts;
 }
@@ -34,9 +35,10 @@ static struct key test_key(uint64_t n)
 
 static struct store_location test_spot(uint64_t n)
 {
-    return (struct store_location){.segment = (uint32_t)(hash64_mix(n) % (1u << 20)),
-                                   .page = (uint32_t)(hash64_mix(n + 1) % (1u << 16)),
-                                   .pages = (uint32_t)(1 + hash64_mix(n + 2) % 4095)};
+    return (struct store_location){
+        .segment = (uint32_t)(hash64_mix(n) % (1u << 20)),
+        .page = (uint32_t)(hash64_mix(n + 1) % (1u << 16)),
+        .pages = store_record_pages((uint32_t)(1 + hash64_mix(n + 2) % LIMIT_VALUE_BYTES))};
 }
 
 static bool spot_equal(const struct store_location *a, const struct store_location *b)
@@ -126,14 +128,14 @@ static void keys_that_differ_in_two_bytes_are_two_blocks(void **state)
 
 static void make_volume_and_length(uint32_t n, uint32_t *out_volume, struct key *out_key)
 {
-    *out_volume = n % LIMIT_VOLUMES;
-    *out_key = (struct key){.length = (uint8_t)(1 + n / LIMIT_VOLUMES % LIMIT_KEY_BYTES)};
+    *out_volume = n % STORE_VOLUMES_MAX;
+    *out_key = (struct key){.length = (uint8_t)(1 + n / STORE_VOLUMES_MAX % LIMIT_KEY_BYTES)};
 }
 
 /* All keys are zeros. */
 static void volume_and_key_length_are_part_of_the_identity(void **state)
 {
-    _Static_assert(LIMIT_VOLUMES * LIMIT_KEY_BYTES >= 1024, "each block is another one");
+    _Static_assert(STORE_VOLUMES_MAX * LIMIT_KEY_BYTES >= 1024, "each block is another one");
     assert_told_apart(make_volume_and_length);
 }
 

@@ -256,9 +256,54 @@ uint32_t store_dead_evicted(uint64_t nonce, uint32_t segment_pages, const struct
 /* ---- records ----------------------------------------------------------------------------------
  */
 
-uint32_t store_value_crc_seed(uint64_t nonce, uint32_t page)
+static uint32_t store_piece_seed(uint64_t nonce, uint32_t page, uint32_t piece)
 {
-    return (uint32_t)store_page_seed(nonce, page);
+    return (uint32_t)(store_page_seed(nonce, page) >> 32) ^ (uint32_t)hash64_mix(piece + 1);
+}
+
+void store_value_crc_begin(struct store_value_crc *crc, uint64_t nonce, uint32_t page)
+{
+    *crc = (struct store_value_crc){.nonce = nonce,
+                                    .page = page,
+                                    .piece = store_piece_seed(nonce, page, 0),
+                                    .all = (uint32_t)store_page_seed(nonce, page)};
+}
+
+/* The piece before crc->done is whole. */
+static void value_piece_end(struct store_value_crc *crc, uint8_t *pieces)
+{
+    uint32_t number = (crc->done - 1) / STORE_PIECE_BYTES;
+    le32 df = le32_of(crc->piece);
+
+    crc->all = crc32c_add(crc->all, &df, sizeof(df));
+    if (pieces != NULL)
+        memcpy(pieces + number * sizeof(df), &df, sizeof(df));
+    crc->piece = store_piece_seed(crc->nonce, crc->page, number + 1);
+}
+
+void store_value_crc_add(struct store_value_crc *crc, const void *value, uint32_t bytes,
+                         uint8_t *pieces)
+{
+    const uint8_t *at = value;
+
+    while (bytes > 0) {
+        uint32_t left = STORE_PIECE_BYTES - crc->done % STORE_PIECE_BYTES;
+        uint32_t n = bytes < left ? bytes : left;
+
+        crc->piece = crc32c_add(crc->piece, at, n);
+        crc->done += n;
+        at += n;
+        bytes -= n;
+        if (n == left)
+            value_piece_end(crc, pieces);
+    }
+}
+
+uint32_t store_value_crc_end(struct store_value_crc *crc, uint8_t *pieces)
+{
+    if (crc->done % STORE_PIECE_BYTES != 0)
+        value_piece_end(crc, pieces);
+    return crc->all;
 }
 
 void store_record_make(uint64_t nonce, uint32_t page, const struct store_record *record,

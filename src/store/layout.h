@@ -7,7 +7,8 @@
  *   ...      segment n - 1
  *
  *   segment:  header page | dead map | records ... | unused | summary pages | footer page
- *   record:   header 64 B | value | zeros | the header again, at the end of the last page
+ *   record:   header 64 B | value | CRC of each piece of the value | zeros | the header again, at
+ * the end of the last page
  *
  * Numbers are little-endian. Names of structs on flash end in _df.
  *
@@ -47,10 +48,18 @@
 #define STORE_SEGMENT_BYTES_MIN ((uint64_t)64 << 10)
 #define STORE_SEGMENT_BYTES_MAX ((uint64_t)256 << 20)
 
-/* The index packs a segment number into 20 bits, a page into 16, a record's pages into 12. */
+/* The index packs a segment number into 20 bits, a page into 16, a record's pages into 12: a number
+ * of 9 bits shifted by 0 to 7, so large records have a multiple of 2, 4, ... 128 pages. */
 #define STORE_SEGMENTS_MIN     4
 #define STORE_SEGMENTS_MAX     (1u << 20)
-#define STORE_RECORD_PAGES_MAX 4095
+#define STORE_PAGES_BITS       9
+#define STORE_RECORD_PAGES_MAX 65408
+
+/* Volumes of a drive. */
+#define STORE_VOLUMES_MAX 1024
+
+/* A value has a CRC for each so many bytes of it. */
+#define STORE_PIECE_BYTES ((uint32_t)256 << 10)
 
 #define STORE_SUPER_MAGIC   UINT64_C(0x45524f54534d4349)
 #define STORE_SUPER_VERSION 4
@@ -129,7 +138,7 @@ struct store_record_df {
     uint8_t key_length;  /* 1..16                                                    */
     uint8_t reserved[4]; /* zeros                                                    */
     le32 value_bytes;    /* 1 or more                                                */
-    le32 value_crc;      /* CRC32C of the value, seeded with nonce and page          */
+    le32 value_crc;      /* CRC32C of the CRCs of the pieces, seeded with nonce and page */
     le64 sequence;       /* store-wide; of two records of a key the higher one counts */
     uint8_t key[16];     /* zeros past key_length                                    */
     uint8_t volume[16];  /* uuid                                                     */
@@ -188,16 +197,36 @@ struct store_record {
     struct uuid volume;   /* whose key */
     uint64_t sequence;    /* of two records of a key the higher one counts */
     uint32_t value_bytes; /* 1 or more */
-    uint32_t value_crc;   /* from store_value_crc_seed on */
+    uint32_t value_crc;   /* see store_value_crc */
     bool damaged;         /* in summaries: its value is known to be damaged */
 };
 
-/* Pages of a record with a value of so many bytes: header, value, header again. */
+/* Pieces of a value of so many bytes. */
+static inline uint32_t store_pieces(uint32_t value_bytes)
+{
+    return (uint32_t)(((uint64_t)value_bytes + STORE_PIECE_BYTES - 1) / STORE_PIECE_BYTES);
+}
+
+/* By how many bits a number of pages is shifted in the index. */
+static inline uint32_t store_pages_shift(uint32_t pages)
+{
+    uint32_t shift = 0;
+
+    while (pages >> shift >= 1u << STORE_PAGES_BITS)
+        shift++;
+    return shift;
+}
+
+/* Pages of a record with a value of so many bytes: header, value, CRCs of its pieces, header again,
+ * rounded up to what the index can say. */
 static inline uint32_t store_record_pages(uint32_t value_bytes)
 {
-    return (uint32_t)((2 * sizeof(struct store_record_df) + (uint64_t)value_bytes +
-                       STORE_PAGE_BYTES - 1) /
-                      STORE_PAGE_BYTES);
+    uint64_t bytes = 2 * sizeof(struct store_record_df) + (uint64_t)value_bytes +
+                     sizeof(le32) * store_pieces(value_bytes);
+    uint32_t pages = (uint32_t)((bytes + STORE_PAGE_BYTES - 1) / STORE_PAGE_BYTES);
+    uint32_t unit = 1u << store_pages_shift(pages);
+
+    return (pages + unit - 1) & ~(unit - 1);
 }
 
 /* Summary pages for so many records. */
@@ -261,8 +290,21 @@ icms_err store_footer_check(const struct uuid *drive, uint32_t segment, uint32_t
                             const struct store_footer_df *df,
                             struct store_life *out_life) ICMS_MUST_CHECK;
 
-/* The CRC of a value that lies in a record at this page; feed pieces in order, from the seed on. */
-uint32_t store_value_crc_seed(uint64_t nonce, uint32_t page);
+/* The check of a value that lies in a record at this page of a life. */
+struct store_value_crc {
+    uint64_t nonce; /* of the life               */
+    uint32_t page;  /* of the record             */
+    uint32_t done;  /* bytes of the value so far */
+    uint32_t piece; /* of the piece they end in  */
+    uint32_t all;   /* of the pieces before      */
+};
+
+/* Feed the value in order, in parts of any size; pieces gets the CRC of each piece that ends, 4
+ * bytes each, in order (NULL: not wanted). store_value_crc_end: what record.value_crc has to be. */
+void store_value_crc_begin(struct store_value_crc *crc, uint64_t nonce, uint32_t page);
+void store_value_crc_add(struct store_value_crc *crc, const void *value, uint32_t bytes,
+                         uint8_t *pieces);
+uint32_t store_value_crc_end(struct store_value_crc *crc, uint8_t *pieces);
 
 void store_record_make(uint64_t nonce, uint32_t page, const struct store_record *record,
                        struct store_record_df *out_df);

@@ -19,7 +19,6 @@
  * its index entry and its summary entry promised, so a completed write cannot fail; live and placed
  * bytes never exceed the volume's quota.
  */
-#include "base/crc.h"
 #include "base/fault.h"
 #include "base/hash.h"
 #include "store/store_int.h"
@@ -327,15 +326,18 @@ static uint8_t *write_record(struct store_mutation *mutation)
     const struct store_write *write = mutation_write(mutation);
     uint64_t nonce = mutation->segment->nonce;
     uint64_t tail = (uint64_t)mutation->pages * STORE_PAGE_BYTES - STORE_HEADER_BYTES;
-    uint8_t *value = write->memory + STORE_HEADER_BYTES;
+    uint8_t *value = write->memory + STORE_HEADER_BYTES, *pieces = value + write->value_bytes;
     struct store_record record = {.key = mutation->key,
                                   .volume = store->volumes[mutation->volume].uuid,
                                   .sequence = mutation->sequence,
                                   .value_bytes = write->value_bytes};
+    struct store_value_crc crc;
 
-    record.value_crc =
-        crc32c_add(store_value_crc_seed(nonce, mutation->page), value, record.value_bytes);
-    memset(value + record.value_bytes, 0, tail - STORE_HEADER_BYTES - record.value_bytes);
+    store_value_crc_begin(&crc, nonce, mutation->page);
+    store_value_crc_add(&crc, value, record.value_bytes, pieces);
+    record.value_crc = store_value_crc_end(&crc, pieces);
+    pieces += sizeof(le32) * store_pieces(record.value_bytes);
+    memset(pieces, 0, (size_t)(write->memory + tail - pieces));
     store_record_make(nonce, mutation->page, &record,
                       (struct store_record_df *)(void *)write->memory);
     memcpy(write->memory + tail, write->memory, STORE_HEADER_BYTES);

@@ -8,7 +8,6 @@
  * Loop's thread. While the read is in flight its segment is pinned: it may be evicted, but none of
  * its records is written over, so the bytes that arrive are those the index meant.
  */
-#include "base/crc.h"
 #include "base/fault.h"
 #include "store/store_int.h"
 
@@ -81,6 +80,7 @@ static bool read_verify(struct store_read_private *private, struct store_read *r
     uint64_t nonce = private->nonce;
     uint32_t page = private->location.page;
     struct store_record record;
+    struct store_value_crc crc;
     uint8_t *value = read->memory + STORE_HEADER_BYTES;
     bool whole;
 
@@ -88,9 +88,11 @@ static bool read_verify(struct store_read_private *private, struct store_read *r
         return false;
     if (!key_equal(&record.key, &read->key) ||
         !uuid_equal(&record.volume, &store->volumes[read->volume].uuid) ||
-        store_record_pages(record.value_bytes) != private->location.pages ||
-        crc32c_add(store_value_crc_seed(nonce, page), value, record.value_bytes) !=
-            record.value_crc)
+        store_record_pages(record.value_bytes) != private->location.pages)
+        return false;
+    store_value_crc_begin(&crc, nonce, page);
+    store_value_crc_add(&crc, value, record.value_bytes, NULL);
+    if (store_value_crc_end(&crc, NULL) != record.value_crc)
         return false;
     if (!whole)
         store_stat_add(&store->stats.checksum_errors, 1);

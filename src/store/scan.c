@@ -5,8 +5,6 @@
  */
 #include "store/scan.h"
 
-#include "base/crc.h"
-
 /* The last two pages hold no record. */
 static uint32_t scan_end(const struct store_scan *scan)
 {
@@ -37,12 +35,13 @@ static icms_err scan_page(struct store_scan *scan, uint32_t page, const uint8_t 
 static icms_err scan_record(struct store_scan *scan, struct store_found *found)
 {
     const struct store_record *record = &found->record;
-    uint32_t crc = store_value_crc_seed(scan->nonce, found->page);
+    struct store_value_crc crc;
     uint32_t left = record->value_bytes, offset = sizeof(struct store_record_df);
     enum store_dead dead = store_dead_get(scan->nonce, found->page, scan->map);
 
     if (dead == STORE_DEAD)
         return ICMS_OK;
+    store_value_crc_begin(&crc, scan->nonce, found->page);
 
     for (uint32_t page = found->page; left > 0; page++) {
         uint32_t n = STORE_PAGE_BYTES - offset < left ? STORE_PAGE_BYTES - offset : left;
@@ -51,11 +50,11 @@ static icms_err scan_record(struct store_scan *scan, struct store_found *found)
 
         if (err != ICMS_OK)
             return err;
-        crc = crc32c_add(crc, memory + offset, n);
+        store_value_crc_add(&crc, memory + offset, n, NULL);
         left -= n;
         offset = 0;
     }
-    found->good = crc == record->value_crc && dead == STORE_LIVE;
+    found->good = store_value_crc_end(&crc, NULL) == record->value_crc && dead == STORE_LIVE;
     scan->found(scan, found);
     return ICMS_OK;
 }

@@ -25,13 +25,13 @@
 
 uint64_t store_record_bytes(uint64_t value_bytes)
 {
-    return bytes_align(2 * STORE_HEADER_BYTES + value_bytes, STORE_PAGE_BYTES);
+    return (uint64_t)store_record_pages((uint32_t)value_bytes) * STORE_PAGE_BYTES;
 }
 
 void store_opts_init(struct store_opts *opts)
 {
     *opts = (struct store_opts){.segment_bytes = (uint64_t)64 << 20,
-                                .value_bytes_max = LIMIT_VALUE_BYTES + LIMIT_TRAILER_BYTES,
+                                .value_bytes_max = LIMIT_VALUE_BYTES_DEFAULT + LIMIT_TRAILER_BYTES,
                                 .writes_max = 64,
                                 .discard = true};
 }

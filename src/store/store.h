@@ -49,7 +49,7 @@ struct store_opts {
     uint32_t writes_max;      /* writes in flight; more are parked                            */
     struct write_budget budget; /* what may be written a day                                  */
     const struct uuid *volumes; /* that blocks may belong to; read by store_open only          */
-    uint32_t volume_count;      /* of them, LIMIT_VOLUMES at most; operations name a volume by its
+    uint32_t volume_count;      /* of them, 1,024 at most; operations name a volume by its
                                    number in this order                                        */
     bool sparse;                /* format: a new file takes space as it is written            */
     bool discard;               /* the device is told what is free, where it takes that       */

@@ -400,7 +400,7 @@ static void damage_hides_what_was_replaced_before(void **state)
  * page, of some, and of so many that they fill a segment. */
 static void a_damaged_last_change_is_a_checksum_miss(void **state)
 {
-    static const uint32_t sizes[] = {100, 3968, 3969, 20000, RIG_VALUE_BYTES_MAX};
+    static const uint32_t sizes[] = {100, 3964, 3965, 20000, RIG_VALUE_BYTES_MAX};
     struct rig *rig = *state;
     struct store_stats stats;
     enum icms_miss reason;

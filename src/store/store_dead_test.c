@@ -19,7 +19,7 @@
 #include "store/store_rig.h"
 
 #define BYTES 20000
-#define SEEDS 300
+#define SEEDS 100
 
 struct dead_case {
     bool power;        /* the power goes, else the process is killed */

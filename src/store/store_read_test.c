@@ -12,6 +12,7 @@
 
 #include "loop/sim.h"
 #include "store/layout.h"
+#include "store/store_int.h"
 #include "store/store_rig.h"
 
 #define SEGMENT_PAGES ((uint32_t)(RIG_SEGMENT_BYTES / STORE_PAGE_BYTES))
@@ -93,6 +94,77 @@ static void a_whole_record_of_another_block_is_a_checksum_miss(void **state)
         assert_int_equal(reason, ICMS_MISS_CHECKSUM);
         rig_down(rig);
     }
+}
+
+/* ---- pieces -----------------------------------------------------------------------------------
+ */
+
+/* A record says how many pages it has in 12 bits, whatever its size is; they hold the value, what
+ * is beside it, and less than one part in 256 more. */
+static void sizes_of_records_are_what_the_index_can_say(void **state)
+{
+    (void)state;
+    for (uint64_t bytes = 1; bytes <= LIMIT_VALUE_BYTES + LIMIT_TRAILER_BYTES;
+         bytes += 1 + bytes / 7) {
+        uint64_t least =
+            bytes + 2 * STORE_HEADER_BYTES + 4 * (uint64_t)store_pieces((uint32_t)bytes);
+        uint32_t pages = store_record_pages((uint32_t)bytes), shift = store_pages_shift(pages);
+
+        assert_true(pages <= STORE_RECORD_PAGES_MAX && shift <= 7);
+        assert_int_equal(pages >> shift << shift, pages);
+        assert_in_range(pages >> shift, 1, 511);
+        assert_true((uint64_t)pages * STORE_PAGE_BYTES >= least);
+        assert_true((uint64_t)pages * STORE_PAGE_BYTES < least + STORE_PAGE_BYTES + least / 256);
+        assert_int_equal(store_record_bytes(bytes), (uint64_t)pages * STORE_PAGE_BYTES);
+    }
+}
+
+/* The largest value there may be goes to flash and comes back, with a CRC for each 256 KiB behind
+ * it that is right; a byte of any piece that flips is found. */
+static void a_large_value_has_a_crc_for_each_piece(void **state)
+{
+    const uint32_t bytes = (uint32_t)LIMIT_VALUE_BYTES + LIMIT_TRAILER_BYTES;
+    const uint32_t pieces = store_pieces(bytes);
+    struct rig *rig = *state;
+    uint8_t *expected = calloc(pieces, 4), *stored = calloc(pieces, 4);
+    struct store_value_crc crc;
+    struct rig_op *op;
+    uint64_t at;
+    enum icms_miss reason;
+
+    assert_true(expected != NULL && stored != NULL);
+    rig_one_volume(rig);
+    rig->opts.segment_bytes = (uint64_t)128 << 20;
+    rig->opts.bytes = STORE_DATA_OFFSET + 4 * rig->opts.segment_bytes;
+    rig->opts.value_bytes_max = bytes;
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, bytes, 1, 0), ICMS_OK);
+    assert_int_equal(rig_get(rig, 0, 1, bytes, 1, NULL), ICMS_OK);
+    at = STORE_DATA_OFFSET +
+         store_first_page((uint32_t)(rig->opts.segment_bytes / STORE_PAGE_BYTES)) *
+             (uint64_t)STORE_PAGE_BYTES;
+    op = rig_op_new(rig, RIG_READ, bytes);
+    rig_peek(rig, at, op->memory, STORE_HEADER_BYTES + (uint64_t)bytes);
+    rig_peek(rig, at + STORE_HEADER_BYTES + bytes, stored, (uint64_t)pieces * 4);
+    for (uint32_t odd = 1; odd <= 5000; odd += 4999) { /* in parts of any size */
+        store_value_crc_begin(&crc, rig->store->segments[0].nonce,
+                              store_first_page(rig->store->segment_pages));
+        for (uint32_t done = 0, n; done < bytes; done += n) {
+            n = bytes - done < odd * 1000 + 1 ? bytes - done : odd * 1000 + 1;
+            store_value_crc_add(&crc, op->memory + STORE_HEADER_BYTES + done, n, expected);
+        }
+        (void)store_value_crc_end(&crc, expected);
+        assert_memory_equal(stored, expected, (size_t)pieces * 4);
+    }
+    rig_op_free(op);
+    rig_restart(rig);
+    assert_int_equal(rig_get(rig, 0, 1, bytes, 1, NULL), ICMS_OK);
+    rig_flip(rig, at + STORE_HEADER_BYTES + bytes - 1, 1);
+    assert_int_equal(rig_get(rig, 0, 1, bytes, 1, &reason), ICMS_MISS);
+    assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+    free(expected);
+    free(stored);
 }
 
 /* ---- pins ----------------------------------------------------------------------------------- */
@@ -191,6 +263,8 @@ static void a_finished_read_leaves_its_segment_free_to_reuse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_of_records_are_what_the_index_can_say),
+        TEST(a_large_value_has_a_crc_for_each_piece),
         TEST(a_whole_record_of_another_block_is_a_checksum_miss),
         cmocka_unit_test_setup_teardown(a_segment_that_is_being_read_is_not_written_over,
                                         wide_setup, rig_sim_teardown),

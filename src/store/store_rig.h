@@ -13,8 +13,8 @@
 #include "store/store.h"
 
 #define RIG_SEGMENT_BYTES   ((uint64_t)64 << 10)
-#define RIG_VALUE_BYTES_MAX 49024 /* the largest: with its headers it fills a segment */
-#define RIG_VOLUMES_MAX     8
+#define RIG_VALUE_BYTES_MAX 49020 /* the largest: with its headers it fills a segment */
+#define RIG_VOLUMES_MAX     1024
 
 struct sim;
 struct sim_node;

@@ -21,7 +21,7 @@
 
 static void a_block_comes_back_as_it_was_written(void **state)
 {
-    static const uint32_t sizes[] = {1, 63, 4031, 4032, 4033, 8128, 20000, RIG_VALUE_BYTES_MAX};
+    static const uint32_t sizes[] = {1, 63, 3963, 3964, 3965, 8060, 20000, RIG_VALUE_BYTES_MAX};
     struct rig *rig = *state;
     struct store_stats stats;
 
@@ -754,6 +754,46 @@ static void blocks_of_unknown_volumes_stay_hidden_and_go_first(void **state)
     assert_int_equal(stats.evictions, 0);
 }
 
+/* As many volumes as a drive takes, most of which share segments; a segment has records of 240 at
+ * most. */
+static void a_drive_has_1024_volumes(void **state)
+{
+    enum { VOLUMES = 1024, BLOCKS = 2 };
+    struct rig *rig = *state;
+    struct store_volume_stats stats;
+    struct err_why why = {""};
+    struct loop_opts opts;
+
+    rig->volume_count = VOLUMES;
+    for (uint32_t i = 0; i < VOLUMES; i++)
+        rig->uuid[i] = rig_uuid(i);
+    rig->opts.segment_bytes = (uint64_t)4 << 20;
+    rig->opts.bytes = STORE_DATA_OFFSET + 20 * rig->opts.segment_bytes;
+    rig->opts.blocks_max = 4 * VOLUMES;
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t n = 0; n < BLOCKS * VOLUMES; n++)
+        assert_int_equal(rig_put(rig, (uint32_t)(n % VOLUMES), n, 100, n, 0), ICMS_OK);
+    for (int again = 0; again < 2; again++) {
+        for (uint64_t n = 0; n < BLOCKS * VOLUMES; n++) {
+            assert_int_equal(rig_get(rig, (uint32_t)(n % VOLUMES), n, 100, n, NULL), ICMS_OK);
+            assert_false(rig_exists(rig, (uint32_t)((n + 1) % VOLUMES), n));
+        }
+        store_volume_stats(rig->store, VOLUMES - 1, &stats);
+        assert_int_equal(stats.blocks, BLOCKS);
+        rig_verify(rig);
+        rig_up(rig);
+    }
+    rig_down(rig);
+    rig->opts.volumes = rig->uuid;
+    rig->opts.volume_count = VOLUMES + 1;
+    loop_opts_init(&opts);
+    assert_int_equal(loop_new(rig->env, &opts, &why, &rig->loop), ICMS_OK);
+    assert_int_equal(store_open(rig->loop, &rig->opts, &why, &rig->store), ICMS_LIMIT);
+    assert_non_null(strstr(why.text, "1024 volumes at most"));
+    loop_free(&rig->loop);
+}
+
 static void more_uuids_than_volumes_are_no_obstacle(void **state)
 {
     struct rig *rig = *state;
@@ -860,6 +900,7 @@ static void random_operations_agree_with_the_model(void **state)
         STORE_TEST(a_restart_brings_back_the_same, backend),                                       \
         STORE_TEST(what_is_gone_never_comes_back, backend),                                        \
         STORE_TEST(blocks_of_unknown_volumes_stay_hidden_and_go_first, backend),                   \
+        STORE_TEST(a_drive_has_1024_volumes, backend),                                             \
         STORE_TEST(more_uuids_than_volumes_are_no_obstacle, backend),                              \
         STORE_TEST(random_operations_agree_with_the_model, backend)
 

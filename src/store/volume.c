@@ -23,9 +23,9 @@ icms_err store_volumes_new(struct store *store, const struct store_opts *opts, s
 {
     char text[UUID_TEXT_BYTES];
 
-    if (opts->volume_count > LIMIT_VOLUMES)
+    if (opts->volume_count > STORE_VOLUMES_MAX)
         return err_set(why, ICMS_LIMIT, "%s: a drive holds %d volumes at most, not %u", opts->path,
-                       LIMIT_VOLUMES, opts->volume_count);
+                       STORE_VOLUMES_MAX, opts->volume_count);
     store->volumes = calloc(opts->volume_count + 1, sizeof(store->volumes[0]));
     store->salts = calloc(opts->volume_count + 1, sizeof(store->salts[0]));
     if (store->volumes == NULL || store->salts == NULL)
