@@ -82,6 +82,7 @@ static icms_err main_opts(const struct conf_target *conf, const struct daemon_op
     for (uint32_t i = 0; i < conf->drive_count; i++)
         drives[i] = (struct target_drive_opts){.path = conf->drives[i].path,
                                                .bytes = conf->drives[i].bytes,
+                                               .bytes_per_block = conf->drives[i].bytes_per_block,
                                                .budget = conf->drives[i].budget};
     out->drives = drives;
     out->drive_count = conf->drive_count;

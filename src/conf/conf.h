@@ -16,10 +16,12 @@
 #include "base/err.h"
 #include "base/types.h"
 
-/* A drive of a target: `path`, `size`, `write_budget` and `write_burst` (both in budget). */
+/* A drive of a target: `path`, `size`, `bytes_per_block`, `write_budget` and `write_burst` (both in
+ * budget). */
 struct conf_drive {
     char path[LIMIT_PATH_BYTES]; /* file or block device             */
     uint64_t bytes;              /* file: made with this size; 0: as it is */
+    uint64_t bytes_per_block;    /* of the drive, for an entry of its index */
     struct write_budget budget;  /* what may be written to it a day  */
 };
 

@@ -198,7 +198,7 @@ static void test_every_key_is_taken_as_written(void **state)
                     "ready_quota_max: 95%\n"
                     "http: {listen: none}\n"
                     "drives: [{path: a, size: 1MiB, write_budget: 500GiB, write_burst: 1GiB},\n"
-                    "  {path: b, write_budget: 0.5 DWPD}, {path: c}]\n"
+                    "  {path: b, write_budget: 0.5 DWPD}, {path: c, bytes_per_block: 8KiB}]\n"
                     "volumes:\n"
                     "- name: v1\n"
                     "  uuid: 11234567-89ab-cdef-0123-456789abcdef\n"
@@ -234,6 +234,8 @@ static void test_every_key_is_taken_as_written(void **state)
     assert_true(target.drives[1].budget.drive_writes == 0.5);
     assert_true(target.drives[2].budget.bytes_day == 0);
     assert_true(target.drives[2].budget.drive_writes == 0);
+    assert_int_equal(target.drives[1].bytes_per_block, 64 << 10);
+    assert_int_equal(target.drives[2].bytes_per_block, 8 << 10);
     assert_int_equal(target.volume_count, 2);
     assert_int_equal(target.volumes[0].quota_bytes, 3 << 20);
     assert_int_equal(target.volumes[0].value_bytes_max, 65536);

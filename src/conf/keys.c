@@ -30,6 +30,11 @@ static const struct conf_key drive_keys[] = {
     {"size", CONF_BYTES, false, AT(struct conf_drive, bytes), .min = 0, .max = 1024 * TIB,
      .fallback = "0",
      .doc = "How large to make a missing file. 0 takes a device or a file as large as it is."},
+    {"bytes_per_block", CONF_BYTES, false, AT(struct conf_drive, bytes_per_block),
+     .min = LIMIT_DISK_ALIGN, .max = LIMIT_VALUE_BYTES, .fallback = "64KiB",
+     .doc = "Usual size of a block on the drive: its index in memory has an entry of 32 bytes for "
+            "each so many bytes of the drive. Set it lower when most blocks are smaller: blocks "
+            "that the index has no entries for are evicted before the drive is full."},
     {"write_budget", CONF_BUDGET, false, AT(struct conf_drive, budget), .fallback = "0",
      .doc = "What may be written to the drive a day: 1DWPD is its whole size once, as in the "
             "endurance that its maker rates; or bytes, like 500GiB. All writes count. When it runs "

@@ -107,9 +107,12 @@ static icms_err store_open_budget(struct store *store, const struct store_opts *
 static icms_err store_open_memory(struct store *store, const struct store_opts *opts,
                                   struct err_why *why)
 {
-    uint64_t blocks = opts->blocks_max != 0
-                          ? opts->blocks_max
-                          : u64_max(store->super.bytes / STORE_BLOCK_BYTES_USUAL, STORE_BLOCKS_MIN);
+    uint64_t blocks =
+        opts->blocks_max != 0
+            ? opts->blocks_max
+            : u64_max(store->super.bytes / (opts->bytes_per_block != 0 ? opts->bytes_per_block
+                                                                       : STORE_BLOCK_BYTES_USUAL),
+                      STORE_BLOCKS_MIN);
     uint64_t few = u64_min(blocks / 4, STORE_GHOST_KEYS_MAX), ghosts = opts->ghost_keys;
     uint64_t seeds[3];
     uint8_t *maps;
@@ -216,7 +219,8 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
     if (err == ICMS_OK) {
         err = store_open_memory(store, opts, why);
         if (err == ICMS_NO_MEMORY)
-            err = err_set(why, err, "%s: no memory for the index: lower blocks_max", opts->path);
+            err =
+                err_set(why, err, "%s: no memory for the index: raise bytes_per_block", opts->path);
     }
     if (err == ICMS_OK)
         err = store_recover(store, why);

@@ -506,6 +506,35 @@ static void the_volume_most_over_its_share_gives(void **state)
     assert_in_range(stats.bytes, 5 << 18, 8 << 18); /* about half each */
 }
 
+/* The index has entries for blocks of the size that was said, and says why others are gone. */
+static void the_index_is_as_large_as_it_was_told(void **state)
+{
+    enum { BLOCKS = 800 };
+    struct rig *rig = *state;
+    struct store_stats stats;
+    enum icms_miss reason;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = 16 << 20;
+    rig_format(rig);
+    for (uint64_t size = 64 << 10; size >= 4 << 10; size /= 16) {
+        rig->opts.bytes_per_block = size;
+        rig_up(rig);
+        rig_stats(rig, &stats);
+        assert_int_equal(stats.blocks_max, u64_max((16 << 20) / size, 1024));
+        for (uint64_t i = 0; i < 2 * BLOCKS; i++)
+            assert_int_equal(rig_put(rig, 0, i, 64, i, 0), ICMS_OK);
+        rig_stats(rig, &stats);
+        if (size == 4 << 10) {
+            assert_int_equal(stats.blocks, 2 * BLOCKS);
+        } else {
+            assert_int_equal(rig_get(rig, 0, 0, 64, 0, &reason), ICMS_MISS);
+            assert_int_equal(reason, ICMS_MISS_EVICTED);
+        }
+        rig_down(rig);
+    }
+}
+
 static void a_full_index_evicts_the_oldest(void **state)
 {
     enum { BLOCKS = 1600 };
@@ -893,6 +922,7 @@ static void random_operations_agree_with_the_model(void **state)
         STORE_TEST(a_smaller_quota_holds_from_the_start, backend),                                 \
         STORE_TEST(a_value_over_the_quota_is_refused, backend),                                    \
         STORE_TEST(the_volume_most_over_its_share_gives, backend),                                 \
+        STORE_TEST(the_index_is_as_large_as_it_was_told, backend),                                 \
         STORE_TEST(a_full_index_evicts_the_oldest, backend),                                       \
         STORE_TEST(a_full_index_of_one_segment_evicts_it, backend),                                \
         STORE_TEST(a_full_index_keeps_what_is_read, backend),                                      \

@@ -84,6 +84,7 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
     store_opts.bytes = opts->bytes;
     store_opts.volumes = volumes;
     store_opts.volume_count = target->opts.volume_count;
+    store_opts.bytes_per_block = opts->bytes_per_block;
     store_opts.budget = opts->budget;
     store_opts.segment_bytes = target->opts.segment_bytes;
     store_opts.discard = target->opts.discard;

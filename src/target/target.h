@@ -25,6 +25,7 @@ struct target;
 struct target_drive_opts {
     const char *path;           /* file or block device                  */
     uint64_t bytes;             /* file: made with this size; 0: as it is */
+    uint64_t bytes_per_block;   /* of the drive, for an entry of its index; 0: 64 KiB */
     struct write_budget budget; /* what may be written to it a day */
     bool format;                /* overwrite what it holds               */
 };
