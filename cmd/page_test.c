@@ -18,6 +18,7 @@
 #include "target_page.h"
 
 static bool is_ready;
+static uint32_t target_volumes = 1;
 static struct agent_page agent_page;
 static struct hist hists[AGENT_LATENCY_COUNT];
 
@@ -33,6 +34,7 @@ bool target_ready(const struct target *target, struct err_why *why)
 void target_stats(const struct target *target, struct target_stats *out_stats)
 {
     static const struct volume_spec volume = {.name = "kv"};
+    static struct volume_spec more[LIMIT_VOLUMES];
 
     memset(out_stats, 0, sizeof(*out_stats));
     out_stats->capacity_bytes = 200;
@@ -44,6 +46,16 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     out_stats->volume_count = 1;
     out_stats->volumes[0].spec = &volume;
     out_stats->volumes[0].hits = 7;
+    for (; out_stats->volume_count < target_volumes; out_stats->volume_count++) {
+        struct target_volume_stats *stats = &out_stats->volumes[out_stats->volume_count];
+        struct volume_spec *spec = &more[out_stats->volume_count];
+
+        /* The longest name, and the largest numbers. */
+        (void)snprintf(spec->name, sizeof(spec->name), "%063u", out_stats->volume_count);
+        spec->quota_bytes = UINT64_MAX;
+        *stats = (struct target_volume_stats){.spec = spec, .hits = UINT64_MAX};
+        memset(&stats->store, 0xff, sizeof(stats->store));
+    }
 }
 
 bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why)
@@ -120,6 +132,24 @@ static void test_a_target_tells_its_readiness(void **state)
     }
 }
 
+/* Both pages of an enclosure with 1,024 volumes, and longest names, fit. */
+static void test_the_pages_have_room_for_1024_volumes(void **state)
+{
+    struct ctl_page *page = ctl_page_new();
+
+    target_volumes = LIMIT_VOLUMES;
+    target_page_metrics(NULL, page);
+    assert_non_null(strstr(ctl_page_text(page), "0000000001023\"} "));
+    assert_true(has(page, "icms_target_buffers_parks_total 0")); /* the last line */
+    ctl_page_free(&page);
+    page = ctl_page_new();
+    target_page_status(NULL, page);
+    assert_non_null(strstr(ctl_page_text(page), "0001023\", \"uuid\""));
+    assert_string_equal(ctl_page_text(page) + strlen(ctl_page_text(page)) - 4, "}]}\n");
+    ctl_page_free(&page);
+    target_volumes = 1;
+}
+
 static void test_an_agent_is_ready_when_clients_can_attach(void **state)
 {
     struct err_why why = {""};
@@ -159,6 +189,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_target_is_as_ready_as_it_says),
         cmocka_unit_test(test_a_target_tells_its_readiness),
+        cmocka_unit_test(test_the_pages_have_room_for_1024_volumes),
         cmocka_unit_test(test_an_agent_is_ready_when_clients_can_attach),
         cmocka_unit_test(test_an_agent_tells_its_readiness_and_counts),
     };

@@ -7,6 +7,8 @@
  * memory anyway. A volume that lists neither users nor groups is for everybody who can connect,
  * which the permission bits of the socket decide.
  */
+#include <assert.h>
+
 #include "agent/agent_int.h"
 
 static bool access_lists(const struct local_id *ids, uint32_t count, uint32_t id)
@@ -29,6 +31,8 @@ static bool access_has(const struct volume_spec *volume, const struct agent_user
             return true;
     return false;
 }
+
+static_assert(LIMIT_AGENT_VOLUMES <= 64, "a bit for each volume of an agent");
 
 uint64_t agent_access(const struct agent *agent, const struct agent_user *user)
 {

@@ -88,9 +88,9 @@ void agent_opts_init(struct agent_opts *opts)
 
 static icms_err agent_opts_check(const struct agent_opts *opts, struct err_why *why)
 {
-    if (opts->volume_count == 0 || opts->volume_count > LIMIT_VOLUMES)
+    if (opts->volume_count == 0 || opts->volume_count > LIMIT_AGENT_VOLUMES)
         return err_set(why, ICMS_CONFIG, "%u volumes: an agent has 1 to %d", opts->volume_count,
-                       LIMIT_VOLUMES);
+                       LIMIT_AGENT_VOLUMES);
     if (opts->enclosure_count > LIMIT_ENCLOSURES)
         return err_set(why, ICMS_CONFIG, "%u enclosures: %d are possible", opts->enclosure_count,
                        LIMIT_ENCLOSURES);

@@ -92,7 +92,7 @@ struct agent_client {
     struct loop_event *agent_event;  /* wakes the agent                                    */
     struct loop_event *client_event; /* wakes the client                                   */
     uint32_t volume_count;           /* arenas                                             */
-    struct loop_region *arenas[LIMIT_VOLUMES];
+    struct loop_region *arenas[LIMIT_AGENT_VOLUMES];
 };
 
 /* Who another process is on this machine. */
@@ -185,7 +185,7 @@ struct agent_stats {
     uint64_t local_load_bytes, local_store_bytes;    /* of the own drive                  */
     uint64_t ops[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* answered, by shm_op and icms_err  */
     struct agent_enclosure_stats enclosures[LIMIT_ENCLOSURES];
-    struct agent_volume_stats volumes[LIMIT_VOLUMES];
+    struct agent_volume_stats volumes[LIMIT_AGENT_VOLUMES];
     struct hist get_ns, put_ns, exists_ns; /* from taken to answered */
 };
 

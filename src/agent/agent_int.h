@@ -371,9 +371,10 @@ struct agent_path {
     char name[LIMIT_NAME_BYTES];
     _Atomic uint32_t state; /* enum agent_enclosure_state                               */
     struct nvmf_ctrl *ctrl;
-    uint32_t nsid[LIMIT_VOLUMES]; /* by the agent's number; 0: it has no such volume          */
-    uint32_t value_bytes_max[LIMIT_VOLUMES]; /* as stored                                        */
-    _Atomic uint64_t appeared_ns[LIMIT_VOLUMES]; /* when a volume that it lacked came; 0: never   */
+    uint32_t nsid[LIMIT_AGENT_VOLUMES]; /* by the agent's number; 0: it has no such volume */
+    uint32_t value_bytes_max[LIMIT_AGENT_VOLUMES]; /* as stored */
+    _Atomic uint64_t
+        appeared_ns[LIMIT_AGENT_VOLUMES]; /* when a volume that it lacked came; 0: never   */
     struct loop_timer probe;      /* next try while EXCLUDED                                  */
     struct loop_timer look;       /* next look for volumes that it lacks                      */
     _Atomic bool exist_many;      /* it offers exist-many, and that may be used          */

@@ -407,7 +407,8 @@ static void wrong_requests_have_their_own_answers(void **state)
     struct agent_rig *rig = rig_new(&one);
     struct rig_client *client = rig_client_new(rig);
     /* The last two are volume 0, were their low bits all that counts. */
-    static const uint32_t unknown[] = {RIG_VOLUMES, UINT32_MAX, LIMIT_VOLUMES, 4 * LIMIT_VOLUMES};
+    static const uint32_t unknown[] = {RIG_VOLUMES, UINT32_MAX, LIMIT_AGENT_VOLUMES,
+                                       4 * LIMIT_AGENT_VOLUMES};
     struct shm_submit entry;
     uint8_t *staging = client->ring.staging;
     struct key key;

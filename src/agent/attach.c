@@ -118,7 +118,7 @@ static bool attach_welcome(struct attach_conn *conn, const struct agent_client *
     const struct shm_welcome welcome = {
         .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .volume_count = client->volume_count};
     const uint64_t more = SHM_HELLO_MAGIC;
-    int fds[3 + LIMIT_VOLUMES];
+    int fds[3 + LIMIT_AGENT_VOLUMES];
     uint32_t count = 3 + client->volume_count, sent;
 
     fds[0] = loop_region_fd(client->region);

@@ -130,6 +130,21 @@ static struct agent *agent_make(void)
     return agent;
 }
 
+static void an_agent_has_64_volumes_at_most(void **state)
+{
+    struct volume_spec *volumes = calloc(LIMIT_AGENT_VOLUMES + 1, sizeof(*volumes));
+    struct err_why why = {""};
+    struct agent_opts opts;
+    struct agent *agent = NULL;
+
+    agent_opts_init(&opts);
+    opts.volumes = volumes;
+    opts.volume_count = LIMIT_AGENT_VOLUMES + 1;
+    assert_int_equal(agent_new(loop_env_uring(), &opts, &why, &agent), ICMS_CONFIG);
+    assert_string_equal(why.text, "65 volumes: an agent has 1 to 64");
+    free(volumes);
+}
+
 static int setup(void **state)
 {
     struct bed *bed = calloc(1, sizeof(*bed));
@@ -633,6 +648,7 @@ static void without_descriptors_it_waits_and_goes_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_agent_has_64_volumes_at_most),
         cmocka_unit_test_setup_teardown(a_client_gets_its_region_the_events_and_every_arena, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(the_end_of_the_socket_is_the_end_of_the_client, setup,

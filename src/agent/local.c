@@ -291,7 +291,7 @@ static icms_err local_buffers(struct agent_local *local, struct agent *agent, st
 
 static icms_err local_open(struct agent_local *local, struct agent *agent, struct err_why *why)
 {
-    struct uuid volumes[LIMIT_VOLUMES];
+    struct uuid volumes[LIMIT_AGENT_VOLUMES];
     struct store_opts opts;
     uint64_t value_bytes_max = LIMIT_DISK_ALIGN;
     icms_err err;

@@ -113,7 +113,7 @@ static void client_layout_of(struct client_layout *out)
     out->lease_volumes_offset = out->leases_offset + SHM_LEASES * sizeof(uint32_t);
     out->counts_offset = bytes_align(out->lease_volumes_offset + SHM_LEASES * sizeof(uint32_t), 64);
     out->staging_offset = bytes_align(
-        out->counts_offset + LIMIT_VOLUMES * SHM_COUNTS * sizeof(uint64_t), LIMIT_DISK_ALIGN);
+        out->counts_offset + LIMIT_AGENT_VOLUMES * SHM_COUNTS * sizeof(uint64_t), LIMIT_DISK_ALIGN);
 }
 
 uint64_t shm_client_region_bytes(uint64_t staging_bytes)
@@ -161,7 +161,7 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, struct shm_arena *out_
     if (bytes < header_bytes)
         return ICMS_PROTOCOL;
     memcpy(&h, base, sizeof(h));
-    if (h.magic != SHM_ARENA_MAGIC || h.version != SHM_VERSION || h.volume >= LIMIT_VOLUMES ||
+    if (h.magic != SHM_ARENA_MAGIC || h.version != SHM_VERSION || h.volume >= LIMIT_AGENT_VOLUMES ||
         h.sealed > 1 || h.run_blocks == 0)
         return ICMS_PROTOCOL;
     if (h.value_bytes_max == 0 || h.value_bytes_max > LIMIT_VALUE_BYTES ||
@@ -218,7 +218,7 @@ icms_err shm_ring_view(void *base, uint64_t bytes, struct shm_ring *out_ring)
                     bytes) ||
         !table_fits(leases, SHM_LEASES, sizeof(uint32_t), 4, header_bytes, bytes) ||
         !table_fits(volumes, SHM_LEASES, sizeof(uint32_t), 4, header_bytes, bytes) ||
-        !table_fits(counts, LIMIT_VOLUMES, SHM_COUNTS * sizeof(uint64_t), 64, header_bytes,
+        !table_fits(counts, LIMIT_AGENT_VOLUMES, SHM_COUNTS * sizeof(uint64_t), 64, header_bytes,
                     bytes) ||
         !table_fits(staging, staging_bytes, 1, LIMIT_DISK_ALIGN, header_bytes, bytes))
         return ICMS_PROTOCOL;

@@ -161,7 +161,7 @@ struct shm_client_header {
     uint64_t leases_offset;        /* _Atomic uint32_t [SHM_LEASES]: slot + 1 | 0; the volume is in
                                       lease_volumes                                             */
     uint64_t lease_volumes_offset; /* _Atomic uint32_t [SHM_LEASES], written before the lease */
-    uint64_t counts_offset;        /* _Atomic uint64_t [LIMIT_VOLUMES][SHM_COUNTS]              */
+    uint64_t counts_offset; /* _Atomic uint64_t [LIMIT_AGENT_VOLUMES][SHM_COUNTS]              */
     uint64_t staging_offset;
     uint64_t staging_bytes;
     uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                  */
@@ -272,7 +272,7 @@ struct shm_ring {
     struct shm_complete *completes;
     _Atomic uint32_t *leases;
     _Atomic uint32_t *lease_volumes;
-    _Atomic uint64_t (*counts)[SHM_COUNTS]; /* [LIMIT_VOLUMES] */
+    _Atomic uint64_t (*counts)[SHM_COUNTS]; /* [LIMIT_AGENT_VOLUMES] */
     uint8_t *staging;
     uint64_t staging_bytes;
     uint32_t submit_tail, submit_head, complete_tail, complete_head; /* own positions */

@@ -24,8 +24,12 @@
 /* The sealed trailer that follows a value (wire/sealed.h). */
 #define LIMIT_TRAILER_BYTES 64
 
-/* Volumes of a target or an agent; a segment's volume set is one 64-bit map. */
-#define LIMIT_VOLUMES 64
+/* Volumes of an enclosure, and of each of its drives. */
+#define LIMIT_VOLUMES 1024
+
+/* Volumes of an agent: a client gets a descriptor for the arena of each in one message, and a map
+ * of 64 bits says which it may use. */
+#define LIMIT_AGENT_VOLUMES 64
 
 /* Drives of an enclosure. */
 #define LIMIT_DRIVES 32

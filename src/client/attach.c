@@ -20,7 +20,7 @@
 #include "client/client_int.h"
 
 /* The client region, two events, the arenas. */
-#define ATTACH_FDS_MAX (3 + LIMIT_VOLUMES)
+#define ATTACH_FDS_MAX (3 + LIMIT_AGENT_VOLUMES)
 
 /* Where anybody may make a file somebody may have made the agent's: only our own user's agent, or
  * root's, is one there. */
@@ -212,7 +212,7 @@ static icms_err attach_welcome(int sock, uint64_t until_ns, const char *path, st
                        "cannot attach to the agent at %s: its protocol version is %u, that of "
                        "this program %u; install the same release of both",
                        path, welcome.version, SHM_VERSION);
-    while (*fd_count < 3 + welcome.volume_count && welcome.volume_count <= LIMIT_VOLUMES) {
+    while (*fd_count < 3 + welcome.volume_count && welcome.volume_count <= LIMIT_AGENT_VOLUMES) {
         uint64_t magic;
 
         err = attach_receive(sock, until_ns, &magic, sizeof(magic), fds, fd_count, &bytes);

@@ -154,7 +154,7 @@ static void descriptors_are_as_many_as_announced(void **state)
     f->fd_count = FDS + 1;
     assert_int_equal(attach(f), ICMS_PROTOCOL);
     answer_right(f);
-    f->welcome.volume_count = LIMIT_VOLUMES + 1;
+    f->welcome.volume_count = LIMIT_AGENT_VOLUMES + 1;
     assert_int_equal(attach(f), ICMS_PROTOCOL);
     f->welcome.volume_count = UINT32_MAX - 2; /* three more are none */
     assert_int_equal(attach(f), ICMS_PROTOCOL);

@@ -109,12 +109,12 @@ struct client_buffer {
 /* The attachment to one agent. Made by client_attach_unix or client_local_*; it stays mapped until
  * the handle lets go of it, also after its agent died. */
 struct client_link {
-    struct icms *icms;                      /* the handle; NULL until it has it             */
-    struct list retired;                    /* in icms.retired; lock                        */
-    uint32_t leases;                        /* given out by icms_lease_take; lock           */
-    struct client_map region;               /* the client region                            */
-    struct client_map maps[LIMIT_VOLUMES];  /* the arena regions                            */
-    struct shm_arena arenas[LIMIT_VOLUMES]; /* checked views of them                        */
+    struct icms *icms;                            /* the handle; NULL until it has it             */
+    struct list retired;                          /* in icms.retired; lock                        */
+    uint32_t leases;                              /* given out by icms_lease_take; lock           */
+    struct client_map region;                     /* the client region                            */
+    struct client_map maps[LIMIT_AGENT_VOLUMES];  /* the arena regions                            */
+    struct shm_arena arenas[LIMIT_AGENT_VOLUMES]; /* checked views of them                        */
     uint32_t arena_count;
     struct shm_ring ring;                         /* checked view of the region; lock             */
     int sock;                                     /* its end is the agent's end; -1: in-process   */
@@ -334,7 +334,7 @@ struct icms {
     struct list over;              /* asynchronous requests to be returned by icms_poll      */
     struct list rooms[ROOM_COUNT]; /* requests that wait for room, in order                  */
     struct list volumes;
-    struct client_account accounts[LIMIT_VOLUMES]; /* one a volume that was opened */
+    struct client_account accounts[LIMIT_AGENT_VOLUMES]; /* one a volume that was opened */
     struct list retired; /* links of agents that are gone, with leases or buffers  */
     uint64_t retry_ns;   /* no attempt to reattach before; lock                    */
 };

@@ -50,9 +50,9 @@ struct agent {
     atomic_bool stop;
     bool running;
     uint32_t volume_count;
-    struct volume_spec volumes[LIMIT_VOLUMES];
-    struct loop_region *arenas[LIMIT_VOLUMES];
-    struct shm_arena views[LIMIT_VOLUMES];
+    struct volume_spec volumes[LIMIT_AGENT_VOLUMES];
+    struct loop_region *arenas[LIMIT_AGENT_VOLUMES];
+    struct shm_arena views[LIMIT_AGENT_VOLUMES];
     uint64_t client_bytes;
     struct fake_client clients[FAKE_CLIENTS];
     struct fake_block blocks[FAKE_BLOCKS];
@@ -639,7 +639,7 @@ static void socket_attach(struct fake_socket *s, int sock, uint64_t staging_byte
     struct shm_welcome welcome = {
         .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .volume_count = s->agent->volume_count};
     uint64_t magic = SHM_HELLO_MAGIC;
-    int fds[3 + LIMIT_VOLUMES];
+    int fds[3 + LIMIT_AGENT_VOLUMES];
     struct agent_client client;
 
     check(agent_client_attach(s->agent, staging_bytes, NULL, &client) == ICMS_OK);

@@ -40,8 +40,10 @@
 #define LOCAL_DIRECTORY_ALIGN ((uint64_t)1 << 20)
 #define LOCAL_SEGMENT_MIN     ((uint64_t)1 << 20)
 #define LOCAL_SEGMENT_MAX     ((uint64_t)64 << 20)
-#define LOCAL_SEGMENTS        5     /* a store needs four, and its superblocks */
-#define LOCAL_VOLUMES_BYTES   16384 /* of the file of volumes; LIMIT_VOLUMES lines need less */
+#define LOCAL_SEGMENTS        5 /* a store needs four, and its superblocks */
+#define LOCAL_VOLUMES_BYTES                                                                        \
+    16384 /* of the file of volumes; LIMIT_AGENT_VOLUMES lines need less                           \
+           */
 
 /* How long an agent tries its enclosures before a handle to it is given out. */
 #define LOCAL_TRIED_MS 2000
@@ -227,7 +229,7 @@ static bool local_volume_line(struct client_local *local, const char *line)
         return false;
     if (!local_name_right(name) || local_volume_known(local, name) || value_bytes_max == 0 ||
         value_bytes_max > LIMIT_VALUE_BYTES || run_blocks == 0 ||
-        local->conf.volume_count == LIMIT_VOLUMES)
+        local->conf.volume_count == LIMIT_AGENT_VOLUMES)
         return false;
     local_volume_push(local, name, value_bytes_max, run_blocks);
     return true;
@@ -345,9 +347,9 @@ icms_err client_local_volume_add(struct client_local *local, const char *name, s
                        "another directory",
                        local->directory, (unsigned long long)local->conf.local_segment_bytes / 2,
                        name);
-    if (local->conf.volume_count == LIMIT_VOLUMES)
+    if (local->conf.volume_count == LIMIT_AGENT_VOLUMES)
         return err_set(why, ICMS_LIMIT, "%s holds %d volumes already, which is the limit",
-                       local->directory, LIMIT_VOLUMES);
+                       local->directory, LIMIT_AGENT_VOLUMES);
     conf_volume_init(&kept);
     local_volume_push(local, name, value_bytes_max, kept.run_blocks != 0 ? kept.run_blocks : 1);
     err = local_volumes_write(local, why);

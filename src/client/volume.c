@@ -54,7 +54,7 @@ void client_volumes_refresh(struct icms *icms)
 
 void client_accounts_lose(struct icms *icms)
 {
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+    for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++) {
         struct client_account *account = &icms->accounts[i];
         uint64_t puts = atomic_load(&account->puts);
 
@@ -67,7 +67,7 @@ void client_accounts_lose(struct icms *icms)
  */
 static struct client_account *volume_account(struct icms *icms, const struct uuid *uuid)
 {
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+    for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++) {
         struct client_account *account = &icms->accounts[i];
 
         if (account->used && uuid_equal(&account->uuid, uuid))

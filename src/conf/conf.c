@@ -29,9 +29,9 @@ static icms_err text_bind(const struct conf_table *table, const char *text, size
     return err;
 }
 
-static void volumes_fini(struct volume_spec volumes[LIMIT_VOLUMES])
+static void volumes_fini(struct volume_spec *volumes, uint32_t count)
 {
-    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         free(volumes[i].host_nqn);
         volumes[i].host_nqn = NULL;
         volumes[i].host_count = 0;
@@ -40,12 +40,12 @@ static void volumes_fini(struct volume_spec volumes[LIMIT_VOLUMES])
 
 void conf_target_fini(struct conf_target *conf)
 {
-    volumes_fini(conf->volumes);
+    volumes_fini(conf->volumes, LIMIT_VOLUMES);
 }
 
 void conf_agent_fini(struct conf_agent *conf)
 {
-    volumes_fini(conf->volumes);
+    volumes_fini(conf->volumes, LIMIT_AGENT_VOLUMES);
 }
 
 icms_err conf_target_parse(const char *text, size_t bytes, const char *name, struct err_why *why,

@@ -8,7 +8,7 @@
  * (keys.c) makes the parser, the defaults, the example files and the manual pages. Nothing is
  * started or touched while a file is read. Control threads only.
  *
- * The structs are about a megabyte: keep them on the heap or static.
+ * The structs have up to five megabytes: keep them on the heap or static.
  */
 #ifndef CONF_CONF_H
 #define CONF_CONF_H
@@ -103,7 +103,7 @@ struct conf_agent {
     uint32_t enclosure_count; /* the static pod map                                 */
     struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
     uint32_t volume_count;
-    struct volume_spec volumes[LIMIT_VOLUMES];
+    struct volume_spec volumes[LIMIT_AGENT_VOLUMES];
     struct conf_warnings warnings;
 };
 
@@ -122,7 +122,7 @@ struct conf_nixl_device {
     uint32_t load_deadline_ms;         /* of a READ and a query                                */
     uint32_t store_deadline_ms;        /* of a WRITE                                           */
     uint32_t volume_count;
-    struct conf_nixl_volume volumes[LIMIT_VOLUMES];
+    struct conf_nixl_volume volumes[LIMIT_AGENT_VOLUMES];
 };
 
 /* The table of the NIXL plugin: whose CMX devices are what here. */

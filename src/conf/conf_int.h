@@ -33,13 +33,17 @@ const char *conf_show(const char *text, char out[CONF_SHOW_BYTES]);
 
 /* ---- the tree (doc.c) ----------------------------------------------------------------------- */
 
-/* Of a file: all but lists of hosts, and those with half as long names as there can be. */
+/* Names in the lists of hosts of one file, together: those of 64 volumes with full lists. More are
+ * a mistake, or would take hundreds of megabytes of text. */
+#define CONF_FILE_HOSTS ((size_t)64 * LIMIT_VOLUME_HOSTS)
+
+/* Of a file: 1 MiB, 2 KiB for each volume, and the names of hosts, half as long as they can be. */
 #define CONF_FILE_BYTES_MAX                                                                        \
-    (((size_t)1 << 20) + (size_t)LIMIT_VOLUMES * LIMIT_VOLUME_HOSTS * LIMIT_NQN_BYTES / 2)
+    (((size_t)1 << 20) + (size_t)LIMIT_VOLUMES * 2048 + CONF_FILE_HOSTS * LIMIT_NQN_BYTES / 2)
 
 /* Maps and lists in each other; values, those of lists of hosts among them. */
 #define CONF_DEPTH_MAX 8
-#define CONF_NODES_MAX ((size_t)16384 + (size_t)LIMIT_VOLUMES * LIMIT_VOLUME_HOSTS)
+#define CONF_NODES_MAX ((size_t)16384 + (size_t)LIMIT_VOLUMES * 16 + CONF_FILE_HOSTS)
 
 enum conf_node_kind {
     CONF_NODE_SCALAR,

@@ -471,6 +471,40 @@ static void test_a_volume_has_4096_hosts(void **state)
     assert_null(target.volumes[0].host_nqn);
 }
 
+/* A file with so many volumes, behind a head. */
+static char *volumes_text(const char *head, uint32_t count)
+{
+    char *text = malloc(strlen(head) + 64 + (size_t)count * 64);
+    size_t bytes = (size_t)sprintf(text, "%s", head);
+
+    for (uint32_t i = 0; i < count; i++)
+        bytes += (size_t)sprintf(text + bytes, "  - name: volume-%u\n    quota: 1GiB\n", i);
+    return text;
+}
+
+static void test_a_target_has_1024_volumes_and_an_agent_64(void **state)
+{
+    static const char target_head[] = "name: e0\ndrives: [{path: /tmp/d0}]\nvolumes:\n";
+    static const char agent_head[] =
+        "enclosures: [{name: e0, address: 127.0.0.1:4420}]\nvolumes:\n";
+    char *text = volumes_text(target_head, 1024);
+
+    target_accepted(text);
+    assert_int_equal(target.volume_count, 1024);
+    assert_string_equal(target.volumes[1023].name, "volume-1023");
+    free(text);
+    text = volumes_text(target_head, 1025);
+    target_refused(text, "t.yaml:2052: ", "volumes: more than 1024 entries");
+    free(text);
+    text = volumes_text(agent_head, 64);
+    agent_accepted(text);
+    assert_int_equal(agent.volume_count, 64);
+    free(text);
+    text = volumes_text(agent_head, 65);
+    agent_refused(text, "a.yaml:131: ", "volumes: more than 64 entries");
+    free(text);
+}
+
 static void test_large_files_are_refused(void **state)
 {
     size_t bytes = CONF_FILE_BYTES_MAX + 1;
@@ -478,7 +512,7 @@ static void test_large_files_are_refused(void **state)
 
     memset(text, '\n', bytes);
     text[bytes] = '\0';
-    target_refused(text, "t.yaml:1: ", "larger than 29 MiB");
+    target_refused(text, "t.yaml:1: ", "larger than 31 MiB");
     memset(text, '[', bytes);
     text[1 << 20] = '\0';
     target_refused(text, "t.yaml:1: ", "levels");
@@ -822,6 +856,7 @@ int main(void)
         cmocka_unit_test(test_wide_ports_are_warned_about),
         cmocka_unit_test(test_yaml_that_multiplies_or_nests_is_refused),
         cmocka_unit_test(test_a_volume_has_4096_hosts),
+        cmocka_unit_test(test_a_target_has_1024_volumes_and_an_agent_64),
         cmocka_unit_test(test_large_files_are_refused),
         cmocka_unit_test(test_damaged_files_are_refused_with_their_line),
         cmocka_unit_test(test_a_refused_file_leaves_the_struct),

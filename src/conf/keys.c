@@ -5,6 +5,8 @@
  */
 #include "conf/conf_int.h"
 
+#include <assert.h>
+
 #define KEYS(array) .keys = (array), .count = sizeof(array) / sizeof((array)[0])
 #define AT(type, field)                                                                            \
     .offset = (uint32_t)offsetof(type, field), .size = (uint32_t)sizeof(((type *)0)->field)
@@ -82,8 +84,9 @@ static const struct conf_key volume_keys[] = {
     {"hosts", CONF_NQNS, false, LIST_AT(struct volume_spec, host_nqn, host_count), .min = 1,
      .max = LIMIT_VOLUME_HOSTS, .computed = "any host",
      .example = "[nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11]",
-     .doc = "NQNs of the hosts that may use the volume. It is hidden from all others. Only "
-            "icms-target uses it."},
+     .doc = "NQNs of the hosts that may use the volume. It is hidden from all others. A volume "
+            "lists at most 4096, all volumes of a file together at most 262144. Only icms-target "
+            "uses it."},
     {"users", CONF_USERS, false, LIST_AT(struct volume_spec, users, user_count), .min = 1,
      .max = LIMIT_VOLUME_USERS, .computed = "whoever may connect", .example = "[vllm, 1001]",
      .doc = "Users of this machine, by name or number, whose processes may read and write the "
@@ -194,7 +197,7 @@ static const struct conf_key target_keys[] = {
      .doc = "The drives of the enclosure."},
     {"volumes", CONF_MAPS, true, LIST_AT(struct conf_target, volumes, volume_count), .min = 1,
      .max = LIMIT_VOLUMES, .table = &conf_volume_table, .example = "[{name: kv}]",
-     .doc = "The volumes, each an NVMe Key-Value namespace."},
+     .doc = "The volumes, each an NVMe Key-Value namespace; at most 1024."},
 };
 const struct conf_table conf_target_table = {"the configuration of icms-target", KEYS(target_keys),
                                              conf_target_rules};
@@ -280,13 +283,18 @@ static const struct conf_key agent_keys[] = {
      .example = "[{name: enclosure0, address: 127.0.0.1:4420}]",
      .doc = "The pod. The same in all its agents."},
     {"volumes", CONF_MAPS, true, LIST_AT(struct conf_agent, volumes, volume_count), .min = 1,
-     .max = LIMIT_VOLUMES, .table = &conf_volume_table, .example = "[{name: kv}]",
-     .doc = "The volumes that clients may use. Entries can be copied from a target's file."},
+     .max = LIMIT_AGENT_VOLUMES, .table = &conf_volume_table, .example = "[{name: kv}]",
+     .doc = "The volumes that clients may use; at most 64. Entries can be copied from a target's "
+            "file."},
 };
 const struct conf_table conf_agent_table = {"the configuration of icms-agent", KEYS(agent_keys),
                                             conf_agent_rules};
 
 /* ---- the NIXL plugin ------------------------------------------------------------------------ */
+
+static_assert(LIMIT_VOLUMES == 1024 && LIMIT_AGENT_VOLUMES == 64 && LIMIT_VOLUME_HOSTS == 4096 &&
+                  CONF_FILE_HOSTS == 262144,
+              "the sentences of the keys name these limits");
 
 static const struct conf_key nixl_volume_keys[] = {
     {"nguid", CONF_NAME, true, AT(struct conf_nixl_volume, nguid),
@@ -311,8 +319,8 @@ static const struct conf_key nixl_device_keys[] = {
     {"store_deadline", CONF_DURATION, false, AT(struct conf_nixl_device, store_deadline_ms),
      .min = 1, .max = 3600000, .fallback = "10s", .doc = "A WRITE ends after this."},
     {"volumes", CONF_MAPS, true, LIST_AT(struct conf_nixl_device, volumes, volume_count), .min = 1,
-     .max = LIMIT_VOLUMES, .table = &nixl_volume_table,
-     .doc = "The volumes that can be reached through it."},
+     .max = LIMIT_AGENT_VOLUMES, .table = &nixl_volume_table,
+     .doc = "The volumes that can be reached through it; at most 64."},
 };
 static const struct conf_table nixl_device_table = {"a device", KEYS(nixl_device_keys),
                                                     conf_nixl_device_rules};

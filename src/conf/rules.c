@@ -218,14 +218,12 @@ static icms_err volumes_unique(const struct conf_source *source, const struct co
 {
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t j = 0; j < i; j++) {
-            const struct conf_node *node = entry(map, "volumes", i);
-
             if (strcmp(volumes[i].name, volumes[j].name) == 0)
-                return conf_fail(source, conf_node_line(node, "name"),
+                return conf_fail(source, conf_node_line(entry(map, "volumes", i), "name"),
                                  "name: the volume '%s' is listed twice; first in line %u",
                                  volumes[i].name, entry(map, "volumes", j)->line);
             if (uuid_equal(&volumes[i].uuid, &volumes[j].uuid))
-                return conf_fail(source, conf_node_line(node, "uuid"),
+                return conf_fail(source, conf_node_line(entry(map, "volumes", i), "uuid"),
                                  "uuid: the volume '%s' has it already", volumes[j].name);
         }
     return ICMS_OK;

@@ -73,10 +73,12 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
 {
     struct target *target = drive->target;
     const struct target_drive_opts *opts = &target->opts.drives[drive->index];
-    struct uuid volumes[LIMIT_VOLUMES];
+    struct uuid *volumes = calloc(u64_max(target->opts.volume_count, 1), sizeof(*volumes));
     struct store_opts store_opts;
     icms_err err;
 
+    if (volumes == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
     for (uint32_t v = 0; v < target->opts.volume_count; v++)
         volumes[v] = target->opts.volumes[v].uuid;
     store_opts_init(&store_opts);
@@ -94,6 +96,7 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
     err = store_format(target->opts.env, &store_opts, opts->format, why);
     if (err == ICMS_OK || err == ICMS_EXISTS)
         err = store_open(drive->loop, &store_opts, why, &drive->store);
+    free(volumes);
     return drive_unformatted(drive, err, why);
 }
 

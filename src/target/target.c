@@ -58,11 +58,14 @@ static icms_err target_loops_new(struct target *target, struct err_why *why)
 static icms_err target_nvmf_new(struct target *target, struct err_why *why)
 {
     const struct target_opts *opts = &target->opts;
-    struct nvmf_target_ns namespaces[LIMIT_VOLUMES];
+    struct nvmf_target_ns *namespaces = calloc(u64_max(opts->volume_count, 1), sizeof(*namespaces));
     struct nvmf_target_opts nvmf;
     char serial[21];
     uint64_t capacity = 0;
+    icms_err err;
 
+    if (namespaces == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
     for (uint32_t i = 0; i < opts->drive_count; i++)
         capacity += opts->drives[i].bytes;
     for (uint32_t i = 0; i < opts->volume_count; i++) {
@@ -104,7 +107,9 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     nvmf.owner_req_bytes = sizeof(struct target_req);
     nvmf.ops = &target_nvmf_ops;
     nvmf.owner = target;
-    return nvmf_target_new(&nvmf, why, &target->nvmf);
+    err = nvmf_target_new(&nvmf, why, &target->nvmf);
+    free(namespaces);
+    return err;
 }
 
 /* Disk reads and writes are cheaper from pinned memory; without, they work as well. */

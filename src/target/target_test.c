@@ -55,6 +55,81 @@ static void values_survive_a_restart_and_a_crash(void **state)
     rig_free(&rig);
 }
 
+/* All are for the first host; number 1,000 is also for the second. */
+static char two_hosts[2][LIMIT_NQN_BYTES] = {"nqn.2026-01.io.icms:peer",
+                                             "nqn.2026-01.io.icms:friend"};
+
+/* Namespaces that a host sees; the last of their numbers. */
+static uint32_t namespaces_seen(struct peer *peer, uint32_t *out_last)
+{
+    struct nvme_identify what = {.cns = NVME_CNS_NS_ACTIVE};
+    uint32_t nsids[NVME_NS_LIST_MAX], count = 0, bytes = NVME_PAGE_BYTES;
+    uint8_t page[NVME_PAGE_BYTES];
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_identify_encode(&what, &sqe);
+    assert_true(peer_command(peer, &sqe, NULL, 0, page, &bytes, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    assert_int_equal(nvme_ns_list_decode(page, bytes, nsids, NVME_NS_LIST_MAX, &count), ICMS_OK);
+    *out_last = count > 0 ? nsids[count - 1] : 0;
+    return count;
+}
+
+static void an_enclosure_has_1024_volumes(void **state)
+{
+    struct rig *rig = rig_new(2, 2);
+    struct volume_spec *volumes = calloc(LIMIT_VOLUMES + 1, sizeof(*volumes));
+    struct target_stats *stats = calloc(1, sizeof(*stats));
+    struct err_why why = {""};
+    struct nvme_cqe cqe;
+    struct peer *friend;
+    struct loop_addr addr;
+    uint32_t last;
+
+    assert_int_equal(LIMIT_VOLUMES, 1024);
+    for (uint32_t i = 0; i <= LIMIT_VOLUMES; i++) {
+        volumes[i] = rig->volumes[0];
+        volumes[i].uuid = (struct uuid){{7, (uint8_t)i, (uint8_t)(i >> 8)}};
+        snprintf(volumes[i].name, sizeof(volumes[i].name), "volume%u", i);
+        volumes[i].host_count = i == 999 ? 2 : 1;
+        volumes[i].host_nqn = two_hosts;
+    }
+    rig->opts.volumes = volumes;
+    rig->opts.volume_count = LIMIT_VOLUMES + 1;
+    assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
+    assert_string_equal(why.text, "1025 volumes: 1024 are possible");
+    rig->opts.volume_count = LIMIT_VOLUMES;
+    rig->host_nqn = two_hosts[0];
+    rig_up(rig);
+    assert_int_equal(namespaces_seen(rig->admin, &last), 1024);
+    assert_int_equal(last, 1024);
+    fill(rig, 1024, 20);
+    assert_int_equal(put(rig, 1, key_text(3, 0), 3000), NVME_SC_SUCCESS);
+    assert_int_equal(hits(rig, 1024, 20), 20);
+    assert_int_equal(hits(rig, 960, 20), 0); /* 1024 - 64 */
+    rig_crash(rig);
+    rig_up(rig);
+    assert_int_equal(hits(rig, 1024, 20), 20);
+    assert_int_equal(get(rig, 1, key_text(3, 0), 3000, &cqe), NVME_SC_SUCCESS);
+    target_stats(rig->target, stats);
+    assert_int_equal(stats->volume_count, 1024);
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++) {
+        assert_int_equal(stats->volumes[i].store.blocks, i == 1023 ? 20 : i == 0);
+        assert_int_equal(stats->volumes[i].hits, i == 1023 ? 20 : i == 0);
+    }
+    target_addr(rig->target, &addr);
+    friend = peer_new_sim(rig->sim, rig->host, &addr);
+    strcpy(friend->host, two_hosts[1]);
+    assert_true(peer_admin(friend, 0));
+    assert_int_equal(namespaces_seen(friend, &last), 1);
+    assert_int_equal(last, 1000);
+    peer_free(&friend);
+    rig_free(&rig);
+    free(stats);
+    free(volumes);
+}
+
 static void the_blocks_of_a_run_lie_on_one_drive(void **state)
 {
     struct rig *rig = rig_new(2, 4);
@@ -528,6 +603,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_survive_a_restart_and_a_crash),
+        cmocka_unit_test(an_enclosure_has_1024_volumes),
         cmocka_unit_test(the_blocks_of_a_run_lie_on_one_drive),
         cmocka_unit_test(the_blocks_of_a_raw_volume_lie_apart),
         cmocka_unit_test(calls_from_inside_go_the_same_way),

@@ -26,6 +26,8 @@ icms_err rig_try(struct rig *rig, struct err_why *why)
     target_addr(rig->target, &addr);
     rig->admin = peer_new_sim(rig->sim, rig->host, &addr);
     assert_non_null(rig->admin);
+    if (rig->host_nqn != NULL)
+        strcpy(rig->admin->host, rig->host_nqn);
     assert_true(peer_admin(rig->admin, 0));
     rig->io = peer_new_sim(rig->sim, rig->host, &addr);
     assert_non_null(rig->io);

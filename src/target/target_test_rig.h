@@ -20,6 +20,7 @@ struct rig {
     struct volume_spec volumes[2];
     struct target_opts opts;
     struct target *target;
+    const char *host_nqn; /* who connects; NULL: the peer's own name */
     struct peer *admin, *io;
     uint8_t value[VALUE_MAX], back[VALUE_MAX];
 };

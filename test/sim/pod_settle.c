@@ -289,7 +289,7 @@ static uint64_t settle_old_blocks(struct settle *settle)
         struct store *store =
             target_drive_store(world->targets[i / POD_DRIVES].target, i % POD_DRIVES);
 
-        for (uint32_t volume = 0; volume < LIMIT_VOLUMES; volume++) {
+        for (uint32_t volume = 0; volume < LIMIT_AGENT_VOLUMES; volume++) {
             struct store_position from = {0};
             uint32_t count = store_list(store, volume, &from, &store_position_end, UINT32_MAX, keys,
                                         POD_KEYS_MAX);

@@ -64,18 +64,38 @@ static void admin_get_log(struct nvmft_req *req)
 
 /* ---- features ------------------------------------------------------------------------------- */
 
-/* Feature 20h belongs to a namespace. */
-static uint16_t feature_ns(const struct nvmft_req *req, uint32_t nsid, uint64_t *out_bits)
+/* Feature 20h belongs to a namespace, or to all that the host may use. */
+static uint16_t feature_ns(const struct nvmft_ctrl *ctrl, uint32_t nsid,
+                           struct nvmft_ns_set *out_set)
 {
-    const struct nvmft_ctrl *ctrl = req->qpair->ctrl;
-
-    if (nsid == NVME_NSID_ALL)
-        *out_bits = ctrl->allowed;
-    else if (nsid >= 1 && nsid <= LIMIT_VOLUMES && (ctrl->allowed >> (nsid - 1) & 1) != 0)
-        *out_bits = (uint64_t)1 << (nsid - 1);
-    else
+    if (nsid == NVME_NSID_ALL) {
+        *out_set = ctrl->allowed;
+        return NVME_SC_SUCCESS;
+    }
+    if (nsid == 0 || !nvmft_ns_has(&ctrl->allowed, nsid - 1))
         return NVME_SC_NAMESPACE;
+    *out_set = (struct nvmft_ns_set){{0}};
+    out_set->word[(nsid - 1) / 64] = (uint64_t)1 << (nsid - 1) % 64;
     return NVME_SC_SUCCESS;
+}
+
+/* Sets it; gets it: whether it is on in each of them. */
+static void feature_kv_set(struct nvmft_ctrl *ctrl, const struct nvmft_ns_set *set, bool on)
+{
+    for (uint32_t i = 0; i < NVMFT_NS_WORDS; i++) {
+        if (on)
+            atomic_fetch_or_explicit(&ctrl->ednek[i], set->word[i], memory_order_relaxed);
+        else
+            atomic_fetch_and_explicit(&ctrl->ednek[i], ~set->word[i], memory_order_relaxed);
+    }
+}
+
+static bool feature_kv_get(const struct nvmft_ctrl *ctrl, const struct nvmft_ns_set *set)
+{
+    for (uint32_t i = 0; i < NVMFT_NS_WORDS; i++)
+        if ((set->word[i] & ~atomic_load_explicit(&ctrl->ednek[i], memory_order_relaxed)) != 0)
+            return false;
+    return true;
 }
 
 static uint16_t feature_set_queues(struct nvmft_req *req, uint32_t value)
@@ -109,7 +129,7 @@ static uint16_t feature_set_events(struct nvmft_ctrl *ctrl, uint32_t value)
 static uint16_t feature_set(struct nvmft_req *req, const struct nvme_feature *feature)
 {
     struct nvmft_ctrl *ctrl = req->qpair->ctrl;
-    uint64_t bits;
+    struct nvmft_ns_set set;
     uint16_t status;
 
     if (feature->save)
@@ -129,13 +149,10 @@ static uint16_t feature_set(struct nvmft_req *req, const struct nvme_feature *fe
     case NVME_FEATURE_QUEUES:
         return feature_set_queues(req, feature->value);
     case NVME_FEATURE_KV:
-        status = feature_ns(req, feature->nsid, &bits);
+        status = feature_ns(ctrl, feature->nsid, &set);
         if (status != NVME_SC_SUCCESS)
             return status;
-        if (feature->value & 1)
-            atomic_fetch_or_explicit(&ctrl->ednek, bits, memory_order_relaxed);
-        else
-            atomic_fetch_and_explicit(&ctrl->ednek, ~bits, memory_order_relaxed);
+        feature_kv_set(ctrl, &set, (feature->value & 1) != 0);
         return NVME_SC_SUCCESS;
     case NVME_FEATURE_IO_SETS:
         return feature->value == 0 ? NVME_SC_SUCCESS : NVME_SC_FIELD;
@@ -160,7 +177,7 @@ static uint16_t feature_get(struct nvmft_req *req, const struct nvme_feature *fe
     const struct nvmft_ctrl *ctrl = req->qpair->ctrl;
     bool set_now = feature->select == 0;
     uint32_t able = FEATURE_CHANGEABLE;
-    uint64_t bits;
+    struct nvmft_ns_set set;
     uint16_t status;
 
     if (feature->select > 3)
@@ -176,12 +193,11 @@ static uint16_t feature_get(struct nvmft_req *req, const struct nvme_feature *fe
         req->dw0 = (ctrl->io_queues - 1) | (ctrl->io_queues - 1) << 16;
         break;
     case NVME_FEATURE_KV:
-        status = feature_ns(req, feature->nsid, &bits);
+        status = feature_ns(ctrl, feature->nsid, &set);
         if (status != NVME_SC_SUCCESS)
             return status;
         able |= FEATURE_PER_NS;
-        req->dw0 =
-            set_now && (atomic_load_explicit(&ctrl->ednek, memory_order_relaxed) & bits) == bits;
+        req->dw0 = set_now && feature_kv_get(ctrl, &set);
         break;
     case NVME_FEATURE_WRITE_CACHE:
         able = 0;

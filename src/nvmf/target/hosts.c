@@ -64,17 +64,32 @@ void nvmft_host_set_fini(struct nvmft_host_set *set)
     set->slot = NULL;
 }
 
-uint64_t nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn)
+struct nvmft_ns_set nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn)
 {
-    uint64_t allowed = 0, hash = name_hash(hostnqn);
+    struct nvmft_ns_set allowed = {{0}};
+    uint64_t hash = name_hash(hostnqn);
 
     for (uint32_t i = 0; i < target->opts.namespace_count; i++) {
         const struct nvmft_host_set *set = &target->ns_hosts[i];
         bool found = set->slots == 0 || *set_slot(set, hostnqn, hash) != 0;
 
-        allowed |= (uint64_t)found << i;
+        allowed.word[i / 64] |= (uint64_t)found << i % 64;
     }
     return allowed;
+}
+
+bool nvmft_ns_has(const struct nvmft_ns_set *set, uint32_t ns)
+{
+    return ns < LIMIT_VOLUMES && (set->word[ns / 64] >> ns % 64 & 1) != 0;
+}
+
+uint32_t nvmft_ns_first(const struct nvmft_ns_set *set)
+{
+    uint32_t ns = 0;
+
+    while (ns < LIMIT_VOLUMES && !nvmft_ns_has(set, ns))
+        ns++;
+    return ns;
 }
 
 /* ---- who is connected ----------------------------------------------------------------------- */

@@ -107,7 +107,7 @@ static void identify_list(const struct nvmft_ctrl *ctrl, const struct nvmf_targe
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < target->opts.namespace_count; i++)
-        if (ctrl->allowed >> i & 1)
+        if (nvmft_ns_has(&ctrl->allowed, i))
             nsids[count++] = i + 1;
     nvme_ns_list_encode(nsids, count, after, page);
 }
@@ -116,8 +116,7 @@ static void identify_list(const struct nvmft_ctrl *ctrl, const struct nvmf_targe
 static uint16_t identify_one_ns(const struct nvmft_ctrl *ctrl, struct nvmf_target *target,
                                 const struct nvme_identify *what, uint8_t *page)
 {
-    bool active = what->nsid >= 1 && what->nsid <= target->opts.namespace_count &&
-                  (ctrl->allowed >> (what->nsid - 1) & 1) != 0;
+    bool active = what->nsid >= 1 && nvmft_ns_has(&ctrl->allowed, what->nsid - 1);
     struct nvme_ns_common common = {.shared = true, .ready = true};
 
     if (what->cns == NVME_CNS_NS) {
@@ -208,8 +207,9 @@ static icms_err log_discovery(const struct nvmft_ctrl *ctrl, const struct nvmf_t
     entries[1].subtype = NVME_DISC_NVM;
     entries[1].flags = 0;
     snprintf(entries[1].subnqn, sizeof(entries[1].subnqn), "%s", target->opts.nqn);
-    return nvme_log_discovery_read(1, entries, ctrl->allowed != 0 ? 2 : 1, log->offset, out,
-                                   (uint32_t)log->bytes);
+    return nvme_log_discovery_read(1, entries,
+                                   nvmft_ns_first(&ctrl->allowed) < LIMIT_VOLUMES ? 2 : 1,
+                                   log->offset, out, (uint32_t)log->bytes);
 }
 
 #define LOG_HOUR_NS ((uint64_t)3600 * 1000 * 1000 * 1000)

@@ -273,11 +273,12 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
 {
     const struct nvme_connect *connect = &qpair->reg_connect;
     bool discovery = strcmp(connect->subnqn, NVME_DISCOVERY) == 0;
-    uint64_t allowed = nvmft_ns_allowed(target, connect->hostnqn);
+    struct nvmft_ns_set allowed = nvmft_ns_allowed(target, connect->hostnqn);
     struct nvmft_ctrl *ctrl = NULL;
 
-    if (!discovery && (strcmp(connect->subnqn, target->opts.nqn) != 0 ||
-                       (allowed == 0 && target->opts.namespace_count > 0)))
+    if (!discovery &&
+        (strcmp(connect->subnqn, target->opts.nqn) != 0 ||
+         (nvmft_ns_first(&allowed) == LIMIT_VOLUMES && target->opts.namespace_count > 0)))
         return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
                                NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_SUBNQN));
     if (!discovery && connect->cntlid != NVME_CNTLID_ANY)
@@ -307,7 +308,8 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     atomic_store(&ctrl->io_made, false);
     atomic_store(&ctrl->shut, false);
     ctrl->lost_first = false;
-    atomic_store(&ctrl->ednek, 0);
+    for (uint32_t i = 0; i < NVMFT_NS_WORDS; i++)
+        atomic_store(&ctrl->ednek[i], 0);
     ctrl->cc = ctrl->csts = ctrl->async_config = 0;
     ctrl->warned = 0;
     ctrl->io_queues = NVMFT_IO_QUEUES;

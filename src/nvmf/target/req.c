@@ -122,7 +122,6 @@ static uint16_t req_kv_check_store(const struct nvmft_qpair *qpair, const struct
 static uint16_t req_kv_check(const struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
                              uint32_t capsule_bytes, struct nvmft_kv *out_kv)
 {
-    struct nvmf_target *target = qpair->shard->target;
     uint32_t nsid = le32_get(sqe->nsid);
     uint16_t status;
     icms_err err;
@@ -133,9 +132,8 @@ static uint16_t req_kv_check(const struct nvmft_qpair *qpair, const struct nvme_
     if (!atomic_load_explicit(&qpair->ctrl->ready, memory_order_relaxed))
         return NVME_SC_SEQUENCE;
     if (out_kv->op == NVMF_TARGET_FLUSH && nsid == NVME_NSID_ALL)
-        nsid = qpair->ctrl->allowed != 0 ? 1 + (uint32_t)__builtin_ctzll(qpair->ctrl->allowed) : 0;
-    if (nsid == 0 || nsid > target->opts.namespace_count ||
-        (qpair->ctrl->allowed >> (nsid - 1) & 1) == 0)
+        nsid = 1 + nvmft_ns_first(&qpair->ctrl->allowed);
+    if (nsid == 0 || !nvmft_ns_has(&qpair->ctrl->allowed, nsid - 1))
         return NVME_SC_NAMESPACE;
     out_kv->ns = nsid - 1;
     if (nvme_sgl_decode(&sqe->sgl, &out_kv->sgl, &status) != ICMS_OK)
@@ -472,7 +470,9 @@ static enum req_step req_answered(struct nvmft_req *req)
         return req_wait_buffer(req, NVMFT_WAIT_LOAD, pub->done_bytes);
     }
     if (pub->op == NVMF_TARGET_DELETE && pub->err == ICMS_MISS &&
-        (atomic_load_explicit(&req->qpair->ctrl->ednek, memory_order_relaxed) >> pub->ns & 1) == 0)
+        (atomic_load_explicit(&req->qpair->ctrl->ednek[pub->ns / 64], memory_order_relaxed) >>
+             pub->ns % 64 &
+         1) == 0)
         pub->err = ICMS_OK; /* NVMe: deleting what is not there succeeds */
     if (pub->err != ICMS_OK) {
         nvmft_req_fail_err(req, pub->err, pub->reason);

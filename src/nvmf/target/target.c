@@ -170,10 +170,8 @@ icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *wh
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     target->opts = *opts;
     check(pthread_mutex_init(&target->slow_lock, NULL) == 0);
-    for (uint32_t i = 0; i < opts->namespace_count; i++) {
+    for (uint32_t i = 0; i < opts->namespace_count; i++)
         target->ns[i] = opts->namespaces[i];
-        target->nsids[i] = i + 1;
-    }
     target->opts.namespaces = target->ns;
     err = target_sizes(target, why, &part_bytes);
     for (uint32_t i = 0; i < opts->namespace_count && err == ICMS_OK; i++)

@@ -15,6 +15,7 @@
 #ifndef NVMF_TARGET_TARGET_INT_H
 #define NVMF_TARGET_TARGET_INT_H
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -168,6 +169,14 @@ struct nvmft_tx {
 
 /* ---- controllers ---------------------------------------------------------------------------- */
 
+/* Namespaces of a target: bit i % 64 of word i / 64 is namespace i. */
+#define NVMFT_NS_WORDS (LIMIT_VOLUMES / 64)
+static_assert(LIMIT_VOLUMES % 64 == 0, "sets of namespaces are whole words");
+
+struct nvmft_ns_set {
+    uint64_t word[NVMFT_NS_WORDS];
+};
+
 /* An association of one host. Owned by loop 0; the admin queue's loop owns the part below. Others
  * touch the atomic fields only. Stays as long as one queue pair is joined to it. */
 struct nvmft_ctrl {
@@ -178,7 +187,7 @@ struct nvmft_ctrl {
     _Atomic uint32_t joined; /* queue pairs; loop 0 writes it                             */
     struct list qpairs;      /* those                                                             */
     uint64_t qids;           /* bit i: I/O queue i + 1 is joined                                  */
-    uint64_t allowed;        /* bit i: namespace i is visible to the host                         */
+    struct nvmft_ns_set allowed; /* namespaces that are visible to the host                       */
     struct nvmf_target *target; /* whose                                                          */
     struct loop_timer timer; /* registry_look, while there is a keep-alive timeout                */
     struct loop_msg kato_msg; /* the timeout changed                                              */
@@ -196,7 +205,7 @@ struct nvmft_ctrl {
     _Atomic uint32_t kato_ms;  /* 0: may be silent for ever                                   */
     _Atomic uint64_t heard_ns; /* last command on any of its queues                           */
     _Atomic bool ready;        /* CSTS.RDY: I/O queues are served                             */
-    _Atomic uint64_t ednek;    /* bit i: Delete of a missing key fails in namespace i         */
+    _Atomic uint64_t ednek[NVMFT_NS_WORDS]; /* as nvmft_ns_set: Delete of a missing key fails */
     /* the admin queue's loop */
     uint32_t cc;           /* controller configuration register                           */
     uint32_t csts;         /* controller status register                                  */
@@ -353,12 +362,11 @@ struct nvmf_target {
     struct nvmf_target_opts opts;
     struct nvmf_target_ns ns[LIMIT_VOLUMES];
     struct nvmft_host_set ns_hosts[LIMIT_VOLUMES]; /* who may use each of them                 */
-    uint32_t nsids[LIMIT_VOLUMES]; /* 1, 2, 3, ... for lists                              */
-    struct loop_region *region;    /* all data buffers                                    */
-    uint32_t capsule_bytes_max;    /* data with a command; at least what fabrics asks for */
-    uint64_t staging_bytes;        /* of one queue pair                                   */
-    uint64_t slot_bytes;           /* of one request                                      */
-    uint64_t buffer_bytes_max;     /* of the largest value                                */
+    struct loop_region *region; /* all data buffers                                       */
+    uint32_t capsule_bytes_max; /* data with a command; at least what fabrics asks for    */
+    uint64_t staging_bytes;     /* of one queue pair                                      */
+    uint64_t slot_bytes;        /* of one request                                         */
+    uint64_t buffer_bytes_max;  /* of the largest value                                   */
     struct nvmft_shard *shards;
     /* loop 0 */
     struct net_listener listener;
@@ -395,6 +403,14 @@ static inline uint64_t nvmft_read(const uint64_t *counter)
 icms_err nvmft_host_set_init(struct nvmft_host_set *set, const char (*nqn)[LIMIT_NQN_BYTES],
                              uint32_t count) ICMS_MUST_CHECK;
 void nvmft_host_set_fini(struct nvmft_host_set *set);
+
+/* Namespaces that a host may use. */
+struct nvmft_ns_set nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn);
+
+/* Whether namespace number ns is in the set; the lowest number in it, LIMIT_VOLUMES: it is empty.
+ */
+bool nvmft_ns_has(const struct nvmft_ns_set *set, uint32_t ns);
+uint32_t nvmft_ns_first(const struct nvmft_ns_set *set);
 
 /* Hosts that are connected, at most count at a time. NO_MEMORY; fini also after that. */
 icms_err nvmft_hosts_init(struct nvmft_hosts *hosts, uint32_t count) ICMS_MUST_CHECK;
@@ -535,8 +551,5 @@ uint8_t nvmft_warnings(const struct nvmf_target *target);
 /* A piece of a log page; the status to answer. */
 uint16_t nvmft_log(const struct nvmft_ctrl *ctrl, struct nvmf_target *target,
                    const struct nvme_log *log, void *out);
-
-/* Which namespaces a host may see. */
-uint64_t nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn);
 
 #endif

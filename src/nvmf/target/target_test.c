@@ -103,7 +103,7 @@ static void a_host_sees_the_namespaces_it_may_use_and_no_others(void **state)
     }
     assert_int_equal(identify(peer, NVME_CNS_NS, 0, 1, page), NVME_SC_SUCCESS);
     assert_int_not_equal(page[0] | page[1] | page[2] | page[3], 0);
-    assert_int_equal(identify(peer, NVME_CNS_NS, 0, 99, page), NVME_SC_NAMESPACE);
+    assert_int_equal(identify(peer, NVME_CNS_NS, 0, LIMIT_VOLUMES + 1, page), NVME_SC_NAMESPACE);
     peer_free(&peer);
     peer = rig_peer(rig);
     memcpy(peer->host, "nqn.2026-01.io.icms:friend", 27);
@@ -112,6 +112,106 @@ static void a_host_sees_the_namespaces_it_may_use_and_no_others(void **state)
     assert_int_equal(nvme_ns_list_decode(page, sizeof(page), nsids, 8, &count), ICMS_OK);
     assert_int_equal(count, 3);
     peer_free(&peer);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+/* Hosts of the 1,024 namespaces: all are for the first, number 1,000 for the second as well. */
+static char two_hosts[2][LIMIT_NQN_BYTES] = {"nqn.2026-01.io.icms:peer",
+                                             "nqn.2026-01.io.icms:friend"};
+
+static void many_namespaces(struct nvmf_target_opts *opts)
+{
+    static struct nvmf_target_ns namespaces[LIMIT_VOLUMES];
+
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
+        namespaces[i] = (struct nvmf_target_ns){
+            .volume = {{(uint8_t)i, (uint8_t)(i >> 8), 1}},
+            .size_bytes = 1 << 20,
+            .value_bytes_max = 10000,
+            .host_count = i == 999 ? 2 : 1,
+            .host_nqn = (const char(*)[LIMIT_NQN_BYTES])two_hosts,
+        };
+    opts->namespaces = namespaces;
+    opts->namespace_count = LIMIT_VOLUMES;
+}
+
+static void a_subsystem_has_1024_namespaces(void **state)
+{
+    struct rig *rig = rig_new(2, many_namespaces);
+    struct peer *admin = rig_peer(rig), *io;
+    uint8_t page[NVME_PAGE_BYTES];
+    uint32_t nsids[NVME_NS_LIST_MAX];
+    uint32_t count, value, bytes = 4;
+    struct nvme_sqe_wf flush = {.opcode = NVME_IO_FLUSH, .flags = NVME_SQE_FLAGS_SGL};
+    struct nvme_kv_ns ns;
+    struct nvme_cqe cqe;
+    char back[4];
+
+    assert_int_equal(LIMIT_VOLUMES, 1024);
+    strcpy(admin->host, two_hosts[0]);
+    assert_true(peer_admin(admin, 0));
+    assert_int_equal(identify(admin, NVME_CNS_NS_ACTIVE, 0, 0, page), NVME_SC_SUCCESS);
+    assert_int_equal(nvme_ns_list_decode(page, sizeof(page), nsids, 1024, &count), ICMS_OK);
+    assert_int_equal(count, 1024);
+    for (uint32_t i = 0; i < 1024; i++)
+        assert_int_equal(nsids[i], i + 1);
+    assert_int_equal(identify(admin, NVME_CNS_NS_ACTIVE, 0, 1024, page), NVME_SC_SUCCESS);
+    assert_int_equal(nvme_ns_list_decode(page, sizeof(page), nsids, 1024, &count), ICMS_OK);
+    assert_int_equal(count, 0);
+    assert_int_equal(identify(admin, NVME_CNS_NS_CSI, NVME_CSI_KV, 1024, page), NVME_SC_SUCCESS);
+    assert_int_equal(nvme_kv_ns_decode(page, sizeof(page), &ns), ICMS_OK);
+    assert_int_equal(ns.volume.bytes[0], 1023 & 0xff);
+    assert_int_equal(ns.volume.bytes[1], 1023 >> 8);
+    assert_int_equal(identify(admin, NVME_CNS_NS_CSI, NVME_CSI_KV, 1025, page), NVME_SC_NAMESPACE);
+    io = rig_peer(rig);
+    assert_true(peer_io(io, admin, 1, 0));
+    assert_int_equal(peer_store(io, 1024, "key", "last", 4, 0, &cqe), NVME_SC_SUCCESS);
+    assert_int_equal(peer_retrieve(io, 1024, "key", back, &bytes, &cqe), NVME_SC_SUCCESS);
+    assert_memory_equal(back, "last", 4);
+    assert_int_equal(peer_exist(io, 1024 - 64, "key", &cqe), NVME_SC_KV_NO_KEY);
+    assert_int_equal(peer_exist(io, 1025, "key", &cqe), NVME_SC_NAMESPACE);
+    /* The feature of one, and of all at once. */
+    assert_int_equal(feature(admin, true, NVME_FEATURE_KV, 1024, 1, &value), NVME_SC_SUCCESS);
+    assert_int_equal(peer_delete(io, 1024, "gone", &cqe), NVME_SC_KV_NO_KEY);
+    assert_int_equal(peer_delete(io, 1024 - 64, "gone", &cqe), NVME_SC_SUCCESS);
+    assert_int_equal(feature(admin, false, NVME_FEATURE_KV, NVME_NSID_ALL, 0, &value),
+                     NVME_SC_SUCCESS);
+    assert_int_equal(value, 0);
+    assert_int_equal(feature(admin, true, NVME_FEATURE_KV, NVME_NSID_ALL, 1, &value),
+                     NVME_SC_SUCCESS);
+    assert_int_equal(feature(admin, false, NVME_FEATURE_KV, NVME_NSID_ALL, 0, &value),
+                     NVME_SC_SUCCESS);
+    assert_int_equal(value, 1);
+    assert_int_equal(peer_delete(io, 500, "gone", &cqe), NVME_SC_KV_NO_KEY);
+    assert_int_equal(feature(admin, true, NVME_FEATURE_KV, 500, 0, &value), NVME_SC_SUCCESS);
+    assert_int_equal(peer_delete(io, 500, "gone", &cqe), NVME_SC_SUCCESS);
+    assert_int_equal(peer_delete(io, 500 + 64, "gone", &cqe), NVME_SC_KV_NO_KEY);
+    peer_free(&io);
+    peer_free(&admin);
+    rig_run(rig, 2000);
+    /* Who may use only number 1,000 sees only that one. */
+    admin = rig_peer(rig);
+    strcpy(admin->host, two_hosts[1]);
+    assert_true(peer_admin(admin, 0));
+    assert_int_equal(identify(admin, NVME_CNS_NS_ACTIVE, 0, 0, page), NVME_SC_SUCCESS);
+    assert_int_equal(nvme_ns_list_decode(page, sizeof(page), nsids, 1024, &count), ICMS_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(nsids[0], 1000);
+    assert_int_equal(feature(admin, true, NVME_FEATURE_KV, 999, 1, &value), NVME_SC_NAMESPACE);
+    assert_int_equal(feature(admin, false, NVME_FEATURE_KV, 1000, 0, &value), NVME_SC_SUCCESS);
+    assert_int_equal(value, 0); /* not what the controller of before set */
+    io = rig_peer(rig);
+    assert_true(peer_io(io, admin, 1, 0));
+    assert_int_equal(peer_store(io, 1000, "key", "only", 4, 0, &cqe), NVME_SC_SUCCESS);
+    for (uint32_t nsid = 1000 - 64; nsid <= 1024; nsid += 8)
+        assert_int_equal(peer_exist(io, nsid, "key", &cqe),
+                         nsid == 1000 ? NVME_SC_SUCCESS : NVME_SC_NAMESPACE);
+    flush.nsid = le32_of(NVME_NSID_ALL);
+    assert_true(peer_plain(io, &flush, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    peer_free(&io);
+    peer_free(&admin);
     rig_expect_clean(rig);
     rig_free(&rig);
 }
@@ -971,6 +1071,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_connects_and_sees_the_controller),
         cmocka_unit_test(a_host_sees_the_namespaces_it_may_use_and_no_others),
+        cmocka_unit_test(a_subsystem_has_1024_namespaces),
         cmocka_unit_test(values_of_every_size_come_back),
         cmocka_unit_test(each_kv_status_is_answered),
         cmocka_unit_test(delete_of_a_missing_key_fails_only_when_asked_to),
