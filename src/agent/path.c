@@ -382,7 +382,10 @@ icms_err agent_path_init(struct agent_path *path, struct agent *agent, uint32_t 
 {
     const struct agent_opts *agent_opts = &agent->opts;
     struct nvmf_ctrl_opts ctrl_opts;
+    struct uuid volumes[LIMIT_AGENT_VOLUMES];
 
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        volumes[i] = agent->volumes[i].spec.uuid;
     path->agent = agent;
     path->number = number;
     path->core = &agent->cores[number % agent->core_count];
@@ -401,6 +404,8 @@ icms_err agent_path_init(struct agent_path *path, struct agent *agent, uint32_t 
     ctrl_opts.queue_entries = agent_opts->queue_entries;
     ctrl_opts.keep_alive_ns = (uint64_t)agent_opts->keep_alive_ms * 1000000;
     ctrl_opts.silence_ns = (uint64_t)agent_opts->silence_ms * 1000000;
+    ctrl_opts.volumes = volumes;
+    ctrl_opts.volume_count = agent->volume_count;
     ctrl_opts.ops = &path_ctrl_ops;
     ctrl_opts.owner = path;
     return nvmf_ctrl_new(path->core->loop, &ctrl_opts, why, &path->ctrl);

@@ -131,15 +131,17 @@ struct nvmf_ctrl_ops {
 
 struct nvmf_ctrl_opts {
     struct loop_addr addr;
-    const char *subnqn;       /* whom; copied                                                   */
-    const char *hostnqn;      /* who; copied                                                    */
-    struct uuid host_id;      /* goes with hostnqn                                              */
-    bool header_digest;       /* asked for; a target may decline                                */
-    bool data_digest;         /* asked for; a target may decline                                */
-    uint32_t queue_entries;   /* of an I/O queue pair; the target may allow fewer               */
-    uint64_t keep_alive_ns;   /* KATO; 0: none                                                  */
-    uint64_t silence_ns;      /* commands wait and no byte came for this long: dead; 0: never   */
-    uint64_t send_timeout_ns; /* a send without progress for this long: dead; 0: never          */
+    const char *subnqn;         /* whom; copied                                                   */
+    const char *hostnqn;        /* who; copied                                                    */
+    struct uuid host_id;        /* goes with hostnqn                                              */
+    bool header_digest;         /* asked for; a target may decline                                */
+    bool data_digest;           /* asked for; a target may decline                                */
+    uint32_t queue_entries;     /* of an I/O queue pair; the target may allow fewer               */
+    uint64_t keep_alive_ns;     /* KATO; 0: none                                                  */
+    uint64_t silence_ns;        /* commands wait and no byte came for this long: dead; 0: never   */
+    uint64_t send_timeout_ns;   /* a send without progress for this long: dead; 0: never          */
+    const struct uuid *volumes; /* those that are looked for, among all that it may use; copied */
+    uint32_t volume_count;      /* LIMIT_AGENT_VOLUMES at most; 0: the first ones of any name   */
     const struct nvmf_ctrl_ops *ops;
     void *owner; /* nvmf_ctrl_owner gives it back                                              */
 };
@@ -171,7 +173,7 @@ enum nvmf_ctrl_state {
     NVMF_CTRL_COUNT,     /* waits for the number of queues (Set Features)                         */
     NVMF_CTRL_EVENTS,    /* waits for the async event configuration (Set Features)                */
     NVMF_CTRL_NS_LIST,   /* waits for a piece of the list of active namespaces                    */
-    NVMF_CTRL_NS_IDS,    /* waits for the names of one                                            */
+    NVMF_CTRL_NS_IDS,    /* waits for the names of one; skipped where the target is icms          */
     NVMF_CTRL_NS_KV,     /* waits for its Key-Value format                                        */
     NVMF_CTRL_NS_DELETE, /* waits for "delete of a missing key fails" to be set for it            */
     NVMF_CTRL_QUEUES,    /* the I/O queues connect one after the other; woken by their answers    */
@@ -202,7 +204,7 @@ struct nvmf_volume {
  * For targets that say nothing. Harmless when it is not up. */
 void nvmf_ctrl_look(struct nvmf_ctrl *ctrl);
 
-/* Volumes found so far (0 when it is not up). */
+/* Volumes found so far (0 when it is not up); LIMIT_AGENT_VOLUMES at most. */
 uint32_t nvmf_ctrl_volumes(const struct nvmf_ctrl *ctrl);
 const struct nvmf_volume *nvmf_ctrl_volume_at(const struct nvmf_ctrl *ctrl, uint32_t index);
 

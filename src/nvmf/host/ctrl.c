@@ -284,12 +284,23 @@ static void ns_over(struct nvmf_ctrl *ctrl)
     ctrl->ops->changed(ctrl);
 }
 
-/* The next namespace of the list, the next piece of it, or the end. */
+/* All namespaces of an icms target are Key-Value, and their format names the volume: one command
+ * for each of those that are not wanted. Of other targets the names are asked for first. */
+static void ns_begin(struct nvmf_ctrl *ctrl)
+{
+    ctrl->found[ctrl->found_count] = (struct nvmf_volume){.nsid = ctrl->nsids[ctrl->nsid_at]};
+    ctrl_step(ctrl, ctrl->info.icms_ext != 0 ? NVMF_CTRL_NS_KV : NVMF_CTRL_NS_IDS);
+}
+
+/* The next namespace of the list, the next piece of it, or the end: also when all that are wanted
+ * were found, as a subsystem may have many more. */
 static void ns_next(struct nvmf_ctrl *ctrl)
 {
-    if (ctrl->nsid_at < ctrl->nsid_count && ctrl->found_count < LIMIT_VOLUMES)
-        ctrl_step(ctrl, NVMF_CTRL_NS_IDS);
-    else if (ctrl->nsid_count == NVME_NS_LIST_MAX && ctrl->found_count < LIMIT_VOLUMES)
+    uint32_t most = ctrl->wanted_count > 0 ? ctrl->wanted_count : LIMIT_AGENT_VOLUMES;
+
+    if (ctrl->nsid_at < ctrl->nsid_count && ctrl->found_count < most)
+        ns_begin(ctrl);
+    else if (ctrl->nsid_count == NVME_NS_LIST_MAX && ctrl->found_count < most)
         ctrl_step(ctrl, NVMF_CTRL_NS_LIST);
     else
         ns_over(ctrl);
@@ -343,13 +354,25 @@ static void ns_ids_done(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
         ns_skip(ctrl);
         return;
     }
-    memset(found, 0, sizeof(*found));
-    found->nsid = ctrl->nsids[ctrl->nsid_at];
     if (ids.has_uuid)
         found->uuid = ids.uuid;
     else if (ids.has_nguid)
         memcpy(found->uuid.bytes, ids.nguid, sizeof(found->uuid.bytes));
     ctrl_step(ctrl, NVMF_CTRL_NS_KV);
+}
+
+/* Is the volume looked for, and not found yet? */
+static bool ns_wanted(const struct nvmf_ctrl *ctrl, const struct uuid *uuid)
+{
+    if (ctrl->wanted_count == 0)
+        return true;
+    for (uint32_t i = 0; i < ctrl->found_count; i++)
+        if (uuid_equal(&ctrl->found[i].uuid, uuid))
+            return false;
+    for (uint32_t i = 0; i < ctrl->wanted_count; i++)
+        if (uuid_equal(&ctrl->wanted[i], uuid))
+            return true;
+    return false;
 }
 
 static void ns_kv_start(struct nvmf_ctrl *ctrl)
@@ -378,7 +401,10 @@ static void ns_kv_done(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
     found->sealed = ns.icms && ns.sealed;
     if (ns.icms)
         found->uuid = ns.volume;
-    ctrl_step(ctrl, NVMF_CTRL_NS_DELETE);
+    if (ns_wanted(ctrl, &found->uuid))
+        ctrl_step(ctrl, NVMF_CTRL_NS_DELETE);
+    else
+        ns_skip(ctrl);
 }
 
 static void ns_delete_start(struct nvmf_ctrl *ctrl)
@@ -660,6 +686,7 @@ icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, str
     static const struct uuid no_host;
     struct nvmf_ctrl *ctrl;
 
+    check(opts->volume_count <= LIMIT_AGENT_VOLUMES);
     if (!nvme_nqn_valid(opts->subnqn, strlen(opts->subnqn) + 1) ||
         !nvme_nqn_valid(opts->hostnqn, strlen(opts->hostnqn) + 1))
         return err_set(why, ICMS_CONFIG, "not a valid NVMe qualified name: %s or %s", opts->subnqn,
@@ -686,6 +713,9 @@ icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, str
     ctrl->keep_alive_ns = opts->keep_alive_ns;
     ctrl->silence_ns = opts->silence_ns;
     ctrl->send_timeout_ns = opts->send_timeout_ns;
+    if (opts->volume_count > 0)
+        memcpy(ctrl->wanted, opts->volumes, opts->volume_count * sizeof(ctrl->wanted[0]));
+    ctrl->wanted_count = opts->volume_count;
     list_init(&ctrl->ended);
     loop_timer_init(&ctrl->open_timer, ctrl_open_timeout);
     loop_timer_init(&ctrl->ready_timer, ctrl_ready_again);

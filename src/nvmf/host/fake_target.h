@@ -13,7 +13,7 @@
 #include "nvmf/pdu.h"
 #include "wire/nvme_kv.h"
 
-#define FAKE_VOLUMES 8
+#define FAKE_VOLUMES LIMIT_VOLUMES
 #define FAKE_CONNS   64
 
 /* What a target can do wrong, to the next I/O command that gives the opportunity. */

@@ -157,9 +157,11 @@ struct nvmf_ctrl {
     uint8_t page[NVME_PAGE_BYTES];    /* data of admin                                         */
     uint32_t nsids[NVME_NS_LIST_MAX]; /* a piece of the list                                 */
     uint32_t nsid_count, nsid_at;     /* of it, and where we are                               */
-    struct nvmf_volume volumes[LIMIT_VOLUMES]; /* what requests use                          */
+    struct uuid wanted[LIMIT_AGENT_VOLUMES]; /* volumes that are looked for                    */
+    uint32_t wanted_count;                   /* 0: any                                         */
+    struct nvmf_volume volumes[LIMIT_AGENT_VOLUMES]; /* what requests use                      */
     uint32_t volume_count;
-    struct nvmf_volume found[LIMIT_VOLUMES]; /* being gathered                               */
+    struct nvmf_volume found[LIMIT_AGENT_VOLUMES]; /* being gathered                           */
     uint32_t found_count;
     struct nvmf_ctrl_stats stats;
 };

@@ -488,10 +488,104 @@ static void looks_again_when_namespaces_changed(void **state)
     bed_free(bed);
 }
 
+static struct uuid numbered(uint32_t n)
+{
+    return (struct uuid){{(uint8_t)n, (uint8_t)(n >> 8), 1}};
+}
+
+static void many_volumes(struct fake_target *fake)
+{
+    fake->volume_count = LIMIT_VOLUMES;
+    for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
+        fake->volumes[i] =
+            (struct fake_volume){.uuid = numbered(i + 1), .value_bytes_max = 4096 + i};
+}
+
+/* A subsystem shows 1,024 volumes, and the last of those that are wanted is the last one. */
+static void finds_its_volumes_among_1024(void **state)
+{
+    struct uuid wanted[LIMIT_AGENT_VOLUMES], absent = numbered(2000);
+    struct nvmf_ctrl_opts opts;
+    struct bed *bed = bed_new(0);
+
+    assert_int_equal(LIMIT_VOLUMES, 1024);
+    many_volumes(bed->fake);
+    for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++)
+        wanted[i] = numbered(1024 - i);
+    wanted[7] = absent;
+    bed->fake->timed = true; /* as an icms target: one command a namespace */
+    nvmf_ctrl_opts_init(&opts);
+    opts.volumes = wanted;
+    opts.volume_count = LIMIT_AGENT_VOLUMES;
+    bed_ctrl(bed, &opts);
+    bed_open(bed);
+    assert_string_equal(bed->why, "");
+    assert_int_equal(bed->ups, 1);
+    assert_int_equal(nvmf_ctrl_volumes(bed->ctrl), LIMIT_AGENT_VOLUMES - 1);
+    for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++) {
+        const struct nvmf_volume *volume = nvmf_ctrl_volume(bed->ctrl, &wanted[i]);
+
+        if (i == 7) {
+            assert_null(volume);
+            continue;
+        }
+        assert_non_null(volume);
+        assert_int_equal(volume->nsid, 1024 - i);
+        assert_int_equal(volume->value_bytes_max, 4096 + 1023 - i);
+    }
+    /* It comes, in place of another: the list that is full is followed by an empty piece. */
+    bed->fake->volumes[0].uuid = absent;
+    bed_on_loop(bed, 1, bed_do_event, bed);
+    bed_run(bed, 1000 * MS);
+    assert_int_equal(bed->changes, 1);
+    assert_int_equal(nvmf_ctrl_volumes(bed->ctrl), LIMIT_AGENT_VOLUMES);
+    assert_int_equal(nvmf_ctrl_volume(bed->ctrl, &absent)->nsid, 1);
+    bed_free(bed);
+}
+
+/* Two namespaces of one name: the first counts, and neither takes the place of another. */
+static void a_name_that_comes_twice_is_found_once(void **state)
+{
+    struct uuid wanted[2] = {numbered(3), numbered(900)};
+    struct nvmf_ctrl_opts opts;
+    struct bed *bed = bed_new(0);
+
+    many_volumes(bed->fake);
+    bed->fake->volumes[10].uuid = wanted[0];
+    nvmf_ctrl_opts_init(&opts);
+    opts.volumes = wanted;
+    opts.volume_count = 2;
+    bed_ctrl(bed, &opts);
+    bed_open(bed);
+    bed_run(bed, 400 * MS);
+    assert_int_equal(bed->ups, 1);
+    assert_int_equal(nvmf_ctrl_volumes(bed->ctrl), 2);
+    assert_int_equal(nvmf_ctrl_volume(bed->ctrl, &wanted[0])->nsid, 3);
+    assert_int_equal(nvmf_ctrl_volume(bed->ctrl, &wanted[1])->nsid, 900);
+    bed_free(bed);
+}
+
+static void keeps_the_first_volumes_when_none_are_named(void **state)
+{
+    struct bed *bed = bed_new(0);
+
+    many_volumes(bed->fake);
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    assert_int_equal(bed->ups, 1);
+    assert_int_equal(nvmf_ctrl_volumes(bed->ctrl), LIMIT_AGENT_VOLUMES);
+    assert_int_equal(nvmf_ctrl_volume_at(bed->ctrl, LIMIT_AGENT_VOLUMES - 1)->nsid,
+                     LIMIT_AGENT_VOLUMES);
+    bed_free(bed);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_volumes_and_comes_up),
+        cmocka_unit_test(finds_its_volumes_among_1024),
+        cmocka_unit_test(a_name_that_comes_twice_is_found_once),
+        cmocka_unit_test(keeps_the_first_volumes_when_none_are_named),
         cmocka_unit_test(stores_go_one_after_the_other),
         cmocka_unit_test(stores_and_retrieves_values_of_all_sizes),
         cmocka_unit_test(works_with_small_pieces_digests_and_vendor_commands),
