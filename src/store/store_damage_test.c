@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/fault_arm.h"
+#include "base/hash.h"
 #include "loop/sim.h"
 #include "store/layout.h"
 #include "store/store_rig.h"
@@ -501,6 +502,33 @@ static void a_replacement_that_was_cut_off_leaves_one_value(void **state)
     }
 }
 
+/* After a restart records are younger than all before it. */
+static void a_restart_does_not_make_records_older(void **state)
+{
+    enum { BLOCKS = 40 };
+    struct rig *rig = *state;
+    uint8_t map[STORE_PAGE_BYTES];
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    for (uint64_t i = 1; i < BLOCKS; i++) /* all into one segment, whose life began first */
+        assert_int_equal(rig_put(rig, 0, i % 8 + 2, 100, i, 0), ICMS_OK);
+    rig_restart(rig);
+    for (uint64_t i = 2; i < 10; i++) {
+        uint64_t at = record_of(rig, i) - STORE_DATA_OFFSET;
+        uint64_t map_at =
+            STORE_DATA_OFFSET + at / RIG_SEGMENT_BYTES * RIG_SEGMENT_BYTES + STORE_PAGE_BYTES;
+
+        rig_peek(rig, map_at, map, sizeof(map));
+        assert_int_equal(rig_put(rig, 0, i, 100, 1000 + i, 0), ICMS_OK);
+        rig_down(rig);
+        rig_poke(rig, map_at, map, sizeof(map)); /* the kill never got there */
+        rig_up(rig);
+        assert_int_equal(rig_get(rig, 0, i, 100, 1000 + i, NULL), ICMS_OK);
+    }
+}
+
 /* Nothing is known of records whose part of the dead map is lost in both copies: they are damaged,
  * at the open and, when a kill meets it, while the store runs. What was deleted stays away. */
 static void a_lost_dead_map_costs_its_records(void **state)
@@ -657,6 +685,77 @@ static void either_superblock_is_enough(void **state)
     assert_int_equal(store_open(loop, &rig->opts, &why, &store), ICMS_CORRUPT);
     assert_int_equal(store_format(rig->env, &rig->opts, false, &why), ICMS_EXISTS);
     loop_free(&loop);
+}
+
+/* Writes both superblocks anew, with their hash, after a change. */
+static void super_forge(struct rig *rig, void (*change)(struct store_super_df *df))
+{
+    struct store_super_df df;
+
+    rig_peek(rig, STORE_SUPER_OFFSET_A, &df, sizeof(df));
+    change(&df);
+    df.hash = le64_of(hash64_seed(&df, sizeof(df) - sizeof(df.hash), 0));
+    rig_poke(rig, STORE_SUPER_OFFSET_A, &df, sizeof(df));
+    rig_poke(rig, STORE_SUPER_OFFSET_B, &df, sizeof(df));
+}
+
+static void super_same(struct store_super_df *df)
+{
+    (void)df;
+}
+
+static void super_version(struct store_super_df *df)
+{
+    df->version = le32_of(STORE_SUPER_VERSION + 1);
+}
+
+static void super_segments(struct store_super_df *df)
+{
+    df->segments = le32_of(le32_get(df->segments) + 1);
+}
+
+/* A superblock that is whole, and not of this version or of a drive that cannot be. */
+static void a_superblock_of_another_version_is_refused(void **state)
+{
+    static void (*const changes[])(struct store_super_df *) = {super_same, super_version,
+                                                               super_segments};
+    struct rig *rig = *state;
+
+    rig_one_volume(rig);
+    for (uint32_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        struct err_why why = {""};
+        struct loop_opts opts;
+
+        assert_int_equal(store_format(rig->env, &rig->opts, i > 0, &why), ICMS_OK);
+        super_forge(rig, changes[i]);
+        loop_opts_init(&opts);
+        assert_int_equal(loop_new(rig->env, &opts, &why, &rig->loop), ICMS_OK);
+        assert_int_equal(store_open(rig->loop, &rig->opts, &why, &rig->store),
+                         i == 0 ? ICMS_OK : ICMS_VERSION);
+        loop_free(&rig->loop);
+        store_close(&rig->store);
+    }
+}
+
+/* Entries name one of the rows that a footer has. */
+static void an_entry_of_a_row_that_is_not_there_is_refused(void **state)
+{
+    const struct store_record record = {.key = rig_key(1), .value_bytes = 100};
+    struct store_record out;
+    struct store_entry_df df;
+    uint32_t page;
+    uint8_t row;
+
+    (void)state;
+    store_entry_make(&record, 2, STORE_SEGMENT_VOLUMES - 1, &df);
+    assert_int_equal(store_entry_check(&df, 16, &out, &page, &row), ICMS_OK);
+    assert_int_equal(row, STORE_SEGMENT_VOLUMES - 1);
+    df.volume++;
+    assert_int_equal(store_entry_check(&df, 16, &out, &page, &row), ICMS_CORRUPT);
+    store_entry_make(&record, 1, 0, &df); /* in the dead map */
+    assert_int_equal(store_entry_check(&df, 16, &out, &page, &row), ICMS_CORRUPT);
+    store_entry_make(&record, 14, 0, &df); /* in the summary */
+    assert_int_equal(store_entry_check(&df, 16, &out, &page, &row), ICMS_CORRUPT);
 }
 
 static void a_second_opener_is_told_who_holds_the_drive(void **state)
@@ -1019,6 +1118,7 @@ static void a_failed_flush_says_so(void **state)
         STORE_TEST(a_damaged_last_change_is_a_checksum_miss, backend),                             \
         STORE_TEST(a_damaged_change_does_not_bring_back_what_was_evicted, backend),                \
         STORE_TEST(a_replacement_that_was_cut_off_leaves_one_value, backend),                      \
+        STORE_TEST(a_restart_does_not_make_records_older, backend),                                \
         STORE_TEST(a_lost_dead_map_costs_its_records, backend),                                    \
         STORE_TEST(a_kill_that_fails_for_good_takes_the_drive_out, backend),                       \
         STORE_TEST(a_mark_of_damage_goes_when_the_block_comes_back, backend),                      \
@@ -1028,6 +1128,7 @@ static void a_failed_flush_says_so(void **state)
         STORE_TEST(a_foreign_drive_is_refused_and_left_alone, backend),                            \
         STORE_TEST(formatting_again_empties_the_drive, backend),                                   \
         STORE_TEST(either_superblock_is_enough, backend),                                          \
+        STORE_TEST(a_superblock_of_another_version_is_refused, backend),                           \
         STORE_TEST(a_second_opener_is_told_who_holds_the_drive, backend),                          \
         STORE_TEST(bad_sizes_are_refused, backend),                                                \
         STORE_TEST(a_failed_write_is_no_difference, backend),                                      \
@@ -1048,6 +1149,7 @@ int main(void)
         STORE_TEST(a_truncated_drive_is_refused_and_left_alone, uring),
         STORE_TEST(a_second_process_is_told_the_pid, uring),
         cmocka_unit_test(reads_that_fail_at_open_lose_nothing_for_good),
+        cmocka_unit_test(an_entry_of_a_row_that_is_not_there_is_refused),
         STORE_TESTS(uring),
         STORE_TESTS(sim),
     };
