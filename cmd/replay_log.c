@@ -114,7 +114,7 @@ icms_err replay_drive_sizes(const struct replay_setup *setup, struct err_why *wh
     *out_drive = (struct replay_drive){.record_bytes = record_bytes,
                                        .segment_blocks = (uint32_t)blocks,
                                        .segment_count = (uint32_t)segments,
-                                       .reserve = (uint32_t)u64_min(segments / 16, 8)};
+                                       .reserve = (uint32_t)u64_min(segments / 16, 2)};
     return ICMS_OK;
 }
 

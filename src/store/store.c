@@ -184,12 +184,9 @@ static void store_init(struct store *store, struct loop *loop, const struct stor
 
 static void store_limits_set(struct store *store)
 {
-    uint32_t reserve = store->super.segments / 16;
-
     store->segment_pages = (uint32_t)(store->super.segment_bytes / STORE_PAGE_BYTES);
     store->map_pages = store_dead_map_pages(store->segment_pages);
-    store->reserve = reserve < 1 ? 1 : reserve > 8 ? 8 : reserve;
-    store->free_low_mark = store->reserve / 2 > 1 ? store->reserve / 2 : 1;
+    store_reserve_set(store);
     store->stats.segments = store->super.segments;
     store->stats.capacity_bytes = (uint64_t)store->super.segments *
                                   store_segment_record_pages(store->segment_pages) *

@@ -37,6 +37,9 @@
 #define STORE_NO_VOLUME   UINT32_MAX
 #define STORE_ALL_VOLUMES (UINT32_MAX - 1)
 
+/* Segments that reclaim keeps ready, at most. */
+#define STORE_RESERVE_MAX 8
+
 /* Summary pages read in one piece by reclaim. */
 #define STORE_RECLAIM_PAGES 16
 
@@ -458,6 +461,10 @@ int store_volume_find(const struct store *store, const struct uuid *uuid);
 /* Takes the volumes of the options; NO_MEMORY, LIMIT, EXISTS (one is named twice). */
 icms_err store_volumes_new(struct store *store, const struct store_opts *opts,
                            struct err_why *why) ICMS_MUST_CHECK;
+
+/* How many segments reclaim keeps ready: two, one more for each stream above two, and a 16th of the
+ * drive at most. */
+void store_reserve_set(struct store *store);
 
 /* What a volume may hold: its quota, else its part of the drive. */
 double store_volume_share(const struct store *store, uint32_t volume);

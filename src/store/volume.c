@@ -58,6 +58,14 @@ double store_volume_share(const struct store *store, uint32_t volume)
     return capacity / store->volume_count;
 }
 
+void store_reserve_set(struct store *store)
+{
+    uint64_t most = u64_max(u64_min(store->super.segments / 16, STORE_RESERVE_MAX), 1);
+
+    store->reserve = (uint32_t)u64_min(u64_max(store->stream_count, 2), most);
+    store->free_low_mark = store->reserve / 2 > 1 ? store->reserve / 2 : 1;
+}
+
 /* Whether one more volume, of this quota, gets a stream of its own. */
 static bool volume_may_own(const struct store *store, uint64_t quota_bytes)
 {
@@ -73,6 +81,7 @@ static void volume_stream(struct store *store, uint32_t number)
     uint32_t stream = store->stream_count++, hints = loop_file_streams(store->file);
 
     store->volumes[number].stream = stream;
+    store_reserve_set(store);
     if (hints > 0) { /* they take turns where there are fewer */
         store->streams[STORE_SHARED].hint = 1;
         store->streams[stream].hint = 1 + stream % hints;
