@@ -271,6 +271,7 @@ static void rig_read_done(struct store_read *read)
     op->err = read->err;
     op->reason = read->reason;
     op->value_bytes = read->value_bytes;
+    op->record = read->record;
     atomic_store(&op->done, 1);
 }
 
@@ -318,8 +319,10 @@ static void rig_op_run(struct loop_msg *msg)
             store_read_cancel(&op->u.read);
         break;
     case RIG_DELETE:
-        op->u.delete =
-            (struct store_delete){.volume = op->volume, .key = op->key, .done = rig_delete_done};
+        op->u.delete = (struct store_delete){.volume = op->volume,
+                                             .key = op->key,
+                                             .only_record = op->record,
+                                             .done = rig_delete_done};
         op->started = store_delete(rig->store, &op->u.delete);
         break;
     case RIG_FLUSH:

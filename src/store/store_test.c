@@ -506,6 +506,58 @@ static void the_volume_most_over_its_share_gives(void **state)
     assert_in_range(stats.bytes, 5 << 18, 8 << 18); /* about half each */
 }
 
+/* The number of the record that a read of the key finds. */
+static uint64_t record_number(struct rig *rig, uint64_t key)
+{
+    struct rig_op *op = rig_op_new(rig, RIG_READ, 1000);
+    uint64_t record;
+
+    op->key = rig_key(key);
+    rig_op_start(op);
+    rig_op_wait(op);
+    assert_int_equal(op->err, ICMS_OK);
+    record = op->record;
+    rig_op_free(op);
+    return record;
+}
+
+static icms_err delete_record(struct rig *rig, uint64_t key, uint64_t record)
+{
+    struct rig_op *op = rig_op_new(rig, RIG_DELETE, 1);
+    icms_err err;
+
+    op->key = rig_key(key);
+    op->record = record;
+    rig_op_start(op);
+    rig_op_wait(op);
+    err = op->err;
+    rig_op_free(op);
+    return err;
+}
+
+/* A record that was read is deleted only while it is the one that counts. */
+static void a_deletion_may_be_of_one_record_only(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t first, other;
+
+    rig_one_volume(rig);
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 100, 1, 0), ICMS_OK);
+    assert_int_equal(rig_put(rig, 0, 2, 100, 2, 0), ICMS_OK);
+    first = record_number(rig, 1);
+    other = record_number(rig, 2);
+    assert_true(first != 0 && other != 0 && first != other);
+    assert_int_equal(delete_record(rig, 1, other), ICMS_MISS);
+    assert_int_equal(rig_put(rig, 0, 1, 100, 3, 0), ICMS_OK); /* it is repaired meanwhile */
+    assert_int_equal(delete_record(rig, 1, first), ICMS_MISS);
+    assert_int_equal(rig_get(rig, 0, 1, 100, 3, NULL), ICMS_OK);
+    assert_int_equal(delete_record(rig, 1, record_number(rig, 1)), ICMS_OK);
+    assert_int_equal(rig_get(rig, 0, 1, 100, 3, NULL), ICMS_MISS);
+    assert_int_equal(rig_get(rig, 0, 2, 100, 2, NULL), ICMS_OK);
+}
+
 /* The index has entries for blocks of the size that was said, and says why others are gone. */
 static void the_index_is_as_large_as_it_was_told(void **state)
 {
@@ -922,6 +974,7 @@ static void random_operations_agree_with_the_model(void **state)
         STORE_TEST(a_smaller_quota_holds_from_the_start, backend),                                 \
         STORE_TEST(a_value_over_the_quota_is_refused, backend),                                    \
         STORE_TEST(the_volume_most_over_its_share_gives, backend),                                 \
+        STORE_TEST(a_deletion_may_be_of_one_record_only, backend),                                 \
         STORE_TEST(the_index_is_as_large_as_it_was_told, backend),                                 \
         STORE_TEST(a_full_index_evicts_the_oldest, backend),                                       \
         STORE_TEST(a_full_index_of_one_segment_evicts_it, backend),                                \

@@ -10,6 +10,8 @@
 #include "base/hash.h"
 #include "store/store_int.h"
 
+static_assert(LIMIT_VOLUMES <= STORE_VOLUMES_MAX, "a drive takes what is configured");
+
 int store_volume_find(const struct store *store, const struct uuid *uuid)
 {
     for (uint32_t i = 0; i < store->volume_count; i++) {
