@@ -3,6 +3,7 @@
  * store/layout.h: every byte on flash, and the pure functions that make and check them.
  *
  *   0        superblock                  4 KiB   (again at 32 KiB)
+ *   4 KiB    the owner's note           28 KiB   (again at 36 KiB)
  *   64 KiB   segment 0                   segment_bytes
  *   ...      segment n - 1
  *
@@ -43,6 +44,9 @@
 #define STORE_PAGE_BYTES     LIMIT_DISK_ALIGN
 #define STORE_SUPER_OFFSET_A 0
 #define STORE_SUPER_OFFSET_B 32768
+#define STORE_NOTE_OFFSET_A  4096
+#define STORE_NOTE_OFFSET_B  36864
+#define STORE_NOTE_PAGES     7
 #define STORE_DATA_OFFSET    65536
 
 #define STORE_SEGMENT_BYTES_MIN ((uint64_t)64 << 10)
@@ -77,6 +81,17 @@ struct store_super_df {
     le64 hash;              /* of all bytes before                                     */
 };
 static_assert(sizeof(struct store_super_df) == STORE_PAGE_BYTES, "superblock is one page");
+
+#define STORE_NOTE_MAGIC UINT64_C(0x45544f4e534d4349)
+
+/* What the owner of the store keeps here. Both copies are the same but while one is written. */
+struct store_note_df {
+    le64 magic;    /* STORE_NOTE_MAGIC                                       */
+    le64 sequence; /* the copy that has the higher one counts                */
+    uint8_t bytes[STORE_NOTE_PAGES * STORE_PAGE_BYTES - 24]; /* of the owner */
+    le64 hash; /* of all bytes before, seeded with the drive's uuid      */
+};
+static_assert(sizeof(struct store_note_df) == STORE_NOTE_PAGES * STORE_PAGE_BYTES, "whole pages");
 
 /* One life of a segment; in its header, and again in its footer. While the segment is open its last
  * page is a copy of the header page. */

@@ -220,6 +220,8 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
                 err_set(why, err, "%s: no memory for the index: raise bytes_per_block", opts->path);
     }
     if (err == ICMS_OK)
+        err = store_note_open(store, why);
+    if (err == ICMS_OK)
         err = store_recover(store, why);
     if (err != ICMS_OK) {
         store_close(&store);
@@ -365,9 +367,9 @@ void store_down(struct store *store)
     if (store->down)
         return;
     __atomic_store_n(&store->down, true, __ATOMIC_RELAXED);
-    store_run(store); /* answers what is parked */
-    if (store->on_down != NULL)
+    if (store->on_down != NULL) /* the owner knows before it gets an answer that comes of it */
         store->on_down(store->on_down_arg);
+    store_run(store); /* answers what is parked */
 }
 
 void store_write_outcome(struct store *store, icms_err err)
@@ -410,8 +412,11 @@ bool store_exists(struct store *store, uint32_t volume, const struct key *key,
     if (volume >= store->volume_count || store->down ||
         !store_index_find(store->index, volume, key, &location) || location.damaged)
         return false;
-    if (out_bytes_max != NULL)
-        *out_bytes_max = (uint64_t)location.pages * STORE_PAGE_BYTES - 2 * STORE_HEADER_BYTES;
+    if (out_bytes_max != NULL) { /* its record has no more pages than this one */
+        uint32_t bytes = location.pages * STORE_PAGE_BYTES;
+
+        *out_bytes_max = bytes - 2 * STORE_HEADER_BYTES - sizeof(le32) * store_pieces(bytes);
+    }
     return true;
 }
 

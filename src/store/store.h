@@ -90,6 +90,34 @@ void store_close(struct store **store);
 icms_err store_volume_limit(struct store *store, uint32_t volume, uint64_t quota_bytes,
                             struct err_why *why) ICMS_MUST_CHECK;
 
+/* Kills all blocks that the open found of a volume, durably. *out_all: nothing was hidden from it,
+ * by device errors or because the index was full. Before store_volume_limit. IO and what else the
+ * drive answers, NO_MEMORY. Blocking. */
+icms_err store_volume_drop(struct store *store, uint32_t volume, bool *out_all,
+                           struct err_why *why) ICMS_MUST_CHECK;
+
+/* ---- the owner's note ----------------------------------------------------------------------- */
+
+/* Bytes that the owner of the store may keep on the drive; a new format has zeros. */
+#define STORE_NOTE_BYTES 28648
+
+/* What was there at the open. Before the first put. */
+void store_note_get(const struct store *store, void *out_bytes);
+
+/* Replaces it, durably. Blocking; before the loop starts. */
+icms_err store_note_put_now(struct store *store, const void *bytes,
+                            struct err_why *why) ICMS_MUST_CHECK;
+
+struct store_note {
+    const void *bytes;                     /* STORE_NOTE_BYTES; taken before the call returns */
+    void (*done)(struct store_note *note); /* called once                                     */
+    icms_err err;                          /* OK, DRIVE_DOWN                                  */
+};
+
+/* Replaces it, durably against power loss when done is called; one at a time. A note that cannot be
+ * written takes the drive out of service. DRIVE_DOWN. */
+icms_err store_note_put(struct store *store, struct store_note *note) ICMS_MUST_CHECK;
+
 /* ---- operations ----------------------------------------------------------------------------- */
 
 enum store_write_option {

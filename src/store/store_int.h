@@ -250,6 +250,15 @@ struct store_kill {
     struct store_kill_map map[STORE_KILL_SEGMENTS];
 };
 
+/* Writes the owner's note: one at a time. */
+struct store_note_writer {
+    struct store_note *note;  /* NULL: idle                                          */
+    struct store_note_df *df; /* aligned; the last one                               */
+    uint32_t step;            /* of 4: write, flush, and the same of the second copy */
+    uint32_t attempts;        /* that failed                                         */
+    struct loop_op op;        /* of the step                                         */
+};
+
 /* Takes the ready segment to a stream, one at a time. */
 struct store_opener {
     struct store_segment *segment;  /* NULL: idle                                      */
@@ -349,6 +358,7 @@ struct store {
     struct store_reclaim reclaim;         /* makes them ready */
     struct store_discard discard;         /* tells the device what is free */
     struct store_kill kill;               /* marks records as dead */
+    struct store_note_writer note;        /* what the owner keeps here */
     struct policy *policy;                /* says which, and what is written at all */
     struct policy_opts policy_opts;       /* what it was made of */
     struct store_deferred first_run;      /* the first store_run, when the loop runs     */
@@ -547,6 +557,11 @@ void store_kill_add(struct store_mutation *mutation);
 
 /* Begins a batch when none is in flight. Called by store_run. */
 void store_kill_run(struct store *store);
+
+/* ---- note.c ---- */
+
+/* Reads the owner's note; NO_MEMORY. */
+icms_err store_note_open(struct store *store, struct err_why *why) ICMS_MUST_CHECK;
 
 /* ---- reclaim.c ---- */
 

@@ -97,6 +97,8 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
     if (err == ICMS_OK || err == ICMS_EXISTS)
         err = store_open(drive->loop, &store_opts, why, &drive->store);
     free(volumes);
+    if (err == ICMS_OK)
+        store_on_down(drive->store, drive_down, drive);
     return drive_unformatted(drive, err, why);
 }
 
@@ -218,6 +220,16 @@ static bool drive_refused(icms_err err)
     }
 }
 
+bool target_drive_leave(struct target_drive *drive, icms_err err, const struct err_why *why)
+{
+    if (drive_refused(err))
+        return false;
+    snprintf(drive->why, sizeof(drive->why), "%.255s", why->text);
+    target_warn(drive->target, "drive %u is out of service: %.400s", drive->index, why->text);
+    drive_down(drive);
+    return true;
+}
+
 static icms_err drives_check(const struct target *target, struct err_why *why)
 {
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
@@ -232,7 +244,6 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
 {
     struct err_why first = {""};
     icms_err first_err = ICMS_OK;
-    uint32_t opened = 0;
     icms_err err = drives_check(target, why);
 
     if (err != ICMS_OK)
@@ -246,29 +257,27 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
         drive->index = i;
         drive->path = target->opts.drives[i].path;
         drive->loop = target->loops[i % target->opts.loops];
+        list_init(&drive->note_waiting);
         err = drive_open(drive, &one);
         if (err == ICMS_OK)
             err = target_slow_init(drive, &one);
-        if (err == ICMS_OK) {
-            opened++;
-            store_on_down(drive->store, drive_down, drive);
+        if (err == ICMS_OK)
             continue;
-        }
-        if (drive_refused(err))
+        if (!target_drive_leave(drive, err, &one))
             return err_set(why, err, "%.511s", one.text);
         if (first_err == ICMS_OK) {
             first_err = err;
             first = one;
         }
-        snprintf(drive->why, sizeof(drive->why), "%.255s", one.text);
-        target_warn(target, "drive %u is out of service: %.400s", i, one.text);
-        drive_down(drive);
     }
-    if (opened == 0)
-        return err_set(why, first_err, "%.511s", first.text);
     err = drives_copy_check(target, why);
     if (err == ICMS_OK)
-        err = drives_map(target, why);
+        err = target_members_open(target, why);
+    if (err != ICMS_OK)
+        return err;
+    if ((uint32_t)__builtin_popcount(atomic_load(&target->out)) == target->opts.drive_count)
+        return first_err != ICMS_OK ? err_set(why, first_err, "%.511s", first.text) : ICMS_IO;
+    err = drives_map(target, why);
     for (uint32_t v = 0; v < target->opts.volume_count && err == ICMS_OK; v++)
         err = drives_volume_limit(target, v, why);
     return err;

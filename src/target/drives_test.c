@@ -207,6 +207,7 @@ static void a_drive_that_fails_is_out_and_the_rest_goes_on(void **state)
     }
     assert_int_equal(hits(rig, 1, 90), 0);
     assert_int_not_equal(put(rig, 1, key_text(0, 0), 0), NVME_SC_SUCCESS);
+    assert_int_not_equal(peer_delete(rig->io, 1, key_text(0, 0), &cqe), NVME_SC_SUCCESS);
     assert_false(target_ready(rig->target, &why));
     assert_string_equal(why.text, "no drive is in service");
     free(stats);
@@ -477,6 +478,204 @@ static void a_copied_drive_is_refused(void **state)
     rig_free(&rig);
 }
 
+/* ---- drives that were out ---------------------------------------------------------------------
+ */
+
+/* Restarts with some drives dead (bits). */
+static void restart(struct rig *rig, uint32_t dead)
+{
+    rig_down(rig);
+    for (uint32_t i = 0; i < rig->opts.drive_count; i++)
+        sim_disk_dead(rig->node, rig->paths[i], (dead >> i & 1) != 0);
+    rig_up(rig);
+}
+
+static uint64_t drive_blocks(struct rig *rig, uint32_t drive, uint32_t volume)
+{
+    struct store_volume_stats stats;
+
+    store_volume_stats(rig->target->drives[drive].store, volume, &stats);
+    return stats.blocks;
+}
+
+/* Values that were deleted or replaced while their drive was out, from the start or later, never
+ * come back; a volume that saw no mutation keeps its blocks. */
+static void what_a_drive_missed_never_comes_back(void **state)
+{
+    for (uint32_t missing = 0; missing < 2; missing++) { /* at the start, or it fails later */
+        struct rig *rig = rig_new(2, 3);
+        struct nvme_cqe cqe;
+        uint64_t kept;
+        uint32_t n[8];
+
+        rig_up(rig);
+        fill_drive(rig, 1, 0, n, 8);
+        fill(rig, 2, 30);
+        kept = drive_blocks(rig, 1, 1);
+        assert_true(kept > 0 && drive_blocks(rig, 1, 0) >= 8);
+        if (missing) {
+            restart(rig, 2);
+        } else {
+            sim_disk_dead(rig->node, rig->paths[1], true);
+            while (target_drive_in(rig->target, 1))
+                (void)put(rig, 1, key_text(n[0], 0), 1);
+        }
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(put(rig, 1, key_text(n[i], 0), 900 + i), NVME_SC_SUCCESS);
+        for (uint32_t i = 4; i < 8; i++)
+            assert_int_equal(peer_delete(rig->io, 1, key_text(n[i], 0), &cqe), NVME_SC_SUCCESS);
+        restart(rig, 0);
+        assert_int_equal(drive_blocks(rig, 1, 0), 0);
+        assert_int_equal(drive_blocks(rig, 1, 1), kept);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(get(rig, 1, key_text(n[i], 0), 900 + i, &cqe), NVME_SC_SUCCESS);
+        for (uint32_t i = 4; i < 8; i++)
+            assert_int_equal(peer_exist(rig->io, 1, key_text(n[i], 0), &cqe), NVME_SC_KV_NO_KEY);
+        /* It was dropped for good, and the note was erased: what is new there stays. */
+        fill_drive(rig, 1, 2000, n, 4);
+        restart(rig, 0);
+        assert_int_equal(drive_blocks(rig, 1, 0), 4);
+        restart(rig, 1 | 4); /* alone */
+        assert_int_equal(drive_blocks(rig, 1, 0), 4);
+        rig_free(&rig);
+    }
+}
+
+/* Drives that take turns in being out: each knows what the other missed. */
+static void drives_that_were_out_in_turn_drop_what_each_missed(void **state)
+{
+    struct rig *rig = rig_new(1, 2);
+    struct nvme_cqe cqe;
+
+    rig_up(rig);
+    fill(rig, 1, 20);
+    restart(rig, 2);
+    for (uint32_t i = 0; i < 20; i++)
+        assert_int_equal(put(rig, 1, key_text(i, 0), 100 + i), NVME_SC_SUCCESS);
+    restart(rig, 1);
+    for (uint32_t i = 0; i < 20; i++)
+        (void)peer_delete(rig->io, 1, key_text(i, 0), &cqe);
+    restart(rig, 0);
+    for (uint32_t i = 0; i < 20; i++)
+        assert_int_equal(peer_exist(rig->io, 1, key_text(i, 0), &cqe), NVME_SC_KV_NO_KEY);
+    rig_free(&rig);
+}
+
+static uint64_t drives_written(struct rig *rig)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < rig->opts.drive_count; i++) {
+        struct store_stats stats;
+
+        if (rig->target->drives[i].store == NULL)
+            continue;
+        store_stats(rig->target->drives[i].store, &stats);
+        bytes += stats.device_write_bytes;
+    }
+    return bytes;
+}
+
+/* One note a volume and drive; none for blocks that are stored under the names of their content. */
+static void what_a_drive_missed_is_noted_once(void **state)
+{
+    const uint64_t note = 2 * (STORE_NOTE_BYTES + 24); /* both copies */
+    struct rig *rig = rig_new(2, 3);
+    uint64_t before;
+    struct nvme_cqe cqe;
+
+    rig_up(rig);
+    fill(rig, 1, 30);
+    before = drives_written(rig); /* nobody is out: nothing is noted */
+    for (uint32_t i = 0; i < 30; i++)
+        assert_int_equal(peer_delete(rig->io, 1, key_text(500 + i, 0), &cqe), NVME_SC_SUCCESS);
+    assert_int_equal(drives_written(rig), before);
+    restart(rig, 2);
+    for (uint32_t i = 0; i < 30; i++) {
+        value_make(rig, i);
+        (void)peer_store(rig->io, 1, key_text(i, 0), rig->value, value_bytes(i),
+                         NVME_KV_STORE_IF_ABSENT, &cqe);
+    }
+    assert_int_equal(hits(rig, 1, 30), 30);
+    assert_int_equal(atomic_load(&rig->target->noted[0]), 0);
+    before = drives_written(rig);
+    for (uint32_t i = 0; i < 30; i++)
+        assert_int_equal(peer_delete(rig->io, 1, key_text(500 + i, 0), &cqe), NVME_SC_SUCCESS);
+    assert_int_equal(drives_written(rig), before + 2 * note);
+    assert_int_equal(peer_delete(rig->io, 2, key_text(500, 0), &cqe), NVME_SC_SUCCESS);
+    assert_int_equal(drives_written(rig), before + 4 * note);
+    restart(rig, 2); /* the notes are still there */
+    before = drives_written(rig);
+    assert_int_equal(peer_delete(rig->io, 1, key_text(500, 0), &cqe), NVME_SC_SUCCESS);
+    assert_int_equal(drives_written(rig), before);
+    rig_free(&rig);
+}
+
+/* The power goes at some moment of a delete and its notes: one that was answered holds. */
+static void power_cuts_around_a_note(void **state)
+{
+    uint32_t answered = 0, unanswered = 0;
+
+    for (uint64_t us = 0; us < 1500; us += 100) {
+        struct rig *rig = rig_new(1, 2);
+        struct inside *inside = calloc(1, sizeof(*inside));
+        struct nvme_cqe cqe;
+        uint32_t n;
+        bool over;
+
+        check(inside != NULL);
+        rig_up(rig);
+        fill_drive(rig, 1, 0, &n, 1);
+        restart(rig, 2);
+        inside->target = rig->target;
+        inside->call.done = inside_done;
+        inside->call.req = (struct nvmf_target_req){
+            .op = NVMF_TARGET_DELETE,
+            .key = peer_key(key_text(n, 0)),
+        };
+        loop_send(target_loop(rig->target, 0), &inside->msg, inside_begin);
+        (void)sim_run(rig->sim, sim_now_ns(rig->sim) + us * 1000);
+        over = inside->over;
+        sim_node_crash(rig->node, true, false);
+        target_free(&rig->target);
+        peer_free(&rig->io);
+        peer_free(&rig->admin);
+        sim_disk_dead(rig->node, rig->paths[1], false);
+        rig_up(rig);
+        if (over)
+            assert_int_equal(peer_exist(rig->io, 1, key_text(n, 0), &cqe), NVME_SC_KV_NO_KEY);
+        answered += over;
+        unanswered += !over;
+        free(inside);
+        rig_free(&rig);
+    }
+    assert_true(answered > 0 && unanswered > 0);
+}
+
+/* A drive that the others did without, and forgot, holds what nobody noted that it missed. */
+static void a_drive_that_was_left_out_is_refused(void **state)
+{
+    struct rig *rig = rig_new(1, 3);
+    struct err_why why = {""};
+    struct nvme_cqe cqe;
+
+    rig_up(rig);
+    fill(rig, 1, 20);
+    rig_down(rig);
+    rig->opts.drive_count = 2;
+    rig_up(rig);
+    for (uint32_t i = 0; i < 20; i++)
+        (void)peer_delete(rig->io, 1, key_text(i, 0), &cqe);
+    rig_down(rig);
+    rig->opts.drive_count = 3;
+    assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "start with `--format drive2`"));
+    rig->drives[2].format = true;
+    rig_up(rig);
+    assert_int_equal(hits(rig, 1, 20), 0);
+    rig_free(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -493,6 +692,11 @@ int main(void)
         cmocka_unit_test(a_drive_that_is_missing_at_start_is_filled_around),
         cmocka_unit_test(drives_whose_paths_are_swapped_keep_their_blocks),
         cmocka_unit_test(a_copied_drive_is_refused),
+        cmocka_unit_test(what_a_drive_missed_never_comes_back),
+        cmocka_unit_test(drives_that_were_out_in_turn_drop_what_each_missed),
+        cmocka_unit_test(what_a_drive_missed_is_noted_once),
+        cmocka_unit_test(power_cuts_around_a_note),
+        cmocka_unit_test(a_drive_that_was_left_out_is_refused),
     };
 
     return cmocka_run_group_tests_name("target-drives", tests, NULL, NULL);

@@ -8,8 +8,8 @@
  * state again. The order of drives for a key is place_rank's; drives out of service are skipped.
  *
  * Load:   NEW -> LOOK -> READ -> REPLY, and from LOOK or READ on to the next drive's LOOK on a miss
- * Store:  NEW -> [PROBE] -> APPEND -> WRITE -> PURGE -> REPLY
- * Delete: NEW -> FORGET -> DELETE -> ... -> REPLY
+ * Store:  NEW -> [PROBE] -> APPEND -> WRITE -> KILL, KILL_END for each other drive -> NOTE -> REPLY
+ * Delete: NEW -> KILL, KILL_END for each drive -> NOTE -> REPLY
  * Exist:  NEW -> LOOK -> REPLY; exist-many: NEW -> SCAN -> REPLY; flush: NEW -> SYNC -> FLUSH ->
  * ... -> REPLY; list: list.c
  */
@@ -139,7 +139,7 @@ static enum target_step target_run_new(struct target_req *req)
         req->state = TARGET_REQ_SCAN;
         return TARGET_NEXT;
     case NVMF_TARGET_DELETE:
-        req->state = TARGET_REQ_FORGET;
+        req->state = TARGET_REQ_KILL;
         return TARGET_NEXT;
     case NVMF_TARGET_LIST:
         return target_list_begin(req);
@@ -304,7 +304,7 @@ static enum target_step target_run_write(struct target_req *req)
     case ICMS_OK:
         req->value_drive = req->drive;
         req->rank = 0;
-        req->state = TARGET_REQ_PURGE;
+        req->state = TARGET_REQ_KILL;
         return TARGET_NEXT;
     case ICMS_DRIVE_DOWN:
         if (!target_drive_in(req->target, req->drive)) {
@@ -330,87 +330,77 @@ static enum target_step target_run_write(struct target_req *req)
     return target_req_answer(req, err, reason);
 }
 
+/* ---- one key, one value --------------------------------------------------------------------- */
+
+enum target_step target_req_mutated(struct target_req *req)
+{
+    uint32_t out = atomic_load_explicit(&req->target->out, memory_order_acquire);
+
+    if (req->nvmf->op == NVMF_TARGET_STORE || req->found)
+        return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    if ((uint32_t)__builtin_popcount(out) == req->target->opts.drive_count)
+        return target_req_answer(req, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
+    return target_req_miss(req);
+}
+
 static void target_delete_done(struct store_delete *delete)
 {
     target_req_run(container_of(delete, struct target_req, op.delete));
 }
 
-static icms_err target_req_delete(struct target_req *req, struct target_drive *drive)
+/* Has it the key, if only a damaged value of it? */
+static bool target_req_has(const struct target_req *req, const struct target_drive *drive)
 {
-    req->op.delete = (struct store_delete){
-        .volume = target_req_volume(req, drive),
-        .key = req->nvmf->key,
-        .done = target_delete_done,
-    };
-    req->op.delete.err = store_delete(drive->store, &req->op.delete);
-    return req->op.delete.err;
+    uint32_t volume = target_req_volume(req, drive);
+
+    return store_exists(drive->store, volume, &req->nvmf->key, NULL) ||
+           store_miss_reason(drive->store, volume, &req->nvmf->key) == ICMS_MISS_CHECKSUM;
 }
 
-/* One key, one value: an older one may lie where stores went while this drive was out, or was slow.
- * The store is no success before all of them forgot it: the older value may come first in order. */
-static enum target_step target_run_purge(struct target_req *req)
-{
-    struct target_drive *drive = target_req_drive(req);
-
-    if (drive == NULL)
-        return target_req_answer(req, req->err,
-                                 req->err == ICMS_OK ? ICMS_MISS_NONE : ICMS_MISS_DRIVE_DOWN);
-    if (drive->index == req->value_drive) {
-        req->rank++;
-        return TARGET_NEXT;
-    }
-    if (!target_req_at(req, drive->loop))
-        return TARGET_WAIT;
-    if (!store_exists(drive->store, target_req_volume(req, drive), &req->nvmf->key, NULL)) {
-        req->rank++;
-        return TARGET_NEXT;
-    }
-    if (target_slow_clogged(drive, true))
-        return target_req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
-    req->state = TARGET_REQ_PURGE_END;
-    target_slow_begin(drive, req);
-    return target_req_delete(req, drive) == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
-}
-
-static enum target_step target_run_purge_end(struct target_req *req)
-{
-    icms_err err = req->op.delete.err;
-
-    target_slow_end(req);
-    if (err != ICMS_OK && err != ICMS_MISS && err != ICMS_DRIVE_DOWN)
-        req->err = err; /* the older value is still there */
-    req->rank++;
-    req->state = TARGET_REQ_PURGE;
-    return TARGET_NEXT;
-}
-
-/* ---- delete --------------------------------------------------------------------------------- */
-
-static enum target_step target_run_forget(struct target_req *req)
+/* A delete kills on every drive in service; a store on all but the one that has the new value, as
+ * an older one may come first in order. It is no success before all of them did. */
+static enum target_step target_run_kill(struct target_req *req)
 {
     struct target_drive *drive = target_req_drive(req);
 
     if (drive == NULL) {
         if (req->err != ICMS_OK)
             return target_req_answer(req, req->err, ICMS_MISS_DRIVE_DOWN);
-        return req->found ? target_req_answer(req, ICMS_OK, ICMS_MISS_NONE) : target_req_miss(req);
+        if (req->options & NVMF_TARGET_IF_ABSENT) /* a drive that is out has no other value */
+            return target_req_mutated(req);
+        req->state = TARGET_REQ_NOTE;
+        return TARGET_NEXT;
     }
-    if (!target_req_at(req, drive->loop))
+    if (drive->index != req->value_drive && !target_req_at(req, drive->loop))
         return TARGET_WAIT;
-    req->state = TARGET_REQ_DELETE;
-    return target_req_delete(req, drive) == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
+    if (drive->index == req->value_drive || !target_req_has(req, drive)) {
+        req->rank++;
+        return TARGET_NEXT;
+    }
+    if (req->nvmf->op == NVMF_TARGET_STORE && target_slow_clogged(drive, true))
+        return target_req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
+    req->op.delete = (struct store_delete){
+        .volume = target_req_volume(req, drive),
+        .key = req->nvmf->key,
+        .done = target_delete_done,
+    };
+    req->state = TARGET_REQ_KILL_END;
+    target_slow_begin(drive, req);
+    req->op.delete.err = store_delete(drive->store, &req->op.delete);
+    return req->op.delete.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
 
-static enum target_step target_run_delete(struct target_req *req)
+static enum target_step target_run_kill_end(struct target_req *req)
 {
     icms_err err = req->op.delete.err;
 
+    target_slow_end(req);
     if (err == ICMS_OK)
         req->found = true;
     else if (err != ICMS_MISS && err != ICMS_DRIVE_DOWN)
         req->err = err; /* it may still be there */
     req->rank++;
-    req->state = TARGET_REQ_FORGET;
+    req->state = TARGET_REQ_KILL;
     return TARGET_NEXT;
 }
 
@@ -502,14 +492,14 @@ static enum target_step target_run_reply(struct target_req *req)
 }
 
 static enum target_step (*const target_state_fn[])(struct target_req *req) = {
-    [TARGET_REQ_NEW] = target_run_new,       [TARGET_REQ_LOOK] = target_run_look,
-    [TARGET_REQ_READ] = target_run_read,     [TARGET_REQ_PROBE] = target_run_probe,
-    [TARGET_REQ_APPEND] = target_run_append, [TARGET_REQ_WRITE] = target_run_write,
-    [TARGET_REQ_PURGE] = target_run_purge,   [TARGET_REQ_PURGE_END] = target_run_purge_end,
-    [TARGET_REQ_FORGET] = target_run_forget, [TARGET_REQ_DELETE] = target_run_delete,
-    [TARGET_REQ_SCAN] = target_run_scan,     [TARGET_REQ_LIST_WAIT] = target_list_wait,
-    [TARGET_REQ_LIST] = target_list_run,     [TARGET_REQ_SYNC] = target_run_sync,
-    [TARGET_REQ_FLUSH] = target_run_flush,   [TARGET_REQ_REPLY] = target_run_reply,
+    [TARGET_REQ_NEW] = target_run_new,         [TARGET_REQ_LOOK] = target_run_look,
+    [TARGET_REQ_READ] = target_run_read,       [TARGET_REQ_PROBE] = target_run_probe,
+    [TARGET_REQ_APPEND] = target_run_append,   [TARGET_REQ_WRITE] = target_run_write,
+    [TARGET_REQ_KILL] = target_run_kill,       [TARGET_REQ_KILL_END] = target_run_kill_end,
+    [TARGET_REQ_NOTE] = target_run_note,       [TARGET_REQ_SCAN] = target_run_scan,
+    [TARGET_REQ_LIST_WAIT] = target_list_wait, [TARGET_REQ_LIST] = target_list_run,
+    [TARGET_REQ_SYNC] = target_run_sync,       [TARGET_REQ_FLUSH] = target_run_flush,
+    [TARGET_REQ_REPLY] = target_run_reply,
 };
 
 void target_req_run(struct target_req *req)
@@ -534,6 +524,7 @@ static void target_req_begin(struct target *target, struct target_req *req,
     req->call = call;
     req->at = nvmf->loop;
     req->slot = req->rank = req->index = req->drive = req->options = 0;
+    req->value_drive = UINT32_MAX;
     req->found = false;
     req->reason = ICMS_MISS_NONE;
     req->err = ICMS_OK;

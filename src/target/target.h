@@ -4,12 +4,14 @@
  * nvmf/target, which knows no storage, and store, which knows no protocol.
  *
  * Drives. Drive i and its store belong to loop i modulo the number of loops. Each run of blocks has
- * an order of drives (weighted rendezvous over the drives' paths and sizes, place.h). Stores go to
+ * an order of drives (weighted rendezvous over the drives' UUIDs and sizes, place.h). Stores go to
  * the first in that order that is in service. Loads ask every drive of the order that is in service
  * until one has the block, because stores went further down while a drive was out. So a drive that
- * fails costs its own blocks once, and nothing else. A store also makes the others of the order
- * forget the key, so a key has one value. A drive that was out comes back only with a restart; what
- * was overwritten or deleted meanwhile is still on it, so format it first where keys are reused.
+ * fails costs its own blocks once, and nothing else. A store also deletes the key on the others of
+ * the order, so a key has one value. A drive that was out comes back only with a restart; it then
+ * drops the volumes in which anything was replaced or deleted meanwhile. A drive that was left out
+ * of the configuration meanwhile, or comes from another enclosure, is an error until it is
+ * formatted.
  *
  * Threads: target_new, _start, _stop and _free on one control thread; what says "any thread" on
  * any. No threads, files, sockets or clocks but through loop, so it runs under simulation.

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <stdatomic.h>
 
+#include "base/bytes.h"
 #include "place/place.h"
 #include "target/target.h"
 
@@ -27,6 +28,26 @@
 
 struct target_req;
 
+/* ---- members -------------------------------------------------------------------------------- */
+
+/* Volumes that one note names. */
+#define TARGET_NOTE_ROWS 1400
+
+struct target_note_row_df {
+    struct uuid volume; /* of which a mutation was missed                            */
+    le32 missed;        /* bit i: by member i; 0: the row is free */
+};
+
+/* What a drive knows of the others: the owner's note of its store. */
+struct target_note_df {
+    le64 version;                                     /* one more with each start; 0: no note */
+    le32 missed_all;                                  /* bit i: member i, of all volumes      */
+    struct uuid members[LIMIT_DRIVES];                /* zeros: nobody                        */
+    struct target_note_row_df rows[TARGET_NOTE_ROWS]; /* one a volume                         */
+    uint8_t reserved[STORE_NOTE_BYTES - 12 - LIMIT_DRIVES * 16 - TARGET_NOTE_ROWS * 20]; /* 0 */
+};
+static_assert(sizeof(struct target_note_df) == STORE_NOTE_BYTES, "no padding");
+
 /* ---- drives --------------------------------------------------------------------------------- */
 
 struct target_drive {
@@ -38,6 +59,11 @@ struct target_drive {
     struct uuid uuid;    /* for placement: of its superblock; out since the start: unknown  */
     double weight;       /* bytes                                                        */
     char why[256];       /* why it could not be used                                     */
+    /* members.c, on the drive's loop */
+    struct target_note_df note; /* on flash, or being written                                 */
+    bool note_busy;             /* being written                                              */
+    struct list note_waiting;   /* target_req.link: mutations that wait for its end           */
+    struct store_note note_op;  /* the write                                                  */
     /* slow.c, on the drive's loop */
     struct list flying;            /* target_req.link: what is at the store, oldest first     */
     uint64_t flying_bytes[2];      /* of their buffers: loads, stores                         */
@@ -84,10 +110,11 @@ enum target_req_state {
                              to; woken by target_req_arrived                                      */
     TARGET_REQ_APPEND,    /* goes to the first drive in service; woken by target_req_arrived      */
     TARGET_REQ_WRITE,     /* waits for flash; woken by store_write's done                         */
-    TARGET_REQ_PURGE,     /* the other drives forget the key; woken by target_req_arrived         */
-    TARGET_REQ_PURGE_END, /* waits for flash; woken by store_delete's done                        */
-    TARGET_REQ_FORGET,    /* delete: asks every drive in order; woken by target_req_arrived       */
-    TARGET_REQ_DELETE,    /* waits for flash; woken by store_delete's done                        */
+    TARGET_REQ_KILL,      /* store, delete: the next drive that must not have the key deletes it;
+                             woken by target_req_arrived                                          */
+    TARGET_REQ_KILL_END,  /* waits for flash; woken by store_delete's done                        */
+    TARGET_REQ_NOTE,      /* visits every drive when one is out that may have missed the mutation;
+                             woken by target_req_arrived, target_note_done                        */
     TARGET_REQ_SCAN,      /* exist-many: visits every loop; woken by target_req_arrived           */
     TARGET_REQ_LIST_WAIT, /* waits for the loop's list memory; woken by the pass that ends        */
     TARGET_REQ_LIST,      /* visits every drive; woken by target_req_arrived                      */
@@ -110,19 +137,21 @@ struct target_req {
     struct target_call *call;     /* who gets the answer; NULL: nvmf/target                     */
     struct loop *at;              /* where it is now, or goes                                   */
     struct loop_msg msg;          /* carries it between loops                                   */
-    struct list link;             /* LIST_WAIT: list.parked; READ, WRITE, PURGE_END: drive.flying */
-    uint64_t begin_ns;            /* READ, WRITE, PURGE_END: when it went to the store          */
-    bool late;                    /* READ, WRITE, PURGE_END: and was counted as late            */
+    struct list link;             /* LIST_WAIT: list.parked; READ, WRITE, KILL_END: drive.flying;
+                                     NOTE: drive.note_waiting                              */
+    uint64_t begin_ns;            /* READ, WRITE, KILL_END: when it went to the store          */
+    bool late;                    /* READ, WRITE, KILL_END: and was counted as late            */
     uint32_t slot;                /* of its key in the map of drives                            */
     uint32_t rank;                /* next place in the order to ask                             */
-    uint32_t index;               /* SCAN: loop; LIST, SYNC: drive                              */
-    uint32_t home;                /* LIST: whose list memory; index of the queue pair's loop    */
-    uint32_t drive;               /* READ, WRITE, PURGE_END: where                              */
-    uint32_t value_drive;         /* STORE: where the value went                                */
-    uint32_t options;             /* STORE: what is left of the condition                       */
-    bool found;                   /* DELETE: somewhere                                          */
-    enum icms_miss reason;        /* the best reason for a miss so far                          */
-    icms_err err;                 /* SYNC, PURGE, FORGET: first error                           */
+    uint32_t index;        /* SCAN: loop; LIST, SYNC, NOTE: drive                            */
+    uint32_t home;         /* LIST: whose list memory; index of the queue pair's loop    */
+    uint32_t drive;        /* READ, WRITE, KILL_END: where                              */
+    uint32_t value_drive;  /* STORE: where the value went; UINT32_MAX: nowhere           */
+    uint32_t missed;       /* NOTE: drives that are to be noted                          */
+    uint32_t options;      /* STORE: what is left of the condition                       */
+    bool found;            /* DELETE: somewhere                                          */
+    enum icms_miss reason; /* the best reason for a miss so far                          */
+    icms_err err;          /* SYNC, KILL: first error                                    */
     struct store_position list_from; /* LIST: the next pass gives keys behind this              */
     bool list_placed; /* LIST: list_from is set                                     */
     uint32_t list_bytes, list_count; /* LIST: written into the buffer                            */
@@ -142,6 +171,8 @@ struct target {
     struct place_map *map; /* order of drives; immutable                           */
     _Atomic uint32_t out;  /* bit i: drive i is out of service                     */
     _Atomic uint32_t slow; /* bit i: drive i is passed over for now                       */
+    _Atomic uint32_t noted[LIMIT_VOLUMES]; /* bit i: all drives in service noted that drive i
+                                              missed a mutation of the volume */
     _Atomic uint64_t flying_bytes[2]; /* of buffers at stores: loads, stores                   */
     _Atomic bool draining;
     uint64_t hash_seed;            /* of the stores                                        */
@@ -176,6 +207,10 @@ static inline bool target_drive_slow(const struct target *target, uint32_t drive
     return (atomic_load_explicit(&target->slow, memory_order_acquire) >> drive & 1) != 0;
 }
 
+/* A drive that does not work at the start is left out; why is kept. False: the operator has to
+ * decide. */
+bool target_drive_leave(struct target_drive *drive, icms_err err, const struct err_why *why);
+
 void target_warn(struct target *target, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -202,6 +237,16 @@ bool target_req_at(struct target_req *req, struct loop *loop);
 
 /* target_req_run is called where the request is, in a later turn of that loop. */
 void target_req_defer(struct target_req *req);
+
+/* A store or delete did what it had to on the drives in service, and they noted who was out. */
+enum target_step target_req_mutated(struct target_req *req);
+
+/* ---- members.c ------------------------------------------------------------------------------ */
+
+/* The drives that are open learn what they missed, and of each other. Blocking. */
+icms_err target_members_open(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
+
+enum target_step target_run_note(struct target_req *req);
 
 /* ---- list.c --------------------------------------------------------------------------------- */
 
