@@ -4,15 +4,14 @@
  * in the dead maps of their segments.
  *
  *   store_kill_add -> kill.waiting
- *   store_kill_run -> a batch: the dead map of each segment is read, gets its bits, is written,
+ *   store_kill_run -> a batch: the dead map of each segment gets its bits and is written,
  *   store_kill_map_done -> when all are written: one flush of the device,
  *   store_kill_flushed  -> store_mutation_killed for each.
  *
  * Loop's thread. Invariants: a mutation is told that its record is dead when that is durable. The
  * life of a segment does not change while its map is in a batch; a kill waits while its segment
- * gets a new life, which ends it. In a sector that is lost nothing tells dead records from others:
- * all of its range die, and their blocks are marked as damaged. A drive whose map or flush fails
- * again and again goes out of service, because what was deleted could come back.
+ * gets a new life, which ends it. A drive whose map or flush fails again and again goes out of
+ * service, because what was deleted could come back.
  */
 #include "base/fault.h"
 #include "store/store_int.h"
@@ -122,58 +121,25 @@ static void store_kill_map_fault(struct store_deferred *deferred)
     kill_map_written(container_of(deferred, struct store_kill_map, deferred), ICMS_IO);
 }
 
-/* Nobody can tell which records of the sector's range are dead: all of them are, from now on. */
-static void kill_sector_heal(struct store_kill_map *map, uint32_t sector)
+static void kill_map_write(struct store_kill_map *map)
 {
     struct store *store = map->store;
-    uint32_t number = store_segment_number(store, map->segment), cursor = 0;
-    struct store_block block;
+    struct store_dead_df *dead = store_segment_dead(store, map->segment);
 
-    store_dead_fill(map->segment->nonce, store->segment_pages, sector, map->sectors);
-    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
-        if (block.location.segment == number && block.location.page / STORE_DEAD_PAGES == sector)
-            store_segment_damage(store, &block);
-    }
-}
-
-static void kill_map_set(struct store_kill_map *map)
-{
-    uint64_t nonce = map->segment->nonce;
-
-    store_stat_add(&map->store->stats.checksum_errors,
-                   store_dead_mend(nonce, map->store->segment_pages, map->sectors));
     list_for_each (link, &map->mutations) {
         struct store_mutation *mutation = container_of(link, struct store_mutation, link);
-        uint32_t sector = mutation->target.page / STORE_DEAD_PAGES;
 
-        if (!store_dead_check(nonce, sector, map->sectors))
-            kill_sector_heal(map, sector);
-        store_dead_set(nonce, map->store->segment_pages, mutation->target.page,
-                       mutation->kind == MUTATION_EVICT && !mutation->target.damaged, map->sectors);
+        store_dead_set(map->segment->nonce, mutation->target.page,
+                       mutation->kind == MUTATION_EVICT && !mutation->target.damaged, dead);
     }
-}
-
-static void store_kill_map_read(struct loop_op *op)
-{
-    struct store_kill_map *map = container_of(op, struct store_kill_map, op);
-    struct store *store = map->store;
-    uint32_t number = store_segment_number(store, map->segment);
-
-    store_read_outcome(store, op->err);
-    if (op->err != ICMS_OK && store->kill.attempts == 0) {
-        kill_map_end(map, op->err);
-        return;
-    }
-    if (op->err != ICMS_OK) /* for good: it is written anew */
-        memset(map->sectors, 0, (size_t)store->map_pages * STORE_PAGE_BYTES);
-    kill_map_set(map);
+    store_dead_save(store->segment_pages, dead, map->pages);
     if (fault_hit("store.kill"))
         store_defer(store, &map->deferred, store_kill_map_fault);
     else
-        loop_file_write_stream(store->loop, &map->op, store->file,
-                               store_segment_hint(store, map->segment),
-                               store_segment_offset(store, number, 1), map->sectors,
-                               store->map_pages * STORE_PAGE_BYTES, store_kill_map_done);
+        loop_file_write_stream(
+            store->loop, &map->op, store->file, store_segment_hint(store, map->segment),
+            store_segment_offset(store, store_segment_number(store, map->segment), 1), map->pages,
+            store->map_pages * STORE_PAGE_BYTES, store_kill_map_done);
 }
 
 /* The map of the mutation's segment in the batch that is being made; NULL: the batch is full. */
@@ -235,13 +201,8 @@ void store_kill_run(struct store *store)
     }
     kill->in_flight = kill->count;
     kill->busy = kill->count > 0;
-    for (uint32_t i = 0; i < kill->count; i++) {
-        struct store_kill_map *map = &kill->map[i];
-
-        loop_file_read(store->loop, &map->op, store->file,
-                       store_segment_offset(store, store_segment_number(store, map->segment), 1),
-                       map->sectors, store->map_pages * STORE_PAGE_BYTES, store_kill_map_read);
-    }
+    for (uint32_t i = 0; i < kill->in_flight; i++)
+        kill_map_write(&kill->map[i]);
     while ((link = list_pop(&moot)) != NULL)
         store_mutation_killed(container_of(link, struct store_mutation, link),
                               store->down ? ICMS_DRIVE_DOWN : ICMS_OK);
@@ -251,4 +212,16 @@ void store_kill_add(struct store_mutation *mutation)
 {
     list_push(&mutation->store->kill.waiting, &mutation->link);
     store_run(mutation->store);
+}
+
+icms_err store_kill_write_now(struct store *store, const struct store_segment *segment)
+{
+    size_t bytes = (size_t)store->map_pages * STORE_PAGE_BYTES;
+    void *pages = store->kill.map[0].pages;
+
+    store_dead_save(store->segment_pages, store_segment_dead(store, segment), pages);
+    store_overhead_written(store, bytes);
+    return loop_file_write_now(store->file,
+                               store_segment_offset(store, store_segment_number(store, segment), 1),
+                               pages, bytes);
 }

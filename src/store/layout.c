@@ -167,89 +167,94 @@ static le64 store_dead_hash(uint64_t nonce, uint32_t sector, const struct store_
     return le64_of(store_hash(df, sizeof(*df), store_page_seed(nonce, UINT32_MAX - sector)));
 }
 
-void store_dead_make(uint64_t nonce, uint32_t segment_pages, struct store_dead_df *out_map)
+void store_dead_make(uint64_t nonce, uint32_t segment_pages, struct store_dead_df *out_sectors)
 {
     uint32_t sectors = store_dead_sectors(segment_pages);
 
-    memset(out_map, 0, (size_t)store_dead_map_pages(segment_pages) * STORE_PAGE_BYTES);
+    memset(out_sectors, 0, sectors * sizeof(*out_sectors));
     for (uint32_t i = 0; i < sectors; i++)
-        out_map[i].hash = out_map[sectors + i].hash = store_dead_hash(nonce, i, &out_map[i]);
+        out_sectors[i].hash = store_dead_hash(nonce, i, &out_sectors[i]);
 }
 
-static bool store_dead_holds(uint64_t nonce, uint32_t sector, const struct store_dead_df *df)
+bool store_dead_check(uint64_t nonce, uint32_t sector, const struct store_dead_df *sectors)
 {
-    return le64_get(df->hash) == le64_get(store_dead_hash(nonce, sector, df));
+    return le64_get(sectors[sector].hash) ==
+           le64_get(store_dead_hash(nonce, sector, &sectors[sector]));
 }
 
-bool store_dead_check(uint64_t nonce, uint32_t sector, const struct store_dead_df *map)
-{
-    return store_dead_holds(nonce, sector, &map[sector]);
-}
-
-uint32_t store_dead_mend(uint64_t nonce, uint32_t segment_pages, struct store_dead_df *map)
+uint32_t store_dead_load(uint64_t nonce, uint32_t segment_pages, const void *pages,
+                         struct store_dead_df *out_sectors)
 {
     uint32_t sectors = store_dead_sectors(segment_pages), damaged = 0;
+    const struct store_dead_df *a = pages, *b = a + sectors;
 
     for (uint32_t i = 0; i < sectors; i++) {
-        struct store_dead_df *a = &map[i], *b = &map[sectors + i];
-        bool a_holds = store_dead_holds(nonce, i, a), b_holds = store_dead_holds(nonce, i, b);
+        struct store_dead_df *df = &out_sectors[i];
+        bool a_holds = store_dead_check(nonce, i, a), b_holds = store_dead_check(nonce, i, b);
 
         damaged += !a_holds + !b_holds;
-        if (a_holds && b_holds) { /* they differ after a torn write */
-            if (le32_get(b->evicted) > le32_get(a->evicted))
-                a->evicted = b->evicted;
-            for (uint32_t n = 0; n < sizeof(a->bits); n++)
-                a->bits[n] |= b->bits[n];
-            a->hash = store_dead_hash(nonce, i, a);
-        } else if (b_holds) {
-            *a = *b;
-        }
-        *b = *a;
+        *df = a_holds ? a[i] : b[i];
+        if (!a_holds || !b_holds)
+            continue;
+        /* they differ after a torn write */
+        if (le32_get(b[i].evicted) > le32_get(df->evicted))
+            df->evicted = b[i].evicted;
+        for (uint32_t n = 0; n < sizeof(df->bits); n++)
+            df->bits[n] |= b[i].bits[n];
+        df->hash = store_dead_hash(nonce, i, df);
     }
     return damaged;
 }
 
-enum store_dead store_dead_get(uint64_t nonce, uint32_t page, const struct store_dead_df *map)
+void store_dead_save(uint32_t segment_pages, const struct store_dead_df *sectors, void *out_pages)
+{
+    struct store_dead_df *map = out_pages;
+    uint32_t count = store_dead_sectors(segment_pages);
+
+    memset(out_pages, 0, (size_t)store_dead_map_pages(segment_pages) * STORE_PAGE_BYTES);
+    memcpy(map, sectors, count * sizeof(*sectors));
+    memcpy(map + count, sectors, count * sizeof(*sectors));
+}
+
+enum store_dead store_dead_get(uint64_t nonce, uint32_t page, const struct store_dead_df *sectors)
 {
     uint32_t sector = page / STORE_DEAD_PAGES, bit = page % STORE_DEAD_PAGES;
 
-    if (!store_dead_check(nonce, sector, map))
+    if (!store_dead_check(nonce, sector, sectors))
         return STORE_DEAD_UNKNOWN;
-    return (map[sector].bits[bit / 8] >> bit % 8 & 1) != 0 ? STORE_DEAD : STORE_LIVE;
+    return (sectors[sector].bits[bit / 8] >> bit % 8 & 1) != 0 ? STORE_DEAD : STORE_LIVE;
 }
 
-void store_dead_fill(uint64_t nonce, uint32_t segment_pages, uint32_t sector,
-                     struct store_dead_df *map)
+void store_dead_fill(uint64_t nonce, uint32_t sector, struct store_dead_df *sectors)
 {
-    struct store_dead_df *df = &map[sector];
+    struct store_dead_df *df = &sectors[sector];
 
     df->evicted = le32_of(0);
     memset(df->bits, 0xff, sizeof(df->bits));
     df->hash = store_dead_hash(nonce, sector, df);
-    map[store_dead_sectors(segment_pages) + sector] = *df;
 }
 
-void store_dead_set(uint64_t nonce, uint32_t segment_pages, uint32_t page, bool evicted,
-                    struct store_dead_df *map)
+void store_dead_set(uint64_t nonce, uint32_t page, bool evicted, struct store_dead_df *sectors)
 {
     uint32_t sector = page / STORE_DEAD_PAGES, bit = page % STORE_DEAD_PAGES;
-    struct store_dead_df *df = &map[sector];
+    struct store_dead_df *df = &sectors[sector];
     uint8_t mask = (uint8_t)(1u << bit % 8);
 
-    check(store_dead_holds(nonce, sector, df));
+    if (!store_dead_check(nonce, sector, sectors))
+        store_dead_fill(nonce, sector, sectors);
     if (evicted && (df->bits[bit / 8] & mask) == 0)
         df->evicted = le32_of(le32_get(df->evicted) + 1);
     df->bits[bit / 8] |= mask;
     df->hash = store_dead_hash(nonce, sector, df);
-    map[store_dead_sectors(segment_pages) + sector] = *df;
 }
 
-uint32_t store_dead_evicted(uint64_t nonce, uint32_t segment_pages, const struct store_dead_df *map)
+uint32_t store_dead_evicted(uint64_t nonce, uint32_t segment_pages,
+                            const struct store_dead_df *sectors)
 {
     uint32_t evicted = 0;
 
     for (uint32_t i = 0; i < store_dead_sectors(segment_pages); i++)
-        evicted += store_dead_check(nonce, i, map) ? le32_get(map[i].evicted) : 0;
+        evicted += store_dead_check(nonce, i, sectors) ? le32_get(sectors[i].evicted) : 0;
     return evicted;
 }
 

@@ -339,30 +339,32 @@ icms_err store_tail_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
                           const struct store_record_df *df, struct store_record *out_record,
                           uint32_t *out_page) ICMS_MUST_CHECK;
 
-/* Makes the sectors of an empty dead map; all bytes of its pages are set. */
-void store_dead_make(uint64_t nonce, uint32_t segment_pages, struct store_dead_df *out_map);
+/* Dead maps in memory: store_dead_sectors sectors, each once. */
 
-/* Mends a map that was read: makes both copies of each sector what they say together. Returns how
- * many copies were damaged. A sector of which none holds stays damaged. */
-uint32_t store_dead_mend(uint64_t nonce, uint32_t segment_pages, struct store_dead_df *map);
+/* Makes an empty map. */
+void store_dead_make(uint64_t nonce, uint32_t segment_pages, struct store_dead_df *out_sectors);
 
-/* The functions below take a map that was made or mended. */
+/* Takes a map from its pages on flash: of each sector what both copies say together. Returns how
+ * many copies were damaged. A sector of which none holds does not hold in memory either. */
+uint32_t store_dead_load(uint64_t nonce, uint32_t segment_pages, const void *pages,
+                         struct store_dead_df *out_sectors);
+
+/* Fills the pages that the map has on flash. */
+void store_dead_save(uint32_t segment_pages, const struct store_dead_df *sectors, void *out_pages);
 
 /* Whether a sector holds. */
-bool store_dead_check(uint64_t nonce, uint32_t sector, const struct store_dead_df *map);
+bool store_dead_check(uint64_t nonce, uint32_t sector, const struct store_dead_df *sectors);
 
 /* Makes a sector anew in which everything is dead, for one that does not hold. */
-void store_dead_fill(uint64_t nonce, uint32_t segment_pages, uint32_t sector,
-                     struct store_dead_df *map);
+void store_dead_fill(uint64_t nonce, uint32_t sector, struct store_dead_df *sectors);
 
-/* Sets the bit of a page, whose sector holds; evicted: counts the record as evicted, unless the bit
- * was set before. */
-void store_dead_set(uint64_t nonce, uint32_t segment_pages, uint32_t page, bool evicted,
-                    struct store_dead_df *map);
+/* Sets the bit of a page, and all of a sector that does not hold; evicted: counts the record as
+ * evicted, unless the bit was set before. */
+void store_dead_set(uint64_t nonce, uint32_t page, bool evicted, struct store_dead_df *sectors);
 
 /* Records of the segment that are dead because they were evicted; of sectors that hold. */
 uint32_t store_dead_evicted(uint64_t nonce, uint32_t segment_pages,
-                            const struct store_dead_df *map);
+                            const struct store_dead_df *sectors);
 
 enum store_dead {
     STORE_LIVE,         /* the bit is not set    */
@@ -371,7 +373,7 @@ enum store_dead {
 };
 
 /* What the map says of the record that begins in this page. */
-enum store_dead store_dead_get(uint64_t nonce, uint32_t page, const struct store_dead_df *map);
+enum store_dead store_dead_get(uint64_t nonce, uint32_t page, const struct store_dead_df *sectors);
 
 /* Sets magic, count and hash of a page whose entries are in place. */
 void store_summary_finish(uint64_t nonce, uint32_t page, uint32_t count,

@@ -90,27 +90,15 @@ static int note_record_compare(const void *a, const void *b)
     return (one > other) - (one < other);
 }
 
-/* Kills records, first page | segment << 32, of one segment. */
+/* Kills records, page | segment << 32, of one segment. */
 static icms_err note_kill(struct store *store, const uint64_t *records, uint64_t count)
 {
-    uint32_t number = (uint32_t)(records[0] >> 32);
-    uint64_t nonce = store->segments[number].nonce, offset = store_segment_offset(store, number, 1);
-    struct store_dead_df *map = store->kill.map[0].sectors;
-    size_t bytes = (size_t)store->map_pages * STORE_PAGE_BYTES;
-    icms_err err = loop_file_read_now(store->file, offset, map, bytes);
+    const struct store_segment *segment = &store->segments[records[0] >> 32];
 
-    if (err != ICMS_OK)
-        return err;
-    (void)store_dead_mend(nonce, store->segment_pages, map);
-    for (uint64_t i = 0; i < count; i++) {
-        uint32_t page = (uint32_t)records[i];
-
-        if (!store_dead_check(nonce, page / STORE_DEAD_PAGES, map))
-            return ICMS_CORRUPT; /* since the open, which mended it */
-        store_dead_set(nonce, store->segment_pages, page, false, map);
-    }
-    store_overhead_written(store, bytes);
-    return loop_file_write_now(store->file, offset, map, bytes);
+    for (uint64_t i = 0; i < count; i++)
+        store_dead_set(segment->nonce, (uint32_t)records[i], false,
+                       store_segment_dead(store, segment));
+    return store_kill_write_now(store, segment);
 }
 
 /* Takes all blocks of the volume out of the index. */

@@ -200,6 +200,7 @@ static void reclaim_entries_end(struct store *store)
     }
     check(segment->live_blocks == 0);
     segment->nonce = reclaim->life.nonce;
+    store_dead_make(segment->nonce, store->segment_pages, store_segment_dead(store, segment));
     segment->sequence = reclaim->life.sequence;
     segment->generation = reclaim->life.generation;
     segment->recency = (struct policy_segment){0};
@@ -538,7 +539,8 @@ static void reclaim_step(struct store *store)
         reclaim_entries(store);
         break;
     case RECLAIM_MAP:
-        store_dead_make(reclaim->life.nonce, store->segment_pages, reclaim->page_memory);
+        store_dead_save(store->segment_pages, store_segment_dead(store, reclaim->segment),
+                        reclaim->page_memory);
         reclaim_write(store, 1, store->map_pages);
         break;
     case RECLAIM_FOOTER:

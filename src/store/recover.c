@@ -47,23 +47,22 @@ struct recover {
     struct store_life other;   /* what its last page says                                      */
     bool header_good;          /* life is from its header                                      */
     bool header_seems;         /* its header had been one                                      */
-    bool killed;               /* its dead map has bits, or is damaged                         */
-    bool map_begun;            /* its dead map was written in its life                         */
+    bool map_read;             /* its dead map could be read                                   */
+    uint32_t map_damaged;      /* copies of its sectors that are                               */
     int rows[STORE_SEGMENT_VOLUMES];                   /* volumes of the footer's rows         */
     struct recover_entry entry[STORE_SUMMARY_ENTRIES]; /* of the summary page that is loaded   */
-    uint8_t *pages;                  /* RECOVER_SCAN_PAGES aligned pages                         */
-    uint8_t *page;                   /* one aligned page: for records and new lives              */
-    struct store_dead_df *map;       /* aligned; dead map of the segment                         */
-    struct store_dead_df *other_map; /* aligned; of another one, for a kill                    */
-    struct store_found *found;       /* records of the segment that was scanned                  */
-    uint32_t found_count;            /* of them                                                  */
-    struct store_segment *segment;   /* that is being loaded                                     */
-    uint32_t scan_end;               /* pages behind the last record that a scan found           */
-    bool scan_lost;                  /* a record was left out: the summary would not be whole    */
-    bool flushed;                    /* all records there are, are durable                       */
-    bool kills;                      /* records were killed: the device has to be flushed        */
-    bool full;          /* the index is: this segment and all that follow are evicted */
-    uint64_t evictions; /* of the segment that is being loaded                      */
+    uint8_t *pages;                /* RECOVER_SCAN_PAGES aligned pages                         */
+    uint8_t *page;                 /* one aligned page: for records and new lives              */
+    void *map;                     /* dead map of the segment, as it is on flash               */
+    struct store_found *found;     /* records of the segment that was scanned                  */
+    uint32_t found_count;          /* of them                                                  */
+    struct store_segment *segment; /* that is being loaded                                     */
+    uint32_t scan_end;             /* pages behind the last record that a scan found           */
+    bool scan_lost;                /* a record was left out: the summary would not be whole    */
+    bool flushed;                  /* all records there are, are durable                       */
+    bool kills;                    /* records were killed: the device has to be flushed        */
+    bool full;                     /* the index is: this segment and all that follow are evicted */
+    uint64_t evictions;            /* of the segment that is being loaded                      */
 };
 
 static uint64_t recover_offset(const struct recover *recover, const struct store_segment *segment,
@@ -73,100 +72,78 @@ static uint64_t recover_offset(const struct recover *recover, const struct store
                                 page);
 }
 
-static void recover_write(struct recover *recover, const struct store_segment *segment,
-                          uint32_t page, const void *memory, uint32_t pages)
+/* What cannot be written keeps the drive from being opened. */
+static void recover_wrote(struct recover *recover, const struct store_segment *segment,
+                          icms_err err)
 {
-    struct store *store = recover->store;
-    icms_err err;
-
-    if (recover->err != ICMS_OK)
-        return;
-    err = loop_file_write_now(store->file, recover_offset(recover, segment, page), memory,
-                              (size_t)pages * STORE_PAGE_BYTES);
-    if (err == ICMS_OK)
-        store_overhead_written(store, (uint64_t)pages * STORE_PAGE_BYTES);
-    else
+    if (err != ICMS_OK && recover->err == ICMS_OK)
         recover->err = err_set(recover->why, err,
                                "cannot write to segment %u: %s; what was deleted could come back",
-                               store_segment_number(store, segment), icms_err_text(err));
+                               store_segment_number(recover->store, segment), icms_err_text(err));
 }
 
 /* ---- dead maps --------------------------------------------------------------------------------
  */
 
-/* Reads and mends a map; returns how many copies of sectors were damaged. What cannot be read is
- * damaged, too; *out_read is then false. */
-static uint32_t recover_map_read(struct recover *recover, const struct store_segment *segment,
-                                 struct store_dead_df *map, bool *out_read)
+/* Whether a map has no bits. */
+static bool recover_map_is_empty(const struct recover *recover, const struct store_dead_df *dead)
 {
-    struct store *store = recover->store;
-    size_t bytes = (size_t)store->map_pages * STORE_PAGE_BYTES;
+    static const uint8_t zeros[sizeof(dead->bits)];
 
-    *out_read =
-        loop_file_read_now(store->file, recover_offset(recover, segment, 1), map, bytes) == ICMS_OK;
-    if (!*out_read) {
-        store_stat_add(&store->stats.io_errors, 1);
-        memset(map, 0, bytes);
+    for (uint32_t i = 0; i < store_dead_sectors(recover->store->segment_pages); i++) {
+        if (memcmp(dead[i].bits, zeros, sizeof(zeros)) != 0)
+            return false;
     }
-    return store_dead_mend(segment->nonce, store->segment_pages, map);
+    return true;
 }
 
-/* Reads the map of the segment that is being loaded. Sectors that are lost stay so until
- * recover_map_heal. */
-static void recover_map(struct recover *recover)
+/* Takes the map of the segment's life from flash; false: it was not written in this life. */
+static bool recover_map(struct recover *recover, struct store_segment *segment)
 {
-    struct store *store = recover->store;
-    struct store_segment *segment = recover->segment;
-    uint32_t damaged;
-    bool is_read;
+    const struct store *store = recover->store;
+    struct store_dead_df *dead = store_segment_dead(store, segment);
+    uint64_t nonce = recover->life.nonce;
 
-    if (!segment->killed) {
-        store_dead_make(segment->nonce, store->segment_pages, recover->map);
+    recover->map_damaged = store_dead_load(nonce, store->segment_pages, recover->map, dead);
+    segment->killed = recover->map_damaged > 0 || !recover_map_is_empty(recover, dead);
+    segment->evicted = store_dead_evicted(nonce, store->segment_pages, dead);
+    return recover->map_damaged < 2 * store_dead_sectors(store->segment_pages);
+}
+
+static void recover_map_write(struct recover *recover, const struct store_segment *segment)
+{
+    if (recover->err != ICMS_OK)
         return;
-    }
-    damaged = recover_map_read(recover, segment, recover->map, &is_read);
-    store->stats.checksum_errors += is_read ? damaged : 0;
-    segment->evicted = store_dead_evicted(segment->nonce, store->segment_pages, recover->map);
-    store->stats.evictions += segment->evicted;
+    recover->kills = true;
+    recover_wrote(recover, segment, store_kill_write_now(recover->store, segment));
 }
 
-/* Writes a damaged map anew. All records in the range of sectors that are lost are damaged: they
- * are dead from now on. */
+/* Writes a damaged map anew, when the segment is loaded. All records in the range of sectors that
+ * are lost are damaged: they are dead from now on. */
 static void recover_map_heal(struct recover *recover)
 {
-    struct store *store = recover->store;
+    const struct store *store = recover->store;
     struct store_segment *segment = recover->segment;
-    uint32_t damaged;
-    bool is_read;
+    struct store_dead_df *dead = store_segment_dead(store, segment);
 
-    if (!segment->killed)
-        return;
-    segment->killed = false;
-    damaged = recover_map_read(recover, segment, recover->map, &is_read); /* it may have new bits */
-    if (!is_read) /* perhaps it can be read the next time */
+    if (!segment->map_damaged)
         return;
     for (uint32_t i = 0; i < store_dead_sectors(store->segment_pages); i++) {
-        if (!store_dead_check(segment->nonce, i, recover->map))
-            store_dead_fill(segment->nonce, store->segment_pages, i, recover->map);
+        if (!store_dead_check(segment->nonce, i, dead))
+            store_dead_fill(segment->nonce, i, dead);
     }
-    if (damaged > 0) {
-        recover_write(recover, segment, 1, recover->map, store->map_pages);
-        recover->kills = true;
-    }
+    recover_map_write(recover, segment);
 }
 
 static void recover_kill(struct recover *recover, const struct store_segment *segment,
                          uint32_t page)
 {
-    uint32_t sector = page / STORE_DEAD_PAGES;
-    bool is_read;
+    struct store_dead_df *dead = store_segment_dead(recover->store, segment);
 
-    (void)recover_map_read(recover, segment, recover->other_map, &is_read);
-    if (!store_dead_check(segment->nonce, sector, recover->other_map))
+    if (!store_dead_check(segment->nonce, page / STORE_DEAD_PAGES, dead))
         return; /* all of its range die, or nobody knows them */
-    store_dead_set(segment->nonce, recover->store->segment_pages, page, false, recover->other_map);
-    recover_write(recover, segment, 1, recover->other_map, recover->store->map_pages);
-    recover->kills = true;
+    store_dead_set(segment->nonce, page, false, dead);
+    recover_map_write(recover, segment);
 }
 
 /* ---- blocks -----------------------------------------------------------------------------------
@@ -295,6 +272,7 @@ static bool recover_summary_page(struct recover *recover, uint32_t page,
     struct store *store = recover->store;
     struct store_segment *segment = recover->segment;
     struct recover_entry *entry = recover->entry;
+    const struct store_dead_df *dead_map = store_segment_dead(store, segment);
     uint32_t count, live = 0;
 
     if (store_summary_check(segment->nonce, page, df, &count) != ICMS_OK)
@@ -307,8 +285,7 @@ static bool recover_summary_page(struct recover *recover, uint32_t page,
         if (store_entry_check(&df->entry[i], store->segment_pages, &one->record, &one->page,
                               &row) != ICMS_OK)
             return false;
-        dead =
-            segment->killed ? store_dead_get(segment->nonce, one->page, recover->map) : STORE_LIVE;
+        dead = segment->killed ? store_dead_get(segment->nonce, one->page, dead_map) : STORE_LIVE;
         if (dead == STORE_DEAD)
             continue;
         one->record.damaged |= dead == STORE_DEAD_UNKNOWN;
@@ -521,7 +498,7 @@ static void recover_scan(struct recover *recover)
     struct store_segment *segment = recover->segment;
     struct store_scan scan = {.nonce = segment->nonce,
                               .segment_pages = store->segment_pages,
-                              .map = recover->map,
+                              .map = store_segment_dead(store, segment),
                               .memory_pages = RECOVER_SCAN_PAGES,
                               .memory = recover->pages,
                               .arg = recover,
@@ -545,6 +522,18 @@ static void recover_scan(struct recover *recover)
 /* ---- a segment that the index has no room for -------------------------------------------------
  */
 
+/* Writes recover->page. */
+static void recover_page_write(struct recover *recover, const struct store_segment *segment,
+                               uint32_t page)
+{
+    if (recover->err != ICMS_OK)
+        return;
+    store_overhead_written(recover->store, STORE_PAGE_BYTES);
+    recover_wrote(recover, segment,
+                  loop_file_write_now(recover->store->file, recover_offset(recover, segment, page),
+                                      recover->page, STORE_PAGE_BYTES));
+}
+
 /* Evicts the segment, whose blocks were counted: by a new life, as reclaim.c does. */
 static void recover_evict(struct recover *recover)
 {
@@ -562,18 +551,18 @@ static void recover_evict(struct recover *recover)
     segment->volume = RECOVER_NO_RECORD;
     life = store_segment_life(store, segment);
     store_header_make(&store->super.drive, &life, (struct store_header_df *)(void *)recover->page);
-    recover_write(recover, segment, 0, recover->page, 1);
+    recover_page_write(recover, segment, 0);
     if (recover->err == ICMS_OK && loop_file_flush_now(store->file) != ICMS_OK)
         recover->err = err_set(recover->why, ICMS_IO, "cannot flush the drive");
     store_footer_make(&store->super.drive, &life, 0, NULL, 0,
                       (struct store_footer_df *)(void *)recover->page);
-    recover_write(recover, segment, store->segment_pages - 1, recover->page, 1);
+    recover_page_write(recover, segment, store->segment_pages - 1);
 }
 
 static void recover_segment(struct recover *recover)
 {
     recover->evictions = 0;
-    recover_map(recover);
+    recover->store->stats.evictions += recover->segment->evicted;
     if (!recover_summary(recover))
         recover_scan(recover);
     recover_map_heal(recover);
@@ -599,7 +588,7 @@ static bool recover_life(struct recover *recover, uint32_t number, const uint8_t
     struct store_life *other = &recover->other;
     bool sealed = store_footer_check(drive, number, store->segment_pages, footer, other) == ICMS_OK;
     bool known = sealed || store_header_check(drive, number, copy, other) == ICMS_OK;
-    bool damaged = !known && store_header_seems(drive, copy);
+    bool damaged = !known && store_header_seems(drive, copy), map_begun;
 
     if (!recover->header_good) {
         damaged = recover->header_seems || known;
@@ -612,7 +601,8 @@ static bool recover_life(struct recover *recover, uint32_t number, const uint8_t
     if (!recover->header_good && !known)
         return false;
     /* the new life had only begun: what it writes next is not there */
-    if (known ? other->nonce != recover->life.nonce : !recover->map_begun)
+    map_begun = recover_map(recover, segment);
+    if (known ? other->nonce != recover->life.nonce : !map_begun)
         return false;
     if (sealed)
         segment->summary_pages = le32_get(footer->summary_pages);
@@ -639,11 +629,14 @@ static void recover_ends(struct recover *recover, uint32_t number, const uint8_t
     }
     segment->state = SEGMENT_SEALING; /* until recover_lists */
     segment->volume = RECOVER_NO_RECORD;
-    segment->killed = recover->killed;
-    if (counts)
-        recover->order[recover->order_count++] = number;
-    else
+    if (!counts) {
         store_segment_free(store, segment);
+        return;
+    }
+    recover->order[recover->order_count++] = number;
+    segment->map_damaged = recover->map_damaged > 0 && recover->map_read;
+    if (segment->map_damaged)
+        store_stat_add(&store->stats.checksum_errors, recover->map_damaged);
 }
 
 /* The last page of a segment, and the header and the dead map of the next, meet: one piece each. */
@@ -666,8 +659,10 @@ static bool recover_next_border(void *arg, struct store_piece *out_piece)
     return true;
 }
 
-/* The pages of a border, each on its own: one that cannot be read does not take others along. */
-static const uint8_t *recover_border_again(struct recover *recover, uint32_t number)
+/* The pages of a border, each on its own: one that cannot be read does not take others along.
+ * *out_map_read: those of the dead map could be. */
+static const uint8_t *recover_border_again(struct recover *recover, uint32_t number,
+                                           bool *out_map_read)
 {
     struct store *store = recover->store;
     struct store_piece piece;
@@ -678,31 +673,28 @@ static const uint8_t *recover_border_again(struct recover *recover, uint32_t num
         uint8_t *page = recover->pages + (size_t)i * STORE_PAGE_BYTES;
 
         if (loop_file_read_now(store->file, piece.offset + (uint64_t)i * STORE_PAGE_BYTES, page,
-                               STORE_PAGE_BYTES) != ICMS_OK)
-            memset(page, 0, STORE_PAGE_BYTES);
+                               STORE_PAGE_BYTES) == ICMS_OK)
+            continue;
+        memset(page, 0, STORE_PAGE_BYTES);
+        if (i >= (number > 0) + 1)
+            *out_map_read = false;
     }
     return recover->pages;
 }
 
 /* The header and the dead map that begin a segment. */
-static void recover_front(struct recover *recover, uint32_t number, const uint8_t *pages)
+static void recover_front(struct recover *recover, uint32_t number, const uint8_t *pages,
+                          bool map_read)
 {
     struct store *store = recover->store;
     const struct store_header_df *header = (const struct store_header_df *)(const void *)pages;
-    const struct store_dead_df *map =
-        (const struct store_dead_df *)(const void *)(pages + STORE_PAGE_BYTES);
 
     recover->life = (struct store_life){.segment = number};
     recover->header_good =
         store_header_check(&store->super.drive, number, header, &recover->life) == ICMS_OK;
     recover->header_seems = store_header_seems(&store->super.drive, header);
-    store_dead_make(recover->life.nonce, store->segment_pages, recover->map);
-    recover->killed = !recover->header_good ||
-                      memcmp(recover->map, map, (size_t)store->map_pages * STORE_PAGE_BYTES) != 0;
-    memcpy(recover->map, map, (size_t)store->map_pages * STORE_PAGE_BYTES);
-    recover->map_begun = !recover->killed ||
-                         store_dead_mend(recover->life.nonce, store->segment_pages, recover->map) <
-                             2 * store_dead_sectors(store->segment_pages);
+    recover->map_read = map_read;
+    memcpy(recover->map, pages + STORE_PAGE_BYTES, (size_t)store->map_pages * STORE_PAGE_BYTES);
 }
 
 static void recover_headers(struct recover *recover)
@@ -714,10 +706,11 @@ static void recover_headers(struct recover *recover)
     for (uint32_t i = 0; i <= store->super.segments; i++) {
         uint32_t asked;
         const uint8_t *page;
+        bool map_read = true;
 
         if (!recover_take(recover, &page)) {
             asked = recover->asked;
-            page = recover_border_again(recover, i);
+            page = recover_border_again(recover, i, &map_read);
             recover->asked = asked;
         }
         if (i > 0) {
@@ -725,7 +718,7 @@ static void recover_headers(struct recover *recover)
             page += STORE_PAGE_BYTES;
         }
         if (i < store->super.segments)
-            recover_front(recover, i, page);
+            recover_front(recover, i, page, map_read);
     }
     store->stats.evictions = store->evictions_ended;
 }
@@ -766,7 +759,6 @@ static void recover_free(struct recover *recover)
     free(recover->pages);
     free(recover->page);
     free(recover->map);
-    free(recover->other_map);
     free(recover->found);
     store_ahead_free(&recover->ahead);
     free(recover);
@@ -784,11 +776,9 @@ static struct recover *recover_new(struct store *store, struct err_why *why)
     recover->pages = aligned_alloc(STORE_PAGE_BYTES, RECOVER_SCAN_PAGES * STORE_PAGE_BYTES);
     recover->page = aligned_alloc(STORE_PAGE_BYTES, STORE_PAGE_BYTES);
     recover->map = aligned_alloc(STORE_PAGE_BYTES, STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES);
-    recover->other_map =
-        aligned_alloc(STORE_PAGE_BYTES, STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES);
     recover->found = calloc(store->segment_pages, sizeof(recover->found[0]));
     if (recover->order != NULL && recover->pages != NULL && recover->page != NULL &&
-        recover->map != NULL && recover->other_map != NULL && recover->found != NULL)
+        recover->map != NULL && recover->found != NULL)
         return recover;
     recover_free(recover);
     return NULL;

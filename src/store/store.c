@@ -137,15 +137,15 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
     store->opener.header = store_pages_new(store, 1);
     store->reclaim.chunk = store_pages_new(store, STORE_RECLAIM_PAGES);
     store->reclaim.page_memory = store_pages_new(store, STORE_DEAD_MAP_PAGES_MAX);
+    store->dead = calloc((size_t)store->super.segments * store_dead_sectors(store->segment_pages),
+                         sizeof(store->dead[0]));
     maps = store_pages_new(store, (uint64_t)STORE_KILL_SEGMENTS * store->map_pages);
     if (store->segments == NULL || store->reclaim.mutations == NULL ||
         store->opener.header == NULL || store->reclaim.chunk == NULL ||
-        store->reclaim.page_memory == NULL || maps == NULL)
+        store->reclaim.page_memory == NULL || store->dead == NULL || maps == NULL)
         return ICMS_NO_MEMORY;
     for (uint32_t i = 0; i < STORE_KILL_SEGMENTS; i++)
-        store->kill.map[i].sectors =
-            (struct store_dead_df *)(void *)(maps +
-                                             (size_t)i * store->map_pages * STORE_PAGE_BYTES);
+        store->kill.map[i].pages = maps + (size_t)i * store->map_pages * STORE_PAGE_BYTES;
     for (int i = 0; i < 4; i++) { /* the shared stream: open, next, sealing, and one more */
         if (!store_summary_pool_add(store))
             return ICMS_NO_MEMORY;
@@ -262,6 +262,7 @@ void store_close(struct store **store)
     for (uint32_t i = 0; i < own->buffer_count; i++)
         free(own->buffers[i]);
     free(own->segments);
+    free(own->dead);
     free(own->reclaim.mutations);
     free(own->volumes);
     free(own->salts);

@@ -110,6 +110,7 @@ struct store_segment {
     uint32_t next_page;            /* OPEN: where the next record goes                           */
     uint32_t volume;               /* at open: the only one it has records of, or STORE_NO_VOLUME */
     bool killed;                   /* at open: its dead map has bits, or is damaged              */
+    bool map_damaged;              /* at open: of its dead map on flash something is             */
     bool strangers;                /* it has records of volumes that are not configured          */
     bool clean;                    /* READY: the device was told that it is empty                */
     bool refused;                  /* its new life could not be written; others go first         */
@@ -232,10 +233,10 @@ struct store_kill_map {
     struct store *store;            /* its owner                                       */
     struct store_segment *segment;  /* whose map                                       */
     struct list mutations;          /* store_mutation.link: records to kill there      */
-    struct store_dead_df *sectors;  /* aligned; the map, read and written again        */
-    icms_err err;                   /* of the read and the write                       */
+    void *pages;                    /* aligned; the map as it is written               */
+    icms_err err;                   /* of the write                                    */
     struct store_deferred deferred; /* completes the write when a fault point failed it */
-    struct loop_op op;              /* the read, then the write                        */
+    struct loop_op op;              /* the write                                       */
 };
 
 /* Kills: one batch of dead maps and one flush at a time. */
@@ -243,7 +244,7 @@ struct store_kill {
     struct list waiting;            /* store_mutation.link: for a next batch                */
     bool busy;                      /* a batch is in flight                                 */
     uint32_t count;                 /* maps of the batch                                    */
-    uint32_t in_flight;             /* of them: whose read or write has not ended           */
+    uint32_t in_flight;             /* of them: whose write has not ended                   */
     uint32_t attempts;              /* failed batches in a row                              */
     struct store_deferred deferred; /* ends the flush when a fault point failed it   */
     struct loop_op op;              /* the flush                                            */
@@ -334,6 +335,7 @@ struct store {
     struct store_index *index;      /* where blocks are */
     struct store_ghost *ghost;      /* what was evicted lately */
     struct store_segment *segments; /* by number */
+    struct store_dead_df *dead;     /* their dead maps: what is on flash, or about to be */
     struct store_volume *volumes;   /* by number */
     uint32_t volume_count;          /* of them */
     struct store_stream streams[STORE_STREAMS];
@@ -407,6 +409,14 @@ static inline uint64_t store_segment_offset(const struct store *store, uint32_t 
 {
     return STORE_DATA_OFFSET + segment * store->super.segment_bytes +
            (uint64_t)page * STORE_PAGE_BYTES;
+}
+
+/* The dead map of a segment. */
+static inline struct store_dead_df *store_segment_dead(const struct store *store,
+                                                       const struct store_segment *segment)
+{
+    return &store->dead[(size_t)store_segment_number(store, segment) *
+                        store_dead_sectors(store->segment_pages)];
 }
 
 /* To which write stream of the device a segment goes, so that its erase units hold what is
@@ -557,6 +567,11 @@ void store_kill_add(struct store_mutation *mutation);
 
 /* Begins a batch when none is in flight. Called by store_run. */
 void store_kill_run(struct store *store);
+
+/* Writes the dead map of a segment as it is in memory. Blocking, before the loop runs; the caller
+ * flushes. */
+icms_err store_kill_write_now(struct store *store,
+                              const struct store_segment *segment) ICMS_MUST_CHECK;
 
 /* ---- note.c ---- */
 

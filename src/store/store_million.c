@@ -81,12 +81,14 @@ static uint32_t million_segment_pages(const struct store_million *million)
 static uint32_t million_front(const struct store_million *million, const struct store_super *super,
                               uint32_t segment, uint8_t *memory)
 {
+    struct store_dead_df
+        dead[STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES / STORE_DEAD_SECTOR_BYTES];
     struct store_life life = million_life(million, segment);
     uint32_t segment_pages = million_segment_pages(million);
 
     store_header_make(&super->drive, &life, (struct store_header_df *)(void *)memory);
-    store_dead_make(life.nonce, segment_pages,
-                    (struct store_dead_df *)(void *)(memory + STORE_PAGE_BYTES));
+    store_dead_make(life.nonce, segment_pages, dead);
+    store_dead_save(segment_pages, dead, memory + STORE_PAGE_BYTES);
     return store_first_page(segment_pages);
 }
 

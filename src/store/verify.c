@@ -14,12 +14,13 @@
 #define VERIFY_PAGES 256
 
 struct verify {
-    struct store *store;       /* being verified                      */
-    struct err_why *why;       /* of a difference                     */
-    struct store_dead_df *map; /* of the segment that is scanned      */
-    uint32_t segment;          /* its number                          */
-    uint64_t differences;      /* found so far                        */
-    uint64_t matched;          /* good blocks that are where they should be */
+    struct store *store;        /* being verified                      */
+    struct err_why *why;        /* of a difference                     */
+    void *map;                  /* of the segment that is scanned, from flash */
+    struct store_dead_df *dead; /* the same, in one copy               */
+    uint32_t segment;           /* its number                          */
+    uint64_t differences;       /* found so far                        */
+    uint64_t matched;           /* good blocks that are where they should be */
 };
 
 /* Blocks of it are dead on flash, or their life is over, and about to leave the index. */
@@ -77,7 +78,7 @@ static icms_err verify_scan(struct verify *verify, uint8_t *pages)
     for (uint32_t i = 0; i < store->super.segments; i++) {
         struct store_scan scan = {.nonce = store->segments[i].nonce,
                                   .segment_pages = store->segment_pages,
-                                  .map = verify->map,
+                                  .map = verify->dead,
                                   .memory_pages = VERIFY_PAGES,
                                   .memory = pages,
                                   .arg = verify,
@@ -90,9 +91,9 @@ static icms_err verify_scan(struct verify *verify, uint8_t *pages)
         verify->segment = i;
         err = loop_file_read_now(store->file, store_segment_offset(store, i, 1), verify->map,
                                  (size_t)store->map_pages * STORE_PAGE_BYTES);
-        (void)store_dead_mend(scan.nonce, store->segment_pages, verify->map);
+        (void)store_dead_load(scan.nonce, store->segment_pages, verify->map, verify->dead);
         if (verify_changing(&store->segments[i]))
-            store_dead_make(scan.nonce, store->segment_pages, verify->map);
+            store_dead_make(scan.nonce, store->segment_pages, verify->dead);
         if (err == ICMS_OK)
             err = store_scan_run(&scan);
         if (err != ICMS_OK)
@@ -126,10 +127,12 @@ uint64_t store_verify(struct store *store, struct err_why *why)
 
     check(store->magic == STORE_MAGIC);
     verify.map = aligned_alloc(STORE_PAGE_BYTES, STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES);
-    if (pages != NULL && verify.map != NULL)
+    verify.dead = calloc(store_dead_sectors(store->segment_pages), sizeof(*verify.dead));
+    if (pages != NULL && verify.map != NULL && verify.dead != NULL)
         err = verify_scan(&verify, pages);
     free(pages);
     free(verify.map);
+    free(verify.dead);
     if (err == ICMS_OK)
         return verify.differences + verify_index(&verify);
     (void)err_set(why, err, "cannot read the whole drive: %s", icms_err_text(err));
