@@ -421,6 +421,15 @@ bool store_exists(struct store *store, uint32_t volume, const struct key *key,
     return true;
 }
 
+void store_touch(struct store *store, uint32_t volume, const struct key *key)
+{
+    struct store_location location;
+
+    check(store->magic == STORE_MAGIC);
+    if (volume < store->volume_count && store_index_find(store->index, volume, key, &location))
+        store_accessed(store, &store->segments[location.segment], volume, key);
+}
+
 enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const struct key *key)
 {
     struct store_location location;

@@ -178,6 +178,9 @@ void store_read_cancel(struct store_read *read);
 bool store_exists(struct store *store, uint32_t volume, const struct key *key,
                   uint64_t *out_bytes_max);
 
+/* Counts an access to a block, as a read or a write with STORE_WRITE_IF_ABSENT does. No I/O. */
+void store_touch(struct store *store, uint32_t volume, const struct key *key);
+
 /* Why a key is not there: CHECKSUM when its value is known to be damaged, EVICTED when the ghost
  * filter remembers it, else ABSENT. */
 enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const struct key *key);

@@ -81,7 +81,7 @@ static void stores_that_wait_for_a_slow_drive_to_forget_are_bounded(void **state
     struct rig *rig = rig_new(1, 3);
     struct inside *inside = calloc(CALLS, sizeof(*inside));
     uint64_t room = 4 * MIB / TARGET_SHARE / (SHARE - 1); /* so many are more than a share */
-    uint32_t n[CALLS], shed = 0;
+    uint32_t n[CALLS], shed = 0, copies;
 
     check(inside != NULL);
     rig_up(rig);
@@ -114,6 +114,13 @@ static void stores_that_wait_for_a_slow_drive_to_forget_are_bounded(void **state
     for (uint32_t i = 0; i < CALLS; i++) {
         assert_true(inside[i].over);
         assert_int_equal(inside[i].call.req.err, i < SHARE ? ICMS_OK : ICMS_BUSY);
+        copies = 0; /* a store that fails leaves the old value, and no other */
+        for (uint32_t d = 0; d < 3; d++)
+            copies += store_exists(rig->target->drives[d].store, 0, &inside[i].call.req.key, NULL);
+        assert_int_equal(copies, 1);
+        assert_int_equal(
+            store_exists(rig->target->drives[0].store, 0, &inside[i].call.req.key, NULL),
+            i >= SHARE);
         free(inside[i].call.req.memory);
     }
     assert_int_equal(atomic_load(&rig->target->flying_bytes[1]), 0);

@@ -8,10 +8,14 @@
  * state again. The order of drives for a key is place_rank's; drives out of service are skipped.
  *
  * Load:   NEW -> LOOK -> READ -> REPLY, and from LOOK or READ on to the next drive's LOOK on a miss
- * Store:  NEW -> [PROBE] -> APPEND -> WRITE -> KILL, KILL_END for each other drive -> NOTE -> REPLY
- * Delete: NEW -> KILL, KILL_END for each drive -> NOTE -> REPLY
+ * Store:  NEW -> KEY -> [KEY_WAIT] -> [PROBE] -> APPEND -> WRITE -> KILL, KILL_END for each other
+ *         drive -> NOTE -> KEY_END -> REPLY; if a KILL fails -> UNDO -> KILL_END -> KEY_END
+ * Delete: NEW -> KEY -> [KEY_WAIT] -> KILL, KILL_END for each drive -> NOTE -> KEY_END -> REPLY
  * Exist:  NEW -> LOOK -> REPLY; exist-many: NEW -> SCAN -> REPLY; flush: NEW -> SYNC -> FLUSH ->
  * ... -> REPLY; list: list.c
+ *
+ * A mutation (store, delete) holds its key from KEY to KEY_END (key.c): between them no other
+ * mutation of that key is at any drive. What ends early goes to KEY_END, too (target_req_answer).
  */
 #include "base/bytes.h"
 #include "base/check.h"
@@ -79,12 +83,11 @@ static uint32_t target_req_volume(const struct target_req *req, const struct tar
     return req->nvmf->ns;
 }
 
-static enum target_step target_req_answer(struct target_req *req, icms_err err,
-                                          enum icms_miss reason)
+enum target_step target_req_answer(struct target_req *req, icms_err err, enum icms_miss reason)
 {
     req->nvmf->err = err;
     req->nvmf->reason = reason;
-    req->state = TARGET_REQ_REPLY;
+    req->state = req->has_key ? TARGET_REQ_KEY_END : TARGET_REQ_REPLY;
     return TARGET_NEXT;
 }
 
@@ -113,7 +116,7 @@ static enum target_step target_req_miss(struct target_req *req)
     return target_req_answer(req, ICMS_MISS, req->reason);
 }
 
-static bool target_req_late(const struct target_req *req)
+bool target_req_late(const struct target_req *req)
 {
     return req->nvmf->deadline_ns != 0 && loop_now_ns(req->at) >= req->nvmf->deadline_ns;
 }
@@ -128,8 +131,8 @@ static enum target_step target_run_new(struct target_req *req)
         req->slot = target_slot(req, &nvmf->key);
     switch (nvmf->op) {
     case NVMF_TARGET_STORE:
-        req->options = nvmf->options;
-        req->state = req->options != 0 ? TARGET_REQ_PROBE : TARGET_REQ_APPEND;
+    case NVMF_TARGET_DELETE:
+        req->state = TARGET_REQ_KEY;
         return TARGET_NEXT;
     case NVMF_TARGET_RETRIEVE:
     case NVMF_TARGET_EXIST:
@@ -137,9 +140,6 @@ static enum target_step target_run_new(struct target_req *req)
         return TARGET_NEXT;
     case NVMF_TARGET_EXIST_MANY:
         req->state = TARGET_REQ_SCAN;
-        return TARGET_NEXT;
-    case NVMF_TARGET_DELETE:
-        req->state = TARGET_REQ_KILL;
         return TARGET_NEXT;
     case NVMF_TARGET_LIST:
         return target_list_begin(req);
@@ -230,32 +230,39 @@ static enum target_step target_run_read(struct target_req *req)
 
 /* ---- stores --------------------------------------------------------------------------------- */
 
-/* Conditions look at all drives: where the write goes the store looks itself, at the others we. */
+enum target_step target_req_mutate(struct target_req *req)
+{
+    if (req->nvmf->op == NVMF_TARGET_DELETE)
+        req->state = TARGET_REQ_KILL;
+    else
+        req->state = req->nvmf->options != 0 ? TARGET_REQ_PROBE : TARGET_REQ_APPEND;
+    return TARGET_NEXT;
+}
+
+/* Conditions look at all drives in service. What they find stays true until the write, as the key
+ * is held; but for evictions, which may always be. */
 static enum target_step target_run_probe(struct target_req *req)
 {
-    struct target_drive *drive;
+    struct target_drive *drive = target_req_drive(req);
+    bool if_absent = (req->nvmf->options & NVMF_TARGET_IF_ABSENT) != 0;
 
-    if (req->rank == 0) { /* skip the one that gets the write */
-        if (target_req_drive(req) != NULL)
-            req->rank++;
-    }
-    drive = target_req_drive(req);
     if (drive == NULL) {
-        req->rank = 0;
+        if (!if_absent)
+            return target_req_answer(req, ICMS_MISS, ICMS_MISS_ABSENT);
         req->state = TARGET_REQ_APPEND;
         return TARGET_NEXT;
     }
     if (!target_req_at(req, drive->loop))
         return TARGET_WAIT;
-    if (store_exists(drive->store, target_req_volume(req, drive), &req->nvmf->key, NULL)) {
-        if (req->options & NVMF_TARGET_IF_ABSENT)
-            return target_req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
-        req->options &= ~NVMF_TARGET_IF_EXISTS;
-        req->rank = 0;
-        req->state = TARGET_REQ_APPEND;
+    if (!store_exists(drive->store, target_req_volume(req, drive), &req->nvmf->key, NULL)) {
+        req->rank++;
         return TARGET_NEXT;
     }
-    req->rank++;
+    if (if_absent) {
+        store_touch(drive->store, target_req_volume(req, drive), &req->nvmf->key);
+        return target_req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
+    }
+    req->state = TARGET_REQ_APPEND;
     return TARGET_NEXT;
 }
 
@@ -269,8 +276,8 @@ static enum target_step target_run_append(struct target_req *req)
     struct target_drive *drive;
     struct nvmf_target_req *nvmf = req->nvmf;
 
-    req->rank = 0; /* with a condition the drive is the one that PROBE left out */
-    drive = nvmf->options != 0 ? target_req_drive(req) : target_req_quick_drive(req);
+    req->rank = 0;
+    drive = target_req_quick_drive(req);
     if (drive == NULL)
         return target_req_answer(req, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
     if (!target_req_at(req, drive->loop))
@@ -284,8 +291,6 @@ static enum target_step target_run_append(struct target_req *req)
         .key = nvmf->key,
         .memory = nvmf->memory,
         .value_bytes = nvmf->value_bytes,
-        .options = (req->options & NVMF_TARGET_IF_EXISTS ? STORE_WRITE_IF_EXISTS : 0) |
-                   (req->options & NVMF_TARGET_IF_ABSENT ? STORE_WRITE_IF_ABSENT : 0),
         .done = target_write_done,
     };
     req->state = TARGET_REQ_WRITE;
@@ -321,9 +326,6 @@ static enum target_step target_run_write(struct target_req *req)
     case ICMS_BUSY: /* the drive's write budget runs short */
         reason = ICMS_MISS_SHED;
         break;
-    case ICMS_MISS:
-        reason = ICMS_MISS_ABSENT;
-        break;
     default:
         break;
     }
@@ -357,28 +359,8 @@ static bool target_req_has(const struct target_req *req, const struct target_dri
            store_miss_reason(drive->store, volume, &req->nvmf->key) == ICMS_MISS_CHECKSUM;
 }
 
-/* A delete kills on every drive in service; a store on all but the one that has the new value, as
- * an older one may come first in order. It is no success before all of them did. */
-static enum target_step target_run_kill(struct target_req *req)
+static enum target_step target_kill_at(struct target_req *req, struct target_drive *drive)
 {
-    struct target_drive *drive = target_req_drive(req);
-
-    if (drive == NULL) {
-        if (req->err != ICMS_OK)
-            return target_req_answer(req, req->err, ICMS_MISS_DRIVE_DOWN);
-        if (req->options & NVMF_TARGET_IF_ABSENT) /* a drive that is out has no other value */
-            return target_req_mutated(req);
-        req->state = TARGET_REQ_NOTE;
-        return TARGET_NEXT;
-    }
-    if (drive->index != req->value_drive && !target_req_at(req, drive->loop))
-        return TARGET_WAIT;
-    if (drive->index == req->value_drive || !target_req_has(req, drive)) {
-        req->rank++;
-        return TARGET_NEXT;
-    }
-    if (req->nvmf->op == NVMF_TARGET_STORE && target_slow_clogged(drive, true))
-        return target_req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
     req->op.delete = (struct store_delete){
         .volume = target_req_volume(req, drive),
         .key = req->nvmf->key,
@@ -390,11 +372,59 @@ static enum target_step target_run_kill(struct target_req *req)
     return req->op.delete.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
 
+/* An older value is left, or may be. A store that fails must not leave the new one beside it. */
+static enum target_step target_kill_failed(struct target_req *req, icms_err err,
+                                           enum icms_miss reason)
+{
+    if (req->value_drive == UINT32_MAX)
+        return target_req_answer(req, err, reason);
+    req->err = err;
+    req->reason = reason;
+    req->state = TARGET_REQ_UNDO;
+    return TARGET_NEXT;
+}
+
+/* A delete kills on every drive in service; a store on all but the one that has the new value, as
+ * an older one may come first in order. It is no success before all of them did. */
+static enum target_step target_run_kill(struct target_req *req)
+{
+    struct target_drive *drive = target_req_drive(req);
+
+    if (drive == NULL) {
+        if (req->err != ICMS_OK)
+            return target_kill_failed(req, req->err, ICMS_MISS_DRIVE_DOWN);
+        if (req->nvmf->options & NVMF_TARGET_IF_ABSENT) /* a drive that is out has no other value */
+            return target_req_mutated(req);
+        req->state = TARGET_REQ_NOTE;
+        return TARGET_NEXT;
+    }
+    if (drive->index != req->value_drive && !target_req_at(req, drive->loop))
+        return TARGET_WAIT;
+    if (drive->index == req->value_drive || !target_req_has(req, drive)) {
+        req->rank++;
+        return TARGET_NEXT;
+    }
+    if (req->nvmf->op == NVMF_TARGET_STORE && target_slow_clogged(drive, true))
+        return target_kill_failed(req, ICMS_BUSY, ICMS_MISS_SHED);
+    return target_kill_at(req, drive);
+}
+
+static enum target_step target_run_undo(struct target_req *req)
+{
+    struct target_drive *drive = &req->target->drives[req->value_drive];
+
+    if (!target_req_at(req, drive->loop))
+        return TARGET_WAIT;
+    return target_kill_at(req, drive);
+}
+
 static enum target_step target_run_kill_end(struct target_req *req)
 {
     icms_err err = req->op.delete.err;
 
     target_slow_end(req);
+    if (req->drive == req->value_drive) /* undone */
+        return target_req_answer(req, req->err, req->reason);
     if (err == ICMS_OK)
         req->found = true;
     else if (err != ICMS_MISS && err != ICMS_DRIVE_DOWN)
@@ -492,13 +522,15 @@ static enum target_step target_run_reply(struct target_req *req)
 }
 
 static enum target_step (*const target_state_fn[])(struct target_req *req) = {
-    [TARGET_REQ_NEW] = target_run_new,         [TARGET_REQ_LOOK] = target_run_look,
-    [TARGET_REQ_READ] = target_run_read,       [TARGET_REQ_PROBE] = target_run_probe,
-    [TARGET_REQ_APPEND] = target_run_append,   [TARGET_REQ_WRITE] = target_run_write,
-    [TARGET_REQ_KILL] = target_run_kill,       [TARGET_REQ_KILL_END] = target_run_kill_end,
-    [TARGET_REQ_NOTE] = target_run_note,       [TARGET_REQ_SCAN] = target_run_scan,
-    [TARGET_REQ_LIST_WAIT] = target_list_wait, [TARGET_REQ_LIST] = target_list_run,
-    [TARGET_REQ_SYNC] = target_run_sync,       [TARGET_REQ_FLUSH] = target_run_flush,
+    [TARGET_REQ_NEW] = target_run_new,           [TARGET_REQ_LOOK] = target_run_look,
+    [TARGET_REQ_READ] = target_run_read,         [TARGET_REQ_KEY] = target_run_key,
+    [TARGET_REQ_KEY_WAIT] = target_run_key_wait, [TARGET_REQ_PROBE] = target_run_probe,
+    [TARGET_REQ_APPEND] = target_run_append,     [TARGET_REQ_WRITE] = target_run_write,
+    [TARGET_REQ_UNDO] = target_run_undo,         [TARGET_REQ_KILL] = target_run_kill,
+    [TARGET_REQ_KILL_END] = target_run_kill_end, [TARGET_REQ_NOTE] = target_run_note,
+    [TARGET_REQ_SCAN] = target_run_scan,         [TARGET_REQ_LIST_WAIT] = target_list_wait,
+    [TARGET_REQ_LIST] = target_list_run,         [TARGET_REQ_SYNC] = target_run_sync,
+    [TARGET_REQ_FLUSH] = target_run_flush,       [TARGET_REQ_KEY_END] = target_run_key_end,
     [TARGET_REQ_REPLY] = target_run_reply,
 };
 
@@ -523,12 +555,13 @@ static void target_req_begin(struct target *target, struct target_req *req,
     req->nvmf = nvmf;
     req->call = call;
     req->at = nvmf->loop;
-    req->slot = req->rank = req->index = req->drive = req->options = 0;
+    req->slot = req->rank = req->index = req->drive = 0;
     req->value_drive = UINT32_MAX;
-    req->found = false;
+    req->has_key = req->found = false;
     req->reason = ICMS_MISS_NONE;
     req->err = ICMS_OK;
     list_init(&req->link);
+    list_init(&req->key_link);
     target_req_run(req);
 }
 

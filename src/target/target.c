@@ -142,6 +142,11 @@ static icms_err target_make(struct target *target, struct err_why *why)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     for (uint32_t i = 0; i < target->opts.loops; i++)
         list_init(&target->lists[i].parked);
+    target->keys = calloc(target->opts.loops, TARGET_KEY_CHAINS * sizeof(*target->keys));
+    if (target->keys == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < target->opts.loops * TARGET_KEY_CHAINS; i++)
+        list_init(&target->keys[i]);
     loop_timer_init(&target->timer, target_look);
     return target_drives_open(target, why);
 }
@@ -264,6 +269,7 @@ void target_free(struct target **target_ref)
         loop_free(&target->loops[i]);
     nvmf_target_free(&target->nvmf);
     target_drives_close(target);
+    free(target->keys);
     free(target->lists);
     free(target);
 }

@@ -23,8 +23,12 @@
 #define TARGET_LIST_STEPS  512
 #define TARGET_LIST_SLICES 4
 
-/* A drive that does not keep up gets one part in so many of the buffers. */
+/* A drive that does not keep up gets one part in so many of the buffers; so do mutations that wait
+ * for others of their keys. */
 #define TARGET_SHARE 8
+
+/* Chains of a loop's table of keys that are being mutated. */
+#define TARGET_KEY_CHAINS 1024
 
 struct target_req;
 
@@ -106,13 +110,19 @@ enum target_req_state {
     TARGET_REQ_LOOK,      /* load, exist: asks the index of the next drive in order; woken by
                              target_req_arrived on that drive's loop                              */
     TARGET_REQ_READ,      /* waits for flash; woken by store_read's done                          */
-    TARGET_REQ_PROBE,     /* store with a condition: asks the drives that the write does not go
-                             to; woken by target_req_arrived                                      */
+    TARGET_REQ_KEY,       /* store, delete: goes to the home of its key; woken by
+                             target_req_arrived                                                   */
+    TARGET_REQ_KEY_WAIT,  /* waits there for an earlier mutation of the key; woken by
+                             target_run_key_end of that one                                       */
+    TARGET_REQ_PROBE,     /* store with a condition: asks the next drive in order; woken by
+                             target_req_arrived                                                   */
     TARGET_REQ_APPEND,    /* goes to the first drive in service; woken by target_req_arrived      */
     TARGET_REQ_WRITE,     /* waits for flash; woken by store_write's done                         */
     TARGET_REQ_KILL,      /* store, delete: the next drive that must not have the key deletes it;
                              woken by target_req_arrived                                          */
     TARGET_REQ_KILL_END,  /* waits for flash; woken by store_delete's done                        */
+    TARGET_REQ_UNDO,      /* store whose older value could not be deleted: goes to the drive that
+                             has the new one, to delete that; woken by target_req_arrived         */
     TARGET_REQ_NOTE,      /* visits every drive when one is out that may have missed the mutation;
                              woken by target_req_arrived, target_note_done                        */
     TARGET_REQ_SCAN,      /* exist-many: visits every loop; woken by target_req_arrived           */
@@ -120,6 +130,8 @@ enum target_req_state {
     TARGET_REQ_LIST,      /* visits every drive; woken by target_req_arrived                      */
     TARGET_REQ_SYNC,      /* flush: goes to the next drive; woken by target_req_arrived           */
     TARGET_REQ_FLUSH,     /* waits for flash; woken by store_flush's done                         */
+    TARGET_REQ_KEY_END,   /* store, delete: goes home and releases its key; woken by
+                             target_req_arrived                                                   */
     TARGET_REQ_REPLY,     /* goes back to the queue pair's loop; woken by target_req_arrived      */
 };
 
@@ -139,6 +151,9 @@ struct target_req {
     struct loop_msg msg;          /* carries it between loops                                   */
     struct list link;             /* LIST_WAIT: list.parked; READ, WRITE, KILL_END: drive.flying;
                                      NOTE: drive.note_waiting                              */
+    struct list key_link;         /* KEY to KEY_END: in the table of its key's home, whose loop
+                                     alone touches it                                            */
+    bool has_key;                 /* it is in that table                                         */
     uint64_t begin_ns;            /* READ, WRITE, KILL_END: when it went to the store          */
     bool late;                    /* READ, WRITE, KILL_END: and was counted as late            */
     uint32_t slot;                /* of its key in the map of drives                            */
@@ -148,10 +163,9 @@ struct target_req {
     uint32_t drive;        /* READ, WRITE, KILL_END: where                              */
     uint32_t value_drive;  /* STORE: where the value went; UINT32_MAX: nowhere           */
     uint32_t missed;       /* NOTE: drives that are to be noted                          */
-    uint32_t options;      /* STORE: what is left of the condition                       */
     bool found;            /* DELETE: somewhere                                          */
     enum icms_miss reason; /* the best reason for a miss so far                          */
-    icms_err err;          /* SYNC, KILL: first error                                    */
+    icms_err err;          /* SYNC, KILL, UNDO: first error                                    */
     struct store_position list_from; /* LIST: the next pass gives keys behind this              */
     bool list_placed; /* LIST: list_from is set                                     */
     uint32_t list_bytes, list_count; /* LIST: written into the buffer                            */
@@ -174,6 +188,8 @@ struct target {
     _Atomic uint32_t noted[LIMIT_VOLUMES]; /* bit i: all drives in service noted that drive i
                                               missed a mutation of the volume */
     _Atomic uint64_t flying_bytes[2]; /* of buffers at stores: loads, stores                   */
+    struct list *keys; /* key.c: TARGET_KEY_CHAINS chains (target_req.key_link) a loop  */
+    _Atomic uint64_t key_wait_bytes; /* of buffers that wait for keys                         */
     _Atomic bool draining;
     uint64_t hash_seed;            /* of the stores                                        */
     _Atomic uint64_t low_since_ns; /* free segments are low since; 0: they are not         */
@@ -238,6 +254,15 @@ bool target_req_at(struct target_req *req, struct loop *loop);
 /* target_req_run is called where the request is, in a later turn of that loop. */
 void target_req_defer(struct target_req *req);
 
+/* The request has its answer; the next state. */
+enum target_step target_req_answer(struct target_req *req, icms_err err, enum icms_miss reason);
+
+/* Its deadline passed. */
+bool target_req_late(const struct target_req *req);
+
+/* A store or delete holds its key; its next state. */
+enum target_step target_req_mutate(struct target_req *req);
+
 /* A store or delete did what it had to on the drives in service, and they noted who was out. */
 enum target_step target_req_mutated(struct target_req *req);
 
@@ -247,6 +272,12 @@ enum target_step target_req_mutated(struct target_req *req);
 icms_err target_members_open(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
 
 enum target_step target_run_note(struct target_req *req);
+
+/* ---- key.c ---------------------------------------------------------------------------------- */
+
+enum target_step target_run_key(struct target_req *req);
+enum target_step target_run_key_wait(struct target_req *req);
+enum target_step target_run_key_end(struct target_req *req);
 
 /* ---- list.c --------------------------------------------------------------------------------- */
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many hosts' worth of pipelined commands against an enclosure in the simulation, while connections
- * are reset, operations stall, reads fail, peers leave with commands in flight and the daemon is
- * killed. Afterwards every key has a value that a linear history of its stores and deletes allows,
- * nothing acknowledged is forgotten, and no buffer or connection is left over.
+ * are reset, operations stall, reads fail, drives are passed over as slow, peers leave with
+ * commands in flight and the daemon is killed. Afterwards every key has a value that a linear
+ * history of its stores and deletes allows, nothing acknowledged is forgotten, and no buffer or
+ * connection is left over.
  *
  *   target_stress SEEDS [FIRST] [STEPS]
  *
@@ -17,7 +18,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "nvmf/target/test_peer.h"
-#include "target/target.h"
+#include "target/target_int.h"
 
 #define PEERS     4
 #define DEPTH     8
@@ -34,6 +35,7 @@ struct change {
     uint32_t submit; /* when it was sent                                            */
     uint32_t ack;    /* when it was acknowledged; NEVER: not, or not known          */
     bool failed;     /* answered with an error: must never be seen                  */
+    uint32_t undone; /* failed: but by loads that were sent before                  */
 };
 
 struct cell {
@@ -69,7 +71,8 @@ struct world {
     struct target *target;
     struct client clients[PEERS];
     struct cell cells[KEYS];
-    uint32_t hits, misses, resets, crashes;
+    uint32_t slow_at; /* the last time that a drive was passed over */
+    uint32_t hits, misses, resets, crashes, passed_over;
 };
 
 static __attribute__((format(printf, 2, 3))) void bad(const struct world *world, const char *format,
@@ -126,13 +129,23 @@ static bool cell_allows(const struct cell *cell, uint64_t seed, uint32_t sent)
         const struct change *change = &cell->log[i];
         bool over = false;
 
-        if (change->seed != seed || change->failed)
+        if (change->seed != seed || (change->failed && sent >= change->undone))
             continue;
         for (uint32_t j = 0; j < cell->count && !over; j++)
             over = cell->log[j].ack < sent && cell->log[j].submit > change->ack;
         if (!over)
             return true;
     }
+    return false;
+}
+
+/* Was a change of the key in flight after this time? A store of a value that lies on another drive
+ * moves the key, and a load may look everywhere while it is on its way. */
+static bool cell_moved(const struct cell *cell, uint32_t sent)
+{
+    for (uint32_t i = 1; i < cell->count; i++)
+        if (cell->log[i].ack >= sent)
+            return true;
     return false;
 }
 
@@ -196,6 +209,18 @@ static void world_crash(struct world *world)
     sim_faults(world->sim, true);
 }
 
+/* A drive is passed over from now on, takes long, or is well again; probes may say otherwise. */
+static void world_slow(struct world *world)
+{
+    uint32_t drive = (uint32_t)dice(world, world->opts.drive_count);
+    uint32_t bit = (uint32_t)1 << drive;
+
+    sim_file_slow(world->node, world->drives[drive].path, dice(world, 3) == 0 ? 200 : 1);
+    if ((atomic_fetch_xor(&world->target->slow, bit) & bit) == 0)
+        world->passed_over++;
+    world->slow_at = world->now;
+}
+
 /* ---- commands ------------------------------------------------------------------------------- */
 
 static void client_submit(struct world *world, struct client *client, struct flight *flight)
@@ -212,6 +237,8 @@ static void client_submit(struct world *world, struct client *client, struct fli
     flight->opcode = cmd.opcode;
     flight->key = (uint32_t)dice(world, KEYS);
     flight->submit = ++world->now;
+    if (atomic_load(&world->target->slow) != 0)
+        world->slow_at = world->now;
     flight->got = 0;
     cmd.key = peer_key(key_text(flight->key));
     if (cmd.opcode == NVME_KV_STORE) {
@@ -282,6 +309,9 @@ static void client_retrieved(struct world *world, const struct flight *flight,
         bad(world, "retrieve answered %x", cqe->status);
     } else if (cqe->dw1 != ICMS_MISS_ABSENT) {
         return; /* a read that failed: a miss with its reason */
+    } else if (world->passed_over > 0 && (world->slow_at >= flight->submit ||
+                                          cell_moved(&world->cells[flight->key], flight->submit))) {
+        return; /* its drive may have been passed over, or another one given the key */
     } else {
         world->misses++;
     }
@@ -295,14 +325,19 @@ static void client_done(struct world *world, struct flight *flight, const struct
 
     flight->busy = false;
     world->now++;
+    if (atomic_load(&world->target->slow) != 0)
+        world->slow_at = world->now;
     if (flight->opcode == NVME_KV_RETRIEVE)
         client_retrieved(world, flight, cqe);
     if (flight->opcode != NVME_KV_STORE && flight->opcode != NVME_KV_DELETE)
         return;
     if (cqe->status == NVME_SC_SUCCESS)
         change->ack = world->now;
-    else if (flight->opcode == NVME_KV_STORE)
-        change->failed = true;
+    if (cqe->status == NVME_SC_SUCCESS || flight->opcode != NVME_KV_STORE)
+        return;
+    change->failed = true;
+    if (world->passed_over > 0) /* undone: another drive was too busy to delete */
+        change->undone = world->now;
 }
 
 /* Receives one PDU; false when the connection is over. */
@@ -433,6 +468,8 @@ static void world_judge(struct world *world)
     for (int i = 0; i < PEERS; i++)
         client_leave(&world->clients[i]);
     client_join(world, 0);
+    atomic_store(&world->target->slow, 0);
+    world->slow_at = world->passed_over = 0;
     world->now++;
     for (uint32_t i = 0; i < KEYS; i++) {
         uint32_t bytes = VALUE_MAX;
@@ -474,7 +511,7 @@ int main(int argc, char **argv)
     uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 10) : 3;
     uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     uint32_t steps = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 3000;
-    uint32_t hits = 0, misses = 0, resets = 0, crashes = 0;
+    uint32_t hits = 0, misses = 0, resets = 0, crashes = 0, passed_over = 0;
 
     for (uint64_t seed = first; seed < first + seeds; seed++) {
         struct world *world = world_new(seed);
@@ -487,7 +524,10 @@ int main(int argc, char **argv)
             client_step(world, (int)dice(world, PEERS));
             if (dice(world, 1500) == 0)
                 world_crash(world);
+            if (world->opts.drive_count > 1 && dice(world, 20) == 0)
+                world_slow(world);
         }
+        passed_over += world->passed_over;
         world_judge(world);
         hits += world->hits;
         misses += world->misses;
@@ -495,7 +535,9 @@ int main(int argc, char **argv)
         crashes += world->crashes;
         world_free(world);
     }
-    (void)printf("%llu seeds: %u hits, %u misses, %u connections lost, %u crashes\n",
-                 (unsigned long long)seeds, hits, misses, resets, crashes);
+    (void)printf(
+        "%llu seeds: %u hits, %u misses, %u connections lost, %u crashes, %u times a drive "
+        "was passed over\n",
+        (unsigned long long)seeds, hits, misses, resets, crashes, passed_over);
     return hits == 0;
 }
