@@ -47,7 +47,6 @@ struct recover {
     struct store_life other;   /* what its last page says                                      */
     bool header_good;          /* life is from its header                                      */
     bool header_seems;         /* its header had been one                                      */
-    bool map_read;             /* its dead map could be read                                   */
     uint32_t map_damaged;      /* copies of its sectors that are                               */
     int rows[STORE_SEGMENT_VOLUMES];                   /* volumes of the footer's rows         */
     struct recover_entry entry[STORE_SUMMARY_ENTRIES]; /* of the summary page that is loaded   */
@@ -116,23 +115,6 @@ static void recover_map_write(struct recover *recover, const struct store_segmen
         return;
     recover->kills = true;
     recover_wrote(recover, segment, store_kill_write_now(recover->store, segment));
-}
-
-/* Writes a damaged map anew, when the segment is loaded. All records in the range of sectors that
- * are lost are damaged: they are dead from now on. */
-static void recover_map_heal(struct recover *recover)
-{
-    const struct store *store = recover->store;
-    struct store_segment *segment = recover->segment;
-    struct store_dead_df *dead = store_segment_dead(store, segment);
-
-    if (!segment->map_damaged)
-        return;
-    for (uint32_t i = 0; i < store_dead_sectors(store->segment_pages); i++) {
-        if (!store_dead_check(segment->nonce, i, dead))
-            store_dead_fill(segment->nonce, i, dead);
-    }
-    recover_map_write(recover, segment);
 }
 
 static void recover_kill(struct recover *recover, const struct store_segment *segment,
@@ -565,7 +547,6 @@ static void recover_segment(struct recover *recover)
     recover->store->stats.evictions += recover->segment->evicted;
     if (!recover_summary(recover))
         recover_scan(recover);
-    recover_map_heal(recover);
     if (recover->full) {
         check(recover->segment->live_blocks == 0);
         recover_evict(recover);
@@ -634,9 +615,7 @@ static void recover_ends(struct recover *recover, uint32_t number, const uint8_t
         return;
     }
     recover->order[recover->order_count++] = number;
-    segment->map_damaged = recover->map_damaged > 0 && recover->map_read;
-    if (segment->map_damaged)
-        store_stat_add(&store->stats.checksum_errors, recover->map_damaged);
+    store_stat_add(&store->stats.checksum_errors, recover->map_damaged);
 }
 
 /* The last page of a segment, and the header and the dead map of the next, meet: one piece each. */
@@ -659,10 +638,8 @@ static bool recover_next_border(void *arg, struct store_piece *out_piece)
     return true;
 }
 
-/* The pages of a border, each on its own: one that cannot be read does not take others along.
- * *out_map_read: those of the dead map could be. */
-static const uint8_t *recover_border_again(struct recover *recover, uint32_t number,
-                                           bool *out_map_read)
+/* The pages of a border, each on its own: one that cannot be read does not take others along. */
+static const uint8_t *recover_border_again(struct recover *recover, uint32_t number)
 {
     struct store *store = recover->store;
     struct store_piece piece;
@@ -673,18 +650,14 @@ static const uint8_t *recover_border_again(struct recover *recover, uint32_t num
         uint8_t *page = recover->pages + (size_t)i * STORE_PAGE_BYTES;
 
         if (loop_file_read_now(store->file, piece.offset + (uint64_t)i * STORE_PAGE_BYTES, page,
-                               STORE_PAGE_BYTES) == ICMS_OK)
-            continue;
-        memset(page, 0, STORE_PAGE_BYTES);
-        if (i >= (number > 0) + 1)
-            *out_map_read = false;
+                               STORE_PAGE_BYTES) != ICMS_OK)
+            memset(page, 0, STORE_PAGE_BYTES);
     }
     return recover->pages;
 }
 
 /* The header and the dead map that begin a segment. */
-static void recover_front(struct recover *recover, uint32_t number, const uint8_t *pages,
-                          bool map_read)
+static void recover_front(struct recover *recover, uint32_t number, const uint8_t *pages)
 {
     struct store *store = recover->store;
     const struct store_header_df *header = (const struct store_header_df *)(const void *)pages;
@@ -693,7 +666,6 @@ static void recover_front(struct recover *recover, uint32_t number, const uint8_
     recover->header_good =
         store_header_check(&store->super.drive, number, header, &recover->life) == ICMS_OK;
     recover->header_seems = store_header_seems(&store->super.drive, header);
-    recover->map_read = map_read;
     memcpy(recover->map, pages + STORE_PAGE_BYTES, (size_t)store->map_pages * STORE_PAGE_BYTES);
 }
 
@@ -706,11 +678,10 @@ static void recover_headers(struct recover *recover)
     for (uint32_t i = 0; i <= store->super.segments; i++) {
         uint32_t asked;
         const uint8_t *page;
-        bool map_read = true;
 
         if (!recover_take(recover, &page)) {
             asked = recover->asked;
-            page = recover_border_again(recover, i, &map_read);
+            page = recover_border_again(recover, i);
             recover->asked = asked;
         }
         if (i > 0) {
@@ -718,7 +689,7 @@ static void recover_headers(struct recover *recover)
             page += STORE_PAGE_BYTES;
         }
         if (i < store->super.segments)
-            recover_front(recover, i, page, map_read);
+            recover_front(recover, i, page);
     }
     store->stats.evictions = store->evictions_ended;
 }

@@ -110,7 +110,6 @@ struct store_segment {
     uint32_t next_page;            /* OPEN: where the next record goes                           */
     uint32_t volume;               /* at open: the only one it has records of, or STORE_NO_VOLUME */
     bool killed;                   /* at open: its dead map has bits, or is damaged              */
-    bool map_damaged;              /* at open: of its dead map on flash something is             */
     bool strangers;                /* it has records of volumes that are not configured          */
     bool clean;                    /* READY: the device was told that it is empty                */
     bool refused;                  /* its new life could not be written; others go first         */
