@@ -959,6 +959,8 @@ static void a_kill_that_fails_for_good_takes_the_drive_out(void **state)
     test_fault("store.kill:1:fail+");
     assert_int_equal(rig_put(rig, 0, 1, 100, 3, 0), ICMS_DRIVE_DOWN);
     test_fault(NULL);
+    rig_stats(rig, &stats); /* records that are written meanwhile give it no further attempts */
+    assert_int_equal(stats.io_errors, 3);
     assert_int_equal(rig_delete(rig, 0, 2), ICMS_DRIVE_DOWN);
     assert_int_equal(atomic_load(&rig->down_calls), 1);
     rig_restart(rig); /* nobody was told of either */
