@@ -236,12 +236,12 @@ void policy_admit_undo(struct policy *policy, uint64_t bytes)
         policy->budget_bytes = (int64_t)policy->opts.burst_bytes;
 }
 
-uint64_t policy_budget_left(struct policy *policy, uint64_t now_ms)
+int64_t policy_budget_left(struct policy *policy, uint64_t now_ms)
 {
     if (policy->opts.budget_bytes_day == 0)
-        return UINT64_MAX;
+        return INT64_MAX;
     budget_fill(policy, now_ms);
-    return policy->budget_bytes > 0 ? (uint64_t)policy->budget_bytes : 0;
+    return policy->budget_bytes;
 }
 
 /* Whether new blocks are refused: see struct policy_marks. */

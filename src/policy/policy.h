@@ -77,8 +77,8 @@ void policy_admit_undo(struct policy *policy, uint64_t bytes);
 /* Charges what is written without asking: headers, dead maps, summaries. The budget may owe it. */
 void policy_charge(struct policy *policy, uint64_t bytes, uint64_t now_ms);
 
-/* Bytes that may be written at once; UINT64_MAX without a budget. */
-uint64_t policy_budget_left(struct policy *policy, uint64_t now_ms);
+/* Bytes that may be written at once, below 0: owed; INT64_MAX without a budget. */
+int64_t policy_budget_left(struct policy *policy, uint64_t now_ms);
 
 /* Memory it holds. */
 uint64_t policy_bytes(const struct policy *policy);

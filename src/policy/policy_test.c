@@ -74,16 +74,17 @@ static void test_budget(void **state)
 
     (void)state;
     assert_true(policy_admit(policy, 1, 0, UINT64_MAX / 4, 0));
-    assert_true(policy_budget_left(policy, 0) == UINT64_MAX);
+    assert_true(policy_budget_left(policy, 0) == INT64_MAX);
     policy_free(&policy);
     policy = policy_make(a_day);
     for (uint64_t now_ms = 0; now_ms < DAY_MS; now_ms += 997) {
         while (policy_admit(policy, ++n, 0, 4096, now_ms))
             written += 4096;
     }
-    written += policy_budget_left(policy, DAY_MS);
+    written += (uint64_t)policy_budget_left(policy, DAY_MS);
     assert_true(written <= a_day + a_day / 96 && written >= a_day - 4096);
-    assert_true(policy_budget_left(policy, 10 * DAY_MS) == a_day); /* a day at most is saved */
+    assert_true(policy_budget_left(policy, 10 * DAY_MS) ==
+                (int64_t)a_day); /* a day at most is saved */
     policy_free(&policy);
 }
 
@@ -136,17 +137,17 @@ static void test_admit_run(void **state)
 static void test_charge(void **state)
 {
     struct policy *policy = policy_make(480 * 100 * BLOCK);
-    uint64_t left = policy_budget_left(policy, 0);
+    int64_t left = policy_budget_left(policy, 0), block = BLOCK;
 
     (void)state;
     policy_charge(policy, BLOCK, 0);
-    assert_true(policy_budget_left(policy, 0) == left - BLOCK);
+    assert_true(policy_budget_left(policy, 0) == left - block);
     assert_true(policy_admit(policy, 1, 0, BLOCK, 0));
-    assert_true(policy_budget_left(policy, 0) == left - 2 * BLOCK);
+    assert_true(policy_budget_left(policy, 0) == left - 2 * block);
     policy_admit_undo(policy, BLOCK);
-    assert_true(policy_budget_left(policy, 0) == left - BLOCK);
-    policy_charge(policy, left + 99 * BLOCK, 0); /* 100 blocks too many: three minutes */
-    assert_true(policy_budget_left(policy, 0) == 0);
+    assert_true(policy_budget_left(policy, 0) == left - block);
+    policy_charge(policy, (uint64_t)left + 99 * BLOCK, 0); /* 100 blocks too many: three minutes */
+    assert_true(policy_budget_left(policy, 0) == -100 * block);
     policy_evicted(policy, 1);
     assert_false(policy_admit(policy, 1, 0, BLOCK, 178000));
     assert_true(policy_admit(policy, 1, 0, BLOCK, 183000));
@@ -164,13 +165,13 @@ static void test_burst(void **state)
     opts.budget_bytes_day = 480 * 100 * BLOCK;
     opts.burst_bytes = 30 * BLOCK;
     assert_int_equal(policy_new(&opts, 0, &policy), ICMS_OK);
-    assert_true(policy_budget_left(policy, 0) == 30 * BLOCK);
-    assert_true(policy_budget_left(policy, 5 * DAY_MS) == 30 * BLOCK);
+    assert_true(policy_budget_left(policy, 0) == 30 * (int64_t)BLOCK);
+    assert_true(policy_budget_left(policy, 5 * DAY_MS) == 30 * (int64_t)BLOCK);
     for (uint64_t i = 0; i < 4; i++)
         assert_true(policy_admit(policy, i, 0, BLOCK, 5 * DAY_MS));
     assert_false(policy_admit(policy, 99, 0, BLOCK, 5 * DAY_MS)); /* under nine tenths of it */
     policy_admit_undo(policy, 100 * BLOCK);
-    assert_true(policy_budget_left(policy, 5 * DAY_MS) == 30 * BLOCK);
+    assert_true(policy_budget_left(policy, 5 * DAY_MS) == 30 * (int64_t)BLOCK);
     policy_free(&policy);
 }
 

@@ -301,6 +301,7 @@ void store_overhead_written(struct store *store, uint64_t bytes)
 {
     store_stat_add(&store->stats.device_write_bytes, bytes);
     policy_charge(store->policy, bytes, store_now_ms(store));
+    store_budget_note(store);
 }
 
 void store_budget_note(struct store *store)
@@ -309,7 +310,7 @@ void store_budget_note(struct store *store)
 
     if (store->policy_opts.budget_bytes_day == 0)
         return;
-    store_stat_set(&store->stats.budget_left_bytes, policy_budget_left(store->policy, now_ms));
+    store_stat_set(&store->budget_left_bytes, (uint64_t)policy_budget_left(store->policy, now_ms));
     store_stat_set(&store->budget_ms, now_ms);
 }
 
@@ -321,10 +322,11 @@ static uint64_t store_budget_left(const struct store *store)
     uint64_t then_ms = store_stat_get(&store->budget_ms);
     double gained = (double)(now_ms > then_ms ? now_ms - then_ms : 0) *
                     ((double)opts->budget_bytes_day / (24.0 * 3600 * 1000));
-    uint64_t left = store_stat_get(&store->stats.budget_left_bytes);
+    double left = (double)(int64_t)store_stat_get(&store->budget_left_bytes) + gained;
 
-    return gained < (double)opts->burst_bytes ? u64_min(left + (uint64_t)gained, opts->burst_bytes)
-                                              : opts->burst_bytes;
+    if (left <= 0)
+        return 0;
+    return left < (double)opts->burst_bytes ? (uint64_t)left : opts->burst_bytes;
 }
 
 /* ---- deferred

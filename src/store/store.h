@@ -266,7 +266,7 @@ struct store_stats {
     uint64_t write_streams;           /* of the device; 0: it has none                   */
     uint64_t refused;                 /* writes that the write budget did not allow      */
     uint64_t budget_bytes_day;        /* 0: no write budget                              */
-    uint64_t budget_left_bytes;       /* that may be written at once                     */
+    uint64_t budget_left_bytes;       /* that may be written at once; 0 while some are owed */
     uint64_t evictions;               /* blocks since the format, kept over restarts     */
     uint64_t checksum_errors; /* damage that was met: values lost, headers read from their copy,
                                  pages of a segment that had to be replaced */

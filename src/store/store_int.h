@@ -371,8 +371,9 @@ struct store {
     void *buffers[2 * STORE_STREAMS + 8]; /* to free in the end */
     uint32_t buffer_count;                /* in buffers */
     /* read by any thread */
-    uint64_t budget_ms;       /* when stats.budget_left_bytes was right */
-    struct store_stats stats; /* but for down and free_low */
+    uint64_t budget_ms;         /* when budget_left_bytes was right */
+    uint64_t budget_left_bytes; /* an int64_t: below 0 is owed */
+    struct store_stats stats;   /* but for down, free_low and budget_left_bytes */
     struct hist evicted_age_ns;
     uint64_t since_ns; /* when the store was opened; 0: it is being opened */
 };
@@ -437,7 +438,7 @@ void *store_pages_new(struct store *store, uint64_t pages);
 /* Counts what was written beside values, for the write budget too. */
 void store_overhead_written(struct store *store, uint64_t bytes);
 
-/* Notes what is left of the write budget, for other threads. */
+/* Notes what is left of the write budget, for other threads: whenever it was charged. */
 void store_budget_note(struct store *store);
 
 /* Runs deferred->run from the loop. */
