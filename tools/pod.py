@@ -81,15 +81,15 @@ class Daemon:
         """Returns (status, text) of an HTTP request to the daemon; (0, reason) when none came."""
         try:
             url = f"http://127.0.0.1:{self.http_port}{path}"
-            with urllib.request.urlopen(url, timeout=2) as answer:
+            with urllib.request.urlopen(url, timeout=10) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(errors="replace")
         except OSError as error:
             return 0, str(error)
 
-    def wait_ready(self, seconds=15):
-        """Waits until /readyz says yes."""
+    def wait_ready(self, seconds=60):
+        """Waits until /readyz says yes: a second, far more only where other work delays it."""
         deadline = time.monotonic() + seconds
         said = ""
         while time.monotonic() < deadline:
