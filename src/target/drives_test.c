@@ -497,6 +497,105 @@ static void restart(struct rig *rig, uint32_t dead)
     rig_up(rig);
 }
 
+/* Begins a store from inside. */
+static void store_begin(struct rig *rig, struct inside *inside, uint32_t volume, const char *key,
+                        void *memory, uint64_t room)
+{
+    inside->target = rig->target;
+    inside->call.done = inside_done;
+    inside->call.req = (struct nvmf_target_req){
+        .op = NVMF_TARGET_STORE,
+        .ns = volume,
+        .key = peer_key(key),
+        .memory = memory,
+        .memory_bytes = room,
+        .value_bytes = 1000,
+    };
+    loop_send(target_loop(rig->target, 0), &inside->msg, inside_begin);
+}
+
+/* A store is no success when the drive that took it fails before anybody noted who else missed it:
+ * the value that it replaced would come back with the drive that was out. */
+static void a_store_that_nobody_noted_is_no_success(void **state)
+{
+    struct rig *rig = rig_new(1, 2);
+    struct inside *inside = calloc(1, sizeof(*inside));
+    uint64_t room = store_record_bytes(1000);
+    void *memory = aligned_alloc(LIMIT_DISK_ALIGN, room);
+    struct key key;
+    uint32_t n;
+
+    check(inside != NULL && memory != NULL);
+    memset(memory, 1, room);
+    rig_up(rig);
+    fill_drive(rig, 1, 0, &n, 1);
+    key = peer_key(key_text(n, 0));
+    restart(rig, 2);
+    store_begin(rig, inside, 0, key_text(n, 0), memory, room);
+    while (!store_exists(rig->target->drives[0].store, 0, &key, NULL))
+        assert_true(sim_step(rig->sim));
+    sim_disk_dead(rig->node, rig->paths[0], true);
+    while (!inside->over)
+        assert_true(sim_step(rig->sim));
+    assert_false(target_drive_in(rig->target, 0));
+    assert_int_equal(inside->call.req.err, ICMS_DRIVE_DOWN);
+    assert_int_equal(inside->call.req.reason, ICMS_MISS_DRIVE_DOWN);
+    free(memory);
+    free(inside);
+    rig_free(&rig);
+}
+
+/* A store that fails as a slow drive does not forget the older value, and cannot take its own value
+ * back as that drive fails, too: when both come back, the older one is the only one. */
+static void a_failed_store_is_not_there_when_its_drive_comes_back(void **state)
+{
+    enum { CALLS = 4 };
+    struct rig *rig = rig_new(1, 3);
+    struct inside *inside = calloc(CALLS + 1, sizeof(*inside));
+    uint64_t room = 4 * MIB / TARGET_SHARE / (CALLS - 1); /* so many are more than a share */
+    void *memory[CALLS + 1];
+    uint32_t n[CALLS + 1], drive = 0, copies = 0;
+    struct key key;
+
+    check(inside != NULL);
+    for (uint32_t i = 0; i <= CALLS; i++) {
+        memory[i] = aligned_alloc(LIMIT_DISK_ALIGN, bytes_align(room, LIMIT_DISK_ALIGN));
+        memset(memory[i], 1, room);
+    }
+    rig_up(rig);
+    fill_drive(rig, 0, 0, n, CALLS + 1);
+    assert_int_equal(put(rig, 2, key_text(n[CALLS], 0), 1), NVME_SC_SUCCESS);
+    drive_slow(rig, 0);
+    sim_file_slow(rig->node, rig->paths[0], 20000); /* nothing there ends while the test looks */
+    for (uint32_t i = 0; i < CALLS; i++)
+        store_begin(rig, &inside[i], 0, key_text(n[i], 0), memory[i], room);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 150000000);
+    key = peer_key(key_text(n[CALLS], 0));
+    store_begin(rig, &inside[CALLS], 1, key_text(n[CALLS], 0), memory[CALLS], room);
+    while (drive == 0) {
+        assert_true(sim_step(rig->sim));
+        for (uint32_t d = 1; d < 3; d++)
+            if (store_exists(rig->target->drives[d].store, 1, &key, NULL))
+                drive = d;
+    }
+    sim_disk_dead(rig->node, rig->paths[drive], true);
+    sim_file_slow(rig->node, rig->paths[0], 1);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 30 * (uint64_t)1000000000);
+    for (uint32_t i = 0; i <= CALLS; i++) {
+        assert_true(inside[i].over);
+        free(memory[i]);
+    }
+    assert_int_equal(inside[CALLS].call.req.err, ICMS_BUSY);
+    assert_false(target_drive_in(rig->target, drive));
+    restart(rig, 0);
+    for (uint32_t d = 0; d < 3; d++)
+        copies += store_exists(rig->target->drives[d].store, 1, &key, NULL);
+    assert_int_equal(copies, 1);
+    assert_true(store_exists(rig->target->drives[0].store, 1, &key, NULL));
+    free(inside);
+    rig_free(&rig);
+}
+
 static uint64_t drive_blocks(struct rig *rig, uint32_t drive, uint32_t volume)
 {
     struct store_volume_stats stats;
@@ -700,6 +799,8 @@ int main(void)
         cmocka_unit_test(drives_whose_paths_are_swapped_keep_their_blocks),
         cmocka_unit_test(a_copied_drive_is_refused),
         cmocka_unit_test(what_a_drive_missed_never_comes_back),
+        cmocka_unit_test(a_store_that_nobody_noted_is_no_success),
+        cmocka_unit_test(a_failed_store_is_not_there_when_its_drive_comes_back),
         cmocka_unit_test(drives_that_were_out_in_turn_drop_what_each_missed),
         cmocka_unit_test(what_a_drive_missed_is_noted_once),
         cmocka_unit_test(power_cuts_around_a_note),

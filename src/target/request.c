@@ -9,10 +9,11 @@
  *
  * Load:   NEW -> LOOK -> READ -> REPLY, and from LOOK or READ on to the next drive's LOOK on a miss
  * Store:  NEW -> KEY -> [KEY_WAIT] -> [PROBE] -> APPEND -> WRITE -> KILL, KILL_END for each other
- *         drive -> NOTE -> KEY_END -> REPLY; if a KILL fails -> UNDO -> KILL_END -> KEY_END
+ *         drive -> NOTE -> KEY_END -> REPLY; if a KILL fails -> UNDO -> KILL_END -> KEY_END.
+ *         A store that fails after a drive went out of service with its value: -> NOTE -> KEY_END
  * Delete: NEW -> KEY -> [KEY_WAIT] -> KILL, KILL_END for each drive -> NOTE -> KEY_END -> REPLY
  * Exist:  NEW -> LOOK -> REPLY; exist-many: NEW -> SCAN -> REPLY; flush: NEW -> SYNC -> FLUSH ->
- * ... -> REPLY; list: list.c
+ *         ... -> REPLY; list: list.c
  *
  * A mutation (store, delete) holds its key from KEY to KEY_END (key.c): between them no other
  * mutation of that key is at any drive. What ends early goes to KEY_END, too (target_req_answer).
@@ -271,6 +272,24 @@ static void target_write_done(struct store_write *write)
     target_req_run(container_of(write, struct target_req, op.write));
 }
 
+static enum target_step target_req_note(struct target_req *req)
+{
+    req->state = TARGET_REQ_NOTE;
+    return TARGET_NEXT;
+}
+
+/* A drive that went out of service meanwhile may have the new value all the same: it is noted like
+ * one that missed a store, or that value would be there when the drive comes back. */
+static enum target_step target_store_failed(struct target_req *req, icms_err err,
+                                            enum icms_miss reason)
+{
+    if (!req->is_left)
+        return target_req_answer(req, err, reason);
+    req->err = err;
+    req->reason = reason;
+    return target_req_note(req);
+}
+
 static enum target_step target_run_append(struct target_req *req)
 {
     struct target_drive *drive;
@@ -279,13 +298,13 @@ static enum target_step target_run_append(struct target_req *req)
     req->rank = 0;
     drive = target_req_quick_drive(req);
     if (drive == NULL)
-        return target_req_answer(req, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
+        return target_store_failed(req, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
     if (!target_req_at(req, drive->loop))
         return TARGET_WAIT;
     if (target_req_late(req))
-        return target_req_answer(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+        return target_store_failed(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
     if (target_slow_clogged(drive, true))
-        return target_req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
+        return target_store_failed(req, ICMS_BUSY, ICMS_MISS_SHED);
     req->op.write = (struct store_write){
         .volume = target_req_volume(req, drive),
         .key = nvmf->key,
@@ -313,6 +332,7 @@ static enum target_step target_run_write(struct target_req *req)
         return TARGET_NEXT;
     case ICMS_DRIVE_DOWN:
         if (!target_drive_in(req->target, req->drive)) {
+            req->is_left = true;
             req->state = TARGET_REQ_APPEND; /* its runs go to the next one */
             return TARGET_NEXT;
         }
@@ -329,7 +349,7 @@ static enum target_step target_run_write(struct target_req *req)
     default:
         break;
     }
-    return target_req_answer(req, err, reason);
+    return target_store_failed(req, err, reason);
 }
 
 /* ---- one key, one value --------------------------------------------------------------------- */
@@ -338,10 +358,13 @@ enum target_step target_req_mutated(struct target_req *req)
 {
     uint32_t out = atomic_load_explicit(&req->target->out, memory_order_acquire);
 
-    if (req->nvmf->op == NVMF_TARGET_STORE || req->found)
-        return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    if (req->err != ICMS_OK)
+        return target_req_answer(req, req->err, req->reason);
+    /* with no drive left nobody noted what the drives that were out before missed */
     if ((uint32_t)__builtin_popcount(out) == req->target->opts.drive_count)
         return target_req_answer(req, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
+    if (req->nvmf->op == NVMF_TARGET_STORE || req->found)
+        return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
     return target_req_miss(req);
 }
 
@@ -395,8 +418,7 @@ static enum target_step target_run_kill(struct target_req *req)
             return target_kill_failed(req, req->err, ICMS_MISS_DRIVE_DOWN);
         if (req->nvmf->options & NVMF_TARGET_IF_ABSENT) /* a drive that is out has no other value */
             return target_req_mutated(req);
-        req->state = TARGET_REQ_NOTE;
-        return TARGET_NEXT;
+        return target_req_note(req);
     }
     if (drive->index != req->value_drive && !target_req_at(req, drive->loop))
         return TARGET_WAIT;
@@ -423,8 +445,10 @@ static enum target_step target_run_kill_end(struct target_req *req)
     icms_err err = req->op.delete.err;
 
     target_slow_end(req);
-    if (req->drive == req->value_drive) /* undone */
-        return target_req_answer(req, req->err, req->reason);
+    if (req->drive == req->value_drive) { /* undone */
+        req->is_left = req->is_left || err == ICMS_DRIVE_DOWN;
+        return target_store_failed(req, req->err, req->reason);
+    }
     if (err == ICMS_OK)
         req->found = true;
     else if (err != ICMS_MISS && err != ICMS_DRIVE_DOWN)
@@ -557,7 +581,7 @@ static void target_req_begin(struct target *target, struct target_req *req,
     req->at = nvmf->loop;
     req->slot = req->rank = req->index = req->drive = 0;
     req->value_drive = UINT32_MAX;
-    req->has_key = req->found = false;
+    req->has_key = req->found = req->is_left = false;
     req->reason = ICMS_MISS_NONE;
     req->err = ICMS_OK;
     list_init(&req->link);

@@ -164,8 +164,9 @@ struct target_req {
     uint32_t value_drive;  /* STORE: where the value went; UINT32_MAX: nowhere           */
     uint32_t missed;       /* NOTE: drives that are to be noted                          */
     bool found;            /* DELETE: somewhere                                          */
+    bool is_left;          /* STORE: a drive that is out may have its value              */
     enum icms_miss reason; /* the best reason for a miss so far                          */
-    icms_err err;          /* SYNC, KILL, UNDO: first error                                    */
+    icms_err err; /* SYNC, KILL, UNDO: first error; NOTE: the answer of a store           */
     struct store_position list_from; /* LIST: the next pass gives keys behind this              */
     bool list_placed; /* LIST: list_from is set                                     */
     uint32_t list_bytes, list_count; /* LIST: written into the buffer                            */
