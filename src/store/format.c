@@ -169,6 +169,8 @@ static icms_err format_write(struct loop_file *file, const struct store_super *s
         return ICMS_NO_MEMORY;
     store_super_make(super, df);
     err = loop_file_write_now(file, STORE_SUPER_OFFSET_B, df, STORE_PAGE_BYTES);
+    if (err == ICMS_OK) /* the copy that is read first is the last that was of the store before */
+        err = loop_file_flush_now(file);
     if (err == ICMS_OK)
         err = loop_file_write_now(file, STORE_SUPER_OFFSET_A, df, STORE_PAGE_BYTES);
     if (err == ICMS_OK)

@@ -183,11 +183,12 @@ bool store_dead_check(uint64_t nonce, uint32_t sector, const struct store_dead_d
 }
 
 uint32_t store_dead_load(uint64_t nonce, uint32_t segment_pages, const void *pages,
-                         struct store_dead_df *out_sectors)
+                         struct store_dead_df *out_sectors, bool *out_torn)
 {
     uint32_t sectors = store_dead_sectors(segment_pages), damaged = 0;
     const struct store_dead_df *a = pages, *b = a + sectors;
 
+    *out_torn = false;
     for (uint32_t i = 0; i < sectors; i++) {
         struct store_dead_df *df = &out_sectors[i];
         bool a_holds = store_dead_check(nonce, i, a), b_holds = store_dead_check(nonce, i, b);
@@ -196,7 +197,7 @@ uint32_t store_dead_load(uint64_t nonce, uint32_t segment_pages, const void *pag
         *df = a_holds ? a[i] : b[i];
         if (!a_holds || !b_holds)
             continue;
-        /* they differ after a torn write */
+        *out_torn = *out_torn || memcmp(&a[i], &b[i], sizeof(*df)) != 0;
         if (le32_get(b[i].evicted) > le32_get(df->evicted))
             df->evicted = b[i].evicted;
         for (uint32_t n = 0; n < sizeof(df->bits); n++)

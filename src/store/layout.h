@@ -345,9 +345,10 @@ icms_err store_tail_check(uint64_t nonce, uint32_t page, uint32_t segment_pages,
 void store_dead_make(uint64_t nonce, uint32_t segment_pages, struct store_dead_df *out_sectors);
 
 /* Takes a map from its pages on flash: of each sector what both copies say together. Returns how
- * many copies were damaged. A sector of which none holds does not hold in memory either. */
+ * many copies were damaged. A sector of which none holds does not hold in memory either. *out_torn:
+ * the copies of a sector hold, and differ. */
 uint32_t store_dead_load(uint64_t nonce, uint32_t segment_pages, const void *pages,
-                         struct store_dead_df *out_sectors);
+                         struct store_dead_df *out_sectors, bool *out_torn);
 
 /* Fills the pages that the map has on flash. */
 void store_dead_save(uint32_t segment_pages, const struct store_dead_df *sectors, void *out_pages);

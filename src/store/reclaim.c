@@ -5,10 +5,10 @@
  *
  * A new life of a segment, FREE or SEALED -> RENEWING -> READY:
  *   RECLAIM_HEADER   the new header is written over the old one; it counts the evictions
- *   RECLAIM_FLUSH    it is durable: the life before is over
+ *   RECLAIM_FLUSH    it is durable: an open finds an empty life
+ *   RECLAIM_MAP      an empty dead map: the life before is over, without the header, too
  *   RECLAIM_ENTRIES  its blocks leave the index: those that its summary names, read in chunks, or,
  *                    without a good summary, those that a sweep of the index finds
- *   RECLAIM_MAP      an empty dead map
  *   RECLAIM_FOOTER   a footer without records
  *
  * An eviction for a quota, in the oldest segment that has blocks of the volume:
@@ -106,7 +106,7 @@ static void reclaim_end(struct store *store)
     store_run(store);
 }
 
-/* A step of a new life failed. Until the header is durable the life before counts. */
+/* A step of a new life failed. Until its dead map is written the life before counts. */
 static void reclaim_failed(struct store *store, icms_err err)
 {
     struct store_reclaim *reclaim = &store->reclaim;
@@ -210,7 +210,7 @@ static void reclaim_entries_end(struct store *store)
     if (reclaim->sealed)
         store_stream_remove(store, segment);
     reclaim->sealed = false;
-    reclaim->step = RECLAIM_MAP;
+    reclaim->step = RECLAIM_FOOTER;
     reclaim_step(store);
 }
 
@@ -482,10 +482,10 @@ static void reclaim_step_done(struct store *store, icms_err err)
         store_overhead_written(store, STORE_PAGE_BYTES);
         break;
     case RECLAIM_FLUSH:
-        store->evictions_ended = reclaim->life.evictions;
         break;
     case RECLAIM_MAP:
         store_overhead_written(store, (uint64_t)store->map_pages * STORE_PAGE_BYTES);
+        store->evictions_ended = reclaim->life.evictions;
         break;
     case RECLAIM_FOOTER:
         store_overhead_written(store, STORE_PAGE_BYTES);
@@ -526,6 +526,7 @@ static void reclaim_write(struct store *store, uint32_t page, uint32_t pages)
 static void reclaim_step(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
+    struct store_dead_df *map = reclaim->page_memory;
 
     switch ((enum store_reclaim_step)reclaim->step) {
     case RECLAIM_HEADER:
@@ -535,13 +536,15 @@ static void reclaim_step(struct store *store)
     case RECLAIM_FLUSH:
         loop_file_flush(store->loop, &reclaim->op, store->file, store_reclaim_done);
         break;
+    case RECLAIM_MAP:
+        memset(map, 0, (size_t)store->map_pages * STORE_PAGE_BYTES);
+        store_dead_make(reclaim->life.nonce, store->segment_pages, map);
+        store_dead_make(reclaim->life.nonce, store->segment_pages,
+                        map + store_dead_sectors(store->segment_pages));
+        reclaim_write(store, 1, store->map_pages);
+        break;
     case RECLAIM_ENTRIES:
         reclaim_entries(store);
-        break;
-    case RECLAIM_MAP:
-        store_dead_save(store->segment_pages, store_segment_dead(store, reclaim->segment),
-                        reclaim->page_memory);
-        reclaim_write(store, 1, store->map_pages);
         break;
     case RECLAIM_FOOTER:
         store_footer_make(&store->super.drive, &reclaim->life, 0, NULL, 0, reclaim->page_memory);

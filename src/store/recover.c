@@ -47,7 +47,9 @@ struct recover {
     struct store_life other;   /* what its last page says                                      */
     bool header_good;          /* life is from its header                                      */
     bool header_seems;         /* its header had been one                                      */
+    bool begun;                /* life is from its header, and its last page says another      */
     uint32_t map_damaged;      /* copies of its sectors that are                               */
+    bool map_torn;             /* copies of a sector differ                                    */
     int rows[STORE_SEGMENT_VOLUMES];                   /* volumes of the footer's rows         */
     struct recover_entry entry[STORE_SUMMARY_ENTRIES]; /* of the summary page that is loaded   */
     uint8_t *pages;                /* RECOVER_SCAN_PAGES aligned pages                         */
@@ -58,8 +60,7 @@ struct recover {
     struct store_segment *segment; /* that is being loaded                                     */
     uint32_t scan_end;             /* pages behind the last record that a scan found           */
     bool scan_lost;                /* a record was left out: the summary would not be whole    */
-    bool flushed;                  /* all records there are, are durable                       */
-    bool kills;                    /* records were killed: the device has to be flushed        */
+    bool wrote;                    /* a dead map or a life: the device has to be flushed       */
     bool full;                     /* the index is: this segment and all that follow are evicted */
     uint64_t evictions;            /* of the segment that is being loaded                      */
 };
@@ -103,7 +104,8 @@ static bool recover_map(struct recover *recover, struct store_segment *segment)
     struct store_dead_df *dead = store_segment_dead(store, segment);
     uint64_t nonce = recover->life.nonce;
 
-    recover->map_damaged = store_dead_load(nonce, store->segment_pages, recover->map, dead);
+    recover->map_damaged =
+        store_dead_load(nonce, store->segment_pages, recover->map, dead, &recover->map_torn);
     segment->killed = recover->map_damaged > 0 || !recover_map_is_empty(recover, dead);
     segment->evicted = store_dead_evicted(nonce, store->segment_pages, dead);
     return recover->map_damaged < 2 * store_dead_sectors(store->segment_pages);
@@ -113,7 +115,7 @@ static void recover_map_write(struct recover *recover, const struct store_segmen
 {
     if (recover->err != ICMS_OK)
         return;
-    recover->kills = true;
+    recover->wrote = true;
     recover_wrote(recover, segment, store_kill_write_now(recover->store, segment));
 }
 
@@ -421,14 +423,6 @@ static void recover_scanned(struct recover *recover, struct store_found *found)
     recover_record(recover, record, found->page, volume);
 }
 
-/* Records that a scan found may still be in the cache of the device: makes them durable, once. */
-static bool recover_flush(struct recover *recover)
-{
-    if (!recover->flushed)
-        recover->flushed = loop_file_flush_now(recover->store->file) == ICMS_OK;
-    return recover->flushed;
-}
-
 /* Writes the summary and the footer that a crash did not let happen. */
 static void recover_seal(struct recover *recover)
 {
@@ -440,8 +434,7 @@ static void recover_seal(struct recover *recover)
 
     if (recover->scan_lost || first < recover->scan_end || segment->summary->count == 0)
         return;
-    if (!recover_flush(recover) ||
-        loop_file_write_now(store->file, recover_offset(recover, segment, first),
+    if (loop_file_write_now(store->file, recover_offset(recover, segment, first),
                             segment->summary->pages, bytes) != ICMS_OK) {
         store_stat_add(&store->stats.io_errors, 1);
         return;
@@ -501,7 +494,7 @@ static void recover_scan(struct recover *recover)
     segment->summary = NULL;
 }
 
-/* ---- a segment that the index has no room for -------------------------------------------------
+/* ---- an empty life ----------------------------------------------------------------------------
  */
 
 /* Writes recover->page. */
@@ -510,11 +503,26 @@ static void recover_page_write(struct recover *recover, const struct store_segme
 {
     if (recover->err != ICMS_OK)
         return;
+    recover->wrote = true;
     store_overhead_written(recover->store, STORE_PAGE_BYTES);
     recover_wrote(recover, segment,
                   loop_file_write_now(recover->store->file, recover_offset(recover, segment, page),
                                       recover->page, STORE_PAGE_BYTES));
 }
+
+/* A footer without records. */
+static void recover_footer_write(struct recover *recover, const struct store_segment *segment)
+{
+    const struct store *store = recover->store;
+    struct store_life life = store_segment_life(store, segment);
+
+    store_footer_make(&store->super.drive, &life, 0, NULL, 0,
+                      (struct store_footer_df *)(void *)recover->page);
+    recover_page_write(recover, segment, store->segment_pages - 1);
+}
+
+/* ---- a segment that the index has no room for -------------------------------------------------
+ */
 
 /* Evicts the segment, whose blocks were counted: by a new life, as reclaim.c does. */
 static void recover_evict(struct recover *recover)
@@ -536,9 +544,7 @@ static void recover_evict(struct recover *recover)
     recover_page_write(recover, segment, 0);
     if (recover->err == ICMS_OK && loop_file_flush_now(store->file) != ICMS_OK)
         recover->err = err_set(recover->why, ICMS_IO, "cannot flush the drive");
-    store_footer_make(&store->super.drive, &life, 0, NULL, 0,
-                      (struct store_footer_df *)(void *)recover->page);
-    recover_page_write(recover, segment, store->segment_pages - 1);
+    recover_footer_write(recover, segment);
 }
 
 static void recover_segment(struct recover *recover)
@@ -579,11 +585,12 @@ static bool recover_life(struct recover *recover, uint32_t number, const uint8_t
     if (damaged)
         store_stat_add(&store->stats.checksum_errors, 1);
     segment->summary_pages = STORE_NO_SUMMARY;
+    recover->begun = known && other->nonce != recover->life.nonce;
     if (!recover->header_good && !known)
         return false;
     /* the new life had only begun: what it writes next is not there */
     map_begun = recover_map(recover, segment);
-    if (known ? other->nonce != recover->life.nonce : !map_begun)
+    if (recover->begun || (!known && !map_begun))
         return false;
     if (sealed)
         segment->summary_pages = le32_get(footer->summary_pages);
@@ -611,11 +618,15 @@ static void recover_ends(struct recover *recover, uint32_t number, const uint8_t
     segment->state = SEGMENT_SEALING; /* until recover_lists */
     segment->volume = RECOVER_NO_RECORD;
     if (!counts) {
+        if (recover->begun) /* or the life before would count when the header is damaged */
+            recover_footer_write(recover, segment);
         store_segment_free(store, segment);
         return;
     }
     recover->order[recover->order_count++] = number;
     store_stat_add(&store->stats.checksum_errors, recover->map_damaged);
+    if (recover->map_torn) /* or it would say less when the other copy is damaged */
+        recover_map_write(recover, segment);
 }
 
 /* The last page of a segment, and the header and the dead map of the next, meet: one piece each. */
@@ -767,6 +778,11 @@ icms_err store_recover(struct store *store, struct err_why *why)
         recover_free(recover);
         return err;
     }
+    /* what a process that was killed left in the cache of the device counts from now on */
+    if (loop_file_flush_now(store->file) != ICMS_OK) {
+        recover_free(recover);
+        return err_set(why, ICMS_IO, "cannot flush the drive");
+    }
     recover_headers(recover);
     qsort_r(recover->order, recover->order_count, sizeof(recover->order[0]), recover_age, store);
     recover->asked = recover->asked_pages = 0;
@@ -776,7 +792,7 @@ icms_err store_recover(struct store *store, struct err_why *why)
         recover_segment(recover);
     }
     recover_lists(recover);
-    if (recover->kills && recover->err == ICMS_OK && loop_file_flush_now(store->file) != ICMS_OK)
+    if (recover->wrote && recover->err == ICMS_OK && loop_file_flush_now(store->file) != ICMS_OK)
         recover->err = err_set(why, ICMS_IO, "cannot flush the drive");
     err = recover->err;
     recover_free(recover);

@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
@@ -275,6 +276,188 @@ static void an_open_without_room_brings_nothing_back(void **state)
     }
 }
 
+/* ---- states that a crash leaves ---------------------------------------------------------------
+ */
+
+/* The process, or the power, ends so many events after an operation began; NULL: none. */
+static void dead_crash(struct rig *rig, struct rig_op *op, uint64_t steps, bool power)
+{
+    if (op != NULL)
+        rig_op_start(op);
+    while (steps-- > 0 && sim_step(rig->sim))
+        ;
+    sim_node_crash(rig->node, power, false);
+    loop_free(&rig->loop);
+    store_close(&rig->store);
+    if (op != NULL)
+        rig_op_free(op);
+}
+
+/* A killed process leaves what it wrote in the cache of the device. What is not there at the next
+ * open was answered so, and a power cut after it does not change that. */
+static void what_an_open_did_not_find_stays_away(void **state)
+{
+    uint64_t killed = 0;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 400; seed++) {
+        struct rig rig = {.sim = NULL};
+        struct rig_op *op;
+
+        dead_rig(&rig, seed, 24);
+        rig_format(&rig);
+        rig_up(&rig);
+        assert_int_equal(rig_put(&rig, 0, 1, BYTES, 1, 0), ICMS_OK);
+        assert_int_equal(rig_flush(&rig), ICMS_OK);
+        op = rig_op_new(&rig, RIG_DELETE, 0);
+        op->key = rig_key(1);
+        dead_crash(&rig, op, seed % 8, false);
+        rig_up(&rig);
+        if (!rig_exists(&rig, 0, 1)) {
+            killed++;
+            assert_int_equal(rig_delete(&rig, 0, 1), ICMS_MISS);
+            dead_crash(&rig, NULL, 0, true);
+            rig_up(&rig);
+            if (rig_exists(&rig, 0, 1))
+                fail_msg("seed %llu: it is back", (unsigned long long)seed);
+        }
+        rig_down(&rig);
+        sim_free(&rig.sim);
+    }
+    assert_true(killed > 20);
+}
+
+/* Flips a byte in the first page of each segment, one of the two copies of its header. */
+static void flip_headers(struct rig *rig)
+{
+    uint64_t segments = (rig->opts.bytes - STORE_DATA_OFFSET) / RIG_SEGMENT_BYTES;
+
+    for (uint64_t i = 0; i < segments; i++)
+        rig_flip(rig, STORE_DATA_OFFSET + i * RIG_SEGMENT_BYTES + 20, 1);
+}
+
+/* The writes of a new life fail, one after the other, and the process ends. Blocks that left the
+ * index before are gone, also when the new header is damaged after that, and the old footer is
+ * still there.
+ */
+static void a_life_that_failed_to_begin_needs_no_header(void **state)
+{
+    enum { KEYS = 90 };
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct rig rig = {.sim = NULL};
+        bool gone[KEYS];
+        char fault[32];
+        struct err_why why;
+
+        dead_rig(&rig, seed + 1, 64);
+        rig.quota_bytes[0] = 8 * RIG_SEGMENT_BYTES;
+        rig_format(&rig);
+        rig_up(&rig);
+        (void)snprintf(fault, sizeof(fault), "store.header:%u:fail", (unsigned)(seed % 8 + 1));
+        for (uint64_t i = 0; i < KEYS; i++) {
+            if (i == KEYS - 10 + seed / 8)
+                assert_int_equal(fault_arm(fault, &why), ICMS_OK);
+            assert_int_equal(rig_put(&rig, 0, i, BYTES, i, 0), ICMS_OK);
+        }
+        assert_int_equal(fault_arm(NULL, &why), ICMS_OK);
+        for (uint64_t i = 0; i < KEYS; i++)
+            gone[i] = !rig_exists(&rig, 0, i);
+        assert_true(gone[0]);
+        dead_crash(&rig, NULL, 0, false);
+        flip_headers(&rig);
+        rig_up(&rig);
+        for (uint64_t i = 0; i < KEYS; i++)
+            if (gone[i] && rig_exists(&rig, 0, i))
+                fail_msg("%s: block %llu is back", fault, (unsigned long long)i);
+        rig_down(&rig);
+        sim_free(&rig.sim);
+    }
+}
+
+/* A crash left a segment with the header of a new life and all else of the old one. It stays so for
+ * long, as other segments are free, too; meanwhile its header is damaged. */
+static void a_life_that_had_begun_needs_no_header_after_an_open(void **state)
+{
+    enum { SEGMENT = 8, KEY = 2 * SEGMENT };
+    const uint64_t at = STORE_DATA_OFFSET + SEGMENT * RIG_SEGMENT_BYTES;
+    static uint8_t page[STORE_PAGE_BYTES], zeros[RIG_SEGMENT_BYTES];
+    struct store_header_df *header = (struct store_header_df *)(void *)page;
+    struct rig rig = {.sim = NULL};
+    struct store_super super;
+    struct store_life life;
+    uint64_t nonce;
+
+    (void)state;
+    dead_rig(&rig, 1, 24);
+    rig.opts.discard = false;
+    rig_format(&rig);
+    rig_up(&rig);
+    for (uint64_t i = 0; i < KEY + 6; i++)
+        assert_int_equal(rig_put(&rig, 0, i, BYTES, i, 0), ICMS_OK);
+    rig_wait_sealed(&rig, 0, KEY);
+    rig_down(&rig);
+    rig_peek(&rig, 0, page, sizeof(page));
+    assert_int_equal(store_super_check((struct store_super_df *)(void *)page, &super), ICMS_OK);
+    rig_peek(&rig, at, page, sizeof(page));
+    assert_int_equal(store_header_check(&super.drive, SEGMENT, header, &life), ICMS_OK);
+    life.nonce++;
+    life.generation++;
+    nonce = life.nonce;
+    store_header_make(&super.drive, &life, header);
+    rig_poke(&rig, at, page, sizeof(page));
+    for (uint64_t i = 0; i < SEGMENT; i++) /* these get new lives first */
+        rig_poke(&rig, STORE_DATA_OFFSET + i * RIG_SEGMENT_BYTES, zeros, sizeof(zeros));
+    rig_up(&rig);
+    assert_int_equal(rig_put(&rig, 0, KEY, BYTES, 2, 0), ICMS_OK);
+    assert_int_equal(rig_delete(&rig, 0, KEY), ICMS_OK);
+    rig_down(&rig);
+    rig_peek(&rig, at, page, sizeof(page)); /* no other life began */
+    assert_int_equal(store_header_check(&super.drive, SEGMENT, header, &life), ICMS_OK);
+    assert_int_equal(life.nonce, nonce);
+    rig_flip(&rig, at + 20, 1);
+    rig_up(&rig);
+    assert_false(rig_exists(&rig, 0, KEY));
+    assert_false(rig_exists(&rig, 0, KEY + 1));
+    rig_down(&rig);
+    sim_free(&rig.sim);
+}
+
+/* Of the two copies of a dead map a power cut tore the write of one. Then the other is damaged. */
+static void a_torn_dead_map_holds_when_one_copy_is_damaged(void **state)
+{
+    const uint64_t map = STORE_DATA_OFFSET + STORE_PAGE_BYTES;
+    uint8_t before[STORE_PAGE_BYTES];
+    struct rig rig = {.sim = NULL};
+
+    (void)state;
+    for (uint64_t torn = 0; torn < 2; torn++) {
+        uint64_t copy = map + torn * STORE_DEAD_SECTOR_BYTES;
+
+        dead_rig(&rig, 1, 24);
+        rig_format(&rig);
+        rig_up(&rig);
+        assert_int_equal(rig_put(&rig, 0, 1, BYTES, 1, 0), ICMS_OK);
+        assert_int_equal(rig_put(&rig, 0, 3, BYTES, 3, 0), ICMS_OK); /* so that the segment lives */
+        assert_int_equal(rig_put(&rig, 0, 4, BYTES, 4, 0), ICMS_OK);
+        rig_wait_sealed(&rig, 0, 1);
+        rig_peek(&rig, map, before, sizeof(before));
+        assert_int_equal(rig_delete(&rig, 0, 1), ICMS_OK);
+        rig_down(&rig);
+        rig_poke(&rig, copy, before, STORE_DEAD_SECTOR_BYTES);
+        rig_up(&rig);
+        assert_int_equal(rig_put(&rig, 0, 1, BYTES, 2, 0), ICMS_OK);
+        assert_int_equal(rig_delete(&rig, 0, 1), ICMS_OK);
+        rig_down(&rig);
+        rig_flip(&rig, map + (1 - torn) * STORE_DEAD_SECTOR_BYTES + 20, 1);
+        rig_up(&rig);
+        assert_false(rig_exists(&rig, 0, 1));
+        rig_down(&rig);
+        sim_free(&rig.sim);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -286,6 +469,10 @@ int main(void)
         cmocka_unit_test(an_open_without_room_brings_nothing_back),
         cmocka_unit_test(what_ghosts_forgot_can_be_deleted),
         cmocka_unit_test(a_failed_write_can_be_deleted),
+        cmocka_unit_test(what_an_open_did_not_find_stays_away),
+        cmocka_unit_test(a_life_that_failed_to_begin_needs_no_header),
+        cmocka_unit_test(a_life_that_had_begun_needs_no_header_after_an_open),
+        cmocka_unit_test(a_torn_dead_map_holds_when_one_copy_is_damaged),
     };
 
     return cmocka_run_group_tests_name("store-dead", tests, NULL, NULL);

@@ -279,9 +279,9 @@ struct store_discard {
 /* The steps of a new life. */
 enum store_reclaim_step {
     RECLAIM_HEADER,  /* the header of the new life, with the number of evictions              */
-    RECLAIM_FLUSH,   /* it is durable: the blocks of the life before are evicted              */
-    RECLAIM_ENTRIES, /* they leave the index; for a quota the only step                       */
-    RECLAIM_MAP,     /* an empty dead map                                                     */
+    RECLAIM_FLUSH,   /* it is durable                                                         */
+    RECLAIM_MAP,     /* an empty dead map: without the header, too, the life before is over   */
+    RECLAIM_ENTRIES, /* its blocks leave the index; for a quota the only step                 */
     RECLAIM_FOOTER,  /* a footer without records, over that of the life before                */
 };
 

@@ -85,13 +85,14 @@ static icms_err verify_scan(struct verify *verify, uint8_t *pages)
                                   .read = verify_read,
                                   .found = verify_found};
         icms_err err;
+        bool torn;
 
         if (!verify_scanned(&store->segments[i]))
             continue;
         verify->segment = i;
         err = loop_file_read_now(store->file, store_segment_offset(store, i, 1), verify->map,
                                  (size_t)store->map_pages * STORE_PAGE_BYTES);
-        (void)store_dead_load(scan.nonce, store->segment_pages, verify->map, verify->dead);
+        (void)store_dead_load(scan.nonce, store->segment_pages, verify->map, verify->dead, &torn);
         if (verify_changing(&store->segments[i]))
             store_dead_make(scan.nonce, store->segment_pages, verify->dead);
         if (err == ICMS_OK)
