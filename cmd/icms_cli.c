@@ -364,7 +364,7 @@ static int blocks_add(const struct cli *cli, struct cli_blocks *b, size_t *room,
 {
     int status;
 
-    if (b->count == ICMS_BATCH_MAX)
+    if (b->count == ICMS_BATCH_MAX && cli->command != &cli_match)
         return cli_usage(cli, "more than %d keys", ICMS_BATCH_MAX);
     if (!blocks_grow(b, room))
         return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");

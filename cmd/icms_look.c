@@ -87,7 +87,8 @@ const struct cli_command cli_rm = {
     .takes = CLI_TAKES_TIER | CLI_TAKES_KEYS,
     .run = rm_run,
     .help = "usage: icms rm [options] KEY ...\n"
-            "Remove the blocks under these keys everywhere.\n\n" HELP_COMMON
+            "Remove the blocks under these keys from the agent and the pod; another server\n"
+            "may have them in its memory until it evicts them.\n\n" HELP_COMMON
             "\nExit status: 0 all were found and removed, 1 one was missing, 2 usage or "
             "connection.\n",
 };

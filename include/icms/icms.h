@@ -239,7 +239,8 @@ ICMS_API icms_err icms_get(struct icms_volume *volume, struct icms_block *blocks
 ICMS_API icms_err icms_exists(struct icms_volume *volume, struct icms_block *blocks, size_t count,
                               const struct icms_request_options *options) ICMS_MUST_CHECK;
 
-/* How many blocks from the first up to the first hole are there: the longest usable prefix. */
+/* How many blocks from the first up to the first hole are there: the longest usable prefix. Any
+ * number of keys, 1 at least. */
 ICMS_API icms_err icms_match(struct icms_volume *volume, const struct icms_key *keys, size_t count,
                              const struct icms_request_options *options,
                              size_t *out_matched) ICMS_MUST_CHECK;

@@ -438,7 +438,10 @@ class Volume:
         return self._call(_icms.EXISTS, keys, None, deadline_ms, 0)
 
     def match(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> int:
-        """How many blocks from the first up to the first hole are there: the usable prefix."""
+        """How many blocks from the first up to the first hole are there: the usable prefix.
+
+        Of any number of keys: there is no BATCH_MAX here.
+        """
         return self._volume.match(keys, deadline_ms) if _some(keys) else 0
 
     @overload

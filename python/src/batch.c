@@ -197,7 +197,7 @@ bool batch_key(const struct volume *volume, PyObject *object, Py_ssize_t index,
 /* ---- batches -------------------------------------------------------------------------------- */
 
 /* How many there are; -1 with an exception. */
-static Py_ssize_t batch_length(PyObject *sequence, const char *what)
+static Py_ssize_t batch_length(enum batch_op op, PyObject *sequence, const char *what)
 {
     Py_ssize_t count;
 
@@ -208,7 +208,7 @@ static Py_ssize_t batch_length(PyObject *sequence, const char *what)
         return -1;
     }
     count = PySequence_Size(sequence);
-    if (count > ICMS_BATCH_MAX) {
+    if (count > ICMS_BATCH_MAX && op != BATCH_MATCH) {
         PyErr_Format(PyExc_ValueError, "a batch has at most %d blocks, not %zd: make several calls",
                      ICMS_BATCH_MAX, count);
         return -1;
@@ -290,9 +290,9 @@ static bool batch_take(struct batch *batch, const struct volume *volume, PyObjec
 }
 
 /* True when there is one entry a block, or none. */
-static bool batch_fits(PyObject *sequence, const char *what, Py_ssize_t count)
+static bool batch_fits(enum batch_op op, PyObject *sequence, const char *what, Py_ssize_t count)
 {
-    Py_ssize_t length = sequence == Py_None ? count : batch_length(sequence, what);
+    Py_ssize_t length = sequence == Py_None ? count : batch_length(op, sequence, what);
 
     if (length >= 0 && length != count)
         PyErr_Format(PyExc_ValueError, "%zd keys and %s of %zd blocks", count, what, length);
@@ -302,10 +302,10 @@ static bool batch_fits(PyObject *sequence, const char *what, Py_ssize_t count)
 bool batch_init(struct batch *batch, const struct volume *volume, enum batch_op op, PyObject *keys,
                 PyObject *memory)
 {
-    Py_ssize_t count = batch_length(keys, "keys");
+    Py_ssize_t count = batch_length(op, keys, "keys");
 
     *batch = (struct batch){.op = op};
-    if (count < 0 || (!PyObject_CheckBuffer(memory) && !batch_fits(memory, "memory", count)))
+    if (count < 0 || (!PyObject_CheckBuffer(memory) && !batch_fits(op, memory, "memory", count)))
         return false;
     if (count == 0) {
         PyErr_SetString(PyExc_ValueError, "a batch has at least one block");

@@ -116,7 +116,15 @@ PyObject *volume_open(PyObject *self, PyObject *args);
 
 /* ---- batch.c -------------------------------------------------------------------------------- */
 
-enum batch_op { BATCH_PUT, BATCH_GET, BATCH_EXISTS, BATCH_REMOVE, BATCH_FLUSH, BATCH_OPS };
+enum batch_op {
+    BATCH_PUT,
+    BATCH_GET,
+    BATCH_EXISTS,
+    BATCH_REMOVE,
+    BATCH_FLUSH,
+    BATCH_OPS,
+    BATCH_MATCH, /* of volume_match only: any number of keys */
+};
 
 enum batch_flag {
     BATCH_ON_FLASH = 1,

@@ -97,6 +97,7 @@ static icms_err request_start_c(struct request *request, const struct icms_reque
     case BATCH_FLUSH:
         return icms_flush_start(volume, options, out_request);
     case BATCH_OPS:
+    case BATCH_MATCH:
         break;
     }
     return ICMS_INVALID;

@@ -66,6 +66,7 @@ static icms_err volume_call_c(struct volume *volume, struct batch *batch,
         return icms_remove(volume->volume, blocks, count, options);
     case BATCH_FLUSH:
     case BATCH_OPS:
+    case BATCH_MATCH:
         break;
     }
     return ICMS_INVALID;
@@ -114,7 +115,7 @@ static PyObject *volume_match(PyObject *self, PyObject *args)
     icms_err err;
 
     if (!PyArg_ParseTuple(args, "OO&", &keys, module_number_u32, &deadline_ms) ||
-        !batch_init(&batch, volume, BATCH_EXISTS, keys, Py_None))
+        !batch_init(&batch, volume, BATCH_MATCH, keys, Py_None))
         return NULL;
     plain = PyMem_Calloc((size_t)batch.count, sizeof(*plain));
     for (Py_ssize_t i = 0; plain != NULL && i < batch.count; i++)

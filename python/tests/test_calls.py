@@ -63,6 +63,9 @@ class Calls(TestCase):
         self.assertEqual(self.metric('icms_agent_keys_total{result="found"') - found, 6)
         self.assertEqual(self.volume.match(names[:4] + absent + names[4:]), 4)
         self.assertEqual(self.volume.match(absent + names), 0)
+        many = names[:1] * (2 * icms.BATCH_MAX + 3)
+        self.assertEqual(self.volume.match(many), len(many))
+        self.assertEqual(self.volume.match(many[:-2] + absent), len(many) - 2)
         self.assertEqual(self.volume.exists(names[:4] + absent + names[4:]).mask,
                          [True] * 4 + [False] + [True] * 2)
 

@@ -181,10 +181,10 @@ struct shm_client_header {
 /* ---- counters of a client ------------------------------------------------------------------- */
 
 /* Matches are counted by the bit length of the number of blocks that matched: 0, 1, 2..3, 4..7, and
- * so on; the last bucket holds LIMIT_BATCH_KEYS. */
+ * so on; the last bucket holds LIMIT_BATCH_KEYS and more. */
 #define SHM_MATCH_BUCKETS 14
 _Static_assert(LIMIT_BATCH_KEYS < 1 << (SHM_MATCH_BUCKETS - 1),
-               "the last bucket holds the longest match");
+               "the last bucket begins no earlier");
 
 /* What a client counts of each volume: that which happens without the agent, or which only the
  * client knows. The client adds to them; the agent reads them for its own counters, within what is

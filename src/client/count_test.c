@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdlib.h>
 #include <pthread.h>
 
 #include "client/client_int.h"
@@ -118,6 +119,28 @@ static void exists_and_match_count_keys_and_prefixes(void **state)
     assert_int_equal(counted(rig, rig->kv, SHM_COUNT_MATCHES + 3), 1); /* 4 .. 7         */
 }
 
+/* A long match is one match, of as many blocks as it found. */
+static void a_long_match_is_counted_once(void **state)
+{
+    enum { MANY = 2 * ICMS_BATCH_MAX + 5 };
+    struct client_rig *rig = *state;
+    struct icms_key *keys = calloc(MANY, sizeof(*keys));
+    size_t matched;
+
+    assert_non_null(keys);
+    assert_int_equal(rig_put_one(rig->kv, 1, 100), ICMS_OK);
+    for (size_t i = 0; i < MANY; i++)
+        keys[i] = rig_key(i == ICMS_BATCH_MAX + 3 ? 2 : 1);
+    assert_int_equal(icms_match(rig->kv, keys, MANY, NULL, &matched), ICMS_OK);
+    assert_int_equal(matched, ICMS_BATCH_MAX + 3);
+    assert_int_equal(icms_match(rig->kv, keys, ICMS_BATCH_MAX, NULL, &matched), ICMS_OK);
+    assert_int_equal(counted(rig, rig->kv, SHM_COUNT_MATCHED), 2 * ICMS_BATCH_MAX + 3);
+    assert_int_equal(counted(rig, rig->kv, SHM_COUNT_MATCHES + SHM_MATCH_BUCKETS - 1), 2);
+    for (uint32_t i = 0; i + 1 < SHM_MATCH_BUCKETS; i++)
+        assert_int_equal(counted(rig, rig->kv, SHM_COUNT_MATCHES + i), 0);
+    free(keys);
+}
+
 /* Of a call that failed some keys have no answer: none of them is counted. */
 static void a_call_that_failed_counts_nothing(void **state)
 {
@@ -144,6 +167,7 @@ int main(void)
         TEST(threads_lose_no_count),
         TEST(a_block_that_does_not_fit_is_no_hit),
         TEST(exists_and_match_count_keys_and_prefixes),
+        TEST(a_long_match_is_counted_once),
         TEST(a_call_that_failed_counts_nothing),
     };
 

@@ -136,6 +136,64 @@ static void blocks_in_the_arena_need_no_message(void **state)
     assert_int_equal(atomic_load(&fake.exists_manys), 1);
 }
 
+/* One deadline and one prefix, however many requests that takes. */
+static void a_match_takes_any_number_of_keys(void **state)
+{
+    enum { MANY = 3 * ICMS_BATCH_MAX + 17 };
+    const size_t holes[] = {MANY, MANY - 1, 2 * ICMS_BATCH_MAX, ICMS_BATCH_MAX, ICMS_BATCH_MAX - 1};
+    struct fixture *f = *state;
+    struct icms_key *keys = calloc(MANY, sizeof(*keys));
+    struct icms_request_options options;
+    uint64_t began_ns;
+    size_t matched;
+
+    assert_non_null(keys);
+    put(f, 0);
+    for (size_t i = 0; i < sizeof(holes) / sizeof(holes[0]); i++) {
+        for (size_t k = 0; k < MANY; k++)
+            keys[k] = rig_key(k == holes[i] ? 1 : 0);
+        assert_int_equal(icms_match(f->raw, keys, MANY, NULL, &matched), ICMS_OK);
+        assert_int_equal(matched, holes[i]);
+    }
+    assert_int_equal(icms_match(f->raw, keys, 0, NULL, &matched), ICMS_INVALID);
+    assert_int_equal(icms_match(f->raw, NULL, MANY, NULL, &matched), ICMS_INVALID);
+    icms_request_options_init(&options);
+    options.deadline_ms = 100;
+    keys[0] = rig_key(2); /* not in the arena */
+    atomic_store(&fake.swallow, true);
+    began_ns = client_now_ns();
+    assert_int_equal(icms_match(f->raw, keys, MANY, &options, &matched), ICMS_OK);
+    assert_int_equal(matched, 0);
+    assert_in_range(rig_elapsed_ms(began_ns), 100, RIG_GRACE_MS);
+    atomic_store(&fake.swallow, false);
+    free(keys);
+}
+
+/* Requests that each take a part of the time do not get the whole of it again. */
+static void a_long_match_has_one_deadline(void **state)
+{
+    enum { MANY = 50 * ICMS_BATCH_MAX };
+    struct fixture *f = *state;
+    struct icms_key *keys = calloc(MANY, sizeof(*keys));
+    struct icms_request_options options;
+    uint64_t began_ns;
+    size_t matched;
+
+    assert_non_null(keys);
+    put(f, 0);
+    for (size_t k = 0; k < MANY; k++)
+        keys[k] = rig_key(0);
+    icms_request_options_init(&options);
+    options.deadline_ms = 200;
+    atomic_store(&fake.delay_us, 60000); /* each of 100 messages: three fit */
+    began_ns = client_now_ns();
+    assert_int_equal(icms_match(f->raw, keys, MANY, &options, &matched), ICMS_OK);
+    assert_true(matched < MANY);
+    assert_in_range(rig_elapsed_ms(began_ns), 200, RIG_GRACE_MS);
+    atomic_store(&fake.delay_us, 0);
+    free(keys);
+}
+
 static void a_key_that_is_none_spoils_only_itself(void **state)
 {
     struct fixture *f = *state;
@@ -242,6 +300,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(many_blocks_are_looked_for_with_one_message),
         TEST(blocks_in_the_arena_need_no_message),
+        TEST(a_match_takes_any_number_of_keys),
+        TEST(a_long_match_has_one_deadline),
         TEST(a_key_that_is_none_spoils_only_itself),
         cmocka_unit_test_setup_teardown(little_staging_memory_is_enough, setup_small, teardown),
         TEST(an_agent_that_fails_lies_or_stops_is_a_status_for_each),

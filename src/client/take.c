@@ -46,7 +46,7 @@ static uint32_t count_bits(uint64_t n)
 void client_count(struct icms_request *request)
 {
     struct shm_ring *ring = &request->link_used->ring;
-    uint32_t volume = request->volume->arena.volume;
+    uint32_t volume = request->volume->arena.volume, bucket;
     bool match = request->keys != NULL;
 
     shm_count_add(ring, volume, SHM_COUNT_HITS, request->hits);
@@ -62,7 +62,11 @@ void client_count(struct icms_request *request)
     if (!match)
         return;
     shm_count_add(ring, volume, SHM_COUNT_MATCHED, request->hole);
-    shm_count_add(ring, volume, SHM_COUNT_MATCHES + count_bits(request->hole), 1);
+    if (request->more && request->hole == request->count)
+        return;
+    bucket = count_bits(request->before + request->hole);
+    bucket = bucket < SHM_MATCH_BUCKETS ? bucket : SHM_MATCH_BUCKETS - 1;
+    shm_count_add(ring, volume, SHM_COUNT_MATCHES + bucket, 1);
 }
 
 /* The slot's version while it is leased: what its value is the value of. 0: none that lasts. */
