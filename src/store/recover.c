@@ -47,6 +47,8 @@ struct recover {
     struct store_life other;   /* what its last page says                                      */
     bool header_good;          /* life is from its header                                      */
     bool header_seems;         /* its header had been one                                      */
+    bool life_known;           /* one of them holds                                            */
+    bool front_unread;         /* its header and dead map could not be read, or a part of them */
     bool begun;                /* life is from its header, and its last page says another      */
     uint32_t map_damaged;      /* copies of its sectors that are                               */
     bool map_torn;             /* copies of a sector differ                                    */
@@ -60,6 +62,8 @@ struct recover {
     struct store_segment *segment; /* that is being loaded                                     */
     uint32_t scan_end;             /* pages behind the last record that a scan found           */
     bool scan_lost;                /* a record was left out: the summary would not be whole    */
+    bool *unread;                  /* by page of the segment: a scan could not read it         */
+    bool scan_unread;              /* one of them                                              */
     bool wrote;                    /* a dead map or a life: the device has to be flushed       */
     bool full;                     /* the index is: this segment and all that follow are evicted */
     uint64_t evictions;            /* of the segment that is being loaded                      */
@@ -443,8 +447,7 @@ static void recover_seal(struct recover *recover)
     segment->summary_pages = pages;
 }
 
-/* A page that cannot be read is zeros, which hold no record; perhaps it can be read the next time.
- */
+/* A page that cannot be read is zeros, which hold no record. */
 static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32_t pages)
 {
     struct recover *recover = scan->arg;
@@ -462,9 +465,38 @@ static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32
                                STORE_PAGE_BYTES) == ICMS_OK)
             continue;
         memset(memory, 0, STORE_PAGE_BYTES);
-        recover->scan_lost = true;
+        recover->scan_lost = recover->scan_unread = true;
+        recover->unread[page + i] = true;
     }
     return ICMS_OK;
+}
+
+static void recover_page_is_known(struct recover *recover, uint32_t page, uint32_t pages)
+{
+    memset(&recover->unread[page], 0, pages * sizeof(recover->unread[0]));
+}
+
+/* Kills what may begin in pages that a scan could not read and that belong to no record it knows:
+ * the next open could read it, and whatever was stored or deleted meanwhile did not kill it. */
+static void recover_unread_kill(struct recover *recover)
+{
+    struct store *store = recover->store;
+    struct store_segment *segment = recover->segment;
+    uint32_t number = store_segment_number(store, segment), cursor = 0;
+    struct store_block block;
+
+    for (uint32_t i = 0; i < recover->found_count; i++)
+        recover_page_is_known(recover, recover->found[i].page,
+                              store_record_pages(recover->found[i].record.value_bytes));
+    while (store_index_next(store->index, &cursor, UINT32_MAX, &block))
+        if (block.location.segment == number) /* a summary named it that was damaged later on */
+            recover_page_is_known(recover, block.location.page, block.location.pages);
+    for (uint32_t page = 0; page < store->segment_pages; page++)
+        if (recover->unread[page])
+            store_dead_set(segment->nonce, page, false, store_segment_dead(store, segment));
+    recover_map_write(recover, segment);
+    recover_page_is_known(recover, 0, store->segment_pages);
+    recover->scan_unread = false;
 }
 
 static void recover_scan(struct recover *recover)
@@ -487,6 +519,8 @@ static void recover_scan(struct recover *recover)
     check(store_scan_run(&scan) == ICMS_OK);
     for (uint32_t i = 0; i < recover->found_count; i++)
         recover_scanned(recover, &recover->found[i]);
+    if (recover->scan_unread)
+        recover_unread_kill(recover);
     segment->summary_pages = STORE_NO_SUMMARY;
     if (!recover->full)
         recover_seal(recover);
@@ -519,6 +553,14 @@ static void recover_footer_write(struct recover *recover, const struct store_seg
     store_footer_make(&store->super.drive, &life, 0, NULL, 0,
                       (struct store_footer_df *)(void *)recover->page);
     recover_page_write(recover, segment, store->segment_pages - 1);
+}
+
+/* No life at all. */
+static void recover_life_erase(struct recover *recover, const struct store_segment *segment)
+{
+    memset(recover->page, 0, STORE_PAGE_BYTES);
+    recover_page_write(recover, segment, 0);
+    recover_page_write(recover, segment, recover->store->segment_pages - 1);
 }
 
 /* ---- a segment that the index has no room for -------------------------------------------------
@@ -586,7 +628,8 @@ static bool recover_life(struct recover *recover, uint32_t number, const uint8_t
         store_stat_add(&store->stats.checksum_errors, 1);
     segment->summary_pages = STORE_NO_SUMMARY;
     recover->begun = known && other->nonce != recover->life.nonce;
-    if (!recover->header_good && !known)
+    recover->life_known = recover->header_good || known;
+    if (!recover->life_known)
         return false;
     /* the new life had only begun: what it writes next is not there */
     map_begun = recover_map(recover, segment);
@@ -598,7 +641,8 @@ static bool recover_life(struct recover *recover, uint32_t number, const uint8_t
 }
 
 /* A segment of which both ends were seen. */
-static void recover_ends(struct recover *recover, uint32_t number, const uint8_t *last_page)
+static void recover_ends(struct recover *recover, uint32_t number, const uint8_t *last_page,
+                         bool last_unread)
 {
     struct store *store = recover->store;
     struct store_segment *segment = &store->segments[number];
@@ -618,6 +662,8 @@ static void recover_ends(struct recover *recover, uint32_t number, const uint8_t
     segment->state = SEGMENT_SEALING; /* until recover_lists */
     segment->volume = RECOVER_NO_RECORD;
     if (!counts) {
+        if (!recover->life_known && (recover->front_unread || last_unread))
+            recover_life_erase(recover, segment); /* or it would be back when it can be read */
         if (recover->begun) /* or the life before would count when the header is damaged */
             recover_footer_write(recover, segment);
         store_segment_free(store, segment);
@@ -650,7 +696,8 @@ static bool recover_next_border(void *arg, struct store_piece *out_piece)
 }
 
 /* The pages of a border, each on its own: one that cannot be read does not take others along. */
-static const uint8_t *recover_border_again(struct recover *recover, uint32_t number)
+static const uint8_t *recover_border_again(struct recover *recover, uint32_t number,
+                                           bool *out_last_unread, bool *out_front_unread)
 {
     struct store *store = recover->store;
     struct store_piece piece;
@@ -661,8 +708,13 @@ static const uint8_t *recover_border_again(struct recover *recover, uint32_t num
         uint8_t *page = recover->pages + (size_t)i * STORE_PAGE_BYTES;
 
         if (loop_file_read_now(store->file, piece.offset + (uint64_t)i * STORE_PAGE_BYTES, page,
-                               STORE_PAGE_BYTES) != ICMS_OK)
-            memset(page, 0, STORE_PAGE_BYTES);
+                               STORE_PAGE_BYTES) == ICMS_OK)
+            continue;
+        memset(page, 0, STORE_PAGE_BYTES);
+        if (i == 0 && number > 0)
+            *out_last_unread = true;
+        else
+            *out_front_unread = true;
     }
     return recover->pages;
 }
@@ -687,18 +739,20 @@ static void recover_headers(struct recover *recover)
     recover->asked = 0;
     store_ahead_begin(recover->ahead, recover_next_border, recover);
     for (uint32_t i = 0; i <= store->super.segments; i++) {
+        bool last_unread = false, front_unread = false;
         uint32_t asked;
         const uint8_t *page;
 
         if (!recover_take(recover, &page)) {
             asked = recover->asked;
-            page = recover_border_again(recover, i);
+            page = recover_border_again(recover, i, &last_unread, &front_unread);
             recover->asked = asked;
         }
         if (i > 0) {
-            recover_ends(recover, i - 1, page);
+            recover_ends(recover, i - 1, page, last_unread);
             page += STORE_PAGE_BYTES;
         }
+        recover->front_unread = front_unread;
         if (i < store->super.segments)
             recover_front(recover, i, page);
     }
@@ -742,6 +796,7 @@ static void recover_free(struct recover *recover)
     free(recover->page);
     free(recover->map);
     free(recover->found);
+    free(recover->unread);
     store_ahead_free(&recover->ahead);
     free(recover);
 }
@@ -759,8 +814,9 @@ static struct recover *recover_new(struct store *store, struct err_why *why)
     recover->page = aligned_alloc(STORE_PAGE_BYTES, STORE_PAGE_BYTES);
     recover->map = aligned_alloc(STORE_PAGE_BYTES, STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES);
     recover->found = calloc(store->segment_pages, sizeof(recover->found[0]));
-    if (recover->order != NULL && recover->pages != NULL && recover->page != NULL &&
-        recover->map != NULL && recover->found != NULL)
+    recover->unread = calloc(store->segment_pages, sizeof(recover->unread[0]));
+    if (recover->order != NULL && recover->unread != NULL && recover->pages != NULL &&
+        recover->page != NULL && recover->map != NULL && recover->found != NULL)
         return recover;
     recover_free(recover);
     return NULL;

@@ -458,6 +458,51 @@ static void a_torn_dead_map_holds_when_one_copy_is_damaged(void **state)
     }
 }
 
+/* What cannot be read at an open, and was deleted while it was hidden, stays away when it can be
+ * read again. */
+static void what_an_open_could_not_read_stays_away(void **state)
+{
+    enum { KEYS = 60, SMALL = 3000 };
+    uint64_t hidden = 0;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= 30; seed++) {
+        struct rig rig = {.sim = NULL};
+        struct err_why why = {""};
+        struct loop_opts loop_opts;
+        struct sim_opts opts;
+
+        sim_opts_init(&opts, seed);
+        opts.disk_read_error_ppm = 300000;
+        rig_sim_init(&rig, &opts);
+        sim_faults(rig.sim, false);
+        rig_one_volume(&rig);
+        rig_format(&rig);
+        rig_up(&rig);
+        for (uint64_t i = 0; i < KEYS; i++)
+            assert_int_equal(rig_put(&rig, 0, i, SMALL, i, 0), ICMS_OK);
+        rig_down(&rig);
+        sim_faults(rig.sim, true);
+        loop_opts_init(&loop_opts);
+        do {
+            loop_free(&rig.loop);
+            assert_int_equal(loop_new(rig.env, &loop_opts, &why, &rig.loop), ICMS_OK);
+        } while (rig_open(&rig, &why) != ICMS_OK);
+        sim_faults(rig.sim, false);
+        assert_int_equal(loop_start(rig.loop, &why), ICMS_OK);
+        for (uint64_t i = 0; i < KEYS; i++)
+            hidden += rig_delete(&rig, 0, i) == ICMS_MISS;
+        rig_restart(&rig);
+        for (uint64_t i = 0; i < KEYS; i++)
+            if (rig_exists(&rig, 0, i))
+                fail_msg("seed %llu: block %llu is back", (unsigned long long)seed,
+                         (unsigned long long)i);
+        rig_down(&rig);
+        sim_free(&rig.sim);
+    }
+    assert_true(hidden > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -473,6 +518,7 @@ int main(void)
         cmocka_unit_test(a_life_that_failed_to_begin_needs_no_header),
         cmocka_unit_test(a_life_that_had_begun_needs_no_header_after_an_open),
         cmocka_unit_test(a_torn_dead_map_holds_when_one_copy_is_damaged),
+        cmocka_unit_test(what_an_open_could_not_read_stays_away),
     };
 
     return cmocka_run_group_tests_name("store-dead", tests, NULL, NULL);
