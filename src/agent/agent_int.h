@@ -167,6 +167,9 @@ struct agent_op {
     bool drop;                 /* LOAD: the key was written meanwhile: publish nothing        */
     bool published;            /* STORE: the slot is visible (accepted puts)                  */
     bool if_absent;            /* STORE                                                       */
+    bool suspect;              /* LOAD: the block is checked, and deleted if it is bad        */
+    bool bad;                  /* LOAD: what came was not sealed for this volume and key      */
+    bool counted;              /* LOAD, suspect: as a checksum error                          */
     bool found;                /* DELETE: some place had it                                   */
     bool owner_down;           /* one before the one that is asked is excluded, or was lost      */
     bool owner_lacks;          /* one before the one that is asked lacks the volume              */
@@ -183,6 +186,8 @@ struct agent_op {
     uint64_t seq;             /* STORE: its number in the volume                             */
     uint32_t guest;           /* STORE, FLUSH: number of the guest                           */
     uint64_t epoch;           /* STORE, FLUSH: of its share                                  */
+    uint64_t record;          /* LOAD, suspect: what was read. DELETE: only this one, of path;
+                                 0: whatever is there                                        */
     uint64_t tried;           /* bit j: enclosure j was asked                                */
     uint64_t wanted;          /* FLUSH: bit j: enclosure j has to be asked                   */
     struct agent_path *path;  /* asked now; NULL: the own drive                              */
@@ -583,6 +588,10 @@ bool agent_volume_is_homeless(const struct agent_volume *volume);
 /* Recomputes the checksum of a LIVE sealed slot; false: it was bad, and is gone. */
 bool agent_volume_verify(struct agent_volume *volume, uint32_t slot);
 
+/* Whether a slot of a sealed volume holds a value of these bytes that was sealed for the key. */
+bool agent_volume_is_sealed(struct agent_volume *volume, uint32_t slot, const struct key *key,
+                            uint32_t value_bytes);
+
 /* ---- op.c ----------------------------------------------------------------------------------- */
 
 void agent_core_ops_init(struct agent_core *core);
@@ -596,6 +605,15 @@ void agent_op_free(struct agent_op *op);
 
 /* Starts it; ends with agent_op_over, never inside this call. */
 void agent_op_start(struct agent_op *op);
+
+/* A block may be bad where it is stored: loads it again, into the arena if it is good; if not, that
+ * record is deleted, so that a put that does not replace can repair it. counted: the error that was
+ * seen. NULL: the key is being written, or looked at like this already, or there is too much to do;
+ * the next one who finds it bad tries again. */
+struct agent_op *agent_op_suspect(struct agent_volume *volume, const struct key *key, bool counted);
+
+/* The operation that writes the key now, or may delete it; NULL: none. */
+struct agent_op *agent_op_writer(struct agent_volume *volume, const struct key *key);
 
 /* The operation of this kind that is under way for the key; NULL: none. */
 struct agent_op *agent_op_find(struct agent_volume *volume, const struct key *key,

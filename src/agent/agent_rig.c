@@ -50,6 +50,7 @@ static void rig_fake(struct agent_rig *rig, uint32_t i, bool many)
           ICMS_OK);
     fake->volume_count = 2;
     fake->many = many;
+    fake->records = true;
     fake->in_capsule_bytes = many ? 8192 : 0;
     for (uint32_t j = 0; j < 2; j++)
         fake->volumes[j] = (struct fake_volume){

@@ -116,11 +116,12 @@ static void local_read_done(struct store_read *read)
 
     if (err == ICMS_OK) {
         op->value_bytes = read->value_bytes;
+        op->record = read->record;
         err = local_deliver(op, read);
         if (err == ICMS_OK)
             counter_add(&op->volume->agent->local->load_bytes, read->value_bytes);
         else if (err == ICMS_CORRUPT)
-            reason = ICMS_MISS_CHECKSUM;
+            op->bad = true;
     }
     local_done(op, err, reason);
 }
@@ -196,8 +197,10 @@ static icms_err local_start(struct agent_local *local, struct agent_op *op)
                                            .done = local_write_done};
         return store_write(local->store, &op->u.write);
     case AGENT_OP_DELETE:
-        op->u.delete = (struct store_delete){
-            .volume = volume->local_volume, .key = op->key, .done = local_delete_done};
+        op->u.delete = (struct store_delete){.volume = volume->local_volume,
+                                             .key = op->key,
+                                             .only_record = op->record,
+                                             .done = local_delete_done};
         return store_delete(local->store, &op->u.delete);
     case AGENT_OP_FLUSH:
         op->u.flush = (struct store_flush){.done = local_flush_done};

@@ -16,6 +16,11 @@
  * volume is passed over in the same way, and "absent" elsewhere then is "no_volume"; that nobody
  * has it is an error.
  *
+ * Repair. A block whose trailer fails may be bad where it is stored, and a put that does not
+ * replace would find it there for ever. So it is loaded again (suspect), checked here whoever says
+ * that it is bad, and a bad record is deleted where it was read, unless another one has replaced
+ * it. Who writes the key waits for both.
+ *
  * Invariant: one operation of a kind is under way for a key, and none besides a STORE or a DELETE
  * but loads that will publish nothing (drop). Loads into the memory of a request (direct) are
  * besides that: they publish nothing, nobody joins them, and nobody but op_over ends their request.
@@ -279,6 +284,8 @@ static bool op_ask(struct agent_op *op)
     }
     if (op->kind == AGENT_OP_FLUSH)
         op->path = op_pick_flush(op);
+    else if (op->kind == AGENT_OP_DELETE && op->record != 0)
+        op->path = op->tried == 0 ? op->path : NULL;
     else if (op->kind == AGENT_OP_DELETE)
         op->path = op_pick_delete(op);
     else
@@ -466,24 +473,96 @@ static void op_reason_settle(struct agent_op *op)
         op->reason = ICMS_MISS_NO_VOLUME;
 }
 
+struct agent_op *agent_op_writer(struct agent_volume *volume, const struct key *key)
+{
+    struct agent_op *op = agent_op_find(volume, key, AGENT_OP_STORE);
+
+    if (op == NULL)
+        op = agent_op_find(volume, key, AGENT_OP_DELETE);
+    if (op == NULL)
+        op = agent_op_find(volume, key, AGENT_OP_LOAD);
+    return op != NULL && (op->kind != AGENT_OP_LOAD || op->suspect) ? op : NULL;
+}
+
+/* A deadline for what nobody waits for. */
+static uint64_t op_background_ns(const struct agent_volume *volume)
+{
+    return core_now_ns(volume->core) + (uint64_t)volume->agent->opts.store_deadline_ms * 1000000;
+}
+
+struct agent_op *agent_op_suspect(struct agent_volume *volume, const struct key *key, bool counted)
+{
+    struct agent_op *op;
+    uint32_t slot;
+
+    if (!volume->spec.sealed || agent_op_writer(volume, key) != NULL ||
+        !agent_core_has_op(volume->core, IO_CLASS_PRESTAGE))
+        return NULL;
+    slot = agent_volume_slot_take(volume);
+    if (slot == SHM_SLOT_NONE)
+        return NULL;
+    op = agent_op_new(volume, AGENT_OP_LOAD, key, IO_CLASS_PRESTAGE);
+    check(op != NULL);
+    op->slot = slot;
+    op->suspect = true;
+    op->counted = counted;
+    op->deadline_ns = op_background_ns(volume);
+    agent_op_drop_loads(volume, key); /* they may bring the same */
+    agent_op_start(op);
+    return op;
+}
+
+/* Deletes the bad record that a suspect load has read. */
+static void op_repair(const struct agent_op *load)
+{
+    struct agent_volume *volume = load->volume;
+    struct agent_op *op;
+
+    if (load->record == 0 || agent_op_writer(volume, &load->key) != NULL)
+        return;
+    op = agent_op_new(volume, AGENT_OP_DELETE, &load->key, IO_CLASS_STORE);
+    if (op == NULL)
+        return;
+    op->record = load->record;
+    op->path = load->path;
+    op->deadline_ns = op_background_ns(volume);
+    agent_op_drop_loads(volume, &load->key);
+    agent_op_start(op);
+}
+
+/* What came is damaged, or was not sealed for this volume and key. */
+static void op_over_bad(const struct agent_op *op)
+{
+    if (op->suspect)
+        op_repair(op);
+    else if (!op->drop)
+        (void)agent_op_suspect(op->volume, &op->key, true);
+}
+
 static void op_over_load(struct agent_op *op)
 {
     struct agent_volume *volume = op->volume;
 
     op_reason_settle(op);
-    if (op->err == ICMS_OK && volume->spec.sealed) {
-        if (op->value_bytes <= LIMIT_TRAILER_BYTES) {
-            op->err = ICMS_CORRUPT;
-            op->reason = ICMS_MISS_CHECKSUM;
-        } else {
-            op->value_bytes -= LIMIT_TRAILER_BYTES;
-        }
+    if (op->err == ICMS_OK && volume->spec.sealed && op->value_bytes <= LIMIT_TRAILER_BYTES) {
+        op->bad = true;
+    } else if (op->err == ICMS_OK && volume->spec.sealed) {
+        op->value_bytes -= LIMIT_TRAILER_BYTES;
+        op->bad =
+            op->suspect && !agent_volume_is_sealed(volume, op->slot, &op->key, op->value_bytes);
     }
-    if (op->reason == ICMS_MISS_CHECKSUM)
+    if (op->bad) {
+        op->err = ICMS_CORRUPT;
+        op->reason = ICMS_MISS_CHECKSUM;
+    }
+    if (op->reason == ICMS_MISS_CHECKSUM && !op->counted)
         counter_add(&volume->checksum_errors, 1);
+    if (op->direct == NULL)
+        agent_volume_unpin(volume, op->slot);
+    if (op->bad)
+        op_over_bad(op);
     if (op->direct != NULL)
         return;
-    agent_volume_unpin(volume, op->slot);
     if (op->err == ICMS_OK && !op->drop && agent_volume_find(volume, &op->key) == SHM_SLOT_NONE) {
         agent_volume_publish(volume, op->slot, &op->key, op->value_bytes);
         return;

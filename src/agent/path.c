@@ -225,6 +225,7 @@ static void path_req_done(struct nvmf_req *req)
         path_count(path, AGENT_LATENCY_EXIST, op->err, op->asked_ns);
     if (op->kind == AGENT_OP_LOAD && op->err == ICMS_OK) {
         op->value_bytes = req->value_bytes;
+        op->record = req->record;
         counter_add(&path->load_bytes, req->value_bytes);
         if (req->value_bytes > op->volume->stored_bytes_max ||
             (op->direct != NULL && req->value_bytes > req->data[0].iov_len + req->data[1].iov_len))
@@ -263,6 +264,7 @@ static icms_err path_op_start(struct agent_path *path, struct agent_op *op)
         } else {
             req->data[0] = (struct iovec){memory, volume->stored_bytes_max};
         }
+        req->want_record = op->suspect;
         return nvmf_retrieve(path->ctrl, req);
     case AGENT_OP_STORE:
         if (op->stored_bytes > path->value_bytes_max[volume->number])
@@ -273,6 +275,7 @@ static icms_err path_op_start(struct agent_path *path, struct agent_op *op)
     case AGENT_OP_EXIST:
         return nvmf_exist(path->ctrl, req);
     case AGENT_OP_DELETE:
+        req->only_record = (uint32_t)op->record;
         return nvmf_delete(path->ctrl, req);
     case AGENT_OP_FLUSH:
         return nvmf_flush(path->ctrl, req);

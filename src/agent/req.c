@@ -110,14 +110,6 @@ static enum step req_wait_pool(struct agent_req *req, enum io_class io_class)
     return req_wait(req, AGENT_REQ_WAIT_OP, &req->volume->core->wait_op[io_class]);
 }
 
-/* The operation that writes the key now; NULL: none. */
-static struct agent_op *req_writer(struct agent_req *req)
-{
-    struct agent_op *op = agent_op_find(req->volume, &req->key, AGENT_OP_STORE);
-
-    return op != NULL ? op : agent_op_find(req->volume, &req->key, AGENT_OP_DELETE);
-}
-
 /* ---- get ------------------------------------------------------------------------------------ */
 
 /* The block is in the arena: leases it and answers. */
@@ -323,7 +315,7 @@ static enum step req_new_put(struct agent_req *req)
         return req_answer(req, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
     if (!req_put_is_inside(req, stored_bytes))
         return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
-    op = req_writer(req);
+    op = agent_op_writer(volume, &req->key);
     if (op != NULL)
         return req_wait_key(req, op);
     if ((req->flags & SHM_FLAG_IF_ABSENT) != 0 &&
@@ -437,7 +429,7 @@ void agent_req_match_over(struct agent_req *req)
 static enum step req_new_remove(struct agent_req *req)
 {
     struct agent_volume *volume = req->volume;
-    struct agent_op *op = req_writer(req);
+    struct agent_op *op = agent_op_writer(volume, &req->key);
     uint32_t slot;
 
     if (op != NULL)
@@ -484,20 +476,31 @@ static enum step req_new_flush(struct agent_req *req)
     return req_wait_op(req, op);
 }
 
-/* A guest used a block without us, or found it damaged. Nobody waits for an answer. */
-static enum step req_new_hint(struct agent_req *req)
+/* A guest used a block without us. Nobody waits for an answer. */
+static enum step req_new_touch(struct agent_req *req)
+{
+    uint32_t slot = agent_volume_find(req->volume, &req->key);
+
+    if (slot != SHM_SLOT_NONE)
+        agent_volume_touch(req->volume, slot); /* the client has counted the hit */
+    return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+}
+
+/* A guest found a block damaged, or says so: we look ourselves, in the arena and where it is
+ * stored. Nobody waits for an answer, but the request is kept until then, so that one guest cannot
+ * cause more of this than of gets. */
+static enum step req_new_suspect(struct agent_req *req)
 {
     struct agent_volume *volume = req->volume;
     uint32_t slot = agent_volume_find(volume, &req->key);
+    struct agent_op *op;
 
-    if (slot == SHM_SLOT_NONE)
+    if (slot != SHM_SLOT_NONE && agent_volume_verify(volume, slot))
         return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
-    if (req->op == SHM_OP_TOUCH) {
-        agent_volume_touch(volume, slot); /* the client has counted the hit */
-    } else if (!agent_volume_verify(volume, slot)) {
+    if (slot != SHM_SLOT_NONE)
         counter_add(&volume->checksum_errors, 1);
-    }
-    return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+    op = agent_op_suspect(volume, &req->key, slot != SHM_SLOT_NONE);
+    return op != NULL ? req_wait_op(req, op) : req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
 /* ---- the state machine ---------------------------------------------------------------------- */
@@ -520,8 +523,9 @@ static enum step req_new(struct agent_req *req)
     case SHM_OP_FLUSH:
         return req_new_flush(req);
     case SHM_OP_TOUCH:
+        return req_new_touch(req);
     case SHM_OP_SUSPECT:
-        return req_new_hint(req);
+        return req_new_suspect(req);
     default:
         return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
     }
@@ -585,6 +589,10 @@ void agent_req_op_over(struct agent_req *req, struct agent_op *op)
 
     list_remove(&req->link);
     req->waits = NULL;
+    if (req->op == SHM_OP_SUSPECT) {
+        (void)req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+        return;
+    }
     switch (op->kind) {
     case AGENT_OP_LOAD:
         if (op->direct != NULL && op->drop) { /* written meanwhile */

@@ -93,7 +93,8 @@ enum shm_op {
     SHM_OP_FLUSH,       /* everything this client put into the volume               */
     SHM_OP_CANCEL,      /* the request with this tag; answered by that request only */
     SHM_OP_TOUCH,       /* a DRAM hit happened without the agent; no answer         */
-    SHM_OP_SUSPECT,     /* the block of this key failed its check; no answer       */
+    SHM_OP_SUSPECT,     /* the block of this key failed its check: the agent checks it, and deletes
+                           the record if it is bad; no answer                      */
     SHM_OP_EXISTS_MANY, /* `bytes` keys (struct shm_key) lie in staging at offset, and behind them
                            a byte for each: the agent writes enum icms_miss there, NONE for a block
                            that is there, before it answers. Another status than OK is the answer

@@ -362,16 +362,21 @@ bool agent_volume_again(struct agent_volume *volume, const struct key *key)
     return again;
 }
 
+bool agent_volume_is_sealed(struct agent_volume *volume, uint32_t slot, const struct key *key,
+                            uint32_t value_bytes)
+{
+    const uint8_t *value = agent_volume_memory(volume, slot);
+
+    return sealed_trailer_check(&volume->spec.uuid, key, value_bytes, crc32c(value, value_bytes),
+                                value + value_bytes) == ICMS_OK;
+}
+
 bool agent_volume_verify(struct agent_volume *volume, uint32_t slot)
 {
     const struct agent_slot *meta = &volume->meta[slot];
-    const uint8_t *value = agent_volume_memory(volume, slot);
 
     check(meta->state == AGENT_SLOT_LIVE);
-    if (!volume->spec.sealed ||
-        sealed_trailer_check(&volume->spec.uuid, &meta->key, meta->value_bytes,
-                             crc32c(value, meta->value_bytes),
-                             value + meta->value_bytes) == ICMS_OK)
+    if (!volume->spec.sealed || agent_volume_is_sealed(volume, slot, &meta->key, meta->value_bytes))
         return true;
     agent_volume_unpublish(volume, slot);
     return false;

@@ -255,8 +255,12 @@ static void a_direct_receive_of_anything_else_is_a_miss(void **state)
         for (size_t j = 0; j < sizeof(behind) / sizeof(*behind); j++) {
             for (int which = 0; which < PLACES; which++) {
                 atomic_store(&fake.damage, place(sizes[i], which));
+                atomic_store(&fake.suspects, 0);
                 assert_int_equal(direct_get(volume, sizes[i], sizes[i] + behind[j], &block),
                                  ICMS_MISS);
+                for (int n = 0; n < 2000 && atomic_load(&fake.suspects) == 0; n++)
+                    (void)usleep(1000); /* the agent is told */
+                assert_int_equal(atomic_load(&fake.suspects), 1);
                 assert_int_equal(block.reason, ICMS_MISS_CHECKSUM);
                 assert_int_equal(block.source, ICMS_SOURCE_NONE);
             }

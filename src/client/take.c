@@ -129,7 +129,8 @@ static enum icms_miss take_copy(const struct icms_request *request, const struct
     return take_check(request, key, value_bytes, crc, trailer);
 }
 
-/* Tells the agent that the block in its arena does not pass, so that it looks and forgets it. */
+/* Tells the agent that a block does not pass, so that it looks itself: it forgets its copy, and has
+ * a bad record deleted. A put that follows is behind this in the ring, and repairs the block. */
 static void take_suspect(struct icms_request *request, const struct icms_key *key)
 {
     struct icms *icms = request->icms;
@@ -146,6 +147,8 @@ static void take_suspect(struct icms_request *request, const struct icms_key *ke
 /* A block that is not what was asked for, or not whole. */
 static void take_wrong(struct icms_request *request, size_t index, enum icms_miss wrong)
 {
+    if (wrong == ICMS_MISS_CHECKSUM)
+        take_suspect(request, &request->blocks[index].key);
     request->blocks[index].source = ICMS_SOURCE_NONE;
     request->collisions += wrong == ICMS_MISS_COLLISION;
     client_block_done(request, index, ICMS_MISS, wrong);
@@ -173,8 +176,6 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
     }
     if (fault_hit("client.get_done"))
         wrong = ICMS_MISS_CHECKSUM;
-    if (wrong == ICMS_MISS_CHECKSUM)
-        take_suspect(request, &block->key);
     if (wrong != ICMS_MISS_NONE)
         take_wrong(request, index, wrong);
     else

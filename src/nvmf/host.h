@@ -43,6 +43,9 @@ struct nvmf_req {
     struct key key; /* List: first key wanted, length 0: from the beginning; Flush: unused */
     struct iovec data[NVMF_PDU_VECTORS]; /* Store: the value, only read. Retrieve, List: room     */
     uint32_t options;                    /* NVME_KV_STORE_*                                       */
+    bool want_record;                    /* Retrieve: record is wanted; the target is not told how
+                                            much time is left                                     */
+    uint32_t only_record;                /* Delete: only this one (record); 0: whatever is there  */
     uint64_t deadline_ns;                /* absolute, loop_now_ns                                 */
     void (*done)(struct nvmf_req *req);  /* called once                                           */
     void *owner;                         /* the owner's, not touched                              */
@@ -52,6 +55,7 @@ struct nvmf_req {
     enum icms_miss reason; /* what the target said beside a failure; NONE: nothing                */
     uint16_t status;       /* NVMe status (SCT << 8 | SC) when the target answered, else 0        */
     uint32_t value_bytes;  /* Retrieve: the whole stored value. List: bytes of list data          */
+    uint32_t record;       /* Retrieve with want_record: names what was read; 0: nobody knows     */
     uint32_t result;       /* DW0 of the answer                                                   */
     uint32_t result1;      /* DW1 of it                                                           */
     /* private */
@@ -93,7 +97,8 @@ static inline uint64_t nvmf_exist_map(const struct nvmf_req *req)
     return (uint64_t)req->result1 << 32 | req->result;
 }
 
-/* MISS when there was no such key (where the target can tell). */
+/* MISS when there was no such key (where the target can tell), or it has another record than
+ * only_record. UNSUPPORTED with only_record when the target does not name records. */
 icms_err nvmf_delete(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
 
 /* List data as in wire/nvme_kv.h, checked by nvme_kv_list_read_begin of the owner. */

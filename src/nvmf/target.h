@@ -28,7 +28,7 @@ enum nvmf_target_op {
     NVMF_TARGET_RETRIEVE,   /* find the value and say where it is                                */
     NVMF_TARGET_EXIST,      /* OK or MISS                                                        */
     NVMF_TARGET_EXIST_MANY, /* keys[key_count]; bit i of map: key i is there                     */
-    NVMF_TARGET_DELETE,     /* OK, or MISS when it was not there                                 */
+    NVMF_TARGET_DELETE,     /* OK, or MISS when it, or its record, was not there                 */
     NVMF_TARGET_LIST,       /* write list data (wire/nvme_kv.h) at memory, host_bytes at most    */
     NVMF_TARGET_FLUSH,      /* make what was stored before durable                               */
     NVMF_TARGET_OP_COUNT,
@@ -57,6 +57,7 @@ struct nvmf_target_req {
     uint32_t host_bytes;    /* RETRIEVE, LIST: room at the host                                  */
     const struct key *keys; /* EXIST_MANY                                                        */
     uint32_t key_count;     /* EXIST_MANY: 1..64                                                 */
+    uint32_t only_record;   /* DELETE: delete only this one (record); 0: whatever is there       */
     struct loop *loop;      /* where it came from and has to be given back                       */
     bool unwanted;          /* its host is gone: a long command may end now. Read it on loop only */
     /* out: set before nvmf_target_req_done */
@@ -68,6 +69,7 @@ struct nvmf_target_req {
                               RETRIEVE with VALUE_SIZE: bytes of memory that it takes; it is
                               tried again with that much                                         */
     uint64_t map;          /* EXIST_MANY: bit i: key i exists                                    */
+    uint32_t record;       /* RETRIEVE: names the record that was read; 0: it has no name        */
 };
 
 /* Gives a command back. */

@@ -423,6 +423,17 @@ bool store_exists(struct store *store, uint32_t volume, const struct key *key,
     return true;
 }
 
+uint64_t store_record_now(struct store *store, uint32_t volume, const struct key *key)
+{
+    struct store_location location;
+
+    check(store->magic == STORE_MAGIC);
+    if (volume >= store->volume_count || store->down ||
+        !store_index_find(store->index, volume, key, &location))
+        return 0;
+    return store_record_id(store, &location);
+}
+
 void store_touch(struct store *store, uint32_t volume, const struct key *key)
 {
     struct store_location location;

@@ -178,6 +178,9 @@ void store_read_cancel(struct store_read *read);
 bool store_exists(struct store *store, uint32_t volume, const struct key *key,
                   uint64_t *out_bytes_max);
 
+/* The record that a key has now (store_read.record), damaged or not; 0: none. No I/O. */
+uint64_t store_record_now(struct store *store, uint32_t volume, const struct key *key);
+
 /* Counts an access to a block, as a read or a write with STORE_WRITE_IF_ABSENT does. No I/O. */
 void store_touch(struct store *store, uint32_t volume, const struct key *key);
 

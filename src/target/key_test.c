@@ -427,6 +427,85 @@ static void a_key_is_released_whatever_its_mutation_meets(void **state)
     rig_free(&rig);
 }
 
+/* ---- deletions of one record ------------------------------------------------------------------
+ */
+
+/* The record that a host's Retrieve read. */
+static uint32_t record_of(struct rig *rig, const char *key)
+{
+    uint32_t bytes = VALUE_MAX;
+    struct nvme_cqe cqe;
+
+    assert_int_equal(peer_retrieve(rig->io, 1, key, rig->back, &bytes, &cqe), NVME_SC_SUCCESS);
+    assert_int_not_equal(cqe.dw1, 0);
+    return cqe.dw1;
+}
+
+static uint16_t delete_record(struct rig *rig, const char *key, uint32_t record)
+{
+    struct nvme_kv_cmd cmd = {
+        .opcode = NVME_ICMS_DELETE, .nsid = 1, .key = peer_key(key), .record = record};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    assert_true(peer_plain(rig->io, &sqe, &cqe));
+    return cqe.status;
+}
+
+/* On whichever drive it is; never the one that replaced it, though it has the same bytes. */
+static void a_delete_of_one_record_deletes_no_other(void **state)
+{
+    struct rig *rig = rig_new(2, 3);
+    struct nvme_cqe cqe;
+
+    rig_up(rig);
+    for (uint32_t n = 0; n < 12; n++) {
+        const char *key = key_text(n, 0);
+        struct place place = place_of(rig, n);
+        uint32_t old, now;
+
+        pass_over(rig, place.drive[0], n % 2 == 0);
+        assert_int_equal(put(rig, 1, key, n), NVME_SC_SUCCESS);
+        old = record_of(rig, key);
+        assert_int_equal(record_of(rig, key), old);
+        pass_over(rig, place.drive[0], n % 3 == 0);
+        assert_int_equal(put(rig, 1, key, n), NVME_SC_SUCCESS);
+        now = record_of(rig, key);
+        assert_int_not_equal(now, old);
+        pass_over(rig, place.drive[0], false);
+        assert_int_equal(delete_record(rig, key, old), NVME_SC_KV_NO_KEY);
+        assert_int_equal(delete_record(rig, key, now + 1), NVME_SC_KV_NO_KEY);
+        assert_int_equal(get(rig, 1, key, n, &cqe), NVME_SC_SUCCESS);
+        assert_int_equal(delete_record(rig, key, now), NVME_SC_SUCCESS);
+        assert_int_equal(delete_record(rig, key, now), NVME_SC_KV_NO_KEY);
+        assert_int_equal(peer_exist(rig->io, 1, key, &cqe), NVME_SC_KV_NO_KEY);
+        /* the standard's Delete asks for nothing, and deletes what is there */
+        assert_int_equal(put(rig, 1, key, n), NVME_SC_SUCCESS);
+        assert_int_equal(peer_delete(rig->io, 1, key, &cqe), NVME_SC_SUCCESS);
+        assert_int_equal(peer_exist(rig->io, 1, key, &cqe), NVME_SC_KV_NO_KEY);
+    }
+    rig_free(&rig);
+}
+
+/* A host of the standard may leave what it likes in the reserved dwords of a Delete. */
+static void a_standard_delete_has_no_record(void **state)
+{
+    struct rig *rig = rig_new(1, 1);
+    struct nvme_kv_cmd cmd = {.opcode = NVME_KV_DELETE, .nsid = 1, .key = peer_key("k")};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    rig_up(rig);
+    assert_int_equal(put(rig, 1, "k", 1), NVME_SC_SUCCESS);
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    sqe.cdw12 = le32_of(77);
+    assert_true(peer_plain(rig->io, &sqe, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    assert_int_equal(peer_exist(rig->io, 1, "k", &cqe), NVME_SC_KV_NO_KEY);
+    rig_free(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -438,6 +517,8 @@ int main(void)
         cmocka_unit_test(one_large_store_may_wait_for_a_key),
         cmocka_unit_test(what_waited_too_long_for_a_key_is_not_begun),
         cmocka_unit_test(a_key_is_released_whatever_its_mutation_meets),
+        cmocka_unit_test(a_delete_of_one_record_deletes_no_other),
+        cmocka_unit_test(a_standard_delete_has_no_record),
     };
 
     return cmocka_run_group_tests_name("target-keys", tests, NULL, NULL);

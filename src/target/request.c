@@ -21,6 +21,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/fault.h"
+#include "base/hash.h"
 #include "target/target_int.h"
 
 /* ---- moving about --------------------------------------------------------------------------- */
@@ -202,6 +203,14 @@ static enum target_step target_run_look(struct target_req *req)
     return req->op.read.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
 
+/* A record's name for hosts: no other drive's record has the same, but for one in 2^32. */
+static uint32_t target_record(const struct target_drive *drive, uint64_t record)
+{
+    uint64_t hash = hash64_seed(drive->uuid.bytes, sizeof(drive->uuid.bytes), record);
+
+    return (uint32_t)hash != 0 ? (uint32_t)hash : 1;
+}
+
 /* One writer: the drive's loop. */
 static void target_hit_count(const struct target_req *req)
 {
@@ -221,6 +230,7 @@ static enum target_step target_run_read(struct target_req *req)
         target_hit_count(req);
         nvmf->value = read->value;
         nvmf->done_bytes = read->value_bytes;
+        nvmf->record = target_record(&req->target->drives[req->drive], read->record);
         return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
     }
     target_req_reason(req, read->err == ICMS_MISS ? read->reason : ICMS_MISS_DRIVE_DOWN);
@@ -373,13 +383,14 @@ static void target_delete_done(struct store_delete *delete)
     target_req_run(container_of(delete, struct target_req, op.delete));
 }
 
-/* Has it the key, if only a damaged value of it? */
-static bool target_req_has(const struct target_req *req, const struct target_drive *drive)
+/* The record that has to go, if only a damaged one; 0: none. */
+static uint64_t target_req_record(const struct target_req *req, const struct target_drive *drive)
 {
-    uint32_t volume = target_req_volume(req, drive);
+    uint32_t only = req->nvmf->only_record;
+    uint64_t record =
+        store_record_now(drive->store, target_req_volume(req, drive), &req->nvmf->key);
 
-    return store_exists(drive->store, volume, &req->nvmf->key, NULL) ||
-           store_miss_reason(drive->store, volume, &req->nvmf->key) == ICMS_MISS_CHECKSUM;
+    return only == 0 || (record != 0 && only == target_record(drive, record)) ? record : 0;
 }
 
 static enum target_step target_kill_at(struct target_req *req, struct target_drive *drive)
@@ -387,6 +398,7 @@ static enum target_step target_kill_at(struct target_req *req, struct target_dri
     req->op.delete = (struct store_delete){
         .volume = target_req_volume(req, drive),
         .key = req->nvmf->key,
+        .only_record = req->nvmf->only_record != 0 ? target_req_record(req, drive) : 0,
         .done = target_delete_done,
     };
     req->state = TARGET_REQ_KILL_END;
@@ -416,13 +428,14 @@ static enum target_step target_run_kill(struct target_req *req)
     if (drive == NULL) {
         if (req->err != ICMS_OK)
             return target_kill_failed(req, req->err, ICMS_MISS_DRIVE_DOWN);
-        if (req->nvmf->options & NVMF_TARGET_IF_ABSENT) /* a drive that is out has no other value */
+        /* a drive that is out has no other value, or not the record */
+        if ((req->nvmf->options & NVMF_TARGET_IF_ABSENT) != 0 || req->nvmf->only_record != 0)
             return target_req_mutated(req);
         return target_req_note(req);
     }
     if (drive->index != req->value_drive && !target_req_at(req, drive->loop))
         return TARGET_WAIT;
-    if (drive->index == req->value_drive || !target_req_has(req, drive)) {
+    if (drive->index == req->value_drive || target_req_record(req, drive) == 0) {
         req->rank++;
         return TARGET_NEXT;
     }
@@ -600,6 +613,7 @@ void target_call(struct target *target, struct loop *loop, struct target_call *c
     check(loop_is_mine(loop) && call->req.ns < target->opts.volume_count);
     call->req.loop = loop;
     call->req.map = call->req.done_bytes = 0;
+    call->req.record = 0;
     target_req_begin(target, (struct target_req *)(void *)call->private_words, &call->req, call);
 }
 

@@ -43,6 +43,7 @@ struct kv_shape {
     bool has_options; /* else the byte is reserved       */
     bool has_bytes;   /* CDW10 is a size                 */
     bool has_time;    /* CDW12, 13 are time and class    */
+    bool has_record;  /* CDW12 is a record               */
     bool any_key;     /* a key of length 0 is allowed    */
 };
 
@@ -69,6 +70,9 @@ static bool kv_shape(uint8_t opcode, struct kv_shape *out_shape)
     case NVME_KV_LIST:
         shape.has_bytes = true;
         shape.any_key = true;
+        break;
+    case NVME_ICMS_DELETE:
+        shape.has_record = true;
         break;
     case NVME_KV_DELETE:
     case NVME_KV_EXIST:
@@ -100,6 +104,8 @@ void nvme_kv_cmd_encode(const struct nvme_kv_cmd *cmd, struct nvme_sqe_wf *out_s
         out_sqe->cdw12 = le32_of(cmd->time_left_us);
         out_sqe->cdw13 = le32_of(cmd->io_class);
     }
+    if (shape.has_record)
+        out_sqe->cdw12 = le32_of(cmd->record);
     nvme_kv_key_encode(&cmd->key, out_sqe);
 }
 
@@ -125,6 +131,11 @@ icms_err nvme_kv_cmd_decode(const struct nvme_sqe_wf *sqe, struct nvme_kv_cmd *o
         cmd.time_left_us = le32_get(sqe->cdw12);
         cmd.io_class = sqe->cdw13.byte[0];
         if (cmd.io_class >= IO_CLASS_COUNT)
+            return ICMS_INVALID;
+    }
+    if (shape.has_record) {
+        cmd.record = le32_get(sqe->cdw12);
+        if (cmd.record == 0)
             return ICMS_INVALID;
     }
     nvme_kv_key_decode(sqe, length, &cmd.key);

@@ -19,23 +19,29 @@
 #define NVME_KV_STORE_UNCOMPRESSED 0x04
 #define NVME_KV_RETRIEVE_RAW       0x01 /* no decompression                                   */
 
-/* One KV command. For NVME_ICMS_STORE and NVME_ICMS_RETRIEVE what is of the vendor travels too. */
+/* One KV command. For NVME_ICMS_STORE, _RETRIEVE and _DELETE what is of the vendor travels too. */
 struct nvme_kv_cmd {
-    uint8_t opcode;        /* NVME_KV_*, NVME_ICMS_STORE, NVME_ICMS_RETRIEVE                    */
+    uint8_t opcode;        /* NVME_KV_*, NVME_ICMS_STORE, _RETRIEVE, _DELETE                    */
     uint8_t options;       /* NVME_KV_STORE_* or NVME_KV_RETRIEVE_*                             */
     uint8_t io_class;      /* vendor: enum io_class                                             */
     uint32_t nsid;         /* namespace                                                         */
     struct key key;        /* length 1..16; 0 for List: from the first key                      */
     uint32_t bytes;        /* Store: value size; Retrieve, List: host buffer; others: 0         */
     uint32_t time_left_us; /* vendor: the command is worthless after it; 0: no limit            */
+    uint32_t record;       /* NVME_ICMS_DELETE: which one, as DW1 of a Retrieve's completion    */
 };
+
+/* Records. A controller with NVME_ICMS_EXT_RECORD names the record that a Retrieve read in DW1 of
+ * its completion, if that succeeded: never 0, and another number for each value that the key ever
+ * has, but for one in 2^32. NVME_ICMS_DELETE deletes only the record of that number (CDW12). So a
+ * host that found a value damaged does not delete the one that replaced it meanwhile. */
 
 /* Writes the whole entry; the caller sets cid and sgl afterwards. The command must be valid. */
 void nvme_kv_cmd_encode(const struct nvme_kv_cmd *cmd, struct nvme_sqe_wf *out_sqe);
 
 /* UNSUPPORTED: no KV opcode; KEY_SIZE: key length; INVALID: options that contradict or unknown, a
- * class that does not exist. Reserved dwords are ignored, unused key bytes come out as zero.
- * err_to_nvme(err) is the status to answer. */
+ * class or record that does not exist. Reserved dwords are ignored, unused key bytes come out as
+ * zero. err_to_nvme(err) is the status to answer. */
 icms_err nvme_kv_cmd_decode(const struct nvme_sqe_wf *sqe,
                             struct nvme_kv_cmd *out_cmd) ICMS_MUST_CHECK;
 

@@ -24,6 +24,7 @@ static void fuzz_command(const uint8_t *data, size_t bytes)
     check(nvme_kv_cmd_decode(&back, &again) == ICMS_OK);
     check(key_equal(&cmd.key, &again.key) && cmd.bytes == again.bytes);
     check(cmd.options == again.options && cmd.time_left_us == again.time_left_us);
+    check(cmd.record == again.record);
 }
 
 static void fuzz_list(const uint8_t *data, size_t bytes)

@@ -106,9 +106,9 @@ static void unused_key_bytes_do_not_matter(void **state)
 
 static void commands_round_trip(void **state)
 {
-    static const uint8_t opcodes[] = {NVME_KV_STORE,     NVME_KV_RETRIEVE, NVME_KV_LIST,
-                                      NVME_KV_DELETE,    NVME_KV_EXIST,    NVME_ICMS_STORE,
-                                      NVME_ICMS_RETRIEVE};
+    static const uint8_t opcodes[] = {NVME_KV_STORE,      NVME_KV_RETRIEVE, NVME_KV_LIST,
+                                      NVME_KV_DELETE,     NVME_KV_EXIST,    NVME_ICMS_STORE,
+                                      NVME_ICMS_RETRIEVE, NVME_ICMS_DELETE};
     uint64_t seed = 1;
 
     for (int i = 0; i < 10000; i++) {
@@ -118,11 +118,13 @@ static void commands_round_trip(void **state)
         cmd.opcode = opcodes[test_random(&seed) % sizeof(opcodes)];
         cmd.nsid = (uint32_t)test_random(&seed);
         cmd.key = random_key(&seed);
-        if (cmd.opcode != NVME_KV_DELETE && cmd.opcode != NVME_KV_EXIST)
+        if (cmd.opcode == NVME_ICMS_DELETE)
+            cmd.record = (uint32_t)test_random(&seed) | 1;
+        else if (cmd.opcode != NVME_KV_DELETE && cmd.opcode != NVME_KV_EXIST)
             cmd.bytes = (uint32_t)test_random(&seed);
         if (cmd.opcode != NVME_KV_LIST && cmd.bytes != 0)
             cmd.options = test_random(&seed) & 1;
-        if (cmd.opcode >= 0x80) {
+        if (cmd.opcode == NVME_ICMS_STORE || cmd.opcode == NVME_ICMS_RETRIEVE) {
             cmd.time_left_us = (uint32_t)test_random(&seed);
             cmd.io_class = (uint8_t)(test_random(&seed) % IO_CLASS_COUNT);
         }
@@ -135,6 +137,7 @@ static void commands_round_trip(void **state)
         assert_int_equal(back.options, cmd.options);
         assert_int_equal(back.time_left_us, cmd.time_left_us);
         assert_int_equal(back.io_class, cmd.io_class);
+        assert_int_equal(back.record, cmd.record);
     }
 }
 
@@ -145,6 +148,9 @@ static void bad_commands_have_their_status(void **state)
     struct nvme_sqe_wf sqe;
 
     nvme_kv_cmd_encode(&cmd, &sqe);
+    sqe.opcode = NVME_ICMS_DELETE; /* of which record? */
+    assert_int_equal(err_to_nvme(nvme_kv_cmd_decode(&sqe, &back)), NVME_SC_FIELD);
+    sqe.opcode = NVME_KV_STORE;
     sqe.cdw11.byte[0] = 0;
     assert_int_equal(err_to_nvme(nvme_kv_cmd_decode(&sqe, &back)), NVME_SC_KV_KEY_SIZE);
     sqe.cdw11.byte[0] = 17;

@@ -239,6 +239,8 @@ icms_err nvme_log_effects_read(uint8_t csi, uint32_t icms_ext, uint64_t offset, 
         effects_put(&window, EFFECTS_AT_IO, NVME_ICMS_STORE, changes);
         effects_put(&window, EFFECTS_AT_IO, NVME_ICMS_RETRIEVE, EFFECTS_SUPPORTED);
     }
+    if (icms_ext & NVME_ICMS_EXT_RECORD)
+        effects_put(&window, EFFECTS_AT_IO, NVME_ICMS_DELETE, changes);
     return ICMS_OK;
 }
 

@@ -26,6 +26,7 @@ struct fake_cmd {
     uint32_t bytes;          /* of the transfer                                       */
     uint32_t got;            /* H2C: arrived. C2H: sent                               */
     uint32_t asked;          /* H2C: asked for                                        */
+    uint32_t dw1;            /* of a success                                          */
     struct loop_timer timer; /* delay                                                 */
 };
 
@@ -83,6 +84,7 @@ void fake_target_put(struct fake_target *target, uint32_t nsid, const struct key
     block->nsid = nsid;
     block->key = *key;
     block->bytes = bytes;
+    block->record = ++target->records_put;
     block->data = malloc(bytes);
     check(block->data != NULL);
     memcpy(block->data, data, bytes);
@@ -154,7 +156,7 @@ static void fake_answer(struct fake_cmd *cmd, uint16_t status, uint32_t dw0)
         cid ^= 0x155;
     if (conn->qid != 0 && fake_wrong(target, FAKE_CQE_OLD))
         cid ^= 0x8000; /* the generation */
-    fake_cqe_send(conn, cid, status, dw0, status != 0 ? target->reason : 0);
+    fake_cqe_send(conn, cid, status, dw0, status != 0 ? target->reason : cmd->dw1);
     if (conn->qid != 0 && fake_wrong(target, FAKE_CQE_TWICE))
         fake_cqe_send(conn, cid, status, dw0, 0);
     fake_cmd_free(cmd);
@@ -255,7 +257,8 @@ static void fake_identify(struct fake_cmd *cmd)
             .write_cache = !target->no_write_cache,
             .icms_ext = (target->timed ? NVME_ICMS_EXT_TIMED : 0) |
                         (target->many ? NVME_ICMS_EXT_EXIST_MANY : 0) |
-                        (target->store_data ? NVME_ICMS_EXT_STORE_DATA : 0),
+                        (target->store_data ? NVME_ICMS_EXT_STORE_DATA : 0) |
+                        (target->records ? NVME_ICMS_EXT_RECORD : 0),
         };
 
         strcpy(ctrl.subnqn, "nqn.2014-08.org.nvmexpress:uuid:fake");
@@ -438,15 +441,24 @@ static void fake_kv(struct fake_cmd *cmd)
         break;
     case NVME_KV_RETRIEVE:
     case NVME_ICMS_RETRIEVE:
-        if (block == NULL)
+        if (block == NULL) {
             fake_answer(cmd, NVME_SC_KV_NO_KEY, 0);
-        else
-            fake_data_answer(cmd, block->data, block->bytes < kv->bytes ? block->bytes : kv->bytes,
-                             block->bytes);
+            break;
+        }
+        cmd->dw1 = block->record;
+        fake_data_answer(cmd, block->data, block->bytes < kv->bytes ? block->bytes : kv->bytes,
+                         block->bytes);
         break;
     case NVME_KV_EXIST:
         fake_answer(cmd, block != NULL ? 0 : NVME_SC_KV_NO_KEY, 0);
         break;
+    case NVME_ICMS_DELETE:
+        check(target->records);
+        if (block == NULL || block->record != kv->record) {
+            fake_answer(cmd, NVME_SC_KV_NO_KEY, 0);
+            break;
+        }
+        __attribute__((fallthrough));
     case NVME_KV_DELETE:
         fake_answer(cmd, fake_target_remove(target, kv->nsid, &kv->key) ? 0 : NVME_SC_KV_NO_KEY, 0);
         break;
@@ -547,6 +559,9 @@ static void fake_count(struct fake_cmd *cmd)
     case NVME_ICMS_EXIST_MANY:
         target->exist_manys++;
         break;
+    case NVME_ICMS_DELETE:
+        target->record_deletes++;
+        __attribute__((fallthrough));
     case NVME_KV_DELETE:
         target->deletes++;
         break;

@@ -49,6 +49,7 @@ struct fake_block {
     struct list link;
     uint32_t nsid;
     struct key key;
+    uint32_t record; /* another one for each block that was ever put */
     uint32_t bytes;
     uint8_t *data;
 };
@@ -65,6 +66,7 @@ struct fake_target {
     bool timed;          /* offers the vendor Store and Retrieve             */
     bool many;           /* offers exist-many                                */
     bool store_data;     /* offers large stores with their data              */
+    bool records;        /* offers to delete one record                      */
     uint32_t no_room;    /* so many of those are answered NVME_ICMS_ASK      */
     bool no_write_cache; /* Flush is not needed, and not known               */
     bool refuse_connect; /* Connect answers "host not allowed"               */
@@ -89,11 +91,13 @@ struct fake_target {
     uint32_t keep_alives;
     uint32_t r2ts; /* asked for data                                   */
     uint32_t stores, retrieves, exists, deletes, flushes, lists; /* begun             */
-    uint32_t time_left_us; /* of the last vendor Store or Retrieve             */
-    uint32_t exist_manys;  /* exist-many commands begun                        */
-    uint32_t by_class[4];  /* I/O commands by queue id - 1                     */
-    uint32_t terms_in;     /* connections that ended by the host's TermReq     */
-    uint32_t conn_count;   /* open now                                         */
+    uint32_t time_left_us;   /* of the last vendor Store or Retrieve             */
+    uint32_t exist_manys;    /* exist-many commands begun                        */
+    uint32_t by_class[4];    /* I/O commands by queue id - 1                     */
+    uint32_t terms_in;       /* connections that ended by the host's TermReq     */
+    uint32_t conn_count;     /* open now                                         */
+    uint32_t records_put;    /* records that ever were                           */
+    uint32_t record_deletes; /* of deletes: of one record                      */
 };
 
 /* Listens on host:0. Set the fields before the loop runs, or on its thread. */

@@ -280,6 +280,43 @@ static void many_bed_open(struct bed *bed, bool many, uint32_t in_capsule_bytes)
     assert_int_equal(bed->ups, 1);
 }
 
+/* Also where loads end without a completion. */
+static void one_record_is_named_and_deleted(void **state)
+{
+    for (int flags = 0; flags < 4; flags++) {
+        struct bed *bed = bed_new(0);
+        bool records = (flags & 1) != 0;
+        uint8_t back[16];
+        struct op op;
+
+        bed->fake->records = records;
+        bed->fake->timed = (flags & 2) != 0;
+        bed_ctrl(bed, NULL);
+        bed_open(bed);
+        bed_put(bed, "k", "value", 5);
+        bed_op(&op, bed, "k", back, sizeof(back), 100 * MS);
+        op.req.want_record = true;
+        assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_OK);
+        bed_run(bed, 20 * MS);
+        assert_int_equal(op.req.err, ICMS_OK);
+        assert_int_equal(op.req.record, records ? 1 : 0);
+        for (uint32_t record = 3; record >= 1; record -= 2) {
+            bed_op(&op, bed, "k", NULL, 0, 100 * MS);
+            op.req.only_record = record;
+            assert_int_equal(bed_go(&op, nvmf_delete), records ? ICMS_OK : ICMS_UNSUPPORTED);
+            bed_run(bed, 20 * MS);
+            assert_int_equal(op.done, records);
+            if (records)
+                assert_int_equal(op.req.err, record == 1 ? ICMS_OK : ICMS_MISS);
+            if (record == 1)
+                break;
+        }
+        assert_int_equal(bed->fake->record_deletes, records ? 2 : 0);
+        assert_int_equal(bed->fake->deletes, bed->fake->record_deletes);
+        bed_free(bed);
+    }
+}
+
 static void exist_many_asks_for_many_keys_at_once(void **state)
 {
     struct bed *bed = bed_new(0);
@@ -593,6 +630,7 @@ int main(void)
         cmocka_unit_test(answers_of_each_command),
         cmocka_unit_test(a_target_without_a_write_cache_is_not_asked_to_flush),
         cmocka_unit_test(each_class_has_its_own_queue),
+        cmocka_unit_test(one_record_is_named_and_deleted),
         cmocka_unit_test(exist_many_asks_for_many_keys_at_once),
         cmocka_unit_test(exist_many_is_refused_where_the_target_does_not_offer_it),
         cmocka_unit_test(a_store_brings_its_data_where_the_target_says_so),

@@ -67,6 +67,8 @@ void nvmf_req_result(struct nvmf_req *req, const struct nvmf_cmd *cmd)
         req->err = cmd->data_err;
     else if (cmd->direction == NVME_DIRECTION_C2H)
         req->value_bytes = cmd->admin || cmd->list ? cmd->moved : cmd->cqe.dw0;
+    if (req->want_record && (req->ctrl->info.icms_ext & NVME_ICMS_EXT_RECORD) != 0)
+        req->record = cmd->cqe.dw1;
 }
 
 /* ---- deadline and cancel -------------------------------------------------------------------- */
@@ -149,7 +151,7 @@ void nvmf_req_start(struct nvmf_req *req)
     req->reason = ICMS_MISS_NONE;
     req->status = 0;
     req->result = req->result1 = 0;
-    req->value_bytes = 0;
+    req->value_bytes = req->record = 0;
     req->data_bytes = (uint32_t)(req->data[0].iov_len + req->data[1].iov_len);
     loop_timer_init(&req->timer, req_deadline);
     if (req->deadline_ns != 0)
@@ -179,6 +181,7 @@ static icms_err req_io(struct nvmf_ctrl *ctrl, struct nvmf_req *req, uint8_t opc
         .nsid = req->nsid,
         .key = req->key,
         .bytes = (uint32_t)bytes,
+        .record = req->only_record,
     };
     nvmf_req_start(req);
     return ICMS_OK;
@@ -203,9 +206,10 @@ icms_err nvmf_store(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
     return req_io(ctrl, req, timed ? NVME_ICMS_STORE : NVME_KV_STORE, NVME_DIRECTION_H2C);
 }
 
+/* Only the standard's Retrieve always ends with a completion, which names the record. */
 icms_err nvmf_retrieve(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
 {
-    bool timed = (ctrl->info.icms_ext & NVME_ICMS_EXT_TIMED) != 0;
+    bool timed = (ctrl->info.icms_ext & NVME_ICMS_EXT_TIMED) != 0 && !req->want_record;
 
     if (!req_key_valid(req))
         return ICMS_KEY_SIZE;
@@ -249,7 +253,11 @@ icms_err nvmf_exist_many(struct nvmf_ctrl *ctrl, struct nvmf_req *req, const str
 
 icms_err nvmf_delete(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
 {
-    return req_plain(ctrl, req, NVME_KV_DELETE);
+    if (req->only_record == 0)
+        return req_plain(ctrl, req, NVME_KV_DELETE);
+    if (ctrl->up && (ctrl->info.icms_ext & NVME_ICMS_EXT_RECORD) == 0)
+        return ICMS_UNSUPPORTED;
+    return req_plain(ctrl, req, NVME_ICMS_DELETE);
 }
 
 icms_err nvmf_list(struct nvmf_ctrl *ctrl, struct nvmf_req *req)

@@ -13,7 +13,10 @@
 #include "nvmf/target/target_int.h"
 
 #define IDENTIFY_SEED_HIGH 0x69636d73u /* "icms" */
-#define IDENTIFY_SEED_LOW  0x6e677569u /* "ngui" */
+#define IDENTIFY_EXT                                                                               \
+    (NVME_ICMS_EXT_EXIST_MANY | NVME_ICMS_EXT_TIMED | NVME_ICMS_EXT_STORE_DATA |                   \
+     NVME_ICMS_EXT_RECORD)
+#define IDENTIFY_SEED_LOW 0x6e677569u /* "ngui" */
 
 /* One volume has a namespace in each enclosure, and hosts refuse one name for two of them. */
 static void identify_nguid(const struct nvmf_target *target, const struct nvmf_target_ns *ns,
@@ -42,9 +45,7 @@ static void identify_ctrl(const struct nvmft_ctrl *ctrl, const struct nvmf_targe
         .in_capsule_bytes = ctrl->discovery ? 0 : target->opts.in_capsule_bytes,
         .write_cache = !ctrl->discovery,
         .multi_ctrl = !ctrl->discovery,
-        .icms_ext = ctrl->discovery
-                        ? 0
-                        : NVME_ICMS_EXT_EXIST_MANY | NVME_ICMS_EXT_TIMED | NVME_ICMS_EXT_STORE_DATA,
+        .icms_ext = ctrl->discovery ? 0 : IDENTIFY_EXT,
     };
 
     snprintf(identity.serial, sizeof(identity.serial), "%s", target->opts.serial);
@@ -290,8 +291,7 @@ uint16_t nvmft_log(const struct nvmft_ctrl *ctrl, struct nvmf_target *target,
         err = nvme_log_ns_changed_read(NULL, 0, log->offset, out, bytes);
         break;
     case NVME_LOG_EFFECTS:
-        err = nvme_log_effects_read(log->csi, NVME_ICMS_EXT_EXIST_MANY | NVME_ICMS_EXT_TIMED,
-                                    log->offset, out, bytes);
+        err = nvme_log_effects_read(log->csi, IDENTIFY_EXT, log->offset, out, bytes);
         break;
     default:
         return NVME_SC_LOG_PAGE;

@@ -93,6 +93,7 @@ static bool req_op(uint8_t opcode, enum nvmf_target_op *out_op)
         *out_op = NVMF_TARGET_EXIST_MANY;
         return true;
     case NVME_KV_DELETE:
+    case NVME_ICMS_DELETE:
         *out_op = NVMF_TARGET_DELETE;
         return true;
     case NVME_KV_LIST:
@@ -235,6 +236,7 @@ static void req_fill(struct nvmft_req *req, const struct nvmft_kv *kv)
         .op = kv->op,
         .ns = kv->ns,
         .key = kv->cmd.key,
+        .only_record = kv->cmd.record,
         .loop = req->qpair->shard->loop,
         .io_class = kv->op == NVMF_TARGET_STORE ? IO_CLASS_STORE : IO_CLASS_LOAD,
     };
@@ -415,6 +417,7 @@ static enum req_step req_run_execute(struct nvmft_req *req)
     req->pub.reason = ICMS_MISS_NONE;
     req->pub.value = NULL;
     req->pub.done_bytes = req->pub.map = 0;
+    req->pub.record = 0;
     req->in_kv = true;
     target->opts.ops->kv(target->opts.owner, &req->pub);
     req->in_kv = false;
@@ -469,7 +472,7 @@ static enum req_step req_answered(struct nvmft_req *req)
         nvmft_buffers_give(req);
         return req_wait_buffer(req, NVMFT_WAIT_LOAD, pub->done_bytes);
     }
-    if (pub->op == NVMF_TARGET_DELETE && pub->err == ICMS_MISS &&
+    if (pub->op == NVMF_TARGET_DELETE && pub->only_record == 0 && pub->err == ICMS_MISS &&
         (atomic_load_explicit(&req->qpair->ctrl->ednek[pub->ns / 64], memory_order_relaxed) >>
              pub->ns % 64 &
          1) == 0)
@@ -484,8 +487,10 @@ static enum req_step req_answered(struct nvmft_req *req)
         check(pub->value != NULL || pub->done_bytes == 0);
         req->data = pub->value;
         req->data_bytes = (uint32_t)u64_min(pub->done_bytes, pub->host_bytes);
-        if (pub->op == NVMF_TARGET_RETRIEVE)
+        if (pub->op == NVMF_TARGET_RETRIEVE) {
             req->dw0 = (uint32_t)pub->done_bytes;
+            req->dw1 = pub->record;
+        }
     } else if (pub->op == NVMF_TARGET_EXIST_MANY) {
         req->dw0 = (uint32_t)pub->map;
         req->dw1 = (uint32_t)(pub->map >> 32);

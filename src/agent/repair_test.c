@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A block whose trailer fails where it is stored: the bad record goes, so that a put that does not
+ * replace repairs it; and nothing else goes, whoever says what. With a pod and with a drive of the
+ * agent's own, on simulated machines.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "agent/agent_int.h"
+#include "agent/agent_rig.h"
+
+#define KV    0
+#define BYTES 20000u
+#define WAIT  (1000 * RIG_MS)
+
+/* A write to the agent's own drive, past the agent. */
+struct own_write {
+    struct loop_msg msg;
+    struct store *store;
+    struct store_write write;
+    bool is_done;
+};
+
+static void own_write_done(struct store_write *write)
+{
+    struct own_write *own = container_of(write, struct own_write, write);
+
+    assert_int_equal(write->err, ICMS_OK);
+    own->is_done = true;
+}
+
+static void own_write_begin(struct loop_msg *msg)
+{
+    struct own_write *own = container_of(msg, struct own_write, msg);
+
+    own->write.err = store_write(own->store, &own->write);
+    assert_int_equal(own->write.err, ICMS_OK);
+}
+
+/* Stores bytes under key n that nobody sealed. */
+static void store_bad(struct agent_rig *rig, uint32_t n, uint32_t bytes)
+{
+    struct own_write own = {.is_done = false};
+    uint8_t *memory = aligned_alloc(LIMIT_DISK_ALIGN, store_record_bytes(bytes));
+    struct key key;
+
+    assert_non_null(memory);
+    memset(memory, 0x5a, store_record_bytes(bytes));
+    rig_key(n, &key);
+    if (rig->agent->local == NULL) {
+        fake_target_put(rig->fake[0], KV + 1, &key, memory, bytes);
+    } else {
+        own.store = rig->agent->local->store;
+        own.write = (struct store_write){.volume = KV,
+                                         .key = key,
+                                         .memory = memory,
+                                         .value_bytes = bytes,
+                                         .done = own_write_done};
+        loop_send(rig->agent->cores[0].loop, &own.msg, own_write_begin);
+        while (!own.is_done)
+            assert_true(sim_step(rig->sim));
+    }
+    free(memory);
+}
+
+static bool is_stored(struct agent_rig *rig, uint32_t n)
+{
+    struct key key;
+
+    rig_key(n, &key);
+    if (rig->agent->local != NULL)
+        return store_exists(rig->agent->local->store, KV, &key, NULL);
+    return fake_target_find(rig->fake[0], KV + 1, &key) != NULL;
+}
+
+static struct agent_rig *rig_up(bool own, struct rig_client **out_client)
+{
+    struct agent_rig *rig = rig_new(&(struct rig_opts){.enclosures = own ? 0 : 1});
+
+    *out_client = rig_client_new(rig);
+    return rig;
+}
+
+static icms_err put_if_absent(struct rig_client *client, uint32_t n)
+{
+    return rig_wait(client, rig_put(client, KV, n, BYTES, SHM_FLAG_IF_ABSENT, WAIT))->status;
+}
+
+static void assert_checksum_miss(const struct shm_complete *answer)
+{
+    assert_int_equal(answer->status, ICMS_MISS);
+    assert_int_equal(answer->reason, ICMS_MISS_CHECKSUM);
+}
+
+/* The client finds it in the arena; the put is in the ring before anything was deleted. */
+static void a_put_behind_a_suspicion_repairs_the_block(void **state)
+{
+    for (int own = 0; own < 2; own++) {
+        struct rig_client *client;
+        struct agent_rig *rig = rig_up(own != 0, &client);
+
+        for (uint32_t n = 1; n <= 3; n++) {
+            uint64_t tag;
+
+            store_bad(rig, n, BYTES + LIMIT_TRAILER_BYTES);
+            assert_int_equal(put_if_absent(client, n), ICMS_EXISTS); /* nobody knows yet */
+            assert_int_equal(rig_wait(client, rig_get(client, KV, n, 0, WAIT))->status, ICMS_OK);
+            rig_lease_give(client, 0);
+            (void)rig_op(client, SHM_OP_SUSPECT, KV, n, 0);
+            tag = rig_put(client, KV, n, BYTES, SHM_FLAG_IF_ABSENT, WAIT);
+            assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+            assert_true(rig_value_is(client, KV, n, BYTES,
+                                     rig_wait(client, rig_get(client, KV, n, 0, WAIT))));
+            rig_lease_give(client, 0);
+            assert_true(is_stored(rig, n));
+            assert_int_equal(rig_stats(rig)->checksum_errors, n); /* once each */
+        }
+        if (!own) {
+            assert_int_equal(rig->fake[0]->record_deletes, 3);
+            assert_int_equal(rig->fake[0]->deletes, 3);
+        }
+        rig_client_free(client);
+        rig_free(rig);
+    }
+}
+
+/* It is not in the arena: a client received it in its memory, or it was evicted. */
+static void a_suspicion_about_a_block_that_is_not_in_the_arena_is_looked_into(void **state)
+{
+    for (int own = 0; own < 2; own++) {
+        struct rig_client *client;
+        struct agent_rig *rig = rig_up(own != 0, &client);
+
+        store_bad(rig, 1, BYTES + LIMIT_TRAILER_BYTES);
+        (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0);
+        (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0);
+        assert_int_equal(put_if_absent(client, 1), ICMS_OK);
+        assert_int_equal(rig_stats(rig)->checksum_errors, 1);
+        assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
+        rig_client_free(client);
+        rig_free(rig);
+    }
+}
+
+/* The agent sees itself that it is too short for a trailer. */
+static void a_value_without_a_trailer_is_deleted_unasked(void **state)
+{
+    for (int own = 0; own < 2; own++) {
+        struct rig_client *client;
+        struct agent_rig *rig = rig_up(own != 0, &client);
+
+        store_bad(rig, 1, 40);
+        assert_checksum_miss(rig_wait(client, rig_get(client, KV, 1, 0, WAIT)));
+        assert_int_equal(put_if_absent(client, 1), ICMS_OK);
+        assert_int_equal(rig_stats(rig)->checksum_errors, 1);
+        rig_client_free(client);
+        rig_free(rig);
+    }
+}
+
+/* Who joins the second look gets its answer. */
+static void a_get_during_the_second_look_has_its_answer(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up(false, &client);
+    uint64_t tag;
+
+    store_bad(rig, 1, BYTES + LIMIT_TRAILER_BYTES);
+    (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0);
+    tag = rig_get(client, KV, 1, 0, WAIT);
+    assert_checksum_miss(rig_wait(client, tag));
+    tag = rig_get(client, KV, 1, 0, WAIT); /* waits for the deletion */
+    assert_int_equal(rig_wait(client, tag)->reason, ICMS_MISS_ABSENT);
+    assert_false(is_stored(rig, 1));
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* Another host replaces the record after it was read and before it is deleted. */
+static void a_record_that_was_replaced_is_kept(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up(false, &client);
+    struct fake_target *fake = rig->fake[0];
+
+    store_bad(rig, 1, BYTES + LIMIT_TRAILER_BYTES);
+    fake->delay_ns = 20 * RIG_MS; /* the answer is made of what is there when the delay is over */
+    (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0);
+    for (int i = 0; i < 1000 && fake->record_deletes == 0; i++)
+        rig_run(rig, RIG_MS);
+    assert_int_equal(fake->record_deletes, 1);
+    rig_flash(rig, 0, KV, 1, BYTES);
+    rig_run(rig, 100 * RIG_MS);
+    assert_true(is_stored(rig, 1));
+    assert_true(
+        rig_value_is(client, KV, 1, BYTES, rig_wait(client, rig_get(client, KV, 1, 0, WAIT))));
+    rig_lease_give(client, 0);
+    assert_int_equal(fake->deletes, 1);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A client that says so of a block that is whole costs a look, and the block stays; so does a bad
+ * one of a volume without trailers, and one whose enclosure does not name records. */
+static void only_what_the_agent_finds_bad_is_deleted(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up(false, &client);
+    struct key key;
+
+    rig_flash(rig, 0, KV, 1, BYTES);
+    (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0); /* not in the arena */
+    rig_run(rig, 100 * RIG_MS);
+    (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0); /* there */
+    rig_run(rig, 100 * RIG_MS);
+    assert_int_equal(rig->fake[0]->retrieves, 1);
+    rig_flash(rig, 0, 1, 2, BYTES);
+    (void)rig_op(client, SHM_OP_SUSPECT, 1, 2, 0);  /* volume "raw" */
+    (void)rig_op(client, SHM_OP_SUSPECT, KV, 3, 0); /* nobody has it */
+    rig_run(rig, 100 * RIG_MS);
+    assert_int_equal(rig->fake[0]->deletes, 0);
+    assert_int_equal(rig_stats(rig)->checksum_errors, 0);
+    rig_key(2, &key);
+    assert_non_null(fake_target_find(rig->fake[0], 2, &key));
+    assert_true(
+        rig_value_is(client, KV, 1, BYTES, rig_wait(client, rig_get(client, KV, 1, 0, WAIT))));
+    rig_lease_give(client, 0);
+    assert_int_equal(rig->fake[0]->retrieves, 2);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+/* A damaged copy in the arena alone is forgotten; the block is whole where it is stored. */
+static void a_copy_that_was_damaged_here_is_loaded_again(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = rig_up(false, &client);
+    uint32_t slot;
+    struct key key;
+
+    rig_flash(rig, 0, KV, 1, BYTES);
+    assert_int_equal(rig_wait(client, rig_get(client, KV, 1, 0, WAIT))->status, ICMS_OK);
+    rig_lease_give(client, 0);
+    rig_key(1, &key);
+    slot = agent_volume_find(&rig->agent->volumes[KV], &key);
+    agent_volume_memory(&rig->agent->volumes[KV], slot)[100] ^= 1;
+    (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0);
+    assert_true(
+        rig_value_is(client, KV, 1, BYTES, rig_wait(client, rig_get(client, KV, 1, 0, WAIT))));
+    rig_lease_give(client, 0);
+    assert_int_equal(rig->fake[0]->deletes, 0);
+    assert_int_equal(rig_stats(rig)->checksum_errors, 1);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_put_behind_a_suspicion_repairs_the_block),
+        cmocka_unit_test(a_suspicion_about_a_block_that_is_not_in_the_arena_is_looked_into),
+        cmocka_unit_test(a_value_without_a_trailer_is_deleted_unasked),
+        cmocka_unit_test(a_get_during_the_second_look_has_its_answer),
+        cmocka_unit_test(a_record_that_was_replaced_is_kept),
+        cmocka_unit_test(only_what_the_agent_finds_bad_is_deleted),
+        cmocka_unit_test(a_copy_that_was_damaged_here_is_loaded_again),
+    };
+
+    return cmocka_run_group_tests_name("agent-repair", tests, NULL, NULL);
+}

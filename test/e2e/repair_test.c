@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A value whose trailer fails, under a record that is whole, is stored in a real icms-target by a
+ * host that does not seal: a get misses it with reason checksum, a put with if_absent repairs it,
+ * and the next get is a hit. The agent is in this process, so large values do not pass its arena.
+ *
+ *   repair_test ICMS_TARGET
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "e2e/target_e2e.h"
+#include "icms/icms.h"
+
+#define VALUE_MAX 200000u
+
+static const char *program;
+static uint8_t value[VALUE_MAX + 64], back[VALUE_MAX + 64];
+
+static int setup(void **state)
+{
+    struct e2e *e2e = calloc(1, sizeof(*e2e));
+
+    *state = e2e;
+    return e2e_new(e2e, program) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    e2e_free(*state);
+    free(*state);
+    return 0;
+}
+
+static void start(struct e2e *e2e)
+{
+    FILE *file = fopen(e2e->config, "w");
+    int status = 0;
+
+    assert_non_null(file);
+    (void)fprintf(
+        file, "name: e2e\nnqn: nqn.2026-01.io.icms:test\nlisten: 127.0.0.1:0\nsegment: 2MiB\n"
+              "http: {listen: 127.0.0.1:0}\nvolumes: [{name: kv, value_max: 256KiB}]\ndrives:\n");
+    for (int i = 0; i < 2; i++)
+        (void)fprintf(file, "  - {path: %s/drive%d, size: 64MiB}\n", e2e->directory, i);
+    assert_int_equal(fclose(file), 0);
+    if (!e2e_start(e2e, NULL, &status)) {
+        (void)e2e_logged(e2e, "", stderr);
+        fail_msg("icms-target ended with status %d", status);
+    }
+}
+
+static struct icms *open_pod(const struct e2e *e2e, struct icms_volume **out_volume)
+{
+    char path[128], where[140], why[256] = "";
+    struct icms *icms = NULL;
+    FILE *file;
+
+    (void)snprintf(path, sizeof(path), "%s/pod.yaml", e2e->directory);
+    (void)snprintf(where, sizeof(where), "pod:%s", path);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    (void)fprintf(file,
+                  "http: {listen: none}\nenclosures: [{name: e2e, nqn: "
+                  "\"nqn.2026-01.io.icms:test\", address: 127.0.0.1:%u}]\n"
+                  "volumes: [{name: kv, value_max: 256KiB, arena: 8MiB}]\n",
+                  e2e->addr.port);
+    assert_int_equal(fclose(file), 0);
+    if (icms_open(where, NULL, why, sizeof(why), &icms) != ICMS_OK ||
+        icms_volume_open(icms, "kv", NULL, 0, out_volume) != ICMS_OK)
+        fail_msg("cannot open %s: %s", where, why);
+    assert_int_equal(unlink(path), 0);
+    for (int i = 0; i < 1000; i++) { /* until it is connected */
+        struct icms_block block = {.data = back, .bytes = sizeof(back)};
+
+        icms_key_from_name("nobody", 6, &block.key);
+        assert_int_equal(icms_get(*out_volume, &block, 1, NULL), ICMS_MISS);
+        if (block.reason == ICMS_MISS_ABSENT)
+            return icms;
+        (void)usleep(10000);
+    }
+    fail_msg("the agent does not connect");
+    return NULL;
+}
+
+static void store_bad(struct peer *io, const struct icms_key *key, uint32_t bytes)
+{
+    struct nvme_kv_cmd cmd = {.opcode = NVME_KV_STORE, .nsid = 1, .bytes = bytes};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    cmd.key.length = key->length;
+    memcpy(cmd.key.bytes, key->bytes, key->length);
+    memset(value, 0x5a, bytes);
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    assert_true(peer_command(io, &sqe, value, bytes, NULL, NULL, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+}
+
+static void a_put_that_does_not_replace_repairs_a_bad_value(void **state)
+{
+    static const uint32_t sizes[] = {1000, 5000, 40000, VALUE_MAX};
+    struct e2e *e2e = *state;
+    struct icms_request_options if_absent;
+    struct icms_volume *volume = NULL;
+    struct peer *admin, *io;
+    struct icms *icms;
+
+    start(e2e);
+    admin = peer_new_socket(&e2e->addr);
+    io = peer_new_socket(&e2e->addr);
+    assert_true(admin != NULL && io != NULL && peer_admin(admin, 0) && peer_io(io, admin, 1, 0));
+    icms = open_pod(e2e, &volume);
+    icms_request_options_init(&if_absent);
+    if_absent.put_if_absent = 1;
+    for (uint32_t i = 0; i < 4 * sizeof(sizes) / sizeof(*sizes); i++) {
+        uint32_t bytes = sizes[i / 4];
+        struct icms_block block = {.data = back, .bytes = sizeof(back)};
+        char name[16];
+
+        (void)snprintf(name, sizeof(name), "block-%u", i);
+        icms_key_from_name(name, strlen(name), &block.key);
+        store_bad(io, &block.key, bytes + LIMIT_TRAILER_BYTES);
+        assert_int_equal(icms_get(volume, &block, 1, NULL), ICMS_MISS);
+        assert_int_equal(block.reason, ICMS_MISS_CHECKSUM);
+        block.data = value;
+        block.bytes = bytes;
+        memset(value, (int)i, bytes);
+        assert_int_equal(icms_put(volume, &block, 1, &if_absent), ICMS_OK);
+        (void)!icms_put(volume, &block, 1, &if_absent);
+        assert_int_equal(block.status, ICMS_EXISTS);
+        for (int again = 0; again < 3; again++) {
+            block.data = back;
+            block.bytes = sizeof(back);
+            assert_int_equal(icms_get(volume, &block, 1, NULL), ICMS_OK);
+            assert_int_equal(block.bytes, bytes);
+            assert_memory_equal(back, value, bytes);
+        }
+    }
+    icms_close(&icms);
+    peer_free(&io);
+    peer_free(&admin);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_put_that_does_not_replace_repairs_a_bad_value, setup,
+                                        teardown),
+    };
+
+    check(argc == 2);
+    program = argv[1];
+    return cmocka_run_group_tests_name("e2e-repair", tests, NULL, NULL);
+}
