@@ -647,6 +647,56 @@ static void what_a_drive_missed_never_comes_back(void **state)
     }
 }
 
+/* A condition says nothing of a drive that is out: in a raw volume it may have another value. */
+static void a_new_value_beside_one_on_a_drive_that_is_out_stays(void **state)
+{
+    struct rig *rig = rig_new(1, 2);
+    struct nvme_cqe cqe;
+    uint32_t n;
+
+    rig->volumes[0].sealed = false;
+    rig_up(rig);
+    fill_drive(rig, 1, 0, &n, 1);
+    restart(rig, 2);
+    value_make(rig, 900);
+    (void)peer_store(rig->io, 1, key_text(n, 0), rig->value, value_bytes(900),
+                     NVME_KV_STORE_IF_ABSENT, &cqe);
+    assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    restart(rig, 0);
+    assert_int_equal(get(rig, 1, key_text(n, 0), 900, &cqe), NVME_SC_SUCCESS);
+    rig_free(&rig);
+}
+
+/* Both copies of its note are damaged: nobody knows what it missed. */
+static void a_drive_whose_note_is_lost_drops_its_blocks(void **state)
+{
+    enum { NOTE = 4096, NOTE_COPY = 36864 }; /* icms-flash(5) */
+
+    for (uint32_t alone = 0; alone < 2; alone++) {
+        struct rig *rig = rig_new(1, alone ? 1 : 2);
+        struct nvme_cqe cqe;
+        uint8_t *medium;
+        uint64_t bytes;
+        uint32_t n[4];
+
+        rig_up(rig);
+        fill_drive(rig, alone ? 0 : 1, 0, n, 4);
+        rig_down(rig);
+        medium = sim_file_medium(rig->node, rig->paths[alone ? 0 : 1], &bytes);
+        medium[NOTE + 100] ^= 1;
+        medium[NOTE_COPY + 100] ^= 1;
+        rig_up(rig);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(peer_exist(rig->io, 1, key_text(n[i], 0), &cqe),
+                             alone ? NVME_SC_SUCCESS : NVME_SC_KV_NO_KEY);
+        assert_int_equal(rig->target->warning_count, alone ? 0 : 1);
+        fill_drive(rig, alone ? 0 : 1, 100, n, 4);
+        restart(rig, 0); /* it has a note again */
+        assert_true(drive_blocks(rig, alone ? 0 : 1, 0) >= 4);
+        rig_free(&rig);
+    }
+}
+
 /* Drives that take turns in being out: each knows what the other missed. */
 static void drives_that_were_out_in_turn_drop_what_each_missed(void **state)
 {
@@ -801,6 +851,8 @@ int main(void)
         cmocka_unit_test(what_a_drive_missed_never_comes_back),
         cmocka_unit_test(a_store_that_nobody_noted_is_no_success),
         cmocka_unit_test(a_failed_store_is_not_there_when_its_drive_comes_back),
+        cmocka_unit_test(a_new_value_beside_one_on_a_drive_that_is_out_stays),
+        cmocka_unit_test(a_drive_whose_note_is_lost_drops_its_blocks),
         cmocka_unit_test(drives_that_were_out_in_turn_drop_what_each_missed),
         cmocka_unit_test(what_a_drive_missed_is_noted_once),
         cmocka_unit_test(power_cuts_around_a_note),

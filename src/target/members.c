@@ -14,7 +14,8 @@
  * Invariants: member i of a note that was written since the start is drive i; a drive that is out
  * keeps its place in the note; a row is erased when its drive has dropped the volume durably. Each
  * start raises the version of the note: a drive that is not in a note that is at least as new as
- * its own was left out of the configuration, and nobody kept what it missed.
+ * its own was left out of the configuration, and nobody kept what it missed. A drive whose note is
+ * lost drops all that it holds of the volumes that are configured.
  */
 #include "base/bytes.h"
 #include "base/check.h"
@@ -171,19 +172,34 @@ static icms_err members_merge(struct target *target, struct target_note_df *note
     return ICMS_OK;
 }
 
+/* Whether the others have notes and a drive with blocks has none: it is damaged, and nobody knows
+ * what the drive missed. */
+static bool members_lost(const struct target_drive *drive, const struct target_note_df *note)
+{
+    struct store_stats stats;
+
+    store_stats(drive->store, &stats);
+    return le64_get(drive->note.version) == 0 && le64_get(note->version) > 1 && stats.blocks > 0;
+}
+
 /* The drive drops what it missed; the note forgets what it is done with. */
 static icms_err members_drop(struct target_drive *drive, struct target_note_df *note,
                              struct err_why *why)
 {
     const struct target *target = drive->target;
     uint32_t bit = (uint32_t)1 << drive->index;
+    bool lost = members_lost(drive, note);
     icms_err err = ICMS_OK;
 
+    if (lost)
+        target_warn(drive->target,
+                    "drive %u (%s) drops its blocks: its note of what drives missed is damaged",
+                    drive->index, drive->path);
     for (uint32_t v = 0; v < target->opts.volume_count && err == ICMS_OK; v++) {
         const struct uuid *volume = &target->opts.volumes[v].uuid;
         bool all = false;
 
-        if ((note_missed(note, volume) & bit) == 0)
+        if ((note_missed(note, volume) & bit) == 0 && !lost)
             continue;
         err = store_volume_drop(drive->store, v, &all, why);
         if (all)

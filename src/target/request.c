@@ -419,6 +419,14 @@ static enum target_step target_kill_failed(struct target_req *req, icms_err err,
     return TARGET_NEXT;
 }
 
+/* Whether a drive that is out cannot have another value: of one record there is no other, and who
+ * stores under names of the content, in a sealed volume, has one value for a key. */
+static bool target_misses_nothing(const struct target_req *req)
+{
+    return req->nvmf->only_record != 0 || ((req->nvmf->options & NVMF_TARGET_IF_ABSENT) != 0 &&
+                                           req->target->opts.volumes[req->nvmf->ns].sealed);
+}
+
 /* A delete kills on every drive in service; a store on all but the one that has the new value, as
  * an older one may come first in order. It is no success before all of them did. */
 static enum target_step target_run_kill(struct target_req *req)
@@ -428,8 +436,7 @@ static enum target_step target_run_kill(struct target_req *req)
     if (drive == NULL) {
         if (req->err != ICMS_OK)
             return target_kill_failed(req, req->err, ICMS_MISS_DRIVE_DOWN);
-        /* a drive that is out has no other value, or not the record */
-        if ((req->nvmf->options & NVMF_TARGET_IF_ABSENT) != 0 || req->nvmf->only_record != 0)
+        if (target_misses_nothing(req))
             return target_req_mutated(req);
         return target_req_note(req);
     }
