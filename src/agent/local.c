@@ -16,7 +16,8 @@
  * of it was read and checked, right before the answer: the device never writes there. Its trailer
  * is checked in that pass, so the client compares the digest and does not sum the value again.
  *
- * The deadline of a read cancels it; a write goes on, and its answer comes when it comes.
+ * What a device was asked for cannot be taken back: an operation whose deadline passes meanwhile
+ * goes on, and its buffer is in use until the device is done. Its requests do not wait for that.
  */
 #include "agent/agent_int.h"
 
@@ -96,11 +97,13 @@ static icms_err local_deliver_direct(const struct agent_req *req, const struct k
 }
 
 /* Copies what was read to where it is wanted, if it is not there: the slot, or the memory of a
- * request. */
+ * request, if that is still waiting. */
 static icms_err local_deliver(const struct agent_op *op, const struct store_read *read)
 {
     if (read->value_bytes > op->volume->stored_bytes_max)
         return ICMS_VALUE_SIZE;
+    if (op->direct != NULL && list_empty(&op->waiters))
+        return ICMS_DEADLINE;
     if (op->direct != NULL)
         return local_deliver_direct(op->direct, &op->key, read);
     if (read->value != agent_volume_memory(op->volume, op->slot))
@@ -150,12 +153,10 @@ static void local_deadline(struct loop_timer *timer)
     struct agent_op *op = container_of(timer, struct agent_op, timer);
     struct agent_local *local = op->volume->agent->local;
 
-    if (op->buffer == NULL) { /* waits for one */
-        list_remove(&op->link);
-        local_fail(local, op, ICMS_DEADLINE);
-    } else if (op->kind == AGENT_OP_LOAD) {
-        store_read_cancel(&op->u.read);
-    }
+    if (op->buffer != NULL)
+        return;
+    list_remove(&op->link); /* it waits for one */
+    local_fail(local, op, ICMS_DEADLINE);
 }
 
 /* ---- the start ------------------------------------------------------------------------------ */

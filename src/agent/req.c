@@ -10,9 +10,10 @@
  *
  * The deadline answers at once: nothing of a request is touched by the network or a drive. What is
  * (a slot that is being filled or stored) belongs to an operation, which outlives the request and
- * keeps the slot pinned until that is proven over. The one exception is a load into the memory of a
- * client in this process (direct): its operation has the deadline and answers when nothing writes
- * there any more.
+ * keeps the slot pinned until that is proven over. The one exception is a load from the pod into the
+ * memory of a client in this process (direct): its operation has the deadline and answers when
+ * nothing writes there any more. From a drive of the agent's own such memory is filled by a copy,
+ * which is made only while the request waits.
  *
  * When a put is visible. Accepted: at once, in the arena; stored in the background; if that fails
  * the block stays in the arena until it is evicted, is counted (store_failures), and fails the
@@ -142,8 +143,10 @@ static enum step req_get_direct(struct agent_req *req, enum io_class io_class)
         return req_wait_pool(req, io_class);
     op->direct = req;
     op->deadline_ns = req->deadline_ns;
-    req->direct = true;
-    loop_timer_stop(req->volume->core->loop, &req->timer); /* the operation has the deadline */
+    if (req->volume->agent->local == NULL) {
+        req->direct = true;
+        loop_timer_stop(req->volume->core->loop, &req->timer); /* the operation has the deadline */
+    }
     agent_op_start(op);
     return req_wait_op(req, op);
 }

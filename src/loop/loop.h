@@ -170,7 +170,8 @@ static inline bool loop_op_busy(const struct loop_op *op)
 }
 
 /* Asks for an early end. done still comes once, soon: with CANCELED, or with what was reached. A
- * canceled read or receive writes nothing any more once done has run. */
+ * canceled receive writes nothing any more once done has run. What a device was asked for cannot be
+ * taken back: an operation on a file ends when the device is done. */
 void loop_op_cancel(struct loop_op *op);
 
 /* ---- memory --------------------------------------------------------------------------------- */

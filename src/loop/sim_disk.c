@@ -314,20 +314,6 @@ void sim_disk_start(struct loop_op *op)
     sim_at(sim, &io->event, io_end_ns(file, op->kind == LOOP_DISCARD ? 0 : op->length));
 }
 
-void sim_disk_cancel(struct loop_op *op)
-{
-    struct sim_io *io = (struct sim_io *)(uintptr_t)op->words[0];
-    struct sim *sim = io->file->node->sim;
-
-    if (sim_below(sim, 2) == 0)
-        return; /* too late: it goes on to its end */
-    if (op->kind == LOOP_WRITE)
-        file_apply_fate(io->file, sim_fate(sim), op->offset, op->memory, op->length);
-    else if (op->kind == LOOP_DISCARD && sim->opts.disk_discard)
-        file_discard(io->file, op->offset, op->length);
-    io_done(io, ICMS_CANCELED, 0);
-}
-
 /* A loop ends in order: its kernel finishes what is in flight. */
 void sim_disk_drop(struct sim_node *node, struct loop *loop)
 {

@@ -321,7 +321,6 @@ void sim_reads_start(struct loop_reads *reads, struct loop_read *read);
 struct loop_read *sim_reads_wait(struct loop_reads *reads);
 void sim_reads_free(struct loop_reads *reads);
 void sim_disk_start(struct loop_op *op);
-void sim_disk_cancel(struct loop_op *op);
 void sim_disk_drop(struct sim_node *node, struct loop *loop);
 void sim_disk_crash(struct sim_node *node, bool power);
 void sim_disk_fini(struct sim_node *node);

@@ -181,11 +181,9 @@ static void sim_op_start(struct loop *loop, struct loop_op *op)
 
 static void sim_op_cancel(struct loop *loop, struct loop_op *op)
 {
-    if (op->state == LOOP_OP_READY)
+    if (op->state == LOOP_OP_READY || sim_is_disk(op))
         return;
-    if (sim_is_disk(op)) {
-        sim_disk_cancel(op);
-    } else if (op->kind != LOOP_EVENT) {
+    if (op->kind != LOOP_EVENT) {
         sim_net_cancel(op);
     } else {
         container_of(op->target, struct sim_bell, event)->waiter = NULL;

@@ -126,7 +126,6 @@ static void store_read_done(struct loop_op *op)
     icms_err err = op->err;
     enum icms_miss reason = ICMS_MISS_NONE;
 
-    private->on_device = false;
     if (err == ICMS_OK && !read_verify(private, read)) {
         err = ICMS_MISS;
         reason = ICMS_MISS_CHECKSUM;
@@ -134,8 +133,7 @@ static void store_read_done(struct loop_op *op)
     }
     if (err == ICMS_OK)
         store_stat_add(&store->stats.read_bytes, read->value_bytes);
-    if (op->err != ICMS_CANCELED)
-        store_read_outcome(store, op->err);
+    store_read_outcome(store, op->err);
     store_segment_unpin(store, segment);
     read_end(private, err, reason);
 }
@@ -173,20 +171,10 @@ icms_err store_read(struct store *store, struct store_read *read)
     private->nonce = store->segments[private->location.segment].nonce;
     store_accessed(store, &store->segments[private->location.segment], read->volume, &read->key);
     store->segments[private->location.segment].pins++;
-    private->on_device = true;
     loop_file_read(store->loop, &private->op, store->file,
                    store_segment_offset(store, private->location.segment, private->location.page),
                    read->memory, private->location.pages * STORE_PAGE_BYTES, store_read_done);
     return ICMS_OK;
-}
-
-void store_read_cancel(struct store_read *read)
-{
-    struct store_read_private *private = read_private(read);
-
-    check(private->magic == STORE_READ_MAGIC);
-    if (private->on_device)
-        loop_op_cancel(&private->op);
 }
 
 /* ---- flush ------------------------------------------------------------------------------------

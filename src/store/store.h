@@ -155,7 +155,7 @@ struct store_read {
     uint64_t memory_bytes;                 /* room; store_record_bytes(value) is needed          */
     void (*done)(struct store_read *read); /* called once                                        */
     /* out, valid in done */
-    icms_err err;          /* OK, MISS, IO, VALUE_SIZE (room too small), DRIVE_DOWN, CANCELED    */
+    icms_err err;          /* OK, MISS, IO, VALUE_SIZE (room too small), DRIVE_DOWN              */
     enum icms_miss reason; /* with MISS: ABSENT, EVICTED, CHECKSUM, DRIVE_DOWN                   */
     uint8_t *value;        /* inside memory                                                      */
     uint32_t value_bytes;  /* whole value                                                        */
@@ -169,9 +169,6 @@ struct store_read {
  * stays that until the block is stored, deleted or evicted, and store_exists says no. A block that
  * is deleted, replaced or evicted during the read is read all the same. */
 icms_err store_read(struct store *store, struct store_read *read) ICMS_MUST_CHECK;
-
-/* Ends early: done still comes once, when nothing writes into the memory any more. */
-void store_read_cancel(struct store_read *read);
 
 /* Answers from the index, no I/O. out_bytes (may be NULL): an upper bound of the value's bytes
  * (exact to the record's alignment). */

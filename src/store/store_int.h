@@ -206,7 +206,6 @@ static_assert(sizeof(struct store_mutation) <= sizeof(((struct store_delete *)0)
 /* The private part of store_read. */
 struct store_read_private {
     uint32_t magic;                 /* STORE_READ_MAGIC until done */
-    bool on_device;                 /* the read was started and its done has not run */
     struct store *store;            /* where from */
     uint64_t nonce;                 /* of the record's segment when the read began */
     struct store_location location; /* of the record */

@@ -315,8 +315,6 @@ static void rig_op_run(struct loop_msg *msg)
                                          .memory_bytes = op->memory_bytes,
                                          .done = rig_read_done};
         op->started = store_read(rig->store, &op->u.read);
-        if (op->cancel && op->started == ICMS_OK)
-            store_read_cancel(&op->u.read);
         break;
     case RIG_DELETE:
         op->u.delete = (struct store_delete){.volume = op->volume,

@@ -46,7 +46,6 @@ struct rig_op {
     uint32_t value_bytes; /* write                             */
     uint32_t options;     /* write                             */
     bool prefilled;       /* write: the value is in memory     */
-    bool cancel;          /* read: canceled at once            */
     uint64_t record;      /* read: which one it was; delete: the only one, 0: any */
     icms_err started;     /* what the call returned            */
     icms_err err;         /* what done said                    */

@@ -123,30 +123,6 @@ static void too_little_memory_for_a_read_is_said(void **state)
     rig_op_free(op);
 }
 
-static void a_canceled_read_still_ends(void **state)
-{
-    struct rig *rig = *state;
-
-    rig_one_volume(rig);
-    rig_format(rig);
-    rig_up(rig);
-    assert_int_equal(rig_put(rig, 0, 1, 9000, 1, 0), ICMS_OK);
-    for (int i = 0; i < 10; i++) {
-        struct rig_op *op = rig_op_new(rig, RIG_READ, 9000);
-
-        op->key = rig_key((uint64_t)(i % 2)); /* one of them is a miss */
-        op->cancel = true;
-        rig_op_start(op);
-        rig_op_wait(op);
-        if (i % 2 == 0)
-            assert_int_equal(op->err, ICMS_MISS);
-        else
-            assert_true(op->err == ICMS_CANCELED || op->err == ICMS_OK);
-        rig_op_free(op);
-    }
-    assert_int_equal(rig_get(rig, 0, 1, 9000, 1, NULL), ICMS_OK);
-}
-
 /* Twenty changes of one key at once: they run in the order they came. */
 static void the_later_of_two_writes_wins(void **state)
 {
@@ -965,7 +941,6 @@ static void random_operations_agree_with_the_model(void **state)
         STORE_TEST(wrong_arguments_are_refused, backend),                                          \
         STORE_TEST(conditions_are_kept, backend),                                                  \
         STORE_TEST(too_little_memory_for_a_read_is_said, backend),                                 \
-        STORE_TEST(a_canceled_read_still_ends, backend),                                           \
         STORE_TEST(the_later_of_two_writes_wins, backend),                                         \
         STORE_TEST(what_is_read_stays, backend), STORE_TEST(what_is_free_is_discarded, backend),   \
         STORE_TEST(a_full_drive_evicts_its_oldest, backend),                                       \
