@@ -51,7 +51,7 @@ struct nvmf_target_req {
     enum io_class io_class; /* who waits                                                         */
     uint64_t deadline_ns;   /* loop_now_ns time after which nobody wants it; 0: none             */
     uint8_t *memory;        /* the buffer, page aligned; NULL: EXIST, EXIST_MANY, FLUSH, and
-                               RETRIEVE with opts.retrieve_unbuffered                            */
+                               RETRIEVE until the owner said how much it takes                   */
     uint64_t memory_bytes;  /* its size: STORE ops.buffer_bytes(value_bytes), DELETE one page    */
     uint32_t value_bytes;   /* STORE: bytes of the value                                         */
     uint32_t host_bytes;    /* RETRIEVE, LIST: room at the host                                  */
@@ -66,8 +66,8 @@ struct nvmf_target_req {
     const uint8_t *value;  /* RETRIEVE: where it is, LIST: memory; stays until ops.sent or, when
                               it lies in memory, until the buffer goes back by itself            */
     uint64_t done_bytes;   /* RETRIEVE: bytes of the whole value; LIST: bytes of list data.
-                              RETRIEVE with VALUE_SIZE: bytes of memory that it takes; it is
-                              tried again with that much                                         */
+                              RETRIEVE with VALUE_SIZE: bytes of memory that it takes; it comes
+                              again with that much. Not from an owner that has the value         */
     uint64_t map;          /* EXIST_MANY: bit i: key i exists                                    */
     uint32_t record;       /* RETRIEVE: names the record that was read; 0: it has no name        */
 };
@@ -139,7 +139,6 @@ struct nvmf_target_opts {
     uint32_t stall_timeout_ms;     /* a peer that neither takes nor sends what it has to: closed */
     uint32_t headroom_bytes;       /* in front of a stored value                                 */
     uint32_t owner_req_bytes;      /* of nvmf_target_req_area                                    */
-    bool retrieve_unbuffered;      /* RETRIEVE needs no buffer: the owner has the value in memory */
     const struct nvmf_target_ops *ops;
     void *owner; /* of the ops                                                                   */
 };

@@ -288,7 +288,6 @@ static enum req_step req_new_kv(struct nvmft_req *req)
     struct nvmft_qpair *qpair = req->qpair;
     struct nvmf_target *target = qpair->shard->target;
     struct nvmft_kv kv;
-    uint64_t bytes;
 
     if (req->data_moved > 0)
         kv = qpair->incoming_kv; /* the verdict that its data was received by */
@@ -318,12 +317,6 @@ static enum req_step req_new_kv(struct nvmft_req *req)
                                       (struct key *)(req->buffer + REQ_KEYS_OFFSET)) != ICMS_OK)
             return req_failed(req, NVME_SC_KV_KEY_SIZE);
         return REQ_NEXT;
-    case NVMF_TARGET_RETRIEVE:
-        if (target->opts.retrieve_unbuffered)
-            return REQ_NEXT;
-        bytes = u64_min(req->pub.host_bytes, target->ns[kv.ns].value_bytes_max);
-        return req_wait_buffer(req, NVMFT_WAIT_LOAD,
-                               target->opts.ops->buffer_bytes(u64_max(bytes, 1)));
     case NVMF_TARGET_LIST:
         if (req->pub.host_bytes < NVME_KV_LIST_HEADER_BYTES)
             return req_failed(req, NVME_SC_SGL_LENGTH);

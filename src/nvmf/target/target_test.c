@@ -853,19 +853,52 @@ static void commands_with_the_owner_outlive_their_connection(void **state)
     assert_int_equal(stats.connections, 1); /* the slot waits for its commands */
     assert_true(stats.buffers_used_bytes > 0);
     rig_let_go(rig);
-    assert_int_equal(rig->sent, 21);
+    assert_int_equal(rig->sent, 1 + 2 * 20); /* each load asked for the size before */
     rig_expect_clean(rig);
     rig_free(&rig);
 }
 
-static void unbuffered(struct nvmf_target_opts *opts)
+/* However much room the host has: a load holds what its value takes, a miss nothing. */
+static void a_load_takes_a_buffer_of_the_size_of_its_value(void **state)
 {
-    opts->retrieve_unbuffered = true;
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *admin = rig_admin(rig, 0);
+    struct peer *io = rig_io(rig, admin, 1, 0);
+    struct nvme_kv_cmd cmd = {
+        .opcode = NVME_KV_RETRIEVE, .nsid = 1, .key = peer_key("k"), .bytes = 3 << 20};
+    struct nvmf_target_stats stats;
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    assert_int_equal(peer_store(io, 1, "k", &cmd, sizeof(cmd), 0, &cqe), NVME_SC_SUCCESS);
+    rig->hold = true;
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    for (int i = 0; i < 20; i++)
+        (void)peer_submit(io, &sqe, 3 << 20);
+    rig_run(rig, 20);
+    assert_int_equal(rig->held_count, 20); /* none waits for a buffer */
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.buffers_used_bytes, 20 * LIMIT_DISK_ALIGN);
+    cmd.key = peer_key("absent");
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    for (int i = 0; i < 10; i++)
+        (void)peer_submit(io, &sqe, 3 << 20);
+    rig_run(rig, 20);
+    assert_int_equal(rig->held_count, 30);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.buffers_used_bytes, 20 * LIMIT_DISK_ALIGN);
+    assert_int_equal(stats.buffers_parks, 0);
+    rig_let_go(rig);
+    peer_free(&io);
+    peer_free(&admin);
+    rig_run(rig, 100);
+    rig_expect_clean(rig);
+    rig_free(&rig);
 }
 
 static void an_owner_may_answer_from_its_own_memory(void **state)
 {
-    struct rig *rig = rig_new(1, unbuffered);
+    struct rig *rig = rig_new(1, NULL);
     struct peer *admin = rig_admin(rig, 0);
     struct peer *io = rig_io(rig, admin, 1, BOTH_DIGESTS);
     uint8_t *value = malloc(1 << 20);
@@ -1090,6 +1123,7 @@ int main(void)
         cmocka_unit_test(a_shed_store_says_so_and_may_be_retried),
         cmocka_unit_test(commands_with_the_owner_outlive_their_connection),
         cmocka_unit_test(an_owner_may_answer_from_its_own_memory),
+        cmocka_unit_test(a_load_takes_a_buffer_of_the_size_of_its_value),
         cmocka_unit_test(data_of_commands_does_not_mix),
         cmocka_unit_test(the_last_data_may_be_the_completion),
         cmocka_unit_test(a_queue_may_be_disconnected_and_a_controller_shut_down),
