@@ -12,6 +12,7 @@ memory, through which every acknowledged block is asked for.
 usage: overload.py BUILD_ROOT
 """
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -143,22 +144,28 @@ def settle(target, agent, clients, acked, late):
     expect("the agent ends", agent.stop(30) == 0, agent.log_tail())
     agent.start()
     agent.wait_ready()
+    # The target may still make segments ready for what does not come any more.
+    before = target.metrics()['icms_target_evictions_total{volume="kv"}']
     told = together(clients, "check")
     evictions = target.metrics()['icms_target_evictions_total{volume="kv"}']
     missing = sum(told["misses"].values())
-    print(f"   {told}, evictions {evictions:.0f}")
+    print(f"   {told}, evictions {before:.0f}, then {evictions:.0f}")
     expect("each acknowledged block is asked for", told["loads"] == acked, acked)
     expect("it is a hit or a miss", told["hits"] + missing == acked and told["load_other"] == 0,
            told)
     expect("hits have the right bytes", told["wrong"] == 0, told)
     expect("something was evicted", evictions > 0)
-    expect("what is missing was evicted, and counted", missing <= evictions <= missing + late, told)
+    expect("what is missing was evicted, and counted",
+           missing <= evictions and before <= missing + late, told)
     capacity = target.metrics()["icms_target_capacity_bytes"]
     expect("the drive is full of what was acknowledged", told["hits"] * BYTES > capacity / 2, told)
 
 
 def main():
     build = pathlib.Path(sys.argv[1])
+    # With sanitizers, freed memory (of pages of metrics) comes back soon: it is no growth.
+    os.environ["ASAN_OPTIONS"] = ":".join(
+        filter(None, (os.environ.get("ASAN_OPTIONS"), "quarantine_size_mb=1")))
     with tempfile.TemporaryDirectory(prefix="icms-", dir="/var/tmp") as folder, \
             pod.Pod(build, folder) as p:
         target = p.add_target("enclosure0", 1, "8MiB", [VOLUME], segment="512KiB", memory="4MiB",
