@@ -10,8 +10,8 @@
  *
  * The deadline answers at once: nothing of a request is touched by the network or a drive. What is
  * (a slot that is being filled or stored) belongs to an operation, which outlives the request and
- * keeps the slot pinned until that is proven over. The one exception is a load from the pod into the
- * memory of a client in this process (direct): its operation has the deadline and answers when
+ * keeps the slot pinned until that is proven over. The one exception is a load from the pod into
+ * the memory of a client in this process (direct): its operation has the deadline and answers when
  * nothing writes there any more. From a drive of the agent's own such memory is filled by a copy,
  * which is made only while the request waits.
  *
