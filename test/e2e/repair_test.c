@@ -23,28 +23,11 @@
 
 #define VALUE_MAX 200000u
 
-static const char *program;
 static uint8_t value[VALUE_MAX + 64], back[VALUE_MAX + 64];
-
-static int setup(void **state)
-{
-    struct e2e *e2e = calloc(1, sizeof(*e2e));
-
-    *state = e2e;
-    return e2e_new(e2e, program) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    e2e_free(*state);
-    free(*state);
-    return 0;
-}
 
 static void start(struct e2e *e2e)
 {
     FILE *file = fopen(e2e->config, "w");
-    int status = 0;
 
     assert_non_null(file);
     (void)fprintf(
@@ -53,10 +36,7 @@ static void start(struct e2e *e2e)
     for (int i = 0; i < 2; i++)
         (void)fprintf(file, "  - {path: %s/drive%d, size: 64MiB}\n", e2e->directory, i);
     assert_int_equal(fclose(file), 0);
-    if (!e2e_start(e2e, NULL, &status)) {
-        (void)e2e_logged(e2e, "", stderr);
-        fail_msg("icms-target ended with status %d", status);
-    }
+    e2e_start_ok(e2e, NULL);
 }
 
 static struct icms *open_pod(const struct e2e *e2e, struct icms_volume **out_volume)
@@ -154,11 +134,11 @@ static void a_put_that_does_not_replace_repairs_a_bad_value(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_put_that_does_not_replace_repairs_a_bad_value, setup,
-                                        teardown),
+        cmocka_unit_test_setup_teardown(a_put_that_does_not_replace_repairs_a_bad_value, e2e_setup,
+                                        e2e_teardown),
     };
 
     check(argc == 2);
-    program = argv[1];
+    e2e_program = argv[1];
     return cmocka_run_group_tests_name("e2e-repair", tests, NULL, NULL);
 }

@@ -7,7 +7,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <setjmp.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +19,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <cmocka.h>
 
 #include "base/check.h"
 
@@ -183,4 +189,31 @@ void e2e_free(struct e2e *e2e)
     (void)unlink(e2e->config);
     (void)unlink(e2e->log);
     (void)rmdir(e2e->directory);
+}
+
+const char *e2e_program;
+
+int e2e_setup(void **state)
+{
+    struct e2e *e2e = calloc(1, sizeof(*e2e));
+
+    *state = e2e;
+    return e2e_new(e2e, e2e_program) ? 0 : -1;
+}
+
+int e2e_teardown(void **state)
+{
+    e2e_free(*state);
+    free(*state);
+    return 0;
+}
+
+void e2e_start_ok(struct e2e *e2e, const char *option)
+{
+    int status = 0;
+
+    if (!e2e_start(e2e, option, &status)) {
+        (void)e2e_logged(e2e, "", stderr);
+        fail_msg("icms-target ended with status %d", status);
+    }
 }

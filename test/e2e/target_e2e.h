@@ -33,6 +33,14 @@ void e2e_configure(struct e2e *e2e, const char *extra, unsigned drives, const ch
  * *out_status is its exit status. */
 bool e2e_start(struct e2e *e2e, const char *option, int *out_status);
 
+/* The same; a test fails, with the log, when it ends instead. */
+void e2e_start_ok(struct e2e *e2e, const char *option);
+
+/* cmocka's setup and teardown for a test whose state is a struct e2e of e2e_program. */
+extern const char *e2e_program;
+int e2e_setup(void **state);
+int e2e_teardown(void **state);
+
 /* Sends a signal; waits for its end; returns its exit status, or 128 + the signal that ended it. */
 int e2e_end(struct e2e *e2e, int number);
 

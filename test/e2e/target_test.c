@@ -34,34 +34,8 @@
 #define KEYS      256
 #define VALUE_MAX 300000
 
-static const char *program;
 static unsigned rounds = 10;
 static uint8_t value[VALUE_MAX + 8], back[VALUE_MAX + 8];
-
-static int setup(void **state)
-{
-    struct e2e *e2e = calloc(1, sizeof(*e2e));
-
-    *state = e2e;
-    return e2e_new(e2e, program) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    e2e_free(*state);
-    free(*state);
-    return 0;
-}
-
-static void start(struct e2e *e2e, const char *option)
-{
-    int status = 0;
-
-    if (!e2e_start(e2e, option, &status)) {
-        (void)e2e_logged(e2e, "", stderr);
-        fail_msg("icms-target ended with %d", status);
-    }
-}
 
 static struct peer *admin_new(struct e2e *e2e)
 {
@@ -142,7 +116,7 @@ static void it_serves_and_counts(void **state)
 
     e2e_configure(e2e, "loops: 2\nmemory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 2, "96MiB",
                   "    value_max: 1MiB\n");
-    start(e2e, NULL);
+    e2e_start_ok(e2e, NULL);
     admin = admin_new(e2e);
     for (uint16_t q = 0; q < 3; q++)
         io[q] = io_new(e2e, admin, (uint16_t)(q + 1), q == 2 ? 3 : 0);
@@ -181,7 +155,7 @@ static void sigterm_ends_with_hosts_connected(void **state)
 
     e2e_configure(e2e, "memory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 1, "64MiB",
                   "    value_max: 1MiB\n");
-    start(e2e, NULL);
+    e2e_start_ok(e2e, NULL);
     admin = admin_new(e2e);
     io = io_new(e2e, admin, 1, 0);
     assert_int_equal(put(io, 1, 1), NVME_SC_SUCCESS);
@@ -206,7 +180,7 @@ static void sigterm_waits_for_commands_in_flight(void **state)
 
     e2e_configure(e2e, "memory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 1, "64MiB",
                   "    value_max: 1MiB\n");
-    start(e2e, NULL);
+    e2e_start_ok(e2e, NULL);
     admin = admin_new(e2e);
     io = io_new(e2e, admin, 1, 0);
     while (value_bytes(seed) < 100000)
@@ -231,7 +205,7 @@ static void sigterm_waits_for_commands_in_flight(void **state)
     assert_int_equal(e2e_end(e2e, 0), 0);
     peer_free(&io);
     peer_free(&admin);
-    start(e2e, NULL);
+    e2e_start_ok(e2e, NULL);
     admin = admin_new(e2e);
     io = io_new(e2e, admin, 1, 0);
     assert_true(get_is(io, 7, seed));
@@ -300,7 +274,7 @@ static void a_stuck_reactor_is_named(void **state)
 
     e2e_configure(e2e, "loops: 2\nmemory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 1, "64MiB",
                   "    value_max: 1MiB\n");
-    start(e2e, NULL);
+    e2e_start_ok(e2e, NULL);
     assert_int_equal(e2e_get(e2e, "/healthz", body, sizeof(body)), 200);
     thread = thread_of(e2e, "icms-1");
     assert_true(thread > 0);
@@ -342,9 +316,9 @@ static void mistakes_have_their_own_sentences(void **state)
     assert_false(e2e_start(e2e, NULL, &status));
     assert_int_not_equal(status, 0);
     e2e_configure(e2e, "memory: 64MiB\nconnections_max: 64\nsegment: 16MiB\n", 1, "128MiB", "");
-    start(e2e, NULL);
+    e2e_start_ok(e2e, NULL);
     /* The address, and the drive, are in use. */
-    assert_true(e2e_new(&second, program));
+    assert_true(e2e_new(&second, e2e_program));
     snprintf(extra, sizeof(extra), "memory: 64MiB\nconnections_max: 64\nsegment: 16MiB\n");
     e2e_configure(&second, extra, 1, "128MiB", "");
     {
@@ -385,7 +359,7 @@ static void mistakes_have_their_own_sentences(void **state)
     assert_false(e2e_start(e2e, "--format=drive1", &status)); /* there is none */
     assert_int_equal(status, 2);
     assert_true(e2e_logged(e2e, "no such drive", NULL));
-    start(e2e, "--format=drive0");
+    e2e_start_ok(e2e, "--format=drive0");
     assert_int_equal(e2e_end(e2e, SIGTERM), 0);
 }
 
@@ -476,7 +450,7 @@ static void acknowledged_blocks_survive_kill_9(void **state)
         unsigned there = 0, missed = 0;
         double evicted;
 
-        start(e2e, NULL);
+        e2e_start_ok(e2e, NULL);
         assert_int_equal(pipe(fds), 0);
         child = fork();
         if (child == 0)
@@ -489,7 +463,7 @@ static void acknowledged_blocks_survive_kill_9(void **state)
         close(fds[0]);
         kill(child, SIGKILL);
         assert_true(waitpid(child, NULL, 0) == child);
-        start(e2e, NULL);
+        e2e_start_ok(e2e, NULL);
         admin = admin_new(e2e);
         io = io_new(e2e, admin, 1, 0);
         for (uint32_t i = 0; i < KEYS; i++)
@@ -517,7 +491,7 @@ static void floods_do_not_grow_it(void **state)
                   "loops: 2\nmemory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n"
                   "header_timeout: 300ms\n",
                   1, "64MiB", "    value_max: 1MiB\n");
-    start(e2e, NULL);
+    e2e_start_ok(e2e, NULL);
     admin = admin_new(e2e);
     io = io_new(e2e, admin, 1, 0);
     assert_int_equal(put(io, 1, 1), NVME_SC_SUCCESS);
@@ -582,7 +556,7 @@ static void lost_hosts_are_logged_at_a_bounded_rate(void **state)
 
     e2e_configure(e2e, "memory: 64MiB\nconnections_max: 64\nsegment: 4MiB\n", 1, "64MiB",
                   "    value_max: 1MiB\n");
-    start(e2e, NULL);
+    e2e_start_ok(e2e, NULL);
     admin = admin_new(e2e);
     io = io_new(e2e, admin, 1, 0);
     peer_free(&io);
@@ -608,18 +582,21 @@ static void lost_hosts_are_logged_at_a_bounded_rate(void **state)
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(it_serves_and_counts, setup, teardown),
-        cmocka_unit_test_setup_teardown(sigterm_ends_with_hosts_connected, setup, teardown),
-        cmocka_unit_test_setup_teardown(sigterm_waits_for_commands_in_flight, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_stuck_reactor_is_named, setup, teardown),
-        cmocka_unit_test_setup_teardown(mistakes_have_their_own_sentences, setup, teardown),
-        cmocka_unit_test_setup_teardown(acknowledged_blocks_survive_kill_9, setup, teardown),
-        cmocka_unit_test_setup_teardown(floods_do_not_grow_it, setup, teardown),
-        cmocka_unit_test_setup_teardown(lost_hosts_are_logged_at_a_bounded_rate, setup, teardown),
+        cmocka_unit_test_setup_teardown(it_serves_and_counts, e2e_setup, e2e_teardown),
+        cmocka_unit_test_setup_teardown(sigterm_ends_with_hosts_connected, e2e_setup, e2e_teardown),
+        cmocka_unit_test_setup_teardown(sigterm_waits_for_commands_in_flight, e2e_setup,
+                                        e2e_teardown),
+        cmocka_unit_test_setup_teardown(a_stuck_reactor_is_named, e2e_setup, e2e_teardown),
+        cmocka_unit_test_setup_teardown(mistakes_have_their_own_sentences, e2e_setup, e2e_teardown),
+        cmocka_unit_test_setup_teardown(acknowledged_blocks_survive_kill_9, e2e_setup,
+                                        e2e_teardown),
+        cmocka_unit_test_setup_teardown(floods_do_not_grow_it, e2e_setup, e2e_teardown),
+        cmocka_unit_test_setup_teardown(lost_hosts_are_logged_at_a_bounded_rate, e2e_setup,
+                                        e2e_teardown),
     };
 
     check(argc >= 2);
-    program = argv[1];
+    e2e_program = argv[1];
     if (argc >= 3)
         rounds = (unsigned)strtoul(argv[2], NULL, 10);
     (void)signal(SIGPIPE, SIG_IGN);

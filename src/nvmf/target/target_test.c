@@ -828,23 +828,31 @@ static void a_shed_store_says_so_and_may_be_retried(void **state)
     rig_free(&rig);
 }
 
+/* Submits loads of a key with so much room each; their owner gets them. */
+static void loads_submit(struct rig *rig, struct peer *io, const char *key, uint32_t room,
+                         int count)
+{
+    struct nvme_kv_cmd cmd = {
+        .opcode = NVME_KV_RETRIEVE, .nsid = 1, .key = peer_key(key), .bytes = room};
+    struct nvme_sqe_wf sqe;
+
+    nvme_kv_cmd_encode(&cmd, &sqe);
+    for (int i = 0; i < count; i++)
+        (void)peer_submit(io, &sqe, room);
+    rig_run(rig, 20);
+}
+
 static void commands_with_the_owner_outlive_their_connection(void **state)
 {
     struct rig *rig = rig_new(2, NULL);
     struct peer *admin = rig_admin(rig, 0);
     struct peer *io = rig_io(rig, admin, 1, 0);
-    struct nvme_kv_cmd cmd = {
-        .opcode = NVME_KV_RETRIEVE, .nsid = 1, .key = peer_key("k"), .bytes = 9000};
     struct nvmf_target_stats stats;
-    struct nvme_sqe_wf sqe;
     struct nvme_cqe cqe;
 
-    assert_int_equal(peer_store(io, 1, "k", &cmd, sizeof(cmd), 0, &cqe), NVME_SC_SUCCESS);
+    assert_int_equal(peer_store(io, 1, "k", "value", 5, 0, &cqe), NVME_SC_SUCCESS);
     rig->hold = true;
-    nvme_kv_cmd_encode(&cmd, &sqe);
-    for (int i = 0; i < 20; i++)
-        (void)peer_submit(io, &sqe, 9000);
-    rig_run(rig, 20);
+    loads_submit(rig, io, "k", 9000, 20);
     assert_int_equal(rig->held_count, 20);
     peer_free(&io);
     peer_free(&admin);
@@ -864,26 +872,16 @@ static void a_load_takes_a_buffer_of_the_size_of_its_value(void **state)
     struct rig *rig = rig_new(1, NULL);
     struct peer *admin = rig_admin(rig, 0);
     struct peer *io = rig_io(rig, admin, 1, 0);
-    struct nvme_kv_cmd cmd = {
-        .opcode = NVME_KV_RETRIEVE, .nsid = 1, .key = peer_key("k"), .bytes = 3 << 20};
     struct nvmf_target_stats stats;
-    struct nvme_sqe_wf sqe;
     struct nvme_cqe cqe;
 
-    assert_int_equal(peer_store(io, 1, "k", &cmd, sizeof(cmd), 0, &cqe), NVME_SC_SUCCESS);
+    assert_int_equal(peer_store(io, 1, "k", "value", 5, 0, &cqe), NVME_SC_SUCCESS);
     rig->hold = true;
-    nvme_kv_cmd_encode(&cmd, &sqe);
-    for (int i = 0; i < 20; i++)
-        (void)peer_submit(io, &sqe, 3 << 20);
-    rig_run(rig, 20);
+    loads_submit(rig, io, "k", 3 << 20, 20);
     assert_int_equal(rig->held_count, 20); /* none waits for a buffer */
     rig_stats(rig, &stats);
     assert_int_equal(stats.buffers_used_bytes, 20 * LIMIT_DISK_ALIGN);
-    cmd.key = peer_key("absent");
-    nvme_kv_cmd_encode(&cmd, &sqe);
-    for (int i = 0; i < 10; i++)
-        (void)peer_submit(io, &sqe, 3 << 20);
-    rig_run(rig, 20);
+    loads_submit(rig, io, "absent", 3 << 20, 10);
     assert_int_equal(rig->held_count, 30);
     rig_stats(rig, &stats);
     assert_int_equal(stats.buffers_used_bytes, 20 * LIMIT_DISK_ALIGN);
