@@ -63,7 +63,7 @@ static void kill_batch_end(struct store *store, icms_err err)
         if (err != ICMS_OK || kill->map[i - 1].err != ICMS_OK)
             kill_retry(store, &kill->map[i - 1]);
     }
-    if (kill->attempts >= STORE_KILL_ATTEMPTS)
+    if (kill->attempts >= STORE_ATTEMPTS)
         store_down(store);
     for (uint32_t i = 0; i < count; i++)
         kill_answer(&kill->map[i], ICMS_OK);

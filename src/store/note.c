@@ -186,7 +186,7 @@ static void store_note_done(struct loop_op *op)
         writer->step++;
     } else {
         writer->step -= writer->step % 2; /* a flush that failed forgets the write */
-        if (++writer->attempts >= STORE_KILL_ATTEMPTS)
+        if (++writer->attempts >= STORE_ATTEMPTS)
             store_down(store);
     }
     if (store->down)

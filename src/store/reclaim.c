@@ -18,7 +18,8 @@
  * Loop's thread. Invariants: blocks of the life before are read until their eviction is durable,
  * and none of their keys is stored elsewhere without a kill before; no record of them is killed
  * while the segment is RENEWING, so the number in the header is the number that is evicted. A crash
- * at any step leaves the life before or an empty one.
+ * at any step leaves the life before or an empty one. Nobody knows what a write that failed left on
+ * flash: it is made again, and no other life begins before it succeeded, so at most one has begun.
  */
 #include <math.h>
 
@@ -41,20 +42,20 @@ static double stream_excess(const struct store *store, uint32_t stream)
     return share > 0 ? held / share : INFINITY;
 }
 
-static bool segment_may_go(const struct store_segment *segment, bool refused)
+static bool segment_may_go(const struct store_segment *segment)
 {
-    return segment->state == SEGMENT_SEALED && !segment->killing && segment->refused == refused;
+    return segment->state == SEGMENT_SEALED && !segment->killing;
 }
 
 /* The sealed segment of a stream whose last access is oldest; NULL: none may go. */
-static struct store_segment *stream_victim(struct store *store, uint32_t stream, bool refused)
+static struct store_segment *stream_victim(struct store *store, uint32_t stream)
 {
     struct store_segment *best = NULL;
 
     list_for_each (link, &store->streams[stream].segments) {
         struct store_segment *segment = container_of(link, struct store_segment, link);
 
-        if (segment_may_go(segment, refused) &&
+        if (segment_may_go(segment) &&
             (best == NULL || policy_before(&segment->recency, &best->recency)))
             best = segment;
     }
@@ -62,7 +63,7 @@ static struct store_segment *stream_victim(struct store *store, uint32_t stream,
 }
 
 /* The segment to evict: of the stream that is most over its share. NULL: none may go. */
-static struct store_segment *reclaim_victim(struct store *store, bool refused)
+static struct store_segment *reclaim_victim(struct store *store)
 {
     struct store_segment *best = NULL;
     double best_excess = -1;
@@ -76,7 +77,7 @@ static struct store_segment *reclaim_victim(struct store *store, bool refused)
         excess = stream_excess(store, i);
         if (excess <= best_excess)
             continue;
-        segment = stream_victim(store, i, refused);
+        segment = stream_victim(store, i);
         if (segment == NULL)
             continue;
         best = segment;
@@ -86,12 +87,12 @@ static struct store_segment *reclaim_victim(struct store *store, bool refused)
 }
 
 /* A free segment, or NULL. used: one that the device keeps the records of. */
-static struct store_segment *reclaim_free(struct store *store, bool refused, bool used)
+static struct store_segment *reclaim_free(struct store *store, bool used)
 {
     list_for_each (link, &store->free) {
         struct store_segment *segment = container_of(link, struct store_segment, link);
 
-        if (segment->refused == refused && (!used || segment->sequence != 0))
+        if (!used || segment->sequence != 0)
             return segment;
     }
     return NULL;
@@ -104,21 +105,6 @@ static void reclaim_end(struct store *store)
 {
     store->reclaim.segment = NULL;
     store_run(store);
-}
-
-/* A step of a new life failed. Until its dead map is written the life before counts. */
-static void reclaim_failed(struct store *store, icms_err err)
-{
-    struct store_reclaim *reclaim = &store->reclaim;
-    struct store_segment *segment = reclaim->segment;
-
-    segment->refused = true;
-    if (reclaim->sealed)
-        segment->state = SEGMENT_SEALED;
-    else
-        store_segment_free(store, segment);
-    store_overhead_outcome(store, err);
-    reclaim_end(store);
 }
 
 /* ---- evictions --------------------------------------------------------------------------------
@@ -209,7 +195,6 @@ static void reclaim_entries_end(struct store *store)
     segment->volumes = 0;
     if (reclaim->sealed)
         store_stream_remove(store, segment);
-    reclaim->sealed = false;
     reclaim->step = RECLAIM_FOOTER;
     reclaim_step(store);
 }
@@ -473,8 +458,17 @@ static void reclaim_step_done(struct store *store, icms_err err)
     struct store_segment *segment = reclaim->segment;
 
     check(segment != NULL && segment->state == SEGMENT_RENEWING);
+    store_overhead_outcome(store, err);
+    if (err != ICMS_OK && ++reclaim->attempts >= STORE_ATTEMPTS)
+        store_down(store);
+    if (store->down) {
+        reclaim_end(store);
+        return;
+    }
     if (err != ICMS_OK) {
-        reclaim_failed(store, err);
+        if (reclaim->step == RECLAIM_FLUSH) /* which forgets the write */
+            reclaim->step = RECLAIM_HEADER;
+        reclaim_step(store);
         return;
     }
     switch ((enum store_reclaim_step)reclaim->step) {
@@ -489,7 +483,6 @@ static void reclaim_step_done(struct store *store, icms_err err)
         break;
     case RECLAIM_FOOTER:
         store_overhead_written(store, STORE_PAGE_BYTES);
-        segment->refused = false;
         store_segment_ready(store, segment);
         reclaim_end(store);
         return;
@@ -567,6 +560,7 @@ static void reclaim_renew(struct store *store, struct store_segment *segment)
     reclaim->sealed = segment->state == SEGMENT_SEALED;
     reclaim->segment = segment;
     reclaim->step = RECLAIM_HEADER;
+    reclaim->attempts = 0;
     reclaim->volume = STORE_ALL_VOLUMES;
     reclaim->nonce = segment->nonce;
     reclaim->summary_pages = segment->summary_pages;
@@ -611,9 +605,7 @@ static bool quota_run(struct store *store, uint32_t number)
         return false;
     }
     if (volume->stream != STORE_SHARED) {
-        segment = stream_victim(store, volume->stream, false);
-        if (segment == NULL)
-            segment = stream_victim(store, volume->stream, true);
+        segment = stream_victim(store, volume->stream);
         if (segment != NULL)
             reclaim_renew(store, segment);
         return segment != NULL; /* else one is being sealed, and the end of that comes here again */
@@ -670,17 +662,13 @@ static struct store_segment *reclaim_next(struct store *store)
         /* what is free is discarded, which wants an empty life */
         if (store->discard.on && store->discard.segment == NULL &&
             loop_now_ns(store->loop) >= store->discard.next_ns)
-            return reclaim_free(store, false, true);
+            return reclaim_free(store, true);
         return NULL;
     }
     if (!tight)
-        segment = reclaim_free(store, false, false);
+        segment = reclaim_free(store, false);
     if (segment == NULL)
-        segment = reclaim_victim(store, false);
-    if (segment == NULL && !tight)
-        segment = reclaim_free(store, true, false);
-    if (segment == NULL)
-        segment = reclaim_victim(store, true);
+        segment = reclaim_victim(store);
     if (segment == NULL && (tight || store->ready_count == 0))
         reclaim_seal_one(store);
     return segment;

@@ -177,6 +177,8 @@ struct store_summary *store_summary_take(struct store *store, struct store_segme
     return summary;
 }
 
+static void opener_write(struct store *store);
+
 static void opener_end(struct store *store, icms_err err)
 {
     struct store_opener *opener = &store->opener;
@@ -184,25 +186,28 @@ static void opener_end(struct store *store, icms_err err)
     struct store_stream *stream = &store->streams[opener->stream];
 
     check(segment != NULL && segment->state == SEGMENT_OPENING && stream->next == NULL);
-    opener->segment = NULL;
     store_overhead_outcome(store, err);
-    if (err == ICMS_OK) {
-        store_overhead_written(store, STORE_PAGE_BYTES);
-        segment->state = SEGMENT_OPEN;
-        segment->since_ns = loop_now_ns(store->loop);
-        segment->next_page = store_first_page(store->segment_pages);
-        if (stream->open == NULL)
-            stream->open = segment;
-        else
-            stream->next = segment;
-        store->next_count += stream->next != NULL;
-        store_stat_add(&store->stats.segments_open, 1);
-    } else { /* its last page may be anything: it needs a new life */
-        list_push(&store->summaries, &segment->summary->link);
-        segment->summary = NULL;
-        segment->refused = true;
-        store_segment_free(store, segment);
+    if (err != ICMS_OK && ++opener->attempts >= STORE_ATTEMPTS)
+        store_down(store);
+    if (store->down) {
+        opener->segment = NULL;
+        return;
     }
+    if (err != ICMS_OK) {
+        opener_write(store);
+        return;
+    }
+    store_overhead_written(store, STORE_PAGE_BYTES);
+    opener->segment = NULL;
+    segment->state = SEGMENT_OPEN;
+    segment->since_ns = loop_now_ns(store->loop);
+    segment->next_page = store_first_page(store->segment_pages);
+    if (stream->open == NULL)
+        stream->open = segment;
+    else
+        stream->next = segment;
+    store->next_count += stream->next != NULL;
+    store_stat_add(&store->stats.segments_open, 1);
     store_run(store); /* a stream that still wants one says so again */
 }
 
@@ -214,6 +219,20 @@ static void store_opener_done(struct loop_op *op)
 static void store_opener_fault(struct store_deferred *deferred)
 {
     opener_end(container_of(deferred, struct store, opener.deferred), ICMS_IO);
+}
+
+static void opener_write(struct store *store)
+{
+    struct store_opener *opener = &store->opener;
+
+    if (fault_hit("store.header"))
+        store_defer(store, &opener->deferred, store_opener_fault);
+    else
+        loop_file_write_stream(
+            store->loop, &opener->op, store->file, store_segment_hint(store, opener->segment),
+            store_segment_offset(store, store_segment_number(store, opener->segment),
+                                 store->segment_pages - 1),
+            opener->header, STORE_PAGE_BYTES, store_opener_done);
 }
 
 /* The first ready segment that nothing reads or discards. */
@@ -255,15 +274,10 @@ void store_opener_run(struct store *store)
     (void)store_summary_take(store, segment);
     opener->segment = segment;
     opener->stream = segment->stream;
+    opener->attempts = 0;
     life = store_segment_life(store, segment);
     store_header_make(&store->super.drive, &life, opener->header);
-    if (fault_hit("store.header"))
-        store_defer(store, &opener->deferred, store_opener_fault);
-    else
-        loop_file_write_stream(store->loop, &opener->op, store->file,
-                               store_segment_hint(store, segment),
-                               store_segment_offset(store, life.segment, store->segment_pages - 1),
-                               opener->header, STORE_PAGE_BYTES, store_opener_done);
+    opener_write(store);
 }
 
 /* ---- summaries and sealing --------------------------------------------------------------------

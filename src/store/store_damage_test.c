@@ -1040,6 +1040,57 @@ static void failures_of_the_log_itself_lose_nothing(void **state)
     }
 }
 
+/* A write of a new life fails; nothing is written after it that would hide what it left on flash.
+ */
+static void a_new_life_that_fails_once_counts_once(void **state)
+{
+    struct rig *rig = *state;
+    uint64_t key = 0;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = 2 << 20;
+    rig_format(rig);
+    for (unsigned nth = 1; nth <= 12; nth++) {
+        struct store_stats stats;
+        char fault[32];
+
+        rig_up(rig);
+        for (uint64_t n = 0; n < 200; n++, key++) {
+            (void)snprintf(fault, sizeof(fault), "store.header:%u:fail", nth);
+            if (n == 180)
+                test_fault(fault);
+            assert_int_equal(rig_put(rig, 0, key, 10000, key, 0), ICMS_OK);
+        }
+        test_fault(NULL);
+        rig_restart(rig);
+        rig_stats(rig, &stats);
+        assert_int_equal(stats.evictions + stats.blocks, key);
+        rig_down(rig);
+    }
+}
+
+static void a_life_that_fails_for_good_takes_the_drive_out(void **state)
+{
+    struct rig *rig = *state;
+    struct store_stats stats;
+    icms_err err = ICMS_OK;
+
+    rig_one_volume(rig);
+    rig->opts.bytes = 2 << 20;
+    rig_format(rig);
+    rig_up(rig);
+    test_fault("store.header:1:fail+");
+    for (uint64_t key = 0; key < 1000 && err == ICMS_OK; key++)
+        err = rig_put(rig, 0, key, 10000, key, 0);
+    test_fault(NULL);
+    assert_int_equal(err, ICMS_DRIVE_DOWN);
+    assert_int_equal(atomic_load(&rig->down_calls), 1);
+    rig_stats(rig, &stats); /* records that are written meanwhile give it no further attempts */
+    assert_int_equal(stats.io_errors, 3);
+    rig_restart(rig);
+    assert_int_equal(rig_put(rig, 0, 1, 10000, 1, 0), ICMS_OK);
+}
+
 /* Only simulated. Reads that fail at open, alone or twice in a row, lose nothing. */
 static void reads_that_fail_at_open_lose_nothing_for_good(void **state)
 {
@@ -1156,6 +1207,8 @@ static void a_failed_flush_says_so(void **state)
         STORE_TEST(a_failed_write_is_never_visible, backend),                                      \
         STORE_TEST(a_drive_that_keeps_failing_goes_out_of_service, backend),                       \
         STORE_TEST(failures_of_the_log_itself_lose_nothing, backend),                              \
+        STORE_TEST(a_new_life_that_fails_once_counts_once, backend),                               \
+        STORE_TEST(a_life_that_fails_for_good_takes_the_drive_out, backend),                       \
         STORE_TEST(one_failed_flush_is_one_failure, backend),                                      \
         STORE_TEST(a_failed_flush_says_so, backend)
 

@@ -52,8 +52,9 @@
 /* Segments whose dead maps one batch of kills writes. */
 #define STORE_KILL_SEGMENTS 32
 
-/* Attempts to write a dead map before the drive is out of service. */
-#define STORE_KILL_ATTEMPTS 3
+/* Attempts to write what says which records count, before the drive goes out of service: a dead
+ * map, a page of a new life, the owner's note. */
+#define STORE_ATTEMPTS 3
 
 /* Mutations in flight are found by key in a table of so many chains. */
 #define STORE_KEY_CHAINS 1024
@@ -112,7 +113,6 @@ struct store_segment {
     bool killed;                   /* at open: its dead map has bits, or is damaged              */
     bool strangers;                /* it has records of volumes that are not configured          */
     bool clean;                    /* READY: the device was told that it is empty                */
-    bool refused;                  /* its new life could not be written; others go first         */
     bool killing;                  /* its dead map is in a batch of kills: its life stays        */
     uint8_t state;                 /* enum store_segment_state                                   */
     uint8_t stream;                /* OPENING .. SEALED: whose list                              */
@@ -262,6 +262,7 @@ struct store_note_writer {
 struct store_opener {
     struct store_segment *segment;  /* NULL: idle                                      */
     uint32_t stream;                /* for whom                                        */
+    uint32_t attempts;              /* that failed                                     */
     struct store_deferred deferred; /* ends the write when a fault point failed it     */
     struct loop_op op;              /* the write of the header's copy                  */
     struct store_header_df *header; /* aligned page                                    */
@@ -289,6 +290,7 @@ enum store_reclaim_step {
 struct store_reclaim {
     struct store_segment *segment;    /* NULL: idle                                      */
     uint8_t step;                     /* enum store_reclaim_step                         */
+    uint32_t attempts;                /* that failed                                     */
     uint32_t volume;                  /* whose blocks go for a quota, or STORE_ALL_VOLUMES */
     uint64_t nonce;                   /* of the life whose entries are read              */
     uint32_t summary_pages;           /* of that life                                    */

@@ -271,8 +271,8 @@ static uint64_t now_ms(void)
 static void round_fault(struct model *model, char *text, size_t bytes)
 {
     static const char *const points[] = {"store.write",   "store.write_done", "store.seal",
-                                         "store.reclaim", "store.header",     "store.witness_flush",
-                                         "store.witness"};
+                                         "store.reclaim", "store.header",     "store.kill_flush",
+                                         "store.kill"};
     static const uint32_t visits[] = {2000, 2000, 200, 200, 400, 50, 100};
     enum { POINTS = sizeof(points) / sizeof(points[0]) };
     uint64_t dice = hash64_mix(model->dice++);
