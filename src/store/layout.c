@@ -323,7 +323,6 @@ void store_record_make(uint64_t nonce, uint32_t page, const struct store_record 
     out_df->key_length = record->key.length;
     out_df->value_bytes = le32_of(record->value_bytes);
     out_df->value_crc = le32_of(record->value_crc);
-    out_df->sequence = le64_of(record->sequence);
     memcpy(out_df->key, record->key.bytes, record->key.length);
     memcpy(out_df->volume, record->volume.bytes, sizeof(out_df->volume));
     out_df->hash = le64_of(store_hash(out_df, sizeof(*out_df), store_page_seed(nonce, page)));
@@ -354,7 +353,6 @@ icms_err store_record_check(uint64_t nonce, uint32_t page, uint32_t segment_page
     out_record->key.length = df->key_length;
     memcpy(out_record->key.bytes, df->key, sizeof(df->key));
     memcpy(out_record->volume.bytes, df->volume, sizeof(df->volume));
-    out_record->sequence = le64_get(df->sequence);
     out_record->value_bytes = value_bytes;
     out_record->value_crc = le32_get(df->value_crc);
     return ICMS_OK;
@@ -383,6 +381,7 @@ void store_summary_finish(uint64_t nonce, uint32_t page, uint32_t count,
     df->magic = le32_of(STORE_SUMMARY_MAGIC);
     df->count = le32_of(count);
     memset(&df->entry[count], 0, (STORE_SUMMARY_ENTRIES - count) * sizeof(df->entry[0]));
+    memset(df->reserved, 0, sizeof(df->reserved));
     df->hash = le64_of(store_hash(df, sizeof(*df), store_page_seed(nonce, page)));
 }
 
@@ -402,7 +401,6 @@ void store_entry_make(const struct store_record *record, uint32_t page, uint8_t 
 {
     memset(out_df, 0, sizeof(*out_df));
     memcpy(out_df->key, record->key.bytes, record->key.length);
-    out_df->sequence = le64_of(record->sequence);
     out_df->value_bytes = le32_of(record->value_bytes);
     out_df->page = le32_of(page);
     out_df->volume = volume;
@@ -421,7 +419,6 @@ icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pag
         return ICMS_CORRUPT;
     out_record->key.length = df->key_length;
     memcpy(out_record->key.bytes, df->key, sizeof(df->key));
-    out_record->sequence = le64_get(df->sequence);
     out_record->value_bytes = value_bytes;
     out_record->value_crc = 0;
     out_record->damaged = df->damaged != 0;

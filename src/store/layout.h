@@ -66,7 +66,7 @@
 #define STORE_PIECE_BYTES ((uint32_t)256 << 10)
 
 #define STORE_SUPER_MAGIC   UINT64_C(0x45524f54534d4349)
-#define STORE_SUPER_VERSION 4
+#define STORE_SUPER_VERSION 5
 
 struct store_super_df {
     le64 magic;             /* STORE_SUPER_MAGIC                                       */
@@ -103,7 +103,7 @@ struct store_life_df {
     le32 generation;     /* number of the life                                         */
     uint8_t drive[16];   /* as in the superblock                                       */
     le64 nonce;          /* seeds the checks of dead map, records and summary pages    */
-    le64 sequence;       /* store-wide, of its begin                                   */
+    le64 sequence;       /* of its begin; larger is younger                                   */
     le64 evictions;      /* blocks evicted since the format, with the life before      */
 };
 static_assert(sizeof(struct store_life_df) == 56, "no padding");
@@ -148,27 +148,25 @@ struct store_dead_df {
 static_assert(sizeof(struct store_dead_df) == STORE_DEAD_SECTOR_BYTES, "a sector");
 
 struct store_record_df {
-    le16 magic;          /* STORE_RECORD_MAGIC                                       */
-    uint8_t version;     /* STORE_RECORD_VERSION                                     */
-    uint8_t key_length;  /* 1..16                                                    */
-    uint8_t reserved[4]; /* zeros                                                    */
-    le32 value_bytes;    /* 1 or more                                                */
-    le32 value_crc;      /* CRC32C of the CRCs of the pieces, seeded with nonce and page */
-    le64 sequence;       /* store-wide; of two records of a key the higher one counts */
-    uint8_t key[16];     /* zeros past key_length                                    */
-    uint8_t volume[16];  /* uuid                                                     */
-    le64 hash;           /* of all bytes before, seeded with nonce and page          */
+    le16 magic;           /* STORE_RECORD_MAGIC                                       */
+    uint8_t version;      /* STORE_RECORD_VERSION                                     */
+    uint8_t key_length;   /* 1..16                                                    */
+    le32 value_bytes;     /* 1 or more                                                */
+    le32 value_crc;       /* CRC32C of the CRCs of the pieces, seeded with nonce and page */
+    uint8_t reserved[12]; /* zeros                                                   */
+    uint8_t key[16];      /* zeros past key_length                                    */
+    uint8_t volume[16];   /* uuid                                                     */
+    le64 hash;            /* of all bytes before, seeded with nonce and page          */
 };
 static_assert(sizeof(struct store_record_df) == 64, "a record header is 64 bytes");
 
 #define STORE_RECORD_MAGIC   0x7269u
-#define STORE_RECORD_VERSION 4
+#define STORE_RECORD_VERSION 5
 
 static_assert(STORE_SEGMENT_BYTES_MAX / STORE_PAGE_BYTES <= 1u << 16, "the index has 16 bits");
 
 struct store_entry_df {
     uint8_t key[16];     /* zeros past key_length                    */
-    le64 sequence;       /* of the record                            */
     le32 value_bytes;    /* of the record                            */
     le32 page;           /* where its header is, in the segment      */
     uint8_t volume;      /* row of store_footer_df.volume            */
@@ -176,16 +174,17 @@ struct store_entry_df {
     uint8_t damaged;     /* 1: the value was found damaged by a scan */
     uint8_t reserved[5]; /* zeros                                    */
 };
-static_assert(sizeof(struct store_entry_df) == 40, "no padding");
+static_assert(sizeof(struct store_entry_df) == 32, "no padding");
 
 #define STORE_SUMMARY_MAGIC   0x6d757369u
-#define STORE_SUMMARY_ENTRIES 102
+#define STORE_SUMMARY_ENTRIES 127
 
 struct store_summary_df {
     le32 magic; /* STORE_SUMMARY_MAGIC                                  */
     le32 count; /* entries in use                                       */
     struct store_entry_df entry[STORE_SUMMARY_ENTRIES]; /* zeros past count */
-    le64 hash; /* of all bytes before, seeded with nonce and page      */
+    uint8_t reserved[16]; /* zeros                                      */
+    le64 hash;            /* of all bytes before, seeded with nonce and page      */
 };
 static_assert(sizeof(struct store_summary_df) == STORE_PAGE_BYTES, "summary page is one page");
 
@@ -210,7 +209,6 @@ struct store_life {
 struct store_record {
     struct key key;       /* 1..16 bytes */
     struct uuid volume;   /* whose key */
-    uint64_t sequence;    /* of two records of a key the higher one counts */
     uint32_t value_bytes; /* 1 or more */
     uint32_t value_crc;   /* see store_value_crc */
     bool damaged;         /* in summaries: its value is known to be damaged */

@@ -210,7 +210,6 @@ static void write_published(struct store_mutation *mutation)
                     .pages = mutation->pages};
     struct store_record record = {.key = mutation->key,
                                   .volume = store->volumes[mutation->volume].uuid,
-                                  .sequence = mutation->sequence,
                                   .value_bytes = write->value_bytes};
     uint64_t bytes = (uint64_t)mutation->pages * STORE_PAGE_BYTES;
 
@@ -329,7 +328,6 @@ static uint8_t *write_record(struct store_mutation *mutation)
     uint8_t *value = write->memory + STORE_HEADER_BYTES, *pieces = value + write->value_bytes;
     struct store_record record = {.key = mutation->key,
                                   .volume = store->volumes[mutation->volume].uuid,
-                                  .sequence = mutation->sequence,
                                   .value_bytes = write->value_bytes};
     struct store_value_crc crc;
 
@@ -355,7 +353,6 @@ static void write_place(struct store_mutation *mutation, struct store_segment *s
     mutation->placed = true;
     mutation->segment = segment;
     mutation->page = segment->next_page;
-    mutation->sequence = ++store->sequence;
     segment->next_page += mutation->pages;
     segment->summary->placed++;
     segment->writes++;

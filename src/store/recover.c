@@ -10,9 +10,10 @@
  *
  * Blocking; before the loop starts; headers and summaries are read ahead (ahead.h). Everything that
  * is read is hostile. Of two records of a key, which a crash between a write and its kill leaves,
- * the one with the higher sequence stays, and a damaged one never before a good one; the other is
- * killed. So segments may come in any order; the youngest come first because the index may be full
- * before all are loaded: then the rest is evicted.
+ * the one in the younger segment stays, or further back in the same, and a damaged one never before
+ * a good one; the other is killed. Which one it is does not matter: the mutation was not answered.
+ * The youngest segments come first also because the index may be full before all are loaded: then
+ * the rest is evicted.
  */
 #include <stdlib.h>
 
@@ -137,31 +138,6 @@ static void recover_kill(struct recover *recover, const struct store_segment *se
 /* ---- blocks -----------------------------------------------------------------------------------
  */
 
-/* The sequence of a record in the index; 0: it cannot be read. */
-static uint64_t recover_sequence(struct recover *recover, const struct store_location *location)
-{
-    struct store *store = recover->store;
-    const struct store_segment *segment = &store->segments[location->segment];
-    const struct store_record_df *head =
-        (const struct store_record_df *)(const void *)recover->page;
-    const struct store_record_df *tail =
-        (const struct store_record_df *)(const void *)(recover->page + STORE_TAIL_OFFSET);
-    uint32_t last = location->page + location->pages - 1, page;
-    struct store_record record;
-
-    if (loop_file_read_now(store->file, recover_offset(recover, segment, location->page),
-                           recover->page, STORE_PAGE_BYTES) == ICMS_OK &&
-        store_record_check(segment->nonce, location->page, store->segment_pages, head, &record) ==
-            ICMS_OK)
-        return record.sequence;
-    if (loop_file_read_now(store->file, recover_offset(recover, segment, last), recover->page,
-                           STORE_PAGE_BYTES) == ICMS_OK &&
-        store_tail_check(segment->nonce, last, store->segment_pages, tail, &record, &page) ==
-            ICMS_OK)
-        return record.sequence;
-    return 0;
-}
-
 static void recover_count_evicted(struct recover *recover, uint32_t volume, const struct key *key)
 {
     struct store *store = recover->store;
@@ -190,13 +166,13 @@ static void recover_full(struct recover *recover)
     }
 }
 
-/* Whether a record counts, and not the one of its key that is in the index. */
-static bool recover_wins(struct recover *recover, const struct store_record *record,
-                         const struct store_location *old)
+/* Whether the record at this place counts, and not the one of its key that is in the index, whose
+ * segment is younger or the same. */
+static bool recover_wins(const struct store_location *location, const struct store_location *old)
 {
-    if (record->damaged != old->damaged)
+    if (location->damaged != old->damaged)
         return old->damaged;
-    return record->sequence > recover_sequence(recover, old);
+    return location->segment == old->segment && location->page > old->page;
 }
 
 static void recover_block(struct recover *recover, const struct store_record *record, uint32_t page,
@@ -210,7 +186,7 @@ static void recover_block(struct recover *recover, const struct store_record *re
                                            .damaged = record->damaged};
 
     if (store_index_find(store->index, volume, &record->key, &old)) {
-        if (!recover_wins(recover, record, &old)) {
+        if (!recover_wins(&location, &old)) {
             recover_kill(recover, segment, page);
             return;
         }
@@ -233,11 +209,8 @@ static void recover_block(struct recover *recover, const struct store_record *re
 static void recover_record(struct recover *recover, const struct store_record *record,
                            uint32_t page, int volume)
 {
-    struct store *store = recover->store;
     struct store_segment *segment = recover->segment;
 
-    if (record->sequence > store->sequence)
-        store->sequence = record->sequence;
     if (volume < 0) {
         segment->strangers = true;
         return;

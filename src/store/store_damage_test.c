@@ -355,15 +355,22 @@ static void a_flipped_byte_is_repaired_or_a_checksum_miss(void **state)
 static uint64_t record_of(struct rig *rig, uint64_t n)
 {
     uint64_t found = 0, sequence = 0;
+    struct store_life_df life;
     struct key key = rig_key(n);
 
     for (uint64_t at = STORE_DATA_OFFSET; at < 4 << 20; at += STORE_PAGE_BYTES) {
+        uint64_t page = (at - STORE_DATA_OFFSET) % RIG_SEGMENT_BYTES / STORE_PAGE_BYTES;
+        struct store_record record;
         struct store_record_df df;
 
+        if (page == 0)
+            rig_peek(rig, at, &life, sizeof(life));
         rig_peek(rig, at, &df, sizeof(df));
-        if (le16_get(df.magic) == STORE_RECORD_MAGIC && le64_get(df.sequence) > sequence &&
-            memcmp(df.key, key.bytes, sizeof(df.key)) == 0 && df.key_length == key.length) {
-            sequence = le64_get(df.sequence);
+        if (le64_get(life.sequence) >= sequence &&
+            store_record_check(le64_get(life.nonce), (uint32_t)page,
+                               RIG_SEGMENT_BYTES / STORE_PAGE_BYTES, &df, &record) == ICMS_OK &&
+            key_equal(&record.key, &key)) {
+            sequence = le64_get(life.sequence);
             found = at;
         }
     }

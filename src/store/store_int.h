@@ -192,7 +192,6 @@ struct store_mutation {
     struct list waiters;            /* later mutations of the same key, in order    */
     struct list key_link;           /* store.keys, while it is the first of its key */
     struct store_location target;   /* KILL: the record to kill                     */
-    uint64_t sequence;              /* of its record                                */
     uint32_t page;                  /* of its record                                */
     uint32_t pages;                 /* of its record                                */
     struct store_deferred deferred; /* ANSWER; DEVICE at a fault point             */

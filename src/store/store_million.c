@@ -62,14 +62,12 @@ struct key store_million_key(uint64_t n)
     return key;
 }
 
-static struct store_life million_life(const struct store_million *million, uint32_t segment)
+static struct store_life million_life(uint32_t segment)
 {
-    struct million_pages sizes = million_pages(million);
-
     return (struct store_life){.segment = segment,
                                .generation = 1,
                                .nonce = hash64_mix(segment + 1),
-                               .sequence = 1 + (uint64_t)segment * (sizes.records + 1)};
+                               .sequence = 1 + segment};
 }
 
 static uint32_t million_segment_pages(const struct store_million *million)
@@ -83,7 +81,7 @@ static uint32_t million_front(const struct store_million *million, const struct 
 {
     struct store_dead_df
         dead[STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES / STORE_DEAD_SECTOR_BYTES];
-    struct store_life life = million_life(million, segment);
+    struct store_life life = million_life(segment);
     uint32_t segment_pages = million_segment_pages(million);
 
     store_header_make(&super->drive, &life, (struct store_header_df *)(void *)memory);
@@ -97,7 +95,7 @@ static uint32_t million_tail(const struct store_million *million, const struct s
                              uint32_t segment, uint32_t records, uint8_t *memory)
 {
     struct store_summary_df *pages = (struct store_summary_df *)(void *)memory;
-    struct store_life life = million_life(million, segment);
+    struct store_life life = million_life(segment);
     uint32_t summary_pages = store_summary_pages(records);
     uint32_t last = (uint32_t)(million->segment_bytes / STORE_PAGE_BYTES) - 1;
     uint32_t first = store_first_page(million_segment_pages(million));
@@ -106,7 +104,6 @@ static uint32_t million_tail(const struct store_million *million, const struct s
     for (uint32_t i = 0; i < records; i++, n++) {
         struct store_record record = {.key = store_million_key(n),
                                       .volume = million->volume,
-                                      .sequence = life.sequence + 1 + i,
                                       .value_bytes = million->value_bytes};
 
         store_entry_make(&record, first + i * store_record_pages(million->value_bytes), 0,
