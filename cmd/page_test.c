@@ -77,8 +77,9 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     volume->hits_dram = 1000;
     volume->misses[ICMS_MISS_ABSENT] = 3;
     volume->keys_found = 12;
-    volume->matched = 12;
-    volume->matches[4] = 1;
+    volume->matched = 12 + 65536;
+    volume->matches[4] = 1;                     /* of 12 blocks    */
+    volume->matches[SHM_MATCH_BUCKETS - 1] = 1; /* of 65,536 blocks */
     volume->evicted_age_ns = &hists[0];
 }
 
@@ -179,7 +180,10 @@ static void test_an_agent_tells_its_readiness_and_counts(void **state)
         assert_true(has(page, "icms_agent_keys_total{result=\"found\",volume=\"kv\"} 12"));
         assert_true(has(page, "icms_agent_match_blocks_bucket{volume=\"kv\",le=\"7\"} 0"));
         assert_true(has(page, "icms_agent_match_blocks_bucket{volume=\"kv\",le=\"15\"} 1"));
-        assert_true(has(page, "icms_agent_match_blocks_sum{volume=\"kv\"} 12"));
+        assert_true(has(page, "icms_agent_match_blocks_bucket{volume=\"kv\",le=\"4095\"} 1"));
+        assert_null(strstr(ctl_page_text(page), "le=\"8191\""));
+        assert_true(has(page, "icms_agent_match_blocks_bucket{volume=\"kv\",le=\"+Inf\"} 2"));
+        assert_true(has(page, "icms_agent_match_blocks_sum{volume=\"kv\"} 65548"));
         ctl_page_free(&page);
     }
 }

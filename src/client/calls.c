@@ -129,17 +129,13 @@ static icms_err calls_begin(struct icms_volume *volume, const struct calls_order
     return err == ICMS_OK ? ICMS_OK : calls_fail(order, err);
 }
 
-/* Runs a synchronous request and ends its call. */
+/* Runs a synchronous request. */
 static icms_err calls_finish(struct icms_request *request)
 {
-    icms_err err;
-
     client_request_run(request);
     if (request->state != REQUEST_OVER)
         (void)client_request_finish(request, UINT64_MAX);
-    err = client_request_result(request);
-    client_call_end(request->icms);
-    return err;
+    return client_request_result(request);
 }
 
 static icms_err calls_run(struct icms_volume *volume, const struct calls_order *order,
@@ -150,7 +146,9 @@ static icms_err calls_run(struct icms_volume *volume, const struct calls_order *
     if (err != ICMS_OK)
         return err;
     calls_request_init(request, volume, order);
-    return calls_finish(request);
+    err = calls_finish(request);
+    client_call_end(volume->icms);
+    return err;
 }
 
 static icms_err calls_start(struct icms_volume *volume, const struct calls_order *order,
@@ -213,38 +211,36 @@ icms_err icms_remove(struct icms_volume *volume, struct icms_block *blocks, size
     return calls_batch(volume, SHM_OP_REMOVE, blocks, count, options);
 }
 
-/* One request after the other, up to the first hole, with one deadline. */
+/* One request after the other, up to the first hole, in one call and with one deadline. */
 icms_err icms_match(struct icms_volume *volume, const struct icms_key *keys, size_t count,
                     const struct icms_request_options *options, size_t *out_matched)
 {
+    struct calls_order order = {.op = SHM_OP_EXISTS, .keys = keys, .count = 1, .options = options};
+    struct icms_request request;
     uint64_t deadline_ns = 0;
     size_t matched = 0;
-    icms_err err = ICMS_OK;
+    icms_err err;
 
     if (out_matched == NULL || count == 0 || keys == NULL)
         return ICMS_INVALID;
-    while (matched < count && err == ICMS_OK) {
-        size_t left = count - matched;
-        struct calls_order order = {.op = SHM_OP_EXISTS,
-                                    .keys = keys + matched,
-                                    .count = left < ICMS_BATCH_MAX ? left : ICMS_BATCH_MAX,
-                                    .options = options};
-        struct icms_request request;
-
-        err = calls_begin(volume, &order);
-        if (err != ICMS_OK)
-            return err;
+    err = calls_begin(volume, &order);
+    if (err != ICMS_OK)
+        return err;
+    do {
+        order.keys = keys + matched;
+        order.count = count - matched < ICMS_BATCH_MAX ? count - matched : ICMS_BATCH_MAX;
         calls_request_init(&request, volume, &order);
         request.before = matched;
-        request.more = order.count < left;
+        request.behind = count - matched - order.count;
         if (deadline_ns != 0)
             request.deadline_ns = deadline_ns;
         deadline_ns = request.deadline_ns;
         err = calls_finish(&request);
-        if (err == ICMS_OK || err == ICMS_MISS)
-            matched += request.hole;
-    }
-    if (err != ICMS_OK && err != ICMS_MISS)
+        matched += request.hole;
+    } while (err == ICMS_OK && matched < count);
+    client_call_end(volume->icms);
+    /* An agent that died later leaves the prefix that was found before. */
+    if (err != ICMS_OK && err != ICMS_MISS && matched == 0)
         return err;
     *out_matched = matched;
     return ICMS_OK;

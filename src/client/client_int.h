@@ -257,7 +257,7 @@ struct icms_request {
     size_t done;                 /* blocks that have their status                          */
     size_t hole;                 /* match: the first key that is not there                 */
     size_t before;               /* match: keys of it in requests before this one, all there */
-    bool more;                   /* match: keys behind this request's, if these are there  */
+    size_t behind;               /* match: keys of it in requests after this one           */
     size_t not_ok;               /* blocks whose status is not OK                          */
     size_t missed;               /* of them, misses                                        */
     size_t hits;                 /* gets: blocks that were read from the mapped arena      */

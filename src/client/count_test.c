@@ -133,7 +133,13 @@ static void a_long_match_is_counted_once(void **state)
         keys[i] = rig_key(i == ICMS_BATCH_MAX + 3 ? 2 : 1);
     assert_int_equal(icms_match(rig->kv, keys, MANY, NULL, &matched), ICMS_OK);
     assert_int_equal(matched, ICMS_BATCH_MAX + 3);
+    assert_int_equal(counted(rig, rig->kv, SHM_COUNT_FOUND), ICMS_BATCH_MAX + 3);
+    assert_int_equal(counted(rig, rig->kv, SHM_COUNT_MISSED), MANY - (ICMS_BATCH_MAX + 3));
     assert_int_equal(icms_match(rig->kv, keys, ICMS_BATCH_MAX, NULL, &matched), ICMS_OK);
+    assert_int_equal(counted(rig, rig->kv, SHM_COUNT_MATCHED), 2 * ICMS_BATCH_MAX + 3);
+    keys[ICMS_BATCH_MAX + 3].length = 0; /* of a match that fails nothing is counted */
+    assert_int_equal(icms_match(rig->kv, keys, MANY, NULL, &matched), ICMS_OK);
+    assert_int_equal(counted(rig, rig->kv, SHM_COUNT_FOUND), 2 * ICMS_BATCH_MAX + 3);
     assert_int_equal(counted(rig, rig->kv, SHM_COUNT_MATCHED), 2 * ICMS_BATCH_MAX + 3);
     assert_int_equal(counted(rig, rig->kv, SHM_COUNT_MATCHES + SHM_MATCH_BUCKETS - 1), 2);
     for (uint32_t i = 0; i + 1 < SHM_MATCH_BUCKETS; i++)

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -194,6 +195,75 @@ static void a_long_match_has_one_deadline(void **state)
     free(keys);
 }
 
+#define LONG_KEYS ((size_t)4 * ICMS_BATCH_MAX)
+
+/* A match of LONG_KEYS in a thread of its own. */
+struct long_match {
+    struct fixture *f;
+    struct icms_key *keys;
+    size_t matched;
+    icms_err err;
+    pthread_t thread;
+};
+
+static void *long_match_run(void *arg)
+{
+    struct long_match *match = arg;
+
+    match->err = icms_match(match->f->raw, match->keys, LONG_KEYS, NULL, &match->matched);
+    return NULL;
+}
+
+/* Begins one, each of whose messages takes a while, and waits until its first request is over. */
+static void long_match_begin(struct long_match *match, struct fixture *f)
+{
+    *match = (struct long_match){.f = f, .keys = calloc(LONG_KEYS, sizeof(struct icms_key))};
+    assert_non_null(match->keys);
+    put(f, 0);
+    for (size_t k = 0; k < LONG_KEYS; k++)
+        match->keys[k] = rig_key(0);
+    atomic_store(&fake.delay_us, 30000);
+    assert_int_equal(pthread_create(&match->thread, NULL, long_match_run, match), 0);
+    while (atomic_load(&fake.exists_manys) <= ICMS_BATCH_MAX / SHM_MATCH_KEYS)
+        usleep(1000);
+}
+
+static void long_match_end(struct long_match *match)
+{
+    assert_int_equal(pthread_join(match->thread, NULL), 0);
+    atomic_store(&fake.delay_us, 0);
+    free(match->keys);
+}
+
+/* All of its requests are one call, which a close waits for. */
+static void close_waits_for_a_long_match(void **state)
+{
+    struct fixture *f = *state;
+    struct long_match match;
+
+    long_match_begin(&match, f);
+    icms_close(&f->rig.icms);
+    long_match_end(&match);
+    assert_int_equal(match.err, ICMS_OK);
+    assert_int_equal(match.matched, LONG_KEYS);
+}
+
+/* As one that fits one request does. */
+static void a_long_match_keeps_its_prefix_when_the_agent_dies(void **state)
+{
+    struct fixture *f = *state;
+    struct long_match match;
+    size_t matched = 77;
+
+    long_match_begin(&match, f);
+    fake_socket_stop(&f->rig.socket);
+    long_match_end(&match);
+    assert_int_equal(match.err, ICMS_OK);
+    assert_in_range(match.matched, ICMS_BATCH_MAX, LONG_KEYS - 1);
+    assert_int_equal(icms_match(f->raw, f->keys, KEYS, NULL, &matched), ICMS_PEER_DOWN);
+    assert_int_equal(matched, 77);
+}
+
 static void a_key_that_is_none_spoils_only_itself(void **state)
 {
     struct fixture *f = *state;
@@ -302,6 +372,8 @@ int main(void)
         TEST(blocks_in_the_arena_need_no_message),
         TEST(a_match_takes_any_number_of_keys),
         TEST(a_long_match_has_one_deadline),
+        TEST(close_waits_for_a_long_match),
+        TEST(a_long_match_keeps_its_prefix_when_the_agent_dies),
         TEST(a_key_that_is_none_spoils_only_itself),
         cmocka_unit_test_setup_teardown(little_staging_memory_is_enough, setup_small, teardown),
         TEST(an_agent_that_fails_lies_or_stops_is_a_status_for_each),

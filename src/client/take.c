@@ -48,23 +48,24 @@ void client_count(struct icms_request *request)
     struct shm_ring *ring = &request->link_used->ring;
     uint32_t volume = request->volume->arena.volume, bucket;
     bool match = request->keys != NULL;
+    uint64_t found;
 
     shm_count_add(ring, volume, SHM_COUNT_HITS, request->hits);
     shm_count_add(ring, volume, SHM_COUNT_HIT_BYTES, request->hit_bytes);
     shm_count_add(ring, volume, SHM_COUNT_COLLISIONS, request->collisions);
+    if (match && request->hole == request->count && request->behind != 0)
+        return; /* it goes on; its last request counts all of it */
     /* Of one that failed, some blocks have no answer. */
     if (request->op != SHM_OP_EXISTS || request->not_ok != request->missed)
         return;
-    shm_count_add(ring, volume, SHM_COUNT_FOUND,
-                  match ? request->hole : request->count - request->missed);
+    found = match ? request->before + request->hole : request->count - request->missed;
+    shm_count_add(ring, volume, SHM_COUNT_FOUND, found);
     shm_count_add(ring, volume, SHM_COUNT_MISSED,
-                  match ? request->count - request->hole : request->missed);
+                  request->before + request->count + request->behind - found);
     if (!match)
         return;
-    shm_count_add(ring, volume, SHM_COUNT_MATCHED, request->hole);
-    if (request->more && request->hole == request->count)
-        return;
-    bucket = count_bits(request->before + request->hole);
+    shm_count_add(ring, volume, SHM_COUNT_MATCHED, found);
+    bucket = count_bits(found);
     bucket = bucket < SHM_MATCH_BUCKETS ? bucket : SHM_MATCH_BUCKETS - 1;
     shm_count_add(ring, volume, SHM_COUNT_MATCHES + bucket, 1);
 }

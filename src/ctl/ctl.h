@@ -35,8 +35,9 @@ void ctl_histogram(struct ctl_page *page, const char *name, const char *labels,
 void ctl_histogram_ages(struct ctl_page *page, const char *name, const char *labels,
                         const struct hist *hist);
 
-/* A histogram of whole numbers that were counted by bit length: counts[i] of those with i bits, so
- * the bounds of the buckets are 0, 1, 3, 7, ... sum: of all of them. */
+/* A histogram of whole numbers that were counted by bit length: counts[i] of those with i bits, the
+ * last one of all longer ones as well. So the bounds of the buckets are 0, 1, 3, 7, ... and none.
+ * sum: of all of them. */
 void ctl_histogram_lengths(struct ctl_page *page, const char *name, const char *labels,
                            const uint64_t *counts, unsigned buckets, uint64_t sum);
 

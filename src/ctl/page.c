@@ -275,12 +275,12 @@ void ctl_histogram_lengths(struct ctl_page *page, const char *name, const char *
     char number[32];
     uint64_t seen = 0;
 
-    for (unsigned i = 0; i < buckets; i++) {
+    for (unsigned i = 0; i + 1 < buckets; i++) {
         seen += counts[i];
         histogram_bucket(page, name, labels, number_text((double)(((uint64_t)1 << i) - 1), number),
                          seen);
     }
-    histogram_end(page, name, labels, seen, (double)sum);
+    histogram_end(page, name, labels, seen + counts[buckets - 1], (double)sum);
 }
 
 /* ---- the process ---------------------------------------------------------------------------- */
