@@ -40,7 +40,7 @@ mutants: all
 
 bench: all
 	@tools/deps.sh bench
-	@tools/bench.py --build $(BUILD) --slices $(SLICES) --slice $(SLICE) --space $(SPACE) \
+	@bench/bench.py --build $(BUILD) --slices $(SLICES) --slice $(SLICE) --space $(SPACE) \
 		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(BENCHES)
 
 # Less of everything than `make bench`: three to four sides take turns, with each peer and size.
@@ -49,13 +49,13 @@ bench-peers: SLICE = 500ms
 bench-peers: SPACE = 2GiB
 bench-peers: all
 	@tools/deps.sh peers
-	@tools/bench_peers.py --build $(BUILD) --slices $(SLICES) --slice $(SLICE) --space $(SPACE) \
+	@bench/bench_peers.py --build $(BUILD) --slices $(SLICES) --slice $(SLICE) --space $(SPACE) \
 		$(if $(SIZES),--sizes $(SIZES)) $(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(PEERS)
 
 bench-engines: ROUNDS = 7
 bench-engines: all
 	@tools/deps.sh peers
-	@tools/bench_engines.py --build $(BUILD) --rounds $(ROUNDS) $(if $(SIDES),--sides $(SIDES)) \
+	@bench/bench_engines.py --build $(BUILD) --rounds $(ROUNDS) $(if $(SIDES),--sides $(SIDES)) \
 		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(MATCHES)
 
 demo: deps

@@ -2,7 +2,7 @@
 /*
  * cmd/icms_bench.c: icms bench: measures icms beside what this machine could do at most.
  *
- * One thread; src/bench starts those it needs. Rows go to standard output as they are ready, as
+ * One thread; bench starts those it needs. Rows go to standard output as they are ready, as
  * lines of a table or, with --json, one object a line; progress goes to standard error when that is
  * a terminal.
  */

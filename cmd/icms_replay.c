@@ -15,7 +15,7 @@
 #include "base/hash.h"
 #include "conf/conf.h"
 #include "icms_cli.h"
-#include "replay_model.h"
+#include "replay/model.h"
 
 #define CAPACITIES_MAX 32
 #define LOOPS_MAX      1000

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the wheel of the Python package `icms` from the tree and a build folder, without a network.
 
-Called by what needs the package as its users have it: python/tests/run.py, tools/bench_peers.py.
+Called by what needs the package as its users have it: python/tests/run.py, bench/bench_peers.py.
 """
 import os
 import pathlib

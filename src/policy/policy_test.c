@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What policy.h promises, decision by decision; whole traces are cmd/replay_test.c.
+ * What policy.h promises, decision by decision; whole traces are src/replay/replay_test.c.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the benchmarks that did not measure what they should hold no goal.
 
-benchmarks.py: the verdicts of tools/bench.py over made-up rows, and those that doc/benchmarks.md
-shows of the rows in doc/benchmarks. Prints what is wrong.
+benchmarks.py: the verdicts of bench/bench.py over made-up rows, and those that doc/benchmarks.md
+shows of the rows in bench/results. Prints what is wrong.
 """
 import json
 import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "bench"))
 import bench  # noqa: E402
 
 ROW = {"bench": "pod", "op": "get", "variant": "", "size_bytes": 1 << 20, "depth": 16, "errors": 0,

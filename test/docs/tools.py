@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("tools", "demo", "test", "integrations")
+FOLDERS = ("tools", "bench", "demo", "test", "integrations")
 
 
 def programs():

@@ -5,7 +5,7 @@
 Goal: a load with too few tokens, with bytes from somewhere else, or from memory where it should come
 from the disk ends a match; so does an answer that differs; page caches are dropped for real; and of
 made-up rows the tables say who is first, by how much, and what is missed. No speed is judged.
-Method: tools/engines without engines. `make bench-engines` has them.
+Method: bench/engines without engines. `make bench-engines` has them.
 
 usage: bench_engines.py
 """
@@ -16,7 +16,7 @@ import tempfile
 import types
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 from engines import match, report, sides  # noqa: E402
 
 NBYTES = 4 << 20

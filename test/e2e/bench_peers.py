@@ -5,7 +5,7 @@
 Goal: objects that a peer loses, changes, does not write or refuses are counted, each for what it is; a
 peer that dies or cannot be installed is a line with the reason; a run writes rows and document with what
 icms lost, and leaves nothing behind. No speed is judged.
-Method: the peer tools/peers/fake.py, honest and with faults on purpose; 32 objects of 64 KiB. The driver
+Method: the peer bench/peers/fake.py, honest and with faults on purpose; 32 objects of 64 KiB. The driver
 of MinIO plays with a small S3 server of the test's own, which drops idle connections as MinIO does.
 
 usage: bench_peers.py BUILD_ROOT
@@ -21,7 +21,7 @@ import types
 from math import comb
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 import bench_peers  # noqa: E402
 from peers import minio, report, side, stats, worker  # noqa: E402
 
@@ -104,7 +104,7 @@ def run(build, folder, faults, name):
     results = pathlib.Path(folder, name, "benchmarks")
     results.mkdir(parents=True)
     ran = subprocess.run(
-        [sys.executable, ROOT / "tools/bench_peers.py", "--build", build, "--results", results,
+        [sys.executable, ROOT / "bench/bench_peers.py", "--build", build, "--results", results,
          "--dir", folder, "--sizes", "64KiB", "--space", "2MiB", "--slices", "2", "--slice", "20ms",
          "fake"], env={**os.environ, "FAULTS": faults}, capture_output=True, text=True, timeout=300)
     lines = (results / "peers-fake.jsonl").read_text().splitlines() if any(results.iterdir()) else []

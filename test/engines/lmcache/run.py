@@ -30,7 +30,7 @@ import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 import icms_wheel  # noqa: E402
 import pod  # noqa: E402
 import readme  # noqa: E402

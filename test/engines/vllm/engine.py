@@ -2,7 +2,7 @@
 """vLLM engines, each in a process of its own, driven by run.py.
 
 usage: engine.py
-Forked by tools/engines/nest.py for each order {"model": folder, "config": {...}, "environment":
+Forked by bench/engines/nest.py for each order {"model": folder, "config": {...}, "environment":
 {...}, "options": {...}}, an engine says {"ready": seconds, "pid": n, "policy": what vLLM does with requests whose
 load fails}, and then answers
     {"prompt": [token, ...], "tokens": n}   with the answer's tokens and sum of log-probabilities
@@ -18,7 +18,7 @@ import pathlib
 import sys
 import time
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "tools"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "bench"))
 from engines import nest  # noqa: E402
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"

@@ -12,7 +12,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 import icms_wheel  # noqa: E402
 import pod  # noqa: E402
 from engines import forked  # noqa: E402

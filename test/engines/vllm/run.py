@@ -26,7 +26,7 @@ import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 import readme  # noqa: E402
 from engines import forked  # noqa: E402
 import identities  # noqa: E402
