@@ -135,7 +135,8 @@ static uint64_t quota_evicting_bytes(const struct store_reclaim *reclaim)
     return bytes;
 }
 
-/* Evicts one block for a quota; false: enough was evicted, or as many as go at a time. */
+/* Evicts one block for a quota; false: enough was evicted, or as many as go at a time, or the drive
+ * is out of service. */
 static bool quota_evict(struct store *store, const struct store_block *block)
 {
     struct store_reclaim *reclaim = &store->reclaim;
@@ -143,7 +144,7 @@ static bool quota_evict(struct store *store, const struct store_block *block)
 
     if (block->volume != reclaim->volume || block->location.damaged)
         return true;
-    if (quota_has_room(volume, quota_evicting_bytes(reclaim)))
+    if (store->down || quota_has_room(volume, quota_evicting_bytes(reclaim)))
         return false;
     for (uint32_t i = 0; i < STORE_QUOTA_EVICTIONS; i++) {
         if (reclaim->mutations[i].magic == STORE_MUTATION_MAGIC)

@@ -19,6 +19,7 @@
 #include "base/hash.h"
 #include "loop/sim.h"
 #include "store/layout.h"
+#include "store/store_int.h"
 #include "store/store_rig.h"
 
 /* ---- damage -----------------------------------------------------------------------------------
@@ -1098,6 +1099,45 @@ static void a_life_that_fails_for_good_takes_the_drive_out(void **state)
     assert_int_equal(rig_put(rig, 0, 1, 10000, 1, 0), ICMS_OK);
 }
 
+/* Only simulated. The read that takes the drive out of service is that of a job for a quota: it
+ * evicts nothing any more. */
+static void a_drive_goes_out_under_a_job_for_a_quota(void **state)
+{
+    struct rig rig = {.sim = NULL};
+    struct store_volume_stats volume;
+    struct sim_opts opts;
+    uint64_t key = 0;
+
+    sim_opts_init(&opts, 3);
+    opts.disk_read_error_ppm = 1000000;
+    rig_sim_init(&rig, &opts);
+    sim_faults(rig.sim, false);
+    rig_one_volume(&rig);
+    rig.quota_bytes[0] = 2 * RIG_SEGMENT_BYTES; /* it shares segments */
+    rig_format(&rig);
+    rig_up(&rig);
+    do {
+        assert_int_equal(rig_put(&rig, 0, key, 6000, key, 0), ICMS_OK);
+        key++;
+        store_volume_stats(rig.store, 0, &volume);
+    } while (key < 100 || volume.bytes + store_record_bytes(6000) <= volume.quota_bytes);
+    rig_wait_sealed(&rig, 0, key - volume.blocks);
+    for (int i = 0; i < 1000; i++) /* nothing else is under way */
+        (void)sim_step(rig.sim);
+    sim_faults(rig.sim, true);
+    for (int i = 0; i < STORE_READ_ERRORS_MAX - 1; i++)
+        assert_int_equal(rig_get(&rig, 0, key - 1, 6000, key - 1, NULL), ICMS_IO);
+    assert_int_equal(rig_put(&rig, 0, key, 6000, key, 0), ICMS_DRIVE_DOWN);
+    assert_int_equal(atomic_load(&rig.down_calls), 1);
+    for (int i = 0; i < 1000; i++)
+        (void)sim_step(rig.sim);
+    sim_faults(rig.sim, false);
+    rig_restart(&rig);
+    assert_int_equal(rig_get(&rig, 0, key - 1, 6000, key - 1, NULL), ICMS_OK);
+    rig_down(&rig);
+    sim_free(&rig.sim);
+}
+
 /* Only simulated. Reads that fail at open, alone or twice in a row, lose nothing. */
 static void reads_that_fail_at_open_lose_nothing_for_good(void **state)
 {
@@ -1229,6 +1269,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         STORE_TEST(a_truncated_drive_is_refused_and_left_alone, uring),
         STORE_TEST(a_second_process_is_told_the_pid, uring),
+        cmocka_unit_test(a_drive_goes_out_under_a_job_for_a_quota),
         cmocka_unit_test(reads_that_fail_at_open_lose_nothing_for_good),
         cmocka_unit_test(an_entry_of_a_row_that_is_not_there_is_refused),
         STORE_TESTS(uring),
