@@ -9,9 +9,9 @@
  *   store_kill_flushed  -> store_mutation_killed for each.
  *
  * Loop's thread. Invariants: a mutation is told that its record is dead when that is durable. The
- * life of a segment does not change while its map is in a batch; a kill waits while its segment
- * gets a new life, which ends it. A drive whose map or flush fails again and again goes out of
- * service, because what was deleted could come back.
+ * life of a segment does not change while a kill of it is in a batch and not answered; a kill waits
+ * while its segment gets a new life, which ends it. A drive whose map or flush fails again and
+ * again goes out of service, because what was deleted could come back.
  */
 #include "base/fault.h"
 #include "store/store_int.h"
@@ -32,8 +32,10 @@ static void kill_answer(struct store_kill_map *map, icms_err err)
 {
     struct list *link;
 
-    while ((link = list_pop(&map->mutations)) != NULL)
+    while ((link = list_pop(&map->mutations)) != NULL) {
+        map->segment->kills--;
         store_mutation_killed(container_of(link, struct store_mutation, link), err);
+    }
 }
 
 /* Puts the mutations of a map back into the queue: first, in their order. */
@@ -44,6 +46,7 @@ static void kill_retry(struct store *store, struct store_kill_map *map)
 
         list_remove(last);
         list_push_front(&store->kill.waiting, last);
+        map->segment->kills--;
     }
 }
 
@@ -54,10 +57,8 @@ static void kill_batch_end(struct store *store, icms_err err)
     uint32_t count = kill->count;
     bool failed = err != ICMS_OK;
 
-    for (uint32_t i = 0; i < count; i++) {
-        kill->map[i].segment->killing = false;
+    for (uint32_t i = 0; i < count; i++)
         failed = failed || kill->map[i].err != ICMS_OK;
-    }
     kill->attempts = failed ? kill->attempts + 1 : 0;
     for (uint32_t i = count; i > 0; i--) {
         if (err != ICMS_OK || kill->map[i - 1].err != ICMS_OK)
@@ -153,7 +154,6 @@ static struct store_kill_map *kill_map(struct store *store, struct store_segment
     }
     if (kill->count == STORE_KILL_SEGMENTS)
         return NULL;
-    segment->killing = true;
     kill->map[kill->count].segment = segment;
     kill->map[kill->count].err = ICMS_OK;
     return &kill->map[kill->count++];
@@ -178,6 +178,7 @@ static void kill_batch_make(struct store *store, struct list *moot)
             continue;
         }
         map = segment->state != SEGMENT_RENEWING ? kill_map(store, segment) : NULL;
+        segment->kills += map != NULL;
         list_push(map != NULL ? &map->mutations : &store->kill.waiting, link);
     }
 }

@@ -44,7 +44,7 @@ static double stream_excess(const struct store *store, uint32_t stream)
 
 static bool segment_may_go(const struct store_segment *segment)
 {
-    return segment->state == SEGMENT_SEALED && !segment->killing;
+    return segment->state == SEGMENT_SEALED && segment->kills == 0;
 }
 
 /* The sealed segment of a stream whose last access is oldest; NULL: none may go. */
@@ -552,7 +552,7 @@ static void reclaim_renew(struct store *store, struct store_segment *segment)
 {
     struct store_reclaim *reclaim = &store->reclaim;
 
-    check(segment->writes == 0 && !segment->killing);
+    check(segment->writes == 0 && segment->kills == 0);
     if (segment->state == SEGMENT_FREE) {
         list_remove(&segment->link);
         store->free_count--;

@@ -503,9 +503,55 @@ static void what_an_open_could_not_read_stays_away(void **state)
     assert_true(hidden > 0);
 }
 
+/* A segment is evicted while its blocks are deleted: each is deleted or evicted, and what counts
+ * evictions on flash agrees with what was counted while they happened. */
+static void a_deleted_block_is_not_evicted(void **state)
+{
+    enum { FLYING = 32, OPS = 1000, AGE = 130 };
+
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        struct store_stats before, after;
+        struct rig_op *ops[FLYING] = {NULL};
+        struct rig rig = {.sim = NULL};
+        uint64_t key = 0;
+
+        dead_rig(&rig, seed, 24);
+        rig_format(&rig);
+        rig_up(&rig);
+        for (uint32_t n = 0; n < OPS + FLYING; n++) {
+            struct rig_op **op = &ops[n % FLYING];
+            bool delete = key > 2 * AGE && hash64_mix(seed << 32 | n) % 3 == 0;
+
+            if (*op != NULL) {
+                rig_op_wait(*op);
+                assert_true((*op)->err == ICMS_OK || (*op)->kind == RIG_DELETE);
+                rig_op_free(*op);
+            }
+            *op = NULL;
+            if (n >= OPS)
+                continue;
+            *op = rig_op_new(&rig, delete ? RIG_DELETE : RIG_WRITE, 6000);
+            (*op)->value_bytes = 6000;
+            (*op)->key = rig_key(delete ? key - AGE - hash64_mix(n) % 40 : key++);
+            rig_op_start(*op);
+        }
+        for (int i = 0; i < 1000; i++) /* new lives end */
+            (void)sim_step(rig.sim);
+        rig_stats(&rig, &before);
+        rig_restart(&rig);
+        rig_stats(&rig, &after);
+        assert_true(before.evictions > 100);
+        assert_int_equal(before.evictions, after.evictions);
+        assert_int_equal(before.blocks, after.blocks);
+        rig_down(&rig);
+        sim_free(&rig.sim);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_deleted_block_is_not_evicted),
         cmocka_unit_test(nothing_deleted_is_back_after_a_kill),
         cmocka_unit_test(nothing_deleted_is_back_after_a_power_cut),
         cmocka_unit_test(nothing_deleted_is_back_after_failed_headers),

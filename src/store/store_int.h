@@ -108,12 +108,12 @@ struct store_segment {
     uint32_t summary_pages;        /* SEALED: on flash, or STORE_NO_SUMMARY                      */
     uint32_t pins;                 /* reads in flight; READY: not opened while above 0           */
     uint32_t writes;               /* mutations whose record is in it, not completed             */
+    uint32_t kills;                /* of its records, in a batch and not answered: its life stays */
     uint32_t next_page;            /* OPEN: where the next record goes                           */
     uint32_t volume;               /* at open: the only one it has records of, or STORE_NO_VOLUME */
     bool killed;                   /* at open: its dead map has bits, or is damaged              */
     bool strangers;                /* it has records of volumes that are not configured          */
     bool clean;                    /* READY: the device was told that it is empty                */
-    bool killing;                  /* its dead map is in a batch of kills: its life stays        */
     uint8_t state;                 /* enum store_segment_state                                   */
     uint8_t stream;                /* OPENING .. SEALED: whose list                              */
 };

@@ -26,7 +26,7 @@ struct verify {
 /* Blocks of it are dead on flash, or their life is over, and about to leave the index. */
 static bool verify_changing(const struct store_segment *segment)
 {
-    return segment->state == SEGMENT_RENEWING || segment->killing;
+    return segment->state == SEGMENT_RENEWING || segment->kills != 0;
 }
 
 static void verify_found(struct store_scan *scan, const struct store_found *found)
