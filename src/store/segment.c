@@ -409,11 +409,14 @@ static void store_seal_flushed(struct loop_op *op)
                            summary->pages, (pages + 1) * STORE_PAGE_BYTES, store_seal_done);
 }
 
-/* Its records completed: flushes, and goes on in store_seal_flushed. */
+/* Its records completed: flushes, and goes on in store_seal_flushed. Not on a drive that is out of
+ * service: it may have a record that was neither published nor killed, which only a scan finds. */
 static void seal_start(struct store *store, struct store_segment *segment)
 {
     struct store_summary *summary = segment->summary;
 
+    if (store->down)
+        return;
     if (fault_hit("store.seal"))
         store_defer(store, &summary->deferred, store_seal_fault);
     else

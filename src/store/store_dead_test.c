@@ -548,9 +548,53 @@ static void a_deleted_block_is_not_evicted(void **state)
     }
 }
 
+/* A drive goes out of service since the older record of a key cannot be killed, when the segment of
+ * the new one is full. The summary of that segment would not name the new one, which is whole: it
+ * would be back when the summary is damaged. */
+static void what_a_drive_that_went_out_did_not_publish_stays_away(void **state)
+{
+    enum { FILL = 12, SMALL = 6000 };
+    struct rig rig = {.sim = NULL};
+    struct rig_op *ops[1 + FILL];
+    uint64_t summary;
+
+    dead_rig(&rig, 1, 16);
+    rig_format(&rig);
+    rig_up(&rig);
+    summary = (uint64_t)(rig.store->segment_pages - 2) * STORE_PAGE_BYTES;
+    assert_int_equal(rig_put(&rig, 0, 0, SMALL, 1, 0), ICMS_OK);
+    assert_int_equal(fault_arm("store.kill:1:fail+", NULL), ICMS_OK);
+    for (uint64_t i = 0; i <= FILL; i++) {
+        ops[i] = rig_op_new(&rig, RIG_WRITE, SMALL);
+        ops[i]->key = rig_key(i);
+        ops[i]->seed = 100 + i;
+        ops[i]->value_bytes = SMALL;
+        rig_op_start(ops[i]);
+    }
+    for (uint64_t i = 0; i <= FILL; i++)
+        rig_op_wait(ops[i]);
+    assert_int_equal(ops[0]->err, ICMS_DRIVE_DOWN);
+    for (uint64_t i = 0; i <= FILL; i++)
+        rig_op_free(ops[i]);
+    for (int i = 0; i < 1000; i++) /* what is written in the end */
+        (void)sim_step(rig.sim);
+    assert_int_equal(fault_arm(NULL, NULL), ICMS_OK);
+    rig_restart(&rig);
+    assert_int_equal(rig_delete(&rig, 0, 0), ICMS_OK);
+    assert_false(rig_exists(&rig, 0, 0));
+    rig_down(&rig);
+    for (uint64_t i = 0; i < 16; i++)
+        rig_flip(&rig, STORE_DATA_OFFSET + i * RIG_SEGMENT_BYTES + summary + 20, 1);
+    rig_up(&rig);
+    assert_false(rig_exists(&rig, 0, 0));
+    rig_down(&rig);
+    sim_free(&rig.sim);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_drive_that_went_out_did_not_publish_stays_away),
         cmocka_unit_test(a_deleted_block_is_not_evicted),
         cmocka_unit_test(nothing_deleted_is_back_after_a_kill),
         cmocka_unit_test(nothing_deleted_is_back_after_a_power_cut),
