@@ -247,11 +247,11 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
     static const struct {
         const char *name, *kind, *help;
     } families[] = {
-        {"icms_agent_arena_slots", "gauge", "Slots of a volume's arena."},
-        {"icms_agent_arena_used_slots", "gauge", "Slots that hold a block."},
+        {"icms_agent_arena_slots", "gauge", "Blocks that a volume's arena holds at most."},
+        {"icms_agent_arena_used_slots", "gauge", "Blocks in it."},
         {"icms_agent_arena_leased_slots", "gauge", "Lease entries of clients in use."},
         {"icms_agent_arena_bytes", "gauge", "Memory of a volume's arena."},
-        {"icms_agent_arena_used_bytes", "gauge", "Bytes of the blocks in it."},
+        {"icms_agent_arena_used_bytes", "gauge", "Bytes of their values."},
         {"icms_agent_arena_evictions_total", "counter", "Blocks that made room for others."},
         {"icms_agent_puts_total", "counter", "Blocks taken for storing."},
         {"icms_agent_store_failures_total", "counter", "Accepted blocks that did not reach flash."},
@@ -284,15 +284,15 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
 
 static void page_usage(struct ctl_page *page, const struct agent_stats *stats)
 {
-    uint64_t slots = 0, used = 0;
+    uint64_t bytes = 0, used = 0;
 
     for (uint32_t i = 0; i < stats->volume_count; i++) {
-        slots += stats->volumes[i].slots;
-        used += stats->volumes[i].slots_used;
+        bytes += stats->volumes[i].arena_bytes;
+        used += stats->volumes[i].arena_used_bytes;
     }
     page_one(page, "icms_agent_arena_usage_ratio", "gauge",
-             "Share of the arenas' slots that hold a block; 1 is all of them.",
-             slots == 0 ? 0 : (double)used / (double)slots);
+             "Share of the arenas' memory that values take.",
+             bytes == 0 ? 0 : (double)used / (double)bytes);
 }
 
 /* ---- pages ---------------------------------------------------------------------------------- */

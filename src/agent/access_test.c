@@ -23,7 +23,7 @@
 #define OTHERS 1003
 
 static const struct rig_opts shared = {
-    .enclosures = 1, .slots = 8, .raw_uid = USER, .raw_gid = GROUP};
+    .enclosures = 1, .slots = 8, .block_bytes = BYTES, .raw_uid = USER, .raw_gid = GROUP};
 
 static struct rig_client *client_of(struct agent_rig *rig, uint32_t uid, uint32_t gid)
 {

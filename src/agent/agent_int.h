@@ -7,6 +7,7 @@
  *   count.c    what clients count themselves
  *   req.c      one request of a guest: its state machine, on the loop of its volume
  *   volume.c   one volume's arena: slots, eviction, leases
+ *   extent.c   which bytes of an arena are whose, and who goes when room is needed
  *   match.c    many keys of a request, looked for at once
  *   op.c       one piece of work for the pod or the own drive: who is asked, what an answer means
  *   path.c     one enclosure: its association, health, probing
@@ -25,6 +26,7 @@
 #include <stdatomic.h>
 
 #include "agent/agent.h"
+#include "agent/extent.h"
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/hash.h"
@@ -41,12 +43,15 @@
 #define AGENT_TAKE_MAX   32   /* entries taken from a ring at a time                              */
 #define AGENT_TAKE_ROUND 8    /* such takes before others have their turn                         */
 #define AGENT_TAKE_BYTES                                                                           \
-    ((uint64_t)16 << 20)    /* bytes to copy or to verify, likewise              */
-#define AGENT_EVICT_MAX   8 /* slots evicted at a time: one look at the leases serves all       */
+    ((uint64_t)16 << 20)      /* bytes to copy or to verify, likewise              */
+#define AGENT_EVICT_MAX   8   /* windows evicted at a time: one look at the leases serves all     */
+#define AGENT_EVICT_SHARE 32  /* of an arena that is evicted ahead: a part                      */
+#define AGENT_SIZES_COUNT 256 /* blocks of which the largest tells what loads ask for           */
 #define AGENT_PASSED_MAX  ((uint32_t)1 << 20) /* blocks remembered that went past an arena */
 #define AGENT_MATCHES     16  /* batches of exists of one loop under way; more requests wait     */
 #define AGENT_MATCH_SLICE 512 /* keys of a batch that are asked for at a time */
 #define AGENT_PARTS       256 /* commands exist-many of one loop under way; more keys wait        */
+#define AGENT_WAKE_PAST   4   /* requests that are passed over when they still find no room */
 #define AGENT_KEY_LISTS   256 /* lists of operations by key, of a volume                          */
 #define AGENT_WAKE_MAX    32  /* requests that get an operation before others have their turn     */
 
@@ -91,13 +96,13 @@ static inline uint64_t counter_get(const agent_counter *counter)
 /* ---- requests ------------------------------------------------------------------------------- */
 
 enum agent_req_state {
-    AGENT_REQ_FREE,        /* in its guest's pool; holds nothing                                  */
-    AGENT_REQ_NEW,         /* on the volume's loop, or on its way there; holds nothing yet        */
-    AGENT_REQ_WAIT_KEY,    /* its key is being stored or removed, or another flush of its guest is
-                              under way; woken by op_over                                         */
-    AGENT_REQ_WAIT_SLOT,   /* all slots are leased or in use; woken by volume_sweep               */
-    AGENT_REQ_WAIT_OP,     /* all operations of its class, or all batches, are in use; woken by
-                              core_kick                                                           */
+    AGENT_REQ_FREE,      /* in its guest's pool; holds nothing                                  */
+    AGENT_REQ_NEW,       /* on the volume's loop, or on its way there; holds nothing yet        */
+    AGENT_REQ_WAIT_KEY,  /* its key is being stored or removed, or another flush of its guest is
+                            under way; woken by op_over                                         */
+    AGENT_REQ_WAIT_SLOT, /* there is no room that is not leased or in use; woken by volume_sweep */
+    AGENT_REQ_WAIT_OP,   /* all operations of its class, or all batches, are in use; woken by
+                            core_kick                                                           */
     AGENT_REQ_WAIT_STORES, /* flush: waits for its guest's stores; woken by agent_op_over         */
     AGENT_REQ_LOCAL,       /* waits for the own drive; woken by agent_op_over                     */
     AGENT_REQ_POD,         /* waits for an enclosure; woken by agent_op_over                      */
@@ -129,6 +134,7 @@ struct agent_req {
     uint8_t op;           /* enum shm_op                                                  */
     uint8_t flags;        /* enum shm_flag                                                */
     /* work */
+    uint64_t room;             /* GET: bytes that the stored block needs; 0: nobody said         */
     struct agent_op *waits;    /* LOCAL, POD, WAIT_KEY: the operation                          */
     struct agent_match *match; /* EXISTS_MANY in LOCAL or POD: the batch                     */
     bool direct;               /* GET: its memory is being written: only the operation ends it */
@@ -171,6 +177,8 @@ struct agent_op {
     bool bad;                  /* LOAD: what came was not sealed for this volume and key      */
     bool counted;              /* LOAD, suspect: as a checksum error                          */
     bool found;                /* DELETE: some place had it                                   */
+    bool asked_again;          /* LOAD: `room` is not a guess                                 */
+    bool too_small;            /* LOAD: the block is larger than the room, by value_bytes     */
     bool owner_down;           /* one before the one that is asked is excluded, or was lost      */
     bool owner_lacks;          /* one before the one that is asked lacks the volume              */
     struct agent_match *match; /* EXIST: of this batch; NULL: of no batch                   */
@@ -179,6 +187,7 @@ struct agent_op {
     struct key key;           /* all but FLUSH                                               */
     enum io_class io_class;   /* counted against it; whose queue pair                        */
     uint32_t slot;            /* LOAD, STORE; SHM_SLOT_NONE else                             */
+    uint64_t room;            /* LOAD: bytes there for the stored block                      */
     struct agent_req *direct; /* LOAD into the memory of this request, its only one: no slot */
     uint32_t value_bytes;     /* STORE: plain value. LOAD, in over: likewise                 */
     uint32_t stored_bytes;    /* STORE: with the trailer                                     */
@@ -298,7 +307,7 @@ struct agent_core {
 
 enum agent_slot_state {
     AGENT_SLOT_FREE,    /* in volume->free                                                        */
-    AGENT_SLOT_FILLING, /* reserved; the network, the drive or a copy writes it                   */
+    AGENT_SLOT_FILLING, /* has an extent; the network, the drive or a copy writes it              */
     AGENT_SLOT_LIVE,    /* in the index; readers may lease it                                     */
     AGENT_SLOT_LIMBO,   /* out of the index; leased or pinned still; freed by volume_sweep        */
 };
@@ -306,7 +315,6 @@ enum agent_slot_state {
 struct agent_slot {
     struct list link; /* in volume->free or volume->limbo                              */
     enum agent_slot_state state;
-    bool referenced;      /* used since the hand passed                                    */
     uint16_t pins;        /* operations that read or write it                              */
     uint32_t value_bytes; /* LIVE: plain value                                             */
     uint32_t head;        /* LIVE: its chain                                               */
@@ -337,19 +345,23 @@ struct agent_volume {
     struct shm_slot *slots;     /* writable                                                 */
     uint8_t *data;              /* writable                                                 */
     struct agent_slot *meta;    /* [slot_count]                                             */
+    uint32_t meta_used;         /* slots from this one on were never used, and are not in free */
+    struct extents extents;     /* who has which bytes of the data                          */
+    uint32_t margin;            /* bytes of an extent in front of the value                 */
+    uint64_t sizes_max[2];      /* largest stored block of the last, and of these, blocks   */
+    uint32_t sizes_count;       /* of these                                                 */
     uint64_t *leased;           /* bit i: slot i is leased; of the last look                */
     uint32_t *passed;           /* [passed_count]: what of a key's hash tells it, of blocks that
                                    were loaded past the arena                               */
     uint32_t passed_count;      /* power of two                                             */
     struct list free;           /* struct agent_slot                                        */
     struct list limbo;          /* struct agent_slot                                        */
-    uint32_t hand;              /* of the clock                                             */
     uint64_t secret;            /* seeds the hashes of what is not shared                  */
     struct list keys[AGENT_KEY_LISTS]; /* struct agent_op by key                                 */
     struct list wait_slot;    /* struct agent_req                                         */
     struct list wait_share;   /* struct agent_req: puts while stores hold their share     */
-    uint32_t store_slots;     /* held by stores under way                                 */
-    uint32_t store_slots_max; /* their share; the others are for loads                    */
+    uint64_t store_bytes;     /* of the arena, held by stores under way                   */
+    uint64_t store_bytes_max; /* their share; the others are for loads                    */
     struct loop_timer sweep;  /* looks at limbo again                                     */
     struct loop_msg kick;     /* wakes wait_slot and wait_share                 */
     bool kick_sent;           /* it is on its way                               */
@@ -544,18 +556,35 @@ uint32_t agent_volume_find(struct agent_volume *volume, const struct key *key);
 uint32_t agent_volume_find_many(struct agent_volume *volume, const struct key *keys,
                                 uint32_t count);
 
-/* Reserves a slot (FILLING), evicting if need be; SHM_SLOT_NONE when all are leased or pinned. */
-uint32_t agent_volume_slot_take(struct agent_volume *volume);
+/* Reserves a slot (FILLING) with room for a stored block of so many bytes, evicting if need be;
+ * SHM_SLOT_NONE when too much is leased or pinned. */
+uint32_t agent_volume_slot_take(struct agent_volume *volume, uint64_t stored_bytes);
+
+/* Bytes of the arena that a slot holds. */
+static inline uint64_t agent_volume_slot_bytes(const struct agent_volume *volume, uint32_t slot)
+{
+    return volume->extents.of[slot].bytes;
+}
+
+/* What of the arena a stored block of so many bytes takes. */
+uint64_t agent_volume_extent_bytes(const struct agent_volume *volume, uint64_t stored_bytes);
+
+/* Room for a load of the key, in bytes of the stored block: what blocks of the volume had lately.
+ */
+uint64_t agent_volume_room(const struct agent_volume *volume, const struct key *key);
+
+/* A stored block had so many bytes. */
+void agent_volume_size_seen(struct agent_volume *volume, uint64_t stored_bytes);
 
 /* Gives a FILLING slot back. */
 void agent_volume_slot_give(struct agent_volume *volume, uint32_t slot);
 
 static inline uint8_t *agent_volume_memory(struct agent_volume *volume, uint32_t slot)
 {
-    return volume->data + (uint64_t)slot * volume->arena.slot_bytes;
+    return volume->data + volume->extents.of[slot].begin + volume->margin;
 }
 
-/* FILLING -> LIVE; what the key had before goes. */
+/* FILLING -> LIVE; what the key had before goes, and room that the value does not need. */
 void agent_volume_publish(struct agent_volume *volume, uint32_t slot, const struct key *key,
                           uint32_t value_bytes);
 
@@ -565,10 +594,11 @@ void agent_volume_unpublish(struct agent_volume *volume, uint32_t slot);
 void agent_volume_pin(struct agent_volume *volume, uint32_t slot);
 void agent_volume_unpin(struct agent_volume *volume, uint32_t slot);
 
-/* Was used: stays longer. */
 /* True when a block that is loaded now shall be kept in the arena: it was loaded past it before,
  * lately. False: it is noted for the next time. */
 bool agent_volume_again(struct agent_volume *volume, const struct key *key);
+
+/* Was used: stays longer. */
 void agent_volume_touch(struct agent_volume *volume, uint32_t slot);
 
 /* Holds a LIVE slot in the guest's lease table. */
@@ -609,8 +639,9 @@ void agent_op_start(struct agent_op *op);
 /* A block may be bad where it is stored: loads it again, into the arena if it is good; if not, that
  * record is deleted, so that a put that does not replace can repair it. counted: the error that was
  * seen. NULL: the key is being written, or looked at like this already, or there is too much to do;
- * the next one who finds it bad tries again. */
-struct agent_op *agent_op_suspect(struct agent_volume *volume, const struct key *key, bool counted);
+ * the next one who finds it bad tries again. room: bytes of the stored block; 0: nobody knows. */
+struct agent_op *agent_op_suspect(struct agent_volume *volume, const struct key *key, bool counted,
+                                  uint64_t room);
 
 /* The operation that writes the key now, or may delete it; NULL: none. */
 struct agent_op *agent_op_writer(struct agent_volume *volume, const struct key *key);
@@ -695,6 +726,10 @@ void agent_path_ask_part(struct agent_path *path, struct agent_part *part);
 icms_err agent_local_new(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
 void agent_local_free(struct agent_local **local);
 void agent_local_ask(struct agent_local *local, struct agent_op *op);
+
+/* Bytes that the stored block of a key has at most; 0: the drive does not have it. */
+uint64_t agent_local_bytes(struct agent_local *local, const struct agent_volume *volume,
+                           const struct key *key);
 
 /* NONE: the drive has the key; else why not. */
 enum icms_miss agent_local_exists(struct agent_local *local, const struct agent_volume *volume,

@@ -7,10 +7,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "agent/extent.h"
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/crc.h"
 #include "base/hash.h"
+#include "store/store.h"
 #include "wire/sealed.h"
+
+/* Arenas that hold so many blocks, and no more. */
+static uint64_t rig_arena_bytes(const struct volume_spec *spec, const struct rig_opts *opts)
+{
+    uint64_t value_bytes = opts->block_bytes != 0 ? opts->block_bytes : spec->value_bytes_max;
+    uint64_t stored_bytes = value_bytes + (spec->sealed ? LIMIT_TRAILER_BYTES : 0);
+    uint64_t block_bytes = opts->own_process && opts->enclosures == 0
+                               ? store_record_bytes(stored_bytes)
+                               : bytes_align(stored_bytes, EXTENT_UNIT);
+
+    return bytes_align((opts->slots == 0 ? 64 : opts->slots) * block_bytes, LIMIT_DISK_ALIGN);
+}
 
 static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
 {
@@ -25,8 +40,7 @@ static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
         spec->value_bytes_max = value_bytes;
         spec->run_blocks = 32;
         spec->sealed = i != 1;
-        spec->arena_bytes = (uint64_t)(opts->slots == 0 ? 64 : opts->slots) *
-                            (value_bytes + (spec->sealed ? LIMIT_DISK_ALIGN : 0));
+        spec->arena_bytes = rig_arena_bytes(spec, opts);
         if (i == 1 && opts->raw_uid != 0) {
             spec->user_count = spec->group_count = 1;
             spec->users[0].id = opts->raw_uid;
@@ -363,7 +377,7 @@ const uint8_t *rig_leased(struct rig_client *client, uint32_t volume,
     check(answer->status == ICMS_OK && answer->slot < arena->slot_count);
     /* the next version when the key was written meanwhile: the leased bytes stay */
     check(atomic_load(&arena->slots[answer->slot].version) - answer->version <= 1);
-    return shm_arena_value(arena, answer->slot);
+    return shm_arena_value(arena, answer->slot, answer->value_bytes);
 }
 
 void rig_lease_give(struct rig_client *client, uint32_t lease)

@@ -22,7 +22,8 @@ struct rig_opts {
     uint64_t seed;
     uint32_t loops;            /* of the agent; 0: 1                               */
     uint32_t enclosures;       /* 0: none: a drive of its own                      */
-    uint32_t slots;            /* of each arena; 0: 64                             */
+    uint32_t slots;            /* blocks that each arena holds; 0: 64              */
+    uint32_t block_bytes;      /* values of these blocks; 0: the largest           */
     uint32_t value_bytes;      /* the largest of each volume; 0: RIG_VALUE_BYTES   */
     uint64_t backlog_bytes;    /* 0: the default                                */
     uint32_t raw_uid;          /* volume "raw" is for this user; 0: for everybody */

@@ -11,10 +11,13 @@
 #include <cmocka.h>
 
 #include "agent/agent_rig.h"
+#include "agent/extent.h"
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/fault_arm.h"
 #include "base/hash.h"
 #include "icms/icms.h"
+#include "store/store.h"
 #include "wire/nvme.h"
 
 #define MS    RIG_MS
@@ -227,7 +230,7 @@ static void the_last_writer_of_a_key_wins(void **state)
 
 static void a_drive_of_its_own_instead_of_a_pod(void **state)
 {
-    static const struct rig_opts local = {.slots = 4};
+    static const struct rig_opts local = {.slots = 4, .block_bytes = BYTES};
     struct agent_rig *rig = rig_new(&local);
     struct rig_client *client = rig_client_new(rig);
     const struct shm_complete *answer;
@@ -265,7 +268,7 @@ static void records_of_an_own_drive_stay_in_their_slots(void **state)
     struct rig_client *client = rig_client_new(rig);
     struct shm_complete held = {0};
 
-    assert_int_equal(client->arenas[KV].slot_bytes, 2 * 4096);
+    assert_int_equal(client->arenas[KV].data_bytes, 5 * 2 * 4096);
     for (uint32_t n = 0; n < 20; n++) {
         uint64_t tag = rig_put(client, KV, n, LARGEST - n % 3, 0, 0);
 
@@ -308,10 +311,12 @@ static void other_processes_never_see_a_record(void **state)
         const uint8_t *first, *end;
         struct rig_client *client;
         struct agent_rig *rig;
+        uint32_t blocks = 0;
         bool clean = true;
 
         assert_int_equal(fault_arm(faults, NULL), ICMS_OK);
-        rig = rig_new(&(struct rig_opts){.slots = 4, .own_process = way != SHARED});
+        rig = rig_new(
+            &(struct rig_opts){.slots = 4, .block_bytes = BYTES, .own_process = way != SHARED});
         client = rig_client_new(rig);
         arena = &client->arenas[KV];
         /* Enough to reuse slots, for stores and for loads. */
@@ -325,13 +330,17 @@ static void other_processes_never_see_a_record(void **state)
             rig_lease_give(client, 0);
         }
         for (uint32_t slot = 0; slot < arena->slot_count; slot++) {
-            first = shm_arena_value(arena, slot) + BYTES + LIMIT_TRAILER_BYTES;
-            end = slot + 1 < arena->slot_count
-                      ? shm_arena_value(arena, slot + 1)
-                      : shm_arena_value(arena, slot) + arena->slot_bytes - 64;
-            for (; first < end; first++)
+            if (atomic_load(&arena->slots[slot].version) % 2 != 0)
+                continue;
+            first = shm_arena_value(arena, slot, BYTES);
+            end = way == SHARED ? first + bytes_align(BYTES + LIMIT_TRAILER_BYTES, EXTENT_UNIT)
+                                : first - STORE_HEADER_BYTES +
+                                      store_record_bytes(BYTES + LIMIT_TRAILER_BYTES);
+            blocks++;
+            for (first += BYTES + LIMIT_TRAILER_BYTES; first < end; first++)
                 clean = clean && *first == 0;
         }
+        assert_true(blocks >= 2);
         assert_int_equal(clean, way != OWN);
         rig_client_free(client);
         rig_free(rig);
@@ -703,8 +712,8 @@ static void a_mended_enclosure_is_back_and_what_the_other_took_is_found(void **s
     rig_run(rig, 2000 * MS);
     assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_UP);
     /* forget the arena's copy: evict by filling it */
-    for (uint32_t i = 1000; i < 1200; i++)
-        assert_int_equal(rig_wait(client, rig_put(client, KV, i, 10, 0, 0))->status, ICMS_OK);
+    for (uint32_t i = 1000; i < 1300; i++)
+        assert_int_equal(rig_wait(client, rig_put(client, KV, i, BYTES, 0, 0))->status, ICMS_OK);
     rig_key(n, &key);
     assert_false(shm_arena_has(&client->arenas[KV], &key));
     rig_run(rig, 100 * MS);
@@ -736,7 +745,9 @@ static void without_an_enclosure_it_works_and_misses(void **state)
     rig_run(rig, 1000 * MS);
     assert_true(agent_ready(rig->agent, 0, NULL));
     assert_int_equal(rig_wait(client, rig_put(client, KV, 1, 10, 0, 0))->status, ICMS_OK);
-    assert_false(agent_ready(rig->agent, 1, &why)); /* 1 of 64 slots is more than 1 % */
+    assert_int_equal(rig_wait(client, rig_put(client, KV, 2, 65536, 0, 0))->status, ICMS_OK);
+    assert_false(agent_ready(rig->agent, 1, &why)); /* 1 of 64 blocks is more than 1 % */
+    assert_true(agent_ready(rig->agent, 2, &why));
     assert_non_null(strstr(why.text, "arena"));
     agent_drain(rig->agent, 0);
     assert_false(agent_ready(rig->agent, 0, &why));
@@ -749,7 +760,7 @@ static void without_an_enclosure_it_works_and_misses(void **state)
 
 static void a_leased_slot_stays_whatever_is_loaded(void **state)
 {
-    static const struct rig_opts small = {.enclosures = 1, .slots = 4};
+    static const struct rig_opts small = {.enclosures = 1, .slots = 4, .block_bytes = BYTES};
     struct agent_rig *rig = rig_new(&small);
     struct rig_client *client = rig_client_new(rig);
     const struct shm_complete *held;
@@ -767,14 +778,13 @@ static void a_leased_slot_stays_whatever_is_loaded(void **state)
         assert_true(rig_value_is(client, KV, 0, BYTES, held));
     }
     assert_true(rig_stats(rig)->volumes[KV].arena_evictions > 50);
-    assert_int_equal(rig_stats(rig)->volumes[KV].slots, 4);
     rig_client_free(client);
     rig_free(rig);
 }
 
 static void when_all_slots_are_leased_gets_are_shed_by_their_deadline(void **state)
 {
-    static const struct rig_opts small = {.enclosures = 1, .slots = 4};
+    static const struct rig_opts small = {.enclosures = 1, .slots = 4, .block_bytes = BYTES};
     struct agent_rig *rig = rig_new(&small);
     struct rig_client *client = rig_client_new(rig);
     uint64_t tag;
@@ -796,12 +806,12 @@ static void when_all_slots_are_leased_gets_are_shed_by_their_deadline(void **sta
 
 static void blocks_in_use_stay_longer(void **state)
 {
-    static const struct rig_opts small = {.enclosures = 1, .slots = 16};
+    static const struct rig_opts small = {.enclosures = 1, .slots = 16, .block_bytes = BYTES};
     struct agent_rig *rig = rig_new(&small);
     struct rig_client *client = rig_client_new(rig);
 
     for (uint32_t n = 0; n < 200; n++) {
-        assert_int_equal(rig_wait(client, rig_put(client, KV, 1000 + n, 100, 0, 0))->status,
+        assert_int_equal(rig_wait(client, rig_put(client, KV, 1000 + n, BYTES, 0, 0))->status,
                          ICMS_OK);
         rig_run(rig, 2 * MS); /* a slot that is being stored cannot go */
         assert_int_equal(rig_wait(client, rig_get(client, KV, 1000, 0, 0))->source,

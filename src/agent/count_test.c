@@ -120,7 +120,7 @@ static void a_touch_is_no_second_hit(void **state)
 
 static void latencies_and_ages_are_counted(void **state)
 {
-    const struct rig_opts few = {.enclosures = 1, .slots = 4};
+    const struct rig_opts few = {.enclosures = 1, .slots = 4, .block_bytes = BYTES};
     struct agent_rig *rig = rig_new(&few);
     struct rig_client *client = rig_client_new(rig);
     const struct agent_stats *stats;

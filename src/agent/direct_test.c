@@ -270,7 +270,8 @@ static void an_enclosure_that_dies_leaves_the_memory_alone(void **state)
 /* An agent with a drive of its own on which blocks 1 to 8 lie, and in its arena only the last. */
 static struct agent_rig *rig_up_local(struct rig_client **out_client)
 {
-    struct agent_rig *rig = rig_new(&(struct rig_opts){.seed = 7, .slots = 4, .own_process = true});
+    struct agent_rig *rig = rig_new(
+        &(struct rig_opts){.seed = 7, .slots = 4, .value_bytes = VALUE, .own_process = true});
 
     *out_client = rig_client_new(rig);
     agent_client_trust(rig->agent, (*out_client)->attached.client);

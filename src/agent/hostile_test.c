@@ -27,7 +27,7 @@ static const struct rig_opts two = {.enclosures = 2};
 static void a_client_that_dies_gives_everything_back(void **state)
 {
     for (uint32_t loops = 1; loops <= 3; loops += 2) {
-        struct rig_opts opts = {.enclosures = 2, .slots = 4, .loops = loops};
+        struct rig_opts opts = {.enclosures = 2, .slots = 4, .block_bytes = BYTES, .loops = loops};
         struct agent_rig *rig = rig_new(&opts);
         struct rig_client *other = rig_client_new(rig);
 
@@ -253,7 +253,8 @@ static void hits_are_right_and_answers_on_time_while_enclosures_come_and_go(void
 /* An enclosure says that a value is longer than any of the volume: nothing of it is published. */
 static void a_value_longer_than_its_slot_is_refused(void **state)
 {
-    struct agent_rig *rig = rig_new(&(struct rig_opts){.enclosures = 1, .slots = 4});
+    struct agent_rig *rig =
+        rig_new(&(struct rig_opts){.enclosures = 1, .slots = 4, .block_bytes = BYTES});
     struct rig_client *client = rig_client_new(rig);
     uint8_t *data = calloc(1, 4 * RIG_VALUE_BYTES);
 

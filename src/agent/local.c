@@ -100,7 +100,8 @@ static icms_err local_deliver_direct(const struct agent_req *req, const struct k
  * request, if that is still waiting. */
 static icms_err local_deliver(const struct agent_op *op, const struct store_read *read)
 {
-    if (read->value_bytes > op->volume->stored_bytes_max)
+    if (read->value_bytes > op->volume->stored_bytes_max ||
+        (op->direct == NULL && read->value_bytes > op->room))
         return ICMS_VALUE_SIZE;
     if (op->direct != NULL && list_empty(&op->waiters))
         return ICMS_DEADLINE;
@@ -182,7 +183,7 @@ static icms_err local_start(struct agent_local *local, struct agent_op *op)
             .key = op->key,
             .memory = record,
             .memory_bytes = record == op->buffer ? local->buffer_bytes
-                                                 : store_record_bytes(volume->stored_bytes_max),
+                                                 : agent_volume_slot_bytes(volume, op->slot),
             .done = local_read_done};
         return store_read(local->store, &op->u.read);
     case AGENT_OP_STORE:
@@ -224,6 +225,14 @@ static void local_begin(struct agent_local *local, struct agent_op *op)
         return;
     loop_timer_stop(local->core->loop, &op->timer);
     local_fail(local, op, err);
+}
+
+uint64_t agent_local_bytes(struct agent_local *local, const struct agent_volume *volume,
+                           const struct key *key)
+{
+    uint64_t bytes = 0;
+
+    return store_exists(local->store, volume->local_volume, key, &bytes) ? bytes : 0;
 }
 
 enum icms_miss agent_local_exists(struct agent_local *local, const struct agent_volume *volume,

@@ -490,20 +490,26 @@ static uint64_t op_background_ns(const struct agent_volume *volume)
     return core_now_ns(volume->core) + (uint64_t)volume->agent->opts.store_deadline_ms * 1000000;
 }
 
-struct agent_op *agent_op_suspect(struct agent_volume *volume, const struct key *key, bool counted)
+struct agent_op *agent_op_suspect(struct agent_volume *volume, const struct key *key, bool counted,
+                                  uint64_t room)
 {
+    bool is_known = room != 0;
     struct agent_op *op;
     uint32_t slot;
 
     if (!volume->spec.sealed || agent_op_writer(volume, key) != NULL ||
         !agent_core_has_op(volume->core, IO_CLASS_PRESTAGE))
         return NULL;
-    slot = agent_volume_slot_take(volume);
+    if (!is_known)
+        room = agent_volume_room(volume, key);
+    slot = agent_volume_slot_take(volume, room);
     if (slot == SHM_SLOT_NONE)
         return NULL;
     op = agent_op_new(volume, AGENT_OP_LOAD, key, IO_CLASS_PRESTAGE);
     check(op != NULL);
     op->slot = slot;
+    op->room = room;
+    op->asked_again = is_known;
     op->suspect = true;
     op->counted = counted;
     op->deadline_ns = op_background_ns(volume);
@@ -536,7 +542,21 @@ static void op_over_bad(const struct agent_op *op)
     if (op->suspect)
         op_repair(op);
     else if (!op->drop)
-        (void)agent_op_suspect(op->volume, &op->key, true);
+        (void)agent_op_suspect(op->volume, &op->key, true, 0);
+}
+
+/* The block did not fit into the room that a load had for it. It is loaded again into as much as it
+ * said that it needs, and if that is too little, or it did not say, into as much as a block of the
+ * volume can need. */
+static bool op_was_too_small(struct agent_op *op)
+{
+    uint64_t bytes_max = op->volume->stored_bytes_max;
+
+    if (op->err != ICMS_VALUE_SIZE || op->direct != NULL || op->room >= bytes_max ||
+        op->value_bytes > bytes_max)
+        return false;
+    op->room = op->asked_again || op->value_bytes <= op->room ? bytes_max : op->value_bytes;
+    return true;
 }
 
 static void op_over_load(struct agent_op *op)
@@ -544,6 +564,9 @@ static void op_over_load(struct agent_op *op)
     struct agent_volume *volume = op->volume;
 
     op_reason_settle(op);
+    op->too_small = op_was_too_small(op);
+    if (op->err == ICMS_OK)
+        agent_volume_size_seen(volume, op->value_bytes);
     if (op->err == ICMS_OK && volume->spec.sealed && op->value_bytes <= LIMIT_TRAILER_BYTES) {
         op->bad = true;
     } else if (op->err == ICMS_OK && volume->spec.sealed) {
@@ -569,6 +592,8 @@ static void op_over_load(struct agent_op *op)
     }
     agent_volume_slot_give(volume, op->slot);
     op->slot = SHM_SLOT_NONE;
+    if (op->too_small && op->suspect)
+        (void)agent_op_suspect(volume, &op->key, op->counted, op->room);
     if (op->err == ICMS_OK)
         op->drop = true; /* the waiters look again: something newer is there, or nothing */
 }
@@ -603,8 +628,8 @@ static void op_over_store(struct agent_op *op)
 
     atomic_fetch_sub_explicit(&volume->agent->backlog_bytes, op->stored_bytes,
                               memory_order_relaxed);
-    check(volume->store_slots > 0);
-    volume->store_slots--;
+    check(volume->store_bytes >= agent_volume_slot_bytes(volume, op->slot));
+    volume->store_bytes -= agent_volume_slot_bytes(volume, op->slot);
     agent_volume_unpin(volume, op->slot);
     list_remove(&op->guest_link);
     if (share != NULL && op->err == ICMS_OK && op->path != NULL)

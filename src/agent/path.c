@@ -227,8 +227,7 @@ static void path_req_done(struct nvmf_req *req)
         op->value_bytes = req->value_bytes;
         op->record = req->record;
         counter_add(&path->load_bytes, req->value_bytes);
-        if (req->value_bytes > op->volume->stored_bytes_max ||
-            (op->direct != NULL && req->value_bytes > req->data[0].iov_len + req->data[1].iov_len))
+        if (req->value_bytes > req->data[0].iov_len + req->data[1].iov_len)
             op->err = ICMS_VALUE_SIZE;
     }
     if (op->kind == AGENT_OP_STORE && op->err == ICMS_OK)
@@ -262,7 +261,7 @@ static icms_err path_op_start(struct agent_path *path, struct agent_op *op)
             req->data[1] =
                 (struct iovec){(void *)(uintptr_t)op->direct->aside, LIMIT_TRAILER_BYTES};
         } else {
-            req->data[0] = (struct iovec){memory, volume->stored_bytes_max};
+            req->data[0] = (struct iovec){memory, op->room};
         }
         req->want_record = op->suspect;
         return nvmf_retrieve(path->ctrl, req);

@@ -177,6 +177,7 @@ static enum step req_new_get(struct agent_req *req)
         (req->flags & SHM_FLAG_PRESTAGE) != 0 ? IO_CLASS_PRESTAGE : IO_CLASS_LOAD;
     uint32_t slot = agent_volume_find(volume, &req->key);
     struct agent_op *op;
+    uint64_t room;
 
     if (slot != SHM_SLOT_NONE)
         return req_get_hit(req, slot, ICMS_SOURCE_DRAM);
@@ -189,7 +190,8 @@ static enum step req_new_get(struct agent_req *req)
     if ((req->flags & SHM_FLAG_DIRECT) != 0 && volume->spec.sealed &&
         !agent_volume_again(volume, &req->key))
         return req_get_direct(req, io_class);
-    slot = agent_volume_slot_take(volume);
+    room = req->room != 0 ? req->room : agent_volume_room(volume, &req->key);
+    slot = agent_volume_slot_take(volume, room);
     if (slot == SHM_SLOT_NONE)
         return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_slot);
     op = agent_op_new(volume, AGENT_OP_LOAD, &req->key, io_class);
@@ -198,6 +200,8 @@ static enum step req_new_get(struct agent_req *req)
         return req_wait_pool(req, io_class);
     }
     op->slot = slot;
+    op->room = room;
+    op->asked_again = req->room != 0;
     op->deadline_ns = req->deadline_ns;
     agent_op_start(op);
     return req_wait_op(req, op);
@@ -285,7 +289,8 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     op->deadline_ns = accepted
                           ? u64_max(req->deadline_ns, core_now_ns(volume->core) + background_ns)
                           : req->deadline_ns;
-    volume->store_slots++;
+    volume->store_bytes += agent_volume_slot_bytes(volume, slot);
+    agent_volume_size_seen(volume, stored_bytes);
     agent_op_drop_loads(volume, &req->key);
     if (accepted)
         agent_volume_publish(volume, slot, &req->key, req->bytes);
@@ -331,9 +336,11 @@ static enum step req_new_put(struct agent_req *req)
     if (err != ICMS_OK)
         return req_answer(req, err,
                           err == ICMS_NO_VOLUME ? ICMS_MISS_NONE : ICMS_MISS_ENCLOSURE_DOWN);
-    if (volume->store_slots >= volume->store_slots_max)
+    if (volume->store_bytes != 0 &&
+        volume->store_bytes + agent_volume_extent_bytes(volume, stored_bytes) >
+            volume->store_bytes_max)
         return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_share);
-    slot = agent_volume_slot_take(volume);
+    slot = agent_volume_slot_take(volume, stored_bytes);
     if (slot == SHM_SLOT_NONE)
         return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_slot);
     op = agent_op_new(volume, AGENT_OP_STORE, &req->key, IO_CLASS_STORE);
@@ -502,7 +509,7 @@ static enum step req_new_suspect(struct agent_req *req)
         return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
     if (slot != SHM_SLOT_NONE)
         counter_add(&volume->checksum_errors, 1);
-    op = agent_op_suspect(volume, &req->key, slot != SHM_SLOT_NONE);
+    op = agent_op_suspect(volume, &req->key, slot != SHM_SLOT_NONE, 0);
     return op != NULL ? req_wait_op(req, op) : req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
@@ -559,6 +566,7 @@ void agent_req_begin(struct agent_req *req)
     req->waits = NULL;
     req->match = NULL;
     req->direct = false;
+    req->room = 0;
     req->there = true;
     req->flushed = req->had = false;
     list_init(&req->link);
@@ -604,6 +612,9 @@ void agent_req_op_over(struct agent_req *req, struct agent_op *op)
             agent_req_again(req);
         } else if (op->direct != NULL) {
             (void)req_direct_over(req, op);
+        } else if (op->too_small) {
+            req->room = op->room; /* what it needs */
+            agent_req_again(req);
         } else if (op->drop ||
                    (op->reason == ICMS_MISS_DEADLINE && op->deadline_ns < req->deadline_ns)) {
             agent_req_again(req); /* written meanwhile, or this request has more time */

@@ -35,44 +35,39 @@ static uint64_t arena_heads(uint64_t slots)
 }
 
 struct arena_layout {
-    uint64_t slots, heads, slot_bytes;
+    uint64_t slots, heads;
     uint64_t heads_offset, slots_offset, data_offset, bytes;
 };
 
-static void arena_layout_of(const struct volume_spec *volume, uint32_t margin,
-                            uint64_t record_bytes, struct arena_layout *out)
+static void arena_layout_of(uint64_t data_bytes, struct arena_layout *out)
 {
-    out->slot_bytes = bytes_align(u64_max(volume_stored_bytes_max(volume) + margin, record_bytes),
-                                  LIMIT_DISK_ALIGN);
-    out->slots = u64_min(u64_max(volume->arena_bytes / out->slot_bytes, 1), SHM_SLOT_NONE / 4);
+    out->slots = u64_min(u64_max(data_bytes / SHM_SLOT_BYTES, 1), SHM_SLOT_NONE / 4);
     out->heads = arena_heads(out->slots);
     out->heads_offset = bytes_align(sizeof(struct shm_arena_header), 64);
     out->slots_offset = bytes_align(out->heads_offset + out->heads * sizeof(uint32_t), 64);
     out->data_offset =
-        bytes_align(out->slots_offset + out->slots * sizeof(struct shm_slot), LIMIT_DISK_ALIGN) +
-        margin;
-    out->bytes = out->data_offset + out->slots * out->slot_bytes;
+        bytes_align(out->slots_offset + out->slots * sizeof(struct shm_slot), LIMIT_DISK_ALIGN);
+    out->bytes = out->data_offset + data_bytes;
 }
 
-uint64_t shm_arena_region_bytes(const struct volume_spec *volume, uint32_t margin,
-                                uint64_t record_bytes)
+uint64_t shm_arena_region_bytes(uint64_t data_bytes)
 {
     struct arena_layout layout;
 
-    arena_layout_of(volume, margin, record_bytes, &layout);
-    return bytes_align(layout.bytes, LIMIT_DISK_ALIGN);
+    arena_layout_of(data_bytes, &layout);
+    return layout.bytes;
 }
 
-void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t margin,
-                      uint64_t record_bytes, uint32_t number, uint64_t hash_seed)
+void shm_arena_format(void *base, const struct volume_spec *volume, uint64_t data_bytes,
+                      uint32_t number, uint64_t hash_seed)
 {
     struct shm_arena_header *header = base;
     struct arena_layout layout;
     _Atomic uint32_t *heads;
     struct shm_slot *slots;
 
-    check(margin % 64 == 0 && margin < LIMIT_DISK_ALIGN);
-    arena_layout_of(volume, margin, record_bytes, &layout);
+    check(data_bytes > 0 && data_bytes % LIMIT_DISK_ALIGN == 0);
+    arena_layout_of(data_bytes, &layout);
     header->magic = SHM_ARENA_MAGIC;
     header->version = SHM_VERSION;
     header->volume = number;
@@ -82,7 +77,7 @@ void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t mar
     header->run_blocks = volume->run_blocks;
     header->head_count = (uint32_t)layout.heads;
     header->slot_count = (uint32_t)layout.slots;
-    header->slot_bytes = layout.slot_bytes;
+    header->data_bytes = data_bytes;
     header->heads_offset = layout.heads_offset;
     header->slots_offset = layout.slots_offset;
     header->data_offset = layout.data_offset;
@@ -165,15 +160,14 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, struct shm_arena *out_
         h.sealed > 1 || h.run_blocks == 0)
         return ICMS_PROTOCOL;
     if (h.value_bytes_max == 0 || h.value_bytes_max > LIMIT_VALUE_BYTES ||
-        h.slot_bytes % LIMIT_DISK_ALIGN != 0 || h.slot_bytes > 2 * LIMIT_VALUE_BYTES ||
-        h.slot_bytes < h.value_bytes_max + (h.sealed ? LIMIT_TRAILER_BYTES : 0))
+        h.data_bytes < h.value_bytes_max + (h.sealed ? LIMIT_TRAILER_BYTES : 0))
         return ICMS_PROTOCOL;
     if (!bytes_power_of_two(h.head_count) || h.slot_count == 0 || h.slot_count == SHM_SLOT_NONE)
         return ICMS_PROTOCOL;
     if (!table_fits(h.heads_offset, h.head_count, sizeof(uint32_t), 64, header_bytes, bytes) ||
         !table_fits(h.slots_offset, h.slot_count, sizeof(struct shm_slot), 64, header_bytes,
                     bytes) ||
-        !table_fits(h.data_offset, h.slot_count, h.slot_bytes, 64, header_bytes, bytes))
+        !table_fits(h.data_offset, h.data_bytes, 1, LIMIT_DISK_ALIGN, header_bytes, bytes))
         return ICMS_PROTOCOL;
     if (memchr(h.name, 0, sizeof(h.name)) == NULL)
         return ICMS_PROTOCOL;
@@ -184,7 +178,7 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, struct shm_arena *out_
     arena.data = (const uint8_t *)base + h.data_offset;
     arena.head_count = h.head_count;
     arena.slot_count = h.slot_count;
-    arena.slot_bytes = h.slot_bytes;
+    arena.data_bytes = h.data_bytes;
     arena.hash_seed = h.hash_seed;
     arena.value_bytes_max = h.value_bytes_max;
     arena.volume = h.volume;
@@ -311,7 +305,8 @@ bool shm_arena_lease(const struct shm_arena *arena, const struct key *key, _Atom
         /* Leased: nothing of the slot changes from here on. */
         value_bytes = atomic_load_explicit(&slot->value_bytes, memory_order_relaxed);
         if (shm_slot_key_equal(slot, key) && value_bytes != 0 &&
-            value_bytes <= arena->value_bytes_max) {
+            value_bytes <= arena->value_bytes_max &&
+            shm_arena_value(arena, at, value_bytes) != NULL) {
             *out_slot = at;
             *out_version = version;
             *out_value_bytes = value_bytes;
@@ -320,6 +315,19 @@ bool shm_arena_lease(const struct shm_arena *arena, const struct key *key, _Atom
     }
     atomic_store_explicit(lease, 0, memory_order_release);
     return false;
+}
+
+const uint8_t *shm_arena_value(const struct shm_arena *arena, uint32_t slot, uint32_t value_bytes)
+{
+    uint64_t stored_bytes = (uint64_t)value_bytes + (arena->sealed ? LIMIT_TRAILER_BYTES : 0);
+    uint64_t offset;
+
+    if (slot >= arena->slot_count || stored_bytes > arena->data_bytes)
+        return NULL;
+    offset = atomic_load_explicit(&arena->slots[slot].offset, memory_order_relaxed);
+    if (offset % SHM_VALUE_ALIGN != 0 || offset > arena->data_bytes - stored_bytes)
+        return NULL;
+    return arena->data + offset;
 }
 
 bool shm_arena_has(const struct shm_arena *arena, const struct key *key)

@@ -5,7 +5,7 @@
  * Two kinds of regions, each a sealed memfd (in the simulation: heap):
  *
  *   arena region, one a volume: made by the agent, mapped read-only by clients
- *     [ header | hash heads | slot descriptors | slots: value and trailer, 64-aligned ]
+ *     [ header | hash heads | slots: a descriptor a block | data: values with their trailers ]
  *   client region, one a client: made by the agent, mapped read-write by both
  *     [ header | submission ring | completion ring | lease table | counters | staging memory ]
  *
@@ -13,15 +13,19 @@
  * it checks it, keeps its own copy of its ring positions, and bounds every offset. A client trusts
  * its agent about liveness only: values are checked against their trailers.
  *
+ * A block lies in one piece in the data, where its slot says. Where blocks lie is decided by the
+ * agent alone (agent/extent.h). A slot serves blocks of any size, one after the other.
+ *
  * Keys are the 16 bytes that enclosures know. In a sealed volume a client that finds a key's slot
  * has found its block only if the digest in the trailer is that of the key (wire/sealed.h).
  *
  * Leases (hazard pointers). A client reads slot descriptor version v (even: stable), stores slot +
- * 1 in a free lease entry, and re-reads the version after a full fence: equal means the slot cannot
- * be reused until the entry is zero again. An agent that wants a slot makes the version odd, and
- * after a full fence looks through the lease tables of all clients; a leased slot is left in limbo
- * until its entries are gone. A get names the lease entry in which the agent shall hold the slot
- * for it, so a client that dies loses its leases with its region.
+ * 1 in a free lease entry, and re-reads the version after a full fence: equal means that neither
+ * the slot nor the memory it names is reused until the entry is zero again. An agent that wants a
+ * slot or its memory makes the version odd, and after a full fence looks through the lease tables
+ * of all clients; a leased slot is left in limbo until its entries are gone. A get names the lease
+ * entry in which the agent shall hold the slot for it, so a client that dies loses its leases with
+ * its region.
  *
  * The order of the two sides' stores and loads is carried by sequentially consistent operations on
  * the version and on the lease entry, not by fences, so that ThreadSanitizer understands it.
@@ -38,13 +42,15 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION      4
+#define SHM_VERSION      5
 #define SHM_ARENA_MAGIC  0x616e657261736d63u
 #define SHM_CLIENT_MAGIC 0x746e65696c636d63u
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
 #define SHM_LEASES       512  /* entries of a lease table: 256 for users, the rest for gets */
 #define SHM_MATCH_KEYS   2048 /* keys of one EXISTS_MANY                        */
 #define SHM_SLOT_NONE    UINT32_MAX
+#define SHM_SLOT_BYTES   4096 /* of the data, for each slot: smaller blocks may use up the slots */
+#define SHM_VALUE_ALIGN  64   /* where values begin in the data                         */
 #define SHM_CHAIN_STEPS_MAX                                                                        \
     16 /* slots of a hash chain: the agent lets none grow longer; chains of                        \
           hashes that nobody chose do not come near it */
@@ -61,10 +67,10 @@ struct shm_arena_header {
     uint32_t run_blocks;       /* for key derivation                               */
     uint32_t head_count;       /* hash heads; power of two                         */
     uint32_t slot_count;       /* slots                                            */
-    uint64_t slot_bytes;       /* distance of slots, multiple of 4 KiB             */
+    uint64_t data_bytes;       /* memory of all blocks                             */
     uint64_t heads_offset;     /* _Atomic uint32_t [head_count]: slot or NONE      */
     uint64_t slots_offset;     /* struct shm_slot [slot_count]                     */
-    uint64_t data_offset;      /* value i is at data_offset + i * slot_bytes       */
+    uint64_t data_offset;      /* page-aligned; slots' offsets count from here     */
     uint64_t hash_seed;        /* of the heads                                     */
     _Atomic uint32_t homeless; /* 1: no enclosure has the volume for this host    */
     uint32_t pad;
@@ -77,10 +83,8 @@ struct shm_slot {
     _Atomic uint32_t value_bytes; /* plain value; the trailer lies right behind it    */
     uint8_t key[LIMIT_KEY_BYTES]; /* valid while version is even                      */
     uint8_t key_length;
-    uint8_t verified; /* 1: the agent checked the trailer; only the agent reads it */
-    uint8_t pad[6];
-    _Atomic uint64_t touched; /* readers bump it: temperature for eviction; a hint. Written by the
-                                 agent only; clients report touches in their ring           */
+    uint8_t pad[7];
+    _Atomic uint64_t offset; /* of the value, in the data; stays while the slot is leased     */
 };
 
 /* ---- the rings ------------------------------------------------------------------------------ */
@@ -203,15 +207,12 @@ enum shm_count {
 
 /* ---- making regions (agent) ----------------------------------------------------------------- */
 
-/* Bytes an arena region needs: of the slots that fit into arena_bytes, and one at least. margin:
- * unused bytes of each slot before the value, a multiple of 64 below a page; record_bytes: what a
- * slot has at least, margin and value included. */
-uint64_t shm_arena_region_bytes(const struct volume_spec *volume, uint32_t margin,
-                                uint64_t record_bytes);
+/* Bytes of an arena region with so much memory for blocks, a multiple of LIMIT_DISK_ALIGN. */
+uint64_t shm_arena_region_bytes(uint64_t data_bytes);
 
 /* Lays out zeroed memory of shm_arena_region_bytes(). */
-void shm_arena_format(void *base, const struct volume_spec *volume, uint32_t margin,
-                      uint64_t record_bytes, uint32_t number, uint64_t hash_seed);
+void shm_arena_format(void *base, const struct volume_spec *volume, uint64_t data_bytes,
+                      uint32_t number, uint64_t hash_seed);
 uint64_t shm_client_region_bytes(uint64_t staging_bytes);
 void shm_client_format(void *base, uint32_t client, uint64_t staging_bytes);
 
@@ -225,7 +226,7 @@ struct shm_arena {
     const uint8_t *data;
     /* copies, so that nothing is read twice from shared memory */
     uint32_t head_count, slot_count;
-    uint64_t slot_bytes, hash_seed, value_bytes_max;
+    uint64_t data_bytes, hash_seed, value_bytes_max;
     uint32_t volume, run_blocks;
     bool sealed;
     struct uuid uuid;
@@ -237,7 +238,8 @@ icms_err shm_arena_view(const void *base, uint64_t bytes,
                         struct shm_arena *out_arena) ICMS_MUST_CHECK;
 
 /* Looks a key up and leases its slot through *lease (an own, free entry). True: leased, with the
- * slot, its version and the value's bytes. False: not there, or no luck; ask the agent. Any thread.
+ * slot, its version and the value's bytes; shm_arena_value() gives it. False: not there, or no
+ * luck; ask the agent. Any thread.
  */
 bool shm_arena_lease(const struct shm_arena *arena, const struct key *key, _Atomic uint32_t *lease,
                      uint32_t *out_slot, uint64_t *out_version, uint32_t *out_value_bytes);
@@ -249,11 +251,9 @@ bool shm_arena_has(const struct shm_arena *arena, const struct key *key);
 #define SHM_PROBE_KEYS 16
 size_t shm_arena_has_first(const struct shm_arena *arena, const struct key *keys, size_t count);
 
-/* The memory of a slot: value, then the trailer when the volume is sealed. */
-static inline const uint8_t *shm_arena_value(const struct shm_arena *arena, uint32_t slot)
-{
-    return arena->data + (uint64_t)slot * arena->slot_bytes;
-}
+/* The memory of a leased slot that holds a value of value_bytes: value, then the trailer when the
+ * volume is sealed. NULL when that is not inside the arena: what the slot says makes no sense. */
+const uint8_t *shm_arena_value(const struct shm_arena *arena, uint32_t slot, uint32_t value_bytes);
 
 /* Key of a slot, word by word with atomic operations: readers look at it while it may change, and
  * decide by the version whether what they saw counts. The agent writes it while version is odd. */

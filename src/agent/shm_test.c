@@ -14,10 +14,12 @@
 
 #include <cmocka.h>
 
+#include "agent/extent.h"
 #include "agent/shm.h"
 #include "base/hash.h"
 
 #define TEST_STAGING ((uint64_t)1 << 20)
+#define DATA         ((uint64_t)8 * 12288) /* of the arena */
 
 static struct volume_spec test_volume(void)
 {
@@ -26,7 +28,7 @@ static struct volume_spec test_volume(void)
     memset(volume.uuid.bytes, 7, sizeof(volume.uuid.bytes));
     strcpy(volume.name, "kv");
     volume.value_bytes_max = 8192;
-    volume.arena_bytes = (uint64_t)8 * 12288;
+    volume.arena_bytes = DATA;
     volume.run_blocks = 32;
     volume.sealed = true;
     return volume;
@@ -261,19 +263,20 @@ struct arena_fixture {
     struct shm_arena arena; /* a client's view            */
 };
 
-static void arena_new(struct arena_fixture *f, uint32_t margin, uint64_t record_bytes)
+static void arena_new(struct arena_fixture *f)
 {
     struct volume_spec volume = test_volume();
 
-    f->bytes = shm_arena_region_bytes(&volume, margin, record_bytes);
+    f->bytes = shm_arena_region_bytes(DATA);
     f->memory = test_memory(f->bytes);
-    shm_arena_format(f->memory, &volume, margin, record_bytes, 5, 99);
+    shm_arena_format(f->memory, &volume, DATA, 5, 99);
     assert_int_equal(shm_arena_view(f->memory, f->bytes, &f->arena), ICMS_OK);
 }
 
-/* What an agent does: fills slot i with a key, puts it at the head of its chain. */
-static void arena_fill(struct arena_fixture *f, uint32_t i, const struct key *key, uint8_t fill,
-                       uint32_t bytes)
+/* What an agent does: fills slot i and the memory at offset with a key's value, puts it at the head
+ * of its chain. */
+static void arena_fill_at(struct arena_fixture *f, uint32_t i, uint64_t offset,
+                          const struct key *key, uint8_t fill, uint32_t bytes)
 {
     struct shm_slot *slot = (struct shm_slot *)(uintptr_t)&f->arena.slots[i];
     _Atomic uint32_t *head =
@@ -282,7 +285,8 @@ static void arena_fill(struct arena_fixture *f, uint32_t i, const struct key *ke
     uint64_t version = atomic_load(&slot->version);
 
     assert_int_equal(version % 2, 1);
-    memset((uint8_t *)(uintptr_t)shm_arena_value(&f->arena, i), fill, bytes);
+    atomic_store(&slot->offset, offset);
+    memset((uint8_t *)(uintptr_t)shm_arena_value(&f->arena, i, bytes), fill, bytes);
     shm_slot_key_set(slot, key);
     atomic_store(&slot->value_bytes, bytes);
     atomic_store(&slot->next, atomic_load(head));
@@ -290,13 +294,21 @@ static void arena_fill(struct arena_fixture *f, uint32_t i, const struct key *ke
     atomic_store(head, i);
 }
 
+static void arena_fill(struct arena_fixture *f, uint32_t i, const struct key *key, uint8_t fill,
+                       uint32_t bytes)
+{
+    arena_fill_at(f, i, (uint64_t)i * 12288, key, fill, bytes);
+}
+
 static void a_formatted_arena_reads_as_it_was_written(void **state)
 {
     struct arena_fixture f;
 
-    arena_new(&f, 0, 0);
-    assert_int_equal(f.arena.slot_count, 8);
-    assert_int_equal(f.arena.slot_bytes, 12288);
+    arena_new(&f);
+    assert_int_equal(f.arena.slot_count, DATA / SHM_SLOT_BYTES);
+    assert_int_equal(f.arena.data_bytes, DATA);
+    assert_int_equal((uintptr_t)f.arena.data % 4096, 0);
+    assert_true(f.arena.data + DATA == (const uint8_t *)f.memory + f.bytes);
     assert_int_equal(f.arena.value_bytes_max, 8192);
     assert_int_equal(f.arena.volume, 5);
     assert_int_equal(f.arena.run_blocks, 32);
@@ -305,18 +317,42 @@ static void a_formatted_arena_reads_as_it_was_written(void **state)
     free(f.memory);
 }
 
-static void a_margin_lies_around_each_value(void **state)
+/* Whatever a slot says: a value is inside the arena, or there is none. */
+static void a_value_that_is_not_inside_the_arena_is_no_hit(void **state)
 {
-    enum { MARGIN = 128 };
+    const uint64_t offsets[] = {1,
+                                63,
+                                DATA - 100 - LIMIT_TRAILER_BYTES + 1,
+                                DATA - 128,
+                                DATA - 64,
+                                DATA,
+                                DATA + 64,
+                                UINT64_MAX,
+                                UINT64_MAX - 63,
+                                (uint64_t)1 << 63};
+    struct key one = test_key(1);
     struct arena_fixture f;
-    const uint8_t *last;
+    _Atomic uint32_t lease = 0;
+    uint32_t slot, bytes;
+    uint64_t version;
+    struct shm_slot *it;
 
-    arena_new(&f, MARGIN, 12289);
-    assert_int_equal(f.arena.slot_count, 6);
-    assert_int_equal(f.arena.slot_bytes, 16384);
-    assert_int_equal(((uintptr_t)f.arena.data - MARGIN) % 4096, 0);
-    last = shm_arena_value(&f.arena, 5);
-    assert_true(last - MARGIN + f.arena.slot_bytes <= (const uint8_t *)f.memory + f.bytes);
+    arena_new(&f);
+    arena_fill(&f, 4, &one, 0xaa, 100);
+    it = (struct shm_slot *)(uintptr_t)&f.arena.slots[4];
+    for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
+        atomic_store(&it->offset, offsets[i]);
+        assert_null(shm_arena_value(&f.arena, 4, 100));
+        assert_false(shm_arena_lease(&f.arena, &one, &lease, &slot, &version, &bytes));
+        assert_int_equal(lease, 0);
+    }
+    atomic_store(&it->offset, DATA - 192); /* 164 bytes fit to the last unit */
+    assert_ptr_equal(shm_arena_value(&f.arena, 4, 100), f.arena.data + DATA - 192);
+    assert_true(shm_arena_lease(&f.arena, &one, &lease, &slot, &version, &bytes));
+    assert_null(shm_arena_value(&f.arena, 4, 129));
+    assert_null(shm_arena_value(&f.arena, 4, UINT32_MAX));
+    assert_null(shm_arena_value(&f.arena, f.arena.slot_count, 100));
+    assert_null(shm_arena_value(&f.arena, SHM_SLOT_NONE, 100));
     free(f.memory);
 }
 
@@ -328,7 +364,7 @@ static void a_key_is_found_and_leased_and_another_is_not(void **state)
     uint32_t slot, bytes;
     uint64_t version;
 
-    arena_new(&f, 0, 0);
+    arena_new(&f);
     shorter.length = 15;
     assert_false(shm_arena_lease(&f.arena, &one, &lease, &slot, &version, &bytes));
     arena_fill(&f, 4, &one, 0xaa, 100);
@@ -356,7 +392,7 @@ static void keys_are_told_apart_in_one_chain(void **state)
     _Atomic uint32_t *heads;
 
     one.bytes[15] = 0;
-    arena_new(&f, 0, 0);
+    arena_new(&f);
     arena_fill(&f, 3, &one, 1, 10);
     heads = (_Atomic uint32_t *)(uintptr_t)f.arena.heads;
     for (uint32_t i = 0; i < f.arena.head_count; i++)
@@ -383,7 +419,7 @@ static void a_slot_that_changes_while_it_is_leased_is_no_hit(void **state)
     uint64_t leased = 99;
 
     for (uint32_t i = 0; i < 8; i++) {
-        arena_new(&f, 0, 0);
+        arena_new(&f);
         arena_fill(&f, i, &one, 0xaa, 100);
         version = (_Atomic uint32_t *)(uintptr_t)&f.arena.slots[i].version;
         assert_int_equal(*version, 2);
@@ -405,7 +441,7 @@ static void a_chain_that_loops_or_leads_out_of_the_arena_ends(void **state)
     _Atomic uint32_t *heads;
     struct shm_slot *slots;
 
-    arena_new(&f, 0, 0);
+    arena_new(&f);
     arena_fill(&f, 0, &one, 1, 10);
     heads = (_Atomic uint32_t *)(uintptr_t)f.arena.heads;
     slots = (struct shm_slot *)(uintptr_t)f.arena.slots;
@@ -437,7 +473,7 @@ static void hostile_headers_give_no_view_that_leaves_the_region(void **state)
     uint8_t *kept;
     int views = 0;
 
-    arena_new(&f, 0, 0);
+    arena_new(&f);
     rings_new(&rings);
     assert_int_equal(shm_arena_view(f.memory, 10, &arena), ICMS_PROTOCOL);
     assert_int_equal(shm_arena_view(f.memory, f.bytes - 4096, &arena), ICMS_PROTOCOL);
@@ -460,7 +496,7 @@ static void hostile_headers_give_no_view_that_leaves_the_region(void **state)
             views++;
             assert_true((uintptr_t)(arena.heads + arena.head_count) <= (uintptr_t)end);
             assert_true((const uint8_t *)(arena.slots + arena.slot_count) <= end);
-            assert_true(shm_arena_value(&arena, arena.slot_count - 1) + arena.slot_bytes <= end);
+            assert_true(arena.data + arena.data_bytes <= end);
             key = test_key(random);
             (void)shm_arena_has(&arena, &key);
         }
@@ -495,8 +531,15 @@ static void hostile_headers_give_no_view_that_leaves_the_region(void **state)
 #define LEASE_READERS 2
 #define LEASE_KEYS    16
 
+/* Bytes of a key's value: some share a page, others have several. */
+static uint32_t lease_bytes(uint64_t number)
+{
+    return 300 + (uint32_t)(number * number * 30);
+}
+
 struct lease_fixture {
     struct arena_fixture f;
+    struct extents extents;                 /* the agent's                          */
     _Atomic uint32_t leases[LEASE_READERS]; /* the lease tables of all clients      */
     atomic_bool stop;                       /* the evictor has finished             */
     atomic_int wrong;                       /* bytes of another key under a lease   */
@@ -513,7 +556,31 @@ static void arena_unlink(struct arena_fixture *f, uint32_t i, const struct key *
     atomic_store(at, atomic_load(&f->arena.slots[i].next));
 }
 
-/* The agent: again and again takes a slot away and gives it to another key, obeying leases. */
+/* Takes a slot's block away, when nobody leases it any more. */
+static void lease_take_away(struct lease_fixture *lf, uint32_t i, const struct key *key)
+{
+    struct shm_slot *slot = (struct shm_slot *)(uintptr_t)&lf->f.arena.slots[i];
+
+    atomic_fetch_add(&slot->version, 1); /* odd: no new lease holds from here on */
+    arena_unlink(&lf->f, i, key);
+    for (int r = 0; r < LEASE_READERS; r++)
+        while (atomic_load(&lf->leases[r]) == i + 1)
+            sched_yield();
+    extents_give(&lf->extents, i);
+}
+
+/* Puts a key's block where its bytes find room. */
+static void lease_put(struct lease_fixture *lf, uint32_t i, uint64_t number)
+{
+    uint32_t bytes = lease_bytes(number);
+    struct key key = test_key(number);
+
+    assert_true(extents_take(&lf->extents, i, bytes + LIMIT_TRAILER_BYTES));
+    arena_fill_at(&lf->f, i, lf->extents.of[i].begin, &key, (uint8_t)number, bytes);
+}
+
+/* The agent: again and again takes a slot and its memory away and gives them to other keys, of
+ * other sizes, obeying leases. */
 static void *lease_evict(void *arg)
 {
     struct lease_fixture *lf = arg;
@@ -524,21 +591,16 @@ static void *lease_evict(void *arg)
         owner[i] = i;
     for (int round = 0; round < 20000 || atomic_load(&lf->hits) == 0; round++) {
         uint32_t i = (uint32_t)((random = hash64_mix(random)) % 8);
-        struct shm_slot *slot = (struct shm_slot *)(uintptr_t)&lf->f.arena.slots[i];
         uint64_t next = (random >> 8) % LEASE_KEYS;
-        struct key from = test_key(owner[i]), to = test_key(next);
+        struct key from = test_key(owner[i]);
         bool there = false;
 
         for (uint32_t j = 0; j < 8; j++)
             there = there || owner[j] == next;
         if (there)
             continue;
-        atomic_fetch_add(&slot->version, 1); /* odd: no new lease holds from here on */
-        arena_unlink(&lf->f, i, &from);
-        for (int r = 0; r < LEASE_READERS; r++)
-            while (atomic_load(&lf->leases[r]) == i + 1)
-                sched_yield();
-        arena_fill(&lf->f, i, &to, (uint8_t)next, 512);
+        lease_take_away(lf, i, &from);
+        lease_put(lf, i, next);
         owner[i] = next;
     }
     atomic_store(&lf->stop, true);
@@ -561,9 +623,9 @@ static void *lease_read(void *arg)
         if (!shm_arena_lease(&lf->f.arena, &key, lease, &slot, &version, &bytes))
             continue;
         for (uint32_t i = 0; i < bytes; i += 64)
-            if (shm_arena_value(&lf->f.arena, slot)[i] != (uint8_t)number)
+            if (shm_arena_value(&lf->f.arena, slot, bytes)[i] != (uint8_t)number)
                 atomic_fetch_add(&lf->wrong, 1);
-        if (bytes != 512)
+        if (bytes != lease_bytes(number))
             atomic_fetch_add(&lf->wrong, 1);
         atomic_fetch_add(&lf->hits, 1);
         atomic_store_explicit(lease, 0, memory_order_release);
@@ -577,12 +639,10 @@ static void a_leased_slot_never_changes_under_its_reader(void **state)
     pthread_t readers[LEASE_READERS], evictor;
 
     assert_non_null(lf);
-    arena_new(&lf->f, 0, 0);
-    for (uint32_t i = 0; i < 8; i++) {
-        struct key key = test_key(i);
-
-        arena_fill(&lf->f, i, &key, (uint8_t)i, 512);
-    }
+    arena_new(&lf->f);
+    assert_int_equal(extents_init(&lf->extents, DATA, 8), ICMS_OK);
+    for (uint32_t i = 0; i < 8; i++)
+        lease_put(lf, i, i);
     for (int r = 0; r < LEASE_READERS; r++)
         assert_int_equal(pthread_create(&readers[r], NULL, lease_read, lf), 0);
     assert_int_equal(pthread_create(&evictor, NULL, lease_evict, lf), 0);
@@ -591,6 +651,7 @@ static void a_leased_slot_never_changes_under_its_reader(void **state)
         assert_int_equal(pthread_join(readers[r], NULL), 0);
     assert_int_equal(atomic_load(&lf->wrong), 0);
     assert_true(atomic_load(&lf->hits) > 0);
+    extents_fini(&lf->extents);
     free(lf->f.memory);
     free(lf);
 }
@@ -605,7 +666,7 @@ int main(void)
         cmocka_unit_test(a_sleeper_is_woken_once_and_sees_what_came_before),
         cmocka_unit_test(two_threads_echo_without_loss),
         cmocka_unit_test(a_formatted_arena_reads_as_it_was_written),
-        cmocka_unit_test(a_margin_lies_around_each_value),
+        cmocka_unit_test(a_value_that_is_not_inside_the_arena_is_no_hit),
         cmocka_unit_test(a_key_is_found_and_leased_and_another_is_not),
         cmocka_unit_test(keys_are_told_apart_in_one_chain),
         cmocka_unit_test(a_slot_that_changes_while_it_is_leased_is_no_hit),

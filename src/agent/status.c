@@ -77,7 +77,7 @@ static void volume_stats(struct agent_volume *volume, struct agent_volume_stats 
     out->slots = volume->arena.slot_count;
     out->slots_used = counter_get(&volume->slots_used);
     out->slots_leased = volume_leases_count(volume->agent, volume->number);
-    out->arena_bytes = out->slots * volume->arena.slot_bytes;
+    out->arena_bytes = volume->arena.data_bytes;
     out->arena_used_bytes = counter_get(&volume->used_bytes);
     out->arena_evictions = counter_get(&volume->evictions);
     out->hits_dram = counter_get(&volume->hits_dram);
@@ -176,7 +176,7 @@ bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *
     for (uint32_t i = 0; i < agent->volume_count && arena_percent_max > 0; i++) {
         struct agent_volume *volume = &agent->volumes[i];
         double percent =
-            100.0 * (double)counter_get(&volume->slots_used) / (double)volume->arena.slot_count;
+            100.0 * (double)counter_get(&volume->used_bytes) / (double)volume->arena.data_bytes;
 
         if (percent > arena_percent_max) {
             (void)err_set(why, ICMS_LIMIT, "the arena of volume %s is %.1f %% full, over %.1f %%",

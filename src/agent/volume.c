@@ -5,10 +5,12 @@
  * Called by req.c, op.c and guest.c on the volume's loop; nothing here blocks.
  *
  * Life of a slot: FREE -> agent_volume_slot_take -> FILLING -> agent_volume_publish -> LIVE ->
- * agent_volume_unpublish -> LIMBO -> volume_sweep -> FREE.
+ * agent_volume_unpublish -> LIMBO -> volume_sweep -> FREE. It has its extent of the data
+ * (extent.h) from take on until it is FREE.
  *
  * Invariants: a slot's version is even only while LIVE; a slot is FREE only when it has no pin and
- * no lease was seen after its version became odd, so nobody reads it and no operation names it.
+ * no lease was seen after its version became odd, so nobody reads its memory, and no operation
+ * names it. A slot's offset changes only while it is FILLING.
  * What the arena says is written by us alone; what decides (keys, chains' heads, sizes) is kept in
  * meta too and never read back from it, except the chain links.
  */
@@ -118,11 +120,14 @@ static void volume_version_step(struct agent_volume *volume, uint32_t slot)
     atomic_store_explicit(&shared->version, version + 1, memory_order_seq_cst);
 }
 
+static void volume_kick_send(struct agent_volume *volume);
+
 void agent_volume_publish(struct agent_volume *volume, uint32_t slot, const struct key *key,
                           uint32_t value_bytes)
 {
     struct agent_slot *meta = &volume->meta[slot];
     struct shm_slot *shared = &volume->slots[slot];
+    uint64_t stored_bytes = value_bytes + (volume->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
     uint32_t head = shm_arena_head(volume->arena.hash_seed, volume->arena.head_count, key);
     uint32_t old = volume_find_from(volume, head, key);
 
@@ -131,14 +136,16 @@ void agent_volume_publish(struct agent_volume *volume, uint32_t slot, const stru
         old = volume_chain_over(volume, head);
     if (old != SHM_SLOT_NONE)
         agent_volume_unpublish(volume, old);
+    if (extents_trim(&volume->extents, slot, agent_volume_extent_bytes(volume, stored_bytes)))
+        volume_kick_send(volume);
     meta->state = AGENT_SLOT_LIVE;
-    meta->referenced = false;
     meta->value_bytes = value_bytes;
     meta->key = *key;
     meta->head = head;
     shm_slot_key_set(shared, key);
     atomic_store_explicit(&shared->value_bytes, value_bytes, memory_order_relaxed);
-    atomic_store_explicit(&shared->touched, 0, memory_order_relaxed);
+    atomic_store_explicit(&shared->offset, volume->extents.of[slot].begin + volume->margin,
+                          memory_order_relaxed);
     volume_version_step(volume, slot); /* even: stable */
     atomic_store_explicit(&shared->next,
                           atomic_load_explicit(&volume->heads[meta->head], memory_order_relaxed),
@@ -168,6 +175,7 @@ static void volume_slot_free(struct agent_volume *volume, uint32_t slot)
     struct agent_slot *meta = &volume->meta[slot];
 
     check(meta->pins == 0 && meta->state != AGENT_SLOT_LIVE);
+    extents_give(&volume->extents, slot);
     meta->state = AGENT_SLOT_FREE;
     list_push(&volume->free, &meta->link);
 }
@@ -226,70 +234,126 @@ static void volume_limbo_free(struct agent_volume *volume)
     }
 }
 
-/* Takes a few slots out of the index that were not used since the hand passed. Leased ones are in
- * use. */
-static void volume_evict(struct agent_volume *volume)
+static bool volume_may_go(void *arg, uint32_t slot)
 {
-    uint32_t slot_count = volume->arena.slot_count;
-    uint64_t wanted = u64_max(u64_min(AGENT_EVICT_MAX, slot_count / 16), 1);
-    uint64_t evicted = 0;
+    struct agent_volume *volume = arg;
+    const struct agent_slot *meta = &volume->meta[slot];
+
+    return meta->state == AGENT_SLOT_LIVE && meta->pins == 0 && !volume_is_leased(volume, slot);
+}
+
+/* Takes what has to go for such an extent out of the index, and a little ahead. Leased blocks are
+ * in use. */
+static void volume_evict(struct agent_volume *volume, uint64_t extent_bytes)
+{
+    uint64_t now_ns = core_now_ns(volume->core);
+    uint64_t ahead = volume->arena.data_bytes / AGENT_EVICT_SHARE;
+    struct extent_sweep sweep = {.may = volume_may_go, .arg = volume};
+    uint32_t slot, last;
 
     volume_leases_look(volume);
-    for (uint64_t step = 0; step < 2 * (uint64_t)slot_count && evicted < wanted; step++) {
-        uint32_t slot = volume->hand;
-        struct agent_slot *meta = &volume->meta[slot];
-
-        volume->hand = slot + 1 == slot_count ? 0 : slot + 1;
-        if (meta->state != AGENT_SLOT_LIVE || meta->pins > 0)
-            continue;
-        if (meta->referenced || volume_is_leased(volume, slot)) {
-            meta->referenced = false;
-            continue;
+    for (int i = 0; i < AGENT_EVICT_MAX && (i == 0 || sweep.bytes + extent_bytes <= ahead); i++) {
+        if (!extents_window(&volume->extents, extent_bytes, &sweep, &slot, &last))
+            return;
+        for (bool more = true; more; slot = volume->extents.of[slot].next) {
+            more = slot != last;
+            hist_add(&volume->evicted_age_ns, now_ns - volume->meta[slot].since_ns);
+            agent_volume_unpublish(volume, slot);
+            counter_add(&volume->evictions, 1);
         }
-        hist_add(&volume->evicted_age_ns, core_now_ns(volume->core) - meta->since_ns);
-        agent_volume_unpublish(volume, slot);
-        counter_add(&volume->evictions, 1);
-        evicted++;
     }
 }
 
-uint32_t agent_volume_slot_take(struct agent_volume *volume)
+/* A slot with such an extent; NONE: there is none at this moment. */
+static uint32_t volume_slot_find(struct agent_volume *volume, uint64_t extent_bytes)
 {
+    struct list *link = list_first(&volume->free);
     struct agent_slot *meta;
+    uint32_t slot;
+
+    if (link == NULL && volume->meta_used == volume->arena.slot_count)
+        return SHM_SLOT_NONE;
+    meta = link != NULL ? container_of(link, struct agent_slot, link)
+                        : &volume->meta[volume->meta_used];
+    slot = (uint32_t)(meta - volume->meta);
+    if (!extents_take(&volume->extents, slot, extent_bytes))
+        return SHM_SLOT_NONE;
+    if (link != NULL)
+        list_remove(link);
+    else
+        volume->meta_used++;
+    list_init(&meta->link);
+    meta->state = AGENT_SLOT_FILLING;
+    return slot;
+}
+
+uint32_t agent_volume_slot_take(struct agent_volume *volume, uint64_t stored_bytes)
+{
+    uint64_t extent_bytes = agent_volume_extent_bytes(volume, stored_bytes);
+    uint32_t slot = SHM_SLOT_NONE;
 
     if (fault_hit("agent.slot")) {
         volume_sweep_arm(volume);
         return SHM_SLOT_NONE;
     }
-    if (list_empty(&volume->free))
+    slot = volume_slot_find(volume, extent_bytes);
+    if (slot == SHM_SLOT_NONE && !list_empty(&volume->limbo)) {
         volume_limbo_free(volume);
-    if (list_empty(&volume->free)) {
-        volume_evict(volume);
-        volume_limbo_free(volume);
+        slot = volume_slot_find(volume, extent_bytes);
     }
-    if (list_empty(&volume->free)) {
+    if (slot == SHM_SLOT_NONE) {
+        volume_evict(volume, extent_bytes);
+        volume_limbo_free(volume);
+        slot = volume_slot_find(volume, extent_bytes);
+    }
+    if (slot == SHM_SLOT_NONE)
         volume_sweep_arm(volume);
-        return SHM_SLOT_NONE;
-    }
-    meta = container_of(list_pop(&volume->free), struct agent_slot, link);
-    meta->state = AGENT_SLOT_FILLING;
-    return (uint32_t)(meta - volume->meta);
+    return slot;
 }
 
-/* Who waits in a list looks again, in order, until one has to wait there again. */
+uint64_t agent_volume_extent_bytes(const struct agent_volume *volume, uint64_t stored_bytes)
+{
+    return volume->margin != 0 ? store_record_bytes(stored_bytes)
+                               : bytes_align(stored_bytes, EXTENT_UNIT);
+}
+
+uint64_t agent_volume_room(const struct agent_volume *volume, const struct key *key)
+{
+    uint64_t bytes = u64_max(volume->sizes_max[0], volume->sizes_max[1]);
+
+    if (volume->agent->local != NULL)
+        bytes = u64_max(agent_local_bytes(volume->agent->local, volume, key), 1);
+    return bytes == 0 ? volume->stored_bytes_max : u64_min(bytes, volume->stored_bytes_max);
+}
+
+void agent_volume_size_seen(struct agent_volume *volume, uint64_t stored_bytes)
+{
+    volume->sizes_max[1] = u64_max(volume->sizes_max[1], stored_bytes);
+    if (++volume->sizes_count < AGENT_SIZES_COUNT)
+        return;
+    volume->sizes_max[0] = volume->sizes_max[1];
+    volume->sizes_max[1] = 0;
+    volume->sizes_count = 0;
+}
+
+/* Who waits in a list looks again, in order, until a few have to wait there again: behind one that
+ * needs much room there may be others that need little. */
 static void volume_wake(struct list *list)
 {
-    struct list *link;
+    struct list again, *link;
 
-    while ((link = list_pop(list)) != NULL) {
+    list_init(&again);
+    for (int waits = 0; waits < AGENT_WAKE_PAST && (link = list_pop(list)) != NULL;) {
         agent_req_again(container_of(link, struct agent_req, link));
         /* Only the pointer is looked at: when it found a slot, the request is not ours any more. */
         if (list->prev == link) {
             list_remove(link);
-            list_push_front(list, link);
-            break;
+            list_push_front(&again, link);
+            waits++;
         }
     }
+    while ((link = list_pop(&again)) != NULL)
+        list_push_front(list, link);
 }
 
 static void volume_slot_wake(struct agent_volume *volume)
@@ -343,12 +407,7 @@ void agent_volume_unpin(struct agent_volume *volume, uint32_t slot)
 
 void agent_volume_touch(struct agent_volume *volume, uint32_t slot)
 {
-    struct shm_slot *shared = &volume->slots[slot];
-
-    volume->meta[slot].referenced = true;
-    atomic_store_explicit(&shared->touched,
-                          atomic_load_explicit(&shared->touched, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
+    extents_use(&volume->extents, slot);
 }
 
 bool agent_volume_again(struct agent_volume *volume, const struct key *key)
@@ -428,14 +487,15 @@ static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
     const struct agent_opts *opts = &volume->agent->opts;
     /* a drive of its own writes records from slots */
     bool records = opts->local_path != NULL && opts->own_process;
-    uint32_t margin = records ? STORE_HEADER_BYTES : 0;
-    uint64_t record_bytes =
-        records ? store_record_bytes(volume_stored_bytes_max(&volume->spec)) : 0;
-    uint64_t bytes = shm_arena_region_bytes(&volume->spec, margin, record_bytes);
-    uint64_t seed;
+    uint64_t data_bytes, bytes, seed;
     uint8_t *base;
     icms_err err;
 
+    volume->margin = records ? STORE_HEADER_BYTES : 0;
+    data_bytes = u64_max(
+        volume->spec.arena_bytes / LIMIT_DISK_ALIGN * LIMIT_DISK_ALIGN,
+        bytes_align(agent_volume_extent_bytes(volume, volume->stored_bytes_max), LIMIT_DISK_ALIGN));
+    bytes = shm_arena_region_bytes(data_bytes);
     err =
         loop_region_new(volume->agent->env, volume->spec.name, bytes, false, why, &volume->region);
     if (err != ICMS_OK)
@@ -448,7 +508,7 @@ static icms_err volume_region(struct agent_volume *volume, struct err_why *why)
     /* Clients of this volume learn it, others that choose keys for it do not. */
     loop_entropy(volume->core->loop, &seed, sizeof(seed));
     base = loop_region_base(volume->region);
-    shm_arena_format(base, &volume->spec, margin, record_bytes, volume->number, seed);
+    shm_arena_format(base, &volume->spec, data_bytes, volume->number, seed);
     err = loop_region_seal(volume->region, why);
     if (err != ICMS_OK)
         return err;
@@ -486,25 +546,26 @@ icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent, uin
     err = volume_region(volume, why);
     if (err != ICMS_OK)
         return err;
-    volume->store_slots_max = volume->arena.slot_count - volume->arena.slot_count / 4;
+    volume->store_bytes_max = volume->arena.data_bytes - volume->arena.data_bytes / 4;
+    err = extents_init(&volume->extents, volume->arena.data_bytes, volume->arena.slot_count);
     volume->meta = calloc(volume->arena.slot_count, sizeof(volume->meta[0]));
     volume->leased = calloc((volume->arena.slot_count + 63) / 64, sizeof(uint64_t));
-    /* As many as the arena has slots: what comes again sooner would have been a hit in it. */
-    for (volume->passed_count = 64; volume->passed_count < volume->arena.slot_count &&
-                                    volume->passed_count < AGENT_PASSED_MAX;)
+    /* As many as the arena holds of the largest: what comes again sooner would have been a hit. */
+    for (volume->passed_count = 64;
+         volume->passed_count < volume->arena.data_bytes / volume->stored_bytes_max &&
+         volume->passed_count < AGENT_PASSED_MAX;)
         volume->passed_count *= 2;
     volume->passed = calloc(volume->passed_count, sizeof(volume->passed[0]));
-    if (volume->meta == NULL || volume->leased == NULL || volume->passed == NULL)
+    if (err != ICMS_OK || volume->meta == NULL || volume->leased == NULL || volume->passed == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for the %u slots of volume %s",
                        volume->arena.slot_count, spec->name);
-    for (uint32_t i = 0; i < volume->arena.slot_count; i++)
-        list_push(&volume->free, &volume->meta[i].link);
     return ICMS_OK;
 }
 
 void agent_volume_fini(struct agent_volume *volume)
 {
     loop_region_free(&volume->region);
+    extents_fini(&volume->extents);
     free(volume->meta);
     free(volume->leased);
     free(volume->passed);

@@ -130,7 +130,7 @@ static void a_flush_says_nothing_of_who_had_the_number_before(void **state)
 /* Stores that do not get on hold their share of the arena; the rest of it is for loads. */
 static void stores_leave_slots_to_loads(void **state)
 {
-    const struct rig_opts opts = {.enclosures = 1, .slots = 8};
+    const struct rig_opts opts = {.enclosures = 1, .slots = 8, .block_bytes = 20000};
     struct agent_rig *rig = rig_new(&opts);
     struct rig_client *client = rig_client_new(rig);
     uint64_t tags[10], load;

@@ -249,7 +249,7 @@ struct icms_request {
     bool canceled;               /* lock                                                   */
     bool lease_wanted;           /* icms_lease_take: the lease is kept in lease_index      */
     uint32_t lease_index;        /* the kept entry, or CLIENT_LEASE_NONE                   */
-    uint32_t lease_slot;         /* where the leased block lies                            */
+    const uint8_t *lease_data;   /* where the leased block lies                            */
     struct icms_block *blocks;   /* the caller's; NULL for match                           */
     const struct icms_key *keys; /* match: the caller's                                    */
     size_t count;                /* blocks or keys                                         */

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/crc.h"
 #include "icms/icms.h"
@@ -108,6 +109,17 @@ static struct shm_slot *slot_of(struct agent *agent, uint32_t volume, uint32_t i
     return (struct shm_slot *)(uintptr_t)&agent->views[volume].slots[i];
 }
 
+/* Its slots have the largest value's size: slot i lies at i of these. */
+static uint64_t slot_bytes(const struct shm_arena *view)
+{
+    return bytes_align(view->value_bytes_max + LIMIT_TRAILER_BYTES, LIMIT_DISK_ALIGN);
+}
+
+static uint32_t slot_count(const struct shm_arena *view)
+{
+    return (uint32_t)(view->data_bytes / slot_bytes(view));
+}
+
 static _Atomic uint32_t *head_of(struct agent *agent, uint32_t volume, const struct key *key)
 {
     const struct shm_arena *view = &agent->views[volume];
@@ -151,7 +163,7 @@ static bool slot_evict(struct agent *agent, uint32_t volume, uint32_t i)
 
 static uint32_t slot_find(struct agent *agent, uint32_t volume, const struct key *key)
 {
-    for (uint32_t i = 0; i < agent->views[volume].slot_count; i++) {
+    for (uint32_t i = 0; i < slot_count(&agent->views[volume]); i++) {
         struct shm_slot *slot = slot_of(agent, volume, i);
 
         if (atomic_load(&slot->version) % 2 == 0 && shm_slot_key_equal(slot, key))
@@ -181,14 +193,15 @@ static uint32_t slot_load(struct agent *agent, const struct fake_block *block)
     if (i != SHM_SLOT_NONE)
         return i;
     for (uint32_t tries = 0;; tries++) {
-        if (tries == view->slot_count)
+        if (tries == slot_count(view))
             return SHM_SLOT_NONE;
-        i = agent->hand++ % view->slot_count;
+        i = agent->hand++ % slot_count(view);
         if (slot_evict(agent, block->volume, i))
             break;
     }
     slot = slot_of(agent, block->volume, i);
-    memory = (uint8_t *)(uintptr_t)shm_arena_value(view, i);
+    atomic_store(&slot->offset, i * slot_bytes(view));
+    memory = (uint8_t *)(uintptr_t)shm_arena_value(view, i, block->bytes);
     memcpy(memory, block->value, block->bytes + (view->sealed ? LIMIT_TRAILER_BYTES : 0));
     value_damage(memory, block->bytes);
     shm_slot_key_set(slot, &block->key);
@@ -470,7 +483,7 @@ static void *serve(void *arg)
             }
         if (any && atomic_load(&fake.forget))
             for (uint32_t v = 0; v < agent->volume_count; v++)
-                for (uint32_t i = 0; i < agent->views[v].slot_count; i++)
+                for (uint32_t i = 0; i < slot_count(&agent->views[v]); i++)
                     (void)slot_evict(agent, v, i);
         check(pthread_mutex_unlock(&agent->lock) == 0);
         usleep(20);
@@ -495,9 +508,11 @@ icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct e
     agent->client_bytes = opts->client_bytes;
     for (uint32_t i = 0; i < opts->volume_count; i++) {
         agent->volumes[i] = opts->volumes[i];
-        check(loop_region_new(env, "arena", shm_arena_region_bytes(&opts->volumes[i], 0, 0), false,
-                              why, &agent->arenas[i]) == ICMS_OK);
-        shm_arena_format(loop_region_base(agent->arenas[i]), &opts->volumes[i], 0, 0, i, 7);
+        uint64_t data_bytes = bytes_align(opts->volumes[i].arena_bytes, LIMIT_DISK_ALIGN);
+
+        check(loop_region_new(env, "arena", shm_arena_region_bytes(data_bytes), false, why,
+                              &agent->arenas[i]) == ICMS_OK);
+        shm_arena_format(loop_region_base(agent->arenas[i]), &opts->volumes[i], data_bytes, i, 7);
         check(shm_arena_view(loop_region_base(agent->arenas[i]),
                              loop_region_bytes(agent->arenas[i]), &agent->views[i]) == ICMS_OK);
     }

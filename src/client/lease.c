@@ -29,7 +29,7 @@ icms_err icms_lease_take(struct icms_volume *volume, const struct icms_key *key,
     icms = volume->icms;
     if (err == ICMS_OK) {
         check(request.lease_index != CLIENT_LEASE_NONE);
-        out_lease->data = shm_arena_value(&volume->arena, request.lease_slot);
+        out_lease->data = request.lease_data;
         out_lease->bytes = block.bytes;
         out_lease->index = request.lease_index;
         out_lease->owner = icms->link;

@@ -159,15 +159,19 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
                        uint32_t value_bytes, enum icms_source source)
 {
     struct icms_block *block = &request->blocks[index];
-    const uint8_t *value = shm_arena_value(&request->volume->arena, slot);
+    const uint8_t *value = shm_arena_value(&request->volume->arena, slot, value_bytes);
     enum icms_miss wrong = ICMS_MISS_NONE;
     uint64_t room = block->bytes;
 
+    if (value == NULL) {
+        client_block_give_up(request, index, ICMS_PROTOCOL);
+        return;
+    }
     block->bytes = value_bytes;
     block->source = source;
     if (request->lease_wanted) {
         wrong = take_verify(request, &block->key, value, slot, value_bytes);
-        request->lease_slot = slot;
+        request->lease_data = value;
     } else if (block->data != NULL) {
         if (room < value_bytes) {
             client_block_done(request, index, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
@@ -237,8 +241,7 @@ static void take_get(struct icms_request *request, struct client_op *op)
         take_direct(request, op);
         return;
     }
-    if (answer->slot >= arena->slot_count || answer->value_bytes == 0 ||
-        answer->value_bytes > arena->value_bytes_max ||
+    if (answer->value_bytes == 0 || answer->value_bytes > arena->value_bytes_max ||
         atomic_load_explicit(&request->link_used->ring.leases[op->lease], memory_order_acquire) !=
             answer->slot + 1) {
         client_block_give_up(request, op->block, ICMS_PROTOCOL);

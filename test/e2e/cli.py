@@ -211,6 +211,26 @@ def readiness(folder):
         assert b" ago: " in result.stdout, result
 
 
+def sizes(folder):
+    """An agent that has seen small blocks only asks with little room, and again with what a large
+    one needs."""
+    volume = {"name": "kv", "value_max": "1MiB", "arena": "4MiB"}
+    with pod.Pod(BUILD, folder) as p:
+        target = p.add_target("e0", 1, "64MiB", [volume], segment="4MiB", memory="16MiB")
+        target.wait_ready()
+        agent = p.add_agent("server-a", [target], [volume])
+        agent.wait_ready()
+        env = {"ICMS_SOCKET": str(agent.socket)}
+        values = {"small": b"s" * 100, "large": bytes(range(256)) * 4096, "middle": b"m" * 5001}
+        for name, value in values.items():
+            expect(f"put of {len(value)} bytes", icms("put", name, data=value, env=env), 0)
+        agent.stop()
+        agent.start()
+        agent.wait_ready()
+        for name, value in values.items():
+            expect(f"get of {len(value)} bytes", icms("get", name, env=env), 0, value)
+
+
 def drain(folder):
     """An agent that is told to end waits for accepted blocks to be on flash."""
     volume = {"name": "kv", "value_max": "64KiB", "arena": "1MiB"}
@@ -246,6 +266,7 @@ def main():
         dev(pathlib.Path(folder))
         readiness(pathlib.Path(folder) / "pod")
         drain(pathlib.Path(folder) / "drain")
+        sizes(pathlib.Path(folder) / "sizes")
     with tempfile.TemporaryDirectory(prefix="icms-", dir="/var/tmp") as folder: # O_DIRECT
         replay(pathlib.Path(folder))
     sys.exit(1 if BAD else 0)

@@ -153,7 +153,8 @@ struct pod_op {
     uint64_t sent_ns;       /* virtual time                                   */
     uint64_t deadline_ns;   /* virtual time                                   */
     uint64_t hash;          /* SENT: of the staging memory; HELD: of the slot */
-    uint32_t slot, bytes;   /* HELD                                           */
+    const uint8_t *value;   /* HELD: where the block lies                     */
+    uint32_t bytes;         /* HELD                                           */
     uint32_t batch;         /* EXISTS: keys that are asked for at once; 0: job.key alone */
     uint32_t batch_keys[POD_BATCH_KEYS]; /* of them, job.key first                        */
     bool batch_sure[POD_BATCH_KEYS];     /* in fair weather: it is on flash               */

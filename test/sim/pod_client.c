@@ -155,7 +155,7 @@ static void client_take(struct pod_client *client, struct pod_op *op, uint32_t s
 {
     const struct pod_key *key = client_key(client, op->job.key);
     const struct shm_arena *arena = &client->arenas[key->volume];
-    const uint8_t *value = shm_arena_value(arena, slot);
+    const uint8_t *value = shm_arena_value(arena, slot, bytes);
 
     op->job.status = ICMS_OK;
     if (op->job.source < ICMS_SOURCE_DRAM || op->job.source > ICMS_SOURCE_POD)
@@ -171,7 +171,7 @@ static void client_take(struct pod_client *client, struct pod_op *op, uint32_t s
         pod_fail(client->world, POD_FAULT_BYTES,
                  "key %u of volume %u: %u bytes that were never put under it", op->job.key,
                  key->volume, bytes);
-    op->slot = slot;
+    op->value = value;
     op->bytes = client_stored_bytes(arena, bytes);
     op->hash = crc32c(value, op->bytes);
     op->release_ns = client_now(client) + op->job.lease_ns;
@@ -183,9 +183,8 @@ static void client_take(struct pod_client *client, struct pod_op *op, uint32_t s
 static void client_release(struct pod_client *client, struct pod_op *op)
 {
     const struct pod_key *key = client_key(client, op->job.key);
-    const uint8_t *value = shm_arena_value(&client->arenas[key->volume], op->slot);
 
-    if (crc32c(value, op->bytes) != op->hash)
+    if (crc32c(op->value, op->bytes) != op->hash)
         pod_fail(client->world, POD_FAULT_BUFFER,
                  "key %u of volume %u: the block changed while it was leased", op->job.key,
                  key->volume);
@@ -227,8 +226,9 @@ static void client_answer_get(struct pod_client *client, struct pod_op *op,
         client_done(client, op);
         return;
     }
-    if (answer->slot >= arena->slot_count || answer->value_bytes == 0 ||
-        answer->value_bytes > arena->value_bytes_max || lease != answer->slot + 1)
+    if (answer->value_bytes == 0 || answer->value_bytes > arena->value_bytes_max ||
+        shm_arena_value(arena, answer->slot, answer->value_bytes) == NULL ||
+        lease != answer->slot + 1)
         pod_fail(client->world, POD_FAULT_ANSWER, "a hit in slot %u of %u, %u bytes, lease %u",
                  answer->slot, arena->slot_count, answer->value_bytes, lease);
     client_take(client, op, answer->slot, answer->value_bytes);
@@ -725,10 +725,7 @@ bool pod_client_break_lease(struct pod_client *client)
         struct pod_op *op = &client->ops[i];
 
         if (op->state == POD_OP_HELD) {
-            const struct pod_key *key = client_key(client, op->job.key);
-            const uint8_t *value = shm_arena_value(&client->arenas[key->volume], op->slot);
-
-            *(uint8_t *)(uintptr_t)(value + op->bytes / 2) ^= 1;
+            *(uint8_t *)(uintptr_t)(op->value + op->bytes / 2) ^= 1;
             return true;
         }
     }

@@ -198,8 +198,8 @@ static void storm_corrupt(struct pod_agent *agent)
             uint32_t bytes = atomic_load(&arena->slots[i].value_bytes);
             uint8_t bit = (uint8_t)(1u << pod_chance(agent->world, 8));
 
-            if (bytes > 0)
-                *(uint8_t *)(uintptr_t)(shm_arena_value(arena, i) + bytes / 2) ^= bit;
+            if (bytes > 0 && atomic_load(&arena->slots[i].version) % 2 == 0)
+                *(uint8_t *)(uintptr_t)(shm_arena_value(arena, i, bytes) + bytes / 2) ^= bit;
         }
         return; /* they all map the same */
     }
