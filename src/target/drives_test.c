@@ -668,31 +668,77 @@ static void a_new_value_beside_one_on_a_drive_that_is_out_stays(void **state)
 }
 
 /* Both copies of its note are damaged: nobody knows what it missed. */
-static void a_drive_whose_note_is_lost_drops_its_blocks(void **state)
+static void note_damage(struct rig *rig, uint32_t drive)
 {
     enum { NOTE = 4096, NOTE_COPY = 36864 }; /* icms-flash(5) */
+    uint64_t bytes;
+    uint8_t *medium = sim_file_medium(rig->node, rig->paths[drive], &bytes);
 
+    medium[NOTE + 100] ^= 1;
+    medium[NOTE_COPY + 100] ^= 1;
+}
+
+static void a_drive_whose_note_is_lost_drops_its_blocks(void **state)
+{
     for (uint32_t alone = 0; alone < 2; alone++) {
         struct rig *rig = rig_new(1, alone ? 1 : 2);
         struct nvme_cqe cqe;
-        uint8_t *medium;
-        uint64_t bytes;
         uint32_t n[4];
 
         rig_up(rig);
         fill_drive(rig, alone ? 0 : 1, 0, n, 4);
         rig_down(rig);
-        medium = sim_file_medium(rig->node, rig->paths[alone ? 0 : 1], &bytes);
-        medium[NOTE + 100] ^= 1;
-        medium[NOTE_COPY + 100] ^= 1;
+        note_damage(rig, alone ? 0 : 1);
         rig_up(rig);
         for (uint32_t i = 0; i < 4; i++)
             assert_int_equal(peer_exist(rig->io, 1, key_text(n[i], 0), &cqe),
                              alone ? NVME_SC_SUCCESS : NVME_SC_KV_NO_KEY);
-        assert_int_equal(rig->target->warning_count, alone ? 0 : 1);
+        assert_int_equal(rig->target->warning_count, alone ? 0 : 2);
         fill_drive(rig, alone ? 0 : 1, 100, n, 4);
         restart(rig, 0); /* it has a note again */
         assert_true(drive_blocks(rig, alone ? 0 : 1, 0) >= 4);
+        rig_free(&rig);
+    }
+}
+
+/* The note that is lost said what the other drive missed, and nobody else did: what was deleted
+ * stays away, whether that drive is back at once or later. A third drive that knows is enough. */
+static void what_only_a_lost_note_knew_stays_away(void **state)
+{
+    for (uint32_t way = 0; way < 3; way++) {
+        struct rig *rig = rig_new(1, way == 2 ? 3 : 2);
+        struct err_why why = {""};
+        struct nvme_cqe cqe;
+        uint64_t kept;
+        uint32_t n[4];
+
+        rig_up(rig);
+        fill(rig, 1, 30);
+        fill_drive(rig, 1, 100, n, 4);
+        for (int i = 0; i < 3; i++) /* its note is older than that of the other one */
+            restart(rig, 0);
+        kept = drive_blocks(rig, 1, 0);
+        if (way != 2) {
+            restart(rig, 2);
+            for (uint32_t i = 0; i < 4; i++)
+                assert_int_equal(peer_delete(rig->io, 1, key_text(n[i], 0), &cqe), NVME_SC_SUCCESS);
+        }
+        rig_down(rig);
+        note_damage(rig, 0);
+        if (way == 1) {
+            rig_up(rig); /* without the other one */
+            rig_down(rig);
+            sim_disk_dead(rig->node, rig->paths[1], false);
+            assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
+            assert_non_null(strstr(why.text, "start with `--format drive1`"));
+        } else {
+            sim_disk_dead(rig->node, rig->paths[1], false);
+            rig_up(rig);
+            for (uint32_t i = 0; i < 4; i++)
+                assert_int_equal(peer_exist(rig->io, 1, key_text(n[i], 0), &cqe),
+                                 way == 2 ? NVME_SC_SUCCESS : NVME_SC_KV_NO_KEY);
+            assert_int_equal(drive_blocks(rig, 1, 0), way == 2 ? kept : 0);
+        }
         rig_free(&rig);
     }
 }
@@ -853,6 +899,7 @@ int main(void)
         cmocka_unit_test(a_failed_store_is_not_there_when_its_drive_comes_back),
         cmocka_unit_test(a_new_value_beside_one_on_a_drive_that_is_out_stays),
         cmocka_unit_test(a_drive_whose_note_is_lost_drops_its_blocks),
+        cmocka_unit_test(what_only_a_lost_note_knew_stays_away),
         cmocka_unit_test(drives_that_were_out_in_turn_drop_what_each_missed),
         cmocka_unit_test(what_a_drive_missed_is_noted_once),
         cmocka_unit_test(power_cuts_around_a_note),

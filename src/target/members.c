@@ -15,13 +15,18 @@
  * keeps its place in the note; a row is erased when its drive has dropped the volume durably. Each
  * start raises the version of the note: a drive that is not in a note that is at least as new as
  * its own was left out of the configuration, and nobody kept what it missed. A drive whose note is
- * lost drops all that it holds of the volumes that are configured.
+ * lost drops all that it holds of the volumes that are configured, and so does one of which no
+ * other note knows what it missed. What was out meanwhile and is in no note is refused when it is
+ * back.
  */
 #include "base/bytes.h"
 #include "base/check.h"
 #include "target/target_int.h"
 
 static const struct uuid nobody;
+
+/* More starts than an enclosure has between two notes that are lost. */
+#define MEMBERS_VERSION_LOST ((uint64_t)1 << 32)
 
 /* ---- notes ---------------------------------------------------------------------------------- */
 
@@ -124,6 +129,46 @@ static icms_err members_check(const struct target_drive *drive, const struct tar
                    drive->index, drive->path, other->index, other->path, drive->index);
 }
 
+/* Whether a drive that is open, but for this one, has a note; knows: one that this one is in. */
+static bool members_noted(const struct target_drive *drive, bool knows)
+{
+    const struct target *target = drive->target;
+    struct uuid uuid = store_uuid(drive->store);
+
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        const struct target_drive *other = &target->drives[i];
+
+        if (i != drive->index && other->store != NULL && le64_get(other->note.version) != 0 &&
+            (!knows || note_member(&other->note, &uuid) >= 0))
+            return true;
+    }
+    return false;
+}
+
+/* Whether a drive that is not new has no note: it is damaged. */
+static bool members_lost(const struct target_drive *drive)
+{
+    struct store_stats stats;
+
+    store_stats(drive->store, &stats);
+    return le64_get(drive->note.version) == 0 && (stats.blocks > 0 || members_noted(drive, true));
+}
+
+/* Whether nobody knows what the drive missed: its own note is lost, or one that may have been the
+ * only one that said so. */
+static bool members_unknown(const struct target_drive *drive)
+{
+    const struct target *target = drive->target;
+
+    if (members_lost(drive))
+        return members_noted(drive, false);
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        if (i != drive->index && target->drives[i].store != NULL &&
+            members_lost(&target->drives[i]))
+            return le64_get(drive->note.version) != 0 && !members_noted(drive, true);
+    return false;
+}
+
 /* Fills the places of drives that are out with members that a note knows and nobody opened. */
 static void members_keep(const struct target *target, struct target_note_df *note,
                          const struct target_note_df *known)
@@ -150,6 +195,9 @@ static icms_err members_merge(struct target *target, struct target_note_df *note
         note->members[i] = store_uuid(drive->store);
         version = u64_max(version, le64_get(drive->note.version));
     }
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        if (target->drives[i].store != NULL && members_lost(&target->drives[i]))
+            version += MEMBERS_VERSION_LOST; /* newer than what is out and only that note knew */
     note->version = le64_of(version + 1);
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         const struct target_drive *drive = &target->drives[i];
@@ -172,38 +220,30 @@ static icms_err members_merge(struct target *target, struct target_note_df *note
     return ICMS_OK;
 }
 
-/* Whether the others have notes and a drive with blocks has none: it is damaged, and nobody knows
- * what the drive missed. */
-static bool members_lost(const struct target_drive *drive, const struct target_note_df *note)
-{
-    struct store_stats stats;
-
-    store_stats(drive->store, &stats);
-    return le64_get(drive->note.version) == 0 && le64_get(note->version) > 1 && stats.blocks > 0;
-}
-
 /* The drive drops what it missed; the note forgets what it is done with. */
 static icms_err members_drop(struct target_drive *drive, struct target_note_df *note,
                              struct err_why *why)
 {
     const struct target *target = drive->target;
     uint32_t bit = (uint32_t)1 << drive->index;
-    bool lost = members_lost(drive, note);
+    bool unknown = members_unknown(drive);
     icms_err err = ICMS_OK;
 
-    if (lost)
+    if (unknown)
         target_warn(drive->target,
-                    "drive %u (%s) drops its blocks: its note of what drives missed is damaged",
-                    drive->index, drive->path);
+                    "drive %u (%s) drops its blocks: %s note of what drives missed is damaged",
+                    drive->index, drive->path, members_lost(drive) ? "its" : "another drive's");
     for (uint32_t v = 0; v < target->opts.volume_count && err == ICMS_OK; v++) {
         const struct uuid *volume = &target->opts.volumes[v].uuid;
         bool all = false;
 
-        if ((note_missed(note, volume) & bit) == 0 && !lost)
+        if ((note_missed(note, volume) & bit) == 0 && !unknown)
             continue;
         err = store_volume_drop(drive->store, v, &all, why);
         if (all)
             note_clear(note, volume, drive->index);
+        else
+            note_add(note, volume, bit);
     }
     return err;
 }
