@@ -2,12 +2,21 @@
 /*
  * Reads and flushes.
  *
- *   store_read -> index -> one device read of the whole record -> store_read_done: header and CRC
- *   against the nonce of the segment -> done.
+ *   store_read -> index -> device reads of parts of the record -> store_read_done for each of them:
+ *   header, then each piece of the value in order by its CRC, against the nonce of the segment ->
+ *   more, ... -> done.
  *
- * Loop's thread. While the read is in flight its segment is pinned: it may be evicted, but none of
- * its records is written over, so the bytes that arrive are those the index meant.
+ * A record is read in one part, or, when it is large and who reads it can use pieces, in several.
+ * Then the first part that is begun is the tail, which has the CRCs of the pieces and the copy of
+ * the header. Nothing is verified before it and the first page are there. When those CRCs do not
+ * hold, the value still may: it is verified as a whole, and more is not called.
+ *
+ * Loop's thread. While parts are with the device the segment is pinned: it may be evicted, but none
+ * of its records is written over, so the bytes that arrive are those the index meant. A read that
+ * failed ends when its last part came back.
  */
+#include "base/bytes.h"
+#include "base/crc.h"
 #include "base/fault.h"
 #include "store/store_int.h"
 
@@ -73,15 +82,12 @@ static bool read_header(const struct store_read_private *private, const struct s
             page == location->page);
 }
 
-/* True when the memory holds the record that was asked for; sets value and value_bytes. */
-static bool read_verify(struct store_read_private *private, struct store_read *read)
+/* The first page and the tail are in memory: true when this is the record that was asked for. Sets
+ * value and value_bytes. */
+static bool read_begin(struct store_read_private *private, struct store_read *read)
 {
-    struct store *store = private->store;
-    uint64_t nonce = private->nonce;
-    uint32_t page = private->location.page;
+    const struct store *store = private->store;
     struct store_record record;
-    struct store_value_crc crc;
-    uint8_t *value = read->memory + STORE_HEADER_BYTES;
     bool whole;
 
     if (!read_header(private, read, &record, &whole))
@@ -90,14 +96,51 @@ static bool read_verify(struct store_read_private *private, struct store_read *r
         !uuid_equal(&record.volume, &store->volumes[read->volume].uuid) ||
         store_record_pages(record.value_bytes) != private->location.pages)
         return false;
-    store_value_crc_begin(&crc, nonce, page);
-    store_value_crc_add(&crc, value, record.value_bytes, NULL);
-    if (store_value_crc_end(&crc, NULL) != record.value_crc)
-        return false;
-    if (!whole)
-        store_stat_add(&store->stats.checksum_errors, 1);
-    read->value = value;
+    private->record = record;
+    read->value = read->memory + STORE_HEADER_BYTES;
     read->value_bytes = record.value_bytes;
+    store_value_crc_begin(&private->crc, private->nonce, private->location.page);
+    if (private->tail_page > 0)
+    private->pieces_hold =
+        crc32c_add(private->crc.all, read->value + record.value_bytes,
+                   sizeof(le32) * store_pieces(record.value_bytes)) == record.value_crc;
+    private->damaged_copy = !whole || (private->tail_page > 0 && !private->pieces_hold);
+    return true;
+}
+
+/* Verifies so many bytes of the value, its next piece; of the last piece also the value. */
+static bool read_verify_piece(struct store_read_private *private, const struct store_read *read,
+                              uint32_t bytes)
+{
+    struct store_value_crc *crc = &private->crc;
+    uint32_t piece = crc->done / STORE_PIECE_BYTES;
+    uint32_t all =
+        crc32c_add(crc->all, read->value + read->value_bytes + sizeof(le32) * piece, sizeof(le32));
+
+    store_value_crc_add(crc, read->value + crc->done, bytes, NULL);
+    if (crc->done == read->value_bytes &&
+        store_value_crc_end(crc, NULL) != private->record.value_crc)
+        return false;
+    return !private->pieces_hold || crc->all == all;
+}
+
+/* Verifies what can be by now; false: the record is damaged. */
+static bool read_verify(struct store_read_private *private, struct store_read *read)
+{
+    uint64_t landed = (uint64_t) private->landed_page * STORE_PAGE_BYTES;
+    uint32_t bytes;
+
+    if (landed == 0 || !private->tail_landed)
+        return true;
+    if (private->record.value_bytes == 0 && !read_begin(private, read))
+        return false;
+    for (; private->crc.done < read->value_bytes;) {
+        bytes = (uint32_t)u64_min(read->value_bytes - private->crc.done, STORE_PIECE_BYTES);
+        if (STORE_HEADER_BYTES + (uint64_t) private->crc.done + bytes > landed)
+            break;
+        if (!read_verify_piece(private, read, bytes))
+            return false;
+    }
     return true;
 }
 
@@ -117,25 +160,126 @@ static void read_damaged(struct store_read_private *private, struct store_read *
     store_run(store); /* its volume has room now */
 }
 
-static void store_read_done(struct loop_op *op)
+/* Every part came back. */
+static void read_finish(struct store_read_private *private)
 {
-    struct store_read_private *private = container_of(op, struct store_read_private, op);
     struct store_read *read = read_of(private);
     struct store *store = private->store;
     struct store_segment *segment = &store->segments[private->location.segment];
-    icms_err err = op->err;
+    icms_err err = private->err;
     enum icms_miss reason = ICMS_MISS_NONE;
 
-    if (err == ICMS_OK && !read_verify(private, read)) {
-        err = ICMS_MISS;
+    if (err == ICMS_MISS) {
         reason = ICMS_MISS_CHECKSUM;
         read_damaged(private, read);
-    }
-    if (err == ICMS_OK)
+    } else if (err == ICMS_DRIVE_DOWN) {
+        reason = ICMS_MISS_DRIVE_DOWN;
+    } else if (err == ICMS_OK) {
+        check(private->crc.done == read->value_bytes);
         store_stat_add(&store->stats.read_bytes, read->value_bytes);
-    store_read_outcome(store, op->err);
+        store_stat_add(&store->stats.checksum_errors, private->damaged_copy);
+    }
+    store_read_outcome(store, private->device_err);
     store_segment_unpin(store, segment);
     read_end(private, err, reason);
+}
+
+static void store_read_done(struct loop_op *op);
+
+static void read_part(struct store_read_private *private, uint32_t i, uint32_t page,
+                      uint32_t end_page)
+{
+    struct store_read *read = read_of(private);
+    struct store_read_part *part = &private->part[i];
+
+    part->private = private;
+    part->page = page;
+    part->end_page = end_page;
+    private->busy++;
+    loop_file_read(private->store->loop, &part->op, private->store->file,
+                   store_segment_offset(private->store, private->location.segment,
+                                        private->location.page + page),
+                   read->memory + (uint64_t)page * STORE_PAGE_BYTES,
+                   (end_page - page) * STORE_PAGE_BYTES, store_read_done);
+}
+
+#define READ_PIECE_PAGES (STORE_PIECE_BYTES / STORE_PAGE_BYTES)
+
+/* Begins the next parts, as many as may be with the device. A part ends with the page that the end
+ * of a piece lies in: a header's size behind that of the piece's multiple. The last one is no
+ * shorter than half a piece. */
+static void read_parts(struct store_read_private *private)
+{
+    for (uint32_t i = 1; i < STORE_READ_PARTS && private->asked_page < private->tail_page; i++) {
+        uint32_t page = private->asked_page;
+        uint32_t end = page + READ_PIECE_PAGES + (page == 0);
+
+        if (private->part[i].end_page != 0)
+            continue;
+        if (end + READ_PIECE_PAGES / 2 > private->tail_page)
+            end = private->tail_page;
+        private->asked_page = end;
+        read_part(private, i, page, end);
+    }
+}
+
+static_assert(STORE_READ_SPLIT_BYTES / STORE_PAGE_BYTES >= READ_PIECE_PAGES * 3 / 2 + 4,
+              "what is split has two parts before its tail");
+
+/* Gives the parts back that are in memory without a gap before them. */
+static void read_landed(struct store_read_private *private)
+{
+    for (uint32_t i = 0; i < STORE_READ_PARTS; i++) {
+        struct store_read_part *part = &private->part[i];
+
+        if (part->end_page == 0 || loop_op_busy(&part->op) || part->page != private->landed_page)
+            continue;
+        private->landed_page = part->end_page;
+        part->end_page = 0;
+        i = UINT32_MAX; /* from the first one again: the next may be there */
+    }
+}
+
+/* A part is in memory, or the device refused it. */
+static void store_read_done(struct loop_op *op)
+{
+    struct store_read_part *part = container_of(op, struct store_read_part, op);
+    struct store_read_private *private = part->private;
+    struct store_read *read = read_of(private);
+    struct store *store = private->store;
+
+    private->busy--;
+    if (private->device_err == ICMS_OK)
+    private->device_err = op->err;
+    if (private->err == ICMS_OK)
+    private->err = op->err;
+    if (private->err == ICMS_OK && private->asked_page < private->tail_page && store->down)
+    private->err = ICMS_DRIVE_DOWN;
+    if (private->err == ICMS_OK) {
+        private->tail_landed = private->tail_landed || part == &private->part[0];
+        read_landed(private);
+        read_parts(private); /* the device goes on while this thread verifies */
+        if (!read_verify(private, read))
+        private->err = ICMS_MISS;
+    }
+    if (private->busy == 0) {
+        read_finish(private);
+    } else if (private->err == ICMS_OK && private->pieces_hold &&
+               private->crc.done > read->good_bytes && private->crc.done < read->value_bytes) {
+        read->good_bytes = private->crc.done;
+        read->more(read);
+    }
+}
+
+/* Where the tail of a record begins: it has at least the CRCs of the pieces, which lie before the
+ * unit that the record is rounded up to, and the copy of the header. */
+static uint32_t read_tail_page(uint32_t pages)
+{
+    static_assert(sizeof(le32) * (LIMIT_VALUE_BYTES / STORE_PIECE_BYTES + 1) +
+                          sizeof(struct store_record_df) <=
+                      STORE_PAGE_BYTES,
+                  "they begin in the page before that unit, or in the one before that");
+    return pages - (1u << store_pages_shift(pages)) - 2;
 }
 
 icms_err store_read(struct store *store, struct store_read *read)
@@ -154,6 +298,7 @@ icms_err store_read(struct store *store, struct store_read *read)
     read->value = NULL;
     read->value_bytes = 0;
     read->record = 0;
+    read->good_bytes = 0;
     if (store->down) {
         read_answer(private, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
         return ICMS_OK;
@@ -171,9 +316,10 @@ icms_err store_read(struct store *store, struct store_read *read)
     private->nonce = store->segments[private->location.segment].nonce;
     store_accessed(store, &store->segments[private->location.segment], read->volume, &read->key);
     store->segments[private->location.segment].pins++;
-    loop_file_read(store->loop, &private->op, store->file,
-                   store_segment_offset(store, private->location.segment, private->location.page),
-                   read->memory, private->location.pages * STORE_PAGE_BYTES, store_read_done);
+    if (read->more != NULL && private->location.pages >= STORE_READ_SPLIT_BYTES / STORE_PAGE_BYTES)
+    private->tail_page = read_tail_page(private->location.pages);
+    read_part(private, 0, private->tail_page, private->location.pages);
+    read_parts(private);
     return ICMS_OK;
 }
 

@@ -147,27 +147,40 @@ struct store_write {
  * writes of one key: the one that was submitted later wins. */
 icms_err store_write(struct store *store, struct store_write *write) ICMS_MUST_CHECK;
 
+/* Records of at least so many bytes are read in parts by who asks for it (store_read.more). */
+#define STORE_READ_SPLIT_BYTES ((uint32_t)400 << 10)
+
 struct store_read {
     /* in */
     uint32_t volume;
     struct key key;
     uint8_t *memory;                       /* aligned; the record is read here                   */
     uint64_t memory_bytes;                 /* room; store_record_bytes(value) is needed          */
+    void (*more)(struct store_read *read); /* a large value is read in pieces, and this is called
+                                              when good_bytes grew; NULL: read it in one         */
     void (*done)(struct store_read *read); /* called once                                        */
+    /* out, valid in more and done */
+    uint8_t *value;       /* inside memory                                                       */
+    uint32_t value_bytes; /* whole value                                                         */
+    uint64_t record;      /* the record that was read: no other of this drive ever has this number;
+                             also with MISS and reason CHECKSUM                                  */
+    uint32_t good_bytes;  /* in more: of the value, from its begin, in memory and verified; whole
+                             pieces of 256 KiB, and never all of the value                       */
     /* out, valid in done */
     icms_err err;          /* OK, MISS, IO, VALUE_SIZE (room too small), DRIVE_DOWN              */
     enum icms_miss reason; /* with MISS: ABSENT, EVICTED, CHECKSUM, DRIVE_DOWN                   */
-    uint8_t *value;        /* inside memory                                                      */
-    uint32_t value_bytes;  /* whole value                                                        */
-    uint64_t record;       /* the record that was read: no other of this drive ever has this number;
-                              also with MISS and reason CHECKSUM                                 */
     /* private */
-    uint64_t private_words[64];
+    uint64_t private_words[152];
 };
 
 /* Reads and verifies one block. A bad checksum is a miss with reason CHECKSUM, counted once; it
  * stays that until the block is stored, deleted or evicted, and store_exists says no. A block that
- * is deleted, replaced or evicted during the read is read all the same. */
+ * is deleted, replaced or evicted during the read is read all the same.
+ *
+ * With more, a record of STORE_READ_SPLIT_BYTES or above is read in parts, several at a time. Each
+ * piece of the value is verified by its own CRC when it is in memory, in order. more is called for
+ * pieces whose bytes are what was stored, and not after one that is not; a read may fail after it.
+ * The device writes to memory until done. */
 icms_err store_read(struct store *store, struct store_read *read) ICMS_MUST_CHECK;
 
 /* Answers from the index, no I/O. out_bytes (may be NULL): an upper bound of the value's bytes

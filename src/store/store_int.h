@@ -202,6 +202,18 @@ static_assert(sizeof(struct store_mutation) <= sizeof(((struct store_write *)0)-
 static_assert(sizeof(struct store_mutation) <= sizeof(((struct store_delete *)0)->private_words),
               "a mutation fits in a store_delete");
 
+/* Parts of a record that are with the device at a time: its tail, and four of 256 KiB, which keep a
+ * drive busy. */
+#define STORE_READ_PARTS 5
+
+/* Pages of a record: one device read. */
+struct store_read_part {
+    struct store_read_private *private; /* of which read                                         */
+    uint32_t page;                      /* of the record: the first                              */
+    uint32_t end_page;                  /* of the record: behind the last; 0: not in use         */
+    struct loop_op op;                  /* the device's                                          */
+};
+
 /* The private part of store_read. */
 struct store_read_private {
     uint32_t magic;                 /* STORE_READ_MAGIC until done */
@@ -209,7 +221,18 @@ struct store_read_private {
     uint64_t nonce;                 /* of the record's segment when the read began */
     struct store_location location; /* of the record */
     struct store_deferred deferred; /* an answer without the device */
-    struct loop_op op;              /* the read */
+    icms_err err;                   /* what the read ends with; once set no part is begun */
+    icms_err device_err;            /* of the first part that the device refused */
+    struct store_record record;     /* its header; value_bytes 0: not known yet */
+    bool damaged_copy;              /* the header or the CRCs of the pieces do not hold */
+    bool pieces_hold;               /* the CRCs of the pieces do: pieces are verified one by one */
+    bool tail_landed;               /* part[0] is in memory */
+    uint32_t tail_page;             /* of the record: where part[0] begins; 0: it is all */
+    uint32_t asked_page;            /* of the record: pages before it, and the tail, were begun */
+    uint32_t landed_page;           /* of the record: pages before it are in memory */
+    uint32_t busy;                  /* parts that are with the device */
+    struct store_value_crc crc;     /* of the pieces that were verified */
+    struct store_read_part part[STORE_READ_PARTS];
 };
 static_assert(sizeof(struct store_read_private) <= sizeof(((struct store_read *)0)->private_words),
               "fits");

@@ -167,6 +167,215 @@ static void a_large_value_has_a_crc_for_each_piece(void **state)
     free(stored);
 }
 
+/* ---- reading in pieces ------------------------------------------------------------------------
+ */
+
+enum { PIECE = STORE_PIECE_BYTES, LARGE = 16 * PIECE + 64 };
+
+/* What the store said of a read in pieces. */
+static struct {
+    uint64_t seed;        /* of the value                                             */
+    uint32_t calls;       /* of more                                                  */
+    uint32_t good_bytes;  /* of the last one                                          */
+    uint32_t first_asked; /* bytes that the device had been asked for at the first one */
+    uint32_t last_asked;  /* and at the last one                                      */
+    bool wrong;           /* what was handed on is no whole pieces in order, or not pinned, or not
+                             what was stored */
+    void (*at_second)(struct rig *rig);
+} seen;
+
+static void piece_more(struct rig_op *op)
+{
+    const struct store_read *read = &op->u.read;
+    const struct store_read_private *private =
+        (const struct store_read_private *)(const void *)read->private_words;
+
+    seen.wrong |= read->good_bytes <= seen.good_bytes || read->good_bytes % PIECE != 0 ||
+                  read->good_bytes >= read->value_bytes ||
+                  !rig_check(read->value, read->good_bytes, seen.seed) ||
+                  op->rig->store->segments[private->location.segment].pins != 1;
+    seen.good_bytes = read->good_bytes;
+    seen.last_asked = private->asked_page * STORE_PAGE_BYTES;
+    if (seen.calls++ == 0)
+        seen.first_asked = seen.last_asked;
+    if (seen.calls == 2 && seen.at_second != NULL)
+        seen.at_second(op->rig);
+}
+
+/* A store of large values with one of them under key 1; offset of its record on the drive. */
+static uint64_t pieces_up(struct rig *rig, uint32_t bytes)
+{
+    rig_one_volume(rig);
+    rig->opts.segment_bytes = (uint64_t)8 << 20;
+    rig->opts.bytes = STORE_DATA_OFFSET + 8 * rig->opts.segment_bytes;
+    rig->opts.value_bytes_max = LARGE;
+    rig_format(rig);
+    rig_up(rig);
+    assert_int_equal(rig_put(rig, 0, 1, bytes, 1, 0), ICMS_OK);
+    return STORE_DATA_OFFSET +
+           store_first_page((uint32_t)(rig->opts.segment_bytes / STORE_PAGE_BYTES)) *
+               (uint64_t)STORE_PAGE_BYTES;
+}
+
+/* Reads key 1 in pieces; what done said. The value is checked when it is right; its segment is
+ * pinned while pieces come, and not any more when it is over. */
+static icms_err pieces_get(struct rig *rig, uint32_t bytes, enum icms_miss *out_reason)
+{
+    struct rig_op *op = rig_op_new(rig, RIG_READ, LARGE);
+    icms_err err;
+
+    seen.seed = 1;
+    seen.calls = seen.good_bytes = seen.first_asked = seen.last_asked = 0;
+    seen.wrong = false;
+    op->key = rig_key(1);
+    op->more = piece_more;
+    rig_op_start(op);
+    rig_op_wait(op);
+    err = op->err;
+    *out_reason = op->reason;
+    assert_false(seen.wrong);
+    if (err == ICMS_OK) {
+        assert_int_equal(op->value_bytes, bytes);
+        assert_true(rig_check(op->u.read.value, bytes, 1));
+    }
+    rig_op_free(op);
+    for (uint32_t i = 0; i < rig->store->super.segments; i++)
+        assert_int_equal(rig->store->segments[i].pins, 0);
+    seen.at_second = NULL;
+    return err;
+}
+
+/* The first pieces of a value are handed on, verified and in order, before the device was asked for
+ * the last ones. */
+static void a_large_value_comes_piece_by_piece(void **state)
+{
+    static const uint32_t sizes[] = {1,         PIECE,         PIECE + 64, STORE_READ_SPLIT_BYTES,
+                                     2 * PIECE, 4 * PIECE - 1, 4 * PIECE,  4 * PIECE + 64,
+                                     LARGE - 1, LARGE};
+    struct rig *rig = *state;
+    enum icms_miss reason;
+    struct store_stats stats;
+
+    (void)pieces_up(rig, 1);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        assert_int_equal(rig_put(rig, 0, 1, sizes[i], 1, 0), ICMS_OK);
+        assert_int_equal(pieces_get(rig, sizes[i], &reason), ICMS_OK);
+        assert_true(seen.calls == 0 || store_record_bytes(sizes[i]) >= STORE_READ_SPLIT_BYTES);
+    }
+    /* of the largest at most what may be with the device, twice: before and behind one that is late
+     */
+    assert_true(seen.calls > 2);
+    assert_true(seen.first_asked <= 8 * PIECE + STORE_PAGE_BYTES);
+    assert_true(seen.last_asked > seen.first_asked);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.checksum_errors, 0);
+    rig_verify(rig);
+}
+
+/* What is handed on ends before the piece that is bad, wherever that is, and the block is marked.
+ */
+static void a_bad_piece_ends_the_read(void **state)
+{
+    static const uint32_t bad[] = {0, 1, 7, 15, 16};
+    struct rig *rig = *state;
+    struct store_stats stats;
+    enum icms_miss reason;
+    uint64_t at = pieces_up(rig, LARGE);
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        rig_down(rig);
+        assert_int_equal(store_format(rig->env, &rig->opts, true, NULL), ICMS_OK);
+        rig_up(rig);
+        assert_int_equal(rig_put(rig, 0, 1, LARGE, 1, 0), ICMS_OK);
+        rig_flip(rig, at + STORE_HEADER_BYTES + bad[i] * (uint64_t)PIECE + 63, 4);
+        assert_int_equal(pieces_get(rig, LARGE, &reason), ICMS_MISS);
+        assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+        assert_true(seen.good_bytes <= bad[i] * PIECE);
+        assert_true(bad[i] == 0 || seen.good_bytes > 0);
+        rig_stats(rig, &stats);
+        assert_int_equal(stats.checksum_errors, 1);
+        assert_int_equal(stats.reads, 1);
+        assert_int_equal(stats.read_bytes, 0);
+        assert_false(rig_exists(rig, 0, 1));
+        assert_int_equal(pieces_get(rig, LARGE, &reason), ICMS_MISS);
+        assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+        assert_int_equal(seen.calls, 0);
+    }
+}
+
+/* The CRCs of the pieces and the header are not the value: that is right, and the damage is
+ * counted. Without its CRCs no piece is handed on before the value is known to be right. */
+static void damage_beside_the_pieces_costs_no_value(void **state)
+{
+    struct rig *rig = *state;
+    struct store_stats stats;
+    enum icms_miss reason;
+    uint64_t at = pieces_up(rig, LARGE);
+    uint64_t table = at + STORE_HEADER_BYTES + LARGE;
+    uint64_t copy = at + store_record_bytes(LARGE) - STORE_HEADER_BYTES;
+
+    for (uint32_t piece = 0; piece < store_pieces(LARGE); piece += 8) {
+        rig_flip(rig, table + 4 * piece, 1);
+        assert_int_equal(pieces_get(rig, LARGE, &reason), ICMS_OK);
+        assert_int_equal(seen.calls, 0);
+        rig_flip(rig, table + 4 * piece, 1);
+        rig_stats(rig, &stats);
+        assert_int_equal(stats.checksum_errors, piece / 8 + 1);
+    }
+    rig_flip(rig, at + 8, 1);
+    assert_int_equal(pieces_get(rig, LARGE, &reason), ICMS_OK);
+    assert_true(seen.calls > 0);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.checksum_errors, 4);
+    /* A piece that is bad under CRCs that are bad. */
+    rig_flip(rig, table, 1);
+    rig_flip(rig, at + STORE_HEADER_BYTES + 5 * PIECE, 1);
+    assert_int_equal(pieces_get(rig, LARGE, &reason), ICMS_MISS);
+    assert_int_equal(reason, ICMS_MISS_CHECKSUM);
+    assert_int_equal(seen.calls, 0);
+    rig_flip(rig, at + STORE_HEADER_BYTES + 5 * PIECE, 1);
+    /* Neither header. */
+    rig_restart(rig);
+    rig_flip(rig, copy + 8, 1);
+    assert_int_equal(pieces_get(rig, LARGE, &reason), ICMS_MISS);
+    assert_int_equal(seen.calls, 0);
+}
+
+static void drive_dies(struct rig *rig)
+{
+    sim_disk_dead(rig->node, rig->path, true);
+}
+
+static void drive_goes_down(struct rig *rig)
+{
+    store_down(rig->store);
+}
+
+/* A drive that fails, or goes out of service, in the middle: the read says so, and asks for no more
+ * parts. It counts as one error. */
+static void a_drive_that_fails_in_the_middle_ends_the_read(void **state)
+{
+    struct rig *rig = *state;
+    struct store_stats stats;
+    enum icms_miss reason;
+
+    (void)pieces_up(rig, LARGE);
+    seen.at_second = drive_dies;
+    assert_int_equal(pieces_get(rig, LARGE, &reason), ICMS_IO);
+    assert_true(seen.calls > 1 && seen.good_bytes < LARGE);
+    assert_int_equal(rig->store->read_errors, 1);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.checksum_errors, 0);
+    assert_true(rig_exists(rig, 0, 1));
+    sim_disk_dead(rig->node, rig->path, false);
+    assert_int_equal(pieces_get(rig, LARGE, &reason), ICMS_OK);
+    seen.at_second = drive_goes_down;
+    assert_int_equal(pieces_get(rig, LARGE, &reason), ICMS_DRIVE_DOWN);
+    assert_int_equal(reason, ICMS_MISS_DRIVE_DOWN);
+    assert_true(seen.good_bytes < LARGE);
+    assert_true(seen.last_asked < LARGE);
+}
+
 /* ---- pins ----------------------------------------------------------------------------------- */
 
 static void call_nothing(struct rig *rig, void *arg)
@@ -269,6 +478,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_segment_that_is_being_read_is_not_written_over,
                                         wide_setup, rig_sim_teardown),
         TEST(a_finished_read_leaves_its_segment_free_to_reuse),
+        TEST(a_large_value_comes_piece_by_piece),
+        TEST(a_bad_piece_ends_the_read),
+        TEST(damage_beside_the_pieces_costs_no_value),
+        TEST(a_drive_that_fails_in_the_middle_ends_the_read),
     };
 
     return cmocka_run_group_tests_name("store-read", tests, NULL, NULL);

@@ -264,6 +264,13 @@ static void rig_write_done(struct store_write *write)
     atomic_store(&op->done, 1);
 }
 
+static void rig_read_more(struct store_read *read)
+{
+    struct rig_op *op = container_of(read, struct rig_op, u.read);
+
+    op->more(op);
+}
+
 static void rig_read_done(struct store_read *read)
 {
     struct rig_op *op = container_of(read, struct rig_op, u.read);
@@ -313,6 +320,7 @@ static void rig_op_run(struct loop_msg *msg)
                                          .key = op->key,
                                          .memory = op->memory,
                                          .memory_bytes = op->memory_bytes,
+                                         .more = op->more != NULL ? rig_read_more : NULL,
                                          .done = rig_read_done};
         op->started = store_read(rig->store, &op->u.read);
         break;

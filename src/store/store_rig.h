@@ -42,13 +42,14 @@ struct rig_op {
     enum rig_kind kind;
     uint32_t volume; /* row, not number                   */
     struct key key;
-    uint64_t seed;        /* write: what the value is made of  */
-    uint32_t value_bytes; /* write                             */
-    uint32_t options;     /* write                             */
-    bool prefilled;       /* write: the value is in memory     */
-    uint64_t record;      /* read: which one it was; delete: the only one, 0: any */
-    icms_err started;     /* what the call returned            */
-    icms_err err;         /* what done said                    */
+    uint64_t seed;                   /* write: what the value is made of  */
+    uint32_t value_bytes;            /* write                             */
+    uint32_t options;                /* write                             */
+    bool prefilled;                  /* write: the value is in memory     */
+    uint64_t record;                 /* read: which one it was; delete: the only one, 0: any */
+    void (*more)(struct rig_op *op); /* read: in pieces; called on the loop */
+    icms_err started;                /* what the call returned            */
+    icms_err err;                    /* what done said                    */
     enum icms_miss reason;
     atomic_int done; /* 1: finished                       */
     struct rig *rig;

@@ -99,7 +99,7 @@ struct target_call {
                                    value_bytes (at memory + STORE_HEADER_BYTES), deadline_ns; then
                                    err, reason, value, done_bytes, map. loop is set by us        */
     void (*done)(struct target_call *call); /* called once, on the loop it was called on        */
-    uint64_t private_words[160];            /* of the target                                    */
+    uint64_t private_words[208];            /* of the target                                    */
 };
 
 /* Starts a call, on one of the target's loops. done is called exactly once, on the same loop, from
