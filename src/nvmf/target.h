@@ -60,7 +60,8 @@ struct nvmf_target_req {
     uint32_t only_record;   /* DELETE: delete only this one (record); 0: whatever is there       */
     struct loop *loop;      /* where it came from and has to be given back                       */
     bool unwanted;          /* its host is gone: a long command may end now. Read it on loop only */
-    /* out: set before nvmf_target_req_done */
+    /* out: set before nvmf_target_req_done; value, done_bytes, record: before the first
+     * nvmf_target_req_more */
     icms_err err;          /* as the table maps it to NVMe                                       */
     enum icms_miss reason; /* why, with MISS, BUSY, DRIVE_DOWN, ...: travels in DW1              */
     const uint8_t *value;  /* RETRIEVE: where it is, LIST: memory; stays until ops.sent or, when
@@ -71,6 +72,12 @@ struct nvmf_target_req {
     uint64_t map;          /* EXIST_MANY: bit i: key i exists                                    */
     uint32_t record;       /* RETRIEVE: names the record that was read; 0: it has no name        */
 };
+
+/* RETRIEVE: the first bytes of the value may be sent, before the command is given back; then value,
+ * done_bytes and record stay as they are. Any number of times, bytes never fewer than before, not
+ * from inside kv; on req->loop. What ends the data is sent when the command is given back: with an
+ * error the host gets neither the rest nor a word of success. */
+void nvmf_target_req_more(struct nvmf_target_req *req, uint32_t bytes);
 
 /* Gives a command back. */
 void nvmf_target_req_done(struct nvmf_target_req *req);

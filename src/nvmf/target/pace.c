@@ -61,7 +61,9 @@ bool nvmft_pace_sweep(struct nvmft_qpair *qpair, uint64_t step_ns, bool *out_bus
         enum nvmft_pace pace = pace_of(req);
 
         *out_busy = *out_busy || pace != NVMFT_PACE_NONE;
-        if (pace == NVMFT_PACE_SEND || req->state == NVMFT_REQ_C2H || req->tx_busy > 0)
+        if (req->state == NVMFT_REQ_STREAM) /* it is in the way of others, and waits for a drive */
+            owed[NVMFT_PACE_TAKE] += req->data_bytes;
+        else if (pace == NVMFT_PACE_SEND || req->state == NVMFT_REQ_C2H || req->tx_busy > 0)
             owed[pace] += req->data_bytes;
     }
     for (uint32_t i = 0; i < qpair->slots_touched && *out_busy; i++) {

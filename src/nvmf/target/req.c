@@ -5,9 +5,11 @@
  * Runs on the queue pair's loop. Woken by buffers.c (a buffer), qpair.c (data, close, sweep), the
  * owner (nvmf_target_req_done) and sends. Invariants: a command holds at most one buffer and waits
  * for none while it holds one; a buffer goes back only when no PDU, no receive and no owner can
- * touch it; the completion is queued behind all data of the command.
+ * touch it; the completion is queued behind all data of the command; the PDU that ends the data is
+ * queued after the owner gave the command back, so nothing says success before the owner did.
  *
- * Life: NEW -> [WAIT_BUFFER] -> [H2C] -> EXECUTE -> [C2H] -> RESPOND -> DONE, one function a state.
+ * Life: NEW -> [WAIT_BUFFER] -> [H2C] -> EXECUTE -> [STREAM] -> [C2H] -> RESPOND -> DONE, one
+ * function a state.
  *
  * In-capsule data is the one thing that cannot be parked without the stream behind it, where the
  * data may be that frees the buffers others wait for. So each queue pair has a staging buffer of
@@ -421,12 +423,31 @@ void nvmf_target_req_done(struct nvmf_target_req *pub)
 {
     struct nvmft_req *req = container_of(pub, struct nvmft_req, pub);
 
-    check(req->magic == NVMFT_REQ_MAGIC && req->state == NVMFT_REQ_EXECUTE && !req->answered);
+    check(req->magic == NVMFT_REQ_MAGIC && !req->answered);
+    check(req->state == NVMFT_REQ_EXECUTE || req->state == NVMFT_REQ_STREAM);
     check(loop_is_mine(pub->loop));
     req->answered = true;
     req->kv_sent_due = true;
     if (!req->in_kv)
         nvmft_req_run(req);
+}
+
+void nvmf_target_req_more(struct nvmf_target_req *pub, uint32_t bytes)
+{
+    struct nvmft_req *req = container_of(pub, struct nvmft_req, pub);
+
+    check(req->magic == NVMFT_REQ_MAGIC && !req->answered && !req->in_kv);
+    check(loop_is_mine(pub->loop) && pub->op == NVMF_TARGET_RETRIEVE);
+    if (req->state == NVMFT_REQ_EXECUTE) {
+        req->data = pub->value;
+        req->data_bytes = (uint32_t)u64_min(pub->done_bytes, pub->host_bytes);
+        req->data_moved = req->data_ready = 0;
+        req->state = NVMFT_REQ_STREAM;
+    }
+    check(req->state == NVMFT_REQ_STREAM && bytes >= req->data_ready);
+    if (bytes < req->data_bytes)
+        req->data_ready = bytes; /* else the end of the data waits for nvmf_target_req_done */
+    nvmft_req_run(req);
 }
 
 void *nvmf_target_req_area(struct nvmf_target_req *pub)
@@ -454,13 +475,15 @@ static enum req_step req_answered(struct nvmft_req *req)
 
     req->answered = false;
     req->end = pub->err;
+    list_remove(&req->link); /* STREAM: it may have waited for its turn to send */
     if (!req->qpair->conn_open) {
         req->lost = true;
         req->state = NVMFT_REQ_DONE;
         return REQ_NEXT;
     }
     if (pub->op == NVMF_TARGET_RETRIEVE && pub->err == ICMS_VALUE_SIZE &&
-        pub->done_bytes > pub->memory_bytes && pub->done_bytes <= target->buffer_bytes_max) {
+        req->state == NVMFT_REQ_EXECUTE && pub->done_bytes > pub->memory_bytes &&
+        pub->done_bytes <= target->buffer_bytes_max) {
         req_kv_sent(req);
         nvmft_buffers_give(req);
         return req_wait_buffer(req, NVMFT_WAIT_LOAD, pub->done_bytes);
@@ -475,9 +498,11 @@ static enum req_step req_answered(struct nvmft_req *req)
         return REQ_NEXT;
     }
     req->status = NVME_SC_SUCCESS;
-    req->data_bytes = req->data_moved = 0;
+    if (req->state == NVMFT_REQ_EXECUTE)
+        req->data_bytes = req->data_moved = 0;
     if (pub->op == NVMF_TARGET_RETRIEVE || pub->op == NVMF_TARGET_LIST) {
         check(pub->value != NULL || pub->done_bytes == 0);
+        check(req->state == NVMFT_REQ_EXECUTE || req->data == pub->value);
         req->data = pub->value;
         req->data_bytes = (uint32_t)u64_min(pub->done_bytes, pub->host_bytes);
         if (pub->op == NVMF_TARGET_RETRIEVE) {
@@ -524,11 +549,11 @@ static bool req_data_tells(const struct nvmft_req *req)
            req->dw0 == req->data_bytes;
 }
 
-/* Queues the next piece of data; false: enough is queued. */
-static bool req_send_data(struct nvmft_req *req)
+/* Queues the next data before end as one PDU; false: enough is queued. */
+static bool req_send_data(struct nvmft_req *req, uint32_t end)
 {
     struct nvmft_qpair *qpair = req->qpair;
-    uint32_t bytes = (uint32_t)u64_min(req->data_bytes - req->data_moved, NVMFT_DATA_PDU_BYTES);
+    uint32_t bytes = (uint32_t)u64_min(end - req->data_moved, NVMFT_DATA_PDU_BYTES);
     struct nvmft_tx *tx = req_tx_data(qpair, bytes);
     uint8_t flags = 0;
 
@@ -558,18 +583,34 @@ static bool req_send_data(struct nvmft_req *req)
     return true;
 }
 
-/* The first of the senders queues what fits; the others wait for it to be through. */
-static enum req_step req_run_c2h(struct nvmft_req *req)
+/* Queues data up to an end, or until enough is queued (false). The first of the senders queues what
+ * fits; the others wait for it to be through. */
+static bool req_send_until(struct nvmft_req *req, uint32_t end)
 {
     struct nvmft_qpair *qpair = req->qpair;
 
-    if (list_empty(&req->link) && !req->lost && req->data_moved < req->data_bytes)
+    if (list_empty(&req->link) && !req->lost && req->data_moved < end)
         list_push(&qpair->senders, &req->link);
-    while (!req->lost && req->data_moved < req->data_bytes) {
-        if (list_first(&qpair->senders) != &req->link || !req_send_data(req))
-            return REQ_WAIT;
+    while (!req->lost && req->data_moved < end) {
+        if (list_first(&qpair->senders) != &req->link || !req_send_data(req, end))
+            return false;
     }
     list_remove(&req->link);
+    return true;
+}
+
+static enum req_step req_run_stream(struct nvmft_req *req)
+{
+    if (req->answered)
+        return req_answered(req);
+    (void)req_send_until(req, req->data_ready);
+    return REQ_WAIT;
+}
+
+static enum req_step req_run_c2h(struct nvmft_req *req)
+{
+    if (!req_send_until(req, req->data_bytes))
+        return REQ_WAIT;
     req->state = NVMFT_REQ_RESPOND;
     return REQ_NEXT;
 }
@@ -618,7 +659,8 @@ static void req_sent(struct nvmft_req *req, icms_err err)
     if (err != ICMS_OK)
         req->lost = true;
     req->progress_ns = loop_now_ns(req->qpair->shard->loop);
-    if (req->state == NVMFT_REQ_C2H || req->state == NVMFT_REQ_RESPOND)
+    if (req->state == NVMFT_REQ_STREAM || req->state == NVMFT_REQ_C2H ||
+        req->state == NVMFT_REQ_RESPOND)
         nvmft_req_run(req);
 }
 
@@ -693,11 +735,11 @@ static enum req_step req_run_nothing(struct nvmft_req *req)
 }
 
 static enum req_step (*const req_state_fn[])(struct nvmft_req *req) = {
-    [NVMFT_REQ_NEW] = req_run_new,      [NVMFT_REQ_WAIT_BUFFER] = req_run_wait_buffer,
-    [NVMFT_REQ_H2C] = req_run_h2c,      [NVMFT_REQ_EXECUTE] = req_run_execute,
-    [NVMFT_REQ_HELD] = req_run_nothing, [NVMFT_REQ_JOIN] = req_run_nothing,
-    [NVMFT_REQ_C2H] = req_run_c2h,      [NVMFT_REQ_RESPOND] = req_run_respond,
-    [NVMFT_REQ_DONE] = req_run_done,
+    [NVMFT_REQ_NEW] = req_run_new,         [NVMFT_REQ_WAIT_BUFFER] = req_run_wait_buffer,
+    [NVMFT_REQ_H2C] = req_run_h2c,         [NVMFT_REQ_EXECUTE] = req_run_execute,
+    [NVMFT_REQ_STREAM] = req_run_stream,   [NVMFT_REQ_HELD] = req_run_nothing,
+    [NVMFT_REQ_JOIN] = req_run_nothing,    [NVMFT_REQ_C2H] = req_run_c2h,
+    [NVMFT_REQ_RESPOND] = req_run_respond, [NVMFT_REQ_DONE] = req_run_done,
 };
 
 void nvmft_req_run(struct nvmft_req *req)
@@ -766,6 +808,10 @@ void nvmft_req_abandon(struct nvmft_req *req)
         req->qpair->reqs_held--;
         req->state = NVMFT_REQ_DONE;
         break;
+    case NVMFT_REQ_STREAM:
+        list_remove(&req->link);
+        req->pub.unwanted = true; /* it comes back by itself, as from EXECUTE */
+        return;
     default:
         /* FREE; EXECUTE and JOIN come back by themselves, the owner may want to know */
         req->pub.unwanted = req->state == NVMFT_REQ_EXECUTE;

@@ -91,7 +91,9 @@ enum nvmft_req_state {
     NVMFT_REQ_NEW,         /* parsed, holds a slot and perhaps a buffer with in-capsule data     */
     NVMFT_REQ_WAIT_BUFFER, /* parked; woken by nvmft_buffers_wake or its deadline                */
     NVMFT_REQ_H2C,         /* R2T sent; woken by the H2CData that completes it                   */
-    NVMFT_REQ_EXECUTE,     /* with the owner; woken by nvmf_target_req_done                      */
+    NVMFT_REQ_EXECUTE,     /* with the owner; woken by nvmf_target_req_more or _done             */
+    NVMFT_REQ_STREAM,      /* with the owner, and what is ready of its data is sent; woken by
+                              nvmf_target_req_more or _done, and when its turn to send comes     */
     NVMFT_REQ_HELD,        /* an async event request, kept until something happens               */
     NVMFT_REQ_JOIN,        /* Connect, with the registry; woken by nvmft_qpair_joined            */
     NVMFT_REQ_C2H,         /* has data to queue; woken when its turn comes                       */
@@ -138,6 +140,7 @@ struct nvmft_req {
     uint64_t buffer_bytes;  /* its size; parked: what is wanted                                */
     uint32_t data_offset;   /* where the data starts in the buffer                             */
     uint32_t data_bytes;    /* to move: from the host or to it                                 */
+    uint32_t data_ready;    /* STREAM: of data_bytes, what may be queued; never all             */
     uint32_t data_moved;    /* received, or queued to be sent                                  */
     const uint8_t *data;    /* to the host: where it is                                        */
     uint32_t tx_busy;       /* data PDUs of it that are queued or in flight                    */

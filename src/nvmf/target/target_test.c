@@ -1035,6 +1035,215 @@ static void the_last_data_may_be_the_completion(void **state)
     rig_free(&rig);
 }
 
+/* ---- values that are sent while they are read -------------------------------------------------
+ */
+
+enum { PIECE = 256 << 10, STREAMED = 4 * PIECE + 64 };
+
+/* A host without SQ heads, a value of STREAMED bytes under "k", and a vendor's Retrieve of it that
+ * the owner holds. */
+struct stream {
+    struct rig *rig;
+    struct peer *admin, *io;
+    uint8_t *value, *back;
+    struct nvme_sqe_wf sqe;
+    uint16_t cid;
+    uint32_t got; /* bytes of data */
+};
+
+static void stream_submit(struct stream *stream, uint32_t room)
+{
+    struct nvme_kv_cmd cmd = {
+        .opcode = NVME_ICMS_RETRIEVE, .nsid = 1, .key = peer_key("k"), .bytes = room};
+
+    nvme_kv_cmd_encode(&cmd, &stream->sqe);
+    stream->cid = peer_submit(stream->io, &stream->sqe, room);
+    stream->got = 0;
+    stream->rig->hold = true;
+    rig_run(stream->rig, 10);
+    assert_int_equal(stream->rig->held_count, 1);
+}
+
+static void stream_begin(struct stream *stream, uint32_t room)
+{
+    struct nvme_cqe cqe;
+
+    *stream = (struct stream){.rig = rig_new(1, NULL)};
+    stream->admin = rig_admin(stream->rig, 0);
+    stream->io = rig_peer(stream->rig);
+    stream->io->attributes = NVME_CATTR_NO_SQ_FLOW;
+    assert_true(peer_io(stream->io, stream->admin, 1, BOTH_DIGESTS));
+    stream->value = malloc(STREAMED);
+    stream->back = malloc(STREAMED);
+    rig_fill(stream->value, STREAMED, 5);
+    assert_int_equal(peer_store(stream->io, 1, "k", stream->value, STREAMED, 0, &cqe),
+                     NVME_SC_SUCCESS);
+    stream_submit(stream, room);
+}
+
+static void stream_end(struct stream *stream)
+{
+    peer_free(&stream->io);
+    peer_free(&stream->admin);
+    rig_expect_clean(stream->rig);
+    free(stream->value);
+    free(stream->back);
+    rig_free(&stream->rig);
+}
+
+/* The next PDU is so much data of the value, in its place; its flags. */
+static uint8_t stream_data(struct stream *stream, uint32_t size)
+{
+    union nvme_tcp_pdu pdu;
+    uint32_t bytes;
+
+    assert_int_equal(peer_recv_pdu(stream->io, &pdu, stream->back, STREAMED, &bytes), PEER_PDU);
+    assert_int_equal(pdu.common.type, NVME_TCP_C2H_DATA);
+    assert_int_equal(le16_get(pdu.data.cid), stream->cid);
+    assert_int_equal(le32_get(pdu.data.offset), stream->got);
+    assert_int_equal(bytes, size);
+    assert_memory_equal(stream->back, stream->value + stream->got, size);
+    stream->got += size;
+    return pdu.common.flags & (NVME_TCP_FLAG_LAST | NVME_TCP_FLAG_SUCCESS);
+}
+
+static void stream_silence(struct stream *stream)
+{
+    union nvme_tcp_pdu pdu;
+    uint32_t bytes, timeout_ms = stream->io->timeout_ms;
+
+    stream->io->timeout_ms = 50;
+    assert_int_equal(peer_recv_pdu(stream->io, &pdu, stream->back, STREAMED, &bytes), PEER_SILENCE);
+    stream->io->timeout_ms = timeout_ms;
+}
+
+/* What is ready goes out at once and in order, as one PDU each time; the PDU that ends the data
+ * goes out when the owner is done, and says so. */
+static void a_value_is_sent_while_it_is_read(void **state)
+{
+    struct stream stream;
+    struct nvmf_target_stats stats;
+
+    stream_begin(&stream, STREAMED);
+    stream_silence(&stream);
+    rig_more(stream.rig, PIECE);
+    assert_int_equal(stream_data(&stream, PIECE), 0);
+    stream_silence(&stream);
+    rig_more(stream.rig, PIECE); /* nothing new */
+    stream_silence(&stream);
+    rig_more(stream.rig, 3 * PIECE);
+    assert_int_equal(stream_data(&stream, 2 * PIECE), 0);
+    rig_let_go(stream.rig);
+    assert_int_equal(stream_data(&stream, PIECE + 64), NVME_TCP_FLAG_LAST | NVME_TCP_FLAG_SUCCESS);
+    stream_silence(&stream);
+    rig_stats(stream.rig, &stats);
+    assert_int_equal(stats.ops[NVMF_TARGET_RETRIEVE][ICMS_OK], 1);
+    assert_int_equal(stats.bytes_out, STREAMED);
+    assert_int_equal(stream.rig->sent, 3); /* the store, the size, the value */
+    stream_end(&stream);
+}
+
+/* The host that has less room than the value gets what it has room for, when the owner is done. */
+static void a_value_that_is_sent_in_part_ends_with_its_owner(void **state)
+{
+    struct stream stream;
+
+    stream_begin(&stream, 2 * PIECE);
+    rig_more(stream.rig, PIECE);
+    assert_int_equal(stream_data(&stream, PIECE), 0);
+    rig_more(stream.rig, 2 * PIECE);
+    rig_more(stream.rig, 3 * PIECE);
+    stream_silence(&stream);
+    rig_let_go(stream.rig);
+    assert_int_equal(stream_data(&stream, PIECE), NVME_TCP_FLAG_LAST);
+    expect_completion(stream.io, stream.cid, STREAMED);
+    stream_end(&stream);
+}
+
+/* An owner that fails in the middle: no PDU said that the data is over or right; the command ends
+ * with the error and its reason, holds nothing any more, and the connection serves others. */
+static void a_value_that_fails_in_the_middle_is_an_error(void **state)
+{
+    struct stream stream;
+    struct nvmf_target_stats stats;
+    union nvme_tcp_pdu pdu;
+    struct nvme_cqe cqe;
+    uint32_t bytes;
+
+    stream_begin(&stream, STREAMED);
+    for (uint32_t i = 0; i < 2u * stream.io->entries; i++) {
+        if (i > 0)
+            stream_submit(&stream, STREAMED);
+        rig_more(stream.rig, 2 * PIECE);
+        assert_int_equal(stream_data(&stream, 2 * PIECE), 0);
+        rig_break(stream.rig, ICMS_MISS, ICMS_MISS_CHECKSUM);
+        assert_int_equal(peer_recv_pdu(stream.io, &pdu, NULL, 0, &bytes), PEER_PDU);
+        assert_int_equal(pdu.common.type, NVME_TCP_CAPSULE_RESP);
+        nvme_cqe_decode(&pdu.resp.cqe, &cqe);
+        assert_int_equal(cqe.cid, stream.cid);
+        assert_int_equal(cqe.status, NVME_SC_KV_NO_KEY);
+        assert_int_equal(cqe.dw0, 0);
+        assert_int_equal(cqe.dw1, ICMS_MISS_CHECKSUM);
+        rig_run(stream.rig, 10);
+        rig_stats(stream.rig, &stats);
+        assert_int_equal(stats.buffers_used_bytes, 0);
+        assert_int_equal(stats.misses[ICMS_MISS_CHECKSUM], i + 1);
+        assert_int_equal(stats.bytes_out, 0);
+    }
+    stream.rig->hold = false;
+    bytes = STREAMED;
+    assert_int_equal(peer_retrieve(stream.io, 1, "k", stream.back, &bytes, &cqe), NVME_SC_SUCCESS);
+    assert_memory_equal(stream.back, stream.value, STREAMED);
+    stream_end(&stream);
+}
+
+/* A host that goes away in the middle: the buffer stays until the owner, who may still read into
+ * it, gave the command back. */
+static void a_host_that_goes_in_the_middle_leaves_nothing(void **state)
+{
+    struct stream stream;
+    struct nvmf_target_stats stats;
+
+    stream_begin(&stream, STREAMED);
+    rig_more(stream.rig, PIECE);
+    assert_int_equal(stream_data(&stream, PIECE), 0);
+    rig_more(stream.rig, 2 * PIECE); /* not received */
+    peer_free(&stream.io);
+    rig_run(stream.rig, 500);
+    assert_true(stream.rig->held[0]->unwanted);
+    rig_more(stream.rig, 3 * PIECE);
+    rig_stats(stream.rig, &stats);
+    assert_true(stats.buffers_used_bytes >= STREAMED);
+    rig_let_go(stream.rig);
+    rig_stats(stream.rig, &stats);
+    assert_int_equal(stats.buffers_used_bytes, 0);
+    stream_end(&stream);
+}
+
+/* While one value waits for its owner, another that is whole is sent; then the first goes on. */
+static void a_value_that_waits_for_its_owner_is_in_nobodys_way(void **state)
+{
+    struct stream stream;
+    uint32_t bytes;
+    struct nvme_cqe cqe;
+    uint8_t small[100] = {1};
+
+    stream_begin(&stream, STREAMED);
+    rig_more(stream.rig, PIECE);
+    assert_int_equal(stream_data(&stream, PIECE), 0);
+    stream.rig->hold = false;
+    assert_int_equal(peer_store(stream.io, 1, "small", small, sizeof(small), 0, &cqe),
+                     NVME_SC_SUCCESS);
+    bytes = STREAMED;
+    assert_int_equal(peer_retrieve(stream.io, 1, "small", stream.back, &bytes, &cqe),
+                     NVME_SC_SUCCESS);
+    assert_int_equal(bytes, sizeof(small));
+    rig_let_go(stream.rig);
+    assert_int_equal(stream_data(&stream, STREAMED - PIECE),
+                     NVME_TCP_FLAG_LAST | NVME_TCP_FLAG_SUCCESS);
+    stream_end(&stream);
+}
+
 static void a_queue_may_be_disconnected_and_a_controller_shut_down(void **state)
 {
     struct rig *rig = rig_new(1, NULL);
@@ -1124,6 +1333,11 @@ int main(void)
         cmocka_unit_test(a_load_takes_a_buffer_of_the_size_of_its_value),
         cmocka_unit_test(data_of_commands_does_not_mix),
         cmocka_unit_test(the_last_data_may_be_the_completion),
+        cmocka_unit_test(a_value_is_sent_while_it_is_read),
+        cmocka_unit_test(a_value_that_is_sent_in_part_ends_with_its_owner),
+        cmocka_unit_test(a_value_that_fails_in_the_middle_is_an_error),
+        cmocka_unit_test(a_host_that_goes_in_the_middle_leaves_nothing),
+        cmocka_unit_test(a_value_that_waits_for_its_owner_is_in_nobodys_way),
         cmocka_unit_test(a_queue_may_be_disconnected_and_a_controller_shut_down),
         cmocka_unit_test(drain_answers_what_is_there_and_closes),
     };

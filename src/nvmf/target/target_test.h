@@ -44,6 +44,9 @@ struct rig {
         struct loop_msg msg;
         struct rig *rig;
         struct nvmf_target_req *req;
+        uint32_t bytes;
+        icms_err err;
+        enum icms_miss reason;
     } let_go[1024];
     uint32_t held_count;
     uint32_t executed; /* commands that reached the owner                   */
@@ -58,6 +61,12 @@ void rig_free(struct rig **rig);
 
 /* Answers what was held. */
 void rig_let_go(struct rig *rig);
+
+/* Of the first command held, a Retrieve: so many bytes of its value are ready. */
+void rig_more(struct rig *rig, uint32_t bytes);
+
+/* The first command held ends with this error, after so many bytes. */
+void rig_break(struct rig *rig, icms_err err, enum icms_miss reason);
 
 /* The owner has a value of zeros, made or overwritten. */
 void rig_put(struct rig *rig, uint32_t ns, const char *key, uint32_t bytes);

@@ -160,8 +160,52 @@ static void rig_let_go_run(struct loop_msg *msg)
 {
     struct rig_msg *go = container_of(msg, struct rig_msg, msg);
 
-    go->req->err = rig_execute(go->rig, go->req);
+    if (go->req->value == NULL) /* else rig_more executed it */
+        go->req->err = rig_execute(go->rig, go->req);
     nvmf_target_req_done(go->req);
+}
+
+static void rig_more_run(struct loop_msg *msg)
+{
+    struct rig_msg *go = container_of(msg, struct rig_msg, msg);
+
+    if (go->req->value == NULL)
+        check(rig_execute(go->rig, go->req) == ICMS_OK);
+    nvmf_target_req_more(go->req, go->bytes);
+}
+
+void rig_more(struct rig *rig, uint32_t bytes)
+{
+    struct rig_msg *go = &rig->let_go[0];
+
+    check(rig->held_count > 0);
+    go->rig = rig;
+    go->req = rig->held[0];
+    go->bytes = bytes;
+    loop_send(go->req->loop, &go->msg, rig_more_run);
+    rig_run(rig, 10);
+}
+
+static void rig_break_run(struct loop_msg *msg)
+{
+    struct rig_msg *go = container_of(msg, struct rig_msg, msg);
+
+    go->req->err = go->err;
+    go->req->reason = go->reason;
+    nvmf_target_req_done(go->req);
+}
+
+void rig_break(struct rig *rig, icms_err err, enum icms_miss reason)
+{
+    struct rig_msg *go = &rig->let_go[0];
+
+    check(rig->held_count > 0);
+    go->req = rig->held[0];
+    go->err = err;
+    go->reason = reason;
+    memmove(rig->held, rig->held + 1, --rig->held_count * sizeof(*rig->held));
+    loop_send(go->req->loop, &go->msg, rig_break_run);
+    rig_run(rig, 10);
 }
 
 void rig_let_go(struct rig *rig)
