@@ -7,12 +7,13 @@
  * each state that needs a drive begins with target_req_at, which sends it there and runs the same
  * state again. The order of drives for a key is place_rank's; drives out of service are skipped.
  *
- * Load:   NEW -> LOOK -> READ -> REPLY, and from LOOK or READ on to the next drive's LOOK on a miss
- * Store:  NEW -> KEY -> [KEY_WAIT] -> [PROBE] -> APPEND -> WRITE -> KILL, KILL_END for each other
- *         drive -> NOTE -> KEY_END -> REPLY; if a KILL fails -> UNDO -> KILL_END -> KEY_END.
- *         A store that fails after a drive went out of service with its value: -> NOTE -> KEY_END
- * Delete: NEW -> KEY -> [KEY_WAIT] -> KILL, KILL_END for each drive -> NOTE -> KEY_END -> REPLY
- * Exist:  NEW -> LOOK -> REPLY; exist-many: NEW -> SCAN -> REPLY; flush: NEW -> SYNC -> FLUSH ->
+ * Load:   NEW -> LOOK -> READ -> REPLY, and from LOOK or READ on to the next drive's LOOK on a
+ * miss; not from READ when some of the value may have been sent Store:  NEW -> KEY -> [KEY_WAIT] ->
+ * [PROBE] -> APPEND -> WRITE -> KILL, KILL_END for each other drive -> NOTE -> KEY_END -> REPLY; if
+ * a KILL fails -> UNDO -> KILL_END -> KEY_END. A store that fails after a drive went out of service
+ * with its value: -> NOTE -> KEY_END Delete: NEW -> KEY -> [KEY_WAIT] -> KILL, KILL_END for each
+ * drive -> NOTE -> KEY_END -> REPLY Exist:  NEW -> LOOK -> REPLY; exist-many: NEW -> SCAN -> REPLY;
+ * flush: NEW -> SYNC -> FLUSH ->
  *         ... -> REPLY; list: list.c
  *
  * A mutation (store, delete) holds its key from KEY to KEY_END (key.c): between them no other
@@ -161,6 +162,51 @@ static void target_read_done(struct store_read *read)
     target_req_run(container_of(read, struct target_req, op.read));
 }
 
+/* A record's name for hosts: no other drive's record has the same, but for one in 2^32. */
+static uint32_t target_record(const struct target_drive *drive, uint64_t record)
+{
+    uint64_t hash = hash64_seed(drive->uuid.bytes, sizeof(drive->uuid.bytes), record);
+
+    return (uint32_t)hash != 0 ? (uint32_t)hash : 1;
+}
+
+/* Where the value of a load is, how large it is, and what it is called. */
+static void target_read_found(struct target_req *req)
+{
+    const struct store_read *read = &req->op.read;
+
+    req->nvmf->value = read->value;
+    req->nvmf->done_bytes = read->value_bytes;
+    req->nvmf->record = target_record(&req->target->drives[req->drive], read->record);
+}
+
+/* Only value, done_bytes and record of the command are read here: the rest is the drive's loop's.
+ */
+static void target_more_arrived(struct loop_msg *msg)
+{
+    struct target_req *req = container_of(msg, struct target_req, more_msg);
+
+    atomic_store(&req->more_sent, false); /* before the bytes are read: none is missed */
+    nvmf_target_req_more(req->nvmf, atomic_load(&req->good_bytes));
+}
+
+/* More of the value is verified. One message at a time is on its way; it takes the latest number
+ * along. The answer leaves this loop later, so it never arrives before. */
+static void target_read_more(struct store_read *read)
+{
+    struct target_req *req = container_of(read, struct target_req, op.read);
+
+    check(req->magic == TARGET_REQ_MAGIC && req->state == TARGET_REQ_READ);
+    if (!req->streamed)
+        target_read_found(req);
+    req->streamed = true;
+    atomic_store(&req->good_bytes, read->good_bytes);
+    if (req->at == req->nvmf->loop)
+        nvmf_target_req_more(req->nvmf, read->good_bytes);
+    else if (!atomic_exchange(&req->more_sent, true))
+        loop_send(req->nvmf->loop, &req->more_msg, target_more_arrived);
+}
+
 static enum target_step target_run_look(struct target_req *req)
 {
     struct target_drive *drive = target_req_quick_drive(req);
@@ -195,20 +241,13 @@ static enum target_step target_run_look(struct target_req *req)
         .key = nvmf->key,
         .memory = nvmf->memory,
         .memory_bytes = nvmf->memory_bytes,
+        .more = req->call == NULL ? target_read_more : NULL,
         .done = target_read_done,
     };
     req->state = TARGET_REQ_READ;
     target_slow_begin(drive, req);
     req->op.read.err = store_read(drive->store, &req->op.read);
     return req->op.read.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
-}
-
-/* A record's name for hosts: no other drive's record has the same, but for one in 2^32. */
-static uint32_t target_record(const struct target_drive *drive, uint64_t record)
-{
-    uint64_t hash = hash64_seed(drive->uuid.bytes, sizeof(drive->uuid.bytes), record);
-
-    return (uint32_t)hash != 0 ? (uint32_t)hash : 1;
 }
 
 /* One writer: the drive's loop. */
@@ -223,17 +262,17 @@ static void target_hit_count(const struct target_req *req)
 static enum target_step target_run_read(struct target_req *req)
 {
     const struct store_read *read = &req->op.read;
-    struct nvmf_target_req *nvmf = req->nvmf;
 
     target_slow_end(req);
     if (read->err == ICMS_OK && !fault_hit("target.retrieve")) {
         target_hit_count(req);
-        nvmf->value = read->value;
-        nvmf->done_bytes = read->value_bytes;
-        nvmf->record = target_record(&req->target->drives[req->drive], read->record);
+        if (!req->streamed)
+            target_read_found(req);
         return target_req_answer(req, ICMS_OK, ICMS_MISS_NONE);
     }
     target_req_reason(req, read->err == ICMS_MISS ? read->reason : ICMS_MISS_DRIVE_DOWN);
+    if (req->streamed) /* another drive's value is not its other half */
+        return target_req_answer(req, ICMS_MISS, req->reason);
     req->rank++;
     req->state = TARGET_REQ_LOOK;
     return TARGET_NEXT;
@@ -601,7 +640,7 @@ static void target_req_begin(struct target *target, struct target_req *req,
     req->at = nvmf->loop;
     req->slot = req->rank = req->index = req->drive = 0;
     req->value_drive = UINT32_MAX;
-    req->has_key = req->found = req->is_left = false;
+    req->has_key = req->found = req->is_left = req->streamed = false;
     req->reason = ICMS_MISS_NONE;
     req->err = ICMS_OK;
     list_init(&req->link);

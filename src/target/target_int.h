@@ -109,7 +109,8 @@ enum target_req_state {
     TARGET_REQ_NEW,       /* just came from nvmf, on the queue pair's loop                        */
     TARGET_REQ_LOOK,      /* load, exist: asks the index of the next drive in order; woken by
                              target_req_arrived on that drive's loop                              */
-    TARGET_REQ_READ,      /* waits for flash; woken by store_read's done                          */
+    TARGET_REQ_READ,      /* waits for flash; woken by store_read's done. Meanwhile
+                             target_read_more tells the queue pair's loop what may be sent        */
     TARGET_REQ_KEY,       /* store, delete: goes to the home of its key; woken by
                              target_req_arrived                                                   */
     TARGET_REQ_KEY_WAIT,  /* waits there for an earlier mutation of the key; woken by
@@ -154,18 +155,23 @@ struct target_req {
     struct list key_link;         /* KEY to KEY_END: in the table of its key's home, whose loop
                                      alone touches it                                            */
     bool has_key;                 /* it is in that table                                         */
-    uint64_t begin_ns;            /* READ, WRITE, KILL_END: when it went to the store          */
-    bool late;                    /* READ, WRITE, KILL_END: and was counted as late            */
-    uint32_t slot;                /* of its key in the map of drives                            */
-    uint32_t rank;                /* next place in the order to ask                             */
-    uint32_t index;        /* SCAN: loop; LIST, SYNC, NOTE: drive                            */
-    uint32_t home;         /* LIST: whose list memory; index of the queue pair's loop    */
-    uint32_t drive;        /* READ, WRITE, KILL_END: where                              */
-    uint32_t value_drive;  /* STORE: where the value went; UINT32_MAX: nowhere           */
-    uint32_t missed;       /* NOTE: drives that are to be noted                          */
-    bool found;            /* DELETE: somewhere                                          */
-    bool is_left;          /* STORE: a drive that is out may have its value              */
-    enum icms_miss reason; /* the best reason for a miss so far                          */
+    bool streamed;                /* READ: value, done_bytes and record of nvmf are set, and some of
+                                     the value may have been sent                                */
+    _Atomic uint32_t good_bytes;  /* READ: of it, what may be sent                               */
+    _Atomic bool more_sent;       /* READ: more_msg was sent and has not arrived                 */
+    struct loop_msg more_msg; /* READ: takes good_bytes to the queue pair's loop, ahead of msg */
+    uint64_t begin_ns;        /* READ, WRITE, KILL_END: when it went to the store          */
+    bool late;                /* READ, WRITE, KILL_END: and was counted as late            */
+    uint32_t slot;            /* of its key in the map of drives                            */
+    uint32_t rank;            /* next place in the order to ask                             */
+    uint32_t index;           /* SCAN: loop; LIST, SYNC, NOTE: drive                            */
+    uint32_t home;            /* LIST: whose list memory; index of the queue pair's loop    */
+    uint32_t drive;           /* READ, WRITE, KILL_END: where                              */
+    uint32_t value_drive;     /* STORE: where the value went; UINT32_MAX: nowhere           */
+    uint32_t missed;          /* NOTE: drives that are to be noted                          */
+    bool found;               /* DELETE: somewhere                                          */
+    bool is_left;             /* STORE: a drive that is out may have its value              */
+    enum icms_miss reason;    /* the best reason for a miss so far                          */
     icms_err err; /* SYNC, KILL, UNDO: first error; NOTE: the answer of a store           */
     struct store_position list_from; /* LIST: the next pass gives keys behind this              */
     bool list_placed; /* LIST: list_from is set                                     */
