@@ -31,6 +31,18 @@
  * ICMS_PEER_DOWN, and looks in calls, every 250 ms at most, for one that took its place at the same
  * socket: volumes, leases and buffers stay valid, what was stored there alone is a miss.
  *
+ * When icms itself fails. A unix: handle never ends its process. If libicms finds that a rule of
+ * its own is broken, it closes the handle: `log` of its options gets one line, which begins with
+ * the place of the handle ("unix:/run/icms/agent.sock: closed after ..."), and from then on every
+ * call on the handle answers ICMS_CLOSED, without waiting; icms_match and gets are misses then.
+ * Calls and requests that are under way in any thread end at once with ICMS_CLOSED, all of their
+ * blocks with it; icms_poll returns every request once, as usual. After the call, or once the
+ * request is over, nothing writes into the caller's memory. Leases and buffers stay readable until
+ * icms_close, which frees everything and returns; what was put and not flushed may be lost. Other
+ * handles go on, and the same place may be opened again. With pod: and dir: the agent and its
+ * storage run in the process, in threads that write into its memory: a broken rule prints a line to
+ * standard error and aborts the process.
+ *
  * Errors. `why`, where given, receives one sentence for people: what was tried, what happened, what
  * to do. It may be NULL.
  */
@@ -66,6 +78,10 @@ struct icms_options {
                                 is also the most; pod: and dir: as much as is asked for      */
     uint64_t directory_bytes; /* dir: size of the cache, whole MiB; 0: as it is, a new one 1 GiB  */
     uint64_t value_bytes_max; /* dir: largest value of volumes made there; 0: 8 MiB               */
+    void (*log)(void *log_arg, const char *line); /* unix: gets the line that says that a handle
+                                was closed, see above, on the thread that found out; it may use
+                                icms, but for icms_close of this handle. NULL: standard error */
+    void *log_arg; /* for log                                                             */
 };
 
 ICMS_API void icms_options_init(struct icms_options *options);

@@ -19,9 +19,6 @@
 #include "base/check.h"
 #include "client/client_int.h"
 
-/* The client region, two events, the arenas. */
-#define ATTACH_FDS_MAX (3 + LIMIT_AGENT_VOLUMES)
-
 /* Where anybody may make a file somebody may have made the agent's: only our own user's agent, or
  * root's, is one there. */
 static icms_err attach_trust(int sock, const char *path, struct err_why *why)
@@ -76,8 +73,9 @@ static bool attach_again(int sock, uint64_t until_ns)
     return true;
 }
 
-static icms_err attach_connect(const char *path, uint64_t until_ns, struct err_why *why,
-                               int *out_sock)
+/* The socket is the link's, also after errors. */
+static icms_err attach_connect(struct client_link *link, const char *path, uint64_t until_ns,
+                               struct err_why *why)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     icms_err err;
@@ -87,7 +85,7 @@ static icms_err attach_connect(const char *path, uint64_t until_ns, struct err_w
         return err_set(why, ICMS_INVALID, "the socket's path is longer than %zu bytes: %s",
                        sizeof(address.sun_path) - 1, path);
     memcpy(address.sun_path, path, strlen(path) + 1);
-    sock = loop_fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sock = link->sock = loop_fd_own(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (sock < 0) {
         err = err_from_errno(errno);
         return err_set(why, err, "cannot make a socket: %s", icms_err_text(err));
@@ -96,16 +94,9 @@ static icms_err attach_connect(const char *path, uint64_t until_ns, struct err_w
     do
         result = connect(sock, (const struct sockaddr *)&address, sizeof(address));
     while (result != 0 && attach_again(sock, until_ns));
-    if (result == 0) {
-        err = attach_trust(sock, path, why);
-        if (err == ICMS_OK)
-            *out_sock = sock;
-        else
-            loop_fd_close(sock);
-        return err;
-    }
+    if (result == 0)
+        return attach_trust(sock, path, why);
     err = errno == EAGAIN ? ICMS_PEER_DOWN : err_from_errno(errno);
-    loop_fd_close(sock);
     if (err == ICMS_NOT_FOUND)
         return err_set(why, err,
                        "cannot connect to the agent at %s: no such socket; start icms-agent "
@@ -139,9 +130,10 @@ static icms_err attach_hello(int sock, uint64_t until_ns, uint32_t op, uint64_t 
     return ICMS_OK;
 }
 
-/* One message with its descriptors appended to fds. 0 bytes: the agent hung up. */
-static icms_err attach_receive(int sock, uint64_t until_ns, void *message, size_t bytes, int *fds,
-                               uint32_t *fd_count, size_t *out_bytes)
+/* One message; its descriptors are the link's. 0 bytes: the agent hung up. An agent that sends
+ * message after message has until_ns for all of them. */
+static icms_err attach_receive(struct client_link *link, uint64_t until_ns, void *message,
+                               size_t bytes, size_t *out_bytes)
 {
     union {
         char bytes[CMSG_SPACE(SHM_HELLO_FDS * sizeof(int))];
@@ -155,9 +147,12 @@ static icms_err attach_receive(int sock, uint64_t until_ns, void *message, size_
     bool fits = true;
     ssize_t n;
 
+    if (client_now_ns() >= until_ns)
+        return ICMS_PEER_DOWN;
+    attach_timeout(link->sock, until_ns);
     do
-        n = recvmsg(sock, &header, MSG_CMSG_CLOEXEC);
-    while (n < 0 && attach_again(sock, until_ns));
+        n = recvmsg(link->sock, &header, MSG_CMSG_CLOEXEC);
+    while (n < 0 && attach_again(link->sock, until_ns));
     if (n < 0)
         return errno == EAGAIN ? ICMS_PEER_DOWN : err_from_errno(errno);
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&header); c != NULL; c = CMSG_NXTHDR(&header, c)) {
@@ -169,8 +164,8 @@ static icms_err attach_receive(int sock, uint64_t until_ns, void *message, size_
             int fd;
 
             memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-            if (*fd_count < ATTACH_FDS_MAX) {
-                fds[(*fd_count)++] = loop_fd_own(fd);
+            if (link->fd_count < CLIENT_FDS) {
+                link->fds[link->fd_count++] = loop_fd_own(fd);
             } else {
                 (void)close(fd);
                 fits = false;
@@ -184,14 +179,14 @@ static icms_err attach_receive(int sock, uint64_t until_ns, void *message, size_
 }
 
 /* Receives the welcome and as many descriptors as it announces. */
-static icms_err attach_welcome(int sock, uint64_t until_ns, const char *path, struct err_why *why,
-                               int *fds, uint32_t *fd_count)
+static icms_err attach_welcome(struct client_link *link, uint64_t until_ns, const char *path,
+                               struct err_why *why)
 {
     struct shm_welcome welcome;
     icms_err err;
     size_t bytes;
 
-    err = attach_receive(sock, until_ns, &welcome, sizeof(welcome), fds, fd_count, &bytes);
+    err = attach_receive(link, until_ns, &welcome, sizeof(welcome), &bytes);
     if (err == ICMS_PEER_DOWN)
         return err_set(
             why, err, "cannot attach to the agent at %s: no response; check that it is not stopped",
@@ -212,19 +207,44 @@ static icms_err attach_welcome(int sock, uint64_t until_ns, const char *path, st
                        "cannot attach to the agent at %s: its protocol version is %u, that of "
                        "this program %u; install the same release of both",
                        path, welcome.version, SHM_VERSION);
-    while (*fd_count < 3 + welcome.volume_count && welcome.volume_count <= LIMIT_AGENT_VOLUMES) {
+    if (welcome.volume_count > LIMIT_AGENT_VOLUMES)
+        return err_set(why, ICMS_PROTOCOL,
+                       "cannot attach to the agent at %s: it announces %u volumes, the most are %d",
+                       path, welcome.volume_count, LIMIT_AGENT_VOLUMES);
+    while (link->fd_count < 3 + welcome.volume_count) {
         uint64_t magic;
 
-        err = attach_receive(sock, until_ns, &magic, sizeof(magic), fds, fd_count, &bytes);
+        err = attach_receive(link, until_ns, &magic, sizeof(magic), &bytes);
         if (err == ICMS_OK && (bytes != sizeof(magic) || magic != SHM_HELLO_MAGIC))
             err = ICMS_PROTOCOL;
         if (err != ICMS_OK)
             return err_set(why, err, "cannot attach to the agent at %s: its answer was cut off",
                            path);
     }
-    if (*fd_count != 3 + welcome.volume_count)
+    if (link->fd_count != 3 + welcome.volume_count)
         return err_set(why, ICMS_PROTOCOL, "the agent at %s passed %u descriptors for %u volumes",
-                       path, *fd_count, welcome.volume_count);
+                       path, link->fd_count, welcome.volume_count);
+    return ICMS_OK;
+}
+
+/* What is written to and read from without waiting, and without a signal for this process: a file
+ * of no type (an eventfd) that does not block, and a socket. Their flags stay as the agent made
+ * them: they are flags of its descriptors, too. */
+static icms_err attach_events(struct client_link *link, const char *path, struct err_why *why)
+{
+    int agent_event = link->fds[1], client_event = link->fds[2];
+    struct stat agent_stat, client_stat;
+
+    if (fstat(agent_event, &agent_stat) != 0 || fstat(client_event, &client_stat) != 0 ||
+        (agent_stat.st_mode & S_IFMT) != 0 || !S_ISSOCK(client_stat.st_mode) ||
+        (fcntl(agent_event, F_GETFL) & O_NONBLOCK) == 0)
+        return err_set(why, ICMS_PROTOCOL,
+                       "cannot attach to the agent at %s: what it passed for events are none",
+                       path);
+    link->agent_event = agent_event;
+    link->client_event = client_event;
+    link->events_owned = true;
+    link->fds[1] = link->fds[2] = -1;
     return ICMS_OK;
 }
 
@@ -250,32 +270,40 @@ static icms_err attach_map(int fd, bool write, struct client_map *out_map)
     return ICMS_OK;
 }
 
-static icms_err attach_regions(struct client_link *link, const char *path, struct err_why *why,
-                               const int *fds, uint32_t fd_count)
+static icms_err attach_regions(struct client_link *link, const char *path, struct err_why *why)
 {
-    icms_err err = attach_map(fds[0], true, &link->region);
+    icms_err err = attach_map(link->fds[0], true, &link->region);
 
-    link->arena_count = fd_count - 3;
+    link->arena_count = link->fd_count - 3;
     for (uint32_t i = 0; i < link->arena_count && err == ICMS_OK; i++)
-        err = attach_map(fds[3 + i], false, &link->maps[i]);
+        err = attach_map(link->fds[3 + i], false, &link->maps[i]);
     if (err != ICMS_OK)
         return err_set(why, err, "cannot map the memory of the agent at %s: %s", path,
                        icms_err_text(err));
     return client_link_view(link, why);
 }
 
+/* Descriptors that were mapped, or that nobody needs. */
+static void attach_fds_close(struct client_link *link)
+{
+    while (link->fd_count != 0) {
+        int fd = link->fds[--link->fd_count];
+
+        if (fd >= 0)
+            loop_fd_close(fd);
+    }
+}
+
 icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t timeout_ms,
                             struct err_why *why, struct client_link **out_link)
 {
-    struct client_link *link;
-    int fds[ATTACH_FDS_MAX];
-    uint32_t fd_count = 0;
     uint64_t until_ns = client_now_ns() + (uint64_t)timeout_ms * 1000000;
-    icms_err err = client_link_new(&link);
+    icms_err err = client_link_new(out_link);
+    struct client_link *link = *out_link;
 
     if (err != ICMS_OK)
         return err_set(why, err, "out of memory");
-    err = attach_connect(path, until_ns, why, &link->sock);
+    err = attach_connect(link, path, until_ns, why);
     if (err == ICMS_OK) {
         err = attach_hello(link->sock, until_ns, SHM_HELLO_ATTACH, staging_bytes);
         if (err != ICMS_OK)
@@ -283,68 +311,55 @@ icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t t
                           icms_err_text(err));
     }
     if (err == ICMS_OK)
-        err = attach_welcome(link->sock, until_ns, path, why, fds, &fd_count);
-    if (err == ICMS_OK) {
-        /* Their flags stay as the agent made them: they are flags of its descriptors, too. */
-        link->agent_event = fds[1];
-        link->client_event = fds[2];
-        link->events_owned = true;
-        err = attach_regions(link, path, why, fds, fd_count);
-    }
-    for (uint32_t i = 0; i < fd_count; i++)
-        if (!(link->events_owned && (i == 1 || i == 2)))
-            loop_fd_close(fds[i]);
-    if (err != ICMS_OK) {
-        client_link_free(&link);
-        return err;
-    }
-    *out_link = link;
-    return ICMS_OK;
+        err = attach_welcome(link, until_ns, path, why);
+    if (err == ICMS_OK)
+        err = attach_events(link, path, why);
+    if (err == ICMS_OK)
+        err = attach_regions(link, path, why);
+    attach_fds_close(link);
+    if (err != ICMS_OK)
+        client_link_free(out_link);
+    return err;
 }
 
 void client_reattach(struct icms *icms)
 {
-    struct client_link *link = NULL;
+    struct client_link *link;
 
     client_quiesce(icms);
     if (client_attach_unix(icms->socket, icms->options.buffer_bytes, CLIENT_REATTACH_MS, NULL,
-                           &link) != ICMS_OK)
+                           &icms->attaching) != ICMS_OK)
         return;
     client_ops_reset(icms);
-    check(pthread_mutex_lock(&icms->lock) == 0);
+    client_lock(icms);
     client_link_retire(icms);
     client_accounts_lose(icms);
-    icms->link = link;
+    link = icms->link = icms->attaching;
+    icms->attaching = NULL;
     if (client_link_watch(icms) != ICMS_OK)
         link->down = true; /* tried again later */
     client_volumes_refresh(icms);
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    client_unlock(icms);
 }
 
-icms_err client_status_unix(const char *path, char *out, size_t bytes, size_t *out_bytes)
+icms_err client_status_unix(const char *path, struct client_link *link, char *out, size_t bytes,
+                            size_t *out_bytes)
 {
     char piece[32 << 10];
     size_t total = 0, n;
-    uint32_t fd_count = 0;
-    int fds[ATTACH_FDS_MAX];
-    int sock;
     uint64_t until_ns = client_now_ns() + (uint64_t)CLIENT_ATTACH_MS * 1000000;
-    icms_err err = attach_connect(path, until_ns, NULL, &sock);
+    icms_err err = attach_connect(link, path, until_ns, NULL);
 
-    if (err != ICMS_OK)
-        return err;
-    err = attach_hello(sock, until_ns, SHM_HELLO_STATUS, 0);
+    if (err == ICMS_OK)
+        err = attach_hello(link->sock, until_ns, SHM_HELLO_STATUS, 0);
     while (err == ICMS_OK) {
-        err = attach_receive(sock, until_ns, piece, sizeof(piece), fds, &fd_count, &n);
+        err = attach_receive(link, until_ns, piece, sizeof(piece), &n);
         if (err != ICMS_OK || n == 0)
             break;
         if (total < bytes)
             memcpy(out + total, piece, u64_min(n, bytes - total));
         total += n;
     }
-    for (uint32_t i = 0; i < fd_count; i++)
-        loop_fd_close(fds[i]);
-    loop_fd_close(sock);
     if (err != ICMS_OK)
         return err;
     if (total == 0)

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -48,17 +49,20 @@ static void *answer(void *arg)
     struct iovec vector = {&f->welcome, f->bytes};
     struct msghdr header = {.msg_iov = &vector,
                             .msg_iovlen = 1,
-                            .msg_control = control.bytes,
-                            .msg_controllen = CMSG_SPACE(f->fd_count * sizeof(int))};
+                            .msg_control = f->fd_count == 0 ? NULL : control.bytes,
+                            .msg_controllen =
+                                f->fd_count == 0 ? 0 : CMSG_SPACE(f->fd_count * sizeof(int))};
     struct cmsghdr *c = CMSG_FIRSTHDR(&header);
     struct shm_hello hello;
     int sock = accept(f->listener, NULL, NULL);
 
     check(sock >= 0 && recv(sock, &hello, sizeof(hello), 0) == (ssize_t)sizeof(hello));
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(f->fd_count * sizeof(int));
-    memcpy(CMSG_DATA(c), f->fds, f->fd_count * sizeof(int));
+    if (c != NULL) {
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(f->fd_count * sizeof(int));
+        memcpy(CMSG_DATA(c), f->fds, f->fd_count * sizeof(int));
+    }
     check(sendmsg(sock, &header, MSG_NOSIGNAL) == (ssize_t)f->bytes);
     (void)close(sock);
     return NULL;
@@ -158,6 +162,11 @@ static void descriptors_are_as_many_as_announced(void **state)
     assert_int_equal(attach(f), ICMS_PROTOCOL);
     f->welcome.volume_count = UINT32_MAX - 2; /* three more are none */
     assert_int_equal(attach(f), ICMS_PROTOCOL);
+    f->fd_count = 0;
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    f->welcome.volume_count = UINT32_MAX; /* and two */
+    f->fd_count = 2;
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
     answer_right(f);
     assert_int_equal(attach(f), ICMS_OK);
 }
@@ -211,6 +220,31 @@ static void memory_that_may_shrink_is_refused(void **state)
     }
 }
 
+/* A write to them must neither wait nor end this process by SIGPIPE. */
+static void events_that_are_none_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    int ends[2], waits;
+
+    check(pipe(ends) == 0);
+    f->fds[1] = ends[1];
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    answer_right(f);
+    f->fds[1] = f->fds[2]; /* a socket has a SIGPIPE, too */
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    answer_right(f);
+    f->fds[2] = f->fds[1]; /* readable for ever, and never empty */
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    answer_right(f);
+    f->fds[1] = waits = eventfd(0, EFD_CLOEXEC);
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    answer_right(f);
+    assert_int_equal(attach(f), ICMS_OK);
+    (void)close(waits);
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void)
@@ -219,6 +253,7 @@ int main(void)
         TEST(a_welcome_that_is_none_is_refused),
         TEST(descriptors_are_as_many_as_announced),
         TEST(memory_that_may_shrink_is_refused),
+        TEST(events_that_are_none_are_refused),
     };
 
     return cmocka_run_group_tests_name("client-attach", tests, NULL, NULL);

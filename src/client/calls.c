@@ -108,10 +108,10 @@ static icms_err calls_fail(const struct calls_order *order, icms_err err)
     return err;
 }
 
-static icms_err calls_begin(struct icms_volume *volume, const struct calls_order *order)
+/* What is wrong with a call before its handle is asked. */
+static icms_err calls_wrong(const struct icms_volume *volume, const struct calls_order *order)
 {
     bool batch = order->op != SHM_OP_FLUSH;
-    icms_err err;
 
     if (volume == NULL || volume->magic != CLIENT_VOLUME_MAGIC)
         return calls_fail(order, ICMS_INVALID);
@@ -120,7 +120,13 @@ static icms_err calls_begin(struct icms_volume *volume, const struct calls_order
         return calls_fail(order, ICMS_INVALID);
     if (order->options != NULL && order->options->struct_bytes < sizeof(size_t))
         return calls_fail(order, ICMS_INVALID);
-    err = client_call_begin(volume->icms);
+    return client_forked(volume->icms) ? calls_fail(order, ICMS_FORKED) : ICMS_OK;
+}
+
+static icms_err calls_begin(struct icms_volume *volume, const struct calls_order *order)
+{
+    icms_err err = client_call_begin(volume->icms);
+
     if (err == ICMS_OK && volume->gone) {
         client_call_look(volume->icms);
         client_call_end(volume->icms);
@@ -138,33 +144,52 @@ static icms_err calls_finish(struct icms_request *request)
     return client_request_result(request);
 }
 
+/* A call, as client_guarded runs it. */
+struct calls_call {
+    struct icms_volume *volume;
+    const struct calls_order *order;
+    struct icms_request *request; /* synchronous: the caller's; asynchronous: what was started */
+    icms_err err;
+};
+
+static void calls_run_inside(void *arg)
+{
+    struct calls_call *call = arg;
+
+    call->err = calls_begin(call->volume, call->order);
+    if (call->err != ICMS_OK)
+        return;
+    calls_request_init(call->request, call->volume, call->order);
+    call->err = calls_finish(call->request);
+    client_call_end(call->volume->icms);
+}
+
 static icms_err calls_run(struct icms_volume *volume, const struct calls_order *order,
                           struct icms_request *request)
 {
-    icms_err err = calls_begin(volume, order);
+    struct calls_call call = {.volume = volume, .order = order, .request = request};
+    icms_err err = calls_wrong(volume, order);
 
     if (err != ICMS_OK)
         return err;
-    calls_request_init(request, volume, order);
-    err = calls_finish(request);
-    client_call_end(volume->icms);
-    return err;
+    if (!client_guarded(volume->icms, calls_run_inside, &call))
+        return calls_fail(order, ICMS_CLOSED);
+    return call.err;
 }
 
-static icms_err calls_start(struct icms_volume *volume, const struct calls_order *order,
-                            struct icms_request **out_request)
+static icms_err calls_start_one(struct icms_volume *volume, const struct calls_order *order,
+                                struct icms_request **out_request)
 {
+    struct icms *icms = volume->icms;
     icms_err err = calls_begin(volume, order);
     struct icms_request *request = NULL;
-    struct icms *icms;
     struct list *at;
 
     if (err != ICMS_OK)
         return err;
-    icms = volume->icms;
-    check(pthread_mutex_lock(&icms->lock) == 0);
+    client_lock(icms);
     at = list_pop(&icms->requests_free);
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    client_unlock(icms);
     if (at == NULL) {
         client_call_end(icms);
         return calls_fail(order, ICMS_LIMIT);
@@ -174,6 +199,28 @@ static icms_err calls_start(struct icms_volume *volume, const struct calls_order
     client_async_begin(request);
     *out_request = request;
     return ICMS_OK;
+}
+
+static void calls_start_inside(void *arg)
+{
+    struct calls_call *call = arg;
+
+    call->err = calls_start_one(call->volume, call->order, &call->request);
+}
+
+static icms_err calls_start(struct icms_volume *volume, const struct calls_order *order,
+                            struct icms_request **out_request)
+{
+    struct calls_call call = {.volume = volume, .order = order};
+    icms_err err = calls_wrong(volume, order);
+
+    if (err != ICMS_OK)
+        return err;
+    if (!client_guarded(volume->icms, calls_start_inside, &call))
+        return calls_fail(order, ICMS_CLOSED);
+    if (call.err == ICMS_OK)
+        *out_request = call.request;
+    return call.err;
 }
 
 /* ---- synchronous ---------------------------------------------------------------------------- */
@@ -212,43 +259,70 @@ icms_err icms_remove(struct icms_volume *volume, struct icms_block *blocks, size
 }
 
 /* One request after the other, up to the first hole, in one call and with one deadline. */
+struct match_call {
+    struct icms_volume *volume;
+    struct calls_order order; /* of the request that runs */
+    size_t count, matched;    /* of all keys              */
+    icms_err err;
+};
+
+static void match_inside(void *arg)
+{
+    struct match_call *call = arg;
+    struct calls_order *order = &call->order;
+    const struct icms_key *keys = order->keys;
+    struct icms_request request;
+    uint64_t deadline_ns = 0;
+
+    call->err = calls_begin(call->volume, order);
+    if (call->err != ICMS_OK)
+        return;
+    do {
+        size_t left = call->count - call->matched;
+
+        order->keys = keys + call->matched;
+        order->count = left < ICMS_BATCH_MAX ? left : ICMS_BATCH_MAX;
+        calls_request_init(&request, call->volume, order);
+        request.before = call->matched;
+        request.behind = left - order->count;
+        if (deadline_ns != 0)
+            request.deadline_ns = deadline_ns;
+        deadline_ns = request.deadline_ns;
+        call->err = calls_finish(&request);
+        call->matched += request.hole;
+    } while (call->err == ICMS_OK && call->matched < call->count);
+    client_call_end(call->volume->icms);
+}
+
 icms_err icms_match(struct icms_volume *volume, const struct icms_key *keys, size_t count,
                     const struct icms_request_options *options, size_t *out_matched)
 {
-    struct calls_order order = {.op = SHM_OP_EXISTS, .keys = keys, .count = 1, .options = options};
-    struct icms_request request;
-    uint64_t deadline_ns = 0;
-    size_t matched = 0;
+    struct match_call call = {
+        .volume = volume,
+        .order = {.op = SHM_OP_EXISTS, .keys = keys, .count = 1, .options = options},
+        .count = count,
+    };
     icms_err err;
 
     if (out_matched == NULL || count == 0 || keys == NULL)
         return ICMS_INVALID;
-    err = calls_begin(volume, &order);
+    err = calls_wrong(volume, &call.order);
     if (err != ICMS_OK)
         return err;
-    do {
-        order.keys = keys + matched;
-        order.count = count - matched < ICMS_BATCH_MAX ? count - matched : ICMS_BATCH_MAX;
-        calls_request_init(&request, volume, &order);
-        request.before = matched;
-        request.behind = count - matched - order.count;
-        if (deadline_ns != 0)
-            request.deadline_ns = deadline_ns;
-        deadline_ns = request.deadline_ns;
-        err = calls_finish(&request);
-        matched += request.hole;
-    } while (err == ICMS_OK && matched < count);
-    client_call_end(volume->icms);
+    if (!client_guarded(volume->icms, match_inside, &call))
+        return ICMS_CLOSED;
     /* An agent that died later leaves the prefix that was found before. */
-    if (err != ICMS_OK && err != ICMS_MISS && matched == 0)
-        return err;
-    *out_matched = matched;
+    if (call.err != ICMS_OK && call.err != ICMS_MISS && call.matched == 0)
+        return call.err;
+    *out_matched = call.matched;
     return ICMS_OK;
 }
 
 /* A flush has one block of its own, so its status is the call's. */
 static icms_err calls_result(const struct icms_request *request)
 {
+    if (request->closed)
+        return ICMS_CLOSED;
     if (request->op == SHM_OP_FLUSH)
         return request->own.status;
     return client_request_result(request);
@@ -268,8 +342,10 @@ icms_err client_lease_load(struct icms_volume *volume, struct icms_block *block,
                            struct icms_request *out_request)
 {
     struct calls_order order = {.op = SHM_OP_GET, .blocks = block, .count = 1, .options = options};
-    icms_err err = calls_begin(volume, &order);
+    icms_err err = calls_wrong(volume, &order);
 
+    if (err == ICMS_OK)
+        err = calls_begin(volume, &order);
     if (err != ICMS_OK)
         return err;
     calls_request_init(out_request, volume, &order);
@@ -328,21 +404,64 @@ icms_err icms_flush_start(struct icms_volume *volume, const struct icms_request_
 
 /* ---- what is done with a request ------------------------------------------------------------ */
 
+static void event_inside(void *arg)
+{
+    struct icms *icms = arg;
+
+    client_lock(icms);
+    client_event_ask(icms);
+    client_unlock(icms);
+}
+
 int icms_event_fd(struct icms *icms)
 {
     if (icms == NULL || client_forked(icms))
         return -1;
-    check(pthread_mutex_lock(&icms->lock) == 0);
-    client_event_ask(icms);
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    (void)!client_guarded(icms, event_inside, icms); /* failed: it is what it was */
     return icms->epoll_fd;
+}
+
+struct poll_call {
+    struct icms *icms;
+    struct icms_request *request;
+};
+
+static void poll_inside(void *arg)
+{
+    struct poll_call *call = arg;
+
+    call->request = client_async_poll(call->icms);
 }
 
 struct icms_request *icms_poll(struct icms *icms)
 {
+    struct poll_call call = {.icms = icms};
+
     if (icms == NULL || client_forked(icms))
         return NULL;
-    return client_async_poll(icms);
+    return client_guarded(icms, poll_inside, &call) ? call.request : client_failed_poll(icms);
+}
+
+struct wait_call {
+    struct icms_request *request;
+    uint64_t until_ns;
+    bool over;
+};
+
+static void wait_inside(void *arg)
+{
+    struct wait_call *call = arg;
+
+    call->over = client_async_wait(call->request, call->until_ns);
+}
+
+static bool calls_wait(struct icms_request *request, uint64_t until_ns)
+{
+    struct wait_call call = {.request = request, .until_ns = until_ns};
+
+    if (client_guarded(request->icms, wait_inside, &call))
+        return call.over;
+    return client_failed_wait(request, until_ns);
 }
 
 icms_err icms_request_wait(struct icms_request *request, int timeout_ms)
@@ -355,21 +474,27 @@ icms_err icms_request_wait(struct icms_request *request, int timeout_ms)
         return ICMS_FORKED;
     if (timeout_ms >= 0)
         until_ns = client_now_ns() + (uint64_t)timeout_ms * 1000000;
-    return client_async_wait(request, until_ns) ? ICMS_OK : ICMS_DEADLINE;
+    return calls_wait(request, until_ns) ? ICMS_OK : ICMS_DEADLINE;
+}
+
+static void over_inside(void *arg)
+{
+    struct wait_call *call = arg;
+
+    client_lock(call->request->icms);
+    call->over = call->request->state == REQUEST_OVER && !call->request->held;
+    client_unlock(call->request->icms);
 }
 
 int icms_request_over(struct icms_request *request)
 {
-    struct icms *icms;
-    bool over;
+    struct wait_call call = {.request = request};
 
     if (request == NULL || request->magic != CLIENT_REQUEST_MAGIC || client_forked(request->icms))
         return 0;
-    icms = request->icms;
-    check(pthread_mutex_lock(&icms->lock) == 0);
-    over = request->state == REQUEST_OVER && !request->held;
-    check(pthread_mutex_unlock(&icms->lock) == 0);
-    return over;
+    if (client_guarded(request->icms, over_inside, &call))
+        return call.over;
+    return client_failed_over(request);
 }
 
 void *icms_request_tag(const struct icms_request *request)
@@ -377,10 +502,27 @@ void *icms_request_tag(const struct icms_request *request)
     return request == NULL ? NULL : request->tag;
 }
 
+static void cancel_inside(void *arg)
+{
+    client_async_cancel(arg);
+}
+
 void icms_request_cancel(struct icms_request *request)
 {
     if (request != NULL && request->magic == CLIENT_REQUEST_MAGIC && !client_forked(request->icms))
-        client_async_cancel(request);
+        (void)!client_guarded(request->icms, cancel_inside, request); /* failed: it is over */
+}
+
+/* It is over and icms_poll does not return it. */
+static void end_inside(void *arg)
+{
+    struct icms_request *request = arg;
+
+    client_lock(request->icms);
+    request->state = REQUEST_FREE;
+    request->magic = 0;
+    list_push(&request->icms->requests_free, &request->all);
+    client_unlock(request->icms);
 }
 
 icms_err icms_request_end(struct icms_request **request)
@@ -395,12 +537,9 @@ icms_err icms_request_end(struct icms_request **request)
     icms = r->icms;
     if (client_forked(icms))
         return ICMS_FORKED;
-    (void)client_async_wait(r, UINT64_MAX);
+    (void)calls_wait(r, UINT64_MAX);
     err = calls_result(r);
-    check(pthread_mutex_lock(&icms->lock) == 0);
-    r->state = REQUEST_FREE;
-    r->magic = 0;
-    list_push(&icms->requests_free, &r->all);
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    if (!client_guarded(icms, end_inside, r))
+        client_failed_end(r);
     return err;
 }

@@ -106,6 +106,9 @@ struct client_buffer {
 
 #define CLIENT_BUFFERS 256
 
+/* Descriptors that an agent passes: the client region, two events, the arenas. */
+#define CLIENT_FDS (3 + LIMIT_AGENT_VOLUMES)
+
 /* The attachment to one agent. Made by client_attach_unix or client_local_*; it stays mapped until
  * the handle lets go of it, also after its agent died. */
 struct client_link {
@@ -116,11 +119,13 @@ struct client_link {
     struct client_map maps[LIMIT_AGENT_VOLUMES];  /* the arena regions                            */
     struct shm_arena arenas[LIMIT_AGENT_VOLUMES]; /* checked views of them                        */
     uint32_t arena_count;
-    struct shm_ring ring;                         /* checked view of the region; lock             */
-    int sock;                                     /* its end is the agent's end; -1: in-process   */
-    int agent_event;                              /* eventfd; we write 1 to wake the agent        */
-    int client_event;                             /* readable after the agent's signal            */
-    bool events_owned;                            /* closed with the link                         */
+    struct shm_ring ring; /* checked view of the region; lock             */
+    int sock;             /* its end is the agent's end; -1: in-process   */
+    int agent_event;      /* eventfd; we write 1 to wake the agent        */
+    int client_event;     /* readable after the agent's signal            */
+    bool events_owned;    /* closed with the link                         */
+    int fds[CLIENT_FDS];  /* received, until they are mapped or owned     */
+    uint32_t fd_count;
     uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                     */
     struct agent *agent;                          /* in-process: ours; NULL                       */
     bool started, attached;                       /* how far the in-process agent came            */
@@ -148,7 +153,13 @@ uint32_t client_lease_take(struct client_link *link, bool user);
 /* Zeroes the entry, so the agent may reuse the slot, and frees it. No lock. */
 void client_lease_give(struct client_link *link, uint32_t lease);
 
-/* attach.c: says hello on the socket and maps what comes back; PEER_DOWN after about timeout_ms. */
+/* The same for a lease of icms_lease_take; true when it was the last one of the link. What is no
+ * such lease is left alone. Lock. */
+bool client_lease_back(struct client_link *link, uint32_t lease);
+
+/* attach.c: says hello on the socket and maps what comes back; PEER_DOWN after about timeout_ms.
+ * *out_link is set from the beginning on, so that it is not lost when a check fails; NULL after
+ * errors. */
 icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t timeout_ms,
                             struct err_why *why, struct client_link **out_link) ICMS_MUST_CHECK;
 
@@ -156,8 +167,9 @@ icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t t
  * state is RESTART; no lock held. */
 void client_reattach(struct icms *icms);
 
-/* attach.c: asks an agent for its status text over a connection of its own. */
-icms_err client_status_unix(const char *path, char *out, size_t bytes,
+/* attach.c: asks an agent for its status text over a connection of its own. `link` is new; the
+ * socket is its own, and it is freed by the caller. */
+icms_err client_status_unix(const char *path, struct client_link *link, char *out, size_t bytes,
                             size_t *out_bytes) ICMS_MUST_CHECK;
 
 /* ---- in-process agents ---------------------------------------------------------------------- */
@@ -246,6 +258,9 @@ struct icms_request {
     bool async;                  /* from the pool, reported by icms_poll                   */
     bool held;                   /* a thread runs it; lock                                 */
     bool waited;                 /* icms_request_wait owns it, icms_poll keeps off; lock   */
+    bool started;                /* async: its caller has it; lock                         */
+    bool returned;               /* async: icms_poll or icms_request_wait said it is over; lock */
+    bool closed;                 /* the handle failed before it was over                   */
     bool canceled;               /* lock                                                   */
     bool lease_wanted;           /* icms_lease_take: the lease is kept in lease_index      */
     uint32_t lease_index;        /* the kept entry, or CLIENT_LEASE_NONE                   */
@@ -311,11 +326,14 @@ struct icms {
     uint32_t magic;
     uint32_t fork_generation; /* of the process that opened it                          */
     enum icms_state state;    /* lock                                                   */
+    bool guarded;             /* unix:; a failed check ends the handle: guard.c         */
+    _Atomic uint32_t inside;  /* guarded: threads in calls, and whether it failed       */
     pthread_mutex_t lock;
-    pthread_cond_t changed;     /* something a waiting thread may want; with the lock     */
-    struct client_link *link;   /* NULL until the agent of a dir: starts                  */
-    struct client_local *local; /* pod:, dir:; NULL for unix:                             */
-    char socket[108];           /* unix:                                                  */
+    pthread_cond_t changed;        /* something a waiting thread may want; with the lock     */
+    struct client_link *link;      /* NULL until the agent of a dir: starts                  */
+    struct client_link *attaching; /* by client_reattach; else NULL                       */
+    struct client_local *local;    /* pod:, dir:; NULL for unix:                             */
+    char socket[108];              /* unix:                                                  */
     struct icms_options options;
     uint32_t calls;      /* calls and requests that use the link; lock             */
     uint32_t touches;    /* pushed so far; lock                                    */
@@ -353,6 +371,34 @@ static inline bool client_forked(const struct icms *icms)
     return icms->fork_generation !=
            atomic_load_explicit(&client_fork_generation, memory_order_relaxed);
 }
+
+/* ---- guard.c: a failed check ends a unix: handle -------------------------------------------- */
+
+/* Runs inside(arg), which is what a call of this handle does. False when a check failed in it, or
+ * in the handle before; nothing of the call goes on then. */
+bool client_guarded(struct icms *icms, void (*inside)(void *arg), void *arg) ICMS_MUST_CHECK;
+
+/* A check failed in it. */
+bool client_failed(const struct icms *icms);
+
+/* The handle's lock, and waiting for icms.changed with it. Inside client_guarded they do not return
+ * when the handle has failed; client_unlock cannot fail. */
+void client_lock(struct icms *icms);
+bool client_trylock(struct icms *icms);
+void client_unlock(struct icms *icms);
+void client_wait(struct icms *icms);
+void client_wait_until(struct icms *icms, uint64_t until_ns);
+
+/* Waits until no thread is in a guarded call. False: until_ns passed. */
+bool client_idle_wait(const struct icms *icms, uint64_t until_ns);
+
+/* What icms_poll, icms_request_wait, icms_request_over, icms_request_end (after the wait) and
+ * icms_lease_give do in a handle that failed. Outside of client_guarded. */
+struct icms_request *client_failed_poll(struct icms *icms);
+bool client_failed_wait(struct icms_request *request, uint64_t until_ns);
+bool client_failed_over(struct icms_request *request);
+void client_failed_end(struct icms_request *request);
+void client_failed_lease_give(struct client_link *link, uint32_t lease);
 
 /* ---- request.c ------------------------------------------------------------------------------ */
 

@@ -9,71 +9,104 @@
 #include "base/check.h"
 #include "client/client_int.h"
 
+struct lease_call {
+    struct icms_volume *volume;
+    const struct icms_request_options *options;
+    struct icms_block block;
+    struct icms_lease lease;
+    icms_err err;
+};
+
+static void lease_take_inside(void *arg)
+{
+    struct lease_call *call = arg;
+    struct icms *icms = call->volume->icms;
+    struct icms_request request = {0};
+
+    call->err = client_lease_load(call->volume, &call->block, call->options, &request);
+    if (request.magic != CLIENT_REQUEST_MAGIC)
+        return; /* the call never began */
+    client_lock(icms);
+    if (call->err == ICMS_OK) {
+        check(request.lease_index != CLIENT_LEASE_NONE);
+        call->lease = (struct icms_lease){
+            .data = request.lease_data,
+            .bytes = call->block.bytes,
+            .index = request.lease_index,
+            .owner = icms->link,
+        };
+    }
+    client_call_leave(icms);
+    icms->link->leases += call->err == ICMS_OK; /* nothing fails from here on */
+    client_unlock(icms);
+}
+
 icms_err icms_lease_take(struct icms_volume *volume, const struct icms_key *key,
                          const struct icms_request_options *options, enum icms_miss *out_reason,
                          struct icms_lease *out_lease)
 {
-    struct icms_request request = {0};
-    struct icms_block block = {0};
-    struct icms *icms;
-    icms_err err;
+    struct lease_call call = {.volume = volume, .options = options};
 
-    if (volume == NULL || key == NULL || out_lease == NULL)
+    if (volume == NULL || key == NULL || out_lease == NULL || volume->magic != CLIENT_VOLUME_MAGIC)
         return ICMS_INVALID;
-    block.key = *key;
-    err = client_lease_load(volume, &block, options, &request);
-    if (out_reason != NULL)
-        *out_reason = block.reason;
-    if (request.magic != CLIENT_REQUEST_MAGIC)
-        return err; /* the call never began */
-    icms = volume->icms;
-    if (err == ICMS_OK) {
-        check(request.lease_index != CLIENT_LEASE_NONE);
-        out_lease->data = request.lease_data;
-        out_lease->bytes = block.bytes;
-        out_lease->index = request.lease_index;
-        out_lease->owner = icms->link;
-        check(pthread_mutex_lock(&icms->lock) == 0);
-        icms->link->leases++;
-        check(pthread_mutex_unlock(&icms->lock) == 0);
+    if (client_forked(volume->icms))
+        return ICMS_FORKED;
+    call.block.key = *key;
+    if (!client_guarded(volume->icms, lease_take_inside, &call)) {
+        call.block.reason = ICMS_MISS_NONE;
+        call.err = ICMS_CLOSED;
     }
-    client_call_end(icms);
-    return err;
+    if (out_reason != NULL)
+        *out_reason = call.block.reason;
+    if (call.err == ICMS_OK)
+        *out_lease = call.lease;
+    return call.err;
+}
+
+static void lease_give_inside(void *arg)
+{
+    const struct icms_lease *lease = arg;
+    struct client_link *link = lease->owner;
+    struct icms *icms = link->icms;
+
+    client_lock(icms);
+    if (client_lease_back(link, lease->index))
+        client_link_rele(link); /* it may be gone then */
+    client_unlock(icms);
 }
 
 void icms_lease_give(struct icms_lease *lease)
 {
     struct client_link *link;
-    struct icms *icms;
 
     if (lease == NULL || lease->owner == NULL)
         return;
     link = lease->owner;
-    icms = link->icms;
-    if (!client_forked(icms)) {
-        client_lease_give(link, lease->index);
-        check(pthread_mutex_lock(&icms->lock) == 0);
-        check(link->leases > 0);
-        link->leases--;
-        client_link_rele(link);
-        check(pthread_mutex_unlock(&icms->lock) == 0);
-    }
+    if (!client_forked(link->icms) && !client_guarded(link->icms, lease_give_inside, lease))
+        client_failed_lease_give(link, lease->index);
     *lease = (struct icms_lease){0};
 }
 
 /* ---- buffers -------------------------------------------------------------------------------- */
 
-icms_err icms_buffer_take(struct icms *icms, uint64_t bytes, void **out_data)
-{
+struct buffer_call {
+    struct icms *icms;
+    uint64_t bytes;
+    void *data;
     icms_err err;
+};
 
-    if (icms == NULL || out_data == NULL || bytes == 0)
-        return ICMS_INVALID;
-    err = client_call_begin(icms);
-    if (err != ICMS_OK)
-        return err;
-    check(pthread_mutex_lock(&icms->lock) == 0);
-    err = ICMS_NO_MEMORY;
+static void buffer_take_inside(void *arg)
+{
+    struct buffer_call *call = arg;
+    struct icms *icms = call->icms;
+    uint64_t bytes = call->bytes;
+
+    call->err = client_call_begin(icms);
+    if (call->err != ICMS_OK)
+        return;
+    client_lock(icms);
+    call->err = ICMS_NO_MEMORY;
     for (uint32_t i = 0; i < CLIENT_BUFFERS; i++) {
         struct client_buffer *buffer = &icms->link->buffers[i];
 
@@ -85,14 +118,28 @@ icms_err icms_buffer_take(struct icms *icms, uint64_t bytes, void **out_data)
                                              .bytes = bytes + LIMIT_TRAILER_BYTES,
                                              .room = bytes,
                                              .used = true};
-            *out_data = icms->link->ring.staging + buffer->offset;
-            err = ICMS_OK;
+            call->data = icms->link->ring.staging + buffer->offset;
+            call->err = ICMS_OK;
         }
         break;
     }
-    check(pthread_mutex_unlock(&icms->lock) == 0);
-    client_call_end(icms);
-    return err;
+    client_call_leave(icms);
+    client_unlock(icms);
+}
+
+icms_err icms_buffer_take(struct icms *icms, uint64_t bytes, void **out_data)
+{
+    struct buffer_call call = {.icms = icms, .bytes = bytes};
+
+    if (icms == NULL || out_data == NULL || bytes == 0)
+        return ICMS_INVALID;
+    if (client_forked(icms))
+        return ICMS_FORKED;
+    if (!client_guarded(icms, buffer_take_inside, &call))
+        return ICMS_CLOSED;
+    if (call.err == ICMS_OK)
+        *out_data = call.data;
+    return call.err;
 }
 
 /* True when data was a buffer of this link; it is free again, or when its put is answered. Lock. */
@@ -114,13 +161,14 @@ static bool buffer_give(struct client_link *link, const void *data)
     return false;
 }
 
-void icms_buffer_give(struct icms *icms, void *data)
+static void buffer_give_inside(void *arg)
 {
+    const struct buffer_call *call = arg;
+    struct icms *icms = call->icms;
+    void *data = call->data;
     bool found = false;
 
-    if (icms == NULL || data == NULL || client_forked(icms))
-        return;
-    check(pthread_mutex_lock(&icms->lock) == 0);
+    client_lock(icms);
     if (icms->link != NULL && buffer_give(icms->link, data)) {
         found = true;
         icms->room_epoch++;
@@ -134,5 +182,14 @@ void icms_buffer_give(struct icms *icms, void *data)
             client_link_rele(link);
         }
     }
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    client_unlock(icms);
+}
+
+void icms_buffer_give(struct icms *icms, void *data)
+{
+    struct buffer_call call = {.icms = icms, .data = data};
+
+    if (icms == NULL || data == NULL || client_forked(icms))
+        return;
+    (void)!client_guarded(icms, buffer_give_inside, &call); /* failed: icms_close frees it */
 }

@@ -55,7 +55,7 @@ icms_err client_link_view(struct client_link *link, struct err_why *why)
 static void link_unmap(struct client_map *map)
 {
     if (map->base != NULL && map->bytes != 0)
-        check(munmap(map->base, map->bytes) == 0);
+        (void)munmap(map->base, map->bytes); /* fails when there are too many mappings */
     map->base = NULL;
 }
 
@@ -83,6 +83,9 @@ void client_link_free(struct client_link **link)
         loop_fd_close(l->agent_event);
     if (l->events_owned && l->client_event >= 0)
         loop_fd_close(l->client_event);
+    for (uint32_t i = 0; i < l->fd_count; i++)
+        if (l->fds[i] >= 0)
+            loop_fd_close(l->fds[i]);
     if (l->sock >= 0)
         loop_fd_close(l->sock);
     staging_fini(&l->staging);
@@ -146,4 +149,15 @@ void client_lease_give(struct client_link *link, uint32_t lease)
     atomic_store_explicit(&link->ring.leases[lease], 0, memory_order_release);
     (void)atomic_fetch_and_explicit(&link->leases_taken[lease / 64], ~((uint64_t)1 << lease % 64),
                                     memory_order_release);
+}
+
+bool client_lease_back(struct client_link *link, uint32_t lease)
+{
+    if (lease >= CLIENT_LEASES_USER || link->leases == 0 ||
+        (atomic_load_explicit(&link->leases_taken[lease / 64], memory_order_relaxed) >> lease % 64 &
+         1) == 0)
+        return false;
+    client_lease_give(link, lease);
+    link->leases--;
+    return link->leases == 0;
 }

@@ -41,12 +41,13 @@ void icms_options_init(struct icms_options *options)
 
 void client_ops_reset(struct icms *icms)
 {
-    check(icms->calls == 0);
+    bool idle = icms->calls == 0;
+
     list_init(&icms->ops_free);
     for (uint32_t i = 0; i < CLIENT_OPS; i++) {
         struct client_op *op = &icms->ops[i];
 
-        check(op->state == OP_FREE || op->state == OP_LOST);
+        idle = idle && (op->state == OP_FREE || op->state == OP_LOST);
         op->state = OP_FREE;
         op->lease = CLIENT_LEASE_NONE;
         op->staging_bytes = 0;
@@ -54,6 +55,7 @@ void client_ops_reset(struct icms *icms)
         op->request = NULL;
         list_push(&icms->ops_free, &op->link);
     }
+    check(idle);
 }
 
 static icms_err open_watch(const struct icms *icms, int fd)
@@ -106,7 +108,6 @@ static void open_lists(struct icms *icms)
         list_init(&icms->rooms[i]);
     for (uint32_t i = 0; i < CLIENT_REQUESTS; i++)
         list_push(&icms->requests_free, &icms->requests[i].all);
-    client_ops_reset(icms);
 }
 
 /* Frees a handle without calls or requests, also a half-made one. */
@@ -115,6 +116,7 @@ static void open_free(struct icms *icms)
     struct list *at;
 
     client_link_free(&icms->link);
+    client_link_free(&icms->attaching);
     while ((at = list_pop(&icms->retired)) != NULL) {
         struct client_link *link = container_of(at, struct client_link, retired);
 
@@ -147,10 +149,11 @@ static icms_err open_new(struct icms **out_icms)
     icms->magic = CLIENT_ICMS_MAGIC;
     icms->epoll_fd = icms->notify_fd = icms->wake_fd = icms->timer_fd = -1;
     icms->expiry_ns = UINT64_MAX;
-    check(pthread_mutex_init(&icms->lock, NULL) == 0);
-    check(pthread_condattr_init(&attributes) == 0);
-    check(pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0);
-    check(pthread_cond_init(&icms->changed, &attributes) == 0);
+    /* With these attributes they do not fail here: they take no memory. */
+    (void)pthread_mutex_init(&icms->lock, NULL);
+    (void)pthread_condattr_init(&attributes);
+    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&icms->changed, &attributes);
     (void)pthread_condattr_destroy(&attributes);
     list_init(&icms->retired);
     icms->ops = calloc(CLIENT_OPS, sizeof(*icms->ops));
@@ -206,7 +209,25 @@ static icms_err open_where(struct icms *icms, const char *where, struct err_why 
     }
     if (err != ICMS_OK)
         return err;
-    return client_link_watch(icms);
+    client_ops_reset(icms);
+    client_lock(icms);
+    err = client_link_watch(icms);
+    client_unlock(icms);
+    return err;
+}
+
+struct open_call {
+    struct icms *icms;
+    const char *where;
+    struct err_why *why;
+    icms_err err;
+};
+
+static void open_inside(void *arg)
+{
+    struct open_call *call = arg;
+
+    call->err = open_where(call->icms, call->where, call->why);
 }
 
 icms_err icms_open(const char *where, const struct icms_options *options, char *why,
@@ -234,8 +255,18 @@ icms_err icms_open(const char *where, const struct icms_options *options, char *
                                                             : sizeof(*options));
         err = open_events(icms);
     }
-    if (err == ICMS_OK)
-        err = open_where(icms, where, &sentence);
+    if (err == ICMS_OK) {
+        struct open_call call = {.icms = icms, .where = where, .why = &sentence};
+
+        icms->guarded = strncmp(where, "unix:", 5) == 0;
+        if (client_guarded(icms, open_inside, &call))
+            err = call.err;
+        else
+            err = err_set(&sentence, ICMS_CLOSED,
+                          "cannot open %s: internal error of libicms, which was logged; please "
+                          "report it",
+                          where);
+    }
     if (err != ICMS_OK) {
         if (sentence.text[0] == 0)
             (void)err_set(&sentence, err, "cannot open %s: %s", where, icms_err_text(err));
@@ -248,6 +279,18 @@ icms_err icms_open(const char *where, const struct icms_options *options, char *
     return ICMS_OK;
 }
 
+static void close_inside(void *arg)
+{
+    struct icms *icms = arg;
+
+    client_lock(icms);
+    while (icms->state == ICMS_STATE_RESTART) /* a call replaces the link; then it counts as one */
+        client_wait(icms);
+    icms->state = ICMS_STATE_CLOSING;
+    client_unlock(icms);
+    client_quiesce(icms);
+}
+
 void icms_close(struct icms **icms)
 {
     struct icms *i = icms == NULL ? NULL : *icms;
@@ -256,17 +299,15 @@ void icms_close(struct icms **icms)
     if (i == NULL)
         return;
     *icms = NULL;
-    check(i->magic == CLIENT_ICMS_MAGIC);
+    if (i->magic != CLIENT_ICMS_MAGIC)
+        return;
     /* The child of a fork has no threads of the agent and no say over the rings: what it inherited
      * is left alone. */
     if (client_forked(i))
         return;
-    check(pthread_mutex_lock(&i->lock) == 0);
-    while (i->state == ICMS_STATE_RESTART) /* a call replaces the link; then it counts as one */
-        check(pthread_cond_wait(&i->changed, &i->lock) == 0);
-    i->state = ICMS_STATE_CLOSING;
-    check(pthread_mutex_unlock(&i->lock) == 0);
-    client_quiesce(i);
+    (void)!client_guarded(i, close_inside, i);
+    (void)client_idle_wait(i,
+                           UINT64_MAX); /* who has no request any more, or left a failed handle */
     while ((at = list_pop(&i->volumes)) != NULL) {
         struct icms_volume *volume = container_of(at, struct icms_volume, link);
 
@@ -279,6 +320,36 @@ void icms_close(struct icms **icms)
 
 /* ---- state ---------------------------------------------------------------------------------- */
 
+struct status_call {
+    const struct icms *icms;
+    struct client_link *link;
+    char *out;
+    size_t bytes, out_bytes;
+    icms_err err;
+};
+
+static void status_inside(void *arg)
+{
+    struct status_call *call = arg;
+
+    call->err = client_status_unix(call->icms->socket, call->link, call->out, call->bytes,
+                                   &call->out_bytes);
+}
+
+static icms_err status_unix(struct icms *icms, char *out, size_t bytes, size_t *out_bytes)
+{
+    struct status_call call = {.icms = icms, .out = out, .bytes = bytes};
+    icms_err err = client_link_new(&call.link);
+
+    if (err != ICMS_OK)
+        return err;
+    err = client_guarded(icms, status_inside, &call) ? call.err : ICMS_CLOSED;
+    client_link_free(&call.link);
+    if (err == ICMS_OK)
+        *out_bytes = call.out_bytes;
+    return err;
+}
+
 icms_err icms_status(struct icms *icms, char *out, size_t bytes, size_t *out_bytes)
 {
     icms_err err;
@@ -288,7 +359,7 @@ icms_err icms_status(struct icms *icms, char *out, size_t bytes, size_t *out_byt
     if (client_forked(icms))
         return ICMS_FORKED;
     if (icms->local == NULL)
-        return client_status_unix(icms->socket, out, bytes, out_bytes);
+        return status_unix(icms, out, bytes, out_bytes);
     /* The agent of a directory without volumes has nothing to run for, nor to say. */
     if (client_local_volumes(icms->local) == 0) {
         *out_bytes = (size_t)snprintf(out, bytes, "{\"enclosures\":[],\"volumes\":[]}") + 1;

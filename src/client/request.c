@@ -32,16 +32,6 @@
 /* Who waits for room looks at least this often: leases are given back without a wake. */
 #define WAIT_ROOM_NS ((uint64_t)10 * 1000 * 1000)
 
-static void request_lock(struct icms *icms)
-{
-    check(pthread_mutex_lock(&icms->lock) == 0);
-}
-
-static void request_unlock(struct icms *icms)
-{
-    check(pthread_mutex_unlock(&icms->lock) == 0);
-}
-
 uint64_t client_now_ns(void)
 {
     struct timespec now;
@@ -332,16 +322,16 @@ static void run_take_answers(struct icms_request *request)
     struct icms *icms = request->icms;
     struct list *at;
 
-    request_lock(icms);
+    client_lock(icms);
     while ((at = list_pop(&request->answered)) != NULL) {
         struct client_op *op = container_of(at, struct client_op, link);
 
-        request_unlock(icms);
+        client_unlock(icms);
         client_op_take(request, op);
-        request_lock(icms);
+        client_lock(icms);
         client_op_free(icms, op);
     }
-    request_unlock(icms);
+    client_unlock(icms);
 }
 
 /* Why no further block may be sent; OK when they may. Lock. */
@@ -367,13 +357,13 @@ void client_request_run(struct icms_request *request)
     run_take_answers(request);
     do {
         now = client_now_ns();
-        request_lock(icms);
+        client_lock(icms);
         obstacle = run_obstacle(request, now);
         if (now >= request->deadline_ns + CLIENT_GRACE_NS) {
             client_reap(icms);
             run_lose_sent(request, now);
         }
-        request_unlock(icms);
+        client_unlock(icms);
         if (obstacle != ICMS_OK)
             run_cut(request, obstacle);
         for (int i = 0; i < CLIENT_TURN_BLOCKS && request->next < request->count; i++) {
@@ -386,7 +376,7 @@ void client_request_run(struct icms_request *request)
 
     if (request->done == request->count)
         client_count(request);
-    request_lock(icms);
+    client_lock(icms);
     if (request->next == request->count)
         run_leave_queue(request);
     client_publish(icms);
@@ -395,7 +385,7 @@ void client_request_run(struct icms_request *request)
         request->state = REQUEST_OVER;
         list_remove(&request->ready);
     }
-    request_unlock(icms);
+    client_unlock(icms);
 }
 
 static void async_run_ready(struct icms *icms, bool until_over);
@@ -429,25 +419,16 @@ static void wait_reap(struct icms *icms, uint64_t until_ns)
         timeout.tv_nsec = (long)((until_ns - now) % 1000000000u);
     }
     icms->reaping = true;
-    request_unlock(icms);
+    client_unlock(icms);
     if (ppoll(fds, 3, &timeout, NULL) < 0)
         fds[0].revents = fds[1].revents = fds[2].revents = 0;
-    request_lock(icms);
+    client_lock(icms);
     icms->reaping = false;
     if (fds[2].revents != 0)
         request_drain(icms->wake_fd);
     reap_polled(icms, fds);
     /* Whoever has nothing left to do leaves; another one has to sleep in poll now. */
     check(pthread_cond_broadcast(&icms->changed) == 0);
-}
-
-static void wait_changed(struct icms *icms, uint64_t until_ns)
-{
-    struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
-                             .tv_nsec = (long)(until_ns % 1000000000u)};
-    int error = pthread_cond_timedwait(&icms->changed, &icms->lock, &until);
-
-    check(error == 0 || error == ETIMEDOUT);
 }
 
 bool client_request_finish(struct icms_request *request, uint64_t until_ns)
@@ -458,7 +439,7 @@ bool client_request_finish(struct icms_request *request, uint64_t until_ns)
         uint64_t now = client_now_ns();
         uint64_t wake_ns = u64_min(request_expiry_ns(request, now), until_ns);
 
-        request_lock(icms);
+        client_lock(icms);
         reap_and_sleep(icms); /* the end of the agent is seen by who sleeps in poll */
         if (!list_empty(&request->queue)) {
             /* Answers that nobody polls for hold the room that is waited for. */
@@ -467,14 +448,14 @@ bool client_request_finish(struct icms_request *request, uint64_t until_ns)
         }
         while (!wait_is_over(request, now) && now < wake_ns) {
             if (icms->reaping || icms->link->down)
-                wait_changed(icms, wake_ns);
+                client_wait_until(icms, wake_ns);
             else
                 wait_reap(icms, wake_ns);
             now = client_now_ns();
         }
         if (!list_empty(&request->queue))
             request->room_epoch = icms->room_epoch;
-        request_unlock(icms);
+        client_unlock(icms);
         client_request_run(request);
         if (now >= until_ns)
             break;
@@ -523,15 +504,16 @@ void client_async_begin(struct icms_request *request)
 {
     struct icms *icms = request->icms;
 
-    request_lock(icms);
+    client_lock(icms);
     request->async = true;
     request->held = true;
     list_push(&icms->under_way, &request->all);
-    request_unlock(icms);
+    client_unlock(icms);
     client_request_run(request);
-    request_lock(icms);
+    client_lock(icms);
     async_release(request);
-    request_unlock(icms);
+    request->started = true; /* nothing fails from here on */
+    client_unlock(icms);
 }
 
 bool client_async_wait(struct icms_request *request, uint64_t until_ns)
@@ -539,24 +521,25 @@ bool client_async_wait(struct icms_request *request, uint64_t until_ns)
     struct icms *icms = request->icms;
     bool over;
 
-    request_lock(icms);
+    client_lock(icms);
     request->waited = true;
     while (request->held)
-        check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
+        client_wait(icms);
     over = request->state == REQUEST_OVER;
     if (!over) {
         request->held = true;
         request->waited = true;
         list_remove(&request->ready);
-        request_unlock(icms);
+        client_unlock(icms);
         over = client_request_finish(request, until_ns);
-        request_lock(icms);
+        client_lock(icms);
         request->waited = over;
         async_release(request);
     }
     if (over)
         list_remove(&request->ready); /* icms_poll does not return it any more */
-    request_unlock(icms);
+    request->returned = over;
+    client_unlock(icms);
     return over;
 }
 
@@ -564,7 +547,7 @@ void client_async_cancel(struct icms_request *request)
 {
     struct icms *icms = request->icms;
 
-    request_lock(icms);
+    client_lock(icms);
     if (request->state == REQUEST_RUN && !request->canceled) {
         request->canceled = true;
         list_for_each (at, &request->sent) {
@@ -578,7 +561,7 @@ void client_async_cancel(struct icms_request *request)
         client_publish(icms);
         client_request_ready(request);
     }
-    request_unlock(icms);
+    client_unlock(icms);
 }
 
 /* Deadlines: what expired has something to do; the timer goes to the next one. Lock. */
@@ -614,9 +597,9 @@ static void async_run_ready(struct icms *icms, bool until_over)
         if (request->held || request->state != REQUEST_RUN)
             continue;
         request->held = true;
-        request_unlock(icms);
+        client_unlock(icms);
         client_request_run(request);
-        request_lock(icms);
+        client_lock(icms);
         async_release(request);
     }
 }
@@ -639,7 +622,7 @@ struct icms_request *client_async_poll(struct icms *icms)
 {
     struct list *at = NULL;
 
-    request_lock(icms);
+    client_lock(icms);
     icms->polling++;
     if (icms->link != NULL && icms->state == ICMS_STATE_OPEN)
         poll_run(icms);
@@ -651,7 +634,9 @@ struct icms_request *client_async_poll(struct icms *icms)
         request_drain(icms->notify_fd);
         icms->notify_raised = false;
     }
-    request_unlock(icms);
+    if (at != NULL)
+        container_of(at, struct icms_request, ready)->returned = true;
+    client_unlock(icms);
     return at == NULL ? NULL : container_of(at, struct icms_request, ready);
 }
 
@@ -659,23 +644,23 @@ void client_quiesce(struct icms *icms)
 {
     struct list *first;
 
-    request_lock(icms);
+    client_lock(icms);
     while ((first = list_first(&icms->under_way)) != NULL) {
         struct icms_request *request = container_of(first, struct icms_request, all);
 
         if (request->held) {
-            check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
+            client_wait(icms);
             continue;
         }
         request->held = true;
-        request_unlock(icms);
+        client_unlock(icms);
         (void)client_request_finish(request, UINT64_MAX);
-        request_lock(icms);
+        client_lock(icms);
         async_release(request);
     }
     while (icms->calls != 0)
-        check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
-    request_unlock(icms);
+        client_wait(icms);
+    client_unlock(icms);
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */
@@ -709,9 +694,9 @@ static void call_reattach(struct icms *icms)
         return;
     icms->retry_ns = now + CLIENT_RETRY_NS;
     icms->state = ICMS_STATE_RESTART;
-    request_unlock(icms);
+    client_unlock(icms);
     client_reattach(icms);
-    request_lock(icms);
+    client_lock(icms);
     icms->state = ICMS_STATE_OPEN;
     check(pthread_cond_broadcast(&icms->changed) == 0);
 }
@@ -722,9 +707,9 @@ icms_err client_call_begin(struct icms *icms)
 
     if (client_forked(icms))
         return ICMS_FORKED;
-    request_lock(icms);
+    client_lock(icms);
     while (icms->state == ICMS_STATE_RESTART)
-        check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
+        client_wait(icms);
     if (icms->link != NULL && icms->link->silent)
         call_listen(icms);
     if (icms->state == ICMS_STATE_OPEN && icms->link != NULL && icms->link->down)
@@ -735,15 +720,15 @@ icms_err client_call_begin(struct icms *icms)
         err = ICMS_PEER_DOWN;
     else
         icms->calls++;
-    request_unlock(icms);
+    client_unlock(icms);
     return err;
 }
 
 void client_call_look(struct icms *icms)
 {
-    request_lock(icms);
+    client_lock(icms);
     client_reap(icms);
-    request_unlock(icms);
+    client_unlock(icms);
 }
 
 void client_call_leave(struct icms *icms)
@@ -756,7 +741,7 @@ void client_call_leave(struct icms *icms)
 
 void client_call_end(struct icms *icms)
 {
-    request_lock(icms);
+    client_lock(icms);
     client_call_leave(icms);
-    request_unlock(icms);
+    client_unlock(icms);
 }

@@ -16,16 +16,6 @@
 #include "client/client_int.h"
 #include "wire/sealed.h"
 
-static void send_lock(struct icms *icms)
-{
-    check(pthread_mutex_lock(&icms->lock) == 0);
-}
-
-static void send_unlock(struct icms *icms)
-{
-    check(pthread_mutex_unlock(&icms->lock) == 0);
-}
-
 /* Signals the agent's event. */
 static void send_bell(const struct icms *icms)
 {
@@ -266,17 +256,17 @@ static enum client_step send_put(struct icms_request *request, size_t index)
     struct client_op *op;
     enum client_step step;
 
-    send_lock(icms);
+    client_lock(icms);
     step = send_put_room(request, index, &op);
-    send_unlock(icms);
+    client_unlock(icms);
     if (step == STEP_WAIT)
         return step;
     request->next++;
     if (!send_put_direct(request, op))
         send_put_copy(request, op);
-    send_lock(icms);
+    client_lock(icms);
     send_push(request, op);
-    send_unlock(icms);
+    client_unlock(icms);
     return STEP_NEXT;
 }
 
@@ -291,12 +281,12 @@ static void send_touch(struct icms_request *request, const struct icms_key *key)
         .volume = request->volume->arena.volume, .op = SHM_OP_TOUCH, .key_length = key->length};
 
     memcpy(entry.key, key->bytes, sizeof(entry.key));
-    if (pthread_mutex_trylock(&icms->lock) != 0)
+    if (!client_trylock(icms))
         return;
     if (send_hint_room(icms) && shm_submit_hint(&icms->link->ring, &entry) &&
         ++icms->touches % CLIENT_TOUCHES_WAKE == 0 && shm_submit_wake(&icms->link->ring))
         send_bell(icms);
-    send_unlock(icms);
+    client_unlock(icms);
 }
 
 /* A block in the arena needs no message: leased, copied, verified here. */
@@ -356,7 +346,7 @@ static enum client_step send_get(struct icms_request *request, size_t index)
             client_lease_give(request->link_used, lease);
         return STEP_NEXT;
     }
-    send_lock(icms);
+    client_lock(icms);
     if (!send_may_take(request))
         step = STEP_WAIT;
     else if (lease == CLIENT_LEASE_NONE || (op = send_op_new(request, index)) == NULL)
@@ -368,7 +358,7 @@ static enum client_step send_get(struct icms_request *request, size_t index)
         request->next++;
         send_push(request, op);
     }
-    send_unlock(icms);
+    client_unlock(icms);
     if (step == STEP_WAIT && lease != CLIENT_LEASE_NONE)
         client_lease_give(request->link_used, lease);
     return step;
@@ -382,7 +372,7 @@ static enum client_step send_plain(struct icms_request *request, size_t index)
     enum client_step step = STEP_NEXT;
     struct client_op *op = NULL;
 
-    send_lock(icms);
+    client_lock(icms);
     if (!send_may_take(request))
         step = STEP_WAIT;
     else if ((op = send_op_new(request, index)) == NULL)
@@ -392,7 +382,7 @@ static enum client_step send_plain(struct icms_request *request, size_t index)
         request->next++;
         send_push(request, op);
     }
-    send_unlock(icms);
+    client_unlock(icms);
     return step;
 }
 
@@ -520,22 +510,22 @@ static enum client_step send_exists(struct icms_request *request)
     if (request->next == request->count || send_key_check(request, request->next) != ICMS_OK)
         return STEP_NEXT;
     count = send_exists_count(request);
-    send_lock(icms);
+    client_lock(icms);
     if (!send_may_take(request))
         step = STEP_WAIT;
     else if ((op = send_exists_room(request, count)) == NULL)
         step = send_wait(request);
     else
         send_room_taken(request);
-    send_unlock(icms);
+    client_unlock(icms);
     if (step == STEP_WAIT)
         return step;
     if (op->blocks > 1)
         send_exists_fill(request, op);
     request->next += op->blocks;
-    send_lock(icms);
+    client_lock(icms);
     send_push(request, op);
-    send_unlock(icms);
+    client_unlock(icms);
     return STEP_NEXT;
 }
 

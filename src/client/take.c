@@ -139,10 +139,10 @@ static void take_suspect(struct icms_request *request, const struct icms_key *ke
         .volume = request->volume->arena.volume, .op = SHM_OP_SUSPECT, .key_length = key->length};
 
     memcpy(entry.key, key->bytes, sizeof(entry.key));
-    check(pthread_mutex_lock(&icms->lock) == 0);
+    client_lock(icms);
     if (client_push_hint(icms, &entry))
         client_publish(icms);
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    client_unlock(icms);
 }
 
 /* A block that is not what was asked for, or not whole. */

@@ -100,11 +100,11 @@ static icms_err volume_start(struct icms *icms, struct err_why *why)
 
     if (err != ICMS_OK)
         return err;
-    check(pthread_mutex_lock(&icms->lock) == 0);
+    client_lock(icms);
     icms->link = link;
     err = client_link_watch(icms);
     client_volumes_refresh(icms);
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    client_unlock(icms);
     return err;
 }
 
@@ -114,9 +114,9 @@ static icms_err volume_make(struct icms *icms, const char *name, struct err_why 
     icms_err err;
 
     client_quiesce(icms);
-    check(pthread_mutex_lock(&icms->lock) == 0);
+    client_lock(icms);
     err = volume_obstacle(icms, name, why);
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    client_unlock(icms);
     if (err == ICMS_OK)
         err = client_local_volume_add(icms->local, name, why);
     if (err != ICMS_OK)
@@ -138,23 +138,23 @@ static icms_err volume_make_once(struct icms *icms, const char *name, struct err
     icms_err err = ICMS_OK;
     bool make = false;
 
-    check(pthread_mutex_lock(&icms->lock) == 0);
+    client_lock(icms);
     while (icms->state == ICMS_STATE_RESTART)
-        check(pthread_cond_wait(&icms->changed, &icms->lock) == 0);
+        client_wait(icms);
     if (icms->state == ICMS_STATE_CLOSING) {
         err = ICMS_CLOSED;
     } else if (volume_find(icms->link, name) == NULL) {
         icms->state = ICMS_STATE_RESTART;
         make = true;
     }
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    client_unlock(icms);
     if (!make)
         return err;
     err = volume_make(icms, name, why);
-    check(pthread_mutex_lock(&icms->lock) == 0);
+    client_lock(icms);
     icms->state = ICMS_STATE_OPEN;
     check(pthread_cond_broadcast(&icms->changed) == 0);
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    client_unlock(icms);
     return err;
 }
 
@@ -201,7 +201,7 @@ static icms_err volume_open(struct icms *icms, const char *name, struct err_why 
     err = client_call_begin(icms);
     if (err != ICMS_OK)
         return err_set(why, err, "cannot open the volume %s: %s", name, icms_err_text(err));
-    check(pthread_mutex_lock(&icms->lock) == 0);
+    client_lock(icms);
     arena = volume_find(icms->link, name);
     if (arena != NULL &&
         atomic_load_explicit(&arena->header->homeless, memory_order_acquire) != 0) {
@@ -220,8 +220,36 @@ static icms_err volume_open(struct icms *icms, const char *name, struct err_why 
                       name, names);
     }
     client_call_leave(icms);
-    check(pthread_mutex_unlock(&icms->lock) == 0);
+    client_unlock(icms);
     return err;
+}
+
+struct volume_call {
+    struct icms *icms;
+    const char *name;
+    struct err_why *why;
+    struct icms_volume *volume;
+    icms_err err;
+};
+
+static void volume_open_inside(void *arg)
+{
+    struct volume_call *call = arg;
+
+    call->err = volume_open(call->icms, call->name, call->why, &call->volume);
+}
+
+static icms_err volume_open_guarded(struct icms *icms, const char *name, struct err_why *why,
+                                    struct icms_volume **out_volume)
+{
+    struct volume_call call = {.icms = icms, .name = name, .why = why};
+
+    if (!client_guarded(icms, volume_open_inside, &call))
+        return err_set(why, ICMS_CLOSED, "cannot open the volume %s: %s", name,
+                       icms_err_text(ICMS_CLOSED));
+    if (call.err == ICMS_OK)
+        *out_volume = call.volume;
+    return call.err;
 }
 
 icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t why_bytes,
@@ -239,9 +267,21 @@ icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t
                       "this handle was opened before fork(): open one in "
                       "this process");
     else
-        err = volume_open(icms, name, &sentence, out_volume);
+        err = volume_open_guarded(icms, name, &sentence, out_volume);
     client_why(&sentence, why, why_bytes);
     return err;
+}
+
+static void volume_close_inside(void *arg)
+{
+    struct icms_volume *volume = arg;
+
+    client_lock(volume->icms);
+    list_remove(&volume->link);
+    client_unlock(volume->icms);
+    volume->magic = 0;
+    free(volume->checked);
+    free(volume);
 }
 
 void icms_volume_close(struct icms_volume **volume)
@@ -251,15 +291,9 @@ void icms_volume_close(struct icms_volume **volume)
     if (v == NULL)
         return;
     *volume = NULL;
-    if (client_forked(v->icms))
+    if (v->magic != CLIENT_VOLUME_MAGIC || client_forked(v->icms))
         return;
-    check(v->magic == CLIENT_VOLUME_MAGIC);
-    check(pthread_mutex_lock(&v->icms->lock) == 0);
-    list_remove(&v->link);
-    check(pthread_mutex_unlock(&v->icms->lock) == 0);
-    v->magic = 0;
-    free(v->checked);
-    free(v);
+    (void)!client_guarded(v->icms, volume_close_inside, v); /* failed: icms_close frees it */
 }
 
 void icms_volume_info(const struct icms_volume *volume, struct icms_volume_info *out_info)
