@@ -667,10 +667,11 @@ static void a_new_value_beside_one_on_a_drive_that_is_out_stays(void **state)
     rig_free(&rig);
 }
 
-/* Both copies of its note are damaged: nobody knows what it missed. */
+enum { NOTE = 4096, NOTE_COPY = 36864 }; /* icms-flash(5) */
+
+/* Both copies. */
 static void note_damage(struct rig *rig, uint32_t drive)
 {
-    enum { NOTE = 4096, NOTE_COPY = 36864 }; /* icms-flash(5) */
     uint64_t bytes;
     uint8_t *medium = sim_file_medium(rig->node, rig->paths[drive], &bytes);
 
@@ -678,6 +679,7 @@ static void note_damage(struct rig *rig, uint32_t drive)
     medium[NOTE_COPY + 100] ^= 1;
 }
 
+/* Nobody knows what it missed. */
 static void a_drive_whose_note_is_lost_drops_its_blocks(void **state)
 {
     for (uint32_t alone = 0; alone < 2; alone++) {
@@ -741,6 +743,30 @@ static void what_only_a_lost_note_knew_stays_away(void **state)
         }
         rig_free(&rig);
     }
+}
+
+/* The first start with a new drive ends when only the other one has the note that names both. */
+static void a_start_that_ends_between_two_notes_costs_nothing(void **state)
+{
+    struct rig *rig = rig_new(1, 2);
+    uint64_t kept, bytes;
+    uint8_t *medium;
+
+    rig->opts.drive_count = 1;
+    rig_up(rig);
+    fill(rig, 1, 30);
+    kept = drive_blocks(rig, 0, 0);
+    rig_down(rig);
+    rig->opts.drive_count = 2;
+    rig_up(rig);
+    rig_down(rig);
+    medium = sim_file_medium(rig->node, rig->paths[1], &bytes);
+    memset(medium + NOTE, 0, STORE_NOTE_BYTES);
+    memset(medium + NOTE_COPY, 0, STORE_NOTE_BYTES);
+    rig_up(rig);
+    assert_int_equal(rig->target->warning_count, 0);
+    assert_int_equal(drive_blocks(rig, 0, 0), kept);
+    rig_free(&rig);
 }
 
 /* Drives that take turns in being out: each knows what the other missed. */
@@ -900,6 +926,7 @@ int main(void)
         cmocka_unit_test(a_new_value_beside_one_on_a_drive_that_is_out_stays),
         cmocka_unit_test(a_drive_whose_note_is_lost_drops_its_blocks),
         cmocka_unit_test(what_only_a_lost_note_knew_stays_away),
+        cmocka_unit_test(a_start_that_ends_between_two_notes_costs_nothing),
         cmocka_unit_test(drives_that_were_out_in_turn_drop_what_each_missed),
         cmocka_unit_test(what_a_drive_missed_is_noted_once),
         cmocka_unit_test(power_cuts_around_a_note),

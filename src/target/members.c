@@ -25,7 +25,7 @@
 
 static const struct uuid nobody;
 
-/* More starts than an enclosure has between two notes that are lost. */
+/* More starts than an enclosure ever has. */
 #define MEMBERS_VERSION_LOST ((uint64_t)1 << 32)
 
 /* ---- notes ---------------------------------------------------------------------------------- */
@@ -145,13 +145,13 @@ static bool members_noted(const struct target_drive *drive, bool knows)
     return false;
 }
 
-/* Whether a drive that is not new has no note: it is damaged. */
+/* Whether a drive with blocks has no note: it is damaged. One without blocks is new. */
 static bool members_lost(const struct target_drive *drive)
 {
     struct store_stats stats;
 
     store_stats(drive->store, &stats);
-    return le64_get(drive->note.version) == 0 && (stats.blocks > 0 || members_noted(drive, true));
+    return le64_get(drive->note.version) == 0 && stats.blocks > 0;
 }
 
 /* Whether nobody knows what the drive missed: its own note is lost, or one that may have been the
@@ -226,10 +226,9 @@ static icms_err members_drop(struct target_drive *drive, struct target_note_df *
 {
     const struct target *target = drive->target;
     uint32_t bit = (uint32_t)1 << drive->index;
-    bool unknown = members_unknown(drive);
     icms_err err = ICMS_OK;
 
-    if (unknown)
+    if (drive->missed_unknown)
         target_warn(drive->target,
                     "drive %u (%s) drops its blocks: %s note of what drives missed is damaged",
                     drive->index, drive->path, members_lost(drive) ? "its" : "another drive's");
@@ -237,7 +236,7 @@ static icms_err members_drop(struct target_drive *drive, struct target_note_df *
         const struct uuid *volume = &target->opts.volumes[v].uuid;
         bool all = false;
 
-        if ((note_missed(note, volume) & bit) == 0 && !unknown)
+        if ((note_missed(note, volume) & bit) == 0 && !drive->missed_unknown)
             continue;
         err = store_volume_drop(drive->store, v, &all, why);
         if (all)
@@ -276,6 +275,9 @@ icms_err target_members_open(struct target *target, struct err_why *why)
     struct target_note_df note = {.members = {nobody}};
     icms_err err = members_merge(target, &note, why);
 
+    for (uint32_t i = 0; err == ICMS_OK && i < target->opts.drive_count; i++)
+        if (target->drives[i].store != NULL)
+            target->drives[i].missed_unknown = members_unknown(&target->drives[i]);
     if (err == ICMS_OK)
         err = members_each(target, &note, members_drop, why);
     if (err == ICMS_OK)

@@ -65,6 +65,7 @@ struct target_drive {
     char why[256];       /* why it could not be used                                     */
     /* members.c, on the drive's loop */
     struct target_note_df note; /* on flash, or being written                                 */
+    bool missed_unknown;        /* at the start: nobody knows what it missed                  */
     bool note_busy;             /* being written                                              */
     struct list note_waiting;   /* target_req.link: mutations that wait for its end           */
     struct store_note note_op;  /* the write                                                  */
