@@ -24,12 +24,14 @@ _Static_assert(sizeof(struct shm_slot) % 8 == 0, "slots follow each other");
 
 /* ---- layout --------------------------------------------------------------------------------- */
 
-/* Twice as many heads as slots: chains of half a slot on average. */
+/* Half as many heads as slots: chains of two on average when all are in use, and of less the larger
+ * blocks are. A reader's first look at a head is a miss of its caches: the fewer pages, the better.
+ */
 static uint64_t arena_heads(uint64_t slots)
 {
     uint64_t heads = 16;
 
-    while (heads < 2 * slots)
+    while (heads < slots / 2)
         heads *= 2;
     return heads;
 }
