@@ -44,16 +44,17 @@
 #define AGENT_TAKE_ROUND 8    /* such takes before others have their turn                         */
 #define AGENT_TAKE_BYTES                                                                           \
     ((uint64_t)16 << 20)      /* bytes to copy or to verify, likewise              */
-#define AGENT_EVICT_MAX   8   /* windows evicted at a time: one look at the leases serves all     */
-#define AGENT_EVICT_SHARE 32  /* of an arena that is evicted ahead: a part                      */
-#define AGENT_SIZES_COUNT 256 /* blocks of which the largest tells what loads ask for           */
-#define AGENT_PASSED_MAX  ((uint32_t)1 << 20) /* blocks remembered that went past an arena */
-#define AGENT_MATCHES     16  /* batches of exists of one loop under way; more requests wait     */
-#define AGENT_MATCH_SLICE 512 /* keys of a batch that are asked for at a time */
-#define AGENT_PARTS       256 /* commands exist-many of one loop under way; more keys wait        */
-#define AGENT_WAKE_PAST   4   /* requests that are passed over when they still find no room */
-#define AGENT_KEY_LISTS   256 /* lists of operations by key, of a volume                          */
-#define AGENT_WAKE_MAX    32  /* requests that get an operation before others have their turn     */
+#define AGENT_EVICT_MAX    8  /* windows evicted at a time: one look at the leases serves all     */
+#define AGENT_EVICT_SHARE  32 /* of an arena that is evicted ahead: a part                      */
+#define AGENT_SIZES_COUNT  256 /* blocks of which the largest tells what loads ask for           */
+#define AGENT_PASSED_MAX   ((uint32_t)1 << 20) /* blocks remembered that went past an arena */
+#define AGENT_MATCHES      16  /* batches of exists of one loop under way; more requests wait     */
+#define AGENT_MATCH_SLICE  512 /* keys of a batch that are asked for at a time */
+#define AGENT_PARTS        256 /* commands exist-many of one loop under way; more keys wait        */
+#define AGENT_WAKE_PAST    4   /* requests that are passed over when they still find no room */
+#define AGENT_PASSED_BYTES ((uint64_t)64 << 10) /* of one at least: smaller ones do not go past */
+#define AGENT_KEY_LISTS    256 /* lists of operations by key, of a volume                          */
+#define AGENT_WAKE_MAX     32 /* requests that get an operation before others have their turn     */
 
 /* How often a ring is looked at without being asked, and its heart beats. */
 #define AGENT_BEAT_NS ((uint64_t)50 * 1000 * 1000)
@@ -332,31 +333,37 @@ struct agent_share {
     struct agent_op *flush; /* under way; one at a time                                           */
 };
 
+/* A block that was loaded past the arena. */
+struct agent_passed {
+    uint32_t tag;  /* what of its key's hash tells it; 0: none  */
+    uint32_t when; /* volume->passed_now at that time           */
+};
+
 struct agent_volume {
     struct agent *agent;
     struct agent_core *core;
     uint32_t number;
     struct volume_spec spec;
-    uint64_t stored_bytes_max;  /* value and trailer                                        */
-    struct loop_region *region; /* the arena                                                */
-    bool in_place;              /* an own drive reads and writes records in slots           */
-    struct shm_arena arena;     /* our view of it                                           */
-    _Atomic uint32_t *heads;    /* writable                                                 */
-    struct shm_slot *slots;     /* writable                                                 */
-    uint8_t *data;              /* writable                                                 */
-    struct agent_slot *meta;    /* [slot_count]                                             */
-    uint32_t meta_used;         /* slots from this one on were never used, and are not in free */
-    struct extents extents;     /* who has which bytes of the data                          */
-    uint32_t margin;            /* bytes of an extent in front of the value                 */
-    uint64_t sizes_max[2];      /* largest stored block of the last, and of these, blocks   */
-    uint32_t sizes_count;       /* of these                                                 */
-    uint64_t *leased;           /* bit i: slot i is leased; of the last look                */
-    uint32_t *passed;           /* [passed_count]: what of a key's hash tells it, of blocks that
-                                   were loaded past the arena                               */
-    uint32_t passed_count;      /* power of two                                             */
-    struct list free;           /* struct agent_slot                                        */
-    struct list limbo;          /* struct agent_slot                                        */
-    uint64_t secret;            /* seeds the hashes of what is not shared                  */
+    uint64_t stored_bytes_max;   /* value and trailer                                        */
+    struct loop_region *region;  /* the arena                                                */
+    bool in_place;               /* an own drive reads and writes records in slots           */
+    struct shm_arena arena;      /* our view of it                                           */
+    _Atomic uint32_t *heads;     /* writable                                                 */
+    struct shm_slot *slots;      /* writable                                                 */
+    uint8_t *data;               /* writable                                                 */
+    struct agent_slot *meta;     /* [slot_count]                                             */
+    uint32_t meta_used;          /* slots from this one on were never used, and are not in free */
+    struct extents extents;      /* who has which bytes of the data                          */
+    uint32_t margin;             /* bytes of an extent in front of the value                 */
+    uint64_t sizes_max[2];       /* largest stored block of the last, and of these, blocks   */
+    uint32_t sizes_count;        /* of these                                                 */
+    uint64_t *leased;            /* bit i: slot i is leased; of the last look                */
+    struct agent_passed *passed; /* [passed_count]                                          */
+    uint32_t passed_count;       /* power of two                                             */
+    uint32_t passed_now;         /* blocks that were loaded past the arena so far            */
+    struct list free;            /* struct agent_slot                                        */
+    struct list limbo;           /* struct agent_slot                                        */
+    uint64_t secret;             /* seeds the hashes of what is not shared                  */
     struct list keys[AGENT_KEY_LISTS]; /* struct agent_op by key                                 */
     struct list wait_slot;    /* struct agent_req                                         */
     struct list wait_share;   /* struct agent_req: puts while stores hold their share     */
@@ -595,7 +602,8 @@ void agent_volume_pin(struct agent_volume *volume, uint32_t slot);
 void agent_volume_unpin(struct agent_volume *volume, uint32_t slot);
 
 /* True when a block that is loaded now shall be kept in the arena: it was loaded past it before,
- * lately. False: it is noted for the next time. */
+ * and no more blocks since than the arena holds, so that it would have been there still. False: it
+ * is noted for the next time. */
 bool agent_volume_again(struct agent_volume *volume, const struct key *key);
 
 /* Was used: stays longer. */

@@ -139,6 +139,53 @@ static void a_block_is_received_where_it_is_wanted_and_kept_when_it_comes_again(
     }
 }
 
+/* Gets blocks 1 to count; how many of them were kept in the arena, or came from there. */
+static uint32_t get_all(struct rig_client *client, struct memory *memory, uint32_t count)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t n = 1; n <= count; n++) {
+        const struct shm_complete *answer =
+            rig_wait(client, direct_get(client, n, memory, ROOM, 1000 * RIG_MS));
+
+        assert_int_equal(answer->status, ICMS_OK);
+        kept += answer->slot != SHM_SLOT_NONE;
+        rig_lease_give(client, 300);
+    }
+    return kept;
+}
+
+/* What comes again is kept when the arena holds as many blocks as came between, whatever the
+ * largest value is; what would be evicted before it comes again is not. */
+static void blocks_are_kept_that_the_arena_can_hold_until_they_come_again(void **state)
+{
+    enum { COUNT = 400 };
+    static const struct rig_opts large = {.enclosures = 1, .slots = 16, .value_bytes = 4 << 20};
+    static const struct rig_opts small = {.enclosures = 1, .slots = 100, .block_bytes = VALUE};
+
+    for (int way = 0; way < 2; way++) {
+        struct agent_rig *rig = rig_new(way == 0 ? &large : &small);
+        struct rig_client *client = rig_client_new(rig);
+        struct memory *memory = memory_new();
+
+        agent_client_trust(rig->agent, client->attached.client);
+        for (uint32_t n = 1; n <= COUNT; n++)
+            rig_flash(rig, 0, 0, n, VALUE);
+        assert_int_equal(get_all(client, memory, COUNT), 0);
+        if (way == 0) {
+            uint32_t kept = get_all(client, memory, COUNT);
+
+            assert_in_range(kept, COUNT * 3 / 4, COUNT); /* some notes are written over */
+            (void)get_all(client, memory, COUNT);
+            assert_in_range(rig_stats(rig)->volumes[0].hits_dram, kept, COUNT);
+        } else {
+            assert_int_equal(get_all(client, memory, COUNT), 0);
+        }
+        free(memory);
+        rig_down(rig, client);
+    }
+}
+
 static void another_process_cannot_name_memory(void **state)
 {
     struct rig_client *client, *stranger;
@@ -484,6 +531,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_block_is_received_where_it_is_wanted_and_kept_when_it_comes_again),
+        cmocka_unit_test(blocks_are_kept_that_the_arena_can_hold_until_they_come_again),
         cmocka_unit_test(another_process_cannot_name_memory),
         cmocka_unit_test(too_little_room_says_how_much_is_wanted),
         cmocka_unit_test(nothing_is_written_after_the_answer),

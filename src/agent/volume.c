@@ -413,11 +413,15 @@ void agent_volume_touch(struct agent_volume *volume, uint32_t slot)
 bool agent_volume_again(struct agent_volume *volume, const struct key *key)
 {
     uint64_t hash = hash64_seed(key->bytes, sizeof(key->bytes), volume->secret);
-    uint32_t *place = &volume->passed[hash & (volume->passed_count - 1)];
+    uint64_t extent_bytes = agent_volume_extent_bytes(volume, agent_volume_room(volume, key));
+    struct agent_passed *note = &volume->passed[hash & (volume->passed_count - 1)];
     uint32_t tag = (uint32_t)(hash >> 32) | 1; /* 0: nothing was noted here */
-    bool again = *place == tag;
+    uint32_t since = volume->passed_now - note->when;
+    bool again = note->tag == tag && since < volume->arena.data_bytes / extent_bytes;
 
-    *place = again ? 0 : tag;
+    *note = (struct agent_passed){.tag = again ? 0 : tag, .when = volume->passed_now};
+    if (!again)
+        volume->passed_now++;
     return again;
 }
 
@@ -550,9 +554,9 @@ icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent, uin
     err = extents_init(&volume->extents, volume->arena.data_bytes, volume->arena.slot_count);
     volume->meta = calloc(volume->arena.slot_count, sizeof(volume->meta[0]));
     volume->leased = calloc((volume->arena.slot_count + 63) / 64, sizeof(uint64_t));
-    /* As many as the arena holds of the largest: what comes again sooner would have been a hit. */
+    /* Twice as many as the arena holds of the smallest, so that few notes are written over. */
     for (volume->passed_count = 64;
-         volume->passed_count < volume->arena.data_bytes / volume->stored_bytes_max &&
+         volume->passed_count < 2 * volume->arena.data_bytes / AGENT_PASSED_BYTES &&
          volume->passed_count < AGENT_PASSED_MAX;)
         volume->passed_count *= 2;
     volume->passed = calloc(volume->passed_count, sizeof(volume->passed[0]));
