@@ -68,6 +68,8 @@ static void errors_have_names_texts_and_mappings(void **state)
     assert_int_equal(err_to_nvme(ICMS_MISS), 0x087);
     assert_int_equal(err_from_nvme(0x087), ICMS_MISS);
     assert_int_equal(err_from_nvme(0x7ff), ICMS_IO);
+    assert_int_equal(err_from_peer(ICMS_QUOTA), ICMS_QUOTA);
+    assert_int_equal(err_from_peer(9999), ICMS_PROTOCOL);
     assert_int_equal(err_to_http(ICMS_MISS), 404);
     assert_true(icms_err_retry(ICMS_BUSY));
     assert_false(icms_err_retry(ICMS_EXISTS));

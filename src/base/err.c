@@ -51,6 +51,11 @@ const char *icms_miss_name(enum icms_miss reason)
     return (size_t)reason < MISS_ROWS ? miss_names[reason] : "unknown";
 }
 
+icms_err err_from_peer(uint32_t number)
+{
+    return number < ERR_ROWS && err_rows[number].name != NULL ? (icms_err)number : ICMS_PROTOCOL;
+}
+
 uint16_t err_to_nvme(icms_err err)
 {
     return (size_t)err < ERR_ROWS ? err_rows[err].nvme : 0x006;

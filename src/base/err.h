@@ -21,6 +21,9 @@ struct err_why {
 /* Maps an errno of a system call; call it on the line of that call, errno travels no further. */
 icms_err err_from_errno(int error);
 
+/* The error whose number another process gave; PROTOCOL when no error has it. */
+icms_err err_from_peer(uint32_t number);
+
 /* Writes the sentence (printf style, cut at the room there is) and returns err. why may be NULL. */
 icms_err err_set(struct err_why *why, icms_err err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

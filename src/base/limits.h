@@ -67,6 +67,9 @@
 #define LIMIT_DATA_SECONDS          10
 #define LIMIT_DATA_BYTES_PER_SECOND ((uint64_t)1000 * 1000)
 
+/* The longest deadline that a configuration may name, for requests without one: an hour. */
+#define LIMIT_DEADLINE_MS 3600000
+
 /* O_DIRECT: offset, length and memory are multiples of this. */
 #define LIMIT_DISK_ALIGN 4096
 

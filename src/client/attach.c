@@ -198,10 +198,10 @@ static icms_err attach_welcome(struct client_link *link, uint64_t until_ns, cons
     if (bytes != sizeof(welcome) || welcome.magic != SHM_HELLO_MAGIC)
         return err_set(why, ICMS_PROTOCOL, "cannot attach to %s: it is not an icms-agent", path);
     welcome.why[sizeof(welcome.why) - 1] = 0;
-    if (welcome.error != ICMS_OK)
-        return err_set(why, (icms_err)welcome.error,
-                       "cannot attach to the agent at %s: refused: %s", path,
-                       welcome.why[0] != 0 ? welcome.why : icms_err_text((icms_err)welcome.error));
+    err = err_from_peer(welcome.error);
+    if (err != ICMS_OK)
+        return err_set(why, err, "cannot attach to the agent at %s: refused: %s", path,
+                       welcome.why[0] != 0 ? welcome.why : icms_err_text(err));
     if (welcome.version != SHM_VERSION)
         return err_set(why, ICMS_VERSION,
                        "cannot attach to the agent at %s: its protocol version is %u, that of "

@@ -147,6 +147,9 @@ static void a_welcome_that_is_none_is_refused(void **state)
     answer_right(f);
     f->welcome.error = ICMS_LIMIT;
     assert_int_equal(attach(f), ICMS_LIMIT);
+    f->welcome.error = 9999;
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    answer_right(f);
 }
 
 static void descriptors_are_as_many_as_announced(void **state)
@@ -220,6 +223,22 @@ static void memory_that_may_shrink_is_refused(void **state)
     }
 }
 
+/* A call without a deadline would wait for weeks. */
+static void deadlines_of_an_agent_are_bounded(void **state)
+{
+    struct fixture *f = *state;
+    struct shm_client_header *header = loop_region_base(f->client.region);
+    struct client_link *link = NULL;
+
+    header->load_deadline_ms = header->store_deadline_ms = UINT32_MAX;
+    assert_int_equal(pthread_create(&f->thread, NULL, answer, f), 0);
+    assert_int_equal(client_attach_unix(f->path, 1 << 20, 5000, NULL, &link), ICMS_OK);
+    assert_int_equal(pthread_join(f->thread, NULL), 0);
+    assert_int_equal(link->load_deadline_ms, LIMIT_DEADLINE_MS);
+    assert_int_equal(link->store_deadline_ms, LIMIT_DEADLINE_MS);
+    client_link_free(&link);
+}
+
 /* A write to them must neither wait nor end this process by SIGPIPE. */
 static void events_that_are_none_are_refused(void **state)
 {
@@ -250,9 +269,8 @@ static void events_that_are_none_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(a_welcome_that_is_none_is_refused),
-        TEST(descriptors_are_as_many_as_announced),
-        TEST(memory_that_may_shrink_is_refused),
+        TEST(a_welcome_that_is_none_is_refused), TEST(descriptors_are_as_many_as_announced),
+        TEST(memory_that_may_shrink_is_refused), TEST(deadlines_of_an_agent_are_bounded),
         TEST(events_that_are_none_are_refused),
     };
 

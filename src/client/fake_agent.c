@@ -37,6 +37,7 @@ struct fake_block {
 
 struct fake_client {
     bool used;
+    bool flooded; /* its ring is good for nothing any more */
     struct loop_region *region;
     struct loop_event *agent_event, *client_event;
     struct shm_ring ring;
@@ -62,8 +63,8 @@ struct agent {
 
 void fake_reset(void)
 {
-    atomic_bool *off[] = {&fake.mute, &fake.swallow,  &fake.forget, &fake.corrupt,
-                          &fake.lie,  &fake.bad_tail, &fake.echo,   &fake.checks};
+    atomic_bool *off[] = {&fake.mute,     &fake.swallow, &fake.forget, &fake.corrupt, &fake.lie,
+                          &fake.bad_tail, &fake.echo,    &fake.checks, &fake.flood,   &fake.babble};
     atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,         &fake.puts,
                            &fake.exists,  &fake.removes,  &fake.flushes,      &fake.cancels,
                            &fake.touches, &fake.suspects, &fake.exists_manys, &fake.directs,
@@ -433,6 +434,20 @@ static void serve_one(struct agent *agent, struct fake_client *client, const str
     check(shm_complete_push(&client->ring, &out));
 }
 
+/* The ring is full whenever the client looks. */
+static void serve_flood(struct agent *agent, struct fake_client *client)
+{
+    struct shm_client_header *header = client->ring.header;
+
+    client->flooded = true;
+    while (atomic_load(&fake.flood) && !atomic_load(&agent->stop)) {
+        atomic_store(&header->complete_tail,
+                     atomic_load(&header->complete_head) + SHM_RING_ENTRIES);
+        if (atomic_exchange(&header->client_sleeps, 0) != 0)
+            loop_event_signal(client->client_event);
+    }
+}
+
 static void serve_client(struct agent *agent, struct fake_client *client)
 {
     struct loop_event *event = client->client_event;
@@ -440,6 +455,10 @@ static void serve_client(struct agent *agent, struct fake_client *client)
     uint64_t signals;
     uint32_t count;
 
+    if (atomic_load(&fake.flood))
+        serve_flood(agent, client);
+    if (client->flooded)
+        return;
     (void)!read(loop_event_fd(client->agent_event), &signals, sizeof(signals));
     do {
         bool swallow = atomic_load(&fake.swallow); /* once: what is kept is served once */
@@ -586,6 +605,7 @@ icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct
     check(loop_event_new(env, LOOP_EVENT_WAIT, &client->agent_event) == ICMS_OK);
     check(loop_event_new(env, LOOP_EVENT_SIGNAL, &client->client_event) == ICMS_OK);
     client->kept_count = 0;
+    client->flooded = false;
     client->used = true;
     check(pthread_mutex_unlock(&agent->lock) == 0);
     *out_client = (struct agent_client){.client = number,
@@ -678,6 +698,18 @@ static void socket_attach(struct fake_socket *s, int sock, uint64_t staging_byte
     s->clients[at] = client.client;
 }
 
+/* Messages without end, the first one of them a welcome; until the client has enough. */
+static void socket_babble(int sock)
+{
+    struct shm_welcome welcome = {
+        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .volume_count = 1};
+    uint64_t magic = SHM_HELLO_MAGIC;
+
+    socket_send(sock, &welcome, sizeof(welcome), NULL, 0);
+    while (atomic_load(&fake.babble) && send(sock, &magic, sizeof(magic), MSG_NOSIGNAL) > 0) {
+    }
+}
+
 static void socket_accept(struct fake_socket *s)
 {
     int sock = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC);
@@ -686,6 +718,9 @@ static void socket_accept(struct fake_socket *s)
 
     check(sock >= 0);
     if (recv(sock, &hello, sizeof(hello), 0) != (ssize_t)sizeof(hello)) {
+        (void)close(sock);
+    } else if (atomic_load(&fake.babble)) {
+        socket_babble(sock);
         (void)close(sock);
     } else if (hello.op == SHM_HELLO_STATUS) {
         size_t bytes = agent_status(s->agent, text, sizeof(text));

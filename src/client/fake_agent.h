@@ -21,8 +21,10 @@ struct fake_switches {
     atomic_bool corrupt;  /* flips a byte of every value it loads into the arena   */
     atomic_bool lie;      /* answers gets with slots far outside of the arena      */
     atomic_bool echo;     /* gives each client its last answer again before the next */
+    atomic_bool flood;    /* has answers to nothing, more as soon as the client took them */
+    atomic_bool babble;   /* answers a hello or a question for its status with messages for ever */
     atomic_bool bad_tail; /* writes a completion tail that makes no sense          */
-    atomic_uint status;   /* answers everything with this error, when it is not 0  */
+    atomic_uint status;   /* answers everything with this number, when it is not 0  */
     atomic_uint delay_us; /* before each answer                                    */
     atomic_bool checks;   /* says of what it delivers to a client's memory that it is whole */
     atomic_uint damage;   /* flips byte damage - 1 of every value, trailer included, that it hands

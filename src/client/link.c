@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "client/client_int.h"
 
@@ -43,8 +44,10 @@ icms_err client_link_view(struct client_link *link, struct err_why *why)
                            "icms-agent and this program agree?",
                            i);
     }
-    link->load_deadline_ms = link->ring.header->load_deadline_ms;
-    link->store_deadline_ms = link->ring.header->store_deadline_ms;
+    link->load_deadline_ms =
+        (uint32_t)u64_min(link->ring.header->load_deadline_ms, LIMIT_DEADLINE_MS);
+    link->store_deadline_ms =
+        (uint32_t)u64_min(link->ring.header->store_deadline_ms, LIMIT_DEADLINE_MS);
     err = staging_init(&link->staging, link->ring.staging_bytes);
     if (err != ICMS_OK)
         return err_set(why, err, "the agent gives %llu bytes for stores, which is too little",

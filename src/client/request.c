@@ -26,6 +26,10 @@
 
 #define REAP_ENTRIES 64
 
+/* More answers than this while the lock is held, when nothing can be sent, are none: an operation
+ * has one. Twice as many are left alone. */
+#define REAP_ANSWERS (2 * CLIENT_OPS)
+
 /* A silent agent is woken at most this often, to see whether it looks at the ring again. */
 #define NUDGE_NS ((uint64_t)10 * 1000 * 1000)
 
@@ -213,38 +217,37 @@ static void reap_link_lost(struct icms *icms)
     client_wake(icms);
 }
 
-/* Takes what the ring holds, without a system call; true when something came. The agent goes on
- * believing what it does about whether we sleep. Lock. */
-static bool reap_ring(struct icms *icms)
+/* Takes what the ring holds, without a system call; how much came is added to *came. The agent goes
+ * on believing what it does about whether we sleep. Lock. */
+static void reap_ring(struct icms *icms, uint32_t *came)
 {
     struct client_link *link = icms->link;
     struct shm_complete answers[REAP_ENTRIES];
-    bool came = false;
     uint32_t count = 0;
 
     do {
         if (link->down)
-            return false;
-        if (shm_complete_take(&link->ring, answers, REAP_ENTRIES, &count) != ICMS_OK) {
+            return;
+        if (*came > REAP_ANSWERS ||
+            shm_complete_take(&link->ring, answers, REAP_ENTRIES, &count) != ICMS_OK) {
             reap_link_lost(icms);
-            return false;
+            return;
         }
         for (uint32_t i = 0; i < count; i++)
             reap_answer(icms, &answers[i]);
-        came = came || count != 0;
+        *came += count;
     } while (count != 0);
-    return came;
 }
 
 /* The same until there is nothing left and the agent knows that it has to signal. Lock. */
 static void reap_and_sleep(struct icms *icms)
 {
-    bool came = false;
+    uint32_t came = 0;
 
     do
-        came = reap_ring(icms) || came;
+        reap_ring(icms, &came);
     while (!icms->link->down && !shm_client_sleep(&icms->link->ring));
-    if (came)
+    if (came != 0)
         client_wake(icms);
 }
 
@@ -252,15 +255,20 @@ static void reap_and_sleep(struct icms *icms)
 static void reap_polled(struct icms *icms, const struct pollfd fds[2])
 {
     struct client_link *link = icms->link;
+    bool ended = fds[1].revents != 0; /* the agent says nothing on the socket: it is the end */
     char signals[64];
+    ssize_t n;
 
     if (link->down)
         return;
-    if ((fds[0].revents & POLLIN) != 0)
-        (void)!recv(link->client_event, signals, sizeof(signals), MSG_DONTWAIT);
+    if (fds[0].revents != 0) {
+        n = recv(link->client_event, signals, sizeof(signals), MSG_DONTWAIT);
+        /* Else it would be readable for ever. */
+        ended = ended || n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+    }
     reap_and_sleep(icms);
-    if (fds[1].revents != 0 && !link->down)
-        reap_link_lost(icms); /* the agent says nothing on the socket: it is the end */
+    if (ended && !link->down)
+        reap_link_lost(icms);
 }
 
 void client_reap(struct icms *icms)
@@ -608,7 +616,10 @@ static void async_run_ready(struct icms *icms, bool until_over)
  * Lock; not held while a request runs. */
 static void poll_run(struct icms *icms)
 {
-    if (reap_ring(icms))
+    uint32_t came = 0;
+
+    reap_ring(icms, &came);
+    if (came != 0)
         client_wake(icms);
     poll_expire(icms);
     async_run_ready(icms, true);

@@ -291,7 +291,7 @@ void client_op_give_up(struct icms_request *request, const struct client_op *op,
 void client_op_take(struct icms_request *request, struct client_op *op)
 {
     const struct shm_complete *answer = &op->answer;
-    icms_err status = (icms_err)answer->status;
+    icms_err status = err_from_peer(answer->status);
 
     check(op->request == request);
     if (op->direct)

@@ -85,6 +85,44 @@ static void a_ring_that_makes_no_sense_ends_the_link(void **state)
     atomic_store(&fake.bad_tail, false);
 }
 
+/* A reader that takes until there is nothing left would read for ever. */
+static void answers_without_end_end_the_link(void **state)
+{
+    struct client_rig *f = *state;
+    uint64_t begin = client_now_ns();
+
+    atomic_store(&fake.flood, true);
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_PEER_DOWN);
+    assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+    atomic_store(&fake.flood, false);
+}
+
+static void messages_without_end_have_an_end(void **state)
+{
+    struct client_rig *f = *state;
+    uint64_t begin = client_now_ns();
+    struct icms *icms = NULL;
+    char text[64];
+    size_t bytes;
+
+    atomic_store(&fake.babble, true);
+    assert_int_equal(icms_status(f->icms, text, sizeof(text), &bytes), ICMS_PEER_DOWN);
+    assert_int_equal(icms_open(f->where, NULL, NULL, 0, &icms), ICMS_PEER_DOWN);
+    assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+    atomic_store(&fake.babble, false);
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
+}
+
+static void an_error_that_is_none_breaks_the_protocol(void **state)
+{
+    struct client_rig *f = *state;
+
+    atomic_store(&fake.status, 9999);
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_PROTOCOL);
+    atomic_store(&fake.status, 0);
+    assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
+}
+
 static void a_stopped_agent_costs_one_deadline_and_comes_back(void **state)
 {
     struct client_rig *f = *state;
@@ -383,6 +421,9 @@ int main(void)
         TEST(answers_out_of_the_arena_are_refused),
         TEST(an_answer_that_comes_again_answers_nothing_else),
         TEST(a_ring_that_makes_no_sense_ends_the_link),
+        TEST(answers_without_end_end_the_link),
+        TEST(messages_without_end_have_an_end),
+        TEST(an_error_that_is_none_breaks_the_protocol),
         TEST(a_stopped_agent_costs_one_deadline_and_comes_back),
         TEST(late_answers_hit_nobody_else),
         TEST(a_dead_agent_is_noticed_at_once),
