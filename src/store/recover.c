@@ -620,6 +620,7 @@ static void recover_ends(struct recover *recover, uint32_t number, const uint8_t
     struct store *store = recover->store;
     struct store_segment *segment = &store->segments[number];
     bool counts = recover_life(recover, number, last_page);
+    bool unread = recover->front_unread || last_unread;
     const struct store_life *life = &recover->life;
 
     list_init(&segment->link);
@@ -635,9 +636,10 @@ static void recover_ends(struct recover *recover, uint32_t number, const uint8_t
     segment->state = SEGMENT_SEALING; /* until recover_lists */
     segment->volume = RECOVER_NO_RECORD;
     if (!counts) {
-        if (!recover->life_known && (recover->front_unread || last_unread))
-            recover_life_erase(recover, segment); /* or it would be back when it can be read */
-        if (recover->begun) /* or the life before would count when the header is damaged */
+        /* or it would be back when it can be read, or when the header is damaged */
+        if (!recover->life_known && unread)
+            recover_life_erase(recover, segment);
+        else if (recover->begun || (recover->header_good && unread))
             recover_footer_write(recover, segment);
         store_segment_free(store, segment);
         return;
