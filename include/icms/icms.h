@@ -144,7 +144,9 @@ struct icms_key {
     uint8_t digest[ICMS_DIGEST_BYTES]; /* SHA-256 of its chain or name; zeros: none (icms_key_raw),
                                           for raw volumes                                        */
     uint8_t bytes[ICMS_KEY_BYTES];     /* on the wire; the ones past length must be zero         */
-    uint8_t length;                    /* 1 .. 16                                                */
+    uint8_t length;                    /* 1 .. 16; 0: a key that could not be made: no memory for
+                                          its hash. Blocks with it get KEY_SIZE, and so do all that
+                                          follow in its chain                                    */
 };
 
 /* What makes two KV blocks interchangeable besides their tokens. Everything is hashed into every

@@ -27,7 +27,6 @@
 #include <openssl/evp.h>
 
 #include "base/bytes.h"
-#include "base/check.h"
 #include "client/client_int.h"
 #include "place/place.h"
 
@@ -41,80 +40,90 @@ _Static_assert(sizeof(struct icms_key) == 49 && sizeof(struct icms_chain) == 48,
 #define KEY_TAG_BLOCK "icms block v1"
 #define KEY_TAG_NAME  "icms name v1"
 
-/* One hash under way. A digest that cannot be had (no memory for 400 bytes, no SHA-256 in the
- * library) leaves no way to answer, so it is a check. */
-static EVP_MD_CTX *key_hash_begin(const char *tag);
+/* One hash under way. It cannot always be had: no memory for 400 bytes, no SHA-256 in the library.
+ * Its key has no length then. */
+struct key_hash {
+    EVP_MD_CTX *context; /* may be NULL                   */
+    bool whole;          /* everything was added until now */
+};
 
-static void key_hash_add(EVP_MD_CTX *hash, const void *data, size_t bytes)
+static void key_hash_add(struct key_hash *hash, const void *data, size_t bytes)
 {
     le64 length = le64_of(bytes);
 
-    check(EVP_DigestUpdate(hash, &length, sizeof(length)) == 1);
-    if (bytes != 0)
-        check(EVP_DigestUpdate(hash, data, bytes) == 1);
+    hash->whole = hash->whole && EVP_DigestUpdate(hash->context, &length, sizeof(length)) == 1 &&
+                  (bytes == 0 || EVP_DigestUpdate(hash->context, data, bytes) == 1);
 }
 
-static void key_hash_add_text(EVP_MD_CTX *hash, const char *text)
+static void key_hash_add_text(struct key_hash *hash, const char *text)
 {
     key_hash_add(hash, text, text == NULL ? 0 : strlen(text));
 }
 
-static void key_hash_add_u32(EVP_MD_CTX *hash, uint32_t number)
+static void key_hash_add_u32(struct key_hash *hash, uint32_t number)
 {
     le32 bytes = le32_of(number);
 
     key_hash_add(hash, &bytes, sizeof(bytes));
 }
 
-static EVP_MD_CTX *key_hash_begin(const char *tag)
+static void key_hash_begin(struct key_hash *hash, const char *tag)
 {
-    EVP_MD_CTX *hash = EVP_MD_CTX_new();
-
-    check(hash != NULL);
-    check(EVP_DigestInit_ex(hash, EVP_sha256(), NULL) == 1);
+    hash->context = EVP_MD_CTX_new();
+    hash->whole =
+        hash->context != NULL && EVP_DigestInit_ex(hash->context, EVP_sha256(), NULL) == 1;
     key_hash_add_text(hash, tag);
-    return hash;
 }
 
-static void key_hash_end(EVP_MD_CTX *hash, uint8_t out_hash[32])
+/* False: there is no hash. */
+static bool key_hash_end(struct key_hash *hash, uint8_t out_hash[32])
 {
     unsigned bytes = 0;
+    bool whole =
+        hash->whole && EVP_DigestFinal_ex(hash->context, out_hash, &bytes) == 1 && bytes == 32;
 
-    check(EVP_DigestFinal_ex(hash, out_hash, &bytes) == 1 && bytes == 32);
-    EVP_MD_CTX_free(hash);
+    EVP_MD_CTX_free(hash->context);
+    return whole;
 }
 
 void icms_chain_init(struct icms_chain *chain, const struct icms_volume *volume,
                      const struct icms_layout *layout)
 {
-    EVP_MD_CTX *hash = key_hash_begin(KEY_TAG_CHAIN);
     struct icms_volume_info info;
+    struct key_hash hash;
 
     icms_volume_info(volume, &info);
-    key_hash_add(hash, info.uuid, sizeof(info.uuid));
-    key_hash_add_text(hash, layout->tenant);
-    key_hash_add_text(hash, layout->model);
-    key_hash_add(hash, layout->weights, layout->weights == NULL ? 0 : layout->weights_bytes);
-    key_hash_add_text(hash, layout->dtype);
-    key_hash_add_text(hash, layout->layout);
-    key_hash_add_u32(hash, layout->block_tokens);
+    key_hash_begin(&hash, KEY_TAG_CHAIN);
+    key_hash_add(&hash, info.uuid, sizeof(info.uuid));
+    key_hash_add_text(&hash, layout->tenant);
+    key_hash_add_text(&hash, layout->model);
+    key_hash_add(&hash, layout->weights, layout->weights == NULL ? 0 : layout->weights_bytes);
+    key_hash_add_text(&hash, layout->dtype);
+    key_hash_add_text(&hash, layout->layout);
+    key_hash_add_u32(&hash, layout->block_tokens);
     for (int i = 0; i < 4; i++)
-        key_hash_add_u32(hash, layout->rank[i]);
+        key_hash_add_u32(&hash, layout->rank[i]);
     for (int i = 0; i < 4; i++)
-        key_hash_add_u32(hash, layout->ranks[i]);
-    key_hash_add_u32(hash, info.run_blocks);
+        key_hash_add_u32(&hash, layout->ranks[i]);
+    key_hash_add_u32(&hash, info.run_blocks);
     *chain = (struct icms_chain){.run_blocks = info.run_blocks};
-    key_hash_end(hash, chain->state);
+    if (!key_hash_end(&hash, chain->state))
+        chain->run_blocks = 0; /* a chain of nothing */
 }
 
 void icms_chain_next(struct icms_chain *chain, const void *content, size_t bytes,
                      struct icms_key *out_key)
 {
-    EVP_MD_CTX *hash = key_hash_begin(KEY_TAG_BLOCK);
+    struct key_hash hash;
 
-    key_hash_add(hash, chain->state, sizeof(chain->state));
-    key_hash_add(hash, content, bytes);
-    key_hash_end(hash, chain->state);
+    key_hash_begin(&hash, KEY_TAG_BLOCK);
+    key_hash_add(&hash, chain->state, sizeof(chain->state));
+    key_hash_add(&hash, content, bytes);
+    if (!key_hash_end(&hash, chain->state) || chain->run_blocks == 0) {
+        chain->run_blocks = 0;
+        *out_key = (struct icms_key){.length = 0};
+        return;
+    }
     if (place_run_begins(chain->blocks, chain->run_blocks))
         memcpy(chain->run, chain->state, sizeof(chain->run));
     chain->blocks++;
@@ -144,10 +153,13 @@ icms_err icms_key_raw(const void *bytes, size_t length, struct icms_key *out_key
 
 void icms_key_from_name(const void *name, size_t bytes, struct icms_key *out_key)
 {
-    EVP_MD_CTX *hash = key_hash_begin(KEY_TAG_NAME);
     uint8_t digest[ICMS_DIGEST_BYTES];
+    struct key_hash hash;
 
-    key_hash_add(hash, name, bytes);
-    key_hash_end(hash, digest);
-    icms_key_from_digest(NULL, digest, out_key);
+    key_hash_begin(&hash, KEY_TAG_NAME);
+    key_hash_add(&hash, name, bytes);
+    if (key_hash_end(&hash, digest))
+        icms_key_from_digest(NULL, digest, out_key);
+    else
+        *out_key = (struct icms_key){.length = 0};
 }

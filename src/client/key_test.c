@@ -12,7 +12,19 @@
 
 #include <cmocka.h>
 
+#include <openssl/evp.h>
+
 #include "client/client_int.h"
+
+EVP_MD_CTX *__real_EVP_MD_CTX_new(void);
+EVP_MD_CTX *__wrap_EVP_MD_CTX_new(void);
+
+static bool no_memory;
+
+EVP_MD_CTX *__wrap_EVP_MD_CTX_new(void)
+{
+    return no_memory ? NULL : __real_EVP_MD_CTX_new();
+}
 
 static struct icms_volume test_volume(uint32_t run_blocks)
 {
@@ -214,6 +226,36 @@ static void a_copied_chain_branches(void **state)
     assert_memory_equal(a.bytes, c.bytes, 16);
 }
 
+/* The program goes on; what it stores or loads with such a key is KEY_SIZE. */
+static void a_key_without_a_hash_has_no_length(void **state)
+{
+    struct icms_volume volume = test_volume(4);
+    struct icms_layout layout = test_layout();
+    struct icms_chain chain, branch;
+    struct icms_key key;
+
+    no_memory = true;
+    icms_key_from_name("name", 4, &key);
+    assert_int_equal(key.length, 0);
+    icms_chain_init(&chain, &volume, &layout);
+    no_memory = false;
+    icms_chain_next(&chain, "a", 1, &key); /* of a chain that never began */
+    assert_int_equal(key.length, 0);
+
+    icms_chain_init(&chain, &volume, &layout);
+    icms_chain_next(&chain, "a", 1, &key);
+    assert_int_equal(key.length, ICMS_KEY_BYTES);
+    branch = chain;
+    no_memory = true;
+    icms_chain_next(&branch, "b", 1, &key);
+    assert_int_equal(key.length, 0);
+    no_memory = false;
+    icms_chain_next(&branch, "c", 1, &key); /* it would be the key of a, c */
+    assert_int_equal(key.length, 0);
+    icms_chain_next(&chain, "b", 1, &key);
+    assert_int_equal(key.length, ICMS_KEY_BYTES);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +266,7 @@ int main(void)
         cmocka_unit_test(blocks_of_a_run_share_their_first_bytes),
         cmocka_unit_test(every_field_of_the_layout_makes_another_key),
         cmocka_unit_test(a_copied_chain_branches),
+        cmocka_unit_test(a_key_without_a_hash_has_no_length),
     };
 
     return cmocka_run_group_tests_name("client-key", tests, NULL, NULL);
