@@ -205,18 +205,27 @@ static void read_part(struct store_read_private *private, uint32_t i, uint32_t p
 
 #define READ_PIECE_PAGES (STORE_PIECE_BYTES / STORE_PAGE_BYTES)
 
+/* Pages of a part: an eighth of the record, in whole pieces. Smaller ones would leave sooner, and
+ * each costs both ends of a connection a turn. */
+static uint32_t read_part_pages(uint32_t pages)
+{
+    return (uint32_t)u64_max(pages / 8 / READ_PIECE_PAGES, 1) * READ_PIECE_PAGES;
+}
+
 /* Begins the next parts, as many as may be with the device. A part ends with the page that the end
  * of a piece lies in: a header's size behind that of the piece's multiple. The last one is no
- * shorter than half a piece. */
+ * shorter than half of one. */
 static void read_parts(struct store_read_private *private)
 {
+    uint32_t pages = read_part_pages(private->location.pages);
+
     for (uint32_t i = 1; i < STORE_READ_PARTS && private->asked_page < private->tail_page; i++) {
         uint32_t page = private->asked_page;
-        uint32_t end = page + READ_PIECE_PAGES + (page == 0);
+        uint32_t end = page + pages + (page == 0);
 
         if (private->part[i].end_page != 0)
             continue;
-        if (end + READ_PIECE_PAGES / 2 > private->tail_page)
+        if (end + pages / 2 > private->tail_page)
             end = private->tail_page;
         private->asked_page = end;
         read_part(private, i, page, end);

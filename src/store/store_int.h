@@ -202,8 +202,8 @@ static_assert(sizeof(struct store_mutation) <= sizeof(((struct store_write *)0)-
 static_assert(sizeof(struct store_mutation) <= sizeof(((struct store_delete *)0)->private_words),
               "a mutation fits in a store_delete");
 
-/* Parts of a record that are with the device at a time: its tail, and four of 256 KiB, which keep a
- * drive busy. */
+/* Parts of a record that are with the device at a time: its tail, and four that are half of the
+ * record or 1 MiB, which keeps a drive busy. */
 #define STORE_READ_PARTS 5
 
 /* Pages of a record: one device read. */
