@@ -131,15 +131,18 @@ static void a_block_that_is_larger_than_expected_is_loaded_again(void **state)
     struct rig_client *client;
     struct agent_rig *rig = machine_new(64, &client);
     uint32_t before;
-    uint64_t tags[3];
+    uint64_t tags[3], bytes;
 
     load_small_ones(rig, client, 1000);
     before = rig->fake[0]->retrieves;
+    bytes = rig_stats(rig)->enclosures[0].load_bytes;
     for (uint32_t n = 1; n <= 3; n++)
         rig_flash(rig, 0, KV, n, LARGE + n);
     rig_flash(rig, 0, KV, 4, LARGE);
     assert_true(rig_value_is(client, KV, 1, LARGE + 1, load(client, 1, 1)));
     assert_int_equal(rig->fake[0]->retrieves, before + 2);
+    bytes = rig_stats(rig)->enclosures[0].load_bytes - bytes;
+    assert_in_range(bytes, LARGE, LARGE + LARGE / 2); /* the first time only what fits came */
     assert_true(rig_value_is(client, KV, 2, LARGE + 2, load(client, 2, 2)));
     assert_int_equal(rig->fake[0]->retrieves, before + 4); /* by two bytes more */
     assert_true(rig_value_is(client, KV, 4, LARGE, load(client, 4, 4)));

@@ -224,10 +224,12 @@ static void path_req_done(struct nvmf_req *req)
     else if (op->kind == AGENT_OP_EXIST)
         path_count(path, AGENT_LATENCY_EXIST, op->err, op->asked_ns);
     if (op->kind == AGENT_OP_LOAD && op->err == ICMS_OK) {
+        uint64_t room = req->data[0].iov_len + req->data[1].iov_len;
+
         op->value_bytes = req->value_bytes;
         op->record = req->record;
-        counter_add(&path->load_bytes, req->value_bytes);
-        if (req->value_bytes > req->data[0].iov_len + req->data[1].iov_len)
+        counter_add(&path->load_bytes, u64_min(req->value_bytes, room)); /* more did not come */
+        if (req->value_bytes > room)
             op->err = ICMS_VALUE_SIZE;
     }
     if (op->kind == AGENT_OP_STORE && op->err == ICMS_OK)
