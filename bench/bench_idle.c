@@ -8,8 +8,8 @@
  * process in the quiet times, in per cent of a core, and the latency of the loads that ended them
  * beside that of loads one after the other. There is no ceiling: nothing is the least.
  *
- * IDLE_UP -> for each size: IDLE_OPEN -> stores -> busy loads -> quiet times -> row. Called by
- * bench_run.
+ * For each size: a pod with an arena for few values of that size -> stores -> busy loads -> quiet
+ * times -> row. Called by bench_run.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +20,11 @@
 
 #define IDLE_SIZES       3
 #define IDLE_SIZE_MAX    ((uint32_t)4 << 20)
-#define IDLE_VALUES      64 /* on flash; the walk meets each once before it begins again */
-#define IDLE_ARENA_SLOTS 4  /* so that nothing is met in the agent's memory              */
+#define IDLE_ARENA_SLOTS 4 /* values, or the least that an arena may have              */
+#define IDLE_ARENA_MIN   ((uint32_t)1 << 20)
+#define IDLE_TURNS                                                                                 \
+    16 /* arenas' worth of values; the walk meets each once before it                              \
+        * begins again, so that nothing is met in the agent's memory */
 #define IDLE_DEADLINE_MS 20000
 #define IDLE_DRIVE_BYTES ((uint64_t)512 << 20)
 #define IDLE_QUIET       2 /* slices                                                  */
@@ -40,6 +43,7 @@ enum idle_process {
 struct idle {
     struct bench_rig rig;         /* the pod                                  */
     uint32_t size;                /* of the values of this row                */
+    uint32_t values;              /* on flash                                 */
     uint64_t next_get;            /* of the walk                              */
     uint8_t *memory;              /* of a value                               */
     struct bench_slice busy;      /* loads one after the other                */
@@ -50,7 +54,7 @@ struct idle {
 
 static icms_err idle_get(struct idle *idle, struct bench_slice *slice)
 {
-    uint64_t n = bench_walk(idle->next_get++, IDLE_VALUES);
+    uint64_t n = bench_walk(idle->next_get++, idle->values);
     struct icms_block block = {
         .key = bench_icms_key(n, idle->size), .data = idle->memory, .bytes = IDLE_SIZE_MAX};
     struct icms_request_options options;
@@ -79,7 +83,7 @@ static icms_err idle_fill(struct idle *idle, struct err_why *why)
     options.put_ack = ICMS_PUT_ON_FLASH;
     options.deadline_ms = IDLE_DEADLINE_MS;
     bench_value_noise(idle->memory, idle->size);
-    for (uint64_t n = 0; n < IDLE_VALUES && err == ICMS_OK; n++) {
+    for (uint64_t n = 0; n < idle->values && err == ICMS_OK; n++) {
         struct icms_block block = {
             .key = bench_icms_key(n, idle->size), .data = idle->memory, .bytes = idle->size};
 
@@ -156,7 +160,7 @@ static icms_err idle_measure(const struct bench_opts *opts, struct idle *idle, s
 
     if (err != ICMS_OK)
         return err;
-    for (uint32_t i = 0; i < IDLE_VALUES; i++) /* not those that were just stored */
+    for (uint32_t i = 0; i < idle->values; i++) /* not those that were just stored */
         (void)idle_get(idle, &idle->busy);
     bench_slice_clear(&idle->busy);
     end = loop_env_now_ns(loop_env_uring()) + slice_ns;
@@ -180,17 +184,22 @@ static icms_err idle_measure(const struct bench_opts *opts, struct idle *idle, s
 static icms_err idle_size(const struct bench_opts *opts, struct idle *idle, uint32_t size,
                           struct err_why *why)
 {
+    uint32_t slots = IDLE_ARENA_MIN / size + 1;
     icms_err err;
 
-    idle->size = size;
+    idle->size = idle->rig.size = size;
+    idle->rig.arena_slots = slots > IDLE_ARENA_SLOTS ? slots : IDLE_ARENA_SLOTS;
+    idle->values = IDLE_TURNS * idle->rig.arena_slots;
     idle->next_get = idle->quiet_ns = 0;
     idle->cpu[IDLE_TARGET] = idle->cpu[IDLE_AGENT] = idle->cpu[IDLE_CLIENT] = 0;
     bench_slice_clear(&idle->busy);
     bench_slice_clear(&idle->first);
-    err = bench_rig_open(&idle->rig, true, why);
+    err = bench_rig_up(&idle->rig, why);
+    if (err == ICMS_OK)
+        err = bench_rig_open(&idle->rig, true, why);
     if (err == ICMS_OK)
         err = idle_measure(opts, idle, why);
-    bench_rig_close(&idle->rig);
+    bench_rig_down(&idle->rig);
     return err;
 }
 
@@ -202,19 +211,12 @@ static icms_err idle_run(const struct bench_opts *opts, struct idle *idle, const
     icms_err err;
 
     (void)snprintf(path, sizeof(path), "%s/drive", dir);
-    idle->rig = (struct bench_rig){.dir = dir,
-                                   .drive = path,
-                                   .drive_bytes = IDLE_DRIVE_BYTES,
-                                   .size = IDLE_SIZE_MAX,
-                                   .arena_slots = IDLE_ARENA_SLOTS};
+    idle->rig = (struct bench_rig){.dir = dir, .drive = path, .drive_bytes = IDLE_DRIVE_BYTES};
     err = bench_file_make(path, IDLE_DRIVE_BYTES, why);
-    if (err == ICMS_OK)
-        err = bench_rig_up(&idle->rig, why);
     if (err == ICMS_OK && opts->size_bytes != 0)
         err = idle_size(opts, idle, (uint32_t)opts->size_bytes, why);
     for (int i = 0; i < IDLE_SIZES && err == ICMS_OK && opts->size_bytes == 0; i++)
         err = idle_size(opts, idle, sizes[i], why);
-    bench_rig_down(&idle->rig);
     return err;
 }
 
