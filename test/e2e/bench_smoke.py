@@ -56,7 +56,7 @@ def smoke(program, name, root):
     with tempfile.TemporaryDirectory(prefix="icms-smoke-", dir=root) as directory:
         run = subprocess.run([program, "bench", name, "--json", "--dir", directory, *SHORT],
                              capture_output=True, text=True, timeout=300)
-        expect(f"{name} ends well", run.returncode == 0, run.stderr)
+        expect(f"{name} ends well", run.returncode == 0, run.stdout + run.stderr)
         rows = [json.loads(line) for line in run.stdout.splitlines()]
         expect(f"{name} has rows", rows, run.stdout)
         for row in rows:
@@ -87,7 +87,8 @@ def small(program, root):
                               "get", "--depth", "16", "--variant", "inprocess"],
                              capture_output=True, text=True, timeout=300)
         if run.returncode != 0:
-            expect("it says that memory answered", "came from memory" in run.stderr, run.stderr)
+            why = json.loads(run.stdout)["why"]
+            expect("it says that memory answered", "came from memory" in why, why)
         else:
             row = json.loads(run.stdout)
             expect("loads from memory are no errors", row["errors"] == 0, row)
