@@ -145,7 +145,6 @@ static icms_err store_side_up(struct store_side *side, const char *path, uint64_
     if (err != ICMS_OK)
         return err;
     (void)loop_region_register(side->loop, side->region, &ignored); /* works unpinned, too */
-    opts.region = side->region;
     opts.volumes = &uuid;
     opts.volume_count = 1;
     for (uint32_t i = 0; i < STORE_SLOTS; i++) {

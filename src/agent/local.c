@@ -328,7 +328,6 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
     err = local_buffers(local, agent, why);
     if (err != ICMS_OK)
         return err;
-    opts.region = local->region;
     err = store_format(agent->env, &opts, false, why);
     if (err == ICMS_OK || err == ICMS_EXISTS)
         err = store_open(local->core->loop, &opts, why, &local->store);

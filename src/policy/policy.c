@@ -106,12 +106,6 @@ void policy_free(struct policy **policy)
     *policy = NULL;
 }
 
-uint64_t policy_bytes(const struct policy *policy)
-{
-    return sizeof(*policy) + policy->ghost_sets * POLICY_GHOST_WAYS * sizeof(policy->ghost[0]) +
-           policy->run_slots * sizeof(policy->runs[0]);
-}
-
 void policy_access(struct policy *policy, struct policy_segment *segment)
 {
     segment->access = ++policy->accesses;
@@ -123,7 +117,7 @@ void policy_access(struct policy *policy, struct policy_segment *segment)
 /* Where a run is remembered. */
 static uint32_t *run_slot(const struct policy *policy, uint64_t run, uint32_t *out_tag)
 {
-    uint64_t mixed = hash64_mix(run ^ ~policy->opts.seed);
+    uint64_t mixed = hash64_mix(~run);
 
     *out_tag = (uint32_t)(mixed >> 32) | 1u; /* not 0 */
     return &policy->runs[mixed & (policy->run_slots - 1)];
@@ -151,7 +145,7 @@ void policy_read(struct policy *policy, uint64_t run)
 
 static uint32_t *ghost_set(const struct policy *policy, uint64_t hash, uint32_t *out_tag)
 {
-    uint64_t mixed = hash64_mix(hash ^ policy->opts.seed);
+    uint64_t mixed = hash64_mix(hash);
 
     *out_tag = (uint32_t)(mixed >> 32) | 1u; /* not 0 */
     return &policy->ghost[(mixed & (policy->ghost_sets - 1)) * POLICY_GHOST_WAYS];

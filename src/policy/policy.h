@@ -24,7 +24,6 @@ struct policy;
 
 struct policy_opts {
     uint64_t ghost_keys;       /* evicted and refused blocks that are remembered; 4 bytes each */
-    uint64_t seed;             /* of the hash that remembers them                              */
     uint64_t budget_bytes_day; /* bytes that may be written a day; 0: any number               */
     uint64_t burst_bytes;      /* of them, that may be saved up; 0: a day's                    */
 };
@@ -79,8 +78,5 @@ void policy_charge(struct policy *policy, uint64_t bytes, uint64_t now_ms);
 
 /* Bytes that may be written at once, below 0: owed; INT64_MAX without a budget. */
 int64_t policy_budget_left(struct policy *policy, uint64_t now_ms);
-
-/* Memory it holds. */
-uint64_t policy_bytes(const struct policy *policy);
 
 #endif

@@ -386,7 +386,6 @@ static icms_err flash_open(struct flash *flash, const struct replay_setup *setup
     opts.value_bytes_max = setup->block_bytes;
     opts.blocks_max = INDEX_ENTRIES * setup->capacity_blocks;
     opts.budget.bytes_day = setup->budget_bytes_day;
-    opts.region = flash->region;
     opts.volumes = &uuid;
     opts.volume_count = 1;
     err = store_format(loop_env_uring(), &opts, false, why);

@@ -103,8 +103,3 @@ bool store_ghost_has(const struct store_ghost *ghost, uint32_t volume, const str
     }
     return in_new || in_old;
 }
-
-uint64_t store_ghost_bytes(const struct store_ghost *ghost)
-{
-    return sizeof(*ghost) + 2 * ghost_filter_bytes(ghost);
-}

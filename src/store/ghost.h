@@ -19,6 +19,5 @@ icms_err store_ghost_new(uint64_t keys, uint64_t seed,
 void store_ghost_free(struct store_ghost **ghost);
 void store_ghost_add(struct store_ghost *ghost, uint32_t volume, const struct key *key);
 bool store_ghost_has(const struct store_ghost *ghost, uint32_t volume, const struct key *key);
-uint64_t store_ghost_bytes(const struct store_ghost *ghost);
 
 #endif

@@ -315,11 +315,6 @@ uint64_t store_index_chain_hash(const struct store_index *index, uint32_t chain)
     return (((uint64_t)chain << 32) + index->head_count - 1) / index->head_count << 32;
 }
 
-uint32_t store_index_chains(const struct store_index *index)
-{
-    return index->head_count;
-}
-
 void store_index_chain_prefetch(const struct store_index *index, uint32_t chain)
 {
     if (chain < index->head_count && index->heads[chain] != 0)
@@ -335,11 +330,6 @@ bool store_index_chain_next(const struct store_index *index, uint32_t chain, uin
         return false;
     index_block(&index->entries[*entry - 1], out_block);
     return true;
-}
-
-uint64_t store_index_blocks(const struct store_index *index)
-{
-    return index->used;
 }
 
 uint64_t store_index_blocks_max(const struct store_index *index)

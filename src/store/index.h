@@ -76,10 +76,9 @@ uint32_t store_index_end(const struct store_index *index);
 /* The hash of a key: its place in the order of chains. */
 uint64_t store_index_hash(const struct store_index *index, uint32_t volume, const struct key *key);
 
-/* Chains: the one of a hash, the lowest hash that one may hold, and how many there are. */
+/* Chains: the one of a hash, and the lowest hash that one may hold. */
 uint32_t store_index_chain(const struct store_index *index, uint64_t hash);
 uint64_t store_index_chain_hash(const struct store_index *index, uint32_t chain);
-uint32_t store_index_chains(const struct store_index *index);
 
 /* Lets the first entry of a chain come nearer; a chain behind the last is ignored. */
 void store_index_chain_prefetch(const struct store_index *index, uint32_t chain);
@@ -89,7 +88,6 @@ void store_index_chain_prefetch(const struct store_index *index, uint32_t chain)
 bool store_index_chain_next(const struct store_index *index, uint32_t chain, uint32_t *entry,
                             struct store_block *out_block);
 
-uint64_t store_index_blocks(const struct store_index *index);
 uint64_t store_index_blocks_max(const struct store_index *index);
 
 /* All memory it holds. */

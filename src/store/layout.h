@@ -98,9 +98,9 @@ static_assert(sizeof(struct store_note_df) == STORE_NOTE_PAGES * STORE_PAGE_BYTE
 struct store_life_df {
     le32 magic;          /* STORE_HEADER_MAGIC or STORE_FOOTER_MAGIC                   */
     le16 version;        /* STORE_LIFE_VERSION                                         */
-    uint8_t reserved[2]; /* zeros                                                      */
+    uint8_t reserved_a[2]; /* zeros                                                    */
     le32 segment;        /* its number: a page written to the wrong place does not pass */
-    le32 generation;     /* number of the life                                         */
+    uint8_t reserved_b[4]; /* zeros                                                    */
     uint8_t drive[16];   /* as in the superblock                                       */
     le64 nonce;          /* seeds the checks of dead map, records and summary pages    */
     le64 sequence;       /* of its begin; larger is younger                                   */
@@ -110,7 +110,7 @@ static_assert(sizeof(struct store_life_df) == 56, "no padding");
 
 #define STORE_HEADER_MAGIC 0x68676573u
 #define STORE_FOOTER_MAGIC 0x66676573u
-#define STORE_LIFE_VERSION 2
+#define STORE_LIFE_VERSION 3
 
 struct store_header_df {
     struct store_life_df life; /* magic STORE_HEADER_MAGIC */
@@ -200,7 +200,6 @@ struct store_super {
 
 struct store_life {
     uint32_t segment;    /* its number */
-    uint32_t generation; /* number of the life */
     uint64_t nonce;      /* secret of this life */
     uint64_t sequence;   /* larger is younger */
     uint64_t evictions;  /* of the drive, with the life before */

@@ -189,7 +189,6 @@ static void reclaim_entries_end(struct store *store)
     segment->nonce = reclaim->life.nonce;
     store_dead_make(segment->nonce, store->segment_pages, store_segment_dead(store, segment));
     segment->sequence = reclaim->life.sequence;
-    segment->generation = reclaim->life.generation;
     segment->recency = (struct policy_segment){0};
     segment->strangers = false;
     segment->evicted = 0;
@@ -566,7 +565,6 @@ static void reclaim_renew(struct store *store, struct store_segment *segment)
     reclaim->nonce = segment->nonce;
     reclaim->summary_pages = segment->summary_pages;
     reclaim->life = (struct store_life){.segment = store_segment_number(store, segment),
-                                        .generation = segment->generation + 1,
                                         .sequence = ++store->sequence,
                                         .evictions = store->evictions_ended + segment->live_blocks -
                                                      segment->marks + segment->evicted};

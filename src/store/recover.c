@@ -550,7 +550,6 @@ static void recover_evict(struct recover *recover)
     store->evictions_ended += recover->evictions + segment->evicted;
     loop_entropy(store->loop, &segment->nonce, sizeof(segment->nonce));
     segment->sequence = ++store->sequence;
-    segment->generation++;
     segment->evicted = 0;
     segment->killed = segment->strangers = false;
     segment->volume = RECOVER_NO_RECORD;
@@ -627,7 +626,6 @@ static void recover_ends(struct recover *recover, uint32_t number, const uint8_t
     if (recover->header_good || counts) {
         segment->nonce = life->nonce;
         segment->sequence = life->sequence;
-        segment->generation = life->generation;
         if (life->sequence > store->sequence)
             store->sequence = life->sequence;
         if (life->evictions > store->evictions_ended)

@@ -160,7 +160,6 @@ void store_segment_unpin(struct store *store, struct store_segment *segment)
 struct store_life store_segment_life(const struct store *store, const struct store_segment *segment)
 {
     return (struct store_life){.segment = store_segment_number(store, segment),
-                               .generation = segment->generation,
                                .nonce = segment->nonce,
                                .sequence = segment->sequence,
                                .evictions = store->evictions_ended};

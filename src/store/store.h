@@ -54,8 +54,6 @@ struct store_opts {
                                    number in this order                                        */
     bool sparse;                /* format: a new file takes space as it is written            */
     bool discard;               /* the device is told what is free, where it takes that       */
-    struct loop_region
-        *region; /* where callers' buffers lie; its owner registers it; may be NULL */
 };
 
 /* Defaults: 64 MiB segments, 8 MiB values, 64 writes in flight, no write budget, discards. */

@@ -403,7 +403,6 @@ static void a_life_that_had_begun_needs_no_header_after_an_open(void **state)
     rig_peek(&rig, at, page, sizeof(page));
     assert_int_equal(store_header_check(&super.drive, SEGMENT, header, &life), ICMS_OK);
     life.nonce++;
-    life.generation++;
     nonce = life.nonce;
     store_header_make(&super.drive, &life, header);
     rig_poke(&rig, at, page, sizeof(page));

@@ -104,7 +104,6 @@ struct store_segment {
     uint32_t live_blocks;          /* index entries that point here, marks too                   */
     uint32_t marks;                /* of them: damaged ones                                      */
     uint32_t evicted;              /* blocks of this life that a quota evicted                   */
-    uint32_t generation;           /* number of the life                                         */
     uint32_t summary_pages;        /* SEALED: on flash, or STORE_NO_SUMMARY                      */
     uint32_t pins;                 /* reads in flight; READY: not opened while above 0           */
     uint32_t writes;               /* mutations whose record is in it, not completed             */

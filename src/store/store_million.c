@@ -65,7 +65,6 @@ struct key store_million_key(uint64_t n)
 static struct store_life million_life(uint32_t segment)
 {
     return (struct store_life){.segment = segment,
-                               .generation = 1,
                                .nonce = hash64_mix(segment + 1),
                                .sequence = 1 + segment};
 }

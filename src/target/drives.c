@@ -92,7 +92,6 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
     store_opts.discard = target->opts.discard;
     store_opts.value_bytes_max = drives_value_bytes_max(target);
     store_opts.hash_seed = target->hash_seed;
-    store_opts.region = nvmf_target_region(target->nvmf);
     err = store_format(target->opts.env, &store_opts, opts->format, why);
     if (err == ICMS_OK || err == ICMS_EXISTS)
         err = store_open(drive->loop, &store_opts, why, &drive->store);
