@@ -160,22 +160,28 @@ static icms_err format_super(const struct store_opts *opts, uint64_t bytes, stru
     return ICMS_OK;
 }
 
+/* The superblock that is read first is the last one of the store before; a whole note of its own
+ * stands beside it until it is written, and one of the new store after that. */
 static icms_err format_write(struct loop_file *file, const struct store_super *super)
 {
-    struct store_super_df *df = aligned_alloc(STORE_PAGE_BYTES, STORE_PAGE_BYTES);
-    icms_err err;
+    static const uint64_t offset[] = {STORE_NOTE_OFFSET_B, STORE_SUPER_OFFSET_B,
+                                      STORE_SUPER_OFFSET_A, STORE_NOTE_OFFSET_A};
+    uint8_t *pages = aligned_alloc(STORE_PAGE_BYTES, 2 * STORE_PAGE_BYTES);
+    struct store_note_df *note = (struct store_note_df *)(void *)(pages + STORE_PAGE_BYTES);
+    icms_err err = ICMS_OK;
 
-    if (df == NULL)
+    if (pages == NULL)
         return ICMS_NO_MEMORY;
-    store_super_make(super, df);
-    err = loop_file_write_now(file, STORE_SUPER_OFFSET_B, df, STORE_PAGE_BYTES);
-    if (err == ICMS_OK) /* the copy that is read first is the last that was of the store before */
-        err = loop_file_flush_now(file);
-    if (err == ICMS_OK)
-        err = loop_file_write_now(file, STORE_SUPER_OFFSET_A, df, STORE_PAGE_BYTES);
-    if (err == ICMS_OK)
-        err = loop_file_flush_now(file);
-    free(df);
+    store_super_make(super, (struct store_super_df *)(void *)pages);
+    memset(note, 0, sizeof(*note));
+    store_note_make(&super->drive, 1, note);
+    for (int i = 0; i < 4 && err == ICMS_OK; i++) {
+        err = loop_file_write_now(file, offset[i], i == 1 || i == 2 ? pages : (void *)note,
+                                  STORE_PAGE_BYTES);
+        if (err == ICMS_OK)
+            err = loop_file_flush_now(file);
+    }
+    free(pages);
     return err;
 }
 

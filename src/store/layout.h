@@ -3,7 +3,7 @@
  * store/layout.h: every byte on flash, and the pure functions that make and check them.
  *
  *   0        superblock                  4 KiB   (again at 32 KiB)
- *   4 KiB    the owner's note           28 KiB   (again at 36 KiB)
+ *   4 KiB    the owner's note            4 KiB   (again at 36 KiB)
  *   64 KiB   segment 0                   segment_bytes
  *   ...      segment n - 1
  *
@@ -46,7 +46,6 @@
 #define STORE_SUPER_OFFSET_B 32768
 #define STORE_NOTE_OFFSET_A  4096
 #define STORE_NOTE_OFFSET_B  36864
-#define STORE_NOTE_PAGES     7
 #define STORE_DATA_OFFSET    65536
 
 #define STORE_SEGMENT_BYTES_MIN ((uint64_t)64 << 10)
@@ -66,7 +65,7 @@
 #define STORE_PIECE_BYTES ((uint32_t)256 << 10)
 
 #define STORE_SUPER_MAGIC   UINT64_C(0x45524f54534d4349)
-#define STORE_SUPER_VERSION 5
+#define STORE_SUPER_VERSION 6
 
 struct store_super_df {
     le64 magic;             /* STORE_SUPER_MAGIC                                       */
@@ -88,23 +87,23 @@ static_assert(sizeof(struct store_super_df) == STORE_PAGE_BYTES, "superblock is 
 struct store_note_df {
     le64 magic;    /* STORE_NOTE_MAGIC                                       */
     le64 sequence; /* the copy that has the higher one counts                */
-    uint8_t bytes[STORE_NOTE_PAGES * STORE_PAGE_BYTES - 24]; /* of the owner */
+    uint8_t bytes[STORE_PAGE_BYTES - 24]; /* of the owner; a new format has zeros */
     le64 hash; /* of all bytes before, seeded with the drive's uuid      */
 };
-static_assert(sizeof(struct store_note_df) == STORE_NOTE_PAGES * STORE_PAGE_BYTES, "whole pages");
+static_assert(sizeof(struct store_note_df) == STORE_PAGE_BYTES, "the note is one page");
 
 /* One life of a segment; in its header, and again in its footer. While the segment is open its last
  * page is a copy of the header page. */
 struct store_life_df {
-    le32 magic;          /* STORE_HEADER_MAGIC or STORE_FOOTER_MAGIC                   */
-    le16 version;        /* STORE_LIFE_VERSION                                         */
+    le32 magic;            /* STORE_HEADER_MAGIC or STORE_FOOTER_MAGIC                   */
+    le16 version;          /* STORE_LIFE_VERSION                                         */
     uint8_t reserved_a[2]; /* zeros                                                    */
-    le32 segment;        /* its number: a page written to the wrong place does not pass */
+    le32 segment;          /* its number: a page written to the wrong place does not pass */
     uint8_t reserved_b[4]; /* zeros                                                    */
-    uint8_t drive[16];   /* as in the superblock                                       */
-    le64 nonce;          /* seeds the checks of dead map, records and summary pages    */
-    le64 sequence;       /* of its begin; larger is younger                                   */
-    le64 evictions;      /* blocks evicted since the format, with the life before      */
+    uint8_t drive[16];     /* as in the superblock                                       */
+    le64 nonce;            /* seeds the checks of dead map, records and summary pages    */
+    le64 sequence;         /* of its begin; larger is younger                                   */
+    le64 evictions;        /* blocks evicted since the format, with the life before      */
 };
 static_assert(sizeof(struct store_life_df) == 56, "no padding");
 
@@ -199,10 +198,10 @@ struct store_super {
 };
 
 struct store_life {
-    uint32_t segment;    /* its number */
-    uint64_t nonce;      /* secret of this life */
-    uint64_t sequence;   /* larger is younger */
-    uint64_t evictions;  /* of the drive, with the life before */
+    uint32_t segment;   /* its number */
+    uint64_t nonce;     /* secret of this life */
+    uint64_t sequence;  /* larger is younger */
+    uint64_t evictions; /* of the drive, with the life before */
 };
 
 struct store_record {
@@ -282,6 +281,12 @@ void store_super_make(const struct store_super *super, struct store_super_df *ou
 /* FOREIGN: not ours. CORRUPT: ours, damaged. VERSION: ours, unknown version or sizes. */
 icms_err store_super_check(const struct store_super_df *df,
                            struct store_super *out_super) ICMS_MUST_CHECK;
+
+/* Sets magic, sequence and hash of a note whose bytes are in place. */
+void store_note_make(const struct uuid *drive, uint64_t sequence, struct store_note_df *df);
+
+/* Whether it is a note of this drive. */
+bool store_note_check(const struct uuid *drive, const struct store_note_df *df);
 
 /* Fills a header page; life->segment belongs to the drive. */
 void store_header_make(const struct uuid *drive, const struct store_life *life,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The owner's note: what the owner of a store keeps on its drive, and the volumes that it
- * drops before the loop runs.
+ * The owner's note: what the owner of a store keeps on its drive.
  *
  *   store_note_put -> write, flush of the first copy -> write, flush of the second -> done
  *
@@ -10,59 +9,76 @@
  */
 #include <stdlib.h>
 
-#include "base/hash.h"
+#include "store/format.h"
 #include "store/store_int.h"
 
 static_assert(sizeof(((struct store_note_df *)0)->bytes) == STORE_NOTE_BYTES, "what callers have");
 
 static const uint64_t note_offset[2] = {STORE_NOTE_OFFSET_A, STORE_NOTE_OFFSET_B};
 
-static uint64_t note_hash(const struct store *store, const struct store_note_df *df)
-{
-    uint64_t seed = hash64_seed(store->super.drive.bytes, sizeof(store->super.drive.bytes), 0);
-
-    return hash64_seed(df, offsetof(struct store_note_df, hash), seed);
-}
-
 /* ---- before the loop runs ---------------------------------------------------------------------
  */
 
-icms_err store_note_open(struct store *store, struct err_why *why)
+/* Reads both copies to df[0]; df[1] is then the one that counts, or zeros. Returns how many could
+ * not be read. */
+static uint32_t note_read(struct loop_file *file, const struct uuid *drive,
+                          struct store_note_df df[2])
 {
-    struct store_note_df *df = store_pages_new(store, 2 * STORE_NOTE_PAGES);
-    struct store_note_df *best = &df[1];
     uint32_t failed = 0;
+
+    memset(&df[1], 0, sizeof(df[1]));
+    for (int i = 0; i < 2; i++) {
+        if (loop_file_read_now(file, note_offset[i], df, sizeof(*df)) != ICMS_OK)
+            failed++;
+        else if (store_note_check(drive, df) && le64_get(df->sequence) > le64_get(df[1].sequence))
+            df[1] = df[0];
+    }
+    return failed;
+}
+
+icms_err store_note_read(struct loop_env *env, const char *path, struct err_why *why,
+                         struct uuid *out_drive, void *out_bytes, bool *out_lost)
+{
+    struct loop_file_opts open = {.path = path, .write = true, .direct = true, .exclusive = true};
+    struct store_note_df *df = aligned_alloc(STORE_PAGE_BYTES, 2 * sizeof(*df));
+    struct loop_file *file = NULL;
+    struct store_super super;
+    icms_err err = ICMS_OK;
 
     if (df == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for a note");
-    for (int i = 0; i < 2; i++) {
-        if (loop_file_read_now(store->file, note_offset[i], df, sizeof(*df)) != ICMS_OK)
-            failed++;
-        else if (le64_get(df->magic) == STORE_NOTE_MAGIC &&
-                 le64_get(df->hash) == note_hash(store, df) &&
-                 le64_get(df->sequence) > le64_get(best->sequence))
-            *best = *df;
+    err = loop_file_open(env, &open, why, &file);
+    if (err == ICMS_OK)
+        err = store_super_read(file, path, why, &super);
+    if (err == ICMS_OK && note_read(file, &super.drive, df) == 2)
+        err = err_set(why, ICMS_IO, "%s: cannot read which drives belong together", path);
+    if (err == ICMS_OK) {
+        *out_drive = super.drive;
+        *out_lost = le64_get(df[1].sequence) == 0;
+        memcpy(out_bytes, df[1].bytes, STORE_NOTE_BYTES);
     }
-    store_stat_add(&store->stats.io_errors, failed);
-    if (failed == 2)
-        return err_set(why, ICMS_IO, "cannot read which drives belong together");
-    store->note.df = best;
-    return ICMS_OK;
+    loop_file_close(&file);
+    free(df);
+    return err;
 }
 
-void store_note_get(const struct store *store, void *out_bytes)
+icms_err store_note_open(struct store *store, struct err_why *why)
 {
-    memcpy(out_bytes, store->note.df->bytes, STORE_NOTE_BYTES);
+    struct store_note_df *df = store_pages_new(store, 2);
+
+    if (df == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for a note");
+    store_stat_add(&store->stats.io_errors, note_read(store->file, &store->super.drive, df));
+    store->note.df = &df[1];
+    return ICMS_OK;
 }
 
 static void note_make(struct store *store, const void *bytes)
 {
     struct store_note_df *df = store->note.df;
 
-    df->magic = le64_of(STORE_NOTE_MAGIC);
-    df->sequence = le64_of(le64_get(df->sequence) + 1);
     memcpy(df->bytes, bytes, STORE_NOTE_BYTES);
-    df->hash = le64_of(note_hash(store, df));
+    store_note_make(&store->super.drive, le64_get(df->sequence) + 1, df);
 }
 
 icms_err store_note_put_now(struct store *store, const void *bytes, struct err_why *why)
@@ -80,71 +96,6 @@ icms_err store_note_put_now(struct store *store, const void *bytes, struct err_w
         return err_set(why, err, "cannot write which drives belong together: %s",
                        icms_err_text(err));
     store_overhead_written(store, 2 * sizeof(*store->note.df));
-    return ICMS_OK;
-}
-
-static int note_record_compare(const void *a, const void *b)
-{
-    uint64_t one = *(const uint64_t *)a, other = *(const uint64_t *)b;
-
-    return (one > other) - (one < other);
-}
-
-/* Kills records, page | segment << 32, of one segment. */
-static icms_err note_kill(struct store *store, const uint64_t *records, uint64_t count)
-{
-    const struct store_segment *segment = &store->segments[records[0] >> 32];
-
-    for (uint64_t i = 0; i < count; i++)
-        store_dead_set(segment->nonce, (uint32_t)records[i], false,
-                       store_segment_dead(store, segment));
-    return store_kill_write_now(store, segment);
-}
-
-/* Takes all blocks of the volume out of the index. */
-static void note_forget(struct store *store, uint32_t volume)
-{
-    struct store_location old;
-    struct store_block block;
-    uint32_t cursor = 0;
-
-    while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
-        if (block.volume != volume)
-            continue;
-        check(store_index_remove(store->index, volume, &block.key, &old));
-        store_segment_live_sub(store, volume, &old);
-    }
-}
-
-icms_err store_volume_drop(struct store *store, uint32_t volume, bool *out_all, struct err_why *why)
-{
-    uint64_t *records = NULL, count = 0, blocks = 0, begin = 0;
-    struct store_block block;
-    icms_err err = ICMS_OK;
-
-    for (uint32_t cursor = 0; store_index_next(store->index, &cursor, UINT32_MAX, &block);)
-        blocks += block.volume == volume;
-    records = malloc((blocks + 1) * sizeof(records[0]));
-    if (records == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "no memory for the blocks of a volume");
-    for (uint32_t cursor = 0; store_index_next(store->index, &cursor, UINT32_MAX, &block);) {
-        if (block.volume == volume)
-            records[count++] = (uint64_t)block.location.segment << 32 | block.location.page;
-    }
-    qsort(records, count, sizeof(records[0]), note_record_compare);
-    for (uint64_t i = 1; i <= count && err == ICMS_OK; i++) {
-        if (i < count && records[i] >> 32 == records[begin] >> 32)
-            continue;
-        err = note_kill(store, &records[begin], i - begin);
-        begin = i;
-    }
-    free(records);
-    if (err == ICMS_OK && count > 0)
-        err = loop_file_flush_now(store->file);
-    if (err != ICMS_OK)
-        return err_set(why, err, "cannot drop the blocks of a volume: %s", icms_err_text(err));
-    note_forget(store, volume);
-    *out_all = store->stats.io_errors == 0 && store->volumes[volume].evictions == 0;
     return ICMS_OK;
 }
 

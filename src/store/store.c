@@ -239,11 +239,6 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
     return ICMS_OK;
 }
 
-struct uuid store_uuid(const struct store *store)
-{
-    return store->super.drive;
-}
-
 void store_close(struct store **store)
 {
     struct store *own = *store;

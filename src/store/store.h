@@ -72,9 +72,6 @@ icms_err store_format(struct loop_env *env, const struct store_opts *opts, bool 
 icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err_why *why,
                     struct store **out_store) ICMS_MUST_CHECK;
 
-/* The UUID that the drive got when it was formatted: it names the drive whatever its path is. */
-struct uuid store_uuid(const struct store *store);
-
 /* Frees everything. Only after loop_free of its loop (nothing can be in flight). *store may be
  * NULL. */
 void store_close(struct store **store);
@@ -88,19 +85,17 @@ void store_close(struct store **store);
 icms_err store_volume_limit(struct store *store, uint32_t volume, uint64_t quota_bytes,
                             struct err_why *why) ICMS_MUST_CHECK;
 
-/* Kills all blocks that the open found of a volume, durably. *out_all: nothing was hidden from it,
- * by device errors or because the index was full. Before store_volume_limit. IO and what else the
- * drive answers, NO_MEMORY. Blocking. */
-icms_err store_volume_drop(struct store *store, uint32_t volume, bool *out_all,
-                           struct err_why *why) ICMS_MUST_CHECK;
-
 /* ---- the owner's note ----------------------------------------------------------------------- */
 
 /* Bytes that the owner of the store may keep on the drive; a new format has zeros. */
-#define STORE_NOTE_BYTES 28648
+#define STORE_NOTE_BYTES 4072
 
-/* What was there at the open. Before the first put. */
-void store_note_get(const struct store *store, void *out_bytes);
+/* The UUID that the drive got when it was formatted, which names it whatever its path is, and what
+ * was kept there; *out_lost: both copies are damaged, and the
+ * bytes are zeros. Before store_open, blocking. NO_MEMORY, IO, and what store_open answers to a
+ * drive that is not a store. */
+icms_err store_note_read(struct loop_env *env, const char *path, struct err_why *why,
+                         struct uuid *out_drive, void *out_bytes, bool *out_lost) ICMS_MUST_CHECK;
 
 /* Replaces it, durably. Blocking; before the loop starts. */
 icms_err store_note_put_now(struct store *store, const void *bytes,

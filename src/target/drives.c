@@ -68,36 +68,61 @@ static icms_err drive_unformatted(const struct target_drive *drive, icms_err err
     }
 }
 
-/* Formats an empty drive, or any with opts.format; opens it. */
+static void drive_opts(const struct target_drive *drive, struct store_opts *opts)
+{
+    const struct target *target = drive->target;
+    const struct target_drive_opts *given = &target->opts.drives[drive->index];
+
+    store_opts_init(opts);
+    opts->path = given->path;
+    opts->bytes = given->bytes;
+    opts->bytes_per_block = given->bytes_per_block;
+    opts->budget = given->budget;
+    opts->segment_bytes = target->opts.segment_bytes;
+    opts->discard = target->opts.discard;
+    opts->value_bytes_max = drives_value_bytes_max(target);
+    opts->hash_seed = target->hash_seed;
+}
+
+icms_err target_drive_format(struct target_drive *drive, bool overwrite, struct err_why *why)
+{
+    struct loop_env *env = drive->target->opts.env;
+    struct store_opts opts;
+    icms_err err;
+
+    drive_opts(drive, &opts);
+    err = store_format(env, &opts, overwrite, why);
+    if (err == ICMS_OK || err == ICMS_EXISTS)
+        err = store_note_read(env, drive->path, why, &drive->uuid, &drive->note, &drive->note_lost);
+    return drive_unformatted(drive, err, why);
+}
+
+/* An empty drive is formatted, and any with opts.format. */
+static icms_err drive_prepare(struct target_drive *drive, struct err_why *why)
+{
+    return target_drive_format(drive, drive->target->opts.drives[drive->index].format, why);
+}
+
 static icms_err drive_open(struct target_drive *drive, struct err_why *why)
 {
     struct target *target = drive->target;
-    const struct target_drive_opts *opts = &target->opts.drives[drive->index];
     struct uuid *volumes = calloc(u64_max(target->opts.volume_count, 1), sizeof(*volumes));
-    struct store_opts store_opts;
+    struct store_opts opts;
     icms_err err;
 
     if (volumes == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     for (uint32_t v = 0; v < target->opts.volume_count; v++)
         volumes[v] = target->opts.volumes[v].uuid;
-    store_opts_init(&store_opts);
-    store_opts.path = opts->path;
-    store_opts.bytes = opts->bytes;
-    store_opts.volumes = volumes;
-    store_opts.volume_count = target->opts.volume_count;
-    store_opts.bytes_per_block = opts->bytes_per_block;
-    store_opts.budget = opts->budget;
-    store_opts.segment_bytes = target->opts.segment_bytes;
-    store_opts.discard = target->opts.discard;
-    store_opts.value_bytes_max = drives_value_bytes_max(target);
-    store_opts.hash_seed = target->hash_seed;
-    err = store_format(target->opts.env, &store_opts, opts->format, why);
-    if (err == ICMS_OK || err == ICMS_EXISTS)
-        err = store_open(drive->loop, &store_opts, why, &drive->store);
+    drive_opts(drive, &opts);
+    opts.volumes = volumes;
+    opts.volume_count = target->opts.volume_count;
+    err = store_open(drive->loop, &opts, why, &drive->store);
     free(volumes);
     if (err == ICMS_OK)
         store_on_down(drive->store, drive_down, drive);
+    if (err == ICMS_OK)
+        err = target_slow_init(drive, why);
     return drive_unformatted(drive, err, why);
 }
 
@@ -116,10 +141,10 @@ static icms_err drives_map(struct target *target, struct err_why *why)
         if (drive->store == NULL) {
             le32 number = le32_of(i);
 
+            drive->uuid = (struct uuid){{0}};
             memcpy(drive->uuid.bytes, &number, sizeof(number));
         } else {
             store_stats(drive->store, &stats);
-            drive->uuid = store_uuid(drive->store);
             drive->weight = (double)stats.capacity_bytes;
         }
         members[count++] = (struct place_member){.uuid = drive->uuid, .weight = drive->weight};
@@ -130,22 +155,17 @@ static icms_err drives_map(struct target *target, struct err_why *why)
 /* A drive that was copied byte by byte has the UUID of the other one. */
 static icms_err drives_copy_check(const struct target *target, struct err_why *why)
 {
-    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
         for (uint32_t j = i + 1; j < target->opts.drive_count; j++) {
             const struct target_drive *a = &target->drives[i], *b = &target->drives[j];
-            struct uuid one, other;
 
-            if (a->store == NULL || b->store == NULL)
-                continue;
-            one = store_uuid(a->store);
-            other = store_uuid(b->store);
-            if (uuid_equal(&one, &other))
+            if (target_drive_in(target, i) && target_drive_in(target, j) &&
+                uuid_equal(&a->uuid, &b->uuid))
                 return err_set(why, ICMS_CONFIG,
                                "drive%u (%s) and drive%u (%s) have the same UUID: one is a copy of "
                                "the other; to erase the copy, start with `--format drive%u`",
                                i, a->path, j, b->path, j);
         }
-    }
     return ICMS_OK;
 }
 
@@ -223,6 +243,7 @@ bool target_drive_leave(struct target_drive *drive, icms_err err, const struct e
 {
     if (drive_refused(err))
         return false;
+    drive->err = err;
     snprintf(drive->why, sizeof(drive->why), "%.255s", why->text);
     target_warn(drive->target, "drive %u is out of service: %.400s", drive->index, why->text);
     drive_down(drive);
@@ -239,10 +260,31 @@ static icms_err drives_check(const struct target *target, struct err_why *why)
     return ICMS_OK;
 }
 
+icms_err target_drives_each(struct target *target,
+                            icms_err (*step)(struct target_drive *drive, struct err_why *why),
+                            struct err_why *why)
+{
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        struct target_drive *drive = &target->drives[i];
+        icms_err err = target_drive_in(target, i) ? step(drive, why) : ICMS_OK;
+
+        if (err != ICMS_OK && !target_drive_leave(drive, err, why))
+            return err;
+    }
+    return ICMS_OK;
+}
+
+/* Is any drive in service? Else the error is that of the first. */
+static icms_err drives_left(const struct target *target, struct err_why *why)
+{
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        if (target_drive_in(target, i))
+            return ICMS_OK;
+    return err_set(why, target->drives[0].err, "%s", target->drives[0].why);
+}
+
 icms_err target_drives_open(struct target *target, struct err_why *why)
 {
-    struct err_why first = {""};
-    icms_err first_err = ICMS_OK;
     icms_err err = drives_check(target, why);
 
     if (err != ICMS_OK)
@@ -250,33 +292,26 @@ icms_err target_drives_open(struct target *target, struct err_why *why)
     loop_entropy(target->loops[0], &target->hash_seed, sizeof(target->hash_seed));
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         struct target_drive *drive = &target->drives[i];
-        struct err_why one = {""};
 
         drive->target = target;
         drive->index = i;
         drive->path = target->opts.drives[i].path;
         drive->loop = target->loops[i % target->opts.loops];
         list_init(&drive->note_waiting);
-        err = drive_open(drive, &one);
-        if (err == ICMS_OK)
-            err = target_slow_init(drive, &one);
-        if (err == ICMS_OK)
-            continue;
-        if (!target_drive_leave(drive, err, &one))
-            return err_set(why, err, "%.511s", one.text);
-        if (first_err == ICMS_OK) {
-            first_err = err;
-            first = one;
-        }
     }
-    err = drives_copy_check(target, why);
+    err = target_drives_each(target, drive_prepare, why);
     if (err == ICMS_OK)
-        err = target_members_open(target, why);
-    if (err != ICMS_OK)
-        return err;
-    if ((uint32_t)__builtin_popcount(atomic_load(&target->out)) == target->opts.drive_count)
-        return first_err != ICMS_OK ? err_set(why, first_err, "%.511s", first.text) : ICMS_IO;
-    err = drives_map(target, why);
+        err = drives_copy_check(target, why);
+    if (err == ICMS_OK)
+        err = target_members_check(target, why);
+    if (err == ICMS_OK)
+        err = target_drives_each(target, drive_open, why);
+    if (err == ICMS_OK)
+        err = target_members_write(target, why);
+    if (err == ICMS_OK)
+        err = drives_left(target, why);
+    if (err == ICMS_OK)
+        err = drives_map(target, why);
     for (uint32_t v = 0; v < target->opts.volume_count && err == ICMS_OK; v++)
         err = drives_volume_limit(target, v, why);
     return err;

@@ -596,6 +596,16 @@ static void a_failed_store_is_not_there_when_its_drive_comes_back(void **state)
     rig_free(&rig);
 }
 
+/* Drives that the list of drive 0 names. */
+static uint32_t rows_used(const struct rig *rig)
+{
+    uint32_t rows = 0;
+
+    for (uint32_t i = 0; i < TARGET_NOTE_ROWS; i++)
+        rows += !uuid_equal(&rig->target->drives[0].note.rows[i].drive, &(struct uuid){{0}});
+    return rows;
+}
+
 static uint64_t drive_blocks(struct rig *rig, uint32_t drive, uint32_t volume)
 {
     struct store_volume_stats stats;
@@ -605,20 +615,18 @@ static uint64_t drive_blocks(struct rig *rig, uint32_t drive, uint32_t volume)
 }
 
 /* Values that were deleted or replaced while their drive was out, from the start or later, never
- * come back; a volume that saw no mutation keeps its blocks. */
+ * come back. The drive is formatted, so it has nothing of other volumes either. */
 static void what_a_drive_missed_never_comes_back(void **state)
 {
     for (uint32_t missing = 0; missing < 2; missing++) { /* at the start, or it fails later */
         struct rig *rig = rig_new(2, 3);
         struct nvme_cqe cqe;
-        uint64_t kept;
         uint32_t n[8];
 
         rig_up(rig);
         fill_drive(rig, 1, 0, n, 8);
         fill(rig, 2, 30);
-        kept = drive_blocks(rig, 1, 1);
-        assert_true(kept > 0 && drive_blocks(rig, 1, 0) >= 8);
+        assert_true(drive_blocks(rig, 1, 1) > 0 && drive_blocks(rig, 1, 0) >= 8);
         if (missing) {
             restart(rig, 2);
         } else {
@@ -632,12 +640,14 @@ static void what_a_drive_missed_never_comes_back(void **state)
             assert_int_equal(peer_delete(rig->io, 1, key_text(n[i], 0), &cqe), NVME_SC_SUCCESS);
         restart(rig, 0);
         assert_int_equal(drive_blocks(rig, 1, 0), 0);
-        assert_int_equal(drive_blocks(rig, 1, 1), kept);
+        assert_int_equal(drive_blocks(rig, 1, 1), 0);
+        assert_non_null(strstr(target_warning(rig->target, 0), "drive 1 (/drive/1) is formatted"));
         for (uint32_t i = 0; i < 4; i++)
             assert_int_equal(get(rig, 1, key_text(n[i], 0), 900 + i, &cqe), NVME_SC_SUCCESS);
         for (uint32_t i = 4; i < 8; i++)
             assert_int_equal(peer_exist(rig->io, 1, key_text(n[i], 0), &cqe), NVME_SC_KV_NO_KEY);
-        /* It was dropped for good, and the note was erased: what is new there stays. */
+        /* Nobody knows it by its old name any more, and what is new there stays. */
+        assert_int_equal(rows_used(rig), 3);
         fill_drive(rig, 1, 2000, n, 4);
         restart(rig, 0);
         assert_int_equal(drive_blocks(rig, 1, 0), 4);
@@ -667,7 +677,8 @@ static void a_new_value_beside_one_on_a_drive_that_is_out_stays(void **state)
     rig_free(&rig);
 }
 
-enum { NOTE = 4096, NOTE_COPY = 36864 }; /* icms-flash(5) */
+/* icms-flash(5); LOOK: all of it before the first segment */
+enum { NOTE = 4096, SUPER_COPY = 32768, NOTE_COPY = 36864, LOOK = 65536 };
 
 /* Both copies. */
 static void note_damage(struct rig *rig, uint32_t drive)
@@ -679,113 +690,170 @@ static void note_damage(struct rig *rig, uint32_t drive)
     medium[NOTE_COPY + 100] ^= 1;
 }
 
-/* Nobody knows what it missed. */
-static void a_drive_whose_note_is_lost_drops_its_blocks(void **state)
+/* Nobody knows any more what the other drive missed. A drive alone has no others. */
+static void a_lost_list_costs_the_other_drives_their_blocks(void **state)
 {
     for (uint32_t alone = 0; alone < 2; alone++) {
         struct rig *rig = rig_new(1, alone ? 1 : 2);
-        struct nvme_cqe cqe;
-        uint32_t n[4];
+        uint64_t kept;
 
         rig_up(rig);
-        fill_drive(rig, alone ? 0 : 1, 0, n, 4);
+        fill(rig, 1, 30);
+        kept = drive_blocks(rig, 0, 0);
         rig_down(rig);
-        note_damage(rig, alone ? 0 : 1);
+        note_damage(rig, 0);
         rig_up(rig);
-        for (uint32_t i = 0; i < 4; i++)
-            assert_int_equal(peer_exist(rig->io, 1, key_text(n[i], 0), &cqe),
-                             alone ? NVME_SC_SUCCESS : NVME_SC_KV_NO_KEY);
-        assert_int_equal(rig->target->warning_count, alone ? 0 : 2);
-        fill_drive(rig, alone ? 0 : 1, 100, n, 4);
-        restart(rig, 0); /* it has a note again */
-        assert_true(drive_blocks(rig, alone ? 0 : 1, 0) >= 4);
+        assert_int_equal(drive_blocks(rig, 0, 0), kept);
+        assert_int_equal(rig->target->warning_count, alone ? 0 : 1);
+        if (!alone) {
+            assert_int_equal(drive_blocks(rig, 1, 0), 0);
+            fill(rig, 1, 30);
+            kept = drive_blocks(rig, 1, 0);
+            assert_true(kept > 0);
+        }
+        restart(rig, 0); /* it has a list again */
+        assert_int_equal(drive_blocks(rig, alone ? 0 : 1, 0), kept);
         rig_free(&rig);
     }
 }
 
-/* The note that is lost said what the other drive missed, and nobody else did: what was deleted
- * stays away, whether that drive is back at once or later. A third drive that knows is enough. */
-static void what_only_a_lost_note_knew_stays_away(void **state)
+/* The list that is lost said what the other drive missed, and nobody else did: what was deleted
+ * stays away, whether that drive is back at once or later. */
+static void what_only_a_lost_list_knew_stays_away(void **state)
 {
     for (uint32_t way = 0; way < 3; way++) {
         struct rig *rig = rig_new(1, way == 2 ? 3 : 2);
-        struct err_why why = {""};
         struct nvme_cqe cqe;
-        uint64_t kept;
         uint32_t n[4];
 
         rig_up(rig);
         fill(rig, 1, 30);
         fill_drive(rig, 1, 100, n, 4);
-        for (int i = 0; i < 3; i++) /* its note is older than that of the other one */
-            restart(rig, 0);
-        kept = drive_blocks(rig, 1, 0);
-        if (way != 2) {
-            restart(rig, 2);
-            for (uint32_t i = 0; i < 4; i++)
-                assert_int_equal(peer_delete(rig->io, 1, key_text(n[i], 0), &cqe), NVME_SC_SUCCESS);
-        }
+        restart(rig, 2 | 4); /* of three drives one is left, which alone knows what both missed */
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(peer_delete(rig->io, 1, key_text(n[i], 0), &cqe), NVME_SC_SUCCESS);
         rig_down(rig);
         note_damage(rig, 0);
         if (way == 1) {
             rig_up(rig); /* without the other one */
             rig_down(rig);
-            sim_disk_dead(rig->node, rig->paths[1], false);
-            assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
-            assert_non_null(strstr(why.text, "start with `--format drive1`"));
-        } else {
-            sim_disk_dead(rig->node, rig->paths[1], false);
-            rig_up(rig);
-            for (uint32_t i = 0; i < 4; i++)
-                assert_int_equal(peer_exist(rig->io, 1, key_text(n[i], 0), &cqe),
-                                 way == 2 ? NVME_SC_SUCCESS : NVME_SC_KV_NO_KEY);
-            assert_int_equal(drive_blocks(rig, 1, 0), way == 2 ? kept : 0);
         }
+        for (uint32_t i = 1; i < rig->opts.drive_count; i++)
+            sim_disk_dead(rig->node, rig->paths[i], false);
+        rig_up(rig);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(peer_exist(rig->io, 1, key_text(n[i], 0), &cqe), NVME_SC_KV_NO_KEY);
+        assert_int_equal(drive_blocks(rig, 1, 0), 0);
         rig_free(&rig);
     }
 }
 
-/* The first start with a new drive ends when only the other one has the note that names both. */
-static void a_start_that_ends_between_two_notes_costs_nothing(void **state)
+/* Formats a drive as it is done when the drive missed something, and takes what that wrote: so many
+ * of its four writes. */
+static void format_begin(struct rig *rig, uint32_t drive, uint32_t writes)
+{
+    static const uint64_t offset[] = {NOTE_COPY, SUPER_COPY, 0, NOTE};
+    uint64_t bytes;
+    uint8_t *medium = sim_file_medium(rig->node, rig->paths[drive], &bytes);
+    uint8_t *before = malloc(LOOK), *after = malloc(LOOK);
+    struct err_why why = {""};
+    struct store_opts opts;
+
+    check(before != NULL && after != NULL);
+    memcpy(before, medium, LOOK);
+    store_opts_init(&opts);
+    opts.path = rig->paths[drive];
+    opts.bytes = bytes;
+    opts.segment_bytes = MIB;
+    opts.value_bytes_max = VALUE_MAX;
+    assert_int_equal(store_format(rig->opts.env, &opts, true, &why), ICMS_OK);
+    memcpy(after, medium, LOOK);
+    memcpy(medium, before, LOOK);
+    for (uint32_t i = 0; i < writes; i++)
+        memcpy(medium + offset[i], after + offset[i], 4096);
+    free(before);
+    free(after);
+}
+
+/* The power goes while a drive that missed something is formatted: it is formatted again, or was.
+ */
+static void a_format_that_ends_in_the_middle_brings_nothing_back(void **state)
+{
+    for (uint32_t writes = 0; writes <= 4; writes++) {
+        struct rig *rig = rig_new(1, 2);
+        struct nvme_cqe cqe;
+        uint64_t kept;
+        uint32_t n[4];
+
+        rig_up(rig);
+        fill_drive(rig, 1, 0, n, 4);
+        restart(rig, 2);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(peer_delete(rig->io, 1, key_text(n[i], 0), &cqe), NVME_SC_SUCCESS);
+        fill(rig, 2, 30);
+        kept = drive_blocks(rig, 0, 1);
+        rig_down(rig);
+        sim_disk_dead(rig->node, rig->paths[1], false);
+        format_begin(rig, 1, writes);
+        rig_up(rig);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(peer_exist(rig->io, 1, key_text(n[i], 0), &cqe), NVME_SC_KV_NO_KEY);
+        assert_int_equal(drive_blocks(rig, 1, 0), 0);
+        assert_int_equal(drive_blocks(rig, 0, 1),
+                         kept); /* the other drive has nothing to do with it */
+        rig_free(&rig);
+    }
+}
+
+/* The first start with a new drive ends when only the other one has the list that names both. */
+static void a_start_that_ends_between_two_lists_costs_nothing(void **state)
 {
     struct rig *rig = rig_new(1, 2);
+    uint8_t *medium, *fresh = malloc(LOOK);
     uint64_t kept, bytes;
-    uint8_t *medium;
 
+    check(fresh != NULL);
     rig->opts.drive_count = 1;
     rig_up(rig);
     fill(rig, 1, 30);
     kept = drive_blocks(rig, 0, 0);
     rig_down(rig);
     rig->opts.drive_count = 2;
+    rig_up(rig); /* makes the file */
+    rig_down(rig);
+    format_begin(rig, 1, 4);
+    medium = sim_file_medium(rig->node, rig->paths[1], &bytes);
+    memcpy(fresh, medium, LOOK);
     rig_up(rig);
     rig_down(rig);
-    medium = sim_file_medium(rig->node, rig->paths[1], &bytes);
-    memset(medium + NOTE, 0, STORE_NOTE_BYTES);
-    memset(medium + NOTE_COPY, 0, STORE_NOTE_BYTES);
+    memcpy(medium, fresh, LOOK);
     rig_up(rig);
     assert_int_equal(rig->target->warning_count, 0);
     assert_int_equal(drive_blocks(rig, 0, 0), kept);
+    free(fresh);
     rig_free(&rig);
 }
 
-/* Drives that take turns in being out: each knows what the other missed. */
+/* Drives that take turns in being out: each knows what the other missed. When both are formatted
+ * they still know the third one, which missed all of it. */
 static void drives_that_were_out_in_turn_drop_what_each_missed(void **state)
 {
-    struct rig *rig = rig_new(1, 2);
+    struct rig *rig = rig_new(1, 3);
     struct nvme_cqe cqe;
 
     rig_up(rig);
     fill(rig, 1, 20);
-    restart(rig, 2);
+    restart(rig, 2 | 4);
     for (uint32_t i = 0; i < 20; i++)
         assert_int_equal(put(rig, 1, key_text(i, 0), 100 + i), NVME_SC_SUCCESS);
-    restart(rig, 1);
+    restart(rig, 1 | 4);
     for (uint32_t i = 0; i < 20; i++)
         (void)peer_delete(rig->io, 1, key_text(i, 0), &cqe);
-    restart(rig, 0);
-    for (uint32_t i = 0; i < 20; i++)
-        assert_int_equal(peer_exist(rig->io, 1, key_text(i, 0), &cqe), NVME_SC_KV_NO_KEY);
+    for (uint32_t dead = 4; dead <= 4; dead -= 4) { /* then all are there */
+        restart(rig, dead);
+        for (uint32_t i = 0; i < 20; i++)
+            assert_int_equal(peer_exist(rig->io, 1, key_text(i, 0), &cqe), NVME_SC_KV_NO_KEY);
+    }
     rig_free(&rig);
 }
 
@@ -804,7 +872,7 @@ static uint64_t drives_written(struct rig *rig)
     return bytes;
 }
 
-/* One note a volume and drive; none for blocks that are stored under the names of their content. */
+/* One mark for a drive; none for blocks that are stored under the names of their content. */
 static void what_a_drive_missed_is_noted_once(void **state)
 {
     const uint64_t note = 2 * (STORE_NOTE_BYTES + 24); /* both copies */
@@ -825,13 +893,13 @@ static void what_a_drive_missed_is_noted_once(void **state)
                          NVME_KV_STORE_IF_ABSENT, &cqe);
     }
     assert_int_equal(hits(rig, 1, 30), 30);
-    assert_int_equal(atomic_load(&rig->target->noted[0]), 0);
+    assert_int_equal(atomic_load(&rig->target->noted), UINT32_MAX);
     before = drives_written(rig);
     for (uint32_t i = 0; i < 30; i++)
         assert_int_equal(peer_delete(rig->io, 1, key_text(500 + i, 0), &cqe), NVME_SC_SUCCESS);
     assert_int_equal(drives_written(rig), before + 2 * note);
     assert_int_equal(peer_delete(rig->io, 2, key_text(500, 0), &cqe), NVME_SC_SUCCESS);
-    assert_int_equal(drives_written(rig), before + 4 * note);
+    assert_int_equal(drives_written(rig), before + 2 * note);
     restart(rig, 2); /* the notes are still there */
     before = drives_written(rig);
     assert_int_equal(peer_delete(rig->io, 1, key_text(500, 0), &cqe), NVME_SC_SUCCESS);
@@ -880,27 +948,80 @@ static void power_cuts_around_a_note(void **state)
     assert_true(answered > 0 && unanswered > 0);
 }
 
-/* A drive that the others did without, and forgot, holds what nobody noted that it missed. */
-static void a_drive_that_was_left_out_is_refused(void **state)
+/* A drive that is left out of the configuration is out like one that fails: what it has stays only
+ * if nothing was replaced or deleted meanwhile. */
+static void a_drive_that_was_left_out_is_one_that_was_out(void **state)
+{
+    for (uint32_t missed = 0; missed < 2; missed++) {
+        struct rig *rig = rig_new(1, 3);
+        struct nvme_cqe cqe;
+        uint64_t kept;
+
+        rig_up(rig);
+        fill(rig, 1, 30);
+        kept = drive_blocks(rig, 2, 0);
+        assert_true(kept > 0);
+        rig_down(rig);
+        rig->opts.drive_count = 2;
+        rig_up(rig);
+        for (uint32_t i = 0; i < 60 && missed; i++)
+            (void)peer_delete(rig->io, 1, key_text(i, 0), &cqe);
+        rig_down(rig);
+        rig->opts.drive_count = 3;
+        rig_up(rig);
+        assert_int_equal(drive_blocks(rig, 2, 0), missed ? 0 : kept);
+        assert_int_equal(hits(rig, 1, 30), missed ? 0 : 30);
+        rig_free(&rig);
+    }
+}
+
+/* A drive that joined while another was out: that one never heard of it, and may have served
+ * without it. What the new one has goes, and nothing that was deleted comes back. */
+static void a_drive_that_joined_meanwhile_is_formatted(void **state)
 {
     struct rig *rig = rig_new(1, 3);
-    struct err_why why = {""};
     struct nvme_cqe cqe;
+    uint32_t n[4];
 
+    rig->opts.drive_count = 2;
+    rig_up(rig);
+    rig_down(rig);
+    rig->opts.drive_count = 3;
+    sim_disk_dead(rig->node, rig->paths[1], true);
+    rig_up(rig);
+    fill_drive(rig, 2, 0, n, 4);
+    restart(rig, 1 | 4); /* the one that was out, alone */
+    for (uint32_t i = 0; i < 4; i++)
+        (void)peer_delete(rig->io, 1, key_text(n[i], 0), &cqe);
+    restart(rig, 0);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_int_equal(peer_exist(rig->io, 1, key_text(n[i], 0), &cqe), NVME_SC_KV_NO_KEY);
+    assert_int_equal(drive_blocks(rig, 2, 0), 0);
+    rig_free(&rig);
+}
+
+/* A drive of another enclosure is not erased by a wrong path. */
+static void a_drive_of_another_enclosure_is_refused(void **state)
+{
+    struct rig *rig = rig_new(1, 2);
+    struct err_why why = {""};
+    const char *path = rig->drives[0].path;
+
+    rig->opts.drive_count = 1;
     rig_up(rig);
     fill(rig, 1, 20);
     rig_down(rig);
-    rig->opts.drive_count = 2;
+    rig->drives[0].path = rig->drives[1].path;
     rig_up(rig);
-    for (uint32_t i = 0; i < 20; i++)
-        (void)peer_delete(rig->io, 1, key_text(i, 0), &cqe);
+    fill(rig, 1, 20);
     rig_down(rig);
-    rig->opts.drive_count = 3;
+    rig->drives[0].path = path;
+    rig->opts.drive_count = 2;
     assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
-    assert_non_null(strstr(why.text, "start with `--format drive2`"));
-    rig->drives[2].format = true;
+    assert_non_null(strstr(why.text, "start with `--format drive1`"));
+    rig->drives[1].format = true;
     rig_up(rig);
-    assert_int_equal(hits(rig, 1, 20), 0);
+    assert_int_equal(hits(rig, 1, 20), 20);
     rig_free(&rig);
 }
 
@@ -924,13 +1045,16 @@ int main(void)
         cmocka_unit_test(a_store_that_nobody_noted_is_no_success),
         cmocka_unit_test(a_failed_store_is_not_there_when_its_drive_comes_back),
         cmocka_unit_test(a_new_value_beside_one_on_a_drive_that_is_out_stays),
-        cmocka_unit_test(a_drive_whose_note_is_lost_drops_its_blocks),
-        cmocka_unit_test(what_only_a_lost_note_knew_stays_away),
-        cmocka_unit_test(a_start_that_ends_between_two_notes_costs_nothing),
+        cmocka_unit_test(a_lost_list_costs_the_other_drives_their_blocks),
+        cmocka_unit_test(what_only_a_lost_list_knew_stays_away),
+        cmocka_unit_test(a_format_that_ends_in_the_middle_brings_nothing_back),
+        cmocka_unit_test(a_start_that_ends_between_two_lists_costs_nothing),
         cmocka_unit_test(drives_that_were_out_in_turn_drop_what_each_missed),
         cmocka_unit_test(what_a_drive_missed_is_noted_once),
         cmocka_unit_test(power_cuts_around_a_note),
-        cmocka_unit_test(a_drive_that_was_left_out_is_refused),
+        cmocka_unit_test(a_drive_that_was_left_out_is_one_that_was_out),
+        cmocka_unit_test(a_drive_that_joined_meanwhile_is_formatted),
+        cmocka_unit_test(a_drive_of_another_enclosure_is_refused),
     };
 
     return cmocka_run_group_tests_name("target-drives", tests, NULL, NULL);

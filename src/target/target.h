@@ -8,10 +8,9 @@
  * the first in that order that is in service. Loads ask every drive of the order that is in service
  * until one has the block, because stores went further down while a drive was out. So a drive that
  * fails costs its own blocks once, and nothing else. A store also deletes the key on the others of
- * the order, so a key has one value. A drive that was out comes back only with a restart; it then
- * drops the volumes in which anything was replaced or deleted meanwhile. A drive that was left out
- * of the configuration meanwhile, or comes from another enclosure, is an error until it is
- * formatted.
+ * the order, so a key has one value. A drive that was out comes back only with a restart; it is
+ * formatted then if anything was replaced or deleted meanwhile. A drive of another enclosure is an
+ * error until it is formatted.
  *
  * Threads: target_new, _start, _stop and _free on one control thread; what says "any thread" on
  * any. No threads, files, sockets or clocks but through loop, so it runs under simulation.

@@ -34,21 +34,18 @@ struct target_req;
 
 /* ---- members -------------------------------------------------------------------------------- */
 
-/* Volumes that one note names. */
-#define TARGET_NOTE_ROWS 1400
+/* Drives that a list names, with those that are gone. */
+#define TARGET_NOTE_ROWS 239
 
 struct target_note_row_df {
-    struct uuid volume; /* of which a mutation was missed                            */
-    le32 missed;        /* bit i: by member i; 0: the row is free */
+    struct uuid drive; /* zeros: the row is free                                 */
+    uint8_t missed;    /* 1: it missed a mutation while it was out of service    */
 };
 
-/* What a drive knows of the others: the owner's note of its store. */
+/* The drives of the enclosure, as one of them knows them: the owner's note of its store. */
 struct target_note_df {
-    le64 version;                                     /* one more with each start; 0: no note */
-    le32 missed_all;                                  /* bit i: member i, of all volumes      */
-    struct uuid members[LIMIT_DRIVES];                /* zeros: nobody                        */
-    struct target_note_row_df rows[TARGET_NOTE_ROWS]; /* one a volume                         */
-    uint8_t reserved[STORE_NOTE_BYTES - 12 - LIMIT_DRIVES * 16 - TARGET_NOTE_ROWS * 20]; /* 0 */
+    struct target_note_row_df rows[TARGET_NOTE_ROWS]; /* in no order, its own among them */
+    uint8_t reserved[STORE_NOTE_BYTES - TARGET_NOTE_ROWS * 17]; /* zeros */
 };
 static_assert(sizeof(struct target_note_df) == STORE_NOTE_BYTES, "no padding");
 
@@ -62,10 +59,12 @@ struct target_drive {
     struct store *store; /* NULL: could not be opened                                    */
     struct uuid uuid;    /* for placement: of its superblock; out since the start: unknown  */
     double weight;       /* bytes                                                        */
-    char why[256];       /* why it could not be used                                     */
+    icms_err err;        /* since the start: why it could not be used ...                */
+    char why[256];       /* ... in words                                                 */
     /* members.c, on the drive's loop */
     struct target_note_df note; /* on flash, or being written                                 */
-    bool missed_unknown;        /* at the start: nobody knows what it missed                  */
+    bool note_lost;             /* at the start: it was damaged                               */
+    bool is_behind;             /* at the start: it may have missed a mutation                */
     bool note_busy;             /* being written                                              */
     struct list note_waiting;   /* target_req.link: mutations that wait for its end           */
     struct store_note note_op;  /* the write                                                  */
@@ -169,7 +168,7 @@ struct target_req {
     uint32_t home;            /* LIST: whose list memory; index of the queue pair's loop    */
     uint32_t drive;           /* READ, WRITE, KILL_END: where                              */
     uint32_t value_drive;     /* STORE: where the value went; UINT32_MAX: nowhere           */
-    uint32_t missed;          /* NOTE: drives that are to be noted                          */
+    uint32_t out;             /* NOTE: drives (bits) that are being noted                   */
     bool found;               /* DELETE: somewhere                                          */
     bool is_left;             /* STORE: a drive that is out may have its value              */
     enum icms_miss reason;    /* the best reason for a miss so far                          */
@@ -190,11 +189,11 @@ struct target {
     struct loop *loops[LIMIT_LOOPS];
     struct nvmf_target *nvmf;
     struct target_drive drives[LIMIT_DRIVES];
-    struct place_map *map; /* order of drives; immutable                           */
-    _Atomic uint32_t out;  /* bit i: drive i is out of service                     */
-    _Atomic uint32_t slow; /* bit i: drive i is passed over for now                       */
-    _Atomic uint32_t noted[LIMIT_VOLUMES]; /* bit i: all drives in service noted that drive i
-                                              missed a mutation of the volume */
+    struct place_map *map;  /* order of drives; immutable                           */
+    _Atomic uint32_t out;   /* bit i: drive i is out of service                     */
+    _Atomic uint32_t slow;  /* bit i: drive i is passed over for now                       */
+    _Atomic uint32_t noted; /* drives (bits) that were out when all in service noted who is;
+                               UINT32_MAX: not since the start                             */
     _Atomic uint64_t flying_bytes[2]; /* of buffers at stores: loads, stores                   */
     struct list *keys; /* key.c: TARGET_KEY_CHAINS chains (target_req.key_link) a loop  */
     _Atomic uint64_t key_wait_bytes; /* of buffers that wait for keys                         */
@@ -234,6 +233,14 @@ static inline bool target_drive_slow(const struct target *target, uint32_t drive
 /* A drive that does not work at the start is left out; why is kept. False: the operator has to
  * decide. */
 bool target_drive_leave(struct target_drive *drive, icms_err err, const struct err_why *why);
+
+/* Does one step with each drive in service; those that do not work are left out. */
+icms_err target_drives_each(struct target *target,
+                            icms_err (*step)(struct target_drive *drive, struct err_why *why),
+                            struct err_why *why);
+
+/* Formats a drive, one that holds a store only when overwrite is set; learns its UUID and note. */
+icms_err target_drive_format(struct target_drive *drive, bool overwrite, struct err_why *why);
 
 void target_warn(struct target *target, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -276,8 +283,12 @@ enum target_step target_req_mutated(struct target_req *req);
 
 /* ---- members.c ------------------------------------------------------------------------------ */
 
-/* The drives that are open learn what they missed, and of each other. Blocking. */
-icms_err target_members_open(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
+/* Before the stores are opened: formats the drives that may have missed a mutation. CONFIG: two
+ * drives do not belong together. Blocking. */
+icms_err target_members_check(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
+
+/* The drives that are open learn of each other. Blocking. */
+icms_err target_members_write(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
 
 enum target_step target_run_note(struct target_req *req);
 
