@@ -64,9 +64,8 @@ struct key store_million_key(uint64_t n)
 
 static struct store_life million_life(uint32_t segment)
 {
-    return (struct store_life){.segment = segment,
-                               .nonce = hash64_mix(segment + 1),
-                               .sequence = 1 + segment};
+    return (struct store_life){
+        .segment = segment, .nonce = hash64_mix(segment + 1), .sequence = 1 + segment};
 }
 
 static uint32_t million_segment_pages(const struct store_million *million)
