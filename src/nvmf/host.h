@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * nvmf/host.h: the initiator. One struct nvmf_ctrl is one association with one subsystem: an admin
- * queue pair and one I/O queue pair a class (enum io_class), each a TCP connection of its own, all
+ * queue pair and one I/O queue pair a class (enum io_class), each a connection of its own, all
  * on one loop. It finds the Key-Value namespaces and the volumes they belong to, keeps the
  * association alive, tells a busy peer from a dead one, and moves values.
  *
@@ -19,7 +19,7 @@
 #ifndef NVMF_HOST_H
 #define NVMF_HOST_H
 
-#include "nvmf/pdu.h"
+#include "nvmf/transport.h"
 #include "wire/nvme_kv.h"
 
 struct nvmf_ctrl;
@@ -29,9 +29,9 @@ struct nvmf_ctrl;
 enum nvmf_req_state {
     NVMF_REQ_IDLE,   /* the owner's; not started, or done ran                                     */
     NVMF_REQ_PARKED, /* waits for a free command; woken by an ended command of its queue          */
-    NVMF_REQ_SENT,   /* waits for the target; woken by a PDU, the timer or the end of the queue   */
+    NVMF_REQ_SENT,   /* waits for the target; woken by its answer, the timer or the queue's end   */
     NVMF_REQ_DRAIN,  /* its end is known; waits until nothing touches its memory; woken by the end
-                        of a send, a redirect or the queue                                        */
+                        of a transfer or the queue                                                */
     NVMF_REQ_ENDED,  /* waits for its done to be called; woken by the controller's message        */
 };
 
@@ -41,14 +41,14 @@ struct nvmf_req {
     uint32_t nsid;          /* from nvmf_ctrl_volume                                              */
     enum io_class io_class; /* whose queue pair; Exist, Delete, List and Flush may choose, too    */
     struct key key; /* List: first key wanted, length 0: from the beginning; Flush: unused */
-    struct iovec data[NVMF_PDU_VECTORS]; /* Store: the value, only read. Retrieve, List: room     */
-    uint32_t options;                    /* NVME_KV_STORE_*                                       */
-    bool want_record;                    /* Retrieve: record is wanted; the target is not told how
-                                            much time is left                                     */
-    uint32_t only_record;                /* Delete: only this one (record); 0: whatever is there  */
-    uint64_t deadline_ns;                /* absolute, loop_now_ns                                 */
-    void (*done)(struct nvmf_req *req);  /* called once                                           */
-    void *owner;                         /* the owner's, not touched                              */
+    struct iovec data[NVMF_DATA_VECTORS]; /* Store: the value, only read. Retrieve, List: room */
+    uint32_t options;                   /* NVME_KV_STORE_*                                       */
+    bool want_record;                   /* Retrieve: record is wanted; the target is not told how
+                                           much time is left                                     */
+    uint32_t only_record;               /* Delete: only this one (record); 0: whatever is there  */
+    uint64_t deadline_ns;               /* absolute, loop_now_ns                                 */
+    void (*done)(struct nvmf_req *req); /* called once                                           */
+    void *owner;                        /* the owner's, not touched                              */
     /* out, valid in done */
     icms_err err;          /* OK, MISS, EXISTS, VALUE_SIZE, ..., DEADLINE, CANCELED, CORRUPT (data
                               digest), or why the association ended                               */
@@ -135,6 +135,7 @@ struct nvmf_ctrl_ops {
 };
 
 struct nvmf_ctrl_opts {
+    const struct nvmf_host_transport *transport; /* of its connections                            */
     struct loop_addr addr;
     const char *subnqn;         /* whom; copied                                                   */
     const char *hostnqn;        /* who; copied                                                    */
@@ -151,7 +152,7 @@ struct nvmf_ctrl_opts {
     void *owner; /* nvmf_ctrl_owner gives it back                                              */
 };
 
-/* Defaults: no digests, 128 entries, KATO 5 s, silence 500 ms, send timeout 10 s. */
+/* Defaults: TCP, no digests, 128 entries, KATO 5 s, silence 500 ms, send timeout 10 s. */
 void nvmf_ctrl_opts_init(struct nvmf_ctrl_opts *opts);
 
 /* Takes all memory. */
@@ -169,7 +170,7 @@ void nvmf_ctrl_close(struct nvmf_ctrl *ctrl, icms_err why);
 
 enum nvmf_ctrl_state {
     NVMF_CTRL_CLOSED, /* holds nothing; woken by nvmf_ctrl_open                                  */
-    NVMF_CTRL_ADMIN,  /* the admin queue connects; woken by its ICResp and Connect answer        */
+    NVMF_CTRL_ADMIN,  /* the admin queue connects; woken by its opened() and Connect answer      */
     NVMF_CTRL_CAP,    /* waits for the capabilities; woken by an admin command's end, as all up
                          to NVMF_CTRL_QUEUES                                                     */
     NVMF_CTRL_ENABLE, /* waits for CC.EN to be written                                           */

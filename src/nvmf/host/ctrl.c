@@ -622,7 +622,7 @@ void nvmf_ctrl_watch(struct nvmf_ctrl *ctrl)
         struct nvmf_queue *queue = &ctrl->queues[i];
 
         queue->silent_ticks = 0;
-        queue->heard_bytes = queue->conn.net.bytes_in;
+        queue->heard_bytes = nvmf_queue_heard(queue);
         ctrl->heard_bytes += queue->heard_bytes;
     }
     loop_timer_start(ctrl->loop, &ctrl->tick_timer,
@@ -640,7 +640,7 @@ static void ctrl_tick(struct loop_timer *timer)
 
     for (int i = 0; i < NVMF_QUEUES; i++) {
         struct nvmf_queue *queue = &ctrl->queues[i];
-        uint64_t bytes = queue->conn.net.bytes_in;
+        uint64_t bytes = nvmf_queue_heard(queue);
 
         queue->silent_ticks =
             queue->waiting == 0 || bytes != queue->heard_bytes ? 0 : queue->silent_ticks + 1;
@@ -673,6 +673,7 @@ static void ctrl_tick(struct loop_timer *timer)
 void nvmf_ctrl_opts_init(struct nvmf_ctrl_opts *opts)
 {
     *opts = (struct nvmf_ctrl_opts){
+        .transport = &nvmf_host_tcp,
         .queue_entries = 128,
         .keep_alive_ns = (uint64_t)5 * 1000 * 1000 * 1000,
         .silence_ns = (uint64_t)500 * 1000 * 1000,
@@ -703,16 +704,19 @@ icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, str
     ctrl->loop = loop;
     ctrl->ops = opts->ops;
     ctrl->owner = opts->owner;
-    ctrl->addr = opts->addr;
-    loop_addr_format(&ctrl->addr, ctrl->addr_text, sizeof(ctrl->addr_text));
+    ctrl->transport = opts->transport;
+    ctrl->connect = (struct nvmf_connect_opts){
+        .addr = opts->addr,
+        .send_timeout_ns = opts->send_timeout_ns,
+        .header_digest = opts->header_digest,
+        .data_digest = opts->data_digest,
+    };
+    loop_addr_format(&opts->addr, ctrl->addr_text, sizeof(ctrl->addr_text));
     snprintf(ctrl->subnqn, sizeof(ctrl->subnqn), "%s", opts->subnqn);
     snprintf(ctrl->hostnqn, sizeof(ctrl->hostnqn), "%s", opts->hostnqn);
     ctrl->host_id = opts->host_id;
-    ctrl->digests = (opts->header_digest ? NVME_TCP_FLAG_HDGST : 0) |
-                    (opts->data_digest ? NVME_TCP_FLAG_DDGST : 0);
     ctrl->keep_alive_ns = opts->keep_alive_ns;
     ctrl->silence_ns = opts->silence_ns;
-    ctrl->send_timeout_ns = opts->send_timeout_ns;
     if (opts->volume_count > 0)
         memcpy(ctrl->wanted, opts->volumes, opts->volume_count * sizeof(ctrl->wanted[0]));
     ctrl->wanted_count = opts->volume_count;

@@ -3,7 +3,8 @@
  * nvmf/host/host_int.h: what the files of the initiator share.
  *
  *   ctrl.c   the association: its state machine, namespaces, keep-alive, silence
- *   queue.c  one queue pair: dial, ICReq, Connect, commands and their PDUs
+ *   queue.c  one queue pair: Connect, commands, their CIDs
+ *   tcp.c    its connection over TCP: a table of nvmf/transport.h
  *   req.c    requests: start, deadline, cancel, end
  *
  * All on the association's loop.
@@ -28,16 +29,6 @@
 #define NVMF_ADMIN_ENTRIES 32
 #define NVMF_QUEUES        (1 + IO_CLASS_COUNT) /* admin, then one a class */
 
-/* Data of one H2CData PDU: what is sent in one piece holds the connection for so long. */
-#define NVMF_H2C_BYTES_MAX ((uint32_t)1 << 20)
-
-/* H2CData PDUs of one queue that are queued at a time, and their bytes, unless it is one. */
-#define NVMF_TX_DATA       8
-#define NVMF_TX_DATA_BYTES ((uint32_t)1 << 20)
-
-/* Data of one C2HData PDU that is accepted: a value and its trailer may come in one. */
-#define NVMF_C2H_BYTES_MAX ((uint32_t)(LIMIT_VALUE_BYTES + NVME_PAGE_BYTES))
-
 /* Silence is counted in ticks of an eighth of it: a loop that stood still itself sees one. A queue
  * pair that alone is silent for so many ticks ends the association too. */
 #define NVMF_SILENCE_TICKS       8
@@ -45,45 +36,21 @@
 
 /* One place in a queue's table of commands. */
 struct nvmf_cmd {
-    struct list link;           /* in queue->free while not used; else perhaps in its senders   */
-    uint16_t index;             /* its place                                                   */
-    uint16_t generation;        /* of the CID                                                  */
-    bool used;                  /* its CID is out: sent and not answered, or not yet drained   */
-    bool answered;              /* the completion came                                         */
-    bool in_capsule;            /* its data went with the command                              */
-    bool eager;                 /* and is more than every target takes: it may be sent again   */
-    bool capsule_busy;          /* capsule is being sent                                       */
-    bool quiet;                 /* nobody waits for it: async event request                    */
-    bool admin;                 /* of the admin queue                                          */
-    bool list;                  /* List: its result says nothing of its data                   */
-    uint8_t direction;          /* NVME_DIRECTION_*                                            */
-    uint8_t opcode;             /* of the command: for sentences                               */
-    struct nvmf_req *req;       /* whose; NULL: ended early, only the CID is kept              */
-    uint32_t data_bytes;        /* length of the transfer                                      */
-    uint32_t moved;             /* bytes of it received, or asked for by R2Ts                  */
-    uint32_t sent;              /* H2C: bytes of it handed to the connection                   */
-    uint32_t data_busy;         /* H2CData PDUs of it that are being sent                      */
-    uint16_t ttag;              /* of the R2T that is being served                             */
-    icms_err data_err;          /* CORRUPT: a data digest did not match                        */
-    struct nvme_cqe cqe;        /* the answer                                                  */
-    struct nvmf_pdu_tx capsule; /* the command                                               */
-};
-
-/* An H2CData PDU that is queued. */
-struct nvmf_tx {
-    struct nvmf_pdu_tx pdu;   /* as it goes out          */
-    struct nvmf_queue *queue; /* whose connection        */
-    struct nvmf_cmd *cmd;     /* whose; NULL: it is free */
-    uint32_t bytes;           /* data in it              */
+    struct list link;       /* in queue->free while not used                               */
+    struct nvmf_host_io io; /* as the transport sees it                                    */
+    uint16_t generation;    /* of the CID                                                  */
+    bool used;              /* its CID is out: sent and not completed                      */
+    bool eager;             /* it takes along more than every target takes: it may be sent again */
+    bool quiet;             /* nobody waits for it: async event request                    */
+    struct nvmf_req *req;   /* whose; NULL: ended early, only the CID is kept              */
 };
 
 enum nvmf_queue_state {
-    NVMF_QUEUE_CLOSED,  /* holds nothing                                                          */
-    NVMF_QUEUE_DIAL,    /* waits for TCP; woken by queue_dial_done                                */
-    NVMF_QUEUE_IC,      /* waits for ICResp; woken by queue_pdu                                   */
-    NVMF_QUEUE_CONNECT, /* waits for the answer to Connect; woken by queue_connect_done           */
-    NVMF_QUEUE_LIVE,    /* sends commands                                                         */
-    NVMF_QUEUE_CLOSING, /* waits for nvmf_pdu's closed()                                          */
+    NVMF_QUEUE_CLOSED,  /* holds nothing                                                    */
+    NVMF_QUEUE_OPENING, /* waits for the connection; woken by the transport's opened()      */
+    NVMF_QUEUE_CONNECT, /* waits for the answer to Connect; woken by queue_connect_done     */
+    NVMF_QUEUE_LIVE,    /* sends commands                                                   */
+    NVMF_QUEUE_CLOSING, /* waits for the transport's closed()                               */
 };
 
 struct nvmf_queue {
@@ -97,23 +64,13 @@ struct nvmf_queue {
     uint32_t waiting;        /* of them, those that somebody should answer              */
     uint32_t in_capsule_max; /* data that may go with a command                         */
     uint32_t ask_first;      /* so many stores that could bring more ask instead        */
-    uint32_t h2c_max;        /* data of one H2CData PDU                                 */
     uint32_t silent_ticks;   /* ticks without a byte while commands wait                */
     uint64_t heard_bytes;    /* bytes_in at the last tick                               */
     struct nvmf_cmd *cmds;   /* [entries_max]                                           */
     struct list free;        /* struct nvmf_cmd                                         */
     struct list parked;      /* struct nvmf_req                                         */
-    struct list senders;     /* struct nvmf_cmd with data to send, oldest R2T first: one
-                                after the other, so that each is whole early            */
-    struct nvmf_tx tx_data[NVMF_TX_DATA]; /* what is queued                                */
-    uint32_t tx_data_bytes;               /* of data in it                                 */
-    struct nvmf_cmd *receiving; /* whose data is being received; NULL: none                */
-    void *receiving_memory;     /* vector 0 of it; NULL: dropped                           */
-    struct net_dial dial;       /* in state DIAL                                           */
-    struct nvmf_pdu_conn conn;  /* open in IC .. CLOSING                                   */
-    struct nvmf_pdu_tx ic;      /* ICReq                                                   */
-    bool terminated;            /* our TermReq is on its way                               */
-    struct nvmf_req connect;    /* the Connect command                                     */
+    struct nvmf_conn *conn;  /* open from OPENING to CLOSING                            */
+    struct nvmf_req connect; /* the Connect command                                     */
     uint8_t connect_data[NVME_CONNECT_DATA_BYTES];
 };
 
@@ -122,13 +79,13 @@ struct nvmf_ctrl {
     struct loop *loop; /* where everything runs                                 */
     const struct nvmf_ctrl_ops *ops;
     void *owner;                         /* the owner's                                           */
-    struct loop_addr addr;               /* whom                                                  */
     char addr_text[LIMIT_ADDRESS_BYTES]; /* the same for sentences                                */
     char subnqn[LIMIT_NQN_BYTES];
     char hostnqn[LIMIT_NQN_BYTES];
     struct uuid host_id;
-    uint8_t digests; /* asked for                                             */
-    uint64_t keep_alive_ns, silence_ns, send_timeout_ns;
+    const struct nvmf_host_transport *transport; /* of all its connections                */
+    struct nvmf_connect_opts connect; /* of all of them, but for the deadline             */
+    uint64_t keep_alive_ns, silence_ns;
     uint64_t deadline_ns; /* of the opening                                        */
     bool up;              /* up() was called, down() and close were not            */
 
@@ -194,6 +151,9 @@ void nvmf_queue_close(struct nvmf_queue *queue, icms_err why);
 /* Sends parked requests while there are free commands. */
 void nvmf_queue_run(struct nvmf_queue *queue);
 
+/* Bytes that came on its connection. */
+uint64_t nvmf_queue_heard(const struct nvmf_queue *queue);
+
 /* The request of a command ends early: its CID stays reserved. */
 void nvmf_cmd_detach(struct nvmf_cmd *cmd);
 
@@ -208,10 +168,6 @@ void nvmf_req_start(struct nvmf_req *req);
 void nvmf_req_end(struct nvmf_req *req, icms_err err);
 
 /* Fills what the answer of its command says: err, reason, status, value_bytes. */
-void nvmf_req_result(struct nvmf_req *req, const struct nvmf_cmd *cmd);
-
-/* When data of cmd is being received into its request's memory: stops that; true when the request
- * (in state DRAIN, detached) will be ended once nothing writes there. */
-bool nvmf_queue_redirect(struct nvmf_queue *queue, struct nvmf_cmd *cmd);
+void nvmf_req_result(struct nvmf_req *req, const struct nvmf_cmd *cmd, const struct nvme_cqe *cqe);
 
 #endif

@@ -9,8 +9,7 @@
  *
  *   parked                          ends at once
  *   only the answer is missing      ends at once; the CID stays reserved until the answer
- *   data is arriving in its memory  DRAIN: ends when the rest goes elsewhere
- *   its capsule carries the data    DRAIN: ends when the kernel has it
+ *   its memory is read or written   DRAIN: ends when the transport says that it is over
  *   a store that may still be asked for data: goes on, marked late, for NVMF_STORE_LATE_NS more
  *
  * Invariant: done runs once for each start, from a callback of the loop, and then nothing reads or
@@ -46,29 +45,29 @@ static void req_end_later(struct nvmf_req *req, icms_err err)
 }
 
 /* The error of an answer. A target that is icms says the reason of a failure in DW1. */
-void nvmf_req_result(struct nvmf_req *req, const struct nvmf_cmd *cmd)
+void nvmf_req_result(struct nvmf_req *req, const struct nvmf_cmd *cmd, const struct nvme_cqe *cqe)
 {
-    uint32_t reason = cmd->cqe.dw1;
+    uint32_t reason = cqe->dw1;
 
-    req->status = cmd->cqe.status;
-    req->result = cmd->cqe.dw0;
-    req->result1 = cmd->cqe.dw1;
+    req->status = cqe->status;
+    req->result = cqe->dw0;
+    req->result1 = cqe->dw1;
     req->err = ICMS_OK;
     req->reason = ICMS_MISS_NONE;
-    if (cmd->cqe.status != NVME_SC_SUCCESS) {
-        req->err = err_from_nvme(cmd->cqe.status);
+    if (cqe->status != NVME_SC_SUCCESS) {
+        req->err = err_from_nvme(cqe->status);
         if (req->err == ICMS_OK)
             req->err = ICMS_IO;
         if (reason > ICMS_MISS_NONE && reason < ICMS_MISS_COUNT)
             req->reason = (enum icms_miss)reason;
         return;
     }
-    if (cmd->data_err != ICMS_OK)
-        req->err = cmd->data_err;
-    else if (cmd->direction == NVME_DIRECTION_C2H)
-        req->value_bytes = cmd->admin || cmd->list ? cmd->moved : cmd->cqe.dw0;
+    if (cmd->io.err != ICMS_OK)
+        req->err = cmd->io.err;
+    else if (cmd->io.direction == NVME_DIRECTION_C2H)
+        req->value_bytes = cmd->io.result_is_bytes ? cqe->dw0 : cmd->io.moved;
     if (req->want_record && (req->ctrl->info.icms_ext & NVME_ICMS_EXT_RECORD) != 0)
-        req->record = cmd->cqe.dw1;
+        req->record = cqe->dw1;
 }
 
 /* ---- deadline and cancel -------------------------------------------------------------------- */
@@ -77,28 +76,24 @@ void nvmf_req_result(struct nvmf_req *req, const struct nvmf_cmd *cmd)
  */
 static void req_expire_sent(struct nvmf_req *req, icms_err err, bool later)
 {
+    struct nvmf_ctrl *ctrl = req->ctrl;
     struct nvmf_cmd *cmd = req->cmd;
+    icms_err withdraw = ctrl->transport->withdraw(req->queue->conn, &cmd->io);
 
-    if (cmd->direction == NVME_DIRECTION_H2C && !cmd->in_capsule &&
-        (cmd->sent < cmd->data_bytes || cmd->data_busy > 0)) {
+    if (withdraw == ICMS_BUSY) {
         if (req->late && !later) {
-            nvmf_ctrl_fail(req->ctrl, ICMS_DEADLINE,
-                           "a store was neither answered nor its data taken");
+            nvmf_ctrl_fail(ctrl, ICMS_DEADLINE, "a store was neither answered nor its data taken");
             return;
         }
         req->late = true;
-        loop_timer_start(req->ctrl->loop, &req->timer,
-                         loop_now_ns(req->ctrl->loop) + NVMF_STORE_LATE_NS);
+        loop_timer_start(ctrl->loop, &req->timer, loop_now_ns(ctrl->loop) + NVMF_STORE_LATE_NS);
         return;
     }
     req->err = err;
-    if (cmd->in_capsule && cmd->capsule_busy) {
+    if (withdraw == ICMS_OK) {
         req->state = NVMF_REQ_DRAIN;
-        return;
-    }
-    if (nvmf_queue_redirect(req->queue, cmd)) {
-        req->state = NVMF_REQ_DRAIN;
-        nvmf_cmd_detach(cmd);
+        if (cmd->io.direction == NVME_DIRECTION_C2H)
+            ctrl->stats.redirects++;
         return;
     }
     nvmf_cmd_detach(cmd);
