@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvmf/target.h: the NVMe/TCP side of an enclosure: one subsystem with Key-Value namespaces, and
+ * nvmf/target.h: the NVMe-oF side of an enclosure: one subsystem with Key-Value namespaces, and
  * discovery on the same port. It knows NVMe and no storage: commands go to an owner.
  *
  * Threads. The target runs on loops that the owner made. A connection belongs to one of them; its
@@ -124,7 +124,10 @@ struct nvmf_target_ns {
     const char (*host_nqn)[LIMIT_NQN_BYTES]; /* hosts that may; kept by the owner                */
 };
 
+struct nvmf_target_transport;
+
 struct nvmf_target_opts {
+    const struct nvmf_target_transport *transport; /* of connections                             */
     struct loop **loops; /* where connections live; loop 0 listens                               */
     uint32_t loop_count;
     struct loop_addr listen;    /* data port                                                     */
@@ -142,7 +145,7 @@ struct nvmf_target_opts {
     uint32_t in_capsule_bytes;     /* data that may come with a command; multiple of 16          */
     uint64_t memory_bytes;         /* region of data buffers                                     */
     uint64_t store_backlog_bytes;  /* stores parked on one loop before the next are shed         */
-    uint32_t header_timeout_ms;    /* a started PDU, ICReq and Connect have to be whole by then  */
+    uint32_t header_timeout_ms;    /* a started command and Connect have to be whole by then     */
     uint32_t stall_timeout_ms;     /* a peer that neither takes nor sends what it has to: closed */
     uint32_t headroom_bytes;       /* in front of a stored value                                 */
     uint32_t owner_req_bytes;      /* of nvmf_target_req_area                                    */
@@ -150,7 +153,7 @@ struct nvmf_target_opts {
     void *owner; /* of the ops                                                                   */
 };
 
-/* Defaults for limits and names; loops, listen, nqn, namespaces and ops are the caller's. */
+/* Defaults: TCP, limits and names; loops, listen, nqn, namespaces and ops are the caller's. */
 void nvmf_target_opts_init(struct nvmf_target_opts *opts);
 
 /* Takes all memory. Before the loops start. CONFIG when the memory is too small for the largest

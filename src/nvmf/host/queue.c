@@ -15,7 +15,7 @@
 
 #include <stdlib.h>
 
-static const struct nvmf_host_ops queue_ops;
+static const struct nvmf_host_conn_ops queue_ops;
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
@@ -359,7 +359,7 @@ static struct nvmf_host_io *queue_find(struct nvmf_conn *conn, uint16_t cid)
     return cmd->used && cid == cmd->io.cid ? &cmd->io : NULL;
 }
 
-static const struct nvmf_host_ops queue_ops = {
+static const struct nvmf_host_conn_ops queue_ops = {
     .opened = queue_opened,
     .find = queue_find,
     .withdrawn = queue_withdrawn,

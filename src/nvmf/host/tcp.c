@@ -71,7 +71,7 @@ struct tcp {
     bool closing;    /* close was asked for: nothing is completed any more               */
     bool terminated; /* our TermReq is on its way                                        */
     struct loop *loop;
-    const struct nvmf_host_ops *ops;
+    const struct nvmf_host_conn_ops *ops;
     uint8_t digests;     /* asked for                                                    */
     uint64_t timeout_ns; /* of a send                                                    */
     uint32_t h2c_max;    /* data of one H2CData PDU                                      */
@@ -97,7 +97,7 @@ static struct tcp *tcp_of(struct nvmf_conn *conn)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-static icms_err tcp_new(struct loop *loop, uint32_t slots, const struct nvmf_host_ops *ops,
+static icms_err tcp_new(struct loop *loop, uint32_t slots, const struct nvmf_host_conn_ops *ops,
                         void *owner, struct nvmf_conn **out_conn)
 {
     struct tcp *tcp = calloc(1, sizeof(*tcp) + slots * sizeof(tcp->cmds[0]));

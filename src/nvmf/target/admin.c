@@ -45,10 +45,10 @@ static void admin_answer_data(struct nvmft_req *req, uint16_t status, uint64_t b
         nvmft_req_fail(req, status);
         return;
     }
-    req->data = req->buffer;
-    req->data_bytes = (uint32_t)bytes;
-    req->data_moved = 0;
-    req->state = NVMFT_REQ_C2H;
+    req->io.data = req->buffer;
+    req->io.data_bytes = (uint32_t)bytes;
+    req->io.data_moved = 0;
+    req->state = NVMFT_REQ_RESPOND;
 }
 
 static void admin_get_log(struct nvmft_req *req)

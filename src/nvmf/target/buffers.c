@@ -137,7 +137,6 @@ static void buffers_grant(struct nvmft_req *req, uint8_t *memory)
     check(req->buffer == NULL && memory != NULL);
     req->buffer = memory;
     req->buffer_bytes = bytes_align(req->buffer_bytes, NVMFT_POOL_PAGE);
-    req->staging = false;
 }
 
 bool nvmft_buffers_take(struct nvmft_req *req, enum nvmft_wait_class class, uint64_t bytes)
@@ -280,11 +279,6 @@ void nvmft_buffers_give(struct nvmft_req *req)
     if (memory == NULL)
         return;
     req->buffer = NULL;
-    if (req->staging) {
-        check(req->qpair->staging_used);
-        req->staging = req->qpair->staging_used = false;
-        nvmft_qpair_staging_freed(req->qpair);
-    } else {
+    if (!req->io.in_own) /* else the transport knows */
         nvmft_buffers_give_raw(req->qpair, req->wait_class, memory);
-    }
 }

@@ -198,7 +198,7 @@ static icms_err log_discovery(const struct nvmft_ctrl *ctrl, const struct nvmf_t
     struct loop_addr addr = target->opts.advertise;
 
     if (addr.host[0] == '\0')
-        net_listener_addr(&target->listener, &addr);
+        addr = target->addr;
     else if (addr.port == 0)
         addr.port = target->opts.listen.port;
     self->ipv6 = strchr(addr.host, ':') != NULL;

@@ -21,8 +21,7 @@ static enum nvmft_pace pace_of(const struct nvmft_req *req)
     switch (req->state) {
     case NVMFT_REQ_H2C:
         return NVMFT_PACE_SEND;
-    case NVMFT_REQ_C2H:
-    case NVMFT_REQ_RESPOND:
+    case NVMFT_REQ_SENDING:
         return NVMFT_PACE_TAKE;
     default:
         return NVMFT_PACE_NONE;
@@ -51,7 +50,7 @@ static void pace_close(struct nvmft_qpair *qpair)
 bool nvmft_pace_sweep(struct nvmft_qpair *qpair, uint64_t step_ns, bool *out_busy)
 {
     uint64_t owed[NVMFT_PACE_COUNT] = {0};
-    bool unread = qpair->pending || qpair->recv_busy; /* its data may lie in the socket */
+    bool unread = qpair->conn->is_paused; /* its data may lie in the socket */
 
     *out_busy = false;
     if (qpair->state != NVMFT_QPAIR_READY)
@@ -62,9 +61,9 @@ bool nvmft_pace_sweep(struct nvmft_qpair *qpair, uint64_t step_ns, bool *out_bus
 
         *out_busy = *out_busy || pace != NVMFT_PACE_NONE;
         if (req->state == NVMFT_REQ_STREAM) /* it is in the way of others, and waits for a drive */
-            owed[NVMFT_PACE_TAKE] += req->data_bytes;
-        else if (pace == NVMFT_PACE_SEND || req->state == NVMFT_REQ_C2H || req->tx_busy > 0)
-            owed[pace] += req->data_bytes;
+            owed[NVMFT_PACE_TAKE] += req->io.data_bytes;
+        else if (pace == NVMFT_PACE_SEND || (pace == NVMFT_PACE_TAKE && req->io.data_busy))
+            owed[pace] += req->io.data_bytes;
     }
     for (uint32_t i = 0; i < qpair->slots_touched && *out_busy; i++) {
         struct nvmft_req *req = nvmft_qpair_slot(qpair, i);

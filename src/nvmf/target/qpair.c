@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One queue pair: one TCP connection and the commands on it.
+ * One queue pair: one connection and the commands on it.
  *
  * Runs on the shard's loop; meets loop 0 by message only (target_int.h). Life: FREE -> HELLO ->
  * CONNECT -> JOINING -> READY -> CLOSING -> LEAVING -> FREE; a connection may go to CLOSING from
@@ -15,15 +15,16 @@
 
 #define QPAIR_MS ((uint64_t)1000 * 1000)
 
+static const struct nvmf_target_conn_ops qpair_conn_ops;
+
 static void qpair_timeout(struct loop_timer *timer);
 static void qpair_leave(struct nvmft_qpair *qpair);
 
-void nvmft_qpair_init(struct nvmft_qpair *qpair, struct nvmft_shard *shard)
+icms_err nvmft_qpair_init(struct nvmft_qpair *qpair, struct nvmft_shard *shard, uint8_t *staging)
 {
     *qpair = (struct nvmft_qpair){.magic = NVMFT_QPAIR_MAGIC, .shard = shard};
     loop_timer_init(&qpair->timer, qpair_timeout);
     list_init(&qpair->reqs_free);
-    list_init(&qpair->senders);
     list_init(&qpair->link);
     list_init(&qpair->watch_link);
     list_init(&qpair->free_link);
@@ -32,6 +33,8 @@ void nvmft_qpair_init(struct nvmft_qpair *qpair, struct nvmft_shard *shard)
         list_init(&qpair->parked[i]);
         list_init(&qpair->hungry_link[i]);
     }
+    return shard->target->opts.transport->conn_new(shard->loop, staging, &qpair_conn_ops, qpair,
+                                                   &qpair->conn);
 }
 
 /* ---- slots ---------------------------------------------------------------------------------- */
@@ -73,20 +76,24 @@ static struct nvmft_req *qpair_req_new(struct nvmft_qpair *qpair, const struct n
     } else {
         req = nvmft_qpair_slot(qpair, qpair->slots_touched);
         req->magic = NVMFT_REQ_MAGIC;
-        req->slot = (uint16_t)qpair->slots_touched++;
+        req->io.tag = (uint16_t)qpair->slots_touched++;
+        req->io.area = (uint8_t *)req + qpair->shard->target->io_offset;
         req->qpair = qpair;
         list_init(&req->link);
     }
     qpair->reqs_used++;
     req->state = NVMFT_REQ_NEW;
     req->sqe = *sqe;
-    req->cid = le16_get(sqe->cid);
+    req->io.cid = le16_get(sqe->cid);
+    req->io.in_own = false;
+    req->io.data_bytes = req->io.data_moved = 0;
+    req->io.err = ICMS_OK;
     req->is_admin = qpair->qid == 0 || sqe->opcode == NVME_FABRICS;
     req->status = NVME_SC_SUCCESS;
-    req->dnr = req->counted = req->answered = req->lost = req->resp_queued = false;
+    req->dnr = req->counted = req->answered = false;
     req->pace = NVMFT_PACE_NONE;
     req->dw0 = req->dw1 = 0;
-    req->data_bytes = req->data_moved = req->data_offset = 0;
+    req->data_offset = 0;
     req->end = ICMS_OK;
     req->pub.reason = ICMS_MISS_NONE;
     req->pub.deadline_ns = 0;
@@ -102,7 +109,7 @@ void nvmft_qpair_close(struct nvmft_qpair *qpair, icms_err why)
         qpair->state == NVMFT_QPAIR_LEAVING)
         return;
     loop_timer_stop(qpair->shard->loop, &qpair->timer);
-    nvmf_pdu_close(&qpair->conn, why);
+    qpair->shard->target->opts.transport->close(qpair->conn, why);
     /* The state changes in closed(): a command that waits for a message goes on until then. */
 }
 
@@ -119,7 +126,7 @@ static void qpair_close_idle(struct nvmft_qpair *qpair)
         atomic_load_explicit(&qpair->ctrl->joined, memory_order_relaxed) > 1)
         return;
     if ((qpair->close_wanted || qpair->shard->draining) && qpair->reqs_used == qpair->reqs_held &&
-        qpair->incoming_buffer == NULL && qpair->state != NVMFT_QPAIR_JOINING)
+        !qpair->incoming && qpair->state != NVMFT_QPAIR_JOINING)
         nvmft_qpair_close(qpair, ICMS_CLOSED);
 }
 
@@ -136,42 +143,20 @@ void nvmft_qpair_req_free(struct nvmft_req *req)
         qpair_leave(qpair);
         return;
     }
-    if (qpair->pending) {
-        struct nvmft_req *next = qpair_req_new(qpair, &qpair->pending_sqe);
-
-        qpair->pending = false;
-        nvmf_pdu_recv_resume(&qpair->conn);
-        nvmft_req_run(next);
-    } else if (qpair->recv_busy) {
-        qpair->recv_busy = false;
-        nvmf_pdu_recv_resume(&qpair->conn);
-    }
     qpair_close_idle(qpair);
-}
-
-void nvmft_qpair_staging_freed(struct nvmft_qpair *qpair)
-{
-    if (!qpair->recv_busy || qpair->state == NVMFT_QPAIR_CLOSING)
-        return;
-    qpair->recv_busy = false;
-    nvmf_pdu_recv_resume(&qpair->conn);
 }
 
 static void qpair_incoming_drop(struct nvmft_qpair *qpair)
 {
     uint8_t *memory = qpair->incoming_buffer;
 
-    qpair->incoming = NULL;
-    if (memory == NULL)
-        return;
+    qpair->incoming = false;
     qpair->incoming_buffer = NULL;
-    if (qpair->incoming_staging)
-        qpair->staging_used = false;
-    else
+    if (memory != NULL)
         nvmft_buffers_give_raw(qpair, qpair->incoming_class, memory);
 }
 
-static void qpair_closed(struct nvmf_pdu_conn *conn, icms_err why)
+static void qpair_closed(struct nvmf_conn *conn, icms_err why)
 {
     struct nvmft_qpair *qpair = conn->owner;
     struct nvmft_counters *counters = &qpair->shard->counters;
@@ -180,13 +165,12 @@ static void qpair_closed(struct nvmf_pdu_conn *conn, icms_err why)
     qpair->conn_open = false;
     qpair->state = NVMFT_QPAIR_CLOSING;
     qpair->reg_why = why;
-    qpair->pending = qpair->recv_busy = false;
     loop_timer_stop(qpair->shard->loop, &qpair->timer);
     if (why == ICMS_PROTOCOL)
         nvmft_count(&counters->protocol_errors, 1);
     else if (why == ICMS_DEADLINE)
         nvmft_count(&counters->timeouts, 1);
-    nvmft_count(&counters->digest_errors, conn->stats.ddgst_errors + conn->stats.hdgst_errors);
+    nvmft_count(&counters->digest_errors, conn->digest_errors);
     qpair_incoming_drop(qpair);
     qpair->reqs_used++; /* the last one does not leave inside the walk */
     for (uint32_t i = 0; i < qpair->slots_touched; i++)
@@ -201,8 +185,7 @@ static void qpair_leave(struct nvmft_qpair *qpair)
     check(qpair->state == NVMFT_QPAIR_CLOSING);
     if (qpair->reqs_used > 0 || qpair->conn_open)
         return;
-    check(qpair->buffer_bytes == 0 && !qpair->staging_used && qpair->reqs_held == 0);
-    check(list_empty(&qpair->senders) && qpair->tx_data_bytes == 0);
+    check(qpair->buffer_bytes == 0 && qpair->reqs_held == 0);
     for (int i = 0; i < NVMFT_WAIT_COUNT; i++)
         check(list_empty(&qpair->parked[i]) && list_empty(&qpair->hungry_link[i]));
     free(qpair->slots);
@@ -277,154 +260,129 @@ static void qpair_heard(struct nvmft_qpair *qpair)
         atomic_store_explicit(&qpair->ctrl->heard_ns, now, memory_order_relaxed);
 }
 
-static void qpair_hello(struct nvmft_qpair *qpair, const struct nvme_tcp_ic_wf *ic)
+/* The host is there: Connect comes next. */
+static void qpair_opened(struct nvmf_conn *conn)
 {
+    struct nvmft_qpair *qpair = conn->owner;
     struct nvmf_target *target = qpair->shard->target;
 
     check(qpair->state == NVMFT_QPAIR_HELLO);
-    nvme_tcp_ic_resp_encode(&qpair->hello_tx.pdu, 0, ic->digests, NVMFT_DATA_PDU_BYTES);
-    qpair->hello_tx.data[0] = qpair->hello_tx.data[1] = (struct iovec){0};
-    qpair->hello_tx.done = NULL;
-    nvmf_pdu_send(&qpair->conn, &qpair->hello_tx);
-    nvmf_pdu_digests_set(&qpair->conn, ic->digests, ic->pda);
     qpair->state = NVMFT_QPAIR_CONNECT;
     loop_timer_start(qpair->shard->loop, &qpair->timer,
                      loop_now_ns(qpair->shard->loop) + target->opts.header_timeout_ms * QPAIR_MS);
 }
 
-/* Memory for data that comes with a command; BUSY: none now, the stream waits. */
-static icms_err qpair_header_capsule(struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
-                                     uint32_t data_bytes, struct iovec *out_data)
+/* Memory for data that comes with a command. */
+static icms_err qpair_capsule(struct nvmf_conn *conn, const struct nvme_sqe_wf *sqe,
+                              uint32_t data_bytes, uint8_t **out_memory, uint32_t *out_offset)
 {
-    uint64_t bytes;
-    uint32_t offset;
-    bool large;
+    struct nvmft_qpair *qpair = conn->owner;
+    bool large = data_bytes > qpair->shard->target->capsule_bytes_max;
     enum nvmft_wait_class class = sqe->opcode == NVME_KV_STORE || sqe->opcode == NVME_ICMS_STORE
                                       ? NVMFT_WAIT_STORE
                                       : NVMFT_WAIT_LOAD;
+    uint64_t bytes;
 
-    check(qpair->incoming == NULL && qpair->incoming_buffer == NULL);
-    large = data_bytes > qpair->shard->target->capsule_bytes_max;
-    if (large && sqe->opcode != NVME_ICMS_STORE) {
-        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_LIMIT, offsetof(struct nvme_tcp_common_wf, plen));
-        return ICMS_PROTOCOL;
-    }
-    if (!qpair_slot_free(qpair)) {
-        if (qpair->reqs_sending == 0) {
-            nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_LIMIT, 0);
-            return ICMS_PROTOCOL;
-        }
-        qpair->recv_busy = true;
-        return ICMS_BUSY;
-    }
-    if (!nvmft_req_capsule_room(qpair, sqe, data_bytes, &bytes, &offset))
+    check(qpair->incoming_buffer == NULL);
+    if (large &&
+        (sqe->opcode != NVME_ICMS_STORE || qpair->state != NVMFT_QPAIR_READY || qpair->qid == 0))
+        return ICMS_VALUE_SIZE;
+    if (!qpair_slot_free(qpair))
+        return ICMS_LIMIT;
+    qpair->incoming = true;
+    if (!nvmft_req_capsule_room(qpair, sqe, data_bytes, &bytes, &qpair->incoming_offset))
         return ICMS_OK; /* the command is answered with what is wrong; its data is dropped */
-    qpair->incoming_staging = false;
     qpair->incoming_class = class;
     qpair->incoming_buffer = nvmft_buffers_try(qpair, class, bytes);
     qpair->incoming_bytes = bytes_align(bytes, NVMFT_POOL_PAGE);
-    if (qpair->incoming_buffer == NULL && large)
-        return ICMS_OK; /* dropped; the host is told to ask first */
-    if (qpair->incoming_buffer == NULL) {
-        if (qpair->staging_used) {
-            qpair->recv_busy = true;
-            return ICMS_BUSY;
-        }
-        check(bytes <= qpair->shard->target->staging_bytes);
-        qpair->staging_used = qpair->incoming_staging = true;
-        qpair->incoming_buffer = qpair->staging;
-        qpair->incoming_bytes = qpair->shard->target->staging_bytes;
-    }
-    qpair->incoming_offset = offset;
-    out_data->iov_base = qpair->incoming_buffer + offset;
-    out_data->iov_len = data_bytes;
-    return ICMS_OK;
-}
-
-static icms_err qpair_header(struct nvmf_pdu_conn *conn, const union nvme_tcp_pdu *pdu,
-                             uint32_t data_bytes, struct iovec out_data[NVMF_PDU_VECTORS])
-{
-    struct nvmft_qpair *qpair = conn->owner;
-
-    if (pdu->common.type == NVME_TCP_CAPSULE_CMD)
-        return qpair_header_capsule(qpair, &pdu->cmd.sqe, data_bytes, &out_data[0]);
-    check(pdu->common.type == NVME_TCP_H2C_DATA);
-    if (!nvmft_req_h2c_check(qpair, &pdu->data, data_bytes, &qpair->incoming))
-        return ICMS_PROTOCOL;
-    out_data[0].iov_base =
-        qpair->incoming->buffer + qpair->incoming->data_offset + qpair->incoming->data_moved;
-    out_data[0].iov_len = data_bytes;
-    return ICMS_OK;
+    *out_memory = qpair->incoming_buffer;
+    *out_offset = qpair->incoming_offset;
+    if (qpair->incoming_buffer != NULL || large)
+        return ICMS_OK; /* large and no room: dropped; the host is told to ask first */
+    check(bytes <= qpair->shard->target->staging_bytes);
+    return ICMS_BUSY;
 }
 
 /* A command, its data included if it brought some and there is use for it. */
-static void qpair_capsule(struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
-                          uint32_t data_bytes, icms_err data_status)
-{
-    struct nvmft_req *req;
-
-    if (!qpair_slot_free(qpair)) {
-        /* With data it was found in header(). */
-        if (qpair->reqs_sending == 0) {
-            nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_LIMIT, 0);
-            return;
-        }
-        check(!qpair->pending && data_bytes == 0);
-        qpair->pending = true;
-        qpair->pending_sqe = *sqe;
-        nvmf_pdu_recv_pause(&qpair->conn);
-        return;
-    }
-    req = qpair_req_new(qpair, sqe);
-    if (qpair->incoming_buffer != NULL) {
-        req->buffer = qpair->incoming_buffer; /* it is the command's now */
-        req->buffer_bytes = qpair->incoming_bytes;
-        req->data_offset = qpair->incoming_offset;
-        req->staging = qpair->incoming_staging;
-        req->wait_class = qpair->incoming_class;
-        qpair->incoming_buffer = NULL;
-    }
-    req->data_moved = data_bytes;
-    if (data_status != ICMS_OK)
-        req->status = NVME_SC_TRANSPORT;
-    nvmft_req_run(req);
-}
-
-static void qpair_pdu(struct nvmf_pdu_conn *conn, const union nvme_tcp_pdu *pdu,
-                      uint32_t data_bytes, icms_err data_status)
+static icms_err qpair_command(struct nvmf_conn *conn, const struct nvme_sqe_wf *sqe,
+                              uint32_t data_bytes, icms_err data_err, uint8_t *own)
 {
     struct nvmft_qpair *qpair = conn->owner;
     struct nvmft_req *req;
 
     qpair_heard(qpair);
-    switch (pdu->common.type) {
-    case NVME_TCP_IC_REQ:
-        qpair_hello(qpair, &pdu->ic);
-        break;
-    case NVME_TCP_CAPSULE_CMD:
-        qpair_capsule(qpair, &pdu->cmd.sqe, data_bytes, data_status);
-        break;
-    case NVME_TCP_H2C_DATA:
-        req = qpair->incoming;
-        qpair->incoming = NULL;
-        if (req == NULL) { /* no data: header() was not asked */
-            (void)nvmft_req_h2c_check(qpair, &pdu->data, 0, &req);
-            break;
-        }
-        if (data_status != ICMS_OK)
-            req->status = NVME_SC_TRANSPORT;
-        req->data_moved += data_bytes;
-        req->progress_ns = loop_now_ns(qpair->shard->loop);
-        nvmft_req_run(req);
-        break;
-    default:
-        check(!"the PDU layer lets only these through");
+    if (!qpair_slot_free(qpair))
+        return ICMS_LIMIT;
+    req = qpair_req_new(qpair, sqe);
+    qpair->incoming = false;
+    if (own != NULL || qpair->incoming_buffer != NULL) {
+        req->buffer = own != NULL ? own : qpair->incoming_buffer; /* it is the command's now */
+        req->buffer_bytes =
+            own != NULL ? qpair->shard->target->staging_bytes : qpair->incoming_bytes;
+        req->io.in_own = own != NULL;
+        req->data_offset = qpair->incoming_offset;
+        req->wait_class = qpair->incoming_class;
+        qpair->incoming_buffer = NULL;
     }
+    req->io.data_moved = data_bytes;
+    if (data_err != ICMS_OK)
+        req->status = NVME_SC_TRANSPORT;
+    nvmft_req_run(req);
+    return ICMS_OK;
 }
 
-static const struct nvmf_pdu_ops qpair_pdu_ops = {
-    .header = qpair_header,
-    .pdu = qpair_pdu,
+static struct nvmf_target_io *qpair_find(struct nvmf_conn *conn, uint16_t tag)
+{
+    struct nvmft_qpair *qpair = conn->owner;
+
+    return tag < qpair->slots_touched ? &nvmft_qpair_slot(qpair, tag)->io : NULL;
+}
+
+static void qpair_progress(struct nvmf_conn *conn, struct nvmf_target_io *io)
+{
+    struct nvmft_qpair *qpair = conn->owner;
+    struct nvmft_req *req = container_of(io, struct nvmft_req, io);
+
+    qpair_heard(qpair);
+    req->progress_ns = loop_now_ns(qpair->shard->loop);
+    nvmft_req_run(req);
+}
+
+/* The host learns that the command is over: it may send another. */
+static void qpair_completion(struct nvmf_conn *conn, struct nvmf_target_io *io,
+                             struct nvme_cqe *out_cqe)
+{
+    struct nvmft_qpair *qpair = conn->owner;
+    const struct nvmft_req *req = container_of(io, struct nvmft_req, io);
+
+    qpair->sqhd = (uint16_t)((qpair->sqhd + 1u) % qpair->entries);
+    *out_cqe = (struct nvme_cqe){
+        .cid = io->cid,
+        .sqhd = qpair->no_flow ? UINT16_MAX : qpair->sqhd,
+        .status = req->status,
+        .dnr = req->dnr,
+        .dw0 = req->dw0,
+        .dw1 = req->dw1,
+    };
+}
+
+static void qpair_responded(struct nvmf_conn *conn, struct nvmf_target_io *io)
+{
+    struct nvmft_req *req = container_of(io, struct nvmft_req, io);
+
+    check(req->state == NVMFT_REQ_SENDING);
+    req->state = NVMFT_REQ_DONE;
+    nvmft_req_run(req);
+}
+
+static const struct nvmf_target_conn_ops qpair_conn_ops = {
+    .opened = qpair_opened,
+    .capsule = qpair_capsule,
+    .command = qpair_command,
+    .find = qpair_find,
+    .progress = qpair_progress,
+    .completion = qpair_completion,
+    .responded = qpair_responded,
     .closed = qpair_closed,
 };
 
@@ -434,12 +392,10 @@ void nvmft_qpair_open(struct loop_msg *msg)
 {
     struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, reg_msg);
     const struct nvmf_target_opts *opts = &qpair->shard->target->opts;
-    struct nvmf_pdu_opts pdu_opts = {
-        .ops = &qpair_pdu_ops,
-        .role = NVME_TCP_CONTROLLER,
-        .capsule_data_max = qpair->shard->target->capsule_bytes_max,
-        .data_max = NVMFT_DATA_PDU_BYTES,
-        .pdu_timeout_ns = opts->header_timeout_ms * QPAIR_MS,
+    struct nvmf_accept_opts accept = {
+        .capsule_bytes_max =
+            (uint32_t)u64_max(qpair->shard->target->capsule_bytes_max, NVME_ICMS_STORE_DATA_BYTES),
+        .header_timeout_ns = opts->header_timeout_ms * QPAIR_MS,
         .send_timeout_ns = opts->stall_timeout_ms * QPAIR_MS,
     };
 
@@ -450,13 +406,10 @@ void nvmft_qpair_open(struct loop_msg *msg)
     qpair->qid = 0;
     qpair->entries = 2;
     qpair->sqhd = 0;
-    qpair->reqs_sending = 0;
     nvmft_buffers_host(qpair, NULL);
     list_push(&qpair->shard->open, &qpair->link);
     qpair->conn_open = true;
-    nvmf_pdu_open(&qpair->conn, qpair->shard->loop, qpair->reg_sock, &pdu_opts);
-    qpair->conn.owner = qpair;
-    qpair->reg_sock = NULL; /* the connection's now */
+    opts->transport->open(qpair->conn, &accept);
     loop_timer_start(qpair->shard->loop, &qpair->timer,
                      loop_now_ns(qpair->shard->loop) + opts->header_timeout_ms * QPAIR_MS);
     if (qpair->shard->draining || qpair_slots_make(qpair) != ICMS_OK)
@@ -485,7 +438,7 @@ void nvmft_qpair_connect(struct nvmft_req *req)
         else if (req->buffer == NULL)
             status = NVME_SC_SGL_LENGTH;
         else
-            status = nvme_connect_decode(&req->sqe, req->buffer, req->data_moved,
+            status = nvme_connect_decode(&req->sqe, req->buffer, req->io.data_moved,
                                          &qpair->reg_connect, &dw0);
     }
     if (status == NVME_SC_SUCCESS && qpair->reg_connect.entries > opts->queue_entries_max) {
@@ -519,7 +472,9 @@ static icms_err qpair_grow(struct nvmft_qpair *qpair)
     qpair->slots = slots;
     qpair->slot_count = count;
     req = nvmft_qpair_slot(qpair, 0);
-    check(req->state == NVMFT_REQ_JOIN && !req->resp_busy && req->tx_busy == 0);
+    check(req->state == NVMFT_REQ_JOIN);
+    req->io.area = slots + qpair->shard->target->io_offset;
+    memset(req->io.area, 0, qpair->shard->target->opts.transport->io_bytes);
     list_init(&req->link);
     return ICMS_OK;
 }
@@ -534,7 +489,7 @@ void nvmft_qpair_joined(struct loop_msg *msg)
     if (!qpair->conn_open) {
         /* The peer left meanwhile. The command in the first slot is the only one. */
         req = nvmft_qpair_slot(qpair, 0);
-        check(req->state == NVMFT_REQ_JOIN && req->lost);
+        check(req->state == NVMFT_REQ_JOIN);
         req->state = NVMFT_REQ_DONE;
         nvmft_req_run(req);
         return;
@@ -556,10 +511,6 @@ void nvmft_qpair_joined(struct loop_msg *msg)
     nvmft_buffers_host(qpair, qpair->ctrl);
     qpair->qid = qpair->reg_connect.qid;
     qpair->entries = qpair->reg_connect.entries;
-    if (qpair->qid != 0)
-        nvmf_pdu_capsule_max_set(
-            &qpair->conn,
-            (uint32_t)u64_max(qpair->shard->target->capsule_bytes_max, NVME_ICMS_STORE_DATA_BYTES));
     qpair->no_flow = (qpair->reg_connect.attributes & NVME_CATTR_NO_SQ_FLOW) != 0;
     req->dw0 = qpair->ctrl->cntlid;
     req->state = NVMFT_REQ_RESPOND;
@@ -569,10 +520,8 @@ void nvmft_qpair_joined(struct loop_msg *msg)
 
 void nvmft_qpair_fini(struct nvmft_qpair *qpair)
 {
-    if (qpair->conn_open)
-        nvmf_pdu_fini(&qpair->conn);
-    if (qpair->reg_sock != NULL)
-        loop_sock_close(&qpair->reg_sock);
+    if (qpair->conn != NULL)
+        qpair->shard->target->opts.transport->conn_free(&qpair->conn);
     free(qpair->slots);
     qpair->slots = NULL;
 }

@@ -36,9 +36,9 @@ icms_err nvmft_registry_init(struct nvmf_target *target)
 /* ---- connections ---------------------------------------------------------------------------- */
 
 /* A connection goes to the loop that has the fewest, before a byte of it is read. */
-void nvmft_registry_accept(struct net_listener *listener, struct loop_sock *sock)
+void nvmft_registry_accept(struct nvmf_listener *listener)
 {
-    struct nvmf_target *target = listener->arg;
+    struct nvmf_target *target = listener->owner;
     struct nvmft_shard *best = NULL;
     struct nvmft_qpair *qpair;
 
@@ -53,7 +53,7 @@ void nvmft_registry_accept(struct net_listener *listener, struct loop_sock *sock
     atomic_fetch_add_explicit(&target->connections_total, 1, memory_order_relaxed);
     qpair->left = false;
     qpair->reg_verb = NVMFT_REG_OPEN;
-    qpair->reg_sock = sock; /* handed on to the queue pair's loop */
+    target->opts.transport->take(listener, qpair->conn);
     loop_send(best->loop, &qpair->reg_msg, nvmft_qpair_open);
 }
 
@@ -68,7 +68,7 @@ static void registry_slot_free(struct nvmft_qpair *qpair)
     shard->used--;
     list_push(&shard->free, &qpair->free_link);
     atomic_fetch_sub_explicit(&shard->target->connections, 1, memory_order_relaxed);
-    net_listener_rele(&shard->target->listener);
+    shard->target->opts.transport->release(shard->target->listener);
 }
 
 /* ---- controllers ---------------------------------------------------------------------------- */

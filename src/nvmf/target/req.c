@@ -2,21 +2,18 @@
 /*
  * One command, from its capsule to its completion.
  *
- * Runs on the queue pair's loop. Woken by buffers.c (a buffer), qpair.c (data, close, sweep), the
- * owner (nvmf_target_req_done) and sends. Invariants: a command holds at most one buffer and waits
- * for none while it holds one; a buffer goes back only when no PDU, no receive and no owner can
- * touch it; the completion is queued behind all data of the command; the PDU that ends the data is
- * queued after the owner gave the command back, so nothing says success before the owner did.
+ * Runs on the queue pair's loop. Woken by buffers.c (a buffer), qpair.c (data, responded, close,
+ * sweep) and the owner (nvmf_target_req_more, _done). Invariants: a command holds at most one
+ * buffer and waits for none while it holds one; a buffer goes back only when neither the transport
+ * nor the owner can touch it; the end of the data goes to the transport after the owner gave the
+ * command back, so nothing says success before the owner did.
  *
- * Life: NEW -> [WAIT_BUFFER] -> [H2C] -> EXECUTE -> [STREAM] -> [C2H] -> RESPOND -> DONE, one
+ * Life: NEW -> [WAIT_BUFFER] -> [H2C] -> EXECUTE -> [STREAM] -> RESPOND -> SENDING -> DONE, one
  * function a state.
  *
- * In-capsule data is the one thing that cannot be parked without the stream behind it, where the
- * data may be that frees the buffers others wait for. So each queue pair has a staging buffer of
- * its own: a command in it needs nothing more from the peer or the pool, ends by itself, and the
- * stream goes on. That is for what Identify grants to any host. A store of ours may bring more;
- * when the pool has no room at that moment its data is dropped, and the host sends it again as one
- * that asks (NVME_ICMS_ASK), so it costs no memory.
+ * Data that comes with a command needs memory at once. What Identify grants to any host has a place
+ * in memory of the transport when the pool has none. A store of ours may bring more; then its data
+ * is dropped, and the host sends it again as one that asks (NVME_ICMS_ASK), so it costs no memory.
  */
 #include "base/bytes.h"
 #include "base/check.h"
@@ -271,7 +268,7 @@ static enum req_step req_new_store(struct nvmft_req *req)
         nvmft_req_fail_err(req, ICMS_BUSY, ICMS_MISS_SHED);
         return REQ_NEXT;
     }
-    req->data_bytes = req->pub.value_bytes;
+    req->io.data_bytes = req->pub.value_bytes;
     return req_wait_buffer(req, NVMFT_WAIT_STORE, bytes);
 }
 
@@ -291,7 +288,7 @@ static enum req_step req_new_kv(struct nvmft_req *req)
     struct nvmf_target *target = qpair->shard->target;
     struct nvmft_kv kv;
 
-    if (req->data_moved > 0)
+    if (req->io.data_moved > 0)
         kv = qpair->incoming_kv; /* the verdict that its data was received by */
     else
         req_kv_parse(qpair, &req->sqe, 0, &kv);
@@ -315,7 +312,7 @@ static enum req_step req_new_kv(struct nvmft_req *req)
         check(req->buffer != NULL);
         req->pub.keys = (const struct key *)(req->buffer + REQ_KEYS_OFFSET);
         req->pub.key_count = kv.key_count;
-        if (nvme_kv_exist_many_decode(req->buffer, req->data_moved, kv.key_count,
+        if (nvme_kv_exist_many_decode(req->buffer, req->io.data_moved, kv.key_count,
                                       (struct key *)(req->buffer + REQ_KEYS_OFFSET)) != ICMS_OK)
             return req_failed(req, NVME_SC_KV_KEY_SIZE);
         return REQ_NEXT;
@@ -339,20 +336,6 @@ static enum req_step req_run_new(struct nvmft_req *req)
     return req->is_admin ? req_new_admin(req) : req_new_kv(req);
 }
 
-static void req_tx_done(struct nvmf_pdu_tx *tx, icms_err err);
-
-/* Asks for all the data at once; the host cuts it into PDUs of the size that ICResp told it. */
-static void req_send_r2t(struct nvmft_req *req)
-{
-    check(!req->resp_busy);
-    nvme_tcp_r2t_encode(&req->tx_resp.pdu, req->cid, req->slot, 0, req->data_bytes);
-    req->tx_resp.data[0] = req->tx_resp.data[1] = (struct iovec){0};
-    req->tx_resp.done = req_tx_done;
-    req->tx_resp.owner = req;
-    req->resp_busy = true;
-    nvmf_pdu_send(&req->qpair->conn, &req->tx_resp);
-}
-
 static enum req_step req_run_wait_buffer(struct nvmft_req *req)
 {
     check(req->buffer != NULL);
@@ -361,25 +344,27 @@ static enum req_step req_run_wait_buffer(struct nvmft_req *req)
         return REQ_NEXT;
     }
     if (!req->is_admin && req->pub.op == NVMF_TARGET_STORE) {
-        req->data_offset = req->qpair->shard->target->opts.headroom_bytes;
-        req->data_moved = 0;
+        const struct nvmf_target_opts *opts = &req->qpair->shard->target->opts;
+
+        req->io.data = req->buffer + opts->headroom_bytes;
+        req->io.data_moved = 0;
         req->progress_ns = loop_now_ns(req->qpair->shard->loop);
         req->state = NVMFT_REQ_H2C;
         nvmft_qpair_watch(req->qpair);
-        req_send_r2t(req);
+        opts->transport->read(req->qpair->conn, &req->io);
         return REQ_WAIT;
     }
     req->state = NVMFT_REQ_EXECUTE;
     return REQ_NEXT;
 }
 
-/* Woken by H2CData: all there? */
+/* Woken by the transport: all there? */
 static enum req_step req_run_h2c(struct nvmft_req *req)
 {
-    if (req->data_moved < req->data_bytes)
+    if (req->io.data_moved < req->io.data_bytes)
         return REQ_WAIT;
-    if (req->status != NVME_SC_SUCCESS)
-        return req_failed(req, req->status);
+    if (req->io.err != ICMS_OK)
+        return req_failed(req, NVME_SC_TRANSPORT);
     req->state = NVMFT_REQ_EXECUTE;
     return REQ_NEXT;
 }
@@ -432,6 +417,15 @@ void nvmf_target_req_done(struct nvmf_target_req *pub)
         nvmft_req_run(req);
 }
 
+/* Data to the host: it is where the owner said. */
+static void req_data_begin(struct nvmft_req *req)
+{
+    /* Sends do not write. */
+    req->io.data = (uint8_t *)(uintptr_t)req->pub.value;
+    req->io.data_bytes = (uint32_t)u64_min(req->pub.done_bytes, req->pub.host_bytes);
+    req->io.data_moved = 0;
+}
+
 void nvmf_target_req_more(struct nvmf_target_req *pub, uint32_t bytes)
 {
     struct nvmft_req *req = container_of(pub, struct nvmft_req, pub);
@@ -439,13 +433,12 @@ void nvmf_target_req_more(struct nvmf_target_req *pub, uint32_t bytes)
     check(req->magic == NVMFT_REQ_MAGIC && !req->answered && !req->in_kv);
     check(loop_is_mine(pub->loop) && pub->op == NVMF_TARGET_RETRIEVE);
     if (req->state == NVMFT_REQ_EXECUTE) {
-        req->data = pub->value;
-        req->data_bytes = (uint32_t)u64_min(pub->done_bytes, pub->host_bytes);
-        req->data_moved = req->data_ready = 0;
+        req_data_begin(req);
+        req->data_ready = 0;
         req->state = NVMFT_REQ_STREAM;
     }
     check(req->state == NVMFT_REQ_STREAM && bytes >= req->data_ready);
-    if (bytes < req->data_bytes)
+    if (bytes < req->io.data_bytes)
         req->data_ready = bytes; /* else the end of the data waits for nvmf_target_req_done */
     nvmft_req_run(req);
 }
@@ -475,9 +468,7 @@ static enum req_step req_answered(struct nvmft_req *req)
 
     req->answered = false;
     req->end = pub->err;
-    list_remove(&req->link); /* STREAM: it may have waited for its turn to send */
     if (!req->qpair->conn_open) {
-        req->lost = true;
         req->state = NVMFT_REQ_DONE;
         return REQ_NEXT;
     }
@@ -499,12 +490,12 @@ static enum req_step req_answered(struct nvmft_req *req)
     }
     req->status = NVME_SC_SUCCESS;
     if (req->state == NVMFT_REQ_EXECUTE)
-        req->data_bytes = req->data_moved = 0;
+        req->io.data_bytes = req->io.data_moved = 0;
     if (pub->op == NVMF_TARGET_RETRIEVE || pub->op == NVMF_TARGET_LIST) {
         check(pub->value != NULL || pub->done_bytes == 0);
-        check(req->state == NVMFT_REQ_EXECUTE || req->data == pub->value);
-        req->data = pub->value;
-        req->data_bytes = (uint32_t)u64_min(pub->done_bytes, pub->host_bytes);
+        check(req->state == NVMFT_REQ_EXECUTE || req->io.data == pub->value);
+        if (req->state == NVMFT_REQ_EXECUTE)
+            req_data_begin(req);
         if (pub->op == NVMF_TARGET_RETRIEVE) {
             req->dw0 = (uint32_t)pub->done_bytes;
             req->dw1 = pub->record;
@@ -513,183 +504,41 @@ static enum req_step req_answered(struct nvmft_req *req)
         req->dw0 = (uint32_t)pub->map;
         req->dw1 = (uint32_t)(pub->map >> 32);
     }
-    req->state = NVMFT_REQ_C2H;
-    return REQ_NEXT;
-}
-
-/* What is queued next tells the host that the command is over: it may send another. */
-static void req_completes(struct nvmft_req *req)
-{
-    struct nvmft_qpair *qpair = req->qpair;
-
-    check(!req->resp_queued);
-    qpair->sqhd = (uint16_t)((qpair->sqhd + 1u) % qpair->entries);
-    req->resp_queued = true;
-    qpair->reqs_sending++;
-}
-
-/* A PDU for so much data of a queue pair; NULL: enough is queued. */
-static struct nvmft_tx *req_tx_data(struct nvmft_qpair *qpair, uint32_t bytes)
-{
-    if (qpair->tx_data_bytes > 0 && qpair->tx_data_bytes + bytes > NVMFT_TX_DATA_BYTES)
-        return NULL;
-    for (int i = 0; i < NVMFT_TX_DATA; i++)
-        if (qpair->tx_data[i].req == NULL)
-            return &qpair->tx_data[i];
-    return NULL;
-}
-
-static void req_data_sent(struct nvmf_pdu_tx *pdu, icms_err err);
-
-/* Whether the last data may say that the command succeeded, instead of a completion: the host asked
- * for no SQ heads, and the result is what it counts itself. */
-static bool req_data_tells(const struct nvmft_req *req)
-{
-    return req->qpair->no_flow && req->sqe.opcode == NVME_ICMS_RETRIEVE &&
-           req->dw0 == req->data_bytes;
-}
-
-/* Queues the next data before end as one PDU; false: enough is queued. */
-static bool req_send_data(struct nvmft_req *req, uint32_t end)
-{
-    struct nvmft_qpair *qpair = req->qpair;
-    uint32_t bytes = (uint32_t)u64_min(end - req->data_moved, NVMFT_DATA_PDU_BYTES);
-    struct nvmft_tx *tx = req_tx_data(qpair, bytes);
-    uint8_t flags = 0;
-
-    if (tx == NULL)
-        return false;
-    if (req->data_moved + bytes == req->data_bytes) {
-        flags = NVME_TCP_FLAG_LAST;
-        if (req_data_tells(req)) {
-            flags |= NVME_TCP_FLAG_SUCCESS;
-            req_completes(req);
-        }
-    }
-    nvme_tcp_data_encode(&tx->pdu.pdu, NVME_TCP_C2H_DATA, flags, req->cid, 0, req->data_moved,
-                         bytes);
-    /* Sends do not write; iovec has no const. */
-    tx->pdu.data[0].iov_base = (void *)(uintptr_t)(req->data + req->data_moved);
-    tx->pdu.data[0].iov_len = bytes;
-    tx->pdu.data[1] = (struct iovec){0};
-    tx->pdu.done = req_data_sent;
-    tx->req = req;
-    tx->bytes = bytes;
-    nvmft_qpair_watch(qpair);
-    qpair->tx_data_bytes += bytes;
-    req->tx_busy++;
-    req->data_moved += bytes;
-    nvmf_pdu_send(&qpair->conn, &tx->pdu);
-    return true;
-}
-
-/* Queues data up to an end, or until enough is queued (false). The first of the senders queues what
- * fits; the others wait for it to be through. */
-static bool req_send_until(struct nvmft_req *req, uint32_t end)
-{
-    struct nvmft_qpair *qpair = req->qpair;
-
-    if (list_empty(&req->link) && !req->lost && req->data_moved < end)
-        list_push(&qpair->senders, &req->link);
-    while (!req->lost && req->data_moved < end) {
-        if (list_first(&qpair->senders) != &req->link || !req_send_data(req, end))
-            return false;
-    }
-    list_remove(&req->link);
-    return true;
-}
-
-static enum req_step req_run_stream(struct nvmft_req *req)
-{
-    if (req->answered)
-        return req_answered(req);
-    (void)req_send_until(req, req->data_ready);
-    return REQ_WAIT;
-}
-
-static enum req_step req_run_c2h(struct nvmft_req *req)
-{
-    if (!req_send_until(req, req->data_bytes))
-        return REQ_WAIT;
     req->state = NVMFT_REQ_RESPOND;
     return REQ_NEXT;
 }
 
-static void req_send_response(struct nvmft_req *req)
+static enum req_step req_run_stream(struct nvmft_req *req)
 {
     struct nvmft_qpair *qpair = req->qpair;
-    struct nvme_cqe cqe = {
-        .cid = req->cid,
-        .status = req->status,
-        .dnr = req->dnr,
-        .dw0 = req->dw0,
-        .dw1 = req->dw1,
-    };
 
-    req_completes(req);
-    cqe.sqhd = qpair->no_flow ? UINT16_MAX : qpair->sqhd;
-    nvme_tcp_resp_encode(&req->tx_resp.pdu, &cqe);
-    req->tx_resp.data[0] = req->tx_resp.data[1] = (struct iovec){0};
-    req->tx_resp.done = req_tx_done;
-    req->tx_resp.owner = req;
-    req->resp_busy = true;
-    nvmft_qpair_watch(qpair);
-    nvmf_pdu_send(&qpair->conn, &req->tx_resp);
+    if (req->answered)
+        return req_answered(req);
+    if (qpair->conn_open) {
+        nvmft_qpair_watch(qpair);
+        qpair->shard->target->opts.transport->write(qpair->conn, &req->io, req->data_ready);
+    }
+    return REQ_WAIT;
 }
 
+/* The host needs no completion of a retrieve that went well when it asked for no SQ heads, and the
+ * result is what it counts itself. */
 static enum req_step req_run_respond(struct nvmft_req *req)
 {
-    if (req->resp_busy)
-        return REQ_WAIT; /* its R2T, or the completion itself */
-    if (!req->resp_queued && !req->lost && req->qpair->conn_open) {
-        req_send_response(req);
-        return REQ_WAIT;
-    }
-    if (req->tx_busy > 0)
-        return REQ_WAIT;
-    req->state = NVMFT_REQ_DONE;
-    return REQ_NEXT;
-}
-
-/* Something of it was sent, or failed. In H2C it was the R2T: the data wakes it, or the end of the
- * connection. */
-static void req_sent(struct nvmft_req *req, icms_err err)
-{
-    check(req->magic == NVMFT_REQ_MAGIC);
-    if (err != ICMS_OK)
-        req->lost = true;
-    req->progress_ns = loop_now_ns(req->qpair->shard->loop);
-    if (req->state == NVMFT_REQ_STREAM || req->state == NVMFT_REQ_C2H ||
-        req->state == NVMFT_REQ_RESPOND)
-        nvmft_req_run(req);
-}
-
-static void req_tx_done(struct nvmf_pdu_tx *tx, icms_err err)
-{
-    struct nvmft_req *req = tx->owner;
-
-    check(req->resp_busy);
-    req->resp_busy = false;
-    req_sent(req, err);
-}
-
-static void req_data_sent(struct nvmf_pdu_tx *pdu, icms_err err)
-{
-    struct nvmft_tx *tx = container_of(pdu, struct nvmft_tx, pdu);
-    struct nvmft_req *req = tx->req;
     struct nvmft_qpair *qpair = req->qpair;
-    struct list *first;
+    bool success = req->status == NVME_SC_SUCCESS;
 
-    check(req->tx_busy > 0 && qpair->tx_data_bytes >= tx->bytes);
-    qpair->tx_data_bytes -= tx->bytes;
-    tx->req = NULL;
-    req->tx_busy--;
-    req_sent(req, err);
-    while ((first = list_first(&qpair->senders)) != NULL) {
-        nvmft_req_run(container_of(first, struct nvmft_req, link));
-        if (list_first(&qpair->senders) == first)
-            break;
+    if (!qpair->conn_open) {
+        req->state = NVMFT_REQ_DONE;
+        return REQ_NEXT;
     }
+    req->io.result_is_bytes = success && qpair->no_flow && req->sqe.opcode == NVME_ICMS_RETRIEVE &&
+                              req->dw0 == req->io.data_bytes;
+    req->state = NVMFT_REQ_SENDING;
+    nvmft_qpair_watch(qpair);
+    qpair->shard->target->opts.transport->respond(qpair->conn, &req->io,
+                                                  success ? req->io.data_bytes : 0);
+    return REQ_WAIT;
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
@@ -715,17 +564,14 @@ static void req_account(struct nvmft_req *req)
     if (pub->op == NVMF_TARGET_STORE)
         nvmft_count(&counters->bytes_in, pub->value_bytes);
     else if (pub->op == NVMF_TARGET_RETRIEVE)
-        nvmft_count(&counters->bytes_out, req->data_moved);
+        nvmft_count(&counters->bytes_out, req->io.data_moved);
 }
 
 static enum req_step req_run_done(struct nvmft_req *req)
 {
-    check(req->tx_busy == 0 && !req->resp_busy);
     req_account(req);
     req_kv_sent(req);
     nvmft_buffers_give(req);
-    if (req->resp_queued)
-        req->qpair->reqs_sending--;
     return REQ_END;
 }
 
@@ -738,8 +584,8 @@ static enum req_step (*const req_state_fn[])(struct nvmft_req *req) = {
     [NVMFT_REQ_NEW] = req_run_new,         [NVMFT_REQ_WAIT_BUFFER] = req_run_wait_buffer,
     [NVMFT_REQ_H2C] = req_run_h2c,         [NVMFT_REQ_EXECUTE] = req_run_execute,
     [NVMFT_REQ_STREAM] = req_run_stream,   [NVMFT_REQ_HELD] = req_run_nothing,
-    [NVMFT_REQ_JOIN] = req_run_nothing,    [NVMFT_REQ_C2H] = req_run_c2h,
-    [NVMFT_REQ_RESPOND] = req_run_respond, [NVMFT_REQ_DONE] = req_run_done,
+    [NVMFT_REQ_JOIN] = req_run_nothing,    [NVMFT_REQ_RESPOND] = req_run_respond,
+    [NVMFT_REQ_SENDING] = req_run_nothing, [NVMFT_REQ_DONE] = req_run_done,
 };
 
 void nvmft_req_run(struct nvmft_req *req)
@@ -754,53 +600,15 @@ void nvmft_req_run(struct nvmft_req *req)
         nvmft_qpair_req_free(req);
 }
 
-bool nvmft_req_h2c_check(struct nvmft_qpair *qpair, const struct nvme_tcp_data_wf *data,
-                         uint32_t data_bytes, struct nvmft_req **out_req)
-{
-    uint32_t ttag = le16_get(data->ttag);
-    struct nvmft_req *req = ttag < qpair->slots_touched ? nvmft_qpair_slot(qpair, ttag) : NULL;
-
-    if (req == NULL || req->state != NVMFT_REQ_H2C) {
-        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_HEADER, offsetof(struct nvme_tcp_data_wf, ttag));
-        return false;
-    }
-    if (le16_get(data->cid) != req->cid) {
-        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_HEADER, offsetof(struct nvme_tcp_data_wf, cid));
-        return false;
-    }
-    if (le32_get(data->offset) != req->data_moved) {
-        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_RANGE, offsetof(struct nvme_tcp_data_wf, offset));
-        return false;
-    }
-    if (data_bytes == 0 || data_bytes > req->data_bytes - req->data_moved) {
-        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_RANGE, offsetof(struct nvme_tcp_data_wf, length));
-        return false;
-    }
-    if ((data->common.flags & NVME_TCP_FLAG_LAST) != 0 &&
-        data_bytes < req->data_bytes - req->data_moved) {
-        /* The rest that was asked for is not to come. */
-        nvmf_pdu_term(&qpair->conn, NVME_TCP_FES_HEADER,
-                      offsetof(struct nvme_tcp_common_wf, flags));
-        return false;
-    }
-    *out_req = req;
-    return true;
-}
-
 void nvmft_req_abandon(struct nvmft_req *req)
 {
-    req->lost = true;
     switch (req->state) {
     case NVMFT_REQ_WAIT_BUFFER:
         req->state = NVMFT_REQ_DONE;
         nvmft_buffers_unpark(req);
         break;
-    case NVMFT_REQ_C2H:
-        list_remove(&req->link);
-        req->state = NVMFT_REQ_DONE;
-        break;
     case NVMFT_REQ_H2C:
-    case NVMFT_REQ_RESPOND:
+    case NVMFT_REQ_SENDING:
         req->state = NVMFT_REQ_DONE;
         break;
     case NVMFT_REQ_HELD:
@@ -809,7 +617,6 @@ void nvmft_req_abandon(struct nvmft_req *req)
         req->state = NVMFT_REQ_DONE;
         break;
     case NVMFT_REQ_STREAM:
-        list_remove(&req->link);
         req->pub.unwanted = true; /* it comes back by itself, as from EXECUTE */
         return;
     default:

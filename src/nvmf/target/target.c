@@ -3,8 +3,8 @@
  * The target as a whole: memory taken at start, the listener, drain, counters.
  *
  * nvmf_target_new, _open and _free run while the loops stand still; the rest says where it runs.
- * The region of data buffers is cut into one part a loop; each part holds a staging buffer for
- * every queue pair of the loop and, behind them, the pool.
+ * The region of data buffers is cut into one part a loop; each part holds memory for the transport
+ * of every queue pair of the loop and, behind it, the pool.
  */
 #include <stdlib.h>
 
@@ -30,6 +30,7 @@ const char *nvmf_target_op_name(enum nvmf_target_op op)
 void nvmf_target_opts_init(struct nvmf_target_opts *opts)
 {
     *opts = (struct nvmf_target_opts){
+        .transport = &nvmf_target_tcp,
         .serial = "ICMS0001",
         .model = "icms flash enclosure",
         .firmware = "0.1",
@@ -93,8 +94,9 @@ static icms_err target_shard_init(struct nvmf_target *target, uint32_t index, ui
     if (shard->qpairs == NULL)
         return ICMS_NO_MEMORY;
     for (uint32_t i = 0; i < shard->qpair_count; i++) {
-        nvmft_qpair_init(&shard->qpairs[i], shard);
-        shard->qpairs[i].staging = memory + i * target->staging_bytes;
+        if (nvmft_qpair_init(&shard->qpairs[i], shard, memory + i * target->staging_bytes) !=
+            ICMS_OK)
+            return ICMS_NO_MEMORY;
         list_push(&shard->free, &shard->qpairs[i].free_link);
     }
     staging = shard->qpair_count * target->staging_bytes;
@@ -114,7 +116,8 @@ static icms_err target_sizes(struct nvmf_target *target, struct err_why *why,
     target->capsule_bytes_max = (uint32_t)u64_max(opts->in_capsule_bytes, TARGET_CAPSULE_BYTES);
     target->staging_bytes =
         bytes_align(opts->ops->buffer_bytes(target->capsule_bytes_max), NVMFT_POOL_PAGE);
-    target->slot_bytes = bytes_align(sizeof(struct nvmft_req) + opts->owner_req_bytes, 64);
+    target->io_offset = (uint32_t)bytes_align(sizeof(struct nvmft_req) + opts->owner_req_bytes, 16);
+    target->slot_bytes = bytes_align(target->io_offset + opts->transport->io_bytes, 64);
     target->buffer_bytes_max = NVMFT_LOG_BYTES;
     for (uint32_t i = 0; i < opts->namespace_count; i++)
         target->buffer_bytes_max =
@@ -148,7 +151,7 @@ static icms_err target_opts_check(const struct nvmf_target_opts *opts, struct er
     if (opts->connections_max < 2 || opts->connections_max > 65534)
         return err_set(why, ICMS_CONFIG, "%u connections: 2 to 65534 are possible",
                        opts->connections_max);
-    if (opts->in_capsule_bytes % 16 != 0 || opts->in_capsule_bytes > NVMFT_DATA_PDU_BYTES)
+    if (opts->in_capsule_bytes % 16 != 0 || opts->in_capsule_bytes > NVMFT_CAPSULE_BYTES_MAX)
         return err_set(why, ICMS_CONFIG,
                        "%u bytes in a capsule: a multiple of 16, up to 1 MiB, is possible",
                        opts->in_capsule_bytes);
@@ -207,20 +210,20 @@ icms_err nvmf_target_open(struct nvmf_target *target, struct err_why *why)
 {
     icms_err err;
 
-    check(!target->listening);
-    err = net_listener_open(&target->listener, target->opts.loops[0], &target->opts.listen,
-                            target->opts.connections_max, nvmft_registry_accept, target, why);
+    check(target->listener == NULL);
+    err = target->opts.transport->listen(target->opts.loops[0], &target->opts.listen,
+                                         target->opts.connections_max, nvmft_registry_accept,
+                                         target, why, &target->listener, &target->addr);
     if (err != ICMS_OK)
         return err;
-    target->listening = true;
     target->opened_ns = loop_env_now_ns(loop_env(target->opts.loops[0]));
     return ICMS_OK;
 }
 
 void nvmf_target_addr(const struct nvmf_target *target, struct loop_addr *out_addr)
 {
-    check(target->listening);
-    net_listener_addr(&target->listener, out_addr);
+    check(target->listener != NULL);
+    *out_addr = target->addr;
 }
 
 /* ---- drain ---------------------------------------------------------------------------------- */
@@ -231,7 +234,7 @@ static void target_shard_drain(struct loop_msg *msg)
 
     shard->draining = true;
     if (shard == &shard->target->shards[0])
-        net_listener_close(&shard->target->listener, NULL);
+        shard->target->opts.transport->listen_close(shard->target->listener);
     target_sweep(&shard->timer);
 }
 
@@ -255,8 +258,8 @@ void nvmf_target_free(struct nvmf_target **target_ref)
     *target_ref = NULL;
     if (target == NULL)
         return;
-    if (target->listening)
-        net_listener_fini(&target->listener);
+    if (target->listener != NULL)
+        target->opts.transport->listen_free(&target->listener);
     for (uint32_t i = 0; target->shards != NULL && i < target->opts.loop_count; i++) {
         struct nvmft_shard *shard = &target->shards[i];
 

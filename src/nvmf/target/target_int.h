@@ -5,7 +5,7 @@
  *
  *   nvmf_target ── registry (loop 0): controllers, which queue pair slots are free
  *        └── shard, one a loop: buffer pool, waiting commands, counters
- *               └── queue pair: one TCP connection; request slots
+ *               └── queue pair: one connection (nvmf/transport.h); request slots
  *                      └── request: one command
  *
  * Loops meet by message only. A queue pair has three messages: reg (opened, joining a controller,
@@ -19,10 +19,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "net/net.h"
-#include "nvmf/pdu.h"
+#include "base/list.h"
 #include "nvmf/target.h"
 #include "nvmf/target/pool.h"
+#include "nvmf/transport.h"
 #include "wire/nvme_fabrics.h"
 #include "wire/nvme_identify.h"
 #include "wire/nvme_kv.h"
@@ -31,13 +31,8 @@
 #define NVMFT_REQ_MAGIC   0x71657274u /* "treq" */
 #define NVMFT_QPAIR_MAGIC 0x70717274u /* "trqp" */
 
-/* Largest data of one H2CData or C2HData PDU: nothing waits behind more than this. */
-#define NVMFT_DATA_PDU_BYTES ((uint32_t)1 << 20)
-
-/* Data PDUs of one queue pair that are queued at a time, and their bytes, unless it is one. Enough
- * to keep a socket busy; what is queued beyond that only grows cold in the cache. */
-#define NVMFT_TX_DATA       8
-#define NVMFT_TX_DATA_BYTES ((uint32_t)1 << 20)
+/* The most data that may be allowed to come with any command. */
+#define NVMFT_CAPSULE_BYTES_MAX ((uint32_t)1 << 20)
 
 /* Async event requests that a controller holds. */
 #define NVMFT_AERS 4
@@ -90,14 +85,14 @@ enum nvmft_req_state {
     NVMFT_REQ_FREE,        /* in the queue pair's free list                                      */
     NVMFT_REQ_NEW,         /* parsed, holds a slot and perhaps a buffer with in-capsule data     */
     NVMFT_REQ_WAIT_BUFFER, /* parked; woken by nvmft_buffers_wake or its deadline                */
-    NVMFT_REQ_H2C,         /* R2T sent; woken by the H2CData that completes it                   */
+    NVMFT_REQ_H2C,         /* its data was asked for; woken by the transport's progress()        */
     NVMFT_REQ_EXECUTE,     /* with the owner; woken by nvmf_target_req_more or _done             */
     NVMFT_REQ_STREAM,      /* with the owner, and what is ready of its data is sent; woken by
-                              nvmf_target_req_more or _done, and when its turn to send comes     */
+                              nvmf_target_req_more or _done                                      */
     NVMFT_REQ_HELD,        /* an async event request, kept until something happens               */
     NVMFT_REQ_JOIN,        /* Connect, with the registry; woken by nvmft_qpair_joined            */
-    NVMFT_REQ_C2H,         /* has data to queue; woken when its turn comes                       */
-    NVMFT_REQ_RESPOND,     /* CapsuleResp queued; woken by nvmft_req_tx_done                     */
+    NVMFT_REQ_RESPOND,     /* its end is known: data and completion go to the transport          */
+    NVMFT_REQ_SENDING,     /* with the transport; woken by its responded()                       */
     NVMFT_REQ_DONE,        /* everything sent or given up; the slot becomes free                 */
 };
 
@@ -127,29 +122,20 @@ struct nvmft_req {
     uint32_t magic;             /* NVMFT_REQ_MAGIC                                              */
     enum nvmft_req_state state;
     struct nvmft_qpair *qpair;
-    struct list link; /* free list, parked list or senders of the queue pair                    */
-    uint16_t slot;    /* index in the queue pair; the transfer tag of its R2T                   */
-    uint16_t cid;     /* the host's name for the command; not trusted to be unique              */
+    struct list link; /* free list or parked list of the queue pair                             */
+    struct nvmf_target_io io; /* as the transport sees it; io.tag: index in the queue pair      */
     bool is_admin;    /* admin or fabrics: never reaches the owner                              */
     bool kv_sent_due; /* the owner has to be told when the value is not touched any more        */
-    bool staging;     /* buffer is the queue pair's own, not the pool's                         */
     enum nvmft_wait_class wait_class;
     struct nvme_sqe_wf sqe; /* the command as it came                                          */
     struct nvme_sgl sgl;    /* where its data is                                               */
-    uint8_t *buffer;        /* owned; NULL: none                                               */
+    uint8_t *buffer;        /* owned, but for io.in_own; NULL: none                            */
     uint64_t buffer_bytes;  /* its size; parked: what is wanted                                */
-    uint32_t data_offset;   /* where the data starts in the buffer                             */
-    uint32_t data_bytes;    /* to move: from the host or to it                                 */
-    uint32_t data_ready;    /* STREAM: of data_bytes, what may be queued; never all             */
-    uint32_t data_moved;    /* received, or queued to be sent                                  */
-    const uint8_t *data;    /* to the host: where it is                                        */
-    uint32_t tx_busy;       /* data PDUs of it that are queued or in flight                    */
+    uint32_t data_offset;   /* where the host's data starts in the buffer                      */
+    uint32_t data_ready;    /* STREAM: of io.data_bytes, what may be sent; never all           */
     bool counted;           /* a KV command: appears in the statistics                         */
     bool in_kv;             /* inside ops.kv                                                   */
     bool answered;          /* nvmf_target_req_done was called                                 */
-    bool lost;              /* a send failed or the connection is gone: nothing more to send   */
-    bool resp_queued;       /* the completion is queued: tx_resp, or the last data says it      */
-    bool resp_busy;         /* tx_resp is queued or in flight: R2T or completion               */
     uint64_t started_ns;    /* when it was parsed                                              */
     uint64_t progress_ns;   /* when the peer last moved something of it                        */
     enum nvmft_pace pace;   /* what was waited for at the last sweep                           */
@@ -159,15 +145,7 @@ struct nvmft_req {
     uint16_t status;        /* of the completion: NVME_SC_*                                    */
     bool dnr;               /* of the completion                                               */
     uint32_t dw0, dw1;      /* of the completion                                               */
-    struct nvmf_pdu_tx tx_resp;  /* CapsuleResp or R2T                                         */
     _Alignas(16) uint8_t area[]; /* the owner's                                                */
-};
-
-/* A C2HData PDU that is queued. */
-struct nvmft_tx {
-    struct nvmf_pdu_tx pdu; /* as it goes out          */
-    struct nvmft_req *req;  /* whose; NULL: it is free */
-    uint32_t bytes;         /* data in it              */
 };
 
 /* ---- controllers ---------------------------------------------------------------------------- */
@@ -221,8 +199,8 @@ struct nvmft_ctrl {
 
 enum nvmft_qpair_state {
     NVMFT_QPAIR_FREE,    /* loop 0 may hand it out                                              */
-    NVMFT_QPAIR_HELLO,   /* waits for ICReq; woken by its PDU or the timer                      */
-    NVMFT_QPAIR_CONNECT, /* waits for the Connect command; woken by its PDU or the timer        */
+    NVMFT_QPAIR_HELLO,   /* waits for the transport; woken by its opened() or the timer         */
+    NVMFT_QPAIR_CONNECT, /* waits for the Connect command; woken by it or the timer             */
     NVMFT_QPAIR_JOINING, /* Connect is with the registry; woken by nvmft_qpair_joined           */
     NVMFT_QPAIR_READY,   /* serves commands                                                     */
     NVMFT_QPAIR_CLOSING, /* waits for the connection and for commands that are with the owner   */
@@ -230,7 +208,7 @@ enum nvmft_qpair_state {
 };
 
 enum nvmft_reg_verb {
-    NVMFT_REG_OPEN,  /* loop 0 -> shard: here is a socket              */
+    NVMFT_REG_OPEN,  /* loop 0 -> shard: here is a host                */
     NVMFT_REG_JOIN,  /* shard -> loop 0: Connect                       */
     NVMFT_REG_LEAVE, /* shard -> loop 0: all over                      */
 };
@@ -239,42 +217,30 @@ struct nvmft_qpair {
     uint32_t magic; /* NVMFT_QPAIR_MAGIC                                                       */
     enum nvmft_qpair_state state;
     struct nvmft_shard *shard;
-    struct nvmf_pdu_conn conn;
+    struct nvmf_conn *conn;  /* owned                                                        */
     bool conn_open;          /* conn's closed() has not come                                 */
     bool close_wanted;       /* close when nothing is in flight: drain, Disconnect           */
-    bool recv_busy;          /* header() answered BUSY: no free slot, or staging is used     */
-    bool pending;            /* a command without data waits for a free slot; reading paused */
     bool no_flow;            /* the host does not want SQ heads                              */
     uint16_t qid;            /* 0: admin                                                     */
     uint16_t entries;        /* of the submission queue                                      */
     uint16_t sqhd;           /* its head                                                     */
     struct loop_timer timer; /* HELLO and CONNECT: time is up                                */
     struct nvmft_ctrl *ctrl; /* joined; NULL before                                          */
-    struct nvme_sqe_wf pending_sqe; /* pending: the command                                    */
-    struct nvmf_pdu_tx hello_tx;    /* ICResp                                                  */
     /* requests */
     uint8_t *slots; /* slot_count * slot_bytes; the first is for Connect            */
     uint32_t slot_count;
     uint32_t slots_touched; /* those behind were never used                                 */
     struct list reqs_free;  /* of the touched ones                                          */
     uint32_t reqs_used;     /* not free                                                     */
-    uint32_t reqs_sending;  /* of them: the host may have seen the completion already       */
     uint32_t reqs_held;     /* of them: async event requests                                */
-    /* data to the host: commands send it one after the other, so that each is whole early */
-    struct list senders; /* requests with data to queue, oldest first           */
-    struct nvmft_tx tx_data[NVMFT_TX_DATA]; /* what is queued */
-    uint32_t tx_data_bytes; /* of data in it                                       */
-    /* the PDU with data that is being received */
-    struct nvmft_req *incoming;  /* H2CData: whose; NULL: none                              */
-    struct nvmft_kv incoming_kv; /* in-capsule data: the KV command that it belongs to         */
-    uint8_t *incoming_buffer;    /* in-capsule data; owned; NULL: none                      */
+    /* the command whose data is being received with it */
+    bool incoming;               /* there is one                                            */
+    struct nvmft_kv incoming_kv; /* the KV command that it belongs to                       */
+    uint8_t *incoming_buffer;    /* where the data goes; owned; NULL: nowhere, or the transport's */
     uint64_t incoming_bytes;     /* size of that buffer                                     */
     uint32_t incoming_offset;    /* where the data starts in it                             */
-    bool incoming_staging;       /* it is the staging buffer                                */
-    enum nvmft_wait_class incoming_class; /* else: for whom it was taken                       */
+    enum nvmft_wait_class incoming_class; /* for whom it was taken                          */
     /* memory */
-    uint8_t *staging; /* a buffer of its own for in-capsule data: see req.c      */
-    bool staging_used;
     uint64_t buffer_bytes;     /* of the pool, held by its requests                       */
     struct nvmft_share *share; /* of its host                                        */
     struct list parked[NVMFT_WAIT_COUNT]; /* requests in WAIT_BUFFER, oldest first        */
@@ -285,7 +251,6 @@ struct nvmft_qpair {
     /* between this loop and loop 0 */
     struct loop_msg reg_msg;
     enum nvmft_reg_verb reg_verb;    /* what reg_msg says                                       */
-    struct loop_sock *reg_sock;      /* OPEN: the connection                                    */
     struct nvme_connect reg_connect; /* JOIN: what the host asks                                */
     uint16_t reg_status;             /* JOIN: the answer                                        */
     uint32_t reg_dw0;                /* JOIN: the answer                                        */
@@ -367,17 +332,18 @@ struct nvmf_target {
     struct nvmft_host_set ns_hosts[LIMIT_VOLUMES]; /* who may use each of them                 */
     struct loop_region *region; /* all data buffers                                       */
     uint32_t capsule_bytes_max; /* data with a command; at least what fabrics asks for    */
-    uint64_t staging_bytes;     /* of one queue pair                                      */
+    uint64_t staging_bytes;     /* of the transport's own, for one queue pair             */
+    uint32_t io_offset;         /* where in a request the transport's part begins         */
     uint64_t slot_bytes;        /* of one request                                         */
     uint64_t buffer_bytes_max;  /* of the largest value                                   */
     struct nvmft_shard *shards;
     /* loop 0 */
-    struct net_listener listener;
-    bool listening;
-    struct nvmft_ctrl *ctrls;     /* connections_max of them                             */
-    struct nvmft_hosts hosts;     /* connected ones, by nvmft_ctrl.host                  */
-    uint32_t ctrl_next;           /* where the search for a free one starts              */
-    _Atomic uint32_t connections; /* now                                                 */
+    struct nvmf_listener *listener; /* NULL: it does not listen                          */
+    struct loop_addr addr;          /* where it does                                     */
+    struct nvmft_ctrl *ctrls;       /* connections_max of them                             */
+    struct nvmft_hosts hosts;       /* connected ones, by nvmft_ctrl.host                  */
+    uint32_t ctrl_next;             /* where the search for a free one starts              */
+    _Atomic uint32_t connections;   /* now                                                 */
     _Atomic uint64_t connections_total;
     _Atomic uint64_t connects_refused;
     _Atomic uint64_t keepalive_timeouts;
@@ -466,16 +432,14 @@ void nvmft_req_fail_err(struct nvmft_req *req, icms_err err, enum icms_miss reas
 bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
                             uint32_t data_bytes, uint64_t *out_bytes, uint32_t *out_offset);
 
-/* H2CData: checks it against its request; TermReq when it does not fit (false). */
-bool nvmft_req_h2c_check(struct nvmft_qpair *qpair, const struct nvme_tcp_data_wf *data,
-                         uint32_t data_bytes, struct nvmft_req **out_req);
-
 /* The connection is gone: ends what waits for it; what is with the owner ends by itself. */
 void nvmft_req_abandon(struct nvmft_req *req);
 
 /* ---- qpair.c -------------------------------------------------------------------------------- */
 
-void nvmft_qpair_init(struct nvmft_qpair *qpair, struct nvmft_shard *shard);
+/* staging: memory of its transport, for the data of one command. NO_MEMORY. */
+icms_err nvmft_qpair_init(struct nvmft_qpair *qpair, struct nvmft_shard *shard,
+                          uint8_t *staging) ICMS_MUST_CHECK;
 
 /* On the shard's loop: the message from loop 0. */
 void nvmft_qpair_open(struct loop_msg *msg);
@@ -485,9 +449,6 @@ void nvmft_qpair_close(struct nvmft_qpair *qpair, icms_err why);
 
 /* A request is over: its slot is free, and whatever waited for that goes on. */
 void nvmft_qpair_req_free(struct nvmft_req *req);
-
-/* The staging buffer is free: reading goes on when it stood still for it. */
-void nvmft_qpair_staging_freed(struct nvmft_qpair *qpair);
 
 /* Answers a Connect command; takes it to the registry. */
 void nvmft_qpair_connect(struct nvmft_req *req);
@@ -517,7 +478,7 @@ void nvmft_qpair_fini(struct nvmft_qpair *qpair);
 /* ---- registry.c: loop 0 --------------------------------------------------------------------- */
 
 icms_err nvmft_registry_init(struct nvmf_target *target);
-void nvmft_registry_accept(struct net_listener *listener, struct loop_sock *sock);
+void nvmft_registry_accept(struct nvmf_listener *listener);
 
 /* A queue pair's message: NVMFT_REG_JOIN or NVMFT_REG_LEAVE. */
 void nvmft_registry_join(struct loop_msg *msg);
