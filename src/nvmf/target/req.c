@@ -514,7 +514,7 @@ static enum req_step req_run_stream(struct nvmft_req *req)
 
     if (req->answered)
         return req_answered(req);
-    if (qpair->conn_open) {
+    if (qpair->conn_open && req->data_ready > 0) {
         nvmft_qpair_watch(qpair);
         qpair->shard->target->opts.transport->write(qpair->conn, &req->io, req->data_ready);
     }
