@@ -9,7 +9,10 @@
 
 #include "base/check.h"
 
-#define AHEAD_SLOTS 64
+/* Slots, and the memory of all of them: large pieces have fewer, which keep a drive as busy. */
+#define AHEAD_SLOTS_MIN 4
+#define AHEAD_SLOTS_MAX 64
+#define AHEAD_BYTES     ((uint64_t)32 << 20)
 
 struct ahead_slot {
     struct loop_read read; /* of the piece; memory is the slot's          */
@@ -18,7 +21,9 @@ struct ahead_slot {
 
 struct store_ahead {
     struct loop_reads *reads;                               /* those in flight           */
-    struct ahead_slot slot[AHEAD_SLOTS];                    /* by number of the piece    */
+    struct ahead_slot slot[AHEAD_SLOTS_MAX];                /* by number of the piece    */
+    uint32_t slots;                                         /* of them, used             */
+    uint32_t piece_pages;                                   /* of a slot                 */
     uint8_t *memory;                                        /* of all slots              */
     bool (*next)(void *arg, struct store_piece *out_piece); /* names pieces              */
     void *arg;                                              /* for next                  */
@@ -26,24 +31,28 @@ struct store_ahead {
     bool whole;                                             /* next had no more          */
 };
 
-icms_err store_ahead_new(struct loop_file *file, struct err_why *why,
+icms_err store_ahead_new(struct loop_file *file, uint32_t piece_pages, struct err_why *why,
                          struct store_ahead **out_ahead)
 {
-    const uint64_t slot_bytes = STORE_AHEAD_PAGES * STORE_PAGE_BYTES;
+    const uint64_t slot_bytes = (uint64_t)piece_pages * STORE_PAGE_BYTES;
+    uint32_t slots =
+        (uint32_t)u64_max(u64_min(AHEAD_BYTES / slot_bytes, AHEAD_SLOTS_MAX), AHEAD_SLOTS_MIN);
     struct store_ahead *ahead = calloc(1, sizeof(*ahead));
     icms_err err = ICMS_NO_MEMORY;
 
     if (ahead != NULL)
-        ahead->memory = aligned_alloc(STORE_PAGE_BYTES, AHEAD_SLOTS * slot_bytes);
+        ahead->memory = aligned_alloc(STORE_PAGE_BYTES, slots * slot_bytes);
     if (ahead == NULL || ahead->memory == NULL)
         err = err_set(why, err, "no memory to recover the store");
     else
-        err = loop_reads_new(file, AHEAD_SLOTS, why, &ahead->reads);
+        err = loop_reads_new(file, slots, why, &ahead->reads);
     if (err != ICMS_OK) {
         store_ahead_free(&ahead);
         return err;
     }
-    for (uint32_t i = 0; i < AHEAD_SLOTS; i++)
+    ahead->slots = slots;
+    ahead->piece_pages = piece_pages;
+    for (uint32_t i = 0; i < slots; i++)
         ahead->slot[i].read.memory = ahead->memory + i * slot_bytes;
     *out_ahead = ahead;
     return ICMS_OK;
@@ -66,14 +75,14 @@ static void ahead_fill(struct store_ahead *ahead)
 {
     struct store_piece piece;
 
-    while (!ahead->whole && ahead->asked < ahead->taken + AHEAD_SLOTS) {
-        struct ahead_slot *slot = &ahead->slot[ahead->asked % AHEAD_SLOTS];
+    while (!ahead->whole && ahead->asked < ahead->taken + ahead->slots) {
+        struct ahead_slot *slot = &ahead->slot[ahead->asked % ahead->slots];
 
         if (!ahead->next(ahead->arg, &piece)) {
             ahead->whole = true;
             return;
         }
-        check(piece.pages >= 1 && piece.pages <= STORE_AHEAD_PAGES);
+        check(piece.pages >= 1 && piece.pages <= ahead->piece_pages);
         slot->read.offset = piece.offset;
         slot->read.bytes = piece.pages * STORE_PAGE_BYTES;
         slot->ended = false;
@@ -95,7 +104,7 @@ void store_ahead_begin(struct store_ahead *ahead,
 
 icms_err store_ahead_take(struct store_ahead *ahead, const uint8_t **out_pages)
 {
-    struct ahead_slot *slot = &ahead->slot[ahead->taken % AHEAD_SLOTS];
+    struct ahead_slot *slot = &ahead->slot[ahead->taken % ahead->slots];
 
     ahead_fill(ahead);
     check(ahead->taken < ahead->asked);

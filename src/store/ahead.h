@@ -12,20 +12,17 @@
 #include "loop/loop.h"
 #include "store/layout.h"
 
-/* Pages of a piece, at most. */
-#define STORE_AHEAD_PAGES 32
-
 struct store_ahead;
 
 /* A piece of the drive. */
 struct store_piece {
     uint64_t offset; /* a multiple of a page        */
-    uint32_t pages;  /* 1 .. STORE_AHEAD_PAGES      */
+    uint32_t pages;  /* 1 .. piece_pages            */
 };
 
-/* Takes its memory, 8 MiB; NO_MEMORY, LIMIT ... with a sentence. Freed before the file is closed.
- */
-icms_err store_ahead_new(struct loop_file *file, struct err_why *why,
+/* For pieces of so many pages at most; takes 32 MiB of memory, and touches what is read. NO_MEMORY,
+ * LIMIT ... with a sentence. Freed before the file is closed. */
+icms_err store_ahead_new(struct loop_file *file, uint32_t piece_pages, struct err_why *why,
                          struct store_ahead **out_ahead) ICMS_MUST_CHECK;
 
 /* Waits for what is on its way. *ahead may be NULL. */

@@ -7,8 +7,8 @@
  *   RECLAIM_HEADER   the new header is written over the old one; it counts the evictions
  *   RECLAIM_FLUSH    it is durable: an open finds an empty life
  *   RECLAIM_MAP      an empty dead map: the life before is over, without the header, too
- *   RECLAIM_ENTRIES  its blocks leave the index: those that its summary names, read in chunks, or,
- *                    without a good summary, those that a sweep of the index finds
+ *   RECLAIM_ENTRIES  its blocks leave the index: those that its summary names, or, without a good
+ *                    one, those that a sweep of the index finds
  *   RECLAIM_FOOTER   a footer without records
  *
  * An eviction for a quota, in the oldest segment that has blocks of the volume:
@@ -169,7 +169,11 @@ static bool reclaim_block(struct store *store, const struct store_block *block)
     return true;
 }
 
+/* ---- entries ----------------------------------------------------------------------------------
+ */
+
 static void reclaim_step(struct store *store);
+static void reclaim_entries_run(struct store *store);
 
 /* All of its blocks were seen. */
 static void reclaim_entries_end(struct store *store)
@@ -193,18 +197,12 @@ static void reclaim_entries_end(struct store *store)
     segment->strangers = false;
     segment->evicted = 0;
     segment->volumes = 0;
-    if (reclaim->sealed)
-        store_stream_remove(store, segment);
     reclaim->step = RECLAIM_FOOTER;
     reclaim_step(store);
 }
 
-/* ---- entries by a sweep -----------------------------------------------------------------------
- */
-
-static void reclaim_sweep(struct store *store);
-
-static void store_reclaim_swept(struct store_deferred *deferred)
+/* Makes entries of a part of the blocks that are in the index and lie in the segment. */
+static void store_reclaim_sweep(struct store_deferred *deferred)
 {
     struct store *store = container_of(deferred, struct store, reclaim.deferred);
     struct store_reclaim *reclaim = &store->reclaim;
@@ -212,224 +210,124 @@ static void store_reclaim_swept(struct store_deferred *deferred)
     uint32_t end = reclaim->sweep_cursor + STORE_SWEEP_STEPS;
     struct store_block block;
 
-    while (reclaim->sweep_cursor < end) {
-        uint32_t before = reclaim->sweep_cursor;
+    while (store_index_next(store->index, &reclaim->sweep_cursor, end - reclaim->sweep_cursor,
+                            &block)) {
+        struct store_record record = {
+            .key = block.key, .volume = store->volumes[block.volume].uuid, .value_bytes = 1};
 
-        if (!store_index_next(store->index, &reclaim->sweep_cursor, end - before, &block))
-            break;
-        if (block.location.segment != number || reclaim_block(store, &block))
-            continue;
-        reclaim->sweep_cursor = before; /* this one again, when others are gone */
-        if (reclaim->evicting == 0)
-            reclaim_end(store);
-        return;
+        if (block.location.segment == number &&
+            (reclaim_is_whole(store) || block.volume == reclaim->volume))
+            (void)store_summary_add(reclaim->summary, &record, block.location.page);
     }
     if (reclaim->sweep_cursor < store_index_end(store->index))
-        store_defer(store, &reclaim->deferred, store_reclaim_swept);
-    else if (reclaim->evicting == 0)
-        reclaim_entries_end(store);
+        store_defer(store, &reclaim->deferred, store_reclaim_sweep);
+    else
+        reclaim_entries_run(store);
 }
 
 static void reclaim_sweep(struct store *store)
 {
-    store->reclaim.sweeping = true;
-    store_defer(store, &store->reclaim.deferred, store_reclaim_swept);
-}
-
-/* ---- entries of a summary ---------------------------------------------------------------------
- */
-
-/* The block that an entry names, if it is in the index at this place; *out_found. False: it is no
- * entry. */
-static bool reclaim_entry(struct store *store, const struct store_entry_df *df, int volume,
-                          struct store_block *out_block, bool *out_found)
-{
-    struct store_record record;
-    uint32_t page;
-    uint8_t row;
-
-    *out_found = false;
-    if (store_entry_check(df, store->segment_pages, &record, &page, &row) != ICMS_OK)
-        return false;
-    if (volume < 0)
-        return true;
-    out_block->volume = (uint32_t)volume;
-    out_block->key = record.key;
-    *out_found =
-        store_index_find(store->index, out_block->volume, &record.key, &out_block->location) &&
-        out_block->location.segment == store_segment_number(store, store->reclaim.segment) &&
-        out_block->location.page == page;
-    return true;
-}
-
-/* For a quota: entries of a segment that is not sealed yet. */
-static void reclaim_memory(struct store *store)
-{
-    struct store_reclaim *reclaim = &store->reclaim;
-    struct store_summary *summary = reclaim->segment->summary;
-    const struct uuid *uuid = &store->volumes[reclaim->volume].uuid;
-
-    while (summary != NULL && reclaim->entry < summary->count) {
-        const struct store_entry_df *df = &summary->pages[reclaim->entry / STORE_SUMMARY_ENTRIES]
-                                               .entry[reclaim->entry % STORE_SUMMARY_ENTRIES];
-        struct store_block block;
-        bool found;
-
-        check(reclaim_entry(
-            store, df, uuid_equal(&summary->volume[df->volume], uuid) ? (int)reclaim->volume : -1,
-            &block, &found));
-        if (found && !reclaim_block(store, &block)) {
-            if (reclaim->evicting == 0)
-                reclaim_end(store);
-            return;
-        }
-        reclaim->entry++;
-    }
-    if (reclaim->evicting > 0)
-        return;
-    if (summary != NULL)
-        reclaim_entries_end(store);
-    else
-        reclaim_end(store); /* sealed meanwhile: the next job reads the rest */
-}
-
-static void store_reclaim_read_done(struct loop_op *op);
-
-/* Reads the next chunk: the first time the end of the segment, so that the footer is in it. */
-static void reclaim_read(struct store *store)
-{
-    struct store_reclaim *reclaim = &store->reclaim;
-    uint32_t first = store->segment_pages - 1 - reclaim->summary_pages;
-    uint32_t all = reclaim->summary_pages + 1;
-
-    if (!reclaim->footer_known)
-        reclaim->page = all > STORE_RECLAIM_PAGES ? all - STORE_RECLAIM_PAGES : 0;
-    reclaim->entry = 0;
-    reclaim->pages = all - reclaim->page;
-    if (reclaim->pages > STORE_RECLAIM_PAGES)
-        reclaim->pages = STORE_RECLAIM_PAGES;
-    loop_file_read(store->loop, &reclaim->op, store->file,
-                   store_segment_offset(store, store_segment_number(store, reclaim->segment),
-                                        first + reclaim->page),
-                   reclaim->chunk, reclaim->pages * STORE_PAGE_BYTES, store_reclaim_read_done);
-}
-
-/* Learns from the footer, the last page of the chunk, which volumes the entries mean. */
-static bool reclaim_footer(struct store *store)
-{
-    struct store_reclaim *reclaim = &store->reclaim;
-    const struct store_footer_df *footer =
-        (const struct store_footer_df *)(const void *)&reclaim->chunk[reclaim->pages - 1];
-    struct store_life life;
-
-    if (store_footer_check(&store->super.drive, store_segment_number(store, reclaim->segment),
-                           store->segment_pages, footer, &life) != ICMS_OK ||
-        life.nonce != reclaim->nonce || le32_get(footer->summary_pages) != reclaim->summary_pages)
-        return false;
-    for (uint32_t i = 0; i < STORE_SEGMENT_VOLUMES; i++) {
-        struct uuid uuid;
-
-        memcpy(uuid.bytes, footer->volume[i], sizeof(uuid.bytes));
-        reclaim->rows[i] = i < le32_get(footer->volumes) ? store_volume_find(store, &uuid) : -1;
-    }
-    reclaim->footer_known = true;
-    return true;
-}
-
-enum reclaim_chunk {
-    CHUNK_DONE, /* the next one                          */
-    CHUNK_WAIT, /* evictions are in flight, or enough were */
-    CHUNK_BAD,  /* a page of it is damaged               */
-};
-
-static enum reclaim_chunk reclaim_chunk(struct store *store)
-{
-    struct store_reclaim *reclaim = &store->reclaim;
-    uint32_t first = store->segment_pages - 1 - reclaim->summary_pages + reclaim->page;
-
-    for (; reclaim->entry < reclaim->pages * STORE_SUMMARY_ENTRIES; reclaim->entry++) {
-        uint32_t i = reclaim->entry / STORE_SUMMARY_ENTRIES;
-        uint32_t at = reclaim->entry % STORE_SUMMARY_ENTRIES, count;
-        const struct store_summary_df *page = &reclaim->chunk[i];
-        struct store_block block;
-        bool found;
-
-        if (reclaim->page + i >= reclaim->summary_pages)
-            return CHUNK_DONE;
-        if (at == 0 && store_summary_check(reclaim->nonce, first + i, page, &count) != ICMS_OK)
-            return CHUNK_BAD;
-        if (at >= le32_get(page->count))
-            continue;
-        if (!reclaim_entry(store, &page->entry[at],
-                           reclaim->rows[page->entry[at].volume % STORE_SEGMENT_VOLUMES], &block,
-                           &found))
-            return CHUNK_BAD;
-        if (found && !reclaim_block(store, &block))
-            return CHUNK_WAIT;
-    }
-    return CHUNK_DONE;
-}
-
-/* Works on the chunk in memory, then goes on to the next one or to the end. */
-static void reclaim_chunk_run(struct store *store)
-{
     struct store_reclaim *reclaim = &store->reclaim;
 
-    switch (reclaim_chunk(store)) {
-    case CHUNK_WAIT:
-        if (reclaim->evicting == 0)
-            reclaim_end(store);
-        return;
-    case CHUNK_BAD:
-        store_stat_add(&store->stats.checksum_errors, 1);
-        reclaim_sweep(store);
-        return;
-    case CHUNK_DONE:
-        break;
-    }
-    if (reclaim->page + reclaim->pages < reclaim->summary_pages) {
-        reclaim->page += reclaim->pages;
-        reclaim_read(store);
-    } else if (reclaim_is_whole(store) && reclaim->segment->live_blocks > 0) {
-        reclaim_sweep(store); /* the summary did not know all of them */
-    } else if (reclaim->evicting == 0) {
-        reclaim_entries_end(store);
-    }
+    reclaim->summary->count = reclaim->summary->volume_count = 0;
+    reclaim->entry = reclaim->sweep_cursor = 0;
+    store_defer(store, &reclaim->deferred, store_reclaim_sweep);
 }
 
 static void store_reclaim_read_done(struct loop_op *op)
 {
     struct store *store = container_of(op, struct store, reclaim.op);
     struct store_reclaim *reclaim = &store->reclaim;
-    bool first = !reclaim->footer_known;
+    bool good = op->err == ICMS_OK && store_summary_load(store, reclaim->segment, reclaim->summary);
 
     store_read_outcome(store, op->err);
-    if (op->err != ICMS_OK || (first && !reclaim_footer(store))) {
+    store_stat_add(&store->stats.checksum_errors, op->err == ICMS_OK && !good);
+    if (good)
+        reclaim_entries_run(store);
+    else
         reclaim_sweep(store);
-        return;
-    }
-    if (first && reclaim->page > 0) { /* only the footer was wanted; begin with the oldest */
-        reclaim->page = 0;
-        reclaim_read(store);
-        return;
-    }
-    reclaim_chunk_run(store);
 }
 
 static void reclaim_entries(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
+    struct store_segment *segment = reclaim->segment;
+    uint32_t pages = segment->summary_pages + 1;
 
-    reclaim->page = reclaim->entry = reclaim->sweep_cursor = 0;
-    reclaim->footer_known = reclaim->sweeping = reclaim->skipped = reclaim->evicted = false;
-    if (reclaim->segment->live_blocks == 0)
+    reclaim->entry = 0;
+    reclaim->skipped = reclaim->evicted = false;
+    reclaim->open = segment->summary != NULL;
+    if (segment->live_blocks == 0)
         reclaim_entries_end(store);
-    else if (reclaim->segment->summary != NULL)
-        reclaim_memory(store);
-    else if (reclaim->summary_pages == STORE_NO_SUMMARY || fault_hit("store.reclaim"))
+    else if (reclaim->open)
+        reclaim_entries_run(store);
+    else if (segment->summary_pages == STORE_NO_SUMMARY || fault_hit("store.reclaim"))
         reclaim_sweep(store);
     else
-        reclaim_read(store);
+        loop_file_read(store->loop, &reclaim->op, store->file,
+                       store_segment_offset(store, store_segment_number(store, segment),
+                                            store->segment_pages - pages),
+                       reclaim->summary->pages, pages * STORE_PAGE_BYTES, store_reclaim_read_done);
+}
+
+/* The block that an entry names; false: it is not in the index, or elsewhere. */
+static bool reclaim_find(const struct store *store, const struct store_entry_df *df, int volume,
+                         struct store_block *out_block)
+{
+    struct store_record record;
+    uint32_t page;
+    uint8_t row;
+
+    if (volume < 0)
+        return false;
+    check(store_entry_check(df, store->segment_pages, &record, &page, &row) == ICMS_OK);
+    out_block->volume = (uint32_t)volume;
+    out_block->key = record.key;
+    return store_index_find(store->index, out_block->volume, &record.key, &out_block->location) &&
+           out_block->location.segment == store_segment_number(store, store->reclaim.segment) &&
+           out_block->location.page == page;
+}
+
+static void store_reclaim_go_on(struct store_deferred *deferred)
+{
+    reclaim_entries_run(container_of(deferred, struct store, reclaim.deferred));
+}
+
+/* Evicts the blocks of the entries, from the one on where it was: in slices, or until evictions for
+ * a quota have to be waited for. */
+static void reclaim_entries_run(struct store *store)
+{
+    struct store_reclaim *reclaim = &store->reclaim;
+    const struct store_summary *summary =
+        reclaim->open ? reclaim->segment->summary : reclaim->summary;
+    uint32_t end = reclaim->entry + STORE_RECLAIM_STEPS;
+    int rows[STORE_SEGMENT_VOLUMES];
+
+    for (uint32_t i = 0; summary != NULL && i < summary->volume_count; i++)
+        rows[i] = store_volume_find(store, &summary->volume[i]);
+    for (; summary != NULL && reclaim->entry < summary->count; reclaim->entry++) {
+        const struct store_entry_df *df = &summary->pages[reclaim->entry / STORE_SUMMARY_ENTRIES]
+                                               .entry[reclaim->entry % STORE_SUMMARY_ENTRIES];
+        struct store_block block;
+
+        if (reclaim->entry == end && reclaim_is_whole(store)) {
+            store_defer(store, &reclaim->deferred, store_reclaim_go_on);
+            return;
+        }
+        if (reclaim_find(store, df, rows[df->volume], &block) && !reclaim_block(store, &block)) {
+            if (reclaim->evicting == 0)
+                reclaim_end(store);
+            return;
+        }
+    }
+    if (reclaim->evicting > 0)
+        return;
+    if (summary == NULL)
+        reclaim_end(store); /* sealed meanwhile: the next job reads the rest */
+    else if (reclaim_is_whole(store) && reclaim->segment->live_blocks > 0)
+        reclaim_sweep(store); /* the entries did not name all of them */
+    else
+        reclaim_entries_end(store);
 }
 
 void store_reclaim_evicted(struct store *store)
@@ -441,12 +339,8 @@ void store_reclaim_evicted(struct store *store)
         return;
     if (store->down)
         reclaim_end(store);
-    else if (reclaim->sweeping)
-        reclaim_sweep(store);
-    else if (reclaim->footer_known)
-        reclaim_chunk_run(store);
     else
-        reclaim_memory(store);
+        reclaim_entries_run(store);
 }
 
 /* ---- a new life -------------------------------------------------------------------------------
@@ -556,14 +450,13 @@ static void reclaim_renew(struct store *store, struct store_segment *segment)
         list_remove(&segment->link);
         store->free_count--;
         store_free_count_note(store);
+    } else {
+        store_stream_remove(store, segment);
     }
-    reclaim->sealed = segment->state == SEGMENT_SEALED;
     reclaim->segment = segment;
     reclaim->step = RECLAIM_HEADER;
     reclaim->attempts = 0;
     reclaim->volume = STORE_ALL_VOLUMES;
-    reclaim->nonce = segment->nonce;
-    reclaim->summary_pages = segment->summary_pages;
     reclaim->life = (struct store_life){.segment = store_segment_number(store, segment),
                                         .sequence = ++store->sequence,
                                         .evictions = store->evictions_ended + segment->live_blocks -
@@ -615,8 +508,6 @@ static bool quota_run(struct store *store, uint32_t number)
     reclaim->segment = segment;
     reclaim->step = RECLAIM_ENTRIES;
     reclaim->volume = number;
-    reclaim->nonce = segment->nonce;
-    reclaim->summary_pages = segment->summary_pages;
     reclaim_entries(store);
     return true;
 }

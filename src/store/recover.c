@@ -5,7 +5,8 @@
  *   recover_headers  both ends of every segment: its life, whether records of it were killed, and
  *                    where its summary is
  *   recover_segment  of each, the youngest first: its summary, or a scan of all its pages, which is
- *                    then sealed with a new summary; dead records are left out
+ *                    then sealed with a new summary, or evicted if it cannot be read as a whole;
+ *                    dead records are left out
  *   recover_lists    segments into the lists of their streams
  *
  * Blocking; before the loop starts; headers and summaries are read ahead (ahead.h). Everything that
@@ -41,9 +42,8 @@ struct recover {
     uint32_t *order;           /* numbers of segments whose records may count, youngest first  */
     uint32_t order_count;      /* of them                                                      */
     struct store_ahead *ahead; /* reads headers, then summaries                              */
-    uint32_t asked;            /* of ahead: the segment whose pieces come next, by number, then by
+    uint32_t asked;            /* of ahead: the segment whose piece comes next, by number, then by
                                   its place in order                                           */
-    uint32_t asked_pages;      /* of its summary and footer                                    */
     struct store_life life;    /* of the segment that is being looked at                       */
     struct store_life other;   /* what its last page says                                      */
     bool header_good;          /* life is from its header                                      */
@@ -63,8 +63,7 @@ struct recover {
     struct store_segment *segment; /* that is being loaded                                     */
     uint32_t scan_end;             /* pages behind the last record that a scan found           */
     bool scan_lost;                /* a record was left out: the summary would not be whole    */
-    bool *unread;                  /* by page of the segment: a scan could not read it         */
-    bool scan_unread;              /* one of them                                              */
+    bool scan_unread;              /* a page could not be read: the segment is evicted         */
     bool wrote;                    /* a dead map or a life: the device has to be flushed       */
     bool full;                     /* the index is: this segment and all that follow are evicted */
     uint64_t evictions;            /* of the segment that is being loaded                      */
@@ -147,15 +146,14 @@ static void recover_count_evicted(struct recover *recover, uint32_t volume, cons
     store->volumes[volume].evictions++;
 }
 
-/* The index is full: takes the blocks of this segment out of it, all of which will be evicted. */
-static void recover_full(struct recover *recover)
+/* Takes the blocks of this segment out of the index: it will be evicted. */
+static void recover_drop(struct recover *recover)
 {
     struct store *store = recover->store;
     uint32_t number = store_segment_number(store, recover->segment), cursor = 0;
     struct store_block block;
     struct store_location old;
 
-    recover->full = true;
     while (store_index_next(store->index, &cursor, UINT32_MAX, &block)) {
         if (block.location.segment != number)
             continue;
@@ -194,8 +192,10 @@ static void recover_block(struct recover *recover, const struct store_record *re
         check(store_index_remove(store->index, volume, &record->key, &old));
         store_segment_live_sub(store, volume, &old);
     }
-    if (!recover->full && !store_index_reserve(store->index))
-        recover_full(recover);
+    if (!recover->full && !store_index_reserve(store->index)) {
+        recover->full = true;
+        recover_drop(recover);
+    }
     if (recover->full) {
         if (!record->damaged)
             recover_count_evicted(recover, volume, &record->key);
@@ -225,27 +225,23 @@ static void recover_record(struct recover *recover, const struct store_record *r
 /* ---- a sealed segment -------------------------------------------------------------------------
  */
 
-/* All entries of one summary page; false when it is damaged. The index is asked for all of them
- * before any is looked up, so that memory is not waited for one by one. */
-static bool recover_summary_page(struct recover *recover, uint32_t page,
-                                 const struct store_summary_df *df)
+/* All entries of one summary page. The index is asked for all of them before any is looked up, so
+ * that memory is not waited for one by one. */
+static void recover_summary_page(struct recover *recover, const struct store_summary_df *df)
 {
     struct store *store = recover->store;
     struct store_segment *segment = recover->segment;
     struct recover_entry *entry = recover->entry;
     const struct store_dead_df *dead_map = store_segment_dead(store, segment);
-    uint32_t count, live = 0;
+    uint32_t live = 0;
 
-    if (store_summary_check(segment->nonce, page, df, &count) != ICMS_OK)
-        return false;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < le32_get(df->count); i++) {
         struct recover_entry *one = &entry[live];
         enum store_dead dead;
         uint8_t row;
 
-        if (store_entry_check(&df->entry[i], store->segment_pages, &one->record, &one->page,
-                              &row) != ICMS_OK)
-            return false;
+        check(store_entry_check(&df->entry[i], store->segment_pages, &one->record, &one->page,
+                                &row) == ICMS_OK);
         dead = segment->killed ? store_dead_get(segment->nonce, one->page, dead_map) : STORE_LIVE;
         if (dead == STORE_DEAD)
             continue;
@@ -262,70 +258,23 @@ static bool recover_summary_page(struct recover *recover, uint32_t page,
     }
     for (uint32_t i = 0; i < live; i++)
         recover_record(recover, &entry[i].record, entry[i].page, entry[i].volume);
-    return true;
 }
 
-/* Summary pages from this one on; false when one is damaged. */
-static bool recover_summary_pages(struct recover *recover, uint32_t first, uint32_t pages,
-                                  const uint8_t *memory)
-{
-    for (uint32_t i = 0; i < pages; i++) {
-        const uint8_t *page = memory + (size_t)i * STORE_PAGE_BYTES;
-
-        if (!recover_summary_page(recover, first + i,
-                                  (const struct store_summary_df *)(const void *)page)) {
-            store_stat_add(&recover->store->stats.checksum_errors, 1);
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Whether a page is the footer of the segment's life; learns what its rows stand for. */
-static bool recover_footer(struct recover *recover, const uint8_t *page)
-{
-    struct store *store = recover->store;
-    const struct store_footer_df *footer = (const struct store_footer_df *)(const void *)page;
-
-    if (store_footer_check(&store->super.drive, store_segment_number(store, recover->segment),
-                           store->segment_pages, footer, &recover->life) != ICMS_OK ||
-        recover->life.nonce != recover->segment->nonce)
-        return false;
-    for (uint32_t i = 0; i < STORE_SEGMENT_VOLUMES; i++) {
-        struct uuid uuid;
-
-        memcpy(uuid.bytes, footer->volume[i], sizeof(uuid.bytes));
-        recover->rows[i] = i < le32_get(footer->volumes) ? store_volume_find(store, &uuid) : -1;
-    }
-    return true;
-}
-
-/* Where the next piece of a summary is: of a short one all of it and the footer, of a long one the
- * footer, which says whose the entries are, then the summary in order. */
+/* Where the next summary is, with its footer. */
 static bool recover_next_summary(void *arg, struct store_piece *out_piece)
 {
     struct recover *recover = arg;
-    struct store *store = recover->store;
+    const struct store *store = recover->store;
 
-    for (; recover->asked < recover->order_count; recover->asked++, recover->asked_pages = 0) {
-        uint32_t number = recover->order[recover->asked];
-        uint32_t all = store->segments[number].summary_pages, done = recover->asked_pages;
-        uint32_t first = store->segment_pages - 1 - all;
+    while (recover->asked < recover->order_count) {
+        uint32_t number = recover->order[recover->asked++];
+        uint32_t pages = store->segments[number].summary_pages;
 
-        if (all == STORE_NO_SUMMARY || done == all + 1)
+        if (pages == STORE_NO_SUMMARY)
             continue;
-        if (all < STORE_AHEAD_PAGES) {
-            out_piece->pages = all + 1;
-        } else if (done == 0) {
-            first = store->segment_pages - 1;
-            out_piece->pages = 1;
-        } else {
-            first += done - 1;
-            out_piece->pages =
-                all + 1 - done < STORE_AHEAD_PAGES ? all + 1 - done : STORE_AHEAD_PAGES;
-        }
-        out_piece->offset = store_segment_offset(store, number, first);
-        recover->asked_pages += out_piece->pages;
+        out_piece->pages = pages + 1;
+        out_piece->offset =
+            store_segment_offset(store, number, store->segment_pages - out_piece->pages);
         return true;
     }
     return false;
@@ -343,23 +292,22 @@ static bool recover_take(struct recover *recover, const uint8_t **out_pages)
 static bool recover_summary(struct recover *recover)
 {
     struct store *store = recover->store;
-    uint32_t all = recover->segment->summary_pages, first = store->segment_pages - 1 - all;
+    struct store_summary *summary = store->reclaim.summary; /* which nobody else has yet */
+    uint32_t count = recover->segment->summary_pages;
     const uint8_t *pages;
-    bool good;
 
-    if (all == STORE_NO_SUMMARY)
+    if (count == STORE_NO_SUMMARY || !recover_take(recover, &pages))
         return false;
-    good = recover_take(recover, &pages);
-    if (all < STORE_AHEAD_PAGES)
-        return good && recover_footer(recover, pages + (size_t)all * STORE_PAGE_BYTES) &&
-               recover_summary_pages(recover, first, all, pages);
-    good = good && recover_footer(recover, pages);
-    for (uint32_t done = 0, n; done < all; done += n) {
-        n = all - done < STORE_AHEAD_PAGES ? all - done : STORE_AHEAD_PAGES;
-        good = recover_take(recover, &pages) && good &&
-               recover_summary_pages(recover, first + done, n, pages);
+    memcpy(summary->pages, pages, (count + (size_t)1) * STORE_PAGE_BYTES);
+    if (!store_summary_load(store, recover->segment, summary)) {
+        store_stat_add(&store->stats.checksum_errors, 1);
+        return false;
     }
-    return good;
+    for (uint32_t i = 0; i < summary->volume_count; i++)
+        recover->rows[i] = store_volume_find(store, &summary->volume[i]);
+    for (uint32_t i = 0; i < count; i++)
+        recover_summary_page(recover, &summary->pages[i]);
+    return true;
 }
 
 /* ---- an open segment, or one whose summary is damaged -----------------------------------------
@@ -372,14 +320,11 @@ static void recover_found(struct store_scan *scan, const struct store_found *fou
     recover->found[recover->found_count++] = *found;
 }
 
-/* Loads one record of a scanned segment. Of a damaged summary some entries were loaded before: then
- * the record is in the index already. */
+/* Loads one record of a scanned segment. */
 static void recover_scanned(struct recover *recover, struct store_found *found)
 {
     struct store *store = recover->store;
     struct store_record *record = &found->record;
-    int volume = store_volume_find(store, &record->volume);
-    struct store_location location;
 
     recover->scan_end = found->page + store_record_pages(record->value_bytes);
     if (!found->good || !found->whole)
@@ -387,17 +332,7 @@ static void recover_scanned(struct recover *recover, struct store_found *found)
     record->damaged = !found->good;
     if (!store_summary_add(recover->segment->summary, record, found->page))
         recover->scan_lost = true;
-    if (volume >= 0 && store_index_find(store->index, (uint32_t)volume, &record->key, &location) &&
-        location.segment == store_segment_number(store, recover->segment) &&
-        location.page == found->page) {
-        struct store_block block = {
-            .volume = (uint32_t)volume, .key = record->key, .location = location};
-
-        if (record->damaged)
-            store_segment_damage(store, &block);
-        return;
-    }
-    recover_record(recover, record, found->page, volume);
+    recover_record(recover, record, found->page, store_volume_find(store, &record->volume));
 }
 
 /* Writes the summary and the footer that a crash did not let happen. */
@@ -439,37 +374,8 @@ static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32
             continue;
         memset(memory, 0, STORE_PAGE_BYTES);
         recover->scan_lost = recover->scan_unread = true;
-        recover->unread[page + i] = true;
     }
     return ICMS_OK;
-}
-
-static void recover_page_is_known(struct recover *recover, uint32_t page, uint32_t pages)
-{
-    memset(&recover->unread[page], 0, pages * sizeof(recover->unread[0]));
-}
-
-/* Kills what may begin in pages that a scan could not read and that belong to no record it knows:
- * the next open could read it, and whatever was stored or deleted meanwhile did not kill it. */
-static void recover_unread_kill(struct recover *recover)
-{
-    struct store *store = recover->store;
-    struct store_segment *segment = recover->segment;
-    uint32_t number = store_segment_number(store, segment), cursor = 0;
-    struct store_block block;
-
-    for (uint32_t i = 0; i < recover->found_count; i++)
-        recover_page_is_known(recover, recover->found[i].page,
-                              store_record_pages(recover->found[i].record.value_bytes));
-    while (store_index_next(store->index, &cursor, UINT32_MAX, &block))
-        if (block.location.segment == number) /* a summary named it that was damaged later on */
-            recover_page_is_known(recover, block.location.page, block.location.pages);
-    for (uint32_t page = 0; page < store->segment_pages; page++)
-        if (recover->unread[page])
-            store_dead_set(segment->nonce, page, false, store_segment_dead(store, segment));
-    recover_map_write(recover, segment);
-    recover_page_is_known(recover, 0, store->segment_pages);
-    recover->scan_unread = false;
 }
 
 static void recover_scan(struct recover *recover)
@@ -493,7 +399,7 @@ static void recover_scan(struct recover *recover)
     for (uint32_t i = 0; i < recover->found_count; i++)
         recover_scanned(recover, &recover->found[i]);
     if (recover->scan_unread)
-        recover_unread_kill(recover);
+        recover_drop(recover);
     segment->summary_pages = STORE_NO_SUMMARY;
     if (!recover->full)
         recover_seal(recover);
@@ -536,7 +442,7 @@ static void recover_life_erase(struct recover *recover, const struct store_segme
     recover_page_write(recover, segment, recover->store->segment_pages - 1);
 }
 
-/* ---- a segment that the index has no room for -------------------------------------------------
+/* ---- a segment that is not kept ---------------------------------------------------------------
  */
 
 /* Evicts the segment, whose blocks were counted: by a new life, as reclaim.c does. */
@@ -564,10 +470,11 @@ static void recover_evict(struct recover *recover)
 static void recover_segment(struct recover *recover)
 {
     recover->evictions = 0;
+    recover->scan_unread = false;
     recover->store->stats.evictions += recover->segment->evicted;
     if (!recover_summary(recover))
         recover_scan(recover);
-    if (recover->full) {
+    if (recover->full || recover->scan_unread) {
         check(recover->segment->live_blocks == 0);
         recover_evict(recover);
     }
@@ -769,7 +676,6 @@ static void recover_free(struct recover *recover)
     free(recover->page);
     free(recover->map);
     free(recover->found);
-    free(recover->unread);
     store_ahead_free(&recover->ahead);
     free(recover);
 }
@@ -787,9 +693,8 @@ static struct recover *recover_new(struct store *store, struct err_why *why)
     recover->page = aligned_alloc(STORE_PAGE_BYTES, STORE_PAGE_BYTES);
     recover->map = aligned_alloc(STORE_PAGE_BYTES, STORE_DEAD_MAP_PAGES_MAX * STORE_PAGE_BYTES);
     recover->found = calloc(store->segment_pages, sizeof(recover->found[0]));
-    recover->unread = calloc(store->segment_pages, sizeof(recover->unread[0]));
-    if (recover->order != NULL && recover->unread != NULL && recover->pages != NULL &&
-        recover->page != NULL && recover->map != NULL && recover->found != NULL)
+    if (recover->order != NULL && recover->pages != NULL && recover->page != NULL &&
+        recover->map != NULL && recover->found != NULL)
         return recover;
     recover_free(recover);
     return NULL;
@@ -802,7 +707,10 @@ icms_err store_recover(struct store *store, struct err_why *why)
 
     if (recover == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory to recover the store");
-    err = store_ahead_new(store->file, why, &recover->ahead);
+    err = store_ahead_new(store->file,
+                          (uint32_t)u64_max(store_summary_pages(store->segment_pages) + 1,
+                                            2 + STORE_DEAD_MAP_PAGES_MAX),
+                          why, &recover->ahead);
     if (err != ICMS_OK) {
         recover_free(recover);
         return err;
@@ -814,7 +722,7 @@ icms_err store_recover(struct store *store, struct err_why *why)
     }
     recover_headers(recover);
     qsort_r(recover->order, recover->order_count, sizeof(recover->order[0]), recover_age, store);
-    recover->asked = recover->asked_pages = 0;
+    recover->asked = 0;
     store_ahead_begin(recover->ahead, recover_next_summary, recover);
     for (uint32_t i = 0; i < recover->order_count; i++) {
         recover->segment = &store->segments[recover->order[i]];

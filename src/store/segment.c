@@ -357,6 +357,50 @@ uint32_t store_summary_make(struct store *store, struct store_summary *summary)
     return pages;
 }
 
+/* One page of a summary, of which the others are known. */
+static bool summary_page_load(const struct store *store, const struct store_segment *segment,
+                              const struct store_summary *summary, uint32_t i)
+{
+    const struct store_summary_df *df = &summary->pages[i];
+    uint32_t first = store->segment_pages - 1 - segment->summary_pages, count;
+    uint32_t left = summary->count - i * STORE_SUMMARY_ENTRIES;
+
+    if (store_summary_check(segment->nonce, first + i, df, &count) != ICMS_OK ||
+        count != (left < STORE_SUMMARY_ENTRIES ? left : STORE_SUMMARY_ENTRIES))
+        return false;
+    for (uint32_t n = 0; n < count; n++) {
+        struct store_record record;
+        uint32_t page;
+        uint8_t row;
+
+        if (store_entry_check(&df->entry[n], store->segment_pages, &record, &page, &row) !=
+                ICMS_OK ||
+            row >= summary->volume_count)
+            return false;
+    }
+    return true;
+}
+
+bool store_summary_load(const struct store *store, const struct store_segment *segment,
+                        struct store_summary *summary)
+{
+    const struct store_footer_df *footer =
+        (const struct store_footer_df *)(const void *)&summary->pages[segment->summary_pages];
+    struct store_life life;
+
+    if (store_footer_check(&store->super.drive, store_segment_number(store, segment),
+                           store->segment_pages, footer, &life) != ICMS_OK ||
+        life.nonce != segment->nonce || le32_get(footer->summary_pages) != segment->summary_pages)
+        return false;
+    summary->count = le32_get(footer->records);
+    summary->volume_count = le32_get(footer->volumes);
+    memcpy(summary->volume, footer->volume, summary->volume_count * sizeof(summary->volume[0]));
+    for (uint32_t i = 0; i < segment->summary_pages; i++)
+        if (!summary_page_load(store, segment, summary, i))
+            return false;
+    return true;
+}
+
 static void seal_end(struct store_summary *summary, icms_err err)
 {
     struct store_segment *segment = summary->segment;

@@ -135,21 +135,21 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
     store->segments = calloc(store->super.segments, sizeof(store->segments[0]));
     store->reclaim.mutations = calloc(STORE_QUOTA_EVICTIONS, sizeof(store->reclaim.mutations[0]));
     store->opener.header = store_pages_new(store, 1);
-    store->reclaim.chunk = store_pages_new(store, STORE_RECLAIM_PAGES);
     store->reclaim.page_memory = store_pages_new(store, STORE_DEAD_MAP_PAGES_MAX);
     store->dead = calloc((size_t)store->super.segments * store_dead_sectors(store->segment_pages),
                          sizeof(store->dead[0]));
     maps = store_pages_new(store, (uint64_t)STORE_KILL_SEGMENTS * store->map_pages);
     if (store->segments == NULL || store->reclaim.mutations == NULL ||
-        store->opener.header == NULL || store->reclaim.chunk == NULL ||
-        store->reclaim.page_memory == NULL || store->dead == NULL || maps == NULL)
+        store->opener.header == NULL || store->reclaim.page_memory == NULL || store->dead == NULL ||
+        maps == NULL)
         return ICMS_NO_MEMORY;
     for (uint32_t i = 0; i < STORE_KILL_SEGMENTS; i++)
         store->kill.map[i].pages = maps + (size_t)i * store->map_pages * STORE_PAGE_BYTES;
-    for (int i = 0; i < 4; i++) { /* the shared stream: open, next, sealing, and one more */
+    for (int i = 0; i < 5; i++) { /* the shared stream: open, next, sealing, one more; reclaim */
         if (!store_summary_pool_add(store))
             return ICMS_NO_MEMORY;
     }
+    store->reclaim.summary = container_of(list_pop(&store->summaries), struct store_summary, link);
     return ICMS_OK;
 }
 
@@ -259,6 +259,7 @@ void store_close(struct store **store)
     free(own->segments);
     free(own->dead);
     free(own->reclaim.mutations);
+    free(own->reclaim.summary);
     free(own->volumes);
     free(own->salts);
     own->magic = 0;

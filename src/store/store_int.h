@@ -40,8 +40,8 @@
 /* Segments that reclaim keeps ready, at most. */
 #define STORE_RESERVE_MAX 8
 
-/* Summary pages read in one piece by reclaim. */
-#define STORE_RECLAIM_PAGES 16
+/* Entries of a segment that reclaim takes out of the index in one go. */
+#define STORE_RECLAIM_STEPS 2048
 
 /* Blocks that a quota evicts at a time. */
 #define STORE_QUOTA_EVICTIONS 32
@@ -313,24 +313,17 @@ struct store_reclaim {
     uint8_t step;                     /* enum store_reclaim_step                         */
     uint32_t attempts;                /* that failed                                     */
     uint32_t volume;                  /* whose blocks go for a quota, or STORE_ALL_VOLUMES */
-    uint64_t nonce;                   /* of the life whose entries are read              */
-    uint32_t summary_pages;           /* of that life                                    */
     struct store_life life;           /* new: given to the segment when its header is durable */
-    uint32_t page;                    /* summary page that the chunk begins with, from 0 */
-    uint32_t pages;                   /* in the chunk                                    */
-    uint32_t entry;                   /* the next one of the chunk, or of the summary in memory */
-    bool footer_known;                /* rows[] is set                                   */
-    int rows[STORE_SEGMENT_VOLUMES];  /* volumes of the footer's rows; -1: not configured */
+    uint32_t entry;                   /* the next one of the summary                     */
     uint32_t sweep_cursor;            /* in the index                                    */
-    bool sweeping;                    /* there is no good summary                        */
-    bool sealed;                      /* the segment is in the list of its stream        */
+    bool open;                        /* its summary is in memory: it is not sealed      */
     bool skipped;                     /* a mutation of a block's key was in flight       */
     bool evicted;                     /* a block was evicted for the quota               */
     uint32_t evicting;                /* mutations below in flight                       */
     struct store_mutation *mutations; /* STORE_QUOTA_EVICTIONS of them                 */
-    struct store_deferred deferred;   /* next slice of a sweep; ends a step at a fault point */
+    struct store_deferred deferred;   /* the next slice; ends a step at a fault point    */
     struct loop_op op;                /* of the step                                     */
-    struct store_summary_df *chunk;   /* STORE_RECLAIM_PAGES aligned pages               */
+    struct store_summary *summary;    /* the entries that were read, or that a sweep made */
     void *page_memory;                /* aligned; header, dead map or footer             */
 };
 
@@ -557,6 +550,11 @@ bool store_summary_add(struct store_summary *summary, const struct store_record 
 
 /* Makes the summary pages and the footer of a segment; returns how many pages that is. */
 uint32_t store_summary_make(struct store *store, struct store_summary *summary);
+
+/* Takes the summary and the footer of a segment's life, which are in summary->pages as they lie on
+ * flash. False: they are damaged. */
+bool store_summary_load(const struct store *store, const struct store_segment *segment,
+                        struct store_summary *summary);
 bool store_summary_pool_add(struct store *store);
 
 /* An unused summary for a segment, from the pool, which has one. */
