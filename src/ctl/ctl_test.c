@@ -541,6 +541,21 @@ static void test_the_oldest_idle_connection_goes_first(void **state)
         (void)close(fd[i]);
 }
 
+/* [::] is for both: whoever scrapes over IPv4 reaches it. */
+static void test_any_address_of_ipv6_takes_ipv4(void **state)
+{
+    struct ctl_http_opts opts = {.listen = "[::]:0", .ready = tell_ready};
+    struct err_why why = {""};
+
+    if (ctl_http_start(&opts, &why, &http) != ICMS_OK) {
+        print_message("no IPv6 here: %s\n", why.text);
+        skip();
+    }
+    is_ready = true;
+    assert_int_equal(get("/readyz"), 200);
+    ctl_http_stop(&http);
+}
+
 static void test_a_port_in_use_is_named(void **state)
 {
     struct ctl_http_opts opts = {0};
@@ -552,6 +567,7 @@ static void test_a_port_in_use_is_named(void **state)
     opts.listen = listen_text;
     assert_int_equal(ctl_http_start(&opts, &why, &second), ICMS_ADDRESS_IN_USE);
     assert_non_null(strstr(why.text, listen_text));
+    assert_non_null(strstr(why.text, "http.listen"));
     opts.listen = "192.0.2.1:0";
     assert_int_equal(ctl_http_start(&opts, &why, &second), ICMS_NOT_FOUND);
     opts.listen = "localhost:1";
@@ -567,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_ages_and_lengths_have_their_own_buckets),
         cmocka_unit_test(test_escapes_are_cut_whole),
         cmocka_unit_test(test_a_page_has_a_bound),
+        cmocka_unit_test(test_any_address_of_ipv6_takes_ipv4),
         cmocka_unit_test_setup_teardown(test_metrics_are_served, serve, stop),
         cmocka_unit_test_setup_teardown(test_readiness_says_why_not, serve, stop),
         cmocka_unit_test_setup_teardown(test_head_has_no_body, serve, stop),

@@ -9,13 +9,12 @@
  * A connection ends with its answer. When all are in use, the oldest one that has sent no request
  * is shut down, so whoever holds connections keeps nobody else out.
  *
- * Life: ctl_http_start() binds the socket itself, for errors that say what to do, and hands it to
- * libmicrohttpd, which closes it in ctl_http_stop().
+ * Life: ctl_http_start() listens as every port of ours does, for errors that say what to do, and
+ * hands the socket to libmicrohttpd, which closes it in ctl_http_stop().
  */
 #include "ctl/ctl_int.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
+#include <fcntl.h>
 #include <microhttpd.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -204,68 +203,19 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
 
 /* ---- the socket ----------------------------------------------------------------------------- */
 
-union address {
-    struct sockaddr any;
-    struct sockaddr_in four;
-    struct sockaddr_in6 six;
-};
-
-static socklen_t address_make(const struct loop_addr *addr, union address *out_address)
-{
-    memset(out_address, 0, sizeof(*out_address));
-    if (inet_pton(AF_INET, addr->host, &out_address->four.sin_addr) == 1) {
-        out_address->four.sin_family = AF_INET;
-        out_address->four.sin_port = htons(addr->port);
-        return sizeof(out_address->four);
-    }
-    if (inet_pton(AF_INET6, addr->host, &out_address->six.sin6_addr) == 1) {
-        out_address->six.sin6_family = AF_INET6;
-        out_address->six.sin6_port = htons(addr->port);
-        return sizeof(out_address->six);
-    }
-    return 0;
-}
-
-static icms_err bind_failed(const char *listen_text, int error, struct err_why *why)
-{
-    icms_err err = err_from_errno(error);
-    const char *remedy = error == EADDRINUSE      ? "another program has it; choose another in "
-                                                    "http.listen"
-                         : error == EADDRNOTAVAIL ? "this machine has no such address"
-                         : error == EACCES        ? "ports below 1024 need privileges"
-                                                  : "choose another in http.listen";
-
-    return err_set(why, err, "http: cannot listen on %s: %s: %s", listen_text, strerror(error),
-                   remedy);
-}
-
 /* Binds and listens; the port is told when it was 0. */
 static icms_err listen_open(const char *text, struct err_why *why, int *out_fd, unsigned *out_port)
 {
     struct loop_addr addr;
-    union address address;
-    socklen_t bytes;
-    int fd, one = 1;
-    icms_err err = loop_addr_parse(text, why, &addr);
+    struct err_why cause = {""};
+    icms_err err = loop_addr_parse(text, &cause, &addr);
 
+    if (err == ICMS_OK)
+        err = loop_listen_fd(&addr, LIMIT_HTTP_BACKLOG, true, &cause, out_fd);
     if (err != ICMS_OK)
-        return err;
-    bytes = address_make(&addr, &address);
-    if (bytes == 0)
-        return err_set(why, ICMS_CONFIG, "http: '%s' is not a numeric address and port", text);
-    fd = socket(address.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return bind_failed(text, errno, why);
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(fd, &address.any, bytes) != 0 || listen(fd, LIMIT_HTTP_BACKLOG) != 0 ||
-        getsockname(fd, &address.any, &(socklen_t){sizeof(address)}) != 0) {
-        err = bind_failed(text, errno, why);
-        (void)close(fd);
-        return err;
-    }
-    *out_port =
-        ntohs(address.any.sa_family == AF_INET ? address.four.sin_port : address.six.sin6_port);
-    *out_fd = fd;
+        return err_set(why, err, "http.listen: %s", cause.text);
+    (void)fcntl(*out_fd, F_SETFL, O_NONBLOCK);
+    *out_port = addr.port;
     return ICMS_OK;
 }
 

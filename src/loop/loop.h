@@ -300,6 +300,11 @@ char *loop_addr_format(const struct loop_addr *addr, char *out, size_t bytes);
 icms_err loop_listen(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,
                      struct loop_sock **out_sock) ICMS_MUST_CHECK;
 
+/* The same for a thread without a loop: a descriptor, the caller's, which blocks. is_dual: [::]
+ * takes IPv4, too. Writes the port into addr when it was 0. */
+icms_err loop_listen_fd(struct loop_addr *addr, int backlog, bool is_dual, struct err_why *why,
+                        int *out_fd) ICMS_MUST_CHECK;
+
 /* The local address of a socket. */
 void loop_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr);
 

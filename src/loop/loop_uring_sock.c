@@ -67,28 +67,48 @@ icms_err uring_connect_start(struct loop_op *op)
     return words->connect.sock != NULL ? ICMS_OK : ICMS_NO_MEMORY;
 }
 
-/* The errno of what failed, 0 when it listens. */
-static int listen_start(int fd, const struct sockaddr_in6 *address, socklen_t bytes)
+/* Where a socket is bound. */
+static void sock_name(int fd, struct loop_addr *out_addr)
 {
-    int on = 1;
+    struct sockaddr_in6 six = {0};
+    struct sockaddr_in four;
+    socklen_t bytes = sizeof(six);
+
+    memset(out_addr, 0, sizeof(*out_addr));
+    if (getsockname(fd, (struct sockaddr *)(void *)&six, &bytes) != 0)
+        return;
+    if (six.sin6_family == AF_INET6) {
+        out_addr->port = ntohs(six.sin6_port);
+        (void)inet_ntop(AF_INET6, &six.sin6_addr, out_addr->host, sizeof(out_addr->host));
+        return;
+    }
+    memcpy(&four, &six, sizeof(four));
+    out_addr->port = ntohs(four.sin_port);
+    (void)inet_ntop(AF_INET, &four.sin_addr, out_addr->host, sizeof(out_addr->host));
+}
+
+/* The errno of what failed, 0 when it listens. */
+static int listen_start(int fd, const struct sockaddr_in6 *address, socklen_t bytes, int backlog,
+                        bool is_dual)
+{
+    int on = 1, six_only = !is_dual;
 
     if (fd < 0)
         return errno;
     if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0)
         return errno;
     if (address->sin6_family == AF_INET6 &&
-        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on)) != 0)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &six_only, sizeof(six_only)) != 0)
         return errno;
     if (bind(fd, (const struct sockaddr *)(const void *)address, bytes) != 0)
         return errno;
-    return listen(fd, URING_BACKLOG) != 0 ? errno : 0;
+    return listen(fd, backlog) != 0 ? errno : 0;
 }
 
-icms_err uring_listen(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,
-                      struct loop_sock **out_sock)
+icms_err loop_listen_fd(struct loop_addr *addr, int backlog, bool is_dual, struct err_why *why,
+                        int *out_fd)
 {
     struct sockaddr_in6 address;
-    struct uring_sock *sock;
     char text[64];
     socklen_t bytes;
     int error;
@@ -98,7 +118,7 @@ icms_err uring_listen(struct loop_env *env, const struct loop_addr *addr, struct
     if (!sock_address(addr, &address, &bytes))
         return err_set(why, ICMS_CONFIG, "listen on %s: not a numeric address", text);
     fd = socket(address.sin6_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    error = listen_start(fd, &address, bytes);
+    error = listen_start(fd, &address, bytes, backlog, is_dual);
     if (error != 0) {
         if (fd >= 0)
             (void)close(fd);
@@ -109,31 +129,31 @@ icms_err uring_listen(struct loop_env *env, const struct loop_addr *addr, struct
                              "another port"
                            : "choose an address of this machine and a port that may be used");
     }
+    sock_name(fd, addr);
+    *out_fd = fd;
+    return ICMS_OK;
+}
+
+icms_err uring_listen(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,
+                      struct loop_sock **out_sock)
+{
+    struct loop_addr bound = *addr;
+    struct uring_sock *sock;
+    int fd = -1;
+    icms_err err = loop_listen_fd(&bound, URING_BACKLOG, false, why, &fd);
+
+    if (err != ICMS_OK)
+        return err;
     sock = uring_sock_new(env, fd);
     if (sock == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "listen on %s: out of memory", text);
+        return err_set(why, ICMS_NO_MEMORY, "listen on %s: out of memory", addr->host);
     *out_sock = &sock->sock;
     return ICMS_OK;
 }
 
 void uring_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr)
 {
-    const struct uring_sock *own = (const struct uring_sock *)sock;
-    struct sockaddr_in6 six = {0};
-    struct sockaddr_in four;
-    socklen_t bytes = sizeof(six);
-
-    memset(out_addr, 0, sizeof(*out_addr));
-    if (getsockname(own->fd, (struct sockaddr *)(void *)&six, &bytes) != 0)
-        return;
-    if (six.sin6_family == AF_INET6) {
-        out_addr->port = ntohs(six.sin6_port);
-        (void)inet_ntop(AF_INET6, &six.sin6_addr, out_addr->host, sizeof(out_addr->host));
-        return;
-    }
-    memcpy(&four, &six, sizeof(four));
-    out_addr->port = ntohs(four.sin_port);
-    (void)inet_ntop(AF_INET, &four.sin_addr, out_addr->host, sizeof(out_addr->host));
+    sock_name(((const struct uring_sock *)sock)->fd, out_addr);
 }
 
 void uring_sock_shutdown(struct loop_sock *sock)
