@@ -278,7 +278,7 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
 
         ctl_histogram_ages(page, "icms_agent_arena_eviction_age_seconds",
                            volume_labels(&stats->volumes[i], NULL, NULL, labels),
-                           stats->volumes[i].evicted_age_ns);
+                           &stats->volumes[i].evicted_age_ns);
     }
 }
 

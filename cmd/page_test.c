@@ -72,7 +72,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     memset(out_stats, 0, sizeof(*out_stats));
     out_stats->volume_count = out_stats->enclosure_count = 1;
     strcpy(out_stats->enclosures[0].name, "e0");
-    out_stats->enclosures[0].op_ns = hists;
+    memcpy(out_stats->enclosures[0].op_ns, hists, sizeof(out_stats->enclosures[0].op_ns));
     strcpy(volume->name, "kv");
     volume->hits_dram = 1000;
     volume->misses[ICMS_MISS_ABSENT] = 3;
@@ -80,7 +80,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     volume->matched = 12 + 65536;
     volume->matches[4] = 1;                     /* of 12 blocks    */
     volume->matches[SHM_MATCH_BUCKETS - 1] = 1; /* of 65,536 blocks */
-    volume->evicted_age_ns = &hists[0];
+    volume->evicted_age_ns = hists[0];
 }
 
 size_t agent_status(struct agent *agent, char *out, size_t bytes)

@@ -117,7 +117,7 @@ static void what_is_written_of_a_forbidden_volume_counts_for_nothing(void **stat
     struct rig_client *owner = rig_client_new(rig), *client = client_of(rig, OTHERS, OTHERS);
 
     for (uint32_t i = 0; i < SHM_LEASES; i++) {
-        atomic_store(&client->ring.lease_volumes[i], RAW);
+        atomic_store(&client->ring.lease_shards[i], RAW);
         atomic_store(&client->ring.leases[i], 1 + i % shared.slots);
     }
     for (int i = 0; i < SHM_COUNTS; i++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/agent.c: the life of an agent: memory, loops, start, drain, stop.
+ * agent/agent.c: the life of an agent: memory, reactors, start, drain, stop.
  *
  * Called by the thread that owns the agent; agent_wait_tried and agent_locate by any thread.
  *
- * Life: agent_new (takes everything) -> agent_start (loops run; core_start is the first thing on
+ * Life: agent_new (takes everything) -> agent_start (loops run; reactor_start is the first thing on
  * each) -> agent_drain -> agent_stop (loops are joined) -> agent_free.
  *
  * Invariant: nothing is taken or made after agent_new but guests' regions (agent_client_attach).
@@ -15,53 +15,53 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* ---- one loop ------------------------------------------------------------------------------- */
+/* ---- one reactor ---------------------------------------------------------------------------- */
 
-static void core_beat(struct loop_timer *timer)
+static void reactor_beat(struct loop_timer *timer)
 {
-    struct agent_core *core = container_of(timer, struct agent_core, beat);
-    struct agent *agent = core->agent;
+    struct agent_reactor *reactor = container_of(timer, struct agent_reactor, beat);
     uint64_t next_ns = AGENT_BEAT_NS;
 
-    for (uint32_t i = core->index; i < LIMIT_CLIENTS; i += agent->core_count) {
-        agent_guest_beat(&agent->guests[i]);
-        if (agent_guest_is_full(&agent->guests[i]))
+    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
+        struct agent_qpair *qpair = &reactor->agent->guests[i].qpairs[reactor->index];
+
+        agent_qpair_beat(qpair);
+        if (agent_qpair_is_full(qpair))
             next_ns = AGENT_RETRY_NS;
     }
-    loop_timer_start(core->loop, &core->beat, core_now_ns(core) + next_ns);
+    loop_timer_start(reactor->loop, &reactor->beat, reactor_now_ns(reactor) + next_ns);
 }
 
-static void core_start(struct loop_msg *msg)
+static void reactor_start(struct loop_msg *msg)
 {
-    struct agent_core *core = container_of(msg, struct agent_core, start);
-    struct agent *agent = core->agent;
+    struct agent_reactor *reactor = container_of(msg, struct agent_reactor, start);
 
-    loop_timer_start(core->loop, &core->beat, core_now_ns(core) + AGENT_BEAT_NS);
-    for (uint32_t i = core->index; i < agent->path_count; i += agent->core_count)
-        agent_path_begin(&agent->paths[i]);
+    loop_timer_start(reactor->loop, &reactor->beat, reactor_now_ns(reactor) + AGENT_BEAT_NS);
+    for (uint32_t i = 0; i < reactor->agent->path_count; i++)
+        agent_path_begin(&reactor->paths[i]);
 }
 
-static icms_err core_init(struct agent_core *core, struct agent *agent, uint32_t index,
-                          struct err_why *why)
+static icms_err reactor_init(struct agent_reactor *reactor, struct agent *agent, uint32_t index,
+                             struct err_why *why)
 {
     struct loop_opts opts;
     char name[16];
 
-    core->agent = agent;
-    core->index = index;
-    loop_timer_init(&core->beat, core_beat);
+    reactor->agent = agent;
+    reactor->index = index;
+    loop_timer_init(&reactor->beat, reactor_beat);
     loop_opts_init(&opts);
     snprintf(name, sizeof(name), "icms-agent-%u", index % 1000);
     opts.name = name;
     opts.busy_poll = agent->opts.busy_poll;
     opts.poll_us = agent->opts.poll_us;
-    core->ops = calloc(AGENT_OPS, sizeof(core->ops[0]));
-    if (core->ops == NULL)
+    reactor->ops = calloc(AGENT_OPS, sizeof(reactor->ops[0]));
+    if (reactor->ops == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for the agent's operations");
-    agent_core_ops_init(core);
-    if (agent_core_matches_init(core) != ICMS_OK)
+    agent_reactor_ops_init(reactor);
+    if (agent_reactor_matches_init(reactor) != ICMS_OK)
         return err_set(why, ICMS_NO_MEMORY, "no memory for the agent's batches of keys");
-    return loop_new(agent->env, &opts, why, &core->loop);
+    return loop_new(agent->env, &opts, why, &reactor->loop);
 }
 
 /* ---- making --------------------------------------------------------------------------------- */
@@ -128,7 +128,7 @@ static icms_err agent_volumes_init(struct agent *agent, const struct agent_opts 
         return err_set(why, ICMS_NO_MEMORY, "no memory for %u volumes", opts->volume_count);
     agent->volume_count = opts->volume_count;
     for (uint32_t i = 0; i < opts->volume_count; i++) {
-        icms_err err = agent_volume_init(&agent->volumes[i], agent, i, &opts->volumes[i], why);
+        icms_err err = agent_volume_init(&agent->volumes[i], agent, &opts->volumes[i], why);
 
         if (err != ICMS_OK)
             return err;
@@ -136,47 +136,64 @@ static icms_err agent_volumes_init(struct agent *agent, const struct agent_opts 
     return ICMS_OK;
 }
 
-/* The enclosures and the map of who owns what. */
-static icms_err agent_paths_init(struct agent *agent, const struct agent_opts *opts,
-                                 struct err_why *why)
+/* Of every volume a shard, to every enclosure a path. */
+static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct agent_opts *opts,
+                                   struct err_why *why)
+{
+    icms_err err = ICMS_OK;
+
+    reactor->shards = calloc(opts->volume_count, sizeof(reactor->shards[0]));
+    reactor->paths = calloc(opts->enclosure_count + 1, sizeof(reactor->paths[0]));
+    if (reactor->shards == NULL || reactor->paths == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for %u volumes and %u enclosures",
+                       opts->volume_count, opts->enclosure_count);
+    for (uint32_t i = 0; i < opts->volume_count && err == ICMS_OK; i++) {
+        reactor->shard_count++;
+        err = agent_shard_init(&reactor->shards[i], reactor, i, why);
+    }
+    for (uint32_t i = 0; i < reactor->agent->path_count && err == ICMS_OK; i++) {
+        reactor->path_count++;
+        err = agent_path_init(&reactor->paths[i], reactor, i, &opts->enclosures[i], why);
+    }
+    return err;
+}
+
+/* Who owns what. */
+static icms_err agent_map_init(struct agent *agent, const struct agent_opts *opts,
+                               struct err_why *why)
 {
     struct place_member members[LIMIT_ENCLOSURES];
-    icms_err err;
 
-    if (opts->enclosure_count == 0)
+    if (opts->local_path != NULL || opts->enclosure_count == 0)
         return ICMS_OK;
-    agent->paths = calloc(opts->enclosure_count, sizeof(agent->paths[0]));
-    if (agent->paths == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "no memory for %u enclosures", opts->enclosure_count);
-    for (uint32_t i = 0; i < opts->enclosure_count; i++) {
+    for (uint32_t i = 0; i < opts->enclosure_count; i++)
         members[i] = (struct place_member){opts->enclosures[i].uuid, opts->enclosures[i].weight};
-        agent->path_count = i + 1;
-        err = agent_path_init(&agent->paths[i], agent, i, &opts->enclosures[i], why);
-        if (err != ICMS_OK)
-            return err;
-    }
+    agent->path_count = opts->enclosure_count;
     return place_map_new(members, opts->enclosure_count, 1, why, &agent->map);
 }
 
 static icms_err agent_make(struct agent *agent, const struct agent_opts *opts, struct err_why *why)
 {
-    icms_err err;
+    icms_err err = ICMS_OK;
 
     /* A drive of its own belongs to one loop, and there is nothing else to divide. */
-    agent->core_count = opts->local_path != NULL ? 1 : opts->loops;
-    for (uint32_t i = 0; i < agent->core_count; i++) {
-        err = core_init(&agent->cores[i], agent, i, why);
-        if (err != ICMS_OK)
-            return err;
-    }
-    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
-        agent_guest_init(&agent->guests[i], agent, i);
-    err = agent_volumes_init(agent, opts, why);
-    if (err != ICMS_OK)
-        return err;
-    if (opts->local_path != NULL)
-        return agent_local_new(agent, why);
-    return agent_paths_init(agent, opts, why);
+    agent->reactor_count = opts->local_path != NULL ? 1 : opts->loops;
+    for (uint32_t i = 0; i < agent->reactor_count && err == ICMS_OK; i++)
+        err = reactor_init(&agent->reactors[i], agent, i, why);
+    for (uint32_t i = 0; i < LIMIT_CLIENTS && err == ICMS_OK; i++)
+        if (agent_guest_init(&agent->guests[i], agent, i) != ICMS_OK)
+            err = err_set(why, ICMS_NO_MEMORY, "no memory for the agent's clients");
+    if (err == ICMS_OK)
+        err = agent_volumes_init(agent, opts, why);
+    if (err == ICMS_OK)
+        err = agent_map_init(agent, opts, why);
+    for (uint32_t i = 0; i < agent->reactor_count && err == ICMS_OK; i++)
+        err = reactor_parts_init(&agent->reactors[i], opts, why);
+    for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++)
+        err = loop_region_seal(agent->volumes[i].region, why);
+    if (err == ICMS_OK && opts->local_path != NULL)
+        err = agent_local_new(agent, why);
+    return err;
 }
 
 icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct err_why *why,
@@ -207,24 +224,24 @@ icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct e
 
 icms_err agent_start(struct agent *agent, struct err_why *why)
 {
-    for (uint32_t i = 0; i < agent->core_count; i++) {
-        struct agent_core *core = &agent->cores[i];
+    for (uint32_t i = 0; i < agent->reactor_count; i++) {
+        struct agent_reactor *reactor = &agent->reactors[i];
         icms_err err;
 
-        loop_send(core->loop, &core->start, core_start);
-        err = loop_start(core->loop, why);
+        loop_send(reactor->loop, &reactor->start, reactor_start);
+        err = loop_start(reactor->loop, why);
         if (err != ICMS_OK) {
             agent_stop(agent);
             return err;
         }
-        core->started = true;
+        reactor->started = true;
     }
     return ICMS_OK;
 }
 
 struct loop *agent_loop(struct agent *agent, uint32_t index)
 {
-    return index < agent->core_count ? agent->cores[index].loop : NULL;
+    return index < agent->reactor_count ? agent->reactors[index].loop : NULL;
 }
 
 /* ---- waiting -------------------------------------------------------------------------------- */
@@ -241,9 +258,10 @@ static bool agent_wait(struct agent *agent, uint32_t timeout_ms, bool (*over)(st
 
 static bool agent_is_tried(struct agent *agent)
 {
-    for (uint32_t i = 0; i < agent->path_count; i++)
-        if (!atomic_load_explicit(&agent->paths[i].tried, memory_order_acquire))
-            return false;
+    for (uint32_t r = 0; r < agent->reactor_count; r++)
+        for (uint32_t i = 0; i < agent->path_count; i++)
+            if (!atomic_load_explicit(&agent->reactors[r].paths[i].tried, memory_order_acquire))
+                return false;
     return true;
 }
 
@@ -252,9 +270,22 @@ void agent_wait_tried(struct agent *agent, uint32_t timeout_ms)
     (void)agent_wait(agent, timeout_ms, agent_is_tried);
 }
 
+uint64_t agent_under_way(const struct agent *agent)
+{
+    uint64_t under_way = 0;
+
+    for (uint32_t i = 0; i < agent->reactor_count; i++) {
+        uint64_t answered =
+            atomic_load_explicit(&agent->reactors[i].answered, memory_order_acquire);
+
+        under_way += counter_get(&agent->reactors[i].requests) - answered;
+    }
+    return under_way;
+}
+
 static bool agent_is_quiet(struct agent *agent)
 {
-    return atomic_load_explicit(&agent->under_way, memory_order_acquire) == 0 &&
+    return agent_under_way(agent) == 0 &&
            atomic_load_explicit(&agent->backlog_bytes, memory_order_acquire) == 0;
 }
 
@@ -268,14 +299,26 @@ bool agent_drain(struct agent *agent, uint32_t timeout_ms)
 
 void agent_stop(struct agent *agent)
 {
-    for (uint32_t i = 0; i < agent->core_count; i++)
-        if (agent->cores[i].started)
-            loop_stop(agent->cores[i].loop);
-    for (uint32_t i = 0; i < agent->core_count; i++) {
-        if (agent->cores[i].started)
-            loop_join(agent->cores[i].loop);
-        agent->cores[i].started = false;
+    for (uint32_t i = 0; i < agent->reactor_count; i++)
+        if (agent->reactors[i].started)
+            loop_stop(agent->reactors[i].loop);
+    for (uint32_t i = 0; i < agent->reactor_count; i++) {
+        if (agent->reactors[i].started)
+            loop_join(agent->reactors[i].loop);
+        agent->reactors[i].started = false;
     }
+}
+
+static void reactor_parts_fini(struct agent_reactor *reactor)
+{
+    for (uint32_t i = 0; i < reactor->path_count; i++)
+        agent_path_fini(&reactor->paths[i]);
+    for (uint32_t i = 0; i < reactor->shard_count; i++)
+        agent_shard_fini(&reactor->shards[i]);
+    free(reactor->paths);
+    free(reactor->shards);
+    free(reactor->ops);
+    agent_reactor_matches_fini(reactor);
 }
 
 void agent_free(struct agent **agent_)
@@ -284,22 +327,17 @@ void agent_free(struct agent **agent_)
 
     if (agent == NULL)
         return;
-    for (uint32_t i = 0; i < agent->core_count; i++)
-        loop_free(&agent->cores[i].loop);
+    for (uint32_t i = 0; i < agent->reactor_count; i++)
+        loop_free(&agent->reactors[i].loop);
     /* Nothing runs and nothing is in flight any more. */
-    for (uint32_t i = 0; i < agent->path_count; i++)
-        agent_path_fini(&agent->paths[i]);
+    for (uint32_t i = 0; i < agent->reactor_count; i++)
+        reactor_parts_fini(&agent->reactors[i]);
     agent_local_free(&agent->local);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
         agent_guest_fini(&agent->guests[i]);
     for (uint32_t i = 0; i < agent->volume_count; i++)
         agent_volume_fini(&agent->volumes[i]);
-    for (uint32_t i = 0; i < agent->core_count; i++) {
-        free(agent->cores[i].ops);
-        agent_core_matches_fini(&agent->cores[i]);
-    }
     place_map_free(&agent->map);
-    free(agent->paths);
     free(agent->volumes);
     pthread_mutex_destroy(&agent->control);
     free(agent);
@@ -312,7 +350,9 @@ void agent_locate(struct agent *agent, uint32_t volume, const struct key *key, u
                   uint32_t *out_owner)
 {
     bool runs = volume_has_runs(&agent->volumes[volume].spec);
-    uint64_t excluded = atomic_load_explicit(&agent->excluded, memory_order_relaxed);
+    uint32_t reactor = shm_reactor(key, runs, agent->reactor_count);
+    uint64_t excluded =
+        atomic_load_explicit(&agent->reactors[reactor].excluded, memory_order_relaxed);
 
     *out_now = agent->map == NULL ? UINT32_MAX : place_owner(agent->map, key, runs, excluded);
     *out_owner = agent->map == NULL ? UINT32_MAX : place_owner(agent->map, key, runs, 0);

@@ -5,8 +5,9 @@
  *
  * Threads. agent_new, agent_start, agent_stop and agent_free are called by the thread that owns the
  * agent. attach, detach, status, stats and ready may be called from any thread. All work runs on
- * the agent's loops: each volume's arena belongs to one loop, each enclosure's connections to one
- * loop, each client's rings to one loop; requests cross by message.
+ * the agent's reactors, a loop each: a key belongs to one of them (shm_reactor()), which has a
+ * shard of every arena, connections of its own to every enclosure, and rings of its own with every
+ * client.
  *
  * Life of a request: see ARCHITECTURE.md and agent/req.c.
  */
@@ -89,9 +90,10 @@ void agent_wait_tried(struct agent *agent, uint32_t timeout_ms);
 struct agent_client {
     uint32_t client;                 /* number                                             */
     struct loop_region *region;      /* client region                                      */
-    struct loop_event *agent_event;  /* wakes the agent                                    */
     struct loop_event *client_event; /* wakes the client                                   */
-    uint32_t volume_count;           /* arenas                                             */
+    uint32_t reactor_count;          /* queue pairs                                        */
+    struct loop_event *agent_events[LIMIT_LOOPS]; /* each wakes a reactor                  */
+    uint32_t volume_count;                        /* arenas                                */
     struct loop_region *arenas[LIMIT_AGENT_VOLUMES];
 };
 
@@ -152,7 +154,7 @@ struct agent_enclosure_stats {
     uint64_t lacking;                    /* bit i: lacks volume i, or hides it from this host */
     char last_error[LIMIT_REASON_BYTES]; /* sentence                                            */
     uint64_t last_error_age_ns;          /* how long ago                                       */
-    const struct hist *op_ns;            /* [AGENT_LATENCY_COUNT] from sent to answered         */
+    struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                            */
 };
 
 #define AGENT_STATS_OPS    16 /* room for every enum shm_op           */
@@ -172,7 +174,7 @@ struct agent_volume_stats {
     uint64_t keys_found, keys_missed;    /* of exists and match, by clients' counters        */
     uint64_t matches[SHM_MATCH_BUCKETS]; /* by the bit length of the number that matched     */
     uint64_t matched;                    /* blocks of all matches                            */
-    const struct hist *evicted_age_ns;   /* from published to evicted                        */
+    struct hist evicted_age_ns;          /* from published to evicted                        */
 };
 
 struct agent_stats {

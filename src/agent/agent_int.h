@@ -2,22 +2,23 @@
 /*
  * agent/agent_int.h: what the files of the agent share.
  *
- *   agent.c    life: memory, loops, start, drain, stop
- *   guest.c    attached processes ("guests"): rings, completions, leases at their end
+ *   agent.c    life: memory, reactors, start, drain, stop
+ *   guest.c    attached processes ("guests"): attach, detach, leases at their end
+ *   qpair.c    a guest's rings at one reactor: entries, answers
  *   count.c    what clients count themselves
- *   req.c      one request of a guest: its state machine, on the loop of its volume
- *   volume.c   one volume's arena: slots, eviction, leases
+ *   req.c      one request of a guest: its state machine
+ *   shard.c    a reactor's shard of a volume: slots, eviction, leases
  *   extent.c   which bytes of an arena are whose, and who goes when room is needed
  *   match.c    many keys of a request, looked for at once
  *   op.c       one piece of work for the pod or the own drive: who is asked, what an answer means
- *   path.c     one enclosure: its association, health, probing
+ *   path.c     one enclosure as a reactor sees it: its association, health, probing
  *   local.c    a drive of the agent's own instead of a pod
  *   status.c   counters, readiness, status text
  *
- * Who owns what. Guest k belongs to loop k % loops, volume i to loop i % loops, enclosure j to loop
- * j % loops, and everything of them is touched on that loop only, except fields marked atomic. A
- * request goes guest -> volume -> guest, an operation volume -> enclosure -> volume, by message
- * where the loops differ.
+ * Who owns what. A key belongs to one reactor (shm_reactor()). Each reactor has a loop, a shard of
+ * every volume, an association with every enclosure, and a queue pair with every guest; all of them
+ * are touched on its loop only, except fields marked atomic. Nothing crosses reactors but control:
+ * attach, detach, status.
  */
 #ifndef AGENT_INT_H
 #define AGENT_INT_H
@@ -97,31 +98,33 @@ static inline uint64_t counter_get(const agent_counter *counter)
 /* ---- requests ------------------------------------------------------------------------------- */
 
 enum agent_req_state {
-    AGENT_REQ_FREE,      /* in its guest's pool; holds nothing                                  */
-    AGENT_REQ_NEW,       /* on the volume's loop, or on its way there; holds nothing yet        */
-    AGENT_REQ_WAIT_KEY,  /* its key is being stored or removed, or another flush of its guest is
-                            under way; woken by op_over                                         */
-    AGENT_REQ_WAIT_SLOT, /* there is no room that is not leased or in use; woken by volume_sweep */
-    AGENT_REQ_WAIT_OP,   /* all operations of its class, or all batches, are in use; woken by
-                            core_kick                                                           */
+    AGENT_REQ_FREE,        /* in its queue pair's pool; holds nothing                             */
+    AGENT_REQ_NEW,         /* holds nothing yet                                                   */
+    AGENT_REQ_WAIT_KEY,    /* its key is being stored or removed, or another flush of its guest is
+                              under way; woken by op_over                                         */
+    AGENT_REQ_WAIT_SLOT,   /* there is no room that is not leased or in use; woken by shard_sweep */
+    AGENT_REQ_WAIT_OP,     /* all operations of its class, or all batches, are in use; woken by
+                              core_kick                                                           */
     AGENT_REQ_WAIT_STORES, /* flush: waits for its guest's stores; woken by agent_op_over         */
     AGENT_REQ_LOCAL,       /* waits for the own drive; woken by agent_op_over                     */
     AGENT_REQ_POD,         /* waits for an enclosure; woken by agent_op_over                      */
-    AGENT_REQ_ANSWER,      /* over; on its way to its guest's loop                                */
-    AGENT_REQ_WAIT_RING,   /* its guest's ring of completions is full; woken by the core's timer  */
+    AGENT_REQ_ANSWER,      /* over                                                                */
+    AGENT_REQ_WAIT_RING,   /* the ring of completions is full; woken by the reactor's timer       */
     AGENT_REQ_STATES,
 };
 
 struct agent_op;
 struct agent_match;
 struct agent_volume;
+struct agent_shard;
 struct agent_guest;
-struct agent_core;
+struct agent_qpair;
+struct agent_reactor;
 
 struct agent_req {
-    enum agent_req_state state;  /* set by req_state_set                                         */
-    struct agent_guest *guest;   /* whose                                                        */
-    struct agent_volume *volume; /* whose block                                                  */
+    enum agent_req_state state; /* set by req_state_set                                         */
+    struct agent_qpair *qpair;  /* whence                                                       */
+    struct agent_shard *shard;  /* whose block                                                  */
     /* the entry, copied and checked */
     struct key key;
     uint64_t tag;         /* the guest's                                                  */
@@ -143,17 +146,10 @@ struct agent_req {
     bool had;                  /* REMOVE: the arena had it                                     */
     uint64_t flush_seq;        /* FLUSH: stores with a smaller number are waited for           */
     struct list link;          /* in the list of what it waits for                             */
-    struct loop_timer timer;   /* deadline, on the volume's loop                               */
+    struct loop_timer timer;   /* deadline                                                 */
     /* answer */
     struct shm_complete answer;
-    /* on the guest's loop */
-    struct list guest_link;     /* in guest->active                                             */
-    struct loop_msg msg;        /* to the volume's loop and back                                */
-    struct loop_msg cancel_msg; /* likewise, after it                                           */
-    bool cancel_out;            /* cancel_msg is not back                                       */
-    bool over;                  /* answered; waits for cancel_msg                               */
-    bool ring_full;             /* WAIT_RING; the state is the volume's loop's before           */
-    bool there;                 /* begun and not answered: the volume's loop's                  */
+    struct list qpair_link; /* in qpair->free or qpair->active                                */
 };
 
 /* ---- operations ----------------------------------------------------------------------------- */
@@ -184,7 +180,7 @@ struct agent_op {
     bool owner_lacks;          /* one before the one that is asked lacks the volume              */
     struct agent_match *match; /* EXIST: of this batch; NULL: of no batch                   */
     uint32_t match_key;        /* which key of it                                           */
-    struct agent_volume *volume;
+    struct agent_shard *shard;
     struct key key;           /* all but FLUSH                                               */
     enum io_class io_class;   /* counted against it; whose queue pair                        */
     uint32_t slot;            /* LOAD, STORE; SHM_SLOT_NONE else                             */
@@ -193,7 +189,7 @@ struct agent_op {
     uint32_t value_bytes;     /* STORE: plain value. LOAD, in over: likewise                 */
     uint32_t stored_bytes;    /* STORE: with the trailer                                     */
     uint64_t deadline_ns;     /* absolute                                                    */
-    uint64_t seq;             /* STORE: its number in the volume                             */
+    uint64_t seq;             /* STORE: its number in the shard                              */
     uint32_t guest;           /* STORE, FLUSH: number of the guest                           */
     uint64_t epoch;           /* STORE, FLUSH: of its share                                  */
     uint64_t record;          /* LOAD, suspect: what was read. DELETE: only this one, of path;
@@ -208,10 +204,10 @@ struct agent_op {
     enum icms_miss first_reason; /* what the owner said before another one was asked; NONE      */
     struct list waiters;         /* struct agent_req in LOCAL or POD                            */
     struct list blocked;         /* struct agent_req in WAIT_KEY                                */
-    struct list key_link;        /* in volume->keys: LOAD, STORE, DELETE                        */
-    struct list guest_link;      /* STORE: in volume->shares[guest].stores                      */
+    struct list key_link;        /* in shard->keys: LOAD, STORE, DELETE                         */
+    struct list guest_link;      /* STORE: in shard->shares[guest].stores                       */
     struct list link;            /* free list, or the own drive's list of those that wait       */
-    struct loop_msg msg;         /* to the enclosure's loop and back                            */
+    struct loop_msg msg;         /* goes on after what runs now                                 */
     uint8_t *buffer;             /* local: of the pool                                          */
     union {
         struct nvmf_req nvmf;
@@ -240,7 +236,7 @@ struct agent_part {
     uint64_t map;         /* bit k: key k is there                                     */
     uint64_t asked_ns;    /* when it was sent                                          */
     struct nvmf_req nvmf; /* the command                                               */
-    struct loop_msg msg;  /* to the enclosure's loop and back                          */
+    struct loop_msg msg;  /* goes on after what runs now                               */
     struct list link;     /* free list                                                 */
 };
 
@@ -253,9 +249,9 @@ enum agent_match_key {
 
 /* Keys of one request. It may outlive the request: parts are on their way with its number. */
 struct agent_match {
-    struct agent_volume *volume;
+    struct agent_shard *shard;
     struct agent_req *req; /* who waits; NULL: nobody any more                          */
-    uint32_t count;        /* keys                                                      */
+    uint32_t count;        /* keys, of this reactor                                     */
     uint32_t left;         /* of them, not KNOWN                                        */
     uint32_t out;          /* parts, operations and `more` under way                    */
     uint32_t next;         /* no key before it is in ASK                                */
@@ -267,6 +263,7 @@ struct agent_match {
     struct list link;     /* free list, core->wait_part or wait_alone                  */
     /* by key */
     struct key keys[SHM_MATCH_KEYS];
+    uint16_t at[SHM_MATCH_KEYS];      /* which key of the request it is                 */
     uint8_t state[SHM_MATCH_KEYS];    /* enum agent_match_key                           */
     uint8_t reason[SHM_MATCH_KEYS];   /* KNOWN: enum icms_miss; NONE: it is there       */
     bool owner_down[SHM_MATCH_KEYS];  /* as in struct agent_op                          */
@@ -276,12 +273,16 @@ struct agent_match {
     uint64_t tried[SHM_MATCH_KEYS];   /* bit j: enclosure j was asked                   */
 };
 
-/* ---- one loop ------------------------------------------------------------------------------- */
+/* ---- one reactor ---------------------------------------------------------------------------- */
 
-struct agent_core {
+struct agent_reactor {
     struct agent *agent;
     uint32_t index;
     struct loop *loop;
+    uint32_t shard_count, path_count;      /* made                                         */
+    struct agent_shard *shards;            /* one a volume                                 */
+    struct agent_path *paths;              /* one an enclosure                             */
+    _Atomic uint64_t excluded;             /* bit j: enclosure j takes nothing now         */
     struct agent_op *ops;                  /* [AGENT_OPS]                                  */
     struct list free_ops;                  /* struct agent_op                              */
     uint32_t ops_used[IO_CLASS_COUNT];     /* by class                                     */
@@ -299,22 +300,22 @@ struct agent_core {
     struct loop_msg start;                 /* first thing on the loop                      */
     bool started;                          /* its thread runs; the owner's                 */
     struct hist get_ns, put_ns, exists_ns; /* from taken to answered                       */
-    agent_counter requests;                /* taken                                        */
+    agent_counter requests, answered;      /* taken; of these, over                        */
     agent_counter answers[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* by enum shm_op and status */
     agent_counter hostile; /* guests dropped for what they wrote           */
 };
 
-/* ---- volumes -------------------------------------------------------------------------------- */
+/* ---- shards --------------------------------------------------------------------------------- */
 
 enum agent_slot_state {
-    AGENT_SLOT_FREE,    /* in volume->free                                                        */
+    AGENT_SLOT_FREE,    /* in shard->free                                                         */
     AGENT_SLOT_FILLING, /* has an extent; the network, the drive or a copy writes it              */
     AGENT_SLOT_LIVE,    /* in the index; readers may lease it                                     */
-    AGENT_SLOT_LIMBO,   /* out of the index; leased or pinned still; freed by volume_sweep        */
+    AGENT_SLOT_LIMBO,   /* out of the index; leased or pinned still; freed by shard_sweep         */
 };
 
 struct agent_slot {
-    struct list link; /* in volume->free or volume->limbo                              */
+    struct list link; /* in shard->free or shard->limbo                                */
     enum agent_slot_state state;
     uint16_t pins;        /* operations that read or write it                              */
     uint32_t value_bytes; /* LIVE: plain value                                             */
@@ -323,7 +324,7 @@ struct agent_slot {
     struct key key;       /* LIVE                                                          */
 };
 
-/* A guest's stores into a volume. */
+/* A guest's stores into a shard. */
 struct agent_share {
     struct list stores;  /* struct agent_op, oldest first                                         */
     struct list flushes; /* struct agent_req in WAIT_STORES                                      */
@@ -336,22 +337,34 @@ struct agent_share {
 /* A block that was loaded past the arena. */
 struct agent_passed {
     uint32_t tag;  /* what of its key's hash tells it; 0: none  */
-    uint32_t when; /* volume->passed_now at that time           */
+    uint32_t when; /* shard->passed_now at that time            */
 };
 
+/* What of a volume is the same for all reactors. */
 struct agent_volume {
-    struct agent *agent;
-    struct agent_core *core;
-    uint32_t number;
     struct volume_spec spec;
-    uint64_t stored_bytes_max;   /* value and trailer                                        */
-    struct loop_region *region;  /* the arena                                                */
-    bool in_place;               /* an own drive reads and writes records in slots           */
-    struct shm_arena arena;      /* our view of it                                           */
-    _Atomic uint32_t *heads;     /* writable                                                 */
-    struct shm_slot *slots;      /* writable                                                 */
-    uint8_t *data;               /* writable                                                 */
-    struct agent_slot *meta;     /* [slot_count]                                             */
+    uint64_t stored_bytes_max;          /* value and trailer                                      */
+    struct loop_region *region;         /* arenas of all shards, one behind the other             */
+    uint64_t shard_bytes;               /* of the region, of one shard                            */
+    uint64_t data_bytes;                /* memory for blocks of one shard                         */
+    uint32_t margin;                    /* bytes of an extent in front of the value               */
+    uint64_t client_counts[SHM_COUNTS]; /* of all clients, also detached ones; agent->control     */
+};
+
+/* A reactor's shard of a volume. */
+struct agent_shard {
+    struct agent *agent;
+    struct agent_reactor *reactor;
+    uint32_t number;                 /* of the volume                                            */
+    struct volume_spec spec;         /* the volume's                                             */
+    uint64_t stored_bytes_max;       /* likewise                                                 */
+    bool in_place;                   /* an own drive reads and writes records in slots           */
+    struct shm_arena arena;          /* our view of its part of the region                       */
+    struct shm_arena_header *header; /* writable                                             */
+    _Atomic uint32_t *heads;         /* writable                                                 */
+    struct shm_slot *slots;          /* writable                                                 */
+    uint8_t *data;                   /* writable                                                 */
+    struct agent_slot *meta;         /* [slot_count]                                             */
     uint32_t meta_used;          /* slots from this one on were never used, and are not in free */
     struct extents extents;      /* who has which bytes of the data                          */
     uint32_t margin;             /* bytes of an extent in front of the value                 */
@@ -375,22 +388,21 @@ struct agent_volume {
     uint64_t store_seq;       /* number of the next store                                 */
     struct agent_share shares[LIMIT_CLIENTS];
     _Atomic uint64_t lacking; /* bit j: enclosure j is up and has no such volume for us        */
-    uint32_t local_volume;    /* number in the local store                                */
     /* counters */
     agent_counter slots_used, slots_limbo, used_bytes, evictions;
     agent_counter hits_dram, hits_local, hits_pod;
     agent_counter misses[AGENT_STATS_MISSES];
     agent_counter puts, put_bytes, get_bytes;
     agent_counter sheds, deadline_misses, checksum_errors, store_failures;
-    uint64_t client_counts[SHM_COUNTS]; /* of all clients, also detached ones; agent->control    */
-    struct hist evicted_age_ns;         /* since they were published, of evicted blocks          */
+    struct hist evicted_age_ns; /* since they were published, of evicted blocks          */
 };
 
 /* ---- enclosures ----------------------------------------------------------------------------- */
 
+/* An enclosure as one reactor sees it. */
 struct agent_path {
     struct agent *agent;
-    struct agent_core *core;
+    struct agent_reactor *reactor;
     uint32_t number;
     char name[LIMIT_NAME_BYTES];
     _Atomic uint32_t state; /* enum agent_enclosure_state                               */
@@ -415,7 +427,7 @@ struct agent_path {
 /* ---- the own drive -------------------------------------------------------------------------- */
 
 struct agent_local {
-    struct agent_core *core; /* core 0                                                   */
+    struct agent_reactor *reactor; /* core 0                                                   */
     struct store *store;
     struct loop_region *region; /* buffers                                                  */
     uint64_t buffer_bytes;      /* of one                                                   */
@@ -427,42 +439,49 @@ struct agent_local {
 
 /* ---- guests --------------------------------------------------------------------------------- */
 
-enum agent_guest_state {
-    AGENT_GUEST_FREE,    /* nobody                                                                */
-    AGENT_GUEST_LIVE,    /* its ring is served; woken by its event                                */
-    AGENT_GUEST_BROKEN,  /* wrote what makes no sense: not served any more, until it is detached  */
-    AGENT_GUEST_LEAVING, /* waits for its requests; woken by the last one                         */
-    AGENT_GUEST_GONE,    /* waits until no loop looks at its leases; woken by its own message     */
+enum agent_qpair_state {
+    AGENT_QPAIR_FREE,    /* nobody                                                                */
+    AGENT_QPAIR_LIVE,    /* is served; woken by its event                                         */
+    AGENT_QPAIR_BROKEN,  /* the guest wrote what makes no sense: not served until it is detached  */
+    AGENT_QPAIR_LEAVING, /* waits for its requests; woken by the last one                         */
+    AGENT_QPAIR_GONE,    /* waits until no reactor looks at the guest's leases                    */
+};
+
+/* A guest's rings at one reactor. */
+struct agent_qpair {
+    struct agent_guest *guest;
+    struct agent_reactor *reactor;
+    enum agent_qpair_state state;
+    struct loop_event *event;  /* wakes us                                           */
+    struct shm_ring ring;      /* ours of the guest's region                         */
+    struct agent_req *reqs;    /* [AGENT_GUEST_REQS]                                 */
+    struct list free;          /* struct agent_req                                   */
+    struct list active;        /* struct agent_req: taken and not answered           */
+    struct list wait_ring;     /* struct agent_req in WAIT_RING                      */
+    struct loop_op event_op;   /* waits for event                                    */
+    struct loop_msg start_msg; /* from attach                                        */
+    struct loop_msg run_msg;   /* goes on with the ring after others had their turn  */
+    bool run_sent;             /* it is on its way                                   */
 };
 
 struct agent_guest {
     struct agent *agent;
-    struct agent_core *core;
     uint32_t number;
-    enum agent_guest_state state; /* on its loop                                              */
-    bool taken;                   /* under agent->control: the number is in use               */
-    bool leaving;                 /* under agent->control: detach was asked for               */
-    bool owner;                   /* under agent->control: counts for no user                 */
-    uint32_t uid;                 /* under agent->control: whose it is                        */
-    uint64_t volumes;             /* bit i: it may use volume i; set before it is visible     */
+    bool taken;       /* under agent->control: the number is in use               */
+    bool leaving;     /* under agent->control: detach was asked for               */
+    bool owner;       /* under agent->control: counts for no user                 */
+    uint32_t uid;     /* under agent->control: whose it is                        */
+    uint64_t volumes; /* bit i: it may use volume i; set before it is visible     */
     struct loop_region *region;
-    struct loop_event *agent_event, *client_event;
-    struct shm_ring ring;
-    _Atomic bool visible;            /* its leases count; any loop reads it                      */
+    struct loop_event *client_event; /* wakes it                                                 */
+    struct agent_qpair *qpairs;      /* [reactor_count]                                          */
+    _Atomic bool visible;            /* its leases count; any reactor reads it                   */
     _Atomic bool trusted;            /* it is this process: agent_client_trust                   */
     uint64_t attached_ns;            /* when it was attached                                     */
     uint64_t (*counted)[SHM_COUNTS]; /* [volume_count] of its counters, added to the volumes';
-                                        under agent->control                                 */
-    struct agent_req *reqs;          /* [AGENT_GUEST_REQS]                                       */
-    struct list free;                /* struct agent_req                                         */
-    struct list active;              /* struct agent_req: with volumes, or answered and not free */
-    struct list wait_ring;           /* struct agent_req in WAIT_RING                            */
-    struct loop_op event_op;         /* waits for agent_event                                    */
-    struct loop_msg start_msg;       /* from attach                                              */
-    struct loop_msg run_msg;         /* goes on with the ring after others had their turn        */
-    bool run_sent;                   /* it is on its way                                         */
-    struct loop_msg leave_msg;       /* from detach; then through all loops                      */
-    uint32_t leave_at;               /* which loop                                               */
+                                        under agent->control                                     */
+    struct loop_msg leave_msg;       /* from detach; through all reactors, twice                 */
+    uint32_t leave_at;               /* which reactor                                            */
     void (*detached)(void *arg);     /* whom to tell                                             */
     void *detached_arg;
 };
@@ -472,17 +491,14 @@ struct agent_guest {
 struct agent {
     struct loop_env *env;
     struct agent_opts opts; /* pointers in it are not used after agent_new              */
-    uint32_t core_count;
-    struct agent_core cores[LIMIT_LOOPS];
+    uint32_t reactor_count;
+    struct agent_reactor reactors[LIMIT_LOOPS];
     uint32_t volume_count;
-    struct agent_volume *volumes; /* [volume_count]                                           */
-    uint32_t path_count;
-    struct agent_path *paths;       /* [path_count]                                             */
+    struct agent_volume *volumes;   /* [volume_count]                                           */
+    uint32_t path_count;            /* enclosures                                               */
     struct place_map *map;          /* of the enclosures; NULL: none                            */
     struct agent_local *local;      /* NULL: a pod                                              */
-    _Atomic uint64_t excluded;      /* bit j: enclosure j takes nothing now                     */
     _Atomic uint64_t backlog_bytes; /* stores under way                                         */
-    _Atomic uint64_t under_way;     /* requests taken and not answered                          */
     _Atomic bool draining;          /* no new requests                                          */
     pthread_mutex_t control;        /* of guest numbers and regions; control threads, and the
                                        last step of a guest's end                               */
@@ -497,10 +513,13 @@ static inline uint64_t agent_paths_mask(const struct agent *agent)
 
 /* ---- agent.c -------------------------------------------------------------------------------- */
 
-static inline uint64_t core_now_ns(const struct agent_core *core)
+static inline uint64_t reactor_now_ns(const struct agent_reactor *reactor)
 {
-    return loop_now_ns(core->loop);
+    return loop_now_ns(reactor->loop);
 }
+
+/* Requests that were taken and not answered. Any thread. */
+uint64_t agent_under_way(const struct agent *agent);
 
 /* ---- access.c ------------------------------------------------------------------------------- */
 
@@ -513,19 +532,36 @@ icms_err agent_access_guest(struct agent *agent, const struct agent_user *user, 
 
 /* ---- guest.c -------------------------------------------------------------------------------- */
 
-void agent_guest_init(struct agent_guest *guest, struct agent *agent, uint32_t number);
+icms_err agent_guest_init(struct agent_guest *guest, struct agent *agent,
+                          uint32_t number) ICMS_MUST_CHECK;
 
 /* Frees what it holds; after the loops were freed. */
 void agent_guest_fini(struct agent_guest *guest);
 
-/* A request came back to its guest's loop with its answer. */
-void agent_guest_answer(struct agent_req *req);
+/* Nothing of a queue pair that leaves is under way any more. On its reactor. */
+void agent_guest_left(struct agent_qpair *qpair);
 
-/* The core's timer: beats, full rings. */
-void agent_guest_beat(struct agent_guest *guest);
+/* ---- qpair.c -------------------------------------------------------------------------------- */
+
+/* Memory and event of a queue pair; taken back by agent_qpair_fini, also after an error. */
+icms_err agent_qpair_init(struct agent_qpair *qpair) ICMS_MUST_CHECK;
+void agent_qpair_fini(struct agent_qpair *qpair);
+
+/* Its rings are served from now on. Any thread. */
+void agent_qpair_start(struct agent_qpair *qpair);
+
+/* Cancels its requests and takes no more; ends with agent_guest_left, perhaps inside this call. On
+ * its reactor. */
+void agent_qpair_leave(struct agent_qpair *qpair);
+
+/* A request has its answer. */
+void agent_qpair_answer(struct agent_req *req);
+
+/* The reactor's timer: beats, full rings. */
+void agent_qpair_beat(struct agent_qpair *qpair);
 
 /* True when completions wait for room in its ring. */
-bool agent_guest_is_full(const struct agent_guest *guest);
+bool agent_qpair_is_full(const struct agent_qpair *qpair);
 
 /* ---- count.c -------------------------------------------------------------------------------- */
 
@@ -535,10 +571,10 @@ void agent_guest_counts_take(struct agent_guest *guest);
 
 /* ---- req.c ---------------------------------------------------------------------------------- */
 
-/* Takes a checked request on its volume's loop. */
+/* Takes a checked request. */
 void agent_req_begin(struct agent_req *req);
 
-/* Ends it early, when it did not end already. On the volume's loop. */
+/* Ends it early, when it did not end already. */
 void agent_req_cancel(struct agent_req *req, icms_err err);
 
 /* What it waited for came: looks at it again from the beginning. */
@@ -550,92 +586,96 @@ void agent_req_match_over(struct agent_req *req);
 /* Its operation is over. */
 void agent_req_op_over(struct agent_req *req, struct agent_op *op);
 
-/* ---- volume.c ------------------------------------------------------------------------------- */
+/* ---- shard.c -------------------------------------------------------------------------------- */
 
-icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent, uint32_t number,
+/* The memory of all shards. */
+icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent,
                            const struct volume_spec *spec, struct err_why *why) ICMS_MUST_CHECK;
 void agent_volume_fini(struct agent_volume *volume);
 
+icms_err agent_shard_init(struct agent_shard *shard, struct agent_reactor *reactor, uint32_t number,
+                          struct err_why *why) ICMS_MUST_CHECK;
+void agent_shard_fini(struct agent_shard *shard);
+
 /* The slot of a key in the index, or SHM_SLOT_NONE. */
-uint32_t agent_volume_find(struct agent_volume *volume, const struct key *key);
+uint32_t agent_shard_find(struct agent_shard *shard, const struct key *key);
 
 /* Which of 1..SHM_PROBE_KEYS keys are in the index: bit i for key i. */
-uint32_t agent_volume_find_many(struct agent_volume *volume, const struct key *keys,
-                                uint32_t count);
+uint32_t agent_shard_find_many(struct agent_shard *shard, const struct key *keys, uint32_t count);
 
 /* Reserves a slot (FILLING) with room for a stored block of so many bytes, evicting if need be;
  * SHM_SLOT_NONE when too much is leased or pinned. */
-uint32_t agent_volume_slot_take(struct agent_volume *volume, uint64_t stored_bytes);
+uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes);
 
 /* Bytes of the arena that a slot holds. */
-static inline uint64_t agent_volume_slot_bytes(const struct agent_volume *volume, uint32_t slot)
+static inline uint64_t agent_shard_slot_bytes(const struct agent_shard *shard, uint32_t slot)
 {
-    return volume->extents.of[slot].bytes;
+    return shard->extents.of[slot].bytes;
 }
 
 /* What of the arena a stored block of so many bytes takes. */
-uint64_t agent_volume_extent_bytes(const struct agent_volume *volume, uint64_t stored_bytes);
+uint64_t agent_shard_extent_bytes(const struct agent_shard *shard, uint64_t stored_bytes);
 
 /* Room for a load of the key, in bytes of the stored block: what blocks of the volume had lately.
  */
-uint64_t agent_volume_room(const struct agent_volume *volume, const struct key *key);
+uint64_t agent_shard_room(const struct agent_shard *shard, const struct key *key);
 
 /* A stored block had so many bytes. */
-void agent_volume_size_seen(struct agent_volume *volume, uint64_t stored_bytes);
+void agent_shard_size_seen(struct agent_shard *shard, uint64_t stored_bytes);
 
 /* Gives a FILLING slot back. */
-void agent_volume_slot_give(struct agent_volume *volume, uint32_t slot);
+void agent_shard_slot_give(struct agent_shard *shard, uint32_t slot);
 
-static inline uint8_t *agent_volume_memory(struct agent_volume *volume, uint32_t slot)
+static inline uint8_t *agent_shard_memory(struct agent_shard *shard, uint32_t slot)
 {
-    return volume->data + volume->extents.of[slot].begin + volume->margin;
+    return shard->data + shard->extents.of[slot].begin + shard->margin;
 }
 
 /* FILLING -> LIVE; what the key had before goes, and room that the value does not need. */
-void agent_volume_publish(struct agent_volume *volume, uint32_t slot, const struct key *key,
-                          uint32_t value_bytes);
+void agent_shard_publish(struct agent_shard *shard, uint32_t slot, const struct key *key,
+                         uint32_t value_bytes);
 
 /* LIVE -> LIMBO or FREE. */
-void agent_volume_unpublish(struct agent_volume *volume, uint32_t slot);
+void agent_shard_unpublish(struct agent_shard *shard, uint32_t slot);
 
-void agent_volume_pin(struct agent_volume *volume, uint32_t slot);
-void agent_volume_unpin(struct agent_volume *volume, uint32_t slot);
+void agent_shard_pin(struct agent_shard *shard, uint32_t slot);
+void agent_shard_unpin(struct agent_shard *shard, uint32_t slot);
 
 /* True when a block that is loaded now shall be kept in the arena: it was loaded past it before,
  * and no more blocks since than the arena holds, so that it would have been there still. False: it
  * is noted for the next time. */
-bool agent_volume_again(struct agent_volume *volume, const struct key *key);
+bool agent_shard_again(struct agent_shard *shard, const struct key *key);
 
 /* Was used: stays longer. */
-void agent_volume_touch(struct agent_volume *volume, uint32_t slot);
+void agent_shard_touch(struct agent_shard *shard, uint32_t slot);
 
-/* Holds a LIVE slot in the guest's lease table. */
-void agent_volume_lease(struct agent_volume *volume, uint32_t slot, struct agent_guest *guest,
-                        uint32_t lease);
+/* Holds a LIVE slot in the lease table of a guest. */
+void agent_shard_lease(struct agent_shard *shard, uint32_t slot, const struct shm_ring *ring,
+                       uint32_t lease);
 
 /* A guest is gone: its stores go on for nobody, the next guest of this number begins anew. */
-void agent_volume_guest_gone(struct agent_volume *volume, uint32_t number);
+void agent_shard_guest_gone(struct agent_shard *shard, uint32_t number);
 
-/* An enclosure lacks the volume, or does not (any more), or nobody knows. Any loop. True when that
- * is news. */
-bool agent_volume_lacking_set(struct agent_volume *volume, uint32_t enclosure, bool lacks);
+/* An enclosure lacks the volume, or does not (any more), or nobody knows. True when that is news.
+ */
+bool agent_shard_lacking_set(struct agent_shard *shard, uint32_t enclosure, bool lacks);
 
-/* True when every enclosure was asked and none has the volume for this host. Any loop. */
-bool agent_volume_is_homeless(const struct agent_volume *volume);
+/* True when every enclosure was asked and none has the volume for this host. */
+bool agent_shard_is_homeless(const struct agent_shard *shard);
 
 /* Recomputes the checksum of a LIVE sealed slot; false: it was bad, and is gone. */
-bool agent_volume_verify(struct agent_volume *volume, uint32_t slot);
+bool agent_shard_verify(struct agent_shard *shard, uint32_t slot);
 
 /* Whether a slot of a sealed volume holds a value of these bytes that was sealed for the key. */
-bool agent_volume_is_sealed(struct agent_volume *volume, uint32_t slot, const struct key *key,
-                            uint32_t value_bytes);
+bool agent_shard_is_sealed(struct agent_shard *shard, uint32_t slot, const struct key *key,
+                           uint32_t value_bytes);
 
 /* ---- op.c ----------------------------------------------------------------------------------- */
 
-void agent_core_ops_init(struct agent_core *core);
+void agent_reactor_ops_init(struct agent_reactor *reactor);
 
 /* A free operation; NULL when its class has used its part. */
-struct agent_op *agent_op_new(struct agent_volume *volume, enum agent_op_kind kind,
+struct agent_op *agent_op_new(struct agent_shard *shard, enum agent_op_kind kind,
                               const struct key *key, enum io_class io_class);
 
 /* Gives back one that was not started. */
@@ -648,37 +688,37 @@ void agent_op_start(struct agent_op *op);
  * record is deleted, so that a put that does not replace can repair it. counted: the error that was
  * seen. NULL: the key is being written, or looked at like this already, or there is too much to do;
  * the next one who finds it bad tries again. room: bytes of the stored block; 0: nobody knows. */
-struct agent_op *agent_op_suspect(struct agent_volume *volume, const struct key *key, bool counted,
+struct agent_op *agent_op_suspect(struct agent_shard *shard, const struct key *key, bool counted,
                                   uint64_t room);
 
 /* The operation that writes the key now, or may delete it; NULL: none. */
-struct agent_op *agent_op_writer(struct agent_volume *volume, const struct key *key);
+struct agent_op *agent_op_writer(struct agent_shard *shard, const struct key *key);
 
 /* The operation of this kind that is under way for the key; NULL: none. */
-struct agent_op *agent_op_find(struct agent_volume *volume, const struct key *key,
+struct agent_op *agent_op_find(struct agent_shard *shard, const struct key *key,
                                enum agent_op_kind kind);
 
 /* The key is written: loads under way for it publish nothing, who waits for them looks again. */
-void agent_op_drop_loads(struct agent_volume *volume, const struct key *key);
+void agent_op_drop_loads(struct agent_shard *shard, const struct key *key);
 
-/* Whoever was asked has answered (err, reason set). On the operation's volume's loop. */
+/* Whoever was asked has answered (err, reason set). */
 void agent_op_answered(struct agent_op *op);
 
 /* Something was given back: whoever waits for it looks, after what runs now. */
-void agent_core_kick(struct agent_core *core);
+void agent_reactor_kick(struct agent_reactor *reactor);
 
 /* Whether there is an operation for this class. */
-bool agent_core_has_op(const struct agent_core *core, enum io_class io_class);
+bool agent_reactor_has_op(const struct agent_reactor *reactor, enum io_class io_class);
 
 /* The first in the key's order that is not excluded, has the volume and is not in tried; NULL:
  * none. *io_owner_down: set when one before it is excluded; *io_owner_lacks: when one lacks the
  * volume. */
-struct agent_path *agent_op_pick(struct agent_volume *volume, const struct key *key, uint64_t tried,
+struct agent_path *agent_op_pick(struct agent_shard *shard, const struct key *key, uint64_t tried,
                                  bool *io_owner_down, bool *io_owner_lacks);
 
 /* True when this enclosure, or the volume there, was away lately, so that another one may have its
  * blocks. */
-bool agent_path_was_away(const struct agent_path *path, const struct agent_volume *volume);
+bool agent_path_was_away(const struct agent_path *path, const struct agent_shard *shard);
 
 /* The one that was asked could not be reached, or was lost. */
 bool agent_err_is_lost(icms_err err);
@@ -687,16 +727,16 @@ bool agent_err_is_lost(icms_err err);
 void agent_answer_read(icms_err *io_err, enum icms_miss *io_reason);
 
 /* Whether some enclosure takes a store of this key now: OK, PEER_DOWN, NO_VOLUME. */
-icms_err agent_op_target(struct agent_volume *volume, const struct key *key) ICMS_MUST_CHECK;
+icms_err agent_op_target(struct agent_shard *shard, const struct key *key) ICMS_MUST_CHECK;
 
 /* ---- match.c -------------------------------------------------------------------------------- */
 
-icms_err agent_core_matches_init(struct agent_core *core) ICMS_MUST_CHECK;
-void agent_core_matches_fini(struct agent_core *core);
+icms_err agent_reactor_matches_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
+void agent_reactor_matches_fini(struct agent_reactor *reactor);
 
 /* A batch, whose req, keys and count the caller sets before agent_match_start; NULL: none is free.
  */
-struct agent_match *agent_match_new(struct agent_volume *volume);
+struct agent_match *agent_match_new(struct agent_shard *shard);
 
 /* Looks for all keys; ends with agent_req_match_over, perhaps inside this call. */
 void agent_match_start(struct agent_match *match, uint64_t deadline_ns);
@@ -704,26 +744,25 @@ void agent_match_start(struct agent_match *match, uint64_t deadline_ns);
 /* Its request is answered: what is under way goes on for nobody. */
 void agent_match_leave(struct agent_match *match);
 
-/* A command came back (err, reason, map set), an operation is over. On the volume's loop. */
+/* A command came back (err, reason, map set), an operation is over. */
 void agent_part_answered(struct agent_part *part);
 void agent_match_op_over(struct agent_op *op);
 
 /* Somebody waits for a batch, or for something to ask with. kick: they look. */
-bool agent_match_waits(const struct agent_core *core);
-void agent_match_kick(struct agent_core *core);
+bool agent_match_waits(const struct agent_reactor *reactor);
+void agent_match_kick(struct agent_reactor *reactor);
 
 /* ---- path.c --------------------------------------------------------------------------------- */
 
-icms_err agent_path_init(struct agent_path *path, struct agent *agent, uint32_t number,
+icms_err agent_path_init(struct agent_path *path, struct agent_reactor *reactor, uint32_t number,
                          const struct agent_enclosure_opts *opts,
                          struct err_why *why) ICMS_MUST_CHECK;
 void agent_path_fini(struct agent_path *path);
 
-/* First connection. On its loop. */
+/* First connection. On its reactor. */
 void agent_path_begin(struct agent_path *path);
 
-/* Sends op to the enclosure; it comes back by agent_op_answered on its volume's loop. Called on the
- * volume's loop. */
+/* Sends op to the enclosure; it comes back by agent_op_answered, never inside this call. */
 void agent_path_ask(struct agent_path *path, struct agent_op *op);
 
 /* The same for a part, which comes back by agent_part_answered. */
@@ -736,11 +775,11 @@ void agent_local_free(struct agent_local **local);
 void agent_local_ask(struct agent_local *local, struct agent_op *op);
 
 /* Bytes that the stored block of a key has at most; 0: the drive does not have it. */
-uint64_t agent_local_bytes(struct agent_local *local, const struct agent_volume *volume,
+uint64_t agent_local_bytes(struct agent_local *local, const struct agent_shard *shard,
                            const struct key *key);
 
 /* NONE: the drive has the key; else why not. */
-enum icms_miss agent_local_exists(struct agent_local *local, const struct agent_volume *volume,
+enum icms_miss agent_local_exists(struct agent_local *local, const struct agent_shard *shard,
                                   const struct key *key);
 
 #endif

@@ -24,7 +24,8 @@ static uint64_t rig_arena_bytes(const struct volume_spec *spec, const struct rig
                                ? store_record_bytes(stored_bytes)
                                : bytes_align(stored_bytes, EXTENT_UNIT);
 
-    return bytes_align((opts->slots == 0 ? 64 : opts->slots) * block_bytes, LIMIT_DISK_ALIGN);
+    return (opts->loops == 0 ? 1 : opts->loops) *
+           bytes_align((opts->slots == 0 ? 64 : opts->slots) * block_bytes, LIMIT_DISK_ALIGN);
 }
 
 static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
@@ -192,6 +193,22 @@ void rig_on_fake(struct agent_rig *rig, uint32_t enclosure, void (*run)(struct f
 
 /* ---- clients -------------------------------------------------------------------------------- */
 
+static void rig_client_view(struct rig_client *client, uint32_t reactor)
+{
+    const struct agent_client *attached = &client->attached;
+
+    check(shm_ring_view(loop_region_base(attached->region), loop_region_bytes(attached->region),
+                        reactor, &client->rings[reactor]) == ICMS_OK);
+    for (uint32_t i = 0; i < attached->volume_count; i++) {
+        struct shm_arena arena;
+
+        check(shm_arena_view(loop_region_base(attached->arenas[i]),
+                             loop_region_bytes(attached->arenas[i]), reactor,
+                             attached->reactor_count, &arena) == ICMS_OK);
+        client->shards[reactor][arena.volume] = arena;
+    }
+}
+
 struct rig_client *rig_client_as(struct agent_rig *rig, const struct agent_user *user,
                                  icms_err *out_err)
 {
@@ -205,15 +222,9 @@ struct rig_client *rig_client_as(struct agent_rig *rig, const struct agent_user 
         free(client);
         return NULL;
     }
-    check(shm_ring_view(loop_region_base(client->attached.region),
-                        loop_region_bytes(client->attached.region), &client->ring) == ICMS_OK);
-    for (uint32_t i = 0; i < client->attached.volume_count; i++) {
-        struct shm_arena arena;
-
-        check(shm_arena_view(loop_region_base(client->attached.arenas[i]),
-                             loop_region_bytes(client->attached.arenas[i]), &arena) == ICMS_OK);
-        client->arenas[arena.volume] = arena;
-    }
+    check(client->attached.reactor_count <= RIG_REACTORS);
+    for (uint32_t r = 0; r < client->attached.reactor_count; r++)
+        rig_client_view(client, r);
     return client;
 }
 
@@ -272,14 +283,61 @@ void rig_value(uint32_t n, uint32_t bytes, uint8_t *out)
         out[i] = (uint8_t)(n * 31 + i * 7 + (i >> 9));
 }
 
+static uint32_t rig_key_reactor(const struct rig_client *client, uint32_t volume,
+                                const struct key *key)
+{
+    return shm_reactor(key, volume_has_runs(&client->rig->volumes[volume]),
+                       client->attached.reactor_count);
+}
+
+uint32_t rig_reactor(const struct rig_client *client, uint32_t volume, uint32_t n)
+{
+    struct key key;
+
+    rig_key(n, &key);
+    return rig_key_reactor(client, volume, &key);
+}
+
+const struct shm_arena *rig_shard(const struct rig_client *client, uint32_t volume, uint32_t n)
+{
+    return &client->shards[rig_reactor(client, volume, n)][volume];
+}
+
+void rig_publish(struct rig_client *client)
+{
+    for (uint32_t r = 0; r < client->attached.reactor_count; r++)
+        if (shm_submit_publish(&client->rings[r]))
+            loop_event_signal(client->attached.agent_events[r]);
+}
+
 uint64_t rig_submit(struct rig_client *client, struct shm_submit *entry)
 {
-    entry->tag = client->next_tag++;
-    check(entry->tag < RIG_ANSWERS);
-    check(shm_submit_push(&client->ring, entry));
-    if (shm_submit_publish(&client->ring))
-        loop_event_signal(client->attached.agent_event);
-    return entry->tag;
+    struct key key = {.length = entry->key_length};
+    uint64_t tag = entry->tag = client->next_tag++;
+
+    check(tag < RIG_ANSWERS);
+    memcpy(key.bytes, entry->key, sizeof(key.bytes));
+    client->wanted[tag] = 1;
+    if (entry->op == SHM_OP_FLUSH || entry->op == SHM_OP_EXISTS_MANY) {
+        client->wanted[tag] = client->attached.reactor_count;
+        for (uint32_t r = 0; r < client->attached.reactor_count; r++)
+            check(shm_submit_push(&client->rings[r], entry));
+    } else {
+        bool placed =
+            entry->volume < RIG_VOLUMES && key.length >= 1 && key.length <= LIMIT_KEY_BYTES;
+
+        client->reactor[tag] = placed ? rig_key_reactor(client, entry->volume, &key) : 0;
+        check(shm_submit_push(&client->rings[client->reactor[tag]], entry));
+    }
+    rig_publish(client);
+    return tag;
+}
+
+void rig_cancel(struct rig_client *client, uint64_t tag)
+{
+    struct shm_submit entry = {.op = SHM_OP_CANCEL, .tag = tag};
+
+    check(shm_submit_push(&client->rings[client->reactor[tag]], &entry));
 }
 
 static void rig_entry(struct rig_client *client, struct shm_submit *entry, uint8_t op,
@@ -338,22 +396,31 @@ uint64_t rig_op(struct rig_client *client, uint8_t op, uint32_t volume, uint32_t
     return rig_submit(client, &entry);
 }
 
+/* An answer of one of the reactors that were asked. */
+static void rig_answer(struct rig_client *client, const struct shm_complete *answer)
+{
+    uint64_t tag = answer->tag;
+
+    check(tag < RIG_ANSWERS && client->got[tag] == 0 && client->wanted[tag] > 0);
+    if (client->answers[tag].tag == 0 || client->answers[tag].status == ICMS_OK)
+        client->answers[tag] = *answer;
+    if (--client->wanted[tag] > 0)
+        return;
+    client->got[tag]++;
+    client->got_ns[tag] = rig_now_ns(client->rig);
+}
+
 void rig_take(struct rig_client *client)
 {
     struct shm_complete answers[64];
     uint32_t count;
 
-    do {
-        check(shm_complete_take(&client->ring, answers, 64, &count) == ICMS_OK);
-        for (uint32_t i = 0; i < count; i++) {
-            uint64_t tag = answers[i].tag;
-
-            check(tag < RIG_ANSWERS && client->got[tag] == 0);
-            client->answers[tag] = answers[i];
-            client->got[tag]++;
-            client->got_ns[tag] = rig_now_ns(client->rig);
-        }
-    } while (count > 0);
+    for (uint32_t r = 0; r < client->attached.reactor_count; r++)
+        do {
+            check(shm_complete_take(&client->rings[r], answers, 64, &count) == ICMS_OK);
+            for (uint32_t i = 0; i < count; i++)
+                rig_answer(client, &answers[i]);
+        } while (count > 0);
 }
 
 const struct shm_complete *rig_wait(struct rig_client *client, uint64_t tag)
@@ -372,7 +439,7 @@ const struct shm_complete *rig_wait(struct rig_client *client, uint64_t tag)
 const uint8_t *rig_leased(struct rig_client *client, uint32_t volume,
                           const struct shm_complete *answer)
 {
-    const struct shm_arena *arena = &client->arenas[volume];
+    const struct shm_arena *arena = &client->shards[client->reactor[answer->tag]][volume];
 
     check(answer->status == ICMS_OK && answer->slot < arena->slot_count);
     /* the next version when the key was written meanwhile: the leased bytes stay */

@@ -15,14 +15,15 @@
 #define RIG_MS          ((uint64_t)1000000)
 #define RIG_ENCLOSURES  4
 #define RIG_ANSWERS     8192
+#define RIG_REACTORS    3
 #define RIG_VOLUMES     3 /* "kv" sealed, "raw" raw, "none": no enclosure has it */
 #define RIG_VALUE_BYTES 65536u
 
 struct rig_opts {
     uint64_t seed;
-    uint32_t loops;            /* of the agent; 0: 1                               */
+    uint32_t loops;            /* reactors of the agent; 0: 1                      */
     uint32_t enclosures;       /* 0: none: a drive of its own                      */
-    uint32_t slots;            /* blocks that each arena holds; 0: 64              */
+    uint32_t slots;            /* blocks that each shard holds; 0: 64              */
     uint32_t block_bytes;      /* values of these blocks; 0: the largest           */
     uint32_t value_bytes;      /* the largest of each volume; 0: RIG_VALUE_BYTES   */
     uint64_t backlog_bytes;    /* 0: the default                                */
@@ -51,9 +52,18 @@ struct agent_rig {
 struct rig_client {
     struct agent_rig *rig;
     struct agent_client attached;
-    struct shm_ring ring;                     /* the client's view                 */
-    struct shm_arena arenas[RIG_VOLUMES];     /* likewise                          */
+    /* the client's view; ring and arenas are those of reactor 0 */
+    union {
+        struct shm_ring ring;
+        struct shm_ring rings[RIG_REACTORS];
+    };
+    union {
+        struct shm_arena arenas[RIG_VOLUMES];
+        struct shm_arena shards[RIG_REACTORS][RIG_VOLUMES];
+    };
     uint64_t next_tag;                        /* tags are 1, 2, ...                */
+    uint32_t reactor[RIG_ANSWERS];            /* by tag: who answers               */
+    uint32_t wanted[RIG_ANSWERS];             /* by tag: from how many reactors    */
     struct shm_complete answers[RIG_ANSWERS]; /* by tag                            */
     uint8_t got[RIG_ANSWERS];                 /* by tag: how many answers          */
     uint64_t got_ns[RIG_ANSWERS];             /* when                              */
@@ -84,8 +94,19 @@ void rig_key(uint32_t n, struct key *out_key);
 const uint8_t *rig_digest(uint32_t n);
 void rig_value(uint32_t n, uint32_t bytes, uint8_t *out);
 
-/* Queues an entry and wakes the agent; returns its tag. */
+/* Which reactor key n belongs to, and its shard. */
+uint32_t rig_reactor(const struct rig_client *client, uint32_t volume, uint32_t n);
+const struct shm_arena *rig_shard(const struct rig_client *client, uint32_t volume, uint32_t n);
+
+/* Publishes what was queued and wakes the reactors that sleep. */
+void rig_publish(struct rig_client *client);
+
+/* Queues an entry for its reactor, or all, and wakes the agent; returns its tag. What all answer is
+ * one answer, with the first status that is not OK. */
 uint64_t rig_submit(struct rig_client *client, struct shm_submit *entry);
+
+/* Queues the cancel of a request; rig_publish sends it. */
+void rig_cancel(struct rig_client *client, uint64_t tag);
 
 uint64_t rig_get(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t lease,
                  uint64_t timeout_ns);

@@ -573,7 +573,6 @@ static void canceled_requests_are_answered_once(void **state)
         struct rig_opts opts = {.enclosures = 1, .loops = loops};
         struct agent_rig *rig = rig_new(&opts);
         struct rig_client *client = rig_client_new(rig);
-        struct shm_submit entry = {.op = SHM_OP_CANCEL};
         uint64_t tags[20];
 
         rig->fake[0]->hold = true;
@@ -581,12 +580,10 @@ static void canceled_requests_are_answered_once(void **state)
             tags[i] = rig_get(client, i % 2, i, i, 1000 * MS);
         rig_run(rig, 20 * MS);
         for (uint32_t i = 0; i < 10; i++) {
-            entry.tag = tags[i];
-            check(shm_submit_push(&client->ring, &entry));
-            check(shm_submit_push(&client->ring, &entry)); /* twice */
+            rig_cancel(client, tags[i]);
+            rig_cancel(client, tags[i]); /* twice */
         }
-        if (shm_submit_publish(&client->ring))
-            loop_event_signal(client->attached.agent_event);
+        rig_publish(client);
         for (uint32_t i = 0; i < 10; i++)
             assert_int_equal(rig_wait(client, tags[i])->status, ICMS_CANCELED);
         for (uint32_t i = 10; i < 20; i++)

@@ -115,17 +115,20 @@ static void attach_refuse(int sock, icms_err err, const char *why)
 /* Everything the client needs, in messages of up to SHM_HELLO_FDS descriptors. */
 static bool attach_welcome(struct attach_conn *conn, const struct agent_client *client)
 {
-    const struct shm_welcome welcome = {
-        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .volume_count = client->volume_count};
+    const struct shm_welcome welcome = {.magic = SHM_HELLO_MAGIC,
+                                        .version = SHM_VERSION,
+                                        .volume_count = client->volume_count,
+                                        .reactor_count = client->reactor_count};
     const uint64_t more = SHM_HELLO_MAGIC;
-    int fds[3 + LIMIT_AGENT_VOLUMES];
-    uint32_t count = 3 + client->volume_count, sent;
+    int fds[2 + LIMIT_LOOPS + LIMIT_AGENT_VOLUMES];
+    uint32_t count = 0, sent;
 
-    fds[0] = loop_region_fd(client->region);
-    fds[1] = loop_event_fd(client->agent_event);
-    fds[2] = loop_event_fd(client->client_event);
+    fds[count++] = loop_region_fd(client->region);
+    fds[count++] = loop_event_fd(client->client_event);
+    for (uint32_t i = 0; i < client->reactor_count; i++)
+        fds[count++] = loop_event_fd(client->agent_events[i]);
     for (uint32_t i = 0; i < client->volume_count; i++)
-        fds[3 + i] = loop_region_fd(client->arenas[i]);
+        fds[count++] = loop_region_fd(client->arenas[i]);
     sent = count < SHM_HELLO_FDS ? count : SHM_HELLO_FDS;
     if (!attach_send(conn->sock, &welcome, sizeof(welcome), fds, sent))
         return false;

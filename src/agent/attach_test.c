@@ -31,7 +31,9 @@
 #define SO_PEERGROUPS 59
 #endif
 
-#define VOLUMES 40 /* more than one message of descriptors */
+#define VOLUMES  40 /* more than one message of descriptors */
+#define REACTORS 2
+#define FDS      (2 + REACTORS) /* before the arenas */
 
 /* The first volume is for this user and this group. */
 #define USER  1001
@@ -118,7 +120,7 @@ static struct agent *agent_make(void)
     volumes[0].users[0].id = USER;
     volumes[0].groups[0].id = GROUP;
     agent_opts_init(&opts);
-    opts.loops = 2;
+    opts.loops = REACTORS;
     opts.client_bytes = 65536;
     opts.volumes = volumes;
     opts.volume_count = VOLUMES;
@@ -252,7 +254,8 @@ static int attach_to(const struct bed *bed, uint32_t volumes, int *fds, uint32_t
     assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, count), sizeof(welcome));
     assert_int_equal(welcome.error, ICMS_OK);
     assert_int_equal(welcome.volume_count, volumes);
-    while (*count < 3 + volumes) {
+    assert_int_equal(welcome.reactor_count, REACTORS);
+    while (*count < FDS + volumes) {
         assert_int_equal(take(sock, &more, sizeof(more), fds, count), sizeof(more));
         assert_int_equal(more, SHM_HELLO_MAGIC);
     }
@@ -291,9 +294,11 @@ static void a_client_gets_its_region_the_events_and_every_arena(void **state)
     assert_int_equal(fstat(fds[0], &stat), 0);
     base = mmap(NULL, (size_t)stat.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
     assert_ptr_not_equal(base, MAP_FAILED);
-    assert_int_equal(shm_ring_view(base, (uint64_t)stat.st_size, &ring), ICMS_OK);
+    assert_int_equal(shm_ring_view(base, (uint64_t)stat.st_size, REACTORS, &ring), ICMS_PROTOCOL);
+    for (uint32_t i = 0; i < REACTORS; i++)
+        assert_int_equal(shm_ring_view(base, (uint64_t)stat.st_size, i, &ring), ICMS_OK);
     munmap(base, (size_t)stat.st_size);
-    for (uint32_t i = 3; i < count; i++) {
+    for (uint32_t i = FDS; i < count; i++) {
         assert_int_equal(fstat(fds[i], &stat), 0);
         /* nobody else can write to it */
         assert_ptr_equal(
@@ -301,8 +306,12 @@ static void a_client_gets_its_region_the_events_and_every_arena(void **state)
             MAP_FAILED);
         base = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED, fds[i], 0);
         assert_ptr_not_equal(base, MAP_FAILED);
-        assert_int_equal(shm_arena_view(base, (uint64_t)stat.st_size, &arena), ICMS_OK);
-        assert_int_equal(arena.volume, i - 3);
+        for (uint32_t r = 0; r < REACTORS; r++) {
+            assert_int_equal(shm_arena_view(base, (uint64_t)stat.st_size, r, REACTORS, &arena),
+                             ICMS_OK);
+            assert_int_equal(arena.volume, i - FDS);
+            assert_int_equal(arena.shard, (i - FDS) * REACTORS + r);
+        }
         munmap(base, (size_t)stat.st_size);
     }
     for (uint32_t i = 0; i < count; i++)

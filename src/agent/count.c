@@ -30,7 +30,8 @@ void agent_guest_counts_take(struct agent_guest *guest)
     for (uint32_t i = 0; i < agent->volume_count; i++)
         for (uint32_t j = 0; j < SHM_COUNTS && (guest->volumes >> i & 1) != 0; j++) {
             uint64_t *counted = &guest->counted[i][j];
-            uint64_t value = atomic_load_explicit(&guest->ring.counts[i][j], memory_order_relaxed);
+            uint64_t value =
+                atomic_load_explicit(&guest->qpairs[0].ring.counts[i][j], memory_order_relaxed);
 
             value = u64_min(value, j == SHM_COUNT_HIT_BYTES ? bytes_max : events_max);
             if (value <= *counted)

@@ -138,9 +138,9 @@ static void latencies_and_ages_are_counted(void **state)
     assert_int_equal(stats->enclosures[0].op_ns[AGENT_LATENCY_LOAD].total, 1);
     assert_int_equal(stats->enclosures[0].op_ns[AGENT_LATENCY_EXIST].total, 1);
     assert_true(stats->enclosures[0].op_ns[AGENT_LATENCY_LOAD].sum > 0);
-    assert_int_equal(stats->volumes[KV].evicted_age_ns->total, stats->volumes[KV].arena_evictions);
-    assert_true(stats->volumes[KV].evicted_age_ns->total > 0);
-    assert_true(hist_quantile(stats->volumes[KV].evicted_age_ns, 0.01) >= 2900 * MS);
+    assert_int_equal(stats->volumes[KV].evicted_age_ns.total, stats->volumes[KV].arena_evictions);
+    assert_true(stats->volumes[KV].evicted_age_ns.total > 0);
+    assert_true(hist_quantile(&stats->volumes[KV].evicted_age_ns, 0.01) >= 2900 * MS);
     rig_client_free(client);
     rig_free(rig);
 }

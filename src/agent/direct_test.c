@@ -247,16 +247,13 @@ static void a_cancel_does_not_end_it_early(void **state)
     struct rig_client *client;
     struct agent_rig *rig = rig_up(1, &client);
     struct memory *memory = memory_new();
-    struct shm_submit cancel = {.op = SHM_OP_CANCEL};
     uint64_t tag;
 
     rig->fake[0]->hold = true;
     tag = direct_get(client, 1, memory, ROOM, 400 * RIG_MS);
     rig_run(rig, 50 * RIG_MS);
-    cancel.tag = tag;
-    assert_true(shm_submit_push(&client->ring, &cancel));
-    if (shm_submit_publish(&client->ring))
-        loop_event_signal(client->attached.agent_event);
+    rig_cancel(client, tag);
+    rig_publish(client);
     rig_run(rig, 50 * RIG_MS);
     rig_take(client);
     assert_int_equal(client->got[tag], 0);

@@ -73,8 +73,7 @@ static void a_client_that_takes_no_answers_harms_nobody(void **state)
     for (int round = 0; round < 50; round++) {
         while (pushed < 3 * SHM_RING_ENTRIES && shm_submit_push(&lazy->ring, &entry))
             pushed++;
-        if (shm_submit_publish(&lazy->ring))
-            loop_event_signal(lazy->attached.agent_event);
+        rig_publish(lazy);
         rig_run(rig, 20 * MS);
     }
     assert_true(pushed > SHM_RING_ENTRIES + 1024 && pushed < 3 * SHM_RING_ENTRIES);
@@ -112,19 +111,23 @@ static void random_bytes_in_rings_and_lease_tables_harm_nobody(void **state)
                     if (i % 3 == 0)
                         entry.offset %= liar->ring.staging_bytes;
                 }
-                (void)shm_submit_push(&liar->ring, &entry);
+                (void)shm_submit_push(
+                    &liar->rings[sim_random(rig->sim) % liar->attached.reactor_count], &entry);
             }
             for (int i = 0; i < 20; i++) {
                 uint64_t random = sim_random(rig->sim);
 
                 atomic_store(&liar->ring.leases[random % SHM_LEASES], (uint32_t)(random >> 50));
-                atomic_store(&liar->ring.lease_volumes[random % SHM_LEASES],
-                             (uint32_t)(random >> 20) % 4);
+                atomic_store(&liar->ring.lease_shards[random % SHM_LEASES],
+                             (uint32_t)(random >> 20) % (4 * RIG_REACTORS));
             }
-            (void)shm_submit_publish(&liar->ring);
-            loop_event_signal(liar->attached.agent_event);
+            for (uint32_t r = 0; r < liar->attached.reactor_count; r++) {
+                (void)shm_submit_publish(&liar->rings[r]);
+                loop_event_signal(liar->attached.agent_events[r]);
+            }
             rig_run(rig, 10 * MS);
-            atomic_store(&liar->ring.header->complete_head, (uint32_t)sim_random(rig->sim));
+            for (uint32_t r = 0; r < liar->attached.reactor_count; r++)
+                atomic_store(&liar->rings[r].qpair->complete_head, (uint32_t)sim_random(rig->sim));
         }
         for (uint32_t i = 0; i < SHM_LEASES; i++)
             atomic_store(&liar->ring.leases[i], 0);
@@ -136,12 +139,13 @@ static void random_bytes_in_rings_and_lease_tables_harm_nobody(void **state)
         }
         /* a tail that makes no sense is its end */
         for (int i = 0; i < 50; i++) {
-            atomic_store(&liar->ring.header->complete_head,
-                         atomic_load(&liar->ring.header->complete_tail));
+            for (uint32_t r = 0; r < liar->attached.reactor_count; r++)
+                atomic_store(&liar->rings[r].qpair->complete_head,
+                             atomic_load(&liar->rings[r].qpair->complete_tail));
             rig_run(rig, 20 * MS);
         }
-        atomic_store(&liar->ring.header->submit_tail, 0x80000000u);
-        loop_event_signal(liar->attached.agent_event);
+        atomic_store(&liar->ring.qpair->submit_tail, 0x80000000u);
+        loop_event_signal(liar->attached.agent_events[0]);
         rig_run(rig, 50 * MS);
         assert_int_equal(rig_stats(rig)->clients_dropped, 1);
         rig_client_free(liar);

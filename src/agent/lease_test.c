@@ -94,7 +94,7 @@ static void a_slot_that_the_client_leased_is_not_reused(void **state)
     block = load(client, 0, 1, 7);
     rig_lease_give(client, 7);
     rig_key(1, &key);
-    atomic_store(&client->ring.lease_volumes[31], 0);
+    atomic_store(&client->ring.lease_shards[31], 0);
     assert_true(shm_arena_lease(&client->arenas[0], &key, &client->ring.leases[31], &slot, &version,
                                 &bytes));
     assert_ptr_equal(shm_arena_value(&client->arenas[0], slot, bytes), block);

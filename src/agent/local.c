@@ -2,7 +2,7 @@
 /*
  * agent/local.c: a drive of the agent's own instead of a pod: "dir:", and tests without a network.
  *
- * On loop 0, the only one of an agent with its own drive. At most AGENT_LOCAL_BUFFERS operations
+ * On reactor 0, the only one of an agent with its own drive. At most AGENT_LOCAL_BUFFERS operations
  * are at the store, each with a buffer for its record; more wait in order. Answers come by
  * agent_op_answered, never inside agent_local_ask.
  *
@@ -52,9 +52,9 @@ static void local_buffer_give(struct agent_local *local, struct agent_op *op)
 /* Answers from a callback of the store. */
 static void local_done(struct agent_op *op, icms_err err, enum icms_miss reason)
 {
-    struct agent *agent = op->volume->agent;
+    struct agent *agent = op->shard->agent;
 
-    loop_timer_stop(agent->local->core->loop, &op->timer);
+    loop_timer_stop(agent->local->reactor->loop, &op->timer);
     op->err = err;
     op->reason = reason;
     local_buffer_give(agent->local, op);
@@ -67,7 +67,7 @@ static void local_fail(struct agent_local *local, struct agent_op *op, icms_err 
     op->err = err;
     op->reason = ICMS_MISS_NONE;
     local_buffer_give(local, op);
-    loop_send(local->core->loop, &op->msg, local_back);
+    loop_send(local->reactor->loop, &op->msg, local_back);
 }
 
 /* Copies what was read into the memory of a request, the end into its room for a trailer, and
@@ -90,7 +90,7 @@ static icms_err local_deliver_direct(const struct agent_req *req, const struct k
            LIMIT_TRAILER_BYTES - inside);
     if (fault_hit("agent.local"))
         crc++;
-    return sealed_trailer_check(&req->volume->spec.uuid, key, (uint32_t)plain, crc,
+    return sealed_trailer_check(&req->shard->spec.uuid, key, (uint32_t)plain, crc,
                                 read->value + plain) == ICMS_OK
                ? ICMS_OK
                : ICMS_CORRUPT;
@@ -100,15 +100,15 @@ static icms_err local_deliver_direct(const struct agent_req *req, const struct k
  * request, if that is still waiting. */
 static icms_err local_deliver(const struct agent_op *op, const struct store_read *read)
 {
-    if (read->value_bytes > op->volume->stored_bytes_max ||
+    if (read->value_bytes > op->shard->stored_bytes_max ||
         (op->direct == NULL && read->value_bytes > op->room))
         return ICMS_VALUE_SIZE;
     if (op->direct != NULL && list_empty(&op->waiters))
         return ICMS_DEADLINE;
     if (op->direct != NULL)
         return local_deliver_direct(op->direct, &op->key, read);
-    if (read->value != agent_volume_memory(op->volume, op->slot))
-        memcpy(agent_volume_memory(op->volume, op->slot), read->value, read->value_bytes);
+    if (read->value != agent_shard_memory(op->shard, op->slot))
+        memcpy(agent_shard_memory(op->shard, op->slot), read->value, read->value_bytes);
     return ICMS_OK;
 }
 
@@ -123,7 +123,7 @@ static void local_read_done(struct store_read *read)
         op->record = read->record;
         err = local_deliver(op, read);
         if (err == ICMS_OK)
-            counter_add(&op->volume->agent->local->load_bytes, read->value_bytes);
+            counter_add(&op->shard->agent->local->load_bytes, read->value_bytes);
         else if (err == ICMS_CORRUPT)
             op->bad = true;
     }
@@ -135,7 +135,7 @@ static void local_write_done(struct store_write *write)
     struct agent_op *op = container_of(write, struct agent_op, u.write);
 
     if (write->err == ICMS_OK)
-        counter_add(&op->volume->agent->local->store_bytes, op->stored_bytes);
+        counter_add(&op->shard->agent->local->store_bytes, op->stored_bytes);
     local_done(op, write->err, ICMS_MISS_NONE);
 }
 
@@ -152,7 +152,7 @@ static void local_flush_done(struct store_flush *flush)
 static void local_deadline(struct loop_timer *timer)
 {
     struct agent_op *op = container_of(timer, struct agent_op, timer);
-    struct agent_local *local = op->volume->agent->local;
+    struct agent_local *local = op->shard->agent->local;
 
     if (op->buffer != NULL)
         return;
@@ -165,33 +165,33 @@ static void local_deadline(struct loop_timer *timer)
 /* Where the record of a load or a store lies: the value, and around it what the store adds. */
 static uint8_t *local_record(const struct agent_op *op)
 {
-    if (op->direct != NULL || !op->volume->in_place)
+    if (op->direct != NULL || !op->shard->in_place)
         return op->buffer;
-    return agent_volume_memory(op->volume, op->slot) - STORE_HEADER_BYTES;
+    return agent_shard_memory(op->shard, op->slot) - STORE_HEADER_BYTES;
 }
 
 static icms_err local_start(struct agent_local *local, struct agent_op *op)
 {
-    struct agent_volume *volume = op->volume;
+    struct agent_shard *shard = op->shard;
     uint8_t *record;
 
     switch (op->kind) {
     case AGENT_OP_LOAD:
         record = local_record(op);
         op->u.read = (struct store_read){
-            .volume = volume->local_volume,
+            .volume = shard->number,
             .key = op->key,
             .memory = record,
             .memory_bytes = record == op->buffer ? local->buffer_bytes
-                                                 : agent_volume_slot_bytes(volume, op->slot),
+                                                 : agent_shard_slot_bytes(shard, op->slot),
             .done = local_read_done};
         return store_read(local->store, &op->u.read);
     case AGENT_OP_STORE:
         record = local_record(op);
         if (record == op->buffer)
-            memcpy(record + STORE_HEADER_BYTES, agent_volume_memory(volume, op->slot),
+            memcpy(record + STORE_HEADER_BYTES, agent_shard_memory(shard, op->slot),
                    op->stored_bytes);
-        op->u.write = (struct store_write){.volume = volume->local_volume,
+        op->u.write = (struct store_write){.volume = shard->number,
                                            .key = op->key,
                                            .memory = record,
                                            .value_bytes = op->stored_bytes,
@@ -199,7 +199,7 @@ static icms_err local_start(struct agent_local *local, struct agent_op *op)
                                            .done = local_write_done};
         return store_write(local->store, &op->u.write);
     case AGENT_OP_DELETE:
-        op->u.delete = (struct store_delete){.volume = volume->local_volume,
+        op->u.delete = (struct store_delete){.volume = shard->number,
                                              .key = op->key,
                                              .only_record = op->record,
                                              .done = local_delete_done};
@@ -223,37 +223,37 @@ static void local_begin(struct agent_local *local, struct agent_op *op)
     err = local_start(local, op);
     if (err == ICMS_OK)
         return;
-    loop_timer_stop(local->core->loop, &op->timer);
+    loop_timer_stop(local->reactor->loop, &op->timer);
     local_fail(local, op, err);
 }
 
-uint64_t agent_local_bytes(struct agent_local *local, const struct agent_volume *volume,
+uint64_t agent_local_bytes(struct agent_local *local, const struct agent_shard *shard,
                            const struct key *key)
 {
     uint64_t bytes = 0;
 
-    return store_exists(local->store, volume->local_volume, key, &bytes) ? bytes : 0;
+    return store_exists(local->store, shard->number, key, &bytes) ? bytes : 0;
 }
 
-enum icms_miss agent_local_exists(struct agent_local *local, const struct agent_volume *volume,
+enum icms_miss agent_local_exists(struct agent_local *local, const struct agent_shard *shard,
                                   const struct key *key)
 {
-    if (store_exists(local->store, volume->local_volume, key, NULL))
+    if (store_exists(local->store, shard->number, key, NULL))
         return ICMS_MISS_NONE;
-    return store_miss_reason(local->store, volume->local_volume, key);
+    return store_miss_reason(local->store, shard->number, key);
 }
 
 void agent_local_ask(struct agent_local *local, struct agent_op *op)
 {
     loop_timer_init(&op->timer, local_deadline);
     if (op->kind == AGENT_OP_EXIST) {
-        op->reason = agent_local_exists(local, op->volume, &op->key);
+        op->reason = agent_local_exists(local, op->shard, &op->key);
         op->err = op->reason == ICMS_MISS_NONE ? ICMS_OK : ICMS_MISS;
-        loop_send(local->core->loop, &op->msg, local_back);
+        loop_send(local->reactor->loop, &op->msg, local_back);
         return;
     }
     if (op->deadline_ns != 0 && op->kind != AGENT_OP_FLUSH)
-        loop_timer_start(local->core->loop, &op->timer, op->deadline_ns);
+        loop_timer_start(local->reactor->loop, &op->timer, op->deadline_ns);
     if (op->kind != AGENT_OP_FLUSH && local->free_count == 0) {
         list_push(&local->waiting, &op->link);
         return;
@@ -270,15 +270,15 @@ static void local_pin(struct agent_local *local, struct agent *agent)
     uint64_t left = AGENT_LOCAL_PINNED_BYTES;
 
     for (uint32_t i = 0; i < agent->volume_count; i++) {
-        struct agent_volume *volume = &agent->volumes[i];
+        struct loop_region *region = agent->volumes[i].region;
 
-        if (loop_region_bytes(volume->region) > left)
+        if (loop_region_bytes(region) > left)
             continue;
         if (fault_hit("agent.pin") ||
-            loop_region_register(local->core->loop, volume->region, NULL) != ICMS_OK)
+            loop_region_register(local->reactor->loop, region, NULL) != ICMS_OK)
             return;
-        left -= loop_region_bytes(volume->region);
-        volume->in_place = true;
+        left -= loop_region_bytes(region);
+        local->reactor->shards[i].in_place = true;
     }
 }
 
@@ -292,7 +292,7 @@ static icms_err local_buffers(struct agent_local *local, struct agent *agent, st
     if (err != ICMS_OK)
         return err;
     /* Without locked pages it works unpinned, and arenas are not tried. */
-    if (loop_region_register(local->core->loop, local->region, NULL) == ICMS_OK &&
+    if (loop_region_register(local->reactor->loop, local->region, NULL) == ICMS_OK &&
         agent->opts.own_process)
         local_pin(local, agent);
     base = loop_region_base(local->region);
@@ -310,7 +310,6 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
     icms_err err;
 
     for (uint32_t i = 0; i < agent->volume_count; i++) {
-        agent->volumes[i].local_volume = i;
         volumes[i] = agent->volumes[i].spec.uuid;
         value_bytes_max = u64_max(value_bytes_max, agent->volumes[i].stored_bytes_max);
     }
@@ -330,7 +329,7 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
         return err;
     err = store_format(agent->env, &opts, false, why);
     if (err == ICMS_OK || err == ICMS_EXISTS)
-        err = store_open(local->core->loop, &opts, why, &local->store);
+        err = store_open(local->reactor->loop, &opts, why, &local->store);
     if (err == ICMS_FOREIGN || err == ICMS_VERSION || err == ICMS_CORRUPT) {
         struct err_why cause = *why;
 
@@ -348,7 +347,7 @@ icms_err agent_local_new(struct agent *agent, struct err_why *why)
     if (local == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for the drive %s", agent->opts.local_path);
     agent->local = local;
-    local->core = &agent->cores[0];
+    local->reactor = &agent->reactors[0];
     list_init(&local->waiting);
     return local_open(local, agent, why);
 }

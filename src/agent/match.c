@@ -2,9 +2,9 @@
 /*
  * agent/match.c: many keys of one request, looked for at once: exists and the longest prefix.
  *
- * Called by req.c on the volume's loop; answers come back there by agent_part_answered (exist-many,
- * up to 64 keys of one enclosure a command) and agent_match_op_over (an operation a key, where the
- * enclosure does not offer that).
+ * Called by req.c on the reactor's loop; answers come back there by agent_part_answered
+ * (exist-many, up to 64 keys of one enclosure a command) and agent_match_op_over (an operation a
+ * key, where the enclosure does not offer that).
  *
  * Life of a batch: agent_match_new -> agent_match_start -> match_run (asks for every key that can
  * be asked for, before any answer) -> agent_part_answered, match_run again for keys that somebody
@@ -24,39 +24,39 @@
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-icms_err agent_core_matches_init(struct agent_core *core)
+icms_err agent_reactor_matches_init(struct agent_reactor *reactor)
 {
-    list_init(&core->free_matches);
-    list_init(&core->free_parts);
-    list_init(&core->wait_match);
-    list_init(&core->wait_part);
-    list_init(&core->wait_alone);
-    core->matches = calloc(AGENT_MATCHES, sizeof(core->matches[0]));
-    core->parts = calloc(AGENT_PARTS, sizeof(core->parts[0]));
-    if (core->matches == NULL || core->parts == NULL)
+    list_init(&reactor->free_matches);
+    list_init(&reactor->free_parts);
+    list_init(&reactor->wait_match);
+    list_init(&reactor->wait_part);
+    list_init(&reactor->wait_alone);
+    reactor->matches = calloc(AGENT_MATCHES, sizeof(reactor->matches[0]));
+    reactor->parts = calloc(AGENT_PARTS, sizeof(reactor->parts[0]));
+    if (reactor->matches == NULL || reactor->parts == NULL)
         return ICMS_NO_MEMORY;
     for (int i = 0; i < AGENT_MATCHES; i++)
-        list_push(&core->free_matches, &core->matches[i].link);
+        list_push(&reactor->free_matches, &reactor->matches[i].link);
     for (int i = 0; i < AGENT_PARTS; i++)
-        list_push(&core->free_parts, &core->parts[i].link);
+        list_push(&reactor->free_parts, &reactor->parts[i].link);
     return ICMS_OK;
 }
 
-void agent_core_matches_fini(struct agent_core *core)
+void agent_reactor_matches_fini(struct agent_reactor *reactor)
 {
-    free(core->matches);
-    free(core->parts);
+    free(reactor->matches);
+    free(reactor->parts);
 }
 
-struct agent_match *agent_match_new(struct agent_volume *volume)
+struct agent_match *agent_match_new(struct agent_shard *shard)
 {
-    struct list *link = list_pop(&volume->core->free_matches);
+    struct list *link = list_pop(&shard->reactor->free_matches);
     struct agent_match *match;
 
     if (link == NULL)
         return NULL;
     match = container_of(link, struct agent_match, link);
-    match->volume = volume;
+    match->shard = shard;
     match->req = NULL;
     match->count = match->left = match->out = match->next = match->looked = 0;
     match->more_sent = false;
@@ -68,12 +68,12 @@ struct agent_match *agent_match_new(struct agent_volume *volume)
 /* Nobody waits for it and nothing of it is under way. */
 static void match_free(struct agent_match *match)
 {
-    struct agent_core *core = match->volume->core;
+    struct agent_reactor *reactor = match->shard->reactor;
 
     check(match->req == NULL && match->out == 0);
     list_remove(&match->link);
-    list_push(&core->free_matches, &match->link);
-    agent_core_kick(core);
+    list_push(&reactor->free_matches, &match->link);
+    agent_reactor_kick(reactor);
 }
 
 void agent_match_leave(struct agent_match *match)
@@ -118,10 +118,10 @@ static void match_again(struct agent_match *match, uint32_t i)
 static struct list *match_ask_alone(struct agent_match *match, uint32_t i)
 {
     struct agent_op *op =
-        agent_op_new(match->volume, AGENT_OP_EXIST, &match->keys[i], IO_CLASS_LOAD);
+        agent_op_new(match->shard, AGENT_OP_EXIST, &match->keys[i], IO_CLASS_LOAD);
 
     if (op == NULL)
-        return &match->volume->core->wait_alone;
+        return &match->shard->reactor->wait_alone;
     op->match = match;
     op->match_key = i;
     op->deadline_ns = match->deadline_ns;
@@ -143,10 +143,10 @@ static struct list *match_ask_part(struct agent_match *match, uint32_t i, struct
     struct agent_part *part = *io_part;
 
     if (part == NULL) {
-        struct list *link = list_pop(&match->volume->core->free_parts);
+        struct list *link = list_pop(&match->shard->reactor->free_parts);
 
         if (link == NULL)
-            return &match->volume->core->wait_part;
+            return &match->shard->reactor->wait_part;
         part = *io_part = container_of(link, struct agent_part, link);
         list_init(&part->link);
         part->match = match;
@@ -169,14 +169,14 @@ static struct list *match_ask_part(struct agent_match *match, uint32_t i, struct
 /* Asks for a key, or knows its answer: NULL. Else there is nothing to ask with: where to wait. */
 static struct list *match_ask(struct agent_match *match, uint32_t i)
 {
-    struct agent_volume *volume = match->volume;
+    struct agent_shard *shard = match->shard;
     struct agent_path *path;
 
-    if (volume->agent->local != NULL) {
-        match_known(match, i, agent_local_exists(volume->agent->local, volume, &match->keys[i]));
+    if (shard->agent->local != NULL) {
+        match_known(match, i, agent_local_exists(shard->agent->local, shard, &match->keys[i]));
         return NULL;
     }
-    path = agent_op_pick(volume, &match->keys[i], match->tried[i], &match->owner_down[i],
+    path = agent_op_pick(shard, &match->keys[i], match->tried[i], &match->owner_down[i],
                          &match->owner_lacks[i]);
     if (path != NULL && atomic_load_explicit(&path->exist_many, memory_order_relaxed))
         return match_ask_part(match, i, path, &match->open[path->number]);
@@ -205,7 +205,7 @@ static void match_look(struct agent_match *match)
 {
     uint32_t begin = match->looked;
     uint32_t count = (uint32_t)u64_min(match->count - begin, SHM_PROBE_KEYS);
-    uint32_t there = agent_volume_find_many(match->volume, &match->keys[begin], count);
+    uint32_t there = agent_shard_find_many(match->shard, &match->keys[begin], count);
 
     for (uint32_t i = 0; i < count; i++)
         if ((there >> i & 1) != 0)
@@ -216,7 +216,7 @@ static void match_look(struct agent_match *match)
 /* Parts that are not full go as they are. */
 static void match_parts_send(struct agent_match *match)
 {
-    for (uint32_t j = 0; j < match->volume->agent->path_count; j++) {
+    for (uint32_t j = 0; j < match->shard->agent->path_count; j++) {
         struct agent_part *part = match->open[j];
 
         match->open[j] = NULL;
@@ -230,7 +230,7 @@ static void match_parts_send(struct agent_match *match)
  * answer while the last ones are not asked yet. */
 static void match_run(struct agent_match *match)
 {
-    struct agent_core *core = match->volume->core;
+    struct agent_reactor *reactor = match->shard->reactor;
     uint32_t end = match->next + AGENT_MATCH_SLICE;
     struct list *wait = NULL;
 
@@ -249,7 +249,7 @@ static void match_run(struct agent_match *match)
     if (wait == NULL && match->next < match->count) {
         match->more_sent = true;
         match->out++;
-        loop_send(core->loop, &match->more, match_more);
+        loop_send(reactor->loop, &match->more, match_more);
         return;
     }
     match_parts_send(match);
@@ -292,7 +292,7 @@ static void part_key_answered(const struct agent_part *part, uint32_t k, icms_er
     if (err == ICMS_OK && (part->map >> k & 1) != 0) {
         match_known(match, i, ICMS_MISS_NONE);
     } else if (err == ICMS_OK) {
-        if (!match->asked_next[i] && agent_path_was_away(part->path, match->volume)) {
+        if (!match->asked_next[i] && agent_path_was_away(part->path, match->shard)) {
             match->asked_next[i] = true;
             match_again(match, i);
         } else {
@@ -315,7 +315,7 @@ static void part_key_answered(const struct agent_part *part, uint32_t k, icms_er
 void agent_part_answered(struct agent_part *part)
 {
     struct agent_match *match = part->match;
-    struct agent_core *core = match->volume->core;
+    struct agent_reactor *reactor = match->shard->reactor;
     icms_err err = part->err;
     enum icms_miss reason = part->reason;
 
@@ -326,8 +326,8 @@ void agent_part_answered(struct agent_part *part)
     for (uint32_t k = 0; k < part->count; k++)
         part_key_answered(part, k, err, reason);
     match->out--;
-    list_push(&core->free_parts, &part->link);
-    agent_core_kick(core);
+    list_push(&reactor->free_parts, &part->link);
+    agent_reactor_kick(reactor);
     if (match->next < match->count && !match->more_sent)
         match_run(match);
     else
@@ -348,11 +348,11 @@ void agent_match_op_over(struct agent_op *op)
 
 /* ---- waiting -------------------------------------------------------------------------------- */
 
-bool agent_match_waits(const struct agent_core *core)
+bool agent_match_waits(const struct agent_reactor *reactor)
 {
-    return (!list_empty(&core->wait_part) && !list_empty(&core->free_parts)) ||
-           (!list_empty(&core->wait_alone) && agent_core_has_op(core, IO_CLASS_LOAD)) ||
-           (!list_empty(&core->wait_match) && !list_empty(&core->free_matches));
+    return (!list_empty(&reactor->wait_part) && !list_empty(&reactor->free_parts)) ||
+           (!list_empty(&reactor->wait_alone) && agent_reactor_has_op(reactor, IO_CLASS_LOAD)) ||
+           (!list_empty(&reactor->wait_match) && !list_empty(&reactor->free_matches));
 }
 
 /* The batches of one list, oldest first, until one finds no room. */
@@ -372,12 +372,12 @@ static void match_kick(struct list *wait)
 }
 
 /* Who waits for an operation does not hold up who waits for a part, nor the other way round. */
-void agent_match_kick(struct agent_core *core)
+void agent_match_kick(struct agent_reactor *reactor)
 {
     struct list *link;
 
-    match_kick(&core->wait_part);
-    match_kick(&core->wait_alone);
-    while (!list_empty(&core->free_matches) && (link = list_first(&core->wait_match)) != NULL)
+    match_kick(&reactor->wait_part);
+    match_kick(&reactor->wait_alone);
+    while (!list_empty(&reactor->free_matches) && (link = list_first(&reactor->wait_match)) != NULL)
         agent_req_again(container_of(link, struct agent_req, link));
 }

@@ -3,7 +3,7 @@
  * agent/op.c: one piece of work for the pod or the own drive: who is asked, in which order, and
  * what their answers mean together.
  *
- * Called by req.c on the volume's loop; answers come back there by agent_op_answered.
+ * Called by req.c on the reactor's loop; answers come back there by agent_op_answered.
  *
  * Life: agent_op_new -> agent_op_start -> op_ask (once or several times) -> agent_op_answered ->
  * op_over -> agent_op_free. Requests that wait for it are told in op_over; it goes on without them
@@ -37,33 +37,33 @@ static uint32_t op_class_max(enum io_class io_class)
     return io_class == IO_CLASS_LOAD ? AGENT_OPS : AGENT_OPS / 4;
 }
 
-void agent_core_ops_init(struct agent_core *core)
+void agent_reactor_ops_init(struct agent_reactor *reactor)
 {
-    list_init(&core->free_ops);
+    list_init(&reactor->free_ops);
     for (int i = 0; i < AGENT_OPS; i++)
-        list_push(&core->free_ops, &core->ops[i].link);
+        list_push(&reactor->free_ops, &reactor->ops[i].link);
     for (int i = 0; i < IO_CLASS_COUNT; i++)
-        list_init(&core->wait_op[i]);
+        list_init(&reactor->wait_op[i]);
 }
 
-bool agent_core_has_op(const struct agent_core *core, enum io_class io_class)
+bool agent_reactor_has_op(const struct agent_reactor *reactor, enum io_class io_class)
 {
-    return core->ops_used[io_class] < op_class_max(io_class) && !list_empty(&core->free_ops);
+    return reactor->ops_used[io_class] < op_class_max(io_class) && !list_empty(&reactor->free_ops);
 }
 
-struct agent_op *agent_op_new(struct agent_volume *volume, enum agent_op_kind kind,
+struct agent_op *agent_op_new(struct agent_shard *shard, enum agent_op_kind kind,
                               const struct key *key, enum io_class io_class)
 {
-    struct agent_core *core = volume->core;
+    struct agent_reactor *reactor = shard->reactor;
     struct agent_op *op;
 
-    if (!agent_core_has_op(core, io_class))
+    if (!agent_reactor_has_op(reactor, io_class))
         return NULL;
-    op = container_of(list_pop(&core->free_ops), struct agent_op, link);
-    core->ops_used[io_class]++;
+    op = container_of(list_pop(&reactor->free_ops), struct agent_op, link);
+    reactor->ops_used[io_class]++;
     *op = (struct agent_op){
         .kind = kind,
-        .volume = volume,
+        .shard = shard,
         .io_class = io_class,
         .slot = SHM_SLOT_NONE,
     };
@@ -78,60 +78,60 @@ struct agent_op *agent_op_new(struct agent_volume *volume, enum agent_op_kind ki
 }
 
 /* The first that waits for an operation and may have one now, loads before all; NULL: nobody. */
-static struct agent_req *core_waits(struct agent_core *core)
+static struct agent_req *reactor_waits(struct agent_reactor *reactor)
 {
     for (int i = 0; i < IO_CLASS_COUNT; i++) {
-        struct list *link = list_first(&core->wait_op[i]);
+        struct list *link = list_first(&reactor->wait_op[i]);
 
-        if (link != NULL && agent_core_has_op(core, (enum io_class)i))
+        if (link != NULL && agent_reactor_has_op(reactor, (enum io_class)i))
             return container_of(link, struct agent_req, link);
     }
     return NULL;
 }
 
-static void core_kick(struct loop_msg *msg);
+static void reactor_kick(struct loop_msg *msg);
 
-void agent_core_kick(struct agent_core *core)
+void agent_reactor_kick(struct agent_reactor *reactor)
 {
-    if (core->kick_sent || (core_waits(core) == NULL && !agent_match_waits(core)))
+    if (reactor->kick_sent || (reactor_waits(reactor) == NULL && !agent_match_waits(reactor)))
         return;
-    core->kick_sent = true;
-    loop_send(core->loop, &core->kick, core_kick);
+    reactor->kick_sent = true;
+    loop_send(reactor->loop, &reactor->kick, reactor_kick);
 }
 
 /* Not everyone who looks again takes an operation, so all look for whom there is one. */
-static void core_kick(struct loop_msg *msg)
+static void reactor_kick(struct loop_msg *msg)
 {
-    struct agent_core *core = container_of(msg, struct agent_core, kick);
+    struct agent_reactor *reactor = container_of(msg, struct agent_reactor, kick);
     struct agent_req *req;
 
-    core->kick_sent = false;
-    for (int i = 0; i < AGENT_WAKE_MAX && (req = core_waits(core)) != NULL; i++)
+    reactor->kick_sent = false;
+    for (int i = 0; i < AGENT_WAKE_MAX && (req = reactor_waits(reactor)) != NULL; i++)
         agent_req_again(req);
-    agent_match_kick(core);
-    if (core_waits(core) != NULL)
-        agent_core_kick(core);
+    agent_match_kick(reactor);
+    if (reactor_waits(reactor) != NULL)
+        agent_reactor_kick(reactor);
 }
 
 void agent_op_free(struct agent_op *op)
 {
-    struct agent_core *core = op->volume->core;
+    struct agent_reactor *reactor = op->shard->reactor;
 
     check(!op->busy && list_empty(&op->waiters) && list_empty(&op->blocked));
-    core->ops_used[op->io_class]--;
-    list_push(&core->free_ops, &op->link);
-    agent_core_kick(core);
+    reactor->ops_used[op->io_class]--;
+    list_push(&reactor->free_ops, &op->link);
+    agent_reactor_kick(reactor);
 }
 
-static struct list *op_key_list(struct agent_volume *volume, const struct key *key)
+static struct list *op_key_list(struct agent_shard *shard, const struct key *key)
 {
-    return &volume->keys[shm_arena_head(volume->secret, AGENT_KEY_LISTS, key)];
+    return &shard->keys[shm_arena_head(shard->secret, AGENT_KEY_LISTS, key)];
 }
 
-struct agent_op *agent_op_find(struct agent_volume *volume, const struct key *key,
+struct agent_op *agent_op_find(struct agent_shard *shard, const struct key *key,
                                enum agent_op_kind kind)
 {
-    list_for_each (link, op_key_list(volume, key)) {
+    list_for_each (link, op_key_list(shard, key)) {
         struct agent_op *op = container_of(link, struct agent_op, key_link);
 
         if (op->kind == kind && !op->drop && op->direct == NULL && key_equal(&op->key, key))
@@ -140,9 +140,9 @@ struct agent_op *agent_op_find(struct agent_volume *volume, const struct key *ke
     return NULL;
 }
 
-void agent_op_drop_loads(struct agent_volume *volume, const struct key *key)
+void agent_op_drop_loads(struct agent_shard *shard, const struct key *key)
 {
-    list_for_each (link, op_key_list(volume, key)) {
+    list_for_each (link, op_key_list(shard, key)) {
         struct agent_op *op = container_of(link, struct agent_op, key_link);
 
         if (op->kind == AGENT_OP_LOAD && key_equal(&op->key, key))
@@ -152,19 +152,20 @@ void agent_op_drop_loads(struct agent_volume *volume, const struct key *key)
 
 /* ---- whom to ask ---------------------------------------------------------------------------- */
 
-struct agent_path *agent_op_pick(struct agent_volume *volume, const struct key *key, uint64_t tried,
+struct agent_path *agent_op_pick(struct agent_shard *shard, const struct key *key, uint64_t tried,
                                  bool *io_owner_down, bool *io_owner_lacks)
 {
-    struct agent *agent = volume->agent;
-    uint64_t excluded = atomic_load_explicit(&agent->excluded, memory_order_relaxed);
-    uint64_t lacking = atomic_load_explicit(&volume->lacking, memory_order_relaxed);
+    const struct place_map *map = shard->agent->map;
+    const struct agent_reactor *reactor = shard->reactor;
+    uint64_t excluded = atomic_load_explicit(&reactor->excluded, memory_order_relaxed);
+    uint64_t lacking = atomic_load_explicit(&shard->lacking, memory_order_relaxed);
     uint32_t slot;
 
-    if (agent->map == NULL)
+    if (map == NULL)
         return NULL;
-    slot = place_slot(agent->map, key, volume_has_runs(&volume->spec));
+    slot = place_slot(map, key, volume_has_runs(&shard->spec));
     for (uint32_t rank = 0; rank < PLACE_RANKS; rank++) {
-        uint32_t member = place_rank(agent->map, slot, rank);
+        uint32_t member = place_rank(map, slot, rank);
 
         if (member == UINT32_MAX)
             break;
@@ -173,25 +174,25 @@ struct agent_path *agent_op_pick(struct agent_volume *volume, const struct key *
         else if ((lacking >> member & 1) != 0)
             *io_owner_lacks = true;
         else if ((tried >> member & 1) == 0)
-            return &agent->paths[member];
+            return &reactor->paths[member];
     }
     return NULL;
 }
 
-icms_err agent_op_target(struct agent_volume *volume, const struct key *key)
+icms_err agent_op_target(struct agent_shard *shard, const struct key *key)
 {
     bool down = false, lacks = false;
 
-    if (agent_op_pick(volume, key, 0, &down, &lacks) != NULL)
+    if (agent_op_pick(shard, key, 0, &down, &lacks) != NULL)
         return ICMS_OK;
     return lacks && !down ? ICMS_NO_VOLUME : ICMS_PEER_DOWN;
 }
 
-bool agent_path_was_away(const struct agent_path *path, const struct agent_volume *volume)
+bool agent_path_was_away(const struct agent_path *path, const struct agent_shard *shard)
 {
     uint64_t back_ns =
         u64_max(atomic_load_explicit(&path->included_ns, memory_order_relaxed),
-                atomic_load_explicit(&path->appeared_ns[volume->number], memory_order_relaxed));
+                atomic_load_explicit(&path->appeared_ns[shard->number], memory_order_relaxed));
 
     return back_ns != 0 && loop_env_now_ns(path->agent->env) - back_ns < AGENT_HEAL_NS;
 }
@@ -199,9 +200,9 @@ bool agent_path_was_away(const struct agent_path *path, const struct agent_volum
 /* Owner and next in order among those that have the volume. */
 static void op_owners(struct agent_op *op, uint32_t *out_owner, uint32_t *out_next)
 {
-    const struct place_map *map = op->volume->agent->map;
-    uint64_t lacking = atomic_load_explicit(&op->volume->lacking, memory_order_relaxed);
-    uint32_t slot = place_slot(map, &op->key, volume_has_runs(&op->volume->spec));
+    const struct place_map *map = op->shard->agent->map;
+    uint64_t lacking = atomic_load_explicit(&op->shard->lacking, memory_order_relaxed);
+    uint32_t slot = place_slot(map, &op->key, volume_has_runs(&op->shard->spec));
     uint32_t owners[2] = {UINT32_MAX, UINT32_MAX};
     int count = 0;
 
@@ -223,11 +224,11 @@ static void op_owners(struct agent_op *op, uint32_t *out_owner, uint32_t *out_ne
  * asked. */
 static struct agent_path *op_pick_delete(struct agent_op *op)
 {
-    struct agent *agent = op->volume->agent;
-    uint64_t excluded = atomic_load_explicit(&agent->excluded, memory_order_relaxed);
+    const struct agent_reactor *reactor = op->shard->reactor;
+    uint64_t excluded = atomic_load_explicit(&reactor->excluded, memory_order_relaxed);
     uint32_t owner, next;
 
-    if (agent->map == NULL)
+    if (reactor->agent->map == NULL)
         return NULL;
     op_owners(op, &owner, &next);
     if (owner == UINT32_MAX)
@@ -235,12 +236,12 @@ static struct agent_path *op_pick_delete(struct agent_op *op)
     if ((excluded >> owner & 1) != 0)
         op->owner_down = true;
     else if ((op->tried >> owner & 1) == 0)
-        return &agent->paths[owner];
+        return &reactor->paths[owner];
     if (next == UINT32_MAX || (op->tried >> next & 1) != 0)
         return NULL;
     if ((excluded >> next & 1) == 0)
-        return &agent->paths[next];
-    if (agent_path_was_away(&agent->paths[owner], op->volume))
+        return &reactor->paths[next];
+    if (agent_path_was_away(&reactor->paths[owner], op->shard))
         op->owner_down = true;
     return NULL;
 }
@@ -249,8 +250,8 @@ static struct agent_path *op_pick_delete(struct agent_op *op)
  * cannot promise anything: the flush fails. */
 static struct agent_path *op_pick_flush(struct agent_op *op)
 {
-    struct agent *agent = op->volume->agent;
-    uint64_t excluded = atomic_load_explicit(&agent->excluded, memory_order_relaxed);
+    const struct agent_reactor *reactor = op->shard->reactor;
+    uint64_t excluded = atomic_load_explicit(&reactor->excluded, memory_order_relaxed);
     uint64_t left = op->wanted & ~op->tried;
 
     if (left == 0)
@@ -260,7 +261,7 @@ static struct agent_path *op_pick_flush(struct agent_op *op)
         op->reason = ICMS_MISS_ENCLOSURE_DOWN;
         return NULL;
     }
-    return &agent->paths[__builtin_ctzll(left)];
+    return &reactor->paths[__builtin_ctzll(left)];
 }
 
 static void op_over(struct agent_op *op);
@@ -273,7 +274,7 @@ static void op_over_msg(struct loop_msg *msg)
 /* Asks the next one; false: there is none. */
 static bool op_ask(struct agent_op *op)
 {
-    struct agent *agent = op->volume->agent;
+    struct agent *agent = op->shard->agent;
 
     if (agent->local != NULL) {
         if ((op->tried & 1) != 0)
@@ -289,8 +290,7 @@ static bool op_ask(struct agent_op *op)
     else if (op->kind == AGENT_OP_DELETE)
         op->path = op_pick_delete(op);
     else
-        op->path =
-            agent_op_pick(op->volume, &op->key, op->tried, &op->owner_down, &op->owner_lacks);
+        op->path = agent_op_pick(op->shard, &op->key, op->tried, &op->owner_down, &op->owner_lacks);
     if (op->path == NULL)
         return false;
     op->tried |= (uint64_t)1 << op->path->number;
@@ -302,7 +302,7 @@ static bool op_ask(struct agent_op *op)
  * those of an enclosure that is down: a miss; a put fails. When none has it, that is an error. */
 static void op_says_no_volume(struct agent_op *op)
 {
-    bool homeless = agent_volume_is_homeless(op->volume);
+    bool homeless = agent_shard_is_homeless(op->shard);
 
     op->err = op->kind == AGENT_OP_DELETE && !homeless ? ICMS_MISS : ICMS_NO_VOLUME;
     op->reason = homeless ? ICMS_MISS_NONE : ICMS_MISS_NO_VOLUME;
@@ -310,20 +310,20 @@ static void op_says_no_volume(struct agent_op *op)
 
 void agent_op_start(struct agent_op *op)
 {
-    struct agent_volume *volume = op->volume;
+    struct agent_shard *shard = op->shard;
 
     op->busy = true;
     if (op->slot != SHM_SLOT_NONE)
-        agent_volume_pin(volume, op->slot);
+        agent_shard_pin(shard, op->slot);
     if (op->kind == AGENT_OP_LOAD || op->kind == AGENT_OP_STORE || op->kind == AGENT_OP_DELETE)
-        list_push(op_key_list(volume, &op->key), &op->key_link);
+        list_push(op_key_list(shard, &op->key), &op->key_link);
     if (op->kind == AGENT_OP_STORE) {
-        op->seq = volume->store_seq++;
-        op->epoch = volume->shares[op->guest].epoch;
-        list_push(&volume->shares[op->guest].stores, &op->guest_link);
+        op->seq = shard->store_seq++;
+        op->epoch = shard->shares[op->guest].epoch;
+        list_push(&shard->shares[op->guest].stores, &op->guest_link);
     }
     if (op->kind == AGENT_OP_FLUSH) {
-        struct agent_share *share = &volume->shares[op->guest];
+        struct agent_share *share = &shard->shares[op->guest];
 
         check(share->flush == NULL);
         share->flush = op;
@@ -339,7 +339,7 @@ void agent_op_start(struct agent_op *op)
         return;
     if (op->owner_lacks && !op->owner_down)
         op_says_no_volume(op);
-    loop_send(volume->core->loop, &op->msg, op_over_msg);
+    loop_send(shard->reactor->loop, &op->msg, op_over_msg);
 }
 
 /* ---- what an answer means ------------------------------------------------------------------- */
@@ -418,7 +418,7 @@ static bool op_may_be_next(const struct agent_op *op)
     if (op->path == NULL || op->first_reason != ICMS_MISS_NONE || op->err != ICMS_MISS ||
         (op->reason != ICMS_MISS_ABSENT && op->reason != ICMS_MISS_EVICTED))
         return false;
-    return agent_path_was_away(op->path, op->volume);
+    return agent_path_was_away(op->path, op->shard);
 }
 
 /* True when somebody else is asked now. */
@@ -473,47 +473,48 @@ static void op_reason_settle(struct agent_op *op)
         op->reason = ICMS_MISS_NO_VOLUME;
 }
 
-struct agent_op *agent_op_writer(struct agent_volume *volume, const struct key *key)
+struct agent_op *agent_op_writer(struct agent_shard *shard, const struct key *key)
 {
-    struct agent_op *op = agent_op_find(volume, key, AGENT_OP_STORE);
+    struct agent_op *op = agent_op_find(shard, key, AGENT_OP_STORE);
 
     if (op == NULL)
-        op = agent_op_find(volume, key, AGENT_OP_DELETE);
+        op = agent_op_find(shard, key, AGENT_OP_DELETE);
     if (op == NULL)
-        op = agent_op_find(volume, key, AGENT_OP_LOAD);
+        op = agent_op_find(shard, key, AGENT_OP_LOAD);
     return op != NULL && (op->kind != AGENT_OP_LOAD || op->suspect) ? op : NULL;
 }
 
 /* A deadline for what nobody waits for. */
-static uint64_t op_background_ns(const struct agent_volume *volume)
+static uint64_t op_background_ns(const struct agent_shard *shard)
 {
-    return core_now_ns(volume->core) + (uint64_t)volume->agent->opts.store_deadline_ms * 1000000;
+    return reactor_now_ns(shard->reactor) +
+           (uint64_t)shard->agent->opts.store_deadline_ms * 1000000;
 }
 
-struct agent_op *agent_op_suspect(struct agent_volume *volume, const struct key *key, bool counted,
+struct agent_op *agent_op_suspect(struct agent_shard *shard, const struct key *key, bool counted,
                                   uint64_t room)
 {
     bool is_known = room != 0;
     struct agent_op *op;
     uint32_t slot;
 
-    if (!volume->spec.sealed || agent_op_writer(volume, key) != NULL ||
-        !agent_core_has_op(volume->core, IO_CLASS_PRESTAGE))
+    if (!shard->spec.sealed || agent_op_writer(shard, key) != NULL ||
+        !agent_reactor_has_op(shard->reactor, IO_CLASS_PRESTAGE))
         return NULL;
     if (!is_known)
-        room = agent_volume_room(volume, key);
-    slot = agent_volume_slot_take(volume, room);
+        room = agent_shard_room(shard, key);
+    slot = agent_shard_slot_take(shard, room);
     if (slot == SHM_SLOT_NONE)
         return NULL;
-    op = agent_op_new(volume, AGENT_OP_LOAD, key, IO_CLASS_PRESTAGE);
+    op = agent_op_new(shard, AGENT_OP_LOAD, key, IO_CLASS_PRESTAGE);
     check(op != NULL);
     op->slot = slot;
     op->room = room;
     op->asked_again = is_known;
     op->suspect = true;
     op->counted = counted;
-    op->deadline_ns = op_background_ns(volume);
-    agent_op_drop_loads(volume, key); /* they may bring the same */
+    op->deadline_ns = op_background_ns(shard);
+    agent_op_drop_loads(shard, key); /* they may bring the same */
     agent_op_start(op);
     return op;
 }
@@ -521,18 +522,18 @@ struct agent_op *agent_op_suspect(struct agent_volume *volume, const struct key 
 /* Deletes the bad record that a suspect load has read. */
 static void op_repair(const struct agent_op *load)
 {
-    struct agent_volume *volume = load->volume;
+    struct agent_shard *shard = load->shard;
     struct agent_op *op;
 
-    if (load->record == 0 || agent_op_writer(volume, &load->key) != NULL)
+    if (load->record == 0 || agent_op_writer(shard, &load->key) != NULL)
         return;
-    op = agent_op_new(volume, AGENT_OP_DELETE, &load->key, IO_CLASS_STORE);
+    op = agent_op_new(shard, AGENT_OP_DELETE, &load->key, IO_CLASS_STORE);
     if (op == NULL)
         return;
     op->record = load->record;
     op->path = load->path;
-    op->deadline_ns = op_background_ns(volume);
-    agent_op_drop_loads(volume, &load->key);
+    op->deadline_ns = op_background_ns(shard);
+    agent_op_drop_loads(shard, &load->key);
     agent_op_start(op);
 }
 
@@ -542,7 +543,7 @@ static void op_over_bad(const struct agent_op *op)
     if (op->suspect)
         op_repair(op);
     else if (!op->drop)
-        (void)agent_op_suspect(op->volume, &op->key, true, 0);
+        (void)agent_op_suspect(op->shard, &op->key, true, 0);
 }
 
 /* The block did not fit into the room that a load had for it. It is loaded again into as much as it
@@ -550,7 +551,7 @@ static void op_over_bad(const struct agent_op *op)
  * volume can need. */
 static bool op_was_too_small(struct agent_op *op)
 {
-    uint64_t bytes_max = op->volume->stored_bytes_max;
+    uint64_t bytes_max = op->shard->stored_bytes_max;
 
     if (op->err != ICMS_VALUE_SIZE || op->direct != NULL || op->room >= bytes_max ||
         op->value_bytes > bytes_max)
@@ -561,39 +562,38 @@ static bool op_was_too_small(struct agent_op *op)
 
 static void op_over_load(struct agent_op *op)
 {
-    struct agent_volume *volume = op->volume;
+    struct agent_shard *shard = op->shard;
 
     op_reason_settle(op);
     op->too_small = op_was_too_small(op);
     if (op->err == ICMS_OK)
-        agent_volume_size_seen(volume, op->value_bytes);
-    if (op->err == ICMS_OK && volume->spec.sealed && op->value_bytes <= LIMIT_TRAILER_BYTES) {
+        agent_shard_size_seen(shard, op->value_bytes);
+    if (op->err == ICMS_OK && shard->spec.sealed && op->value_bytes <= LIMIT_TRAILER_BYTES) {
         op->bad = true;
-    } else if (op->err == ICMS_OK && volume->spec.sealed) {
+    } else if (op->err == ICMS_OK && shard->spec.sealed) {
         op->value_bytes -= LIMIT_TRAILER_BYTES;
-        op->bad =
-            op->suspect && !agent_volume_is_sealed(volume, op->slot, &op->key, op->value_bytes);
+        op->bad = op->suspect && !agent_shard_is_sealed(shard, op->slot, &op->key, op->value_bytes);
     }
     if (op->bad) {
         op->err = ICMS_CORRUPT;
         op->reason = ICMS_MISS_CHECKSUM;
     }
     if (op->reason == ICMS_MISS_CHECKSUM && !op->counted)
-        counter_add(&volume->checksum_errors, 1);
+        counter_add(&shard->checksum_errors, 1);
     if (op->direct == NULL)
-        agent_volume_unpin(volume, op->slot);
+        agent_shard_unpin(shard, op->slot);
     if (op->bad)
         op_over_bad(op);
     if (op->direct != NULL)
         return;
-    if (op->err == ICMS_OK && !op->drop && agent_volume_find(volume, &op->key) == SHM_SLOT_NONE) {
-        agent_volume_publish(volume, op->slot, &op->key, op->value_bytes);
+    if (op->err == ICMS_OK && !op->drop && agent_shard_find(shard, &op->key) == SHM_SLOT_NONE) {
+        agent_shard_publish(shard, op->slot, &op->key, op->value_bytes);
         return;
     }
-    agent_volume_slot_give(volume, op->slot);
+    agent_shard_slot_give(shard, op->slot);
     op->slot = SHM_SLOT_NONE;
     if (op->too_small && op->suspect)
-        (void)agent_op_suspect(volume, &op->key, op->counted, op->room);
+        (void)agent_op_suspect(shard, &op->key, op->counted, op->room);
     if (op->err == ICMS_OK)
         op->drop = true; /* the waiters look again: something newer is there, or nothing */
 }
@@ -601,7 +601,7 @@ static void op_over_load(struct agent_op *op)
 /* What the guest of a store or flush is told by its next flush; NULL: that guest is gone. */
 static struct agent_share *op_share(struct agent_op *op)
 {
-    struct agent_share *share = &op->volume->shares[op->guest];
+    struct agent_share *share = &op->shard->shares[op->guest];
 
     return share->epoch == op->epoch ? share : NULL;
 }
@@ -623,26 +623,25 @@ static void op_over_flush(struct agent_op *op)
 
 static void op_over_store(struct agent_op *op)
 {
-    struct agent_volume *volume = op->volume;
+    struct agent_shard *shard = op->shard;
     struct agent_share *share = op_share(op);
 
-    atomic_fetch_sub_explicit(&volume->agent->backlog_bytes, op->stored_bytes,
-                              memory_order_relaxed);
-    check(volume->store_bytes >= agent_volume_slot_bytes(volume, op->slot));
-    volume->store_bytes -= agent_volume_slot_bytes(volume, op->slot);
-    agent_volume_unpin(volume, op->slot);
+    atomic_fetch_sub_explicit(&shard->agent->backlog_bytes, op->stored_bytes, memory_order_relaxed);
+    check(shard->store_bytes >= agent_shard_slot_bytes(shard, op->slot));
+    shard->store_bytes -= agent_shard_slot_bytes(shard, op->slot);
+    agent_shard_unpin(shard, op->slot);
     list_remove(&op->guest_link);
     if (share != NULL && op->err == ICMS_OK && op->path != NULL)
         share->dirty |= (uint64_t)1 << op->path->number;
     if (op->published) {
         if (op->err != ICMS_OK)
-            counter_add(&volume->store_failures, 1);
+            counter_add(&shard->store_failures, 1);
         if (op->err != ICMS_OK && share != NULL)
             share->failed++;
     } else if (op->err == ICMS_OK && !list_empty(&op->waiters)) {
-        agent_volume_publish(volume, op->slot, &op->key, op->value_bytes);
+        agent_shard_publish(shard, op->slot, &op->key, op->value_bytes);
     } else {
-        agent_volume_slot_give(volume, op->slot);
+        agent_shard_slot_give(shard, op->slot);
     }
     while (share != NULL && !list_empty(&share->flushes)) {
         struct agent_req *req = container_of(list_first(&share->flushes), struct agent_req, link);

@@ -2,7 +2,8 @@
 /*
  * agent/path.c: one enclosure as this agent sees it: its association, health, probing.
  *
- * On the enclosure's loop, except agent_path_ask, which the volumes' loops call.
+ * On its reactor's loop. Every reactor has an association of its own with each enclosure, and a
+ * verdict of its own on its health.
  *
  * Life: agent_path_begin -> CONNECTING -> UP <-> EXCLUDED. Health is decided here, on the data
  * path: a connection that is refused, reset or silent (nvmf/host counts bytes, and asks a busy
@@ -11,9 +12,9 @@
  * agents of a pod do not knock together.
  *
  * An enclosure that lacks a volume, or hides it from this host, is passed over for that volume as
- * if it were excluded (volume->lacking), and looked at again now and then.
+ * if it were excluded (shard->lacking), and looked at again now and then.
  *
- * Invariant: bit `number` of agent->excluded is clear exactly while UP.
+ * Invariant: bit `number` of reactor->excluded is clear exactly while UP.
  */
 #include "agent/agent_int.h"
 
@@ -24,19 +25,21 @@
 static void path_state_set(struct agent_path *path, enum agent_enclosure_state state)
 {
     uint64_t bit = (uint64_t)1 << path->number;
+    uint64_t excluded = atomic_load_explicit(&path->reactor->excluded, memory_order_relaxed);
 
     atomic_store_explicit(&path->state, state, memory_order_relaxed);
     if (state == AGENT_ENCLOSURE_UP)
-        atomic_fetch_and_explicit(&path->agent->excluded, ~bit, memory_order_release);
+        excluded &= ~bit;
     else
-        atomic_fetch_or_explicit(&path->agent->excluded, bit, memory_order_release);
+        excluded |= bit;
+    atomic_store_explicit(&path->reactor->excluded, excluded, memory_order_release);
 }
 
 static void path_text_set(struct agent_path *path, const char *text)
 {
     pthread_mutex_lock(&path->text_lock);
     snprintf(path->last_error, sizeof(path->last_error), "%s", text);
-    path->last_error_ns = core_now_ns(path->core);
+    path->last_error_ns = reactor_now_ns(path->reactor);
     pthread_mutex_unlock(&path->text_lock);
 }
 
@@ -44,7 +47,7 @@ static void path_open(struct agent_path *path)
 {
     uint64_t timeout_ns = (uint64_t)path->agent->opts.connect_timeout_ms * 1000000;
 
-    nvmf_ctrl_open(path->ctrl, core_now_ns(path->core) + timeout_ns);
+    nvmf_ctrl_open(path->ctrl, reactor_now_ns(path->reactor) + timeout_ns);
 }
 
 static void path_probe(struct loop_timer *timer)
@@ -75,11 +78,11 @@ static const struct nvmf_volume *path_volume_find(struct agent_path *path,
 static void path_look_arm(struct agent_path *path)
 {
     uint64_t look_ns = AGENT_LOOK_PROBES * (uint64_t)path->agent->opts.probe_ms * 1000000;
-    uint64_t jitter_ns = loop_random(path->core->loop) % (look_ns / 2 + 1);
+    uint64_t jitter_ns = loop_random(path->reactor->loop) % (look_ns / 2 + 1);
 
     if (!loop_timer_armed(&path->look))
-        loop_timer_start(path->core->loop, &path->look,
-                         core_now_ns(path->core) + look_ns - look_ns / 4 + jitter_ns);
+        loop_timer_start(path->reactor->loop, &path->look,
+                         reactor_now_ns(path->reactor) + look_ns - look_ns / 4 + jitter_ns);
 }
 
 static void path_look(struct loop_timer *timer)
@@ -93,32 +96,32 @@ static void path_volumes_read(struct agent_path *path)
     struct agent *agent = path->agent;
 
     for (uint32_t i = 0; i < agent->volume_count; i++) {
-        struct agent_volume *volume = &agent->volumes[i];
-        const struct nvmf_volume *found = path_volume_find(path, &volume->spec);
+        struct agent_shard *shard = &path->reactor->shards[i];
+        const struct nvmf_volume *found = path_volume_find(path, &shard->spec);
 
         path->nsid[i] = found == NULL ? 0 : found->nsid;
         path->value_bytes_max[i] = found == NULL ? 0 : found->value_bytes_max;
         if (found == NULL)
             path_look_arm(path);
         /* Whoever stood in for it may have its blocks. */
-        if (agent_volume_lacking_set(volume, path->number, found == NULL) && found != NULL)
-            atomic_store_explicit(&path->appeared_ns[i], core_now_ns(path->core),
+        if (agent_shard_lacking_set(shard, path->number, found == NULL) && found != NULL)
+            atomic_store_explicit(&path->appeared_ns[i], reactor_now_ns(path->reactor),
                                   memory_order_relaxed);
     }
 }
 
 /* It says that there is no such namespace: detached since the last look. */
-static void path_volume_lost(struct agent_path *path, struct agent_volume *volume)
+static void path_volume_lost(struct agent_path *path, struct agent_shard *shard)
 {
-    path->nsid[volume->number] = 0;
-    (void)agent_volume_lacking_set(volume, path->number, true);
+    path->nsid[shard->number] = 0;
+    (void)agent_shard_lacking_set(shard, path->number, true);
     path_look_arm(path);
 }
 
 static void path_up(struct nvmf_ctrl *ctrl)
 {
     struct agent_path *path = nvmf_ctrl_owner(ctrl);
-    uint64_t now_ns = core_now_ns(path->core);
+    uint64_t now_ns = reactor_now_ns(path->reactor);
     uint64_t lately_ns = (uint64_t)path->agent->opts.probe_ms * 1000000;
 
     /* Whoever took over meanwhile may have blocks of it. */
@@ -143,9 +146,9 @@ static void path_down(struct nvmf_ctrl *ctrl, icms_err err, const char *why)
     struct agent_path *path = nvmf_ctrl_owner(ctrl);
 
     path_text_set(path, why);
-    loop_timer_stop(path->core->loop, &path->look);
+    loop_timer_stop(path->reactor->loop, &path->look);
     for (uint32_t i = 0; i < path->agent->volume_count; i++) /* nobody knows what it has now */
-        (void)agent_volume_lacking_set(&path->agent->volumes[i], path->number, false);
+        (void)agent_shard_lacking_set(&path->reactor->shards[i], path->number, false);
     if (atomic_load_explicit(&path->state, memory_order_relaxed) != AGENT_ENCLOSURE_EXCLUDED)
         counter_add(&path->exclusions, 1);
     path_state_set(path, AGENT_ENCLOSURE_EXCLUDED);
@@ -158,10 +161,10 @@ static void path_closed(struct nvmf_ctrl *ctrl)
 {
     struct agent_path *path = nvmf_ctrl_owner(ctrl);
     uint64_t probe_ns = (uint64_t)path->agent->opts.probe_ms * 1000000;
-    uint64_t jitter_ns = loop_random(path->core->loop) % (probe_ns / 2 + 1);
+    uint64_t jitter_ns = loop_random(path->reactor->loop) % (probe_ns / 2 + 1);
 
-    loop_timer_start(path->core->loop, &path->probe,
-                     core_now_ns(path->core) + probe_ns - probe_ns / 4 + jitter_ns);
+    loop_timer_start(path->reactor->loop, &path->probe,
+                     reactor_now_ns(path->reactor) + probe_ns - probe_ns / 4 + jitter_ns);
 }
 
 static const struct nvmf_ctrl_ops path_ctrl_ops = {
@@ -173,31 +176,15 @@ static const struct nvmf_ctrl_ops path_ctrl_ops = {
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
-static void path_back(struct loop_msg *msg)
-{
-    agent_op_answered(container_of(msg, struct agent_op, msg));
-}
-
-/* Sends the operation home. later: not inside this call, though the loop is the same. */
-static void path_home(struct agent_op *op, bool later)
-{
-    struct loop *home = op->volume->core->loop;
-
-    if (!later && op->path->core == op->volume->core)
-        agent_op_answered(op);
-    else
-        loop_send(home, &op->msg, path_back);
-}
-
 /* How a command ended, seen from here. */
-static icms_err path_req_err(struct agent_path *path, struct agent_volume *volume,
+static icms_err path_req_err(struct agent_path *path, struct agent_shard *shard,
                              const struct nvmf_req *req)
 {
-    if (req->err == ICMS_NO_VOLUME && path->nsid[volume->number] == req->nsid)
-        path_volume_lost(path, volume);
+    if (req->err == ICMS_NO_VOLUME && path->nsid[shard->number] == req->nsid)
+        path_volume_lost(path, shard);
     /* The association ended under it, whatever the association died of. */
     if (req->status == 0 && req->err != ICMS_OK && req->err != ICMS_CORRUPT &&
-        !nvmf_ctrl_is_up(path->ctrl) && core_now_ns(path->core) < req->deadline_ns)
+        !nvmf_ctrl_is_up(path->ctrl) && reactor_now_ns(path->reactor) < req->deadline_ns)
         return ICMS_PEER_DOWN;
     return req->err;
 }
@@ -207,7 +194,7 @@ static void path_count(struct agent_path *path, enum agent_latency kind, icms_er
                        uint64_t asked_ns)
 {
     if (err != ICMS_PEER_DOWN)
-        hist_add(&path->op_ns[kind], core_now_ns(path->core) - asked_ns);
+        hist_add(&path->op_ns[kind], reactor_now_ns(path->reactor) - asked_ns);
 }
 
 static void path_req_done(struct nvmf_req *req)
@@ -215,7 +202,7 @@ static void path_req_done(struct nvmf_req *req)
     struct agent_op *op = req->owner;
     struct agent_path *path = op->path;
 
-    op->err = path_req_err(path, op->volume, req);
+    op->err = path_req_err(path, op->shard, req);
     op->reason = req->reason;
     if (op->kind == AGENT_OP_LOAD)
         path_count(path, AGENT_LATENCY_LOAD, op->err, op->asked_ns);
@@ -234,22 +221,22 @@ static void path_req_done(struct nvmf_req *req)
     }
     if (op->kind == AGENT_OP_STORE && op->err == ICMS_OK)
         counter_add(&path->store_bytes, op->stored_bytes);
-    path_home(op, false);
+    agent_op_answered(op);
 }
 
 static icms_err path_op_start(struct agent_path *path, struct agent_op *op)
 {
-    struct agent_volume *volume = op->volume;
+    struct agent_shard *shard = op->shard;
     struct nvmf_req *req = &op->u.nvmf;
-    uint8_t *memory = op->slot == SHM_SLOT_NONE ? NULL : agent_volume_memory(volume, op->slot);
+    uint8_t *memory = op->slot == SHM_SLOT_NONE ? NULL : agent_shard_memory(shard, op->slot);
 
     if (!nvmf_ctrl_is_up(path->ctrl))
         return ICMS_PEER_DOWN;
-    if (path->nsid[volume->number] == 0)
+    if (path->nsid[shard->number] == 0)
         return ICMS_NO_VOLUME;
-    op->asked_ns = core_now_ns(path->core);
+    op->asked_ns = reactor_now_ns(path->reactor);
     *req = (struct nvmf_req){
-        .nsid = path->nsid[volume->number],
+        .nsid = path->nsid[shard->number],
         .io_class = op->io_class,
         .key = op->key,
         .deadline_ns = op->deadline_ns,
@@ -268,7 +255,7 @@ static icms_err path_op_start(struct agent_path *path, struct agent_op *op)
         req->want_record = op->suspect;
         return nvmf_retrieve(path->ctrl, req);
     case AGENT_OP_STORE:
-        if (op->stored_bytes > path->value_bytes_max[volume->number])
+        if (op->stored_bytes > path->value_bytes_max[shard->number])
             return ICMS_VALUE_SIZE;
         req->data[0] = (struct iovec){memory, op->stored_bytes};
         req->options = op->if_absent ? NVME_KV_STORE_IF_ABSENT : 0;
@@ -284,69 +271,47 @@ static icms_err path_op_start(struct agent_path *path, struct agent_op *op)
     return ICMS_INVALID;
 }
 
-/* On the enclosure's loop. */
-static void path_op_begin(struct agent_op *op)
+static void path_op_failed(struct loop_msg *msg)
 {
-    icms_err err = path_op_start(op->path, op);
+    agent_op_answered(container_of(msg, struct agent_op, msg));
+}
+
+void agent_path_ask(struct agent_path *path, struct agent_op *op)
+{
+    icms_err err = path_op_start(path, op);
 
     if (err == ICMS_OK)
         return;
     op->err = err;
     op->reason = ICMS_MISS_NONE;
-    path_home(op, true);
-}
-
-static void path_op_msg(struct loop_msg *msg)
-{
-    path_op_begin(container_of(msg, struct agent_op, msg));
-}
-
-void agent_path_ask(struct agent_path *path, struct agent_op *op)
-{
-    if (path->core == op->volume->core)
-        path_op_begin(op);
-    else
-        loop_send(path->core->loop, &op->msg, path_op_msg);
+    loop_send(path->reactor->loop, &op->msg, path_op_failed);
 }
 
 /* ---- exist-many ----------------------------------------------------------------------------- */
-
-static void part_back(struct loop_msg *msg)
-{
-    agent_part_answered(container_of(msg, struct agent_part, msg));
-}
-
-/* Sends a part home; as path_home. */
-static void part_home(struct agent_part *part, bool later)
-{
-    struct agent_core *home = part->match->volume->core;
-
-    if (!later && part->path->core == home)
-        agent_part_answered(part);
-    else
-        loop_send(home->loop, &part->msg, part_back);
-}
 
 static void part_req_done(struct nvmf_req *req)
 {
     struct agent_part *part = req->owner;
 
-    part->err = path_req_err(part->path, part->match->volume, req);
+    part->err = path_req_err(part->path, part->match->shard, req);
     part->reason = req->reason;
     path_count(part->path, AGENT_LATENCY_EXIST, part->err, part->asked_ns);
     if (part->err == ICMS_UNSUPPORTED) /* offered, but not known: key by key from now on */
         atomic_store_explicit(&part->path->exist_many, false, memory_order_relaxed);
     part->map = nvmf_exist_map(req);
-    part_home(part, false);
+    agent_part_answered(part);
 }
 
-/* On the enclosure's loop. */
-static void part_begin(struct agent_part *part)
+static void part_failed(struct loop_msg *msg)
 {
-    struct agent_path *path = part->path;
-    uint32_t nsid = path->nsid[part->match->volume->number];
+    agent_part_answered(container_of(msg, struct agent_part, msg));
+}
 
-    part->asked_ns = core_now_ns(path->core);
+void agent_path_ask_part(struct agent_path *path, struct agent_part *part)
+{
+    uint32_t nsid = path->nsid[part->match->shard->number];
+
+    part->asked_ns = reactor_now_ns(path->reactor);
     part->nvmf = (struct nvmf_req){
         .nsid = nsid,
         .io_class = IO_CLASS_LOAD,
@@ -363,36 +328,24 @@ static void part_begin(struct agent_part *part)
     if (part->err == ICMS_OK)
         return;
     part->reason = ICMS_MISS_NONE;
-    part_home(part, true);
-}
-
-static void part_msg(struct loop_msg *msg)
-{
-    part_begin(container_of(msg, struct agent_part, msg));
-}
-
-void agent_path_ask_part(struct agent_path *path, struct agent_part *part)
-{
-    if (path->core == part->match->volume->core)
-        part_begin(part);
-    else
-        loop_send(path->core->loop, &part->msg, part_msg);
+    loop_send(path->reactor->loop, &part->msg, part_failed);
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-icms_err agent_path_init(struct agent_path *path, struct agent *agent, uint32_t number,
+icms_err agent_path_init(struct agent_path *path, struct agent_reactor *reactor, uint32_t number,
                          const struct agent_enclosure_opts *opts, struct err_why *why)
 {
+    const struct agent *agent = reactor->agent;
     const struct agent_opts *agent_opts = &agent->opts;
     struct nvmf_ctrl_opts ctrl_opts;
     struct uuid volumes[LIMIT_AGENT_VOLUMES];
 
     for (uint32_t i = 0; i < agent->volume_count; i++)
         volumes[i] = agent->volumes[i].spec.uuid;
-    path->agent = agent;
+    path->agent = reactor->agent;
     path->number = number;
-    path->core = &agent->cores[number % agent->core_count];
+    path->reactor = reactor;
     snprintf(path->name, sizeof(path->name), "%s", opts->name);
     pthread_mutex_init(&path->text_lock, NULL);
     loop_timer_init(&path->probe, path_probe);
@@ -412,7 +365,7 @@ icms_err agent_path_init(struct agent_path *path, struct agent *agent, uint32_t 
     ctrl_opts.volume_count = agent->volume_count;
     ctrl_opts.ops = &path_ctrl_ops;
     ctrl_opts.owner = path;
-    return nvmf_ctrl_new(path->core->loop, &ctrl_opts, why, &path->ctrl);
+    return nvmf_ctrl_new(path->reactor->loop, &ctrl_opts, why, &path->ctrl);
 }
 
 void agent_path_fini(struct agent_path *path)
@@ -423,6 +376,6 @@ void agent_path_fini(struct agent_path *path)
 
 void agent_path_begin(struct agent_path *path)
 {
-    path->began_ns = core_now_ns(path->core);
+    path->began_ns = reactor_now_ns(path->reactor);
     path_open(path);
 }

@@ -60,7 +60,7 @@ static void store_bad(struct agent_rig *rig, uint32_t n, uint32_t bytes)
                                          .memory = memory,
                                          .value_bytes = bytes,
                                          .done = own_write_done};
-        loop_send(rig->agent->cores[0].loop, &own.msg, own_write_begin);
+        loop_send(rig->agent->reactors[0].loop, &own.msg, own_write_begin);
         while (!own.is_done)
             assert_true(sim_step(rig->sim));
     }
@@ -246,8 +246,8 @@ static void a_copy_that_was_damaged_here_is_loaded_again(void **state)
     assert_int_equal(rig_wait(client, rig_get(client, KV, 1, 0, WAIT))->status, ICMS_OK);
     rig_lease_give(client, 0);
     rig_key(1, &key);
-    slot = agent_volume_find(&rig->agent->volumes[KV], &key);
-    agent_volume_memory(&rig->agent->volumes[KV], slot)[100] ^= 1;
+    slot = agent_shard_find(&rig->agent->reactors[0].shards[KV], &key);
+    agent_shard_memory(&rig->agent->reactors[0].shards[KV], slot)[100] ^= 1;
     (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0);
     assert_true(
         rig_value_is(client, KV, 1, BYTES, rig_wait(client, rig_get(client, KV, 1, 0, WAIT))));

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/req.c: one request of a guest, on the loop of its volume.
+ * agent/req.c: one request of a guest, on the reactor of its key.
  *
- * Called by guest.c (begin, cancel), op.c (its operation is over), volume.c (a slot may be free)
- * and by timers.
+ * Called by qpair.c (begin, cancel), op.c (its operation is over), shard.c (a slot may be free) and
+ * by timers.
  *
- * Life: guest.c takes the entry (NEW) -> req_new -> a waiting state, and again -> req_answer ->
- * back on its guest's loop. Each waiting state has one list, whose owner wakes it.
+ * Life: qpair.c takes the entry (NEW) -> req_new -> a waiting state, and again -> req_answer ->
+ * agent_qpair_answer. Each waiting state has one list, whose owner wakes it.
  *
  * The deadline answers at once: nothing of a request is touched by the network or a drive. What is
  * (a slot that is being filled or stored) belongs to an operation, which outlives the request and
@@ -38,37 +38,27 @@ static void req_state_set(struct agent_req *req, enum agent_req_state state)
 
 /* ---- the answer ----------------------------------------------------------------------------- */
 
-static void req_home(struct loop_msg *msg)
-{
-    agent_guest_answer(container_of(msg, struct agent_req, msg));
-}
-
-/* Sends it back to its guest's loop. */
 static enum step req_answer(struct agent_req *req, icms_err status, enum icms_miss reason)
 {
-    struct agent_volume *volume = req->volume;
+    struct agent_shard *shard = req->shard;
 
-    loop_timer_stop(volume->core->loop, &req->timer);
+    loop_timer_stop(shard->reactor->loop, &req->timer);
     list_remove(&req->link);
     req->waits = NULL;
     if (req->match != NULL)
         agent_match_leave(req->match);
     req->match = NULL;
-    req->there = false;
     req->answer.tag = req->tag;
     req->answer.status = status;
     req->answer.reason = (uint8_t)reason;
     if (status == ICMS_MISS && req->op == SHM_OP_GET)
-        counter_add(&volume->misses[reason], 1);
+        counter_add(&shard->misses[reason], 1);
     if (reason == ICMS_MISS_DEADLINE)
-        counter_add(&volume->deadline_misses, 1);
+        counter_add(&shard->deadline_misses, 1);
     if (reason == ICMS_MISS_SHED)
-        counter_add(&volume->sheds, 1);
+        counter_add(&shard->sheds, 1);
     req_state_set(req, AGENT_REQ_ANSWER);
-    if (req->guest->core == volume->core)
-        agent_guest_answer(req);
-    else
-        loop_send(req->guest->core->loop, &req->msg, req_home);
+    agent_qpair_answer(req);
     return STEP_OVER;
 }
 
@@ -94,7 +84,7 @@ static enum step req_wait(struct agent_req *req, enum agent_req_state state, str
 /* For an operation that was started, or that is under way for the key. */
 static enum step req_wait_op(struct agent_req *req, struct agent_op *op)
 {
-    bool local = req->volume->agent->local != NULL;
+    bool local = req->shard->agent->local != NULL;
 
     req->waits = op;
     return req_wait(req, local ? AGENT_REQ_LOCAL : AGENT_REQ_POD, &op->waiters);
@@ -108,7 +98,7 @@ static enum step req_wait_key(struct agent_req *req, struct agent_op *op)
 
 static enum step req_wait_pool(struct agent_req *req, enum io_class io_class)
 {
-    return req_wait(req, AGENT_REQ_WAIT_OP, &req->volume->core->wait_op[io_class]);
+    return req_wait(req, AGENT_REQ_WAIT_OP, &req->shard->reactor->wait_op[io_class]);
 }
 
 /* ---- get ------------------------------------------------------------------------------------ */
@@ -116,20 +106,20 @@ static enum step req_wait_pool(struct agent_req *req, enum io_class io_class)
 /* The block is in the arena: leases it and answers. */
 static enum step req_get_hit(struct agent_req *req, uint32_t slot, enum icms_source source)
 {
-    struct agent_volume *volume = req->volume;
+    struct agent_shard *shard = req->shard;
 
-    agent_volume_touch(volume, slot);
+    agent_shard_touch(shard, slot);
     if (req->lease != SHM_SLOT_NONE)
-        agent_volume_lease(volume, slot, req->guest, req->lease);
+        agent_shard_lease(shard, slot, &req->qpair->ring, req->lease);
     req->answer.slot = slot;
-    req->answer.version = atomic_load_explicit(&volume->slots[slot].version, memory_order_relaxed);
-    req->answer.value_bytes = volume->meta[slot].value_bytes;
+    req->answer.version = atomic_load_explicit(&shard->slots[slot].version, memory_order_relaxed);
+    req->answer.value_bytes = shard->meta[slot].value_bytes;
     req->answer.source = (uint8_t)source;
-    counter_add(source == ICMS_SOURCE_DRAM    ? &volume->hits_dram
-                : source == ICMS_SOURCE_LOCAL ? &volume->hits_local
-                                              : &volume->hits_pod,
+    counter_add(source == ICMS_SOURCE_DRAM    ? &shard->hits_dram
+                : source == ICMS_SOURCE_LOCAL ? &shard->hits_local
+                                              : &shard->hits_pod,
                 1);
-    counter_add(&volume->get_bytes, volume->meta[slot].value_bytes);
+    counter_add(&shard->get_bytes, shard->meta[slot].value_bytes);
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
@@ -137,15 +127,16 @@ static enum step req_get_hit(struct agent_req *req, uint32_t slot, enum icms_sou
  * request that finds no operation has noted its key, and takes the arena when it looks again. */
 static enum step req_get_direct(struct agent_req *req, enum io_class io_class)
 {
-    struct agent_op *op = agent_op_new(req->volume, AGENT_OP_LOAD, &req->key, io_class);
+    struct agent_op *op = agent_op_new(req->shard, AGENT_OP_LOAD, &req->key, io_class);
 
     if (op == NULL)
         return req_wait_pool(req, io_class);
     op->direct = req;
     op->deadline_ns = req->deadline_ns;
-    if (req->volume->agent->local == NULL) {
+    if (req->shard->agent->local == NULL) {
         req->direct = true;
-        loop_timer_stop(req->volume->core->loop, &req->timer); /* the operation has the deadline */
+        loop_timer_stop(req->shard->reactor->loop,
+                        &req->timer); /* the operation has the deadline */
     }
     agent_op_start(op);
     return req_wait_op(req, op);
@@ -154,7 +145,7 @@ static enum step req_get_direct(struct agent_req *req, enum io_class io_class)
 /* What was received in the memory of the request. */
 static enum step req_direct_over(struct agent_req *req, const struct agent_op *op)
 {
-    struct agent_volume *volume = req->volume;
+    struct agent_shard *shard = req->shard;
 
     req->direct = false;
     req->answer.slot = SHM_SLOT_NONE;
@@ -163,40 +154,40 @@ static enum step req_direct_over(struct agent_req *req, const struct agent_op *o
         req->answer.value_bytes -= LIMIT_TRAILER_BYTES; /* how much room it wants */
     if (op->err != ICMS_OK)
         return req_answer_reason(req, op->err, op->reason);
-    req->answer.source = volume->agent->local != NULL ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
-    req->answer.checked = volume->agent->local != NULL;
-    counter_add(volume->agent->local != NULL ? &volume->hits_local : &volume->hits_pod, 1);
-    counter_add(&volume->get_bytes, op->value_bytes);
+    req->answer.source = shard->agent->local != NULL ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
+    req->answer.checked = shard->agent->local != NULL;
+    counter_add(shard->agent->local != NULL ? &shard->hits_local : &shard->hits_pod, 1);
+    counter_add(&shard->get_bytes, op->value_bytes);
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
 static enum step req_new_get(struct agent_req *req)
 {
-    struct agent_volume *volume = req->volume;
+    struct agent_shard *shard = req->shard;
     enum io_class io_class =
         (req->flags & SHM_FLAG_PRESTAGE) != 0 ? IO_CLASS_PRESTAGE : IO_CLASS_LOAD;
-    uint32_t slot = agent_volume_find(volume, &req->key);
+    uint32_t slot = agent_shard_find(shard, &req->key);
     struct agent_op *op;
     uint64_t room;
 
     if (slot != SHM_SLOT_NONE)
         return req_get_hit(req, slot, ICMS_SOURCE_DRAM);
-    op = agent_op_find(volume, &req->key, AGENT_OP_DELETE);
+    op = agent_op_find(shard, &req->key, AGENT_OP_DELETE);
     if (op != NULL)
         return req_wait_key(req, op);
-    op = agent_op_find(volume, &req->key, AGENT_OP_LOAD);
+    op = agent_op_find(shard, &req->key, AGENT_OP_LOAD);
     if (op != NULL)
         return req_wait_op(req, op);
-    if ((req->flags & SHM_FLAG_DIRECT) != 0 && volume->spec.sealed &&
-        !agent_volume_again(volume, &req->key))
+    if ((req->flags & SHM_FLAG_DIRECT) != 0 && shard->spec.sealed &&
+        !agent_shard_again(shard, &req->key))
         return req_get_direct(req, io_class);
-    room = req->room != 0 ? req->room : agent_volume_room(volume, &req->key);
-    slot = agent_volume_slot_take(volume, room);
+    room = req->room != 0 ? req->room : agent_shard_room(shard, &req->key);
+    slot = agent_shard_slot_take(shard, room);
     if (slot == SHM_SLOT_NONE)
-        return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_slot);
-    op = agent_op_new(volume, AGENT_OP_LOAD, &req->key, io_class);
+        return req_wait(req, AGENT_REQ_WAIT_SLOT, &shard->wait_slot);
+    op = agent_op_new(shard, AGENT_OP_LOAD, &req->key, io_class);
     if (op == NULL) {
-        agent_volume_slot_give(volume, slot);
+        agent_shard_slot_give(shard, slot);
         return req_wait_pool(req, io_class);
     }
     op->slot = slot;
@@ -213,7 +204,7 @@ static enum step req_new_get(struct agent_req *req)
  * and never again, copied and summed in one pass. */
 static void req_put_copy_direct(const struct agent_req *req, uint8_t *to)
 {
-    const struct volume_spec *spec = &req->volume->spec;
+    const struct volume_spec *spec = &req->shard->spec;
     const uint8_t *from = (const uint8_t *)(uintptr_t)req->offset;
     const uint8_t *digest = (const uint8_t *)(uintptr_t)req->aside;
 
@@ -228,9 +219,9 @@ static void req_put_copy_direct(const struct agent_req *req, uint8_t *to)
  * what arrived in the slot. */
 static icms_err req_put_copy(struct agent_req *req, uint32_t slot)
 {
-    struct agent_volume *volume = req->volume;
-    uint8_t *to = agent_volume_memory(volume, slot);
-    const uint8_t *from = req->guest->ring.staging + req->offset;
+    struct agent_shard *shard = req->shard;
+    uint8_t *to = agent_shard_memory(shard, slot);
+    const uint8_t *from = req->qpair->ring.staging + req->offset;
     uint32_t crc;
 
     if (fault_hit("agent.put"))
@@ -239,20 +230,20 @@ static icms_err req_put_copy(struct agent_req *req, uint32_t slot)
         req_put_copy_direct(req, to);
         return ICMS_OK;
     }
-    if (!volume->spec.sealed) {
+    if (!shard->spec.sealed) {
         memcpy(to, from, req->bytes);
         return ICMS_OK;
     }
-    if (atomic_load_explicit(&req->guest->trusted, memory_order_relaxed)) {
+    if (atomic_load_explicit(&req->qpair->guest->trusted, memory_order_relaxed)) {
         memcpy(to, from, req->bytes + LIMIT_TRAILER_BYTES); /* made by this process just now */
         return ICMS_OK;
     }
     crc = crc32c_copy(0, to, from, req->bytes);
     memcpy(to + req->bytes, from + req->bytes, LIMIT_TRAILER_BYTES);
-    return sealed_trailer_check(&volume->spec.uuid, &req->key, req->bytes, crc, to + req->bytes);
+    return sealed_trailer_check(&shard->spec.uuid, &req->key, req->bytes, crc, to + req->bytes);
 }
 
-/* Loops share the backlog: what is taken here is given back when the store is over. */
+/* Reactors share the backlog: what is taken here is given back when the store is over. */
 static bool req_backlog_take(struct agent *agent, uint64_t bytes)
 {
     uint64_t before = atomic_fetch_add_explicit(&agent->backlog_bytes, bytes, memory_order_relaxed);
@@ -266,36 +257,35 @@ static bool req_backlog_take(struct agent *agent, uint64_t bytes)
 /* Everything is reserved: copy, publish when it is accepted, store. */
 static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint32_t slot)
 {
-    struct agent_volume *volume = req->volume;
+    struct agent_shard *shard = req->shard;
     bool accepted = (req->flags & (SHM_FLAG_ON_FLASH | SHM_FLAG_IF_ABSENT)) == 0;
-    uint64_t background_ns = (uint64_t)volume->agent->opts.store_deadline_ms * 1000000;
-    uint32_t stored_bytes = req->bytes + (volume->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+    uint64_t background_ns = (uint64_t)shard->agent->opts.store_deadline_ms * 1000000;
+    uint32_t stored_bytes = req->bytes + (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
     icms_err err = req_put_copy(req, slot);
 
     if (err != ICMS_OK) {
-        atomic_fetch_sub_explicit(&volume->agent->backlog_bytes, stored_bytes,
-                                  memory_order_relaxed);
-        agent_volume_slot_give(volume, slot);
+        atomic_fetch_sub_explicit(&shard->agent->backlog_bytes, stored_bytes, memory_order_relaxed);
+        agent_shard_slot_give(shard, slot);
         agent_op_free(op);
-        counter_add(&volume->checksum_errors, 1);
+        counter_add(&shard->checksum_errors, 1);
         return req_answer(req, err, ICMS_MISS_CHECKSUM);
     }
     op->slot = slot;
     op->value_bytes = req->bytes;
     op->stored_bytes = stored_bytes;
-    op->guest = req->guest->number;
+    op->guest = req->qpair->guest->number;
     op->if_absent = (req->flags & SHM_FLAG_IF_ABSENT) != 0;
     op->published = accepted;
-    op->deadline_ns = accepted
-                          ? u64_max(req->deadline_ns, core_now_ns(volume->core) + background_ns)
-                          : req->deadline_ns;
-    volume->store_bytes += agent_volume_slot_bytes(volume, slot);
-    agent_volume_size_seen(volume, stored_bytes);
-    agent_op_drop_loads(volume, &req->key);
+    op->deadline_ns =
+        accepted ? u64_max(req->deadline_ns, reactor_now_ns(shard->reactor) + background_ns)
+                 : req->deadline_ns;
+    shard->store_bytes += agent_shard_slot_bytes(shard, slot);
+    agent_shard_size_seen(shard, stored_bytes);
+    agent_op_drop_loads(shard, &req->key);
     if (accepted)
-        agent_volume_publish(volume, slot, &req->key, req->bytes);
-    counter_add(&volume->puts, 1);
-    counter_add(&volume->put_bytes, req->bytes);
+        agent_shard_publish(shard, slot, &req->key, req->bytes);
+    counter_add(&shard->puts, 1);
+    counter_add(&shard->put_bytes, req->bytes);
     agent_op_start(op);
     return accepted ? req_answer(req, ICMS_OK, ICMS_MISS_NONE) : req_wait_op(req, op);
 }
@@ -303,7 +293,7 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
 /* Whether the value lies in memory that the guest may name. */
 static bool req_put_is_inside(const struct agent_req *req, uint64_t stored_bytes)
 {
-    uint64_t staging_bytes = req->guest->ring.staging_bytes;
+    uint64_t staging_bytes = req->qpair->ring.staging_bytes;
 
     if ((req->flags & SHM_FLAG_DIRECT) != 0)
         return true; /* only this process may say so */
@@ -312,44 +302,43 @@ static bool req_put_is_inside(const struct agent_req *req, uint64_t stored_bytes
 
 static enum step req_new_put(struct agent_req *req)
 {
-    struct agent_volume *volume = req->volume;
-    struct agent *agent = volume->agent;
-    uint64_t stored_bytes = req->bytes + (volume->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+    struct agent_shard *shard = req->shard;
+    struct agent *agent = shard->agent;
+    uint64_t stored_bytes = req->bytes + (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
     uint32_t slot;
     struct agent_op *op;
     icms_err err;
 
-    if (req->bytes == 0 || req->bytes > volume->spec.value_bytes_max)
+    if (req->bytes == 0 || req->bytes > shard->spec.value_bytes_max)
         return req_answer(req, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
     if (!req_put_is_inside(req, stored_bytes))
         return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
-    op = agent_op_writer(volume, &req->key);
+    op = agent_op_writer(shard, &req->key);
     if (op != NULL)
         return req_wait_key(req, op);
     if ((req->flags & SHM_FLAG_IF_ABSENT) != 0 &&
-        agent_volume_find(volume, &req->key) != SHM_SLOT_NONE)
+        agent_shard_find(shard, &req->key) != SHM_SLOT_NONE)
         return req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
     if (atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed) + stored_bytes >
         agent->opts.store_backlog_bytes)
         return req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
-    err = agent->local != NULL ? ICMS_OK : agent_op_target(volume, &req->key);
+    err = agent->local != NULL ? ICMS_OK : agent_op_target(shard, &req->key);
     if (err != ICMS_OK)
         return req_answer(req, err,
                           err == ICMS_NO_VOLUME ? ICMS_MISS_NONE : ICMS_MISS_ENCLOSURE_DOWN);
-    if (volume->store_bytes != 0 &&
-        volume->store_bytes + agent_volume_extent_bytes(volume, stored_bytes) >
-            volume->store_bytes_max)
-        return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_share);
-    slot = agent_volume_slot_take(volume, stored_bytes);
+    if (shard->store_bytes != 0 &&
+        shard->store_bytes + agent_shard_extent_bytes(shard, stored_bytes) > shard->store_bytes_max)
+        return req_wait(req, AGENT_REQ_WAIT_SLOT, &shard->wait_share);
+    slot = agent_shard_slot_take(shard, stored_bytes);
     if (slot == SHM_SLOT_NONE)
-        return req_wait(req, AGENT_REQ_WAIT_SLOT, &volume->wait_slot);
-    op = agent_op_new(volume, AGENT_OP_STORE, &req->key, IO_CLASS_STORE);
+        return req_wait(req, AGENT_REQ_WAIT_SLOT, &shard->wait_slot);
+    op = agent_op_new(shard, AGENT_OP_STORE, &req->key, IO_CLASS_STORE);
     if (op == NULL) {
-        agent_volume_slot_give(volume, slot);
+        agent_shard_slot_give(shard, slot);
         return req_wait_pool(req, IO_CLASS_STORE);
     }
     if (!req_backlog_take(agent, stored_bytes)) {
-        agent_volume_slot_give(volume, slot);
+        agent_shard_slot_give(shard, slot);
         agent_op_free(op);
         return req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
     }
@@ -360,16 +349,16 @@ static enum step req_new_put(struct agent_req *req)
 
 static enum step req_new_exists(struct agent_req *req)
 {
-    struct agent_volume *volume = req->volume;
-    uint32_t slot = agent_volume_find(volume, &req->key);
+    struct agent_shard *shard = req->shard;
+    uint32_t slot = agent_shard_find(shard, &req->key);
     struct agent_op *op;
 
     if (slot != SHM_SLOT_NONE) {
-        req->answer.value_bytes = volume->meta[slot].value_bytes;
+        req->answer.value_bytes = shard->meta[slot].value_bytes;
         req->answer.source = ICMS_SOURCE_DRAM;
         return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
     }
-    op = agent_op_new(volume, AGENT_OP_EXIST, &req->key, IO_CLASS_LOAD);
+    op = agent_op_new(shard, AGENT_OP_EXIST, &req->key, IO_CLASS_LOAD);
     if (op == NULL)
         return req_wait_pool(req, IO_CLASS_LOAD);
     op->deadline_ns = req->deadline_ns;
@@ -377,38 +366,44 @@ static enum step req_new_exists(struct agent_req *req)
     return req_wait_op(req, op);
 }
 
-/* Copies the keys out of the guest's memory, which it may write meanwhile; false: one is none. */
+/* Copies the keys of this reactor out of the guest's memory, which it may write meanwhile; false:
+ * one is none. */
 static bool req_match_copy(const struct agent_req *req, struct agent_match *match)
 {
-    const uint8_t *from = req->guest->ring.staging + req->offset;
+    const uint8_t *from = req->qpair->ring.staging + req->offset;
+    const struct agent_reactor *reactor = req->shard->reactor;
+    bool runs = volume_has_runs(&req->shard->spec);
 
+    match->count = 0;
     for (uint32_t i = 0; i < req->bytes; i++) {
+        struct key *key = &match->keys[match->count];
         struct shm_key copy;
 
         memcpy(&copy, from + i * sizeof(copy), sizeof(copy));
         if (copy.length < 1 || copy.length > LIMIT_KEY_BYTES)
             return false;
-        match->keys[i] = (struct key){.length = copy.length};
-        memcpy(match->keys[i].bytes, copy.bytes, copy.length);
+        *key = (struct key){.length = copy.length};
+        memcpy(key->bytes, copy.bytes, copy.length);
+        match->at[match->count] = (uint16_t)i;
+        match->count += shm_reactor(key, runs, reactor->agent->reactor_count) == reactor->index;
     }
     return true;
 }
 
 static enum step req_new_exists_many(struct agent_req *req)
 {
-    struct agent_volume *volume = req->volume;
-    struct agent_match *match = agent_match_new(volume);
+    struct agent_shard *shard = req->shard;
+    struct agent_match *match = agent_match_new(shard);
 
     if (match == NULL)
-        return req_wait(req, AGENT_REQ_WAIT_OP, &volume->core->wait_match);
+        return req_wait(req, AGENT_REQ_WAIT_OP, &shard->reactor->wait_match);
     if (!req_match_copy(req, match)) {
         agent_match_leave(match);
         return req_answer(req, ICMS_KEY_SIZE, ICMS_MISS_NONE);
     }
-    req_state_set(req, volume->agent->local != NULL ? AGENT_REQ_LOCAL : AGENT_REQ_POD);
+    req_state_set(req, shard->agent->local != NULL ? AGENT_REQ_LOCAL : AGENT_REQ_POD);
     req->match = match;
     match->req = req;
-    match->count = req->bytes;
     agent_match_start(match, req->deadline_ns); /* it may be answered in there */
     return STEP_WAIT;
 }
@@ -417,16 +412,18 @@ static enum step req_new_exists_many(struct agent_req *req)
 static enum step req_match_answer(struct agent_req *req, enum icms_miss unknown)
 {
     const struct agent_match *match = req->match;
-    uint8_t *out = req->guest->ring.staging + req->offset + match->count * sizeof(struct shm_key);
+    uint8_t *out = req->qpair->ring.staging + req->offset + req->bytes * sizeof(struct shm_key);
     bool lacking = false;
 
     for (uint32_t i = 0; i < match->count; i++) {
-        out[i] = match->state[i] == MATCH_KNOWN ? match->reason[i] : (uint8_t)unknown;
-        lacking = lacking || out[i] == ICMS_MISS_NO_VOLUME;
+        uint8_t reason = match->state[i] == MATCH_KNOWN ? match->reason[i] : (uint8_t)unknown;
+
+        out[match->at[i]] = reason;
+        lacking = lacking || reason == ICMS_MISS_NO_VOLUME;
     }
     if (match->left > 0)
-        counter_add(&req->volume->deadline_misses, 1);
-    if (lacking && agent_volume_is_homeless(req->volume))
+        counter_add(&req->shard->deadline_misses, 1);
+    if (lacking && agent_shard_is_homeless(req->shard))
         return req_answer(req, ICMS_NO_VOLUME, ICMS_MISS_NONE);
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
@@ -438,20 +435,20 @@ void agent_req_match_over(struct agent_req *req)
 
 static enum step req_new_remove(struct agent_req *req)
 {
-    struct agent_volume *volume = req->volume;
-    struct agent_op *op = agent_op_writer(volume, &req->key);
+    struct agent_shard *shard = req->shard;
+    struct agent_op *op = agent_op_writer(shard, &req->key);
     uint32_t slot;
 
     if (op != NULL)
         return req_wait_key(req, op);
-    op = agent_op_new(volume, AGENT_OP_DELETE, &req->key, IO_CLASS_STORE);
+    op = agent_op_new(shard, AGENT_OP_DELETE, &req->key, IO_CLASS_STORE);
     if (op == NULL)
         return req_wait_pool(req, IO_CLASS_STORE);
-    agent_op_drop_loads(volume, &req->key);
-    slot = agent_volume_find(volume, &req->key);
+    agent_op_drop_loads(shard, &req->key);
+    slot = agent_shard_find(shard, &req->key);
     if (slot != SHM_SLOT_NONE) {
         req->had = true;
-        agent_volume_unpublish(volume, slot);
+        agent_shard_unpublish(shard, slot);
     }
     op->deadline_ns = req->deadline_ns;
     agent_op_start(op);
@@ -460,14 +457,14 @@ static enum step req_new_remove(struct agent_req *req)
 
 static enum step req_new_flush(struct agent_req *req)
 {
-    struct agent_volume *volume = req->volume;
-    struct agent_share *share = &volume->shares[req->guest->number];
+    struct agent_shard *shard = req->shard;
+    struct agent_share *share = &shard->shares[req->qpair->guest->number];
     struct list *oldest = list_first(&share->stores);
     struct agent_op *op;
 
     if (!req->flushed) {
         req->flushed = true;
-        req->flush_seq = volume->store_seq;
+        req->flush_seq = shard->store_seq;
     }
     if (oldest != NULL && container_of(oldest, struct agent_op, guest_link)->seq < req->flush_seq)
         return req_wait(req, AGENT_REQ_WAIT_STORES, &share->flushes);
@@ -477,10 +474,10 @@ static enum step req_new_flush(struct agent_req *req)
     }
     if (share->flush != NULL) /* what it flushes may be ours: only its end tells */
         return req_wait_key(req, share->flush);
-    op = agent_op_new(volume, AGENT_OP_FLUSH, NULL, IO_CLASS_STORE);
+    op = agent_op_new(shard, AGENT_OP_FLUSH, NULL, IO_CLASS_STORE);
     if (op == NULL)
         return req_wait_pool(req, IO_CLASS_STORE);
-    op->guest = req->guest->number;
+    op->guest = req->qpair->guest->number;
     op->deadline_ns = req->deadline_ns;
     agent_op_start(op);
     return req_wait_op(req, op);
@@ -489,10 +486,10 @@ static enum step req_new_flush(struct agent_req *req)
 /* A guest used a block without us. Nobody waits for an answer. */
 static enum step req_new_touch(struct agent_req *req)
 {
-    uint32_t slot = agent_volume_find(req->volume, &req->key);
+    uint32_t slot = agent_shard_find(req->shard, &req->key);
 
     if (slot != SHM_SLOT_NONE)
-        agent_volume_touch(req->volume, slot); /* the client has counted the hit */
+        agent_shard_touch(req->shard, slot); /* the client has counted the hit */
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
@@ -501,15 +498,15 @@ static enum step req_new_touch(struct agent_req *req)
  * cause more of this than of gets. */
 static enum step req_new_suspect(struct agent_req *req)
 {
-    struct agent_volume *volume = req->volume;
-    uint32_t slot = agent_volume_find(volume, &req->key);
+    struct agent_shard *shard = req->shard;
+    uint32_t slot = agent_shard_find(shard, &req->key);
     struct agent_op *op;
 
-    if (slot != SHM_SLOT_NONE && agent_volume_verify(volume, slot))
+    if (slot != SHM_SLOT_NONE && agent_shard_verify(shard, slot))
         return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
     if (slot != SHM_SLOT_NONE)
-        counter_add(&volume->checksum_errors, 1);
-    op = agent_op_suspect(volume, &req->key, slot != SHM_SLOT_NONE, 0);
+        counter_add(&shard->checksum_errors, 1);
+    op = agent_op_suspect(shard, &req->key, slot != SHM_SLOT_NONE, 0);
     return op != NULL ? req_wait_op(req, op) : req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
@@ -517,7 +514,7 @@ static enum step req_new_suspect(struct agent_req *req)
 
 static enum step req_new(struct agent_req *req)
 {
-    if (core_now_ns(req->volume->core) >= req->deadline_ns)
+    if (reactor_now_ns(req->shard->reactor) >= req->deadline_ns)
         return req_answer_reason(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
     switch (req->op) {
     case SHM_OP_GET:
@@ -567,11 +564,10 @@ void agent_req_begin(struct agent_req *req)
     req->match = NULL;
     req->direct = false;
     req->room = 0;
-    req->there = true;
     req->flushed = req->had = false;
     list_init(&req->link);
     loop_timer_init(&req->timer, req_deadline);
-    loop_timer_start(req->volume->core->loop, &req->timer, req->deadline_ns);
+    loop_timer_start(req->shard->reactor->loop, &req->timer, req->deadline_ns);
     (void)req_new(req);
 }
 
@@ -595,8 +591,8 @@ static enum step req_over_remove(struct agent_req *req, const struct agent_op *o
 
 void agent_req_op_over(struct agent_req *req, struct agent_op *op)
 {
-    struct agent_volume *volume = req->volume;
-    bool local = volume->agent->local != NULL;
+    struct agent_shard *shard = req->shard;
+    bool local = shard->agent->local != NULL;
 
     list_remove(&req->link);
     req->waits = NULL;
@@ -608,7 +604,7 @@ void agent_req_op_over(struct agent_req *req, struct agent_op *op)
     case AGENT_OP_LOAD:
         if (op->direct != NULL && op->drop) { /* written meanwhile */
             req->direct = false;
-            loop_timer_start(volume->core->loop, &req->timer, req->deadline_ns);
+            loop_timer_start(shard->reactor->loop, &req->timer, req->deadline_ns);
             agent_req_again(req);
         } else if (op->direct != NULL) {
             (void)req_direct_over(req, op);
@@ -626,7 +622,7 @@ void agent_req_op_over(struct agent_req *req, struct agent_op *op)
         break;
     case AGENT_OP_EXIST:
         if (op->err == ICMS_OK) {
-            req->answer.value_bytes = (uint32_t)volume->spec.value_bytes_max;
+            req->answer.value_bytes = (uint32_t)shard->spec.value_bytes_max;
             req->answer.source = local ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
         }
         (void)req_answer_reason(req, op->err, op->reason);

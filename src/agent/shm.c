@@ -17,6 +17,9 @@
 #include "base/check.h"
 #include "base/hash.h"
 
+/* No page is larger, so shards lie side by side in a region. */
+#define SHM_SHARD_ALIGN ((uint64_t)64 << 10)
+
 #define SHM_RING_MASK ((uint32_t)SHM_RING_ENTRIES - 1)
 _Static_assert((SHM_RING_ENTRIES & (SHM_RING_ENTRIES - 1)) == 0, "power of two");
 _Static_assert(offsetof(struct shm_slot, key) % 8 == 0, "the key is read as two words");
@@ -52,16 +55,16 @@ static void arena_layout_of(uint64_t data_bytes, struct arena_layout *out)
     out->bytes = out->data_offset + data_bytes;
 }
 
-uint64_t shm_arena_region_bytes(uint64_t data_bytes)
+uint64_t shm_shard_bytes(uint64_t data_bytes)
 {
     struct arena_layout layout;
 
     arena_layout_of(data_bytes, &layout);
-    return layout.bytes;
+    return bytes_align(layout.bytes, SHM_SHARD_ALIGN);
 }
 
-void shm_arena_format(void *base, const struct volume_spec *volume, uint64_t data_bytes,
-                      uint32_t number, uint64_t hash_seed)
+void shm_shard_format(void *base, const struct volume_spec *volume, uint64_t data_bytes,
+                      uint32_t number, uint32_t reactor, uint32_t reactor_count, uint64_t hash_seed)
 {
     struct shm_arena_header *header = base;
     struct arena_layout layout;
@@ -73,6 +76,8 @@ void shm_arena_format(void *base, const struct volume_spec *volume, uint64_t dat
     header->magic = SHM_ARENA_MAGIC;
     header->version = SHM_VERSION;
     header->volume = number;
+    header->reactor = reactor;
+    header->reactor_count = reactor_count;
     memcpy(header->volume_uuid, volume->uuid.bytes, sizeof(header->volume_uuid));
     header->value_bytes_max = volume->value_bytes_max;
     header->sealed = volume->sealed;
@@ -98,42 +103,41 @@ void shm_arena_format(void *base, const struct volume_spec *volume, uint64_t dat
 }
 
 struct client_layout {
-    uint64_t submit_offset, complete_offset, leases_offset, lease_volumes_offset;
+    uint64_t qpairs_offset, leases_offset, lease_shards_offset;
     uint64_t counts_offset, staging_offset;
 };
 
-static void client_layout_of(struct client_layout *out)
+static void client_layout_of(uint32_t reactor_count, struct client_layout *out)
 {
-    out->submit_offset = bytes_align(sizeof(struct shm_client_header), 64);
-    out->complete_offset = out->submit_offset + SHM_RING_ENTRIES * sizeof(struct shm_submit);
-    out->leases_offset = out->complete_offset + SHM_RING_ENTRIES * sizeof(struct shm_complete);
-    out->lease_volumes_offset = out->leases_offset + SHM_LEASES * sizeof(uint32_t);
-    out->counts_offset = bytes_align(out->lease_volumes_offset + SHM_LEASES * sizeof(uint32_t), 64);
+    out->qpairs_offset = bytes_align(sizeof(struct shm_client_header), 64);
+    out->leases_offset = out->qpairs_offset + reactor_count * sizeof(struct shm_qpair);
+    out->lease_shards_offset = out->leases_offset + SHM_LEASES * sizeof(uint32_t);
+    out->counts_offset = bytes_align(out->lease_shards_offset + SHM_LEASES * sizeof(uint32_t), 64);
     out->staging_offset = bytes_align(
         out->counts_offset + LIMIT_AGENT_VOLUMES * SHM_COUNTS * sizeof(uint64_t), LIMIT_DISK_ALIGN);
 }
 
-uint64_t shm_client_region_bytes(uint64_t staging_bytes)
+uint64_t shm_client_region_bytes(uint32_t reactor_count, uint64_t staging_bytes)
 {
     struct client_layout layout;
 
-    client_layout_of(&layout);
+    client_layout_of(reactor_count, &layout);
     return layout.staging_offset + bytes_align(staging_bytes, LIMIT_DISK_ALIGN);
 }
 
-void shm_client_format(void *base, uint32_t client, uint64_t staging_bytes)
+void shm_client_format(void *base, uint32_t client, uint32_t reactor_count, uint64_t staging_bytes)
 {
     struct shm_client_header *header = base;
     struct client_layout layout;
 
-    client_layout_of(&layout);
+    client_layout_of(reactor_count, &layout);
     header->magic = SHM_CLIENT_MAGIC;
     header->version = SHM_VERSION;
     header->client = client;
-    header->submit_offset = layout.submit_offset;
-    header->complete_offset = layout.complete_offset;
+    header->reactor_count = reactor_count;
+    header->qpairs_offset = layout.qpairs_offset;
     header->leases_offset = layout.leases_offset;
-    header->lease_volumes_offset = layout.lease_volumes_offset;
+    header->lease_shards_offset = layout.lease_shards_offset;
     header->counts_offset = layout.counts_offset;
     header->staging_offset = layout.staging_offset;
     header->staging_bytes = bytes_align(staging_bytes, LIMIT_DISK_ALIGN);
@@ -149,17 +153,23 @@ static bool table_fits(uint64_t offset, uint64_t count, uint64_t item_bytes, uin
            count <= (bytes - offset) / item_bytes;
 }
 
-icms_err shm_arena_view(const void *base, uint64_t bytes, struct shm_arena *out_arena)
+/* Shards have the same size, so where one begins needs no word of the other side. */
+icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint32_t reactor_count,
+                        struct shm_arena *out_arena)
 {
     const uint64_t header_bytes = sizeof(struct shm_arena_header);
     struct shm_arena_header h;
     struct shm_arena arena = {0};
 
+    check(reactor < reactor_count);
+    bytes = bytes / reactor_count / LIMIT_DISK_ALIGN * LIMIT_DISK_ALIGN;
+    base = (const uint8_t *)base + reactor * bytes;
     if (bytes < header_bytes)
         return ICMS_PROTOCOL;
     memcpy(&h, base, sizeof(h));
     if (h.magic != SHM_ARENA_MAGIC || h.version != SHM_VERSION || h.volume >= LIMIT_AGENT_VOLUMES ||
-        h.sealed > 1 || h.run_blocks == 0)
+        h.reactor != reactor || h.reactor_count != reactor_count || h.sealed > 1 ||
+        h.run_blocks == 0)
         return ICMS_PROTOCOL;
     if (h.value_bytes_max == 0 || h.value_bytes_max > LIMIT_VALUE_BYTES ||
         h.data_bytes < h.value_bytes_max + (h.sealed ? LIMIT_TRAILER_BYTES : 0))
@@ -184,6 +194,7 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, struct shm_arena *out_
     arena.hash_seed = h.hash_seed;
     arena.value_bytes_max = h.value_bytes_max;
     arena.volume = h.volume;
+    arena.shard = h.volume * reactor_count + reactor;
     arena.run_blocks = h.run_blocks;
     arena.sealed = h.sealed != 0;
     memcpy(arena.uuid.bytes, h.volume_uuid, sizeof(arena.uuid.bytes));
@@ -192,38 +203,47 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, struct shm_arena *out_
     return ICMS_OK;
 }
 
-icms_err shm_ring_view(void *base, uint64_t bytes, struct shm_ring *out_ring)
+uint32_t shm_reactor_count(const void *base, uint64_t bytes)
+{
+    const struct shm_client_header *header = base;
+    uint32_t count;
+
+    if (bytes < sizeof(*header) || header->magic != SHM_CLIENT_MAGIC ||
+        header->version != SHM_VERSION)
+        return 0;
+    count = *(const volatile uint32_t *)&header->reactor_count;
+    return count <= LIMIT_LOOPS ? count : 0;
+}
+
+icms_err shm_ring_view(void *base, uint64_t bytes, uint32_t reactor, struct shm_ring *out_ring)
 {
     const uint64_t header_bytes = sizeof(struct shm_client_header);
+    uint32_t reactor_count = shm_reactor_count(base, bytes);
     struct shm_client_header *header = base;
     struct shm_ring ring = {0};
-    uint64_t submit, complete, leases, volumes, counts, staging, staging_bytes;
+    uint64_t qpairs, leases, shards, counts, staging, staging_bytes;
 
-    if (bytes < header_bytes || header->magic != SHM_CLIENT_MAGIC || header->version != SHM_VERSION)
+    if (reactor >= reactor_count)
         return ICMS_PROTOCOL;
     /* The other side may write these while they are read: once each. */
-    submit = *(volatile uint64_t *)&header->submit_offset;
-    complete = *(volatile uint64_t *)&header->complete_offset;
+    qpairs = *(volatile uint64_t *)&header->qpairs_offset;
     leases = *(volatile uint64_t *)&header->leases_offset;
-    volumes = *(volatile uint64_t *)&header->lease_volumes_offset;
+    shards = *(volatile uint64_t *)&header->lease_shards_offset;
     counts = *(volatile uint64_t *)&header->counts_offset;
     staging = *(volatile uint64_t *)&header->staging_offset;
     staging_bytes = *(volatile uint64_t *)&header->staging_bytes;
-    if (!table_fits(submit, SHM_RING_ENTRIES, sizeof(struct shm_submit), 64, header_bytes, bytes) ||
-        !table_fits(complete, SHM_RING_ENTRIES, sizeof(struct shm_complete), 32, header_bytes,
-                    bytes) ||
+    if (!table_fits(qpairs, reactor_count, sizeof(struct shm_qpair), 64, header_bytes, bytes) ||
         !table_fits(leases, SHM_LEASES, sizeof(uint32_t), 4, header_bytes, bytes) ||
-        !table_fits(volumes, SHM_LEASES, sizeof(uint32_t), 4, header_bytes, bytes) ||
+        !table_fits(shards, SHM_LEASES, sizeof(uint32_t), 4, header_bytes, bytes) ||
         !table_fits(counts, LIMIT_AGENT_VOLUMES, SHM_COUNTS * sizeof(uint64_t), 64, header_bytes,
                     bytes) ||
         !table_fits(staging, staging_bytes, 1, LIMIT_DISK_ALIGN, header_bytes, bytes))
         return ICMS_PROTOCOL;
 
     ring.header = header;
-    ring.submits = (void *)((uint8_t *)base + submit);
-    ring.completes = (void *)((uint8_t *)base + complete);
+    ring.qpair = (struct shm_qpair *)(void *)((uint8_t *)base + qpairs) + reactor;
     ring.leases = (void *)((uint8_t *)base + leases);
-    ring.lease_volumes = (void *)((uint8_t *)base + volumes);
+    ring.lease_shards = (void *)((uint8_t *)base + shards);
     ring.counts = (void *)((uint8_t *)base + counts);
     ring.staging = (uint8_t *)base + staging;
     ring.staging_bytes = staging_bytes;
@@ -365,6 +385,22 @@ size_t shm_arena_has_first(const struct shm_arena *arena, const struct key *keys
     return count;
 }
 
+/* ---- reactors ------------------------------------------------------------------------------- */
+
+/* Other bits than those that choose enclosures and drives: a reactor has keys of all of them. */
+#define SHM_REACTOR_SEED 0x72656163746f7273u
+
+uint32_t shm_reactor(const struct key *key, bool runs, uint32_t reactor_count)
+{
+    bool by_run = runs && key->length == LIMIT_KEY_BYTES;
+    uint64_t hash;
+
+    if (reactor_count == 1)
+        return 0;
+    hash = hash64_seed(key->bytes, by_run ? LIMIT_RUN_BYTES : key->length, SHM_REACTOR_SEED);
+    return (uint32_t)((hash >> 32) * reactor_count >> 32);
+}
+
 /* ---- rings ---------------------------------------------------------------------------------- */
 
 /* The producers' rule: true when there is room between the own tail and a head that the other side
@@ -376,20 +412,20 @@ static bool ring_has_room(uint32_t tail, uint32_t head)
 
 bool shm_submit_push(struct shm_ring *ring, const struct shm_submit *entry)
 {
-    uint32_t head = atomic_load_explicit(&ring->header->submit_head, memory_order_acquire);
+    uint32_t head = atomic_load_explicit(&ring->qpair->submit_head, memory_order_acquire);
 
     if (!ring_has_room(ring->submit_tail, head))
         return false;
-    ring->submits[ring->submit_tail & SHM_RING_MASK] = *entry;
+    ring->qpair->submits[ring->submit_tail & SHM_RING_MASK] = *entry;
     ring->submit_tail++;
     return true;
 }
 
 bool shm_submit_wake(struct shm_ring *ring)
 {
-    if (atomic_load_explicit(&ring->header->agent_sleeps, memory_order_seq_cst) == 0)
+    if (atomic_load_explicit(&ring->qpair->agent_sleeps, memory_order_seq_cst) == 0)
         return false;
-    return atomic_exchange_explicit(&ring->header->agent_sleeps, 0, memory_order_seq_cst) != 0;
+    return atomic_exchange_explicit(&ring->qpair->agent_sleeps, 0, memory_order_seq_cst) != 0;
 }
 
 bool shm_submit_publish(struct shm_ring *ring)
@@ -397,7 +433,7 @@ bool shm_submit_publish(struct shm_ring *ring)
     if (ring->submit_rung == ring->submit_tail)
         return false; /* nothing new: nobody is woken for it */
     ring->submit_rung = ring->submit_tail;
-    atomic_store_explicit(&ring->header->submit_tail, ring->submit_tail, memory_order_seq_cst);
+    atomic_store_explicit(&ring->qpair->submit_tail, ring->submit_tail, memory_order_seq_cst);
     return shm_submit_wake(ring);
 }
 
@@ -409,7 +445,7 @@ bool shm_submit_hint(struct shm_ring *ring, const struct shm_submit *entry)
         return false;
     if (alone) {
         ring->submit_rung = ring->submit_tail;
-        atomic_store_explicit(&ring->header->submit_tail, ring->submit_tail, memory_order_release);
+        atomic_store_explicit(&ring->qpair->submit_tail, ring->submit_tail, memory_order_release);
     }
     return true;
 }
@@ -417,7 +453,7 @@ bool shm_submit_hint(struct shm_ring *ring, const struct shm_submit *entry)
 icms_err shm_submit_take(struct shm_ring *ring, struct shm_submit *out_entries, uint32_t max,
                          uint32_t *out_count)
 {
-    uint32_t tail = atomic_load_explicit(&ring->header->submit_tail, memory_order_acquire);
+    uint32_t tail = atomic_load_explicit(&ring->qpair->submit_tail, memory_order_acquire);
     uint32_t count = tail - ring->submit_head;
 
     if (count > SHM_RING_ENTRIES)
@@ -425,40 +461,40 @@ icms_err shm_submit_take(struct shm_ring *ring, struct shm_submit *out_entries, 
     if (count > max)
         count = max;
     for (uint32_t i = 0; i < count; i++)
-        out_entries[i] = ring->submits[(ring->submit_head + i) & SHM_RING_MASK];
+        out_entries[i] = ring->qpair->submits[(ring->submit_head + i) & SHM_RING_MASK];
     ring->submit_head += count;
     if (count != 0)
-        atomic_store_explicit(&ring->header->submit_head, ring->submit_head, memory_order_release);
+        atomic_store_explicit(&ring->qpair->submit_head, ring->submit_head, memory_order_release);
     *out_count = count;
     return ICMS_OK;
 }
 
 bool shm_complete_push(struct shm_ring *ring, const struct shm_complete *entry)
 {
-    uint32_t head = atomic_load_explicit(&ring->header->complete_head, memory_order_acquire);
+    uint32_t head = atomic_load_explicit(&ring->qpair->complete_head, memory_order_acquire);
 
     if (!ring_has_room(ring->complete_tail, head))
         return false;
-    ring->completes[ring->complete_tail & SHM_RING_MASK] = *entry;
+    ring->qpair->completes[ring->complete_tail & SHM_RING_MASK] = *entry;
     ring->complete_tail++;
     return true;
 }
 
 bool shm_complete_publish(struct shm_ring *ring)
 {
-    if (atomic_load_explicit(&ring->header->complete_tail, memory_order_relaxed) ==
+    if (atomic_load_explicit(&ring->qpair->complete_tail, memory_order_relaxed) ==
         ring->complete_tail)
         return false;
-    atomic_store_explicit(&ring->header->complete_tail, ring->complete_tail, memory_order_seq_cst);
-    if (atomic_load_explicit(&ring->header->client_sleeps, memory_order_seq_cst) == 0)
+    atomic_store_explicit(&ring->qpair->complete_tail, ring->complete_tail, memory_order_seq_cst);
+    if (atomic_load_explicit(&ring->qpair->client_sleeps, memory_order_seq_cst) == 0)
         return false;
-    return atomic_exchange_explicit(&ring->header->client_sleeps, 0, memory_order_seq_cst) != 0;
+    return atomic_exchange_explicit(&ring->qpair->client_sleeps, 0, memory_order_seq_cst) != 0;
 }
 
 icms_err shm_complete_take(struct shm_ring *ring, struct shm_complete *out_entries, uint32_t max,
                            uint32_t *out_count)
 {
-    uint32_t tail = atomic_load_explicit(&ring->header->complete_tail, memory_order_acquire);
+    uint32_t tail = atomic_load_explicit(&ring->qpair->complete_tail, memory_order_acquire);
     uint32_t count = tail - ring->complete_head;
 
     if (count > SHM_RING_ENTRIES)
@@ -466,10 +502,10 @@ icms_err shm_complete_take(struct shm_ring *ring, struct shm_complete *out_entri
     if (count > max)
         count = max;
     for (uint32_t i = 0; i < count; i++)
-        out_entries[i] = ring->completes[(ring->complete_head + i) & SHM_RING_MASK];
+        out_entries[i] = ring->qpair->completes[(ring->complete_head + i) & SHM_RING_MASK];
     ring->complete_head += count;
     if (count != 0)
-        atomic_store_explicit(&ring->header->complete_head, ring->complete_head,
+        atomic_store_explicit(&ring->qpair->complete_head, ring->complete_head,
                               memory_order_release);
     *out_count = count;
     return ICMS_OK;
@@ -477,19 +513,19 @@ icms_err shm_complete_take(struct shm_ring *ring, struct shm_complete *out_entri
 
 bool shm_agent_sleep(struct shm_ring *ring)
 {
-    atomic_store_explicit(&ring->header->agent_sleeps, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&ring->header->submit_tail, memory_order_seq_cst) == ring->submit_head)
+    atomic_store_explicit(&ring->qpair->agent_sleeps, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&ring->qpair->submit_tail, memory_order_seq_cst) == ring->submit_head)
         return true;
-    atomic_store_explicit(&ring->header->agent_sleeps, 0, memory_order_relaxed);
+    atomic_store_explicit(&ring->qpair->agent_sleeps, 0, memory_order_relaxed);
     return false;
 }
 
 bool shm_client_sleep(struct shm_ring *ring)
 {
-    atomic_store_explicit(&ring->header->client_sleeps, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&ring->header->complete_tail, memory_order_seq_cst) ==
+    atomic_store_explicit(&ring->qpair->client_sleeps, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&ring->qpair->complete_tail, memory_order_seq_cst) ==
         ring->complete_head)
         return true;
-    atomic_store_explicit(&ring->header->client_sleeps, 0, memory_order_relaxed);
+    atomic_store_explicit(&ring->qpair->client_sleeps, 0, memory_order_relaxed);
     return false;
 }

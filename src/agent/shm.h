@@ -5,9 +5,14 @@
  * Two kinds of regions, each a sealed memfd (in the simulation: heap):
  *
  *   arena region, one a volume: made by the agent, mapped read-only by clients
- *     [ header | hash heads | slots: a descriptor a block | data: values with their trailers ]
+ *     [ shards: one a reactor, each: header | hash heads | slots: a descriptor a block |
+ *       data: values with their trailers ]
  *   client region, one a client: made by the agent, mapped read-write by both
- *     [ header | submission ring | completion ring | lease table | counters | staging memory ]
+ *     [ header | queue pairs: one a reactor | lease table | counters | staging memory ]
+ *
+ * Reactors. A key belongs to one reactor of the agent (shm_reactor()): its block lies in that
+ * reactor's shards, and its entries go into that reactor's queue pair. FLUSH and EXISTS_MANY go
+ * into all of them: a reactor flushes its own shard, and answers for its own keys.
  *
  * Trust. The agent treats everything in a client region as hostile: it copies an entry out before
  * it checks it, keeps its own copy of its ring positions, and bounds every offset. A client trusts
@@ -42,7 +47,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION      5
+#define SHM_VERSION      6
 #define SHM_ARENA_MAGIC  0x616e657261736d63u
 #define SHM_CLIENT_MAGIC 0x746e65696c636d63u
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
@@ -58,9 +63,11 @@
 /* ---- the arena ------------------------------------------------------------------------------ */
 
 struct shm_arena_header {
-    uint64_t magic;            /* SHM_ARENA_MAGIC                                  */
-    uint32_t version;          /* SHM_VERSION                                      */
-    uint32_t volume;           /* the agent's number of the volume                 */
+    uint64_t magic;   /* SHM_ARENA_MAGIC                                  */
+    uint32_t version; /* SHM_VERSION                                      */
+    uint32_t volume;  /* the agent's number of the volume                 */
+    uint32_t reactor; /* whose shard it is, of reactor_count              */
+    uint32_t reactor_count;
     uint8_t volume_uuid[16];   /* bound into every trailer                         */
     uint64_t value_bytes_max;  /* plain value                                      */
     uint32_t sealed;           /* 1: a trailer follows each value                  */
@@ -94,15 +101,15 @@ enum shm_op {
     SHM_OP_PUT,     /* value and trailer lie in staging at offset               */
     SHM_OP_EXISTS,
     SHM_OP_REMOVE,
-    SHM_OP_FLUSH,       /* everything this client put into the volume               */
+    SHM_OP_FLUSH,       /* everything this client put into the reactor's shard      */
     SHM_OP_CANCEL,      /* the request with this tag; answered by that request only */
     SHM_OP_TOUCH,       /* a DRAM hit happened without the agent; no answer         */
     SHM_OP_SUSPECT,     /* the block of this key failed its check: the agent checks it, and deletes
                            the record if it is bad; no answer                      */
     SHM_OP_EXISTS_MANY, /* `bytes` keys (struct shm_key) lie in staging at offset, and behind them
-                           a byte for each: the agent writes enum icms_miss there, NONE for a block
-                           that is there, before it answers. Another status than OK is the answer
-                           for all keys                                          */
+                           a byte for each: a reactor writes enum icms_miss there for its own keys,
+                           NONE for a block that is there, before it answers. Another status than
+                           OK is the answer for all of its keys                  */
 };
 
 enum shm_flag {
@@ -157,30 +164,36 @@ struct shm_complete {
 };
 _Static_assert(sizeof(struct shm_complete) == 32, "half a cache line");
 
-struct shm_client_header {
-    uint64_t magic;                /* SHM_CLIENT_MAGIC                                          */
-    uint32_t version;              /* SHM_VERSION                                               */
-    uint32_t client;               /* the agent's number of this client                         */
-    uint64_t submit_offset;        /* struct shm_submit [SHM_RING_ENTRIES]                      */
-    uint64_t complete_offset;      /* struct shm_complete [SHM_RING_ENTRIES]                    */
-    uint64_t leases_offset;        /* _Atomic uint32_t [SHM_LEASES]: slot + 1 | 0; the volume is in
-                                      lease_volumes                                             */
-    uint64_t lease_volumes_offset; /* _Atomic uint32_t [SHM_LEASES], written before the lease */
-    uint64_t counts_offset; /* _Atomic uint64_t [LIMIT_AGENT_VOLUMES][SHM_COUNTS]              */
-    uint64_t staging_offset;
-    uint64_t staging_bytes;
-    uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                  */
-    uint32_t volume_count;                        /* arena regions that follow in the hello */
-    uint32_t pad;
+/* A submission and a completion ring, of one reactor. */
+struct shm_qpair {
     _Alignas(64) _Atomic uint32_t submit_tail;   /* written by the client                 */
     _Alignas(64) _Atomic uint32_t submit_head;   /* written by the agent                  */
     _Alignas(64) _Atomic uint32_t complete_tail; /* written by the agent                  */
     _Alignas(64) _Atomic uint32_t complete_head; /* written by the client                 */
-    _Alignas(64) _Atomic uint32_t agent_sleeps; /* 1: signal the agent's event after a submission */
+    _Alignas(64) _Atomic uint32_t agent_sleeps;  /* 1: signal its event after a submission */
     _Alignas(64) _Atomic uint32_t
         client_sleeps; /* 1: signal the client's event after a completion */
     _Alignas(64) _Atomic uint64_t
-        agent_beat_ns; /* the agent's time when it last looked at this ring */
+        agent_beat_ns; /* the agent's time when it last looked at these rings */
+    _Alignas(64) struct shm_submit submits[SHM_RING_ENTRIES];
+    struct shm_complete completes[SHM_RING_ENTRIES];
+};
+
+struct shm_client_header {
+    uint64_t magic;               /* SHM_CLIENT_MAGIC                                          */
+    uint32_t version;             /* SHM_VERSION                                               */
+    uint32_t client;              /* the agent's number of this client                         */
+    uint64_t qpairs_offset;       /* struct shm_qpair [reactor_count]                          */
+    uint64_t leases_offset;       /* _Atomic uint32_t [SHM_LEASES]: slot + 1 | 0; the shard is in
+                                     lease_shards                                              */
+    uint64_t lease_shards_offset; /* _Atomic uint32_t [SHM_LEASES]: shm_arena.shard, written before
+                                     the lease                                                 */
+    uint64_t counts_offset;       /* _Atomic uint64_t [LIMIT_AGENT_VOLUMES][SHM_COUNTS]        */
+    uint64_t staging_offset;
+    uint64_t staging_bytes;
+    uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                  */
+    uint32_t volume_count;                        /* arena regions that follow in the hello */
+    uint32_t reactor_count;
 };
 
 /* ---- counters of a client ------------------------------------------------------------------- */
@@ -207,18 +220,19 @@ enum shm_count {
 
 /* ---- making regions (agent) ----------------------------------------------------------------- */
 
-/* Bytes of an arena region with so much memory for blocks, a multiple of LIMIT_DISK_ALIGN. */
-uint64_t shm_arena_region_bytes(uint64_t data_bytes);
+/* Bytes of a shard with so much memory for blocks, a multiple of LIMIT_DISK_ALIGN. */
+uint64_t shm_shard_bytes(uint64_t data_bytes);
 
-/* Lays out zeroed memory of shm_arena_region_bytes(). */
-void shm_arena_format(void *base, const struct volume_spec *volume, uint64_t data_bytes,
-                      uint32_t number, uint64_t hash_seed);
-uint64_t shm_client_region_bytes(uint64_t staging_bytes);
-void shm_client_format(void *base, uint32_t client, uint64_t staging_bytes);
+/* Lays out zeroed memory of shm_shard_bytes(): the shard of a reactor. */
+void shm_shard_format(void *base, const struct volume_spec *volume, uint64_t data_bytes,
+                      uint32_t number, uint32_t reactor, uint32_t reactor_count,
+                      uint64_t hash_seed);
+uint64_t shm_client_region_bytes(uint32_t reactor_count, uint64_t staging_bytes);
+void shm_client_format(void *base, uint32_t client, uint32_t reactor_count, uint64_t staging_bytes);
 
 /* ---- reading an arena (client) -------------------------------------------------------------- */
 
-/* A checked view of an arena region; every offset was bounded by the region. */
+/* A checked view of a shard; every offset was bounded by it. */
 struct shm_arena {
     const struct shm_arena_header *header;
     const _Atomic uint32_t *heads;
@@ -228,13 +242,14 @@ struct shm_arena {
     uint32_t head_count, slot_count;
     uint64_t data_bytes, hash_seed, value_bytes_max;
     uint32_t volume, run_blocks;
+    uint32_t shard; /* its number: volume * reactors + reactor */
     bool sealed;
     struct uuid uuid;
     char name[LIMIT_NAME_BYTES];
 };
 
-/* PROTOCOL when the header does not fit the region. */
-icms_err shm_arena_view(const void *base, uint64_t bytes,
+/* The shard of a reactor in an arena region. PROTOCOL when its header does not fit. */
+icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint32_t reactor_count,
                         struct shm_arena *out_arena) ICMS_MUST_CHECK;
 
 /* Looks a key up and leases its slot through *lease (an own, free entry). True: leased, with the
@@ -264,15 +279,18 @@ uint32_t shm_arena_head(uint64_t hash_seed, uint32_t head_count, const struct ke
 
 /* ---- rings ---------------------------------------------------------------------------------- */
 
-/* One side's private view of a client region. The sides use the same functions; own positions are
- * private and begin at 0, the other side's are read once a call and bounded. A region is viewed
- * once by each side. */
+/* Which of the agent's reactors a key belongs to. Keys of one run belong to one; runs: the volume
+ * has them (volume_has_runs). */
+uint32_t shm_reactor(const struct key *key, bool runs, uint32_t reactor_count);
+
+/* One side's private view of a queue pair of a client region, and of what all of them share. The
+ * sides use the same functions; own positions are private and begin at 0, the other side's are read
+ * once a call and bounded. A queue pair is viewed once by each side. */
 struct shm_ring {
     struct shm_client_header *header;
-    struct shm_submit *submits;
-    struct shm_complete *completes;
+    struct shm_qpair *qpair;
     _Atomic uint32_t *leases;
-    _Atomic uint32_t *lease_volumes;
+    _Atomic uint32_t *lease_shards;
     _Atomic uint64_t (*counts)[SHM_COUNTS]; /* [LIMIT_AGENT_VOLUMES] */
     uint8_t *staging;
     uint64_t staging_bytes;
@@ -280,8 +298,12 @@ struct shm_ring {
     uint32_t submit_rung; /* client: entries before it were published, or are hints */
 };
 
-/* PROTOCOL when the header does not fit the region. */
-icms_err shm_ring_view(void *base, uint64_t bytes, struct shm_ring *out_ring) ICMS_MUST_CHECK;
+/* Queue pairs of a client region, 1 to LIMIT_LOOPS; 0: its header makes no sense. */
+uint32_t shm_reactor_count(const void *base, uint64_t bytes);
+
+/* PROTOCOL when the header does not fit the region, or there is no such reactor. */
+icms_err shm_ring_view(void *base, uint64_t bytes, uint32_t reactor,
+                       struct shm_ring *out_ring) ICMS_MUST_CHECK;
 
 /* Client: true and an entry was queued; false when the ring is full. publish makes queued entries
  * visible; true when the agent sleeps and its event has to be signalled. One thread at a time. */
@@ -324,12 +346,13 @@ bool shm_client_sleep(struct shm_ring *ring);
 /* ---- the hello on the unix socket ----------------------------------------------------------- */
 
 /* A client connects to the agent's SOCK_SEQPACKET socket and sends a hello; the agent answers with
- * a welcome and passes descriptors by SCM_RIGHTS: the client region, the agent's event (an
- * eventfd: write 1), the client's event (a stream: receive what is there), then one arena region a
- * volume the client may use (in order of welcome.volumes), in messages of up to 32 descriptors: the
- * welcome carries the first ones, each further message is 8 bytes (SHM_HELLO_MAGIC) and carries
- * more. A welcome with an error carries none. The socket stays open: its end is the end of the
- * client. Status is answered with a text in messages of at most 32 KiB, then the end of the stream.
+ * a welcome and passes descriptors by SCM_RIGHTS: the client region, the client's
+ * event (a stream: receive what is there), the event of each reactor (an eventfd: write 1), then
+ * one arena region a volume the client may use (in order of welcome.volumes), in messages of up to
+ * 32 descriptors: the welcome carries the first ones, each further message is 8 bytes
+ * (SHM_HELLO_MAGIC) and carries more. A welcome with an error carries none. The socket stays open:
+ * its end is the end of the client. Status is answered with a text in messages of at most 32 KiB,
+ * then the end of the stream.
  */
 #define SHM_HELLO_ATTACH 1
 #define SHM_HELLO_STATUS 2
@@ -348,7 +371,7 @@ struct shm_welcome {
     uint32_t version;
     uint32_t error; /* icms_err; on failure a sentence is in why                   */
     uint32_t volume_count;
-    uint32_t pad;
+    uint32_t reactor_count;
     char why[256];
 };
 

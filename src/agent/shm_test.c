@@ -20,6 +20,7 @@
 
 #define TEST_STAGING ((uint64_t)1 << 20)
 #define DATA         ((uint64_t)8 * 12288) /* of the arena */
+#define REACTORS     2
 
 static struct volume_spec test_volume(void)
 {
@@ -61,11 +62,11 @@ struct rings {
 
 static void rings_new(struct rings *rings)
 {
-    rings->bytes = shm_client_region_bytes(TEST_STAGING);
+    rings->bytes = shm_client_region_bytes(REACTORS, TEST_STAGING);
     rings->memory = test_memory(rings->bytes);
-    shm_client_format(rings->memory, 3, TEST_STAGING);
-    assert_int_equal(shm_ring_view(rings->memory, rings->bytes, &rings->client), ICMS_OK);
-    assert_int_equal(shm_ring_view(rings->memory, rings->bytes, &rings->agent), ICMS_OK);
+    shm_client_format(rings->memory, 3, REACTORS, TEST_STAGING);
+    assert_int_equal(shm_ring_view(rings->memory, rings->bytes, 1, &rings->client), ICMS_OK);
+    assert_int_equal(shm_ring_view(rings->memory, rings->bytes, 1, &rings->agent), ICMS_OK);
 }
 
 static void entries_cross_the_ring_in_order_and_only_once_published(void **state)
@@ -122,17 +123,17 @@ static void positions_that_make_no_sense_are_refused(void **state)
     uint32_t count = 77;
 
     rings_new(&rings);
-    atomic_store(&rings.client.header->submit_tail, SHM_RING_ENTRIES + 1);
+    atomic_store(&rings.client.qpair->submit_tail, SHM_RING_ENTRIES + 1);
     assert_int_equal(shm_submit_take(&rings.agent, submit, 4, &count), ICMS_PROTOCOL);
-    atomic_store(&rings.client.header->submit_tail, UINT32_MAX);
+    atomic_store(&rings.client.qpair->submit_tail, UINT32_MAX);
     assert_int_equal(shm_submit_take(&rings.agent, submit, 4, &count), ICMS_PROTOCOL);
-    atomic_store(&rings.client.header->complete_tail, 5 * SHM_RING_ENTRIES);
+    atomic_store(&rings.client.qpair->complete_tail, 5 * SHM_RING_ENTRIES);
     assert_int_equal(shm_complete_take(&rings.client, complete, 4, &count), ICMS_PROTOCOL);
     assert_int_equal(count, 77);
     /* A head before or after everything that was ever sent: full, and nothing is overwritten. */
-    atomic_store(&rings.client.header->submit_head, 1);
+    atomic_store(&rings.client.qpair->submit_head, 1);
     assert_false(shm_submit_push(&rings.client, submit));
-    atomic_store(&rings.client.header->complete_head, 0x80000000u);
+    atomic_store(&rings.client.qpair->complete_head, 0x80000000u);
     assert_false(shm_complete_push(&rings.agent, complete));
     free(rings.memory);
 }
@@ -267,10 +268,10 @@ static void arena_new(struct arena_fixture *f)
 {
     struct volume_spec volume = test_volume();
 
-    f->bytes = shm_arena_region_bytes(DATA);
+    f->bytes = shm_shard_bytes(DATA);
     f->memory = test_memory(f->bytes);
-    shm_arena_format(f->memory, &volume, DATA, 5, 99);
-    assert_int_equal(shm_arena_view(f->memory, f->bytes, &f->arena), ICMS_OK);
+    shm_shard_format(f->memory, &volume, DATA, 5, 0, 1, 99);
+    assert_int_equal(shm_arena_view(f->memory, f->bytes, 0, 1, &f->arena), ICMS_OK);
 }
 
 /* What an agent does: fills slot i and the memory at offset with a key's value, puts it at the head
@@ -308,7 +309,7 @@ static void a_formatted_arena_reads_as_it_was_written(void **state)
     assert_int_equal(f.arena.slot_count, DATA / SHM_SLOT_BYTES);
     assert_int_equal(f.arena.data_bytes, DATA);
     assert_int_equal((uintptr_t)f.arena.data % 4096, 0);
-    assert_true(f.arena.data + DATA == (const uint8_t *)f.memory + f.bytes);
+    assert_true(f.arena.data + DATA <= (const uint8_t *)f.memory + f.bytes);
     assert_int_equal(f.arena.value_bytes_max, 8192);
     assert_int_equal(f.arena.volume, 5);
     assert_int_equal(f.arena.run_blocks, 32);
@@ -475,10 +476,10 @@ static void hostile_headers_give_no_view_that_leaves_the_region(void **state)
 
     arena_new(&f);
     rings_new(&rings);
-    assert_int_equal(shm_arena_view(f.memory, 10, &arena), ICMS_PROTOCOL);
-    assert_int_equal(shm_arena_view(f.memory, f.bytes - 4096, &arena), ICMS_PROTOCOL);
-    assert_int_equal(shm_ring_view(rings.memory, 10, &ring), ICMS_PROTOCOL);
-    assert_int_equal(shm_ring_view(rings.memory, rings.bytes - 4096, &ring), ICMS_PROTOCOL);
+    assert_int_equal(shm_arena_view(f.memory, 10, 0, 1, &arena), ICMS_PROTOCOL);
+    assert_int_equal(shm_arena_view(f.memory, f.bytes - 65536, 0, 1, &arena), ICMS_PROTOCOL);
+    assert_int_equal(shm_ring_view(rings.memory, 10, 1, &ring), ICMS_PROTOCOL);
+    assert_int_equal(shm_ring_view(rings.memory, rings.bytes - 4096, 1, &ring), ICMS_PROTOCOL);
 
     kept = malloc(sizeof(struct shm_arena_header));
     assert_non_null(kept);
@@ -492,7 +493,7 @@ static void hostile_headers_give_no_view_that_leaves_the_region(void **state)
             random = hash64_mix(random);
             bytes[12 + random % (sizeof(struct shm_arena_header) - 12)] = (uint8_t)(random >> 32);
         }
-        if (shm_arena_view(f.memory, f.bytes, &arena) == ICMS_OK) {
+        if (shm_arena_view(f.memory, f.bytes, 0, 1, &arena) == ICMS_OK) {
             views++;
             assert_true((uintptr_t)(arena.heads + arena.head_count) <= (uintptr_t)end);
             assert_true((const uint8_t *)(arena.slots + arena.slot_count) <= end);
@@ -506,24 +507,48 @@ static void hostile_headers_give_no_view_that_leaves_the_region(void **state)
     for (int round = 0; round < 20000; round++) {
         uint8_t *bytes = rings.memory;
 
-        shm_client_format(rings.memory, 3, TEST_STAGING);
+        shm_client_format(rings.memory, 3, REACTORS, TEST_STAGING);
         for (int flips = 0; flips < 2; flips++) {
             random = hash64_mix(random);
-            bytes[12 + random % 60] = (uint8_t)(random >> 32);
+            bytes[12 + random % (sizeof(struct shm_client_header) - 12)] = (uint8_t)(random >> 32);
         }
-        if (shm_ring_view(rings.memory, rings.bytes, &ring) == ICMS_OK) {
+        if (shm_ring_view(rings.memory, rings.bytes, 1, &ring) == ICMS_OK) {
             const uint8_t *end = bytes + rings.bytes;
 
-            assert_true((const uint8_t *)(ring.submits + SHM_RING_ENTRIES) <= end);
-            assert_true((const uint8_t *)(ring.completes + SHM_RING_ENTRIES) <= end);
+            assert_true((const uint8_t *)(ring.qpair + 1) <= end);
             assert_true((uintptr_t)(ring.leases + SHM_LEASES) <= (uintptr_t)end);
-            assert_true((uintptr_t)(ring.lease_volumes + SHM_LEASES) <= (uintptr_t)end);
+            assert_true((uintptr_t)(ring.lease_shards + SHM_LEASES) <= (uintptr_t)end);
             assert_true(ring.staging + ring.staging_bytes <= end);
         }
     }
     free(kept);
     free(rings.memory);
     free(f.memory);
+}
+
+/* ---- reactors ------------------------------------------------------------------------------- */
+
+static void a_key_belongs_to_one_reactor_and_a_run_stays_together(void **state)
+{
+    static const uint32_t counts[] = {1, 2, 3, 7, 32};
+
+    for (size_t c = 0; c < sizeof(counts) / sizeof(*counts); c++) {
+        uint32_t count = counts[c], by_run[32] = {0}, by_key[32] = {0};
+
+        for (uint64_t n = 0; n < 32000; n++) {
+            struct key first = test_key(hash64_mix(n)), other = first;
+
+            other.bytes[LIMIT_KEY_BYTES - 1] = (uint8_t)(1 + n % 255); /* of the same run */
+            assert_true(shm_reactor(&first, true, count) < count);
+            assert_int_equal(shm_reactor(&first, true, count), shm_reactor(&other, true, count));
+            by_run[shm_reactor(&first, true, count)]++;
+            by_key[shm_reactor(&first, false, count)]++;
+        }
+        for (uint32_t r = 0; r < count; r++) {
+            assert_in_range(by_run[r], 32000 / count * 8 / 10, 32000 / count * 12 / 10);
+            assert_in_range(by_key[r], 32000 / count * 8 / 10, 32000 / count * 12 / 10);
+        }
+    }
 }
 
 /* ---- leases against an evictor -------------------------------------------------------------- */
@@ -671,6 +696,7 @@ int main(void)
         cmocka_unit_test(keys_are_told_apart_in_one_chain),
         cmocka_unit_test(a_slot_that_changes_while_it_is_leased_is_no_hit),
         cmocka_unit_test(a_chain_that_loops_or_leads_out_of_the_arena_ends),
+        cmocka_unit_test(a_key_belongs_to_one_reactor_and_a_run_stays_together),
         cmocka_unit_test(hostile_headers_give_no_view_that_leaves_the_region),
         cmocka_unit_test(a_leased_slot_never_changes_under_its_reader),
     };

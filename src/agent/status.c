@@ -31,14 +31,16 @@ static uint64_t volume_leases_count(struct agent *agent, uint32_t volume)
 
     pthread_mutex_lock(&agent->control);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
-        struct agent_guest *guest = &agent->guests[i];
+        const struct agent_guest *guest = &agent->guests[i];
+        const struct shm_ring *ring = &guest->qpairs[0].ring;
 
         if (!guest->taken || (guest->volumes >> volume & 1) == 0)
             continue;
         for (uint32_t j = 0; j < SHM_LEASES; j++)
-            leases +=
-                atomic_load_explicit(&guest->ring.leases[j], memory_order_relaxed) != 0 &&
-                atomic_load_explicit(&guest->ring.lease_volumes[j], memory_order_relaxed) == volume;
+            leases += atomic_load_explicit(&ring->leases[j], memory_order_relaxed) != 0 &&
+                      atomic_load_explicit(&ring->lease_shards[j], memory_order_relaxed) /
+                              agent->reactor_count ==
+                          volume;
     }
     pthread_mutex_unlock(&agent->control);
     return leases;
@@ -55,11 +57,12 @@ static void agent_clients_count(struct agent *agent)
 }
 
 /* What clients have counted of a volume. */
-static void volume_client_stats(struct agent_volume *volume, struct agent_volume_stats *out)
+static void volume_client_stats(struct agent *agent, uint32_t volume,
+                                struct agent_volume_stats *out)
 {
-    const uint64_t *counts = volume->client_counts;
+    const uint64_t *counts = agent->volumes[volume].client_counts;
 
-    pthread_mutex_lock(&volume->agent->control);
+    pthread_mutex_lock(&agent->control);
     out->hits_dram += counts[SHM_COUNT_HITS];
     out->get_bytes += counts[SHM_COUNT_HIT_BYTES];
     out->misses[ICMS_MISS_COLLISION] += counts[SHM_COUNT_COLLISIONS];
@@ -67,33 +70,41 @@ static void volume_client_stats(struct agent_volume *volume, struct agent_volume
     out->keys_missed = counts[SHM_COUNT_MISSED];
     out->matched = counts[SHM_COUNT_MATCHED];
     memcpy(out->matches, counts + SHM_COUNT_MATCHES, sizeof(out->matches));
-    pthread_mutex_unlock(&volume->agent->control);
+    pthread_mutex_unlock(&agent->control);
 }
 
-static void volume_stats(struct agent_volume *volume, struct agent_volume_stats *out,
-                         struct agent_stats *all)
+static void shard_stats(const struct agent_shard *shard, struct agent_volume_stats *out,
+                        struct agent_stats *all)
 {
-    memcpy(out->name, volume->spec.name, sizeof(out->name));
-    out->slots = volume->arena.slot_count;
-    out->slots_used = counter_get(&volume->slots_used);
-    out->slots_leased = volume_leases_count(volume->agent, volume->number);
-    out->arena_bytes = volume->arena.data_bytes;
-    out->arena_used_bytes = counter_get(&volume->used_bytes);
-    out->arena_evictions = counter_get(&volume->evictions);
-    out->hits_dram = counter_get(&volume->hits_dram);
-    out->hits_local = counter_get(&volume->hits_local);
-    out->hits_pod = counter_get(&volume->hits_pod);
+    out->slots += shard->arena.slot_count;
+    out->slots_used += counter_get(&shard->slots_used);
+    out->arena_bytes += shard->arena.data_bytes;
+    out->arena_used_bytes += counter_get(&shard->used_bytes);
+    out->arena_evictions += counter_get(&shard->evictions);
+    out->hits_dram += counter_get(&shard->hits_dram);
+    out->hits_local += counter_get(&shard->hits_local);
+    out->hits_pod += counter_get(&shard->hits_pod);
     for (int i = 0; i < AGENT_STATS_MISSES; i++)
-        out->misses[i] = counter_get(&volume->misses[i]);
-    out->puts = counter_get(&volume->puts);
-    out->put_bytes = counter_get(&volume->put_bytes);
-    out->get_bytes = counter_get(&volume->get_bytes);
-    out->store_failures = counter_get(&volume->store_failures);
-    out->evicted_age_ns = &volume->evicted_age_ns;
-    volume_client_stats(volume, out);
-    all->sheds += counter_get(&volume->sheds);
-    all->deadline_misses += counter_get(&volume->deadline_misses);
-    all->checksum_errors += counter_get(&volume->checksum_errors);
+        out->misses[i] += counter_get(&shard->misses[i]);
+    out->puts += counter_get(&shard->puts);
+    out->put_bytes += counter_get(&shard->put_bytes);
+    out->get_bytes += counter_get(&shard->get_bytes);
+    out->store_failures += counter_get(&shard->store_failures);
+    hist_merge(&out->evicted_age_ns, &shard->evicted_age_ns);
+    all->sheds += counter_get(&shard->sheds);
+    all->deadline_misses += counter_get(&shard->deadline_misses);
+    all->checksum_errors += counter_get(&shard->checksum_errors);
+}
+
+static void volume_stats(struct agent *agent, uint32_t volume, struct agent_stats *all)
+{
+    struct agent_volume_stats *out = &all->volumes[volume];
+
+    memcpy(out->name, agent->volumes[volume].spec.name, sizeof(out->name));
+    out->slots_leased = volume_leases_count(agent, volume);
+    for (uint32_t r = 0; r < agent->reactor_count; r++)
+        shard_stats(&agent->reactors[r].shards[volume], out, all);
+    volume_client_stats(agent, volume, out);
 }
 
 /* Times of loops may be a moment ahead of ours. */
@@ -104,26 +115,50 @@ static uint64_t age_ns(struct agent *agent, uint64_t since_ns)
     return now_ns > since_ns ? now_ns - since_ns : 0;
 }
 
+/* The worse of two verdicts: excluded, connecting, up. */
+static enum agent_enclosure_state path_state_worse(enum agent_enclosure_state a,
+                                                   enum agent_enclosure_state b)
+{
+    if (a == AGENT_ENCLOSURE_EXCLUDED || b == AGENT_ENCLOSURE_EXCLUDED)
+        return AGENT_ENCLOSURE_EXCLUDED;
+    return a == AGENT_ENCLOSURE_CONNECTING ? a : b;
+}
+
+/* Adds how one reactor sees it. */
 static void path_stats(struct agent_path *path, struct agent_enclosure_stats *out)
 {
-    memcpy(out->name, path->name, sizeof(out->name));
-    out->state =
-        (enum agent_enclosure_state)atomic_load_explicit(&path->state, memory_order_relaxed);
-    out->excluded_count = counter_get(&path->exclusions);
-    out->probes = counter_get(&path->probes);
-    out->load_bytes = counter_get(&path->load_bytes);
-    out->store_bytes = counter_get(&path->store_bytes);
-    out->op_ns = path->op_ns;
+    uint64_t age;
+
+    out->state = path_state_worse(out->state, (enum agent_enclosure_state)atomic_load_explicit(
+                                                  &path->state, memory_order_relaxed));
+    out->excluded_count += counter_get(&path->exclusions);
+    out->probes += counter_get(&path->probes);
+    out->load_bytes += counter_get(&path->load_bytes);
+    out->store_bytes += counter_get(&path->store_bytes);
+    for (int i = 0; i < AGENT_LATENCY_COUNT; i++)
+        hist_merge(&out->op_ns[i], &path->op_ns[i]);
     for (uint32_t i = 0; i < path->agent->volume_count; i++)
         out->lacking |=
-            (atomic_load_explicit(&path->agent->volumes[i].lacking, memory_order_relaxed) >>
+            (atomic_load_explicit(&path->reactor->shards[i].lacking, memory_order_relaxed) >>
                  path->number &
              1)
             << i;
     pthread_mutex_lock(&path->text_lock);
-    memcpy(out->last_error, path->last_error, sizeof(out->last_error));
-    out->last_error_age_ns = age_ns(path->agent, path->last_error_ns);
+    age = age_ns(path->agent, path->last_error_ns);
+    if (path->last_error[0] != 0 && (out->last_error[0] == 0 || age < out->last_error_age_ns)) {
+        memcpy(out->last_error, path->last_error, sizeof(out->last_error));
+        out->last_error_age_ns = age;
+    }
     pthread_mutex_unlock(&path->text_lock);
+}
+
+static void enclosure_stats(struct agent *agent, uint32_t enclosure,
+                            struct agent_enclosure_stats *out)
+{
+    memcpy(out->name, agent->reactors[0].paths[enclosure].name, sizeof(out->name));
+    out->state = AGENT_ENCLOSURE_UP;
+    for (uint32_t r = 0; r < agent->reactor_count; r++)
+        path_stats(&agent->reactors[r].paths[enclosure], out);
 }
 
 void agent_stats(struct agent *agent, struct agent_stats *out_stats)
@@ -133,24 +168,24 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     out_stats->enclosure_count = agent->path_count;
     out_stats->volume_count = agent->volume_count;
     out_stats->backlog_bytes = atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed);
-    out_stats->under_way = atomic_load_explicit(&agent->under_way, memory_order_relaxed);
-    for (uint32_t i = 0; i < agent->core_count; i++) {
-        struct agent_core *core = &agent->cores[i];
+    out_stats->under_way = agent_under_way(agent);
+    for (uint32_t i = 0; i < agent->reactor_count; i++) {
+        struct agent_reactor *reactor = &agent->reactors[i];
 
-        out_stats->requests += counter_get(&core->requests);
-        out_stats->clients_dropped += counter_get(&core->hostile);
+        out_stats->requests += counter_get(&reactor->requests);
+        out_stats->clients_dropped += counter_get(&reactor->hostile);
         for (int op = 0; op < AGENT_STATS_OPS; op++)
             for (int err = 0; err < AGENT_STATS_ERRS; err++)
-                out_stats->ops[op][err] += counter_get(&core->answers[op][err]);
-        hist_merge(&out_stats->get_ns, &core->get_ns);
-        hist_merge(&out_stats->put_ns, &core->put_ns);
-        hist_merge(&out_stats->exists_ns, &core->exists_ns);
+                out_stats->ops[op][err] += counter_get(&reactor->answers[op][err]);
+        hist_merge(&out_stats->get_ns, &reactor->get_ns);
+        hist_merge(&out_stats->put_ns, &reactor->put_ns);
+        hist_merge(&out_stats->exists_ns, &reactor->exists_ns);
     }
     agent_clients_count(agent);
     for (uint32_t i = 0; i < agent->volume_count; i++)
-        volume_stats(&agent->volumes[i], &out_stats->volumes[i], out_stats);
+        volume_stats(agent, i, out_stats);
     for (uint32_t i = 0; i < agent->path_count; i++)
-        path_stats(&agent->paths[i], &out_stats->enclosures[i]);
+        enclosure_stats(agent, i, &out_stats->enclosures[i]);
     if (agent->local != NULL) {
         out_stats->local_load_bytes = counter_get(&agent->local->load_bytes);
         out_stats->local_store_bytes = counter_get(&agent->local->store_bytes);
@@ -159,28 +194,38 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
 
 /* ---- readiness ------------------------------------------------------------------------------ */
 
+/* Bit j: no reactor reaches enclosure j. */
+static uint64_t agent_excluded(const struct agent *agent)
+{
+    uint64_t excluded = agent_paths_mask(agent);
+
+    for (uint32_t r = 0; r < agent->reactor_count; r++)
+        excluded &= atomic_load_explicit(&agent->reactors[r].excluded, memory_order_relaxed);
+    return excluded;
+}
+
 bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why)
 {
-    uint64_t all = agent_paths_mask(agent);
-
     if (atomic_load_explicit(&agent->draining, memory_order_relaxed)) {
         (void)err_set(why, ICMS_CLOSED, "draining");
         return false;
     }
-    if (agent->local == NULL &&
-        (atomic_load_explicit(&agent->excluded, memory_order_relaxed) & all) == all) {
+    if (agent->local == NULL && agent_excluded(agent) == agent_paths_mask(agent)) {
         (void)err_set(why, ICMS_PEER_DOWN, "none of %u enclosures can be reached",
                       agent->path_count);
         return false;
     }
     for (uint32_t i = 0; i < agent->volume_count && arena_percent_max > 0; i++) {
-        struct agent_volume *volume = &agent->volumes[i];
-        double percent =
-            100.0 * (double)counter_get(&volume->used_bytes) / (double)volume->arena.data_bytes;
+        uint64_t used = 0;
+        double percent;
 
+        for (uint32_t r = 0; r < agent->reactor_count; r++)
+            used += counter_get(&agent->reactors[r].shards[i].used_bytes);
+        percent =
+            100.0 * (double)used / ((double)agent->volumes[i].data_bytes * agent->reactor_count);
         if (percent > arena_percent_max) {
             (void)err_set(why, ICMS_LIMIT, "the arena of volume %s is %.1f %% full, over %.1f %%",
-                          volume->spec.name, percent, arena_percent_max);
+                          agent->volumes[i].spec.name, percent, arena_percent_max);
             return false;
         }
     }

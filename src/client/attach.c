@@ -211,7 +211,13 @@ static icms_err attach_welcome(struct client_link *link, uint64_t until_ns, cons
         return err_set(why, ICMS_PROTOCOL,
                        "cannot attach to the agent at %s: it announces %u volumes, the most are %d",
                        path, welcome.volume_count, LIMIT_AGENT_VOLUMES);
-    while (link->fd_count < 3 + welcome.volume_count) {
+    if (welcome.reactor_count == 0 || welcome.reactor_count > LIMIT_LOOPS)
+        return err_set(why, ICMS_PROTOCOL,
+                       "cannot attach to the agent at %s: it announces %u reactors, 1 to %d are "
+                       "possible",
+                       path, welcome.reactor_count, LIMIT_LOOPS);
+    link->reactor_count = welcome.reactor_count;
+    while (link->fd_count < 2 + welcome.reactor_count + welcome.volume_count) {
         uint64_t magic;
 
         err = attach_receive(link, until_ns, &magic, sizeof(magic), &bytes);
@@ -221,7 +227,7 @@ static icms_err attach_welcome(struct client_link *link, uint64_t until_ns, cons
             return err_set(why, err, "cannot attach to the agent at %s: its answer was cut off",
                            path);
     }
-    if (link->fd_count != 3 + welcome.volume_count)
+    if (link->fd_count != 2 + welcome.reactor_count + welcome.volume_count)
         return err_set(why, ICMS_PROTOCOL, "the agent at %s passed %u descriptors for %u volumes",
                        path, link->fd_count, welcome.volume_count);
     return ICMS_OK;
@@ -232,19 +238,23 @@ static icms_err attach_welcome(struct client_link *link, uint64_t until_ns, cons
  * them: they are flags of its descriptors, too. */
 static icms_err attach_events(struct client_link *link, const char *path, struct err_why *why)
 {
-    int agent_event = link->fds[1], client_event = link->fds[2];
-    struct stat agent_stat, client_stat;
+    struct stat stat;
+    bool fits = fstat(link->fds[1], &stat) == 0 && S_ISSOCK(stat.st_mode);
 
-    if (fstat(agent_event, &agent_stat) != 0 || fstat(client_event, &client_stat) != 0 ||
-        (agent_stat.st_mode & S_IFMT) != 0 || !S_ISSOCK(client_stat.st_mode) ||
-        (fcntl(agent_event, F_GETFL) & O_NONBLOCK) == 0)
+    for (uint32_t i = 0; i < link->reactor_count; i++)
+        fits = fits && fstat(link->fds[2 + i], &stat) == 0 && (stat.st_mode & S_IFMT) == 0 &&
+               (fcntl(link->fds[2 + i], F_GETFL) & O_NONBLOCK) != 0;
+    if (!fits)
         return err_set(why, ICMS_PROTOCOL,
                        "cannot attach to the agent at %s: what it passed for events are none",
                        path);
-    link->agent_event = agent_event;
-    link->client_event = client_event;
+    link->client_event = link->fds[1];
+    link->fds[1] = -1;
+    for (uint32_t i = 0; i < link->reactor_count; i++) {
+        link->agent_events[i] = link->fds[2 + i];
+        link->fds[2 + i] = -1;
+    }
     link->events_owned = true;
-    link->fds[1] = link->fds[2] = -1;
     return ICMS_OK;
 }
 
@@ -273,10 +283,11 @@ static icms_err attach_map(int fd, bool write, struct client_map *out_map)
 static icms_err attach_regions(struct client_link *link, const char *path, struct err_why *why)
 {
     icms_err err = attach_map(link->fds[0], true, &link->region);
+    uint32_t arenas = 2 + link->reactor_count;
 
-    link->arena_count = link->fd_count - 3;
+    link->arena_count = link->fd_count - arenas;
     for (uint32_t i = 0; i < link->arena_count && err == ICMS_OK; i++)
-        err = attach_map(link->fds[3 + i], false, &link->maps[i]);
+        err = attach_map(link->fds[arenas + i], false, &link->maps[i]);
     if (err != ICMS_OK)
         return err_set(why, err, "cannot map the memory of the agent at %s: %s", path,
                        icms_err_text(err));

@@ -85,12 +85,14 @@ static icms_err attach(struct fixture *f)
 /* Back to what an agent would say. */
 static void answer_right(struct fixture *f)
 {
-    f->welcome = (struct shm_welcome){
-        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .volume_count = FDS - 3};
+    f->welcome = (struct shm_welcome){.magic = SHM_HELLO_MAGIC,
+                                      .version = SHM_VERSION,
+                                      .volume_count = FDS - 3,
+                                      .reactor_count = 1};
     f->bytes = sizeof(f->welcome);
     f->fds[0] = loop_region_fd(f->client.region);
-    f->fds[1] = loop_event_fd(f->client.agent_event);
-    f->fds[2] = loop_event_fd(f->client.client_event);
+    f->fds[1] = loop_event_fd(f->client.client_event);
+    f->fds[2] = loop_event_fd(f->client.agent_events[0]);
     for (int i = 3; i < FDS; i++)
         f->fds[i] = loop_region_fd(f->client.arenas[i - 3]);
     f->fds[FDS] = f->fds[FDS - 1];
@@ -246,16 +248,16 @@ static void events_that_are_none_are_refused(void **state)
     int ends[2], waits;
 
     check(pipe(ends) == 0);
-    f->fds[1] = ends[1];
+    f->fds[2] = ends[1];
     assert_int_equal(attach(f), ICMS_PROTOCOL);
     answer_right(f);
-    f->fds[1] = f->fds[2]; /* a socket has a SIGPIPE, too */
+    f->fds[2] = f->fds[1]; /* a socket has a SIGPIPE, too */
     assert_int_equal(attach(f), ICMS_PROTOCOL);
     answer_right(f);
-    f->fds[2] = f->fds[1]; /* readable for ever, and never empty */
+    f->fds[1] = f->fds[2]; /* readable for ever, and never empty */
     assert_int_equal(attach(f), ICMS_PROTOCOL);
     answer_right(f);
-    f->fds[1] = waits = eventfd(0, EFD_CLOEXEC);
+    f->fds[2] = waits = eventfd(0, EFD_CLOEXEC);
     assert_int_equal(attach(f), ICMS_PROTOCOL);
     answer_right(f);
     assert_int_equal(attach(f), ICMS_OK);

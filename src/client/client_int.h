@@ -106,25 +106,28 @@ struct client_buffer {
 
 #define CLIENT_BUFFERS 256
 
-/* Descriptors that an agent passes: the client region, two events, the arenas. */
-#define CLIENT_FDS (3 + LIMIT_AGENT_VOLUMES)
+/* Descriptors that an agent passes: the client region, our event, those of its reactors, the
+ * arenas. */
+#define CLIENT_FDS (2 + LIMIT_LOOPS + LIMIT_AGENT_VOLUMES)
 
 /* The attachment to one agent. Made by client_attach_unix or client_local_*; it stays mapped until
  * the handle lets go of it, also after its agent died. */
 struct client_link {
-    struct icms *icms;                            /* the handle; NULL until it has it             */
-    struct list retired;                          /* in icms.retired; lock                        */
-    uint32_t leases;                              /* given out by icms_lease_take; lock           */
-    struct client_map region;                     /* the client region                            */
-    struct client_map maps[LIMIT_AGENT_VOLUMES];  /* the arena regions                            */
-    struct shm_arena arenas[LIMIT_AGENT_VOLUMES]; /* checked views of them                        */
+    struct icms *icms;                           /* the handle; NULL until it has it             */
+    struct list retired;                         /* in icms.retired; lock                        */
+    uint32_t leases;                             /* given out by icms_lease_take; lock           */
+    struct client_map region;                    /* the client region                            */
+    struct client_map maps[LIMIT_AGENT_VOLUMES]; /* the arena regions                            */
     uint32_t arena_count;
-    struct shm_ring ring; /* checked view of the region; lock             */
-    int sock;             /* its end is the agent's end; -1: in-process   */
-    int agent_event;      /* eventfd; we write 1 to wake the agent        */
-    int client_event;     /* readable after the agent's signal            */
-    bool events_owned;    /* closed with the link                         */
-    int fds[CLIENT_FDS];  /* received, until they are mapped or owned     */
+    uint32_t reactor_count;             /* of the agent                                 */
+    struct shm_arena *shards;           /* [arena_count][reactor_count] checked views   */
+    struct shm_ring rings[LIMIT_LOOPS]; /* [reactor_count] checked views of the region; the first
+                                           one also stands for what they share; lock */
+    int sock;                           /* its end is the agent's end; -1: in-process   */
+    int agent_events[LIMIT_LOOPS];      /* [reactor_count] eventfds; we write 1 to wake */
+    int client_event;                   /* readable after the agent's signal            */
+    bool events_owned;                  /* closed with the link                         */
+    int fds[CLIENT_FDS];                /* received, until they are mapped or owned     */
     uint32_t fd_count;
     uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                     */
     struct agent *agent;                          /* in-process: ours; NULL                       */
@@ -132,6 +135,7 @@ struct client_link {
     uint32_t agent_client;                        /* in-process: our number there                 */
     bool down;                                    /* the agent is gone for good; lock             */
     bool silent;                                  /* it let deadlines pass without a look; lock   */
+    uint32_t silent_reactor;                      /* the one that did; lock                       */
     uint64_t silent_beat_ns;                      /* its last look when that was seen; lock       */
     uint64_t nudge_ns;                            /* when a silent agent was last woken; lock     */
     struct staging staging;                       /* lock                                         */
@@ -219,6 +223,9 @@ struct client_op {
     struct icms_request *request; /* NULL when lost                                          */
     size_t block;                 /* of the request; the first of them                       */
     uint32_t blocks;              /* how many; more than 1: EXISTS_MANY                      */
+    bool all;                     /* all reactors are asked, each for its part               */
+    uint32_t reactor;             /* who is asked; all: the first                            */
+    uint32_t left;                /* answers that have to come: one from each that was asked */
     uint32_t lease;               /* entry held for a get, or CLIENT_LEASE_NONE              */
     uint64_t staging_offset;      /* of a put's value, or of keys                            */
     uint64_t staging_bytes;       /* 0: none taken                                           */
@@ -227,7 +234,7 @@ struct client_op {
                                      memory                                                  */
     uint64_t room;                /* direct: bytes of that memory                            */
     uint8_t trailer[LIMIT_TRAILER_BYTES]; /* direct: what is behind room                     */
-    struct shm_complete answer; /* valid when answered                                     */
+    struct shm_complete answer; /* valid when answered: the first that is not OK           */
     bool link_lost;             /* answered because the agent is gone                      */
     struct list link;           /* free list, or the request's sent or answered            */
 };
@@ -309,9 +316,11 @@ struct icms_volume {
     struct client_account *account; /* of the handle                                             */
     struct icms_volume_info info;
     struct uuid uuid;
-    struct shm_arena arena; /* view of the current link; changes only while no call is under way */
-    _Atomic uint64_t *checked; /* [arena.slot_count]: version whose value passed its check here, 0:
-                                  none; NULL: no memory for it, all are checked. As arena         */
+    struct shm_arena arena;         /* the first shard; changes only while no call is under way */
+    const struct shm_arena *shards; /* [reactor_count] views of the current link. As arena       */
+    _Atomic uint64_t *checked; /* [reactor_count * arena.slot_count]: version whose value passed its
+                                  check here, 0: none; NULL: no memory for it, all are checked. As
+                                  arena                                                          */
     bool gone;        /* the agent that came back does not have it; as arena               */
     struct list link; /* in icms.volumes; lock                                             */
 };
@@ -466,7 +475,10 @@ enum client_step {
 enum client_step client_send_next(struct icms_request *request);
 
 /* Pushes an entry that has no answer, if there is plenty of room. Lock. */
-bool client_push_hint(struct icms *icms, const struct shm_submit *entry);
+bool client_push_hint(struct icms *icms, uint32_t reactor, const struct shm_submit *entry);
+
+/* The reactor that a key of the request's volume belongs to. */
+uint32_t client_reactor(const struct icms_request *request, const struct icms_key *key);
 
 /* Publishes what was pushed and wakes the agent if it sleeps. Lock. */
 void client_publish(struct icms *icms);

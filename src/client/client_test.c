@@ -189,7 +189,7 @@ static void options_reach_the_agent(void **state)
     assert_int_equal(icms_put(f->kv, &block, 1, &options), ICMS_MISS);
     assert_int_equal(block.status, ICMS_EXISTS);
     assert_int_equal(icms_flush(f->kv, NULL), ICMS_OK);
-    assert_int_equal(atomic_load(&fake.flushes), 1);
+    assert_int_equal(atomic_load(&fake.flushes), fake_reactors()); /* each its own */
     atomic_store(&fake.status, ICMS_IO);
     assert_int_equal(icms_flush(f->kv, NULL), ICMS_IO);
 }

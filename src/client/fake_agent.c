@@ -21,9 +21,10 @@
 #include "icms/icms.h"
 #include "wire/sealed.h"
 
-#define FAKE_CLIENTS 16
-#define FAKE_BLOCKS  8192
-#define FAKE_KEPT    4096
+#define FAKE_REACTORS 4
+#define FAKE_CLIENTS  16
+#define FAKE_BLOCKS   8192
+#define FAKE_KEPT     4096
 
 struct fake_switches fake;
 
@@ -40,8 +41,12 @@ struct fake_client {
     bool flooded; /* its ring is good for nothing any more */
     struct loop_region *region;
     struct loop_event *agent_event, *client_event;
-    struct shm_ring ring;
-    struct shm_submit kept[FAKE_KEPT]; /* swallowed */
+    union { /* one a reactor; the first one also stands for what they share */
+        struct shm_ring ring;
+        struct shm_ring rings[FAKE_REACTORS];
+    };
+    struct shm_submit kept[FAKE_KEPT];     /* swallowed */
+    struct shm_ring *kept_ring[FAKE_KEPT]; /* and where */
     uint32_t kept_count;
     struct shm_complete last; /* answer */
 };
@@ -54,7 +59,8 @@ struct agent {
     uint32_t volume_count;
     struct volume_spec volumes[LIMIT_AGENT_VOLUMES];
     struct loop_region *arenas[LIMIT_AGENT_VOLUMES];
-    struct shm_arena views[LIMIT_AGENT_VOLUMES];
+    uint32_t reactor_count;
+    struct shm_arena views[LIMIT_AGENT_VOLUMES * FAKE_REACTORS]; /* by number of the shard */
     uint64_t client_bytes;
     struct fake_client clients[FAKE_CLIENTS];
     struct fake_block blocks[FAKE_BLOCKS];
@@ -68,7 +74,7 @@ void fake_reset(void)
     atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,         &fake.puts,
                            &fake.exists,  &fake.removes,  &fake.flushes,      &fake.cancels,
                            &fake.touches, &fake.suspects, &fake.exists_manys, &fake.directs,
-                           &fake.damage};
+                           &fake.damage,  &fake.stuck};
 
     for (size_t i = 0; i < sizeof(off) / sizeof(*off); i++)
         atomic_store(off[i], false);
@@ -103,11 +109,18 @@ static struct fake_block *block_new(struct agent *agent)
     return NULL;
 }
 
-/* ---- the arena ------------------------------------------------------------------------------ */
+/* ---- the arenas ----------------------------------------------------------------------------- */
 
-static struct shm_slot *slot_of(struct agent *agent, uint32_t volume, uint32_t i)
+/* Where blocks of the key lie: the number of the shard. */
+static uint32_t shard_of(const struct agent *agent, uint32_t volume, const struct key *key)
 {
-    return (struct shm_slot *)(uintptr_t)&agent->views[volume].slots[i];
+    return volume * agent->reactor_count +
+           shm_reactor(key, agent->volumes[volume].sealed, agent->reactor_count);
+}
+
+static struct shm_slot *slot_of(struct agent *agent, uint32_t shard, uint32_t i)
+{
+    return (struct shm_slot *)(uintptr_t)&agent->views[shard].slots[i];
 }
 
 /* Its slots have the largest value's size: slot i lies at i of these. */
@@ -121,22 +134,22 @@ static uint32_t slot_count(const struct shm_arena *view)
     return (uint32_t)(view->data_bytes / slot_bytes(view));
 }
 
-static _Atomic uint32_t *head_of(struct agent *agent, uint32_t volume, const struct key *key)
+static _Atomic uint32_t *head_of(struct agent *agent, uint32_t shard, const struct key *key)
 {
-    const struct shm_arena *view = &agent->views[volume];
+    const struct shm_arena *view = &agent->views[shard];
 
     return (_Atomic uint32_t *)(uintptr_t)&view
         ->heads[shm_arena_head(view->hash_seed, view->head_count, key)];
 }
 
-static bool slot_leased(struct agent *agent, uint32_t volume, uint32_t i)
+static bool slot_leased(struct agent *agent, uint32_t shard, uint32_t i)
 {
     for (int c = 0; c < FAKE_CLIENTS; c++) {
         struct fake_client *client = &agent->clients[c];
 
         for (int l = 0; client->used && l < SHM_LEASES; l++)
             if (atomic_load(&client->ring.leases[l]) == i + 1 &&
-                atomic_load(&client->ring.lease_volumes[l]) == volume)
+                atomic_load(&client->ring.lease_shards[l]) == shard)
                 return true;
     }
     return false;
@@ -144,28 +157,28 @@ static bool slot_leased(struct agent *agent, uint32_t volume, uint32_t i)
 
 /* Takes the slot out of its chain and makes it free; false when it is leased, and then it is free
  * for nobody until it is tried again. */
-static bool slot_evict(struct agent *agent, uint32_t volume, uint32_t i)
+static bool slot_evict(struct agent *agent, uint32_t shard, uint32_t i)
 {
-    struct shm_slot *slot = slot_of(agent, volume, i);
+    struct shm_slot *slot = slot_of(agent, shard, i);
     struct key key = {.length = slot->key_length};
 
     if (atomic_load(&slot->version) % 2 == 0) {
         _Atomic uint32_t *at;
 
         memcpy(key.bytes, slot->key, sizeof(key.bytes));
-        at = head_of(agent, volume, &key);
+        at = head_of(agent, shard, &key);
         atomic_fetch_add(&slot->version, 1);
         while (atomic_load(at) != i)
-            at = (_Atomic uint32_t *)(uintptr_t)&slot_of(agent, volume, atomic_load(at))->next;
+            at = (_Atomic uint32_t *)(uintptr_t)&slot_of(agent, shard, atomic_load(at))->next;
         atomic_store(at, atomic_load(&slot->next));
     }
-    return !slot_leased(agent, volume, i);
+    return !slot_leased(agent, shard, i);
 }
 
-static uint32_t slot_find(struct agent *agent, uint32_t volume, const struct key *key)
+static uint32_t slot_find(struct agent *agent, uint32_t shard, const struct key *key)
 {
-    for (uint32_t i = 0; i < slot_count(&agent->views[volume]); i++) {
-        struct shm_slot *slot = slot_of(agent, volume, i);
+    for (uint32_t i = 0; i < slot_count(&agent->views[shard]); i++) {
+        struct shm_slot *slot = slot_of(agent, shard, i);
 
         if (atomic_load(&slot->version) % 2 == 0 && shm_slot_key_equal(slot, key))
             return i;
@@ -186,8 +199,9 @@ static void value_damage(uint8_t *stored, uint32_t bytes)
 
 static uint32_t slot_load(struct agent *agent, const struct fake_block *block)
 {
-    const struct shm_arena *view = &agent->views[block->volume];
-    uint32_t i = slot_find(agent, block->volume, &block->key);
+    uint32_t shard = shard_of(agent, block->volume, &block->key);
+    const struct shm_arena *view = &agent->views[shard];
+    uint32_t i = slot_find(agent, shard, &block->key);
     struct shm_slot *slot;
     uint8_t *memory;
 
@@ -197,19 +211,19 @@ static uint32_t slot_load(struct agent *agent, const struct fake_block *block)
         if (tries == slot_count(view))
             return SHM_SLOT_NONE;
         i = agent->hand++ % slot_count(view);
-        if (slot_evict(agent, block->volume, i))
+        if (slot_evict(agent, shard, i))
             break;
     }
-    slot = slot_of(agent, block->volume, i);
+    slot = slot_of(agent, shard, i);
     atomic_store(&slot->offset, i * slot_bytes(view));
     memory = (uint8_t *)(uintptr_t)shm_arena_value(view, i, block->bytes);
     memcpy(memory, block->value, block->bytes + (view->sealed ? LIMIT_TRAILER_BYTES : 0));
     value_damage(memory, block->bytes);
     shm_slot_key_set(slot, &block->key);
     atomic_store(&slot->value_bytes, block->bytes);
-    atomic_store(&slot->next, atomic_load(head_of(agent, block->volume, &block->key)));
+    atomic_store(&slot->next, atomic_load(head_of(agent, shard, &block->key)));
     atomic_fetch_add(&slot->version, 1);
-    atomic_store(head_of(agent, block->volume, &block->key), i);
+    atomic_store(head_of(agent, shard, &block->key), i);
     return i;
 }
 
@@ -219,7 +233,7 @@ static uint32_t slot_load(struct agent *agent, const struct fake_block *block)
 static void put_direct(struct agent *agent, const struct shm_submit *in, const struct key *key,
                        uint8_t *to)
 {
-    const struct shm_arena *view = &agent->views[in->volume];
+    const struct shm_arena *view = &agent->views[in->volume * agent->reactor_count];
 
     memcpy(to, (const void *)(uintptr_t)in->offset, in->bytes);
     if (view->sealed)
@@ -231,7 +245,8 @@ static void serve_put(struct agent *agent, struct fake_client *client, const str
                       const struct key *key, struct shm_complete *out)
 {
     struct fake_block *block = block_find(agent, in->volume, key);
-    uint64_t stored = in->bytes + (agent->views[in->volume].sealed ? LIMIT_TRAILER_BYTES : 0);
+    uint32_t shard = shard_of(agent, in->volume, key);
+    uint64_t stored = in->bytes + (agent->volumes[in->volume].sealed ? LIMIT_TRAILER_BYTES : 0);
     uint32_t slot;
 
     atomic_fetch_add(&fake.puts, 1);
@@ -258,9 +273,9 @@ static void serve_put(struct agent *agent, struct fake_client *client, const str
         put_direct(agent, in, key, block->value);
     else
         memcpy(block->value, client->ring.staging + in->offset, stored);
-    slot = slot_find(agent, in->volume, key);
+    slot = slot_find(agent, shard, key);
     if (slot != SHM_SLOT_NONE)
-        (void)slot_evict(agent, in->volume, slot);
+        (void)slot_evict(agent, shard, slot);
 }
 
 /* Value and trailer go where the client wants them: one behind the other, over the end of the room
@@ -313,7 +328,7 @@ static void serve_get(struct agent *agent, struct fake_client *client, const str
         return;
     }
     check(in->lease < SHM_LEASES);
-    atomic_store(&client->ring.lease_volumes[in->lease], in->volume);
+    atomic_store(&client->ring.lease_shards[in->lease], shard_of(agent, in->volume, key));
     atomic_store(&client->ring.leases[in->lease], slot + 1);
     out->slot = slot;
     out->value_bytes = block->bytes;
@@ -328,11 +343,11 @@ static void serve_remove(struct agent *agent, const struct shm_submit *in, const
                          struct shm_complete *out)
 {
     struct fake_block *block = block_find(agent, in->volume, key);
-    uint32_t slot = slot_find(agent, in->volume, key);
+    uint32_t shard = shard_of(agent, in->volume, key), slot = slot_find(agent, shard, key);
 
     atomic_fetch_add(&fake.removes, 1);
     if (slot != SHM_SLOT_NONE)
-        (void)slot_evict(agent, in->volume, slot);
+        (void)slot_evict(agent, shard, slot);
     if (block == NULL) {
         out->status = ICMS_MISS;
         out->reason = ICMS_MISS_ABSENT;
@@ -342,7 +357,8 @@ static void serve_remove(struct agent *agent, const struct shm_submit *in, const
     *block = (struct fake_block){0};
 }
 
-static void serve_exists_many(struct agent *agent, struct fake_client *client,
+/* A reactor answers for its own keys. */
+static void serve_exists_many(struct agent *agent, struct fake_client *client, uint32_t reactor,
                               const struct shm_submit *in)
 {
     uint8_t *keys = client->ring.staging + in->offset;
@@ -356,6 +372,8 @@ static void serve_exists_many(struct agent *agent, struct fake_client *client,
         memcpy(&from, keys + i * sizeof(from), sizeof(from));
         key.length = from.length;
         memcpy(key.bytes, from.bytes, sizeof(key.bytes));
+        if (shard_of(agent, in->volume, &key) != in->volume * agent->reactor_count + reactor)
+            continue;
         keys[in->bytes * sizeof(from) + i] =
             block_find(agent, in->volume, &key) != NULL ? ICMS_MISS_NONE : ICMS_MISS_EVICTED;
     }
@@ -363,20 +381,22 @@ static void serve_exists_many(struct agent *agent, struct fake_client *client,
         memset(keys + in->bytes * sizeof(struct shm_key), 0xfe, in->bytes);
 }
 
-static void serve_cancel(struct fake_client *client, uint64_t tag)
+static void serve_cancel(struct fake_client *client, const struct shm_ring *ring, uint64_t tag)
 {
     atomic_fetch_add(&fake.cancels, 1);
     for (uint32_t i = 0; i < client->kept_count; i++)
-        if (client->kept[i].tag == tag) {
+        if (client->kept[i].tag == tag && client->kept_ring[i] == ring) {
             struct shm_complete out = {.tag = tag, .status = ICMS_CANCELED};
 
+            check(shm_complete_push(client->kept_ring[i], &out));
             client->kept[i] = client->kept[--client->kept_count];
-            check(shm_complete_push(&client->ring, &out));
+            client->kept_ring[i] = client->kept_ring[client->kept_count];
             return;
         }
 }
 
-static void serve_one(struct agent *agent, struct fake_client *client, const struct shm_submit *in)
+static void serve_one(struct agent *agent, struct fake_client *client, struct shm_ring *ring,
+                      const struct shm_submit *in)
 {
     struct shm_complete out = {.tag = in->tag, .status = atomic_load(&fake.status)};
     struct key key = {.length = in->key_length};
@@ -384,6 +404,10 @@ static void serve_one(struct agent *agent, struct fake_client *client, const str
 
     memcpy(key.bytes, in->key, sizeof(key.bytes));
     check(in->op == SHM_OP_CANCEL || in->volume < agent->volume_count);
+    if (key.length != 0 &&
+        in->op != SHM_OP_EXISTS_MANY) /* every entry of a key is in its owner's ring */
+        check(shard_of(agent, in->volume, &key) ==
+              in->volume * agent->reactor_count + (uint32_t)(ring - client->rings));
     if (atomic_load(&fake.delay_us) != 0)
         usleep(atomic_load(&fake.delay_us));
     switch (in->op) {
@@ -392,12 +416,12 @@ static void serve_one(struct agent *agent, struct fake_client *client, const str
         return;
     case SHM_OP_SUSPECT:
         atomic_fetch_add(&fake.suspects, 1);
-        slot = slot_find(agent, in->volume, &key);
+        slot = slot_find(agent, shard_of(agent, in->volume, &key), &key);
         if (slot != SHM_SLOT_NONE)
-            (void)slot_evict(agent, in->volume, slot);
+            (void)slot_evict(agent, shard_of(agent, in->volume, &key), slot);
         return;
     case SHM_OP_CANCEL:
-        serve_cancel(client, in->tag);
+        serve_cancel(client, ring, in->tag);
         return;
     case SHM_OP_PUT:
         if (out.status == 0)
@@ -417,7 +441,7 @@ static void serve_one(struct agent *agent, struct fake_client *client, const str
     case SHM_OP_EXISTS_MANY:
         atomic_fetch_add(&fake.exists_manys, 1);
         if (out.status == 0)
-            serve_exists_many(agent, client, in);
+            serve_exists_many(agent, client, (uint32_t)(ring - client->rings), in);
         break;
     case SHM_OP_REMOVE:
         serve_remove(agent, in, &key, &out);
@@ -429,62 +453,71 @@ static void serve_one(struct agent *agent, struct fake_client *client, const str
         out.status = ICMS_PROTOCOL;
     }
     if (atomic_load(&fake.echo) && client->last.tag != 0)
-        check(shm_complete_push(&client->ring, &client->last));
+        check(shm_complete_push(ring, &client->last));
     client->last = out;
-    check(shm_complete_push(&client->ring, &out));
+    check(shm_complete_push(ring, &out));
 }
 
 /* The ring is full whenever the client looks. */
 static void serve_flood(struct agent *agent, struct fake_client *client)
 {
-    struct shm_client_header *header = client->ring.header;
+    struct shm_qpair *qpair = client->ring.qpair;
 
     client->flooded = true;
     while (atomic_load(&fake.flood) && !atomic_load(&agent->stop)) {
-        atomic_store(&header->complete_tail,
-                     atomic_load(&header->complete_head) + SHM_RING_ENTRIES);
-        if (atomic_exchange(&header->client_sleeps, 0) != 0)
+        atomic_store(&qpair->complete_tail, atomic_load(&qpair->complete_head) + SHM_RING_ENTRIES);
+        if (atomic_exchange(&qpair->client_sleeps, 0) != 0)
             loop_event_signal(client->client_event);
     }
 }
 
+static void serve_ring(struct agent *agent, struct fake_client *client, struct shm_ring *ring)
+{
+    struct shm_submit in[64];
+    uint32_t count;
+
+    do {
+        bool swallow = atomic_load(&fake.swallow); /* once: what is kept is served once */
+
+        atomic_store(&ring->qpair->agent_beat_ns, fake_now());
+        check(shm_submit_take(ring, in, 64, &count) == ICMS_OK);
+        for (uint32_t i = 0; i < count; i++) {
+            bool keep = swallow && in[i].op != SHM_OP_CANCEL && in[i].op != SHM_OP_TOUCH &&
+                        in[i].op != SHM_OP_SUSPECT;
+
+            if (keep && client->kept_count < FAKE_KEPT) {
+                client->kept_ring[client->kept_count] = ring;
+                client->kept[client->kept_count++] = in[i];
+            } else {
+                serve_one(agent, client, ring, &in[i]);
+            }
+        }
+        for (uint32_t i = 0; !swallow && i < client->kept_count; i++)
+            serve_one(agent, client, client->kept_ring[i], &client->kept[i]);
+        if (!swallow)
+            client->kept_count = 0;
+        if (atomic_load(&fake.bad_tail)) {
+            atomic_store(&ring->qpair->complete_tail, 1u << 30);
+            loop_event_signal(client->client_event);
+        }
+        for (uint32_t r = 0; r < agent->reactor_count && !atomic_load(&fake.bad_tail); r++)
+            if (shm_complete_publish(&client->rings[r]))
+                loop_event_signal(client->client_event);
+    } while (count != 0 || !shm_agent_sleep(ring));
+}
+
 static void serve_client(struct agent *agent, struct fake_client *client)
 {
-    struct loop_event *event = client->client_event;
-    struct shm_submit in[64];
     uint64_t signals;
-    uint32_t count;
 
     if (atomic_load(&fake.flood))
         serve_flood(agent, client);
     if (client->flooded)
         return;
     (void)!read(loop_event_fd(client->agent_event), &signals, sizeof(signals));
-    do {
-        bool swallow = atomic_load(&fake.swallow); /* once: what is kept is served once */
-
-        atomic_store(&client->ring.header->agent_beat_ns, fake_now());
-        check(shm_submit_take(&client->ring, in, 64, &count) == ICMS_OK);
-        for (uint32_t i = 0; i < count; i++) {
-            bool keep = swallow && in[i].op != SHM_OP_CANCEL && in[i].op != SHM_OP_TOUCH &&
-                        in[i].op != SHM_OP_SUSPECT;
-
-            if (keep && client->kept_count < FAKE_KEPT)
-                client->kept[client->kept_count++] = in[i];
-            else
-                serve_one(agent, client, &in[i]);
-        }
-        for (uint32_t i = 0; !swallow && i < client->kept_count; i++)
-            serve_one(agent, client, &client->kept[i]);
-        if (!swallow)
-            client->kept_count = 0;
-        if (atomic_load(&fake.bad_tail)) {
-            atomic_store(&client->ring.header->complete_tail, 1u << 30);
-            loop_event_signal(event);
-        } else if (shm_complete_publish(&client->ring)) {
-            loop_event_signal(event);
-        }
-    } while (count != 0 || !shm_agent_sleep(&client->ring));
+    for (uint32_t r = 0; r < agent->reactor_count; r++)
+        if (atomic_load(&fake.stuck) != r + 1)
+            serve_ring(agent, client, &client->rings[r]);
 }
 
 static void *serve(void *arg)
@@ -501,7 +534,7 @@ static void *serve(void *arg)
                 any = true;
             }
         if (any && atomic_load(&fake.forget))
-            for (uint32_t v = 0; v < agent->volume_count; v++)
+            for (uint32_t v = 0; v < agent->volume_count * agent->reactor_count; v++)
                 for (uint32_t i = 0; i < slot_count(&agent->views[v]); i++)
                     (void)slot_evict(agent, v, i);
         check(pthread_mutex_unlock(&agent->lock) == 0);
@@ -517,6 +550,34 @@ void agent_opts_init(struct agent_opts *opts)
     *opts = (struct agent_opts){.client_bytes = (uint64_t)1 << 20};
 }
 
+uint32_t fake_reactors(void)
+{
+    const char *reactors = secure_getenv("FAKE_REACTORS");
+    uint32_t count = reactors == NULL ? 1 : (uint32_t)strtoul(reactors, NULL, 10);
+
+    check(count >= 1 && count <= FAKE_REACTORS);
+    return count;
+}
+
+static void agent_volume_make(struct agent *agent, struct loop_env *env, uint32_t number,
+                              const struct volume_spec *spec)
+{
+    uint64_t data_bytes = bytes_align(spec->arena_bytes, LIMIT_DISK_ALIGN);
+    uint64_t bytes = shm_shard_bytes(data_bytes);
+    uint8_t *base;
+
+    agent->volumes[number] = *spec;
+    check(loop_region_new(env, "arena", agent->reactor_count * bytes, false, NULL,
+                          &agent->arenas[number]) == ICMS_OK);
+    base = loop_region_base(agent->arenas[number]);
+    for (uint32_t r = 0; r < agent->reactor_count; r++) {
+        shm_shard_format(base + r * bytes, spec, data_bytes, number, r, agent->reactor_count, 7);
+        check(shm_arena_view(base, loop_region_bytes(agent->arenas[number]), r,
+                             agent->reactor_count,
+                             &agent->views[number * agent->reactor_count + r]) == ICMS_OK);
+    }
+}
+
 icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct err_why *why,
                    struct agent **out_agent)
 {
@@ -525,16 +586,9 @@ icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct e
     check(agent != NULL && pthread_mutex_init(&agent->lock, NULL) == 0);
     agent->volume_count = opts->volume_count;
     agent->client_bytes = opts->client_bytes;
-    for (uint32_t i = 0; i < opts->volume_count; i++) {
-        agent->volumes[i] = opts->volumes[i];
-        uint64_t data_bytes = bytes_align(opts->volumes[i].arena_bytes, LIMIT_DISK_ALIGN);
-
-        check(loop_region_new(env, "arena", shm_arena_region_bytes(data_bytes), false, why,
-                              &agent->arenas[i]) == ICMS_OK);
-        shm_arena_format(loop_region_base(agent->arenas[i]), &opts->volumes[i], data_bytes, i, 7);
-        check(shm_arena_view(loop_region_base(agent->arenas[i]),
-                             loop_region_bytes(agent->arenas[i]), &agent->views[i]) == ICMS_OK);
-    }
+    agent->reactor_count = fake_reactors();
+    for (uint32_t i = 0; i < opts->volume_count; i++)
+        agent_volume_make(agent, env, i, &opts->volumes[i]);
     *out_agent = agent;
     return ICMS_OK;
 }
@@ -597,11 +651,14 @@ icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct
         number++;
     check(number < FAKE_CLIENTS);
     client = &agent->clients[number];
-    check(loop_region_new(env, "client", shm_client_region_bytes(staging_bytes), false, why,
+    check(loop_region_new(env, "client",
+                          shm_client_region_bytes(agent->reactor_count, staging_bytes), false, why,
                           &client->region) == ICMS_OK);
-    shm_client_format(loop_region_base(client->region), number, staging_bytes);
-    check(shm_ring_view(loop_region_base(client->region), loop_region_bytes(client->region),
-                        &client->ring) == ICMS_OK);
+    shm_client_format(loop_region_base(client->region), number, agent->reactor_count,
+                      staging_bytes);
+    for (uint32_t r = 0; r < agent->reactor_count; r++)
+        check(shm_ring_view(loop_region_base(client->region), loop_region_bytes(client->region), r,
+                            &client->rings[r]) == ICMS_OK);
     check(loop_event_new(env, LOOP_EVENT_WAIT, &client->agent_event) == ICMS_OK);
     check(loop_event_new(env, LOOP_EVENT_SIGNAL, &client->client_event) == ICMS_OK);
     client->kept_count = 0;
@@ -610,9 +667,11 @@ icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct
     check(pthread_mutex_unlock(&agent->lock) == 0);
     *out_client = (struct agent_client){.client = number,
                                         .region = client->region,
-                                        .agent_event = client->agent_event,
+                                        .reactor_count = agent->reactor_count,
                                         .client_event = client->client_event,
                                         .volume_count = agent->volume_count};
+    for (uint32_t r = 0; r < agent->reactor_count; r++) /* one thread, so one event does */
+        out_client->agent_events[r] = client->agent_event;
     memcpy(out_client->arenas, agent->arenas, sizeof(agent->arenas));
     return ICMS_OK;
 }
@@ -673,23 +732,26 @@ static void socket_send(int sock, const void *data, size_t bytes, const int *fds
 
 static void socket_attach(struct fake_socket *s, int sock, uint64_t staging_bytes)
 {
-    struct shm_welcome welcome = {
-        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .volume_count = s->agent->volume_count};
+    struct shm_welcome welcome = {.magic = SHM_HELLO_MAGIC,
+                                  .version = SHM_VERSION,
+                                  .volume_count = s->agent->volume_count,
+                                  .reactor_count = s->agent->reactor_count};
     uint64_t magic = SHM_HELLO_MAGIC;
-    int fds[3 + LIMIT_AGENT_VOLUMES];
+    int fds[2 + FAKE_REACTORS + LIMIT_AGENT_VOLUMES];
     struct agent_client client;
-    uint32_t at = 0;
+    uint32_t at = 0, count = 0;
 
     check(agent_client_attach(s->agent, staging_bytes, NULL, &client) == ICMS_OK);
-    fds[0] = loop_region_fd(client.region);
-    fds[1] = loop_event_fd(client.agent_event);
-    fds[2] = loop_event_fd(client.client_event);
-    for (uint32_t i = 0; i < client.volume_count; i++)
-        fds[3 + i] = loop_region_fd(client.arenas[i]);
+    fds[count++] = loop_region_fd(client.region);
+    fds[count++] = loop_event_fd(client.client_event);
+    for (uint32_t r = 0; r < client.reactor_count; r++)
+        fds[count++] = loop_event_fd(client.agent_events[r]);
     /* In two messages, so that the second kind is seen by tests, too. */
-    socket_send(sock, &welcome, sizeof(welcome), fds, 3);
+    socket_send(sock, &welcome, sizeof(welcome), fds, count);
+    for (uint32_t i = 0; i < client.volume_count; i++)
+        fds[i] = loop_region_fd(client.arenas[i]);
     if (client.volume_count != 0)
-        socket_send(sock, &magic, sizeof(magic), fds + 3, client.volume_count);
+        socket_send(sock, &magic, sizeof(magic), fds, client.volume_count);
     while (at < s->count && s->socks[at] >= 0)
         at++;
     check(at < FAKE_CLIENTS);
@@ -702,7 +764,7 @@ static void socket_attach(struct fake_socket *s, int sock, uint64_t staging_byte
 static void socket_babble(int sock)
 {
     struct shm_welcome welcome = {
-        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .volume_count = 1};
+        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .volume_count = 1, .reactor_count = 1};
     uint64_t magic = SHM_HELLO_MAGIC;
 
     socket_send(sock, &welcome, sizeof(welcome), NULL, 0);

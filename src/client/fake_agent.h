@@ -27,6 +27,7 @@ struct fake_switches {
     atomic_uint status;   /* answers everything with this number, when it is not 0  */
     atomic_uint delay_us; /* before each answer                                    */
     atomic_bool checks;   /* says of what it delivers to a client's memory that it is whole */
+    atomic_uint stuck;    /* reactor stuck - 1 does not look at its rings; 0: all do */
     atomic_uint damage;   /* flips byte damage - 1 of every value, trailer included, that it hands
                              out; 0: none                                          */
     /* seen */
@@ -45,6 +46,9 @@ struct fake_socket *fake_socket_start(struct agent *agent, const char *path);
 
 /* Closes the listening socket and every client's: what a crash looks like. */
 void fake_socket_stop(struct fake_socket **socket);
+
+/* How many reactors agents have: FAKE_REACTORS of the environment; 1 without it. */
+uint32_t fake_reactors(void);
 
 /* An agent with volumes "kv" (sealed, values up to 64 KiB, 8 slots), "raw" and "big" (8 MiB). */
 struct agent *fake_agent_start(void);

@@ -118,7 +118,7 @@ static void buffer_take_inside(void *arg)
                                              .bytes = bytes + LIMIT_TRAILER_BYTES,
                                              .room = bytes,
                                              .used = true};
-            call->data = icms->link->ring.staging + buffer->offset;
+            call->data = icms->link->rings[0].staging + buffer->offset;
             call->err = ICMS_OK;
         }
         break;
@@ -148,7 +148,7 @@ static bool buffer_give(struct client_link *link, const void *data)
     for (uint32_t i = 0; i < CLIENT_BUFFERS; i++) {
         struct client_buffer *buffer = &link->buffers[i];
 
-        if (!buffer->used || buffer->given || link->ring.staging + buffer->offset != data)
+        if (!buffer->used || buffer->given || link->rings[0].staging + buffer->offset != data)
             continue;
         if (buffer->busy) {
             buffer->given = true; /* client_op_free frees it */

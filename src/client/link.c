@@ -22,36 +22,62 @@ icms_err client_link_new(struct client_link **out_link)
         return ICMS_NO_MEMORY;
     list_init(&link->retired);
     link->sock = -1;
-    link->agent_event = -1;
+    for (uint32_t i = 0; i < LIMIT_LOOPS; i++)
+        link->agent_events[i] = -1;
     link->client_event = -1;
     *out_link = link;
     return ICMS_OK;
 }
 
+/* Of each arena the shards of all reactors. */
+static icms_err link_view_arenas(struct client_link *link, struct err_why *why)
+{
+    link->shards =
+        calloc((size_t)link->arena_count * link->reactor_count + 1, sizeof(link->shards[0]));
+    if (link->shards == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < link->arena_count; i++)
+        for (uint32_t r = 0; r < link->reactor_count; r++) {
+            struct shm_arena *shard = &link->shards[i * link->reactor_count + r];
+            icms_err err = shm_arena_view(link->maps[i].base, link->maps[i].bytes, r,
+                                          link->reactor_count, shard);
+
+            /* One table has room for all of them, and they are one volume. */
+            if (err == ICMS_OK && (shard->slot_count != shard[-(int)r].slot_count ||
+                                   shard->volume != shard[-(int)r].volume))
+                err = ICMS_PROTOCOL;
+            if (err != ICMS_OK)
+                return err_set(why, err,
+                               "the agent's arena %u makes no sense; do the versions of "
+                               "icms-agent and this program agree?",
+                               i);
+        }
+    return ICMS_OK;
+}
+
 icms_err client_link_view(struct client_link *link, struct err_why *why)
 {
-    icms_err err = shm_ring_view(link->region.base, link->region.bytes, &link->ring);
+    icms_err err = ICMS_OK;
 
+    if (shm_reactor_count(link->region.base, link->region.bytes) != link->reactor_count)
+        err = ICMS_PROTOCOL;
+    for (uint32_t r = 0; r < link->reactor_count && err == ICMS_OK; r++)
+        err = shm_ring_view(link->region.base, link->region.bytes, r, &link->rings[r]);
     if (err != ICMS_OK)
         return err_set(why, err,
                        "the agent's client region makes no sense; do the versions of "
                        "icms-agent and this program agree?");
-    for (uint32_t i = 0; i < link->arena_count; i++) {
-        err = shm_arena_view(link->maps[i].base, link->maps[i].bytes, &link->arenas[i]);
-        if (err != ICMS_OK)
-            return err_set(why, err,
-                           "the agent's arena %u makes no sense; do the versions of "
-                           "icms-agent and this program agree?",
-                           i);
-    }
+    err = link_view_arenas(link, why);
+    if (err != ICMS_OK)
+        return err;
     link->load_deadline_ms =
-        (uint32_t)u64_min(link->ring.header->load_deadline_ms, LIMIT_DEADLINE_MS);
+        (uint32_t)u64_min(link->rings[0].header->load_deadline_ms, LIMIT_DEADLINE_MS);
     link->store_deadline_ms =
-        (uint32_t)u64_min(link->ring.header->store_deadline_ms, LIMIT_DEADLINE_MS);
-    err = staging_init(&link->staging, link->ring.staging_bytes);
+        (uint32_t)u64_min(link->rings[0].header->store_deadline_ms, LIMIT_DEADLINE_MS);
+    err = staging_init(&link->staging, link->rings[0].staging_bytes);
     if (err != ICMS_OK)
         return err_set(why, err, "the agent gives %llu bytes for stores, which is too little",
-                       (unsigned long long)link->ring.staging_bytes);
+                       (unsigned long long)link->rings[0].staging_bytes);
     return ICMS_OK;
 }
 
@@ -82,8 +108,9 @@ void client_link_free(struct client_link **link)
         for (uint32_t i = 0; i < l->arena_count; i++)
             link_unmap(&l->maps[i]);
     }
-    if (l->events_owned && l->agent_event >= 0)
-        loop_fd_close(l->agent_event);
+    for (uint32_t i = 0; i < LIMIT_LOOPS && l->events_owned; i++)
+        if (l->agent_events[i] >= 0)
+            loop_fd_close(l->agent_events[i]);
     if (l->events_owned && l->client_event >= 0)
         loop_fd_close(l->client_event);
     for (uint32_t i = 0; i < l->fd_count; i++)
@@ -92,6 +119,7 @@ void client_link_free(struct client_link **link)
     if (l->sock >= 0)
         loop_fd_close(l->sock);
     staging_fini(&l->staging);
+    free(l->shards);
     free(l);
 }
 
@@ -149,7 +177,7 @@ uint32_t client_lease_take(struct client_link *link, bool user)
 void client_lease_give(struct client_link *link, uint32_t lease)
 {
     check(lease < SHM_LEASES);
-    atomic_store_explicit(&link->ring.leases[lease], 0, memory_order_release);
+    atomic_store_explicit(&link->rings[0].leases[lease], 0, memory_order_release);
     (void)atomic_fetch_and_explicit(&link->leases_taken[lease / 64], ~((uint64_t)1 << lease % 64),
                                     memory_order_release);
 }

@@ -527,7 +527,9 @@ static icms_err local_attach(struct client_link *link, uint64_t staging_bytes, s
         link->maps[i].base = loop_region_base(client->arenas[i]);
         link->maps[i].bytes = loop_region_bytes(client->arenas[i]);
     }
-    link->agent_event = loop_event_fd(client->agent_event);
+    link->reactor_count = client->reactor_count;
+    for (uint32_t i = 0; i < client->reactor_count; i++)
+        link->agent_events[i] = loop_event_fd(client->agent_events[i]);
     link->client_event = loop_event_fd(client->client_event);
     free(client);
     return client_link_view(link, why);

@@ -165,7 +165,7 @@ void client_op_free(struct icms *icms, struct client_op *op)
         }
 }
 
-/* SENT -> ANSWERED, or LOST -> FREE. */
+/* SENT -> ANSWERED, or LOST -> FREE, with the last answer. */
 static void reap_answer(struct icms *icms, const struct shm_complete *answer)
 {
     uint64_t index = answer->tag & UINT32_MAX;
@@ -177,10 +177,15 @@ static void reap_answer(struct icms *icms, const struct shm_complete *answer)
     if (op->generation != answer->tag >> 32)
         return;
     icms->link->silent = false;
+    if (op->state != OP_LOST && op->state != OP_SENT)
+        return;
+    if (op->answer.status == ICMS_OK)
+        op->answer = *answer;
+    if (--op->left > 0)
+        return;
     if (op->state == OP_LOST) {
         client_op_free(icms, op);
-    } else if (op->state == OP_SENT) {
-        op->answer = *answer;
+    } else {
         op->state = OP_ANSWERED;
         list_remove(&op->link);
         list_push(&op->request->answered, &op->link);
@@ -192,6 +197,7 @@ static void reap_answer(struct icms *icms, const struct shm_complete *answer)
 static void reap_lost(struct icms *icms, struct client_op *op)
 {
     op->link_lost = true;
+    op->left = 1;
     reap_answer(icms, &(struct shm_complete){.tag = (uint64_t)op->generation << 32 |
                                                     (uint64_t)(op - icms->ops)});
 }
@@ -217,9 +223,8 @@ static void reap_link_lost(struct icms *icms)
     client_wake(icms);
 }
 
-/* Takes what the ring holds, without a system call; how much came is added to *came. The agent goes
- * on believing what it does about whether we sleep. Lock. */
-static void reap_ring(struct icms *icms, uint32_t *came)
+/* Takes what a reactor's ring holds. Lock. */
+static void reap_ring(struct icms *icms, uint32_t reactor, uint32_t *came)
 {
     struct client_link *link = icms->link;
     struct shm_complete answers[REAP_ENTRIES];
@@ -229,7 +234,7 @@ static void reap_ring(struct icms *icms, uint32_t *came)
         if (link->down)
             return;
         if (*came > REAP_ANSWERS ||
-            shm_complete_take(&link->ring, answers, REAP_ENTRIES, &count) != ICMS_OK) {
+            shm_complete_take(&link->rings[reactor], answers, REAP_ENTRIES, &count) != ICMS_OK) {
             reap_link_lost(icms);
             return;
         }
@@ -239,14 +244,23 @@ static void reap_ring(struct icms *icms, uint32_t *came)
     } while (count != 0);
 }
 
-/* The same until there is nothing left and the agent knows that it has to signal. Lock. */
+/* Takes what the rings hold, without a system call; how much came is added to *came. The agent goes
+ * on believing what it does about whether we sleep. Lock. */
+static void reap_rings(struct icms *icms, uint32_t *came)
+{
+    for (uint32_t r = 0; r < icms->link->reactor_count; r++)
+        reap_ring(icms, r, came);
+}
+
+/* The same until there is nothing left and every reactor knows that it has to signal. Lock. */
 static void reap_and_sleep(struct icms *icms)
 {
     uint32_t came = 0;
 
-    do
-        reap_ring(icms, &came);
-    while (!icms->link->down && !shm_client_sleep(&icms->link->ring));
+    for (uint32_t r = 0; r < icms->link->reactor_count; r++)
+        do
+            reap_ring(icms, r, &came);
+        while (!icms->link->down && !shm_client_sleep(&icms->link->rings[r]));
     if (came != 0)
         client_wake(icms);
 }
@@ -286,11 +300,29 @@ void client_reap(struct icms *icms)
 
 /* ---- running -------------------------------------------------------------------------------- */
 
+/* When a reactor last looked at our rings. */
+static uint64_t run_beat_ns(const struct client_link *link, uint32_t reactor)
+{
+    return atomic_load_explicit(&link->rings[reactor].qpair->agent_beat_ns, memory_order_relaxed);
+}
+
+/* The reactor whose last look is the longest ago. */
+static uint32_t run_stalest(const struct client_link *link)
+{
+    uint32_t stalest = 0;
+
+    for (uint32_t r = 1; r < link->reactor_count; r++)
+        if (run_beat_ns(link, r) < run_beat_ns(link, stalest))
+            stalest = r;
+    return stalest;
+}
+
 /* Gives up what the agent has not answered: SENT -> LOST. Lock. */
 static void run_lose_sent(struct icms_request *request, uint64_t now)
 {
     struct client_link *link = request->link_used;
-    uint64_t beat = atomic_load_explicit(&link->ring.header->agent_beat_ns, memory_order_relaxed);
+    uint32_t reactor = run_stalest(link);
+    uint64_t beat = run_beat_ns(link, reactor);
 
     list_for_each_safe (at, &request->sent) {
         struct client_op *op = container_of(at, struct client_op, link);
@@ -300,6 +332,7 @@ static void run_lose_sent(struct icms_request *request, uint64_t now)
         list_remove(&op->link);
         if (beat + CLIENT_GRACE_NS <= now && !link->silent) {
             link->silent = true;
+            link->silent_reactor = reactor;
             link->silent_beat_ns = beat;
             link->nudge_ns = now;
         }
@@ -564,7 +597,9 @@ void client_async_cancel(struct icms_request *request)
                                               (uint64_t)(op - icms->ops),
                                        .op = SHM_OP_CANCEL};
 
-            (void)client_push_hint(icms, &entry);
+            for (uint32_t r = 0; r < icms->link->reactor_count; r++)
+                if (r == op->reactor || op->all)
+                    (void)client_push_hint(icms, r, &entry);
         }
         client_publish(icms);
         client_request_ready(request);
@@ -612,13 +647,13 @@ static void async_run_ready(struct icms *icms, bool until_over)
     }
 }
 
-/* Looks into the ring first: only who finds nothing asks the kernel, which has to be quiet then.
+/* Looks into the rings first: only who finds nothing asks the kernel, which has to be quiet then.
  * Lock; not held while a request runs. */
 static void poll_run(struct icms *icms)
 {
     uint32_t came = 0;
 
-    reap_ring(icms, &came);
+    reap_rings(icms, &came);
     if (came != 0)
         client_wake(icms);
     poll_expire(icms);
@@ -685,14 +720,13 @@ static void call_listen(struct icms *icms)
     client_reap(icms);
     if (!link->silent)
         return;
-    if (atomic_load_explicit(&link->ring.header->agent_beat_ns, memory_order_relaxed) !=
-        link->silent_beat_ns) {
+    if (run_beat_ns(link, link->silent_reactor) != link->silent_beat_ns) {
         link->silent = false;
         return;
     }
     if (now - link->nudge_ns >= NUDGE_NS) {
         link->nudge_ns = now;
-        request_raise(link->agent_event);
+        request_raise(link->agent_events[link->silent_reactor]);
     }
 }
 

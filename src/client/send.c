@@ -16,32 +16,42 @@
 #include "client/client_int.h"
 #include "wire/sealed.h"
 
-/* Signals the agent's event. */
-static void send_bell(const struct icms *icms)
+/* Signals the event of a reactor. */
+static void send_bell(const struct icms *icms, uint32_t reactor)
 {
     uint64_t one = 1;
 
-    while (write(icms->link->agent_event, &one, sizeof(one)) < 0 && errno == EINTR) {
+    while (write(icms->link->agent_events[reactor], &one, sizeof(one)) < 0 && errno == EINTR) {
     }
 }
 
 void client_publish(struct icms *icms)
 {
-    if (!icms->link->down && shm_submit_publish(&icms->link->ring))
-        send_bell(icms);
+    struct client_link *link = icms->link;
+
+    for (uint32_t r = 0; r < link->reactor_count && !link->down; r++)
+        if (shm_submit_publish(&link->rings[r]))
+            send_bell(icms, r);
 }
 
-static bool send_hint_room(const struct icms *icms)
+static bool send_hint_room(const struct icms *icms, uint32_t reactor)
 {
-    const struct shm_ring *ring = &icms->link->ring;
-    uint32_t head = atomic_load_explicit(&ring->header->submit_head, memory_order_relaxed);
+    const struct shm_ring *ring = &icms->link->rings[reactor];
+    uint32_t head = atomic_load_explicit(&ring->qpair->submit_head, memory_order_relaxed);
 
     return !icms->link->down && ring->submit_tail - head < SHM_RING_ENTRIES - CLIENT_OPS;
 }
 
-bool client_push_hint(struct icms *icms, const struct shm_submit *entry)
+bool client_push_hint(struct icms *icms, uint32_t reactor, const struct shm_submit *entry)
 {
-    return send_hint_room(icms) && shm_submit_push(&icms->link->ring, entry);
+    return send_hint_room(icms, reactor) && shm_submit_push(&icms->link->rings[reactor], entry);
+}
+
+uint32_t client_reactor(const struct icms_request *request, const struct icms_key *key)
+{
+    struct key wire = client_key(key);
+
+    return shm_reactor(&wire, request->volume->arena.sealed, request->link_used->reactor_count);
 }
 
 static enum client_room send_room(const struct icms_request *request)
@@ -100,6 +110,8 @@ static struct client_op *send_op_new(struct icms_request *request, size_t index)
     op->buffer = NULL;
     op->direct = false;
     op->link_lost = false;
+    op->reactor = 0;
+    op->answer = (struct shm_complete){0};
     return op;
 }
 
@@ -115,6 +127,25 @@ static void send_room_taken(struct icms_request *request)
     request->turn = request->op == SHM_OP_PUT ? 0 : CLIENT_TURN_BLOCKS - 1;
     if (!list_empty(queue))
         client_wake(icms);
+}
+
+/* Puts the entry into the ring of its reactor, or into all; false: not into each that was meant. */
+static bool send_entry(struct icms_request *request, struct client_op *op,
+                       const struct shm_submit *entry)
+{
+    struct client_link *link = request->icms->link;
+    uint32_t wanted = 1;
+
+    op->left = 0;
+    op->all = request->op == SHM_OP_FLUSH || op->blocks > 1;
+    if (op->all)
+        wanted = link->reactor_count;
+    else
+        op->reactor = client_reactor(request, client_request_key(request, op->block));
+    while (op->left < wanted && !link->down &&
+           shm_submit_push(&link->rings[op->reactor + op->left], entry))
+        op->left++;
+    return op->left == wanted;
 }
 
 /* FILL -> SENT. Lock. */
@@ -149,9 +180,10 @@ static void send_push(struct icms_request *request, struct client_op *op)
     op->state = OP_SENT;
     list_push(&request->sent, &op->link);
     /* There is room for every operation (see CLIENT_OPS), unless the agent is gone or writes
-     * nonsense into the ring. It was never sent then, so nothing of it is in use. */
-    if (icms->link->down || !shm_submit_push(&icms->link->ring, &entry)) {
-        op->answer = (struct shm_complete){.status = ICMS_PROTOCOL};
+     * nonsense into the ring. */
+    if (!send_entry(request, op, &entry))
+        op->answer.status = ICMS_PROTOCOL;
+    if (op->left == 0) { /* it was never sent, so nothing of it is in use */
         op->link_lost = icms->link->down;
         op->state = OP_ANSWERED;
         list_remove(&op->link);
@@ -169,13 +201,13 @@ static struct client_buffer *send_buffer(struct client_link *link, const void *d
 {
     const uint8_t *at = data;
 
-    if (at < link->ring.staging || at >= link->ring.staging + link->ring.staging_bytes)
+    if (at < link->rings[0].staging || at >= link->rings[0].staging + link->rings[0].staging_bytes)
         return NULL;
     for (uint32_t i = 0; i < CLIENT_BUFFERS; i++) {
         struct client_buffer *buffer = &link->buffers[i];
 
         if (buffer->used && !buffer->busy && !buffer->given &&
-            at == link->ring.staging + buffer->offset && bytes <= buffer->room)
+            at == link->rings[0].staging + buffer->offset && bytes <= buffer->room)
             return buffer;
     }
     return NULL;
@@ -233,7 +265,7 @@ static void send_put_copy(struct icms_request *request, struct client_op *op)
 {
     const struct icms_block *block = &request->blocks[op->block];
     const struct shm_arena *arena = &request->volume->arena;
-    uint8_t *to = request->icms->link->ring.staging + op->staging_offset;
+    uint8_t *to = request->icms->link->rings[0].staging + op->staging_offset;
 
     if (arena->sealed) {
         struct key key = client_key(&block->key);
@@ -274,7 +306,7 @@ static enum client_step send_put(struct icms_request *request, size_t index)
 
 /* Tells the agent that a block was used; a hint that may be lost when others hold the lock. It
  * costs no system call: the agent sees it at its next beat, or is woken when many lie there. */
-static void send_touch(struct icms_request *request, const struct icms_key *key)
+static void send_touch(struct icms_request *request, const struct icms_key *key, uint32_t reactor)
 {
     struct icms *icms = request->icms;
     struct shm_submit entry = {
@@ -283,9 +315,9 @@ static void send_touch(struct icms_request *request, const struct icms_key *key)
     memcpy(entry.key, key->bytes, sizeof(entry.key));
     if (!client_trylock(icms))
         return;
-    if (send_hint_room(icms) && shm_submit_hint(&icms->link->ring, &entry) &&
-        ++icms->touches % CLIENT_TOUCHES_WAKE == 0 && shm_submit_wake(&icms->link->ring))
-        send_bell(icms);
+    if (send_hint_room(icms, reactor) && shm_submit_hint(&icms->link->rings[reactor], &entry) &&
+        ++icms->touches % CLIENT_TOUCHES_WAKE == 0 && shm_submit_wake(&icms->link->rings[reactor]))
+        send_bell(icms, reactor);
     client_unlock(icms);
 }
 
@@ -295,20 +327,19 @@ static bool send_get_local(struct icms_request *request, size_t index, uint32_t 
     struct client_link *link = request->link_used;
     const struct icms_key *icms_key = client_request_key(request, index);
     struct key key = client_key(icms_key);
-    uint32_t slot, value_bytes;
+    uint32_t reactor = client_reactor(request, icms_key), slot, value_bytes;
+    const struct shm_arena *shard = &request->volume->shards[reactor];
     uint64_t version;
 
-    atomic_store_explicit(&link->ring.lease_volumes[lease], request->volume->arena.volume,
-                          memory_order_release);
-    if (!shm_arena_lease(&request->volume->arena, &key, &link->ring.leases[lease], &slot, &version,
-                         &value_bytes))
+    atomic_store_explicit(&link->rings[0].lease_shards[lease], shard->shard, memory_order_release);
+    if (!shm_arena_lease(shard, &key, &link->rings[0].leases[lease], &slot, &version, &value_bytes))
         return false;
     client_block_load(request, index, slot, value_bytes, ICMS_SOURCE_DRAM);
     if (request->blocks[index].status == ICMS_OK) {
         request->hits++;
         request->hit_bytes += value_bytes;
     }
-    send_touch(request, icms_key);
+    send_touch(request, icms_key, reactor);
     return true;
 }
 
@@ -422,32 +453,48 @@ static icms_err send_check(const struct icms_request *request, size_t index)
         return ICMS_VALUE_SIZE;
     if (block->data == NULL)
         return ICMS_INVALID;
-    if (block->bytes + LIMIT_TRAILER_BYTES > request->link_used->ring.staging_bytes)
+    if (block->bytes + LIMIT_TRAILER_BYTES > request->link_used->rings[0].staging_bytes)
         return ICMS_LIMIT;
     return ICMS_OK;
 }
 
 /* ---- exists --------------------------------------------------------------------------------- */
 
+/* Keys from the next one on that belong to one reactor, SHM_PROBE_KEYS at most; 0: the next one is
+ * no key. */
+static size_t send_probe_keys(const struct icms_request *request, struct key *out_keys,
+                              uint32_t *out_reactor)
+{
+    size_t n = 0;
+
+    for (; n < SHM_PROBE_KEYS && request->next + n < request->count; n++) {
+        const struct icms_key *key = client_request_key(request, request->next + n);
+        uint32_t reactor;
+
+        if (send_key_check(request, request->next + n) != ICMS_OK)
+            break;
+        reactor = client_reactor(request, key);
+        if (n > 0 && reactor != *out_reactor)
+            break;
+        *out_reactor = reactor;
+        out_keys[n] = client_key(key);
+    }
+    return n;
+}
+
 /* Blocks from the next one on that are in the arena need no message. A batch of heads is fetched
  * before it is followed, since they lie all over the arena. */
 static void send_exists_local(struct icms_request *request)
 {
-    const struct shm_arena *arena = &request->volume->arena;
-
     while (request->next < request->count) {
         struct key keys[SHM_PROBE_KEYS];
-        size_t n = 0, found;
+        uint32_t reactor = 0;
+        size_t n = send_probe_keys(request, keys, &reactor);
+        size_t found = n == 0 ? 0 : shm_arena_has_first(&request->volume->shards[reactor], keys, n);
 
-        while (n < SHM_PROBE_KEYS && request->next + n < request->count &&
-               send_key_check(request, request->next + n) == ICMS_OK) {
-            keys[n] = client_key(client_request_key(request, request->next + n));
-            n++;
-        }
-        found = shm_arena_has_first(arena, keys, n);
         for (size_t i = 0; i < found; i++)
             client_block_done(request, request->next++, ICMS_OK, ICMS_MISS_NONE);
-        if (found < SHM_PROBE_KEYS)
+        if (n == 0 || found < n)
             return;
     }
 }
@@ -483,7 +530,7 @@ static struct client_op *send_exists_room(struct icms_request *request, uint32_t
 
 static void send_exists_fill(const struct icms_request *request, const struct client_op *op)
 {
-    uint8_t *to = request->icms->link->ring.staging + op->staging_offset;
+    uint8_t *to = request->icms->link->rings[0].staging + op->staging_offset;
 
     for (uint32_t i = 0; i < op->blocks; i++) {
         const struct icms_key *key = client_request_key(request, op->block + i);

@@ -45,7 +45,7 @@ static uint32_t count_bits(uint64_t n)
 
 void client_count(struct icms_request *request)
 {
-    struct shm_ring *ring = &request->link_used->ring;
+    struct shm_ring *ring = &request->link_used->rings[0];
     uint32_t volume = request->volume->arena.volume, bucket;
     bool match = request->keys != NULL;
     uint64_t found;
@@ -96,7 +96,8 @@ static enum icms_miss take_check(const struct icms_request *request, const struc
 static enum icms_miss take_verify(struct icms_request *request, const struct icms_key *key,
                                   const uint8_t *value, uint32_t slot, uint32_t value_bytes)
 {
-    const struct shm_arena *arena = &request->volume->arena;
+    uint32_t reactor = client_reactor(request, key);
+    const struct shm_arena *arena = &request->volume->shards[reactor];
     const uint8_t *trailer = value + value_bytes;
     _Atomic uint64_t *checked = request->volume->checked;
     uint64_t version = take_version(arena, slot);
@@ -104,12 +105,14 @@ static enum icms_miss take_verify(struct icms_request *request, const struct icm
 
     if (!arena->sealed)
         return ICMS_MISS_NONE;
+    if (checked != NULL)
+        checked += (size_t)reactor * arena->slot_count + slot;
     if (checked != NULL && version != 0 &&
-        atomic_load_explicit(&checked[slot], memory_order_acquire) == version)
+        atomic_load_explicit(checked, memory_order_acquire) == version)
         return sealed_trailer_is(trailer, key->digest) ? ICMS_MISS_NONE : ICMS_MISS_COLLISION;
     wrong = take_check(request, key, value_bytes, crc32c(value, value_bytes), trailer);
     if (wrong != ICMS_MISS_CHECKSUM && checked != NULL)
-        atomic_store_explicit(&checked[slot], version, memory_order_release);
+        atomic_store_explicit(checked, version, memory_order_release);
     return wrong;
 }
 
@@ -140,7 +143,7 @@ static void take_suspect(struct icms_request *request, const struct icms_key *ke
 
     memcpy(entry.key, key->bytes, sizeof(entry.key));
     client_lock(icms);
-    if (client_push_hint(icms, &entry))
+    if (client_push_hint(icms, client_reactor(request, key), &entry))
         client_publish(icms);
     client_unlock(icms);
 }
@@ -159,7 +162,8 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
                        uint32_t value_bytes, enum icms_source source)
 {
     struct icms_block *block = &request->blocks[index];
-    const uint8_t *value = shm_arena_value(&request->volume->arena, slot, value_bytes);
+    const struct shm_arena *shard = &request->volume->shards[client_reactor(request, &block->key)];
+    const uint8_t *value = shm_arena_value(shard, slot, value_bytes);
     enum icms_miss wrong = ICMS_MISS_NONE;
     uint64_t room = block->bytes;
 
@@ -242,8 +246,8 @@ static void take_get(struct icms_request *request, struct client_op *op)
         return;
     }
     if (answer->value_bytes == 0 || answer->value_bytes > arena->value_bytes_max ||
-        atomic_load_explicit(&request->link_used->ring.leases[op->lease], memory_order_acquire) !=
-            answer->slot + 1) {
+        atomic_load_explicit(&request->link_used->rings[0].leases[op->lease],
+                             memory_order_acquire) != answer->slot + 1) {
         client_block_give_up(request, op->block, ICMS_PROTOCOL);
         return;
     }
@@ -271,8 +275,8 @@ static icms_err take_flush(struct icms_request *request)
 /* The answers of EXISTS_MANY lie behind its keys, a byte each, and are read once each. */
 static void take_exists_many(struct icms_request *request, const struct client_op *op)
 {
-    const volatile uint8_t *reasons =
-        request->link_used->ring.staging + op->staging_offset + op->blocks * sizeof(struct shm_key);
+    const volatile uint8_t *reasons = request->link_used->rings[0].staging + op->staging_offset +
+                                      op->blocks * sizeof(struct shm_key);
 
     for (uint32_t i = 0; i < op->blocks; i++) {
         uint8_t reason = reasons[i];

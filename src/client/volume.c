@@ -12,11 +12,12 @@
 #include "base/check.h"
 #include "client/client_int.h"
 
+/* The shards of a volume; NULL: the agent does not have it. */
 static const struct shm_arena *volume_find(const struct client_link *link, const char *name)
 {
     for (uint32_t i = 0; link != NULL && i < link->arena_count; i++)
-        if (strcmp(link->arenas[i].name, name) == 0)
-            return &link->arenas[i];
+        if (strcmp(link->shards[i * link->reactor_count].name, name) == 0)
+            return &link->shards[i * link->reactor_count];
     return NULL;
 }
 
@@ -28,15 +29,18 @@ static void volume_names(const struct client_link *link, char *out, size_t bytes
     (void)snprintf(out, bytes, "none");
     for (uint32_t i = 0; i < link->arena_count && at < bytes; i++)
         at += (size_t)snprintf(out + at, bytes - at, "%s%s", i == 0 ? "" : ", ",
-                               link->arenas[i].name);
+                               link->shards[i * link->reactor_count].name);
 }
 
-/* The volume lies in this arena now. */
-static void volume_arena_set(struct icms_volume *volume, const struct shm_arena *arena)
+/* The volume lies in these shards now. */
+static void volume_shards_set(struct icms_volume *volume, const struct client_link *link,
+                              const struct shm_arena *shards)
 {
-    volume->arena = *arena;
+    volume->arena = *shards;
+    volume->shards = shards;
     free(volume->checked);
-    volume->checked = calloc(arena->slot_count, sizeof(*volume->checked));
+    volume->checked =
+        calloc((size_t)link->reactor_count * shards->slot_count, sizeof(*volume->checked));
 }
 
 void client_volumes_refresh(struct icms *icms)
@@ -48,7 +52,7 @@ void client_volumes_refresh(struct icms *icms)
         volume->gone = arena == NULL ||
                        memcmp(arena->uuid.bytes, volume->info.uuid, sizeof(volume->info.uuid)) != 0;
         if (!volume->gone)
-            volume_arena_set(volume, arena);
+            volume_shards_set(volume, icms->link, arena);
     }
 }
 
@@ -173,7 +177,7 @@ static icms_err volume_new(struct icms *icms, const struct shm_arena *arena,
     volume->magic = CLIENT_VOLUME_MAGIC;
     volume->icms = icms;
     volume->account = account;
-    volume_arena_set(volume, arena);
+    volume_shards_set(volume, icms->link, arena);
     memcpy(volume->info.name, arena->name, sizeof(volume->info.name));
     memcpy(volume->info.uuid, arena->uuid.bytes, sizeof(volume->info.uuid));
     volume->info.value_bytes_max = arena->value_bytes_max;

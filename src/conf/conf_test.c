@@ -412,6 +412,11 @@ static void test_sizes_fit_each_other(void **state)
     agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
                   "  arena: 1MiB\n",
                   "a.yaml:4: arena: ", "8196KiB");
+    agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
+                  "  arena: 16MiB\nloops: 2\n",
+                  "a.yaml:4: arena: too small for 2 loops", "16392KiB");
+    agent_accepted(
+        "local: {path: /x, size: 1GiB}\nvolumes:\n- name: v\n  arena: 16MiB\nloops: 2\n");
 }
 
 static void test_wide_ports_are_warned_about(void **state)

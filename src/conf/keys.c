@@ -230,7 +230,12 @@ static const struct conf_key agent_keys[] = {
      .doc = "Processes of one user that may be attached at a time, so that one user cannot take "
             "all 64 places. Root and the agent's own user have no such limit. More are refused."},
     {"loops", CONF_COUNT, false, AT(struct conf_agent, loops), .min = 1, .max = LIMIT_LOOPS,
-     .fallback = "1", .doc = "Reactor threads. Clients and connections are spread over them."},
+     .fallback = "1",
+     .doc =
+         "Reactor threads. Each has the blocks of its own keys: an equal part of every arena, four "
+         "connections to every enclosure, and rings of its own with every client. More than one "
+         "is for agents whose copies and checksums keep a core busy; an agent with a drive of its "
+         "own has one. An enclosure with 1,000 agents of 8 reactors needs 32,000 connections."},
     {"busy_poll", CONF_BOOL, false, AT(struct conf_agent, busy_poll), .fallback = "false",
      .doc = "Threads spin instead of sleeping: only for cores that have nothing else to do."},
     {"prefault", CONF_BOOL, false, AT(struct conf_agent, prefault), .fallback = "false",

@@ -169,12 +169,17 @@ static void volume_generation_apply(struct volume_spec *volume)
     uuid_of("generation", text, &volume->uuid);
 }
 
+/* What its largest block takes, of a drive and of an arena. */
+static uint64_t record_bytes_max(const struct volume_spec *volume)
+{
+    return bytes_align(RECORD_EXTRA_BYTES + volume_stored_bytes_max(volume), LIMIT_DISK_ALIGN);
+}
+
 icms_err conf_volume_rules(const struct conf_source *source, const struct conf_node *map,
                            void *object)
 {
     struct volume_spec *volume = object;
-    uint64_t record =
-        bytes_align(RECORD_EXTRA_BYTES + volume_stored_bytes_max(volume), LIMIT_DISK_ALIGN);
+    uint64_t record = record_bytes_max(volume);
     char size[32];
 
     if (uuid_unset(&volume->uuid))
@@ -484,6 +489,25 @@ static icms_err users_rules(const struct conf_source *source, const struct conf_
     return ICMS_OK;
 }
 
+/* Reactors share an arena in equal parts, and a block lies in one of them. */
+static icms_err shards_rules(const struct conf_source *source, const struct conf_node *map,
+                             const struct conf_agent *agent)
+{
+    for (uint32_t i = 0; i < agent->volume_count; i++) {
+        const struct volume_spec *volume = &agent->volumes[i];
+        uint64_t least = agent->loops * record_bytes_max(volume);
+        char size[32];
+
+        if (volume->arena_bytes < least)
+            return conf_fail(
+                source, conf_node_line(entry(map, "volumes", i), "arena"),
+                "arena: too small for %u loops, each of which needs room for one block "
+                "of value_max; give it %s or more, or take fewer loops",
+                agent->loops, conf_bytes_format(least, size));
+    }
+    return ICMS_OK;
+}
+
 icms_err conf_agent_rules(const struct conf_source *source, const struct conf_node *map,
                           void *object)
 {
@@ -504,6 +528,8 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
     err = volumes_unique(source, map, agent->volumes, agent->volume_count);
     if (err == ICMS_OK)
         err = enclosures_unique(source, map, agent);
+    if (err == ICMS_OK && local == NULL)
+        err = shards_rules(source, map, agent);
     if (err == ICMS_OK && local != NULL)
         err = segment_rules(source, local, agent->local_segment_bytes, agent->volumes,
                             agent->volume_count);

@@ -24,6 +24,7 @@
 #define US ((uint64_t)1000)
 #define MS (1000 * US)
 
+#define POD_REACTORS   2 /* of an agent */
 #define POD_TARGETS    3
 #define POD_DRIVES     2 /* of each target                        */
 #define POD_AGENTS     2
@@ -156,6 +157,9 @@ struct pod_op {
     const uint8_t *value;   /* HELD: where the block lies                     */
     uint32_t bytes;         /* HELD                                           */
     uint32_t batch;         /* EXISTS: keys that are asked for at once; 0: job.key alone */
+    uint32_t reactor;       /* the first that is asked                        */
+    uint32_t reactors;      /* how many are                                   */
+    uint32_t answers_left;  /* of them, that did not answer                   */
     uint32_t batch_keys[POD_BATCH_KEYS]; /* of them, job.key first                        */
     bool batch_sure[POD_BATCH_KEYS];     /* in fair weather: it is on flash               */
     uint64_t release_ns;                 /* HELD: when the lease is given back             */
@@ -177,8 +181,11 @@ struct pod_client {
     struct sim_node *node; /* a machine of its own as far as crashes go               */
     struct loop *loop;
     struct agent_client attached;
-    struct shm_ring ring;
-    struct shm_arena arenas[POD_VOLUMES];
+    union { /* one a reactor; the first one also stands for what they share */
+        struct shm_ring ring;
+        struct shm_ring rings[POD_REACTORS];
+    };
+    struct shm_arena shards[POD_REACTORS][POD_VOLUMES];
     struct pod_op ops[POD_CLIENT_OPS];
     struct loop_op event_op;
     struct loop_timer timer;

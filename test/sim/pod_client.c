@@ -150,11 +150,23 @@ static uint32_t client_stored_bytes(const struct shm_arena *arena, uint32_t valu
     return value_bytes + (arena->sealed ? LIMIT_TRAILER_BYTES : 0);
 }
 
+static uint32_t client_reactor(const struct pod_client *client, const struct pod_key *key)
+{
+    return shm_reactor(&key->key, client->shards[0][key->volume].sealed, POD_REACTORS);
+}
+
+/* Where a block of the key lies. */
+static const struct shm_arena *client_shard(const struct pod_client *client,
+                                            const struct pod_key *key)
+{
+    return &client->shards[client_reactor(client, key)][key->volume];
+}
+
 /* The block is leased in the operation's entry: looks at it, and holds it for a while. */
 static void client_take(struct pod_client *client, struct pod_op *op, uint32_t slot, uint32_t bytes)
 {
     const struct pod_key *key = client_key(client, op->job.key);
-    const struct shm_arena *arena = &client->arenas[key->volume];
+    const struct shm_arena *arena = client_shard(client, key);
     const uint8_t *value = shm_arena_value(arena, slot, bytes);
 
     op->job.status = ICMS_OK;
@@ -216,7 +228,7 @@ static void client_answer_put(struct pod_client *client, struct pod_op *op)
 static void client_answer_get(struct pod_client *client, struct pod_op *op,
                               const struct shm_complete *answer)
 {
-    const struct shm_arena *arena = &client->arenas[client_key(client, op->job.key)->volume];
+    const struct shm_arena *arena = client_shard(client, client_key(client, op->job.key));
     uint32_t lease =
         atomic_load_explicit(&client->ring.leases[op - client->ops], memory_order_acquire);
 
@@ -263,11 +275,15 @@ static void client_answer(struct pod_client *client, const struct shm_complete *
     if (op == NULL || op->state != POD_OP_SENT || op->generation != answer->tag >> 32)
         pod_fail(client->world, POD_FAULT_ANSWER, "an answer to nothing, or the second one");
     client->answer_tag_last = answer->tag;
-    op->job.status = (icms_err)answer->status;
-    op->job.reason = (enum icms_miss)answer->reason;
+    if (op->job.status == ICMS_OK) { /* of those that answered before */
+        op->job.status = (icms_err)answer->status;
+        op->job.reason = (enum icms_miss)answer->reason;
+    }
     op->job.source = (enum icms_source)answer->source;
     if (op->job.reason >= ICMS_MISS_COUNT)
         pod_fail(client->world, POD_FAULT_ANSWER, "reason %u", answer->reason);
+    if (--op->answers_left > 0)
+        return;
     if (op->job.op == SHM_OP_PUT)
         client_answer_put(client, op);
     else if (op->job.op == SHM_OP_GET)
@@ -278,20 +294,26 @@ static void client_answer(struct pod_client *client, const struct shm_complete *
         client_done(client, op);
 }
 
-static void client_reap(struct pod_client *client)
+static void client_reap_ring(struct pod_client *client, struct shm_ring *ring)
 {
     struct shm_complete answers[CLIENT_TAKE];
     uint32_t count;
 
     do {
-        if (shm_complete_take(&client->ring, answers, CLIENT_TAKE, &count) != ICMS_OK)
-            pod_fail(client->world, POD_FAULT_ANSWER, "the ring of completions makes no sense");
+        if (shm_complete_take(ring, answers, CLIENT_TAKE, &count) != ICMS_OK)
+            pod_fail(client->world, POD_FAULT_ANSWER, "a ring of completions makes no sense");
         for (uint32_t i = 0; i < count; i++) {
             client_answer(client, &answers[i]);
             if (client->world->options.canary == POD_CANARY_TWICE && client_chance(client, 50) == 0)
                 client_answer(client, &answers[i]);
         }
-    } while (count > 0 || !shm_client_sleep(&client->ring));
+    } while (count > 0 || !shm_client_sleep(ring));
+}
+
+static void client_reap(struct pod_client *client)
+{
+    for (uint32_t r = 0; r < POD_REACTORS; r++)
+        client_reap_ring(client, &client->rings[r]);
 }
 
 /* ---- sending -------------------------------------------------------------------------------- */
@@ -310,18 +332,28 @@ static struct pod_op *client_op_new(struct pod_client *client)
     return NULL;
 }
 
-static void client_push(struct pod_client *client, const struct shm_submit *entry)
+static void client_push(struct pod_client *client, uint32_t reactor, const struct shm_submit *entry)
 {
-    check(shm_submit_push(&client->ring, entry)); /* far fewer operations than entries */
-    if (shm_submit_publish(&client->ring))
-        loop_event_signal(client->attached.agent_event);
+    struct shm_ring *ring = &client->rings[reactor];
+
+    check(shm_submit_push(ring, entry)); /* far fewer operations than entries */
+    if (shm_submit_publish(ring))
+        loop_event_signal(client->attached.agent_events[reactor]);
+}
+
+/* To its reactor, or to all of them. */
+static void client_push_op(struct pod_client *client, const struct pod_op *op,
+                           const struct shm_submit *entry)
+{
+    for (uint32_t i = 0; i < op->reactors; i++)
+        client_push(client, op->reactor + i, entry);
 }
 
 /* The value and its trailer into staging memory, which was poison until now. */
 static void client_stage_fill(struct pod_client *client, struct pod_op *op)
 {
     const struct pod_key *key = client_key(client, op->job.key);
-    const struct shm_arena *arena = &client->arenas[key->volume];
+    const struct shm_arena *arena = client_shard(client, key);
     uint32_t bytes = pod_model_bytes(client->world, op->job.key, op->job.version);
     uint8_t *stage = client_stage(client, op);
 
@@ -343,23 +375,23 @@ static bool client_local(struct pod_client *client, struct pod_op *op)
     uint32_t entry = (uint32_t)(op - client->ops), slot, bytes;
     struct shm_submit touch = {
         .volume = key->volume, .op = SHM_OP_TOUCH, .key_length = key->key.length};
+    const struct shm_arena *shard = client_shard(client, key);
     uint64_t version;
 
-    if (op->job.op == SHM_OP_EXISTS && shm_arena_has(&client->arenas[key->volume], &key->key)) {
+    if (op->job.op == SHM_OP_EXISTS && shm_arena_has(shard, &key->key)) {
         op->job.status = ICMS_OK;
         client_done(client, op);
         return true;
     }
     if (op->job.op != SHM_OP_GET)
         return false;
-    atomic_store_explicit(&client->ring.lease_volumes[entry], key->volume, memory_order_release);
-    if (!shm_arena_lease(&client->arenas[key->volume], &key->key, &client->ring.leases[entry],
-                         &slot, &version, &bytes))
+    atomic_store_explicit(&client->ring.lease_shards[entry], shard->shard, memory_order_release);
+    if (!shm_arena_lease(shard, &key->key, &client->ring.leases[entry], &slot, &version, &bytes))
         return false;
     op->job.source = ICMS_SOURCE_DRAM;
     client_take(client, op, slot, bytes);
     memcpy(touch.key, key->key.bytes, sizeof(touch.key));
-    client_push(client, &touch);
+    client_push(client, client_reactor(client, key), &touch);
     return true;
 }
 
@@ -397,7 +429,10 @@ static bool client_send(struct pod_client *client, const struct pod_job *job,
         return false;
     op->job = *job;
     op->report = report;
-    op->batch = 0;
+    op->job.status = ICMS_OK;
+    op->job.reason = ICMS_MISS_NONE;
+    op->batch = op->reactor = 0;
+    op->reactors = POD_REACTORS;
     op->sent_ns = client_now(client);
     op->deadline_ns = op->sent_ns + job->deadline_ns;
     client->world->counts.sent[job->op]++;
@@ -410,12 +445,16 @@ static bool client_send(struct pod_client *client, const struct pod_job *job,
         key->removed = key->removed || job->op == SHM_OP_REMOVE;
         if (client_local(client, op))
             return true;
+        op->reactor = client_reactor(client, key);
+        op->reactors = 1;
         entry.volume = key->volume;
         entry.key_length = key->key.length;
         memcpy(entry.key, key->key.bytes, sizeof(entry.key));
     }
     if (job->op == SHM_OP_EXISTS && client_chance(client, 2) == 0) {
         client_batch_fill(client, op);
+        op->reactor = 0;
+        op->reactors = POD_REACTORS;
         entry.op = SHM_OP_EXISTS_MANY;
         entry.bytes = op->batch;
         entry.offset = (uint64_t)(op - client->ops) * POD_STAGE_BYTES;
@@ -429,7 +468,8 @@ static bool client_send(struct pod_client *client, const struct pod_job *job,
     entry.deadline_ns = loop_env_now_ns(sim_node_env(client->agent->node)) + job->deadline_ns;
     entry.lease = (uint32_t)(op - client->ops);
     op->state = POD_OP_SENT;
-    client_push(client, &entry);
+    op->answers_left = op->reactors;
+    client_push_op(client, op, &entry);
     return true;
 }
 
@@ -474,7 +514,7 @@ static void client_any_cancel(struct pod_client *client)
         return;
     op->canceled = true;
     entry.tag = (uint64_t)op->generation << 32 | (uint64_t)(op - client->ops);
-    client_push(client, &entry);
+    client_push_op(client, op, &entry);
 }
 
 static void client_any(struct pod_client *client)
@@ -622,6 +662,22 @@ static void client_detached(void *arg)
     client->state = POD_CLIENT_OUT;
 }
 
+/* The queue pair and the shards of a reactor. */
+static void client_view(struct pod_client *client, uint32_t reactor)
+{
+    const struct agent_client *attached = &client->attached;
+
+    if (shm_ring_view(loop_region_base(attached->region), loop_region_bytes(attached->region),
+                      reactor, &client->rings[reactor]) != ICMS_OK)
+        pod_fail(client->world, POD_FAULT_ANSWER, "the client region makes no sense");
+    check(attached->volume_count == POD_VOLUMES);
+    for (uint32_t i = 0; i < POD_VOLUMES; i++)
+        if (shm_arena_view(loop_region_base(attached->arenas[i]),
+                           loop_region_bytes(attached->arenas[i]), reactor, POD_REACTORS,
+                           &client->shards[reactor][i]) != ICMS_OK)
+            pod_fail(client->world, POD_FAULT_ANSWER, "the arena of volume %u makes no sense", i);
+}
+
 void pod_client_attach(struct pod_client *client)
 {
     struct err_why why = {""};
@@ -633,15 +689,9 @@ void pod_client_attach(struct pod_client *client)
                             &client->attached) != ICMS_OK)
         pod_fail(client->world, POD_FAULT_HEAL, "client %u cannot attach: %s", client->number,
                  why.text);
-    if (shm_ring_view(loop_region_base(client->attached.region),
-                      loop_region_bytes(client->attached.region), &client->ring) != ICMS_OK)
-        pod_fail(client->world, POD_FAULT_ANSWER, "the client region makes no sense");
-    check(client->attached.volume_count == POD_VOLUMES);
-    for (uint32_t i = 0; i < POD_VOLUMES; i++)
-        if (shm_arena_view(loop_region_base(client->attached.arenas[i]),
-                           loop_region_bytes(client->attached.arenas[i]),
-                           &client->arenas[i]) != ICMS_OK)
-            pod_fail(client->world, POD_FAULT_ANSWER, "the arena of volume %u makes no sense", i);
+    check(client->attached.reactor_count == POD_REACTORS);
+    for (uint32_t r = 0; r < POD_REACTORS; r++)
+        client_view(client, r);
     memset(client->ring.staging, POD_POISON, POD_CLIENT_OPS * POD_STAGE_BYTES);
     client->lazy_until_ns = 0;
     client->rang = true; /* the first look announces that it sleeps */

@@ -184,23 +184,27 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
     }
 }
 
+static void storm_corrupt_shard(struct pod_agent *agent, const struct shm_arena *arena)
+{
+    for (uint32_t i = 0; i < arena->slot_count; i++) {
+        uint32_t bytes = atomic_load(&arena->slots[i].value_bytes);
+        uint8_t bit = (uint8_t)(1u << pod_chance(agent->world, 8));
+
+        if (bytes > 0 && atomic_load(&arena->slots[i].version) % 2 == 0)
+            *(uint8_t *)(uintptr_t)(shm_arena_value(arena, i, bytes) + bytes / 2) ^= bit;
+    }
+}
+
 /* Flips a bit in the middle of every block that a raw arena holds. */
 static void storm_corrupt(struct pod_agent *agent)
 {
     struct pod_client *first = &agent->world->clients[agent->number * POD_CLIENTS];
 
     for (struct pod_client *client = first; client < first + POD_CLIENTS; client++) {
-        const struct shm_arena *arena = &client->arenas[2];
-
         if (client->state != POD_CLIENT_IN)
             continue;
-        for (uint32_t i = 0; i < arena->slot_count; i++) {
-            uint32_t bytes = atomic_load(&arena->slots[i].value_bytes);
-            uint8_t bit = (uint8_t)(1u << pod_chance(agent->world, 8));
-
-            if (bytes > 0 && atomic_load(&arena->slots[i].version) % 2 == 0)
-                *(uint8_t *)(uintptr_t)(shm_arena_value(arena, i, bytes) + bytes / 2) ^= bit;
-        }
+        for (uint32_t r = 0; r < POD_REACTORS; r++)
+            storm_corrupt_shard(agent, &client->shards[r][2]);
         return; /* they all map the same */
     }
 }

@@ -186,7 +186,7 @@ static icms_err agent_make(struct pod_agent *agent, struct err_why *why)
     (void)snprintf(opts.host_nqn, sizeof(opts.host_nqn), "nqn.2026-01.org.icms:host-%u",
                    agent->number);
     opts.host_id.bytes[15] = (uint8_t)(agent->number + 1);
-    opts.loops = 2;
+    opts.loops = POD_REACTORS;
     opts.queue_entries = 16;
     opts.connect_timeout_ms = 200;
     opts.keep_alive_ms = 400;

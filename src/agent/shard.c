@@ -1,0 +1,596 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/shard.c: a reactor's shard of a volume: who is in which slot of its arena, what goes when
+ * room is needed.
+ *
+ * Called by req.c, op.c and guest.c on the reactor's loop; nothing here blocks.
+ *
+ * Life of a slot: FREE -> agent_shard_slot_take -> FILLING -> agent_shard_publish -> LIVE ->
+ * agent_shard_unpublish -> LIMBO -> shard_sweep -> FREE. It has its extent of the data
+ * (extent.h) from take on until it is FREE.
+ *
+ * Invariants: a slot's version is even only while LIVE; a slot is FREE only when it has no pin and
+ * no lease was seen after its version became odd, so nobody reads its memory, and no operation
+ * names it. A slot's offset changes only while it is FILLING.
+ * What the arena says is written by us alone; what decides (keys, chains' heads, sizes) is kept in
+ * meta too and never read back from it, except the chain links.
+ */
+#include "agent/agent_int.h"
+
+#include <stdlib.h>
+
+#include "base/crc.h"
+#include "base/fault.h"
+#include "wire/sealed.h"
+
+/* ---- leases --------------------------------------------------------------------------------- */
+
+/* Looks through the lease tables of all guests: sets shard->leased. What a guest wrote there is
+ * bounded and otherwise believed: it can hold slots, 512 at most, and do nothing else. */
+static void shard_leases_look(struct agent_shard *shard)
+{
+    uint32_t slot_count = shard->arena.slot_count;
+
+    memset(shard->leased, 0, (slot_count + 63) / 64 * 8);
+    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
+        const struct agent_guest *guest = &shard->agent->guests[i];
+        const struct shm_ring *ring = &guest->qpairs[shard->reactor->index].ring;
+
+        if (!atomic_load_explicit(&guest->visible, memory_order_seq_cst) ||
+            (guest->volumes >> shard->number & 1) == 0)
+            continue;
+        for (uint32_t j = 0; j < SHM_LEASES; j++) {
+            uint32_t slot = atomic_load_explicit(&ring->leases[j], memory_order_seq_cst) - 1;
+
+            if (slot < slot_count &&
+                atomic_load_explicit(&ring->lease_shards[j], memory_order_acquire) ==
+                    shard->arena.shard)
+                shard->leased[slot / 64] |= (uint64_t)1 << slot % 64;
+        }
+    }
+}
+
+static bool shard_is_leased(const struct agent_shard *shard, uint32_t slot)
+{
+    return (shard->leased[slot / 64] >> slot % 64 & 1) != 0;
+}
+
+void agent_shard_lease(struct agent_shard *shard, uint32_t slot, const struct shm_ring *ring,
+                       uint32_t lease)
+{
+    check(shard->meta[slot].state == AGENT_SLOT_LIVE && lease < SHM_LEASES);
+    atomic_store_explicit(&ring->lease_shards[lease], shard->arena.shard, memory_order_release);
+    atomic_store_explicit(&ring->leases[lease], slot + 1, memory_order_seq_cst);
+}
+
+/* ---- the index ------------------------------------------------------------------------------ */
+
+static uint32_t shard_find_from(struct agent_shard *shard, uint32_t head, const struct key *key)
+{
+    uint32_t at = atomic_load_explicit(&shard->heads[head], memory_order_relaxed);
+
+    while (at != SHM_SLOT_NONE) {
+        check(at < shard->arena.slot_count);
+        if (key_equal(&shard->meta[at].key, key))
+            return at;
+        at = atomic_load_explicit(&shard->slots[at].next, memory_order_relaxed);
+    }
+    return SHM_SLOT_NONE;
+}
+
+uint32_t agent_shard_find(struct agent_shard *shard, const struct key *key)
+{
+    return shard_find_from(
+        shard, shm_arena_head(shard->arena.hash_seed, shard->arena.head_count, key), key);
+}
+
+/* The heads lie all over the index: they are fetched together. */
+uint32_t agent_shard_find_many(struct agent_shard *shard, const struct key *keys, uint32_t count)
+{
+    uint32_t heads[SHM_PROBE_KEYS], there = 0;
+
+    check(count >= 1 && count <= SHM_PROBE_KEYS);
+    for (uint32_t i = 0; i < count; i++) {
+        heads[i] = shm_arena_head(shard->arena.hash_seed, shard->arena.head_count, &keys[i]);
+        __builtin_prefetch(&shard->heads[heads[i]]);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (shard_find_from(shard, heads[i], &keys[i]) != SHM_SLOT_NONE)
+            there |= 1u << i;
+    return there;
+}
+
+/* The last slot of a chain that has no room for one more; NONE: it has room. Who knows the seed can
+ * choose keys of one chain: the oldest goes, so that no lookup is slow. */
+static uint32_t shard_chain_over(const struct agent_shard *shard, uint32_t head)
+{
+    uint32_t at = atomic_load_explicit(&shard->heads[head], memory_order_relaxed);
+
+    for (int steps = 1; at != SHM_SLOT_NONE; steps++) {
+        check(at < shard->arena.slot_count);
+        if (steps == SHM_CHAIN_STEPS_MAX)
+            return at;
+        at = atomic_load_explicit(&shard->slots[at].next, memory_order_relaxed);
+    }
+    return SHM_SLOT_NONE;
+}
+
+static void shard_version_step(struct agent_shard *shard, uint32_t slot)
+{
+    struct shm_slot *shared = &shard->slots[slot];
+    uint64_t version = atomic_load_explicit(&shared->version, memory_order_relaxed);
+
+    atomic_store_explicit(&shared->version, version + 1, memory_order_seq_cst);
+}
+
+static void shard_kick_send(struct agent_shard *shard);
+
+void agent_shard_publish(struct agent_shard *shard, uint32_t slot, const struct key *key,
+                         uint32_t value_bytes)
+{
+    struct agent_slot *meta = &shard->meta[slot];
+    struct shm_slot *shared = &shard->slots[slot];
+    uint64_t stored_bytes = value_bytes + (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+    uint32_t head = shm_arena_head(shard->arena.hash_seed, shard->arena.head_count, key);
+    uint32_t old = shard_find_from(shard, head, key);
+
+    check(meta->state == AGENT_SLOT_FILLING);
+    if (old == SHM_SLOT_NONE)
+        old = shard_chain_over(shard, head);
+    if (old != SHM_SLOT_NONE)
+        agent_shard_unpublish(shard, old);
+    if (extents_trim(&shard->extents, slot, agent_shard_extent_bytes(shard, stored_bytes)))
+        shard_kick_send(shard);
+    meta->state = AGENT_SLOT_LIVE;
+    meta->value_bytes = value_bytes;
+    meta->key = *key;
+    meta->head = head;
+    shm_slot_key_set(shared, key);
+    atomic_store_explicit(&shared->value_bytes, value_bytes, memory_order_relaxed);
+    atomic_store_explicit(&shared->offset, shard->extents.of[slot].begin + shard->margin,
+                          memory_order_relaxed);
+    shard_version_step(shard, slot); /* even: stable */
+    atomic_store_explicit(&shared->next,
+                          atomic_load_explicit(&shard->heads[meta->head], memory_order_relaxed),
+                          memory_order_release);
+    atomic_store_explicit(&shard->heads[meta->head], slot, memory_order_release);
+    counter_add(&shard->slots_used, 1);
+    counter_add(&shard->used_bytes, value_bytes);
+    meta->since_ns = reactor_now_ns(shard->reactor);
+}
+
+static void shard_unlink(struct agent_shard *shard, uint32_t slot)
+{
+    _Atomic uint32_t *from = &shard->heads[shard->meta[slot].head];
+    uint32_t at;
+
+    while ((at = atomic_load_explicit(from, memory_order_relaxed)) != slot) {
+        check(at < shard->arena.slot_count);
+        from = &shard->slots[at].next;
+    }
+    atomic_store_explicit(from,
+                          atomic_load_explicit(&shard->slots[slot].next, memory_order_relaxed),
+                          memory_order_release);
+}
+
+static void shard_slot_free(struct agent_shard *shard, uint32_t slot)
+{
+    struct agent_slot *meta = &shard->meta[slot];
+
+    check(meta->pins == 0 && meta->state != AGENT_SLOT_LIVE);
+    extents_give(&shard->extents, slot);
+    meta->state = AGENT_SLOT_FREE;
+    list_push(&shard->free, &meta->link);
+}
+
+static void shard_kick(struct loop_msg *msg);
+
+/* A slot is free, or may be: whoever waits for one looks, after what runs now. */
+static void shard_kick_send(struct agent_shard *shard)
+{
+    if (shard->kick_sent || (list_empty(&shard->wait_slot) && list_empty(&shard->wait_share)))
+        return;
+    shard->kick_sent = true;
+    loop_send(shard->reactor->loop, &shard->kick, shard_kick);
+}
+
+/* Looks at limbo again soon: leases are given back without a word. */
+static void shard_sweep_arm(struct agent_shard *shard)
+{
+    if (!loop_timer_armed(&shard->sweep))
+        loop_timer_start(shard->reactor->loop, &shard->sweep,
+                         reactor_now_ns(shard->reactor) + AGENT_RETRY_NS);
+}
+
+void agent_shard_unpublish(struct agent_shard *shard, uint32_t slot)
+{
+    struct agent_slot *meta = &shard->meta[slot];
+
+    check(meta->state == AGENT_SLOT_LIVE);
+    shard_version_step(shard, slot); /* odd: changing */
+    shard_unlink(shard, slot);
+    meta->state = AGENT_SLOT_LIMBO;
+    list_push(&shard->limbo, &meta->link);
+    counter_add(&shard->slots_used, -(uint64_t)1);
+    counter_add(&shard->slots_limbo, 1);
+    counter_add(&shard->used_bytes, -(uint64_t)meta->value_bytes);
+    shard_sweep_arm(shard);
+}
+
+/* ---- room ----------------------------------------------------------------------------------- */
+
+/* Frees what of limbo is neither leased nor pinned. */
+static void shard_limbo_free(struct agent_shard *shard)
+{
+    if (list_empty(&shard->limbo))
+        return;
+    shard_leases_look(shard);
+    list_for_each_safe (link, &shard->limbo) {
+        struct agent_slot *meta = container_of(link, struct agent_slot, link);
+        uint32_t slot = (uint32_t)(meta - shard->meta);
+
+        if (meta->pins > 0 || shard_is_leased(shard, slot))
+            continue;
+        list_remove(&meta->link);
+        counter_add(&shard->slots_limbo, -(uint64_t)1);
+        shard_slot_free(shard, slot);
+    }
+}
+
+static bool shard_may_go(void *arg, uint32_t slot)
+{
+    struct agent_shard *shard = arg;
+    const struct agent_slot *meta = &shard->meta[slot];
+
+    return meta->state == AGENT_SLOT_LIVE && meta->pins == 0 && !shard_is_leased(shard, slot);
+}
+
+/* Takes what has to go for such an extent out of the index, and a little ahead. Leased blocks are
+ * in use. */
+static void shard_evict(struct agent_shard *shard, uint64_t extent_bytes)
+{
+    uint64_t now_ns = reactor_now_ns(shard->reactor);
+    uint64_t ahead = shard->arena.data_bytes / AGENT_EVICT_SHARE;
+    struct extent_sweep sweep = {.may = shard_may_go, .arg = shard};
+    uint32_t slot, last;
+
+    shard_leases_look(shard);
+    for (int i = 0; i < AGENT_EVICT_MAX && (i == 0 || sweep.bytes + extent_bytes <= ahead); i++) {
+        if (!extents_window(&shard->extents, extent_bytes, &sweep, &slot, &last))
+            return;
+        for (bool more = true; more; slot = shard->extents.of[slot].next) {
+            more = slot != last;
+            hist_add(&shard->evicted_age_ns, now_ns - shard->meta[slot].since_ns);
+            agent_shard_unpublish(shard, slot);
+            counter_add(&shard->evictions, 1);
+        }
+    }
+}
+
+/* A slot with such an extent; NONE: there is none at this moment. */
+static uint32_t shard_slot_find(struct agent_shard *shard, uint64_t extent_bytes)
+{
+    struct list *link = list_first(&shard->free);
+    struct agent_slot *meta;
+    uint32_t slot;
+
+    if (link == NULL && shard->meta_used == shard->arena.slot_count)
+        return SHM_SLOT_NONE;
+    meta =
+        link != NULL ? container_of(link, struct agent_slot, link) : &shard->meta[shard->meta_used];
+    slot = (uint32_t)(meta - shard->meta);
+    if (!extents_take(&shard->extents, slot, extent_bytes))
+        return SHM_SLOT_NONE;
+    if (link != NULL)
+        list_remove(link);
+    else
+        shard->meta_used++;
+    list_init(&meta->link);
+    meta->state = AGENT_SLOT_FILLING;
+    return slot;
+}
+
+uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes)
+{
+    uint64_t extent_bytes = agent_shard_extent_bytes(shard, stored_bytes);
+    uint32_t slot = SHM_SLOT_NONE;
+
+    if (fault_hit("agent.slot")) {
+        shard_sweep_arm(shard);
+        return SHM_SLOT_NONE;
+    }
+    slot = shard_slot_find(shard, extent_bytes);
+    if (slot == SHM_SLOT_NONE && !list_empty(&shard->limbo)) {
+        shard_limbo_free(shard);
+        slot = shard_slot_find(shard, extent_bytes);
+    }
+    if (slot == SHM_SLOT_NONE) {
+        shard_evict(shard, extent_bytes);
+        shard_limbo_free(shard);
+        slot = shard_slot_find(shard, extent_bytes);
+    }
+    if (slot == SHM_SLOT_NONE)
+        shard_sweep_arm(shard);
+    return slot;
+}
+
+static uint64_t volume_extent_bytes(uint32_t margin, uint64_t stored_bytes)
+{
+    return margin != 0 ? store_record_bytes(stored_bytes) : bytes_align(stored_bytes, EXTENT_UNIT);
+}
+
+uint64_t agent_shard_extent_bytes(const struct agent_shard *shard, uint64_t stored_bytes)
+{
+    return volume_extent_bytes(shard->margin, stored_bytes);
+}
+
+uint64_t agent_shard_room(const struct agent_shard *shard, const struct key *key)
+{
+    uint64_t bytes = u64_max(shard->sizes_max[0], shard->sizes_max[1]);
+
+    if (shard->agent->local != NULL)
+        bytes = u64_max(agent_local_bytes(shard->agent->local, shard, key), 1);
+    return bytes == 0 ? shard->stored_bytes_max : u64_min(bytes, shard->stored_bytes_max);
+}
+
+void agent_shard_size_seen(struct agent_shard *shard, uint64_t stored_bytes)
+{
+    shard->sizes_max[1] = u64_max(shard->sizes_max[1], stored_bytes);
+    if (++shard->sizes_count < AGENT_SIZES_COUNT)
+        return;
+    shard->sizes_max[0] = shard->sizes_max[1];
+    shard->sizes_max[1] = 0;
+    shard->sizes_count = 0;
+}
+
+/* Who waits in a list looks again, in order, until a few have to wait there again: behind one that
+ * needs much room there may be others that need little. */
+static void shard_wake(struct list *list)
+{
+    struct list again, *link;
+
+    list_init(&again);
+    for (int waits = 0; waits < AGENT_WAKE_PAST && (link = list_pop(list)) != NULL;) {
+        agent_req_again(container_of(link, struct agent_req, link));
+        /* Only the pointer is looked at: when it found a slot, the request is not ours any more. */
+        if (list->prev == link) {
+            list_remove(link);
+            list_push_front(&again, link);
+            waits++;
+        }
+    }
+    while ((link = list_pop(&again)) != NULL)
+        list_push_front(list, link);
+}
+
+static void shard_slot_wake(struct agent_shard *shard)
+{
+    shard_wake(&shard->wait_slot);
+    shard_wake(&shard->wait_share);
+}
+
+void agent_shard_slot_give(struct agent_shard *shard, uint32_t slot)
+{
+    check(shard->meta[slot].state == AGENT_SLOT_FILLING);
+    shard_slot_free(shard, slot);
+    shard_kick_send(shard);
+}
+
+static void shard_kick(struct loop_msg *msg)
+{
+    struct agent_shard *shard = container_of(msg, struct agent_shard, kick);
+
+    shard->kick_sent = false;
+    shard_slot_wake(shard);
+}
+
+static void shard_sweep(struct loop_timer *timer)
+{
+    struct agent_shard *shard = container_of(timer, struct agent_shard, sweep);
+
+    shard_limbo_free(shard);
+    shard_slot_wake(shard);
+    if (!list_empty(&shard->limbo) || !list_empty(&shard->wait_slot))
+        shard_sweep_arm(shard); /* who waits in wait_share is woken by the end of a store */
+}
+
+void agent_shard_pin(struct agent_shard *shard, uint32_t slot)
+{
+    struct agent_slot *meta = &shard->meta[slot];
+
+    check(meta->state == AGENT_SLOT_FILLING || meta->state == AGENT_SLOT_LIVE);
+    check(meta->pins < UINT16_MAX);
+    meta->pins++;
+}
+
+void agent_shard_unpin(struct agent_shard *shard, uint32_t slot)
+{
+    check(shard->meta[slot].pins > 0);
+    shard->meta[slot].pins--;
+    shard_kick_send(shard);
+}
+
+/* ---- use ------------------------------------------------------------------------------------ */
+
+void agent_shard_touch(struct agent_shard *shard, uint32_t slot)
+{
+    extents_use(&shard->extents, slot);
+}
+
+bool agent_shard_again(struct agent_shard *shard, const struct key *key)
+{
+    uint64_t hash = hash64_seed(key->bytes, sizeof(key->bytes), shard->secret);
+    uint64_t extent_bytes = agent_shard_extent_bytes(shard, agent_shard_room(shard, key));
+    struct agent_passed *note = &shard->passed[hash & (shard->passed_count - 1)];
+    uint32_t tag = (uint32_t)(hash >> 32) | 1; /* 0: nothing was noted here */
+    uint32_t since = shard->passed_now - note->when;
+    bool again = note->tag == tag && since < shard->arena.data_bytes / extent_bytes;
+
+    *note = (struct agent_passed){.tag = again ? 0 : tag, .when = shard->passed_now};
+    if (!again)
+        shard->passed_now++;
+    return again;
+}
+
+bool agent_shard_is_sealed(struct agent_shard *shard, uint32_t slot, const struct key *key,
+                           uint32_t value_bytes)
+{
+    const uint8_t *value = agent_shard_memory(shard, slot);
+
+    return sealed_trailer_check(&shard->spec.uuid, key, value_bytes, crc32c(value, value_bytes),
+                                value + value_bytes) == ICMS_OK;
+}
+
+bool agent_shard_verify(struct agent_shard *shard, uint32_t slot)
+{
+    const struct agent_slot *meta = &shard->meta[slot];
+
+    check(meta->state == AGENT_SLOT_LIVE);
+    if (!shard->spec.sealed || agent_shard_is_sealed(shard, slot, &meta->key, meta->value_bytes))
+        return true;
+    agent_shard_unpublish(shard, slot);
+    return false;
+}
+
+/* ---- who has it ----------------------------------------------------------------------------- */
+
+bool agent_shard_is_homeless(const struct agent_shard *shard)
+{
+    uint64_t all = agent_paths_mask(shard->agent);
+
+    return all != 0 && atomic_load_explicit(&shard->lacking, memory_order_relaxed) == all;
+}
+
+bool agent_shard_lacking_set(struct agent_shard *shard, uint32_t enclosure, bool lacks)
+{
+    uint64_t bit = (uint64_t)1 << enclosure;
+    uint64_t before = atomic_load_explicit(&shard->lacking, memory_order_relaxed);
+
+    atomic_store_explicit(&shard->lacking, lacks ? before | bit : before & ~bit,
+                          memory_order_relaxed);
+    atomic_store_explicit(&shard->header->homeless, agent_shard_is_homeless(shard),
+                          memory_order_release);
+    return ((before & bit) != 0) != lacks;
+}
+
+void agent_shard_guest_gone(struct agent_shard *shard, uint32_t number)
+{
+    struct agent_share *share = &shard->shares[number];
+
+    check(list_empty(&share->flushes));
+    while (list_pop(&share->stores) != NULL)
+        ;
+    share->epoch++;
+    share->failed = 0;
+    share->dirty = 0;
+    share->flush = NULL;
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent,
+                           const struct volume_spec *spec, struct err_why *why)
+{
+    const struct agent_opts *opts = &agent->opts;
+    /* a drive of its own writes records from slots */
+    bool records = opts->local_path != NULL && opts->own_process;
+    icms_err err;
+
+    volume->spec = *spec;
+    volume->stored_bytes_max = volume_stored_bytes_max(spec);
+    volume->margin = records ? STORE_HEADER_BYTES : 0;
+    volume->data_bytes =
+        u64_max(spec->arena_bytes / agent->reactor_count / LIMIT_DISK_ALIGN * LIMIT_DISK_ALIGN,
+                bytes_align(volume_extent_bytes(volume->margin, volume->stored_bytes_max),
+                            LIMIT_DISK_ALIGN));
+    volume->shard_bytes = shm_shard_bytes(volume->data_bytes);
+    err = loop_region_new(agent->env, spec->name, agent->reactor_count * volume->shard_bytes, false,
+                          why, &volume->region);
+    if (err == ICMS_OK && opts->prefault && loop_region_touch(volume->region) != ICMS_OK)
+        err = err_set(why, ICMS_NO_MEMORY,
+                      "volume %s: there are no %llu MiB for its arena: make it smaller, or leave "
+                      "prefault out",
+                      spec->name, (unsigned long long)(loop_region_bytes(volume->region) >> 20));
+    return err;
+}
+
+void agent_volume_fini(struct agent_volume *volume)
+{
+    loop_region_free(&volume->region);
+}
+
+/* Its part of the region. */
+static icms_err shard_arena(struct agent_shard *shard, const struct agent_volume *volume,
+                            struct err_why *why)
+{
+    const struct agent *agent = shard->agent;
+    uint32_t reactor = shard->reactor->index;
+    uint8_t *region = loop_region_base(volume->region);
+    uint8_t *base = region + reactor * volume->shard_bytes;
+    uint64_t seed;
+
+    /* Clients of this volume learn it, others that choose keys for it do not. */
+    loop_entropy(shard->reactor->loop, &seed, sizeof(seed));
+    shm_shard_format(base, &shard->spec, volume->data_bytes, shard->number, reactor,
+                     agent->reactor_count, seed);
+    if (shm_arena_view(region, agent->reactor_count * volume->shard_bytes, reactor,
+                       agent->reactor_count, &shard->arena) != ICMS_OK)
+        return err_set(why, ICMS_CONFIG, "volume %s: sizes that are not possible",
+                       shard->spec.name);
+    shard->header = (void *)base;
+    shard->heads = (void *)(base + shard->arena.header->heads_offset);
+    shard->slots = (void *)(base + shard->arena.header->slots_offset);
+    shard->data = base + shard->arena.header->data_offset;
+    return ICMS_OK;
+}
+
+icms_err agent_shard_init(struct agent_shard *shard, struct agent_reactor *reactor, uint32_t number,
+                          struct err_why *why)
+{
+    const struct agent_volume *volume = &reactor->agent->volumes[number];
+    icms_err err;
+
+    shard->agent = reactor->agent;
+    shard->reactor = reactor;
+    shard->number = number;
+    shard->spec = volume->spec;
+    shard->stored_bytes_max = volume->stored_bytes_max;
+    shard->margin = volume->margin;
+    list_init(&shard->free);
+    list_init(&shard->limbo);
+    list_init(&shard->wait_slot);
+    list_init(&shard->wait_share);
+    loop_entropy(reactor->loop, &shard->secret, sizeof(shard->secret));
+    for (int i = 0; i < AGENT_KEY_LISTS; i++)
+        list_init(&shard->keys[i]);
+    for (int i = 0; i < LIMIT_CLIENTS; i++) {
+        list_init(&shard->shares[i].stores);
+        list_init(&shard->shares[i].flushes);
+    }
+    loop_timer_init(&shard->sweep, shard_sweep);
+    err = shard_arena(shard, volume, why);
+    if (err != ICMS_OK)
+        return err;
+    shard->store_bytes_max = shard->arena.data_bytes - shard->arena.data_bytes / 4;
+    err = extents_init(&shard->extents, shard->arena.data_bytes, shard->arena.slot_count);
+    shard->meta = calloc(shard->arena.slot_count, sizeof(shard->meta[0]));
+    shard->leased = calloc((shard->arena.slot_count + 63) / 64, sizeof(uint64_t));
+    /* Twice as many as the arena holds of the smallest, so that few notes are written over. */
+    for (shard->passed_count = 64;
+         shard->passed_count < 2 * shard->arena.data_bytes / AGENT_PASSED_BYTES &&
+         shard->passed_count < AGENT_PASSED_MAX;)
+        shard->passed_count *= 2;
+    shard->passed = calloc(shard->passed_count, sizeof(shard->passed[0]));
+    if (err != ICMS_OK || shard->meta == NULL || shard->leased == NULL || shard->passed == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the %u slots of volume %s",
+                       shard->arena.slot_count, shard->spec.name);
+    return ICMS_OK;
+}
+
+void agent_shard_fini(struct agent_shard *shard)
+{
+    extents_fini(&shard->extents);
+    free(shard->meta);
+    free(shard->leased);
+    free(shard->passed);
+}
