@@ -116,14 +116,13 @@ struct net_conn_ops {
     void (*recv_done)(struct net_conn *conn, icms_err err, uint32_t bytes);
 
     /* Nothing is in flight any more, every net_send was given back; the struct may be reused. Once
-     * for each net_conn_open. why: what net_conn_close was given, or RESET, DEADLINE (a timeout).
+     * for each net_conn_open. why: what net_conn_close was given, or RESET, DEADLINE (of a send).
      */
     void (*closed)(struct net_conn *conn, icms_err why);
 };
 
 struct net_conn_opts {
     const struct net_conn_ops *ops; /* the owner's                                               */
-    uint64_t idle_timeout_ns; /* close when nothing is received for this long; 0: never          */
     uint64_t send_timeout_ns; /* close when a send makes no progress for this long; 0: never     */
 };
 
@@ -132,9 +131,7 @@ struct net_conn {
     struct loop *loop;              /* where it runs                                          */
     struct loop_sock *sock;         /* owned                                                  */
     const struct net_conn_ops *ops; /* owner's                                               */
-    uint64_t idle_timeout_ns;       /* 0: none                                                */
     uint64_t send_timeout_ns;       /* 0: none                                                */
-    uint64_t recv_at_ns;            /* last time bytes came                                   */
     uint64_t send_at_ns;            /* last time the kernel took bytes, or a queue began      */
     icms_err why;                   /* of the close                                           */
     bool closed_pending;            /* msg is on its way to end the close                     */
@@ -142,7 +139,7 @@ struct net_conn {
     uint32_t corked;                /* net_conn_cork calls without their uncork               */
     struct loop_op recv_op;         /* one receive at a time                                  */
     struct loop_op send_op;         /* one vectored send at a time                            */
-    struct loop_timer timer;        /* the earlier of both timeouts                           */
+    struct loop_timer timer;        /* of the send                                            */
     struct loop_msg msg;            /* brings closed() when nothing else does                 */
     struct list sends;              /* struct net_send, oldest first                          */
     uint64_t head_sent;             /* bytes of the oldest that the kernel took               */
@@ -157,7 +154,7 @@ void net_conn_open(struct net_conn *conn, struct loop *loop, struct loop_sock *s
 
 /* Receives into the caller's memory: 1..bytes bytes, or all of them (whole). recv_done comes once.
  * One at a time. On a closing connection it ends with the connection's error; after recv_done said
- * so, no more. The idle timeout covers a whole receive. */
+ * so, no more. */
 void net_conn_recv(struct net_conn *conn, void *memory, uint32_t bytes, bool whole);
 
 /* Ends the receive early: recv_done comes soon with CANCELED and the bytes that had arrived (or
@@ -177,10 +174,6 @@ void net_conn_send(struct net_conn *conn, struct net_send *send);
 /* Between them sends are only queued, so that what belongs together leaves together. Nests. */
 void net_conn_cork(struct net_conn *conn);
 void net_conn_uncork(struct net_conn *conn);
-
-/* Changes the timeouts from now on. */
-void net_conn_timeouts_set(struct net_conn *conn, uint64_t idle_timeout_ns,
-                           uint64_t send_timeout_ns);
 
 /* Shuts the socket down; closed() comes when nothing is in flight. Idempotent: the first why stays.
  * Harmless on a closed one. */

@@ -36,49 +36,26 @@ static void stream_sendv(struct net_conn *conn, uint32_t count)
     loop_sendv(conn->loop, &conn->send_op, conn->sock, conn->vectors, count, conn_sent);
 }
 
-/* ---- timeouts ------------------------------------------------------------------------------- */
+/* ---- timeout -------------------------------------------------------------------------------- */
 
 /* The timer is armed for the earliest time that may matter and looks again when it fires, so data
  * that flows costs no timer. */
-static void conn_timer_want(struct net_conn *conn, uint64_t at_ns)
+static void conn_timer_want(struct net_conn *conn)
 {
-    if (!loop_timer_armed(&conn->timer) || at_ns < conn->timer.at_ns)
-        loop_timer_start(conn->loop, &conn->timer, at_ns);
+    if (conn->send_timeout_ns != 0 && !loop_timer_armed(&conn->timer))
+        loop_timer_start(conn->loop, &conn->timer, conn->send_at_ns + conn->send_timeout_ns);
 }
 
 static void conn_timer_fire(struct loop_timer *timer)
 {
     struct net_conn *conn = container_of(timer, struct net_conn, timer);
-    uint64_t now = loop_now_ns(conn->loop);
-    uint64_t idle_at = conn->recv_at_ns + conn->idle_timeout_ns;
-    uint64_t send_at = conn->send_at_ns + conn->send_timeout_ns;
-    bool idle = conn->idle_timeout_ns != 0 && loop_op_busy(&conn->recv_op);
-    bool send = conn->send_timeout_ns != 0 && loop_op_busy(&conn->send_op);
 
-    if (conn->state != NET_CONN_OPEN)
+    if (conn->state != NET_CONN_OPEN || !loop_op_busy(&conn->send_op))
         return;
-    if ((idle && now >= idle_at) || (send && now >= send_at)) {
+    if (loop_now_ns(conn->loop) >= conn->send_at_ns + conn->send_timeout_ns)
         net_conn_close(conn, ICMS_DEADLINE);
-        return;
-    }
-    if (idle)
-        conn_timer_want(conn, idle_at);
-    if (send)
-        conn_timer_want(conn, send_at);
-}
-
-void net_conn_timeouts_set(struct net_conn *conn, uint64_t idle_timeout_ns,
-                           uint64_t send_timeout_ns)
-{
-    conn->idle_timeout_ns = idle_timeout_ns;
-    conn->send_timeout_ns = send_timeout_ns;
-    if (conn->state != NET_CONN_OPEN)
-        return;
-    conn->recv_at_ns = loop_now_ns(conn->loop);
-    if (idle_timeout_ns != 0 && loop_op_busy(&conn->recv_op))
-        conn_timer_want(conn, conn->recv_at_ns + idle_timeout_ns);
-    if (send_timeout_ns != 0 && loop_op_busy(&conn->send_op))
-        conn_timer_want(conn, conn->send_at_ns + send_timeout_ns);
+    else
+        conn_timer_want(conn);
 }
 
 /* ---- open and close ------------------------------------------------------------------------- */
@@ -91,7 +68,6 @@ void net_conn_open(struct net_conn *conn, struct loop *loop, struct loop_sock *s
                               .loop = loop,
                               .sock = sock,
                               .ops = opts->ops,
-                              .idle_timeout_ns = opts->idle_timeout_ns,
                               .send_timeout_ns = opts->send_timeout_ns};
     list_init(&conn->sends);
     loop_timer_init(&conn->timer, conn_timer_fire);
@@ -160,8 +136,6 @@ static void conn_received(struct loop_op *op)
     icms_err err = op->err;
 
     conn->bytes_in += op->bytes;
-    if (op->bytes > 0)
-        conn->recv_at_ns = loop_now_ns(conn->loop);
     if (conn->state == NET_CONN_OPEN && fault_hit("net.recv"))
         err = ICMS_RESET;
     if (err != ICMS_OK && err != ICMS_CANCELED)
@@ -181,9 +155,6 @@ void net_conn_recv(struct net_conn *conn, void *memory, uint32_t bytes, bool who
         conn->recv_refused = true;
         return;
     }
-    conn->recv_at_ns = loop_now_ns(conn->loop);
-    if (conn->idle_timeout_ns != 0)
-        conn_timer_want(conn, conn->recv_at_ns + conn->idle_timeout_ns);
     stream_recv(conn, memory, bytes, whole);
 }
 
@@ -228,8 +199,7 @@ static void conn_flush(struct net_conn *conn)
         list_empty(&conn->sends))
         return;
     conn->send_at_ns = loop_now_ns(conn->loop);
-    if (conn->send_timeout_ns != 0)
-        conn_timer_want(conn, conn->send_at_ns + conn->send_timeout_ns);
+    conn_timer_want(conn);
     stream_sendv(conn, conn_gather(conn));
 }
 

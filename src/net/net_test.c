@@ -29,7 +29,7 @@ struct stream {
     uint64_t seed;                    /* of sizes                                       */
     icms_err recv_err;                /* of the last receive                            */
     icms_err why[2];                  /* of closed()                                    */
-    uint64_t idle_ns[2], send_ns[2];  /* timeouts                                       */
+    uint64_t send_ns[2];              /* timeouts                                       */
     bool receive_on;                  /* receive again and again                        */
     atomic_int recvs;                 /* receives ended                                 */
     atomic_int whole;                 /* everything arrived                             */
@@ -105,9 +105,7 @@ static void stream_open_run(void *arg)
     struct stream *stream = arg;
 
     for (int i = 0; i < 2; i++) {
-        struct net_conn_opts opts = {.ops = &stream_ops[i],
-                                     .idle_timeout_ns = stream->idle_ns[i],
-                                     .send_timeout_ns = stream->send_ns[i]};
+        struct net_conn_opts opts = {.ops = &stream_ops[i], .send_timeout_ns = stream->send_ns[i]};
 
         net_conn_open(&stream->conn[i], stream->rig->loop[0], stream->pair.sock[i], &opts);
     }
@@ -328,19 +326,6 @@ static void the_peers_end_closes_with_reset(void **state)
 }
 
 /* ---- timeouts ------------------------------------------------------------------------------- */
-
-static void a_silent_peer_is_closed_after_its_time(void **state)
-{
-    struct stream *stream = stream_new(*state);
-
-    stream->idle_ns[1] = 20 * NET_RIG_MS;
-    net_rig_call(stream->rig, stream_open_run, stream);
-    net_rig_call(stream->rig, part_send_run, stream);
-    net_rig_wait(stream->rig, &stream->closed, 1);
-    assert_int_equal(stream->why[1], ICMS_DEADLINE);
-    assert_int_equal(stream->recv_err, ICMS_DEADLINE);
-    stream_free(stream);
-}
 
 static void a_peer_that_does_not_read_is_closed_after_its_time(void **state)
 {
@@ -601,7 +586,6 @@ int main(void)
         BOTH(a_close_gives_everything_back_once),
         BOTH(what_is_started_while_closing_ends_with_its_reason),
         BOTH(the_peers_end_closes_with_reset),
-        BOTH(a_silent_peer_is_closed_after_its_time),
         BOTH(a_peer_that_does_not_read_is_closed_after_its_time),
         BOTH(a_fault_in_the_middle_gives_everything_back),
         BOTH(a_listener_hands_out_no_more_than_its_limit),

@@ -396,7 +396,6 @@ void nvmf_pdu_open(struct nvmf_pdu_conn *conn, struct loop *loop, struct loop_so
                    const struct nvmf_pdu_opts *opts)
 {
     const struct net_conn_opts net = {.ops = &pdu_net_ops,
-                                      .idle_timeout_ns = opts->idle_timeout_ns,
                                       .send_timeout_ns = opts->send_timeout_ns};
 
     void *owner = conn->owner;
@@ -412,30 +411,15 @@ void nvmf_pdu_open(struct nvmf_pdu_conn *conn, struct loop *loop, struct loop_so
     conn->rules = (struct nvme_tcp_rules){
         .role = opts->role, .capsule_data_max = opts->capsule_data_max, .data_max = opts->data_max};
     conn->pdu_timeout_ns = opts->pdu_timeout_ns;
-    conn->idle_timeout_ns = opts->idle_timeout_ns;
-    conn->send_timeout_ns = opts->send_timeout_ns;
     loop_timer_init(&conn->timer, pdu_timer_fire);
     net_conn_open(&conn->net, loop, sock, &net);
     (void)pdu_fill(conn);
-}
-
-void nvmf_pdu_capsule_max_set(struct nvmf_pdu_conn *conn, uint32_t bytes)
-{
-    conn->rules.capsule_data_max = bytes;
 }
 
 void nvmf_pdu_digests_set(struct nvmf_pdu_conn *conn, uint8_t digests, uint8_t peer_pda)
 {
     conn->rules.digests = digests;
     conn->peer_pda = peer_pda;
-}
-
-void nvmf_pdu_timeouts_set(struct nvmf_pdu_conn *conn, uint64_t idle_timeout_ns,
-                           uint64_t send_timeout_ns)
-{
-    conn->idle_timeout_ns = idle_timeout_ns;
-    conn->send_timeout_ns = send_timeout_ns;
-    net_conn_timeouts_set(&conn->net, conn->paused ? 0 : idle_timeout_ns, send_timeout_ns);
 }
 
 void nvmf_pdu_close(struct nvmf_pdu_conn *conn, icms_err why)
@@ -560,18 +544,13 @@ icms_err nvmf_pdu_recv_redirect(struct nvmf_pdu_conn *conn, const void *data,
 
 void nvmf_pdu_recv_pause(struct nvmf_pdu_conn *conn)
 {
-    if (conn->paused || conn->state == NVMF_PDU_CLOSED)
-        return;
-    conn->paused = true;
-    net_conn_timeouts_set(&conn->net, 0, conn->send_timeout_ns);
+    if (conn->state != NVMF_PDU_CLOSED)
+        conn->paused = true;
 }
 
 void nvmf_pdu_recv_resume(struct nvmf_pdu_conn *conn)
 {
-    if (conn->paused) {
-        conn->paused = false;
-        net_conn_timeouts_set(&conn->net, conn->idle_timeout_ns, conn->send_timeout_ns);
-    }
+    conn->paused = false;
     if (conn->state != NVMF_PDU_PARKED)
         return;
     conn->state = NVMF_PDU_HEADER;

@@ -61,7 +61,6 @@ struct nvmf_pdu_opts {
     uint32_t capsule_data_max;      /* controller: largest in-capsule data that is accepted      */
     uint32_t data_max;              /* largest data of one H2CData or C2HData that is accepted   */
     uint64_t pdu_timeout_ns;        /* a started PDU must be whole within this; 0: no limit      */
-    uint64_t idle_timeout_ns;       /* nothing received for this long closes; 0: no limit        */
     uint64_t send_timeout_ns;       /* no progress of a send for this long closes; 0: no limit   */
 };
 
@@ -107,8 +106,6 @@ struct nvmf_pdu_conn {
     struct nvme_tcp_rules rules;    /* what is accepted now                                     */
     uint8_t peer_pda;               /* alignment of data that we send                           */
     uint64_t pdu_timeout_ns;        /* 0: none                                                  */
-    uint64_t idle_timeout_ns;       /* 0: none                                                  */
-    uint64_t send_timeout_ns;       /* 0: none                                                  */
     struct loop_timer timer;        /* of the started PDU, or of the TermReq                    */
     struct loop_msg msg;            /* runs the machine after a resume or redirect              */
     bool msg_sent;                  /* msg is on its way                                        */
@@ -164,16 +161,9 @@ icms_err nvmf_pdu_recv_redirect(struct nvmf_pdu_conn *conn, const void *data,
                                 void *arg) ICMS_MUST_CHECK;
 
 /* Stops reading before the next PDU (the current one is finished); the kernel's buffers and the
- * peer wait. Timeouts of receiving do not run meanwhile. Both idempotent. */
+ * peer wait. Both idempotent. */
 void nvmf_pdu_recv_pause(struct nvmf_pdu_conn *conn);
 void nvmf_pdu_recv_resume(struct nvmf_pdu_conn *conn);
-
-/* From the next PDU on so much data may come with a command. */
-void nvmf_pdu_capsule_max_set(struct nvmf_pdu_conn *conn, uint32_t bytes);
-
-/* Changes net_conn's timeouts: a controller's with the keep-alive timeout. */
-void nvmf_pdu_timeouts_set(struct nvmf_pdu_conn *conn, uint64_t idle_timeout_ns,
-                           uint64_t send_timeout_ns);
 
 /* The peer broke the protocol: sends a TermReq with the header of the current PDU, behind what is
  * queued, and closes with PROTOCOL. */

@@ -43,6 +43,7 @@ struct fuzz {
     bool poisoned;                /* redirect done, memory is 0x55                       */
     bool was_busy;                /* header() answered BUSY for this PDU                 */
     struct loop_timer timer;      /* resumes, takes back                                 */
+    struct loop_timer leave;      /* the end of the peer                                 */
     unsigned closed;              /* calls                                               */
 };
 
@@ -148,7 +149,6 @@ static void fuzz_accepted(struct net_listener *listener, struct loop_sock *sock)
                                  .capsule_data_max = CAPSULE_MAX,
                                  .data_max = DATA_MAX,
                                  .pdu_timeout_ns = 1000000000,
-                                 .idle_timeout_ns = 1000000000,
                                  .send_timeout_ns = 1000000000};
 
     nvmf_pdu_open(&fuzz->conn, fuzz->loop, sock, &opts);
@@ -172,6 +172,12 @@ static void peer_closed(struct net_conn *conn, icms_err why)
 
 static const struct net_conn_ops peer_ops = {peer_received, peer_closed};
 
+/* What was sent had its time. */
+static void fuzz_leave(struct loop_timer *timer)
+{
+    net_conn_close(&container_of(timer, struct fuzz, leave)->peer, ICMS_CLOSED);
+}
+
 static void fuzz_dialed(struct net_dial *dial, icms_err err, struct loop_sock *sock)
 {
     struct fuzz *fuzz = container_of(dial, struct fuzz, dial);
@@ -190,6 +196,8 @@ static void fuzz_dialed(struct net_dial *dial, icms_err err, struct loop_sock *s
     fuzz->send.vectors[0] = (struct iovec){fuzz->ic.bytes, sizeof(fuzz->ic)};
     fuzz->send.vectors[1] = (struct iovec){(void *)(uintptr_t)fuzz->bytes, fuzz->count};
     net_conn_send(&fuzz->peer, &fuzz->send);
+    loop_timer_init(&fuzz->leave, fuzz_leave);
+    loop_timer_start(fuzz->loop, &fuzz->leave, loop_now_ns(fuzz->loop) + 2000000000);
 }
 
 /* Everything happens inside: virtual time runs until both sides are quiet or timed out. */
@@ -206,7 +214,7 @@ static void fuzz_run(struct fuzz *fuzz, struct sim *sim)
           ICMS_OK);
     net_dial_start(&fuzz->dial, fuzz->loop, &addr, UINT64_MAX / 2, fuzz_dialed);
     check(loop_start(fuzz->loop, NULL) == ICMS_OK);
-    /* The peer falls silent: the idle time is the end of it all. */
+    /* The peer falls silent, and leaves. */
     for (int i = 0; i < 1000000 && fuzz->closed == 0; i++)
         if (!sim_step(sim))
             break;

@@ -20,7 +20,6 @@ struct raw {
     enum nvme_tcp_role role;   /* its role                                        */
     uint8_t digests;           /* set once its IC PDU arrived                     */
     uint64_t pdu_timeout_ns;   /* of it                                           */
-    uint64_t idle_timeout_ns;  /* of it                                           */
     struct net_conn peer;      /* the raw side                                    */
     struct net_send send;      /* of bytes                                        */
     uint8_t *bytes;            /* to send, RAW_MAX                                */
@@ -166,8 +165,7 @@ static void raw_open_run(void *arg)
                                  .role = raw->role,
                                  .capsule_data_max = CAPSULE_MAX,
                                  .data_max = DATA_MAX,
-                                 .pdu_timeout_ns = raw->pdu_timeout_ns,
-                                 .idle_timeout_ns = raw->idle_timeout_ns};
+                                 .pdu_timeout_ns = raw->pdu_timeout_ns};
     struct net_conn_opts peer = {.ops = &raw_peer_ops};
 
     nvmf_pdu_open(&raw->conn, raw->rig->loop[0], raw->pair.sock[1], &opts);
@@ -662,19 +660,6 @@ static void a_pdu_that_is_not_whole_in_time_closes(void **state)
     }
 }
 
-static void a_silent_peer_closes_after_its_time(void **state)
-{
-    struct raw *raw = raw_new(*state, NVME_TCP_CONTROLLER, 0);
-
-    raw->idle_timeout_ns = 15 * NET_RIG_MS;
-    raw_put_ic(raw);
-    net_rig_call(raw->rig, raw_open_run, raw);
-    raw_send(raw, raw->bytes_count);
-    net_rig_wait(raw->rig, &raw->closed, 1);
-    assert_int_equal(raw->why, ICMS_DEADLINE);
-    raw_free(raw);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -691,7 +676,6 @@ int main(void)
         BOTH(a_term_request_of_the_peer_closes),
         BOTH(a_peer_that_leaves_in_the_middle_of_anything_closes_with_reset),
         BOTH(a_pdu_that_is_not_whole_in_time_closes),
-        BOTH(a_silent_peer_closes_after_its_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -270,7 +270,6 @@ static void duo_pause_run(void *arg)
     struct duo *duo = arg;
 
     duo_run(duo);
-    nvmf_pdu_timeouts_set(&duo->controller, NET_RIG_MS, 0);
     nvmf_pdu_recv_pause(&duo->controller);
     nvmf_pdu_recv_pause(&duo->controller);
 }
@@ -279,7 +278,6 @@ static void duo_resume_run(void *arg)
 {
     struct duo *duo = arg;
 
-    nvmf_pdu_timeouts_set(&duo->controller, 0, 0);
     nvmf_pdu_recv_resume(&duo->controller);
     nvmf_pdu_recv_resume(&duo->controller);
 }
