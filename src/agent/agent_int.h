@@ -260,7 +260,7 @@ struct agent_match {
     struct loop_msg more; /* goes on with match_run after others had their turn        */
     bool more_sent;       /* it is on its way                                          */
     uint64_t deadline_ns; /* absolute                                                  */
-    struct list link;     /* free list, core->wait_part or wait_alone                  */
+    struct list link;     /* free list, reactor->wait_part or wait_alone               */
     /* by key */
     struct key keys[SHM_MATCH_KEYS];
     uint16_t at[SHM_MATCH_KEYS];      /* which key of the request it is                 */
@@ -427,7 +427,7 @@ struct agent_path {
 /* ---- the own drive -------------------------------------------------------------------------- */
 
 struct agent_local {
-    struct agent_reactor *reactor; /* core 0                                                   */
+    struct agent_reactor *reactor; /* the only one                                             */
     struct store *store;
     struct loop_region *region; /* buffers                                                  */
     uint64_t buffer_bytes;      /* of one                                                   */

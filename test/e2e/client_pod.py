@@ -6,7 +6,8 @@ Goal: the contract of icms.h holds through an agent and with the agent in the pr
 a stopped, a dead and a restarted agent as icms.h says; an agent takes the memory of its arenas at the
 start when it is told to.
 Method: two enclosures and an agent on loopback; client_contract on unix: and pod:, client_faults; the
-shared memory that the kernel counts for agents that nobody used yet.
+same with an agent of three reactors; the shared memory that the kernel counts for agents that nobody
+used yet.
 
 usage: client_pod.py BUILD_ROOT
 """
@@ -76,6 +77,12 @@ def main():
             run("pod", [contract, f"pod:{agent.config_path}"])
             run("hello", [build / "examples/hello", f"unix:{agent.socket}"])
             faults(build, agent)
+            agent.stop()
+            reactors = p.add_agent("server-c", targets, [VOLUME], loops=3)
+            reactors.wait_ready()
+            run("unix, three reactors", [contract, f"unix:{reactors.socket}"])
+            run("pod, three reactors", [contract, f"pod:{reactors.config_path}"])
+            faults(build, reactors)
 
 
 main()
