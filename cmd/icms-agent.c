@@ -13,7 +13,7 @@
 #include "agent/attach.h"
 #include "agent_page.h"
 #include "base/log.h"
-#include "client/client.h"
+#include "inprocess/agent_opts.h"
 #include "ctl/ctl.h"
 #include "daemon.h"
 
@@ -125,7 +125,7 @@ static int main_run(const struct daemon_opts *opts, const struct conf_agent *con
     struct attach *attach = NULL;
     struct ctl_http *http = NULL;
     struct err_why why = {""};
-    icms_err err = client_agent_opts(conf, enclosures, &why, &agent_opts);
+    icms_err err = agent_opts_from_conf(conf, enclosures, &why, &agent_opts);
 
     if (err == ICMS_OK)
         err = daemon_begin(opts, 0, &why);

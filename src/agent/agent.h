@@ -14,7 +14,7 @@
 #ifndef AGENT_AGENT_H
 #define AGENT_AGENT_H
 
-#include "agent/shm.h"
+#include "shm/shm.h"
 #include "base/hist.h"
 #include "loop/loop.h"
 

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "agent/extent.h"
-#include "agent/shm.h"
+#include "shm/shm.h"
 #include "base/bytes.h"
 #include "base/hash.h"
 

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "agent/extent.h"
-#include "agent/shm.h"
+#include "shm/shm.h"
 #include "base/hash.h"
 
 #define TEST_STAGING ((uint64_t)1 << 20)

@@ -20,11 +20,13 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "agent/agent.h"
 #include "base/err.h"
 #include "base/list.h"
 #include "base/types.h"
+#include "client/link.h"
+#include "client/local.h"
 #include "icms/icms.h"
+#include "loop/loop.h"
 
 /* Operations with the agent at a time. Entries without an answer (touches, cancels) are pushed only
  * while the ring has more room than this, so an operation always finds room in both rings. */
@@ -51,9 +53,6 @@
 #define CLIENT_REATTACH_MS 100
 #define CLIENT_RETRY_NS    ((uint64_t)250 * 1000 * 1000)
 
-/* How long an in-process agent may take for accepted stores when its handle is closed. */
-#define CLIENT_DRAIN_MS 10000
-
 /* Touches lie in the ring until the agent looks; so many wake it: half of the room they may take.
  */
 #define CLIENT_TOUCHES_WAKE ((SHM_RING_ENTRIES - CLIENT_OPS) / 2)
@@ -68,87 +67,7 @@
 #define CLIENT_VOLUME_MAGIC  0x766f6c75u
 #define CLIENT_REQUEST_MAGIC 0x72657175u
 
-/* ---- staging memory ------------------------------------------------------------------------- */
-
-#define STAGING_GRANULE 4096
-
-/* Which granules of the staging memory are taken: a bit each. Guarded by the handle's lock. */
-struct staging {
-    uint64_t *taken;       /* bit i: granule i                            */
-    uint32_t granules;     /* of the memory                               */
-    uint32_t free_count;   /* granules that are not taken                 */
-    uint32_t search_begin; /* where the next search begins: next fit      */
-};
-
-icms_err staging_init(struct staging *staging, uint64_t bytes) ICMS_MUST_CHECK;
-void staging_fini(struct staging *staging);
-
-/* False when there is no such room at this moment. */
-bool staging_take(struct staging *staging, uint64_t bytes, uint64_t *out_offset);
-void staging_give(struct staging *staging, uint64_t offset, uint64_t bytes);
-
-/* ---- the link to an agent ------------------------------------------------------------------- */
-
-struct client_map {
-    void *base;     /* start of the mapping; an in-process agent's stay its own */
-    uint64_t bytes; /* of it                */
-};
-
-/* Memory given out by icms_buffer_take; a member of link.buffers. Lock. */
-struct client_buffer {
-    uint64_t offset; /* in staging memory                                        */
-    uint64_t bytes;  /* taken there: what was asked for, room for a trailer      */
-    uint64_t room;   /* what was asked for                                       */
-    bool used;       /* the entry is in use                                      */
-    bool busy;       /* a put reads it in place: not a second one, and not freed */
-    bool given;      /* given back while busy: freed when the put is answered    */
-};
-
-#define CLIENT_BUFFERS 256
-
-/* Descriptors that an agent passes: the client region, our event, those of its reactors, the
- * arenas. */
-#define CLIENT_FDS (2 + LIMIT_LOOPS + LIMIT_AGENT_VOLUMES)
-
-/* The attachment to one agent. Made by client_attach_unix or client_local_*; it stays mapped until
- * the handle lets go of it, also after its agent died. */
-struct client_link {
-    struct icms *icms;                           /* the handle; NULL until it has it             */
-    struct list retired;                         /* in icms.retired; lock                        */
-    uint32_t leases;                             /* given out by icms_lease_take; lock           */
-    struct client_map region;                    /* the client region                            */
-    struct client_map maps[LIMIT_AGENT_VOLUMES]; /* the arena regions                            */
-    uint32_t arena_count;
-    uint32_t reactor_count;             /* of the agent                                 */
-    struct shm_arena *shards;           /* [arena_count][reactor_count] checked views   */
-    struct shm_ring rings[LIMIT_LOOPS]; /* [reactor_count] checked views of the region; the first
-                                           one also stands for what they share; lock */
-    int sock;                           /* its end is the agent's end; -1: in-process   */
-    int agent_events[LIMIT_LOOPS];      /* [reactor_count] eventfds; we write 1 to wake */
-    int client_event;                   /* readable after the agent's signal            */
-    bool events_owned;                  /* closed with the link                         */
-    int fds[CLIENT_FDS];                /* received, until they are mapped or owned     */
-    uint32_t fd_count;
-    uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                     */
-    struct agent *agent;                          /* in-process: ours; NULL                       */
-    bool started, attached;                       /* how far the in-process agent came            */
-    uint32_t agent_client;                        /* in-process: our number there                 */
-    bool down;                                    /* the agent is gone for good; lock             */
-    bool silent;                                  /* it let deadlines pass without a look; lock   */
-    uint32_t silent_reactor;                      /* the one that did; lock                       */
-    uint64_t silent_beat_ns;                      /* its last look when that was seen; lock       */
-    uint64_t nudge_ns;                            /* when a silent agent was last woken; lock     */
-    struct staging staging;                       /* lock                                         */
-    struct client_buffer buffers[CLIENT_BUFFERS]; /* lock                                */
-    _Atomic uint64_t leases_taken[SHM_LEASES / 64]; /* bit i: entry i                      */
-};
-
-/* Frees the memory, descriptors and in-process agent; *link may be NULL. */
-void client_link_free(struct client_link **link);
-icms_err client_link_new(struct client_link **out_link) ICMS_MUST_CHECK;
-
-/* Looks at regions that were mapped: rings, arenas, deadlines, staging. */
-icms_err client_link_view(struct client_link *link, struct err_why *why) ICMS_MUST_CHECK;
+/* ---- the link to an agent: client/link.h ----------------------------------------------------- */
 
 /* A free entry of the users' or the gets' part of the lease table, or CLIENT_LEASE_NONE. No lock.
  */
@@ -175,36 +94,6 @@ void client_reattach(struct icms *icms);
  * socket is its own, and it is freed by the caller. */
 icms_err client_status_unix(const char *path, struct client_link *link, char *out, size_t bytes,
                             size_t *out_bytes) ICMS_MUST_CHECK;
-
-/* ---- in-process agents ---------------------------------------------------------------------- */
-
-/* local.c: what "pod:" and "dir:" keep. */
-struct client_local;
-
-icms_err client_local_open_pod(const char *path, const struct icms_options *options,
-                               struct err_why *why,
-                               struct client_local **out_local) ICMS_MUST_CHECK;
-icms_err client_local_open_dir(const char *path, const struct icms_options *options,
-                               struct err_why *why,
-                               struct client_local **out_local) ICMS_MUST_CHECK;
-
-/* Starts the agent and attaches to it. dir: with the volumes that the directory knows. */
-icms_err client_local_start(struct client_local *local, struct err_why *why,
-                            struct client_link **out_link) ICMS_MUST_CHECK;
-
-/* dir: notes a volume for the next start; OK also when it is known already. */
-icms_err client_local_volume_add(struct client_local *local, const char *name,
-                                 struct err_why *why) ICMS_MUST_CHECK;
-
-/* Forgets the volume that was added last: no agent starts with it. */
-void client_local_volume_drop(struct client_local *local);
-
-/* True for dir:, whose agent starts when there is a volume. */
-bool client_local_makes_volumes(const struct client_local *local);
-
-/* Volumes that are known. */
-uint32_t client_local_volumes(const struct client_local *local);
-void client_local_close(struct client_local **local);
 
 /* ---- operations and requests ---------------------------------------------------------------- */
 

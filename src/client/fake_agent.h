@@ -3,7 +3,7 @@
  * fake_agent.h: an agent for the tests of libicms: agent.h and the unix socket, over a table in
  * memory, with switches for everything an agent may do wrong.
  *
- * It keeps the rules of agent/shm.h as the real one does, but has one thread, no deadlines and no
+ * It keeps the rules of shm/shm.h as the real one does, but has one thread, no deadlines and no
  * enclosures. Switches may be thrown from any thread at any time.
  */
 #ifndef CLIENT_FAKE_AGENT_H

@@ -2,8 +2,8 @@
 /*
  * client/link.c: the attachment to one agent: memory, events, lease entries.
  *
- * Made by attach.c (unix:) and local.c (pod:, dir:), freed by icms_close or when the agent of a
- * dir: is replaced. Everything that came from the agent was viewed, that is bounded, before use.
+ * Made by attach.c (unix:) and src/inprocess (pod:, dir:), freed by icms_close or when the agent of
+ * a dir: is replaced. Everything that came from the agent was viewed, that is bounded, before use.
  */
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -95,14 +95,8 @@ void client_link_free(struct client_link **link)
     *link = NULL;
     if (l == NULL)
         return;
-    if (l->agent != NULL) {
-        if (l->attached) {
-            (void)agent_drain(l->agent, CLIENT_DRAIN_MS); /* accepted stores reach the flash */
-            agent_client_detach_wait(l->agent, l->agent_client);
-        }
-        if (l->started)
-            agent_stop(l->agent);
-        agent_free(&l->agent);
+    if (l->inside != NULL) {
+        client_inside_free(&l->inside);
     } else {
         link_unmap(&l->region);
         for (uint32_t i = 0; i < l->arena_count; i++)

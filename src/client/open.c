@@ -368,7 +368,7 @@ icms_err icms_status(struct icms *icms, char *out, size_t bytes, size_t *out_byt
     err = client_call_begin(icms);
     if (err != ICMS_OK)
         return err;
-    *out_bytes = agent_status(icms->link->agent, out, bytes) + 1;
+    *out_bytes = client_inside_status(icms->link->inside, out, bytes) + 1;
     client_call_end(icms);
     return ICMS_OK;
 }

@@ -252,7 +252,7 @@ static bool send_put_direct(struct icms_request *request, struct client_op *op)
 {
     const struct icms_block *block = &request->blocks[op->block];
 
-    if (request->link_used->agent == NULL || block->bytes < CLIENT_DIRECT_BYTES)
+    if (request->link_used->inside == NULL || block->bytes < CLIENT_DIRECT_BYTES)
         return false;
     op->direct = true;
     op->room = block->bytes;
@@ -349,7 +349,7 @@ static void send_direct(struct icms_request *request, struct client_op *op)
     const struct icms_block *block = &request->blocks[op->block];
     const struct shm_arena *arena = &request->volume->arena;
 
-    if (request->link_used->agent == NULL || request->lease_wanted || block->data == NULL ||
+    if (request->link_used->inside == NULL || request->lease_wanted || block->data == NULL ||
         block->bytes < CLIENT_DIRECT_BYTES || !arena->sealed)
         return;
     op->direct = true;

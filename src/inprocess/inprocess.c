@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client/local.c: the agent inside this process, for "pod:" and "dir:".
+ * inprocess/inprocess.c: client/local.h: the agent inside this process, for "pod:" and "dir:".
  *
  * Called by icms_open, icms_volume_open and icms_close, one at a time a handle. The agent is the
  * same code as in icms-agent; we attach to it as any client does, only without a socket.
@@ -24,9 +24,13 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "client/client.h"
-#include "client/client_int.h"
+#include "agent/agent.h"
+#include "client/local.h"
 #include "conf/conf.h"
+#include "inprocess/agent_opts.h"
+
+/* How long an in-process agent may take for accepted stores when its handle is closed. */
+#define INSIDE_DRAIN_MS 10000
 
 #define LOCAL_HEAD "icms-dir 1 "
 
@@ -455,71 +459,49 @@ icms_err client_local_open_dir(const char *path, const struct icms_options *opti
 
 /* ---- the agent ------------------------------------------------------------------------------ */
 
-icms_err client_agent_opts(const struct conf_agent *conf, struct agent_enclosure_opts *enclosures,
-                           struct err_why *why, struct agent_opts *out_opts)
+/* The agent of a link. */
+struct client_inside {
+    struct agent *agent;
+    bool started, attached; /* how far it came      */
+    uint32_t client;        /* our number there     */
+};
+
+void client_inside_free(struct client_inside **inside)
 {
-    struct agent_opts opts;
+    struct client_inside *own = *inside;
 
-    agent_opts_init(&opts);
-    memcpy(opts.name, conf->name, sizeof(opts.name));
-    memcpy(opts.host_nqn, conf->host_nqn, sizeof(opts.host_nqn));
-    opts.host_id = conf->host_id;
-    opts.loops = conf->loops;
-    opts.busy_poll = conf->busy_poll;
-    opts.prefault = conf->prefault;
-    opts.poll_us = conf->poll_us;
-    opts.header_digest = conf->header_digest;
-    opts.data_digest = conf->data_digest;
-    opts.exist_many = conf->exist_many;
-    opts.queue_entries = conf->queue_entries;
-    opts.connect_timeout_ms = conf->connect_timeout_ms;
-    opts.keep_alive_ms = conf->keep_alive_ms;
-    opts.silence_ms = conf->silence_ms;
-    opts.probe_ms = conf->probe_ms;
-    opts.load_deadline_ms = conf->load_deadline_ms;
-    opts.store_deadline_ms = conf->store_deadline_ms;
-    opts.store_backlog_bytes = conf->store_backlog_bytes;
-    opts.client_bytes = conf->client_bytes;
-    opts.user_clients_max = conf->user_clients_max;
-    opts.local_path = conf->local_path[0] != 0 ? conf->local_path : NULL;
-    opts.local_bytes = conf->local_bytes;
-    opts.local_segment_bytes = conf->local_segment_bytes;
-    for (uint32_t i = 0; i < conf->enclosure_count; i++) {
-        const struct conf_enclosure *from = &conf->enclosures[i];
-        struct agent_enclosure_opts *to = &enclosures[i];
-        icms_err err;
-
-        memcpy(to->name, from->name, sizeof(to->name));
-        memcpy(to->nqn, from->nqn, sizeof(to->nqn));
-        to->uuid = from->uuid;
-        to->weight = from->weight;
-        err = loop_addr_parse(from->address, why, &to->addr);
-        if (err != ICMS_OK)
-            return err;
+    *inside = NULL;
+    if (own->attached) {
+        (void)agent_drain(own->agent, INSIDE_DRAIN_MS); /* accepted stores reach the flash */
+        agent_client_detach_wait(own->agent, own->client);
     }
-    opts.enclosure_count = conf->enclosure_count;
-    opts.enclosures = enclosures;
-    opts.volume_count = conf->volume_count;
-    opts.volumes = conf->volumes;
-    *out_opts = opts;
-    return ICMS_OK;
+    if (own->started)
+        agent_stop(own->agent);
+    agent_free(&own->agent);
+    free(own);
+}
+
+size_t client_inside_status(struct client_inside *inside, char *out, size_t bytes)
+{
+    return agent_status(inside->agent, out, bytes);
 }
 
 static icms_err local_attach(struct client_link *link, uint64_t staging_bytes, struct err_why *why)
 {
     struct agent_client *client = calloc(1, sizeof(*client));
+    struct client_inside *inside = link->inside;
     icms_err err;
 
     if (client == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    err = agent_client_attach(link->agent, staging_bytes, why, client);
+    err = agent_client_attach(inside->agent, staging_bytes, why, client);
     if (err != ICMS_OK) {
         free(client);
         return err;
     }
-    link->attached = true;
-    agent_client_trust(link->agent, client->client);
-    link->agent_client = client->client;
+    inside->attached = true;
+    agent_client_trust(inside->agent, client->client);
+    inside->client = client->client;
     link->region.base = loop_region_base(client->region);
     link->region.bytes = loop_region_bytes(client->region);
     link->arena_count = client->volume_count;
@@ -535,6 +517,31 @@ static icms_err local_attach(struct client_link *link, uint64_t staging_bytes, s
     return client_link_view(link, why);
 }
 
+static icms_err local_start(struct client_local *local, struct client_link *link,
+                            struct err_why *why)
+{
+    struct client_inside *inside = link->inside = calloc(1, sizeof(*link->inside));
+    icms_err err;
+
+    if (inside == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    err = agent_opts_from_conf(&local->conf, local->enclosures, why, &local->opts);
+    local->opts.own_process = true;
+    local->opts.local_sparse = local->directory[0] != 0;
+    if (local->staging_bytes != 0) /* the process is its own operator */
+        local->opts.client_bytes = local->staging_bytes;
+    if (err == ICMS_OK)
+        err = agent_new(loop_env_uring(), &local->opts, why, &inside->agent);
+    if (err == ICMS_OK) {
+        err = agent_start(inside->agent, why);
+        inside->started = err == ICMS_OK;
+    }
+    if (err != ICMS_OK)
+        return err;
+    agent_wait_tried(inside->agent, LOCAL_TRIED_MS);
+    return local_attach(link, local->staging_bytes, why);
+}
+
 icms_err client_local_start(struct client_local *local, struct err_why *why,
                             struct client_link **out_link)
 {
@@ -543,25 +550,10 @@ icms_err client_local_start(struct client_local *local, struct err_why *why,
 
     if (err != ICMS_OK)
         return err_set(why, err, "out of memory");
-    err = client_agent_opts(&local->conf, local->enclosures, why, &local->opts);
-    local->opts.own_process = true;
-    local->opts.local_sparse = local->directory[0] != 0;
-    if (local->staging_bytes != 0) /* the process is its own operator */
-        local->opts.client_bytes = local->staging_bytes;
+    err = local_start(local, link, why);
     if (err == ICMS_OK)
-        err = agent_new(loop_env_uring(), &local->opts, why, &link->agent);
-    if (err == ICMS_OK) {
-        err = agent_start(link->agent, why);
-        link->started = err == ICMS_OK;
-    }
-    if (err == ICMS_OK) {
-        agent_wait_tried(link->agent, LOCAL_TRIED_MS);
-        err = local_attach(link, local->staging_bytes, why);
-    }
-    if (err != ICMS_OK) {
+        *out_link = link;
+    else
         client_link_free(&link);
-        return err;
-    }
-    *out_link = link;
-    return ICMS_OK;
+    return err;
 }

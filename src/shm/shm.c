@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/shm.c: layout and rules of the memory that an agent and its clients share.
+ * shm/shm.c: layout and rules of the memory that an agent and its clients share.
  *
  * Called by the agent on its loops and by libicms on any thread (rings: one thread at a time a
  * side). No memory is taken and nothing blocks.
@@ -9,7 +9,7 @@
  * before it is used; own positions never come from shared memory; an even version that was read
  * again after the lease was published means that the slot stays as it is until the lease is zero.
  */
-#include "agent/shm.h"
+#include "shm/shm.h"
 
 #include <stddef.h>
 

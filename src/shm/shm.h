@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/shm.h: every byte that an agent and its clients share, and the rules for touching it.
+ * shm/shm.h: every byte that an agent and its clients share, and the rules for touching it.
  *
  * Two kinds of regions, each a sealed memfd (in the simulation: heap):
  *
@@ -37,8 +37,8 @@
  *
  * Times are absolute nanoseconds of CLOCK_MONOTONIC (simulation: of the node).
  */
-#ifndef AGENT_SHM_H
-#define AGENT_SHM_H
+#ifndef SHM_SHM_H
+#define SHM_SHM_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * inprocess/agent_opts.c: an agent as its configuration says; see agent_opts.h.
+ */
+#include "inprocess/agent_opts.h"
+
+#include <string.h>
+
+icms_err agent_opts_from_conf(const struct conf_agent *conf,
+                              struct agent_enclosure_opts *enclosures, struct err_why *why,
+                              struct agent_opts *out_opts)
+{
+    struct agent_opts opts;
+
+    agent_opts_init(&opts);
+    memcpy(opts.name, conf->name, sizeof(opts.name));
+    memcpy(opts.host_nqn, conf->host_nqn, sizeof(opts.host_nqn));
+    opts.host_id = conf->host_id;
+    opts.loops = conf->loops;
+    opts.busy_poll = conf->busy_poll;
+    opts.prefault = conf->prefault;
+    opts.poll_us = conf->poll_us;
+    opts.header_digest = conf->header_digest;
+    opts.data_digest = conf->data_digest;
+    opts.exist_many = conf->exist_many;
+    opts.queue_entries = conf->queue_entries;
+    opts.connect_timeout_ms = conf->connect_timeout_ms;
+    opts.keep_alive_ms = conf->keep_alive_ms;
+    opts.silence_ms = conf->silence_ms;
+    opts.probe_ms = conf->probe_ms;
+    opts.load_deadline_ms = conf->load_deadline_ms;
+    opts.store_deadline_ms = conf->store_deadline_ms;
+    opts.store_backlog_bytes = conf->store_backlog_bytes;
+    opts.client_bytes = conf->client_bytes;
+    opts.user_clients_max = conf->user_clients_max;
+    opts.local_path = conf->local_path[0] != 0 ? conf->local_path : NULL;
+    opts.local_bytes = conf->local_bytes;
+    opts.local_segment_bytes = conf->local_segment_bytes;
+    for (uint32_t i = 0; i < conf->enclosure_count; i++) {
+        const struct conf_enclosure *from = &conf->enclosures[i];
+        struct agent_enclosure_opts *to = &enclosures[i];
+        icms_err err;
+
+        memcpy(to->name, from->name, sizeof(to->name));
+        memcpy(to->nqn, from->nqn, sizeof(to->nqn));
+        to->uuid = from->uuid;
+        to->weight = from->weight;
+        err = loop_addr_parse(from->address, why, &to->addr);
+        if (err != ICMS_OK)
+            return err;
+    }
+    opts.enclosure_count = conf->enclosure_count;
+    opts.enclosures = enclosures;
+    opts.volume_count = conf->volume_count;
+    opts.volumes = conf->volumes;
+    *out_opts = opts;
+    return ICMS_OK;
+}
