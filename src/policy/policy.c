@@ -24,9 +24,14 @@ static const struct policy_marks policy_marks_new = {90, 100};
 static const struct policy_marks policy_marks_run = {85, 90}; /* of a run that was read */
 
 #define POLICY_GHOST_WAYS     8
-#define POLICY_GHOST_KEYS_MIN 1024
 #define POLICY_GHOST_KEYS_MAX ((uint64_t)4 << 20)
-#define POLICY_DAY_MS         ((uint64_t)86400 * 1000)
+
+/* Of a tag: the block was evicted, not only refused. */
+#define POLICY_GHOST_EVICTED 1u
+
+/* Always in a tag, so that none is 0. */
+#define POLICY_GHOST_USED 2u
+#define POLICY_DAY_MS     ((uint64_t)86400 * 1000)
 
 /* Of the runs that were read one is remembered for so many ghosts. */
 #define POLICY_GHOSTS_A_RUN 4
@@ -37,7 +42,7 @@ static const struct policy_marks policy_marks_run = {85, 90}; /* of a run that w
 struct policy {
     uint64_t accesses;       /* the last one given to a segment                                 */
     struct policy_opts opts; /* as given                                                        */
-    uint32_t *ghost;         /* sets of POLICY_GHOST_WAYS tags; 0: none. NULL without a budget  */
+    uint32_t *ghost;         /* sets of POLICY_GHOST_WAYS tags; 0: none                         */
     uint64_t ghost_sets;     /* a power of two                                                  */
     uint64_t budget_ms;      /* when budget_left was brought up to date                         */
     int64_t budget_bytes;    /* that may be written now; below 0: owed                          */
@@ -50,7 +55,7 @@ struct policy {
 
 void policy_opts_init(struct policy_opts *opts)
 {
-    *opts = (struct policy_opts){.ghost_keys = POLICY_GHOST_KEYS_MIN};
+    *opts = (struct policy_opts){.ghost_keys = 1024};
 }
 
 /* Bytes of a full reserve. */
@@ -70,15 +75,14 @@ static bool policy_remember(struct policy *policy, uint64_t keys)
     policy->ghost_sets = ghosts / POLICY_GHOST_WAYS;
     policy->run_slots = ghosts / POLICY_GHOSTS_A_RUN;
     policy->ghost = calloc(ghosts, sizeof(policy->ghost[0]));
-    policy->runs = calloc(policy->run_slots, sizeof(policy->runs[0]));
-    return policy->ghost != NULL && policy->runs != NULL;
+    if (policy->opts.budget_bytes_day != 0)
+        policy->runs = calloc(policy->run_slots, sizeof(policy->runs[0]));
+    return policy->ghost != NULL && (policy->runs != NULL || policy->opts.budget_bytes_day == 0);
 }
 
 icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct policy **out_policy)
 {
     struct policy *policy = calloc(1, sizeof(*policy));
-    uint64_t keys =
-        u64_min(u64_max(opts->ghost_keys, POLICY_GHOST_KEYS_MIN), POLICY_GHOST_KEYS_MAX);
 
     if (policy == NULL)
         return ICMS_NO_MEMORY;
@@ -88,7 +92,7 @@ icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct poli
         opts->burst_bytes != 0 ? opts->burst_bytes : opts->budget_bytes_day, POLICY_BUDGET_MAX);
     policy->budget_ms = now_ms;
     policy->budget_bytes = budget_reserve(policy);
-    if (policy->opts.budget_bytes_day != 0 && !policy_remember(policy, keys)) {
+    if (!policy_remember(policy, u64_min(opts->ghost_keys, POLICY_GHOST_KEYS_MAX))) {
         policy_free(&policy);
         return ICMS_NO_MEMORY;
     }
@@ -147,7 +151,7 @@ static uint32_t *ghost_set(const struct policy *policy, uint64_t hash, uint32_t 
 {
     uint64_t mixed = hash64_mix(hash);
 
-    *out_tag = (uint32_t)(mixed >> 32) | 1u; /* not 0 */
+    *out_tag = ((uint32_t)(mixed >> 32) | POLICY_GHOST_USED) & ~POLICY_GHOST_EVICTED;
     return &policy->ghost[(mixed & (policy->ghost_sets - 1)) * POLICY_GHOST_WAYS];
 }
 
@@ -156,13 +160,14 @@ static uint32_t *ghost_find(const struct policy *policy, uint64_t hash)
     uint32_t tag, *set = ghost_set(policy, hash, &tag);
 
     for (uint32_t i = 0; i < POLICY_GHOST_WAYS; i++) {
-        if (set[i] == tag)
+        if ((set[i] & ~POLICY_GHOST_EVICTED) == tag)
             return &set[i];
     }
     return NULL;
 }
 
-static void ghost_put(struct policy *policy, uint64_t hash)
+/* evicted: POLICY_GHOST_EVICTED, or 0. */
+static void ghost_put(struct policy *policy, uint64_t hash, uint32_t evicted)
 {
     uint32_t tag, *set = ghost_set(policy, hash, &tag);
     uint32_t *at = ghost_find(policy, hash);
@@ -175,18 +180,24 @@ static void ghost_put(struct policy *policy, uint64_t hash)
         memmove(set, set + 1, (POLICY_GHOST_WAYS - 1) * sizeof(set[0]));
         at = &set[POLICY_GHOST_WAYS - 1];
     }
-    *at = tag;
+    *at = tag | evicted;
 }
 
 void policy_evicted(struct policy *policy, uint64_t hash)
 {
-    if (policy->opts.budget_bytes_day != 0)
-        ghost_put(policy, hash);
+    ghost_put(policy, hash, POLICY_GHOST_EVICTED);
+}
+
+bool policy_was_evicted(const struct policy *policy, uint64_t hash)
+{
+    const uint32_t *ghost = ghost_find(policy, hash);
+
+    return ghost != NULL && (*ghost & POLICY_GHOST_EVICTED) != 0;
 }
 
 void policy_written(struct policy *policy, uint64_t hash)
 {
-    uint32_t *ghost = policy->opts.budget_bytes_day != 0 ? ghost_find(policy, hash) : NULL;
+    uint32_t *ghost = ghost_find(policy, hash);
 
     if (ghost != NULL)
         *ghost = 0;
@@ -263,7 +274,7 @@ bool policy_admit(struct policy *policy, uint64_t hash, uint64_t run, uint64_t b
     known = ghost_find(policy, hash) != NULL;
     if ((!known && !admit_new(policy, run)) || !budget_has(policy, bytes)) {
         if (!known)
-            ghost_put(policy, hash);
+            ghost_put(policy, hash, 0);
         return false;
     }
     policy->budget_bytes -= (int64_t)bytes;

@@ -23,7 +23,7 @@
 struct policy;
 
 struct policy_opts {
-    uint64_t ghost_keys;       /* evicted and refused blocks that are remembered; 4 bytes each */
+    uint64_t ghost_keys;       /* evicted and refused blocks to remember, about; 4 bytes each  */
     uint64_t budget_bytes_day; /* bytes that may be written a day; 0: any number               */
     uint64_t burst_bytes;      /* of them, that may be saved up; 0: a day's                    */
 };
@@ -52,16 +52,21 @@ static inline bool policy_before(const struct policy_segment *a, const struct po
     return a->access < b->access;
 }
 
-/* ---- admission: with a write budget only ---------------------------------------------------- */
-
-/* A block of a run was read, or offered while it was present. */
-void policy_read(struct policy *policy, uint64_t run);
+/* ---- blocks that are gone ------------------------------------------------------------------- */
 
 /* A block was written. hash names it in the drive (volume and key). */
 void policy_written(struct policy *policy, uint64_t hash);
 
 /* A block was evicted. */
 void policy_evicted(struct policy *policy, uint64_t hash);
+
+/* Whether it was, lately, and not written since. */
+bool policy_was_evicted(const struct policy *policy, uint64_t hash);
+
+/* ---- admission: with a write budget only ---------------------------------------------------- */
+
+/* A block of a run was read, or offered while it was present. */
+void policy_read(struct policy *policy, uint64_t run);
 
 /* Whether to write a block that is offered; run names its run. A yes is charged to the budget.
  * Always yes without a budget. With one, blocks that were refused or evicted lately are taken while

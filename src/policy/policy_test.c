@@ -66,6 +66,35 @@ static void test_ghost(void **state)
     policy_free(&policy);
 }
 
+/* What was evicted lately is known, without a budget, too; what was refused was not evicted. */
+static void test_evicted(void **state)
+{
+    enum { GHOSTS = 4096 };
+    struct policy *policy = policy_make(0);
+    uint32_t known = 0, mistakes = 0;
+    uint64_t name = 0;
+
+    (void)state;
+    for (uint64_t n = 0; n < 5 * GHOSTS; n++)
+        policy_evicted(policy, n);
+    for (uint64_t n = 0; n < GHOSTS / 2; n++)
+        known += policy_was_evicted(policy, 5 * GHOSTS - 1 - n);
+    for (uint64_t n = 0; n < 100 * GHOSTS; n++)
+        mistakes += policy_was_evicted(policy, 5 * GHOSTS + n);
+    assert_in_range(known, GHOSTS / 2 * 95 / 100, GHOSTS / 2);
+    assert_true(mistakes < 10);
+    policy_written(policy, 5 * GHOSTS - 1);
+    assert_false(policy_was_evicted(policy, 5 * GHOSTS - 1));
+    policy_free(&policy);
+    policy = policy_make(480 * 100 * BLOCK);
+    while (policy_admit(policy, name, 0, BLOCK, 0))
+        name++;
+    assert_false(policy_was_evicted(policy, name));
+    policy_evicted(policy, name);
+    assert_true(policy_was_evicted(policy, name));
+    policy_free(&policy);
+}
+
 /* Without a budget all is admitted; with one, so much a day as it says, to the byte. */
 static void test_budget(void **state)
 {
@@ -200,10 +229,15 @@ static void test_admit_known_first(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_access),    cmocka_unit_test(test_ghost),
-        cmocka_unit_test(test_budget),    cmocka_unit_test(test_admit_known),
-        cmocka_unit_test(test_charge),    cmocka_unit_test(test_burst),
-        cmocka_unit_test(test_admit_run), cmocka_unit_test(test_admit_known_first),
+        cmocka_unit_test(test_access),
+        cmocka_unit_test(test_ghost),
+        cmocka_unit_test(test_evicted),
+        cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_admit_known),
+        cmocka_unit_test(test_charge),
+        cmocka_unit_test(test_burst),
+        cmocka_unit_test(test_admit_run),
+        cmocka_unit_test(test_admit_known_first),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

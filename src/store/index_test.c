@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests of the index and the ghost filter: against a model, at full load, with keys that collide.
+ * Tests of the index: against a model, at full load, with keys that collide.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
-#include "store/ghost.h"
 #include "store/index.h"
 #include "store/layout.h"
 
@@ -292,30 +291,6 @@ static void promises_are_kept(void **state)
     store_index_free(&index);
 }
 
-static void ghosts_remember_the_last_evictions(void **state)
-{
-    struct store_ghost *ghost;
-    uint32_t mistakes = 0;
-
-    assert_int_equal(store_ghost_new(5000, 3, &ghost), ICMS_OK);
-    for (uint64_t i = 0; i < 20000; i++) {
-        struct key key = test_key(i * 16 + 15);
-
-        store_ghost_add(ghost, 1, &key);
-        if (i >= 5000) {
-            key = test_key((i - 4999) * 16 + 15);
-            assert_true(store_ghost_has(ghost, 1, &key));
-        }
-    }
-    for (uint64_t i = 0; i < 10000; i++) {
-        struct key key = test_key(i * 16 + 15);
-
-        mistakes += store_ghost_has(ghost, 2, &key); /* another volume */
-    }
-    assert_true(mistakes < 600);
-    store_ghost_free(&ghost);
-}
-
 /* The mark is a part of the place, not of the name. */
 static void a_mark_of_damage_stays_until_the_block_changes(void **state)
 {
@@ -358,7 +333,6 @@ int main(void)
         cmocka_unit_test(length_and_volume_belong_to_the_key),
         cmocka_unit_test(promises_are_kept),
         cmocka_unit_test(a_mark_of_damage_stays_until_the_block_changes),
-        cmocka_unit_test(ghosts_remember_the_last_evictions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -142,7 +142,7 @@ static void recover_count_evicted(struct recover *recover, uint32_t volume, cons
     struct store *store = recover->store;
 
     recover->evictions++;
-    store_ghost_add(store->ghost, volume, key);
+    policy_evicted(store->policy, store_policy_hash(volume, key));
     store->volumes[volume].evictions++;
 }
 

@@ -136,9 +136,8 @@ void store_segment_evict(struct store *store, const struct store_block *block)
 
     check(store_index_remove(store->index, block->volume, &block->key, &old));
     check(old.segment == block->location.segment && old.page == block->location.page);
-    policy_evicted(store->policy, store_policy_hash(block->volume, &block->key));
     if (!old.damaged) { /* a mark stood for nothing that could be read */
-        store_ghost_add(store->ghost, block->volume, &block->key);
+        policy_evicted(store->policy, store_policy_hash(block->volume, &block->key));
         store_stat_add(&store->volumes[block->volume].evictions, 1);
         store_stat_add(&store->stats.evictions, 1);
         segment_age_count(store, &store->segments[old.segment]);

@@ -113,24 +113,22 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
             : u64_max(store->super.bytes / (opts->bytes_per_block != 0 ? opts->bytes_per_block
                                                                        : STORE_BLOCK_BYTES_USUAL),
                       STORE_BLOCKS_MIN);
-    uint64_t few = u64_min(blocks / 4, STORE_GHOST_KEYS_MAX), ghosts = opts->ghost_keys;
-    uint64_t seeds[3];
+    uint64_t seeds[2];
     uint8_t *maps;
     icms_err err;
 
-    if (ghosts == 0)
-        ghosts = u64_max(few, STORE_GHOST_KEYS_MIN);
     loop_entropy(store->loop, seeds, sizeof(seeds));
     store->key_seed = seeds[0];
     store->hash_seed = opts->hash_seed != 0 ? opts->hash_seed : seeds[1];
     err = store_volumes_new(store, opts, why);
     if (err != ICMS_OK)
         return err;
+    store->policy_opts.ghost_keys =
+        opts->ghost_keys != 0
+            ? opts->ghost_keys
+            : u64_max(u64_min(blocks / 4, STORE_GHOST_KEYS_MAX), STORE_GHOST_KEYS_MIN);
     if (store_index_new(blocks, store->salts, &store->index) != ICMS_OK ||
-        store_ghost_new(ghosts, seeds[2], &store->ghost) != ICMS_OK)
-        return ICMS_NO_MEMORY;
-    store->policy_opts.ghost_keys = few;
-    if (policy_new(&store->policy_opts, store_now_ms(store), &store->policy) != ICMS_OK)
+        policy_new(&store->policy_opts, store_now_ms(store), &store->policy) != ICMS_OK)
         return ICMS_NO_MEMORY;
     store->segments = calloc(store->super.segments, sizeof(store->segments[0]));
     store->reclaim.mutations = calloc(STORE_QUOTA_EVICTIONS, sizeof(store->reclaim.mutations[0]));
@@ -248,7 +246,6 @@ void store_close(struct store **store)
     check(own->magic == STORE_MAGIC);
     loop_file_close(&own->file);
     store_index_free(&own->index);
-    store_ghost_free(&own->ghost);
     policy_free(&own->policy);
     while (!list_empty(&own->summaries))
         free(container_of(list_pop(&own->summaries), struct store_summary, link));
@@ -450,7 +447,8 @@ enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const str
         return ICMS_MISS_ABSENT;
     if (store_index_find(store->index, volume, key, &location) && location.damaged)
         return ICMS_MISS_CHECKSUM;
-    return store_ghost_has(store->ghost, volume, key) ? ICMS_MISS_EVICTED : ICMS_MISS_ABSENT;
+    return policy_was_evicted(store->policy, store_policy_hash(volume, key)) ? ICMS_MISS_EVICTED
+                                                                             : ICMS_MISS_ABSENT;
 }
 
 /* ---- statistics -------------------------------------------------------------------------------

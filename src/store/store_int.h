@@ -11,7 +11,6 @@
 #include "base/check.h"
 #include "base/list.h"
 #include "policy/policy.h"
-#include "store/ghost.h"
 #include "store/index.h"
 #include "store/layout.h"
 #include "store/store.h"
@@ -347,7 +346,6 @@ struct store {
     uint64_t sequence;              /* the last one given */
     uint64_t evictions_ended;       /* of lives that are over: what headers carry */
     struct store_index *index;      /* where blocks are */
-    struct store_ghost *ghost;      /* what was evicted lately */
     struct store_segment *segments; /* by number */
     struct store_dead_df *dead;     /* their dead maps: what is on flash, or about to be */
     struct store_volume *volumes;   /* by number */
