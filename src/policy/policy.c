@@ -24,6 +24,7 @@ static const struct policy_marks policy_marks_new = {90, 100};
 static const struct policy_marks policy_marks_run = {85, 90}; /* of a run that was read */
 
 #define POLICY_GHOST_WAYS     8
+#define POLICY_GHOST_KEYS_MIN 1024
 #define POLICY_GHOST_KEYS_MAX ((uint64_t)4 << 20)
 
 /* Of a tag: the block was evicted, not only refused. */
@@ -55,7 +56,7 @@ struct policy {
 
 void policy_opts_init(struct policy_opts *opts)
 {
-    *opts = (struct policy_opts){.ghost_keys = 1024};
+    *opts = (struct policy_opts){.ghost_keys = POLICY_GHOST_KEYS_MIN};
 }
 
 /* Bytes of a full reserve. */
@@ -83,6 +84,8 @@ static bool policy_remember(struct policy *policy, uint64_t keys)
 icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct policy **out_policy)
 {
     struct policy *policy = calloc(1, sizeof(*policy));
+    uint64_t keys =
+        u64_min(u64_max(opts->ghost_keys, POLICY_GHOST_KEYS_MIN), POLICY_GHOST_KEYS_MAX);
 
     if (policy == NULL)
         return ICMS_NO_MEMORY;
@@ -92,7 +95,7 @@ icms_err policy_new(const struct policy_opts *opts, uint64_t now_ms, struct poli
         opts->burst_bytes != 0 ? opts->burst_bytes : opts->budget_bytes_day, POLICY_BUDGET_MAX);
     policy->budget_ms = now_ms;
     policy->budget_bytes = budget_reserve(policy);
-    if (!policy_remember(policy, u64_min(opts->ghost_keys, POLICY_GHOST_KEYS_MAX))) {
+    if (!policy_remember(policy, keys)) {
         policy_free(&policy);
         return ICMS_NO_MEMORY;
     }

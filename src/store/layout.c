@@ -245,23 +245,16 @@ enum store_dead store_dead_get(uint64_t nonce, uint32_t page, const struct store
     return (sectors[sector].bits[bit / 8] >> bit % 8 & 1) != 0 ? STORE_DEAD : STORE_LIVE;
 }
 
-void store_dead_fill(uint64_t nonce, uint32_t sector, struct store_dead_df *sectors)
-{
-    struct store_dead_df *df = &sectors[sector];
-
-    df->evicted = le32_of(0);
-    memset(df->bits, 0xff, sizeof(df->bits));
-    df->hash = store_dead_hash(nonce, sector, df);
-}
-
 void store_dead_set(uint64_t nonce, uint32_t page, bool evicted, struct store_dead_df *sectors)
 {
     uint32_t sector = page / STORE_DEAD_PAGES, bit = page % STORE_DEAD_PAGES;
     struct store_dead_df *df = &sectors[sector];
     uint8_t mask = (uint8_t)(1u << bit % 8);
 
-    if (!store_dead_check(nonce, sector, sectors))
-        store_dead_fill(nonce, sector, sectors);
+    if (!store_dead_check(nonce, sector, sectors)) {
+        df->evicted = le32_of(0);
+        memset(df->bits, 0xff, sizeof(df->bits));
+    }
     if (evicted && (df->bits[bit / 8] & mask) == 0)
         df->evicted = le32_of(le32_get(df->evicted) + 1);
     df->bits[bit / 8] |= mask;

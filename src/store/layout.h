@@ -358,9 +358,6 @@ void store_dead_save(uint32_t segment_pages, const struct store_dead_df *sectors
 /* Whether a sector holds. */
 bool store_dead_check(uint64_t nonce, uint32_t sector, const struct store_dead_df *sectors);
 
-/* Makes a sector anew in which everything is dead, for one that does not hold. */
-void store_dead_fill(uint64_t nonce, uint32_t sector, struct store_dead_df *sectors);
-
 /* Sets the bit of a page, and all of a sector that does not hold; evicted: counts the record as
  * evicted, unless the bit was set before. */
 void store_dead_set(uint64_t nonce, uint32_t page, bool evicted, struct store_dead_df *sectors);

@@ -46,6 +46,8 @@ static struct list *mutation_chain(struct store *store, uint32_t volume, const s
     return &store->keys[hash % STORE_KEY_CHAINS];
 }
 
+/* The first mutation of a key in its chain has the key, the others wait, oldest first. NULL: there
+ * is none. */
 static struct store_mutation *mutation_find(struct store *store, uint32_t volume,
                                             const struct key *key)
 {
@@ -56,12 +58,6 @@ static struct store_mutation *mutation_find(struct store *store, uint32_t volume
             return mutation;
     }
     return NULL;
-}
-
-static void mutation_key_take(struct store_mutation *mutation)
-{
-    list_push(mutation_chain(mutation->store, mutation->volume, &mutation->key),
-              &mutation->key_link);
 }
 
 static void mutation_park(struct store_mutation *mutation, bool front)
@@ -97,7 +93,6 @@ static void mutation_init(struct store *store, struct store_mutation *mutation,
     mutation->volume = volume;
     mutation->key = *key;
     list_init(&mutation->link);
-    list_init(&mutation->waiters);
     list_init(&mutation->key_link);
 }
 
@@ -105,14 +100,12 @@ static void mutation_init(struct store *store, struct store_mutation *mutation,
 static void mutation_start(struct store_mutation *mutation)
 {
     struct store *store = mutation->store;
-    struct store_mutation *first = mutation_find(store, mutation->volume, &mutation->key);
+    bool is_held = mutation_find(store, mutation->volume, &mutation->key) != NULL;
 
-    if (first != NULL) {
-        mutation->state = MUTATION_KEY;
-        list_push(&first->waiters, &mutation->link);
+    list_push(mutation_chain(store, mutation->volume, &mutation->key), &mutation->key_link);
+    mutation->state = MUTATION_KEY;
+    if (is_held)
         return;
-    }
-    mutation_key_take(mutation);
     /* a deletion needs no capacity, so it does not wait behind writes that do */
     mutation_park(mutation, mutation->kind == MUTATION_DELETE);
     store_run(store);
@@ -155,18 +148,12 @@ static void mutation_done(struct store_mutation *mutation)
 static void mutation_end(struct store_mutation *mutation)
 {
     struct store *store = mutation->store;
-    struct list *link = list_pop(&mutation->waiters);
+    struct store_mutation *next;
 
     list_remove(&mutation->key_link);
-    if (link != NULL) {
-        struct store_mutation *next = container_of(link, struct store_mutation, link);
-
-        check(next->state == MUTATION_KEY);
-        while (!list_empty(&mutation->waiters))
-            list_push(&next->waiters, list_pop(&mutation->waiters));
-        mutation_key_take(next);
+    next = mutation_find(store, mutation->volume, &mutation->key);
+    if (next != NULL && next->state == MUTATION_KEY)
         mutation_park(next, true);
-    }
     mutation_done(mutation);
     store_run(store);
 }
@@ -571,11 +558,9 @@ bool store_evict_start(struct store *store, struct store_mutation *mutation,
     mutation_init(store, mutation, MUTATION_EVICT, block->volume, &block->key);
     if (first != NULL) { /* it waits for capacity, perhaps for this very block's */
         mutation_unpark(first);
-        list_remove(&first->key_link);
         first->state = MUTATION_KEY;
-        list_push(&mutation->waiters, &first->link);
     }
-    mutation_key_take(mutation);
+    list_push_front(mutation_chain(store, block->volume, &block->key), &mutation->key_link);
     mutation_kill(mutation, &block->location);
     return true;
 }

@@ -19,7 +19,7 @@
 #define STORE_BLOCK_BYTES_USUAL ((uint64_t)64 << 10)
 #define STORE_BLOCKS_MIN        1024
 
-/* Evictions that are remembered when nobody says how many: a quarter of the blocks. */
+/* Evictions that are remembered: a quarter of the blocks. */
 #define STORE_GHOST_KEYS_MIN ((uint64_t)4096)
 #define STORE_GHOST_KEYS_MAX ((uint64_t)1 << 20)
 
@@ -124,9 +124,7 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
     if (err != ICMS_OK)
         return err;
     store->policy_opts.ghost_keys =
-        opts->ghost_keys != 0
-            ? opts->ghost_keys
-            : u64_max(u64_min(blocks / 4, STORE_GHOST_KEYS_MAX), STORE_GHOST_KEYS_MIN);
+        u64_max(u64_min(blocks / 4, STORE_GHOST_KEYS_MAX), STORE_GHOST_KEYS_MIN);
     if (store_index_new(blocks, store->salts, &store->index) != ICMS_OK ||
         policy_new(&store->policy_opts, store_now_ms(store), &store->policy) != ICMS_OK)
         return ICMS_NO_MEMORY;

@@ -44,7 +44,6 @@ struct store_opts {
     uint64_t value_bytes_max; /* largest stored value, trailer included; fits in a segment    */
     uint64_t blocks_max; /* index entries to take; 0: one for bytes_per_block, 1,024 at least */
     uint64_t bytes_per_block; /* of the drive, for an entry of the index; 0: 64 KiB           */
-    uint64_t ghost_keys;      /* evictions to remember; 0: a quarter of blocks_max, 4,096 .. 2^20 */
     uint64_t hash_seed;       /* secret; stores that have it in common list keys in one order; 0: a
                                  random one                                                   */
     uint32_t writes_max;      /* writes in flight; more are parked                            */

@@ -193,16 +193,14 @@ static void a_failed_write_never_comes_back(void **state)
 }
 
 /* Puts blocks on a small drive, the first one of which may fail, deletes those that are not there
- * any more, restarts, and counts those that are back. ghosts: evictions that are remembered, 0: all
- * of them. */
-static uint64_t forgotten_run(uint64_t count, uint32_t bytes, bool fails, uint64_t ghosts)
+ * any more, restarts, and counts those that are back. */
+static uint64_t forgotten_run(uint64_t count, uint32_t bytes, bool fails)
 {
     struct rig rig = {.sim = NULL};
     struct err_why why;
     uint64_t gone = 0, back = 0;
 
     dead_rig(&rig, 1, 24);
-    rig.opts.ghost_keys = ghosts;
     rig_format(&rig);
     rig_up(&rig);
     if (fails)
@@ -224,11 +222,11 @@ static uint64_t forgotten_run(uint64_t count, uint32_t bytes, bool fails, uint64
 }
 
 /* What was evicted lies in segments that were not written over yet. */
-static void what_ghosts_forgot_can_be_deleted(void **state)
+static void what_was_evicted_can_be_deleted(void **state)
 {
     (void)state;
     for (uint64_t count = 100; count < 400; count += 3)
-        assert_int_equal(forgotten_run(count, 3000, false, 1), 0);
+        assert_int_equal(forgotten_run(count, 3000, false), 0);
 }
 
 /* So may a record whose write failed. */
@@ -236,7 +234,7 @@ static void a_failed_write_can_be_deleted(void **state)
 {
     (void)state;
     for (uint64_t count = 20; count < 120; count++)
-        assert_int_equal(forgotten_run(count, BYTES, true, 0), 0);
+        assert_int_equal(forgotten_run(count, BYTES, true), 0);
 }
 
 /* An index that is smaller than what is on flash: an open has no room for the old value of a block,
@@ -248,7 +246,7 @@ static void an_open_without_room_brings_nothing_back(void **state)
 
     (void)state;
     for (uint64_t more = 20; more < 40; more++) {
-        for (uint64_t key = 0; key < EVICTED; key++) { /* ghosts remember one or two of them */
+        for (uint64_t key = 0; key < EVICTED; key++) {
             struct rig rig = {.sim = NULL};
 
             dead_rig(&rig, 1, 16);
@@ -259,7 +257,6 @@ static void an_open_without_room_brings_nothing_back(void **state)
             assert_int_equal(rig_put(&rig, 0, key, SMALL, 1000, 0), ICMS_OK);
             rig_down(&rig);
             rig.opts.blocks_max = ROOM;
-            rig.opts.ghost_keys = 1;
             rig_up(&rig);
             for (uint64_t i = 0; i < more; i++) {
                 for (uint64_t hot = EVICTED; hot < HOT; hot++)
@@ -601,7 +598,7 @@ int main(void)
         cmocka_unit_test(a_quota_waits_for_a_seal),
         cmocka_unit_test(a_failed_write_never_comes_back),
         cmocka_unit_test(an_open_without_room_brings_nothing_back),
-        cmocka_unit_test(what_ghosts_forgot_can_be_deleted),
+        cmocka_unit_test(what_was_evicted_can_be_deleted),
         cmocka_unit_test(a_failed_write_can_be_deleted),
         cmocka_unit_test(what_an_open_did_not_find_stays_away),
         cmocka_unit_test(a_life_that_failed_to_begin_needs_no_header),

@@ -185,10 +185,8 @@ struct store_mutation {
     icms_err err;                   /* the answer                                   */
     struct store *store;            /* where to                                     */
     struct store_segment *segment;  /* placed: where its record goes                */
-    struct list link;               /* PARKED: volume.parked; KEY: waiters of the first;
-                                       KILL: of kill                                */
-    struct list waiters;            /* later mutations of the same key, in order    */
-    struct list key_link;           /* store.keys, while it is the first of its key */
+    struct list link;               /* PARKED: volume.parked; KILL: of kill         */
+    struct list key_link;           /* store.keys: the first of its key has it      */
     struct store_location target;   /* KILL: the record to kill                     */
     uint32_t page;                  /* of its record                                */
     uint32_t pages;                 /* of its record                                */
@@ -362,7 +360,7 @@ struct store {
     struct list wanting;                  /* streams that wait for a segment             */
     struct list ahead;                    /* streams that will                           */
     struct list summaries;                /* unused                                      */
-    struct list keys[STORE_KEY_CHAINS];   /* first mutations of their key (key_link)     */
+    struct list keys[STORE_KEY_CHAINS];   /* mutations in flight (key_link), oldest first */
     uint64_t key_seed;                    /* of the chains */
     uint64_t hash_seed;                   /* of the salts                                */
     uint64_t *salts;                      /* of the index: made of the seed and the volume */

@@ -352,8 +352,7 @@ static void run_judge(struct run *run, uint32_t volume, uint64_t key, bool power
     struct state state = {0};
 
     if (found == UINT32_MAX)
-        forgotten = reason == ICMS_MISS_EVICTED ||
-                    (reason == ICMS_MISS_ABSENT && run->rig.opts.ghost_keys != 0);
+        forgotten = reason == ICMS_MISS_EVICTED;
     if (must && !cell->recovered && !run->full[volume]) {
         if (run->evicted == 0)
             run_fail(run, volume, key, "lost");
@@ -454,10 +453,8 @@ static struct run *run_new(uint64_t seed, bool lying)
     run->rig.quota_bytes[2] = (1 + dice(run, 3)) * RIG_SEGMENT_BYTES;
     run->rig.opts.bytes = ((uint64_t)1 << 20) + dice(run, 40) * RIG_SEGMENT_BYTES;
     run->rig.opts.writes_max = 1 + (uint32_t)dice(run, 10);
-    if (seed % 4 == 2) { /* an index too small for all keys, and ghosts that forget */
+    if (seed % 4 == 2) /* an index too small for all keys */
         run->rig.opts.blocks_max = dice(run, 2) == 0 ? 0 : 64 + dice(run, 64);
-        run->rig.opts.ghost_keys = 1 + dice(run, 8);
-    }
     if (!lying && seed % 4 == 3) /* a life begins with a part of it, hours do not pass */
         run->rig.opts.budget.bytes_day = 96 * (64 + dice(run, 1024)) * 1024;
     return run;

@@ -239,7 +239,9 @@ static bool drive_refused(icms_err err)
     }
 }
 
-bool target_drive_leave(struct target_drive *drive, icms_err err, const struct err_why *why)
+/* A drive that does not work at the start is left out; why is kept. False: the operator has to
+ * decide. */
+static bool drive_leave(struct target_drive *drive, icms_err err, const struct err_why *why)
 {
     if (drive_refused(err))
         return false;
@@ -268,7 +270,7 @@ icms_err target_drives_each(struct target *target,
         struct target_drive *drive = &target->drives[i];
         icms_err err = target_drive_in(target, i) ? step(drive, why) : ICMS_OK;
 
-        if (err != ICMS_OK && !target_drive_leave(drive, err, why))
+        if (err != ICMS_OK && !drive_leave(drive, err, why))
             return err;
     }
     return ICMS_OK;

@@ -81,11 +81,6 @@ static uint32_t target_slot(const struct target_req *req, const struct key *key)
     return place_slot(req->target->map, key, volume_has_runs(volume));
 }
 
-static uint32_t target_req_volume(const struct target_req *req, const struct target_drive *drive)
-{
-    return req->nvmf->ns;
-}
-
 enum target_step target_req_answer(struct target_req *req, icms_err err, enum icms_miss reason)
 {
     req->nvmf->err = err;
@@ -219,9 +214,8 @@ static enum target_step target_run_look(struct target_req *req)
         return TARGET_WAIT;
     if (target_req_late(req))
         return target_req_answer(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
-    if (!store_exists(drive->store, target_req_volume(req, drive), &nvmf->key, &bytes_max)) {
-        target_req_reason(
-            req, store_miss_reason(drive->store, target_req_volume(req, drive), &nvmf->key));
+    if (!store_exists(drive->store, nvmf->ns, &nvmf->key, &bytes_max)) {
+        target_req_reason(req, store_miss_reason(drive->store, nvmf->ns, &nvmf->key));
         req->rank++;
         return TARGET_NEXT;
     }
@@ -237,7 +231,7 @@ static enum target_step target_run_look(struct target_req *req)
         return TARGET_NEXT;
     }
     req->op.read = (struct store_read){
-        .volume = target_req_volume(req, drive),
+        .volume = nvmf->ns,
         .key = nvmf->key,
         .memory = nvmf->memory,
         .memory_bytes = nvmf->memory_bytes,
@@ -304,12 +298,12 @@ static enum target_step target_run_probe(struct target_req *req)
     }
     if (!target_req_at(req, drive->loop))
         return TARGET_WAIT;
-    if (!store_exists(drive->store, target_req_volume(req, drive), &req->nvmf->key, NULL)) {
+    if (!store_exists(drive->store, req->nvmf->ns, &req->nvmf->key, NULL)) {
         req->rank++;
         return TARGET_NEXT;
     }
     if (if_absent) {
-        store_touch(drive->store, target_req_volume(req, drive), &req->nvmf->key);
+        store_touch(drive->store, req->nvmf->ns, &req->nvmf->key);
         return target_req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
     }
     req->state = TARGET_REQ_APPEND;
@@ -355,7 +349,7 @@ static enum target_step target_run_append(struct target_req *req)
     if (target_slow_clogged(drive, true))
         return target_store_failed(req, ICMS_BUSY, ICMS_MISS_SHED);
     req->op.write = (struct store_write){
-        .volume = target_req_volume(req, drive),
+        .volume = nvmf->ns,
         .key = nvmf->key,
         .memory = nvmf->memory,
         .value_bytes = nvmf->value_bytes,
@@ -426,8 +420,7 @@ static void target_delete_done(struct store_delete *delete)
 static uint64_t target_req_record(const struct target_req *req, const struct target_drive *drive)
 {
     uint32_t only = req->nvmf->only_record;
-    uint64_t record =
-        store_record_now(drive->store, target_req_volume(req, drive), &req->nvmf->key);
+    uint64_t record = store_record_now(drive->store, req->nvmf->ns, &req->nvmf->key);
 
     return only == 0 || (record != 0 && only == target_record(drive, record)) ? record : 0;
 }
@@ -435,7 +428,7 @@ static uint64_t target_req_record(const struct target_req *req, const struct tar
 static enum target_step target_kill_at(struct target_req *req, struct target_drive *drive)
 {
     req->op.delete = (struct store_delete){
-        .volume = target_req_volume(req, drive),
+        .volume = req->nvmf->ns,
         .key = req->nvmf->key,
         .only_record = req->nvmf->only_record != 0 ? target_req_record(req, drive) : 0,
         .done = target_delete_done,
@@ -532,7 +525,7 @@ static bool target_scan_key(struct target_req *req, const struct key *key, struc
             break;
         drive = &req->target->drives[i];
         if (drive->loop == loop && target_drive_in(req->target, i) &&
-            store_exists(drive->store, target_req_volume(req, drive), key, NULL))
+            store_exists(drive->store, req->nvmf->ns, key, NULL))
             return true;
     }
     return false;

@@ -230,10 +230,6 @@ static inline bool target_drive_slow(const struct target *target, uint32_t drive
     return (atomic_load_explicit(&target->slow, memory_order_acquire) >> drive & 1) != 0;
 }
 
-/* A drive that does not work at the start is left out; why is kept. False: the operator has to
- * decide. */
-bool target_drive_leave(struct target_drive *drive, icms_err err, const struct err_why *why);
-
 /* Does one step with each drive in service; those that do not work are left out. */
 icms_err target_drives_each(struct target *target,
                             icms_err (*step)(struct target_drive *drive, struct err_why *why),
