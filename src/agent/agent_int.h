@@ -52,6 +52,7 @@
 #define AGENT_MATCHES      16  /* batches of exists of one loop under way; more requests wait     */
 #define AGENT_MATCH_SLICE  512 /* keys of a batch that are asked for at a time */
 #define AGENT_PARTS        256 /* commands exist-many of one loop under way; more keys wait        */
+#define AGENT_PASS_SHARE   4   /* of a shard: a block larger than a part goes past it every time */
 #define AGENT_WAKE_PAST    4   /* requests that are passed over when they still find no room */
 #define AGENT_PASSED_BYTES ((uint64_t)64 << 10) /* of one at least: smaller ones do not go past */
 #define AGENT_KEY_LISTS    256 /* lists of operations by key, of a volume                          */
@@ -642,8 +643,9 @@ void agent_shard_pin(struct agent_shard *shard, uint32_t slot);
 void agent_shard_unpin(struct agent_shard *shard, uint32_t slot);
 
 /* True when a block that is loaded now shall be kept in the arena: it was loaded past it before,
- * and no more blocks since than the arena holds, so that it would have been there still. False: it
- * is noted for the next time. */
+ * and no more blocks since than the arena holds, so that it would have been there still; and it is
+ * not so large that it would drive out much of what is there. False: it is noted for the next time.
+ */
 bool agent_shard_again(struct agent_shard *shard, const struct key *key);
 
 /* Was used: stays longer. */

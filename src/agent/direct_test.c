@@ -186,6 +186,26 @@ static void blocks_are_kept_that_the_arena_can_hold_until_they_come_again(void *
     }
 }
 
+/* It would drive out more than it is worth. */
+static void a_block_of_more_than_a_quarter_of_the_arena_is_never_kept(void **state)
+{
+    for (uint32_t slots = 3; slots <= 4; slots++) {
+        struct rig_opts opts = {.enclosures = 1, .slots = slots, .value_bytes = VALUE};
+        struct agent_rig *rig = rig_new(&opts);
+        struct rig_client *client = rig_client_new(rig);
+        struct memory *memory = memory_new();
+        uint32_t kept = 0;
+
+        agent_client_trust(rig->agent, client->attached.client);
+        rig_flash(rig, 0, 0, 1, VALUE);
+        for (int i = 0; i < 4; i++)
+            kept += get_all(client, memory, 1);
+        assert_int_equal(kept, slots == 3 ? 0 : 3);
+        free(memory);
+        rig_down(rig, client);
+    }
+}
+
 static void another_process_cannot_name_memory(void **state)
 {
     struct rig_client *client, *stranger;
@@ -529,6 +549,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_block_is_received_where_it_is_wanted_and_kept_when_it_comes_again),
         cmocka_unit_test(blocks_are_kept_that_the_arena_can_hold_until_they_come_again),
+        cmocka_unit_test(a_block_of_more_than_a_quarter_of_the_arena_is_never_kept),
         cmocka_unit_test(another_process_cannot_name_memory),
         cmocka_unit_test(too_little_room_says_how_much_is_wanted),
         cmocka_unit_test(nothing_is_written_after_the_answer),

@@ -424,7 +424,8 @@ bool agent_shard_again(struct agent_shard *shard, const struct key *key)
     struct agent_passed *note = &shard->passed[hash & (shard->passed_count - 1)];
     uint32_t tag = (uint32_t)(hash >> 32) | 1; /* 0: nothing was noted here */
     uint32_t since = shard->passed_now - note->when;
-    bool again = note->tag == tag && since < shard->arena.data_bytes / extent_bytes;
+    bool fits = extent_bytes <= shard->arena.data_bytes / AGENT_PASS_SHARE;
+    bool again = fits && note->tag == tag && since < shard->arena.data_bytes / extent_bytes;
 
     *note = (struct agent_passed){.tag = again ? 0 : tag, .when = shard->passed_now};
     if (!again)

@@ -452,12 +452,12 @@ static void a_chain_that_loops_or_leads_out_of_the_arena_ends(void **state)
     assert_false(shm_arena_has(&f.arena, &two));
     atomic_store(&slots[0].next, f.arena.slot_count);
     assert_false(shm_arena_has(&f.arena, &two));
-    atomic_store(&slots[0].value_bytes, 1 << 30); /* longer than any value: no lease */
-    {
+    for (uint32_t longer = 8193; longer < 1 << 30; longer *= 2) { /* than any value: no lease */
         _Atomic uint32_t lease = 0;
         uint32_t slot, bytes;
         uint64_t version;
 
+        atomic_store(&slots[0].value_bytes, longer);
         assert_false(shm_arena_lease(&f.arena, &one, &lease, &slot, &version, &bytes));
         assert_int_equal(lease, 0);
     }
