@@ -390,6 +390,28 @@ static bool req_match_copy(const struct agent_req *req, struct agent_match *matc
     return true;
 }
 
+/* No batch was free in time: of this reactor's keys nothing is known, others answer for theirs. */
+static enum step req_match_none(struct agent_req *req, enum icms_miss reason)
+{
+    const struct agent_reactor *reactor = req->shard->reactor;
+    uint8_t *keys = req->qpair->ring.staging + req->offset;
+    bool runs = volume_has_runs(&req->shard->spec);
+
+    for (uint32_t i = 0; i < req->bytes; i++) {
+        struct key key = {0};
+        struct shm_key copy;
+
+        memcpy(&copy, keys + i * sizeof(copy), sizeof(copy));
+        if (copy.length < 1 || copy.length > LIMIT_KEY_BYTES)
+            return req_answer(req, ICMS_KEY_SIZE, ICMS_MISS_NONE);
+        key.length = copy.length;
+        memcpy(key.bytes, copy.bytes, copy.length);
+        if (shm_reactor(&key, runs, reactor->agent->reactor_count) == reactor->index)
+            keys[req->bytes * sizeof(copy) + i] = (uint8_t)reason;
+    }
+    return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+}
+
 static enum step req_new_exists_many(struct agent_req *req)
 {
     struct agent_shard *shard = req->shard;
@@ -515,7 +537,9 @@ static enum step req_new_suspect(struct agent_req *req)
 static enum step req_new(struct agent_req *req)
 {
     if (reactor_now_ns(req->shard->reactor) >= req->deadline_ns)
-        return req_answer_reason(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
+        return req->op == SHM_OP_EXISTS_MANY
+                   ? req_match_none(req, ICMS_MISS_DEADLINE)
+                   : req_answer_reason(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
     switch (req->op) {
     case SHM_OP_GET:
         return req_new_get(req);
@@ -553,6 +577,8 @@ static void req_deadline(struct loop_timer *timer)
 
     if (req->match != NULL)
         (void)req_match_answer(req, reason);
+    else if (req->op == SHM_OP_EXISTS_MANY)
+        (void)req_match_none(req, reason);
     else
         (void)req_answer_reason(req, ICMS_DEADLINE, reason);
 }

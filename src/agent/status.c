@@ -194,14 +194,15 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
 
 /* ---- readiness ------------------------------------------------------------------------------ */
 
-/* Bit j: no reactor reaches enclosure j. */
-static uint64_t agent_excluded(const struct agent *agent)
+/* Whether there is a reactor that reaches no enclosure: all of its keys miss. */
+static bool agent_is_cut_off(const struct agent *agent)
 {
-    uint64_t excluded = agent_paths_mask(agent);
+    uint64_t all = agent_paths_mask(agent);
 
     for (uint32_t r = 0; r < agent->reactor_count; r++)
-        excluded &= atomic_load_explicit(&agent->reactors[r].excluded, memory_order_relaxed);
-    return excluded;
+        if ((atomic_load_explicit(&agent->reactors[r].excluded, memory_order_relaxed) & all) == all)
+            return true;
+    return false;
 }
 
 bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why)
@@ -210,7 +211,7 @@ bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *
         (void)err_set(why, ICMS_CLOSED, "draining");
         return false;
     }
-    if (agent->local == NULL && agent_excluded(agent) == agent_paths_mask(agent)) {
+    if (agent->local == NULL && agent_is_cut_off(agent)) {
         (void)err_set(why, ICMS_PEER_DOWN, "none of %u enclosures can be reached",
                       agent->path_count);
         return false;

@@ -24,7 +24,9 @@
 #include "client/client_int.h"
 #include "client/fake_agent.h"
 
-#define FDS 6 /* the client region, two events, three arenas */
+#define REACTORS 2
+#define ARENA    (2 + REACTORS) /* before it: the client region, the events */
+#define FDS      (ARENA + 3)
 
 /* One answer to one hello, and the agent whose memory it passes on. */
 struct fixture {
@@ -87,14 +89,15 @@ static void answer_right(struct fixture *f)
 {
     f->welcome = (struct shm_welcome){.magic = SHM_HELLO_MAGIC,
                                       .version = SHM_VERSION,
-                                      .volume_count = FDS - 3,
-                                      .reactor_count = 1};
+                                      .volume_count = FDS - ARENA,
+                                      .reactor_count = REACTORS};
     f->bytes = sizeof(f->welcome);
     f->fds[0] = loop_region_fd(f->client.region);
     f->fds[1] = loop_event_fd(f->client.client_event);
-    f->fds[2] = loop_event_fd(f->client.agent_events[0]);
-    for (int i = 3; i < FDS; i++)
-        f->fds[i] = loop_region_fd(f->client.arenas[i - 3]);
+    for (int i = 0; i < REACTORS; i++)
+        f->fds[2 + i] = loop_event_fd(f->client.agent_events[i]);
+    for (int i = ARENA; i < FDS; i++)
+        f->fds[i] = loop_region_fd(f->client.arenas[i - ARENA]);
     f->fds[FDS] = f->fds[FDS - 1];
     f->fd_count = FDS;
 }
@@ -201,7 +204,7 @@ static void memory_that_may_shrink_is_refused(void **state)
         off_t bytes;
         int fd;
 
-        if (i == 1 || i == 2)
+        if (i >= 1 && i < ARENA)
             continue;
         bytes = lseek(f->fds[i], 0, SEEK_END);
         fd = region_copy(f->fds[i], F_SEAL_SHRINK, bytes);
@@ -223,6 +226,36 @@ static void memory_that_may_shrink_is_refused(void **state)
         assert_int_not_equal(attach(f), ICMS_OK);
         answer_right(f);
     }
+}
+
+/* What holds for the first shard is believed of all. */
+static void shards_that_are_not_of_one_volume_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct loop_region *region = f->client.arenas[0];
+    struct shm_arena_header *second =
+        (void *)((uint8_t *)loop_region_base(region) + loop_region_bytes(region) / REACTORS);
+
+    assert_int_equal(attach(f), ICMS_OK);
+    second->sealed ^= 1;
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    second->sealed ^= 1;
+    second->value_bytes_max--;
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    second->value_bytes_max++;
+    second->volume_uuid[3] ^= 1;
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    second->volume_uuid[3] ^= 1;
+    second->name[0] ^= 1;
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    second->name[0] ^= 1;
+    second->run_blocks++;
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    second->run_blocks--;
+    second->reactor ^= 1;
+    assert_int_equal(attach(f), ICMS_PROTOCOL);
+    second->reactor ^= 1;
+    assert_int_equal(attach(f), ICMS_OK);
 }
 
 /* A call without a deadline would wait for weeks. */
@@ -271,10 +304,14 @@ static void events_that_are_none_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(a_welcome_that_is_none_is_refused), TEST(descriptors_are_as_many_as_announced),
-        TEST(memory_that_may_shrink_is_refused), TEST(deadlines_of_an_agent_are_bounded),
+        TEST(a_welcome_that_is_none_is_refused),
+        TEST(descriptors_are_as_many_as_announced),
+        TEST(memory_that_may_shrink_is_refused),
+        TEST(deadlines_of_an_agent_are_bounded),
         TEST(events_that_are_none_are_refused),
+        TEST(shards_that_are_not_of_one_volume_are_refused),
     };
 
+    check(setenv("FAKE_REACTORS", "2", 1) == 0);
     return cmocka_run_group_tests_name("client-attach", tests, NULL, NULL);
 }

@@ -107,23 +107,25 @@ enum op_state {
 };
 
 struct client_op {
-    enum op_state state;          /* lock                                                   */
-    uint32_t generation;          /* half of the tag, so a late answer hits nothing new      */
-    struct icms_request *request; /* NULL when lost                                          */
-    size_t block;                 /* of the request; the first of them                       */
-    uint32_t blocks;              /* how many; more than 1: EXISTS_MANY                      */
-    bool all;                     /* all reactors are asked, each for its part               */
-    uint32_t reactor;             /* who is asked; all: the first                            */
-    uint32_t left;                /* answers that have to come: one from each that was asked */
-    uint32_t lease;               /* entry held for a get, or CLIENT_LEASE_NONE              */
-    uint64_t staging_offset;      /* of a put's value, or of keys                            */
-    uint64_t staging_bytes;       /* 0: none taken                                           */
-    struct client_buffer *buffer; /* put in place; NULL                                      */
-    bool direct;                  /* the agent receives it in, or takes it from, the caller's
-                                     memory                                                  */
-    uint64_t room;                /* direct: bytes of that memory                            */
+    enum op_state state;            /* lock                                                   */
+    uint32_t generation;            /* half of the tag, so a late answer hits nothing new      */
+    struct icms_request *request;   /* NULL when lost                                          */
+    size_t block;                   /* of the request; the first of them                       */
+    uint32_t blocks;                /* how many; more than 1: EXISTS_MANY                      */
+    bool all;                       /* all reactors are asked, each for its part               */
+    uint32_t reactor;               /* who is asked; all: the first                            */
+    uint32_t asked;                 /* how many reactors were                                  */
+    uint32_t left;                  /* answers that have to come: one from each that was asked */
+    struct client_account *account; /* FLUSH: of the volume; NULL                            */
+    uint32_t lease;                 /* entry held for a get, or CLIENT_LEASE_NONE              */
+    uint64_t staging_offset;        /* of a put's value, or of keys                            */
+    uint64_t staging_bytes;         /* 0: none taken                                           */
+    struct client_buffer *buffer;   /* put in place; NULL                                      */
+    bool direct;                    /* the agent receives it in, or takes it from, the caller's
+                                       memory                                                  */
+    uint64_t room;                  /* direct: bytes of that memory                            */
     uint8_t trailer[LIMIT_TRAILER_BYTES]; /* direct: what is behind room                     */
-    struct shm_complete answer; /* valid when answered: the first that is not OK           */
+    struct shm_complete answer; /* valid when answered: what reap_merge makes of all       */
     bool link_lost;             /* answered because the agent is gone                      */
     struct list link;           /* free list, or the request's sent or answered            */
 };

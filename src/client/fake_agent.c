@@ -21,7 +21,7 @@
 #include "icms/icms.h"
 #include "wire/sealed.h"
 
-#define FAKE_REACTORS 4
+#define FAKE_REACTORS 8
 #define FAKE_CLIENTS  16
 #define FAKE_BLOCKS   8192
 #define FAKE_KEPT     4096
@@ -74,7 +74,7 @@ void fake_reset(void)
     atomic_uint *zero[] = {&fake.status,  &fake.delay_us, &fake.gets,         &fake.puts,
                            &fake.exists,  &fake.removes,  &fake.flushes,      &fake.cancels,
                            &fake.touches, &fake.suspects, &fake.exists_manys, &fake.directs,
-                           &fake.damage,  &fake.stuck};
+                           &fake.damage,  &fake.stuck,    &fake.lossy};
 
     for (size_t i = 0; i < sizeof(off) / sizeof(*off); i++)
         atomic_store(off[i], false);
@@ -448,6 +448,8 @@ static void serve_one(struct agent *agent, struct fake_client *client, struct sh
         break;
     case SHM_OP_FLUSH:
         atomic_fetch_add(&fake.flushes, 1);
+        if (atomic_load(&fake.lossy) == (uint32_t)(ring - client->rings) + 1)
+            out.status = ICMS_IO;
         break;
     default:
         out.status = ICMS_PROTOCOL;
@@ -892,9 +894,12 @@ unsigned fake_agent_blocks(struct agent *agent)
 
 void fake_agent_homeless_set(struct agent *agent, uint32_t volume, bool homeless)
 {
-    struct shm_arena_header *header = loop_region_base(agent->arenas[volume]);
+    uint64_t shard_bytes = loop_region_bytes(agent->arenas[volume]) / agent->reactor_count;
+    uint8_t *base = loop_region_base(agent->arenas[volume]);
 
-    atomic_store(&header->homeless, homeless);
+    for (uint32_t r = 0; r < agent->reactor_count; r++)
+        atomic_store(&((struct shm_arena_header *)(void *)(base + r * shard_bytes))->homeless,
+                     homeless);
 }
 
 unsigned fake_agent_leases(struct agent *agent)

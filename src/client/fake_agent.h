@@ -27,6 +27,7 @@ struct fake_switches {
     atomic_uint status;   /* answers everything with this number, when it is not 0  */
     atomic_uint delay_us; /* before each answer                                    */
     atomic_bool checks;   /* says of what it delivers to a client's memory that it is whole */
+    atomic_uint lossy;    /* reactor lossy - 1 answers flushes with IO; 0: none            */
     atomic_uint stuck;    /* reactor stuck - 1 does not look at its rings; 0: all do */
     atomic_uint damage;   /* flips byte damage - 1 of every value, trailer included, that it hands
                              out; 0: none                                          */

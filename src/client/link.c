@@ -29,6 +29,14 @@ icms_err client_link_new(struct client_link **out_link)
     return ICMS_OK;
 }
 
+/* Whether two shards are of one volume. */
+static bool link_is_alike(const struct shm_arena *a, const struct shm_arena *b)
+{
+    return a->slot_count == b->slot_count && a->volume == b->volume && a->sealed == b->sealed &&
+           a->value_bytes_max == b->value_bytes_max && a->run_blocks == b->run_blocks &&
+           uuid_equal(&a->uuid, &b->uuid) && strcmp(a->name, b->name) == 0;
+}
+
 /* Of each arena the shards of all reactors. */
 static icms_err link_view_arenas(struct client_link *link, struct err_why *why)
 {
@@ -42,9 +50,8 @@ static icms_err link_view_arenas(struct client_link *link, struct err_why *why)
             icms_err err = shm_arena_view(link->maps[i].base, link->maps[i].bytes, r,
                                           link->reactor_count, shard);
 
-            /* One table has room for all of them, and they are one volume. */
-            if (err == ICMS_OK && (shard->slot_count != shard[-(int)r].slot_count ||
-                                   shard->volume != shard[-(int)r].volume))
+            /* One table has room for all of them, and what holds for one holds for all. */
+            if (err == ICMS_OK && !link_is_alike(shard, shard - r))
                 err = ICMS_PROTOCOL;
             if (err != ICMS_OK)
                 return err_set(why, err,

@@ -26,8 +26,8 @@
 
 #define REAP_ENTRIES 64
 
-/* More answers than this while the lock is held, when nothing can be sent, are none: an operation
- * has one. Twice as many are left alone. */
+/* More answers than this of one reactor while the lock is held, when nothing can be sent, are none:
+ * an operation has one of each. Twice as many are left alone. */
 #define REAP_ANSWERS (2 * CLIENT_OPS)
 
 /* A silent agent is woken at most this often, to see whether it looks at the ring again. */
@@ -165,8 +165,25 @@ void client_op_free(struct icms *icms, struct client_op *op)
         }
 }
 
-/* SENT -> ANSWERED, or LOST -> FREE, with the last answer. */
-static void reap_answer(struct icms *icms, const struct shm_complete *answer)
+/* Takes one of the answers that an operation waits for. A flush tells of what was lost, whatever
+ * else happened. A volume that one reactor does not find and another one does is there: the answers
+ * of EXISTS_MANY lie behind its keys. Otherwise the first that is not OK counts. */
+static void reap_merge(struct client_op *op, const struct shm_complete *answer)
+{
+    uint32_t status = op->answer.status;
+    bool first = op->left == op->asked;
+
+    if (op->account != NULL && answer->status == ICMS_IO)
+        op->answer = *answer;
+    else if (op->blocks > 1 && !first && (status == ICMS_OK || status == ICMS_NO_VOLUME) &&
+             (answer->status == ICMS_OK || answer->status == ICMS_NO_VOLUME))
+        op->answer.status = status == answer->status ? status : ICMS_OK;
+    else if (status == ICMS_OK)
+        op->answer = *answer;
+}
+
+/* SENT -> ANSWERED, or LOST -> FREE, with the last answer. reactor: whose; UINT32_MAX: of none. */
+static void reap_answer(struct icms *icms, uint32_t reactor, const struct shm_complete *answer)
 {
     uint64_t index = answer->tag & UINT32_MAX;
     struct client_op *op;
@@ -176,14 +193,16 @@ static void reap_answer(struct icms *icms, const struct shm_complete *answer)
     op = &icms->ops[index];
     if (op->generation != answer->tag >> 32)
         return;
-    icms->link->silent = false;
+    if (reactor == icms->link->silent_reactor)
+        icms->link->silent = false;
     if (op->state != OP_LOST && op->state != OP_SENT)
         return;
-    if (op->answer.status == ICMS_OK)
-        op->answer = *answer;
+    reap_merge(op, answer);
     if (--op->left > 0)
         return;
     if (op->state == OP_LOST) {
+        if (op->account != NULL && op->answer.status == ICMS_IO) /* the next flush says so */
+            atomic_store(&op->account->lost, true);
         client_op_free(icms, op);
     } else {
         op->state = OP_ANSWERED;
@@ -198,8 +217,9 @@ static void reap_lost(struct icms *icms, struct client_op *op)
 {
     op->link_lost = true;
     op->left = 1;
-    reap_answer(icms, &(struct shm_complete){.tag = (uint64_t)op->generation << 32 |
-                                                    (uint64_t)(op - icms->ops)});
+    reap_answer(
+        icms, UINT32_MAX,
+        &(struct shm_complete){.tag = (uint64_t)op->generation << 32 | (uint64_t)(op - icms->ops)});
 }
 
 /* The agent is gone: everything it had is answered, nothing of it is used any more. */
@@ -223,7 +243,7 @@ static void reap_link_lost(struct icms *icms)
     client_wake(icms);
 }
 
-/* Takes what a reactor's ring holds. Lock. */
+/* Takes what a reactor's ring holds; *came: answers that came from it. Lock. */
 static void reap_ring(struct icms *icms, uint32_t reactor, uint32_t *came)
 {
     struct client_link *link = icms->link;
@@ -239,7 +259,7 @@ static void reap_ring(struct icms *icms, uint32_t reactor, uint32_t *came)
             return;
         }
         for (uint32_t i = 0; i < count; i++)
-            reap_answer(icms, &answers[i]);
+            reap_answer(icms, reactor, &answers[i]);
         *came += count;
     } while (count != 0);
 }
@@ -248,8 +268,12 @@ static void reap_ring(struct icms *icms, uint32_t reactor, uint32_t *came)
  * on believing what it does about whether we sleep. Lock. */
 static void reap_rings(struct icms *icms, uint32_t *came)
 {
-    for (uint32_t r = 0; r < icms->link->reactor_count; r++)
-        reap_ring(icms, r, came);
+    for (uint32_t r = 0; r < icms->link->reactor_count; r++) {
+        uint32_t of_ring = 0;
+
+        reap_ring(icms, r, &of_ring);
+        *came += of_ring;
+    }
 }
 
 /* The same until there is nothing left and every reactor knows that it has to signal. Lock. */
@@ -257,10 +281,14 @@ static void reap_and_sleep(struct icms *icms)
 {
     uint32_t came = 0;
 
-    for (uint32_t r = 0; r < icms->link->reactor_count; r++)
+    for (uint32_t r = 0; r < icms->link->reactor_count; r++) {
+        uint32_t of_ring = 0;
+
         do
-            reap_ring(icms, r, &came);
+            reap_ring(icms, r, &of_ring);
         while (!icms->link->down && !shm_client_sleep(&icms->link->rings[r]));
+        came += of_ring;
+    }
     if (came != 0)
         client_wake(icms);
 }

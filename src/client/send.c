@@ -112,6 +112,7 @@ static struct client_op *send_op_new(struct icms_request *request, size_t index)
     op->link_lost = false;
     op->reactor = 0;
     op->answer = (struct shm_complete){0};
+    op->account = request->op == SHM_OP_FLUSH ? request->volume->account : NULL;
     return op;
 }
 
@@ -145,6 +146,7 @@ static bool send_entry(struct icms_request *request, struct client_op *op,
     while (op->left < wanted && !link->down &&
            shm_submit_push(&link->rings[op->reactor + op->left], entry))
         op->left++;
+    op->asked = op->left;
     return op->left == wanted;
 }
 

@@ -21,6 +21,17 @@ static const struct shm_arena *volume_find(const struct client_link *link, const
     return NULL;
 }
 
+/* Whether no reactor knows of an enclosure that has it. */
+static bool volume_is_homeless(const struct client_link *link, const struct shm_arena *shards)
+{
+    bool homeless = true;
+
+    for (uint32_t r = 0; r < link->reactor_count; r++)
+        homeless = homeless &&
+                   atomic_load_explicit(&shards[r].header->homeless, memory_order_acquire) != 0;
+    return homeless;
+}
+
 /* "a, b, c": what there is, for the sentence of an error. */
 static void volume_names(const struct client_link *link, char *out, size_t bytes)
 {
@@ -207,8 +218,7 @@ static icms_err volume_open(struct icms *icms, const char *name, struct err_why 
         return err_set(why, err, "cannot open the volume %s: %s", name, icms_err_text(err));
     client_lock(icms);
     arena = volume_find(icms->link, name);
-    if (arena != NULL &&
-        atomic_load_explicit(&arena->header->homeless, memory_order_acquire) != 0) {
+    if (arena != NULL && volume_is_homeless(icms->link, arena)) {
         err =
             err_set(why, ICMS_NO_VOLUME,
                     "no enclosure of the pod has the volume %s, or lets this host use it: name it "

@@ -125,6 +125,18 @@ static void an_error_that_is_none_breaks_the_protocol(void **state)
     assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
 }
 
+/* Puts until the agent is not silent any more. */
+static icms_err rig_put_one_soon(struct icms_volume *volume, uint64_t number, size_t bytes)
+{
+    uint64_t begin = client_now_ns();
+    icms_err err;
+
+    do
+        err = rig_put_one(volume, number, bytes);
+    while (err != ICMS_OK && rig_elapsed_ms(begin) < RIG_GRACE_MS);
+    return err;
+}
+
 static void a_stopped_agent_costs_one_deadline_and_comes_back(void **state)
 {
     struct client_rig *f = *state;
@@ -193,6 +205,93 @@ static void a_stuck_reactor_costs_one_deadline_and_comes_back(void **state)
     for (uint64_t i = 0; i < 30; i++)
         assert_int_equal(rig_get_one_soon(f->kv, i, 64), ICMS_OK);
     assert_int_equal(fake_agent_leases(f->agent), 0);
+}
+
+/* Keys from first on that belong to the last reactor, or to another one. */
+static void keys_of(uint64_t first, bool last, struct icms_block *blocks, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; first++) {
+        struct icms_key key = rig_key(first);
+        struct key wire = {.length = key.length};
+
+        memcpy(wire.bytes, key.bytes, sizeof(wire.bytes));
+        if ((shm_reactor(&wire, false, fake_reactors()) == fake_reactors() - 1) == last)
+            blocks[i++].key = key;
+    }
+}
+
+/* An answer of another reactor does not say that the stuck one looks again. */
+static void answers_of_others_do_not_hide_a_stuck_reactor(void **state)
+{
+    struct client_rig *f = *state;
+    struct icms_request_options options;
+    struct icms_request *early;
+    uint8_t data[64] = {0};
+    struct icms_block other = {.data = data, .bytes = sizeof(data)};
+    struct icms_block stuck = {.data = data, .bytes = sizeof(data)};
+    uint64_t begin;
+
+    if (fake_reactors() == 1)
+        return; /* there are no others */
+    keys_of(1, false, &other, 1);
+    keys_of(1, true, &stuck, 1);
+    icms_request_options_init(&options);
+    options.deadline_ms = 10 * RIG_GRACE_MS;
+    atomic_store(&fake.swallow, true); /* it is with the agent, and is answered later */
+    assert_int_equal(icms_get_start(f->raw, &other, 1, &options, &early), ICMS_OK);
+    usleep(20000);
+    atomic_store(&fake.stuck, fake_reactors());
+    options.deadline_ms = 300;
+    assert_int_equal(icms_get(f->raw, &stuck, 1, &options), ICMS_MISS);
+    atomic_store(&fake.swallow, false);
+    assert_int_equal(icms_request_end(&early), ICMS_MISS); /* absent */
+    options.deadline_ms = 10 * RIG_GRACE_MS;
+    begin = client_now_ns();
+    assert_int_equal(icms_get(f->raw, &stuck, 1, &options), ICMS_MISS);
+    assert_true(rig_elapsed_ms(begin) < RIG_GRACE_MS);
+    atomic_store(&fake.stuck, 0);
+}
+
+/* Each reactor answers a flush: honest answers are never too many. */
+static void many_flushes_have_as_many_answers_as_reactors(void **state)
+{
+    static struct icms_request *requests[CLIENT_REQUESTS];
+    struct client_rig *f = *state;
+    struct icms_request_options options;
+
+    icms_request_options_init(&options);
+    options.deadline_ms = 10 * RIG_GRACE_MS;
+    atomic_store(&fake.mute, true);
+    for (int i = 0; i < CLIENT_REQUESTS; i++)
+        assert_int_equal(icms_flush_start(f->kv, &options, &requests[i]), ICMS_OK);
+    atomic_store(&fake.mute, false);
+    while (atomic_load(&fake.flushes) < CLIENT_REQUESTS * fake_reactors())
+        usleep(1000);
+    usleep(2000);
+    for (int i = 0; i < CLIENT_REQUESTS; i++)
+        assert_int_equal(icms_request_end(&requests[i]), ICMS_OK);
+}
+
+/* That puts were lost is told once, by whichever flush comes to its end. */
+static void what_one_reactor_lost_is_told_whatever_the_others_say(void **state)
+{
+    struct client_rig *f = *state;
+    struct icms_request_options options;
+
+    atomic_store(&fake.status, ICMS_PEER_DOWN);
+    atomic_store(&fake.lossy, fake_reactors()); /* the last to answer */
+    assert_int_equal(icms_flush(f->kv, NULL), ICMS_IO);
+    atomic_store(&fake.status, ICMS_OK);
+    /* the answer comes too late for the flush that asked */
+    icms_request_options_init(&options);
+    options.deadline_ms = 100;
+    atomic_store(&fake.swallow, true);
+    assert_int_equal(icms_flush(f->kv, &options), ICMS_DEADLINE);
+    atomic_store(&fake.swallow, false);
+    assert_int_equal(rig_put_one_soon(f->kv, 1, 64), ICMS_OK); /* it was answered by now */
+    atomic_store(&fake.lossy, 0);
+    assert_int_equal(icms_flush(f->kv, NULL), ICMS_IO);
+    assert_int_equal(icms_flush(f->kv, NULL), ICMS_OK);
 }
 
 static void late_answers_hit_nobody_else(void **state)
@@ -458,6 +557,9 @@ int main(void)
         TEST(an_error_that_is_none_breaks_the_protocol),
         TEST(a_stopped_agent_costs_one_deadline_and_comes_back),
         TEST(a_stuck_reactor_costs_one_deadline_and_comes_back),
+        TEST(answers_of_others_do_not_hide_a_stuck_reactor),
+        TEST(many_flushes_have_as_many_answers_as_reactors),
+        TEST(what_one_reactor_lost_is_told_whatever_the_others_say),
         TEST(late_answers_hit_nobody_else),
         TEST(a_dead_agent_is_noticed_at_once),
         TEST(the_handle_finds_an_agent_that_came_back),

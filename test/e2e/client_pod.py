@@ -78,7 +78,8 @@ def main():
             run("hello", [build / "examples/hello", f"unix:{agent.socket}"])
             faults(build, agent)
             agent.stop()
-            reactors = p.add_agent("server-c", targets, [VOLUME], loops=3)
+            reactors = p.add_agent("server-c", targets, [VOLUME], loops=3, silence="5s",
+                                   connect_timeout="5s")
             reactors.wait_ready()
             run("unix, three reactors", [contract, f"unix:{reactors.socket}"])
             run("pod, three reactors", [contract, f"pod:{reactors.config_path}"])
