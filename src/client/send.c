@@ -467,19 +467,21 @@ static icms_err send_check(const struct icms_request *request, size_t index)
 static size_t send_probe_keys(const struct icms_request *request, struct key *out_keys,
                               uint32_t *out_reactor)
 {
+    uint32_t reactor_count = request->link_used->reactor_count;
+    bool sealed = request->volume->arena.sealed;
     size_t n = 0;
 
     for (; n < SHM_PROBE_KEYS && request->next + n < request->count; n++) {
-        const struct icms_key *key = client_request_key(request, request->next + n);
-        uint32_t reactor;
+        uint32_t reactor = 0;
 
         if (send_key_check(request, request->next + n) != ICMS_OK)
             break;
-        reactor = client_reactor(request, key);
+        out_keys[n] = client_key(client_request_key(request, request->next + n));
+        if (reactor_count > 1)
+            reactor = shm_reactor(&out_keys[n], sealed, reactor_count);
         if (n > 0 && reactor != *out_reactor)
             break;
         *out_reactor = reactor;
-        out_keys[n] = client_key(key);
     }
     return n;
 }
