@@ -103,12 +103,13 @@ enum agent_req_state {
     AGENT_REQ_NEW,         /* holds nothing yet                                                   */
     AGENT_REQ_WAIT_KEY,    /* its key is being stored or removed, or another flush of its guest is
                               under way; woken by op_over                                         */
-    AGENT_REQ_WAIT_SLOT,   /* there is no room that is not leased or in use; woken by shard_sweep */
+    AGENT_REQ_WAIT_SLOT,   /* there is no room that is not leased or in use, or stores hold their
+                              share; woken by shard_kick, shard_sweep                             */
     AGENT_REQ_WAIT_OP,     /* all operations of its class, or all batches, are in use; woken by
-                              core_kick                                                           */
-    AGENT_REQ_WAIT_STORES, /* flush: waits for its guest's stores; woken by agent_op_over         */
-    AGENT_REQ_LOCAL,       /* waits for the own drive; woken by agent_op_over                     */
-    AGENT_REQ_POD,         /* waits for an enclosure; woken by agent_op_over                      */
+                              reactor_kick                                                        */
+    AGENT_REQ_WAIT_STORES, /* flush: waits for its guest's stores; woken by op_over_store         */
+    AGENT_REQ_LOCAL,       /* waits for the own drive; woken by agent_req_op_over                 */
+    AGENT_REQ_POD,         /* waits for an enclosure; woken by agent_req_op_over                  */
     AGENT_REQ_ANSWER,      /* over                                                                */
     AGENT_REQ_WAIT_RING,   /* the ring of completions is full; woken by the reactor's timer       */
     AGENT_REQ_STATES,
@@ -597,6 +598,13 @@ void agent_volume_fini(struct agent_volume *volume);
 icms_err agent_shard_init(struct agent_shard *shard, struct agent_reactor *reactor, uint32_t number,
                           struct err_why *why) ICMS_MUST_CHECK;
 void agent_shard_fini(struct agent_shard *shard);
+
+/* Whether the key belongs to the shard's reactor. */
+static inline bool agent_shard_owns(const struct agent_shard *shard, const struct key *key)
+{
+    return shm_reactor(key, volume_has_runs(&shard->spec), shard->agent->reactor_count) ==
+           shard->reactor->index;
+}
 
 /* The slot of a key in the index, or SHM_SLOT_NONE. */
 uint32_t agent_shard_find(struct agent_shard *shard, const struct key *key);

@@ -168,27 +168,22 @@ uint64_t rig_now_ns(const struct agent_rig *rig)
 }
 
 struct rig_call {
-    struct loop_msg msg;
     void (*run)(struct fake_target *target);
     struct fake_target *target;
-    bool ran;
 };
 
-static void rig_call_run(struct loop_msg *msg)
+static void rig_call_run(void *arg)
 {
-    struct rig_call *call = container_of(msg, struct rig_call, msg);
+    const struct rig_call *call = arg;
 
     call->run(call->target);
-    call->ran = true;
 }
 
 void rig_on_fake(struct agent_rig *rig, uint32_t enclosure, void (*run)(struct fake_target *target))
 {
     struct rig_call call = {.run = run, .target = rig->fake[enclosure]};
 
-    loop_send(rig->fake_loop[enclosure], &call.msg, rig_call_run);
-    while (!call.ran)
-        check(sim_step(rig->sim));
+    sim_call(rig->sim, rig->fake_loop[enclosure], rig_call_run, &call);
 }
 
 /* ---- clients -------------------------------------------------------------------------------- */

@@ -147,15 +147,13 @@ static bool qpair_has_key(uint8_t op)
 /* Whether the key of an entry belongs to this reactor. */
 static bool qpair_owns(const struct agent_qpair *qpair, const struct shm_submit *entry)
 {
-    const struct agent_reactor *reactor = qpair->reactor;
     struct key key = {.length = entry->key_length};
 
     memcpy(key.bytes, entry->key, entry->key_length);
-    return shm_reactor(&key, volume_has_runs(&reactor->shards[entry->volume].spec),
-                       reactor->agent->reactor_count) == reactor->index;
+    return agent_shard_owns(&qpair->reactor->shards[entry->volume], &key);
 }
 
-/* An entry that needs a request: checks what does not depend on the volume. */
+/* An entry that needs a request: checks what does not depend on the operation. */
 static icms_err qpair_entry_check(const struct agent_qpair *qpair, const struct shm_submit *entry)
 {
     const struct agent *agent = qpair->reactor->agent;

@@ -366,26 +366,36 @@ static enum step req_new_exists(struct agent_req *req)
     return req_wait_op(req, op);
 }
 
-/* Copies the keys of this reactor out of the guest's memory, which it may write meanwhile; false:
- * one is none. */
+/* Copies key i out of the guest's memory, which it may write meanwhile; false: it is none. */
+static bool req_match_key(const struct agent_req *req, uint32_t i, struct key *out_key)
+{
+    struct shm_key copy;
+
+    memcpy(&copy, req->qpair->ring.staging + req->offset + i * sizeof(copy), sizeof(copy));
+    if (copy.length < 1 || copy.length > LIMIT_KEY_BYTES)
+        return false;
+    *out_key = (struct key){.length = copy.length};
+    memcpy(out_key->bytes, copy.bytes, copy.length);
+    return true;
+}
+
+/* Where the answers lie, a byte a key. */
+static uint8_t *req_match_out(const struct agent_req *req)
+{
+    return req->qpair->ring.staging + req->offset + req->bytes * sizeof(struct shm_key);
+}
+
+/* Copies the keys of this reactor; false: one is none. */
 static bool req_match_copy(const struct agent_req *req, struct agent_match *match)
 {
-    const uint8_t *from = req->qpair->ring.staging + req->offset;
-    const struct agent_reactor *reactor = req->shard->reactor;
-    bool runs = volume_has_runs(&req->shard->spec);
-
     match->count = 0;
     for (uint32_t i = 0; i < req->bytes; i++) {
         struct key *key = &match->keys[match->count];
-        struct shm_key copy;
 
-        memcpy(&copy, from + i * sizeof(copy), sizeof(copy));
-        if (copy.length < 1 || copy.length > LIMIT_KEY_BYTES)
+        if (!req_match_key(req, i, key))
             return false;
-        *key = (struct key){.length = copy.length};
-        memcpy(key->bytes, copy.bytes, copy.length);
         match->at[match->count] = (uint16_t)i;
-        match->count += shm_reactor(key, runs, reactor->agent->reactor_count) == reactor->index;
+        match->count += agent_shard_owns(req->shard, key);
     }
     return true;
 }
@@ -393,21 +403,15 @@ static bool req_match_copy(const struct agent_req *req, struct agent_match *matc
 /* No batch was free in time: of this reactor's keys nothing is known, others answer for theirs. */
 static enum step req_match_none(struct agent_req *req, enum icms_miss reason)
 {
-    const struct agent_reactor *reactor = req->shard->reactor;
-    uint8_t *keys = req->qpair->ring.staging + req->offset;
-    bool runs = volume_has_runs(&req->shard->spec);
+    uint8_t *out = req_match_out(req);
 
     for (uint32_t i = 0; i < req->bytes; i++) {
-        struct key key = {0};
-        struct shm_key copy;
+        struct key key;
 
-        memcpy(&copy, keys + i * sizeof(copy), sizeof(copy));
-        if (copy.length < 1 || copy.length > LIMIT_KEY_BYTES)
+        if (!req_match_key(req, i, &key))
             return req_answer(req, ICMS_KEY_SIZE, ICMS_MISS_NONE);
-        key.length = copy.length;
-        memcpy(key.bytes, copy.bytes, copy.length);
-        if (shm_reactor(&key, runs, reactor->agent->reactor_count) == reactor->index)
-            keys[req->bytes * sizeof(copy) + i] = (uint8_t)reason;
+        if (agent_shard_owns(req->shard, &key))
+            out[i] = (uint8_t)reason;
     }
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
@@ -434,7 +438,7 @@ static enum step req_new_exists_many(struct agent_req *req)
 static enum step req_match_answer(struct agent_req *req, enum icms_miss unknown)
 {
     const struct agent_match *match = req->match;
-    uint8_t *out = req->qpair->ring.staging + req->offset + req->bytes * sizeof(struct shm_key);
+    uint8_t *out = req_match_out(req);
     bool lacking = false;
 
     for (uint32_t i = 0; i < match->count; i++) {

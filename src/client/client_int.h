@@ -114,7 +114,6 @@ struct client_op {
     uint32_t blocks;                /* how many; more than 1: EXISTS_MANY                      */
     bool all;                       /* all reactors are asked, each for its part               */
     uint32_t reactor;               /* who is asked; all: the first                            */
-    uint32_t asked;                 /* how many reactors were                                  */
     uint32_t left;                  /* answers that have to come: one from each that was asked */
     struct client_account *account; /* FLUSH: of the volume; NULL                            */
     uint32_t lease;                 /* entry held for a get, or CLIENT_LEASE_NONE              */

@@ -131,6 +131,19 @@ icms_err rig_get_one_soon(struct icms_volume *volume, uint64_t number, size_t by
     return ICMS_OK;
 }
 
+icms_err rig_put_one_soon(struct icms_volume *volume, uint64_t number, size_t bytes)
+{
+    uint64_t begin = client_now_ns();
+    icms_err err;
+
+    while ((err = rig_put_one(volume, number, bytes)) != ICMS_OK) {
+        if (rig_elapsed_ms(begin) > RIG_GRACE_MS)
+            return err;
+        usleep(20000);
+    }
+    return ICMS_OK;
+}
+
 uint64_t rig_elapsed_ms(uint64_t since_ns)
 {
     return (client_now_ns() - since_ns) / 1000000;

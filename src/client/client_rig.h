@@ -47,6 +47,9 @@ icms_err rig_get_one(struct icms_volume *volume, uint64_t number, size_t bytes,
 /* The same, repeated until it is a hit, for RIG_GRACE_MS: the agent is about to come back. */
 icms_err rig_get_one_soon(struct icms_volume *volume, uint64_t number, size_t bytes);
 
+/* The same for a put: the agent is about to look at its rings again. */
+icms_err rig_put_one_soon(struct icms_volume *volume, uint64_t number, size_t bytes);
+
 uint64_t rig_elapsed_ms(uint64_t since_ns);
 
 /* The next request that is over; NULL: none within RIG_GRACE_MS. */

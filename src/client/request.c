@@ -171,7 +171,7 @@ void client_op_free(struct icms *icms, struct client_op *op)
 static void reap_merge(struct client_op *op, const struct shm_complete *answer)
 {
     uint32_t status = op->answer.status;
-    bool first = op->left == op->asked;
+    bool first = op->answer.tag == 0;
 
     if (op->account != NULL && answer->status == ICMS_IO)
         op->answer = *answer;
@@ -243,52 +243,38 @@ static void reap_link_lost(struct icms *icms)
     client_wake(icms);
 }
 
-/* Takes what a reactor's ring holds; *came: answers that came from it. Lock. */
-static void reap_ring(struct icms *icms, uint32_t reactor, uint32_t *came)
+/* Takes what a reactor's ring holds; how many answers came. sleep: until there is nothing left and
+ * the reactor knows that it has to signal; else it goes on believing what it does about that. Lock.
+ */
+static uint32_t reap_ring(struct icms *icms, uint32_t reactor, bool sleep)
 {
     struct client_link *link = icms->link;
+    struct shm_ring *ring = &link->rings[reactor];
     struct shm_complete answers[REAP_ENTRIES];
-    uint32_t count = 0;
+    uint32_t came = 0, count = 0;
 
     do {
         if (link->down)
-            return;
-        if (*came > REAP_ANSWERS ||
-            shm_complete_take(&link->rings[reactor], answers, REAP_ENTRIES, &count) != ICMS_OK) {
+            break;
+        if (came > REAP_ANSWERS ||
+            shm_complete_take(ring, answers, REAP_ENTRIES, &count) != ICMS_OK) {
             reap_link_lost(icms);
-            return;
+            break;
         }
         for (uint32_t i = 0; i < count; i++)
             reap_answer(icms, reactor, &answers[i]);
-        *came += count;
-    } while (count != 0);
+        came += count;
+    } while (count != 0 || (sleep && !shm_client_sleep(ring)));
+    return came;
 }
 
-/* Takes what the rings hold, without a system call; how much came is added to *came. The agent goes
- * on believing what it does about whether we sleep. Lock. */
-static void reap_rings(struct icms *icms, uint32_t *came)
-{
-    for (uint32_t r = 0; r < icms->link->reactor_count; r++) {
-        uint32_t of_ring = 0;
-
-        reap_ring(icms, r, &of_ring);
-        *came += of_ring;
-    }
-}
-
-/* The same until there is nothing left and every reactor knows that it has to signal. Lock. */
-static void reap_and_sleep(struct icms *icms)
+/* Takes what the rings hold, without a system call but for waking who waits for it. Lock. */
+static void reap_rings(struct icms *icms, bool sleep)
 {
     uint32_t came = 0;
 
-    for (uint32_t r = 0; r < icms->link->reactor_count; r++) {
-        uint32_t of_ring = 0;
-
-        do
-            reap_ring(icms, r, &of_ring);
-        while (!icms->link->down && !shm_client_sleep(&icms->link->rings[r]));
-        came += of_ring;
-    }
+    for (uint32_t r = 0; r < icms->link->reactor_count; r++)
+        came += reap_ring(icms, r, sleep);
     if (came != 0)
         client_wake(icms);
 }
@@ -308,7 +294,7 @@ static void reap_polled(struct icms *icms, const struct pollfd fds[2])
         /* Else it would be readable for ever. */
         ended = ended || n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
     }
-    reap_and_sleep(icms);
+    reap_rings(icms, true);
     if (ended && !link->down)
         reap_link_lost(icms);
 }
@@ -509,7 +495,7 @@ bool client_request_finish(struct icms_request *request, uint64_t until_ns)
         uint64_t wake_ns = u64_min(request_expiry_ns(request, now), until_ns);
 
         client_lock(icms);
-        reap_and_sleep(icms); /* the end of the agent is seen by who sleeps in poll */
+        reap_rings(icms, true); /* the end of the agent is seen by who sleeps in poll */
         if (!list_empty(&request->queue)) {
             /* Answers that nobody polls for hold the room that is waited for. */
             async_run_ready(icms, false);
@@ -679,11 +665,7 @@ static void async_run_ready(struct icms *icms, bool until_over)
  * Lock; not held while a request runs. */
 static void poll_run(struct icms *icms)
 {
-    uint32_t came = 0;
-
-    reap_rings(icms, &came);
-    if (came != 0)
-        client_wake(icms);
+    reap_rings(icms, false);
     poll_expire(icms);
     async_run_ready(icms, true);
     if (!list_empty(&icms->over) || icms->link == NULL)

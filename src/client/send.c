@@ -49,9 +49,13 @@ bool client_push_hint(struct icms *icms, uint32_t reactor, const struct shm_subm
 
 uint32_t client_reactor(const struct icms_request *request, const struct icms_key *key)
 {
-    struct key wire = client_key(key);
+    uint32_t reactor_count = request->link_used->reactor_count;
+    struct key wire;
 
-    return shm_reactor(&wire, request->volume->arena.sealed, request->link_used->reactor_count);
+    if (reactor_count == 1)
+        return 0; /* looking for many keys comes here for each */
+    wire = client_key(key);
+    return shm_reactor(&wire, request->volume->arena.sealed, reactor_count);
 }
 
 static enum client_room send_room(const struct icms_request *request)
@@ -146,7 +150,6 @@ static bool send_entry(struct icms_request *request, struct client_op *op,
     while (op->left < wanted && !link->down &&
            shm_submit_push(&link->rings[op->reactor + op->left], entry))
         op->left++;
-    op->asked = op->left;
     return op->left == wanted;
 }
 
@@ -467,18 +470,16 @@ static icms_err send_check(const struct icms_request *request, size_t index)
 static size_t send_probe_keys(const struct icms_request *request, struct key *out_keys,
                               uint32_t *out_reactor)
 {
-    uint32_t reactor_count = request->link_used->reactor_count;
-    bool sealed = request->volume->arena.sealed;
     size_t n = 0;
 
     for (; n < SHM_PROBE_KEYS && request->next + n < request->count; n++) {
-        uint32_t reactor = 0;
+        const struct icms_key *key = client_request_key(request, request->next + n);
+        uint32_t reactor;
 
         if (send_key_check(request, request->next + n) != ICMS_OK)
             break;
-        out_keys[n] = client_key(client_request_key(request, request->next + n));
-        if (reactor_count > 1)
-            reactor = shm_reactor(&out_keys[n], sealed, reactor_count);
+        reactor = client_reactor(request, key);
+        out_keys[n] = client_key(key);
         if (n > 0 && reactor != *out_reactor)
             break;
         *out_reactor = reactor;

@@ -125,18 +125,6 @@ static void an_error_that_is_none_breaks_the_protocol(void **state)
     assert_int_equal(rig_put_one(f->kv, 1, 5000), ICMS_OK);
 }
 
-/* Puts until the agent is not silent any more. */
-static icms_err rig_put_one_soon(struct icms_volume *volume, uint64_t number, size_t bytes)
-{
-    uint64_t begin = client_now_ns();
-    icms_err err;
-
-    do
-        err = rig_put_one(volume, number, bytes);
-    while (err != ICMS_OK && rig_elapsed_ms(begin) < RIG_GRACE_MS);
-    return err;
-}
-
 static void a_stopped_agent_costs_one_deadline_and_comes_back(void **state)
 {
     struct client_rig *f = *state;
@@ -212,9 +200,8 @@ static void keys_of(uint64_t first, bool last, struct icms_block *blocks, uint32
 {
     for (uint32_t i = 0; i < count; first++) {
         struct icms_key key = rig_key(first);
-        struct key wire = {.length = key.length};
+        struct key wire = client_key(&key);
 
-        memcpy(wire.bytes, key.bytes, sizeof(wire.bytes));
         if ((shm_reactor(&wire, false, fake_reactors()) == fake_reactors() - 1) == last)
             blocks[i++].key = key;
     }

@@ -149,6 +149,30 @@ bool sim_step(struct sim *sim)
     return true;
 }
 
+struct sim_call {
+    struct loop_msg msg;
+    void (*run)(void *arg);
+    void *arg;
+    bool ran;
+};
+
+static void sim_call_run(struct loop_msg *msg)
+{
+    struct sim_call *call = container_of(msg, struct sim_call, msg);
+
+    call->run(call->arg);
+    call->ran = true;
+}
+
+void sim_call(struct sim *sim, struct loop *loop, void (*run)(void *arg), void *arg)
+{
+    struct sim_call call = {.run = run, .arg = arg};
+
+    loop_send(loop, &call.msg, sim_call_run);
+    while (!call.ran)
+        check(sim_step(sim));
+}
+
 bool sim_run(struct sim *sim, uint64_t until_ns)
 {
     while (sim->events != NULL && sim->events->at_ns <= until_ns)

@@ -59,6 +59,9 @@ bool sim_run(struct sim *sim, uint64_t until_ns);
 
 /* Runs one event; false when there is none. */
 bool sim_step(struct sim *sim);
+
+/* Runs a function on a loop, and events until it ran; checks that it does. */
+void sim_call(struct sim *sim, struct loop *loop, void (*run)(void *arg), void *arg);
 uint64_t sim_now_ns(const struct sim *sim);
 uint64_t sim_random(struct sim *sim);
 

@@ -57,28 +57,9 @@ static const struct nvmf_ctrl_ops pair_ops = {
     .up = pair_up, .changed = pair_changed, .down = pair_down, .closed = pair_closed};
 
 /* Runs a function on the host's loop. */
-struct call {
-    struct loop_msg msg;
-    void (*run)(void *arg);
-    void *arg;
-    bool ran;
-};
-
-static void call_run(struct loop_msg *msg)
-{
-    struct call *call = container_of(msg, struct call, msg);
-
-    call->run(call->arg);
-    call->ran = true;
-}
-
 static void pair_on_loop(struct pair *pair, void (*run)(void *arg), void *arg)
 {
-    struct call call = {.run = run, .arg = arg};
-
-    loop_send(pair->loop, &call.msg, call_run);
-    while (!call.ran)
-        assert_true(sim_step(pair->rig->sim));
+    sim_call(pair->rig->sim, pair->loop, run, arg);
 }
 
 static void pair_do_open(void *arg)

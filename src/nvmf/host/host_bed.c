@@ -106,29 +106,9 @@ void bed_run(struct bed *bed, uint64_t ns)
     (void)sim_run(bed->sim, sim_now_ns(bed->sim) + ns);
 }
 
-/* Runs a function on one of the two loops. */
-struct call {
-    struct loop_msg msg;
-    void (*run)(void *arg);
-    void *arg;
-    bool ran;
-};
-
-static void call_run(struct loop_msg *msg)
-{
-    struct call *call = container_of(msg, struct call, msg);
-
-    call->run(call->arg);
-    call->ran = true;
-}
-
 void bed_on_loop(struct bed *bed, int i, void (*run)(void *arg), void *arg)
 {
-    struct call call = {.run = run, .arg = arg};
-
-    loop_send(bed->loop[i], &call.msg, call_run);
-    while (!call.ran)
-        assert_true(sim_step(bed->sim));
+    sim_call(bed->sim, bed->loop[i], run, arg);
 }
 
 static void bed_do_open(void *arg)
