@@ -513,13 +513,15 @@ static void who_sleeps_is_woken(void **state)
     assert_null(icms_poll(icms));
     begin = client_now_ns();
     inject_arm(1);
-    assert_null(icms_poll(icms));
+    same = icms_poll(icms); /* NULL, unless the sleepers have left by now */
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pthread_join(workers[i].thread, &result), 0);
         assert_null(result);
     }
-    same = rig_poll_next(icms);
+    if (same == NULL)
+        same = rig_poll_next(icms);
     assert_ptr_equal(same, request);
+    assert_null(icms_poll(icms));
     assert_int_equal(icms_request_end(&same), ICMS_CLOSED);
     assert_int_equal(block.status, ICMS_CLOSED);
     icms_close(&icms);

@@ -90,20 +90,15 @@ static void rig_until_ms(struct rig *rig, uint64_t end_ms)
     assert_true(rig_until(rig, pause_is_over, &pause));
 }
 
-static void rig_account_stats(struct rig *rig, void *arg)
-{
-    rig_stats(rig, arg);
-}
-
 /* All that went to the device was taken from the budget, which gained what the clock says. No write
- * of a record is in flight; other threads than the loop's might see half of what a page changes. */
+ * of a record is in flight. */
 static void rig_account(struct rig *rig, uint64_t begin_ms)
 {
     uint64_t day = rig->opts.budget.bytes_day, begin = day / BEGIN_PART;
     struct store_stats stats;
     uint64_t gained;
 
-    rig_call(rig, rig_account_stats, &stats);
+    rig_stats(rig, &stats);
     gained = rig_gained(rig, begin_ms);
     assert_int_equal(stats.budget_bytes_day, day);
     assert_true(rig->sim == NULL || gained < STORE_PAGE_BYTES);
@@ -462,7 +457,7 @@ static void three_volumes_of_different_age_cost_little(void **state)
     rig_stats(rig, &stats);
     amplification = (double)stats.device_write_bytes / (double)stats.admitted_bytes;
     print_message("%.4f bytes written for one admitted\n", amplification);
-    store_volume_stats(rig->store, 1, &limited);
+    rig_volume_stats(rig, 1, &limited);
     assert_true(limited.evictions > n[1] / 2 && limited.bytes <= rig->quota_bytes[1]);
     assert_int_equal(stats.admitted_bytes, (n[0] + n[1] + n[2]) * store_record_bytes(6 * BYTES));
     assert_true(amplification <= 1.01);

@@ -498,9 +498,42 @@ void rig_wait_sealed(struct rig *rig, uint32_t volume, uint64_t key)
     } while (!sealed.sealed);
 }
 
+struct rig_stats_call {
+    uint32_t volume;
+    struct store_stats *out_stats;
+    struct store_volume_stats *out_volume;
+};
+
+static void rig_stats_run(struct rig *rig, void *arg)
+{
+    struct rig_stats_call *call = arg;
+
+    if (call->out_stats != NULL)
+        store_stats(rig->store, call->out_stats);
+    else
+        store_volume_stats(rig->store, call->volume, call->out_volume);
+}
+
+static void rig_stats_take(struct rig *rig, struct rig_stats_call *call)
+{
+    if (rig->sim != NULL) /* nothing runs meanwhile */
+        rig_stats_run(rig, call);
+    else
+        rig_call(rig, rig_stats_run, call);
+}
+
 void rig_stats(struct rig *rig, struct store_stats *out_stats)
 {
-    store_stats(rig->store, out_stats);
+    struct rig_stats_call call = {.out_stats = out_stats};
+
+    rig_stats_take(rig, &call);
+}
+
+void rig_volume_stats(struct rig *rig, uint32_t volume, struct store_volume_stats *out_stats)
+{
+    struct rig_stats_call call = {.volume = volume, .out_volume = out_stats};
+
+    rig_stats_take(rig, &call);
 }
 
 void rig_flip(struct rig *rig, uint64_t offset, uint8_t mask)

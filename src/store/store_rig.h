@@ -124,7 +124,11 @@ void rig_call(struct rig *rig, void (*call)(struct rig *rig, void *arg), void *a
 void rig_wait_sealed(struct rig *rig, uint32_t volume, uint64_t key);
 
 bool rig_exists(struct rig *rig, uint32_t volume, uint64_t key);
+
+/* Taken on the loop, so that counters fit together: an eviction that goes on meanwhile is in all of
+ * them or in none. */
 void rig_stats(struct rig *rig, struct store_stats *out_stats);
+void rig_volume_stats(struct rig *rig, uint32_t volume, struct store_volume_stats *out_stats);
 
 /* Changes a byte of the drive behind the store's back. */
 void rig_flip(struct rig *rig, uint64_t offset, uint8_t mask);

@@ -375,7 +375,7 @@ static void a_quota_is_never_exceeded(void **state)
 
         assert_int_equal(rig_put(rig, row, n, bytes, n, 0), ICMS_OK);
         written[row]++;
-        store_volume_stats(rig->store, row, &stats);
+        rig_volume_stats(rig, row, &stats);
         if (quota[row] != 0)
             assert_true(stats.bytes <= quota[row]);
         assert_int_equal(stats.blocks + stats.evictions, written[row]);
@@ -387,7 +387,7 @@ static void a_quota_is_never_exceeded(void **state)
             rig_stats(rig, &all);
             assert_int_equal(all.blocks + all.evictions, n + 1);
             for (uint32_t i = 0; i < 4; i++) {
-                store_volume_stats(rig->store, i, &stats);
+                rig_volume_stats(rig, i, &stats);
                 written[i] = stats.blocks + stats.evictions;
                 assert_true(quota[i] == 0 || stats.bytes <= quota[i]);
             }
@@ -396,7 +396,7 @@ static void a_quota_is_never_exceeded(void **state)
     for (uint32_t i = 0; i < 3; i++) { /* and most of it is used */
         struct store_volume_stats stats;
 
-        store_volume_stats(rig->store, i, &stats);
+        rig_volume_stats(rig, i, &stats);
         assert_true(stats.bytes >= quota[i] / 2);
         assert_true(stats.evictions > 0);
     }
@@ -407,7 +407,7 @@ static bool quota_holds(void *arg)
     struct rig *rig = arg;
     struct store_volume_stats stats;
 
-    store_volume_stats(rig->store, 0, &stats);
+    rig_volume_stats(rig, 0, &stats);
     return stats.bytes <= stats.quota_bytes;
 }
 
@@ -429,7 +429,7 @@ static void a_smaller_quota_holds_from_the_start(void **state)
     rig->quota_bytes[0] = (100 << 10) + 5;
     rig_up(rig);
     assert_true(rig_until(rig, quota_holds, rig));
-    store_volume_stats(rig->store, 0, &stats);
+    rig_volume_stats(rig, 0, &stats);
     there = rig->quota_bytes[0] / (12 << 10); /* a record takes three pages */
     assert_int_equal(stats.blocks, there);
     assert_int_equal(stats.evictions, 30 - there);
@@ -474,11 +474,11 @@ static void the_volume_most_over_its_share_gives(void **state)
         assert_int_equal(rig_put(rig, 0, i, 12000, i, 0), ICMS_OK);
     for (uint64_t i = 0; i < 60; i++)
         assert_int_equal(rig_get(rig, 1, i, 12000, i, NULL), ICMS_OK);
-    store_volume_stats(rig->store, 1, &stats);
+    rig_volume_stats(rig, 1, &stats);
     assert_int_equal(stats.evictions, 0);
     for (uint64_t i = 60; i < 400; i++)
         assert_int_equal(rig_put(rig, 1, i, 12000, i, 0), ICMS_OK);
-    store_volume_stats(rig->store, 0, &stats);
+    rig_volume_stats(rig, 0, &stats);
     assert_in_range(stats.bytes, 5 << 18, 8 << 18); /* about half each */
 }
 
@@ -659,7 +659,7 @@ static void a_quota_holds_beside_a_full_index(void **state)
         assert_int_equal(rig_put(rig, 0, n, 100, n, 0), ICMS_OK);
     for (uint64_t n = 5; n < 60; n++) {
         assert_int_equal(rig_put(rig, 1, n, BYTES, n, 0), ICMS_OK);
-        store_volume_stats(rig->store, 1, &stats);
+        rig_volume_stats(rig, 1, &stats);
         assert_true(stats.bytes <= rig->quota_bytes[1]);
         for (uint64_t i = 0; i < n; i++) /* all that is there is wanted */
             (void)rig_get(rig, 1, i, BYTES, i, NULL);
@@ -790,7 +790,7 @@ static void blocks_of_unknown_volumes_stay_hidden_and_go_first(void **state)
     rig_down(rig);
     rig->volume_count = 1; /* the second one is taken out of the configuration */
     rig_up(rig);
-    store_volume_stats(rig->store, 0, &stats);
+    rig_volume_stats(rig, 0, &stats);
     assert_int_equal(stats.blocks, 50);
     rig_stats(rig, &all);
     assert_int_equal(all.blocks, 50);
@@ -806,7 +806,7 @@ static void blocks_of_unknown_volumes_stay_hidden_and_go_first(void **state)
         assert_int_equal(rig_put(rig, 0, 1000 + i, 24000, i, 0), ICMS_OK);
     for (uint64_t i = 0; i < 100; i += 2) /* what is known is all there */
         assert_int_equal(rig_get(rig, 0, i, 24000, i, NULL), ICMS_OK);
-    store_volume_stats(rig->store, 0, &stats);
+    rig_volume_stats(rig, 0, &stats);
     assert_int_equal(stats.blocks, 110);
     assert_int_equal(stats.evictions, 0);
 }
@@ -836,7 +836,7 @@ static void a_drive_has_1024_volumes(void **state)
             assert_int_equal(rig_get(rig, (uint32_t)(n % VOLUMES), n, 100, n, NULL), ICMS_OK);
             assert_false(rig_exists(rig, (uint32_t)((n + 1) % VOLUMES), n));
         }
-        store_volume_stats(rig->store, VOLUMES - 1, &stats);
+        rig_volume_stats(rig, VOLUMES - 1, &stats);
         assert_int_equal(stats.blocks, BLOCKS);
         rig_verify(rig);
         rig_up(rig);
