@@ -52,7 +52,7 @@
 #define AGENT_MATCHES      16  /* batches of exists of one loop under way; more requests wait     */
 #define AGENT_MATCH_SLICE  512 /* keys of a batch that are asked for at a time */
 #define AGENT_PARTS        256 /* commands exist-many of one loop under way; more keys wait        */
-#define AGENT_PASS_SHARE   4   /* of a shard: a block larger than a part goes past it every time */
+#define AGENT_LARGE_SHARE  4   /* of a shard: a block that takes more than a part is large */
 #define AGENT_WAKE_PAST    4   /* requests that are passed over when they still find no room */
 #define AGENT_PASSED_BYTES ((uint64_t)64 << 10) /* of one at least: smaller ones do not go past */
 #define AGENT_KEY_LISTS    256 /* lists of operations by key, of a volume                          */
@@ -317,7 +317,7 @@ enum agent_slot_state {
 };
 
 struct agent_slot {
-    struct list link; /* in shard->free or shard->limbo                                */
+    struct list link; /* in shard->free, shard->limbo, or, LIVE and large, shard->large */
     enum agent_slot_state state;
     uint16_t pins;        /* operations that read or write it                              */
     uint32_t value_bytes; /* LIVE: plain value                                             */
@@ -378,6 +378,7 @@ struct agent_shard {
     uint32_t passed_now;         /* blocks that were loaded past the arena so far            */
     struct list free;            /* struct agent_slot                                        */
     struct list limbo;           /* struct agent_slot                                        */
+    struct list large;           /* struct agent_slot: go first; AGENT_LARGE_SHARE - 1 at most */
     uint64_t secret;             /* seeds the hashes of what is not shared                  */
     struct list keys[AGENT_KEY_LISTS]; /* struct agent_op by key                                 */
     struct list wait_slot;    /* struct agent_req                                         */
@@ -625,6 +626,13 @@ static inline uint64_t agent_shard_slot_bytes(const struct agent_shard *shard, u
 /* What of the arena a stored block of so many bytes takes. */
 uint64_t agent_shard_extent_bytes(const struct agent_shard *shard, uint64_t stored_bytes);
 
+/* Whether a block that takes so much would drive out much of what is there: it goes past the arena
+ * where that is possible, and else it is the first to go. */
+static inline bool agent_shard_is_large(const struct agent_shard *shard, uint64_t extent_bytes)
+{
+    return extent_bytes > shard->arena.data_bytes / AGENT_LARGE_SHARE;
+}
+
 /* Room for a load of the key, in bytes of the stored block: what blocks of the volume had lately.
  */
 uint64_t agent_shard_room(const struct agent_shard *shard, const struct key *key);
@@ -652,7 +660,7 @@ void agent_shard_unpin(struct agent_shard *shard, uint32_t slot);
 
 /* True when a block that is loaded now shall be kept in the arena: it was loaded past it before,
  * and no more blocks since than the arena holds, so that it would have been there still; and it is
- * not so large that it would drive out much of what is there. False: it is noted for the next time.
+ * not large. False: it is noted for the next time.
  */
 bool agent_shard_again(struct agent_shard *shard, const struct key *key);
 

@@ -200,6 +200,86 @@ static void a_suspect_block_is_loaded_again_when_it_is_larger(void **state)
     machine_free(rig, client);
 }
 
+/* ---- large blocks --------------------------------------------------------------------------- */
+
+#define TINY  4000u
+#define TINYS 20u
+
+/* An arena of 192 KiB, half of it full of small blocks. LARGE is more than a quarter of it. */
+static struct agent_rig *half_full_new(struct rig_client **out_client)
+{
+    struct agent_rig *rig = machine_new(3, out_client);
+
+    for (uint32_t n = 0; n < TINYS; n++) {
+        uint64_t tag = rig_put(*out_client, KV, n, TINY, SHM_FLAG_ON_FLASH, WAIT);
+
+        assert_int_equal(rig_wait(*out_client, tag)->status, ICMS_OK);
+    }
+    return rig;
+}
+
+static uint32_t tinys_kept(struct rig_client *client)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t n = 0; n < TINYS; n++) {
+        kept += load(client, n, 9)->source == ICMS_SOURCE_DRAM;
+        rig_lease_give(client, 9);
+    }
+    return kept;
+}
+
+/* Of loads, of stores. */
+static void a_stream_of_large_blocks_leaves_the_others_where_they_are(void **state)
+{
+    for (int stores = 0; stores < 2; stores++) {
+        struct rig_client *client;
+        struct agent_rig *rig = half_full_new(&client);
+        uint64_t evictions;
+
+        for (uint32_t n = 100; n < 150; n++) {
+            if (stores) {
+                uint64_t tag = rig_put(client, KV, n, LARGE, SHM_FLAG_ON_FLASH, WAIT);
+
+                assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
+            } else {
+                rig_flash(rig, 0, KV, n, LARGE);
+            }
+            assert_true(rig_value_is(client, KV, n, LARGE, load(client, n, 1)));
+            rig_lease_give(client, 1);
+            assert_int_equal(load(client, n, 1)->source, ICMS_SOURCE_DRAM); /* until the next */
+            rig_lease_give(client, 1);
+        }
+        evictions = rig_stats(rig)->volumes[KV].arena_evictions;
+        assert_int_equal(evictions, 49); /* each by the one behind it */
+        assert_int_equal(tinys_kept(client), TINYS);
+        machine_free(rig, client);
+    }
+}
+
+/* It stays for who reads it, others go instead; of several as few go as have to. */
+static void a_large_block_stays_while_it_is_leased(void **state)
+{
+    struct rig_client *client;
+    struct agent_rig *rig = half_full_new(&client);
+
+    for (uint32_t n = 100; n < 104; n++)
+        rig_flash(rig, 0, KV, n, LARGE);
+    assert_true(rig_value_is(client, KV, 100, LARGE, load(client, 100, 1)));
+    assert_true(rig_value_is(client, KV, 101, LARGE, load(client, 101, 2)));
+    assert_in_range(tinys_kept(client), 1, TINYS - 1);
+    assert_true(rig_value_is(client, KV, 100, LARGE, load(client, 100, 3)));
+    rig_lease_give(client, 2);
+    assert_true(rig_value_is(client, KV, 102, LARGE, load(client, 102, 2)));
+    assert_int_equal(load(client, 100, 3)->source, ICMS_SOURCE_DRAM);
+    rig_lease_give(client, 1);
+    rig_lease_give(client, 2);
+    rig_lease_give(client, 3);
+    assert_true(rig_value_is(client, KV, 103, LARGE, load(client, 103, 1)));
+    assert_int_equal(load(client, 102, 2)->source, ICMS_SOURCE_DRAM); /* 100 has gone */
+    machine_free(rig, client);
+}
+
 /* ---- no room -------------------------------------------------------------------------------- */
 
 static uint32_t waiting_of(struct rig_client *client, const uint64_t *tags, uint32_t count)
@@ -299,6 +379,8 @@ int main(void)
         cmocka_unit_test(a_block_that_is_larger_than_expected_is_loaded_again),
         cmocka_unit_test(a_block_that_grows_meanwhile_is_loaded_a_third_time),
         cmocka_unit_test(a_suspect_block_is_loaded_again_when_it_is_larger),
+        cmocka_unit_test(a_stream_of_large_blocks_leaves_the_others_where_they_are),
+        cmocka_unit_test(a_large_block_stays_while_it_is_leased),
         cmocka_unit_test(who_finds_no_room_between_leased_blocks_is_shed_in_time),
         cmocka_unit_test(stores_of_any_size_leave_a_quarter_to_loads),
     };

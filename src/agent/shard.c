@@ -141,6 +141,8 @@ void agent_shard_publish(struct agent_shard *shard, uint32_t slot, const struct 
         agent_shard_unpublish(shard, old);
     if (extents_trim(&shard->extents, slot, agent_shard_extent_bytes(shard, stored_bytes)))
         shard_kick_send(shard);
+    if (agent_shard_is_large(shard, agent_shard_slot_bytes(shard, slot)))
+        list_push(&shard->large, &meta->link);
     meta->state = AGENT_SLOT_LIVE;
     meta->value_bytes = value_bytes;
     meta->key = *key;
@@ -209,6 +211,7 @@ void agent_shard_unpublish(struct agent_shard *shard, uint32_t slot)
     check(meta->state == AGENT_SLOT_LIVE);
     shard_version_step(shard, slot); /* odd: changing */
     shard_unlink(shard, slot);
+    list_remove(&meta->link); /* large */
     meta->state = AGENT_SLOT_LIMBO;
     list_push(&shard->limbo, &meta->link);
     counter_add(&shard->slots_used, -(uint64_t)1);
@@ -245,11 +248,17 @@ static bool shard_may_go(void *arg, uint32_t slot)
     return meta->state == AGENT_SLOT_LIVE && meta->pins == 0 && !shard_is_leased(shard, slot);
 }
 
+static void shard_evict_slot(struct agent_shard *shard, uint32_t slot)
+{
+    hist_add(&shard->evicted_age_ns, reactor_now_ns(shard->reactor) - shard->meta[slot].since_ns);
+    agent_shard_unpublish(shard, slot);
+    counter_add(&shard->evictions, 1);
+}
+
 /* Takes what has to go for such an extent out of the index, and a little ahead. Leased blocks are
  * in use. */
 static void shard_evict(struct agent_shard *shard, uint64_t extent_bytes)
 {
-    uint64_t now_ns = reactor_now_ns(shard->reactor);
     uint64_t ahead = shard->arena.data_bytes / AGENT_EVICT_SHARE;
     struct extent_sweep sweep = {.may = shard_may_go, .arg = shard};
     uint32_t slot, last;
@@ -260,9 +269,7 @@ static void shard_evict(struct agent_shard *shard, uint64_t extent_bytes)
             return;
         for (bool more = true; more; slot = shard->extents.of[slot].next) {
             more = slot != last;
-            hist_add(&shard->evicted_age_ns, now_ns - shard->meta[slot].since_ns);
-            agent_shard_unpublish(shard, slot);
-            counter_add(&shard->evictions, 1);
+            shard_evict_slot(shard, slot);
         }
     }
 }
@@ -290,6 +297,27 @@ static uint32_t shard_slot_find(struct agent_shard *shard, uint64_t extent_bytes
     return slot;
 }
 
+/* The same with large blocks gone, the oldest first, as few as it takes: of a stream of them each
+ * has the room of the one before, and all else stays. */
+static uint32_t shard_large_replace(struct agent_shard *shard, uint64_t extent_bytes)
+{
+    uint32_t slot = SHM_SLOT_NONE;
+
+    if (list_empty(&shard->large))
+        return SHM_SLOT_NONE;
+    shard_leases_look(shard);
+    list_for_each_safe (link, &shard->large) {
+        uint32_t large = (uint32_t)(container_of(link, struct agent_slot, link) - shard->meta);
+
+        if (slot != SHM_SLOT_NONE || !shard_may_go(shard, large))
+            continue;
+        shard_evict_slot(shard, large);
+        shard_limbo_free(shard);
+        slot = shard_slot_find(shard, extent_bytes);
+    }
+    return slot;
+}
+
 uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes)
 {
     uint64_t extent_bytes = agent_shard_extent_bytes(shard, stored_bytes);
@@ -304,6 +332,8 @@ uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes)
         shard_limbo_free(shard);
         slot = shard_slot_find(shard, extent_bytes);
     }
+    if (slot == SHM_SLOT_NONE)
+        slot = shard_large_replace(shard, extent_bytes);
     if (slot == SHM_SLOT_NONE) {
         shard_evict(shard, extent_bytes);
         shard_limbo_free(shard);
@@ -424,8 +454,8 @@ bool agent_shard_again(struct agent_shard *shard, const struct key *key)
     struct agent_passed *note = &shard->passed[hash & (shard->passed_count - 1)];
     uint32_t tag = (uint32_t)(hash >> 32) | 1; /* 0: nothing was noted here */
     uint32_t since = shard->passed_now - note->when;
-    bool fits = extent_bytes <= shard->arena.data_bytes / AGENT_PASS_SHARE;
-    bool again = fits && note->tag == tag && since < shard->arena.data_bytes / extent_bytes;
+    bool again = !agent_shard_is_large(shard, extent_bytes) && note->tag == tag &&
+                 since < shard->arena.data_bytes / extent_bytes;
 
     *note = (struct agent_passed){.tag = again ? 0 : tag, .when = shard->passed_now};
     if (!again)
@@ -559,6 +589,7 @@ icms_err agent_shard_init(struct agent_shard *shard, struct agent_reactor *react
     shard->margin = volume->margin;
     list_init(&shard->free);
     list_init(&shard->limbo);
+    list_init(&shard->large);
     list_init(&shard->wait_slot);
     list_init(&shard->wait_share);
     loop_entropy(reactor->loop, &shard->secret, sizeof(shard->secret));

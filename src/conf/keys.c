@@ -78,7 +78,8 @@ static const struct conf_key volume_keys[] = {
          "Shared memory in which an agent keeps the volume's blocks, each in as many bytes as it "
          "has, rounded up to 64. At least one block of value_max fits. At most 15% of it are "
          "lost between blocks if value_max is at most a 32nd of it. Each 4 KiB are good for one "
-         "block: of smaller ones it holds no more. For each 4 KiB the agent takes 52 bytes more "
+         "block: of smaller ones it holds no more. A block of more than a quarter of a loop's "
+         "part is evicted before all others. For each 4 KiB the agent takes 52 bytes more "
          "at the start, and 104 when there are as many blocks. Only icms-agent uses it."},
     {"run_blocks", CONF_COUNT, false, AT(struct volume_spec, run_blocks), .min = 1, .max = 65536,
      .fallback = "8",
