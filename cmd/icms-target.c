@@ -113,6 +113,7 @@ static icms_err main_http(const struct conf_target *conf, struct target *target,
         .arg = target,
         .metrics = target_page_metrics,
         .status = target_page_status,
+        .trace = target_page_trace,
         .ready = target_page_ready,
         .healthy = main_alive,
     };

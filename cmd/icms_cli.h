@@ -41,7 +41,7 @@ struct cli_command {
 };
 
 extern const struct cli_command cli_put, cli_get, cli_exists, cli_match, cli_rm, cli_status,
-    cli_dev, cli_bench, cli_replay;
+    cli_trace, cli_dev, cli_bench, cli_replay;
 
 /* What the command line said, and what was opened for it. */
 struct cli {

@@ -46,6 +46,9 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     out_stats->volume_count = 1;
     out_stats->volumes[0].spec = &volume;
     out_stats->volumes[0].hits = 7;
+    out_stats->states[3].name = "look";
+    out_stats->states[3].count = 4;
+    out_stats->states[3].us = 2500000;
     for (; out_stats->volume_count < target_volumes; out_stats->volume_count++) {
         struct target_volume_stats *stats = &out_stats->volumes[out_stats->volume_count];
         struct volume_spec *spec = &more[out_stats->volume_count];
@@ -56,6 +59,11 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         *stats = (struct target_volume_stats){.spec = spec, .hits = UINT64_MAX};
         memset(&stats->store, 0xff, sizeof(stats->store));
     }
+}
+
+char *target_trace(struct target *target, const struct key *key)
+{
+    return key == NULL ? NULL : strdup("{\"requests\":[]}");
 }
 
 bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why)
@@ -70,6 +78,9 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     struct agent_volume_stats *volume = &out_stats->volumes[0];
 
     memset(out_stats, 0, sizeof(*out_stats));
+    out_stats->states[1].name = "new";
+    out_stats->states[1].count = 9;
+    out_stats->states[1].us = 1500;
     out_stats->volume_count = out_stats->enclosure_count = 1;
     strcpy(out_stats->enclosures[0].name, "e0");
     memcpy(out_stats->enclosures[0].op_ns, hists, sizeof(out_stats->enclosures[0].op_ns));
@@ -123,6 +134,8 @@ static void test_a_target_tells_its_readiness(void **state)
         assert_true(has(page, ready ? "icms_target_ready 1" : "icms_target_ready 0"));
         assert_true(has(page, "kv_cache_usage_perc 0.25"));
         assert_true(has(page, "icms_target_hits_total{volume=\"kv\"} 7"));
+        assert_true(has(page, "icms_target_commands_in_state_total{state=\"look\"} 4"));
+        assert_true(has(page, "icms_target_command_state_seconds_total{state=\"look\"} 2.5"));
         ctl_page_free(&page);
         page = ctl_page_new();
         target_page_status(NULL, page);
@@ -151,6 +164,20 @@ static void test_the_pages_have_room_for_1024_volumes(void **state)
     target_volumes = 1;
 }
 
+static void test_a_trace_is_passed_on(void **state)
+{
+    struct ctl_page *page = ctl_page_new();
+    struct key key = {.bytes = {1}, .length = 1};
+
+    target_page_trace(NULL, &key, page);
+    assert_string_equal(ctl_page_text(page), "{\"requests\":[]}\n");
+    ctl_page_free(&page);
+    page = ctl_page_new();
+    target_page_trace(NULL, NULL, page); /* no memory */
+    assert_string_equal(ctl_page_text(page), "{}\n");
+    ctl_page_free(&page);
+}
+
 static void test_an_agent_is_ready_when_clients_can_attach(void **state)
 {
     struct err_why why = {""};
@@ -177,6 +204,8 @@ static void test_an_agent_tells_its_readiness_and_counts(void **state)
         assert_true(has(page, ready ? "icms_agent_ready 1" : "icms_agent_ready 0"));
         assert_true(has(page, "icms_agent_hits_total{tier=\"dram\",volume=\"kv\"} 1000"));
         assert_true(has(page, "icms_agent_misses_total{reason=\"absent\",volume=\"kv\"} 3"));
+        assert_true(has(page, "icms_agent_requests_in_state_total{state=\"new\"} 9"));
+        assert_true(has(page, "icms_agent_request_state_seconds_total{state=\"new\"} 0.0015"));
         assert_true(has(page, "icms_agent_keys_total{result=\"found\",volume=\"kv\"} 12"));
         assert_true(has(page, "icms_agent_match_blocks_bucket{volume=\"kv\",le=\"7\"} 0"));
         assert_true(has(page, "icms_agent_match_blocks_bucket{volume=\"kv\",le=\"15\"} 1"));
@@ -194,6 +223,7 @@ int main(void)
         cmocka_unit_test(test_a_target_is_as_ready_as_it_says),
         cmocka_unit_test(test_a_target_tells_its_readiness),
         cmocka_unit_test(test_the_pages_have_room_for_1024_volumes),
+        cmocka_unit_test(test_a_trace_is_passed_on),
         cmocka_unit_test(test_an_agent_is_ready_when_clients_can_attach),
         cmocka_unit_test(test_an_agent_tells_its_readiness_and_counts),
     };

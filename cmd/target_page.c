@@ -7,6 +7,7 @@
 #include "target_page.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "target/target.h"
 
@@ -53,6 +54,29 @@ static void page_ops(struct ctl_page *page)
     page_one(page, "icms_target_quota_errors_total", "counter",
              "Stores refused because the quota or the drive has no room for the value.",
              (double)stats.quota_errors);
+}
+
+/* Where the time of commands goes. */
+static void page_states(struct ctl_page *page)
+{
+    char labels[64];
+
+    ctl_family(page, "icms_target_commands_in_state_total", "counter",
+               "Commands that were in this state and are answered.");
+    for (int i = 0; i < TARGET_STATS_STATES; i++)
+        if (stats.states[i].name != NULL) {
+            snprintf(labels, sizeof(labels), "state=\"%s\"", stats.states[i].name);
+            ctl_sample(page, "icms_target_commands_in_state_total", labels,
+                       (double)stats.states[i].count);
+        }
+    ctl_family(page, "icms_target_command_state_seconds_total", "counter",
+               "How long they were in it, all of them together.");
+    for (int i = 0; i < TARGET_STATS_STATES; i++)
+        if (stats.states[i].name != NULL) {
+            snprintf(labels, sizeof(labels), "state=\"%s\"", stats.states[i].name);
+            ctl_sample(page, "icms_target_command_state_seconds_total", labels,
+                       (double)stats.states[i].us / 1e6);
+        }
 }
 
 static void page_volumes(struct ctl_page *page)
@@ -244,6 +268,7 @@ void target_page_metrics(void *arg, struct ctl_page *page)
     page_one(page, "kv_cache_usage_perc", "gauge",
              "Share of the capacity that live blocks hold; 1 is all of it.", page_usage());
     page_ops(page);
+    page_states(page);
     page_volumes(page);
     page_drives(page);
     page_drive_histograms(page);
@@ -320,6 +345,14 @@ void target_page_status(void *arg, struct ctl_page *page)
         status_volume(page, &stats.volumes[v]);
     }
     ctl_text(page, "]}\n");
+}
+
+void target_page_trace(void *arg, const struct key *key, struct ctl_page *page)
+{
+    char *text = target_trace(arg, key);
+
+    ctl_text(page, "%s\n", text != NULL ? text : "{}");
+    free(text);
 }
 
 bool target_page_ready(void *arg, struct err_why *why)

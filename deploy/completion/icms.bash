@@ -30,7 +30,7 @@ _icms()
 
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status bench replay version help" \
+        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status trace bench replay version help" \
             -- "$word")
         return
     fi
@@ -40,6 +40,7 @@ _icms()
     get) options="$options $tier $keys --output" ;;
     exists | match | rm) options="$options $tier $keys" ;;
     status) options="$options --open --json" ;;
+    trace) options="$options $tier $keys" ;;
     bench)
         options="$options --list --dir --space --slices --slice --size --depth --op --variant --json"
         ;;
@@ -48,7 +49,7 @@ _icms()
         options="$options --space --json"
         ;;
     version) options="--json" ;;
-    help) options="dev put get exists match rm status bench replay" ;;
+    help) options="dev put get exists match rm status trace bench replay" ;;
     esac
     case $word,$command in
     -*,* | *,help)

@@ -28,6 +28,7 @@ _icms() {
         'match:count the leading blocks that are found'
         'rm:remove blocks'
         'status:show readiness, enclosures, volumes, hits and misses'
+        'trace:show where the time of requests went'
         'bench:benchmark against the hardware limits'
         'replay:simulate the hits of a trace on a drive'
         'version:print the version'
@@ -63,6 +64,7 @@ _icms() {
             _arguments $tier $keys '--output[for the value]:file:_files' ':key:' ':file:_files'
             ;;
         exists|match|rm) _arguments $tier $keys '*:key:' ;;
+        trace) _arguments $tier $keys ':key:' ;;
         status)
             _arguments '(-o --open)'{-o,--open}'[the tier]:where:' '--json[print JSON]' \
                 '(-h --help)'{-h,--help}'[print the options]'

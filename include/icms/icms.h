@@ -356,6 +356,16 @@ ICMS_API void icms_buffer_give(struct icms *icms, void *data);
 ICMS_API icms_err icms_status(struct icms *icms, char *out, size_t bytes,
                               size_t *out_bytes) ICMS_MUST_CHECK;
 
+/* One JSON object about requests that the agent has answered lately, in volumes that this user may
+ * use: with a key the last 64 of that key, the last one first, among the last 1,024 of each of the
+ * agent's loops; with key NULL the slowest 32 of the last one to two minutes, the slowest first.
+ * Each has "op", "volume", "key" (hex, as on the wire), "bytes", "status", "reason", "enclosure"
+ * where one was asked, "age_us" since its answer, "us" until it, and "states", in order, with the
+ * time in each. Gets that find the block in mapped memory ask no agent, and are not among them.
+ * out, bytes and *out_bytes are as those of icms_status. */
+ICMS_API icms_err icms_trace(struct icms *icms, const struct icms_key *key, char *out, size_t bytes,
+                             size_t *out_bytes) ICMS_MUST_CHECK;
+
 #ifdef __cplusplus
 }
 #endif

@@ -61,6 +61,8 @@ static icms_err reactor_init(struct agent_reactor *reactor, struct agent *agent,
     agent_reactor_ops_init(reactor);
     if (agent_reactor_matches_init(reactor) != ICMS_OK)
         return err_set(why, ICMS_NO_MEMORY, "no memory for the agent's batches of keys");
+    if (trace_book_init(&reactor->book) != ICMS_OK)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for traces of requests");
     return loop_new(agent->env, &opts, why, &reactor->loop);
 }
 
@@ -319,6 +321,7 @@ static void reactor_parts_fini(struct agent_reactor *reactor)
     free(reactor->shards);
     free(reactor->ops);
     agent_reactor_matches_fini(reactor);
+    trace_book_fini(&reactor->book);
 }
 
 void agent_free(struct agent **agent_)

@@ -160,6 +160,7 @@ struct agent_enclosure_stats {
 #define AGENT_STATS_OPS    16 /* room for every enum shm_op           */
 #define AGENT_STATS_ERRS   64 /* room for every row of ICMS_ERR_MAP   */
 #define AGENT_STATS_MISSES 16 /* room for every row of ICMS_MISS_MAP  */
+#define AGENT_STATS_STATES 16 /* room for every state of a request    */
 
 struct agent_volume_stats {
     char name[LIMIT_NAME_BYTES];
@@ -189,6 +190,11 @@ struct agent_stats {
     struct agent_enclosure_stats enclosures[LIMIT_ENCLOSURES];
     struct agent_volume_stats volumes[LIMIT_AGENT_VOLUMES];
     struct hist get_ns, put_ns, exists_ns; /* from taken to answered */
+    struct {
+        const char *name; /* NULL: there is none of this number              */
+        uint64_t count;   /* requests that were in it and are over          */
+        uint64_t us;      /* how long, all of them together                 */
+    } states[AGENT_STATS_STATES];
 };
 
 void agent_stats(struct agent *agent, struct agent_stats *out_stats);
@@ -199,6 +205,11 @@ size_t agent_status(struct agent *agent, char *out, size_t bytes);
 
 /* The same without the volumes that the user may not use. */
 size_t agent_status_as(struct agent *agent, const struct agent_user *user, char *out, size_t bytes);
+
+/* One JSON object about requests that were answered lately, of volumes that the user may use (NULL:
+ * of all), for who has to free() it: those of a key, the last one first; key NULL: the slowest ones
+ * of the last one to two minutes. NULL: out of memory. trace/trace.h says what is remembered. */
+char *agent_trace(struct agent *agent, const struct agent_user *user, const struct key *key);
 
 /* False with the reason: draining, no enclosure and no local drive, or arena over the given limit.
  */

@@ -36,6 +36,7 @@
 #include "nvmf/host.h"
 #include "place/place.h"
 #include "store/store.h"
+#include "trace/trace.h"
 
 /* ---- limits --------------------------------------------------------------------------------- */
 
@@ -124,7 +125,8 @@ struct agent_qpair;
 struct agent_reactor;
 
 struct agent_req {
-    enum agent_req_state state; /* set by req_state_set                                         */
+    enum agent_req_state state; /* set by agent_req_state_set                                   */
+    struct trace trace;         /* when it was set to what                                      */
     struct agent_qpair *qpair;  /* whence                                                       */
     struct agent_shard *shard;  /* whose block                                                  */
     /* the entry, copied and checked */
@@ -146,6 +148,7 @@ struct agent_req {
     bool direct;               /* GET: its memory is being written: only the operation ends it */
     bool flushed;              /* FLUSH: the stores before it are over                         */
     bool had;                  /* REMOVE: the arena had it                                     */
+    uint32_t asked;            /* the enclosure that was asked last; TRACE_NOWHERE             */
     uint64_t flush_seq;        /* FLUSH: stores with a smaller number are waited for           */
     struct list link;          /* in the list of what it waits for                             */
     struct loop_timer timer;   /* deadline                                                 */
@@ -303,6 +306,7 @@ struct agent_reactor {
     bool started;                          /* its thread runs; the owner's                 */
     struct hist get_ns, put_ns, exists_ns; /* from taken to answered                       */
     agent_counter requests, answered;      /* taken; of these, over                        */
+    struct trace_book book;                /* of requests that are over                    */
     agent_counter answers[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* by enum shm_op and status */
     agent_counter hostile; /* guests dropped for what they wrote           */
 };
@@ -573,6 +577,14 @@ bool agent_qpair_is_full(const struct agent_qpair *qpair);
 void agent_guest_counts_take(struct agent_guest *guest);
 
 /* ---- req.c ---------------------------------------------------------------------------------- */
+
+/* Every state but FREE is noted with its time (`icms trace`). */
+static inline void agent_req_state_set(struct agent_req *req, enum agent_req_state state)
+{
+    req->state = state;
+    if (state != AGENT_REQ_FREE)
+        trace_state(&req->trace, (uint8_t)state, reactor_now_ns(req->qpair->reactor));
+}
 
 /* Takes a checked request. */
 void agent_req_begin(struct agent_req *req);

@@ -3,7 +3,7 @@
  * agent/attach.c: see attach.h. One thread polls the listening socket and all connections.
  *
  * Life of a connection: accept -> HELLO (waits for one message, at most ATTACH_HELLO_MS) -> CLIENT,
- * until its end, which detaches the client; or the status is sent and it ends.
+ * until its end, which detaches the client; or the text that it asked for is sent and it ends.
  *
  * The file's permission bits say who may connect, the lists of each volume who may use it. What
  * comes from them is hostile: one message of a fixed size is read, and nothing else ever; nothing
@@ -31,9 +31,9 @@
 /* Of one user, that are no clients. */
 #define ATTACH_USER_HELLOS 8
 
-#define ATTACH_HELLO_MS     2000
-#define ATTACH_STATUS_PIECE (32 << 10)
-#define ATTACH_BACKLOG      64
+#define ATTACH_HELLO_MS   2000
+#define ATTACH_TEXT_PIECE (32 << 10)
+#define ATTACH_BACKLOG    64
 
 /* Out of descriptors or connections: nobody is accepted for this long. */
 #define ATTACH_PAUSE_MS 100
@@ -142,26 +142,40 @@ static bool attach_welcome(struct attach_conn *conn, const struct agent_client *
     return true;
 }
 
-static void attach_status(struct attach *attach, struct attach_conn *conn,
-                          const struct agent_user *user)
+/* Sends a text and frees it. NULL: there was no memory; the end of the stream says so. */
+static void attach_text(const struct attach_conn *conn, char *text)
 {
-    size_t bytes = agent_status_as(attach->agent, user, NULL, 0) + 4096; /* it may grow meanwhile */
-    char *text = malloc(bytes);
-    size_t length, at = 0;
+    size_t length = text == NULL ? 0 : strlen(text), at = 0;
 
-    if (text == NULL)
-        return;
-    length = agent_status_as(attach->agent, user, text, bytes);
-    if (length >= bytes)
-        length = bytes - 1;
     while (at < length) {
-        size_t n = length - at < ATTACH_STATUS_PIECE ? length - at : ATTACH_STATUS_PIECE;
+        size_t n = length - at < ATTACH_TEXT_PIECE ? length - at : ATTACH_TEXT_PIECE;
 
         if (!attach_send(conn->sock, text + at, n, NULL, 0))
             break;
         at += n;
     }
     free(text);
+}
+
+static char *attach_status(const struct attach *attach, const struct agent_user *user)
+{
+    size_t bytes = agent_status_as(attach->agent, user, NULL, 0) + 4096; /* it may grow meanwhile */
+    char *text = malloc(bytes);
+
+    if (text != NULL)
+        (void)agent_status_as(attach->agent, user, text, bytes);
+    return text;
+}
+
+static char *attach_trace(const struct attach *attach, const struct agent_user *user,
+                          const struct shm_key *asked)
+{
+    struct key key = {.length = asked->length};
+
+    if (asked->length > LIMIT_KEY_BYTES)
+        return NULL;
+    memcpy(key.bytes, asked->bytes, key.length);
+    return agent_trace(attach->agent, user, key.length == 0 ? NULL : &key);
 }
 
 /* ---- connections ---------------------------------------------------------------------------- */
@@ -212,7 +226,9 @@ static bool attach_hello(struct attach *attach, struct attach_conn *conn)
     if (hello.op == SHM_HELLO_ATTACH)
         return attach_client(attach, conn, &user, hello.staging_bytes);
     if (hello.op == SHM_HELLO_STATUS)
-        attach_status(attach, conn, &user);
+        attach_text(conn, attach_status(attach, &user));
+    else if (hello.op == SHM_HELLO_TRACE)
+        attach_text(conn, attach_trace(attach, &user, &hello.key));
     else
         attach_refuse(conn->sock, ICMS_UNSUPPORTED, "the agent does not know this request");
     return false;

@@ -49,12 +49,46 @@ static void qpair_run_later(struct agent_qpair *qpair)
     loop_send(qpair->reactor->loop, &qpair->run_msg, qpair_run_msg);
 }
 
+/* Entries that nobody waits for. */
+static bool qpair_is_hint(uint8_t op)
+{
+    return op == SHM_OP_TOUCH || op == SHM_OP_SUSPECT;
+}
+
+/* The others name a volume, or have their keys in staging memory. */
+static bool qpair_has_key(uint8_t op)
+{
+    return op != SHM_OP_FLUSH && op != SHM_OP_EXISTS_MANY;
+}
+
+/* For `icms trace`. */
+static void qpair_remember(const struct agent_req *req)
+{
+    struct agent_reactor *reactor = req->qpair->reactor;
+    struct trace_entry entry = {.trace = req->trace,
+                                .end_ns = reactor_now_ns(reactor),
+                                .volume = req->shard->number,
+                                .place = req->asked,
+                                .bytes = req->op == SHM_OP_PUT ? req->bytes : 0,
+                                .err = (icms_err)req->answer.status,
+                                .reason = (enum icms_miss)req->answer.reason,
+                                .op = req->op};
+
+    if (qpair_has_key(req->op))
+        entry.key = req->key;
+    if (req->op == SHM_OP_GET && req->answer.status == ICMS_OK)
+        entry.bytes = req->answer.value_bytes;
+    trace_add(&reactor->book, &entry);
+}
+
 static void qpair_req_free(struct agent_req *req)
 {
     struct agent_qpair *qpair = req->qpair;
     bool was_full = list_empty(&qpair->free);
 
-    req->state = AGENT_REQ_FREE;
+    if (req->shard != NULL && !qpair_is_hint(req->op))
+        qpair_remember(req);
+    agent_req_state_set(req, AGENT_REQ_FREE);
     list_remove(&req->qpair_link);
     list_push(&qpair->free, &req->qpair_link);
     counter_add(&qpair->reactor->answered, 1);
@@ -62,12 +96,6 @@ static void qpair_req_free(struct agent_req *req)
         qpair_leave_check(qpair);
     else if (was_full)
         qpair_run_later(qpair);
-}
-
-/* Entries that nobody waits for. */
-static bool qpair_is_hint(uint8_t op)
-{
-    return op == SHM_OP_TOUCH || op == SHM_OP_SUSPECT;
 }
 
 /* Counts an answer. */
@@ -95,7 +123,7 @@ void agent_qpair_answer(struct agent_req *req)
         qpair_count(req);
     if (qpair->state == AGENT_QPAIR_LIVE && !qpair_is_hint(req->op)) {
         if (!list_empty(&qpair->wait_ring) || !shm_complete_push(&qpair->ring, &req->answer)) {
-            req->state = AGENT_REQ_WAIT_RING;
+            agent_req_state_set(req, AGENT_REQ_WAIT_RING);
             list_push(&qpair->wait_ring, &req->link);
             return;
         }
@@ -136,12 +164,6 @@ static void qpair_cancel(struct agent_qpair *qpair, uint64_t tag)
             return;
         }
     }
-}
-
-/* The others name a volume, or have their keys in staging memory. */
-static bool qpair_has_key(uint8_t op)
-{
-    return op != SHM_OP_FLUSH && op != SHM_OP_EXISTS_MANY;
 }
 
 /* Whether the key of an entry belongs to this reactor. */
@@ -214,17 +236,19 @@ static void qpair_entry_begin(struct agent_qpair *qpair, const struct shm_submit
     req->key = (struct key){.length = entry->key_length};
     req->answer = (struct shm_complete){.tag = entry->tag};
     list_init(&req->link);
+    req->asked = TRACE_NOWHERE;
+    trace_begin(&req->trace, AGENT_REQ_NEW, req->taken_ns);
     if (err != ICMS_OK) {
         req->shard = NULL;
         req->answer.status = err;
-        req->state = AGENT_REQ_ANSWER;
+        agent_req_state_set(req, AGENT_REQ_ANSWER);
         agent_qpair_answer(req);
         return;
     }
     if (qpair_has_key(entry->op))
         memcpy(req->key.bytes, entry->key, entry->key_length);
     req->shard = &qpair->reactor->shards[entry->volume];
-    req->state = AGENT_REQ_NEW;
+    agent_req_state_set(req, AGENT_REQ_NEW);
     agent_req_begin(req);
 }
 

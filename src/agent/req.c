@@ -31,11 +31,6 @@ enum step {
     STEP_OVER, /* answered: not ours any more             */
 };
 
-static void req_state_set(struct agent_req *req, enum agent_req_state state)
-{
-    req->state = state;
-}
-
 /* ---- the answer ----------------------------------------------------------------------------- */
 
 static enum step req_answer(struct agent_req *req, icms_err status, enum icms_miss reason)
@@ -57,7 +52,7 @@ static enum step req_answer(struct agent_req *req, icms_err status, enum icms_mi
         counter_add(&shard->deadline_misses, 1);
     if (reason == ICMS_MISS_SHED)
         counter_add(&shard->sheds, 1);
-    req_state_set(req, AGENT_REQ_ANSWER);
+    agent_req_state_set(req, AGENT_REQ_ANSWER);
     agent_qpair_answer(req);
     return STEP_OVER;
 }
@@ -76,7 +71,7 @@ static enum step req_answer_reason(struct agent_req *req, icms_err err, enum icm
 
 static enum step req_wait(struct agent_req *req, enum agent_req_state state, struct list *list)
 {
-    req_state_set(req, state);
+    agent_req_state_set(req, state);
     list_push(list, &req->link);
     return STEP_WAIT;
 }
@@ -427,7 +422,7 @@ static enum step req_new_exists_many(struct agent_req *req)
         agent_match_leave(match);
         return req_answer(req, ICMS_KEY_SIZE, ICMS_MISS_NONE);
     }
-    req_state_set(req, shard->agent->local != NULL ? AGENT_REQ_LOCAL : AGENT_REQ_POD);
+    agent_req_state_set(req, shard->agent->local != NULL ? AGENT_REQ_LOCAL : AGENT_REQ_POD);
     req->match = match;
     match->req = req;
     agent_match_start(match, req->deadline_ns); /* it may be answered in there */
@@ -570,7 +565,7 @@ void agent_req_again(struct agent_req *req)
 {
     list_remove(&req->link);
     req->waits = NULL;
-    req_state_set(req, AGENT_REQ_NEW);
+    agent_req_state_set(req, AGENT_REQ_NEW);
     (void)req_new(req);
 }
 
@@ -626,6 +621,7 @@ void agent_req_op_over(struct agent_req *req, struct agent_op *op)
 
     list_remove(&req->link);
     req->waits = NULL;
+    req->asked = op->path != NULL ? op->path->number : TRACE_NOWHERE;
     if (req->op == SHM_OP_SUSPECT) {
         (void)req_answer(req, ICMS_OK, ICMS_MISS_NONE);
         return;

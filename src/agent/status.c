@@ -161,6 +161,31 @@ static void enclosure_stats(struct agent *agent, uint32_t enclosure,
         path_stats(&agent->reactors[r].paths[enclosure], out);
 }
 
+static const char *const state_names[AGENT_REQ_STATES] = {
+    [AGENT_REQ_NEW] = "new",
+    [AGENT_REQ_WAIT_KEY] = "wait_key",
+    [AGENT_REQ_WAIT_SLOT] = "wait_slot",
+    [AGENT_REQ_WAIT_OP] = "wait_op",
+    [AGENT_REQ_WAIT_STORES] = "wait_stores",
+    [AGENT_REQ_LOCAL] = "local",
+    [AGENT_REQ_POD] = "pod",
+    [AGENT_REQ_ANSWER] = "answer",
+    [AGENT_REQ_WAIT_RING] = "wait_ring",
+};
+_Static_assert(AGENT_REQ_STATES <= AGENT_STATS_STATES && AGENT_REQ_STATES <= TRACE_STATES,
+               "room for every state");
+
+static void state_stats(const struct trace_book *book, struct agent_stats *out_stats)
+{
+    for (unsigned i = 0; i < AGENT_REQ_STATES; i++) {
+        const struct trace_sum *sum = &book->sums[i];
+
+        out_stats->states[i].name = state_names[i];
+        out_stats->states[i].count += atomic_load_explicit(&sum->count, memory_order_relaxed);
+        out_stats->states[i].us += atomic_load_explicit(&sum->us, memory_order_relaxed);
+    }
+}
+
 void agent_stats(struct agent *agent, struct agent_stats *out_stats)
 {
     memset(out_stats, 0, sizeof(*out_stats));
@@ -180,6 +205,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
         hist_merge(&out_stats->get_ns, &reactor->get_ns);
         hist_merge(&out_stats->put_ns, &reactor->put_ns);
         hist_merge(&out_stats->exists_ns, &reactor->exists_ns);
+        state_stats(&reactor->book, out_stats);
     }
     agent_clients_count(agent);
     for (uint32_t i = 0; i < agent->volume_count; i++)
@@ -190,6 +216,51 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
         out_stats->local_load_bytes = counter_get(&agent->local->load_bytes);
         out_stats->local_store_bytes = counter_get(&agent->local->store_bytes);
     }
+}
+
+/* ---- traces --------------------------------------------------------------------------------- */
+
+/* Whose question it is. */
+struct trace_reader {
+    struct agent *agent;
+    uint64_t volumes; /* bit i: may see volume i */
+};
+
+static const char *trace_volume(void *arg, uint32_t volume)
+{
+    const struct trace_reader *reader = arg;
+
+    return (reader->volumes >> volume & 1) != 0 ? reader->agent->volumes[volume].spec.name : NULL;
+}
+
+static const char *trace_enclosure(void *arg, uint32_t enclosure)
+{
+    const struct trace_reader *reader = arg;
+
+    return reader->agent->reactors[0].paths[enclosure].name;
+}
+
+char *agent_trace(struct agent *agent, const struct agent_user *user, const struct key *key)
+{
+    static const char *const ops[] = {
+        [SHM_OP_GET] = "get",       [SHM_OP_PUT] = "put",     [SHM_OP_EXISTS] = "exists",
+        [SHM_OP_REMOVE] = "remove", [SHM_OP_FLUSH] = "flush", [SHM_OP_EXISTS_MANY] = "exists_many",
+    };
+    struct trace_reader reader = {.agent = agent, .volumes = agent_access(agent, user)};
+    const struct trace_names names = {.ops = ops,
+                                      .op_count = sizeof(ops) / sizeof(ops[0]),
+                                      .states = state_names,
+                                      .state_count = AGENT_REQ_STATES,
+                                      .volume = trace_volume,
+                                      .place = trace_enclosure,
+                                      .place_is = "enclosure",
+                                      .key_bytes = LIMIT_KEY_BYTES,
+                                      .arg = &reader};
+    struct trace_book *books[LIMIT_LOOPS];
+
+    for (uint32_t i = 0; i < agent->reactor_count; i++)
+        books[i] = &agent->reactors[i].book;
+    return trace_text(books, agent->reactor_count, key, &names, loop_env_now_ns(agent->env));
 }
 
 /* ---- readiness ------------------------------------------------------------------------------ */

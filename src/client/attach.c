@@ -2,9 +2,9 @@
 /*
  * client/attach.c: the hello to an agent on its unix socket.
  *
- * Called by icms_open and icms_status; blocking, for at most its timeout a step. The agent is
- * another process: descriptors are checked for their kind, size and seals before they are mapped,
- * since a region that shrinks under us would kill this process.
+ * Called by icms_open, icms_status and icms_trace; blocking, for at most its timeout a step. The
+ * agent is another process: descriptors are checked for their kind, size and seals before they are
+ * mapped, since a region that shrinks under us would kill this process.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -115,12 +115,13 @@ static icms_err attach_connect(struct client_link *link, const char *path, uint6
     return err_set(why, err, "cannot connect to the agent at %s: %s", path, icms_err_text(err));
 }
 
-static icms_err attach_hello(int sock, uint64_t until_ns, uint32_t op, uint64_t staging_bytes)
+/* Sends the hello, whose magic and version are set here. */
+static icms_err attach_hello(int sock, uint64_t until_ns, struct shm_hello hello)
 {
-    struct shm_hello hello = {
-        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .op = op, .staging_bytes = staging_bytes};
-
     ssize_t n;
+
+    hello.magic = SHM_HELLO_MAGIC;
+    hello.version = SHM_VERSION;
 
     do
         n = send(sock, &hello, sizeof(hello), MSG_NOSIGNAL);
@@ -316,7 +317,9 @@ icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t t
         return err_set(why, err, "out of memory");
     err = attach_connect(link, path, until_ns, why);
     if (err == ICMS_OK) {
-        err = attach_hello(link->sock, until_ns, SHM_HELLO_ATTACH, staging_bytes);
+        err = attach_hello(
+            link->sock, until_ns,
+            (struct shm_hello){.op = SHM_HELLO_ATTACH, .staging_bytes = staging_bytes});
         if (err != ICMS_OK)
             (void)err_set(why, err, "cannot attach to the agent at %s: %s", path,
                           icms_err_text(err));
@@ -353,16 +356,22 @@ void client_reattach(struct icms *icms)
     client_unlock(icms);
 }
 
-icms_err client_status_unix(const char *path, struct client_link *link, char *out, size_t bytes,
-                            size_t *out_bytes)
+icms_err client_text_unix(const char *path, struct client_link *link,
+                          const struct client_question *question, char *out, size_t bytes,
+                          size_t *out_bytes)
 {
+    struct shm_hello hello = {.op = question->trace ? SHM_HELLO_TRACE : SHM_HELLO_STATUS};
     char piece[32 << 10];
     size_t total = 0, n;
     uint64_t until_ns = client_now_ns() + (uint64_t)CLIENT_ATTACH_MS * 1000000;
     icms_err err = attach_connect(link, path, until_ns, NULL);
 
+    if (question->key != NULL) {
+        hello.key.length = question->key->length;
+        memcpy(hello.key.bytes, question->key->bytes, sizeof(hello.key.bytes));
+    }
     if (err == ICMS_OK)
-        err = attach_hello(link->sock, until_ns, SHM_HELLO_STATUS, 0);
+        err = attach_hello(link->sock, until_ns, hello);
     while (err == ICMS_OK) {
         err = attach_receive(link, until_ns, piece, sizeof(piece), &n);
         if (err != ICMS_OK || n == 0)

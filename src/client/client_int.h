@@ -90,10 +90,17 @@ icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t t
  * state is RESTART; no lock held. */
 void client_reattach(struct icms *icms);
 
-/* attach.c: asks an agent for its status text over a connection of its own. `link` is new; the
- * socket is its own, and it is freed by the caller. */
-icms_err client_status_unix(const char *path, struct client_link *link, char *out, size_t bytes,
-                            size_t *out_bytes) ICMS_MUST_CHECK;
+/* What an agent is asked for a text about. */
+struct client_question {
+    bool trace;                 /* icms_trace; else icms_status   */
+    const struct icms_key *key; /* trace: of whose; NULL: slowest */
+};
+
+/* attach.c: asks an agent for a text over a connection of its own. `link` is new; the socket is its
+ * own, and it is freed by the caller. */
+icms_err client_text_unix(const char *path, struct client_link *link,
+                          const struct client_question *question, char *out, size_t bytes,
+                          size_t *out_bytes) ICMS_MUST_CHECK;
 
 /* ---- operations and requests ---------------------------------------------------------------- */
 

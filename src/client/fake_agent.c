@@ -695,6 +695,16 @@ size_t agent_status(struct agent *agent, char *out, size_t bytes)
     return (size_t)snprintf(out, bytes, "{\"fake\":true,\"blocks\":%u}", fake_agent_blocks(agent));
 }
 
+char *agent_trace(struct agent *agent, const struct agent_user *user, const struct key *key)
+{
+    char *text = NULL;
+
+    (void)agent;
+    (void)user;
+    check(asprintf(&text, "{\"fake\":true,\"key\":%u}", key == NULL ? 0 : key->bytes[0]) > 0);
+    return text;
+}
+
 /* ---- the socket ----------------------------------------------------------------------------- */
 
 struct fake_socket {
@@ -790,6 +800,15 @@ static void socket_accept(struct fake_socket *s)
         size_t bytes = agent_status(s->agent, text, sizeof(text));
 
         socket_send(sock, text, bytes, NULL, 0);
+        (void)close(sock);
+    } else if (hello.op == SHM_HELLO_TRACE) {
+        struct key key = {.length = hello.key.length};
+        char *answer;
+
+        memcpy(key.bytes, hello.key.bytes, sizeof(key.bytes));
+        answer = agent_trace(s->agent, NULL, key.length == 0 ? NULL : &key);
+        socket_send(sock, answer, strlen(answer), NULL, 0);
+        free(answer);
         (void)close(sock);
     } else {
         socket_attach(s, sock, hello.staging_bytes);

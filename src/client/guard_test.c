@@ -165,6 +165,10 @@ static void tour_sync(struct icms *icms, struct icms_volume *volume)
         err = icms_status(icms, text, sizeof(text), &bytes);
     while (err == ICMS_PEER_DOWN);
     call_is(err, ICMS_OK);
+    do
+        err = icms_trace(icms, &keys[0], text, sizeof(text), &bytes);
+    while (err == ICMS_PEER_DOWN);
+    call_is(err, ICMS_OK);
     atomic_store(&fake.forget, false);
 }
 

@@ -45,4 +45,8 @@ void client_inside_free(struct client_inside **inside);
 /* Its status text; returns what the whole needs, as agent_status() does. Any thread. */
 size_t client_inside_status(struct client_inside *inside, char *out, size_t bytes);
 
+/* icms_trace of that agent. NO_MEMORY. Any thread. */
+icms_err client_inside_trace(struct client_inside *inside, const struct icms_key *key, char *out,
+                             size_t bytes, size_t *out_bytes) ICMS_MUST_CHECK;
+
 #endif

@@ -320,37 +320,40 @@ void icms_close(struct icms **icms)
 
 /* ---- state ---------------------------------------------------------------------------------- */
 
-struct status_call {
+struct text_call {
     const struct icms *icms;
+    const struct client_question *question;
     struct client_link *link;
     char *out;
     size_t bytes, out_bytes;
     icms_err err;
 };
 
-static void status_inside(void *arg)
+static void text_inside(void *arg)
 {
-    struct status_call *call = arg;
+    struct text_call *call = arg;
 
-    call->err = client_status_unix(call->icms->socket, call->link, call->out, call->bytes,
-                                   &call->out_bytes);
+    call->err = client_text_unix(call->icms->socket, call->link, call->question, call->out,
+                                 call->bytes, &call->out_bytes);
 }
 
-static icms_err status_unix(struct icms *icms, char *out, size_t bytes, size_t *out_bytes)
+static icms_err text_unix(struct icms *icms, const struct client_question *question, char *out,
+                          size_t bytes, size_t *out_bytes)
 {
-    struct status_call call = {.icms = icms, .out = out, .bytes = bytes};
+    struct text_call call = {.icms = icms, .question = question, .out = out, .bytes = bytes};
     icms_err err = client_link_new(&call.link);
 
     if (err != ICMS_OK)
         return err;
-    err = client_guarded(icms, status_inside, &call) ? call.err : ICMS_CLOSED;
+    err = client_guarded(icms, text_inside, &call) ? call.err : ICMS_CLOSED;
     client_link_free(&call.link);
     if (err == ICMS_OK)
         *out_bytes = call.out_bytes;
     return err;
 }
 
-icms_err icms_status(struct icms *icms, char *out, size_t bytes, size_t *out_bytes)
+static icms_err text_ask(struct icms *icms, const struct client_question *question, char *out,
+                         size_t bytes, size_t *out_bytes)
 {
     icms_err err;
 
@@ -359,16 +362,39 @@ icms_err icms_status(struct icms *icms, char *out, size_t bytes, size_t *out_byt
     if (client_forked(icms))
         return ICMS_FORKED;
     if (icms->local == NULL)
-        return status_unix(icms, out, bytes, out_bytes);
+        return text_unix(icms, question, out, bytes, out_bytes);
     /* The agent of a directory without volumes has nothing to run for, nor to say. */
     if (client_local_volumes(icms->local) == 0) {
-        *out_bytes = (size_t)snprintf(out, bytes, "{\"enclosures\":[],\"volumes\":[]}") + 1;
+        *out_bytes = (size_t)snprintf(out, bytes, "%s",
+                                      question->trace ? "{\"requests\":[]}"
+                                                      : "{\"enclosures\":[],\"volumes\":[]}") +
+                     1;
         return ICMS_OK;
     }
     err = client_call_begin(icms);
     if (err != ICMS_OK)
         return err;
-    *out_bytes = client_inside_status(icms->link->inside, out, bytes) + 1;
+    if (question->trace)
+        err = client_inside_trace(icms->link->inside, question->key, out, bytes, out_bytes);
+    else
+        *out_bytes = client_inside_status(icms->link->inside, out, bytes) + 1;
     client_call_end(icms);
-    return ICMS_OK;
+    return err;
+}
+
+icms_err icms_status(struct icms *icms, char *out, size_t bytes, size_t *out_bytes)
+{
+    const struct client_question question = {0};
+
+    return text_ask(icms, &question, out, bytes, out_bytes);
+}
+
+icms_err icms_trace(struct icms *icms, const struct icms_key *key, char *out, size_t bytes,
+                    size_t *out_bytes)
+{
+    const struct client_question question = {.trace = true, .key = key};
+
+    if (key != NULL && (key->length == 0 || key->length > ICMS_KEY_BYTES))
+        return ICMS_KEY_SIZE;
+    return text_ask(icms, &question, out, bytes, out_bytes);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ctl/ctl.h: what operators ask a running daemon: /metrics, /healthz, /readyz, /status. Over
- * libmicrohttpd, on a thread of its own; it never touches a data loop and only calls functions that
- * are marked "any thread".
+ * ctl/ctl.h: what operators ask a running daemon: /metrics, /healthz, /readyz, /status, /trace.
+ * Over libmicrohttpd, on a thread of its own; it never touches a data loop and only calls functions
+ * that are marked "any thread".
  */
 #ifndef CTL_CTL_H
 #define CTL_CTL_H
@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/hist.h"
+#include "base/types.h"
 
 struct ctl_http;
 
@@ -58,12 +59,15 @@ struct ctl_http_opts {
     /* Called on the HTTP thread, one at a time; what they look at must be marked "any thread". */
     void (*metrics)(void *arg, struct ctl_page *page); /* Prometheus text                        */
     void (*status)(void *arg, struct ctl_page *page);  /* one JSON object                        */
-    bool (*ready)(void *arg, struct err_why *why);     /* false: not ready, and why              */
-    bool (*healthy)(void *arg, struct err_why *why);   /* false: restart me; NULL: always        */
+    /* One JSON object about what was asked for lately, of a key (/trace?key=hex) or, key NULL,
+     * about what took longest. NULL: there is no such page. */
+    void (*trace)(void *arg, const struct key *key, struct ctl_page *page);
+    bool (*ready)(void *arg, struct err_why *why);   /* false: not ready, and why              */
+    bool (*healthy)(void *arg, struct err_why *why); /* false: restart me; NULL: always        */
 };
 
-/* Starts serving GET and HEAD of /metrics, /healthz, /readyz and /status. ADDRESS_IN_USE and the
- * like with a sentence that says what to do. */
+/* Starts serving GET and HEAD of /metrics, /healthz, /readyz, /status and /trace. ADDRESS_IN_USE
+ * and the like with a sentence that says what to do. */
 icms_err ctl_http_start(const struct ctl_http_opts *opts, struct err_why *why,
                         struct ctl_http **out_http) ICMS_MUST_CHECK;
 

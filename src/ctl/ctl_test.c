@@ -328,6 +328,13 @@ static void make_status(void *arg, struct ctl_page *page)
     ctl_text(page, "{\"ready\": %s}\n", is_ready ? "true" : "false");
 }
 
+static void make_trace(void *arg, const struct key *key, struct ctl_page *page)
+{
+    ctl_text(page, key == NULL ? "slowest" : "key %u:", key == NULL ? 0 : key->length);
+    for (unsigned i = 0; key != NULL && i < LIMIT_KEY_BYTES; i++)
+        ctl_text(page, "%02x", key->bytes[i]);
+}
+
 static bool tell_ready(void *arg, struct err_why *why)
 {
     if (!is_ready)
@@ -345,6 +352,7 @@ static int serve(void **state)
         .version = "0",
         .metrics = make_metrics,
         .status = make_status,
+        .trace = make_trace,
         .ready = tell_ready,
     };
     struct err_why why = {""};
@@ -542,6 +550,20 @@ static void test_the_oldest_idle_connection_goes_first(void **state)
 }
 
 /* [::] is for both: whoever scrapes over IPv4 reaches it. */
+static void test_a_trace_is_of_a_key_or_of_all(void **state)
+{
+    assert_int_equal(get("/trace"), 200);
+    assert_non_null(strstr(reply_body(), "slowest"));
+    assert_int_equal(get("/trace?key=00aBff"), 200);
+    assert_non_null(strstr(reply_body(), "key 3:00abff00000000000000000000000000"));
+    assert_int_equal(get("/trace?key=000102030405060708090a0b0c0d0e0f"), 200);
+    assert_non_null(strstr(reply_body(), "key 16:000102030405060708090a0b0c0d0e0f"));
+    assert_int_equal(get("/trace?key=000102030405060708090a0b0c0d0e0f10"), 400);
+    assert_int_equal(get("/trace?key=0"), 400);
+    assert_int_equal(get("/trace?key="), 400);
+    assert_int_equal(get("/trace?key=0x"), 400);
+}
+
 static void test_any_address_of_ipv6_takes_ipv4(void **state)
 {
     struct ctl_http_opts opts = {.listen = "[::]:0", .ready = tell_ready};
@@ -586,6 +608,7 @@ int main(void)
         cmocka_unit_test(test_any_address_of_ipv6_takes_ipv4),
         cmocka_unit_test_setup_teardown(test_metrics_are_served, serve, stop),
         cmocka_unit_test_setup_teardown(test_readiness_says_why_not, serve, stop),
+        cmocka_unit_test_setup_teardown(test_a_trace_is_of_a_key_or_of_all, serve, stop),
         cmocka_unit_test_setup_teardown(test_head_has_no_body, serve, stop),
         cmocka_unit_test_setup_teardown(test_everything_else_is_refused, serve, stop),
         cmocka_unit_test_setup_teardown(test_a_request_without_end_is_bounded, serve, stop),

@@ -486,6 +486,24 @@ size_t client_inside_status(struct client_inside *inside, char *out, size_t byte
     return agent_status(inside->agent, out, bytes);
 }
 
+icms_err client_inside_trace(struct client_inside *inside, const struct icms_key *icms_key,
+                             char *out, size_t bytes, size_t *out_bytes)
+{
+    struct key key = {0};
+    char *text;
+
+    if (icms_key != NULL) {
+        key.length = icms_key->length;
+        memcpy(key.bytes, icms_key->bytes, key.length);
+    }
+    text = agent_trace(inside->agent, NULL, icms_key == NULL ? NULL : &key);
+    if (text == NULL)
+        return ICMS_NO_MEMORY;
+    *out_bytes = (size_t)snprintf(out, bytes, "%s", text) + 1;
+    free(text);
+    return ICMS_OK;
+}
+
 static icms_err local_attach(struct client_link *link, uint64_t staging_bytes, struct err_why *why)
 {
     struct agent_client *client = calloc(1, sizeof(*client));

@@ -47,7 +47,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION      6
+#define SHM_VERSION      7
 #define SHM_ARENA_MAGIC  0x616e657261736d63u
 #define SHM_CLIENT_MAGIC 0x746e65696c636d63u
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
@@ -351,20 +351,24 @@ bool shm_client_sleep(struct shm_ring *ring);
  * one arena region a volume the client may use (in order of welcome.volumes), in messages of up to
  * 32 descriptors: the welcome carries the first ones, each further message is 8 bytes
  * (SHM_HELLO_MAGIC) and carries more. A welcome with an error carries none. The socket stays open:
- * its end is the end of the client. Status is answered with a text in messages of at most 32 KiB,
- * then the end of the stream.
+ * its end is the end of the client. Status and trace are answered with a text in messages of at
+ * most 32 KiB, then the end of the stream.
  */
 #define SHM_HELLO_ATTACH 1
 #define SHM_HELLO_STATUS 2
+#define SHM_HELLO_TRACE  3
 #define SHM_HELLO_FDS    32
 #define SHM_HELLO_MAGIC  0x6f6c6c65686d6369u
 
 struct shm_hello {
     uint64_t magic;
     uint32_t version;
-    uint32_t op;            /* SHM_HELLO_ATTACH, SHM_HELLO_STATUS                          */
+    uint32_t op;            /* SHM_HELLO_ATTACH, _STATUS, _TRACE                           */
     uint64_t staging_bytes; /* wanted; 0: the agent's default                              */
+    struct shm_key key;     /* TRACE: of whose requests; length 0: of the slowest          */
+    uint32_t pad;
 };
+_Static_assert(sizeof(struct shm_hello) == 48, "as on the socket");
 
 struct shm_welcome {
     uint64_t magic;

@@ -75,7 +75,7 @@ enum target_step target_run_key(struct target_req *req)
     req->has_key = true;
     if (!is_held)
         return target_req_mutate(req);
-    req->state = TARGET_REQ_KEY_WAIT;
+    target_req_state_set(req, TARGET_REQ_KEY_WAIT);
     return TARGET_WAIT;
 }
 
@@ -101,6 +101,6 @@ enum target_step target_run_key_end(struct target_req *req)
     next = key_holder(req);
     if (next != NULL)
         target_req_defer(next);
-    req->state = TARGET_REQ_REPLY;
+    target_req_state_set(req, TARGET_REQ_REPLY);
     return TARGET_NEXT;
 }

@@ -19,15 +19,6 @@
 #include "target/target_int.h"
 #include "wire/nvme_kv.h"
 
-static uint32_t list_home(const struct target_req *req)
-{
-    for (uint32_t i = 0; i < req->target->opts.loops; i++)
-        if (req->target->loops[i] == req->nvmf->loop)
-            return i;
-    check(!"commands come from our loops");
-    return 0;
-}
-
 /* Merges what a drive has into keys; what does not fit at the end is dropped, and is for the next
  * pass. */
 static void list_merge(struct target_list *list)
@@ -84,13 +75,13 @@ enum target_step target_list_begin(struct target_req *req)
 {
     struct nvme_kv_list_writer writer;
 
-    req->home = list_home(req);
+    req->home = target_loop_index(req->target, req->nvmf->loop);
     req->list_from = (struct store_position){0};
     req->list_placed = req->nvmf->key.length == 0;
     nvme_kv_list_write_begin(&writer, req->nvmf->memory, req->nvmf->host_bytes);
     req->list_bytes = writer.bytes;
     req->list_count = writer.count;
-    req->state = TARGET_REQ_LIST_WAIT;
+    target_req_state_set(req, TARGET_REQ_LIST_WAIT);
     return TARGET_NEXT;
 }
 
@@ -109,7 +100,7 @@ static enum target_step list_answer(struct target_req *req)
     req->nvmf->value = req->nvmf->memory;
     req->nvmf->done_bytes = req->list_bytes;
     req->nvmf->err = ICMS_OK;
-    req->state = TARGET_REQ_REPLY;
+    target_req_state_set(req, TARGET_REQ_REPLY);
     return TARGET_NEXT;
 }
 
@@ -131,7 +122,7 @@ enum target_step target_list_wait(struct target_req *req)
     list->open = true;
     list->key_count = 0;
     list_ask(req, list, 0);
-    req->state = TARGET_REQ_LIST;
+    target_req_state_set(req, TARGET_REQ_LIST);
     return TARGET_NEXT;
 }
 
@@ -145,7 +136,7 @@ static enum target_step list_pass_end(struct target_req *req, struct target_list
     list_hand_on(list);
     if (!more)
         return list_answer(req);
-    req->state = TARGET_REQ_LIST_WAIT;
+    target_req_state_set(req, TARGET_REQ_LIST_WAIT);
     return TARGET_NEXT;
 }
 

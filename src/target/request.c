@@ -85,7 +85,7 @@ enum target_step target_req_answer(struct target_req *req, icms_err err, enum ic
 {
     req->nvmf->err = err;
     req->nvmf->reason = reason;
-    req->state = req->has_key ? TARGET_REQ_KEY_END : TARGET_REQ_REPLY;
+    target_req_state_set(req, req->has_key ? TARGET_REQ_KEY_END : TARGET_REQ_REPLY);
     return TARGET_NEXT;
 }
 
@@ -130,19 +130,19 @@ static enum target_step target_run_new(struct target_req *req)
     switch (nvmf->op) {
     case NVMF_TARGET_STORE:
     case NVMF_TARGET_DELETE:
-        req->state = TARGET_REQ_KEY;
+        target_req_state_set(req, TARGET_REQ_KEY);
         return TARGET_NEXT;
     case NVMF_TARGET_RETRIEVE:
     case NVMF_TARGET_EXIST:
-        req->state = TARGET_REQ_LOOK;
+        target_req_state_set(req, TARGET_REQ_LOOK);
         return TARGET_NEXT;
     case NVMF_TARGET_EXIST_MANY:
-        req->state = TARGET_REQ_SCAN;
+        target_req_state_set(req, TARGET_REQ_SCAN);
         return TARGET_NEXT;
     case NVMF_TARGET_LIST:
         return target_list_begin(req);
     case NVMF_TARGET_FLUSH:
-        req->state = TARGET_REQ_SYNC;
+        target_req_state_set(req, TARGET_REQ_SYNC);
         return TARGET_NEXT;
     default:
         check(!"nvmf/target knows no other command");
@@ -238,7 +238,7 @@ static enum target_step target_run_look(struct target_req *req)
         .more = req->call == NULL ? target_read_more : NULL,
         .done = target_read_done,
     };
-    req->state = TARGET_REQ_READ;
+    target_req_state_set(req, TARGET_REQ_READ);
     target_slow_begin(drive, req);
     req->op.read.err = store_read(drive->store, &req->op.read);
     return req->op.read.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
@@ -268,7 +268,7 @@ static enum target_step target_run_read(struct target_req *req)
     if (req->streamed) /* another drive's value is not its other half */
         return target_req_answer(req, ICMS_MISS, req->reason);
     req->rank++;
-    req->state = TARGET_REQ_LOOK;
+    target_req_state_set(req, TARGET_REQ_LOOK);
     return TARGET_NEXT;
 }
 
@@ -277,9 +277,9 @@ static enum target_step target_run_read(struct target_req *req)
 enum target_step target_req_mutate(struct target_req *req)
 {
     if (req->nvmf->op == NVMF_TARGET_DELETE)
-        req->state = TARGET_REQ_KILL;
+        target_req_state_set(req, TARGET_REQ_KILL);
     else
-        req->state = req->nvmf->options != 0 ? TARGET_REQ_PROBE : TARGET_REQ_APPEND;
+        target_req_state_set(req, req->nvmf->options != 0 ? TARGET_REQ_PROBE : TARGET_REQ_APPEND);
     return TARGET_NEXT;
 }
 
@@ -293,7 +293,7 @@ static enum target_step target_run_probe(struct target_req *req)
     if (drive == NULL) {
         if (!if_absent)
             return target_req_answer(req, ICMS_MISS, ICMS_MISS_ABSENT);
-        req->state = TARGET_REQ_APPEND;
+        target_req_state_set(req, TARGET_REQ_APPEND);
         return TARGET_NEXT;
     }
     if (!target_req_at(req, drive->loop))
@@ -306,7 +306,7 @@ static enum target_step target_run_probe(struct target_req *req)
         store_touch(drive->store, req->nvmf->ns, &req->nvmf->key);
         return target_req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
     }
-    req->state = TARGET_REQ_APPEND;
+    target_req_state_set(req, TARGET_REQ_APPEND);
     return TARGET_NEXT;
 }
 
@@ -317,7 +317,7 @@ static void target_write_done(struct store_write *write)
 
 static enum target_step target_req_note(struct target_req *req)
 {
-    req->state = TARGET_REQ_NOTE;
+    target_req_state_set(req, TARGET_REQ_NOTE);
     return TARGET_NEXT;
 }
 
@@ -355,7 +355,7 @@ static enum target_step target_run_append(struct target_req *req)
         .value_bytes = nvmf->value_bytes,
         .done = target_write_done,
     };
-    req->state = TARGET_REQ_WRITE;
+    target_req_state_set(req, TARGET_REQ_WRITE);
     target_slow_begin(drive, req);
     req->op.write.err = store_write(drive->store, &req->op.write);
     return req->op.write.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
@@ -371,12 +371,12 @@ static enum target_step target_run_write(struct target_req *req)
     case ICMS_OK:
         req->value_drive = req->drive;
         req->rank = 0;
-        req->state = TARGET_REQ_KILL;
+        target_req_state_set(req, TARGET_REQ_KILL);
         return TARGET_NEXT;
     case ICMS_DRIVE_DOWN:
         if (!target_drive_in(req->target, req->drive)) {
             req->is_left = true;
-            req->state = TARGET_REQ_APPEND; /* its runs go to the next one */
+            target_req_state_set(req, TARGET_REQ_APPEND); /* its runs go to the next one */
             return TARGET_NEXT;
         }
         reason = ICMS_MISS_DRIVE_DOWN;
@@ -433,7 +433,7 @@ static enum target_step target_kill_at(struct target_req *req, struct target_dri
         .only_record = req->nvmf->only_record != 0 ? target_req_record(req, drive) : 0,
         .done = target_delete_done,
     };
-    req->state = TARGET_REQ_KILL_END;
+    target_req_state_set(req, TARGET_REQ_KILL_END);
     target_slow_begin(drive, req);
     req->op.delete.err = store_delete(drive->store, &req->op.delete);
     return req->op.delete.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
@@ -447,7 +447,7 @@ static enum target_step target_kill_failed(struct target_req *req, icms_err err,
         return target_req_answer(req, err, reason);
     req->err = err;
     req->reason = reason;
-    req->state = TARGET_REQ_UNDO;
+    target_req_state_set(req, TARGET_REQ_UNDO);
     return TARGET_NEXT;
 }
 
@@ -506,7 +506,7 @@ static enum target_step target_run_kill_end(struct target_req *req)
     else if (err != ICMS_MISS && err != ICMS_DRIVE_DOWN)
         req->err = err; /* it may still be there */
     req->rank++;
-    req->state = TARGET_REQ_KILL;
+    target_req_state_set(req, TARGET_REQ_KILL);
     return TARGET_NEXT;
 }
 
@@ -569,7 +569,7 @@ static enum target_step target_run_sync(struct target_req *req)
     if (!target_req_at(req, drive->loop))
         return TARGET_WAIT;
     req->op.flush = (struct store_flush){.done = target_flush_done};
-    req->state = TARGET_REQ_FLUSH;
+    target_req_state_set(req, TARGET_REQ_FLUSH);
     req->op.flush.err = store_flush(drive->store, &req->op.flush);
     return req->op.flush.err == ICMS_OK ? TARGET_WAIT : TARGET_NEXT;
 }
@@ -579,16 +579,37 @@ static enum target_step target_run_flush(struct target_req *req)
     if (req->err == ICMS_OK)
         req->err = req->op.flush.err;
     req->index++;
-    req->state = TARGET_REQ_SYNC;
+    target_req_state_set(req, TARGET_REQ_SYNC);
     return TARGET_NEXT;
 }
 
 /* ---- the machine ---------------------------------------------------------------------------- */
 
+static void target_req_remember(const struct target_req *req)
+{
+    const struct nvmf_target_req *nvmf = req->nvmf;
+    struct trace_entry entry = {.trace = req->trace,
+                                .end_ns = loop_now_ns(req->at),
+                                .volume = nvmf->ns,
+                                .place = req->drive,
+                                .err = nvmf->err,
+                                .reason = nvmf->reason,
+                                .op = (uint8_t)nvmf->op};
+
+    if (nvmf->op != NVMF_TARGET_LIST)
+        entry.key = nvmf->key;
+    if (nvmf->op == NVMF_TARGET_STORE)
+        entry.bytes = nvmf->value_bytes;
+    else if (nvmf->op == NVMF_TARGET_RETRIEVE && nvmf->err == ICMS_OK)
+        entry.bytes = nvmf->done_bytes;
+    trace_add(&req->target->books[target_loop_index(req->target, req->at)], &entry);
+}
+
 static enum target_step target_run_reply(struct target_req *req)
 {
     if (!target_req_at(req, req->nvmf->loop))
         return TARGET_WAIT;
+    target_req_remember(req);
     req->state = TARGET_REQ_FREE;
     if (req->call != NULL)
         req->call->done(req->call);
@@ -631,7 +652,9 @@ static void target_req_begin(struct target *target, struct target_req *req,
     req->nvmf = nvmf;
     req->call = call;
     req->at = nvmf->loop;
-    req->slot = req->rank = req->index = req->drive = 0;
+    req->slot = req->rank = req->index = 0;
+    req->drive = TRACE_NOWHERE;
+    trace_begin(&req->trace, TARGET_REQ_NEW, loop_now_ns(req->at));
     req->value_drive = UINT32_MAX;
     req->has_key = req->found = req->is_left = req->streamed = false;
     req->reason = ICMS_MISS_NONE;

@@ -142,6 +142,12 @@ static icms_err target_make(struct target *target, struct err_why *why)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     for (uint32_t i = 0; i < target->opts.loops; i++)
         list_init(&target->lists[i].parked);
+    target->books = calloc(target->opts.loops, sizeof(*target->books));
+    if (target->books == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < target->opts.loops; i++)
+        if (trace_book_init(&target->books[i]) != ICMS_OK)
+            return err_set(why, ICMS_NO_MEMORY, "no memory for traces of commands");
     target->keys = calloc(target->opts.loops, TARGET_KEY_CHAINS * sizeof(*target->keys));
     if (target->keys == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
@@ -269,6 +275,9 @@ void target_free(struct target **target_ref)
         loop_free(&target->loops[i]);
     nvmf_target_free(&target->nvmf);
     target_drives_close(target);
+    for (uint32_t i = 0; i < target->opts.loops && target->books != NULL; i++)
+        trace_book_fini(&target->books[i]);
+    free(target->books);
     free(target->keys);
     free(target->lists);
     free(target);
@@ -338,9 +347,38 @@ static void target_stats_volume(const struct target *target, uint32_t v,
     }
 }
 
+static const char *const state_names[TARGET_REQ_STATES] = {
+    [TARGET_REQ_NEW] = "new",           [TARGET_REQ_LOOK] = "look",
+    [TARGET_REQ_READ] = "read",         [TARGET_REQ_KEY] = "key",
+    [TARGET_REQ_KEY_WAIT] = "key_wait", [TARGET_REQ_PROBE] = "probe",
+    [TARGET_REQ_APPEND] = "append",     [TARGET_REQ_WRITE] = "write",
+    [TARGET_REQ_KILL] = "kill",         [TARGET_REQ_KILL_END] = "kill_end",
+    [TARGET_REQ_UNDO] = "undo",         [TARGET_REQ_NOTE] = "note",
+    [TARGET_REQ_SCAN] = "scan",         [TARGET_REQ_LIST_WAIT] = "list_wait",
+    [TARGET_REQ_LIST] = "list",         [TARGET_REQ_SYNC] = "sync",
+    [TARGET_REQ_FLUSH] = "flush",       [TARGET_REQ_KEY_END] = "key_end",
+    [TARGET_REQ_REPLY] = "reply",
+};
+_Static_assert(TARGET_REQ_STATES <= TARGET_STATS_STATES && TARGET_REQ_STATES <= TRACE_STATES,
+               "room for every state");
+
+static void target_stats_states(const struct target *target, struct target_stats *out_stats)
+{
+    for (uint32_t i = 0; i < TARGET_REQ_STATES; i++) {
+        out_stats->states[i].name = state_names[i];
+        for (uint32_t l = 0; l < target->opts.loops; l++) {
+            const struct trace_sum *sum = &target->books[l].sums[i];
+
+            out_stats->states[i].count += atomic_load_explicit(&sum->count, memory_order_relaxed);
+            out_stats->states[i].us += atomic_load_explicit(&sum->us, memory_order_relaxed);
+        }
+    }
+}
+
 void target_stats(const struct target *target, struct target_stats *out_stats)
 {
     memset(out_stats, 0, sizeof(*out_stats));
+    target_stats_states(target, out_stats);
     nvmf_target_stats(target->nvmf, &out_stats->nvmf);
     out_stats->quota_errors = atomic_load_explicit(&target->quota_errors, memory_order_relaxed);
     out_stats->drive_count = target->opts.drive_count;
@@ -366,6 +404,41 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     out_stats->volume_count = target->opts.volume_count;
     for (uint32_t v = 0; v < target->opts.volume_count; v++)
         target_stats_volume(target, v, &out_stats->volumes[v]);
+}
+
+static const char *target_trace_volume(void *arg, uint32_t volume)
+{
+    const struct target *target = arg;
+
+    return target->opts.volumes[volume].name;
+}
+
+static const char *target_trace_drive(void *arg, uint32_t drive)
+{
+    const struct target *target = arg;
+
+    return target->drives[drive].path;
+}
+
+char *target_trace(struct target *target, const struct key *key)
+{
+    const char *ops[NVMF_TARGET_OP_COUNT];
+    const struct trace_names names = {.ops = ops,
+                                      .op_count = NVMF_TARGET_OP_COUNT,
+                                      .states = state_names,
+                                      .state_count = TARGET_REQ_STATES,
+                                      .volume = target_trace_volume,
+                                      .place = target_trace_drive,
+                                      .place_is = "drive",
+                                      .key_bytes = LIMIT_RUN_BYTES,
+                                      .arg = target};
+    struct trace_book *books[LIMIT_LOOPS];
+
+    for (int i = 0; i < NVMF_TARGET_OP_COUNT; i++)
+        ops[i] = nvmf_target_op_name((enum nvmf_target_op)i);
+    for (uint32_t i = 0; i < target->opts.loops; i++)
+        books[i] = &target->books[i];
+    return trace_text(books, target->opts.loops, key, &names, loop_env_now_ns(target->opts.env));
 }
 
 void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES])

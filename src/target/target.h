@@ -98,7 +98,7 @@ struct target_call {
                                    value_bytes (at memory + STORE_HEADER_BYTES), deadline_ns; then
                                    err, reason, value, done_bytes, map. loop is set by us        */
     void (*done)(struct target_call *call); /* called once, on the loop it was called on        */
-    uint64_t private_words[208];            /* of the target                                    */
+    uint64_t private_words[224];            /* of the target                                    */
 };
 
 /* Starts a call, on one of the target's loops. done is called exactly once, on the same loop, from
@@ -132,7 +132,14 @@ struct target_volume_stats {
     uint64_t hits;                   /* loads that found the block  */
 };
 
+#define TARGET_STATS_STATES 32 /* room for every state of a command */
+
 struct target_stats {
+    struct {
+        const char *name; /* NULL: there is none of this number             */
+        uint64_t count;   /* commands that were in it and are over          */
+        uint64_t us;      /* how long, all of them together                 */
+    } states[TARGET_STATS_STATES];
     struct nvmf_target_stats nvmf;
     uint64_t capacity_bytes; /* of all drives in service                                 */
     uint64_t used_bytes;     /* live records on them                                     */
@@ -145,6 +152,10 @@ struct target_stats {
 
 /* Any thread; numbers a moment old. The struct is large: heap or static. */
 void target_stats(const struct target *target, struct target_stats *out_stats);
+
+/* As agent_trace of agent/agent.h, of commands. Of keys that the reader does not name it shows 4
+ * bytes: whoever reads it may use no volume. Any thread. */
+char *target_trace(struct target *target, const struct key *key);
 
 /* The host whose connection ended last because it moved data too slowly
  * (target_stats.nvmf.slow_hosts); "": none yet. Any thread. */

@@ -9,8 +9,10 @@
 #include <stdatomic.h>
 
 #include "base/bytes.h"
+#include "base/check.h"
 #include "place/place.h"
 #include "target/target.h"
+#include "trace/trace.h"
 
 #define TARGET_REQ_MAGIC 0x71657274u /* "treq" */
 
@@ -134,6 +136,7 @@ enum target_req_state {
     TARGET_REQ_KEY_END,   /* store, delete: goes home and releases its key; woken by
                              target_req_arrived                                                   */
     TARGET_REQ_REPLY,     /* goes back to the queue pair's loop; woken by target_req_arrived      */
+    TARGET_REQ_STATES,
 };
 
 enum target_step {
@@ -143,8 +146,9 @@ enum target_step {
 };
 
 struct target_req {
-    uint32_t magic; /* TARGET_REQ_MAGIC                                           */
-    enum target_req_state state;
+    uint32_t magic;              /* TARGET_REQ_MAGIC                                           */
+    enum target_req_state state; /* set by target_req_state_set                                 */
+    struct trace trace;          /* when it was set to what                                     */
     struct target *target;
     struct nvmf_target_req *nvmf; /* the command; ours until it is answered                     */
     struct target_call *call;     /* who gets the answer; NULL: nvmf/target                     */
@@ -166,7 +170,7 @@ struct target_req {
     uint32_t rank;            /* next place in the order to ask                             */
     uint32_t index;           /* SCAN: loop; LIST, SYNC, NOTE: drive                            */
     uint32_t home;            /* LIST: whose list memory; index of the queue pair's loop    */
-    uint32_t drive;           /* READ, WRITE, KILL_END: where                              */
+    uint32_t drive;           /* READ, WRITE, KILL_END: where; before: TRACE_NOWHERE       */
     uint32_t value_drive;     /* STORE: where the value went; UINT32_MAX: nowhere           */
     uint32_t out;             /* NOTE: drives (bits) that are being noted                   */
     bool found;               /* DELETE: somewhere                                          */
@@ -203,6 +207,7 @@ struct target {
     _Atomic uint64_t quota_errors;
     struct loop_timer timer;   /* loop 0: looks at free segments                       */
     struct target_list *lists; /* one a loop                                           */
+    struct trace_book *books;  /* one a loop, of requests that came from it and are over */
     uint32_t started;          /* loops that run                                       */
     char serial[21];           /* of the subsystem                                     */
     struct target_drive_opts drive_opts[LIMIT_DRIVES]; /* copy of opts.drives                    */
@@ -211,6 +216,24 @@ struct target {
 };
 
 static_assert(LIMIT_DRIVES <= 32, "target.out is a map of 32 bits");
+
+/* Which of the target's loops it is. */
+static inline uint32_t target_loop_index(const struct target *target, const struct loop *loop)
+{
+    uint32_t i = 0;
+
+    while (i < target->opts.loops && target->loops[i] != loop)
+        i++;
+    check(i < target->opts.loops);
+    return i;
+}
+
+/* Every state but FREE is noted with its time (/trace). */
+static inline void target_req_state_set(struct target_req *req, enum target_req_state state)
+{
+    req->state = state;
+    trace_state(&req->trace, (uint8_t)state, loop_now_ns(req->at));
+}
 
 /* ---- drives.c ------------------------------------------------------------------------------- */
 

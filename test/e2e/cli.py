@@ -66,7 +66,7 @@ def usage():
     result = icms("get", "--json", "--open", "unix:/nonexistent/sock", "a", "/dev/null")
     expect("errors are JSON, too", result, 2)
     assert json.loads(result.stdout)["error"] == "NOT_FOUND", result
-    for command in ["dev", "put", "get", "exists", "match", "rm", "status"]:
+    for command in ["dev", "put", "get", "exists", "match", "rm", "status", "trace"]:
         expect(f"{command} --help", icms(command, "--help"), 0, err=[])
 
 
@@ -167,6 +167,38 @@ def status(env):
     assert b": ready" in result.stdout and b" ago: " not in result.stdout, result
 
 
+def trace(env):
+    """The requests of a key that an agent and an enclosure tell of, with the time in each state."""
+    expect("put", icms("put", "--on-flash", "traced", data=b"x" * 5000, env=env), 0)
+    result = icms("trace", "--json", "traced", env=env)
+    expect("trace as JSON", result, 0)
+    told = json.loads(result.stdout)["requests"]
+    assert len(told) == 1 and told[0]["op"] == "put" and told[0]["bytes"] == 5000, told
+    assert told[0]["status"] == "OK" and told[0]["enclosure"] == "dev", told
+    assert [s["state"] for s in told[0]["states"]] == ["new", "pod", "answer"], told
+    assert sum(s["us"] for s in told[0]["states"]) == told[0]["us"] > 0, told
+    result = icms("trace", "traced", env=env)
+    expect("trace", result, 0)
+    assert b"STATES" in result.stdout and b"(dev)" in result.stdout, result
+    assert told[0]["key"].encode() in result.stdout, result
+    expect("trace of a key as it is shown", icms("trace", "0x" + told[0]["key"], env=env), 0)
+    expect("trace of a key that nobody asked for", icms("trace", "untouched", env=env), 1,
+           b"no request of this key is remembered: gets that find their block in mapped memory ask "
+           b"no agent\n")
+    result = icms("trace", "--json", env=env)
+    expect("the slowest", result, 0)
+    slowest = [request["us"] for request in json.loads(result.stdout)["requests"]]
+    assert len(slowest) > 1 and slowest == sorted(slowest, reverse=True), slowest
+    expect("two keys", icms("trace", "a", "b", env=env), 2, b"", [b"'b'"])
+    page = f"http://{env['TARGET']}/trace"
+    with urllib.request.urlopen(f"{page}?key={told[0]['key']}", timeout=10) as answer:
+        command = json.load(answer)["requests"][0]
+    assert command["op"] == "store" and command["drive"].endswith("drive"), command
+    assert "write" in [s["state"] for s in command["states"]], command
+    with urllib.request.urlopen(page, timeout=10) as answer:
+        assert all(len(r["key"]) <= 8 for r in json.load(answer)["requests"]), page
+
+
 def dev(folder):
     process = subprocess.Popen([ICMS, "dev", "--json", "--size", "256MiB", "--dir", folder / "d"],
                                stdout=subprocess.PIPE, text=True)
@@ -178,6 +210,7 @@ def dev(folder):
         env = {"ICMS_SOCKET": told["socket"], "TARGET": f"127.0.0.1:{told['target_http']}"}
         blocks(env, folder)
         status(env)
+        trace(env)
     finally:
         process.send_signal(signal.SIGINT)
         ended = process.wait(timeout=30)

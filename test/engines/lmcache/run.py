@@ -225,8 +225,9 @@ def case_restart(lab):
         warm, loaded = answer(lab, p, prompt)
         assert warm["tokens"] == reference["tokens"], (warm, reference)
         assert warm["cached"] == CHUNKS * CHUNK, warm
-        # What is beside the chunks are statements of identities, which have under 4 KiB.
-        assert 0 <= loaded - CHUNKS * CHUNK_BYTES < 4096, loaded
+        # What is beside the chunks are statements of identities, which have under 4 KiB, and what came of
+        # the first chunks when the agent asked for as much as those had.
+        assert 0 <= loaded - CHUNKS * CHUNK_BYTES < 32 << 10, loaded
         print(f"# cold {cold['seconds']} s, warm {warm['seconds']} s, {loaded:.0f} bytes over "
               "NVMe/TCP")
         p.targets[1].kill()
