@@ -114,9 +114,6 @@ static bool entry_is_same(const struct trace_entry *a, const struct trace_entry 
 
 static void found_add(struct found *found, const struct trace_entry *entry)
 {
-    for (unsigned i = 0; i < found->count; i++)
-        if (entry_is_same(&found->entries[i], entry))
-            return;
     if (found->count == found->room) {
         unsigned room = found->room == 0 ? 2 * TRACE_SLOW : 2 * found->room;
         struct trace_entry *more = realloc(found->entries, room * sizeof(*more));
@@ -131,24 +128,34 @@ static void found_add(struct found *found, const struct trace_entry *entry)
     found->entries[found->count++] = *entry;
 }
 
-/* The key's requests of a book, or its slowest ones. */
+static bool found_has(const struct found *found, const struct trace_entry *entry)
+{
+    for (unsigned i = 0; i < found->count; i++)
+        if (entry_is_same(&found->entries[i], entry))
+            return true;
+    return false;
+}
+
+/* The key's requests of a book, or its slowest ones, as far as the reader may see them. */
 static void book_find(struct trace_book *book, const struct key *key,
                       const struct trace_names *names, struct found *found)
 {
     const uint64_t recent = book->added < TRACE_RECENT ? book->added : TRACE_RECENT;
 
+    for (uint64_t i = 0; i < recent && key != NULL; i++) {
+        const struct trace_entry *entry = &book->recent[i];
+
+        if (key_equal(key, &entry->key) && names->volume(names->arg, entry->volume) != NULL)
+            found_add(found, entry);
+    }
     for (unsigned window = 0; window < 2; window++)
         for (uint32_t i = 0; i < book->slow[window].count; i++) {
             const struct trace_entry *entry = &book->slow[window].entries[i];
 
             if ((key == NULL || key_equal(key, &entry->key)) &&
-                names->volume(names->arg, entry->volume) != NULL)
+                names->volume(names->arg, entry->volume) != NULL && !found_has(found, entry))
                 found_add(found, entry);
         }
-    for (uint64_t i = 0; i < recent && key != NULL; i++)
-        if (key_equal(key, &book->recent[i].key) &&
-            names->volume(names->arg, book->recent[i].volume) != NULL)
-            found_add(found, &book->recent[i]);
 }
 
 static int slowest_first(const void *a, const void *b)
