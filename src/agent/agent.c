@@ -277,9 +277,9 @@ uint64_t agent_under_way(const struct agent *agent)
     uint64_t under_way = 0;
 
     for (uint32_t i = 0; i < agent->reactor_count; i++) {
-        uint64_t answered =
-            atomic_load_explicit(&agent->reactors[i].answered, memory_order_acquire);
+        uint64_t answered = counter_get(&agent->reactors[i].answered);
 
+        atomic_thread_fence(memory_order_acquire); /* of what was answered all was taken */
         under_way += counter_get(&agent->reactors[i].requests) - answered;
     }
     return under_way;

@@ -30,6 +30,7 @@
 #include "agent/extent.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/counter.h"
 #include "base/hash.h"
 #include "base/list.h"
 #include "icms/icms.h"
@@ -81,21 +82,6 @@
 
 /* Of the arenas beside an own drive so much is pinned, in large pages, whole volumes. */
 #define AGENT_LOCAL_PINNED_BYTES ((uint64_t)256 << 20)
-
-/* ---- counters: one writer, read by any thread ----------------------------------------------- */
-
-typedef _Atomic uint64_t agent_counter;
-
-static inline void counter_add(agent_counter *counter, uint64_t n)
-{
-    atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
-                          memory_order_relaxed);
-}
-
-static inline uint64_t counter_get(const agent_counter *counter)
-{
-    return atomic_load_explicit(counter, memory_order_relaxed);
-}
 
 /* ---- requests ------------------------------------------------------------------------------- */
 
@@ -305,10 +291,10 @@ struct agent_reactor {
     struct loop_msg start;                 /* first thing on the loop                      */
     bool started;                          /* its thread runs; the owner's                 */
     struct hist get_ns, put_ns, exists_ns; /* from taken to answered                       */
-    agent_counter requests, answered;      /* taken; of these, over                        */
+    uint64_t requests, answered;           /* taken; of these, over                        */
     struct trace_book book;                /* of requests that are over                    */
-    agent_counter answers[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* by enum shm_op and status */
-    agent_counter hostile; /* guests dropped for what they wrote           */
+    uint64_t answers[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* by enum shm_op and status */
+    uint64_t hostile; /* guests dropped for what they wrote           */
 };
 
 /* ---- shards --------------------------------------------------------------------------------- */
@@ -396,11 +382,11 @@ struct agent_shard {
     struct agent_share shares[LIMIT_CLIENTS];
     _Atomic uint64_t lacking; /* bit j: enclosure j is up and has no such volume for us        */
     /* counters */
-    agent_counter slots_used, slots_limbo, used_bytes, evictions;
-    agent_counter hits_dram, hits_local, hits_pod;
-    agent_counter misses[AGENT_STATS_MISSES];
-    agent_counter puts, put_bytes, get_bytes;
-    agent_counter sheds, deadline_misses, checksum_errors, store_failures;
+    uint64_t slots_used, slots_limbo, used_bytes, evictions;
+    uint64_t hits_dram, hits_local, hits_pod;
+    uint64_t misses[AGENT_STATS_MISSES];
+    uint64_t puts, put_bytes, get_bytes;
+    uint64_t sheds, deadline_misses, checksum_errors, store_failures;
     struct hist evicted_age_ns; /* since they were published, of evicted blocks          */
 };
 
@@ -424,7 +410,7 @@ struct agent_path {
     uint64_t began_ns;            /* when CONNECTING began                                    */
     _Atomic uint64_t included_ns; /* last time it came back; 0: it was never away             */
     _Atomic bool tried;           /* once up or excluded                                      */
-    agent_counter exclusions, probes, load_bytes, store_bytes;
+    uint64_t exclusions, probes, load_bytes, store_bytes;
     struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                             */
     pthread_mutex_t text_lock; /* of last_error: written on failures, read by status       */
     char last_error[LIMIT_REASON_BYTES];
@@ -441,7 +427,7 @@ struct agent_local {
     uint8_t *buffers[AGENT_LOCAL_BUFFERS]; /* free ones                                          */
     uint32_t free_count;
     struct list waiting; /* struct agent_op that need a buffer                       */
-    agent_counter load_bytes, store_bytes;
+    uint64_t load_bytes, store_bytes;
 };
 
 /* ---- guests --------------------------------------------------------------------------------- */

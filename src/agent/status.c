@@ -181,8 +181,8 @@ static void state_stats(const struct trace_book *book, struct agent_stats *out_s
         const struct trace_sum *sum = &book->sums[i];
 
         out_stats->states[i].name = state_names[i];
-        out_stats->states[i].count += atomic_load_explicit(&sum->count, memory_order_relaxed);
-        out_stats->states[i].us += atomic_load_explicit(&sum->us, memory_order_relaxed);
+        out_stats->states[i].count += counter_get(&sum->count);
+        out_stats->states[i].us += counter_get(&sum->us);
     }
 }
 

@@ -3,6 +3,7 @@
  * Buckets: values 0..3 have their own; above, the two bits after the leading one choose the
  * quarter. One writer.
  */
+#include "base/counter.h"
 #include "base/hist.h"
 
 static unsigned hist_bucket(uint64_t value)
@@ -27,24 +28,19 @@ uint64_t hist_bucket_max(unsigned i)
     return ((uint64_t)1 << log2) + (i % HIST_SUB + 1) * quarter - 1;
 }
 
-static void hist_bump(uint64_t *counter, uint64_t n)
-{
-    __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
-}
-
 void hist_add(struct hist *hist, uint64_t value)
 {
-    hist_bump(&hist->count[hist_bucket(value)], 1);
-    hist_bump(&hist->sum, value);
-    hist_bump(&hist->total, 1);
+    counter_add(&hist->count[hist_bucket(value)], 1);
+    counter_add(&hist->sum, value);
+    counter_add(&hist->total, 1);
 }
 
 void hist_merge(struct hist *hist, const struct hist *from)
 {
     for (unsigned i = 0; i < HIST_BUCKETS; i++)
-        hist->count[i] += __atomic_load_n(&from->count[i], __ATOMIC_RELAXED);
-    hist->total += __atomic_load_n(&from->total, __ATOMIC_RELAXED);
-    hist->sum += __atomic_load_n(&from->sum, __ATOMIC_RELAXED);
+        hist->count[i] += counter_get(&from->count[i]);
+    hist->total += counter_get(&from->total);
+    hist->sum += counter_get(&from->sum);
 }
 
 uint64_t hist_quantile(const struct hist *hist, double q)

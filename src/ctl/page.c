@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/counter.h"
 #include "base/limits.h"
 
 #define PAGE_BYTES_FIRST 16384
@@ -248,13 +249,12 @@ static void histogram_ns(struct ctl_page *page, const char *name, const char *la
         uint64_t most = ((uint64_t)1 << power) - 1;
 
         for (; i < HIST_BUCKETS && hist_bucket_max(i) <= most; i++)
-            seen += __atomic_load_n(&hist->count[i], __ATOMIC_RELAXED);
+            seen += counter_get(&hist->count[i]);
         histogram_bucket(page, name, labels, number_text((double)most / 1e9, number), seen);
     }
     for (; i < HIST_BUCKETS; i++)
-        seen += __atomic_load_n(&hist->count[i], __ATOMIC_RELAXED);
-    histogram_end(page, name, labels, seen,
-                  (double)__atomic_load_n(&hist->sum, __ATOMIC_RELAXED) / 1e9);
+        seen += counter_get(&hist->count[i]);
+    histogram_end(page, name, labels, seen, (double)counter_get(&hist->sum) / 1e9);
 }
 
 void ctl_histogram(struct ctl_page *page, const char *name, const char *labels,

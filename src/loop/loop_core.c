@@ -91,10 +91,10 @@ bool loop_is_mine(const struct loop *loop)
 
 void loop_stats(const struct loop *loop, struct loop_stats *out_stats)
 {
-    out_stats->iterations = __atomic_load_n(&loop->stats.iterations, __ATOMIC_RELAXED);
-    out_stats->ops = __atomic_load_n(&loop->stats.ops, __ATOMIC_RELAXED);
-    out_stats->messages = __atomic_load_n(&loop->stats.messages, __ATOMIC_RELAXED);
-    out_stats->wakes = __atomic_load_n(&loop->stats.wakes, __ATOMIC_RELAXED);
+    out_stats->iterations = counter_get(&loop->stats.iterations);
+    out_stats->ops = counter_get(&loop->stats.ops);
+    out_stats->messages = counter_get(&loop->stats.messages);
+    out_stats->wakes = counter_get(&loop->stats.wakes);
 }
 
 /* ---- time and entropy ----------------------------------------------------------------------- */
@@ -152,7 +152,7 @@ void loop_inbox_run(struct loop *loop)
     while (last != NULL && !loop_stopping(loop)) {
         msg = last;
         last = msg->next;
-        loop_count(&loop->stats.messages);
+        counter_add(&loop->stats.messages, 1);
         msg->run(msg);
     }
 }
@@ -215,7 +215,7 @@ void loop_op_finish(struct loop_op *op, icms_err err, uint32_t bytes)
 {
     check(op->busy);
     loop_op_release(op);
-    loop_count(&op->loop->stats.ops);
+    counter_add(&op->loop->stats.ops, 1);
     op->err = err;
     op->bytes = bytes;
     op->busy = false;

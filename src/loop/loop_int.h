@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "loop/loop.h"
+#include "base/counter.h"
 
 enum loop_kind {
     LOOP_READ,
@@ -149,11 +150,6 @@ void loop_init(struct loop *loop, struct loop_env *env);
 static inline const struct loop_ops *loop_ops(const struct loop *loop)
 {
     return loop->env->ops;
-}
-
-static inline void loop_count(uint64_t *counter)
-{
-    __atomic_store_n(counter, *counter + 1, __ATOMIC_RELAXED);
 }
 
 static inline bool loop_stopping(struct loop *loop)

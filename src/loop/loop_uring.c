@@ -207,7 +207,7 @@ static void uring_wait(struct uring_loop *uring)
         idle = atomic_load(&loop->inbox) == NULL && !atomic_load(&loop->stop);
     }
     if (idle && wait_ns > 0) {
-        loop_count(&loop->stats.wakes);
+        counter_add(&loop->stats.wakes, 1);
         uring_sleep(uring, wait_ns);
     } else {
         uring_entered(io_uring_submit(&uring->ring));
@@ -296,7 +296,7 @@ static void uring_run(struct uring_loop *uring)
         uring_ready_run(uring);
         loop_timers_run(loop);
         loop_inbox_run(loop);
-        loop_count(&loop->stats.iterations);
+        counter_add(&loop->stats.iterations, 1);
     }
 }
 

@@ -77,8 +77,8 @@ static void sim_turn(struct loop_timer *event)
     sim_ready_run(own);
     loop_timers_run(loop);
     loop_inbox_run(loop);
-    loop_count(&loop->stats.iterations);
-    loop_count(&loop->stats.wakes);
+    counter_add(&loop->stats.iterations, 1);
+    counter_add(&loop->stats.wakes, 1);
     loop_current = NULL;
     own->busy_ns = sim->now_ns + 1 + sim_below(sim, SIM_TURN_NS);
     sim_loop_poke(own);

@@ -25,9 +25,8 @@ static void store_discard_done(struct loop_op *op)
     segment->state = SEGMENT_READY;
     segment->clean = true;
     if (op->err == ICMS_OK)
-        store_stat_add(&store->stats.discarded_bytes,
-                       (uint64_t)store_segment_record_pages(store->segment_pages) *
-                           STORE_PAGE_BYTES);
+        counter_add(&store->stats.discarded_bytes,
+                    (uint64_t)store_segment_record_pages(store->segment_pages) * STORE_PAGE_BYTES);
     if (op->err == ICMS_UNSUPPORTED)
         discard->on = false;
     else

@@ -114,6 +114,6 @@ uint32_t store_list(struct store *store, uint32_t volume, struct store_position 
         *from = on ? (struct store_position){.hash = store_index_chain_hash(store->index, ++chain)}
                    : *until;
     }
-    store_stat_add(&store->stats.list_steps, steps);
+    counter_add(&store->stats.list_steps, steps);
     return count;
 }

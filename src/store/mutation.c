@@ -121,8 +121,8 @@ static void mutation_done(struct store_mutation *mutation)
 
         write->err = mutation->err;
         if (mutation->err == ICMS_OK) {
-            store_stat_add(&store->stats.writes, 1);
-            store_stat_add(&store->stats.write_bytes, write->value_bytes);
+            counter_add(&store->stats.writes, 1);
+            counter_add(&store->stats.write_bytes, write->value_bytes);
         }
         mutation->magic = 0;
         write->done(write);
@@ -132,7 +132,7 @@ static void mutation_done(struct store_mutation *mutation)
         struct store_delete *delete = mutation_delete(mutation);
 
         delete->err = mutation->err;
-        store_stat_add(&store->stats.deletes, 1);
+        counter_add(&store->stats.deletes, 1);
         mutation->magic = 0;
         delete->done(delete);
         break;
@@ -206,8 +206,8 @@ static void write_published(struct store_mutation *mutation)
     store_segment_live_add(store, mutation->volume, &location);
     policy_access(store->policy, &mutation->segment->recency);
     policy_written(store->policy, store_policy_hash(mutation->volume, &mutation->key));
-    store_stat_add(&store->stats.device_write_bytes, bytes);
-    store_stat_add(&store->stats.admitted_bytes, bytes);
+    counter_add(&store->stats.device_write_bytes, bytes);
+    counter_add(&store->stats.admitted_bytes, bytes);
 }
 
 /* The record is on flash and published, or dead. */
@@ -368,7 +368,7 @@ static bool write_admitted(struct store_mutation *mutation)
                      store_policy_run(mutation->volume, &mutation->key),
                      (uint64_t)mutation->pages * STORE_PAGE_BYTES, store_now_ms(store));
     if (!mutation->admitted)
-        store_stat_add(&store->stats.refused, 1);
+        counter_add(&store->stats.refused, 1);
     return mutation->admitted;
 }
 

@@ -68,7 +68,7 @@ icms_err store_note_open(struct store *store, struct err_why *why)
 
     if (df == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for a note");
-    store_stat_add(&store->stats.io_errors, note_read(store->file, &store->super.drive, df));
+    counter_add(&store->stats.io_errors, note_read(store->file, &store->super.drive, df));
     store->note.df = &df[1];
     return ICMS_OK;
 }

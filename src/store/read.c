@@ -35,7 +35,7 @@ static void read_end(struct store_read_private *private, icms_err err, enum icms
 {
     struct store_read *read = read_of(private);
 
-    store_stat_add(&private->store->stats.reads, 1);
+    counter_add(&private->store->stats.reads, 1);
     private->magic = 0;
     read->err = err;
     read->reason = reason;
@@ -151,7 +151,7 @@ static void read_damaged(struct store_read_private *private, struct store_read *
     struct store *store = private->store;
     struct store_block block = {.volume = read->volume, .key = read->key};
 
-    store_stat_add(&store->stats.checksum_errors, 1);
+    counter_add(&store->stats.checksum_errors, 1);
     if (!store_index_find(store->index, block.volume, &block.key, &block.location) ||
         store_record_id(store, &block.location) != read->record ||
         store->segments[block.location.segment].state == SEGMENT_RENEWING)
@@ -176,8 +176,8 @@ static void read_finish(struct store_read_private *private)
         reason = ICMS_MISS_DRIVE_DOWN;
     } else if (err == ICMS_OK) {
         check(private->crc.done == read->value_bytes);
-        store_stat_add(&store->stats.read_bytes, read->value_bytes);
-        store_stat_add(&store->stats.checksum_errors, private->damaged_copy);
+        counter_add(&store->stats.read_bytes, read->value_bytes);
+        counter_add(&store->stats.checksum_errors, private->damaged_copy);
     }
     store_read_outcome(store, private->device_err);
     store_segment_unpin(store, segment);

@@ -241,7 +241,7 @@ static void store_reclaim_read_done(struct loop_op *op)
     bool good = op->err == ICMS_OK && store_summary_load(store, reclaim->segment, reclaim->summary);
 
     store_read_outcome(store, op->err);
-    store_stat_add(&store->stats.checksum_errors, op->err == ICMS_OK && !good);
+    counter_add(&store->stats.checksum_errors, op->err == ICMS_OK && !good);
     if (good)
         reclaim_entries_run(store);
     else

@@ -284,7 +284,7 @@ static bool recover_take(struct recover *recover, const uint8_t **out_pages)
 {
     if (store_ahead_take(recover->ahead, out_pages) == ICMS_OK)
         return true;
-    store_stat_add(&recover->store->stats.io_errors, 1);
+    counter_add(&recover->store->stats.io_errors, 1);
     return false;
 }
 
@@ -300,7 +300,7 @@ static bool recover_summary(struct recover *recover)
         return false;
     memcpy(summary->pages, pages, (count + (size_t)1) * STORE_PAGE_BYTES);
     if (!store_summary_load(store, recover->segment, summary)) {
-        store_stat_add(&store->stats.checksum_errors, 1);
+        counter_add(&store->stats.checksum_errors, 1);
         return false;
     }
     for (uint32_t i = 0; i < summary->volume_count; i++)
@@ -328,7 +328,7 @@ static void recover_scanned(struct recover *recover, struct store_found *found)
 
     recover->scan_end = found->page + store_record_pages(record->value_bytes);
     if (!found->good || !found->whole)
-        store_stat_add(&store->stats.checksum_errors, 1);
+        counter_add(&store->stats.checksum_errors, 1);
     record->damaged = !found->good;
     if (!store_summary_add(recover->segment->summary, record, found->page))
         recover->scan_lost = true;
@@ -348,7 +348,7 @@ static void recover_seal(struct recover *recover)
         return;
     if (loop_file_write_now(store->file, recover_offset(recover, segment, first),
                             segment->summary->pages, bytes) != ICMS_OK) {
-        store_stat_add(&store->stats.io_errors, 1);
+        counter_add(&store->stats.io_errors, 1);
         return;
     }
     store_overhead_written(store, bytes);
@@ -365,7 +365,7 @@ static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32
     if (loop_file_read_now(store->file, offset, scan->memory, (size_t)pages * STORE_PAGE_BYTES) ==
         ICMS_OK)
         return ICMS_OK;
-    store_stat_add(&store->stats.io_errors, 1);
+    counter_add(&store->stats.io_errors, 1);
     for (uint32_t i = 0; i < pages; i++) {
         uint8_t *memory = scan->memory + (size_t)i * STORE_PAGE_BYTES;
 
@@ -504,7 +504,7 @@ static bool recover_life(struct recover *recover, uint32_t number, const uint8_t
             recover->life = *other;
     }
     if (damaged)
-        store_stat_add(&store->stats.checksum_errors, 1);
+        counter_add(&store->stats.checksum_errors, 1);
     segment->summary_pages = STORE_NO_SUMMARY;
     recover->begun = known && other->nonce != recover->life.nonce;
     recover->life_known = recover->header_good || known;
@@ -550,7 +550,7 @@ static void recover_ends(struct recover *recover, uint32_t number, const uint8_t
         return;
     }
     recover->order[recover->order_count++] = number;
-    store_stat_add(&store->stats.checksum_errors, recover->map_damaged);
+    counter_add(&store->stats.checksum_errors, recover->map_damaged);
     if (recover->map_torn) /* or it would say less when the other copy is damaged */
         recover_map_write(recover, segment);
 }

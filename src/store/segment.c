@@ -22,7 +22,7 @@ void store_free_count_note(struct store *store)
 {
     uint32_t count = store->free_count + store->ready_count;
 
-    store_stat_set(&store->stats.segments_free, count);
+    counter_set(&store->stats.segments_free, count);
     __atomic_store_n(&store->free_low, count < store->free_low_mark, __ATOMIC_RELAXED);
 }
 
@@ -72,10 +72,10 @@ void store_segment_live_add(struct store *store, uint32_t volume,
         return;
     }
     segment->volumes |= store_volume_bit(volume);
-    store_stat_add(&store->volumes[volume].blocks, 1);
-    store_stat_add(&store->volumes[volume].bytes, bytes);
-    store_stat_add(&store->stats.blocks, 1);
-    store_stat_add(&store->stats.used_bytes, bytes);
+    counter_add(&store->volumes[volume].blocks, 1);
+    counter_add(&store->volumes[volume].bytes, bytes);
+    counter_add(&store->stats.blocks, 1);
+    counter_add(&store->stats.used_bytes, bytes);
 }
 
 /* All of its records are dead, for good: it needs no eviction. */
@@ -97,10 +97,10 @@ void store_segment_live_sub(struct store *store, uint32_t volume,
         segment->marks--;
     } else {
         check(store->volumes[volume].bytes >= bytes);
-        store_stat_add(&store->volumes[volume].blocks, (uint64_t)-1);
-        store_stat_add(&store->volumes[volume].bytes, -bytes);
-        store_stat_add(&store->stats.blocks, (uint64_t)-1);
-        store_stat_add(&store->stats.used_bytes, -bytes);
+        counter_add(&store->volumes[volume].blocks, (uint64_t)-1);
+        counter_add(&store->volumes[volume].bytes, -bytes);
+        counter_add(&store->stats.blocks, (uint64_t)-1);
+        counter_add(&store->stats.used_bytes, -bytes);
     }
     if (segment_is_dead(segment)) {
         store_stream_remove(store, segment);
@@ -138,8 +138,8 @@ void store_segment_evict(struct store *store, const struct store_block *block)
     check(old.segment == block->location.segment && old.page == block->location.page);
     if (!old.damaged) { /* a mark stood for nothing that could be read */
         policy_evicted(store->policy, store_policy_hash(block->volume, &block->key));
-        store_stat_add(&store->volumes[block->volume].evictions, 1);
-        store_stat_add(&store->stats.evictions, 1);
+        counter_add(&store->volumes[block->volume].evictions, 1);
+        counter_add(&store->stats.evictions, 1);
         segment_age_count(store, &store->segments[old.segment]);
     }
     store_segment_live_sub(store, block->volume, &old);
@@ -205,7 +205,7 @@ static void opener_end(struct store *store, icms_err err)
     else
         stream->next = segment;
     store->next_count += stream->next != NULL;
-    store_stat_add(&store->stats.segments_open, 1);
+    counter_add(&store->stats.segments_open, 1);
     store_run(store); /* a stream that still wants one says so again */
 }
 
@@ -475,7 +475,7 @@ void store_segment_seal(struct store *store, struct store_segment *segment)
     stream->next = NULL;
     store_stream_add(store, segment->stream, segment);
     segment->state = SEGMENT_SEALING;
-    store_stat_add(&store->stats.segments_open, (uint64_t)-1);
+    counter_add(&store->stats.segments_open, (uint64_t)-1);
     if (segment->writes == 0)
         seal_start(store, segment);
 }

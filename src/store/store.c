@@ -290,7 +290,7 @@ uint64_t store_now_ms(const struct store *store)
 
 void store_overhead_written(struct store *store, uint64_t bytes)
 {
-    store_stat_add(&store->stats.device_write_bytes, bytes);
+    counter_add(&store->stats.device_write_bytes, bytes);
     policy_charge(store->policy, bytes, store_now_ms(store));
     store_budget_note(store);
 }
@@ -301,8 +301,8 @@ void store_budget_note(struct store *store)
 
     if (store->policy_opts.budget_bytes_day == 0)
         return;
-    store_stat_set(&store->budget_left_bytes, (uint64_t)policy_budget_left(store->policy, now_ms));
-    store_stat_set(&store->budget_ms, now_ms);
+    counter_set(&store->budget_left_bytes, (uint64_t)policy_budget_left(store->policy, now_ms));
+    counter_set(&store->budget_ms, now_ms);
 }
 
 /* What is left by now, if nothing was written since it was noted. */
@@ -310,10 +310,10 @@ static uint64_t store_budget_left(const struct store *store)
 {
     const struct policy_opts *opts = &store->policy_opts;
     uint64_t now_ms = loop_env_now_ns(loop_env(store->loop)) / 1000000;
-    uint64_t then_ms = store_stat_get(&store->budget_ms);
+    uint64_t then_ms = counter_get(&store->budget_ms);
     double gained = (double)(now_ms > then_ms ? now_ms - then_ms : 0) *
                     ((double)opts->budget_bytes_day / (24.0 * 3600 * 1000));
-    double left = (double)(int64_t)store_stat_get(&store->budget_left_bytes) + gained;
+    double left = (double)(int64_t)counter_get(&store->budget_left_bytes) + gained;
 
     if (left <= 0)
         return 0;
@@ -372,7 +372,7 @@ void store_write_outcome(struct store *store, icms_err err)
         store->write_errors = 0;
         return;
     }
-    store_stat_add(&store->stats.io_errors, 1);
+    counter_add(&store->stats.io_errors, 1);
     if (++store->write_errors >= STORE_WRITE_ERRORS_MAX)
         store_down(store);
 }
@@ -383,7 +383,7 @@ void store_read_outcome(struct store *store, icms_err err)
         store->read_errors = 0;
         return;
     }
-    store_stat_add(&store->stats.io_errors, 1);
+    counter_add(&store->stats.io_errors, 1);
     if (++store->read_errors >= STORE_READ_ERRORS_MAX)
         store_down(store);
 }
@@ -457,35 +457,35 @@ void store_stats(const struct store *store, struct store_stats *out_stats)
     const struct store_stats *s = &store->stats;
 
     *out_stats = (struct store_stats){
-        .segments = store_stat_get(&s->segments),
-        .segments_free = store_stat_get(&s->segments_free),
-        .segments_open = store_stat_get(&s->segments_open),
-        .capacity_bytes = store_stat_get(&s->capacity_bytes),
+        .segments = counter_get(&s->segments),
+        .segments_free = counter_get(&s->segments_free),
+        .segments_open = counter_get(&s->segments_open),
+        .capacity_bytes = counter_get(&s->capacity_bytes),
         .drive_bytes = store->super.bytes,
-        .used_bytes = store_stat_get(&s->used_bytes),
-        .blocks = store_stat_get(&s->blocks),
-        .blocks_max = store_stat_get(&s->blocks_max),
-        .index_bytes = store_stat_get(&s->index_bytes),
-        .reads = store_stat_get(&s->reads),
-        .writes = store_stat_get(&s->writes),
-        .deletes = store_stat_get(&s->deletes),
-        .read_bytes = store_stat_get(&s->read_bytes),
-        .write_bytes = store_stat_get(&s->write_bytes),
-        .device_write_bytes = store_stat_get(&s->device_write_bytes),
-        .admitted_bytes = store_stat_get(&s->admitted_bytes),
-        .discarded_bytes = store_stat_get(&s->discarded_bytes),
+        .used_bytes = counter_get(&s->used_bytes),
+        .blocks = counter_get(&s->blocks),
+        .blocks_max = counter_get(&s->blocks_max),
+        .index_bytes = counter_get(&s->index_bytes),
+        .reads = counter_get(&s->reads),
+        .writes = counter_get(&s->writes),
+        .deletes = counter_get(&s->deletes),
+        .read_bytes = counter_get(&s->read_bytes),
+        .write_bytes = counter_get(&s->write_bytes),
+        .device_write_bytes = counter_get(&s->device_write_bytes),
+        .admitted_bytes = counter_get(&s->admitted_bytes),
+        .discarded_bytes = counter_get(&s->discarded_bytes),
         .write_streams = loop_file_streams(store->file),
-        .refused = store_stat_get(&s->refused),
+        .refused = counter_get(&s->refused),
         .budget_bytes_day = s->budget_bytes_day,
         .budget_left_bytes = store_budget_left(store),
-        .evictions = store_stat_get(&s->evictions),
-        .checksum_errors = store_stat_get(&s->checksum_errors),
-        .io_errors = store_stat_get(&s->io_errors),
-        .recovered_blocks = store_stat_get(&s->recovered_blocks),
-        .recovery_ns = store_stat_get(&s->recovery_ns),
+        .evictions = counter_get(&s->evictions),
+        .checksum_errors = counter_get(&s->checksum_errors),
+        .io_errors = counter_get(&s->io_errors),
+        .recovered_blocks = counter_get(&s->recovered_blocks),
+        .recovery_ns = counter_get(&s->recovery_ns),
         .evicted_age_ns = &store->evicted_age_ns,
         .down = __atomic_load_n(&store->down, __ATOMIC_RELAXED),
-        .list_steps = store_stat_get(&s->list_steps),
+        .list_steps = counter_get(&s->list_steps),
         .free_low = __atomic_load_n(&store->free_low, __ATOMIC_RELAXED),
     };
 }
@@ -497,9 +497,9 @@ void store_volume_stats(const struct store *store, uint32_t volume,
 
     check(volume < store->volume_count);
     *out_stats = (struct store_volume_stats){
-        .blocks = store_stat_get(&v->blocks),
-        .bytes = store_stat_get(&v->bytes),
+        .blocks = counter_get(&v->blocks),
+        .bytes = counter_get(&v->bytes),
         .quota_bytes = v->quota_bytes,
-        .evictions = store_stat_get(&v->evictions),
+        .evictions = counter_get(&v->evictions),
     };
 }

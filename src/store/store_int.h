@@ -9,6 +9,7 @@
 #define STORE_STORE_INT_H
 
 #include "base/check.h"
+#include "base/counter.h"
 #include "base/list.h"
 #include "policy/policy.h"
 #include "store/index.h"
@@ -388,23 +389,6 @@ struct store {
     struct hist evicted_age_ns;
     uint64_t since_ns; /* when the store was opened; 0: it is being opened */
 };
-
-/* ---- counters ---- */
-
-static inline void store_stat_set(uint64_t *stat, uint64_t value)
-{
-    __atomic_store_n(stat, value, __ATOMIC_RELAXED);
-}
-
-static inline void store_stat_add(uint64_t *stat, uint64_t n)
-{
-    store_stat_set(stat, *stat + n);
-}
-
-static inline uint64_t store_stat_get(const uint64_t *stat)
-{
-    return __atomic_load_n(stat, __ATOMIC_RELAXED);
-}
 
 /* ---- store.c ---- */
 

@@ -369,8 +369,8 @@ static void target_stats_states(const struct target *target, struct target_stats
         for (uint32_t l = 0; l < target->opts.loops; l++) {
             const struct trace_sum *sum = &target->books[l].sums[i];
 
-            out_stats->states[i].count += atomic_load_explicit(&sum->count, memory_order_relaxed);
-            out_stats->states[i].us += atomic_load_explicit(&sum->us, memory_order_relaxed);
+            out_stats->states[i].count += counter_get(&sum->count);
+            out_stats->states[i].us += counter_get(&sum->us);
         }
     }
 }

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/counter.h"
 #include "place/place.h"
 #include "target/target.h"
 #include "trace/trace.h"

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/check.h"
+#include "base/counter.h"
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
@@ -42,12 +43,6 @@ static uint64_t entry_step_us(const struct trace_entry *entry, unsigned i)
     uint64_t end_us = i + 1 < trace->steps ? trace->since_us[i + 1] : entry_us(entry);
 
     return end_us > trace->since_us[i] ? end_us - trace->since_us[i] : 0;
-}
-
-static void sum_add(_Atomic uint64_t *sum, uint64_t n)
-{
-    atomic_store_explicit(sum, atomic_load_explicit(sum, memory_order_relaxed) + n,
-                          memory_order_relaxed);
 }
 
 static void slow_add(struct trace_slow *slow, const struct trace_entry *entry)
@@ -84,11 +79,11 @@ void trace_add(struct trace_book *book, const struct trace_entry *entry)
     for (unsigned i = 0; i < entry->trace.steps; i++) {
         struct trace_sum *sum = &book->sums[entry->trace.state[i] % TRACE_STATES];
 
-        sum_add(&sum->count, 1);
-        sum_add(&sum->us, entry_step_us(entry, i));
+        counter_add(&sum->count, 1);
+        counter_add(&sum->us, entry_step_us(entry, i));
     }
     if (pthread_mutex_trylock(&book->lock) != 0) {
-        sum_add(&book->missed, 1);
+        counter_add(&book->missed, 1);
         return;
     }
     book->recent[book->added++ % TRACE_RECENT] = *entry;
@@ -256,7 +251,7 @@ char *trace_text(struct trace_book *const *books, unsigned count, const struct k
         book_window(books[i], now_ns);
         book_find(books[i], key, names, &found);
         (void)pthread_mutex_unlock(&books[i]->lock);
-        missed += atomic_load_explicit(&books[i]->missed, memory_order_relaxed);
+        missed += counter_get(&books[i]->missed);
     }
     if (found.count > 0)
         qsort(found.entries, found.count, sizeof(*found.entries),

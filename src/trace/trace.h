@@ -14,7 +14,6 @@
 #define TRACE_TRACE_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "base/err.h"
 #include "base/types.h"
@@ -50,8 +49,8 @@ struct trace_entry {
 
 /* Requests and time in one state, of requests that are over. */
 struct trace_sum {
-    _Atomic uint64_t count;
-    _Atomic uint64_t us;
+    uint64_t count; /* counters (base/counter.h) */
+    uint64_t us;
 };
 
 struct trace_slow {
@@ -66,7 +65,7 @@ struct trace_book {
     uint64_t window_ns;         /* when the window of slow[0] began                         */
     struct trace_slow *slow;    /* [2]: this window's, the one's before                     */
     struct trace_entry *recent; /* [TRACE_RECENT]                                           */
-    _Atomic uint64_t missed;    /* not remembered, because the book was being read          */
+    uint64_t missed;            /* not remembered, because the book was being read          */
     struct trace_sum sums[TRACE_STATES];
 };
 

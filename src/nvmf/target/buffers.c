@@ -69,7 +69,7 @@ static void buffers_gauge(struct nvmft_shard *shard)
     const struct nvmft_pool *pool = &shard->buffers.pool;
     uint64_t used = (uint64_t)(pool->pages - pool->pages_free) * NVMFT_POOL_PAGE;
 
-    __atomic_store_n(&shard->counters.buffers_used_bytes, used, __ATOMIC_RELAXED);
+    counter_set(&shard->counters.buffers_used_bytes, used);
 }
 
 /* Bytes that a class may still take. */
@@ -161,8 +161,8 @@ bool nvmft_buffers_take(struct nvmft_req *req, enum nvmft_wait_class class, uint
                   &qpair->hungry_link[class]);
     if (class == NVMFT_WAIT_STORE)
         shard->buffers.backlog_bytes += bytes;
-    nvmft_count(&shard->counters.buffers_parks, 1);
-    nvmft_count(&shard->counters.buffers_parked, 1);
+    counter_add(&shard->counters.buffers_parks, 1);
+    counter_add(&shard->counters.buffers_parked, 1);
     return false;
 }
 
@@ -179,7 +179,7 @@ static void buffers_leave(struct nvmft_req *req)
     }
     if (list_empty(&qpair->parked[req->wait_class]))
         list_remove(&qpair->hungry_link[req->wait_class]);
-    nvmft_count(&shard->counters.buffers_parked, (uint64_t)-1);
+    counter_add(&shard->counters.buffers_parked, (uint64_t)-1);
 }
 
 /* Serves the first in turn of a class; false when it has to wait, or nobody is there. */

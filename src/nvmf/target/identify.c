@@ -258,10 +258,10 @@ static void log_health(const struct nvmf_target *target, struct nvme_health *out
     for (uint32_t i = 0; i < target->opts.loop_count; i++) {
         const struct nvmft_counters *counters = &target->shards[i].counters;
 
-        out_health->reads += nvmft_read(&counters->ops[NVMF_TARGET_RETRIEVE][ICMS_OK]);
-        out_health->writes += nvmft_read(&counters->ops[NVMF_TARGET_STORE][ICMS_OK]);
-        out_health->read_bytes += nvmft_read(&counters->bytes_out);
-        out_health->written_bytes += nvmft_read(&counters->bytes_in);
+        out_health->reads += counter_get(&counters->ops[NVMF_TARGET_RETRIEVE][ICMS_OK]);
+        out_health->writes += counter_get(&counters->ops[NVMF_TARGET_STORE][ICMS_OK]);
+        out_health->read_bytes += counter_get(&counters->bytes_out);
+        out_health->written_bytes += counter_get(&counters->bytes_in);
     }
 }
 

@@ -40,7 +40,7 @@ static void pace_close(struct nvmft_qpair *qpair)
 {
     struct nvmf_target *target = qpair->shard->target;
 
-    nvmft_count(&qpair->shard->counters.slow_hosts, 1);
+    counter_add(&qpair->shard->counters.slow_hosts, 1);
     pthread_mutex_lock(&target->slow_lock);
     memcpy(target->slow_host, qpair->ctrl->hostnqn, sizeof(target->slow_host));
     pthread_mutex_unlock(&target->slow_lock);

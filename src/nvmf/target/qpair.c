@@ -167,10 +167,10 @@ static void qpair_closed(struct nvmf_conn *conn, icms_err why)
     qpair->reg_why = why;
     loop_timer_stop(qpair->shard->loop, &qpair->timer);
     if (why == ICMS_PROTOCOL)
-        nvmft_count(&counters->protocol_errors, 1);
+        counter_add(&counters->protocol_errors, 1);
     else if (why == ICMS_DEADLINE)
-        nvmft_count(&counters->timeouts, 1);
-    nvmft_count(&counters->digest_errors, conn->digest_errors);
+        counter_add(&counters->timeouts, 1);
+    counter_add(&counters->digest_errors, conn->digest_errors);
     qpair_incoming_drop(qpair);
     qpair->reqs_used++; /* the last one does not leave inside the walk */
     for (uint32_t i = 0; i < qpair->slots_touched; i++)

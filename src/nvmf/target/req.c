@@ -219,7 +219,7 @@ static enum req_step req_new_admin(struct nvmft_req *req)
 {
     uint32_t room;
 
-    nvmft_count(&req->qpair->shard->counters.admin_commands, 1);
+    counter_add(&req->qpair->shard->counters.admin_commands, 1);
     room = nvmft_admin_room(req);
     if (room > 0)
         return req_wait_buffer(req, NVMFT_WAIT_LOAD, room);
@@ -264,7 +264,7 @@ static enum req_step req_new_store(struct nvmft_req *req)
     uint64_t bytes = target->opts.ops->buffer_bytes(req->pub.value_bytes);
 
     if (shard->buffers.backlog_bytes + bytes > target->opts.store_backlog_bytes) {
-        nvmft_count(&shard->counters.sheds, 1);
+        counter_add(&shard->counters.sheds, 1);
         nvmft_req_fail_err(req, ICMS_BUSY, ICMS_MISS_SHED);
         return REQ_NEXT;
     }
@@ -552,19 +552,19 @@ static void req_account(struct nvmft_req *req)
     if (!req->counted)
         return;
     check((uint32_t)req->end < NVMF_TARGET_ERRS && (uint32_t)pub->reason < NVMF_TARGET_MISSES);
-    nvmft_count(&counters->ops[pub->op][req->end], 1);
+    counter_add(&counters->ops[pub->op][req->end], 1);
     hist_add(&counters->op_ns[pub->op], loop_now_ns(shard->loop) - req->started_ns);
     if (pub->op == NVMF_TARGET_RETRIEVE || pub->op == NVMF_TARGET_EXIST)
-        nvmft_count(&counters->misses[pub->reason], pub->reason != ICMS_MISS_NONE);
+        counter_add(&counters->misses[pub->reason], pub->reason != ICMS_MISS_NONE);
     else if (pub->op == NVMF_TARGET_EXIST_MANY && req->status == NVME_SC_SUCCESS)
-        nvmft_count(&counters->misses[ICMS_MISS_ABSENT],
+        counter_add(&counters->misses[ICMS_MISS_ABSENT],
                     pub->key_count - (uint32_t)__builtin_popcountll(pub->map));
     if (req->status != NVME_SC_SUCCESS)
         return;
     if (pub->op == NVMF_TARGET_STORE)
-        nvmft_count(&counters->bytes_in, pub->value_bytes);
+        counter_add(&counters->bytes_in, pub->value_bytes);
     else if (pub->op == NVMF_TARGET_RETRIEVE)
-        nvmft_count(&counters->bytes_out, req->io.data_moved);
+        counter_add(&counters->bytes_out, req->io.data_moved);
 }
 
 static enum req_step req_run_done(struct nvmft_req *req)

@@ -286,23 +286,23 @@ static void target_stats_add(const struct nvmft_shard *shard, struct nvmf_target
 
     for (int op = 0; op < NVMF_TARGET_OP_COUNT; op++) {
         for (int err = 0; err < NVMF_TARGET_ERRS; err++)
-            stats->ops[op][err] += nvmft_read(&from->ops[op][err]);
+            stats->ops[op][err] += counter_get(&from->ops[op][err]);
         hist_merge(&stats->op_ns[op], &from->op_ns[op]);
     }
     for (int i = 0; i < NVMF_TARGET_MISSES; i++)
-        stats->misses[i] += nvmft_read(&from->misses[i]);
-    stats->bytes_in += nvmft_read(&from->bytes_in);
-    stats->bytes_out += nvmft_read(&from->bytes_out);
-    stats->sheds += nvmft_read(&from->sheds);
-    stats->admin_commands += nvmft_read(&from->admin_commands);
-    stats->protocol_errors += nvmft_read(&from->protocol_errors);
-    stats->timeouts += nvmft_read(&from->timeouts);
-    stats->digest_errors += nvmft_read(&from->digest_errors);
-    stats->slow_hosts += nvmft_read(&from->slow_hosts);
+        stats->misses[i] += counter_get(&from->misses[i]);
+    stats->bytes_in += counter_get(&from->bytes_in);
+    stats->bytes_out += counter_get(&from->bytes_out);
+    stats->sheds += counter_get(&from->sheds);
+    stats->admin_commands += counter_get(&from->admin_commands);
+    stats->protocol_errors += counter_get(&from->protocol_errors);
+    stats->timeouts += counter_get(&from->timeouts);
+    stats->digest_errors += counter_get(&from->digest_errors);
+    stats->slow_hosts += counter_get(&from->slow_hosts);
     stats->buffers_bytes += (uint64_t)shard->buffers.pool.pages * NVMFT_POOL_PAGE;
-    stats->buffers_used_bytes += nvmft_read(&from->buffers_used_bytes);
-    stats->buffers_parked += nvmft_read(&from->buffers_parked);
-    stats->buffers_parks += nvmft_read(&from->buffers_parks);
+    stats->buffers_used_bytes += counter_get(&from->buffers_used_bytes);
+    stats->buffers_parked += counter_get(&from->buffers_parked);
+    stats->buffers_parks += counter_get(&from->buffers_parks);
 }
 
 void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stats *out_stats)

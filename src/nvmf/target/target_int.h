@@ -19,6 +19,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/counter.h"
 #include "base/list.h"
 #include "nvmf/target.h"
 #include "nvmf/target/pool.h"
@@ -354,17 +355,6 @@ struct nvmf_target {
     uint64_t opened_ns; /* when nvmf_target_open was called, for the hours in service  */
     struct nvmft_losses losses;
 };
-
-/* Adds to a counter that one loop writes and any thread reads. */
-static inline void nvmft_count(uint64_t *counter, uint64_t n)
-{
-    __atomic_store_n(counter, __atomic_load_n(counter, __ATOMIC_RELAXED) + n, __ATOMIC_RELAXED);
-}
-
-static inline uint64_t nvmft_read(const uint64_t *counter)
-{
-    return __atomic_load_n(counter, __ATOMIC_RELAXED);
-}
 
 /* ---- hosts.c -------------------------------------------------------------------------------- */
 
