@@ -437,6 +437,11 @@ class Volume:
             return _found(self._call(_icms.EXISTS, (keys,), None, deadline_ms, 0))
         return self._call(_icms.EXISTS, keys, None, deadline_ms, 0)
 
+    def trace(self, key: Key) -> dict[str, Any]:
+        """The last requests of a key that the agent remembers, the last one first."""
+        trace: dict[str, Any] = json.loads(self._volume.trace(key))
+        return trace
+
     def match(self, keys: Sequence[Key], *, deadline_ms: int = 0) -> int:
         """How many blocks from the first up to the first hole are there: the usable prefix.
 
@@ -649,6 +654,15 @@ class Client:
         """The tier: enclosures and their state, volumes, hits, misses by reason, bytes."""
         status: dict[str, Any] = json.loads(self._handle.status())
         return status
+
+    def trace(self) -> dict[str, Any]:
+        """The slowest requests of the last one to two minutes, with the time in each state.
+
+        As `icms trace` shows them; gets that found their block in mapped memory asked no agent, and are
+        not among them. `Volume.trace` has those of a key.
+        """
+        trace: dict[str, Any] = json.loads(self._handle.trace())
+        return trace
 
     def fileno(self) -> int:
         """A descriptor that is readable when `poll` may have something: for select and the like.

@@ -13,9 +13,9 @@
 
 #include <unistd.h>
 
-/* First guess for the text of status(), and how often it may have grown meanwhile. */
-#define STATUS_BYTES 16384
-#define STATUS_TRIES 8
+/* First guess for the text of status() and trace(), and how often it may have grown meanwhile. */
+#define TEXT_BYTES 16384
+#define TEXT_TRIES 8
 
 PyTypeObject *handle_type;
 
@@ -212,17 +212,17 @@ static PyObject *handle_event_fd(PyObject *self, PyObject *none)
     return PyLong_FromLong(fd);
 }
 
-static PyObject *handle_status(PyObject *self, PyObject *none)
+/* What icms_status says or, asked, icms_trace; key NULL: of the slowest requests. */
+static PyObject *handle_text(struct handle *handle, bool trace, const struct icms_key *key)
 {
-    struct handle *handle = (struct handle *)self;
-    size_t bytes = STATUS_BYTES, needed = 0;
+    size_t bytes = TEXT_BYTES, needed = 0;
     PyObject *text = NULL;
     char *room = NULL;
     icms_err err = ICMS_OK;
 
     if (!handle_enter(handle))
         return NULL;
-    for (int i = 0; i < STATUS_TRIES; i++) {
+    for (int i = 0; i < TEXT_TRIES; i++) {
         char *more = PyMem_Realloc(room, bytes);
 
         if (more == NULL) {
@@ -231,7 +231,8 @@ static PyObject *handle_status(PyObject *self, PyObject *none)
         }
         room = more;
         Py_BEGIN_ALLOW_THREADS;
-        err = icms_status(handle->icms, room, bytes, &needed);
+        err = trace ? icms_trace(handle->icms, key, room, bytes, &needed)
+                    : icms_status(handle->icms, room, bytes, &needed);
         Py_END_ALLOW_THREADS;
         if (err != ICMS_OK || needed <= bytes)
             break;
@@ -248,10 +249,26 @@ static PyObject *handle_status(PyObject *self, PyObject *none)
     return text;
 }
 
+static PyObject *handle_status(PyObject *self, PyObject *none)
+{
+    return handle_text((struct handle *)self, false, NULL);
+}
+
+static PyObject *handle_trace_slowest(PyObject *self, PyObject *none)
+{
+    return handle_text((struct handle *)self, true, NULL);
+}
+
+PyObject *handle_trace(struct handle *handle, const struct icms_key *key)
+{
+    return handle_text(handle, true, key);
+}
+
 static PyMethodDef handle_methods[] = {
     {"close", handle_close, METH_NOARGS, "Gives the tier back."},
     {"event_fd", handle_event_fd, METH_NOARGS, "Readable when poll() may have something."},
     {"status", handle_status, METH_NOARGS, "JSON about the tier."},
+    {"trace", handle_trace_slowest, METH_NOARGS, "JSON about the slowest requests."},
     {"volume", volume_open, METH_VARARGS, "A volume by its name."},
     {"buffer", region_buffer, METH_VARARGS, "Memory shared with the agent."},
     {"poll", request_poll, METH_NOARGS, "The tag of a request that is over, or None."},

@@ -96,6 +96,9 @@ PyObject *handle_close_all(PyObject *module, PyObject *none);
 bool handle_enter(struct handle *handle);
 void handle_leave(struct handle *handle);
 
+/* What icms_trace says of a key, as a str. GIL. */
+PyObject *handle_trace(struct handle *handle, const struct icms_key *key);
+
 /* True when what was opened from it may still be given back: open, and by this process. GIL. */
 bool handle_alive(const struct handle *handle);
 

@@ -160,6 +160,14 @@ static PyObject *volume_flush(PyObject *self, PyObject *args)
 }
 
 /* info() -> (name, uuid, value_bytes_max, run_blocks, sealed); also when it is closed. */
+static PyObject *volume_trace(PyObject *self, PyObject *object)
+{
+    struct volume *volume = (struct volume *)self;
+    struct icms_key key;
+
+    return batch_key(volume, object, -1, &key) ? handle_trace(volume->handle, &key) : NULL;
+}
+
 static PyObject *volume_info(PyObject *self, PyObject *none)
 {
     const struct icms_volume_info *info = &((struct volume *)self)->info;
@@ -176,6 +184,7 @@ static PyMethodDef volume_methods[] = {
     {"flush", volume_flush, METH_VARARGS, "Waits until what was put is on flash."},
     {"lease", region_lease, METH_VARARGS, "A block in place."},
     {"chain", chain_begin, METH_VARARGS, "The keys of a chain of blocks."},
+    {"trace", volume_trace, METH_O, "JSON about the requests of a key."},
     {"info", volume_info, METH_NOARGS, "What the volume is."},
     {0},
 };

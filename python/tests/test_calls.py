@@ -133,6 +133,19 @@ class Calls(TestCase):
                          ("kv", VALUE_BYTES, True))
         self.assertGreater(self.volume.run_blocks, 0)
         self.assertIn("volumes", self.client.status())
+
+    def test_a_trace_tells_what_happened_to_a_key(self):
+        self.assertFalse(self.volume.exists("traced"))
+        told = self.volume.trace("traced")["requests"]
+        self.assertEqual([(r["op"], r["status"], r["reason"]) for r in told],
+                         [("exists", "MISS", "absent")])
+        self.assertEqual(sum(s["us"] for s in told[0]["states"]), told[0]["us"])
+        self.assertIn(told[0]["key"], [r["key"] for r in self.client.trace()["requests"]])
+        self.assertEqual(self.volume.trace("never")["requests"], [])
+        with self.assertRaisesRegex(ValueError, "not 17"):
+            self.volume.trace(bytes(17))
+
+    def test_volumes_have_names(self):
         with self.assertRaisesRegex(icms.NoVolumeError, "cannot open volume nope: .*kv"):
             self.client.volume("nope")
         with self.assertRaises(icms.InvalidError):
