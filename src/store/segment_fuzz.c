@@ -18,6 +18,7 @@
 #include "loop/sim.h"
 #include "store/layout.h"
 #include "store/store_rig.h"
+#include "store/store_verify.h"
 
 #define SEGMENTS      18
 #define SEGMENT_PAGES ((uint32_t)(RIG_SEGMENT_BYTES / STORE_PAGE_BYTES))

@@ -294,8 +294,4 @@ void store_volume_stats(const struct store *store, uint32_t volume,
  * operation from then on answers DRIVE_DOWN. */
 void store_on_down(struct store *store, void (*down)(void *arg), void *arg);
 
-/* Reads every segment of the drive and compares with the index (tests, doctor): the number of
- * differences. Blocking; only while the loop does not run. */
-uint64_t store_verify(struct store *store, struct err_why *why);
-
 #endif

@@ -33,6 +33,7 @@
 #include "base/fault_arm.h"
 #include "base/hash.h"
 #include "store/store_rig.h"
+#include "store/store_verify.h"
 
 #define DRIVE_BYTES   ((uint64_t)8 << 20)
 #define SLOTS         24 /* changes in flight in the child                     */

@@ -36,6 +36,7 @@
 #include "loop/sim.h"
 #include "store/layout.h"
 #include "store/store_rig.h"
+#include "store/store_verify.h"
 
 #define CUTS_A_SEED 10
 #define VOLUMES     3

@@ -20,6 +20,7 @@
 #include "base/hash.h"
 #include "loop/sim.h"
 #include "store/store_int.h"
+#include "store/store_verify.h"
 
 #define RIG_DRIVE_BYTES ((uint64_t)4 << 20)
 #define RIG_WAIT_MS     60000

@@ -27,6 +27,7 @@
 #include "base/hash.h"
 #include "loop/sim.h"
 #include "store/store_rig.h"
+#include "store/store_verify.h"
 
 #define KEYS       48
 #define VOLUMES    3

@@ -15,6 +15,7 @@
 #include "loop/sim.h"
 #include "store/layout.h"
 #include "store/store_rig.h"
+#include "store/store_verify.h"
 
 /* ---- writing and reading ----------------------------------------------------------------------
  */

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "pod.h"
+#include "store/store_verify.h"
 
 #define WORLD_CONTROL_NS MS
 #define WORLD_JUDGE_NS   (10 * MS)

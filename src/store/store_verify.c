@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compares the index with what a full scan of the drive finds. Blocking; for tests and the doctor,
- * while the loop does not run.
+ * Compares the index with what a full scan of the drive finds.
  *
  * It shares the scanner with recovery and nothing else. Each record that is not dead has to be in
  * the index at its place, and each block of the index on flash.
  */
+#include "store/store_verify.h"
+
 #include <stdlib.h>
 
 #include "store/scan.h"
