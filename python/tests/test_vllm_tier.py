@@ -236,7 +236,7 @@ class Tiers(unittest.TestCase):
     def test_a_stopped_agent_delays_nobody_beyond_the_deadlines(self):
         own = Tier()
         self.addCleanup(own.end)
-        engine = Engine(self, own.where, lookup_ms=200, load_ms=1000, store_ms=400).wait_up()
+        engine = Engine(self, own.where, lookup_ms=1000, load_ms=2000, store_ms=2000).wait_up()
         context, names = engine.request(self.prompt)
         engine.fill(self.prompt)
         self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)
@@ -257,7 +257,7 @@ class Tiers(unittest.TestCase):
     def test_what_is_known_at_the_deadline_is_used(self):
         own = Tier()
         self.addCleanup(own.end)
-        engine = Engine(self, own.where, lookup_ms=300).wait_up()
+        engine = Engine(self, own.where, lookup_ms=2000).wait_up()
         context, names = engine.request(self.prompt)
         engine.fill(self.prompt)
         self.assertTrue(engine.job(context, names, list(range(CHUNKS)), load=False).success)

@@ -177,5 +177,6 @@ class Life(support.TestCase):
         before = counts()
         for _ in range(10):
             once()
-        self.assertEqual(counts(), before)
+        # Fewer when a thread of NIXL's own was about to end.
+        self.assertTrue(all(now <= then for now, then in zip(counts(), before)), (counts(), before))
         self.assertEqual(self.metric(tier().agents[0], "icms_agent_requests_in_flight"), 0)
