@@ -147,12 +147,13 @@ static icms_err rig_configure(struct bench_rig *rig, const char *socket, struct 
                                 "store_backlog: %llu\n"
                                 "exist_many: %s\n"
                                 "http:\n  listen: none\n"
-                                "volumes:\n  - name: kv\n    value_max: %u\n    arena: %llu\n"
+                                "memory: %llu\n"
+                                "volumes:\n  - name: kv\n    value_max: %u\n"
                                 "enclosures:\n",
                                 socket, (unsigned long long)rig_memory(rig),
                                 (unsigned long long)rig_memory(rig),
-                                rig->standard_commands ? "false" : "true", rig->size,
-                                (unsigned long long)(slot_bytes * rig->arena_slots));
+                                rig->standard_commands ? "false" : "true",
+                                (unsigned long long)(slot_bytes * rig->arena_slots), rig->size);
 
     for (uint32_t i = 0; i < rig_enclosures(rig) && n < sizeof(text); i++)
         n += (size_t)snprintf(text + n, sizeof(text) - n, "  - name: bench%u\n    address: %s\n", i,

@@ -273,7 +273,7 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
         {"icms_agent_arena_slots", "gauge", "Blocks that a volume's arena holds at most."},
         {"icms_agent_arena_used_slots", "gauge", "Blocks in it."},
         {"icms_agent_arena_leased_slots", "gauge", "Lease entries of clients in use."},
-        {"icms_agent_arena_bytes", "gauge", "Memory of a volume's arena."},
+        {"icms_agent_arena_bytes", "gauge", "Memory that a volume has now."},
         {"icms_agent_arena_used_bytes", "gauge", "Bytes of their values."},
         {"icms_agent_arena_evictions_total", "counter", "Blocks that made room for others."},
         {"icms_agent_puts_total", "counter", "Blocks taken for storing."},
@@ -307,15 +307,15 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
 
 static void page_usage(struct ctl_page *page, const struct agent_stats *stats)
 {
-    uint64_t bytes = 0, used = 0;
+    uint64_t used = 0;
 
-    for (uint32_t i = 0; i < stats->volume_count; i++) {
-        bytes += stats->volumes[i].arena_bytes;
+    for (uint32_t i = 0; i < stats->volume_count; i++)
         used += stats->volumes[i].arena_used_bytes;
-    }
-    page_one(page, "icms_agent_arena_usage_ratio", "gauge",
-             "Share of the arenas' memory that values take.",
-             bytes == 0 ? 0 : (double)used / (double)bytes);
+    page_one(page, "icms_agent_memory_bytes", "gauge", "Memory for blocks of all volumes.",
+             (double)stats->memory_bytes);
+    page_one(page, "icms_agent_memory_usage_ratio", "gauge",
+             "Share of this memory that values take.",
+             stats->memory_bytes == 0 ? 0 : (double)used / (double)stats->memory_bytes);
 }
 
 /* ---- pages ---------------------------------------------------------------------------------- */
@@ -362,5 +362,5 @@ bool agent_page_ready(void *arg, struct err_why *why)
         (void)err_set(why, ICMS_BUSY, "starting: enclosures are tried before clients are let in");
         return false;
     }
-    return agent_ready(own->agent, own->arena_percent_max, why);
+    return agent_ready(own->agent, own->memory_percent_max, why);
 }

@@ -16,9 +16,9 @@
 
 struct agent_page {
     struct agent *agent;
-    double arena_percent_max; /* readiness; 0: off            */
-    _Atomic bool attaching;   /* clients can attach: its socket is there; set by the main thread */
-    struct agent_stats stats; /* of the page that is made     */
+    double memory_percent_max; /* readiness; 0: off            */
+    _Atomic bool attaching;    /* clients can attach: its socket is there; set by the main thread */
+    struct agent_stats stats;  /* of the page that is made     */
 };
 
 void agent_page_metrics(void *arg, struct ctl_page *page);

@@ -133,7 +133,8 @@ static int dev_agent_start(struct dev *dev)
                    "socket: \"%s/agent.sock\"\n"
                    "http:\n  listen: 127.0.0.1:0\n"
                    "enclosures:\n  - name: dev\n    address: %s\n"
-                   "volumes:\n  - name: %s\n    arena: 256MiB\n",
+                   "memory: 256MiB\n"
+                   "volumes:\n  - name: %s\n",
                    dev->folder, proc_ready_word(&dev->target, "nvme", address, sizeof(address)),
                    dev->cli.volume);
     return dev_child_start(dev, &dev->agent, "agent.yaml", text);

@@ -66,7 +66,7 @@ char *target_trace(struct target *target, const struct key *key)
     return key == NULL ? NULL : strdup("{\"requests\":[]}");
 }
 
-bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why)
+bool agent_ready(struct agent *agent, double memory_percent_max, struct err_why *why)
 {
     if (!is_ready)
         (void)err_set(why, ICMS_CLOSED, "draining");

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
 
 BLOCK_TOKENS = 256
-VOLUME = {"name": "chat", "value_max": "8MiB", "run_blocks": 1, "arena": "128MiB"}
+VOLUME = {"name": "chat", "value_max": "8MiB", "run_blocks": 1, "memory_max": "128MiB"}
 PROMPTS = ["flash-handbook.txt", "the-tide-clerk.txt"]
 SHORT_TOKENS = 2100  # eight blocks, four runs: the fewest that leave something to lose
 KILL_AFTER = 3       # blocks that server B has received when the enclosure dies

@@ -171,7 +171,7 @@ class Icms(Side):
     def __init__(self, name, setting):
         super().__init__(name, setting)
         self.volume = {"name": "kv", "value_max": f"{setting.block_bytes}B",
-                       "arena": f"{DRAM_BYTES}B"}
+                       "memory_max": f"{DRAM_BYTES}B"}
         self.agents = 0
         self.target = self.agent = None
 

@@ -44,9 +44,7 @@ class Form(side.Side):
     # ---- configuration
 
     def _volume(self):
-        slots = self.setting.count + SLOTS if self.form == "ram" else SLOTS
-        return {"name": "kv", "value_max": f"{self.size}B",
-                "arena": f"{slots * (self.size + 8192)}B"}
+        return {"name": "kv", "value_max": f"{self.size}B"}
 
     def _memory(self):
         """For values under way: twice those of a batch, and something for all else."""
@@ -57,7 +55,9 @@ class Form(side.Side):
         return (2 * self.size * self.setting.count + (1 << 30)) >> 20 << 20
 
     def _configure_agent(self):
-        targets, extra = [], {"client_memory": f"{max(self._memory(), 64 << 20)}B",
+        slots = self.setting.count + SLOTS if self.form == "ram" else SLOTS
+        targets, extra = [], {"memory": f"{slots * (self.size + 8192)}B",
+                              "client_memory": f"{max(self._memory(), 64 << 20)}B",
                               "store_backlog": f"{max(self._memory(), 256 << 20)}B",
                               "prefault": "true"}
         if self.target is None:

@@ -24,8 +24,8 @@ import pod  # noqa: E402
 import icms  # noqa: E402
 
 VALUE_BYTES = 64 << 10
-VOLUME = {"name": "kv", "value_max": "64KiB", "arena": "8MiB"}
-RAW = {"name": "raw", "value_max": "64KiB", "arena": "8MiB", "sealed": "false"}
+VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "8MiB"}
+RAW = {"name": "raw", "value_max": "64KiB", "memory_max": "8MiB", "sealed": "false"}
 
 
 #: Seconds that a loaded machine may take for anything that is not a wait. Only a call that hangs, or

@@ -122,22 +122,6 @@ static icms_err agent_opts_check(const struct agent_opts *opts, struct err_why *
     return ICMS_OK;
 }
 
-static icms_err agent_volumes_init(struct agent *agent, const struct agent_opts *opts,
-                                   struct err_why *why)
-{
-    agent->volumes = calloc(opts->volume_count, sizeof(agent->volumes[0]));
-    if (agent->volumes == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "no memory for %u volumes", opts->volume_count);
-    agent->volume_count = opts->volume_count;
-    for (uint32_t i = 0; i < opts->volume_count; i++) {
-        icms_err err = agent_volume_init(&agent->volumes[i], agent, &opts->volumes[i], why);
-
-        if (err != ICMS_OK)
-            return err;
-    }
-    return ICMS_OK;
-}
-
 /* Of every volume a shard, to every enclosure a path. */
 static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct agent_opts *opts,
                                    struct err_why *why)
@@ -146,7 +130,7 @@ static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct a
 
     reactor->shards = calloc(opts->volume_count, sizeof(reactor->shards[0]));
     reactor->paths = calloc(opts->enclosure_count + 1, sizeof(reactor->paths[0]));
-    if (reactor->shards == NULL || reactor->paths == NULL)
+    if (reactor->shards == NULL || reactor->paths == NULL || agent_pools_init(reactor) != ICMS_OK)
         return err_set(why, ICMS_NO_MEMORY, "no memory for %u volumes and %u enclosures",
                        opts->volume_count, opts->enclosure_count);
     for (uint32_t i = 0; i < opts->volume_count && err == ICMS_OK; i++) {
@@ -186,13 +170,13 @@ static icms_err agent_make(struct agent *agent, const struct agent_opts *opts, s
         if (agent_guest_init(&agent->guests[i], agent, i) != ICMS_OK)
             err = err_set(why, ICMS_NO_MEMORY, "no memory for the agent's clients");
     if (err == ICMS_OK)
-        err = agent_volumes_init(agent, opts, why);
+        err = agent_memory_init(agent, opts, why);
     if (err == ICMS_OK)
         err = agent_map_init(agent, opts, why);
     for (uint32_t i = 0; i < agent->reactor_count && err == ICMS_OK; i++)
         err = reactor_parts_init(&agent->reactors[i], opts, why);
-    for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++)
-        err = loop_region_seal(agent->volumes[i].region, why);
+    for (uint32_t i = 0; i < agent->arena_count && err == ICMS_OK; i++)
+        err = loop_region_seal(agent->arenas[i].region, why);
     if (err == ICMS_OK && opts->local_path != NULL)
         err = agent_local_new(agent, why);
     return err;
@@ -319,6 +303,7 @@ static void reactor_parts_fini(struct agent_reactor *reactor)
         agent_shard_fini(&reactor->shards[i]);
     free(reactor->paths);
     free(reactor->shards);
+    free(reactor->pools);
     free(reactor->ops);
     agent_reactor_matches_fini(reactor);
     trace_book_fini(&reactor->book);
@@ -338,10 +323,8 @@ void agent_free(struct agent **agent_)
     agent_local_free(&agent->local);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
         agent_guest_fini(&agent->guests[i]);
-    for (uint32_t i = 0; i < agent->volume_count; i++)
-        agent_volume_fini(&agent->volumes[i]);
+    agent_memory_fini(agent);
     place_map_free(&agent->map);
-    free(agent->volumes);
     pthread_mutex_destroy(&agent->control);
     free(agent);
     *agent_ = NULL;

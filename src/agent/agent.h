@@ -48,6 +48,7 @@ struct agent_opts {
     uint32_t load_deadline_ms;
     uint32_t store_deadline_ms;
     uint64_t store_backlog_bytes;
+    uint64_t memory_bytes; /* for blocks of all volumes; 0: each has its memory_bytes_max */
     uint64_t
         client_bytes; /* staging memory of a client that names none, and the most it may have */
     const char *local_path; /* a drive of its own instead of a pod; NULL: none               */
@@ -165,7 +166,8 @@ struct agent_enclosure_stats {
 struct agent_volume_stats {
     char name[LIMIT_NAME_BYTES];
     uint64_t slots, slots_used, slots_leased;
-    uint64_t arena_bytes, arena_used_bytes;
+    uint64_t arena_bytes; /* what the volume has of the memory now                      */
+    uint64_t arena_used_bytes;
     uint64_t arena_evictions;
     uint64_t hits_dram; /* with those that clients counted */
     uint64_t hits_local, hits_pod;
@@ -182,6 +184,7 @@ struct agent_stats {
     uint32_t clients;
     uint32_t enclosure_count, volume_count;
     uint64_t requests, sheds, deadline_misses, checksum_errors;
+    uint64_t memory_bytes;                           /* for blocks of all volumes         */
     uint64_t backlog_bytes;                          /* stores under way                  */
     uint64_t under_way;                              /* requests taken and not answered   */
     uint64_t clients_dropped;                        /* for what they wrote in their ring */
@@ -211,9 +214,9 @@ size_t agent_status_as(struct agent *agent, const struct agent_user *user, char 
  * of the last one to two minutes. NULL: out of memory. trace/trace.h says what is remembered. */
 char *agent_trace(struct agent *agent, const struct agent_user *user, const struct key *key);
 
-/* False with the reason: draining, no enclosure and no local drive, or arena over the given limit.
- */
-bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why);
+/* False with the reason: draining, no enclosure and no local drive, or values take more of the
+ * memory than the given limit; 0: none. */
+bool agent_ready(struct agent *agent, double memory_percent_max, struct err_why *why);
 
 /* Which enclosure (index) a key belongs to now, and which it would without exclusions. */
 void agent_locate(struct agent *agent, uint32_t volume, const struct key *key, uint32_t *out_now,

@@ -8,6 +8,7 @@
  *   count.c    what clients count themselves
  *   req.c      one request of a guest: its state machine
  *   shard.c    a reactor's shard of a volume: slots, eviction, leases
+ *   memory.c   arenas, and the memory that volumes share
  *   extent.c   which bytes of an arena are whose, and who goes when room is needed
  *   match.c    many keys of a request, looked for at once
  *   op.c       one piece of work for the pod or the own drive: who is asked, what an answer means
@@ -57,6 +58,8 @@
 #define AGENT_LARGE_SHARE  4   /* of a shard: a block that takes more than a part is large */
 #define AGENT_WAKE_PAST    4   /* requests that are passed over when they still find no room */
 #define AGENT_PASSED_BYTES ((uint64_t)64 << 10) /* of one at least: smaller ones do not go past */
+#define AGENT_SLABS        256 /* of memory that volumes share, of a reactor: at most */
+#define AGENT_SLAB_TRIES   4   /* slabs that are asked for, for one request */
 #define AGENT_KEY_LISTS    256 /* lists of operations by key, of a volume                          */
 #define AGENT_WAKE_MAX     32 /* requests that get an operation before others have their turn     */
 
@@ -76,6 +79,9 @@
 /* An enclosure that lacks a volume is asked for its namespaces again after so many probe_ms: a look
  * is a few commands a namespace, and enclosures that send events are not waited for. */
 #define AGENT_LOOK_PROBES 5
+
+/* A slab changes hands when it was not accessed for so much longer than any of who wants it. */
+#define AGENT_SLAB_OLDER_NS ((uint64_t)1000 * 1000 * 1000)
 
 /* Buffers of a local drive. */
 #define AGENT_LOCAL_BUFFERS 16
@@ -104,6 +110,7 @@ enum agent_req_state {
 
 struct agent_op;
 struct agent_match;
+struct agent_pool;
 struct agent_volume;
 struct agent_shard;
 struct agent_guest;
@@ -272,6 +279,7 @@ struct agent_reactor {
     struct loop *loop;
     uint32_t shard_count, path_count;      /* made                                         */
     struct agent_shard *shards;            /* one a volume                                 */
+    struct agent_pool *pools;              /* [agent->arena_count]                         */
     struct agent_path *paths;              /* one an enclosure                             */
     _Atomic uint64_t excluded;             /* bit j: enclosure j takes nothing now         */
     struct agent_op *ops;                  /* [AGENT_OPS]                                  */
@@ -332,31 +340,58 @@ struct agent_passed {
     uint32_t when; /* shard->passed_now at that time            */
 };
 
+/* Memory of one volume, or of several that share it. */
+struct agent_arena {
+    struct loop_region *region; /* a part for each reactor, one behind the other: shm.h */
+    uint64_t part_bytes;        /* of the region                                                  */
+    uint64_t shards_bytes;      /* of a part, in front of the data                                */
+    uint64_t data_bytes;        /* of a part, for blocks                                          */
+    uint32_t slab_count;        /* of a part's data; 0: one volume has all of it                  */
+    uint64_t slab_bytes;        /* of one: room for the largest block                             */
+};
+
 /* What of a volume is the same for all reactors. */
 struct agent_volume {
     struct volume_spec spec;
-    uint64_t stored_bytes_max;          /* value and trailer                                      */
-    struct loop_region *region;         /* arenas of all shards, one behind the other             */
-    uint64_t shard_bytes;               /* of the region, of one shard                            */
-    uint64_t data_bytes;                /* memory for blocks of one shard                         */
-    uint32_t margin;                    /* bytes of an extent in front of the value               */
+    uint64_t stored_bytes_max; /* value and trailer                                              */
+    uint64_t extent_bytes_max; /* what the largest block takes, in whole pages                   */
+    uint64_t memory_bytes_min; /* for its blocks, of all reactors: one block each at least       */
+    uint64_t memory_bytes_max; /* not less                                                       */
+    uint32_t arena;            /* number of agent->arenas                                        */
+    uint64_t offset;           /* of its shard in a part                                         */
+    uint64_t shard_bytes_max;  /* for blocks of one shard                                        */
+    uint32_t margin;           /* bytes of an extent in front of the value                       */
     uint64_t client_counts[SHM_COUNTS]; /* of all clients, also detached ones; agent->control     */
+};
+
+/* A reactor's part of memory that volumes share. */
+struct agent_pool {
+    struct agent_arena *arena;
+    uint64_t shards; /* bit i: of these volumes                            */
+    struct agent_shard *owners[AGENT_SLABS]; /* by slab; NULL: nobody's */
+    uint64_t last_ns[AGENT_SLABS]; /* when a block that lies there was last accessed     */
 };
 
 /* A reactor's shard of a volume. */
 struct agent_shard {
     struct agent *agent;
     struct agent_reactor *reactor;
-    uint32_t number;                 /* of the volume                                            */
-    struct volume_spec spec;         /* the volume's                                             */
-    uint64_t stored_bytes_max;       /* likewise                                                 */
-    bool in_place;                   /* an own drive reads and writes records in slots           */
-    struct shm_arena arena;          /* our view of its part of the region                       */
-    struct shm_arena_header *header; /* writable                                             */
-    _Atomic uint32_t *heads;         /* writable                                                 */
-    struct shm_slot *slots;          /* writable                                                 */
-    uint8_t *data;                   /* writable                                                 */
-    struct agent_slot *meta;         /* [slot_count]                                             */
+    struct agent_pool *pool;       /* NULL: it has all of its arena                              */
+    uint32_t slabs;                /* it has now                                                 */
+    uint32_t slabs_min, slabs_max; /* its floor and its ceiling                                  */
+    uint32_t slab_first[AGENT_SLABS]; /* a slot whose extent begins there; NONE: there is none    */
+    uint32_t number;                  /* of the volume                                            */
+    struct volume_spec spec;          /* the volume's                                             */
+    uint64_t stored_bytes_max;        /* likewise                                                 */
+    uint64_t bytes_max;               /* memory that its blocks have at most                      */
+    uint64_t bytes;                   /* that they have now                                       */
+    bool in_place;                    /* an own drive reads and writes records in slots           */
+    struct shm_arena arena;           /* our view of its part of the region                       */
+    struct shm_arena_header *header;  /* writable                                             */
+    _Atomic uint32_t *heads;          /* writable                                                 */
+    struct shm_slot *slots;           /* writable                                                 */
+    uint8_t *data;                    /* writable                                                 */
+    struct agent_slot *meta;          /* [slot_count]                                             */
     uint32_t meta_used;          /* slots from this one on were never used, and are not in free */
     struct extents extents;      /* who has which bytes of the data                          */
     uint32_t margin;             /* bytes of an extent in front of the value                 */
@@ -487,7 +522,9 @@ struct agent {
     uint32_t reactor_count;
     struct agent_reactor reactors[LIMIT_LOOPS];
     uint32_t volume_count;
-    struct agent_volume *volumes;   /* [volume_count]                                           */
+    struct agent_volume *volumes; /* [volume_count]                                           */
+    uint32_t arena_count;
+    struct agent_arena arenas[LIMIT_AGENT_VOLUMES];
     uint32_t path_count;            /* enclosures                                               */
     struct place_map *map;          /* of the enclosures; NULL: none                            */
     struct agent_local *local;      /* NULL: a pod                                              */
@@ -587,12 +624,30 @@ void agent_req_match_over(struct agent_req *req);
 /* Its operation is over. */
 void agent_req_op_over(struct agent_req *req, struct agent_op *op);
 
-/* ---- shard.c -------------------------------------------------------------------------------- */
+/* ---- memory.c ------------------------------------------------------------------------------- */
 
-/* The memory of all shards. */
-icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent,
-                           const struct volume_spec *spec, struct err_why *why) ICMS_MUST_CHECK;
-void agent_volume_fini(struct agent_volume *volume);
+/* Volumes and the memory of all their shards. */
+icms_err agent_memory_init(struct agent *agent, const struct agent_opts *opts,
+                           struct err_why *why) ICMS_MUST_CHECK;
+void agent_memory_fini(struct agent *agent);
+
+/* Memory for blocks, of all volumes. Any thread. */
+uint64_t agent_memory_bytes(const struct agent *agent);
+
+/* The pools of a reactor, before its shards; each shard then gets its floor. */
+icms_err agent_pools_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
+void agent_pool_join(struct agent_shard *shard);
+
+/* The shard has one slab more: nobody's, or one of another volume, which evicts what lies there.
+ * False: it has no right to one, or there is none now. */
+bool agent_pool_take(struct agent_shard *shard);
+
+/* A slot has its extent; is about to lose it; was accessed. Of a shard that shares its memory. */
+void agent_pool_slot_taken(struct agent_shard *shard, uint32_t slot);
+void agent_pool_slot_gone(struct agent_shard *shard, uint32_t slot);
+void agent_pool_slot_used(struct agent_shard *shard, uint32_t slot);
+
+/* ---- shard.c -------------------------------------------------------------------------------- */
 
 icms_err agent_shard_init(struct agent_shard *shard, struct agent_reactor *reactor, uint32_t number,
                           struct err_why *why) ICMS_MUST_CHECK;
@@ -615,6 +670,10 @@ uint32_t agent_shard_find_many(struct agent_shard *shard, const struct key *keys
  * SHM_SLOT_NONE when too much is leased or pinned. */
 uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes);
 
+/* Whether stores under way leave the shard's memory to one more; takes memory for it, if need be.
+ */
+bool agent_shard_stores_more(struct agent_shard *shard, uint64_t stored_bytes);
+
 /* Bytes of the arena that a slot holds. */
 static inline uint64_t agent_shard_slot_bytes(const struct agent_shard *shard, uint32_t slot)
 {
@@ -628,7 +687,7 @@ uint64_t agent_shard_extent_bytes(const struct agent_shard *shard, uint64_t stor
  * where that is possible, and else it is the first to go. */
 static inline bool agent_shard_is_large(const struct agent_shard *shard, uint64_t extent_bytes)
 {
-    return extent_bytes > shard->arena.data_bytes / AGENT_LARGE_SHARE;
+    return extent_bytes > shard->bytes_max / AGENT_LARGE_SHARE;
 }
 
 /* Room for a load of the key, in bytes of the stored block: what blocks of the volume had lately.
@@ -645,6 +704,14 @@ static inline uint8_t *agent_shard_memory(struct agent_shard *shard, uint32_t sl
 {
     return shard->data + shard->extents.of[slot].begin + shard->margin;
 }
+
+/* What a stored block of so many bytes takes, with such a margin. */
+uint64_t agent_extent_bytes(uint32_t margin, uint64_t stored_bytes);
+
+/* Evicts all blocks that lie in part of the arena; before: the last extent that begins before it.
+ * False: some are in use, and all stay. True: they are gone, but for those that a client leased at
+ * this moment. */
+bool agent_shard_clear(struct agent_shard *shard, uint32_t before, uint64_t begin, uint64_t end);
 
 /* FILLING -> LIVE; what the key had before goes, and room that the value does not need. */
 void agent_shard_publish(struct agent_shard *shard, uint32_t slot, const struct key *key,

@@ -28,6 +28,14 @@ static uint64_t rig_arena_bytes(const struct volume_spec *spec, const struct rig
            bytes_align((opts->slots == 0 ? 64 : opts->slots) * block_bytes, LIMIT_DISK_ALIGN);
 }
 
+/* So many of the largest blocks for each reactor. */
+static uint64_t rig_memory_bytes(const struct agent_rig *rig, uint32_t blocks,
+                                 const struct rig_opts *opts)
+{
+    return (uint64_t)blocks * (opts->loops == 0 ? 1 : opts->loops) *
+           bytes_align(rig->volumes[0].value_bytes_max + LIMIT_TRAILER_BYTES, LIMIT_DISK_ALIGN);
+}
+
 static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
 {
     static const char *const names[RIG_VOLUMES] = {"kv", "raw", "none"};
@@ -41,7 +49,11 @@ static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
         spec->value_bytes_max = value_bytes;
         spec->run_blocks = 32;
         spec->sealed = i != 1;
-        spec->arena_bytes = rig_arena_bytes(spec, opts);
+        spec->memory_bytes_max = rig_arena_bytes(spec, opts);
+        if (opts->memory != 0) {
+            spec->memory_bytes_min = rig_memory_bytes(rig, opts->memory_min[i], opts);
+            spec->memory_bytes_max = rig_memory_bytes(rig, opts->memory_max[i], opts);
+        }
         if (i == 1 && opts->raw_uid != 0) {
             spec->user_count = spec->group_count = 1;
             spec->users[0].id = opts->raw_uid;
@@ -119,6 +131,7 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     rig->opts.enclosures = rig->enclosures;
     rig->opts.volume_count = RIG_VOLUMES;
     rig->opts.volumes = rig->volumes;
+    rig->opts.memory_bytes = rig_memory_bytes(rig, opts->memory, opts);
     rig->opts.probe_ms = 300;
     rig->opts.exist_many = !opts->one_by_one;
     rig->opts.own_process = opts->own_process;
@@ -199,7 +212,8 @@ static void rig_client_view(struct rig_client *client, uint32_t reactor)
 
         check(shm_arena_view(loop_region_base(attached->arenas[i]),
                              loop_region_bytes(attached->arenas[i]), reactor,
-                             attached->reactor_count, &arena) == ICMS_OK);
+                             attached->reactor_count,
+                             client->rings[reactor].header->arena_offsets[i], &arena) == ICMS_OK);
         client->shards[reactor][arena.volume] = arena;
     }
 }

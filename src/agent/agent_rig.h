@@ -21,9 +21,11 @@
 
 struct rig_opts {
     uint64_t seed;
-    uint32_t loops;            /* reactors of the agent; 0: 1                      */
-    uint32_t enclosures;       /* 0: none: a drive of its own                      */
-    uint32_t slots;            /* blocks that each shard holds; 0: 64              */
+    uint32_t loops;      /* reactors of the agent; 0: 1                      */
+    uint32_t enclosures; /* 0: none: a drive of its own                      */
+    uint32_t slots;      /* blocks that each shard holds; 0: 64              */
+    uint32_t memory;     /* the same for all volumes together; 0: each its own */
+    uint32_t memory_min[RIG_VOLUMES], memory_max[RIG_VOLUMES]; /* likewise         */
     uint32_t block_bytes;      /* values of these blocks; 0: the largest           */
     uint32_t value_bytes;      /* the largest of each volume; 0: RIG_VALUE_BYTES   */
     uint64_t backlog_bytes;    /* 0: the default                                */

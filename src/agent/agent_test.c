@@ -743,9 +743,9 @@ static void without_an_enclosure_it_works_and_misses(void **state)
     assert_true(agent_ready(rig->agent, 0, NULL));
     assert_int_equal(rig_wait(client, rig_put(client, KV, 1, 10, 0, 0))->status, ICMS_OK);
     assert_int_equal(rig_wait(client, rig_put(client, KV, 2, 65536, 0, 0))->status, ICMS_OK);
-    assert_false(agent_ready(rig->agent, 1, &why)); /* 1 of 64 blocks is more than 1 % */
-    assert_true(agent_ready(rig->agent, 2, &why));
-    assert_non_null(strstr(why.text, "arena"));
+    assert_false(agent_ready(rig->agent, 0.5, &why)); /* 1 of 3 * 64 blocks is more */
+    assert_true(agent_ready(rig->agent, 0.6, &why));
+    assert_non_null(strstr(why.text, "memory"));
     agent_drain(rig->agent, 0);
     assert_false(agent_ready(rig->agent, 0, &why));
     assert_int_equal(rig_wait(client, rig_get(client, KV, 1, 0, 0))->status, ICMS_CLOSED);

@@ -112,7 +112,7 @@ static struct agent *agent_make(void)
         memset(volumes[i].uuid.bytes, i + 1, 16);
         snprintf(volumes[i].name, sizeof(volumes[i].name), "v%d", i);
         volumes[i].value_bytes_max = 4096;
-        volumes[i].arena_bytes = 16384;
+        volumes[i].memory_bytes_max = 16384;
         volumes[i].run_blocks = 1;
         volumes[i].sealed = true;
     }
@@ -307,7 +307,7 @@ static void a_client_gets_its_region_the_events_and_every_arena(void **state)
         base = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED, fds[i], 0);
         assert_ptr_not_equal(base, MAP_FAILED);
         for (uint32_t r = 0; r < REACTORS; r++) {
-            assert_int_equal(shm_arena_view(base, (uint64_t)stat.st_size, r, REACTORS, &arena),
+            assert_int_equal(shm_arena_view(base, (uint64_t)stat.st_size, r, REACTORS, 0, &arena),
                              ICMS_OK);
             assert_int_equal(arena.volume, i - FDS);
             assert_int_equal(arena.shard, (i - FDS) * REACTORS + r);

@@ -147,6 +147,46 @@ bool extents_take(struct extents *extents, uint32_t slot, uint64_t bytes)
     return true;
 }
 
+uint32_t extents_before(const struct extents *extents, uint32_t near, uint64_t address)
+{
+    const struct extent *of = extents->of;
+
+    while (near != extents->count && of[near].begin >= address)
+        near = of[near].prev;
+    while (of[near].next != extents->count && of[of[near].next].begin < address)
+        near = of[near].next;
+    return near;
+}
+
+bool extents_is_hole(const struct extents *extents, uint32_t before, uint64_t begin, uint64_t bytes)
+{
+    uint64_t hole = extents->of[before].begin + extents->of[before].bytes;
+
+    return begin >= hole && begin + bytes <= hole + hole_bytes(extents, before);
+}
+
+void extents_wall(struct extents *extents, uint32_t slot, uint32_t before, uint64_t begin,
+                  uint64_t bytes)
+{
+    struct extent *extent = &extents->of[slot], *owner = &extents->of[before];
+
+    check(slot < extents->count && extent->bytes == 0 && bytes > 0);
+    check(extents_is_hole(extents, before, begin, bytes));
+    hole_remove(extents, before);
+    *extent = (struct extent){.begin = begin, .bytes = bytes, .prev = before, .next = owner->next};
+    extents->of[owner->next].prev = slot;
+    owner->next = slot;
+    hole_add(extents, before);
+    hole_add(extents, slot);
+    extents->wall_bytes += bytes;
+}
+
+void extents_unwall(struct extents *extents, uint32_t slot)
+{
+    extents->wall_bytes -= extents->of[slot].bytes;
+    extents_give(extents, slot);
+}
+
 bool extents_trim(struct extents *extents, uint32_t slot, uint64_t bytes)
 {
     struct extent *extent = &extents->of[slot];
@@ -187,7 +227,7 @@ static bool extent_goes(struct extents *extents, uint32_t slot, struct extent_sw
     if (!sweep->may(sweep->arg, slot))
         return false;
     if (!extent->used || sweep->spared >= EXTENT_SPARED_MAX ||
-        extents->hole_bytes > extents->capacity / EXTENT_HOLES_MAX)
+        extents->hole_bytes > (extents->capacity - extents->wall_bytes) / EXTENT_HOLES_MAX)
         return true;
     extent->used = false;
     sweep->spared++;

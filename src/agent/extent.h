@@ -31,6 +31,9 @@
  * used. A block that was used since the hand passed it has another lap, unless holes are too many
  * or EXTENT_SPARED_MAX others were spared for the same request.
  *
+ * Walls. What of the capacity is not the owner's (agent/memory.c) is behind walls: extents of slots
+ * that never may go. They are put where they are wanted, and taken away with all behind them.
+ *
  * Not shared with anybody: clients see nothing of this but each block's address. One thread at a
  * time; nothing here takes memory but extents_init(), and nothing blocks.
  */
@@ -61,6 +64,7 @@ struct extent {
 struct extents {
     uint64_t capacity;   /* bytes                                                          */
     uint64_t hole_bytes; /* of them, in no extent                                          */
+    uint64_t wall_bytes; /* of them, in walls                                              */
     uint32_t count;      /* slots; number `count` is the sentinel                          */
     uint32_t hand;       /* the last one that was passed                                   */
     struct extent *of;   /* [count + 1], by slot                                           */
@@ -79,6 +83,18 @@ bool extents_take(struct extents *extents, uint32_t slot, uint64_t bytes);
 /* The slot needs less than it took, and more than 0. True: a hole became larger. */
 bool extents_trim(struct extents *extents, uint32_t slot, uint64_t bytes);
 void extents_give(struct extents *extents, uint32_t slot);
+
+/* The last extent that begins before an address, or the sentinel; walks there from another one. */
+uint32_t extents_before(const struct extents *extents, uint32_t near, uint64_t address);
+
+/* Whether all of it is in the hole behind `before`. */
+bool extents_is_hole(const struct extents *extents, uint32_t before, uint64_t begin,
+                     uint64_t bytes);
+
+/* Puts a wall there, for a slot that has no extent: all of it is in the hole behind `before`. */
+void extents_wall(struct extents *extents, uint32_t slot, uint32_t before, uint64_t begin,
+                  uint64_t bytes);
+void extents_unwall(struct extents *extents, uint32_t slot);
 
 /* The slot's block was used: spared once. */
 static inline void extents_use(struct extents *extents, uint32_t slot)

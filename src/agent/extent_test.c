@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -502,6 +503,83 @@ static void whatever_is_done_extents_do_not_meet(void **state)
     }
 }
 
+/* Puts a wall at begin, or takes it away: what lies there goes, unless it is held. */
+static void arena_wall(struct arena *arena, uint32_t *wall, uint64_t begin, uint64_t bytes,
+                       uint32_t near)
+{
+    struct extents *extents = &arena->extents;
+    uint32_t before = extents_before(extents, extents->count, begin),
+             next = extents->of[before].next;
+
+    assert_int_equal(extents_before(extents, near, begin), before);
+    if (*wall != EXTENT_NONE) {
+        extents_unwall(extents, *wall);
+        arena->held[*wall] = false;
+        arena->free[arena->free_count++] = *wall;
+        *wall = EXTENT_NONE;
+        return;
+    }
+    if (before != extents->count && !arena->held[before] &&
+        extents->of[before].begin + extents->of[before].bytes > begin)
+        arena_remove(arena, before);
+    for (uint32_t at = next; at != extents->count && extents->of[at].begin < begin + bytes;
+         at = next) {
+        next = extents->of[at].next;
+        if (!arena->held[at])
+            arena_remove(arena, at);
+    }
+    before = extents_before(extents, extents->count, begin);
+    if (arena->free_count == 0 || !extents_is_hole(extents, before, begin, bytes))
+        return;
+    *wall = arena->free[--arena->free_count];
+    arena->held[*wall] = true;
+    extents_wall(extents, *wall, before, begin, bytes);
+}
+
+/* Walls come and go while blocks do; none lies where a wall is, and the room between walls is used.
+ */
+static void blocks_lie_between_walls(void **state)
+{
+    enum { SLABS = 16, STEPS = 20000, SLAB = 65536 };
+    uint32_t walls[SLABS], count = 0, put = 0;
+    struct arena arena;
+    uint64_t random = 1;
+
+    arena_new(&arena, (uint64_t)SLABS * SLAB, 600);
+    memset(walls, 0xff, sizeof(walls));
+    for (uint32_t step = 0; step < STEPS; step++) {
+        uint32_t slab = (uint32_t)((random = hash64_mix(random)) >> 32) % SLABS, slot;
+
+        if (step % 20 == 0) {
+            slot = (uint32_t)(random >> 40) % arena.extents.count;
+            if (arena.extents.of[slot].bytes == 0)
+                slot = arena.extents.count;
+            arena_wall(&arena, &walls[slab], (uint64_t)slab * SLAB, SLAB, slot);
+            arena_verify(&arena);
+        }
+        slot = arena_put(&arena, 1 + random % (step % 3 == 0 ? 60000 : 4000));
+        count = 0;
+        for (uint32_t i = 0; i < SLABS; i++)
+            count += walls[i] != EXTENT_NONE;
+        assert_int_equal(arena.extents.wall_bytes, (uint64_t)count * SLAB);
+        if (slot == EXTENT_NONE)
+            continue;
+        put++;
+        for (uint32_t i = 0; i < SLABS; i++)
+            if (walls[i] != EXTENT_NONE)
+                assert_true(arena.extents.of[slot].begin >= (i + 1) * (uint64_t)SLAB ||
+                            arena.extents.of[slot].begin + arena.extents.of[slot].bytes <=
+                                i * (uint64_t)SLAB);
+    }
+    assert_true(put > STEPS - STEPS / 100);
+    for (uint32_t i = 0; i < SLABS; i++)
+        if (walls[i] != EXTENT_NONE)
+            arena_wall(&arena, &walls[i], (uint64_t)i * SLAB, SLAB, arena.extents.count);
+    assert_int_equal(arena.extents.wall_bytes, 0);
+    arena_verify(&arena);
+    arena_free(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -514,6 +592,7 @@ int main(void)
         cmocka_unit_test(what_may_not_go_stays_and_a_full_arena_says_so),
         cmocka_unit_test(a_look_for_room_ends),
         cmocka_unit_test(whatever_is_done_extents_do_not_meet),
+        cmocka_unit_test(blocks_lie_between_walls),
     };
 
     return cmocka_run_group_tests_name("agent-extent", tests, NULL, NULL);

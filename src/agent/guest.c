@@ -44,7 +44,9 @@ static icms_err guest_memory(struct agent_guest *guest, uint64_t staging_bytes, 
     shm_client_format(header, guest->number, agent->reactor_count, staging_bytes);
     header->load_deadline_ms = agent->opts.load_deadline_ms;
     header->store_deadline_ms = agent->opts.store_deadline_ms;
-    header->volume_count = (uint32_t)__builtin_popcountll(guest->volumes);
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        if ((guest->volumes >> i & 1) != 0)
+            header->arena_offsets[header->volume_count++] = agent->volumes[i].offset;
     for (uint32_t i = 0; i < agent->reactor_count && err == ICMS_OK; i++) {
         struct shm_ring *ring = &guest->qpairs[i].ring;
 
@@ -102,7 +104,8 @@ static void guest_client(const struct agent_guest *guest, struct agent_client *o
         out_client->agent_events[i] = guest->qpairs[i].event;
     for (uint32_t i = 0; i < agent->volume_count; i++)
         if ((guest->volumes >> i & 1) != 0)
-            out_client->arenas[out_client->volume_count++] = agent->volumes[i].region;
+            out_client->arenas[out_client->volume_count++] =
+                agent->arenas[agent->volumes[i].arena].region;
 }
 
 icms_err agent_client_attach_as(struct agent *agent, const struct agent_user *user,

@@ -269,8 +269,8 @@ static void local_pin(struct agent_local *local, struct agent *agent)
 {
     uint64_t left = AGENT_LOCAL_PINNED_BYTES;
 
-    for (uint32_t i = 0; i < agent->volume_count; i++) {
-        struct loop_region *region = agent->volumes[i].region;
+    for (uint32_t i = 0; i < agent->arena_count; i++) {
+        struct loop_region *region = agent->arenas[i].region;
 
         if (loop_region_bytes(region) > left)
             continue;
@@ -278,7 +278,9 @@ static void local_pin(struct agent_local *local, struct agent *agent)
             loop_region_register(local->reactor->loop, region, NULL) != ICMS_OK)
             return;
         left -= loop_region_bytes(region);
-        local->reactor->shards[i].in_place = true;
+        for (uint32_t j = 0; j < agent->volume_count; j++)
+            if (agent->volumes[j].arena == i)
+                local->reactor->shards[j].in_place = true;
     }
 }
 

@@ -321,8 +321,7 @@ static enum step req_new_put(struct agent_req *req)
     if (err != ICMS_OK)
         return req_answer(req, err,
                           err == ICMS_NO_VOLUME ? ICMS_MISS_NONE : ICMS_MISS_ENCLOSURE_DOWN);
-    if (shard->store_bytes != 0 &&
-        shard->store_bytes + agent_shard_extent_bytes(shard, stored_bytes) > shard->store_bytes_max)
+    if (!agent_shard_stores_more(shard, stored_bytes))
         return req_wait(req, AGENT_REQ_WAIT_SLOT, &shard->wait_share);
     slot = agent_shard_slot_take(shard, stored_bytes);
     if (slot == SHM_SLOT_NONE)

@@ -3,7 +3,7 @@
  * agent/shard.c: a reactor's shard of a volume: who is in which slot of its arena, what goes when
  * room is needed.
  *
- * Called by req.c, op.c and guest.c on the reactor's loop; nothing here blocks.
+ * Called by req.c, op.c, guest.c and memory.c on the reactor's loop; nothing here blocks.
  *
  * Life of a slot: FREE -> agent_shard_slot_take -> FILLING -> agent_shard_publish -> LIVE ->
  * agent_shard_unpublish -> LIMBO -> shard_sweep -> FREE. It has its extent of the data
@@ -180,6 +180,8 @@ static void shard_slot_free(struct agent_shard *shard, uint32_t slot)
     struct agent_slot *meta = &shard->meta[slot];
 
     check(meta->pins == 0 && meta->state != AGENT_SLOT_LIVE);
+    if (shard->pool != NULL)
+        agent_pool_slot_gone(shard, slot);
     extents_give(&shard->extents, slot);
     meta->state = AGENT_SLOT_FREE;
     list_push(&shard->free, &meta->link);
@@ -245,6 +247,8 @@ static bool shard_may_go(void *arg, uint32_t slot)
     struct agent_shard *shard = arg;
     const struct agent_slot *meta = &shard->meta[slot];
 
+    if (slot >= shard->arena.slot_count)
+        return false; /* a wall */
     return meta->state == AGENT_SLOT_LIVE && meta->pins == 0 && !shard_is_leased(shard, slot);
 }
 
@@ -259,7 +263,7 @@ static void shard_evict_slot(struct agent_shard *shard, uint32_t slot)
  * in use. */
 static void shard_evict(struct agent_shard *shard, uint64_t extent_bytes)
 {
-    uint64_t ahead = shard->arena.data_bytes / AGENT_EVICT_SHARE;
+    uint64_t ahead = counter_get(&shard->bytes) / AGENT_EVICT_SHARE;
     struct extent_sweep sweep = {.may = shard_may_go, .arg = shard};
     uint32_t slot, last;
 
@@ -274,6 +278,31 @@ static void shard_evict(struct agent_shard *shard, uint64_t extent_bytes)
     }
 }
 
+bool agent_shard_clear(struct agent_shard *shard, uint32_t before, uint64_t begin, uint64_t end)
+{
+    const struct extents *extents = &shard->extents;
+    uint32_t first = before;
+
+    if (first == extents->count || extents->of[first].begin + extents->of[first].bytes <= begin)
+        first = extents->of[first].next;
+    shard_leases_look(shard);
+    for (uint32_t at = first; at != extents->count && extents->of[at].begin < end;
+         at = extents->of[at].next)
+        if (!shard_may_go(shard, at))
+            return false;
+    for (uint32_t at = first; at != extents->count && extents->of[at].begin < end;
+         at = extents->of[at].next)
+        shard_evict_slot(shard, at);
+    shard_limbo_free(shard);
+    return true;
+}
+
+/* Whether not every slot has a block; only very small blocks use them up. */
+static bool shard_has_slot(const struct agent_shard *shard)
+{
+    return !list_empty(&shard->free) || shard->meta_used < shard->arena.slot_count;
+}
+
 /* A slot with such an extent; NONE: there is none at this moment. */
 static uint32_t shard_slot_find(struct agent_shard *shard, uint64_t extent_bytes)
 {
@@ -281,7 +310,7 @@ static uint32_t shard_slot_find(struct agent_shard *shard, uint64_t extent_bytes
     struct agent_slot *meta;
     uint32_t slot;
 
-    if (link == NULL && shard->meta_used == shard->arena.slot_count)
+    if (!shard_has_slot(shard))
         return SHM_SLOT_NONE;
     meta =
         link != NULL ? container_of(link, struct agent_slot, link) : &shard->meta[shard->meta_used];
@@ -294,6 +323,8 @@ static uint32_t shard_slot_find(struct agent_shard *shard, uint64_t extent_bytes
         shard->meta_used++;
     list_init(&meta->link);
     meta->state = AGENT_SLOT_FILLING;
+    if (shard->pool != NULL)
+        agent_pool_slot_taken(shard, slot);
     return slot;
 }
 
@@ -334,6 +365,8 @@ uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes)
     }
     if (slot == SHM_SLOT_NONE)
         slot = shard_large_replace(shard, extent_bytes);
+    if (slot == SHM_SLOT_NONE && shard_has_slot(shard) && agent_pool_take(shard))
+        slot = shard_slot_find(shard, extent_bytes);
     if (slot == SHM_SLOT_NONE) {
         shard_evict(shard, extent_bytes);
         shard_limbo_free(shard);
@@ -344,14 +377,24 @@ uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes)
     return slot;
 }
 
-static uint64_t volume_extent_bytes(uint32_t margin, uint64_t stored_bytes)
+bool agent_shard_stores_more(struct agent_shard *shard, uint64_t stored_bytes)
+{
+    uint64_t bytes = shard->store_bytes + agent_shard_extent_bytes(shard, stored_bytes);
+
+    while (shard->store_bytes != 0 && bytes > shard->store_bytes_max)
+        if (!agent_pool_take(shard))
+            return false;
+    return true;
+}
+
+uint64_t agent_extent_bytes(uint32_t margin, uint64_t stored_bytes)
 {
     return margin != 0 ? store_record_bytes(stored_bytes) : bytes_align(stored_bytes, EXTENT_UNIT);
 }
 
 uint64_t agent_shard_extent_bytes(const struct agent_shard *shard, uint64_t stored_bytes)
 {
-    return volume_extent_bytes(shard->margin, stored_bytes);
+    return agent_extent_bytes(shard->margin, stored_bytes);
 }
 
 uint64_t agent_shard_room(const struct agent_shard *shard, const struct key *key)
@@ -445,6 +488,8 @@ void agent_shard_unpin(struct agent_shard *shard, uint32_t slot)
 void agent_shard_touch(struct agent_shard *shard, uint32_t slot)
 {
     extents_use(&shard->extents, slot);
+    if (shard->pool != NULL)
+        agent_pool_slot_used(shard, slot);
 }
 
 bool agent_shard_again(struct agent_shard *shard, const struct key *key)
@@ -455,7 +500,7 @@ bool agent_shard_again(struct agent_shard *shard, const struct key *key)
     uint32_t tag = (uint32_t)(hash >> 32) | 1; /* 0: nothing was noted here */
     uint32_t since = shard->passed_now - note->when;
     bool again = !agent_shard_is_large(shard, extent_bytes) && note->tag == tag &&
-                 since < shard->arena.data_bytes / extent_bytes;
+                 since < counter_get(&shard->bytes) / extent_bytes;
 
     *note = (struct agent_passed){.tag = again ? 0 : tag, .when = shard->passed_now};
     if (!again)
@@ -519,53 +564,26 @@ void agent_shard_guest_gone(struct agent_shard *shard, uint32_t number)
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-icms_err agent_volume_init(struct agent_volume *volume, struct agent *agent,
-                           const struct volume_spec *spec, struct err_why *why)
-{
-    const struct agent_opts *opts = &agent->opts;
-    /* a drive of its own writes records from slots */
-    bool records = opts->local_path != NULL && opts->own_process;
-    icms_err err;
-
-    volume->spec = *spec;
-    volume->stored_bytes_max = volume_stored_bytes_max(spec);
-    volume->margin = records ? STORE_HEADER_BYTES : 0;
-    volume->data_bytes =
-        u64_max(spec->arena_bytes / agent->reactor_count / LIMIT_DISK_ALIGN * LIMIT_DISK_ALIGN,
-                bytes_align(volume_extent_bytes(volume->margin, volume->stored_bytes_max),
-                            LIMIT_DISK_ALIGN));
-    volume->shard_bytes = shm_shard_bytes(volume->data_bytes);
-    err = loop_region_new(agent->env, spec->name, agent->reactor_count * volume->shard_bytes, false,
-                          why, &volume->region);
-    if (err == ICMS_OK && opts->prefault && loop_region_touch(volume->region) != ICMS_OK)
-        err = err_set(why, ICMS_NO_MEMORY,
-                      "volume %s: there are no %llu MiB for its arena: make it smaller, or leave "
-                      "prefault out",
-                      spec->name, (unsigned long long)(loop_region_bytes(volume->region) >> 20));
-    return err;
-}
-
-void agent_volume_fini(struct agent_volume *volume)
-{
-    loop_region_free(&volume->region);
-}
-
 /* Its part of the region. */
 static icms_err shard_arena(struct agent_shard *shard, const struct agent_volume *volume,
                             struct err_why *why)
 {
     const struct agent *agent = shard->agent;
-    uint32_t reactor = shard->reactor->index;
-    uint8_t *region = loop_region_base(volume->region);
-    uint8_t *base = region + reactor * volume->shard_bytes;
-    uint64_t seed;
+    const struct agent_arena *arena = &agent->arenas[volume->arena];
+    struct shm_shard layout = {.number = shard->number,
+                               .reactor = shard->reactor->index,
+                               .reactor_count = agent->reactor_count,
+                               .bytes_max = volume->shard_bytes_max,
+                               .data_offset = arena->shards_bytes - volume->offset,
+                               .data_bytes = arena->data_bytes};
+    uint8_t *region = loop_region_base(arena->region);
+    uint8_t *base = region + layout.reactor * arena->part_bytes + volume->offset;
 
     /* Clients of this volume learn it, others that choose keys for it do not. */
-    loop_entropy(shard->reactor->loop, &seed, sizeof(seed));
-    shm_shard_format(base, &shard->spec, volume->data_bytes, shard->number, reactor,
-                     agent->reactor_count, seed);
-    if (shm_arena_view(region, agent->reactor_count * volume->shard_bytes, reactor,
-                       agent->reactor_count, &shard->arena) != ICMS_OK)
+    loop_entropy(shard->reactor->loop, &layout.hash_seed, sizeof(layout.hash_seed));
+    shm_shard_format(base, &shard->spec, &layout);
+    if (shm_arena_view(region, agent->reactor_count * arena->part_bytes, layout.reactor,
+                       agent->reactor_count, volume->offset, &shard->arena) != ICMS_OK)
         return err_set(why, ICMS_CONFIG, "volume %s: sizes that are not possible",
                        shard->spec.name);
     shard->header = (void *)base;
@@ -603,19 +621,21 @@ icms_err agent_shard_init(struct agent_shard *shard, struct agent_reactor *react
     err = shard_arena(shard, volume, why);
     if (err != ICMS_OK)
         return err;
-    shard->store_bytes_max = shard->arena.data_bytes - shard->arena.data_bytes / 4;
-    err = extents_init(&shard->extents, shard->arena.data_bytes, shard->arena.slot_count);
+    shard->bytes_max = volume->shard_bytes_max;
+    err = extents_init(&shard->extents, shard->arena.data_bytes,
+                       shard->arena.slot_count + shard->agent->arenas[volume->arena].slab_count);
     shard->meta = calloc(shard->arena.slot_count, sizeof(shard->meta[0]));
     shard->leased = calloc((shard->arena.slot_count + 63) / 64, sizeof(uint64_t));
     /* Twice as many as the arena holds of the smallest, so that few notes are written over. */
     for (shard->passed_count = 64;
-         shard->passed_count < 2 * shard->arena.data_bytes / AGENT_PASSED_BYTES &&
+         shard->passed_count < 2 * shard->bytes_max / AGENT_PASSED_BYTES &&
          shard->passed_count < AGENT_PASSED_MAX;)
         shard->passed_count *= 2;
     shard->passed = calloc(shard->passed_count, sizeof(shard->passed[0]));
     if (err != ICMS_OK || shard->meta == NULL || shard->leased == NULL || shard->passed == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for the %u slots of volume %s",
                        shard->arena.slot_count, shard->spec.name);
+    agent_pool_join(shard);
     return ICMS_OK;
 }
 

@@ -29,7 +29,7 @@ static struct volume_spec test_volume(void)
     memset(volume.uuid.bytes, 7, sizeof(volume.uuid.bytes));
     strcpy(volume.name, "kv");
     volume.value_bytes_max = 8192;
-    volume.arena_bytes = DATA;
+    volume.memory_bytes_max = DATA;
     volume.run_blocks = 32;
     volume.sealed = true;
     return volume;
@@ -268,10 +268,17 @@ static void arena_new(struct arena_fixture *f)
 {
     struct volume_spec volume = test_volume();
 
-    f->bytes = shm_shard_bytes(DATA);
+    struct shm_shard shard = {.number = 5,
+                              .reactor_count = 1,
+                              .bytes_max = DATA,
+                              .data_offset = shm_shard_bytes(DATA),
+                              .data_bytes = DATA,
+                              .hash_seed = 99};
+
+    f->bytes = shm_part_bytes(shard.data_offset, DATA);
     f->memory = test_memory(f->bytes);
-    shm_shard_format(f->memory, &volume, DATA, 5, 0, 1, 99);
-    assert_int_equal(shm_arena_view(f->memory, f->bytes, 0, 1, &f->arena), ICMS_OK);
+    shm_shard_format(f->memory, &volume, &shard);
+    assert_int_equal(shm_arena_view(f->memory, f->bytes, 0, 1, 0, &f->arena), ICMS_OK);
 }
 
 /* What an agent does: fills slot i and the memory at offset with a key's value, puts it at the head
@@ -476,8 +483,14 @@ static void hostile_headers_give_no_view_that_leaves_the_region(void **state)
 
     arena_new(&f);
     rings_new(&rings);
-    assert_int_equal(shm_arena_view(f.memory, 10, 0, 1, &arena), ICMS_PROTOCOL);
-    assert_int_equal(shm_arena_view(f.memory, f.bytes - 65536, 0, 1, &arena), ICMS_PROTOCOL);
+    assert_int_equal(shm_arena_view(f.memory, 10, 0, 1, 0, &arena), ICMS_PROTOCOL);
+    assert_int_equal(shm_arena_view(f.memory, f.bytes - 65536, 0, 1, 0, &arena), ICMS_PROTOCOL);
+    for (uint64_t offset = 1; offset <= 2 * f.bytes; offset += 1000)
+        assert_int_equal(shm_arena_view(f.memory, f.bytes, 0, 1, offset, &arena), ICMS_PROTOCOL);
+    for (uint64_t offset = 4096; offset <= 2 * f.bytes; offset += 4096)
+        assert_int_equal(shm_arena_view(f.memory, f.bytes, 0, 1, offset, &arena), ICMS_PROTOCOL);
+    assert_int_equal(shm_arena_view(f.memory, f.bytes, 0, 1, (uint64_t)-4096, &arena),
+                     ICMS_PROTOCOL);
     assert_int_equal(shm_ring_view(rings.memory, 10, 1, &ring), ICMS_PROTOCOL);
     assert_int_equal(shm_ring_view(rings.memory, rings.bytes - 4096, 1, &ring), ICMS_PROTOCOL);
 
@@ -493,7 +506,7 @@ static void hostile_headers_give_no_view_that_leaves_the_region(void **state)
             random = hash64_mix(random);
             bytes[12 + random % (sizeof(struct shm_arena_header) - 12)] = (uint8_t)(random >> 32);
         }
-        if (shm_arena_view(f.memory, f.bytes, 0, 1, &arena) == ICMS_OK) {
+        if (shm_arena_view(f.memory, f.bytes, 0, 1, 0, &arena) == ICMS_OK) {
             views++;
             assert_true((uintptr_t)(arena.heads + arena.head_count) <= (uintptr_t)end);
             assert_true((const uint8_t *)(arena.slots + arena.slot_count) <= end);

@@ -78,7 +78,7 @@ static void shard_stats(const struct agent_shard *shard, struct agent_volume_sta
 {
     out->slots += shard->arena.slot_count;
     out->slots_used += counter_get(&shard->slots_used);
-    out->arena_bytes += shard->arena.data_bytes;
+    out->arena_bytes += counter_get(&shard->bytes);
     out->arena_used_bytes += counter_get(&shard->used_bytes);
     out->arena_evictions += counter_get(&shard->evictions);
     out->hits_dram += counter_get(&shard->hits_dram);
@@ -192,6 +192,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     out_stats->clients = agent_clients(agent);
     out_stats->enclosure_count = agent->path_count;
     out_stats->volume_count = agent->volume_count;
+    out_stats->memory_bytes = agent_memory_bytes(agent);
     out_stats->backlog_bytes = atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed);
     out_stats->under_way = agent_under_way(agent);
     for (uint32_t i = 0; i < agent->reactor_count; i++) {
@@ -276,8 +277,11 @@ static bool agent_is_cut_off(const struct agent *agent)
     return false;
 }
 
-bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *why)
+bool agent_ready(struct agent *agent, double memory_percent_max, struct err_why *why)
 {
+    uint64_t used = 0;
+    double percent;
+
     if (atomic_load_explicit(&agent->draining, memory_order_relaxed)) {
         (void)err_set(why, ICMS_CLOSED, "draining");
         return false;
@@ -287,19 +291,14 @@ bool agent_ready(struct agent *agent, double arena_percent_max, struct err_why *
                       agent->path_count);
         return false;
     }
-    for (uint32_t i = 0; i < agent->volume_count && arena_percent_max > 0; i++) {
-        uint64_t used = 0;
-        double percent;
-
-        for (uint32_t r = 0; r < agent->reactor_count; r++)
+    for (uint32_t r = 0; r < agent->reactor_count; r++)
+        for (uint32_t i = 0; i < agent->volume_count; i++)
             used += counter_get(&agent->reactors[r].shards[i].used_bytes);
-        percent =
-            100.0 * (double)used / ((double)agent->volumes[i].data_bytes * agent->reactor_count);
-        if (percent > arena_percent_max) {
-            (void)err_set(why, ICMS_LIMIT, "the arena of volume %s is %.1f %% full, over %.1f %%",
-                          agent->volumes[i].spec.name, percent, arena_percent_max);
-            return false;
-        }
+    percent = 100.0 * (double)used / (double)agent_memory_bytes(agent);
+    if (memory_percent_max > 0 && percent > memory_percent_max) {
+        (void)err_set(why, ICMS_LIMIT, "the memory for blocks is %.1f %% full, over %.1f %%",
+                      percent, memory_percent_max);
+        return false;
     }
     return true;
 }
@@ -421,13 +420,14 @@ size_t agent_status_as(struct agent *agent, const struct agent_user *user, char 
     text_add(&text, ",\"ready\":%s,\"why\":", agent_ready(agent, 0, &why) ? "true" : "false");
     text_string(&text, why.text);
     text_add(&text,
-             ",\"clients\":%u,\"requests\":%llu,\"under_way\":%llu,\"backlog_bytes\":%llu,"
+             ",\"clients\":%u,\"requests\":%llu,\"under_way\":%llu,\"memory_bytes\":%llu,"
+             "\"backlog_bytes\":%llu,"
              "\"sheds\":%llu,\"deadline_misses\":%llu,\"checksum_errors\":%llu,"
              "\"clients_dropped\":%llu,",
              stats->clients, (unsigned long long)stats->requests,
-             (unsigned long long)stats->under_way, (unsigned long long)stats->backlog_bytes,
-             (unsigned long long)stats->sheds, (unsigned long long)stats->deadline_misses,
-             (unsigned long long)stats->checksum_errors,
+             (unsigned long long)stats->under_way, (unsigned long long)stats->memory_bytes,
+             (unsigned long long)stats->backlog_bytes, (unsigned long long)stats->sheds,
+             (unsigned long long)stats->deadline_misses, (unsigned long long)stats->checksum_errors,
              (unsigned long long)stats->clients_dropped);
     text_enclosures(&text, stats, volumes, volumes == agent_access(agent, NULL));
     text_add(&text, ",\"volumes\":[");

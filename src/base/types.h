@@ -73,7 +73,8 @@ struct volume_spec {
     uint32_t generation;         /* of its content; a part of uuid         */
     uint64_t quota_bytes;        /* flash an enclosure gives it; 0: all    */
     uint64_t value_bytes_max;    /* largest plain value                    */
-    uint64_t arena_bytes;        /* agent: DRAM for its blocks             */
+    uint64_t memory_bytes_min;   /* agent: memory that its blocks always have   */
+    uint64_t memory_bytes_max;   /* agent: the most that they have; 0: all      */
     uint32_t run_blocks;         /* client: blocks that are placed together */
     bool sealed;                 /* values end in a trailer; false: raw    */
     uint32_t host_count;         /* 0: any host may use it                 */

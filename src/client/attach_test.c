@@ -258,6 +258,21 @@ static void shards_that_are_not_of_one_volume_are_refused(void **state)
     assert_int_equal(attach(f), ICMS_OK);
 }
 
+/* Where the agent says that a volume's shards lie, there is none. */
+static void shards_outside_of_their_arena_are_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct shm_client_header *header = loop_region_base(f->client.region);
+    static const uint64_t wrong[] = {1, 4096, (uint64_t)1 << 40, (uint64_t)-4096};
+
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        header->arena_offsets[0] = wrong[i];
+        assert_int_equal(attach(f), ICMS_PROTOCOL);
+    }
+    header->arena_offsets[0] = 0;
+    assert_int_equal(attach(f), ICMS_OK);
+}
+
 /* A call without a deadline would wait for weeks. */
 static void deadlines_of_an_agent_are_bounded(void **state)
 {
@@ -310,6 +325,7 @@ int main(void)
         TEST(deadlines_of_an_agent_are_bounded),
         TEST(events_that_are_none_are_refused),
         TEST(shards_that_are_not_of_one_volume_are_refused),
+        TEST(shards_outside_of_their_arena_are_refused),
     };
 
     check(setenv("FAKE_REACTORS", "2", 1) == 0);

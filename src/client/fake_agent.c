@@ -109,6 +109,12 @@ static struct fake_block *block_new(struct agent *agent)
     return NULL;
 }
 
+/* Where in its region a volume's shards lie: not at the same place in all. */
+static uint64_t shard_offset(uint32_t volume)
+{
+    return (uint64_t)volume * LIMIT_DISK_ALIGN;
+}
+
 /* ---- the arenas ----------------------------------------------------------------------------- */
 
 /* Where blocks of the key lie: the number of the shard. */
@@ -564,8 +570,15 @@ uint32_t fake_reactors(void)
 static void agent_volume_make(struct agent *agent, struct loop_env *env, uint32_t number,
                               const struct volume_spec *spec)
 {
-    uint64_t data_bytes = bytes_align(spec->arena_bytes, LIMIT_DISK_ALIGN);
-    uint64_t bytes = shm_shard_bytes(data_bytes);
+    uint64_t data_bytes = bytes_align(spec->memory_bytes_max, LIMIT_DISK_ALIGN);
+    struct shm_shard shard = {.number = number,
+                              .reactor_count = agent->reactor_count,
+                              .bytes_max = data_bytes,
+                              .data_offset = shm_shard_bytes(data_bytes),
+                              .data_bytes = data_bytes,
+                              .hash_seed = 7};
+    uint64_t offset = shard_offset(number);
+    uint64_t bytes = shm_part_bytes(offset + shard.data_offset, data_bytes);
     uint8_t *base;
 
     agent->volumes[number] = *spec;
@@ -573,9 +586,10 @@ static void agent_volume_make(struct agent *agent, struct loop_env *env, uint32_
                           &agent->arenas[number]) == ICMS_OK);
     base = loop_region_base(agent->arenas[number]);
     for (uint32_t r = 0; r < agent->reactor_count; r++) {
-        shm_shard_format(base + r * bytes, spec, data_bytes, number, r, agent->reactor_count, 7);
+        shard.reactor = r;
+        shm_shard_format(base + r * bytes + offset, spec, &shard);
         check(shm_arena_view(base, loop_region_bytes(agent->arenas[number]), r,
-                             agent->reactor_count,
+                             agent->reactor_count, offset,
                              &agent->views[number * agent->reactor_count + r]) == ICMS_OK);
     }
 }
@@ -658,6 +672,9 @@ icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct
                           &client->region) == ICMS_OK);
     shm_client_format(loop_region_base(client->region), number, agent->reactor_count,
                       staging_bytes);
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        ((struct shm_client_header *)loop_region_base(client->region))->arena_offsets[i] =
+            shard_offset(i);
     for (uint32_t r = 0; r < agent->reactor_count; r++)
         check(shm_ring_view(loop_region_base(client->region), loop_region_bytes(client->region), r,
                             &client->rings[r]) == ICMS_OK);
@@ -876,7 +893,7 @@ static void volume_make(struct volume_spec *volume, const char *name, uint64_t v
                         uint64_t slots, bool sealed)
 {
     *volume = (struct volume_spec){.value_bytes_max = value_bytes_max,
-                                   .arena_bytes = slots * (value_bytes_max + 4096),
+                                   .memory_bytes_max = slots * (value_bytes_max + 4096),
                                    .run_blocks = 4,
                                    .sealed = sealed};
     (void)snprintf(volume->name, sizeof(volume->name), "%s", name);
@@ -914,7 +931,7 @@ unsigned fake_agent_blocks(struct agent *agent)
 void fake_agent_homeless_set(struct agent *agent, uint32_t volume, bool homeless)
 {
     uint64_t shard_bytes = loop_region_bytes(agent->arenas[volume]) / agent->reactor_count;
-    uint8_t *base = loop_region_base(agent->arenas[volume]);
+    uint8_t *base = (uint8_t *)loop_region_base(agent->arenas[volume]) + shard_offset(volume);
 
     for (uint32_t r = 0; r < agent->reactor_count; r++)
         atomic_store(&((struct shm_arena_header *)(void *)(base + r * shard_bytes))->homeless,

@@ -162,7 +162,7 @@ static void a_connection_ends_with_its_process(void **state)
     (void)fprintf(file,
                   "connect_timeout: 60s\nhttp: {listen: none}\n"
                   "enclosures: [{name: e, address: 127.0.0.1:%u}]\n"
-                  "volumes: [{name: kv, value_max: 64KiB, arena: 1MiB}]\n",
+                  "volumes: [{name: kv, value_max: 64KiB, memory_max: 1MiB}]\n",
                   ntohs(address.sin_port));
     assert_int_equal(fclose(file), 0);
     assert_int_equal(pipe(ready), 0);

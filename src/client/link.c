@@ -44,11 +44,13 @@ static icms_err link_view_arenas(struct client_link *link, struct err_why *why)
         calloc((size_t)link->arena_count * link->reactor_count + 1, sizeof(link->shards[0]));
     if (link->shards == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    for (uint32_t i = 0; i < link->arena_count; i++)
+    for (uint32_t i = 0; i < link->arena_count; i++) {
+        uint64_t offset = *(const volatile uint64_t *)&link->rings[0].header->arena_offsets[i];
+
         for (uint32_t r = 0; r < link->reactor_count; r++) {
             struct shm_arena *shard = &link->shards[i * link->reactor_count + r];
             icms_err err = shm_arena_view(link->maps[i].base, link->maps[i].bytes, r,
-                                          link->reactor_count, shard);
+                                          link->reactor_count, offset, shard);
 
             /* One table has room for all of them, and what holds for one holds for all. */
             if (err == ICMS_OK && !link_is_alike(shard, shard - r))
@@ -59,6 +61,7 @@ static icms_err link_view_arenas(struct client_link *link, struct err_why *why)
                                "icms-agent and this program agree?",
                                i);
         }
+    }
     return ICMS_OK;
 }
 

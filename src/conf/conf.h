@@ -82,7 +82,7 @@ struct conf_agent {
     uint32_t user_clients_max;      /* processes of one user                              */
     uint32_t loops;
     bool busy_poll;                  /* loops never sleep                                  */
-    bool prefault;                   /* arenas take their memory at the start              */
+    bool prefault;                   /* memory for blocks is taken at the start            */
     uint32_t poll_us;                /* they spin for so long first; 0: not at all         */
     bool header_digest, data_digest; /* NVMe/TCP digests                                   */
     bool exist_many;        /* look for many blocks with one command where that is offered */
@@ -93,9 +93,10 @@ struct conf_agent {
     uint32_t probe_ms;         /* background probing of excluded enclosures          */
     uint32_t load_deadline_ms; /* default deadlines of requests without one          */
     uint32_t store_deadline_ms;
-    uint64_t store_backlog_bytes;   /* more than this waiting: stores are shed            */
-    uint64_t client_bytes;          /* staging memory of a client, and the most it may ask for */
-    double ready_arena_percent_max; /* readiness limit on arena use; 0: off               */
+    uint64_t memory_bytes;           /* for the blocks of all volumes                      */
+    uint64_t store_backlog_bytes;    /* more than this waiting: stores are shed            */
+    uint64_t client_bytes;           /* staging memory of a client, and the most it may ask for */
+    double ready_memory_percent_max; /* readiness limit on its use; 0: off                 */
     struct conf_http http;
     char local_path[LIMIT_PATH_BYTES]; /* dir: a drive of its own instead of a pod; ""       */
     uint64_t local_bytes;              /* its size                                           */

@@ -114,7 +114,9 @@ static void test_a_short_agent_file_gets_every_default(void **state)
     assert_int_equal(agent.keep_alive_ms, 5000);
     assert_int_equal(agent.silence_ms, 500);
     assert_int_equal(agent.probe_ms, 500);
-    assert_int_equal(agent.volumes[0].arena_bytes, 1 << 30);
+    assert_int_equal(agent.memory_bytes, 1 << 30);
+    assert_int_equal(agent.volumes[0].memory_bytes_min, 0);
+    assert_int_equal(agent.volumes[0].memory_bytes_max, 0);
     assert_false(agent.header_digest || agent.data_digest);
     assert_true(agent.exist_many);
     assert_false(agent.prefault);
@@ -205,7 +207,8 @@ static void test_every_key_is_taken_as_written(void **state)
                     "  quota: 3 MiB\n"
                     "  value_max: 64KiB\n"
                     "  sealed: false\n"
-                    "  arena: 2MiB\n"
+                    "  memory_min: 1MiB\n"
+                    "  memory_max: 2MiB\n"
                     "  run_blocks: 2\n"
                     "  hosts: [nqn.2026-01.org.example:h0, 'nqn.2026-01.org.example:h1']\n"
                     "- {name: v2, value_max: 1KiB}\n");
@@ -409,14 +412,26 @@ static void test_sizes_fit_each_other(void **state)
                   "a.yaml:4: groups: ", "empty");
     target_refused("name: e\ndrives: [{path: a}]\nvolumes:\n- name: v\n  hosts: []\n",
                    "t.yaml:5: hosts: ", "empty");
-    agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
-                  "  arena: 1MiB\n",
-                  "a.yaml:4: arena: ", "8196KiB");
-    agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
-                  "  arena: 16MiB\nloops: 2\n",
-                  "a.yaml:4: arena: too small for 2 loops", "16392KiB");
+}
+
+static void test_memory_that_does_not_add_up_is_refused(void **state)
+{
+#define ONE "enclosures: [{name: a, address: 127.0.0.1:1}]\nvolumes:\n- name: v\n"
+    agent_refused(ONE "  memory_max: 1MiB\n", "a.yaml:4: memory_max: too small for one block",
+                  "8196KiB");
+    agent_refused(ONE "  memory_max: 16MiB\nloops: 2\n",
+                  "a.yaml:4: memory_max: too small for 2 loops", "16392KiB");
+    agent_refused(ONE "  memory_max: 32MiB\nmemory: 31MiB\n",
+                  "a.yaml:4: memory_max: more than the agent's memory", "31MiB");
+    agent_refused(ONE "  memory_max: 32MiB\n  memory_min: 33MiB\n",
+                  "a.yaml:4: memory_max: less than memory_min", "33MiB");
+    agent_refused(ONE "memory: 8MiB\n", "a.yaml:4: memory: too small for what", "8196KiB");
+    agent_refused(ONE "- name: w\n  memory_min: 20MiB\nmemory: 28MiB\n",
+                  "a.yaml:6: memory: too small for what", "28676KiB");
+    agent_accepted(ONE "- name: w\n  memory_min: 20MiB\nmemory: 28676KiB\n");
     agent_accepted(
-        "local: {path: /x, size: 1GiB}\nvolumes:\n- name: v\n  arena: 16MiB\nloops: 2\n");
+        "local: {path: /x, size: 1GiB}\nvolumes:\n- name: v\n  memory_max: 16MiB\nloops: 2\n");
+#undef ONE
 }
 
 static void test_wide_ports_are_warned_about(void **state)
@@ -858,6 +873,7 @@ int main(void)
         cmocka_unit_test(test_names_addresses_and_nqns_have_their_form),
         cmocka_unit_test(test_what_may_be_listed_once_is_listed_once),
         cmocka_unit_test(test_sizes_fit_each_other),
+        cmocka_unit_test(test_memory_that_does_not_add_up_is_refused),
         cmocka_unit_test(test_wide_ports_are_warned_about),
         cmocka_unit_test(test_yaml_that_multiplies_or_nests_is_refused),
         cmocka_unit_test(test_a_volume_has_4096_hosts),

@@ -72,15 +72,16 @@ static const struct conf_key volume_keys[] = {
      .doc = "Values end in a trailer with their checksum, made and checked by the clients. false "
             "keeps raw values for foreign NVMe hosts, and places each key by all of its bytes. The "
             "same in all daemons of the pod."},
-    {"arena", CONF_BYTES, false, AT(struct volume_spec, arena_bytes), .min = 1 * MIB,
-     .max = 16 * TIB, .fallback = "1GiB",
-     .doc =
-         "Shared memory in which an agent keeps the volume's blocks, each in as many bytes as it "
-         "has, rounded up to 64. At least one block of value_max fits. At most 15% of it are "
-         "lost between blocks if value_max is at most a 32nd of it. Each 4 KiB are good for one "
-         "block: of smaller ones it holds no more. A block of more than a quarter of a loop's "
-         "part is evicted before all others. For each 4 KiB the agent takes 52 bytes more "
-         "at the start, and 104 when there are as many blocks. Only icms-agent uses it."},
+    {"memory_min", CONF_BYTES, false, AT(struct volume_spec, memory_bytes_min), .min = 0,
+     .max = 16 * TIB, .fallback = "0",
+     .doc = "Memory of an agent that the volume's blocks always have; other volumes cannot have it "
+            "even while the volume is idle. One block of value_max for each of the agent's loops "
+            "at least. Raise it for a volume that must not lose its blocks to busier ones. All "
+            "floors together fit into the agent's memory. Only icms-agent uses it."},
+    {"memory_max", CONF_BYTES, false, AT(struct volume_spec, memory_bytes_max), .min = 0,
+     .max = 16 * TIB, .fallback = "0",
+     .doc = "The most memory of an agent that the volume's blocks have; 0 is all of the agent's. "
+            "At the limit the volume evicts its own blocks. Only icms-agent uses it."},
     {"run_blocks", CONF_COUNT, false, AT(struct volume_spec, run_blocks), .min = 1, .max = 65536,
      .fallback = "8",
      .doc = "Largest run: consecutive blocks of one chain that lie on one drive of one enclosure. "
@@ -233,15 +234,28 @@ static const struct conf_key agent_keys[] = {
     {"loops", CONF_COUNT, false, AT(struct conf_agent, loops), .min = 1, .max = LIMIT_LOOPS,
      .fallback = "1",
      .doc =
-         "Reactor threads. Each has the blocks of its own keys: an equal part of every arena, four "
+         "Reactor threads. Each has the blocks of its own keys: an equal part of the memory, four "
          "connections to every enclosure, and rings of its own with every client. More than one "
          "is for agents whose copies and checksums keep a core busy; an agent with a drive of its "
          "own has one. An enclosure with 1,000 agents of 8 reactors needs 32,000 connections."},
+    {"memory", CONF_BYTES, false, AT(struct conf_agent, memory_bytes), .min = 1 * MIB,
+     .max = 16 * TIB, .fallback = "1GiB",
+     .doc =
+         "Shared memory for the blocks of all volumes; each loop has an equal part. A block takes "
+         "as many bytes as it has, rounded up to 64; at most 15% are lost between blocks if "
+         "value_max is at most a 32nd of it. Volumes that list the same users and groups share it: "
+         "one that needs room takes a piece that another one did not access for longest. Volumes "
+         "with different users share nothing, because memory that a process has mapped stays "
+         "readable for it: each has its memory_min, and an equal part of what all memory_min "
+         "leave. When the memory is full, blocks are evicted, those of more than a quarter of what "
+         "their volume may have first. The agent takes 52 bytes more for each 4 KiB that a volume "
+         "may have at the start, and 104 for each that has a block: of blocks of less than 4 KiB "
+         "a volume holds no more than of such."},
     {"busy_poll", CONF_BOOL, false, AT(struct conf_agent, busy_poll), .fallback = "false",
      .doc = "Threads spin instead of sleeping: only for cores that have nothing else to do."},
     {"prefault", CONF_BOOL, false, AT(struct conf_agent, prefault), .fallback = "false",
      .doc =
-         "The memory of arenas is taken at the start, which takes longer then, and no store pays "
+         "The memory for blocks is taken at the start, which takes longer then, and no store pays "
          "for memory that is used for the first time. false: as it fills."},
     {"poll_us", CONF_COUNT, false, AT(struct conf_agent, poll_us), .min = 0, .max = 1000000,
      .fallback = "0",
@@ -280,10 +294,10 @@ static const struct conf_key agent_keys[] = {
     {"client_memory", CONF_BYTES, false, AT(struct conf_agent, client_bytes), .min = 1 * MIB,
      .max = 1 * TIB, .fallback = "64MiB",
      .doc = "Staging memory for the stores of one client, and the most that one may ask for."},
-    {"ready_arena_max", CONF_PERCENT, false, AT(struct conf_agent, ready_arena_percent_max),
+    {"ready_memory_max", CONF_PERCENT, false, AT(struct conf_agent, ready_memory_percent_max),
      .fallback = "0%",
-     .doc = "/readyz refuses when values take more of an arena; 0% never does, as a full arena is "
-            "normal: it evicts."},
+     .doc = "/readyz refuses when values take more of the memory; 0% never does, as a full memory "
+            "is normal: it evicts."},
     {"http", CONF_MAP, false, AT(struct conf_agent, http), .table = &agent_http_table,
      .doc = "Metrics and health."},
     {"local", CONF_MAP, false, .offset = 0, .size = (uint32_t)sizeof(struct conf_agent),

@@ -189,9 +189,13 @@ icms_err conf_volume_rules(const struct conf_source *source, const struct conf_n
         return conf_fail(source, conf_node_line(map, "quota"),
                          "quota: too small for one block of value_max; give it %s or more",
                          conf_bytes_format(record, size));
-    if (volume->arena_bytes < record)
-        return conf_fail(source, conf_node_line(map, "arena"),
-                         "arena: too small for one block of value_max; give it %s or more",
+    if (volume->memory_bytes_max != 0 && volume->memory_bytes_max < volume->memory_bytes_min)
+        return conf_fail(source, conf_node_line(map, "memory_max"),
+                         "memory_max: less than memory_min; give it %s or more",
+                         conf_bytes_format(volume->memory_bytes_min, size));
+    if (volume->memory_bytes_max != 0 && volume->memory_bytes_max < record)
+        return conf_fail(source, conf_node_line(map, "memory_max"),
+                         "memory_max: too small for one block of value_max; give it %s or more",
                          conf_bytes_format(record, size));
     return ICMS_OK;
 }
@@ -489,22 +493,35 @@ static icms_err users_rules(const struct conf_source *source, const struct conf_
     return ICMS_OK;
 }
 
-/* Reactors share an arena in equal parts, and a block lies in one of them. */
-static icms_err shards_rules(const struct conf_source *source, const struct conf_node *map,
-                             const struct conf_agent *agent)
+/* Reactors have equal parts of the memory, and a block lies in one of them. */
+static icms_err memory_rules(const struct conf_source *source, const struct conf_node *map,
+                             const struct conf_agent *agent, uint32_t loops)
 {
+    uint64_t floors = 0;
+    char size[32];
+
     for (uint32_t i = 0; i < agent->volume_count; i++) {
         const struct volume_spec *volume = &agent->volumes[i];
-        uint64_t least = agent->loops * record_bytes_max(volume);
-        char size[32];
+        const struct conf_node *node = entry(map, "volumes", i);
+        uint64_t least = loops * record_bytes_max(volume);
 
-        if (volume->arena_bytes < least)
-            return conf_fail(
-                source, conf_node_line(entry(map, "volumes", i), "arena"),
-                "arena: too small for %u loops, each of which needs room for one block "
-                "of value_max; give it %s or more, or take fewer loops",
-                agent->loops, conf_bytes_format(least, size));
+        if (volume->memory_bytes_max > agent->memory_bytes)
+            return conf_fail(source, conf_node_line(node, "memory_max"),
+                             "memory_max: more than the agent's memory; give it %s or less",
+                             conf_bytes_format(agent->memory_bytes, size));
+        if (volume->memory_bytes_max != 0 && volume->memory_bytes_max < least)
+            return conf_fail(source, conf_node_line(node, "memory_max"),
+                             "memory_max: too small for %u loops, each of which needs room for one "
+                             "block of value_max; give it %s or more, or take fewer loops",
+                             loops, conf_bytes_format(least, size));
+        floors += u64_max(volume->memory_bytes_min, least);
     }
+    if (floors > agent->memory_bytes)
+        return conf_fail(source, conf_node_line(map, "memory"),
+                         "memory: too small for what the volumes always have, memory_min and one "
+                         "block of value_max for each of %u loops at least; give it %s or more, or "
+                         "take fewer loops",
+                         loops, conf_bytes_format(floors, size));
     return ICMS_OK;
 }
 
@@ -528,8 +545,8 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
     err = volumes_unique(source, map, agent->volumes, agent->volume_count);
     if (err == ICMS_OK)
         err = enclosures_unique(source, map, agent);
-    if (err == ICMS_OK && local == NULL)
-        err = shards_rules(source, map, agent);
+    if (err == ICMS_OK) /* an agent with a drive of its own has one loop */
+        err = memory_rules(source, map, agent, local != NULL ? 1 : agent->loops);
     if (err == ICMS_OK && local != NULL)
         err = segment_rules(source, local, agent->local_segment_bytes, agent->volumes,
                             agent->volume_count);

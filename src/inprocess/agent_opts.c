@@ -30,6 +30,7 @@ icms_err agent_opts_from_conf(const struct conf_agent *conf,
     opts.probe_ms = conf->probe_ms;
     opts.load_deadline_ms = conf->load_deadline_ms;
     opts.store_deadline_ms = conf->store_deadline_ms;
+    opts.memory_bytes = conf->memory_bytes;
     opts.store_backlog_bytes = conf->store_backlog_bytes;
     opts.client_bytes = conf->client_bytes;
     opts.user_clients_max = conf->user_clients_max;

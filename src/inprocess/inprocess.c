@@ -208,7 +208,7 @@ static void local_volume_push(struct client_local *local, const char *name,
     volume->value_bytes_max = value_bytes_max;
     volume->run_blocks = run_blocks;
     volume->sealed = true;
-    volume->arena_bytes = u64_max(LOCAL_ARENA_BYTES, slots);
+    volume->memory_bytes_max = u64_max(LOCAL_ARENA_BYTES, slots);
 }
 
 static bool local_volume_known(const struct client_local *local, const char *name)
@@ -408,6 +408,7 @@ static icms_err local_directory(struct client_local *local, const char *path,
         return err_set(why, ICMS_INVALID, "value_bytes_max is over the limit of %llu bytes",
                        (unsigned long long)LIMIT_VALUE_BYTES);
     memcpy(local->directory, path, strlen(path) + 1);
+    local->conf.memory_bytes = 0; /* each volume has its own: local_volume_push() */
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
         err = err_from_errno(errno);
         return err_set(why, err, "cannot make the directory %s: %s", path, icms_err_text(err));

@@ -17,8 +17,8 @@
 #include "base/check.h"
 #include "base/hash.h"
 
-/* No page is larger, so shards lie side by side in a region. */
-#define SHM_SHARD_ALIGN ((uint64_t)64 << 10)
+/* No page is larger, so parts lie side by side in a region. */
+#define SHM_PART_ALIGN ((uint64_t)64 << 10)
 
 #define SHM_RING_MASK ((uint32_t)SHM_RING_ENTRIES - 1)
 _Static_assert((SHM_RING_ENTRIES & (SHM_RING_ENTRIES - 1)) == 0, "power of two");
@@ -39,56 +39,59 @@ static uint64_t arena_heads(uint64_t slots)
     return heads;
 }
 
-struct arena_layout {
+struct shard_layout {
     uint64_t slots, heads;
-    uint64_t heads_offset, slots_offset, data_offset, bytes;
+    uint64_t heads_offset, slots_offset, bytes;
 };
 
-static void arena_layout_of(uint64_t data_bytes, struct arena_layout *out)
+static void shard_layout_of(uint64_t bytes_max, struct shard_layout *out)
 {
-    out->slots = u64_min(u64_max(data_bytes / SHM_SLOT_BYTES, 1), SHM_SLOT_NONE / 4);
+    out->slots = u64_min(u64_max(bytes_max / SHM_SLOT_BYTES, 1), SHM_SLOT_NONE / 4);
     out->heads = arena_heads(out->slots);
     out->heads_offset = bytes_align(sizeof(struct shm_arena_header), 64);
     out->slots_offset = bytes_align(out->heads_offset + out->heads * sizeof(uint32_t), 64);
-    out->data_offset =
+    out->bytes =
         bytes_align(out->slots_offset + out->slots * sizeof(struct shm_slot), LIMIT_DISK_ALIGN);
-    out->bytes = out->data_offset + data_bytes;
 }
 
-uint64_t shm_shard_bytes(uint64_t data_bytes)
+uint64_t shm_shard_bytes(uint64_t bytes_max)
 {
-    struct arena_layout layout;
+    struct shard_layout layout;
 
-    arena_layout_of(data_bytes, &layout);
-    return bytes_align(layout.bytes, SHM_SHARD_ALIGN);
+    shard_layout_of(bytes_max, &layout);
+    return layout.bytes;
 }
 
-void shm_shard_format(void *base, const struct volume_spec *volume, uint64_t data_bytes,
-                      uint32_t number, uint32_t reactor, uint32_t reactor_count, uint64_t hash_seed)
+uint64_t shm_part_bytes(uint64_t shards_bytes, uint64_t data_bytes)
+{
+    return bytes_align(shards_bytes + data_bytes, SHM_PART_ALIGN);
+}
+
+void shm_shard_format(void *base, const struct volume_spec *volume, const struct shm_shard *shard)
 {
     struct shm_arena_header *header = base;
-    struct arena_layout layout;
+    struct shard_layout layout;
     _Atomic uint32_t *heads;
     struct shm_slot *slots;
 
-    check(data_bytes > 0 && data_bytes % LIMIT_DISK_ALIGN == 0);
-    arena_layout_of(data_bytes, &layout);
+    check(shard->data_bytes > 0 && shard->data_bytes % LIMIT_DISK_ALIGN == 0);
+    shard_layout_of(shard->bytes_max, &layout);
     header->magic = SHM_ARENA_MAGIC;
     header->version = SHM_VERSION;
-    header->volume = number;
-    header->reactor = reactor;
-    header->reactor_count = reactor_count;
+    header->volume = shard->number;
+    header->reactor = shard->reactor;
+    header->reactor_count = shard->reactor_count;
     memcpy(header->volume_uuid, volume->uuid.bytes, sizeof(header->volume_uuid));
     header->value_bytes_max = volume->value_bytes_max;
     header->sealed = volume->sealed;
     header->run_blocks = volume->run_blocks;
     header->head_count = (uint32_t)layout.heads;
     header->slot_count = (uint32_t)layout.slots;
-    header->data_bytes = data_bytes;
+    header->data_bytes = shard->data_bytes;
     header->heads_offset = layout.heads_offset;
     header->slots_offset = layout.slots_offset;
-    header->data_offset = layout.data_offset;
-    header->hash_seed = hash_seed;
+    header->data_offset = shard->data_offset;
+    header->hash_seed = shard->hash_seed;
     memcpy(header->name, volume->name, sizeof(header->name));
     header->name[sizeof(header->name) - 1] = 0;
 
@@ -153,9 +156,9 @@ static bool table_fits(uint64_t offset, uint64_t count, uint64_t item_bytes, uin
            count <= (bytes - offset) / item_bytes;
 }
 
-/* Shards have the same size, so where one begins needs no word of the other side. */
+/* Parts have the same size, so where one begins needs no word of the other side. */
 icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint32_t reactor_count,
-                        struct shm_arena *out_arena)
+                        uint64_t offset, struct shm_arena *out_arena)
 {
     const uint64_t header_bytes = sizeof(struct shm_arena_header);
     struct shm_arena_header h;
@@ -163,9 +166,10 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint
 
     check(reactor < reactor_count);
     bytes = bytes / reactor_count / LIMIT_DISK_ALIGN * LIMIT_DISK_ALIGN;
-    base = (const uint8_t *)base + reactor * bytes;
-    if (bytes < header_bytes)
+    if (offset >= bytes || offset % LIMIT_DISK_ALIGN != 0 || bytes - offset < header_bytes)
         return ICMS_PROTOCOL;
+    base = (const uint8_t *)base + reactor * bytes + offset;
+    bytes -= offset;
     memcpy(&h, base, sizeof(h));
     if (h.magic != SHM_ARENA_MAGIC || h.version != SHM_VERSION || h.volume >= LIMIT_AGENT_VOLUMES ||
         h.reactor != reactor || h.reactor_count != reactor_count || h.sealed > 1 ||

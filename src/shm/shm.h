@@ -5,8 +5,10 @@
  * Two kinds of regions, each a sealed memfd (in the simulation: heap):
  *
  *   arena region, one a volume: made by the agent, mapped read-only by clients
- *     [ shards: one a reactor, each: header | hash heads | slots: a descriptor a block |
- *       data: values with their trailers ]
+ *     [ parts: one a reactor, each: shard | data: values with their trailers ]
+ *       shard: header | hash heads | slots: a descriptor a block
+ *     Volumes that share memory are in one region, and for each of them a part has a shard in
+ *     front of the data. They have the same users.
  *   client region, one a client: made by the agent, mapped read-write by both
  *     [ header | queue pairs: one a reactor | lease table | counters | staging memory ]
  *
@@ -47,7 +49,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION      7
+#define SHM_VERSION      8
 #define SHM_ARENA_MAGIC  0x616e657261736d63u
 #define SHM_CLIENT_MAGIC 0x746e65696c636d63u
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
@@ -77,7 +79,7 @@ struct shm_arena_header {
     uint64_t data_bytes;       /* memory of all blocks                             */
     uint64_t heads_offset;     /* _Atomic uint32_t [head_count]: slot or NONE      */
     uint64_t slots_offset;     /* struct shm_slot [slot_count]                     */
-    uint64_t data_offset;      /* page-aligned; slots' offsets count from here     */
+    uint64_t data_offset;      /* from this header, page-aligned; slots' offsets count from here */
     uint64_t hash_seed;        /* of the heads                                     */
     _Atomic uint32_t homeless; /* 1: no enclosure has the volume for this host    */
     uint32_t pad;
@@ -194,6 +196,8 @@ struct shm_client_header {
     uint32_t load_deadline_ms, store_deadline_ms; /* the agent's defaults                  */
     uint32_t volume_count;                        /* arena regions that follow in the hello */
     uint32_t reactor_count;
+    uint64_t arena_offsets[LIMIT_AGENT_VOLUMES]; /* [volume_count], in their order: of the volume's
+                                                    shard in each part of its region */
 };
 
 /* ---- counters of a client ------------------------------------------------------------------- */
@@ -220,13 +224,25 @@ enum shm_count {
 
 /* ---- making regions (agent) ----------------------------------------------------------------- */
 
-/* Bytes of a shard with so much memory for blocks, a multiple of LIMIT_DISK_ALIGN. */
-uint64_t shm_shard_bytes(uint64_t data_bytes);
+/* What a shard is besides its volume. */
+struct shm_shard {
+    uint32_t number;                 /* the agent's, of the volume                        */
+    uint32_t reactor, reactor_count; /* whose it is, and how many there are               */
+    uint64_t bytes_max;              /* that its blocks take at most; of data_bytes       */
+    uint64_t data_offset;            /* from its header                                   */
+    uint64_t data_bytes;             /* of all volumes that are in it                     */
+    uint64_t hash_seed;
+};
 
-/* Lays out zeroed memory of shm_shard_bytes(): the shard of a reactor. */
-void shm_shard_format(void *base, const struct volume_spec *volume, uint64_t data_bytes,
-                      uint32_t number, uint32_t reactor, uint32_t reactor_count,
-                      uint64_t hash_seed);
+/* Bytes of a shard whose blocks take at most so much; shards and data follow each other in a part.
+ */
+uint64_t shm_shard_bytes(uint64_t bytes_max);
+
+/* Bytes of a part with so many of shards, and so many of data, a multiple of LIMIT_DISK_ALIGN. */
+uint64_t shm_part_bytes(uint64_t shards_bytes, uint64_t data_bytes);
+
+/* Lays out zeroed memory of shm_shard_bytes(). */
+void shm_shard_format(void *base, const struct volume_spec *volume, const struct shm_shard *shard);
 uint64_t shm_client_region_bytes(uint32_t reactor_count, uint64_t staging_bytes);
 void shm_client_format(void *base, uint32_t client, uint32_t reactor_count, uint64_t staging_bytes);
 
@@ -248,9 +264,10 @@ struct shm_arena {
     char name[LIMIT_NAME_BYTES];
 };
 
-/* The shard of a reactor in an arena region. PROTOCOL when its header does not fit. */
+/* The shard at an offset of a reactor's part of an arena region. PROTOCOL when its header does not
+ * fit. */
 icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint32_t reactor_count,
-                        struct shm_arena *out_arena) ICMS_MUST_CHECK;
+                        uint64_t offset, struct shm_arena *out_arena) ICMS_MUST_CHECK;
 
 /* Looks a key up and leases its slot through *lease (an own, free entry). True: leased, with the
  * slot, its version and the value's bytes; shm_arena_value() gives it. False: not there, or no
@@ -348,7 +365,7 @@ bool shm_client_sleep(struct shm_ring *ring);
 /* A client connects to the agent's SOCK_SEQPACKET socket and sends a hello; the agent answers with
  * a welcome and passes descriptors by SCM_RIGHTS: the client region, the client's
  * event (a stream: receive what is there), the event of each reactor (an eventfd: write 1), then
- * one arena region a volume the client may use (in order of welcome.volumes), in messages of up to
+ * the arena region of each volume the client may use (some have the same one), in messages of up to
  * 32 descriptors: the welcome carries the first ones, each further message is 8 bytes
  * (SHM_HELLO_MAGIC) and carries more. A welcome with an error carries none. The socket stays open:
  * its end is the end of the client. Status and trace are answered with a text in messages of at

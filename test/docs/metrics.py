@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
 
-VOLUME = {"name": "kv", "value_max": "256KiB", "arena": "16MiB"}
+VOLUME = {"name": "kv", "value_max": "256KiB", "memory_max": "16MiB"}
 
 
 def page_families():

@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
 
-VOLUME = {"name": "kv", "value_max": "64KiB", "arena": "1MiB"}
+VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
 COUNT, BYTES = 300, 60000
 # The deadline of gets, and half of it: only gets that wait for their deadline take that long, on a
 # loaded machine, too.

@@ -220,7 +220,7 @@ def dev(folder):
 
 def readiness(folder):
     """The exit status says whether the agent is ready; an error that is over has its age."""
-    volume = {"name": "kv", "value_max": "64KiB", "arena": "1MiB"}
+    volume = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
     with pod.Pod(BUILD, folder) as p:
         target = p.add_target("e0", 1, "64MiB", [volume], segment="1MiB", memory="16MiB")
         target.wait_ready()
@@ -247,7 +247,7 @@ def readiness(folder):
 def sizes(folder):
     """An agent that has seen small blocks only asks with little room, and again with what a large
     one needs."""
-    volume = {"name": "kv", "value_max": "1MiB", "arena": "4MiB"}
+    volume = {"name": "kv", "value_max": "1MiB", "memory_max": "4MiB"}
     with pod.Pod(BUILD, folder) as p:
         target = p.add_target("e0", 1, "64MiB", [volume], segment="4MiB", memory="16MiB")
         target.wait_ready()
@@ -266,7 +266,7 @@ def sizes(folder):
 
 def drain(folder):
     """An agent that is told to end waits for accepted blocks to be on flash."""
-    volume = {"name": "kv", "value_max": "64KiB", "arena": "1MiB"}
+    volume = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
     with pod.Pod(BUILD, folder) as p:
         target = p.add_target("e0", 1, "64MiB", [volume], segment="1MiB", memory="16MiB")
         target.wait_ready()

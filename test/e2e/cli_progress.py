@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
 
 BUILD = pathlib.Path(sys.argv[1])
-VOLUME = {"name": "kv", "arena": "16MiB", "value_max": "64KiB"}
+VOLUME = {"name": "kv", "memory_max": "16MiB", "value_max": "64KiB"}
 BAD = 0
 
 

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
 
-VOLUME = {"name": "kv", "arena": "128MiB"}
+VOLUME = {"name": "kv", "memory_max": "128MiB"}
 
 
 def run(what, command, **more):

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
 
-VOLUME = {"name": "kv", "value_max": "64KiB", "arena": "4MiB", "generation": 0}
+VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "4MiB", "generation": 0}
 
 
 def expect(what, truth, seen):

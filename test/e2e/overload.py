@@ -33,7 +33,7 @@ RATE = 3200
 # ten times as long.
 SECONDS, ROUNDS_MAX = 4, 20
 WRITTEN = 1.5
-VOLUME = {"name": "kv", "value_max": "16KiB", "arena": "4MiB"}
+VOLUME = {"name": "kv", "value_max": "16KiB", "memory_max": "4MiB"}
 # The product's deadline, and what a loaded machine may take beyond it. Only a load that is never
 # answered takes longer.
 LOAD_DEADLINE, SLACK = 2.0, 20.0

@@ -57,7 +57,7 @@ static struct icms *open_pod(const struct e2e *e2e, struct icms_volume **out_vol
     (void)fprintf(file,
                   "http: {listen: none}\nenclosures: [{name: e2e, nqn: "
                   "\"nqn.2026-01.io.icms:test\", address: 127.0.0.1:%u}]\n"
-                  "volumes: [{name: kv, value_max: 3MiB, arena: 32MiB}]\n",
+                  "volumes: [{name: kv, value_max: 3MiB, memory_max: 32MiB}]\n",
                   e2e->addr.port);
     assert_int_equal(fclose(file), 0);
     if (icms_open(where, NULL, why, sizeof(why), &icms) != ICMS_OK ||

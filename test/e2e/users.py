@@ -28,8 +28,8 @@ user_clients_max: 2
 http: {{listen: none}}
 local: {{path: %(folder)s/drive, size: 64MiB, segment: 1MiB}}
 volumes:
-- {{name: open, value_max: 64KiB, arena: 1MiB}}
-- {{name: theirs, value_max: 64KiB, arena: 1MiB, users: [{OWNER}], groups: [{GROUP}]}}
+- {{name: open, value_max: 64KiB, memory_max: 1MiB}}
+- {{name: theirs, value_max: 64KiB, memory_max: 1MiB, users: [{OWNER}], groups: [{GROUP}]}}
 """
 
 

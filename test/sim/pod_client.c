@@ -674,6 +674,7 @@ static void client_view(struct pod_client *client, uint32_t reactor)
     for (uint32_t i = 0; i < POD_VOLUMES; i++)
         if (shm_arena_view(loop_region_base(attached->arenas[i]),
                            loop_region_bytes(attached->arenas[i]), reactor, POD_REACTORS,
+                           client->rings[reactor].header->arena_offsets[i],
                            &client->shards[reactor][i]) != ICMS_OK)
             pod_fail(client->world, POD_FAULT_ANSWER, "the arena of volume %u makes no sense", i);
 }

@@ -194,6 +194,8 @@ static icms_err agent_make(struct pod_agent *agent, struct err_why *why)
     opts.silence_ms = 60;
     opts.probe_ms = 80;
     opts.store_backlog_bytes = POD_BACKLOG_BYTES;
+    for (uint32_t i = 0; i < POD_VOLUMES && agent->number % 2 == 1; i++) /* they share memory */
+        opts.memory_bytes += world->volumes[i].memory_bytes_max * 3 / 4;
     opts.store_deadline_ms = 300;
     opts.header_digest = agent->number % 2 == 1;
     opts.data_digest = agent->number % 2 == 1;
@@ -413,7 +415,7 @@ static void world_volume(struct pod_world *world, uint32_t number, const char *n
     for (int i = 0; i < 16; i++)
         volume->uuid.bytes[i] = (uint8_t)(0x11 * (number + 1) + i);
     (void)snprintf(volume->name, sizeof(volume->name), "%s", name);
-    volume->arena_bytes =
+    volume->memory_bytes_max =
         arena_slots * bytes_align(volume_stored_bytes_max(volume), LIMIT_DISK_ALIGN);
 }
 

@@ -26,7 +26,7 @@ import pod  # noqa: E402
 import readme  # noqa: E402,F401
 
 BLOCK_BYTES = 256 << 10
-VOLUME = {"name": "kv", "value_max": "256KiB", "arena": "16MiB"}
+VOLUME = {"name": "kv", "value_max": "256KiB", "memory_max": "16MiB"}
 NGUID = "000102030405060708090a0b0c0d0e0f"
 UUID = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
 BACKENDS = ("ICMS", "DOCA_MEMOS")

@@ -36,7 +36,7 @@ import pod  # noqa: E402
 import readme  # noqa: E402
 from engines import forked  # noqa: E402
 
-VOLUME = {"name": "kv", "value_max": "512KiB", "arena": "64MiB"}
+VOLUME = {"name": "kv", "value_max": "512KiB", "memory_max": "64MiB"}
 CHUNK = 128                               # tokens, a block of vLLM
 CHUNK_BYTES = 8 * 2 * 4 * 64 * 4 * CHUNK  # of the tiny model: layers, K and V, heads, floats
 PROMPT = 1100                             # tokens: 8 whole chunks

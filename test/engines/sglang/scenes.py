@@ -42,7 +42,7 @@ from sglang.srt.model_executor.model_runner_components.weight_updater import (  
     WeightUpdater)
 from sglang.srt.server_args import ServerArgs  # noqa: E402
 
-VOLUME = {"name": "kv", "value_max": "256KiB", "arena": "16MiB"}
+VOLUME = {"name": "kv", "value_max": "256KiB", "memory_max": "16MiB"}
 PAGE, LAYERS, HEADS, DIM, TOKENS = 16, 4, 2, 64, 16 * 40
 
 

@@ -17,7 +17,7 @@ import icms_wheel  # noqa: E402
 import pod  # noqa: E402
 from engines import forked  # noqa: E402
 
-VOLUME = {"name": "kv", "value_max": "4MiB", "arena": "256MiB"}
+VOLUME = {"name": "kv", "value_max": "4MiB", "memory_max": "256MiB"}
 BLOCK = 128
 PROMPT = 1100  # tokens: 8 whole blocks
 ANSWER = 16

@@ -76,7 +76,7 @@ class Faults:
     Each fault has a prompt of its own, which A has stored just before, and B never saw.
     """
 
-    VOLUME = {**VOLUME, "arena": "64MiB", "run_blocks": 2, "quota": "64MiB"}
+    VOLUME = {**VOLUME, "memory_max": "64MiB", "run_blocks": 2, "quota": "64MiB"}
 
     def __init__(self, lab, p, kind):
         self.lab, self.p = lab, p
