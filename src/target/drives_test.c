@@ -614,6 +614,44 @@ static uint64_t drive_blocks(struct rig *rig, uint32_t drive, uint32_t volume)
     return stats.blocks;
 }
 
+/* Stores whose drive goes out of service under them, and that no other one takes: their values may
+ * be there, so they are noted as if that drive had missed something. Nothing else is stored. */
+static void stores_that_fail_after_a_drive_failed_are_noted(void **state)
+{
+    enum { CALLS = 100 };
+    struct rig *rig = rig_new(1, 2);
+    struct inside *inside = calloc(CALLS, sizeof(*inside));
+    uint64_t room = store_record_bytes(1000);
+    uint32_t n[CALLS];
+
+    check(inside != NULL);
+    rig_up(rig);
+    fill_drive(rig, 0, 0, n, CALLS);
+    drive_slow(rig, 1);
+    sim_disk_dead(rig->node, rig->paths[0], true);
+    for (uint32_t i = 0; i < CALLS; i++) {
+        uint8_t *memory = aligned_alloc(LIMIT_DISK_ALIGN, room);
+
+        check(memory != NULL);
+        memset(memory, 1, room);
+        store_begin(rig, &inside[i], 0, key_text(n[i], 0), memory, room);
+    }
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 60 * (uint64_t)1000000000);
+    for (uint32_t i = 0; i < CALLS; i++) {
+        assert_true(inside[i].over);
+        assert_true(inside[i].call.req.err == ICMS_IO || inside[i].call.req.err == ICMS_DRIVE_DOWN);
+        free(inside[i].call.req.memory);
+    }
+    assert_int_equal(inside[CALLS - 1].call.req.err, ICMS_DRIVE_DOWN);
+    assert_false(target_drive_in(rig->target, 0));
+    drive_well(rig, 1);
+    restart(rig, 0);
+    assert_int_equal(drive_blocks(rig, 0, 0), 0);
+    assert_non_null(strstr(target_warning(rig->target, 0), "drive 0 (/drive/0) is formatted"));
+    free(inside);
+    rig_free(&rig);
+}
+
 /* Values that were deleted or replaced while their drive was out, from the start or later, never
  * come back. The drive is formatted, so it has nothing of other volumes either. */
 static void what_a_drive_missed_never_comes_back(void **state)
@@ -1041,6 +1079,7 @@ int main(void)
         cmocka_unit_test(a_drive_that_is_missing_at_start_is_filled_around),
         cmocka_unit_test(drives_whose_paths_are_swapped_keep_their_blocks),
         cmocka_unit_test(a_copied_drive_is_refused),
+        cmocka_unit_test(stores_that_fail_after_a_drive_failed_are_noted),
         cmocka_unit_test(what_a_drive_missed_never_comes_back),
         cmocka_unit_test(a_store_that_nobody_noted_is_no_success),
         cmocka_unit_test(a_failed_store_is_not_there_when_its_drive_comes_back),
