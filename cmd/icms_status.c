@@ -183,10 +183,13 @@ static int status_print(const struct cli *cli, const char *text)
     return ready ? CLI_DONE : CLI_MISSED;
 }
 
+#define TRIES 8 /* to have room for a text that grows */
+
 static int status_run(int argc, char **argv)
 {
     char why[ERR_WHY_BYTES_MAX] = "";
     size_t bytes = 64 << 10, needed = 0;
+    int tries = 0;
     struct cli cli;
     char *text = NULL;
     int status = cli_parse(&cli_status, argc, argv, &cli);
@@ -206,7 +209,9 @@ static int status_run(int argc, char **argv)
         free(text);
         text = malloc(bytes);
         err = text == NULL ? ICMS_NO_MEMORY : icms_status(cli.icms, text, bytes, &needed);
-    } while (err == ICMS_OK && needed > bytes);
+    } while (err == ICMS_OK && needed > bytes && ++tries < TRIES);
+    if (err == ICMS_OK && needed > bytes)
+        err = ICMS_PROTOCOL; /* it grows each time */
     if (err != ICMS_OK)
         status = cli_fail(&cli, err, "%s gives no status: %s", cli.where, icms_err_text(err));
     else

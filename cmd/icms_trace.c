@@ -12,6 +12,7 @@
 #include "icms_cli.h"
 
 #define TRACE_BYTES 32 /* of a number for people */
+#define TRIES       8  /* to have room for a text that grows */
 
 static const char *trace_text(const json_t *object, const char *name)
 {
@@ -122,6 +123,7 @@ static int trace_print(const struct cli *cli, const char *text)
 static char *trace_ask(const struct cli *cli, const struct icms_key *key, int *out_status)
 {
     size_t bytes = 64 << 10, needed = 0;
+    int tries = 0;
     char *text = NULL;
     icms_err err;
 
@@ -130,7 +132,9 @@ static char *trace_ask(const struct cli *cli, const struct icms_key *key, int *o
         free(text);
         text = malloc(bytes);
         err = text == NULL ? ICMS_NO_MEMORY : icms_trace(cli->icms, key, text, bytes, &needed);
-    } while (err == ICMS_OK && needed > bytes);
+    } while (err == ICMS_OK && needed > bytes && ++tries < TRIES);
+    if (err == ICMS_OK && needed > bytes)
+        err = ICMS_PROTOCOL; /* it grows each time */
     if (err == ICMS_OK)
         return text;
     *out_status = cli_fail(cli, err, "%s gives no trace: %s", cli->where, icms_err_text(err));

@@ -60,8 +60,11 @@
 #define AGENT_PASSED_BYTES ((uint64_t)64 << 10) /* of one at least: smaller ones do not go past */
 #define AGENT_SLABS        256 /* of memory that volumes share, of a reactor: at most */
 #define AGENT_SLAB_TRIES   4   /* slabs that are asked for, for one request */
-#define AGENT_KEY_LISTS    256 /* lists of operations by key, of a volume                          */
-#define AGENT_WAKE_MAX     32 /* requests that get an operation before others have their turn     */
+#define AGENT_SLAB_BLOCKS                                                                          \
+    1024                    /* blocks that are evicted at a time, of a slab that changes hands     \
+                             */
+#define AGENT_KEY_LISTS 256 /* lists of operations by key, of a volume                          */
+#define AGENT_WAKE_MAX  32  /* requests that get an operation before others have their turn     */
 
 /* How often a ring is looked at without being asked, and its heart beats. */
 #define AGENT_BEAT_NS ((uint64_t)50 * 1000 * 1000)
@@ -708,9 +711,12 @@ static inline uint8_t *agent_shard_memory(struct agent_shard *shard, uint32_t sl
 /* What a stored block of so many bytes takes, with such a margin. */
 uint64_t agent_extent_bytes(uint32_t margin, uint64_t stored_bytes);
 
-/* Evicts all blocks that lie in part of the arena; before: the last extent that begins before it.
- * False: some are in use, and all stay. True: they are gone, but for those that a client leased at
- * this moment. */
+/* Whether no block that lies in part of the arena is in use, of the first AGENT_SLAB_BLOCKS;
+ * before: the last extent that begins before it. */
+bool agent_shard_is_clear(struct agent_shard *shard, uint32_t before, uint64_t begin, uint64_t end);
+
+/* Evicts these blocks; right after agent_shard_is_clear. True: all are gone, but for those that a
+ * client leased at this moment. */
 bool agent_shard_clear(struct agent_shard *shard, uint32_t before, uint64_t begin, uint64_t end);
 
 /* FILLING -> LIVE; what the key had before goes, and room that the value does not need. */

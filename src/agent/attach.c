@@ -172,8 +172,6 @@ static char *attach_trace(const struct attach *attach, const struct agent_user *
 {
     struct key key = {.length = asked->length};
 
-    if (asked->length > LIMIT_KEY_BYTES)
-        return NULL;
     memcpy(key.bytes, asked->bytes, key.length);
     return agent_trace(attach->agent, user, key.length == 0 ? NULL : &key);
 }
@@ -227,6 +225,8 @@ static bool attach_hello(struct attach *attach, struct attach_conn *conn)
         return attach_client(attach, conn, &user, hello.staging_bytes);
     if (hello.op == SHM_HELLO_STATUS)
         attach_text(conn, attach_status(attach, &user));
+    else if (hello.op == SHM_HELLO_TRACE && hello.key.length > LIMIT_KEY_BYTES)
+        attach_refuse(conn->sock, ICMS_KEY_SIZE, "a key has 1 to 16 bytes");
     else if (hello.op == SHM_HELLO_TRACE)
         attach_text(conn, attach_trace(attach, &user, &hello.key));
     else

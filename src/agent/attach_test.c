@@ -371,6 +371,29 @@ static void status_is_one_json_object(void **state)
     close(sock);
 }
 
+static void a_trace_of_no_key_is_refused(void **state)
+{
+    const struct bed *bed = *state;
+    struct shm_hello message = {
+        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .op = SHM_HELLO_TRACE};
+    struct shm_welcome welcome = {0};
+    int fds[SHM_HELLO_FDS], sock = dial(bed);
+    uint32_t count = 0;
+    char text[256];
+
+    message.key.length = LIMIT_KEY_BYTES + 1;
+    check(send(sock, &message, sizeof(message), MSG_NOSIGNAL) == sizeof(message));
+    assert_int_equal(take(sock, &welcome, sizeof(welcome), fds, &count), sizeof(welcome));
+    assert_int_equal(welcome.error, ICMS_KEY_SIZE);
+    close(sock);
+    message.key.length = LIMIT_KEY_BYTES;
+    sock = dial(bed);
+    check(send(sock, &message, sizeof(message), MSG_NOSIGNAL) == sizeof(message));
+    assert_true(take(sock, text, sizeof(text), fds, &count) > 0);
+    assert_int_equal(text[0], '{');
+    close(sock);
+}
+
 static void who_says_something_else_is_shown_out(void **state)
 {
     const struct bed *bed = *state;
@@ -663,6 +686,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_end_of_the_socket_is_the_end_of_the_client, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(status_is_one_json_object, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_trace_of_no_key_is_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(who_says_something_else_is_shown_out, setup, teardown),
         cmocka_unit_test_setup_teardown(a_socket_file_has_one_listener, setup, teardown),
         cmocka_unit_test_setup_teardown(a_directory_of_somebody_else_in_a_public_one_is_not_used,

@@ -24,6 +24,7 @@
  * more than their floor, the slab that was not accessed for longest, if all of its own were
  * accessed at least AGENT_SLAB_OLDER_NS later; else it evicts what is its own. So an idle volume's
  * memory goes to the others, and volumes that are in use do not take from each other all the time.
+ * A slab with a block that somebody keeps counts as accessed when it is found.
  *
  * Invariants: a slab is behind a wall in all shards but its owner's; slabs_min <= slabs <=
  * slabs_max; nothing leased, pinned or being written lies in a slab that changes hands. Arenas have
@@ -130,12 +131,19 @@ static void slab_own(struct agent_shard *shard, uint32_t slab)
     pool_check(pool, shard);
 }
 
-/* Evicts what lies there. False: some of it is in use. */
+/* Whether nothing that lies there is leased, pinned or being written. */
+static bool slab_is_clear(struct agent_shard *shard, uint32_t slab)
+{
+    uint64_t bytes = shard->pool->arena->slab_bytes, begin = slab * bytes;
+
+    return agent_shard_is_clear(shard, slab_before(shard, slab), begin, begin + bytes);
+}
+
+/* Evicts what lies there, of which nothing is in use. False: there is more. */
 static bool slab_disown(struct agent_shard *shard, uint32_t slab)
 {
     struct agent_pool *pool = shard->pool;
     uint64_t bytes = pool->arena->slab_bytes, begin = slab * bytes;
-
     uint32_t before = slab_before(shard, slab);
 
     if (!agent_shard_clear(shard, before, begin, begin + bytes))
@@ -151,41 +159,70 @@ static bool slab_disown(struct agent_shard *shard, uint32_t slab)
     return true;
 }
 
-/* The slab that the shard shall have: see the rule. */
-static uint32_t pool_pick(const struct agent_pool *pool, const struct agent_shard *shard)
+/* Slabs that were not accessed for longest: nobody's, or of other shards over their floor, and of
+ * the shard's own. */
+struct pool_oldest {
+    uint32_t other, own; /* NONE: there is none */
+    uint64_t other_ns, own_ns;
+};
+
+static struct pool_oldest pool_oldest(const struct agent_pool *pool,
+                                      const struct agent_shard *shard)
 {
-    uint64_t own_ns = UINT64_MAX, other_ns = UINT64_MAX;
-    uint32_t other = SLAB_NONE;
+    struct pool_oldest oldest = {.other = SLAB_NONE, .own = SLAB_NONE, UINT64_MAX, UINT64_MAX};
 
     for (uint32_t i = 0; i < pool->arena->slab_count; i++) {
         const struct agent_shard *owner = pool->owners[i];
+        uint64_t last_ns = owner == NULL ? 0 : pool->last_ns[i];
 
-        if (owner == NULL)
-            return i;
-        if (owner == shard)
-            own_ns = u64_min(own_ns, pool->last_ns[i]);
-        if (owner == shard || owner->slabs == owner->slabs_min || pool->last_ns[i] >= other_ns)
-            continue;
-        other = i;
-        other_ns = pool->last_ns[i];
+        if (owner == shard && last_ns < oldest.own_ns) {
+            oldest.own = i;
+            oldest.own_ns = last_ns;
+        } else if (owner != shard && (owner == NULL || owner->slabs > owner->slabs_min) &&
+                   last_ns < oldest.other_ns) {
+            oldest.other = i;
+            oldest.other_ns = last_ns;
+        }
     }
-    return other != SLAB_NONE && other_ns + AGENT_SLAB_OLDER_NS <= own_ns ? other : SLAB_NONE;
+    return oldest;
+}
+
+/* The slab that the shard shall have: see the rule. NONE: none, or what was found is in use, and
+ * counts as accessed from now on. */
+static uint32_t pool_pick(struct agent_pool *pool, struct agent_shard *shard)
+{
+    struct pool_oldest oldest = pool_oldest(pool, shard);
+    uint64_t now_ns = reactor_now_ns(shard->reactor);
+
+    if (oldest.other == SLAB_NONE || pool->owners[oldest.other] == NULL)
+        return oldest.other;
+    if (oldest.other_ns + AGENT_SLAB_OLDER_NS > now_ns)
+        return SLAB_NONE;
+    if (oldest.other_ns + AGENT_SLAB_OLDER_NS > oldest.own_ns) {
+        /* Its own goes first, but for what somebody keeps. */
+        if (!slab_is_clear(shard, oldest.own))
+            pool->last_ns[oldest.own] = now_ns;
+        return SLAB_NONE;
+    }
+    if (slab_is_clear(pool->owners[oldest.other], oldest.other))
+        return oldest.other;
+    pool->last_ns[oldest.other] = now_ns;
+    return SLAB_NONE;
 }
 
 bool agent_pool_take(struct agent_shard *shard)
 {
     struct agent_pool *pool = shard->pool;
 
-    for (int i = 0; pool != NULL && i < AGENT_SLAB_TRIES; i++) {
-        uint32_t slab = shard->slabs < shard->slabs_max ? pool_pick(pool, shard) : SLAB_NONE;
+    for (int i = 0; pool != NULL && shard->slabs < shard->slabs_max && i < AGENT_SLAB_TRIES; i++) {
+        uint32_t slab = pool_pick(pool, shard);
 
         if (slab == SLAB_NONE)
-            return false;
-        if (pool->owners[slab] == NULL || slab_disown(pool->owners[slab], slab)) {
-            slab_own(shard, slab);
-            return true;
-        }
-        pool->last_ns[slab] = reactor_now_ns(shard->reactor); /* in use: others come first */
+            continue;
+        if (pool->owners[slab] != NULL && !slab_disown(pool->owners[slab], slab))
+            return false; /* the next one who wants it goes on */
+        slab_own(shard, slab);
+        return true;
     }
     return false;
 }
@@ -212,10 +249,10 @@ static uint32_t slabs_in(const struct agent_arena *arena, uint64_t bytes)
 /* Slabs that a shard of the volume always has. */
 static uint32_t floor_slabs(const struct agent *agent, const struct agent_volume *volume)
 {
-    uint32_t slabs =
-        slabs_in(&agent->arenas[volume->arena], volume->memory_bytes_min / agent->reactor_count);
+    uint64_t slab_bytes = agent->arenas[volume->arena].slab_bytes;
+    uint64_t bytes = u64_max(volume->memory_bytes_min / agent->reactor_count, 1);
 
-    return slabs > 0 ? slabs : 1;
+    return (uint32_t)((bytes + slab_bytes - 1) / slab_bytes);
 }
 
 void agent_pool_join(struct agent_shard *shard)
@@ -274,15 +311,20 @@ static bool volumes_are_alike(const struct volume_spec *a, const struct volume_s
            ids_are_in(b->groups, b->group_count, a->groups, a->group_count);
 }
 
-/* Cuts the data of a part into slabs that are not less than its largest block. */
+/* Of slabs that a part's data is cut into: not less than the largest block. */
+static uint64_t slab_bytes_of(uint64_t data_bytes, uint64_t largest)
+{
+    return u64_max(largest, bytes_align(data_bytes / AGENT_SLABS, LIMIT_DISK_ALIGN));
+}
+
+/* Cuts the data of a part into slabs. */
 static icms_err arena_slabs(struct agent *agent, struct agent_arena *arena, uint64_t volumes,
                             uint64_t largest, struct err_why *why)
 {
     const char *name = "";
     uint64_t floors = 0;
 
-    arena->slab_bytes =
-        u64_max(largest, bytes_align(arena->data_bytes / AGENT_SLABS, LIMIT_DISK_ALIGN));
+    arena->slab_bytes = slab_bytes_of(arena->data_bytes, largest);
     arena->slab_count = (uint32_t)(arena->data_bytes / arena->slab_bytes);
     for (uint32_t i = 0; i < agent->volume_count; i++) {
         if ((volumes >> i & 1) == 0)
@@ -295,11 +337,23 @@ static icms_err arena_slabs(struct agent *agent, struct agent_arena *arena, uint
         return err_set(why, ICMS_CONFIG,
                        "memory: volume %s and those that share memory with it have %llu KiB of it "
                        "for each of %u loops, and need %llu pieces of %llu KiB, which hold their "
-                       "largest block: give it more, or take a smaller value_max or fewer loops",
+                       "largest block and their memory_min: give it more, or take a smaller "
+                       "value_max or memory_min or fewer loops",
                        name, (unsigned long long)(arena->data_bytes >> 10), agent->reactor_count,
                        (unsigned long long)floors, (unsigned long long)(arena->slab_bytes >> 10));
     arena->data_bytes = arena->slab_count * arena->slab_bytes;
     return ICMS_OK;
+}
+
+/* The largest block of these volumes. */
+static uint64_t group_largest(const struct agent *agent, uint64_t volumes)
+{
+    uint64_t largest = 0;
+
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        if ((volumes >> i & 1) != 0)
+            largest = u64_max(largest, agent->volumes[i].extent_bytes_max);
+    return largest;
 }
 
 /* The arena of these volumes. */
@@ -308,12 +362,9 @@ static icms_err arena_new(struct agent *agent, uint64_t volumes, uint64_t bytes,
 {
     struct agent_arena *arena = &agent->arenas[agent->arena_count++];
     const char *name = "";
-    uint64_t largest = 0;
+    uint64_t largest = group_largest(agent, volumes);
     icms_err err = ICMS_OK;
 
-    for (uint32_t i = 0; i < agent->volume_count; i++)
-        if ((volumes >> i & 1) != 0)
-            largest = u64_max(largest, agent->volumes[i].extent_bytes_max);
     arena->data_bytes =
         u64_max(bytes / agent->reactor_count / LIMIT_DISK_ALIGN * LIMIT_DISK_ALIGN, largest);
     if ((volumes & (volumes - 1)) != 0)
@@ -343,6 +394,47 @@ static icms_err arena_new(struct agent *agent, uint64_t volumes, uint64_t bytes,
     return err;
 }
 
+/* Of these volumes one whose ceiling has no room for a slab; volume_count: there is none. */
+static uint32_t group_small(const struct agent *agent, uint64_t volumes, uint64_t bytes)
+{
+    uint64_t slab_bytes =
+        slab_bytes_of(bytes / agent->reactor_count, group_largest(agent, volumes));
+    uint32_t i = 0;
+
+    while (i < agent->volume_count &&
+           ((volumes >> i & 1) == 0 ||
+            agent->volumes[i].memory_bytes_max / agent->reactor_count >= slab_bytes))
+        i++;
+    return i;
+}
+
+/* Volumes share so much, which is not less than their floors. One with a ceiling that has no room
+ * for a slab has what it may have for itself: it is little. */
+static icms_err group_share(struct agent *agent, uint64_t volumes, uint64_t bytes,
+                            struct err_why *why)
+{
+    struct agent_volume *of = agent->volumes;
+    icms_err err = ICMS_OK;
+
+    while ((volumes & (volumes - 1)) != 0 && err == ICMS_OK) {
+        uint32_t small = group_small(agent, volumes, bytes);
+        uint64_t others = 0, own;
+
+        if (small == agent->volume_count)
+            return arena_new(agent, volumes, bytes, why);
+        volumes &= ~((uint64_t)1 << small);
+        for (uint32_t i = 0; i < agent->volume_count; i++)
+            others += (volumes >> i & 1) != 0 ? of[i].memory_bytes_min : 0;
+        own = u64_min(of[small].memory_bytes_max, bytes - others);
+        err = arena_new(agent, (uint64_t)1 << small, own, why);
+        bytes -= own;
+    }
+    for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++)
+        if ((volumes >> i & 1) != 0)
+            err = arena_new(agent, volumes, u64_min(bytes, of[i].memory_bytes_max), why);
+    return err;
+}
+
 /* Volumes that the same users may use, the first of which is this one, in their part of what floors
  * leave: each its own arena, if there is enough for all ceilings, else one. */
 static icms_err group_new(struct agent *agent, uint32_t first, uint64_t left, struct err_why *why)
@@ -363,10 +455,8 @@ static icms_err group_new(struct agent *agent, uint32_t first, uint64_t left, st
         count++;
     }
     share = floors + left * count / agent->volume_count;
-    if (agent->opts.memory_bytes != 0 && count > 1 && ceilings > share)
-        return arena_new(agent, volumes, share, why);
-    if (agent->opts.memory_bytes != 0 && count == 1)
-        return arena_new(agent, volumes, u64_min(share, ceilings), why);
+    if (agent->opts.memory_bytes != 0 && (ceilings > share || count == 1))
+        return group_share(agent, volumes, share, why);
     for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++)
         if ((volumes >> i & 1) != 0)
             err = arena_new(agent, (uint64_t)1 << i, of[i].memory_bytes_max, why);

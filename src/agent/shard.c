@@ -278,23 +278,40 @@ static void shard_evict(struct agent_shard *shard, uint64_t extent_bytes)
     }
 }
 
+/* The first slot that lies in part of the arena, or behind it. */
+static uint32_t shard_first(const struct agent_shard *shard, uint32_t before, uint64_t begin)
+{
+    const struct extents *extents = &shard->extents;
+
+    if (before == extents->count || extents->of[before].begin + extents->of[before].bytes <= begin)
+        return extents->of[before].next;
+    return before;
+}
+
+bool agent_shard_is_clear(struct agent_shard *shard, uint32_t before, uint64_t begin, uint64_t end)
+{
+    const struct extents *extents = &shard->extents;
+    uint32_t count = 0;
+
+    shard_leases_look(shard);
+    for (uint32_t at = shard_first(shard, before, begin);
+         at != extents->count && extents->of[at].begin < end && count < AGENT_SLAB_BLOCKS;
+         at = extents->of[at].next, count++)
+        if (!shard_may_go(shard, at))
+            return false;
+    return true;
+}
+
 bool agent_shard_clear(struct agent_shard *shard, uint32_t before, uint64_t begin, uint64_t end)
 {
     const struct extents *extents = &shard->extents;
-    uint32_t first = before;
+    uint32_t at = shard_first(shard, before, begin), count = 0;
 
-    if (first == extents->count || extents->of[first].begin + extents->of[first].bytes <= begin)
-        first = extents->of[first].next;
-    shard_leases_look(shard);
-    for (uint32_t at = first; at != extents->count && extents->of[at].begin < end;
-         at = extents->of[at].next)
-        if (!shard_may_go(shard, at))
-            return false;
-    for (uint32_t at = first; at != extents->count && extents->of[at].begin < end;
-         at = extents->of[at].next)
+    for (; at != extents->count && extents->of[at].begin < end && count < AGENT_SLAB_BLOCKS;
+         at = extents->of[at].next, count++)
         shard_evict_slot(shard, at);
     shard_limbo_free(shard);
-    return true;
+    return count < AGENT_SLAB_BLOCKS;
 }
 
 /* Whether not every slot has a block; only very small blocks use them up. */
@@ -363,10 +380,10 @@ uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes)
         shard_limbo_free(shard);
         slot = shard_slot_find(shard, extent_bytes);
     }
-    if (slot == SHM_SLOT_NONE)
-        slot = shard_large_replace(shard, extent_bytes);
     if (slot == SHM_SLOT_NONE && shard_has_slot(shard) && agent_pool_take(shard))
         slot = shard_slot_find(shard, extent_bytes);
+    if (slot == SHM_SLOT_NONE)
+        slot = shard_large_replace(shard, extent_bytes);
     if (slot == SHM_SLOT_NONE) {
         shard_evict(shard, extent_bytes);
         shard_limbo_free(shard);

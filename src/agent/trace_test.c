@@ -180,6 +180,36 @@ static void a_user_sees_requests_of_its_volumes_alone(void **state)
     rig_free(rig);
 }
 
+/* Whoever has many slow requests in another volume must not hide mine. */
+static void a_user_sees_its_own_slow_requests(void **state)
+{
+    struct agent_rig *rig =
+        rig_new(&(struct rig_opts){.enclosures = 1, .raw_uid = 1001, .raw_gid = 1001});
+    struct rig_client *client = rig_client_new(rig);
+    const struct agent_user me = {.uid = 1002, .gid = 1002};
+    char *text;
+    bool seen;
+    uint64_t tags[40];
+
+    rig_run(rig, 100 * RIG_MS);
+    rig_flash(rig, 0, KV, 1, 9000);
+    assert_int_equal(rig_wait(client, rig_get(client, KV, 1, 0, WAIT))->status, ICMS_OK);
+    text = agent_trace(rig->agent, &me, NULL);
+    assert_non_null(strstr(text, "\"op\""));
+    free(text);
+    rig->fake[0]->silent = true;
+    for (uint32_t i = 0; i < 40; i++)
+        tags[i] = rig_get(client, RAW, 100 + i, 10 + i, 50 * RIG_MS);
+    for (uint32_t i = 0; i < 40; i++)
+        (void)rig_wait(client, tags[i]);
+    text = agent_trace(rig->agent, &me, NULL);
+    seen = strstr(text, "\"op\"") != NULL;
+    free(text);
+    rig_client_free(client);
+    rig_free(rig);
+    assert_true(seen);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +217,7 @@ int main(void)
         cmocka_unit_test(all_reactors_are_asked),
         cmocka_unit_test(a_request_without_a_key_has_none),
         cmocka_unit_test(a_user_sees_requests_of_its_volumes_alone),
+        cmocka_unit_test(a_user_sees_its_own_slow_requests),
     };
 
     return cmocka_run_group_tests_name("agent-trace", tests, NULL, NULL);

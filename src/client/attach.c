@@ -362,6 +362,7 @@ icms_err client_text_unix(const char *path, struct client_link *link,
 {
     struct shm_hello hello = {.op = question->trace ? SHM_HELLO_TRACE : SHM_HELLO_STATUS};
     char piece[32 << 10];
+    struct shm_welcome welcome;
     size_t total = 0, n;
     uint64_t until_ns = client_now_ns() + (uint64_t)CLIENT_ATTACH_MS * 1000000;
     icms_err err = attach_connect(link, path, until_ns, NULL);
@@ -376,6 +377,11 @@ icms_err client_text_unix(const char *path, struct client_link *link,
         err = attach_receive(link, until_ns, piece, sizeof(piece), &n);
         if (err != ICMS_OK || n == 0)
             break;
+        if (total == 0 && n == sizeof(welcome)) {
+            memcpy(&welcome, piece, sizeof(welcome));
+            if (welcome.magic == SHM_HELLO_MAGIC && welcome.error != ICMS_OK)
+                return err_from_peer(welcome.error); /* it was refused */
+        }
         if (total < bytes)
             memcpy(out + total, piece, u64_min(n, bytes - total));
         total += n;

@@ -123,34 +123,44 @@ static void found_add(struct found *found, const struct trace_entry *entry)
     found->entries[found->count++] = *entry;
 }
 
-static bool found_has(const struct found *found, const struct trace_entry *entry)
+/* Whether it is among entries first to end. */
+static bool found_has(const struct found *found, unsigned first, unsigned end,
+                      const struct trace_entry *entry)
 {
-    for (unsigned i = 0; i < found->count; i++)
+    for (unsigned i = first; i < end; i++)
         if (entry_is_same(&found->entries[i], entry))
             return true;
     return false;
 }
 
-/* The key's requests of a book, or its slowest ones, as far as the reader may see them. */
+/* Whether the reader asked for it, and may see it. */
+static bool entry_is_wanted(const struct trace_entry *entry, const struct key *key,
+                            const struct trace_names *names)
+{
+    return (key == NULL || key_equal(key, &entry->key)) &&
+           names->volume(names->arg, entry->volume) != NULL;
+}
+
+/* The requests that a book remembers, of a key or of the last two windows. The last ones are among
+ * them in any case: the slowest may all be of volumes that the reader does not see. */
 static void book_find(struct trace_book *book, const struct key *key,
-                      const struct trace_names *names, struct found *found)
+                      const struct trace_names *names, uint64_t now_ns, struct found *found)
 {
     const uint64_t recent = book->added < TRACE_RECENT ? book->added : TRACE_RECENT;
+    unsigned first = found->count, end;
 
-    for (uint64_t i = 0; i < recent && key != NULL; i++) {
+    for (unsigned window = 0; window < 2; window++)
+        for (uint32_t i = 0; i < book->slow[window].count; i++)
+            if (entry_is_wanted(&book->slow[window].entries[i], key, names))
+                found_add(found, &book->slow[window].entries[i]);
+    end = found->count;
+    for (uint64_t i = 0; i < recent; i++) {
         const struct trace_entry *entry = &book->recent[i];
 
-        if (key_equal(key, &entry->key) && names->volume(names->arg, entry->volume) != NULL)
+        if (entry_is_wanted(entry, key, names) && !found_has(found, first, end, entry) &&
+            (key != NULL || entry->end_ns + 2 * TRACE_WINDOW_NS > now_ns))
             found_add(found, entry);
     }
-    for (unsigned window = 0; window < 2; window++)
-        for (uint32_t i = 0; i < book->slow[window].count; i++) {
-            const struct trace_entry *entry = &book->slow[window].entries[i];
-
-            if ((key == NULL || key_equal(key, &entry->key)) &&
-                names->volume(names->arg, entry->volume) != NULL && !found_has(found, entry))
-                found_add(found, entry);
-        }
 }
 
 static int slowest_first(const void *a, const void *b)
@@ -249,7 +259,7 @@ char *trace_text(struct trace_book *const *books, unsigned count, const struct k
     for (unsigned i = 0; i < count; i++) {
         (void)pthread_mutex_lock(&books[i]->lock);
         book_window(books[i], now_ns);
-        book_find(books[i], key, names, &found);
+        book_find(books[i], key, names, now_ns, &found);
         (void)pthread_mutex_unlock(&books[i]->lock);
         missed += counter_get(&books[i]->missed);
     }
