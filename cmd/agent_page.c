@@ -5,6 +5,7 @@
  * Called by ctl's HTTP thread, one page at a time. Everything comes from one agent_stats.
  */
 #include "agent_page.h"
+#include "page_states.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,29 +49,6 @@ static void page_ops(struct ctl_page *page, const struct agent_stats *stats)
     ctl_histogram(page, "icms_agent_op_seconds", "op=\"get\"", &stats->get_ns);
     ctl_histogram(page, "icms_agent_op_seconds", "op=\"put\"", &stats->put_ns);
     ctl_histogram(page, "icms_agent_op_seconds", "op=\"exists\"", &stats->exists_ns);
-}
-
-/* Where the time of requests goes. */
-static void page_states(struct ctl_page *page, const struct agent_stats *stats)
-{
-    char labels[64];
-
-    ctl_family(page, "icms_agent_requests_in_state_total", "counter",
-               "Requests that were in this state and are answered.");
-    for (int i = 0; i < AGENT_STATS_STATES; i++)
-        if (stats->states[i].name != NULL) {
-            snprintf(labels, sizeof(labels), "state=\"%s\"", stats->states[i].name);
-            ctl_sample(page, "icms_agent_requests_in_state_total", labels,
-                       (double)stats->states[i].count);
-        }
-    ctl_family(page, "icms_agent_request_state_seconds_total", "counter",
-               "How long they were in it, all of them together.");
-    for (int i = 0; i < AGENT_STATS_STATES; i++)
-        if (stats->states[i].name != NULL) {
-            snprintf(labels, sizeof(labels), "state=\"%s\"", stats->states[i].name);
-            ctl_sample(page, "icms_agent_request_state_seconds_total", labels,
-                       (double)stats->states[i].us / 1e6);
-        }
 }
 
 /* ---- hits and misses ------------------------------------------------------------------------ */
@@ -329,7 +307,10 @@ void agent_page_metrics(void *arg, struct ctl_page *page)
     page_one(page, "icms_agent_ready", "gauge", "1: /readyz answers 200, 0: it answers 503.",
              agent_page_ready(own, &why));
     page_ops(page, &own->stats);
-    page_states(page, &own->stats);
+    page_states(page, own->stats.states, AGENT_STATS_STATES,
+                (struct page_states_names){"icms_agent_requests_in_state_total",
+                                           "Requests that were in this state and are answered.",
+                                           "icms_agent_request_state_seconds_total"});
     page_hits(page, &own->stats);
     page_matches(page, &own->stats);
     page_bytes(page, &own->stats);

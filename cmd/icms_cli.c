@@ -288,6 +288,68 @@ void cli_close(struct cli *cli)
     icms_close(&cli->icms);
 }
 
+int cli_open_tier(struct cli *cli)
+{
+    char why[ERR_WHY_BYTES_MAX] = "";
+    icms_err err = icms_open(cli->where, NULL, why, sizeof(why), &cli->icms);
+
+    if (err == ICMS_OK)
+        return -1;
+    (void)cli_fail(cli, err, "%s", why);
+    return CLI_USAGE;
+}
+
+/* ---- what an agent says of itself ----------------------------------------------------------- */
+
+#define ASK_BYTES ((size_t)64 << 10) /* first guess                                 */
+#define ASK_TRIES 8                  /* to have room for a text that grows meanwhile */
+
+/* The text, for who has to free() it; NULL after *out_err was set. */
+static char *ask_text(const struct cli *cli, bool trace, const struct icms_key *key,
+                      icms_err *out_err)
+{
+    size_t bytes = ASK_BYTES, needed = 0;
+
+    for (int i = 0; i < ASK_TRIES; i++) {
+        char *text = malloc(bytes);
+
+        *out_err = text == NULL ? ICMS_NO_MEMORY
+                   : trace      ? icms_trace(cli->icms, key, text, bytes, &needed)
+                                : icms_status(cli->icms, text, bytes, &needed);
+        if (*out_err == ICMS_OK && needed <= bytes)
+            return text;
+        free(text);
+        if (*out_err != ICMS_OK)
+            return NULL;
+        bytes = needed + 4096;
+    }
+    *out_err = ICMS_PROTOCOL;
+    return NULL;
+}
+
+json_t *cli_ask(const struct cli *cli, bool trace, const struct icms_key *key, int *out_status)
+{
+    json_error_t error;
+    icms_err err;
+    char *text = ask_text(cli, trace, key, &err);
+    json_t *root = text == NULL ? NULL : json_loads(text, 0, &error);
+
+    if (text == NULL)
+        *out_status = cli_fail(cli, err, "%s gives no %s: %s", cli->where,
+                               trace ? "trace" : "status", icms_err_text(err));
+    else if (root == NULL)
+        *out_status =
+            cli_fail(cli, ICMS_PROTOCOL, "what %s answers is not JSON: %s", cli->where, error.text);
+    free(text);
+    return root;
+}
+
+void cli_json_print(const json_t *root)
+{
+    (void)json_dumpf(root, stdout, JSON_COMPACT);
+    (void)putchar('\n');
+}
+
 struct icms_request_options cli_options(const struct cli *cli)
 {
     struct icms_request_options options;

@@ -8,6 +8,7 @@
 #ifndef CMD_ICMS_CLI_H
 #define CMD_ICMS_CLI_H
 
+#include <jansson.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -77,6 +78,16 @@ int cli_fail(const struct cli *cli, icms_err err, const char *format, ...)
  * bytes are a name. -1, or an exit status when that failed (and was said). */
 int cli_open(struct cli *cli, struct icms_block *blocks, size_t count);
 void cli_close(struct cli *cli);
+
+/* Opens the tier alone. -1, or an exit status when that failed (and was said). */
+int cli_open_tier(struct cli *cli);
+
+/* What icms_status says or, asked, icms_trace of a key (NULL: of the slowest requests); for who has
+ * to json_decref() it. NULL after it was said what failed and *out_status was set. */
+json_t *cli_ask(const struct cli *cli, bool trace, const struct icms_key *key, int *out_status);
+
+/* Prints it as one line. */
+void cli_json_print(const json_t *root);
 
 /* The options of a request. */
 struct icms_request_options cli_options(const struct cli *cli);

@@ -161,62 +161,35 @@ static void status_head(const json_t *root)
     (void)printf("\n");
 }
 
-static int status_print(const struct cli *cli, const char *text)
+static int status_print(const struct cli *cli, const json_t *root)
 {
-    json_error_t error;
-    json_t *root = json_loads(text, 0, &error);
-    bool ready;
-
-    if (root == NULL)
-        return cli_fail(cli, ICMS_PROTOCOL, "what %s answers is not JSON: %s", cli->where,
-                        error.text);
     if (cli->json) {
-        (void)json_dumpf(root, stdout, JSON_COMPACT);
-        (void)putchar('\n');
+        cli_json_print(root);
     } else {
         status_head(root);
         status_enclosures(json_object_get(root, "enclosures"));
         status_volumes(json_object_get(root, "volumes"));
     }
-    ready = !json_is_false(json_object_get(root, "ready"));
-    json_decref(root);
-    return ready ? CLI_DONE : CLI_MISSED;
+    return json_is_false(json_object_get(root, "ready")) ? CLI_MISSED : CLI_DONE;
 }
-
-#define TRIES 8 /* to have room for a text that grows */
 
 static int status_run(int argc, char **argv)
 {
-    char why[ERR_WHY_BYTES_MAX] = "";
-    size_t bytes = 64 << 10, needed = 0;
-    int tries = 0;
     struct cli cli;
-    char *text = NULL;
+    json_t *root;
     int status = cli_parse(&cli_status, argc, argv, &cli);
-    icms_err err;
 
     if (status >= 0)
         return status;
     if (cli.argc != 0)
         return cli_usage(&cli, "it has no argument '%s'", cli.argv[0]);
-    err = icms_open(cli.where, NULL, why, sizeof(why), &cli.icms);
-    if (err != ICMS_OK) {
-        (void)cli_fail(&cli, err, "%s", why);
-        return CLI_USAGE;
-    }
-    do { /* a second time when it is longer than there was room, a third when it grew */
-        bytes = needed > bytes ? needed + 4096 : bytes;
-        free(text);
-        text = malloc(bytes);
-        err = text == NULL ? ICMS_NO_MEMORY : icms_status(cli.icms, text, bytes, &needed);
-    } while (err == ICMS_OK && needed > bytes && ++tries < TRIES);
-    if (err == ICMS_OK && needed > bytes)
-        err = ICMS_PROTOCOL; /* it grows each time */
-    if (err != ICMS_OK)
-        status = cli_fail(&cli, err, "%s gives no status: %s", cli.where, icms_err_text(err));
-    else
-        status = status_print(&cli, text);
-    free(text);
+    status = cli_open_tier(&cli);
+    if (status >= 0)
+        return status;
+    root = cli_ask(&cli, false, NULL, &status);
+    if (root != NULL)
+        status = status_print(&cli, root);
+    json_decref(root);
     cli_close(&cli);
     return status;
 }

@@ -12,7 +12,6 @@
 #include "icms_cli.h"
 
 #define TRACE_BYTES 32 /* of a number for people */
-#define TRIES       8  /* to have room for a text that grows */
 
 static const char *trace_text(const json_t *object, const char *name)
 {
@@ -89,23 +88,22 @@ static void trace_request(const json_t *request)
     (void)printf("\n");
 }
 
-static int trace_print(const struct cli *cli, const char *text)
+static size_t trace_count(const json_t *root)
 {
-    json_error_t error;
-    json_t *root = json_loads(text, 0, &error);
-    const json_t *requests = json_object_get(root, "requests"), *request;
-    size_t count = json_array_size(requests), i;
+    return json_array_size(json_object_get(root, "requests"));
+}
 
-    if (root == NULL)
-        return cli_fail(cli, ICMS_PROTOCOL, "what %s answers is not JSON: %s", cli->where,
-                        error.text);
+static int trace_print(const struct cli *cli, const json_t *root)
+{
+    const json_t *request;
+    size_t i;
+
     if (cli->json) {
-        (void)json_dumpf(root, stdout, JSON_COMPACT);
-        (void)putchar('\n');
-    } else if (count > 0) {
+        cli_json_print(root);
+    } else if (trace_count(root) > 0) {
         (void)printf("%10s  %-11s %-12s %-32s %10s  %-20s %10s  %s\n", "AGO", "OPERATION", "VOLUME",
                      "KEY", "VALUE", "ANSWER", "TOOK", "STATES");
-        json_array_foreach(requests, i, request)
+        json_array_foreach(json_object_get(root, "requests"), i, request)
         {
             trace_request(request);
         }
@@ -115,92 +113,51 @@ static int trace_print(const struct cli *cli, const char *text)
                                  : "no request of this key is remembered: gets that find their "
                                    "block in mapped memory ask no agent");
     }
-    json_decref(root);
-    return count > 0 ? CLI_DONE : CLI_MISSED;
+    return trace_count(root) > 0 ? CLI_DONE : CLI_MISSED;
 }
 
-/* What the agent answers, for who has to free() it; NULL after it was said what failed. */
-static char *trace_ask(const struct cli *cli, const struct icms_key *key, int *out_status)
+/* The slowest requests; NULL after *out_status was set. */
+static json_t *trace_slowest(struct cli *cli, int *out_status)
 {
-    size_t bytes = 64 << 10, needed = 0;
-    int tries = 0;
-    char *text = NULL;
-    icms_err err;
-
-    do { /* again when it is longer than there was room, or grew meanwhile */
-        bytes = needed > bytes ? needed + 4096 : bytes;
-        free(text);
-        text = malloc(bytes);
-        err = text == NULL ? ICMS_NO_MEMORY : icms_trace(cli->icms, key, text, bytes, &needed);
-    } while (err == ICMS_OK && needed > bytes && ++tries < TRIES);
-    if (err == ICMS_OK && needed > bytes)
-        err = ICMS_PROTOCOL; /* it grows each time */
-    if (err == ICMS_OK)
-        return text;
-    *out_status = cli_fail(cli, err, "%s gives no trace: %s", cli->where, icms_err_text(err));
-    free(text);
-    return NULL;
-}
-
-/* The slowest requests. */
-static int trace_slowest(struct cli *cli)
-{
-    char why[ERR_WHY_BYTES_MAX] = "";
-    icms_err err = icms_open(cli->where, NULL, why, sizeof(why), &cli->icms);
-    int status;
-    char *text;
-
-    if (err != ICMS_OK) {
-        (void)cli_fail(cli, err, "%s", why);
-        return CLI_USAGE;
-    }
-    text = trace_ask(cli, NULL, &status);
-    if (text != NULL)
-        status = trace_print(cli, text);
-    free(text);
-    return status;
-}
-
-static bool trace_is_empty(const char *text)
-{
-    return strstr(text, "\"requests\":[]") != NULL;
+    *out_status = cli_open_tier(cli);
+    return *out_status >= 0 ? NULL : cli_ask(cli, true, NULL, out_status);
 }
 
 /* The requests of a key: what stands for it in the volume or, when nothing of that is remembered,
- * the key as icms trace itself shows it. */
-static int trace_key(struct cli *cli)
+ * the key as icms trace itself shows it. NULL after *out_status was set. */
+static json_t *trace_key(struct cli *cli, int *out_status)
 {
     struct icms_block block = {0};
     struct icms_key shown;
-    char *text;
-    int status = cli_key(cli, cli->argv[0], &block.key);
+    json_t *root;
 
+    *out_status = cli_key(cli, cli->argv[0], &block.key);
     shown = block.key;
-    if (status < 0)
-        status = cli_open(cli, &block, 1);
-    if (status >= 0)
-        return status;
-    text = trace_ask(cli, &block.key, &status);
-    if (text != NULL && trace_is_empty(text) && shown.length == ICMS_KEY_BYTES) {
-        free(text);
-        text = trace_ask(cli, &shown, &status);
-    }
-    if (text != NULL)
-        status = trace_print(cli, text);
-    free(text);
-    return status;
+    if (*out_status < 0)
+        *out_status = cli_open(cli, &block, 1);
+    if (*out_status >= 0)
+        return NULL;
+    root = cli_ask(cli, true, &block.key, out_status);
+    if (root == NULL || trace_count(root) > 0 || shown.length != ICMS_KEY_BYTES)
+        return root;
+    json_decref(root);
+    return cli_ask(cli, true, &shown, out_status);
 }
 
 static int trace_run(int argc, char **argv)
 {
     struct cli cli;
+    json_t *root;
     int status = cli_parse(&cli_trace, argc, argv, &cli);
 
     if (status >= 0)
         return status;
     if (cli.argc > 1)
         return cli_usage(&cli, "one key at most; '%s' is another", cli.argv[1]);
-    status = cli.argc == 0 ? trace_slowest(&cli) : trace_key(&cli);
+    root = cli.argc == 0 ? trace_slowest(&cli, &status) : trace_key(&cli, &status);
+    if (root != NULL)
+        status = trace_print(&cli, root);
+    json_decref(root);
     cli_close(&cli);
     return status;
 }

@@ -5,6 +5,7 @@
  * Called by ctl's HTTP thread, one page at a time. Everything comes from one target_stats.
  */
 #include "target_page.h"
+#include "page_states.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,29 +55,6 @@ static void page_ops(struct ctl_page *page)
     page_one(page, "icms_target_quota_errors_total", "counter",
              "Stores refused because the quota or the drive has no room for the value.",
              (double)stats.quota_errors);
-}
-
-/* Where the time of commands goes. */
-static void page_states(struct ctl_page *page)
-{
-    char labels[64];
-
-    ctl_family(page, "icms_target_commands_in_state_total", "counter",
-               "Commands that were in this state and are answered.");
-    for (int i = 0; i < TARGET_STATS_STATES; i++)
-        if (stats.states[i].name != NULL) {
-            snprintf(labels, sizeof(labels), "state=\"%s\"", stats.states[i].name);
-            ctl_sample(page, "icms_target_commands_in_state_total", labels,
-                       (double)stats.states[i].count);
-        }
-    ctl_family(page, "icms_target_command_state_seconds_total", "counter",
-               "How long they were in it, all of them together.");
-    for (int i = 0; i < TARGET_STATS_STATES; i++)
-        if (stats.states[i].name != NULL) {
-            snprintf(labels, sizeof(labels), "state=\"%s\"", stats.states[i].name);
-            ctl_sample(page, "icms_target_command_state_seconds_total", labels,
-                       (double)stats.states[i].us / 1e6);
-        }
 }
 
 static void page_volumes(struct ctl_page *page)
@@ -268,7 +246,10 @@ void target_page_metrics(void *arg, struct ctl_page *page)
     page_one(page, "kv_cache_usage_perc", "gauge",
              "Share of the capacity that live blocks hold; 1 is all of it.", page_usage());
     page_ops(page);
-    page_states(page);
+    page_states(page, stats.states, TARGET_STATS_STATES,
+                (struct page_states_names){"icms_target_commands_in_state_total",
+                                           "Commands that were in this state and are answered.",
+                                           "icms_target_command_state_seconds_total"});
     page_volumes(page);
     page_drives(page);
     page_drive_histograms(page);

@@ -15,6 +15,7 @@
 #define AGENT_AGENT_H
 
 #include "shm/shm.h"
+#include "trace/trace.h"
 #include "base/hist.h"
 #include "loop/loop.h"
 
@@ -192,12 +193,8 @@ struct agent_stats {
     uint64_t ops[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* answered, by shm_op and icms_err  */
     struct agent_enclosure_stats enclosures[LIMIT_ENCLOSURES];
     struct agent_volume_stats volumes[LIMIT_AGENT_VOLUMES];
-    struct hist get_ns, put_ns, exists_ns; /* from taken to answered */
-    struct {
-        const char *name; /* NULL: there is none of this number              */
-        uint64_t count;   /* requests that were in it and are over          */
-        uint64_t us;      /* how long, all of them together                 */
-    } states[AGENT_STATS_STATES];
+    struct hist get_ns, put_ns, exists_ns;         /* from taken to answered */
+    struct trace_stats states[AGENT_STATS_STATES]; /* of requests that are over */
 };
 
 void agent_stats(struct agent *agent, struct agent_stats *out_stats);

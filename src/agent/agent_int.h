@@ -38,7 +38,6 @@
 #include "nvmf/host.h"
 #include "place/place.h"
 #include "store/store.h"
-#include "trace/trace.h"
 
 /* ---- limits --------------------------------------------------------------------------------- */
 

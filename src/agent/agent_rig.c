@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/crc.h"
 #include "base/hash.h"
+#include "icms/icms.h"
 #include "store/store.h"
 #include "wire/sealed.h"
 
@@ -501,6 +502,17 @@ bool rig_value_is(struct rig_client *client, uint32_t volume, uint32_t n, uint32
          memcmp(rig_leased(client, volume, answer), value, bytes) == 0;
     free(value);
     return is;
+}
+
+bool rig_load(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes)
+{
+    const struct shm_complete *answer =
+        rig_wait(client, rig_get(client, volume, n, 9, 1000 * RIG_MS));
+    bool hit = answer->source == ICMS_SOURCE_DRAM;
+
+    check(rig_value_is(client, volume, n, bytes, answer));
+    rig_lease_give(client, 9);
+    return hit;
 }
 
 const struct agent_stats *rig_stats(struct agent_rig *rig)

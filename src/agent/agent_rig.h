@@ -132,6 +132,9 @@ void rig_lease_give(struct rig_client *client, uint32_t lease);
 bool rig_value_is(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
                   const struct shm_complete *answer);
 
+/* Loads block n of these bytes, with lease 9 of the client; true: from the agent's memory. */
+bool rig_load(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes);
+
 /* The agent's counters now; the next call writes over them. */
 const struct agent_stats *rig_stats(struct agent_rig *rig);
 

@@ -187,25 +187,28 @@ static struct pool_oldest pool_oldest(const struct agent_pool *pool,
     return oldest;
 }
 
-/* The slab that the shard shall have: see the rule. NONE: none, or what was found is in use, and
- * counts as accessed from now on. */
-static uint32_t pool_pick(struct agent_pool *pool, struct agent_shard *shard)
+/* The slab that the shard shall have: see the rule. NONE: none, or, *out_again, what was found is
+ * in use, and counts as accessed from now on. */
+static uint32_t pool_pick(struct agent_pool *pool, struct agent_shard *shard, bool *out_again)
 {
     struct pool_oldest oldest = pool_oldest(pool, shard);
     uint64_t now_ns = reactor_now_ns(shard->reactor);
 
+    *out_again = false;
     if (oldest.other == SLAB_NONE || pool->owners[oldest.other] == NULL)
         return oldest.other;
     if (oldest.other_ns + AGENT_SLAB_OLDER_NS > now_ns)
         return SLAB_NONE;
     if (oldest.other_ns + AGENT_SLAB_OLDER_NS > oldest.own_ns) {
         /* Its own goes first, but for what somebody keeps. */
-        if (!slab_is_clear(shard, oldest.own))
+        *out_again = !slab_is_clear(shard, oldest.own);
+        if (*out_again)
             pool->last_ns[oldest.own] = now_ns;
         return SLAB_NONE;
     }
     if (slab_is_clear(pool->owners[oldest.other], oldest.other))
         return oldest.other;
+    *out_again = true;
     pool->last_ns[oldest.other] = now_ns;
     return SLAB_NONE;
 }
@@ -213,9 +216,10 @@ static uint32_t pool_pick(struct agent_pool *pool, struct agent_shard *shard)
 bool agent_pool_take(struct agent_shard *shard)
 {
     struct agent_pool *pool = shard->pool;
+    bool again = pool != NULL && shard->slabs < shard->slabs_max;
 
-    for (int i = 0; pool != NULL && shard->slabs < shard->slabs_max && i < AGENT_SLAB_TRIES; i++) {
-        uint32_t slab = pool_pick(pool, shard);
+    for (int i = 0; again && i < AGENT_SLAB_TRIES; i++) {
+        uint32_t slab = pool_pick(pool, shard, &again);
 
         if (slab == SLAB_NONE)
             continue;

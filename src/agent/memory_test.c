@@ -52,23 +52,12 @@ static uint64_t slabs(struct rig_client *client, uint32_t volume)
     return stats->volumes[volume].arena_bytes / SLAB;
 }
 
-/* Loads block n, which comes from an enclosure or the memory; true: from the memory. */
-static bool load(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes)
-{
-    const struct shm_complete *answer = rig_wait(client, rig_get(client, volume, n, 9, WAIT));
-    bool hit = answer->source == ICMS_SOURCE_DRAM;
-
-    assert_true(rig_value_is(client, volume, n, bytes, answer));
-    rig_lease_give(client, 9);
-    return hit;
-}
-
 static uint32_t load_all(struct rig_client *client, uint32_t volume, uint32_t first, uint32_t count)
 {
     uint32_t hits = 0;
 
     for (uint32_t n = first; n < first + count; n++) {
-        hits += load(client, volume, n, BYTES);
+        hits += rig_load(client, volume, n, BYTES);
         (void)slabs(client, volume);
     }
     return hits;
@@ -202,7 +191,7 @@ static void what_is_being_stored_is_not_taken(void **state)
     for (uint32_t i = 0; i < 20; i++)
         assert_int_equal(rig_wait(client, tags[i])->status, ICMS_OK);
     for (uint32_t i = 0; i < 20; i++)
-        (void)load(client, KV, 100 + i, BYTES);
+        (void)rig_load(client, KV, 100 + i, BYTES);
     machine_free(client);
 }
 

@@ -28,16 +28,6 @@ static uint64_t slabs(struct agent_rig *rig, uint32_t volume)
     return rig_stats(rig)->volumes[volume].arena_bytes / SLAB;
 }
 
-static bool load(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes)
-{
-    const struct shm_complete *answer = rig_wait(client, rig_get(client, volume, n, 9, WAIT));
-    bool hit = answer->source == ICMS_SOURCE_DRAM;
-
-    assert_true(rig_value_is(client, volume, n, bytes, answer));
-    rig_lease_give(client, 9);
-    return hit;
-}
-
 /* Blocks of more than a quarter of the ceiling: three of them fit, and nobody else wants memory. */
 static void large_blocks_reach_the_ceiling(void **state)
 {
@@ -50,7 +40,7 @@ static void large_blocks_reach_the_ceiling(void **state)
         rig_flash(rig, 0, KV, n, 60000);
     for (uint32_t round = 0; round < 5; round++)
         for (uint32_t n = 0; n < 3; n++)
-            hits += load(client, KV, n, 60000);
+            hits += rig_load(client, KV, n, 60000);
     assert_int_equal(slabs(rig, KV), 3);
     rig_client_free(client);
     rig_free(rig);
@@ -72,7 +62,7 @@ static void an_idle_volume_gives_to_one_whose_memory_is_leased(void **state)
     assert_int_equal(rig_wait(client, rig_get(client, KV, 0, 1, WAIT))->status,
                      ICMS_OK); /* leased */
     for (uint32_t n = 0; n < 60; n++)
-        (void)load(client, RAW, n, 60000);
+        (void)rig_load(client, RAW, n, 60000);
     rig_run(rig, 60 * S);
     answer = rig_wait(client, rig_get(client, KV, 1, 2, WAIT));
     assert_int_equal(answer->status, ICMS_OK);
@@ -95,14 +85,14 @@ static void one_old_lease_does_not_stop_a_volume(void **state)
         rig_flash(rig, 0, RAW, n, 60000);
     }
     for (uint32_t n = 0; n < 5; n++)
-        (void)load(client, KV, n, 60000);
+        (void)rig_load(client, KV, n, 60000);
     assert_int_equal(rig_wait(client, rig_get(client, KV, 0, 1, WAIT))->status, ICMS_OK);
     for (uint32_t n = 0; n < 60; n++)
-        (void)load(client, RAW, n, 60000);
+        (void)rig_load(client, RAW, n, 60000);
     for (uint32_t round = 0; round < 4; round++) {
         rig_run(rig, 20 * S);
         for (uint32_t n = 1; n < 60; n++)
-            (void)load(client, KV, n, 60000);
+            (void)rig_load(client, KV, n, 60000);
     }
     assert_true(slabs(rig, KV) >= 30);
     rig_lease_give(client, 1);

@@ -175,17 +175,6 @@ static const char *const state_names[AGENT_REQ_STATES] = {
 _Static_assert(AGENT_REQ_STATES <= AGENT_STATS_STATES && AGENT_REQ_STATES <= TRACE_STATES,
                "room for every state");
 
-static void state_stats(const struct trace_book *book, struct agent_stats *out_stats)
-{
-    for (unsigned i = 0; i < AGENT_REQ_STATES; i++) {
-        const struct trace_sum *sum = &book->sums[i];
-
-        out_stats->states[i].name = state_names[i];
-        out_stats->states[i].count += counter_get(&sum->count);
-        out_stats->states[i].us += counter_get(&sum->us);
-    }
-}
-
 void agent_stats(struct agent *agent, struct agent_stats *out_stats)
 {
     memset(out_stats, 0, sizeof(*out_stats));
@@ -206,7 +195,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
         hist_merge(&out_stats->get_ns, &reactor->get_ns);
         hist_merge(&out_stats->put_ns, &reactor->put_ns);
         hist_merge(&out_stats->exists_ns, &reactor->exists_ns);
-        state_stats(&reactor->book, out_stats);
+        trace_stats_add(&reactor->book, state_names, AGENT_REQ_STATES, out_stats->states);
     }
     agent_clients_count(agent);
     for (uint32_t i = 0; i < agent->volume_count; i++)

@@ -362,23 +362,11 @@ static const char *const state_names[TARGET_REQ_STATES] = {
 _Static_assert(TARGET_REQ_STATES <= TARGET_STATS_STATES && TARGET_REQ_STATES <= TRACE_STATES,
                "room for every state");
 
-static void target_stats_states(const struct target *target, struct target_stats *out_stats)
-{
-    for (uint32_t i = 0; i < TARGET_REQ_STATES; i++) {
-        out_stats->states[i].name = state_names[i];
-        for (uint32_t l = 0; l < target->opts.loops; l++) {
-            const struct trace_sum *sum = &target->books[l].sums[i];
-
-            out_stats->states[i].count += counter_get(&sum->count);
-            out_stats->states[i].us += counter_get(&sum->us);
-        }
-    }
-}
-
 void target_stats(const struct target *target, struct target_stats *out_stats)
 {
     memset(out_stats, 0, sizeof(*out_stats));
-    target_stats_states(target, out_stats);
+    for (uint32_t i = 0; i < target->opts.loops; i++)
+        trace_stats_add(&target->books[i], state_names, TARGET_REQ_STATES, out_stats->states);
     nvmf_target_stats(target->nvmf, &out_stats->nvmf);
     out_stats->quota_errors = atomic_load_explicit(&target->quota_errors, memory_order_relaxed);
     out_stats->drive_count = target->opts.drive_count;

@@ -20,6 +20,7 @@
 
 #include "nvmf/target.h"
 #include "store/store.h"
+#include "trace/trace.h"
 
 struct target;
 
@@ -135,11 +136,7 @@ struct target_volume_stats {
 #define TARGET_STATS_STATES 32 /* room for every state of a command */
 
 struct target_stats {
-    struct {
-        const char *name; /* NULL: there is none of this number             */
-        uint64_t count;   /* commands that were in it and are over          */
-        uint64_t us;      /* how long, all of them together                 */
-    } states[TARGET_STATS_STATES];
+    struct trace_stats states[TARGET_STATS_STATES]; /* of requests that are over */
     struct nvmf_target_stats nvmf;
     uint64_t capacity_bytes; /* of all drives in service                                 */
     uint64_t used_bytes;     /* live records on them                                     */

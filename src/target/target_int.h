@@ -13,7 +13,6 @@
 #include "base/counter.h"
 #include "place/place.h"
 #include "target/target.h"
-#include "trace/trace.h"
 
 #define TARGET_REQ_MAGIC 0x71657274u /* "treq" */
 

@@ -92,6 +92,16 @@ void trace_add(struct trace_book *book, const struct trace_entry *entry)
     (void)pthread_mutex_unlock(&book->lock);
 }
 
+void trace_stats_add(const struct trace_book *book, const char *const *names, unsigned count,
+                     struct trace_stats *io_stats)
+{
+    for (unsigned i = 0; i < count; i++) {
+        io_stats[i].name = names[i];
+        io_stats[i].count += counter_get(&book->sums[i].count);
+        io_stats[i].us += counter_get(&book->sums[i].us);
+    }
+}
+
 /* ---- what is remembered --------------------------------------------------------------------- */
 
 /* Copies of entries, while they are sorted. */

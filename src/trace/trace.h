@@ -69,6 +69,13 @@ struct trace_book {
     struct trace_sum sums[TRACE_STATES];
 };
 
+/* The same of several books, with the state's name. */
+struct trace_stats {
+    const char *name; /* NULL: there is no state of this number */
+    uint64_t count;
+    uint64_t us;
+};
+
 /* What numbers mean. All pointers stay the caller's. */
 struct trace_names {
     const char *const *ops; /* [op_count]; NULL: "?"                                            */
@@ -117,6 +124,10 @@ void trace_book_fini(struct trace_book *book);
 
 /* A request is over. */
 void trace_add(struct trace_book *book, const struct trace_entry *entry);
+
+/* Names the states, and adds what a book counted of them. */
+void trace_stats_add(const struct trace_book *book, const char *const *names, unsigned count,
+                     struct trace_stats *io_stats);
 
 /* One JSON object, for who has to free() it: the requests of all books that are remembered of a
  * key, the last one first, TRACE_SHOWN at most; key NULL: the slowest ones, the slowest first,
