@@ -24,6 +24,8 @@ static const struct bench benches[] = {
      "raw O_DIRECT io_uring", 1u << BENCH_GET | 1u << BENCH_PUT, bench_pod_run},
     {"arena", "a block in the agent's memory: leased in place, or copied and checked", "memcpy",
      1u << BENCH_LEASE | 1u << BENCH_COPY, bench_arena_run},
+    {"crypt", "a value encrypted and decrypted, in memory, on one core",
+     "libcrypto's AES-256-GCM in place", 1u << BENCH_GET | 1u << BENCH_PUT, bench_crypt_run},
     {"match", "the longest prefix of 2,048 keys, with a map of 36 enclosures", "",
      1u << BENCH_MATCH, bench_match_run},
     {"restart", "opening a drive of a million blocks", "reading the same summaries",

@@ -298,7 +298,7 @@ static icms_err scale_target_up(struct scale *scale, const char *dir, const char
                    "memory: %llu\n"
                    "connections_max: %u\n"
                    "http:\n  listen: none\n"
-                   "drives:\n  - path: \"%s\"\n"
+                   "drives:\n  - path: \"%s\"\n    format_empty: true\n"
                    "volumes:\n  - name: kv\n    sealed: false\n    value_max: %u\n",
                    SCALE_NQN, (unsigned long long)SCALE_MEMORY,
                    scale->agent_count * SCALE_QUEUES + SCALE_QUEUES, drive, scale->size);

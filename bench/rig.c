@@ -49,7 +49,7 @@ static icms_err rig_target_start(struct bench_rig *rig, uint32_t i, struct err_w
                    "segment: %llu\n"
                    "memory: %llu\n"
                    "http:\n  listen: none\n"
-                   "drives:\n  - path: \"%s%s\"\n    size: %llu\n"
+                   "drives:\n  - path: \"%s%s\"\n    size: %llu\n    format_empty: true\n"
                    "volumes:\n  - name: kv\n    value_max: %u\n",
                    i, (unsigned long long)bench_segment_bytes(rig->drive_bytes),
                    (unsigned long long)rig_memory(rig), rig->drive, suffix,

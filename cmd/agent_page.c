@@ -147,7 +147,7 @@ static void page_limits(struct ctl_page *page, const struct agent_stats *stats)
     page_one(page, "icms_agent_checksum_errors_total", "counter",
              "Blocks that did not match their checksum.", (double)stats->checksum_errors);
     page_one(page, "icms_agent_requests_in_flight", "gauge", "Requests taken and not answered.",
-             (double)stats->under_way);
+             (double)stats->in_flight);
     page_one(page, "icms_agent_store_backlog_bytes", "gauge", "Bytes of stores in flight.",
              (double)stats->backlog_bytes);
     page_one(page, "icms_agent_clients", "gauge", "Attached client processes.",
@@ -186,6 +186,16 @@ static double enclosure_exclusions(const struct agent_enclosure_stats *enclosure
     return (double)enclosure->excluded_count;
 }
 
+static double enclosure_auths(const struct agent_enclosure_stats *enclosure)
+{
+    return (double)enclosure->auths;
+}
+
+static double enclosure_auths_refused(const struct agent_enclosure_stats *enclosure)
+{
+    return (double)enclosure->auths_refused;
+}
+
 static double enclosure_probes(const struct agent_enclosure_stats *enclosure)
 {
     return (double)enclosure->probes;
@@ -203,7 +213,12 @@ static double enclosure_stores(const struct agent_enclosure_stats *enclosure)
 
 static double enclosure_lacks(const struct agent_enclosure_stats *enclosure)
 {
-    return __builtin_popcountll(enclosure->lacking);
+    return __builtin_popcountll(enclosure->missing);
+}
+
+static double enclosure_checksum_errors(const struct agent_enclosure_stats *enclosure)
+{
+    return (double)enclosure->checksum_errors;
 }
 
 static void page_enclosure_latency(struct ctl_page *page, const struct agent_stats *stats)
@@ -231,6 +246,13 @@ static void page_enclosures(struct ctl_page *page, const struct agent_stats *sta
                    "Times it was excluded.", enclosure_exclusions);
     page_enclosure(page, stats, "icms_agent_enclosure_probes_total", "counter",
                    "Times it was tried again while excluded.", enclosure_probes);
+    page_enclosure(page, stats, "icms_agent_enclosure_auths_total", "counter",
+                   "Connections to it that authenticated.", enclosure_auths);
+    page_enclosure(
+        page, stats, "icms_agent_enclosure_auths_refused_total", "counter",
+        "Attempts that ended because it refused this host's secret, or did not prove its "
+        "own.",
+        enclosure_auths_refused);
     page_enclosure(page, stats, "icms_agent_enclosure_load_bytes_total", "counter",
                    "Bytes loaded from it.", enclosure_loads);
     page_enclosure(page, stats, "icms_agent_enclosure_store_bytes_total", "counter",
@@ -238,6 +260,9 @@ static void page_enclosures(struct ctl_page *page, const struct agent_stats *sta
     page_enclosure(page, stats, "icms_agent_enclosure_missing_volumes", "gauge",
                    "Volumes of this agent that it does not have, or does not allow for this host.",
                    enclosure_lacks);
+    page_enclosure(page, stats, "icms_agent_enclosure_checksum_errors_total", "counter",
+                   "Blocks of it that did not match their checksum, here or there.",
+                   enclosure_checksum_errors);
     page_enclosure_latency(page, stats);
 }
 

@@ -30,6 +30,7 @@
 #include "base/fault_arm.h"
 #endif
 #include "base/log.h"
+#include "loop/memory_limit.h"
 
 #define DAEMON_LINE_BYTES 512
 
@@ -179,6 +180,26 @@ int daemon_config_right(const struct daemon_opts *opts)
     return DAEMON_DONE;
 }
 
+void daemon_here_warn(void *arg, const char *sentence)
+{
+    (void)arg;
+    log_line(LOG_WARN, "on this machine: %s", sentence);
+}
+
+icms_err daemon_memory_check(const struct daemon_opts *opts, const char *program,
+                             uint64_t need_bytes, const char *where, struct err_why *why)
+{
+    struct loop_memory_limit limit;
+    icms_err err;
+
+    loop_memory_limit("", &limit);
+    err = loop_memory_check(&limit, program, need_bytes, where, why);
+    if (err == ICMS_OK || !opts->check_config)
+        return err;
+    daemon_here_warn(NULL, why->text);
+    return ICMS_OK;
+}
+
 void daemon_warnings(const struct conf_warnings *warnings)
 {
     for (uint32_t i = 0; i < warnings->count; i++)
@@ -272,6 +293,7 @@ icms_err daemon_begin(const struct daemon_opts *opts, uint64_t locked_bytes, str
         return err;
 #endif
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN); /* the write says so */
     (void)sigprocmask(SIG_BLOCK, &set, NULL);
     (void)limit_raise(RLIMIT_NOFILE);
     locked_memory_check(locked_bytes);

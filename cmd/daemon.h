@@ -65,13 +65,24 @@ int daemon_failed(icms_err err, const struct err_why *why, const char *what);
 /* Says that the configuration is right; returns DAEMON_DONE. */
 int daemon_config_right(const struct daemon_opts *opts);
 
+/* A sentence of a check of this machine, as a warning: where the configuration is for another one
+ * it means nothing. arg: unused. */
+void daemon_here_warn(void *arg, const char *sentence);
+
+/* Whether the machine, and the control groups around this process, have so much memory: LIMIT with
+ * a sentence; daemon_here_warn says it instead with opts->check_config. where: the configuration
+ * keys that say so. */
+icms_err daemon_memory_check(const struct daemon_opts *opts, const char *program,
+                             uint64_t need_bytes, const char *where,
+                             struct err_why *why) ICMS_MUST_CHECK;
+
 /* Logs the warnings of a configuration. */
 void daemon_warnings(const struct conf_warnings *warnings);
 
-/* Before any thread starts: holds back SIGTERM, SIGINT and SIGHUP for daemon_wait, ignores SIGPIPE,
- * raises the limits on files and locked memory as far as they go, and looks for what would fail
- * later: UNSUPPORTED with the remedy where io_uring is forbidden. Fewer locked pages than
- * locked_bytes (what is to be registered) or an old kernel is a warning. */
+/* Before any thread starts: holds back SIGTERM, SIGINT and SIGHUP for daemon_wait, ignores SIGPIPE
+ * and SIGXFSZ, raises the limits on files and locked memory as far as they go, and looks for what
+ * would fail later: UNSUPPORTED with the remedy where io_uring is forbidden. Fewer locked pages
+ * than locked_bytes (what is to be registered) or an old kernel is a warning. */
 icms_err daemon_begin(const struct daemon_opts *opts, uint64_t locked_bytes,
                       struct err_why *why) ICMS_MUST_CHECK;
 

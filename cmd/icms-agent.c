@@ -7,6 +7,7 @@
  * The main thread starts everything, waits and ends it; data runs on the loops of agent/, clients
  * are attached on the thread of agent/attach, metrics and health on the thread of ctl/.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "agent/agent.h"
@@ -14,8 +15,10 @@
 #include "agent_page.h"
 #include "base/log.h"
 #include "inprocess/agent_opts.h"
+#include "ctl/audit.h"
 #include "ctl/ctl.h"
 #include "daemon.h"
+#include "drive_log.h"
 
 static const struct daemon_program program = {
     .name = "icms-agent",
@@ -67,12 +70,71 @@ static icms_err main_http(const struct conf_agent *conf, struct agent *agent, st
 
 /* What was logged of the enclosures. */
 struct main_seen {
-    uint64_t excluded;                  /* bit i: enclosure i is down                 */
-    uint64_t lacking[LIMIT_ENCLOSURES]; /* bit j of [i]: enclosure i misses volume j  */
+    uint64_t excluded;                        /* bit i: enclosure i is down                 */
+    uint64_t missing[LIMIT_ENCLOSURES];       /* bit j of [i]: enclosure i misses volume j  */
+    uint64_t damaged[LIMIT_ENCLOSURES];       /* checksum errors of enclosure i             */
+    uint64_t damaged_ns[LIMIT_ENCLOSURES];    /* when that was logged                    */
+    uint64_t auths_refused[LIMIT_ENCLOSURES]; /* of enclosure i                        */
+    struct drive_log drive;                   /* the agent's own                            */
 };
 
+static struct ctl_audit main_audit;
+
+/* An enclosure whose blocks are damaged is logged at once, and then so often. */
+#define MAIN_DAMAGE_NS ((uint64_t)10 * 1000 * 1000 * 1000)
+
+static void main_damage(const struct agent_stats *stats, uint32_t i, struct main_seen *io_seen)
+{
+    const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];
+    uint64_t now_ns = loop_env_now_ns(loop_env_uring());
+    char key[2 * LIMIT_KEY_BYTES + 1] = "";
+
+    if (enclosure->checksum_errors == io_seen->damaged[i] ||
+        (io_seen->damaged_ns[i] != 0 && now_ns < io_seen->damaged_ns[i] + MAIN_DAMAGE_NS))
+        return;
+    for (uint32_t at = 0; at < enclosure->damaged_key.length; at++)
+        (void)snprintf(key + (size_t)2 * at, 3, "%02x", enclosure->damaged_key.bytes[at]);
+    log_line(LOG_WARN,
+             "enclosure %s: blocks did not match their checksum and are misses; if this goes on, "
+             "look at the log of its icms-target, and at the network; volume=%s key=%s new=%llu "
+             "checksum_errors=%llu",
+             enclosure->name, stats->volumes[enclosure->damaged_volume].name, key,
+             (unsigned long long)(enclosure->checksum_errors - io_seen->damaged[i]),
+             (unsigned long long)enclosure->checksum_errors);
+    io_seen->damaged[i] = enclosure->checksum_errors;
+    io_seen->damaged_ns[i] = now_ns;
+}
+
+static bool main_error_take(void *arg, struct store_error *out_error, uint64_t *out_missed)
+{
+    return agent_drive_error_take(arg, out_error, out_missed);
+}
+
+/* For main_volume. */
+static const struct agent_stats *main_stats;
+
+static const char *main_volume(void *arg, uint32_t volume)
+{
+    return main_stats->volumes[volume].name;
+}
+
+/* Says what the agent's own drive did wrong. */
+static void main_drive(struct agent *agent, const struct agent_stats *stats, const char *path,
+                       struct main_seen *io_seen)
+{
+    char name[LIMIT_PATH_BYTES + 16];
+    const struct drive_log_source source = {name, main_error_take, main_volume, agent};
+    struct store_stats drive;
+
+    if (!agent_drive_stats(agent, &drive))
+        return;
+    main_stats = stats;
+    (void)snprintf(name, sizeof(name), "drive (%s)", path);
+    drive_log_look(&io_seen->drive, loop_env_now_ns(loop_env_uring()), &source, &drive);
+}
+
 /* Logs what changed at the enclosures since the last call. */
-static void main_look(struct agent *agent, uint32_t probe_ms, struct main_seen *io_seen)
+static void main_look(struct agent *agent, const struct conf_agent *conf, struct main_seen *io_seen)
 {
     static struct agent_stats stats;
     uint64_t excluded = 0;
@@ -86,51 +148,98 @@ static void main_look(struct agent *agent, uint32_t probe_ms, struct main_seen *
             excluded |= bit;
         if ((excluded & bit) != 0 && (io_seen->excluded & bit) == 0)
             log_line(LOG_WARN, "enclosure %s: marked down: %s; retrying every %u ms",
-                     enclosure->name, enclosure->last_error, probe_ms);
+                     enclosure->name, enclosure->last_error, conf->probe_ms);
         else if ((excluded & bit) == 0 && (io_seen->excluded & bit) != 0)
             log_line(LOG_INFO, "enclosure %s: recovered", enclosure->name);
+        if ((excluded & bit) != 0 && (io_seen->excluded & bit) == 0 &&
+            enclosure->auths_refused > io_seen->auths_refused[i])
+            ctl_audit_write(&main_audit, "authentication", enclosure->name, enclosure->last_error,
+                            0, enclosure->auths_refused - io_seen->auths_refused[i] - 1);
+        io_seen->auths_refused[i] = enclosure->auths_refused;
         for (uint32_t j = 0; j < stats.volume_count; j++)
-            if (((enclosure->lacking & ~io_seen->lacking[i]) >> j & 1) != 0)
+            if (((enclosure->missing & ~io_seen->missing[i]) >> j & 1) != 0)
                 log_line(LOG_WARN,
                          "enclosure %s: volume %s missing or not allowed for this host; using the "
                          "next enclosure; will retry",
                          enclosure->name, stats.volumes[j].name);
-        io_seen->lacking[i] = enclosure->lacking;
+        io_seen->missing[i] = enclosure->missing;
+        main_damage(&stats, i, io_seen);
     }
+    main_drive(agent, &stats, conf->local_path, io_seen);
     io_seen->excluded = excluded;
 }
 
 static void main_serve(const struct daemon_opts *opts, const struct conf_agent *conf,
                        struct agent *agent, const struct ctl_http *http)
 {
-    struct main_seen seen = {0};
+    static struct main_seen seen;
 
-    main_look(agent, conf->probe_ms, &seen);
+    main_look(agent, conf, &seen);
     if (http != NULL)
         daemon_ready(opts, "socket=%s http=%u", conf->socket, ctl_http_port(http));
     else
         daemon_ready(opts, "socket=%s", conf->socket);
     while (!daemon_wait(MAIN_LOOK_MS, &main_heartbeat))
-        main_look(agent, conf->probe_ms, &seen);
+        main_look(agent, conf, &seen);
     if (!agent_drain(agent, MAIN_DRAIN_MS))
         log_line(LOG_WARN, "not drained within %d s: accepted blocks may not be on flash",
                  MAIN_DRAIN_MS / 1000);
 }
 
-static int main_run(const struct daemon_opts *opts, const struct conf_agent *conf)
+/* The agent's options, and whether it could start with them. */
+static icms_err main_check(const struct daemon_opts *opts, const struct conf_agent *conf,
+                           struct err_why *why, struct agent_opts *out_opts)
 {
     static struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
+    uint64_t memory_bytes = 0;
+    icms_err err = agent_opts_from_conf(conf, enclosures, why, out_opts);
+
+    if (err == ICMS_OK)
+        err = agent_check(out_opts, why, &memory_bytes);
+    if (err == ICMS_OK)
+        err = daemon_memory_check(opts, program.name, memory_bytes, "memory, with its tables", why);
+    return err;
+}
+
+/* What the agent's own drive held before agent_new, which formats one that is empty. */
+static enum store_holds main_drive_holds(const struct conf_agent *conf)
+{
+    struct store_contents contents = {.holds = STORE_HOLDS_STORE};
+
+    if (conf->local_path[0] == '\0' ||
+        store_look(loop_env_uring(), conf->local_path, NULL, &contents) != ICMS_OK)
+        return STORE_HOLDS_STORE;
+    return contents.holds;
+}
+
+static void main_drive_formatted(const struct conf_agent *conf, enum store_holds before)
+{
+    if (before != STORE_HOLDS_STORE)
+        log_line(LOG_WARN, "drive (%s): formatted: %s; it holds no blocks now", conf->local_path,
+                 before == STORE_HOLDS_NO_FILE ? "the file was missing, and is made"
+                                               : "it held nothing");
+}
+
+static int main_run(const struct daemon_opts *opts, const struct conf_agent *conf)
+{
+    enum store_holds before = main_drive_holds(conf);
     struct agent_opts agent_opts;
     struct agent *agent = NULL;
     struct attach *attach = NULL;
     struct ctl_http *http = NULL;
     struct err_why why = {""};
-    icms_err err = agent_opts_from_conf(conf, enclosures, &why, &agent_opts);
+    icms_err err = main_check(opts, conf, &why, &agent_opts);
 
+    if (err == ICMS_OK && opts->check_config)
+        return daemon_config_right(opts);
     if (err == ICMS_OK)
         err = daemon_begin(opts, 0, &why);
     if (err == ICMS_OK)
         err = agent_new(loop_env_uring(), &agent_opts, &why, &agent);
+    if (err == ICMS_OK)
+        main_drive_formatted(conf, before);
+    if (err == ICMS_OK)
+        err = ctl_audit_init(&main_audit, program.name, conf->audit, &why);
     if (err == ICMS_OK)
         err = main_http(conf, agent, &why, &http);
     if (err == ICMS_OK)
@@ -165,7 +274,7 @@ int main(int argc, char **argv)
         return daemon_failed(ICMS_CONFIG, &why, "icms-agent cannot read its configuration");
     }
     daemon_warnings(&conf->warnings);
-    status = opts.check_config ? daemon_config_right(&opts) : main_run(&opts, conf);
+    status = main_run(&opts, conf);
     conf_agent_fini(conf);
     free(conf);
     return status;

@@ -13,7 +13,10 @@
 
 #include "base/log.h"
 #include "daemon.h"
+#include "drive_log.h"
 #include "target_page.h"
+#include "target_auth.h"
+#include "crypt/dhchap.h"
 #include "ctl/ctl.h"
 #include "target/target.h"
 
@@ -45,7 +48,8 @@ static icms_err main_format(const struct conf_target *conf, const struct daemon_
             if (strcmp(name, "all") != 0 && strcmp(name, number) != 0 &&
                 strcmp(name, conf->drives[d].path) != 0)
                 continue;
-            found = drives[d].format = true;
+            found = true;
+            drives[d].format = TARGET_FORMAT_ANY;
         }
         if (!found)
             return err_set(why, ICMS_CONFIG,
@@ -53,6 +57,46 @@ static icms_err main_format(const struct conf_target *conf, const struct daemon_
                            "a path as it is written there, or all",
                            name, opts->config, conf->drive_count - 1);
     }
+    return ICMS_OK;
+}
+
+/* At once: also of a start that fails, which may have formatted a drive. */
+static void main_warned(const char *sentence)
+{
+    log_line(LOG_WARN, "%s", sentence);
+}
+
+/* Hosts and their keys, as target takes them; the caller frees it. */
+static icms_err main_hosts(const struct conf_target *conf, struct target_opts *out,
+                           struct err_why *why)
+{
+    struct nvmf_target_host *hosts = calloc(conf->host_count + 1, sizeof(*hosts));
+
+    if (hosts == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < conf->host_count; i++) {
+        const struct conf_host *from = &conf->hosts[i];
+
+        memcpy(hosts[i].nqn, from->nqn, sizeof(hosts[i].nqn));
+        hosts[i].require = from->require;
+        hosts[i].psks = (const char(*)[LIMIT_PATH_BYTES])from->psks;
+        hosts[i].psk_count = from->psk_count;
+        hosts[i].secrets = (const char(*)[LIMIT_PATH_BYTES])from->secrets;
+        hosts[i].secret_count = from->secret_count;
+        hosts[i].controller_secret =
+            from->controller_secret[0] != '\0' ? from->controller_secret : NULL;
+    }
+    out->hosts = hosts;
+    out->host_count = conf->host_count;
+    out->require = conf->require;
+    for (uint32_t i = 0; i < conf->chap_hash_count; i++)
+        while (strcmp(conf->chap_hashes[i], dhchap_hash_name(++out->auth_hashes[i])) != 0)
+            ; /* conf knows the names */
+    out->auth_hash_count = conf->chap_hash_count;
+    for (uint32_t i = 0; i < conf->chap_group_count; i++)
+        while (strcmp(conf->chap_groups[i], dhchap_group_name(out->auth_groups[i])) != 0)
+            out->auth_groups[i]++;
+    out->auth_group_count = conf->chap_group_count;
     return ICMS_OK;
 }
 
@@ -79,16 +123,24 @@ static icms_err main_opts(const struct conf_target *conf, const struct daemon_op
     out->in_capsule_bytes = (uint32_t)conf->in_capsule_bytes;
     out->header_timeout_ms = conf->header_timeout_ms;
     out->ready_quota_percent_max = conf->ready_quota_percent_max;
+    out->ready_out_percent_max = conf->ready_out_percent_max;
+    out->warned = main_warned;
     for (uint32_t i = 0; i < conf->drive_count; i++)
-        drives[i] = (struct target_drive_opts){.path = conf->drives[i].path,
-                                               .bytes = conf->drives[i].bytes,
-                                               .bytes_per_block = conf->drives[i].bytes_per_block,
-                                               .budget = conf->drives[i].budget};
+        drives[i] = (struct target_drive_opts){
+            .path = conf->drives[i].path,
+            .bytes = conf->drives[i].bytes,
+            .bytes_per_block = conf->drives[i].bytes_per_block,
+            .budget = conf->drives[i].budget,
+            .format = conf->drives[i].format_empty ? TARGET_FORMAT_EMPTY : TARGET_FORMAT_NOTHING};
     out->drives = drives;
     out->drive_count = conf->drive_count;
+    out->tenants = conf->tenants;
+    out->tenant_count = conf->tenant_count;
     out->volumes = conf->volumes;
     out->volume_count = conf->volume_count;
     err = main_format(conf, opts, drives, why);
+    if (err == ICMS_OK)
+        err = main_hosts(conf, out, why);
     if (err == ICMS_OK)
         err = loop_addr_parse(conf->listen, why, &out->listen);
     if (err == ICMS_OK && conf->advertise[0] != '\0')
@@ -142,6 +194,25 @@ static void main_slow_hosts(const struct target *target, const struct nvmf_targe
     slow_hosts = nvmf->slow_hosts;
 }
 
+/* One line a minute about failed handshakes: who fails all the time cannot fill the log. */
+#define MAIN_TLS_NS ((uint64_t)60 * 1000 * 1000 * 1000)
+
+static void main_tls_refused(const struct target *target, const struct nvmf_target_stats *nvmf)
+{
+    static uint64_t refused, line_ns;
+    uint64_t now = loop_env_now_ns(loop_env_uring());
+    char host[LIMIT_NQN_BYTES], why[96];
+
+    if (nvmf->tls_refused == refused || (line_ns != 0 && now < line_ns + MAIN_TLS_NS) ||
+        !target_tls_refused(target, host, why))
+        return;
+    log_line(LOG_WARN, "host %s: TLS handshake refused: %s; refused=%llu",
+             host[0] != '\0' ? host : "(not named)", why,
+             (unsigned long long)(nvmf->tls_refused - refused));
+    refused = nvmf->tls_refused;
+    line_ns = now;
+}
+
 /* Lines about lost controllers at once, and the interval after which there may be one more. */
 #define MAIN_LOSS_LINES 10
 #define MAIN_LOSS_NS    ((uint64_t)10 * 1000 * 1000 * 1000)
@@ -185,6 +256,43 @@ static void main_losses(struct target *target)
     }
 }
 
+/* Whose errors are taken. */
+struct main_drive {
+    struct target *target;
+    const struct target_stats *stats;
+    uint32_t index;
+};
+
+static bool main_error_take(void *arg, struct store_error *out_error, uint64_t *out_missed)
+{
+    const struct main_drive *drive = arg;
+
+    return target_error_take(drive->target, drive->index, out_error, out_missed);
+}
+
+static const char *main_volume(void *arg, uint32_t volume)
+{
+    return ((const struct main_drive *)arg)->stats->volumes[volume].spec->name;
+}
+
+/* Says what the drives did wrong. */
+static void main_errors(struct target *target, const struct target_stats *stats)
+{
+    static struct drive_log logs[LIMIT_DRIVES];
+    uint64_t now_ns = loop_env_now_ns(loop_env_uring());
+
+    for (uint32_t i = 0; i < stats->drive_count; i++) {
+        struct main_drive drive = {target, stats, i};
+        char name[LIMIT_PATH_BYTES + 32];
+        const struct drive_log_source source = {name, main_error_take, main_volume, &drive};
+
+        (void)snprintf(name, sizeof(name), "drive %u (%s)", i, stats->drives[i].path);
+        drive_log_look(&logs[i], now_ns, &source, &stats->drives[i].store);
+    }
+}
+
+static struct ctl_audit main_audit;
+
 /* Says once which drives went out of service, or became slow, since the last look, and which hosts
  * were lost. */
 static void main_look(struct target *target, bool say, uint32_t *io_out)
@@ -195,7 +303,10 @@ static void main_look(struct target *target, bool say, uint32_t *io_out)
 
     target_stats(target, &stats);
     main_slow_hosts(target, &stats.nvmf);
+    main_tls_refused(target, &stats.nvmf);
     main_losses(target);
+    main_errors(target, &stats);
+    target_auths(target, &main_audit);
     for (uint32_t i = 0; i < stats.drive_count; i++) {
         if (say && stats.drives[i].slow_total > slow_total[i])
             log_line(LOG_WARN,
@@ -223,8 +334,6 @@ static void main_serve(const struct daemon_opts *opts, struct target *target,
     char text[64];
     uint32_t out = 0;
 
-    for (uint32_t i = 0; target_warning(target, i) != NULL; i++)
-        log_line(LOG_WARN, "%s", target_warning(target, i));
     main_look(target, false, &out); /* those have their warning */
     target_addr(target, &addr);
     loop_addr_format(&addr, text, sizeof(text));
@@ -239,6 +348,35 @@ static void main_serve(const struct daemon_opts *opts, struct target *target,
         nanosleep(&pause, NULL);
 }
 
+static icms_err main_memory_check(const struct daemon_opts *opts,
+                                  const struct target_opts *target_opts, struct err_why *why)
+{
+    return daemon_memory_check(opts, program.name, target_memory_bytes(target_opts),
+                               "memory, and indexes of the drives by bytes_per_block", why);
+}
+
+/* All that the start would refuse, but for what depends on other processes. */
+static int main_check(const struct daemon_opts *opts, const struct conf_target *conf)
+{
+    struct target_drive_opts drives[LIMIT_DRIVES];
+    struct target_opts target_opts;
+    struct err_why why = {""};
+    icms_err err = main_opts(conf, opts, drives, &why, &target_opts);
+
+    if (err == ICMS_OK)
+        err = target_check(&target_opts, &why);
+    if (err == ICMS_OK)
+        err = target_keys_check(&target_opts, &why);
+    free((void *)(uintptr_t)target_opts.hosts);
+    target_opts.hosts = NULL;
+    if (err != ICMS_OK)
+        return daemon_failed(err, &why, "icms-target cannot start");
+    target_check_here(&target_opts, daemon_here_warn, NULL);
+    if (main_memory_check(opts, &target_opts, &why) != ICMS_OK)
+        return DAEMON_FAILED;
+    return daemon_config_right(opts);
+}
+
 static int main_run(const struct daemon_opts *opts, const struct conf_target *conf)
 {
     struct target_drive_opts drives[LIMIT_DRIVES];
@@ -248,10 +386,17 @@ static int main_run(const struct daemon_opts *opts, const struct conf_target *co
     struct err_why why = {""};
     icms_err err = main_opts(conf, opts, drives, &why, &target_opts);
 
+    if (err == ICMS_OK) /* before a drive is made or formatted */
+        err = target_keys_check(&target_opts, &why);
+    if (err == ICMS_OK)
+        err = main_memory_check(opts, &target_opts, &why);
     if (err == ICMS_OK)
         err = daemon_begin(opts, conf->memory_bytes, &why);
     if (err == ICMS_OK)
         err = target_new(&target_opts, &why, &target);
+    free((void *)(uintptr_t)target_opts.hosts);
+    if (err == ICMS_OK)
+        err = ctl_audit_init(&main_audit, program.name, conf->audit, &why);
     if (err == ICMS_OK)
         err = main_http(conf, target, &why, &http);
     if (err == ICMS_OK)
@@ -280,7 +425,7 @@ int main(int argc, char **argv)
         return daemon_failed(ICMS_CONFIG, &why, "icms-target cannot read its configuration");
     }
     daemon_warnings(&conf->warnings);
-    status = opts.check_config ? daemon_config_right(&opts) : main_run(&opts, conf);
+    status = opts.check_config ? main_check(&opts, conf) : main_run(&opts, conf);
     conf_target_fini(conf);
     free(conf);
     return status;

@@ -31,6 +31,10 @@ enum option_code {
     OPTION_PORT,
     OPTION_INPUT,
     OPTION_OUTPUT,
+    OPTION_TYPE,
+    OPTION_HASH,
+    OPTION_KEK,
+    OPTION_KEYS,
 };
 
 static const struct option option_table[] = {
@@ -49,6 +53,10 @@ static const struct option option_table[] = {
     {"dir", required_argument, NULL, OPTION_DIR},
     {"size", required_argument, NULL, OPTION_SIZE},
     {"port", required_argument, NULL, OPTION_PORT},
+    {"type", required_argument, NULL, OPTION_TYPE},
+    {"hash", required_argument, NULL, OPTION_HASH},
+    {"kek", required_argument, NULL, OPTION_KEK},
+    {"keys", required_argument, NULL, OPTION_KEYS},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -60,10 +68,12 @@ static unsigned option_taken_by(int code)
     case 'o':
     case 'd':
     case 'q':
+    case OPTION_KEYS:
         return CLI_TAKES_TIER;
     case 'v':
-    case OPTION_JSON:
         return CLI_TAKES_TIER | CLI_TAKES_DEV;
+    case OPTION_JSON:
+        return CLI_TAKES_TIER | CLI_TAKES_DEV | CLI_TAKES_GEN;
     case OPTION_HEX:
     case OPTION_NAME:
         return CLI_TAKES_KEYS;
@@ -77,6 +87,10 @@ static unsigned option_taken_by(int code)
     case OPTION_SIZE:
     case OPTION_PORT:
         return CLI_TAKES_DEV;
+    case OPTION_TYPE:
+    case OPTION_HASH:
+    case OPTION_KEK:
+        return CLI_TAKES_GEN;
     default:
         return 0;
     }
@@ -136,6 +150,18 @@ static int option_take(struct cli *cli, int code)
         return -1;
     case OPTION_DIR:
         cli->dir = optarg;
+        return -1;
+    case OPTION_TYPE:
+        cli->type = optarg;
+        return -1;
+    case OPTION_HASH:
+        cli->hash = optarg;
+        return -1;
+    case OPTION_KEK:
+        cli->kek = optarg;
+        return -1;
+    case OPTION_KEYS:
+        cli->keys = optarg;
         return -1;
     default:
         return option_number(cli, code);
@@ -257,14 +283,24 @@ static bool key_has_digest(const struct icms_key *key)
     return memcmp(key->digest, none, sizeof(none)) != 0;
 }
 
+static struct icms_options cli_open_options(const struct cli *cli)
+{
+    struct icms_options options;
+
+    icms_options_init(&options);
+    options.keys = cli->keys;
+    return options;
+}
+
 int cli_open(struct cli *cli, struct icms_block *blocks, size_t count)
 {
     char why[ERR_WHY_BYTES_MAX] = "";
+    struct icms_options options = cli_open_options(cli);
     struct cli_progress progress;
     icms_err err;
 
     cli_progress_begin(&progress, cli, "opening");
-    err = icms_open(cli->where, NULL, why, sizeof(why), &cli->icms);
+    err = icms_open(cli->where, &options, why, sizeof(why), &cli->icms);
     if (err == ICMS_OK)
         err = icms_volume_open(cli->icms, cli->volume, why, sizeof(why), &cli->handle);
     cli_progress_end(&progress);
@@ -291,7 +327,8 @@ void cli_close(struct cli *cli)
 int cli_open_tier(struct cli *cli)
 {
     char why[ERR_WHY_BYTES_MAX] = "";
-    icms_err err = icms_open(cli->where, NULL, why, sizeof(why), &cli->icms);
+    struct icms_options options = cli_open_options(cli);
+    icms_err err = icms_open(cli->where, &options, why, sizeof(why), &cli->icms);
 
     if (err == ICMS_OK)
         return -1;
@@ -386,7 +423,7 @@ static int key_hex(const struct cli *cli, const char *text, struct icms_key *out
     return icms_key_raw(bytes, length / 2, out_key) == ICMS_OK ? -1 : CLI_USAGE;
 }
 
-int cli_key(const struct cli *cli, const char *text, struct icms_key *out_key)
+int cli_block_key(const struct cli *cli, const char *text, struct icms_key *out_key)
 {
     if (cli->name) {
         icms_key_from_name(text, strlen(text), out_key);
@@ -431,7 +468,7 @@ static int blocks_add(const struct cli *cli, struct cli_blocks *b, size_t *room,
     if (!blocks_grow(b, room))
         return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
     b->blocks[b->count] = (struct icms_block){.data = NULL};
-    status = cli_key(cli, text, &b->blocks[b->count].key);
+    status = cli_block_key(cli, text, &b->blocks[b->count].key);
     if (status >= 0)
         return status;
     b->texts[b->count] = strdup(text);

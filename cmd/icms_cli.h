@@ -25,11 +25,12 @@ enum cli_exit {
 
 /* Which options a subcommand has besides --help. */
 enum cli_takes {
-    CLI_TAKES_TIER = 1,  /* --open --volume --deadline --json --quiet  */
+    CLI_TAKES_TIER = 1,  /* --open --volume --keys --deadline --json --quiet */
     CLI_TAKES_KEYS = 2,  /* --hex --name                               */
     CLI_TAKES_FILE = 4,  /* --input, --output                          */
     CLI_TAKES_STORE = 8, /* --on-flash --if-absent                     */
     CLI_TAKES_DEV = 16,  /* --dir --size --port --volume --json        */
+    CLI_TAKES_GEN = 32,  /* --type --hash --kek --json                 */
 };
 
 /* A subcommand. */
@@ -42,13 +43,14 @@ struct cli_command {
 };
 
 extern const struct cli_command cli_put, cli_get, cli_exists, cli_match, cli_rm, cli_status,
-    cli_trace, cli_dev, cli_bench, cli_replay;
+    cli_trace, cli_dev, cli_bench, cli_replay, cli_key;
 
 /* What the command line said, and what was opened for it. */
 struct cli {
     const struct cli_command *command;
     const char *where;    /* --open, $ICMS_OPEN, "unix:"            */
     const char *volume;   /* --volume, $ICMS_VOLUME, "kv"           */
+    const char *keys;     /* --keys; NULL: $ICMS_KEYS               */
     uint32_t deadline_ms; /* 0: the default                         */
     bool json, quiet;     /* how to answer                          */
     bool hex, name;       /* what keys are                          */
@@ -57,6 +59,9 @@ struct cli {
     const char *dir;  /* dev: --dir; NULL: a temporary one      */
     uint64_t size;    /* dev: of the drive                      */
     unsigned port;    /* dev: of the target; 0: a free one      */
+    const char *type; /* key: --type; NULL: the default         */
+    const char *hash; /* key: --hash; NULL: the default         */
+    const char *kek;  /* key: --kek; NULL                       */
     int argc;         /* what is left                           */
     char **argv;
     struct icms *icms; /* cli_open                        */
@@ -93,7 +98,7 @@ void cli_json_print(const json_t *root);
 struct icms_request_options cli_options(const struct cli *cli);
 
 /* An argument as a key, for cli_open; -1, or an exit status. */
-int cli_key(const struct cli *cli, const char *text, struct icms_key *out_key);
+int cli_block_key(const struct cli *cli, const char *text, struct icms_key *out_key);
 
 /* All arguments (none and use_stdin: the lines of standard input) as blocks with keys; NULL after
  * *out_status was set. The texts stay valid; both arrays are freed with cli_blocks_free. */

@@ -116,7 +116,7 @@ static int dev_target_start(struct dev *dev)
                    "segment: %s\n"
                    "memory: 64MiB\n"
                    "http:\n  listen: 127.0.0.1:0\n"
-                   "drives:\n  - path: \"%s/drive\"\n    size: %llu\n"
+                   "drives:\n  - path: \"%s/drive\"\n    size: %llu\n    format_empty: true\n"
                    "volumes:\n  - name: %s\n",
                    dev->cli.port, dev->cli.size < (uint64_t)4 << 30 ? "16MiB" : "64MiB",
                    dev->folder, (unsigned long long)dev->cli.size, dev->cli.volume);

@@ -12,6 +12,7 @@
     "  -o, --open WHERE     unix:SOCKET, pod:FILE or dir:DIRECTORY; default $ICMS_OPEN, else\n"    \
     "                       the agent at $ICMS_SOCKET or at the default socket\n"                  \
     "  -v, --volume NAME    default $ICMS_VOLUME, else kv\n"                                       \
+    "      --keys FILE      keys of encrypted volumes; default $ICMS_KEYS\n"                       \
     "  -d, --deadline TIME  500ms, 2s; default: the agent's\n"                                     \
     "      --hex            keys are hex, as with 0x in front\n"                                   \
     "      --name           keys are names of any length\n"                                        \

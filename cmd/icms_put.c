@@ -15,6 +15,7 @@
     "  -o, --open WHERE     unix:SOCKET, pod:FILE or dir:DIRECTORY; default $ICMS_OPEN, else\n"    \
     "                       the agent at $ICMS_SOCKET or at the default socket\n"                  \
     "  -v, --volume NAME    default $ICMS_VOLUME, else kv\n"                                       \
+    "      --keys FILE      keys of encrypted volumes; default $ICMS_KEYS\n"                       \
     "  -d, --deadline TIME  500ms, 2s; default: the agent's\n"
 #define HELP_KEY                                                                                   \
     "      --hex            KEY is hex, as with 0x in front\n"                                     \
@@ -98,7 +99,7 @@ static int put_run(int argc, char **argv)
     if (cli.argc < 1 || cli.argc > 2 || (cli.argc == 2 && cli.file != NULL))
         return cli_usage(&cli, "expected a key and at most one file");
     file = cli.argc == 2 ? cli.argv[1] : cli.file;
-    status = cli_key(&cli, cli.argv[0], &block.key);
+    status = cli_block_key(&cli, cli.argv[0], &block.key);
     if (status < 0)
         status = cli_open(&cli, &block, 1);
     if (status >= 0)
@@ -200,7 +201,7 @@ static int get_run(int argc, char **argv)
     file = cli.argc == 2 ? cli.argv[1] : cli.file;
     if (cli.json && (file == NULL || strcmp(file, "-") == 0))
         return cli_usage(&cli, "--json answers on standard output, so the value needs a file");
-    status = cli_key(&cli, cli.argv[0], &block.key);
+    status = cli_block_key(&cli, cli.argv[0], &block.key);
     if (status < 0)
         status = cli_open(&cli, &block, 1);
     if (status >= 0)

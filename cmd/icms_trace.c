@@ -131,7 +131,7 @@ static json_t *trace_key(struct cli *cli, int *out_status)
     struct icms_key shown;
     json_t *root;
 
-    *out_status = cli_key(cli, cli->argv[0], &block.key);
+    *out_status = cli_block_key(cli, cli->argv[0], &block.key);
     shown = block.key;
     if (*out_status < 0)
         *out_status = cli_open(cli, &block, 1);
@@ -176,6 +176,7 @@ const struct cli_command cli_trace = {
         "  -o, --open WHERE     unix:SOCKET; default $ICMS_OPEN, else the agent at $ICMS_SOCKET\n"
         "                       or at the default socket\n"
         "  -v, --volume NAME    of the key; default $ICMS_VOLUME, else kv\n"
+        "      --keys FILE      keys of encrypted volumes; default $ICMS_KEYS\n"
         "  -d, --deadline TIME  500ms, 2s; default: the agent's\n"
         "      --hex            the key is hex, as with 0x in front\n"
         "      --name           the key is a name of any length\n"

@@ -34,7 +34,9 @@ bool target_ready(const struct target *target, struct err_why *why)
 void target_stats(const struct target *target, struct target_stats *out_stats)
 {
     static const struct volume_spec volume = {.name = "kv"};
+    static const struct tenant_spec tenant = {.name = "team", .weight = 3};
     static struct volume_spec more[LIMIT_VOLUMES];
+    static struct tenant_spec tenants[LIMIT_VOLUMES];
 
     memset(out_stats, 0, sizeof(*out_stats));
     out_stats->capacity_bytes = 200;
@@ -58,6 +60,18 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
         spec->quota_bytes = UINT64_MAX;
         *stats = (struct target_volume_stats){.spec = spec, .hits = UINT64_MAX};
         memset(&stats->store, 0xff, sizeof(stats->store));
+    }
+    out_stats->tenants[0].spec = &tenant;
+    out_stats->tenants[0].nvmf.bytes[NVMF_TARGET_STORES] = 4096;
+    out_stats->tenants[0].nvmf.wait_ns[NVMF_TARGET_LOADS] = 1500000000;
+    out_stats->tenants[0].nvmf.sheds = 2;
+    for (out_stats->tenant_count = 1; out_stats->tenant_count < target_volumes;) {
+        struct target_tenant_stats *stats = &out_stats->tenants[out_stats->tenant_count];
+        struct tenant_spec *spec = &tenants[out_stats->tenant_count++];
+
+        (void)snprintf(spec->name, sizeof(spec->name), "%063u", out_stats->tenant_count);
+        *stats = (struct target_tenant_stats){.spec = spec};
+        memset(&stats->nvmf, 0xff, sizeof(stats->nvmf));
     }
 }
 
@@ -134,14 +148,20 @@ static void test_a_target_tells_its_readiness(void **state)
         assert_true(has(page, ready ? "icms_target_ready 1" : "icms_target_ready 0"));
         assert_true(has(page, "kv_cache_usage_perc 0.25"));
         assert_true(has(page, "icms_target_hits_total{volume=\"kv\"} 7"));
+        assert_true(
+            has(page, "icms_target_tenant_bytes_total{tenant=\"team\",class=\"store\"} 4096"));
+        assert_true(
+            has(page, "icms_target_tenant_wait_seconds_total{tenant=\"team\",class=\"load\"} 1.5"));
+        assert_true(has(page, "icms_target_tenant_sheds_total{tenant=\"team\"} 2"));
         assert_true(has(page, "icms_target_commands_in_state_total{state=\"look\"} 4"));
         assert_true(has(page, "icms_target_command_state_seconds_total{state=\"look\"} 2.5"));
         ctl_page_free(&page);
         page = ctl_page_new();
         target_page_status(NULL, page);
-        assert_non_null(
-            strstr(ctl_page_text(page), ready ? "{\"ready\": true, \"why\": \"\""
-                                              : "{\"ready\": false, \"why\": \"draining\""));
+        assert_non_null(strstr(ctl_page_text(page), ready
+                                                        ? "{\"ready\":true,\"why\":\"\""
+                                                        : "{\"ready\":false,\"why\":\"draining\""));
+        assert_non_null(strstr(ctl_page_text(page), "{\"name\":\"team\",\"weight\":3,\"load\":"));
         ctl_page_free(&page);
     }
 }
@@ -158,7 +178,7 @@ static void test_the_pages_have_room_for_1024_volumes(void **state)
     ctl_page_free(&page);
     page = ctl_page_new();
     target_page_status(NULL, page);
-    assert_non_null(strstr(ctl_page_text(page), "0001023\", \"uuid\""));
+    assert_non_null(strstr(ctl_page_text(page), "0001023\",\"uuid\""));
     assert_string_equal(ctl_page_text(page) + strlen(ctl_page_text(page)) - 4, "}]}\n");
     ctl_page_free(&page);
     target_volumes = 1;

@@ -86,6 +86,48 @@ static void page_volumes(struct ctl_page *page)
     }
 }
 
+static const char *const class_names[NVMF_TARGET_CLASSES] = {
+    [NVMF_TARGET_LOADS] = "load", [NVMF_TARGET_STORES] = "store"};
+
+static void page_tenants(struct ctl_page *page)
+{
+    static const struct {
+        const char *name, *help;
+    } families[] = {
+        {"icms_target_tenant_ops_total", "Loads and stores of a tenant that succeeded."},
+        {"icms_target_tenant_bytes_total", "Bytes of their values."},
+        {"icms_target_tenant_waits_total",
+         "Commands of a tenant that waited for their turn or for memory."},
+        {"icms_target_tenant_wait_seconds_total", "Time that they waited."},
+    };
+    char name[2 * LIMIT_NAME_BYTES];
+    char labels[sizeof(name) + 48];
+
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        ctl_family(page, families[i].name, "counter", families[i].help);
+        for (uint32_t t = 0; t < stats.tenant_count; t++)
+            for (int class = 0; class < NVMF_TARGET_CLASSES; class ++) {
+                const struct nvmf_target_tenant_stats *nvmf = &stats.tenants[t].nvmf;
+                const double values[] = {(double)nvmf->ops[class], (double)nvmf->bytes[class],
+                                         (double)nvmf->waits[class],
+                                         (double)nvmf->wait_ns[class] / 1e9};
+
+                (void)snprintf(labels, sizeof(labels), "tenant=\"%s\",class=\"%s\"",
+                               ctl_label(stats.tenants[t].spec->name, name, sizeof(name)),
+                               class_names[class]);
+                ctl_sample(page, families[i].name, labels, values[i]);
+            }
+    }
+    ctl_family(page, "icms_target_tenant_sheds_total", "counter",
+               "Stores of a tenant that were refused because too much of it was waiting.");
+    for (uint32_t t = 0; t < stats.tenant_count; t++) {
+        (void)snprintf(labels, sizeof(labels), "tenant=\"%s\"",
+                       ctl_label(stats.tenants[t].spec->name, name, sizeof(name)));
+        ctl_sample(page, "icms_target_tenant_sheds_total", labels,
+                   (double)stats.tenants[t].nvmf.sheds);
+    }
+}
+
 /* Bytes that went to the device for each byte of a record that was stored. */
 static double page_amplification(const struct store_stats *store)
 {
@@ -134,6 +176,8 @@ static void page_drives(struct ctl_page *page)
          "Damage met on the drive: values, headers, summaries."},
         {"icms_target_drive_io_errors_total", "counter",
          "Reads and writes that the device failed."},
+        {"icms_target_drive_no_space_errors_total", "counter",
+         "Writes for which the file system, or the pool below it, had no space."},
         {"icms_target_drive_recovery_seconds", "gauge",
          "What the last start took to read the drive."},
         {"icms_target_drive_recovered_blocks", "gauge", "Blocks that the last start found."},
@@ -160,6 +204,7 @@ static void page_drives(struct ctl_page *page)
                 (double)store->segments,
                 (double)store->checksum_errors,
                 (double)store->io_errors,
+                (double)store->no_space_errors,
                 (double)store->recovery_ns / 1e9,
                 (double)store->recovered_blocks,
             };
@@ -196,6 +241,46 @@ static void page_drive_histograms(struct ctl_page *page)
 static double page_usage(void)
 {
     return stats.capacity_bytes == 0 ? 0 : (double)stats.used_bytes / (double)stats.capacity_bytes;
+}
+
+static void page_tls(struct ctl_page *page)
+{
+    const struct nvmf_target_stats *nvmf = &stats.nvmf;
+
+    ctl_family(page, "icms_target_tls_connections", "gauge",
+               "Connections with TLS, by where their records are made and opened: kernel (kTLS), "
+               "mixed (the kernel only makes them), openssl.");
+    ctl_sample(page, "icms_target_tls_connections", "records=\"kernel\"", (double)nvmf->tls_kernel);
+    ctl_sample(page, "icms_target_tls_connections", "records=\"mixed\"", (double)nvmf->tls_mixed);
+    ctl_sample(page, "icms_target_tls_connections", "records=\"openssl\"", (double)nvmf->tls_user);
+    ctl_family(page, "icms_target_tls_handshakes_total", "counter",
+               "TLS handshakes by their end: succeeded, refused (wrong key, no TLS 1.3, garbage), "
+               "timeout, evicted (too many at a time).");
+    ctl_sample(page, "icms_target_tls_handshakes_total", "result=\"succeeded\"",
+               (double)nvmf->tls_succeeded);
+    ctl_sample(page, "icms_target_tls_handshakes_total", "result=\"refused\"",
+               (double)nvmf->tls_refused);
+    ctl_sample(page, "icms_target_tls_handshakes_total", "result=\"timeout\"",
+               (double)nvmf->tls_timeouts);
+    ctl_sample(page, "icms_target_tls_handshakes_total", "result=\"evicted\"",
+               (double)nvmf->tls_evicted);
+    page_one(page, "icms_target_tls_plain_refused_total", "counter",
+             "Connections refused because they did not begin with TLS, which is required.",
+             (double)nvmf->tls_plain);
+}
+
+static void page_auth(struct ctl_page *page)
+{
+    const struct nvmf_target_stats *nvmf = &stats.nvmf;
+
+    ctl_family(page, "icms_target_auths_total", "counter",
+               "Authentications of connections by their end: passed, failed (wrong or no secret, "
+               "broken protocol, not in time).");
+    ctl_sample(page, "icms_target_auths_total", "result=\"passed\"", (double)nvmf->auths_passed);
+    ctl_sample(page, "icms_target_auths_total", "result=\"failed\"", (double)nvmf->auths_failed);
+    page_one(page, "icms_target_auths_wanted_total", "counter",
+             "Commands refused because their host has to authenticate first.",
+             (double)nvmf->auths_wanted);
 }
 
 static void page_nvmf(struct ctl_page *page)
@@ -251,81 +336,127 @@ void target_page_metrics(void *arg, struct ctl_page *page)
                                            "Commands that were in this state and are answered.",
                                            "icms_target_command_state_seconds_total"});
     page_volumes(page);
+    page_tenants(page);
     page_drives(page);
     page_drive_histograms(page);
     page_nvmf(page);
+    page_tls(page);
+    page_auth(page);
 }
 
 /* ---- JSON ----------------------------------------------------------------------------------- */
 
-static void status_drive(struct ctl_page *page, const struct target_drive_stats *drive)
+static void status_drive(struct json *json, const struct target_drive_stats *drive)
 {
     const struct store_stats *store = &drive->store;
-    char text[2 * LIMIT_PATH_BYTES];
 
-    ctl_text(page, "{\"path\": \"%s\", ", ctl_json(drive->path, text, sizeof(text)));
-    ctl_text(page, "\"state\": \"%s\", ", drive->out ? "out of service" : "in service");
-    ctl_text(page, "\"why\": \"%s\", ", ctl_json(drive->why, text, sizeof(text)));
-    ctl_text(page,
-             "\"capacity_bytes\": %llu, \"used_bytes\": %llu, \"blocks\": %llu, "
-             "\"segments\": %llu, \"segments_free\": %llu, \"checksum_errors\": %llu, "
-             "\"io_errors\": %llu, \"recovered_blocks\": %llu, \"recovery_seconds\": %.3f, ",
-             (unsigned long long)store->capacity_bytes, (unsigned long long)store->used_bytes,
-             (unsigned long long)store->blocks, (unsigned long long)store->segments,
-             (unsigned long long)store->segments_free, (unsigned long long)store->checksum_errors,
-             (unsigned long long)store->io_errors, (unsigned long long)store->recovered_blocks,
-             (double)store->recovery_ns / 1e9);
-    ctl_text(page,
-             "\"written_bytes\": %llu, \"admitted_bytes\": %llu, "
-             "\"discarded_bytes\": %llu, \"write_streams\": %llu, "
-             "\"write_amplification\": %.3f, \"refused\": %llu, "
-             "\"budget_bytes_day\": %llu, "
-             "\"budget_left_bytes\": %llu}",
-             (unsigned long long)store->device_write_bytes,
-             (unsigned long long)store->admitted_bytes, (unsigned long long)store->discarded_bytes,
-             (unsigned long long)store->write_streams, page_amplification(store),
-             (unsigned long long)store->refused, (unsigned long long)store->budget_bytes_day,
-             (unsigned long long)store->budget_left_bytes);
+    json_put_object(json, NULL);
+    json_put_string(json, "path", drive->path);
+    json_put_string(json, "state", drive->out ? "out of service" : "in service");
+    json_put_string(json, "why", drive->why);
+    json_put_uint(json, "capacity_bytes", store->capacity_bytes);
+    json_put_uint(json, "used_bytes", store->used_bytes);
+    json_put_uint(json, "blocks", store->blocks);
+    json_put_uint(json, "segments", store->segments);
+    json_put_uint(json, "segments_free", store->segments_free);
+    json_put_uint(json, "checksum_errors", store->checksum_errors);
+    json_put_uint(json, "io_errors", store->io_errors);
+    json_put_uint(json, "no_space_errors", store->no_space_errors);
+    json_put_uint(json, "recovered_blocks", store->recovered_blocks);
+    json_put_real(json, "recovery_seconds", (double)store->recovery_ns / 1e9);
+    json_put_uint(json, "written_bytes", store->device_write_bytes);
+    json_put_uint(json, "admitted_bytes", store->admitted_bytes);
+    json_put_uint(json, "discarded_bytes", store->discarded_bytes);
+    json_put_uint(json, "write_streams", store->write_streams);
+    json_put_real(json, "write_amplification", page_amplification(store));
+    json_put_uint(json, "refused", store->refused);
+    json_put_uint(json, "budget_bytes_day", store->budget_bytes_day);
+    json_put_uint(json, "budget_left_bytes", store->budget_left_bytes);
+    json_put_end(json);
 }
 
-static void status_volume(struct ctl_page *page, const struct target_volume_stats *volume)
+static void status_volume(struct json *json, const struct target_volume_stats *volume)
 {
-    char name[2 * LIMIT_NAME_BYTES];
     char uuid[UUID_TEXT_BYTES];
 
-    ctl_text(page,
-             "{\"name\": \"%s\", \"uuid\": \"%s\", \"blocks\": %llu, \"used_bytes\": %llu, "
-             "\"quota_bytes\": %llu, \"evictions\": %llu}",
-             ctl_json(volume->spec->name, name, sizeof(name)),
-             uuid_format(&volume->spec->uuid, uuid), (unsigned long long)volume->store.blocks,
-             (unsigned long long)volume->store.bytes, (unsigned long long)volume->spec->quota_bytes,
-             (unsigned long long)volume->store.evictions);
+    json_put_object(json, NULL);
+    json_put_string(json, "name", volume->spec->name);
+    json_put_string(json, "uuid", uuid_format(&volume->spec->uuid, uuid));
+    json_put_uint(json, "blocks", volume->store.blocks);
+    json_put_uint(json, "used_bytes", volume->store.bytes);
+    json_put_uint(json, "quota_bytes", volume->spec->quota_bytes);
+    json_put_uint(json, "evictions", volume->store.evictions);
+    json_put_end(json);
+}
+
+static void status_tenant(struct json *json, const struct target_tenant_stats *tenant)
+{
+    const struct nvmf_target_tenant_stats *nvmf = &tenant->nvmf;
+    const uint64_t bytes_per_s[] = {tenant->spec->load_bytes_per_s,
+                                    tenant->spec->store_bytes_per_s};
+    const uint64_t ops_per_s[] = {tenant->spec->load_ops_per_s, tenant->spec->store_ops_per_s};
+
+    json_put_object(json, NULL);
+    json_put_string(json, "name", tenant->spec->name);
+    json_put_uint(json, "weight", tenant->spec->weight);
+    for (int class = 0; class < NVMF_TARGET_CLASSES; class ++) {
+        json_put_object(json, class_names[class]);
+        json_put_uint(json, "bytes_per_s", bytes_per_s[class]);
+        json_put_uint(json, "ops_per_s", ops_per_s[class]);
+        json_put_uint(json, "ops", nvmf->ops[class]);
+        json_put_uint(json, "bytes", nvmf->bytes[class]);
+        json_put_uint(json, "waits", nvmf->waits[class]);
+        json_put_real(json, "wait_seconds", (double)nvmf->wait_ns[class] / 1e9);
+        json_put_end(json);
+    }
+    json_put_uint(json, "sheds", nvmf->sheds);
+    json_put_end(json);
+}
+
+struct page_readiness {
+    bool ready;
+    struct err_why why;
+};
+
+static void status_write(void *arg, struct json *json)
+{
+    const struct page_readiness *readiness = arg;
+
+    json_put_object(json, NULL);
+    json_put_bool(json, "ready", readiness->ready);
+    json_put_string(json, "why", readiness->why.text);
+    json_put_uint(json, "connections", stats.nvmf.connections);
+    json_put_object(json, "tls_connections");
+    json_put_uint(json, "kernel", stats.nvmf.tls_kernel);
+    json_put_uint(json, "mixed", stats.nvmf.tls_mixed);
+    json_put_uint(json, "openssl", stats.nvmf.tls_user);
+    json_put_end(json);
+    json_put_uint(json, "controllers", stats.nvmf.controllers);
+    json_put_uint(json, "capacity_bytes", stats.capacity_bytes);
+    json_put_uint(json, "used_bytes", stats.used_bytes);
+    json_put_array(json, "drives");
+    for (uint32_t d = 0; d < stats.drive_count; d++)
+        status_drive(json, &stats.drives[d]);
+    json_put_end(json);
+    json_put_array(json, "volumes");
+    for (uint32_t v = 0; v < stats.volume_count; v++)
+        status_volume(json, &stats.volumes[v]);
+    json_put_end(json);
+    json_put_array(json, "tenants");
+    for (uint32_t t = 0; t < stats.tenant_count; t++)
+        status_tenant(json, &stats.tenants[t]);
+    json_put_end(json);
+    json_put_end(json);
 }
 
 void target_page_status(void *arg, struct ctl_page *page)
 {
-    struct err_why why = {""};
-    char text[2 * ERR_WHY_BYTES_MAX];
-    bool ready = target_ready(arg, &why);
+    struct page_readiness readiness = {.why = {""}};
 
+    readiness.ready = target_ready(arg, &readiness.why);
     target_stats(arg, &stats);
-    ctl_text(page, "{\"ready\": %s, \"why\": \"%s\", ", ready ? "true" : "false",
-             ctl_json(why.text, text, sizeof(text)));
-    ctl_text(page,
-             "\"connections\": %llu, \"controllers\": %llu, \"capacity_bytes\": %llu, "
-             "\"used_bytes\": %llu, \"drives\": [",
-             (unsigned long long)stats.nvmf.connections, (unsigned long long)stats.nvmf.controllers,
-             (unsigned long long)stats.capacity_bytes, (unsigned long long)stats.used_bytes);
-    for (uint32_t d = 0; d < stats.drive_count; d++) {
-        ctl_text(page, "%s", d > 0 ? ", " : "");
-        status_drive(page, &stats.drives[d]);
-    }
-    ctl_text(page, "], \"volumes\": [");
-    for (uint32_t v = 0; v < stats.volume_count; v++) {
-        ctl_text(page, "%s", v > 0 ? ", " : "");
-        status_volume(page, &stats.volumes[v]);
-    }
-    ctl_text(page, "]}\n");
+    ctl_json(page, status_write, &readiness);
+    ctl_text(page, "\n");
 }
 
 void target_page_trace(void *arg, const struct key *key, struct ctl_page *page)

@@ -15,6 +15,8 @@ if [ "${1:-}" = deep ]; then
     stage_meson "long campaigns" build deep
     CC=clang CXX=clang++ stage_meson "fuzzing" build-fuzz "fuzz fuzz-deep" -Dfuzz=true \
         -Db_sanitize=address,undefined -Db_lundef=false
+    stage_lines "authentication of the Linux kernel" python3 test/interop/auth.py --build build --all \
+        --seconds 3600
 else
     stage_lint "format" tools/format-check.sh
     stage_meson "gcc" build "unit check"
@@ -22,6 +24,8 @@ else
         "unit check" -Db_sanitize=address,undefined -Db_lundef=false
     # The target under sanitizers: it is the guest that takes the time.
     stage_lines "interop with the Linux kernel" python3 test/interop/run.py --build build-asan
+    stage_lines "TLS records by the kernel" python3 test/interop/ktls.py --build build
+    stage_lines "authentication of the Linux kernel" python3 test/interop/auth.py --build build
     stage_lines "demo" demo/run.sh build --short
 fi
 

@@ -159,7 +159,7 @@ class Target(Daemon):
                   f"  listen: 127.0.0.1:{http_port}"]
         config += [f"{key}: {value}" for key, value in extra.items()]
         config += ["drives:"]
-        config += [f"  - path: {path}\n    size: {drive_size}" for path in self.drives]
+        config += [f"  - path: {path}\n    size: {drive_size}\n    format_empty: true" for path in self.drives]
         config += ["volumes:"] + [volume_lines(volume) for volume in volumes]
         super().__init__(build / "cmd/icms-target", name, folder, "\n".join(config) + "\n",
                          http_port, faults)

@@ -26,11 +26,11 @@ _icms_daemon()
 _icms()
 {
     local word=$2 command=${COMP_WORDS[1]:-} options="--help"
-    local tier="--open --volume --deadline --json --quiet" keys="--hex --name"
+    local tier="--open --volume --keys --deadline --json --quiet" keys="--hex --name"
 
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status trace bench replay version help" \
+        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status trace bench replay key version help" \
             -- "$word")
         return
     fi
@@ -48,8 +48,9 @@ _icms()
         options="$options --format --capacity --policy --loops --budget --placement --block --segment --payload"
         options="$options --space --json"
         ;;
+    key) options="$options --type --hash --kek --json" ;;
     version) options="--json" ;;
-    help) options="dev put get exists match rm status trace bench replay" ;;
+    help) options="dev put get exists match rm status trace bench replay key" ;;
     esac
     case $word,$command in
     -*,* | *,help)

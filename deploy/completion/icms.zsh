@@ -31,12 +31,14 @@ _icms() {
         'trace:show where the time of requests went'
         'bench:benchmark against the hardware limits'
         'replay:simulate the hits of a trace on a drive'
+        'key:make a secret'
         'version:print the version'
         'help:list commands, or the options of one'
     )
     tier=(
         '(-o --open)'{-o,--open}'[the tier]:where:'
         '(-v --volume)'{-v,--volume}'[the volume]:name:'
+        '--keys[keys of encrypted volumes]:file:_files'
         '(-d --deadline)'{-d,--deadline}'[give up after this]:time:'
         '--json[answer with JSON]'
         '(-q --quiet)'{-q,--quiet}'[no answer but the exit status]'
@@ -89,6 +91,13 @@ _icms() {
                 '--space[that the drive may take]:size:' \
                 '--json[answer with JSON]' '(-h --help)'{-h,--help}'[print the options]' \
                 ':trace:_files'
+            ;;
+        key)
+            _arguments '--type[what it is for]:type:(dhchap tls volume)' \
+                '--hash[length and transformation]:hash:(none sha256 sha384 sha512)' \
+                '--kek[wrap under this key]:file:_files' \
+                '--json[answer with JSON]' '(-h --help)'{-h,--help}'[print the options]' \
+                ':what:(gen wrap)' ':file:_files' ':file:_files'
             ;;
         version) _arguments '--json[print JSON]' ;;
         help) _describe command commands ;;

@@ -49,7 +49,8 @@ extern "C" {
     XX(UNSUPPORTED,   28,   "not supported here",                               0,   0x001,  501)  \
     XX(FORKED,        29,   "handle was opened by another process",             0,   0x006,  500)  \
     XX(CLOSED,        30,   "handle is closed",                                 0,   0x008,  500)  \
-    XX(ADDRESS_IN_USE,31,   "address is in use",                                1,   0x006,  409)
+    XX(ADDRESS_IN_USE,31,   "address is in use",                                1,   0x006,  409)  \
+    XX(NO_KEY,        32,   "the volume is encrypted, and there is no key",     0,   0x006,  403)
 
 /* Why a block is not available. 0 is "no miss".
  *    name          number  text */
@@ -64,7 +65,8 @@ extern "C" {
     XX(CHECKSUM,       7,   "checksum")                                                            \
     XX(SHED,           8,   "shed")                                                                \
     XX(NO_VOLUME,      9,   "no_volume")                                                           \
-    XX(COLLISION,     10,   "collision")
+    XX(COLLISION,     10,   "collision")                                                           \
+    XX(NO_KEY,        11,   "no_key")
 /* clang-format on */
 
 typedef enum icms_err {

@@ -43,6 +43,14 @@
  * storage run in the process, in threads that write into its memory: a broken rule prints a line to
  * standard error and aborts the process.
  *
+ * Encrypted volumes. libicms encrypts a value before the agent sees it and decrypts it behind the
+ * agent (AES-256-GCM): memory of agents, network and drives hold ciphertext only. Keys come from a
+ * list (`keys` of the options, icms-keys.yaml(5)). A value that was not encrypted with that key,
+ * for that volume, key and digest, is a miss with reason checksum, and the memory of the get is
+ * zeros where it was written; under a key that is not in the list it is a miss with reason no_key.
+ * Sizes are those of plain values. A lease is a copy in private memory. Direct transfers into the
+ * caller's memory (pod:, dir:) are not used: a value passes the agent's memory.
+ *
  * Errors. `why`, where given, receives one sentence for people: what was tried, what happened, what
  * to do. It may be NULL.
  */
@@ -81,7 +89,9 @@ struct icms_options {
     void (*log)(void *log_arg, const char *line); /* unix: gets the line that says that a handle
                                 was closed, see above, on the thread that found out; it may use
                                 icms, but for icms_close of this handle. NULL: standard error */
-    void *log_arg; /* for log                                                             */
+    void *log_arg;    /* for log                                                             */
+    const char *keys; /* path of the list of keys of encrypted volumes, icms-keys.yaml(5);
+                         NULL: $ICMS_KEYS; "" or neither: no keys                          */
 };
 
 ICMS_API void icms_options_init(struct icms_options *options);
@@ -106,9 +116,10 @@ ICMS_API const char *icms_version(void);
 /* ---- volumes -------------------------------------------------------------------------------- */
 
 /* A volume holds blocks of one tenant, model and layout. NO_VOLUME also when this host may not use
- * it, and when no enclosure has it. dir: makes the volume when it is missing (its name of letters,
- * digits, '.', '_' and '-'); for that it waits until requests under way are over, and is BUSY while
- * leases or buffers are out. */
+ * it, and when no enclosure has it. NO_KEY: it is encrypted, and the list of keys does not have it;
+ * CONFIG: the list has it, and it is not encrypted. dir: makes the volume when it is missing (its
+ * name of letters, digits, '.', '_' and '-'); for that it waits until requests under way are over,
+ * and is BUSY while leases or buffers are out. */
 ICMS_API icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t why_bytes,
                                    struct icms_volume **out_volume) ICMS_MUST_CHECK;
 
@@ -121,6 +132,7 @@ struct icms_volume_info {
     uint64_t value_bytes_max; /* largest value that can be put                          */
     uint32_t run_blocks;      /* blocks of a chain that are placed together, at most    */
     uint32_t sealed;          /* 1: values carry a trailer that is checked at each get  */
+    uint32_t encrypted;       /* 1: and are encrypted by libicms                        */
 };
 
 ICMS_API void icms_volume_info(const struct icms_volume *volume, struct icms_volume_info *out_info);
@@ -322,7 +334,8 @@ ICMS_API icms_err icms_request_end(struct icms_request **request);
 
 /* A block in the agent's memory, readable in place. It was verified when this handle leased it
  * first, after it came there, and does not change until the lease is given back. Leases are few
- * (ICMS_LEASES_MAX a handle): give them back soon. */
+ * (ICMS_LEASES_MAX a handle): give them back soon. In an encrypted volume it is decrypted into
+ * private memory, of which a handle has 64 MiB; the agent's memory is free again at once. */
 #define ICMS_LEASES_MAX 256
 
 struct icms_lease {
@@ -333,7 +346,7 @@ struct icms_lease {
 };
 
 /* Brings the block into memory if need be and leases it. MISS with *out_reason (may be NULL); LIMIT
- * when ICMS_LEASES_MAX are out. */
+ * when ICMS_LEASES_MAX are out, or the private memory is. */
 ICMS_API icms_err icms_lease_take(struct icms_volume *volume, const struct icms_key *key,
                                   const struct icms_request_options *options,
                                   enum icms_miss *out_reason,
@@ -343,7 +356,9 @@ ICMS_API void icms_lease_give(struct icms_lease *lease);
 /* Memory shared with the agent. A put whose data is exactly such a buffer is not copied in this
  * process; a trailer of 64 bytes is written behind the value, so what the buffer holds there is
  * lost. Leave it unchanged until the put is over. Freed by icms_close at the latest. NO_MEMORY when
- * the handle's buffer_bytes are used up; stores that need copying use the same memory. */
+ * the handle's buffer_bytes are used up; stores that need copying use the same memory. In a handle
+ * with keys it is private memory instead, which leases of encrypted volumes use as well, and a put
+ * copies it. */
 ICMS_API icms_err icms_buffer_take(struct icms *icms, uint64_t bytes,
                                    void **out_data) ICMS_MUST_CHECK;
 ICMS_API void icms_buffer_give(struct icms *icms, void *data);

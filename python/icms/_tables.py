@@ -40,6 +40,7 @@ class Status(enum.IntEnum):
     FORKED = 29
     CLOSED = 30
     ADDRESS_IN_USE = 31
+    NO_KEY = 32
 
 
 class Miss(enum.IntEnum):
@@ -56,6 +57,7 @@ class Miss(enum.IntEnum):
     SHED = 8
     NO_VOLUME = 9
     COLLISION = 10
+    NO_KEY = 11
 
 
 class MissError(Error):
@@ -306,6 +308,14 @@ class AddressInUseError(Error):
     retry = True
 
 
+class NoKeyError(Error):
+    """The volume is encrypted, and there is no key."""
+
+    status = Status.NO_KEY
+    text = "the volume is encrypted, and there is no key"
+    retry = False
+
+
 #: The exception of each status but OK.
 CLASSES: dict[int, type[Error]] = {
     1: MissError,
@@ -339,4 +349,5 @@ CLASSES: dict[int, type[Error]] = {
     29: ForkedError,
     30: ClosedError,
     31: AddressInUseError,
+    32: NoKeyError,
 }

@@ -596,7 +596,8 @@ class Client:
 
     load_deadline_ms and store_deadline_ms are for calls without one (0: the agent's); buffer_bytes
     is shared memory for stores (0: the agent's default); directory_bytes and value_bytes_max are of
-    a new "dir:" (0: 1 GiB and 8 MiB).
+    a new "dir:" (0: 1 GiB and 8 MiB); keys is the path of the list of keys of encrypted volumes,
+    icms-keys.yaml(5) (None: $ICMS_KEYS; "": none).
 
     Raises PeerDownError, RefusedError, NotFoundError, LockedError (with the holder's pid),
     ConfigError, InvalidError, ... whose text says what to do.
@@ -606,11 +607,11 @@ class Client:
 
     def __init__(self, where: str = "unix:", *, load_deadline_ms: int = 0,
                  store_deadline_ms: int = 0, buffer_bytes: int = 0, directory_bytes: int = 0,
-                 value_bytes_max: int = 0) -> None:
+                 value_bytes_max: int = 0, keys: str | None = None) -> None:
         #: What it was opened on.
         self.where = where
         self._handle = _icms.open(where, load_deadline_ms, store_deadline_ms, buffer_bytes,
-                                  directory_bytes, value_bytes_max)
+                                  directory_bytes, value_bytes_max, keys)
         self._bridges: dict[Any, Any] = {}  # of icms.aio: by event loop
         self._parked: list[Request] = []  # over, found by icms.aio, not its own
 

@@ -90,10 +90,11 @@ PyObject *handle_open(PyObject *module, PyObject *args)
     icms_err err;
 
     icms_options_init(&options);
-    if (!PyArg_ParseTuple(args, "sO&O&O&O&O&", &where, module_number_u32, &options.load_deadline_ms,
-                          module_number_u32, &options.store_deadline_ms, module_number_u64,
-                          &options.buffer_bytes, module_number_u64, &options.directory_bytes,
-                          module_number_u64, &options.value_bytes_max))
+    if (!PyArg_ParseTuple(args, "sO&O&O&O&O&z", &where, module_number_u32,
+                          &options.load_deadline_ms, module_number_u32, &options.store_deadline_ms,
+                          module_number_u64, &options.buffer_bytes, module_number_u64,
+                          &options.directory_bytes, module_number_u64, &options.value_bytes_max,
+                          &options.keys))
         return NULL;
     handle = PyObject_New(struct handle, handle_type);
     if (handle == NULL)

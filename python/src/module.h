@@ -84,8 +84,8 @@ struct handle {
 extern PyTypeObject *handle_type;
 bool handle_types_make(void);
 
-/* open(where, load_deadline_ms, store_deadline_ms, buffer_bytes, directory_bytes, value_bytes_max)
- */
+/* open(where, load_deadline_ms, store_deadline_ms, buffer_bytes, directory_bytes, value_bytes_max,
+ * keys or None) */
 PyObject *handle_open(PyObject *module, PyObject *args);
 
 /* close_all(): for the end of the interpreter. */

@@ -44,11 +44,11 @@ uint64_t agent_access(const struct agent *agent, const struct agent_user *user)
     return volumes;
 }
 
-icms_err agent_access_guest(struct agent *agent, const struct agent_user *user, struct err_why *why,
-                            struct agent_guest **out_guest)
+icms_err agent_access_client(struct agent *agent, const struct agent_user *user,
+                             struct err_why *why, struct agent_client **out_client)
 {
     bool owner = user == NULL || user->owner;
-    struct agent_guest *guest = NULL;
+    struct agent_client *client = NULL;
     uint64_t volumes = agent_access(agent, user);
     uint32_t has = 0;
 
@@ -58,9 +58,9 @@ icms_err agent_access_guest(struct agent *agent, const struct agent_user *user, 
                        "agent's configuration",
                        user->uid);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
-        if (!agent->guests[i].taken)
-            guest = guest == NULL ? &agent->guests[i] : guest;
-        else if (!owner && !agent->guests[i].owner && agent->guests[i].uid == user->uid)
+        if (!agent->clients[i].taken)
+            client = client == NULL ? &agent->clients[i] : client;
+        else if (!owner && !agent->clients[i].owner && agent->clients[i].uid == user->uid)
             has++;
     }
     if (!owner && has >= agent->opts.user_clients_max)
@@ -68,12 +68,12 @@ icms_err agent_access_guest(struct agent *agent, const struct agent_user *user, 
                        "user %u has %u clients attached, which is its limit: end some, or raise "
                        "user_clients_max in the agent's configuration",
                        user->uid, has);
-    if (guest == NULL)
+    if (client == NULL)
         return err_set(why, ICMS_LIMIT, "%d clients are attached, which is the limit",
                        LIMIT_CLIENTS);
-    guest->owner = owner;
-    guest->uid = owner ? 0 : user->uid;
-    guest->volumes = volumes;
-    *out_guest = guest;
+    client->owner = owner;
+    client->uid = owner ? 0 : user->uid;
+    client->volumes = volumes;
+    *out_client = client;
     return ICMS_OK;
 }

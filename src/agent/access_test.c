@@ -188,7 +188,7 @@ static void keys_chosen_for_one_chain_do_not_make_it_long(void **state)
     }
     assert_int_equal(longest, SHM_CHAIN_STEPS_MAX);
     rig_client_free(client);
-    assert_int_equal(rig_stats(rig)->under_way, 0);
+    assert_int_equal(rig_stats(rig)->in_flight, 0);
     rig_free(rig);
 }
 

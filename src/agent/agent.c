@@ -7,7 +7,7 @@
  * Life: agent_new (takes everything) -> agent_start (loops run; reactor_start is the first thing on
  * each) -> agent_drain -> agent_stop (loops are joined) -> agent_free.
  *
- * Invariant: nothing is taken or made after agent_new but guests' regions (agent_client_attach).
+ * Invariant: nothing is taken or made after agent_new but clients' regions (agent_client_attach).
  */
 #include "agent/agent_int.h"
 
@@ -17,28 +17,29 @@
 
 /* ---- one reactor ---------------------------------------------------------------------------- */
 
-static void reactor_beat(struct loop_timer *timer)
+static void reactor_heartbeat(struct loop_timer *timer)
 {
-    struct agent_reactor *reactor = container_of(timer, struct agent_reactor, beat);
-    uint64_t next_ns = AGENT_BEAT_NS;
+    struct agent_reactor *reactor = container_of(timer, struct agent_reactor, heartbeat);
+    uint64_t next_ns = AGENT_HEARTBEAT_NS;
 
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
-        struct agent_qpair *qpair = &reactor->agent->guests[i].qpairs[reactor->index];
+        struct agent_qpair *qpair = &reactor->agent->clients[i].qpairs[reactor->index];
 
-        agent_qpair_beat(qpair);
+        agent_qpair_heartbeat(qpair);
         if (agent_qpair_is_full(qpair))
             next_ns = AGENT_RETRY_NS;
     }
-    loop_timer_start(reactor->loop, &reactor->beat, reactor_now_ns(reactor) + next_ns);
+    loop_timer_start(reactor->loop, &reactor->heartbeat, reactor_now_ns(reactor) + next_ns);
 }
 
 static void reactor_start(struct loop_msg *msg)
 {
     struct agent_reactor *reactor = container_of(msg, struct agent_reactor, start);
 
-    loop_timer_start(reactor->loop, &reactor->beat, reactor_now_ns(reactor) + AGENT_BEAT_NS);
-    for (uint32_t i = 0; i < reactor->agent->path_count; i++)
-        agent_path_begin(&reactor->paths[i]);
+    loop_timer_start(reactor->loop, &reactor->heartbeat,
+                     reactor_now_ns(reactor) + AGENT_HEARTBEAT_NS);
+    for (uint32_t i = 0; i < reactor->agent->enclosure_count; i++)
+        agent_enclosure_begin(&reactor->enclosures[i]);
 }
 
 static icms_err reactor_init(struct agent_reactor *reactor, struct agent *agent, uint32_t index,
@@ -49,7 +50,7 @@ static icms_err reactor_init(struct agent_reactor *reactor, struct agent *agent,
 
     reactor->agent = agent;
     reactor->index = index;
-    loop_timer_init(&reactor->beat, reactor_beat);
+    loop_timer_init(&reactor->heartbeat, reactor_heartbeat);
     loop_opts_init(&opts);
     snprintf(name, sizeof(name), "icms-agent-%u", index % 1000);
     opts.name = name;
@@ -105,12 +106,15 @@ static icms_err agent_opts_check(const struct agent_opts *opts, struct err_why *
     for (uint32_t i = 0; i < opts->volume_count; i++) {
         const struct volume_spec *spec = &opts->volumes[i];
 
-        if (spec->value_bytes_max == 0 || spec->value_bytes_max > LIMIT_VALUE_BYTES)
+        if (spec->value_bytes_max == 0 || spec->value_bytes_max > LIMIT_VALUE_BYTES ||
+            volume_carried_bytes_max(spec) > LIMIT_VALUE_BYTES)
             return err_set(why, ICMS_CONFIG,
                            "volume %s: values of %llu bytes: 1 to %llu are "
                            "possible",
                            spec->name, (unsigned long long)spec->value_bytes_max,
                            (unsigned long long)LIMIT_VALUE_BYTES);
+        if (spec->encrypted && !spec->sealed)
+            return err_set(why, ICMS_CONFIG, "volume %s: encrypted, and not sealed", spec->name);
         if (spec->run_blocks == 0)
             return err_set(why, ICMS_CONFIG, "volume %s: runs of 0 blocks", spec->name);
         for (uint32_t j = 0; j < i; j++)
@@ -122,24 +126,36 @@ static icms_err agent_opts_check(const struct agent_opts *opts, struct err_why *
     return ICMS_OK;
 }
 
-/* Of every volume a shard, to every enclosure a path. */
+icms_err agent_check(const struct agent_opts *opts, struct err_why *why, uint64_t *out_memory_bytes)
+{
+    icms_err err = agent_opts_check(opts, why);
+
+    if (err == ICMS_OK && opts->local_path != NULL)
+        err = agent_local_check(opts, why);
+    if (err == ICMS_OK)
+        err = agent_keys_check(opts, why);
+    return err == ICMS_OK ? agent_memory_check(opts, why, out_memory_bytes) : err;
+}
+
+/* Of every volume a shard, and a state of every enclosure. */
 static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct agent_opts *opts,
                                    struct err_why *why)
 {
     icms_err err = ICMS_OK;
 
     reactor->shards = calloc(opts->volume_count, sizeof(reactor->shards[0]));
-    reactor->paths = calloc(opts->enclosure_count + 1, sizeof(reactor->paths[0]));
-    if (reactor->shards == NULL || reactor->paths == NULL || agent_pools_init(reactor) != ICMS_OK)
+    reactor->enclosures = calloc(opts->enclosure_count + 1, sizeof(reactor->enclosures[0]));
+    if (reactor->shards == NULL || reactor->enclosures == NULL ||
+        agent_slabs_init(reactor) != ICMS_OK)
         return err_set(why, ICMS_NO_MEMORY, "no memory for %u volumes and %u enclosures",
                        opts->volume_count, opts->enclosure_count);
     for (uint32_t i = 0; i < opts->volume_count && err == ICMS_OK; i++) {
         reactor->shard_count++;
         err = agent_shard_init(&reactor->shards[i], reactor, i, why);
     }
-    for (uint32_t i = 0; i < reactor->agent->path_count && err == ICMS_OK; i++) {
-        reactor->path_count++;
-        err = agent_path_init(&reactor->paths[i], reactor, i, &opts->enclosures[i], why);
+    for (uint32_t i = 0; i < reactor->agent->enclosure_count && err == ICMS_OK; i++) {
+        reactor->enclosure_count++;
+        err = agent_enclosure_init(&reactor->enclosures[i], reactor, i, &opts->enclosures[i], why);
     }
     return err;
 }
@@ -154,7 +170,17 @@ static icms_err agent_map_init(struct agent *agent, const struct agent_opts *opt
         return ICMS_OK;
     for (uint32_t i = 0; i < opts->enclosure_count; i++)
         members[i] = (struct place_member){opts->enclosures[i].uuid, opts->enclosures[i].weight};
-    agent->path_count = opts->enclosure_count;
+    agent->enclosure_count = opts->enclosure_count;
+    for (uint32_t i = 0; i < opts->enclosure_count; i++) {
+        icms_err err = agent_key_load(opts->host_nqn, &opts->enclosures[i], why, &agent->tls[i]);
+
+        if (err == ICMS_OK)
+            err = agent_secrets_load(&opts->enclosures[i], why, &agent->secrets[i],
+                                     &agent->controller_secrets[i]);
+        agent->require[i] = opts->enclosures[i].require;
+        if (err != ICMS_OK)
+            return err;
+    }
     return place_map_new(members, opts->enclosure_count, 1, why, &agent->map);
 }
 
@@ -162,12 +188,11 @@ static icms_err agent_make(struct agent *agent, const struct agent_opts *opts, s
 {
     icms_err err = ICMS_OK;
 
-    /* A drive of its own belongs to one loop, and there is nothing else to divide. */
-    agent->reactor_count = opts->local_path != NULL ? 1 : opts->loops;
+    agent->reactor_count = agent_reactor_count(opts);
     for (uint32_t i = 0; i < agent->reactor_count && err == ICMS_OK; i++)
         err = reactor_init(&agent->reactors[i], agent, i, why);
     for (uint32_t i = 0; i < LIMIT_CLIENTS && err == ICMS_OK; i++)
-        if (agent_guest_init(&agent->guests[i], agent, i) != ICMS_OK)
+        if (agent_client_init(&agent->clients[i], agent, i) != ICMS_OK)
             err = err_set(why, ICMS_NO_MEMORY, "no memory for the agent's clients");
     if (err == ICMS_OK)
         err = agent_memory_init(agent, opts, why);
@@ -245,8 +270,9 @@ static bool agent_wait(struct agent *agent, uint32_t timeout_ms, bool (*over)(st
 static bool agent_is_tried(struct agent *agent)
 {
     for (uint32_t r = 0; r < agent->reactor_count; r++)
-        for (uint32_t i = 0; i < agent->path_count; i++)
-            if (!atomic_load_explicit(&agent->reactors[r].paths[i].tried, memory_order_acquire))
+        for (uint32_t i = 0; i < agent->enclosure_count; i++)
+            if (!atomic_load_explicit(&agent->reactors[r].enclosures[i].tried,
+                                      memory_order_acquire))
                 return false;
     return true;
 }
@@ -256,22 +282,22 @@ void agent_wait_tried(struct agent *agent, uint32_t timeout_ms)
     (void)agent_wait(agent, timeout_ms, agent_is_tried);
 }
 
-uint64_t agent_under_way(const struct agent *agent)
+uint64_t agent_in_flight(const struct agent *agent)
 {
-    uint64_t under_way = 0;
+    uint64_t in_flight = 0;
 
     for (uint32_t i = 0; i < agent->reactor_count; i++) {
         uint64_t answered = counter_get(&agent->reactors[i].answered);
 
         atomic_thread_fence(memory_order_acquire); /* of what was answered all was taken */
-        under_way += counter_get(&agent->reactors[i].requests) - answered;
+        in_flight += counter_get(&agent->reactors[i].requests) - answered;
     }
-    return under_way;
+    return in_flight;
 }
 
 static bool agent_is_quiet(struct agent *agent)
 {
-    return agent_under_way(agent) == 0 &&
+    return agent_in_flight(agent) == 0 &&
            atomic_load_explicit(&agent->backlog_bytes, memory_order_acquire) == 0;
 }
 
@@ -297,13 +323,13 @@ void agent_stop(struct agent *agent)
 
 static void reactor_parts_fini(struct agent_reactor *reactor)
 {
-    for (uint32_t i = 0; i < reactor->path_count; i++)
-        agent_path_fini(&reactor->paths[i]);
+    for (uint32_t i = 0; i < reactor->enclosure_count; i++)
+        agent_enclosure_fini(&reactor->enclosures[i]);
     for (uint32_t i = 0; i < reactor->shard_count; i++)
         agent_shard_fini(&reactor->shards[i]);
-    free(reactor->paths);
+    free(reactor->enclosures);
     free(reactor->shards);
-    free(reactor->pools);
+    free(reactor->slabs);
     free(reactor->ops);
     agent_reactor_matches_fini(reactor);
     trace_book_fini(&reactor->book);
@@ -322,9 +348,10 @@ void agent_free(struct agent **agent_)
         reactor_parts_fini(&agent->reactors[i]);
     agent_local_free(&agent->local);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
-        agent_guest_fini(&agent->guests[i]);
+        agent_client_fini(&agent->clients[i]);
     agent_memory_fini(agent);
     place_map_free(&agent->map);
+    agent_keys_free(agent);
     pthread_mutex_destroy(&agent->control);
     free(agent);
     *agent_ = NULL;

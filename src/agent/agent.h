@@ -27,6 +27,10 @@ struct agent_enclosure_opts {
     char nqn[LIMIT_NQN_BYTES];
     struct loop_addr addr;
     double weight;
+    const char *psk;    /* file of the TLS key, read by agent_new; NULL: connections without TLS */
+    const char *secret; /* file of this host's DHHC-1 secret, read by agent_new; NULL: none     */
+    const char *controller_secret; /* file of the one that it has to prove; NULL: it need not   */
+    uint8_t require;               /* REQUIRE_*: it is not used with less                       */
 };
 
 /* Everything an agent needs; made from conf_agent by cmd or client. All zeros plus agent_opts_init.
@@ -66,6 +70,12 @@ struct agent_opts {
 
 void agent_opts_init(struct agent_opts *opts);
 
+/* Whether agent_new would take these options, without taking, opening or connecting anything, and
+ * the memory that the agent takes for blocks and their tables. CONFIG, INVALID, NO_SPACE with a
+ * sentence. */
+icms_err agent_check(const struct agent_opts *opts, struct err_why *why,
+                     uint64_t *out_memory_bytes) ICMS_MUST_CHECK;
+
 /* Takes all memory, opens the local drive, builds the map. Copies what it needs from opts. Connects
  * in the background: an agent without a reachable enclosure works and misses. */
 icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct err_why *why,
@@ -89,7 +99,7 @@ void agent_wait_tried(struct agent *agent, uint32_t timeout_ms);
 /* ---- clients -------------------------------------------------------------------------------- */
 
 /* What a client maps. Owned by the agent until detach. */
-struct agent_client {
+struct agent_client_map {
     uint32_t client;                 /* number                                             */
     struct loop_region *region;      /* client region                                      */
     struct loop_event *client_event; /* wakes the client                                   */
@@ -112,11 +122,11 @@ struct agent_user {
  * sentence. */
 icms_err agent_client_attach_as(struct agent *agent, const struct agent_user *user,
                                 uint64_t staging_bytes, struct err_why *why,
-                                struct agent_client *out_client) ICMS_MUST_CHECK;
+                                struct agent_client_map *out_client) ICMS_MUST_CHECK;
 
 /* The same for this process, which may use every volume. */
 icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct err_why *why,
-                             struct agent_client *out_client) ICMS_MUST_CHECK;
+                             struct agent_client_map *out_client) ICMS_MUST_CHECK;
 
 /* The client is this process: its requests may name its memory (SHM_FLAG_DIRECT), and what it puts
  * is not checked once more. Such a request is answered when nothing writes into that memory any
@@ -126,7 +136,7 @@ void agent_client_trust(struct agent *agent, uint32_t client);
 
 /* Cancels its requests, gives its leases back and frees its region; done is called, on a loop of
  * the agent, when nothing of the client is left. done may be NULL. */
-void agent_client_detach(struct agent *agent, uint32_t client, void (*done)(void *arg), void *arg);
+void agent_client_detach(struct agent *agent, uint32_t number, void (*done)(void *arg), void *arg);
 
 /* The same, waiting for it. Not on a loop. */
 void agent_client_detach_wait(struct agent *agent, uint32_t client);
@@ -150,19 +160,26 @@ enum agent_latency {
 struct agent_enclosure_stats {
     char name[LIMIT_NAME_BYTES];
     enum agent_enclosure_state state;
+    const char *tls; /* where records of its connections are made: "none", "kernel", "mixed",
+                        "openssl"; static; of when it came up last */
     uint64_t excluded_count; /* times it was excluded   */
     uint64_t probes;
+    uint64_t auths, auths_refused; /* connections that authenticated; that did not */
     uint64_t load_bytes, store_bytes;
-    uint64_t lacking;                    /* bit i: lacks volume i, or hides it from this host */
+    uint64_t checksum_errors; /* blocks that it had, and that are damaged                 */
+    uint32_t damaged_volume;  /* of the last of them                                      */
+    struct key damaged_key;   /* its key                                                  */
+    uint64_t damaged_ns;      /* when, by loop_env_now_ns; 0: there was none              */
+    uint64_t missing;         /* bit i: lacks volume i, or hides it from this host */
     char last_error[LIMIT_REASON_BYTES]; /* sentence                                            */
     uint64_t last_error_age_ns;          /* how long ago                                       */
     struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                            */
 };
 
-#define AGENT_STATS_OPS    16 /* room for every enum shm_op           */
-#define AGENT_STATS_ERRS   64 /* room for every row of ICMS_ERR_MAP   */
-#define AGENT_STATS_MISSES 16 /* room for every row of ICMS_MISS_MAP  */
-#define AGENT_STATS_STATES 16 /* room for every state of a request    */
+#define AGENT_STATS_OPS    16 /* space for every enum shm_op           */
+#define AGENT_STATS_ERRS   64 /* space for every row of ICMS_ERR_MAP   */
+#define AGENT_STATS_MISSES 16 /* space for every row of ICMS_MISS_MAP  */
+#define AGENT_STATS_STATES 16 /* space for every state of a request    */
 
 struct agent_volume_stats {
     char name[LIMIT_NAME_BYTES];
@@ -186,8 +203,8 @@ struct agent_stats {
     uint32_t enclosure_count, volume_count;
     uint64_t requests, sheds, deadline_misses, checksum_errors;
     uint64_t memory_bytes;                           /* for blocks of all volumes         */
-    uint64_t backlog_bytes;                          /* stores under way                  */
-    uint64_t under_way;                              /* requests taken and not answered   */
+    uint64_t backlog_bytes;                          /* stores in flight                  */
+    uint64_t in_flight;                              /* requests taken and not answered   */
     uint64_t clients_dropped;                        /* for what they wrote in their ring */
     uint64_t local_load_bytes, local_store_bytes;    /* of the own drive                  */
     uint64_t ops[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* answered, by shm_op and icms_err  */
@@ -198,6 +215,16 @@ struct agent_stats {
 };
 
 void agent_stats(struct agent *agent, struct agent_stats *out_stats);
+
+/* The oldest error of the agent's own drive that was not taken yet, as store_error_take; false
+ * without one. One thread at a time, any. */
+struct store_error;
+struct store_stats;
+bool agent_drive_error_take(struct agent *agent, struct store_error *out_error,
+                            uint64_t *out_missed);
+
+/* Counters of the agent's own drive; false: it has none. Any thread. */
+bool agent_drive_stats(struct agent *agent, struct store_stats *out_stats);
 
 /* One JSON object (for `icms status`); zero-terminated, cut at bytes; returns what the whole needs.
  */

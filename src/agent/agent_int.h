@@ -1,25 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/agent_int.h: what the files of the agent share.
- *
- *   agent.c    life: memory, reactors, start, drain, stop
- *   guest.c    attached processes ("guests"): attach, detach, leases at their end
- *   qpair.c    a guest's rings at one reactor: entries, answers
- *   count.c    what clients count themselves
- *   req.c      one request of a guest: its state machine
- *   shard.c    a reactor's shard of a volume: slots, eviction, leases
- *   memory.c   arenas, and the memory that volumes share
- *   extent.c   which bytes of an arena are whose, and who goes when room is needed
- *   match.c    many keys of a request, looked for at once
- *   op.c       one piece of work for the pod or the own drive: who is asked, what an answer means
- *   path.c     one enclosure as a reactor sees it: its association, health, probing
- *   local.c    a drive of the agent's own instead of a pod
- *   status.c   counters, readiness, status text
+ * agent/agent_int.h: what the files of the agent share. README.md has a table of them, from the
+ * lowest to the highest; the functions below are in that order, but for those of agent.c.
  *
  * Who owns what. A key belongs to one reactor (shm_reactor()). Each reactor has a loop, a shard of
- * every volume, an association with every enclosure, and a queue pair with every guest; all of them
- * are touched on its loop only, except fields marked atomic. Nothing crosses reactors but control:
- * attach, detach, status.
+ * every volume, an association with every enclosure, and a queue pair with every client; all of
+ * them are touched on its loop only, except fields marked atomic. Nothing crosses reactors but
+ * control: attach, detach, status.
  */
 #ifndef AGENT_INT_H
 #define AGENT_INT_H
@@ -38,24 +25,25 @@
 #include "nvmf/host.h"
 #include "place/place.h"
 #include "store/store.h"
+#include "wire/sealed.h"
 
 /* ---- limits --------------------------------------------------------------------------------- */
 
-#define AGENT_GUEST_REQS 1024 /* requests of one guest under way; more wait in its ring */
-#define AGENT_OPS        2048 /* operations of one loop under way; more requests wait             */
-#define AGENT_TAKE_MAX   32   /* entries taken from a ring at a time                              */
-#define AGENT_TAKE_ROUND 8    /* such takes before others have their turn                         */
+#define AGENT_CLIENT_REQS 1024 /* requests of one client in flight; more wait in its ring */
+#define AGENT_OPS         2048 /* operations of one loop in flight; more requests wait             */
+#define AGENT_TAKE_MAX    32 /* entries taken from a ring at a time                              */
+#define AGENT_TAKE_ROUND  8  /* such takes before others have their turn                         */
 #define AGENT_TAKE_BYTES                                                                           \
     ((uint64_t)16 << 20)      /* bytes to copy or to verify, likewise              */
 #define AGENT_EVICT_MAX    8  /* windows evicted at a time: one look at the leases serves all     */
 #define AGENT_EVICT_SHARE  32 /* of an arena that is evicted ahead: a part                      */
 #define AGENT_SIZES_COUNT  256 /* blocks of which the largest tells what loads ask for           */
 #define AGENT_PASSED_MAX   ((uint32_t)1 << 20) /* blocks remembered that went past an arena */
-#define AGENT_MATCHES      16  /* batches of exists of one loop under way; more requests wait     */
+#define AGENT_MATCHES      16  /* batches of exists of one loop in flight; more requests wait     */
 #define AGENT_MATCH_SLICE  512 /* keys of a batch that are asked for at a time */
-#define AGENT_PARTS        256 /* commands exist-many of one loop under way; more keys wait        */
+#define AGENT_MATCH_CMDS   256 /* commands exist-many of one loop in flight; more keys wait */
 #define AGENT_LARGE_SHARE  4   /* of a shard: a block that takes more than a part is large */
-#define AGENT_WAKE_PAST    4   /* requests that are passed over when they still find no room */
+#define AGENT_WAKE_PAST    4   /* requests that are passed over when they still find no space */
 #define AGENT_PASSED_BYTES ((uint64_t)64 << 10) /* of one at least: smaller ones do not go past */
 #define AGENT_SLABS        256 /* of memory that volumes share, of a reactor: at most */
 #define AGENT_SLAB_TRIES   4   /* slabs that are asked for, for one request */
@@ -65,8 +53,8 @@
 #define AGENT_KEY_LISTS 256 /* lists of operations by key, of a volume                          */
 #define AGENT_WAKE_MAX  32  /* requests that get an operation before others have their turn     */
 
-/* How often a ring is looked at without being asked, and its heart beats. */
-#define AGENT_BEAT_NS ((uint64_t)50 * 1000 * 1000)
+/* How often a ring is looked at without being asked, and its heartbeat. */
+#define AGENT_HEARTBEAT_NS ((uint64_t)50 * 1000 * 1000)
 
 /* How soon a full completion ring, or slots that wait for leases, are looked at again. */
 #define AGENT_RETRY_NS ((uint64_t)2 * 1000 * 1000)
@@ -96,15 +84,15 @@
 enum agent_req_state {
     AGENT_REQ_FREE,        /* in its queue pair's pool; holds nothing                             */
     AGENT_REQ_NEW,         /* holds nothing yet                                                   */
-    AGENT_REQ_WAIT_KEY,    /* its key is being stored or removed, or another flush of its guest is
-                              under way; woken by op_over                                         */
-    AGENT_REQ_WAIT_SLOT,   /* there is no room that is not leased or in use, or stores hold their
-                              share; woken by shard_kick, shard_sweep                             */
+    AGENT_REQ_WAIT_KEY,    /* its key is being stored or removed, or another flush of its client is
+                              in flight; woken by op_done                                         */
+    AGENT_REQ_WAIT_SLOT,   /* there is no space that is not leased or in use, or stores hold their
+                              share; woken by shard_wake, shard_sweep                             */
     AGENT_REQ_WAIT_OP,     /* all operations of its class, or all batches, are in use; woken by
-                              reactor_kick                                                        */
-    AGENT_REQ_WAIT_STORES, /* flush: waits for its guest's stores; woken by op_over_store         */
-    AGENT_REQ_LOCAL,       /* waits for the own drive; woken by agent_req_op_over                 */
-    AGENT_REQ_POD,         /* waits for an enclosure; woken by agent_req_op_over                  */
+                              reactor_wake                                                        */
+    AGENT_REQ_WAIT_STORES, /* flush: waits for its client's stores; woken by op_done_store */
+    AGENT_REQ_LOCAL,       /* waits for the own drive; woken by op_done                 */
+    AGENT_REQ_POD,         /* waits for an enclosure; woken by op_done                  */
     AGENT_REQ_ANSWER,      /* over                                                                */
     AGENT_REQ_WAIT_RING,   /* the ring of completions is full; woken by the reactor's timer       */
     AGENT_REQ_STATES,
@@ -112,12 +100,20 @@ enum agent_req_state {
 
 struct agent_op;
 struct agent_match;
-struct agent_pool;
+struct agent_slabs;
 struct agent_volume;
 struct agent_shard;
-struct agent_guest;
+struct agent_client;
 struct agent_qpair;
 struct agent_reactor;
+
+/* Something in a list that waits. Whoever owns the list takes it out and calls wake, on the loop.
+ */
+struct agent_waiter {
+    struct list link;
+    /* op: the operation that is over, when it waited for that; else NULL. */
+    void (*wake)(struct agent_waiter *waiter, struct agent_op *op);
+};
 
 struct agent_req {
     enum agent_req_state state; /* set by agent_req_state_set                                   */
@@ -126,29 +122,30 @@ struct agent_req {
     struct agent_shard *shard;  /* whose block                                                  */
     /* the entry, copied and checked */
     struct key key;
-    uint64_t tag;         /* the guest's                                                  */
+    uint64_t tag;         /* the client's                                                  */
     uint64_t offset;      /* PUT: of the value in staging. EXISTS_MANY: of the keys. DIRECT:
                              address of memory                                            */
-    uint64_t aside;       /* DIRECT: address. GET: of room for the trailer; PUT: of the digest */
+    uint64_t aside;       /* DIRECT: address. GET: of space for the trailer; PUT: of the digest */
     uint64_t deadline_ns; /* absolute                                                     */
     uint64_t taken_ns;    /* when it was taken from the ring                              */
-    uint32_t bytes;       /* PUT: plain value. EXISTS_MANY: number of keys. GET, DIRECT: room */
+    uint32_t bytes;       /* PUT: plain value. EXISTS_MANY: number of keys. GET, DIRECT: space */
     uint32_t lease;       /* GET: entry of the lease table; SHM_SLOT_NONE: wants no lease */
     uint8_t op;           /* enum shm_op                                                  */
     uint8_t flags;        /* enum shm_flag                                                */
     /* work */
-    uint64_t room;             /* GET: bytes that the stored block needs; 0: nobody said         */
-    struct agent_op *waits;    /* LOCAL, POD, WAIT_KEY: the operation                          */
-    struct agent_match *match; /* EXISTS_MANY in LOCAL or POD: the batch                     */
-    bool direct;               /* GET: its memory is being written: only the operation ends it */
-    bool flushed;              /* FLUSH: the stores before it are over                         */
-    bool had;                  /* REMOVE: the arena had it                                     */
-    uint32_t asked;            /* the enclosure that was asked last; TRACE_NOWHERE             */
-    uint64_t flush_seq;        /* FLUSH: stores with a smaller number are waited for           */
-    struct list link;          /* in the list of what it waits for                             */
-    struct loop_timer timer;   /* deadline                                                 */
+    uint64_t space;             /* GET: bytes that the stored block needs; 0: nobody said         */
+    struct agent_op *waits;     /* LOCAL, POD, WAIT_KEY: the operation                          */
+    struct agent_match *match;  /* EXISTS_MANY in LOCAL or POD: the batch                     */
+    bool direct;                /* GET: its memory is being written: only the operation ends it */
+    bool flushed;               /* FLUSH: the stores before it are over                         */
+    bool was_cached;            /* REMOVE: the arena had it                                     */
+    uint32_t asked;             /* the enclosure that was asked last; TRACE_NOWHERE             */
+    uint64_t flush_seq;         /* FLUSH: stores with a smaller number are waited for           */
+    struct agent_waiter waiter; /* in the list of what it waits for */
+    struct loop_timer timer;    /* deadline                                                 */
     /* answer */
     struct shm_complete answer;
+    void (*done)(struct agent_req *req); /* the queue pair's: it has its answer */
     struct list qpair_link; /* in qpair->free or qpair->active                                */
 };
 
@@ -174,8 +171,8 @@ struct agent_op {
     bool bad;                  /* LOAD: what came was not sealed for this volume and key      */
     bool counted;              /* LOAD, suspect: as a checksum error                          */
     bool found;                /* DELETE: some place had it                                   */
-    bool asked_again;          /* LOAD: `room` is not a guess                                 */
-    bool too_small;            /* LOAD: the block is larger than the room, by value_bytes     */
+    bool is_reload;            /* LOAD: `space` is not a guess                                 */
+    bool too_small;            /* LOAD: the block is larger than the space, by value_bytes     */
     bool owner_down;           /* one before the one that is asked is excluded, or was lost      */
     bool owner_lacks;          /* one before the one that is asked lacks the volume              */
     struct agent_match *match; /* EXIST: of this batch; NULL: of no batch                   */
@@ -184,31 +181,35 @@ struct agent_op {
     struct key key;           /* all but FLUSH                                               */
     enum io_class io_class;   /* counted against it; whose queue pair                        */
     uint32_t slot;            /* LOAD, STORE; SHM_SLOT_NONE else                             */
-    uint64_t room;            /* LOAD: bytes there for the stored block                      */
+    uint64_t space;           /* LOAD: bytes there for the stored block                      */
     struct agent_req *direct; /* LOAD into the memory of this request, its only one: no slot */
     uint32_t value_bytes;     /* STORE: plain value. LOAD, in over: likewise                 */
     uint32_t stored_bytes;    /* STORE: with the trailer                                     */
     uint64_t deadline_ns;     /* absolute                                                    */
     uint64_t seq;             /* STORE: its number in the shard                              */
-    uint32_t guest;           /* STORE, FLUSH: number of the guest                           */
+    uint32_t client;          /* STORE, FLUSH: number of the client                           */
     uint64_t epoch;           /* STORE, FLUSH: of its share                                  */
-    uint64_t record;          /* LOAD, suspect: what was read. DELETE: only this one, of path;
+    uint64_t record;          /* LOAD, suspect: what was read. DELETE: only this one, of enclosure;
                                  0: whatever is there                                        */
     uint64_t tried;           /* bit j: enclosure j was asked                                */
     uint64_t wanted;          /* FLUSH: bit j: enclosure j has to be asked                   */
-    struct agent_path *path;  /* asked now; NULL: the own drive                              */
-    uint64_t asked_ns;        /* when; of an enclosure                                       */
+    struct agent_enclosure *enclosure; /* asked now; NULL: the own drive */
+    uint64_t asked_ns; /* when; of an enclosure                                       */
     /* answer of the one that was asked; in over: of all */
     icms_err err;
     enum icms_miss reason;
     enum icms_miss first_reason; /* what the owner said before another one was asked; NONE      */
-    struct list waiters;         /* struct agent_req in LOCAL or POD                            */
-    struct list blocked;         /* struct agent_req in WAIT_KEY                                */
-    struct list key_link;        /* in shard->keys: LOAD, STORE, DELETE                         */
-    struct list guest_link;      /* STORE: in shard->shares[guest].stores                       */
-    struct list link;            /* free list, or the own drive's list of those that wait       */
-    struct loop_msg msg;         /* goes on after what runs now                                 */
-    uint8_t *buffer;             /* local: of the pool                                          */
+    struct list waiters;         /* struct agent_waiter: requests in LOCAL or POD */
+    struct list blocked;         /* struct agent_waiter: requests in WAIT_KEY */
+    /* Called by whom it was asked of, once, on the loop, never inside the asking (err, reason set).
+     */
+    void (*answered)(struct agent_op *op);
+    void (*done)(struct agent_op *op); /* it is over, before its waiters are told; NULL: none */
+    struct list key_link;    /* in shard->keys: LOAD, STORE, DELETE                         */
+    struct list client_link; /* STORE: in shard->shares[client].stores                       */
+    struct list link;        /* free list, or the own drive's list of those that wait       */
+    struct loop_msg msg;     /* goes on after what runs now                                 */
+    uint8_t *buffer;         /* local: of the pool                                          */
     union {
         struct nvmf_req nvmf;
         struct store_read read;
@@ -223,10 +224,11 @@ struct agent_op {
 
 /* Keys of a batch that one enclosure is asked for with one command. Its key k is key index[k] of
  * the batch. */
-struct agent_part {
+struct agent_match_cmd {
+    void (*answered)(struct agent_match_cmd *cmd); /* as in struct agent_op: err, reason, map set */
     struct agent_match *match; /* whose                                                     */
-    struct agent_path *path;   /* who is asked                                              */
-    uint32_t count;            /* keys                                                      */
+    struct agent_enclosure *enclosure; /* who is asked */
+    uint32_t count; /* keys                                                      */
     uint16_t index[NVME_KV_EXIST_MANY_KEYS];
     struct key keys[NVME_KV_EXIST_MANY_KEYS];
     uint8_t data[NVME_KV_EXIST_MANY_BYTES]; /* what goes over the wire                      */
@@ -242,25 +244,27 @@ struct agent_part {
 
 enum agent_match_key {
     MATCH_ASK,   /* somebody has to be asked; asked by match_run                                  */
-    MATCH_OUT,   /* in a part or an operation; answered by agent_part_answered or
-                    agent_match_op_over                                                           */
+    MATCH_OUT,   /* in a command or an operation; answered by match_cmd_answered or
+                    match_op_done                                                           */
     MATCH_KNOWN, /* its reason is final                                                           */
 };
 
-/* Keys of one request. It may outlive the request: parts are on their way with its number. */
+/* Keys of one request. It may outlive the request: commands are in flight with its number. */
 struct agent_match {
     struct agent_shard *shard;
     struct agent_req *req; /* who waits; NULL: nobody any more                          */
     uint32_t count;        /* keys, of this reactor                                     */
     uint32_t left;         /* of them, not KNOWN                                        */
-    uint32_t out;          /* parts, operations and `more` under way                    */
+    uint32_t out;          /* commands, operations and `more` in flight                    */
     uint32_t next;         /* no key before it is in ASK                                */
     uint32_t looked;       /* keys before it were looked for in the arena               */
-    struct agent_part *open[LIMIT_ENCLOSURES]; /* parts that are not full yet, by enclosure */
-    struct loop_msg more; /* goes on with match_run after others had their turn        */
-    bool more_sent;       /* it is on its way                                          */
-    uint64_t deadline_ns; /* absolute                                                  */
-    struct list link;     /* free list, reactor->wait_part or wait_alone               */
+    struct agent_match_cmd
+        *open[LIMIT_ENCLOSURES]; /* commands that are not full yet, by enclosure */
+    struct loop_msg more;        /* goes on with match_run after others had their turn        */
+    bool more_sent;              /* it is in flight                                          */
+    uint64_t deadline_ns;        /* absolute                                                  */
+    struct agent_waiter waiter;  /* in a free list, reactor->wait_cmd or wait_alone */
+    void (*done)(struct agent_match *match); /* the request's: all keys are known */
     /* by key */
     struct key keys[SHM_MATCH_KEYS];
     uint16_t at[SHM_MATCH_KEYS];      /* which key of the request it is                 */
@@ -279,32 +283,32 @@ struct agent_reactor {
     struct agent *agent;
     uint32_t index;
     struct loop *loop;
-    uint32_t shard_count, path_count;      /* made                                         */
+    uint32_t shard_count, enclosure_count; /* made                                         */
     struct agent_shard *shards;            /* one a volume                                 */
-    struct agent_pool *pools;              /* [agent->arena_count]                         */
-    struct agent_path *paths;              /* one an enclosure                             */
+    struct agent_slabs *slabs;             /* [agent->arena_count]                         */
+    struct agent_enclosure *enclosures;    /* one an enclosure                             */
     _Atomic uint64_t excluded;             /* bit j: enclosure j takes nothing now         */
     struct agent_op *ops;                  /* [AGENT_OPS]                                  */
     struct list free_ops;                  /* struct agent_op                              */
     uint32_t ops_used[IO_CLASS_COUNT];     /* by class                                     */
     struct list wait_op[IO_CLASS_COUNT];   /* struct agent_req                             */
     struct agent_match *matches;           /* [AGENT_MATCHES]                              */
-    struct agent_part *parts;              /* [AGENT_PARTS]                                */
+    struct agent_match_cmd *match_cmds;    /* [AGENT_MATCH_CMDS]                                */
     struct list free_matches;              /* struct agent_match                           */
-    struct list free_parts;                /* struct agent_part                            */
+    struct list free_match_cmds;           /* struct agent_match_cmd                            */
     struct list wait_match;                /* struct agent_req that wait for a batch       */
-    struct list wait_part;                 /* struct agent_match: its next key needs a part */
+    struct list wait_cmd;                  /* struct agent_match: its next key needs a command */
     struct list wait_alone;                /* the same, an operation of its own            */
-    struct loop_msg kick;                  /* wakes all that wait                          */
-    bool kick_sent;                        /* it is on its way                             */
-    struct loop_timer beat;                /* rings of guests                              */
+    struct loop_msg wake;                  /* wakes all that wait                          */
+    bool wake_sent;                        /* it is in flight                             */
+    struct loop_timer heartbeat;           /* rings of clients                              */
     struct loop_msg start;                 /* first thing on the loop                      */
     bool started;                          /* its thread runs; the owner's                 */
     struct hist get_ns, put_ns, exists_ns; /* from taken to answered                       */
     uint64_t requests, answered;           /* taken; of these, over                        */
     struct trace_book book;                /* of requests that are over                    */
     uint64_t answers[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* by enum shm_op and status */
-    uint64_t hostile; /* guests dropped for what they wrote           */
+    uint64_t hostile; /* clients dropped for what they wrote           */
 };
 
 /* ---- shards --------------------------------------------------------------------------------- */
@@ -326,14 +330,14 @@ struct agent_slot {
     struct key key;       /* LIVE                                                          */
 };
 
-/* A guest's stores into a shard. */
+/* A client's stores into a shard. */
 struct agent_share {
     struct list stores;  /* struct agent_op, oldest first                                         */
     struct list flushes; /* struct agent_req in WAIT_STORES                                      */
     uint64_t failed;     /* accepted stores that failed since the last flush                      */
     uint64_t dirty;      /* bit j: enclosure j has stores that were not flushed                   */
-    uint64_t epoch;      /* which guest of this number: another one's are nobody's                */
-    struct agent_op *flush; /* under way; one at a time                                           */
+    uint64_t epoch; /* which client of this number: another one's are nobody's                */
+    struct agent_op *flush; /* in flight; one at a time                                           */
 };
 
 /* A block that was loaded past the arena. */
@@ -344,12 +348,13 @@ struct agent_passed {
 
 /* Memory of one volume, or of several that share it. */
 struct agent_arena {
+    const char *name;           /* of one of its volumes                                          */
     struct loop_region *region; /* a part for each reactor, one behind the other: shm.h */
     uint64_t part_bytes;        /* of the region                                                  */
     uint64_t shards_bytes;      /* of a part, in front of the data                                */
     uint64_t data_bytes;        /* of a part, for blocks                                          */
     uint32_t slab_count;        /* of a part's data; 0: one volume has all of it                  */
-    uint64_t slab_bytes;        /* of one: room for the largest block                             */
+    uint64_t slab_bytes; /* of one: space for the largest block                             */
 };
 
 /* What of a volume is the same for all reactors. */
@@ -367,7 +372,7 @@ struct agent_volume {
 };
 
 /* A reactor's part of memory that volumes share. */
-struct agent_pool {
+struct agent_slabs {
     struct agent_arena *arena;
     uint64_t shards; /* bit i: of these volumes                            */
     struct agent_shard *owners[AGENT_SLABS]; /* by slab; NULL: nobody's */
@@ -378,8 +383,8 @@ struct agent_pool {
 struct agent_shard {
     struct agent *agent;
     struct agent_reactor *reactor;
-    struct agent_pool *pool;       /* NULL: it has all of its arena                              */
-    uint32_t slabs;                /* it has now                                                 */
+    struct agent_slabs *slabs;     /* NULL: it has all of its arena                              */
+    uint32_t slab_count;           /* it has now                                                 */
     uint32_t slabs_min, slabs_max; /* its floor and its ceiling                                  */
     uint32_t slab_first[AGENT_SLABS]; /* a slot whose extent begins there; NONE: there is none    */
     uint32_t number;                  /* of the volume                                            */
@@ -410,14 +415,14 @@ struct agent_shard {
     struct list keys[AGENT_KEY_LISTS]; /* struct agent_op by key                                 */
     struct list wait_slot;    /* struct agent_req                                         */
     struct list wait_share;   /* struct agent_req: puts while stores hold their share     */
-    uint64_t store_bytes;     /* of the arena, held by stores under way                   */
+    uint64_t store_bytes;     /* of the arena, held by stores in flight                   */
     uint64_t store_bytes_max; /* their share; the others are for loads                    */
     struct loop_timer sweep;  /* looks at limbo again                                     */
-    struct loop_msg kick;     /* wakes wait_slot and wait_share                 */
-    bool kick_sent;           /* it is on its way                               */
+    struct loop_msg wake;     /* wakes wait_slot and wait_share                 */
+    bool wake_sent;           /* it is in flight                               */
     uint64_t store_seq;       /* number of the next store                                 */
     struct agent_share shares[LIMIT_CLIENTS];
-    _Atomic uint64_t lacking; /* bit j: enclosure j is up and has no such volume for us        */
+    _Atomic uint64_t missing; /* bit j: enclosure j is up and has no such volume for us        */
     /* counters */
     uint64_t slots_used, slots_limbo, used_bytes, evictions;
     uint64_t hits_dram, hits_local, hits_pod;
@@ -430,12 +435,13 @@ struct agent_shard {
 /* ---- enclosures ----------------------------------------------------------------------------- */
 
 /* An enclosure as one reactor sees it. */
-struct agent_path {
+struct agent_enclosure {
     struct agent *agent;
     struct agent_reactor *reactor;
     uint32_t number;
     char name[LIMIT_NAME_BYTES];
     _Atomic uint32_t state; /* enum agent_enclosure_state                               */
+    _Atomic uint32_t tls;   /* enum net_tls_how of its connections when it came up last */
     struct nvmf_ctrl *ctrl;
     uint32_t nsid[LIMIT_AGENT_VOLUMES]; /* by the agent's number; 0: it has no such volume */
     uint32_t value_bytes_max[LIMIT_AGENT_VOLUMES]; /* as stored */
@@ -448,10 +454,15 @@ struct agent_path {
     _Atomic uint64_t included_ns; /* last time it came back; 0: it was never away             */
     _Atomic bool tried;           /* once up or excluded                                      */
     uint64_t exclusions, probes, load_bytes, store_bytes;
+    uint64_t checksum_errors;      /* blocks that it had, and that are damaged                  */
+    uint64_t auths, auths_refused; /* as of nvmf_ctrl_stats when it came up or went down last */
     struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                             */
     pthread_mutex_t text_lock; /* of last_error: written on failures, read by status       */
     char last_error[LIMIT_REASON_BYTES];
-    uint64_t last_error_ns; /* when; text_lock                                         */
+    uint64_t last_error_ns;  /* when; text_lock                                         */
+    uint32_t damaged_volume; /* of the last damaged block; text_lock                    */
+    struct key damaged_key;  /* its key; text_lock                                      */
+    uint64_t damaged_ns;     /* when; 0: there was none; text_lock                      */
 };
 
 /* ---- the own drive -------------------------------------------------------------------------- */
@@ -467,34 +478,35 @@ struct agent_local {
     uint64_t load_bytes, store_bytes;
 };
 
-/* ---- guests --------------------------------------------------------------------------------- */
+/* ---- clients -------------------------------------------------------------------------------- */
 
 enum agent_qpair_state {
-    AGENT_QPAIR_FREE,    /* nobody                                                                */
-    AGENT_QPAIR_LIVE,    /* is served; woken by its event                                         */
-    AGENT_QPAIR_BROKEN,  /* the guest wrote what makes no sense: not served until it is detached  */
+    AGENT_QPAIR_FREE,   /* nobody                                                                */
+    AGENT_QPAIR_LIVE,   /* is served; woken by its event                                         */
+    AGENT_QPAIR_BROKEN, /* the client wrote what makes no sense: not served until it is detached  */
     AGENT_QPAIR_LEAVING, /* waits for its requests; woken by the last one                         */
-    AGENT_QPAIR_GONE,    /* waits until no reactor looks at the guest's leases                    */
+    AGENT_QPAIR_GONE, /* waits until no reactor looks at the client's leases                    */
 };
 
-/* A guest's rings at one reactor. */
+/* A client's rings at one reactor. */
 struct agent_qpair {
-    struct agent_guest *guest;
+    struct agent_client *client;
+    void (*left)(struct agent_qpair *qpair); /* LEAVING: nothing of it is in flight any more */
     struct agent_reactor *reactor;
     enum agent_qpair_state state;
     struct loop_event *event;  /* wakes us                                           */
-    struct shm_ring ring;      /* ours of the guest's region                         */
-    struct agent_req *reqs;    /* [AGENT_GUEST_REQS]                                 */
+    struct shm_ring ring;      /* ours of the client's region                         */
+    struct agent_req *reqs;    /* [AGENT_CLIENT_REQS]                                 */
     struct list free;          /* struct agent_req                                   */
     struct list active;        /* struct agent_req: taken and not answered           */
     struct list wait_ring;     /* struct agent_req in WAIT_RING                      */
     struct loop_op event_op;   /* waits for event                                    */
     struct loop_msg start_msg; /* from attach                                        */
     struct loop_msg run_msg;   /* goes on with the ring after others had their turn  */
-    bool run_sent;             /* it is on its way                                   */
+    bool run_sent;             /* it is in flight                                   */
 };
 
-struct agent_guest {
+struct agent_client {
     struct agent *agent;
     uint32_t number;
     bool taken;       /* under agent->control: the number is in use               */
@@ -518,6 +530,9 @@ struct agent_guest {
 
 /* ---- the agent ------------------------------------------------------------------------------ */
 
+struct crypt_tls;
+struct secret;
+
 struct agent {
     struct loop_env *env;
     struct agent_opts opts; /* pointers in it are not used after agent_new              */
@@ -527,21 +542,44 @@ struct agent {
     struct agent_volume *volumes; /* [volume_count]                                           */
     uint32_t arena_count;
     struct agent_arena arenas[LIMIT_AGENT_VOLUMES];
-    uint32_t path_count;            /* enclosures                                               */
-    struct place_map *map;          /* of the enclosures; NULL: none                            */
+    uint32_t enclosure_count; /* enclosures                                               */
+    struct place_map *map;    /* of the enclosures; NULL: none                            */
+    struct crypt_tls *tls[LIMIT_ENCLOSURES];  /* keys for connections to them; NULL: without TLS */
+    struct secret *secrets[LIMIT_ENCLOSURES]; /* this host's towards them; NULL: none            */
+    struct secret *controller_secrets[LIMIT_ENCLOSURES]; /* that they have to prove; NULL: none  */
+    uint8_t require[LIMIT_ENCLOSURES];                   /* REQUIRE_* of them                    */
     struct agent_local *local;      /* NULL: a pod                                              */
-    _Atomic uint64_t backlog_bytes; /* stores under way                                         */
+    _Atomic uint64_t backlog_bytes; /* stores in flight                                         */
     _Atomic bool draining;          /* no new requests                                          */
-    pthread_mutex_t control;        /* of guest numbers and regions; control threads, and the
-                                       last step of a guest's end                               */
-    struct agent_guest guests[LIMIT_CLIENTS];
+    pthread_mutex_t control;        /* of client numbers and regions; control threads, and the
+                                       last step of a client's end                               */
+    struct agent_client clients[LIMIT_CLIENTS];
 };
 
 /* A bit for each enclosure. */
-static inline uint64_t agent_paths_mask(const struct agent *agent)
+static inline uint64_t agent_enclosures_mask(const struct agent *agent)
 {
-    return agent->path_count == 64 ? ~(uint64_t)0 : ((uint64_t)1 << agent->path_count) - 1;
+    return agent->enclosure_count == 64 ? ~(uint64_t)0
+                                        : ((uint64_t)1 << agent->enclosure_count) - 1;
 }
+
+/* ---- keys.c --------------------------------------------------------------------------------- */
+
+/* Settings of connections to an enclosure with its psk; NULL without one. CONFIG, NOT_FOUND,
+ * PERMISSION, ... with a sentence. Blocking. */
+icms_err agent_key_load(const char *hostnqn, const struct agent_enclosure_opts *enclosure,
+                        struct err_why *why, struct crypt_tls **out_tls) ICMS_MUST_CHECK;
+
+/* Secrets for authentication with an enclosure; NULL where it has none. As above. */
+icms_err agent_secrets_load(const struct agent_enclosure_opts *enclosure, struct err_why *why,
+                            struct secret **out_secret,
+                            struct secret **out_controller_secret) ICMS_MUST_CHECK;
+
+/* Whether the keys of all enclosures can be used. */
+icms_err agent_keys_check(const struct agent_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
+
+/* After reactors ended. */
+void agent_keys_free(struct agent *agent);
 
 /* ---- agent.c -------------------------------------------------------------------------------- */
 
@@ -550,56 +588,319 @@ static inline uint64_t reactor_now_ns(const struct agent_reactor *reactor)
     return loop_now_ns(reactor->loop);
 }
 
+/* A drive of its own belongs to one loop, and there is nothing else to divide. */
+static inline uint32_t agent_reactor_count(const struct agent_opts *opts)
+{
+    return opts->local_path != NULL ? 1 : opts->loops;
+}
+
 /* Requests that were taken and not answered. Any thread. */
-uint64_t agent_under_way(const struct agent *agent);
+uint64_t agent_in_flight(const struct agent *agent);
+
+/* ---- count.c -------------------------------------------------------------------------------- */
+
+/* Adds what a client has counted since the last call to its volumes. agent->control is held, and
+ * the client's region is mapped. */
+void agent_client_counts_take(struct agent_client *client);
 
 /* ---- access.c ------------------------------------------------------------------------------- */
 
 /* Bit i: the user may use volume i. NULL: this process. Any thread. */
 uint64_t agent_access(const struct agent *agent, const struct agent_user *user);
 
-/* A guest that is free, marked as the user's. Under agent->control. */
-icms_err agent_access_guest(struct agent *agent, const struct agent_user *user, struct err_why *why,
-                            struct agent_guest **out_guest) ICMS_MUST_CHECK;
+/* A client that is free, marked as the user's. Under agent->control. */
+icms_err agent_access_client(struct agent *agent, const struct agent_user *user,
+                             struct err_why *why, struct agent_client **out_client) ICMS_MUST_CHECK;
 
-/* ---- guest.c -------------------------------------------------------------------------------- */
+/* ---- memory.c ------------------------------------------------------------------------------- */
 
-icms_err agent_guest_init(struct agent_guest *guest, struct agent *agent,
-                          uint32_t number) ICMS_MUST_CHECK;
+/* Volumes and the memory of all their shards. */
+icms_err agent_memory_init(struct agent *agent, const struct agent_opts *opts,
+                           struct err_why *why) ICMS_MUST_CHECK;
+void agent_memory_fini(struct agent *agent);
 
-/* Frees what it holds; after the loops were freed. */
-void agent_guest_fini(struct agent_guest *guest);
+/* The same without taking it: whether it can be divided, and how much that is with its tables. */
+icms_err agent_memory_check(const struct agent_opts *opts, struct err_why *why,
+                            uint64_t *out_bytes) ICMS_MUST_CHECK;
 
-/* Nothing of a queue pair that leaves is under way any more. On its reactor. */
-void agent_guest_left(struct agent_qpair *qpair);
+/* Slabs that a shard of the volume always has, where volumes share. */
+uint32_t agent_memory_floor_slabs(const struct agent *agent, const struct agent_volume *volume);
 
-/* ---- qpair.c -------------------------------------------------------------------------------- */
+/* Memory for blocks, of all volumes. Any thread. */
+uint64_t agent_memory_bytes(const struct agent *agent);
 
-/* Memory and event of a queue pair; taken back by agent_qpair_fini, also after an error. */
-icms_err agent_qpair_init(struct agent_qpair *qpair) ICMS_MUST_CHECK;
-void agent_qpair_fini(struct agent_qpair *qpair);
+/* ---- wait.c --------------------------------------------------------------------------------- */
 
-/* Its rings are served from now on. Any thread. */
-void agent_qpair_start(struct agent_qpair *qpair);
+/* Takes it out of its list and wakes it. */
+static inline void agent_waiter_wake(struct list *link, struct agent_op *op)
+{
+    struct agent_waiter *waiter = container_of(link, struct agent_waiter, link);
 
-/* Cancels its requests and takes no more; ends with agent_guest_left, perhaps inside this call. On
- * its reactor. */
-void agent_qpair_leave(struct agent_qpair *qpair);
+    list_remove(link);
+    waiter->wake(waiter, op);
+}
 
-/* A request has its answer. */
-void agent_qpair_answer(struct agent_req *req);
+/* Wakes who waits in a list, in order, until so many have to wait there again; these stay in front.
+ */
+void agent_waiters_wake(struct list *list, int past);
 
-/* The reactor's timer: beats, full rings. */
-void agent_qpair_beat(struct agent_qpair *qpair);
+/* Whether there is an operation for this class. */
+bool agent_reactor_has_op(const struct agent_reactor *reactor, enum io_class io_class);
 
-/* True when completions wait for room in its ring. */
-bool agent_qpair_is_full(const struct agent_qpair *qpair);
+/* Something was given back: whoever waits for it looks, after what runs now. */
+void agent_reactor_wake(struct agent_reactor *reactor);
 
-/* ---- count.c -------------------------------------------------------------------------------- */
+/* ---- local.c -------------------------------------------------------------------------------- */
 
-/* Adds what a client has counted since the last call to its volumes. agent->control is held, and
- * the client's region is mapped. */
-void agent_guest_counts_take(struct agent_guest *guest);
+/* Whether the options of the drive go together. No I/O. */
+icms_err agent_local_check(const struct agent_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
+icms_err agent_local_new(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
+void agent_local_free(struct agent_local **local);
+void agent_local_ask(struct agent_local *local, struct agent_op *op);
+
+/* Bytes that the stored block of a key has at most; 0: the drive does not have it. */
+uint64_t agent_local_bytes(struct agent_local *local, const struct agent_shard *shard,
+                           const struct key *key);
+
+/* NONE: the drive has the key; else why not. */
+enum icms_miss agent_local_exists(struct agent_local *local, const struct agent_shard *shard,
+                                  const struct key *key);
+
+/* ---- slot.c --------------------------------------------------------------------------------- */
+
+void agent_shard_slots_init(struct agent_shard *shard);
+
+/* Whether not every slot has a block; only very small blocks use them up. */
+bool agent_shard_has_slot(const struct agent_shard *shard);
+
+/* A slot (FILLING) with such an extent; SHM_SLOT_NONE: there is none at this moment. replace: with
+ * blocks evicted for it. */
+uint32_t agent_shard_place(struct agent_shard *shard, uint64_t extent_bytes);
+uint32_t agent_shard_replace(struct agent_shard *shard, uint64_t extent_bytes);
+
+/* Looks at limbo again soon: leases are given back without a word. */
+void agent_shard_sweep_arm(struct agent_shard *shard);
+
+/* The slot of a key in the index, or SHM_SLOT_NONE. */
+uint32_t agent_shard_find(struct agent_shard *shard, const struct key *key);
+
+/* Which of 1..SHM_PROBE_KEYS keys are in the index: bit i for key i. */
+uint32_t agent_shard_find_many(struct agent_shard *shard, const struct key *keys, uint32_t count);
+
+/* Gives a FILLING slot back. */
+void agent_shard_slot_give(struct agent_shard *shard, uint32_t slot);
+
+/* Whether no block that lies in part of the arena is in use, of the first AGENT_SLAB_BLOCKS;
+ * before: the last extent that begins before it. */
+bool agent_shard_is_clear(struct agent_shard *shard, uint32_t before, uint64_t begin, uint64_t end);
+
+/* Evicts these blocks; right after agent_shard_is_clear. True: all are gone, but for those that a
+ * client leased at this moment. */
+bool agent_shard_clear(struct agent_shard *shard, uint32_t before, uint64_t begin, uint64_t end);
+
+/* FILLING -> LIVE; what the key had before goes, and space that the value does not need. */
+void agent_shard_publish(struct agent_shard *shard, uint32_t slot, const struct key *key,
+                         uint32_t value_bytes);
+
+/* LIVE -> LIMBO or FREE. */
+void agent_shard_unpublish(struct agent_shard *shard, uint32_t slot);
+
+void agent_shard_pin(struct agent_shard *shard, uint32_t slot);
+void agent_shard_unpin(struct agent_shard *shard, uint32_t slot);
+
+/* Was used: stays longer. */
+void agent_shard_touch(struct agent_shard *shard, uint32_t slot);
+
+/* Holds a LIVE slot in the lease table of a client. */
+void agent_shard_lease(struct agent_shard *shard, uint32_t slot, const struct shm_ring *ring,
+                       uint32_t lease);
+
+/* ---- slab.c --------------------------------------------------------------------------------- */
+
+/* The shared memory of a reactor, before its shards; each shard then gets its floor. */
+icms_err agent_slabs_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
+void agent_slabs_join(struct agent_shard *shard);
+
+/* The shard has one slab more: nobody's, or one of another volume, which evicts what lies there.
+ * False: it has no right to one, or there is none now. */
+bool agent_slabs_take(struct agent_shard *shard);
+
+/* ---- shard.c -------------------------------------------------------------------------------- */
+
+icms_err agent_shard_init(struct agent_shard *shard, struct agent_reactor *reactor, uint32_t number,
+                          struct err_why *why) ICMS_MUST_CHECK;
+void agent_shard_fini(struct agent_shard *shard);
+
+/* Whether the key belongs to the shard's reactor. */
+static inline bool agent_shard_owns(const struct agent_shard *shard, const struct key *key)
+{
+    return shm_reactor(key, volume_has_runs(&shard->spec), shard->agent->reactor_count) ==
+           shard->reactor->index;
+}
+
+/* Reserves a slot (FILLING) with space for a stored block of so many bytes, evicting if need be;
+ * SHM_SLOT_NONE when too much is leased or pinned. */
+uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes);
+
+/* Whether stores in flight leave the shard's memory to one more; takes memory for it, if need be.
+ */
+bool agent_shard_stores_more(struct agent_shard *shard, uint64_t stored_bytes);
+
+/* Bytes of the arena that a slot holds. */
+static inline uint64_t agent_shard_slot_bytes(const struct agent_shard *shard, uint32_t slot)
+{
+    return shard->extents.of[slot].bytes;
+}
+
+/* What a stored block of so many bytes takes, with such a margin. */
+static inline uint64_t agent_extent_bytes(uint32_t margin, uint64_t stored_bytes)
+{
+    return margin != 0 ? store_record_bytes(stored_bytes) : bytes_align(stored_bytes, EXTENT_UNIT);
+}
+
+/* What of the arena a stored block of so many bytes takes. */
+static inline uint64_t agent_shard_extent_bytes(const struct agent_shard *shard,
+                                                uint64_t stored_bytes)
+{
+    return agent_extent_bytes(shard->margin, stored_bytes);
+}
+
+/* Whether a block that takes so much would drive out much of what is there: it goes past the arena
+ * where that is possible, and else it is the first to go. */
+static inline bool agent_shard_is_large(const struct agent_shard *shard, uint64_t extent_bytes)
+{
+    return extent_bytes > shard->bytes_max / AGENT_LARGE_SHARE;
+}
+
+/* Space for a load of the key, in bytes of the stored block: what blocks of the volume had lately.
+ */
+uint64_t agent_shard_load_bytes(const struct agent_shard *shard, const struct key *key);
+
+/* A stored block had so many bytes. */
+void agent_shard_size_seen(struct agent_shard *shard, uint64_t stored_bytes);
+
+static inline uint8_t *agent_shard_memory(struct agent_shard *shard, uint32_t slot)
+{
+    return shard->data + shard->extents.of[slot].begin + shard->margin;
+}
+
+/* True when a block that is loaded now shall be kept in the arena: it was loaded past it before,
+ * and no more blocks since than the arena holds, so that it would have been there still; and it is
+ * not large. False: it is noted for the next time.
+ */
+bool agent_shard_admits(struct agent_shard *shard, const struct key *key);
+
+/* A client is gone: its stores go on for nobody, the next client of this number begins anew. */
+void agent_shard_client_gone(struct agent_shard *shard, uint32_t number);
+
+/* An enclosure lacks the volume, or does not (any more), or nobody knows. True when that is news.
+ */
+bool agent_shard_missing_set(struct agent_shard *shard, uint32_t enclosure, bool lacks);
+
+/* True when every enclosure was asked and none has the volume for this host. */
+bool agent_shard_volume_is_missing(const struct agent_shard *shard);
+
+/* Recomputes the checksum of a LIVE sealed slot; false: it was bad, and is gone. */
+bool agent_shard_verify(struct agent_shard *shard, uint32_t slot);
+
+/* What values of a sealed volume are held against; for as long as shard and key stay. */
+static inline struct sealed_place agent_shard_sealed_place(const struct agent_shard *shard,
+                                                           const struct key *key)
+{
+    return (struct sealed_place){
+        .volume = &shard->spec.uuid, .key = key, .encrypted = shard->spec.encrypted};
+}
+
+/* Whether a slot of a sealed volume holds a value of these bytes that was sealed for the key. */
+bool agent_shard_is_sealed(struct agent_shard *shard, uint32_t slot, const struct key *key,
+                           uint32_t value_bytes);
+
+/* ---- enclosure.c ---------------------------------------------------------------------------- */
+
+icms_err agent_enclosure_init(struct agent_enclosure *enclosure, struct agent_reactor *reactor,
+                              uint32_t number, const struct agent_enclosure_opts *opts,
+                              struct err_why *why) ICMS_MUST_CHECK;
+void agent_enclosure_fini(struct agent_enclosure *enclosure);
+
+/* First connection. On its reactor. */
+void agent_enclosure_begin(struct agent_enclosure *enclosure);
+
+/* Sends op to the enclosure; ends with op->answered, never inside this call. */
+void agent_enclosure_ask(struct agent_enclosure *enclosure, struct agent_op *op);
+
+/* The same for a command of a batch; ends with cmd->answered. */
+void agent_enclosure_ask_match(struct agent_enclosure *enclosure, struct agent_match_cmd *cmd);
+
+/* A block that it has is damaged, there or on its way. */
+void agent_enclosure_damaged(struct agent_enclosure *enclosure, uint32_t volume,
+                             const struct key *key);
+
+/* True when this enclosure, or the volume there, was away lately, so that another one may have its
+ * blocks. */
+bool agent_enclosure_was_away(const struct agent_enclosure *enclosure,
+                              const struct agent_shard *shard);
+
+/* ---- op.c ----------------------------------------------------------------------------------- */
+
+void agent_reactor_ops_init(struct agent_reactor *reactor);
+
+/* A free operation; NULL when its class has used its part. */
+struct agent_op *agent_op_new(struct agent_shard *shard, enum agent_op_kind kind,
+                              const struct key *key, enum io_class io_class);
+
+/* Gives back one that was not started. */
+void agent_op_free(struct agent_op *op);
+
+/* Starts it; ends with op->done and its waiters, never inside this call. */
+void agent_op_start(struct agent_op *op);
+
+/* A block may be bad where it is stored: loads it again, into the arena if it is good; if not, that
+ * record is deleted, so that a put that does not replace can repair it. counted: the error that was
+ * seen. NULL: the key is being written, or looked at like this already, or there is too much to do;
+ * the next one who finds it bad tries again. space: bytes of the stored block; 0: nobody knows. */
+struct agent_op *agent_op_suspect(struct agent_shard *shard, const struct key *key, bool counted,
+                                  uint64_t space);
+
+/* The operation that writes the key now, or may delete it; NULL: none. */
+struct agent_op *agent_op_writer(struct agent_shard *shard, const struct key *key);
+
+/* The operation of this kind that is in flight for the key; NULL: none. */
+struct agent_op *agent_op_find(struct agent_shard *shard, const struct key *key,
+                               enum agent_op_kind kind);
+
+/* The key is written: loads in flight for it publish nothing, who waits for them looks again. */
+void agent_op_drop_loads(struct agent_shard *shard, const struct key *key);
+
+/* The first in the key's order that is not excluded, has the volume and is not in tried; NULL:
+ * none. *io_owner_down: set when one before it is excluded; *io_owner_lacks: when one lacks the
+ * volume. */
+struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct key *key,
+                                      uint64_t tried, bool *io_owner_down, bool *io_owner_lacks);
+
+/* The one that was asked could not be reached, or was lost. */
+bool agent_err_is_lost(icms_err err);
+
+/* An answer of an enclosure in the words of a cache: what is not there is a miss with a reason. */
+void agent_answer_read(icms_err *io_err, enum icms_miss *io_reason);
+
+/* Whether some enclosure takes a store of this key now: OK, PEER_DOWN, NO_VOLUME. */
+icms_err agent_op_target(struct agent_shard *shard, const struct key *key) ICMS_MUST_CHECK;
+
+/* ---- match.c -------------------------------------------------------------------------------- */
+
+icms_err agent_reactor_matches_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
+void agent_reactor_matches_fini(struct agent_reactor *reactor);
+
+/* A batch, whose req, done, keys and count the caller sets before agent_match_start; NULL: none is
+ * free.
+ */
+struct agent_match *agent_match_new(struct agent_shard *shard);
+
+/* Looks for all keys; ends with match->done, perhaps inside this call. */
+void agent_match_start(struct agent_match *match, uint64_t deadline_ns);
+
+/* Its request is answered: what is in flight goes on for nobody. */
+void agent_match_leave(struct agent_match *match);
 
 /* ---- req.c ---------------------------------------------------------------------------------- */
 
@@ -617,257 +918,31 @@ void agent_req_begin(struct agent_req *req);
 /* Ends it early, when it did not end already. */
 void agent_req_cancel(struct agent_req *req, icms_err err);
 
-/* What it waited for came: looks at it again from the beginning. */
-void agent_req_again(struct agent_req *req);
+/* ---- qpair.c -------------------------------------------------------------------------------- */
 
-/* All keys of its batch are known: answers it. */
-void agent_req_match_over(struct agent_req *req);
+/* Memory and event of a queue pair; taken back by agent_qpair_fini, also after an error. */
+icms_err agent_qpair_init(struct agent_qpair *qpair) ICMS_MUST_CHECK;
+void agent_qpair_fini(struct agent_qpair *qpair);
 
-/* Its operation is over. */
-void agent_req_op_over(struct agent_req *req, struct agent_op *op);
+/* Its rings are served from now on. Any thread. */
+void agent_qpair_start(struct agent_qpair *qpair);
 
-/* ---- memory.c ------------------------------------------------------------------------------- */
-
-/* Volumes and the memory of all their shards. */
-icms_err agent_memory_init(struct agent *agent, const struct agent_opts *opts,
-                           struct err_why *why) ICMS_MUST_CHECK;
-void agent_memory_fini(struct agent *agent);
-
-/* Memory for blocks, of all volumes. Any thread. */
-uint64_t agent_memory_bytes(const struct agent *agent);
-
-/* The pools of a reactor, before its shards; each shard then gets its floor. */
-icms_err agent_pools_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
-void agent_pool_join(struct agent_shard *shard);
-
-/* The shard has one slab more: nobody's, or one of another volume, which evicts what lies there.
- * False: it has no right to one, or there is none now. */
-bool agent_pool_take(struct agent_shard *shard);
-
-/* A slot has its extent; is about to lose it; was accessed. Of a shard that shares its memory. */
-void agent_pool_slot_taken(struct agent_shard *shard, uint32_t slot);
-void agent_pool_slot_gone(struct agent_shard *shard, uint32_t slot);
-void agent_pool_slot_used(struct agent_shard *shard, uint32_t slot);
-
-/* ---- shard.c -------------------------------------------------------------------------------- */
-
-icms_err agent_shard_init(struct agent_shard *shard, struct agent_reactor *reactor, uint32_t number,
-                          struct err_why *why) ICMS_MUST_CHECK;
-void agent_shard_fini(struct agent_shard *shard);
-
-/* Whether the key belongs to the shard's reactor. */
-static inline bool agent_shard_owns(const struct agent_shard *shard, const struct key *key)
-{
-    return shm_reactor(key, volume_has_runs(&shard->spec), shard->agent->reactor_count) ==
-           shard->reactor->index;
-}
-
-/* The slot of a key in the index, or SHM_SLOT_NONE. */
-uint32_t agent_shard_find(struct agent_shard *shard, const struct key *key);
-
-/* Which of 1..SHM_PROBE_KEYS keys are in the index: bit i for key i. */
-uint32_t agent_shard_find_many(struct agent_shard *shard, const struct key *keys, uint32_t count);
-
-/* Reserves a slot (FILLING) with room for a stored block of so many bytes, evicting if need be;
- * SHM_SLOT_NONE when too much is leased or pinned. */
-uint32_t agent_shard_slot_take(struct agent_shard *shard, uint64_t stored_bytes);
-
-/* Whether stores under way leave the shard's memory to one more; takes memory for it, if need be.
+/* Cancels its requests and takes no more; ends with left, perhaps inside this call. On its reactor.
  */
-bool agent_shard_stores_more(struct agent_shard *shard, uint64_t stored_bytes);
+void agent_qpair_leave(struct agent_qpair *qpair, void (*left)(struct agent_qpair *qpair));
 
-/* Bytes of the arena that a slot holds. */
-static inline uint64_t agent_shard_slot_bytes(const struct agent_shard *shard, uint32_t slot)
-{
-    return shard->extents.of[slot].bytes;
-}
+/* The reactor's timer: heartbeats, full rings. */
+void agent_qpair_heartbeat(struct agent_qpair *qpair);
 
-/* What of the arena a stored block of so many bytes takes. */
-uint64_t agent_shard_extent_bytes(const struct agent_shard *shard, uint64_t stored_bytes);
+/* True when completions wait for space in its ring. */
+bool agent_qpair_is_full(const struct agent_qpair *qpair);
 
-/* Whether a block that takes so much would drive out much of what is there: it goes past the arena
- * where that is possible, and else it is the first to go. */
-static inline bool agent_shard_is_large(const struct agent_shard *shard, uint64_t extent_bytes)
-{
-    return extent_bytes > shard->bytes_max / AGENT_LARGE_SHARE;
-}
+/* ---- client.c ------------------------------------------------------------------------------- */
 
-/* Room for a load of the key, in bytes of the stored block: what blocks of the volume had lately.
- */
-uint64_t agent_shard_room(const struct agent_shard *shard, const struct key *key);
+icms_err agent_client_init(struct agent_client *client, struct agent *agent,
+                           uint32_t number) ICMS_MUST_CHECK;
 
-/* A stored block had so many bytes. */
-void agent_shard_size_seen(struct agent_shard *shard, uint64_t stored_bytes);
-
-/* Gives a FILLING slot back. */
-void agent_shard_slot_give(struct agent_shard *shard, uint32_t slot);
-
-static inline uint8_t *agent_shard_memory(struct agent_shard *shard, uint32_t slot)
-{
-    return shard->data + shard->extents.of[slot].begin + shard->margin;
-}
-
-/* What a stored block of so many bytes takes, with such a margin. */
-uint64_t agent_extent_bytes(uint32_t margin, uint64_t stored_bytes);
-
-/* Whether no block that lies in part of the arena is in use, of the first AGENT_SLAB_BLOCKS;
- * before: the last extent that begins before it. */
-bool agent_shard_is_clear(struct agent_shard *shard, uint32_t before, uint64_t begin, uint64_t end);
-
-/* Evicts these blocks; right after agent_shard_is_clear. True: all are gone, but for those that a
- * client leased at this moment. */
-bool agent_shard_clear(struct agent_shard *shard, uint32_t before, uint64_t begin, uint64_t end);
-
-/* FILLING -> LIVE; what the key had before goes, and room that the value does not need. */
-void agent_shard_publish(struct agent_shard *shard, uint32_t slot, const struct key *key,
-                         uint32_t value_bytes);
-
-/* LIVE -> LIMBO or FREE. */
-void agent_shard_unpublish(struct agent_shard *shard, uint32_t slot);
-
-void agent_shard_pin(struct agent_shard *shard, uint32_t slot);
-void agent_shard_unpin(struct agent_shard *shard, uint32_t slot);
-
-/* True when a block that is loaded now shall be kept in the arena: it was loaded past it before,
- * and no more blocks since than the arena holds, so that it would have been there still; and it is
- * not large. False: it is noted for the next time.
- */
-bool agent_shard_again(struct agent_shard *shard, const struct key *key);
-
-/* Was used: stays longer. */
-void agent_shard_touch(struct agent_shard *shard, uint32_t slot);
-
-/* Holds a LIVE slot in the lease table of a guest. */
-void agent_shard_lease(struct agent_shard *shard, uint32_t slot, const struct shm_ring *ring,
-                       uint32_t lease);
-
-/* A guest is gone: its stores go on for nobody, the next guest of this number begins anew. */
-void agent_shard_guest_gone(struct agent_shard *shard, uint32_t number);
-
-/* An enclosure lacks the volume, or does not (any more), or nobody knows. True when that is news.
- */
-bool agent_shard_lacking_set(struct agent_shard *shard, uint32_t enclosure, bool lacks);
-
-/* True when every enclosure was asked and none has the volume for this host. */
-bool agent_shard_is_homeless(const struct agent_shard *shard);
-
-/* Recomputes the checksum of a LIVE sealed slot; false: it was bad, and is gone. */
-bool agent_shard_verify(struct agent_shard *shard, uint32_t slot);
-
-/* Whether a slot of a sealed volume holds a value of these bytes that was sealed for the key. */
-bool agent_shard_is_sealed(struct agent_shard *shard, uint32_t slot, const struct key *key,
-                           uint32_t value_bytes);
-
-/* ---- op.c ----------------------------------------------------------------------------------- */
-
-void agent_reactor_ops_init(struct agent_reactor *reactor);
-
-/* A free operation; NULL when its class has used its part. */
-struct agent_op *agent_op_new(struct agent_shard *shard, enum agent_op_kind kind,
-                              const struct key *key, enum io_class io_class);
-
-/* Gives back one that was not started. */
-void agent_op_free(struct agent_op *op);
-
-/* Starts it; ends with agent_op_over, never inside this call. */
-void agent_op_start(struct agent_op *op);
-
-/* A block may be bad where it is stored: loads it again, into the arena if it is good; if not, that
- * record is deleted, so that a put that does not replace can repair it. counted: the error that was
- * seen. NULL: the key is being written, or looked at like this already, or there is too much to do;
- * the next one who finds it bad tries again. room: bytes of the stored block; 0: nobody knows. */
-struct agent_op *agent_op_suspect(struct agent_shard *shard, const struct key *key, bool counted,
-                                  uint64_t room);
-
-/* The operation that writes the key now, or may delete it; NULL: none. */
-struct agent_op *agent_op_writer(struct agent_shard *shard, const struct key *key);
-
-/* The operation of this kind that is under way for the key; NULL: none. */
-struct agent_op *agent_op_find(struct agent_shard *shard, const struct key *key,
-                               enum agent_op_kind kind);
-
-/* The key is written: loads under way for it publish nothing, who waits for them looks again. */
-void agent_op_drop_loads(struct agent_shard *shard, const struct key *key);
-
-/* Whoever was asked has answered (err, reason set). */
-void agent_op_answered(struct agent_op *op);
-
-/* Something was given back: whoever waits for it looks, after what runs now. */
-void agent_reactor_kick(struct agent_reactor *reactor);
-
-/* Whether there is an operation for this class. */
-bool agent_reactor_has_op(const struct agent_reactor *reactor, enum io_class io_class);
-
-/* The first in the key's order that is not excluded, has the volume and is not in tried; NULL:
- * none. *io_owner_down: set when one before it is excluded; *io_owner_lacks: when one lacks the
- * volume. */
-struct agent_path *agent_op_pick(struct agent_shard *shard, const struct key *key, uint64_t tried,
-                                 bool *io_owner_down, bool *io_owner_lacks);
-
-/* True when this enclosure, or the volume there, was away lately, so that another one may have its
- * blocks. */
-bool agent_path_was_away(const struct agent_path *path, const struct agent_shard *shard);
-
-/* The one that was asked could not be reached, or was lost. */
-bool agent_err_is_lost(icms_err err);
-
-/* An answer of an enclosure in the words of a cache: what is not there is a miss with a reason. */
-void agent_answer_read(icms_err *io_err, enum icms_miss *io_reason);
-
-/* Whether some enclosure takes a store of this key now: OK, PEER_DOWN, NO_VOLUME. */
-icms_err agent_op_target(struct agent_shard *shard, const struct key *key) ICMS_MUST_CHECK;
-
-/* ---- match.c -------------------------------------------------------------------------------- */
-
-icms_err agent_reactor_matches_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
-void agent_reactor_matches_fini(struct agent_reactor *reactor);
-
-/* A batch, whose req, keys and count the caller sets before agent_match_start; NULL: none is free.
- */
-struct agent_match *agent_match_new(struct agent_shard *shard);
-
-/* Looks for all keys; ends with agent_req_match_over, perhaps inside this call. */
-void agent_match_start(struct agent_match *match, uint64_t deadline_ns);
-
-/* Its request is answered: what is under way goes on for nobody. */
-void agent_match_leave(struct agent_match *match);
-
-/* A command came back (err, reason, map set), an operation is over. */
-void agent_part_answered(struct agent_part *part);
-void agent_match_op_over(struct agent_op *op);
-
-/* Somebody waits for a batch, or for something to ask with. kick: they look. */
-bool agent_match_waits(const struct agent_reactor *reactor);
-void agent_match_kick(struct agent_reactor *reactor);
-
-/* ---- path.c --------------------------------------------------------------------------------- */
-
-icms_err agent_path_init(struct agent_path *path, struct agent_reactor *reactor, uint32_t number,
-                         const struct agent_enclosure_opts *opts,
-                         struct err_why *why) ICMS_MUST_CHECK;
-void agent_path_fini(struct agent_path *path);
-
-/* First connection. On its reactor. */
-void agent_path_begin(struct agent_path *path);
-
-/* Sends op to the enclosure; it comes back by agent_op_answered, never inside this call. */
-void agent_path_ask(struct agent_path *path, struct agent_op *op);
-
-/* The same for a part, which comes back by agent_part_answered. */
-void agent_path_ask_part(struct agent_path *path, struct agent_part *part);
-
-/* ---- local.c -------------------------------------------------------------------------------- */
-
-icms_err agent_local_new(struct agent *agent, struct err_why *why) ICMS_MUST_CHECK;
-void agent_local_free(struct agent_local **local);
-void agent_local_ask(struct agent_local *local, struct agent_op *op);
-
-/* Bytes that the stored block of a key has at most; 0: the drive does not have it. */
-uint64_t agent_local_bytes(struct agent_local *local, const struct agent_shard *shard,
-                           const struct key *key);
-
-/* NONE: the drive has the key; else why not. */
-enum icms_miss agent_local_exists(struct agent_local *local, const struct agent_shard *shard,
-                                  const struct key *key);
+/* Frees what it holds; after the loops were freed. */
+void agent_client_fini(struct agent_client *client);
 
 #endif

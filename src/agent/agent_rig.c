@@ -204,7 +204,7 @@ void rig_on_fake(struct agent_rig *rig, uint32_t enclosure, void (*run)(struct f
 
 static void rig_client_view(struct rig_client *client, uint32_t reactor)
 {
-    const struct agent_client *attached = &client->attached;
+    const struct agent_client_map *attached = &client->attached;
 
     check(shm_ring_view(loop_region_base(attached->region), loop_region_bytes(attached->region),
                         reactor, &client->rings[reactor]) == ICMS_OK);

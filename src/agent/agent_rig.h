@@ -53,7 +53,7 @@ struct agent_rig {
 
 struct rig_client {
     struct agent_rig *rig;
-    struct agent_client attached;
+    struct agent_client_map attached;
     /* the client's view; ring and arenas are those of reactor 0 */
     union {
         struct shm_ring ring;

@@ -442,7 +442,7 @@ static void wrong_requests_have_their_own_answers(void **state)
     entry.bytes = RIG_VALUE_BYTES + 1;
     assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_VALUE_SIZE);
     entry.bytes = 100;
-    entry.offset = client->ring.staging_bytes - 100; /* no room for the trailer */
+    entry.offset = client->ring.staging_bytes - 100; /* no space for the trailer */
     assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_INVALID);
     entry.offset = UINT64_MAX - 10;
     assert_int_equal(rig_wait(client, rig_submit(client, &entry))->status, ICMS_INVALID);
@@ -543,7 +543,7 @@ static void every_request_is_answered_by_its_deadline(void **state)
     rig_run(rig, 200 * MS);
     assert_int_equal(rig_stats(rig)->volumes[KV].slots_used, 0);
     assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
-    assert_int_equal(rig_stats(rig)->under_way, 0);
+    assert_int_equal(rig_stats(rig)->in_flight, 0);
     rig_client_free(client);
     rig_free(rig);
 }
@@ -588,7 +588,7 @@ static void canceled_requests_are_answered_once(void **state)
             assert_int_equal(rig_wait(client, tags[i])->status, ICMS_CANCELED);
         for (uint32_t i = 10; i < 20; i++)
             assert_miss(rig_wait(client, tags[i]), ICMS_MISS_DEADLINE);
-        assert_int_equal(rig_stats(rig)->under_way, 0);
+        assert_int_equal(rig_stats(rig)->in_flight, 0);
         rig_client_free(client);
         rig_free(rig);
     }
@@ -666,8 +666,8 @@ static void a_dead_enclosure_is_excluded_within_a_second(void **state)
     }
 }
 
-/* A store under way at the time of the death goes to the next one. */
-static void stores_under_way_move_to_the_next_enclosure(void **state)
+/* A store in flight at the time of the death goes to the next one. */
+static void stores_in_flight_move_to_the_next_enclosure(void **state)
 {
     struct agent_rig *rig = rig_new(&two);
     struct rig_client *client = rig_client_new(rig);
@@ -841,7 +841,7 @@ int main(void)
         cmocka_unit_test(a_join_does_not_shorten_a_deadline),
         cmocka_unit_test(canceled_requests_are_answered_once),
         cmocka_unit_test(a_dead_enclosure_is_excluded_within_a_second),
-        cmocka_unit_test(stores_under_way_move_to_the_next_enclosure),
+        cmocka_unit_test(stores_in_flight_move_to_the_next_enclosure),
         cmocka_unit_test(a_mended_enclosure_is_back_and_what_the_other_took_is_found),
         cmocka_unit_test(without_an_enclosure_it_works_and_misses),
         cmocka_unit_test(a_leased_slot_stays_whatever_is_loaded),

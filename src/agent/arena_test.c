@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Arenas with blocks of any size: bytes are right, little is lost, loads find out how large a block
- * is, and who finds no room is told in time. On simulated machines.
+ * is, and who finds no space is told in time. On simulated machines.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -154,7 +154,7 @@ static void a_block_that_is_larger_than_expected_is_loaded_again(void **state)
     for (int i = 0; i < 3; i++)
         assert_true(rig_value_is(client, KV, 3, LARGE + 3, rig_wait(client, tags[i])));
     assert_int_equal(rig->fake[0]->retrieves, before + 2);
-    assert_int_equal(rig_stats(rig)->under_way, 0);
+    assert_int_equal(rig_stats(rig)->in_flight, 0);
     machine_free(rig, client);
 }
 
@@ -195,7 +195,7 @@ static void a_suspect_block_is_loaded_again_when_it_is_larger(void **state)
     rig_run(rig, 200 * MS);
     assert_null(fake_target_find(rig->fake[0], 1, &key));
     assert_int_equal(rig_stats(rig)->checksum_errors, 1);
-    assert_int_equal(rig_stats(rig)->under_way, 0);
+    assert_int_equal(rig_stats(rig)->in_flight, 0);
     free(data);
     machine_free(rig, client);
 }
@@ -280,7 +280,7 @@ static void a_large_block_stays_while_it_is_leased(void **state)
     machine_free(rig, client);
 }
 
-/* ---- no room -------------------------------------------------------------------------------- */
+/* ---- no space ------------------------------------------------------------------------------- */
 
 static uint32_t waiting_of(struct rig_client *client, const uint64_t *tags, uint32_t count)
 {
@@ -292,8 +292,8 @@ static uint32_t waiting_of(struct rig_client *client, const uint64_t *tags, uint
     return waiting;
 }
 
-/* Small blocks that are leased lie all over the arena: there is room, but nowhere enough of it. */
-static void who_finds_no_room_between_leased_blocks_is_shed_in_time(void **state)
+/* Small blocks that are leased lie all over the arena: there is space, but nowhere enough of it. */
+static void who_finds_no_space_between_leased_blocks_is_shed_in_time(void **state)
 {
     enum { BLOCKS = 64, BYTES = 8000 };
     struct rig_client *client;
@@ -346,7 +346,7 @@ static void who_finds_no_room_between_leased_blocks_is_shed_in_time(void **state
     for (uint32_t n = 0; n < BLOCKS; n += 4)
         rig_lease_give(client, n);
     assert_true(rig_value_is(client, KV, 100, LARGE, rig_wait(client, tag)));
-    assert_int_equal(rig_stats(rig)->under_way, 0);
+    assert_int_equal(rig_stats(rig)->in_flight, 0);
     machine_free(rig, client);
 }
 
@@ -381,7 +381,7 @@ int main(void)
         cmocka_unit_test(a_suspect_block_is_loaded_again_when_it_is_larger),
         cmocka_unit_test(a_stream_of_large_blocks_leaves_the_others_where_they_are),
         cmocka_unit_test(a_large_block_stays_while_it_is_leased),
-        cmocka_unit_test(who_finds_no_room_between_leased_blocks_is_shed_in_time),
+        cmocka_unit_test(who_finds_no_space_between_leased_blocks_is_shed_in_time),
         cmocka_unit_test(stores_of_any_size_leave_a_quarter_to_loads),
     };
 

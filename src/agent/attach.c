@@ -113,7 +113,7 @@ static void attach_refuse(int sock, icms_err err, const char *why)
 }
 
 /* Everything the client needs, in messages of up to SHM_HELLO_FDS descriptors. */
-static bool attach_welcome(struct attach_conn *conn, const struct agent_client *client)
+static bool attach_welcome(struct attach_conn *conn, const struct agent_client_map *client)
 {
     const struct shm_welcome welcome = {.magic = SHM_HELLO_MAGIC,
                                         .version = SHM_VERSION,
@@ -190,7 +190,7 @@ static void attach_conn_close(struct attach *attach, struct attach_conn *conn)
 static bool attach_client(struct attach *attach, struct attach_conn *conn,
                           const struct agent_user *user, uint64_t staging_bytes)
 {
-    struct agent_client client;
+    struct agent_client_map client;
     struct err_why why = {""};
     icms_err err = agent_client_attach_as(attach->agent, user, staging_bytes, &why, &client);
 

@@ -540,7 +540,7 @@ static void who_connects_gets_the_volumes_of_its_user_and_groups(void **state)
     peer.on = false;
 }
 
-/* One user that connects and says nothing leaves room for others. */
+/* One user that connects and says nothing leaves space for others. */
 static void one_user_cannot_have_all_connections(void **state)
 {
     const struct bed *bed = *state;

@@ -17,12 +17,12 @@
 #include "wire/sealed.h"
 
 #define VALUE 5000u
-#define ROOM  8192u
+#define SPACE 8192u
 #define CLEAN 0xa5
 
 /* The engine's. */
 struct memory {
-    uint8_t data[ROOM];
+    uint8_t data[SPACE];
     uint8_t trailer[LIMIT_TRAILER_BYTES];
     uint8_t digest[LIMIT_DIGEST_BYTES]; /* of what is put */
 };
@@ -45,7 +45,7 @@ static bool memory_is_clean(const struct memory *memory)
 }
 
 static uint64_t direct_get(struct rig_client *client, uint32_t n, struct memory *memory,
-                           uint32_t room, uint64_t timeout_ns)
+                           uint32_t space, uint64_t timeout_ns)
 {
     struct shm_submit entry = {
         .op = SHM_OP_GET,
@@ -53,7 +53,7 @@ static uint64_t direct_get(struct rig_client *client, uint32_t n, struct memory 
         .key_length = LIMIT_KEY_BYTES,
         .deadline_ns = rig_now_ns(client->rig) + timeout_ns,
         .offset = (uint64_t)(uintptr_t)memory->data,
-        .bytes = room,
+        .bytes = space,
         .aside = (uint64_t)(uintptr_t)memory->trailer,
         .lease = 300,
     };
@@ -64,12 +64,12 @@ static uint64_t direct_get(struct rig_client *client, uint32_t n, struct memory 
     return rig_submit(client, &entry);
 }
 
-/* Value and trailer lie one behind the other, over the end of the room. */
-static void assert_received(struct rig_client *client, const struct memory *memory, uint32_t room,
+/* Value and trailer lie one behind the other, over the end of the space. */
+static void assert_received(struct rig_client *client, const struct memory *memory, uint32_t space,
                             uint32_t n)
 {
     uint8_t wanted[VALUE], trailer[LIMIT_TRAILER_BYTES];
-    uint32_t inside = room - VALUE < sizeof(trailer) ? room - VALUE : sizeof(trailer);
+    uint32_t inside = space - VALUE < sizeof(trailer) ? space - VALUE : sizeof(trailer);
     struct key key;
 
     rig_key(n, &key);
@@ -77,9 +77,10 @@ static void assert_received(struct rig_client *client, const struct memory *memo
     assert_memory_equal(memory->data, wanted, VALUE);
     memcpy(trailer, memory->data + VALUE, inside);
     memcpy(trailer + inside, memory->trailer, sizeof(trailer) - inside);
-    assert_int_equal(sealed_trailer_check(&client->rig->volumes[0].uuid, &key, VALUE,
-                                          crc32c(wanted, VALUE), trailer),
-                     ICMS_OK);
+    assert_int_equal(
+        sealed_trailer_check(&(struct sealed_place){&client->rig->volumes[0].uuid, &key, false},
+                             VALUE, crc32c(wanted, VALUE), trailer),
+        ICMS_OK);
     assert_true(sealed_trailer_is(trailer, rig_digest(n)));
 }
 
@@ -108,7 +109,7 @@ static void fake_release(struct fake_target *target)
 
 static void a_block_is_received_where_it_is_wanted_and_kept_when_it_comes_again(void **state)
 {
-    static const uint32_t rooms[] = {VALUE, VALUE + 10, VALUE + LIMIT_TRAILER_BYTES, ROOM};
+    static const uint32_t spaces[] = {VALUE, VALUE + 10, VALUE + LIMIT_TRAILER_BYTES, SPACE};
 
     for (uint32_t loops = 1; loops <= 3; loops += 2) {
         struct rig_client *client;
@@ -117,17 +118,17 @@ static void a_block_is_received_where_it_is_wanted_and_kept_when_it_comes_again(
 
         for (uint32_t i = 0; i < 4; i++) {
             const struct shm_complete *answer =
-                rig_wait(client, direct_get(client, i + 1, memory, rooms[i], 1000 * RIG_MS));
+                rig_wait(client, direct_get(client, i + 1, memory, spaces[i], 1000 * RIG_MS));
 
             assert_int_equal(answer->status, ICMS_OK);
             assert_int_equal(answer->slot, SHM_SLOT_NONE);
             assert_int_equal(answer->value_bytes, VALUE);
             assert_int_equal(answer->source, ICMS_SOURCE_POD);
-            assert_received(client, memory, rooms[i], i + 1);
+            assert_received(client, memory, spaces[i], i + 1);
         }
         for (int round = 0; round < 2; round++) {
             const struct shm_complete *answer =
-                rig_wait(client, direct_get(client, 1, memory, ROOM, 1000 * RIG_MS));
+                rig_wait(client, direct_get(client, 1, memory, SPACE, 1000 * RIG_MS));
 
             assert_int_equal(answer->status, ICMS_OK);
             assert_int_not_equal(answer->slot, SHM_SLOT_NONE);
@@ -146,7 +147,7 @@ static uint32_t get_all(struct rig_client *client, struct memory *memory, uint32
 
     for (uint32_t n = 1; n <= count; n++) {
         const struct shm_complete *answer =
-            rig_wait(client, direct_get(client, n, memory, ROOM, 1000 * RIG_MS));
+            rig_wait(client, direct_get(client, n, memory, SPACE, 1000 * RIG_MS));
 
         assert_int_equal(answer->status, ICMS_OK);
         kept += answer->slot != SHM_SLOT_NONE;
@@ -214,7 +215,7 @@ static void another_process_cannot_name_memory(void **state)
 
     stranger = rig_client_new(rig);
     assert_int_equal(
-        rig_wait(stranger, direct_get(stranger, 1, memory, ROOM, 1000 * RIG_MS))->status,
+        rig_wait(stranger, direct_get(stranger, 1, memory, SPACE, 1000 * RIG_MS))->status,
         ICMS_INVALID);
     assert_true(memory_is_clean(memory));
     rig_client_free(stranger);
@@ -222,7 +223,7 @@ static void another_process_cannot_name_memory(void **state)
     rig_down(rig, client);
 }
 
-static void too_little_room_says_how_much_is_wanted(void **state)
+static void too_little_space_says_how_much_is_wanted(void **state)
 {
     struct rig_client *client;
     struct agent_rig *rig = rig_up(1, &client);
@@ -232,7 +233,7 @@ static void too_little_room_says_how_much_is_wanted(void **state)
 
     assert_int_equal(answer->status, ICMS_VALUE_SIZE);
     assert_int_equal(answer->value_bytes, VALUE);
-    for (uint32_t i = VALUE - 1; i < ROOM; i++)
+    for (uint32_t i = VALUE - 1; i < SPACE; i++)
         assert_int_equal(memory->data[i], CLEAN);
     free(memory);
     rig_down(rig, client);
@@ -248,7 +249,7 @@ static void nothing_is_written_after_the_answer(void **state)
         uint64_t begin_ns = rig_now_ns(rig), tag;
 
         rig->fake[0]->hold = true;
-        tag = direct_get(client, 1, memory, ROOM, 200 * RIG_MS);
+        tag = direct_get(client, 1, memory, SPACE, 200 * RIG_MS);
         answer = rig_wait(client, tag);
         assert_int_equal(answer->status, ICMS_MISS);
         assert_int_equal(answer->reason, ICMS_MISS_DEADLINE);
@@ -270,7 +271,7 @@ static void a_cancel_does_not_end_it_early(void **state)
     uint64_t tag;
 
     rig->fake[0]->hold = true;
-    tag = direct_get(client, 1, memory, ROOM, 400 * RIG_MS);
+    tag = direct_get(client, 1, memory, SPACE, 400 * RIG_MS);
     rig_run(rig, 50 * RIG_MS);
     rig_cancel(client, tag);
     rig_publish(client);
@@ -279,7 +280,7 @@ static void a_cancel_does_not_end_it_early(void **state)
     assert_int_equal(client->got[tag], 0);
     rig_on_fake(rig, 0, fake_release);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
-    assert_received(client, memory, ROOM, 1);
+    assert_received(client, memory, SPACE, 1);
     free(memory);
     rig_down(rig, client);
 }
@@ -293,7 +294,7 @@ static void a_write_that_overtakes_it_counts(void **state)
     uint64_t tag;
 
     rig->fake[0]->hold = true;
-    tag = direct_get(client, 1, memory, ROOM, 1000 * RIG_MS);
+    tag = direct_get(client, 1, memory, SPACE, 1000 * RIG_MS);
     rig_run(rig, 10 * RIG_MS);
     assert_int_equal(rig_wait(client, rig_put(client, 0, 1, 100, 0, 1000 * RIG_MS))->status,
                      ICMS_OK);
@@ -315,14 +316,14 @@ static void an_enclosure_that_dies_leaves_the_memory_alone(void **state)
         struct agent_rig *rig = rig_up(1, &client);
         struct memory *memory = memory_new();
         const struct shm_complete *answer;
-        uint64_t tag = direct_get(client, 1, memory, ROOM, 1000 * RIG_MS);
+        uint64_t tag = direct_get(client, 1, memory, SPACE, 1000 * RIG_MS);
 
         rig_run(rig, at_us * 1000);
         sim_node_crash(rig->fake_node[0], false, false);
         answer = rig_wait(client, tag);
         assert_non_null(answer);
         if (answer->status == ICMS_OK)
-            assert_received(client, memory, ROOM, 1);
+            assert_received(client, memory, SPACE, 1);
         memset(memory, CLEAN, sizeof(*memory));
         rig_run(rig, 100 * RIG_MS);
         assert_true(memory_is_clean(memory));
@@ -348,7 +349,7 @@ static struct agent_rig *rig_up_local(struct rig_client **out_client)
 
 static void a_drive_of_its_own_delivers_where_it_is_wanted(void **state)
 {
-    static const uint32_t rooms[] = {VALUE, VALUE + 10, ROOM};
+    static const uint32_t spaces[] = {VALUE, VALUE + 10, SPACE};
     struct rig_client *client;
     struct agent_rig *rig = rig_up_local(&client);
     struct memory *memory = memory_new();
@@ -360,23 +361,23 @@ static void a_drive_of_its_own_delivers_where_it_is_wanted(void **state)
     assert_int_equal(answer->value_bytes, VALUE);
     assert_true(memory_is_clean(memory));
     for (uint32_t i = 0; i < 3; i++) {
-        answer = rig_wait(client, direct_get(client, i + 1, memory, rooms[i], 1000 * RIG_MS));
+        answer = rig_wait(client, direct_get(client, i + 1, memory, spaces[i], 1000 * RIG_MS));
         assert_int_equal(answer->status, ICMS_OK);
         assert_int_equal(answer->slot, SHM_SLOT_NONE);
         assert_int_equal(answer->value_bytes, VALUE);
         assert_int_equal(answer->source, ICMS_SOURCE_LOCAL);
         assert_int_equal(answer->checked, 1);
-        assert_received(client, memory, rooms[i], i + 1);
-        for (uint32_t at = VALUE + LIMIT_TRAILER_BYTES; at < ROOM; at++)
+        assert_received(client, memory, spaces[i], i + 1);
+        for (uint32_t at = VALUE + LIMIT_TRAILER_BYTES; at < SPACE; at++)
             assert_int_equal(memory->data[at], CLEAN);
     }
     assert_int_equal(rig_stats(rig)->volumes[0].hits_local, 3);
-    answer = rig_wait(client, direct_get(client, 1, memory, ROOM, 1000 * RIG_MS));
+    answer = rig_wait(client, direct_get(client, 1, memory, SPACE, 1000 * RIG_MS));
     assert_int_equal(answer->status, ICMS_OK); /* it came again, and is kept */
     assert_int_not_equal(answer->slot, SHM_SLOT_NONE);
     assert_int_equal(answer->source, ICMS_SOURCE_LOCAL);
     rig_lease_give(client, 300);
-    answer = rig_wait(client, direct_get(client, 99, memory, ROOM, 1000 * RIG_MS));
+    answer = rig_wait(client, direct_get(client, 99, memory, SPACE, 1000 * RIG_MS));
     assert_int_equal(answer->status, ICMS_MISS);
     assert_int_equal(answer->reason, ICMS_MISS_ABSENT);
     free(memory);
@@ -392,7 +393,7 @@ static void what_a_drive_of_its_own_delivers_is_checked(void **state)
     const struct shm_complete *answer;
 
     assert_int_equal(fault_arm("agent.local:1:fail", NULL), ICMS_OK);
-    answer = rig_wait(client, direct_get(client, 2, memory, ROOM, 1000 * RIG_MS));
+    answer = rig_wait(client, direct_get(client, 2, memory, SPACE, 1000 * RIG_MS));
     assert_int_equal(answer->status, ICMS_MISS);
     assert_int_equal(answer->reason, ICMS_MISS_CHECKSUM);
     assert_int_equal(answer->checked, 0);
@@ -413,7 +414,7 @@ static void a_slow_drive_of_its_own_leaves_the_memory_alone(void **state)
     uint64_t begin_ns = rig_now_ns(rig), tag;
 
     sim_disk_slow(rig->node, 10000);
-    tag = direct_get(client, 1, memory, ROOM, 50 * RIG_MS);
+    tag = direct_get(client, 1, memory, SPACE, 50 * RIG_MS);
     answer = rig_wait(client, tag);
     assert_int_equal(answer->status, ICMS_MISS);
     assert_int_equal(answer->reason, ICMS_MISS_DEADLINE);
@@ -462,8 +463,8 @@ static bool flash_has(struct agent_rig *rig, uint32_t n, uint32_t look)
     rig_value(look, VALUE, wanted);
     assert_int_equal(block->bytes, VALUE + LIMIT_TRAILER_BYTES);
     return memcmp(block->data, wanted, VALUE) == 0 &&
-           sealed_trailer_check(&rig->volumes[0].uuid, &key, VALUE, crc32c(wanted, VALUE),
-                                block->data + VALUE) == ICMS_OK &&
+           sealed_trailer_check(&(struct sealed_place){&rig->volumes[0].uuid, &key, false}, VALUE,
+                                crc32c(wanted, VALUE), block->data + VALUE) == ICMS_OK &&
            sealed_trailer_is(block->data + VALUE, rig_digest(n));
 }
 
@@ -551,7 +552,7 @@ int main(void)
         cmocka_unit_test(blocks_are_kept_that_the_arena_can_hold_until_they_come_again),
         cmocka_unit_test(a_block_of_more_than_a_quarter_of_the_arena_is_never_kept),
         cmocka_unit_test(another_process_cannot_name_memory),
-        cmocka_unit_test(too_little_room_says_how_much_is_wanted),
+        cmocka_unit_test(too_little_space_says_how_much_is_wanted),
         cmocka_unit_test(nothing_is_written_after_the_answer),
         cmocka_unit_test(a_cancel_does_not_end_it_early),
         cmocka_unit_test(a_write_that_overtakes_it_counts),

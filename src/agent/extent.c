@@ -165,8 +165,8 @@ bool extents_is_hole(const struct extents *extents, uint32_t before, uint64_t be
     return begin >= hole && begin + bytes <= hole + hole_bytes(extents, before);
 }
 
-void extents_wall(struct extents *extents, uint32_t slot, uint32_t before, uint64_t begin,
-                  uint64_t bytes)
+void extents_reserve(struct extents *extents, uint32_t slot, uint32_t before, uint64_t begin,
+                     uint64_t bytes)
 {
     struct extent *extent = &extents->of[slot], *owner = &extents->of[before];
 
@@ -178,12 +178,12 @@ void extents_wall(struct extents *extents, uint32_t slot, uint32_t before, uint6
     owner->next = slot;
     hole_add(extents, before);
     hole_add(extents, slot);
-    extents->wall_bytes += bytes;
+    extents->reserved_bytes += bytes;
 }
 
-void extents_unwall(struct extents *extents, uint32_t slot)
+void extents_unreserve(struct extents *extents, uint32_t slot)
 {
-    extents->wall_bytes -= extents->of[slot].bytes;
+    extents->reserved_bytes -= extents->of[slot].bytes;
     extents_give(extents, slot);
 }
 
@@ -227,7 +227,7 @@ static bool extent_goes(struct extents *extents, uint32_t slot, struct extent_sw
     if (!sweep->may(sweep->arg, slot))
         return false;
     if (!extent->used || sweep->spared >= EXTENT_SPARED_MAX ||
-        extents->hole_bytes > (extents->capacity - extents->wall_bytes) / EXTENT_HOLES_MAX)
+        extents->hole_bytes > (extents->capacity - extents->reserved_bytes) / EXTENT_HOLES_MAX)
         return true;
     extent->used = false;
     sweep->spared++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/extent.h: which bytes of an arena belong to which slot, and who goes when room is needed.
+ * agent/extent.h: which bytes of an arena belong to which slot, and who goes when space is needed.
  *
  *   | a a a a | hole | b b | c c c c c c | hole       |
  *
@@ -9,7 +9,7 @@
  * in front of it, that at the beginning of the arena to a sentinel. A hole joins its neighbours by
  * itself, since only extents are listed, in order of their addresses.
  *
- * Room is taken from a hole, found by its size in constant time: holes are listed by class, eight
+ * Space is taken from a hole, found by its size in constant time: holes are listed by class, eight
  * classes a power of two; extents_take() looks at EXTENT_TRIES holes of the class of what is
  * wanted, and then at the first one of a larger class.
  *
@@ -23,7 +23,7 @@
  * What is lost. Values are rounded up to EXTENT_UNIT. Holes are left when blocks are trimmed,
  * removed, or given up with a window that is longer than what was wanted. While holes are more than
  * 1 / EXTENT_HOLES_MAX of the arena nothing is spared: then the hand writes one block behind the
- * other, and all holes that it passes join the room it makes. So holes stay about there, but for
+ * other, and all holes that it passes join the space it makes. So holes stay about there, but for
  * what lies between extents that may not go.
  *
  * What is kept of LRU. A block that was not used goes when the hand reaches it: at least half a lap
@@ -31,8 +31,8 @@
  * used. A block that was used since the hand passed it has another lap, unless holes are too many
  * or EXTENT_SPARED_MAX others were spared for the same request.
  *
- * Walls. What of the capacity is not the owner's (agent/memory.c) is behind walls: extents of slots
- * that never may go. They are put where they are wanted, and taken away with all behind them.
+ * Reservations. What of the capacity is not the owner's (agent/memory.c) is reserved: extents of
+ * slots that never may go. They can be put into any hole, and become a hole again.
  *
  * Not shared with anybody: clients see nothing of this but each block's address. One thread at a
  * time; nothing here takes memory but extents_init(), and nothing blocks.
@@ -62,12 +62,12 @@ struct extent {
 };
 
 struct extents {
-    uint64_t capacity;   /* bytes                                                          */
-    uint64_t hole_bytes; /* of them, in no extent                                          */
-    uint64_t wall_bytes; /* of them, in walls                                              */
-    uint32_t count;      /* slots; number `count` is the sentinel                          */
-    uint32_t hand;       /* the last one that was passed                                   */
-    struct extent *of;   /* [count + 1], by slot                                           */
+    uint64_t capacity;       /* bytes                                                          */
+    uint64_t hole_bytes;     /* of them, in no extent                                          */
+    uint64_t reserved_bytes; /* of them, reserved                                              */
+    uint32_t count;          /* slots; number `count` is the sentinel                          */
+    uint32_t hand;           /* the last one that was passed                                   */
+    struct extent *of;       /* [count + 1], by slot                                           */
     uint32_t holes[EXTENT_CLASSES];        /* owner of the first hole of a class, or NONE   */
     uint64_t classes[EXTENT_CLASSES / 64]; /* bit i: class i has holes                     */
 };
@@ -76,7 +76,7 @@ struct extents {
 icms_err extents_init(struct extents *extents, uint64_t capacity, uint32_t count) ICMS_MUST_CHECK;
 void extents_fini(struct extents *extents);
 
-/* Room for a slot that has none; bytes: more than 0. False: no hole is as large, or none that was
+/* Space for a slot that has none; bytes: more than 0. False: no hole is as large, or none that was
  * looked at. */
 bool extents_take(struct extents *extents, uint32_t slot, uint64_t bytes);
 
@@ -91,10 +91,10 @@ uint32_t extents_before(const struct extents *extents, uint32_t near, uint64_t a
 bool extents_is_hole(const struct extents *extents, uint32_t before, uint64_t begin,
                      uint64_t bytes);
 
-/* Puts a wall there, for a slot that has no extent: all of it is in the hole behind `before`. */
-void extents_wall(struct extents *extents, uint32_t slot, uint32_t before, uint64_t begin,
-                  uint64_t bytes);
-void extents_unwall(struct extents *extents, uint32_t slot);
+/* Reserves it, for a slot that has no extent: all of it is in the hole behind `before`. */
+void extents_reserve(struct extents *extents, uint32_t slot, uint32_t before, uint64_t begin,
+                     uint64_t bytes);
+void extents_unreserve(struct extents *extents, uint32_t slot);
 
 /* The slot's block was used: spared once. */
 static inline void extents_use(struct extents *extents, uint32_t slot)
@@ -102,7 +102,7 @@ static inline void extents_use(struct extents *extents, uint32_t slot)
     extents->of[slot].used = true;
 }
 
-/* One request's look for room. */
+/* One request's look for space. */
 struct extent_sweep {
     bool (*may)(void *arg, uint32_t slot); /* whether the slot's extent may go             */
     void *arg;

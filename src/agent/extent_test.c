@@ -249,7 +249,7 @@ enum use {
     USE_NONE,   /* nothing is used again                                          */
     USE_HALF,   /* every other block is used again                                */
     USE_LEASED, /* one block of 50 is leased, for a while, up to a 16th of the arena */
-    USE_GUESS,  /* loads take room for the largest, and give back what is too much */
+    USE_GUESS,  /* loads take space for the largest, and give back what is too much */
     USES,
 };
 
@@ -304,7 +304,7 @@ static struct loss loss_of(const struct mix *mix, uint64_t capacity, enum use us
 }
 
 /* The largest block is a 32nd of the arena or less: never more than 15 % are lost, though nothing
- * but the arena's own blocks makes room. */
+ * but the arena's own blocks makes space. */
 static void at_most_15_percent_are_lost(void **state)
 {
     static const uint64_t capacities[] = {64 * MIB, 256 * MIB, 1024 * MIB};
@@ -393,7 +393,7 @@ static void what_is_used_stays(void **state)
     arena_free(&arena);
 }
 
-/* Used or not: what was spared makes room when nothing else does. */
+/* Used or not: what was spared makes space when nothing else does. */
 static void when_everything_is_used_the_oldest_goes(void **state)
 {
     struct arena arena;
@@ -431,7 +431,7 @@ static void what_may_not_go_stays_and_a_full_arena_says_so(void **state)
         assert_true(!arena.held[slot] || arena.value[slot] == 16 * KIB - TRAILER);
         assert_true(slot != 255 || held == 32);
     }
-    assert_int_equal(arena_put(&arena, 64 * KIB), EXTENT_NONE); /* no such room between them */
+    assert_int_equal(arena_put(&arena, 64 * KIB), EXTENT_NONE); /* no such space between them */
     for (uint32_t slot = 0; slot < 256; slot++)
         arena.held[slot] = false;
     assert_int_not_equal(arena_put(&arena, MIB - TRAILER), EXTENT_NONE);
@@ -439,8 +439,8 @@ static void what_may_not_go_stays_and_a_full_arena_says_so(void **state)
     arena_free(&arena);
 }
 
-/* Nobody's look for room passes more than its limits, however many blocks there are. */
-static void a_look_for_room_ends(void **state)
+/* Nobody's look for space passes more than its limits, however many blocks there are. */
+static void a_look_for_space_ends(void **state)
 {
     struct arena arena;
 
@@ -503,20 +503,20 @@ static void whatever_is_done_extents_do_not_meet(void **state)
     }
 }
 
-/* Puts a wall at begin, or takes it away: what lies there goes, unless it is held. */
-static void arena_wall(struct arena *arena, uint32_t *wall, uint64_t begin, uint64_t bytes,
-                       uint32_t near)
+/* Reserves a slab at begin, or gives it back: what lies there goes, unless it is held. */
+static void arena_reserve(struct arena *arena, uint32_t *reserved, uint64_t begin, uint64_t bytes,
+                          uint32_t near)
 {
     struct extents *extents = &arena->extents;
     uint32_t before = extents_before(extents, extents->count, begin),
              next = extents->of[before].next;
 
     assert_int_equal(extents_before(extents, near, begin), before);
-    if (*wall != EXTENT_NONE) {
-        extents_unwall(extents, *wall);
-        arena->held[*wall] = false;
-        arena->free[arena->free_count++] = *wall;
-        *wall = EXTENT_NONE;
+    if (*reserved != EXTENT_NONE) {
+        extents_unreserve(extents, *reserved);
+        arena->held[*reserved] = false;
+        arena->free[arena->free_count++] = *reserved;
+        *reserved = EXTENT_NONE;
         return;
     }
     if (before != extents->count && !arena->held[before] &&
@@ -531,22 +531,23 @@ static void arena_wall(struct arena *arena, uint32_t *wall, uint64_t begin, uint
     before = extents_before(extents, extents->count, begin);
     if (arena->free_count == 0 || !extents_is_hole(extents, before, begin, bytes))
         return;
-    *wall = arena->free[--arena->free_count];
-    arena->held[*wall] = true;
-    extents_wall(extents, *wall, before, begin, bytes);
+    *reserved = arena->free[--arena->free_count];
+    arena->held[*reserved] = true;
+    extents_reserve(extents, *reserved, before, begin, bytes);
 }
 
-/* Walls come and go while blocks do; none lies where a wall is, and the room between walls is used.
+/* Reservations come and go while blocks do; none lies in a reservation, and the space between them
+ * is used.
  */
 static void blocks_lie_between_walls(void **state)
 {
     enum { SLABS = 16, STEPS = 20000, SLAB = 65536 };
-    uint32_t walls[SLABS], count = 0, put = 0;
+    uint32_t reserved[SLABS], count = 0, put = 0;
     struct arena arena;
     uint64_t random = 1;
 
     arena_new(&arena, (uint64_t)SLABS * SLAB, 600);
-    memset(walls, 0xff, sizeof(walls));
+    memset(reserved, 0xff, sizeof(reserved));
     for (uint32_t step = 0; step < STEPS; step++) {
         uint32_t slab = (uint32_t)((random = hash64_mix(random)) >> 32) % SLABS, slot;
 
@@ -554,28 +555,28 @@ static void blocks_lie_between_walls(void **state)
             slot = (uint32_t)(random >> 40) % arena.extents.count;
             if (arena.extents.of[slot].bytes == 0)
                 slot = arena.extents.count;
-            arena_wall(&arena, &walls[slab], (uint64_t)slab * SLAB, SLAB, slot);
+            arena_reserve(&arena, &reserved[slab], (uint64_t)slab * SLAB, SLAB, slot);
             arena_verify(&arena);
         }
         slot = arena_put(&arena, 1 + random % (step % 3 == 0 ? 60000 : 4000));
         count = 0;
         for (uint32_t i = 0; i < SLABS; i++)
-            count += walls[i] != EXTENT_NONE;
-        assert_int_equal(arena.extents.wall_bytes, (uint64_t)count * SLAB);
+            count += reserved[i] != EXTENT_NONE;
+        assert_int_equal(arena.extents.reserved_bytes, (uint64_t)count * SLAB);
         if (slot == EXTENT_NONE)
             continue;
         put++;
         for (uint32_t i = 0; i < SLABS; i++)
-            if (walls[i] != EXTENT_NONE)
+            if (reserved[i] != EXTENT_NONE)
                 assert_true(arena.extents.of[slot].begin >= (i + 1) * (uint64_t)SLAB ||
                             arena.extents.of[slot].begin + arena.extents.of[slot].bytes <=
                                 i * (uint64_t)SLAB);
     }
     assert_true(put > STEPS - STEPS / 100);
     for (uint32_t i = 0; i < SLABS; i++)
-        if (walls[i] != EXTENT_NONE)
-            arena_wall(&arena, &walls[i], (uint64_t)i * SLAB, SLAB, arena.extents.count);
-    assert_int_equal(arena.extents.wall_bytes, 0);
+        if (reserved[i] != EXTENT_NONE)
+            arena_reserve(&arena, &reserved[i], (uint64_t)i * SLAB, SLAB, arena.extents.count);
+    assert_int_equal(arena.extents.reserved_bytes, 0);
     arena_verify(&arena);
     arena_free(&arena);
 }
@@ -590,7 +591,7 @@ int main(void)
         cmocka_unit_test(what_is_used_stays),
         cmocka_unit_test(when_everything_is_used_the_oldest_goes),
         cmocka_unit_test(what_may_not_go_stays_and_a_full_arena_says_so),
-        cmocka_unit_test(a_look_for_room_ends),
+        cmocka_unit_test(a_look_for_space_ends),
         cmocka_unit_test(whatever_is_done_extents_do_not_meet),
         cmocka_unit_test(blocks_lie_between_walls),
     };

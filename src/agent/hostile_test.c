@@ -49,7 +49,7 @@ static void a_client_that_dies_gives_everything_back(void **state)
             }
             rig_run(rig, (uint64_t)(20 * round) * MS);
             rig_client_free(client);
-            assert_int_equal(rig_stats(rig)->under_way, 0);
+            assert_int_equal(rig_stats(rig)->in_flight, 0);
             assert_int_equal(rig_stats(rig)->clients, 1);
             rig_on_fake(rig, 0, fake_target_release);
             rig_on_fake(rig, 1, fake_target_release);
@@ -80,7 +80,7 @@ static void a_client_that_takes_no_answers_harms_nobody(void **state)
     assert_int_equal(rig_wait(other, rig_put(other, KV, 1, BYTES, 0, 100 * MS))->status, ICMS_OK);
     assert_int_equal(rig_wait(other, rig_get(other, KV, 1, 0, 100 * MS))->status, ICMS_OK);
     rig_client_free(lazy);
-    assert_int_equal(rig_stats(rig)->under_way, 0);
+    assert_int_equal(rig_stats(rig)->in_flight, 0);
     rig_client_free(other);
     rig_free(rig);
 }
@@ -151,7 +151,7 @@ static void random_bytes_in_rings_and_lease_tables_harm_nobody(void **state)
         rig_client_free(liar);
         assert_int_equal(rig_wait(other, rig_get(other, KV, 19, 0, 0))->status, ICMS_OK);
         rig_client_free(other);
-        assert_int_equal(rig_stats(rig)->under_way, 0);
+        assert_int_equal(rig_stats(rig)->in_flight, 0);
         rig_free(rig);
     }
 }
@@ -173,7 +173,7 @@ static void faults_are_answers_and_leave_nothing_behind(void **state)
         (void)rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 4, 100 * MS));
         assert_int_equal(fault_arm(NULL, NULL), ICMS_OK);
         rig_run(rig, 200 * MS);
-        assert_int_equal(rig_stats(rig)->under_way, 0);
+        assert_int_equal(rig_stats(rig)->in_flight, 0);
         assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
         assert_int_equal(
             rig_wait(client, rig_put(client, KV, 1, BYTES, SHM_FLAG_ON_FLASH, 0))->status, ICMS_OK);
@@ -249,7 +249,7 @@ static void hits_are_right_and_answers_on_time_while_enclosures_come_and_go(void
             rig_client_free(clients[i]);
         rig_run(rig, 30000 * MS);
         assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
-        assert_int_equal(rig_stats(rig)->under_way, 0);
+        assert_int_equal(rig_stats(rig)->in_flight, 0);
         rig_free(rig);
     }
 }

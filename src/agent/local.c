@@ -4,10 +4,10 @@
  *
  * On reactor 0, the only one of an agent with its own drive. At most AGENT_LOCAL_BUFFERS operations
  * are at the store, each with a buffer for its record; more wait in order. Answers come by
- * agent_op_answered, never inside agent_local_ask.
+ * op->answered, never inside agent_local_ask.
  *
  * In place. A record's checks depend on a secret of its segment, so other processes must not see
- * them. Where none maps the arenas, slots have room for a record around their value
+ * them. Where none maps the arenas, slots have space for a record around their value
  * (volume_region), and the device reads and writes them where they are, if they are pinned; whoever
  * leases a slot meanwhile sees the value alone. Else records are laid out in the buffer, and values
  * copied.
@@ -33,7 +33,9 @@ static void local_begin(struct agent_local *local, struct agent_op *op);
 
 static void local_back(struct loop_msg *msg)
 {
-    agent_op_answered(container_of(msg, struct agent_op, msg));
+    struct agent_op *op = container_of(msg, struct agent_op, msg);
+
+    op->answered(op);
 }
 
 static void local_buffer_give(struct agent_local *local, struct agent_op *op)
@@ -58,7 +60,7 @@ static void local_done(struct agent_op *op, icms_err err, enum icms_miss reason)
     op->err = err;
     op->reason = reason;
     local_buffer_give(agent->local, op);
-    agent_op_answered(op);
+    op->answered(op);
 }
 
 /* Answers what could not be started: later. */
@@ -70,17 +72,18 @@ static void local_fail(struct agent_local *local, struct agent_op *op, icms_err 
     loop_send(local->reactor->loop, &op->msg, local_back);
 }
 
-/* Copies what was read into the memory of a request, the end into its room for a trailer, and
+/* Copies what was read into the memory of a request, the end into its space for a trailer, and
  * checks the trailer in the same pass. Nothing is copied when it does not fit. */
 static icms_err local_deliver_direct(const struct agent_req *req, const struct key *key,
                                      const struct store_read *read)
 {
     uint64_t plain = read->value_bytes - LIMIT_TRAILER_BYTES, inside;
+    const struct sealed_place place = agent_shard_sealed_place(req->shard, key);
     uint8_t *to = (uint8_t *)(uintptr_t)req->offset;
     uint32_t crc;
 
     if (read->value_bytes <= LIMIT_TRAILER_BYTES)
-        return ICMS_OK; /* op_over_load() says what this is */
+        return ICMS_OK; /* op_done_load() says what this is */
     if (plain > req->bytes)
         return ICMS_VALUE_SIZE;
     crc = crc32c_copy_steady(0, to, read->value, plain);
@@ -90,8 +93,7 @@ static icms_err local_deliver_direct(const struct agent_req *req, const struct k
            LIMIT_TRAILER_BYTES - inside);
     if (fault_hit("agent.local"))
         crc++;
-    return sealed_trailer_check(&req->shard->spec.uuid, key, (uint32_t)plain, crc,
-                                read->value + plain) == ICMS_OK
+    return sealed_trailer_check(&place, (uint32_t)plain, crc, read->value + plain) == ICMS_OK
                ? ICMS_OK
                : ICMS_CORRUPT;
 }
@@ -101,7 +103,7 @@ static icms_err local_deliver_direct(const struct agent_req *req, const struct k
 static icms_err local_deliver(const struct agent_op *op, const struct store_read *read)
 {
     if (read->value_bytes > op->shard->stored_bytes_max ||
-        (op->direct == NULL && read->value_bytes > op->room))
+        (op->direct == NULL && read->value_bytes > op->space))
         return ICMS_VALUE_SIZE;
     if (op->direct != NULL && list_empty(&op->waiters))
         return ICMS_DEADLINE;
@@ -304,28 +306,42 @@ static icms_err local_buffers(struct agent_local *local, struct agent *agent, st
     return ICMS_OK;
 }
 
+/* All but the volumes. */
+static void local_store_opts(const struct agent_opts *opts, struct store_opts *out)
+{
+    store_opts_init(out);
+    out->path = opts->local_path;
+    out->bytes = opts->local_bytes;
+    out->sparse = opts->local_sparse;
+    if (opts->local_segment_bytes != 0)
+        out->segment_bytes = opts->local_segment_bytes;
+    out->value_bytes_max = LIMIT_DISK_ALIGN;
+    for (uint32_t i = 0; i < opts->volume_count; i++)
+        out->value_bytes_max =
+            u64_max(out->value_bytes_max, volume_stored_bytes_max(&opts->volumes[i]));
+    out->writes_max = AGENT_LOCAL_BUFFERS;
+}
+
+icms_err agent_local_check(const struct agent_opts *opts, struct err_why *why)
+{
+    struct store_opts store;
+
+    local_store_opts(opts, &store);
+    return store_check(&store, why);
+}
+
 static icms_err local_open(struct agent_local *local, struct agent *agent, struct err_why *why)
 {
     struct uuid volumes[LIMIT_AGENT_VOLUMES];
     struct store_opts opts;
-    uint64_t value_bytes_max = LIMIT_DISK_ALIGN;
     icms_err err;
 
-    for (uint32_t i = 0; i < agent->volume_count; i++) {
+    for (uint32_t i = 0; i < agent->volume_count; i++)
         volumes[i] = agent->volumes[i].spec.uuid;
-        value_bytes_max = u64_max(value_bytes_max, agent->volumes[i].stored_bytes_max);
-    }
-    local->buffer_bytes = store_record_bytes(value_bytes_max);
-    store_opts_init(&opts);
-    opts.path = agent->opts.local_path;
+    local_store_opts(&agent->opts, &opts);
     opts.volumes = volumes;
     opts.volume_count = agent->volume_count;
-    opts.bytes = agent->opts.local_bytes;
-    opts.sparse = agent->opts.local_sparse;
-    if (agent->opts.local_segment_bytes != 0)
-        opts.segment_bytes = agent->opts.local_segment_bytes;
-    opts.value_bytes_max = value_bytes_max;
-    opts.writes_max = AGENT_LOCAL_BUFFERS;
+    local->buffer_bytes = store_record_bytes(opts.value_bytes_max);
     err = local_buffers(local, agent, why);
     if (err != ICMS_OK)
         return err;
@@ -362,4 +378,18 @@ void agent_local_free(struct agent_local **local)
     loop_region_free(&(*local)->region);
     free(*local);
     *local = NULL;
+}
+
+bool agent_drive_error_take(struct agent *agent, struct store_error *out_error,
+                            uint64_t *out_missed)
+{
+    return agent->local != NULL && store_error_take(agent->local->store, out_error, out_missed);
+}
+
+bool agent_drive_stats(struct agent *agent, struct store_stats *out_stats)
+{
+    if (agent->local == NULL)
+        return false;
+    store_stats(agent->local->store, out_stats);
+    return true;
 }

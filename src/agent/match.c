@@ -2,19 +2,19 @@
 /*
  * agent/match.c: many keys of one request, looked for at once: exists and the longest prefix.
  *
- * Called by req.c on the reactor's loop; answers come back there by agent_part_answered
- * (exist-many, up to 64 keys of one enclosure a command) and agent_match_op_over (an operation a
+ * Called by req.c on the reactor's loop; answers come back there by match_cmd_answered
+ * (exist-many, up to 64 keys of one enclosure a command) and match_op_done (an operation a
  * key, where the enclosure does not offer that).
  *
  * Life of a batch: agent_match_new -> agent_match_start -> match_run (asks for every key that can
- * be asked for, before any answer) -> agent_part_answered, match_run again for keys that somebody
- * else has to be asked for -> agent_req_match_over -> agent_match_leave. A request that ends by its
- * deadline leaves earlier; the batch is free when the last answer is back.
+ * be asked for, before any answer) -> match_cmd_answered, match_run again for keys that
+ * somebody else has to be asked for -> match->done -> agent_match_leave. A request that
+ * ends by its deadline leaves earlier; the batch is free when the last answer is back.
  *
  * Who is asked, and what the answers mean together, is as in op.c, key by key.
  *
- * Invariants: a key in MATCH_OUT is in one part or operation, and in no other; `left` counts the
- * keys that are not KNOWN, `out` the parts and operations under way.
+ * Invariants: a key in MATCH_OUT is in one command or operation, and in no other; `left` counts the
+ * keys that are not KNOWN, `out` the commands and operations in flight.
  */
 #include "agent/agent_int.h"
 
@@ -27,26 +27,28 @@
 icms_err agent_reactor_matches_init(struct agent_reactor *reactor)
 {
     list_init(&reactor->free_matches);
-    list_init(&reactor->free_parts);
+    list_init(&reactor->free_match_cmds);
     list_init(&reactor->wait_match);
-    list_init(&reactor->wait_part);
+    list_init(&reactor->wait_cmd);
     list_init(&reactor->wait_alone);
     reactor->matches = calloc(AGENT_MATCHES, sizeof(reactor->matches[0]));
-    reactor->parts = calloc(AGENT_PARTS, sizeof(reactor->parts[0]));
-    if (reactor->matches == NULL || reactor->parts == NULL)
+    reactor->match_cmds = calloc(AGENT_MATCH_CMDS, sizeof(reactor->match_cmds[0]));
+    if (reactor->matches == NULL || reactor->match_cmds == NULL)
         return ICMS_NO_MEMORY;
     for (int i = 0; i < AGENT_MATCHES; i++)
-        list_push(&reactor->free_matches, &reactor->matches[i].link);
-    for (int i = 0; i < AGENT_PARTS; i++)
-        list_push(&reactor->free_parts, &reactor->parts[i].link);
+        list_push(&reactor->free_matches, &reactor->matches[i].waiter.link);
+    for (int i = 0; i < AGENT_MATCH_CMDS; i++)
+        list_push(&reactor->free_match_cmds, &reactor->match_cmds[i].link);
     return ICMS_OK;
 }
 
 void agent_reactor_matches_fini(struct agent_reactor *reactor)
 {
     free(reactor->matches);
-    free(reactor->parts);
+    free(reactor->match_cmds);
 }
+
+static void match_wake(struct agent_waiter *waiter, struct agent_op *op);
 
 struct agent_match *agent_match_new(struct agent_shard *shard)
 {
@@ -55,25 +57,26 @@ struct agent_match *agent_match_new(struct agent_shard *shard)
 
     if (link == NULL)
         return NULL;
-    match = container_of(link, struct agent_match, link);
+    match = container_of(link, struct agent_match, waiter.link);
     match->shard = shard;
     match->req = NULL;
     match->count = match->left = match->out = match->next = match->looked = 0;
     match->more_sent = false;
     memset(match->open, 0, sizeof(match->open));
-    list_init(&match->link);
+    list_init(&match->waiter.link);
+    match->waiter.wake = match_wake;
     return match;
 }
 
-/* Nobody waits for it and nothing of it is under way. */
+/* Nobody waits for it and nothing of it is in flight. */
 static void match_free(struct agent_match *match)
 {
     struct agent_reactor *reactor = match->shard->reactor;
 
     check(match->req == NULL && match->out == 0);
-    list_remove(&match->link);
-    list_push(&reactor->free_matches, &match->link);
-    agent_reactor_kick(reactor);
+    list_remove(&match->waiter.link);
+    list_push(&reactor->free_matches, &match->waiter.link);
+    agent_reactor_wake(reactor);
 }
 
 void agent_match_leave(struct agent_match *match)
@@ -112,6 +115,9 @@ static void match_again(struct agent_match *match, uint32_t i)
         match->next = i;
 }
 
+static void match_cmd_answered(struct agent_match_cmd *cmd);
+static void match_op_done(struct agent_op *op);
+
 /* ---- asking --------------------------------------------------------------------------------- */
 
 /* With an operation of its own. NULL, or where to wait for one. */
@@ -122,6 +128,7 @@ static struct list *match_ask_alone(struct agent_match *match, uint32_t i)
 
     if (op == NULL)
         return &match->shard->reactor->wait_alone;
+    op->done = match_op_done;
     op->match = match;
     op->match_key = i;
     op->deadline_ns = match->deadline_ns;
@@ -135,33 +142,35 @@ static struct list *match_ask_alone(struct agent_match *match, uint32_t i)
     return NULL;
 }
 
-/* Puts a key into the open part of its enclosure, which goes when it is full. NULL, or where to
- * wait for a part. */
-static struct list *match_ask_part(struct agent_match *match, uint32_t i, struct agent_path *path,
-                                   struct agent_part **io_part)
+/* Puts a key into the open command of its enclosure, which goes when it is full. NULL, or where to
+ * wait for a command. */
+static struct list *match_ask_cmd(struct agent_match *match, uint32_t i,
+                                  struct agent_enclosure *enclosure,
+                                  struct agent_match_cmd **io_cmd)
 {
-    struct agent_part *part = *io_part;
+    struct agent_match_cmd *cmd = *io_cmd;
 
-    if (part == NULL) {
-        struct list *link = list_pop(&match->shard->reactor->free_parts);
+    if (cmd == NULL) {
+        struct list *link = list_pop(&match->shard->reactor->free_match_cmds);
 
         if (link == NULL)
-            return &match->shard->reactor->wait_part;
-        part = *io_part = container_of(link, struct agent_part, link);
-        list_init(&part->link);
-        part->match = match;
-        part->path = path;
-        part->count = 0;
+            return &match->shard->reactor->wait_cmd;
+        cmd = *io_cmd = container_of(link, struct agent_match_cmd, link);
+        list_init(&cmd->link);
+        cmd->answered = match_cmd_answered;
+        cmd->match = match;
+        cmd->enclosure = enclosure;
+        cmd->count = 0;
         match->out++;
     }
-    part->index[part->count] = (uint16_t)i;
-    part->keys[part->count] = match->keys[i];
-    part->count++;
+    cmd->index[cmd->count] = (uint16_t)i;
+    cmd->keys[cmd->count] = match->keys[i];
+    cmd->count++;
     match->state[i] = MATCH_OUT;
-    match->tried[i] |= (uint64_t)1 << path->number;
-    if (part->count == NVME_KV_EXIST_MANY_KEYS) {
-        *io_part = NULL;
-        agent_path_ask_part(path, part);
+    match->tried[i] |= (uint64_t)1 << enclosure->number;
+    if (cmd->count == NVME_KV_EXIST_MANY_KEYS) {
+        *io_cmd = NULL;
+        agent_enclosure_ask_match(enclosure, cmd);
     }
     return NULL;
 }
@@ -170,17 +179,17 @@ static struct list *match_ask_part(struct agent_match *match, uint32_t i, struct
 static struct list *match_ask(struct agent_match *match, uint32_t i)
 {
     struct agent_shard *shard = match->shard;
-    struct agent_path *path;
+    struct agent_enclosure *enclosure;
 
     if (shard->agent->local != NULL) {
         match_known(match, i, agent_local_exists(shard->agent->local, shard, &match->keys[i]));
         return NULL;
     }
-    path = agent_op_pick(shard, &match->keys[i], match->tried[i], &match->owner_down[i],
-                         &match->owner_lacks[i]);
-    if (path != NULL && atomic_load_explicit(&path->exist_many, memory_order_relaxed))
-        return match_ask_part(match, i, path, &match->open[path->number]);
-    if (path != NULL)
+    enclosure = agent_op_pick(shard, &match->keys[i], match->tried[i], &match->owner_down[i],
+                              &match->owner_lacks[i]);
+    if (enclosure != NULL && atomic_load_explicit(&enclosure->exist_many, memory_order_relaxed))
+        return match_ask_cmd(match, i, enclosure, &match->open[enclosure->number]);
+    if (enclosure != NULL)
         return match_ask_alone(match, i);
     if (match->tried[i] == 0 && !match->owner_down[i] && !match->owner_lacks[i])
         match_known(match, i, ICMS_MISS_ENCLOSURE_DOWN); /* there is no enclosure at all */
@@ -191,11 +200,11 @@ static struct list *match_ask(struct agent_match *match, uint32_t i)
 
 static void match_more(struct loop_msg *msg);
 
-/* Everything is known: whoever waits is told. Nothing is under way and nobody waits: free. */
+/* Everything is known: whoever waits is told. Nothing is in flight and nobody waits: free. */
 static void match_settle(struct agent_match *match)
 {
     if (match->req != NULL && match->left == 0)
-        agent_req_match_over(match->req);
+        match->done(match);
     else if (match->req == NULL && match->out == 0)
         match_free(match);
 }
@@ -216,12 +225,12 @@ static void match_look(struct agent_match *match)
 /* Parts that are not full go as they are. */
 static void match_parts_send(struct agent_match *match)
 {
-    for (uint32_t j = 0; j < match->shard->agent->path_count; j++) {
-        struct agent_part *part = match->open[j];
+    for (uint32_t j = 0; j < match->shard->agent->enclosure_count; j++) {
+        struct agent_match_cmd *cmd = match->open[j];
 
         match->open[j] = NULL;
-        if (part != NULL)
-            agent_path_ask_part(part->path, part);
+        if (cmd != NULL)
+            agent_enclosure_ask_match(cmd->enclosure, cmd);
     }
 }
 
@@ -234,7 +243,7 @@ static void match_run(struct agent_match *match)
     uint32_t end = match->next + AGENT_MATCH_SLICE;
     struct list *wait = NULL;
 
-    list_remove(&match->link);
+    list_remove(&match->waiter.link);
     if (match->req == NULL)
         match->next = match->count; /* nobody wants to know */
     while (match->next < match->count && match->next < end) {
@@ -254,7 +263,7 @@ static void match_run(struct agent_match *match)
     }
     match_parts_send(match);
     if (wait != NULL)
-        list_push(wait, &match->link);
+        list_push(wait, &match->waiter.link);
     match_settle(match);
 }
 
@@ -265,6 +274,12 @@ static void match_more(struct loop_msg *msg)
     match->more_sent = false;
     match->out--;
     match_run(match);
+}
+
+/* There may be something to ask with. */
+static void match_wake(struct agent_waiter *waiter, struct agent_op *op)
+{
+    match_run(container_of(waiter, struct agent_match, waiter));
 }
 
 void agent_match_start(struct agent_match *match, uint64_t deadline_ns)
@@ -282,17 +297,17 @@ void agent_match_start(struct agent_match *match, uint64_t deadline_ns)
 
 /* ---- answers -------------------------------------------------------------------------------- */
 
-/* What the answer of a part means for its key k. */
-static void part_key_answered(const struct agent_part *part, uint32_t k, icms_err err,
-                              enum icms_miss reason)
+/* What the answer of a command means for its key k. */
+static void cmd_key_answered(const struct agent_match_cmd *cmd, uint32_t k, icms_err err,
+                             enum icms_miss reason)
 {
-    struct agent_match *match = part->match;
-    uint32_t i = part->index[k];
+    struct agent_match *match = cmd->match;
+    uint32_t i = cmd->index[k];
 
-    if (err == ICMS_OK && (part->map >> k & 1) != 0) {
+    if (err == ICMS_OK && (cmd->map >> k & 1) != 0) {
         match_known(match, i, ICMS_MISS_NONE);
     } else if (err == ICMS_OK) {
-        if (!match->asked_next[i] && agent_path_was_away(part->path, match->shard)) {
+        if (!match->asked_next[i] && agent_enclosure_was_away(cmd->enclosure, match->shard)) {
             match->asked_next[i] = true;
             match_again(match, i);
         } else {
@@ -305,36 +320,36 @@ static void part_key_answered(const struct agent_part *part, uint32_t k, icms_er
         match->owner_lacks[i] = true;
         match_again(match, i);
     } else if (err == ICMS_UNSUPPORTED) { /* it has no exist-many after all */
-        match->tried[i] &= ~((uint64_t)1 << part->path->number);
+        match->tried[i] &= ~((uint64_t)1 << cmd->enclosure->number);
         match_again(match, i);
     } else {
         match_known(match, i, reason != ICMS_MISS_NONE ? reason : ICMS_MISS_DRIVE_DOWN);
     }
 }
 
-void agent_part_answered(struct agent_part *part)
+static void match_cmd_answered(struct agent_match_cmd *cmd)
 {
-    struct agent_match *match = part->match;
+    struct agent_match *match = cmd->match;
     struct agent_reactor *reactor = match->shard->reactor;
-    icms_err err = part->err;
-    enum icms_miss reason = part->reason;
+    icms_err err = cmd->err;
+    enum icms_miss reason = cmd->reason;
 
     if (fault_hit("agent.answer"))
         err = ICMS_PEER_DOWN;
     if (err != ICMS_UNSUPPORTED && err != ICMS_NO_VOLUME)
         agent_answer_read(&err, &reason);
-    for (uint32_t k = 0; k < part->count; k++)
-        part_key_answered(part, k, err, reason);
+    for (uint32_t k = 0; k < cmd->count; k++)
+        cmd_key_answered(cmd, k, err, reason);
     match->out--;
-    list_push(&reactor->free_parts, &part->link);
-    agent_reactor_kick(reactor);
+    list_push(&reactor->free_match_cmds, &cmd->link);
+    agent_reactor_wake(reactor);
     if (match->next < match->count && !match->more_sent)
         match_run(match);
     else
         match_settle(match);
 }
 
-void agent_match_op_over(struct agent_op *op)
+static void match_op_done(struct agent_op *op)
 {
     struct agent_match *match = op->match;
     enum icms_miss reason = op->reason;
@@ -344,40 +359,4 @@ void agent_match_op_over(struct agent_op *op)
     match_known(match, op->match_key, op->err == ICMS_OK ? ICMS_MISS_NONE : reason);
     match->out--;
     match_settle(match);
-}
-
-/* ---- waiting -------------------------------------------------------------------------------- */
-
-bool agent_match_waits(const struct agent_reactor *reactor)
-{
-    return (!list_empty(&reactor->wait_part) && !list_empty(&reactor->free_parts)) ||
-           (!list_empty(&reactor->wait_alone) && agent_reactor_has_op(reactor, IO_CLASS_LOAD)) ||
-           (!list_empty(&reactor->wait_match) && !list_empty(&reactor->free_matches));
-}
-
-/* The batches of one list, oldest first, until one finds no room. */
-static void match_kick(struct list *wait)
-{
-    struct list *link;
-
-    while ((link = list_first(wait)) != NULL) {
-        match_run(container_of(link, struct agent_match, link));
-        /* Only the pointer is looked at: when it found room, the batch may be another's. */
-        if (wait->prev == link) {
-            list_remove(link);
-            list_push_front(wait, link);
-            break;
-        }
-    }
-}
-
-/* Who waits for an operation does not hold up who waits for a part, nor the other way round. */
-void agent_match_kick(struct agent_reactor *reactor)
-{
-    struct list *link;
-
-    match_kick(&reactor->wait_part);
-    match_kick(&reactor->wait_alone);
-    while (!list_empty(&reactor->free_matches) && (link = list_first(&reactor->wait_match)) != NULL)
-        agent_req_again(container_of(link, struct agent_req, link));
 }

@@ -296,9 +296,9 @@ static void at_the_deadline_what_is_known_is_told(void **state)
     }
 }
 
-/* More batches, and more of their commands, than the agent has room for: they wait, and all are
+/* More batches, and more of their commands, than the agent has space for: they wait, and all are
  * answered; those that an enclosure keeps waiting by their deadline. */
-static void more_than_there_is_room_for_waits(void **state)
+static void more_than_there_is_space_for_waits(void **state)
 {
     enum { ASKS = 40, EACH = 1500 };
 
@@ -340,11 +340,11 @@ static void more_than_there_is_room_for_waits(void **state)
     }
 }
 
-/* One enclosure is asked key by key and answers nothing, the other has room again: whoever waits
+/* One enclosure is asked key by key and answers nothing, the other has space again: whoever waits
  * for the first does not hold up who waits for the second. */
 static void one_enclosure_does_not_hold_up_another(void **state)
 {
-    const uint32_t fill = AGENT_PARTS * NVME_KV_EXIST_MANY_KEYS / KEYS;
+    const uint32_t fill = AGENT_MATCH_CMDS * NVME_KV_EXIST_MANY_KEYS / KEYS;
     const struct rig_opts two = {.enclosures = 2, .slots = 256, .many = true};
     struct agent_rig *rig = rig_new(&two);
     struct rig_client *client = rig_client_new(rig);
@@ -506,7 +506,7 @@ int main(void)
         cmocka_unit_test(what_makes_no_sense_is_refused),
         cmocka_unit_test(keys_of_an_enclosure_that_dies_half_way_are_asked_of_the_next),
         cmocka_unit_test(at_the_deadline_what_is_known_is_told),
-        cmocka_unit_test(more_than_there_is_room_for_waits),
+        cmocka_unit_test(more_than_there_is_space_for_waits),
         cmocka_unit_test(one_enclosure_does_not_hold_up_another),
         cmocka_unit_test(a_client_that_dies_leaves_nothing),
         cmocka_unit_test(what_another_one_took_over_is_found),

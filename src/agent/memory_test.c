@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "agent/agent_int.h"
 #include "agent/agent_rig.h"
 #include "base/hash.h"
 #include "icms/icms.h"
@@ -23,7 +24,7 @@
 #define S     (1000 * MS)
 #define WAIT  S
 #define BYTES 20000u                /* of a block: 3.4 are as much as a slab      */
-#define SLAB  ((uint64_t)17 * 4096) /* room for the largest block of the volumes */
+#define SLAB  ((uint64_t)17 * 4096) /* space for the largest block of the volumes */
 
 static struct rig_client *machine_new(const struct rig_opts *opts)
 {
@@ -79,7 +80,7 @@ static void memory_goes_to_the_volume_that_is_used(void **state)
 
         flash_all(client, KV, 0, 150 * loops);
         flash_all(client, RAW, 0, 150 * loops);
-        assert_int_equal(slabs(client, KV), loops); /* room for a block */
+        assert_int_equal(slabs(client, KV), loops); /* space for a block */
         for (int round = 0; round < 2; round++) {
             uint32_t other = round == 0 ? RAW : KV;
 
@@ -180,7 +181,7 @@ static void what_is_being_stored_is_not_taken(void **state)
 
     flash_all(client, RAW, 0, 60);
     flash_all(client, KV, 0, 30);
-    (void)load_all(client, KV, 0, 30); /* it has room for stores */
+    (void)load_all(client, KV, 0, 30); /* it has space for stores */
     rig->fake[0]->hold_stores = true;
     for (uint32_t i = 0; i < 20; i++)
         tags[i] = rig_put(client, KV, 100 + i, BYTES, SHM_FLAG_ON_FLASH, 60 * S);
@@ -252,7 +253,7 @@ static void volumes_take_from_each_other_all_the_time(void **state)
             before = slabs(client, KV);
         }
         assert_true(changes > 100);
-        assert_int_equal(rig_stats(client->rig)->under_way, 0);
+        assert_int_equal(rig_stats(client->rig)->in_flight, 0);
         machine_free(client);
     }
 }
@@ -311,6 +312,43 @@ static void memory_that_is_too_little_is_refused(void **state)
     machine_free(client);
 }
 
+/* Whatever the sizes are: what is checked is what the start does. */
+static void a_check_agrees_with_the_start(void **state)
+{
+    struct rig_opts opts = {.enclosures = 1, .loops = 2, .memory = 40};
+    struct rig_client *client = machine_new(&opts);
+    struct agent_rig *rig = client->rig;
+    uint32_t starts = 0;
+
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        uint64_t random = hash64_mix(seed), bytes = 0, has = 0;
+        struct agent *agent = NULL;
+        icms_err err;
+
+        rig->opts.memory_bytes = (4 + random % 40) * SLAB;
+        rig->opts.loops = 1 + (uint32_t)(random >> 8) % 3;
+        for (uint32_t i = 0; i < RIG_VOLUMES; i++) {
+            random = hash64_mix(random);
+            rig->volumes[i].value_bytes_max = 4096 + random % 80000;
+            rig->volumes[i].memory_bytes_min = random >> 20 & 1 ? (random >> 24) % 10 * SLAB : 0;
+            rig->volumes[i].memory_bytes_max =
+                random >> 21 & 1 ? (10 + (random >> 32) % 10) * SLAB : 0;
+            rig->volumes[i].user_count = (uint32_t)(random >> 22 & 1);
+        }
+        err = agent_check(&rig->opts, NULL, &bytes);
+        assert_int_equal(agent_new(sim_node_env(rig->node), &rig->opts, NULL, &agent), err);
+        if (err != ICMS_OK)
+            continue;
+        for (uint32_t i = 0; i < agent->arena_count; i++)
+            has += loop_region_bytes(agent->arenas[i].region);
+        assert_true(bytes <= has && has < bytes + agent->arena_count * 4096);
+        agent_free(&agent);
+        starts++;
+    }
+    assert_true(starts > 30 && starts < 270);
+    machine_free(client);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -324,6 +362,7 @@ int main(void)
         cmocka_unit_test(volumes_of_different_users_share_nothing),
         cmocka_unit_test(ceilings_that_all_fit_are_arenas_of_their_own),
         cmocka_unit_test(memory_that_is_too_little_is_refused),
+        cmocka_unit_test(a_check_agrees_with_the_start),
     };
 
     return cmocka_run_group_tests_name("agent-memory", tests, NULL, NULL);

@@ -127,7 +127,7 @@ static void a_floor_is_kept_to_the_byte(void **state)
     rig_free(rig);
 }
 
-/* One that is less than a slab, which has room for the largest block of another volume. */
+/* One that is less than a slab, which has space for the largest block of another volume. */
 static void a_ceiling_is_kept_beside_larger_blocks(void **state)
 {
     struct agent_rig *rig = rig_new(&(struct rig_opts){.enclosures = 1, .memory = 40});
@@ -165,13 +165,13 @@ static void take(void *arg)
     uint32_t slot = agent_shard_slot_take(shard, 100);
 
     agent_shard_publish(shard, slot, &(struct key){.length = 9}, 1);
-    for (uint32_t i = 0; shard->slabs < 30 && i < 1000; i++) {
+    for (uint32_t i = 0; shard->slab_count < 30 && i < 1000; i++) {
         uint64_t before = counter_get(&other->evictions);
 
-        (void)agent_pool_take(shard);
+        (void)agent_slabs_take(shard);
         assert_true(counter_get(&other->evictions) - before <= AGENT_SLAB_BLOCKS);
     }
-    assert_int_equal(shard->slabs, 30); /* all but the floors of the others */
+    assert_int_equal(shard->slab_count, 30); /* all but the floors of the others */
 }
 
 /* One request does not hold the loop while a slab full of tiny blocks changes hands. */

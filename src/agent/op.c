@@ -3,10 +3,10 @@
  * agent/op.c: one piece of work for the pod or the own drive: who is asked, in which order, and
  * what their answers mean together.
  *
- * Called by req.c on the reactor's loop; answers come back there by agent_op_answered.
+ * Called by req.c on the reactor's loop; answers come back there by op->answered.
  *
- * Life: agent_op_new -> agent_op_start -> op_ask (once or several times) -> agent_op_answered ->
- * op_over -> agent_op_free. Requests that wait for it are told in op_over; it goes on without them
+ * Life: agent_op_new -> agent_op_start -> op_ask (once or several times) -> op_answered ->
+ * op_done -> agent_op_free. Requests that wait for it are told in op_done; it goes on without them
  * when they ended earlier.
  *
  * Whom: the first in the key's rendezvous order that is not excluded. A connection that ends under
@@ -21,21 +21,15 @@
  * that it is bad, and a bad record is deleted where it was read, unless another one has replaced
  * it. Who writes the key waits for both.
  *
- * Invariant: one operation of a kind is under way for a key, and none besides a STORE or a DELETE
+ * Invariant: one operation of a kind is in flight for a key, and none besides a STORE or a DELETE
  * but loads that will publish nothing (drop). Loads into the memory of a request (direct) are
- * besides that: they publish nothing, nobody joins them, and nobody but op_over ends their request.
+ * besides that: they publish nothing, nobody joins them, and nobody but op_done ends their request.
  */
 #include "agent/agent_int.h"
 
 #include "base/fault.h"
 
 /* ---- pool ----------------------------------------------------------------------------------- */
-
-/* Part of the pool that a class may use: loads are never kept out by the others. */
-static uint32_t op_class_max(enum io_class io_class)
-{
-    return io_class == IO_CLASS_LOAD ? AGENT_OPS : AGENT_OPS / 4;
-}
 
 void agent_reactor_ops_init(struct agent_reactor *reactor)
 {
@@ -46,10 +40,7 @@ void agent_reactor_ops_init(struct agent_reactor *reactor)
         list_init(&reactor->wait_op[i]);
 }
 
-bool agent_reactor_has_op(const struct agent_reactor *reactor, enum io_class io_class)
-{
-    return reactor->ops_used[io_class] < op_class_max(io_class) && !list_empty(&reactor->free_ops);
-}
+static void op_answered(struct agent_op *op);
 
 struct agent_op *agent_op_new(struct agent_shard *shard, enum agent_op_kind kind,
                               const struct key *key, enum io_class io_class)
@@ -66,51 +57,16 @@ struct agent_op *agent_op_new(struct agent_shard *shard, enum agent_op_kind kind
         .shard = shard,
         .io_class = io_class,
         .slot = SHM_SLOT_NONE,
+        .answered = op_answered,
     };
     if (key != NULL)
         op->key = *key;
     list_init(&op->waiters);
     list_init(&op->blocked);
     list_init(&op->key_link);
-    list_init(&op->guest_link);
+    list_init(&op->client_link);
     list_init(&op->link);
     return op;
-}
-
-/* The first that waits for an operation and may have one now, loads before all; NULL: nobody. */
-static struct agent_req *reactor_waits(struct agent_reactor *reactor)
-{
-    for (int i = 0; i < IO_CLASS_COUNT; i++) {
-        struct list *link = list_first(&reactor->wait_op[i]);
-
-        if (link != NULL && agent_reactor_has_op(reactor, (enum io_class)i))
-            return container_of(link, struct agent_req, link);
-    }
-    return NULL;
-}
-
-static void reactor_kick(struct loop_msg *msg);
-
-void agent_reactor_kick(struct agent_reactor *reactor)
-{
-    if (reactor->kick_sent || (reactor_waits(reactor) == NULL && !agent_match_waits(reactor)))
-        return;
-    reactor->kick_sent = true;
-    loop_send(reactor->loop, &reactor->kick, reactor_kick);
-}
-
-/* Not everyone who looks again takes an operation, so all look for whom there is one. */
-static void reactor_kick(struct loop_msg *msg)
-{
-    struct agent_reactor *reactor = container_of(msg, struct agent_reactor, kick);
-    struct agent_req *req;
-
-    reactor->kick_sent = false;
-    for (int i = 0; i < AGENT_WAKE_MAX && (req = reactor_waits(reactor)) != NULL; i++)
-        agent_req_again(req);
-    agent_match_kick(reactor);
-    if (reactor_waits(reactor) != NULL)
-        agent_reactor_kick(reactor);
 }
 
 void agent_op_free(struct agent_op *op)
@@ -120,7 +76,7 @@ void agent_op_free(struct agent_op *op)
     check(!op->busy && list_empty(&op->waiters) && list_empty(&op->blocked));
     reactor->ops_used[op->io_class]--;
     list_push(&reactor->free_ops, &op->link);
-    agent_reactor_kick(reactor);
+    agent_reactor_wake(reactor);
 }
 
 static struct list *op_key_list(struct agent_shard *shard, const struct key *key)
@@ -152,13 +108,13 @@ void agent_op_drop_loads(struct agent_shard *shard, const struct key *key)
 
 /* ---- whom to ask ---------------------------------------------------------------------------- */
 
-struct agent_path *agent_op_pick(struct agent_shard *shard, const struct key *key, uint64_t tried,
-                                 bool *io_owner_down, bool *io_owner_lacks)
+struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct key *key,
+                                      uint64_t tried, bool *io_owner_down, bool *io_owner_lacks)
 {
     const struct place_map *map = shard->agent->map;
     const struct agent_reactor *reactor = shard->reactor;
     uint64_t excluded = atomic_load_explicit(&reactor->excluded, memory_order_relaxed);
-    uint64_t lacking = atomic_load_explicit(&shard->lacking, memory_order_relaxed);
+    uint64_t missing = atomic_load_explicit(&shard->missing, memory_order_relaxed);
     uint32_t slot;
 
     if (map == NULL)
@@ -171,10 +127,10 @@ struct agent_path *agent_op_pick(struct agent_shard *shard, const struct key *ke
             break;
         if ((excluded >> member & 1) != 0)
             *io_owner_down = true;
-        else if ((lacking >> member & 1) != 0)
+        else if ((missing >> member & 1) != 0)
             *io_owner_lacks = true;
         else if ((tried >> member & 1) == 0)
-            return &reactor->paths[member];
+            return &reactor->enclosures[member];
     }
     return NULL;
 }
@@ -188,20 +144,11 @@ icms_err agent_op_target(struct agent_shard *shard, const struct key *key)
     return lacks && !down ? ICMS_NO_VOLUME : ICMS_PEER_DOWN;
 }
 
-bool agent_path_was_away(const struct agent_path *path, const struct agent_shard *shard)
-{
-    uint64_t back_ns =
-        u64_max(atomic_load_explicit(&path->included_ns, memory_order_relaxed),
-                atomic_load_explicit(&path->appeared_ns[shard->number], memory_order_relaxed));
-
-    return back_ns != 0 && loop_env_now_ns(path->agent->env) - back_ns < AGENT_HEAL_NS;
-}
-
 /* Owner and next in order among those that have the volume. */
 static void op_owners(struct agent_op *op, uint32_t *out_owner, uint32_t *out_next)
 {
     const struct place_map *map = op->shard->agent->map;
-    uint64_t lacking = atomic_load_explicit(&op->shard->lacking, memory_order_relaxed);
+    uint64_t missing = atomic_load_explicit(&op->shard->missing, memory_order_relaxed);
     uint32_t slot = place_slot(map, &op->key, volume_has_runs(&op->shard->spec));
     uint32_t owners[2] = {UINT32_MAX, UINT32_MAX};
     int count = 0;
@@ -211,7 +158,7 @@ static void op_owners(struct agent_op *op, uint32_t *out_owner, uint32_t *out_ne
 
         if (member == UINT32_MAX)
             break;
-        if ((lacking >> member & 1) != 0)
+        if ((missing >> member & 1) != 0)
             op->owner_lacks = true;
         else
             owners[count++] = member;
@@ -222,7 +169,7 @@ static void op_owners(struct agent_op *op, uint32_t *out_owner, uint32_t *out_ne
 
 /* Owner and next in order, both, have to forget a block. owner_down: one that may have it cannot be
  * asked. */
-static struct agent_path *op_pick_delete(struct agent_op *op)
+static struct agent_enclosure *op_pick_delete(struct agent_op *op)
 {
     const struct agent_reactor *reactor = op->shard->reactor;
     uint64_t excluded = atomic_load_explicit(&reactor->excluded, memory_order_relaxed);
@@ -236,19 +183,19 @@ static struct agent_path *op_pick_delete(struct agent_op *op)
     if ((excluded >> owner & 1) != 0)
         op->owner_down = true;
     else if ((op->tried >> owner & 1) == 0)
-        return &reactor->paths[owner];
+        return &reactor->enclosures[owner];
     if (next == UINT32_MAX || (op->tried >> next & 1) != 0)
         return NULL;
     if ((excluded >> next & 1) == 0)
-        return &reactor->paths[next];
-    if (agent_path_was_away(&reactor->paths[owner], op->shard))
+        return &reactor->enclosures[next];
+    if (agent_enclosure_was_away(&reactor->enclosures[owner], op->shard))
         op->owner_down = true;
     return NULL;
 }
 
-/* The next enclosure that a flush has to ask. One that holds stores of the guest and is excluded
+/* The next enclosure that a flush has to ask. One that holds stores of the client and is excluded
  * cannot promise anything: the flush fails. */
-static struct agent_path *op_pick_flush(struct agent_op *op)
+static struct agent_enclosure *op_pick_flush(struct agent_op *op)
 {
     const struct agent_reactor *reactor = op->shard->reactor;
     uint64_t excluded = atomic_load_explicit(&reactor->excluded, memory_order_relaxed);
@@ -261,14 +208,14 @@ static struct agent_path *op_pick_flush(struct agent_op *op)
         op->reason = ICMS_MISS_ENCLOSURE_DOWN;
         return NULL;
     }
-    return &reactor->paths[__builtin_ctzll(left)];
+    return &reactor->enclosures[__builtin_ctzll(left)];
 }
 
-static void op_over(struct agent_op *op);
+static void op_done(struct agent_op *op);
 
-static void op_over_msg(struct loop_msg *msg)
+static void op_done_msg(struct loop_msg *msg)
 {
-    op_over(container_of(msg, struct agent_op, msg));
+    op_done(container_of(msg, struct agent_op, msg));
 }
 
 /* Asks the next one; false: there is none. */
@@ -284,17 +231,18 @@ static bool op_ask(struct agent_op *op)
         return true;
     }
     if (op->kind == AGENT_OP_FLUSH)
-        op->path = op_pick_flush(op);
+        op->enclosure = op_pick_flush(op);
     else if (op->kind == AGENT_OP_DELETE && op->record != 0)
-        op->path = op->tried == 0 ? op->path : NULL;
+        op->enclosure = op->tried == 0 ? op->enclosure : NULL;
     else if (op->kind == AGENT_OP_DELETE)
-        op->path = op_pick_delete(op);
+        op->enclosure = op_pick_delete(op);
     else
-        op->path = agent_op_pick(op->shard, &op->key, op->tried, &op->owner_down, &op->owner_lacks);
-    if (op->path == NULL)
+        op->enclosure =
+            agent_op_pick(op->shard, &op->key, op->tried, &op->owner_down, &op->owner_lacks);
+    if (op->enclosure == NULL)
         return false;
-    op->tried |= (uint64_t)1 << op->path->number;
-    agent_path_ask(op->path, op);
+    op->tried |= (uint64_t)1 << op->enclosure->number;
+    agent_enclosure_ask(op->enclosure, op);
     return true;
 }
 
@@ -302,10 +250,10 @@ static bool op_ask(struct agent_op *op)
  * those of an enclosure that is down: a miss; a put fails. When none has it, that is an error. */
 static void op_says_no_volume(struct agent_op *op)
 {
-    bool homeless = agent_shard_is_homeless(op->shard);
+    bool missing = agent_shard_volume_is_missing(op->shard);
 
-    op->err = op->kind == AGENT_OP_DELETE && !homeless ? ICMS_MISS : ICMS_NO_VOLUME;
-    op->reason = homeless ? ICMS_MISS_NONE : ICMS_MISS_NO_VOLUME;
+    op->err = op->kind == AGENT_OP_DELETE && !missing ? ICMS_MISS : ICMS_NO_VOLUME;
+    op->reason = missing ? ICMS_MISS_NONE : ICMS_MISS_NO_VOLUME;
 }
 
 void agent_op_start(struct agent_op *op)
@@ -319,11 +267,11 @@ void agent_op_start(struct agent_op *op)
         list_push(op_key_list(shard, &op->key), &op->key_link);
     if (op->kind == AGENT_OP_STORE) {
         op->seq = shard->store_seq++;
-        op->epoch = shard->shares[op->guest].epoch;
-        list_push(&shard->shares[op->guest].stores, &op->guest_link);
+        op->epoch = shard->shares[op->client].epoch;
+        list_push(&shard->shares[op->client].stores, &op->client_link);
     }
     if (op->kind == AGENT_OP_FLUSH) {
-        struct agent_share *share = &shard->shares[op->guest];
+        struct agent_share *share = &shard->shares[op->client];
 
         check(share->flush == NULL);
         share->flush = op;
@@ -339,7 +287,7 @@ void agent_op_start(struct agent_op *op)
         return;
     if (op->owner_lacks && !op->owner_down)
         op_says_no_volume(op);
-    loop_send(shard->reactor->loop, &op->msg, op_over_msg);
+    loop_send(shard->reactor->loop, &op->msg, op_done_msg);
 }
 
 /* ---- what an answer means ------------------------------------------------------------------- */
@@ -408,17 +356,18 @@ static void op_answer_read(struct agent_op *op)
         agent_answer_read(&op->err, &op->reason);
         return;
     }
-    op->owner_lacks = true; /* not any more: path_volume_lost */
+    op->owner_lacks = true; /* not any more: enclosure_volume_lost */
     op_says_no_volume(op);
 }
 
-/* True when a block that op->path misses may be with the one that took over while it was away. */
+/* True when a block that op->enclosure misses may be with the one that took over while it was away.
+ */
 static bool op_may_be_next(const struct agent_op *op)
 {
-    if (op->path == NULL || op->first_reason != ICMS_MISS_NONE || op->err != ICMS_MISS ||
+    if (op->enclosure == NULL || op->first_reason != ICMS_MISS_NONE || op->err != ICMS_MISS ||
         (op->reason != ICMS_MISS_ABSENT && op->reason != ICMS_MISS_EVICTED))
         return false;
-    return agent_path_was_away(op->path, op->shard);
+    return agent_enclosure_was_away(op->enclosure, op->shard);
 }
 
 /* True when somebody else is asked now. */
@@ -450,14 +399,14 @@ static bool op_goes_on(struct agent_op *op)
     return false;
 }
 
-void agent_op_answered(struct agent_op *op)
+static void op_answered(struct agent_op *op)
 {
     check(op->busy);
     if (fault_hit("agent.answer"))
         op->err = ICMS_PEER_DOWN;
     op_answer_read(op);
     if (!op_goes_on(op))
-        op_over(op);
+        op_done(op);
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */
@@ -492,9 +441,9 @@ static uint64_t op_background_ns(const struct agent_shard *shard)
 }
 
 struct agent_op *agent_op_suspect(struct agent_shard *shard, const struct key *key, bool counted,
-                                  uint64_t room)
+                                  uint64_t space)
 {
-    bool is_known = room != 0;
+    bool is_known = space != 0;
     struct agent_op *op;
     uint32_t slot;
 
@@ -502,15 +451,15 @@ struct agent_op *agent_op_suspect(struct agent_shard *shard, const struct key *k
         !agent_reactor_has_op(shard->reactor, IO_CLASS_PRESTAGE))
         return NULL;
     if (!is_known)
-        room = agent_shard_room(shard, key);
-    slot = agent_shard_slot_take(shard, room);
+        space = agent_shard_load_bytes(shard, key);
+    slot = agent_shard_slot_take(shard, space);
     if (slot == SHM_SLOT_NONE)
         return NULL;
     op = agent_op_new(shard, AGENT_OP_LOAD, key, IO_CLASS_PRESTAGE);
     check(op != NULL);
     op->slot = slot;
-    op->room = room;
-    op->asked_again = is_known;
+    op->space = space;
+    op->is_reload = is_known;
     op->suspect = true;
     op->counted = counted;
     op->deadline_ns = op_background_ns(shard);
@@ -531,14 +480,14 @@ static void op_repair(const struct agent_op *load)
     if (op == NULL)
         return;
     op->record = load->record;
-    op->path = load->path;
+    op->enclosure = load->enclosure;
     op->deadline_ns = op_background_ns(shard);
     agent_op_drop_loads(shard, &load->key);
     agent_op_start(op);
 }
 
 /* What came is damaged, or was not sealed for this volume and key. */
-static void op_over_bad(const struct agent_op *op)
+static void op_done_bad(const struct agent_op *op)
 {
     if (op->suspect)
         op_repair(op);
@@ -546,21 +495,21 @@ static void op_over_bad(const struct agent_op *op)
         (void)agent_op_suspect(op->shard, &op->key, true, 0);
 }
 
-/* The block did not fit into the room that a load had for it. It is loaded again into as much as it
- * said that it needs, and if that is too little, or it did not say, into as much as a block of the
- * volume can need. */
+/* The block did not fit into the space that a load had for it. It is loaded again into as much as
+ * it said that it needs, and if that is too little, or it did not say, into as much as a block of
+ * the volume can need. */
 static bool op_was_too_small(struct agent_op *op)
 {
     uint64_t bytes_max = op->shard->stored_bytes_max;
 
-    if (op->err != ICMS_VALUE_SIZE || op->direct != NULL || op->room >= bytes_max ||
+    if (op->err != ICMS_VALUE_SIZE || op->direct != NULL || op->space >= bytes_max ||
         op->value_bytes > bytes_max)
         return false;
-    op->room = op->asked_again || op->value_bytes <= op->room ? bytes_max : op->value_bytes;
+    op->space = op->is_reload || op->value_bytes <= op->space ? bytes_max : op->value_bytes;
     return true;
 }
 
-static void op_over_load(struct agent_op *op)
+static void op_done_load(struct agent_op *op)
 {
     struct agent_shard *shard = op->shard;
 
@@ -578,12 +527,14 @@ static void op_over_load(struct agent_op *op)
         op->err = ICMS_CORRUPT;
         op->reason = ICMS_MISS_CHECKSUM;
     }
+    if (op->reason == ICMS_MISS_CHECKSUM && op->enclosure != NULL)
+        agent_enclosure_damaged(op->enclosure, shard->number, &op->key);
     if (op->reason == ICMS_MISS_CHECKSUM && !op->counted)
         counter_add(&shard->checksum_errors, 1);
     if (op->direct == NULL)
         agent_shard_unpin(shard, op->slot);
     if (op->bad)
-        op_over_bad(op);
+        op_done_bad(op);
     if (op->direct != NULL)
         return;
     if (op->err == ICMS_OK && !op->drop && agent_shard_find(shard, &op->key) == SHM_SLOT_NONE) {
@@ -593,20 +544,20 @@ static void op_over_load(struct agent_op *op)
     agent_shard_slot_give(shard, op->slot);
     op->slot = SHM_SLOT_NONE;
     if (op->too_small && op->suspect)
-        (void)agent_op_suspect(shard, &op->key, op->counted, op->room);
+        (void)agent_op_suspect(shard, &op->key, op->counted, op->space);
     if (op->err == ICMS_OK)
         op->drop = true; /* the waiters look again: something newer is there, or nothing */
 }
 
-/* What the guest of a store or flush is told by its next flush; NULL: that guest is gone. */
+/* What the client of a store or flush is told by its next flush; NULL: that client is gone. */
 static struct agent_share *op_share(struct agent_op *op)
 {
-    struct agent_share *share = &op->shard->shares[op->guest];
+    struct agent_share *share = &op->shard->shares[op->client];
 
     return share->epoch == op->epoch ? share : NULL;
 }
 
-static void op_over_flush(struct agent_op *op)
+static void op_done_flush(struct agent_op *op)
 {
     struct agent_share *share = op_share(op);
 
@@ -617,11 +568,11 @@ static void op_over_flush(struct agent_op *op)
         return;
     share->dirty |= op->wanted;
     /* What an enclosure had of a volume that it lacks now is lost: told once. */
-    if (op->err == ICMS_NO_VOLUME && op->path != NULL)
-        share->dirty &= ~((uint64_t)1 << op->path->number);
+    if (op->err == ICMS_NO_VOLUME && op->enclosure != NULL)
+        share->dirty &= ~((uint64_t)1 << op->enclosure->number);
 }
 
-static void op_over_store(struct agent_op *op)
+static void op_done_store(struct agent_op *op)
 {
     struct agent_shard *shard = op->shard;
     struct agent_share *share = op_share(op);
@@ -630,9 +581,9 @@ static void op_over_store(struct agent_op *op)
     check(shard->store_bytes >= agent_shard_slot_bytes(shard, op->slot));
     shard->store_bytes -= agent_shard_slot_bytes(shard, op->slot);
     agent_shard_unpin(shard, op->slot);
-    list_remove(&op->guest_link);
-    if (share != NULL && op->err == ICMS_OK && op->path != NULL)
-        share->dirty |= (uint64_t)1 << op->path->number;
+    list_remove(&op->client_link);
+    if (share != NULL && op->err == ICMS_OK && op->enclosure != NULL)
+        share->dirty |= (uint64_t)1 << op->enclosure->number;
     if (op->published) {
         if (op->err != ICMS_OK)
             counter_add(&shard->store_failures, 1);
@@ -644,19 +595,17 @@ static void op_over_store(struct agent_op *op)
         agent_shard_slot_give(shard, op->slot);
     }
     while (share != NULL && !list_empty(&share->flushes)) {
-        struct agent_req *req = container_of(list_first(&share->flushes), struct agent_req, link);
-        struct list *oldest = list_first(&share->stores);
+        struct list *flush = list_first(&share->flushes), *oldest = list_first(&share->stores);
 
-        if (oldest != NULL &&
-            container_of(oldest, struct agent_op, guest_link)->seq < req->flush_seq)
+        if (oldest != NULL && container_of(oldest, struct agent_op, client_link)->seq <
+                                  container_of(flush, struct agent_req, waiter.link)->flush_seq)
             break;
-        list_remove(&req->link);
-        agent_req_again(req);
+        agent_waiter_wake(flush, NULL);
     }
 }
 
 /* Nobody will be asked any more, nothing touches the slot: tells all that wait. */
-static void op_over(struct agent_op *op)
+static void op_done(struct agent_op *op)
 {
     struct list *link;
 
@@ -667,18 +616,18 @@ static void op_over(struct agent_op *op)
         op->reason = op->first_reason;
     }
     if (op->kind == AGENT_OP_FLUSH)
-        op_over_flush(op);
+        op_done_flush(op);
     else if (op->kind == AGENT_OP_LOAD)
-        op_over_load(op);
+        op_done_load(op);
     else if (op->kind == AGENT_OP_STORE)
-        op_over_store(op);
+        op_done_store(op);
     else if (op->kind == AGENT_OP_EXIST)
         op_reason_settle(op);
-    if (op->match != NULL)
-        agent_match_op_over(op);
-    while ((link = list_pop(&op->waiters)) != NULL)
-        agent_req_op_over(container_of(link, struct agent_req, link), op);
-    while ((link = list_pop(&op->blocked)) != NULL)
-        agent_req_again(container_of(link, struct agent_req, link));
+    if (op->done != NULL)
+        op->done(op);
+    while ((link = list_first(&op->waiters)) != NULL)
+        agent_waiter_wake(link, op);
+    while ((link = list_first(&op->blocked)) != NULL)
+        agent_waiter_wake(link, NULL);
     agent_op_free(op);
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/qpair.c: a guest's rings at one reactor: entries become requests, answers go back.
+ * agent/qpair.c: a client's rings at one reactor: entries become requests, answers go back.
  *
  * agent_qpair_init, _fini and _start are called by control threads; all else runs on the reactor's
  * loop.
  *
  * Life: FREE -> agent_qpair_start -> LIVE -> (BROKEN) -> agent_qpair_leave -> LEAVING, until its
- * last request is answered -> GONE (guest.c) -> FREE.
+ * last request is answered -> GONE (client.c) -> FREE.
  *
- * What a guest writes is hostile: entries are copied out before they are looked at, own positions
- * are kept outside of its memory, numbers are bounded. A guest that stops leaves at most
- * AGENT_GUEST_REQS requests a reactor, which end by their deadlines, and its leases.
+ * What a client writes is hostile: entries are copied out before they are looked at, own positions
+ * are kept outside of its memory, numbers are bounded. A client that stops leaves at most
+ * AGENT_CLIENT_REQS requests a reactor, which end by their deadlines, and its leases.
  *
  * Invariant: a request is in `free` or in `active`.
  */
@@ -26,7 +26,7 @@ static void qpair_leave_check(struct agent_qpair *qpair);
 static void qpair_signal(struct agent_qpair *qpair)
 {
     if (shm_complete_publish(&qpair->ring))
-        loop_event_signal(qpair->guest->client_event);
+        loop_event_signal(qpair->client->client_event);
 }
 
 /* Takes entries later: not inside what runs now. */
@@ -114,7 +114,7 @@ static void qpair_count(const struct agent_req *req)
         hist_add(&reactor->exists_ns, ns);
 }
 
-void agent_qpair_answer(struct agent_req *req)
+static void qpair_answer(struct agent_req *req)
 {
     struct agent_qpair *qpair = req->qpair;
 
@@ -124,7 +124,7 @@ void agent_qpair_answer(struct agent_req *req)
     if (qpair->state == AGENT_QPAIR_LIVE && !qpair_is_hint(req->op)) {
         if (!list_empty(&qpair->wait_ring) || !shm_complete_push(&qpair->ring, &req->answer)) {
             agent_req_state_set(req, AGENT_REQ_WAIT_RING);
-            list_push(&qpair->wait_ring, &req->link);
+            list_push(&qpair->wait_ring, &req->waiter.link);
             return;
         }
         qpair_signal(qpair);
@@ -132,19 +132,19 @@ void agent_qpair_answer(struct agent_req *req)
     qpair_req_free(req);
 }
 
-/* The guest took completions, perhaps. */
+/* The client took completions, perhaps. */
 static void qpair_ring_retry(struct agent_qpair *qpair)
 {
     struct list *link;
     bool pushed = false;
 
     while ((link = list_first(&qpair->wait_ring)) != NULL) {
-        struct agent_req *req = container_of(link, struct agent_req, link);
+        struct agent_req *req = container_of(link, struct agent_req, waiter.link);
 
         if (qpair->state == AGENT_QPAIR_LIVE && !shm_complete_push(&qpair->ring, &req->answer))
             break;
         pushed = true;
-        list_remove(&req->link);
+        list_remove(&req->waiter.link);
         qpair_req_free(req);
     }
     if (pushed && qpair->state == AGENT_QPAIR_LIVE)
@@ -182,7 +182,7 @@ static icms_err qpair_entry_check(const struct agent_qpair *qpair, const struct 
 
     if (entry->op < SHM_OP_GET || entry->op > SHM_OP_EXISTS_MANY)
         return ICMS_INVALID;
-    if (entry->volume >= agent->volume_count || (qpair->guest->volumes >> entry->volume & 1) == 0)
+    if (entry->volume >= agent->volume_count || (qpair->client->volumes >> entry->volume & 1) == 0)
         return ICMS_NO_VOLUME;
     if (entry->op == SHM_OP_EXISTS_MANY &&
         (entry->bytes == 0 || entry->bytes > SHM_MATCH_KEYS ||
@@ -196,7 +196,7 @@ static icms_err qpair_entry_check(const struct agent_qpair *qpair, const struct 
     if (entry->op == SHM_OP_GET && entry->lease >= SHM_LEASES && entry->lease != SHM_SLOT_NONE)
         return ICMS_INVALID;
     if ((entry->flags & SHM_FLAG_DIRECT) != 0 &&
-        !atomic_load_explicit(&qpair->guest->trusted, memory_order_relaxed))
+        !atomic_load_explicit(&qpair->client->trusted, memory_order_relaxed))
         return ICMS_INVALID;
     if (atomic_load_explicit(&agent->draining, memory_order_relaxed))
         return ICMS_CLOSED;
@@ -235,14 +235,14 @@ static void qpair_entry_begin(struct agent_qpair *qpair, const struct shm_submit
     req->deadline_ns = qpair_deadline_ns(qpair, entry);
     req->key = (struct key){.length = entry->key_length};
     req->answer = (struct shm_complete){.tag = entry->tag};
-    list_init(&req->link);
+    list_init(&req->waiter.link);
     req->asked = TRACE_NOWHERE;
     trace_begin(&req->trace, AGENT_REQ_NEW, req->taken_ns);
     if (err != ICMS_OK) {
         req->shard = NULL;
         req->answer.status = err;
         agent_req_state_set(req, AGENT_REQ_ANSWER);
-        agent_qpair_answer(req);
+        qpair_answer(req);
         return;
     }
     if (qpair_has_key(entry->op))
@@ -281,9 +281,9 @@ static void qpair_break(struct agent_qpair *qpair)
     qpair_ring_retry(qpair);
 }
 
-static void qpair_beat_set(struct agent_qpair *qpair)
+static void qpair_heartbeat_set(struct agent_qpair *qpair)
 {
-    atomic_store_explicit(&qpair->ring.qpair->agent_beat_ns, reactor_now_ns(qpair->reactor),
+    atomic_store_explicit(&qpair->ring.qpair->agent_heartbeat_ns, reactor_now_ns(qpair->reactor),
                           memory_order_relaxed);
 }
 
@@ -294,19 +294,19 @@ static void qpair_run(struct agent_qpair *qpair)
     uint64_t bytes = 0;
 
     for (int round = 0; qpair->state == AGENT_QPAIR_LIVE; round++) {
-        uint32_t room = 0, count;
+        uint32_t space = 0, count;
 
         list_for_each (link, &qpair->free)
-            if (++room == AGENT_TAKE_MAX)
+            if (++space == AGENT_TAKE_MAX)
                 break;
-        qpair_beat_set(qpair);
-        if (room == 0)
+        qpair_heartbeat_set(qpair);
+        if (space == 0)
             return; /* qpair_req_free goes on */
         if (round == AGENT_TAKE_ROUND || bytes >= AGENT_TAKE_BYTES) {
             qpair_run_later(qpair);
             return;
         }
-        if (shm_submit_take(&qpair->ring, entries, room, &count) != ICMS_OK) {
+        if (shm_submit_take(&qpair->ring, entries, space, &count) != ICMS_OK) {
             qpair_break(qpair);
             return;
         }
@@ -334,7 +334,7 @@ static void qpair_event(struct loop_op *op)
     qpair_run(qpair);
 }
 
-void agent_qpair_beat(struct agent_qpair *qpair)
+void agent_qpair_heartbeat(struct agent_qpair *qpair)
 {
     if (qpair->state != AGENT_QPAIR_LIVE)
         return;
@@ -363,17 +363,18 @@ void agent_qpair_start(struct agent_qpair *qpair)
     loop_send(qpair->reactor->loop, &qpair->start_msg, qpair_start);
 }
 
-/* Goes on with its end when nothing of it is under way. */
+/* Goes on with its end when nothing of it is in flight. */
 static void qpair_leave_check(struct agent_qpair *qpair)
 {
     if (!list_empty(&qpair->active) || loop_op_busy(&qpair->event_op) || qpair->run_sent)
         return;
     qpair->state = AGENT_QPAIR_GONE;
-    agent_guest_left(qpair);
+    qpair->left(qpair);
 }
 
-void agent_qpair_leave(struct agent_qpair *qpair)
+void agent_qpair_leave(struct agent_qpair *qpair, void (*left)(struct agent_qpair *qpair))
 {
+    qpair->left = left;
     qpair->state = AGENT_QPAIR_LEAVING;
     qpair_ring_retry(qpair);
     list_for_each_safe (link, &qpair->active)
@@ -390,14 +391,15 @@ icms_err agent_qpair_init(struct agent_qpair *qpair)
 
     if (err != ICMS_OK)
         return err;
-    qpair->reqs = calloc(AGENT_GUEST_REQS, sizeof(qpair->reqs[0]));
+    qpair->reqs = calloc(AGENT_CLIENT_REQS, sizeof(qpair->reqs[0]));
     if (qpair->reqs == NULL)
         return ICMS_NO_MEMORY;
     list_init(&qpair->free);
     list_init(&qpair->active);
     list_init(&qpair->wait_ring);
-    for (int i = 0; i < AGENT_GUEST_REQS; i++) {
+    for (int i = 0; i < AGENT_CLIENT_REQS; i++) {
         qpair->reqs[i].qpair = qpair;
+        qpair->reqs[i].done = qpair_answer;
         list_push(&qpair->free, &qpair->reqs[i].qpair_link);
     }
     return ICMS_OK;

@@ -34,7 +34,7 @@ static struct agent_rig *rig_up(struct rig_client **out_client)
 static void rig_down(struct agent_rig *rig, struct rig_client *client)
 {
     rig_client_free(client);
-    assert_int_equal(rig_stats(rig)->under_way, 0);
+    assert_int_equal(rig_stats(rig)->in_flight, 0);
     rig_free(rig);
 }
 
@@ -189,9 +189,9 @@ static void the_end_of_a_client_is_its_end_at_every_reactor(void **state)
         for (uint32_t n = 0; n < KEYS; n++)
             (void)rig_get(next, KV, first + n, n, 10 * WAIT);
         rig_run(rig, 50 * RIG_MS);
-        assert_int_equal(rig_stats(rig)->under_way, KEYS);
+        assert_int_equal(rig_stats(rig)->in_flight, KEYS);
         rig_client_free(next);
-        assert_int_equal(rig_stats(rig)->under_way, 0);
+        assert_int_equal(rig_stats(rig)->in_flight, 0);
         assert_int_equal(rig_stats(rig)->clients, 1);
         rig->fake[0]->hold = false;
         rig_on_fake(rig, 0, fake_target_release);

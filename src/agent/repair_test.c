@@ -118,6 +118,14 @@ static void a_put_behind_a_suspicion_repairs_the_block(void **state)
             rig_lease_give(client, 0);
             assert_true(is_stored(rig, n));
             assert_int_equal(rig_stats(rig)->checksum_errors, n); /* once each */
+            if (!own) {
+                struct key key;
+
+                rig_key(n, &key);
+                assert_int_equal(rig_stats(rig)->enclosures[0].checksum_errors, n);
+                assert_int_equal(rig_stats(rig)->enclosures[0].damaged_volume, KV);
+                assert_memory_equal(&rig_stats(rig)->enclosures[0].damaged_key, &key, sizeof(key));
+            }
         }
         if (!own) {
             assert_int_equal(rig->fake[0]->record_deletes, 3);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/req.c: one request of a guest, on the reactor of its key.
+ * agent/req.c: one request of a client, on the reactor of its key.
  *
  * Called by qpair.c (begin, cancel), op.c (its operation is over), shard.c (a slot may be free) and
  * by timers.
  *
  * Life: qpair.c takes the entry (NEW) -> req_new -> a waiting state, and again -> req_answer ->
- * agent_qpair_answer. Each waiting state has one list, whose owner wakes it.
+ * req->done. Each waiting state has one list, whose owner wakes it.
  *
  * The deadline answers at once: nothing of a request is touched by the network or a drive. What is
  * (a slot that is being filled or stored) belongs to an operation, which outlives the request and
@@ -17,7 +17,7 @@
  *
  * When a put is visible. Accepted: at once, in the arena; stored in the background; if that fails
  * the block stays in the arena until it is evicted, is counted (store_failures), and fails the
- * guest's next flush. On flash, or if absent: when the enclosure has answered for it.
+ * client's next flush. On flash, or if absent: when the enclosure has answered for it.
  */
 #include "agent/agent_int.h"
 
@@ -38,7 +38,7 @@ static enum step req_answer(struct agent_req *req, icms_err status, enum icms_mi
     struct agent_shard *shard = req->shard;
 
     loop_timer_stop(shard->reactor->loop, &req->timer);
-    list_remove(&req->link);
+    list_remove(&req->waiter.link);
     req->waits = NULL;
     if (req->match != NULL)
         agent_match_leave(req->match);
@@ -53,7 +53,7 @@ static enum step req_answer(struct agent_req *req, icms_err status, enum icms_mi
     if (reason == ICMS_MISS_SHED)
         counter_add(&shard->sheds, 1);
     agent_req_state_set(req, AGENT_REQ_ANSWER);
-    agent_qpair_answer(req);
+    req->done(req);
     return STEP_OVER;
 }
 
@@ -72,11 +72,11 @@ static enum step req_answer_reason(struct agent_req *req, icms_err err, enum icm
 static enum step req_wait(struct agent_req *req, enum agent_req_state state, struct list *list)
 {
     agent_req_state_set(req, state);
-    list_push(list, &req->link);
+    list_push(list, &req->waiter.link);
     return STEP_WAIT;
 }
 
-/* For an operation that was started, or that is under way for the key. */
+/* For an operation that was started, or that is in flight for the key. */
 static enum step req_wait_op(struct agent_req *req, struct agent_op *op)
 {
     bool local = req->shard->agent->local != NULL;
@@ -138,7 +138,7 @@ static enum step req_get_direct(struct agent_req *req, enum io_class io_class)
 }
 
 /* What was received in the memory of the request. */
-static enum step req_direct_over(struct agent_req *req, const struct agent_op *op)
+static enum step req_direct_done(struct agent_req *req, const struct agent_op *op)
 {
     struct agent_shard *shard = req->shard;
 
@@ -146,7 +146,7 @@ static enum step req_direct_over(struct agent_req *req, const struct agent_op *o
     req->answer.slot = SHM_SLOT_NONE;
     req->answer.value_bytes = op->value_bytes;
     if (op->err == ICMS_VALUE_SIZE && op->value_bytes > LIMIT_TRAILER_BYTES)
-        req->answer.value_bytes -= LIMIT_TRAILER_BYTES; /* how much room it wants */
+        req->answer.value_bytes -= LIMIT_TRAILER_BYTES; /* how much space it wants */
     if (op->err != ICMS_OK)
         return req_answer_reason(req, op->err, op->reason);
     req->answer.source = shard->agent->local != NULL ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
@@ -163,7 +163,7 @@ static enum step req_new_get(struct agent_req *req)
         (req->flags & SHM_FLAG_PRESTAGE) != 0 ? IO_CLASS_PRESTAGE : IO_CLASS_LOAD;
     uint32_t slot = agent_shard_find(shard, &req->key);
     struct agent_op *op;
-    uint64_t room;
+    uint64_t space;
 
     if (slot != SHM_SLOT_NONE)
         return req_get_hit(req, slot, ICMS_SOURCE_DRAM);
@@ -174,10 +174,10 @@ static enum step req_new_get(struct agent_req *req)
     if (op != NULL)
         return req_wait_op(req, op);
     if ((req->flags & SHM_FLAG_DIRECT) != 0 && shard->spec.sealed &&
-        !agent_shard_again(shard, &req->key))
+        !agent_shard_admits(shard, &req->key))
         return req_get_direct(req, io_class);
-    room = req->room != 0 ? req->room : agent_shard_room(shard, &req->key);
-    slot = agent_shard_slot_take(shard, room);
+    space = req->space != 0 ? req->space : agent_shard_load_bytes(shard, &req->key);
+    slot = agent_shard_slot_take(shard, space);
     if (slot == SHM_SLOT_NONE)
         return req_wait(req, AGENT_REQ_WAIT_SLOT, &shard->wait_slot);
     op = agent_op_new(shard, AGENT_OP_LOAD, &req->key, io_class);
@@ -186,8 +186,8 @@ static enum step req_new_get(struct agent_req *req)
         return req_wait_pool(req, io_class);
     }
     op->slot = slot;
-    op->room = room;
-    op->asked_again = req->room != 0;
+    op->space = space;
+    op->is_reload = req->space != 0;
     op->deadline_ns = req->deadline_ns;
     agent_op_start(op);
     return req_wait_op(req, op);
@@ -210,11 +210,12 @@ static void req_put_copy_direct(const struct agent_req *req, uint8_t *to)
         memcpy(to, from, req->bytes);
 }
 
-/* Copies value and trailer out of the guest's memory, which it may write meanwhile: what counts is
+/* Copies value and trailer out of the client's memory, which it may write meanwhile: what counts is
  * what arrived in the slot. */
 static icms_err req_put_copy(struct agent_req *req, uint32_t slot)
 {
     struct agent_shard *shard = req->shard;
+    const struct sealed_place place = agent_shard_sealed_place(shard, &req->key);
     uint8_t *to = agent_shard_memory(shard, slot);
     const uint8_t *from = req->qpair->ring.staging + req->offset;
     uint32_t crc;
@@ -229,13 +230,13 @@ static icms_err req_put_copy(struct agent_req *req, uint32_t slot)
         memcpy(to, from, req->bytes);
         return ICMS_OK;
     }
-    if (atomic_load_explicit(&req->qpair->guest->trusted, memory_order_relaxed)) {
+    if (atomic_load_explicit(&req->qpair->client->trusted, memory_order_relaxed)) {
         memcpy(to, from, req->bytes + LIMIT_TRAILER_BYTES); /* made by this process just now */
         return ICMS_OK;
     }
     crc = crc32c_copy(0, to, from, req->bytes);
     memcpy(to + req->bytes, from + req->bytes, LIMIT_TRAILER_BYTES);
-    return sealed_trailer_check(&shard->spec.uuid, &req->key, req->bytes, crc, to + req->bytes);
+    return sealed_trailer_check(&place, req->bytes, crc, to + req->bytes);
 }
 
 /* Reactors share the backlog: what is taken here is given back when the store is over. */
@@ -268,7 +269,7 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     op->slot = slot;
     op->value_bytes = req->bytes;
     op->stored_bytes = stored_bytes;
-    op->guest = req->qpair->guest->number;
+    op->client = req->qpair->client->number;
     op->if_absent = (req->flags & SHM_FLAG_IF_ABSENT) != 0;
     op->published = accepted;
     op->deadline_ns =
@@ -285,7 +286,7 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     return accepted ? req_answer(req, ICMS_OK, ICMS_MISS_NONE) : req_wait_op(req, op);
 }
 
-/* Whether the value lies in memory that the guest may name. */
+/* Whether the value lies in memory that the client may name. */
 static bool req_put_is_inside(const struct agent_req *req, uint64_t stored_bytes)
 {
     uint64_t staging_bytes = req->qpair->ring.staging_bytes;
@@ -304,8 +305,10 @@ static enum step req_new_put(struct agent_req *req)
     struct agent_op *op;
     icms_err err;
 
-    if (req->bytes == 0 || req->bytes > shard->spec.value_bytes_max)
+    if (req->bytes == 0 || req->bytes > volume_carried_bytes_max(&shard->spec))
         return req_answer(req, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
+    if (shard->spec.encrypted && (req->flags & SHM_FLAG_DIRECT) != 0)
+        return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE); /* its trailer would be a plain one */
     if (!req_put_is_inside(req, stored_bytes))
         return req_answer(req, ICMS_INVALID, ICMS_MISS_NONE);
     op = agent_op_writer(shard, &req->key);
@@ -360,7 +363,7 @@ static enum step req_new_exists(struct agent_req *req)
     return req_wait_op(req, op);
 }
 
-/* Copies key i out of the guest's memory, which it may write meanwhile; false: it is none. */
+/* Copies key i out of the client's memory, which it may write meanwhile; false: it is none. */
 static bool req_match_key(const struct agent_req *req, uint32_t i, struct key *out_key)
 {
     struct shm_key copy;
@@ -410,6 +413,31 @@ static enum step req_match_none(struct agent_req *req, enum icms_miss reason)
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
+/* Tells what is known; of the other keys: this. */
+static enum step req_match_answer(struct agent_req *req, enum icms_miss unknown)
+{
+    const struct agent_match *match = req->match;
+    uint8_t *out = req_match_out(req);
+    bool missing = false;
+
+    for (uint32_t i = 0; i < match->count; i++) {
+        uint8_t reason = match->state[i] == MATCH_KNOWN ? match->reason[i] : (uint8_t)unknown;
+
+        out[match->at[i]] = reason;
+        missing = missing || reason == ICMS_MISS_NO_VOLUME;
+    }
+    if (match->left > 0)
+        counter_add(&req->shard->deadline_misses, 1);
+    if (missing && agent_shard_volume_is_missing(req->shard))
+        return req_answer(req, ICMS_NO_VOLUME, ICMS_MISS_NONE);
+    return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
+}
+
+static void req_match_done(struct agent_match *match)
+{
+    (void)req_match_answer(match->req, ICMS_MISS_NONE);
+}
+
 static enum step req_new_exists_many(struct agent_req *req)
 {
     struct agent_shard *shard = req->shard;
@@ -424,33 +452,9 @@ static enum step req_new_exists_many(struct agent_req *req)
     agent_req_state_set(req, shard->agent->local != NULL ? AGENT_REQ_LOCAL : AGENT_REQ_POD);
     req->match = match;
     match->req = req;
+    match->done = req_match_done;
     agent_match_start(match, req->deadline_ns); /* it may be answered in there */
     return STEP_WAIT;
-}
-
-/* Tells what is known; of the other keys: this. */
-static enum step req_match_answer(struct agent_req *req, enum icms_miss unknown)
-{
-    const struct agent_match *match = req->match;
-    uint8_t *out = req_match_out(req);
-    bool lacking = false;
-
-    for (uint32_t i = 0; i < match->count; i++) {
-        uint8_t reason = match->state[i] == MATCH_KNOWN ? match->reason[i] : (uint8_t)unknown;
-
-        out[match->at[i]] = reason;
-        lacking = lacking || reason == ICMS_MISS_NO_VOLUME;
-    }
-    if (match->left > 0)
-        counter_add(&req->shard->deadline_misses, 1);
-    if (lacking && agent_shard_is_homeless(req->shard))
-        return req_answer(req, ICMS_NO_VOLUME, ICMS_MISS_NONE);
-    return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
-}
-
-void agent_req_match_over(struct agent_req *req)
-{
-    (void)req_match_answer(req, ICMS_MISS_NONE);
 }
 
 static enum step req_new_remove(struct agent_req *req)
@@ -467,7 +471,7 @@ static enum step req_new_remove(struct agent_req *req)
     agent_op_drop_loads(shard, &req->key);
     slot = agent_shard_find(shard, &req->key);
     if (slot != SHM_SLOT_NONE) {
-        req->had = true;
+        req->was_cached = true;
         agent_shard_unpublish(shard, slot);
     }
     op->deadline_ns = req->deadline_ns;
@@ -478,7 +482,7 @@ static enum step req_new_remove(struct agent_req *req)
 static enum step req_new_flush(struct agent_req *req)
 {
     struct agent_shard *shard = req->shard;
-    struct agent_share *share = &shard->shares[req->qpair->guest->number];
+    struct agent_share *share = &shard->shares[req->qpair->client->number];
     struct list *oldest = list_first(&share->stores);
     struct agent_op *op;
 
@@ -486,7 +490,7 @@ static enum step req_new_flush(struct agent_req *req)
         req->flushed = true;
         req->flush_seq = shard->store_seq;
     }
-    if (oldest != NULL && container_of(oldest, struct agent_op, guest_link)->seq < req->flush_seq)
+    if (oldest != NULL && container_of(oldest, struct agent_op, client_link)->seq < req->flush_seq)
         return req_wait(req, AGENT_REQ_WAIT_STORES, &share->flushes);
     if (share->failed > 0) {
         share->failed = 0; /* told once */
@@ -497,13 +501,13 @@ static enum step req_new_flush(struct agent_req *req)
     op = agent_op_new(shard, AGENT_OP_FLUSH, NULL, IO_CLASS_STORE);
     if (op == NULL)
         return req_wait_pool(req, IO_CLASS_STORE);
-    op->guest = req->qpair->guest->number;
+    op->client = req->qpair->client->number;
     op->deadline_ns = req->deadline_ns;
     agent_op_start(op);
     return req_wait_op(req, op);
 }
 
-/* A guest used a block without us. Nobody waits for an answer. */
+/* A client used a block without us. Nobody waits for an answer. */
 static enum step req_new_touch(struct agent_req *req)
 {
     uint32_t slot = agent_shard_find(req->shard, &req->key);
@@ -513,8 +517,8 @@ static enum step req_new_touch(struct agent_req *req)
     return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
-/* A guest found a block damaged, or says so: we look ourselves, in the arena and where it is
- * stored. Nobody waits for an answer, but the request is kept until then, so that one guest cannot
+/* A client found a block damaged, or says so: we look ourselves, in the arena and where it is
+ * stored. Nobody waits for an answer, but the request is kept until then, so that one client cannot
  * cause more of this than of gets. */
 static enum step req_new_suspect(struct agent_req *req)
 {
@@ -560,9 +564,9 @@ static enum step req_new(struct agent_req *req)
     }
 }
 
-void agent_req_again(struct agent_req *req)
+static void req_retry(struct agent_req *req)
 {
-    list_remove(&req->link);
+    list_remove(&req->waiter.link);
     req->waits = NULL;
     agent_req_state_set(req, AGENT_REQ_NEW);
     (void)req_new(req);
@@ -581,26 +585,6 @@ static void req_deadline(struct loop_timer *timer)
         (void)req_answer_reason(req, ICMS_DEADLINE, reason);
 }
 
-void agent_req_begin(struct agent_req *req)
-{
-    check(req->state == AGENT_REQ_NEW);
-    req->waits = NULL;
-    req->match = NULL;
-    req->direct = false;
-    req->room = 0;
-    req->flushed = req->had = false;
-    list_init(&req->link);
-    loop_timer_init(&req->timer, req_deadline);
-    loop_timer_start(req->shard->reactor->loop, &req->timer, req->deadline_ns);
-    (void)req_new(req);
-}
-
-void agent_req_cancel(struct agent_req *req, icms_err err)
-{
-    if (req->state >= AGENT_REQ_NEW && req->state < AGENT_REQ_ANSWER && !req->direct)
-        (void)req_answer(req, err, ICMS_MISS_NONE);
-}
-
 /* A remove is done when each place where the block may be has forgotten it. */
 static enum step req_over_remove(struct agent_req *req, const struct agent_op *op)
 {
@@ -608,19 +592,19 @@ static enum step req_over_remove(struct agent_req *req, const struct agent_op *o
         return req_answer(req, op->err, op->reason);
     if (op->owner_down)
         return req_answer(req, ICMS_PEER_DOWN, ICMS_MISS_ENCLOSURE_DOWN);
-    if (op->found || req->had)
+    if (op->found || req->was_cached)
         return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
     return req_answer(req, ICMS_MISS, ICMS_MISS_ABSENT);
 }
 
-void agent_req_op_over(struct agent_req *req, struct agent_op *op)
+static void req_op_done(struct agent_req *req, const struct agent_op *op)
 {
     struct agent_shard *shard = req->shard;
     bool local = shard->agent->local != NULL;
 
-    list_remove(&req->link);
+    list_remove(&req->waiter.link);
     req->waits = NULL;
-    req->asked = op->path != NULL ? op->path->number : TRACE_NOWHERE;
+    req->asked = op->enclosure != NULL ? op->enclosure->number : TRACE_NOWHERE;
     if (req->op == SHM_OP_SUSPECT) {
         (void)req_answer(req, ICMS_OK, ICMS_MISS_NONE);
         return;
@@ -630,15 +614,15 @@ void agent_req_op_over(struct agent_req *req, struct agent_op *op)
         if (op->direct != NULL && op->drop) { /* written meanwhile */
             req->direct = false;
             loop_timer_start(shard->reactor->loop, &req->timer, req->deadline_ns);
-            agent_req_again(req);
+            req_retry(req);
         } else if (op->direct != NULL) {
-            (void)req_direct_over(req, op);
+            (void)req_direct_done(req, op);
         } else if (op->too_small) {
-            req->room = op->room; /* what it needs */
-            agent_req_again(req);
+            req->space = op->space; /* what it needs */
+            req_retry(req);
         } else if (op->drop ||
                    (op->reason == ICMS_MISS_DEADLINE && op->deadline_ns < req->deadline_ns)) {
-            agent_req_again(req); /* written meanwhile, or this request has more time */
+            req_retry(req); /* written meanwhile, or this request has more time */
         } else if (op->err == ICMS_OK) {
             (void)req_get_hit(req, op->slot, local ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD);
         } else {
@@ -647,7 +631,7 @@ void agent_req_op_over(struct agent_req *req, struct agent_op *op)
         break;
     case AGENT_OP_EXIST:
         if (op->err == ICMS_OK) {
-            req->answer.value_bytes = (uint32_t)shard->spec.value_bytes_max;
+            req->answer.value_bytes = (uint32_t)volume_carried_bytes_max(&shard->spec);
             req->answer.source = local ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD;
         }
         (void)req_answer_reason(req, op->err, op->reason);
@@ -660,4 +644,36 @@ void agent_req_op_over(struct agent_req *req, struct agent_op *op)
         (void)req_answer(req, op->err, op->err == ICMS_OK ? ICMS_MISS_NONE : op->reason);
         break;
     }
+}
+
+/* What it waited for came, or may have. */
+static void req_wake(struct agent_waiter *waiter, struct agent_op *op)
+{
+    struct agent_req *req = container_of(waiter, struct agent_req, waiter);
+
+    if (op != NULL)
+        req_op_done(req, op);
+    else
+        req_retry(req);
+}
+
+void agent_req_begin(struct agent_req *req)
+{
+    check(req->state == AGENT_REQ_NEW);
+    req->waits = NULL;
+    req->match = NULL;
+    req->direct = false;
+    req->space = 0;
+    req->flushed = req->was_cached = false;
+    list_init(&req->waiter.link);
+    req->waiter.wake = req_wake;
+    loop_timer_init(&req->timer, req_deadline);
+    loop_timer_start(req->shard->reactor->loop, &req->timer, req->deadline_ns);
+    (void)req_new(req);
+}
+
+void agent_req_cancel(struct agent_req *req, icms_err err)
+{
+    if (req->state >= AGENT_REQ_NEW && req->state < AGENT_REQ_ANSWER && !req->direct)
+        (void)req_answer(req, err, ICMS_MISS_NONE);
 }

@@ -607,7 +607,7 @@ static void lease_take_away(struct lease_fixture *lf, uint32_t i, const struct k
     extents_give(&lf->extents, i);
 }
 
-/* Puts a key's block where its bytes find room. */
+/* Puts a key's block where its bytes find space. */
 static void lease_put(struct lease_fixture *lf, uint32_t i, uint64_t number)
 {
     uint32_t bytes = lease_bytes(number);

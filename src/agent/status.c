@@ -7,9 +7,10 @@
  */
 #include "agent/agent_int.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
 
 /* ---- counters ------------------------------------------------------------------------------- */
 
@@ -19,22 +20,22 @@ static uint32_t agent_clients(struct agent *agent)
 
     pthread_mutex_lock(&agent->control);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
-        clients += agent->guests[i].taken;
+        clients += agent->clients[i].taken;
     pthread_mutex_unlock(&agent->control);
     return clients;
 }
 
-/* Slots of a volume that some lease entry names. A guest's region stays while control is held. */
+/* Slots of a volume that some lease entry names. A client's region stays while control is held. */
 static uint64_t volume_leases_count(struct agent *agent, uint32_t volume)
 {
     uint64_t leases = 0;
 
     pthread_mutex_lock(&agent->control);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
-        const struct agent_guest *guest = &agent->guests[i];
-        const struct shm_ring *ring = &guest->qpairs[0].ring;
+        const struct agent_client *client = &agent->clients[i];
+        const struct shm_ring *ring = &client->qpairs[0].ring;
 
-        if (!guest->taken || (guest->volumes >> volume & 1) == 0)
+        if (!client->taken || (client->volumes >> volume & 1) == 0)
             continue;
         for (uint32_t j = 0; j < SHM_LEASES; j++)
             leases += atomic_load_explicit(&ring->leases[j], memory_order_relaxed) != 0 &&
@@ -51,8 +52,8 @@ static void agent_clients_count(struct agent *agent)
 {
     pthread_mutex_lock(&agent->control);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
-        if (agent->guests[i].taken)
-            agent_guest_counts_take(&agent->guests[i]);
+        if (agent->clients[i].taken)
+            agent_client_counts_take(&agent->clients[i]);
     pthread_mutex_unlock(&agent->control);
 }
 
@@ -66,6 +67,8 @@ static void volume_client_stats(struct agent *agent, uint32_t volume,
     out->hits_dram += counts[SHM_COUNT_HITS];
     out->get_bytes += counts[SHM_COUNT_HIT_BYTES];
     out->misses[ICMS_MISS_COLLISION] += counts[SHM_COUNT_COLLISIONS];
+    out->misses[ICMS_MISS_CHECKSUM] += counts[SHM_COUNT_TAG_ERRORS];
+    out->misses[ICMS_MISS_NO_KEY] += counts[SHM_COUNT_NO_KEYS];
     out->keys_found = counts[SHM_COUNT_FOUND];
     out->keys_missed = counts[SHM_COUNT_MISSED];
     out->matched = counts[SHM_COUNT_MATCHED];
@@ -116,8 +119,8 @@ static uint64_t age_ns(struct agent *agent, uint64_t since_ns)
 }
 
 /* The worse of two verdicts: excluded, connecting, up. */
-static enum agent_enclosure_state path_state_worse(enum agent_enclosure_state a,
-                                                   enum agent_enclosure_state b)
+static enum agent_enclosure_state enclosure_state_worse(enum agent_enclosure_state a,
+                                                        enum agent_enclosure_state b)
 {
     if (a == AGENT_ENCLOSURE_EXCLUDED || b == AGENT_ENCLOSURE_EXCLUDED)
         return AGENT_ENCLOSURE_EXCLUDED;
@@ -125,40 +128,56 @@ static enum agent_enclosure_state path_state_worse(enum agent_enclosure_state a,
 }
 
 /* Adds how one reactor sees it. */
-static void path_stats(struct agent_path *path, struct agent_enclosure_stats *out)
+static void enclosure_stats_add(struct agent_enclosure *enclosure,
+                                struct agent_enclosure_stats *out)
 {
+    static const char *const tls[] = {
+        [NET_TLS_NONE] = "none",
+        [NET_TLS_KERNEL] = "kernel",
+        [NET_TLS_MIXED] = "mixed",
+        [NET_TLS_USER] = "openssl",
+    };
     uint64_t age;
 
-    out->state = path_state_worse(out->state, (enum agent_enclosure_state)atomic_load_explicit(
-                                                  &path->state, memory_order_relaxed));
-    out->excluded_count += counter_get(&path->exclusions);
-    out->probes += counter_get(&path->probes);
-    out->load_bytes += counter_get(&path->load_bytes);
-    out->store_bytes += counter_get(&path->store_bytes);
+    out->state = enclosure_state_worse(out->state, (enum agent_enclosure_state)atomic_load_explicit(
+                                                       &enclosure->state, memory_order_relaxed));
+    out->tls = tls[atomic_load_explicit(&enclosure->tls, memory_order_relaxed)];
+    out->excluded_count += counter_get(&enclosure->exclusions);
+    out->probes += counter_get(&enclosure->probes);
+    out->auths += counter_get(&enclosure->auths);
+    out->auths_refused += counter_get(&enclosure->auths_refused);
+    out->load_bytes += counter_get(&enclosure->load_bytes);
+    out->store_bytes += counter_get(&enclosure->store_bytes);
+    out->checksum_errors += counter_get(&enclosure->checksum_errors);
     for (int i = 0; i < AGENT_LATENCY_COUNT; i++)
-        hist_merge(&out->op_ns[i], &path->op_ns[i]);
-    for (uint32_t i = 0; i < path->agent->volume_count; i++)
-        out->lacking |=
-            (atomic_load_explicit(&path->reactor->shards[i].lacking, memory_order_relaxed) >>
-                 path->number &
+        hist_merge(&out->op_ns[i], &enclosure->op_ns[i]);
+    for (uint32_t i = 0; i < enclosure->agent->volume_count; i++)
+        out->missing |=
+            (atomic_load_explicit(&enclosure->reactor->shards[i].missing, memory_order_relaxed) >>
+                 enclosure->number &
              1)
             << i;
-    pthread_mutex_lock(&path->text_lock);
-    age = age_ns(path->agent, path->last_error_ns);
-    if (path->last_error[0] != 0 && (out->last_error[0] == 0 || age < out->last_error_age_ns)) {
-        memcpy(out->last_error, path->last_error, sizeof(out->last_error));
+    pthread_mutex_lock(&enclosure->text_lock);
+    if (enclosure->damaged_ns > out->damaged_ns) {
+        out->damaged_volume = enclosure->damaged_volume;
+        out->damaged_key = enclosure->damaged_key;
+        out->damaged_ns = enclosure->damaged_ns;
+    }
+    age = age_ns(enclosure->agent, enclosure->last_error_ns);
+    if (enclosure->last_error[0] != 0 &&
+        (out->last_error[0] == 0 || age < out->last_error_age_ns)) {
+        memcpy(out->last_error, enclosure->last_error, sizeof(out->last_error));
         out->last_error_age_ns = age;
     }
-    pthread_mutex_unlock(&path->text_lock);
+    pthread_mutex_unlock(&enclosure->text_lock);
 }
 
-static void enclosure_stats(struct agent *agent, uint32_t enclosure,
-                            struct agent_enclosure_stats *out)
+static void enclosure_stats(struct agent *agent, uint32_t number, struct agent_enclosure_stats *out)
 {
-    memcpy(out->name, agent->reactors[0].paths[enclosure].name, sizeof(out->name));
+    memcpy(out->name, agent->reactors[0].enclosures[number].name, sizeof(out->name));
     out->state = AGENT_ENCLOSURE_UP;
     for (uint32_t r = 0; r < agent->reactor_count; r++)
-        path_stats(&agent->reactors[r].paths[enclosure], out);
+        enclosure_stats_add(&agent->reactors[r].enclosures[number], out);
 }
 
 static const char *const state_names[AGENT_REQ_STATES] = {
@@ -173,17 +192,17 @@ static const char *const state_names[AGENT_REQ_STATES] = {
     [AGENT_REQ_WAIT_RING] = "wait_ring",
 };
 _Static_assert(AGENT_REQ_STATES <= AGENT_STATS_STATES && AGENT_REQ_STATES <= TRACE_STATES,
-               "room for every state");
+               "space for every state");
 
 void agent_stats(struct agent *agent, struct agent_stats *out_stats)
 {
     memset(out_stats, 0, sizeof(*out_stats));
     out_stats->clients = agent_clients(agent);
-    out_stats->enclosure_count = agent->path_count;
+    out_stats->enclosure_count = agent->enclosure_count;
     out_stats->volume_count = agent->volume_count;
     out_stats->memory_bytes = agent_memory_bytes(agent);
     out_stats->backlog_bytes = atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed);
-    out_stats->under_way = agent_under_way(agent);
+    out_stats->in_flight = agent_in_flight(agent);
     for (uint32_t i = 0; i < agent->reactor_count; i++) {
         struct agent_reactor *reactor = &agent->reactors[i];
 
@@ -200,7 +219,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     agent_clients_count(agent);
     for (uint32_t i = 0; i < agent->volume_count; i++)
         volume_stats(agent, i, out_stats);
-    for (uint32_t i = 0; i < agent->path_count; i++)
+    for (uint32_t i = 0; i < agent->enclosure_count; i++)
         enclosure_stats(agent, i, &out_stats->enclosures[i]);
     if (agent->local != NULL) {
         out_stats->local_load_bytes = counter_get(&agent->local->load_bytes);
@@ -227,7 +246,7 @@ static const char *trace_enclosure(void *arg, uint32_t enclosure)
 {
     const struct trace_reader *reader = arg;
 
-    return reader->agent->reactors[0].paths[enclosure].name;
+    return reader->agent->reactors[0].enclosures[enclosure].name;
 }
 
 char *agent_trace(struct agent *agent, const struct agent_user *user, const struct key *key)
@@ -258,7 +277,7 @@ char *agent_trace(struct agent *agent, const struct agent_user *user, const stru
 /* Whether there is a reactor that reaches no enclosure: all of its keys miss. */
 static bool agent_is_cut_off(const struct agent *agent)
 {
-    uint64_t all = agent_paths_mask(agent);
+    uint64_t all = agent_enclosures_mask(agent);
 
     for (uint32_t r = 0; r < agent->reactor_count; r++)
         if ((atomic_load_explicit(&agent->reactors[r].excluded, memory_order_relaxed) & all) == all)
@@ -277,7 +296,7 @@ bool agent_ready(struct agent *agent, double memory_percent_max, struct err_why 
     }
     if (agent->local == NULL && agent_is_cut_off(agent)) {
         (void)err_set(why, ICMS_PEER_DOWN, "none of %u enclosures can be reached",
-                      agent->path_count);
+                      agent->enclosure_count);
         return false;
     }
     for (uint32_t r = 0; r < agent->reactor_count; r++)
@@ -294,95 +313,90 @@ bool agent_ready(struct agent *agent, double memory_percent_max, struct err_why 
 
 /* ---- status text ---------------------------------------------------------------------------- */
 
-struct text {
-    char *out;     /* the caller's; may be short    */
-    size_t bytes;  /* room                          */
-    size_t length; /* of the whole                  */
-};
-
-static void __attribute__((format(printf, 2, 3)))
-text_add(struct text *text, const char *format, ...)
-{
-    size_t room = text->length < text->bytes ? text->bytes - text->length : 0;
-    va_list args;
-    int n;
-
-    va_start(args, format);
-    n = vsnprintf(room > 0 ? text->out + text->length : NULL, room, format, args);
-    va_end(args);
-    check(n >= 0);
-    text->length += (size_t)n;
-}
-
-/* A JSON string: names and sentences are ours or were checked, but may hold quotes. */
-static void text_string(struct text *text, const char *string)
-{
-    text_add(text, "\"");
-    for (const char *c = string; *c != 0; c++) {
-        if (*c == '"' || *c == '\\')
-            text_add(text, "\\%c", *c);
-        else if ((unsigned char)*c < 0x20)
-            text_add(text, "\\u%04x", (unsigned)*c);
-        else
-            text_add(text, "%c", *c);
-    }
-    text_add(text, "\"");
-}
-
-static void text_enclosures(struct text *text, const struct agent_stats *stats, uint64_t volumes,
-                            bool all)
+static void status_enclosure(struct json *json, const struct agent_stats *stats,
+                             const struct agent_enclosure_stats *enclosure, uint64_t volumes,
+                             bool all)
 {
     static const char *const states[] = {"connecting", "up", "excluded"};
 
-    text_add(text, "\"enclosures\":[");
-    for (uint32_t i = 0; i < stats->enclosure_count; i++) {
-        const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];
-
-        text_add(text, "%s{\"name\":", i == 0 ? "" : ",");
-        text_string(text, enclosure->name);
-        text_add(text,
-                 ",\"state\":\"%s\",\"exclusions\":%llu,\"probes\":%llu,\"load_bytes\":%llu,"
-                 "\"store_bytes\":%llu,\"last_error\":",
-                 states[enclosure->state], (unsigned long long)enclosure->excluded_count,
-                 (unsigned long long)enclosure->probes, (unsigned long long)enclosure->load_bytes,
-                 (unsigned long long)enclosure->store_bytes);
-        text_string(text, all ? enclosure->last_error : ""); /* it may name a volume */
-        if (enclosure->last_error[0] != 0)
-            text_add(text, ",\"last_error_age_seconds\":%llu",
-                     (unsigned long long)(enclosure->last_error_age_ns / 1000000000));
-        text_add(text, ",\"lacks\":[");
-        for (uint32_t j = 0, shown = 0; j < stats->volume_count; j++) {
-            if ((enclosure->lacking & volumes & (uint64_t)1 << j) == 0)
-                continue;
-            text_add(text, shown++ == 0 ? "" : ",");
-            text_string(text, stats->volumes[j].name);
-        }
-        text_add(text, "]}");
-    }
-    text_add(text, "]");
+    json_put_object(json, NULL);
+    json_put_string(json, "name", enclosure->name);
+    json_put_string(json, "state", states[enclosure->state]);
+    json_put_string(json, "tls", enclosure->tls);
+    json_put_uint(json, "exclusions", enclosure->excluded_count);
+    json_put_uint(json, "probes", enclosure->probes);
+    json_put_uint(json, "auths", enclosure->auths);
+    json_put_uint(json, "auths_refused", enclosure->auths_refused);
+    json_put_uint(json, "load_bytes", enclosure->load_bytes);
+    json_put_uint(json, "store_bytes", enclosure->store_bytes);
+    json_put_string(json, "last_error",
+                    all ? enclosure->last_error : ""); /* it may name a volume */
+    if (enclosure->last_error[0] != 0)
+        json_put_uint(json, "last_error_age_seconds", enclosure->last_error_age_ns / 1000000000);
+    json_put_array(json, "lacks");
+    for (uint32_t i = 0; i < stats->volume_count; i++)
+        if ((enclosure->missing & volumes & (uint64_t)1 << i) != 0)
+            json_put_string(json, NULL, stats->volumes[i].name);
+    json_put_end(json);
+    json_put_end(json);
 }
 
-static void text_volume(struct text *text, const struct agent_volume_stats *volume)
+static void status_volume(struct json *json, const struct agent_volume_stats *volume)
 {
-    text_add(text, "{\"name\":");
-    text_string(text, volume->name);
-    text_add(text,
-             ",\"slots\":%llu,\"slots_used\":%llu,\"slots_leased\":%llu,\"arena_bytes\":%llu,"
-             "\"arena_used_bytes\":%llu,\"arena_evictions\":%llu,\"hits\":{\"dram\":%llu,"
-             "\"local\":%llu,\"pod\":%llu},\"misses\":{",
-             (unsigned long long)volume->slots, (unsigned long long)volume->slots_used,
-             (unsigned long long)volume->slots_leased, (unsigned long long)volume->arena_bytes,
-             (unsigned long long)volume->arena_used_bytes,
-             (unsigned long long)volume->arena_evictions, (unsigned long long)volume->hits_dram,
-             (unsigned long long)volume->hits_local, (unsigned long long)volume->hits_pod);
+    json_put_object(json, NULL);
+    json_put_string(json, "name", volume->name);
+    json_put_uint(json, "slots", volume->slots);
+    json_put_uint(json, "slots_used", volume->slots_used);
+    json_put_uint(json, "slots_leased", volume->slots_leased);
+    json_put_uint(json, "arena_bytes", volume->arena_bytes);
+    json_put_uint(json, "arena_used_bytes", volume->arena_used_bytes);
+    json_put_uint(json, "arena_evictions", volume->arena_evictions);
+    json_put_object(json, "hits");
+    json_put_uint(json, "dram", volume->hits_dram);
+    json_put_uint(json, "local", volume->hits_local);
+    json_put_uint(json, "pod", volume->hits_pod);
+    json_put_end(json);
+    json_put_object(json, "misses");
     for (int i = ICMS_MISS_ABSENT; i < ICMS_MISS_COUNT; i++)
-        text_add(text, "%s\"%s\":%llu", i == ICMS_MISS_ABSENT ? "" : ",",
-                 icms_miss_name((enum icms_miss)i), (unsigned long long)volume->misses[i]);
-    text_add(text, "},\"keys_found\":%llu,\"keys_missed\":%llu",
-             (unsigned long long)volume->keys_found, (unsigned long long)volume->keys_missed);
-    text_add(text, ",\"puts\":%llu,\"put_bytes\":%llu,\"get_bytes\":%llu,\"store_failures\":%llu}",
-             (unsigned long long)volume->puts, (unsigned long long)volume->put_bytes,
-             (unsigned long long)volume->get_bytes, (unsigned long long)volume->store_failures);
+        json_put_uint(json, icms_miss_name((enum icms_miss)i), volume->misses[i]);
+    json_put_end(json);
+    json_put_uint(json, "keys_found", volume->keys_found);
+    json_put_uint(json, "keys_missed", volume->keys_missed);
+    json_put_uint(json, "puts", volume->puts);
+    json_put_uint(json, "put_bytes", volume->put_bytes);
+    json_put_uint(json, "get_bytes", volume->get_bytes);
+    json_put_uint(json, "store_failures", volume->store_failures);
+    json_put_end(json);
+}
+
+static void status_write(struct json *json, struct agent *agent, uint64_t volumes,
+                         const struct agent_stats *stats)
+{
+    bool all = volumes == agent_access(agent, NULL);
+    struct err_why why = {""};
+
+    json_put_string(json, "name", agent->opts.name);
+    json_put_string(json, "host_nqn", agent->opts.host_nqn);
+    json_put_bool(json, "ready", agent_ready(agent, 0, &why));
+    json_put_string(json, "why", why.text);
+    json_put_uint(json, "clients", stats->clients);
+    json_put_uint(json, "requests", stats->requests);
+    json_put_uint(json, "under_way", stats->in_flight);
+    json_put_uint(json, "memory_bytes", stats->memory_bytes);
+    json_put_uint(json, "backlog_bytes", stats->backlog_bytes);
+    json_put_uint(json, "sheds", stats->sheds);
+    json_put_uint(json, "deadline_misses", stats->deadline_misses);
+    json_put_uint(json, "checksum_errors", stats->checksum_errors);
+    json_put_uint(json, "clients_dropped", stats->clients_dropped);
+    json_put_array(json, "enclosures");
+    for (uint32_t i = 0; i < stats->enclosure_count; i++)
+        status_enclosure(json, stats, &stats->enclosures[i], volumes, all);
+    json_put_end(json);
+    json_put_array(json, "volumes");
+    for (uint32_t i = 0; i < stats->volume_count; i++)
+        if ((volumes >> i & 1) != 0)
+            status_volume(json, &stats->volumes[i]);
+    json_put_end(json);
 }
 
 size_t agent_status(struct agent *agent, char *out, size_t bytes)
@@ -393,40 +407,15 @@ size_t agent_status(struct agent *agent, char *out, size_t bytes)
 size_t agent_status_as(struct agent *agent, const struct agent_user *user, char *out, size_t bytes)
 {
     struct agent_stats *stats = malloc(sizeof(*stats));
-    uint64_t volumes = agent_access(agent, user);
-    struct text text = {.out = out, .bytes = bytes};
-    struct err_why why = {""};
+    struct json json;
 
-    if (stats == NULL) {
-        text_add(&text, "{}");
-        return text.length;
+    json_init(&json, out, bytes);
+    json_put_object(&json, NULL);
+    if (stats != NULL) {
+        agent_stats(agent, stats);
+        status_write(&json, agent, agent_access(agent, user), stats);
     }
-    agent_stats(agent, stats);
-    text_add(&text, "{\"name\":");
-    text_string(&text, agent->opts.name);
-    text_add(&text, ",\"host_nqn\":");
-    text_string(&text, agent->opts.host_nqn);
-    text_add(&text, ",\"ready\":%s,\"why\":", agent_ready(agent, 0, &why) ? "true" : "false");
-    text_string(&text, why.text);
-    text_add(&text,
-             ",\"clients\":%u,\"requests\":%llu,\"under_way\":%llu,\"memory_bytes\":%llu,"
-             "\"backlog_bytes\":%llu,"
-             "\"sheds\":%llu,\"deadline_misses\":%llu,\"checksum_errors\":%llu,"
-             "\"clients_dropped\":%llu,",
-             stats->clients, (unsigned long long)stats->requests,
-             (unsigned long long)stats->under_way, (unsigned long long)stats->memory_bytes,
-             (unsigned long long)stats->backlog_bytes, (unsigned long long)stats->sheds,
-             (unsigned long long)stats->deadline_misses, (unsigned long long)stats->checksum_errors,
-             (unsigned long long)stats->clients_dropped);
-    text_enclosures(&text, stats, volumes, volumes == agent_access(agent, NULL));
-    text_add(&text, ",\"volumes\":[");
-    for (uint32_t i = 0, shown = 0; i < stats->volume_count; i++) {
-        if ((volumes >> i & 1) == 0)
-            continue;
-        text_add(&text, shown++ == 0 ? "" : ",");
-        text_volume(&text, &stats->volumes[i]);
-    }
-    text_add(&text, "]}");
+    json_put_end(&json);
     free(stats);
-    return text.length;
+    return json_finish(&json);
 }

@@ -164,7 +164,7 @@ static void a_drain_waits_for_requests_and_for_accepted_stores(void **state)
     assert_int_equal(rig_wait(client, rig_put(client, KV, 2, 20000, 0, 5000 * MS))->status,
                      ICMS_OK);
     rig_run(rig, 2 * MS);
-    assert_int_equal(rig_stats(rig)->under_way, 0);
+    assert_int_equal(rig_stats(rig)->in_flight, 0);
     assert_true(rig_stats(rig)->backlog_bytes > 0);
     assert_false(agent_drain(rig->agent, 5)); /* time stands still in there */
     rig_on_fake(rig, 0, fake_release);
@@ -179,7 +179,7 @@ static void a_drain_waits_for_requests_and_for_accepted_stores(void **state)
     rig->fake[0]->hold = true;
     tag = rig_get(client, KV, 1, 0, 5000 * MS);
     rig_run(rig, 2 * MS);
-    assert_int_equal(rig_stats(rig)->under_way, 1);
+    assert_int_equal(rig_stats(rig)->in_flight, 1);
     assert_false(agent_drain(rig->agent, 5));
     rig_on_fake(rig, 0, fake_release);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_OK); /* begun before, so it is answered */

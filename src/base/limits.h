@@ -24,8 +24,20 @@
 /* The sealed trailer that follows a value (wire/sealed.h). */
 #define LIMIT_TRAILER_BYTES 64
 
+/* Encryption (crypt/seal.h): a value is sealed in pieces, each with a tag; its trailer has a salt.
+ */
+#define LIMIT_PIECE_BYTES       ((uint64_t)256 << 10)
+#define LIMIT_TAG_BYTES         16
+#define LIMIT_SEALED_SALT_BYTES 24
+
+/* Encryption keys of one volume, and bytes of the file that lists keys. */
+#define LIMIT_VOLUME_KEYS 16
+
 /* Volumes of an enclosure, and of each of its drives. */
 #define LIMIT_VOLUMES 1024
+
+/* Tenants of an enclosure or an agent: each volume may be one. */
+#define LIMIT_TENANTS LIMIT_VOLUMES
 
 /* Volumes of an agent: a client gets a descriptor for the arena of each in one message, and a map
  * of 64 bits says which it may use. */
@@ -53,6 +65,11 @@
 /* Host NQNs that one volume lists. */
 #define LIMIT_VOLUME_HOSTS 4096
 
+/* Hosts whose keys a target knows, and keys of one kind of each: several, so that they can be
+ * rotated. */
+#define LIMIT_HOSTS     4096
+#define LIMIT_HOST_KEYS 4
+
 /* Users, and groups, of a machine that one volume lists. */
 #define LIMIT_VOLUME_USERS 32
 
@@ -72,6 +89,9 @@
 
 /* O_DIRECT: offset, length and memory are multiples of this. */
 #define LIMIT_DISK_ALIGN 4096
+
+/* Jobs of a loop that wait for its worker, the running one among them. */
+#define LIMIT_LOOP_JOBS 64
 
 /* Write streams of a device that are used at most. */
 #define LIMIT_WRITE_STREAMS 255

@@ -66,18 +66,35 @@ struct local_id {
     uint32_t id;                 /* what the kernel calls it       */
 };
 
+/* What a host has to have proven before it may use something; a sum. */
+#define REQUIRE_CHAP 1u /* by DH-HMAC-CHAP, on each of its connections         */
+#define REQUIRE_TLS  2u /* by TLS with a pre-shared key, on all its connections */
+
+/* What tenants have of an enclosure when they compete, and what they may have at most. */
+struct tenant_spec {
+    char name[LIMIT_NAME_BYTES]; /* for people                                               */
+    uint32_t weight;             /* of its part: 1..FAIR_WEIGHT_MAX                          */
+    uint64_t load_bytes_per_s;   /* limits of all its hosts together; 0: none                */
+    uint64_t store_bytes_per_s;
+    uint32_t load_ops_per_s;
+    uint32_t store_ops_per_s;
+};
+
 /* One tenant's blocks of one model and layout; the same in the target, the agent and the client. */
 struct volume_spec {
-    struct uuid uuid;            /* its name for ever                      */
-    char name[LIMIT_NAME_BYTES]; /* its name for people, unique in a pod   */
-    uint32_t generation;         /* of its content; a part of uuid         */
-    uint64_t quota_bytes;        /* flash an enclosure gives it; 0: all    */
-    uint64_t value_bytes_max;    /* largest plain value                    */
-    uint64_t memory_bytes_min;   /* agent: memory that its blocks always have   */
-    uint64_t memory_bytes_max;   /* agent: the most that they have; 0: all      */
-    uint32_t run_blocks;         /* client: blocks that are placed together */
-    bool sealed;                 /* values end in a trailer; false: raw    */
-    uint32_t host_count;         /* 0: any host may use it                 */
+    struct uuid uuid;              /* its name for ever                      */
+    char name[LIMIT_NAME_BYTES];   /* its name for people, unique in a pod   */
+    char tenant[LIMIT_NAME_BYTES]; /* whose it is; "": a tenant of the volume's name   */
+    uint32_t generation;           /* of its content; a part of uuid         */
+    uint64_t quota_bytes;          /* flash an enclosure gives it; 0: all    */
+    uint64_t value_bytes_max;      /* largest plain value                    */
+    uint64_t memory_bytes_min;     /* agent: memory that its blocks always have   */
+    uint64_t memory_bytes_max;     /* agent: the most that they have; 0: all      */
+    uint32_t run_blocks;           /* client: blocks that are placed together */
+    bool sealed;                   /* values end in a trailer; false: raw    */
+    bool encrypted;                /* sealed: by clients with keys that daemons do not have */
+    uint8_t require;               /* target: REQUIRE_*, of each host        */
+    uint32_t host_count;           /* 0: any host may use it                 */
     char (
         *host_nqn)[LIMIT_NQN_BYTES];  /* target: hosts that may use it; kept by whoever made this */
     uint32_t user_count, group_count; /* both 0: whoever can connect to the agent's socket  */
@@ -93,10 +110,38 @@ static inline bool volume_has_runs(const struct volume_spec *volume)
     return volume->sealed;
 }
 
+/* Pieces of a value that is encrypted, and its bytes then: ciphertext and tags. */
+static inline uint32_t sealed_pieces(uint64_t plain_bytes)
+{
+    return (uint32_t)((plain_bytes + LIMIT_PIECE_BYTES - 1) / LIMIT_PIECE_BYTES);
+}
+
+static inline uint64_t sealed_bytes(uint64_t plain_bytes)
+{
+    return plain_bytes + (uint64_t)sealed_pieces(plain_bytes) * LIMIT_TAG_BYTES;
+}
+
+/* The other way round; 0: no value has so many. */
+static inline uint64_t sealed_plain_bytes(uint64_t bytes)
+{
+    const uint64_t piece_bytes = LIMIT_PIECE_BYTES + LIMIT_TAG_BYTES;
+    uint64_t rest = bytes % piece_bytes;
+
+    if (bytes == 0 || (rest != 0 && rest <= LIMIT_TAG_BYTES))
+        return 0;
+    return bytes - (bytes + piece_bytes - 1) / piece_bytes * LIMIT_TAG_BYTES;
+}
+
+/* Bytes of a value as agents see them, the trailer not counted: plain, or ciphertext and tags. */
+static inline uint64_t volume_carried_bytes_max(const struct volume_spec *volume)
+{
+    return volume->encrypted ? sealed_bytes(volume->value_bytes_max) : volume->value_bytes_max;
+}
+
 /* Bytes of a value as the enclosure sees them: with the trailer when the volume is sealed. */
 static inline uint64_t volume_stored_bytes_max(const struct volume_spec *volume)
 {
-    return volume->value_bytes_max + (volume->sealed ? LIMIT_TRAILER_BYTES : 0);
+    return volume_carried_bytes_max(volume) + (volume->sealed ? LIMIT_TRAILER_BYTES : 0);
 }
 
 #endif

@@ -336,26 +336,6 @@ icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t t
     return err;
 }
 
-void client_reattach(struct icms *icms)
-{
-    struct client_link *link;
-
-    client_quiesce(icms);
-    if (client_attach_unix(icms->socket, icms->options.buffer_bytes, CLIENT_REATTACH_MS, NULL,
-                           &icms->attaching) != ICMS_OK)
-        return;
-    client_ops_reset(icms);
-    client_lock(icms);
-    client_link_retire(icms);
-    client_accounts_lose(icms);
-    link = icms->link = icms->attaching;
-    icms->attaching = NULL;
-    if (client_link_watch(icms) != ICMS_OK)
-        link->down = true; /* tried again later */
-    client_volumes_refresh(icms);
-    client_unlock(icms);
-}
-
 icms_err client_text_unix(const char *path, struct client_link *link,
                           const struct client_question *question, char *out, size_t bytes,
                           size_t *out_bytes)

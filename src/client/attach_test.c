@@ -31,7 +31,7 @@
 /* One answer to one hello, and the agent whose memory it passes on. */
 struct fixture {
     struct agent *agent;
-    struct agent_client client;
+    struct agent_client_map client;
     int listener;
     char path[64];
     struct shm_welcome welcome; /* as an agent would say it */

@@ -25,6 +25,9 @@
 #include "base/types.h"
 #include "client/link.h"
 #include "client/local.h"
+#include "crypt/seal.h"
+#include "crypt/secret.h"
+#include "client/sys.h"
 #include "icms/icms.h"
 #include "loop/loop.h"
 
@@ -58,10 +61,17 @@
 #define CLIENT_TOUCHES_WAKE ((SHM_RING_ENTRIES - CLIENT_OPS) / 2)
 
 /* Loads into this much room at least go past the arena of an agent in this process. */
+#ifndef CLIENT_DIRECT_BYTES /* the simulation has smaller values */
 #define CLIENT_DIRECT_BYTES ((uint64_t)64 << 10)
+#endif
 
 /* How many blocks a request sends before others that wait for room have their turn. */
 #define CLIENT_TURN_BLOCKS 16
+
+/* Of a handle with keys: values that are encrypted or decrypted at a time; and memory for leases of
+ * encrypted volumes, and for buffers, which the agent must not see. The largest value fits. */
+#define CLIENT_SEALS         64
+#define CLIENT_PRIVATE_BYTES LIMIT_VALUE_BYTES
 
 #define CLIENT_ICMS_MAGIC    0x69636d73u
 #define CLIENT_VOLUME_MAGIC  0x766f6c75u
@@ -86,8 +96,8 @@ bool client_lease_back(struct client_link *link, uint32_t lease);
 icms_err client_attach_unix(const char *path, uint64_t staging_bytes, uint32_t timeout_ms,
                             struct err_why *why, struct client_link **out_link) ICMS_MUST_CHECK;
 
-/* Replaces the link of a unix: handle whose agent is gone, when there is one again. The handle's
- * state is RESTART; no lock held. */
+/* link.c: replaces the link of a unix: handle whose agent is gone, when there is one again. The
+ * handle's state is RESTART; no lock held. */
 void client_reattach(struct icms *icms);
 
 /* What an agent is asked for a text about. */
@@ -101,6 +111,45 @@ struct client_question {
 icms_err client_text_unix(const char *path, struct client_link *link,
                           const struct client_question *question, char *out, size_t bytes,
                           size_t *out_bytes) ICMS_MUST_CHECK;
+
+/* ---- keys.c: encrypted volumes --------------------------------------------------------------- */
+
+struct client_key {
+    uint32_t id;
+    struct secret *secret; /* SEAL_KEY_BYTES */
+};
+
+/* The keys of one volume; the first one seals. Not changed once they are loaded. */
+struct client_keys {
+    uint32_t count;
+    struct client_key keys[LIMIT_VOLUME_KEYS];
+};
+
+/* What a handle with keys has. */
+struct client_crypt {
+    struct seal *seals[CLIENT_SEALS];
+    _Atomic uint64_t taken; /* bit i: seals[i] is in use                                     */
+    uint8_t *base;          /* CLIENT_PRIVATE_BYTES                                          */
+    struct staging staging; /* of them; lock                                                 */
+};
+
+/* Reads the list of keys and loads those of a volume; *out_keys stays NULL when it is not listed.
+ * volume NULL: only reads the list. Without a lock, outside of client_guarded. */
+icms_err client_keys_load(const char *path, const char *volume, struct err_why *why,
+                          struct client_keys **out_keys) ICMS_MUST_CHECK;
+
+/* Wipes them. */
+void client_keys_free(struct client_keys **keys);
+
+/* NULL: there is none of that id. */
+const struct client_key *client_keys_find(const struct client_keys *keys, uint32_t id);
+
+icms_err client_crypt_new(struct client_crypt **out_crypt) ICMS_MUST_CHECK;
+void client_crypt_free(struct client_crypt **crypt);
+
+/* Contexts for one value; given back by their number. Any thread. */
+struct seal *client_seal_take(struct client_crypt *crypt, uint32_t *out_number);
+void client_seal_give(struct client_crypt *crypt, uint32_t number);
 
 /* ---- operations and requests ---------------------------------------------------------------- */
 
@@ -169,6 +218,8 @@ struct icms_request {
     bool lease_wanted;           /* icms_lease_take: the lease is kept in lease_index      */
     uint32_t lease_index;        /* the kept entry, or CLIENT_LEASE_NONE                   */
     const uint8_t *lease_data;   /* where the leased block lies                            */
+    uint64_t private_bytes;      /* lease of an encrypted volume: memory that it takes; 0  */
+    uint64_t private_offset;     /* and where: in icms.crypt                               */
     struct icms_block *blocks;   /* the caller's; NULL for match                           */
     const struct icms_key *keys; /* match: the caller's                                    */
     size_t count;                /* blocks or keys                                         */
@@ -182,6 +233,8 @@ struct icms_request {
     size_t hits;                 /* gets: blocks that were read from the mapped arena      */
     uint64_t hit_bytes;          /* their values                                           */
     size_t collisions;           /* gets: blocks that were not the one asked for           */
+    size_t tag_errors;           /* gets: blocks that were whole, and did not open          */
+    size_t no_keys;              /* gets: blocks under a key that this handle lacks         */
     size_t peer_down;            /* blocks given up because the agent is gone              */
     size_t direct;               /* operations whose memory the agent or the network may touch */
     uint32_t turn;               /* blocks it may send before it queues again              */
@@ -211,6 +264,7 @@ struct icms_volume {
     uint32_t magic;
     struct icms *icms;
     struct client_account *account; /* of the handle                                             */
+    struct client_keys *keys;       /* it is encrypted, whatever an agent says; NULL: it is not  */
     struct icms_volume_info info;
     struct uuid uuid;
     struct shm_arena arena;         /* the first shard; changes only while no call is under way */
@@ -241,16 +295,18 @@ struct icms {
     struct client_local *local;    /* pod:, dir:; NULL for unix:                             */
     char socket[108];              /* unix:                                                  */
     struct icms_options options;
-    uint32_t calls;      /* calls and requests that use the link; lock             */
-    uint32_t touches;    /* pushed so far; lock                                    */
-    bool reaping;        /* a thread sleeps in poll(2) for the others; lock        */
-    bool event_asked;    /* icms_event_fd was called: the timer counts; lock       */
-    bool notify_raised;  /* notify_fd is readable; lock                            */
-    uint32_t polling;    /* threads inside icms_poll: they say what is left; lock  */
-    uint64_t expiry_ns;  /* no request of under_way expires before; lock           */
-    uint64_t room_epoch; /* how often room was given back; lock                    */
+    char keys_path[LIMIT_PATH_BYTES]; /* the list of keys; "": none                          */
+    struct client_crypt *crypt;       /* with keys; NULL                                     */
+    uint32_t calls;                   /* calls and requests that use the link; lock             */
+    uint32_t touches;                 /* pushed so far; lock                                    */
+    bool reaping;                     /* a thread sleeps in sys_wait for the others; lock        */
+    bool event_asked;                 /* icms_event_fd was called: the timer counts; lock       */
+    bool notify_raised;               /* notify_fd is readable; lock                            */
+    uint32_t polling;                 /* threads inside icms_poll: they say what is left; lock  */
+    uint64_t expiry_ns;               /* no request of under_way expires before; lock           */
+    uint64_t room_epoch;              /* how often room was given back; lock                    */
     int epoll_fd, notify_fd, timer_fd;
-    int wake_fd;                   /* eventfd: wakes the thread that sleeps in poll(2) */
+    int wake_fd;                   /* wakes the thread that sleeps in sys_wait          */
     struct client_op *ops;         /* [CLIENT_OPS]                                           */
     struct icms_request *requests; /* [CLIENT_REQUESTS]                                      */
     struct list ops_free;          /* lock, as all lists                                     */
@@ -307,8 +363,6 @@ void client_failed_end(struct icms_request *request);
 void client_failed_lease_give(struct client_link *link, uint32_t lease);
 
 /* ---- request.c ------------------------------------------------------------------------------ */
-
-uint64_t client_now_ns(void);
 
 /* Begins a call: CLOSED, FORKED, PEER_DOWN. On OK client_call_end must follow. */
 icms_err client_call_begin(struct icms *icms) ICMS_MUST_CHECK;
@@ -382,6 +436,19 @@ void client_publish(struct icms *icms);
 
 /* ---- take.c: one answer on its way in ------------------------------------------------------- */
 
+/* A volume's values as callers know them: the largest one, and what one takes at the agent, the
+ * trailer not counted. */
+static inline uint64_t client_value_bytes_max(const struct icms_volume *volume)
+{
+    return volume->keys == NULL ? volume->arena.value_bytes_max
+                                : sealed_plain_bytes(volume->arena.value_bytes_max);
+}
+
+static inline uint64_t client_carried_bytes(const struct icms_volume *volume, uint64_t bytes)
+{
+    return volume->keys == NULL ? bytes : sealed_bytes(bytes);
+}
+
 /* The status of a block, counted in its request. Its thread. */
 void client_block_done(struct icms_request *request, size_t index, icms_err status,
                        enum icms_miss reason);
@@ -439,6 +506,9 @@ void client_accounts_lose(struct icms *icms);
 
 /* Volumes move to the link that replaced theirs. Lock. */
 void client_volumes_refresh(struct icms *icms);
+
+/* volume.c: frees a volume that is in no list. */
+void client_volume_free(struct icms_volume *volume);
 
 /* Copies a sentence into the caller's memory. */
 void client_why(const struct err_why *from, char *why, size_t why_bytes);

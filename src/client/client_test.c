@@ -245,11 +245,11 @@ static void a_volume_that_no_enclosure_has_is_not_opened(void **state)
     struct icms_volume *volume = NULL;
     char why[256];
 
-    fake_agent_homeless_set(f->agent, 1, true);
+    fake_agent_volume_missing_set(f->agent, 1, true);
     assert_int_equal(icms_volume_open(f->icms, "raw", why, sizeof(why), &volume), ICMS_NO_VOLUME);
     assert_non_null(strstr(why, "no enclosure of the pod has the volume raw"));
     assert_null(volume);
-    fake_agent_homeless_set(f->agent, 1, false); /* attached meanwhile */
+    fake_agent_volume_missing_set(f->agent, 1, false); /* attached meanwhile */
     assert_int_equal(icms_volume_open(f->icms, "raw", why, sizeof(why), &volume), ICMS_OK);
     icms_volume_close(&volume);
 }

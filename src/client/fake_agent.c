@@ -10,8 +10,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,10 +19,8 @@
 #include "icms/icms.h"
 #include "wire/sealed.h"
 
-#define FAKE_REACTORS 8
-#define FAKE_CLIENTS  16
-#define FAKE_BLOCKS   8192
-#define FAKE_KEPT     4096
+#define FAKE_BLOCKS 8192
+#define FAKE_KEPT   4096
 
 struct fake_switches fake;
 
@@ -487,7 +483,7 @@ static void serve_ring(struct agent *agent, struct fake_client *client, struct s
     do {
         bool swallow = atomic_load(&fake.swallow); /* once: what is kept is served once */
 
-        atomic_store(&ring->qpair->agent_beat_ns, fake_now());
+        atomic_store(&ring->qpair->agent_heartbeat_ns, fake_now());
         check(shm_submit_take(ring, in, 64, &count) == ICMS_OK);
         for (uint32_t i = 0; i < count; i++) {
             bool keep = swallow && in[i].op != SHM_OP_CANCEL && in[i].op != SHM_OP_TOUCH &&
@@ -654,7 +650,7 @@ void agent_client_trust(struct agent *agent, uint32_t client)
 }
 
 icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct err_why *why,
-                             struct agent_client *out_client)
+                             struct agent_client_map *out_client)
 {
     struct loop_env *env = loop_env_uring();
     struct fake_client *client = NULL;
@@ -684,11 +680,11 @@ icms_err agent_client_attach(struct agent *agent, uint64_t staging_bytes, struct
     client->flooded = false;
     client->used = true;
     check(pthread_mutex_unlock(&agent->lock) == 0);
-    *out_client = (struct agent_client){.client = number,
-                                        .region = client->region,
-                                        .reactor_count = agent->reactor_count,
-                                        .client_event = client->client_event,
-                                        .volume_count = agent->volume_count};
+    *out_client = (struct agent_client_map){.client = number,
+                                            .region = client->region,
+                                            .reactor_count = agent->reactor_count,
+                                            .client_event = client->client_event,
+                                            .volume_count = agent->volume_count};
     for (uint32_t r = 0; r < agent->reactor_count; r++) /* one thread, so one event does */
         out_client->agent_events[r] = client->agent_event;
     memcpy(out_client->arenas, agent->arenas, sizeof(agent->arenas));
@@ -722,172 +718,7 @@ char *agent_trace(struct agent *agent, const struct agent_user *user, const stru
     return text;
 }
 
-/* ---- the socket ----------------------------------------------------------------------------- */
-
-struct fake_socket {
-    struct agent *agent;
-    pthread_t thread;
-    atomic_bool stop;
-    int listener;
-    int socks[FAKE_CLIENTS];
-    uint32_t clients[FAKE_CLIENTS];
-    uint32_t count;
-    char path[108];
-};
-
-/* A client that is gone does not matter: its end is seen in time. */
-static void socket_send(int sock, const void *data, size_t bytes, const int *fds, uint32_t count)
-{
-    union {
-        char bytes[CMSG_SPACE(SHM_HELLO_FDS * sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    struct iovec vector = {(void *)(uintptr_t)data, bytes};
-    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1};
-    struct cmsghdr *c;
-
-    if (count != 0) {
-        header.msg_control = control.bytes;
-        header.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        c = CMSG_FIRSTHDR(&header);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(count * sizeof(int));
-        memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-    }
-    check(sendmsg(sock, &header, MSG_NOSIGNAL) == (ssize_t)bytes || errno == EPIPE ||
-          errno == ECONNRESET);
-}
-
-static void socket_attach(struct fake_socket *s, int sock, uint64_t staging_bytes)
-{
-    struct shm_welcome welcome = {.magic = SHM_HELLO_MAGIC,
-                                  .version = SHM_VERSION,
-                                  .volume_count = s->agent->volume_count,
-                                  .reactor_count = s->agent->reactor_count};
-    uint64_t magic = SHM_HELLO_MAGIC;
-    int fds[2 + FAKE_REACTORS + LIMIT_AGENT_VOLUMES];
-    struct agent_client client;
-    uint32_t at = 0, count = 0;
-
-    check(agent_client_attach(s->agent, staging_bytes, NULL, &client) == ICMS_OK);
-    fds[count++] = loop_region_fd(client.region);
-    fds[count++] = loop_event_fd(client.client_event);
-    for (uint32_t r = 0; r < client.reactor_count; r++)
-        fds[count++] = loop_event_fd(client.agent_events[r]);
-    /* In two messages, so that the second kind is seen by tests, too. */
-    socket_send(sock, &welcome, sizeof(welcome), fds, count);
-    for (uint32_t i = 0; i < client.volume_count; i++)
-        fds[i] = loop_region_fd(client.arenas[i]);
-    if (client.volume_count != 0)
-        socket_send(sock, &magic, sizeof(magic), fds, client.volume_count);
-    while (at < s->count && s->socks[at] >= 0)
-        at++;
-    check(at < FAKE_CLIENTS);
-    s->count += at == s->count;
-    s->socks[at] = sock;
-    s->clients[at] = client.client;
-}
-
-/* Messages without end, the first one of them a welcome; until the client has enough. */
-static void socket_babble(int sock)
-{
-    struct shm_welcome welcome = {
-        .magic = SHM_HELLO_MAGIC, .version = SHM_VERSION, .volume_count = 1, .reactor_count = 1};
-    uint64_t magic = SHM_HELLO_MAGIC;
-
-    socket_send(sock, &welcome, sizeof(welcome), NULL, 0);
-    while (atomic_load(&fake.babble) && send(sock, &magic, sizeof(magic), MSG_NOSIGNAL) > 0) {
-    }
-}
-
-static void socket_accept(struct fake_socket *s)
-{
-    int sock = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC);
-    struct shm_hello hello;
-    char text[256];
-
-    check(sock >= 0);
-    if (recv(sock, &hello, sizeof(hello), 0) != (ssize_t)sizeof(hello)) {
-        (void)close(sock);
-    } else if (atomic_load(&fake.babble)) {
-        socket_babble(sock);
-        (void)close(sock);
-    } else if (hello.op == SHM_HELLO_STATUS) {
-        size_t bytes = agent_status(s->agent, text, sizeof(text));
-
-        socket_send(sock, text, bytes, NULL, 0);
-        (void)close(sock);
-    } else if (hello.op == SHM_HELLO_TRACE) {
-        struct key key = {.length = hello.key.length};
-        char *answer;
-
-        memcpy(key.bytes, hello.key.bytes, sizeof(key.bytes));
-        answer = agent_trace(s->agent, NULL, key.length == 0 ? NULL : &key);
-        socket_send(sock, answer, strlen(answer), NULL, 0);
-        free(answer);
-        (void)close(sock);
-    } else {
-        socket_attach(s, sock, hello.staging_bytes);
-    }
-}
-
-static void *socket_serve(void *arg)
-{
-    struct fake_socket *s = arg;
-
-    while (!atomic_load(&s->stop)) {
-        struct pollfd fds[1 + FAKE_CLIENTS] = {{.fd = s->listener, .events = POLLIN}};
-
-        for (uint32_t i = 0; i < s->count; i++)
-            fds[1 + i] = (struct pollfd){.fd = s->socks[i], .events = POLLIN};
-        (void)poll(fds, 1 + s->count, 10);
-        if (fds[0].revents != 0)
-            socket_accept(s);
-        for (uint32_t i = 0; i < s->count; i++)
-            if (s->socks[i] >= 0 && fds[1 + i].fd == s->socks[i] && fds[1 + i].revents != 0) {
-                agent_client_detach_wait(s->agent, s->clients[i]);
-                (void)close(s->socks[i]);
-                s->socks[i] = -1;
-            }
-    }
-    return NULL;
-}
-
-struct fake_socket *fake_socket_start(struct agent *agent, const char *path)
-{
-    struct fake_socket *s = calloc(1, sizeof(*s));
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-
-    check(s != NULL && strlen(path) < sizeof(address.sun_path));
-    memcpy(address.sun_path, path, strlen(path) + 1);
-    memcpy(s->path, path, strlen(path) + 1);
-    s->agent = agent;
-    s->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    check(s->listener >= 0);
-    (void)unlink(path);
-    check(bind(s->listener, (const struct sockaddr *)&address, sizeof(address)) == 0);
-    check(listen(s->listener, 16) == 0);
-    check(pthread_create(&s->thread, NULL, socket_serve, s) == 0);
-    return s;
-}
-
-void fake_socket_stop(struct fake_socket **socket)
-{
-    struct fake_socket *s = *socket;
-
-    *socket = NULL;
-    atomic_store(&s->stop, true);
-    check(pthread_join(s->thread, NULL) == 0);
-    (void)close(s->listener);
-    for (uint32_t i = 0; i < s->count; i++)
-        if (s->socks[i] >= 0) {
-            (void)close(s->socks[i]);
-            agent_client_detach_wait(s->agent, s->clients[i]);
-        }
-    (void)unlink(s->path);
-    free(s);
-}
+/* ---- what tests set and see ------------------------------------------------------------------ */
 
 static void volume_make(struct volume_spec *volume, const char *name, uint64_t value_bytes_max,
                         uint64_t slots, bool sealed)
@@ -902,16 +733,18 @@ static void volume_make(struct volume_spec *volume, const char *name, uint64_t v
 
 struct agent *fake_agent_start(void)
 {
-    static struct volume_spec volumes[3];
+    static struct volume_spec volumes[4];
     struct agent_opts opts;
     struct agent *agent;
 
     volume_make(&volumes[0], "kv", 65536, 8, true);
     volume_make(&volumes[1], "raw", 65536, 8, false);
     volume_make(&volumes[2], "big", (uint64_t)8 << 20, 2, true);
+    volume_make(&volumes[3], "vault", FAKE_VAULT_BYTES, 4, true);
+    volumes[3].encrypted = true;
     agent_opts_init(&opts);
     opts.volumes = volumes;
-    opts.volume_count = 3;
+    opts.volume_count = 4;
     check(agent_new(loop_env_uring(), &opts, NULL, &agent) == ICMS_OK);
     check(agent_start(agent, NULL) == ICMS_OK);
     return agent;
@@ -928,14 +761,85 @@ unsigned fake_agent_blocks(struct agent *agent)
     return count;
 }
 
-void fake_agent_homeless_set(struct agent *agent, uint32_t volume, bool homeless)
+void fake_agent_volume_missing_set(struct agent *agent, uint32_t volume, bool missing)
 {
     uint64_t shard_bytes = loop_region_bytes(agent->arenas[volume]) / agent->reactor_count;
     uint8_t *base = (uint8_t *)loop_region_base(agent->arenas[volume]) + shard_offset(volume);
 
     for (uint32_t r = 0; r < agent->reactor_count; r++)
-        atomic_store(&((struct shm_arena_header *)(void *)(base + r * shard_bytes))->homeless,
-                     homeless);
+        atomic_store(&((struct shm_arena_header *)(void *)(base + r * shard_bytes))->volume_missing,
+                     missing);
+}
+
+void fake_agent_encrypted_set(struct agent *agent, uint32_t volume, bool encrypted)
+{
+    uint64_t shard_bytes = loop_region_bytes(agent->arenas[volume]) / agent->reactor_count;
+    uint8_t *base = (uint8_t *)loop_region_base(agent->arenas[volume]) + shard_offset(volume);
+
+    for (uint32_t r = 0; r < agent->reactor_count; r++)
+        ((struct shm_arena_header *)(void *)(base + r * shard_bytes))->encrypted = encrypted;
+}
+
+/* The slot goes, so that the next get loads what the table has. */
+static void block_unload(struct agent *agent, const struct fake_block *block)
+{
+    uint32_t shard = shard_of(agent, block->volume, &block->key);
+    uint32_t slot = slot_find(agent, shard, &block->key);
+
+    if (slot != SHM_SLOT_NONE)
+        (void)slot_evict(agent, shard, slot);
+}
+
+uint32_t fake_agent_value_take(struct agent *agent, uint32_t volume, const struct key *key,
+                               uint8_t *out, uint32_t bytes)
+{
+    struct fake_block *block;
+    uint32_t value_bytes = 0;
+
+    check(pthread_mutex_lock(&agent->lock) == 0);
+    block = block_find(agent, volume, key);
+    if (block != NULL && block->bytes + LIMIT_TRAILER_BYTES <= bytes) {
+        value_bytes = block->bytes;
+        memcpy(out, block->value, block->bytes + LIMIT_TRAILER_BYTES);
+    }
+    check(pthread_mutex_unlock(&agent->lock) == 0);
+    return value_bytes;
+}
+
+void fake_agent_value_give(struct agent *agent, uint32_t volume, const struct key *key,
+                           const uint8_t *value, uint32_t value_bytes)
+{
+    struct fake_block *block;
+
+    check(pthread_mutex_lock(&agent->lock) == 0);
+    block = block_find(agent, volume, key);
+    if (block == NULL)
+        block = block_new(agent);
+    check(block != NULL);
+    free(block->value);
+    *block = (struct fake_block){.used = true, .volume = volume, .key = *key, .bytes = value_bytes};
+    block->value = malloc(value_bytes + LIMIT_TRAILER_BYTES);
+    check(block->value != NULL);
+    memcpy(block->value, value, value_bytes + LIMIT_TRAILER_BYTES);
+    block_unload(agent, block);
+    check(pthread_mutex_unlock(&agent->lock) == 0);
+}
+
+bool fake_agent_memory_has(struct agent *agent, const void *bytes, size_t count)
+{
+    bool found = false;
+
+    check(pthread_mutex_lock(&agent->lock) == 0);
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        found = found || memmem(loop_region_base(agent->arenas[i]),
+                                loop_region_bytes(agent->arenas[i]), bytes, count) != NULL;
+    for (uint32_t i = 0; i < FAKE_CLIENTS; i++)
+        found =
+            found || (agent->clients[i].used &&
+                      memmem(loop_region_base(agent->clients[i].region),
+                             loop_region_bytes(agent->clients[i].region), bytes, count) != NULL);
+    check(pthread_mutex_unlock(&agent->lock) == 0);
+    return found;
 }
 
 unsigned fake_agent_leases(struct agent *agent)

@@ -14,6 +14,10 @@
 
 #include "agent/agent.h"
 
+/* The most reactors that an agent has, and the most clients. */
+#define FAKE_REACTORS 8
+#define FAKE_CLIENTS  16
+
 struct fake_switches {
     atomic_bool mute;     /* does not look at its rings at all: SIGSTOP            */
     atomic_bool swallow;  /* takes submissions and keeps them until it is off      */
@@ -51,11 +55,27 @@ void fake_socket_stop(struct fake_socket **socket);
 /* How many reactors agents have: FAKE_REACTORS of the environment; 1 without it. */
 uint32_t fake_reactors(void);
 
-/* An agent with volumes "kv" (sealed, values up to 64 KiB, 8 slots), "raw" and "big" (8 MiB). */
+/* An agent with volumes "kv" (sealed, values up to 64 KiB, 8 slots), "raw", "big" (8 MiB) and
+ * "vault" (encrypted, number FAKE_VAULT, plain values up to FAKE_VAULT_BYTES). */
+#define FAKE_VAULT       3
+#define FAKE_VAULT_BYTES (((uint64_t)1 << 20) + 1000)
 struct agent *fake_agent_start(void);
 
 /* Says of a volume that no enclosure has it, or that one does. */
-void fake_agent_homeless_set(struct agent *agent, uint32_t volume, bool homeless);
+void fake_agent_volume_missing_set(struct agent *agent, uint32_t volume, bool missing);
+
+/* Says of a volume that it is encrypted, or that it is not, to who attaches from now on. */
+void fake_agent_encrypted_set(struct agent *agent, uint32_t volume, bool encrypted);
+
+/* A value of its table with the trailer, copied; returns the value's bytes, 0: it has none, or one
+ * that does not fit. And one put there as it is. */
+uint32_t fake_agent_value_take(struct agent *agent, uint32_t volume, const struct key *key,
+                               uint8_t *out, uint32_t bytes);
+void fake_agent_value_give(struct agent *agent, uint32_t volume, const struct key *key,
+                           const uint8_t *value, uint32_t value_bytes);
+
+/* Whether these bytes are anywhere in memory that it shares with clients. */
+bool fake_agent_memory_has(struct agent *agent, const void *bytes, size_t count);
 
 /* Blocks that its table holds. */
 unsigned fake_agent_blocks(struct agent *agent);

@@ -25,10 +25,7 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <stdio.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/check.h"
 #include "client/client_int.h"
@@ -69,23 +66,22 @@ static void guard_cut(struct icms *icms)
     struct client_link *link = icms->link;
 
     if (link != NULL && link->sock >= 0 && link->leases == 0)
-        (void)shutdown(link->sock, SHUT_RDWR);
+        sys_hangup(link->sock);
 }
 
 /* OPEN -> FAILED. Lock. */
 static void guard_fail(struct icms *icms)
 {
     struct client_link *link = icms->link;
-    uint64_t one = 1;
 
     (void)pthread_cond_broadcast(&icms->changed);
-    (void)!write(icms->wake_fd, &one, sizeof(one));
+    sys_event_raise(icms->wake_fd);
     /* The event is readable for as long as icms_poll has something, and for no other reason. */
-    (void)!write(icms->notify_fd, &one, sizeof(one));
-    (void)epoll_ctl(icms->epoll_fd, EPOLL_CTL_DEL, icms->timer_fd, NULL);
+    sys_event_raise(icms->notify_fd);
+    sys_set_remove(icms->epoll_fd, icms->timer_fd);
     if (link != NULL) {
-        (void)epoll_ctl(icms->epoll_fd, EPOLL_CTL_DEL, link->client_event, NULL);
-        (void)epoll_ctl(icms->epoll_fd, EPOLL_CTL_DEL, link->sock, NULL);
+        sys_set_remove(icms->epoll_fd, link->client_event);
+        sys_set_remove(icms->epoll_fd, link->sock);
     }
     guard_cut(icms);
 }
@@ -226,12 +222,10 @@ static bool guard_idle(const struct icms *icms)
 
 bool client_idle_wait(const struct icms *icms, uint64_t until_ns)
 {
-    const struct timespec pause = {.tv_nsec = GUARD_IDLE_NS};
-
     while (!guard_idle(icms)) {
         if (client_now_ns() >= until_ns)
             return false;
-        (void)nanosleep(&pause, NULL);
+        sys_sleep(GUARD_IDLE_NS);
     }
     return true;
 }
@@ -253,7 +247,6 @@ static void failed_request_over(struct icms_request *request)
 struct icms_request *client_failed_poll(struct icms *icms)
 {
     struct icms_request *found = NULL;
-    uint64_t count;
 
     if (!guard_idle(icms))
         return NULL; /* the event stays readable */
@@ -269,7 +262,7 @@ struct icms_request *client_failed_poll(struct icms *icms)
         failed_request_over(found);
         found->returned = true;
     } else {
-        (void)!read(icms->notify_fd, &count, sizeof(count));
+        (void)!sys_event_drain(icms->notify_fd);
     }
     client_unlock(icms);
     return found;
@@ -278,7 +271,6 @@ struct icms_request *client_failed_poll(struct icms *icms)
 bool client_failed_wait(struct icms_request *request, uint64_t until_ns)
 {
     struct icms *icms = request->icms;
-    uint64_t one = 1;
     bool over;
 
     client_lock(icms);
@@ -291,7 +283,7 @@ bool client_failed_wait(struct icms_request *request, uint64_t until_ns)
         failed_request_over(request);
         request->returned = true;
     } else {
-        (void)!write(icms->notify_fd, &one, sizeof(one)); /* it is icms_poll's again */
+        sys_event_raise(icms->notify_fd); /* it is icms_poll's again */
     }
     client_unlock(icms);
     return over;

@@ -4,7 +4,8 @@
  *
  * Any thread. A lease is an entry of the client's table in shared memory: while it names a slot,
  * the agent leaves the slot as it is, and when this process ends the agent takes the entry back.
- * A buffer is staging memory that the caller fills itself.
+ * A buffer is staging memory that the caller fills itself. In a handle with keys both are private
+ * memory where the agent would see plain bytes: leases of encrypted volumes, and all buffers.
  */
 #include "base/check.h"
 #include "client/client_int.h"
@@ -16,6 +17,16 @@ struct lease_call {
     struct icms_lease lease;
     icms_err err;
 };
+
+/* A lease of an encrypted volume is memory of ours: the slot is the agent's again. Lock. */
+static void lease_private(struct client_link *link, const struct icms_request *request)
+{
+    if (request->private_bytes == 0)
+        return;
+    link->privates[request->lease_index].offset = request->private_offset;
+    link->privates[request->lease_index].bytes = request->private_bytes;
+    atomic_store_explicit(&link->rings[0].leases[request->lease_index], 0, memory_order_release);
+}
 
 static void lease_take_inside(void *arg)
 {
@@ -35,6 +46,9 @@ static void lease_take_inside(void *arg)
             .index = request.lease_index,
             .owner = icms->link,
         };
+        lease_private(icms->link, &request);
+    } else if (request.private_bytes != 0) {
+        staging_give(&icms->crypt->staging, request.private_offset, request.private_bytes);
     }
     client_call_leave(icms);
     icms->link->leases += call->err == ICMS_OK; /* nothing fails from here on */
@@ -96,6 +110,11 @@ struct buffer_call {
     icms_err err;
 };
 
+static uint8_t *buffer_memory(const struct client_link *link, const struct client_buffer *buffer)
+{
+    return (buffer->is_private ? link->icms->crypt->base : link->rings[0].staging) + buffer->offset;
+}
+
 static void buffer_take_inside(void *arg)
 {
     struct buffer_call *call = arg;
@@ -113,12 +132,14 @@ static void buffer_take_inside(void *arg)
         if (buffer->used)
             continue;
         if (bytes <= LIMIT_VALUE_BYTES &&
-            staging_take(&icms->link->staging, bytes + LIMIT_TRAILER_BYTES, &buffer->offset)) {
+            staging_take(icms->crypt != NULL ? &icms->crypt->staging : &icms->link->staging,
+                         bytes + LIMIT_TRAILER_BYTES, &buffer->offset)) {
             *buffer = (struct client_buffer){.offset = buffer->offset,
                                              .bytes = bytes + LIMIT_TRAILER_BYTES,
                                              .room = bytes,
+                                             .is_private = icms->crypt != NULL,
                                              .used = true};
-            call->data = icms->link->rings[0].staging + buffer->offset;
+            call->data = buffer_memory(icms->link, buffer);
             call->err = ICMS_OK;
         }
         break;
@@ -148,13 +169,14 @@ static bool buffer_give(struct client_link *link, const void *data)
     for (uint32_t i = 0; i < CLIENT_BUFFERS; i++) {
         struct client_buffer *buffer = &link->buffers[i];
 
-        if (!buffer->used || buffer->given || link->rings[0].staging + buffer->offset != data)
+        if (!buffer->used || buffer->given || buffer_memory(link, buffer) != data)
             continue;
         if (buffer->busy) {
             buffer->given = true; /* client_op_free frees it */
             return true;
         }
-        staging_give(&link->staging, buffer->offset, buffer->bytes);
+        staging_give(buffer->is_private ? &link->icms->crypt->staging : &link->staging,
+                     buffer->offset, buffer->bytes);
         buffer->used = false;
         return true;
     }

@@ -6,9 +6,6 @@
  * a dir: is replaced. Everything that came from the agent was viewed, that is bounded, before use.
  */
 #include <stdlib.h>
-#include <sys/epoll.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -33,8 +30,9 @@ icms_err client_link_new(struct client_link **out_link)
 static bool link_is_alike(const struct shm_arena *a, const struct shm_arena *b)
 {
     return a->slot_count == b->slot_count && a->volume == b->volume && a->sealed == b->sealed &&
-           a->value_bytes_max == b->value_bytes_max && a->run_blocks == b->run_blocks &&
-           uuid_equal(&a->uuid, &b->uuid) && strcmp(a->name, b->name) == 0;
+           a->encrypted == b->encrypted && a->value_bytes_max == b->value_bytes_max &&
+           a->run_blocks == b->run_blocks && uuid_equal(&a->uuid, &b->uuid) &&
+           strcmp(a->name, b->name) == 0;
 }
 
 /* Of each arena the shards of all reactors. */
@@ -94,7 +92,7 @@ icms_err client_link_view(struct client_link *link, struct err_why *why)
 static void link_unmap(struct client_map *map)
 {
     if (map->base != NULL && map->bytes != 0)
-        (void)munmap(map->base, map->bytes); /* fails when there are too many mappings */
+        sys_unmap(map->base, map->bytes);
     map->base = NULL;
 }
 
@@ -114,14 +112,14 @@ void client_link_free(struct client_link **link)
     }
     for (uint32_t i = 0; i < LIMIT_LOOPS && l->events_owned; i++)
         if (l->agent_events[i] >= 0)
-            loop_fd_close(l->agent_events[i]);
+            sys_close(l->agent_events[i]);
     if (l->events_owned && l->client_event >= 0)
-        loop_fd_close(l->client_event);
+        sys_close(l->client_event);
     for (uint32_t i = 0; i < l->fd_count; i++)
         if (l->fds[i] >= 0)
-            loop_fd_close(l->fds[i]);
+            sys_close(l->fds[i]);
     if (l->sock >= 0)
-        loop_fd_close(l->sock);
+        sys_close(l->sock);
     staging_fini(&l->staging);
     free(l->shards);
     free(l);
@@ -140,9 +138,9 @@ void client_link_retire(struct icms *icms)
     struct client_link *link = icms->link;
 
     icms->link = NULL;
-    (void)epoll_ctl(icms->epoll_fd, EPOLL_CTL_DEL, link->client_event, NULL);
+    sys_set_remove(icms->epoll_fd, link->client_event);
     if (link->sock >= 0)
-        loop_fd_close(link->sock);
+        sys_close(link->sock);
     link->sock = -1;
     list_push(&icms->retired, &link->retired);
     client_link_rele(link);
@@ -154,6 +152,26 @@ void client_link_rele(struct client_link *link)
         return;
     list_remove(&link->retired);
     client_link_free(&link);
+}
+
+void client_reattach(struct icms *icms)
+{
+    struct client_link *link;
+
+    client_quiesce(icms);
+    if (client_attach_unix(icms->socket, icms->options.buffer_bytes, CLIENT_REATTACH_MS, NULL,
+                           &icms->attaching) != ICMS_OK)
+        return;
+    client_ops_reset(icms);
+    client_lock(icms);
+    client_link_retire(icms);
+    client_accounts_lose(icms);
+    link = icms->link = icms->attaching;
+    icms->attaching = NULL;
+    if (client_link_watch(icms) != ICMS_OK)
+        link->down = true; /* tried again later */
+    client_volumes_refresh(icms);
+    client_unlock(icms);
 }
 
 /* ---- leases --------------------------------------------------------------------------------- */
@@ -193,6 +211,10 @@ bool client_lease_back(struct client_link *link, uint32_t lease)
          1) == 0)
         return false;
     client_lease_give(link, lease);
+    if (link->privates[lease].bytes != 0)
+        staging_give(&link->icms->crypt->staging, link->privates[lease].offset,
+                     link->privates[lease].bytes);
+    link->privates[lease].bytes = 0;
     link->leases--;
     return link->leases == 0;
 }

@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "base/list.h"
 #include "base/types.h"
+#include "icms/icms.h"
 #include "shm/shm.h"
 
 struct icms;
@@ -48,12 +49,13 @@ struct client_map {
 
 /* Memory given out by icms_buffer_take; a member of link.buffers. Lock. */
 struct client_buffer {
-    uint64_t offset; /* in staging memory                                        */
+    uint64_t offset; /* in staging memory; is_private: in icms.crypt             */
     uint64_t bytes;  /* taken there: what was asked for, room for a trailer      */
     uint64_t room;   /* what was asked for                                       */
     bool used;       /* the entry is in use                                      */
     bool busy;       /* a put reads it in place: not a second one, and not freed */
     bool given;      /* given back while busy: freed when the put is answered    */
+    bool is_private; /* the agent does not see it: of a handle with keys         */
 };
 
 #define CLIENT_BUFFERS 256
@@ -91,6 +93,9 @@ struct client_link {
     struct staging staging;                       /* lock                                         */
     struct client_buffer buffers[CLIENT_BUFFERS]; /* lock                                */
     _Atomic uint64_t leases_taken[SHM_LEASES / 64]; /* bit i: entry i                      */
+    struct {
+        uint64_t offset, bytes;  /* in icms.crypt; bytes 0: it lies in the arena            */
+    } privates[ICMS_LEASES_MAX]; /* of the leases of icms_lease_take; lock                 */
 };
 
 /* Frees the memory, descriptors and in-process agent; *link may be NULL. */

@@ -25,8 +25,8 @@ icms_err client_local_open_dir(const char *path, const struct icms_options *opti
 icms_err client_local_start(struct client_local *local, struct err_why *why,
                             struct client_link **out_link) ICMS_MUST_CHECK;
 
-/* dir: notes a volume for the next start; OK also when it is known already. */
-icms_err client_local_volume_add(struct client_local *local, const char *name,
+/* dir: notes a volume for the next start; OK also when it is known already, encrypted or not. */
+icms_err client_local_volume_add(struct client_local *local, const char *name, bool encrypted,
                                  struct err_why *why) ICMS_MUST_CHECK;
 
 /* Forgets the volume that was added last: no agent starts with it. */

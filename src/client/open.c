@@ -8,10 +8,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include "base/check.h"
 #include "client/client_int.h"
@@ -58,24 +54,13 @@ void client_ops_reset(struct icms *icms)
     check(idle);
 }
 
-static icms_err open_watch(const struct icms *icms, int fd)
-{
-    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-
-    if (epoll_ctl(icms->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
-        return err_from_errno(errno);
-    return ICMS_OK;
-}
-
 icms_err client_link_watch(struct icms *icms)
 {
-    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
-    icms_err err = open_watch(icms, icms->link->client_event);
+    icms_err err = sys_set_add(icms->epoll_fd, icms->link->client_event);
 
     icms->link->icms = icms;
-    if (err == ICMS_OK && icms->link->sock >= 0 &&
-        epoll_ctl(icms->epoll_fd, EPOLL_CTL_ADD, icms->link->sock, &event) != 0)
-        err = err_from_errno(errno);
+    if (err == ICMS_OK && icms->link->sock >= 0)
+        err = sys_set_add(icms->epoll_fd, icms->link->sock);
     if (err == ICMS_OK)
         client_reap(icms); /* from now on the agent signals its answers */
     return err;
@@ -85,15 +70,15 @@ static icms_err open_events(struct icms *icms)
 {
     icms_err err;
 
-    icms->epoll_fd = loop_fd_own(epoll_create1(EPOLL_CLOEXEC));
-    icms->notify_fd = loop_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    icms->wake_fd = loop_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    icms->timer_fd = loop_fd_own(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+    icms->epoll_fd = sys_set_new();
+    icms->notify_fd = sys_event_new();
+    icms->wake_fd = sys_event_new();
+    icms->timer_fd = sys_timer_new();
     if (icms->epoll_fd < 0 || icms->notify_fd < 0 || icms->wake_fd < 0 || icms->timer_fd < 0)
         return err_from_errno(errno);
-    err = open_watch(icms, icms->notify_fd);
+    err = sys_set_add(icms->epoll_fd, icms->notify_fd);
     if (err == ICMS_OK)
-        err = open_watch(icms, icms->timer_fd);
+        err = sys_set_add(icms->epoll_fd, icms->timer_fd);
     return err;
 }
 
@@ -124,15 +109,16 @@ static void open_free(struct icms *icms)
     }
     client_local_close(&icms->local);
     if (icms->epoll_fd >= 0)
-        loop_fd_close(icms->epoll_fd);
+        sys_close(icms->epoll_fd);
     if (icms->notify_fd >= 0)
-        loop_fd_close(icms->notify_fd);
+        sys_close(icms->notify_fd);
     if (icms->wake_fd >= 0)
-        loop_fd_close(icms->wake_fd);
+        sys_close(icms->wake_fd);
     if (icms->timer_fd >= 0)
-        loop_fd_close(icms->timer_fd);
+        sys_close(icms->timer_fd);
     (void)pthread_mutex_destroy(&icms->lock);
     (void)pthread_cond_destroy(&icms->changed);
+    client_crypt_free(&icms->crypt);
     free(icms->ops);
     free(icms->requests);
     icms->magic = 0;
@@ -230,6 +216,27 @@ static void open_inside(void *arg)
     call->err = open_where(call->icms, call->where, call->why);
 }
 
+/* The list of keys is read now, so that what is wrong with it is said here; the keys themselves
+ * when their volume is opened. */
+static icms_err open_keys(struct icms *icms, struct err_why *why)
+{
+    const char *path = icms->options.keys;
+    struct client_keys *none = NULL;
+    icms_err err;
+
+    if (path == NULL)
+        path = secure_getenv("ICMS_KEYS");
+    icms->options.keys = NULL; /* it is the caller's */
+    if (path == NULL || path[0] == 0)
+        return ICMS_OK;
+    if (strlen(path) >= sizeof(icms->keys_path))
+        return err_set(why, ICMS_INVALID, "the path of the list of keys is too long: %.80s...",
+                       path);
+    memcpy(icms->keys_path, path, strlen(path) + 1);
+    err = client_keys_load(path, NULL, why, &none);
+    return err == ICMS_OK ? client_crypt_new(&icms->crypt) : err;
+}
+
 icms_err icms_open(const char *where, const struct icms_options *options, char *why,
                    size_t why_bytes, struct icms **out_icms)
 {
@@ -255,6 +262,8 @@ icms_err icms_open(const char *where, const struct icms_options *options, char *
                                                             : sizeof(*options));
         err = open_events(icms);
     }
+    if (err == ICMS_OK)
+        err = open_keys(icms, &sentence);
     if (err == ICMS_OK) {
         struct open_call call = {.icms = icms, .where = where, .why = &sentence};
 
@@ -311,9 +320,7 @@ void icms_close(struct icms **icms)
     while ((at = list_pop(&i->volumes)) != NULL) {
         struct icms_volume *volume = container_of(at, struct icms_volume, link);
 
-        volume->magic = 0;
-        free(volume->checked);
-        free(volume);
+        client_volume_free(volume);
     }
     open_free(i);
 }

@@ -3,7 +3,7 @@
  * client/request.c: requests: run, wait, reap, give up.
  *
  * A request is run by one thread at a time: client_request_run moves it as far as it goes. Threads
- * that have to wait elect one of them (icms.reaping) that sleeps in poll(2) on the agent's event
+ * that have to wait elect one of them (icms.reaping) that sleeps in sys_wait on the agent's event
  * and socket; the others sleep on icms.changed. Any thread that holds the lock may reap.
  *
  *   client_request_init -> client_request_run -> [client_request_finish | icms_poll] -> over
@@ -12,14 +12,6 @@
  * the agent lets the deadline and the grace pass, from here. Then its operation becomes LOST: lease
  * and staging memory stay taken until the agent's late answer, since it may still use them.
  */
-#include <errno.h>
-#include <poll.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <sys/timerfd.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "base/bytes.h"
 #include "base/check.h"
 #include "client/client_int.h"
@@ -36,40 +28,13 @@
 /* Who waits for room looks at least this often: leases are given back without a wake. */
 #define WAIT_ROOM_NS ((uint64_t)10 * 1000 * 1000)
 
-uint64_t client_now_ns(void)
-{
-    struct timespec now;
-
-    check(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* Reads an eventfd or timerfd that may be readable. */
-static void request_drain(int fd)
-{
-    struct pollfd event = {.fd = fd, .events = POLLIN};
-    uint64_t count;
-
-    if (poll(&event, 1, 0) == 1 && (event.revents & POLLIN) != 0 &&
-        read(fd, &count, sizeof(count)) < 0)
-        check(errno == EAGAIN || errno == EINTR);
-}
-
-static void request_raise(int fd)
-{
-    uint64_t one = 1;
-
-    while (write(fd, &one, sizeof(one)) < 0 && errno == EINTR) {
-    }
-}
-
 /* ---- waking --------------------------------------------------------------------------------- */
 
 void client_wake(struct icms *icms)
 {
     check(pthread_cond_broadcast(&icms->changed) == 0);
     if (icms->reaping)
-        request_raise(icms->wake_fd);
+        sys_event_raise(icms->wake_fd);
     for (int i = 0; i < ROOM_COUNT; i++) {
         struct list *first = list_first(&icms->rooms[i]);
 
@@ -83,7 +48,7 @@ void client_notify(struct icms *icms)
     if (icms->notify_raised || icms->polling != 0)
         return; /* who polls says what is left */
     icms->notify_raised = true;
-    request_raise(icms->notify_fd);
+    sys_event_raise(icms->notify_fd);
 }
 
 void client_request_ready(struct icms_request *request)
@@ -98,15 +63,8 @@ void client_request_ready(struct icms_request *request)
 /* Sets timer_fd to icms.expiry_ns when somebody polls. */
 static void request_timer_set(struct icms *icms)
 {
-    struct itimerspec when = {0};
-
-    if (!icms->event_asked)
-        return;
-    if (icms->expiry_ns != UINT64_MAX) {
-        when.it_value.tv_sec = (time_t)(icms->expiry_ns / 1000000000u);
-        when.it_value.tv_nsec = (long)(icms->expiry_ns % 1000000000u);
-    }
-    check(timerfd_settime(icms->timer_fd, TFD_TIMER_ABSTIME, &when, NULL) == 0);
+    if (icms->event_asked)
+        check(sys_timer_set(icms->timer_fd, icms->expiry_ns));
 }
 
 void client_event_ask(struct icms *icms)
@@ -227,9 +185,9 @@ static void reap_link_lost(struct icms *icms)
 {
     icms->link->down = true;
     /* Their ends stay readable: who polls our event must not see them again and again. */
-    (void)epoll_ctl(icms->epoll_fd, EPOLL_CTL_DEL, icms->link->client_event, NULL);
+    sys_set_remove(icms->epoll_fd, icms->link->client_event);
     if (icms->link->sock >= 0)
-        (void)epoll_ctl(icms->epoll_fd, EPOLL_CTL_DEL, icms->link->sock, NULL);
+        sys_set_remove(icms->epoll_fd, icms->link->sock);
     for (uint32_t i = 0; i < CLIENT_OPS; i++) {
         struct client_op *op = &icms->ops[i];
 
@@ -279,21 +237,16 @@ static void reap_rings(struct icms *icms, bool sleep)
         client_wake(icms);
 }
 
-/* What poll(2) said of the agent's event and socket. Lock. */
-static void reap_polled(struct icms *icms, const struct pollfd fds[2])
+/* What sys_wait saw of the agent's event and socket. Lock. */
+static void reap_polled(struct icms *icms, uint32_t ready)
 {
     struct client_link *link = icms->link;
-    bool ended = fds[1].revents != 0; /* the agent says nothing on the socket: it is the end */
-    char signals[64];
-    ssize_t n;
+    bool ended = (ready & SYS_ENDED) != 0;
 
     if (link->down)
         return;
-    if (fds[0].revents != 0) {
-        n = recv(link->client_event, signals, sizeof(signals), MSG_DONTWAIT);
-        /* Else it would be readable for ever. */
-        ended = ended || n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
-    }
+    if ((ready & SYS_SIGNAL) != 0 && !sys_signal_take(link->client_event))
+        ended = true; /* else it would be readable for ever */
     reap_rings(icms, true);
     if (ended && !link->down)
         reap_link_lost(icms);
@@ -301,15 +254,15 @@ static void reap_polled(struct icms *icms, const struct pollfd fds[2])
 
 void client_reap(struct icms *icms)
 {
-    struct pollfd fds[2] = {{.fd = icms->link->client_event, .events = POLLIN},
-                            {.fd = icms->link->sock, .events = POLLIN | POLLRDHUP}};
+    uint32_t ready;
 
     if (icms->link->down)
         return;
-    (void)poll(fds, 2, 0);
+    ready = sys_wait(icms->link->client_event, icms->link->sock, -1, 0);
     if (icms->reaping)
-        fds[0].revents = 0; /* left for who sleeps on it: it may not have woken up yet */
-    reap_polled(icms, fds);
+        ready &=
+            ~(uint32_t)SYS_SIGNAL; /* left for who sleeps on it: it may not have woken up yet */
+    reap_polled(icms, ready);
 }
 
 /* ---- running -------------------------------------------------------------------------------- */
@@ -317,7 +270,8 @@ void client_reap(struct icms *icms)
 /* When a reactor last looked at our rings. */
 static uint64_t run_beat_ns(const struct client_link *link, uint32_t reactor)
 {
-    return atomic_load_explicit(&link->rings[reactor].qpair->agent_beat_ns, memory_order_relaxed);
+    return atomic_load_explicit(&link->rings[reactor].qpair->agent_heartbeat_ns,
+                                memory_order_relaxed);
 }
 
 /* The reactor whose last look is the longest ago. */
@@ -460,28 +414,20 @@ static bool wait_is_over(const struct icms_request *request, uint64_t now)
            run_obstacle(request, now) != ICMS_OK;
 }
 
-/* Sleeps in poll(2) for everybody. Lock held on entry and return. */
+/* Sleeps in sys_wait for everybody. Lock held on entry and return. */
 static void wait_reap(struct icms *icms, uint64_t until_ns)
 {
-    struct pollfd fds[3] = {{.fd = icms->link->client_event, .events = POLLIN},
-                            {.fd = icms->link->sock, .events = POLLIN | POLLRDHUP},
-                            {.fd = icms->wake_fd, .events = POLLIN}};
-    uint64_t now = client_now_ns();
-    struct timespec timeout = {0};
+    int signal = icms->link->client_event, sock = icms->link->sock;
+    uint32_t ready;
 
-    if (now < until_ns) {
-        timeout.tv_sec = (time_t)((until_ns - now) / 1000000000u);
-        timeout.tv_nsec = (long)((until_ns - now) % 1000000000u);
-    }
     icms->reaping = true;
     client_unlock(icms);
-    if (ppoll(fds, 3, &timeout, NULL) < 0)
-        fds[0].revents = fds[1].revents = fds[2].revents = 0;
+    ready = sys_wait(signal, sock, icms->wake_fd, until_ns);
     client_lock(icms);
     icms->reaping = false;
-    if (fds[2].revents != 0)
-        request_drain(icms->wake_fd);
-    reap_polled(icms, fds);
+    if ((ready & SYS_WOKEN) != 0)
+        check(sys_event_drain(icms->wake_fd));
+    reap_polled(icms, ready);
     /* Whoever has nothing left to do leaves; another one has to sleep in poll now. */
     check(pthread_cond_broadcast(&icms->changed) == 0);
 }
@@ -629,7 +575,7 @@ static void poll_expire(struct icms *icms)
     if (now < icms->expiry_ns)
         return;
     if (icms->event_asked)
-        request_drain(icms->timer_fd);
+        check(sys_event_drain(icms->timer_fd));
     icms->expiry_ns = UINT64_MAX;
     list_for_each (at, &icms->under_way) {
         struct icms_request *request = container_of(at, struct icms_request, all);
@@ -674,6 +620,15 @@ static void poll_run(struct icms *icms)
     async_run_ready(icms, true);
 }
 
+/* The link is being replaced, and not touched here. What is ready or expired must not keep the
+ * event readable until that is done: it may take as long as an agent does not answer a hello. Lock;
+ * not held while a request runs. */
+static void poll_restart(struct icms *icms)
+{
+    poll_expire(icms);
+    async_run_ready(icms, true);
+}
+
 struct icms_request *client_async_poll(struct icms *icms)
 {
     struct list *at = NULL;
@@ -682,12 +637,14 @@ struct icms_request *client_async_poll(struct icms *icms)
     icms->polling++;
     if (icms->link != NULL && icms->state == ICMS_STATE_OPEN)
         poll_run(icms);
+    else
+        poll_restart(icms);
     at = list_pop(&icms->over);
     icms->polling--;
     if (!list_empty(&icms->over) || !list_empty(&icms->ready)) {
         client_notify(icms);
     } else if (at == NULL && icms->notify_raised) {
-        request_drain(icms->notify_fd);
+        check(sys_event_drain(icms->notify_fd));
         icms->notify_raised = false;
     }
     if (at != NULL)
@@ -736,7 +693,7 @@ static void call_listen(struct icms *icms)
     }
     if (now - link->nudge_ns >= NUDGE_NS) {
         link->nudge_ns = now;
-        request_raise(link->agent_events[link->silent_reactor]);
+        sys_event_raise(link->agent_events[link->silent_reactor]);
     }
 }
 

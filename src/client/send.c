@@ -7,9 +7,6 @@
  * leaves it while a value is copied into staging memory. Requests that find no room queue up, one
  * queue a kind of room, and have turns.
  */
-#include <errno.h>
-#include <unistd.h>
-
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/crc.h"
@@ -19,10 +16,7 @@
 /* Signals the event of a reactor. */
 static void send_bell(const struct icms *icms, uint32_t reactor)
 {
-    uint64_t one = 1;
-
-    while (write(icms->link->agent_events[reactor], &one, sizeof(one)) < 0 && errno == EINTR) {
-    }
+    sys_event_raise(icms->link->agent_events[reactor]);
 }
 
 void client_publish(struct icms *icms)
@@ -66,20 +60,20 @@ static enum client_room send_room(const struct icms_request *request)
 }
 
 /* True when the request may take room now: it is first in its queue, has a turn, or nobody waits.
+ * Else it has looked, and has nothing to do before room comes back or it is the first.
  */
 static bool send_may_take(struct icms_request *request)
 {
     struct list *queue = &request->icms->rooms[send_room(request)];
 
-    if (list_empty(queue))
+    if (list_empty(queue) || list_first(queue) == &request->queue)
         return true;
-    if (!list_empty(&request->queue))
-        return list_first(queue) == &request->queue;
-    if (request->turn > 0) {
+    if (list_empty(&request->queue) && request->turn > 0) {
         request->turn--;
         return true;
     }
-    list_push(queue, &request->queue);
+    if (list_empty(&request->queue))
+        list_push(queue, &request->queue);
     request->room_epoch = request->icms->room_epoch;
     return false;
 }
@@ -170,7 +164,8 @@ static void send_push(struct icms_request *request, struct client_op *op)
     };
 
     if (request->op == SHM_OP_PUT)
-        entry.bytes = (uint32_t)request->blocks[op->block].bytes;
+        entry.bytes =
+            (uint32_t)client_carried_bytes(request->volume, request->blocks[op->block].bytes);
     if (op->blocks > 1) {
         entry.op = SHM_OP_EXISTS_MANY;
         entry.bytes = op->blocks;
@@ -232,12 +227,13 @@ static enum client_step send_put_room(struct icms_request *request, size_t index
     op = send_op_new(request, index);
     if (op == NULL)
         return send_wait(request);
-    op->buffer = send_buffer(link, block->data, block->bytes);
+    if (request->volume->keys == NULL)
+        op->buffer = send_buffer(link, block->data, block->bytes);
     if (op->buffer != NULL) {
         op->buffer->busy = true;
         op->staging_offset = op->buffer->offset;
     } else {
-        uint64_t bytes = block->bytes + LIMIT_TRAILER_BYTES;
+        uint64_t bytes = client_carried_bytes(request->volume, block->bytes) + LIMIT_TRAILER_BYTES;
 
         if (!staging_take(&link->staging, bytes, &op->staging_offset)) {
             op->state = OP_FREE;
@@ -257,12 +253,37 @@ static bool send_put_direct(struct icms_request *request, struct client_op *op)
 {
     const struct icms_block *block = &request->blocks[op->block];
 
-    if (request->link_used->inside == NULL || block->bytes < CLIENT_DIRECT_BYTES)
+    if (request->link_used->inside == NULL || block->bytes < CLIENT_DIRECT_BYTES ||
+        request->volume->keys != NULL)
         return false;
     op->direct = true;
     op->room = block->bytes;
     request->direct++;
     return true;
+}
+
+/* The same for an encrypted volume: nothing but ciphertext comes into memory that the agent sees.
+ */
+static void send_put_encrypt(struct icms_request *request, const struct client_op *op, uint8_t *to)
+{
+    const struct icms_block *block = &request->blocks[op->block];
+    const struct shm_arena *arena = &request->volume->arena;
+    const struct client_key *volume_key = &request->volume->keys->keys[0];
+    const uint32_t carried = (uint32_t)sealed_bytes(block->bytes);
+    struct sealed_cipher cipher = {.key_id = volume_key->id};
+    struct key key = client_key(&block->key);
+    struct seal_block bound = {
+        .volume = &arena->uuid, .key = &key, .digest = block->key.digest, .key_id = volume_key->id};
+    uint32_t number, crc;
+    struct seal *seal = client_seal_take(request->icms->crypt, &number);
+
+    sys_random(cipher.salt, sizeof(cipher.salt));
+    memcpy(bound.salt, cipher.salt, sizeof(bound.salt));
+    crc = seal_value(seal, secret_bytes(volume_key->secret), &bound, block->data,
+                     (uint32_t)block->bytes, to);
+    client_seal_give(request->icms->crypt, number);
+    sealed_trailer_make_encrypted(&arena->uuid, &key, block->key.digest, carried, crc, &cipher,
+                                  to + carried);
 }
 
 /* Value and trailer into staging memory. */
@@ -272,7 +293,9 @@ static void send_put_copy(struct icms_request *request, struct client_op *op)
     const struct shm_arena *arena = &request->volume->arena;
     uint8_t *to = request->icms->link->rings[0].staging + op->staging_offset;
 
-    if (arena->sealed) {
+    if (request->volume->keys != NULL) {
+        send_put_encrypt(request, op, to);
+    } else if (arena->sealed) {
         struct key key = client_key(&block->key);
         uint32_t crc;
 
@@ -355,7 +378,7 @@ static void send_direct(struct icms_request *request, struct client_op *op)
     const struct shm_arena *arena = &request->volume->arena;
 
     if (request->link_used->inside == NULL || request->lease_wanted || block->data == NULL ||
-        block->bytes < CLIENT_DIRECT_BYTES || !arena->sealed)
+        block->bytes < CLIENT_DIRECT_BYTES || !arena->sealed || request->volume->keys != NULL)
         return;
     op->direct = true;
     op->room = u64_min(block->bytes, arena->value_bytes_max);
@@ -454,11 +477,12 @@ static icms_err send_check(const struct icms_request *request, size_t index)
         return block->data == NULL && block->bytes != 0 ? ICMS_INVALID : ICMS_OK;
     if (request->op != SHM_OP_PUT)
         return ICMS_OK;
-    if (block->bytes == 0 || block->bytes > request->volume->arena.value_bytes_max)
+    if (block->bytes == 0 || block->bytes > client_value_bytes_max(request->volume))
         return ICMS_VALUE_SIZE;
     if (block->data == NULL)
         return ICMS_INVALID;
-    if (block->bytes + LIMIT_TRAILER_BYTES > request->link_used->rings[0].staging_bytes)
+    if (client_carried_bytes(request->volume, block->bytes) + LIMIT_TRAILER_BYTES >
+        request->link_used->rings[0].staging_bytes)
         return ICMS_LIMIT;
     return ICMS_OK;
 }

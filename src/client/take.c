@@ -6,6 +6,10 @@
  * in one pass; it is checked exactly once, here. The slot cannot change meanwhile: its lease is in
  * the table of this client. A value that is read in place is checked when it is leased first.
  *
+ * A value of an encrypted volume is decrypted on its way: a tag that does not pass is a miss with
+ * reason checksum, and what was decrypted so far is overwritten. If what is stored is whole all the
+ * same, by its CRC32C, the agent is not told: another client may have the key that opens it.
+ *
  * Slots, operations and answers are found by the key's 16 bytes. That it is the block of this key
  * is decided here alone, by the digest in its trailer, at each get, whether or not the value was
  * checked before. A block of another digest is left where it is: it is whole.
@@ -53,6 +57,8 @@ void client_count(struct icms_request *request)
     shm_count_add(ring, volume, SHM_COUNT_HITS, request->hits);
     shm_count_add(ring, volume, SHM_COUNT_HIT_BYTES, request->hit_bytes);
     shm_count_add(ring, volume, SHM_COUNT_COLLISIONS, request->collisions);
+    shm_count_add(ring, volume, SHM_COUNT_TAG_ERRORS, request->tag_errors);
+    shm_count_add(ring, volume, SHM_COUNT_NO_KEYS, request->no_keys);
     if (match && request->hole == request->count && request->behind != 0)
         return; /* it goes on; its last request counts all of it */
     /* Of one that failed, some blocks have no answer. */
@@ -84,9 +90,11 @@ static enum icms_miss take_check(const struct icms_request *request, const struc
                                  uint32_t value_bytes, uint32_t value_crc, const uint8_t *trailer)
 {
     struct key wire = client_key(key);
+    const struct sealed_place place = {.volume = &request->volume->arena.uuid,
+                                       .key = &wire,
+                                       .encrypted = request->volume->keys != NULL};
 
-    if (sealed_trailer_check(&request->volume->arena.uuid, &wire, value_bytes, value_crc,
-                             trailer) != ICMS_OK)
+    if (sealed_trailer_check(&place, value_bytes, value_crc, trailer) != ICMS_OK)
         return ICMS_MISS_CHECKSUM;
     return sealed_trailer_is(trailer, key->digest) ? ICMS_MISS_NONE : ICMS_MISS_COLLISION;
 }
@@ -133,6 +141,60 @@ static enum icms_miss take_copy(const struct icms_request *request, const struct
     return take_check(request, key, value_bytes, crc, trailer);
 }
 
+/* What a value of an encrypted volume is to become. */
+struct take_plain {
+    uint8_t *to;
+    uint32_t bytes; /* of the plain value */
+    bool is_whole;  /* out: what is stored is as it was sealed, whatever is wrong with it for us */
+};
+
+/* Decrypts with a key that we have. `to` is the value, or zeros. */
+static enum icms_miss take_decrypt(const struct icms_request *request, const struct icms_key *key,
+                                   const uint8_t *value, uint32_t value_bytes,
+                                   const uint8_t *trailer, const struct sealed_cipher *cipher,
+                                   struct take_plain *plain)
+{
+    const struct icms_volume *volume = request->volume;
+    const struct client_key *volume_key = client_keys_find(volume->keys, cipher->key_id);
+    struct key wire = client_key(key);
+    struct seal_block bound = {.volume = &volume->arena.uuid,
+                               .key = &wire,
+                               .digest = key->digest,
+                               .key_id = cipher->key_id};
+    uint32_t number, crc;
+    struct seal *seal = client_seal_take(request->icms->crypt, &number);
+    enum icms_miss wrong;
+    bool passed;
+
+    memcpy(bound.salt, cipher->salt, sizeof(bound.salt));
+    passed = seal_open(seal, secret_bytes(volume_key->secret), &bound, value, plain->bytes,
+                       plain->to, &crc);
+    client_seal_give(request->icms->crypt, number);
+    wrong = take_check(request, key, value_bytes, crc, trailer);
+    plain->is_whole = wrong != ICMS_MISS_CHECKSUM;
+    if (passed && wrong == ICMS_MISS_NONE)
+        return ICMS_MISS_NONE;
+    secret_wipe(plain->to, plain->bytes);
+    return wrong == ICMS_MISS_NONE ? ICMS_MISS_CHECKSUM : wrong;
+}
+
+static enum icms_miss take_open(const struct icms_request *request, const struct icms_key *key,
+                                const uint8_t *value, uint32_t value_bytes,
+                                struct take_plain *plain)
+{
+    uint8_t trailer[LIMIT_TRAILER_BYTES];
+    struct sealed_cipher cipher;
+
+    memcpy(trailer, value + value_bytes, sizeof(trailer));
+    if (sealed_trailer_cipher(trailer, &cipher) != ICMS_OK)
+        return ICMS_MISS_CHECKSUM;
+    if (client_keys_find(request->volume->keys, cipher.key_id) == NULL) {
+        plain->is_whole = true; /* as far as we can tell; whoever has the key sees */
+        return ICMS_MISS_NO_KEY;
+    }
+    return take_decrypt(request, key, value, value_bytes, trailer, &cipher, plain);
+}
+
 /* Tells the agent that a block does not pass, so that it looks itself: it forgets its copy, and has
  * a bad record deleted. A put that follows is behind this in the ring, and repairs the block. */
 static void take_suspect(struct icms_request *request, const struct icms_key *key)
@@ -148,14 +210,66 @@ static void take_suspect(struct icms_request *request, const struct icms_key *ke
     client_unlock(icms);
 }
 
-/* A block that is not what was asked for, or not whole. */
-static void take_wrong(struct icms_request *request, size_t index, enum icms_miss wrong)
+/* A block that is not what was asked for, or not whole. is_whole: nobody has to repair it. */
+static void take_wrong(struct icms_request *request, size_t index, enum icms_miss wrong,
+                       bool is_whole)
 {
-    if (wrong == ICMS_MISS_CHECKSUM)
+    if (wrong == ICMS_MISS_CHECKSUM && !is_whole)
         take_suspect(request, &request->blocks[index].key);
+    request->tag_errors += wrong == ICMS_MISS_CHECKSUM && is_whole;
+    request->no_keys += wrong == ICMS_MISS_NO_KEY;
     request->blocks[index].source = ICMS_SOURCE_NONE;
     request->collisions += wrong == ICMS_MISS_COLLISION;
     client_block_done(request, index, ICMS_MISS, wrong);
+}
+
+/* Memory of this process for a lease. False: all of it is taken. */
+static bool take_private(struct icms_request *request, uint64_t bytes)
+{
+    struct icms *icms = request->icms;
+    bool taken;
+
+    client_lock(icms);
+    taken = staging_take(&icms->crypt->staging, bytes, &request->private_offset);
+    client_unlock(icms);
+    if (!taken)
+        return false;
+    request->private_bytes = bytes;
+    request->lease_data = icms->crypt->base + request->private_offset;
+    return true;
+}
+
+/* client_block_load() in an encrypted volume. */
+static void take_encrypted(struct icms_request *request, size_t index, const uint8_t *value,
+                           uint32_t value_bytes)
+{
+    struct icms_block *block = &request->blocks[index];
+    struct take_plain plain = {.to = block->data,
+                               .bytes = (uint32_t)sealed_plain_bytes(value_bytes)};
+    enum icms_miss wrong = ICMS_MISS_NONE;
+    uint64_t room = block->bytes;
+
+    block->bytes = plain.bytes;
+    if (plain.bytes == 0) { /* nobody sealed that */
+        wrong = ICMS_MISS_CHECKSUM;
+    } else if (request->lease_wanted) {
+        if (!take_private(request, plain.bytes)) {
+            client_block_done(request, index, ICMS_LIMIT, ICMS_MISS_NONE);
+            return;
+        }
+        plain.to = request->icms->crypt->base + request->private_offset;
+    } else if (block->data != NULL && room < plain.bytes) {
+        client_block_done(request, index, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
+        return;
+    }
+    if (wrong == ICMS_MISS_NONE && plain.to != NULL)
+        wrong = take_open(request, &block->key, value, value_bytes, &plain);
+    if (fault_hit("client.get_done"))
+        wrong = ICMS_MISS_CHECKSUM;
+    if (wrong != ICMS_MISS_NONE)
+        take_wrong(request, index, wrong, plain.is_whole);
+    else
+        client_block_done(request, index, ICMS_OK, ICMS_MISS_NONE);
 }
 
 void client_block_load(struct icms_request *request, size_t index, uint32_t slot,
@@ -171,8 +285,12 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
         client_block_give_up(request, index, ICMS_PROTOCOL);
         return;
     }
-    block->bytes = value_bytes;
     block->source = source;
+    if (request->volume->keys != NULL) {
+        take_encrypted(request, index, value, value_bytes);
+        return;
+    }
+    block->bytes = value_bytes;
     if (request->lease_wanted) {
         wrong = take_verify(request, &block->key, value, slot, value_bytes);
         request->lease_data = value;
@@ -186,7 +304,7 @@ void client_block_load(struct icms_request *request, size_t index, uint32_t slot
     if (fault_hit("client.get_done"))
         wrong = ICMS_MISS_CHECKSUM;
     if (wrong != ICMS_MISS_NONE)
-        take_wrong(request, index, wrong);
+        take_wrong(request, index, wrong, false);
     else
         client_block_done(request, index, ICMS_OK, ICMS_MISS_NONE);
 }
@@ -228,7 +346,7 @@ static void take_direct(struct icms_request *request, struct client_op *op)
     block->bytes = value_bytes;
     block->source = (enum icms_source)op->answer.source;
     if (wrong != ICMS_MISS_NONE)
-        take_wrong(request, op->block, wrong);
+        take_wrong(request, op->block, wrong, false);
     else
         client_block_done(request, op->block, ICMS_OK, ICMS_MISS_NONE);
 }
@@ -260,16 +378,19 @@ static void take_get(struct icms_request *request, struct client_op *op)
     }
 }
 
-/* The agent has flushed what it knows of. */
-static icms_err take_flush(struct icms_request *request)
+/* The agent has flushed what it knows of; IO: of which some is lost. What an agent before it took
+ * along is told together with that, and not a second time. */
+static icms_err take_flush(struct icms_request *request, icms_err status)
 {
     struct client_account *account = request->volume->account;
     uint64_t flushed = atomic_load(&account->flushed);
 
-    while (flushed < request->flush_puts &&
+    if (status != ICMS_OK && status != ICMS_IO)
+        return status;
+    while (status == ICMS_OK && flushed < request->flush_puts &&
            !atomic_compare_exchange_weak(&account->flushed, &flushed, request->flush_puts)) {
     }
-    return atomic_exchange(&account->lost, false) ? ICMS_IO : ICMS_OK;
+    return atomic_exchange(&account->lost, false) ? ICMS_IO : status;
 }
 
 /* The answers of EXISTS_MANY lie behind its keys, a byte each, and are read once each. */
@@ -304,8 +425,8 @@ void client_op_take(struct icms_request *request, struct client_op *op)
         request->blocks[op->block].bytes = answer->value_bytes;
     if (status == ICMS_OK && !op->link_lost && request->op == SHM_OP_PUT)
         atomic_fetch_add(&request->volume->account->puts, 1);
-    if (status == ICMS_OK && !op->link_lost && request->op == SHM_OP_FLUSH)
-        status = take_flush(request);
+    if (!op->link_lost && request->op == SHM_OP_FLUSH)
+        status = take_flush(request, status);
     if (op->link_lost || status == ICMS_CLOSED) /* closed: the agent is about to end */
         client_op_give_up(request, op, ICMS_PEER_DOWN);
     else if (status == ICMS_OK && request->op == SHM_OP_GET)

@@ -22,14 +22,14 @@ static const struct shm_arena *volume_find(const struct client_link *link, const
 }
 
 /* Whether no reactor knows of an enclosure that has it. */
-static bool volume_is_homeless(const struct client_link *link, const struct shm_arena *shards)
+static bool volume_is_missing(const struct client_link *link, const struct shm_arena *shards)
 {
-    bool homeless = true;
+    bool missing = true;
 
     for (uint32_t r = 0; r < link->reactor_count; r++)
-        homeless = homeless &&
-                   atomic_load_explicit(&shards[r].header->homeless, memory_order_acquire) != 0;
-    return homeless;
+        missing = missing && atomic_load_explicit(&shards[r].header->volume_missing,
+                                                  memory_order_acquire) != 0;
+    return missing;
 }
 
 /* "a, b, c": what there is, for the sentence of an error. */
@@ -60,7 +60,8 @@ void client_volumes_refresh(struct icms *icms)
         struct icms_volume *volume = container_of(at, struct icms_volume, link);
         const struct shm_arena *arena = volume_find(icms->link, volume->info.name);
 
-        volume->gone = arena == NULL ||
+        volume->gone = arena == NULL || arena->encrypted != (volume->keys != NULL) ||
+                       (arena->encrypted && sealed_plain_bytes(arena->value_bytes_max) == 0) ||
                        memcmp(arena->uuid.bytes, volume->info.uuid, sizeof(volume->info.uuid)) != 0;
         if (!volume->gone)
             volume_shards_set(volume, icms->link, arena);
@@ -124,7 +125,8 @@ static icms_err volume_start(struct icms *icms, struct err_why *why)
 }
 
 /* dir: notes the volume and replaces the agent. The handle's state is RESTART; no lock held. */
-static icms_err volume_make(struct icms *icms, const char *name, struct err_why *why)
+static icms_err volume_make(struct icms *icms, const char *name, bool encrypted,
+                            struct err_why *why)
 {
     icms_err err;
 
@@ -133,7 +135,7 @@ static icms_err volume_make(struct icms *icms, const char *name, struct err_why 
     err = volume_obstacle(icms, name, why);
     client_unlock(icms);
     if (err == ICMS_OK)
-        err = client_local_volume_add(icms->local, name, why);
+        err = client_local_volume_add(icms->local, name, encrypted, why);
     if (err != ICMS_OK)
         return err;
     client_ops_reset(icms);
@@ -148,7 +150,8 @@ static icms_err volume_make(struct icms *icms, const char *name, struct err_why 
     return err;
 }
 
-static icms_err volume_make_once(struct icms *icms, const char *name, struct err_why *why)
+static icms_err volume_make_once(struct icms *icms, const char *name, bool encrypted,
+                                 struct err_why *why)
 {
     icms_err err = ICMS_OK;
     bool make = false;
@@ -165,7 +168,7 @@ static icms_err volume_make_once(struct icms *icms, const char *name, struct err
     client_unlock(icms);
     if (!make)
         return err;
-    err = volume_make(icms, name, why);
+    err = volume_make(icms, name, encrypted, why);
     client_lock(icms);
     icms->state = ICMS_STATE_OPEN;
     check(pthread_cond_broadcast(&icms->changed) == 0);
@@ -173,9 +176,33 @@ static icms_err volume_make_once(struct icms *icms, const char *name, struct err
     return err;
 }
 
-/* Lock. */
+/* An encrypted volume needs keys, and keys an encrypted volume: what an agent says of it never
+ * turns into plain text. */
+static icms_err volume_keys_check(const struct icms *icms, const struct shm_arena *arena,
+                                  const struct client_keys *keys, struct err_why *why)
+{
+    if (arena->encrypted && keys == NULL)
+        return err_set(why, ICMS_NO_KEY,
+                       "cannot open volume %s: it is encrypted, and %s; list its keys in the file "
+                       "that the option keys or ICMS_KEYS names",
+                       arena->name,
+                       icms->keys_path[0] == 0 ? "no list of keys was given"
+                                               : "the list of keys does not have it");
+    if (!arena->encrypted && keys != NULL)
+        return err_set(why, ICMS_CONFIG,
+                       "cannot open volume %s: %s has keys of it, and it is not encrypted; write "
+                       "'encrypted: true' in the configuration of agent and targets, or take it "
+                       "out of the list of keys",
+                       arena->name, icms->keys_path);
+    if (keys != NULL && sealed_plain_bytes(arena->value_bytes_max) == 0)
+        return err_set(why, ICMS_PROTOCOL,
+                       "cannot open volume %s: its largest value makes no sense", arena->name);
+    return ICMS_OK;
+}
+
+/* With OK the volume has the keys. Lock. */
 static icms_err volume_new(struct icms *icms, const struct shm_arena *arena,
-                           struct icms_volume **out_volume)
+                           struct client_keys *keys, struct icms_volume **out_volume)
 {
     struct client_account *account = volume_account(icms, &arena->uuid);
     struct icms_volume *volume;
@@ -191,16 +218,18 @@ static icms_err volume_new(struct icms *icms, const struct shm_arena *arena,
     volume_shards_set(volume, icms->link, arena);
     memcpy(volume->info.name, arena->name, sizeof(volume->info.name));
     memcpy(volume->info.uuid, arena->uuid.bytes, sizeof(volume->info.uuid));
-    volume->info.value_bytes_max = arena->value_bytes_max;
+    volume->keys = keys;
+    volume->info.value_bytes_max = client_value_bytes_max(volume);
     volume->info.run_blocks = arena->run_blocks;
     volume->info.sealed = arena->sealed;
+    volume->info.encrypted = arena->encrypted;
     list_push(&icms->volumes, &volume->link);
     *out_volume = volume;
     return ICMS_OK;
 }
 
-static icms_err volume_open(struct icms *icms, const char *name, struct err_why *why,
-                            struct icms_volume **out_volume)
+static icms_err volume_open(struct icms *icms, const char *name, struct client_keys *keys,
+                            struct err_why *why, struct icms_volume **out_volume)
 {
     const struct shm_arena *arena;
     char names[256];
@@ -209,7 +238,7 @@ static icms_err volume_open(struct icms *icms, const char *name, struct err_why 
     if (name[0] == 0 || strlen(name) >= ICMS_NAME_BYTES)
         return err_set(why, ICMS_INVALID, "a volume's name has 1 to %d bytes", ICMS_NAME_BYTES - 1);
     if (icms->local != NULL && client_local_makes_volumes(icms->local)) {
-        err = volume_make_once(icms, name, why);
+        err = volume_make_once(icms, name, keys != NULL, why);
         if (err != ICMS_OK)
             return err;
     }
@@ -218,14 +247,16 @@ static icms_err volume_open(struct icms *icms, const char *name, struct err_why 
         return err_set(why, err, "cannot open the volume %s: %s", name, icms_err_text(err));
     client_lock(icms);
     arena = volume_find(icms->link, name);
-    if (arena != NULL && volume_is_homeless(icms->link, arena)) {
+    if (arena != NULL && volume_is_missing(icms->link, arena)) {
         err =
             err_set(why, ICMS_NO_VOLUME,
                     "no enclosure of the pod has the volume %s, or lets this host use it: name it "
                     "in the configuration of the targets, with this host's NQN among its hosts",
                     name);
     } else if (arena != NULL) {
-        err = volume_new(icms, arena, out_volume);
+        err = volume_keys_check(icms, arena, keys, why);
+        if (err == ICMS_OK)
+            err = volume_new(icms, arena, keys, out_volume);
     } else {
         volume_names(icms->link, names, sizeof(names));
         err = err_set(why, ICMS_NO_VOLUME,
@@ -241,6 +272,7 @@ static icms_err volume_open(struct icms *icms, const char *name, struct err_why 
 struct volume_call {
     struct icms *icms;
     const char *name;
+    struct client_keys *keys; /* NULL: none of it */
     struct err_why *why;
     struct icms_volume *volume;
     icms_err err;
@@ -250,13 +282,13 @@ static void volume_open_inside(void *arg)
 {
     struct volume_call *call = arg;
 
-    call->err = volume_open(call->icms, call->name, call->why, &call->volume);
+    call->err = volume_open(call->icms, call->name, call->keys, call->why, &call->volume);
 }
 
-static icms_err volume_open_guarded(struct icms *icms, const char *name, struct err_why *why,
-                                    struct icms_volume **out_volume)
+static icms_err volume_open_guarded(struct icms *icms, const char *name, struct client_keys *keys,
+                                    struct err_why *why, struct icms_volume **out_volume)
 {
-    struct volume_call call = {.icms = icms, .name = name, .why = why};
+    struct volume_call call = {.icms = icms, .name = name, .keys = keys, .why = why};
 
     if (!client_guarded(icms, volume_open_inside, &call))
         return err_set(why, ICMS_CLOSED, "cannot open the volume %s: %s", name,
@@ -269,8 +301,9 @@ static icms_err volume_open_guarded(struct icms *icms, const char *name, struct 
 icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t why_bytes,
                           struct icms_volume **out_volume)
 {
+    struct client_keys *keys = NULL;
     struct err_why sentence = {{0}};
-    icms_err err;
+    icms_err err = ICMS_OK;
 
     if (icms == NULL || name == NULL || out_volume == NULL)
         err = err_set(&sentence, ICMS_INVALID,
@@ -280,10 +313,22 @@ icms_err icms_volume_open(struct icms *icms, const char *name, char *why, size_t
         err = err_set(&sentence, ICMS_FORKED,
                       "this handle was opened before fork(): open one in "
                       "this process");
-    else
-        err = volume_open_guarded(icms, name, &sentence, out_volume);
+    else if (icms->keys_path[0] != 0)
+        err = client_keys_load(icms->keys_path, name, &sentence, &keys);
+    if (err == ICMS_OK)
+        err = volume_open_guarded(icms, name, keys, &sentence, out_volume);
+    if (err != ICMS_OK)
+        client_keys_free(&keys);
     client_why(&sentence, why, why_bytes);
     return err;
+}
+
+void client_volume_free(struct icms_volume *volume)
+{
+    volume->magic = 0;
+    client_keys_free(&volume->keys);
+    free(volume->checked);
+    free(volume);
 }
 
 static void volume_close_inside(void *arg)
@@ -293,9 +338,7 @@ static void volume_close_inside(void *arg)
     client_lock(volume->icms);
     list_remove(&volume->link);
     client_unlock(volume->icms);
-    volume->magic = 0;
-    free(volume->checked);
-    free(volume);
+    client_volume_free(volume);
 }
 
 void icms_volume_close(struct icms_volume **volume)

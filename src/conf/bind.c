@@ -164,7 +164,7 @@ static icms_err bind_list(const struct conf_key *key, const struct conf_source *
     if (list->kind != CONF_NODE_LIST)
         return conf_fail(source, list->line, "%s: a list is wanted here (lines that begin with -)",
                          key->name);
-    if (key->kind == CONF_NQNS) {
+    if (key->kind == CONF_NQNS || key->own) {
         err = bind_names(key, source, list, object);
         if (err != ICMS_OK)
             return err;
@@ -180,9 +180,9 @@ static icms_err bind_list(const struct conf_key *key, const struct conf_source *
             conf_table_init(key->table, member);
             err = conf_table_bind(key->table, source, node, member);
         } else {
-            bool id = key->kind != CONF_NQNS; /* struct local_id begins with its name */
+            bool id = key->kind == CONF_USERS || key->kind == CONF_GROUPS; /* its name is first */
             struct conf_key text = {.name = key->name,
-                                    .kind = id ? CONF_PATH : CONF_NQN,
+                                    .kind = key->kind == CONF_NQNS ? CONF_NQN : CONF_PATH,
                                     .size = id ? LIMIT_NAME_BYTES : key->size};
 
             err = bind_scalar(&text, source, node, member);
@@ -205,6 +205,7 @@ static icms_err bind_member(const struct conf_key *key, const struct conf_source
         return conf_table_bind(key->table, source, node, field_of(key, object));
     case CONF_MAPS:
     case CONF_NQNS:
+    case CONF_PATHS:
     case CONF_USERS:
     case CONF_GROUPS:
         return bind_list(key, source, node, object);

@@ -41,6 +41,9 @@ static void volumes_fini(struct volume_spec *volumes, uint32_t count)
 void conf_target_fini(struct conf_target *conf)
 {
     volumes_fini(conf->volumes, LIMIT_VOLUMES);
+    free(conf->hosts);
+    conf->hosts = NULL;
+    conf->host_count = 0;
 }
 
 void conf_agent_fini(struct conf_agent *conf)
@@ -94,6 +97,21 @@ icms_err conf_nixl_parse(const char *text, size_t bytes, const char *name, struc
     if (conf == NULL)
         return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", name);
     err = text_bind(&conf_nixl_table, text, bytes, name, why, conf);
+    if (err == ICMS_OK)
+        memcpy(out_conf, conf, sizeof(*conf));
+    free(conf);
+    return err;
+}
+
+icms_err conf_seal_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
+                         struct conf_seal *out_conf)
+{
+    struct conf_seal *conf = calloc(1, sizeof(*conf));
+    icms_err err;
+
+    if (conf == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", name);
+    err = text_bind(&conf_seal_table, text, bytes, name, why, conf);
     if (err == ICMS_OK)
         memcpy(out_conf, conf, sizeof(*conf));
     free(conf);
@@ -176,6 +194,19 @@ icms_err conf_nixl_read(const char *path, struct err_why *why, struct conf_nixl 
     if (err != ICMS_OK)
         return err;
     err = conf_nixl_parse(text, bytes, path, why, out_conf);
+    free(text);
+    return err;
+}
+
+icms_err conf_seal_read(const char *path, struct err_why *why, struct conf_seal *out_conf)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    icms_err err = file_read(path, "the option keys or ICMS_KEYS", why, &text, &bytes);
+
+    if (err != ICMS_OK)
+        return err;
+    err = conf_seal_parse(text, bytes, path, why, out_conf);
     free(text);
     return err;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conf/conf.h: one YAML file a daemon, and one for the NIXL plugin, turned into structs.
+ * conf/conf.h: one YAML file a daemon, one for the keys of clients and one for the NIXL plugin,
+ * turned into structs.
  *
  * An unknown key, a duplicate, a wrong unit or a value out of its range is an error whose sentence
  * begins with FILE:LINE. Sizes are written 64KiB, 8MiB, 10GiB (or bytes), times 500ms, 2s. Keys
@@ -16,11 +17,12 @@
 #include "base/err.h"
 #include "base/types.h"
 
-/* A drive of a target: `path`, `size`, `bytes_per_block`, `write_budget` and `write_burst` (both in
- * budget). */
+/* A drive of a target: `path`, `size`, `format_empty`, `bytes_per_block`, `write_budget` and
+ * `write_burst` (both in budget). */
 struct conf_drive {
     char path[LIMIT_PATH_BYTES]; /* file or block device             */
     uint64_t bytes;              /* file: made with this size; 0: as it is */
+    bool format_empty;           /* without being asked                    */
     uint64_t bytes_per_block;    /* of the drive, for an entry of its index */
     struct write_budget budget;  /* what may be written to it a day  */
 };
@@ -35,6 +37,17 @@ struct conf_warnings {
 /* Metrics and health of a daemon: HTTP. */
 struct conf_http {
     char listen[64]; /* "127.0.0.1:9420"; "" for none                                        */
+};
+
+/* A host that a target knows: `hosts`. */
+struct conf_host {
+    char nqn[LIMIT_NQN_BYTES];
+    uint8_t require;                                 /* REQUIRE_*; default: the target's      */
+    uint32_t psk_count;                              /* of psks                               */
+    char psks[LIMIT_HOST_KEYS][LIMIT_PATH_BYTES];    /* files of TLS keys                     */
+    uint32_t secret_count;                           /* of secrets                            */
+    char secrets[LIMIT_HOST_KEYS][LIMIT_PATH_BYTES]; /* files of DHHC-1 secrets            */
+    char controller_secret[LIMIT_PATH_BYTES];        /* file of the target's towards it; "": none */
 };
 
 /* icms-target: an enclosure. */
@@ -55,9 +68,20 @@ struct conf_target {
     uint32_t header_timeout_ms; /* a started PDU must be whole by then                */
     uint64_t in_capsule_bytes;
     double ready_quota_percent_max; /* readiness limit on quota use; 0: off               */
+    double ready_out_percent_max;   /* readiness limit on drives out of service:
+                                       `ready_drives_out_max` */
     struct conf_http http;
+    uint8_t require;         /* REQUIRE_*: of hosts that do not say otherwise      */
+    uint32_t host_count;     /* of hosts                                           */
+    struct conf_host *hosts; /* freed by conf_target_fini                          */
+    uint32_t chap_hash_count, chap_group_count; /* as written: 0: all              */
+    char chap_hashes[3][16];      /* names, best first                                 */
+    char chap_groups[6][16];      /* likewise                                          */
+    char audit[LIMIT_PATH_BYTES]; /* file, "journal", or "" for none               */
     uint32_t drive_count;
     struct conf_drive drives[LIMIT_DRIVES];
+    uint32_t tenant_count;
+    struct tenant_spec tenants[LIMIT_TENANTS];
     uint32_t volume_count;
     struct volume_spec volumes[LIMIT_VOLUMES];
     struct conf_warnings warnings;
@@ -68,8 +92,12 @@ struct conf_enclosure {
     char name[LIMIT_NAME_BYTES];
     struct uuid uuid;
     char nqn[LIMIT_NQN_BYTES];
-    char address[64]; /* NVMe/TCP of its target                          */
-    double weight;    /* healthy capacity in any unit, same for all; 1   */
+    char address[64];              /* NVMe/TCP of its target                          */
+    double weight;                 /* healthy capacity in any unit, same for all; 1   */
+    uint8_t require;               /* REQUIRE_*: what it has to give; default: the agent's */
+    char psk[LIMIT_PATH_BYTES];    /* file of the TLS key; default: the agent's; "": none */
+    char secret[LIMIT_PATH_BYTES]; /* file of this host's DHHC-1 secret; likewise  */
+    char controller_secret[LIMIT_PATH_BYTES]; /* file of the one it has to prove; likewise    */
 };
 
 /* icms-agent, and the agent inside a process (pod:FILE). */
@@ -85,8 +113,13 @@ struct conf_agent {
     bool prefault;                   /* memory for blocks is taken at the start            */
     uint32_t poll_us;                /* they spin for so long first; 0: not at all         */
     bool header_digest, data_digest; /* NVMe/TCP digests                                   */
-    bool exist_many;        /* look for many blocks with one command where that is offered */
-    uint32_t queue_entries; /* commands a queue pair                              */
+    bool exist_many;               /* look for many blocks with one command where that is offered */
+    uint32_t queue_entries;        /* commands a queue pair                              */
+    uint8_t require;               /* REQUIRE_*: what enclosures have to give            */
+    char psk[LIMIT_PATH_BYTES];    /* file of the TLS key; "": none                      */
+    char secret[LIMIT_PATH_BYTES]; /* file of this host's DHHC-1 secret; "": none     */
+    char controller_secret[LIMIT_PATH_BYTES]; /* file of the one that enclosures have to prove   */
+    char audit[LIMIT_PATH_BYTES];             /* file, "journal", or "" for none                 */
     uint32_t connect_timeout_ms;
     uint32_t keep_alive_ms;    /* KATO                                               */
     uint32_t silence_ms;       /* no answer at all for this long: excluded           */
@@ -106,6 +139,27 @@ struct conf_agent {
     uint32_t volume_count;
     struct volume_spec volumes[LIMIT_AGENT_VOLUMES];
     struct conf_warnings warnings;
+};
+
+/* A key of an encrypted volume: `file`, or `wrapped` with `kek_file` or `key_command`. */
+struct conf_seal_key {
+    uint32_t id; /* not 0 */
+    char file[LIMIT_PATH_BYTES];
+    char wrapped[LIMIT_PATH_BYTES];
+    char kek_file[LIMIT_PATH_BYTES];
+    char key_command[LIMIT_PATH_BYTES]; /* an absolute path, and arguments */
+};
+
+struct conf_seal_volume {
+    char name[LIMIT_NAME_BYTES];
+    uint32_t key_count;
+    struct conf_seal_key keys[LIMIT_VOLUME_KEYS]; /* the first one seals */
+};
+
+/* The keys of a process that uses encrypted volumes: what icms_open() takes as `keys`. */
+struct conf_seal {
+    uint32_t volume_count;
+    struct conf_seal_volume volumes[LIMIT_AGENT_VOLUMES];
 };
 
 /* A volume behind a device of the NIXL plugin. */
@@ -141,6 +195,9 @@ void conf_agent_init(struct conf_agent *conf);
 /* One volume with every default: no name, no UUID. */
 void conf_volume_init(struct volume_spec *volume);
 
+/* Makes it encrypted: its UUID is another one then. Once, after the UUID was set. */
+void conf_volume_encrypt(struct volume_spec *volume);
+
 /* UUIDs that are not written are made from names, so that daemons which know the same name agree
  * without being told. */
 void conf_volume_uuid(const char *name, struct uuid *out_uuid);
@@ -164,8 +221,11 @@ icms_err conf_agent_read(const char *path, struct err_why *why,
 icms_err conf_nixl_read(const char *path, struct err_why *why,
                         struct conf_nixl *out_conf) ICMS_MUST_CHECK;
 
-/* Frees the lists of hosts, which a target with these volumes reads while it lives. After a read or
- * a parse that was right; harmless a second time. */
+icms_err conf_seal_read(const char *path, struct err_why *why,
+                        struct conf_seal *out_conf) ICMS_MUST_CHECK;
+
+/* Frees the lists of hosts, those of volumes and the target's, which a target with these volumes
+ * reads while it lives. After a read or a parse that was right; harmless a second time. */
 void conf_target_fini(struct conf_target *conf);
 void conf_agent_fini(struct conf_agent *conf);
 
@@ -174,6 +234,8 @@ icms_err conf_target_parse(const char *text, size_t bytes, const char *name, str
                            struct conf_target *out_conf) ICMS_MUST_CHECK;
 icms_err conf_agent_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                           struct conf_agent *out_conf) ICMS_MUST_CHECK;
+icms_err conf_seal_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
+                         struct conf_seal *out_conf) ICMS_MUST_CHECK;
 icms_err conf_nixl_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                          struct conf_nixl *out_conf) ICMS_MUST_CHECK;
 
@@ -202,6 +264,7 @@ struct conf_key_doc {
 /* Calls visit for every key in the order of the example file. */
 void conf_target_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
 void conf_agent_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
+void conf_seal_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
 void conf_nixl_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
 
 #endif

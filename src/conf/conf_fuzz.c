@@ -18,6 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     static struct conf_target target;
     static struct conf_agent agent;
     static struct conf_nixl nixl;
+    static struct conf_seal seal;
     struct err_why why = {""};
     const char *text = (const char *)data + 1;
     icms_err err;
@@ -26,6 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     if ((data[0] & 1) == 0)
         err = conf_target_parse(text, bytes - 1, "fuzz", &why, &target);
+    else if ((data[0] & 6) == 6)
+        err = conf_seal_parse(text, bytes - 1, "fuzz", &why, &seal);
     else if ((data[0] & 2) != 0)
         err = conf_nixl_parse(text, bytes - 1, "fuzz", &why, &nixl);
     else

@@ -91,11 +91,13 @@ enum conf_kind {
     CONF_COUNT,     /* uint32_t                                             */
     CONF_MODE,      /* uint32_t, written in octal                           */
     CONF_BOOL,      /* bool                                                 */
+    CONF_REQUIRE,   /* uint8_t, REQUIRE_*; with CONF_REQUIRE_WRITTEN until rules.c looked */
     CONF_PERCENT,   /* double, 0..100                                       */
     CONF_NUMBER,    /* double, over 0                                       */
     CONF_MAP,       /* a struct of its own table                            */
     CONF_MAPS,      /* a list of them; size is of one, max how many         */
     CONF_NQNS,      /* a list of char[size] in memory of its own, max how many */
+    CONF_PATHS,     /* a list of char[size], max how many                   */
     CONF_USERS,     /* a list of struct local_id, their numbers by rules.c  */
     CONF_GROUPS,    /* the same                                             */
 };
@@ -106,6 +108,7 @@ struct conf_key {
     const char *name;
     enum conf_kind kind;
     bool required;                  /* has no default and must be written                      */
+    bool own;                       /* CONF_MAPS: a list in memory of its own                  */
     uint32_t offset;                /* in the struct                                           */
     uint32_t size;                  /* text: room; list: of one member                         */
     uint32_t count_offset;          /* list: its uint32_t count in the struct                  */
@@ -116,6 +119,9 @@ struct conf_key {
     const struct conf_table *table; /* of CONF_MAP and CONF_MAPS                               */
     const char *doc;                /* sentences for the example file and the manual           */
 };
+
+/* Of a CONF_REQUIRE: it was written, and none is not the default. */
+#define CONF_REQUIRE_WRITTEN 0x80u
 
 struct conf_table {
     const char *what; /* "a volume", for errors                     */
@@ -128,6 +134,7 @@ struct conf_table {
 extern const struct conf_table conf_target_table;
 extern const struct conf_table conf_agent_table;
 extern const struct conf_table conf_volume_table;
+extern const struct conf_table conf_seal_table;
 extern const struct conf_table conf_nixl_table;
 
 /* ---- binding (bind.c) ----------------------------------------------------------------------- */
@@ -159,8 +166,16 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
                           void *object);
 icms_err conf_volume_rules(const struct conf_source *source, const struct conf_node *map,
                            void *object);
+icms_err conf_host_rules(const struct conf_source *source, const struct conf_node *map,
+                         void *object);
 icms_err conf_enclosure_rules(const struct conf_source *source, const struct conf_node *map,
                               void *object);
+icms_err conf_seal_key_rules(const struct conf_source *source, const struct conf_node *map,
+                             void *object);
+icms_err conf_seal_volume_rules(const struct conf_source *source, const struct conf_node *map,
+                                void *object);
+icms_err conf_seal_rules(const struct conf_source *source, const struct conf_node *map,
+                         void *object);
 icms_err conf_nixl_volume_rules(const struct conf_source *source, const struct conf_node *map,
                                 void *object);
 icms_err conf_nixl_device_rules(const struct conf_source *source, const struct conf_node *map,

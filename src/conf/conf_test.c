@@ -180,6 +180,14 @@ static void test_two_agents_of_one_machine_differ(void **state)
     assert_true(uuid_equal(&first, &agent.host_id));
 }
 
+static void test_keys_of_drives_at_the_start_are_taken_as_written(void **state)
+{
+    target_accepted("name: e\ndrives: [{path: a}, {path: b, format_empty: true}]\n"
+                    "ready_drives_out_max: 50%\nvolumes: [{name: v}]\n");
+    assert_true(target.ready_out_percent_max == 50);
+    assert_true(target.drives[1].format_empty && !target.drives[0].format_empty);
+}
+
 static void test_every_key_is_taken_as_written(void **state)
 {
     target_accepted("name: e1\n"
@@ -201,9 +209,12 @@ static void test_every_key_is_taken_as_written(void **state)
                     "http: {listen: none}\n"
                     "drives: [{path: a, size: 1MiB, write_budget: 500GiB, write_burst: 1GiB},\n"
                     "  {path: b, write_budget: 0.5 DWPD}, {path: c, bytes_per_block: 8KiB}]\n"
+                    "tenants: [{name: t1, weight: 3, load_bytes_per_s: 1MiB, load_ops_per_s: 10,\n"
+                    "  store_bytes_per_s: 2MiB, store_ops_per_s: 20}, {name: v2}]\n"
                     "volumes:\n"
                     "- name: v1\n"
                     "  uuid: 11234567-89ab-cdef-0123-456789abcdef\n"
+                    "  tenant: t1\n"
                     "  quota: 3 MiB\n"
                     "  value_max: 64KiB\n"
                     "  sealed: false\n"
@@ -228,6 +239,17 @@ static void test_every_key_is_taken_as_written(void **state)
     assert_int_equal(target.in_capsule_bytes, 4096);
     assert_true(target.ready_quota_percent_max == 95);
     assert_string_equal(target.http.listen, "");
+    assert_int_equal(target.tenant_count, 2);
+    assert_string_equal(target.tenants[0].name, "t1");
+    assert_int_equal(target.tenants[0].weight, 3);
+    assert_int_equal(target.tenants[0].load_bytes_per_s, 1 << 20);
+    assert_int_equal(target.tenants[0].load_ops_per_s, 10);
+    assert_int_equal(target.tenants[0].store_bytes_per_s, 2 << 20);
+    assert_int_equal(target.tenants[0].store_ops_per_s, 20);
+    assert_int_equal(target.tenants[1].weight, 1);
+    assert_int_equal(target.tenants[1].load_bytes_per_s, 0);
+    assert_string_equal(target.volumes[0].tenant, "t1");
+    assert_string_equal(target.volumes[1].tenant, "");
     assert_int_equal(target.drive_count, 3);
     assert_string_equal(target.drives[1].path, "b");
     assert_true(target.drives[0].budget.bytes_day == (uint64_t)500 << 30);
@@ -373,6 +395,162 @@ static void test_what_may_be_listed_once_is_listed_once(void **state)
     agent_refused("local: {path: x}\n" AGENT_MIN, "a.yaml:1: local: ", "either");
 }
 
+static void test_tenants_are_listed_once_and_volumes_name_them(void **state)
+{
+    static const char rest[] = "name: e\ndrives: [{path: a}]\n";
+    char text[300];
+
+    (void)snprintf(text, sizeof(text), "%stenants:\n- name: t\n- name: t\nvolumes: [{name: v}]\n",
+                   rest);
+    target_refused(text, "t.yaml:5: name: the tenant 't' is listed twice", "first in line 4");
+    (void)snprintf(text, sizeof(text), "%stenants: [{name: t}]\nvolumes:\n- name: v\n  tenant: u\n",
+                   rest);
+    target_refused(text, "t.yaml:6: tenant: there is no tenant 'u'", "list it");
+    (void)snprintf(text, sizeof(text), "%stenants: [{name: t, weight: 0}]\nvolumes: [{name: v}]\n",
+                   rest);
+    target_refused(text, "t.yaml:3: weight: 0 is out of range: 1 to 1000", "");
+    (void)snprintf(text, sizeof(text), "%stenants: [{name: t}, {name: v}]\nvolumes: [{name: v}]\n",
+                   rest);
+    target_accepted(text);
+    assert_int_equal(target.warnings.count, 1);
+    assert_non_null(strstr(target.warnings.text[0], "'t'"));
+}
+
+#define HOST_A "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555"
+#define HOST_B "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-4333-8444-555555555555"
+
+static void test_require_and_keys_of_hosts_go_together(void **state)
+{
+    target_accepted(TARGET_MIN "    require: tls\n"
+                               "require: tls\n"
+                               "hosts:\n"
+                               "  - nqn: " HOST_A "\n"
+                               "    psks: [/etc/a, /etc/b]\n"
+                               "  - nqn: " HOST_B "\n"
+                               "    require: none\n");
+    assert_int_equal(target.require, REQUIRE_TLS);
+    assert_int_equal(target.volumes[0].require, REQUIRE_TLS);
+    assert_int_equal(target.host_count, 2);
+    assert_string_equal(target.hosts[0].nqn, HOST_A);
+    assert_int_equal(target.hosts[0].require, REQUIRE_TLS); /* the target's */
+    assert_int_equal(target.hosts[0].psk_count, 2);
+    assert_string_equal(target.hosts[0].psks[1], "/etc/b");
+    assert_int_equal(target.hosts[1].require, 0);
+    target_accepted(TARGET_MIN);
+    assert_int_equal(target.require, 0);
+    assert_int_equal(target.host_count, 0);
+    target_refused(TARGET_MIN "require: tls\n", "t.yaml:7:", "nobody could connect");
+    target_refused(TARGET_MIN "require: yes\n", "t.yaml:7:", "not none, chap, tls or chap+tls");
+    target_refused(TARGET_MIN "hosts:\n"
+                              "  - nqn: " HOST_A "\n"
+                              "    require: tls\n",
+                   "t.yaml:8:", "has no key");
+    target_refused(TARGET_MIN "hosts:\n"
+                              "  - nqn: " HOST_A "\n"
+                              "  - nqn: " HOST_B "\n"
+                              "  - nqn: " HOST_A "\n",
+                   "t.yaml:", "listed twice");
+    target_refused(TARGET_MIN "hosts:\n"
+                              "  - nqn: " HOST_A "\n"
+                              "    psks: [/a, /b, /c, /d, /e]\n",
+                   "t.yaml:9:", "more than 4");
+    target_refused(TARGET_MIN "hosts:\n"
+                              "  - nqn: " HOST_A "\n"
+                              "    psks: [/a, /a]\n",
+                   "t.yaml:9:", "twice");
+    target_refused(TARGET_MIN "hosts: [{psks: [/a]}]\n", "t.yaml:7:", "nqn");
+}
+
+/* Where other machines come in, strangers are kept out unless a line says otherwise. */
+static void test_a_target_that_others_reach_asks_for_a_proof(void **state)
+{
+#define WIDE "listen: 10.0.0.1:4420\n" TARGET_MIN
+    target_refused(WIDE, "t.yaml:1: listen: ", "`require: none`");
+    target_refused(WIDE "hosts: [{nqn: " HOST_A "}]\n", "t.yaml:8: secrets: ", "icms key gen");
+    target_accepted(WIDE "require: none\n");
+    assert_int_equal(target.require, 0);
+    assert_int_equal(target.warnings.count, 1);
+    target_accepted(WIDE "hosts: [{nqn: " HOST_A ", secrets: [/a]}]\n");
+    assert_int_equal(target.require, REQUIRE_CHAP); /* of strangers, too */
+    assert_int_equal(target.hosts[0].require, REQUIRE_CHAP);
+    assert_int_equal(target.warnings.count, 0);
+    target_accepted(WIDE "hosts: [{nqn: " HOST_A ", psks: [/a]}]\n");
+    assert_int_equal(target.require, REQUIRE_CHAP);
+    assert_int_equal(target.hosts[0].require, REQUIRE_TLS);
+    target_accepted(WIDE "hosts: [{nqn: " HOST_A
+                         ", secrets: [/b], psks: [/a], require: chap+tls}]\n");
+    assert_int_equal(target.hosts[0].require, REQUIRE_CHAP | REQUIRE_TLS);
+    target_accepted(TARGET_MIN "hosts: [{nqn: " HOST_A ", secrets: [/a]}]\n"); /* loopback */
+    assert_int_equal(target.require, 0);
+    assert_int_equal(target.hosts[0].require, REQUIRE_CHAP);
+    target_accepted(TARGET_MIN "hosts: [{nqn: " HOST_A ", psks: [/a]}]\n"); /* may use TLS */
+    assert_int_equal(target.hosts[0].require, 0);
+#undef WIDE
+}
+
+static void test_secrets_of_hosts_go_together(void **state)
+{
+#define HOST(text) TARGET_MIN "hosts:\n  - nqn: " HOST_A "\n" text
+    target_accepted(HOST(
+        "    secrets: [/a, /b]\n    controller_secret: /c\n") "chap_hashes: [sha384]\nchap_groups: "
+                                                              "[ffdhe8192, 'null']\n"
+                                                              "audit: /var/log/audit\n");
+    assert_int_equal(target.hosts[0].secret_count, 2);
+    assert_string_equal(target.hosts[0].secrets[1], "/b");
+    assert_string_equal(target.hosts[0].controller_secret, "/c");
+    assert_int_equal(target.chap_hash_count, 1);
+    assert_string_equal(target.chap_groups[1], "null");
+    assert_string_equal(target.audit, "/var/log/audit");
+    target_refused(TARGET_MIN "require: chap\n", "t.yaml:7: require: ", "nobody could connect");
+    target_refused(HOST("    require: chap\n"), "t.yaml:8: secrets: ", "icms key gen");
+    target_refused(HOST("    controller_secret: /c\n"),
+                   "t.yaml:9: controller_secret: ", "no secrets");
+    target_refused(HOST("    secrets: [/a]\n    controller_secret: /a\n"),
+                   "t.yaml:10: controller_secret: ", "the host's own");
+    target_refused(HOST("    secrets: [/a, /a]\n"), "t.yaml:9: secrets: ", "twice");
+    target_refused(TARGET_MIN "chap_hashes: [md5]\n", "t.yaml:7: chap_hashes: ", "md5");
+    target_refused(TARGET_MIN "chap_groups: [ffdhe2048, ffdhe2048]\n",
+                   "t.yaml:7: chap_groups: ", "twice");
+    target_refused(TARGET_MIN "chap_hashes: []\n", "t.yaml:7:", "");
+#undef HOST
+}
+
+static void test_an_agent_has_secrets_for_what_it_requires(void **state)
+{
+    agent_accepted(AGENT_MIN "secret: /s\ncontroller_secret: /c\nrequire: chap\naudit: journal\n");
+    assert_string_equal(agent.enclosures[0].secret, "/s");
+    assert_string_equal(agent.enclosures[0].controller_secret, "/c");
+    assert_int_equal(agent.enclosures[0].require, REQUIRE_CHAP);
+    assert_string_equal(agent.audit, "journal");
+    agent_refused(AGENT_MIN "require: chap\n", "a.yaml:2: secret: ", "icms key gen");
+    agent_refused(AGENT_MIN "controller_secret: /c\n", "a.yaml:2: secret: ", "has no secret");
+    agent_refused(AGENT_MIN "secret: /s\ncontroller_secret: /s\n",
+                  "a.yaml:2: controller_secret: ", "another one");
+    agent_accepted(
+        "enclosures: [{name: e0, address: '127.0.0.1:4420', secret: /e, require: none}]\n"
+        "secret: /s\nrequire: chap\nvolumes: [{name: kv}]\n");
+    assert_string_equal(agent.enclosures[0].secret, "/e");
+    assert_int_equal(agent.enclosures[0].require, 0);
+}
+
+static void test_an_agent_has_keys_for_what_it_requires(void **state)
+{
+    agent_accepted(AGENT_MIN "psk: /etc/agent.psk\n"
+                             "require: tls\n");
+    assert_string_equal(agent.enclosures[0].psk, "/etc/agent.psk");
+    assert_int_equal(agent.enclosures[0].require, REQUIRE_TLS);
+    agent_accepted(AGENT_MIN);
+    assert_string_equal(agent.enclosures[0].psk, "");
+    agent_refused(AGENT_MIN "require: tls\n", "a.yaml:2:", "has no key");
+    agent_refused("enclosures: [{name: e0, address: '127.0.0.1:4420', require: tls}]\n"
+                  "volumes: [{name: kv}]\n",
+                  "a.yaml:1:", "has no key");
+    agent_accepted("enclosures: [{name: e0, address: '127.0.0.1:4420', psk: /a}]\n"
+                   "require: tls\n"
+                   "volumes: [{name: kv}]\n");
+    assert_string_equal(agent.enclosures[0].psk, "/a");
+}
+
 static void test_sizes_fit_each_other(void **state)
 {
     target_refused("name: e\ndrives: [{path: a, size: 2GiB}, {path: b, size: 1GiB}]\n"
@@ -436,7 +614,7 @@ static void test_memory_that_does_not_add_up_is_refused(void **state)
 
 static void test_wide_ports_are_warned_about(void **state)
 {
-    target_accepted("listen: 0.0.0.0:4420\nhttp: {listen: '[::]:80'}\n" TARGET_MIN);
+    target_accepted("listen: 0.0.0.0:4420\nrequire: none\nhttp: {listen: '[::]:80'}\n" TARGET_MIN);
     assert_int_equal(target.warnings.count, 2);
     assert_non_null(strstr(target.warnings.text[0], "0.0.0.0:4420"));
     agent_accepted("socket_mode: 0666\n" AGENT_MIN);
@@ -444,6 +622,15 @@ static void test_wide_ports_are_warned_about(void **state)
     agent_accepted("socket_mode: 0666\nenclosures: [{name: a, address: 127.0.0.1:1}]\n"
                    "volumes: [{name: v, users: [1001]}]\n");
     assert_int_equal(agent.warnings.count, 0);
+}
+
+static void test_a_silence_that_loads_do_not_live_to_see_is_warned_about(void **state)
+{
+    agent_accepted("silence: 500ms\nload_deadline: 500ms\n" AGENT_MIN);
+    assert_int_equal(agent.warnings.count, 0);
+    agent_accepted("silence: 501ms\nload_deadline: 500ms\n" AGENT_MIN);
+    assert_int_equal(agent.warnings.count, 1);
+    assert_non_null(strstr(agent.warnings.text[0], "silence: 501 ms"));
 }
 
 static void test_yaml_that_multiplies_or_nests_is_refused(void **state)
@@ -823,6 +1010,77 @@ static void test_a_wrong_nixl_table_is_refused(void **state)
                  "n.yaml:3: ", "did you mean 'connection'?");
 }
 
+/* Encrypted or not, and each generation, is a volume of its own. */
+static void test_an_encrypted_volume_is_another_one(void **state)
+{
+    struct uuid plain, encrypted;
+
+    agent_accepted("local: {path: /tmp/l, size: 1GiB}\nvolumes: [{name: v}]\n");
+    plain = agent.volumes[0].uuid;
+    assert_false(agent.volumes[0].encrypted);
+    agent_accepted("local: {path: /tmp/l, size: 1GiB}\nvolumes: [{name: v, encrypted: true}]\n");
+    encrypted = agent.volumes[0].uuid;
+    assert_true(agent.volumes[0].encrypted && agent.volumes[0].sealed);
+    assert_false(uuid_equal(&plain, &encrypted));
+    agent_accepted("local: {path: /tmp/l, size: 1GiB}\n"
+                   "volumes: [{name: v, encrypted: true, generation: 1}]\n");
+    assert_false(uuid_equal(&agent.volumes[0].uuid, &encrypted));
+    agent_accepted("local: {path: /tmp/l, size: 1GiB}\nvolumes: [{name: v, generation: 1}]\n");
+    assert_false(uuid_equal(&agent.volumes[0].uuid, &encrypted));
+    agent_refused("local: {path: /tmp/l, size: 1GiB}\n"
+                  "volumes: [{name: v, encrypted: true, sealed: false}]\n",
+                  "a.yaml:2: ", "sealed: true");
+    agent_refused("local: {path: /tmp/l, size: 1GiB, segment: 128MiB}\n"
+                  "volumes: [{name: v, encrypted: true, value_max: 64MiB}]\n",
+                  "a.yaml:2: ", "67104768");
+    agent_accepted("local: {path: /tmp/l, size: 1GiB, segment: 128MiB}\n"
+                   "volumes: [{name: v, encrypted: true, value_max: 67104768}]\n");
+}
+
+static struct conf_seal seal;
+
+static void seal_refused(const char *text, const char *place, const char *word)
+{
+    assert_int_equal(conf_seal_parse(text, strlen(text), "k.yaml", &why, &seal), ICMS_CONFIG);
+    if (strstr(why.text, place) != why.text || strstr(why.text, word) == NULL)
+        fail_msg("\"%s\" is not at %s about %s", why.text, place, word);
+}
+
+#define SEAL(keys) "volumes:\n  - name: kv\n    keys:\n" keys
+
+static void test_a_list_of_keys_says_what_is_wrong_with_it(void **state)
+{
+    static const char right[] = SEAL("      - {id: 2, file: /k/2}\n"
+                                     "      - {id: 1, wrapped: /k/1, kek_file: /k/kek}\n"
+                                     "      - {id: 4294967295, wrapped: /k/3,\n"
+                                     "         key_command: /bin/fetch kv 3}\n");
+    assert_int_equal(conf_seal_parse(right, strlen(right), "k.yaml", &why, &seal), ICMS_OK);
+    assert_int_equal(seal.volume_count, 1);
+    assert_string_equal(seal.volumes[0].name, "kv");
+    assert_int_equal(seal.volumes[0].key_count, 3);
+    assert_int_equal(seal.volumes[0].keys[0].id, 2);
+    assert_string_equal(seal.volumes[0].keys[0].file, "/k/2");
+    assert_string_equal(seal.volumes[0].keys[1].wrapped, "/k/1");
+    assert_string_equal(seal.volumes[0].keys[1].kek_file, "/k/kek");
+    assert_int_equal(seal.volumes[0].keys[2].id, UINT32_MAX);
+    assert_string_equal(seal.volumes[0].keys[2].key_command, "/bin/fetch kv 3");
+    seal_refused("{}\n", "k.yaml:1: ", "volumes");
+    seal_refused("volumes:\n  - name: kv\n", "k.yaml:2: ", "keys");
+    seal_refused(SEAL("      - {id: 0, file: /k}\n"), "k.yaml:4: ", "id");
+    seal_refused(SEAL("      - {id: 1}\n"), "k.yaml:4: ", "file or wrapped");
+    seal_refused(SEAL("      - {id: 1, file: /k, wrapped: /k}\n"), "k.yaml:4: ", "file or wrapped");
+    seal_refused(SEAL("      - {id: 1, file: /k, kek_file: /k}\n"), "k.yaml:4: ", "wrapped");
+    seal_refused(SEAL("      - {id: 1, wrapped: /k}\n"), "k.yaml:4: ", "kek_file or key_command");
+    seal_refused(SEAL("      - {id: 1, wrapped: /k, kek_file: /k, key_command: /k}\n"),
+                 "k.yaml:4: ", "either");
+    seal_refused(SEAL("      - {id: 1, wrapped: /k, key_command: fetch}\n"),
+                 "k.yaml:4: ", "absolute path");
+    seal_refused(SEAL("      - {id: 1, file: /k}\n      - {id: 1, file: /l}\n"),
+                 "k.yaml:5: ", "the id 1");
+    seal_refused(SEAL("      - {id: 1, file: /k}\n") "  - {name: kv, keys: [{id: 1, file: /k}]}\n",
+                 "k.yaml:5: ", "twice");
+}
+
 static void test_the_shipped_nixl_table_is_right(void **state)
 {
     static const struct uuid zero;
@@ -864,6 +1122,7 @@ int main(void)
         cmocka_unit_test(test_target_and_agent_make_the_same_names),
         cmocka_unit_test(test_a_generation_is_another_volume),
         cmocka_unit_test(test_two_agents_of_one_machine_differ),
+        cmocka_unit_test(test_keys_of_drives_at_the_start_are_taken_as_written),
         cmocka_unit_test(test_every_key_is_taken_as_written),
         cmocka_unit_test(test_an_unknown_key_names_the_nearest),
         cmocka_unit_test(test_a_duplicate_key_names_both_lines),
@@ -872,9 +1131,16 @@ int main(void)
         cmocka_unit_test(test_what_is_missing_is_named),
         cmocka_unit_test(test_names_addresses_and_nqns_have_their_form),
         cmocka_unit_test(test_what_may_be_listed_once_is_listed_once),
+        cmocka_unit_test(test_tenants_are_listed_once_and_volumes_name_them),
+        cmocka_unit_test(test_require_and_keys_of_hosts_go_together),
+        cmocka_unit_test(test_a_target_that_others_reach_asks_for_a_proof),
+        cmocka_unit_test(test_secrets_of_hosts_go_together),
+        cmocka_unit_test(test_an_agent_has_secrets_for_what_it_requires),
+        cmocka_unit_test(test_an_agent_has_keys_for_what_it_requires),
         cmocka_unit_test(test_sizes_fit_each_other),
         cmocka_unit_test(test_memory_that_does_not_add_up_is_refused),
         cmocka_unit_test(test_wide_ports_are_warned_about),
+        cmocka_unit_test(test_a_silence_that_loads_do_not_live_to_see_is_warned_about),
         cmocka_unit_test(test_yaml_that_multiplies_or_nests_is_refused),
         cmocka_unit_test(test_a_volume_has_4096_hosts),
         cmocka_unit_test(test_a_target_has_1024_volumes_and_an_agent_64),
@@ -888,6 +1154,8 @@ int main(void)
         cmocka_unit_test(test_sizes_and_times_are_parsed),
         cmocka_unit_test(test_every_key_of_the_nixl_table_is_taken_as_written),
         cmocka_unit_test(test_a_wrong_nixl_table_is_refused),
+        cmocka_unit_test(test_an_encrypted_volume_is_another_one),
+        cmocka_unit_test(test_a_list_of_keys_says_what_is_wrong_with_it),
         cmocka_unit_test(test_the_shipped_nixl_table_is_right),
         cmocka_unit_test(test_the_socket_is_the_users),
     };

@@ -7,6 +7,8 @@
 
 #include <assert.h>
 
+#include "base/fair.h"
+
 #define KEYS(array) .keys = (array), .count = sizeof(array) / sizeof((array)[0])
 #define AT(type, field)                                                                            \
     .offset = (uint32_t)offsetof(type, field), .size = (uint32_t)sizeof(((type *)0)->field)
@@ -27,11 +29,15 @@
 
 static const struct conf_key drive_keys[] = {
     {"path", CONF_PATH, true, AT(struct conf_drive, path), .example = "/var/lib/icms/drive0",
-     .doc = "A block device, or a file, which is made when it is missing and size says how large. "
-            "A zoned block device is refused."},
+     .doc = "A block device, or a file. A zoned block device is refused."},
     {"size", CONF_BYTES, false, AT(struct conf_drive, bytes), .min = 0, .max = 1024 * TIB,
      .fallback = "0",
      .doc = "How large to make a missing file. 0 takes a device or a file as large as it is."},
+    {"format_empty", CONF_BOOL, false, AT(struct conf_drive, format_empty), .fallback = "false",
+     .doc = "Whether a missing file is made, and a drive that holds nothing is formatted, at the "
+            "start. With false such a drive is out of service until icms-target is started with "
+            "--format: a file can also be missing because its file system is not mounted, or be "
+            "empty because it was truncated. Set it to true where drives are made on demand."},
     {"bytes_per_block", CONF_BYTES, false, AT(struct conf_drive, bytes_per_block),
      .min = LIMIT_DISK_ALIGN, .max = LIMIT_VALUE_BYTES, .fallback = "64KiB",
      .doc = "Usual size of a block on the drive: its index in memory has an entry of 32 bytes for "
@@ -49,11 +55,40 @@ static const struct conf_key drive_keys[] = {
 };
 static const struct conf_table drive_table = {"a drive", KEYS(drive_keys)};
 
+static const struct conf_key tenant_keys[] = {
+    {"name", CONF_NAME, true, AT(struct tenant_spec, name), .example = "team-a",
+     .doc = "The tenant's name, as volumes name it in tenant. A volume that names none belongs to "
+            "the tenant that is called like the volume."},
+    {"weight", CONF_COUNT, false, AT(struct tenant_spec, weight), .min = 1, .max = FAIR_WEIGHT_MAX,
+     .fallback = "1",
+     .doc = "Its part of the bytes that are loaded, and of those that are stored, relative to the "
+            "other tenants whose commands wait at the same time. What a tenant does not use goes "
+            "to the others. Tenants that are not listed have 1."},
+    {"load_bytes_per_s", CONF_BYTES, false, AT(struct tenant_spec, load_bytes_per_s), .min = 0,
+     .max = 1 * TIB, .fallback = "0",
+     .doc = "Bytes a second that all hosts of the tenant together may load; 0 is no limit. At the "
+            "limit loads wait. Commands count in whole pages of 4 KiB."},
+    {"load_ops_per_s", CONF_COUNT, false, AT(struct tenant_spec, load_ops_per_s), .min = 0,
+     .max = 1000000000, .fallback = "0",
+     .doc = "The same in commands a second: loads of a value, deletions, List and Flush."},
+    {"store_bytes_per_s", CONF_BYTES, false, AT(struct tenant_spec, store_bytes_per_s), .min = 0,
+     .max = 1 * TIB, .fallback = "0",
+     .doc = "Bytes a second that all hosts of the tenant together may store; 0 is no limit. At the "
+            "limit stores wait, and are shed when too many do."},
+    {"store_ops_per_s", CONF_COUNT, false, AT(struct tenant_spec, store_ops_per_s), .min = 0,
+     .max = 1000000000, .fallback = "0", .doc = "The same in stores a second."},
+};
+static const struct conf_table tenant_table = {"a tenant", KEYS(tenant_keys)};
+
 static const struct conf_key volume_keys[] = {
     {"name", CONF_NAME, true, AT(struct volume_spec, name), .example = "kv",
      .doc = "The volume's name: one tenant's blocks of one model. Unique in the pod."},
     {"uuid", CONF_UUID, false, AT(struct volume_spec, uuid), .computed = "made from the name",
      .doc = "The volume's identity. Targets and agents that know the name make the same one."},
+    {"tenant", CONF_NAME, false, AT(struct volume_spec, tenant), .computed = "the volume's name",
+     .example = "team-a",
+     .doc = "The tenant that the volume belongs to, one of tenants. Volumes of one tenant share "
+            "its part of the enclosure and its limits. Only icms-target uses it."},
     {"generation", CONF_COUNT, false, AT(struct volume_spec, generation), .min = 0,
      .max = UINT32_MAX, .fallback = "0",
      .doc = "Generation of the volume's content, a part of its identity. Raise it by 1 in all "
@@ -72,6 +107,11 @@ static const struct conf_key volume_keys[] = {
      .doc = "Values end in a trailer with their checksum, made and checked by the clients. false "
             "keeps raw values for foreign NVMe hosts, and places each key by all of its bytes. The "
             "same in all daemons of the pod."},
+    {"encrypted", CONF_BOOL, false, AT(struct volume_spec, encrypted), .fallback = "false",
+     .doc = "Clients encrypt values with keys that they alone have (icms-keys.yaml(5)): memory of "
+            "agents, network and drives hold ciphertext. A part of the volume's identity: turning "
+            "it on or off makes an empty volume. An encrypted volume is sealed, and value_max is "
+            "at most 64 MiB less 4 KiB. The same in all daemons of the pod."},
     {"memory_min", CONF_BYTES, false, AT(struct volume_spec, memory_bytes_min), .min = 0,
      .max = 16 * TIB, .fallback = "0",
      .doc = "Memory of an agent that the volume's blocks always have; other volumes cannot have it "
@@ -88,6 +128,11 @@ static const struct conf_key volume_keys[] = {
             "Runs double from one block up to it. Larger values keep more of a prompt when an "
             "enclosure is lost, and load enclosures less evenly; icms-replay(1), --placement, "
             "shows both for a trace. Only icms-agent uses it; the same in all agents of the pod."},
+    {"require", CONF_REQUIRE, false, AT(struct volume_spec, require), .fallback = "none",
+     .doc =
+         "chap: for a host that does not authenticate the volume does not exist; tls: nor for "
+         "one whose connections are not encrypted with TLS; chap+tls: both. On top of require of "
+         "the target and of the host. Only icms-target uses it."},
     {"hosts", CONF_NQNS, false, LIST_AT(struct volume_spec, host_nqn, host_count), .min = 1,
      .max = LIMIT_VOLUME_HOSTS, .computed = "any host",
      .example = "[nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11]",
@@ -107,6 +152,32 @@ static const struct conf_key volume_keys[] = {
 };
 const struct conf_table conf_volume_table = {"a volume", KEYS(volume_keys), conf_volume_rules};
 
+static const struct conf_key host_keys[] = {
+    {"nqn", CONF_NQN, true, AT(struct conf_host, nqn),
+     .example = "nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11",
+     .doc = "The NQN of the host: host_nqn of an agent, /etc/nvme/hostnqn of a Linux host."},
+    {"secrets", CONF_PATHS, false, LIST_AT(struct conf_host, secrets, secret_count), .min = 1,
+     .max = LIMIT_HOST_KEYS, .computed = "none", .example = "[/etc/icms/host0.secret]",
+     .doc =
+         "Files of secrets of DH-HMAC-CHAP (DHHC-1:..., mode 0600), made by icms key gen or nvme "
+         "gen-dhchap-key. The host has to prove one of them on each of its connections. Several "
+         "are for rotation: any of them passes. Read at start."},
+    {"controller_secret", CONF_PATH, false, AT(struct conf_host, controller_secret),
+     .computed = "none", .example = "/etc/icms/enclosure0.secret",
+     .doc = "File of the secret with which the target proves itself to this host, when the host "
+            "asks for that. It must differ from the host's."},
+    {"psks", CONF_PATHS, false, LIST_AT(struct conf_host, psks, psk_count), .min = 1,
+     .max = LIMIT_HOST_KEYS, .computed = "none", .example = "[/etc/icms/host0.psk]",
+     .doc =
+         "Files of TLS keys (NVMeTLSkey-1:..., mode 0600), made by icms key gen --type tls or nvme "
+         "gen-tls-key. A connection of the host that proves one of them is encrypted with TLS "
+         "1.3. Several are for rotation: any of them passes."},
+    {"require", CONF_REQUIRE, false, AT(struct conf_host, require),
+     .computed = "require of the target, and chap when the host has secrets", .example = "chap",
+     .doc = "What this host has to prove, instead of require of the target."},
+};
+static const struct conf_table host_table = {"a host", KEYS(host_keys), conf_host_rules};
+
 static const struct conf_key enclosure_keys[] = {
     {"name", CONF_NAME, true, AT(struct conf_enclosure, name), .example = "enclosure0",
      .doc = "The name that the enclosure's icms-target has."},
@@ -119,6 +190,18 @@ static const struct conf_key enclosure_keys[] = {
     {"weight", CONF_NUMBER, false, AT(struct conf_enclosure, weight), .fallback = "1",
      .doc = "Its share of the blocks, relative to the other enclosures: healthy capacity in any "
             "unit. The same in all agents of the pod."},
+    {"secret", CONF_PATH, false, AT(struct conf_enclosure, secret),
+     .computed = "secret of the agent", .example = "/etc/icms/agent.secret",
+     .doc = "File of the secret of DH-HMAC-CHAP that this enclosure knows of the agent's host."},
+    {"controller_secret", CONF_PATH, false, AT(struct conf_enclosure, controller_secret),
+     .computed = "controller_secret of the agent", .example = "/etc/icms/enclosure0.secret",
+     .doc = "File of the secret that this enclosure has to prove."},
+    {"psk", CONF_PATH, false, AT(struct conf_enclosure, psk), .computed = "psk of the agent",
+     .example = "/etc/icms/agent.psk",
+     .doc = "File of the TLS key that this enclosure knows of the agent's host."},
+    {"require", CONF_REQUIRE, false, AT(struct conf_enclosure, require),
+     .computed = "require of the agent", .example = "chap",
+     .doc = "What has to be in force with this enclosure, instead of require of the agent."},
 };
 static const struct conf_table enclosure_table = {"an enclosure", KEYS(enclosure_keys),
                                                   conf_enclosure_rules};
@@ -180,7 +263,10 @@ static const struct conf_key target_keys[] = {
             "and later take that; files keep their room."},
     {"memory", CONF_BYTES, false, AT(struct conf_target, memory_bytes), .min = 1 * MIB,
      .max = 16 * TIB, .fallback = "256MiB",
-     .doc = "Data buffers, shared by all commands in progress. Taken at start."},
+     .doc = "Data buffers, shared by all commands in progress. Taken at start. With the indexes of "
+            "the "
+            "drives (bytes_per_block), more than this machine, or a control group around the "
+            "target, has is refused at the start."},
     {"connections_max", CONF_COUNT, false, AT(struct conf_target, connections_max), .min = 4,
      .max = 65536, .fallback = "1024",
      .doc = "Connections at the same time; an agent opens four. More are refused. Each takes about "
@@ -197,11 +283,56 @@ static const struct conf_key target_keys[] = {
      .fallback = "0%",
      .doc = "/readyz refuses when a volume uses more of its quota; 0% never does, as a full "
             "volume is normal: it evicts."},
+    {"ready_drives_out_max", CONF_PERCENT, false, AT(struct conf_target, ready_out_percent_max),
+     .fallback = "25%",
+     .doc =
+         "/readyz refuses when a larger share of the drives is out of service, so that an update "
+         "of the pod, one enclosure after the other, stops where drives are missing. Its answer "
+         "names the drives, also below the limit. 100% refuses only when no drive is left."},
     {"http", CONF_MAP, false, AT(struct conf_target, http), .table = &target_http_table,
      .doc = "Metrics and health."},
+    {"require", CONF_REQUIRE, false, AT(struct conf_target, require),
+     .computed = "none when listen is a loopback address, else chap", .example = "chap",
+     .doc =
+         "What hosts have to prove, but for those with a require of their own. chap: they "
+         "authenticate with DH-HMAC-CHAP before anything else; a host that is not listed under "
+         "hosts cannot. tls: connections without TLS are refused, those of discovery among them. "
+         "chap+tls: both. none: whoever reaches the port is the host that it says it is; hosts "
+         "with "
+         "secrets authenticate all the same, hosts with psks may use TLS. On an address that other "
+         "machines reach, icms-target does not start without secrets or psks unless none is "
+         "written."},
+    {"chap_hashes", CONF_PATHS, false, LIST_AT(struct conf_target, chap_hashes, chap_hash_count),
+     .min = 1, .max = 3, .computed = "[sha512, sha384, sha256]",
+     .example = "[sha512, sha384, sha256]",
+     .doc = "Hashes of DH-HMAC-CHAP that are allowed, best first; the first that the host has is "
+            "used."},
+    {"chap_groups", CONF_PATHS, false, LIST_AT(struct conf_target, chap_groups, chap_group_count),
+     .min = 1, .max = 6,
+     .computed = "[ffdhe3072, ffdhe2048, ffdhe4096, ffdhe6144, ffdhe8192, null]",
+     .example = "[ffdhe3072, ffdhe2048, ffdhe4096, ffdhe6144, ffdhe8192, \"null\"]",
+     .doc =
+         "Diffie-Hellman groups of DH-HMAC-CHAP that are allowed, best first; the first that the "
+         "host has is used. \"null\" is none. Larger groups take more CPU time a connection."},
+    {"audit", CONF_PATH, false, AT(struct conf_target, audit), .computed = "none",
+     .example = "/var/log/icms/audit.log",
+     .doc =
+         "A file that gets one line of JSON for each authentication of a host that passed or "
+         "failed; journal: they go to standard error with the log. At most one a minute for each "
+         "host and result; failures of all hosts that were left out are counted in the next."},
+    {"hosts", CONF_MAPS, false, LIST_AT(struct conf_target, hosts, host_count), .min = 1,
+     .max = LIMIT_HOSTS, .table = &host_table, .own = true, .computed = "none",
+     .example = "[{nqn: nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11, "
+                "secrets: [/etc/icms/host0.secret]}]",
+     .doc = "Hosts whose keys the target knows; at most 4096. Who may use which volume is said "
+            "there, under hosts of the volume."},
     {"drives", CONF_MAPS, true, LIST_AT(struct conf_target, drives, drive_count), .min = 1,
      .max = LIMIT_DRIVES, .table = &drive_table, .example = "[{path: /var/lib/icms/drive0}]",
      .doc = "The drives of the enclosure."},
+    {"tenants", CONF_MAPS, false, LIST_AT(struct conf_target, tenants, tenant_count), .min = 1,
+     .max = LIMIT_TENANTS, .table = &tenant_table, .computed = "one a volume, all of weight 1",
+     .example = "[{name: team-a, weight: 3}]",
+     .doc = "Weights and limits of tenants; at most 1024."},
     {"volumes", CONF_MAPS, true, LIST_AT(struct conf_target, volumes, volume_count), .min = 1,
      .max = LIMIT_VOLUMES, .table = &conf_volume_table, .example = "[{name: kv}]",
      .doc = "The volumes, each an NVMe Key-Value namespace; at most 1024."},
@@ -250,7 +381,9 @@ static const struct conf_key agent_keys[] = {
          "leave. When the memory is full, blocks are evicted, those of more than a quarter of what "
          "their volume may have first. The agent takes 52 bytes more for each 4 KiB that a volume "
          "may have at the start, and 104 for each that has a block: of blocks of less than 4 KiB "
-         "a volume holds no more than of such."},
+         "a volume holds no more than of such. More than this machine, or a control group around "
+         "the "
+         "agent, has is refused at the start."},
     {"busy_poll", CONF_BOOL, false, AT(struct conf_agent, busy_poll), .fallback = "false",
      .doc = "Threads spin instead of sleeping: only for cores that have nothing else to do."},
     {"prefault", CONF_BOOL, false, AT(struct conf_agent, prefault), .fallback = "false",
@@ -266,6 +399,31 @@ static const struct conf_key agent_keys[] = {
      .doc = "NVMe/TCP checksums over headers."},
     {"data_digest", CONF_BOOL, false, AT(struct conf_agent, data_digest), .fallback = "false",
      .doc = "NVMe/TCP checksums over data. Sealed volumes check every value anyway."},
+    {"secret", CONF_PATH, false, AT(struct conf_agent, secret), .computed = "none",
+     .example = "/etc/icms/agent.secret",
+     .doc =
+         "File of the secret of this host (DHHC-1:..., mode 0600), made by icms key gen. With it "
+         "the agent authenticates at enclosures that ask for it. Read at start."},
+    {"controller_secret", CONF_PATH, false, AT(struct conf_agent, controller_secret),
+     .computed = "none", .example = "/etc/icms/enclosures.secret",
+     .doc = "File of the secret that enclosures have to prove; one that does not is not used. It "
+            "must differ from secret."},
+    {"psk", CONF_PATH, false, AT(struct conf_agent, psk), .computed = "none",
+     .example = "/etc/icms/agent.psk",
+     .doc =
+         "File of the TLS key of this host (NVMeTLSkey-1:..., mode 0600). With it connections "
+         "to enclosures are encrypted with TLS 1.3, and an enclosure that does not prove that it "
+         "knows the key is not used. There is no way back to connections without TLS."},
+    {"require", CONF_REQUIRE, false, AT(struct conf_agent, require), .fallback = "none",
+     .doc =
+         "What has to be in force with every enclosure, which is not used otherwise: chap, "
+         "authentication with DH-HMAC-CHAP; tls, TLS; or chap+tls. It is an error when secret or "
+         "psk is missing for it."},
+    {"audit", CONF_PATH, false, AT(struct conf_agent, audit), .computed = "none",
+     .example = "/var/log/icms/audit.log",
+     .doc = "A file that gets one line of JSON when an enclosure is marked down because it refused "
+            "this host's secret, or did not prove its own; journal: it goes to standard error with "
+            "the log. Enclosures that came up are in the log of the target."},
     {"exist_many", CONF_BOOL, false, AT(struct conf_agent, exist_many), .fallback = "true",
      .doc = "Enclosures that offer it are asked for up to 64 blocks with one command of icms' own; "
             "false: with the standard's, one command a block."},
@@ -315,10 +473,50 @@ static const struct conf_key agent_keys[] = {
 const struct conf_table conf_agent_table = {"the configuration of icms-agent", KEYS(agent_keys),
                                             conf_agent_rules};
 
+/* ---- the keys of clients -------------------------------------------------------------------- */
+
+static const struct conf_key seal_key_keys[] = {
+    {"id", CONF_COUNT, true, AT(struct conf_seal_key, id), .min = 1, .max = UINT32_MAX,
+     .doc = "Names the key in every value that is encrypted with it. Never give the id of a key, "
+            "also of one that is gone, to another key of the volume."},
+    {"file", CONF_PATH, false, AT(struct conf_seal_key, file), .computed = "none",
+     .example = "/etc/icms/keys/kv-1",
+     .doc = "File with the key: 32 bytes, or 64 hex digits, as icms key gen --volume writes it. "
+            "It must belong to the user of the process or to root, with mode 0600 or 0400."},
+    {"wrapped", CONF_PATH, false, AT(struct conf_seal_key, wrapped), .computed = "none",
+     .doc = "Instead of file: file with the key encrypted under a key-encryption key, as icms key "
+            "wrap writes it: AES-256 key wrap (RFC 3394), 40 bytes, or 80 hex digits."},
+    {"kek_file", CONF_PATH, false, AT(struct conf_seal_key, kek_file), .computed = "none",
+     .doc = "With wrapped: file with the key-encryption key, in the form of file."},
+    {"key_command", CONF_PATH, false, AT(struct conf_seal_key, key_command), .computed = "none",
+     .doc = "With wrapped, instead of kek_file: program that prints the key-encryption key, 64 "
+            "hex digits or 32 bytes, and ends within 10 s. Its absolute path and its arguments, "
+            "with blanks between them; there is no shell and no quoting. What it prints on "
+            "standard error is in the error when it fails."},
+};
+static const struct conf_table seal_key_table = {"a key", KEYS(seal_key_keys), conf_seal_key_rules};
+
+static const struct conf_key seal_volume_keys[] = {
+    {"name", CONF_NAME, true, AT(struct conf_seal_volume, name), .example = "kv",
+     .doc = "The volume's name. A volume that is listed must be encrypted."},
+    {"keys", CONF_MAPS, true, LIST_AT(struct conf_seal_volume, keys, key_count), .min = 1,
+     .max = LIMIT_VOLUME_KEYS, .table = &seal_key_table,
+     .doc = "Its keys. The first one encrypts; all of them decrypt. At most 16."},
+};
+static const struct conf_table seal_volume_table = {"a volume", KEYS(seal_volume_keys),
+                                                    conf_seal_volume_rules};
+
+static const struct conf_key seal_keys[] = {
+    {"volumes", CONF_MAPS, true, LIST_AT(struct conf_seal, volumes, volume_count), .min = 1,
+     .max = LIMIT_AGENT_VOLUMES, .table = &seal_volume_table,
+     .doc = "The encrypted volumes that the process has keys of; at most 64."},
+};
+const struct conf_table conf_seal_table = {"the list of keys", KEYS(seal_keys), conf_seal_rules};
+
 /* ---- the NIXL plugin ------------------------------------------------------------------------ */
 
-static_assert(LIMIT_VOLUMES == 1024 && LIMIT_AGENT_VOLUMES == 64 && LIMIT_VOLUME_HOSTS == 4096 &&
-                  CONF_FILE_HOSTS == 262144,
+static_assert(LIMIT_VOLUMES == 1024 && LIMIT_TENANTS == 1024 && LIMIT_AGENT_VOLUMES == 64 &&
+                  LIMIT_VOLUME_HOSTS == 4096 && CONF_FILE_HOSTS == 262144,
               "the sentences of the keys name these limits");
 
 static const struct conf_key nixl_volume_keys[] = {

@@ -40,6 +40,8 @@ static const char *kind_text(enum conf_kind kind)
         return "octal mode";
     case CONF_BOOL:
         return "true or false";
+    case CONF_REQUIRE:
+        return "none or tls";
     case CONF_PERCENT:
         return "percentage";
     case CONF_NUMBER:
@@ -50,6 +52,8 @@ static const char *kind_text(enum conf_kind kind)
         return "list of maps";
     case CONF_NQNS:
         return "list of NQNs";
+    case CONF_PATHS:
+        return "list of paths";
     case CONF_USERS:
         return "list of users";
     case CONF_GROUPS:
@@ -74,8 +78,8 @@ static void range_text(const struct conf_key *key, char out[RANGE_BYTES])
     else if (key->kind == CONF_COUNT)
         (void)snprintf(out, RANGE_BYTES, "%llu to %llu", (unsigned long long)key->min,
                        (unsigned long long)key->max);
-    else if (key->kind == CONF_MAPS || key->kind == CONF_NQNS || key->kind == CONF_USERS ||
-             key->kind == CONF_GROUPS)
+    else if (key->kind == CONF_MAPS || key->kind == CONF_NQNS || key->kind == CONF_PATHS ||
+             key->kind == CONF_USERS || key->kind == CONF_GROUPS)
         (void)snprintf(out, RANGE_BYTES, "at most %llu", (unsigned long long)key->max);
 }
 
@@ -118,6 +122,11 @@ void conf_target_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), 
 void conf_agent_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg)
 {
     table_walk(&conf_agent_table, "", visit, arg);
+}
+
+void conf_seal_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg)
+{
+    table_walk(&conf_seal_table, "", visit, arg);
 }
 
 void conf_nixl_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg)

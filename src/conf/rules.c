@@ -169,6 +169,33 @@ static void volume_generation_apply(struct volume_spec *volume)
     uuid_of("generation", text, &volume->uuid);
 }
 
+/* Encrypted or not is another volume, too: else values that were written before would be there for
+ * exists and put_if_absent, and nobody could read them. */
+static void volume_encrypted_apply(struct volume_spec *volume)
+{
+    char text[UUID_TEXT_BYTES];
+
+    if (volume->encrypted)
+        uuid_of("encrypted", uuid_format(&volume->uuid, text), &volume->uuid);
+}
+
+static icms_err volume_encrypted_rules(const struct conf_source *source,
+                                       const struct conf_node *map,
+                                       const struct volume_spec *volume)
+{
+    if (!volume->encrypted)
+        return ICMS_OK;
+    if (!volume->sealed)
+        return conf_fail(source, conf_node_line(map, "encrypted"),
+                         "encrypted: a raw volume cannot be: write 'sealed: true'");
+    if (volume_carried_bytes_max(volume) > LIMIT_VALUE_BYTES)
+        return conf_fail(source, conf_node_line(map, "value_max"),
+                         "value_max: of an encrypted volume at most %llu bytes: each 256KiB has a "
+                         "tag of 16 bytes",
+                         (unsigned long long)sealed_plain_bytes(LIMIT_VALUE_BYTES));
+    return ICMS_OK;
+}
+
 /* What its largest block takes, of a drive and of an arena. */
 static uint64_t record_bytes_max(const struct volume_spec *volume)
 {
@@ -180,11 +207,16 @@ icms_err conf_volume_rules(const struct conf_source *source, const struct conf_n
 {
     struct volume_spec *volume = object;
     uint64_t record = record_bytes_max(volume);
+    icms_err err = volume_encrypted_rules(source, map, volume);
     char size[32];
 
+    if (err != ICMS_OK)
+        return err;
     if (uuid_unset(&volume->uuid))
         conf_volume_uuid(volume->name, &volume->uuid);
+    volume->require &= (uint8_t)~CONF_REQUIRE_WRITTEN;
     volume_generation_apply(volume);
+    volume_encrypted_apply(volume);
     if (volume->quota_bytes != 0 && volume->quota_bytes < record)
         return conf_fail(source, conf_node_line(map, "quota"),
                          "quota: too small for one block of value_max; give it %s or more",
@@ -197,6 +229,19 @@ icms_err conf_volume_rules(const struct conf_source *source, const struct conf_n
         return conf_fail(source, conf_node_line(map, "memory_max"),
                          "memory_max: too small for one block of value_max; give it %s or more",
                          conf_bytes_format(record, size));
+    return ICMS_OK;
+}
+
+icms_err conf_host_rules(const struct conf_source *source, const struct conf_node *map,
+                         void *object)
+{
+    const struct conf_host *host = object;
+
+    for (uint32_t i = 0; i < host->psk_count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(host->psks[i], host->psks[j]) == 0)
+                return conf_fail(source, conf_node_line(map, "psks"),
+                                 "psks: a file is listed twice");
     return ICMS_OK;
 }
 
@@ -364,6 +409,207 @@ static icms_err quota_rules(const struct conf_source *source, const struct conf_
     return ICMS_OK;
 }
 
+/* A tenant is listed once; a volume's tenant is listed. */
+static icms_err tenants_rules(const struct conf_source *source, const struct conf_node *map,
+                              struct conf_target *target)
+{
+    for (uint32_t i = 0; i < target->tenant_count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(target->tenants[i].name, target->tenants[j].name) == 0)
+                return conf_fail(source, conf_node_line(entry(map, "tenants", i), "name"),
+                                 "name: the tenant '%s' is listed twice; first in line %u",
+                                 target->tenants[i].name, entry(map, "tenants", j)->line);
+    for (uint32_t v = 0; v < target->volume_count; v++) {
+        const char *name = target->volumes[v].tenant;
+        uint32_t i = 0;
+
+        while (i < target->tenant_count && strcmp(target->tenants[i].name, name) != 0)
+            i++;
+        if (name[0] != '\0' && i == target->tenant_count)
+            return conf_fail(source, conf_node_line(entry(map, "volumes", v), "tenant"),
+                             "tenant: there is no tenant '%s'; list it, as in 'tenants: [{name: "
+                             "%s}]', or leave the key out",
+                             name, name);
+    }
+    for (uint32_t i = 0; i < target->tenant_count; i++) {
+        const char *name = target->tenants[i].name;
+        bool is_used = false;
+
+        for (uint32_t v = 0; v < target->volume_count && !is_used; v++) {
+            const struct volume_spec *volume = &target->volumes[v];
+
+            is_used = strcmp(volume->tenant[0] != '\0' ? volume->tenant : volume->name, name) == 0;
+        }
+        if (!is_used)
+            warn(&target->warnings, "tenants: no volume belongs to the tenant '%s'", name);
+    }
+    return ICMS_OK;
+}
+
+/* What is not written of require is what stands above it. */
+static uint8_t require_of(uint8_t written, uint8_t above)
+{
+    return (written & CONF_REQUIRE_WRITTEN) != 0 ? (uint8_t)(written & ~CONF_REQUIRE_WRITTEN)
+                                                 : above;
+}
+
+static int host_order(const void *a, const void *b)
+{
+    const struct conf_host *const *left = a, *const *right = b;
+
+    return strcmp((*left)->nqn, (*right)->nqn);
+}
+
+/* Line of a host of the list. */
+static uint32_t host_line(const struct conf_node *map, const struct conf_target *target,
+                          const struct conf_host *host)
+{
+    return entry(map, "hosts", (uint32_t)(host - target->hosts))->line;
+}
+
+static icms_err hosts_unique(const struct conf_source *source, const struct conf_node *map,
+                             const struct conf_target *target)
+{
+    const struct conf_host **order = calloc(target->host_count + 1, sizeof(*order));
+    icms_err err = ICMS_OK;
+
+    if (order == NULL)
+        return err_set(source->why, ICMS_NO_MEMORY, "%s: out of memory", source->name);
+    for (uint32_t i = 0; i < target->host_count; i++)
+        order[i] = &target->hosts[i];
+    qsort(order, target->host_count, sizeof(*order), host_order);
+    for (uint32_t i = 1; i < target->host_count && err == ICMS_OK; i++)
+        if (strcmp(order[i]->nqn, order[i - 1]->nqn) == 0)
+            err = conf_fail(source, host_line(map, target, order[i]),
+                            "nqn: the host '%.100s' is listed twice; also in line %u",
+                            order[i]->nqn, host_line(map, target, order[i - 1]));
+    free(order);
+    return err;
+}
+
+/* Whether other machines reach it. */
+static bool address_is_wide(const char *address)
+{
+    bool loopback;
+    uint16_t port;
+
+    return address[0] != '\0' && conf_address_valid(address, &loopback, &port) && !loopback;
+}
+
+/* What a host that says nothing has to prove: what is required of all, and what it has secrets for.
+ * is_default: nobody wrote what is required, and others reach the target; then its key is enough.
+ */
+static uint8_t host_require(const struct conf_host *host, uint8_t required, bool is_default)
+{
+    if (host->secret_count > 0)
+        return required | REQUIRE_CHAP;
+    return is_default && host->psk_count > 0 ? REQUIRE_TLS : required;
+}
+
+static icms_err host_secrets_rules(const struct conf_source *source, const struct conf_node *map,
+                                   const struct conf_host *host)
+{
+    if ((host->require & REQUIRE_CHAP) != 0 && host->secret_count == 0)
+        return conf_fail(source, map->line,
+                         "secrets: the host has to authenticate and has no secret; make one with "
+                         "`icms key gen` and list its file");
+    if (host->controller_secret[0] != '\0' && host->secret_count == 0)
+        return conf_fail(
+            source, conf_node_line(map, "controller_secret"),
+            "controller_secret: the host has no secrets; it has to authenticate before "
+            "it can ask the target to");
+    for (uint32_t i = 0; i < host->secret_count; i++) {
+        if (strcmp(host->secrets[i], host->controller_secret) == 0)
+            return conf_fail(source, conf_node_line(map, "controller_secret"),
+                             "controller_secret: it is the host's own; make another one");
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(host->secrets[i], host->secrets[j]) == 0)
+                return conf_fail(source, conf_node_line(map, "secrets"),
+                                 "secrets: a file is listed twice");
+    }
+    return ICMS_OK;
+}
+
+/* Names of a list: each one known, none twice. */
+static icms_err chap_names(const struct conf_source *source, const struct conf_node *map,
+                           const char *key, const char (*names)[16], uint32_t count,
+                           const char *const *known)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = 0;
+
+        while (known[at] != NULL && strcmp(known[at], names[i]) != 0)
+            at++;
+        if (known[at] == NULL)
+            return conf_fail(source, conf_node_line(map, key), "%s: no such thing as '%s'", key,
+                             names[i]);
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(names[i], names[j]) == 0)
+                return conf_fail(source, conf_node_line(map, key), "%s: '%s' is listed twice", key,
+                                 names[i]);
+    }
+    return ICMS_OK;
+}
+
+static icms_err chap_rules(const struct conf_source *source, const struct conf_node *map,
+                           const struct conf_target *target)
+{
+    static const char *const hashes[] = {"sha256", "sha384", "sha512", NULL};
+    static const char *const groups[] = {"null",      "ffdhe2048", "ffdhe3072", "ffdhe4096",
+                                         "ffdhe6144", "ffdhe8192", NULL};
+    icms_err err = chap_names(source, map, "chap_hashes", target->chap_hashes,
+                              target->chap_hash_count, hashes);
+
+    return err != ICMS_OK ? err
+                          : chap_names(source, map, "chap_groups", target->chap_groups,
+                                       target->chap_group_count, groups);
+}
+
+static icms_err hosts_rules(const struct conf_source *source, const struct conf_node *map,
+                            struct conf_target *target)
+{
+    bool keys = false, secrets = false, is_written = (target->require & CONF_REQUIRE_WRITTEN) != 0;
+    bool is_wide = address_is_wide(target->listen);
+    icms_err err = chap_rules(source, map, target);
+
+    if (err != ICMS_OK)
+        return err;
+    target->require &= (uint8_t)~CONF_REQUIRE_WRITTEN;
+    if (!is_written && is_wide)
+        target->require = REQUIRE_CHAP;
+    for (uint32_t i = 0; i < target->host_count; i++) {
+        struct conf_host *host = &target->hosts[i];
+
+        host->require =
+            require_of(host->require, host_require(host, target->require, !is_written && is_wide));
+        keys = keys || host->psk_count > 0;
+        secrets = secrets || host->secret_count > 0;
+        err = host_secrets_rules(source, entry(map, "hosts", i), host);
+        if (err != ICMS_OK)
+            return err;
+        if ((host->require & REQUIRE_TLS) != 0 && host->psk_count == 0)
+            return conf_fail(source, entry(map, "hosts", i)->line,
+                             "psks: the host has to use TLS and has no key; list the file of its "
+                             "key");
+    }
+    if ((target->require & REQUIRE_TLS) != 0 && !keys)
+        return conf_fail(source, conf_node_line(map, "require"),
+                         "require: tls, and no host has a key: nobody could connect; list hosts "
+                         "with psks");
+    if (!is_written && is_wide && !secrets && !keys)
+        return conf_fail(source, conf_node_line(map, "listen"),
+                         "listen: other machines reach %s, and no host has a secret: list hosts "
+                         "with secrets (icms key gen makes them), or write `require: none` to let "
+                         "in whoever reaches it",
+                         target->listen);
+    if ((target->require & REQUIRE_CHAP) != 0 && is_written && !secrets)
+        return conf_fail(
+            source, conf_node_line(map, "require"),
+            "require: chap, and no host has a secret: nobody could connect; list hosts "
+            "with secrets");
+    return hosts_unique(source, map, target);
+}
+
 icms_err conf_target_rules(const struct conf_source *source, const struct conf_node *map,
                            void *object)
 {
@@ -386,6 +632,10 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
         err = drives_rules(source, map, target);
     if (err == ICMS_OK)
         err = quota_rules(source, map, target);
+    if (err == ICMS_OK)
+        err = tenants_rules(source, map, target);
+    if (err == ICMS_OK)
+        err = hosts_rules(source, map, target);
     if (err != ICMS_OK)
         return err;
     if (target->in_capsule_bytes % 16 != 0)
@@ -396,8 +646,9 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
         return conf_fail(source, conf_node_line(map, "memory"),
                          "memory: too small for two of the largest blocks; give it %s or more",
                          conf_bytes_format(2 * record, size));
-    warn_wide(&target->warnings, "listen", target->listen,
-              "hosts there are told apart by the NQN they claim, without proof");
+    if (target->require == 0)
+        warn_wide(&target->warnings, "listen", target->listen,
+                  "hosts there are told apart by the NQN they claim, without proof");
     warn_wide(&target->warnings, "http.listen", target->http.listen,
               "anybody there can read metrics and status");
     return ICMS_OK;
@@ -422,6 +673,46 @@ static icms_err enclosures_unique(const struct conf_source *source, const struct
                 return conf_fail(source, conf_node_line(node, "address"),
                                  "address: the enclosure '%s' has it already", b->name);
         }
+    return ICMS_OK;
+}
+
+/* Keys of enclosures that are not written are the agent's; what is required has a key. */
+static icms_err enclosures_rules(const struct conf_source *source, const struct conf_node *map,
+                                 struct conf_agent *agent)
+{
+    agent->require &= (uint8_t)~CONF_REQUIRE_WRITTEN;
+    for (uint32_t i = 0; i < agent->enclosure_count; i++) {
+        struct conf_enclosure *enclosure = &agent->enclosures[i];
+
+        enclosure->require = require_of(enclosure->require, agent->require);
+        if (enclosure->psk[0] == '\0')
+            memcpy(enclosure->psk, agent->psk, sizeof(enclosure->psk));
+        if (enclosure->secret[0] == '\0')
+            memcpy(enclosure->secret, agent->secret, sizeof(enclosure->secret));
+        if (enclosure->controller_secret[0] == '\0')
+            memcpy(enclosure->controller_secret, agent->controller_secret,
+                   sizeof(enclosure->controller_secret));
+        if (((enclosure->require & REQUIRE_CHAP) != 0 || enclosure->controller_secret[0] != '\0') &&
+            enclosure->secret[0] == '\0')
+            return conf_fail(
+                source, entry(map, "enclosures", i)->line,
+                "secret: the agent has to authenticate at the enclosure '%s' and has no "
+                "secret; make one with `icms key gen` and write its file here or for "
+                "the agent",
+                enclosure->name);
+        if (enclosure->secret[0] != '\0' &&
+            strcmp(enclosure->secret, enclosure->controller_secret) == 0)
+            return conf_fail(source, entry(map, "enclosures", i)->line,
+                             "controller_secret: it is the agent's own secret; the enclosure '%s' "
+                             "needs another one",
+                             enclosure->name);
+        if ((enclosure->require & REQUIRE_TLS) != 0 && enclosure->psk[0] == '\0')
+            return conf_fail(
+                source, entry(map, "enclosures", i)->line,
+                "psk: the enclosure '%s' has to be used with TLS and has no key; write "
+                "psk here or for the agent",
+                enclosure->name);
+    }
     return ICMS_OK;
 }
 
@@ -545,6 +836,8 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
     err = volumes_unique(source, map, agent->volumes, agent->volume_count);
     if (err == ICMS_OK)
         err = enclosures_unique(source, map, agent);
+    if (err == ICMS_OK)
+        err = enclosures_rules(source, map, agent);
     if (err == ICMS_OK) /* an agent with a drive of its own has one loop */
         err = memory_rules(source, map, agent, local != NULL ? 1 : agent->loops);
     if (err == ICMS_OK && local != NULL)
@@ -554,6 +847,11 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
         return err;
     warn_wide(&agent->warnings, "http.listen", agent->http.listen,
               "anybody there can read metrics and status");
+    if (agent->enclosure_count > 0 && agent->silence_ms > agent->load_deadline_ms)
+        warn(&agent->warnings,
+             "silence: %u ms is longer than load_deadline, %u ms: loads from an enclosure that "
+             "does not answer miss by their deadline until it is marked down; lower silence",
+             agent->silence_ms, agent->load_deadline_ms);
     return users_rules(source, map, agent);
 }
 
@@ -561,6 +859,61 @@ void conf_volume_init(struct volume_spec *volume)
 {
     memset(volume, 0, sizeof(*volume));
     conf_table_init(&conf_volume_table, volume);
+}
+
+void conf_volume_encrypt(struct volume_spec *volume)
+{
+    volume->encrypted = true;
+    volume_encrypted_apply(volume);
+}
+
+/* ---- the keys of clients -------------------------------------------------------------------- */
+
+icms_err conf_seal_key_rules(const struct conf_source *source, const struct conf_node *map,
+                             void *object)
+{
+    const struct conf_seal_key *key = object;
+
+    if ((key->file[0] != 0) == (key->wrapped[0] != 0))
+        return conf_fail(source, map->line, "key %u: give it either file or wrapped", key->id);
+    if (key->file[0] != 0 && (key->kek_file[0] != 0 || key->key_command[0] != 0))
+        return conf_fail(source, map->line,
+                         "key %u: kek_file and key_command are for wrapped keys; file is plain",
+                         key->id);
+    if (key->wrapped[0] != 0 && (key->kek_file[0] != 0) == (key->key_command[0] != 0))
+        return conf_fail(source, map->line, "key %u: wrapped needs either kek_file or key_command",
+                         key->id);
+    if (key->key_command[0] != 0 && key->key_command[0] != '/')
+        return conf_fail(source, conf_node_line(map, "key_command"),
+                         "key_command: it begins with the absolute path of the program");
+    return ICMS_OK;
+}
+
+icms_err conf_seal_volume_rules(const struct conf_source *source, const struct conf_node *map,
+                                void *object)
+{
+    const struct conf_seal_volume *volume = object;
+
+    for (uint32_t i = 0; i < volume->key_count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (volume->keys[i].id == volume->keys[j].id)
+                return conf_fail(source, entry(map, "keys", i)->line,
+                                 "id: two keys of the volume '%s' have the id %u", volume->name,
+                                 volume->keys[i].id);
+    return ICMS_OK;
+}
+
+icms_err conf_seal_rules(const struct conf_source *source, const struct conf_node *map,
+                         void *object)
+{
+    const struct conf_seal *seal = object;
+
+    for (uint32_t i = 0; i < seal->volume_count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(seal->volumes[i].name, seal->volumes[j].name) == 0)
+                return conf_fail(source, entry(map, "volumes", i)->line,
+                                 "name: the volume '%s' is listed twice", seal->volumes[i].name);
+    return ICMS_OK;
 }
 
 /* ---- the NIXL plugin ------------------------------------------------------------------------ */

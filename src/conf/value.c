@@ -422,6 +422,26 @@ static icms_err bool_set(const char *text, struct err_why *why, bool *field)
     return ICMS_OK;
 }
 
+static icms_err require_set(const char *text, struct err_why *why, uint8_t *field)
+{
+    char shown[CONF_SHOW_BYTES];
+
+    static const char *const names[] = {
+        [0] = "none",
+        [REQUIRE_CHAP] = "chap",
+        [REQUIRE_TLS] = "tls",
+        [REQUIRE_CHAP | REQUIRE_TLS] = "chap+tls",
+    };
+
+    for (uint8_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(text, names[i]) == 0) {
+            *field = (uint8_t)(CONF_REQUIRE_WRITTEN | i);
+            return ICMS_OK;
+        }
+    return err_set(why, ICMS_CONFIG, "'%s' is not none, chap, tls or chap+tls",
+                   conf_show(text, shown));
+}
+
 icms_err conf_value_set(const struct conf_key *key, const char *text, struct err_why *why,
                         void *object)
 {
@@ -451,12 +471,15 @@ icms_err conf_value_set(const struct conf_key *key, const char *text, struct err
         return mode_set(text, why, field);
     case CONF_BOOL:
         return bool_set(text, why, field);
+    case CONF_REQUIRE:
+        return require_set(text, why, field);
     case CONF_PERCENT:
     case CONF_NUMBER:
         return double_set(key, text, why, field);
     case CONF_MAP:
     case CONF_MAPS:
     case CONF_NQNS:
+    case CONF_PATHS:
     case CONF_USERS:
     case CONF_GROUPS:
         break;

@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/hist.h"
+#include "base/json.h"
 #include "base/types.h"
 
 struct ctl_http;
@@ -42,14 +43,14 @@ void ctl_histogram_ages(struct ctl_page *page, const char *name, const char *lab
 void ctl_histogram_lengths(struct ctl_page *page, const char *name, const char *labels,
                            const uint64_t *counts, unsigned buckets, uint64_t sum);
 
-/* Appends to a page (JSON of /status). */
+/* Appends to a page. */
 void ctl_text(struct ctl_page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Escapes a label's value into out, cut to the room there is; returns out. */
 const char *ctl_label(const char *value, char *out, unsigned bytes);
 
-/* Escapes the inside of a JSON string into out, cut to the room there is; returns out. */
-const char *ctl_json(const char *value, char *out, unsigned bytes);
+/* Appends the JSON that write makes. It is called twice, and writes the same both times. */
+void ctl_json(struct ctl_page *page, void (*write)(void *arg, struct json *json), void *arg);
 
 struct ctl_http_opts {
     const char *listen;  /* "127.0.0.1:9420"; port 0 picks one                                  */

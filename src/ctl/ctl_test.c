@@ -284,9 +284,36 @@ static void test_escapes_are_cut_whole(void **state)
 
     assert_string_equal(ctl_label("ab\"", out, sizeof(out)), "ab");
     assert_string_equal(ctl_label("a\"b", out, sizeof(out)), "a\\\"");
-    assert_string_equal(ctl_json("\x01", out, sizeof(out)), "");
-    char json[32];
-    assert_string_equal(ctl_json("a\"\\\n", json, sizeof(json)), "a\\\"\\\\\\u000a");
+}
+
+static void write_numbers(void *arg, struct json *json)
+{
+    json_put_array(json, NULL);
+    for (uint32_t i = *(uint32_t *)arg; i > 0; i--)
+        json_put_uint(json, NULL, i);
+    json_put_end(json);
+}
+
+/* Behind what is there; of what does not fit nothing is seen. */
+static void test_json_is_appended_to_a_page(void **state)
+{
+    struct ctl_page page = {0};
+    uint32_t count = 3;
+
+    ctl_text(&page, "a ");
+    ctl_json(&page, write_numbers, &count);
+    ctl_text(&page, " b");
+    assert_string_equal(page.text, "a [3,2,1] b");
+    count = 20000; /* more than the page had memory for */
+    ctl_json(&page, write_numbers, &count);
+    assert_false(page.full);
+    assert_int_equal(page.bytes, strlen(page.text));
+    assert_memory_equal(page.text, "a [3,2,1] b[20000,19999,", 24);
+    assert_string_equal(page.text + page.bytes - 5, ",2,1]");
+    count = LIMIT_HTTP_PAGE_BYTES / 2;
+    ctl_json(&page, write_numbers, &count);
+    assert_true(page.full);
+    ctl_page_fini(&page);
 }
 
 static void test_a_page_has_a_bound(void **state)
@@ -604,6 +631,7 @@ int main(void)
         cmocka_unit_test(test_a_histogram_is_cumulative_and_exact),
         cmocka_unit_test(test_ages_and_lengths_have_their_own_buckets),
         cmocka_unit_test(test_escapes_are_cut_whole),
+        cmocka_unit_test(test_json_is_appended_to_a_page),
         cmocka_unit_test(test_a_page_has_a_bound),
         cmocka_unit_test(test_any_address_of_ipv6_takes_ipv4),
         cmocka_unit_test_setup_teardown(test_metrics_are_served, serve, stop),

@@ -197,18 +197,22 @@ static enum MHD_Result page_trace(struct ctl_http *http, struct MHD_Connection *
     return answer_page(connection, &http->page, TYPE_JSON);
 }
 
-/* 200 and the word, or 503 and the reason. */
+/* 200 and the word, with what is not as it should be, or 503 and the reason. */
 static enum MHD_Result page_verdict(struct ctl_http *http, struct MHD_Connection *connection,
                                     bool (*verdict)(void *arg, struct err_why *why),
                                     const char *word)
 {
     struct err_why why = {""};
+    bool good = verdict == NULL || verdict(http->opts.arg, &why);
 
-    if (verdict == NULL || verdict(http->opts.arg, &why))
+    if (good && why.text[0] == '\0')
         return answer_line(connection, MHD_HTTP_OK, word);
     ctl_page_clear(&http->page);
+    if (good)
+        ctl_text(&http->page, "%.*s: ", (int)strcspn(word, "\n"), word);
     ctl_text(&http->page, "%s\n", why.text[0] != '\0' ? why.text : "no reason given");
-    return answer_line(connection, MHD_HTTP_SERVICE_UNAVAILABLE, http->page.text);
+    return answer_line(connection, good ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
+                       http->page.text);
 }
 
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *url,

@@ -22,6 +22,7 @@
 
 #include "base/check.h"
 #include "base/counter.h"
+#include "base/json.h"
 #include "base/limits.h"
 
 #define PAGE_BYTES_FIRST 16384
@@ -145,23 +146,22 @@ const char *ctl_label(const char *value, char *out, unsigned bytes)
     return out;
 }
 
-const char *ctl_json(const char *value, char *out, unsigned bytes)
+/* ---- JSON ----------------------------------------------------------------------------------- */
+
+void ctl_json(struct ctl_page *page, void (*write)(void *arg, struct json *json), void *arg)
 {
-    unsigned used = 0;
+    struct json json;
+    size_t length;
 
-    check(bytes > 0);
-    for (; *value != '\0'; value++) {
-        char escape[8] = {*value, '\0'};
-
-        if (*value == '\\' || *value == '"')
-            (void)snprintf(escape, sizeof(escape), "\\%c", *value);
-        else if ((unsigned char)*value < ' ')
-            (void)snprintf(escape, sizeof(escape), "\\u%04x", (unsigned char)*value);
-        if (!escape_add(out, bytes, &used, escape))
-            break;
-    }
-    out[used] = '\0';
-    return out;
+    json_init(&json, NULL, 0);
+    write(arg, &json);
+    length = json_finish(&json);
+    if (!page_reserve(page, length))
+        return;
+    json_init(&json, page->text + page->bytes, length + 1);
+    write(arg, &json);
+    check(json_finish(&json) == length);
+    page->bytes += length;
 }
 
 /* ---- families and samples ------------------------------------------------------------------- */

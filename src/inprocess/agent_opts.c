@@ -46,6 +46,10 @@ icms_err agent_opts_from_conf(const struct conf_agent *conf,
         memcpy(to->nqn, from->nqn, sizeof(to->nqn));
         to->uuid = from->uuid;
         to->weight = from->weight;
+        to->psk = from->psk[0] != '\0' ? from->psk : NULL;
+        to->secret = from->secret[0] != '\0' ? from->secret : NULL;
+        to->controller_secret = from->controller_secret[0] != '\0' ? from->controller_secret : NULL;
+        to->require = from->require;
         err = loop_addr_parse(from->address, why, &to->addr);
         if (err != ICMS_OK)
             return err;

@@ -44,7 +44,8 @@
 #define LOCAL_DIRECTORY_ALIGN ((uint64_t)1 << 20)
 #define LOCAL_SEGMENT_MIN     ((uint64_t)1 << 20)
 #define LOCAL_SEGMENT_MAX     ((uint64_t)64 << 20)
-#define LOCAL_SEGMENTS        5 /* a store needs four, and its superblocks */
+#define LOCAL_SEGMENTS        5           /* a store needs four, and its superblocks */
+#define LOCAL_ENCRYPTED       "encrypted" /* fourth word of a volume's line, if it is */
 #define LOCAL_VOLUMES_BYTES                                                                        \
     16384 /* of the file of volumes; LIMIT_AGENT_VOLUMES lines need less                           \
            */
@@ -197,7 +198,7 @@ static bool local_name_right(const char *name)
 
 /* Appends a volume to the configuration; the caller looked for its name and limits. */
 static void local_volume_push(struct client_local *local, const char *name,
-                              uint64_t value_bytes_max, uint32_t run_blocks)
+                              uint64_t value_bytes_max, uint32_t run_blocks, bool encrypted)
 {
     struct volume_spec *volume = &local->conf.volumes[local->conf.volume_count++];
     uint64_t slots = LOCAL_ARENA_SLOTS * (value_bytes_max + (uint64_t)2 * LIMIT_DISK_ALIGN);
@@ -208,6 +209,8 @@ static void local_volume_push(struct client_local *local, const char *name,
     volume->value_bytes_max = value_bytes_max;
     volume->run_blocks = run_blocks;
     volume->sealed = true;
+    if (encrypted)
+        conf_volume_encrypt(volume);
     volume->memory_bytes_max = u64_max(LOCAL_ARENA_BYTES, slots);
 }
 
@@ -225,17 +228,20 @@ static bool local_volume_line(struct client_local *local, const char *line)
     char name[LIMIT_NAME_BYTES];
     uint64_t value_bytes_max;
     uint32_t run_blocks;
+    bool encrypted;
     int end = 0;
 
     if (sscanf(line, "%63s %" SCNu64 " %" SCNu32 " %n", name, &value_bytes_max, &run_blocks,
-               &end) != 3 ||
-        line[end] != 0)
+               &end) != 3)
+        return false;
+    encrypted = strcmp(line + end, LOCAL_ENCRYPTED) == 0;
+    if (line[end] != 0 && !encrypted)
         return false;
     if (!local_name_right(name) || local_volume_known(local, name) || value_bytes_max == 0 ||
         value_bytes_max > LIMIT_VALUE_BYTES || run_blocks == 0 ||
         local->conf.volume_count == LIMIT_AGENT_VOLUMES)
         return false;
-    local_volume_push(local, name, value_bytes_max, run_blocks);
+    local_volume_push(local, name, value_bytes_max, run_blocks, encrypted);
     return true;
 }
 
@@ -289,8 +295,9 @@ static icms_err local_volumes_read(struct client_local *local, struct err_why *w
         if (*end != 0)
             *end++ = 0;
         if (!local_volume_line(local, line))
-            err = err_set(why, ICMS_CORRUPT, "%s:%d: \"%.80s\" is not NAME BYTES RUN_BLOCKS", path,
-                          number, line);
+            err = err_set(why, ICMS_CORRUPT,
+                          "%s:%d: \"%.80s\" is not NAME BYTES RUN_BLOCKS [encrypted]", path, number,
+                          line);
         line = end;
     }
     free(text);
@@ -316,8 +323,9 @@ static icms_err local_volumes_write(const struct client_local *local, struct err
     for (uint32_t i = 0; i < local->conf.volume_count; i++) {
         const struct volume_spec *volume = &local->conf.volumes[i];
 
-        whole = whole && fprintf(file, "%s %" PRIu64 " %" PRIu32 "\n", volume->name,
-                                 volume->value_bytes_max, volume->run_blocks) > 0;
+        whole = whole && fprintf(file, "%s %" PRIu64 " %" PRIu32 "%s\n", volume->name,
+                                 volume->value_bytes_max, volume->run_blocks,
+                                 volume->encrypted ? " " LOCAL_ENCRYPTED : "") > 0;
     }
     whole = fflush(file) == 0 && fsync(fileno(file)) == 0 && whole;
     err = whole ? ICMS_OK : err_from_errno(errno);
@@ -330,7 +338,8 @@ static icms_err local_volumes_write(const struct client_local *local, struct err
     return ICMS_OK;
 }
 
-icms_err client_local_volume_add(struct client_local *local, const char *name, struct err_why *why)
+icms_err client_local_volume_add(struct client_local *local, const char *name, bool encrypted,
+                                 struct err_why *why)
 {
     uint64_t value_bytes_max = local->value_bytes_max;
     struct volume_spec kept;
@@ -355,7 +364,8 @@ icms_err client_local_volume_add(struct client_local *local, const char *name, s
         return err_set(why, ICMS_LIMIT, "%s holds %d volumes already, which is the limit",
                        local->directory, LIMIT_AGENT_VOLUMES);
     conf_volume_init(&kept);
-    local_volume_push(local, name, value_bytes_max, kept.run_blocks != 0 ? kept.run_blocks : 1);
+    local_volume_push(local, name, value_bytes_max, kept.run_blocks != 0 ? kept.run_blocks : 1,
+                      encrypted);
     err = local_volumes_write(local, why);
     if (err != ICMS_OK)
         local->conf.volume_count--;
@@ -507,7 +517,7 @@ icms_err client_inside_trace(struct client_inside *inside, const struct icms_key
 
 static icms_err local_attach(struct client_link *link, uint64_t staging_bytes, struct err_why *why)
 {
-    struct agent_client *client = calloc(1, sizeof(*client));
+    struct agent_client_map *client = calloc(1, sizeof(*client));
     struct client_inside *inside = link->inside;
     icms_err err;
 

@@ -15,8 +15,8 @@
  * byte it names unchanged until done runs. A loop that was joined calls nothing any more.
  *
  * Life: loop_new -> (set up modules) -> loop_start -> ... -> loop_stop (any thread) -> loop_join ->
- * loop_free, which waits until the kernel touches no buffer any more. Modules free their memory
- * after loop_free of every loop they used.
+ * loop_free, which waits until neither the kernel nor a job touches any memory any more. Modules
+ * free their memory after loop_free of every loop they used.
  */
 #ifndef LOOP_LOOP_H
 #define LOOP_LOOP_H
@@ -138,6 +138,33 @@ struct loop_msg {
 /* Any thread, also one without a loop. The owner keeps msg until run; msg may be sent again from
  * inside run. Sending to the own loop runs it in a later iteration. */
 void loop_send(struct loop *to, struct loop_msg *msg, void (*run)(struct loop_msg *msg));
+
+/* ---- work off the loop ---------------------------------------------------------------------- */
+
+/* Computation that would hold the loop up: a key exchange, for example. Zero before its first use.
+ */
+struct loop_job {
+    void (*work)(struct loop_job *job); /* on the worker; set by loop_job_start  */
+    void (*done)(struct loop_job *job); /* on the loop                           */
+    struct loop *loop;                  /* where done runs                       */
+    bool busy;                          /* started, done has not run             */
+    struct list link;                   /* private: those that wait              */
+    struct loop_msg msg;                /* private: the end of the work          */
+};
+
+/* Runs work on the loop's worker: a thread of low priority that the first job makes. The jobs of a
+ * loop run one after another, in order. work may use nothing but memory that its owner keeps for
+ * it, must call nothing of a loop, and must not wait for anything. (Simulation: work runs at a
+ * seeded later time.) Returns ICMS_OK: done is called exactly once, later, on the same loop, even
+ * on failure; returns anything else: neither is ever called. LIMIT: LIMIT_LOOP_JOBS wait already,
+ * or no thread could be made. There is no early end: an owner that is to go waits for done. */
+icms_err loop_job_start(struct loop *loop, struct loop_job *job, void (*work)(struct loop_job *job),
+                        void (*done)(struct loop_job *job)) ICMS_MUST_CHECK;
+
+static inline bool loop_job_busy(const struct loop_job *job)
+{
+    return job->busy;
+}
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
@@ -327,6 +354,34 @@ void loop_sendv(struct loop *loop, struct loop_op *op, struct loop_sock *sock,
 
 /* Ends both directions: pending receives and sends end with RESET. Harmless twice. */
 void loop_sock_shutdown(struct loop_sock *sock);
+
+/* Sends a few bytes now, as far as the socket takes them without waiting; nobody hears whether it
+ * did: for what is said on the way out. No send is in flight. (Simulation: sends nothing.) */
+void loop_sock_send_now(struct loop_sock *sock, const void *bytes, size_t count);
+
+/* Keys of TLS 1.3 with AES-GCM for one direction of a socket. */
+struct loop_tls_keys {
+    bool is_send;      /* what is sent from now on; else: what arrives                 */
+    bool is_256;       /* AES-256-GCM; else AES-128-GCM                                */
+    uint8_t key[32];   /* 16 or 32 bytes of it                                         */
+    uint8_t iv[12];    /* of record 0                                                  */
+    uint64_t sequence; /* of the next record                                           */
+};
+
+/* The kernel makes (or opens) the records of a connected socket from now on (kTLS): no operation of
+ * that direction is in flight. Then loop_recv ends with IO, and the bytes before it, in front of a
+ * record that is no data. A second time: a new key. UNSUPPORTED: this kernel cannot, or the
+ * simulation; the socket works as before. */
+icms_err loop_sock_tls(struct loop_sock *sock, const struct loop_tls_keys *keys) ICMS_MUST_CHECK;
+
+/* The record that is no data, of a direction that the kernel opens: its content type and content.
+ * PROTOCOL: there is none, or it does not verify, or it is not shorter than bytes. */
+icms_err loop_sock_tls_recv(struct loop_sock *sock, uint8_t *out_type, void *memory, size_t bytes,
+                            size_t *out_bytes) ICMS_MUST_CHECK;
+
+/* As loop_sock_send_now, as one record of a content type, of a direction that the kernel makes.
+ * false: it was not taken. */
+bool loop_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes, size_t count);
 
 /* No operation may be in flight on it. *sock may be NULL. */
 void loop_sock_close(struct loop_sock **sock);

@@ -31,6 +31,7 @@ void loop_init(struct loop *loop, struct loop_env *env)
     loop->env = env;
     loop->timers = NULL;
     loop->timer_order = 0;
+    loop->jobs = 0;
     loop->now_ns = env->ops->now(env);
     loop->stats = (struct loop_stats){0};
     atomic_init(&loop->inbox, NULL);
@@ -161,6 +162,39 @@ void loop_send(struct loop *to, struct loop_msg *msg, void (*run)(struct loop_ms
 {
     msg->run = run;
     loop_ops(to)->send(to, msg);
+}
+
+/* ---- work off the loop ---------------------------------------------------------------------- */
+
+icms_err loop_job_start(struct loop *loop, struct loop_job *job, void (*work)(struct loop_job *job),
+                        void (*done)(struct loop_job *job))
+{
+    icms_err err;
+
+    check(loop_is_mine(loop));
+    check(!job->busy && work != NULL && done != NULL);
+    if (loop->jobs == LIMIT_LOOP_JOBS)
+        return ICMS_LIMIT;
+    job->work = work;
+    job->done = done;
+    job->loop = loop;
+    job->busy = true;
+    err = loop_ops(loop)->job_start(loop, job);
+    if (err == ICMS_OK)
+        loop->jobs++;
+    else
+        job->busy = false;
+    return err;
+}
+
+void loop_job_finish(struct loop_msg *msg)
+{
+    struct loop_job *job = container_of(msg, struct loop_job, msg);
+
+    check(job->busy && job->loop->jobs > 0);
+    job->loop->jobs--;
+    job->busy = false;
+    job->done(job);
 }
 
 /* ---- operations ----------------------------------------------------------------------------- */
@@ -479,6 +513,27 @@ void loop_sendv(struct loop *loop, struct loop_op *op, struct loop_sock *sock,
     op->length = count;
     op->whole = false;
     op_start(loop, op, LOOP_SENDV, &sock->target, done);
+}
+
+void loop_sock_send_now(struct loop_sock *sock, const void *bytes, size_t count)
+{
+    sock->target.env->ops->sock_send_now(sock, bytes, count);
+}
+
+icms_err loop_sock_tls(struct loop_sock *sock, const struct loop_tls_keys *keys)
+{
+    return sock->target.env->ops->sock_tls(sock, keys);
+}
+
+icms_err loop_sock_tls_recv(struct loop_sock *sock, uint8_t *out_type, void *memory, size_t bytes,
+                            size_t *out_bytes)
+{
+    return sock->target.env->ops->sock_tls_recv(sock, out_type, memory, bytes, out_bytes);
+}
+
+bool loop_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes, size_t count)
+{
+    return sock->target.env->ops->sock_tls_send(sock, type, bytes, count);
 }
 
 void loop_sock_shutdown(struct loop_sock *sock)

@@ -55,6 +55,7 @@ struct loop_ops {
     void (*stopped)(struct loop *loop);                  /* loop->stop was set; any thread     */
     void (*send)(struct loop *to, struct loop_msg *msg); /* msg->run is set; any thread        */
     void (*timer_first)(struct loop *loop);              /* another timer is the first one now */
+    icms_err (*job_start)(struct loop *loop, struct loop_job *job); /* then loop_job_finish()  */
     void (*op_start)(struct loop *loop, struct loop_op *op);  /* the common fields are set       */
     void (*op_cancel)(struct loop *loop, struct loop_op *op); /* busy, canceled the first time  */
 
@@ -82,6 +83,11 @@ struct loop_ops {
                        struct loop_sock **out_sock);
     void (*sock_addr)(const struct loop_sock *sock, struct loop_addr *out_addr);
     void (*sock_shutdown)(struct loop_sock *sock);
+    void (*sock_send_now)(struct loop_sock *sock, const void *bytes, size_t count);
+    icms_err (*sock_tls)(struct loop_sock *sock, const struct loop_tls_keys *keys);
+    icms_err (*sock_tls_recv)(struct loop_sock *sock, uint8_t *out_type, void *memory, size_t bytes,
+                              size_t *out_bytes);
+    bool (*sock_tls_send)(struct loop_sock *sock, uint8_t type, const void *bytes, size_t count);
     void (*sock_close)(struct loop_sock *sock);
 
     icms_err (*event_new)(struct loop_env *env, enum loop_event_role role,
@@ -135,6 +141,7 @@ struct loop {
     uint64_t timer_order;      /* armings so far                                              */
     uint64_t now_ns;           /* time of this iteration                                      */
     uint64_t random;           /* state of loop_random                                        */
+    uint32_t jobs;             /* started, done has not run; LIMIT_LOOP_JOBS at most          */
     struct loop_stats stats;   /* written by the loop's thread, relaxed                       */
     _Atomic(struct loop_msg *) inbox; /* messages, last sent first; taken whole               */
     atomic_int phase;                 /* enum loop_phase                                      */
@@ -169,6 +176,9 @@ void loop_inbox_push(struct loop *loop, struct loop_msg *msg);
 
 /* Runs what the inbox holds now; ends early when the loop is stopped. */
 void loop_inbox_run(struct loop *loop);
+
+/* The run of job->msg, which the back end sends when the work is over: counts it, calls done. */
+void loop_job_finish(struct loop_msg *msg);
 
 /* The operation does not name its target any more. */
 void loop_op_release(struct loop_op *op);

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -297,6 +298,170 @@ static void threads_without_a_loop_wake_a_sleeping_one(void **state)
     assert_int_equal(count, CROWD_THREADS * 500);
 }
 
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+/* Jobs of a loop, and what became of them. */
+struct jobs {
+    struct rig *rig;
+    struct loop_job job[LIMIT_LOOP_JOBS + 1];
+    unsigned worked[LIMIT_LOOP_JOBS + 1]; /* calls of work                  */
+    unsigned works;                       /* by the worker alone            */
+    unsigned dones;                       /* by the loop alone              */
+    unsigned want;                        /* dones after which is_over is 1 */
+    unsigned refused;                     /* starts that failed             */
+    atomic_int is_over;
+    atomic_int may_end; /* what a job waits for that takes long */
+    atomic_int began;   /* that it runs                         */
+};
+
+static struct jobs *job_owner; /* of the one test that runs */
+
+static size_t job_index(const struct loop_job *job)
+{
+    return (size_t)(job - job_owner->job);
+}
+
+static void job_work(struct loop_job *job)
+{
+    check(!loop_is_mine(job->loop));
+    check(job_index(job) == job_owner->works); /* in order */
+    check(loop_job_busy(job));
+    job_owner->works++;
+    job_owner->worked[job_index(job)]++;
+}
+
+static void job_done(struct loop_job *job)
+{
+    check(loop_is_mine(job->loop));
+    check(!loop_job_busy(job));
+    check(job_owner->worked[job_index(job)] == 1);
+    check(job_index(job) == job_owner->dones);
+    if (++job_owner->dones == job_owner->want)
+        atomic_store(&job_owner->is_over, 1);
+}
+
+static void jobs_start(struct loop *loop, void *arg)
+{
+    struct jobs *jobs = arg;
+
+    for (size_t i = 0; i < LIMIT_LOOP_JOBS + 1; i++)
+        if (loop_job_start(loop, &jobs->job[i], job_work, job_done) != ICMS_OK)
+            jobs->refused++;
+    check(jobs->dones == 0); /* never from inside the call */
+}
+
+static void jobs_start_last(struct loop *loop, void *arg)
+{
+    struct jobs *jobs = arg;
+
+    check(loop_job_start(loop, &jobs->job[LIMIT_LOOP_JOBS], job_work, job_done) == ICMS_OK);
+}
+
+static void jobs_run_in_order_and_within_their_limit(void **state)
+{
+    struct rig *rig = *state;
+    struct jobs jobs = {.rig = rig, .want = LIMIT_LOOP_JOBS};
+
+    job_owner = &jobs;
+    rig_loops(rig, 1, 64);
+    rig_start(rig);
+    rig_call(rig, rig->loop[0], jobs_start, &jobs);
+    assert_true(rig->until(rig, rig_flag_is_up, &jobs.is_over));
+    assert_int_equal(jobs.refused, 1);
+    assert_false(loop_job_busy(&jobs.job[LIMIT_LOOP_JOBS]));
+    assert_int_equal(jobs.worked[LIMIT_LOOP_JOBS], 0);
+
+    atomic_store(&jobs.is_over, 0);
+    jobs.want = LIMIT_LOOP_JOBS + 1;
+    rig_call(rig, rig->loop[0], jobs_start_last, &jobs);
+    assert_true(rig->until(rig, rig_flag_is_up, &jobs.is_over));
+    rig_end(rig);
+}
+
+static void job_work_long(struct loop_job *job)
+{
+    atomic_store(&job_owner->began, 1);
+    while (atomic_load(&job_owner->may_end) == 0)
+        sched_yield();
+}
+
+static void job_done_long(struct loop_job *job)
+{
+    atomic_store(&job_owner->is_over, 1);
+}
+
+static void jobs_start_long(struct loop *loop, void *arg)
+{
+    struct jobs *jobs = arg;
+
+    check(loop_job_start(loop, &jobs->job[0], job_work_long, job_done_long) == ICMS_OK);
+    check(loop_job_start(loop, &jobs->job[1], job_work, job_done) == ICMS_OK);
+}
+
+static void job_let_end(struct loop *loop, void *arg)
+{
+    atomic_store(&job_owner->may_end, 1);
+}
+
+static void a_loop_works_on_while_a_job_runs(void **state)
+{
+    struct rig *rig = *state;
+    struct jobs jobs = {.rig = rig};
+
+    if (!rig->threads)
+        return;
+    job_owner = &jobs;
+    rig_loops(rig, 1, 64);
+    rig_start(rig);
+    jobs.want = UINT_MAX;
+    jobs.works = 1; /* the long one counts nothing */
+    jobs.dones = 1;
+    rig_call(rig, rig->loop[0], jobs_start_long, &jobs);
+    assert_true(rig->until(rig, rig_flag_is_up, &jobs.began));
+    rig_call(rig, rig->loop[0], job_let_end, NULL); /* the loop is not held up */
+    assert_true(rig->until(rig, rig_flag_is_up, &jobs.is_over));
+    rig_end(rig);
+}
+
+static void *jobs_let_end_soon(void *arg)
+{
+    struct jobs *jobs = arg;
+
+    for (unsigned i = 0; i < 100; i++)
+        sched_yield();
+    jobs->rig->idle(jobs->rig);
+    check(jobs->dones == 0);
+    atomic_store(&jobs->may_end, 1);
+    return NULL;
+}
+
+/* The memory of jobs is the caller's again when the loop was freed, and nobody is told. */
+static void freeing_a_loop_waits_for_its_job_and_calls_nothing(void **state)
+{
+    struct rig *rig = *state;
+    struct jobs jobs = {.rig = rig, .want = UINT_MAX};
+    pthread_t thread;
+
+    if (!rig->threads)
+        atomic_store(&jobs.may_end, 1); /* one thread: work may not wait */
+    job_owner = &jobs;
+    rig_loops(rig, 1, 64);
+    rig_start(rig);
+    rig_call(rig, rig->loop[0], jobs_start_long, &jobs);
+    if (rig->threads) {
+        assert_true(rig->until(rig, rig_flag_is_up, &jobs.began));
+        assert_int_equal(pthread_create(&thread, NULL, jobs_let_end_soon, &jobs), 0);
+    }
+    rig_end(rig);
+    if (rig->threads) {
+        assert_int_equal(atomic_load(&jobs.may_end), 1);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+    }
+    assert_int_equal(jobs.works, 0);
+    assert_int_equal(jobs.dones, 0);
+    assert_int_equal(atomic_load(&jobs.is_over), 0);
+}
+
 /* ---- files ---------------------------------------------------------------------------------- */
 
 static void disk_read(struct loop *loop, void *arg)
@@ -572,6 +737,9 @@ static void addresses_parse_and_print(void **state)
         ON(back_end, random_numbers_differ), ON(back_end, messages_of_a_sender_stay_in_order),     \
         ON(back_end, a_message_may_be_sent_again_from_inside),                                     \
         ON(back_end, threads_without_a_loop_wake_a_sleeping_one),                                  \
+        ON(back_end, jobs_run_in_order_and_within_their_limit),                                    \
+        ON(back_end, a_loop_works_on_while_a_job_runs),                                            \
+        ON(back_end, freeing_a_loop_waits_for_its_job_and_calls_nothing),                          \
         ON(back_end, files_move_whole_transfers),                                                  \
         ON(back_end, a_read_past_the_end_fails_with_what_there_was),                               \
         ON(back_end, blocking_file_calls_work_at_start),                                           \

@@ -488,13 +488,14 @@ static icms_err uring_loop_new(struct loop_env *env, const struct loop_opts *opt
     uring->cpu = opts->cpu;
     (void)snprintf(uring->name, sizeof(uring->name), "%s", opts->name);
     check(sem_init(&uring->started, 0, 0) == 0);
+    uring_worker_init(&uring->worker);
     loop_init(&uring->loop, env);
     *out_loop = &uring->loop;
     return ICMS_OK;
 }
 
-/* The thread leaves signals to the others, except those that its own mistakes raise. */
-static int uring_thread_new(struct uring_loop *uring)
+int uring_thread_new(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *arg),
+                     void *arg)
 {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
     sigset_t all, before;
@@ -504,7 +505,7 @@ static int uring_thread_new(struct uring_loop *uring)
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         (void)sigdelset(&all, own[i]);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&uring->thread, NULL, uring_thread, uring);
+    error = pthread_create(thread, attributes, run, arg);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 }
@@ -515,7 +516,7 @@ static icms_err uring_loop_start(struct loop *loop, struct err_why *why)
     int error;
 
     atomic_store(&loop->phase, LOOP_RUNNING);
-    error = uring_thread_new(uring);
+    error = uring_thread_new(&uring->thread, NULL, uring_thread, uring);
     if (error != 0) {
         atomic_store(&loop->phase, LOOP_NEW);
         return err_set(why, err_from_errno(error), "cannot start a thread: %s", strerror(error));
@@ -543,6 +544,7 @@ static void uring_loop_free(struct loop *loop)
 {
     struct uring_loop *uring = uring_of(loop);
 
+    uring_worker_free(&uring->worker);
     uring_list_discard(uring, &uring->ready);
     uring_list_discard(uring, &uring->parked);
     check(uring->kernel_ops == 0);
@@ -584,6 +586,7 @@ static const struct loop_ops uring_ops = {
     .stopped = uring_stopped,
     .send = uring_send,
     .timer_first = uring_timer_first,
+    .job_start = uring_job_start,
     .op_start = uring_op_start,
     .op_cancel = uring_op_cancel,
     .region_new = uring_region_new,
@@ -603,6 +606,10 @@ static const struct loop_ops uring_ops = {
     .listen = uring_listen,
     .sock_addr = uring_sock_addr,
     .sock_shutdown = uring_sock_shutdown,
+    .sock_send_now = uring_sock_send_now,
+    .sock_tls = uring_sock_tls,
+    .sock_tls_recv = uring_sock_tls_recv,
+    .sock_tls_send = uring_sock_tls_send,
     .sock_close = uring_sock_close,
     .event_new = uring_event_new,
     .event_signal = uring_event_signal,

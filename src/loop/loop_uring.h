@@ -9,6 +9,7 @@
 #include <liburing.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 
 #include "base/check.h"
@@ -23,6 +24,17 @@ struct uring_buffer {
     uint8_t *base;  /* first byte                */
     uint64_t bytes; /* length, 1 GiB at most     */
     int slot;       /* index in the ring's table */
+};
+
+/* The thread that runs the jobs of a loop. */
+struct uring_worker {
+    bool running;          /* the thread was made; by the loop's thread            */
+    pthread_t thread;      /* uring_worker_run                                     */
+    cpu_set_t cpus;        /* where the loop's maker may run: not only loop.cpu    */
+    pthread_mutex_t lock;  /* of what follows                                      */
+    pthread_cond_t wanted; /* jobs or is_stopped became true                       */
+    struct list jobs;      /* struct loop_job that wait, oldest first              */
+    bool is_stopped;       /* the thread shall end after the job that it runs      */
 };
 
 struct uring_loop {
@@ -48,6 +60,7 @@ struct uring_loop {
     pthread_t thread;             /* runs the loop                                              */
     sem_t started;                /* posted when start_err is set                               */
     icms_err start_err;           /* whether the thread could take the ring                     */
+    struct uring_worker worker;   /* runs jobs                                            */
     struct uring_buffer *buffers; /* registered memory, ordered by address                */
     uint32_t buffer_count;        /* of them                                              */
     struct __kernel_timespec slow[2]; /* faults loop.read, loop.write: how much longer            */
@@ -112,6 +125,17 @@ void uring_op_answer(struct uring_loop *loop, struct loop_op *op, int result);
 /* Takes the kernel's answer, or none (-ECANCELED), of a loop that calls nothing any more. */
 void uring_op_discard(struct uring_loop *loop, struct loop_op *op, int result);
 
+/* loop_uring_job.c: jobs and their thread. The free one waits for the job that runs and forgets the
+ * others; the loop was joined. */
+void uring_worker_init(struct uring_worker *worker);
+void uring_worker_free(struct uring_worker *worker);
+icms_err uring_job_start(struct loop *loop, struct loop_job *job);
+
+/* A thread that leaves signals to the others, except those that its own mistakes raise; 0 or errno.
+ */
+int uring_thread_new(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *arg),
+                     void *arg);
+
 /* loop_uring_mem.c */
 icms_err uring_region_new(struct loop_env *env, const char *name, uint64_t bytes, bool prefault,
                           struct err_why *why, struct loop_region **out_region);
@@ -144,6 +168,13 @@ icms_err uring_listen(struct loop_env *env, const struct loop_addr *addr, struct
                       struct loop_sock **out_sock);
 void uring_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr);
 void uring_sock_shutdown(struct loop_sock *sock);
+
+/* loop_uring_tls.c */
+void uring_sock_send_now(struct loop_sock *sock, const void *bytes, size_t count);
+icms_err uring_sock_tls(struct loop_sock *sock, const struct loop_tls_keys *keys);
+icms_err uring_sock_tls_recv(struct loop_sock *sock, uint8_t *out_type, void *memory, size_t bytes,
+                             size_t *out_bytes);
+bool uring_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes, size_t count);
 void uring_sock_close(struct loop_sock *sock);
 
 /* Makes the socket of a connect that begins and fills in its words. */

@@ -9,7 +9,8 @@
  * byte behind only says who holds it, because the first kind does not know its process. The second
  * would vanish if this process closed another descriptor of the file, so a list of the files this
  * process has locked turns a second open away before it makes a descriptor. Block devices are also
- * opened with O_EXCL, which fails on mounted ones.
+ * opened with O_EXCL, which fails on mounted ones, and for a moment on those of a process that was
+ * killed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -136,7 +137,8 @@ static icms_err file_open_error(const struct loop_file_opts *opts, int error, st
     if (error == EACCES || error == EPERM)
         remedy = "give this user access to it";
     else if (error == EBUSY) {
-        remedy = "unmount it first, or use another device";
+        remedy = "a file system, swap, LVM, RAID or another process has it: unmount it or stop "
+                 "that first, or use another device";
         err = ICMS_LOCKED;
     } else if (error == EINVAL && opts->direct) {
         remedy = "its file system has no direct I/O; put it on ext4, xfs or a block device";
@@ -146,22 +148,62 @@ static icms_err file_open_error(const struct loop_file_opts *opts, int error, st
     return err_set(why, err, "cannot open %s: %s: %s", opts->path, strerror(error), remedy);
 }
 
-/* Opens the descriptor; *out_new when the file was made. The errno of what failed, or 0. */
-static int file_descriptor(const struct loop_file_opts *opts, bool block, int *out_fd,
+/* Whether a file system of the block device is mounted. */
+static bool device_is_mounted(dev_t device)
+{
+    FILE *mounts = fopen("/proc/self/mountinfo", "re");
+    unsigned at_major, at_minor;
+    bool mounted = false;
+    char line[4096];
+
+    if (mounts == NULL)
+        return false;
+    while (!mounted && fgets(line, sizeof(line), mounts) != NULL)
+        mounted = sscanf(line, "%*u %*u %u:%u ", &at_major, &at_minor) == 2 &&
+                  at_major == major(device) && at_minor == minor(device);
+    (void)fclose(mounts);
+    return mounted;
+}
+
+/* Opens a block device for this process alone. As with locks (file_lock_take), a process that was
+ * killed has it for a moment, until its ring has ended; a mounted one is never waited for. -1: see
+ * errno. */
+static int device_open(const char *path, int flags, dev_t device)
+{
+    struct timespec pause = {.tv_nsec = LOCK_RETRY_MS * 1000000L};
+
+    for (int waited_ms = 0;; waited_ms += LOCK_RETRY_MS) {
+        int fd = open(path, flags | O_EXCL);
+
+        if (fd >= 0 || errno != EBUSY)
+            return fd;
+        if (waited_ms >= LOCK_WAIT_MS || device_is_mounted(device)) {
+            errno = EBUSY;
+            return -1;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+/* Opens the descriptor; *out_new when the file was made. device: of a block device, else 0. The
+ * errno of what failed, or 0. */
+static int file_descriptor(const struct loop_file_opts *opts, dev_t device, int *out_fd,
                            bool *out_new)
 {
     int flags = (opts->write ? O_RDWR : O_RDONLY) | O_CLOEXEC | (opts->direct ? O_DIRECT : 0);
     int fd = -1;
 
     *out_new = false;
-    if (block && opts->exclusive && opts->write)
-        flags |= O_EXCL;
-    else if (opts->create)
-        fd = open(opts->path, flags | O_CREAT | O_EXCL, 0600);
-    if (fd >= 0)
-        *out_new = true;
-    else if (!opts->create || (flags & O_EXCL) != 0 || errno == EEXIST)
-        fd = open(opts->path, flags);
+    if (device != 0 && opts->exclusive && opts->write) {
+        fd = device_open(opts->path, flags, device);
+    } else {
+        if (opts->create)
+            fd = open(opts->path, flags | O_CREAT | O_EXCL, 0600);
+        if (fd >= 0)
+            *out_new = true;
+        else if (!opts->create || errno == EEXIST)
+            fd = open(opts->path, flags);
+    }
     if (fd < 0)
         return errno;
     *out_fd = loop_fd_own(fd);
@@ -312,7 +354,8 @@ static icms_err file_open_locked(struct loop_env *env, const struct loop_file_op
 
     if (exists && opts->exclusive && file_locked_here(&known))
         return file_locked_error(opts->path, (int)getpid(), why);
-    error = file_descriptor(opts, exists && S_ISBLK(known.st_mode), &file->fd, &new);
+    error = file_descriptor(opts, exists && S_ISBLK(known.st_mode) ? known.st_rdev : 0, &file->fd,
+                            &new);
     if (error != 0)
         return file_open_error(opts, error, why);
     file->file.target.env = env;

@@ -127,6 +127,11 @@ icms_err uring_region_new(struct loop_env *env, const char *name, uint64_t bytes
     err = region_fill(region, name, prefault);
     if (err != ICMS_OK) {
         uring_region_free(region);
+        if (err == ICMS_LIMIT)
+            return err_set(why, err,
+                           "cannot open shared memory for '%s': the process has no file descriptor "
+                           "left; raise their number with 'ulimit -n' or LimitNOFILE= in the unit",
+                           name);
         return err_set(why, err,
                        "cannot take %llu MiB of shared memory for '%s' (%s): make it smaller, or "
                        "allow the process more memory",

@@ -119,6 +119,7 @@ static const char *const sim_trace_names[] = {
     [SIM_TRACE_PIECE] = "piece: kind, bytes",
     [SIM_TRACE_DIAL] = "dial: state, reaches",
     [SIM_TRACE_CRASH] = "crash: power, silent",
+    [SIM_TRACE_JOB] = "job of loop",
 };
 
 void sim_trace(struct sim *sim, enum sim_trace_kind kind, const struct sim_node *node, uint64_t a,

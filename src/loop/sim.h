@@ -94,6 +94,10 @@ void sim_file_slow(struct sim_node *node, const char *path, uint32_t factor);
 /* A drive that died: every read, write and flush of the file fails from now on. */
 void sim_disk_dead(struct sim_node *node, const char *path, bool dead);
 
+/* The file system has no space: every write of the file fails with NO_SPACE, whatever it wrote
+ * before. */
+void sim_disk_full(struct sim_node *node, const char *path, bool full);
+
 /* The medium of a file of the node, for tests that look or flip; NULL when there is none. */
 uint8_t *sim_file_medium(struct sim_node *node, const char *path, uint64_t *out_bytes);
 

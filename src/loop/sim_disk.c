@@ -133,6 +133,8 @@ static icms_err file_write(struct sim_file *file, uint64_t offset, const uint8_t
 
     if (file->dead)
         return ICMS_IO;
+    if (file->full)
+        return ICMS_NO_SPACE;
     if (sim_fault(sim, sim->opts.disk_write_error_ppm)) {
         err = ICMS_IO;
         fate = sim_fate(sim);
@@ -556,6 +558,14 @@ void sim_disk_dead(struct sim_node *node, const char *path, bool dead)
 
     check(file != NULL);
     file->dead = dead;
+}
+
+void sim_disk_full(struct sim_node *node, const char *path, bool full)
+{
+    struct sim_file *file = file_find(node, path);
+
+    check(file != NULL);
+    file->full = full;
 }
 
 uint8_t *sim_file_medium(struct sim_node *node, const char *path, uint64_t *out_bytes)

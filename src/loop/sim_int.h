@@ -30,6 +30,7 @@ enum sim_trace_kind {
     SIM_TRACE_PIECE,
     SIM_TRACE_DIAL,
     SIM_TRACE_CRASH,
+    SIM_TRACE_JOB,
 };
 
 struct sim {
@@ -88,6 +89,14 @@ struct sim_loop {
     struct list ready;      /* operations whose done is to be called          */
     struct list mails;      /* struct sim_mail on their way to it             */
     struct list routes;     /* struct sim_route                               */
+    struct list jobs;       /* struct sim_job; the first one runs             */
+};
+
+struct sim_job {
+    struct loop_timer event; /* its end; armed for the first one */
+    struct list link;        /* in loop->jobs                    */
+    struct sim_loop *loop;
+    struct loop_job *job;
 };
 
 struct sim_mail {
@@ -134,6 +143,7 @@ struct sim_file {
     struct list ios;           /* struct sim_io in flight                            */
     uint64_t busy_ns;          /* virtual time until which its bandwidth is taken    */
     bool dead;                 /* everything on it fails                             */
+    bool full;                 /* writes find no space                               */
     uint32_t slow;             /* factor on its delays, on top of the node's          */
     struct sim_handle *holder; /* who locked it, or NULL                            */
 };
@@ -331,6 +341,13 @@ icms_err sim_listen(struct loop_env *env, const struct loop_addr *addr, struct e
                     struct loop_sock **out_sock);
 void sim_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr);
 void sim_sock_shutdown(struct loop_sock *sock);
+
+/* What a simulated socket cannot do. */
+void sim_sock_send_now(struct loop_sock *sock, const void *bytes, size_t count);
+icms_err sim_sock_tls(struct loop_sock *sock, const struct loop_tls_keys *keys);
+icms_err sim_sock_tls_recv(struct loop_sock *sock, uint8_t *out_type, void *memory, size_t bytes,
+                           size_t *out_bytes);
+bool sim_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes, size_t count);
 void sim_sock_close(struct loop_sock *sock);
 void sim_net_start(struct loop_op *op);
 void sim_net_cancel(struct loop_op *op);

@@ -16,6 +16,10 @@
 /* A turn begins up to this long after its reason, and takes up to this long. */
 #define SIM_TURN_NS 2000
 
+/* How long a job takes, without spikes. */
+#define SIM_JOB_MIN_NS 10000
+#define SIM_JOB_MAX_NS 5000000
+
 #define SIM_PAGE 4096
 
 /* ---- turns ---------------------------------------------------------------------------------- */
@@ -141,6 +145,49 @@ static void sim_send(struct loop *loop, struct loop_msg *msg)
     sim_at(sim, &mail->event, route->last_ns);
 }
 
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+static void sim_job_next(struct sim_loop *own)
+{
+    struct list *link = list_first(&own->jobs);
+    struct sim *sim = own->node->sim;
+    struct sim_job *record;
+
+    if (link == NULL)
+        return;
+    record = container_of(link, struct sim_job, link);
+    sim_at(sim, &record->event, sim->now_ns + sim_delay(sim, SIM_JOB_MIN_NS, SIM_JOB_MAX_NS));
+}
+
+static void sim_job_end(struct loop_timer *event)
+{
+    struct sim_job *record = container_of(event, struct sim_job, event);
+    struct sim_loop *own = record->loop;
+    struct loop_job *job = record->job;
+
+    sim_trace(own->node->sim, SIM_TRACE_JOB, own->node, own->id, 0);
+    list_remove(&record->link);
+    free(record);
+    job->work(job);
+    loop_send(&own->loop, &job->msg, loop_job_finish);
+    sim_job_next(own);
+}
+
+static icms_err sim_job_start(struct loop *loop, struct loop_job *job)
+{
+    struct sim_loop *own = sim_loop_of(loop);
+    struct sim_job *record = sim_alloc(sizeof(*record));
+    bool is_first = list_empty(&own->jobs);
+
+    record->event.fire = sim_job_end;
+    record->loop = own;
+    record->job = job;
+    list_push(&own->jobs, &record->link);
+    if (is_first)
+        sim_job_next(own);
+    return ICMS_OK;
+}
+
 /* ---- operations ----------------------------------------------------------------------------- */
 
 void sim_op_ready(struct loop_op *op, icms_err err, uint32_t bytes)
@@ -251,6 +298,7 @@ static icms_err sim_loop_new(struct loop_env *env, const struct loop_opts *opts,
     list_init(&own->ready);
     list_init(&own->mails);
     list_init(&own->routes);
+    list_init(&own->jobs);
     loop_init(&own->loop, env);
     list_push(&own->node->loops, &own->link);
     *out_loop = &own->loop;
@@ -276,6 +324,12 @@ static void sim_loop_end(struct sim_loop *own)
 
         sim_not(own->node->sim, &mail->event);
         free(mail);
+    }
+    while ((link = list_pop(&own->jobs)) != NULL) {
+        struct sim_job *record = container_of(link, struct sim_job, link);
+
+        sim_not(own->node->sim, &record->event);
+        free(record);
     }
 }
 
@@ -414,6 +468,7 @@ const struct loop_ops sim_ops = {
     .stopped = sim_stopped,
     .send = sim_send,
     .timer_first = sim_timer_first,
+    .job_start = sim_job_start,
     .op_start = sim_op_start,
     .op_cancel = sim_op_cancel,
     .region_new = sim_region_new,
@@ -433,6 +488,10 @@ const struct loop_ops sim_ops = {
     .listen = sim_listen,
     .sock_addr = sim_sock_addr,
     .sock_shutdown = sim_sock_shutdown,
+    .sock_send_now = sim_sock_send_now,
+    .sock_tls = sim_sock_tls,
+    .sock_tls_recv = sim_sock_tls_recv,
+    .sock_tls_send = sim_sock_tls_send,
     .sock_close = sim_sock_close,
     .event_new = sim_event_new,
     .event_signal = sim_event_signal,

@@ -153,6 +153,26 @@ static void listener_stop(struct sim_sock *listener)
         sim_op_ready(container_of(link, struct loop_op, link), ICMS_RESET, 0);
 }
 
+void sim_sock_send_now(struct loop_sock *sock, const void *bytes, size_t count)
+{
+}
+
+icms_err sim_sock_tls(struct loop_sock *sock, const struct loop_tls_keys *keys)
+{
+    return ICMS_UNSUPPORTED;
+}
+
+icms_err sim_sock_tls_recv(struct loop_sock *sock, uint8_t *out_type, void *memory, size_t bytes,
+                           size_t *out_bytes)
+{
+    return ICMS_PROTOCOL;
+}
+
+bool sim_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes, size_t count)
+{
+    return false;
+}
+
 void sim_sock_shutdown(struct loop_sock *sock)
 {
     struct sim_sock *own = sock_of(sock);

@@ -15,7 +15,10 @@
 
 #include <stdatomic.h>
 
+#include "base/limits.h"
 #include "loop/loop.h"
+
+struct crypt_tls;
 
 /* ---- dialer --------------------------------------------------------------------------------- */
 
@@ -87,6 +90,44 @@ void net_listener_close(struct net_listener *listener,
 /* After the loop was joined: gives the socket back, calls nothing. Harmless when closed. */
 void net_listener_fini(struct net_listener *listener);
 
+/* ---- TLS ------------------------------------------------------------------------------------ */
+
+/* Connections of one loop that begin with a handshake of TLS 1.3: what they share. The owner zeroes
+ * it, fills in the first part and keeps it while a connection of it is open. */
+struct net_tls_side {
+    const struct crypt_tls *settings; /* keys                                                    */
+    bool is_server;                   /* the peer begins                                         */
+    bool allows_plain;                /* server: a peer that does not begin with TLS is served
+                                         without                                                 */
+    uint64_t timeout_ns;              /* a handshake has to be over by then                      */
+    uint32_t pending_max;             /* handshakes at a time: one more ends the oldest of them  */
+    void *arg;                        /* the owner's                                             */
+    /* A handshake failed: of which host, as far as it was named ("": not at all; it is not proven),
+     * and why. NULL: not of interest. Not from inside a call. */
+    void (*failed)(struct net_tls_side *side, const char *hostnqn, const char *why);
+    /* counters, written on the loop; owner may read them there, others relaxed                  */
+    _Atomic uint64_t succeeded;   /* handshakes                                                  */
+    _Atomic uint64_t refused;     /* that failed: wrong key, not TLS 1.3, garbage                */
+    _Atomic uint64_t timeouts;    /* that took too long                                          */
+    _Atomic uint64_t evicted;     /* that were ended because too many were there                 */
+    _Atomic uint64_t plain;       /* server: refused because they did not begin with TLS         */
+    _Atomic uint32_t open_kernel; /* connections now whose records the kernel makes and opens    */
+    _Atomic uint32_t open_mixed;  /* that it only makes                                          */
+    _Atomic uint32_t open_user;   /* whose records OpenSSL makes and opens                       */
+    /* private */
+    bool is_ready;       /* pending is initialized       */
+    uint32_t pending;    /* handshakes                   */
+    struct list waiting; /* struct net_tls, oldest first */
+};
+
+/* Where the records of a connection are made and opened. */
+enum net_tls_how {
+    NET_TLS_NONE,   /* no TLS, or not yet                                   */
+    NET_TLS_KERNEL, /* kTLS                                                 */
+    NET_TLS_MIXED,  /* kTLS makes them, OpenSSL opens them                  */
+    NET_TLS_USER,   /* OpenSSL                                              */
+};
+
 /* ---- connection ----------------------------------------------------------------------------- */
 
 #define NET_SEND_VECTORS 4  /* of one net_send                    */
@@ -124,6 +165,8 @@ struct net_conn_ops {
 struct net_conn_opts {
     const struct net_conn_ops *ops; /* the owner's                                               */
     uint64_t send_timeout_ns; /* close when a send makes no progress for this long; 0: never     */
+    struct net_tls_side *tls; /* begin with TLS: nothing is received or sent before the peer proved
+                                 itself; NULL: plain                                             */
 };
 
 struct net_conn {
@@ -135,7 +178,8 @@ struct net_conn {
     uint64_t send_at_ns;            /* last time the kernel took bytes, or a queue began      */
     icms_err why;                   /* of the close                                           */
     bool closed_pending;            /* msg is on its way to end the close                     */
-    bool recv_refused;              /* a receive was asked for while closing                  */
+    bool receiving;                 /* recv_done is to come                                   */
+    struct net_tls *tls;            /* owned; NULL: plain                                     */
     uint32_t corked;                /* net_conn_cork calls without their uncork               */
     struct loop_op recv_op;         /* one receive at a time                                  */
     struct loop_op send_op;         /* one vectored send at a time                            */
@@ -148,7 +192,11 @@ struct net_conn {
     uint64_t bytes_out; /* counter, owner may read                                */
 };
 
-/* Takes the socket. The struct must be closed or zeroed. */
+/* Takes the socket. The struct must be closed or zeroed. With TLS the connection is open at once:
+ * receives and sends wait for the handshake; when that fails, the connection closes with AUTH
+ * (no proof), PROTOCOL (something else than TLS 1.3), DEADLINE, BUSY (ended in favour of others),
+ * RESET or NO_MEMORY. A record that is not right closes with PROTOCOL, the peer's close_notify and
+ * a stream that was cut with RESET. */
 void net_conn_open(struct net_conn *conn, struct loop *loop, struct loop_sock *sock,
                    const struct net_conn_opts *opts);
 
@@ -164,8 +212,16 @@ void net_conn_recv_cancel(struct net_conn *conn);
 
 static inline bool net_conn_receiving(const struct net_conn *conn)
 {
-    return loop_op_busy(&conn->recv_op);
+    return conn->receiving;
 }
+
+/* How its records are made; also after closed(): NONE. */
+enum net_tls_how net_conn_tls(const struct net_conn *conn);
+
+/* Server: NQNs that the peer proved with its key, of the host and of the subsystem; "" without TLS.
+ * Valid while the connection is open. */
+const char *net_conn_hostnqn(const struct net_conn *conn);
+const char *net_conn_subnqn(const struct net_conn *conn);
 
 /* Queues; sends at once when nothing is in flight, else together with its neighbours. send->done
  * comes once, in order. On a closing connection it comes with the connection's error. */

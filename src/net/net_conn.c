@@ -11,30 +11,17 @@
  *   conn_closing      CLOSING -> CLOSED, when nothing is in flight: gives everything back, closed()
  *
  * Invariants: at most one receive and one vectored send are in flight; closed() never runs inside a
- * call of the owner; every net_send is given back once, in order. The byte stream itself is reached
- * in stream_recv and stream_sendv only: the place of a filter such as TLS.
+ * call of the owner; every net_send is given back once, in order. With TLS the socket is
+ * net_tls.c's (net_int.h), and all else is the same.
  */
-#include "net/net.h"
+#include "net/net_int.h"
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/fault.h"
 
-static void conn_flush(struct net_conn *conn);
 static void conn_received(struct loop_op *op);
 static void conn_sent(struct loop_op *op);
-
-/* ---- the byte stream ------------------------------------------------------------------------ */
-
-static void stream_recv(struct net_conn *conn, void *memory, uint32_t bytes, bool whole)
-{
-    loop_recv(conn->loop, &conn->recv_op, conn->sock, memory, bytes, whole, conn_received);
-}
-
-static void stream_sendv(struct net_conn *conn, uint32_t count)
-{
-    loop_sendv(conn->loop, &conn->send_op, conn->sock, conn->vectors, count, conn_sent);
-}
 
 /* ---- timeout -------------------------------------------------------------------------------- */
 
@@ -71,19 +58,24 @@ void net_conn_open(struct net_conn *conn, struct loop *loop, struct loop_sock *s
                               .send_timeout_ns = opts->send_timeout_ns};
     list_init(&conn->sends);
     loop_timer_init(&conn->timer, conn_timer_fire);
+    if (opts->tls == NULL)
+        return;
+    conn->tls = net_tls_new(conn, opts->tls);
+    if (conn->tls == NULL)
+        net_conn_close(conn, ICMS_NO_MEMORY);
 }
 
-/* Ends the close when nothing is in flight any more. */
-static void conn_closing(struct net_conn *conn)
+void net_conn_closing(struct net_conn *conn)
 {
     struct list *link;
 
     check(conn->state == NET_CONN_CLOSING);
-    if (conn->closed_pending || loop_op_busy(&conn->recv_op) || loop_op_busy(&conn->send_op))
+    if (conn->closed_pending || loop_op_busy(&conn->recv_op) || loop_op_busy(&conn->send_op) ||
+        (conn->tls != NULL && net_tls_busy(conn->tls)))
         return;
-    if (conn->recv_refused) {
-        conn->recv_refused = false;
-        conn->ops->recv_done(conn, conn->why, 0);
+    if (conn->receiving) { /* asked for while closing, or waiting for TLS */
+        conn->receiving = false;
+        conn->ops->recv_done(conn, conn->why, conn->tls != NULL ? net_tls_received(conn->tls) : 0);
     }
     while ((link = list_pop(&conn->sends)) != NULL) {
         struct net_send *send = container_of(link, struct net_send, link);
@@ -91,6 +83,7 @@ static void conn_closing(struct net_conn *conn)
         send->done(send, conn->why);
     }
     loop_timer_stop(conn->loop, &conn->timer);
+    net_tls_free(&conn->tls);
     loop_sock_close(&conn->sock);
     conn->state = NET_CONN_CLOSED;
     conn->ops->closed(conn, conn->why);
@@ -101,7 +94,7 @@ static void conn_closing_msg(struct loop_msg *msg)
     struct net_conn *conn = container_of(msg, struct net_conn, msg);
 
     conn->closed_pending = false;
-    conn_closing(conn);
+    net_conn_closing(conn);
 }
 
 void net_conn_close(struct net_conn *conn, icms_err why)
@@ -112,6 +105,8 @@ void net_conn_close(struct net_conn *conn, icms_err why)
     conn->state = NET_CONN_CLOSING;
     conn->why = why;
     loop_timer_stop(conn->loop, &conn->timer);
+    if (conn->tls != NULL)
+        net_tls_shutdown(conn->tls);
     loop_sock_shutdown(conn->sock);
     if (loop_op_busy(&conn->recv_op))
         loop_op_cancel(&conn->recv_op);
@@ -124,43 +119,53 @@ void net_conn_close(struct net_conn *conn, icms_err why)
 
 void net_conn_fini(struct net_conn *conn)
 {
+    net_tls_free(&conn->tls);
     loop_sock_close(&conn->sock);
     conn->state = NET_CONN_CLOSED;
 }
 
 /* ---- receive -------------------------------------------------------------------------------- */
 
-static void conn_received(struct loop_op *op)
+void net_conn_recv_end(struct net_conn *conn, icms_err err, uint32_t bytes)
 {
-    struct net_conn *conn = container_of(op, struct net_conn, recv_op);
-    icms_err err = op->err;
-
-    conn->bytes_in += op->bytes;
     if (conn->state == NET_CONN_OPEN && fault_hit("net.recv"))
         err = ICMS_RESET;
     if (err != ICMS_OK && err != ICMS_CANCELED)
         net_conn_close(conn, err);
     if (conn->state == NET_CONN_CLOSING)
         err = conn->why;
-    conn->ops->recv_done(conn, err, op->bytes);
+    conn->receiving = false;
+    conn->ops->recv_done(conn, err, bytes);
     if (conn->state == NET_CONN_CLOSING)
-        conn_closing(conn);
+        net_conn_closing(conn);
+}
+
+static void conn_received(struct loop_op *op)
+{
+    struct net_conn *conn = container_of(op, struct net_conn, recv_op);
+
+    conn->bytes_in += op->bytes;
+    net_conn_recv_end(conn, op->err, op->bytes);
 }
 
 void net_conn_recv(struct net_conn *conn, void *memory, uint32_t bytes, bool whole)
 {
     check(conn->state != NET_CONN_CLOSED && bytes > 0);
-    check(!loop_op_busy(&conn->recv_op) && !conn->recv_refused);
-    if (conn->state == NET_CONN_CLOSING) {
-        conn->recv_refused = true;
+    check(!conn->receiving);
+    conn->receiving = true;
+    if (conn->state == NET_CONN_CLOSING)
         return;
-    }
-    stream_recv(conn, memory, bytes, whole);
+    if (conn->tls != NULL)
+        net_tls_recv(conn->tls, memory, bytes, whole);
+    else
+        loop_recv(conn->loop, &conn->recv_op, conn->sock, memory, bytes, whole, conn_received);
 }
 
 void net_conn_recv_cancel(struct net_conn *conn)
 {
-    if (loop_op_busy(&conn->recv_op))
+    if (conn->tls != NULL)
+        net_tls_recv_cancel(conn->tls);
+    else if (loop_op_busy(&conn->recv_op))
         loop_op_cancel(&conn->recv_op);
 }
 
@@ -193,14 +198,20 @@ static uint32_t conn_gather(struct net_conn *conn)
     return n;
 }
 
-static void conn_flush(struct net_conn *conn)
+void net_conn_flush(struct net_conn *conn)
 {
+    uint32_t count;
+
     if (conn->state != NET_CONN_OPEN || conn->corked > 0 || loop_op_busy(&conn->send_op) ||
-        list_empty(&conn->sends))
+        list_empty(&conn->sends) || (conn->tls != NULL && !net_tls_is_open(conn->tls)))
         return;
     conn->send_at_ns = loop_now_ns(conn->loop);
     conn_timer_want(conn);
-    stream_sendv(conn, conn_gather(conn));
+    count = conn_gather(conn);
+    if (conn->tls != NULL)
+        net_tls_send(conn->tls, count);
+    else
+        loop_sendv(conn->loop, &conn->send_op, conn->sock, conn->vectors, count, conn_sent);
 }
 
 /* Gives back the sends that the kernel has all of. */
@@ -208,7 +219,6 @@ static void conn_sent_bytes(struct net_conn *conn, uint32_t bytes)
 {
     struct list *link;
 
-    conn->bytes_out += bytes;
     conn->head_sent += bytes;
     while ((link = list_first(&conn->sends)) != NULL) {
         struct net_send *send = container_of(link, struct net_send, link);
@@ -222,22 +232,27 @@ static void conn_sent_bytes(struct net_conn *conn, uint32_t bytes)
     check(conn->head_sent == 0);
 }
 
-static void conn_sent(struct loop_op *op)
+void net_conn_send_end(struct net_conn *conn, icms_err err, uint32_t bytes)
 {
-    struct net_conn *conn = container_of(op, struct net_conn, send_op);
-    icms_err err = op->err;
-
     if (conn->state == NET_CONN_OPEN && fault_hit("net.send"))
         err = ICMS_RESET;
     if (err != ICMS_OK)
         net_conn_close(conn, err);
     conn->corked++; /* what done callbacks send leaves together */
-    conn_sent_bytes(conn, op->bytes);
+    conn_sent_bytes(conn, bytes);
     conn->corked--;
     if (conn->state == NET_CONN_CLOSING)
-        conn_closing(conn);
+        net_conn_closing(conn);
     else
-        conn_flush(conn);
+        net_conn_flush(conn);
+}
+
+static void conn_sent(struct loop_op *op)
+{
+    struct net_conn *conn = container_of(op, struct net_conn, send_op);
+
+    conn->bytes_out += op->bytes;
+    net_conn_send_end(conn, op->err, op->bytes);
 }
 
 void net_conn_send(struct net_conn *conn, struct net_send *send)
@@ -250,7 +265,7 @@ void net_conn_send(struct net_conn *conn, struct net_send *send)
     check(send->bytes > 0);
     list_init(&send->link);
     list_push(&conn->sends, &send->link);
-    conn_flush(conn);
+    net_conn_flush(conn);
 }
 
 void net_conn_cork(struct net_conn *conn)
@@ -262,5 +277,5 @@ void net_conn_uncork(struct net_conn *conn)
 {
     check(conn->corked > 0);
     conn->corked--;
-    conn_flush(conn);
+    net_conn_flush(conn);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Contracts of net.h, over both back ends of the loop.
+ * Contracts of net.h, over both back ends of the loop; those of connections without and with TLS.
  */
-#include "net/net_rig.h"
+#include "net/net_tls_rig.h"
 
 #include <stdlib.h>
 
@@ -12,11 +12,39 @@
 #define STREAM_BYTES 600000u
 #define SENDS_MAX    4096
 
+/* Connections begin with TLS. */
+static bool with_tls;
+
+static int rig_uring_tls_setup(void **state)
+{
+    with_tls = true;
+    return rig_uring_setup(state);
+}
+
+static int rig_uring_tls_teardown(void **state)
+{
+    with_tls = false;
+    return rig_uring_teardown(state);
+}
+
+static int rig_sim_tls_setup(void **state)
+{
+    with_tls = true;
+    return rig_sim_setup(state);
+}
+
+static int rig_sim_tls_teardown(void **state)
+{
+    with_tls = false;
+    return rig_sim_teardown(state);
+}
+
 /* ---- a stream through a pair ----------------------------------------------------------------- */
 
 /* One end that sends, one that receives. */
 struct stream {
     struct rig *rig;
+    struct tls_rig tls; /* with_tls                                                     */
     struct net_rig_pair pair;
     struct net_conn conn[2];          /* 0 sends, 1 receives                            */
     struct net_send sends[SENDS_MAX]; /* in order                                       */
@@ -105,7 +133,9 @@ static void stream_open_run(void *arg)
     struct stream *stream = arg;
 
     for (int i = 0; i < 2; i++) {
-        struct net_conn_opts opts = {.ops = &stream_ops[i], .send_timeout_ns = stream->send_ns[i]};
+        struct net_conn_opts opts = {.ops = &stream_ops[i],
+                                     .send_timeout_ns = stream->send_ns[i],
+                                     .tls = with_tls ? &stream->tls.side[i] : NULL};
 
         net_conn_open(&stream->conn[i], stream->rig->loop[0], stream->pair.sock[i], &opts);
     }
@@ -124,6 +154,7 @@ static struct stream *stream_new(struct rig *rig)
     for (uint32_t i = 0; i < STREAM_BYTES; i++)
         stream->out[i] = net_rig_byte(i);
     stream_of_send = stream;
+    tls_rig_init(&stream->tls, KEY_HASH_SHA256);
     net_rig_start(rig);
     net_rig_pair(rig, &stream->pair);
     return stream;
@@ -144,6 +175,7 @@ static void stream_free(struct stream *stream)
     net_rig_wait(stream->rig, &stream->closed, 2);
     assert_int_equal(stream->sent, stream->send_count);
     net_rig_end(stream->rig);
+    tls_rig_fini(&stream->tls);
     free(stream->out);
     free(stream->in);
     free(stream);
@@ -193,8 +225,16 @@ static void sends_of_any_shape_arrive_in_order(void **state)
     net_rig_wait(stream->rig, &stream->sent_all, 1);
     assert_memory_equal(stream->in, stream->out, STREAM_BYTES);
     assert_int_equal(stream->send_failed, 0);
-    assert_int_equal(stream->conn[0].bytes_out, STREAM_BYTES);
-    assert_int_equal(stream->conn[1].bytes_in, STREAM_BYTES);
+    if (!with_tls) {
+        assert_int_equal(stream->conn[0].bytes_out, STREAM_BYTES);
+        assert_int_equal(stream->conn[1].bytes_in, STREAM_BYTES);
+    } else {
+        assert_true(stream->conn[0].bytes_out > STREAM_BYTES);
+        assert_true(stream->conn[1].bytes_in > STREAM_BYTES);
+        assert_true(net_conn_tls(&stream->conn[0]) != NET_TLS_NONE);
+        assert_string_equal(net_conn_hostnqn(&stream->conn[1]), TLS_RIG_HOST);
+        assert_string_equal(net_conn_subnqn(&stream->conn[1]), TLS_RIG_SUB);
+    }
     stream_free(stream);
 }
 
@@ -231,7 +271,8 @@ static void a_canceled_receive_loses_no_byte(void **state)
     net_rig_call(stream->rig, stream_open_run, stream);
     net_rig_call(stream->rig, part_send_run, stream);
     net_rig_wait(stream->rig, &stream->sent_all, 1);
-    stream->rig->idle(stream->rig);
+    for (int i = 0; i < 10; i++) /* all of it arrives */
+        stream->rig->idle(stream->rig);
     net_rig_call(stream->rig, part_cancel_run, stream);
     net_rig_wait(stream->rig, &stream->recvs, 1);
     assert_int_equal(stream->recv_err, ICMS_CANCELED);
@@ -577,17 +618,29 @@ static void a_dial_into_a_black_hole_ends_by_its_deadline(void **state)
     {                                                                                              \
         "sim: " #test, test, rig_sim_setup, rig_sim_teardown, NULL                                 \
     }
+#define BOTH_TLS(test)                                                                             \
+    {"uring, TLS: " #test, test, rig_uring_tls_setup, rig_uring_tls_teardown, NULL},               \
+    {                                                                                              \
+        "sim, TLS: " #test, test, rig_sim_tls_setup, rig_sim_tls_teardown, NULL                    \
+    }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         BOTH(sends_of_any_shape_arrive_in_order),
+        BOTH_TLS(sends_of_any_shape_arrive_in_order),
         BOTH(a_canceled_receive_loses_no_byte),
+        BOTH_TLS(a_canceled_receive_loses_no_byte),
         BOTH(a_close_gives_everything_back_once),
+        BOTH_TLS(a_close_gives_everything_back_once),
         BOTH(what_is_started_while_closing_ends_with_its_reason),
+        BOTH_TLS(what_is_started_while_closing_ends_with_its_reason),
         BOTH(the_peers_end_closes_with_reset),
+        BOTH_TLS(the_peers_end_closes_with_reset),
         BOTH(a_peer_that_does_not_read_is_closed_after_its_time),
+        BOTH_TLS(a_peer_that_does_not_read_is_closed_after_its_time),
         BOTH(a_fault_in_the_middle_gives_everything_back),
+        BOTH_TLS(a_fault_in_the_middle_gives_everything_back),
         BOTH(a_listener_hands_out_no_more_than_its_limit),
         BOTH(a_listener_goes_on_after_a_failed_accept),
         BOTH(canceled_dials_end_once_and_leave_nothing),

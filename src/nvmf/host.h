@@ -22,6 +22,7 @@
 #include "nvmf/transport.h"
 #include "wire/nvme_kv.h"
 
+struct key_plain;
 struct nvmf_ctrl;
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -137,15 +138,22 @@ struct nvmf_ctrl_ops {
 struct nvmf_ctrl_opts {
     const struct nvmf_host_transport *transport; /* of its connections                            */
     struct loop_addr addr;
-    const char *subnqn;         /* whom; copied                                                   */
-    const char *hostnqn;        /* who; copied                                                    */
-    struct uuid host_id;        /* goes with hostnqn                                              */
-    bool header_digest;         /* asked for; a target may decline                                */
-    bool data_digest;           /* asked for; a target may decline                                */
-    uint32_t queue_entries;     /* of an I/O queue pair; the target may allow fewer               */
-    uint64_t keep_alive_ns;     /* KATO; 0: none                                                  */
-    uint64_t silence_ns;        /* commands wait and no byte came for this long: dead; 0: never   */
-    uint64_t send_timeout_ns;   /* a send without progress for this long: dead; 0: never          */
+    const char *subnqn;       /* whom; copied                                                   */
+    const char *hostnqn;      /* who; copied                                                    */
+    struct uuid host_id;      /* goes with hostnqn                                              */
+    bool header_digest;       /* asked for; a target may decline                                */
+    bool data_digest;         /* asked for; a target may decline                                */
+    uint32_t queue_entries;   /* of an I/O queue pair; the target may allow fewer               */
+    uint64_t keep_alive_ns;   /* KATO; 0: none                                                  */
+    uint64_t silence_ns;      /* commands wait and no byte came for this long: dead; 0: never   */
+    uint64_t send_timeout_ns; /* a send without progress for this long: dead; 0: never          */
+    const struct crypt_tls *tls; /* connections begin with TLS, and never fall back; NULL: plain.
+                                    Kept by the caller                                            */
+    uint8_t require; /* REQUIRE_*: what the target has to ask for, or to give           */
+    const struct key_plain *auth_key; /* secret of hostnqn for DH-HMAC-CHAP; NULL: none; kept by
+                                         the owner, as the next one                               */
+    const struct key_plain *auth_controller_key; /* secret that the target has to prove; NULL: it
+                                                    need not                                      */
     const struct uuid *volumes; /* those that are looked for, among all that it may use; copied */
     uint32_t volume_count;      /* LIMIT_AGENT_VOLUMES at most; 0: the first ones of any name   */
     const struct nvmf_ctrl_ops *ops;
@@ -171,6 +179,15 @@ void nvmf_ctrl_close(struct nvmf_ctrl *ctrl, icms_err why);
 enum nvmf_ctrl_state {
     NVMF_CTRL_CLOSED, /* holds nothing; woken by nvmf_ctrl_open                                  */
     NVMF_CTRL_ADMIN,  /* the admin queue connects; woken by its opened() and Connect answer      */
+    NVMF_CTRL_AUTH_NEGOTIATE, /* a queue pair authenticates after its Connect, if it has to: waits
+                                 for NEGOTIATE to be taken; woken by the end of AUTH Send or
+                                 Receive, as all up to AUTH_FAILURE2 but AUTH_COMPUTE */
+    NVMF_CTRL_AUTH_CHALLENGE, /* waits for CHALLENGE                                             */
+    NVMF_CTRL_AUTH_COMPUTE,   /* waits for the response; woken by a job of the loop              */
+    NVMF_CTRL_AUTH_REPLY,     /* waits for REPLY to be taken                                     */
+    NVMF_CTRL_AUTH_SUCCESS1,  /* waits for SUCCESS1, or FAILURE1                                 */
+    NVMF_CTRL_AUTH_SUCCESS2,  /* the target proved itself; waits for SUCCESS2 to be taken        */
+    NVMF_CTRL_AUTH_FAILURE2,  /* it did not; waits for FAILURE2 to be taken                      */
     NVMF_CTRL_CAP,    /* waits for the capabilities; woken by an admin command's end, as all up
                          to NVMF_CTRL_QUEUES                                                     */
     NVMF_CTRL_ENABLE, /* waits for CC.EN to be written                                           */
@@ -194,6 +211,9 @@ enum nvmf_ctrl_state nvmf_ctrl_state(const struct nvmf_ctrl *ctrl);
 bool nvmf_ctrl_is_up(const struct nvmf_ctrl *ctrl);
 void *nvmf_ctrl_owner(const struct nvmf_ctrl *ctrl);
 
+/* How its admin queue is encrypted; NONE also when it is not up. On the loop. */
+enum net_tls_how nvmf_ctrl_tls(const struct nvmf_ctrl *ctrl);
+
 /* True when the target offers exist-many and takes its keys in the capsule; known once it is up. */
 bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl);
 
@@ -201,8 +221,9 @@ bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl);
 struct nvmf_volume {
     uint32_t nsid;
     uint32_t value_bytes_max; /* as stored, trailer included                                     */
-    bool icms;                /* the target says it is icms: sealed is valid                     */
+    bool icms;                /* the target says it is icms: sealed and encrypted are valid       */
     bool sealed;              /* values end in a trailer                                         */
+    bool encrypted;           /* clients encrypt them                                            */
     struct uuid uuid;         /* of the volume; foreign targets: the namespace's UUID or NGUID   */
 };
 
@@ -226,6 +247,8 @@ struct nvmf_ctrl_stats {
     uint64_t redirects;     /* receives moved away from a buffer                               */
     uint64_t digest_errors; /* data digests that did not match                                 */
     uint64_t violations;    /* connections dropped because the target broke the protocol       */
+    uint64_t auths;         /* queue pairs that authenticated                                  */
+    uint64_t auths_refused; /* that did not: the target refused our secret, or lacked its own  */
     uint64_t silences;      /* associations ended because nothing came                         */
     uint64_t keep_alives;   /* sent                                                            */
     uint64_t bytes_in;      /* received, of connections that ended                             */

@@ -395,8 +395,8 @@ static const struct net_conn_ops pdu_net_ops = {
 void nvmf_pdu_open(struct nvmf_pdu_conn *conn, struct loop *loop, struct loop_sock *sock,
                    const struct nvmf_pdu_opts *opts)
 {
-    const struct net_conn_opts net = {.ops = &pdu_net_ops,
-                                      .send_timeout_ns = opts->send_timeout_ns};
+    const struct net_conn_opts net = {
+        .ops = &pdu_net_ops, .send_timeout_ns = opts->send_timeout_ns, .tls = opts->tls};
 
     void *owner = conn->owner;
 

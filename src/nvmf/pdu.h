@@ -62,6 +62,7 @@ struct nvmf_pdu_opts {
     uint32_t data_max;              /* largest data of one H2CData or C2HData that is accepted   */
     uint64_t pdu_timeout_ns;        /* a started PDU must be whole within this; 0: no limit      */
     uint64_t send_timeout_ns;       /* no progress of a send for this long closes; 0: no limit   */
+    struct net_tls_side *tls;       /* as in net_conn_opts                                       */
 };
 
 /* A PDU to send. Embedded by the owner, who fills the first four fields and keeps all of it, and

@@ -120,8 +120,39 @@ struct nvmf_target_ns {
     uint64_t size_bytes;      /* quota, as Identify tells it                                     */
     uint32_t value_bytes_max; /* largest value, trailer included                                 */
     bool sealed;              /* values end in a trailer; only told to hosts                     */
+    bool encrypted;           /* clients encrypt them; only told to hosts                        */
+    uint32_t tenant;          /* whose it is: its place in opts.tenants                          */
     uint32_t host_count;      /* 0: any host may use it                                          */
     const char (*host_nqn)[LIMIT_NQN_BYTES]; /* hosts that may; kept by the owner                */
+    uint8_t require; /* REQUIRE_*: without it the namespace does not exist for a host       */
+};
+
+/* A host that is known. */
+struct nvmf_target_host {
+    char nqn[LIMIT_NQN_BYTES];
+    uint8_t require;                      /* REQUIRE_*                                      */
+    const char (*psks)[LIMIT_PATH_BYTES]; /* files of its TLS keys; any of them passes; read by
+                                             nvmf_target_new                                     */
+    uint32_t psk_count;
+    const char (*secrets)[LIMIT_PATH_BYTES]; /* files of its DHHC-1 secrets; any of them passes;
+                                                read by nvmf_target_new                          */
+    uint32_t secret_count;
+    const char *controller_secret; /* file of ours towards it; NULL: it cannot ask for one       */
+};
+
+/* What a tenant's commands are counted and limited by. */
+enum nvmf_target_class {
+    NVMF_TARGET_LOADS, /* all but stores */
+    NVMF_TARGET_STORES,
+    NVMF_TARGET_CLASSES,
+};
+
+/* A tenant: namespaces that have one part together. When commands of several tenants wait, each
+ * gets a part of the bytes by its weight. */
+struct nvmf_target_tenant {
+    uint32_t weight;                           /* 1..FAIR_WEIGHT_MAX                             */
+    uint64_t bytes_per_s[NVMF_TARGET_CLASSES]; /* limit, in whole pages of a command; 0: none    */
+    uint64_t ops_per_s[NVMF_TARGET_CLASSES];   /* limit of commands with data; 0: none           */
 };
 
 struct nvmf_target_transport;
@@ -137,8 +168,17 @@ struct nvmf_target_opts {
     const char *model;          /* 40 characters at most                                         */
     const char *firmware;       /* 8 characters at most                                          */
     struct uuid enclosure;      /* goes into each NGUID                                          */
-    const struct nvmf_target_ns *namespaces; /* copied                                           */
-    uint32_t namespace_count;                /* LIMIT_VOLUMES at most                            */
+    const struct nvmf_target_ns *namespaces;  /* copied                                           */
+    uint32_t namespace_count;                 /* LIMIT_VOLUMES at most                            */
+    const struct nvmf_target_tenant *tenants; /* read by nvmf_target_new                         */
+    uint32_t tenant_count; /* 0: one, of weight 1                                        */
+    const struct nvmf_target_host *hosts; /* read by nvmf_target_new                         */
+    uint32_t host_count;
+    uint8_t require;        /* REQUIRE_*: of hosts that are not listed                 */
+    uint8_t auth_hashes[3]; /* of DH-HMAC-CHAP, best first: 1 SHA-256 .. 3 SHA-512     */
+    uint32_t auth_hash_count;
+    uint8_t auth_groups[6]; /* best first: 0 none, 1 ffdhe2048 .. 5 ffdhe8192          */
+    uint32_t auth_group_count;
     uint32_t connections_max;      /* queue pairs, all hosts together                            */
     uint32_t host_connections_max; /* queue pairs of one host                                    */
     uint32_t queue_entries_max;    /* commands a queue pair                                      */
@@ -155,6 +195,11 @@ struct nvmf_target_opts {
 
 /* Defaults: TCP, limits and names; loops, listen, nqn, namespaces and ops are the caller's. */
 void nvmf_target_opts_init(struct nvmf_target_opts *opts);
+
+/* Whether the keys of hosts can be used, as nvmf_target_new asks. CONFIG, NOT_FOUND, PERMISSION,
+ * ... with a sentence. Blocking: reads files. */
+icms_err nvmf_target_keys_check(const struct nvmf_target_opts *opts,
+                                struct err_why *why) ICMS_MUST_CHECK;
 
 /* Takes all memory. Before the loops start. CONFIG when the memory is too small for the largest
  * value, with the number that would do. */
@@ -197,6 +242,36 @@ struct nvmf_target_loss {
 bool nvmf_target_loss_take(struct nvmf_target *target, struct nvmf_target_loss *out_loss,
                            uint64_t *out_missed);
 
+/* ---- authentication ------------------------------------------------------------------------- */
+
+enum nvmf_target_auth_result {
+    NVMF_TARGET_AUTH_PASSED,         /* the host proved itself                                    */
+    NVMF_TARGET_AUTH_MUTUAL,         /* and so did we                                             */
+    NVMF_TARGET_AUTH_UNKNOWN,        /* no secret to compare with                                 */
+    NVMF_TARGET_AUTH_WRONG,          /* none of its secrets                                       */
+    NVMF_TARGET_AUTH_NO_ANSWER,      /* right, but we have no secret to answer it with            */
+    NVMF_TARGET_AUTH_PROTOCOL,       /* what it sent made no sense                                */
+    NVMF_TARGET_AUTH_NOTHING_COMMON, /* no hash or group in common                                */
+    NVMF_TARGET_AUTH_REFUSED,        /* it did not take our answer                                */
+    NVMF_TARGET_AUTH_TIMEOUT,        /* it did not come to an end in time                         */
+};
+
+/* For people; never NULL. */
+const char *nvmf_target_auth_text(enum nvmf_target_auth_result result);
+
+/* An authentication that ended. */
+struct nvmf_target_auth {
+    char hostnqn[LIMIT_NQN_BYTES]; /* who it says it is: printable, without spaces              */
+    uint16_t cntlid;               /* controller                                                */
+    uint16_t qid;                  /* queue pair; 0: admin                                      */
+    enum nvmf_target_auth_result result;
+};
+
+/* The oldest that was not taken yet; false: none. Some are kept; *out_missed is how many found no
+ * place since the last one was taken. Any thread. */
+bool nvmf_target_auth_take(struct nvmf_target *target, struct nvmf_target_auth *out_auth,
+                           uint64_t *out_missed);
+
 /* ---- counters ------------------------------------------------------------------------------- */
 
 #define NVMF_TARGET_ERRS   64 /* room for every row of ICMS_ERR_MAP  */
@@ -214,11 +289,22 @@ struct nvmf_target_stats {
     uint64_t connections_total;              /* ever accepted                                    */
     uint64_t controllers;                    /* now                                              */
     uint64_t connects_refused;               /* Connect commands refused                         */
+    uint64_t auths_passed;                   /* authentications of queue pairs that passed       */
+    uint64_t auths_failed;                   /* that failed, or did not end in time              */
+    uint64_t auths_wanted;                   /* commands refused: not authenticated              */
     uint64_t keepalive_timeouts;             /* controllers that went silent                     */
     uint64_t protocol_errors;                /* connections ended because the peer broke it      */
     uint64_t timeouts;                       /* connections ended because the peer stalled       */
     uint64_t digest_errors;                  /* data digests that did not match                  */
     uint64_t slow_hosts;                     /* connections ended because data moved too slowly  */
+    uint64_t tls_succeeded;                  /* handshakes                                       */
+    uint64_t tls_refused;                    /* handshakes that failed: key, version, garbage    */
+    uint64_t tls_plain;                      /* of them those that did not begin with TLS        */
+    uint64_t tls_timeouts;                   /* handshakes that took too long                    */
+    uint64_t tls_evicted;                    /* handshakes that were ended for newer ones        */
+    uint64_t tls_kernel;                     /* connections now whose records the kernel makes   */
+    uint64_t tls_mixed;                      /* and opens; that it only makes;                   */
+    uint64_t tls_user;                       /* that OpenSSL makes and opens                     */
     uint64_t buffers_bytes;                  /* size of the pools                                */
     uint64_t buffers_used_bytes;             /* handed out now                                   */
     uint64_t buffers_parked;                 /* commands waiting for a buffer now                */
@@ -227,6 +313,24 @@ struct nvmf_target_stats {
 
 /* Adds up all loops. Any thread; numbers a moment old. */
 void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stats *out_stats);
+
+/* Of one tenant, by class. */
+struct nvmf_target_tenant_stats {
+    uint64_t ops[NVMF_TARGET_CLASSES]; /* commands that succeeded: loads and stores of values    */
+    uint64_t bytes[NVMF_TARGET_CLASSES];   /* values sent, received   */
+    uint64_t waits[NVMF_TARGET_CLASSES];   /* commands that waited for their turn or for memory   */
+    uint64_t wait_ns[NVMF_TARGET_CLASSES]; /* how long, together */
+    uint64_t sheds; /* stores refused because too many waited                 */
+};
+
+/* Adds up all loops. Any thread; numbers a moment old. */
+void nvmf_target_tenant_stats(const struct nvmf_target *target, uint32_t tenant,
+                              struct nvmf_target_tenant_stats *out_stats);
+
+/* The last handshake that tls_refused counted: the host that was named, which is not proven ("":
+ * none), and why. false: none yet. Any thread. */
+bool nvmf_target_tls_refused(struct nvmf_target *target, char out_hostnqn[LIMIT_NQN_BYTES],
+                             char out_why[96]);
 
 /* The host whose connection was the last that slow_hosts counted; "": none yet. Any thread. */
 void nvmf_target_slow_host(struct nvmf_target *target, char out_hostnqn[LIMIT_NQN_BYTES]);

@@ -17,7 +17,7 @@
 #ifndef NVMF_TRANSPORT_H
 #define NVMF_TRANSPORT_H
 
-#include "loop/loop.h"
+#include "net/net.h"
 #include "wire/nvme.h"
 
 /* Data of a command lies in this many pieces of memory (value, trailer). */
@@ -28,6 +28,9 @@ struct nvmf_conn {
     void *owner;            /* the queue pair; not touched by the transport                     */
     bool is_paused;         /* target: it receives nothing now, for want of a slot or memory    */
     uint64_t digest_errors; /* target, in closed(): checksums of the transport that were wrong  */
+    enum net_tls_how tls;   /* from opened() to closed(): how it is encrypted                   */
+    const char *hostnqn;    /* target, the same: what the host proved to be; "": nothing        */
+    const char *subnqn;     /* target, the same: for which subsystem                            */
 };
 
 /* ---- the host's side ------------------------------------------------------------------------ */
@@ -74,6 +77,7 @@ struct nvmf_connect_opts {
     uint64_t send_timeout_ns; /* a send without progress for this long closes; 0: no limit        */
     bool header_digest;       /* checksums of the transport, where it has them: asked for, the    */
     bool data_digest;         /* peer may decline                                                 */
+    const struct crypt_tls *tls; /* begin with TLS; NULL: plain. Kept by the caller               */
 };
 
 struct nvmf_host_transport {
@@ -170,6 +174,7 @@ struct nvmf_accept_opts {
     uint32_t capsule_bytes_max; /* data that may come with a command                            */
     uint64_t header_timeout_ns; /* what began to come has to be whole within this               */
     uint64_t send_timeout_ns;   /* a send without progress for this long closes                 */
+    struct net_tls_side *tls;   /* it begins with TLS, or may; NULL: plain                      */
 };
 
 struct nvmf_target_transport {

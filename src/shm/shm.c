@@ -82,8 +82,9 @@ void shm_shard_format(void *base, const struct volume_spec *volume, const struct
     header->reactor = shard->reactor;
     header->reactor_count = shard->reactor_count;
     memcpy(header->volume_uuid, volume->uuid.bytes, sizeof(header->volume_uuid));
-    header->value_bytes_max = volume->value_bytes_max;
+    header->value_bytes_max = volume_carried_bytes_max(volume);
     header->sealed = volume->sealed;
+    header->encrypted = volume->encrypted;
     header->run_blocks = volume->run_blocks;
     header->head_count = (uint32_t)layout.heads;
     header->slot_count = (uint32_t)layout.slots;
@@ -173,7 +174,7 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint
     memcpy(&h, base, sizeof(h));
     if (h.magic != SHM_ARENA_MAGIC || h.version != SHM_VERSION || h.volume >= LIMIT_AGENT_VOLUMES ||
         h.reactor != reactor || h.reactor_count != reactor_count || h.sealed > 1 ||
-        h.run_blocks == 0)
+        h.encrypted > h.sealed || h.run_blocks == 0)
         return ICMS_PROTOCOL;
     if (h.value_bytes_max == 0 || h.value_bytes_max > LIMIT_VALUE_BYTES ||
         h.data_bytes < h.value_bytes_max + (h.sealed ? LIMIT_TRAILER_BYTES : 0))
@@ -201,6 +202,7 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint
     arena.shard = h.volume * reactor_count + reactor;
     arena.run_blocks = h.run_blocks;
     arena.sealed = h.sealed != 0;
+    arena.encrypted = h.encrypted != 0;
     memcpy(arena.uuid.bytes, h.volume_uuid, sizeof(arena.uuid.bytes));
     memcpy(arena.name, h.name, sizeof(arena.name));
     *out_arena = arena;
@@ -407,9 +409,9 @@ uint32_t shm_reactor(const struct key *key, bool runs, uint32_t reactor_count)
 
 /* ---- rings ---------------------------------------------------------------------------------- */
 
-/* The producers' rule: true when there is room between the own tail and a head that the other side
+/* The producers' rule: true when there is space between the own tail and a head that the other side
  * wrote; a head that makes no sense counts as full. */
-static bool ring_has_room(uint32_t tail, uint32_t head)
+static bool ring_has_space(uint32_t tail, uint32_t head)
 {
     return tail - head < SHM_RING_ENTRIES;
 }
@@ -418,7 +420,7 @@ bool shm_submit_push(struct shm_ring *ring, const struct shm_submit *entry)
 {
     uint32_t head = atomic_load_explicit(&ring->qpair->submit_head, memory_order_acquire);
 
-    if (!ring_has_room(ring->submit_tail, head))
+    if (!ring_has_space(ring->submit_tail, head))
         return false;
     ring->qpair->submits[ring->submit_tail & SHM_RING_MASK] = *entry;
     ring->submit_tail++;
@@ -477,7 +479,7 @@ bool shm_complete_push(struct shm_ring *ring, const struct shm_complete *entry)
 {
     uint32_t head = atomic_load_explicit(&ring->qpair->complete_head, memory_order_acquire);
 
-    if (!ring_has_room(ring->complete_tail, head))
+    if (!ring_has_space(ring->complete_tail, head))
         return false;
     ring->qpair->completes[ring->complete_tail & SHM_RING_MASK] = *entry;
     ring->complete_tail++;

@@ -49,7 +49,7 @@
 #include "base/err.h"
 #include "base/types.h"
 
-#define SHM_VERSION      8
+#define SHM_VERSION      9
 #define SHM_ARENA_MAGIC  0x616e657261736d63u
 #define SHM_CLIENT_MAGIC 0x746e65696c636d63u
 #define SHM_RING_ENTRIES 4096 /* of each ring; power of two                     */
@@ -70,26 +70,26 @@ struct shm_arena_header {
     uint32_t volume;  /* the agent's number of the volume                 */
     uint32_t reactor; /* whose shard it is, of reactor_count              */
     uint32_t reactor_count;
-    uint8_t volume_uuid[16];   /* bound into every trailer                         */
-    uint64_t value_bytes_max;  /* plain value                                      */
-    uint32_t sealed;           /* 1: a trailer follows each value                  */
-    uint32_t run_blocks;       /* for key derivation                               */
-    uint32_t head_count;       /* hash heads; power of two                         */
-    uint32_t slot_count;       /* slots                                            */
-    uint64_t data_bytes;       /* memory of all blocks                             */
-    uint64_t heads_offset;     /* _Atomic uint32_t [head_count]: slot or NONE      */
-    uint64_t slots_offset;     /* struct shm_slot [slot_count]                     */
-    uint64_t data_offset;      /* from this header, page-aligned; slots' offsets count from here */
-    uint64_t hash_seed;        /* of the heads                                     */
-    _Atomic uint32_t homeless; /* 1: no enclosure has the volume for this host    */
-    uint32_t pad;
+    uint8_t volume_uuid[16];  /* bound into every trailer                         */
+    uint64_t value_bytes_max; /* without the trailer; encrypted: pieces and tags  */
+    uint32_t sealed;          /* 1: a trailer follows each value                  */
+    uint32_t run_blocks;      /* for key derivation                               */
+    uint32_t head_count;      /* hash heads; power of two                         */
+    uint32_t slot_count;      /* slots                                            */
+    uint64_t data_bytes;      /* memory of all blocks                             */
+    uint64_t heads_offset;    /* _Atomic uint32_t [head_count]: slot or NONE      */
+    uint64_t slots_offset;    /* struct shm_slot [slot_count]                     */
+    uint64_t data_offset;     /* from this header, page-aligned; slots' offsets count from here */
+    uint64_t hash_seed;       /* of the heads                                     */
+    _Atomic uint32_t volume_missing; /* 1: no enclosure has the volume for this host    */
+    uint32_t encrypted;              /* 1: sealed, by clients with keys                 */
     char name[LIMIT_NAME_BYTES];
 };
 
 struct shm_slot {
     _Atomic uint64_t version;     /* even: stable, odd: changing or free              */
     _Atomic uint32_t next;        /* next slot of the hash chain                      */
-    _Atomic uint32_t value_bytes; /* plain value; the trailer lies right behind it    */
+    _Atomic uint32_t value_bytes; /* value, as value_bytes_max; the trailer is behind */
     uint8_t key[LIMIT_KEY_BYTES]; /* valid while version is even                      */
     uint8_t key_length;
     uint8_t pad[7];
@@ -128,7 +128,7 @@ struct shm_submit {
     uint64_t deadline_ns; /* absolute                                              */
     uint64_t offset;      /* PUT: of the value in staging memory; EXISTS_MANY: of the keys;
                              DIRECT: address of the client's memory                         */
-    uint32_t bytes;       /* PUT: plain value; EXISTS_MANY: number of keys; GET, DIRECT: room */
+    uint32_t bytes;       /* PUT: value; EXISTS_MANY: number of keys; GET, DIRECT: space */
     uint32_t volume;      /* the agent's number                                    */
     uint32_t lease;       /* GET: entry of the lease table                         */
     uint8_t op;           /* enum shm_op                                           */
@@ -156,7 +156,7 @@ struct shm_complete {
     uint64_t tag;
     uint64_t version;     /* GET: of the slot when leased                */
     uint32_t slot;        /* GET: where the block lies                   */
-    uint32_t value_bytes; /* GET, EXISTS (upper bound): plain value      */
+    uint32_t value_bytes; /* GET, EXISTS (upper bound): value            */
     uint32_t status;      /* icms_err                                    */
     uint8_t reason;       /* enum icms_miss                              */
     uint8_t source;       /* enum icms_source of icms.h                  */
@@ -176,7 +176,7 @@ struct shm_qpair {
     _Alignas(64) _Atomic uint32_t
         client_sleeps; /* 1: signal the client's event after a completion */
     _Alignas(64) _Atomic uint64_t
-        agent_beat_ns; /* the agent's time when it last looked at these rings */
+        agent_heartbeat_ns; /* the agent's time when it last looked at these rings */
     _Alignas(64) struct shm_submit submits[SHM_RING_ENTRIES];
     struct shm_complete completes[SHM_RING_ENTRIES];
 };
@@ -214,6 +214,8 @@ _Static_assert(LIMIT_BATCH_KEYS < 1 << (SHM_MATCH_BUCKETS - 1),
 enum shm_count {
     SHM_COUNT_HITS,       /* blocks of gets that were read from the mapped arena                */
     SHM_COUNT_COLLISIONS, /* blocks of gets that were not the one asked for                    */
+    SHM_COUNT_TAG_ERRORS, /* encrypted: that were whole, and whose tag did not pass             */
+    SHM_COUNT_NO_KEYS,    /* encrypted: that were sealed under a key that the client lacks      */
     SHM_COUNT_HIT_BYTES,  /* their values                                                       */
     SHM_COUNT_FOUND,      /* keys of exists that were present; of match: before the first hole  */
     SHM_COUNT_MISSED,     /* keys of exists that were not; of match: from the first hole on     */
@@ -259,7 +261,7 @@ struct shm_arena {
     uint64_t data_bytes, hash_seed, value_bytes_max;
     uint32_t volume, run_blocks;
     uint32_t shard; /* its number: volume * reactors + reactor */
-    bool sealed;
+    bool sealed, encrypted;
     struct uuid uuid;
     char name[LIMIT_NAME_BYTES];
 };

@@ -30,8 +30,10 @@ static void store_discard_done(struct loop_op *op)
     if (op->err == ICMS_UNSUPPORTED)
         discard->on = false;
     else
-        store_overhead_outcome(store, op->err);
-    store_run(store);
+        store_overhead_outcome(
+            store, op->err, "discard of a segment",
+            store_segment_offset(store, store_segment_number(store, segment), 0));
+    store->run(store);
 }
 
 void store_discard_run(struct store *store)

@@ -116,6 +116,14 @@ static icms_err format_allowed(struct loop_file *file, const char *path, bool ov
     return ICMS_OK;
 }
 
+void store_opts_init(struct store_opts *opts)
+{
+    *opts = (struct store_opts){.segment_bytes = (uint64_t)64 << 20,
+                                .value_bytes_max = LIMIT_VALUE_BYTES_DEFAULT + LIMIT_TRAILER_BYTES,
+                                .writes_max = 64,
+                                .discard = true};
+}
+
 icms_err store_opts_check(const struct store_opts *opts, struct err_why *why)
 {
     uint64_t segment_pages = opts->segment_bytes / STORE_PAGE_BYTES;
@@ -158,6 +166,48 @@ static icms_err format_super(const struct store_opts *opts, uint64_t bytes, stru
     super->segment_bytes = opts->segment_bytes;
     super->bytes = bytes;
     return ICMS_OK;
+}
+
+icms_err store_check(const struct store_opts *opts, struct err_why *why)
+{
+    struct store_super super;
+    icms_err err = store_opts_check(opts, why);
+
+    if (err != ICMS_OK || opts->bytes == 0)
+        return err;
+    err = format_super(opts, opts->bytes, why, &super);
+    return err == ICMS_OK ? store_budget_check(opts, opts->bytes, why) : err;
+}
+
+icms_err store_look(struct loop_env *env, const char *path, struct err_why *why,
+                    struct store_contents *out_found)
+{
+    struct loop_file_opts open = {.path = path, .direct = true};
+    struct store_contents found = {.holds = STORE_HOLDS_STORE};
+    struct store_super super;
+    struct loop_file *file = NULL;
+    icms_err err = loop_file_open(env, &open, why, &file);
+
+    if (err == ICMS_NOT_FOUND) {
+        *out_found = (struct store_contents){.holds = STORE_HOLDS_NO_FILE};
+        return ICMS_OK;
+    }
+    if (err != ICMS_OK)
+        return err;
+    found.bytes = loop_file_bytes(file);
+    err = store_super_read(file, path, why, &super);
+    if (err == ICMS_OK) {
+        found.segment_bytes = super.segment_bytes;
+        found.store_bytes = super.bytes;
+    } else if (err == ICMS_FOREIGN && (err = format_check_empty(file)) == ICMS_OK)
+        found.holds = STORE_HOLDS_ZEROS;
+    else if (err == ICMS_FOREIGN)
+        (void)err_set(why, err, "%s holds data of another program, or its beginning is damaged",
+                      path);
+    loop_file_close(&file);
+    if (err == ICMS_OK)
+        *out_found = found;
+    return err;
 }
 
 /* The superblock that is read first is the last one of the store before; a whole note of its own

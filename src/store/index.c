@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/hash.h"
 #include "store/layout.h"
@@ -341,4 +342,9 @@ uint64_t store_index_bytes(const struct store_index *index)
 {
     return sizeof(*index) + (uint64_t)index->entry_count * sizeof(index->entries[0]) +
            (uint64_t)index->head_count * sizeof(index->heads[0]);
+}
+
+uint64_t store_index_bytes_max(uint64_t blocks_max)
+{
+    return u64_min(blocks_max, UINT32_MAX - 1) * 32;
 }

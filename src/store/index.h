@@ -90,6 +90,9 @@ bool store_index_chain_next(const struct store_index *index, uint32_t chain, uin
 
 uint64_t store_index_blocks_max(const struct store_index *index);
 
+/* Memory of an index for so many blocks, at most. */
+uint64_t store_index_bytes_max(uint64_t blocks_max);
+
 /* All memory it holds. */
 uint64_t store_index_bytes(const struct store_index *index);
 

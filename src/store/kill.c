@@ -6,7 +6,7 @@
  *   store_kill_add -> kill.waiting
  *   store_kill_run -> a batch: the dead map of each segment gets its bits and is written,
  *   store_kill_map_done -> when all are written: one flush of the device,
- *   store_kill_flushed  -> store_mutation_killed for each.
+ *   store_kill_flushed  -> mutation->killed for each.
  *
  * Loop's thread. Invariants: a mutation is told that its record is dead when that is durable. The
  * life of a segment does not change while a kill of it is in a batch and not answered; a kill waits
@@ -28,13 +28,20 @@ static bool kill_needed(struct store_mutation *mutation)
            location.segment == mutation->target.segment && location.page == mutation->target.page;
 }
 
+static void kill_done(struct list *link, icms_err err)
+{
+    struct store_mutation *mutation = container_of(link, struct store_mutation, link);
+
+    mutation->killed(mutation, err);
+}
+
 static void kill_answer(struct store_kill_map *map, icms_err err)
 {
     struct list *link;
 
     while ((link = list_pop(&map->mutations)) != NULL) {
         map->segment->kills--;
-        store_mutation_killed(container_of(link, struct store_mutation, link), err);
+        kill_done(link, err);
     }
 }
 
@@ -50,16 +57,25 @@ static void kill_retry(struct store *store, struct store_kill_map *map)
     }
 }
 
+static void kill_go_on(struct store *store)
+{
+    store->kill.busy = false;
+    store->run(store);
+}
+
 /* The batch ended: answers what succeeded; what did not is tried again. */
 static void kill_batch_end(struct store *store, icms_err err)
 {
     struct store_kill *kill = &store->kill;
     uint32_t count = kill->count;
-    bool failed = err != ICMS_OK;
+    bool no_space = err == ICMS_NO_SPACE, failed = err != ICMS_OK && !no_space;
 
-    for (uint32_t i = 0; i < count; i++)
-        failed = failed || kill->map[i].err != ICMS_OK;
-    kill->attempts = failed ? kill->attempts + 1 : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        no_space = no_space || kill->map[i].err == ICMS_NO_SPACE;
+        failed = failed || (kill->map[i].err != ICMS_OK && kill->map[i].err != ICMS_NO_SPACE);
+    }
+    if (failed || !no_space)
+        kill->attempts = failed ? kill->attempts + 1 : 0;
     for (uint32_t i = count; i > 0; i--) {
         if (err != ICMS_OK || kill->map[i - 1].err != ICMS_OK)
             kill_retry(store, &kill->map[i - 1]);
@@ -68,13 +84,15 @@ static void kill_batch_end(struct store *store, icms_err err)
         store_down(store);
     for (uint32_t i = 0; i < count; i++)
         kill_answer(&kill->map[i], ICMS_OK);
-    kill->busy = false;
-    store_run(store);
+    if (no_space && !store->down)
+        store_retry_later(store, &kill->retry, kill_go_on);
+    else
+        kill_go_on(store);
 }
 
 static void kill_flush_end(struct store *store, icms_err err)
 {
-    store_overhead_outcome(store, err);
+    store_overhead_outcome(store, err, "flush of dead maps", STORE_ERROR_NOWHERE);
     kill_batch_end(store, err);
 }
 
@@ -108,7 +126,9 @@ static void kill_map_written(struct store_kill_map *map, icms_err err)
 
     if (err == ICMS_OK)
         store_overhead_written(store, (uint64_t)store->map_pages * STORE_PAGE_BYTES);
-    store_overhead_outcome(store, err);
+    store_overhead_outcome(
+        store, err, "write of a dead map",
+        store_segment_offset(store, store_segment_number(store, map->segment), 1));
     kill_map_end(map, err);
 }
 
@@ -205,14 +225,13 @@ void store_kill_run(struct store *store)
     for (uint32_t i = 0; i < kill->in_flight; i++)
         kill_map_write(&kill->map[i]);
     while ((link = list_pop(&moot)) != NULL)
-        store_mutation_killed(container_of(link, struct store_mutation, link),
-                              store->down ? ICMS_DRIVE_DOWN : ICMS_OK);
+        kill_done(link, store->down ? ICMS_DRIVE_DOWN : ICMS_OK);
 }
 
 void store_kill_add(struct store_mutation *mutation)
 {
     list_push(&mutation->store->kill.waiting, &mutation->link);
-    store_run(mutation->store);
+    mutation->store->run(mutation->store);
 }
 
 icms_err store_kill_write_now(struct store *store, const struct store_segment *segment)

@@ -3,6 +3,7 @@
  * Making and checking the bytes on flash. Pure; any thread. Nothing here trusts what it reads.
  */
 #include "store/layout.h"
+#include "store/store.h"
 
 #include "base/check.h"
 #include "base/crc.h"
@@ -437,4 +438,9 @@ icms_err store_entry_check(const struct store_entry_df *df, uint32_t segment_pag
     *out_page = page;
     *out_volume = df->volume;
     return ICMS_OK;
+}
+
+uint64_t store_record_bytes(uint64_t value_bytes)
+{
+    return (uint64_t)store_record_pages((uint32_t)value_bytes) * STORE_PAGE_BYTES;
 }

@@ -108,7 +108,7 @@ static void mutation_start(struct store_mutation *mutation)
         return;
     /* a deletion needs no capacity, so it does not wait behind writes that do */
     mutation_park(mutation, mutation->kind == MUTATION_DELETE);
-    store_run(store);
+    store->run(store);
 }
 
 static void mutation_done(struct store_mutation *mutation)
@@ -139,7 +139,7 @@ static void mutation_done(struct store_mutation *mutation)
     }
     case MUTATION_EVICT:
         mutation->magic = 0;
-        store_reclaim_evicted(store);
+        mutation->evicted(store);
         break;
     }
 }
@@ -155,7 +155,7 @@ static void mutation_end(struct store_mutation *mutation)
     if (next != NULL && next->state == MUTATION_KEY)
         mutation_park(next, true);
     mutation_done(mutation);
-    store_run(store);
+    store->run(store);
 }
 
 static void store_mutation_answer(struct store_deferred *deferred)
@@ -217,6 +217,7 @@ static void write_end(struct store_mutation *mutation)
     struct store_segment *segment = mutation->segment;
 
     store->writes--;
+    store->write_bytes -= (uint64_t)mutation->pages * STORE_PAGE_BYTES;
     store->volumes[mutation->volume].flight_bytes -= (uint64_t)mutation->pages * STORE_PAGE_BYTES;
     if (mutation->err == ICMS_OK) {
         write_published(mutation);
@@ -228,10 +229,13 @@ static void write_end(struct store_mutation *mutation)
     mutation_end(mutation);
 }
 
+static void mutation_killed(struct store_mutation *mutation, icms_err err);
+
 static void mutation_kill(struct store_mutation *mutation, const struct store_location *target)
 {
     mutation->state = MUTATION_KILL;
     mutation->target = *target;
+    mutation->killed = mutation_killed;
     store_kill_add(mutation);
 }
 
@@ -246,7 +250,12 @@ static void write_written(struct store_mutation *mutation, icms_err err)
     check(mutation->magic == STORE_MUTATION_MAGIC && mutation->state == MUTATION_DEVICE);
     if (fault_hit("store.write_done"))
         err = ICMS_IO;
-    store_write_outcome(store, err);
+    store_write_outcome(
+        store, err,
+        (struct store_error){.what = "write of a value",
+                             .offset = store_segment_offset(store, own.segment, own.page),
+                             .volume = mutation->volume,
+                             .key = mutation->key});
     mutation->err = err;
     if (err != ICMS_OK)
         mutation_kill(mutation, &own);
@@ -289,7 +298,7 @@ static void killed_removed(struct store_mutation *mutation)
     }
 }
 
-void store_mutation_killed(struct store_mutation *mutation, icms_err err)
+static void mutation_killed(struct store_mutation *mutation, icms_err err)
 {
     check(mutation->magic == STORE_MUTATION_MAGIC && mutation->state == MUTATION_KILL);
     if (err != ICMS_OK)
@@ -344,6 +353,7 @@ static void write_place(struct store_mutation *mutation, struct store_segment *s
     segment->summary->placed++;
     segment->writes++;
     store->writes++;
+    store->write_bytes += bytes;
     store->volumes[mutation->volume].flight_bytes += bytes;
     store->volumes[mutation->volume].need_bytes = 0;
     if (fault_hit("store.write")) {
@@ -441,6 +451,26 @@ static bool write_answered(struct store_mutation *mutation, const struct store_l
     return true;
 }
 
+/* Bytes of writes that the device has at a time: enough to keep it busy, and few enough that a read
+ * that comes then does not wait long. */
+#define WRITE_BYTES_MAX ((uint64_t)16 << 20)
+
+/* The same while values are read, or were within WRITE_READ_NS: what a device does at once is what
+ * a read has to wait for. */
+#define WRITE_BYTES_BESIDE_READS ((uint64_t)256 << 10)
+#define WRITE_READ_NS            ((uint64_t)100 * 1000 * 1000)
+
+/* Whether the device takes one more write; it always takes one. */
+static bool write_device_full(const struct store *store, uint64_t bytes)
+{
+    bool reads = store->reads > 0 ||
+                 (store->read_ns != 0 && loop_now_ns(store->loop) < store->read_ns + WRITE_READ_NS);
+
+    return store->writes > 0 &&
+           (store->writes >= store->writes_max ||
+            store->write_bytes + bytes > (reads ? WRITE_BYTES_BESIDE_READS : WRITE_BYTES_MAX));
+}
+
 /* Tries to go on with a parked write; false: it has to wait. */
 static bool write_try(struct store_mutation *mutation)
 {
@@ -452,7 +482,8 @@ static bool write_try(struct store_mutation *mutation)
 
     if (write_answered(mutation, &location, present))
         return true;
-    if (store->writes >= store->writes_max || !write_quota(mutation))
+    if (write_device_full(store, (uint64_t)mutation->pages * STORE_PAGE_BYTES) ||
+        !write_quota(mutation))
         return false;
     if (!store_index_reserve(store->index)) {
         store->tight = true;
@@ -466,11 +497,6 @@ static bool write_try(struct store_mutation *mutation)
     write_place(mutation, segment);
     write_ahead(store, segment);
     return true;
-}
-
-uint64_t store_record_id(const struct store *store, const struct store_location *location)
-{
-    return store->segments[location->segment].sequence << 16 | location->page;
 }
 
 /* A deletion never waits. */
@@ -499,8 +525,7 @@ static bool mutation_try(struct store_mutation *mutation)
     return true;
 }
 
-/* One round over the volumes that have parked mutations, one of each; true: one went on. */
-static bool run_round(struct store *store)
+bool store_mutations_run(struct store *store)
 {
     struct list round;
     struct list *link;
@@ -524,38 +549,18 @@ static bool run_round(struct store *store)
     return moved;
 }
 
-void store_run(struct store *store)
-{
-    check(store->magic == STORE_MAGIC);
-    if (store->running) {
-        store->run_again = true;
-        return;
-    }
-    store->running = true;
-    do {
-        store->run_again = false;
-        while (run_round(store))
-            ;
-        store_kill_run(store);
-        store_reclaim_run(store);
-        store_opener_run(store);
-        store_discard_run(store);
-    } while (store->run_again);
-    store->running = false;
-    store_budget_note(store);
-}
-
 /* ---- the calls --------------------------------------------------------------------------------
  */
 
 bool store_evict_start(struct store *store, struct store_mutation *mutation,
-                       const struct store_block *block)
+                       const struct store_block *block, void (*evicted)(struct store *store))
 {
     struct store_mutation *first = mutation_find(store, block->volume, &block->key);
 
     if (first != NULL && first->state != MUTATION_PARKED)
         return false;
     mutation_init(store, mutation, MUTATION_EVICT, block->volume, &block->key);
+    mutation->evicted = evicted;
     if (first != NULL) { /* it waits for capacity, perhaps for this very block's */
         mutation_unpark(first);
         first->state = MUTATION_KEY;

@@ -65,10 +65,18 @@ icms_err store_note_read(struct loop_env *env, const char *path, struct err_why 
 icms_err store_note_open(struct store *store, struct err_why *why)
 {
     struct store_note_df *df = store_pages_new(store, 2);
+    uint32_t unread;
 
     if (df == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for a note");
-    counter_add(&store->stats.io_errors, note_read(store->file, &store->super.drive, df));
+    unread = note_read(store->file, &store->super.drive, df);
+    if (unread > 0)
+        store_error_add(store,
+                        &(struct store_error){.what = "read of the list of drives",
+                                              .err = ICMS_IO,
+                                              .offset = note_offset[0],
+                                              .volume = STORE_ERROR_NO_BLOCK},
+                        unread);
     store->note.df = &df[1];
     return ICMS_OK;
 }
@@ -125,24 +133,35 @@ static void note_end(struct store *store, icms_err err)
     note->done(note);
 }
 
+static void note_go_on(struct store *store);
+
 static void store_note_done(struct loop_op *op)
 {
     struct store *store = container_of(op, struct store, note.op);
     struct store_note_writer *writer = &store->note;
 
-    store_overhead_outcome(store, op->err);
+    store_overhead_outcome(store, op->err, "write of the list of drives",
+                           note_offset[writer->step / 2]);
     if (op->err == ICMS_OK && writer->step % 2 == 0)
         store_overhead_written(store, sizeof(*writer->df));
     if (op->err == ICMS_OK) {
         writer->step++;
     } else {
         writer->step -= writer->step % 2; /* a flush that failed forgets the write */
-        if (++writer->attempts >= STORE_ATTEMPTS)
+        if (op->err != ICMS_NO_SPACE && ++writer->attempts >= STORE_ATTEMPTS)
             store_down(store);
     }
+    if (op->err == ICMS_NO_SPACE && !store->down)
+        store_retry_later(store, &writer->retry, note_go_on);
+    else
+        note_go_on(store);
+}
+
+static void note_go_on(struct store *store)
+{
     if (store->down)
         note_end(store, ICMS_DRIVE_DOWN);
-    else if (writer->step == 4)
+    else if (store->note.step == 4)
         note_end(store, ICMS_OK);
     else
         note_step(store);

@@ -144,20 +144,48 @@ static bool read_verify(struct store_read_private *private, struct store_read *r
     return true;
 }
 
+static struct store_error read_error(const struct store_read_private *private,
+                                     const struct store_read *read, const char *what)
+{
+    return (struct store_error){
+        .what = what,
+        .offset =
+            store_segment_offset(private->store, private->location.segment, private->location.page),
+        .volume = read->volume,
+        .key = read->key};
+}
+
 /* The block on flash is damaged: only a mark is left of it, unless it was replaced, evicted or
  * deleted meanwhile, or its eviction has begun. */
 static void read_damaged(struct store_read_private *private, struct store_read *read)
 {
     struct store *store = private->store;
     struct store_block block = {.volume = read->volume, .key = read->key};
+    struct store_error error = read_error(private, read, "value");
 
-    counter_add(&store->stats.checksum_errors, 1);
+    error.err = ICMS_CORRUPT;
+    store_error_add(store, &error, 1);
     if (!store_index_find(store->index, block.volume, &block.key, &block.location) ||
         store_record_id(store, &block.location) != read->record ||
         store->segments[block.location.segment].state == SEGMENT_RENEWING)
         return;
     store_segment_damage(store, &block);
-    store_run(store); /* its volume has room now */
+    store->run(store); /* its volume has room now */
+}
+
+enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const struct key *key)
+{
+    struct store_location location;
+
+    check(store->magic == STORE_MAGIC);
+    if (store->down)
+        return ICMS_MISS_DRIVE_DOWN;
+    if (volume >= store->volume_count)
+        return ICMS_MISS_ABSENT;
+    if (store_index_find(store->index, volume, key, &location) && location.damaged)
+        return ICMS_MISS_CHECKSUM;
+    return policy_was_evicted(store->policy, store_policy_hash(volume, key)) ? ICMS_MISS_EVICTED
+                                                                             : ICMS_MISS_ABSENT;
 }
 
 /* Every part came back. */
@@ -177,9 +205,12 @@ static void read_finish(struct store_read_private *private)
     } else if (err == ICMS_OK) {
         check(private->crc.done == read->value_bytes);
         counter_add(&store->stats.read_bytes, read->value_bytes);
-        counter_add(&store->stats.checksum_errors, private->damaged_copy);
+        if (private->damaged_copy)
+            store_damage_add(store, "header of a value, read from its copy",
+                             read_error(private, read, "").offset, 1);
     }
-    store_read_outcome(store, private->device_err);
+    store->reads--;
+    store_read_outcome(store, private->device_err, read_error(private, read, "read of a value"));
     store_segment_unpin(store, segment);
     read_end(private, err, reason);
 }
@@ -325,6 +356,8 @@ icms_err store_read(struct store *store, struct store_read *read)
     private->nonce = store->segments[private->location.segment].nonce;
     store_accessed(store, &store->segments[private->location.segment], read->volume, &read->key);
     store->segments[private->location.segment].pins++;
+    store->reads++;
+    store->read_ns = loop_now_ns(store->loop);
     if (read->more != NULL && private->location.pages >= STORE_READ_SPLIT_BYTES / STORE_PAGE_BYTES)
     private->tail_page = read_tail_page(private->location.pages);
     read_part(private, 0, private->tail_page, private->location.pages);
@@ -350,7 +383,7 @@ static void store_flush_done(struct loop_op *op)
 {
     struct store_flush_private *private = container_of(op, struct store_flush_private, op);
 
-    store_overhead_outcome(private->store, op->err);
+    store_overhead_outcome(private->store, op->err, "flush", STORE_ERROR_NOWHERE);
     flush_end(private, op->err);
 }
 

@@ -104,7 +104,7 @@ static struct store_segment *reclaim_free(struct store *store, bool used)
 static void reclaim_end(struct store *store)
 {
     store->reclaim.segment = NULL;
-    store_run(store);
+    store->run(store);
 }
 
 /* ---- evictions --------------------------------------------------------------------------------
@@ -135,6 +135,8 @@ static uint64_t quota_evicting_bytes(const struct store_reclaim *reclaim)
     return bytes;
 }
 
+static void reclaim_evicted(struct store *store);
+
 /* Evicts one block for a quota; false: enough was evicted, or as many as go at a time, or the drive
  * is out of service. */
 static bool quota_evict(struct store *store, const struct store_block *block)
@@ -149,7 +151,7 @@ static bool quota_evict(struct store *store, const struct store_block *block)
     for (uint32_t i = 0; i < STORE_QUOTA_EVICTIONS; i++) {
         if (reclaim->mutations[i].magic == STORE_MUTATION_MAGIC)
             continue;
-        if (store_evict_start(store, &reclaim->mutations[i], block)) {
+        if (store_evict_start(store, &reclaim->mutations[i], block, reclaim_evicted)) {
             reclaim->evicted = true;
             reclaim->evicting++;
         } else {
@@ -186,7 +188,7 @@ static void reclaim_entries_end(struct store *store)
         if (!reclaim->skipped)
             segment->volumes &= ~store_volume_bit(reclaim->volume);
         if (!reclaim->skipped || reclaim->evicted)
-            store_run(store); /* else the mutations that were in the way come here again */
+            store->run(store); /* else the mutations that were in the way come here again */
         return;
     }
     check(segment->live_blocks == 0);
@@ -239,9 +241,15 @@ static void store_reclaim_read_done(struct loop_op *op)
     struct store *store = container_of(op, struct store, reclaim.op);
     struct store_reclaim *reclaim = &store->reclaim;
     bool good = op->err == ICMS_OK && store_summary_load(store, reclaim->segment, reclaim->summary);
+    uint64_t offset =
+        store_segment_offset(store, store_segment_number(store, reclaim->segment),
+                             store->segment_pages - reclaim->segment->summary_pages - 1);
 
-    store_read_outcome(store, op->err);
-    counter_add(&store->stats.checksum_errors, op->err == ICMS_OK && !good);
+    store_read_outcome(store, op->err,
+                       (struct store_error){.what = "read of a summary",
+                                            .offset = offset,
+                                            .volume = STORE_ERROR_NO_BLOCK});
+    store_damage_add(store, "summary", offset, op->err == ICMS_OK && !good);
     if (good)
         reclaim_entries_run(store);
     else
@@ -330,7 +338,7 @@ static void reclaim_entries_run(struct store *store)
         reclaim_entries_end(store);
 }
 
-void store_reclaim_evicted(struct store *store)
+static void reclaim_evicted(struct store *store)
 {
     struct store_reclaim *reclaim = &store->reclaim;
 
@@ -346,14 +354,23 @@ void store_reclaim_evicted(struct store *store)
 /* ---- a new life -------------------------------------------------------------------------------
  */
 
+static void reclaim_go_on(struct store *store)
+{
+    if (store->down)
+        reclaim_end(store);
+    else
+        reclaim_step(store);
+}
+
 static void reclaim_step_done(struct store *store, icms_err err)
 {
     struct store_reclaim *reclaim = &store->reclaim;
     struct store_segment *segment = reclaim->segment;
 
     check(segment != NULL && segment->state == SEGMENT_RENEWING);
-    store_overhead_outcome(store, err);
-    if (err != ICMS_OK && ++reclaim->attempts >= STORE_ATTEMPTS)
+    store_overhead_outcome(store, err, "new life of a segment",
+                           store_segment_offset(store, store_segment_number(store, segment), 0));
+    if (err != ICMS_OK && err != ICMS_NO_SPACE && ++reclaim->attempts >= STORE_ATTEMPTS)
         store_down(store);
     if (store->down) {
         reclaim_end(store);
@@ -362,7 +379,10 @@ static void reclaim_step_done(struct store *store, icms_err err)
     if (err != ICMS_OK) {
         if (reclaim->step == RECLAIM_FLUSH) /* which forgets the write */
             reclaim->step = RECLAIM_HEADER;
-        reclaim_step(store);
+        if (err == ICMS_NO_SPACE)
+            store_retry_later(store, &reclaim->retry, reclaim_go_on);
+        else
+            reclaim_step(store);
         return;
     }
     switch ((enum store_reclaim_step)reclaim->step) {

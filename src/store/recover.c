@@ -280,11 +280,22 @@ static bool recover_next_summary(void *arg, struct store_piece *out_piece)
     return false;
 }
 
+/* What the device did not do for the segment. */
+static void recover_unread(struct recover *recover, const char *what)
+{
+    struct store_error error = {.what = what,
+                                .err = ICMS_IO,
+                                .offset = recover_offset(recover, recover->segment, 0),
+                                .volume = STORE_ERROR_NO_BLOCK};
+
+    store_error_add(recover->store, &error, 1);
+}
+
 static bool recover_take(struct recover *recover, const uint8_t **out_pages)
 {
     if (store_ahead_take(recover->ahead, out_pages) == ICMS_OK)
         return true;
-    counter_add(&recover->store->stats.io_errors, 1);
+    recover_unread(recover, "read of a summary");
     return false;
 }
 
@@ -300,7 +311,7 @@ static bool recover_summary(struct recover *recover)
         return false;
     memcpy(summary->pages, pages, (count + (size_t)1) * STORE_PAGE_BYTES);
     if (!store_summary_load(store, recover->segment, summary)) {
-        counter_add(&store->stats.checksum_errors, 1);
+        store_damage_add(store, "summary", recover_offset(recover, recover->segment, 0), 1);
         return false;
     }
     for (uint32_t i = 0; i < summary->volume_count; i++)
@@ -328,7 +339,7 @@ static void recover_scanned(struct recover *recover, struct store_found *found)
 
     recover->scan_end = found->page + store_record_pages(record->value_bytes);
     if (!found->good || !found->whole)
-        counter_add(&store->stats.checksum_errors, 1);
+        store_damage_add(store, "value", recover_offset(recover, recover->segment, found->page), 1);
     record->damaged = !found->good;
     if (!store_summary_add(recover->segment->summary, record, found->page))
         recover->scan_lost = true;
@@ -348,7 +359,7 @@ static void recover_seal(struct recover *recover)
         return;
     if (loop_file_write_now(store->file, recover_offset(recover, segment, first),
                             segment->summary->pages, bytes) != ICMS_OK) {
-        counter_add(&store->stats.io_errors, 1);
+        recover_unread(recover, "write of a summary");
         return;
     }
     store_overhead_written(store, bytes);
@@ -365,7 +376,7 @@ static icms_err recover_scan_read(struct store_scan *scan, uint32_t page, uint32
     if (loop_file_read_now(store->file, offset, scan->memory, (size_t)pages * STORE_PAGE_BYTES) ==
         ICMS_OK)
         return ICMS_OK;
-    counter_add(&store->stats.io_errors, 1);
+    recover_unread(recover, "read of a segment");
     for (uint32_t i = 0; i < pages; i++) {
         uint8_t *memory = scan->memory + (size_t)i * STORE_PAGE_BYTES;
 
@@ -504,7 +515,7 @@ static bool recover_life(struct recover *recover, uint32_t number, const uint8_t
             recover->life = *other;
     }
     if (damaged)
-        counter_add(&store->stats.checksum_errors, 1);
+        store_damage_add(store, "header of a segment", store_segment_offset(store, number, 0), 1);
     segment->summary_pages = STORE_NO_SUMMARY;
     recover->begun = known && other->nonce != recover->life.nonce;
     recover->life_known = recover->header_good || known;
@@ -550,7 +561,8 @@ static void recover_ends(struct recover *recover, uint32_t number, const uint8_t
         return;
     }
     recover->order[recover->order_count++] = number;
-    counter_add(&store->stats.checksum_errors, recover->map_damaged);
+    store_damage_add(store, "dead map", store_segment_offset(store, number, 1),
+                     recover->map_damaged);
     if (recover->map_torn) /* or it would say less when the other copy is damaged */
         recover_map_write(recover, segment);
 }

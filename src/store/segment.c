@@ -150,7 +150,7 @@ void store_segment_unpin(struct store *store, struct store_segment *segment)
     check(segment->pins > 0);
     segment->pins--;
     if (segment->pins == 0 && segment->state == SEGMENT_READY)
-        store_run(store);
+        store->run(store);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------
@@ -177,6 +177,14 @@ struct store_summary *store_summary_take(struct store *store, struct store_segme
 
 static void opener_write(struct store *store);
 
+static void opener_go_on(struct store *store)
+{
+    if (store->down)
+        store->opener.segment = NULL;
+    else
+        opener_write(store);
+}
+
 static void opener_end(struct store *store, icms_err err)
 {
     struct store_opener *opener = &store->opener;
@@ -184,15 +192,20 @@ static void opener_end(struct store *store, icms_err err)
     struct store_stream *stream = &store->streams[opener->stream];
 
     check(segment != NULL && segment->state == SEGMENT_OPENING && stream->next == NULL);
-    store_overhead_outcome(store, err);
-    if (err != ICMS_OK && ++opener->attempts >= STORE_ATTEMPTS)
+    store_overhead_outcome(store, err, "write of a header",
+                           store_segment_offset(store, store_segment_number(store, segment),
+                                                store->segment_pages - 1));
+    if (err != ICMS_OK && err != ICMS_NO_SPACE && ++opener->attempts >= STORE_ATTEMPTS)
         store_down(store);
     if (store->down) {
         opener->segment = NULL;
         return;
     }
     if (err != ICMS_OK) {
-        opener_write(store);
+        if (err == ICMS_NO_SPACE)
+            store_retry_later(store, &opener->retry, opener_go_on);
+        else
+            opener_write(store);
         return;
     }
     store_overhead_written(store, STORE_PAGE_BYTES);
@@ -206,7 +219,7 @@ static void opener_end(struct store *store, icms_err err)
         stream->next = segment;
     store->next_count += stream->next != NULL;
     counter_add(&store->stats.segments_open, 1);
-    store_run(store); /* a stream that still wants one says so again */
+    store->run(store); /* a stream that still wants one says so again */
 }
 
 static void store_opener_done(struct loop_op *op)
@@ -416,8 +429,10 @@ static void seal_end(struct store_summary *summary, icms_err err)
         store_stream_remove(store, segment);
         store_segment_free(store, segment);
     }
-    store_overhead_outcome(store, err);
-    store_run(store);
+    store_overhead_outcome(store, err, "write of a summary",
+                           store_segment_offset(store, store_segment_number(store, segment),
+                                                store->segment_pages - 1));
+    store->run(store);
 }
 
 static void store_seal_done(struct loop_op *op)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store's life: open, volumes, questions that need no I/O, statistics, out of service, close.
+ * A store's life: open, close, questions that need no I/O, statistics.
  *
  *   store_open -> store_volume_limit ... -> (loop runs: operations) -> loop_free -> store_close
  *
@@ -11,7 +11,6 @@
  */
 #include <stdlib.h>
 
-#include "base/hash.h"
 #include "store/format.h"
 #include "store/store_int.h"
 
@@ -23,35 +22,8 @@
 #define STORE_GHOST_KEYS_MIN ((uint64_t)4096)
 #define STORE_GHOST_KEYS_MAX ((uint64_t)1 << 20)
 
-uint64_t store_record_bytes(uint64_t value_bytes)
-{
-    return (uint64_t)store_record_pages((uint32_t)value_bytes) * STORE_PAGE_BYTES;
-}
-
-void store_opts_init(struct store_opts *opts)
-{
-    *opts = (struct store_opts){.segment_bytes = (uint64_t)64 << 20,
-                                .value_bytes_max = LIMIT_VALUE_BYTES_DEFAULT + LIMIT_TRAILER_BYTES,
-                                .writes_max = 64,
-                                .discard = true};
-}
-
 /* ---- open and close ---------------------------------------------------------------------------
  */
-
-void *store_pages_new(struct store *store, uint64_t pages)
-{
-    void *memory;
-
-    if (store->buffer_count == sizeof(store->buffers) / sizeof(store->buffers[0]))
-        return NULL;
-    memory = aligned_alloc(STORE_PAGE_BYTES, pages * STORE_PAGE_BYTES);
-    if (memory == NULL)
-        return NULL;
-    memset(memory, 0, pages * STORE_PAGE_BYTES);
-    store->buffers[store->buffer_count++] = memory;
-    return memory;
-}
 
 static icms_err store_open_file(struct store *store, const struct store_opts *opts,
                                 struct err_why *why)
@@ -75,44 +47,30 @@ static icms_err store_open_file(struct store *store, const struct store_opts *op
     return store_opts_check(&sizes, why);
 }
 
-/* Bytes a day of a budget on a drive of this size. */
-static uint64_t store_budget_day(const struct write_budget *budget, uint64_t drive_bytes)
+/* Entries of the index. */
+static uint64_t store_blocks_max(const struct store_opts *opts, uint64_t drive_bytes)
 {
-    double bytes = budget->drive_writes * (double)drive_bytes;
-
-    if (budget->bytes_day != 0 || bytes <= 0)
-        return budget->bytes_day;
-    return bytes < 0x1p60 ? u64_max((uint64_t)bytes, 1) : (uint64_t)1 << 60;
+    if (opts->blocks_max != 0)
+        return opts->blocks_max;
+    return u64_max(drive_bytes / (opts->bytes_per_block != 0 ? opts->bytes_per_block
+                                                             : STORE_BLOCK_BYTES_USUAL),
+                   STORE_BLOCKS_MIN);
 }
 
-static icms_err store_open_budget(struct store *store, const struct store_opts *opts,
-                                  struct err_why *why)
+uint64_t store_memory_bytes(const struct store_opts *opts, uint64_t drive_bytes)
 {
-    uint64_t day = store_budget_day(&opts->budget, store->super.bytes);
-    uint64_t burst = opts->budget.burst_bytes != 0 ? opts->budget.burst_bytes : day;
-    uint64_t record = store_record_bytes(opts->value_bytes_max);
+    uint32_t pages = (uint32_t)(opts->segment_bytes / STORE_PAGE_BYTES);
+    uint64_t segments = u64_min(drive_bytes / opts->segment_bytes, STORE_SEGMENTS_MAX);
 
-    if (day != 0 && burst < record)
-        return err_set(why, ICMS_INVALID,
-                       "%s: a write budget that saves up %llu bytes never lets the largest value, "
-                       "a record of %llu bytes, through: raise the budget or its burst",
-                       opts->path, (unsigned long long)burst, (unsigned long long)record);
-    policy_opts_init(&store->policy_opts);
-    store->policy_opts.budget_bytes_day = day;
-    store->policy_opts.burst_bytes = burst;
-    store->stats.budget_bytes_day = day;
-    return ICMS_OK;
+    return store_index_bytes_max(store_blocks_max(opts, drive_bytes)) +
+           segments * (sizeof(struct store_segment) +
+                       store_dead_sectors(pages) * sizeof(struct store_dead_df));
 }
 
 static icms_err store_open_memory(struct store *store, const struct store_opts *opts,
                                   struct err_why *why)
 {
-    uint64_t blocks =
-        opts->blocks_max != 0
-            ? opts->blocks_max
-            : u64_max(store->super.bytes / (opts->bytes_per_block != 0 ? opts->bytes_per_block
-                                                                       : STORE_BLOCK_BYTES_USUAL),
-                      STORE_BLOCKS_MIN);
+    uint64_t blocks = store_blocks_max(opts, store->super.bytes);
     uint64_t seeds[2];
     uint8_t *maps;
     icms_err err;
@@ -152,6 +110,7 @@ static icms_err store_open_memory(struct store *store, const struct store_opts *
 static void store_init(struct store *store, struct loop *loop, const struct store_opts *opts)
 {
     store->magic = STORE_MAGIC;
+    store->run = store_run;
     store->loop = loop;
     store->writes_max = opts->writes_max != 0 ? opts->writes_max : 1;
     store->value_bytes_max = (uint32_t)opts->value_bytes_max;
@@ -207,7 +166,7 @@ icms_err store_open(struct loop *loop, const struct store_opts *opts, struct err
     err = store_open_file(store, opts, why);
     if (err == ICMS_OK) {
         store_limits_set(store);
-        err = store_open_budget(store, opts, why);
+        err = store_budget_open(store, opts, why);
     }
     if (err == ICMS_OK) {
         err = store_open_memory(store, opts, why);
@@ -262,138 +221,6 @@ void store_close(struct store **store)
     *store = NULL;
 }
 
-/* ---- the write budget -------------------------------------------------------------------------
- */
-
-uint64_t store_policy_hash(uint32_t volume, const struct key *key)
-{
-    return hash64_seed(key->bytes, sizeof(key->bytes), (uint64_t)volume << 8 | key->length);
-}
-
-uint64_t store_policy_run(uint32_t volume, const struct key *key)
-{
-    return hash64_seed(
-        key->bytes, key->length == LIMIT_KEY_BYTES ? LIMIT_RUN_BYTES : sizeof(key->bytes), volume);
-}
-
-void store_accessed(struct store *store, struct store_segment *segment, uint32_t volume,
-                    const struct key *key)
-{
-    policy_access(store->policy, &segment->recency);
-    policy_read(store->policy, store_policy_run(volume, key));
-}
-
-uint64_t store_now_ms(const struct store *store)
-{
-    return loop_now_ns(store->loop) / 1000000;
-}
-
-void store_overhead_written(struct store *store, uint64_t bytes)
-{
-    counter_add(&store->stats.device_write_bytes, bytes);
-    policy_charge(store->policy, bytes, store_now_ms(store));
-    store_budget_note(store);
-}
-
-void store_budget_note(struct store *store)
-{
-    uint64_t now_ms = store_now_ms(store);
-
-    if (store->policy_opts.budget_bytes_day == 0)
-        return;
-    counter_set(&store->budget_left_bytes, (uint64_t)policy_budget_left(store->policy, now_ms));
-    counter_set(&store->budget_ms, now_ms);
-}
-
-/* What is left by now, if nothing was written since it was noted. */
-static uint64_t store_budget_left(const struct store *store)
-{
-    const struct policy_opts *opts = &store->policy_opts;
-    uint64_t now_ms = loop_env_now_ns(loop_env(store->loop)) / 1000000;
-    uint64_t then_ms = counter_get(&store->budget_ms);
-    double gained = (double)(now_ms > then_ms ? now_ms - then_ms : 0) *
-                    ((double)opts->budget_bytes_day / (24.0 * 3600 * 1000));
-    double left = (double)(int64_t)counter_get(&store->budget_left_bytes) + gained;
-
-    if (left <= 0)
-        return 0;
-    return left < (double)opts->burst_bytes ? (uint64_t)left : opts->burst_bytes;
-}
-
-/* ---- deferred
- * ------------------------------------------------------------------------------------
- */
-
-static void store_deferred_run(struct loop_msg *msg)
-{
-    struct store *store = container_of(msg, struct store, deferred_msg);
-    struct list batch;
-
-    /* what is added from here on runs in a later iteration */
-    list_init(&batch);
-    while (!list_empty(&store->deferred))
-        list_push(&batch, list_pop(&store->deferred));
-    store->deferred_sent = false;
-    while (!list_empty(&batch)) {
-        struct store_deferred *deferred =
-            container_of(list_pop(&batch), struct store_deferred, link);
-
-        deferred->run(deferred);
-    }
-}
-
-void store_defer(struct store *store, struct store_deferred *deferred,
-                 void (*run)(struct store_deferred *))
-{
-    deferred->run = run;
-    list_push(&store->deferred, &deferred->link);
-    if (!store->deferred_sent) {
-        store->deferred_sent = true;
-        loop_send(store->loop, &store->deferred_msg, store_deferred_run);
-    }
-}
-
-/* ---- out of service ---------------------------------------------------------------------------
- */
-
-void store_down(struct store *store)
-{
-    if (store->down)
-        return;
-    __atomic_store_n(&store->down, true, __ATOMIC_RELAXED);
-    if (store->on_down != NULL) /* the owner knows before it gets an answer that comes of it */
-        store->on_down(store->on_down_arg);
-    store_run(store); /* answers what is parked */
-}
-
-void store_write_outcome(struct store *store, icms_err err)
-{
-    if (err == ICMS_OK) {
-        store->write_errors = 0;
-        return;
-    }
-    counter_add(&store->stats.io_errors, 1);
-    if (++store->write_errors >= STORE_WRITE_ERRORS_MAX)
-        store_down(store);
-}
-
-void store_read_outcome(struct store *store, icms_err err)
-{
-    if (err == ICMS_OK) {
-        store->read_errors = 0;
-        return;
-    }
-    counter_add(&store->stats.io_errors, 1);
-    if (++store->read_errors >= STORE_READ_ERRORS_MAX)
-        store_down(store);
-}
-
-void store_on_down(struct store *store, void (*down)(void *arg), void *arg)
-{
-    store->on_down = down;
-    store->on_down_arg = arg;
-}
-
 /* ---- questions --------------------------------------------------------------------------------
  */
 
@@ -434,21 +261,6 @@ void store_touch(struct store *store, uint32_t volume, const struct key *key)
         store_accessed(store, &store->segments[location.segment], volume, key);
 }
 
-enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const struct key *key)
-{
-    struct store_location location;
-
-    check(store->magic == STORE_MAGIC);
-    if (store->down)
-        return ICMS_MISS_DRIVE_DOWN;
-    if (volume >= store->volume_count)
-        return ICMS_MISS_ABSENT;
-    if (store_index_find(store->index, volume, key, &location) && location.damaged)
-        return ICMS_MISS_CHECKSUM;
-    return policy_was_evicted(store->policy, store_policy_hash(volume, key)) ? ICMS_MISS_EVICTED
-                                                                             : ICMS_MISS_ABSENT;
-}
-
 /* ---- statistics -------------------------------------------------------------------------------
  */
 
@@ -481,6 +293,8 @@ void store_stats(const struct store *store, struct store_stats *out_stats)
         .evictions = counter_get(&s->evictions),
         .checksum_errors = counter_get(&s->checksum_errors),
         .io_errors = counter_get(&s->io_errors),
+        .no_space_errors = counter_get(&s->no_space_errors),
+        .full = __atomic_load_n(&store->full, __ATOMIC_RELAXED),
         .recovered_blocks = counter_get(&s->recovered_blocks),
         .recovery_ns = counter_get(&s->recovery_ns),
         .evicted_age_ns = &store->evicted_age_ns,

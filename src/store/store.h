@@ -58,6 +58,31 @@ struct store_opts {
 /* Defaults: 64 MiB segments, 8 MiB values, 64 writes in flight, no write budget, discards. */
 void store_opts_init(struct store_opts *opts);
 
+/* Whether a store can be made with these options: their sizes go together, and with bytes those of
+ * the drive. INVALID, NO_SPACE with a sentence. No I/O. */
+icms_err store_check(const struct store_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
+
+enum store_holds {
+    STORE_HOLDS_NO_FILE, /* there is no such file                       */
+    STORE_HOLDS_ZEROS,   /* zeros, as far as it is looked at, or no byte */
+    STORE_HOLDS_STORE,   /* a store of this version                     */
+};
+
+struct store_contents {
+    enum store_holds holds;
+    uint64_t bytes;         /* of the file or device                    */
+    uint64_t store_bytes;   /* STORE: of the drive when it was formatted */
+    uint64_t segment_bytes; /* STORE: as it was formatted               */
+};
+
+/* What is on a drive; nothing is changed or locked, and another process may have it open. FOREIGN,
+ * VERSION, CORRUPT, IO and what opening a file answers, with a sentence. Blocking. */
+icms_err store_look(struct loop_env *env, const char *path, struct err_why *why,
+                    struct store_contents *out_found) ICMS_MUST_CHECK;
+
+/* Memory that store_open takes for a drive of so many bytes. */
+uint64_t store_memory_bytes(const struct store_opts *opts, uint64_t drive_bytes);
+
 /* Writes an empty store. Refuses with FOREIGN, leaving every byte as it is, when the drive holds
  * anything that is not zeros and not an icms store, unless overwrite is set; EXISTS when it is an
  * icms store already and overwrite is not set. Blocking. */
@@ -275,7 +300,10 @@ struct store_stats {
     uint64_t evictions;               /* blocks since the format, kept over restarts     */
     uint64_t checksum_errors; /* damage that was met: values lost, headers read from their copy,
                                  pages of a segment that had to be replaced */
-    uint64_t io_errors;       /* operations that the device refused                              */
+    uint64_t io_errors;       /* operations that the device failed                               */
+    uint64_t
+        no_space_errors; /* writes for which the file system, or what is below it, had no space */
+    bool full;           /* the last write of a record was one of these                     */
     uint64_t recovered_blocks, recovery_ns; /* of the last open                                */
     uint64_t list_steps;                    /* places of the index that store_list looked at   */
     bool down;                              /* out of service after device errors              */
@@ -289,6 +317,22 @@ struct store_stats {
 void store_stats(const struct store *store, struct store_stats *out_stats);
 void store_volume_stats(const struct store *store, uint32_t volume,
                         struct store_volume_stats *out_stats);
+
+/* Something that the drive did wrong. */
+struct store_error {
+    const char *what; /* "read of a value"; static                                           */
+    icms_err err;     /* CORRUPT: the bytes are not those that were written; NO_SPACE; else what
+                         the device answered                                                 */
+    uint64_t offset;  /* on the drive; STORE_ERROR_NOWHERE: of all of it                     */
+    uint32_t volume;  /* whose block it is, by its number; STORE_ERROR_NO_BLOCK: of none     */
+    struct key key;   /* of that block                                                       */
+};
+#define STORE_ERROR_NOWHERE  UINT64_MAX
+#define STORE_ERROR_NO_BLOCK UINT32_MAX
+
+/* The oldest error that was not taken yet, and how many after the one before it found no place;
+ * false: none. 64 are kept. One thread at a time, any. */
+bool store_error_take(struct store *store, struct store_error *out_error, uint64_t *out_missed);
 
 /* Called once, on the loop, when the drive goes out of service (repeated device errors): every
  * operation from then on answers DRIVE_DOWN. */

@@ -8,6 +8,8 @@
 #ifndef STORE_STORE_INT_H
 #define STORE_STORE_INT_H
 
+#include <stdatomic.h>
+
 #include "base/check.h"
 #include "base/counter.h"
 #include "base/list.h"
@@ -55,6 +57,12 @@
 /* Attempts to write what says which records count, before the drive goes out of service: a dead
  * map, a page of a new life, the owner's note. */
 #define STORE_ATTEMPTS 3
+
+/* Errors that are kept for the log. */
+#define STORE_ERRORS 64
+
+/* After so long, what found no space is written again; that is no attempt. */
+#define STORE_RETRY_NS ((uint64_t)100 * 1000 * 1000)
 
 /* Mutations in flight are found by key in a table of so many chains. */
 #define STORE_KEY_CHAINS 1024
@@ -170,7 +178,7 @@ enum store_mutation_state {
     MUTATION_PARKED, /* waits in its volume's queue for capacity: a segment, an index entry, the
                         quota; woken by store_run                                                */
     MUTATION_DEVICE, /* its record is being written; woken by store_mutation_written            */
-    MUTATION_KILL,   /* a record is being killed; woken by store_mutation_killed                 */
+    MUTATION_KILL,   /* a record is being killed; woken by mutation_killed                       */
     MUTATION_ANSWER, /* the answer is known; woken by store_mutation_answer                      */
 };
 
@@ -193,6 +201,10 @@ struct store_mutation {
     uint32_t pages;                 /* of its record                                */
     struct store_deferred deferred; /* ANSWER; DEVICE at a fault point             */
     struct loop_op op;              /* DEVICE: the write                           */
+    /* KILL: the record is dead, durably, or in a life that is over; or the drive is out of service
+     */
+    void (*killed)(struct store_mutation *mutation, icms_err err);
+    void (*evicted)(struct store *store); /* MUTATION_EVICT: it ended               */
 };
 static_assert(sizeof(struct store_mutation) <= sizeof(((struct store_write *)0)->private_words),
               "a mutation fits in a store_write");
@@ -245,6 +257,20 @@ static_assert(sizeof(struct store_flush_private) <=
                   sizeof(((struct store_flush *)0)->private_words),
               "fits");
 
+/* Errors for the owner's log; see error.c. */
+struct store_errors {
+    _Atomic uint32_t written, taken; /* of all that ever were                */
+    _Atomic uint64_t missed;         /* since the last one was taken         */
+    struct store_error error[STORE_ERRORS];
+};
+
+/* Runs something again, when there may be space. */
+struct store_retry {
+    struct loop_timer timer;
+    struct store *store;
+    void (*run)(struct store *store);
+};
+
 /* The dead map of one segment in a batch of kills. */
 struct store_kill_map {
     struct store *store;            /* its owner                                       */
@@ -263,6 +289,7 @@ struct store_kill {
     uint32_t count;                 /* maps of the batch                                    */
     uint32_t in_flight;             /* of them: whose write has not ended                   */
     uint32_t attempts;              /* failed batches in a row                              */
+    struct store_retry retry;       /* the next batch, when there was no space              */
     struct store_deferred deferred; /* ends the flush when a fault point failed it   */
     struct loop_op op;              /* the flush                                            */
     struct store_kill_map map[STORE_KILL_SEGMENTS];
@@ -274,6 +301,7 @@ struct store_note_writer {
     struct store_note_df *df; /* aligned; the last one                               */
     uint32_t step;            /* of 4: write, flush, and the same of the second copy */
     uint32_t attempts;        /* that failed                                         */
+    struct store_retry retry; /* the step, when there was no space                   */
     struct loop_op op;        /* of the step                                         */
 };
 
@@ -283,6 +311,7 @@ struct store_opener {
     uint32_t stream;                /* for whom                                        */
     uint32_t attempts;              /* that failed                                     */
     struct store_deferred deferred; /* ends the write when a fault point failed it     */
+    struct store_retry retry;       /* the write, when there was no space              */
     struct loop_op op;              /* the write of the header's copy                  */
     struct store_header_df *header; /* aligned page                                    */
 };
@@ -320,16 +349,20 @@ struct store_reclaim {
     uint32_t evicting;                /* mutations below in flight                       */
     struct store_mutation *mutations; /* STORE_QUOTA_EVICTIONS of them                 */
     struct store_deferred deferred;   /* the next slice; ends a step at a fault point    */
+    struct store_retry retry;         /* the step, when there was no space               */
     struct loop_op op;                /* of the step                                     */
     struct store_summary *summary;    /* the entries that were read, or that a sweep made */
     void *page_memory;                /* aligned; header, dead map or footer             */
 };
 
 struct store {
-    uint32_t magic;                 /* STORE_MAGIC */
-    bool down;                      /* out of service                                      */
-    bool free_low;                  /* segments without blocks under the low-water mark    */
-    bool tight;                     /* a mutation waits for an index entry                 */
+    uint32_t magic; /* STORE_MAGIC */
+    bool down;      /* out of service                                      */
+    bool full;      /* no space for the last record; read by any thread    */
+    bool free_low;  /* segments without blocks under the low-water mark    */
+    bool tight;     /* a mutation waits for an index entry                 */
+    /* store_run: called when something ended that others may wait for */
+    void (*run)(struct store *store);
     bool running;                   /* inside store_run                                    */
     bool run_again;                 /* store_run was called from inside itself             */
     struct loop *loop;              /* whose thread all of this is on */
@@ -340,6 +373,9 @@ struct store {
     uint32_t value_bytes_max;       /* from the options */
     uint32_t writes_max;            /* from the options */
     uint32_t writes;                /* records in flight */
+    uint64_t write_bytes;           /* of them */
+    uint32_t reads;                 /* values being read */
+    uint64_t read_ns;               /* when the last one began */
     uint32_t write_errors;          /* in a row */
     uint32_t read_errors;           /* in a row */
     uint64_t sequence;              /* the last one given */
@@ -372,6 +408,7 @@ struct store {
     struct store_discard discard;         /* tells the device what is free */
     struct store_kill kill;               /* marks records as dead */
     struct store_note_writer note;        /* what the owner keeps here */
+    struct store_errors errors;           /* for its log */
     struct policy *policy;                /* says which, and what is written at all */
     struct policy_opts policy_opts;       /* what it was made of */
     struct store_deferred first_run;      /* the first store_run, when the loop runs     */
@@ -390,7 +427,7 @@ struct store {
     uint64_t since_ns; /* when the store was opened; 0: it is being opened */
 };
 
-/* ---- store.c ---- */
+/* ---- device.c, budget.c ---- */
 
 static inline uint32_t store_segment_number(const struct store *store,
                                             const struct store_segment *segment)
@@ -422,6 +459,13 @@ static inline uint32_t store_segment_hint(const struct store *store,
     return store->streams[segment->stream].hint;
 }
 
+/* Tells the record at a location from all others that the drive ever had. */
+static inline uint64_t store_record_id(const struct store *store,
+                                       const struct store_location *location)
+{
+    return store->segments[location->segment].sequence << 16 | location->page;
+}
+
 static inline uint64_t store_volume_bit(uint32_t volume)
 {
     return (uint64_t)1 << volume % 64;
@@ -441,16 +485,27 @@ void store_defer(struct store *store, struct store_deferred *deferred,
                  void (*run)(struct store_deferred *));
 
 /* Counts the outcome of a record's write, or of a read; too many failures in a row take the drive
- * out. */
-void store_write_outcome(struct store *store, icms_err err);
-void store_read_outcome(struct store *store, icms_err err);
+ * out. Space that is missing does not: it may come back. error says what it was, without its err.
+ */
+void store_write_outcome(struct store *store, icms_err err, struct store_error error);
+void store_read_outcome(struct store *store, icms_err err, struct store_error error);
 
 /* The same for headers, summaries and flushes, whose success says nothing about records. */
-static inline void store_overhead_outcome(struct store *store, icms_err err)
+static inline void store_overhead_outcome(struct store *store, icms_err err, const char *what,
+                                          uint64_t offset)
 {
     if (err != ICMS_OK)
-        store_write_outcome(store, err);
+        store_write_outcome(
+            store, err,
+            (struct store_error){.what = what, .offset = offset, .volume = STORE_ERROR_NO_BLOCK});
 }
+
+/* What is left of the write budget, if nothing was written since it was noted. Any thread. */
+uint64_t store_budget_left(const struct store *store);
+
+/* Takes the budget of the options; INVALID: it never lets the largest value through. */
+icms_err store_budget_open(struct store *store, const struct store_opts *opts,
+                           struct err_why *why) ICMS_MUST_CHECK;
 
 /* Takes the drive out of service: every operation from then on answers DRIVE_DOWN. */
 void store_down(struct store *store);
@@ -467,6 +522,26 @@ void store_accessed(struct store *store, struct store_segment *segment, uint32_t
                     const struct key *key);
 
 uint64_t store_now_ms(const struct store *store);
+
+/* ---- error.c ---- */
+
+/* Counts an error, so many times, and keeps it for the log. */
+void store_error_add(struct store *store, const struct store_error *error, uint64_t count);
+
+/* Calls run once, on the loop, after STORE_RETRY_NS; the drive may be out of service then. */
+void store_retry_later(struct store *store, struct store_retry *retry,
+                       void (*run)(struct store *store));
+
+/* Damage of what lies at an offset, other than a value. */
+static inline void store_damage_add(struct store *store, const char *what, uint64_t offset,
+                                    uint64_t count)
+{
+    struct store_error error = {
+        .what = what, .err = ICMS_CORRUPT, .offset = offset, .volume = STORE_ERROR_NO_BLOCK};
+
+    if (count > 0)
+        store_error_add(store, &error, count);
+}
 
 /* ---- volume.c ---- */
 
@@ -545,24 +620,18 @@ void store_opener_run(struct store *store);
 
 /* ---- mutation.c ---- */
 
-/* Tells the record at a location from all others that the drive ever had. */
-uint64_t store_record_id(const struct store *store, const struct store_location *location);
-
-/* Evicts one block for the quota of its volume; done: called in the end. False: another mutation of
- * its key is in flight, and nothing was started. */
+/* Evicts one block for the quota of its volume; evicted: called in the end. False: another mutation
+ * of its key is in flight, and nothing was started. */
 bool store_evict_start(struct store *store, struct store_mutation *mutation,
-                       const struct store_block *block);
+                       const struct store_block *block, void (*evicted)(struct store *store));
 
-/* The record that a mutation wanted to be dead is, durably, or is in a life that is over; or the
- * drive is out of service. */
-void store_mutation_killed(struct store_mutation *mutation, icms_err err);
-
-/* Lets parked mutations go on, then kills, reclaim, the opener and discards. */
-void store_run(struct store *store);
+/* One round over the volumes that have parked mutations, one of each; true: one went on. Called by
+ * store_run. */
+bool store_mutations_run(struct store *store);
 
 /* ---- kill.c ---- */
 
-/* Kills the record at mutation->target: answers by store_mutation_killed. */
+/* Kills the record at mutation->target: ends with mutation->killed. */
 void store_kill_add(struct store_mutation *mutation);
 
 /* Begins a batch when none is in flight. Called by store_run. */
@@ -583,13 +652,15 @@ icms_err store_note_open(struct store *store, struct err_why *why) ICMS_MUST_CHE
 /* Begins a job when there is one. Called by store_run. */
 void store_reclaim_run(struct store *store);
 
-/* An eviction for a quota ended. */
-void store_reclaim_evicted(struct store *store);
-
 /* ---- discard.c ---- */
 
 /* Begins a discard when there is one, and it is time. Called by store_run. */
 void store_discard_run(struct store *store);
+
+/* ---- run.c ---- */
+
+/* Lets parked mutations go on, then kills, reclaim, the opener and discards. */
+void store_run(struct store *store);
 
 /* ---- recover.c ---- */
 

@@ -22,8 +22,11 @@ void target_warn(struct target *target, const char *format, ...)
     if (target->warning_count == TARGET_WARNINGS)
         return;
     va_start(args, format);
-    vsnprintf(target->warnings[target->warning_count++], ERR_WHY_BYTES_MAX, format, args);
+    vsnprintf(target->warnings[target->warning_count], ERR_WHY_BYTES_MAX, format, args);
     va_end(args);
+    if (target->opts.warned != NULL)
+        target->opts.warned(target->warnings[target->warning_count]);
+    target->warning_count++;
 }
 
 static void drive_down(void *arg)
@@ -34,54 +37,10 @@ static void drive_down(void *arg)
                              memory_order_acq_rel);
 }
 
-static uint64_t drives_value_bytes_max(const struct target *target)
-{
-    uint64_t bytes = 1;
-
-    for (uint32_t i = 0; i < target->opts.volume_count; i++)
-        bytes = u64_max(bytes, volume_stored_bytes_max(&target->opts.volumes[i]));
-    return bytes;
-}
-
-/* The same sentence with the drive's name and what to do about it. */
-static icms_err drive_unformatted(const struct target_drive *drive, icms_err err,
-                                  struct err_why *why)
-{
-    struct err_why cause = *why;
-
-    switch (err) {
-    case ICMS_FOREIGN:
-        return err_set(why, err,
-                       "drive%u: not formatted: %.300s; to erase it, start with `--format drive%u`",
-                       drive->index, cause.text, drive->index);
-    case ICMS_VERSION:
-        return err_set(why, err,
-                       "drive%u: cannot open: %.300s; use that version, or, to erase it, start "
-                       "with `--format drive%u`",
-                       drive->index, cause.text, drive->index);
-    case ICMS_CORRUPT:
-        return err_set(why, err,
-                       "drive%u: cannot open: %.300s; to erase it, start with `--format drive%u`",
-                       drive->index, cause.text, drive->index);
-    default:
-        return err;
-    }
-}
-
 static void drive_opts(const struct target_drive *drive, struct store_opts *opts)
 {
-    const struct target *target = drive->target;
-    const struct target_drive_opts *given = &target->opts.drives[drive->index];
-
-    store_opts_init(opts);
-    opts->path = given->path;
-    opts->bytes = given->bytes;
-    opts->bytes_per_block = given->bytes_per_block;
-    opts->budget = given->budget;
-    opts->segment_bytes = target->opts.segment_bytes;
-    opts->discard = target->opts.discard;
-    opts->value_bytes_max = drives_value_bytes_max(target);
-    opts->hash_seed = target->hash_seed;
+    target_store_opts(&drive->target->opts, drive->index, opts);
+    opts->hash_seed = drive->target->hash_seed;
 }
 
 icms_err target_drive_format(struct target_drive *drive, bool overwrite, struct err_why *why)
@@ -94,13 +53,41 @@ icms_err target_drive_format(struct target_drive *drive, bool overwrite, struct 
     err = store_format(env, &opts, overwrite, why);
     if (err == ICMS_OK || err == ICMS_EXISTS)
         err = store_note_read(env, drive->path, why, &drive->uuid, &drive->note, &drive->note_lost);
-    return drive_unformatted(drive, err, why);
+    return target_drive_unformatted(drive->index, err, why);
 }
 
-/* An empty drive is formatted, and any with opts.format. */
+/* Formatting is never silent. */
+static void drive_formatted(const struct target_drive *drive, bool any,
+                            const struct store_contents *before)
+{
+    const char *cause = "it held nothing";
+
+    if (any)
+        cause = "--format names it";
+    else if (before->holds == STORE_HOLDS_NO_FILE)
+        cause = "the file was missing, and is made";
+    target_warn(drive->target, "drive %u (%.200s): formatted: %s; it holds no blocks now",
+                drive->index, drive->path, cause);
+}
+
+/* An empty drive is formatted, and any with TARGET_FORMAT_ANY. */
 static icms_err drive_prepare(struct target_drive *drive, struct err_why *why)
 {
-    return target_drive_format(drive, drive->target->opts.drives[drive->index].format, why);
+    const struct target_opts *opts = &drive->target->opts;
+    bool any = opts->drives[drive->index].format == TARGET_FORMAT_ANY;
+    struct err_why note = {""};
+    struct store_contents found = {.holds = STORE_HOLDS_STORE};
+    icms_err err = any ? ICMS_OK : target_drive_look(opts, drive->index, why, &found, &note);
+
+    if (note.text[0] != '\0')
+        target_warn(drive->target, "%s", note.text);
+    if (err == ICMS_OK && (any || found.holds != STORE_HOLDS_STORE)) {
+        err = target_drive_format(drive, any, why);
+        if (err == ICMS_OK)
+            drive_formatted(drive, any, &found);
+        return err;
+    }
+    return err == ICMS_OK ? target_drive_format(drive, false, why) : err;
 }
 
 static icms_err drive_open(struct target_drive *drive, struct err_why *why)
@@ -123,7 +110,7 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
         store_on_down(drive->store, drive_down, drive);
     if (err == ICMS_OK)
         err = target_slow_init(drive, why);
-    return drive_unformatted(drive, err, why);
+    return target_drive_unformatted(drive->index, err, why);
 }
 
 /* Placement follows the UUIDs of the drives, so neither their paths nor their order matter. A drive
@@ -185,13 +172,7 @@ static icms_err drives_quota_check(const struct target *target, const struct vol
             return ICMS_OK;
         bytes += stats.drive_bytes;
     }
-    if (volume->quota_bytes <= bytes)
-        return ICMS_OK;
-    return err_set(why, ICMS_CONFIG,
-                   "volume %s: its quota of %llu bytes is larger than the drives of the enclosure "
-                   "together, %llu bytes; lower it, or write 0 for all of them",
-                   volume->name, (unsigned long long)volume->quota_bytes,
-                   (unsigned long long)bytes);
+    return target_quota_check(volume, bytes, why);
 }
 
 /* A volume's quota is split by weight over the drives in service. */
@@ -221,12 +202,11 @@ static icms_err drives_volume_limit(struct target *target, uint32_t v, struct er
     return ICMS_OK;
 }
 
-/* Is it the operator who has to decide? A drive that broke is not a reason to stay away; one that
- * holds something else, or is in use, may be a wrong path. */
+/* Is it the operator who has to decide for the whole enclosure? A drive that broke, or whose
+ * beginning is damaged, is not a reason to stay away; one that is in use may be another one's. */
 static bool drive_refused(icms_err err)
 {
     switch (err) {
-    case ICMS_FOREIGN:
     case ICMS_LOCKED:
     case ICMS_VERSION:
     case ICMS_PERMISSION:
@@ -250,16 +230,6 @@ static bool drive_leave(struct target_drive *drive, icms_err err, const struct e
     target_warn(drive->target, "drive %u is out of service: %.400s", drive->index, why->text);
     drive_down(drive);
     return true;
-}
-
-static icms_err drives_check(const struct target *target, struct err_why *why)
-{
-    for (uint32_t i = 0; i < target->opts.drive_count; i++)
-        for (uint32_t j = i + 1; j < target->opts.drive_count; j++)
-            if (strcmp(target->opts.drives[i].path, target->opts.drives[j].path) == 0)
-                return err_set(why, ICMS_CONFIG, "the drive %s is listed twice",
-                               target->opts.drives[i].path);
-    return ICMS_OK;
 }
 
 icms_err target_drives_each(struct target *target,
@@ -287,10 +257,8 @@ static icms_err drives_left(const struct target *target, struct err_why *why)
 
 icms_err target_drives_open(struct target *target, struct err_why *why)
 {
-    icms_err err = drives_check(target, why);
+    icms_err err;
 
-    if (err != ICMS_OK)
-        return err;
     loop_entropy(target->loops[0], &target->hash_seed, sizeof(target->hash_seed));
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         struct target_drive *drive = &target->drives[i];

@@ -199,7 +199,7 @@ static void a_drive_that_fails_is_out_and_the_rest_goes_on(void **state)
     target_stats(rig->target, stats);
     assert_true(stats->drives[1].out);
     assert_true(target_ready(rig->target, &why));
-    assert_string_equal(why.text, "1 of 3 drives are out of service");
+    assert_string_equal(why.text, "1 of 3 drives out of service: drive1 (/drive/1)");
     target_nvmf_ops.health(rig->target, &health);
     assert_true(health.degraded && health.spare_percent == 66);
     for (uint32_t i = 0; i < 90; i++)
@@ -480,7 +480,7 @@ static void a_copied_drive_is_refused(void **state)
     assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
     assert_non_null(strstr(why.text, "drive0 (/drive/0) and drive1 (/drive/1) have the same UUID"));
     assert_non_null(strstr(why.text, "--format drive1"));
-    rig->drives[1].format = true;
+    rig->drives[1].format = TARGET_FORMAT_ANY;
     rig_up(rig);
     rig_free(&rig);
 }
@@ -1057,7 +1057,7 @@ static void a_drive_of_another_enclosure_is_refused(void **state)
     rig->opts.drive_count = 2;
     assert_int_equal(rig_try(rig, &why), ICMS_CONFIG);
     assert_non_null(strstr(why.text, "start with `--format drive1`"));
-    rig->drives[1].format = true;
+    rig->drives[1].format = TARGET_FORMAT_ANY;
     rig_up(rig);
     assert_int_equal(hits(rig, 1, 20), 20);
     rig_free(&rig);

@@ -457,9 +457,11 @@ static void overload_judge(struct world *world, uint32_t stored)
         (unsigned long long)evictions, world->other.hits + world->own.hits,
         world->other.misses + world->own.misses, world->other.late + world->own.late);
     assert_int_equal(acked, world->stores.acked);
-    assert_true(acked > 100 && stored >= 10 * acked);
+    assert_true(acked > 100 && stored >= 5 * acked); /* more than the drives take, by far */
     assert_int_equal(stored - acked, world->stores.sheds);
-    assert_int_equal(world->stats.nvmf.sheds, world->stores.sheds);
+    assert_true(world->stats.nvmf.sheds >
+                0); /* by the backlog; a drive that is clogged sheds, too */
+    assert_true(world->stats.nvmf.sheds <= world->stores.sheds);
     assert_true(evictions > 0);
     assert_int_equal(acked - there, evictions);
     assert_int_equal(world->other.late + world->own.late, 0);

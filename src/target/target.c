@@ -31,6 +31,7 @@ void target_opts_init(struct target_opts *opts)
         .queue_entries_max = nvmf.queue_entries_max,
         .in_capsule_bytes = nvmf.in_capsule_bytes,
         .header_timeout_ms = nvmf.header_timeout_ms,
+        .ready_out_percent_max = 100,
     };
 }
 
@@ -59,13 +60,17 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
 {
     const struct target_opts *opts = &target->opts;
     struct nvmf_target_ns *namespaces = calloc(u64_max(opts->volume_count, 1), sizeof(*namespaces));
+    struct nvmf_target_tenant *tenants = calloc(TARGET_TENANTS, sizeof(*tenants));
     struct nvmf_target_opts nvmf;
     char serial[21];
     uint64_t capacity = 0;
     icms_err err;
 
-    if (namespaces == NULL)
+    if (namespaces == NULL || tenants == NULL) {
+        free(namespaces);
+        free(tenants);
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    }
     for (uint32_t i = 0; i < opts->drive_count; i++)
         capacity += opts->drives[i].bytes;
     for (uint32_t i = 0; i < opts->volume_count; i++) {
@@ -77,8 +82,11 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
                                                   : u64_max(capacity, (uint64_t)1 << 30),
             .value_bytes_max = (uint32_t)volume_stored_bytes_max(volume),
             .sealed = volume->sealed,
+            .encrypted = volume->encrypted,
+            .tenant = target_tenant_of(target, volume),
             .host_count = volume->host_count,
             .host_nqn = (const char(*)[LIMIT_NQN_BYTES])volume->host_nqn,
+            .require = volume->require,
         };
     }
     nvmf_target_opts_init(&nvmf);
@@ -95,6 +103,20 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     nvmf.enclosure = opts->uuid;
     nvmf.namespaces = namespaces;
     nvmf.namespace_count = opts->volume_count;
+    target_tenants_nvmf(target, tenants);
+    nvmf.tenants = tenants;
+    nvmf.tenant_count = target->tenant_count;
+    nvmf.hosts = opts->hosts;
+    nvmf.host_count = opts->host_count;
+    nvmf.require = opts->require;
+    if (opts->auth_hash_count > 0) {
+        memcpy(nvmf.auth_hashes, opts->auth_hashes, sizeof(nvmf.auth_hashes));
+        nvmf.auth_hash_count = opts->auth_hash_count;
+    }
+    if (opts->auth_group_count > 0) {
+        memcpy(nvmf.auth_groups, opts->auth_groups, sizeof(nvmf.auth_groups));
+        nvmf.auth_group_count = opts->auth_group_count;
+    }
     nvmf.connections_max = opts->connections_max;
     nvmf.host_connections_max = (uint32_t)u64_max(opts->connections_max / 2, 2);
     nvmf.queue_entries_max = opts->queue_entries_max;
@@ -109,6 +131,7 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     nvmf.owner = target;
     err = nvmf_target_new(&nvmf, why, &target->nvmf);
     free(namespaces);
+    free(tenants);
     return err;
 }
 
@@ -163,15 +186,9 @@ icms_err target_new(const struct target_opts *opts, struct err_why *why, struct 
     icms_err err;
 
     check(opts->env != NULL && opts->nqn != NULL);
-    if (opts->loops < 1 || opts->loops > LIMIT_LOOPS)
-        return err_set(why, ICMS_CONFIG, "%u loops: 1 to %u are possible", opts->loops,
-                       LIMIT_LOOPS);
-    if (opts->drive_count < 1 || opts->drive_count > LIMIT_DRIVES)
-        return err_set(why, ICMS_CONFIG, "%u drives: 1 to %u are possible", opts->drive_count,
-                       LIMIT_DRIVES);
-    if (opts->volume_count > LIMIT_VOLUMES)
-        return err_set(why, ICMS_CONFIG, "%u volumes: %u are possible", opts->volume_count,
-                       LIMIT_VOLUMES);
+    err = target_check(opts, why);
+    if (err != ICMS_OK)
+        return err;
     target = calloc(1, sizeof(*target));
     if (target == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
@@ -179,6 +196,10 @@ icms_err target_new(const struct target_opts *opts, struct err_why *why, struct 
     for (uint32_t i = 0; i < opts->drive_count; i++)
         target->drive_opts[i] = opts->drives[i];
     target->opts.drives = target->drive_opts;
+    check(opts->tenant_count <= LIMIT_TENANTS);
+    for (uint32_t i = 0; i < opts->tenant_count; i++)
+        target->tenants[i] = opts->tenants[i];
+    target->tenant_count = opts->tenant_count;
     err = target_make(target, why);
     if (err != ICMS_OK) {
         target_free(&target);
@@ -302,6 +323,43 @@ static bool target_quota_fine(const struct target *target, struct err_why *why)
     return true;
 }
 
+/* Appends the names of drives; a long list is cut. */
+static void ready_names(const struct target *target, const char *what, uint32_t drives,
+                        struct err_why *why)
+{
+    size_t used = strlen(why->text);
+
+    if (drives == 0 || used >= sizeof(why->text) - 1)
+        return;
+    used += (size_t)snprintf(why->text + used, sizeof(why->text) - used,
+                             "%s%u of %u drives %s:", used > 0 ? "; " : "",
+                             (unsigned)__builtin_popcount(drives), target->opts.drive_count, what);
+    for (uint32_t i = 0; i < target->opts.drive_count && used < sizeof(why->text); i++)
+        if ((drives >> i & 1) != 0)
+            used += (size_t)snprintf(why->text + used, sizeof(why->text) - used, " drive%u (%s)", i,
+                                     target->drives[i].path);
+}
+
+/* What is not as it should be with the drives. */
+static void ready_drives(const struct target *target, uint32_t out, struct err_why *why)
+{
+    uint32_t slow = 0, full = 0;
+
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        struct store_stats stats;
+
+        if ((out >> i & 1) != 0)
+            continue;
+        store_stats(target->drives[i].store, &stats);
+        slow |= (uint32_t)target_drive_slow(target, i) << i;
+        full |= (uint32_t)stats.full << i;
+    }
+    why->text[0] = '\0';
+    ready_names(target, "out of service", out, why);
+    ready_names(target, "slow", slow, why);
+    ready_names(target, "without space", full, why);
+}
+
 bool target_ready(const struct target *target, struct err_why *why)
 {
     uint32_t out = atomic_load_explicit(&target->out, memory_order_acquire);
@@ -322,10 +380,8 @@ bool target_ready(const struct target *target, struct err_why *why)
     }
     if (!target_quota_fine(target, why))
         return false;
-    if (out_count > 0)
-        err_set(why, ICMS_DRIVE_DOWN, "%u of %u drives are out of service", out_count,
-                target->opts.drive_count);
-    return true;
+    ready_drives(target, out, why);
+    return out_count * 100.0 <= target->opts.ready_out_percent_max * target->opts.drive_count;
 }
 
 static void target_stats_volume(const struct target *target, uint32_t v,
@@ -368,6 +424,7 @@ void target_stats(const struct target *target, struct target_stats *out_stats)
     for (uint32_t i = 0; i < target->opts.loops; i++)
         trace_stats_add(&target->books[i], state_names, TARGET_REQ_STATES, out_stats->states);
     nvmf_target_stats(target->nvmf, &out_stats->nvmf);
+    target_tenants_stats(target, out_stats);
     out_stats->quota_errors = atomic_load_explicit(&target->quota_errors, memory_order_relaxed);
     out_stats->drive_count = target->opts.drive_count;
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
@@ -429,6 +486,30 @@ char *target_trace(struct target *target, const struct key *key)
     return trace_text(books, target->opts.loops, key, &names, loop_env_now_ns(target->opts.env));
 }
 
+icms_err target_keys_check(const struct target_opts *opts, struct err_why *why)
+{
+    struct nvmf_target_opts nvmf;
+
+    nvmf_target_opts_init(&nvmf);
+    nvmf.nqn = opts->nqn;
+    nvmf.hosts = opts->hosts;
+    nvmf.host_count = opts->host_count;
+    nvmf.require = opts->require;
+    return nvmf_target_keys_check(&nvmf, why);
+}
+
+bool target_auth_take(struct target *target, struct nvmf_target_auth *out_auth,
+                      uint64_t *out_missed)
+{
+    return nvmf_target_auth_take(target->nvmf, out_auth, out_missed);
+}
+
+bool target_tls_refused(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES],
+                        char out_why[96])
+{
+    return nvmf_target_tls_refused(target->nvmf, out_hostnqn, out_why);
+}
+
 void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES])
 {
     nvmf_target_slow_host(target->nvmf, out_hostnqn);
@@ -438,6 +519,14 @@ bool target_loss_take(struct target *target, struct nvmf_target_loss *out_loss,
                       uint64_t *out_missed)
 {
     return nvmf_target_loss_take(target->nvmf, out_loss, out_missed);
+}
+
+bool target_error_take(struct target *target, uint32_t drive, struct store_error *out_error,
+                       uint64_t *out_missed)
+{
+    check(drive < target->opts.drive_count);
+    return target->drives[drive].store != NULL &&
+           store_error_take(target->drives[drive].store, out_error, out_missed);
 }
 
 struct loop *target_loop(struct target *target, uint32_t index)

@@ -24,12 +24,19 @@
 
 struct target;
 
+/* Which drives are formatted at the start. */
+enum target_format {
+    TARGET_FORMAT_EMPTY,   /* a missing file, and what holds zeros */
+    TARGET_FORMAT_ANY,     /* whatever it holds                    */
+    TARGET_FORMAT_NOTHING, /* none: an empty one is out of service */
+};
+
 struct target_drive_opts {
     const char *path;           /* file or block device                  */
     uint64_t bytes;             /* file: made with this size; 0: as it is */
     uint64_t bytes_per_block;   /* of the drive, for an entry of its index; 0: 64 KiB */
     struct write_budget budget; /* what may be written to it a day */
-    bool format;                /* overwrite what it holds               */
+    enum target_format format;
 };
 
 struct target_opts {
@@ -51,20 +58,47 @@ struct target_opts {
     uint32_t header_timeout_ms;     /* a started PDU must be whole by then                  */
     uint64_t store_backlog_bytes;   /* waiting stores before the next are shed; 0: default  */
     double ready_quota_percent_max; /* readiness limit on quota use; 0: off                 */
+    double ready_out_percent_max;   /* readiness limit on the share of drives out of service    */
+    void (*warned)(const char *sentence);   /* called for each of target_warning; or NULL      */
     const struct target_drive_opts *drives; /* 1..LIMIT_DRIVES                                   */
     uint32_t drive_count;
+    const struct tenant_spec *tenants; /* 0..LIMIT_TENANTS; kept by the caller. Volumes may name
+                                          others, which have weight 1 and no limit             */
+    uint32_t tenant_count;
     const struct volume_spec *volumes; /* 0..LIMIT_VOLUMES; kept by the caller                   */
     uint32_t volume_count;
+    const struct nvmf_target_host *hosts; /* that are known; read by target_new                  */
+    uint32_t host_count;
+    uint8_t require; /* REQUIRE_*: of hosts that are not listed                             */
+    uint8_t auth_hashes[3], auth_groups[6];     /* as in nvmf_target_opts                       */
+    uint32_t auth_hash_count, auth_group_count; /* 0: its defaults                          */
 };
 
 /* Defaults for everything but env, uuid, nqn, listen, drives and volumes. */
 void target_opts_init(struct target_opts *opts);
 
+/* Whether these options go together, as target_new asks first. CONFIG with a sentence. No I/O. */
+icms_err target_check(const struct target_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
+
+/* Whether the keys of hosts can be used, as target_new asks. CONFIG, NOT_FOUND, PERMISSION, ...
+ * with a sentence. Blocking: reads files. */
+icms_err target_keys_check(const struct target_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
+
+/* Says what target_new would refuse or not do as it is written because of the drives that are here:
+ * one sentence each. Changes nothing, and works beside a target that serves them. Blocking. */
+void target_check_here(const struct target_opts *opts, void (*say)(void *arg, const char *sentence),
+                       void *arg);
+
+/* Memory that target_new takes: buffers, and the indexes of the drives that are here or will be
+ * made. Blocking. */
+uint64_t target_memory_bytes(const struct target_opts *opts);
+
 /* Takes the memory, opens the drives. A drive that is empty (missing file with a size, or zeros) is
- * formatted. One that holds anything else is an error and left as it is, unless its opts have
- * format; so is one that is in use by another process. A drive that is missing or does not work is
- * left out (target_warning says why) and the rest serves; if none is left it is an error, with the
- * sentence of the first. Blocking. */
+ * formatted, or left out, and one with any content formatted, as its opts say (format). A drive
+ * that is missing, damaged, holds something else or does not work is left out as it is, and the
+ * rest serves; if none is left it is an error, with the sentence of the first. One that is in use
+ * by another process, or has a store of another version, is an error. What was formatted or left
+ * out, and why, is in target_warning. Blocking. */
 icms_err target_new(const struct target_opts *opts, struct err_why *why,
                     struct target **out_target) ICMS_MUST_CHECK;
 
@@ -111,8 +145,9 @@ void target_call(struct target *target, struct loop *loop, struct target_call *c
 struct loop *target_loop(struct target *target, uint32_t index);
 
 /* False while draining, without a drive, when free segments stayed under their low-water mark for
- * TARGET_LOW_NS, or a volume is over ready_quota_percent_max; why says which. True with a sentence
- * in why when a drive is out of service. Any thread. */
+ * TARGET_LOW_NS, or a volume is over ready_quota_percent_max, or more drives are out of service
+ * than ready_out_percent_max; why says which. True with a sentence in why when a drive is out of
+ * service, slow or without space. Any thread. */
 bool target_ready(const struct target *target, struct err_why *why);
 
 #define TARGET_LOW_NS ((uint64_t)5 * 1000 * 1000 * 1000)
@@ -133,6 +168,14 @@ struct target_volume_stats {
     uint64_t hits;                   /* loads that found the block  */
 };
 
+/* Tenants that are listed, and one for each volume that names none. */
+#define TARGET_TENANTS (LIMIT_TENANTS + LIMIT_VOLUMES)
+
+struct target_tenant_stats {
+    const struct tenant_spec *spec;
+    struct nvmf_target_tenant_stats nvmf;
+};
+
 #define TARGET_STATS_STATES 32 /* room for every state of a command */
 
 struct target_stats {
@@ -145,6 +188,8 @@ struct target_stats {
     struct target_drive_stats drives[LIMIT_DRIVES];
     uint32_t volume_count;
     struct target_volume_stats volumes[LIMIT_VOLUMES];
+    uint32_t tenant_count;
+    struct target_tenant_stats tenants[TARGET_TENANTS];
 };
 
 /* Any thread; numbers a moment old. The struct is large: heap or static. */
@@ -154,6 +199,14 @@ void target_stats(const struct target *target, struct target_stats *out_stats);
  * bytes: whoever reads it may use no volume. Any thread. */
 char *target_trace(struct target *target, const struct key *key);
 
+/* As nvmf_target_auth_take. Any thread. */
+bool target_auth_take(struct target *target, struct nvmf_target_auth *out_auth,
+                      uint64_t *out_missed);
+
+/* As nvmf_target_tls_refused. Any thread. */
+bool target_tls_refused(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES],
+                        char out_why[96]);
+
 /* The host whose connection ended last because it moved data too slowly
  * (target_stats.nvmf.slow_hosts); "": none yet. Any thread. */
 void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES]);
@@ -161,6 +214,11 @@ void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BY
 /* As nvmf_target_loss_take: the oldest controller that was lost and not taken yet. */
 bool target_loss_take(struct target *target, struct nvmf_target_loss *out_loss,
                       uint64_t *out_missed);
+
+/* As store_error_take: the oldest error of a drive that was not taken yet; false also for a drive
+ * that could not be opened. */
+bool target_error_take(struct target *target, uint32_t drive, struct store_error *out_error,
+                       uint64_t *out_missed);
 
 /* For tests: the store of a drive, NULL when it could not be opened. */
 struct store *target_drive_store(struct target *target, uint32_t drive);

@@ -16,8 +16,8 @@
 
 #define TARGET_REQ_MAGIC 0x71657274u /* "treq" */
 
-/* Sentences kept for target_warning: one a drive, and some more. */
-#define TARGET_WARNINGS (LIMIT_DRIVES + LIMIT_LOOPS)
+/* Sentences kept for target_warning: some of each drive, and some more. */
+#define TARGET_WARNINGS (4 * LIMIT_DRIVES + LIMIT_LOOPS)
 
 /* List. Keys that one pass over the drives collects; places of an index that are looked at before
  * others have their turn on the loop, some 20 us; and such slices of one drive in a pass. */
@@ -211,6 +211,8 @@ struct target {
     uint32_t started;          /* loops that run                                       */
     char serial[21];           /* of the subsystem                                     */
     struct target_drive_opts drive_opts[LIMIT_DRIVES]; /* copy of opts.drives                    */
+    uint32_t tenant_count;
+    struct tenant_spec tenants[TARGET_TENANTS];
     uint32_t warning_count;
     char warnings[TARGET_WARNINGS][ERR_WHY_BYTES_MAX];
 };
@@ -234,6 +236,33 @@ static inline void target_req_state_set(struct target_req *req, enum target_req_
     req->state = state;
     trace_state(&req->trace, (uint8_t)state, loop_now_ns(req->at));
 }
+
+/* ---- check.c -------------------------------------------------------------------------------- */
+
+/* What the store of a drive is opened with: all but volumes and seed. */
+void target_store_opts(const struct target_opts *opts, uint32_t drive, struct store_opts *out);
+
+/* CONFIG when a quota is larger than the drives together: it limits nothing, so it is a mistake. */
+icms_err target_quota_check(const struct volume_spec *volume, uint64_t drives_bytes,
+                            struct err_why *why) ICMS_MUST_CHECK;
+
+/* The same sentence with the drive's name and what to do about it. */
+icms_err target_drive_unformatted(uint32_t drive, icms_err err, struct err_why *why);
+
+/* What is on a drive that shall not be overwritten, and whether it can be opened or formatted;
+ * *out_note: what is not as the options say, and yet goes; untouched when there is nothing. */
+icms_err target_drive_look(const struct target_opts *opts, uint32_t drive, struct err_why *why,
+                           struct store_contents *out_found,
+                           struct err_why *out_note) ICMS_MUST_CHECK;
+
+/* ---- tenant.c ------------------------------------------------------------------------------- */
+
+/* Number of the tenant that a volume belongs to; makes the one that is not listed. */
+uint32_t target_tenant_of(struct target *target, const struct volume_spec *volume);
+
+/* All of them, as nvmf/target takes them. */
+void target_tenants_nvmf(const struct target *target, struct nvmf_target_tenant *out);
+void target_tenants_stats(const struct target *target, struct target_stats *out_stats);
 
 /* ---- drives.c ------------------------------------------------------------------------------- */
 

@@ -4,12 +4,12 @@
  */
 #include "trace/trace.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/counter.h"
+#include "base/json.h"
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
@@ -194,69 +194,70 @@ static const char *name_of(const char *const *names, unsigned count, unsigned i)
     return i < count && names[i] != NULL ? names[i] : "?";
 }
 
-static void print_string(FILE *to, const char *name, const char *text)
+static void entry_write(struct json *json, const struct trace_entry *entry,
+                        const struct trace_names *names, bool whole_key, uint64_t now_ns)
 {
-    (void)fprintf(to, "\"%s\":\"", name);
-    for (; *text != 0; text++)
-        if (*text == '"' || *text == '\\')
-            (void)fprintf(to, "\\%c", *text);
-        else if ((unsigned char)*text < ' ')
-            (void)fprintf(to, "\\u%04x", (unsigned)*text);
-        else
-            (void)fputc(*text, to);
-    (void)fputc('"', to);
-}
-
-static void entry_print(FILE *to, const struct trace_entry *entry, const struct trace_names *names,
-                        bool whole_key, uint64_t now_ns)
-{
+    char key[2 * LIMIT_KEY_BYTES + 1] = "";
     unsigned shown;
 
     check(entry->key.length <= LIMIT_KEY_BYTES);
     shown =
         whole_key || entry->key.length < names->key_bytes ? entry->key.length : names->key_bytes;
-
-    (void)fprintf(to, "{\"op\":\"%s\",", name_of(names->ops, names->op_count, entry->op));
-    print_string(to, "volume", names->volume(names->arg, entry->volume));
-    (void)fprintf(to, ",\"key\":\"");
     for (unsigned i = 0; i < shown; i++)
-        (void)fprintf(to, "%02x", entry->key.bytes[i]);
-    (void)fprintf(to, "\",\"bytes\":%" PRIu64 ",\"status\":\"%s\",\"reason\":\"%s\"", entry->bytes,
-                  icms_err_name(entry->err), icms_miss_name(entry->reason));
-    if (entry->place != TRACE_NOWHERE) {
-        (void)fputc(',', to);
-        print_string(to, names->place_is, names->place(names->arg, entry->place));
+        (void)snprintf(key + 2 * (size_t)i, 3, "%02x", entry->key.bytes[i]);
+
+    json_put_object(json, NULL);
+    json_put_string(json, "op", name_of(names->ops, names->op_count, entry->op));
+    json_put_string(json, "volume", names->volume(names->arg, entry->volume));
+    json_put_string(json, "key", key);
+    json_put_uint(json, "bytes", entry->bytes);
+    json_put_string(json, "status", icms_err_name(entry->err));
+    json_put_string(json, "reason", icms_miss_name(entry->reason));
+    if (entry->place != TRACE_NOWHERE)
+        json_put_string(json, names->place_is, names->place(names->arg, entry->place));
+    json_put_uint(json, "age_us", now_ns > entry->end_ns ? (now_ns - entry->end_ns) / 1000 : 0);
+    json_put_uint(json, "us", entry_us(entry));
+    json_put_array(json, "states");
+    for (unsigned i = 0; i < entry->trace.steps; i++) {
+        json_put_object(json, NULL);
+        json_put_string(json, "state",
+                        name_of(names->states, names->state_count, entry->trace.state[i]));
+        json_put_uint(json, "us", entry_step_us(entry, i));
+        json_put_end(json);
     }
-    (void)fprintf(to, ",\"age_us\":%" PRIu64 ",\"us\":%" PRIu64 ",\"states\":[",
-                  now_ns > entry->end_ns ? (now_ns - entry->end_ns) / 1000 : 0, entry_us(entry));
-    for (unsigned i = 0; i < entry->trace.steps; i++)
-        (void)fprintf(to, "%s{\"state\":\"%s\",\"us\":%" PRIu64 "}", i == 0 ? "" : ",",
-                      name_of(names->states, names->state_count, entry->trace.state[i]),
-                      entry_step_us(entry, i));
-    (void)fprintf(to, "]}");
+    json_put_end(json);
+    json_put_end(json);
+}
+
+/* Returns the length of the whole text. */
+static size_t found_write(const struct found *found, const struct key *key,
+                          const struct trace_names *names, uint64_t missed, uint64_t now_ns,
+                          char *out, size_t bytes)
+{
+    unsigned most = key == NULL ? TRACE_SLOW : TRACE_SHOWN;
+    unsigned count = found->count < most ? found->count : most;
+    struct json json;
+
+    json_init(&json, out, bytes);
+    json_put_object(&json, NULL);
+    json_put_array(&json, "requests");
+    for (unsigned i = 0; i < count; i++)
+        entry_write(&json, &found->entries[i], names, key != NULL, now_ns);
+    json_put_end(&json);
+    json_put_uint(&json, "missed", missed);
+    json_put_end(&json);
+    return json_finish(&json);
 }
 
 static char *found_text(const struct found *found, const struct key *key,
                         const struct trace_names *names, uint64_t missed, uint64_t now_ns)
 {
-    unsigned most = key == NULL ? TRACE_SLOW : TRACE_SHOWN;
-    unsigned count = found->count < most ? found->count : most;
-    char *text = NULL;
-    size_t bytes;
-    FILE *to = open_memstream(&text, &bytes);
+    size_t bytes = found_write(found, key, names, missed, now_ns, NULL, 0) + 1;
+    char *text = malloc(bytes);
 
-    if (to == NULL)
-        return NULL;
-    (void)fprintf(to, "{\"requests\":[");
-    for (unsigned i = 0; i < count; i++) {
-        (void)fprintf(to, i == 0 ? "" : ",");
-        entry_print(to, &found->entries[i], names, key != NULL, now_ns);
-    }
-    (void)fprintf(to, "],\"missed\":%" PRIu64 "}", missed);
-    if (fclose(to) == 0)
-        return text;
-    free(text);
-    return NULL;
+    if (text != NULL)
+        check(found_write(found, key, names, missed, now_ns, text, bytes) < bytes);
+    return text;
 }
 
 char *trace_text(struct trace_book *const *books, unsigned count, const struct key *key,

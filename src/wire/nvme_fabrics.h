@@ -74,7 +74,8 @@ static inline uint16_t nvme_connect_cntlid(uint32_t dw0)
     return (uint16_t)dw0;
 }
 
-#define NVME_CONNECT_AUTH 0x00060000u /* ATR, ASCR: the host must authenticate */
+#define NVME_CONNECT_ATR  0x00020000u /* the host must authenticate                       */
+#define NVME_CONNECT_ASCR 0x00040000u /* and make a secure channel of the same connection */
 
 /* ---- properties ----------------------------------------------------------------------------- */
 

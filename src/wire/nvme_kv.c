@@ -350,7 +350,8 @@ void nvme_kv_ns_encode(const struct nvme_kv_ns *ns, uint8_t out_page[NVME_PAGE_B
     if (ns->icms) {
         page.vendor.magic = le32_of(VENDOR_MAGIC);
         page.vendor.version = VENDOR_VERSION;
-        page.vendor.flags = ns->sealed ? VENDOR_NS_SEALED : 0;
+        page.vendor.flags = (uint8_t)((ns->sealed ? VENDOR_NS_SEALED : 0) |
+                                      (ns->encrypted ? VENDOR_NS_ENCRYPTED : 0));
         memcpy(page.vendor.volume, ns->volume.bytes, sizeof(page.vendor.volume));
     }
     memcpy(out_page, &page, sizeof(page));
@@ -380,6 +381,7 @@ icms_err nvme_kv_ns_decode(const void *page, size_t bytes, struct nvme_kv_ns *ou
     ns.icms = le32_get(wf.vendor.magic) == VENDOR_MAGIC && wf.vendor.version == VENDOR_VERSION;
     if (ns.icms) {
         ns.sealed = wf.vendor.flags & VENDOR_NS_SEALED;
+        ns.encrypted = wf.vendor.flags & VENDOR_NS_ENCRYPTED;
         memcpy(ns.volume.bytes, wf.vendor.volume, sizeof(ns.volume.bytes));
     }
     *out_ns = ns;

@@ -138,6 +138,7 @@ struct nvme_kv_ns {
     bool icms;                /* the vendor part is there: volume and sealed are valid       */
     struct uuid volume;       /* vendor: the volume this namespace holds a part of           */
     bool sealed;              /* vendor: values end in a trailer (sealed.h)                  */
+    bool encrypted;           /* vendor: clients encrypt them                                */
 };
 
 void nvme_kv_ns_encode(const struct nvme_kv_ns *ns, uint8_t out_page[NVME_PAGE_BYTES]);

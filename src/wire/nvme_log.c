@@ -258,7 +258,7 @@ struct disc_entry_wf {
     uint8_t transport;            /* @0   3: TCP                                       */
     uint8_t family;               /* @1   1: IPv4, 2: IPv6                             */
     uint8_t subtype;              /* @2   enum nvme_disc_subtype                       */
-    uint8_t treq;                 /* @3   0: secure channel not specified              */
+    uint8_t treq;                 /* @3   NVME_DISC_TLS_*                              */
     le16 port_id;                 /* @4                                                */
     le16 cntlid;                  /* @6   NVME_CNTLID_ANY: dynamic                     */
     le16 admin_entries;           /* @8   at least 32                                  */
@@ -268,7 +268,7 @@ struct disc_entry_wf {
     uint8_t reserved64[192];      /* @64                                               */
     char subnqn[NVME_NQN_BYTES];  /* @256 ends in a zero                               */
     char address[NVME_NQN_BYTES]; /* @512 padded with spaces                           */
-    uint8_t security[256];        /* @768 0: no TLS                                    */
+    uint8_t security[256];        /* @768 SECTYPE: 0 none, 2 TLS 1.3                   */
 };
 static_assert(sizeof(struct disc_entry_wf) == NVME_DISC_ENTRY_BYTES, "discovery entry");
 static_assert(offsetof(struct disc_entry_wf, service) == 32, "discovery entry: service");
@@ -277,6 +277,9 @@ static_assert(offsetof(struct disc_entry_wf, address) == 512, "discovery entry: 
 #define DISC_TRANSPORT_TCP 3
 #define DISC_FAMILY_IPV4   1
 #define DISC_FAMILY_IPV6   2
+
+#define DISC_SECTYPE_TLS_1_3 2
+#define DISC_TREQ_MASK       3
 
 static void disc_entry_encode(const struct nvme_disc_entry *entry, struct disc_entry_wf *out)
 {
@@ -293,6 +296,8 @@ static void disc_entry_encode(const struct nvme_disc_entry *entry, struct disc_e
     memset(out->address, ' ', sizeof(out->address));
     memcpy(out->address, entry->address, strnlen(entry->address, sizeof(entry->address)));
     memcpy(out->subnqn, entry->subnqn, strnlen(entry->subnqn, NVME_NQN_MAX));
+    out->treq = entry->treq;
+    out->security[0] = entry->tls ? DISC_SECTYPE_TLS_1_3 : 0;
 }
 
 icms_err nvme_log_discovery_read(uint64_t generation, const struct nvme_disc_entry *entries,
@@ -367,6 +372,8 @@ icms_err nvme_disc_entry_decode(const void *data, size_t bytes, struct nvme_disc
     entry.port_id = le16_get(wf.port_id);
     entry.admin_entries = le16_get(wf.admin_entries);
     entry.flags = le16_get(wf.flags);
+    entry.treq = wf.treq & DISC_TREQ_MASK;
+    entry.tls = wf.security[0] == DISC_SECTYPE_TLS_1_3;
     entry.ipv6 = wf.family == DISC_FAMILY_IPV6;
     if (!disc_text(wf.address, sizeof(wf.address), entry.address, sizeof(entry.address)) ||
         !disc_text(wf.service, sizeof(wf.service), entry.service, sizeof(entry.service)) ||

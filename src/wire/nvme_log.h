@@ -85,11 +85,18 @@ enum nvme_disc_subtype {
 #define NVME_DISC_DUPLICATE  0x1u /* EFLAGS: its log says the same as this one           */
 #define NVME_DISC_PERSISTENT 0x2u /* EFLAGS: hosts may stay connected, with a keep-alive */
 
+/* TREQ: whether a secure channel is required. */
+#define NVME_DISC_TLS_UNSPECIFIED 0
+#define NVME_DISC_TLS_REQUIRED    1
+#define NVME_DISC_TLS_POSSIBLE    2
+
 struct nvme_disc_entry {
     enum nvme_disc_subtype subtype; /* what stands behind the address              */
     uint16_t port_id;               /* of the subsystem's port                     */
     uint16_t admin_entries;         /* ASQSZ: largest admin queue, at least 32     */
     uint16_t flags;                 /* NVME_DISC_*: EFLAGS                         */
+    bool tls;                       /* SECTYPE 2: TLS 1.3                          */
+    uint8_t treq;                   /* NVME_DISC_TLS_*: secure channel             */
     bool ipv6;                      /* ADRFAM 2 instead of 1                       */
     char address[64];               /* TRADDR: numeric address                     */
     char service[33];               /* TRSVCID: port in decimal                    */

@@ -19,6 +19,8 @@ static const struct nvme_disc_entry entries[] = {
     {.subtype = NVME_DISC_NVM,
      .port_id = 1,
      .admin_entries = 32,
+     .tls = true,
+     .treq = NVME_DISC_TLS_REQUIRED,
      .ipv6 = true,
      .address = "fd00::1",
      .service = "4420",
@@ -177,6 +179,9 @@ static void discovery_has_its_golden_bytes_and_round_trips(void **state)
     test_bytes_are(page + 1024, "03 01 03 00 0100 ffff 2000 0300");
     test_bytes_are(page + 1024 + 32, "34343230 20202020");
     test_bytes_are(page + 1024 + 512, "31302e302e322e32 20202020");
+    test_bytes_are(page + 1024 + 768, "00");
+    test_bytes_are(page + 2048, "03 02 02 01");
+    test_bytes_are(page + 2048 + 768, "02");
     assert_int_equal(nvme_disc_header_decode(page, 1024, &generation, &count), ICMS_OK);
     assert_true(generation == 7 && count == 2);
     for (int i = 0; i < 2; i++) {
@@ -184,6 +189,8 @@ static void discovery_has_its_golden_bytes_and_round_trips(void **state)
         assert_int_equal(nvme_log_discovery_read(7, &back, 1, 1024, again, 1024), ICMS_OK);
         assert_memory_equal(again, page + 1024 + 1024 * i, 1024);
         assert_int_equal(back.ipv6, i == 1);
+        assert_int_equal(back.tls, i == 1);
+        assert_int_equal(back.treq, i == 1 ? NVME_DISC_TLS_REQUIRED : NVME_DISC_TLS_UNSPECIFIED);
     }
     for (size_t cut = 0; cut < 1024; cut++)
         assert_int_equal(nvme_disc_entry_decode(page + 1024, cut, &back), ICMS_PROTOCOL);

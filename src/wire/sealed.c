@@ -8,6 +8,7 @@
  */
 #include "wire/sealed.h"
 
+#include "base/check.h"
 #include "base/crc.h"
 
 /* The value's checksum carried on over all that it is bound to. */
@@ -27,21 +28,47 @@ static uint32_t trailer_crc(const struct sealed_trailer_wf *trailer)
     return crc32c(trailer, offsetof(struct sealed_trailer_wf, trailer_crc));
 }
 
+/* Sums a trailer whose other fields are there, and copies it out. */
+static void trailer_finish(struct sealed_trailer_wf *trailer, const struct uuid *volume,
+                           const struct key *key, uint32_t value_crc,
+                           uint8_t out_trailer[LIMIT_TRAILER_BYTES])
+{
+    trailer->magic = le32_of(SEALED_MAGIC);
+    trailer->version = SEALED_VERSION;
+    trailer->value_crc = le32_of(sealed_crc(trailer, volume, key, value_crc));
+    trailer->trailer_crc = le32_of(trailer_crc(trailer));
+    memcpy(out_trailer, trailer, sizeof(*trailer));
+}
+
 void sealed_trailer_make(const struct uuid *volume, const struct key *key,
                          const uint8_t digest[LIMIT_DIGEST_BYTES], uint32_t length,
                          uint32_t value_crc, uint8_t out_trailer[LIMIT_TRAILER_BYTES])
 {
     struct sealed_trailer_wf trailer = {
-        .magic = le32_of(SEALED_MAGIC),
-        .version = SEALED_VERSION,
         .kind = SEALED_KIND_PLAIN,
         .length = le32_of(length),
     };
 
-    memcpy(trailer.digest, digest, sizeof(trailer.digest));
-    trailer.value_crc = le32_of(sealed_crc(&trailer, volume, key, value_crc));
-    trailer.trailer_crc = le32_of(trailer_crc(&trailer));
-    memcpy(out_trailer, &trailer, sizeof(trailer));
+    memcpy(trailer.plain.digest, digest, sizeof(trailer.plain.digest));
+    trailer_finish(&trailer, volume, key, value_crc, out_trailer);
+}
+
+void sealed_trailer_make_encrypted(const struct uuid *volume, const struct key *key,
+                                   const uint8_t digest[LIMIT_DIGEST_BYTES], uint32_t length,
+                                   uint32_t value_crc, const struct sealed_cipher *cipher,
+                                   uint8_t out_trailer[LIMIT_TRAILER_BYTES])
+{
+    struct sealed_trailer_wf trailer = {
+        .kind = SEALED_KIND_ENCRYPTED,
+        .length = le32_of(length),
+        .key_id = le32_of(cipher->key_id),
+    };
+
+    check(cipher->key_id != 0);
+    memcpy(trailer.encrypted.salt, cipher->salt, sizeof(trailer.encrypted.salt));
+    memcpy(trailer.encrypted.digest_half, digest + LIMIT_DIGEST_BYTES / 2,
+           sizeof(trailer.encrypted.digest_half));
+    trailer_finish(&trailer, volume, key, value_crc, out_trailer);
 }
 
 /* Reads a trailer that is whole and of a kind that we know. */
@@ -54,8 +81,10 @@ static icms_err sealed_trailer_read(const uint8_t bytes[LIMIT_TRAILER_BYTES],
     if (le32_get(trailer.magic) != SEALED_MAGIC ||
         le32_get(trailer.trailer_crc) != trailer_crc(&trailer))
         return ICMS_CORRUPT;
-    if (trailer.version != SEALED_VERSION || trailer.kind != SEALED_KIND_PLAIN)
+    if (trailer.version != SEALED_VERSION || trailer.kind > SEALED_KIND_ENCRYPTED)
         return ICMS_VERSION;
+    if ((trailer.kind == SEALED_KIND_ENCRYPTED) != (le32_get(trailer.key_id) != 0))
+        return ICMS_CORRUPT;
     *out_trailer = trailer;
     return ICMS_OK;
 }
@@ -70,16 +99,31 @@ icms_err sealed_trailer_length(const uint8_t trailer[LIMIT_TRAILER_BYTES], uint3
     return err;
 }
 
-icms_err sealed_trailer_check(const struct uuid *volume, const struct key *key, uint32_t length,
-                              uint32_t value_crc, const uint8_t trailer[LIMIT_TRAILER_BYTES])
+icms_err sealed_trailer_cipher(const uint8_t trailer[LIMIT_TRAILER_BYTES],
+                               struct sealed_cipher *out_cipher)
 {
     struct sealed_trailer_wf wf;
     icms_err err = sealed_trailer_read(trailer, &wf);
 
     if (err != ICMS_OK)
         return err;
-    if (le32_get(wf.length) != length ||
-        le32_get(wf.value_crc) != sealed_crc(&wf, volume, key, value_crc))
+    if (wf.kind != SEALED_KIND_ENCRYPTED)
+        return ICMS_CORRUPT;
+    out_cipher->key_id = le32_get(wf.key_id);
+    memcpy(out_cipher->salt, wf.encrypted.salt, sizeof(out_cipher->salt));
+    return ICMS_OK;
+}
+
+icms_err sealed_trailer_check(const struct sealed_place *place, uint32_t length, uint32_t value_crc,
+                              const uint8_t trailer[LIMIT_TRAILER_BYTES])
+{
+    struct sealed_trailer_wf wf;
+    icms_err err = sealed_trailer_read(trailer, &wf);
+
+    if (err != ICMS_OK)
+        return err;
+    if ((wf.kind == SEALED_KIND_ENCRYPTED) != place->encrypted || le32_get(wf.length) != length ||
+        le32_get(wf.value_crc) != sealed_crc(&wf, place->volume, place->key, value_crc))
         return ICMS_CORRUPT;
     return ICMS_OK;
 }
@@ -87,6 +131,29 @@ icms_err sealed_trailer_check(const struct uuid *volume, const struct key *key, 
 bool sealed_trailer_is(const uint8_t trailer[LIMIT_TRAILER_BYTES],
                        const uint8_t digest[LIMIT_DIGEST_BYTES])
 {
-    return memcmp(trailer + offsetof(struct sealed_trailer_wf, digest), digest,
+    const size_t half = LIMIT_DIGEST_BYTES / 2;
+
+    if (trailer[offsetof(struct sealed_trailer_wf, kind)] == SEALED_KIND_ENCRYPTED)
+        return memcmp(trailer + offsetof(struct sealed_trailer_wf, encrypted.digest_half),
+                      digest + half, half) == 0;
+    return memcmp(trailer + offsetof(struct sealed_trailer_wf, plain.digest), digest,
                   LIMIT_DIGEST_BYTES) == 0;
+}
+
+void sealed_aad_make(const struct sealed_aad *from, struct sealed_aad_wf *out_aad)
+{
+    struct sealed_aad_wf aad = {
+        .label = "icms sealed",
+        .key_id = le32_of(from->key_id),
+        .key_length = from->key->length,
+        .version = SEALED_VERSION,
+        .length = le32_of(from->length),
+        .position = le32_of(from->position),
+        .count = le32_of(from->count),
+    };
+
+    memcpy(aad.volume, from->volume->bytes, sizeof(aad.volume));
+    memcpy(aad.digest, from->digest, sizeof(aad.digest));
+    memcpy(aad.key, from->key->bytes, sizeof(aad.key));
+    *out_aad = aad;
 }

@@ -4,18 +4,24 @@
  * that uses it.
  *
  * It is made where a block is first handed over and checked where it is last handed out, and is the
- * same bytes in DRAM, on SSD, flash, S3 and in a hand-off. It carries the block's digest, the
- * SHA-256 that names its content, of which the key has 12 bytes only. Bound into its checksum are
- * the value, the trailer's own fields, the volume and the key.
+ * same bytes in DRAM, on SSD, flash, S3 and in a hand-off. Bound into its checksum are the value as
+ * it is stored, the trailer's own fields, the volume and the key.
+ *
+ * Two kinds, one a volume. Plain: the value itself; the trailer carries the block's digest, the
+ * SHA-256 that names its content, of which the key has 12 bytes only. Encrypted: ciphertext with
+ * the tags of its pieces (crypt/seal.h); the trailer carries the salt, the id of the volume's key,
+ * and the second half of the digest, of which the key has none but bytes 4 to 15. All of the digest
+ * is in the data that the tags authenticate.
  *
  * Two questions, asked in this order. Is this what somebody sealed for this volume and key
  * (sealed_trailer_check)? If not, bytes were damaged or delivered for another key. Is it the block
  * that is asked for (sealed_trailer_is)? If not, it is whole, and another block whose key has the
  * same 16 bytes: a collision. Nothing is damaged then, and nothing is to be repaired: who deletes
- * the record deletes a block that others may still want.
+ * the record deletes a block that others may still want. The same holds for an encrypted value that
+ * passes the check and whose tags do not pass: it may have been sealed under another key.
  *
- * Who asks for a block, and alone knows its digest, asks both. An agent asks the first one. The
- * value's CRC32C is the caller's, taken in the pass that copies (crc32c_copy).
+ * Who asks for a block, and alone knows its digest, asks both, and has the tags. An agent asks the
+ * first one. The value's CRC32C is the caller's, taken in the pass that copies (crc32c_copy).
  *
  * Pure; any thread.
  */
@@ -30,28 +36,35 @@
 #include "base/types.h"
 
 #define SEALED_MAGIC   0x4c414553u /* "SEAL" */
-#define SEALED_VERSION 2
+#define SEALED_VERSION 3
 
 /* What the value's bytes are. */
-#define SEALED_KIND_PLAIN 0 /* the value itself; key_id is 0                                */
-/* Kind 1 is kept for AES-256-GCM: the value is ciphertext, a salt of 24 bytes and a tag of 16 lie
- * at
- * @16, and the digest is in the data that the tag authenticates. */
+#define SEALED_KIND_PLAIN     0 /* the value itself; key_id is 0                                */
+#define SEALED_KIND_ENCRYPTED 1 /* pieces of AES-256-GCM ciphertext, each with its tag          */
 
 struct sealed_trailer_wf {
     le32 magic;          /* @0  SEALED_MAGIC                                               */
     uint8_t version;     /* @4  SEALED_VERSION                                             */
     uint8_t kind;        /* @5  SEALED_KIND_*                                              */
     uint8_t reserved[2]; /* @6  0                                                          */
-    le32 length;         /* @8  bytes of the plain value, trailer not counted              */
+    le32 length;         /* @8  bytes in front of the trailer: value, or pieces with tags  */
     le32 key_id;         /* @12 encryption key of the volume; 0 when plain                 */
-    uint8_t digest[LIMIT_DIGEST_BYTES]; /* @16 of the block                                */
-    uint8_t pad[8];                     /* @48 0                                           */
+    union {
+        struct {
+            uint8_t digest[LIMIT_DIGEST_BYTES]; /* @16 of the block                        */
+            uint8_t pad[8];                     /* @48 0                                   */
+        } plain;
+        struct {
+            uint8_t salt[LIMIT_SEALED_SALT_BYTES];       /* @16 of the value's key         */
+            uint8_t digest_half[LIMIT_DIGEST_BYTES / 2]; /* @40 bytes 16..31 of the digest */
+        } encrypted;
+    };
     le32 value_crc;   /* @56 CRC32C of value, bytes 0..55, volume, key, key length      */
     le32 trailer_crc; /* @60 CRC32C of bytes 0..59                                      */
 };
 static_assert(sizeof(struct sealed_trailer_wf) == LIMIT_TRAILER_BYTES, "trailer");
-static_assert(offsetof(struct sealed_trailer_wf, digest) == 16, "trailer: digest");
+static_assert(offsetof(struct sealed_trailer_wf, plain.digest) == 16, "trailer: digest");
+static_assert(offsetof(struct sealed_trailer_wf, encrypted.digest_half) == 40, "trailer: half");
 static_assert(offsetof(struct sealed_trailer_wf, value_crc) == 56, "trailer: value_crc");
 
 /* Writes the trailer of a plain value: length bytes whose CRC32C is value_crc. */
@@ -59,20 +72,76 @@ void sealed_trailer_make(const struct uuid *volume, const struct key *key,
                          const uint8_t digest[LIMIT_DIGEST_BYTES], uint32_t length,
                          uint32_t value_crc, uint8_t out_trailer[LIMIT_TRAILER_BYTES]);
 
-/* Reads the length of the plain value before the value itself is looked at. CORRUPT: no trailer, or
- * damaged; VERSION: whole, but of a version or kind that this build does not know. */
+/* What the trailer of an encrypted value says besides. */
+struct sealed_cipher {
+    uint32_t key_id; /* of the volume's key; not 0 */
+    uint8_t salt[LIMIT_SEALED_SALT_BYTES];
+};
+
+/* The same for length bytes of ciphertext and tags. */
+void sealed_trailer_make_encrypted(const struct uuid *volume, const struct key *key,
+                                   const uint8_t digest[LIMIT_DIGEST_BYTES], uint32_t length,
+                                   uint32_t value_crc, const struct sealed_cipher *cipher,
+                                   uint8_t out_trailer[LIMIT_TRAILER_BYTES]);
+
+/* Reads how an encrypted value is to be opened, before the value itself is looked at. CORRUPT: no
+ * trailer, or damaged, or that of a plain value; VERSION: whole, but of a version or kind that this
+ * build does not know. */
+icms_err sealed_trailer_cipher(const uint8_t trailer[LIMIT_TRAILER_BYTES],
+                               struct sealed_cipher *out_cipher) ICMS_MUST_CHECK;
+
+/* Reads the bytes in front of the trailer. CORRUPT and VERSION as above, for either kind. */
 icms_err sealed_trailer_length(const uint8_t trailer[LIMIT_TRAILER_BYTES],
                                uint32_t *out_length) ICMS_MUST_CHECK;
 
+/* What a value is held against: the volume, whether it is encrypted, and the key. */
+struct sealed_place {
+    const struct uuid *volume;
+    const struct key *key;
+    bool encrypted;
+};
+
 /* ICMS_OK only when the length bytes with CRC32C value_crc are what was sealed for this volume and
- * key, whatever the digest. CORRUPT or VERSION otherwise, as above. */
-icms_err sealed_trailer_check(const struct uuid *volume, const struct key *key, uint32_t length,
-                              uint32_t value_crc,
+ * key, in the kind of the volume, whatever the digest. CORRUPT or VERSION otherwise, as above. */
+icms_err sealed_trailer_check(const struct sealed_place *place, uint32_t length, uint32_t value_crc,
                               const uint8_t trailer[LIMIT_TRAILER_BYTES]) ICMS_MUST_CHECK;
 
-/* Of a trailer that passed the check: whether it is that of the block with this digest. All 32
- * bytes are compared, so no choice of digests passes for another one. */
+/* Of a trailer that passed the check: whether it is that of the block with this digest. Plain: all
+ * 32 bytes are compared, so no choice of digests passes for another one. Encrypted: the second
+ * half; the tags tell the rest. */
 bool sealed_trailer_is(const uint8_t trailer[LIMIT_TRAILER_BYTES],
                        const uint8_t digest[LIMIT_DIGEST_BYTES]);
+
+/* ---- what the tag of a piece authenticates -------------------------------------------------- */
+
+/* It is made anew by who seals and who opens, and never stored. The volume's UUID has its
+ * generation in it, and that it is encrypted; the digest has the tenant that the chain was made
+ * for. */
+struct sealed_aad_wf {
+    uint8_t label[12];                  /* @0  "icms sealed"                */
+    le32 key_id;                        /* @12                              */
+    uint8_t volume[16];                 /* @16                              */
+    uint8_t digest[LIMIT_DIGEST_BYTES]; /* @32                              */
+    uint8_t key[LIMIT_KEY_BYTES];       /* @64                              */
+    uint8_t key_length;                 /* @80                              */
+    uint8_t version;                    /* @81 SEALED_VERSION               */
+    uint8_t pad[2];                     /* @82 0                            */
+    le32 length;                        /* @84 of the plain value           */
+    le32 position;                      /* @88 of the piece, from 0         */
+    le32 count;                         /* @92 pieces                       */
+};
+static_assert(sizeof(struct sealed_aad_wf) == 96, "associated data");
+static_assert(offsetof(struct sealed_aad_wf, length) == 84, "associated data: length");
+
+struct sealed_aad {
+    const struct uuid *volume;
+    const struct key *key;
+    const uint8_t *digest; /* [LIMIT_DIGEST_BYTES] */
+    uint32_t key_id;
+    uint32_t length; /* of the plain value */
+    uint32_t position, count;
+};
+
+void sealed_aad_make(const struct sealed_aad *from, struct sealed_aad_wf *out_aad);
 
 #endif

@@ -13,22 +13,36 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     static const struct uuid volume = {{7}};
     struct key key = {.bytes = "0123456789abcde"};
+    struct sealed_place place = {.volume = &volume, .key = &key};
     uint8_t made[LIMIT_TRAILER_BYTES], digest[LIMIT_DIGEST_BYTES];
+    struct sealed_cipher cipher;
     uint32_t crc, length;
 
     if (bytes < 1 + LIMIT_TRAILER_BYTES)
         return 0;
     key.length = (uint8_t)(1 + data[0] % LIMIT_KEY_BYTES);
+    place.encrypted = sealed_trailer_cipher(data + 1, &cipher) == ICMS_OK;
     crc = crc32c(data + 1 + LIMIT_TRAILER_BYTES, bytes - 1 - LIMIT_TRAILER_BYTES);
     if (sealed_trailer_length(data + 1, &length) != ICMS_OK)
-        check(sealed_trailer_check(&volume, &key, 0, crc, data + 1) != ICMS_OK);
+        check(sealed_trailer_check(&place, 0, crc, data + 1) != ICMS_OK);
     length = (uint32_t)(bytes - 1 - LIMIT_TRAILER_BYTES);
     /* The digest is whatever the input says: all else follows. */
-    memcpy(digest, data + 1 + offsetof(struct sealed_trailer_wf, digest), sizeof(digest));
-    sealed_trailer_make(&volume, &key, digest, length, crc, made);
+    memcpy(digest, data + 1 + offsetof(struct sealed_trailer_wf, plain.digest), sizeof(digest));
+    if (place.encrypted) {
+        check(cipher.key_id != 0);
+        memcpy(digest + LIMIT_DIGEST_BYTES / 2,
+               data + 1 + offsetof(struct sealed_trailer_wf, encrypted.digest_half),
+               LIMIT_DIGEST_BYTES / 2);
+        sealed_trailer_make_encrypted(&volume, &key, digest, length, crc, &cipher, made);
+    } else {
+        sealed_trailer_make(&volume, &key, digest, length, crc, made);
+    }
     check(sealed_trailer_is(made, digest));
-    check(sealed_trailer_check(&volume, &key, length, crc, made) == ICMS_OK);
-    if (sealed_trailer_check(&volume, &key, length, crc, data + 1) == ICMS_OK)
+    check(sealed_trailer_check(&place, length, crc, made) == ICMS_OK);
+    if (sealed_trailer_check(&place, length, crc, data + 1) == ICMS_OK)
         check(memcmp(made, data + 1, sizeof(made)) == 0);
+    place.encrypted = !place.encrypted;
+    check(sealed_trailer_check(&place, length, crc, data + 1) != ICMS_OK);
+    check(sealed_trailer_check(&place, length, crc, made) != ICMS_OK);
     return 0;
 }

@@ -12,7 +12,8 @@
 #define VENDOR_MAGIC   0x534d4349u /* "ICMS" */
 #define VENDOR_VERSION 1
 
-#define VENDOR_NS_SEALED 0x01 /* values of the namespace end in a trailer */
+#define VENDOR_NS_SEALED    0x01 /* values of the namespace end in a trailer */
+#define VENDOR_NS_ENCRYPTED 0x02 /* clients encrypt them                     */
 
 /* Identify Controller, bytes 3072..4095. */
 struct vendor_ctrl_wf {

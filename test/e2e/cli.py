@@ -7,15 +7,18 @@ Method: icms dev --json runs a target and an agent; the other subcommands talk t
 
 usage: cli.py BUILD_ROOT
 """
+import base64
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -66,8 +69,52 @@ def usage():
     result = icms("get", "--json", "--open", "unix:/nonexistent/sock", "a", "/dev/null")
     expect("errors are JSON, too", result, 2)
     assert json.loads(result.stdout)["error"] == "NOT_FOUND", result
-    for command in ["dev", "put", "get", "exists", "match", "rm", "status", "trace"]:
+    for command in ["dev", "put", "get", "exists", "match", "rm", "status", "trace", "key"]:
         expect(f"{command} --help", icms(command, "--help"), 0, err=[])
+
+
+def keys(folder):
+    """A secret goes into a new file that only its owner can read, and nowhere else."""
+    for kind, name, size, start in [("dhchap", "none", 32, "DHHC-1:00:"),
+                                    ("dhchap", "sha256", 32, "DHHC-1:01:"),
+                                    ("dhchap", "sha384", 48, "DHHC-1:02:"),
+                                    ("dhchap", "sha512", 64, "DHHC-1:03:"),
+                                    ("tls", "none", 32, "NVMeTLSkey-1:00:"),
+                                    ("tls", "sha256", 32, "NVMeTLSkey-1:01:"),
+                                    ("tls", "sha384", 48, "NVMeTLSkey-1:02:")]:
+        file = folder / f"{kind}-{name}"
+        result = icms("key", "gen", "--type", kind, "--hash", name, file)
+        expect(f"key gen {kind} {name}", result, 0, f"{file}: new {kind} key, {name}\n".encode())
+        text = file.read_text()
+        assert text.startswith(start) and text.endswith(":\n"), text
+        raw = base64.b64decode(text[len(start):-2], validate=True)
+        assert len(raw) == size + 4, text
+        assert int.from_bytes(raw[size:], "little") == zlib.crc32(raw[:size]), text
+        assert file.stat().st_mode & 0o7777 == 0o600, oct(file.stat().st_mode)
+    assert (folder / "dhchap-none").read_text()[10:] != (folder / "dhchap-sha256").read_text()[10:]
+    if shutil.which("nvme"):
+        for name in ["none", "sha256", "sha384", "sha512"]:
+            text = (folder / f"dhchap-{name}").read_text().strip()
+            subprocess.run(["nvme", "check-dhchap-key", "--key", text], check=True,
+                           capture_output=True)
+    file = folder / "dhchap-sha256"
+    before = file.read_text()
+    expect("key gen over a file", icms("key", "gen", file), 1, b"", [b"it exists", str(file).encode()])
+    assert file.read_text() == before
+    expect("key gen nowhere", icms("key", "gen", folder / "no/key"), 1, b"",
+           [b"No such file or directory"])
+    expect("key gen without a file", icms("key", "gen"), 2, b"", [b"'gen' and the name"])
+    expect("key without gen", icms("key", "show", file), 2, b"", [b"'gen' and the name"])
+    expect("key gen of another type", icms("key", "gen", "--type", "rsa", folder / "k"), 2, b"",
+           [b"dhchap, tls or volume"])
+    expect("key gen with another hash", icms("key", "gen", "--hash", "md5", folder / "k"), 2, b"",
+           [b"sha512"])
+    expect("key gen with a hash that TLS has not", icms("key", "gen", "--type", "tls", "--hash",
+           "sha512", folder / "k"), 2, b"", [b"sha384"])
+    assert not (folder / "k").exists()
+    result = icms("key", "gen", "--json", folder / "j")
+    assert json.loads(result.stdout) == {"file": str(folder / "j"), "type": "dhchap",
+                                         "hash": "sha256"}, result
 
 
 TRACE = pathlib.Path(__file__).parent.parent / "replay/mooncake.jsonl"
@@ -296,6 +343,7 @@ def wait_until(what, condition, seconds=20):
 def main():
     with tempfile.TemporaryDirectory(prefix="icms-") as folder:
         usage()
+        keys(pathlib.Path(folder))
         dev(pathlib.Path(folder))
         readiness(pathlib.Path(folder) / "pod")
         drain(pathlib.Path(folder) / "drain")

@@ -39,7 +39,8 @@ static void start(struct e2e *e2e)
                   "name: e2e\nnqn: nqn.2026-01.io.icms:test\nlisten: 127.0.0.1:0\nsegment: 8MiB\n"
                   "http: {listen: 127.0.0.1:0}\nvolumes: [{name: kv, value_max: 3MiB}]\ndrives:\n");
     for (int i = 0; i < 2; i++)
-        (void)fprintf(file, "  - {path: %s/drive%d, size: 64MiB}\n", e2e->directory, i);
+        (void)fprintf(file, "  - {path: %s/drive%d, size: 64MiB, format_empty: true}\n",
+                      e2e->directory, i);
     assert_int_equal(fclose(file), 0);
     e2e_start_ok(e2e, NULL);
 }

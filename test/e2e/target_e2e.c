@@ -45,7 +45,8 @@ void e2e_configure(struct e2e *e2e, const char *extra, unsigned drives, const ch
     fprintf(file, "http:\n  listen: 127.0.0.1:0\n%s", extra);
     fprintf(file, "drives:\n");
     for (unsigned i = 0; i < drives; i++)
-        fprintf(file, "  - path: %s/drive%u\n    size: %s\n", e2e->directory, i, drive_bytes);
+        fprintf(file, "  - path: %s/drive%u\n    size: %s\n    format_empty: true\n",
+                e2e->directory, i, drive_bytes);
     fprintf(file, "volumes:\n  - name: kv\n    sealed: false\n%s", volume_extra);
     fprintf(file, "  - name: other\n    sealed: false\n%s", volume_extra);
     check(fclose(file) == 0);

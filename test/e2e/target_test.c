@@ -140,7 +140,7 @@ static void it_serves_and_counts(void **state)
     assert_true(e2e_metric(e2e, "icms_target_ready") == 1);
     assert_int_equal(e2e_get(e2e, "/readyz", body, sizeof(body)), 200);
     assert_int_equal(e2e_get(e2e, "/status", body, sizeof(body)), 200);
-    assert_non_null(strstr(body, "\"ready\": true"));
+    assert_non_null(strstr(body, "\"ready\":true"));
     for (int q = 0; q < 3; q++)
         peer_free(&io[q]);
     peer_free(&admin);

@@ -4,6 +4,7 @@
  *
  *   pod_model.c   what was stored: keys, versions, contents; judges every answer
  *   pod_client.c  a process beside an agent: its rings, leases and staging memory
+ *   lib_client.c  instead of it: a process with libicms (lib.h)
  *   pod_world.c   the machines: targets, agents, clients; boot, crash, heal; limits
  *   pod_storm.c   what goes wrong, and when
  *   pod_settle.c  when nothing goes wrong any more: exact accounts
@@ -180,7 +181,7 @@ struct pod_client {
     enum pod_client_state state;
     struct sim_node *node; /* a machine of its own as far as crashes go               */
     struct loop *loop;
-    struct agent_client attached;
+    struct agent_client_map attached;
     union { /* one a reactor; the first one also stands for what they share */
         struct shm_ring ring;
         struct shm_ring rings[POD_REACTORS];
@@ -189,19 +190,33 @@ struct pod_client {
     struct pod_op ops[POD_CLIENT_OPS];
     struct loop_op event_op;
     struct loop_timer timer;
-    struct loop_msg msg;      /* from control: begin, or let go                          */
-    bool msg_out;             /* it is on its way                                        */
-    struct pod_job *jobs;     /* a list to work off; NULL: what chance says              */
-    uint32_t job_count;       /* of jobs                                                 */
-    uint32_t job_next;        /* first that was not sent                                 */
-    uint32_t job_parallel;    /* how many of the list at a time                          */
-    uint64_t pace_ns;         /* between two operations of chance, on average; 0: none   */
-    bool rang;                /* the event, since answers were looked at                 */
-    uint64_t lazy_until_ns;   /* does not look at its answers until then                 */
-    uint64_t answer_tag_last; /* of the canary that answers twice                        */
+    struct loop_msg msg;         /* from control: begin, or let go                          */
+    bool msg_out;                /* it is on its way                                        */
+    struct pod_job *jobs;        /* a list to work off; NULL: what chance says              */
+    uint32_t job_count;          /* of jobs                                                 */
+    uint32_t job_next;           /* first that was not sent                                 */
+    uint32_t job_parallel;       /* how many of the list at a time                          */
+    uint64_t pace_ns;            /* between two operations of chance, on average; 0: none   */
+    bool rang;                   /* the event, since answers were looked at                 */
+    uint64_t lazy_until_ns;      /* does not look at its answers until then                 */
+    uint64_t answer_tag_last;    /* of the canary that answers twice                        */
+    struct lib_process *process; /* lib_client.c: with libicms; else NULL                */
 };
 
 void pod_client_init(struct pod_client *client, struct pod_world *world, uint32_t number);
+
+/* Ends it, from wherever it is. Its agent is freed after all of them. */
+void pod_client_fini(struct pod_client *client);
+
+/* Runs the pod until virtual time; clients that are no loops have their turns. */
+void pod_client_run(struct pod_world *world, uint64_t until_ns);
+
+/* Control: an agent ended. Frees it, or sees to it that it is when no client maps its memory. */
+void pod_client_agent_free(struct pod_agent *agent);
+
+/* Leases of one client at most; how long an agent may stand still. */
+extern const uint32_t pod_client_leases;
+extern const uint64_t pod_agent_pause_ns;
 
 /* Control: attaches, or tells it to let go, as it should be; called again and again. */
 void pod_client_attach(struct pod_client *client);
@@ -260,6 +275,7 @@ struct pod_options {
     enum pod_canary canary;
     bool verbose; /* of the simulation */
     bool chatty;  /* what goes wrong, as it goes wrong */
+    bool brief;   /* a short storm, and no exact accounts */
 };
 
 /* What goes wrong in this run: each kind is on or off, as the seed has it. */
@@ -286,6 +302,10 @@ struct pod_weather {
     uint64_t tick_ns;  /* between two troubles, on average              */
     uint64_t storm_ns; /* how long it lasts                             */
     uint64_t pace_ns;  /* between two operations of a client            */
+    /* of the threads of lib_thread.c */
+    uint64_t point_period; /* one point of so many gives the turn away */
+    uint32_t point_site;   /* at these it does more often          */
+    uint64_t stall_period; /* one of so many stands still; 0: none     */
 };
 
 /* One that ends by itself. */
@@ -364,5 +384,8 @@ void pod_storm(struct pod_world *world);
 /* Ends every trouble. */
 void pod_storm_end(struct pod_world *world);
 void pod_settle(struct pod_world *world);
+
+/* Only that everybody works again and nothing is held any more. */
+void pod_settle_brief(struct pod_world *world);
 
 #endif

@@ -24,6 +24,9 @@
 
 #define CLIENT_TAKE 32
 
+const uint32_t pod_client_leases = POD_CLIENT_OPS;
+const uint64_t pod_agent_pause_ns = 150 * MS;
+
 static void client_turn(struct pod_client *client);
 
 static uint64_t client_chance(struct pod_client *client, uint64_t n)
@@ -172,9 +175,10 @@ static void client_take(struct pod_client *client, struct pod_op *op, uint32_t s
     op->job.status = ICMS_OK;
     if (op->job.source < ICMS_SOURCE_DRAM || op->job.source > ICMS_SOURCE_POD)
         pod_fail(client->world, POD_FAULT_ANSWER, "a hit from source %d", (int)op->job.source);
-    if (arena->sealed && (sealed_trailer_check(&arena->uuid, &key->key, bytes, crc32c(value, bytes),
-                                               value + bytes) != ICMS_OK ||
-                          !sealed_trailer_is(value + bytes, key->digest)))
+    if (arena->sealed &&
+        (sealed_trailer_check(&(struct sealed_place){&arena->uuid, &key->key, false}, bytes,
+                              crc32c(value, bytes), value + bytes) != ICMS_OK ||
+         !sealed_trailer_is(value + bytes, key->digest)))
         pod_fail(client->world, POD_FAULT_BYTES,
                  "key %u of volume %u: the trailer of a block in the arena does not match",
                  op->job.key, key->volume);
@@ -665,7 +669,7 @@ static void client_detached(void *arg)
 /* The queue pair and the shards of a reactor. */
 static void client_view(struct pod_client *client, uint32_t reactor)
 {
-    const struct agent_client *attached = &client->attached;
+    const struct agent_client_map *attached = &client->attached;
 
     if (shm_ring_view(loop_region_base(attached->region), loop_region_bytes(attached->region),
                       reactor, &client->rings[reactor]) != ICMS_OK)
@@ -798,4 +802,20 @@ void pod_client_init(struct pod_client *client, struct pod_world *world, uint32_
     check(loop_new(sim_node_env(client->node), &opts, NULL, &client->loop) == ICMS_OK);
     loop_timer_init(&client->timer, client_timer);
     check(loop_start(client->loop, NULL) == ICMS_OK);
+}
+
+void pod_client_fini(struct pod_client *client)
+{
+    sim_node_crash(client->node, false, false);
+}
+
+void pod_client_run(struct pod_world *world, uint64_t until_ns)
+{
+    (void)sim_run(world->sim, until_ns);
+}
+
+/* Its clients let go before. */
+void pod_client_agent_free(struct pod_agent *agent)
+{
+    agent_free(&agent->agent);
 }

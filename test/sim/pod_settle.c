@@ -109,8 +109,8 @@ static const char *settle_held(struct pod_world *world, uint64_t *out_how_much)
         agent_stats(world->agents[i].agent, stats);
         for (uint32_t v = 0; v < POD_VOLUMES; v++)
             leased += stats->volumes[v].slots_leased;
-        *out_how_much = stats->under_way;
-        if (stats->under_way > 0)
+        *out_how_much = stats->in_flight;
+        if (stats->in_flight > 0)
             return "requests of an agent";
         *out_how_much = stats->backlog_bytes;
         if (stats->backlog_bytes > 0)
@@ -439,6 +439,13 @@ static void settle_what_does_not(struct settle *settle)
     pod_tell(world, "%u of %u blocks are there, %llu evicted, %llu of %llu bytes in use", hits,
              settle->count, (unsigned long long)evictions, (unsigned long long)used,
              (unsigned long long)capacity);
+}
+
+void pod_settle_brief(struct pod_world *world)
+{
+    pod_storm_end(world);
+    settle_heal(world);
+    settle_nothing_held(world);
 }
 
 void pod_settle(struct pod_world *world)

@@ -25,6 +25,8 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     static const uint32_t spike[] = {0, 500, 3000, 20000};
     static const uint64_t tick[] = {8 * MS, 20 * MS, 60 * MS, 150 * MS};
     static const uint64_t pace[] = {MS / 2, MS, 2 * MS, 4 * MS};
+    static const uint64_t point[] = {2, 4, 16, 128};
+    static const uint64_t stall[] = {0, 500, 5000, 50000};
     struct pod_weather *weather = &world->weather;
 
     weather->fair = weather_draw(world, 16, 12) == 0;
@@ -35,7 +37,12 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     weather->disk_faults = !weather->fair && weather_draw(world, 3, 2) == 0;
     weather->tick_ns = tick[weather_draw(world, 4, 4)];
     weather->pace_ns = pace[weather_draw(world, 5, 4)];
+    weather->point_period = point[weather_draw(world, 17, 4)];
+    weather->stall_period = weather->fair ? 0 : stall[weather_draw(world, 18, 4)];
+    weather->point_site = (uint32_t)weather_draw(world, 19, 16);
     weather->storm_ns = 400 * MS + weather_draw(world, 6, 2000) * MS;
+    if (world->options.brief)
+        weather->storm_ns /= 5;
     opts->net_buffer_bytes = weather_draw(world, 9, 2) == 0 ? 16 << 10 : 128 << 10;
     if (weather->fair)
         return;
@@ -168,7 +175,7 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
         trouble_begin(world, kind, target, 0, 200 * MS);
         break;
     case POD_TROUBLE_PAUSE_AGENT:
-        trouble_begin(world, kind, agent, 0, 150 * MS);
+        trouble_begin(world, kind, agent, 0, pod_agent_pause_ns);
         break;
     case POD_TROUBLE_CUT:
         trouble_begin(world, kind, place,

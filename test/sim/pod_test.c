@@ -4,7 +4,9 @@
  * beside each agent, for many seeds, under everything that can go wrong; then healed, and held to
  * exact accounts.
  *
- *   pod_test [--seed N] [--runs N] [--again N] [--chatty] [--verbose] [--canary NAME]
+ *   pod_test [--seed N] [--runs N] [--again N] [--brief] [--chatty] [--verbose] [--canary NAME]
+ *
+ * pod_lib_test is the same with libicms in the processes beside the agents (lib.h).
  *
  * Each seed runs in a process of its own, so that a crash costs one seed and names it; --again N
  * runs every Nth seed twice and compares the histories. One seed alone runs in this process, for a
@@ -48,11 +50,13 @@ static bool canary_found(enum pod_canary canary, int status)
 /* ---- what is said --------------------------------------------------------------------------- */
 
 static struct pod_world *said_world; /* for a failed check */
+static const char *said_program;     /* how it was called  */
 
 static void say_replay(const struct pod_options *options)
 {
-    (void)printf("replay: pod_test --seed %llu --canary %s --chatty --verbose\n",
-                 (unsigned long long)options->seed, canary_names[options->canary]);
+    (void)printf("replay: %s --seed %llu%s --canary %s --chatty --verbose\n", said_program,
+                 (unsigned long long)options->seed, options->brief ? " --brief" : "",
+                 canary_names[options->canary]);
     (void)fflush(stdout);
 }
 
@@ -128,7 +132,10 @@ static uint64_t run_once(const struct pod_options *options, bool say)
 
     said_world = world;
     pod_storm(world);
-    pod_settle(world);
+    if (options->brief)
+        pod_settle_brief(world);
+    else
+        pod_settle(world);
     hash = hash64_mix(sim_trace_hash(world->sim) ^ world->history);
     if (say) {
         (void)printf("seed %llu hash %016llx %.1f s %llu events ",
@@ -179,26 +186,26 @@ static int run_apart(const struct pod_options *options, bool again)
 
 static int usage(void)
 {
-    (void)fprintf(stderr, "usage: pod_test [--seed N] [--runs N] [--again N] [--chatty] "
-                          "[--verbose] [--canary forget|corrupt|late|twice|write]\n");
+    (void)fprintf(stderr,
+                  "usage: %s [--seed N] [--runs N] [--again N] [--brief] [--chatty] "
+                  "[--verbose] [--canary forget|corrupt|late|twice|write]\n",
+                  said_program);
     return 2;
 }
 
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"seed", required_argument, NULL, 's'},
-        {"runs", required_argument, NULL, 'r'},
-        {"again", required_argument, NULL, 'a'},
-        {"chatty", no_argument, NULL, 'c'},
-        {"verbose", no_argument, NULL, 'v'},
-        {"canary", required_argument, NULL, 'b'},
-        {NULL, 0, NULL, 0},
+        {"seed", required_argument, NULL, 's'},   {"runs", required_argument, NULL, 'r'},
+        {"again", required_argument, NULL, 'a'},  {"brief", no_argument, NULL, 'k'},
+        {"chatty", no_argument, NULL, 'c'},       {"verbose", no_argument, NULL, 'v'},
+        {"canary", required_argument, NULL, 'b'}, {NULL, 0, NULL, 0},
     };
     struct pod_options options = {.seed = 1};
     uint64_t runs = 1, again = 0, wrong = 0;
     int option;
 
+    said_program = basename(argv[0]);
     while ((option = getopt_long(argc, argv, "", longs, NULL)) >= 0) {
         switch (option) {
         case 's':
@@ -209,6 +216,9 @@ int main(int argc, char **argv)
             break;
         case 'a':
             again = strtoull(optarg, NULL, 0);
+            break;
+        case 'k':
+            options.brief = true;
             break;
         case 'c':
             options.chatty = true;

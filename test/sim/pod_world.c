@@ -227,7 +227,7 @@ void pod_agent_start(struct pod_agent *agent)
 
 static void agent_down(struct pod_agent *agent)
 {
-    agent_free(&agent->agent);
+    pod_client_agent_free(agent);
     agent->state = POD_MACHINE_DOWN;
 }
 
@@ -333,7 +333,7 @@ static void judge_agent(struct pod_agent *agent)
         const struct agent_volume_stats *volume = &stats->volumes[i];
 
         limit(world, "slots of an arena", volume->slots_used, volume->slots);
-        limit(world, "leases in an arena", volume->slots_leased, POD_CLIENTS * POD_CLIENT_OPS);
+        limit(world, "leases in an arena", volume->slots_leased, POD_CLIENTS * pod_client_leases);
         limit(world, "bytes of an arena", volume->arena_used_bytes, volume->arena_bytes);
     }
 }
@@ -369,7 +369,7 @@ void pod_world_run(struct pod_world *world, uint64_t until_ns)
     while (sim_now_ns(world->sim) < until_ns) {
         uint64_t next_ns = sim_now_ns(world->sim) + WORLD_CONTROL_NS;
 
-        (void)sim_run(world->sim, u64_min(next_ns, until_ns));
+        pod_client_run(world, u64_min(next_ns, until_ns));
         world_control(world);
     }
 }
@@ -500,7 +500,8 @@ static void world_target_verify(struct pod_target *target)
 {
     struct err_why why = {""};
 
-    if (target->world->weather.disk_faults || target->world->power_lost)
+    if (target->world->weather.disk_faults || target->world->power_lost ||
+        target->world->options.brief) /* a drive that died, and was not restarted, missed deletes */
         return;
     for (uint32_t i = 0; i < POD_DRIVES; i++) {
         uint64_t wrong = store_verify(target_drive_store(target->target, i), &why);
@@ -518,7 +519,7 @@ void pod_world_free(struct pod_world **world_ref)
 
     *world_ref = NULL;
     for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
-        sim_node_crash(world->clients[i].node, false, false);
+        pod_client_fini(&world->clients[i]);
     for (uint32_t i = 0; i < POD_AGENTS; i++) {
         if (world->agents[i].agent != NULL && world->agents[i].state != POD_MACHINE_DEAD)
             agent_stop(world->agents[i].agent);

@@ -6,6 +6,7 @@
 #   -t SECONDS   give up after this long (default 120)
 #   -m MB        memory of the guest (default 512)
 #   -c FILE      keep the kernel's console in FILE
+#   -a FILE      one more archive (cpio, gzip) to unpack into the guest's root
 #
 # The guest's output appears on stdout as it is written. The exit status is CMDFILE's own; 98 says
 # that the guest never came to its end. Seen from the guest this machine's 127.0.0.1 is 10.0.2.2.
@@ -18,11 +19,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 seconds=120
 memory=512
 console=
-while getopts t:m:c: option; do
+archive=
+while getopts t:m:c:a: option; do
     case $option in
     t) seconds=$OPTARG ;;
     m) memory=$OPTARG ;;
     c) console=$OPTARG ;;
+    a) archive=$OPTARG ;;
     *) exit 2 ;;
     esac
 done
@@ -33,12 +36,17 @@ image=$("$here/build.sh") || exit 2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 console=${console:-$work/console}
+initrd=$image/initrd.gz
+if [ -n "$archive" ]; then # the kernel unpacks one after the other
+    cat "$initrd" "$archive" > "$work/initrd.gz" || exit 2
+    initrd=$work/initrd.gz
+fi
 
 # What the guest writes goes to stdout, but for its closing line, which goes to $work/status.
 timeout -k 5 "$seconds" qemu-system-x86_64 \
     -machine q35,accel=tcg -cpu max,-pdpe1gb -m "$memory" -smp 1 \
     -nodefaults -no-user-config -display none -no-reboot \
-    -kernel "$image/vmlinuz" -initrd "$image/initrd.gz" \
+    -kernel "$image/vmlinuz" -initrd "$initrd" \
     -append "console=ttyS0 panic=-1 quiet loglevel=5 nokaslr mitigations=off tsc=reliable \
 no_timer_check random.trust_cpu=on audit=0 selinux=0 apparmor=0" \
     -serial "file:$console" \

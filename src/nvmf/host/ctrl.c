@@ -4,10 +4,11 @@
  *
  * Called by the owner, by queue.c and by timers, on the association's loop.
  *
- * Life: nvmf_ctrl_open -> ADMIN -> CAP -> ENABLE -> READY -> IDENTIFY -> COUNT -> EVENTS -> NS_* ->
- * QUEUES -> UP -> CLOSING -> CLOSED. The table ctrl_steps has one row a state in which an admin
- * command runs: what it sends, and what its answer does. From UP on the same states are walked
- * again (LOG, NS_*) when the target says that its namespaces changed; requests go on meanwhile.
+ * Life: nvmf_ctrl_open -> ADMIN -> [AUTH_*] -> CAP -> ENABLE -> READY -> IDENTIFY -> COUNT ->
+ * EVENTS -> NS_* -> QUEUES -> UP -> CLOSING -> CLOSED. The table ctrl_steps has one row a state in
+ * which an admin command runs: what it sends, and what its answer does. From UP on the same states
+ * are walked again (LOG, NS_*) when the target says that its namespaces changed; requests go on
+ * meanwhile.
  *
  * Invariants: one admin command of the state machine at a time; closed() only when all queues are
  * CLOSED and no message of ours is on its way.
@@ -80,6 +81,8 @@ static void ctrl_msg(struct loop_msg *msg)
     for (int i = 0; i < NVMF_QUEUES; i++)
         if (ctrl->queues[i].state != NVMF_QUEUE_CLOSED)
             return;
+    if (nvmf_auth_busy(ctrl))
+        return;
     ctrl->state = NVMF_CTRL_CLOSED;
     ctrl->volume_count = 0;
     ctrl->ops->closed(ctrl); /* the owner may free it */
@@ -399,6 +402,7 @@ static void ns_kv_done(struct nvmf_ctrl *ctrl, struct nvmf_req *req)
     found->value_bytes_max = ns.value_bytes_max;
     found->icms = ns.icms;
     found->sealed = ns.icms && ns.sealed;
+    found->encrypted = ns.icms && ns.encrypted;
     if (ns.icms)
         found->uuid = ns.volume;
     if (ns_wanted(ctrl, &found->uuid))
@@ -697,6 +701,12 @@ icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, str
     if (opts->queue_entries < NVMF_ENTRIES_MIN || opts->queue_entries > NVMF_ENTRIES_MAX)
         return err_set(why, ICMS_CONFIG, "%u queue entries: 2 to %d are possible",
                        opts->queue_entries, NVMF_ENTRIES_MAX);
+    if (opts->auth_key == NULL &&
+        ((opts->require & REQUIRE_CHAP) != 0 || opts->auth_controller_key != NULL))
+        return err_set(why, ICMS_CONFIG,
+                       "host %.200s has to authenticate and has no secret: make one with `icms key "
+                       "gen` and name it as `secret`",
+                       opts->hostnqn);
     ctrl = calloc(1, sizeof(*ctrl));
     if (ctrl == NULL)
         return err_set(why, ICMS_NO_MEMORY, "no memory for a connection to an enclosure");
@@ -710,11 +720,15 @@ icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, str
         .send_timeout_ns = opts->send_timeout_ns,
         .header_digest = opts->header_digest,
         .data_digest = opts->data_digest,
+        .tls = opts->tls,
     };
     loop_addr_format(&opts->addr, ctrl->addr_text, sizeof(ctrl->addr_text));
     snprintf(ctrl->subnqn, sizeof(ctrl->subnqn), "%s", opts->subnqn);
     snprintf(ctrl->hostnqn, sizeof(ctrl->hostnqn), "%s", opts->hostnqn);
     ctrl->host_id = opts->host_id;
+    ctrl->require = opts->require;
+    ctrl->auth_key = opts->auth_key;
+    ctrl->auth_controller_key = opts->auth_controller_key;
     ctrl->keep_alive_ns = opts->keep_alive_ns;
     ctrl->silence_ns = opts->silence_ns;
     if (opts->volume_count > 0)
@@ -731,6 +745,10 @@ icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, str
             nvmf_ctrl_free(&ctrl);
             return err_set(why, ICMS_NO_MEMORY, "no memory for a connection to an enclosure");
         }
+    if (opts->auth_key != NULL && nvmf_auth_new(ctrl) != ICMS_OK) {
+        nvmf_ctrl_free(&ctrl);
+        return err_set(why, ICMS_NO_MEMORY, "no memory for a connection to an enclosure");
+    }
     nvmf_req_init(&ctrl->admin, ctrl, &ctrl->queues[0]);
     nvmf_req_init(&ctrl->keep, ctrl, &ctrl->queues[0]);
     nvmf_req_init(&ctrl->event, ctrl, &ctrl->queues[0]);
@@ -744,6 +762,7 @@ void nvmf_ctrl_free(struct nvmf_ctrl **ctrl)
         return;
     for (int i = 0; i < NVMF_QUEUES; i++)
         nvmf_queue_fini(&(*ctrl)->queues[i]);
+    nvmf_auth_free(*ctrl);
     free(*ctrl);
     *ctrl = NULL;
 }
@@ -758,6 +777,11 @@ enum nvmf_ctrl_state nvmf_ctrl_state(const struct nvmf_ctrl *ctrl)
 bool nvmf_ctrl_is_up(const struct nvmf_ctrl *ctrl)
 {
     return ctrl->up;
+}
+
+enum net_tls_how nvmf_ctrl_tls(const struct nvmf_ctrl *ctrl)
+{
+    return ctrl->queues[0].conn == NULL ? NET_TLS_NONE : ctrl->queues[0].conn->tls;
 }
 
 void *nvmf_ctrl_owner(const struct nvmf_ctrl *ctrl)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/check.h"
+#include "wire/nvme_auth.h"
 #include "wire/nvme_fabrics.h"
 #include "wire/nvme_identify.h"
 #include "wire/nvme_log.h"
@@ -36,7 +37,9 @@ struct fake_conn {
     struct nvmf_pdu_conn pdu;
     uint16_t qid;
     bool connected;
-    uint8_t *in_capsule; /* data of the capsule that arrives                      */
+    enum nvme_auth_id auth_id; /* of the last message of the host                    */
+    uint16_t auth_t_id;        /* of it                                              */
+    uint8_t *in_capsule;       /* data of the capsule that arrives                      */
     struct fake_cmd *cmds[FAKE_CMDS];
     struct fake_cmd *event; /* Async Event Request                                   */
     uint32_t txs;           /* in flight                                             */
@@ -283,6 +286,7 @@ static void fake_identify(struct fake_cmd *cmd)
             .icms = !volume->foreign,
             .volume = volume->uuid,
             .sealed = volume->sealed,
+            .encrypted = volume->encrypted,
         };
 
         nvme_kv_ns_encode(&ns, page);
@@ -291,6 +295,58 @@ static void fake_identify(struct fake_cmd *cmd)
         return;
     }
     fake_data_answer(cmd, page, sizeof(page), 0);
+}
+
+/* ---- authentication ------------------------------------------------------------------------- */
+
+static void fake_auth_send(struct fake_cmd *cmd)
+{
+    struct fake_target *target = cmd->conn->target;
+    struct nvme_auth_msg msg;
+
+    check(nvme_auth_decode(cmd->data, cmd->bytes, &msg) == ICMS_OK);
+    cmd->conn->auth_id = msg.id;
+    cmd->conn->auth_t_id = msg.t_id;
+    target->auth_replies += msg.id == NVME_AUTH_REPLY;
+    target->auth_failures += msg.id == NVME_AUTH_FAILURE2;
+    fake_answer(cmd, target->auth == FAKE_AUTH_STATUS ? NVME_SC_FIELD : 0, 0);
+}
+
+static void fake_auth_receive(struct fake_cmd *cmd)
+{
+    static const uint8_t value[64] = {1, 2, 3};
+    enum fake_auth auth = cmd->conn->target->auth;
+    bool is_success = cmd->conn->auth_id == NVME_AUTH_REPLY && auth != FAKE_AUTH_CHALLENGE_TWICE;
+    uint8_t dh[1024], out[NVME_AUTH_BYTES_MAX];
+    struct nvme_auth_msg msg = {.t_id = cmd->conn->auth_t_id, .value = value, .value_bytes = 32};
+    size_t bytes;
+
+    memset(dh, auth == FAKE_AUTH_DH_LARGE ? 0xff : auth == FAKE_AUTH_DH_ZERO ? 0 : 7, sizeof(dh));
+    if (auth == FAKE_AUTH_REFUSE) {
+        msg.id = NVME_AUTH_FAILURE1;
+        msg.reason = msg.why = 1;
+    } else if (is_success || auth == FAKE_AUTH_SUCCESS_FIRST) {
+        msg.id = NVME_AUTH_SUCCESS1;
+        if (auth == FAKE_AUTH_BLIND) {
+            msg.value = NULL;
+            msg.value_bytes = 0;
+        }
+    } else {
+        msg.id = NVME_AUTH_CHALLENGE;
+        msg.hash = auth == FAKE_AUTH_HASH ? 4 : 1;
+        msg.group = auth == FAKE_AUTH_GROUP ? 6 : 1;
+        msg.value_bytes = auth == FAKE_AUTH_LENGTH ? 48 : 32;
+        msg.dh = dh;
+        msg.dh_bytes = auth == FAKE_AUTH_DH_LENGTH ? 384 : 256;
+        msg.t_id += auth == FAKE_AUTH_TRANSACTION;
+    }
+    bytes = nvme_auth_encode(&msg, out);
+    if (auth == FAKE_AUTH_CUT)
+        bytes /= 2;
+    if (auth == FAKE_AUTH_NOTHING)
+        fake_answer(cmd, 0, 0);
+    else
+        fake_data_answer(cmd, out, (uint32_t)bytes, 0);
 }
 
 static void fake_fabrics(struct fake_cmd *cmd)
@@ -315,8 +371,20 @@ static void fake_fabrics(struct fake_cmd *cmd)
                           NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_SUBNQN), 0);
         else
             fake_cqe_send(conn, le16_get(cmd->sqe.cid),
-                          conn->target->refuse_connect ? NVME_SC_CONNECT_HOST : 0, 7, 0);
+                          conn->target->refuse_connect ? NVME_SC_CONNECT_HOST : 0,
+                          conn->target->auth == FAKE_AUTH_NONE      ? 7
+                          : conn->target->auth == FAKE_AUTH_CHANNEL ? 7 | NVME_CONNECT_ASCR
+                                                                    : 7 | NVME_CONNECT_ATR,
+                          0);
         fake_cmd_free(cmd);
+        return;
+    }
+    if (nvme_fctype(&cmd->sqe) == NVME_FCTYPE_AUTH_SEND) {
+        fake_auth_send(cmd);
+        return;
+    }
+    if (nvme_fctype(&cmd->sqe) == NVME_FCTYPE_AUTH_RECEIVE) {
+        fake_auth_receive(cmd);
         return;
     }
     check(conn->connected && nvme_property_decode(&cmd->sqe, &property) == ICMS_OK);
@@ -646,7 +714,8 @@ static void fake_cmd_begin(struct fake_conn *conn, const struct nvme_sqe_wf *sqe
 {
     struct fake_target *target = conn->target;
     struct fake_cmd *cmd = calloc(1, sizeof(*cmd));
-    bool h2c = NVME_DIRECTION(sqe->opcode) == NVME_DIRECTION_H2C || sqe->opcode == NVME_FABRICS;
+    bool h2c = NVME_DIRECTION(sqe->opcode) == NVME_DIRECTION_H2C ||
+               (sqe->opcode == NVME_FABRICS && nvme_fctype(sqe) != NVME_FCTYPE_AUTH_RECEIVE);
 
     check(cmd != NULL);
     cmd->conn = conn;

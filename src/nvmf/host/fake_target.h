@@ -38,10 +38,33 @@ enum fake_wrong {
     FAKE_WRONGS,
 };
 
+/* What a target does that asks for authentication: it has no secret, and lies. */
+enum fake_auth {
+    FAKE_AUTH_NONE,            /* it does not ask                                            */
+    FAKE_AUTH_CHANNEL,         /* asks for a secure channel, too                             */
+    FAKE_AUTH_REFUSE,          /* FAILURE1 instead of a challenge                            */
+    FAKE_AUTH_NOTHING,         /* no message                                                 */
+    FAKE_AUTH_CUT,             /* half a challenge                                           */
+    FAKE_AUTH_TRANSACTION,     /* a challenge of another transaction                         */
+    FAKE_AUTH_HASH,            /* a hash that does not exist                                 */
+    FAKE_AUTH_LENGTH,          /* a challenge as long as that of another hash                */
+    FAKE_AUTH_GROUP,           /* a group that does not exist                                */
+    FAKE_AUTH_DH_LENGTH,       /* a DH value of another group                                */
+    FAKE_AUTH_DH_ZERO,         /* a DH value of 0                                            */
+    FAKE_AUTH_DH_LARGE,        /* a DH value above p                                         */
+    FAKE_AUTH_SUCCESS_FIRST,   /* SUCCESS1 instead of a challenge                            */
+    FAKE_AUTH_CHALLENGE_TWICE, /* a challenge instead of SUCCESS1                          */
+    FAKE_AUTH_STATUS,          /* AUTH Send fails                                            */
+    FAKE_AUTH_BLIND,           /* takes any reply, proves nothing                            */
+    FAKE_AUTH_WRONG,           /* takes any reply, proves itself wrongly                     */
+    FAKE_AUTHS,
+};
+
 struct fake_volume {
     struct uuid uuid;         /* zeros: a foreign namespace, named by its NGUID       */
     uint32_t value_bytes_max; /* as stored                                            */
     bool sealed;
+    bool encrypted;
     bool foreign; /* tells nothing of icms; uuid goes into the NGUID      */
 };
 
@@ -79,13 +102,16 @@ struct fake_target {
     uint32_t r2t_bytes;  /* of one R2T; 0: all                               */
     uint32_t h2c_bytes;  /* MAXH2CDATA                                       */
     uint32_t in_capsule_bytes;
-    uint8_t mdts;          /* largest transfer: 2^mdts pages; 0: no limit      */
-    bool success_flag;     /* C2HData says success, no completion              */
-    uint8_t digests;       /* granted at most                                  */
-    uint16_t status;       /* I/O commands fail with it; 0: they work          */
-    uint32_t reason;       /* DW1 of failures                                  */
-    enum fake_wrong wrong; /* next one; back to FAKE_RIGHT when done           */
-    bool bad_digest;       /* of the next data of an I/O command               */
+    uint8_t mdts;           /* largest transfer: 2^mdts pages; 0: no limit      */
+    bool success_flag;      /* C2HData says success, no completion              */
+    uint8_t digests;        /* granted at most                                  */
+    uint16_t status;        /* I/O commands fail with it; 0: they work          */
+    uint32_t reason;        /* DW1 of failures                                  */
+    enum fake_auth auth;    /* of each Connect                                  */
+    uint32_t auth_failures; /* FAILURE2 that came                              */
+    uint32_t auth_replies;  /* REPLY that came                                 */
+    enum fake_wrong wrong;  /* next one; back to FAKE_RIGHT when done           */
+    bool bad_digest;        /* of the next data of an I/O command               */
     /* what the test sees */
     uint32_t connects; /* Connect commands of admin queues                 */
     uint32_t keep_alives;

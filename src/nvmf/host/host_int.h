@@ -5,6 +5,7 @@
  *   ctrl.c   the association: its state machine, namespaces, keep-alive, silence
  *   queue.c  one queue pair: Connect, commands, their CIDs
  *   tcp.c    its connection over TCP: a table of nvmf/transport.h
+ *   auth.c   authentication of a queue pair
  *   req.c    requests: start, deadline, cancel, end
  *
  * All on the association's loop.
@@ -48,7 +49,8 @@ struct nvmf_cmd {
 enum nvmf_queue_state {
     NVMF_QUEUE_CLOSED,  /* holds nothing                                                    */
     NVMF_QUEUE_OPENING, /* waits for the connection; woken by the transport's opened()      */
-    NVMF_QUEUE_CONNECT, /* waits for the answer to Connect; woken by queue_connect_done     */
+    NVMF_QUEUE_CONNECT, /* waits for the answer to Connect, then authenticates if it has to;
+                           woken by queue_connect_done and auth.c                            */
     NVMF_QUEUE_LIVE,    /* sends commands                                                   */
     NVMF_QUEUE_CLOSING, /* waits for the transport's closed()                               */
 };
@@ -86,6 +88,10 @@ struct nvmf_ctrl {
     const struct nvmf_host_transport *transport; /* of all its connections                */
     struct nvmf_connect_opts connect; /* of all of them, but for the deadline             */
     uint64_t keep_alive_ns, silence_ns;
+    uint8_t require;                  /* REQUIRE_*                                      */
+    const struct key_plain *auth_key; /* as in the options                             */
+    const struct key_plain *auth_controller_key; /* likewise                                      */
+    struct nvmf_auth *auth;                      /* NULL: no secret                               */
     uint64_t deadline_ns; /* of the opening                                        */
     bool up;              /* up() was called, down() and close were not            */
 
@@ -138,6 +144,19 @@ void nvmf_ctrl_queue_live(struct nvmf_ctrl *ctrl, struct nvmf_queue *queue);
 /* A command was sent: silence is watched from now on. */
 void nvmf_ctrl_watch(struct nvmf_ctrl *ctrl);
 
+/* ---- auth.c --------------------------------------------------------------------------------- */
+
+/* Memory for one conversation at a time. NO_MEMORY. */
+icms_err nvmf_auth_new(struct nvmf_ctrl *ctrl) ICMS_MUST_CHECK;
+void nvmf_auth_free(struct nvmf_ctrl *ctrl);
+
+/* Authenticates a queue pair that is connected; nvmf_queue_live when it passed. ctrl->auth_key is
+ * there. */
+void nvmf_auth_start(struct nvmf_queue *queue);
+
+/* A job of it runs: the association is not closed before its end. */
+bool nvmf_auth_busy(const struct nvmf_ctrl *ctrl);
+
 /* ---- queue.c -------------------------------------------------------------------------------- */
 
 icms_err nvmf_queue_init(struct nvmf_queue *queue, struct nvmf_ctrl *ctrl, uint16_t qid,
@@ -147,6 +166,9 @@ void nvmf_queue_fini(struct nvmf_queue *queue);
 /* Connects with at most entries commands. */
 void nvmf_queue_open(struct nvmf_queue *queue, uint32_t entries, uint64_t deadline_ns);
 void nvmf_queue_close(struct nvmf_queue *queue, icms_err why);
+
+/* Connect, and authentication if there was any, are over: it sends commands from now on. */
+void nvmf_queue_live(struct nvmf_queue *queue);
 
 /* Sends parked requests while there are free commands. */
 void nvmf_queue_run(struct nvmf_queue *queue);

@@ -139,6 +139,34 @@ void nvmf_queue_open(struct nvmf_queue *queue, uint32_t entries, uint64_t deadli
     queue->ctrl->transport->connect(queue->conn, &opts);
 }
 
+void nvmf_queue_live(struct nvmf_queue *queue)
+{
+    queue->state = NVMF_QUEUE_LIVE;
+    queue->in_capsule_max = queue->qid == 0 ? 0 : queue->ctrl->info.in_capsule_bytes;
+    nvmf_ctrl_queue_live(queue->ctrl, queue);
+}
+
+/* What the target asks for, and what we ask of it. dw0: of Connect. */
+static void queue_authenticate(struct nvmf_queue *queue, uint32_t dw0)
+{
+    struct nvmf_ctrl *ctrl = queue->ctrl;
+    bool is_wanted = (ctrl->require & REQUIRE_CHAP) != 0 || ctrl->auth_controller_key != NULL;
+
+    if ((dw0 & NVME_CONNECT_ASCR) != 0)
+        nvmf_ctrl_fail(ctrl, ICMS_AUTH,
+                       "the target wants a secure channel made by authentication, which this host "
+                       "does not offer; use TLS with a pre-shared key");
+    else if ((dw0 & NVME_CONNECT_ATR) == 0 && !is_wanted)
+        nvmf_queue_live(queue);
+    else if (ctrl->auth == NULL)
+        nvmf_ctrl_fail(ctrl, ICMS_AUTH,
+                       "the target wants host %s to authenticate, and it has no secret; make one "
+                       "with `icms key gen` and name it as `secret`",
+                       ctrl->hostnqn);
+    else
+        nvmf_auth_start(queue);
+}
+
 static void queue_connect_done(struct nvmf_req *req)
 {
     struct nvmf_queue *queue = container_of(req, struct nvmf_queue, connect);
@@ -164,17 +192,9 @@ static void queue_connect_done(struct nvmf_req *req)
                            icms_err_text(req->err));
         return;
     }
-    if ((req->result & NVME_CONNECT_AUTH) != 0) {
-        nvmf_ctrl_fail(ctrl, ICMS_AUTH,
-                       "the target wants DH-HMAC-CHAP authentication, which this "
-                       "host does not offer");
-        return;
-    }
     if (queue->qid == 0)
         ctrl->cntlid = nvme_connect_cntlid(req->result);
-    queue->state = NVMF_QUEUE_LIVE;
-    queue->in_capsule_max = queue->qid == 0 ? 0 : ctrl->info.in_capsule_bytes;
-    nvmf_ctrl_queue_live(ctrl, queue);
+    queue_authenticate(queue, req->result);
 }
 
 /* The target is there: Connect. */
@@ -323,7 +343,8 @@ static void queue_cmd_send(struct nvmf_queue *queue, struct nvmf_req *req)
     cmd->io.data_bytes = req->data_bytes;
     cmd->io.in_capsule = req->direction == NVME_DIRECTION_H2C && req->data_bytes > 0 &&
                          req->data_bytes <= queue_capsule_max(queue, req);
-    cmd->io.result_is_bytes = queue->qid != 0 && req->kv.opcode != NVME_KV_LIST;
+    cmd->io.result_is_bytes =
+        queue->qid != 0 && queue->state == NVMF_QUEUE_LIVE && req->kv.opcode != NVME_KV_LIST;
     memcpy(cmd->io.data, req->data, sizeof(cmd->io.data));
     cmd->eager = cmd->io.in_capsule && req->data_bytes > queue->in_capsule_max;
     cmd->req = req;

@@ -72,11 +72,15 @@ struct tcp {
     bool terminated; /* our TermReq is on its way                                        */
     struct loop *loop;
     const struct nvmf_host_conn_ops *ops;
-    uint8_t digests;     /* asked for                                                    */
-    uint64_t timeout_ns; /* of a send                                                    */
-    uint32_t h2c_max;    /* data of one H2CData PDU                                      */
-    struct list senders; /* struct tcp_cmd, oldest R2T first: one after the other, so that
-                            each is whole early                                          */
+    uint8_t digests;             /* asked for                                                    */
+    uint64_t timeout_ns;         /* of a send                                                    */
+    uint64_t deadline_ns;        /* of the connect                                       */
+    const struct crypt_tls *tls; /* NULL: plain                                          */
+    struct net_tls_side side;    /* of the handshake                                     */
+    char tls_text[128];          /* why it failed; "": it did not                        */
+    uint32_t h2c_max;            /* data of one H2CData PDU                                      */
+    struct list senders;         /* struct tcp_cmd, oldest R2T first: one after the other, so that
+                                    each is whole early                                          */
     struct tcp_tx tx_data[TCP_TX_DATA]; /* what is queued                                */
     uint32_t tx_data_bytes;             /* of data in it                                 */
     struct tcp_cmd *receiving;          /* whose data is being received; NULL: none      */
@@ -161,6 +165,8 @@ static void tcp_close(struct nvmf_conn *conn, icms_err why)
 static void tcp_closed(struct nvmf_pdu_conn *pdu, icms_err why)
 {
     struct tcp *tcp = container_of(pdu, struct tcp, pdu);
+    const char *text = why == ICMS_PROTOCOL ? "a PDU that breaks the protocol was sent or received"
+                                            : icms_err_text(why);
 
     for (uint32_t i = 0; i < tcp->slots; i++) {
         check(!tcp->cmds[i].capsule_busy && tcp->cmds[i].data_busy == 0);
@@ -168,12 +174,22 @@ static void tcp_closed(struct nvmf_pdu_conn *pdu, icms_err why)
     }
     tcp->receiving = NULL;
     tcp->state = TCP_CLOSED;
-    tcp->ops->closed(&tcp->conn, why,
-                     why == ICMS_PROTOCOL ? "a PDU that breaks the protocol was sent or received"
-                                          : icms_err_text(why));
+    tcp->conn.tls = NET_TLS_NONE;
+    if (tcp->tls_text[0] != '\0')
+        text = tcp->tls_text;
+    tcp->ops->closed(&tcp->conn, why, text);
 }
 
 /* ---- opening -------------------------------------------------------------------------------- */
+
+/* The target did not prove the key, or does not speak TLS: there is no other way in. */
+static void tcp_tls_failed(struct net_tls_side *side, const char *hostnqn, const char *why)
+{
+    struct tcp *tcp = container_of(side, struct tcp, side);
+
+    snprintf(tcp->tls_text, sizeof(tcp->tls_text),
+             "TLS handshake failed (%s); check that both sides have the same psk", why);
+}
 
 static void tcp_dialed(struct net_dial *dial, icms_err err, struct loop_sock *sock)
 {
@@ -183,7 +199,9 @@ static void tcp_dialed(struct net_dial *dial, icms_err err, struct loop_sock *so
         .role = NVME_TCP_HOST,
         .data_max = TCP_C2H_BYTES_MAX,
         .send_timeout_ns = tcp->timeout_ns,
+        .tls = tcp->tls != NULL ? &tcp->side : NULL,
     };
+    uint64_t now_ns = loop_now_ns(tcp->loop);
 
     if (err == ICMS_OK && tcp->closing) {
         loop_sock_close(&sock);
@@ -195,6 +213,12 @@ static void tcp_dialed(struct net_dial *dial, icms_err err, struct loop_sock *so
         return;
     }
     tcp->state = TCP_IC;
+    tcp->side = (struct net_tls_side){
+        .settings = tcp->tls,
+        .timeout_ns = tcp->deadline_ns > now_ns ? tcp->deadline_ns - now_ns : 1,
+        .pending_max = 1,
+        .failed = tcp_tls_failed,
+    };
     nvmf_pdu_open(&tcp->pdu, tcp->loop, sock, &opts);
     nvme_tcp_ic_req_encode(&tcp->ic.pdu, 0, tcp->digests, 1);
     memset(tcp->ic.data, 0, sizeof(tcp->ic.data));
@@ -211,6 +235,9 @@ static void tcp_connect(struct nvmf_conn *conn, const struct nvmf_connect_opts *
     tcp->closing = tcp->terminated = false;
     tcp->pdu.net.bytes_in = tcp->pdu.net.bytes_out = 0; /* of the connection before */
     tcp->timeout_ns = opts->send_timeout_ns;
+    tcp->deadline_ns = opts->deadline_ns;
+    tcp->tls = opts->tls;
+    tcp->tls_text[0] = '\0';
     tcp->digests = (opts->header_digest ? NVME_TCP_FLAG_HDGST : 0) |
                    (opts->data_digest ? NVME_TCP_FLAG_DDGST : 0);
     net_dial_start(&tcp->dial, tcp->loop, &opts->addr, opts->deadline_ns, tcp_dialed);
@@ -230,6 +257,7 @@ static void tcp_ic_resp(struct tcp *tcp, const struct nvme_tcp_ic_wf *ic)
     tcp->h2c_max = h2c_max < TCP_H2C_BYTES_MAX ? h2c_max : TCP_H2C_BYTES_MAX;
     nvmf_pdu_digests_set(&tcp->pdu, ic->digests, ic->pda);
     tcp->state = TCP_OPEN;
+    tcp->conn.tls = net_conn_tls(&tcp->pdu.net);
     tcp->ops->opened(&tcp->conn);
 }
 

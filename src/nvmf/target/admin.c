@@ -13,7 +13,11 @@ uint32_t nvmft_admin_room(const struct nvmft_req *req)
 {
     struct nvme_log log;
 
-    if (req->qpair->state != NVMFT_QPAIR_READY || req->qpair->qid != 0 || req->buffer != NULL)
+    if (req->qpair->state != NVMFT_QPAIR_READY || req->buffer != NULL)
+        return 0;
+    if (req->sqe.opcode == NVME_FABRICS && nvme_fctype(&req->sqe) == NVME_FCTYPE_AUTH_RECEIVE)
+        return NVME_PAGE_BYTES;
+    if (req->qpair->qid != 0)
         return 0;
     if (req->sqe.opcode == NVME_ADMIN_IDENTIFY)
         return NVME_PAGE_BYTES;
@@ -362,6 +366,12 @@ void nvmft_fabrics_execute(struct nvmft_req *req)
     case NVME_FCTYPE_PROPERTY_GET:
     case NVME_FCTYPE_PROPERTY_SET:
         admin_answer(req, qpair->qid == 0 ? fabrics_property(req) : NVME_SC_OPCODE);
+        break;
+    case NVME_FCTYPE_AUTH_SEND:
+        nvmft_auth_send(req);
+        break;
+    case NVME_FCTYPE_AUTH_RECEIVE:
+        nvmft_auth_receive(req);
         break;
     case NVME_FCTYPE_DISCONNECT:
         if (qpair->qid != 0)

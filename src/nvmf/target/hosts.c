@@ -64,15 +64,18 @@ void nvmft_host_set_fini(struct nvmft_host_set *set)
     set->slot = NULL;
 }
 
-struct nvmft_ns_set nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn)
+struct nvmft_ns_set nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn,
+                                     uint8_t proven)
 {
     struct nvmft_ns_set allowed = {{0}};
     uint64_t hash = name_hash(hostnqn);
 
     for (uint32_t i = 0; i < target->opts.namespace_count; i++) {
         const struct nvmft_host_set *set = &target->ns_hosts[i];
-        bool found = set->slots == 0 || *set_slot(set, hostnqn, hash) != 0;
+        bool found = (target->ns[i].require & ~proven) == 0 &&
+                     (set->slots == 0 || *set_slot(set, hostnqn, hash) != 0);
 
+        found = found && (target->ns[i].require & ~proven) == 0;
         allowed.word[i / 64] |= (uint64_t)found << i % 64;
     }
     return allowed;

@@ -29,7 +29,7 @@ static int group_setup(void **state)
 
 static uint64_t first_64(const struct nvmf_target *target, const char *hostnqn)
 {
-    return nvmft_ns_allowed(target, hostnqn).word[0];
+    return nvmft_ns_allowed(target, hostnqn, 0).word[0];
 }
 
 /* Of three namespaces: one for the first host, one for all in the list, one for anybody. */
@@ -70,14 +70,14 @@ static void there_may_be_1024_lists(void **state)
                                 (const char(*)[LIMIT_NQN_BYTES])names[i % 5 == 4 ? 0 : 1], 1),
             ICMS_OK);
     for (uint32_t host = 0; host < 2; host++) {
-        set = nvmft_ns_allowed(target, names[host]);
+        set = nvmft_ns_allowed(target, names[host], 0);
         assert_int_equal(nvmft_ns_first(&set), host == 0 ? 4 : 0);
         for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
             assert_int_equal(nvmft_ns_has(&set, i), (i % 5 == 4) == (host == 0));
         assert_false(nvmft_ns_has(&set, LIMIT_VOLUMES));
         assert_false(nvmft_ns_has(&set, UINT32_MAX));
     }
-    set = nvmft_ns_allowed(target, names[2]);
+    set = nvmft_ns_allowed(target, names[2], 0);
     assert_int_equal(nvmft_ns_first(&set), LIMIT_VOLUMES);
     for (uint32_t i = 0; i < LIMIT_VOLUMES; i++)
         nvmft_host_set_fini(&target->ns_hosts[i]);

@@ -87,6 +87,7 @@ static void identify_kv_ns(struct nvmf_target *target, uint32_t i, uint8_t *page
         .icms = true,
         .volume = ns->volume,
         .sealed = ns->sealed,
+        .encrypted = ns->encrypted,
     };
 
     identify_nguid(target, ns, identity.nguid);
@@ -194,6 +195,7 @@ static icms_err log_discovery(const struct nvmft_ctrl *ctrl, const struct nvmf_t
         .flags = NVME_DISC_DUPLICATE | NVME_DISC_PERSISTENT,
         .subnqn = NVME_DISCOVERY,
     }};
+    bool tls_required = (nvmft_keys_require(target->keys, ctrl->hostnqn) & REQUIRE_TLS) != 0;
     struct nvme_disc_entry *self = &entries[0];
     struct loop_addr addr = target->opts.advertise;
 
@@ -204,6 +206,10 @@ static icms_err log_discovery(const struct nvmft_ctrl *ctrl, const struct nvmf_t
     self->ipv6 = strchr(addr.host, ':') != NULL;
     snprintf(self->address, sizeof(self->address), "%s", addr.host);
     snprintf(self->service, sizeof(self->service), "%u", addr.port);
+    if (nvmft_keys_tls(target->keys) != NULL) {
+        self->tls = true;
+        self->treq = tls_required ? NVME_DISC_TLS_REQUIRED : NVME_DISC_TLS_POSSIBLE;
+    }
     entries[1] = *self;
     entries[1].subtype = NVME_DISC_NVM;
     entries[1].flags = 0;

@@ -29,10 +29,6 @@ icms_err nvmft_qpair_init(struct nvmft_qpair *qpair, struct nvmft_shard *shard, 
     list_init(&qpair->watch_link);
     list_init(&qpair->free_link);
     list_init(&qpair->ctrl_link);
-    for (int i = 0; i < NVMFT_WAIT_COUNT; i++) {
-        list_init(&qpair->parked[i]);
-        list_init(&qpair->hungry_link[i]);
-    }
     return shard->target->opts.transport->conn_new(shard->loop, staging, &qpair_conn_ops, qpair,
                                                    &qpair->conn);
 }
@@ -80,6 +76,7 @@ static struct nvmft_req *qpair_req_new(struct nvmft_qpair *qpair, const struct n
         req->io.area = (uint8_t *)req + qpair->shard->target->io_offset;
         req->qpair = qpair;
         list_init(&req->link);
+        list_init(&req->hosted_link);
     }
     qpair->reqs_used++;
     req->state = NVMFT_REQ_NEW;
@@ -115,13 +112,21 @@ void nvmft_qpair_close(struct nvmft_qpair *qpair, icms_err why)
 
 static void qpair_timeout(struct loop_timer *timer)
 {
-    nvmft_qpair_close(container_of(timer, struct nvmft_qpair, timer), ICMS_DEADLINE);
+    struct nvmft_qpair *qpair = container_of(timer, struct nvmft_qpair, timer);
+
+    if (qpair->state == NVMFT_QPAIR_READY)
+        nvmft_auth_timeout(qpair);
+    nvmft_qpair_close(qpair, ICMS_DEADLINE);
 }
 
 /* Drain and Disconnect: close when nothing is in flight. An admin queue goes last, because its
  * controller goes with it. */
 static void qpair_close_idle(struct nvmft_qpair *qpair)
 {
+    if (qpair->auth_close && qpair->reqs_used == qpair->reqs_held) {
+        nvmft_qpair_close(qpair, ICMS_CLOSED);
+        return;
+    }
     if (qpair->qid == 0 && qpair->ctrl != NULL &&
         atomic_load_explicit(&qpair->ctrl->joined, memory_order_relaxed) > 1)
         return;
@@ -148,12 +153,9 @@ void nvmft_qpair_req_free(struct nvmft_req *req)
 
 static void qpair_incoming_drop(struct nvmft_qpair *qpair)
 {
-    uint8_t *memory = qpair->incoming_buffer;
-
     qpair->incoming = false;
-    qpair->incoming_buffer = NULL;
-    if (memory != NULL)
-        nvmft_buffers_give_raw(qpair, qpair->incoming_class, memory);
+    if (qpair->incoming_buffer != NULL)
+        nvmft_buffers_give_raw(qpair);
 }
 
 static void qpair_closed(struct nvmf_conn *conn, icms_err why)
@@ -164,7 +166,8 @@ static void qpair_closed(struct nvmf_conn *conn, icms_err why)
     check(qpair->conn_open);
     qpair->conn_open = false;
     qpair->state = NVMFT_QPAIR_CLOSING;
-    qpair->reg_why = why;
+    /* A host that did not authenticate loses nothing that is worth a word. */
+    qpair->reg_why = qpair->ctrl == NULL || nvmft_auth_passed(qpair) ? why : ICMS_CLOSED;
     loop_timer_stop(qpair->shard->loop, &qpair->timer);
     if (why == ICMS_PROTOCOL)
         counter_add(&counters->protocol_errors, 1);
@@ -186,12 +189,11 @@ static void qpair_leave(struct nvmft_qpair *qpair)
     if (qpair->reqs_used > 0 || qpair->conn_open)
         return;
     check(qpair->buffer_bytes == 0 && qpair->reqs_held == 0);
-    for (int i = 0; i < NVMFT_WAIT_COUNT; i++)
-        check(list_empty(&qpair->parked[i]) && list_empty(&qpair->hungry_link[i]));
     free(qpair->slots);
     qpair->slots = NULL;
     qpair->slot_count = qpair->slots_touched = 0;
     qpair->ctrl = NULL;
+    nvmft_auth_free(qpair);
     list_remove(&qpair->link);
     list_remove(&qpair->watch_link);
     qpair->state = NVMFT_QPAIR_LEAVING;
@@ -255,9 +257,26 @@ static void qpair_heard(struct nvmft_qpair *qpair)
 {
     uint64_t now = loop_now_ns(qpair->shard->loop);
 
-    if (qpair->ctrl != NULL &&
+    if (nvmft_auth_passed(qpair) &&
         now > atomic_load_explicit(&qpair->ctrl->heard_ns, memory_order_relaxed) + 10 * QPAIR_MS)
         atomic_store_explicit(&qpair->ctrl->heard_ns, now, memory_order_relaxed);
+}
+
+/* Who has proven to be a host is no other, and came for this subsystem or for discovery. */
+static uint16_t qpair_identity(const struct nvmft_qpair *qpair, uint32_t *out_dw0)
+{
+    const struct nvme_connect *connect = &qpair->reg_connect;
+
+    if (qpair->conn->tls == NET_TLS_NONE)
+        return NVME_SC_SUCCESS;
+    if (strcmp(qpair->conn->hostnqn, connect->hostnqn) != 0)
+        *out_dw0 = NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_HOSTNQN);
+    else if (strcmp(connect->subnqn, NVME_DISCOVERY) != 0 &&
+             strcmp(qpair->conn->subnqn, connect->subnqn) != 0)
+        *out_dw0 = NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_SUBNQN);
+    else
+        return NVME_SC_SUCCESS;
+    return NVME_SC_CONNECT_PARAM;
 }
 
 /* The host is there: Connect comes next. */
@@ -281,6 +300,7 @@ static icms_err qpair_capsule(struct nvmf_conn *conn, const struct nvme_sqe_wf *
     enum nvmft_wait_class class = sqe->opcode == NVME_KV_STORE || sqe->opcode == NVME_ICMS_STORE
                                       ? NVMFT_WAIT_STORE
                                       : NVMFT_WAIT_LOAD;
+    uint32_t tenant = nvmft_tenant_admin(qpair->shard);
     uint64_t bytes;
 
     check(qpair->incoming_buffer == NULL);
@@ -292,8 +312,10 @@ static icms_err qpair_capsule(struct nvmf_conn *conn, const struct nvme_sqe_wf *
     qpair->incoming = true;
     if (!nvmft_req_capsule_room(qpair, sqe, data_bytes, &bytes, &qpair->incoming_offset))
         return ICMS_OK; /* the command is answered with what is wrong; its data is dropped */
+    if (qpair->state == NVMFT_QPAIR_READY && qpair->qid != 0 && sqe->opcode != NVME_FABRICS)
+        tenant = qpair->shard->target->ns[qpair->incoming_kv.ns].tenant;
     qpair->incoming_class = class;
-    qpair->incoming_buffer = nvmft_buffers_try(qpair, class, bytes);
+    qpair->incoming_buffer = nvmft_buffers_try(qpair, tenant, class, bytes);
     qpair->incoming_bytes = bytes_align(bytes, NVMFT_POOL_PAGE);
     *out_memory = qpair->incoming_buffer;
     *out_offset = qpair->incoming_offset;
@@ -322,7 +344,11 @@ static icms_err qpair_command(struct nvmf_conn *conn, const struct nvme_sqe_wf *
         req->io.in_own = own != NULL;
         req->data_offset = qpair->incoming_offset;
         req->wait_class = qpair->incoming_class;
+        req->flow = own != NULL ? NULL : qpair->incoming_flow;
         qpair->incoming_buffer = NULL;
+        qpair->incoming_flow = NULL;
+        if (own == NULL)
+            nvmft_buffers_adopt(req);
     }
     req->io.data_moved = data_bytes;
     if (data_err != ICMS_OK)
@@ -397,12 +423,14 @@ void nvmft_qpair_open(struct loop_msg *msg)
             (uint32_t)u64_max(qpair->shard->target->capsule_bytes_max, NVME_ICMS_STORE_DATA_BYTES),
         .header_timeout_ns = opts->header_timeout_ms * QPAIR_MS,
         .send_timeout_ns = opts->stall_timeout_ms * QPAIR_MS,
+        .tls = qpair->shard->tls.settings != NULL ? &qpair->shard->tls : NULL,
     };
 
     check(qpair->state == NVMFT_QPAIR_FREE && qpair->reg_verb == NVMFT_REG_OPEN);
     check(!qpair->conn_open && qpair->reqs_used == 0);
     qpair->state = NVMFT_QPAIR_HELLO;
     qpair->close_wanted = qpair->no_flow = false;
+    qpair->is_passed = qpair->auth_close = false;
     qpair->qid = 0;
     qpair->entries = 2;
     qpair->sqhd = 0;
@@ -445,12 +473,15 @@ void nvmft_qpair_connect(struct nvmft_req *req)
         status = NVME_SC_CONNECT_PARAM;
         dw0 = NVME_CONNECT_BAD_SQE(NVME_CONNECT_AT_SQSIZE);
     }
+    if (status == NVME_SC_SUCCESS)
+        status = qpair_identity(qpair, &dw0);
     if (status != NVME_SC_SUCCESS) {
         qpair_connect_refuse(req, status, dw0);
         return;
     }
     req->state = NVMFT_REQ_JOIN;
     qpair->state = NVMFT_QPAIR_JOINING;
+    qpair->reg_tls = qpair->conn->tls != NET_TLS_NONE;
     qpair->reg_verb = NVMFT_REG_JOIN;
     loop_send(opts->loops[0], &qpair->reg_msg, nvmft_registry_join);
 }
@@ -476,6 +507,7 @@ static icms_err qpair_grow(struct nvmft_qpair *qpair)
     req->io.area = slots + qpair->shard->target->io_offset;
     memset(req->io.area, 0, qpair->shard->target->opts.transport->io_bytes);
     list_init(&req->link);
+    list_init(&req->hosted_link);
     return ICMS_OK;
 }
 
@@ -507,12 +539,18 @@ void nvmft_qpair_joined(struct loop_msg *msg)
         return;
     }
     loop_timer_stop(qpair->shard->loop, &qpair->timer);
+    if (qpair->ctrl->is_auth_wanted)
+        loop_timer_start(qpair->shard->loop, &qpair->timer,
+                         loop_now_ns(qpair->shard->loop) +
+                             qpair->shard->target->opts.header_timeout_ms * QPAIR_MS);
     qpair->state = NVMFT_QPAIR_READY;
     nvmft_buffers_host(qpair, qpair->ctrl);
     qpair->qid = qpair->reg_connect.qid;
     qpair->entries = qpair->reg_connect.entries;
     qpair->no_flow = (qpair->reg_connect.attributes & NVME_CATTR_NO_SQ_FLOW) != 0;
     req->dw0 = qpair->ctrl->cntlid;
+    if (qpair->ctrl->is_auth_wanted)
+        req->dw0 |= NVME_CONNECT_ATR;
     req->state = NVMFT_REQ_RESPOND;
     qpair_heard(qpair);
     nvmft_req_run(req);
@@ -520,6 +558,7 @@ void nvmft_qpair_joined(struct loop_msg *msg)
 
 void nvmft_qpair_fini(struct nvmft_qpair *qpair)
 {
+    nvmft_auth_free(qpair);
     if (qpair->conn != NULL)
         qpair->shard->target->opts.transport->conn_free(&qpair->conn);
     free(qpair->slots);

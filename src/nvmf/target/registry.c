@@ -268,17 +268,19 @@ static void registry_add(struct nvmft_qpair *qpair, struct nvmft_ctrl *ctrl)
 }
 
 /* A new controller. A host that may use no namespace is told what it would be told of a subsystem
- * that does not exist. */
+ * that does not exist; one that has to authenticate is told so first, whoever it is. */
 static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpair *qpair)
 {
     const struct nvme_connect *connect = &qpair->reg_connect;
     bool discovery = strcmp(connect->subnqn, NVME_DISCOVERY) == 0;
-    struct nvmft_ns_set allowed = nvmft_ns_allowed(target, connect->hostnqn);
+    uint8_t require = discovery ? 0 : nvmft_auth_require(&target->auth_hosts, connect->hostnqn);
+    uint8_t proven = (require & REQUIRE_CHAP) | (qpair->reg_tls ? REQUIRE_TLS : 0);
+    struct nvmft_ns_set allowed = nvmft_ns_allowed(target, connect->hostnqn, proven);
     struct nvmft_ctrl *ctrl = NULL;
 
-    if (!discovery &&
-        (strcmp(connect->subnqn, target->opts.nqn) != 0 ||
-         (nvmft_ns_first(&allowed) == LIMIT_VOLUMES && target->opts.namespace_count > 0)))
+    if (!discovery && (strcmp(connect->subnqn, target->opts.nqn) != 0 ||
+                       (nvmft_ns_first(&allowed) == LIMIT_VOLUMES &&
+                        target->opts.namespace_count > 0 && (require & REQUIRE_CHAP) == 0)))
         return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
                                NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_SUBNQN));
     if (!discovery && connect->cntlid != NVME_CNTLID_ANY)
@@ -297,8 +299,11 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     ctrl->live = true;
     ctrl->dying = false;
     ctrl->discovery = discovery;
+    ctrl->tls = qpair->reg_tls;
     ctrl->qids = 0;
     ctrl->allowed = allowed;
+    ctrl->is_auth_wanted = (require & REQUIRE_CHAP) != 0;
+    ctrl->auth_host = nvmft_auth_host(&target->auth_hosts, connect->hostnqn);
     memcpy(ctrl->hostid, connect->hostid, sizeof(ctrl->hostid));
     memcpy(ctrl->hostnqn, connect->hostnqn, sizeof(ctrl->hostnqn));
     atomic_store(&ctrl->kato_ms, connect->kato_ms);
@@ -337,6 +342,8 @@ static uint16_t registry_join_io(struct nvmf_target *target, struct nvmft_qpair 
     if (strcmp(ctrl->hostnqn, connect->hostnqn) != 0)
         return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
                                NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_HOSTNQN));
+    if (ctrl->tls != qpair->reg_tls)
+        return registry_refuse(qpair, NVME_SC_AUTH_REQUIRED, 0);
     if (memcmp(ctrl->hostid, connect->hostid, sizeof(ctrl->hostid)) != 0)
         return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
                                NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_HOSTID));
@@ -362,6 +369,9 @@ void nvmft_registry_join(struct loop_msg *msg)
     if (nvmft_hosts_qpairs(&target->hosts, qpair->reg_connect.hostnqn) >=
         target->opts.host_connections_max)
         qpair->reg_status = NVME_SC_CONNECT_BUSY;
+    else if (!qpair->reg_tls &&
+             (nvmft_keys_require(target->keys, qpair->reg_connect.hostnqn) & REQUIRE_TLS) != 0)
+        qpair->reg_status = NVME_SC_AUTH_REQUIRED;
     else if (qpair->reg_connect.qid == 0)
         qpair->reg_status = registry_join_admin(target, qpair);
     else

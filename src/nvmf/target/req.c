@@ -188,10 +188,13 @@ bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf 
 
     *out_offset = 0;
     if (sqe->opcode == NVME_FABRICS) {
+        *out_bytes = NVMFT_POOL_PAGE;
+        if (nvme_fctype(sqe) == NVME_FCTYPE_AUTH_SEND)
+            return data_bytes <= NVMFT_POOL_PAGE && qpair->state == NVMFT_QPAIR_READY;
         *out_bytes = NVME_CONNECT_DATA_BYTES;
         return nvme_fctype(sqe) == NVME_FCTYPE_CONNECT && data_bytes == NVME_CONNECT_DATA_BYTES;
     }
-    if (qpair->state != NVMFT_QPAIR_READY || qpair->qid == 0)
+    if (qpair->state != NVMFT_QPAIR_READY || qpair->qid == 0 || !nvmft_auth_passed(qpair))
         return false;
     req_kv_parse(qpair, sqe, data_bytes, kv);
     if (kv->status != NVME_SC_SUCCESS)
@@ -207,12 +210,19 @@ bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf 
 
 /* ---- states --------------------------------------------------------------------------------- */
 
+/* Whose command it is. */
+static uint32_t req_tenant(const struct nvmft_req *req)
+{
+    return req->is_admin ? nvmft_tenant_admin(req->qpair->shard)
+                         : req->qpair->shard->target->ns[req->pub.ns].tenant;
+}
+
 static enum req_step req_wait_buffer(struct nvmft_req *req, enum nvmft_wait_class class,
                                      uint64_t bytes)
 {
     req->state = NVMFT_REQ_WAIT_BUFFER;
     nvmft_qpair_watch(req->qpair);
-    return nvmft_buffers_take(req, class, bytes) ? REQ_NEXT : REQ_WAIT;
+    return nvmft_buffers_take(req, req_tenant(req), class, bytes) ? REQ_NEXT : REQ_WAIT;
 }
 
 static enum req_step req_new_admin(struct nvmft_req *req)
@@ -263,8 +273,9 @@ static enum req_step req_new_store(struct nvmft_req *req)
     struct nvmf_target *target = shard->target;
     uint64_t bytes = target->opts.ops->buffer_bytes(req->pub.value_bytes);
 
-    if (shard->buffers.backlog_bytes + bytes > target->opts.store_backlog_bytes) {
+    if (nvmft_backlog_full(shard, req_tenant(req), bytes)) {
         counter_add(&shard->counters.sheds, 1);
+        counter_add(&shard->buffers.tenants[req_tenant(req)].counters.sheds, 1);
         nvmft_req_fail_err(req, ICMS_BUSY, ICMS_MISS_SHED);
         return REQ_NEXT;
     }
@@ -320,7 +331,9 @@ static enum req_step req_new_kv(struct nvmft_req *req)
         if (req->pub.host_bytes < NVME_KV_LIST_HEADER_BYTES)
             return req_failed(req, NVME_SC_SGL_LENGTH);
         req->pub.host_bytes = (uint32_t)u64_min(req->pub.host_bytes, target->buffer_bytes_max);
-        return req_wait_buffer(req, NVMFT_WAIT_LOAD, req->pub.host_bytes);
+        return req_wait_buffer(req, NVMFT_WAIT_SCAN, req->pub.host_bytes);
+    case NVMF_TARGET_FLUSH: /* it needs no memory, and takes its turn all the same */
+        return req_wait_buffer(req, NVMFT_WAIT_SCAN, NVMFT_POOL_PAGE);
     case NVMF_TARGET_DELETE:
         return req_wait_buffer(req, NVMFT_WAIT_LOAD, NVMFT_POOL_PAGE);
     default:
@@ -328,8 +341,24 @@ static enum req_step req_new_kv(struct nvmft_req *req)
     }
 }
 
+/* A queue pair that has to authenticate serves nothing else before. */
+static bool req_allowed(const struct nvmft_req *req)
+{
+    uint8_t type = nvme_fctype(&req->sqe);
+
+    if (req->qpair->state != NVMFT_QPAIR_READY || nvmft_auth_passed(req->qpair))
+        return true;
+    return req->sqe.opcode == NVME_FABRICS &&
+           (type == NVME_FCTYPE_CONNECT || type == NVME_FCTYPE_AUTH_SEND ||
+            type == NVME_FCTYPE_AUTH_RECEIVE);
+}
+
 static enum req_step req_run_new(struct nvmft_req *req)
 {
+    if (!req_allowed(req)) {
+        counter_add(&req->qpair->shard->counters.auths_wanted, 1);
+        return req_failed(req, NVME_SC_AUTH_REQUIRED);
+    }
     /* Byte 1 of a fabrics command is reserved. */
     if (req->sqe.opcode != NVME_FABRICS && !nvme_sqe_flags_valid(&req->sqe))
         return req_failed(req, NVME_SC_FIELD);
@@ -351,6 +380,7 @@ static enum req_step req_run_wait_buffer(struct nvmft_req *req)
         req->progress_ns = loop_now_ns(req->qpair->shard->loop);
         req->state = NVMFT_REQ_H2C;
         nvmft_qpair_watch(req->qpair);
+        nvmft_buffers_hosted(req);
         opts->transport->read(req->qpair->conn, &req->io);
         return REQ_WAIT;
     }
@@ -363,6 +393,7 @@ static enum req_step req_run_h2c(struct nvmft_req *req)
 {
     if (req->io.data_moved < req->io.data_bytes)
         return REQ_WAIT;
+    nvmft_buffers_unhosted(req);
     if (req->io.err != ICMS_OK)
         return req_failed(req, NVME_SC_TRANSPORT);
     req->state = NVMFT_REQ_EXECUTE;
@@ -383,7 +414,10 @@ static enum req_step req_run_execute(struct nvmft_req *req)
 
     if (req->is_admin) {
         nvmft_admin_execute(req);
-        return req->state == NVMFT_REQ_HELD || req->state == NVMFT_REQ_JOIN ? REQ_WAIT : REQ_NEXT;
+        return req->state == NVMFT_REQ_HELD || req->state == NVMFT_REQ_JOIN ||
+                       req->state == NVMFT_REQ_AUTH
+                   ? REQ_WAIT
+                   : REQ_NEXT;
     }
     if (req->answered)
         return req_answered(req);
@@ -391,7 +425,9 @@ static enum req_step req_run_execute(struct nvmft_req *req)
         nvmft_req_fail_err(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
         return REQ_NEXT;
     }
-    req->pub.memory = req->pub.op == NVMF_TARGET_EXIST_MANY ? NULL : req->buffer;
+    req->pub.memory = req->pub.op == NVMF_TARGET_EXIST_MANY || req->pub.op == NVMF_TARGET_FLUSH
+                          ? NULL
+                          : req->buffer;
     req->pub.memory_bytes = req->pub.memory == NULL ? 0 : req->buffer_bytes;
     req->pub.err = ICMS_OK;
     req->pub.reason = ICMS_MISS_NONE;
@@ -536,6 +572,7 @@ static enum req_step req_run_respond(struct nvmft_req *req)
                               req->dw0 == req->io.data_bytes;
     req->state = NVMFT_REQ_SENDING;
     nvmft_qpair_watch(qpair);
+    nvmft_buffers_hosted(req);
     qpair->shard->target->opts.transport->respond(qpair->conn, &req->io,
                                                   success ? req->io.data_bytes : 0);
     return REQ_WAIT;
@@ -548,6 +585,7 @@ static void req_account(struct nvmft_req *req)
     struct nvmft_shard *shard = req->qpair->shard;
     struct nvmft_counters *counters = &shard->counters;
     const struct nvmf_target_req *pub = &req->pub;
+    struct nvmft_tenant_counters *tenant;
 
     if (!req->counted)
         return;
@@ -561,10 +599,16 @@ static void req_account(struct nvmft_req *req)
                     pub->key_count - (uint32_t)__builtin_popcountll(pub->map));
     if (req->status != NVME_SC_SUCCESS)
         return;
-    if (pub->op == NVMF_TARGET_STORE)
+    tenant = &shard->buffers.tenants[req_tenant(req)].counters;
+    if (pub->op == NVMF_TARGET_STORE) {
         counter_add(&counters->bytes_in, pub->value_bytes);
-    else if (pub->op == NVMF_TARGET_RETRIEVE)
+        counter_add(&tenant->ops[NVMF_TARGET_STORES], 1);
+        counter_add(&tenant->bytes[NVMF_TARGET_STORES], pub->value_bytes);
+    } else if (pub->op == NVMF_TARGET_RETRIEVE) {
         counter_add(&counters->bytes_out, req->io.data_moved);
+        counter_add(&tenant->ops[NVMF_TARGET_LOADS], 1);
+        counter_add(&tenant->bytes[NVMF_TARGET_LOADS], req->io.data_moved);
+    }
 }
 
 static enum req_step req_run_done(struct nvmft_req *req)
@@ -584,8 +628,9 @@ static enum req_step (*const req_state_fn[])(struct nvmft_req *req) = {
     [NVMFT_REQ_NEW] = req_run_new,         [NVMFT_REQ_WAIT_BUFFER] = req_run_wait_buffer,
     [NVMFT_REQ_H2C] = req_run_h2c,         [NVMFT_REQ_EXECUTE] = req_run_execute,
     [NVMFT_REQ_STREAM] = req_run_stream,   [NVMFT_REQ_HELD] = req_run_nothing,
-    [NVMFT_REQ_JOIN] = req_run_nothing,    [NVMFT_REQ_RESPOND] = req_run_respond,
-    [NVMFT_REQ_SENDING] = req_run_nothing, [NVMFT_REQ_DONE] = req_run_done,
+    [NVMFT_REQ_AUTH] = req_run_nothing,    [NVMFT_REQ_JOIN] = req_run_nothing,
+    [NVMFT_REQ_RESPOND] = req_run_respond, [NVMFT_REQ_SENDING] = req_run_nothing,
+    [NVMFT_REQ_DONE] = req_run_done,
 };
 
 void nvmft_req_run(struct nvmft_req *req)
@@ -620,7 +665,7 @@ void nvmft_req_abandon(struct nvmft_req *req)
         req->pub.unwanted = true; /* it comes back by itself, as from EXECUTE */
         return;
     default:
-        /* FREE; EXECUTE and JOIN come back by themselves, the owner may want to know */
+        /* FREE; EXECUTE, AUTH and JOIN come back by themselves, the owner may want to know */
         req->pub.unwanted = req->state == NVMFT_REQ_EXECUTE;
         return;
     }

@@ -6,6 +6,7 @@
  * The region of data buffers is cut into one part a loop; each part holds memory for the transport
  * of every queue pair of the loop and, behind it, the pool.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/bytes.h"
@@ -42,6 +43,10 @@ void nvmf_target_opts_init(struct nvmf_target_opts *opts)
         .store_backlog_bytes = (uint64_t)1 << 30,
         .header_timeout_ms = 5000,
         .stall_timeout_ms = 10000,
+        .auth_hashes = {3, 2, 1},
+        .auth_hash_count = 3,
+        .auth_groups = {2, 1, 3, 4, 5, 0},
+        .auth_group_count = 6,
     };
 }
 
@@ -76,6 +81,33 @@ static void target_sweep(struct loop_timer *timer)
         loop_timer_start(shard->loop, timer, now + NVMFT_SWEEP_NS);
 }
 
+/* A handshake failed: kept for who asks. */
+static void target_tls_failed(struct net_tls_side *side, const char *hostnqn, const char *why)
+{
+    struct nvmf_target *target = side->arg;
+
+    pthread_mutex_lock(&target->slow_lock);
+    snprintf(target->tls_host, sizeof(target->tls_host), "%s", hostnqn);
+    snprintf(target->tls_why, sizeof(target->tls_why), "%s", why);
+    pthread_mutex_unlock(&target->slow_lock);
+}
+
+/* Half of a loop's connections may be handshakes: the others stay for hosts that are through. */
+static void target_shard_tls(struct nvmft_shard *shard)
+{
+    struct nvmf_target *target = shard->target;
+
+    shard->tls = (struct net_tls_side){
+        .settings = nvmft_keys_tls(target->keys),
+        .is_server = true,
+        .allows_plain = nvmft_keys_allow_plain(target->keys),
+        .timeout_ns = (uint64_t)target->opts.header_timeout_ms * 1000000,
+        .pending_max = (uint32_t)u64_max(shard->qpair_count / 2, 1),
+        .arg = target,
+        .failed = target_tls_failed,
+    };
+}
+
 static icms_err target_shard_init(struct nvmf_target *target, uint32_t index, uint8_t *memory,
                                   uint64_t bytes)
 {
@@ -89,7 +121,10 @@ static icms_err target_shard_init(struct nvmf_target *target, uint32_t index, ui
     list_init(&shard->open);
     list_init(&shard->watched);
     list_init(&shard->free);
+    list_init(&shard->auth_waiting);
+    loop_timer_init(&shard->auth_timer, nvmft_auth_retry);
     loop_timer_init(&shard->timer, target_sweep);
+    target_shard_tls(shard);
     shard->qpairs = calloc(shard->qpair_count, sizeof(*shard->qpairs));
     if (shard->qpairs == NULL)
         return ICMS_NO_MEMORY;
@@ -100,8 +135,7 @@ static icms_err target_shard_init(struct nvmf_target *target, uint32_t index, ui
         list_push(&shard->free, &shard->qpairs[i].free_link);
     }
     staging = shard->qpair_count * target->staging_bytes;
-    return nvmft_buffers_init(&shard->buffers, memory + staging, bytes - staging,
-                              target->buffer_bytes_max, target->opts.connections_max);
+    return nvmft_buffers_init(shard, memory + staging, bytes - staging);
 }
 
 /* Sizes that follow from the options; is there memory enough? */
@@ -158,6 +192,29 @@ static icms_err target_opts_check(const struct nvmf_target_opts *opts, struct er
     return ICMS_OK;
 }
 
+/* The rates of all tenants, those of admin commands last. */
+static icms_err target_tenants_init(struct nvmf_target *target)
+{
+    static const struct nvmf_target_tenant alone = {.weight = 1};
+    struct nvmf_target_opts *opts = &target->opts;
+
+    if (opts->tenant_count == 0) {
+        opts->tenants = &alone;
+        opts->tenant_count = 1;
+    }
+    for (uint32_t i = 0; i < opts->namespace_count; i++)
+        check(target->ns[i].tenant < opts->tenant_count);
+    target->rates = calloc(opts->tenant_count + 1, sizeof(*target->rates));
+    if (target->rates == NULL)
+        return ICMS_NO_MEMORY;
+    for (uint32_t i = 0; i < opts->tenant_count; i++)
+        for (int class = 0; class < NVMF_TARGET_CLASSES; class ++) {
+            target->rates[i].bytes[class].per_s = opts->tenants[i].bytes_per_s[class];
+            target->rates[i].ops[class].per_s = opts->tenants[i].ops_per_s[class];
+        }
+    return ICMS_OK;
+}
+
 icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *why,
                          struct nvmf_target **out_target)
 {
@@ -176,7 +233,15 @@ icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *wh
     for (uint32_t i = 0; i < opts->namespace_count; i++)
         target->ns[i] = opts->namespaces[i];
     target->opts.namespaces = target->ns;
-    err = target_sizes(target, why, &part_bytes);
+    check(pthread_mutex_init(&target->auth_events.lock, NULL) == 0);
+    err = nvmft_auth_hosts_init(&target->auth_hosts, opts, why);
+    if (err == ICMS_OK)
+        err = target_tenants_init(target);
+    if (err == ICMS_OK)
+        err = nvmft_keys_new(opts, why, &target->keys);
+    target->opts.hosts = NULL; /* they were read */
+    if (err == ICMS_OK)
+        err = target_sizes(target, why, &part_bytes);
     for (uint32_t i = 0; i < opts->namespace_count && err == ICMS_OK; i++)
         err = nvmft_host_set_init(&target->ns_hosts[i], target->ns[i].host_nqn,
                                   target->ns[i].host_count);
@@ -191,6 +256,7 @@ icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *wh
         memory = (uint8_t *)loop_region_base(target->region) + i * part_bytes;
         err = target_shard_init(target, i, memory, part_bytes);
     }
+    target->opts.tenants = NULL; /* the caller's */
     if (err != ICMS_OK) {
         if (err == ICMS_NO_MEMORY)
             err_set(why, err, "out of memory for %u connections", opts->connections_max);
@@ -199,6 +265,19 @@ icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *wh
     }
     *out_target = target;
     return ICMS_OK;
+}
+
+icms_err nvmf_target_keys_check(const struct nvmf_target_opts *opts, struct err_why *why)
+{
+    struct nvmft_keys *keys = NULL;
+    struct nvmft_auth_hosts hosts = {.count = 0};
+    icms_err err = nvmft_keys_new(opts, why, &keys);
+
+    if (err == ICMS_OK)
+        err = nvmft_auth_hosts_init(&hosts, opts, why);
+    nvmft_auth_hosts_fini(&hosts);
+    nvmft_keys_free(&keys);
+    return err;
 }
 
 struct loop_region *nvmf_target_region(struct nvmf_target *target)
@@ -269,16 +348,32 @@ void nvmf_target_free(struct nvmf_target **target_ref)
         nvmft_buffers_fini(&shard->buffers);
     }
     free(target->shards);
+    free(target->rates);
     free(target->ctrls);
     nvmft_hosts_fini(&target->hosts);
     for (uint32_t i = 0; i < target->opts.namespace_count; i++)
         nvmft_host_set_fini(&target->ns_hosts[i]);
+    nvmft_keys_free(&target->keys);
+    nvmft_auth_hosts_fini(&target->auth_hosts);
+    pthread_mutex_destroy(&target->auth_events.lock);
     pthread_mutex_destroy(&target->slow_lock);
     loop_region_free(&target->region);
     free(target);
 }
 
 /* ---- counters ------------------------------------------------------------------------------- */
+
+static void target_stats_tls(const struct net_tls_side *from, struct nvmf_target_stats *stats)
+{
+    stats->tls_succeeded += atomic_load_explicit(&from->succeeded, memory_order_relaxed);
+    stats->tls_refused += atomic_load_explicit(&from->refused, memory_order_relaxed);
+    stats->tls_plain += atomic_load_explicit(&from->plain, memory_order_relaxed);
+    stats->tls_timeouts += atomic_load_explicit(&from->timeouts, memory_order_relaxed);
+    stats->tls_evicted += atomic_load_explicit(&from->evicted, memory_order_relaxed);
+    stats->tls_kernel += atomic_load_explicit(&from->open_kernel, memory_order_relaxed);
+    stats->tls_mixed += atomic_load_explicit(&from->open_mixed, memory_order_relaxed);
+    stats->tls_user += atomic_load_explicit(&from->open_user, memory_order_relaxed);
+}
 
 static void target_stats_add(const struct nvmft_shard *shard, struct nvmf_target_stats *stats)
 {
@@ -299,6 +394,10 @@ static void target_stats_add(const struct nvmft_shard *shard, struct nvmf_target
     stats->timeouts += counter_get(&from->timeouts);
     stats->digest_errors += counter_get(&from->digest_errors);
     stats->slow_hosts += counter_get(&from->slow_hosts);
+    target_stats_tls(&shard->tls, stats);
+    stats->auths_passed += counter_get(&from->auths_passed);
+    stats->auths_failed += counter_get(&from->auths_failed);
+    stats->auths_wanted += counter_get(&from->auths_wanted);
     stats->buffers_bytes += (uint64_t)shard->buffers.pool.pages * NVMFT_POOL_PAGE;
     stats->buffers_used_bytes += counter_get(&from->buffers_used_bytes);
     stats->buffers_parked += counter_get(&from->buffers_parked);
@@ -317,6 +416,35 @@ void nvmf_target_stats(const struct nvmf_target *target, struct nvmf_target_stat
     };
     for (uint32_t i = 0; i < target->opts.loop_count; i++)
         target_stats_add(&target->shards[i], out_stats);
+}
+
+void nvmf_target_tenant_stats(const struct nvmf_target *target, uint32_t tenant,
+                              struct nvmf_target_tenant_stats *out_stats)
+{
+    check(tenant < target->opts.tenant_count);
+    *out_stats = (struct nvmf_target_tenant_stats){0};
+    for (uint32_t i = 0; i < target->opts.loop_count; i++) {
+        const struct nvmft_tenant_counters *from =
+            &target->shards[i].buffers.tenants[tenant].counters;
+
+        for (int class = 0; class < NVMF_TARGET_CLASSES; class ++) {
+            out_stats->ops[class] += counter_get(&from->ops[class]);
+            out_stats->bytes[class] += counter_get(&from->bytes[class]);
+            out_stats->waits[class] += counter_get(&from->waits[class]);
+            out_stats->wait_ns[class] += counter_get(&from->wait_ns[class]);
+        }
+        out_stats->sheds += counter_get(&from->sheds);
+    }
+}
+
+bool nvmf_target_tls_refused(struct nvmf_target *target, char out_hostnqn[LIMIT_NQN_BYTES],
+                             char out_why[96])
+{
+    pthread_mutex_lock(&target->slow_lock);
+    memcpy(out_hostnqn, target->tls_host, LIMIT_NQN_BYTES);
+    memcpy(out_why, target->tls_why, sizeof(target->tls_why));
+    pthread_mutex_unlock(&target->slow_lock);
+    return out_why[0] != '\0';
 }
 
 void nvmf_target_slow_host(struct nvmf_target *target, char out_hostnqn[LIMIT_NQN_BYTES])

@@ -20,6 +20,7 @@
 #include <stdatomic.h>
 
 #include "base/counter.h"
+#include "base/fair.h"
 #include "base/list.h"
 #include "nvmf/target.h"
 #include "nvmf/target/pool.h"
@@ -53,31 +54,104 @@
 struct nvmft_qpair;
 struct nvmft_shard;
 
-/* ---- waiting for memory --------------------------------------------------------------------- */
+/* ---- waiting for a turn and for memory ------------------------------------------------------ */
 
 enum nvmft_wait_class {
     NVMFT_WAIT_LOAD,  /* retrieves, and all that is small */
-    NVMFT_WAIT_STORE, /* stores: served when no load waits */
+    NVMFT_WAIT_SCAN,  /* List and Flush                   */
+    NVMFT_WAIT_STORE, /* stores                           */
     NVMFT_WAIT_COUNT,
 };
 
-/* What the queue pairs of one host hold of the buffers of one loop. */
+/* Commands of a class that are in progress on a loop, and bytes of their buffers, while commands of
+ * several hosts or tenants compete: enough to keep the drives busy, and few enough that what
+ * comes next is decided here. One host alone has no such limit. */
+#define NVMFT_WINDOW_OPS   64
+#define NVMFT_WINDOW_BYTES ((uint64_t)16 << 20)
+
+/* List and Flush commands in progress on a loop, however many hosts there are. One of a host. */
+#define NVMFT_SCANS 4
+
+/* A command that waits for its host for so long is not in the window any more. */
+#define NVMFT_STALL_NS ((uint64_t)50 * 1000 * 1000)
+
+/* Flows of a loop; queue pairs beyond that share one a tenant. */
+#define NVMFT_FLOWS 4096
+
+/* What a host, or a tenant, has of one loop. */
 struct nvmft_share {
-    uint64_t bytes[NVMFT_WAIT_COUNT];      /* held, by class                                    */
-    struct list waiting[NVMFT_WAIT_COUNT]; /* queue pairs that wait until it gives some back    */
+    uint64_t bytes[NVMFT_WAIT_COUNT];      /* of buffers, by class                     */
+    struct list waiting[NVMFT_WAIT_COUNT]; /* flows that wait until it gives some back */
+    uint32_t flows[NVMFT_WAIT_COUNT];      /* of a host: busy ones                     */
 };
 
-/* Buffers of one loop. Commands that find none are parked in their queue pair, and queue pairs take
- * turns, so that a deep queue does not push the others back. */
+struct nvmft_tenant;
+
+/* Commands of one queue pair for one tenant. While none is parked or has a buffer, the place may go
+ * to another. */
+struct nvmft_flow {
+    struct nvmft_tenant *tenant;
+    const struct nvmft_qpair *qpair; /* NULL: those for which there was no flow                */
+    struct nvmft_share *share;       /* of their host                                          */
+    uint32_t commands;               /* parked, or with a buffer                               */
+    uint32_t stalled;                /* of them: left the window because of their host         */
+    uint32_t busy[NVMFT_WAIT_COUNT]; /* parked or in the window                                */
+    uint32_t in_window[NVMFT_WAIT_COUNT];      /* commands                                     */
+    struct list parked[NVMFT_WAIT_COUNT];      /* requests in WAIT_BUFFER, oldest first        */
+    struct fair_member turn[NVMFT_WAIT_COUNT]; /* among the flows of its tenant                */
+    struct list wait_link[NVMFT_WAIT_COUNT];   /* in the waiting list of a share               */
+    struct list bucket_link;                   /* buffers.buckets                              */
+    struct list idle_link;                     /* buffers.idle, while commands is 0            */
+};
+
+struct nvmft_tenant_counters {
+    uint64_t ops[NVMF_TARGET_CLASSES], bytes[NVMF_TARGET_CLASSES];
+    uint64_t waits[NVMF_TARGET_CLASSES], wait_ns[NVMF_TARGET_CLASSES];
+    uint64_t sheds;
+};
+
+/* A tenant on one loop. */
+struct nvmft_tenant {
+    struct fair_member turn[NVMFT_WAIT_COUNT]; /* among the tenants                             */
+    struct fair flows[NVMFT_WAIT_COUNT];       /* of it                                         */
+    struct nvmft_share share;                  /* of all its hosts                              */
+    struct nvmft_rates *rates;                 /* of it on all loops                            */
+    struct list held_link[NVMFT_WAIT_COUNT];   /* buffers.held                                  */
+    struct nvmft_flow common;                  /* of queue pairs for which there was no flow */
+    uint64_t backlog_bytes;                    /* wanted by its parked stores                   */
+    struct nvmft_tenant_counters counters;     /* written here, read by any thread              */
+};
+
+/* Limits of a tenant, kept by all loops together; by class as the owner knows them. */
+struct nvmft_rates {
+    struct fair_rate bytes[NVMF_TARGET_CLASSES], ops[NVMF_TARGET_CLASSES];
+};
+
+/* Buffers of one loop, and whose turn it is. */
 struct nvmft_buffers {
     struct nvmft_pool pool;
     struct nvmft_share *shares; /* one a host (nvmft_ctrl.host); the last: no host yet          */
     uint32_t share_count;
-    uint64_t store_bytes;     /* held by stores                                               */
-    uint64_t store_bytes_max; /* the rest is kept for loads                                   */
-    uint64_t qpair_bytes_max; /* one queue pair holds no more, but always may hold one buffer */
-    uint64_t backlog_bytes;   /* wanted by parked stores                                      */
-    struct list hungry[NVMFT_WAIT_COUNT]; /* queue pairs with parked commands that may go on  */
+    uint64_t store_bytes;         /* held by stores                                               */
+    uint64_t store_bytes_max;     /* the rest is kept for loads                                   */
+    uint64_t backlog_bytes;       /* wanted by parked stores                                      */
+    uint32_t backlog_tenants;     /* whose they are                                               */
+    struct nvmft_tenant *tenants; /* the last: admin commands and Connect                     */
+    uint32_t tenant_count;
+    struct nvmft_flow *flows;
+    struct list *buckets;  /* by tenant and queue pair                                           */
+    uint32_t bucket_count; /* a power of two                                                  */
+    struct list idle;      /* flows without commands, the longest idle first                  */
+    struct fair turn[NVMFT_WAIT_COUNT];      /* tenants with flows that may go on           */
+    struct list held[NVMFT_WAIT_COUNT];      /* tenants that are over a rate                */
+    uint32_t active[NVMFT_WAIT_COUNT];       /* flows that are busy                         */
+    uint32_t window_ops[NVMFT_WAIT_COUNT];   /* in the window                               */
+    uint64_t window_bytes[NVMFT_WAIT_COUNT]; /* of their buffers                            */
+    uint64_t window_bytes_max;               /* see NVMFT_WINDOW_BYTES                      */
+    struct list hosted[NVMFT_WAIT_COUNT];    /* requests in the window that wait for their
+                                                host, the longest first                     */
+    bool load_short;                         /* a load waits for memory                     */
+    struct loop_timer timer; /* a rate allows more, or a command waits for its host for long  */
 };
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -91,6 +165,7 @@ enum nvmft_req_state {
     NVMFT_REQ_STREAM,      /* with the owner, and what is ready of its data is sent; woken by
                               nvmf_target_req_more or _done                                      */
     NVMFT_REQ_HELD,        /* an async event request, kept until something happens               */
+    NVMFT_REQ_AUTH,        /* AUTH Send, with the loop's worker; woken by its job's end          */
     NVMFT_REQ_JOIN,        /* Connect, with the registry; woken by nvmft_qpair_joined            */
     NVMFT_REQ_RESPOND,     /* its end is known: data and completion go to the transport          */
     NVMFT_REQ_SENDING,     /* with the transport; woken by its responded()                       */
@@ -123,29 +198,34 @@ struct nvmft_req {
     uint32_t magic;             /* NVMFT_REQ_MAGIC                                              */
     enum nvmft_req_state state;
     struct nvmft_qpair *qpair;
-    struct list link; /* free list or parked list of the queue pair                             */
+    struct list link; /* free list of the queue pair, or parked list of the flow                */
     struct nvmf_target_io io; /* as the transport sees it; io.tag: index in the queue pair      */
     bool is_admin;    /* admin or fabrics: never reaches the owner                              */
     bool kv_sent_due; /* the owner has to be told when the value is not touched any more        */
     enum nvmft_wait_class wait_class;
-    struct nvme_sqe_wf sqe; /* the command as it came                                          */
-    struct nvme_sgl sgl;    /* where its data is                                               */
-    uint8_t *buffer;        /* owned, but for io.in_own; NULL: none                            */
-    uint64_t buffer_bytes;  /* its size; parked: what is wanted                                */
-    uint32_t data_offset;   /* where the host's data starts in the buffer                      */
-    uint32_t data_ready;    /* STREAM: of io.data_bytes, what may be sent; never all           */
-    bool counted;           /* a KV command: appears in the statistics                         */
-    bool in_kv;             /* inside ops.kv                                                   */
-    bool answered;          /* nvmf_target_req_done was called                                 */
-    uint64_t started_ns;    /* when it was parsed                                              */
-    uint64_t progress_ns;   /* when the peer last moved something of it                        */
-    enum nvmft_pace pace;   /* what was waited for at the last sweep                           */
-    uint64_t pace_ns;       /* how long, in sweeps                                             */
-    uint64_t pace_ns_max;   /* how long it may take                                            */
-    icms_err end;           /* for the statistics                                              */
-    uint16_t status;        /* of the completion: NVME_SC_*                                    */
-    bool dnr;               /* of the completion                                               */
-    uint32_t dw0, dw1;      /* of the completion                                               */
+    struct nvme_sqe_wf sqe;  /* the command as it came                                          */
+    struct nvme_sgl sgl;     /* where its data is                                               */
+    uint8_t *buffer;         /* owned, but for io.in_own; NULL: none                            */
+    uint64_t buffer_bytes;   /* its size; parked: what is wanted                                */
+    struct nvmft_flow *flow; /* with a buffer of the pool, or parked: whose                    */
+    bool in_window;          /* counts in the window of its class                               */
+    bool is_stalled;         /* left it, because of its host                                    */
+    struct list hosted_link; /* in the window and waits for its host                           */
+    uint64_t hosted_ns;      /* since when; parked: since when that                             */
+    uint32_t data_offset;    /* where the host's data starts in the buffer                      */
+    uint32_t data_ready;     /* STREAM: of io.data_bytes, what may be sent; never all           */
+    bool counted;            /* a KV command: appears in the statistics                         */
+    bool in_kv;              /* inside ops.kv                                                   */
+    bool answered;           /* nvmf_target_req_done was called                                 */
+    uint64_t started_ns;     /* when it was parsed                                              */
+    uint64_t progress_ns;    /* when the peer last moved something of it                        */
+    enum nvmft_pace pace;    /* what was waited for at the last sweep                           */
+    uint64_t pace_ns;        /* how long, in sweeps                                             */
+    uint64_t pace_ns_max;    /* how long it may take                                            */
+    icms_err end;            /* for the statistics                                              */
+    uint16_t status;         /* of the completion: NVME_SC_*                                    */
+    bool dnr;                /* of the completion                                               */
+    uint32_t dw0, dw1;       /* of the completion                                               */
     _Alignas(16) uint8_t area[]; /* the owner's                                                */
 };
 
@@ -161,10 +241,15 @@ struct nvmft_ns_set {
 
 /* An association of one host. Owned by loop 0; the admin queue's loop owns the part below. Others
  * touch the atomic fields only. Stays as long as one queue pair is joined to it. */
+struct nvmft_keys;
+
 struct nvmft_ctrl {
-    bool live;               /* in use                                                            */
-    bool dying;              /* its queue pairs were told to close; takes no new ones             */
-    bool discovery;          /* serves the discovery log only                                     */
+    bool live;           /* in use                                                            */
+    bool dying;          /* its queue pairs were told to close; takes no new ones             */
+    bool discovery;      /* serves the discovery log only                                     */
+    bool tls;            /* its host is proven by TLS; so are all its queue pairs             */
+    bool is_auth_wanted; /* its queue pairs serve nothing before they authenticated           */
+    const struct nvmft_auth_host *auth_host; /* whose secrets; NULL: it has none                  */
     uint16_t cntlid;         /* index + 1                                                         */
     _Atomic uint32_t joined; /* queue pairs; loop 0 writes it                             */
     struct list qpairs;      /* those                                                             */
@@ -225,7 +310,10 @@ struct nvmft_qpair {
     uint16_t qid;            /* 0: admin                                                     */
     uint16_t entries;        /* of the submission queue                                      */
     uint16_t sqhd;           /* its head                                                     */
-    struct loop_timer timer; /* HELLO and CONNECT: time is up                                */
+    struct loop_timer timer; /* HELLO, CONNECT, authentication: time is up                   */
+    bool is_passed;          /* authenticated                                                */
+    bool auth_close;         /* FAILURE1 is on its way: the connection ends behind it        */
+    struct nvmft_auth *auth; /* made by the first AUTH Send; owned                           */
     struct nvmft_ctrl *ctrl; /* joined; NULL before                                          */
     /* requests */
     uint8_t *slots; /* slot_count * slot_bytes; the first is for Connect            */
@@ -241,14 +329,13 @@ struct nvmft_qpair {
     uint64_t incoming_bytes;     /* size of that buffer                                     */
     uint32_t incoming_offset;    /* where the data starts in it                             */
     enum nvmft_wait_class incoming_class; /* for whom it was taken                          */
+    struct nvmft_flow *incoming_flow;     /* whose it is                                        */
     /* memory */
-    uint64_t buffer_bytes;     /* of the pool, held by its requests                       */
-    struct nvmft_share *share; /* of its host                                        */
-    struct list parked[NVMFT_WAIT_COUNT]; /* requests in WAIT_BUFFER, oldest first        */
-    /* with parked requests: in the shard's hungry lists or in its share's waiting lists */
-    struct list hungry_link[NVMFT_WAIT_COUNT];
-    struct list link;       /* the shard's list of open queue pairs                    */
-    struct list watch_link; /* the shard's list of those that are swept          */
+    uint64_t buffer_bytes;   /* of the pool, held by its requests                       */
+    uint32_t host;           /* nvmft_ctrl.host; before Connect the last share          */
+    struct nvmft_flow *flow; /* looked up last: of its host, or given to another        */
+    struct list link;        /* the shard's list of open queue pairs                    */
+    struct list watch_link;  /* the shard's list of those that are swept          */
     /* between this loop and loop 0 */
     struct loop_msg reg_msg;
     enum nvmft_reg_verb reg_verb;    /* what reg_msg says                                       */
@@ -262,6 +349,7 @@ struct nvmft_qpair {
     bool kill_busy;              /* kill_msg is on its way there and back                   */
     bool left;                   /* LEAVE came                                              */
     struct list free_link;       /* registry: free slots of a shard                         */
+    bool reg_tls;                /* JOIN: the connection is encrypted, its host proven       */
     struct list ctrl_link;       /* registry: queue pairs of a controller                   */
     struct nvmft_ctrl *reg_ctrl; /* registry: joined to                                     */
     uint16_t reg_qid;            /* registry: as which queue                                */
@@ -276,6 +364,7 @@ struct nvmft_counters {
     uint64_t bytes_in, bytes_out, sheds, admin_commands, protocol_errors, timeouts, digest_errors;
     uint64_t slow_hosts;
     uint64_t buffers_used_bytes, buffers_parked, buffers_parks;
+    uint64_t auths_passed, auths_failed, auths_wanted;
 };
 
 struct nvmft_shard {
@@ -292,6 +381,10 @@ struct nvmft_shard {
     struct loop_msg drain_msg; /* from any thread: drain                                     */
     bool draining;
     struct nvmft_counters counters; /* written here, read by any thread                        */
+    struct net_tls_side tls;        /* handshakes of its connections; settings NULL: none      */
+    struct list auth_waiting;       /* struct nvmft_auth that wait for the worker              */
+    uint32_t auth_jobs;             /* that it has                                             */
+    struct loop_timer auth_timer;   /* it was full of other work: tries again                  */
     struct list free;               /* loop 0's: free queue pairs                                 */
     uint32_t used;                  /* loop 0's: queue pairs handed out                           */
 };
@@ -302,6 +395,31 @@ struct nvmft_losses {
     _Atomic uint32_t written; /* ever                                   */
     _Atomic uint32_t taken;   /* ever                                   */
     _Atomic uint64_t missed;  /* found no place since the last was taken */
+};
+
+/* Authentications that wait to be taken. */
+#define NVMFT_AUTH_EVENTS 64
+struct nvmft_auth_events {
+    pthread_mutex_t lock; /* of the rest; any loop writes, when an authentication ended */
+    struct nvmf_target_auth event[NVMFT_AUTH_EVENTS];
+    uint32_t first, count;
+    uint64_t missed; /* found no place since the last was taken */
+};
+
+/* A host that is known, and its secrets: struct key_plain. */
+struct nvmft_auth_host {
+    char nqn[LIMIT_NQN_BYTES];
+    uint8_t require;                  /* REQUIRE_*                     */
+    struct secret **secrets;          /* any of them passes            */
+    uint32_t secret_count;            /* of them                       */
+    struct secret *controller_secret; /* ours towards it; NULL: none   */
+};
+
+/* All of them, ordered by NQN. */
+struct nvmft_auth_hosts {
+    struct nvmft_auth_host *host;
+    uint32_t count;
+    uint8_t require; /* REQUIRE_* of a host that is not among them */
 };
 
 /* Hosts that may use a namespace: a hash table of places in its list of names. */
@@ -331,6 +449,7 @@ struct nvmf_target {
     struct nvmf_target_opts opts;
     struct nvmf_target_ns ns[LIMIT_VOLUMES];
     struct nvmft_host_set ns_hosts[LIMIT_VOLUMES]; /* who may use each of them                 */
+    struct nvmft_rates *rates;  /* one a tenant, the last for admin commands: without limits */
     struct loop_region *region; /* all data buffers                                       */
     uint32_t capsule_bytes_max; /* data with a command; at least what fabrics asks for    */
     uint64_t staging_bytes;     /* of the transport's own, for one queue pair             */
@@ -352,9 +471,61 @@ struct nvmf_target {
     _Atomic bool drain_asked;
     pthread_mutex_t slow_lock; /* slow_host; taken when a slow host was cut off, and to read it */
     char slow_host[LIMIT_NQN_BYTES];
+    char tls_host[LIMIT_NQN_BYTES]; /* of the last handshake that failed; under slow_lock     */
+    char tls_why[96];               /* why; "": none did                                      */
+    struct nvmft_keys *keys;        /* what hosts have to prove, and with what                */
     uint64_t opened_ns; /* when nvmf_target_open was called, for the hours in service  */
     struct nvmft_losses losses;
+    struct nvmft_auth_hosts auth_hosts;
+    struct nvmft_auth_events auth_events;
 };
+
+/* ---- keys.c --------------------------------------------------------------------------------- */
+
+/* Reads the keys of hosts. CONFIG and others with a sentence. */
+icms_err nvmft_keys_new(const struct nvmf_target_opts *opts, struct err_why *why,
+                        struct nvmft_keys **out_keys) ICMS_MUST_CHECK;
+void nvmft_keys_free(struct nvmft_keys **keys);
+
+/* REQUIRE_* of a host. */
+uint8_t nvmft_keys_require(const struct nvmft_keys *keys, const char *hostnqn);
+
+/* Settings of handshakes; NULL: no host has a key. */
+const struct crypt_tls *nvmft_keys_tls(const struct nvmft_keys *keys);
+
+/* Whether a host may come without TLS. */
+bool nvmft_keys_allow_plain(const struct nvmft_keys *keys);
+/* ---- auth_keys.c ---------------------------------------------------------------------------- */
+
+/* Reads the secrets of hosts. CONFIG and others with a sentence; fini also after that. */
+icms_err nvmft_auth_hosts_init(struct nvmft_auth_hosts *hosts, const struct nvmf_target_opts *opts,
+                               struct err_why *why) ICMS_MUST_CHECK;
+void nvmft_auth_hosts_fini(struct nvmft_auth_hosts *hosts);
+
+/* NULL: it is not known. */
+const struct nvmft_auth_host *nvmft_auth_host(const struct nvmft_auth_hosts *hosts,
+                                              const char *nqn);
+
+/* REQUIRE_* of a host. */
+uint8_t nvmft_auth_require(const struct nvmft_auth_hosts *hosts, const char *nqn);
+
+/* ---- auth.c --------------------------------------------------------------------------------- */
+
+/* Whether a queue pair may be used: it is authenticated, or need not be. */
+bool nvmft_auth_passed(const struct nvmft_qpair *qpair);
+
+/* The commands AUTH Send and AUTH Receive. Leave the request in RESPOND, or in AUTH. */
+void nvmft_auth_send(struct nvmft_req *req);
+void nvmft_auth_receive(struct nvmft_req *req);
+
+/* The queue pair did not authenticate in time; it is closed next. */
+void nvmft_auth_timeout(struct nvmft_qpair *qpair);
+
+/* Nothing of the queue pair is in flight any more. */
+void nvmft_auth_free(struct nvmft_qpair *qpair);
+
+/* The shard's auth_timer. */
+void nvmft_auth_retry(struct loop_timer *timer);
 
 /* ---- hosts.c -------------------------------------------------------------------------------- */
 
@@ -363,8 +534,9 @@ icms_err nvmft_host_set_init(struct nvmft_host_set *set, const char (*nqn)[LIMIT
                              uint32_t count) ICMS_MUST_CHECK;
 void nvmft_host_set_fini(struct nvmft_host_set *set);
 
-/* Namespaces that a host may use. */
-struct nvmft_ns_set nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn);
+/* Namespaces that a host may use that has proven this: REQUIRE_*. */
+struct nvmft_ns_set nvmft_ns_allowed(const struct nvmf_target *target, const char *hostnqn,
+                                     uint8_t proven);
 
 /* Whether namespace number ns is in the set; the lowest number in it, LIMIT_VOLUMES: it is empty.
  */
@@ -384,21 +556,31 @@ void nvmft_hosts_rele(struct nvmft_hosts *hosts, uint32_t number);
 
 /* ---- buffers.c ------------------------------------------------------------------------------ */
 
-icms_err nvmft_buffers_init(struct nvmft_buffers *buffers, void *memory, uint64_t bytes,
-                            uint64_t buffer_bytes_max, uint32_t hosts);
+/* All of a loop: memory of bytes, for so many hosts and the tenants of its target. NO_MEMORY; fini
+ * also after that. */
+icms_err nvmft_buffers_init(struct nvmft_shard *shard, void *memory,
+                            uint64_t bytes) ICMS_MUST_CHECK;
 void nvmft_buffers_fini(struct nvmft_buffers *buffers);
 
-/* What a queue pair holds counts for this host from now on; nothing of it is parked. NULL: for
- * none.
+/* Commands of the queue pair are of this host from now on; nothing of it is parked. NULL: of none.
  */
 void nvmft_buffers_host(struct nvmft_qpair *qpair, const struct nvmft_ctrl *ctrl);
 
-/* Gives req a buffer of bytes, or parks it (false): then nvmft_req_run is called when it has one.
- */
-bool nvmft_buffers_take(struct nvmft_req *req, enum nvmft_wait_class class, uint64_t bytes);
+/* Number of the tenant of admin commands. */
+uint32_t nvmft_tenant_admin(const struct nvmft_shard *shard);
 
-/* A buffer for data that comes with a command, without parking; NULL: none now. */
-uint8_t *nvmft_buffers_try(struct nvmft_qpair *qpair, enum nvmft_wait_class class, uint64_t bytes);
+/* Gives req a buffer of bytes when it is the tenant's turn, or parks it (false): then nvmft_req_run
+ * is called when it has one. */
+bool nvmft_buffers_take(struct nvmft_req *req, uint32_t tenant, enum nvmft_wait_class class,
+                        uint64_t bytes);
+
+/* A buffer for data that comes with a command (qpair->incoming_*), without parking; NULL: none now,
+ * or it is somebody else's turn. */
+uint8_t *nvmft_buffers_try(struct nvmft_qpair *qpair, uint32_t tenant, enum nvmft_wait_class class,
+                           uint64_t bytes);
+
+/* The data is there, and the buffer is the command's. */
+void nvmft_buffers_adopt(struct nvmft_req *req);
 
 /* Takes a parked request out of its list. */
 void nvmft_buffers_unpark(struct nvmft_req *req);
@@ -407,7 +589,20 @@ void nvmft_buffers_unpark(struct nvmft_req *req);
 void nvmft_buffers_give(struct nvmft_req *req);
 
 /* The same for a buffer that has no request yet. */
-void nvmft_buffers_give_raw(struct nvmft_qpair *qpair, enum nvmft_wait_class class, void *memory);
+void nvmft_buffers_give_raw(struct nvmft_qpair *qpair);
+
+/* From here on the request waits for its host; no more. */
+void nvmft_buffers_hosted(struct nvmft_req *req);
+void nvmft_buffers_unhosted(struct nvmft_req *req);
+
+/* Whether one more parked store of the tenant has to be shed. */
+bool nvmft_backlog_full(const struct nvmft_shard *shard, uint32_t tenant, uint64_t bytes);
+
+/* Serves whose turn it is, as far as there is room. */
+void nvmft_buffers_wake(struct nvmft_shard *shard);
+
+/* The timer of a loop's turns. */
+void nvmft_buffers_timer(struct loop_timer *timer);
 
 /* ---- req.c ---------------------------------------------------------------------------------- */
 

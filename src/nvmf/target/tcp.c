@@ -198,6 +198,7 @@ static void tcp_open(struct nvmf_conn *conn, const struct nvmf_accept_opts *opts
         .data_max = TCP_DATA_PDU_BYTES,
         .pdu_timeout_ns = opts->header_timeout_ns,
         .send_timeout_ns = opts->send_timeout_ns,
+        .tls = opts->tls,
     };
 
     check(sock != NULL && list_empty(&tcp->senders) && tcp->tx_data_bytes == 0);
@@ -220,6 +221,8 @@ static void tcp_closed(struct nvmf_pdu_conn *pdu, icms_err why)
         ;
     tcp->has_pending = tcp->conn.is_paused = false;
     tcp->reading = NULL;
+    tcp->conn.tls = NET_TLS_NONE;
+    tcp->conn.hostnqn = tcp->conn.subnqn = "";
     tcp->conn.digest_errors = pdu->stats.ddgst_errors + pdu->stats.hdgst_errors;
     tcp->ops->closed(&tcp->conn, why);
 }
@@ -544,6 +547,9 @@ static void tcp_hello(struct tcp *tcp, const struct nvme_tcp_ic_wf *ic)
     tcp->hello.done = NULL;
     nvmf_pdu_send(&tcp->pdu, &tcp->hello);
     nvmf_pdu_digests_set(&tcp->pdu, ic->digests, ic->pda);
+    tcp->conn.tls = net_conn_tls(&tcp->pdu.net);
+    tcp->conn.hostnqn = net_conn_hostnqn(&tcp->pdu.net);
+    tcp->conn.subnqn = net_conn_subnqn(&tcp->pdu.net);
     tcp->ops->opened(&tcp->conn);
 }
 

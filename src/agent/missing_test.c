@@ -60,9 +60,9 @@ static uint32_t key_of(struct agent_rig *rig, uint32_t enclosure, uint32_t n)
     return n;
 }
 
-static bool is_homeless(struct rig_client *client)
+static bool is_missing(struct rig_client *client)
 {
-    return atomic_load(&client->arenas[RAW].header->homeless) != 0;
+    return atomic_load(&client->arenas[RAW].header->volume_missing) != 0;
 }
 
 static void its_keys_are_misses_with_a_reason_and_go_to_the_next(const struct rig_opts *opts)
@@ -81,11 +81,11 @@ static void its_keys_are_misses_with_a_reason_and_go_to_the_next(const struct ri
                 ICMS_MISS_NO_VOLUME);
     assert_miss(rig_wait(client, rig_get(client, RAW, other, 0, 500 * MS)), ICMS_MISS_ABSENT);
     assert_int_equal(rig_stats(rig)->volumes[RAW].misses[ICMS_MISS_NO_VOLUME], 1);
-    assert_int_equal(rig_stats(rig)->enclosures[0].lacking, 1u << RAW | 1u << 2);
-    assert_int_equal(rig_stats(rig)->enclosures[1].lacking, 1u << 2);
+    assert_int_equal(rig_stats(rig)->enclosures[0].missing, 1u << RAW | 1u << 2);
+    assert_int_equal(rig_stats(rig)->enclosures[1].missing, 1u << 2);
     assert_true(agent_status(rig->agent, text, sizeof(text)) < sizeof(text));
     assert_non_null(strstr(text, "\"lacks\":[\"raw\",\"none\"]"));
-    assert_false(is_homeless(client));
+    assert_false(is_missing(client));
 
     tag = rig_put(client, RAW, put, BYTES, SHM_FLAG_ON_FLASH, 500 * MS);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
@@ -123,7 +123,7 @@ static void a_volume_that_is_attached_later_is_found(void **state)
     rig_flash(rig, 1, RAW, n, BYTES); /* stored while the next stood in */
     rig_on_fake(rig, 0, fake_attach_silently);
     rig_run(rig, 3000 * MS); /* probes are 300 ms, a look is due after five of them */
-    assert_int_equal(rig_stats(rig)->enclosures[0].lacking, 1u << 2);
+    assert_int_equal(rig_stats(rig)->enclosures[0].missing, 1u << 2);
     tag = rig_put(client, RAW, more, BYTES, SHM_FLAG_ON_FLASH, 500 * MS);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
     rig_key(more, &key);
@@ -149,7 +149,7 @@ static void one_that_loses_a_volume_without_a_word_is_found_out(void **state)
     rig_on_fake(rig, 0, fake_detach_silently);
     assert_miss(rig_wait(client, rig_get(client, RAW, n, 0, 500 * MS)), ICMS_MISS_NO_VOLUME);
     assert_int_equal(rig->fake[1]->retrieves, 1); /* it was asked instead */
-    assert_int_equal(rig_stats(rig)->enclosures[0].lacking, 1u << RAW | 1u << 2);
+    assert_int_equal(rig_stats(rig)->enclosures[0].missing, 1u << RAW | 1u << 2);
     tag = rig_put(client, RAW, put, BYTES, SHM_FLAG_ON_FLASH, 500 * MS);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
     /* what it had is lost, which a flush says once */
@@ -171,7 +171,7 @@ static void a_volume_that_nobody_has_is_an_error(void **state)
     rig_on_fake(rig, 0, fake_detach);
     rig_on_fake(rig, 1, fake_detach);
     rig_run(rig, 100 * MS);
-    assert_true(is_homeless(client));
+    assert_true(is_missing(client));
     assert_int_equal(rig_wait(client, rig_get(client, RAW, 1, 0, 500 * MS))->status,
                      ICMS_NO_VOLUME);
     for (size_t i = 0; i < sizeof(ops); i++)
@@ -184,12 +184,12 @@ static void a_volume_that_nobody_has_is_an_error(void **state)
     rig->fake[1]->silent = true;
     rig_on_fake(rig, 1, fake_target_drop);
     rig_run(rig, 100 * MS);
-    assert_false(is_homeless(client));
+    assert_false(is_missing(client));
     assert_miss(rig_wait(client, rig_get(client, RAW, 1, 0, 500 * MS)), ICMS_MISS_ENCLOSURE_DOWN);
     rig->fake[1]->silent = false;
     rig_on_fake(rig, 1, fake_attach_silently);
     rig_run(rig, 3000 * MS);
-    assert_false(is_homeless(client));
+    assert_false(is_missing(client));
     tag = rig_put(client, RAW, 1, BYTES, SHM_FLAG_ON_FLASH, 500 * MS);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
     rig_client_free(client);

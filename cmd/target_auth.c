@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/target_auth.c: what icms-target says of authentications, see target_auth.h.
+ *
+ * A stranger chooses its name, so names cannot bound the lines: there is a budget for all of them,
+ * which passes do not use up for failures: each has its own.
+ */
+#include "target_auth.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+
+#define AUTH_MINUTE_NS ((uint64_t)60 * 1000 * 1000 * 1000)
+
+/* Hosts and results that were said lately; more than that are said again. */
+#define AUTH_KEPT 64
+
+/* Lines at once, and the interval after which there may be one more. */
+#define AUTH_LINES 10
+#define AUTH_NS    ((uint64_t)10 * 1000 * 1000 * 1000)
+
+struct auth_kept {
+    char hostnqn[LIMIT_NQN_BYTES];
+    enum nvmf_target_auth_result result;
+    uint64_t said_ns; /* 0: unused */
+};
+
+/* Passes and failures. */
+struct auth_budget {
+    struct auth_kept kept[AUTH_KEPT];
+    uint32_t lines;   /* that may still be said   */
+    uint64_t line_ns; /* when it grew last        */
+    uint64_t missed;  /* since the last that was said */
+};
+
+static bool auth_is_pass(enum nvmf_target_auth_result result)
+{
+    return result == NVMF_TARGET_AUTH_PASSED || result == NVMF_TARGET_AUTH_MUTUAL;
+}
+
+bool target_auth_said(const struct nvmf_target_auth *auth, uint64_t now_ns, uint64_t *out_missed)
+{
+    static struct auth_budget budgets[2] = {{.lines = AUTH_LINES}, {.lines = AUTH_LINES}};
+    struct auth_budget *budget = &budgets[auth_is_pass(auth->result)];
+    struct auth_kept *oldest = &budget->kept[0];
+
+    if (now_ns >= budget->line_ns + AUTH_NS) {
+        uint64_t more = budget->line_ns == 0 ? AUTH_LINES : (now_ns - budget->line_ns) / AUTH_NS;
+
+        budget->lines =
+            (uint32_t)(budget->lines + more > AUTH_LINES ? AUTH_LINES : budget->lines + more);
+        budget->line_ns = now_ns;
+    }
+    for (uint32_t i = 0; i < AUTH_KEPT; i++) {
+        struct auth_kept *kept = &budget->kept[i];
+
+        if (kept->said_ns < oldest->said_ns)
+            oldest = kept;
+        if (kept->said_ns != 0 && now_ns < kept->said_ns + AUTH_MINUTE_NS &&
+            kept->result == auth->result && strcmp(kept->hostnqn, auth->hostnqn) == 0) {
+            budget->missed++;
+            return false;
+        }
+    }
+    if (budget->lines == 0) {
+        budget->missed++;
+        return false;
+    }
+    budget->lines--;
+    (void)snprintf(oldest->hostnqn, sizeof(oldest->hostnqn), "%s", auth->hostnqn);
+    oldest->result = auth->result;
+    oldest->said_ns = now_ns;
+    *out_missed = budget->missed;
+    budget->missed = 0;
+    return true;
+}
+
+void target_auths(struct target *target, const struct ctl_audit *audit)
+{
+    uint64_t now_ns = loop_env_now_ns(loop_env_uring());
+    static uint64_t lost; /* found no place in the target */
+    struct nvmf_target_auth auth;
+    uint64_t missed;
+
+    while (target_auth_take(target, &auth, &missed)) {
+        lost += missed;
+        if (!target_auth_said(&auth, now_ns, &missed))
+            continue;
+        missed += lost;
+        lost = 0;
+        ctl_audit_write(audit, "authentication", auth.hostnqn, nvmf_target_auth_text(auth.result),
+                        auth.qid, missed);
+        if (!auth_is_pass(auth.result))
+            log_line(LOG_WARN, "host %s: not authenticated: %s; queue=%u unlogged=%llu",
+                     auth.hostnqn, nvmf_target_auth_text(auth.result), auth.qid,
+                     (unsigned long long)missed);
+    }
+}

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/enclosure.c: one enclosure as this agent sees it: its association, health, probing.
+ *
+ * On its reactor's loop. Every reactor has an association of its own with each enclosure, and a
+ * verdict of its own on its health.
+ *
+ * Life: agent_enclosure_begin -> CONNECTING -> UP <-> EXCLUDED. Health is decided here, on the data
+ * path: a connection that is refused, reset or silent (nvmf/host counts bytes, and asks a busy
+ * enclosure for a sign of life) excludes at once; every operation in flight comes back and goes on
+ * with the next enclosure. While excluded it is probed every probe_ms, with jitter so that the
+ * agents of a pod do not knock together.
+ *
+ * An enclosure that lacks a volume, or hides it from this host, is passed over for that volume as
+ * if it were excluded (shard->missing), and looked at again now and then.
+ *
+ * Invariant: bit `number` of reactor->excluded is clear exactly while UP.
+ */
+#include "crypt/dhchap.h"
+#include "agent/agent_int.h"
+
+#include <stdio.h>
+
+/* ---- health --------------------------------------------------------------------------------- */
+
+static void enclosure_state_set(struct agent_enclosure *enclosure, enum agent_enclosure_state state)
+{
+    uint64_t bit = (uint64_t)1 << enclosure->number;
+    uint64_t excluded = atomic_load_explicit(&enclosure->reactor->excluded, memory_order_relaxed);
+
+    atomic_store_explicit(&enclosure->state, state, memory_order_relaxed);
+    if (state == AGENT_ENCLOSURE_UP)
+        excluded &= ~bit;
+    else
+        excluded |= bit;
+    atomic_store_explicit(&enclosure->reactor->excluded, excluded, memory_order_release);
+}
+
+static void enclosure_text_set(struct agent_enclosure *enclosure, const char *text)
+{
+    pthread_mutex_lock(&enclosure->text_lock);
+    snprintf(enclosure->last_error, sizeof(enclosure->last_error), "%s", text);
+    enclosure->last_error_ns = reactor_now_ns(enclosure->reactor);
+    pthread_mutex_unlock(&enclosure->text_lock);
+}
+
+static void enclosure_open(struct agent_enclosure *enclosure)
+{
+    uint64_t timeout_ns = (uint64_t)enclosure->agent->opts.connect_timeout_ms * 1000000;
+
+    nvmf_ctrl_open(enclosure->ctrl, reactor_now_ns(enclosure->reactor) + timeout_ns);
+}
+
+static void enclosure_probe(struct loop_timer *timer)
+{
+    struct agent_enclosure *enclosure = container_of(timer, struct agent_enclosure, probe);
+
+    counter_add(&enclosure->probes, 1);
+    enclosure_open(enclosure);
+}
+
+/* What a volume's values are, for people. */
+static const char *enclosure_kind(bool sealed, bool encrypted)
+{
+    return encrypted ? "encrypted" : sealed ? "sealed" : "raw";
+}
+
+/* The namespace of a volume there, or NULL. A volume that is sealed here and raw there, or
+ * encrypted at one end, is not ours. */
+static const struct nvmf_volume *enclosure_volume_find(struct agent_enclosure *enclosure,
+                                                       const struct volume_spec *spec)
+{
+    const struct nvmf_volume *found = nvmf_ctrl_volume(enclosure->ctrl, &spec->uuid);
+    char text[LIMIT_REASON_BYTES];
+
+    if (found == NULL || !found->icms ||
+        (found->sealed == spec->sealed && found->encrypted == spec->encrypted))
+        return found;
+    snprintf(text, sizeof(text), "volume %s is %s here and %s there", spec->name,
+             enclosure_kind(spec->sealed, spec->encrypted),
+             enclosure_kind(found->sealed, found->encrypted));
+    enclosure_text_set(enclosure, text);
+    return NULL;
+}
+
+/* Looks again, give or take a quarter, for volumes that may be attached later. */
+static void enclosure_look_arm(struct agent_enclosure *enclosure)
+{
+    uint64_t look_ns = AGENT_LOOK_PROBES * (uint64_t)enclosure->agent->opts.probe_ms * 1000000;
+    uint64_t jitter_ns = loop_random(enclosure->reactor->loop) % (look_ns / 2 + 1);
+
+    if (!loop_timer_armed(&enclosure->look))
+        loop_timer_start(enclosure->reactor->loop, &enclosure->look,
+                         reactor_now_ns(enclosure->reactor) + look_ns - look_ns / 4 + jitter_ns);
+}
+
+static void enclosure_look(struct loop_timer *timer)
+{
+    nvmf_ctrl_look(container_of(timer, struct agent_enclosure, look)->ctrl);
+}
+
+/* Volumes by name: which namespace, how large. */
+static void enclosure_volumes_read(struct agent_enclosure *enclosure)
+{
+    struct agent *agent = enclosure->agent;
+
+    for (uint32_t i = 0; i < agent->volume_count; i++) {
+        struct agent_shard *shard = &enclosure->reactor->shards[i];
+        const struct nvmf_volume *found = enclosure_volume_find(enclosure, &shard->spec);
+
+        enclosure->nsid[i] = found == NULL ? 0 : found->nsid;
+        enclosure->value_bytes_max[i] = found == NULL ? 0 : found->value_bytes_max;
+        if (found == NULL)
+            enclosure_look_arm(enclosure);
+        /* Whoever stood in for it may have its blocks. */
+        if (agent_shard_missing_set(shard, enclosure->number, found == NULL) && found != NULL)
+            atomic_store_explicit(&enclosure->appeared_ns[i], reactor_now_ns(enclosure->reactor),
+                                  memory_order_relaxed);
+    }
+}
+
+/* It says that there is no such namespace: detached since the last look. */
+static void enclosure_volume_lost(struct agent_enclosure *enclosure, struct agent_shard *shard)
+{
+    enclosure->nsid[shard->number] = 0;
+    (void)agent_shard_missing_set(shard, enclosure->number, true);
+    enclosure_look_arm(enclosure);
+}
+
+static void enclosure_auths_read(struct agent_enclosure *enclosure)
+{
+    const struct nvmf_ctrl_stats *stats = nvmf_ctrl_stats(enclosure->ctrl);
+
+    counter_add(&enclosure->auths, stats->auths - enclosure->auths);
+    counter_add(&enclosure->auths_refused, stats->auths_refused - enclosure->auths_refused);
+}
+
+static void enclosure_up(struct nvmf_ctrl *ctrl)
+{
+    struct agent_enclosure *enclosure = nvmf_ctrl_owner(ctrl);
+    uint64_t now_ns = reactor_now_ns(enclosure->reactor);
+    uint64_t lately_ns = (uint64_t)enclosure->agent->opts.probe_ms * 1000000;
+
+    /* Whoever took over meanwhile may have blocks of it. */
+    if (atomic_load_explicit(&enclosure->state, memory_order_relaxed) == AGENT_ENCLOSURE_EXCLUDED ||
+        now_ns - enclosure->began_ns > lately_ns)
+        atomic_store_explicit(&enclosure->included_ns, now_ns, memory_order_relaxed);
+    enclosure_auths_read(enclosure);
+    enclosure_volumes_read(enclosure);
+    atomic_store_explicit(&enclosure->exist_many,
+                          enclosure->agent->opts.exist_many && nvmf_ctrl_has_exist_many(ctrl),
+                          memory_order_relaxed);
+    atomic_store_explicit(&enclosure->tls, nvmf_ctrl_tls(ctrl), memory_order_relaxed);
+    enclosure_state_set(enclosure, AGENT_ENCLOSURE_UP);
+    atomic_store_explicit(&enclosure->tried, true, memory_order_release);
+}
+
+static void enclosure_changed(struct nvmf_ctrl *ctrl)
+{
+    enclosure_volumes_read(nvmf_ctrl_owner(ctrl));
+}
+
+static void enclosure_down(struct nvmf_ctrl *ctrl, icms_err err, const char *why)
+{
+    struct agent_enclosure *enclosure = nvmf_ctrl_owner(ctrl);
+
+    enclosure_auths_read(enclosure);
+    enclosure_text_set(enclosure, why);
+    loop_timer_stop(enclosure->reactor->loop, &enclosure->look);
+    for (uint32_t i = 0; i < enclosure->agent->volume_count; i++) /* nobody knows what it has now */
+        (void)agent_shard_missing_set(&enclosure->reactor->shards[i], enclosure->number, false);
+    if (atomic_load_explicit(&enclosure->state, memory_order_relaxed) != AGENT_ENCLOSURE_EXCLUDED)
+        counter_add(&enclosure->exclusions, 1);
+    enclosure_state_set(enclosure, AGENT_ENCLOSURE_EXCLUDED);
+    atomic_store_explicit(&enclosure->tried, true, memory_order_release);
+}
+
+/* Everything of the association is over: the next try is due in probe_ms, give or take a quarter.
+ */
+static void enclosure_closed(struct nvmf_ctrl *ctrl)
+{
+    struct agent_enclosure *enclosure = nvmf_ctrl_owner(ctrl);
+    uint64_t probe_ns = (uint64_t)enclosure->agent->opts.probe_ms * 1000000;
+    uint64_t jitter_ns = loop_random(enclosure->reactor->loop) % (probe_ns / 2 + 1);
+
+    loop_timer_start(enclosure->reactor->loop, &enclosure->probe,
+                     reactor_now_ns(enclosure->reactor) + probe_ns - probe_ns / 4 + jitter_ns);
+}
+
+static const struct nvmf_ctrl_ops enclosure_ctrl_ops = {
+    .up = enclosure_up,
+    .changed = enclosure_changed,
+    .down = enclosure_down,
+    .closed = enclosure_closed,
+};
+
+/* ---- operations ----------------------------------------------------------------------------- */
+
+/* How a command ended, seen from here. */
+static icms_err enclosure_req_err(struct agent_enclosure *enclosure, struct agent_shard *shard,
+                                  const struct nvmf_req *req)
+{
+    if (req->err == ICMS_NO_VOLUME && enclosure->nsid[shard->number] == req->nsid)
+        enclosure_volume_lost(enclosure, shard);
+    /* The association ended under it, whatever the association died of. */
+    if (req->status == 0 && req->err != ICMS_OK && req->err != ICMS_CORRUPT &&
+        !nvmf_ctrl_is_up(enclosure->ctrl) && reactor_now_ns(enclosure->reactor) < req->deadline_ns)
+        return ICMS_PEER_DOWN;
+    return req->err;
+}
+
+void agent_enclosure_damaged(struct agent_enclosure *enclosure, uint32_t volume,
+                             const struct key *key)
+{
+    counter_add(&enclosure->checksum_errors, 1);
+    pthread_mutex_lock(&enclosure->text_lock);
+    enclosure->damaged_volume = volume;
+    enclosure->damaged_key = *key;
+    enclosure->damaged_ns = u64_max(loop_env_now_ns(enclosure->agent->env), 1);
+    pthread_mutex_unlock(&enclosure->text_lock);
+}
+
+/* Counts the latency of a command that was answered; what ended with the association was not. */
+static void enclosure_count(struct agent_enclosure *enclosure, enum agent_latency kind,
+                            icms_err err, uint64_t asked_ns)
+{
+    if (err != ICMS_PEER_DOWN)
+        hist_add(&enclosure->op_ns[kind], reactor_now_ns(enclosure->reactor) - asked_ns);
+}
+
+static void enclosure_req_done(struct nvmf_req *req)
+{
+    struct agent_op *op = req->owner;
+    struct agent_enclosure *enclosure = op->enclosure;
+
+    op->err = enclosure_req_err(enclosure, op->shard, req);
+    op->reason = req->reason;
+    if (op->kind == AGENT_OP_LOAD)
+        enclosure_count(enclosure, AGENT_LATENCY_LOAD, op->err, op->asked_ns);
+    else if (op->kind == AGENT_OP_STORE)
+        enclosure_count(enclosure, AGENT_LATENCY_STORE, op->err, op->asked_ns);
+    else if (op->kind == AGENT_OP_EXIST)
+        enclosure_count(enclosure, AGENT_LATENCY_EXIST, op->err, op->asked_ns);
+    if (op->kind == AGENT_OP_LOAD && op->err == ICMS_OK) {
+        uint64_t space = req->data[0].iov_len + req->data[1].iov_len;
+
+        op->value_bytes = req->value_bytes;
+        op->record = req->record;
+        counter_add(&enclosure->load_bytes,
+                    u64_min(req->value_bytes, space)); /* more did not come */
+        if (req->value_bytes > space)
+            op->err = ICMS_VALUE_SIZE;
+    }
+    if (op->kind == AGENT_OP_STORE && op->err == ICMS_OK)
+        counter_add(&enclosure->store_bytes, op->stored_bytes);
+    op->answered(op);
+}
+
+static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct agent_op *op)
+{
+    struct agent_shard *shard = op->shard;
+    struct nvmf_req *req = &op->u.nvmf;
+    uint8_t *memory = op->slot == SHM_SLOT_NONE ? NULL : agent_shard_memory(shard, op->slot);
+
+    if (!nvmf_ctrl_is_up(enclosure->ctrl))
+        return ICMS_PEER_DOWN;
+    if (enclosure->nsid[shard->number] == 0)
+        return ICMS_NO_VOLUME;
+    op->asked_ns = reactor_now_ns(enclosure->reactor);
+    *req = (struct nvmf_req){
+        .nsid = enclosure->nsid[shard->number],
+        .io_class = op->io_class,
+        .key = op->key,
+        .deadline_ns = op->deadline_ns,
+        .done = enclosure_req_done,
+        .owner = op,
+    };
+    switch (op->kind) {
+    case AGENT_OP_LOAD:
+        if (op->direct != NULL) {
+            req->data[0] = (struct iovec){(void *)(uintptr_t)op->direct->offset, op->direct->bytes};
+            req->data[1] =
+                (struct iovec){(void *)(uintptr_t)op->direct->aside, LIMIT_TRAILER_BYTES};
+        } else {
+            req->data[0] = (struct iovec){memory, op->space};
+        }
+        req->want_record = op->suspect;
+        return nvmf_retrieve(enclosure->ctrl, req);
+    case AGENT_OP_STORE:
+        if (op->stored_bytes > enclosure->value_bytes_max[shard->number])
+            return ICMS_VALUE_SIZE;
+        req->data[0] = (struct iovec){memory, op->stored_bytes};
+        req->options = op->if_absent ? NVME_KV_STORE_IF_ABSENT : 0;
+        return nvmf_store(enclosure->ctrl, req);
+    case AGENT_OP_EXIST:
+        return nvmf_exist(enclosure->ctrl, req);
+    case AGENT_OP_DELETE:
+        req->only_record = (uint32_t)op->record;
+        return nvmf_delete(enclosure->ctrl, req);
+    case AGENT_OP_FLUSH:
+        return nvmf_flush(enclosure->ctrl, req);
+    }
+    return ICMS_INVALID;
+}
+
+static void enclosure_op_failed(struct loop_msg *msg)
+{
+    struct agent_op *op = container_of(msg, struct agent_op, msg);
+
+    op->answered(op);
+}
+
+void agent_enclosure_ask(struct agent_enclosure *enclosure, struct agent_op *op)
+{
+    icms_err err = enclosure_op_start(enclosure, op);
+
+    if (err == ICMS_OK)
+        return;
+    op->err = err;
+    op->reason = ICMS_MISS_NONE;
+    loop_send(enclosure->reactor->loop, &op->msg, enclosure_op_failed);
+}
+
+/* ---- exist-many ----------------------------------------------------------------------------- */
+
+static void match_req_done(struct nvmf_req *req)
+{
+    struct agent_match_cmd *cmd = req->owner;
+
+    cmd->err = enclosure_req_err(cmd->enclosure, cmd->match->shard, req);
+    cmd->reason = req->reason;
+    enclosure_count(cmd->enclosure, AGENT_LATENCY_EXIST, cmd->err, cmd->asked_ns);
+    if (cmd->err == ICMS_UNSUPPORTED) /* offered, but not known: key by key from now on */
+        atomic_store_explicit(&cmd->enclosure->exist_many, false, memory_order_relaxed);
+    cmd->map = nvmf_exist_map(req);
+    cmd->answered(cmd);
+}
+
+static void match_req_failed(struct loop_msg *msg)
+{
+    struct agent_match_cmd *cmd = container_of(msg, struct agent_match_cmd, msg);
+
+    cmd->answered(cmd);
+}
+
+void agent_enclosure_ask_match(struct agent_enclosure *enclosure, struct agent_match_cmd *cmd)
+{
+    uint32_t nsid = enclosure->nsid[cmd->match->shard->number];
+
+    cmd->asked_ns = reactor_now_ns(enclosure->reactor);
+    cmd->nvmf = (struct nvmf_req){
+        .nsid = nsid,
+        .io_class = IO_CLASS_LOAD,
+        .deadline_ns = cmd->match->deadline_ns,
+        .done = match_req_done,
+        .owner = cmd,
+    };
+    if (!nvmf_ctrl_is_up(enclosure->ctrl))
+        cmd->err = ICMS_PEER_DOWN;
+    else if (nsid == 0)
+        cmd->err = ICMS_NO_VOLUME;
+    else
+        cmd->err = nvmf_exist_many(enclosure->ctrl, &cmd->nvmf, cmd->keys, cmd->count, cmd->data);
+    if (cmd->err == ICMS_OK)
+        return;
+    cmd->reason = ICMS_MISS_NONE;
+    loop_send(enclosure->reactor->loop, &cmd->msg, match_req_failed);
+}
+
+bool agent_enclosure_was_away(const struct agent_enclosure *enclosure,
+                              const struct agent_shard *shard)
+{
+    uint64_t back_ns =
+        u64_max(atomic_load_explicit(&enclosure->included_ns, memory_order_relaxed),
+                atomic_load_explicit(&enclosure->appeared_ns[shard->number], memory_order_relaxed));
+
+    return back_ns != 0 && loop_env_now_ns(enclosure->agent->env) - back_ns < AGENT_HEAL_NS;
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+icms_err agent_enclosure_init(struct agent_enclosure *enclosure, struct agent_reactor *reactor,
+                              uint32_t number, const struct agent_enclosure_opts *opts,
+                              struct err_why *why)
+{
+    const struct agent *agent = reactor->agent;
+    const struct agent_opts *agent_opts = &agent->opts;
+    struct nvmf_ctrl_opts ctrl_opts;
+    struct uuid volumes[LIMIT_AGENT_VOLUMES];
+
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        volumes[i] = agent->volumes[i].spec.uuid;
+    enclosure->agent = reactor->agent;
+    enclosure->number = number;
+    enclosure->reactor = reactor;
+    snprintf(enclosure->name, sizeof(enclosure->name), "%s", opts->name);
+    pthread_mutex_init(&enclosure->text_lock, NULL);
+    loop_timer_init(&enclosure->probe, enclosure_probe);
+    loop_timer_init(&enclosure->look, enclosure_look);
+    enclosure_state_set(enclosure, AGENT_ENCLOSURE_CONNECTING);
+    nvmf_ctrl_opts_init(&ctrl_opts);
+    ctrl_opts.addr = opts->addr;
+    ctrl_opts.subnqn = opts->nqn;
+    ctrl_opts.hostnqn = agent_opts->host_nqn;
+    ctrl_opts.host_id = agent_opts->host_id;
+    ctrl_opts.header_digest = agent_opts->header_digest;
+    ctrl_opts.data_digest = agent_opts->data_digest;
+    ctrl_opts.queue_entries = agent_opts->queue_entries;
+    ctrl_opts.keep_alive_ns = (uint64_t)agent_opts->keep_alive_ms * 1000000;
+    ctrl_opts.silence_ns = (uint64_t)agent_opts->silence_ms * 1000000;
+    ctrl_opts.tls = agent->tls[number];
+    ctrl_opts.require = agent->require[number];
+    if (agent->secrets[number] != NULL)
+        ctrl_opts.auth_key = dhchap_key(agent->secrets[number]);
+    if (agent->controller_secrets[number] != NULL)
+        ctrl_opts.auth_controller_key = dhchap_key(agent->controller_secrets[number]);
+    ctrl_opts.volumes = volumes;
+    ctrl_opts.volume_count = agent->volume_count;
+    ctrl_opts.ops = &enclosure_ctrl_ops;
+    ctrl_opts.owner = enclosure;
+    return nvmf_ctrl_new(enclosure->reactor->loop, &ctrl_opts, why, &enclosure->ctrl);
+}
+
+void agent_enclosure_fini(struct agent_enclosure *enclosure)
+{
+    nvmf_ctrl_free(&enclosure->ctrl);
+    pthread_mutex_destroy(&enclosure->text_lock);
+}
+
+void agent_enclosure_begin(struct agent_enclosure *enclosure)
+{
+    enclosure->began_ns = reactor_now_ns(enclosure->reactor);
+    enclosure_open(enclosure);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * crypt/seal.h: a value of an encrypted volume, sealed and opened.
+ *
+ * A value is cut into pieces of LIMIT_PIECE_BYTES; the last one may be shorter. Each piece is
+ * AES-256-GCM ciphertext with its tag of LIMIT_TAG_BYTES behind it, and the pieces follow each
+ * other: these are the sealed bytes. The trailer behind them (wire/sealed.h) has the salt and the
+ * id of the volume's key.
+ *
+ *   block key, nonce  XAES-256-GCM (C2SP) from the volume's key and the salt of 192 random bits, so
+ *                     that any number of writers share a key. A value of one piece is exactly
+ *                     XAES-256-GCM.
+ *   nonce of piece i  the nonce of XAES-256-GCM with its last four bytes xor i, big endian
+ *   associated data   struct sealed_aad_wf: volume, key, digest, plain length, position, count, id
+ *
+ * So nothing of another block, volume, generation or key passes, and no piece passes in another
+ * place, or without the others. XAES-256-GCM does not commit to its key; nothing here relies on it.
+ *
+ * Each byte is moved once, in chunks that stay in the cache: encrypted or decrypted, copied, and
+ * summed for the trailer's CRC32C. Ciphertext is read from and written to memory that others may
+ * write only once: what is authenticated is what was decrypted, and what was encrypted.
+ *
+ * After each value the contexts hold no key any more. One thread at a time uses a struct seal; it
+ * takes its memory when it is made and none later.
+ */
+#ifndef CRYPT_SEAL_H
+#define CRYPT_SEAL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/types.h"
+#include "wire/sealed.h"
+
+#define SEAL_KEY_BYTES 32 /* of a volume's key */
+
+/* The contexts of one thread. */
+struct seal;
+
+/* NO_MEMORY, or UNSUPPORTED: this libcrypto has no AES-256-GCM. */
+icms_err seal_new(struct seal **out_seal) ICMS_MUST_CHECK;
+void seal_free(struct seal **seal);
+
+/* What a value is bound to. */
+struct seal_block {
+    const struct uuid *volume;
+    const struct key *key;
+    const uint8_t *digest;                 /* [LIMIT_DIGEST_BYTES] of the block               */
+    uint32_t key_id;                       /* of the volume's key; not 0                      */
+    uint8_t salt[LIMIT_SEALED_SALT_BYTES]; /* sealing: random, new for each value    */
+};
+
+/* Seals plain_bytes, 1 or more, into to[sealed_bytes(plain_bytes)] and returns their CRC32C. The
+ * plain bytes do not change meanwhile; `to` may be memory that others write. */
+uint32_t seal_value(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
+                    const struct seal_block *block, const void *plain, uint32_t plain_bytes,
+                    void *to);
+
+/* Opens a value whose sealed bytes are sealed_bytes(plain_bytes) into to[plain_bytes]. False: a tag
+ * did not pass; `to` is zeros then. *out_crc is the CRC32C of the sealed bytes in either case. They
+ * may change meanwhile: what passes is what was sealed. */
+bool seal_open(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
+               const struct seal_block *block, const void *from, uint32_t plain_bytes, void *to,
+               uint32_t *out_crc) ICMS_MUST_CHECK;
+
+#endif

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * crypt/secret.c: secrets in memory, and the files they come from, see secret.h.
+ *
+ * Called by who reads configurations and makes keys, on any thread. A secret is one mapping: the
+ * struct, then its bytes. What is read from a file goes straight there, through no other buffer.
+ */
+#include "crypt/secret.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+struct secret {
+    size_t mapped;   /* bytes of the mapping, this struct among them */
+    size_t length;   /* of the secret                                */
+    uint8_t bytes[]; /* and a zero byte behind them                  */
+};
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+icms_err secret_new(size_t bytes, struct err_why *why, struct secret **out_secret)
+{
+    size_t mapped = bytes_align(sizeof(struct secret) + bytes + 1, (size_t)sysconf(_SC_PAGESIZE));
+    struct secret *secret =
+        mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (secret == MAP_FAILED)
+        return err_set(why, ICMS_NO_MEMORY, "cannot hold a secret: out of memory");
+    (void)madvise(secret, mapped, MADV_DONTDUMP);
+    (void)madvise(secret, mapped, MADV_WIPEONFORK);
+    (void)mlock(secret, mapped); /* as far as RLIMIT_MEMLOCK allows */
+    secret->mapped = mapped;
+    secret->length = bytes;
+    *out_secret = secret;
+    return ICMS_OK;
+}
+
+void secret_free(struct secret **secret)
+{
+    struct secret *gone = *secret;
+    size_t mapped;
+
+    if (gone == NULL)
+        return;
+    *secret = NULL;
+    mapped = gone->mapped;
+    if (mapped == 0)
+        return; /* in a child of fork(), which has zeros here */
+    secret_wipe(gone, mapped);
+    check(munmap(gone, mapped) == 0);
+}
+
+uint8_t *secret_bytes(struct secret *secret)
+{
+    return secret->bytes;
+}
+
+size_t secret_length(const struct secret *secret)
+{
+    return secret->length;
+}
+
+void secret_random(void *out, size_t bytes)
+{
+    uint8_t *to = out;
+
+    while (bytes > 0) {
+        ssize_t n = getrandom(to, bytes, 0);
+
+        check(n > 0 || errno == EINTR);
+        if (n > 0) {
+            to += n;
+            bytes -= (size_t)n;
+        }
+    }
+}
+
+void secret_wipe(void *memory, size_t bytes)
+{
+    OPENSSL_cleanse(memory, bytes);
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+static icms_err secret_open(const char *path, struct err_why *why, int *out_fd)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    int error = errno;
+
+    if (fd >= 0) {
+        *out_fd = fd;
+        return ICMS_OK;
+    }
+    if (error == ELOOP)
+        return err_set(
+            why, ICMS_CONFIG,
+            "cannot read secret file %.300s: it is a symbolic link; name the file itself", path);
+    return err_set(why, err_from_errno(error), "cannot read secret file %.300s: %s%s", path,
+                   strerror(error),
+                   error == ENOENT   ? "; make it with `icms key gen`"
+                   : error == EACCES ? "; its owner must be the user of this process"
+                                     : "");
+}
+
+/* Whether it is a file that nobody else could have read or written. */
+static icms_err secret_check(const char *path, const struct stat *status, size_t bytes_max,
+                             struct err_why *why)
+{
+    unsigned mode = status->st_mode & 07777;
+
+    if (!S_ISREG(status->st_mode))
+        return err_set(why, ICMS_CONFIG, "cannot read secret file %.300s: it is not a regular file",
+                       path);
+    if (status->st_uid != geteuid() && status->st_uid != 0)
+        return err_set(why, ICMS_PERMISSION,
+                       "cannot use secret file %.300s: its owner is user %u; it must be user %u, "
+                       "who runs this, or root: see chown(1)",
+                       path, (unsigned)status->st_uid, (unsigned)geteuid());
+    if (mode != 0600 && mode != 0400)
+        return err_set(why, ICMS_PERMISSION,
+                       "cannot use secret file %.300s: its mode is 0%03o, it must be 0600 or 0400; "
+                       "if others may have read it, replace the secret, else `chmod 600` it",
+                       path, mode);
+    if (status->st_size == 0 || (uintmax_t)status->st_size > bytes_max)
+        return err_set(why, ICMS_CONFIG,
+                       "cannot use secret file %.300s: it has %lld bytes; 1 to %zu are allowed",
+                       path, (long long)status->st_size, bytes_max);
+    return ICMS_OK;
+}
+
+/* Reads until the end of the file or of the memory, which has room for a byte too many. */
+static icms_err secret_fill(int fd, const char *path, struct secret *secret, struct err_why *why)
+{
+    size_t had = 0;
+
+    for (;;) {
+        ssize_t n = read(fd, secret->bytes + had, secret->length + 1 - had);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_set(why, err_from_errno(errno), "cannot read secret file %.300s: %s", path,
+                           strerror(errno));
+        if (n == 0)
+            break;
+        had += (size_t)n;
+        if (had > secret->length)
+            return err_set(why, ICMS_CONFIG,
+                           "cannot read secret file %.300s: it grew meanwhile; try again", path);
+    }
+    if (had < secret->length)
+        return err_set(why, ICMS_CONFIG,
+                       "cannot read secret file %.300s: it shrank meanwhile; try again", path);
+    return ICMS_OK;
+}
+
+icms_err secret_read(const char *path, size_t bytes_max, struct err_why *why,
+                     struct secret **out_secret)
+{
+    struct secret *secret = NULL;
+    struct stat status;
+    icms_err err;
+    int fd = -1;
+
+    err = secret_open(path, why, &fd);
+    if (err != ICMS_OK)
+        return err;
+    if (fstat(fd, &status) != 0)
+        err = err_set(why, err_from_errno(errno), "cannot read secret file %.300s: %s", path,
+                      strerror(errno));
+    if (err == ICMS_OK)
+        err = secret_check(path, &status, bytes_max, why);
+    if (err == ICMS_OK)
+        err = secret_new((size_t)status.st_size, why, &secret);
+    if (err == ICMS_OK)
+        err = secret_fill(fd, path, secret, why);
+    (void)close(fd);
+    if (err != ICMS_OK)
+        secret_free(&secret);
+    else
+        *out_secret = secret;
+    return err;
+}
+
+static bool byte_is_blank(uint8_t byte)
+{
+    return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n';
+}
+
+icms_err secret_read_line(const char *path, struct err_why *why, struct secret **out_secret)
+{
+    struct secret *secret = NULL;
+    icms_err err = secret_read(path, SECRET_LINE_BYTES_MAX, why, &secret);
+    size_t begin = 0, end;
+
+    if (err != ICMS_OK)
+        return err;
+    end = secret->length;
+    while (begin < end && byte_is_blank(secret->bytes[begin]))
+        begin++;
+    while (end > begin && byte_is_blank(secret->bytes[end - 1]))
+        end--;
+    if (begin == end)
+        err = err_set(why, ICMS_CONFIG, "cannot use secret file %.300s: it is empty", path);
+    for (size_t i = begin; i < end && err == ICMS_OK; i++) {
+        if (secret->bytes[i] == '\n')
+            err = err_set(
+                why, ICMS_CONFIG,
+                "cannot use secret file %.300s: it has several lines; one file, one secret", path);
+        else if (secret->bytes[i] < 0x20 || secret->bytes[i] > 0x7e)
+            err = err_set(why, ICMS_CONFIG,
+                          "cannot use secret file %.300s: it has bytes that are not printable text",
+                          path);
+    }
+    if (err != ICMS_OK) {
+        secret_free(&secret);
+        return err;
+    }
+    memmove(secret->bytes, secret->bytes + begin, end - begin);
+    secret_wipe(secret->bytes + (end - begin), secret->length - (end - begin));
+    secret->length = end - begin;
+    *out_secret = secret;
+    return ICMS_OK;
+}
+
+static int fd_write_all(int fd, const uint8_t *from, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t n = write(fd, from, bytes);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? errno : EIO;
+        from += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+icms_err secret_write(const char *path, const void *data, size_t bytes, struct err_why *why)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int error = errno;
+
+    if (fd < 0 && error == EEXIST)
+        return err_set(
+            why, ICMS_EXISTS,
+            "cannot write secret file %.300s: it exists; choose another name, or remove it "
+            "when nobody uses it any more",
+            path);
+    if (fd < 0)
+        return err_set(why, err_from_errno(error), "cannot write secret file %.300s: %s", path,
+                       strerror(error));
+    error = fchmod(fd, 0600) != 0 ? errno : fd_write_all(fd, data, bytes);
+    if (error == 0 && fsync(fd) != 0)
+        error = errno;
+    if (close(fd) != 0 && error == 0)
+        error = errno;
+    if (error == 0)
+        return ICMS_OK;
+    (void)unlink(path);
+    return err_set(why, err_from_errno(error), "cannot write secret file %.300s: %s", path,
+                   strerror(error));
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * crypt/secret.h: secrets in memory, and the files they come from.
+ *
+ * A secret lies in pages of its own: never in a core dump (MADV_DONTDUMP), zeros in a child of
+ * fork() (MADV_WIPEONFORK), never swapped where the limit of locked memory allows that, and
+ * overwritten before they are given back. Errors name the file, never what is in it. Blocking: at
+ * start and when a configuration is read. Any thread; a secret that is not written any more may be
+ * read by several.
+ */
+#ifndef CRYPT_SECRET_H
+#define CRYPT_SECRET_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct secret;
+
+/* The longest line of text that a secret file holds. */
+#define SECRET_LINE_BYTES_MAX 1024
+
+/* Zeroed memory of that many bytes, and one more that stays 0. NO_MEMORY. */
+icms_err secret_new(size_t bytes, struct err_why *why, struct secret **out_secret) ICMS_MUST_CHECK;
+
+/* Overwrites and frees it; *secret becomes NULL, and may be NULL. */
+void secret_free(struct secret **secret);
+
+uint8_t *secret_bytes(struct secret *secret);
+size_t secret_length(const struct secret *secret);
+
+/* Reads a file of 1 to bytes_max bytes. It must be a regular file, not a symbolic link, of this
+ * process's user or root, with mode 0600 or 0400. NOT_FOUND, PERMISSION, IO, NO_MEMORY or CONFIG
+ * with a sentence that says what to do. */
+icms_err secret_read(const char *path, size_t bytes_max, struct err_why *why,
+                     struct secret **out_secret) ICMS_MUST_CHECK;
+
+/* The same for a file that holds one line of text, of SECRET_LINE_BYTES_MAX at most: blanks and
+ * line ends around it are left out. CONFIG: nothing but those, a second line, or bytes that are not
+ * printable ASCII. The text ends with a zero byte that secret_length does not count. */
+icms_err secret_read_line(const char *path, struct err_why *why,
+                          struct secret **out_secret) ICMS_MUST_CHECK;
+
+/* Writes a new file with mode 0600, durably. EXISTS: there is a file of that name, which stays as
+ * it is. After any other failure no file is left. */
+icms_err secret_write(const char *path, const void *data, size_t bytes,
+                      struct err_why *why) ICMS_MUST_CHECK;
+
+/* Unpredictable bytes of the machine, for new keys. */
+void secret_random(void *out, size_t bytes);
+
+/* Overwrites memory, also where nobody reads it afterwards. */
+void secret_wipe(void *memory, size_t bytes);
+
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ctl/audit.c: the audit log, see audit.h. Called on control threads.
+ */
+#include "ctl/audit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "base/log.h"
+
+#define AUDIT_LINE_BYTES 1024
+
+static int audit_open(const char *path)
+{
+    return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+}
+
+icms_err ctl_audit_init(struct ctl_audit *audit, const char *program, const char *where,
+                        struct err_why *why)
+{
+    int fd;
+
+    *audit = (struct ctl_audit){.program = NULL};
+    if (where[0] == '\0' || strcmp(where, "none") == 0)
+        return ICMS_OK;
+    if (strcmp(where, "journal") != 0) {
+        fd = audit_open(where);
+        if (fd < 0)
+            return err_set(why, err_from_errno(errno),
+                           "cannot write the audit log %.300s: %s; its folder must be there, and "
+                           "belong to the user of this process",
+                           where, strerror(errno));
+        (void)close(fd);
+        audit->path = where;
+    }
+    audit->program = program;
+    return ICMS_OK;
+}
+
+void ctl_audit_write(const struct ctl_audit *audit, const char *event, const char *host,
+                     const char *result, uint32_t queue, uint64_t missed)
+{
+    char line[AUDIT_LINE_BYTES], stamp[32];
+    time_t now = time(NULL);
+    struct json json;
+    struct tm utc;
+    size_t length;
+    int fd;
+
+    if (audit->program == NULL)
+        return;
+    (void)strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    json_init(&json, line, sizeof(line) - 1);
+    json_put_object(&json, NULL);
+    json_put_string(&json, "time", stamp);
+    json_put_string(&json, "program", audit->program);
+    json_put_string(&json, "event", event);
+    json_put_string(&json, "host", host);
+    json_put_string(&json, "result", result);
+    json_put_uint(&json, "queue", queue);
+    json_put_uint(&json, "missed", missed);
+    json_put_end(&json);
+    length = json_finish(&json);
+    if (length >= sizeof(line) - 1) /* texts are far shorter */
+        return;
+    if (audit->path == NULL) {
+        log_line(LOG_INFO, "audit: %s", line);
+        return;
+    }
+    line[length++] = '\n';
+    fd = audit_open(audit->path);
+    if (fd < 0 || write(fd, line, length) != (ssize_t)length)
+        log_line(LOG_ERROR, "audit log %.300s: cannot write: %s; free space, or mend its folder",
+                 audit->path, strerror(errno));
+    if (fd >= 0)
+        (void)close(fd);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ctl/audit.h: the audit log: one JSON line for each authentication, refusal, and change that
+ * somebody may have to account for. The caller bounds how many there are.
+ *
+ * Control threads only: writing blocks.
+ */
+#ifndef CTL_AUDIT_H
+#define CTL_AUDIT_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* Where lines go. Zeros: nowhere. */
+struct ctl_audit {
+    const char *program; /* who writes                                               */
+    const char *path;    /* of the file, kept by the caller; NULL: the daemon's log  */
+};
+
+/* where: a file, which is appended to and made with mode 0600 when it is missing; "journal": the
+ * daemon's log; "" or "none": nowhere. Errors of a file show here, with a sentence. */
+icms_err ctl_audit_init(struct ctl_audit *audit, const char *program, const char *where,
+                        struct err_why *why) ICMS_MUST_CHECK;
+
+/* One line. host: whose, as it says of itself. missed: how many like it were left out before. The
+ * file is opened for each line, so it may be rotated; a failure is logged. */
+void ctl_audit_write(const struct ctl_audit *audit, const char *event, const char *host,
+                     const char *result, uint32_t queue, uint64_t missed);
+
+#endif

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nvmf/host/auth.c: the host's side of DH-HMAC-CHAP (wire/nvme_auth.h has the conversation), on
+ * each queue pair after its Connect.
+ *
+ * Called by queue.c, and by its own commands and job, on the association's loop. Queue pairs open
+ * one after the other, so there is one conversation at a time.
+ *
+ * Life: AUTH_NEGOTIATE -> AUTH_CHALLENGE -> AUTH_COMPUTE -> AUTH_REPLY -> AUTH_SUCCESS1 ->
+ * [AUTH_SUCCESS2] -> the queue pair is live; whatever does not fit ends the association, after
+ * FAILURE2 (AUTH_FAILURE2) where it is the target that did not prove itself. Invariant: a queue
+ * pair that has to authenticate becomes live in auth_done() alone.
+ */
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "crypt/dhchap.h"
+#include "nvmf/host/host_int.h"
+#include "wire/nvme_auth.h"
+
+/* Data that every target takes with a fabrics command (NVMe/TCP). */
+#define AUTH_CAPSULE_BYTES 8192
+
+/* Room for a message, larger than any: what is longer is cut. */
+#define AUTH_ROOM 4096
+static_assert(AUTH_ROOM >= NVME_AUTH_BYTES_MAX, "a message fits");
+
+struct nvmf_auth {
+    struct nvmf_ctrl *ctrl;   /* whose                                                            */
+    struct nvmf_queue *queue; /* that authenticates                                               */
+    struct nvmf_req req;      /* AUTH Send and Receive, one at a time                             */
+    struct loop_job job;      /* AUTH_COMPUTE                                                     */
+    uint16_t t_id;            /* transaction                                                      */
+    enum key_hash hash;       /* the target's choice, as group                                    */
+    enum dhchap_group group;
+    uint32_t seqnum;                            /* of the target's challenge                      */
+    uint8_t challenge[DHCHAP_DIGEST_BYTES_MAX]; /* the target's                                   */
+    uint8_t peer[DHCHAP_VALUE_BYTES_MAX];       /* DH value of the target                         */
+    uint8_t private[DHCHAP_PRIVATE_BYTES];      /* exponent                                       */
+    uint8_t public[DHCHAP_VALUE_BYTES_MAX];     /* our DH value                                   */
+    uint8_t response[DHCHAP_DIGEST_BYTES_MAX];  /* ours                                           */
+    uint32_t seqnum2;                           /* of our challenge                               */
+    uint8_t challenge2[DHCHAP_DIGEST_BYTES_MAX]; /* ours                                          */
+    uint8_t expected[DHCHAP_DIGEST_BYTES_MAX];   /* response of a target that has its secret      */
+    icms_err result;                             /* of the job                                    */
+    uint8_t message[AUTH_ROOM];                  /* that goes or comes                            */
+};
+
+static void auth_sent(struct nvmf_req *req);
+static void auth_received(struct nvmf_req *req);
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+icms_err nvmf_auth_new(struct nvmf_ctrl *ctrl)
+{
+    ctrl->auth = calloc(1, sizeof(*ctrl->auth));
+    if (ctrl->auth == NULL)
+        return ICMS_NO_MEMORY;
+    ctrl->auth->ctrl = ctrl;
+    return ICMS_OK;
+}
+
+static void auth_wipe(struct nvmf_auth *auth)
+{
+    secret_wipe(auth->private, sizeof(auth->private));
+    secret_wipe(auth->response, sizeof(auth->response));
+    secret_wipe(auth->expected, sizeof(auth->expected));
+}
+
+void nvmf_auth_free(struct nvmf_ctrl *ctrl)
+{
+    if (ctrl->auth != NULL)
+        auth_wipe(ctrl->auth);
+    free(ctrl->auth);
+    ctrl->auth = NULL;
+}
+
+bool nvmf_auth_busy(const struct nvmf_ctrl *ctrl)
+{
+    return ctrl->auth != NULL && loop_job_busy(&ctrl->auth->job);
+}
+
+static void auth_send(struct nvmf_auth *auth, enum nvmf_ctrl_state state,
+                      const struct nvme_auth_msg *msg)
+{
+    uint32_t bytes = (uint32_t)nvme_auth_encode(msg, auth->message);
+
+    auth->ctrl->state = state;
+    nvme_auth_cmd_encode(true, bytes, &auth->req.sqe);
+    auth->req.direction = NVME_DIRECTION_H2C;
+    auth->req.data[0] = (struct iovec){auth->message, bytes};
+    auth->req.done = auth_sent;
+    nvmf_req_start(&auth->req);
+}
+
+static void auth_receive(struct nvmf_auth *auth, enum nvmf_ctrl_state state)
+{
+    auth->ctrl->state = state;
+    nvme_auth_cmd_encode(false, sizeof(auth->message), &auth->req.sqe);
+    auth->req.direction = NVME_DIRECTION_C2H;
+    auth->req.data[0] = (struct iovec){auth->message, sizeof(auth->message)};
+    auth->req.done = auth_received;
+    nvmf_req_start(&auth->req);
+}
+
+void nvmf_auth_start(struct nvmf_queue *queue)
+{
+    struct nvmf_auth *auth = queue->ctrl->auth;
+    struct nvme_auth_msg msg = {.id = NVME_AUTH_NEGOTIATE, .t_id = ++auth->t_id};
+
+    for (uint8_t hash = DHCHAP_HASHES - 1; hash > 0; hash--)
+        msg.hashes[msg.hash_count++] = hash;
+    for (uint8_t group = 0; group < DHCHAP_GROUPS; group++)
+        msg.groups[msg.group_count++] = group;
+    auth->queue = queue;
+    nvmf_req_init(&auth->req, queue->ctrl, queue);
+    queue->in_capsule_max = AUTH_CAPSULE_BYTES;
+    auth_send(auth, NVMF_CTRL_AUTH_NEGOTIATE, &msg);
+}
+
+/* The queue pair is authenticated, both ways if that was wanted. */
+static void auth_done(struct nvmf_auth *auth)
+{
+    auth_wipe(auth);
+    auth->ctrl->stats.auths++;
+    nvmf_queue_live(auth->queue);
+}
+
+static void auth_broken(struct nvmf_auth *auth, const char *what)
+{
+    auth->ctrl->stats.violations++;
+    nvmf_ctrl_fail(auth->ctrl, ICMS_PROTOCOL,
+                   "the target broke the protocol of authentication on the %s queue: %s",
+                   auth->queue->name, what);
+}
+
+/* ---- computing ------------------------------------------------------------------------------ */
+
+static void auth_work(struct loop_job *job)
+{
+    struct nvmf_auth *auth = container_of(job, struct nvmf_auth, job);
+    const struct nvmf_ctrl *ctrl = auth->ctrl;
+    uint8_t shared[DHCHAP_VALUE_BYTES_MAX];
+    struct dhchap_question question = {
+        .hash = auth->hash,
+        .t_id = auth->t_id,
+        .seqnum = auth->seqnum,
+        .challenge = auth->challenge,
+        .shared = auth->group != DHCHAP_NONE ? shared : NULL,
+        .shared_bytes = dhchap_group_bytes((uint8_t)auth->group),
+        .hostnqn = ctrl->hostnqn,
+        .subnqn = ctrl->subnqn,
+    };
+
+    auth->result = ICMS_OK;
+    if (auth->group != DHCHAP_NONE)
+        auth->result = dhchap_public(auth->group, auth->private, auth->public);
+    if (auth->result == ICMS_OK && auth->group != DHCHAP_NONE)
+        auth->result = dhchap_shared(auth->group, auth->private, auth->peer, shared);
+    if (auth->result == ICMS_OK)
+        auth->result = dhchap_response(ctrl->auth_key, &question, auth->response);
+    if (auth->result == ICMS_OK && ctrl->auth_controller_key != NULL) {
+        question.is_target = true;
+        question.seqnum = auth->seqnum2;
+        question.challenge = auth->challenge2;
+        auth->result = dhchap_response(ctrl->auth_controller_key, &question, auth->expected);
+    }
+    secret_wipe(shared, sizeof(shared));
+}
+
+static void auth_computed(struct loop_job *job)
+{
+    struct nvmf_auth *auth = container_of(job, struct nvmf_auth, job);
+    struct nvmf_ctrl *ctrl = auth->ctrl;
+    struct nvme_auth_msg msg = {.id = NVME_AUTH_REPLY,
+                                .t_id = auth->t_id,
+                                .value_bytes = (uint8_t)dhchap_hash_bytes((uint8_t)auth->hash),
+                                .value = auth->response,
+                                .dh_bytes = (uint16_t)dhchap_group_bytes((uint8_t)auth->group),
+                                .dh = auth->public};
+
+    if (ctrl->state == NVMF_CTRL_CLOSING) {
+        nvmf_ctrl_poke(ctrl); /* nothing else held it up perhaps */
+        return;
+    }
+    check(ctrl->state == NVMF_CTRL_AUTH_COMPUTE);
+    if (auth->result == ICMS_AUTH) {
+        auth_broken(auth, "a Diffie-Hellman value that is none");
+        return;
+    }
+    if (auth->result != ICMS_OK) {
+        nvmf_ctrl_fail(ctrl, auth->result, "cannot authenticate: %s", icms_err_text(auth->result));
+        return;
+    }
+    if (ctrl->auth_controller_key != NULL) {
+        msg.challenge = auth->challenge2;
+        msg.seqnum = auth->seqnum2;
+    }
+    auth_send(auth, NVMF_CTRL_AUTH_REPLY, &msg);
+}
+
+/* ---- messages ------------------------------------------------------------------------------- */
+
+static void auth_challenged(struct nvmf_auth *auth, const struct nvme_auth_msg *msg)
+{
+    struct loop *loop = auth->ctrl->loop;
+    size_t bytes = dhchap_hash_bytes(msg->hash);
+    icms_err err;
+
+    if (bytes == 0 || msg->group >= DHCHAP_GROUPS || msg->value_bytes != bytes ||
+        msg->dh_bytes != dhchap_group_bytes(msg->group)) {
+        auth_broken(auth, "a challenge with a hash or group that was not offered");
+        return;
+    }
+    auth->hash = (enum key_hash)msg->hash;
+    auth->group = (enum dhchap_group)msg->group;
+    auth->seqnum = msg->seqnum;
+    memcpy(auth->challenge, msg->value, bytes);
+    if (msg->dh_bytes > 0)
+        memcpy(auth->peer, msg->dh, msg->dh_bytes);
+    loop_entropy(loop, auth->private, sizeof(auth->private));
+    loop_entropy(loop, auth->challenge2, sizeof(auth->challenge2));
+    loop_entropy(loop, &auth->seqnum2, sizeof(auth->seqnum2));
+    auth->seqnum2 += auth->seqnum2 == 0;
+    auth->ctrl->state = NVMF_CTRL_AUTH_COMPUTE;
+    err = loop_job_start(loop, &auth->job, auth_work, auth_computed);
+    if (err != ICMS_OK)
+        nvmf_ctrl_fail(auth->ctrl, err, "cannot authenticate now: too many computations wait");
+}
+
+static void auth_succeeded(struct nvmf_auth *auth, const struct nvme_auth_msg *msg)
+{
+    struct nvme_auth_msg answer = {.id = NVME_AUTH_SUCCESS2, .t_id = auth->t_id};
+    size_t bytes = dhchap_hash_bytes((uint8_t)auth->hash);
+
+    if (auth->ctrl->auth_controller_key == NULL) {
+        auth_done(auth);
+        return;
+    }
+    if (msg->value != NULL && msg->value_bytes == bytes &&
+        dhchap_equal(msg->value, auth->expected, bytes)) {
+        auth_send(auth, NVMF_CTRL_AUTH_SUCCESS2, &answer);
+        return;
+    }
+    answer.id = NVME_AUTH_FAILURE2;
+    answer.reason = 1;
+    answer.why = NVME_AUTH_WHY_FAILED;
+    auth_send(auth, NVMF_CTRL_AUTH_FAILURE2, &answer);
+}
+
+static void auth_refused(struct nvmf_auth *auth, const struct nvme_auth_msg *msg)
+{
+    struct nvmf_ctrl *ctrl = auth->ctrl;
+
+    ctrl->stats.auths_refused++;
+    if (msg->why == NVME_AUTH_WHY_FAILED)
+        nvmf_ctrl_fail(ctrl, ICMS_AUTH,
+                       "the target refused the secret of host %s; check `secret` here, and `hosts` "
+                       "there%s",
+                       ctrl->hostnqn,
+                       ctrl->auth_controller_key != NULL ? ", which needs a controller_secret"
+                                                         : "");
+    else
+        nvmf_ctrl_fail(ctrl, ICMS_AUTH, "the target refused to authenticate host %s: %s (%u)",
+                       ctrl->hostnqn,
+                       msg->why == NVME_AUTH_WHY_HASH    ? "it allows other hashes"
+                       : msg->why == NVME_AUTH_WHY_GROUP ? "it allows other groups"
+                                                         : "it found a message wrong",
+                       msg->why);
+}
+
+static void auth_received(struct nvmf_req *req)
+{
+    struct nvmf_auth *auth = container_of(req, struct nvmf_auth, req);
+    struct nvmf_ctrl *ctrl = auth->ctrl;
+    struct nvme_auth_msg msg;
+
+    if (ctrl->state == NVMF_CTRL_CLOSING)
+        return;
+    if (req->err != ICMS_OK) {
+        nvmf_ctrl_fail(ctrl, req->status != 0 ? ICMS_AUTH : req->err,
+                       "authenticating on the %s queue: AUTH Receive: %s (NVMe status %03xh)",
+                       auth->queue->name, icms_err_text(req->err), req->status);
+        return;
+    }
+    if (nvme_auth_decode(auth->message, u64_min(req->value_bytes, sizeof(auth->message)), &msg) !=
+            ICMS_OK ||
+        msg.t_id != auth->t_id)
+        auth_broken(auth, "a message that makes no sense");
+    else if (msg.id == NVME_AUTH_FAILURE1)
+        auth_refused(auth, &msg);
+    else if (msg.id == NVME_AUTH_CHALLENGE && ctrl->state == NVMF_CTRL_AUTH_CHALLENGE)
+        auth_challenged(auth, &msg);
+    else if (msg.id == NVME_AUTH_SUCCESS1 && ctrl->state == NVMF_CTRL_AUTH_SUCCESS1)
+        auth_succeeded(auth, &msg);
+    else
+        auth_broken(auth, "a message out of order");
+}
+
+static void auth_sent(struct nvmf_req *req)
+{
+    struct nvmf_auth *auth = container_of(req, struct nvmf_auth, req);
+    struct nvmf_ctrl *ctrl = auth->ctrl;
+
+    if (ctrl->state == NVMF_CTRL_CLOSING)
+        return;
+    if (ctrl->state == NVMF_CTRL_AUTH_FAILURE2) { /* whatever became of it */
+        ctrl->stats.auths_refused++;
+        nvmf_ctrl_fail(ctrl, ICMS_AUTH,
+                       "the target did not prove that it has the controller_secret; check "
+                       "`controller_secret` here and there, and that %s is the enclosure",
+                       ctrl->addr_text);
+        return;
+    }
+    if (req->err != ICMS_OK) {
+        if (req->status == NVME_SC_OPCODE)
+            nvmf_ctrl_fail(ctrl, ICMS_AUTH,
+                           "the target does not authenticate host %s, which `require` or "
+                           "`controller_secret` asks for; list the host and its secret there",
+                           ctrl->hostnqn);
+        else
+            nvmf_ctrl_fail(ctrl, req->status != 0 ? ICMS_AUTH : req->err,
+                           "authenticating on the %s queue: AUTH Send: %s (NVMe status %03xh)",
+                           auth->queue->name, icms_err_text(req->err), req->status);
+        return;
+    }
+    if (ctrl->state == NVMF_CTRL_AUTH_NEGOTIATE)
+        auth_receive(auth, NVMF_CTRL_AUTH_CHALLENGE);
+    else if (ctrl->state == NVMF_CTRL_AUTH_REPLY)
+        auth_receive(auth, NVMF_CTRL_AUTH_SUCCESS1);
+    else
+        auth_done(auth);
+}

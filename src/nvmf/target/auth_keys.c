@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The secrets of hosts, and of this target towards them: read at start, then only looked at.
+ *
+ * nvmft_auth_hosts_init and _fini run while the loops stand still; the rest on any loop, and on
+ * their workers.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "crypt/dhchap.h"
+#include "nvmf/target/target_int.h"
+
+static int host_order(const void *a, const void *b)
+{
+    const struct nvmft_auth_host *left = a, *right = b;
+
+    return strcmp(left->nqn, right->nqn);
+}
+
+static icms_err host_read(struct nvmft_auth_host *host, const struct nvmf_target_host *from,
+                          struct err_why *why)
+{
+    icms_err err = ICMS_OK;
+
+    (void)snprintf(host->nqn, sizeof(host->nqn), "%s", from->nqn);
+    host->require = from->require;
+    if ((from->require & REQUIRE_CHAP) != 0 && from->secret_count == 0)
+        return err_set(why, ICMS_CONFIG,
+                       "host %.200s has to authenticate and has no secret: make one with `icms key "
+                       "gen` and list its file under secrets",
+                       from->nqn);
+    host->secrets = calloc(from->secret_count + 1, sizeof(*host->secrets));
+    if (host->secrets == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < from->secret_count && err == ICMS_OK; i++) {
+        err = dhchap_secret_read(from->secrets[i], why, &host->secrets[i]);
+        host->secret_count += err == ICMS_OK;
+    }
+    if (err == ICMS_OK && from->controller_secret != NULL)
+        err = dhchap_secret_read(from->controller_secret, why, &host->controller_secret);
+    for (uint32_t i = 0; i < host->secret_count && err == ICMS_OK; i++)
+        if (host->controller_secret != NULL &&
+            dhchap_key_same(dhchap_key(host->secrets[i]), dhchap_key(host->controller_secret)))
+            err = err_set(why, ICMS_CONFIG,
+                          "the controller_secret of host %.120s is its secret %.200s, too: make "
+                          "another one with `icms key gen`",
+                          from->nqn, from->secrets[i]);
+    return err;
+}
+
+icms_err nvmft_auth_hosts_init(struct nvmft_auth_hosts *hosts, const struct nvmf_target_opts *opts,
+                               struct err_why *why)
+{
+    icms_err err = ICMS_OK;
+
+    hosts->require = opts->require;
+    hosts->host = calloc(opts->host_count + 1, sizeof(*hosts->host));
+    if (hosts->host == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    for (; hosts->count < opts->host_count && err == ICMS_OK; hosts->count++)
+        err = host_read(&hosts->host[hosts->count], &opts->hosts[hosts->count], why);
+    if (err == ICMS_OK)
+        qsort(hosts->host, hosts->count, sizeof(*hosts->host), host_order);
+    return err;
+}
+
+void nvmft_auth_hosts_fini(struct nvmft_auth_hosts *hosts)
+{
+    for (uint32_t i = 0; i < hosts->count; i++) {
+        for (uint32_t k = 0; k < hosts->host[i].secret_count; k++)
+            secret_free(&hosts->host[i].secrets[k]);
+        secret_free(&hosts->host[i].controller_secret);
+        free(hosts->host[i].secrets);
+    }
+    free(hosts->host);
+    *hosts = (struct nvmft_auth_hosts){.count = 0};
+}
+
+static int name_order(const void *name, const void *host)
+{
+    return strcmp(name, ((const struct nvmft_auth_host *)host)->nqn);
+}
+
+const struct nvmft_auth_host *nvmft_auth_host(const struct nvmft_auth_hosts *hosts, const char *nqn)
+{
+    return hosts->count == 0
+               ? NULL
+               : bsearch(nqn, hosts->host, hosts->count, sizeof(*hosts->host), name_order);
+}
+
+uint8_t nvmft_auth_require(const struct nvmft_auth_hosts *hosts, const char *nqn)
+{
+    const struct nvmft_auth_host *host = nvmft_auth_host(hosts, nqn);
+
+    return host == NULL ? hosts->require : host->require;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What hosts have to prove, and with which keys: read at start, then only looked at.
+ *
+ * nvmft_keys_new and _free run while the loops stand still; the rest on any loop. Key files are
+ * read once: a rotated key needs a restart of the target, during which its hosts reconnect.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "crypt/secret.h"
+#include "crypt/tls.h"
+#include "nvmf/target/target_int.h"
+
+struct nvmft_keys {
+    struct crypt_tls *tls;        /* NULL: no host has a key                           */
+    struct secret *secret;        /* the keys: struct key_plain                        */
+    struct crypt_tls_host *hosts; /* ordered by NQN                                    */
+    uint8_t *require;             /* of each of them                                   */
+    uint32_t count;
+    uint8_t fallback; /* of a host that is not listed                                  */
+};
+
+static int host_order(const void *a, const void *b)
+{
+    const struct nvmf_target_host *const *left = a, *const *right = b;
+
+    return strcmp((*left)->nqn, (*right)->nqn);
+}
+
+static icms_err key_read(const char *path, const char *nqn, struct err_why *why,
+                         struct key_plain *out_key)
+{
+    struct secret *secret = NULL;
+    struct err_why reason = {""};
+    icms_err err = secret_read_line(path, &reason, &secret);
+
+    if (err == ICMS_OK)
+        err = key_text_parse(KEY_TEXT_TLS, (const char *)secret_bytes(secret),
+                             secret_length(secret), &reason, out_key);
+    secret_free(&secret);
+    if (err != ICMS_OK)
+        return err_set(why, err, "cannot use the TLS key %.200s of host %.120s: %.160s", path, nqn,
+                       reason.text);
+    return ICMS_OK;
+}
+
+/* Reads the keys of hosts, in order, into memory for all of them. */
+static icms_err keys_read(struct nvmft_keys *keys, const struct nvmf_target_host *const *order,
+                          uint32_t key_count, struct err_why *why)
+{
+    icms_err err = secret_new(key_count * sizeof(struct key_plain), why, &keys->secret);
+    struct key_plain *at;
+
+    if (err != ICMS_OK)
+        return err;
+    at = (struct key_plain *)(void *)secret_bytes(keys->secret);
+    for (uint32_t i = 0; i < keys->count; i++) {
+        keys->hosts[i].psks = at;
+        keys->hosts[i].psk_count = order[i]->psk_count;
+        for (uint32_t k = 0; k < order[i]->psk_count; k++, at++) {
+            err = key_read(order[i]->psks[k], order[i]->nqn, why, at);
+            if (err != ICMS_OK)
+                return err;
+        }
+    }
+    return ICMS_OK;
+}
+
+static icms_err keys_fill(struct nvmft_keys *keys, const struct nvmf_target_opts *opts,
+                          const struct nvmf_target_host **order, struct err_why *why)
+{
+    struct crypt_tls_server_opts tls = {
+        .hosts = keys->hosts, .host_count = keys->count, .subnqns = {opts->nqn, NVME_DISCOVERY}};
+    uint32_t key_count = 0;
+    icms_err err;
+
+    for (uint32_t i = 0; i < keys->count; i++)
+        order[i] = &opts->hosts[i];
+    qsort(order, keys->count, sizeof(*order), host_order);
+    for (uint32_t i = 0; i < keys->count; i++) {
+        const struct nvmf_target_host *host = order[i];
+
+        if ((host->require & REQUIRE_TLS) != 0 && host->psk_count == 0)
+            return err_set(why, ICMS_CONFIG,
+                           "host %.200s has to use TLS and has no key: list its key under psks",
+                           host->nqn);
+        snprintf(keys->hosts[i].nqn, sizeof(keys->hosts[i].nqn), "%s", host->nqn);
+        keys->require[i] = host->require;
+        key_count += host->psk_count;
+    }
+    if (key_count == 0)
+        return ICMS_OK;
+    err = keys_read(keys, order, key_count, why);
+    return err == ICMS_OK ? crypt_tls_server_new(&tls, why, &keys->tls) : err;
+}
+
+icms_err nvmft_keys_new(const struct nvmf_target_opts *opts, struct err_why *why,
+                        struct nvmft_keys **out_keys)
+{
+    struct nvmft_keys *keys = calloc(1, sizeof(*keys));
+    const struct nvmf_target_host **order = calloc(opts->host_count + 1, sizeof(*order));
+    icms_err err;
+
+    if (keys != NULL) {
+        keys->count = opts->host_count;
+        keys->fallback = opts->require;
+        keys->hosts = calloc(opts->host_count + 1, sizeof(*keys->hosts));
+        keys->require = calloc(opts->host_count + 1, sizeof(*keys->require));
+    }
+    if (keys == NULL || order == NULL || keys->hosts == NULL || keys->require == NULL)
+        err = err_set(why, ICMS_NO_MEMORY, "out of memory");
+    else
+        err = keys_fill(keys, opts, order, why);
+    free(order);
+    if (err == ICMS_OK)
+        *out_keys = keys;
+    else
+        nvmft_keys_free(&keys);
+    return err;
+}
+
+void nvmft_keys_free(struct nvmft_keys **keys)
+{
+    if (*keys == NULL)
+        return;
+    crypt_tls_free(&(*keys)->tls);
+    secret_free(&(*keys)->secret);
+    free((*keys)->hosts);
+    free((*keys)->require);
+    free(*keys);
+    *keys = NULL;
+}
+
+static int name_compare(const void *name, const void *host)
+{
+    return strcmp(name, ((const struct crypt_tls_host *)host)->nqn);
+}
+
+uint8_t nvmft_keys_require(const struct nvmft_keys *keys, const char *hostnqn)
+{
+    const struct crypt_tls_host *host =
+        keys->count == 0
+            ? NULL
+            : bsearch(hostnqn, keys->hosts, keys->count, sizeof(*keys->hosts), name_compare);
+
+    return host == NULL ? keys->fallback : keys->require[host - keys->hosts];
+}
+
+const struct crypt_tls *nvmft_keys_tls(const struct nvmft_keys *keys)
+{
+    return keys->tls;
+}
+
+bool nvmft_keys_allow_plain(const struct nvmft_keys *keys)
+{
+    if ((keys->fallback & REQUIRE_TLS) == 0)
+        return true;
+    for (uint32_t i = 0; i < keys->count; i++)
+        if ((keys->require[i] & REQUIRE_TLS) == 0)
+            return true;
+    return false;
+}

@@ -1,0 +1,920 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Authentication, seen by a host that is scripted message by message: the right one passes, and
+ * nothing else reaches a namespace, on any queue pair, whatever it sends in whatever order.
+ */
+#include "nvmf/target/target_test.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "crypt/dhchap.h"
+#include "wire/nvme_auth.h"
+
+#define HOST    "nqn.2026-01.io.icms:test-host"
+#define OTHER   "nqn.2026-01.io.icms:other-host"
+#define NOBODY  "nqn.2026-01.io.icms:nobody"
+#define SUB     "nqn.2026-01.io.icms:test"
+#define AUTH_MS 5000 /* the target's header timeout */
+
+/* ---- secrets -------------------------------------------------------------------------------- */
+
+enum { KEY_HOST, KEY_OLD, KEY_CTRL, KEY_OTHER, KEY_NONE, KEYS };
+
+static char folder[64];
+static char paths[KEYS][LIMIT_PATH_BYTES];
+static struct key_plain keys[KEYS];
+
+static int setup(void **state)
+{
+    (void)snprintf(folder, sizeof(folder), "/tmp/icms-auth-XXXXXX");
+    check(mkdtemp(folder) != NULL);
+    for (int i = 0; i < KEYS; i++) {
+        char text[KEY_TEXT_BYTES_MAX];
+        size_t bytes;
+
+        keys[i].hash = (enum key_hash)(i % 4);
+        keys[i].bytes = key_hash_bytes(keys[i].hash);
+        if (i == KEY_NONE)
+            keys[i] = (struct key_plain){.hash = KEY_HASH_SHA256, .bytes = 32};
+        else
+            secret_random(keys[i].key, keys[i].bytes);
+        (void)snprintf(paths[i], sizeof(paths[i]), "%s/key%d", folder, i);
+        bytes = key_text_make(KEY_TEXT_DHCHAP, &keys[i], text);
+        check(secret_write(paths[i], text, bytes, NULL) == ICMS_OK);
+    }
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    for (int i = 0; i < KEYS; i++)
+        (void)unlink(paths[i]);
+    return rmdir(folder);
+}
+
+static uint8_t only_hash, only_group = DHCHAP_2048;
+
+/* One host with two secrets that may ask for ours, one without secrets of ours towards it; whoever
+ * else comes has to authenticate, too, and cannot. */
+static void with_auth(struct nvmf_target_opts *opts)
+{
+    static struct nvmf_target_host hosts[2];
+    static char other[1][LIMIT_PATH_BYTES];
+
+    (void)snprintf(hosts[0].nqn, sizeof(hosts[0].nqn), HOST);
+    hosts[0].require = REQUIRE_CHAP;
+    hosts[0].secrets = (const char(*)[LIMIT_PATH_BYTES])paths;
+    hosts[0].secret_count = 2;
+    hosts[0].controller_secret = paths[KEY_CTRL];
+    (void)snprintf(hosts[1].nqn, sizeof(hosts[1].nqn), OTHER);
+    memcpy(other[0], paths[KEY_OTHER], sizeof(other[0]));
+    hosts[1].require = REQUIRE_CHAP;
+    hosts[1].secrets = (const char(*)[LIMIT_PATH_BYTES])other;
+    hosts[1].secret_count = 1;
+    opts->hosts = hosts;
+    opts->host_count = 2;
+    opts->require = REQUIRE_CHAP;
+    opts->header_timeout_ms = AUTH_MS;
+    if (only_hash != 0) {
+        opts->auth_hashes[0] = only_hash;
+        opts->auth_hash_count = 1;
+    }
+    opts->auth_groups[0] = only_group;
+    opts->auth_group_count = 1;
+}
+
+/* ---- a conversation ------------------------------------------------------------------------- */
+
+struct talk {
+    struct peer *peer;
+    uint16_t t_id;
+    struct nvme_auth_msg challenge; /* as it came                              */
+    uint8_t in[4096];               /* it                                      */
+    uint8_t private[DHCHAP_PRIVATE_BYTES], public[DHCHAP_VALUE_BYTES_MAX];
+    uint8_t shared[DHCHAP_VALUE_BYTES_MAX];
+    uint8_t response[DHCHAP_DIGEST_BYTES_MAX], ours[DHCHAP_DIGEST_BYTES_MAX];
+    const char *host; /* NULL: the peer's */
+};
+
+static uint16_t talk_send(struct talk *talk, const void *data, uint32_t bytes)
+{
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_auth_cmd_encode(true, bytes, &sqe);
+    return peer_command(talk->peer, &sqe, data, bytes, NULL, NULL, &cqe) ? cqe.status : UINT16_MAX;
+}
+
+static uint16_t talk_send_msg(struct talk *talk, const struct nvme_auth_msg *msg)
+{
+    uint8_t out[NVME_AUTH_BYTES_MAX];
+
+    return talk_send(talk, out, (uint32_t)nvme_auth_encode(msg, out));
+}
+
+static uint16_t talk_receive(struct talk *talk, struct nvme_auth_msg *out_msg)
+{
+    uint32_t bytes = sizeof(talk->in);
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    memset(out_msg, 0, sizeof(*out_msg));
+    nvme_auth_cmd_encode(false, bytes, &sqe);
+    if (!peer_command(talk->peer, &sqe, NULL, 0, talk->in, &bytes, &cqe))
+        return UINT16_MAX;
+    if (cqe.status == NVME_SC_SUCCESS)
+        assert_int_equal(nvme_auth_decode(talk->in, bytes, out_msg), ICMS_OK);
+    return cqe.status;
+}
+
+static struct nvme_auth_msg talk_negotiation(const struct talk *talk)
+{
+    struct nvme_auth_msg msg = {.id = NVME_AUTH_NEGOTIATE,
+                                .t_id = talk->t_id,
+                                .hash_count = 3,
+                                .hashes = {1, 2, 3},
+                                .group_count = 6,
+                                .groups = {0, 1, 2, 3, 4, 5}};
+
+    return msg;
+}
+
+/* NEGOTIATE and CHALLENGE. */
+static void talk_challenge(struct talk *talk)
+{
+    struct nvme_auth_msg msg = talk_negotiation(talk);
+
+    assert_int_equal(talk_send_msg(talk, &msg), NVME_SC_SUCCESS);
+    assert_int_equal(talk_receive(talk, &talk->challenge), NVME_SC_SUCCESS);
+    assert_int_equal(talk->challenge.id, NVME_AUTH_CHALLENGE);
+    assert_int_equal(talk->challenge.t_id, talk->t_id);
+    assert_int_equal(talk->challenge.dh_bytes, dhchap_group_bytes(talk->challenge.group));
+    assert_int_equal(talk->challenge.value_bytes, dhchap_hash_bytes(talk->challenge.hash));
+    assert_int_not_equal(talk->challenge.seqnum, 0);
+}
+
+static struct dhchap_question talk_question(struct talk *talk, const uint8_t *challenge,
+                                            uint32_t seqnum)
+{
+    bool has_group = talk->challenge.group != DHCHAP_NONE;
+    struct dhchap_question question = {
+        .hash = (enum key_hash)talk->challenge.hash,
+        .t_id = talk->t_id,
+        .seqnum = seqnum,
+        .challenge = challenge,
+        .shared = has_group ? talk->shared : NULL,
+        .shared_bytes = talk->challenge.dh_bytes,
+        .hostnqn = talk->host != NULL ? talk->host : talk->peer->host,
+        .subnqn = SUB,
+    };
+
+    return question;
+}
+
+/* A right REPLY to the challenge with a key. */
+static struct nvme_auth_msg talk_reply(struct talk *talk, const struct key_plain *key,
+                                       bool is_mutual)
+{
+    enum dhchap_group group = (enum dhchap_group)talk->challenge.group;
+    struct dhchap_question question;
+    struct nvme_auth_msg msg = {.id = NVME_AUTH_REPLY,
+                                .t_id = talk->t_id,
+                                .value_bytes = talk->challenge.value_bytes,
+                                .value = talk->response,
+                                .challenge = is_mutual ? talk->ours : NULL,
+                                .seqnum = is_mutual ? 77 : 0,
+                                .dh_bytes = talk->challenge.dh_bytes,
+                                .dh = talk->public};
+
+    memset(talk->private, 0x5a, sizeof(talk->private));
+    memset(talk->ours, 0xc2, sizeof(talk->ours));
+    if (group != DHCHAP_NONE) {
+        assert_int_equal(dhchap_public(group, talk->private, talk->public), ICMS_OK);
+        assert_int_equal(dhchap_shared(group, talk->private, talk->challenge.dh, talk->shared),
+                         ICMS_OK);
+    }
+    question = talk_question(talk, talk->challenge.value, talk->challenge.seqnum);
+    assert_int_equal(dhchap_response(key, &question, talk->response), ICMS_OK);
+    return msg;
+}
+
+/* All of it; true: passed. */
+static bool talk_all(struct talk *talk, const struct key_plain *key, bool is_mutual)
+{
+    struct nvme_auth_msg msg, answer;
+
+    talk_challenge(talk);
+    msg = talk_reply(talk, key, is_mutual);
+    assert_int_equal(talk_send_msg(talk, &msg), NVME_SC_SUCCESS);
+    assert_int_equal(talk_receive(talk, &answer), NVME_SC_SUCCESS);
+    assert_int_equal(answer.t_id, talk->t_id);
+    if (answer.id == NVME_AUTH_FAILURE1) {
+        assert_int_equal(answer.reason, 1);
+        assert_int_equal(answer.why, NVME_AUTH_WHY_FAILED);
+        return false;
+    }
+    assert_int_equal(answer.id, NVME_AUTH_SUCCESS1);
+    assert_int_equal(answer.value != NULL, is_mutual);
+    assert_int_equal(answer.value_bytes, talk->challenge.value_bytes);
+    if (is_mutual) {
+        struct dhchap_question question = talk_question(talk, talk->ours, 77);
+        uint8_t want[DHCHAP_DIGEST_BYTES_MAX];
+
+        question.is_target = true;
+        assert_int_equal(dhchap_response(&keys[KEY_CTRL], &question, want), ICMS_OK);
+        assert_memory_equal(answer.value, want, answer.value_bytes);
+        msg = (struct nvme_auth_msg){.id = NVME_AUTH_SUCCESS2, .t_id = talk->t_id};
+        assert_int_equal(talk_send_msg(talk, &msg), NVME_SC_SUCCESS);
+    }
+    return true;
+}
+
+/* A queue pair that is connected and asked to authenticate. */
+static struct talk talk_new(struct rig *rig, const struct peer *admin, uint16_t qid,
+                            const char *host)
+{
+    struct talk talk = {.peer = rig_peer(rig), .t_id = (uint16_t)(0x100 + qid)};
+    struct nvme_cqe cqe;
+
+    (void)snprintf(talk.peer->host, sizeof(talk.peer->host), "%s", host);
+    if (admin != NULL)
+        talk.peer->cntlid = admin->cntlid;
+    assert_true(peer_hello(talk.peer, 0));
+    assert_true(peer_connect(talk.peer, qid, &cqe));
+    assert_int_equal(cqe.dw0 & ~0xffffu, NVME_CONNECT_ATR);
+    return talk;
+}
+
+static uint16_t enable(struct peer *peer)
+{
+    struct nvme_property cc = {.set = true, .offset = NVME_REG_CC, .value = NVME_CC_START};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_property_encode(&cc, &sqe);
+    return peer_plain(peer, &sqe, &cqe) ? cqe.status : UINT16_MAX;
+}
+
+static bool is_closed(struct peer *peer)
+{
+    union nvme_tcp_pdu pdu;
+    uint32_t bytes;
+
+    return peer_recv_pdu(peer, &pdu, NULL, 0, &bytes) == PEER_CLOSED;
+}
+
+/* What the target tells of the last authentication. */
+static enum nvmf_target_auth_result event_last(struct rig *rig, const char *host)
+{
+    struct nvmf_target_auth auth = {.result = NVMF_TARGET_AUTH_PASSED}, next;
+    uint64_t missed;
+    bool is_any = false;
+
+    while (nvmf_target_auth_take(rig->target, &next, &missed)) {
+        auth = next;
+        is_any = true;
+    }
+    assert_true(is_any);
+    assert_string_equal(auth.hostnqn, host);
+    return auth.result;
+}
+
+/* ---- what passes ---------------------------------------------------------------------------- */
+
+static void the_right_secret_passes_on_each_queue_pair(void **state)
+{
+    for (int mutual = 0; mutual < 2; mutual++) {
+        struct rig *rig = rig_new(2, with_auth);
+        struct talk admin = talk_new(rig, NULL, 0, HOST), io;
+        struct nvmf_target_stats stats;
+        struct nvme_cqe cqe;
+
+        assert_int_equal(enable(admin.peer), NVME_SC_AUTH_REQUIRED);
+        assert_true(talk_all(&admin, &keys[KEY_HOST], mutual != 0));
+        assert_int_equal(event_last(rig, HOST),
+                         mutual ? NVMF_TARGET_AUTH_MUTUAL : NVMF_TARGET_AUTH_PASSED);
+        assert_int_equal(enable(admin.peer), NVME_SC_SUCCESS);
+        io = talk_new(rig, admin.peer, 1, HOST);
+        assert_int_equal(peer_store(io.peer, 1, "key", "value", 5, 0, &cqe), NVME_SC_AUTH_REQUIRED);
+        assert_int_equal(rig->executed, 0);
+        assert_true(talk_all(&io, &keys[KEY_OLD], mutual != 0)); /* the other of its secrets */
+        assert_int_equal(peer_store(io.peer, 1, "key", "value", 5, 0, &cqe), NVME_SC_SUCCESS);
+        assert_int_equal(peer_exist(io.peer, 1, "key", &cqe), NVME_SC_SUCCESS);
+        rig_run(rig, 3 * AUTH_MS); /* the time to authenticate is over: it did */
+        assert_int_equal(peer_exist(io.peer, 1, "key", &cqe), NVME_SC_SUCCESS);
+        rig_stats(rig, &stats);
+        assert_int_equal(stats.auths_passed, 2);
+        assert_int_equal(stats.auths_failed, 0);
+        assert_int_equal(stats.auths_wanted, 2);
+        peer_free(&io.peer);
+        peer_free(&admin.peer);
+        rig_expect_clean(rig);
+        rig_free(&rig);
+    }
+}
+
+static void every_hash_and_group_passes(void **state)
+{
+    for (uint8_t hash = 1; hash < DHCHAP_HASHES; hash++)
+        for (uint8_t group = 0; group < DHCHAP_GROUPS; group++) {
+            struct rig *rig;
+            struct talk talk;
+
+            only_hash = hash;
+            only_group = group;
+            rig = rig_new(1, with_auth);
+            talk = talk_new(rig, NULL, 0, HOST);
+            assert_true(talk_all(&talk, &keys[KEY_HOST], (hash + group) % 2 != 0));
+            assert_int_equal(talk.challenge.hash, hash);
+            assert_int_equal(talk.challenge.group, group);
+            assert_int_equal(enable(talk.peer), NVME_SC_SUCCESS);
+            peer_free(&talk.peer);
+            rig_free(&rig);
+        }
+    only_hash = 0;
+    only_group = DHCHAP_2048;
+}
+
+/* Again and again on a queue pair that works; a wrong answer then ends it. */
+static void a_host_may_authenticate_again_and_must_not_fail(void **state)
+{
+    struct rig *rig = rig_new(1, with_auth);
+    struct talk talk = talk_new(rig, NULL, 0, HOST);
+
+    for (int i = 0; i < 3; i++) {
+        talk.t_id++;
+        assert_true(talk_all(&talk, &keys[KEY_HOST], i == 1));
+        assert_int_equal(enable(talk.peer), NVME_SC_SUCCESS);
+    }
+    talk_challenge(&talk); /* meanwhile it stays what it is */
+    assert_int_equal(enable(talk.peer), NVME_SC_SUCCESS);
+    peer_free(&talk.peer);
+    talk = talk_new(rig, NULL, 0, HOST);
+    assert_true(talk_all(&talk, &keys[KEY_HOST], false));
+    assert_false(talk_all(&talk, &keys[KEY_OTHER], false));
+    assert_true(is_closed(talk.peer));
+    peer_free(&talk.peer);
+    rig_free(&rig);
+}
+
+/* ---- what does not -------------------------------------------------------------------------- */
+
+/* Whoever it is and whatever is wrong: the same messages, the same bytes but for what is random. */
+static void wrong_secrets_and_unknown_hosts_look_alike(void **state)
+{
+    static const struct {
+        const char *host;
+        int key;
+        bool is_mutual;
+        enum nvmf_target_auth_result result;
+    } bad[] = {
+        {HOST, KEY_OTHER, false, NVMF_TARGET_AUTH_WRONG},
+        {HOST, KEY_CTRL, false, NVMF_TARGET_AUTH_WRONG}, /* our own, turned around */
+        {HOST, KEY_OTHER, true, NVMF_TARGET_AUTH_WRONG},
+        {NOBODY, KEY_NONE, false, NVMF_TARGET_AUTH_UNKNOWN}, /* all zeros */
+        {HOST, KEY_NONE, false, NVMF_TARGET_AUTH_WRONG},
+        {NOBODY, KEY_HOST, false, NVMF_TARGET_AUTH_UNKNOWN},
+        {NOBODY, KEY_HOST, true, NVMF_TARGET_AUTH_UNKNOWN},
+        {OTHER, KEY_HOST, false, NVMF_TARGET_AUTH_WRONG},
+        {OTHER, KEY_OTHER, true, NVMF_TARGET_AUTH_NO_ANSWER},
+    };
+    struct rig *rig = rig_new(1, with_auth);
+    struct nvmf_target_stats stats;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct talk talk = talk_new(rig, NULL, 0, bad[i].host);
+
+        assert_false(talk_all(&talk, &keys[bad[i].key], bad[i].is_mutual));
+        assert_true(is_closed(talk.peer));
+        assert_int_equal(event_last(rig, bad[i].host), bad[i].result);
+        peer_free(&talk.peer);
+    }
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.auths_failed, sizeof(bad) / sizeof(*bad));
+    assert_int_equal(stats.auths_passed, 0);
+    assert_int_equal(rig->executed, 0);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+/* The key of a host that says it is another one. */
+static void a_response_for_another_name_fails(void **state)
+{
+    struct rig *rig = rig_new(1, with_auth);
+    struct talk talk = talk_new(rig, NULL, 0, HOST);
+
+    talk.host = OTHER;
+    assert_false(talk_all(&talk, &keys[KEY_HOST], false));
+    peer_free(&talk.peer);
+    rig_free(&rig);
+}
+
+/* Every command that there is, on the admin queue and on an I/O queue of a controller that is
+ * enabled: nothing reaches the owner, and nothing is told. */
+static void nothing_but_authentication_is_served_before(void **state)
+{
+    struct rig *rig = rig_new(2, with_auth);
+    struct talk admin = talk_new(rig, NULL, 0, HOST), bare = talk_new(rig, NULL, 0, HOST), io;
+    struct peer *peers[2];
+
+    assert_true(talk_all(&admin, &keys[KEY_HOST], false));
+    assert_int_equal(enable(admin.peer), NVME_SC_SUCCESS);
+    io = talk_new(rig, admin.peer, 1, HOST);
+    peers[0] = bare.peer;
+    peers[1] = io.peer;
+    rig_put(rig, 0, "key", 100);
+    for (size_t p = 0; p < 2; p++)
+        for (unsigned opcode = 0; opcode < 256; opcode++) {
+            struct nvme_sqe_wf sqe = {.opcode = (uint8_t)opcode, .flags = NVME_SQE_FLAGS_SGL};
+            uint8_t data[4096];
+            uint32_t bytes = sizeof(data);
+            struct nvme_cqe cqe;
+
+            sqe.nsid.byte[0] = opcode == NVME_FABRICS ? NVME_FCTYPE_PROPERTY_GET : 1;
+            assert_true(peer_command(peers[p], &sqe, NULL, 0, data, &bytes, &cqe));
+            assert_int_equal(cqe.status, NVME_SC_AUTH_REQUIRED);
+            assert_int_equal(bytes, 0);
+            memset(data, 0, sizeof(data)); /* with data in the capsule as well */
+            assert_true(peer_command(peers[p], &sqe, data, 512, NULL, NULL, &cqe));
+            assert_int_equal(cqe.status, NVME_SC_AUTH_REQUIRED);
+        }
+    for (unsigned type = 0; type < 256; type++) {
+        struct nvme_sqe_wf sqe = {.opcode = NVME_FABRICS, .flags = NVME_SQE_FLAGS_SGL};
+        struct nvme_cqe cqe;
+
+        if (type == NVME_FCTYPE_AUTH_SEND || type == NVME_FCTYPE_AUTH_RECEIVE)
+            continue;
+        sqe.nsid.byte[0] = (uint8_t)type;
+        assert_true(peer_plain(bare.peer, &sqe, &cqe));
+        assert_int_not_equal(cqe.status, NVME_SC_SUCCESS);
+    }
+    assert_int_equal(rig->executed, 0);
+    peer_free(&io.peer);
+    peer_free(&bare.peer);
+    peer_free(&admin.peer);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+/* An I/O queue needs a controller that is enabled, which takes an admin queue that passed. */
+static void an_io_queue_of_a_stranger_finds_no_controller(void **state)
+{
+    struct rig *rig = rig_new(1, with_auth);
+    struct talk admin = talk_new(rig, NULL, 0, HOST);
+    struct peer *io = rig_peer(rig);
+    struct nvme_cqe cqe;
+
+    io->cntlid = admin.peer->cntlid;
+    assert_true(peer_hello(io, 0));
+    assert_false(peer_connect(io, 1, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_SEQUENCE);
+    peer_free(&io);
+    peer_free(&admin.peer);
+    rig_free(&rig);
+}
+
+/* ---- wrong messages ------------------------------------------------------------------------- */
+
+static void failure_is(struct rig *rig, struct talk *talk, enum nvme_auth_why why)
+{
+    struct nvme_auth_msg msg;
+
+    assert_int_equal(talk_receive(talk, &msg), NVME_SC_SUCCESS);
+    assert_int_equal(msg.id, NVME_AUTH_FAILURE1);
+    assert_int_equal(msg.why, why);
+    assert_true(is_closed(talk->peer));
+    peer_free(&talk->peer);
+    assert_int_equal(rig->executed, 0);
+}
+
+static void messages_out_of_order_fail(void **state)
+{
+    static const enum nvme_auth_id ids[] = {NVME_AUTH_REPLY,    NVME_AUTH_SUCCESS2,
+                                            NVME_AUTH_SUCCESS1, NVME_AUTH_CHALLENGE,
+                                            NVME_AUTH_FAILURE1, NVME_AUTH_FAILURE2};
+    struct rig *rig = rig_new(1, with_auth);
+    uint8_t value[64] = {1};
+    struct nvme_auth_msg msg;
+    struct talk talk;
+
+    for (size_t i = 0; i < sizeof(ids) / sizeof(*ids); i++) { /* as the first one */
+        msg = (struct nvme_auth_msg){.id = ids[i], .value_bytes = 32, .value = value};
+        talk = talk_new(rig, NULL, 0, HOST);
+        assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+        failure_is(rig, &talk, NVME_AUTH_WHY_MESSAGE);
+    }
+    talk = talk_new(rig, NULL, 0, HOST); /* a second negotiation */
+    talk_challenge(&talk);
+    msg = talk_negotiation(&talk);
+    assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+    failure_is(rig, &talk, NVME_AUTH_WHY_MESSAGE);
+    talk = talk_new(rig, NULL, 0, HOST); /* the same before its challenge was taken */
+    msg = talk_negotiation(&talk);
+    assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+    assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+    failure_is(rig, &talk, NVME_AUTH_WHY_MESSAGE);
+    talk = talk_new(rig, NULL, 0, HOST); /* SUCCESS2 instead of a reply */
+    talk_challenge(&talk);
+    msg = (struct nvme_auth_msg){.id = NVME_AUTH_SUCCESS2, .t_id = talk.t_id};
+    assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+    failure_is(rig, &talk, NVME_AUTH_WHY_MESSAGE);
+    talk = talk_new(rig, NULL, 0, HOST); /* the challenge is given once */
+    talk_challenge(&talk);
+    failure_is(rig, &talk, NVME_AUTH_WHY_MESSAGE);
+    talk = talk_new(rig, NULL, 0, HOST); /* nothing to receive */
+    assert_int_equal(talk_receive(&talk, &msg), NVME_SC_SEQUENCE);
+    peer_free(&talk.peer);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+/* A right reply of another conversation, or to another transaction. */
+static void replayed_replies_fail(void **state)
+{
+    struct rig *rig = rig_new(1, with_auth);
+    struct talk first = talk_new(rig, NULL, 0, HOST), talk = talk_new(rig, NULL, 0, HOST);
+    uint8_t kept[NVME_AUTH_BYTES_MAX];
+    struct nvme_auth_msg msg;
+    uint32_t bytes;
+
+    talk_challenge(&first);
+    msg = talk_reply(&first, &keys[KEY_HOST], false);
+    bytes = (uint32_t)nvme_auth_encode(&msg, kept);
+    assert_int_equal(talk_send(&first, kept, bytes), NVME_SC_SUCCESS);
+    assert_int_equal(talk_receive(&first, &msg), NVME_SC_SUCCESS);
+    assert_int_equal(msg.id, NVME_AUTH_SUCCESS1);
+    assert_int_equal(talk_send(&first, kept, bytes), NVME_SC_SUCCESS); /* once more */
+    assert_int_equal(talk_receive(&first, &msg), NVME_SC_SUCCESS);
+    assert_int_equal(msg.id, NVME_AUTH_FAILURE1);
+    peer_free(&first.peer);
+    talk_challenge(&talk);
+    assert_int_equal(talk_send(&talk, kept, bytes), NVME_SC_SUCCESS);
+    failure_is(rig, &talk, NVME_AUTH_WHY_FAILED);
+    talk = talk_new(rig, NULL, 0, HOST);
+    talk_challenge(&talk);
+    msg = talk_reply(&talk, &keys[KEY_HOST], false);
+    msg.t_id++;
+    assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+    failure_is(rig, &talk, NVME_AUTH_WHY_PAYLOAD);
+    rig_free(&rig);
+}
+
+static void values_that_do_not_fit_fail(void **state)
+{
+    struct rig *rig = rig_new(1, with_auth);
+    uint8_t value[DHCHAP_VALUE_BYTES_MAX] = {0};
+
+    for (int i = 0; i < 8; i++) {
+        struct talk talk = talk_new(rig, NULL, 0, HOST);
+        struct nvme_auth_msg msg;
+
+        talk_challenge(&talk);
+        msg = talk_reply(&talk, &keys[KEY_HOST], i == 7);
+        memset(value, 0, sizeof(value));
+        switch (i) {
+        case 0: /* a DH value of 0 */
+            msg.dh = value;
+            break;
+        case 1: /* 1 */
+            value[msg.dh_bytes - 1] = 1;
+            msg.dh = value;
+            break;
+        case 2: /* above p */
+            memset(value, 0xff, sizeof(value));
+            msg.dh = value;
+            break;
+        case 3: /* none */
+            msg.dh_bytes = 0;
+            break;
+        case 4: /* of another group */
+            msg.dh_bytes = 384;
+            msg.dh = value;
+            break;
+        case 5: /* a digest of another hash */
+            msg.value_bytes = msg.value_bytes == 32 ? 48 : 32;
+            break;
+        case 6: /* a digest that is too long for it */
+            msg.value_bytes = msg.value_bytes == 64 ? 48 : 64;
+            break;
+        default: /* the target's own challenge, to be answered by itself */
+            msg.challenge = talk.challenge.value;
+        }
+        assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+        failure_is(rig, &talk, NVME_AUTH_WHY_PAYLOAD);
+    }
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+static void offers_without_anything_in_common_fail(void **state)
+{
+    static const enum nvme_auth_why whys[] = {NVME_AUTH_WHY_HASH, NVME_AUTH_WHY_GROUP,
+                                              NVME_AUTH_WHY_PROTOCOL, NVME_AUTH_WHY_CONCAT};
+    struct rig *rig = rig_new(1, with_auth);
+
+    for (int i = 0; i < 4; i++) {
+        struct talk talk = talk_new(rig, NULL, 0, HOST);
+        struct nvme_auth_msg msg = talk_negotiation(&talk);
+
+        if (i == 0)
+            memset(msg.hashes, 9, sizeof(msg.hashes));
+        else if (i == 1)
+            memset(msg.groups, 5, sizeof(msg.groups)); /* only ffdhe2048 is allowed */
+        else if (i == 2)
+            msg.hash_count = 0;
+        else
+            msg.concat = 1;
+        assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+        failure_is(rig, &talk, whys[i]);
+    }
+    rig_free(&rig);
+}
+
+/* Every message cut at every length, and commands whose lengths lie. */
+static void truncated_messages_fail(void **state)
+{
+    struct rig *rig = rig_new(1, with_auth);
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    for (uint32_t cut = 1; cut < 72; cut += 7) {
+        struct talk talk = talk_new(rig, NULL, 0, HOST);
+        struct nvme_auth_msg msg = talk_negotiation(&talk);
+        uint8_t out[NVME_AUTH_BYTES_MAX];
+
+        (void)nvme_auth_encode(&msg, out);
+        assert_int_equal(talk_send(&talk, out, cut), NVME_SC_SUCCESS);
+        failure_is(rig, &talk, NVME_AUTH_WHY_PAYLOAD);
+    }
+    for (int i = 0; i < 4; i++) {
+        struct talk talk = talk_new(rig, NULL, 0, HOST);
+        struct nvme_auth_msg msg = talk_negotiation(&talk);
+        uint8_t out[8192] = {0};
+
+        (void)nvme_auth_encode(&msg, out);
+        nvme_auth_cmd_encode(true, i == 0 ? 0 : i == 1 ? 73 : i == 3 ? 8192 : 72, &sqe);
+        if (i == 2)
+            sqe.cdw10.byte[3] = 1; /* another security protocol */
+        assert_true(peer_command(talk.peer, &sqe, out, i == 3 ? 8192 : 72, NULL, NULL, &cqe));
+        assert_int_equal(cqe.status, i == 0 || i == 2 ? NVME_SC_FIELD : NVME_SC_SGL_LENGTH);
+        assert_true(talk_all(&talk, &keys[KEY_HOST], false)); /* nothing happened */
+        peer_free(&talk.peer);
+    }
+    for (int i = 0; i < 2; i++) { /* no room for the answer */
+        struct talk talk = talk_new(rig, NULL, 0, HOST);
+        struct nvme_auth_msg msg = talk_negotiation(&talk);
+        uint32_t bytes = 100;
+
+        assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+        nvme_auth_cmd_encode(false, i == 0 ? 100 : 4096, &sqe);
+        assert_true(peer_command(talk.peer, &sqe, NULL, 0, talk.in, &bytes, &cqe));
+        assert_int_equal(cqe.status, i == 0 ? NVME_SC_FIELD : NVME_SC_SGL_LENGTH);
+        assert_int_equal(bytes, 0);
+        peer_free(&talk.peer);
+    }
+    rig_free(&rig);
+}
+
+static void a_host_that_refuses_our_answer_is_closed(void **state)
+{
+    struct rig *rig = rig_new(1, with_auth);
+    struct talk talk = talk_new(rig, NULL, 0, HOST);
+    struct nvme_auth_msg msg, answer;
+
+    talk_challenge(&talk);
+    msg = talk_reply(&talk, &keys[KEY_HOST], true);
+    assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+    assert_int_equal(talk_receive(&talk, &answer), NVME_SC_SUCCESS);
+    assert_int_equal(enable(talk.peer), NVME_SC_AUTH_REQUIRED); /* not before SUCCESS2 */
+    msg =
+        (struct nvme_auth_msg){.id = NVME_AUTH_FAILURE2, .t_id = talk.t_id, .reason = 1, .why = 1};
+    assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+    assert_true(is_closed(talk.peer));
+    assert_int_equal(event_last(rig, HOST), NVMF_TARGET_AUTH_REFUSED);
+    peer_free(&talk.peer);
+    rig_free(&rig);
+}
+
+/* ---- time and number ------------------------------------------------------------------------ */
+
+/* At each step of the conversation: it has to be over within the header timeout, also the one of a
+ * host that passed before. Nobody hears of a lost controller. */
+static void half_an_authentication_is_not_kept(void **state)
+{
+    for (int step = 0; step < 5; step++) {
+        struct rig *rig = rig_new(1, with_auth);
+        struct talk talk = talk_new(rig, NULL, 0, HOST);
+        struct nvmf_target_loss loss;
+        struct nvme_auth_msg msg;
+        uint64_t missed;
+
+        if (step == 4)
+            assert_true(talk_all(&talk, &keys[KEY_HOST], false));
+        if (step > 0) {
+            msg = talk_negotiation(&talk);
+            assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+        }
+        if (step == 2 || step == 3)
+            assert_int_equal(talk_receive(&talk, &talk.challenge), NVME_SC_SUCCESS);
+        if (step == 3) {
+            msg = talk_reply(&talk, &keys[KEY_HOST], true);
+            assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
+            assert_int_equal(talk_receive(&talk, &msg), NVME_SC_SUCCESS);
+        }
+        talk.peer->timeout_ms = AUTH_MS + 1000;
+        assert_true(is_closed(talk.peer));
+        assert_int_equal(event_last(rig, HOST), NVMF_TARGET_AUTH_TIMEOUT);
+        assert_false(nvmf_target_loss_take(rig->target, &loss, &missed));
+        peer_free(&talk.peer);
+        rig_expect_clean(rig);
+        rig_free(&rig);
+    }
+}
+
+/* More strangers than the worker takes at a time, who leave at once or stay: each of them is
+ * answered, and a host that comes then passes. */
+static void a_storm_of_strangers_ends(void **state)
+{
+    enum { STRANGERS = 60 };
+    struct rig *rig = rig_new(1, with_auth);
+    struct talk talks[STRANGERS], host;
+    struct nvmf_target_auth auth;
+    struct nvmf_target_stats stats;
+    uint64_t missed = 0;
+
+    for (int i = 0; i < STRANGERS; i++) {
+        struct nvme_auth_msg msg;
+        uint8_t out[NVME_AUTH_BYTES_MAX];
+        char name[LIMIT_NQN_BYTES];
+        union nvme_tcp_pdu pdu;
+        struct nvme_sqe_wf sqe;
+        struct nvme_sgl sgl = {.in_capsule = true};
+
+        (void)snprintf(name, sizeof(name), NOBODY "%d", i);
+        talks[i] = talk_new(rig, NULL, 0, name);
+        msg = talk_negotiation(&talks[i]);
+        sgl.bytes = (uint32_t)nvme_auth_encode(&msg, out);
+        nvme_auth_cmd_encode(true, sgl.bytes, &sqe);
+        nvme_sgl_encode(&sgl, &sqe.sgl);
+        nvme_tcp_cmd_encode(&pdu, &sqe);
+        assert_true(peer_send_pdu(talks[i].peer, &pdu, out, sgl.bytes));
+        if (i % 3 == 0)
+            peer_free(&talks[i].peer);
+    }
+    host = talk_new(rig, NULL, 0, HOST);
+    assert_true(talk_all(&host, &keys[KEY_HOST], false));
+    assert_int_equal(enable(host.peer), NVME_SC_SUCCESS);
+    for (int i = 0; i < STRANGERS; i++) {
+        if (talks[i].peer != NULL) {
+            talks[i].peer->timeout_ms = 2 * AUTH_MS;
+            while (!is_closed(talks[i].peer))
+                ;
+        }
+        peer_free(&talks[i].peer);
+    }
+    assert_int_equal(enable(host.peer), NVME_SC_SUCCESS);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.auths_passed, 1);
+    assert_true(stats.auths_failed >= 2 * STRANGERS / 3);
+    assert_true(nvmf_target_auth_take(rig->target, &auth, &missed));
+    peer_free(&host.peer);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+/* ---- policy --------------------------------------------------------------------------------- */
+
+static void with_one_that_must(struct nvmf_target_opts *opts)
+{
+    with_auth(opts);
+    opts->require = 0;
+}
+
+static void who_need_not_is_not_asked(void **state)
+{
+    struct rig *rig = rig_new(1, with_one_that_must);
+    struct peer *peer = rig_peer(rig);
+    struct talk talk;
+    struct nvme_auth_msg msg;
+    struct nvme_cqe cqe;
+
+    (void)snprintf(peer->host, sizeof(peer->host), NOBODY);
+    assert_true(peer_hello(peer, 0));
+    assert_true(peer_connect(peer, 0, &cqe));
+    assert_int_equal(cqe.dw0 & ~0xffffu, 0);
+    assert_int_equal(enable(peer), NVME_SC_SUCCESS);
+    talk = (struct talk){.peer = peer};
+    msg = talk_negotiation(&talk);
+    assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_OPCODE); /* there is nothing to prove */
+    assert_int_equal(talk_receive(&talk, &msg), NVME_SC_OPCODE);
+    peer_free(&peer);
+    talk = talk_new(rig, NULL, 0, HOST);
+    assert_int_equal(enable(talk.peer), NVME_SC_AUTH_REQUIRED);
+    peer_free(&talk.peer);
+    rig_free(&rig);
+}
+
+static void with_a_volume_that_must(struct nvmf_target_opts *opts)
+{
+    with_one_that_must(opts);
+    ((struct nvmf_target_ns *)(uintptr_t)opts->namespaces)[0].require = REQUIRE_CHAP;
+}
+
+/* A volume that asks for more than its target is not there for who gave less. */
+static void a_volume_may_ask_for_more(void **state)
+{
+    struct rig *rig = rig_new(1, with_a_volume_that_must);
+    struct peer *admin = rig_peer(rig), *io = rig_peer(rig);
+    struct talk talk, queue;
+    struct nvme_cqe cqe;
+
+    (void)snprintf(admin->host, sizeof(admin->host), NOBODY);
+    assert_true(peer_admin(admin, 0));
+    assert_true(peer_io(io, admin, 1, 0));
+    assert_int_equal(peer_store(io, 1, "key", "value", 5, 0, &cqe), NVME_SC_NAMESPACE);
+    assert_int_equal(peer_store(io, 99, "key", "value", 5, 0, &cqe), NVME_SC_NAMESPACE);
+    assert_int_equal(rig->executed, 0);
+    peer_free(&io);
+    peer_free(&admin);
+    talk = talk_new(rig, NULL, 0, HOST);
+    assert_true(talk_all(&talk, &keys[KEY_HOST], false));
+    assert_int_equal(enable(talk.peer), NVME_SC_SUCCESS);
+    queue = talk_new(rig, talk.peer, 1, HOST);
+    assert_true(talk_all(&queue, &keys[KEY_HOST], false));
+    assert_int_equal(peer_store(queue.peer, 1, "key", "value", 5, 0, &cqe), NVME_SC_SUCCESS);
+    peer_free(&queue.peer);
+    peer_free(&talk.peer);
+    rig_free(&rig);
+}
+
+static void kv_nothing(void *owner, struct nvmf_target_req *req)
+{
+    nvmf_target_req_done(req);
+}
+
+static uint64_t buffer_bytes_same(uint64_t value_bytes)
+{
+    return value_bytes;
+}
+
+static void secrets_that_cannot_be_used_are_refused_at_the_start(void **state)
+{
+    static const struct nvmf_target_ops ops = {.kv = kv_nothing, .buffer_bytes = buffer_bytes_same};
+    struct nvmf_target_host host = {.nqn = HOST, .require = REQUIRE_CHAP};
+    struct loop *loops[1];
+    struct rig *rig = rig_new(1, NULL);
+    struct nvmf_target_opts opts;
+    struct nvmf_target *target = NULL;
+    static char twice[2][LIMIT_PATH_BYTES];
+    struct err_why why;
+
+    nvmf_target_opts_init(&opts);
+    loops[0] = rig->loops[0];
+    opts.loops = loops;
+    opts.loop_count = 1;
+    opts.nqn = SUB;
+    opts.hosts = &host;
+    opts.host_count = 1;
+    opts.ops = &ops;
+    assert_int_equal(nvmf_target_new(&opts, &why, &target), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "has no secret"));
+    (void)snprintf(twice[0], sizeof(twice[0]), "/nonexistent/key");
+    host.secrets = (const char(*)[LIMIT_PATH_BYTES])twice;
+    host.secret_count = 1;
+    assert_int_equal(nvmf_target_new(&opts, &why, &target), ICMS_NOT_FOUND);
+    assert_non_null(strstr(why.text, "/nonexistent/key"));
+    memcpy(twice[0], paths[KEY_HOST], sizeof(twice[0]));
+    host.controller_secret = paths[KEY_HOST];
+    assert_int_equal(nvmf_target_new(&opts, &why, &target), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, "controller_secret"));
+    assert_null(target);
+    rig_free(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_right_secret_passes_on_each_queue_pair),
+        cmocka_unit_test(every_hash_and_group_passes),
+        cmocka_unit_test(a_host_may_authenticate_again_and_must_not_fail),
+        cmocka_unit_test(wrong_secrets_and_unknown_hosts_look_alike),
+        cmocka_unit_test(a_response_for_another_name_fails),
+        cmocka_unit_test(nothing_but_authentication_is_served_before),
+        cmocka_unit_test(an_io_queue_of_a_stranger_finds_no_controller),
+        cmocka_unit_test(messages_out_of_order_fail),
+        cmocka_unit_test(replayed_replies_fail),
+        cmocka_unit_test(values_that_do_not_fit_fail),
+        cmocka_unit_test(offers_without_anything_in_common_fail),
+        cmocka_unit_test(truncated_messages_fail),
+        cmocka_unit_test(a_host_that_refuses_our_answer_is_closed),
+        cmocka_unit_test(half_an_authentication_is_not_kept),
+        cmocka_unit_test(a_storm_of_strangers_ends),
+        cmocka_unit_test(who_need_not_is_not_asked),
+        cmocka_unit_test(a_volume_may_ask_for_more),
+        cmocka_unit_test(secrets_that_cannot_be_used_are_refused_at_the_start),
+    };
+
+    return cmocka_run_group_tests_name("nvmf target auth", tests, setup, teardown);
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A store and its device: memory for I/O, what an outcome means, out of service, calls that the
+ * loop makes later.
+ *
+ * Loop's thread, but for what open does before it runs.
+ */
+#include <stdlib.h>
+
+#include "store/store_int.h"
+
+void *store_pages_new(struct store *store, uint64_t pages)
+{
+    void *memory;
+
+    if (store->buffer_count == sizeof(store->buffers) / sizeof(store->buffers[0]))
+        return NULL;
+    memory = aligned_alloc(STORE_PAGE_BYTES, pages * STORE_PAGE_BYTES);
+    if (memory == NULL)
+        return NULL;
+    memset(memory, 0, pages * STORE_PAGE_BYTES);
+    store->buffers[store->buffer_count++] = memory;
+    return memory;
+}
+
+static void store_deferred_run(struct loop_msg *msg)
+{
+    struct store *store = container_of(msg, struct store, deferred_msg);
+    struct list batch;
+
+    /* what is added from here on runs in a later iteration */
+    list_init(&batch);
+    while (!list_empty(&store->deferred))
+        list_push(&batch, list_pop(&store->deferred));
+    store->deferred_sent = false;
+    while (!list_empty(&batch)) {
+        struct store_deferred *deferred =
+            container_of(list_pop(&batch), struct store_deferred, link);
+
+        deferred->run(deferred);
+    }
+}
+
+void store_defer(struct store *store, struct store_deferred *deferred,
+                 void (*run)(struct store_deferred *))
+{
+    deferred->run = run;
+    list_push(&store->deferred, &deferred->link);
+    if (!store->deferred_sent) {
+        store->deferred_sent = true;
+        loop_send(store->loop, &store->deferred_msg, store_deferred_run);
+    }
+}
+
+/* ---- outcomes ----------------------------------------------------------------------------- */
+
+void store_down(struct store *store)
+{
+    if (store->down)
+        return;
+    __atomic_store_n(&store->down, true, __ATOMIC_RELAXED);
+    if (store->on_down != NULL) /* the owner knows before it gets an answer that comes of it */
+        store->on_down(store->on_down_arg);
+    store->run(store); /* answers what is parked */
+}
+
+void store_write_outcome(struct store *store, icms_err err, struct store_error error)
+{
+    if (err == ICMS_OK || err == ICMS_NO_SPACE)
+        __atomic_store_n(&store->full, err == ICMS_NO_SPACE, __ATOMIC_RELAXED);
+    if (err == ICMS_OK) {
+        store->write_errors = 0;
+        return;
+    }
+    error.err = err;
+    store_error_add(store, &error, 1);
+    if (err == ICMS_NO_SPACE)
+        return;
+    if (++store->write_errors >= STORE_WRITE_ERRORS_MAX)
+        store_down(store);
+}
+
+void store_read_outcome(struct store *store, icms_err err, struct store_error error)
+{
+    if (err == ICMS_OK) {
+        store->read_errors = 0;
+        return;
+    }
+    error.err = err;
+    store_error_add(store, &error, 1);
+    if (++store->read_errors >= STORE_READ_ERRORS_MAX)
+        store_down(store);
+}
+
+void store_on_down(struct store *store, void (*down)(void *arg), void *arg)
+{
+    store->on_down = down;
+    store->on_down_arg = arg;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whether options go together, and with what is on the drives here: the same functions decide at
+ * the start and when a configuration is checked.
+ *
+ * Called by target.c and drives.c at the start, and by icms-target, which then starts nothing. No
+ * drive is changed or locked.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "target/target_int.h"
+
+void target_store_opts(const struct target_opts *opts, uint32_t drive, struct store_opts *out)
+{
+    const struct target_drive_opts *given = &opts->drives[drive];
+
+    store_opts_init(out);
+    out->path = given->path;
+    out->bytes = given->bytes;
+    out->bytes_per_block = given->bytes_per_block;
+    out->budget = given->budget;
+    out->segment_bytes = opts->segment_bytes;
+    out->discard = opts->discard;
+    out->value_bytes_max = 1;
+    for (uint32_t i = 0; i < opts->volume_count; i++)
+        out->value_bytes_max =
+            u64_max(out->value_bytes_max, volume_stored_bytes_max(&opts->volumes[i]));
+}
+
+/* ---- options alone -------------------------------------------------------------------------- */
+
+static icms_err check_counts(const struct target_opts *opts, struct err_why *why)
+{
+    if (opts->loops < 1 || opts->loops > LIMIT_LOOPS)
+        return err_set(why, ICMS_CONFIG, "%u loops: 1 to %u are possible", opts->loops,
+                       LIMIT_LOOPS);
+    if (opts->drive_count < 1 || opts->drive_count > LIMIT_DRIVES)
+        return err_set(why, ICMS_CONFIG, "%u drives: 1 to %u are possible", opts->drive_count,
+                       LIMIT_DRIVES);
+    if (opts->volume_count > LIMIT_VOLUMES)
+        return err_set(why, ICMS_CONFIG, "%u volumes: %u are possible", opts->volume_count,
+                       LIMIT_VOLUMES);
+    return ICMS_OK;
+}
+
+icms_err target_check(const struct target_opts *opts, struct err_why *why)
+{
+    icms_err err = check_counts(opts, why);
+
+    for (uint32_t i = 0; i < opts->drive_count && err == ICMS_OK; i++) {
+        struct store_opts store;
+        struct err_why cause = {""};
+
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(opts->drives[i].path, opts->drives[j].path) == 0)
+                return err_set(why, ICMS_CONFIG, "the drive %s is listed twice",
+                               opts->drives[i].path);
+        target_store_opts(opts, i, &store);
+        if (store_check(&store, &cause) != ICMS_OK)
+            err = err_set(why, ICMS_CONFIG, "drive%u: %.480s", i, cause.text);
+    }
+    return err;
+}
+
+icms_err target_quota_check(const struct volume_spec *volume, uint64_t drives_bytes,
+                            struct err_why *why)
+{
+    if (volume->quota_bytes <= drives_bytes)
+        return ICMS_OK;
+    return err_set(why, ICMS_CONFIG,
+                   "volume %s: its quota of %llu bytes is larger than the drives of the enclosure "
+                   "together, %llu bytes; lower it, or write 0 for all of them",
+                   volume->name, (unsigned long long)volume->quota_bytes,
+                   (unsigned long long)drives_bytes);
+}
+
+/* ---- with the drives that are here ---------------------------------------------------------- */
+
+icms_err target_drive_unformatted(uint32_t drive, icms_err err, struct err_why *why)
+{
+    struct err_why cause = *why;
+
+    switch (err) {
+    case ICMS_FOREIGN:
+        return err_set(why, err,
+                       "drive%u: not formatted: %.300s; to erase it, start with `--format drive%u`",
+                       drive, cause.text, drive);
+    case ICMS_VERSION:
+        return err_set(why, err,
+                       "drive%u: cannot open: %.300s; use that version, or, to erase it, start "
+                       "with `--format drive%u`",
+                       drive, cause.text, drive);
+    case ICMS_CORRUPT:
+        return err_set(why, err,
+                       "drive%u: cannot open: %.300s; to erase it, start with `--format drive%u`",
+                       drive, cause.text, drive);
+    default:
+        return err;
+    }
+}
+
+/* A store is as large as it was when the drive was formatted; `size` makes files and nothing else.
+ */
+static void look_size(const struct target_opts *opts, uint32_t drive,
+                      const struct store_contents *found, struct err_why *note)
+{
+    uint64_t asked = opts->drives[drive].bytes;
+    uint64_t has = found->holds == STORE_HOLDS_STORE ? found->store_bytes : found->bytes;
+
+    if (asked == 0 || has == 0 || has == asked)
+        return;
+    (void)err_set(note, ICMS_OK,
+                  "drive %u (%.200s): has %llu MiB and is used as it is, although size says %llu "
+                  "MiB; correct size, or format a new file of that size",
+                  drive, opts->drives[drive].path, (unsigned long long)(has >> 20),
+                  (unsigned long long)(asked >> 20));
+}
+
+/* A drive that may not be formatted without a question. */
+static icms_err look_empty(const struct target_opts *opts, uint32_t drive, enum store_holds holds,
+                           struct err_why *why)
+{
+    const char *path = opts->drives[drive].path;
+
+    if (holds == STORE_HOLDS_NO_FILE)
+        return err_set(why, ICMS_NOT_FOUND,
+                       "drive%u: not formatted: %.200s is missing; look whether its file system is "
+                       "mounted; to make a new file, start with `--format drive%u` (`all`: all "
+                       "drives), or write format_empty: true",
+                       drive, path, drive);
+    return err_set(why, ICMS_NOT_FOUND,
+                   "drive%u: not formatted: %.200s is empty; look whether it is the right one; to "
+                   "use it, start with `--format drive%u` (`all`: all drives), or write "
+                   "format_empty: true",
+                   drive, path, drive);
+}
+
+icms_err target_drive_look(const struct target_opts *opts, uint32_t drive, struct err_why *why,
+                           struct store_contents *out_found, struct err_why *out_note)
+{
+    const struct target_drive_opts *given = &opts->drives[drive];
+    struct err_why cause = {""};
+    struct store_opts sizes;
+    icms_err err = store_look(opts->env, given->path, why, out_found);
+
+    if (err == ICMS_OK && out_found->holds == STORE_HOLDS_NO_FILE && given->bytes == 0)
+        return err_set(why, ICMS_NOT_FOUND,
+                       "drive%u: cannot open %.300s: no such file or device; check the path, or "
+                       "write a size to have a file made",
+                       drive, given->path);
+    if (err != ICMS_OK)
+        return target_drive_unformatted(drive, err, why);
+    if (given->format == TARGET_FORMAT_NOTHING && out_found->holds != STORE_HOLDS_STORE)
+        return look_empty(opts, drive, out_found->holds, why);
+    look_size(opts, drive, out_found, out_note);
+    if (out_found->holds != STORE_HOLDS_STORE)
+        return ICMS_OK;
+    target_store_opts(opts, drive, &sizes);
+    sizes.bytes = 0;
+    sizes.segment_bytes = out_found->segment_bytes; /* as it was formatted */
+    if (store_check(&sizes, &cause) != ICMS_OK)
+        return err_set(why, ICMS_INVALID, "drive%u: %.480s", drive, cause.text);
+    return ICMS_OK;
+}
+
+/* Bytes of a drive: its own, else those of the file that will be made; 0: not known. */
+static uint64_t look_bytes(const struct target_opts *opts, uint32_t drive)
+{
+    struct store_contents found = {.bytes = 0};
+
+    if (store_look(opts->env, opts->drives[drive].path, NULL, &found) != ICMS_OK ||
+        found.bytes == 0)
+        return opts->drives[drive].bytes;
+    return found.holds == STORE_HOLDS_STORE ? found.store_bytes : found.bytes;
+}
+
+void target_check_here(const struct target_opts *opts, void (*say)(void *arg, const char *sentence),
+                       void *arg)
+{
+    uint64_t bytes = 0;
+    bool known = true;
+
+    for (uint32_t i = 0; i < opts->drive_count; i++) {
+        struct err_why why = {""}, note = {""};
+        struct store_contents found;
+
+        if (opts->drives[i].format != TARGET_FORMAT_ANY &&
+            target_drive_look(opts, i, &why, &found, &note) != ICMS_OK)
+            say(arg, why.text);
+        if (note.text[0] != '\0')
+            say(arg, note.text);
+        known = known && look_bytes(opts, i) > 0;
+        bytes += look_bytes(opts, i);
+    }
+    for (uint32_t i = 0; i < opts->volume_count && known; i++) {
+        struct err_why why = {""};
+
+        if (target_quota_check(&opts->volumes[i], bytes, &why) != ICMS_OK)
+            say(arg, why.text);
+    }
+}
+
+uint64_t target_memory_bytes(const struct target_opts *opts)
+{
+    uint64_t bytes = opts->memory_bytes;
+
+    for (uint32_t i = 0; i < opts->drive_count; i++) {
+        struct store_opts store;
+
+        target_store_opts(opts, i, &store);
+        bytes += store_memory_bytes(&store, look_bytes(opts, i));
+    }
+    return bytes;
+}

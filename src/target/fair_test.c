@@ -1,0 +1,636 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tenants of an enclosure that compete for its drives: parts by weight, limits, loads beside a
+ * flood of stores, and hosts that take what they can get. A whole target with simulated drives and
+ * network, and our own initiator; what is compared are bytes and simulated times.
+ *
+ *   target_fair_test [ROUNDS]
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "nvmf/host.h"
+#include "nvmf/target/test_peer.h"
+#include "target/target.h"
+
+#define KIB       ((uint32_t)1 << 10)
+#define MIB       ((uint64_t)1 << 20)
+#define MS        ((uint64_t)1000 * 1000)
+#define SECOND    (1000 * MS)
+#define DRIVES    2
+#define VOLUMES   3
+#define HOSTS_MAX 40
+#define JOBS_MAX  96
+#define SAMPLES   100000
+#define VALUE_MAX (256 * KIB)
+#define KEPT      256 /* blocks of a volume that are loaded */
+
+struct host;
+
+/* A command that is sent again as soon as it is answered. */
+struct job {
+    struct nvmf_req req; /* first */
+    struct host *host;
+    uint32_t bytes;   /* of the value              */
+    uint64_t sent_ns; /* when it was sent          */
+    uint8_t *memory;  /* room for it               */
+};
+
+enum job_kind {
+    JOB_LOAD,
+    JOB_STORE,
+    JOB_LIST,
+    JOB_FLUSH,
+};
+
+/* A host: one association. */
+struct host {
+    struct world *world;
+    struct sim_node *node;
+    struct loop *loop;
+    struct nvmf_ctrl *ctrl;
+    char nqn[64];
+    enum job_kind kind;
+    uint32_t volume; /* place in world.volumes */
+    uint32_t depth;  /* commands that it keeps in flight */
+    uint32_t bytes;  /* of its values                    */
+    uint32_t under_way;
+    struct job *jobs; /* depth of them */
+};
+
+/* What a volume got. */
+struct tally {
+    uint64_t bytes, ops, misses, sheds, errors;
+};
+
+struct world {
+    struct sim *sim;
+    struct sim_node *node;
+    struct target_drive_opts drives[DRIVES];
+    struct volume_spec volumes[VOLUMES];
+    struct tenant_spec tenants[VOLUMES];
+    struct target_opts opts;
+    struct target *target;
+    bool stop;       /* nothing is sent again                */
+    uint64_t random; /* dice                                 */
+    uint32_t stored; /* blocks stored so far: names of new ones */
+    struct tally tally[VOLUMES];
+    uint64_t ns[SAMPLES]; /* of loads of volume 0 */
+    uint32_t samples;
+    uint32_t host_count;
+    struct host hosts[HOSTS_MAX];
+};
+
+static uint8_t value[VALUE_MAX];
+static uint32_t rounds = 1;
+
+static uint64_t dice(struct world *world, uint64_t sides)
+{
+    world->random = hash64_mix(world->random + 1);
+    return world->random % sides;
+}
+
+/* ---- a world -------------------------------------------------------------------------------- */
+
+static struct world *world_new(uint64_t seed, uint32_t loops, uint64_t disk_bytes_per_s)
+{
+    static const char *const names[VOLUMES] = {"a", "b", "c"};
+    struct world *world = calloc(1, sizeof(*world));
+    struct sim_opts sim_opts;
+
+    check(world != NULL);
+    world->random = seed;
+    sim_opts_init(&sim_opts, seed);
+    sim_opts.disk_bytes_per_s = disk_bytes_per_s;
+    sim_opts.strict = false; /* other tests watch buffers; here there are many bytes */
+    world->sim = sim_new(&sim_opts);
+    world->node = sim_node_new(world->sim, "10.1.0.1");
+    target_opts_init(&world->opts);
+    world->opts.env = sim_node_env(world->node);
+    world->opts.nqn = "nqn.2026-01.io.icms:test";
+    world->opts.uuid = (struct uuid){{3}};
+    check(loop_addr_parse("10.1.0.1:4420", NULL, &world->opts.listen) == ICMS_OK);
+    world->opts.loops = loops;
+    world->opts.segment_bytes = MIB;
+    world->opts.memory_bytes = loops * 32 * MIB;
+    world->opts.connections_max = 256;
+    world->opts.drives = world->drives;
+    world->opts.drive_count = DRIVES;
+    world->opts.volumes = world->volumes;
+    world->opts.volume_count = VOLUMES;
+    world->opts.tenants = world->tenants;
+    world->opts.tenant_count = VOLUMES;
+    for (uint32_t i = 0; i < VOLUMES; i++) {
+        world->volumes[i] = (struct volume_spec){
+            .uuid = {{(uint8_t)(7 + i)}}, .value_bytes_max = VALUE_MAX, .run_blocks = 1};
+        (void)snprintf(world->volumes[i].name, LIMIT_NAME_BYTES, "%s", names[i]);
+        world->tenants[i].weight = 1;
+        (void)snprintf(world->tenants[i].name, LIMIT_NAME_BYTES, "%s", names[i]);
+    }
+    world->drives[0] = (struct target_drive_opts){.path = "/drive/0", .bytes = 256 * MIB};
+    world->drives[1] = (struct target_drive_opts){.path = "/drive/1", .bytes = 256 * MIB};
+    return world;
+}
+
+static void world_start(struct world *world)
+{
+    struct err_why why = {""};
+
+    if (target_new(&world->opts, &why, &world->target) != ICMS_OK ||
+        target_start(world->target, &why) != ICMS_OK)
+        fail_msg("%s", why.text);
+}
+
+static void world_run(struct world *world, uint64_t ns)
+{
+    (void)sim_run(world->sim, sim_now_ns(world->sim) + ns);
+}
+
+/* ---- hosts ---------------------------------------------------------------------------------- */
+
+static struct key block_key(uint32_t block)
+{
+    struct key key = {.length = 16};
+    uint64_t run = hash64_mix(block + 1);
+
+    memcpy(key.bytes, &run, 8);
+    memcpy(key.bytes + 8, &block, 4);
+    return key;
+}
+
+static void job_done(struct nvmf_req *req);
+
+static void job_send(struct job *job)
+{
+    struct host *host = job->host;
+    struct world *world = host->world;
+    struct nvmf_req *req = &job->req;
+    uint32_t block = host->kind == JOB_LOAD ? (uint32_t)dice(world, KEPT) : world->stored++;
+    icms_err err;
+
+    memset(req, 0, sizeof(*req));
+    job->sent_ns = sim_now_ns(world->sim);
+    job->bytes = host->bytes;
+    req->nsid = host->volume + 1;
+    req->io_class = host->kind == JOB_LOAD ? IO_CLASS_LOAD : IO_CLASS_STORE;
+    req->done = job_done;
+    req->deadline_ns = loop_now_ns(host->loop) + 600 * SECOND;
+    req->key = block_key(block);
+    req->data[0] = (struct iovec){.iov_base = job->memory, .iov_len = host->bytes};
+    switch (host->kind) {
+    case JOB_LOAD:
+        err = nvmf_retrieve(host->ctrl, req);
+        break;
+    case JOB_STORE:
+        req->data[0].iov_base = value;
+        err = nvmf_store(host->ctrl, req);
+        break;
+    case JOB_LIST:
+        req->key = (struct key){0};
+        err = nvmf_list(host->ctrl, req);
+        break;
+    default:
+        req->data[0].iov_len = 0;
+        err = nvmf_flush(host->ctrl, req);
+    }
+    check(err == ICMS_OK);
+    host->under_way++;
+}
+
+static void job_done(struct nvmf_req *req)
+{
+    struct job *job = (struct job *)req;
+    struct world *world = job->host->world;
+    struct tally *tally = &world->tally[job->host->volume];
+
+    job->host->under_way--;
+    tally->ops++;
+    if (req->err == ICMS_OK)
+        tally->bytes += job->bytes;
+    else if (req->err == ICMS_MISS)
+        tally->misses++;
+    else if (req->err == ICMS_BUSY && req->reason == ICMS_MISS_SHED)
+        tally->sheds++;
+    else if (tally->errors++ == 0)
+        print_message("  volume %u: %s, reason %d\n", job->host->volume, icms_err_name(req->err),
+                      (int)req->reason);
+    if (job->host->kind == JOB_LOAD && job->host->volume == 0 && world->samples < SAMPLES)
+        world->ns[world->samples++] = sim_now_ns(world->sim) - job->sent_ns;
+    if (!world->stop)
+        job_send(job);
+}
+
+static void host_up(struct nvmf_ctrl *ctrl)
+{
+}
+
+static void host_down(struct nvmf_ctrl *ctrl, icms_err err, const char *why)
+{
+    fail_msg("association lost: %s", why);
+}
+
+static void host_open(void *arg)
+{
+    struct host *host = arg;
+
+    nvmf_ctrl_open(host->ctrl, loop_now_ns(host->loop) + 10 * SECOND);
+}
+
+static void host_begin(void *arg)
+{
+    struct host *host = arg;
+
+    for (uint32_t i = 0; i < host->depth; i++)
+        job_send(&host->jobs[i]);
+}
+
+/* A host that is connected and sends nothing yet. */
+static struct host *host_new(struct world *world, enum job_kind kind, uint32_t volume,
+                             uint32_t depth, uint32_t bytes)
+{
+    static const struct nvmf_ctrl_ops ops = {
+        .up = host_up, .changed = host_up, .down = host_down, .closed = host_up};
+    struct host *host = &world->hosts[world->host_count];
+    struct nvmf_ctrl_opts opts;
+    struct loop_opts loop_opts;
+    struct err_why why;
+    char address[32];
+
+    check(world->host_count < HOSTS_MAX && depth <= JOBS_MAX);
+    *host = (struct host){
+        .world = world, .kind = kind, .volume = volume, .depth = depth, .bytes = bytes};
+    (void)snprintf(address, sizeof(address), "10.1.1.%u", world->host_count + 1);
+    (void)snprintf(host->nqn, sizeof(host->nqn), "nqn.2026-01.io.icms:host%u", world->host_count);
+    world->host_count++;
+    host->node = sim_node_new(world->sim, address);
+    loop_opts_init(&loop_opts);
+    check(loop_new(sim_node_env(host->node), &loop_opts, &why, &host->loop) == ICMS_OK);
+    check(loop_start(host->loop, &why) == ICMS_OK);
+    nvmf_ctrl_opts_init(&opts);
+    opts.addr = world->opts.listen;
+    opts.subnqn = world->opts.nqn;
+    opts.hostnqn = host->nqn;
+    opts.host_id.bytes[0] = (uint8_t)world->host_count;
+    opts.silence_ns = 0;
+    opts.send_timeout_ns = 0;
+    opts.queue_entries = 64;
+    opts.ops = &ops;
+    check(nvmf_ctrl_new(host->loop, &opts, &why, &host->ctrl) == ICMS_OK);
+    host->jobs = calloc(depth, sizeof(*host->jobs));
+    for (uint32_t i = 0; i < depth; i++) {
+        host->jobs[i].host = host;
+        host->jobs[i].memory = malloc(bytes);
+        check(host->jobs[i].memory != NULL);
+    }
+    sim_call(world->sim, host->loop, host_open, host);
+    for (int i = 0; i < 1000 && !nvmf_ctrl_is_up(host->ctrl); i++)
+        world_run(world, MS);
+    assert_true(nvmf_ctrl_is_up(host->ctrl));
+    return host;
+}
+
+static void host_start(struct host *host)
+{
+    sim_call(host->world->sim, host->loop, host_begin, host);
+}
+
+/* The blocks of a volume that are loaded. */
+static void world_keep(struct world *world, uint32_t volume, uint32_t bytes)
+{
+    struct host *host = host_new(world, JOB_STORE, volume, 1, bytes);
+    uint32_t stored = world->stored;
+
+    world->stored = 0;
+    host_start(host);
+    while (world->stored < KEPT + 1)
+        world_run(world, MS);
+    world->stop = true;
+    while (host->under_way > 0)
+        world_run(world, MS);
+    world->stop = false;
+    world->stored = (uint32_t)u64_max(stored, 1000000);
+}
+
+static void world_free(struct world *world)
+{
+    world->stop = true;
+    for (int i = 0; i < 60000; i++) {
+        uint32_t under_way = 0;
+
+        for (uint32_t h = 0; h < world->host_count; h++)
+            under_way += world->hosts[h].under_way;
+        if (under_way == 0)
+            break;
+        world_run(world, MS);
+    }
+    for (uint32_t i = 0; i < world->host_count; i++) {
+        struct host *host = &world->hosts[i];
+
+        assert_int_equal(host->under_way, 0);
+        loop_stop(host->loop);
+        loop_join(host->loop);
+        loop_free(&host->loop);
+        nvmf_ctrl_free(&host->ctrl);
+        for (uint32_t j = 0; j < host->depth; j++)
+            free(host->jobs[j].memory);
+        free(host->jobs);
+    }
+    target_stop(world->target);
+    target_free(&world->target);
+    sim_free(&world->sim);
+    free(world);
+}
+
+/* Counts from now on, for so long. */
+static void world_measure(struct world *world, uint64_t ns)
+{
+    memset(world->tally, 0, sizeof(world->tally));
+    world->samples = 0;
+    world_run(world, ns);
+}
+
+static int order_u64(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static uint64_t world_p99(struct world *world)
+{
+    assert_true(world->samples > 200);
+    qsort(world->ns, world->samples, sizeof(world->ns[0]), order_u64);
+    return world->ns[world->samples * 99ull / 100];
+}
+
+/* What part of the bytes of two volumes the first has. */
+static double world_part(const struct world *world)
+{
+    double a = (double)world->tally[0].bytes, b = (double)world->tally[1].bytes;
+
+    print_message("  %.1f and %.1f MiB: %.3f\n", a / (double)MIB, b / (double)MIB, a / (a + b));
+    assert_int_equal(world->tally[0].errors + world->tally[1].errors, 0);
+    return a / (a + b);
+}
+
+static void expect_part(const struct world *world, double part, double within)
+{
+    double got = world_part(world);
+
+    if (got < part - within || got > part + within)
+        fail_msg("%.3f of the bytes where %.3f +- %.3f are fair", got, part, within);
+}
+
+/* ---- parts ---------------------------------------------------------------------------------- */
+
+/* Two tenants that want all there is, one with more hosts, more commands and larger ones. */
+static void parts_run(uint64_t seed, enum job_kind kind, uint32_t loops, uint32_t weight)
+{
+    struct world *world = world_new(seed, loops, 32 * MIB);
+
+    world->tenants[0].weight = weight;
+    world_start(world);
+    if (kind == JOB_LOAD) {
+        world_keep(world, 0, 32 * KIB);
+        world_keep(world, 1, 256 * KIB);
+    }
+    host_start(host_new(world, kind, 0, 64, 32 * KIB));
+    host_start(host_new(world, kind, 0, 64, 32 * KIB));
+    for (int i = 0; i < 3; i++)
+        host_start(host_new(world, kind, 1, 64, 256 * KIB));
+    world_measure(world, 500 * MS);
+    world_measure(world, SECOND);
+    expect_part(world, (double)weight / (weight + 1), weight == 1 ? 0.05 : 0.02);
+    world_free(world);
+}
+
+static void equal_tenants_get_half_of_the_loads(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++)
+        parts_run(1 + i, JOB_LOAD, 1, 1);
+}
+
+static void equal_tenants_get_half_of_the_stores(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++)
+        parts_run(1 + i, JOB_STORE, 1, 1);
+}
+
+static void three_times_the_weight_gets_three_times_the_bytes(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        parts_run(1 + i, JOB_LOAD, 1, 3);
+        parts_run(1 + i, JOB_STORE, 1, 3);
+    }
+}
+
+/* Hosts spread over the loops: each loop has its part of every tenant. */
+static void several_loops_keep_one_sum(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        parts_run(1 + i, JOB_LOAD, 2, 1);
+        parts_run(1 + i, JOB_STORE, 2, 3);
+    }
+}
+
+/* ---- loads beside a flood of stores --------------------------------------------------------- */
+
+static void flood_run(uint64_t seed, uint32_t bytes)
+{
+    struct world *world = world_new(seed, 1, 512 * MIB);
+    uint64_t alone_ns, beside_ns, alone_ops;
+
+    world->opts.memory_bytes = 128 * MIB;
+    world_start(world);
+    world_keep(world, 0, bytes);
+    host_start(host_new(world, JOB_LOAD, 0, 4, bytes));
+    world_measure(world, 200 * MS);
+    alone_ns = world_p99(world);
+    alone_ops = world->tally[0].ops;
+    for (int i = 0; i < 6; i++)
+        host_start(host_new(world, JOB_STORE, 1, 64, 256 * KIB));
+    world_measure(world, 200 * MS);
+    world_measure(world, 200 * MS);
+    beside_ns = world_p99(world);
+    print_message("  p99 of loads: %llu us alone, %llu us beside %.0f MiB/s of stores; %llu and "
+                  "%llu loads\n",
+                  (unsigned long long)alone_ns / 1000, (unsigned long long)beside_ns / 1000,
+                  (double)world->tally[1].bytes / (double)MIB, (unsigned long long)alone_ops,
+                  (unsigned long long)world->tally[0].ops);
+    assert_int_equal(world->tally[0].errors, 0);
+    assert_int_equal(world->tally[0].misses, 0);
+    assert_true(world->tally[1].bytes > 20 * MIB); /* they are not starved either */
+    assert_true(beside_ns <= 2 * alone_ns);
+    world_free(world);
+}
+
+static void loads_keep_their_pace_beside_a_flood_of_stores(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        flood_run(1 + i, 256 * KIB);
+        flood_run(1 + i, 32 * KIB);
+    }
+}
+
+/* ---- idle tenants and limits ---------------------------------------------------------------- */
+
+static uint64_t alone_run(uint64_t seed, uint32_t weight, bool other)
+{
+    struct world *world = world_new(seed, 1, 32 * MIB);
+    uint64_t bytes;
+
+    world->tenants[1].weight = weight;
+    world_start(world);
+    if (other) /* one that has had its part, and is connected */
+        world_keep(world, 1, 256 * KIB);
+    host_start(host_new(world, JOB_STORE, 0, 64, 64 * KIB));
+    world_measure(world, 200 * MS);
+    world_measure(world, SECOND);
+    bytes = world->tally[0].bytes;
+    world_free(world);
+    return bytes;
+}
+
+static void an_idle_tenant_costs_nothing(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        double alone = (double)alone_run(1 + i, 1, false);
+        double beside = (double)alone_run(1 + i, 1000, true);
+
+        print_message("  %.3f of what it has alone\n", beside / alone);
+        assert_true(beside >= 0.97 * alone);
+    }
+}
+
+static void limits_run(uint64_t seed, uint64_t bytes_per_s, uint32_t ops_per_s)
+{
+    struct world *world = world_new(seed, 2, 64 * MIB);
+    double limit = (double)(bytes_per_s != 0 ? bytes_per_s : ops_per_s), got, other;
+
+    world->tenants[0].store_bytes_per_s = bytes_per_s;
+    world->tenants[0].store_ops_per_s = ops_per_s;
+    world_start(world);
+    host_start(host_new(world, JOB_STORE, 0, 48, 64 * KIB));
+    host_start(host_new(world, JOB_STORE, 0, 48, 64 * KIB));
+    host_start(host_new(world, JOB_STORE, 2, 16, 64 * KIB));
+    world_measure(world, SECOND);
+    world_measure(world, 2 * SECOND);
+    got = (double)(bytes_per_s != 0 ? world->tally[0].bytes : world->tally[0].ops) / 2;
+    other = (double)world->tally[2].bytes;
+    print_message("  %.0f a second of %.0f, and %.1f MiB of another\n", got, limit,
+                  other / (double)MIB);
+    assert_true(got >= 0.95 * limit && got <= 1.05 * limit);
+    assert_true(other > 20 * (double)MIB);
+    world_free(world);
+}
+
+static void limits_hold_over_all_loops(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        limits_run(1 + i, 10 * MIB, 0);
+        limits_run(1 + i, 0, 200);
+    }
+}
+
+/* ---- hoarders ------------------------------------------------------------------------------- */
+
+/* A host of volume 1 that sends commands and neither reads nor writes after that. */
+static struct peer *hoarder_new(struct world *world, uint32_t number, uint8_t opcode,
+                                uint32_t commands, struct peer **out_admin)
+{
+    struct nvme_kv_cmd cmd = {.opcode = opcode, .nsid = 2, .bytes = VALUE_MAX};
+    struct loop_addr addr;
+    struct nvme_sqe_wf sqe;
+    struct peer *io;
+
+    target_addr(world->target, &addr);
+    *out_admin = peer_new_sim(world->sim, world->hosts[0].node, &addr);
+    assert_non_null(*out_admin);
+    (void)snprintf((*out_admin)->host, LIMIT_NQN_BYTES, "nqn.2026-01.io.icms:hoarder%u", number);
+    assert_true(peer_admin(*out_admin, 0));
+    io = peer_new_sim(world->sim, world->hosts[0].node, &addr);
+    assert_non_null(io);
+    memcpy(io->host, (*out_admin)->host, sizeof(io->host));
+    io->entries = 128;
+    assert_true(peer_io(io, *out_admin, 1, 0));
+    for (uint32_t i = 0; i < commands; i++) {
+        cmd.key = block_key((uint32_t)dice(world, KEPT));
+        nvme_kv_cmd_encode(&cmd, &sqe);
+        (void)peer_submit(io, &sqe, VALUE_MAX);
+    }
+    return io;
+}
+
+/* What a polite tenant loads and stores beside hosts that take and give nothing, Lists and
+ * flushes. */
+static void hoarders_run(uint64_t seed)
+{
+    enum { HOARDERS = 30 };
+    struct world *world = world_new(seed, 1, 64 * MIB);
+    struct peer *io[HOARDERS], *admin[HOARDERS];
+    double alone[2], beside[2];
+
+    world_start(world);
+    world_keep(world, 0, 64 * KIB);
+    world_keep(world, 1, 256 * KIB);
+    host_start(host_new(world, JOB_LOAD, 0, 32, 64 * KIB));
+    host_start(host_new(world, JOB_STORE, 2, 32, 64 * KIB));
+    world_measure(world, 500 * MS);
+    world_measure(world, SECOND);
+    for (int i = 0; i < 2; i++)
+        alone[i] = (double)world->tally[2 * i].bytes;
+    for (uint32_t i = 0; i < HOARDERS; i++)
+        io[i] =
+            hoarder_new(world, i, i % 2 == 0 ? NVME_KV_RETRIEVE : NVME_KV_STORE, 100, &admin[i]);
+    for (int i = 0; i < 4; i++) {
+        host_start(host_new(world, JOB_LIST, 1, 16, VALUE_MAX));
+        host_start(host_new(world, JOB_FLUSH, 1, 16, 1));
+    }
+    world_measure(world, 500 * MS);
+    world_measure(world, SECOND);
+    for (int i = 0; i < 2; i++)
+        beside[i] = (double)world->tally[2 * i].bytes;
+    print_message("  loads %.3f, stores %.3f of what they were alone\n", beside[0] / alone[0],
+                  beside[1] / alone[1]);
+    assert_int_equal(world->tally[0].errors + world->tally[2].errors, 0);
+    assert_true(beside[0] >= 0.9 * alone[0]);
+    assert_true(beside[1] >= 0.9 * alone[1]);
+    for (uint32_t i = 0; i < HOARDERS; i++) {
+        peer_free(&io[i]);
+        peer_free(&admin[i]);
+    }
+    world_free(world);
+}
+
+static void hoarders_cost_others_little(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++)
+        hoarders_run(1 + i);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_tenants_get_half_of_the_loads),
+        cmocka_unit_test(equal_tenants_get_half_of_the_stores),
+        cmocka_unit_test(three_times_the_weight_gets_three_times_the_bytes),
+        cmocka_unit_test(several_loops_keep_one_sum),
+        cmocka_unit_test(loads_keep_their_pace_beside_a_flood_of_stores),
+        cmocka_unit_test(an_idle_tenant_costs_nothing),
+        cmocka_unit_test(limits_hold_over_all_loops),
+        cmocka_unit_test(hoarders_cost_others_little),
+    };
+
+    if (argc > 1)
+        rounds = (uint32_t)strtoul(argv[1], NULL, 10);
+    return cmocka_run_group_tests_name("target-fair", tests, NULL, NULL);
+}

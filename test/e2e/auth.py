@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Authentication with real daemons.
+
+Goal: a pod whose enclosure requires DH-HMAC-CHAP, both ways, works as one without does; an agent with
+a wrong secret gets misses, says once why, and goes on trying; a target that other machines would reach
+does not start without secrets; wrong files have their own errors at the start; no secret appears in a
+log, a metric or a status.
+Method: an enclosure and agents on loopback; the Linux kernel is the foreign judge in test/interop.
+
+usage: auth.py BUILD_ROOT
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+
+HOST = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555"
+VOLUME = {"name": "kv"}
+SECRETS = ["old", "new", "wrong", "answer"]
+
+
+def program(build, name, *words, **more):
+    return subprocess.run([build / "cmd" / name, *words], capture_output=True, timeout=60,
+                          check=False, **more)
+
+
+def refused(build, folder, what, text, *says):
+    path = folder / "refused.yaml"
+    path.write_text(text)
+    for words in (["--check-config"], []): # and it does not start
+        result = program(build, "icms-target", "--config", path, *words)
+        assert result.returncode in (1, 2), (what, result)
+        assert all(word in result.stderr.decode() for word in says), (what, result.stderr)
+    print(f"ok {what}")
+
+
+def bad_files(build, folder):
+    base = f"name: bad\ndrives: [{{path: {folder}/bad-drive, size: 512MiB, format_empty: true}}]\nvolumes: [{{name: kv}}]\n"
+    (folder / "open").write_text((folder / "new").read_text())
+    (folder / "open").chmod(0o640)
+    (folder / "cut").write_text((folder / "new").read_text()[:40])
+    (folder / "cut").chmod(0o600)
+    (folder / "empty").touch(0o600)
+
+    def host(name):
+        return base + f"hosts: [{{nqn: '{HOST}', secrets: [{folder}/{name}]}}]\n"
+
+    refused(build, folder, "readable for others", host("open"), "0640", "chmod 600")
+    refused(build, folder, "cut", host("cut"), f"{folder}/cut", "does not end")
+    refused(build, folder, "empty", host("empty"), f"{folder}/empty", "0 bytes")
+    refused(build, folder, "missing", host("none"), f"{folder}/none", "icms key gen")
+    refused(build, folder, "the same both ways", base +
+            f"hosts: [{{nqn: '{HOST}', secrets: [{folder}/new], controller_secret: {folder}/copy}}]\n",
+            "controller_secret")
+    refused(build, folder, "reached by others without secrets", "listen: 0.0.0.0:0\n" + base,
+            "other machines reach 0.0.0.0:0", "require: none")
+
+
+def wrong_secret(p, folder, target, build):
+    """Misses, one line that says what to do, and probes that go on until the secret is right."""
+    secret = folder / "changing"
+    secret.write_text((folder / "wrong").read_text())
+    secret.chmod(0o600)
+    agent = p.add_agent("mistaken", [target], [VOLUME], host_nqn=HOST, require="chap", secret=secret,
+                        connect_timeout="5s", probe="100ms", audit=folder / "audit-agent")
+    deadline = time.monotonic() + 60
+    while agent.get("/status")[0] != 200 or \
+            json.loads(agent.get("/status")[1])["enclosures"][0]["auths_refused"] < 5:
+        assert time.monotonic() < deadline, agent.log_tail()
+        time.sleep(0.2)
+    result = program(build, "icms", "get", "--open", f"unix:{agent.socket}", "key-1")
+    assert result.returncode == 1, result
+    log = agent.log_path.read_text()
+    assert log.count("refused the secret of host") == 1, log
+    assert "check `secret` here, and `hosts` there" in log, log
+    lines = [json.loads(line) for line in (folder / "audit-agent").read_text().splitlines()]
+    assert len(lines) == 1 and lines[0]["event"] == "authentication", lines
+    agent.stop()
+    print("ok a wrong secret is a miss, and said once")
+    return agent
+
+
+def main(build, folder):
+    for name in SECRETS:
+        result = program(build, "icms", "key", "gen", folder / name)
+        assert result.returncode == 0, result.stderr
+    (folder / "copy").write_text((folder / "new").read_text())
+    (folder / "copy").chmod(0o600)
+    hosts = (f"[{{nqn: '{HOST}', secrets: [{folder}/old, {folder}/new], "
+             f"controller_secret: {folder}/answer}}]")
+    with pod.Pod(build, folder) as p:
+        target = p.add_target("enclosure0", 1, "512MiB", [VOLUME], require="chap", hosts=hosts,
+                              audit=folder / "audit")
+        target.wait_ready()
+        agent = p.add_agent("server-a", [target], [VOLUME], host_nqn=HOST, require="chap",
+                            secret=folder / "new", controller_secret=folder / "answer",
+                            connect_timeout="5s")
+        agent.wait_ready()
+        for number in range(4):
+            result = program(build, "icms", "put", "--on-flash", "--open", f"unix:{agent.socket}",
+                             f"key-{number}", input=os.urandom(300000 + number))
+            assert result.returncode == 0, (result, agent.log_tail())
+        said = json.loads(agent.get("/status")[1])["enclosures"][0]
+        assert said["auths"] >= 4 and said["auths_refused"] == 0, said
+        assert target.metrics()['icms_target_auths_total{result="passed"}'] >= 4
+        print("ok a pod that authenticates both ways")
+        other = p.add_agent("stranger", [target], [VOLUME], probe="100ms")
+        deadline = time.monotonic() + 60
+        while "it has no secret" not in other.log_path.read_text():
+            assert time.monotonic() < deadline, other.log_tail()
+            time.sleep(0.2)
+        other.stop()
+        print("ok a stranger is told what it lacks")
+        mistaken = wrong_secret(p, folder, target, build)
+        target.kill()
+        target.start()
+        target.wait_ready()
+        deadline = time.monotonic() + 60
+        while json.loads(agent.get("/status")[1])["enclosures"][0]["auths"] < 8:
+            assert time.monotonic() < deadline, agent.log_tail()
+            time.sleep(0.2)
+        print("ok killed and restarted")
+        told = b"".join([target.log_path.read_bytes(), agent.log_path.read_bytes(),
+                         mistaken.log_path.read_bytes(), (folder / "audit").read_bytes(),
+                         *(str(daemon.get(page)[1]).encode() for daemon in (target, agent)
+                           for page in ("/status", "/metrics"))])
+        for name in SECRETS:
+            assert (folder / name).read_text()[10:30].encode() not in told, name
+        results = {json.loads(line)["result"] for line in (folder / "audit").read_text().splitlines()}
+        assert {"passed, mutual", "wrong secret"} <= results, results
+        print("ok no secret is told, and the audit log says what happened")
+        bad_files(build, folder)
+        assert agent.stop() == 0 and target.stop() == 0
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="icms-auth-") as scratch:
+        main(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(scratch))

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""An encrypted volume, from the key to the drive.
+
+Goal: neither the drive nor the memory of an agent or a target ever has a byte of plain text, of what
+was put through the agent and through one inside the process; a block that was put before encryption
+was turned on is not found, nor in the way of a store that wants it to be absent; other keys, no keys
+and keys of a plain volume are refused in words.
+Method: an enclosure and an agent on loopback, the icms program, and a look into /proc/PID/mem and the
+drive for a marker. What the search finds of a plain block shows that it would have found it.
+
+usage: encryption.py BUILD_ROOT
+"""
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+
+PLAIN = {"name": "kv", "value_max": "1MiB", "memory_max": "8MiB", "encrypted": "false"}
+MARKER = b"a sentence that nobody else may read"
+
+
+def expect(what, truth, seen=None):
+    if not truth:
+        sys.exit(f"not ok {what}: {seen}")
+    print(f"ok {what}", flush=True)
+
+
+def run(build, *arguments, value=None):
+    return subprocess.run([build / "cmd/icms", *arguments], input=value, capture_output=True,
+                          timeout=60)
+
+
+def memory_has(pid, marker):
+    """Whether any readable memory of a process holds it. The search itself reads page by page and
+    keeps nothing."""
+    with open(f"/proc/{pid}/maps", encoding="utf-8") as maps, \
+            open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in maps:
+            begin, end, mode = re.match(r"([0-9a-f]+)-([0-9a-f]+) (\S+)", line).groups()
+            if mode[0] != "r" or "[v" in line:
+                continue
+            at, tail = int(begin, 16), b""
+            while at < int(end, 16):
+                try:
+                    memory.seek(at)
+                    piece = memory.read(min(1 << 20, int(end, 16) - at))
+                except OSError:
+                    break
+                if not piece:
+                    break
+                if marker in tail + piece:
+                    return True
+                tail = piece[-len(marker):]
+                at += len(piece)
+    return False
+
+
+def drive_has(path, marker):
+    tail = b""
+    with open(path, "rb") as drive:
+        while piece := drive.read(1 << 20):
+            if marker in tail + piece:
+                return True
+            tail = piece[-len(marker):]
+    return False
+
+
+def encrypt(daemons):
+    for daemon in daemons:
+        daemon.stop()
+        path = pathlib.Path(daemon.config_path)
+        text = path.read_text()
+        assert "encrypted: false" in text
+        path.write_text(text.replace("encrypted: false", "encrypted: true"))
+    for daemon in daemons:
+        daemon.start()
+        daemon.wait_ready()
+
+
+def keys_make(build, folder):
+    """A list with a plain key, one with a wrapped key, and one with another key of that id."""
+    for name in ("kek", "one", "two"):
+        made = run(build, "key", "gen", "--type", "volume", f"{folder}/{name}")
+        expect(f"key {name}", made.returncode == 0 and not made.stderr, made)
+    key = pathlib.Path(folder, "one").read_text().strip()
+    expect("a key is not printed", key not in made.stdout.decode(), made)
+    wrapped = run(build, "key", "wrap", "--kek", f"{folder}/kek", f"{folder}/one",
+                  f"{folder}/wrapped")
+    expect("wrapped", wrapped.returncode == 0, wrapped)
+    entries = {"keys": f"file: {folder}/one",
+               "wrapped-keys": f"wrapped: {folder}/wrapped\n        kek_file: {folder}/kek",
+               "command-keys": f"wrapped: {folder}/wrapped\n"
+                               f"        key_command: /bin/cat {folder}/kek",
+               "other-keys": f"file: {folder}/two"}
+    for name, entry in entries.items():
+        pathlib.Path(folder, name).write_text(
+            f"volumes:\n  - name: kv\n    keys:\n      - id: 1\n        {entry}\n")
+    return {name: f"{folder}/{name}" for name in entries}
+
+
+def main():
+    build = pathlib.Path(sys.argv[1])
+    value = MARKER * 20000
+    with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(build, folder) as p:
+        keys = keys_make(build, folder)
+        target = p.add_target("enclosure0", 2, "64MiB", [PLAIN], segment="4MiB", memory="32MiB")
+        target.wait_ready()
+        agent = p.add_agent("server-a", [target], [PLAIN])
+        agent.wait_ready()
+        tier = ["--open", f"unix:{agent.socket}"]
+        drives = target.drives
+
+        put = run(build, "put", *tier, "--on-flash", "block", value=MARKER.replace(b"s", b"S") * 10)
+        expect("a plain block", put.returncode == 0, put)
+        plain = MARKER.replace(b"s", b"S")
+        expect("the search finds it in the agent", memory_has(agent.pid, plain))
+        expect("and on a drive", any(drive_has(path, plain) for path in drives))
+        refused = run(build, "put", *tier, "--keys", keys["keys"], "block", value=value)
+        expect("keys of a plain volume are refused",
+               refused.returncode != 0 and b"not encrypted" in refused.stderr, refused)
+
+        encrypt([target, agent])
+        refused = run(build, "put", *tier, "block", value=value)
+        expect("no keys are refused", refused.returncode != 0 and b"keys" in refused.stderr, refused)
+        got = run(build, "get", *tier, "--keys", keys["keys"], "block")
+        expect("a block from before is not found", got.returncode == 1 and not got.stdout, got)
+        put = run(build, "put", *tier, "--keys", keys["keys"], "--on-flash", "--if-absent", "block",
+                  value=value)
+        expect("and not in the way", put.returncode == 0, put)
+        for name in ("keys", "wrapped-keys", "command-keys"):
+            got = run(build, "get", *tier, "--keys", keys[name], "block")
+            expect(f"read with {name}", got.stdout == value, got.stderr)
+        got = run(build, "get", *tier, "--keys", keys["other-keys"], "block")
+        expect("not with another key",
+               got.returncode == 1 and not got.stdout and b"checksum" in got.stderr, got.stderr)
+        inside = ["--open", f"pod:{agent.config_path}"]
+        got = run(build, "get", *inside, "--keys", keys["keys"], "block")
+        expect("read by an agent inside a process", got.stdout == value, got.stderr)
+        put = run(build, "put", *inside, "--keys", keys["keys"], "--on-flash", "second", value=value)
+        expect("and put by it", put.returncode == 0, put)
+        got = run(build, "get", *tier, "--keys", keys["keys"], "second")
+        expect("read through the agent", got.stdout == value, got.stderr)
+
+        for name, daemon in (("agent", agent), ("target", target)):
+            expect(f"no plain text in the {name}", not memory_has(daemon.pid, MARKER))
+        expect("none on a drive", not any(drive_has(path, MARKER) for path in drives))
+
+
+main()

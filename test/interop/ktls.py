@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""TLS records by the kernel (kTLS), in the guest whose kernel has them.
+
+Boots the guest of tools/guest with programs of this build: the contracts of connections, without and
+with TLS (net_test, net_tls_test), and a target, an agent and icms with TLS between them. Prints
+"ok NAME" or "not ok NAME" for each case of test/interop/ktls.sh. The guest is emulated: this shows
+that it works, not what it costs.
+"""
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PROGRAMS = ["src/net/net_test", "src/net/net_tls_test", "cmd/icms-target", "cmd/icms-agent",
+            "cmd/icms"]
+
+
+def archive(build, folder):
+    """A RAM disk's archive of the programs, under /t, and of the libraries that they load."""
+    root = folder / "root"
+    (root / "t").mkdir(parents=True)
+    for program in PROGRAMS:
+        shutil.copy(build / program, root / "t")
+        listed = subprocess.run(["ldd", build / program], capture_output=True, text=True,
+                                check=True).stdout
+        for line in listed.splitlines():
+            path = next((word for word in line.split() if word.startswith("/")), None)
+            if path is not None and not (root / path[1:]).exists():
+                (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, root / path[1:])
+    names = subprocess.run(["find", "."], cwd=root, capture_output=True, check=True).stdout
+    packed = subprocess.run(["cpio", "-o", "-H", "newc", "--quiet"], cwd=root, input=names,
+                            capture_output=True, check=True).stdout
+    path = folder / "programs.gz"
+    path.write_bytes(subprocess.run(["gzip", "-1"], input=packed, capture_output=True,
+                                    check=True).stdout)
+    shutil.rmtree(root)
+    return path
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", default="build", help="where Meson built")
+    parser.add_argument("--seconds", type=int, default=600, help="limit for the guest")
+    arguments = parser.parse_args()
+
+    build = pathlib.Path(arguments.build).resolve()
+    folder = build / "interop-ktls"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    command = [ROOT / "tools/guest/run.sh", "-t", str(arguments.seconds), "-m", "1024", "-a",
+               archive(build, folder), "-c", folder / "console", ROOT / "test/interop/ktls.sh"]
+    counts = {"ok": 0, "not": 0}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as guest:
+        for line in guest.stdout:
+            print(line, end="", flush=True)
+            if line.split()[:1] and line.split()[0] in counts:
+                counts[line.split()[0]] += 1
+    print(f"guest: exit status {guest.returncode}, {counts['ok']} ok, {counts['not']} not ok")
+    return 0 if guest.returncode == 0 and counts["ok"] >= 5 and counts["not"] == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
