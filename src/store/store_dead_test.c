@@ -454,6 +454,52 @@ static void a_torn_dead_map_holds_when_one_copy_is_damaged(void **state)
     }
 }
 
+/* Each copy of a dead map has a kill that the other lacks. An open takes both kills, and writes
+ * both copies with both. */
+static void an_open_merges_the_copies_of_a_dead_map(void **state)
+{
+    enum { KEYS = 4, SMALL = 3000 }; /* a page each */
+    const uint64_t map = STORE_DATA_OFFSET + STORE_PAGE_BYTES;
+    const uint32_t pages = RIG_SEGMENT_BYTES / STORE_PAGE_BYTES, first = store_first_page(pages);
+    struct rig rig = {.sim = NULL};
+
+    (void)state;
+    for (uint32_t swapped = 0; swapped < 2; swapped++) {
+        struct store_dead_df copy[2];
+        struct store_life_df life;
+        struct store_stats stats;
+        uint64_t nonce;
+
+        dead_rig(&rig, 1, 24);
+        rig_format(&rig);
+        rig_up(&rig);
+        for (uint64_t i = 0; i < KEYS; i++)
+            assert_int_equal(rig_put(&rig, 0, i, SMALL, i, 0), ICMS_OK);
+        rig_down(&rig);
+        rig_peek(&rig, STORE_DATA_OFFSET, &life, sizeof(life));
+        nonce = le64_get(life.nonce);
+        for (uint32_t i = 0; i < 2; i++) { /* of block 0 as evicted, of block 1 as deleted */
+            store_dead_make(nonce, pages, &copy[i ^ swapped]);
+            store_dead_set(nonce, first + i, i == 0, &copy[i ^ swapped]);
+        }
+        rig_poke(&rig, map, copy, sizeof(copy));
+        rig_up(&rig);
+        for (uint64_t i = 0; i < KEYS; i++)
+            assert_int_equal(rig_get(&rig, 0, i, SMALL, i, NULL), i < 2 ? ICMS_MISS : ICMS_OK);
+        rig_stats(&rig, &stats);
+        assert_int_equal(stats.blocks, KEYS - 2);
+        assert_int_equal(stats.evictions, 1);
+        assert_int_equal(stats.checksum_errors, 0);
+        rig_down(&rig);
+        rig_peek(&rig, map, copy, sizeof(copy));
+        assert_memory_equal(&copy[0], &copy[1], sizeof(copy[0]));
+        for (uint32_t i = 0; i < KEYS; i++)
+            assert_int_equal(store_dead_get(nonce, first + i, copy),
+                             i < 2 ? STORE_DEAD : STORE_LIVE);
+        sim_free(&rig.sim);
+    }
+}
+
 /* What cannot be read at an open, and was deleted while it was hidden, stays away when it can be
  * read again. */
 static void what_an_open_could_not_read_stays_away(void **state)
@@ -604,6 +650,7 @@ int main(void)
         cmocka_unit_test(a_life_that_failed_to_begin_needs_no_header),
         cmocka_unit_test(a_life_that_had_begun_needs_no_header_after_an_open),
         cmocka_unit_test(a_torn_dead_map_holds_when_one_copy_is_damaged),
+        cmocka_unit_test(an_open_merges_the_copies_of_a_dead_map),
         cmocka_unit_test(what_an_open_could_not_read_stays_away),
     };
 
