@@ -200,6 +200,18 @@ icms_err daemon_memory_check(const struct daemon_opts *opts, const char *program
     return ICMS_OK;
 }
 
+void daemon_http(const struct conf_http *conf, struct ctl_http_opts *opts)
+{
+    opts->listen = conf->listen;
+    opts->token = conf->token;
+    opts->certificate = conf->certificate;
+    opts->key = conf->key;
+    opts->client_ca = conf->client_ca;
+    opts->open = strcmp(conf->open, "none") == 0      ? CTL_HTTP_OPEN_NONE
+                 : strcmp(conf->open, "metrics") == 0 ? CTL_HTTP_OPEN_METRICS
+                                                      : CTL_HTTP_OPEN_ALL;
+}
+
 void daemon_warnings(const struct conf_warnings *warnings)
 {
     for (uint32_t i = 0; i < warnings->count; i++)

@@ -25,6 +25,7 @@
 #include "base/err.h"
 #include "base/limits.h"
 #include "conf/conf.h"
+#include "ctl/ctl.h"
 #include "ctl/heartbeat.h"
 
 /* Exit statuses. */
@@ -75,6 +76,9 @@ void daemon_here_warn(void *arg, const char *sentence);
 icms_err daemon_memory_check(const struct daemon_opts *opts, const char *program,
                              uint64_t need_bytes, const char *where,
                              struct err_why *why) ICMS_MUST_CHECK;
+
+/* Where HTTP is served and who may read it, into opts; texts stay those of conf. */
+void daemon_http(const struct conf_http *conf, struct ctl_http_opts *opts);
 
 /* Logs the warnings of a configuration. */
 void daemon_warnings(const struct conf_warnings *warnings);

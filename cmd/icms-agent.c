@@ -40,16 +40,25 @@ static struct agent_page main_page;
 
 static struct ctl_heartbeat main_heartbeat;
 
+static struct ctl_audit main_audit;
+
 static bool main_alive(void *arg, struct err_why *why)
 {
     return ctl_heartbeat_alive(&main_heartbeat, why);
 }
 
+static icms_err main_http_check(const struct conf_http *conf, struct err_why *why)
+{
+    struct ctl_http_opts opts = {.listen = NULL};
+
+    daemon_http(conf, &opts);
+    return conf->listen[0] == '\0' ? ICMS_OK : ctl_http_check(&opts, why);
+}
+
 static icms_err main_http(const struct conf_agent *conf, struct agent *agent, struct err_why *why,
                           struct ctl_http **out_http)
 {
-    const struct ctl_http_opts opts = {
-        .listen = conf->http.listen,
+    struct ctl_http_opts opts = {
         .program = program.name,
         .version = DAEMON_VERSION,
         .arg = &main_page,
@@ -57,9 +66,11 @@ static icms_err main_http(const struct conf_agent *conf, struct agent *agent, st
         .status = agent_page_status,
         .ready = agent_page_ready,
         .healthy = main_alive,
+        .audit = &main_audit,
     };
 
     *out_http = NULL;
+    daemon_http(&conf->http, &opts);
     ctl_heartbeat_init(&main_heartbeat, loop_env_uring(), CTL_HEARTBEAT_LATE_NS);
     for (uint32_t i = 0; agent_loop(agent, i) != NULL; i++)
         ctl_heartbeat_add(&main_heartbeat, agent_loop(agent, i));
@@ -77,8 +88,6 @@ struct main_seen {
     uint64_t auths_refused[LIMIT_ENCLOSURES]; /* of enclosure i                        */
     struct drive_log drive;                   /* the agent's own                            */
 };
-
-static struct ctl_audit main_audit;
 
 /* An enclosure whose blocks are damaged is logged at once, and then so often. */
 #define MAIN_DAMAGE_NS ((uint64_t)10 * 1000 * 1000 * 1000)
@@ -153,8 +162,14 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
             log_line(LOG_INFO, "enclosure %s: recovered", enclosure->name);
         if ((excluded & bit) != 0 && (io_seen->excluded & bit) == 0 &&
             enclosure->auths_refused > io_seen->auths_refused[i])
-            ctl_audit_write(&main_audit, "authentication", enclosure->name, enclosure->last_error,
-                            0, enclosure->auths_refused - io_seen->auths_refused[i] - 1);
+            ctl_audit_write(&main_audit,
+                            &(struct ctl_audit_event){
+                                .event = "authentication",
+                                .method = "chap",
+                                .host = enclosure->name,
+                                .result = enclosure->last_error,
+                                .missed = enclosure->auths_refused - io_seen->auths_refused[i] - 1,
+                            });
         io_seen->auths_refused[i] = enclosure->auths_refused;
         for (uint32_t j = 0; j < stats.volume_count; j++)
             if (((enclosure->missing & ~io_seen->missing[i]) >> j & 1) != 0)
@@ -196,6 +211,8 @@ static icms_err main_check(const struct daemon_opts *opts, const struct conf_age
 
     if (err == ICMS_OK)
         err = agent_check(out_opts, why, &memory_bytes);
+    if (err == ICMS_OK)
+        err = main_http_check(&conf->http, why);
     if (err == ICMS_OK)
         err = daemon_memory_check(opts, program.name, memory_bytes, "memory, with its tables", why);
     return err;

@@ -150,16 +150,25 @@ static icms_err main_opts(const struct conf_target *conf, const struct daemon_op
 
 static struct ctl_heartbeat main_heartbeat;
 
+static struct ctl_audit main_audit;
+
 static bool main_alive(void *arg, struct err_why *why)
 {
     return ctl_heartbeat_alive(&main_heartbeat, why);
 }
 
+static icms_err main_http_check(const struct conf_http *conf, struct err_why *why)
+{
+    struct ctl_http_opts opts = {.listen = NULL};
+
+    daemon_http(conf, &opts);
+    return conf->listen[0] == '\0' ? ICMS_OK : ctl_http_check(&opts, why);
+}
+
 static icms_err main_http(const struct conf_target *conf, struct target *target,
                           struct err_why *why, struct ctl_http **out_http)
 {
-    const struct ctl_http_opts opts = {
-        .listen = conf->http.listen,
+    struct ctl_http_opts opts = {
         .program = program.name,
         .version = DAEMON_VERSION,
         .arg = target,
@@ -168,9 +177,11 @@ static icms_err main_http(const struct conf_target *conf, struct target *target,
         .trace = target_page_trace,
         .ready = target_page_ready,
         .healthy = main_alive,
+        .audit = &main_audit,
     };
 
     *out_http = NULL;
+    daemon_http(&conf->http, &opts);
     ctl_heartbeat_init(&main_heartbeat, loop_env_uring(), CTL_HEARTBEAT_LATE_NS);
     for (uint32_t i = 0; i < conf->loops; i++)
         ctl_heartbeat_add(&main_heartbeat, target_loop(target, i));
@@ -291,8 +302,6 @@ static void main_errors(struct target *target, const struct target_stats *stats)
     }
 }
 
-static struct ctl_audit main_audit;
-
 /* Says once which drives went out of service, or became slow, since the last look, and which hosts
  * were lost. */
 static void main_look(struct target *target, bool say, uint32_t *io_out)
@@ -367,6 +376,8 @@ static int main_check(const struct daemon_opts *opts, const struct conf_target *
         err = target_check(&target_opts, &why);
     if (err == ICMS_OK)
         err = target_keys_check(&target_opts, &why);
+    if (err == ICMS_OK)
+        err = main_http_check(&conf->http, &why);
     free((void *)(uintptr_t)target_opts.hosts);
     target_opts.hosts = NULL;
     if (err != ICMS_OK)
@@ -388,6 +399,8 @@ static int main_run(const struct daemon_opts *opts, const struct conf_target *co
 
     if (err == ICMS_OK) /* before a drive is made or formatted */
         err = target_keys_check(&target_opts, &why);
+    if (err == ICMS_OK)
+        err = main_http_check(&conf->http, &why);
     if (err == ICMS_OK)
         err = main_memory_check(opts, &target_opts, &why);
     if (err == ICMS_OK)

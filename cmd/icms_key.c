@@ -12,6 +12,7 @@
 #include "icms_cli.h"
 
 #define TYPES  (sizeof(types) / sizeof(*types))
+#define TOKEN  "token"  /* --type: a bearer token of an HTTP port                              */
 #define VOLUME "volume" /* --type: the key of an encrypted volume, or one that wraps such keys */
 
 static const struct {
@@ -64,23 +65,25 @@ static icms_err key_write_hex(const char *path, const uint8_t *bytes, size_t cou
     return err;
 }
 
-static int key_gen_volume(const struct cli *cli)
+/* Random bytes as hex digits: the key of a volume, or a token. */
+static int key_gen_plain(const struct cli *cli)
 {
     uint8_t key[SEAL_KEY_BYTES];
     struct err_why why = {""};
     icms_err err;
 
     if (cli->hash != NULL || cli->kek != NULL)
-        return cli_usage(cli, "--type %s: it has no --hash, and is wrapped by 'wrap'", VOLUME);
+        return cli_usage(cli, "--type %s: it has no --hash and no --kek", cli->type);
     secret_random(key, sizeof(key));
     err = key_write_hex(cli->argv[1], key, sizeof(key), &why);
     secret_wipe(key, sizeof(key));
     if (err != ICMS_OK)
         return cli_fail(cli, err, "%s", why.text);
     if (cli->json)
-        cli_json("{s:s, s:s}", "file", cli->argv[1], "type", VOLUME);
+        cli_json("{s:s, s:s}", "file", cli->argv[1], "type", cli->type);
     else
-        (void)printf("%s: new %s key\n", cli->argv[1], VOLUME);
+        (void)printf("%s: new %s%s\n", cli->argv[1], cli->type,
+                     strcmp(cli->type, VOLUME) == 0 ? " key" : "");
     return CLI_DONE;
 }
 
@@ -129,8 +132,8 @@ static int key_run(int argc, char **argv)
         return key_wrap(&cli);
     if (cli.argc != 2 || strcmp(cli.argv[0], "gen") != 0)
         return cli_usage(&cli, "it takes 'gen' and the name of a new file, or 'wrap'");
-    if (cli.type != NULL && strcmp(cli.type, VOLUME) == 0)
-        return key_gen_volume(&cli);
+    if (cli.type != NULL && (strcmp(cli.type, VOLUME) == 0 || strcmp(cli.type, TOKEN) == 0))
+        return key_gen_plain(&cli);
     if (cli.kek != NULL)
         return cli_usage(&cli, "--kek is for 'wrap'");
     type_name = cli.type != NULL ? cli.type : "dhchap";
@@ -138,7 +141,7 @@ static int key_run(int argc, char **argv)
     while (type < TYPES && strcmp(types[type].name, type_name) != 0)
         type++;
     if (type == TYPES)
-        return cli_usage(&cli, "--type %s: it is dhchap, tls or volume", type_name);
+        return cli_usage(&cli, "--type %s: it is dhchap, tls, volume or token", type_name);
     while (hash <= types[type].last && strcmp(hashes[hash], hash_name) != 0)
         hash++;
     if (hash > types[type].last)
@@ -166,7 +169,9 @@ const struct cli_command cli_key = {
         "the secret is not printed.\n\n"
         "      --type TYPE      dhchap: a secret of DH-HMAC-CHAP (DHHC-1), the default;\n"
         "                       tls: a pre-shared key of NVMe/TCP with TLS (NVMeTLSkey-1);\n"
-        "                       volume: a key of an encrypted volume, or one that wraps such keys\n"
+        "                       volume: a key of an encrypted volume, or one that wraps such "
+        "keys;\n"
+        "                       token: a bearer token of the HTTP ports of daemons\n"
         "      --hash HASH      none, sha256 (the default), sha384 or sha512 (not tls): the hash\n"
         "                       that makes the secret one host's; its length follows\n"
         "      --kek FILE       wrap: encrypt the key in KEY under the key in FILE (RFC 3394) "

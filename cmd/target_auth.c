@@ -90,8 +90,14 @@ void target_auths(struct target *target, const struct ctl_audit *audit)
             continue;
         missed += lost;
         lost = 0;
-        ctl_audit_write(audit, "authentication", auth.hostnqn, nvmf_target_auth_text(auth.result),
-                        auth.qid, missed);
+        ctl_audit_write(audit, &(struct ctl_audit_event){
+                                   .event = "authentication",
+                                   .method = "chap",
+                                   .host = auth.hostnqn,
+                                   .result = nvmf_target_auth_text(auth.result),
+                                   .queue = auth.qid,
+                                   .missed = missed,
+                               });
         if (!auth_is_pass(auth.result))
             log_line(LOG_WARN, "host %s: not authenticated: %s; queue=%u unlogged=%llu",
                      auth.hostnqn, nvmf_target_auth_text(auth.result), auth.qid,

@@ -145,18 +145,22 @@ def volume_lines(volume):
                      [f"    {key}: {value}" for key, value in volume.items() if key != "name"])
 
 
+def http_lines(address, port, keys):
+    return ["http:", f"  listen: {address}:{port}",
+            *(f"  {key}: {value}" for key, value in (keys or {}).items())]
+
+
 class Target(Daemon):
     """An enclosure."""
 
     def __init__(self, build, folder, name, drives, drive_size, volumes, advertise_host, extra,
-                 faults=None):
+                 faults=None, http_address="127.0.0.1", http=None):
         self.port = free_port()
         self.nqn = f"nqn.2026-01.io.icms:{name}"
         http_port = free_port()
         self.drives = [folder / f"{name}-drive{i}" for i in range(drives)]
         config = [f"name: {name}", f"nqn: {self.nqn}", f"listen: 127.0.0.1:{self.port}",
-                  f"advertise: {advertise_host}:{self.port}", "http:",
-                  f"  listen: 127.0.0.1:{http_port}"]
+                  f"advertise: {advertise_host}:{self.port}", *http_lines(http_address, http_port, http)]
         config += [f"{key}: {value}" for key, value in extra.items()]
         config += ["drives:"]
         config += [f"  - path: {path}\n    size: {drive_size}\n    format_empty: true" for path in self.drives]
@@ -168,11 +172,12 @@ class Target(Daemon):
 class Agent(Daemon):
     """What runs on a GPU server."""
 
-    def __init__(self, build, folder, name, targets, volumes, extra, faults=None):
+    def __init__(self, build, folder, name, targets, volumes, extra, faults=None,
+                 http_address="127.0.0.1", http=None):
         http_port = free_port()
         self.socket = folder / f"{name}.sock"
-        config = [f"name: {name}", f"socket: {self.socket}", "http:",
-                  f"  listen: 127.0.0.1:{http_port}"]
+        config = [f"name: {name}", f"socket: {self.socket}",
+                  *http_lines(http_address, http_port, http)]
         config += [f"{key}: {value}" for key, value in extra.items()]
         config += ["enclosures:"] if targets else []
         config += [f"  - name: {target.name}\n    nqn: {target.nqn}\n"
@@ -198,18 +203,29 @@ class Pod:
         for daemon in self.daemons:
             daemon.kill()
 
-    def add_target(self, name, drives, drive_size, volumes, advertise_host="127.0.0.1", faults=None,
-                   **extra):
-        """Starts an enclosure; extra are further keys of its configuration."""
+    def make_target(self, name, drives, drive_size, volumes, advertise_host="127.0.0.1", faults=None,
+                    http_address="127.0.0.1", http=None, **extra):
+        """An enclosure, not started; http and extra are further keys of its configuration."""
         target = Target(self.build, self.folder, name, drives, drive_size, volumes,
-                        advertise_host, extra, faults)
+                        advertise_host, extra, faults, http_address, http)
         self.daemons.append(target)
+        return target
+
+    def add_target(self, *arguments, **keys):
+        """make_target, and starts it."""
+        target = self.make_target(*arguments, **keys)
         target.start()
         return target
 
-    def add_agent(self, name, targets, volumes, faults=None, **extra):
-        """Starts an agent that knows these enclosures."""
-        agent = Agent(self.build, self.folder, name, targets, volumes, extra, faults)
+    def make_agent(self, name, targets, volumes, faults=None, http_address="127.0.0.1", http=None,
+                   **extra):
+        """An agent that knows these enclosures, not started."""
+        agent = Agent(self.build, self.folder, name, targets, volumes, extra, faults, http_address, http)
         self.daemons.append(agent)
+        return agent
+
+    def add_agent(self, *arguments, **keys):
+        """make_agent, and starts it."""
+        agent = self.make_agent(*arguments, **keys)
         agent.start()
         return agent

@@ -93,7 +93,7 @@ _icms() {
                 ':trace:_files'
             ;;
         key)
-            _arguments '--type[what it is for]:type:(dhchap tls volume)' \
+            _arguments '--type[what it is for]:type:(dhchap tls volume token)' \
                 '--hash[length and transformation]:hash:(none sha256 sha384 sha512)' \
                 '--kek[wrap under this key]:file:_files' \
                 '--json[answer with JSON]' '(-h --help)'{-h,--help}'[print the options]' \

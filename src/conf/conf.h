@@ -36,7 +36,12 @@ struct conf_warnings {
 
 /* Metrics and health of a daemon: HTTP. */
 struct conf_http {
-    char listen[64]; /* "127.0.0.1:9420"; "" for none                                        */
+    char listen[64];                    /* "127.0.0.1:9420"; "" for none                     */
+    char open[8];                       /* "all" (or ""), "metrics", "none": for everybody  */
+    char token[LIMIT_PATH_BYTES];       /* file of a bearer token; "": none                  */
+    char certificate[LIMIT_PATH_BYTES]; /* file of the server's, PEM; "": no TLS             */
+    char key[LIMIT_PATH_BYTES];         /* file of its private key                           */
+    char client_ca[LIMIT_PATH_BYTES];   /* file of CAs of clients; "": none                  */
 };
 
 /* A host that a target knows: `hosts`. */

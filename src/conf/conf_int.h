@@ -155,6 +155,9 @@ icms_err conf_value_set(const struct conf_key *key, const char *text, struct err
 /* "127.0.0.1:4420" or "[::1]:4420". Out-parameters are set only when it is true. */
 bool conf_address_valid(const char *text, bool *out_loopback, uint16_t *out_port);
 
+/* Whether other machines reach what listens there; "" is nowhere. */
+bool conf_address_is_wide(const char *address);
+
 /* "64KiB": the largest unit that divides it. */
 const char *conf_bytes_format(uint64_t bytes, char out[32]);
 
@@ -164,6 +167,8 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
                            void *object);
 icms_err conf_agent_rules(const struct conf_source *source, const struct conf_node *map,
                           void *object);
+icms_err conf_http_rules(const struct conf_source *source, const struct conf_node *map,
+                         void *object) ICMS_MUST_CHECK;
 icms_err conf_volume_rules(const struct conf_source *source, const struct conf_node *map,
                            void *object);
 icms_err conf_host_rules(const struct conf_source *source, const struct conf_node *map,

@@ -614,7 +614,8 @@ static void test_memory_that_does_not_add_up_is_refused(void **state)
 
 static void test_wide_ports_are_warned_about(void **state)
 {
-    target_accepted("listen: 0.0.0.0:4420\nrequire: none\nhttp: {listen: '[::]:80'}\n" TARGET_MIN);
+    target_accepted(
+        "listen: 0.0.0.0:4420\nrequire: none\nhttp: {listen: '[::]:80', open: all}\n" TARGET_MIN);
     assert_int_equal(target.warnings.count, 2);
     assert_non_null(strstr(target.warnings.text[0], "0.0.0.0:4420"));
     agent_accepted("socket_mode: 0666\n" AGENT_MIN);
@@ -622,6 +623,36 @@ static void test_wide_ports_are_warned_about(void **state)
     agent_accepted("socket_mode: 0666\nenclosures: [{name: a, address: 127.0.0.1:1}]\n"
                    "volumes: [{name: v, users: [1001]}]\n");
     assert_int_equal(agent.warnings.count, 0);
+}
+
+/* An HTTP port that others reach asks for a proof, or a line says that it does not. */
+static void test_http_that_others_reach_asks_for_a_proof(void **state)
+{
+    target_refused("http: {listen: '0.0.0.0:80'}\n" TARGET_MIN, "t.yaml:1: ", "open: all");
+    agent_refused("http: {listen: '[::]:80'}\n" AGENT_MIN, "a.yaml:1: ", "open: all");
+    target_refused("http: {open: metrics}\n" TARGET_MIN, "t.yaml:1: ", "token");
+    target_refused("http: {open: all, token: /t}\n" TARGET_MIN, "t.yaml:1: ", "nobody would need");
+    target_refused("http: {open: some}\n" TARGET_MIN, "t.yaml:1: ", "all, metrics and none");
+    target_refused("http: {token: /t, certificate: /c}\n" TARGET_MIN, "t.yaml:1: ", "together");
+    target_refused("http: {token: /t, key: /k}\n" TARGET_MIN, "t.yaml:1: ", "together");
+    target_refused("http: {client_ca: /c}\n" TARGET_MIN, "t.yaml:1: ", "need TLS");
+    target_accepted("http: {token: /t}\n" TARGET_MIN);
+    assert_string_equal(target.http.token, "/t");
+    assert_string_equal(target.http.open, "none");
+    assert_int_equal(target.warnings.count, 0);
+    target_accepted("http: {listen: '0.0.0.0:80', token: /t}\n" TARGET_MIN);
+    assert_string_equal(target.http.open, "none");
+    assert_int_equal(target.warnings.count, 1);
+    assert_non_null(strstr(target.warnings.text[0], "clear text"));
+    target_accepted("http: {listen: '0.0.0.0:80', open: metrics, certificate: /c, key: /k,\n"
+                    "  client_ca: /a}\n" TARGET_MIN);
+    assert_string_equal(target.http.open, "metrics");
+    assert_string_equal(target.http.certificate, "/c");
+    assert_string_equal(target.http.key, "/k");
+    assert_string_equal(target.http.client_ca, "/a");
+    assert_int_equal(target.warnings.count, 0);
+    agent_accepted("http: {listen: '127.0.0.2:80'}\n" AGENT_MIN);
+    assert_string_equal(agent.http.open, "all");
 }
 
 static void test_a_silence_that_loads_do_not_live_to_see_is_warned_about(void **state)
@@ -1140,6 +1171,7 @@ int main(void)
         cmocka_unit_test(test_sizes_fit_each_other),
         cmocka_unit_test(test_memory_that_does_not_add_up_is_refused),
         cmocka_unit_test(test_wide_ports_are_warned_about),
+        cmocka_unit_test(test_http_that_others_reach_asks_for_a_proof),
         cmocka_unit_test(test_a_silence_that_loads_do_not_live_to_see_is_warned_about),
         cmocka_unit_test(test_yaml_that_multiplies_or_nests_is_refused),
         cmocka_unit_test(test_a_volume_has_4096_hosts),

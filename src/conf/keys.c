@@ -206,17 +206,67 @@ static const struct conf_key enclosure_keys[] = {
 static const struct conf_table enclosure_table = {"an enclosure", KEYS(enclosure_keys),
                                                   conf_enclosure_rules};
 
+#define HTTP_LISTEN_DOC                                                                            \
+    "Where /metrics, /healthz, /readyz and /status are served; none for nowhere. An address that " \
+    "other machines reach needs token, client_ca or open: all."
+
+/* Of both daemons. */
+#define HTTP_KEYS                                                                                  \
+    {"token",                                                                                      \
+     CONF_PATH,                                                                                    \
+     false,                                                                                        \
+     AT(struct conf_http, token),                                                                  \
+     .computed = "none",                                                                           \
+     .example = "/etc/icms/http.token",                                                            \
+     .doc = "File of a bearer token (one line of at least 16 characters, mode 0600), made by "     \
+            "icms key gen --type token. Requests have to carry it in the header Authorization. "   \
+            "Without certificate it travels in clear text. Read at start."},                       \
+        {"certificate",                                                                            \
+         CONF_PATH,                                                                                \
+         false,                                                                                    \
+         AT(struct conf_http, certificate),                                                        \
+         .computed = "none",                                                                       \
+         .example = "/etc/icms/http.crt",                                                          \
+         .doc = "File of the server's certificate and its chain, PEM: pages are served over TLS "  \
+                "1.3 alone. Read at start."},                                                      \
+        {"key",                                                                                    \
+         CONF_PATH,                                                                                \
+         false,                                                                                    \
+         AT(struct conf_http, key),                                                                \
+         .computed = "none",                                                                       \
+         .example = "/etc/icms/http.key",                                                          \
+         .doc = "File of the private key of certificate, PEM, mode 0600. Read at start."},         \
+        {"client_ca",                                                                              \
+         CONF_PATH,                                                                                \
+         false,                                                                                    \
+         AT(struct conf_http, client_ca),                                                          \
+         .computed = "none",                                                                       \
+         .example = "/etc/icms/clients.crt",                                                       \
+         .doc = "File of certificates of authorities, PEM. A client that proves a certificate of " \
+                "one of them, for client authentication, needs no token. It needs certificate. "   \
+                "Read at start."},                                                                 \
+    {                                                                                              \
+        "open", CONF_NAME, false, AT(struct conf_http, open),                                      \
+            .computed = "all without token and client_ca, else none", .example = "metrics",        \
+            .doc = "What may be read without token and client certificate. all: every page; "      \
+                   "metrics: /metrics; none: nothing. /healthz and /readyz always answer with "    \
+                   "their status, for probes, and say the reason to those who may read /status."   \
+    }
+
 static const struct conf_key target_http_keys[] = {
     {"listen", CONF_ADDRESSES, false, AT(struct conf_http, listen), .fallback = "127.0.0.1:9420",
-     .doc = "Where /metrics, /healthz, /readyz and /status are served; none for nowhere."},
+     .doc = HTTP_LISTEN_DOC},
+    HTTP_KEYS,
 };
-static const struct conf_table target_http_table = {"http", KEYS(target_http_keys)};
+static const struct conf_table target_http_table = {"http", KEYS(target_http_keys),
+                                                    conf_http_rules};
 
 static const struct conf_key agent_http_keys[] = {
     {"listen", CONF_ADDRESSES, false, AT(struct conf_http, listen), .fallback = "127.0.0.1:9421",
-     .doc = "Where /metrics, /healthz, /readyz and /status are served; none for nowhere."},
+     .doc = HTTP_LISTEN_DOC},
+    HTTP_KEYS,
 };
-static const struct conf_table agent_http_table = {"http", KEYS(agent_http_keys)};
+static const struct conf_table agent_http_table = {"http", KEYS(agent_http_keys), conf_http_rules};
 
 /* A drive of the agent itself, in fields of struct conf_agent. The member sits at offset 0. */
 static const struct conf_key local_keys[] = {

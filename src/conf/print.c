@@ -41,7 +41,7 @@ static const char *kind_text(enum conf_kind kind)
     case CONF_BOOL:
         return "true or false";
     case CONF_REQUIRE:
-        return "none or tls";
+        return "none, chap, tls or chap+tls";
     case CONF_PERCENT:
         return "percentage";
     case CONF_NUMBER:

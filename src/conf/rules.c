@@ -302,11 +302,18 @@ static void warn(struct conf_warnings *warnings, const char *format, ...)
 static void warn_wide(struct conf_warnings *warnings, const char *key, const char *address,
                       const char *consequence)
 {
-    bool loopback;
-    uint16_t port;
-
-    if (address[0] != '\0' && conf_address_valid(address, &loopback, &port) && !loopback)
+    if (conf_address_is_wide(address))
         warn(warnings, "%s: %s can be reached from other machines: %s", key, address, consequence);
+}
+
+static void http_warn(struct conf_warnings *warnings, const struct conf_http *http)
+{
+    if (strcmp(http->open, "all") == 0)
+        warn_wide(warnings, "http.listen", http->listen,
+                  "anybody there can read metrics and status");
+    else if (http->certificate[0] == '\0')
+        warn_wide(warnings, "http.listen", http->listen,
+                  "the token travels in clear text: write certificate and key");
 }
 
 /* ---- the daemons ---------------------------------------------------------------------------- */
@@ -487,15 +494,6 @@ static icms_err hosts_unique(const struct conf_source *source, const struct conf
     return err;
 }
 
-/* Whether other machines reach it. */
-static bool address_is_wide(const char *address)
-{
-    bool loopback;
-    uint16_t port;
-
-    return address[0] != '\0' && conf_address_valid(address, &loopback, &port) && !loopback;
-}
-
 /* What a host that says nothing has to prove: what is required of all, and what it has secrets for.
  * is_default: nobody wrote what is required, and others reach the target; then its key is enough.
  */
@@ -569,7 +567,7 @@ static icms_err hosts_rules(const struct conf_source *source, const struct conf_
                             struct conf_target *target)
 {
     bool keys = false, secrets = false, is_written = (target->require & CONF_REQUIRE_WRITTEN) != 0;
-    bool is_wide = address_is_wide(target->listen);
+    bool is_wide = conf_address_is_wide(target->listen);
     icms_err err = chap_rules(source, map, target);
 
     if (err != ICMS_OK)
@@ -649,8 +647,7 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
     if (target->require == 0)
         warn_wide(&target->warnings, "listen", target->listen,
                   "hosts there are told apart by the NQN they claim, without proof");
-    warn_wide(&target->warnings, "http.listen", target->http.listen,
-              "anybody there can read metrics and status");
+    http_warn(&target->warnings, &target->http);
     return ICMS_OK;
 }
 
@@ -845,8 +842,7 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
                             agent->volume_count);
     if (err != ICMS_OK)
         return err;
-    warn_wide(&agent->warnings, "http.listen", agent->http.listen,
-              "anybody there can read metrics and status");
+    http_warn(&agent->warnings, &agent->http);
     if (agent->enclosure_count > 0 && agent->silence_ms > agent->load_deadline_ms)
         warn(&agent->warnings,
              "silence: %u ms is longer than load_deadline, %u ms: loads from an enclosure that "

@@ -377,6 +377,14 @@ bool conf_address_valid(const char *text, bool *out_loopback, uint16_t *out_port
     return true;
 }
 
+bool conf_address_is_wide(const char *address)
+{
+    bool loopback;
+    uint16_t port;
+
+    return address[0] != '\0' && conf_address_valid(address, &loopback, &port) && !loopback;
+}
+
 static icms_err address_set(const struct conf_key *key, const char *text, struct err_why *why,
                             char *field)
 {

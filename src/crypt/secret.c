@@ -69,6 +69,11 @@ size_t secret_length(const struct secret *secret)
     return secret->length;
 }
 
+bool secret_equal(const struct secret *secret, const void *bytes, size_t count)
+{
+    return count == secret->length && CRYPTO_memcmp(secret->bytes, bytes, count) == 0;
+}
+
 void secret_random(void *out, size_t bytes)
 {
     uint8_t *to = out;

@@ -11,6 +11,7 @@
 #ifndef CRYPT_SECRET_H
 #define CRYPT_SECRET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,6 +47,9 @@ icms_err secret_read_line(const char *path, struct err_why *why,
  * it is. After any other failure no file is left. */
 icms_err secret_write(const char *path, const void *data, size_t bytes,
                       struct err_why *why) ICMS_MUST_CHECK;
+
+/* Whether it is these bytes; the time that takes tells their number at most. */
+bool secret_equal(const struct secret *secret, const void *bytes, size_t count);
 
 /* Unpredictable bytes of the machine, for new keys. */
 void secret_random(void *out, size_t bytes);

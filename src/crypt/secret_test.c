@@ -250,9 +250,25 @@ static void a_secret_is_overwritten_when_it_is_freed(void **state)
     assert_int_equal(__real_munmap(kept, page), 0);
 }
 
+static void only_the_same_bytes_are_equal(void **state)
+{
+    struct secret *secret = NULL;
+
+    assert_int_equal(secret_new(4, NULL, &secret), ICMS_OK);
+    memcpy(secret_bytes(secret), "abcd", 4);
+    assert_true(secret_equal(secret, "abcd", 4));
+    assert_false(secret_equal(secret, "abcd", 3));
+    assert_false(secret_equal(secret, "abcde", 5));
+    assert_false(secret_equal(secret, "abce", 4));
+    assert_false(secret_equal(secret, "bbcd", 4));
+    assert_false(secret_equal(secret, "", 0));
+    secret_free(&secret);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(only_the_same_bytes_are_equal),
         cmocka_unit_test(a_file_of_ours_is_read),
         cmocka_unit_test(a_file_that_others_may_read_or_write_is_refused),
         cmocka_unit_test(a_file_of_another_user_is_refused),

@@ -42,8 +42,13 @@ icms_err ctl_audit_init(struct ctl_audit *audit, const char *program, const char
     return ICMS_OK;
 }
 
-void ctl_audit_write(const struct ctl_audit *audit, const char *event, const char *host,
-                     const char *result, uint32_t queue, uint64_t missed)
+static void audit_text(struct json *json, const char *name, const char *text)
+{
+    if (text != NULL)
+        json_put_string(json, name, text);
+}
+
+void ctl_audit_write(const struct ctl_audit *audit, const struct ctl_audit_event *event)
 {
     char line[AUDIT_LINE_BYTES], stamp[32];
     time_t now = time(NULL);
@@ -59,11 +64,15 @@ void ctl_audit_write(const struct ctl_audit *audit, const char *event, const cha
     json_put_object(&json, NULL);
     json_put_string(&json, "time", stamp);
     json_put_string(&json, "program", audit->program);
-    json_put_string(&json, "event", event);
-    json_put_string(&json, "host", host);
-    json_put_string(&json, "result", result);
-    json_put_uint(&json, "queue", queue);
-    json_put_uint(&json, "missed", missed);
+    audit_text(&json, "event", event->event);
+    audit_text(&json, "host", event->host);
+    audit_text(&json, "method", event->method);
+    audit_text(&json, "peer", event->peer);
+    audit_text(&json, "volume", event->volume);
+    audit_text(&json, "user", event->user);
+    audit_text(&json, "result", event->result);
+    json_put_uint(&json, "queue", event->queue);
+    json_put_uint(&json, "missed", event->missed);
     json_put_end(&json);
     length = json_finish(&json);
     if (length >= sizeof(line) - 1) /* texts are far shorter */

@@ -23,9 +23,21 @@ struct ctl_audit {
 icms_err ctl_audit_init(struct ctl_audit *audit, const char *program, const char *where,
                         struct err_why *why) ICMS_MUST_CHECK;
 
-/* One line. host: whose, as it says of itself. missed: how many like it were left out before. The
- * file is opened for each line, so it may be rotated; a failure is logged. */
-void ctl_audit_write(const struct ctl_audit *audit, const char *event, const char *host,
-                     const char *result, uint32_t queue, uint64_t missed);
+/* What happened. Texts may be NULL: they are left out then. */
+struct ctl_audit_event {
+    const char *event;  /* "authentication", "refusal", "http", "volume", "host", "agent"     */
+    const char *host;   /* NQN, as the host says of itself; of an agent: the enclosure        */
+    const char *method; /* "chap" or "tls"                                                    */
+    const char *peer;   /* address                                                            */
+    const char *volume; /* its name                                                           */
+    const char *user;   /* of this machine, its number                                        */
+    const char *result; /* a few words                                                        */
+    uint32_t queue;     /* of the NVMe controller                                             */
+    uint64_t missed;    /* how many like it were left out before                              */
+};
+
+/* One line. The file is opened for each line, so it may be rotated; a failure is logged. Any
+ * control thread. */
+void ctl_audit_write(const struct ctl_audit *audit, const struct ctl_audit_event *event);
 
 #endif

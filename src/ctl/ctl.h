@@ -2,7 +2,7 @@
 /*
  * ctl/ctl.h: what operators ask a running daemon: /metrics, /healthz, /readyz, /status, /trace.
  * Over libmicrohttpd, on a thread of its own; it never touches a data loop and only calls functions
- * that are marked "any thread".
+ * that are marked "any thread". Who may read is proven by a bearer token or a certificate.
  */
 #ifndef CTL_CTL_H
 #define CTL_CTL_H
@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/types.h"
 
+struct ctl_audit;
 struct ctl_http;
 
 /* A text that grows to a bound while a page is made. */
@@ -52,6 +53,14 @@ const char *ctl_label(const char *value, char *out, unsigned bytes);
 /* Appends the JSON that write makes. It is called twice, and writes the same both times. */
 void ctl_json(struct ctl_page *page, void (*write)(void *arg, struct json *json), void *arg);
 
+/* Which pages need neither token nor certificate of a client. /healthz and /readyz never do; with
+ * less than all they say their reason to those alone that may read /status. */
+enum ctl_http_open {
+    CTL_HTTP_OPEN_ALL,
+    CTL_HTTP_OPEN_METRICS, /* /metrics alone */
+    CTL_HTTP_OPEN_NONE,
+};
+
 struct ctl_http_opts {
     const char *listen;  /* "127.0.0.1:9420"; port 0 picks one                                  */
     const char *program; /* "icms-target": for the build information in /metrics                 */
@@ -65,7 +74,17 @@ struct ctl_http_opts {
     void (*trace)(void *arg, const struct key *key, struct ctl_page *page);
     bool (*ready)(void *arg, struct err_why *why);   /* false: not ready, and why              */
     bool (*healthy)(void *arg, struct err_why *why); /* false: restart me; NULL: always        */
+    enum ctl_http_open open;
+    /* Files, "" or NULL where there is none: a bearer token; certificate and key of the server
+     * (PEM, both or none), with which it speaks TLS 1.3 alone; authorities of clients'
+     * certificates. */
+    const char *token, *certificate, *key, *client_ca;
+    const struct ctl_audit *audit; /* where refusals go, kept by the caller; NULL: nowhere       */
 };
+
+/* Whether the files of opts can be used: what ctl_http_start would say of them. CONFIG, NOT_FOUND
+ * or PERMISSION with a sentence that names the file. */
+icms_err ctl_http_check(const struct ctl_http_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
 
 /* Starts serving GET and HEAD of /metrics, /healthz, /readyz, /status and /trace. ADDRESS_IN_USE
  * and the like with a sentence that says what to do. */

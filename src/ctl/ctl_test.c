@@ -14,6 +14,7 @@
 #include <ctype.h>
 #include <math.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -576,6 +577,133 @@ static void test_the_oldest_idle_connection_goes_first(void **state)
         (void)close(fd[i]);
 }
 
+/* ---- who may read --------------------------------------------------------------------------- */
+
+#define TOKEN "0123456789abcdef0123456789abcdef"
+
+static char token_path[64];
+
+static void token_file(const char *text, mode_t mode)
+{
+    FILE *file;
+
+    (void)snprintf(token_path, sizeof(token_path), "/tmp/icms-ctl-%d", (int)getpid());
+    (void)unlink(token_path);
+    file = fopen(token_path, "we");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(chmod(token_path, mode), 0);
+}
+
+static void serve_guarded(enum ctl_http_open open)
+{
+    struct ctl_http_opts opts = {.listen = "127.0.0.1:0",
+                                 .metrics = make_metrics,
+                                 .status = make_status,
+                                 .trace = make_trace,
+                                 .ready = tell_ready,
+                                 .open = open,
+                                 .token = token_path};
+    struct err_why why = {""};
+
+    token_file(TOKEN "\n", 0600);
+    is_ready = true;
+    assert_int_equal(ctl_http_start(&opts, &why, &http), ICMS_OK);
+    (void)unlink(token_path);
+}
+
+static int get_with(const char *path, const char *header)
+{
+    char text[512];
+
+    (void)snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", path, header);
+    return request(text);
+}
+
+static const char *const pages[] = {"/metrics",      "/status", "/trace",
+                                    "/trace?key=00", "/",       "/healthz/"};
+
+static void test_without_the_token_nothing_is_told(void **state)
+{
+    static const char *const wrong[] = {
+        "X: y",
+        "Authorization: Bearer",
+        "Authorization: Bearer ",
+        "Authorization: " TOKEN,
+        "Authorization: Basic " TOKEN,
+        "Authorization: Bearer 0123456789abcdef0123456789abcde",
+        "Authorization: Bearer " TOKEN "0",
+        "Authorization: Bearer 1123456789abcdef0123456789abcdef",
+        "Authorization: Bearer 0123456789abcdef0123456789abcdeF",
+        "Authorization: Bearer  " TOKEN,
+    };
+
+    serve_guarded(CTL_HTTP_OPEN_NONE);
+    for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++)
+        for (size_t j = 0; j < sizeof(wrong) / sizeof(wrong[0]); j++) {
+            assert_int_equal(get_with(pages[i], wrong[j]), 401);
+            assert_non_null(strstr(reply, "WWW-Authenticate: Bearer"));
+            assert_null(strstr(reply_body(), "icms_up"));
+        }
+    assert_int_equal(get_with("/metrics", "Authorization: Bearer " TOKEN), 200);
+    prom_parse(&prom, reply_body());
+    assert_true(prom_value(&prom, "icms_http_refused_total") == 60);
+    assert_int_equal(get_with("/status", "authorization: bearer " TOKEN), 200);
+    assert_int_equal(get_with("/trace", "Authorization: Bearer " TOKEN), 200);
+    assert_int_equal(get_with("/", "Authorization: Bearer " TOKEN), 404);
+    ctl_http_stop(&http);
+}
+
+/* Probes have no token: they learn the status, and nothing else. */
+static void test_probes_need_no_token(void **state)
+{
+    serve_guarded(CTL_HTTP_OPEN_NONE);
+    assert_int_equal(get("/healthz"), 200);
+    assert_int_equal(get("/readyz"), 200);
+    is_ready = false;
+    assert_int_equal(get("/readyz"), 503);
+    assert_string_equal(reply_body(), "unavailable\n");
+    assert_int_equal(get_with("/readyz", "Authorization: Bearer " TOKEN), 503);
+    assert_string_equal(reply_body(), "draining\n");
+    ctl_http_stop(&http);
+}
+
+static void test_metrics_alone_can_be_open(void **state)
+{
+    serve_guarded(CTL_HTTP_OPEN_METRICS);
+    for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++)
+        assert_int_equal(get(pages[i]), i == 0 ? 200 : 401);
+    assert_int_equal(get_with("/status", "Authorization: Bearer " TOKEN), 200);
+    ctl_http_stop(&http);
+}
+
+static void test_a_bad_token_file_is_an_error_at_the_start(void **state)
+{
+    static const struct {
+        const char *text;
+        mode_t mode;
+        icms_err err;
+    } bad[] = {
+        {TOKEN, 0640, ICMS_PERMISSION},   {"", 0600, ICMS_CONFIG},
+        {"short", 0600, ICMS_CONFIG},     {"0123456789 0123456789", 0600, ICMS_CONFIG},
+        {TOKEN "\nx", 0600, ICMS_CONFIG},
+    };
+    struct ctl_http_opts opts = {
+        .listen = "127.0.0.1:0", .open = CTL_HTTP_OPEN_NONE, .token = token_path};
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct err_why why = {""};
+
+        token_file(bad[i].text, bad[i].mode);
+        assert_int_equal(ctl_http_check(&opts, &why), bad[i].err);
+        assert_non_null(strstr(why.text, token_path));
+        assert_null(strstr(why.text, "0123"));
+        assert_int_equal(ctl_http_start(&opts, &why, &http), bad[i].err);
+    }
+    (void)unlink(token_path);
+}
+
 /* [::] is for both: whoever scrapes over IPv4 reaches it. */
 static void test_a_trace_is_of_a_key_or_of_all(void **state)
 {
@@ -634,6 +762,10 @@ int main(void)
         cmocka_unit_test(test_json_is_appended_to_a_page),
         cmocka_unit_test(test_a_page_has_a_bound),
         cmocka_unit_test(test_any_address_of_ipv6_takes_ipv4),
+        cmocka_unit_test(test_without_the_token_nothing_is_told),
+        cmocka_unit_test(test_probes_need_no_token),
+        cmocka_unit_test(test_metrics_alone_can_be_open),
+        cmocka_unit_test(test_a_bad_token_file_is_an_error_at_the_start),
         cmocka_unit_test_setup_teardown(test_metrics_are_served, serve, stop),
         cmocka_unit_test_setup_teardown(test_readiness_says_why_not, serve, stop),
         cmocka_unit_test_setup_teardown(test_a_trace_is_of_a_key_or_of_all, serve, stop),

@@ -4,7 +4,7 @@
  * main(); it calls the daemon's functions one at a time, so they share one page.
  *
  * Bounded: connections, memory a connection, silence of a peer, and the page. It only ever reads:
- * GET and HEAD, four paths, everything else is refused before a byte of a body is taken.
+ * GET and HEAD, five paths, everything else is refused before a byte of a body is taken.
  *
  * A connection ends with its answer. When all are in use, the oldest one that has sent no request
  * is shut down, so whoever holds connections keeps nobody else out.
@@ -26,6 +26,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "ctl/guard.h"
 #include "loop/loop.h"
 
 /* A connection; libmicrohttpd's socket context. */
@@ -38,6 +39,7 @@ struct http_connection {
 
 struct ctl_http {
     struct ctl_http_opts opts; /* texts are the caller's and stay            */
+    struct ctl_guard guard;    /* who may read                               */
     struct MHD_Daemon *daemon; /* owns the listening socket                  */
     unsigned port;             /* where it listens                           */
     struct ctl_page page;      /* of the HTTP thread; reused                 */
@@ -122,6 +124,8 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status
     (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
     (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    if (status == MHD_HTTP_UNAUTHORIZED)
+        (void)MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
         (void)MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
     result = MHD_queue_response(connection, status, response);
@@ -151,6 +155,9 @@ static enum MHD_Result page_metrics(struct ctl_http *http, struct MHD_Connection
     ctl_page_clear(&http->page);
     if (http->opts.metrics != NULL)
         http->opts.metrics(http->opts.arg, &http->page);
+    ctl_family(&http->page, "icms_http_refused_total", "counter",
+               "Requests without the token or the certificate that the page needs.");
+    ctl_sample(&http->page, "icms_http_refused_total", "", (double)http->guard.refused);
     ctl_process(&http->page, http->opts.program != NULL ? http->opts.program : "icms",
                 http->opts.version != NULL ? http->opts.version : "");
     return answer_page(connection, &http->page, TYPE_METRICS);
@@ -197,16 +204,19 @@ static enum MHD_Result page_trace(struct ctl_http *http, struct MHD_Connection *
     return answer_page(connection, &http->page, TYPE_JSON);
 }
 
-/* 200 and the word, with what is not as it should be, or 503 and the reason. */
+/* 200 and the word, with what is not as it should be, or 503 and the reason; what is not as it
+ * should be is for those alone who may read every page. */
 static enum MHD_Result page_verdict(struct ctl_http *http, struct MHD_Connection *connection,
                                     bool (*verdict)(void *arg, struct err_why *why),
-                                    const char *word)
+                                    const char *word, bool is_proven)
 {
     struct err_why why = {""};
     bool good = verdict == NULL || verdict(http->opts.arg, &why);
 
-    if (good && why.text[0] == '\0')
+    if (good && (why.text[0] == '\0' || !is_proven))
         return answer_line(connection, MHD_HTTP_OK, word);
+    if (!is_proven)
+        return answer_line(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "unavailable\n");
     ctl_page_clear(&http->page);
     if (good)
         ctl_text(&http->page, "%.*s: ", (int)strcspn(word, "\n"), word);
@@ -220,16 +230,23 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
                               size_t *upload_bytes, void **request)
 {
     struct ctl_http *http = arg;
+    bool is_proven;
 
     connection_of(connection)->is_busy = true;
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
         return answer_line(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+    is_proven = ctl_guard_is_proven(&http->guard, connection);
+    if (strcmp(url, "/healthz") == 0)
+        return page_verdict(http, connection, http->opts.healthy, "ok\n", is_proven);
+    if (strcmp(url, "/readyz") == 0)
+        return page_verdict(http, connection, http->opts.ready, "ready\n", is_proven);
+    if (!is_proven && (strcmp(url, "/metrics") != 0 || http->guard.open != CTL_HTTP_OPEN_METRICS)) {
+        ctl_guard_refused(&http->guard, connection);
+        return answer_line(connection, MHD_HTTP_UNAUTHORIZED,
+                           "a bearer token or a client certificate is needed\n");
+    }
     if (strcmp(url, "/metrics") == 0)
         return page_metrics(http, connection);
-    if (strcmp(url, "/healthz") == 0)
-        return page_verdict(http, connection, http->opts.healthy, "ok\n");
-    if (strcmp(url, "/readyz") == 0)
-        return page_verdict(http, connection, http->opts.ready, "ready\n");
     if (strcmp(url, "/status") == 0)
         return page_status(http, connection);
     if (strcmp(url, "/trace") == 0 && http->opts.trace != NULL)
@@ -270,38 +287,61 @@ static void server_log(void *arg, const char *format, va_list args)
     log_line(LOG_DEBUG, "http: %s", text);
 }
 
+/* Starts libmicrohttpd's thread on a listening socket; false: it does not. */
+static bool server_start(struct ctl_http *http, int fd)
+{
+    struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(uintptr_t) "NORMAL:-VERS-ALL:+VERS-TLS1.3"},
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, http->guard.certificate},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, NULL},
+        {MHD_OPTION_END, 0, NULL},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    unsigned flags = MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG;
+
+    if (http->guard.certificate == NULL) {
+        tls[0].option = MHD_OPTION_END;
+    } else {
+        flags |= MHD_USE_TLS;
+        tls[2].ptr_value = secret_bytes(http->guard.key);
+        if (http->guard.client_ca != NULL)
+            tls[3] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_TRUST, 0, http->guard.client_ca};
+    }
+    http->daemon = MHD_start_daemon(
+        flags, 0, NULL, NULL, handle, http, MHD_OPTION_EXTERNAL_LOGGER, server_log, NULL,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)LIMIT_HTTP_CONNECTIONS,
+        MHD_OPTION_NOTIFY_CONNECTION, connection_notified, http, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)LIMIT_HTTP_SILENCE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)CONNECTION_BYTES, MHD_OPTION_ARRAY, tls, MHD_OPTION_END);
+    secret_free(&http->guard.key); /* GnuTLS has it now */
+    return http->daemon != NULL;
+}
+
 icms_err ctl_http_start(const struct ctl_http_opts *opts, struct err_why *why,
                         struct ctl_http **out_http)
 {
-    struct ctl_http *http;
+    struct ctl_http *http = calloc(1, sizeof(*http));
     int fd = -1;
-    unsigned port = 0;
-    icms_err err = listen_open(opts->listen, why, &fd, &port);
+    icms_err err;
 
-    if (err != ICMS_OK)
-        return err;
-    http = calloc(1, sizeof(*http));
-    if (http == NULL) {
-        (void)close(fd);
+    if (http == NULL)
         return err_set(why, ICMS_NO_MEMORY, "http: out of memory");
-    }
     http->opts = *opts;
-    http->port = port;
     list_init(&http->free);
     list_init(&http->open);
     for (int i = 0; i < LIMIT_HTTP_CONNECTIONS; i++)
         list_push(&http->free, &http->connections[i].link);
-    http->daemon = MHD_start_daemon(
-        MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle,
-        http, MHD_OPTION_EXTERNAL_LOGGER, server_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)LIMIT_HTTP_CONNECTIONS, MHD_OPTION_NOTIFY_CONNECTION,
-        connection_notified, http, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)LIMIT_HTTP_SILENCE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_BYTES, MHD_OPTION_END);
-    if (http->daemon == NULL) {
+    err = ctl_guard_init(opts, why, &http->guard);
+    if (err == ICMS_OK)
+        err = listen_open(opts->listen, why, &fd, &http->port);
+    if (err == ICMS_OK && !server_start(http, fd)) {
         (void)close(fd);
+        err = err_set(why, ICMS_LIMIT, "http: cannot start a thread for %s", opts->listen);
+    }
+    if (err != ICMS_OK) {
+        ctl_guard_fini(&http->guard);
         free(http);
-        return err_set(why, ICMS_LIMIT, "http: cannot start a thread for %s", opts->listen);
+        return err;
     }
     *out_http = http;
     return ICMS_OK;
@@ -317,6 +357,7 @@ void ctl_http_stop(struct ctl_http **http)
     if (*http == NULL)
         return;
     MHD_stop_daemon((*http)->daemon);
+    ctl_guard_fini(&(*http)->guard);
     ctl_page_fini(&(*http)->page);
     free(*http);
     *http = NULL;
