@@ -35,6 +35,8 @@ enum option_code {
     OPTION_HASH,
     OPTION_KEK,
     OPTION_KEYS,
+    OPTION_CONFIG,
+    OPTION_YES,
 };
 
 static const struct option option_table[] = {
@@ -57,6 +59,8 @@ static const struct option option_table[] = {
     {"hash", required_argument, NULL, OPTION_HASH},
     {"kek", required_argument, NULL, OPTION_KEK},
     {"keys", required_argument, NULL, OPTION_KEYS},
+    {"config", required_argument, NULL, OPTION_CONFIG},
+    {"yes", no_argument, NULL, OPTION_YES},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -91,6 +95,9 @@ static unsigned option_taken_by(int code)
     case OPTION_HASH:
     case OPTION_KEK:
         return CLI_TAKES_GEN;
+    case OPTION_CONFIG:
+    case OPTION_YES:
+        return CLI_TAKES_ERASE;
     default:
         return 0;
     }
@@ -125,6 +132,7 @@ static int option_take(struct cli *cli, int code)
         return -1;
     case 'v':
         cli->volume = optarg;
+        cli->volume_named = true;
         return -1;
     case 'q':
         cli->quiet = true;
@@ -162,6 +170,14 @@ static int option_take(struct cli *cli, int code)
         return -1;
     case OPTION_KEYS:
         cli->keys = optarg;
+        return -1;
+    case OPTION_YES:
+        cli->yes = true;
+        return -1;
+    case OPTION_CONFIG:
+        if (cli->config_count == CLI_CONFIGS_MAX)
+            return cli_usage(cli, "more than %d --config", CLI_CONFIGS_MAX);
+        cli->configs[cli->config_count++] = optarg;
         return -1;
     default:
         return option_number(cli, code);
@@ -311,12 +327,16 @@ int cli_open(struct cli *cli, struct icms_block *blocks, size_t count)
     }
     icms_volume_info(cli->handle, &cli->info);
     for (size_t i = 0; i < count; i++)
-        if (cli->info.sealed && !key_has_digest(&blocks[i].key)) {
-            struct icms_key raw = blocks[i].key;
-
-            icms_key_from_name(raw.bytes, raw.length, &blocks[i].key);
-        }
+        cli_key_of_volume(cli, &blocks[i].key);
     return -1;
+}
+
+void cli_key_of_volume(const struct cli *cli, struct icms_key *key)
+{
+    struct icms_key raw = *key;
+
+    if (cli->info.sealed && !key_has_digest(key))
+        icms_key_from_name(raw.bytes, raw.length, key);
 }
 
 void cli_close(struct cli *cli)
@@ -441,33 +461,37 @@ int cli_block_key(const struct cli *cli, const char *text, struct icms_key *out_
         cli, "'%s': a key has 1 to 16 bytes; --name takes names of any length, 0x... hex", text);
 }
 
-/* Room for one more; the arrays double. */
-static bool blocks_grow(struct cli_blocks *b, size_t *room)
+/* Adds an empty block; the arrays double. False: no memory. */
+static bool blocks_grow(struct cli_blocks *b)
 {
     struct icms_block *blocks;
     char **texts;
 
-    if (b->count < *room)
-        return true;
-    *room = *room == 0 ? 64 : 2 * *room;
-    blocks = realloc(b->blocks, *room * sizeof(*blocks));
-    if (blocks != NULL)
-        b->blocks = blocks;
-    texts = realloc(b->texts, *room * sizeof(*texts));
-    if (texts != NULL)
-        b->texts = texts;
-    return blocks != NULL && texts != NULL;
+    if (b->count == b->room) {
+        size_t room = b->room == 0 ? 64 : 2 * b->room;
+
+        blocks = realloc(b->blocks, room * sizeof(*blocks));
+        if (blocks != NULL)
+            b->blocks = blocks;
+        texts = realloc(b->texts, room * sizeof(*texts));
+        if (texts != NULL)
+            b->texts = texts;
+        if (blocks == NULL || texts == NULL)
+            return false;
+        b->room = room;
+    }
+    b->blocks[b->count] = (struct icms_block){.data = NULL};
+    return true;
 }
 
-static int blocks_add(const struct cli *cli, struct cli_blocks *b, size_t *room, const char *text)
+static int blocks_add(const struct cli *cli, struct cli_blocks *b, const char *text)
 {
     int status;
 
     if (b->count == ICMS_BATCH_MAX && cli->command != &cli_match)
         return cli_usage(cli, "more than %d keys", ICMS_BATCH_MAX);
-    if (!blocks_grow(b, room))
+    if (!blocks_grow(b))
         return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
-    b->blocks[b->count] = (struct icms_block){.data = NULL};
     status = cli_block_key(cli, text, &b->blocks[b->count].key);
     if (status >= 0)
         return status;
@@ -478,22 +502,30 @@ static int blocks_add(const struct cli *cli, struct cli_blocks *b, size_t *room,
     return -1;
 }
 
+int cli_blocks_add_name(const struct cli *cli, struct cli_blocks *b, const char *name)
+{
+    if (!blocks_grow(b) || (b->texts[b->count] = strdup(name)) == NULL)
+        return cli_fail(cli, ICMS_NO_MEMORY, "out of memory");
+    icms_key_from_name(name, strlen(name), &b->blocks[b->count++].key);
+    return -1;
+}
+
 int cli_blocks_read(const struct cli *cli, bool use_stdin, struct cli_blocks *out_blocks)
 {
-    size_t room = 0, line_room = 0;
+    size_t line_room = 0;
     char *line = NULL;
     int status = -1;
     ssize_t n;
 
     *out_blocks = (struct cli_blocks){0};
     for (int i = 0; i < cli->argc && status < 0; i++)
-        status = blocks_add(cli, out_blocks, &room, cli->argv[i]);
+        status = blocks_add(cli, out_blocks, cli->argv[i]);
     while (cli->argc == 0 && use_stdin && status < 0 &&
            (n = getline(&line, &line_room, stdin)) >= 0) {
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
             line[--n] = 0;
         if (n > 0)
-            status = blocks_add(cli, out_blocks, &room, line);
+            status = blocks_add(cli, out_blocks, line);
     }
     free(line);
     if (status < 0 && out_blocks->count == 0)

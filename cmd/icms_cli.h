@@ -23,14 +23,18 @@ enum cli_exit {
     CLI_USAGE = 2,  /* wrong usage, or no connection     */
 };
 
+/* --config of one call. */
+#define CLI_CONFIGS_MAX 64
+
 /* Which options a subcommand has besides --help. */
 enum cli_takes {
-    CLI_TAKES_TIER = 1,  /* --open --volume --keys --deadline --json --quiet */
-    CLI_TAKES_KEYS = 2,  /* --hex --name                               */
-    CLI_TAKES_FILE = 4,  /* --input, --output                          */
-    CLI_TAKES_STORE = 8, /* --on-flash --if-absent                     */
-    CLI_TAKES_DEV = 16,  /* --dir --size --port --volume --json        */
-    CLI_TAKES_GEN = 32,  /* --type --hash --kek --json                 */
+    CLI_TAKES_TIER = 1,   /* --open --volume --keys --deadline --json --quiet */
+    CLI_TAKES_KEYS = 2,   /* --hex --name                               */
+    CLI_TAKES_FILE = 4,   /* --input, --output                          */
+    CLI_TAKES_STORE = 8,  /* --on-flash --if-absent                     */
+    CLI_TAKES_DEV = 16,   /* --dir --size --port --volume --json        */
+    CLI_TAKES_GEN = 32,   /* --type --hash --kek --json                 */
+    CLI_TAKES_ERASE = 64, /* --config --yes                            */
 };
 
 /* A subcommand. */
@@ -43,7 +47,7 @@ struct cli_command {
 };
 
 extern const struct cli_command cli_put, cli_get, cli_exists, cli_match, cli_rm, cli_status,
-    cli_trace, cli_dev, cli_bench, cli_replay, cli_key;
+    cli_trace, cli_dev, cli_bench, cli_replay, cli_key, cli_volume;
 
 /* What the command line said, and what was opened for it. */
 struct cli {
@@ -52,17 +56,21 @@ struct cli {
     const char *volume;   /* --volume, $ICMS_VOLUME, "kv"           */
     const char *keys;     /* --keys; NULL: $ICMS_KEYS               */
     uint32_t deadline_ms; /* 0: the default                         */
+    bool volume_named;    /* by --volume                            */
     bool json, quiet;     /* how to answer                          */
     bool hex, name;       /* what keys are                          */
     bool on_flash, if_absent;
-    const char *file; /* --input, --output; NULL                */
-    const char *dir;  /* dev: --dir; NULL: a temporary one      */
-    uint64_t size;    /* dev: of the drive                      */
-    unsigned port;    /* dev: of the target; 0: a free one      */
-    const char *type; /* key: --type; NULL: the default         */
-    const char *hash; /* key: --hash; NULL: the default         */
-    const char *kek;  /* key: --kek; NULL                       */
-    int argc;         /* what is left                           */
+    const char *file;                     /* --input, --output; NULL                */
+    const char *dir;                      /* dev: --dir; NULL: a temporary one      */
+    uint64_t size;                        /* dev: of the drive                      */
+    unsigned port;                        /* dev: of the target; 0: a free one      */
+    const char *type;                     /* key: --type; NULL: the default         */
+    const char *hash;                     /* key: --hash; NULL: the default         */
+    const char *kek;                      /* key: --kek; NULL                       */
+    bool yes;                             /* volume erase: --yes                    */
+    const char *configs[CLI_CONFIGS_MAX]; /* volume erase: --config            */
+    uint32_t config_count;
+    int argc; /* what is left                           */
     char **argv;
     struct icms *icms; /* cli_open                        */
     struct icms_volume *handle;
@@ -83,6 +91,9 @@ int cli_fail(const struct cli *cli, icms_err err, const char *format, ...)
  * bytes are a name. -1, or an exit status when that failed (and was said). */
 int cli_open(struct cli *cli, struct icms_block *blocks, size_t count);
 void cli_close(struct cli *cli);
+
+/* Makes one key that of the opened volume, as cli_open does. */
+void cli_key_of_volume(const struct cli *cli, struct icms_key *key);
 
 /* Opens the tier alone. -1, or an exit status when that failed (and was said). */
 int cli_open_tier(struct cli *cli);
@@ -105,10 +116,13 @@ int cli_block_key(const struct cli *cli, const char *text, struct icms_key *out_
 struct cli_blocks {
     struct icms_block *blocks;
     char **texts;
-    size_t count;
+    size_t count, room;
 };
 int cli_blocks_read(const struct cli *cli, bool use_stdin, struct cli_blocks *out_blocks);
 void cli_blocks_free(struct cli_blocks *blocks);
+
+/* One more, with the key of a name. -1, or an exit status. */
+int cli_blocks_add_name(const struct cli *cli, struct cli_blocks *blocks, const char *name);
 
 /* A line on a terminal while something takes longer than a second, unless --quiet or --json. Every
  * begin needs its end; nothing else is printed between them. */

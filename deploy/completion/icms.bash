@@ -30,7 +30,7 @@ _icms()
 
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status trace bench replay key version help" \
+        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status trace bench replay key volume version help" \
             -- "$word")
         return
     fi
@@ -49,8 +49,9 @@ _icms()
         options="$options --space --json"
         ;;
     key) options="$options --type --hash --kek --json" ;;
+    volume) options="$options $tier $keys --config --yes" ;;
     version) options="--json" ;;
-    help) options="dev put get exists match rm status trace bench replay key" ;;
+    help) options="dev put get exists match rm status trace bench replay key volume" ;;
     esac
     case $word,$command in
     -*,* | *,help)

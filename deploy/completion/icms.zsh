@@ -32,6 +32,7 @@ _icms() {
         'bench:benchmark against the hardware limits'
         'replay:simulate the hits of a trace on a drive'
         'key:make a secret'
+        'volume:erase an encrypted volume'
         'version:print the version'
         'help:list commands, or the options of one'
     )
@@ -98,6 +99,10 @@ _icms() {
                 '--kek[wrap under this key]:file:_files' \
                 '--json[answer with JSON]' '(-h --help)'{-h,--help}'[print the options]' \
                 ':what:(gen wrap)' ':file:_files' ':file:_files'
+            ;;
+        volume)
+            _arguments $tier $keys '*--config[raise the generation in it]:file:_files' \
+                '--yes[do it]' ':what:(erase)' '*:key:'
             ;;
         version) _arguments '--json[print JSON]' ;;
         help) _describe command commands ;;

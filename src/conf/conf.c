@@ -118,10 +118,8 @@ icms_err conf_seal_parse(const char *text, size_t bytes, const char *name, struc
     return err;
 }
 
-/* Reads a whole file, at most one byte more than is allowed: the parser refuses that. remedy: where
- * its name is given. */
-static icms_err file_read(const char *path, const char *remedy, struct err_why *why,
-                          char **out_text, size_t *out_bytes)
+icms_err conf_file_read(const char *path, const char *remedy, struct err_why *why, char **out_text,
+                        size_t *out_bytes)
 {
     size_t bytes = 0;
     char *text;
@@ -162,7 +160,7 @@ icms_err conf_target_read(const char *path, struct err_why *why, struct conf_tar
     char *text = NULL;
     size_t bytes = 0;
     icms_err err =
-        file_read(path, "--config (--print-config prints an example)", why, &text, &bytes);
+        conf_file_read(path, "--config (--print-config prints an example)", why, &text, &bytes);
 
     if (err != ICMS_OK)
         return err;
@@ -176,7 +174,7 @@ icms_err conf_agent_read(const char *path, struct err_why *why, struct conf_agen
     char *text = NULL;
     size_t bytes = 0;
     icms_err err =
-        file_read(path, "--config (--print-config prints an example)", why, &text, &bytes);
+        conf_file_read(path, "--config (--print-config prints an example)", why, &text, &bytes);
 
     if (err != ICMS_OK)
         return err;
@@ -189,7 +187,7 @@ icms_err conf_nixl_read(const char *path, struct err_why *why, struct conf_nixl 
 {
     char *text = NULL;
     size_t bytes = 0;
-    icms_err err = file_read(path, "ICMS_NIXL_CONFIG", why, &text, &bytes);
+    icms_err err = conf_file_read(path, "ICMS_NIXL_CONFIG", why, &text, &bytes);
 
     if (err != ICMS_OK)
         return err;
@@ -202,7 +200,7 @@ icms_err conf_seal_read(const char *path, struct err_why *why, struct conf_seal 
 {
     char *text = NULL;
     size_t bytes = 0;
-    icms_err err = file_read(path, "the option keys or ICMS_KEYS", why, &text, &bytes);
+    icms_err err = conf_file_read(path, "the option keys or ICMS_KEYS", why, &text, &bytes);
 
     if (err != ICMS_OK)
         return err;

@@ -244,6 +244,29 @@ icms_err conf_seal_parse(const char *text, size_t bytes, const char *name, struc
 icms_err conf_nixl_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                          struct conf_nixl *out_conf) ICMS_MUST_CHECK;
 
+/* A configuration file that shall be changed: its new text, for conf_edit_fini. */
+struct conf_edit {
+    char *text;
+    size_t bytes;
+    uint32_t from, to; /* conf_generation_raise: the generation */
+};
+
+/* The file of a target or an agent with the volume's generation raised by one, to at_least if that
+ * is more. Nothing is written. Only its line changes, or is added. NO_VOLUME: the file does not
+ * have it. CONFIG: the file is wrong, or written in a style that cannot be changed line by line. */
+icms_err conf_generation_raise(const char *path, const char *volume, uint32_t at_least,
+                               struct err_why *why, struct conf_edit *out_edit) ICMS_MUST_CHECK;
+
+/* The list of keys without a volume; the same otherwise. */
+icms_err conf_seal_remove(const char *path, const char *volume, struct err_why *why,
+                          struct conf_edit *out_edit) ICMS_MUST_CHECK;
+
+/* Puts the new text in the place of the file, durably and at once, with its mode and owner. After a
+ * failure the file is as it was. */
+icms_err conf_edit_write(const char *path, const struct conf_edit *edit,
+                         struct err_why *why) ICMS_MUST_CHECK;
+void conf_edit_fini(struct conf_edit *edit);
+
 /* "64KiB", "8MiB", "1.5GiB", "4096" to bytes; "250ms", "2s" to milliseconds. */
 icms_err conf_bytes_parse(const char *text, struct err_why *why,
                           uint64_t *out_bytes) ICMS_MUST_CHECK;

@@ -31,6 +31,13 @@ icms_err conf_fail(const struct conf_source *source, uint32_t line, const char *
 #define CONF_SHOW_BYTES 64
 const char *conf_show(const char *text, char out[CONF_SHOW_BYTES]);
 
+/* ---- files (conf.c) ------------------------------------------------------------------------- */
+
+/* Reads a whole file, at most one byte more than is allowed: the parser refuses that. remedy: where
+ * its name is given. The text is the caller's to free. */
+icms_err conf_file_read(const char *path, const char *remedy, struct err_why *why, char **out_text,
+                        size_t *out_bytes) ICMS_MUST_CHECK;
+
 /* ---- the tree (doc.c) ----------------------------------------------------------------------- */
 
 /* Names in the lists of hosts of one file, together: those of 64 volumes with full lists. More are

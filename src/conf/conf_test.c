@@ -1112,6 +1112,125 @@ static void test_a_list_of_keys_says_what_is_wrong_with_it(void **state)
                  "k.yaml:5: ", "twice");
 }
 
+/* ---- files that `icms volume erase` changes -------------------------------------------------- */
+
+static char edited[64];
+
+static void edited_write(const char *text)
+{
+    FILE *file;
+
+    if (edited[0] == 0) {
+        (void)snprintf(edited, sizeof(edited), "/tmp/icms-conf-XXXXXX");
+        assert_int_equal(close(mkstemp(edited)), 0);
+    }
+    file = fopen(edited, "w");
+    assert_non_null(file);
+    assert_int_equal(fputs(text, file) < 0, 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void raised(const char *text, uint32_t at_least, uint32_t to, const char *want)
+{
+    struct conf_edit edit = {0};
+
+    edited_write(text);
+    if (conf_generation_raise(edited, "kv", at_least, &why, &edit) != ICMS_OK)
+        fail_msg("%s: %s", text, why.text);
+    assert_int_equal(edit.to, to);
+    assert_int_equal(edit.bytes, strlen(want));
+    assert_memory_equal(edit.text, want, edit.bytes);
+    assert_int_equal(conf_edit_write(edited, &edit, &why), ICMS_OK);
+    conf_edit_fini(&edit);
+}
+
+static void not_raised(const char *text, icms_err err, const char *word)
+{
+    struct conf_edit edit = {0};
+
+    edited_write(text);
+    assert_int_equal(conf_generation_raise(edited, "kv", 0, &why, &edit), err);
+    if (strstr(why.text, edited) != why.text || strstr(why.text, word) == NULL)
+        fail_msg("\"%s\" is not about %s", why.text, word);
+    assert_null(edit.text);
+}
+
+#define LOCAL "local: {path: /tmp/l, size: 1GiB}\n"
+
+static void test_a_generation_is_raised_in_its_line(void **state)
+{
+    raised(LOCAL "volumes:\n  - name: a\n    generation: 7\n  - name: kv  # of all\n"
+                 "    generation:  9 # the tenth\n    quota: 1GiB\n",
+           0, 10,
+           LOCAL "volumes:\n  - name: a\n    generation: 7\n  - name: kv  # of all\n"
+                 "    generation:  10 # the tenth\n    quota: 1GiB\n");
+    raised(LOCAL "volumes:\n- generation: 1\n  name: kv\n", 5, 5,
+           LOCAL "volumes:\n- generation: 5\n  name: kv\n");
+    raised(LOCAL "volumes:\n- name: kv", 0, 1, LOCAL "volumes:\n- name: kv\n  generation: 1\n");
+    raised(LOCAL "volumes:\n  - quota: 1GiB\n    name: kv\n  - name: b\n", 0, 1,
+           LOCAL "volumes:\n  - quota: 1GiB\n    name: kv\n    generation: 1\n  - name: b\n");
+    raised(TARGET_MIN, 0, 1, TARGET_MIN "    generation: 1\n");
+    not_raised(LOCAL "volumes: [{name: kv}]\n", ICMS_CONFIG, ":2: ");
+    not_raised(LOCAL "volumes:\n  - {generation: 1, name: kv}\n", ICMS_CONFIG, ":3: ");
+    not_raised(LOCAL "volumes:\n  - name: kv\n    generation:\n      1\n", ICMS_CONFIG, ":4: ");
+    not_raised(LOCAL "volumes:\n  - name: kv\n    generation: \"1\"\n", ICMS_CONFIG,
+               ":4: cannot change");
+    not_raised(LOCAL "volumes:\n  - name: kv\n    generation: 4294967295\n", ICMS_CONFIG, "last");
+    not_raised(LOCAL "volumes:\n  - name: b\n", ICMS_NO_VOLUME, "'kv'");
+    not_raised("volumes:\n  - name: kv\nnonsense: 1\n", ICMS_CONFIG, "nonsense");
+    not_raised("[]\n", ICMS_CONFIG, "no list of volumes");
+    not_raised("volumes: [[], a, {name: [kv]}]\n", ICMS_NO_VOLUME, "'kv'");
+}
+
+static void removed(const char *text, const char *want)
+{
+    struct conf_edit edit = {0};
+
+    edited_write(text);
+    if (conf_seal_remove(edited, "kv", &why, &edit) != ICMS_OK)
+        fail_msg("%s: %s", text, why.text);
+    assert_int_equal(edit.bytes, strlen(want));
+    assert_memory_equal(edit.text, want, edit.bytes);
+    conf_edit_fini(&edit);
+}
+
+static void not_removed(const char *text, const char *word)
+{
+    struct conf_edit edit = {0};
+
+    edited_write(text);
+    assert_int_equal(conf_seal_remove(edited, "kv", &why, &edit), ICMS_CONFIG);
+    if (strstr(why.text, edited) != why.text || strstr(why.text, word) == NULL)
+        fail_msg("\"%s\" is not about %s", why.text, word);
+    assert_null(edit.text);
+}
+
+static void test_a_volume_goes_from_a_list_of_keys(void **state)
+{
+#define A "  - {name: a, keys: [{id: 1, file: /a}]}\n"
+#define B "  # b\n  - name: b\n    keys: # its\n      - {id: 1,\n         file: /b}\n"
+#define KV                                                                                         \
+    "  - name: kv\n    keys:\n      - id: 1\n        file: /k # 1\n      - {id: 2, file: /l}\n"
+    removed("volumes:\n" A KV B, "volumes:\n" A B);
+    removed("volumes:\n" KV B A, "volumes:\n" B A);
+    removed("volumes:\n" A KV, "volumes:\n" A);
+    removed("# all\nvolumes: # of them\n" KV "# end\n", "# all\nvolumes: []\n# end\n");
+    not_removed("volumes: [{name: kv, keys: [{id: 1, file: /a}]}]\n", ":1: ");
+    not_removed("volumes: [{name: kv, keys: [{id: 1, file: /a}]},\n"
+                " {name: b, keys: [{id: 1, file: /a}]}]\n",
+                ":1: ");
+    not_removed("volumes:\n" A "  -\n    name: kv\n    keys: [{id: 1, file: /a}]\n", ":4: ");
+    not_removed("{\"volumes\":\n" KV "}\n", edited);
+    not_removed("volumes:\n" /* what would be left continues another value */
+                "  - name: a\n    keys:\n      - id: 1\n        file: /a\n"
+                "  - name: kv\n    keys:\n      - id: 1\n        file: /k\n          tail\n",
+                ":6: cannot change");
+    edited_write("volumes: []\n");
+    assert_int_equal(conf_seal_read(edited, &why, &seal), ICMS_OK);
+    assert_int_equal(seal.volume_count, 0);
+    assert_int_equal(unlink(edited), 0);
+}
+
 static void test_the_shipped_nixl_table_is_right(void **state)
 {
     static const struct uuid zero;
@@ -1188,6 +1307,8 @@ int main(void)
         cmocka_unit_test(test_a_wrong_nixl_table_is_refused),
         cmocka_unit_test(test_an_encrypted_volume_is_another_one),
         cmocka_unit_test(test_a_list_of_keys_says_what_is_wrong_with_it),
+        cmocka_unit_test(test_a_generation_is_raised_in_its_line),
+        cmocka_unit_test(test_a_volume_goes_from_a_list_of_keys),
         cmocka_unit_test(test_the_shipped_nixl_table_is_right),
         cmocka_unit_test(test_the_socket_is_the_users),
     };

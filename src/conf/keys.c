@@ -557,7 +557,7 @@ static const struct conf_table seal_volume_table = {"a volume", KEYS(seal_volume
                                                     conf_seal_volume_rules};
 
 static const struct conf_key seal_keys[] = {
-    {"volumes", CONF_MAPS, true, LIST_AT(struct conf_seal, volumes, volume_count), .min = 1,
+    {"volumes", CONF_MAPS, true, LIST_AT(struct conf_seal, volumes, volume_count),
      .max = LIMIT_AGENT_VOLUMES, .table = &seal_volume_table,
      .doc = "The encrypted volumes that the process has keys of; at most 64."},
 };

@@ -9,7 +9,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
 #include <openssl/crypto.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -250,6 +253,65 @@ static int fd_write_all(int fd, const uint8_t *from, size_t bytes)
         bytes -= (size_t)n;
     }
     return 0;
+}
+
+/* Random bytes in the place of those of the file behind fd, by a descriptor that may write; and its
+ * name goes. An errno, or 0. */
+static int file_erase(int fd, const char *path, size_t bytes)
+{
+    struct secret *noise = NULL;
+    char again[64], folder[PATH_MAX];
+    int writer, error, parent;
+
+    if (fchmod(fd, 0600) != 0)
+        return errno;
+    (void)snprintf(again, sizeof(again), "/proc/self/fd/%d", fd); /* that file, and no other */
+    writer = open(again, O_WRONLY | O_CLOEXEC);
+    if (writer < 0)
+        return errno;
+    error = secret_new(bytes, NULL, &noise) != ICMS_OK ? ENOMEM : 0;
+    if (error == 0) {
+        secret_random(noise->bytes, bytes);
+        error = fd_write_all(writer, noise->bytes, bytes);
+    }
+    secret_free(&noise);
+    if (fsync(writer) != 0 && error == 0)
+        error = errno;
+    (void)close(writer);
+    if (error == 0 && unlink(path) != 0)
+        error = errno;
+    if (error != 0)
+        return error;
+    (void)snprintf(folder, sizeof(folder), "%s", path);
+    parent = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    error = parent < 0 || fsync(parent) != 0 ? errno : 0;
+    if (parent >= 0)
+        (void)close(parent);
+    return error;
+}
+
+icms_err secret_erase(const char *path, size_t bytes_max, struct err_why *why)
+{
+    struct stat status;
+    icms_err err;
+    int fd = -1, error;
+
+    err = secret_open(path, why, &fd);
+    if (err != ICMS_OK)
+        return err;
+    if (fstat(fd, &status) != 0)
+        err = err_set(why, err_from_errno(errno), "cannot read secret file %.300s: %s", path,
+                      strerror(errno));
+    if (err == ICMS_OK)
+        err = secret_check(path, &status, bytes_max, why);
+    if (err == ICMS_OK) {
+        error = file_erase(fd, path, (size_t)status.st_size);
+        if (error != 0)
+            err = err_set(why, err_from_errno(error), "cannot erase secret file %.300s: %s", path,
+                          strerror(error));
+    }
+    (void)close(fd);
+    return err;
 }
 
 icms_err secret_write(const char *path, const void *data, size_t bytes, struct err_why *why)

@@ -48,6 +48,11 @@ icms_err secret_read_line(const char *path, struct err_why *why,
 icms_err secret_write(const char *path, const void *data, size_t bytes,
                       struct err_why *why) ICMS_MUST_CHECK;
 
+/* Overwrites a secret file of up to bytes_max bytes with random ones and removes it, durably. The
+ * file is judged as by secret_read(), whose errors it has; other names of the file (hard links)
+ * find the random bytes. What a file system or a drive keeps of former contents is out of reach. */
+icms_err secret_erase(const char *path, size_t bytes_max, struct err_why *why) ICMS_MUST_CHECK;
+
 /* Whether it is these bytes; the time that takes tells their number at most. */
 bool secret_equal(const struct secret *secret, const void *bytes, size_t count);
 

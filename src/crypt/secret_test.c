@@ -195,6 +195,39 @@ static void a_full_disk_leaves_no_half_of_a_secret(void **state)
     assert_non_null(strstr(why.text, "/nowhere/key"));
 }
 
+static void an_erased_file_is_overwritten_and_gone(void **state)
+{
+    uint8_t text[] = "hunter2 hunter2 hunter2 hunter2\n", seen[sizeof(text)];
+    struct err_why why = {""};
+    struct stat status;
+    char linked[112];
+    int fd;
+
+    (void)snprintf(linked, sizeof(linked), "%s-linked", path);
+    file_make(text, sizeof(text), 0400); /* its owner may change that */
+    assert_int_equal(link(path, linked), 0);
+    assert_int_equal(secret_erase(path, sizeof(text), &why), ICMS_OK);
+    assert_int_not_equal(lstat(path, &status), 0);
+    fd = open(linked, O_RDONLY);
+    assert_int_equal(read(fd, seen, sizeof(seen)), sizeof(seen));
+    assert_int_equal(close(fd), 0);
+    for (size_t i = 0; i + 4 <= sizeof(text); i += 4) /* 2^-32 for each by chance */
+        assert_memory_not_equal(seen + i, text + i, 4);
+    assert_int_equal(unlink(linked), 0);
+    assert_int_equal(secret_erase(path, sizeof(text), &why), ICMS_NOT_FOUND);
+    file_make(text, sizeof(text), 0644); /* what is judged wrong stays as it is */
+    assert_int_equal(secret_erase(path, sizeof(text), &why), ICMS_PERMISSION);
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(status.st_mode & 07777, 0644);
+    file_make(text, sizeof(text), 0600);
+    assert_int_equal(secret_erase(path, sizeof(text) - 1, &why), ICMS_CONFIG);
+    assert_int_equal(rename(path, linked), 0);
+    assert_int_equal(symlink(linked, path), 0);
+    assert_int_equal(secret_erase(path, sizeof(text), &why), ICMS_CONFIG);
+    assert_int_equal(stat(linked, &status), 0);
+    assert_int_equal(unlink(linked), 0);
+}
+
 /* What the kernel says of the mapping that holds an address: "dd" is never dumped. */
 static bool flag_is_set(const void *address, const char *flag)
 {
@@ -276,6 +309,7 @@ int main(void)
         cmocka_unit_test(what_is_not_one_line_of_text_is_refused),
         cmocka_unit_test(a_file_is_written_once_with_its_mode),
         cmocka_unit_test(a_full_disk_leaves_no_half_of_a_secret),
+        cmocka_unit_test(an_erased_file_is_overwritten_and_gone),
         cmocka_unit_test(a_secret_is_in_no_core_dump),
         cmocka_unit_test(a_secret_is_overwritten_when_it_is_freed),
     };

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conf/edit.c: what `icms volume erase` changes in configuration files: the generation of a volume,
+ * and a volume of a list of keys that goes. Called by cmd, on its thread.
+ *
+ * Only the lines of the change are other ones afterwards: comments and order stay. The tree of the
+ * text says which lines they are; how they are written decides whether they can be changed line by
+ * line. The new text is parsed before anybody gets it, and must be what was asked for. A style that
+ * this file does not know is refused, with what to write by hand.
+ */
+#include "conf/conf_int.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/check.h"
+
+/* A file and its tree. */
+struct edit_text {
+    char *text;
+    size_t bytes;
+    struct conf_source source;
+    struct conf_doc *doc;
+    const struct conf_node *volumes; /* its list of that name      */
+    const struct conf_node *volume;  /* the entry that is changed  */
+};
+
+/* One line, with its line end. */
+struct edit_line {
+    size_t begin, end; /* in the text */
+};
+
+static void edit_close(struct edit_text *edit)
+{
+    conf_doc_free(&edit->doc);
+    free(edit->text);
+    edit->text = NULL;
+}
+
+/* Reads the file, and finds the volume in its list. */
+static icms_err edit_open(struct edit_text *edit, const char *path, const char *volume,
+                          struct err_why *why)
+{
+    const struct conf_node *root;
+    icms_err err = conf_file_read(path, "its name", why, &edit->text, &edit->bytes);
+
+    edit->source = (struct conf_source){.name = path, .why = why};
+    if (err == ICMS_OK)
+        err = conf_doc_parse(&edit->source, edit->text, edit->bytes, &edit->doc);
+    if (err != ICMS_OK)
+        return err;
+    root = conf_doc_root(edit->doc);
+    edit->volumes =
+        root != NULL && root->kind == CONF_NODE_MAP ? conf_node_get(root, "volumes") : NULL;
+    if (edit->volumes == NULL || edit->volumes->kind != CONF_NODE_LIST)
+        return err_set(why, ICMS_CONFIG, "%s: it has no list of volumes", path);
+    for (const struct conf_node *at = edit->volumes->first; at != NULL; at = at->next) {
+        const struct conf_node *name = at->kind == CONF_NODE_MAP ? conf_node_get(at, "name") : NULL;
+
+        if (name != NULL && name->kind == CONF_NODE_SCALAR && strcmp(name->text, volume) == 0) {
+            edit->volume = at;
+            return ICMS_OK;
+        }
+    }
+    return err_set(why, ICMS_NO_VOLUME, "%s: it has no volume '%s'", path, volume);
+}
+
+static struct edit_line edit_line_at(const struct edit_text *edit, uint32_t number)
+{
+    struct edit_line line = {0};
+
+    for (uint32_t i = 0; i < number; i++) {
+        const char *end = memchr(edit->text + line.end, '\n', edit->bytes - line.end);
+
+        line.begin = line.end;
+        line.end = end == NULL ? edit->bytes : (size_t)(end - edit->text) + 1;
+    }
+    return line;
+}
+
+static icms_err edit_refuse(const struct edit_text *edit, uint32_t line, const char *what)
+{
+    return conf_fail(&edit->source, line,
+                     "cannot change this line, for it is not written as one line a key: %s", what);
+}
+
+/* Where `word:` begins in a line of which it is the first key, past blanks and the dash of a list;
+ * 0 is not possible in a list, and says that it is anything else. */
+static size_t edit_key_column(const struct edit_text *edit, struct edit_line line, const char *word)
+{
+    size_t at = line.begin, bytes = strlen(word);
+
+    while (at < line.end && (edit->text[at] == ' ' || edit->text[at] == '-'))
+        at++;
+    if (at == line.begin || line.end - at <= bytes || memcmp(edit->text + at, word, bytes) != 0 ||
+        edit->text[at + bytes] != ':')
+        return 0;
+    return at - line.begin;
+}
+
+/* The text with bytes [from, to) replaced; NULL: no memory. */
+static char *edit_splice(const struct edit_text *edit, size_t from, size_t to, const char *with,
+                         size_t *out_bytes)
+{
+    size_t added = strlen(with), bytes = edit->bytes - (to - from) + added;
+    char *text = malloc(bytes + 1);
+
+    if (text == NULL)
+        return NULL;
+    memcpy(text, edit->text, from);
+    memcpy(text + from, with, added);
+    memcpy(text + from + added, edit->text + to, edit->bytes - to);
+    text[bytes] = 0;
+    *out_bytes = bytes;
+    return text;
+}
+
+/* ---- a generation --------------------------------------------------------------------------- */
+
+/* The generation that a text gives the volume; whose configuration it is follows from the drives,
+ * which a target has and an agent has not. */
+static icms_err generation_of(const struct edit_text *edit, const char *text, size_t bytes,
+                              const char *volume, uint32_t *out_generation)
+{
+    bool target = conf_node_get(conf_doc_root(edit->doc), "drives") != NULL;
+    struct conf_target *as_target = calloc(1, sizeof(*as_target));
+    struct conf_agent *as_agent = calloc(1, sizeof(*as_agent));
+    const struct volume_spec *volumes = NULL;
+    uint32_t count = 0;
+    icms_err err = ICMS_NO_MEMORY;
+
+    if (as_target != NULL && as_agent != NULL)
+        err = target
+                  ? conf_target_parse(text, bytes, edit->source.name, edit->source.why, as_target)
+                  : conf_agent_parse(text, bytes, edit->source.name, edit->source.why, as_agent);
+    if (err == ICMS_OK) {
+        volumes = target ? as_target->volumes : as_agent->volumes;
+        count = target ? as_target->volume_count : as_agent->volume_count;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(volumes[i].name, volume) == 0)
+            *out_generation = volumes[i].generation;
+    if (err == ICMS_OK) {
+        conf_target_fini(as_target);
+        conf_agent_fini(as_agent);
+    }
+    free(as_target);
+    free(as_agent);
+    return err;
+}
+
+/* The line of a generation that is written: its digits are replaced. */
+static icms_err generation_replace(const struct edit_text *edit, const struct conf_node *written,
+                                   uint32_t generation, char **out_text, size_t *out_bytes)
+{
+    struct edit_line line = edit_line_at(edit, written->key_line);
+    size_t column = edit_key_column(edit, line, "generation"), from, to;
+    char number[16];
+
+    if (column == 0 || written->line != written->key_line)
+        return edit_refuse(edit, written->key_line, "write the next generation yourself");
+    for (from = line.begin + column + strlen("generation:"); edit->text[from] == ' '; from++) {
+    }
+    for (to = from; to < line.end && edit->text[to] >= '0' && edit->text[to] <= '9'; to++) {
+    }
+    if (to == from)
+        return edit_refuse(edit, written->key_line, "write the next generation yourself");
+    (void)snprintf(number, sizeof(number), "%u", generation);
+    *out_text = edit_splice(edit, from, to, number, out_bytes);
+    return *out_text == NULL ? ICMS_NO_MEMORY : ICMS_OK;
+}
+
+/* None is written: a line behind the volume's name. */
+static icms_err generation_insert(const struct edit_text *edit, uint32_t generation,
+                                  char **out_text, size_t *out_bytes)
+{
+    const struct conf_node *name = conf_node_get(edit->volume, "name");
+    struct edit_line line = edit_line_at(edit, name->key_line);
+    size_t column = edit_key_column(edit, line, "name");
+    bool ended = line.end > line.begin && edit->text[line.end - 1] == '\n';
+    char added[LIMIT_NAME_BYTES];
+
+    if (column == 0 || column > 32 || name->line != name->key_line)
+        return edit_refuse(edit, name->key_line, "write the next generation yourself");
+    (void)snprintf(added, sizeof(added), "%s%*sgeneration: %u\n", ended ? "" : "\n", (int)column,
+                   "", generation);
+    *out_text = edit_splice(edit, line.end, line.end, added, out_bytes);
+    return *out_text == NULL ? ICMS_NO_MEMORY : ICMS_OK;
+}
+
+icms_err conf_generation_raise(const char *path, const char *volume, uint32_t at_least,
+                               struct err_why *why, struct conf_edit *out_edit)
+{
+    struct edit_text edit = {0};
+    struct conf_edit made = {0};
+    const struct conf_node *written = NULL;
+    uint32_t seen = 0;
+    icms_err err = edit_open(&edit, path, volume, why);
+
+    if (err == ICMS_OK)
+        err = generation_of(&edit, edit.text, edit.bytes, volume, &made.from);
+    if (err == ICMS_OK && made.from == UINT32_MAX)
+        err = err_set(why, ICMS_CONFIG, "%s: generation %u is the last one", path, made.from);
+    if (err == ICMS_OK) {
+        made.to = made.from + 1 > at_least ? made.from + 1 : at_least;
+        written = conf_node_get(edit.volume, "generation");
+        err = written != NULL ? generation_replace(&edit, written, made.to, &made.text, &made.bytes)
+                              : generation_insert(&edit, made.to, &made.text, &made.bytes);
+    }
+    if (err == ICMS_OK)
+        err = generation_of(&edit, made.text, made.bytes, volume, &seen);
+    if (err == ICMS_OK && seen != made.to)
+        err = edit_refuse(&edit, edit.volume->line, "write the next generation yourself");
+    edit_close(&edit);
+    if (err != ICMS_OK) {
+        free(made.text);
+        return err;
+    }
+    *out_edit = made;
+    return ICMS_OK;
+}
+
+/* ---- a list of keys ------------------------------------------------------------------------- */
+
+static uint32_t node_last_line(const struct conf_node *node)
+{
+    uint32_t last = node->line > node->key_line ? node->line : node->key_line;
+
+    for (const struct conf_node *at = node->first; at != NULL; at = at->next) {
+        uint32_t below = node_last_line(at);
+
+        last = below > last ? below : last;
+    }
+    return last;
+}
+
+/* Whether `left` is `all` without the volume. */
+static bool seal_lacks(const struct conf_seal *left, const struct conf_seal *all,
+                       const char *volume)
+{
+    uint32_t at = 0;
+
+    for (uint32_t i = 0; i < all->volume_count; i++)
+        if (strcmp(all->volumes[i].name, volume) != 0 &&
+            (at == left->volume_count ||
+             memcmp(&left->volumes[at++], &all->volumes[i], sizeof(*all->volumes)) != 0))
+            return false;
+    return at == left->volume_count;
+}
+
+/* The text without the volume's lines; of the last one the empty list stays. */
+static icms_err seal_cut(const struct edit_text *edit, char **out_text, size_t *out_bytes)
+{
+    static const char by_hand[] = "take the volume out yourself";
+    struct edit_line first = edit_line_at(edit, edit->volume->line);
+    struct edit_line last = edit_line_at(edit, node_last_line(edit->volume));
+    struct edit_line list = edit_line_at(edit, edit->volumes->key_line);
+    size_t dash = first.begin;
+
+    while (dash < first.end && edit->text[dash] == ' ')
+        dash++;
+    if (dash == first.end || edit->text[dash] != '-')
+        return edit_refuse(edit, edit->volume->line, by_hand);
+    if (edit->volumes->first != edit->volumes->last) {
+        *out_text = edit_splice(edit, first.begin, last.end, "", out_bytes);
+    } else {
+        if (list.end - list.begin < strlen("volumes:") ||
+            memcmp(edit->text + list.begin, "volumes:", strlen("volumes:")) != 0 ||
+            list.end > first.begin)
+            return edit_refuse(edit, edit->volumes->key_line, by_hand);
+        *out_text = edit_splice(edit, list.begin, last.end, "volumes: []\n", out_bytes);
+    }
+    return *out_text == NULL ? ICMS_NO_MEMORY : ICMS_OK;
+}
+
+icms_err conf_seal_remove(const char *path, const char *volume, struct err_why *why,
+                          struct conf_edit *out_edit)
+{
+    struct conf_seal *all = calloc(1, sizeof(*all)), *left = calloc(1, sizeof(*left));
+    struct edit_text edit = {0};
+    struct conf_edit made = {0};
+    icms_err err = edit_open(&edit, path, volume, why);
+
+    if (err == ICMS_OK && (all == NULL || left == NULL))
+        err = err_set(why, ICMS_NO_MEMORY, "%s: out of memory", path);
+    if (err == ICMS_OK)
+        err = conf_seal_parse(edit.text, edit.bytes, path, why, all);
+    if (err == ICMS_OK)
+        err = seal_cut(&edit, &made.text, &made.bytes);
+    if (err == ICMS_OK)
+        err = conf_seal_parse(made.text, made.bytes, path, why, left);
+    if (err == ICMS_OK && !seal_lacks(left, all, volume))
+        err = edit_refuse(&edit, edit.volume->line, "take the volume out yourself");
+    edit_close(&edit);
+    free(all);
+    free(left);
+    if (err != ICMS_OK) {
+        free(made.text);
+        return err;
+    }
+    *out_edit = made;
+    return ICMS_OK;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+static int edit_write_all(int fd, const struct conf_edit *edit)
+{
+    size_t done = 0;
+
+    while (done < edit->bytes) {
+        ssize_t n = write(fd, edit->text + done, edit->bytes - done);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? errno : EIO;
+        done += (size_t)n;
+    }
+    return fsync(fd) != 0 ? errno : 0;
+}
+
+/* The new file beside the old one, with its mode and owner. An errno, or 0. */
+static int edit_write_beside(const char *path, const char *beside, const struct conf_edit *edit)
+{
+    struct stat status;
+    int error = stat(path, &status) != 0 ? errno : 0, fd;
+
+    if (error != 0)
+        return error;
+    fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return errno;
+    if (fchown(fd, status.st_uid, status.st_gid) != 0 || fchmod(fd, status.st_mode & 07777) != 0)
+        error = errno;
+    if (error == 0)
+        error = edit_write_all(fd, edit);
+    if (close(fd) != 0 && error == 0)
+        error = errno;
+    if (error == 0 && rename(beside, path) != 0)
+        error = errno;
+    if (error != 0)
+        (void)unlink(beside);
+    return error;
+}
+
+icms_err conf_edit_write(const char *path, const struct conf_edit *edit, struct err_why *why)
+{
+    char real[PATH_MAX], beside[PATH_MAX + 16];
+    int error = realpath(path, real) == NULL ? errno : 0;
+
+    if (error == 0) {
+        (void)snprintf(beside, sizeof(beside), "%s.new", real);
+        error = edit_write_beside(real, beside, edit);
+    }
+    if (error == EEXIST)
+        return err_set(why, ICMS_EXISTS,
+                       "cannot write %s: there is a file %s; remove it if nobody else edits", path,
+                       beside);
+    if (error != 0)
+        return err_set(why, err_from_errno(error), "cannot write %s: %s", path, strerror(error));
+    return ICMS_OK;
+}
+
+void conf_edit_fini(struct conf_edit *edit)
+{
+    free(edit->text);
+    *edit = (struct conf_edit){0};
+}
