@@ -242,6 +242,7 @@ static int tls_client_hello(SSL *ssl, int *out_alert, void *arg)
 static icms_err tls_new(bool is_server, struct err_why *why, struct crypt_tls **out_tls)
 {
     struct crypt_tls *tls = calloc(1, sizeof(*tls));
+    char groups[] = TLS_GROUPS; /* OpenSSL's macro takes the const away */
 
     if (tls == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
@@ -250,7 +251,7 @@ static icms_err tls_new(bool is_server, struct err_why *why, struct crypt_tls **
     if (tls->ctx == NULL || SSL_CTX_set_min_proto_version(tls->ctx, TLS1_3_VERSION) != 1 ||
         SSL_CTX_set_max_proto_version(tls->ctx, TLS1_3_VERSION) != 1 ||
         SSL_CTX_set_ciphersuites(tls->ctx, TLS_SUITE_256 ":" TLS_SUITE_128) != 1 ||
-        SSL_CTX_set1_groups_list(tls->ctx, TLS_GROUPS) != 1 ||
+        SSL_CTX_set1_groups_list(tls->ctx, groups) != 1 ||
         SSL_CTX_set_num_tickets(tls->ctx, 0) != 1) {
         ERR_clear_error();
         crypt_tls_free(&tls);

@@ -26,14 +26,14 @@ static struct nvme_auth_msg message(enum nvme_auth_id id)
         break;
     case NVME_AUTH_REPLY:
         msg.challenge = challenge;
-        /* fall through */
+        __attribute__((fallthrough));
     case NVME_AUTH_CHALLENGE:
         msg.hash = id == NVME_AUTH_CHALLENGE ? 3 : 0;
         msg.group = id == NVME_AUTH_CHALLENGE ? 5 : 0;
         msg.dh = dh;
         msg.dh_bytes = sizeof(dh);
         msg.seqnum = 0x55667788;
-        /* fall through */
+        __attribute__((fallthrough));
     case NVME_AUTH_SUCCESS1:
         msg.value = value;
         msg.value_bytes = 64;
