@@ -186,6 +186,16 @@ static double enclosure_exclusions(const struct agent_enclosure_stats *enclosure
     return (double)enclosure->excluded_count;
 }
 
+static double enclosure_slow(const struct agent_enclosure_stats *enclosure)
+{
+    return enclosure->state == AGENT_ENCLOSURE_SLOW;
+}
+
+static double enclosure_slow_total(const struct agent_enclosure_stats *enclosure)
+{
+    return (double)enclosure->slow_total;
+}
+
 static double enclosure_auths(const struct agent_enclosure_stats *enclosure)
 {
     return (double)enclosure->auths;
@@ -241,11 +251,17 @@ static void page_enclosure_latency(struct ctl_page *page, const struct agent_sta
 static void page_enclosures(struct ctl_page *page, const struct agent_stats *stats)
 {
     page_enclosure(page, stats, "icms_agent_enclosure_state", "gauge",
-                   "1: takes loads and stores, 0: excluded, or not reached yet.", enclosure_state);
+                   "1: takes loads and stores, 0: excluded, slow, or not reached yet.",
+                   enclosure_state);
     page_enclosure(page, stats, "icms_agent_enclosure_exclusions_total", "counter",
                    "Times it was excluded.", enclosure_exclusions);
     page_enclosure(page, stats, "icms_agent_enclosure_probes_total", "counter",
-                   "Times it was tried again while excluded.", enclosure_probes);
+                   "Times it was tried again while excluded or slow.", enclosure_probes);
+    page_enclosure(page, stats, "icms_agent_enclosure_slow", "gauge",
+                   "1: passed over for new loads and stores, for it is much later than the others.",
+                   enclosure_slow);
+    page_enclosure(page, stats, "icms_agent_enclosure_slow_total", "counter",
+                   "Times it became slow.", enclosure_slow_total);
     page_enclosure(page, stats, "icms_agent_enclosure_auths_total", "counter",
                    "Connections to it that authenticated.", enclosure_auths);
     page_enclosure(

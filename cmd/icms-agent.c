@@ -82,6 +82,8 @@ static icms_err main_http(const struct conf_agent *conf, struct agent *agent, st
 /* What was logged of the enclosures. */
 struct main_seen {
     uint64_t excluded;                        /* bit i: enclosure i is down                 */
+    uint64_t slow_total[LIMIT_ENCLOSURES];    /* of enclosure i                             */
+    uint64_t slow;                            /* bit i: enclosure i is slow                 */
     uint64_t missing[LIMIT_ENCLOSURES];       /* bit j of [i]: enclosure i misses volume j  */
     uint64_t damaged[LIMIT_ENCLOSURES];       /* checksum errors of enclosure i             */
     uint64_t damaged_ns[LIMIT_ENCLOSURES];    /* when that was logged                    */
@@ -142,6 +144,28 @@ static void main_drive(struct agent *agent, const struct agent_stats *stats, con
     drive_log_look(&io_seen->drive, loop_env_now_ns(loop_env_uring()), &source, &drive);
 }
 
+/* An enclosure that becomes slow again and again is logged each time: less and less often. */
+static void main_slow(const struct agent_stats *stats, uint32_t i, const struct conf_agent *conf,
+                      struct main_seen *io_seen)
+{
+    const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];
+    uint64_t bit = (uint64_t)1 << i;
+
+    if (enclosure->slow_total > io_seen->slow_total[i]) {
+        log_line(LOG_WARN,
+                 "enclosure %s: slow: %s; using the next enclosure, probing every %u ms; look at "
+                 "the network and at the drives of its icms-target; slow_total=%llu",
+                 enclosure->name, enclosure->last_error, conf->probe_ms,
+                 (unsigned long long)enclosure->slow_total);
+        io_seen->slow |= bit;
+    }
+    io_seen->slow_total[i] = enclosure->slow_total;
+    if ((io_seen->slow & bit) != 0 && enclosure->state == AGENT_ENCLOSURE_UP)
+        log_line(LOG_INFO, "enclosure %s: in time again", enclosure->name);
+    if (enclosure->state != AGENT_ENCLOSURE_SLOW)
+        io_seen->slow &= ~bit;
+}
+
 /* Logs what changed at the enclosures since the last call. */
 static void main_look(struct agent *agent, const struct conf_agent *conf, struct main_seen *io_seen)
 {
@@ -178,6 +202,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
                          "next enclosure; will retry",
                          enclosure->name, stats.volumes[j].name);
         io_seen->missing[i] = enclosure->missing;
+        main_slow(&stats, i, conf, io_seen);
         main_damage(&stats, i, io_seen);
     }
     main_drive(agent, &stats, conf->local_path, io_seen);

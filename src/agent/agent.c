@@ -17,11 +17,18 @@
 
 /* ---- one reactor ---------------------------------------------------------------------------- */
 
+static void reactor_heartbeat_arm(struct agent_reactor *reactor, uint64_t next_ns)
+{
+    reactor->heartbeat_due_ns = reactor_now_ns(reactor) + next_ns;
+    loop_timer_start(reactor->loop, &reactor->heartbeat, reactor->heartbeat_due_ns);
+}
+
 static void reactor_heartbeat(struct loop_timer *timer)
 {
     struct agent_reactor *reactor = container_of(timer, struct agent_reactor, heartbeat);
     uint64_t next_ns = AGENT_HEARTBEAT_NS;
 
+    (void)agent_reactor_stalled(reactor, 0);
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
         struct agent_qpair *qpair = &reactor->agent->clients[i].qpairs[reactor->index];
 
@@ -29,15 +36,14 @@ static void reactor_heartbeat(struct loop_timer *timer)
         if (agent_qpair_is_full(qpair))
             next_ns = AGENT_RETRY_NS;
     }
-    loop_timer_start(reactor->loop, &reactor->heartbeat, reactor_now_ns(reactor) + next_ns);
+    reactor_heartbeat_arm(reactor, next_ns);
 }
 
 static void reactor_start(struct loop_msg *msg)
 {
     struct agent_reactor *reactor = container_of(msg, struct agent_reactor, start);
 
-    loop_timer_start(reactor->loop, &reactor->heartbeat,
-                     reactor_now_ns(reactor) + AGENT_HEARTBEAT_NS);
+    reactor_heartbeat_arm(reactor, AGENT_HEARTBEAT_NS);
     for (uint32_t i = 0; i < reactor->agent->enclosure_count; i++)
         agent_enclosure_begin(&reactor->enclosures[i]);
 }
@@ -144,6 +150,10 @@ static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct a
     icms_err err = ICMS_OK;
 
     reactor->shards = calloc(opts->volume_count, sizeof(reactor->shards[0]));
+    if (opts->enclosure_count > 0) {
+        slow_init(&reactor->slow_loads, opts->enclosure_count);
+        slow_init(&reactor->slow_exists, opts->enclosure_count);
+    }
     reactor->enclosures = calloc(opts->enclosure_count + 1, sizeof(reactor->enclosures[0]));
     if (reactor->shards == NULL || reactor->enclosures == NULL ||
         agent_slabs_init(reactor) != ICMS_OK)

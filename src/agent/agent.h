@@ -146,6 +146,8 @@ void agent_client_detach_wait(struct agent *agent, uint32_t client);
 enum agent_enclosure_state {
     AGENT_ENCLOSURE_CONNECTING, /* never tried to the end yet                            */
     AGENT_ENCLOSURE_UP,         /* takes loads and stores                                */
+    AGENT_ENCLOSURE_SLOW,       /* answers much later than the others: its runs are with the next;
+                                   probed */
     AGENT_ENCLOSURE_EXCLUDED,   /* dead or silent; its runs are with the next; probed    */
 };
 
@@ -163,6 +165,7 @@ struct agent_enclosure_stats {
     const char *tls; /* where records of its connections are made: "none", "kernel", "mixed",
                         "openssl"; static; of when it came up last */
     uint64_t excluded_count; /* times it was excluded   */
+    uint64_t slow_total;     /* times it became slow    */
     uint64_t probes;
     uint64_t auths, auths_refused; /* connections that authenticated; that did not */
     uint64_t load_bytes, store_bytes;

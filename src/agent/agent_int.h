@@ -21,6 +21,7 @@
 #include "base/counter.h"
 #include "base/hash.h"
 #include "base/list.h"
+#include "base/slow.h"
 #include "icms/icms.h"
 #include "nvmf/host.h"
 #include "place/place.h"
@@ -69,6 +70,18 @@
 /* An enclosure that lacks a volume is asked for its namespaces again after so many probe_ms: a look
  * is a few commands a namespace, and enclosures that send events are not waited for. */
 #define AGENT_LOOK_PROBES 5
+
+/* Of the block that a slow enclosure is probed with, at most. 1 MB/s needs longer for it than
+ * SLOW_FLOOR_NS. */
+#define AGENT_PROBE_BYTES ((uint64_t)64 << 10)
+
+/* A probe that is not answered within this time has failed. */
+#define AGENT_PROBE_DEADLINE_NS ((uint64_t)1000 * 1000 * 1000)
+
+_Static_assert(LIMIT_ENCLOSURES <= SLOW_PEERS_MAX, "a peer for each enclosure");
+
+/* The heartbeat is so late: the reactor stood still, and knows nothing of how long others took. */
+#define AGENT_STALL_NS ((uint64_t)50 * 1000 * 1000)
 
 /* A slab changes hands when it was not accessed for so much longer than any of who wants it. */
 #define AGENT_SLAB_OLDER_NS ((uint64_t)1000 * 1000 * 1000)
@@ -194,7 +207,8 @@ struct agent_op {
     uint64_t tried;           /* bit j: enclosure j was asked                                */
     uint64_t wanted;          /* FLUSH: bit j: enclosure j has to be asked                   */
     struct agent_enclosure *enclosure; /* asked now; NULL: the own drive */
-    uint64_t asked_ns; /* when; of an enclosure                                       */
+    uint64_t asked_ns;    /* when; of an enclosure                                       */
+    uint64_t ahead_bytes; /* of loads in flight there at that time, with its own      */
     /* answer of the one that was asked; in over: of all */
     icms_err err;
     enum icms_miss reason;
@@ -237,6 +251,7 @@ struct agent_match_cmd {
     enum icms_miss reason;
     uint64_t map;         /* bit k: key k is there                                     */
     uint64_t asked_ns;    /* when it was sent                                          */
+    uint64_t ahead_bytes; /* of loads in flight there at that time                     */
     struct nvmf_req nvmf; /* the command                                               */
     struct loop_msg msg;  /* goes on after what runs now                               */
     struct list link;     /* free list                                                 */
@@ -288,6 +303,8 @@ struct agent_reactor {
     struct agent_slabs *slabs;             /* [agent->arena_count]                         */
     struct agent_enclosure *enclosures;    /* one an enclosure                             */
     _Atomic uint64_t excluded;             /* bit j: enclosure j takes nothing now         */
+    uint64_t slow;                         /* bit j: and is connected: it is SLOW          */
+    struct slow slow_loads, slow_exists;   /* what enclosures take for them; none: unused  */
     struct agent_op *ops;                  /* [AGENT_OPS]                                  */
     struct list free_ops;                  /* struct agent_op                              */
     uint32_t ops_used[IO_CLASS_COUNT];     /* by class                                     */
@@ -302,6 +319,8 @@ struct agent_reactor {
     struct loop_msg wake;                  /* wakes all that wait                          */
     bool wake_sent;                        /* it is in flight                             */
     struct loop_timer heartbeat;           /* rings of clients                              */
+    uint64_t heartbeat_due_ns;             /* when it should fire                           */
+    uint64_t stalled_ns;                   /* when it was late last; 0: never               */
     struct loop_msg start;                 /* first thing on the loop                      */
     bool started;                          /* its thread runs; the owner's                 */
     struct hist get_ns, put_ns, exists_ns; /* from taken to answered                       */
@@ -447,13 +466,22 @@ struct agent_enclosure {
     uint32_t value_bytes_max[LIMIT_AGENT_VOLUMES]; /* as stored */
     _Atomic uint64_t
         appeared_ns[LIMIT_AGENT_VOLUMES]; /* when a volume that it lacked came; 0: never   */
-    struct loop_timer probe;      /* next try while EXCLUDED                                  */
+    struct loop_timer probe;      /* next try while EXCLUDED, next probe while SLOW           */
+    struct slow *slow_in;         /* SLOW: reactor->slow_loads or slow_exists                 */
+    uint64_t loading_bytes;       /* space of loads in flight                                 */
+    struct key asked_key;         /* of the last load or exist                                */
+    uint32_t asked_nsid;          /* where it was looked for; 0: none yet                     */
+    struct nvmf_req probe_req;    /* probe of a slow one                                      */
+    bool probing;                 /* it is in flight                                          */
+    uint64_t probe_sent_ns;       /* since when                                               */
+    uint8_t *probe_memory;        /* [AGENT_PROBE_BYTES]                                      */
     struct loop_timer look;       /* next look for volumes that it lacks                      */
     _Atomic bool exist_many;      /* it offers exist-many, and that may be used          */
     uint64_t began_ns;            /* when CONNECTING began                                    */
     _Atomic uint64_t included_ns; /* last time it came back; 0: it was never away             */
     _Atomic bool tried;           /* once up or excluded                                      */
     uint64_t exclusions, probes, load_bytes, store_bytes;
+    uint64_t slow_total;           /* times it became SLOW                                    */
     uint64_t checksum_errors;      /* blocks that it had, and that are damaged                  */
     uint64_t auths, auths_refused; /* as of nvmf_ctrl_stats when it came up or went down last */
     struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                             */
@@ -586,6 +614,23 @@ void agent_keys_free(struct agent *agent);
 static inline uint64_t reactor_now_ns(const struct agent_reactor *reactor)
 {
     return loop_now_ns(reactor->loop);
+}
+
+/* Enclosures (bits) that cannot be asked: not reached yet, or excluded. On the loop. */
+static inline uint64_t agent_reactor_down(const struct agent_reactor *reactor)
+{
+    return atomic_load_explicit(&reactor->excluded, memory_order_relaxed) & ~reactor->slow;
+}
+
+/* True when the loop stood still at some time since then: what others took in that time is not
+ * known. On the loop. */
+static inline bool agent_reactor_stalled(struct agent_reactor *reactor, uint64_t since_ns)
+{
+    uint64_t now_ns = reactor_now_ns(reactor);
+
+    if (now_ns > reactor->heartbeat_due_ns + AGENT_STALL_NS)
+        reactor->stalled_ns = now_ns;
+    return reactor->stalled_ns != 0 && reactor->stalled_ns >= since_ns;
 }
 
 /* A drive of its own belongs to one loop, and there is nothing else to divide. */

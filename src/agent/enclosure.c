@@ -5,21 +5,32 @@
  * On its reactor's loop. Every reactor has an association of its own with each enclosure, and a
  * verdict of its own on its health.
  *
- * Life: agent_enclosure_begin -> CONNECTING -> UP <-> EXCLUDED. Health is decided here, on the data
- * path: a connection that is refused, reset or silent (nvmf/host counts bytes, and asks a busy
- * enclosure for a sign of life) excludes at once; every operation in flight comes back and goes on
- * with the next enclosure. While excluded it is probed every probe_ms, with jitter so that the
- * agents of a pod do not knock together.
+ * Life: agent_enclosure_begin -> CONNECTING -> UP <-> EXCLUDED, and UP <-> SLOW -> EXCLUDED. Health
+ * is decided here, on the data path: a connection that is refused, reset or silent (nvmf/host
+ * counts bytes, and asks a busy enclosure for a sign of life) excludes at once; every operation in
+ * flight comes back and goes on with the next enclosure. While excluded it is probed every
+ * probe_ms, with jitter so that the agents of a pod do not knock together.
+ *
+ * Slow: base/slow.h has the rule. It is told of loads and exists that somebody waits for, each kind
+ * beside its own, because an enclosure may be quick with one and late with the other. What this
+ * agent itself has in flight there may take its time (ahead_bytes), and what was in flight while
+ * the reactor stood still says nothing. A slow enclosure keeps its association and what is in
+ * flight; new loads and stores go to the next one. It is probed with a command of the kind that was
+ * late, for the key that was asked for last, so it does not come back before that is quick again.
+ * When fewer than half of the enclosures are UP the slow ones are used again: nothing better is
+ * left.
  *
  * An enclosure that lacks a volume, or hides it from this host, is passed over for that volume as
  * if it were excluded (shard->missing), and looked at again now and then.
  *
- * Invariant: bit `number` of reactor->excluded is clear exactly while UP.
+ * Invariant: bit `number` of reactor->excluded is clear exactly while UP, and that of reactor->slow
+ * set exactly while SLOW.
  */
 #include "crypt/dhchap.h"
 #include "agent/agent_int.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- health --------------------------------------------------------------------------------- */
 
@@ -33,6 +44,10 @@ static void enclosure_state_set(struct agent_enclosure *enclosure, enum agent_en
         excluded &= ~bit;
     else
         excluded |= bit;
+    if (state == AGENT_ENCLOSURE_SLOW)
+        enclosure->reactor->slow |= bit;
+    else
+        enclosure->reactor->slow &= ~bit;
     atomic_store_explicit(&enclosure->reactor->excluded, excluded, memory_order_release);
 }
 
@@ -51,13 +66,150 @@ static void enclosure_open(struct agent_enclosure *enclosure)
     nvmf_ctrl_open(enclosure->ctrl, reactor_now_ns(enclosure->reactor) + timeout_ns);
 }
 
+static enum agent_enclosure_state enclosure_state(const struct agent_enclosure *enclosure)
+{
+    return (enum agent_enclosure_state)atomic_load_explicit(&enclosure->state,
+                                                            memory_order_relaxed);
+}
+
+/* The next probe is due in probe_ms, give or take a quarter. */
+static void enclosure_probe_arm(struct agent_enclosure *enclosure)
+{
+    uint64_t probe_ns = (uint64_t)enclosure->agent->opts.probe_ms * 1000000;
+    uint64_t jitter_ns = loop_random(enclosure->reactor->loop) % (probe_ns / 2 + 1);
+
+    loop_timer_start(enclosure->reactor->loop, &enclosure->probe,
+                     reactor_now_ns(enclosure->reactor) + probe_ns - probe_ns / 4 + jitter_ns);
+}
+
+/* ---- slow ----------------------------------------------------------------------------------- */
+
+/* Enclosures (bits) that are UP. */
+static uint64_t enclosures_in_use(const struct agent_reactor *reactor)
+{
+    return ~atomic_load_explicit(&reactor->excluded, memory_order_relaxed) &
+           agent_enclosures_mask(reactor->agent);
+}
+
+static void enclosure_slow_begins(struct agent_enclosure *enclosure, struct slow *slow,
+                                  uint64_t took_ns)
+{
+    bool is_load = slow == &enclosure->reactor->slow_loads;
+    uint64_t limit_ns =
+        slow_limit_ns(slow, enclosure->number, enclosures_in_use(enclosure->reactor), 0);
+    char text[LIMIT_REASON_BYTES];
+
+    (void)snprintf(text, sizeof(text),
+                   "%s take longer than at the other enclosures: %llu ms, where more than %llu ms "
+                   "are late",
+                   is_load ? "loads" : "lookups", (unsigned long long)(took_ns / 1000000),
+                   (unsigned long long)(limit_ns / 1000000));
+    enclosure_text_set(enclosure, text);
+    enclosure->slow_in = slow;
+    counter_add(&enclosure->slow_total, 1);
+    enclosure_state_set(enclosure, AGENT_ENCLOSURE_SLOW);
+    enclosure_probe_arm(enclosure);
+}
+
+static void enclosure_slow_ends(struct agent_enclosure *enclosure)
+{
+    slow_forget(&enclosure->reactor->slow_loads, enclosure->number);
+    slow_forget(&enclosure->reactor->slow_exists, enclosure->number);
+    loop_timer_stop(enclosure->reactor->loop, &enclosure->probe);
+    /* Whoever took over meanwhile may have blocks of it. */
+    atomic_store_explicit(&enclosure->included_ns, reactor_now_ns(enclosure->reactor),
+                          memory_order_relaxed);
+    enclosure_state_set(enclosure, AGENT_ENCLOSURE_UP);
+}
+
+/* What is slow is better than nothing. */
+static void enclosures_slow_release(struct agent_reactor *reactor)
+{
+    uint32_t up = (uint32_t)__builtin_popcountll(enclosures_in_use(reactor));
+
+    for (uint32_t i = 0; i < reactor->enclosure_count; i++)
+        if (2 * up < reactor->enclosure_count &&
+            enclosure_state(&reactor->enclosures[i]) == AGENT_ENCLOSURE_SLOW)
+            enclosure_slow_ends(&reactor->enclosures[i]);
+}
+
+/* A load or exist that somebody waits for has ended. */
+static void enclosure_ended(struct agent_enclosure *enclosure, struct slow *slow,
+                            const struct nvmf_req *req, uint64_t bytes, uint64_t asked_ns)
+{
+    struct agent_reactor *reactor = enclosure->reactor;
+    uint64_t now_ns = reactor_now_ns(reactor);
+    enum slow_end end = SLOW_ANSWERED;
+
+    enclosure->asked_key = req->key;
+    enclosure->asked_nsid = req->nsid;
+    if (req->err == ICMS_DEADLINE || req->err == ICMS_CANCELED) /* one NVMe status for both */
+        end = SLOW_MISSED;
+    else if (req->err == ICMS_BUSY || req->err == ICMS_LIMIT || req->reason == ICMS_MISS_SHED)
+        end = SLOW_SHED;
+    else if (req->err != ICMS_OK && req->err != ICMS_CORRUPT && req->status == 0)
+        return; /* it ended with the association, or here */
+    if (enclosure_state(enclosure) == AGENT_ENCLOSURE_UP &&
+        !agent_reactor_stalled(reactor, asked_ns) &&
+        slow_ended(slow, enclosure->number, enclosures_in_use(reactor), end, bytes, asked_ns,
+                   now_ns))
+        enclosure_slow_begins(enclosure, slow, now_ns - asked_ns);
+}
+
+static void enclosure_probe_done(struct nvmf_req *req)
+{
+    struct agent_enclosure *enclosure = req->owner;
+    struct agent_reactor *reactor = enclosure->reactor;
+    bool answered = req->status != 0 || req->err == ICMS_OK;
+
+    enclosure->probing = false;
+    if (enclosure_state(enclosure) != AGENT_ENCLOSURE_SLOW ||
+        agent_reactor_stalled(reactor, enclosure->probe_sent_ns))
+        return;
+    if (req->err == ICMS_DEADLINE || req->err == ICMS_CANCELED)
+        answered = false;
+    if (slow_probed(enclosure->slow_in, enclosure->number, enclosures_in_use(reactor), answered,
+                    AGENT_PROBE_BYTES, enclosure->probe_sent_ns, reactor_now_ns(reactor)))
+        enclosure_slow_ends(enclosure);
+}
+
+/* Is it still slow? */
+static void enclosure_probe_send(struct agent_enclosure *enclosure)
+{
+    struct agent_reactor *reactor = enclosure->reactor;
+    struct nvmf_req *req = &enclosure->probe_req;
+    bool is_load = enclosure->slow_in == &reactor->slow_loads;
+
+    if (enclosure->probing)
+        return;
+    enclosure->probe_sent_ns = reactor_now_ns(reactor);
+    *req = (struct nvmf_req){
+        .nsid = enclosure->asked_nsid,
+        .io_class = IO_CLASS_LOAD,
+        .key = enclosure->asked_key,
+        .deadline_ns = enclosure->probe_sent_ns + AGENT_PROBE_DEADLINE_NS,
+        .done = enclosure_probe_done,
+        .owner = enclosure,
+    };
+    if (is_load)
+        req->data[0] = (struct iovec){enclosure->probe_memory, AGENT_PROBE_BYTES};
+    enclosure->probing = (is_load ? nvmf_retrieve : nvmf_exist)(enclosure->ctrl, req) == ICMS_OK;
+}
+
 static void enclosure_probe(struct loop_timer *timer)
 {
     struct agent_enclosure *enclosure = container_of(timer, struct agent_enclosure, probe);
 
     counter_add(&enclosure->probes, 1);
-    enclosure_open(enclosure);
+    if (enclosure_state(enclosure) != AGENT_ENCLOSURE_SLOW) {
+        enclosure_open(enclosure);
+        return;
+    }
+    enclosure_probe_arm(enclosure);
+    enclosure_probe_send(enclosure);
 }
+
+/* ---- volumes -------------------------------------------------------------------------------- */
 
 /* What a volume's values are, for people. */
 static const char *enclosure_kind(bool sealed, bool encrypted)
@@ -142,7 +294,7 @@ static void enclosure_up(struct nvmf_ctrl *ctrl)
     uint64_t lately_ns = (uint64_t)enclosure->agent->opts.probe_ms * 1000000;
 
     /* Whoever took over meanwhile may have blocks of it. */
-    if (atomic_load_explicit(&enclosure->state, memory_order_relaxed) == AGENT_ENCLOSURE_EXCLUDED ||
+    if (enclosure_state(enclosure) == AGENT_ENCLOSURE_EXCLUDED ||
         now_ns - enclosure->began_ns > lately_ns)
         atomic_store_explicit(&enclosure->included_ns, now_ns, memory_order_relaxed);
     enclosure_auths_read(enclosure);
@@ -169,22 +321,20 @@ static void enclosure_down(struct nvmf_ctrl *ctrl, icms_err err, const char *why
     loop_timer_stop(enclosure->reactor->loop, &enclosure->look);
     for (uint32_t i = 0; i < enclosure->agent->volume_count; i++) /* nobody knows what it has now */
         (void)agent_shard_missing_set(&enclosure->reactor->shards[i], enclosure->number, false);
-    if (atomic_load_explicit(&enclosure->state, memory_order_relaxed) != AGENT_ENCLOSURE_EXCLUDED)
+    if (enclosure_state(enclosure) != AGENT_ENCLOSURE_EXCLUDED)
         counter_add(&enclosure->exclusions, 1);
+    loop_timer_stop(enclosure->reactor->loop, &enclosure->probe);
+    slow_forget(&enclosure->reactor->slow_loads, enclosure->number);
+    slow_forget(&enclosure->reactor->slow_exists, enclosure->number);
     enclosure_state_set(enclosure, AGENT_ENCLOSURE_EXCLUDED);
+    enclosures_slow_release(enclosure->reactor);
     atomic_store_explicit(&enclosure->tried, true, memory_order_release);
 }
 
-/* Everything of the association is over: the next try is due in probe_ms, give or take a quarter.
- */
+/* Everything of the association is over. */
 static void enclosure_closed(struct nvmf_ctrl *ctrl)
 {
-    struct agent_enclosure *enclosure = nvmf_ctrl_owner(ctrl);
-    uint64_t probe_ns = (uint64_t)enclosure->agent->opts.probe_ms * 1000000;
-    uint64_t jitter_ns = loop_random(enclosure->reactor->loop) % (probe_ns / 2 + 1);
-
-    loop_timer_start(enclosure->reactor->loop, &enclosure->probe,
-                     reactor_now_ns(enclosure->reactor) + probe_ns - probe_ns / 4 + jitter_ns);
+    enclosure_probe_arm(nvmf_ctrl_owner(ctrl));
 }
 
 static const struct nvmf_ctrl_ops enclosure_ctrl_ops = {
@@ -228,6 +378,11 @@ static void enclosure_count(struct agent_enclosure *enclosure, enum agent_latenc
         hist_add(&enclosure->op_ns[kind], reactor_now_ns(enclosure->reactor) - asked_ns);
 }
 
+static uint64_t enclosure_req_space(const struct nvmf_req *req)
+{
+    return req->data[0].iov_len + req->data[1].iov_len;
+}
+
 static void enclosure_req_done(struct nvmf_req *req)
 {
     struct agent_op *op = req->owner;
@@ -236,13 +391,21 @@ static void enclosure_req_done(struct nvmf_req *req)
     op->err = enclosure_req_err(enclosure, op->shard, req);
     op->reason = req->reason;
     if (op->kind == AGENT_OP_LOAD)
+        enclosure->loading_bytes -= enclosure_req_space(req);
+    if (op->io_class == IO_CLASS_LOAD && op->kind == AGENT_OP_LOAD)
+        enclosure_ended(enclosure, &enclosure->reactor->slow_loads, req, op->ahead_bytes,
+                        op->asked_ns);
+    else if (op->io_class == IO_CLASS_LOAD && op->kind == AGENT_OP_EXIST)
+        enclosure_ended(enclosure, &enclosure->reactor->slow_exists, req, op->ahead_bytes,
+                        op->asked_ns);
+    if (op->kind == AGENT_OP_LOAD)
         enclosure_count(enclosure, AGENT_LATENCY_LOAD, op->err, op->asked_ns);
     else if (op->kind == AGENT_OP_STORE)
         enclosure_count(enclosure, AGENT_LATENCY_STORE, op->err, op->asked_ns);
     else if (op->kind == AGENT_OP_EXIST)
         enclosure_count(enclosure, AGENT_LATENCY_EXIST, op->err, op->asked_ns);
     if (op->kind == AGENT_OP_LOAD && op->err == ICMS_OK) {
-        uint64_t space = req->data[0].iov_len + req->data[1].iov_len;
+        uint64_t space = enclosure_req_space(req);
 
         op->value_bytes = req->value_bytes;
         op->record = req->record;
@@ -261,12 +424,14 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
     struct agent_shard *shard = op->shard;
     struct nvmf_req *req = &op->u.nvmf;
     uint8_t *memory = op->slot == SHM_SLOT_NONE ? NULL : agent_shard_memory(shard, op->slot);
+    icms_err err;
 
     if (!nvmf_ctrl_is_up(enclosure->ctrl))
         return ICMS_PEER_DOWN;
     if (enclosure->nsid[shard->number] == 0)
         return ICMS_NO_VOLUME;
     op->asked_ns = reactor_now_ns(enclosure->reactor);
+    op->ahead_bytes = enclosure->loading_bytes;
     *req = (struct nvmf_req){
         .nsid = enclosure->nsid[shard->number],
         .io_class = op->io_class,
@@ -285,7 +450,11 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
             req->data[0] = (struct iovec){memory, op->space};
         }
         req->want_record = op->suspect;
-        return nvmf_retrieve(enclosure->ctrl, req);
+        err = nvmf_retrieve(enclosure->ctrl, req);
+        if (err == ICMS_OK)
+            enclosure->loading_bytes += enclosure_req_space(req);
+        op->ahead_bytes = enclosure->loading_bytes;
+        return err;
     case AGENT_OP_STORE:
         if (op->stored_bytes > enclosure->value_bytes_max[shard->number])
             return ICMS_VALUE_SIZE;
@@ -329,6 +498,8 @@ static void match_req_done(struct nvmf_req *req)
 
     cmd->err = enclosure_req_err(cmd->enclosure, cmd->match->shard, req);
     cmd->reason = req->reason;
+    enclosure_ended(cmd->enclosure, &cmd->enclosure->reactor->slow_exists, req, cmd->ahead_bytes,
+                    cmd->asked_ns);
     enclosure_count(cmd->enclosure, AGENT_LATENCY_EXIST, cmd->err, cmd->asked_ns);
     if (cmd->err == ICMS_UNSUPPORTED) /* offered, but not known: key by key from now on */
         atomic_store_explicit(&cmd->enclosure->exist_many, false, memory_order_relaxed);
@@ -348,9 +519,11 @@ void agent_enclosure_ask_match(struct agent_enclosure *enclosure, struct agent_m
     uint32_t nsid = enclosure->nsid[cmd->match->shard->number];
 
     cmd->asked_ns = reactor_now_ns(enclosure->reactor);
+    cmd->ahead_bytes = enclosure->loading_bytes;
     cmd->nvmf = (struct nvmf_req){
         .nsid = nsid,
         .io_class = IO_CLASS_LOAD,
+        .key = cmd->keys[0],
         .deadline_ns = cmd->match->deadline_ns,
         .done = match_req_done,
         .owner = cmd,
@@ -398,6 +571,9 @@ icms_err agent_enclosure_init(struct agent_enclosure *enclosure, struct agent_re
     loop_timer_init(&enclosure->probe, enclosure_probe);
     loop_timer_init(&enclosure->look, enclosure_look);
     enclosure_state_set(enclosure, AGENT_ENCLOSURE_CONNECTING);
+    enclosure->probe_memory = malloc(AGENT_PROBE_BYTES);
+    if (enclosure->probe_memory == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for a probe of an enclosure");
     nvmf_ctrl_opts_init(&ctrl_opts);
     ctrl_opts.addr = opts->addr;
     ctrl_opts.subnqn = opts->nqn;
@@ -424,6 +600,7 @@ icms_err agent_enclosure_init(struct agent_enclosure *enclosure, struct agent_re
 void agent_enclosure_fini(struct agent_enclosure *enclosure)
 {
     nvmf_ctrl_free(&enclosure->ctrl);
+    free(enclosure->probe_memory);
     pthread_mutex_destroy(&enclosure->text_lock);
 }
 

@@ -9,12 +9,13 @@
  * op_done -> agent_op_free. Requests that wait for it are told in op_done; it goes on without them
  * when they ended earlier.
  *
- * Whom: the first in the key's rendezvous order that is not excluded. A connection that ends under
- * an operation excludes its enclosure, so the next one is asked. A block that an enclosure misses
- * which was away lately may be with the one that took over: that one is asked too, once. While the
- * owner is excluded, "absent" elsewhere means that the owner is down. An enclosure that lacks the
- * volume is passed over in the same way, and "absent" elsewhere then is "no_volume"; that nobody
- * has it is an error.
+ * Whom: the first in the key's rendezvous order that is not excluded. A slow one is excluded from
+ * loads and stores; it is connected, so deletions and flushes, which it alone can do, go there. A
+ * connection that ends under an operation excludes its enclosure, so the next one is asked. A block
+ * that an enclosure misses which was away lately may be with the one that took over: that one is
+ * asked too, once. While the owner is excluded, "absent" elsewhere means that the owner is down. An
+ * enclosure that lacks the volume is passed over in the same way, and "absent" elsewhere then is
+ * "no_volume"; that nobody has it is an error.
  *
  * Repair. A block whose trailer fails may be bad where it is stored, and a put that does not
  * replace would find it there for ever. So it is loaded again (suspect), checked here whoever says
@@ -172,7 +173,7 @@ static void op_owners(struct agent_op *op, uint32_t *out_owner, uint32_t *out_ne
 static struct agent_enclosure *op_pick_delete(struct agent_op *op)
 {
     const struct agent_reactor *reactor = op->shard->reactor;
-    uint64_t excluded = atomic_load_explicit(&reactor->excluded, memory_order_relaxed);
+    uint64_t excluded = agent_reactor_down(reactor);
     uint32_t owner, next;
 
     if (reactor->agent->map == NULL)
@@ -198,7 +199,7 @@ static struct agent_enclosure *op_pick_delete(struct agent_op *op)
 static struct agent_enclosure *op_pick_flush(struct agent_op *op)
 {
     const struct agent_reactor *reactor = op->shard->reactor;
-    uint64_t excluded = atomic_load_explicit(&reactor->excluded, memory_order_relaxed);
+    uint64_t excluded = agent_reactor_down(reactor);
     uint64_t left = op->wanted & ~op->tried;
 
     if (left == 0)

@@ -118,12 +118,14 @@ static uint64_t age_ns(struct agent *agent, uint64_t since_ns)
     return now_ns > since_ns ? now_ns - since_ns : 0;
 }
 
-/* The worse of two verdicts: excluded, connecting, up. */
+/* The worse of two verdicts: excluded, slow, connecting, up. */
 static enum agent_enclosure_state enclosure_state_worse(enum agent_enclosure_state a,
                                                         enum agent_enclosure_state b)
 {
     if (a == AGENT_ENCLOSURE_EXCLUDED || b == AGENT_ENCLOSURE_EXCLUDED)
         return AGENT_ENCLOSURE_EXCLUDED;
+    if (a == AGENT_ENCLOSURE_SLOW || b == AGENT_ENCLOSURE_SLOW)
+        return AGENT_ENCLOSURE_SLOW;
     return a == AGENT_ENCLOSURE_CONNECTING ? a : b;
 }
 
@@ -143,6 +145,7 @@ static void enclosure_stats_add(struct agent_enclosure *enclosure,
                                                        &enclosure->state, memory_order_relaxed));
     out->tls = tls[atomic_load_explicit(&enclosure->tls, memory_order_relaxed)];
     out->excluded_count += counter_get(&enclosure->exclusions);
+    out->slow_total += counter_get(&enclosure->slow_total);
     out->probes += counter_get(&enclosure->probes);
     out->auths += counter_get(&enclosure->auths);
     out->auths_refused += counter_get(&enclosure->auths_refused);
@@ -317,13 +320,14 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
                              const struct agent_enclosure_stats *enclosure, uint64_t volumes,
                              bool all)
 {
-    static const char *const states[] = {"connecting", "up", "excluded"};
+    static const char *const states[] = {"connecting", "up", "slow", "excluded"};
 
     json_put_object(json, NULL);
     json_put_string(json, "name", enclosure->name);
     json_put_string(json, "state", states[enclosure->state]);
     json_put_string(json, "tls", enclosure->tls);
     json_put_uint(json, "exclusions", enclosure->excluded_count);
+    json_put_uint(json, "slow_total", enclosure->slow_total);
     json_put_uint(json, "probes", enclosure->probes);
     json_put_uint(json, "auths", enclosure->auths);
     json_put_uint(json, "auths_refused", enclosure->auths_refused);

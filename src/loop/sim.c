@@ -303,6 +303,11 @@ static bool cut_is(const struct sim_cut *cut, const struct sim_node *a, const st
     return (cut->a == a && cut->b == b) || (cut->b != NULL && cut->a == b && cut->b == a);
 }
 
+void sim_net_far(struct sim_node *node, uint64_t ns)
+{
+    node->far_ns = ns;
+}
+
 void sim_net_cut(struct sim *sim, struct sim_node *a, struct sim_node *b, bool cut)
 {
     list_for_each_safe (link, &sim->cuts) {

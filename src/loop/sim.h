@@ -85,6 +85,10 @@ void sim_node_pause(struct sim_node *node, bool paused);
 /* A black hole: packets between the two vanish, nothing is reset. b NULL: from and to everybody. */
 void sim_net_cut(struct sim *sim, struct sim_node *a, struct sim_node *b, bool cut);
 
+/* Everything that the node sends and receives by connections takes so much longer, each way; 0 is
+ * normal. */
+void sim_net_far(struct sim_node *node, uint64_t ns);
+
 /* Multiplies a node's disk delays (1 is normal). */
 void sim_disk_slow(struct sim_node *node, uint32_t factor);
 

@@ -58,6 +58,7 @@ struct sim_node {
     uint64_t offset_ns;  /* its clock is this much ahead of virtual time           */
     uint64_t random;     /* state of its entropy                                   */
     uint32_t disk_slow;  /* factor on its disks' delays                            */
+    uint64_t far_ns;     /* added to its network's delays                          */
     uint16_t port_next;  /* next port that is tried when one is picked             */
     bool paused;         /* its loops stand still                                  */
     bool dark;           /* crashed silently: nothing answers                      */

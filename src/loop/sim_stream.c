@@ -106,9 +106,10 @@ static void piece_send(struct sim_piece *piece)
     struct sim_stream *stream = piece->stream;
     struct sim *sim = stream->conn->sim;
     uint64_t transfer_ns = (uint64_t)piece->bytes * 1000000000u / sim->opts.net_bytes_per_s;
+    uint64_t far_ns = stream->conn->end[0].node->far_ns + stream->conn->end[1].node->far_ns;
 
     stream->busy_ns = u64_max(stream->busy_ns, sim->now_ns) + transfer_ns;
-    stream->last_ns = u64_max(stream->last_ns, stream->busy_ns + sim_net_delay(sim));
+    stream->last_ns = u64_max(stream->last_ns, stream->busy_ns + sim_net_delay(sim) + far_ns);
     sim_at(sim, &piece->event, stream->last_ns);
 }
 

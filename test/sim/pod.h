@@ -290,6 +290,7 @@ enum pod_trouble_kind {
     POD_TROUBLE_CUT,  /* a black hole between two, or around one       */
     POD_TROUBLE_SLOW, /* the drives of a target                        */
     POD_TROUBLE_DEAD, /* one drive, until somebody repairs it          */
+    POD_TROUBLE_FAR,  /* the network of a target delays                */
     POD_TROUBLE_KINDS,
 };
 
@@ -328,6 +329,7 @@ struct pod_counts {
     uint64_t dropped;   /* the agent died before it answered */
     uint64_t trouble[POD_TROUBLE_KINDS];
     uint64_t replaced; /* drives that could not be opened any more */
+    uint64_t slow;     /* verdicts on enclosures, by reactors of agents that did not crash since */
 };
 
 struct pod_world {

@@ -61,6 +61,10 @@ static bool settle_is_up(struct pod_world *world)
     for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
         if (!pod_client_idle(&world->clients[i]))
             return false;
+    world->counts.slow = 0;
+    for (uint32_t i = 0; i < POD_AGENTS; i++)
+        for (uint32_t j = 0; j < POD_TARGETS; j++)
+            world->counts.slow += world->agents[i].stats->enclosures[j].slow_total;
     return true;
 }
 

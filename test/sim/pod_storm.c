@@ -69,6 +69,7 @@ static const char *const trouble_names[POD_TROUBLE_KINDS] = {
     [POD_TROUBLE_CUT] = "the network is cut",
     [POD_TROUBLE_SLOW] = "drives are slow",
     [POD_TROUBLE_DEAD] = "drives die",
+    [POD_TROUBLE_FAR] = "the network is slow",
 };
 
 /* ---- troubles that end by themselves -------------------------------------------------------- */
@@ -98,6 +99,10 @@ static void trouble_set(struct pod_world *world, const struct pod_trouble *troub
         pod_tell(world, "target %u: %s drives", trouble->a, on ? "slow" : "normal");
         sim_disk_slow(world->targets[trouble->a].node,
                       on ? 2 + (uint32_t)pod_chance(world, 60) : 1);
+        break;
+    case POD_TROUBLE_FAR:
+        pod_tell(world, "target %u: %s network", trouble->a, on ? "slow" : "normal");
+        sim_net_far(world->targets[trouble->a].node, on ? 26 * MS + pod_chance(world, 4) * MS : 0);
         break;
     default:
         check(trouble->kind == POD_TROUBLE_DEAD);
@@ -184,6 +189,9 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
         break;
     case POD_TROUBLE_SLOW:
         trouble_begin(world, kind, target, 0, 300 * MS);
+        break;
+    case POD_TROUBLE_FAR:
+        trouble_begin(world, kind, target, 0, 2000 * MS);
         break;
     default:
         trouble_begin(world, POD_TROUBLE_DEAD, target, (uint32_t)pod_chance(world, POD_DRIVES),

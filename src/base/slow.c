@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * base/slow.c: see the header for the rule.
+ */
+#include "base/slow.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+void slow_init(struct slow *slow, uint32_t count)
+{
+    check(count >= 1 && count <= SLOW_PEERS_MAX);
+    memset(slow, 0, sizeof(*slow));
+    slow->count = count;
+}
+
+void slow_forget(struct slow *slow, uint32_t peer)
+{
+    struct slow_peer *self = &slow->peers[peer];
+
+    self->typical_ns = self->in_time_ns = self->streak_ns = 0;
+    self->lates = self->probes_good = 0;
+}
+
+/* ---- what is late --------------------------------------------------------------------------- */
+
+static int slow_compare(const void *a, const void *b)
+{
+    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+
+    return left < right ? -1 : left > right;
+}
+
+/* The median of what is typical of the others in use; 0: nobody knows. */
+static uint64_t slow_typical_ns(const struct slow *slow, uint32_t but, uint64_t in_use)
+{
+    uint64_t typical_ns[SLOW_PEERS_MAX];
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < slow->count; i++)
+        if (i != but && (in_use >> i & 1) != 0 && slow->peers[i].typical_ns != 0)
+            typical_ns[count++] = slow->peers[i].typical_ns;
+    if (count == 0)
+        return 0;
+    qsort(typical_ns, count, sizeof(typical_ns[0]), slow_compare);
+    return typical_ns[count / 2];
+}
+
+static uint64_t slow_limit_from_ns(const struct slow *slow, uint32_t peer, uint64_t in_use,
+                                   uint64_t bytes, uint64_t floor_ns)
+{
+    return u64_max(SLOW_FACTOR * slow_typical_ns(slow, peer, in_use), floor_ns) +
+           bytes / SLOW_BYTES_PER_MS * 1000000;
+}
+
+uint64_t slow_limit_ns(const struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t bytes)
+{
+    check(peer < slow->count);
+    return slow_limit_from_ns(slow, peer, in_use, bytes, SLOW_FLOOR_NS);
+}
+
+/* Nothing takes longer than the floor in a pod that is well: the others are not looked at. */
+static bool slow_is_late(const struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end end,
+                         uint64_t bytes, uint64_t took_ns)
+{
+    uint64_t floor_ns = end == SLOW_MISSED ? SLOW_MISSED_FLOOR_NS : SLOW_FLOOR_NS;
+
+    return end != SLOW_SHED && took_ns > floor_ns &&
+           took_ns > slow_limit_from_ns(slow, peer, in_use, bytes, floor_ns);
+}
+
+/* ---- verdicts ------------------------------------------------------------------------------- */
+
+/* Have so many others answered in time since then that this one is to blame? */
+static bool slow_others_are_well(const struct slow *slow, uint32_t but, uint64_t in_use,
+                                 uint64_t since_ns)
+{
+    uint32_t well = 0;
+
+    for (uint32_t i = 0; i < slow->count; i++) {
+        const struct slow_peer *other = &slow->peers[i];
+
+        well += i != but && (in_use >> i & 1) != 0 && other->lates == 0 &&
+                other->in_time_ns >= since_ns;
+    }
+    return 2 * well >= slow->count;
+}
+
+static void slow_begins(struct slow_peer *self, uint64_t now_ns)
+{
+    bool again = self->back_ns != 0 && now_ns - self->back_ns < SLOW_CALM_NS;
+
+    self->probes_needed = again ? self->probes_needed * 2 : SLOW_PROBES;
+    if (self->probes_needed > SLOW_PROBES_MAX)
+        self->probes_needed = SLOW_PROBES_MAX;
+    self->probes_good = 0;
+    self->lates = 0;
+}
+
+bool slow_ended(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end end,
+                uint64_t bytes, uint64_t sent_ns, uint64_t now_ns)
+{
+    struct slow_peer *self = &slow->peers[peer];
+    uint64_t took_ns = u64_max(now_ns - sent_ns, 1);
+    bool late = slow_is_late(slow, peer, in_use, end, bytes, took_ns);
+
+    check(peer < slow->count && (in_use >> peer & 1) != 0);
+    if (end == SLOW_ANSWERED || late)
+        self->typical_ns = self->typical_ns == 0
+                               ? took_ns
+                               : u64_max(self->typical_ns - self->typical_ns / 8 + took_ns / 8, 1);
+    if (!late) {
+        if (end == SLOW_MISSED)
+            return false;
+        self->lates = 0;
+        self->in_time_ns = u64_max(self->in_time_ns, sent_ns);
+        return false;
+    }
+    if (self->lates++ == 0)
+        self->streak_ns = now_ns;
+    if (self->lates < SLOW_LATES || now_ns - self->streak_ns < SLOW_STREAK_NS ||
+        !slow_others_are_well(slow, peer, in_use, self->streak_ns))
+        return false;
+    slow_begins(self, now_ns);
+    return true;
+}
+
+bool slow_probed(struct slow *slow, uint32_t peer, uint64_t in_use, bool answered, uint64_t bytes,
+                 uint64_t sent_ns, uint64_t now_ns)
+{
+    struct slow_peer *self = &slow->peers[peer];
+
+    check(peer < slow->count && (in_use >> peer & 1) == 0);
+    if (!answered || now_ns - sent_ns > slow_limit_ns(slow, peer, in_use, bytes)) {
+        self->probes_good = 0;
+        return false;
+    }
+    if (++self->probes_good < self->probes_needed)
+        return false;
+    slow_forget(slow, peer);
+    self->back_ns = now_ns;
+    return true;
+}

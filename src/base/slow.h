@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * base/slow.h: which of several peers is slow. Peers are what does the same work side by side:
+ * the enclosures of a pod. No peer is slow by itself: it is slower than the others are at the same
+ * time.
+ *
+ * Life of a verdict. Each operation that ends is told by slow_ended. An operation is late when it
+ * took longer than slow_limit_ns: SLOW_FACTOR times what is typical of the others, SLOW_FLOOR_NS at
+ * least. A peer becomes slow when all of this holds:
+ *   - SLOW_LATES operations in a row were late, the last one SLOW_STREAK_NS after the first one
+ *     ended: one pause, however many waited for it, is no verdict;
+ *   - half of all peers are in use and well: their last operation was in time, and was sent after
+ *     that first late one ended. Where all are slow there is too much to do, or a fault of one's
+ *     own, and no peer to blame.
+ * The owner then passes the peer over, and probes it. It is in use again after slow_probes_needed
+ * probes in a row within the limit: two, and twice as many each time that it became slow again
+ * within SLOW_CALM_NS, so that a peer that comes and goes is left alone for longer and longer.
+ *
+ * An operation that ended at its deadline without an answer took at least as long as it was under
+ * way: it is late when that is over the limit, with SLOW_MISSED_FLOOR_NS instead of SLOW_FLOOR_NS,
+ * and says nothing when it is not (who asked gave too little time). An answer that refuses work
+ * ("shed") came in time: the peer is busy. The caller does not report operations that were
+ * canceled, ended with the connection, or were under way while its own thread stood still.
+ *
+ * One thread. Takes no memory, knows no clock.
+ */
+#ifndef BASE_SLOW_H
+#define BASE_SLOW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define SLOW_PEERS_MAX 64
+
+#define SLOW_LATES     3
+#define SLOW_STREAK_NS ((uint64_t)400 * 1000 * 1000)
+
+#define SLOW_FACTOR          8
+#define SLOW_FLOOR_NS        ((uint64_t)50 * 1000 * 1000)
+#define SLOW_MISSED_FLOOR_NS ((uint64_t)5 * 1000 * 1000)
+
+/* The limit is so much higher for each byte: 64 MiB may take half a second. */
+#define SLOW_BYTES_PER_MS ((uint64_t)128 * 1000)
+
+#define SLOW_PROBES     2
+#define SLOW_PROBES_MAX 64
+#define SLOW_CALM_NS    ((uint64_t)60 * 1000 * 1000 * 1000)
+
+/* One peer. */
+struct slow_peer {
+    uint64_t typical_ns;  /* moving average of what operations took; 0: none yet                  */
+    uint64_t in_time_ns;  /* when the last operation in time was sent; 0: none yet                */
+    uint64_t streak_ns;   /* when the first late one of the streak ended                        */
+    uint32_t lates;       /* late operations in a row                                             */
+    uint32_t probes_good; /* in a row, while it is slow                                           */
+    uint32_t probes_needed; /* the next time that it is slow; 0: it never was                     */
+    uint64_t back_ns;       /* when it was in use again; 0: it was never slow                     */
+};
+
+struct slow {
+    uint32_t count; /* peers */
+    struct slow_peer peers[SLOW_PEERS_MAX];
+};
+
+/* How an operation ended. */
+enum slow_end {
+    SLOW_ANSWERED, /* with data, or with what the peer knows of it  */
+    SLOW_SHED,     /* the peer refused it, for it has too much to do */
+    SLOW_MISSED,   /* its deadline passed without an answer         */
+};
+
+/* count: 1..SLOW_PEERS_MAX. */
+void slow_init(struct slow *slow, uint32_t count);
+
+/* The peer was away: what was seen of it before says nothing of it now. It is not slow. */
+void slow_forget(struct slow *slow, uint32_t peer);
+
+/* What an operation of so many bytes may take at a peer. in_use: bit i: peer i is connected, and
+ * not slow. */
+uint64_t slow_limit_ns(const struct slow *slow, uint32_t peer, uint64_t in_use, uint64_t bytes);
+
+/* An operation ended at a peer that is in use. True: the peer is slow now, and the caller takes it
+ * out of use. */
+bool slow_ended(struct slow *slow, uint32_t peer, uint64_t in_use, enum slow_end end,
+                uint64_t bytes, uint64_t sent_ns, uint64_t now_ns);
+
+/* A probe of a slow peer was answered, or (answered false) failed. True: the peer is not slow any
+ * more. */
+bool slow_probed(struct slow *slow, uint32_t peer, uint64_t in_use, bool answered, uint64_t bytes,
+                 uint64_t sent_ns, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which peer is slow: peers with a latency each, asked in turns by a number of clients, as the
+ * owner of a verdict does it. No seed may pass over half of the peers, or one that is no worse than
+ * the others.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/hash.h"
+#include "base/slow.h"
+
+#define MS       ((uint64_t)1000000)
+#define S        (1000 * MS)
+#define PEERS    8
+#define CLIENTS  4
+#define PROBE_NS (500 * MS)
+
+/* Clients that ask one peer after the other, each one command at a time. */
+struct world {
+    struct slow slow;
+    uint64_t in_use, now_ns;
+    uint64_t random;
+    uint64_t took_ns[PEERS];    /* of an operation                          */
+    uint64_t deadline_ns;       /* relative; 0: none                        */
+    enum slow_end end;          /* of those that are in time                */
+    uint32_t peer[CLIENTS];     /* whom the client asks                     */
+    uint64_t sent_ns[CLIENTS];  /* since when                               */
+    uint64_t probe_ns[PEERS];   /* when the next one of a slow peer is sent */
+    uint32_t verdicts, returns; /* of all peers                             */
+    uint64_t first_ns;          /* of the first verdict                     */
+    uint32_t ops;               /* ended                                    */
+};
+
+static uint64_t dice(struct world *world, uint64_t sides)
+{
+    world->random = hash64_mix(world->random + 1);
+    return world->random % sides;
+}
+
+static void ask(struct world *world, uint32_t client)
+{
+    do
+        world->peer[client] = (uint32_t)dice(world, world->slow.count);
+    while ((world->in_use >> world->peer[client] & 1) == 0);
+    world->sent_ns[client] = world->now_ns;
+}
+
+static void world_init(struct world *world, uint32_t peers, uint64_t seed)
+{
+    memset(world, 0, sizeof(*world));
+    slow_init(&world->slow, peers);
+    world->in_use = ((uint64_t)1 << peers) - 1;
+    world->random = seed;
+    world->now_ns = S;
+    for (uint32_t i = 0; i < peers; i++)
+        world->took_ns[i] = MS;
+    for (uint32_t i = 0; i < CLIENTS; i++)
+        ask(world, i);
+}
+
+static void client_step(struct world *world, uint32_t client)
+{
+    uint32_t peer = world->peer[client];
+    uint64_t took_ns = world->now_ns - world->sent_ns[client];
+    bool missed = world->deadline_ns != 0 && world->took_ns[peer] > world->deadline_ns;
+
+    if (took_ns < (missed ? world->deadline_ns : world->took_ns[peer]))
+        return;
+    world->ops++;
+    if ((world->in_use >> peer & 1) != 0 &&
+        slow_ended(&world->slow, peer, world->in_use, missed ? SLOW_MISSED : world->end, 4096,
+                   world->sent_ns[client], world->now_ns)) {
+        world->in_use &= ~((uint64_t)1 << peer);
+        world->probe_ns[peer] = world->now_ns + PROBE_NS;
+        world->first_ns = world->verdicts++ == 0 ? world->now_ns : world->first_ns;
+    }
+    ask(world, client);
+}
+
+static void peer_step(struct world *world, uint32_t peer)
+{
+    if ((world->in_use >> peer & 1) != 0 ||
+        world->now_ns < world->probe_ns[peer] + world->took_ns[peer])
+        return;
+    if (slow_probed(&world->slow, peer, world->in_use, true, 4096, world->probe_ns[peer],
+                    world->now_ns)) {
+        world->in_use |= (uint64_t)1 << peer;
+        world->returns++;
+    }
+    world->probe_ns[peer] = world->now_ns + PROBE_NS;
+}
+
+static void world_run(struct world *world, uint64_t ns)
+{
+    for (uint64_t end_ns = world->now_ns + ns; world->now_ns < end_ns; world->now_ns += MS / 2) {
+        for (uint32_t i = 0; i < CLIENTS; i++)
+            client_step(world, i);
+        for (uint32_t i = 0; i < world->slow.count; i++)
+            peer_step(world, i);
+        assert_true((uint32_t)__builtin_popcountll(world->in_use) * 2 >= world->slow.count);
+    }
+}
+
+static void one_slow_peer_is_passed_over_and_comes_back(void **state)
+{
+    struct world world;
+
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        uint64_t began_ns;
+
+        world_init(&world, 3, seed);
+        world_run(&world, S);
+        assert_int_equal(world.verdicts, 0);
+        began_ns = world.now_ns;
+        world.took_ns[1] = 300 * MS;
+        world_run(&world, 6 * S);
+        assert_int_equal(world.verdicts, 1);
+        assert_int_equal(world.in_use, 5);
+        assert_true(world.first_ns - began_ns < 1500 * MS);
+        world_run(&world, 60 * S); /* the probes are as slow */
+        assert_int_equal(world.in_use, 5);
+        world.took_ns[1] = MS;
+        world_run(&world, 2 * S);
+        assert_int_equal(world.in_use, 7);
+        assert_int_equal(world.returns, 1);
+    }
+}
+
+static void peers_that_are_slow_together_stay_in_use(void **state)
+{
+    struct world world;
+
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        world_init(&world, (uint32_t)(2 + seed % 7), seed);
+        world_run(&world, S);
+        for (uint32_t i = 0; i < world.slow.count; i++)
+            world.took_ns[i] = 300 * MS;
+        world_run(&world, 30 * S);
+        assert_int_equal(world.verdicts, 0);
+        world.deadline_ns = 100 * MS; /* nothing comes in time */
+        world_run(&world, 30 * S);
+        assert_int_equal(world.verdicts, 0);
+    }
+}
+
+static void deadlines_that_nobody_could_keep_say_nothing(void **state)
+{
+    struct world world;
+
+    world_init(&world, 3, 1);
+    world.took_ns[1] = 4 * MS;
+    world.deadline_ns = 3 * MS;
+    world_run(&world, 20 * S);
+    assert_int_equal(world.verdicts, 0);
+    world.took_ns[1] = 300 * MS; /* nor does this one answer within what the others need often */
+    world.deadline_ns = 20 * MS;
+    world_run(&world, 5 * S);
+    assert_int_equal(world.in_use, 5);
+}
+
+static void a_peer_that_refuses_is_busy(void **state)
+{
+    struct world world;
+
+    world_init(&world, 3, 1);
+    world.end = SLOW_SHED;
+    world.took_ns[1] = 300 * MS;
+    world_run(&world, 20 * S);
+    assert_int_equal(world.verdicts, 0);
+}
+
+/* Everything that waits for one pause ends late, and together. */
+static void one_pause_is_no_verdict(void **state)
+{
+    struct slow slow;
+
+    slow_init(&slow, 2);
+    for (uint64_t i = 0; i < 50; i++) {
+        assert_false(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, S, 3 * S + i * MS));
+        assert_false(slow_ended(&slow, 1, 3, SLOW_ANSWERED, 0, 3 * S + i * MS, 3 * S + i * MS + 1));
+    }
+    /* it goes on after the pause */
+    assert_true(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, 3 * S, 3 * S + 400 * MS));
+}
+
+/* An operation in time ends a streak, one that had too little time does not. */
+static void a_streak_is_in_a_row(void **state)
+{
+    for (int missed = 0; missed < 2; missed++) {
+        struct slow slow;
+
+        slow_init(&slow, 2);
+        for (uint64_t at = S; at < 3 * S; at += S) {
+            assert_false(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, at, at + 500 * MS));
+            assert_false(slow_ended(&slow, 1, 3, SLOW_ANSWERED, 0, at + 600 * MS, at + 601 * MS));
+        }
+        assert_false(slow_ended(&slow, 0, 3, missed ? SLOW_MISSED : SLOW_ANSWERED, 0, 3 * S,
+                                3 * S + 4 * MS));
+        assert_int_equal(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, 4 * S, 5 * S), missed);
+    }
+}
+
+/* What was well before the streak may be slow, too: nobody is blamed before half were asked. */
+static void the_others_have_to_be_well_since(void **state)
+{
+    struct slow slow;
+
+    slow_init(&slow, 2);
+    assert_false(slow_ended(&slow, 1, 3, SLOW_ANSWERED, 0, S, S + MS));
+    for (uint64_t i = 0; i < 20; i++)
+        assert_false(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, (2 + i) * S, (3 + i) * S));
+    assert_false(slow_ended(&slow, 1, 3, SLOW_ANSWERED, 0, 30 * S, 30 * S + MS));
+    assert_true(slow_ended(&slow, 0, 3, SLOW_ANSWERED, 0, 30 * S, 31 * S));
+}
+
+static void large_operations_may_take_longer(void **state)
+{
+    struct slow slow;
+
+    slow_init(&slow, 2);
+    assert_int_equal(slow_limit_ns(&slow, 0, 3, 0), SLOW_FLOOR_NS);
+    assert_int_equal(slow_limit_ns(&slow, 0, 3, 128 * 1000 * 1000), SLOW_FLOOR_NS + S);
+    assert_false(slow_ended(&slow, 1, 3, SLOW_ANSWERED, 0, S, S + 100 * MS));
+    assert_int_equal(slow_limit_ns(&slow, 0, 3, 0), 800 * MS);
+    assert_int_equal(slow_limit_ns(&slow, 0, 1, 0), SLOW_FLOOR_NS); /* peer 1 is not in use */
+}
+
+/* One that is slow again and again waits longer each time. */
+static void a_peer_that_comes_and_goes_does_not_flap(void **state)
+{
+    struct world world;
+
+    world_init(&world, 3, 1);
+    for (int i = 0; i < 450; i++) {
+        world.took_ns[1] = (world.in_use >> 1 & 1) != 0 ? 300 * MS : MS;
+        world_run(&world, 4 * S);
+    }
+    assert_in_range(world.verdicts, 3, 60);
+    assert_int_equal(world.slow.peers[1].probes_needed, SLOW_PROBES_MAX);
+}
+
+static void random_pods_never_lose_half(void **state)
+{
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        struct world world;
+
+        world_init(&world, (uint32_t)(1 + seed % PEERS), seed);
+        for (int step = 0; step < 10; step++) {
+            for (uint32_t i = 0; i < world.slow.count; i++)
+                world.took_ns[i] = MS << dice(&world, 10);
+            world.deadline_ns = dice(&world, 2) * 500 * MS;
+            world.end = dice(&world, 4) == 0 ? SLOW_SHED : SLOW_ANSWERED;
+            world_run(&world, 3 * S); /* asserts */
+        }
+        for (uint32_t i = 0; i < world.slow.count; i++)
+            world.took_ns[i] = MS;
+        world_run(&world, SLOW_PROBES_MAX * 2 * PROBE_NS);
+        assert_int_equal(world.in_use, ((uint64_t)1 << world.slow.count) - 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_slow_peer_is_passed_over_and_comes_back),
+        cmocka_unit_test(peers_that_are_slow_together_stay_in_use),
+        cmocka_unit_test(deadlines_that_nobody_could_keep_say_nothing),
+        cmocka_unit_test(a_peer_that_refuses_is_busy),
+        cmocka_unit_test(one_pause_is_no_verdict),
+        cmocka_unit_test(a_streak_is_in_a_row),
+        cmocka_unit_test(the_others_have_to_be_well_since),
+        cmocka_unit_test(large_operations_may_take_longer),
+        cmocka_unit_test(a_peer_that_comes_and_goes_does_not_flap),
+        cmocka_unit_test(random_pods_never_lose_half),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
