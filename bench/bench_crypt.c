@@ -8,8 +8,12 @@
  * the value's size, in place, with a nonce and a tag each, and no derivation, copy or checksum. get
  * is compared with decryption.
  *
- * Both sides run on the thread of bench_run, in turns. What was opened is compared with what was
- * sealed at the end of each slice.
+ * The variant own is the same in memory that nobody else writes, as with the agent in the same
+ * process: then there is no copy. pod and tls compare two pods with agents of their own: with
+ * encrypted values, and with TLS between agent and target, beside neither (bench_pod.c).
+ *
+ * Both sides of the others run on the thread of bench_run, in turns. What was opened is compared
+ * with what was sealed at the end of each slice.
  */
 #include <openssl/evp.h>
 #include <stdlib.h>
@@ -32,6 +36,7 @@ struct crypt_side {
     struct key name;
     uint8_t digest[LIMIT_DIGEST_BYTES];
     struct seal_block block;
+    enum seal_memory memory; /* of sealed                            */
     uint32_t size;
     uint8_t *plain, *sealed, *opened; /* size, sealed_bytes(size), size */
 };
@@ -82,7 +87,8 @@ static icms_err crypt_slice(struct bench_side *base, const struct bench_work *wo
 
     (void)why;
     secret_random(side->block.salt, sizeof(side->block.salt));
-    wanted = seal_value(side->seal, side->key, &side->block, side->plain, side->size, side->sealed);
+    wanted = seal_value(side->seal, side->key, &side->block, side->plain, side->size, side->memory,
+                        side->sealed);
     begin = now = bench_now_ns();
     while (now - begin < ns) {
         uint64_t start = now;
@@ -91,9 +97,9 @@ static icms_err crypt_slice(struct bench_side *base, const struct bench_work *wo
         if (work->op == BENCH_PUT) {
             secret_random(side->block.salt, sizeof(side->block.salt));
             wanted = seal_value(side->seal, side->key, &side->block, side->plain, side->size,
-                                side->sealed);
+                                side->memory, side->sealed);
         } else if (!seal_open(side->seal, side->key, &side->block, side->sealed, side->size,
-                              side->opened, &crc) ||
+                              side->memory, side->opened, &crc) ||
                    crc != wanted) {
             err = ICMS_CORRUPT;
         }
@@ -102,8 +108,8 @@ static icms_err crypt_slice(struct bench_side *base, const struct bench_work *wo
                         now - start);
     }
     slice->wall_ns = now - begin;
-    if (!seal_open(side->seal, side->key, &side->block, side->sealed, side->size, side->opened,
-                   &crc) ||
+    if (!seal_open(side->seal, side->key, &side->block, side->sealed, side->size, side->memory,
+                   side->opened, &crc) ||
         crc != wanted || memcmp(side->opened, side->plain, side->size) != 0) {
         slice->errors++;
         slice->error = ICMS_CORRUPT;
@@ -151,7 +157,7 @@ static icms_err crypt_row(const struct bench_opts *opts, struct crypt_side *side
                           struct err_why *why)
 {
     struct bench_work work = {.op = op, .size_bytes = side->size, .depth = 1};
-    struct bench_row row = {.bench = "crypt", .variant = ""};
+    struct bench_row row = {.bench = "crypt", .variant = side->memory == SEAL_OWN ? "own" : ""};
     icms_err err = bench_compare(opts, &work, &side->raw, &side->side, &row, why);
 
     if (err != ICMS_OK)
@@ -160,6 +166,19 @@ static icms_err crypt_row(const struct bench_opts *opts, struct crypt_side *side
         row.ratio_goal = CRYPT_RATIO;
     opts->row(opts->arg, &row);
     return ICMS_OK;
+}
+
+static icms_err crypt_rows(const struct bench_opts *opts, struct crypt_side *side, double part,
+                           struct err_why *why)
+{
+    icms_err err = ICMS_OK;
+
+    for (int op = BENCH_GET; op <= BENCH_PUT && err == ICMS_OK; op++)
+        if (bench_wants_op(opts, (enum bench_op)op)) {
+            opts->progress(opts->arg, bench_op_name((enum bench_op)op), part);
+            err = crypt_row(opts, side, (enum bench_op)op, why);
+        }
+    return err;
 }
 
 icms_err bench_crypt_run(const struct bench_opts *opts, struct err_why *why)
@@ -173,12 +192,16 @@ icms_err bench_crypt_run(const struct bench_opts *opts, struct err_why *why)
         err = crypt_make(&side, sizes[i], why);
         if (err != ICMS_OK)
             break;
-        for (int op = BENCH_GET; op <= BENCH_PUT && err == ICMS_OK; op++)
-            if (bench_wants_op(opts, (enum bench_op)op)) {
-                opts->progress(opts->arg, bench_op_name((enum bench_op)op), (double)i / size_count);
-                err = crypt_row(opts, &side, (enum bench_op)op, why);
-            }
+        for (int memory = SEAL_SHARED; memory <= SEAL_OWN && err == ICMS_OK; memory++) {
+            side.memory = (enum seal_memory)memory;
+            if (bench_wants_variant(opts, memory == SEAL_OWN ? "own" : ""))
+                err = crypt_rows(opts, &side, (double)i / size_count, why);
+        }
         crypt_free(&side);
     }
+    if (err == ICMS_OK && bench_wants_variant(opts, "pod"))
+        err = bench_pod_pair(opts, "pod", BENCH_ENCRYPTED, why);
+    if (err == ICMS_OK && bench_wants_variant(opts, "tls"))
+        err = bench_pod_pair(opts, "tls", BENCH_TLS, why);
     return err;
 }

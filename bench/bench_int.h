@@ -278,6 +278,13 @@ icms_err bench_files_fill(const struct bench_opts *opts, struct bench_files *fil
 
 /* Targets in processes of their own, and a handle of libicms that reaches them: through an agent in
  * this process, or through icms-agent in one more. Configurations, logs and socket lie in dir. */
+/* How what a pod moves is protected. */
+enum bench_protect {
+    BENCH_PLAIN,
+    BENCH_ENCRYPTED, /* values, by the client                     */
+    BENCH_TLS,       /* connections to enclosures                 */
+};
+
 struct bench_rig {
     const char *dir;               /* the bench's                                        */
     const char *drive;             /* the first target's file; others' are named after it */
@@ -285,6 +292,7 @@ struct bench_rig {
     uint32_t size;                 /* the largest value                                  */
     uint32_t arena_slots;          /* blocks that the agent's memory holds               */
     uint32_t enclosures;           /* targets, each with a drive; 0: 1                   */
+    enum bench_protect protect;    /* what is secret on the way                          */
     bool standard_commands;        /* the agent may not use our own, exist-many          */
     struct proc_child *targets;    /* between bench_rig_up and bench_rig_down            */
     struct proc_child agent;       /* daemon                                             */
@@ -298,13 +306,21 @@ struct bench_hits {
     uint64_t dram, pod;
 };
 
-/* Formats the drives and starts the targets. The first seven fields are set, all else is zero. */
+/* Formats the drives and starts the targets. The first eight fields are set, all else is zero. */
 icms_err bench_rig_up(struct bench_rig *rig, struct err_why *why) ICMS_MUST_CHECK;
 void bench_rig_down(struct bench_rig *rig);
 
 /* Starts an agent with an empty arena, here or as a daemon, and opens the volume through it. */
 icms_err bench_rig_open(struct bench_rig *rig, bool daemon, struct err_why *why) ICMS_MUST_CHECK;
 void bench_rig_close(struct bench_rig *rig);
+
+/* Whether the kernel makes the TLS records of the first enclosure's connections. */
+bool bench_rig_kernel_tls(const struct bench_rig *rig);
+
+/* Rows of bench crypt: a pod with protection beside one without, both with an agent of their own.
+ */
+icms_err bench_pod_pair(const struct bench_opts *opts, const char *variant,
+                        enum bench_protect protect, struct err_why *why) ICMS_MUST_CHECK;
 
 /* Names the rig's processes in a side. */
 void bench_rig_pids(const struct bench_rig *rig, struct bench_side *side);

@@ -397,6 +397,102 @@ static icms_err pod_size(const struct bench_opts *opts, struct pod_side *side,
     return err;
 }
 
+/* ---- what protection costs ------------------------------------------------------------------- */
+
+#define PAIR_DRIVE_BYTES ((uint64_t)1 << 30)
+#define PAIR_ENCRYPTED   0.8 /* goal for loads of 1 MiB */
+
+/* Two pods in directories of their own, the same but for the protection. */
+struct pod_pair {
+    struct pod_side side[2]; /* plain, protected */
+    char dir[2][BENCH_PATH_BYTES], drive[2][BENCH_PATH_BYTES + 8];
+};
+
+static icms_err pair_side_up(const struct bench_opts *opts, struct pod_pair *pair, int i,
+                             enum bench_protect protect, uint32_t size, struct err_why *why)
+{
+    struct pod_side *side = &pair->side[i];
+    icms_err err = bench_dir_make(opts, why, pair->dir[i], sizeof(pair->dir[i]));
+
+    if (err != ICMS_OK) {
+        pair->dir[i][0] = 0;
+        return err;
+    }
+    (void)snprintf(pair->drive[i], sizeof(pair->drive[i]), "%s/drive", pair->dir[i]);
+    *side = (struct pod_side){
+        .size = size,
+        .rig = {.dir = pair->dir[i],
+                .drive = pair->drive[i],
+                .drive_bytes = opts->space_bytes / 2 < PAIR_DRIVE_BYTES
+                                   ? opts->space_bytes / 2 & ~((uint64_t)(1 << 20) - 1)
+                                   : PAIR_DRIVE_BYTES,
+                .size = size,
+                .arena_slots = POD_ARENA_SLOTS,
+                .protect = protect}};
+    side->trail = (struct bench_trail){.count = side->rig.drive_bytes / 2 / size,
+                                       .kept = 2 * POD_ARENA_SLOTS};
+    err = pod_memory(side, why);
+    if (err == ICMS_OK)
+        err = bench_rig_up(&side->rig, why);
+    if (err == ICMS_OK)
+        err = pod_open(side, "daemon", why);
+    if (err == ICMS_OK)
+        err = pod_put(side, side->trail.count, why);
+    side->side.name = protect == BENCH_ENCRYPTED ? "encrypted pod"
+                      : protect == BENCH_TLS     ? "TLS pod"
+                                                 : "plain pod";
+    return err;
+}
+
+static icms_err pair_rows(const struct bench_opts *opts, struct pod_pair *pair, const char *variant,
+                          enum bench_op op, struct err_why *why)
+{
+    uint32_t depths[2], depth_count = bench_depths(opts, depths);
+    icms_err err = ICMS_OK;
+
+    for (int i = 0; i < 2 && op == BENCH_GET; i++)
+        pod_warm(&pair->side[i]);
+    for (uint32_t i = 0; i < depth_count && err == ICMS_OK; i++) {
+        struct bench_work work = {.op = op, .size_bytes = pair->side[0].size, .depth = depths[i]};
+        struct bench_row row = {.bench = "crypt", .variant = variant};
+
+        opts->progress(opts->arg, op == BENCH_GET ? "loads" : "stores", (double)i / depth_count);
+        err = bench_compare(opts, &work, &pair->side[0].side, &pair->side[1].side, &row, why);
+        if (err != ICMS_OK)
+            break;
+        if (pair->side[1].rig.protect == BENCH_ENCRYPTED && op == BENCH_GET &&
+            work.size_bytes == (uint32_t)1 << 20)
+            row.ratio_goal = PAIR_ENCRYPTED;
+        if (pair->side[1].rig.protect == BENCH_TLS)
+            bench_row_extra(&row, "tls_kernel", bench_rig_kernel_tls(&pair->side[1].rig));
+        opts->row(opts->arg, &row);
+    }
+    return err;
+}
+
+icms_err bench_pod_pair(const struct bench_opts *opts, const char *variant,
+                        enum bench_protect protect, struct err_why *why)
+{
+    uint32_t size = opts->size_bytes != 0 ? (uint32_t)opts->size_bytes : (uint32_t)1 << 20;
+    struct pod_pair *pair = calloc(1, sizeof(*pair));
+    icms_err err = pair == NULL ? err_set(why, ICMS_NO_MEMORY, "out of memory") : ICMS_OK;
+
+    opts->progress(opts->arg, "two pods", 0);
+    for (int i = 0; i < 2 && err == ICMS_OK; i++)
+        err = pair_side_up(opts, pair, i, i == 0 ? BENCH_PLAIN : protect, size, why);
+    for (int op = BENCH_GET; op <= BENCH_PUT && err == ICMS_OK; op++)
+        if (bench_wants_op(opts, (enum bench_op)op))
+            err = pair_rows(opts, pair, variant, (enum bench_op)op, why);
+    for (int i = 0; i < 2 && pair != NULL; i++) {
+        bench_rig_down(&pair->side[i].rig);
+        pod_memory_free(&pair->side[i]);
+        if (pair->dir[i][0] != 0)
+            bench_dir_remove(pair->dir[i]);
+    }
+    free(pair);
+    return err;
+}
+
 icms_err bench_pod_run(const struct bench_opts *opts, struct err_why *why)
 {
     uint32_t sizes[BENCH_SIZES_MAX], size_count = bench_sizes(opts, sizes);

@@ -14,6 +14,9 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "bench/bench_int.h"
+#include "crypt/key_text.h"
+#include "crypt/seal.h"
+#include "crypt/secret.h"
 
 #define RIG_UP_MS        10000
 #define RIG_STATUS_BYTES 65536
@@ -23,6 +26,49 @@
 static uint64_t rig_memory(const struct bench_rig *rig)
 {
     return RIG_REQUESTS * ((uint64_t)rig->size + 2 * LIMIT_DISK_ALIGN) + ((uint64_t)32 << 20);
+}
+
+/* ---- secrets, in files of the bench --------------------------------------------------------- */
+
+#define RIG_HOST_NQN "nqn.2026-01.org.icms:bench:host"
+
+/* A new key of NVMe/TCP with TLS. */
+static icms_err rig_psk_write(const char *path, struct err_why *why)
+{
+    struct key_plain key = {.hash = KEY_HASH_SHA256, .bytes = key_hash_bytes(KEY_HASH_SHA256)};
+    char text[KEY_TEXT_BYTES_MAX];
+    size_t length;
+
+    secret_random(key.key, key.bytes);
+    length = key_text_make(KEY_TEXT_TLS, &key, text);
+    return secret_write(path, text, length, why);
+}
+
+/* Where a file of the bench is. */
+static void rig_path(const struct bench_rig *rig, const char *name, char out[BENCH_PATH_BYTES + 16])
+{
+    (void)snprintf(out, BENCH_PATH_BYTES + 16, "%s/%s", rig->dir, name);
+}
+
+/* The keys that this pod needs, and the list of the volume's. */
+static icms_err rig_secrets(struct bench_rig *rig, struct err_why *why)
+{
+    char path[BENCH_PATH_BYTES + 16], list[BENCH_PATH_BYTES], text[BENCH_PATH_BYTES + 128];
+    uint8_t key[SEAL_KEY_BYTES];
+    icms_err err;
+
+    if (rig->protect == BENCH_PLAIN)
+        return ICMS_OK;
+    rig_path(rig, "secret", path);
+    if (rig->protect == BENCH_TLS)
+        return rig_psk_write(path, why);
+    secret_random(key, sizeof(key));
+    err = secret_write(path, key, sizeof(key), why);
+    (void)snprintf(text, sizeof(text),
+                   "volumes:\n  - name: kv\n    keys:\n      - {id: 1, file: \"%s\"}\n", path);
+    if (err == ICMS_OK)
+        err = proc_file_write(rig->dir, "keys.yaml", text, why, list, sizeof(list));
+    return err;
 }
 
 /* How many enclosures the pod has. */
@@ -35,13 +81,19 @@ static uint32_t rig_enclosures(const struct bench_rig *rig)
 static icms_err rig_target_start(struct bench_rig *rig, uint32_t i, struct err_why *why)
 {
     static const char *const format[] = {"--format=all", NULL};
-    char text[3 * BENCH_PATH_BYTES], path[BENCH_PATH_BYTES], name[32], suffix[16] = "";
+    char text[4 * BENCH_PATH_BYTES], path[BENCH_PATH_BYTES], name[32], suffix[16] = "";
+    char hosts[BENCH_PATH_BYTES + 128] = "";
     icms_err err;
 
     rig->targets[i].name = "icms-target";
     if (i > 0)
         (void)snprintf(suffix, sizeof(suffix), ".%u", i);
     (void)snprintf(name, sizeof(name), "target%u.yaml", i);
+    if (rig->protect == BENCH_TLS)
+        (void)snprintf(hosts, sizeof(hosts),
+                       "require: tls\nhosts:\n  - {nqn: \"" RIG_HOST_NQN
+                       "\", psks: [\"%s/secret\"]}\n",
+                       rig->dir);
     (void)snprintf(text, sizeof(text),
                    "# Made by icms bench.\n"
                    "name: bench%u\n"
@@ -50,10 +102,11 @@ static icms_err rig_target_start(struct bench_rig *rig, uint32_t i, struct err_w
                    "memory: %llu\n"
                    "http:\n  listen: none\n"
                    "drives:\n  - path: \"%s%s\"\n    size: %llu\n    format_empty: true\n"
-                   "volumes:\n  - name: kv\n    value_max: %u\n",
+                   "volumes:\n  - name: kv\n    value_max: %u\n    encrypted: %s\n%s",
                    i, (unsigned long long)bench_segment_bytes(rig->drive_bytes),
                    (unsigned long long)rig_memory(rig), rig->drive, suffix,
-                   (unsigned long long)rig->drive_bytes, rig->size);
+                   (unsigned long long)rig->drive_bytes, rig->size,
+                   rig->protect == BENCH_ENCRYPTED ? "true" : "false", hosts);
     err = proc_file_write(rig->dir, name, text, why, path, sizeof(path));
     if (err == ICMS_OK)
         err = proc_child_start(&rig->targets[i], rig->dir, path, format, &bench_canceled, why);
@@ -68,6 +121,7 @@ icms_err bench_rig_up(struct bench_rig *rig, struct err_why *why)
     rig->targets = calloc(rig_enclosures(rig), sizeof(*rig->targets));
     if (rig->targets == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    err = rig_secrets(rig, why);
     for (uint32_t i = 0; i < rig_enclosures(rig) && err == ICMS_OK; i++)
         err = rig_target_start(rig, i, why);
     return err;
@@ -137,23 +191,30 @@ static icms_err rig_wait_up(struct bench_rig *rig, struct err_why *why)
 /* The agent's configuration. */
 static icms_err rig_configure(struct bench_rig *rig, const char *socket, struct err_why *why)
 {
-    char text[3 * BENCH_PATH_BYTES], address[64];
-    uint64_t slot_bytes = bytes_align((uint64_t)rig->size + LIMIT_TRAILER_BYTES, LIMIT_DISK_ALIGN);
-    size_t n = (size_t)snprintf(text, sizeof(text),
-                                "# Made by icms bench.\n"
-                                "name: bench-agent\n"
-                                "socket: \"%s\"\n"
-                                "client_memory: %llu\n"
-                                "store_backlog: %llu\n"
-                                "exist_many: %s\n"
-                                "http:\n  listen: none\n"
-                                "memory: %llu\n"
-                                "volumes:\n  - name: kv\n    value_max: %u\n"
-                                "enclosures:\n",
-                                socket, (unsigned long long)rig_memory(rig),
-                                (unsigned long long)rig_memory(rig),
-                                rig->standard_commands ? "false" : "true",
-                                (unsigned long long)(slot_bytes * rig->arena_slots), rig->size);
+    char text[3 * BENCH_PATH_BYTES], address[64], psk[BENCH_PATH_BYTES + 64] = "";
+    uint64_t slot_bytes =
+        bytes_align(sealed_bytes(rig->size) + LIMIT_TRAILER_BYTES, LIMIT_DISK_ALIGN);
+    size_t n;
+
+    if (rig->protect == BENCH_TLS)
+        (void)snprintf(psk, sizeof(psk), "host_nqn: \"" RIG_HOST_NQN "\"\npsk: \"%s/secret\"\n",
+                       rig->dir);
+    n = (size_t)snprintf(text, sizeof(text),
+                         "# Made by icms bench.\n"
+                         "name: bench-agent\n"
+                         "socket: \"%s\"\n"
+                         "client_memory: %llu\n"
+                         "store_backlog: %llu\n"
+                         "exist_many: %s\n"
+                         "http:\n  listen: none\n"
+                         "memory: %llu\n%s"
+                         "volumes:\n  - name: kv\n    value_max: %u\n    encrypted: %s\n"
+                         "enclosures:\n",
+                         socket, (unsigned long long)rig_memory(rig),
+                         (unsigned long long)rig_memory(rig),
+                         rig->standard_commands ? "false" : "true",
+                         (unsigned long long)(slot_bytes * rig->arena_slots), psk, rig->size,
+                         rig->protect == BENCH_ENCRYPTED ? "true" : "false");
 
     for (uint32_t i = 0; i < rig_enclosures(rig) && n < sizeof(text); i++)
         n += (size_t)snprintf(text + n, sizeof(text) - n, "  - name: bench%u\n    address: %s\n", i,
@@ -165,7 +226,7 @@ static icms_err rig_configure(struct bench_rig *rig, const char *socket, struct 
 icms_err bench_rig_open(struct bench_rig *rig, bool daemon, struct err_why *why)
 {
     struct icms_options options;
-    char socket[BENCH_PATH_BYTES], where[BENCH_PATH_BYTES + 8];
+    char socket[BENCH_PATH_BYTES], where[BENCH_PATH_BYTES + 8], keys[BENCH_PATH_BYTES + 16];
     icms_err err = rig_socket(rig, why, socket, sizeof(socket));
 
     if (err == ICMS_OK)
@@ -178,12 +239,26 @@ icms_err bench_rig_open(struct bench_rig *rig, bool daemon, struct err_why *why)
                    daemon ? socket : rig->config);
     icms_options_init(&options);
     options.buffer_bytes = rig_memory(rig);
+    rig_path(rig, "keys.yaml", keys);
+    options.keys = rig->protect == BENCH_ENCRYPTED ? keys : "";
     err = icms_open(where, &options, why->text, sizeof(why->text), &rig->icms);
     if (err == ICMS_OK)
         err = rig_wait_up(rig, why);
     if (err == ICMS_OK)
         err = icms_volume_open(rig->icms, "kv", why->text, sizeof(why->text), &rig->volume);
     return err;
+}
+
+bool bench_rig_kernel_tls(const struct bench_rig *rig)
+{
+    char *text = malloc(RIG_STATUS_BYTES);
+    size_t bytes;
+    bool kernel = text != NULL &&
+                  icms_status(rig->icms, text, RIG_STATUS_BYTES, &bytes) == ICMS_OK &&
+                  strstr(text, "\"tls\":\"kernel\"") != NULL;
+
+    free(text);
+    return kernel;
 }
 
 void bench_rig_close(struct bench_rig *rig)

@@ -121,9 +121,12 @@ static void begin_chain(struct prefix_cache *cache, const struct prefix_cache_op
 static bool open_tier(struct prefix_cache *cache, const struct prefix_cache_options *options,
                       char *why, size_t why_bytes)
 {
+    struct icms_options how;
     struct icms_volume_info info;
 
-    if (icms_open(options->where, NULL, why, why_bytes, &cache->tier) != ICMS_OK ||
+    icms_options_init(&how);
+    how.keys = options->keys;
+    if (icms_open(options->where, &how, why, why_bytes, &cache->tier) != ICMS_OK ||
         icms_volume_open(cache->tier, options->volume, why, why_bytes, &cache->volume) != ICMS_OK)
         return false;
     icms_volume_info(cache->volume, &info);

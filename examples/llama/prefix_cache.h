@@ -40,6 +40,7 @@ struct prefix_cache;
 struct prefix_cache_options {
     const char *where;  /* of the tier: "unix:", "dir:/var/cache/kv", see icms_open             */
     const char *volume; /* whose largest value holds a block's state                            */
+    const char *keys;   /* list of keys of encrypted volumes, see icms_open; NULL: $ICMS_KEYS    */
     const char *tenant; /* who may share; NULL: ""                                              */
     const char *model;  /* its name                                                             */
     const uint8_t *digest; /* PREFIX_CACHE_DIGEST_BYTES of its weights, see

@@ -50,6 +50,7 @@ enum nixl_key_form {
 
 struct nixl_settings {
     char connection[1024];        /* for icms_open                                            */
+    char keys[1024];              /* list of keys of encrypted volumes; "": that of ICMS_KEYS */
     char volume[ICMS_NAME_BYTES]; /* for icms_volume_open                                     */
     uint8_t uuid[16];             /* that the volume must have; all zero: any                 */
     uint32_t load_deadline_ms;    /* of a READ and a query                                    */

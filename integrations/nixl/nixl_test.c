@@ -53,7 +53,7 @@ static void test_defaults_can_be_handed_back(void **state)
 
     while (nixl_settings_default(NIXL_ICMS, count, &params[count]))
         count++;
-    assert_int_equal(count, 9);
+    assert_int_equal(count, 10);
     refused(settings_read(NIXL_ICMS, params, count, &settings), "volume is missing");
     params[count++] = (struct nixl_param){"volume", "kv"};
     assert_int_equal(settings_read(NIXL_ICMS, params, count, &settings), ICMS_OK);
@@ -72,12 +72,13 @@ static void test_parameters_are_taken_as_written(void **state)
     struct nixl_settings settings;
 
     assert_int_equal(READ(NIXL_ICMS, &settings, {"volume", "kv"},
-                          {"connection", "pod:/etc/icms/agent.yaml"}, {"deadline_ms", "250"},
-                          {"store_deadline_ms", "3600000"}, {"key_form", "hex"},
-                          {"put_ack", "accepted"}, {"num_tasks", "16"},
+                          {"connection", "pod:/etc/icms/agent.yaml"}, {"keys", "/etc/icms/k"},
+                          {"deadline_ms", "250"}, {"store_deadline_ms", "3600000"},
+                          {"key_form", "hex"}, {"put_ack", "accepted"}, {"num_tasks", "16"},
                           {"query_mem_mode", "assume_success"}, {"ignore_read_not_found", "true"}),
                      ICMS_OK);
     assert_string_equal(settings.connection, "pod:/etc/icms/agent.yaml");
+    assert_string_equal(settings.keys, "/etc/icms/k");
     assert_string_equal(settings.volume, "kv");
     assert_int_equal(settings.load_deadline_ms, 250);
     assert_int_equal(settings.store_deadline_ms, 3600000);
@@ -117,6 +118,7 @@ static void test_devices_of_cmx_stand_for_what_the_table_says(void **state)
     static const char table[] = "devices:\n"
                                 "  - device_name: /dev/nvme0n1\n"
                                 "    connection: unix:/run/x.sock\n"
+                                "    keys: /etc/icms/k\n"
                                 "    load_deadline: 300ms\n"
                                 "    volumes:\n"
                                 "      - nguid: 00000000000000000000000000000000\n"
@@ -134,6 +136,7 @@ static void test_devices_of_cmx_stand_for_what_the_table_says(void **state)
     assert_int_equal(setenv("ICMS_NIXL_CONFIG", path, 1), 0);
     assert_int_equal(READ(NIXL_DOCA_MEMOS, &settings, {"device_name", "/dev/nvme0n1"}), ICMS_OK);
     assert_string_equal(settings.connection, "unix:/run/x.sock");
+    assert_string_equal(settings.keys, "/etc/icms/k");
     assert_string_equal(settings.volume, "any");
     assert_int_equal(settings.load_deadline_ms, 300);
     assert_int_equal(settings.store_deadline_ms, 10000);

@@ -82,6 +82,11 @@ static icms_err take_connection(struct reading *reading, const char *name, const
                      sizeof(reading->settings.connection));
 }
 
+static icms_err take_keys(struct reading *reading, const char *name, const char *value)
+{
+    return text_take(reading, name, value, reading->settings.keys, sizeof(reading->settings.keys));
+}
+
 static icms_err take_volume(struct reading *reading, const char *name, const char *value)
 {
     return text_take(reading, name, value, reading->settings.volume,
@@ -150,6 +155,7 @@ static icms_err take_nguid(struct reading *reading, const char *name, const char
 static const struct option options[] = {
     {"connection", {"unix:", NULL}, take_connection},
     {"volume", {"", NULL}, take_volume},
+    {"keys", {"", NULL}, take_keys},
     {"deadline_ms", {"2000", NULL}, take_load_deadline},
     {"store_deadline_ms", {"10000", NULL}, take_store_deadline},
     {"key_form", {"name", NULL}, take_key_form},
@@ -249,6 +255,7 @@ static icms_err devices_apply(struct reading *reading, const char *path,
                        reading->nguid[0] != '\0' ? reading->nguid : "of all zeros",
                        reading->device);
     memcpy(settings->connection, device->connection, sizeof(device->connection));
+    memcpy(settings->keys, device->keys, sizeof(device->keys));
     memcpy(settings->volume, volume->name, sizeof(volume->name));
     memcpy(settings->uuid, volume->uuid.bytes, sizeof(settings->uuid));
     settings->load_deadline_ms = device->load_deadline_ms;
@@ -306,6 +313,8 @@ icms_err nixl_settings_read(enum nixl_backend backend, const struct nixl_param *
 
     _Static_assert(sizeof(reading.settings.connection) ==
                        sizeof(((struct conf_nixl_device *)0)->connection),
+                   "copied whole");
+    _Static_assert(sizeof(reading.settings.keys) == sizeof(((struct conf_nixl_device *)0)->keys),
                    "copied whole");
     _Static_assert(sizeof(reading.settings.volume) == sizeof(((struct conf_nixl_volume *)0)->name),
                    "copied whole");

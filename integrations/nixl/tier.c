@@ -135,6 +135,7 @@ static icms_err tier_connect(struct nixl_tier *tier, char *why, size_t why_bytes
     icms_options_init(&options);
     options.load_deadline_ms = settings->load_deadline_ms;
     options.store_deadline_ms = settings->store_deadline_ms;
+    options.keys = settings->keys[0] != '\0' ? settings->keys : NULL;
     err = icms_open(settings->connection, &options, why, why_bytes, &tier->icms);
     if (err == ICMS_OK)
         err = icms_volume_open(tier->icms, settings->volume, why, why_bytes, &tier->volume);

@@ -24,8 +24,8 @@ _WRONG_SECONDS = 600.0
 _RETRY_SECONDS = 1.0
 #: What waiting does not mend.
 WRONG = (_tables.InvalidError, _tables.ConfigError, _tables.NoVolumeError, _tables.AuthError,
-         _tables.ForeignError, _tables.UnsupportedError, _tables.ValueSizeError, TypeError,
-         ValueError)
+         _tables.ForeignError, _tables.UnsupportedError, _tables.ValueSizeError,
+         _tables.NoKeyError, _tables.PermissionError, TypeError, ValueError)
 #: Parts begin at multiples of it in the memory of an engine, which is aligned so as a rule.
 _PART_ALIGN = 4096
 #: Names of variables that Kubernetes gives every pod for a service, such as one called "vllm".
@@ -64,16 +64,18 @@ class Opener:
     """A client and a volume, opened as soon as they can be: an engine starts and serves without a
     tier that is not there, and uses it when it comes.
 
+    keys is the path of the list of keys of encrypted volumes; "": that of $ICMS_KEYS.
     opened(client, volume) is called once, by the constructor or on a thread. What cannot get better by
     waiting, there too, is raised by the constructor; later it is logged, and tried again. opened
     returns what the thread compares with other processes from then on, or None; see `watch`.
     Life cycle: Opener -> opened, some time -> close.
     """
 
-    def __init__(self, where: str, volume: str, *, load_ms: int, store_ms: int,
+    def __init__(self, where: str, volume: str, *, keys: str, load_ms: int, store_ms: int,
                  opened: Callable[[Client, Volume], Watch | None], log: logging.Logger) -> None:
         self._where = where
         self._name = volume
+        self._keys = keys or None
         self._deadlines = {"load_deadline_ms": load_ms, "store_deadline_ms": store_ms}
         self._opened = opened
         self._log = log
@@ -114,7 +116,7 @@ class Opener:
         self._thread.start()
 
     def _open(self) -> None:
-        client = Client(self._where, **self._deadlines)
+        client = Client(self._where, keys=self._keys, **self._deadlines)
         try:
             watch = self._opened(client, client.volume(self._name))
         except BaseException:

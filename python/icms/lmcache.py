@@ -73,6 +73,8 @@ class Options:
     layout: str
     #: Where the tier is, see `icms.Client`.
     where: str = "unix:"
+    #: Path of the list of keys of encrypted volumes, see icms-keys.yaml(5); "": that of $ICMS_KEYS.
+    keys: str = ""
     #: Who may share.
     tenant: str = ""
     #: How long a batch may take to load or look up, and to store or delete; 0: the agent's
@@ -157,8 +159,8 @@ class IcmsConnector:
         self._epoll.register(self._bell, select.EPOLLIN)
         try:
             self._opener = _engines.Opener(
-                self.options.where, self.options.volume, load_ms=self.options.load_ms,
-                store_ms=self.options.store_ms, opened=self._opened, log=log)
+                self.options.where, self.options.volume, keys=self.options.keys,
+                load_ms=self.options.load_ms, store_ms=self.options.store_ms, opened=self._opened, log=log)
         except BaseException:
             self._epoll.close()
             os.close(self._bell)

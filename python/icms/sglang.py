@@ -66,6 +66,8 @@ class Options:
     volume: str
     #: Where the tier is, see `icms.Client`.
     where: str = "unix:"
+    #: Path of the list of keys of encrypted volumes, see icms-keys.yaml(5); "": that of $ICMS_KEYS.
+    keys: str = ""
     #: Who may share.
     tenant: str = ""
     #: "": a fingerprint of the model's files, until SGLang changes weights or is flushed; then a
@@ -213,8 +215,8 @@ class HiCacheIcms(HiCacheStorage):
         self._weights_hook = _sglang.WeightsHook(self._weights_change, self._weights_loaded)
         try:
             self._opener = _engines.Opener(
-                self.options.where, self.options.volume, load_ms=self.options.load_ms,
-                store_ms=self.options.store_ms, opened=self._opened, log=log)
+                self.options.where, self.options.volume, keys=self.options.keys,
+                load_ms=self.options.load_ms, store_ms=self.options.store_ms, opened=self._opened, log=log)
         except BaseException:
             self._weights_hook.close()
             raise

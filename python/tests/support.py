@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -37,13 +38,13 @@ DISTANT_MS = 200000
 class Tier:
     """One enclosure and one agent, which start() of each makes anew."""
 
-    def __init__(self):
+    def __init__(self, volumes=(VOLUME, RAW)):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="icms-python-"))
         self.pod = pod.Pod(BUILD, self.folder)
-        self.target = self.pod.add_target("enclosure0", 1, "128MiB", [VOLUME, RAW], segment="8MiB",
+        self.target = self.pod.add_target("enclosure0", 1, "128MiB", volumes, segment="8MiB",
                                           memory="32MiB")
         self.target.wait_ready()
-        self.agent = self.pod.add_agent("server-a", [self.target], [VOLUME, RAW],
+        self.agent = self.pod.add_agent("server-a", [self.target], volumes,
                                         load_deadline=f"{GRACE_S}s", store_deadline=f"{GRACE_S}s")
         self.agent.wait_ready()
         self.where = f"unix:{self.agent.socket}"
@@ -52,6 +53,41 @@ class Tier:
     def end(self):
         self.pod.__exit__()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class EncryptedTier(Tier):
+    """A tier of its own whose volume kv is encrypted, with a list of its keys, one in which its key has
+    another id, and one with another key."""
+
+    def __init__(self, test):
+        super().__init__(({**VOLUME, "encrypted": "true"}, {**VOLUME, "name": "plain"}))
+        test.addCleanup(self.end)
+        self.lists = {}
+        for name, number, key in (("keys", 1, "a"), ("other_id", 2, "a"), ("other_key", 1, "b")):
+            path = self.folder / f"key-{key}"
+            if not path.exists():
+                subprocess.run([BUILD / "cmd/icms", "key", "gen", "--type", "volume", path], check=True,
+                               stdout=subprocess.DEVNULL)
+            self.lists[name] = str(self.folder / name)
+            pathlib.Path(self.lists[name]).write_text(
+                f"volumes:\n- name: kv\n  keys:\n  - {{id: {number}, file: {path}}}\n")
+
+    def check_ciphertext(self, test, values):
+        """All that was stored is on the drives, and none of these values is. The agent is another one
+        afterwards, and knows nothing."""
+        shown = value("not encrypted")
+        with icms.Client(self.where, keys="") as client:
+            client.volume("plain").put("shown", shown, on_flash=True)
+        self.agent.stop()
+        self.target.stop()
+        content = b"".join(path.read_bytes() for path in self.target.drives)
+        test.assertIn(shown[:64], content)  # the search would find it
+        for one in values:
+            for at in range(0, len(one) - 64, 4096):
+                test.assertNotIn(bytes(one[at:at + 64]), content)
+        for daemon in (self.target, self.agent):
+            daemon.start()
+            daemon.wait_ready()
 
 
 _tier = []

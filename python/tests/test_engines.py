@@ -34,7 +34,7 @@ class Openers(unittest.TestCase):
             self.opened.append(volume)
             return watch
 
-        opener = _engines.Opener("unix:", "kv", load_ms=0, store_ms=0, opened=opened, log=LOG)
+        opener = _engines.Opener("unix:", "kv", keys="", load_ms=0, store_ms=0, opened=opened, log=LOG)
         self.addCleanup(opener.close)
         return opener
 

@@ -13,7 +13,7 @@ import unittest.mock
 
 import icms
 from icms.lmcache import IcmsConnector
-from support import GRACE_S, VALUE_BYTES, Tier, gets_of_twins, tier, value, wait_for
+from support import EncryptedTier, GRACE_S, VALUE_BYTES, Tier, gets_of_twins, tier, value, wait_for
 
 
 def names(count):
@@ -59,6 +59,25 @@ class Case(unittest.TestCase):
         (ok, _, which), = self.wait(connector, connector.submit_batch_exists(keys))
         self.assertTrue(ok)
         return which
+
+
+class Encrypted(Case):
+    def test_drives_have_ciphertext_and_who_has_no_key_computes(self):
+        shared = EncryptedTier(self)
+        one = self.connector(shared.where, keys=shared.lists["keys"])
+        stored, values = names(5), [value(i, 20000 + i) for i in range(5)]
+        self.put(one, stored, values)
+        one.close()
+        shared.check_ciphertext(self, values)
+        other = self.connector(shared.where, keys=shared.lists["keys"])
+        self.assertEqual(self.get(other, stored, map(len, values)), (True, [True] * 5, values))
+        for keys, reason in (("other_id", "NO_KEY"), ("other_key", "CHECKSUM")):
+            with self.subTest(keys):
+                other = self.connector(shared.where, keys=shared.lists[keys])
+                self.assertEqual(self.get(other, stored, map(len, values))[1], [False] * 5)
+                self.assertEqual(other.counters.misses, {reason: 5})
+        with self.assertRaisesRegex(icms.NoKeyError, "it is encrypted, and no list of keys was given"):
+            self.connector(shared.where)
 
 
 class Batches(Case):

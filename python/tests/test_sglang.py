@@ -14,7 +14,7 @@ import icms
 import sglang_stand_ins as stand_ins
 from sglang_stand_ins import (Config, ExtraInfo, Page, Pool, PoolHitPolicy, PoolName, PoolTransfer,
                              PoolTransferResult)
-from support import Tier, gets_of_twins, puts_that_replace, tier, value, wait_for
+from support import EncryptedTier, Tier, gets_of_twins, puts_that_replace, tier, value, wait_for
 
 stand_ins.install()
 
@@ -48,6 +48,26 @@ class Case(unittest.TestCase):
         for number, data in enumerate(datas):
             pool.fill(number, data)
         return datas
+
+
+class Encrypted(Case):
+    def test_drives_have_ciphertext_and_who_has_no_key_computes(self):
+        shared = EncryptedTier(self)
+        one = self.backend(where=shared.where, keys=shared.lists["keys"])
+        names, datas = hashes(5), self.filled(one, 5)
+        self.assertEqual(one.batch_set_v1(names, one.pool.at(*range(5))), [True] * 5)
+        one.close()
+        shared.check_ciphertext(self, datas)
+        other = self.backend(where=shared.where, keys=shared.lists["keys"])
+        self.assertEqual(other.batch_get_v1(names, other.pool.at(*range(5))), [True] * 5)
+        self.assertEqual([other.pool.page(i) for i in range(5)], datas)
+        for keys, reason in (("other_id", "NO_KEY"), ("other_key", "CHECKSUM")):
+            with self.subTest(keys):
+                other = self.backend(where=shared.where, keys=shared.lists[keys])
+                self.assertEqual(other.batch_get_v1(names, other.pool.at(*range(5))), [False] * 5)
+                self.assertEqual(set(other.counters.misses), {reason})
+        with self.assertRaisesRegex(icms.NoKeyError, "it is encrypted, and no list of keys was given"):
+            self.backend(where=shared.where)
 
 
 class InPlace(Case):

@@ -13,7 +13,7 @@ import unittest
 import unittest.mock
 
 import vllm_stand_ins as stand_ins
-from support import Tier, VALUE_BYTES, puts_that_replace, tier, value, wait_for
+from support import EncryptedTier, Tier, VALUE_BYTES, puts_that_replace, tier, value, wait_for
 
 stand_ins.install()
 from icms.vllm.connector import Copied, _Scheduler  # noqa: E402
@@ -117,6 +117,30 @@ class Engine:
         self.half._movers.wait_idle()
         wait_for(lambda: self.half._staging.free == self.slots)
         assert not self.half.copying
+
+
+class EncryptedConnectors(unittest.TestCase):
+    def test_drives_have_ciphertext_and_who_has_no_key_computes(self):
+        shared, prompt = EncryptedTier(self), f"{random.random()}"
+        one = Engine(self, shared.where, keys=shared.lists["keys"])
+        request = one.request(prompt)
+        one.prefill(request, 0, one.matched(request)[0])
+        one.half.finished(request)
+        one.idle()
+        values = [one.content(request, i, 0) for i in range(BLOCKS)]
+        shared.check_ciphertext(self, values)
+        other = Engine(self, shared.where, keys=shared.lists["keys"])
+        request = other.request(prompt)
+        found, _ = other.matched(request)
+        self.assertEqual(found, BLOCKS * TOKENS)
+        ids = other.prefill(request, 0, found)
+        self.assertEqual([bytes(other.cache[ids[i], 0]) for i in range(BLOCKS)], values)
+        for keys in ("other_id", "other_key"):
+            with self.subTest(keys):
+                other = Engine(self, shared.where, keys=shared.lists[keys])
+                self.assertEqual(other.matched(other.request(prompt))[0], 0)
+        with self.assertRaisesRegex(WrongTier, "it is encrypted, and no list of keys was given"):
+            Engine(self, shared.where)
 
 
 class Connectors(unittest.TestCase):

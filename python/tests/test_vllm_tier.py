@@ -16,7 +16,7 @@ import unittest.mock
 
 import icms
 import vllm_stand_ins as stand_ins
-from support import Tier, VALUE_BYTES, gets_of_twins, puts_that_replace, tier, value
+from support import EncryptedTier, Tier, VALUE_BYTES, gets_of_twins, puts_that_replace, tier, value
 
 stand_ins.install()
 from icms.vllm.identity import Facts  # noqa: E402
@@ -133,6 +133,35 @@ def chunks(prompt, count=CHUNKS):
         state = hashlib.sha256(state).digest()
         made.append(state + b"\0\0\0\0")
     return made
+
+
+class EncryptedTiers(unittest.TestCase):
+    def test_drives_have_ciphertext_and_who_has_no_key_computes(self):
+        shared, prompt = EncryptedTier(self), f"{random.random()}"
+
+        def engine(keys):
+            made = Engine(self, shared.where, keys=shared.lists[keys]).wait_up()
+            return (made, *made.request(prompt))
+
+        one, context, names = engine("keys")
+        one.fill(prompt)
+        self.assertTrue(one.job(context, names, list(range(CHUNKS)), load=False).success)
+        values = [one.chunk(i) for i in range(CHUNKS)]
+        one.end()
+        shared.check_ciphertext(self, values)
+        other, context, names = engine("keys")
+        self.assertEqual(other.lookup(context, names)[0], [HIT] * CHUNKS)
+        self.assertTrue(other.job(context, names, list(range(CHUNKS)), load=True).success)
+        self.assertEqual([other.chunk(i) for i in range(CHUNKS)], values)
+        for keys, reason in (("other_id", "no_key"), ("other_key", "checksum")):
+            with self.subTest(keys):
+                other, context, names = engine(keys)
+                self.assertFalse(other.job(context, names, list(range(CHUNKS)), load=True).success)
+                misses = {label: number for (name, *labels), number in other.counters().items()
+                          for label in labels if "load_misses" in name}
+                self.assertIn(reason, str(misses))
+        with self.assertRaisesRegex(WrongTier, "it is encrypted, and no list of keys was given"):
+            Engine(self, shared.where)
 
 
 class Tiers(unittest.TestCase):

@@ -151,6 +151,9 @@ void client_crypt_free(struct client_crypt **crypt);
 struct seal *client_seal_take(struct client_crypt *crypt, uint32_t *out_number);
 void client_seal_give(struct client_crypt *crypt, uint32_t number);
 
+/* Who may write staging memory and leased blocks: the agent's process is another one, or this. */
+enum seal_memory client_seal_memory(const struct icms_request *request);
+
 /* ---- operations and requests ---------------------------------------------------------------- */
 
 enum op_state {

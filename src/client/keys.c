@@ -157,6 +157,11 @@ struct seal *client_seal_take(struct client_crypt *crypt, uint32_t *out_number)
     }
 }
 
+enum seal_memory client_seal_memory(const struct icms_request *request)
+{
+    return request->link_used->inside != NULL ? SEAL_OWN : SEAL_SHARED;
+}
+
 void client_seal_give(struct client_crypt *crypt, uint32_t number)
 {
     (void)atomic_fetch_and_explicit(&crypt->taken, ~((uint64_t)1 << number), memory_order_release);

@@ -280,7 +280,7 @@ static void send_put_encrypt(struct icms_request *request, const struct client_o
     sys_random(cipher.salt, sizeof(cipher.salt));
     memcpy(bound.salt, cipher.salt, sizeof(bound.salt));
     crc = seal_value(seal, secret_bytes(volume_key->secret), &bound, block->data,
-                     (uint32_t)block->bytes, to);
+                     (uint32_t)block->bytes, client_seal_memory(request), to);
     client_seal_give(request->icms->crypt, number);
     sealed_trailer_make_encrypted(&arena->uuid, &key, block->key.digest, carried, crc, &cipher,
                                   to + carried);

@@ -168,7 +168,7 @@ static enum icms_miss take_decrypt(const struct icms_request *request, const str
 
     memcpy(bound.salt, cipher->salt, sizeof(bound.salt));
     passed = seal_open(seal, secret_bytes(volume_key->secret), &bound, value, plain->bytes,
-                       plain->to, &crc);
+                       client_seal_memory(request), plain->to, &crc);
     client_seal_give(request->icms->crypt, number);
     wrong = take_check(request, key, value_bytes, crc, trailer);
     plain->is_whole = wrong != ICMS_MISS_CHECKSUM;

@@ -179,6 +179,7 @@ struct conf_nixl_volume {
 struct conf_nixl_device {
     char name[LIMIT_PATH_BYTES];       /* as NIXL's users write it: `device_name`              */
     char connection[LIMIT_PATH_BYTES]; /* unix:, pod: or dir:, as icms_open() takes it         */
+    char keys[LIMIT_PATH_BYTES];       /* list of keys of encrypted volumes; "": ICMS_KEYS     */
     uint32_t load_deadline_ms;         /* of a READ and a query                                */
     uint32_t store_deadline_ms;        /* of a WRITE                                           */
     uint32_t volume_count;

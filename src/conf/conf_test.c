@@ -993,6 +993,7 @@ static void test_every_key_of_the_nixl_table_is_taken_as_written(void **state)
                      "        volume: other\n" NIXL_DEVICE(
                          "b", "dir:/tmp/x") "      - nguid: 00000000000000000000000000000000\n"
                                             "        volume: kv\n"
+                                            "    keys: /etc/icms/keys.yaml\n"
                                             "    load_deadline: 250ms\n"
                                             "    store_deadline: 3s\n"),
         ICMS_OK);
@@ -1008,6 +1009,8 @@ static void test_every_key_of_the_nixl_table_is_taken_as_written(void **state)
     assert_string_equal(uuid_format(&nixl.devices[0].volumes[0].uuid, text),
                         "6ba7b810-9dad-11d1-80b4-00c04fd430c8");
     assert_true(uuid_equal(&nixl.devices[0].volumes[1].uuid, &zero));
+    assert_string_equal(nixl.devices[0].keys, "");
+    assert_string_equal(nixl.devices[1].keys, "/etc/icms/keys.yaml");
     assert_int_equal(nixl.devices[1].load_deadline_ms, 250);
     assert_int_equal(nixl.devices[1].store_deadline_ms, 3000);
     assert_false(conf_nguid_parse("000102030405060708090a0b0c0d0e", &nguid));

@@ -587,6 +587,9 @@ static const struct conf_key nixl_device_keys[] = {
     {"connection", CONF_PATH, true, AT(struct conf_nixl_device, connection),
      .doc = "What it stands for: unix:SOCKET, an icms-agent of this machine; pod:FILE, the agent "
             "inside the process; or dir:FOLDER, for one process alone."},
+    {"keys", CONF_PATH, false, AT(struct conf_nixl_device, keys),
+     .computed = "the file that ICMS_KEYS names",
+     .doc = "List of the keys of encrypted volumes, see icms-keys.yaml(5)."},
     {"load_deadline", CONF_DURATION, false, AT(struct conf_nixl_device, load_deadline_ms), .min = 1,
      .max = LIMIT_DEADLINE_MS, .fallback = "2s", .doc = "A READ or a query ends after this."},
     {"store_deadline", CONF_DURATION, false, AT(struct conf_nixl_device, store_deadline_ms),

@@ -18,7 +18,8 @@
  *
  * Each byte is moved once, in chunks that stay in the cache: encrypted or decrypted, copied, and
  * summed for the trailer's CRC32C. Ciphertext is read from and written to memory that others may
- * write only once: what is authenticated is what was decrypted, and what was encrypted.
+ * write only once, by way of memory of the context: what is authenticated is what was decrypted,
+ * and what was encrypted. Where nobody else writes there is no such detour.
  *
  * After each value the contexts hold no key any more. One thread at a time uses a struct seal; it
  * takes its memory when it is made and none later.
@@ -51,17 +52,23 @@ struct seal_block {
     uint8_t salt[LIMIT_SEALED_SALT_BYTES]; /* sealing: random, new for each value    */
 };
 
+/* Who may write the memory that has the sealed bytes, while a call works on it. */
+enum seal_memory {
+    SEAL_SHARED, /* others too: another process that has it mapped                     */
+    SEAL_OWN,    /* nobody: it is this process's alone, and not in use elsewhere in it */
+};
+
 /* Seals plain_bytes, 1 or more, into to[sealed_bytes(plain_bytes)] and returns their CRC32C. The
- * plain bytes do not change meanwhile; `to` may be memory that others write. */
+ * plain bytes do not change meanwhile. */
 uint32_t seal_value(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
                     const struct seal_block *block, const void *plain, uint32_t plain_bytes,
-                    void *to);
+                    enum seal_memory memory, void *to);
 
 /* Opens a value whose sealed bytes are sealed_bytes(plain_bytes) into to[plain_bytes]. False: a tag
- * did not pass; `to` is zeros then. *out_crc is the CRC32C of the sealed bytes in either case. They
- * may change meanwhile: what passes is what was sealed. */
+ * did not pass; `to` is zeros then. *out_crc is the CRC32C of the sealed bytes in either case.
+ * Those of SEAL_SHARED may change meanwhile: what passes is what was sealed. */
 bool seal_open(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
-               const struct seal_block *block, const void *from, uint32_t plain_bytes, void *to,
-               uint32_t *out_crc) ICMS_MUST_CHECK;
+               const struct seal_block *block, const void *from, uint32_t plain_bytes,
+               enum seal_memory memory, void *to, uint32_t *out_crc) ICMS_MUST_CHECK;
 
 #endif

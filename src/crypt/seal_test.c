@@ -100,7 +100,7 @@ static void a_value_of_one_piece_is_xaes_256_gcm(void **state)
         (void)test_hex(vectors[i].derived, derived, sizeof(derived));
         gcm(derived, (const uint8_t *)"MNOPQRSTUVWX", &aad, sizeof(aad), "XAES-256-GCM", 12,
             wanted);
-        assert_int_equal(seal_value(seal, master, &block, "XAES-256-GCM", 12, out),
+        assert_int_equal(seal_value(seal, master, &block, "XAES-256-GCM", 12, SEAL_SHARED, out),
                          crc32c(wanted, sizeof(wanted)));
         assert_memory_equal(out, wanted, sizeof(wanted));
         test_bytes_are(out, vectors[i].cipher);
@@ -121,7 +121,7 @@ static void pieces_have_their_own_nonce_and_place(void **state)
     memcpy(block.salt, "ABCDEFGHIJKLMNOPQRSTUVWX", 24);
     (void)test_hex("c8612c9ed53fe43e8e005b828a1631a0bbcb6ab2f46514ec4f439fcfd0fa969b", derived,
                    sizeof(derived));
-    (void)seal_value(seal, master, &block, plain, bytes, out);
+    (void)seal_value(seal, master, &block, plain, bytes, SEAL_SHARED, out);
     for (uint32_t i = 0; i < 3; i++) {
         uint32_t n = i < 2 ? PIECE : 5;
 
@@ -140,6 +140,7 @@ static const uint32_t sizes[] = {
     1,         15,    16,        17,        16 * KIB - 1,  16 * KIB,   16 * KIB + 1,
     PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 2 * PIECE + 1, 1024 * KIB, 1024 * KIB + 77};
 
+/* The same bytes in either memory. */
 static void every_size_comes_back(void **state)
 {
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
@@ -151,9 +152,16 @@ static void every_size_comes_back(void **state)
         assert_int_equal(sealed_plain_bytes(bytes), sizes[i]);
         out[bytes] = 0x5a;
         back[sizes[i]] = 0x5a;
-        crc = seal_value(seal, volume_key, &block, plain, sizes[i], out);
+        crc = seal_value(seal, volume_key, &block, plain, sizes[i], SEAL_SHARED, out);
         assert_int_equal(crc, crc32c(out, bytes));
-        assert_true(seal_open(seal, volume_key, &block, out, sizes[i], back, &again));
+        assert_true(seal_open(seal, volume_key, &block, out, sizes[i], SEAL_SHARED, back, &again));
+        assert_int_equal(again, crc);
+        assert_memory_equal(back, plain, sizes[i]);
+        memset(out, 0, bytes);
+        memset(back, 0, sizes[i]);
+        assert_int_equal(seal_value(seal, volume_key, &block, plain, sizes[i], SEAL_OWN, out), crc);
+        assert_int_equal(crc, crc32c(out, bytes));
+        assert_true(seal_open(seal, volume_key, &block, out, sizes[i], SEAL_OWN, back, &again));
         assert_int_equal(again, crc);
         assert_memory_equal(back, plain, sizes[i]);
         assert_int_equal(out[bytes], 0x5a);
@@ -182,14 +190,17 @@ static void other_lengths_are_of_no_value(void **state)
 static void does_not_open(const struct seal_block *block, const uint8_t *master, const uint8_t *out,
                           uint32_t plain_bytes)
 {
-    uint8_t *back = filled(plain_bytes);
-    uint32_t crc = 0;
+    for (int memory = SEAL_SHARED; memory <= SEAL_OWN; memory++) {
+        uint8_t *back = filled(plain_bytes);
+        uint32_t crc = 0;
 
-    assert_false(seal_open(seal, master, block, out, plain_bytes, back, &crc));
-    assert_int_equal(crc, crc32c(out, sealed_bytes(plain_bytes)));
-    for (uint32_t i = 0; i < plain_bytes; i++)
-        assert_int_equal(back[i], 0);
-    free(back);
+        assert_false(
+            seal_open(seal, master, block, out, plain_bytes, (enum seal_memory)memory, back, &crc));
+        assert_int_equal(crc, crc32c(out, sealed_bytes(plain_bytes)));
+        for (uint32_t i = 0; i < plain_bytes; i++)
+            assert_int_equal(back[i], 0);
+        free(back);
+    }
 }
 
 static void every_flipped_bit_is_found(void **state)
@@ -198,7 +209,7 @@ static void every_flipped_bit_is_found(void **state)
     struct seal_block block = block_of();
 
     memset(plain, 0x77, sizeof(plain));
-    (void)seal_value(seal, volume_key, &block, plain, sizeof(plain), out);
+    (void)seal_value(seal, volume_key, &block, plain, sizeof(plain), SEAL_SHARED, out);
     for (int bit = 0; bit < 8 * (int)sizeof(out); bit++) {
         out[bit / 8] ^= (uint8_t)(1 << bit % 8);
         does_not_open(&block, volume_key, out, sizeof(plain));
@@ -213,7 +224,7 @@ static void a_large_value_with_a_flipped_bit_shows_no_piece(void **state)
     uint8_t *plain = filled(bytes), *out = malloc(stored);
     struct seal_block block = block_of();
 
-    (void)seal_value(seal, volume_key, &block, plain, bytes, out);
+    (void)seal_value(seal, volume_key, &block, plain, bytes, SEAL_SHARED, out);
     for (uint64_t i = 0; i < 40; i++) {
         uint64_t at = i < 2 ? i * (stored - 1) : hash64_mix(i) % stored;
 
@@ -234,7 +245,7 @@ static void another_key_block_or_volume_does_not_open(void **state)
     uint8_t other_digest[LIMIT_DIGEST_BYTES];
     struct seal_block block = block_of(), other;
 
-    (void)seal_value(seal, volume_key, &block, plain, bytes, out);
+    (void)seal_value(seal, volume_key, &block, plain, bytes, SEAL_SHARED, out);
     memcpy(other_key, volume_key, sizeof(other_key));
     other_key[31] ^= 1;
     does_not_open(&block, other_key, out, bytes);
@@ -274,7 +285,7 @@ static void swapped_and_cut_pieces_do_not_open(void **state)
     uint8_t *plain = filled(bytes), *out = malloc(sealed_bytes(bytes)), *moved;
     struct seal_block block = block_of();
 
-    (void)seal_value(seal, volume_key, &block, plain, bytes, out);
+    (void)seal_value(seal, volume_key, &block, plain, bytes, SEAL_SHARED, out);
     does_not_open(&block, volume_key, out, 2 * PIECE);                /* the last one is gone  */
     does_not_open(&block, volume_key, out + sealed_piece, 2 * PIECE); /* the first one is gone */
     moved = malloc(sealed_bytes(bytes));
@@ -305,8 +316,8 @@ static void pieces_of_two_values_do_not_mix(void **state)
     struct seal_block block = block_of(), other = block_of();
 
     other.salt[0] ^= 1;
-    (void)seal_value(seal, volume_key, &block, plain, bytes, one);
-    (void)seal_value(seal, volume_key, &other, plain, bytes, two);
+    (void)seal_value(seal, volume_key, &block, plain, bytes, SEAL_SHARED, one);
+    (void)seal_value(seal, volume_key, &other, plain, bytes, SEAL_SHARED, two);
     memcpy(one + PIECE + 16, two + PIECE + 16, PIECE + 16);
     does_not_open(&block, volume_key, one, bytes);
     does_not_open(&other, volume_key, one, bytes);

@@ -25,7 +25,7 @@ FIELDS = {"bench", "op", "variant", "size_bytes", "depth", "slices", "ops", "err
 SHORT = ["--slices", "2", "--slice", "50ms", "--size", "128KiB", "--space", "1GiB"]
 
 
-VARIANTS = {"scale": {f"agents-{n}" for n in (8, 72, 288, 1152)} |
+VARIANTS = {"crypt": {"", "own", "pod", "tls"}, "scale": {f"agents-{n}" for n in (8, 72, 288, 1152)} |
                      {f"enclosures-{n}" for n in (1, 9, 36)}}
 
 

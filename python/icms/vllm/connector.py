@@ -142,8 +142,8 @@ class _Scheduler:
     def __init__(self, engine: Engine, kv_cache_config: Any, options: dict[str, Any]) -> None:
         config = engine.config
         self._block_tokens, self._block_bytes = _shape(config, kv_cache_config)
-        known = {"where": "unix:", "volume": None, "tenant": "", "weights": "", "variant": "",
-                 "adapters": "", "load_ms": 5000, "store_ms": 10000, "load_threads": 2,
+        known = {"where": "unix:", "volume": None, "keys": "", "tenant": "", "weights": "",
+                 "variant": "", "adapters": "", "load_ms": 5000, "store_ms": 10000, "load_threads": 2,
                  "host_bytes": 1 << 30}
         unknown = set(options) - set(known)
         if unknown or not options.get("volume"):
@@ -167,7 +167,7 @@ class _Scheduler:
                   self._block_tokens, (self._ranks, 1, 1, 1), True),
             is_idle=lambda: not self._requests, forget=self._forget)
         self._link = Link(said["where"], said["volume"], self._identity,
-                          need_bytes=self._block_bytes, log=logger)
+                          keys=said["keys"], need_bytes=self._block_bytes, log=logger)
         self._staging = Staging(self._block_bytes, slots)
         self._movers = Movers(said["load_threads"], Counts(), logger)
 
@@ -421,7 +421,7 @@ def _copy_gathered(page: torch.Tensor, host: torch.Tensor, pairs: list[tuple[int
 
 
 class IcmsConnector(KVConnectorBase_V1, SupportsHMA):
-    """See the file's head. Options: where, volume, tenant, weights, variant, adapters, load_ms,
+    """See the file's head. Options: where, volume, keys, tenant, weights, variant, adapters, load_ms,
     store_ms, load_threads as of IcmsTier; host_bytes, the memory between scheduler and workers, bounds
     how much moves at a time (default 1 GiB, taken as it is used)."""
 

@@ -43,8 +43,8 @@ _FILES_SECONDS = 60.0
 
 #: What waiting does not mend.
 _WRONG = (_tables.InvalidError, _tables.ConfigError, _tables.NoVolumeError, _tables.AuthError,
-          _tables.ForeignError, _tables.UnsupportedError, _tables.ValueSizeError, TypeError,
-          ValueError)
+          _tables.ForeignError, _tables.UnsupportedError, _tables.ValueSizeError,
+          _tables.NoKeyError, _tables.PermissionError, TypeError, ValueError)
 
 #: What to do about fields that differ, see `icms.statements.explain`.
 _WORDS = {
@@ -67,11 +67,13 @@ class WrongTier(ValueError):
 
 
 class Link:
-    """One volume, opened as soon as it can be. need_bytes is the size of a block."""
+    """One volume, opened as soon as it can be. need_bytes is the size of a block, keys the path of the
+    list of keys of encrypted volumes; "": that of $ICMS_KEYS."""
 
-    def __init__(self, where: str, volume: str, identity: Identity, *, need_bytes: int,
+    def __init__(self, where: str, volume: str, identity: Identity, *, keys: str, need_bytes: int,
                  log: Any) -> None:
         self._where = where
+        self._keys = keys or None
         self._name = volume
         self._identity = identity
         self._need_bytes = need_bytes
@@ -144,7 +146,7 @@ class Link:
     def _open(self) -> None:
         try:
             if self._client is None:
-                self._client = Client(self._where)
+                self._client = Client(self._where, keys=self._keys)
             volume = self._client.volume(self._name)
             if self._need_bytes > volume.value_bytes_max:
                 raise WrongTier(

@@ -101,6 +101,7 @@ def _positions(context: ReqContext) -> dict[bytes, int]:
 class IcmsTier(SecondaryTierManager):
     """See the file's head. Options beside where and volume:
 
+    keys        path of the list of keys of encrypted volumes; "": that of $ICMS_KEYS
     tenant      who may share: bound into every key
     weights     "" takes a fingerprint of the model's files, and after a reset of vLLM's caches nothing
                 is shared with other engines; "files" takes it again after a reset; any other text
@@ -115,9 +116,9 @@ class IcmsTier(SecondaryTierManager):
     medium = Medium.STORAGE
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, *,
-                 where: str = "unix:", volume: str, tenant: str = "", weights: str = "",
-                 variant: str = "", adapters: str = "", lookup_ms: int = 0, load_ms: int = 5000,
-                 store_ms: int = 10000, load_threads: int = 2,
+                 where: str = "unix:", volume: str, keys: str = "", tenant: str = "",
+                 weights: str = "", variant: str = "", adapters: str = "", lookup_ms: int = 0,
+                 load_ms: int = 5000, store_ms: int = 10000, load_threads: int = 2,
                  backpressure_detector: Any = None) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if not hasattr(ReqContext(req_id=""), "_offload_key_positions"):
@@ -144,7 +145,8 @@ class IcmsTier(SecondaryTierManager):
             identity = Identity(engine, Options(tenant, weights, variant, adapters),
                                 _shape(config, self.block_size_bytes),
                                 is_idle=lambda: not self._requests, forget=self._forget)
-            self._link = Link(where, volume, identity, need_bytes=self.block_size_bytes, log=logger)
+            self._link = Link(where, volume, identity, keys=keys,
+                              need_bytes=self.block_size_bytes, log=logger)
         except Exception:
             self._movers.close()
             self._memory.release()
