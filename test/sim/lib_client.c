@@ -347,7 +347,7 @@ static bool client_is_clean(const struct lib_process *process)
         if (icms->ops[i].state != OP_FREE)
             return false;
     for (uint32_t i = 0; i < SHM_LEASES / 64; i++)
-        if (__atomic_load_n(&link->leases_taken[i], __ATOMIC_RELAXED) != 0)
+        if (atomic_load_explicit(&link->leases_taken[i], memory_order_relaxed) != 0)
             return false;
     for (uint32_t i = 0; i < CLIENT_BUFFERS; i++)
         if (link->buffers[i].used)

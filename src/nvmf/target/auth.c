@@ -112,8 +112,8 @@ const char *nvmf_target_auth_text(enum nvmf_target_auth_result result)
         [NVMF_TARGET_AUTH_MUTUAL] = "passed, mutual",
         [NVMF_TARGET_AUTH_UNKNOWN] = "the host has no secret here",
         [NVMF_TARGET_AUTH_WRONG] = "wrong secret",
-        [NVMF_TARGET_AUTH_NO_ANSWER] = "the host wants mutual authentication, and there is no "
-                                       "controller_secret for it",
+        [NVMF_TARGET_AUTH_NO_ANSWER] =
+            ("the host wants mutual authentication, and there is no controller_secret for it"),
         [NVMF_TARGET_AUTH_PROTOCOL] = "the host broke the protocol of authentication",
         [NVMF_TARGET_AUTH_NOTHING_COMMON] = "the host offers no hash or group that is allowed here",
         [NVMF_TARGET_AUTH_REFUSED] = "the host refused the controller_secret of this enclosure",
