@@ -84,6 +84,9 @@ struct main_seen {
     uint64_t excluded;                        /* bit i: enclosure i is down                 */
     uint64_t slow_total[LIMIT_ENCLOSURES];    /* of enclosure i                             */
     uint64_t slow;                            /* bit i: enclosure i is slow                 */
+    bool enclosures_differ;                   /* from those of other hosts                  */
+    bool weights_differ;                      /* likewise                                   */
+    uint64_t run_blocks_differ;               /* bit j: of volume j                         */
     uint64_t missing[LIMIT_ENCLOSURES];       /* bit j of [i]: enclosure i misses volume j  */
     uint64_t damaged[LIMIT_ENCLOSURES];       /* checksum errors of enclosure i             */
     uint64_t damaged_ns[LIMIT_ENCLOSURES];    /* when that was logged                    */
@@ -166,6 +169,41 @@ static void main_slow(const struct agent_stats *stats, uint32_t i, const struct 
         io_seen->slow &= ~bit;
 }
 
+/* Settings in which other agents differ are logged once, not once for each enclosure. */
+static void main_settings(const struct agent_stats *stats, struct main_seen *io_seen)
+{
+    bool enclosures_differ = false, weights_differ = false;
+    uint64_t run_blocks_differ = 0;
+
+    for (uint32_t i = 0; i < stats->enclosure_count; i++) {
+        const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];
+
+        enclosures_differ |= enclosure->enclosures_differ;
+        weights_differ |= enclosure->weights_differ;
+        for (uint32_t j = 0; j < stats->volume_count; j++)
+            if (((enclosure->run_blocks_differ & ~run_blocks_differ &
+                  ~io_seen->run_blocks_differ) >>
+                     j &
+                 1) != 0)
+                log_line(LOG_WARN,
+                         "volume %s: run_blocks is %u here, and %u at other hosts of enclosure %s: "
+                         "they do not find each other's blocks; set it alike in the configuration "
+                         "of each icms-agent",
+                         stats->volumes[j].name, stats->volumes[j].run_blocks,
+                         enclosure->run_blocks_others[j], enclosure->name);
+        run_blocks_differ |= enclosure->run_blocks_differ;
+    }
+    if ((enclosures_differ && !io_seen->enclosures_differ) ||
+        (weights_differ && !enclosures_differ && !io_seen->weights_differ))
+        log_line(LOG_WARN,
+                 "enclosures: their %s are not those that other hosts have: they do not find each "
+                 "other's blocks; compare `enclosures` in the configuration of each icms-agent",
+                 enclosures_differ ? "UUIDs" : "weights");
+    io_seen->enclosures_differ = enclosures_differ;
+    io_seen->weights_differ = weights_differ;
+    io_seen->run_blocks_differ = run_blocks_differ;
+}
+
 /* Logs what changed at the enclosures since the last call. */
 static void main_look(struct agent *agent, const struct conf_agent *conf, struct main_seen *io_seen)
 {
@@ -205,6 +243,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
         main_slow(&stats, i, conf, io_seen);
         main_damage(&stats, i, io_seen);
     }
+    main_settings(&stats, io_seen);
     main_drive(agent, &stats, conf->local_path, io_seen);
     io_seen->excluded = excluded;
 }

@@ -19,6 +19,7 @@
 #include "crypt/dhchap.h"
 #include "ctl/ctl.h"
 #include "target/target.h"
+#include "wire/nvme.h"
 
 static const struct daemon_program program = {
     .name = "icms-target",
@@ -205,6 +206,34 @@ static void main_slow_hosts(const struct target *target, const struct nvmf_targe
     slow_hosts = nvmf->slow_hosts;
 }
 
+/* Says which host told settings that others do not have, when some did since the last time. */
+static void main_settings_differ(const struct target *target, const struct target_stats *stats)
+{
+    static uint64_t settings_differ;
+    const struct nvmf_target_stats *nvmf = &stats->nvmf;
+    struct nvmf_target_differs differs;
+
+    if (nvmf->settings_differ == settings_differ)
+        return;
+    target_differs(target, &differs);
+    if (differs.feature == NVME_FEATURE_ICMS_RUN_BLOCKS)
+        log_line(LOG_WARN,
+                 "host %s: run_blocks of volume %s is %u, and %u at other hosts: they do not find "
+                 "each other's blocks; set it alike in the configuration of each icms-agent; "
+                 "hosts=%llu",
+                 differs.hostnqn, stats->volumes[differs.ns].spec->name, differs.value,
+                 differs.kept, (unsigned long long)(nvmf->settings_differ - settings_differ));
+    else
+        log_line(LOG_WARN,
+                 "host %s: its %s of enclosures are not those of other hosts: they do not find "
+                 "each other's blocks; compare `enclosures` in the configuration of each "
+                 "icms-agent; hosts=%llu",
+                 differs.hostnqn,
+                 differs.feature == NVME_FEATURE_ICMS_WEIGHTS ? "weights" : "UUIDs",
+                 (unsigned long long)(nvmf->settings_differ - settings_differ));
+    settings_differ = nvmf->settings_differ;
+}
+
 /* One line a minute about failed handshakes: who fails all the time cannot fill the log. */
 #define MAIN_TLS_NS ((uint64_t)60 * 1000 * 1000 * 1000)
 
@@ -312,6 +341,7 @@ static void main_look(struct target *target, bool say, uint32_t *io_out)
 
     target_stats(target, &stats);
     main_slow_hosts(target, &stats.nvmf);
+    main_settings_differ(target, &stats);
     main_tls_refused(target, &stats.nvmf);
     main_losses(target);
     main_errors(target, &stats);

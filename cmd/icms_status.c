@@ -55,6 +55,19 @@ static void status_lacks(const json_t *lacks)
     (void)printf("; using the next enclosure\n");
 }
 
+/* Settings in which other hosts of an enclosure differ, under its line. */
+static void status_differ(const json_t *settings)
+{
+    const json_t *text;
+    size_t i;
+
+    json_array_foreach(settings, i, text)
+    {
+        (void)printf("%-20s other hosts do not find our blocks: %s differ\n", "",
+                     json_string_value(text));
+    }
+}
+
 /* The last error of an enclosure, with its age: it may be over. text has STATUS_ERROR_BYTES. */
 #define STATUS_ERROR_BYTES (LIMIT_REASON_BYTES + 32)
 
@@ -98,6 +111,7 @@ static void status_enclosures(const json_t *enclosures)
                      status_bytes(status_number(e, "store_bytes"), out),
                      status_number(e, "exclusions"), status_error(e, error));
         status_lacks(json_object_get(e, "lacks"));
+        status_differ(json_object_get(e, "settings_differ"));
     }
 }
 

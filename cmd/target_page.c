@@ -305,6 +305,9 @@ static void page_nvmf(struct ctl_page *page)
     page_one(page, "icms_target_nvmf_slow_hosts_total", "counter",
              "Connections ended because their host moved data too slowly.",
              (double)nvmf->slow_hosts);
+    page_one(page, "icms_target_nvmf_settings_differ_total", "counter",
+             "Controllers whose host has other enclosures, weights or run_blocks than other hosts.",
+             (double)nvmf->settings_differ);
     page_one(page, "icms_target_nvmf_digest_errors_total", "counter", "Digests that did not match.",
              (double)nvmf->digest_errors);
     page_one(page, "icms_target_nvmf_admin_commands_total", "counter",

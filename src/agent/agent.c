@@ -170,6 +170,31 @@ static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct a
     return err;
 }
 
+/* What decides where a block lies, for the targets to compare: sums, so that the order of the lists
+ * does not matter. */
+static void agent_settings_make(struct agent *agent, const struct agent_opts *opts)
+{
+    uint64_t enclosures = 0, weights = 0;
+
+    for (uint32_t i = 0; i < opts->enclosure_count; i++) {
+        const struct agent_enclosure_opts *enclosure = &opts->enclosures[i];
+        uint8_t text[sizeof(enclosure->uuid.bytes) + sizeof(le64)];
+        uint64_t bits;
+        le64 weight;
+
+        memcpy(&bits, &enclosure->weight, sizeof(bits));
+        weight = le64_of(bits);
+        memcpy(text, enclosure->uuid.bytes, sizeof(enclosure->uuid.bytes));
+        memcpy(text + sizeof(enclosure->uuid.bytes), &weight, sizeof(weight));
+        enclosures += hash64(text, sizeof(enclosure->uuid.bytes));
+        weights += hash64(text, sizeof(text));
+    }
+    agent->settings.enclosures = (uint32_t)(enclosures ^ enclosures >> 32);
+    agent->settings.weights = (uint32_t)(weights ^ weights >> 32);
+    for (uint32_t i = 0; i < opts->volume_count; i++)
+        agent->settings.run_blocks[i] = opts->volumes[i].run_blocks;
+}
+
 /* Who owns what. */
 static icms_err agent_map_init(struct agent *agent, const struct agent_opts *opts,
                                struct err_why *why)
@@ -181,6 +206,7 @@ static icms_err agent_map_init(struct agent *agent, const struct agent_opts *opt
     for (uint32_t i = 0; i < opts->enclosure_count; i++)
         members[i] = (struct place_member){opts->enclosures[i].uuid, opts->enclosures[i].weight};
     agent->enclosure_count = opts->enclosure_count;
+    agent_settings_make(agent, opts);
     for (uint32_t i = 0; i < opts->enclosure_count; i++) {
         icms_err err = agent_key_load(opts->host_nqn, &opts->enclosures[i], why, &agent->tls[i]);
 

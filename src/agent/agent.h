@@ -169,11 +169,15 @@ struct agent_enclosure_stats {
     uint64_t probes;
     uint64_t auths, auths_refused; /* connections that authenticated; that did not */
     uint64_t load_bytes, store_bytes;
-    uint64_t checksum_errors; /* blocks that it had, and that are damaged                 */
-    uint32_t damaged_volume;  /* of the last of them                                      */
-    struct key damaged_key;   /* its key                                                  */
-    uint64_t damaged_ns;      /* when, by loop_env_now_ns; 0: there was none              */
-    uint64_t missing;         /* bit i: lacks volume i, or hides it from this host */
+    uint64_t checksum_errors;   /* blocks that it had, and that are damaged                 */
+    uint32_t damaged_volume;    /* of the last of them                                      */
+    struct key damaged_key;     /* its key                                                  */
+    uint64_t damaged_ns;        /* when, by loop_env_now_ns; 0: there was none              */
+    uint64_t missing;           /* bit i: lacks volume i, or hides it from this host */
+    bool enclosures_differ;     /* other hosts have other enclosures, by their UUIDs        */
+    bool weights_differ;        /* or other weights                                         */
+    uint64_t run_blocks_differ; /* bit i: of volume i                                     */
+    uint32_t run_blocks_others[LIMIT_AGENT_VOLUMES]; /* what other hosts have; 0: the same */
     char last_error[LIMIT_REASON_BYTES]; /* sentence                                            */
     uint64_t last_error_age_ns;          /* how long ago                                       */
     struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                            */
@@ -186,6 +190,7 @@ struct agent_enclosure_stats {
 
 struct agent_volume_stats {
     char name[LIMIT_NAME_BYTES];
+    uint32_t run_blocks;
     uint64_t slots, slots_used, slots_leased;
     uint64_t arena_bytes; /* what the volume has of the memory now                      */
     uint64_t arena_used_bytes;

@@ -466,17 +466,19 @@ struct agent_enclosure {
     uint32_t value_bytes_max[LIMIT_AGENT_VOLUMES]; /* as stored */
     _Atomic uint64_t
         appeared_ns[LIMIT_AGENT_VOLUMES]; /* when a volume that it lacked came; 0: never   */
-    struct loop_timer probe;      /* next try while EXCLUDED, next probe while SLOW           */
-    struct slow *slow_in;         /* SLOW: reactor->slow_loads or slow_exists                 */
-    uint64_t loading_bytes;       /* space of loads in flight                                 */
-    struct key asked_key;         /* of the last load or exist                                */
-    uint32_t asked_nsid;          /* where it was looked for; 0: none yet                     */
-    struct nvmf_req probe_req;    /* probe of a slow one                                      */
-    bool probing;                 /* it is in flight                                          */
-    uint64_t probe_sent_ns;       /* since when                                               */
-    uint8_t *probe_memory;        /* [AGENT_PROBE_BYTES]                                      */
-    struct loop_timer look;       /* next look for volumes that it lacks                      */
-    _Atomic bool exist_many;      /* it offers exist-many, and that may be used          */
+    struct loop_timer probe;   /* next try while EXCLUDED, next probe while SLOW           */
+    struct slow *slow_in;      /* SLOW: reactor->slow_loads or slow_exists                 */
+    uint64_t loading_bytes;    /* space of loads in flight                                 */
+    struct key asked_key;      /* of the last load or exist                                */
+    uint32_t asked_nsid;       /* where it was looked for; 0: none yet                     */
+    struct nvmf_req probe_req; /* probe of a slow one                                      */
+    bool probing;              /* it is in flight                                          */
+    uint64_t probe_sent_ns;    /* since when                                               */
+    uint8_t *probe_memory;     /* [AGENT_PROBE_BYTES]                                      */
+    struct loop_timer look;    /* next look for volumes that it lacks                      */
+    _Atomic bool exist_many;   /* it offers exist-many, and that may be used          */
+    _Atomic bool enclosures_differ, weights_differ; /* from what other hosts have         */
+    _Atomic uint32_t run_blocks_others[LIMIT_AGENT_VOLUMES]; /* theirs; 0: the same       */
     uint64_t began_ns;            /* when CONNECTING began                                    */
     _Atomic uint64_t included_ns; /* last time it came back; 0: it was never away             */
     _Atomic bool tried;           /* once up or excluded                                      */
@@ -570,8 +572,9 @@ struct agent {
     struct agent_volume *volumes; /* [volume_count]                                           */
     uint32_t arena_count;
     struct agent_arena arenas[LIMIT_AGENT_VOLUMES];
-    uint32_t enclosure_count; /* enclosures                                               */
-    struct place_map *map;    /* of the enclosures; NULL: none                            */
+    uint32_t enclosure_count;      /* enclosures                                               */
+    struct nvmf_settings settings; /* what all agents have to agree about                  */
+    struct place_map *map;         /* of the enclosures; NULL: none                            */
     struct crypt_tls *tls[LIMIT_ENCLOSURES];  /* keys for connections to them; NULL: without TLS */
     struct secret *secrets[LIMIT_ENCLOSURES]; /* this host's towards them; NULL: none            */
     struct secret *controller_secrets[LIMIT_ENCLOSURES]; /* that they have to prove; NULL: none  */

@@ -125,6 +125,14 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
         for (uint32_t i = 0; i < opts->enclosures; i++)
             rig_name_lengthen(rig->enclosures[i].nqn, 's');
     }
+    if (opts->swapped) {
+        struct agent_enclosure_opts first = rig->enclosures[0];
+
+        rig->enclosures[0] = rig->enclosures[1];
+        rig->enclosures[1] = first;
+    }
+    if (opts->heavy)
+        rig->enclosures[0].weight *= 2;
     rig->opts.host_id = (struct uuid){{1}};
     rig->opts.loops = opts->loops == 0 ? 1 : opts->loops;
     rig->opts.client_bytes = 4 << 20;

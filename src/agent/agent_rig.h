@@ -36,6 +36,8 @@ struct rig_opts {
     bool one_by_one;           /* the agent does not use it                     */
     bool own_process;          /* of clients too: records lie in slots          */
     bool long_names;           /* NQNs are as long as they may be               */
+    bool swapped;              /* the first two enclosures are listed the other way round */
+    bool heavy;                /* the first one listed has another weight       */
 };
 
 struct agent_rig {

@@ -307,6 +307,25 @@ static void enclosure_up(struct nvmf_ctrl *ctrl)
     atomic_store_explicit(&enclosure->tried, true, memory_order_release);
 }
 
+/* What other hosts of the enclosure have. Where that is not what this one has, they look for the
+ * same block at different places. */
+static void enclosure_told(struct nvmf_ctrl *ctrl, uint8_t feature, uint32_t volume,
+                           uint32_t others)
+{
+    struct agent_enclosure *enclosure = nvmf_ctrl_owner(ctrl);
+    const struct nvmf_settings *own = &enclosure->agent->settings;
+
+    if (feature == NVME_FEATURE_ICMS_ENCLOSURES)
+        atomic_store_explicit(&enclosure->enclosures_differ, others != own->enclosures,
+                              memory_order_relaxed);
+    else if (feature == NVME_FEATURE_ICMS_WEIGHTS)
+        atomic_store_explicit(&enclosure->weights_differ, others != own->weights,
+                              memory_order_relaxed);
+    else
+        atomic_store_explicit(&enclosure->run_blocks_others[volume],
+                              others != own->run_blocks[volume] ? others : 0, memory_order_relaxed);
+}
+
 static void enclosure_changed(struct nvmf_ctrl *ctrl)
 {
     enclosure_volumes_read(nvmf_ctrl_owner(ctrl));
@@ -340,6 +359,7 @@ static void enclosure_closed(struct nvmf_ctrl *ctrl)
 static const struct nvmf_ctrl_ops enclosure_ctrl_ops = {
     .up = enclosure_up,
     .changed = enclosure_changed,
+    .told = enclosure_told,
     .down = enclosure_down,
     .closed = enclosure_closed,
 };
@@ -592,6 +612,8 @@ icms_err agent_enclosure_init(struct agent_enclosure *enclosure, struct agent_re
         ctrl_opts.auth_controller_key = dhchap_key(agent->controller_secrets[number]);
     ctrl_opts.volumes = volumes;
     ctrl_opts.volume_count = agent->volume_count;
+    if (reactor->index == 0) /* one of them is enough */
+        ctrl_opts.settings = &agent->settings;
     ctrl_opts.ops = &enclosure_ctrl_ops;
     ctrl_opts.owner = enclosure;
     return nvmf_ctrl_new(enclosure->reactor->loop, &ctrl_opts, why, &enclosure->ctrl);

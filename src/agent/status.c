@@ -7,6 +7,7 @@
  */
 #include "agent/agent_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,6 +105,7 @@ static void volume_stats(struct agent *agent, uint32_t volume, struct agent_stat
     struct agent_volume_stats *out = &all->volumes[volume];
 
     memcpy(out->name, agent->volumes[volume].spec.name, sizeof(out->name));
+    out->run_blocks = agent->volumes[volume].spec.run_blocks;
     out->slots_leased = volume_leases_count(agent, volume);
     for (uint32_t r = 0; r < agent->reactor_count; r++)
         shard_stats(&agent->reactors[r].shards[volume], out, all);
@@ -160,6 +162,18 @@ static void enclosure_stats_add(struct agent_enclosure *enclosure,
                  enclosure->number &
              1)
             << i;
+    out->enclosures_differ |=
+        atomic_load_explicit(&enclosure->enclosures_differ, memory_order_relaxed);
+    out->weights_differ |= atomic_load_explicit(&enclosure->weights_differ, memory_order_relaxed);
+    for (uint32_t i = 0; i < enclosure->agent->volume_count; i++) {
+        uint32_t others =
+            atomic_load_explicit(&enclosure->run_blocks_others[i], memory_order_relaxed);
+
+        if (others == 0)
+            continue;
+        out->run_blocks_differ |= (uint64_t)1 << i;
+        out->run_blocks_others[i] = others;
+    }
     pthread_mutex_lock(&enclosure->text_lock);
     if (enclosure->damaged_ns > out->damaged_ns) {
         out->damaged_volume = enclosure->damaged_volume;
@@ -341,6 +355,22 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
     for (uint32_t i = 0; i < stats->volume_count; i++)
         if ((enclosure->missing & volumes & (uint64_t)1 << i) != 0)
             json_put_string(json, NULL, stats->volumes[i].name);
+    json_put_end(json);
+    json_put_array(json, "settings_differ");
+    if (enclosure->enclosures_differ)
+        json_put_string(json, NULL, "enclosures");
+    if (enclosure->weights_differ)
+        json_put_string(json, NULL, "weights");
+    for (uint32_t i = 0; i < stats->volume_count; i++) {
+        char text[LIMIT_NAME_BYTES + 32];
+
+        if ((enclosure->run_blocks_differ & volumes & (uint64_t)1 << i) == 0)
+            continue;
+        (void)snprintf(text, sizeof(text), "run_blocks of %s: %u here, %u there",
+                       stats->volumes[i].name, stats->volumes[i].run_blocks,
+                       enclosure->run_blocks_others[i]);
+        json_put_string(json, NULL, text);
+    }
     json_put_end(json);
     json_put_end(json);
 }

@@ -127,6 +127,11 @@ struct nvmf_ctrl_ops {
     /* The namespaces changed; look volumes up again. */
     void (*changed)(struct nvmf_ctrl *ctrl);
 
+    /* The target says which value other hosts have (NVME_FEATURE_ICMS_*), while it is up. volume:
+     * which of opts.volumes, of run_blocks. After up(), and again now and then. NULL: not of
+     * interest. */
+    void (*told)(struct nvmf_ctrl *ctrl, uint8_t feature, uint32_t volume, uint32_t others);
+
     /* It failed, or could not be opened: no request is accepted any more, and those under way will
      * end with err. Not called after nvmf_ctrl_close. why: a sentence, valid inside the call. */
     void (*down)(struct nvmf_ctrl *ctrl, icms_err err, const char *why);
@@ -134,6 +139,17 @@ struct nvmf_ctrl_ops {
     /* Nothing is in flight, every request was done; may be opened again, or freed. */
     void (*closed)(struct nvmf_ctrl *ctrl);
 };
+
+/* What all hosts that share blocks have to agree about; compared by the target, which does not know
+ * what it means. */
+struct nvmf_settings {
+    uint32_t enclosures;                      /* a hash of the UUIDs of all enclosures */
+    uint32_t weights;                         /* a hash of them with their weights     */
+    uint32_t run_blocks[LIMIT_AGENT_VOLUMES]; /* of each of opts.volumes               */
+};
+
+/* How often they are told. Less than NVMF_TARGET_SETTING_NS (nvmf/target.h). */
+#define NVMF_TELL_NS ((uint64_t)20 * 1000 * 1000 * 1000)
 
 struct nvmf_ctrl_opts {
     const struct nvmf_host_transport *transport; /* of its connections                            */
@@ -156,6 +172,7 @@ struct nvmf_ctrl_opts {
                                                     need not                                      */
     const struct uuid *volumes; /* those that are looked for, among all that it may use; copied */
     uint32_t volume_count;      /* LIMIT_AGENT_VOLUMES at most; 0: the first ones of any name   */
+    const struct nvmf_settings *settings; /* told to targets that are icms; NULL: none; copied */
     const struct nvmf_ctrl_ops *ops;
     void *owner; /* nvmf_ctrl_owner gives it back                                              */
 };

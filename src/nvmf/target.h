@@ -242,6 +242,29 @@ struct nvmf_target_loss {
 bool nvmf_target_loss_take(struct nvmf_target *target, struct nvmf_target_loss *out_loss,
                            uint64_t *out_missed);
 
+/* ---- settings that hosts share -------------------------------------------------------------- */
+
+/* Agents find a block at the same place only while they have the same enclosures, weights and
+ * run_blocks. Each tells its values when it connects, and again and again while it is connected.
+ * Life of a value: the first host that tells one has it kept; as long as some host tells the same
+ * again within NVMF_TARGET_SETTING_NS, whoever tells another one is answered with the kept one, and
+ * differs. After that time the next one that is told is kept. So there is no state for each host,
+ * hosts that tell nothing are of no account, and a change that reaches one host after the other is
+ * over when the last one has it. Told values are compared and nothing else: a lie costs a line in a
+ * log. */
+#define NVMF_TARGET_SETTING_NS ((uint64_t)60 * 1000 * 1000 * 1000)
+
+/* A host that told another value than others. */
+struct nvmf_target_differs {
+    char hostnqn[LIMIT_NQN_BYTES]; /* who: printable, without spaces                              */
+    uint8_t feature;               /* NVME_FEATURE_ICMS_*; 0: none did                            */
+    uint32_t ns;                   /* RUN_BLOCKS: which of opts.namespaces                        */
+    uint32_t value, kept;          /* what it told, what others have                              */
+};
+
+/* The last one that stats.settings_differ counted. Any thread. */
+void nvmf_target_differs(struct nvmf_target *target, struct nvmf_target_differs *out_differs);
+
 /* ---- authentication ------------------------------------------------------------------------- */
 
 enum nvmf_target_auth_result {
@@ -297,18 +320,19 @@ struct nvmf_target_stats {
     uint64_t timeouts;                       /* connections ended because the peer stalled       */
     uint64_t digest_errors;                  /* data digests that did not match                  */
     uint64_t slow_hosts;                     /* connections ended because data moved too slowly  */
-    uint64_t tls_succeeded;                  /* handshakes                                       */
-    uint64_t tls_refused;                    /* handshakes that failed: key, version, garbage    */
-    uint64_t tls_plain;                      /* of them those that did not begin with TLS        */
-    uint64_t tls_timeouts;                   /* handshakes that took too long                    */
-    uint64_t tls_evicted;                    /* handshakes that were ended for newer ones        */
-    uint64_t tls_kernel;                     /* connections now whose records the kernel makes   */
-    uint64_t tls_mixed;                      /* and opens; that it only makes;                   */
-    uint64_t tls_user;                       /* that OpenSSL makes and opens                     */
-    uint64_t buffers_bytes;                  /* size of the pools                                */
-    uint64_t buffers_used_bytes;             /* handed out now                                   */
-    uint64_t buffers_parked;                 /* commands waiting for a buffer now                */
-    uint64_t buffers_parks;                  /* commands that ever waited                        */
+    uint64_t settings_differ;    /* controllers whose host shares a setting with no other */
+    uint64_t tls_succeeded;      /* handshakes                                       */
+    uint64_t tls_refused;        /* handshakes that failed: key, version, garbage    */
+    uint64_t tls_plain;          /* of them those that did not begin with TLS        */
+    uint64_t tls_timeouts;       /* handshakes that took too long                    */
+    uint64_t tls_evicted;        /* handshakes that were ended for newer ones        */
+    uint64_t tls_kernel;         /* connections now whose records the kernel makes   */
+    uint64_t tls_mixed;          /* and opens; that it only makes;                   */
+    uint64_t tls_user;           /* that OpenSSL makes and opens                     */
+    uint64_t buffers_bytes;      /* size of the pools                                */
+    uint64_t buffers_used_bytes; /* handed out now                                   */
+    uint64_t buffers_parked;     /* commands waiting for a buffer now                */
+    uint64_t buffers_parks;      /* commands that ever waited                        */
 };
 
 /* Adds up all loops. Any thread; numbers a moment old. */

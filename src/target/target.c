@@ -515,6 +515,11 @@ void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BY
     nvmf_target_slow_host(target->nvmf, out_hostnqn);
 }
 
+void target_differs(const struct target *target, struct nvmf_target_differs *out_differs)
+{
+    nvmf_target_differs(target->nvmf, out_differs);
+}
+
 bool target_loss_take(struct target *target, struct nvmf_target_loss *out_loss,
                       uint64_t *out_missed)
 {

@@ -211,6 +211,9 @@ bool target_tls_refused(const struct target *target, char out_hostnqn[LIMIT_NQN_
  * (target_stats.nvmf.slow_hosts); "": none yet. Any thread. */
 void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES]);
 
+/* As nvmf_target_differs. */
+void target_differs(const struct target *target, struct nvmf_target_differs *out_differs);
+
 /* As nvmf_target_loss_take: the oldest controller that was lost and not taken yet. */
 bool target_loss_take(struct target *target, struct nvmf_target_loss *out_loss,
                       uint64_t *out_missed);

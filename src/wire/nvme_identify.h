@@ -41,10 +41,11 @@ enum nvme_ctrl_type {
 };
 
 /* Extensions of icms in the vendor bytes of Identify Controller. */
-#define NVME_ICMS_EXT_EXIST_MANY 0x1u /* NVME_ICMS_EXIST_MANY                     */
-#define NVME_ICMS_EXT_TIMED      0x2u /* NVME_ICMS_STORE and NVME_ICMS_RETRIEVE   */
-#define NVME_ICMS_EXT_STORE_DATA 0x4u /* NVME_ICMS_STORE_DATA_BYTES               */
-#define NVME_ICMS_EXT_RECORD     0x8u /* NVME_ICMS_DELETE; DW1 of a Retrieve      */
+#define NVME_ICMS_EXT_EXIST_MANY 0x1u  /* NVME_ICMS_EXIST_MANY                     */
+#define NVME_ICMS_EXT_TIMED      0x2u  /* NVME_ICMS_STORE and NVME_ICMS_RETRIEVE   */
+#define NVME_ICMS_EXT_STORE_DATA 0x4u  /* NVME_ICMS_STORE_DATA_BYTES               */
+#define NVME_ICMS_EXT_RECORD     0x8u  /* NVME_ICMS_DELETE; DW1 of a Retrieve      */
+#define NVME_ICMS_EXT_SETTINGS   0x10u /* NVME_FEATURE_ICMS_*                      */
 
 #define NVME_OAES_NS_CHANGED 0x00000100u /* OAES b8: namespace attribute notices  */
 #define NVME_OAES_DISCOVERY  0x80000000u /* OAES b31: discovery log notices       */

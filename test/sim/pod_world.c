@@ -329,6 +329,11 @@ static void judge_agent(struct pod_agent *agent)
     limit(world, "clients of an agent", stats->clients, POD_CLIENTS);
     limit(world, "stores under way of an agent", stats->backlog_bytes, POD_BACKLOG_BYTES);
     limit(world, "clients dropped by an agent", stats->clients_dropped, 0);
+    for (uint32_t i = 0; i < POD_TARGETS; i++)
+        limit(world, "settings in which agents differ",
+              stats->enclosures[i].enclosures_differ + stats->enclosures[i].weights_differ +
+                  stats->enclosures[i].run_blocks_differ,
+              0);
     for (uint32_t i = 0; i < POD_VOLUMES; i++) {
         const struct agent_volume_stats *volume = &stats->volumes[i];
 

@@ -38,6 +38,7 @@ static void ctrl_close(struct nvmf_ctrl *ctrl, icms_err why)
     loop_timer_stop(ctrl->loop, &ctrl->ready_timer);
     loop_timer_stop(ctrl->loop, &ctrl->keep_timer);
     loop_timer_stop(ctrl->loop, &ctrl->tick_timer);
+    loop_timer_stop(ctrl->loop, &ctrl->tell_timer);
     for (int i = 0; i < NVMF_QUEUES; i++)
         nvmf_queue_close(&ctrl->queues[i], why);
     nvmf_ctrl_poke(ctrl);
@@ -512,6 +513,82 @@ static void ctrl_step(struct nvmf_ctrl *ctrl, enum nvmf_ctrl_state state)
                      0, ctrl_step_done);
 }
 
+/* ---- settings that hosts share -------------------------------------------------------------- */
+
+/* The next setting that the target can compare; false: none is left. */
+static bool tell_make(struct nvmf_ctrl *ctrl, struct nvme_feature *out_feature)
+{
+    const struct nvmf_settings *own = &ctrl->settings;
+    const struct nvmf_volume *volume;
+
+    *out_feature = (struct nvme_feature){.set = true};
+    for (; ctrl->tell_at < 2 + ctrl->wanted_count; ctrl->tell_at++) {
+        if (ctrl->tell_at < 2) {
+            out_feature->fid =
+                ctrl->tell_at == 0 ? NVME_FEATURE_ICMS_ENCLOSURES : NVME_FEATURE_ICMS_WEIGHTS;
+            out_feature->value = ctrl->tell_at == 0 ? own->enclosures : own->weights;
+            return true;
+        }
+        volume = nvmf_ctrl_volume(ctrl, &ctrl->wanted[ctrl->tell_at - 2]);
+        if (volume == NULL)
+            continue;
+        out_feature->fid = NVME_FEATURE_ICMS_RUN_BLOCKS;
+        out_feature->nsid = volume->nsid;
+        out_feature->value = own->run_blocks[ctrl->tell_at - 2];
+        return true;
+    }
+    return false;
+}
+
+static void ctrl_tell_done(struct nvmf_req *req);
+
+static void ctrl_tell_next(struct nvmf_ctrl *ctrl)
+{
+    struct nvme_feature feature;
+
+    if (!tell_make(ctrl, &feature)) {
+        loop_timer_start(ctrl->loop, &ctrl->tell_timer, loop_now_ns(ctrl->loop) + NVMF_TELL_NS);
+        return;
+    }
+    nvme_feature_encode(&feature, &ctrl->tell.sqe);
+    ctrl_admin_start(ctrl, &ctrl->tell, NULL, 0, 0, ctrl_tell_done);
+}
+
+/* Whatever it answers otherwise says nothing: a volume may just be going away. */
+static void ctrl_tell_done(struct nvmf_req *req)
+{
+    struct nvmf_ctrl *ctrl = container_of(req, struct nvmf_ctrl, tell);
+    uint32_t at = ctrl->tell_at;
+
+    if (!ctrl->up)
+        return;
+    if (req->err == ICMS_OK && ctrl->ops->told != NULL)
+        ctrl->ops->told(ctrl,
+                        at == 0   ? NVME_FEATURE_ICMS_ENCLOSURES
+                        : at == 1 ? NVME_FEATURE_ICMS_WEIGHTS
+                                  : NVME_FEATURE_ICMS_RUN_BLOCKS,
+                        at < 2 ? 0 : at - 2, req->result);
+    if (!ctrl->up)
+        return; /* told() closed it */
+    ctrl->tell_at++;
+    ctrl_tell_next(ctrl);
+}
+
+static void ctrl_tell_start(struct nvmf_ctrl *ctrl)
+{
+    if (!ctrl->up || !ctrl->has_settings || (ctrl->info.icms_ext & NVME_ICMS_EXT_SETTINGS) == 0)
+        return;
+    ctrl->tell_at = 0;
+    ctrl_tell_next(ctrl);
+}
+
+static void ctrl_tell_fire(struct loop_timer *timer)
+{
+    ctrl_tell_start(container_of(timer, struct nvmf_ctrl, tell_timer));
+}
+
+/* ---- keep-alive ----------------------------------------------------------------------------- */
+
 static void ctrl_keep_arm(struct nvmf_ctrl *ctrl)
 {
     if (ctrl->keep_alive_ns > 0)
@@ -535,6 +612,7 @@ void nvmf_ctrl_queue_live(struct nvmf_ctrl *ctrl, struct nvmf_queue *queue)
     ctrl->stats.ups++;
     loop_timer_stop(ctrl->loop, &ctrl->open_timer);
     ctrl->ops->up(ctrl);
+    ctrl_tell_start(ctrl);
     if (ctrl->state == NVMF_CTRL_UP && ctrl->ns_dirty) {
         ctrl->ns_dirty = false;
         ctrl_step(ctrl, NVMF_CTRL_LOG);
@@ -734,11 +812,15 @@ icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, str
     if (opts->volume_count > 0)
         memcpy(ctrl->wanted, opts->volumes, opts->volume_count * sizeof(ctrl->wanted[0]));
     ctrl->wanted_count = opts->volume_count;
+    ctrl->has_settings = opts->settings != NULL;
+    if (opts->settings != NULL)
+        ctrl->settings = *opts->settings;
     list_init(&ctrl->ended);
     loop_timer_init(&ctrl->open_timer, ctrl_open_timeout);
     loop_timer_init(&ctrl->ready_timer, ctrl_ready_again);
     loop_timer_init(&ctrl->keep_timer, ctrl_keep_fire);
     loop_timer_init(&ctrl->tick_timer, ctrl_tick);
+    loop_timer_init(&ctrl->tell_timer, ctrl_tell_fire);
     for (uint16_t i = 0; i < NVMF_QUEUES; i++)
         if (nvmf_queue_init(&ctrl->queues[i], ctrl, i,
                             i == 0 ? NVMF_ADMIN_ENTRIES : opts->queue_entries) != ICMS_OK) {
@@ -752,6 +834,7 @@ icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, str
     nvmf_req_init(&ctrl->admin, ctrl, &ctrl->queues[0]);
     nvmf_req_init(&ctrl->keep, ctrl, &ctrl->queues[0]);
     nvmf_req_init(&ctrl->event, ctrl, &ctrl->queues[0]);
+    nvmf_req_init(&ctrl->tell, ctrl, &ctrl->queues[0]);
     *out_ctrl = ctrl;
     return ICMS_OK;
 }

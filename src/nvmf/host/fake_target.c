@@ -261,7 +261,8 @@ static void fake_identify(struct fake_cmd *cmd)
             .icms_ext = (target->timed ? NVME_ICMS_EXT_TIMED : 0) |
                         (target->many ? NVME_ICMS_EXT_EXIST_MANY : 0) |
                         (target->store_data ? NVME_ICMS_EXT_STORE_DATA : 0) |
-                        (target->records ? NVME_ICMS_EXT_RECORD : 0),
+                        (target->records ? NVME_ICMS_EXT_RECORD : 0) |
+                        (target->settings ? NVME_ICMS_EXT_SETTINGS : 0),
         };
 
         strcpy(ctrl.subnqn, "nqn.2014-08.org.nvmexpress:uuid:fake");
@@ -403,6 +404,19 @@ static void fake_fabrics(struct fake_cmd *cmd)
     fake_answer(cmd, 0, NVME_CSTS_READY);
 }
 
+/* DW0 of Set Features: what other hosts have. */
+static uint32_t fake_told(struct fake_target *target, const struct nvme_feature *feature)
+{
+    uint32_t which = feature->fid - NVME_FEATURE_ICMS_ENCLOSURES;
+
+    if (which >= sizeof(target->told) / sizeof(target->told[0]))
+        return 0;
+    target->told[which]++;
+    target->told_value[which] = feature->value;
+    target->told_nsid = feature->nsid;
+    return target->others[which] != 0 ? target->others[which] : feature->value;
+}
+
 static void fake_admin(struct fake_cmd *cmd)
 {
     struct fake_target *target = cmd->conn->target;
@@ -415,7 +429,8 @@ static void fake_admin(struct fake_cmd *cmd)
         break;
     case NVME_ADMIN_SET_FEATURES:
         nvme_feature_decode(&cmd->sqe, &feature);
-        fake_answer(cmd, 0, feature.fid == NVME_FEATURE_QUEUES ? 0x00070007 : 0);
+        fake_answer(cmd, 0,
+                    feature.fid == NVME_FEATURE_QUEUES ? 0x00070007 : fake_told(target, &feature));
         break;
     case NVME_ADMIN_KEEP_ALIVE:
         target->keep_alives++;

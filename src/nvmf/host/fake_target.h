@@ -91,6 +91,8 @@ struct fake_target {
     bool store_data;     /* offers large stores with their data              */
     bool records;        /* offers to delete one record                      */
     uint32_t no_room;    /* so many of those are answered NVME_ICMS_ASK      */
+    bool settings;       /* compares settings of hosts                       */
+    uint32_t others[3];  /* what others have, by NVME_FEATURE_ICMS_*; 0: the same */
     bool no_write_cache; /* Flush is not needed, and not known               */
     bool refuse_connect; /* Connect answers "host not allowed"               */
     bool no_subsystem;   /* Connect answers that the subsystem's name is wrong */
@@ -115,7 +117,10 @@ struct fake_target {
     /* what the test sees */
     uint32_t connects; /* Connect commands of admin queues                 */
     uint32_t keep_alives;
-    uint32_t r2ts; /* asked for data                                   */
+    uint32_t told[3];       /* settings, likewise: how often                    */
+    uint32_t told_nsid;     /* of the last one                                */
+    uint32_t told_value[3]; /* what                                           */
+    uint32_t r2ts;          /* asked for data                                   */
     uint32_t stores, retrieves, exists, deletes, flushes, lists; /* begun             */
     uint32_t time_left_us;   /* of the last vendor Store or Retrieve             */
     uint32_t exist_manys;    /* exist-many commands begun                        */

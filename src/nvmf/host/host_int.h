@@ -113,9 +113,14 @@ struct nvmf_ctrl {
     bool msg_sent;                 /* it is on its way                                      */
     struct list ended;             /* struct nvmf_req in state ENDED                        */
     /* admin commands of ours */
-    struct nvmf_req admin;            /* of the state machine, one at a time                   */
-    struct nvmf_req keep;             /* Keep Alive                                            */
-    struct nvmf_req event;            /* Async Event Request                                   */
+    struct nvmf_req admin;        /* of the state machine, one at a time                   */
+    struct nvmf_req keep;         /* Keep Alive                                            */
+    struct nvmf_req event;        /* Async Event Request                                   */
+    struct nvmf_req tell;         /* Set Features of a setting                             */
+    struct loop_timer tell_timer; /* tells all of them again                               */
+    uint32_t tell_at;             /* which one is told: 0, 1, 2 + volume                   */
+    bool has_settings;            /* `settings` are told                                   */
+    struct nvmf_settings settings;
     bool ns_dirty;                    /* namespaces changed while we were looking              */
     uint8_t page[NVME_PAGE_BYTES];    /* data of admin                                         */
     uint32_t nsids[NVME_NS_LIST_MAX]; /* a piece of the list                                 */

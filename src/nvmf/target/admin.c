@@ -160,6 +160,10 @@ static uint16_t feature_set(struct nvmft_req *req, const struct nvme_feature *fe
         return NVME_SC_SUCCESS;
     case NVME_FEATURE_IO_SETS:
         return feature->value == 0 ? NVME_SC_SUCCESS : NVME_SC_FIELD;
+    case NVME_FEATURE_ICMS_ENCLOSURES:
+    case NVME_FEATURE_ICMS_WEIGHTS:
+    case NVME_FEATURE_ICMS_RUN_BLOCKS:
+        return nvmft_setting_tell(ctrl, req->qpair->shard, feature, &req->dw0);
     case NVME_FEATURE_WRITE_CACHE:
         return feature->value & 1 ? NVME_SC_SUCCESS : NVME_SC_FEATURE_READ_ONLY;
     case NVME_FEATURE_ARBITRATION:

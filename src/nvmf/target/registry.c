@@ -317,6 +317,7 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
         atomic_store(&ctrl->ednek[i], 0);
     ctrl->cc = ctrl->csts = ctrl->async_config = 0;
     ctrl->warned = 0;
+    ctrl->differs = false;
     ctrl->io_queues = NVMFT_IO_QUEUES;
     atomic_fetch_add_explicit(&target->controllers, 1, memory_order_relaxed);
     registry_add(qpair, ctrl);

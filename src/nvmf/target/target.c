@@ -394,6 +394,7 @@ static void target_stats_add(const struct nvmft_shard *shard, struct nvmf_target
     stats->timeouts += counter_get(&from->timeouts);
     stats->digest_errors += counter_get(&from->digest_errors);
     stats->slow_hosts += counter_get(&from->slow_hosts);
+    stats->settings_differ += counter_get(&from->settings_differ);
     target_stats_tls(&shard->tls, stats);
     stats->auths_passed += counter_get(&from->auths_passed);
     stats->auths_failed += counter_get(&from->auths_failed);

@@ -221,6 +221,73 @@ static void queues_are_granted_only_before_any_is_made(void **state)
     rig_free(&rig);
 }
 
+/* What others have, or the status of a refusal << 32. */
+static uint64_t setting_tell(struct peer *peer, uint8_t fid, uint32_t nsid, uint32_t value)
+{
+    struct nvme_feature what = {.set = true, .fid = fid, .nsid = nsid, .value = value};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_feature_encode(&what, &sqe);
+    assert_true(peer_plain(peer, &sqe, &cqe));
+    return cqe.status != 0 ? (uint64_t)cqe.status << 32 : cqe.dw0;
+}
+
+static void settings_of_hosts_are_compared(void **state)
+{
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *first = rig_admin(rig, 0), *second = rig_admin(rig, 0);
+    struct peer *discovery = discovery_peer(rig);
+    const uint64_t refused = (uint64_t)NVME_SC_NAMESPACE << 32;
+    struct nvmf_target_differs differs;
+    struct nvmf_target_stats stats;
+
+    nvmf_target_differs(rig->target, &differs);
+    assert_int_equal(differs.feature, 0);
+    assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_ENCLOSURES, 0, 7), 7);
+    assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_ENCLOSURES, 0, 7), 7);
+    assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_WEIGHTS, 0, 9), 9);
+    assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_RUN_BLOCKS, 1, 8), 8);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.settings_differ, 0);
+    /* counted once for an association, and named */
+    assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_RUN_BLOCKS, 1, 32), 8);
+    assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_WEIGHTS, 0, 9), 9);
+    assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_ENCLOSURES, 0, 1), 7);
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.settings_differ, 1);
+    nvmf_target_differs(rig->target, &differs);
+    assert_int_equal(differs.feature, NVME_FEATURE_ICMS_RUN_BLOCKS);
+    assert_int_equal(differs.ns, 0);
+    assert_int_equal(differs.value, 32);
+    assert_int_equal(differs.kept, 8);
+    assert_true(differs.hostnqn[0] != '\0');
+    /* of a namespace that it may use, and of nothing else */
+    assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_RUN_BLOCKS, 0, 8), refused);
+    assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_RUN_BLOCKS, NVME_NSID_ALL, 8), refused);
+    assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_RUN_BLOCKS, LIMIT_VOLUMES, 8), refused);
+    assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_RUN_BLOCKS, LIMIT_VOLUMES + 1, 8),
+                     refused);
+    assert_true(peer_admin(discovery, 0));
+    assert_int_equal(setting_tell(discovery, NVME_FEATURE_ICMS_WEIGHTS, 0, 9),
+                     (uint64_t)NVME_SC_FIELD << 32);
+    /* who goes on telling a value keeps it; when nobody does, the next one is kept */
+    for (int i = 0; i < 4; i++) {
+        rig_run(rig, 25000);
+        assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_RUN_BLOCKS, 1, 8), 8);
+        assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_RUN_BLOCKS, 1, 32), 8);
+    }
+    for (int i = 0; i < 4; i++) {
+        rig_run(rig, 25000);
+        assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_RUN_BLOCKS, 1, 32), i < 2 ? 8 : 32);
+    }
+    peer_free(&discovery);
+    peer_free(&first);
+    peer_free(&second);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 static void only_events_that_exist_can_be_asked_for(void **state)
 {
     struct rig *rig = rig_new(1, NULL);
@@ -686,6 +753,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_enabled_is_refused),
         cmocka_unit_test(a_host_without_an_identifier_is_refused),
         cmocka_unit_test(queues_are_granted_only_before_any_is_made),
+        cmocka_unit_test(settings_of_hosts_are_compared),
         cmocka_unit_test(only_events_that_exist_can_be_asked_for),
         cmocka_unit_test(data_that_ends_early_ends_the_connection),
         cmocka_unit_test(a_descriptor_shorter_than_the_data_is_refused),

@@ -279,6 +279,7 @@ struct nvmft_ctrl {
     uint32_t async_config; /* feature 0Bh                                                 */
     uint8_t warned;        /* critical warnings that the host was told, and that last     */
     uint32_t io_queues;    /* granted by feature 07h                                      */
+    bool differs;          /* its host told a value that others do not have               */
 };
 
 /* ---- queue pairs ---------------------------------------------------------------------------- */
@@ -362,7 +363,7 @@ struct nvmft_counters {
     struct hist op_ns[NVMF_TARGET_OP_COUNT];
     uint64_t misses[NVMF_TARGET_MISSES];
     uint64_t bytes_in, bytes_out, sheds, admin_commands, protocol_errors, timeouts, digest_errors;
-    uint64_t slow_hosts;
+    uint64_t slow_hosts, settings_differ;
     uint64_t buffers_used_bytes, buffers_parked, buffers_parks;
     uint64_t auths_passed, auths_failed, auths_wanted;
 };
@@ -437,6 +438,11 @@ struct nvmft_host {
     uint32_t next;             /* number + 1 of the next in its bucket, or of the next unused   */
 };
 
+/* A setting that hosts told. */
+struct nvmft_setting {
+    _Atomic uint64_t kept; /* value << 32 | second in which it was told last; 0: never */
+};
+
 /* All of them: a hash table with chains. */
 struct nvmft_hosts {
     struct nvmft_host *host; /* by number; as many as connections                             */
@@ -471,6 +477,9 @@ struct nvmf_target {
     _Atomic bool drain_asked;
     pthread_mutex_t slow_lock; /* slow_host; taken when a slow host was cut off, and to read it */
     char slow_host[LIMIT_NQN_BYTES];
+    struct nvmf_target_differs differs; /* the last one; under slow_lock                       */
+    struct nvmft_setting enclosures, weights;       /* what hosts told                         */
+    struct nvmft_setting run_blocks[LIMIT_VOLUMES]; /* likewise, by namespace                  */
     char tls_host[LIMIT_NQN_BYTES]; /* of the last handshake that failed; under slow_lock     */
     char tls_why[96];               /* why; "": none did                                      */
     struct nvmft_keys *keys;        /* what hosts have to prove, and with what                */
@@ -479,6 +488,13 @@ struct nvmf_target {
     struct nvmft_auth_hosts auth_hosts;
     struct nvmft_auth_events auth_events;
 };
+
+/* ---- settings.c ----------------------------------------------------------------------------- */
+
+/* A host tells a setting; nsid: of NVME_FEATURE_ICMS_RUN_BLOCKS. NVMe status; *out_kept: what
+ * others have. */
+uint16_t nvmft_setting_tell(struct nvmft_ctrl *ctrl, struct nvmft_shard *shard,
+                            const struct nvme_feature *feature, uint32_t *out_kept);
 
 /* ---- keys.c --------------------------------------------------------------------------------- */
 

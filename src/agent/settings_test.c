@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Settings that all agents of a pod have to share: told to enclosures that compare them, and what
+ * they answer is in counters and status. src/nvmf/target/target_conform_test.c has the other side.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "agent/agent_rig.h"
+
+#define MS    RIG_MS
+#define KV    0
+#define RAW   1
+#define EVERY ((uint64_t)20000 * MS)
+
+static const struct rig_opts two = {.enclosures = 2};
+
+/* Enclosure 0 compares from now on. */
+static void settings_on(struct fake_target *target)
+{
+    target->settings = true;
+    fake_target_drop(target);
+}
+
+static bool status_has(struct agent_rig *rig, const char *text)
+{
+    static char status[65536];
+
+    assert_true(agent_status(rig->agent, status, sizeof(status)) < sizeof(status));
+    return strstr(status, text) != NULL;
+}
+
+static void settings_that_differ_are_named(void **state)
+{
+    struct agent_rig *rig = rig_new(&two);
+    const struct agent_enclosure_stats *seen;
+
+    rig_run(rig, 1000 * MS);
+    assert_int_equal(rig->fake[0]->told[0], 0); /* an older one is not bothered */
+    rig_on_fake(rig, 0, settings_on);
+    rig_run(rig, 3000 * MS);
+    assert_int_equal(rig->fake[0]->told[0], 1);
+    assert_int_equal(rig->fake[0]->told[1], 1);
+    assert_int_equal(rig->fake[0]->told[2], 2); /* "kv" and "raw"; it does not have "none" */
+    assert_int_equal(rig->fake[0]->told_nsid, 2);
+    assert_int_equal(rig->fake[1]->told[0], 0);
+    seen = &rig_stats(rig)->enclosures[0];
+    assert_false(seen->enclosures_differ || seen->weights_differ);
+    assert_int_equal(seen->run_blocks_differ, 0);
+    assert_true(status_has(rig, "\"settings_differ\":[]"));
+    rig->fake[0]->others[2] = 8;
+    rig_run(rig, EVERY + MS);
+    seen = &rig_stats(rig)->enclosures[0];
+    assert_false(seen->enclosures_differ || seen->weights_differ);
+    assert_int_equal(seen->run_blocks_differ, 3);
+    assert_int_equal(seen->run_blocks_others[RAW], 8);
+    assert_true(status_has(rig, "run_blocks of kv: 32 here, 8 there"));
+    rig->fake[0]->others[0] = 1;
+    rig->fake[0]->others[1] = 1;
+    rig->fake[0]->others[2] = 0;
+    rig_run(rig, EVERY + MS);
+    seen = &rig_stats(rig)->enclosures[0];
+    assert_true(seen->enclosures_differ && seen->weights_differ);
+    assert_int_equal(seen->run_blocks_differ, 0);
+    assert_true(status_has(rig, "\"settings_differ\":[\"enclosures\",\"weights\"]"));
+    rig_free(rig);
+}
+
+/* One of them: what another order of the same list, or another weight, tells. */
+static uint32_t told_by(const struct agent_rig *rig, uint8_t what)
+{
+    return rig->fake[0]->told_value[what];
+}
+
+static void order_does_not_matter_and_weights_do(void **state)
+{
+    uint32_t enclosures[3], weights[3];
+
+    for (int i = 0; i < 3; i++) {
+        struct rig_opts opts = {.enclosures = 2, .swapped = i == 1, .heavy = i == 2};
+        struct agent_rig *rig = rig_new(&opts);
+
+        rig_on_fake(rig, 0, settings_on);
+        rig_run(rig, 3000 * MS);
+        enclosures[i] = told_by(rig, 0);
+        weights[i] = told_by(rig, 1);
+        rig_free(rig);
+    }
+    assert_int_equal(enclosures[0], enclosures[1]);
+    assert_int_equal(weights[0], weights[1]);
+    assert_int_equal(enclosures[0], enclosures[2]);
+    assert_int_not_equal(weights[0], weights[2]);
+    assert_int_not_equal(weights[0], enclosures[0]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_that_differ_are_named),
+        cmocka_unit_test(order_does_not_matter_and_weights_do),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Settings that hosts share: what each told, against what the others have (nvmf/target.h has the
+ * life of a value).
+ *
+ * Called by admin commands, on any loop. One word a setting, replaced as a whole: of two hosts that
+ * tell different values at the same time one is kept, and the other differs the next time.
+ */
+#include "nvmf/target/target_int.h"
+
+#define SETTING_SECOND ((uint64_t)1000 * 1000 * 1000)
+
+/* Keeps the value unless others told another one lately; returns what is kept. */
+static uint32_t setting_keep(struct nvmft_setting *setting, uint32_t value, uint64_t now_ns)
+{
+    uint32_t now_s = (uint32_t)(now_ns / SETTING_SECOND) + 1;
+    uint64_t kept = atomic_load_explicit(&setting->kept, memory_order_relaxed);
+    uint32_t age_s = now_s - (uint32_t)kept;
+
+    if (kept != 0 && kept >> 32 != value && age_s <= NVMF_TARGET_SETTING_NS / SETTING_SECOND)
+        return (uint32_t)(kept >> 32);
+    atomic_store_explicit(&setting->kept, (uint64_t)value << 32 | now_s, memory_order_relaxed);
+    return value;
+}
+
+/* Counted and named once for each association. */
+static void setting_differs(struct nvmft_ctrl *ctrl, struct nvmft_shard *shard,
+                            const struct nvme_feature *feature, uint32_t kept)
+{
+    struct nvmf_target *target = ctrl->target;
+
+    if (ctrl->differs)
+        return;
+    ctrl->differs = true;
+    pthread_mutex_lock(&target->slow_lock);
+    memcpy(target->differs.hostnqn, ctrl->hostnqn, sizeof(target->differs.hostnqn));
+    target->differs.feature = feature->fid;
+    target->differs.ns = feature->fid == NVME_FEATURE_ICMS_RUN_BLOCKS ? feature->nsid - 1 : 0;
+    target->differs.value = feature->value;
+    target->differs.kept = kept;
+    pthread_mutex_unlock(&target->slow_lock);
+    counter_add(&shard->counters.settings_differ, 1);
+}
+
+uint16_t nvmft_setting_tell(struct nvmft_ctrl *ctrl, struct nvmft_shard *shard,
+                            const struct nvme_feature *feature, uint32_t *out_kept)
+{
+    struct nvmf_target *target = ctrl->target;
+    struct nvmft_setting *setting =
+        feature->fid == NVME_FEATURE_ICMS_ENCLOSURES ? &target->enclosures : &target->weights;
+
+    if (feature->fid == NVME_FEATURE_ICMS_RUN_BLOCKS) {
+        if (feature->nsid == 0 || feature->nsid == NVME_NSID_ALL ||
+            !nvmft_ns_has(&ctrl->allowed, feature->nsid - 1))
+            return NVME_SC_NAMESPACE;
+        setting = &target->run_blocks[feature->nsid - 1];
+    }
+    *out_kept = setting_keep(setting, feature->value, loop_now_ns(shard->loop));
+    if (*out_kept != feature->value)
+        setting_differs(ctrl, shard, feature, *out_kept);
+    return NVME_SC_SUCCESS;
+}
+
+void nvmf_target_differs(struct nvmf_target *target, struct nvmf_target_differs *out_differs)
+{
+    pthread_mutex_lock(&target->slow_lock);
+    *out_differs = target->differs;
+    pthread_mutex_unlock(&target->slow_lock);
+}
