@@ -711,6 +711,19 @@ void nvmf_ctrl_watch(struct nvmf_ctrl *ctrl)
                      loop_now_ns(ctrl->loop) + ctrl->silence_ns / NVMF_SILENCE_TICKS);
 }
 
+/* One queue pair, silent or not; true: it is dead although others are not. */
+static bool ctrl_tick_queue(struct nvmf_queue *queue)
+{
+    uint64_t bytes = nvmf_queue_heard(queue);
+    bool asked = queue->ask.state != NVMF_REQ_IDLE;
+
+    queue->silent_ticks =
+        queue->waiting == 0 || bytes != queue->heard_bytes ? 0 : queue->silent_ticks + 1;
+    queue->heard_bytes = bytes;
+    return queue->silent_ticks >=
+           (uint32_t)(asked ? NVMF_SILENCE_TICKS_ASKED : NVMF_SILENCE_TICKS_QUEUE);
+}
+
 /* Any byte is a sign of life: a busy target still answers on its admin queue, which is asked at
  * half time. */
 static void ctrl_tick(struct loop_timer *timer)
@@ -722,14 +735,10 @@ static void ctrl_tick(struct loop_timer *timer)
 
     for (int i = 0; i < NVMF_QUEUES; i++) {
         struct nvmf_queue *queue = &ctrl->queues[i];
-        uint64_t bytes = nvmf_queue_heard(queue);
 
-        queue->silent_ticks =
-            queue->waiting == 0 || bytes != queue->heard_bytes ? 0 : queue->silent_ticks + 1;
-        queue->heard_bytes = bytes;
-        if (queue->silent_ticks >= NVMF_SILENCE_TICKS_QUEUE)
+        if (ctrl_tick_queue(queue))
             dead = queue;
-        heard_bytes += bytes;
+        heard_bytes += queue->heard_bytes;
         waiting += queue->waiting;
     }
     if (waiting == 0)
@@ -741,11 +750,15 @@ static void ctrl_tick(struct loop_timer *timer)
         nvmf_ctrl_fail(ctrl, ICMS_PEER_DOWN,
                        "%u commands wait and nothing came on the %s for %u ms", waiting,
                        dead != NULL ? dead->name : "connections",
-                       (uint32_t)(ctrl->silence_ns / 1000000) * (dead != NULL ? 16 : 1));
+                       (uint32_t)(ctrl->silence_ns / NVMF_SILENCE_TICKS / 1000000 *
+                                  (dead != NULL ? dead->silent_ticks : NVMF_SILENCE_TICKS)));
         return;
     }
     loop_timer_start(ctrl->loop, &ctrl->tick_timer,
                      loop_now_ns(ctrl->loop) + ctrl->silence_ns / NVMF_SILENCE_TICKS);
+    for (int i = 0; i < NVMF_QUEUES; i++) /* the timer is armed: watching goes on */
+        if (ctrl->queues[i].silent_ticks == NVMF_SILENCE_TICKS / 2)
+            nvmf_queue_ask(&ctrl->queues[i]);
     if (ctrl->silent_ticks == NVMF_SILENCE_TICKS / 2)
         ctrl_keep_start(ctrl);
 }

@@ -662,6 +662,8 @@ static void fake_io(struct fake_cmd *cmd)
 {
     struct fake_target *target = cmd->conn->target;
 
+    if (target->mute == cmd->conn->qid)
+        return;
     if (fake_wrong(target, FAKE_RESET)) {
         nvmf_pdu_close(&cmd->conn->pdu, ICMS_RESET);
         return;
@@ -744,6 +746,12 @@ static void fake_cmd_begin(struct fake_conn *conn, const struct nvme_sqe_wf *sqe
     conn->cmds[cmd->ttag] = cmd;
     cmd->bytes = le32_get(sqe->sgl.length);
     cmd->got = bytes;
+    if (conn->qid != 0 && sqe->opcode == NVME_KV_EXIST && le32_get(sqe->nsid) == 0) {
+        target->asked++;
+        if (target->mute != conn->qid)
+            fake_answer(cmd, NVME_SC_NAMESPACE, 0);
+        return;
+    }
     if (conn->qid != 0 && sqe->opcode != NVME_FABRICS) {
         fake_count(cmd);
         if (sqe->opcode == NVME_ICMS_EXIST_MANY)

@@ -97,6 +97,7 @@ struct fake_target {
     bool refuse_connect; /* Connect answers "host not allowed"               */
     bool no_subsystem;   /* Connect answers that the subsystem's name is wrong */
     bool silent;         /* takes everything, answers nothing                */
+    uint16_t mute;       /* I/O queue on which nothing is answered; 0: none  */
     bool hold;           /* keeps I/O commands until fake_target_release     */
     bool hold_stores;    /* the same for stores: no R2T                      */
     uint64_t delay_ns;   /* I/O commands take this long                      */
@@ -117,6 +118,7 @@ struct fake_target {
     /* what the test sees */
     uint32_t connects; /* Connect commands of admin queues                 */
     uint32_t keep_alives;
+    uint32_t asked;         /* for a sign of life on an I/O queue               */
     uint32_t told[3];       /* settings, likewise: how often                    */
     uint32_t told_nsid;     /* of the last one                                */
     uint32_t told_value[3]; /* what                                           */

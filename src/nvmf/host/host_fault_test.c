@@ -312,6 +312,122 @@ static void a_busy_target_is_not_dead(void **state)
     bed_free(bed);
 }
 
+/* Its sisters live, one of them has work all the time. */
+static void one_silent_connection_is_dead_within_a_second(void **state)
+{
+    struct bed *bed = bed_new(0);
+    uint64_t began_ns;
+    uint8_t room[64];
+    struct op mute, op;
+
+    bed->fake->timed = true;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    bed_put(bed, "k", "value", 5);
+    bed->fake->mute = 1 + IO_CLASS_LOAD;
+    began_ns = bed_now_ns(bed);
+    bed_op(&mute, bed, "k", room, sizeof(room), 5000 * MS);
+    assert_int_equal(bed_go(&mute, nvmf_retrieve), ICMS_OK);
+    for (int i = 0; i < 20 && mute.done == 0; i++) {
+        bed_op(&op, bed, "k", room, sizeof(room), 5000 * MS);
+        op.req.io_class = IO_CLASS_PRESTAGE;
+        assert_int_equal(bed_go(&op, nvmf_exist), ICMS_OK);
+        bed_run(bed, 100 * MS);
+    }
+    assert_int_equal(mute.done, 1);
+    assert_int_equal(mute.req.err, ICMS_PEER_DOWN);
+    assert_in_range(mute.done_ns - began_ns, 500 * MS, 1000 * MS);
+    assert_non_null(strstr(bed->why, "on the load for"));
+    bed_free(bed);
+}
+
+/* All commands of the queue are out, and none will be answered. */
+static void a_full_queue_that_is_silent_is_dead_within_a_second(void **state)
+{
+    static struct op op[8];
+    struct nvmf_ctrl_opts opts;
+    struct bed *bed = bed_new(0);
+    uint8_t room[64];
+
+    nvmf_ctrl_opts_init(&opts);
+    opts.queue_entries = 4;
+    bed->fake->timed = true;
+    bed_ctrl(bed, &opts);
+    bed_open(bed);
+    bed->fake->mute = 1 + IO_CLASS_LOAD;
+    for (int i = 0; i < 8; i++) {
+        bed_op(&op[i], bed, "k", room, sizeof(room), 200 * MS);
+        assert_int_equal(bed_go(&op[i], nvmf_exist), ICMS_OK);
+    }
+    bed_run(bed, 1000 * MS);
+    assert_int_equal(bed->downs, 1);
+    assert_int_equal(bed->fake->asked, 1);
+    bed_free(bed);
+}
+
+/* It answers the question on that connection, and works on the commands for long. */
+static void a_queue_that_is_busy_for_long_is_not_dead(void **state)
+{
+    struct bed *bed = bed_new(0);
+    uint8_t room[64];
+    struct op op;
+
+    bed->fake->timed = true;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    bed_put(bed, "k", "value", 5);
+    bed->fake->delay_ns = 10000 * MS;
+    bed_op(&op, bed, "k", room, sizeof(room), 15000 * MS);
+    assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_OK);
+    bed_run(bed, 11000 * MS);
+    assert_int_equal(op.done, 1);
+    assert_int_equal(op.req.err, ICMS_OK);
+    assert_int_equal(bed->downs, 0);
+    assert_true(bed->fake->asked > 10);
+    bed_free(bed);
+}
+
+/* One that may not know the question is not asked. */
+static void a_foreign_queue_may_be_silent_for_longer(void **state)
+{
+    struct bed *bed = bed_ready(NULL, 0);
+    uint8_t room[64];
+    struct op op;
+
+    bed->fake->mute = 1 + IO_CLASS_LOAD;
+    bed_op(&op, bed, "k", room, sizeof(room), 20000 * MS);
+    assert_int_equal(bed_go(&op, nvmf_exist), ICMS_OK);
+    bed_run(bed, 7000 * MS);
+    assert_int_equal(bed->downs, 0);
+    bed_run(bed, 2000 * MS);
+    assert_int_equal(bed->downs, 1);
+    assert_int_equal(bed->fake->asked, 0);
+    bed_free(bed);
+}
+
+/* Both machines get their turn now and then only. */
+static void starved_machines_do_not_take_each_other_for_dead(void **state)
+{
+    struct bed *bed = bed_new(0);
+    uint8_t room[64];
+    struct op op;
+
+    bed->fake->timed = true;
+    bed_ctrl(bed, NULL);
+    bed_open(bed);
+    bed->fake->delay_ns = 3000 * MS;
+    bed_op(&op, bed, "k", room, sizeof(room), 60000 * MS);
+    assert_int_equal(bed_go(&op, nvmf_exist), ICMS_OK);
+    for (int i = 0; i < 40; i++) {
+        sim_node_pause(bed->node[i % 2], true);
+        bed_run(bed, 300 * MS);
+        sim_node_pause(bed->node[i % 2], false);
+        bed_run(bed, 30 * MS);
+    }
+    assert_int_equal(bed->downs, 0);
+    bed_free(bed);
+}
+
 static void keeps_alive_when_quiet(void **state)
 {
     struct nvmf_ctrl_opts opts;
@@ -466,6 +582,11 @@ int main(void)
         cmocka_unit_test(a_stopped_target_is_dead_after_the_silence),
         cmocka_unit_test(a_black_hole_is_found_when_quiet_too),
         cmocka_unit_test(a_busy_target_is_not_dead),
+        cmocka_unit_test(one_silent_connection_is_dead_within_a_second),
+        cmocka_unit_test(a_full_queue_that_is_silent_is_dead_within_a_second),
+        cmocka_unit_test(a_queue_that_is_busy_for_long_is_not_dead),
+        cmocka_unit_test(a_foreign_queue_may_be_silent_for_longer),
+        cmocka_unit_test(starved_machines_do_not_take_each_other_for_dead),
         cmocka_unit_test(keeps_alive_when_quiet),
         cmocka_unit_test(opening_ends_by_its_deadline),
         cmocka_unit_test(a_refused_connection_and_a_refused_host_say_so),

@@ -31,8 +31,12 @@
 #define NVMF_QUEUES        (1 + IO_CLASS_COUNT) /* admin, then one a class */
 
 /* Silence is counted in ticks of an eighth of it: a loop that stood still itself sees one. A queue
- * pair that alone is silent for so many ticks ends the association too. */
+ * pair that is silent while others are not may be busy. An icms target is asked on that connection
+ * at half time, with a command that needs no drive and no memory; without an answer it is dead
+ * after so many ticks, which is within a second with the default. Where that cannot be asked a
+ * queue pair may be silent for longer. */
 #define NVMF_SILENCE_TICKS       8
+#define NVMF_SILENCE_TICKS_ASKED 14
 #define NVMF_SILENCE_TICKS_QUEUE (16 * NVMF_SILENCE_TICKS)
 
 /* One place in a queue's table of commands. */
@@ -73,6 +77,7 @@ struct nvmf_queue {
     struct list parked;      /* struct nvmf_req                                         */
     struct nvmf_conn *conn;  /* open from OPENING to CLOSING                            */
     struct nvmf_req connect; /* the Connect command                                     */
+    struct nvmf_req ask;     /* asks for a sign of life                                 */
     uint8_t connect_data[NVME_CONNECT_DATA_BYTES];
 };
 
@@ -174,6 +179,10 @@ void nvmf_queue_close(struct nvmf_queue *queue, icms_err why);
 
 /* Connect, and authentication if there was any, are over: it sends commands from now on. */
 void nvmf_queue_live(struct nvmf_queue *queue);
+
+/* Asks for a sign of life on an I/O queue, where the target is icms: Exist without a namespace,
+ * which its connection refuses at once. A command is kept free for it. */
+void nvmf_queue_ask(struct nvmf_queue *queue);
 
 /* Sends parked requests while there are free commands. */
 void nvmf_queue_run(struct nvmf_queue *queue);

@@ -360,9 +360,39 @@ static void queue_cmd_send(struct nvmf_queue *queue, struct nvmf_req *req)
     nvmf_ctrl_watch(queue->ctrl);
 }
 
+/* Whether signs of life can be asked for. */
+static bool queue_can_ask(const struct nvmf_queue *queue)
+{
+    return queue->qid != 0 && queue->state == NVMF_QUEUE_LIVE && queue->ctrl->silence_ns > 0 &&
+           queue->ctrl->info.icms_ext != 0 && queue->depth > 1;
+}
+
+static void queue_ask_done(struct nvmf_req *req)
+{
+    check(req->owner == NULL); /* that it came was the answer */
+}
+
+void nvmf_queue_ask(struct nvmf_queue *queue)
+{
+    struct nvmf_req *req = &queue->ask;
+
+    if (!queue_can_ask(queue) || req->state != NVMF_REQ_IDLE || list_empty(&queue->free))
+        return;
+    nvmf_req_init(req, queue->ctrl, queue);
+    req->kv = (struct nvme_kv_cmd){.opcode = NVME_KV_EXIST, .key = {.length = 1}};
+    req->direction = NVME_DIRECTION_NONE;
+    req->deadline_ns = 0;
+    req->done = queue_ask_done;
+    loop_timer_init(&req->timer, NULL); /* it has no deadline: the silence ends it */
+    list_init(&req->link);
+    queue_cmd_send(queue, req);
+}
+
 void nvmf_queue_run(struct nvmf_queue *queue)
 {
-    while (!list_empty(&queue->free) && !list_empty(&queue->parked) &&
+    uint32_t kept = queue_can_ask(queue) ? 1 : 0;
+
+    while (queue->used + kept < queue->depth && !list_empty(&queue->parked) &&
            (queue->state == NVMF_QUEUE_LIVE || queue->state == NVMF_QUEUE_CONNECT))
         queue_cmd_send(queue, container_of(list_pop(&queue->parked), struct nvmf_req, link));
 }
