@@ -326,6 +326,30 @@ static void a_slow_drive_is_in_use_again_after_two_good_probes(void **state)
     rig_free(&rig);
 }
 
+/* A drive of 3 operations a second answers one client in time, each time. */
+static void a_drive_of_few_operations_is_slow_with_one_client(void **state)
+{
+    struct rig *rig = rig_new(1, 3);
+
+    rig_up(rig);
+    fill(rig, 1, 10);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 2 * (uint64_t)1000000000);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_false(target_drive_slow(rig->target, i));
+    sim_file_slow(rig->node, rig->paths[1], 3000);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 2 * (uint64_t)1000000000);
+    assert_int_equal(atomic_load(&rig->target->slow), 2);
+    drive_well(rig, 1);
+    /* together they are not: nothing better is left */
+    for (uint32_t i = 0; i < 3; i++)
+        sim_file_slow(rig->node, rig->paths[i], 3000);
+    (void)sim_run(rig->sim, sim_now_ns(rig->sim) + 5 * (uint64_t)1000000000);
+    assert_int_equal(atomic_load(&rig->target->slow), 0);
+    for (uint32_t i = 0; i < 3; i++)
+        sim_file_slow(rig->node, rig->paths[i], 1);
+    rig_free(&rig);
+}
+
 /* When all drives are late there is too much to do, and no drive to blame. */
 static void drives_that_are_slow_together_stay_in_use(void **state)
 {
@@ -1074,6 +1098,7 @@ int main(void)
         cmocka_unit_test(stores_behind_a_drive_that_fails_are_stored_elsewhere),
         cmocka_unit_test(what_is_late_is_not_begun),
         cmocka_unit_test(a_slow_drive_is_in_use_again_after_two_good_probes),
+        cmocka_unit_test(a_drive_of_few_operations_is_slow_with_one_client),
         cmocka_unit_test(drives_that_are_slow_together_stay_in_use),
         cmocka_unit_test(a_volume_without_room_for_a_value_is_counted),
         cmocka_unit_test(a_drive_that_is_missing_at_start_is_filled_around),

@@ -6,9 +6,11 @@
  * over.
  *
  * In use to slow: TARGET_LATES operations in a row were late (target_slow_begin, _end), past their
- * deadline and TARGET_LATE_MIN_NS under way, or without one TARGET_LATE_NS. New loads ask the next
- * drive in order, new stores go there. Not unless half of the drives are well: when all are late
- * there is too much to do, and no drive to blame.
+ * deadline and TARGET_LATE_MIN_NS under way, or without one TARGET_LATE_NS. Or TARGET_PROBE_LATES
+ * probes in a row took TARGET_PROBE_LATE_NS: a drive of few operations a second keeps the deadlines
+ * of one client, which then waits for each. New loads ask the next drive in order, new stores go
+ * there. Not unless half of the drives are well: when all are late there is too much to do, and no
+ * drive to blame.
  *
  * Slow to in use: two probes in a row (one page, each TARGET_PROBE_NS, in the background) took no
  * longer than they do on this drive when it is well (target_probe_done).
@@ -38,6 +40,12 @@
 
 #define TARGET_PROBE_NS ((uint64_t)250 * 1000 * 1000)
 
+/* A page takes so long on a drive that is slow, and so many in a row; beside no more operations
+ * than this: where there are more, they are what the probe waits for. */
+#define TARGET_PROBE_LATE_NS ((uint64_t)200 * 1000 * 1000)
+#define TARGET_PROBE_LATES   3
+#define TARGET_PROBE_BESIDE  4
+
 /* A probe is good within so many times the best one, or this. */
 #define TARGET_PROBE_FACTOR  8
 #define TARGET_PROBE_GOOD_NS ((uint64_t)1000 * 1000)
@@ -57,7 +65,8 @@ static uint32_t slow_well(const struct target *target, uint32_t but)
 
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
         well += i != but && target_drive_in(target, i) && !target_drive_slow(target, i) &&
-                atomic_load_explicit(&target->drives[i].lates, memory_order_relaxed) == 0;
+                atomic_load_explicit(&target->drives[i].lates, memory_order_relaxed) == 0 &&
+                atomic_load_explicit(&target->drives[i].probe_lates, memory_order_relaxed) == 0;
     return well;
 }
 
@@ -142,12 +151,37 @@ bool target_slow_clogged(const struct target_drive *drive, bool store)
 
 /* ---- probes --------------------------------------------------------------------------------- */
 
+static bool slow_is_busy(const struct target_drive *drive)
+{
+    uint32_t count = 0;
+
+    list_for_each (link, &drive->flying)
+        if (++count > TARGET_PROBE_BESIDE)
+            return true;
+    return false;
+}
+
+/* For how long the last probe took, or takes. */
+static void slow_probe_count(struct target_drive *drive, uint64_t took_ns)
+{
+    uint32_t lates = 0;
+
+    if (took_ns >= TARGET_PROBE_LATE_NS && slow_is_busy(drive))
+        return;
+    if (took_ns >= TARGET_PROBE_LATE_NS)
+        lates = 1 + atomic_load_explicit(&drive->probe_lates, memory_order_relaxed);
+    atomic_store_explicit(&drive->probe_lates, lates, memory_order_relaxed);
+    if (lates >= TARGET_PROBE_LATES)
+        slow_set(drive);
+}
+
 static void target_probe_done(struct store_probe *probe)
 {
     struct target_drive *drive = container_of(probe, struct target_drive, probe);
     uint64_t took_ns = loop_now_ns(drive->loop) - drive->probe_begin_ns;
 
     drive->probing = false;
+    slow_probe_count(drive, took_ns);
     if (probe->err != ICMS_OK) {
         drive->probes_good = 0;
         return;
@@ -158,6 +192,7 @@ static void target_probe_done(struct store_probe *probe)
         drive->probes_good = 0;
     else if (++drive->probes_good >= 2 && target_drive_slow(drive->target, drive->index)) {
         atomic_store_explicit(&drive->lates, 0, memory_order_relaxed);
+        atomic_store_explicit(&drive->probe_lates, 0, memory_order_relaxed);
         atomic_fetch_and(&drive->target->slow, ~((uint32_t)1 << drive->index));
     }
 }
@@ -167,8 +202,13 @@ static void target_probe(struct loop_timer *timer)
     struct target_drive *drive = container_of(timer, struct target_drive, probe_timer);
 
     loop_timer_start(drive->loop, timer, loop_now_ns(drive->loop) + TARGET_PROBE_NS);
-    if (drive->probing)
+    if (drive->probing) {
+        uint64_t took_ns = loop_now_ns(drive->loop) - drive->probe_begin_ns;
+
+        if (took_ns >= TARGET_PROBE_LATE_NS)
+            slow_probe_count(drive, took_ns);
         return;
+    }
     drive->probe_begin_ns = loop_now_ns(drive->loop);
     drive->probe.memory = drive->probe_memory;
     drive->probe.done = target_probe_done;

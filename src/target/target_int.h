@@ -74,6 +74,7 @@ struct target_drive {
     struct list flying;            /* target_req.link: what is at the store, oldest first     */
     uint64_t flying_bytes[2];      /* of their buffers: loads, stores                         */
     _Atomic uint32_t lates;        /* operations in a row that were late; others look at it   */
+    _Atomic uint32_t probe_lates;  /* the same of probes                                      */
     uint32_t probes_good;          /* probes in a row that were not                           */
     bool probing;                  /* a probe is under way                                    */
     uint64_t probe_begin_ns;       /* since when                                              */
