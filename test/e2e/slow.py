@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""An enclosure behind a slow link, and agents that disagree.
+
+Goal: one of three enclosures that is 300 ms away, or that moves 1 MB/s, is passed over, named in the
+log, and used again when its link is well; a pod that is 300 ms away as a whole loses nobody; an agent
+whose run_blocks differ from another's is told so.
+Method: real daemons on loopback, and a TCP proxy in front of each enclosure that delays or throttles
+what it carries.
+
+usage: slow.py BUILD_ROOT
+"""
+import json
+import pathlib
+import queue
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import types
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+
+VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
+COUNT, BYTES = 240, 60000
+
+
+class Proxy:
+    """Carries connections to a target; delay_s one way, and bytes_per_s (0: no limit) of each."""
+
+    def __init__(self, target):
+        self.target, self.delay_s, self.bytes_per_s = target, 0.0, 0
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            here = self.listener.accept()[0]
+            there = socket.create_connection(("127.0.0.1", self.target.port))
+            for a, b in ((here, there), (there, here)):
+                a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                line = queue.Queue(maxsize=256)
+                threading.Thread(target=self.take, args=(a, line), daemon=True).start()
+                threading.Thread(target=self.give, args=(line, b), daemon=True).start()
+
+    def take(self, source, line):
+        while True:
+            try:
+                data = source.recv(65536)
+            except OSError:
+                data = b""
+            line.put((time.monotonic() + self.delay_s, data))
+            if not data:
+                return
+
+    def give(self, line, sink):
+        while True:
+            due, data = line.get()
+            time.sleep(max(0.0, due - time.monotonic()))
+            if not data:
+                sink.close()
+                return
+            while data:
+                piece = data if self.bytes_per_s == 0 else data[:self.bytes_per_s // 50]
+                data = data[len(piece):]
+                if self.bytes_per_s != 0:
+                    time.sleep(len(piece) / self.bytes_per_s)
+                try:
+                    sink.sendall(piece)
+                except OSError:
+                    data = b""
+
+
+class Probe:
+    """agent_probe, steered."""
+
+    def __init__(self, build, where):
+        self.process = subprocess.Popen([build / "test/e2e/agent_probe", where, "kv", str(COUNT),
+                                         str(BYTES)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+
+    def ask(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        expect("no wrong byte", answer["wrong"] == 0, answer)
+        return answer
+
+
+def expect(what, condition, seen):
+    if not condition:
+        sys.exit(f"not so: {what}: {seen}")
+
+
+def slow(agent, what, name):
+    return agent.metrics()[f'icms_agent_enclosure_{what}{{enclosure="{name}"}}']
+
+
+def scene(name, agent, target, probe, begin, end):
+    """The link of one enclosure is slow, and then well again."""
+    whole = probe.ask("get 20000")
+    expect(f"{name}: all blocks are there before", whole["ok"] == COUNT, whole)
+    total = slow(agent, "slow_total", target.name)
+    begin()
+    began = time.monotonic()
+    while slow(agent, "slow", target.name) == 0:
+        hurt = probe.ask("get 20000")
+        expect(f"{name}: passed over within 30 s", time.monotonic() < began + 30, hurt)
+    over_s = time.monotonic() - began
+    after = [probe.ask("get 20000") for _ in range(5)]
+    expect(f"{name}: nobody waits for it any more", min(a["seconds"] for a in after) < 1, after)
+    expect(f"{name}: the blocks of the others came", after[0]["ok"] > COUNT / 3, after[0])
+    wait_for(f"{name}: said in the log", lambda: f"enclosure {target.name}: slow: " in agent.log_tail())
+    expect(f"{name}: said in the status", '"state":"slow"' in agent.get("/status")[1], "")
+    time.sleep(3)
+    expect(f"{name}: it stays so", slow(agent, "slow", target.name) == 1, agent.log_tail())
+    end()
+    mended = time.monotonic()
+    wait_for(f"{name}: used again", lambda: slow(agent, "slow", target.name) == 0)
+    back_s = time.monotonic() - mended
+    whole = probe.ask("get 20000")
+    expect(f"{name}: all blocks are there after", whole["ok"] == COUNT, whole)
+    expect(f"{name}: slow once", slow(agent, "slow_total", target.name) == total + 1,
+           agent.log_tail())
+    print(f"ok {name}: passed over after {over_s:.2f} s, then a batch of {COUNT} took "
+          f"{min(a['seconds'] for a in after):.3f} s, used again after {back_s:.2f} s")
+
+
+def wait_for(what, condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit(f"not within {seconds} s: {what}")
+        time.sleep(0.05)
+
+
+def main():
+    build = pathlib.Path(sys.argv[1])
+    with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(build, folder) as p:
+        targets = [p.add_target(f"enclosure{i}", 1, "64MiB", [VOLUME], segment="4MiB",
+                                memory="32MiB") for i in range(3)]
+        for target in targets:
+            target.wait_ready()
+        proxies = [Proxy(target) for target in targets]
+        doors = [types.SimpleNamespace(name=target.name, nqn=target.nqn, port=proxy.port)
+                 for target, proxy in zip(targets, proxies)]
+        agent = p.add_agent("server-a", doors, [VOLUME], silence="2s")
+        agent.wait_ready()
+        probe = Probe(build, f"unix:{agent.socket}")
+        probe.ask("put")
+        scene("300 ms", agent, targets[0], probe,
+              lambda: setattr(proxies[0], "delay_s", 0.15),
+              lambda: setattr(proxies[0], "delay_s", 0.0))
+        scene("1 MB/s", agent, targets[1], probe,
+              lambda: setattr(proxies[1], "bytes_per_s", 1000000),
+              lambda: setattr(proxies[1], "bytes_per_s", 0))
+        before = agent.metrics()
+        for proxy in proxies:
+            proxy.delay_s = 0.15
+        until = time.monotonic() + 6
+        while time.monotonic() < until:
+            probe.ask("get 20000")
+        for target in targets:
+            name = f'icms_agent_enclosure_slow_total{{enclosure="{target.name}"}}'
+            expect("a pod that is far away loses nobody", agent.metrics()[name] == before[name],
+                   agent.log_tail())
+        print("ok 300 ms everywhere")
+        for proxy in proxies:
+            proxy.delay_s = 0.0
+        other = p.add_agent("server-b", targets, [dict(VOLUME, run_blocks=32)])
+        other.wait_ready()
+        wait_for("the agent names the setting",
+                 lambda: "volume kv: run_blocks is 32 here, and 8 at other hosts" in other.log_tail())
+        wait_for("the target names the host",
+                 lambda: "run_blocks of volume kv is 32, and 8 at other hosts" in targets[0].log_tail())
+        expect("counted", slow(other, "settings_differ", targets[0].name) == 1, "")
+        expect("the other one is right", slow(agent, "settings_differ", targets[0].name) == 0, "")
+        print("ok settings that differ")
+
+
+if __name__ == "__main__":
+    main()
