@@ -155,7 +155,7 @@ static icms_err store_side_up(struct store_side *side, const char *path, uint64_
     }
     err = store_open(side->loop, &opts, why, &side->store);
     if (err == ICMS_OK)
-        err = store_volume_limit(side->store, 0, 0, why);
+        err = store_volume_limit(side->store, 0, 0, NULL, why);
     if (err == ICMS_OK)
         err = loop_start(side->loop, why);
     bench_gen_init(&side->gen, side->loop, STORE_SLOTS, store_start, side);

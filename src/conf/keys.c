@@ -97,8 +97,9 @@ static const struct conf_key volume_keys[] = {
             "first. The same in all daemons of the pod."},
     {"quota", CONF_BYTES, false, AT(struct volume_spec, quota_bytes), .min = 0, .max = 1024 * TIB,
      .fallback = "0",
-     .doc = "Flash that an enclosure gives the volume; 0 is all of it. A full volume evicts its "
-            "own oldest blocks. More than the drives together is an error. Only icms-target uses "
+     .doc = "Flash that an enclosure gives the volume, on all of its drives together; 0 is all of "
+            "it. A full volume evicts its own oldest blocks. More than the drives together is an "
+            "error. Only icms-target uses "
             "it."},
     {"value_max", CONF_BYTES, false, AT(struct volume_spec, value_bytes_max), .min = 1,
      .max = LIMIT_VALUE_BYTES, .fallback = "8MiB",

@@ -395,7 +395,7 @@ static icms_err flash_open(struct flash *flash, const struct replay_setup *setup
         return err;
     (void)unlink(flash->path);
     flash->path[0] = '\0';
-    err = store_volume_limit(flash->store, 0, 0, why);
+    err = store_volume_limit(flash->store, 0, 0, NULL, why);
     return err == ICMS_OK ? loop_start(flash->loop, why) : err;
 }
 

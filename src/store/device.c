@@ -59,6 +59,7 @@ void store_down(struct store *store)
     if (store->down)
         return;
     __atomic_store_n(&store->down, true, __ATOMIC_RELAXED);
+    store_quota_leave(store);
     if (store->on_down != NULL) /* the owner knows before it gets an answer that comes of it */
         store->on_down(store->on_down_arg);
     store->run(store); /* answers what is parked */

@@ -17,7 +17,7 @@
  * deleted has no other record that counts when done is called; a record that could not be written
  * is killed like one that was deleted, since it may be on flash all the same; what is placed has
  * its index entry and its summary entry promised, so a completed write cannot fail; live and placed
- * bytes never exceed the volume's quota.
+ * bytes of all drives that share it never exceed the volume's quota (quota.c).
  */
 #include "base/fault.h"
 #include "base/hash.h"
@@ -214,11 +214,15 @@ static void write_published(struct store_mutation *mutation)
 static void write_end(struct store_mutation *mutation)
 {
     struct store *store = mutation->store;
+    struct store_volume *volume = &store->volumes[mutation->volume];
     struct store_segment *segment = mutation->segment;
+    uint64_t bytes = (uint64_t)mutation->pages * STORE_PAGE_BYTES;
 
     store->writes--;
-    store->write_bytes -= (uint64_t)mutation->pages * STORE_PAGE_BYTES;
-    store->volumes[mutation->volume].flight_bytes -= (uint64_t)mutation->pages * STORE_PAGE_BYTES;
+    store->write_bytes -= bytes;
+    volume->flight_bytes -= bytes;
+    if (mutation->err != ICMS_OK || store->down)
+        store_quota_give(store, volume, bytes);
     if (mutation->err == ICMS_OK) {
         write_published(mutation);
     } else {
@@ -355,7 +359,6 @@ static void write_place(struct store_mutation *mutation, struct store_segment *s
     store->writes++;
     store->write_bytes += bytes;
     store->volumes[mutation->volume].flight_bytes += bytes;
-    store->volumes[mutation->volume].need_bytes = 0;
     if (fault_hit("store.write")) {
         store_defer(store, &mutation->deferred, store_mutation_fault);
         return;
@@ -380,22 +383,6 @@ static bool write_admitted(struct store_mutation *mutation)
     if (!mutation->admitted)
         counter_add(&store->stats.refused, 1);
     return mutation->admitted;
-}
-
-/* Room in the volume's quota; when there is none reclaim is asked for it. */
-static bool write_quota(struct store_mutation *mutation)
-{
-    struct store *store = mutation->store;
-    struct store_volume *volume = &store->volumes[mutation->volume];
-    uint64_t bytes = (uint64_t)mutation->pages * STORE_PAGE_BYTES;
-
-    if (volume->quota_bytes == 0 ||
-        volume->bytes + volume->flight_bytes + bytes <= volume->quota_bytes)
-        return true;
-    volume->need_bytes = bytes;
-    if (list_empty(&volume->over_link))
-        list_push(&store->over, &volume->over_link);
-    return false;
 }
 
 /* The open segment of the stream when the record fits; else the stream wants one. */
@@ -475,6 +462,8 @@ static bool write_device_full(const struct store *store, uint64_t bytes)
 static bool write_try(struct store_mutation *mutation)
 {
     struct store *store = mutation->store;
+    struct store_volume *volume = &store->volumes[mutation->volume];
+    uint64_t bytes = (uint64_t)mutation->pages * STORE_PAGE_BYTES;
     struct store_location location;
     bool present = store_index_find(store->index, mutation->volume, &mutation->key, &location) &&
                    !location.damaged;
@@ -482,15 +471,14 @@ static bool write_try(struct store_mutation *mutation)
 
     if (write_answered(mutation, &location, present))
         return true;
-    if (write_device_full(store, (uint64_t)mutation->pages * STORE_PAGE_BYTES) ||
-        !write_quota(mutation))
+    if (write_device_full(store, bytes) || !store_quota_fits(store, volume, bytes))
         return false;
     if (!store_index_reserve(store->index)) {
         store->tight = true;
         return false;
     }
     segment = write_segment(mutation);
-    if (segment == NULL) {
+    if (segment == NULL || !store_quota_take(store, volume, bytes)) {
         store_index_unreserve(store->index);
         return false;
     }
@@ -539,10 +527,12 @@ bool store_mutations_run(struct store *store)
         struct list *first = list_pop(&volume->parked);
 
         check(first != NULL);
-        if (mutation_try(container_of(first, struct store_mutation, link)))
+        if (mutation_try(container_of(first, struct store_mutation, link))) {
+            store_quota_wait_end(volume);
             moved = true;
-        else
+        } else {
             list_push_front(&volume->parked, first);
+        }
         if (!list_empty(&volume->parked) && list_empty(&volume->link))
             list_push(&store->parked, &volume->link);
     }
@@ -588,8 +578,8 @@ icms_err store_write(struct store *store, struct store_write *write)
     volume = &store->volumes[write->volume];
     mutation_init(store, mutation, MUTATION_WRITE, write->volume, &write->key);
     mutation->pages = store_record_pages(write->value_bytes);
-    if (volume->quota_bytes != 0 &&
-        (uint64_t)mutation->pages * STORE_PAGE_BYTES > volume->quota_bytes)
+    if (volume->quota != NULL &&
+        (uint64_t)mutation->pages * STORE_PAGE_BYTES > volume->quota->bytes_max)
         mutation_answer(mutation, ICMS_QUOTA);
     else
         mutation_start(mutation);

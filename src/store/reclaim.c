@@ -115,13 +115,11 @@ static bool reclaim_is_whole(const struct store *store)
     return store->reclaim.volume == STORE_ALL_VOLUMES;
 }
 
-/* Whether a volume has room for the write that waits, if one does, and a little more, so that not
- * each write has to wait. bytes: what is being evicted. */
-static bool quota_has_room(const struct store_volume *volume, uint64_t bytes)
+/* Whether nothing of a volume has to be evicted for its quota, or another drive does that. bytes:
+ * what is being evicted. */
+static bool quota_is_fine(const struct store_volume *volume, uint64_t bytes)
 {
-    uint64_t more = volume->need_bytes > 0 ? volume->need_bytes + volume->quota_bytes / 16 : 0;
-
-    return volume->bytes + volume->flight_bytes + more <= volume->quota_bytes + bytes;
+    return store_quota_has_space(volume, bytes) || !store_quota_gives(volume, bytes);
 }
 
 static uint64_t quota_evicting_bytes(const struct store_reclaim *reclaim)
@@ -146,7 +144,7 @@ static bool quota_evict(struct store *store, const struct store_block *block)
 
     if (block->volume != reclaim->volume || block->location.damaged)
         return true;
-    if (store->down || quota_has_room(volume, quota_evicting_bytes(reclaim)))
+    if (store->down || quota_is_fine(volume, quota_evicting_bytes(reclaim)))
         return false;
     for (uint32_t i = 0; i < STORE_QUOTA_EVICTIONS; i++) {
         if (reclaim->mutations[i].magic == STORE_MUTATION_MAGIC)
@@ -505,17 +503,13 @@ static struct store_segment *quota_oldest(const struct store *store, uint32_t vo
     return stream->open != NULL && (stream->open->volumes & bit) != 0 ? stream->open : NULL;
 }
 
-/* Makes room in one volume's quota; true when a job was begun. */
+/* Makes space in one volume's quota; true when a job was begun. */
 static bool quota_run(struct store *store, uint32_t number)
 {
     struct store_volume *volume = &store->volumes[number];
     struct store_reclaim *reclaim = &store->reclaim;
     struct store_segment *segment;
 
-    if (quota_has_room(volume, 0)) {
-        store->run_again = true;
-        return false;
-    }
     if (volume->stream != STORE_SHARED) {
         segment = stream_victim(store, volume->stream);
         if (segment != NULL)
@@ -587,18 +581,23 @@ static struct store_segment *reclaim_next(struct store *store)
 void store_reclaim_run(struct store *store)
 {
     struct store_segment *segment;
-    struct list *link;
+    struct list *link, *first = NULL;
 
     check(store->running);
     if (store->down || store->reclaim.segment != NULL)
         return;
-    while ((link = list_pop(&store->over)) != NULL) {
+    while ((link = list_first(&store->over)) != NULL && link != first) {
         struct store_volume *volume = container_of(link, struct store_volume, over_link);
 
-        if (quota_run(store, (uint32_t)(volume - store->volumes))) {
-            list_push(&store->over, link); /* until it has room */
-            return;
+        list_remove(link);
+        if (quota_is_fine(volume, 0)) {
+            store->run_again = true;
+            continue;
         }
+        list_push(&store->over, link); /* until it is, and behind the others */
+        first = first == NULL ? link : first;
+        if (quota_run(store, (uint32_t)(volume - store->volumes)))
+            return;
     }
     segment = reclaim_next(store);
     if (segment != NULL)

@@ -101,6 +101,8 @@ void store_segment_live_sub(struct store *store, uint32_t volume,
         counter_add(&store->volumes[volume].bytes, -bytes);
         counter_add(&store->stats.blocks, (uint64_t)-1);
         counter_add(&store->stats.used_bytes, -bytes);
+        if (!store->down)
+            store_quota_give(store, &store->volumes[volume], bytes);
     }
     if (segment_is_dead(segment)) {
         store_stream_remove(store, segment);

@@ -22,6 +22,8 @@
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
+#include <stdatomic.h>
+
 #include "base/hist.h"
 #include "base/types.h"
 #include "loop/loop.h"
@@ -102,12 +104,29 @@ void store_close(struct store **store);
 
 /* ---- volumes -------------------------------------------------------------------------------- */
 
-/* Limits what a volume (by its number) holds on this drive; 0: all of it. A volume without a limit,
- * or with one of four segments at least, gets an append stream of its own, as far as there are some
- * (64, and one for 16 segments of the drive); the others share one. Once for each volume, before
- * the loop starts; one that is not limited shares. NO_MEMORY. */
+/* What a volume holds on several drives together: records that are live, and those that are being
+ * written. Embedded by the owner of the stores; all zeros with bytes_max and share_min set before
+ * store_volume_limit. The stores write it, each on its loop. */
+struct store_quota {
+    uint64_t bytes_max;       /* on all drives                                             */
+    uint64_t share_min;       /* of the drive that is to have the least                    */
+    _Atomic uint64_t bytes;   /* on all drives in service                                  */
+    _Atomic uint64_t waiting; /* bytes of writes that wait for it, the first of each drive */
+};
+
+/* Limits what a volume (by its number) holds. quota_bytes is this drive's part of the quota; 0:
+ * there is no limit. shared: the quota of all drives that have a part, which stays until the last
+ * store was closed; NULL: this drive's alone. A volume without a limit, or with a part of four
+ * segments at least, gets an append stream of its own, as far as there are some (64, and one for 16
+ * segments of the drive); the others share one. Once for each volume, before a loop of one of the
+ * drives starts; one that is not limited shares. NO_MEMORY. */
 icms_err store_volume_limit(struct store *store, uint32_t volume, uint64_t quota_bytes,
-                            struct err_why *why) ICMS_MUST_CHECK;
+                            struct store_quota *shared, struct err_why *why) ICMS_MUST_CHECK;
+
+/* look is called, on the loop, when the stores of the other drives have to look at the quotas that
+ * they share with this one: store_quota_look, on the loop of each. It may be called often. */
+void store_on_quota(struct store *store, void (*look)(void *arg), void *arg);
+void store_quota_look(struct store *store);
 
 /* ---- the owner's note ----------------------------------------------------------------------- */
 

@@ -152,15 +152,17 @@ struct store_stream {
 };
 
 struct store_volume {
-    struct uuid uuid;      /* its name on flash                                     */
-    uint32_t stream;       /* of its own, or STORE_SHARED                           */
-    bool limited;          /* store_volume_limit was called                         */
-    uint64_t quota_bytes;  /* 0: all                                                */
-    uint64_t need_bytes;   /* in store.over: of the write that waits                */
-    uint64_t flight_bytes; /* records placed and not completed                      */
-    struct list parked;    /* store_mutation.link, in order of arrival              */
-    struct list link;      /* store.parked, while any mutation is parked            */
-    struct list over_link; /* store.over: a write waits for blocks to be evicted    */
+    struct uuid uuid;          /* its name on flash                                     */
+    uint32_t stream;           /* of its own, or STORE_SHARED                           */
+    bool limited;              /* store_volume_limit was called                         */
+    uint64_t quota_bytes;      /* its part of the quota; 0: there is none               */
+    uint64_t need_bytes;       /* of the write that waits for the quota; 0: none        */
+    struct store_quota *quota; /* of all drives; NULL: there is none                */
+    struct store_quota own;    /* of this drive alone                               */
+    uint64_t flight_bytes;     /* records placed and not completed                      */
+    struct list parked;        /* store_mutation.link, in order of arrival              */
+    struct list link;          /* store.parked, while any mutation is parked            */
+    struct list over_link;     /* store.over: blocks have to be evicted                 */
     /* read by any thread */
     uint64_t blocks;    /* live */
     uint64_t bytes;     /* of flash, of live records */
@@ -402,7 +404,7 @@ struct store {
     uint64_t hash_seed;                   /* of the salts                                */
     uint64_t *salts;                      /* of the index: made of the seed and the volume */
     struct list parked;                   /* volumes with parked mutations               */
-    struct list over;                     /* volumes whose quota a write waits for       */
+    struct list over;                     /* volumes that evict for a quota              */
     struct store_opener opener;           /* gives segments to streams */
     struct store_reclaim reclaim;         /* makes them ready */
     struct store_discard discard;         /* tells the device what is free */
@@ -417,6 +419,8 @@ struct store {
     bool deferred_sent;                   /* deferred_msg was sent */
     void (*on_down)(void *arg);           /* called once; may be NULL */
     void *on_down_arg;                    /* its argument */
+    void (*on_quota)(void *arg);          /* others have to look at a quota; may be NULL */
+    void *on_quota_arg;                   /* its argument */
     void *buffers[2 * STORE_STREAMS + 8]; /* to free in the end */
     uint32_t buffer_count;                /* in buffers */
     /* read by any thread */
@@ -542,6 +546,30 @@ static inline void store_damage_add(struct store *store, const char *what, uint6
     if (count > 0)
         store_error_add(store, &error, count);
 }
+
+/* ---- quota.c ---- */
+
+/* Whether there is space for a write of so many bytes; else it waits, and drives are asked to
+ * evict. store_run comes back to it. */
+bool store_quota_fits(struct store *store, struct store_volume *volume, uint64_t bytes);
+
+/* Takes the space; false: it is gone. */
+bool store_quota_take(struct store *store, struct store_volume *volume, uint64_t bytes);
+void store_quota_give(struct store *store, struct store_volume *volume, uint64_t bytes);
+
+/* No write of the volume waits for it any more, or another one is the first. */
+void store_quota_wait_end(struct store_volume *volume);
+
+/* Whether the quota has space for all that waits, and a little more, so that not each write has to
+ * wait; evicting_bytes: about to come free. */
+bool store_quota_has_space(const struct store_volume *volume, uint64_t evicting_bytes);
+
+/* Whether this drive is one that evicts while there is none. */
+bool store_quota_gives(const struct store_volume *volume, uint64_t evicting_bytes);
+
+/* The drive went out of service: what it holds is nobody's, and what it writes is given back when
+ * it ends. */
+void store_quota_leave(struct store *store);
 
 /* ---- volume.c ---- */
 

@@ -149,7 +149,7 @@ icms_err rig_open(struct rig *rig, struct err_why *why)
     rig->opts.volume_count = rig->volume_count;
     err = store_open(rig->loop, &rig->opts, why, &rig->store);
     for (uint32_t i = 0; i < rig->volume_count && err == ICMS_OK; i++)
-        err = store_volume_limit(rig->store, i, rig->quota_bytes[i], why);
+        err = store_volume_limit(rig->store, i, rig->quota_bytes[i], NULL, why);
     return err;
 }
 

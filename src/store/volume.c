@@ -99,7 +99,7 @@ static void volume_stream(struct store *store, uint32_t number)
 }
 
 icms_err store_volume_limit(struct store *store, uint32_t number, uint64_t quota_bytes,
-                            struct err_why *why)
+                            struct store_quota *shared, struct err_why *why)
 {
     struct store_volume *volume = &store->volumes[number];
     char text[UUID_TEXT_BYTES];
@@ -107,6 +107,11 @@ icms_err store_volume_limit(struct store *store, uint32_t number, uint64_t quota
     check(store->magic == STORE_MAGIC && number < store->volume_count && !volume->limited);
     volume->limited = true;
     volume->quota_bytes = quota_bytes;
+    volume->own = (struct store_quota){.bytes_max = quota_bytes, .share_min = quota_bytes};
+    if (quota_bytes != 0) {
+        volume->quota = shared != NULL ? shared : &volume->own;
+        atomic_fetch_add(&volume->quota->bytes, volume->bytes);
+    }
     if (volume_may_own(store, quota_bytes)) {
         if (!store_summary_pool_add(store) || !store_summary_pool_add(store))
             return err_set(why, ICMS_NO_MEMORY, "no memory for volume %s",

@@ -90,6 +90,29 @@ static icms_err drive_prepare(struct target_drive *drive, struct err_why *why)
     return err == ICMS_OK ? target_drive_format(drive, false, why) : err;
 }
 
+static void drive_quota_look(struct loop_msg *msg)
+{
+    struct target_drive *drive = container_of(msg, struct target_drive, quota_msg);
+
+    atomic_store(&drive->quota_sent,
+                 false); /* first: what is told from now on is looked at again */
+    store_quota_look(drive->store);
+}
+
+/* The other drives look at the quotas. On the loop of the drive that says so. */
+static void drive_quota(void *arg)
+{
+    struct target_drive *drive = arg;
+    struct target *target = drive->target;
+
+    for (uint32_t i = 0; i < target->opts.drive_count; i++) {
+        struct target_drive *other = &target->drives[i];
+
+        if (other != drive && other->store != NULL && !atomic_exchange(&other->quota_sent, true))
+            loop_send(other->loop, &other->quota_msg, drive_quota_look);
+    }
+}
+
 static icms_err drive_open(struct target_drive *drive, struct err_why *why)
 {
     struct target *target = drive->target;
@@ -106,8 +129,10 @@ static icms_err drive_open(struct target_drive *drive, struct err_why *why)
     opts.volume_count = target->opts.volume_count;
     err = store_open(drive->loop, &opts, why, &drive->store);
     free(volumes);
-    if (err == ICMS_OK)
+    if (err == ICMS_OK) {
         store_on_down(drive->store, drive_down, drive);
+        store_on_quota(drive->store, drive_quota, drive);
+    }
     if (err == ICMS_OK)
         err = target_slow_init(drive, why);
     return target_drive_unformatted(drive->index, err, why);
@@ -175,10 +200,17 @@ static icms_err drives_quota_check(const struct target *target, const struct vol
     return target_quota_check(volume, bytes, why);
 }
 
-/* A volume's quota is split by weight over the drives in service. */
+/* The part of a drive of a volume's quota, by weight. */
+static uint64_t drive_quota_part(const struct target_drive *drive, uint64_t quota_bytes, double sum)
+{
+    return u64_max((uint64_t)((double)quota_bytes * (drive->weight / sum)), 1);
+}
+
+/* The drives in service share a volume's quota; more than its part is what one gives first. */
 static icms_err drives_volume_limit(struct target *target, uint32_t v, struct err_why *why)
 {
     const struct volume_spec *volume = &target->opts.volumes[v];
+    struct store_quota *quota = &target->quotas[v];
     double sum = 0;
     icms_err err = drives_quota_check(target, volume, why);
 
@@ -187,15 +219,21 @@ static icms_err drives_volume_limit(struct target *target, uint32_t v, struct er
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
         if (target->drives[i].store != NULL)
             sum += target->drives[i].weight;
+    *quota =
+        (struct store_quota){.bytes_max = volume->quota_bytes, .share_min = volume->quota_bytes};
+    for (uint32_t i = 0; i < target->opts.drive_count; i++)
+        if (target->drives[i].store != NULL)
+            quota->share_min = u64_min(
+                quota->share_min, drive_quota_part(&target->drives[i], volume->quota_bytes, sum));
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         struct target_drive *drive = &target->drives[i];
-        uint64_t quota = 0;
+        uint64_t part = 0;
 
         if (drive->store == NULL)
             continue;
         if (volume->quota_bytes > 0)
-            quota = u64_max((uint64_t)((double)volume->quota_bytes * (drive->weight / sum)), 1);
-        err = store_volume_limit(drive->store, v, quota, why);
+            part = drive_quota_part(drive, volume->quota_bytes, sum);
+        err = store_volume_limit(drive->store, v, part, quota, why);
         if (err != ICMS_OK)
             return err;
     }

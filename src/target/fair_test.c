@@ -617,6 +617,52 @@ static void hoarders_cost_others_little(void **state)
         hoarders_run(1 + i);
 }
 
+/* ---- quotas --------------------------------------------------------------------------------- */
+
+/* Hosts fill volumes with small quotas over all loops and drives: none ever holds more, each holds
+ * nearly all of it, and none stands still. */
+static void quotas_run(uint64_t seed, uint32_t loops)
+{
+    struct world *world = world_new(seed, loops, 512 * MIB);
+    struct target_stats *stats = calloc(1, sizeof(*stats));
+    uint64_t bytes[2] = {0};
+
+    check(stats != NULL);
+    world->volumes[0].quota_bytes = 20 * MIB + 12345; /* a stream of its own on each drive */
+    world->volumes[1].quota_bytes = MIB + seed % 7 * 4096;
+    world_start(world);
+    for (uint32_t i = 0; i < 6; i++)
+        host_start(host_new(world, JOB_STORE, i % 2, 32, i < 2 ? 256 * KIB : 20 * KIB));
+    world_run(world, 200 * MS);
+    for (int i = 0; i < 500; i++) {
+        world_measure(world, MS);
+        target_stats(world->target, stats);
+        for (int v = 0; v < 2; v++) {
+            const struct store_volume_stats *volume = &stats->volumes[v].store;
+
+            bytes[v] += world->tally[v].bytes;
+            assert_true(volume->bytes <= world->volumes[v].quota_bytes);
+            if (i % 100 != 99)
+                continue;
+            assert_true(bytes[v] > 0);
+            bytes[v] = 0;
+            if (v == 0) /* what is evicted ahead, and a segment of each drive */
+                assert_true(volume->bytes >= world->volumes[v].quota_bytes / 2);
+        }
+    }
+    assert_true(stats->volumes[0].store.evictions > 0 && stats->volumes[1].store.evictions > 0);
+    free(stats);
+    world_free(world);
+}
+
+static void quotas_hold_while_many_store(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        quotas_run(1 + i, 1);
+        quotas_run(1 + i, 2);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -628,6 +674,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_idle_tenant_costs_nothing),
         cmocka_unit_test(limits_hold_over_all_loops),
         cmocka_unit_test(hoarders_cost_others_little),
+        cmocka_unit_test(quotas_hold_while_many_store),
     };
 
     if (argc > 1)

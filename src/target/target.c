@@ -388,6 +388,7 @@ static void target_stats_volume(const struct target *target, uint32_t v,
                                 struct target_volume_stats *out)
 {
     out->spec = &target->opts.volumes[v];
+    out->store.quota_bytes = out->spec->quota_bytes;
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         const struct target_drive *drive = &target->drives[i];
         struct store_volume_stats stats;
@@ -398,7 +399,6 @@ static void target_stats_volume(const struct target *target, uint32_t v,
         out->hits += atomic_load_explicit(&drive->hits[v], memory_order_relaxed);
         out->store.blocks += stats.blocks;
         out->store.bytes += stats.bytes;
-        out->store.quota_bytes += stats.quota_bytes;
         out->store.evictions += stats.evictions;
     }
 }

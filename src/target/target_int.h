@@ -57,12 +57,14 @@ struct target_drive {
     struct target *target;
     uint32_t index;
     const char *path;
-    struct loop *loop;   /* its store's                                                  */
-    struct store *store; /* NULL: could not be opened                                    */
-    struct uuid uuid;    /* for placement: of its superblock; out since the start: unknown  */
-    double weight;       /* bytes                                                        */
-    icms_err err;        /* since the start: why it could not be used ...                */
-    char why[256];       /* ... in words                                                 */
+    struct loop *loop;         /* its store's                                                  */
+    struct store *store;       /* NULL: could not be opened                                    */
+    struct uuid uuid;          /* for placement: of its superblock; out since the start: unknown  */
+    double weight;             /* bytes                                                        */
+    icms_err err;              /* since the start: why it could not be used ...                */
+    char why[256];             /* ... in words                                                 */
+    _Atomic bool quota_sent;   /* quota_msg was sent and has not arrived                       */
+    struct loop_msg quota_msg; /* to the drive's loop: its store looks at the quotas         */
     /* members.c, on the drive's loop */
     struct target_note_df note; /* on flash, or being written                                 */
     bool note_lost;             /* at the start: it was damaged                               */
@@ -194,6 +196,7 @@ struct target {
     struct loop *loops[LIMIT_LOOPS];
     struct nvmf_target *nvmf;
     struct target_drive drives[LIMIT_DRIVES];
+    struct store_quota quotas[LIMIT_VOLUMES]; /* of volumes that have one                  */
     struct place_map *map;  /* order of drives; immutable                           */
     _Atomic uint32_t out;   /* bit i: drive i is out of service                     */
     _Atomic uint32_t slow;  /* bit i: drive i is passed over for now                       */
