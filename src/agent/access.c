@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/access.c: which user of this machine may use which volume, and how many clients it may
- * have.
+ * agent/access.c: which user of this machine may use which volume, how many clients it may have,
+ * and how much of the backlog its stores may hold.
  *
- * Called by control threads. Root and the agent's own user are not asked: they can read the agent's
- * memory anyway. A volume that lists neither users nor groups is for everybody who can connect,
- * which the permission bits of the socket decide.
+ * Called by control threads, for the backlog by reactors. Root and the agent's own user are not
+ * asked: they can read the agent's memory anyway. A volume that lists neither users nor groups is
+ * for everybody who can connect, which the permission bits of the socket decide.
  */
 #include <assert.h>
 
@@ -44,6 +44,23 @@ uint64_t agent_access(const struct agent *agent, const struct agent_user *user)
     return volumes;
 }
 
+/* Whose stores those of a client are: of the clients that its user has already, else a place
+ * without clients, of which there is one for each client. */
+static struct agent_user_share *access_share(struct agent *agent, const struct agent_client *client)
+{
+    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
+        const struct agent_client *other = &agent->clients[i];
+
+        if (other->taken && other->owner == client->owner && other->uid == client->uid)
+            return other->user;
+    }
+    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
+        if (agent->users[i].clients == 0)
+            return &agent->users[i];
+    check(false);
+    return NULL;
+}
+
 icms_err agent_access_client(struct agent *agent, const struct agent_user *user,
                              struct err_why *why, struct agent_client **out_client)
 {
@@ -73,7 +90,45 @@ icms_err agent_access_client(struct agent *agent, const struct agent_user *user,
                        LIMIT_CLIENTS);
     client->owner = owner;
     client->uid = owner ? 0 : user->uid;
+    client->user = access_share(agent, client);
     client->volumes = volumes;
     *out_client = client;
     return ICMS_OK;
+}
+
+/* ---- the backlog ---------------------------------------------------------------------------- */
+
+bool agent_backlog_full(const struct agent *agent, const struct agent_user_share *user,
+                        uint64_t bytes)
+{
+    uint64_t max = agent->opts.store_backlog_bytes;
+    uint64_t all = atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed);
+    uint64_t own = atomic_load_explicit(&user->backlog_bytes, memory_order_relaxed);
+    uint32_t users = atomic_load_explicit(&agent->backlog_users, memory_order_relaxed);
+
+    return all + bytes > max && own + bytes > max / (users + (own == 0));
+}
+
+bool agent_backlog_take(struct agent *agent, struct agent_user_share *user, uint64_t bytes)
+{
+    uint64_t max = agent->opts.store_backlog_bytes;
+    uint64_t all = atomic_fetch_add_explicit(&agent->backlog_bytes, bytes, memory_order_relaxed);
+    uint64_t own = atomic_fetch_add_explicit(&user->backlog_bytes, bytes, memory_order_relaxed);
+    uint32_t is_new = own == 0;
+    uint32_t users =
+        atomic_fetch_add_explicit(&agent->backlog_users, is_new, memory_order_relaxed) + is_new;
+
+    if (all + bytes <= max || own + bytes <= max / users)
+        return true;
+    agent_backlog_give(agent, user, bytes);
+    return false;
+}
+
+void agent_backlog_give(struct agent *agent, struct agent_user_share *user, uint64_t bytes)
+{
+    uint64_t own = atomic_fetch_sub_explicit(&user->backlog_bytes, bytes, memory_order_relaxed);
+
+    atomic_fetch_sub_explicit(&agent->backlog_bytes, bytes, memory_order_relaxed);
+    if (own == bytes)
+        atomic_fetch_sub_explicit(&agent->backlog_users, 1, memory_order_relaxed);
 }

@@ -166,6 +166,96 @@ static uint32_t chain_length(const struct shm_arena *arena, uint32_t head)
     return length;
 }
 
+/* Puts blocks of a client from n on, and returns how many were taken; the others were shed. */
+static uint32_t put_some(struct rig_client *client, uint32_t n, uint32_t count)
+{
+    uint32_t taken = 0;
+
+    for (uint32_t i = n; i < n + count; i++) {
+        const struct shm_complete *answer =
+            rig_wait(client, rig_put(client, KV, i, BYTES, 0, 10000 * MS));
+
+        assert_true(answer->status == ICMS_OK ||
+                    (answer->status == ICMS_BUSY && answer->reason == ICMS_MISS_SHED));
+        taken += answer->status == ICMS_OK;
+    }
+    return taken;
+}
+
+/* One user fills the backlog; another one has its part all the same, and when the stores are over
+ * all is as before. Two clients of one user have the part of one. */
+static void a_flood_of_stores_leaves_another_user_its_part(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 64, .backlog_bytes = 12 * 21000};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *flood[] = {client_of(rig, USER, USER), client_of(rig, USER, USER)};
+    struct rig_client *other = client_of(rig, OTHERS, OTHERS);
+
+    for (int again = 0; again < 2; again++) {
+        uint32_t n = 100 * (uint32_t)again;
+
+        rig->fake[0]->hold_stores = true;
+        assert_int_equal(put_some(flood[0], n, 16), 12);
+        assert_int_equal(put_some(flood[1], n + 16, 4), 0);
+        assert_int_equal(put_some(other, n + 20, 10), 6);
+        assert_int_equal(put_some(flood[1], n + 30, 4), 0);
+        rig_on_fake(rig, 0, fake_target_release);
+        rig_run(rig, 100 * MS);
+        assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
+        assert_int_equal(put_some(other, n + 40, 1), 1);
+        rig_run(rig, 100 * MS);
+    }
+    rig_client_free(flood[0]); /* its place stays with the other client of the user */
+    rig->fake[0]->hold_stores = true;
+    assert_int_equal(put_some(flood[1], 300, 13), 12);
+    assert_int_equal(put_some(other, 320, 7), 6);
+    rig_client_free(flood[1]); /* its stores go on, and are its user's */
+    rig_on_fake(rig, 0, fake_target_release);
+    rig_run(rig, 100 * MS);
+    assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
+    rig->fake[0]->hold_stores = true;
+    assert_int_equal(put_some(other, 340, 13), 12);
+    rig_on_fake(rig, 0, fake_target_release);
+    rig_run(rig, 100 * MS);
+    rig_client_free(other);
+    rig_free(rig);
+}
+
+/* One user has many more loads in flight than the queue pair to the enclosure holds. Those of
+ * another user, which come later, take turns with them: they wait for what is with the enclosure
+ * already, and not for what is not. */
+static void a_flood_of_loads_does_not_hold_up_another_user(void **state)
+{
+    enum { FLOOD = 900, FEW = 5, QUEUE = 128 };
+    const struct rig_opts opts = {.enclosures = 1, .slots = 4000, .value_bytes = 1000};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *flood = client_of(rig, USER, USER), *other = client_of(rig, OTHERS, OTHERS);
+    uint64_t tags[FLOOD], few[FEW];
+    uint32_t before = 0;
+
+    rig->fake[0]->hold = true;
+    for (uint32_t i = 0; i < FLOOD; i++)
+        tags[i] = rig_get(flood, KV, i, SHM_SLOT_NONE, 10000 * MS);
+    rig_run(rig, 50 * MS);
+    for (uint32_t i = 0; i < FEW; i++)
+        few[i] = rig_get(other, KV, 2000 + i, SHM_SLOT_NONE, 10000 * MS);
+    rig_run(rig, 50 * MS);
+    assert_in_range(rig->fake[0]->retrieves, 1, QUEUE);
+    rig_on_fake(rig, 0, fake_target_release);
+    for (uint32_t i = 0; i < FEW; i++)
+        assert_int_equal(rig_wait(other, few[i])->reason, ICMS_MISS_ABSENT);
+    rig_take(flood);
+    for (uint32_t i = 0; i < FLOOD; i++)
+        before += flood->got[tags[i]];
+    for (uint32_t i = 0; i < FLOOD; i++)
+        assert_int_equal(rig_wait(flood, tags[i])->reason, ICMS_MISS_ABSENT);
+    print_message("  %u of %d loads of the flood were answered before\n", before, FLOOD);
+    assert_true(before <= 2 * QUEUE);
+    rig_client_free(flood);
+    rig_client_free(other);
+    rig_free(rig);
+}
+
 static void keys_chosen_for_one_chain_do_not_make_it_long(void **state)
 {
     const struct rig_opts opts = {.enclosures = 1, .slots = 64};
@@ -217,6 +307,8 @@ int main(void)
         cmocka_unit_test(a_forbidden_volume_is_as_if_it_did_not_exist),
         cmocka_unit_test(what_is_written_of_a_forbidden_volume_counts_for_nothing),
         cmocka_unit_test(a_user_has_its_share_of_the_clients),
+        cmocka_unit_test(a_flood_of_stores_leaves_another_user_its_part),
+        cmocka_unit_test(a_flood_of_loads_does_not_hold_up_another_user),
         cmocka_unit_test(keys_chosen_for_one_chain_do_not_make_it_long),
         cmocka_unit_test(seeds_are_not_guessed),
     };

@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "agent/access.h"
 #include "agent/agent.h"
 #include "agent/extent.h"
 #include "base/bytes.h"
@@ -191,21 +192,22 @@ struct agent_op {
     struct agent_match *match; /* EXIST: of this batch; NULL: of no batch                   */
     uint32_t match_key;        /* which key of it                                           */
     struct agent_shard *shard;
-    struct key key;           /* all but FLUSH                                               */
-    enum io_class io_class;   /* counted against it; whose queue pair                        */
-    uint32_t slot;            /* LOAD, STORE; SHM_SLOT_NONE else                             */
-    uint64_t space;           /* LOAD: bytes there for the stored block                      */
-    struct agent_req *direct; /* LOAD into the memory of this request, its only one: no slot */
-    uint32_t value_bytes;     /* STORE: plain value. LOAD, in over: likewise                 */
-    uint32_t stored_bytes;    /* STORE: with the trailer                                     */
-    uint64_t deadline_ns;     /* absolute                                                    */
-    uint64_t seq;             /* STORE: its number in the shard                              */
-    uint32_t client;          /* STORE, FLUSH: number of the client                           */
-    uint64_t epoch;           /* STORE, FLUSH: of its share                                  */
-    uint64_t record;          /* LOAD, suspect: what was read. DELETE: only this one, of enclosure;
-                                 0: whatever is there                                        */
-    uint64_t tried;           /* bit j: enclosure j was asked                                */
-    uint64_t wanted;          /* FLUSH: bit j: enclosure j has to be asked                   */
+    struct agent_user_share *user; /* for whom it was begun; NULL: for the agent itself      */
+    struct key key;                /* all but FLUSH                                               */
+    enum io_class io_class;        /* counted against it; whose queue pair                        */
+    uint32_t slot;                 /* LOAD, STORE; SHM_SLOT_NONE else                             */
+    uint64_t space;                /* LOAD: bytes there for the stored block                      */
+    struct agent_req *direct;      /* LOAD into the memory of this request, its only one: no slot */
+    uint32_t value_bytes;          /* STORE: plain value. LOAD, in over: likewise                 */
+    uint32_t stored_bytes;         /* STORE: with the trailer                                     */
+    uint64_t deadline_ns;          /* absolute                                                    */
+    uint64_t seq;                  /* STORE: its number in the shard                              */
+    uint32_t client; /* STORE, FLUSH: number of the client                           */
+    uint64_t epoch;  /* STORE, FLUSH: of its share                                  */
+    uint64_t record; /* LOAD, suspect: what was read. DELETE: only this one, of enclosure;
+                        0: whatever is there                                        */
+    uint64_t tried;  /* bit j: enclosure j was asked                                */
+    uint64_t wanted; /* FLUSH: bit j: enclosure j has to be asked                   */
     struct agent_enclosure *enclosure; /* asked now; NULL: the own drive */
     uint64_t asked_ns;    /* when; of an enclosure                                       */
     uint64_t ahead_bytes; /* of loads in flight there at that time, with its own      */
@@ -267,12 +269,13 @@ enum agent_match_key {
 /* Keys of one request. It may outlive the request: commands are in flight with its number. */
 struct agent_match {
     struct agent_shard *shard;
-    struct agent_req *req; /* who waits; NULL: nobody any more                          */
-    uint32_t count;        /* keys, of this reactor                                     */
-    uint32_t left;         /* of them, not KNOWN                                        */
-    uint32_t out;          /* commands, operations and `more` in flight                    */
-    uint32_t next;         /* no key before it is in ASK                                */
-    uint32_t looked;       /* keys before it were looked for in the arena               */
+    struct agent_req *req;         /* who waits; NULL: nobody any more                          */
+    struct agent_user_share *user; /* of who waited                                     */
+    uint32_t count;                /* keys, of this reactor                                     */
+    uint32_t left;                 /* of them, not KNOWN                                        */
+    uint32_t out;    /* commands, operations and `more` in flight                    */
+    uint32_t next;   /* no key before it is in ASK                                */
+    uint32_t looked; /* keys before it were looked for in the arena               */
     struct agent_match_cmd
         *open[LIMIT_ENCLOSURES]; /* commands that are not full yet, by enclosure */
     struct loop_msg more;        /* goes on with match_run after others had their turn        */
@@ -539,11 +542,12 @@ struct agent_qpair {
 struct agent_client {
     struct agent *agent;
     uint32_t number;
-    bool taken;       /* under agent->control: the number is in use               */
-    bool leaving;     /* under agent->control: detach was asked for               */
-    bool owner;       /* under agent->control: counts for no user                 */
-    uint32_t uid;     /* under agent->control: whose it is                        */
-    uint64_t volumes; /* bit i: it may use volume i; set before it is visible     */
+    bool taken;                    /* under agent->control: the number is in use               */
+    bool leaving;                  /* under agent->control: detach was asked for               */
+    bool owner;                    /* under agent->control: counts for no user                 */
+    uint32_t uid;                  /* under agent->control: whose it is                        */
+    struct agent_user_share *user; /* of all clients with this owner and uid          */
+    uint64_t volumes;              /* bit i: it may use volume i; set before it is visible     */
     struct loop_region *region;
     struct loop_event *client_event; /* wakes it                                                 */
     struct agent_qpair *qpairs;      /* [reactor_count]                                          */
@@ -581,10 +585,12 @@ struct agent {
     uint8_t require[LIMIT_ENCLOSURES];                   /* REQUIRE_* of them                    */
     struct agent_local *local;      /* NULL: a pod                                              */
     _Atomic uint64_t backlog_bytes; /* stores in flight                                         */
+    _Atomic uint32_t backlog_users; /* whose they are                                           */
     _Atomic bool draining;          /* no new requests                                          */
     pthread_mutex_t control;        /* of client numbers and regions; control threads, and the
                                        last step of a client's end                               */
     struct agent_client clients[LIMIT_CLIENTS];
+    struct agent_user_share users[LIMIT_CLIENTS];
 };
 
 /* A bit for each enclosure. */
@@ -650,15 +656,6 @@ uint64_t agent_in_flight(const struct agent *agent);
 /* Adds what a client has counted since the last call to its volumes. agent->control is held, and
  * the client's region is mapped. */
 void agent_client_counts_take(struct agent_client *client);
-
-/* ---- access.c ------------------------------------------------------------------------------- */
-
-/* Bit i: the user may use volume i. NULL: this process. Any thread. */
-uint64_t agent_access(const struct agent *agent, const struct agent_user *user);
-
-/* A client that is free, marked as the user's. Under agent->control. */
-icms_err agent_access_client(struct agent *agent, const struct agent_user *user,
-                             struct err_why *why, struct agent_client **out_client) ICMS_MUST_CHECK;
 
 /* ---- memory.c ------------------------------------------------------------------------------- */
 
@@ -892,9 +889,10 @@ bool agent_enclosure_was_away(const struct agent_enclosure *enclosure,
 
 void agent_reactor_ops_init(struct agent_reactor *reactor);
 
-/* A free operation; NULL when its class has used its part. */
-struct agent_op *agent_op_new(struct agent_shard *shard, enum agent_op_kind kind,
-                              const struct key *key, enum io_class io_class);
+/* A free operation for a user, or NULL; NULL when its class has used its part. */
+struct agent_op *agent_op_new(struct agent_shard *shard, struct agent_user_share *user,
+                              enum agent_op_kind kind, const struct key *key,
+                              enum io_class io_class);
 
 /* Gives back one that was not started. */
 void agent_op_free(struct agent_op *op);
@@ -939,10 +937,10 @@ icms_err agent_op_target(struct agent_shard *shard, const struct key *key) ICMS_
 icms_err agent_reactor_matches_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
 void agent_reactor_matches_fini(struct agent_reactor *reactor);
 
-/* A batch, whose req, done, keys and count the caller sets before agent_match_start; NULL: none is
- * free.
+/* A batch for a user, whose req, done, keys and count the caller sets before agent_match_start;
+ * NULL: none is free.
  */
-struct agent_match *agent_match_new(struct agent_shard *shard);
+struct agent_match *agent_match_new(struct agent_shard *shard, struct agent_user_share *user);
 
 /* Looks for all keys; ends with match->done, perhaps inside this call. */
 void agent_match_start(struct agent_match *match, uint64_t deadline_ns);

@@ -86,6 +86,7 @@ static icms_err client_attach(struct agent_client *client, uint64_t staging_byte
     }
     client->attached_ns = loop_env_now_ns(client->agent->env);
     client->taken = true;
+    client->user->clients++;
     client->leaving = false;
     atomic_store_explicit(&client->trusted, false, memory_order_relaxed);
     /* From here on every look at leases sees this table: before the client can write to it. */
@@ -167,6 +168,7 @@ static void client_free(struct agent_client *client)
     agent_client_counts_take(client);
     client_memory_free(client);
     client->taken = false;
+    client->user->clients--;
     pthread_mutex_unlock(&agent->control);
     if (detached != NULL)
         detached(arg);

@@ -354,8 +354,7 @@ static icms_err local_open(struct agent_local *local, struct agent *agent, struc
         return err_set(why, err, "%.400s; use another path, or empty it first", cause.text);
     }
     for (uint32_t i = 0; i < agent->volume_count && err == ICMS_OK; i++)
-        err = store_volume_limit(local->store, i, agent->volumes[i].spec.quota_bytes, NULL,
-                                 why);
+        err = store_volume_limit(local->store, i, agent->volumes[i].spec.quota_bytes, NULL, why);
     return err;
 }
 

@@ -50,7 +50,7 @@ void agent_reactor_matches_fini(struct agent_reactor *reactor)
 
 static void match_wake(struct agent_waiter *waiter, struct agent_op *op);
 
-struct agent_match *agent_match_new(struct agent_shard *shard)
+struct agent_match *agent_match_new(struct agent_shard *shard, struct agent_user_share *user)
 {
     struct list *link = list_pop(&shard->reactor->free_matches);
     struct agent_match *match;
@@ -60,6 +60,7 @@ struct agent_match *agent_match_new(struct agent_shard *shard)
     match = container_of(link, struct agent_match, waiter.link);
     match->shard = shard;
     match->req = NULL;
+    match->user = user;
     match->count = match->left = match->out = match->next = match->looked = 0;
     match->more_sent = false;
     memset(match->open, 0, sizeof(match->open));
@@ -124,7 +125,7 @@ static void match_op_done(struct agent_op *op);
 static struct list *match_ask_alone(struct agent_match *match, uint32_t i)
 {
     struct agent_op *op =
-        agent_op_new(match->shard, AGENT_OP_EXIST, &match->keys[i], IO_CLASS_LOAD);
+        agent_op_new(match->shard, match->user, AGENT_OP_EXIST, &match->keys[i], IO_CLASS_LOAD);
 
     if (op == NULL)
         return &match->shard->reactor->wait_alone;

@@ -43,8 +43,9 @@ void agent_reactor_ops_init(struct agent_reactor *reactor)
 
 static void op_answered(struct agent_op *op);
 
-struct agent_op *agent_op_new(struct agent_shard *shard, enum agent_op_kind kind,
-                              const struct key *key, enum io_class io_class)
+struct agent_op *agent_op_new(struct agent_shard *shard, struct agent_user_share *user,
+                              enum agent_op_kind kind, const struct key *key,
+                              enum io_class io_class)
 {
     struct agent_reactor *reactor = shard->reactor;
     struct agent_op *op;
@@ -56,6 +57,7 @@ struct agent_op *agent_op_new(struct agent_shard *shard, enum agent_op_kind kind
     *op = (struct agent_op){
         .kind = kind,
         .shard = shard,
+        .user = user,
         .io_class = io_class,
         .slot = SHM_SLOT_NONE,
         .answered = op_answered,
@@ -456,7 +458,7 @@ struct agent_op *agent_op_suspect(struct agent_shard *shard, const struct key *k
     slot = agent_shard_slot_take(shard, space);
     if (slot == SHM_SLOT_NONE)
         return NULL;
-    op = agent_op_new(shard, AGENT_OP_LOAD, key, IO_CLASS_PRESTAGE);
+    op = agent_op_new(shard, NULL, AGENT_OP_LOAD, key, IO_CLASS_PRESTAGE);
     check(op != NULL);
     op->slot = slot;
     op->space = space;
@@ -477,7 +479,7 @@ static void op_repair(const struct agent_op *load)
 
     if (load->record == 0 || agent_op_writer(shard, &load->key) != NULL)
         return;
-    op = agent_op_new(shard, AGENT_OP_DELETE, &load->key, IO_CLASS_STORE);
+    op = agent_op_new(shard, NULL, AGENT_OP_DELETE, &load->key, IO_CLASS_STORE);
     if (op == NULL)
         return;
     op->record = load->record;
@@ -578,7 +580,7 @@ static void op_done_store(struct agent_op *op)
     struct agent_shard *shard = op->shard;
     struct agent_share *share = op_share(op);
 
-    atomic_fetch_sub_explicit(&shard->agent->backlog_bytes, op->stored_bytes, memory_order_relaxed);
+    agent_backlog_give(shard->agent, op->user, op->stored_bytes);
     check(shard->store_bytes >= agent_shard_slot_bytes(shard, op->slot));
     shard->store_bytes -= agent_shard_slot_bytes(shard, op->slot);
     agent_shard_unpin(shard, op->slot);

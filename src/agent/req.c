@@ -122,7 +122,8 @@ static enum step req_get_hit(struct agent_req *req, uint32_t slot, enum icms_sou
  * request that finds no operation has noted its key, and takes the arena when it looks again. */
 static enum step req_get_direct(struct agent_req *req, enum io_class io_class)
 {
-    struct agent_op *op = agent_op_new(req->shard, AGENT_OP_LOAD, &req->key, io_class);
+    struct agent_op *op =
+        agent_op_new(req->shard, req->qpair->client->user, AGENT_OP_LOAD, &req->key, io_class);
 
     if (op == NULL)
         return req_wait_pool(req, io_class);
@@ -180,7 +181,7 @@ static enum step req_new_get(struct agent_req *req)
     slot = agent_shard_slot_take(shard, space);
     if (slot == SHM_SLOT_NONE)
         return req_wait(req, AGENT_REQ_WAIT_SLOT, &shard->wait_slot);
-    op = agent_op_new(shard, AGENT_OP_LOAD, &req->key, io_class);
+    op = agent_op_new(shard, req->qpair->client->user, AGENT_OP_LOAD, &req->key, io_class);
     if (op == NULL) {
         agent_shard_slot_give(shard, slot);
         return req_wait_pool(req, io_class);
@@ -239,17 +240,6 @@ static icms_err req_put_copy(struct agent_req *req, uint32_t slot)
     return sealed_trailer_check(&place, req->bytes, crc, to + req->bytes);
 }
 
-/* Reactors share the backlog: what is taken here is given back when the store is over. */
-static bool req_backlog_take(struct agent *agent, uint64_t bytes)
-{
-    uint64_t before = atomic_fetch_add_explicit(&agent->backlog_bytes, bytes, memory_order_relaxed);
-
-    if (before + bytes <= agent->opts.store_backlog_bytes)
-        return true;
-    atomic_fetch_sub_explicit(&agent->backlog_bytes, bytes, memory_order_relaxed);
-    return false;
-}
-
 /* Everything is reserved: copy, publish when it is accepted, store. */
 static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint32_t slot)
 {
@@ -260,7 +250,7 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     icms_err err = req_put_copy(req, slot);
 
     if (err != ICMS_OK) {
-        atomic_fetch_sub_explicit(&shard->agent->backlog_bytes, stored_bytes, memory_order_relaxed);
+        agent_backlog_give(shard->agent, req->qpair->client->user, stored_bytes);
         agent_shard_slot_give(shard, slot);
         agent_op_free(op);
         counter_add(&shard->checksum_errors, 1);
@@ -300,6 +290,7 @@ static enum step req_new_put(struct agent_req *req)
 {
     struct agent_shard *shard = req->shard;
     struct agent *agent = shard->agent;
+    struct agent_user_share *user = req->qpair->client->user;
     uint64_t stored_bytes = req->bytes + (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
     uint32_t slot;
     struct agent_op *op;
@@ -317,8 +308,7 @@ static enum step req_new_put(struct agent_req *req)
     if ((req->flags & SHM_FLAG_IF_ABSENT) != 0 &&
         agent_shard_find(shard, &req->key) != SHM_SLOT_NONE)
         return req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
-    if (atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed) + stored_bytes >
-        agent->opts.store_backlog_bytes)
+    if (agent_backlog_full(agent, user, stored_bytes))
         return req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
     err = agent->local != NULL ? ICMS_OK : agent_op_target(shard, &req->key);
     if (err != ICMS_OK)
@@ -329,12 +319,12 @@ static enum step req_new_put(struct agent_req *req)
     slot = agent_shard_slot_take(shard, stored_bytes);
     if (slot == SHM_SLOT_NONE)
         return req_wait(req, AGENT_REQ_WAIT_SLOT, &shard->wait_slot);
-    op = agent_op_new(shard, AGENT_OP_STORE, &req->key, IO_CLASS_STORE);
+    op = agent_op_new(shard, req->qpair->client->user, AGENT_OP_STORE, &req->key, IO_CLASS_STORE);
     if (op == NULL) {
         agent_shard_slot_give(shard, slot);
         return req_wait_pool(req, IO_CLASS_STORE);
     }
-    if (!req_backlog_take(agent, stored_bytes)) {
+    if (!agent_backlog_take(agent, user, stored_bytes)) {
         agent_shard_slot_give(shard, slot);
         agent_op_free(op);
         return req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
@@ -355,7 +345,7 @@ static enum step req_new_exists(struct agent_req *req)
         req->answer.source = ICMS_SOURCE_DRAM;
         return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
     }
-    op = agent_op_new(shard, AGENT_OP_EXIST, &req->key, IO_CLASS_LOAD);
+    op = agent_op_new(shard, req->qpair->client->user, AGENT_OP_EXIST, &req->key, IO_CLASS_LOAD);
     if (op == NULL)
         return req_wait_pool(req, IO_CLASS_LOAD);
     op->deadline_ns = req->deadline_ns;
@@ -441,7 +431,7 @@ static void req_match_done(struct agent_match *match)
 static enum step req_new_exists_many(struct agent_req *req)
 {
     struct agent_shard *shard = req->shard;
-    struct agent_match *match = agent_match_new(shard);
+    struct agent_match *match = agent_match_new(shard, req->qpair->client->user);
 
     if (match == NULL)
         return req_wait(req, AGENT_REQ_WAIT_OP, &shard->reactor->wait_match);
@@ -465,7 +455,7 @@ static enum step req_new_remove(struct agent_req *req)
 
     if (op != NULL)
         return req_wait_key(req, op);
-    op = agent_op_new(shard, AGENT_OP_DELETE, &req->key, IO_CLASS_STORE);
+    op = agent_op_new(shard, req->qpair->client->user, AGENT_OP_DELETE, &req->key, IO_CLASS_STORE);
     if (op == NULL)
         return req_wait_pool(req, IO_CLASS_STORE);
     agent_op_drop_loads(shard, &req->key);
@@ -498,7 +488,7 @@ static enum step req_new_flush(struct agent_req *req)
     }
     if (share->flush != NULL) /* what it flushes may be ours: only its end tells */
         return req_wait_key(req, share->flush);
-    op = agent_op_new(shard, AGENT_OP_FLUSH, NULL, IO_CLASS_STORE);
+    op = agent_op_new(shard, req->qpair->client->user, AGENT_OP_FLUSH, NULL, IO_CLASS_STORE);
     if (op == NULL)
         return req_wait_pool(req, IO_CLASS_STORE);
     op->client = req->qpair->client->number;

@@ -499,7 +499,8 @@ static const struct conf_key agent_keys[] = {
      .doc = "A store that has no deadline of its own is given up after this."},
     {"store_backlog", CONF_BYTES, false, AT(struct conf_agent, store_backlog_bytes), .min = 1 * MIB,
      .max = 1 * TIB, .fallback = "256MiB",
-     .doc = "Writes are rejected when the send queue exceeds this size."},
+     .doc = "Writes are rejected when the send queue exceeds this size. When it does, users that "
+            "have no more in it than their equal part may still write."},
     {"client_memory", CONF_BYTES, false, AT(struct conf_agent, client_bytes), .min = 1 * MIB,
      .max = 1 * TIB, .fallback = "64MiB",
      .doc = "Staging memory for the stores of one client, and the most that one may ask for."},

@@ -20,7 +20,7 @@ static const struct nvmf_host_conn_ops queue_ops;
 /* ---- memory --------------------------------------------------------------------------------- */
 
 icms_err nvmf_queue_init(struct nvmf_queue *queue, struct nvmf_ctrl *ctrl, uint16_t qid,
-                         uint32_t entries)
+                         uint32_t entries, uint32_t shares)
 {
     static const char *const names[NVMF_QUEUES] = {"admin", "load", "prestage", "store"};
 
@@ -29,11 +29,17 @@ icms_err nvmf_queue_init(struct nvmf_queue *queue, struct nvmf_ctrl *ctrl, uint1
     queue->name = names[qid];
     queue->entries_max = entries;
     list_init(&queue->free);
-    list_init(&queue->parked);
+    fair_init(&queue->turns);
     nvmf_req_init(&queue->connect, ctrl, queue);
     queue->cmds = calloc(entries, sizeof(queue->cmds[0]));
-    if (queue->cmds == NULL)
+    queue->shares = calloc(shares, sizeof(queue->shares[0]));
+    if (queue->cmds == NULL || queue->shares == NULL)
         return ICMS_NO_MEMORY;
+    queue->share_count = shares;
+    for (uint32_t i = 0; i < shares; i++) {
+        fair_member_init(&queue->shares[i].turn, 1);
+        list_init(&queue->shares[i].parked);
+    }
     for (uint32_t i = 0; i < entries; i++) {
         queue->cmds[i].io.slot = (uint16_t)i;
         list_init(&queue->cmds[i].link);
@@ -46,7 +52,48 @@ void nvmf_queue_fini(struct nvmf_queue *queue)
     if (queue->conn != NULL)
         queue->ctrl->transport->conn_free(&queue->conn);
     free(queue->cmds);
+    free(queue->shares);
     queue->cmds = NULL;
+    queue->shares = NULL;
+}
+
+/* ---- parked requests ------------------------------------------------------------------------ */
+
+void nvmf_queue_park(struct nvmf_queue *queue, struct nvmf_req *req, bool front)
+{
+    struct nvmf_share *share = &queue->shares[req->share];
+
+    check(req->share < queue->share_count);
+    if (front)
+        list_push_front(&share->parked, &req->link);
+    else
+        list_push(&share->parked, &req->link);
+    if (!share->turn.queued)
+        fair_push(&queue->turns, &share->turn);
+}
+
+/* The parked request whose turn it is, which is parked no more; NULL: there is none. A share whose
+ * requests ended by their deadlines stays in line until here. */
+static struct nvmf_req *queue_unpark(struct nvmf_queue *queue)
+{
+    struct fair_member *first;
+
+    while ((first = fair_first(&queue->turns)) != NULL) {
+        struct nvmf_share *share = container_of(first, struct nvmf_share, turn);
+        struct list *link = list_pop(&share->parked);
+        struct nvmf_req *req;
+
+        if (link == NULL) {
+            fair_remove(&queue->turns, first);
+            continue;
+        }
+        req = container_of(link, struct nvmf_req, link);
+        fair_charge(&queue->turns, first, req->data_bytes);
+        if (list_empty(&share->parked))
+            fair_remove(&queue->turns, first);
+        return req;
+    }
+    return NULL;
 }
 
 /* ---- the end of a queue --------------------------------------------------------------------- */
@@ -107,8 +154,8 @@ static void queue_closed(struct nvmf_conn *conn, icms_err err, const char *text)
             nvmf_req_end(req, req->state == NVMF_REQ_DRAIN ? req->err : ctrl->err);
         }
     }
-    for (struct list *link; (link = list_pop(&queue->parked)) != NULL;)
-        nvmf_req_end(container_of(link, struct nvmf_req, link), ctrl->err);
+    for (struct nvmf_req *req; (req = queue_unpark(queue)) != NULL;)
+        nvmf_req_end(req, ctrl->err);
     queue->used = queue->waiting = 0;
     queue->state = NVMF_QUEUE_CLOSED;
     nvmf_ctrl_poke(ctrl);
@@ -247,7 +294,7 @@ static void cmd_ask(struct nvmf_cmd *cmd, struct nvmf_queue *queue)
     cmd->req = NULL;
     req->cmd = NULL;
     req->state = NVMF_REQ_PARKED;
-    list_push_front(&queue->parked, &req->link);
+    nvmf_queue_park(queue, req, true);
     cmd_free(cmd, queue);
 }
 
@@ -391,10 +438,12 @@ void nvmf_queue_ask(struct nvmf_queue *queue)
 void nvmf_queue_run(struct nvmf_queue *queue)
 {
     uint32_t kept = queue_can_ask(queue) ? 1 : 0;
+    struct nvmf_req *req;
 
-    while (queue->used + kept < queue->depth && !list_empty(&queue->parked) &&
-           (queue->state == NVMF_QUEUE_LIVE || queue->state == NVMF_QUEUE_CONNECT))
-        queue_cmd_send(queue, container_of(list_pop(&queue->parked), struct nvmf_req, link));
+    while (queue->used + kept < queue->depth &&
+           (queue->state == NVMF_QUEUE_LIVE || queue->state == NVMF_QUEUE_CONNECT) &&
+           (req = queue_unpark(queue)) != NULL)
+        queue_cmd_send(queue, req);
 }
 
 /* The command of a CID that came from outside; NULL: there is none. */

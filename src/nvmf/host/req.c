@@ -152,7 +152,7 @@ void nvmf_req_start(struct nvmf_req *req)
     if (req->deadline_ns != 0)
         loop_timer_start(ctrl->loop, &req->timer, req->deadline_ns);
     list_init(&req->link);
-    list_push(&req->queue->parked, &req->link);
+    nvmf_queue_park(req->queue, req, false);
     nvmf_queue_run(req->queue);
 }
 
