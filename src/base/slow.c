@@ -93,9 +93,10 @@ static void slow_begins(struct slow_peer *self, uint64_t now_ns)
 {
     bool again = self->back_ns != 0 && now_ns - self->back_ns < SLOW_CALM_NS;
 
-    self->probes_needed = again ? self->probes_needed * 2 : SLOW_PROBES;
-    if (self->probes_needed > SLOW_PROBES_MAX)
-        self->probes_needed = SLOW_PROBES_MAX;
+    self->hold_ns = again ? u64_max(self->hold_ns * 2, SLOW_HOLD_NS) : 0;
+    if (self->hold_ns > SLOW_HOLD_NS_MAX)
+        self->hold_ns = SLOW_HOLD_NS_MAX;
+    self->slow_ns = now_ns;
     self->probes_good = 0;
     self->lates = 0;
 }
@@ -138,7 +139,7 @@ bool slow_probed(struct slow *slow, uint32_t peer, uint64_t in_use, bool answere
         self->probes_good = 0;
         return false;
     }
-    if (++self->probes_good < self->probes_needed)
+    if (++self->probes_good < SLOW_PROBES || now_ns - self->slow_ns < self->hold_ns)
         return false;
     slow_forget(slow, peer);
     self->back_ns = now_ns;

@@ -12,9 +12,10 @@
  *   - half of all peers are in use and well: their last operation was in time, and was sent after
  *     that first late one ended. Where all are slow there is too much to do, or a fault of one's
  *     own, and no peer to blame.
- * The owner then passes the peer over, and probes it. It is in use again after slow_probes_needed
- * probes in a row within the limit: two, and twice as many each time that it became slow again
- * within SLOW_CALM_NS, so that a peer that comes and goes is left alone for longer and longer.
+ * The owner then passes the peer over, and probes it. It is in use again after SLOW_PROBES probes
+ * in a row within the limit; when it was slow within SLOW_CALM_NS before, not earlier than
+ * SLOW_HOLD_NS after the verdict, and twice as long each time, so that a peer that comes and goes
+ * is left alone for longer and longer.
  *
  * An operation that ended at its deadline without an answer took at least as long as it was under
  * way: it is late when that is over the limit, with SLOW_MISSED_FLOOR_NS instead of SLOW_FLOOR_NS,
@@ -42,9 +43,10 @@
 /* The limit is so much higher for each byte: 64 MiB may take half a second. */
 #define SLOW_BYTES_PER_MS ((uint64_t)128 * 1000)
 
-#define SLOW_PROBES     2
-#define SLOW_PROBES_MAX 64
-#define SLOW_CALM_NS    ((uint64_t)60 * 1000 * 1000 * 1000)
+#define SLOW_PROBES      2
+#define SLOW_HOLD_NS     ((uint64_t)1000 * 1000 * 1000)
+#define SLOW_HOLD_NS_MAX ((uint64_t)32 * 1000 * 1000 * 1000)
+#define SLOW_CALM_NS     ((uint64_t)60 * 1000 * 1000 * 1000)
 
 /* One peer. */
 struct slow_peer {
@@ -53,8 +55,9 @@ struct slow_peer {
     uint64_t streak_ns;   /* when the first late one of the streak ended                        */
     uint32_t lates;       /* late operations in a row                                             */
     uint32_t probes_good; /* in a row, while it is slow                                           */
-    uint32_t probes_needed; /* the next time that it is slow; 0: it never was                     */
-    uint64_t back_ns;       /* when it was in use again; 0: it was never slow                     */
+    uint64_t hold_ns;     /* how long it stays slow at least; 0: it was well for long             */
+    uint64_t slow_ns;     /* when it became slow last                                             */
+    uint64_t back_ns;     /* when it was in use again; 0: it was never slow                       */
 };
 
 struct slow {

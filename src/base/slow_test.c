@@ -242,7 +242,10 @@ static void a_peer_that_comes_and_goes_does_not_flap(void **state)
         world_run(&world, 4 * S);
     }
     assert_in_range(world.verdicts, 3, 60);
-    assert_int_equal(world.slow.peers[1].probes_needed, SLOW_PROBES_MAX);
+    assert_int_equal(world.slow.peers[1].hold_ns, SLOW_HOLD_NS_MAX);
+    world.took_ns[1] = MS;
+    world_run(&world, SLOW_HOLD_NS_MAX + S);
+    assert_int_equal(world.in_use, 7);
 }
 
 static void random_pods_never_lose_half(void **state)
@@ -260,7 +263,7 @@ static void random_pods_never_lose_half(void **state)
         }
         for (uint32_t i = 0; i < world.slow.count; i++)
             world.took_ns[i] = MS;
-        world_run(&world, SLOW_PROBES_MAX * 2 * PROBE_NS);
+        world_run(&world, SLOW_HOLD_NS_MAX + 10 * S);
         assert_int_equal(world.in_use, ((uint64_t)1 << world.slow.count) - 1);
     }
 }
