@@ -7,7 +7,7 @@ SLICES ?= 20
 SLICE ?= 1s
 SPACE ?= 20GiB
 
-.PHONY: all test check check-deep check-engines mutants bench bench-peers bench-engines demo install format clean help deps deps-check
+.PHONY: all test check check-deep check-engines mutants faults bench bench-peers bench-engines demo install format clean help deps deps-check
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
@@ -58,6 +58,9 @@ bench-engines: all
 	@bench/bench_engines.py --build $(BUILD) --rounds $(ROUNDS) $(if $(SIDES),--sides $(SIDES)) \
 		$(if $(BENCH_DIR),--dir $(BENCH_DIR)) $(MATCHES)
 
+faults: all
+	@test/faults/faults.py $(BUILD) $(BUILD)/faults.json
+
 demo: deps
 	@tools/deps.sh demo
 	@demo/run.sh $(BUILD)
@@ -84,6 +87,8 @@ help:
 	@echo '               installed into $(BUILD)/; ENGINES="nixl vllm" takes some'
 	@echo 'make mutants   break lines of the sources, one at a time (test/mutants), and print which test'
 	@echo '               notices; MUTANTS="agent store-index" takes those with such a name'
+	@echo 'make faults    break one enclosure of three in several ways and measure what clients notice;'
+	@echo '               writes $(BUILD)/faults.json; doc/faults.md has a table; FAULT_TIMES=5'
 	@echo 'make bench     measure icms beside the ceilings of this machine; writes doc/benchmarks.md;'
 	@echo '               SLICES=6 SLICE=500ms SPACE=4GiB shortens it, BENCHES="store wire" takes some,'
 	@echo '               BENCH_DIR says where drive files go'

@@ -12,68 +12,19 @@ usage: slow.py BUILD_ROOT
 """
 import json
 import pathlib
-import queue
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import types
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+import proxy  # noqa: E402
 
 VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
 COUNT, BYTES = 240, 60000
-
-
-class Proxy:
-    """Carries connections to a target; delay_s one way, and bytes_per_s (0: no limit) of each."""
-
-    def __init__(self, target):
-        self.target, self.delay_s, self.bytes_per_s = target, 0.0, 0
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            here = self.listener.accept()[0]
-            there = socket.create_connection(("127.0.0.1", self.target.port))
-            for a, b in ((here, there), (there, here)):
-                a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                line = queue.Queue(maxsize=256)
-                threading.Thread(target=self.take, args=(a, line), daemon=True).start()
-                threading.Thread(target=self.give, args=(line, b), daemon=True).start()
-
-    def take(self, source, line):
-        while True:
-            try:
-                data = source.recv(65536)
-            except OSError:
-                data = b""
-            line.put((time.monotonic() + self.delay_s, data))
-            if not data:
-                return
-
-    def give(self, line, sink):
-        while True:
-            due, data = line.get()
-            time.sleep(max(0.0, due - time.monotonic()))
-            if not data:
-                sink.close()
-                return
-            while data:
-                piece = data if self.bytes_per_s == 0 else data[:self.bytes_per_s // 50]
-                data = data[len(piece):]
-                if self.bytes_per_s != 0:
-                    time.sleep(len(piece) / self.bytes_per_s)
-                try:
-                    sink.sendall(piece)
-                except OSError:
-                    data = b""
 
 
 class Probe:
@@ -146,9 +97,9 @@ def main():
                                 memory="32MiB") for i in range(3)]
         for target in targets:
             target.wait_ready()
-        proxies = [Proxy(target) for target in targets]
-        doors = [types.SimpleNamespace(name=target.name, nqn=target.nqn, port=proxy.port)
-                 for target, proxy in zip(targets, proxies)]
+        proxies = [proxy.Proxy(target.port) for target in targets]
+        doors = [types.SimpleNamespace(name=target.name, nqn=target.nqn, port=link.port)
+                 for target, link in zip(targets, proxies)]
         agent = p.add_agent("server-a", doors, [VOLUME], silence="2s")
         agent.wait_ready()
         probe = Probe(build, f"unix:{agent.socket}")
@@ -160,8 +111,8 @@ def main():
               lambda: setattr(proxies[1], "bytes_per_s", 1000000),
               lambda: setattr(proxies[1], "bytes_per_s", 0))
         before = agent.metrics()
-        for proxy in proxies:
-            proxy.delay_s = 0.15
+        for link in proxies:
+            link.delay_s = 0.15
         until = time.monotonic() + 6
         while time.monotonic() < until:
             probe.ask("get 20000")
@@ -170,8 +121,8 @@ def main():
             expect("a pod that is far away loses nobody", agent.metrics()[name] == before[name],
                    agent.log_tail())
         print("ok 300 ms everywhere")
-        for proxy in proxies:
-            proxy.delay_s = 0.0
+        for link in proxies:
+            link.delay_s = 0.0
         other = p.add_agent("server-b", targets, [dict(VOLUME, run_blocks=32)])
         other.wait_ready()
         wait_for("the agent names the setting",
