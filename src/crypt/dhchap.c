@@ -94,18 +94,16 @@ icms_err dhchap_secret_read(const char *path, struct err_why *why, struct secret
 /* The prime of a group; NULL: no memory. */
 static BIGNUM *group_prime(enum dhchap_group group)
 {
-    char name[16];
-    OSSL_PARAM params[] = {
-        OSSL_PARAM_construct_utf8_string(OSSL_PKEY_PARAM_GROUP_NAME, name, 0),
-        OSSL_PARAM_construct_end(),
-    };
+    char name[16] = "";
+    OSSL_PARAM params[2];
     EVP_PKEY_CTX *context = EVP_PKEY_CTX_new_from_name(NULL, "DH", NULL);
     EVP_PKEY *key = NULL;
     BIGNUM *prime = NULL;
 
     check(group > DHCHAP_NONE && group < DHCHAP_GROUPS);
     memcpy(name, groups[group].name, strlen(groups[group].name) + 1);
-    params[0].data_size = strlen(name);
+    params[0] = OSSL_PARAM_construct_utf8_string(OSSL_PKEY_PARAM_GROUP_NAME, name, 0);
+    params[1] = OSSL_PARAM_construct_end();
     if (context != NULL && EVP_PKEY_fromdata_init(context) > 0 &&
         EVP_PKEY_fromdata(context, &key, EVP_PKEY_KEY_PARAMETERS, params) > 0)
         (void)EVP_PKEY_get_bn_param(key, OSSL_PKEY_PARAM_FFC_P, &prime);

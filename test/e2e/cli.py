@@ -106,7 +106,7 @@ def keys(folder):
     expect("key gen without a file", icms("key", "gen"), 2, b"", [b"'gen' and the name"])
     expect("key without gen", icms("key", "show", file), 2, b"", [b"'gen' and the name"])
     expect("key gen of another type", icms("key", "gen", "--type", "rsa", folder / "k"), 2, b"",
-           [b"dhchap, tls or volume"])
+           [b"dhchap, tls, volume or token"])
     expect("key gen with another hash", icms("key", "gen", "--hash", "md5", folder / "k"), 2, b"",
            [b"sha512"])
     expect("key gen with a hash that TLS has not", icms("key", "gen", "--type", "tls", "--hash",
