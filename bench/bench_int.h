@@ -93,9 +93,6 @@ uint64_t bench_pid_resident(pid_t pid);
 /* Monotonic nanoseconds. */
 uint64_t bench_now_ns(void);
 
-/* Processor time of this process, of children that ended, and of the side's others so far. */
-uint64_t bench_cpu_ns(const struct bench_side *side);
-
 /* The quantile (0 < q <= 1) of a sample in nanoseconds; sorts it. 0 when empty. */
 uint64_t bench_sample_quantile(struct bench_sample *sample, double q);
 

@@ -82,7 +82,7 @@ static double match_place_ns(const struct match *match)
 
     for (uint32_t i = 0; i < MATCH_ENCLOSURES; i++)
         members[i] = (struct place_member){.uuid = {.bytes = {(uint8_t)(i + 1)}}, .weight = 1};
-    if (place_map_new(members, MATCH_ENCLOSURES, 1, NULL, &map) != ICMS_OK)
+    if (place_map_new(members, MATCH_ENCLOSURES, NULL, &map) != ICMS_OK)
         return 0;
     begin = bench_now_ns();
     for (uint32_t n = 0; n < MATCH_PLACE_ROUNDS * MATCH_KEYS; n++) {

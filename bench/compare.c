@@ -162,7 +162,8 @@ uint64_t bench_now_ns(void)
     return clock_ns(CLOCK_MONOTONIC);
 }
 
-uint64_t bench_cpu_ns(const struct bench_side *side)
+/* Processor time of this process, of children that ended, and of the side's others so far. */
+static uint64_t bench_cpu_ns(const struct bench_side *side)
 {
     uint64_t ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     struct rusage gone;

@@ -448,8 +448,3 @@ bool daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat)
     drain_begin(number);
     return true;
 }
-
-void daemon_stop(void)
-{
-    (void)kill(getpid(), SIGTERM);
-}

@@ -14,7 +14,7 @@
  *     drain and stop                                             a second signal ends at once
  *     return DAEMON_DONE;
  *
- * All of it on the main thread, but daemon_stop().
+ * All of it on the main thread.
  */
 #ifndef CMD_DAEMON_H
 #define CMD_DAEMON_H
@@ -101,8 +101,5 @@ void daemon_ready(const struct daemon_opts *opts, const char *format, ...)
  * logged and changes nothing. Asks the reactors of heartbeat (NULL: none), so it is called at least
  * every CTL_HEARTBEAT_ASK_NS; while all answer, the service manager's watchdog is told. */
 bool daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat);
-
-/* Makes daemon_wait return true, as a signal would. Any thread. */
-void daemon_stop(void);
 
 #endif

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "agent_page.h"
+#include "ctl/test_page.h"
 #include "target/target.h"
 #include "target_page.h"
 

@@ -56,9 +56,9 @@ static void key_put(void *arg, const struct conf_key_doc *doc)
 
 static void errors_put(void)
 {
-#define XX(name, number, text, retry, nvme, http)                                                  \
-    (void)printf(".It %d Ta ICMS_%s Ta %s Ta %s Ta %03xh Ta %d\n", number, #name, text,            \
-                 (retry) ? "yes" : "no", nvme, http);
+#define XX(name, number, text, retry, nvme)                                                        \
+    (void)printf(".It %d Ta ICMS_%s Ta %s Ta %s Ta %03xh\n", number, #name, text,                  \
+                 (retry) ? "yes" : "no", nvme);
     ICMS_ERR_MAP(XX)
 #undef XX
 }

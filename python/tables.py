@@ -12,7 +12,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 HEADER = HERE.parent / "include/icms/err.h"
 OUTPUT = HERE / "icms/_tables.py"
-ROW = re.compile(r'XX\((\w+),\s*(\d+),\s*"([^"]*)"(?:,\s*([01]),\s*\w+,\s*\d+)?\)')
+ROW = re.compile(r'XX\((\w+),\s*(\d+),\s*"([^"]*)"(?:,\s*([01]),\s*\w+)?\)')
 
 HEAD = '''# SPDX-License-Identifier: Apache-2.0
 """Errors and miss reasons. Made by python/tables.py from include/icms/err.h: do not edit."""

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the checks in this folder share: the files of the tree, and how a check ends."""
 import os
+import re
 import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# Sources of tests beside the product's: tests and fuzzers, and what those share, the simulated back
+# end of the loop included.
+TESTS = re.compile(r"(_test|_rig|_bed|_stress|_fuzz|_fake|_verify|_test_\w+|/fake_\w+|/test_\w+|"
+                   r"/fault_arm|/mem_transport|/loop/sim\w*)\.[ch]$")
 
 
 def files():

@@ -110,7 +110,7 @@ static PyObject *table_errors(void)
 
     if (table == NULL)
         return NULL;
-#define XX(name, number, text, retry, nvme, http)                                                  \
+#define XX(name, number, text, retry, nvme)                                                        \
     if (!table_add(table, Py_BuildValue("(sisi)", #name, number, text, retry))) {                  \
         Py_DECREF(table);                                                                          \
         return NULL;                                                                               \

@@ -272,7 +272,7 @@ static void keys_chosen_for_one_chain_do_not_make_it_long(void **state)
             continue;
         found++;
         assert_int_equal(rig_wait(client, rig_put(client, KV, n, 100, 0, 0))->status, ICMS_OK);
-        assert_true(shm_arena_has(arena, &key)); /* the newest is found */
+        assert_true(rig_arena_has(arena, &key)); /* the newest is found */
         if (chain_length(arena, head) > longest)
             longest = chain_length(arena, head);
     }

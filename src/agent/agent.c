@@ -2,7 +2,7 @@
 /*
  * agent/agent.c: the life of an agent: memory, reactors, start, drain, stop.
  *
- * Called by the thread that owns the agent; agent_wait_tried and agent_locate by any thread.
+ * Called by the thread that owns the agent; agent_wait_tried by any thread.
  *
  * Life: agent_new (takes everything) -> agent_start (loops run; reactor_start is the first thing on
  * each) -> agent_drain -> agent_stop (loops are joined) -> agent_free.
@@ -217,7 +217,7 @@ static icms_err agent_map_init(struct agent *agent, const struct agent_opts *opt
         if (err != ICMS_OK)
             return err;
     }
-    return place_map_new(members, opts->enclosure_count, 1, why, &agent->map);
+    return place_map_new(members, opts->enclosure_count, why, &agent->map);
 }
 
 static icms_err agent_make(struct agent *agent, const struct agent_opts *opts, struct err_why *why)
@@ -391,18 +391,4 @@ void agent_free(struct agent **agent_)
     pthread_mutex_destroy(&agent->control);
     free(agent);
     *agent_ = NULL;
-}
-
-/* ---- looking -------------------------------------------------------------------------------- */
-
-void agent_locate(struct agent *agent, uint32_t volume, const struct key *key, uint32_t *out_now,
-                  uint32_t *out_owner)
-{
-    bool runs = volume_has_runs(&agent->volumes[volume].spec);
-    uint32_t reactor = shm_reactor(key, runs, agent->reactor_count);
-    uint64_t excluded =
-        atomic_load_explicit(&agent->reactors[reactor].excluded, memory_order_relaxed);
-
-    *out_now = agent->map == NULL ? UINT32_MAX : place_owner(agent->map, key, runs, excluded);
-    *out_owner = agent->map == NULL ? UINT32_MAX : place_owner(agent->map, key, runs, 0);
 }

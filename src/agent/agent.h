@@ -250,8 +250,4 @@ char *agent_trace(struct agent *agent, const struct agent_user *user, const stru
  * memory than the given limit; 0: none. */
 bool agent_ready(struct agent *agent, double memory_percent_max, struct err_why *why);
 
-/* Which enclosure (index) a key belongs to now, and which it would without exclusions. */
-void agent_locate(struct agent *agent, uint32_t volume, const struct key *key, uint32_t *out_now,
-                  uint32_t *out_owner);
-
 #endif

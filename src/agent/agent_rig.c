@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "agent/agent_int.h"
 #include "agent/extent.h"
 #include "base/bytes.h"
 #include "base/check.h"
@@ -490,12 +491,11 @@ void rig_flash(struct agent_rig *rig, uint32_t enclosure, uint32_t volume, uint3
 
 uint32_t rig_owner(struct agent_rig *rig, uint32_t volume, uint32_t n)
 {
-    uint32_t now, owner;
     struct key key;
 
     rig_key(n, &key);
-    agent_locate(rig->agent, volume, &key, &now, &owner);
-    return owner;
+    return place_owner(rig->agent->map, &key, volume_has_runs(&rig->agent->volumes[volume].spec),
+                       0);
 }
 
 bool rig_value_is(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,

@@ -144,7 +144,13 @@ const struct agent_stats *rig_stats(struct agent_rig *rig);
 void rig_flash(struct agent_rig *rig, uint32_t enclosure, uint32_t volume, uint32_t n,
                uint32_t bytes);
 
-/* Owner of key n, and who comes after it. */
+/* The enclosure that key n belongs to while none is excluded. */
 uint32_t rig_owner(struct agent_rig *rig, uint32_t volume, uint32_t n);
+
+/* Whether a client finds the key in the arena without a message. */
+static inline bool rig_arena_has(const struct shm_arena *arena, const struct key *key)
+{
+    return shm_arena_has_first(arena, key, 1) == 1;
+}
 
 #endif

@@ -108,7 +108,7 @@ static void a_client_finds_blocks_in_the_arena_by_itself(void **state)
     struct key key;
 
     rig_key(3, &key);
-    assert_false(shm_arena_has(&client->arenas[KV], &key));
+    assert_false(rig_arena_has(&client->arenas[KV], &key));
     assert_int_equal(rig_wait(client, rig_put(client, KV, 3, BYTES, 0, 0))->status, ICMS_OK);
     assert_true(shm_arena_lease(&client->arenas[KV], &key, &client->ring.leases[0], &slot, &version,
                                 &value_bytes));
@@ -131,10 +131,10 @@ static void puts_on_flash_and_if_absent_answer_when_the_enclosure_did(void **sta
     rig_take(client);
     assert_int_equal(client->got[tag], 0);
     rig_key(1, &key);
-    assert_false(shm_arena_has(&client->arenas[KV], &key));
+    assert_false(rig_arena_has(&client->arenas[KV], &key));
     rig_on_fake(rig, 0, fake_target_release);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_OK);
-    assert_true(shm_arena_has(&client->arenas[KV], &key));
+    assert_true(rig_arena_has(&client->arenas[KV], &key));
     assert_non_null(fake_target_find(rig->fake[0], 1, &key));
     rig_flash(rig, 0, KV, 2, BYTES);
     tag = rig_put(client, KV, 2, BYTES, SHM_FLAG_IF_ABSENT, 5000 * MS);
@@ -147,7 +147,7 @@ static void puts_on_flash_and_if_absent_answer_when_the_enclosure_did(void **sta
     tag = rig_put(client, KV, 3, BYTES, SHM_FLAG_ON_FLASH, 5000 * MS);
     assert_int_equal(rig_wait(client, tag)->status, ICMS_QUOTA);
     rig_key(3, &key);
-    assert_false(shm_arena_has(&client->arenas[KV], &key)); /* a failed store is not visible */
+    assert_false(rig_arena_has(&client->arenas[KV], &key)); /* a failed store is not visible */
     rig_client_free(client);
     rig_free(rig);
 }
@@ -167,7 +167,7 @@ static void exists_remove_and_flush(void **state)
     rig_lease_give(client, 0);
     assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_EXISTS, KV, 1, 0))->value_bytes, BYTES);
     assert_int_equal(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 1, 0))->status, ICMS_OK);
-    assert_false(shm_arena_has(&client->arenas[KV], &key));
+    assert_false(rig_arena_has(&client->arenas[KV], &key));
     assert_null(fake_target_find(rig->fake[0], 1, &key));
     assert_miss(rig_wait(client, rig_op(client, SHM_OP_REMOVE, KV, 1, 0)), ICMS_MISS_ABSENT);
     assert_miss(rig_wait(client, rig_get(client, KV, 1, 0, 0)), ICMS_MISS_ABSENT);
@@ -469,16 +469,16 @@ static void a_damaged_block_goes_when_a_client_finds_it(void **state)
     fake_target_find(rig->fake[0], 1, &key)->data[100] ^= 1;
     assert_int_equal(rig_wait(client, rig_get(client, KV, 1, 0, 0))->status, ICMS_OK);
     rig_lease_give(client, 0);
-    assert_true(shm_arena_has(&client->arenas[KV], &key));
+    assert_true(rig_arena_has(&client->arenas[KV], &key));
     (void)rig_op(client, SHM_OP_SUSPECT, KV, 1, 0);
     rig_run(rig, 50 * MS);
-    assert_false(shm_arena_has(&client->arenas[KV], &key));
+    assert_false(rig_arena_has(&client->arenas[KV], &key));
     assert_int_equal(rig_stats(rig)->checksum_errors, 1);
     assert_int_equal(rig_wait(client, rig_put(client, KV, 2, BYTES, 0, 0))->status, ICMS_OK);
     (void)rig_op(client, SHM_OP_SUSPECT, KV, 2, 0);
     rig_run(rig, 50 * MS);
     rig_key(2, &key);
-    assert_true(shm_arena_has(&client->arenas[KV], &key));
+    assert_true(rig_arena_has(&client->arenas[KV], &key));
     rig_client_free(client);
     rig_free(rig);
 }
@@ -625,7 +625,7 @@ static void a_dead_enclosure_is_excluded_within_a_second(void **state)
         struct rig_client *client = rig_client_new(rig);
         const struct shm_complete *answer;
         uint64_t tags[64], began_ns;
-        uint32_t now, owner, at_dead = 0;
+        uint32_t at_dead = 0;
         struct key key;
 
         for (uint32_t n = 0; n < 64; n++)
@@ -646,9 +646,7 @@ static void a_dead_enclosure_is_excluded_within_a_second(void **state)
             rig_lease_give(client, n);
         }
         rig_key(at_dead, &key);
-        agent_locate(rig->agent, KV, &key, &now, &owner);
-        assert_int_equal(owner, 0);
-        assert_int_equal(now, 1);
+        assert_int_equal(rig_owner(rig, KV, at_dead), 0);
         assert_int_equal(rig_stats(rig)->enclosures[0].state, AGENT_ENCLOSURE_EXCLUDED);
         assert_int_equal(rig_stats(rig)->enclosures[0].excluded_count, 1);
         assert_true(rig_stats(rig)->enclosures[0].last_error[0] != 0);
@@ -712,7 +710,7 @@ static void a_mended_enclosure_is_back_and_what_the_other_took_is_found(void **s
     for (uint32_t i = 1000; i < 1300; i++)
         assert_int_equal(rig_wait(client, rig_put(client, KV, i, BYTES, 0, 0))->status, ICMS_OK);
     rig_key(n, &key);
-    assert_false(shm_arena_has(&client->arenas[KV], &key));
+    assert_false(rig_arena_has(&client->arenas[KV], &key));
     rig_run(rig, 100 * MS);
     assert_null(fake_target_find(rig->fake[0], 1, &key));
     answer = rig_wait(client, rig_get(client, KV, n, 0, 0));

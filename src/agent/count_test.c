@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "agent/agent_rig.h"
+#include "base/test_hist.h"
 
 #define MS    RIG_MS
 #define KV    0

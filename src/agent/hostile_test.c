@@ -273,7 +273,7 @@ static void a_value_longer_than_its_slot_is_refused(void **state)
             fake_target_put(rig->fake[0], volume + 1, &key, data, n == 1 ? most + 1 : n * most);
             assert_int_equal(rig_wait(client, rig_get(client, volume, n, 0, 0))->status,
                              ICMS_VALUE_SIZE);
-            assert_false(shm_arena_has(&client->arenas[volume], &key));
+            assert_false(rig_arena_has(&client->arenas[volume], &key));
         }
         assert_int_equal(rig_stats(rig)->volumes[volume].slots_used, 0);
     }

@@ -73,7 +73,7 @@ static void blocks_lie_in_the_shard_of_their_key_and_nowhere_else(void **state)
             rig_key(n, &key);
             count[reactor]++;
             for (uint32_t r = 0; r < RIG_REACTORS; r++)
-                assert_int_equal(shm_arena_has(&client->shards[r][volume], &key), r == reactor);
+                assert_int_equal(rig_arena_has(&client->shards[r][volume], &key), r == reactor);
             assert_true(rig_value_is(client, volume, n, BYTES,
                                      rig_wait(client, rig_get(client, volume, n, 0, WAIT))));
             rig_lease_give(client, 0);

@@ -13,11 +13,10 @@ struct err_row {
     const char *text; /* a clause for people                    */
     int retry;        /* the same call may succeed later        */
     uint16_t nvme;    /* SCT << 8 | SC                          */
-    int http;         /* status code                            */
 };
 
 static const struct err_row err_rows[] = {
-#define XX(name, number, text, retry, nvme, http) [number] = {#name, text, retry, nvme, http},
+#define XX(name, number, text, retry, nvme) [number] = {#name, text, retry, nvme},
     ICMS_ERR_MAP(XX)
 #undef XX
 };
@@ -59,11 +58,6 @@ icms_err err_from_peer(uint32_t number)
 uint16_t err_to_nvme(icms_err err)
 {
     return (size_t)err < ERR_ROWS ? err_rows[err].nvme : 0x006;
-}
-
-int err_to_http(icms_err err)
-{
-    return (size_t)err < ERR_ROWS ? err_rows[err].http : 500;
 }
 
 icms_err err_from_nvme(uint16_t status)

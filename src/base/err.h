@@ -34,7 +34,4 @@ uint16_t err_to_nvme(icms_err err);
 /* The error for an NVMe status field (SCT << 8 | SC); ICMS_IO where the table has none. */
 icms_err err_from_nvme(uint16_t status);
 
-/* HTTP status of an error. */
-int err_to_http(icms_err err);
-
 #endif

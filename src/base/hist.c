@@ -42,18 +42,3 @@ void hist_merge(struct hist *hist, const struct hist *from)
     hist->total += counter_get(&from->total);
     hist->sum += counter_get(&from->sum);
 }
-
-uint64_t hist_quantile(const struct hist *hist, double q)
-{
-    uint64_t rank = (uint64_t)(q * (double)hist->total);
-    uint64_t seen = 0;
-
-    if (hist->total == 0)
-        return 0;
-    for (unsigned i = 0; i < HIST_BUCKETS; i++) {
-        seen += hist->count[i];
-        if (seen >= rank && seen > 0)
-            return hist_bucket_max(i);
-    }
-    return hist_bucket_max(HIST_BUCKETS - 1);
-}

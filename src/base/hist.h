@@ -23,9 +23,6 @@ void hist_add(struct hist *hist, uint64_t value);
 /* Adds what from holds to hist. */
 void hist_merge(struct hist *hist, const struct hist *from);
 
-/* The upper bound of the bucket that holds the quantile (0 < q <= 1); 0 when empty. */
-uint64_t hist_quantile(const struct hist *hist, double q);
-
 /* The largest value that falls into bucket i. */
 uint64_t hist_bucket_max(unsigned i);
 

@@ -343,9 +343,6 @@ static inline bool client_forked(const struct icms *icms)
  * in the handle before; nothing of the call goes on then. */
 bool client_guarded(struct icms *icms, void (*inside)(void *arg), void *arg) ICMS_MUST_CHECK;
 
-/* A check failed in it. */
-bool client_failed(const struct icms *icms);
-
 /* The handle's lock, and waiting for icms.changed with it. Inside client_guarded they do not return
  * when the handle has failed; client_unlock cannot fail. */
 void client_lock(struct icms *icms);
@@ -387,15 +384,6 @@ icms_err client_request_result(const struct icms_request *request);
 
 /* Drains the client's event, takes answers, notices the agent's end. Never waits. Lock. */
 void client_reap(struct icms *icms);
-
-/* Asynchronous requests that have to act now or are over make the event readable. Lock. */
-void client_notify(struct icms *icms);
-
-/* Puts an asynchronous request where icms_poll finds it. Lock. */
-void client_request_ready(struct icms_request *request);
-
-/* Gives an operation and what it holds back. Lock. */
-void client_op_free(struct icms *icms, struct client_op *op);
 
 /* Wakes threads that wait in client_request_finish. Lock. */
 void client_wake(struct icms *icms);
@@ -497,9 +485,6 @@ void client_ops_reset(struct icms *icms);
 
 /* True while a lease or a buffer of this link is out. Lock. */
 bool client_link_used(const struct client_link *link);
-
-/* Takes a link off the handle; it is freed when its leases and buffers are back. Lock. */
-void client_link_retire(struct icms *icms);
 
 /* Frees a retired link that is not used any more. Lock. */
 void client_link_rele(struct client_link *link);

@@ -54,7 +54,8 @@ static struct client_guard *guard_of(const struct icms *icms)
     return catch_ == NULL ? NULL : container_of(catch_, struct client_guard, catch_);
 }
 
-bool client_failed(const struct icms *icms)
+/* A check failed in it. */
+static bool client_failed(const struct icms *icms)
 {
     return (atomic_load(&icms->inside) & GUARD_FAILED) != 0;
 }

@@ -133,7 +133,8 @@ bool client_link_used(const struct client_link *link)
     return link->leases != 0;
 }
 
-void client_link_retire(struct icms *icms)
+/* Takes a link off the handle; it is freed when its leases and buffers are back. Lock. */
+static void client_link_retire(struct icms *icms)
 {
     struct client_link *link = icms->link;
 

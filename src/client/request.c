@@ -30,6 +30,25 @@
 
 /* ---- waking --------------------------------------------------------------------------------- */
 
+/* Asynchronous requests that have to act now or are over make the event readable. Lock. */
+static void client_notify(struct icms *icms)
+{
+    if (icms->notify_raised || icms->polling != 0)
+        return; /* who polls says what is left */
+    icms->notify_raised = true;
+    sys_event_raise(icms->notify_fd);
+}
+
+/* Puts an asynchronous request where icms_poll finds it. Lock. */
+static void client_request_ready(struct icms_request *request)
+{
+    if (!request->async || request->waited || request->state != REQUEST_RUN)
+        return;
+    if (list_empty(&request->ready))
+        list_push(&request->icms->ready, &request->ready);
+    client_notify(request->icms);
+}
+
 void client_wake(struct icms *icms)
 {
     check(pthread_cond_broadcast(&icms->changed) == 0);
@@ -41,23 +60,6 @@ void client_wake(struct icms *icms)
         if (first != NULL)
             client_request_ready(container_of(first, struct icms_request, queue));
     }
-}
-
-void client_notify(struct icms *icms)
-{
-    if (icms->notify_raised || icms->polling != 0)
-        return; /* who polls says what is left */
-    icms->notify_raised = true;
-    sys_event_raise(icms->notify_fd);
-}
-
-void client_request_ready(struct icms_request *request)
-{
-    if (!request->async || request->waited || request->state != REQUEST_RUN)
-        return;
-    if (list_empty(&request->ready))
-        list_push(&request->icms->ready, &request->ready);
-    client_notify(request->icms);
 }
 
 /* Sets timer_fd to icms.expiry_ns when somebody polls. */
@@ -92,7 +94,8 @@ static uint64_t request_expiry_ns(const struct icms_request *request, uint64_t n
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
-void client_op_free(struct icms *icms, struct client_op *op)
+/* Gives an operation and what it holds back. Lock. */
+static void client_op_free(struct icms *icms, struct client_op *op)
 {
     struct client_link *link = icms->link;
 

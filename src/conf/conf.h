@@ -209,9 +209,6 @@ void conf_volume_encrypt(struct volume_spec *volume);
 void conf_volume_uuid(const char *name, struct uuid *out_uuid);
 void conf_enclosure_uuid(const char *name, struct uuid *out_uuid);
 
-/* The NQN made from a UUID: "nqn.2014-08.org.nvmexpress:uuid:...". */
-void conf_uuid_nqn(const struct uuid *uuid, char out[LIMIT_NQN_BYTES]);
-
 /* Where an agent of this user listens: /run/icms/agent.sock for root, else
  * $XDG_RUNTIME_DIR/icms/agent.sock, else /tmp/icms-UID/agent.sock. */
 void conf_socket_default(char out[104]);

@@ -54,7 +54,8 @@ void conf_enclosure_uuid(const char *name, struct uuid *out_uuid)
     uuid_of("enclosure", name, out_uuid);
 }
 
-void conf_uuid_nqn(const struct uuid *uuid, char out[LIMIT_NQN_BYTES])
+/* The NQN made from a UUID: "nqn.2014-08.org.nvmexpress:uuid:...". */
+static void conf_uuid_nqn(const struct uuid *uuid, char out[LIMIT_NQN_BYTES])
 {
     char text[UUID_TEXT_BYTES];
 

@@ -20,11 +20,6 @@ struct ctl_http;
 /* A text that grows to a bound while a page is made. */
 struct ctl_page;
 
-/* An empty page, for who makes one without a server; NULL: out of memory. *page may be NULL. */
-struct ctl_page *ctl_page_new(void);
-const char *ctl_page_text(const struct ctl_page *page);
-void ctl_page_free(struct ctl_page **page);
-
 /* Prometheus text format. kind: "counter", "gauge" or "histogram"; help: one sentence. Write a
  * family once, then all of its samples; labels is `key="value",...` or "" (make values with
  * ctl_label). A counter's name ends in _total. */

@@ -39,24 +39,6 @@ void ctl_page_fini(struct ctl_page *page)
     *page = (struct ctl_page){0};
 }
 
-struct ctl_page *ctl_page_new(void)
-{
-    return calloc(1, sizeof(struct ctl_page));
-}
-
-const char *ctl_page_text(const struct ctl_page *page)
-{
-    return page->bytes > 0 ? page->text : "";
-}
-
-void ctl_page_free(struct ctl_page **page)
-{
-    if (*page != NULL)
-        ctl_page_fini(*page);
-    free(*page);
-    *page = NULL;
-}
-
 /* Makes room for bytes more and a zero; false, and the page is full, when there is none. */
 static bool page_reserve(struct ctl_page *page, size_t bytes)
 {

@@ -7,7 +7,7 @@
 #include "crypt/key_text.h"
 #include "crypt/secret.h"
 #include "loop/sim.h"
-#include "nvmf/host.h"
+#include "nvmf/host/host_int.h"
 #include "nvmf/target/target_test.h"
 
 #include <stdio.h>
@@ -165,10 +165,10 @@ static icms_err pair_make(struct pair *pair, struct err_why *why)
 
 static void pair_free(struct pair *pair)
 {
-    if (pair->ctrl != NULL && nvmf_ctrl_state(pair->ctrl) != NVMF_CTRL_CLOSED) {
+    if (pair->ctrl != NULL && pair->ctrl->state != NVMF_CTRL_CLOSED) {
         sim_call(pair->rig->sim, pair->loop, pair_do_close, pair);
         rig_run(pair->rig, 1000);
-        assert_int_equal(nvmf_ctrl_state(pair->ctrl), NVMF_CTRL_CLOSED);
+        assert_int_equal(pair->ctrl->state, NVMF_CTRL_CLOSED);
     }
     loop_stop(pair->loop);
     loop_join(pair->loop);

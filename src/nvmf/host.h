@@ -69,7 +69,7 @@ struct nvmf_req {
     struct nvme_sqe_wf sqe;    /* admin commands: made when it was started                  */
     uint32_t data_bytes;       /* sum of data                                               */
     uint8_t direction;         /* NVME_DIRECTION_*                                          */
-    bool late;                 /* deadline passed or canceled, but the target may still ask */
+    bool late;                 /* deadline passed, but the target may still ask             */
     struct loop_timer timer;   /* the deadline                                              */
     struct list link;          /* parked, or ended                                          */
 };
@@ -109,10 +109,6 @@ icms_err nvmf_list(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK
 
 /* Makes what was stored in the namespace safe against power loss. */
 icms_err nvmf_flush(struct nvmf_ctrl *ctrl, struct nvmf_req *req) ICMS_MUST_CHECK;
-
-/* Asks for an early end: done still comes once, as if the deadline had passed, with CANCELED.
- * Harmless when done ran. */
-void nvmf_req_cancel(struct nvmf_req *req);
 
 /* A target that says so gets up to NVME_ICMS_STORE_DATA_BYTES with a store, which saves a round
  * trip. When it had no room for them the store goes again, and so many of its queue ask first. */
@@ -225,8 +221,6 @@ enum nvmf_ctrl_state {
     NVMF_CTRL_CLOSING,   /* waits for dials and queues to end; woken by their done and closed     */
 };
 
-enum nvmf_ctrl_state nvmf_ctrl_state(const struct nvmf_ctrl *ctrl);
-
 /* True between up() and down() or nvmf_ctrl_close. */
 bool nvmf_ctrl_is_up(const struct nvmf_ctrl *ctrl);
 void *nvmf_ctrl_owner(const struct nvmf_ctrl *ctrl);
@@ -251,8 +245,7 @@ struct nvmf_volume {
  * For targets that say nothing. Harmless when it is not up. */
 void nvmf_ctrl_look(struct nvmf_ctrl *ctrl);
 
-/* Volumes found so far (0 when it is not up); LIMIT_AGENT_VOLUMES at most. */
-uint32_t nvmf_ctrl_volumes(const struct nvmf_ctrl *ctrl);
+/* One of the volumes that were found, LIMIT_AGENT_VOLUMES at most, while it is up. */
 const struct nvmf_volume *nvmf_ctrl_volume_at(const struct nvmf_ctrl *ctrl, uint32_t index);
 
 /* The volume of this name, or NULL. */

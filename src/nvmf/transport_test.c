@@ -8,7 +8,7 @@
  */
 #include "base/check.h"
 #include "loop/sim.h"
-#include "nvmf/host.h"
+#include "nvmf/host/host_int.h"
 #include "nvmf/mem_transport.h"
 #include "nvmf/target/target_test.h"
 
@@ -186,7 +186,7 @@ static void values_are_stored_and_loaded(void **state)
     struct nvmf_ctrl_stats stats;
     struct op op;
 
-    assert_int_equal(nvmf_ctrl_volumes(pair->ctrl), 3);
+    assert_int_equal(pair->ctrl->volume_count, 3);
     for (int i = 0; i < 4; i++) {
         uint8_t *data = bytes_of(sizes[i], (uint64_t)i), *back = calloc(1, sizes[i]);
 

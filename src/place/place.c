@@ -38,7 +38,6 @@ _Static_assert(PLACE_SLOTS == 1 << 16, "a slot is 16 bits of the hash");
 __extension__ typedef unsigned __int128 place_u128;
 
 struct place_map {
-    uint64_t epoch;    /* of the membership it was built from                  */
     uint32_t members;  /* in the caller's array, with weight or without        */
     uint32_t weighted; /* members with weight                                  */
     uint32_t shift;    /* where the slot lies in a key's hash: its level       */
@@ -160,8 +159,8 @@ static icms_err place_members_check(const struct place_member *members, uint32_t
     return ICMS_OK;
 }
 
-static icms_err place_map_build(const struct place_member *members, uint32_t count, uint64_t epoch,
-                                uint32_t shift, struct err_why *why, struct place_map **out_map)
+static icms_err place_map_build(const struct place_member *members, uint32_t count, uint32_t shift,
+                                struct err_why *why, struct place_map **out_map)
 {
     icms_err err = place_members_check(members, count, why);
     struct place_build *build;
@@ -176,7 +175,6 @@ static icms_err place_map_build(const struct place_member *members, uint32_t cou
         free(build);
         return err_set(why, ICMS_NO_MEMORY, "no memory for a map of %zu bytes", sizeof(*map));
     }
-    map->epoch = epoch;
     map->members = count;
     map->shift = shift;
     place_log2_init(build);
@@ -197,27 +195,22 @@ static icms_err place_map_build(const struct place_member *members, uint32_t cou
     return ICMS_OK;
 }
 
-icms_err place_map_new(const struct place_member *members, uint32_t count, uint64_t epoch,
-                       struct err_why *why, struct place_map **out_map)
+icms_err place_map_new(const struct place_member *members, uint32_t count, struct err_why *why,
+                       struct place_map **out_map)
 {
-    return place_map_build(members, count, epoch, 48, why, out_map);
+    return place_map_build(members, count, 48, why, out_map);
 }
 
-icms_err place_map_new_drives(const struct place_member *members, uint32_t count, uint64_t epoch,
+icms_err place_map_new_drives(const struct place_member *members, uint32_t count,
                               struct err_why *why, struct place_map **out_map)
 {
-    return place_map_build(members, count, epoch, 16, why, out_map);
+    return place_map_build(members, count, 16, why, out_map);
 }
 
 void place_map_free(struct place_map **map)
 {
     free(*map);
     *map = NULL;
-}
-
-uint64_t place_map_epoch(const struct place_map *map)
-{
-    return map->epoch;
 }
 
 uint32_t place_map_members(const struct place_map *map)

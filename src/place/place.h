@@ -42,19 +42,18 @@ struct place_member {
 
 /* Builds a map of enclosures: 1..max(LIMIT_ENCLOSURES, LIMIT_DRIVES) members. INVALID on
  * duplicates, no member or no weight. */
-icms_err place_map_new(const struct place_member *members, uint32_t count, uint64_t epoch,
-                       struct err_why *why, struct place_map **out_map) ICMS_MUST_CHECK;
+icms_err place_map_new(const struct place_member *members, uint32_t count, struct err_why *why,
+                       struct place_map **out_map) ICMS_MUST_CHECK;
 
 /* The same for the drives of one enclosure. Drives are chosen by other bits of the key's hash than
  * enclosures: the keys that reach one enclosure use 1/36 of the slots of the enclosures' map, far
  * too few to divide evenly among 32 drives. */
-icms_err place_map_new_drives(const struct place_member *members, uint32_t count, uint64_t epoch,
+icms_err place_map_new_drives(const struct place_member *members, uint32_t count,
                               struct err_why *why, struct place_map **out_map) ICMS_MUST_CHECK;
 
 /* *map may be NULL; sets it to NULL. */
 void place_map_free(struct place_map **map);
 
-uint64_t place_map_epoch(const struct place_map *map);
 uint32_t place_map_members(const struct place_map *map);
 
 /* The slot of a key in this map. runs: of its volume, volume_has_runs(). */

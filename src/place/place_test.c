@@ -36,7 +36,7 @@ static struct place_map *test_map(const struct place_member *members, uint32_t c
     struct place_map *map = NULL;
     struct err_why why;
 
-    assert_int_equal(place_map_new(members, count, 7, &why, &map), ICMS_OK);
+    assert_int_equal(place_map_new(members, count, &why, &map), ICMS_OK);
     return map;
 }
 
@@ -75,7 +75,6 @@ static void equal_weights_get_equal_shares(void **state)
         test_members(members, rows[i].count, 100 * i);
         map = test_map(members, rows[i].count);
         assert_int_equal(place_map_members(map), rows[i].count);
-        assert_int_equal(place_map_epoch(map), 7);
         assert_true(test_deviation(map, members, rows[i].count) <= rows[i].bound);
         place_map_free(&map);
         assert_null(map);
@@ -289,7 +288,7 @@ static void drives_are_chosen_independently_of_enclosures(void **state)
         struct err_why why;
 
         test_members(members, DRIVES, 1000 * (e + 1));
-        assert_int_equal(place_map_new_drives(members, DRIVES, 1, &why, &drive_map[e]), ICMS_OK);
+        assert_int_equal(place_map_new_drives(members, DRIVES, &why, &drive_map[e]), ICMS_OK);
     }
     for (uint64_t n = 0; n < RUNS; n++) {
         struct key key = {.length = 16};
@@ -321,19 +320,19 @@ static void bad_members_are_refused(void **state)
     struct err_why why;
 
     test_members(members, 65, 0);
-    assert_int_equal(place_map_new(members, 0, 1, &why, &map), ICMS_INVALID);
-    assert_int_equal(place_map_new(members, 65, 1, &why, &map), ICMS_INVALID);
+    assert_int_equal(place_map_new(members, 0, &why, &map), ICMS_INVALID);
+    assert_int_equal(place_map_new(members, 65, &why, &map), ICMS_INVALID);
     members[1].uuid = members[0].uuid;
-    assert_int_equal(place_map_new(members, 2, 1, &why, &map), ICMS_INVALID);
+    assert_int_equal(place_map_new(members, 2, &why, &map), ICMS_INVALID);
     assert_non_null(strstr(why.text, "twice"));
     members[1] = (struct place_member){.uuid = test_uuid(9), .weight = NAN};
-    assert_int_equal(place_map_new(members, 2, 1, &why, &map), ICMS_INVALID);
+    assert_int_equal(place_map_new(members, 2, &why, &map), ICMS_INVALID);
     members[1].weight = -1;
-    assert_int_equal(place_map_new(members, 2, 1, &why, &map), ICMS_INVALID);
+    assert_int_equal(place_map_new(members, 2, &why, &map), ICMS_INVALID);
     members[1].weight = INFINITY;
-    assert_int_equal(place_map_new(members, 2, 1, NULL, &map), ICMS_INVALID);
+    assert_int_equal(place_map_new(members, 2, NULL, &map), ICMS_INVALID);
     members[0].weight = members[1].weight = 0;
-    assert_int_equal(place_map_new(members, 2, 1, &why, &map), ICMS_INVALID);
+    assert_int_equal(place_map_new(members, 2, &why, &map), ICMS_INVALID);
     assert_null(map);
 }
 
@@ -350,7 +349,7 @@ static void the_mapping_is_pinned(void **state)
     for (uint32_t i = 0; i < 5; i++)
         members[i].weight = 1 + 0.3 * i;
     map = test_map(members, 5);
-    assert_int_equal(place_map_new_drives(members, 5, 1, &why, &drives), ICMS_OK);
+    assert_int_equal(place_map_new_drives(members, 5, &why, &drives), ICMS_OK);
     for (uint32_t slot = 0; slot < PLACE_SLOTS; slot++) {
         for (uint32_t r = 0; r < PLACE_RANKS; r++)
             hash = hash64_mix(hash ^ place_rank(map, slot, r));

@@ -31,7 +31,7 @@ static icms_err map_make(uint32_t enclosures, struct err_why *why, struct place_
         memcpy(members[i].uuid.bytes, &number, sizeof(number));
         members[i].weight = 1;
     }
-    return place_map_new(members, enclosures, 1, why, out_map);
+    return place_map_new(members, enclosures, why, out_map);
 }
 
 /* The enclosure of the run that begins with this block. */

@@ -358,15 +358,6 @@ const uint8_t *shm_arena_value(const struct shm_arena *arena, uint32_t slot, uin
     return arena->data + offset;
 }
 
-bool shm_arena_has(const struct shm_arena *arena, const struct key *key)
-{
-    uint64_t version;
-    uint32_t at;
-
-    return arena_find(arena, key, &at, &version) &&
-           atomic_load_explicit(&arena->slots[at].version, memory_order_acquire) == version;
-}
-
 /* Three passes, so that the reads of one pass wait for memory together. */
 size_t shm_arena_has_first(const struct shm_arena *arena, const struct key *keys, size_t count)
 {

@@ -278,9 +278,6 @@ icms_err shm_arena_view(const void *base, uint64_t bytes, uint32_t reactor, uint
 bool shm_arena_lease(const struct shm_arena *arena, const struct key *key, _Atomic uint32_t *lease,
                      uint32_t *out_slot, uint64_t *out_version, uint32_t *out_value_bytes);
 
-/* True when the key is there at this moment (no lease). */
-bool shm_arena_has(const struct shm_arena *arena, const struct key *key);
-
 /* How many of the keys (1..SHM_PROBE_KEYS), from the first one on, are there at this moment. */
 #define SHM_PROBE_KEYS 16
 size_t shm_arena_has_first(const struct shm_arena *arena, const struct key *keys, size_t count);

@@ -61,7 +61,7 @@ static void a_check_agrees_with_the_start(void **state)
         err = target_check(&rig->opts, &said);
         if (err == ICMS_OK) {
             rig_up(rig);
-            assert_true(target_drive_store(rig->target, 0) != NULL);
+            assert_true(rig->target->drives[0].store != NULL);
             starts++;
         } else {
             assert_int_equal(err, ICMS_CONFIG);
@@ -81,8 +81,8 @@ static void a_size_that_differs_is_said(void **state)
 
     assert_int_equal(check_here(rig).count, 0); /* it will be made */
     rig_up(rig);
-    assert_null(target_warning(rig->target, 1)); /* but that it was formatted */
-    assert_int_equal(check_here(rig).count, 0);  /* beside the target that serves it */
+    assert_null(rig_warning(1));                /* but that it was formatted */
+    assert_int_equal(check_here(rig).count, 0); /* beside the target that serves it */
     rig_down(rig);
     rig->drives[0].bytes = 50 * MIB;
     assert_int_equal(check_here(rig).count, 1);
@@ -90,7 +90,7 @@ static void a_size_that_differs_is_said(void **state)
                         "drive 0 (/drive/0): has 40 MiB and is used as it is, although size says "
                         "50 MiB; correct size, or format a new file of that size");
     rig_up(rig);
-    assert_string_equal(target_warning(rig->target, 0), check_here(rig).text[0]);
+    assert_string_equal(rig_warning(0), check_here(rig).text[0]);
     rig_free(&rig);
 }
 
@@ -149,19 +149,19 @@ static void a_drive_is_formatted_as_its_options_say_and_that_is_told(void **stat
     assert_null(sim_file_medium(rig->node, "/drive/0", &bytes));
     rig->drives[0].format = TARGET_FORMAT_EMPTY;
     rig_up(rig); /* with one drive */
-    assert_string_equal(target_warning(rig->target, 0),
+    assert_string_equal(rig_warning(0),
                         "drive 0 (/drive/0): formatted: the file was missing, and is made; it "
                         "holds no blocks now");
-    assert_non_null(strstr(target_warning(rig->target, 1), "drive 1 is out of service: drive1: "));
+    assert_non_null(strstr(rig_warning(1), "drive 1 is out of service: drive1: "));
     assert_null(sim_file_medium(rig->node, "/drive/1", &bytes));
     fill(rig, 1, 10);
     rig_down(rig);
     rig->drives[0].format = TARGET_FORMAT_NOTHING;
     rig->drives[1].format = TARGET_FORMAT_ANY;
     rig_up(rig);
-    assert_string_equal(target_warning(rig->target, 0),
+    assert_string_equal(rig_warning(0),
                         "drive 1 (/drive/1): formatted: --format names it; it holds no blocks now");
-    assert_null(target_warning(rig->target, 1));
+    assert_null(rig_warning(1));
     assert_int_equal(hits(rig, 1, 10), 10);
     rig_down(rig);
     /* truncated to nothing, and made anew by hand */
@@ -169,7 +169,7 @@ static void a_drive_is_formatted_as_its_options_say_and_that_is_told(void **stat
     memset(medium, 0, bytes);
     rig->drives[1].format = TARGET_FORMAT_NOTHING;
     rig_up(rig);
-    assert_non_null(strstr(target_warning(rig->target, 0), "/drive/1 is empty; look whether"));
+    assert_non_null(strstr(rig_warning(0), "/drive/1 is empty; look whether"));
     rig_free(&rig);
 }
 
@@ -184,8 +184,7 @@ static void a_damaged_beginning_leaves_the_others_in_service(void **state)
     rig_down(rig);
     memset(sim_file_medium(rig->node, "/drive/1", &bytes), 0xa5, MIB);
     rig_up(rig);
-    assert_non_null(
-        strstr(target_warning(rig->target, 0), "to erase it, start with `--format drive1`"));
+    assert_non_null(strstr(rig_warning(0), "to erase it, start with `--format drive1`"));
     assert_in_range(hits(rig, 1, 60), 20, 59);
     rig_free(&rig);
 }

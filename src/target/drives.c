@@ -17,16 +17,15 @@
 
 void target_warn(struct target *target, const char *format, ...)
 {
+    char sentence[ERR_WHY_BYTES_MAX];
     va_list args;
 
-    if (target->warning_count == TARGET_WARNINGS)
+    if (target->opts.warned == NULL)
         return;
     va_start(args, format);
-    vsnprintf(target->warnings[target->warning_count], ERR_WHY_BYTES_MAX, format, args);
+    (void)vsnprintf(sentence, sizeof(sentence), format, args);
     va_end(args);
-    if (target->opts.warned != NULL)
-        target->opts.warned(target->warnings[target->warning_count]);
-    target->warning_count++;
+    target->opts.warned(sentence);
 }
 
 static void drive_down(void *arg)
@@ -161,7 +160,7 @@ static icms_err drives_map(struct target *target, struct err_why *why)
         }
         members[count++] = (struct place_member){.uuid = drive->uuid, .weight = drive->weight};
     }
-    return place_map_new_drives(members, count, 1, why, &target->map);
+    return place_map_new_drives(members, count, why, &target->map);
 }
 
 /* A drive that was copied byte by byte has the UUID of the other one. */

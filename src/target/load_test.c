@@ -25,7 +25,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "nvmf/target/test_peer.h"
-#include "target/target.h"
+#include "target/target_int.h"
 
 #define DRIVES     4
 #define DEPTH      60
@@ -306,7 +306,7 @@ static uint32_t world_home(struct world *world, uint32_t block)
     struct key key = block_key(block);
 
     for (uint32_t i = 0; i < DRIVES; i++)
-        if (store_exists(target_drive_store(world->target, i), 0, &key, NULL))
+        if (store_exists(world->target->drives[i].store, 0, &key, NULL))
             return i;
     return DRIVES;
 }

@@ -209,11 +209,6 @@ icms_err target_new(const struct target_opts *opts, struct err_why *why, struct 
     return ICMS_OK;
 }
 
-const char *target_warning(const struct target *target, uint32_t index)
-{
-    return index < target->warning_count ? target->warnings[index] : NULL;
-}
-
 /* ---- running -------------------------------------------------------------------------------- */
 
 /* Loop 0, now and then: since when are free segments low? */
@@ -538,10 +533,4 @@ struct loop *target_loop(struct target *target, uint32_t index)
 {
     check(index < target->opts.loops);
     return target->loops[index];
-}
-
-struct store *target_drive_store(struct target *target, uint32_t drive)
-{
-    check(drive < target->opts.drive_count);
-    return target->drives[drive].store;
 }

@@ -59,7 +59,7 @@ struct target_opts {
     uint64_t store_backlog_bytes;   /* waiting stores before the next are shed; 0: default  */
     double ready_quota_percent_max; /* readiness limit on quota use; 0: off                 */
     double ready_out_percent_max;   /* readiness limit on the share of drives out of service    */
-    void (*warned)(const char *sentence);   /* called for each of target_warning; or NULL      */
+    void (*warned)(const char *sentence);   /* what is not as it should be, for the log; or NULL */
     const struct target_drive_opts *drives; /* 1..LIMIT_DRIVES                                   */
     uint32_t drive_count;
     const struct tenant_spec *tenants; /* 0..LIMIT_TENANTS; kept by the caller. Volumes may name
@@ -98,13 +98,9 @@ uint64_t target_memory_bytes(const struct target_opts *opts);
  * that is missing, damaged, holds something else or does not work is left out as it is, and the
  * rest serves; if none is left it is an error, with the sentence of the first. One that is in use
  * by another process, or has a store of another version, is an error. What was formatted or left
- * out, and why, is in target_warning. Blocking. */
+ * out, and why, is told (opts->warned). Blocking. */
 icms_err target_new(const struct target_opts *opts, struct err_why *why,
                     struct target **out_target) ICMS_MUST_CHECK;
-
-/* Sentences for the log about what is not as it should be; NULL after the last. After target_new.
- */
-const char *target_warning(const struct target *target, uint32_t index);
 
 /* Listens and lets the loops run. */
 icms_err target_start(struct target *target, struct err_why *why) ICMS_MUST_CHECK;
@@ -222,8 +218,5 @@ bool target_loss_take(struct target *target, struct nvmf_target_loss *out_loss,
  * that could not be opened. */
 bool target_error_take(struct target *target, uint32_t drive, struct store_error *out_error,
                        uint64_t *out_missed);
-
-/* For tests: the store of a drive, NULL when it could not be opened. */
-struct store *target_drive_store(struct target *target, uint32_t drive);
 
 #endif

@@ -16,9 +16,6 @@
 
 #define TARGET_REQ_MAGIC 0x71657274u /* "treq" */
 
-/* Sentences kept for target_warning: some of each drive, and some more. */
-#define TARGET_WARNINGS (4 * LIMIT_DRIVES + LIMIT_LOOPS)
-
 /* List. Keys that one pass over the drives collects; places of an index that are looked at before
  * others have their turn on the loop, some 20 us; and such slices of one drive in a pass. */
 #define TARGET_LIST_KEYS   4096
@@ -217,8 +214,6 @@ struct target {
     struct target_drive_opts drive_opts[LIMIT_DRIVES]; /* copy of opts.drives                    */
     uint32_t tenant_count;
     struct tenant_spec tenants[TARGET_TENANTS];
-    uint32_t warning_count;
-    char warnings[TARGET_WARNINGS][ERR_WHY_BYTES_MAX];
 };
 
 static_assert(LIMIT_DRIVES <= 32, "target.out is a map of 32 bits");

@@ -229,7 +229,7 @@ static void a_foreign_drive_is_left_out_and_left_as_it_is(void **state)
     assert_int_equal(loop_file_flush_now(file), ICMS_OK);
     loop_file_close(&file);
     rig_up(rig); /* with the other one */
-    assert_non_null(strstr(target_warning(rig->target, 1),
+    assert_non_null(strstr(rig_warning(1),
                            "drive 1 is out of service: drive1: not formatted: /drive/1 holds data "
                            "of another program, or its beginning is damaged; to erase it, start "
                            "with `--format drive1`"));
@@ -264,7 +264,7 @@ static void configuration_mistakes_are_told(void **state)
     assert_int_not_equal(rig_try(rig, &why), ICMS_OK); /* no such files */
     rig->drives[0].bytes = 40 * MIB;
     rig_up(rig); /* one of them is enough */
-    assert_non_null(target_warning(rig->target, 0));
+    assert_non_null(rig_warning(0));
     rig_down(rig);
     rig->drives[1].bytes = 40 * MIB;
     rig->volumes[1].quota_bytes = 80 * MIB + 1;

@@ -15,11 +15,27 @@
 #include "base/hash.h"
 #include "target/target_test_rig.h"
 
+static char warnings[64][ERR_WHY_BYTES_MAX];
+static uint32_t warning_count;
+
+static void rig_warned(const char *sentence)
+{
+    assert_true(warning_count < sizeof(warnings) / sizeof(warnings[0]));
+    strcpy(warnings[warning_count++], sentence);
+}
+
+const char *rig_warning(uint32_t index)
+{
+    return index < warning_count ? warnings[index] : NULL;
+}
+
 icms_err rig_try(struct rig *rig, struct err_why *why)
 {
     struct loop_addr addr;
-    icms_err err = target_new(&rig->opts, why, &rig->target);
+    icms_err err;
 
+    warning_count = 0;
+    err = target_new(&rig->opts, why, &rig->target);
     if (err != ICMS_OK)
         return err;
     assert_int_equal(target_start(rig->target, why), ICMS_OK);
@@ -70,6 +86,7 @@ struct rig *rig_new(uint32_t loops, uint32_t drives)
     rig->node = sim_node_new(rig->sim, "10.1.0.1");
     rig->host = sim_node_new(rig->sim, "10.1.0.2");
     target_opts_init(&rig->opts);
+    rig->opts.warned = rig_warned;
     rig->opts.env = sim_node_env(rig->node);
     rig->opts.nqn = "nqn.2026-01.io.icms:test";
     rig->opts.uuid = (struct uuid){{1, 2, 3}};

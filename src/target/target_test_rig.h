@@ -33,6 +33,9 @@ struct inside {
     bool over;
 };
 
+/* What the target of the last rig_try told (opts.warned); NULL after the last sentence. */
+const char *rig_warning(uint32_t index);
+
 /* Starts the target of the options, and connects to it; rig_try: the error, if that fails. */
 void rig_up(struct rig *rig);
 icms_err rig_try(struct rig *rig, struct err_why *why);

@@ -12,7 +12,8 @@
 
 /* ---- commands ------------------------------------------------------------------------------- */
 
-void nvme_kv_key_encode(const struct key *key, struct nvme_sqe_wf *sqe)
+/* Key bytes into and out of CDW2, 3, 14, 15; the length is CDW11 7:0 and not touched here. */
+static void nvme_kv_key_encode(const struct key *key, struct nvme_sqe_wf *sqe)
 {
     uint8_t bytes[LIMIT_KEY_BYTES] = {0};
 
@@ -24,7 +25,7 @@ void nvme_kv_key_encode(const struct key *key, struct nvme_sqe_wf *sqe)
     memcpy(sqe->cdw15.byte, bytes + 12, 4);
 }
 
-void nvme_kv_key_decode(const struct nvme_sqe_wf *sqe, uint8_t length, struct key *out_key)
+static void nvme_kv_key_decode(const struct nvme_sqe_wf *sqe, uint8_t length, struct key *out_key)
 {
     uint8_t bytes[LIMIT_KEY_BYTES];
 

@@ -45,10 +45,6 @@ void nvme_kv_cmd_encode(const struct nvme_kv_cmd *cmd, struct nvme_sqe_wf *out_s
 icms_err nvme_kv_cmd_decode(const struct nvme_sqe_wf *sqe,
                             struct nvme_kv_cmd *out_cmd) ICMS_MUST_CHECK;
 
-/* Key bytes into and out of CDW2, 3, 14, 15; the length is CDW11 7:0 and not touched here. */
-void nvme_kv_key_encode(const struct key *key, struct nvme_sqe_wf *sqe);
-void nvme_kv_key_decode(const struct nvme_sqe_wf *sqe, uint8_t length, struct key *out_key);
-
 /* ---- data of List --------------------------------------------------------------------------- */
 
 /* u32 number of keys, then each key: u16 length, bytes, zeros up to a multiple of 4. */

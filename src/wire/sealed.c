@@ -89,16 +89,6 @@ static icms_err sealed_trailer_read(const uint8_t bytes[LIMIT_TRAILER_BYTES],
     return ICMS_OK;
 }
 
-icms_err sealed_trailer_length(const uint8_t trailer[LIMIT_TRAILER_BYTES], uint32_t *out_length)
-{
-    struct sealed_trailer_wf wf;
-    icms_err err = sealed_trailer_read(trailer, &wf);
-
-    if (err == ICMS_OK)
-        *out_length = le32_get(wf.length);
-    return err;
-}
-
 icms_err sealed_trailer_cipher(const uint8_t trailer[LIMIT_TRAILER_BYTES],
                                struct sealed_cipher *out_cipher)
 {

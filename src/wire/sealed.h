@@ -90,10 +90,6 @@ void sealed_trailer_make_encrypted(const struct uuid *volume, const struct key *
 icms_err sealed_trailer_cipher(const uint8_t trailer[LIMIT_TRAILER_BYTES],
                                struct sealed_cipher *out_cipher) ICMS_MUST_CHECK;
 
-/* Reads the bytes in front of the trailer. CORRUPT and VERSION as above, for either kind. */
-icms_err sealed_trailer_length(const uint8_t trailer[LIMIT_TRAILER_BYTES],
-                               uint32_t *out_length) ICMS_MUST_CHECK;
-
 /* What a value is held against: the volume, whether it is encrypted, and the key. */
 struct sealed_place {
     const struct uuid *volume;

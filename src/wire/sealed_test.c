@@ -49,13 +49,12 @@ static void is_the_checksum_of_all_it_is_bound_to(void **state)
 static void every_flipped_bit_is_found(void **state)
 {
     uint8_t trailer[LIMIT_TRAILER_BYTES];
-    uint32_t crc = crc32c(value, 7), length;
+    uint32_t crc = crc32c(value, 7);
 
     sealed_trailer_make(&volume, &key, digest, 7, crc, trailer);
     for (int bit = 0; bit < 512; bit++) {
         trailer[bit / 8] ^= (uint8_t)(1 << bit % 8);
         assert_int_equal(check(&volume, &key, 7, crc, trailer), ICMS_CORRUPT);
-        assert_int_equal(sealed_trailer_length(trailer, &length), ICMS_CORRUPT);
         trailer[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
     for (int bit = 0; bit < 32; bit++)
@@ -120,12 +119,10 @@ static void a_digest_forged_to_the_same_checksum_does_not_pass(void **state)
 static void other_versions_and_kinds_are_named(void **state)
 {
     uint8_t trailer[LIMIT_TRAILER_BYTES];
-    uint32_t crc = crc32c(value, 7), length;
+    uint32_t crc = crc32c(value, 7);
     le32 whole;
 
     sealed_trailer_make(&volume, &key, digest, 7, crc, trailer);
-    assert_int_equal(sealed_trailer_length(trailer, &length), ICMS_OK);
-    assert_int_equal(length, 7);
     trailer[4] = 1;
     whole = le32_of(crc32c(trailer, 60));
     memcpy(trailer + 60, &whole, 4);

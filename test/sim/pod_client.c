@@ -382,7 +382,7 @@ static bool client_local(struct pod_client *client, struct pod_op *op)
     const struct shm_arena *shard = client_shard(client, key);
     uint64_t version;
 
-    if (op->job.op == SHM_OP_EXISTS && shm_arena_has(shard, &key->key)) {
+    if (op->job.op == SHM_OP_EXISTS && shm_arena_has_first(shard, &key->key, 1) == 1) {
         op->job.status = ICMS_OK;
         client_done(client, op);
         return true;

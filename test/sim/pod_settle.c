@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "pod.h"
+#include "target/target_int.h"
 
 #define SETTLE_HEAL_NS  (5000 * MS) /* all has to work again within this                   */
 #define SETTLE_CALM_NS  (700 * MS)  /* longer than keep-alive and silence: nothing is hidden */
@@ -290,8 +291,7 @@ static uint64_t settle_old_blocks(struct settle *settle)
     uint64_t old = 0;
 
     for (uint32_t i = 0; i < POD_TARGETS * POD_DRIVES; i++) {
-        struct store *store =
-            target_drive_store(world->targets[i / POD_DRIVES].target, i % POD_DRIVES);
+        struct store *store = world->targets[i / POD_DRIVES].target->drives[i % POD_DRIVES].store;
 
         for (uint32_t volume = 0; volume < LIMIT_AGENT_VOLUMES; volume++) {
             struct store_position from = {0};

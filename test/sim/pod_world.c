@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "pod.h"
 #include "store/store_verify.h"
+#include "target/target_int.h"
 
 #define WORLD_CONTROL_NS MS
 #define WORLD_JUDGE_NS   (10 * MS)
@@ -509,7 +510,7 @@ static void world_target_verify(struct pod_target *target)
         target->world->options.brief) /* a drive that died, and was not restarted, missed deletes */
         return;
     for (uint32_t i = 0; i < POD_DRIVES; i++) {
-        uint64_t wrong = store_verify(target_drive_store(target->target, i), &why);
+        uint64_t wrong = store_verify(target->target->drives[i].store, &why);
 
         if (wrong != 0)
             pod_fail(target->world, POD_FAULT_FORGOT,

@@ -867,11 +867,6 @@ void nvmf_ctrl_free(struct nvmf_ctrl **ctrl)
 
 /* ---- looking -------------------------------------------------------------------------------- */
 
-enum nvmf_ctrl_state nvmf_ctrl_state(const struct nvmf_ctrl *ctrl)
-{
-    return ctrl->state;
-}
-
 bool nvmf_ctrl_is_up(const struct nvmf_ctrl *ctrl)
 {
     return ctrl->up;
@@ -891,11 +886,6 @@ bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl)
 {
     return ctrl->up && (ctrl->info.icms_ext & NVME_ICMS_EXT_EXIST_MANY) != 0 &&
            ctrl->info.in_capsule_bytes >= NVME_KV_EXIST_MANY_BYTES;
-}
-
-uint32_t nvmf_ctrl_volumes(const struct nvmf_ctrl *ctrl)
-{
-    return ctrl->volume_count;
 }
 
 const struct nvmf_volume *nvmf_ctrl_volume_at(const struct nvmf_ctrl *ctrl, uint32_t index)

@@ -219,15 +219,6 @@ icms_err bed_go(struct op *op, icms_err (*start)(struct nvmf_ctrl *ctrl, struct 
     return op->start_err;
 }
 
-void bed_do_cancel(void *arg)
-{
-    struct op *op = arg;
-    uint32_t done = op->done;
-
-    nvmf_req_cancel(&op->req);
-    op->done_in_call = op->done - done;
-}
-
 uint8_t *bed_pattern(uint32_t bytes, uint8_t seed)
 {
     uint8_t *data = malloc(bytes);

@@ -33,7 +33,7 @@ struct op {
     struct nvmf_req req;                                             /* the request */
     icms_err (*start)(struct nvmf_ctrl *ctrl, struct nvmf_req *req); /* its verb    */
     icms_err start_err;                                              /* of start    */
-    uint32_t done, done_in_call; /* calls of done; inside start or cancel */
+    uint32_t done, done_in_call; /* calls of done; inside start           */
     uint64_t done_ns;            /* when, by the host's clock */
     struct bed *bed;             /* whose       */
 };
@@ -63,9 +63,6 @@ void bed_do_close(void *arg);
 void bed_do_release(void *arg);
 void bed_do_event(void *arg);
 void bed_do_drop(void *arg);
-
-/* Cancels a request: takes the op. */
-void bed_do_cancel(void *arg);
 
 /* Prepares a request for volume 1. */
 void bed_op(struct op *op, struct bed *bed, const char *key, void *data, uint32_t bytes,

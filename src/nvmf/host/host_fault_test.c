@@ -162,29 +162,6 @@ static void a_store_with_its_data_ends_when_its_memory_is_free(void **state)
     free(copy);
 }
 
-static void canceled_requests_end_soon_and_never_inside_the_call(void **state)
-{
-    struct bed *bed = bed_ready(NULL, 0);
-    uint8_t room[64];
-    struct op op;
-
-    bed_put(bed, "k", "value", 5);
-    bed->fake->hold = true;
-    bed_op(&op, bed, "k", room, sizeof(room), 1000 * MS);
-    assert_int_equal(bed_go(&op, nvmf_retrieve), ICMS_OK);
-    bed_run(bed, 20 * MS);
-    bed_on_loop(bed, 0, bed_do_cancel, &op);
-    assert_int_equal(op.done_in_call, 0);
-    bed_run(bed, 20 * MS);
-    assert_int_equal(op.done, 1);
-    assert_int_equal(op.req.err, ICMS_CANCELED);
-    bed_on_loop(bed, 0, bed_do_cancel, &op);
-    bed_on_loop(bed, 1, bed_do_release, bed);
-    bed_run(bed, 20 * MS);
-    assert_int_equal(op.done, 1);
-    bed_free(bed);
-}
-
 static void vendor_commands_say_how_much_time_is_left(void **state)
 {
     struct bed *bed = bed_new(0);
@@ -577,7 +554,6 @@ int main(void)
         cmocka_unit_test(a_store_with_its_data_ends_when_its_memory_is_free),
         cmocka_unit_test(vendor_commands_say_how_much_time_is_left),
         cmocka_unit_test(more_than_a_transfer_is_refused),
-        cmocka_unit_test(canceled_requests_end_soon_and_never_inside_the_call),
         cmocka_unit_test(requests_end_at_once_when_the_connection_is_lost),
         cmocka_unit_test(a_stopped_target_is_dead_after_the_silence),
         cmocka_unit_test(a_black_hole_is_found_when_quiet_too),

@@ -6,7 +6,7 @@
  *   queue.c  one queue pair: Connect, commands, their CIDs
  *   tcp.c    its connection over TCP: a table of nvmf/transport.h
  *   auth.c   authentication of a queue pair
- *   req.c    requests: start, deadline, cancel, end
+ *   req.c    requests: start, deadline, end
  *
  * All on the association's loop.
  */

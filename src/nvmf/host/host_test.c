@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "nvmf/host/host_bed.h"
+#include "nvmf/host/host_int.h"
 #include "wire/nvme_identify.h"
 
 /* ---- what works ----------------------------------------------------------------------------- */
@@ -21,7 +22,7 @@ static void finds_volumes_and_comes_up(void **state)
     struct bed *bed = bed_ready(NULL, 0);
     struct uuid uuid;
 
-    assert_int_equal(nvmf_ctrl_volumes(bed->ctrl), 2);
+    assert_int_equal(bed->ctrl->volume_count, 2);
     bed_uuid(&uuid, 2);
     assert_non_null(nvmf_ctrl_volume(bed->ctrl, &uuid));
     assert_int_equal(nvmf_ctrl_volume(bed->ctrl, &uuid)->nsid, 2);
@@ -521,7 +522,7 @@ static void looks_again_when_namespaces_changed(void **state)
     bed_on_loop(bed, 1, bed_do_event, bed);
     bed_run(bed, 100 * MS);
     assert_int_equal(bed->changes, 2);
-    assert_int_equal(nvmf_ctrl_volumes(bed->ctrl), 1);
+    assert_int_equal(bed->ctrl->volume_count, 1);
     bed_free(bed);
 }
 
@@ -558,7 +559,7 @@ static void finds_its_volumes_among_1024(void **state)
     bed_open(bed);
     assert_string_equal(bed->why, "");
     assert_int_equal(bed->ups, 1);
-    assert_int_equal(nvmf_ctrl_volumes(bed->ctrl), LIMIT_AGENT_VOLUMES - 1);
+    assert_int_equal(bed->ctrl->volume_count, LIMIT_AGENT_VOLUMES - 1);
     for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++) {
         const struct nvmf_volume *volume = nvmf_ctrl_volume(bed->ctrl, &wanted[i]);
 
@@ -575,7 +576,7 @@ static void finds_its_volumes_among_1024(void **state)
     bed_on_loop(bed, 1, bed_do_event, bed);
     bed_run(bed, 1000 * MS);
     assert_int_equal(bed->changes, 1);
-    assert_int_equal(nvmf_ctrl_volumes(bed->ctrl), LIMIT_AGENT_VOLUMES);
+    assert_int_equal(bed->ctrl->volume_count, LIMIT_AGENT_VOLUMES);
     assert_int_equal(nvmf_ctrl_volume(bed->ctrl, &absent)->nsid, 1);
     bed_free(bed);
 }
@@ -596,7 +597,7 @@ static void a_name_that_comes_twice_is_found_once(void **state)
     bed_open(bed);
     bed_run(bed, 400 * MS);
     assert_int_equal(bed->ups, 1);
-    assert_int_equal(nvmf_ctrl_volumes(bed->ctrl), 2);
+    assert_int_equal(bed->ctrl->volume_count, 2);
     assert_int_equal(nvmf_ctrl_volume(bed->ctrl, &wanted[0])->nsid, 3);
     assert_int_equal(nvmf_ctrl_volume(bed->ctrl, &wanted[1])->nsid, 900);
     bed_free(bed);
@@ -610,7 +611,7 @@ static void keeps_the_first_volumes_when_none_are_named(void **state)
     bed_ctrl(bed, NULL);
     bed_open(bed);
     assert_int_equal(bed->ups, 1);
-    assert_int_equal(nvmf_ctrl_volumes(bed->ctrl), LIMIT_AGENT_VOLUMES);
+    assert_int_equal(bed->ctrl->volume_count, LIMIT_AGENT_VOLUMES);
     assert_int_equal(nvmf_ctrl_volume_at(bed->ctrl, LIMIT_AGENT_VOLUMES - 1)->nsid,
                      LIMIT_AGENT_VOLUMES);
     bed_free(bed);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvmf/host/req.c: requests of the initiator: start, deadline, cancel, end.
+ * nvmf/host/req.c: requests of the initiator: start, deadline, end.
  *
  * Called by the owner on the association's loop, by queue.c and by timers.
  *
  * Life: nvmf_req_start (PARKED) -> queue_cmd_send (SENT) -> nvmf_req_end (IDLE, done). The deadline
- * or a cancel may come in between; what then happens depends on what may still touch the memory:
+ * may come in between; what then happens depends on what may still touch the memory:
  *
  *   parked                          ends at once
  *   only the answer is missing      ends at once; the CID stays reserved until the answer
@@ -70,18 +70,17 @@ void nvmf_req_result(struct nvmf_req *req, const struct nvmf_cmd *cmd, const str
         req->record = cqe->dw1;
 }
 
-/* ---- deadline and cancel -------------------------------------------------------------------- */
+/* ---- deadline ------------------------------------------------------------------------------- */
 
-/* Ends a sent request early with err as far as that is possible now. later: not inside this call.
- */
-static void req_expire_sent(struct nvmf_req *req, icms_err err, bool later)
+/* Ends a sent request whose deadline passed, as far as that is possible now. */
+static void req_expire_sent(struct nvmf_req *req)
 {
     struct nvmf_ctrl *ctrl = req->ctrl;
     struct nvmf_cmd *cmd = req->cmd;
     icms_err withdraw = ctrl->transport->withdraw(req->queue->conn, &cmd->io);
 
     if (withdraw == ICMS_BUSY) {
-        if (req->late && !later) {
+        if (req->late) {
             nvmf_ctrl_fail(ctrl, ICMS_DEADLINE, "a store was neither answered nor its data taken");
             return;
         }
@@ -89,7 +88,7 @@ static void req_expire_sent(struct nvmf_req *req, icms_err err, bool later)
         loop_timer_start(ctrl->loop, &req->timer, loop_now_ns(ctrl->loop) + NVMF_STORE_LATE_NS);
         return;
     }
-    req->err = err;
+    req->err = ICMS_DEADLINE;
     if (withdraw == ICMS_OK) {
         req->state = NVMF_REQ_DRAIN;
         if (cmd->io.direction == NVME_DIRECTION_C2H)
@@ -97,10 +96,7 @@ static void req_expire_sent(struct nvmf_req *req, icms_err err, bool later)
         return;
     }
     nvmf_cmd_detach(cmd);
-    if (later)
-        req_end_later(req, err);
-    else
-        nvmf_req_end(req, err);
+    nvmf_req_end(req, ICMS_DEADLINE);
 }
 
 static void req_deadline(struct loop_timer *timer)
@@ -111,17 +107,7 @@ static void req_deadline(struct loop_timer *timer)
         list_remove(&req->link);
         nvmf_req_end(req, ICMS_DEADLINE);
     } else if (req->state == NVMF_REQ_SENT) {
-        req_expire_sent(req, ICMS_DEADLINE, false);
-    }
-}
-
-void nvmf_req_cancel(struct nvmf_req *req)
-{
-    if (req->state == NVMF_REQ_PARKED) {
-        list_remove(&req->link);
-        req_end_later(req, ICMS_CANCELED);
-    } else if (req->state == NVMF_REQ_SENT && !req->late) {
-        req_expire_sent(req, ICMS_CANCELED, true);
+        req_expire_sent(req);
     }
 }
 

@@ -353,7 +353,8 @@ static uint16_t fabrics_property(struct nvmft_req *req)
     return NVME_SC_SUCCESS;
 }
 
-void nvmft_fabrics_execute(struct nvmft_req *req)
+/* Property Get and Set, Disconnect; Connect is qpair.c's. */
+static void nvmft_fabrics_execute(struct nvmft_req *req)
 {
     struct nvmft_qpair *qpair = req->qpair;
     uint8_t type = nvme_fctype(&req->sqe);

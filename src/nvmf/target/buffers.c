@@ -82,6 +82,9 @@ static void tenant_init(struct nvmft_tenant *tenant, uint32_t weight, struct nvm
     flow_init(&tenant->common, tenant, NULL, &tenant->share);
 }
 
+/* The timer of a loop's turns. */
+static void nvmft_buffers_timer(struct loop_timer *timer);
+
 icms_err nvmft_buffers_init(struct nvmft_shard *shard, void *memory, uint64_t bytes)
 {
     const struct nvmf_target *target = shard->target;
@@ -660,7 +663,8 @@ static enum buffers_verdict buffers_serve(struct nvmft_shard *shard, enum nvmft_
     return BUFFERS_GO;
 }
 
-void nvmft_buffers_wake(struct nvmft_shard *shard)
+/* Serves whose turn it is, as far as there is room. */
+static void nvmft_buffers_wake(struct nvmft_shard *shard)
 {
     enum buffers_verdict verdict;
 
@@ -679,7 +683,7 @@ void nvmft_buffers_wake(struct nvmft_shard *shard)
     shard->waking = false;
 }
 
-void nvmft_buffers_timer(struct loop_timer *timer)
+static void nvmft_buffers_timer(struct loop_timer *timer)
 {
     struct nvmft_shard *shard = container_of(timer, struct nvmft_shard, buffers.timer);
     struct nvmft_buffers *buffers = &shard->buffers;

@@ -177,26 +177,3 @@ uint64_t nvmft_pool_give(struct nvmft_pool *pool, void *memory)
     pool_list_add(pool, first, pages);
     return (uint64_t)given * NVMFT_POOL_PAGE;
 }
-
-void nvmft_pool_verify(const struct nvmft_pool *pool)
-{
-    uint32_t pages_free = 0;
-    uint32_t listed = 0;
-    bool was_free = false;
-
-    for (uint32_t at = 0; at < pool->pages;) {
-        uint32_t tag = pool->page[at].tag;
-        uint32_t pages = pool_pages(tag);
-
-        check(pages > 0 && at + pages <= pool->pages);
-        check(pool->page[at + pages - 1].tag == tag);
-        check(!(was_free && (tag & POOL_FREE)));
-        was_free = (tag & POOL_FREE) != 0;
-        pages_free += was_free ? pages : 0;
-        at += pages;
-    }
-    for (uint32_t i = 0; i < NVMFT_POOL_CLASSES; i++)
-        for (uint32_t at = pool->head[i]; at != POOL_NONE; at = pool->page[at].next)
-            listed += pool_pages(pool->page[at].tag);
-    check(pages_free == pool->pages_free && listed == pages_free);
-}

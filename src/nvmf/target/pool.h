@@ -48,7 +48,4 @@ void *nvmft_pool_take(struct nvmft_pool *pool, uint64_t bytes);
 /* Gives a buffer back; returns the bytes it had. */
 uint64_t nvmft_pool_give(struct nvmft_pool *pool, void *memory);
 
-/* Compares lists, tags and counts; check()s on a difference (tests). */
-void nvmft_pool_verify(const struct nvmft_pool *pool);
-
 #endif

@@ -614,12 +614,6 @@ void nvmft_buffers_unhosted(struct nvmft_req *req);
 /* Whether one more parked store of the tenant has to be shed. */
 bool nvmft_backlog_full(const struct nvmft_shard *shard, uint32_t tenant, uint64_t bytes);
 
-/* Serves whose turn it is, as far as there is room. */
-void nvmft_buffers_wake(struct nvmft_shard *shard);
-
-/* The timer of a loop's turns. */
-void nvmft_buffers_timer(struct loop_timer *timer);
-
 /* ---- req.c ---------------------------------------------------------------------------------- */
 
 void nvmft_req_run(struct nvmft_req *req);
@@ -700,9 +694,6 @@ uint32_t nvmft_admin_room(const struct nvmft_req *req);
 /* Executes one: sets status, dw0, dw1, and data_bytes when the buffer holds data for the host. May
  * leave the request in HELD. */
 void nvmft_admin_execute(struct nvmft_req *req);
-
-/* Property Get and Set, Disconnect; Connect is qpair.c's. */
-void nvmft_fabrics_execute(struct nvmft_req *req);
 
 /* ---- identify.c ----------------------------------------------------------------------------- */
 
