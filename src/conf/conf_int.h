@@ -159,9 +159,6 @@ icms_err conf_table_bind(const struct conf_table *table, const struct conf_sourc
 icms_err conf_value_set(const struct conf_key *key, const char *text, struct err_why *why,
                         void *object) ICMS_MUST_CHECK;
 
-/* "127.0.0.1:4420" or "[::1]:4420". Out-parameters are set only when it is true. */
-bool conf_address_valid(const char *text, bool *out_loopback, uint16_t *out_port);
-
 /* Whether other machines reach what listens there; "" is nowhere. */
 bool conf_address_is_wide(const char *address);
 

@@ -345,7 +345,8 @@ static icms_err nqn_set(const struct conf_key *key, const char *text, struct err
     return text_set(key, text, why, field);
 }
 
-bool conf_address_valid(const char *text, bool *out_loopback, uint16_t *out_port)
+/* "127.0.0.1:4420" or "[::1]:4420". Out-parameters are set only when it is true. */
+static bool conf_address_valid(const char *text, bool *out_loopback, uint16_t *out_port)
 {
     char host[64];
     const char *colon = strrchr(text, ':');
