@@ -18,6 +18,8 @@
 #include "nvmf/target.h"
 #include "nvmf/target/test_peer.h"
 
+#define BOTH_DIGESTS (NVME_TCP_FLAG_HDGST | NVME_TCP_FLAG_DDGST)
+
 #define RIG_LOOPS_MAX 4
 #define RIG_VALUE_MAX ((uint32_t)8 << 20)
 #define RIG_HEADROOM  64
