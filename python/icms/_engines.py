@@ -3,6 +3,7 @@
 values cut into parts."""
 from __future__ import annotations
 
+import collections
 import dataclasses
 import importlib.metadata
 import logging
@@ -10,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from . import _tables
 from .client import Client, Volume
@@ -141,6 +142,40 @@ class Opener:
             if watch is not None and watch.is_due and not self._over.is_set():
                 watch.look()
             self._changed.wait(watch.wait_seconds if watch is not None else None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TierOptions:
+    """Options of every adapter: where blocks are, and how long calls may take."""
+
+    #: The volume.
+    volume: str
+    #: Where the tier is, see `icms.Client`.
+    where: str = "unix:"
+    #: Path of the list of keys of encrypted volumes, see icms-keys.yaml(5); "": that of $ICMS_KEYS.
+    keys: str = ""
+    #: Who may share.
+    tenant: str = ""
+    #: How long a batch may take to load or look up, and to store or delete; 0: the agent's
+    #: defaults.
+    load_ms: int = 0
+    store_ms: int = 0
+
+
+@dataclasses.dataclass
+class Reasons:
+    """Counters of every adapter: why blocks did not move."""
+
+    #: Why blocks did not come, by name of icms.Miss; and were not stored, of icms.Status.
+    misses: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    refusals: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    #: Calls that failed as a whole, by name of the exception.
+    failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+    def snapshot(self) -> Self:
+        """A copy that later counts do not change."""
+        return dataclasses.replace(self, misses=self.misses.copy(), refusals=self.refusals.copy(),
+                                   failures=self.failures.copy())
 
 
 def options(kind: type[O], given: Any, where: str) -> O:

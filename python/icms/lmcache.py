@@ -57,12 +57,10 @@ _Steps = Generator[_Ask, list[Block], list[bool]]
 _LOST = Block(Status.MISS, Miss.NONE, Source.NONE, 0)  # of a call that failed
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(_engines.TierOptions):
     """adapter_params of the plugin."""
 
-    #: The volume.
-    volume: str
     #: What names the weights of all models that this server caches, LoRA adapters included: a text that
     #: changes with them ("llama-3.1 rev 5"), or, for one model, the path of its files, which begins
     #: with "/", for a fingerprint of their content.
@@ -71,20 +69,10 @@ class Options:
     #: and its scales, attention back end, tensor and pipeline sizes, options such as --hf-overrides,
     #: versions of engine and LMCache. All servers that share must say the same.
     layout: str
-    #: Where the tier is, see `icms.Client`.
-    where: str = "unix:"
-    #: Path of the list of keys of encrypted volumes, see icms-keys.yaml(5); "": that of $ICMS_KEYS.
-    keys: str = ""
-    #: Who may share.
-    tenant: str = ""
-    #: How long a batch may take to load or look up, and to store or delete; 0: the agent's
-    #: defaults.
-    load_ms: int = 0
-    store_ms: int = 0
 
 
 @dataclasses.dataclass
-class Counters:
+class Counters(_engines.Reasons):
     """What went through one IcmsConnector. Copies from `IcmsConnector.counters`."""
 
     #: Chunks looked up, and how many were there.
@@ -100,11 +88,6 @@ class Counters:
     bytes_stored: int = 0
     #: Chunks deleted.
     deleted: int = 0
-    #: Why blocks did not come, by name of icms.Miss; and were not stored, of icms.Status.
-    misses: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    refusals: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    #: Calls that failed as a whole, by name of the exception.
-    failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
 
 @dataclasses.dataclass(eq=False)
@@ -252,10 +235,7 @@ class IcmsConnector:
     def counters(self) -> Counters:
         """A copy of what was counted since the beginning."""
         with self._lock:
-            said = dataclasses.replace(self._counters)
-            for name in ("misses", "refusals", "failures"):
-                setattr(said, name, collections.Counter(getattr(said, name)))
-            return said
+            return self._counters.snapshot()
 
     # ---- what each batch does
 

@@ -58,18 +58,10 @@ _POOL_FIELDS = ("layout", "storage_format_tag", "layer_num", "start_layer", "end
                 "index_head_dim", "quant_block_size")
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(_engines.TierOptions):
     """The object "icms" in the extra configuration."""
 
-    #: The volume.
-    volume: str
-    #: Where the tier is, see `icms.Client`.
-    where: str = "unix:"
-    #: Path of the list of keys of encrypted volumes, see icms-keys.yaml(5); "": that of $ICMS_KEYS.
-    keys: str = ""
-    #: Who may share.
-    tenant: str = ""
     #: "": a fingerprint of the model's files, until SGLang changes weights or is flushed; then a
     #: private key space. "files": a flush keeps or takes the fingerprint of the files that weights were
     #: loaded from last, so that servers that sleep, or load weights from files, share again. It is right
@@ -81,13 +73,10 @@ class Options:
     #: runs of a few prompts. False: pages are placed one by one, and it costs a hole in every prompt
     #: of more pages than there are enclosures. All servers must say the same.
     chained: bool = False
-    #: How long a load and a store may take; 0: the agent's defaults.
-    load_ms: int = 0
-    store_ms: int = 0
 
 
 @dataclasses.dataclass
-class Counters:
+class Counters(_engines.Reasons):
     """What went through one HiCacheIcms. Copies from `HiCacheIcms.counters`."""
 
     #: Pages asked for, and how many came.
@@ -98,11 +87,6 @@ class Counters:
     pages_offered: int = 0
     pages_stored: int = 0
     bytes_stored: int = 0
-    #: Why pieces were not loaded, by name of icms.Miss; and not stored, of icms.Status.
-    misses: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    refusals: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    #: Calls that failed as a whole, by name of the exception.
-    failures: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
 
 class _Pool:
@@ -474,10 +458,7 @@ class HiCacheIcms(HiCacheStorage):
     def counters(self) -> Counters:
         """A copy of what was counted since the beginning."""
         with self._lock:
-            said = dataclasses.replace(self._counters)
-            for name in ("misses", "refusals", "failures"):
-                setattr(said, name, collections.Counter(getattr(said, name)))
-            return said
+            return self._counters.snapshot()
 
     def close(self) -> None:
         """Waits for outstanding calls, which their deadlines bound, and closes the tier."""
