@@ -5,13 +5,40 @@
  */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "conf/conf.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+/* What `icms volume erase` makes of such a file. */
+static void edit(const char *text, size_t bytes)
+{
+    static int fd = -1;
+    struct conf_edit made = {0};
+    struct err_why why = {""};
+    char path[64];
+
+    if (fd < 0)
+        fd = memfd_create("fuzz", MFD_CLOEXEC);
+    check(fd >= 0 && ftruncate(fd, 0) == 0 && pwrite(fd, text, bytes, 0) == (ssize_t)bytes);
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    if (conf_generation_raise(path, "kv", 3, &why, &made) == ICMS_OK)
+        check(made.to > made.from && made.to >= 3 && made.bytes <= bytes + 64);
+    else
+        check(strncmp(why.text, path, strlen(path)) == 0);
+    conf_edit_fini(&made);
+    if (conf_seal_remove(path, "kv", &why, &made) == ICMS_OK)
+        check(made.bytes < bytes + 16);
+    else
+        check(strncmp(why.text, path, strlen(path)) == 0);
+    conf_edit_fini(&made);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
@@ -25,6 +52,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
     if (bytes == 0)
         return 0;
+    if ((data[0] & 8) != 0)
+        edit(text, bytes - 1);
     if ((data[0] & 1) == 0)
         err = conf_target_parse(text, bytes - 1, "fuzz", &why, &target);
     else if ((data[0] & 6) == 6)

@@ -11,6 +11,7 @@ import pathlib
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +28,8 @@ import readme  # noqa: E402,F401
 
 BLOCK_BYTES = 256 << 10
 VOLUME = {"name": "kv", "value_max": "256KiB", "memory_max": "16MiB"}
+SECRET = {"name": "secret", "value_max": "256KiB", "memory_max": "16MiB", "encrypted": "true"}
+SECRET_NGUID = "d" * 32
 NGUID = "000102030405060708090a0b0c0d0e0f"
 UUID = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
 BACKENDS = ("ICMS", "DOCA_MEMOS")
@@ -42,19 +45,25 @@ class Tier:
         volume = {**VOLUME, "uuid": UUID}
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="icms-nixl-"))
         self.pod = pod.Pod(BUILD, self.folder)
-        self.target = self.pod.add_target("enclosure0", 1, "512MiB", [volume], segment="8MiB",
+        self.target = self.pod.add_target("enclosure0", 1, "512MiB", [volume, SECRET], segment="8MiB",
                                           memory="64MiB")
         self.target.wait_ready()
-        self.agents = [self.pod.add_agent(name, [self.target], [volume])
+        self.agents = [self.pod.add_agent(name, [self.target], [volume, SECRET])
                        for name in ("server-a", "server-b")]
+        self.keys = self.folder / "keys.yaml"
+        subprocess.run([BUILD / "cmd/icms", "key", "gen", "--type", "volume", self.folder / "key"],
+                       check=True, stdout=subprocess.DEVNULL)
+        self.keys.write_text("volumes:\n  - name: secret\n    keys:\n"
+                             f"      - {{id: 1, file: {self.folder}/key}}\n")
         lines = ["devices:"]
         for number, agent in enumerate(self.agents):
             agent.wait_ready()
             lines += [f"  - device_name: /dev/nvme{number}n1",
                       f"    connection: unix:{agent.socket}",
-                      "    load_deadline: 1s", "    store_deadline: 2s", "    volumes:",
+                      f"    keys: {self.keys}", "    load_deadline: 1s", "    store_deadline: 2s", "    volumes:",
                       "      - nguid: 00000000000000000000000000000000", "        volume: kv",
                       f"      - nguid: {NGUID}", "        volume: kv", f"        uuid: {UUID}",
+                      f"      - nguid: {SECRET_NGUID}", "        volume: secret",
                       "      - nguid: ffffffffffffffffffffffffffffffff", "        volume: kv",
                       "        uuid: 00000000-0000-4000-8000-000000000001",
                       "      - nguid: eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", "        volume: nosuch"]

@@ -6,7 +6,7 @@ import numpy
 from nixl_cu12._bindings import nixlBackendError
 
 import support
-from support import NGUID, Side, agent_of, blocks, keys, tier
+from support import NGUID, SECRET_NGUID, Side, agent_of, blocks, keys, tier
 
 
 MEMORIES = ["DRAM_SEG", "OBJ_SEG"]
@@ -91,6 +91,22 @@ class Creation(support.TestCase):
             self.refused("DOCA_MEMOS", device, "/nonexistent/nixl.yaml", "ICMS_NIXL_CONFIG")
         finally:
             os.environ["ICMS_NIXL_CONFIG"] = kept
+
+    def test_an_encrypted_volume_is_ciphertext_on_drives_and_needs_a_key(self):
+        names, values, room, shown = keys(3), blocks(3, 7), blocks(3), blocks(1, 8)
+        one = Side("ICMS", 0, volume="secret", keys=str(tier().keys), key_form="hex")
+        other, plain = Side("DOCA_MEMOS", 1, nguid=SECRET_NGUID), Side("ICMS", 0)
+        for side, memory in ((one, values), (other, room), (plain, shown)):
+            side.memory(memory)
+        self.assertEqual(one.run("WRITE", values, one.objects(names)), "DONE")
+        self.assertEqual(plain.run("WRITE", shown, plain.objects(keys(1))), "DONE")
+        content = tier().target.drives[0].read_bytes()
+        self.assertIn(shown.tobytes()[:64], content)  # the search finds what is not encrypted
+        for value in values:
+            self.assertNotIn(value.tobytes()[:64], content)
+        self.assertEqual(other.run("READ", room, other.objects(names)), "DONE")
+        self.assertTrue(numpy.array_equal(values, room))
+        self.refused("ICMS", tier().params("ICMS", 0, volume="secret"), "it is encrypted")
 
     def test_both_names_lead_to_the_same_blocks(self):
         """One agent with both backends; the hex form of keys is theirs in common."""
