@@ -155,6 +155,9 @@ static void page_limits(struct ctl_page *page, const struct agent_stats *stats)
     page_one(page, "icms_agent_clients_dropped_total", "counter",
              "Clients not served any more because of what they wrote into their ring.",
              (double)stats->clients_dropped);
+    page_one(page, "icms_agent_clients_refused_total", "counter",
+             "Users that asked to attach and may use no volume, or had too many clients.",
+             (double)stats->clients_refused);
 }
 
 /* ---- enclosures ----------------------------------------------------------------------------- */

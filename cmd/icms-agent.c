@@ -87,6 +87,8 @@ struct main_seen {
     bool enclosures_differ;                   /* from those of other hosts                  */
     bool weights_differ;                      /* likewise                                   */
     uint64_t run_blocks_differ;               /* bit j: of volume j                         */
+    uint64_t up;                              /* bit i: enclosure i is up                   */
+    uint64_t users_refused, user_ns;          /* that were told; when                       */
     uint64_t missing[LIMIT_ENCLOSURES];       /* bit j of [i]: enclosure i misses volume j  */
     uint64_t damaged[LIMIT_ENCLOSURES];       /* checksum errors of enclosure i             */
     uint64_t damaged_ns[LIMIT_ENCLOSURES];    /* when that was logged                    */
@@ -204,6 +206,84 @@ static void main_settings(const struct agent_stats *stats, struct main_seen *io_
     io_seen->run_blocks_differ = run_blocks_differ;
 }
 
+/* What is proven with an enclosure: NULL, when nothing is. */
+static const char *main_method(const struct conf_enclosure *enclosure)
+{
+    bool chap = enclosure->secret[0] != '\0', tls = enclosure->psk[0] != '\0';
+
+    return chap && tls ? "chap+tls" : chap ? "chap" : tls ? "tls" : NULL;
+}
+
+/* An enclosure came up, or went down, where keys are used. One that goes up and down tells so at
+ * most as often as it is looked at. */
+static void main_enclosure_audit(const struct conf_agent *conf,
+                                 const struct agent_enclosure_stats *enclosure, uint32_t i,
+                                 struct main_seen *io_seen)
+{
+    uint64_t bit = (uint64_t)1 << i, refused = enclosure->auths_refused - io_seen->auths_refused[i];
+    const char *method = main_method(&conf->enclosures[i]);
+    bool is_up = enclosure->state == AGENT_ENCLOSURE_UP || enclosure->state == AGENT_ENCLOSURE_SLOW;
+    bool was_up = (io_seen->up & bit) != 0;
+    bool is_down = enclosure->state == AGENT_ENCLOSURE_EXCLUDED;
+
+    io_seen->up = is_up ? io_seen->up | bit : io_seen->up & ~bit;
+    if (method != NULL && is_up && !was_up)
+        ctl_audit_write(&main_audit, &(struct ctl_audit_event){.event = "authentication",
+                                                               .method = method,
+                                                               .host = enclosure->name,
+                                                               .result = "passed"});
+    if (method != NULL && is_down && (io_seen->excluded & bit) == 0)
+        ctl_audit_write(&main_audit, &(struct ctl_audit_event){
+                                         .event = refused > 0 ? "authentication" : "enclosure",
+                                         .method = refused > 0 ? "chap" : method,
+                                         .host = enclosure->name,
+                                         .result = enclosure->last_error,
+                                         .missed = refused > 0 ? refused - 1 : 0});
+}
+
+/* One line a minute about users that were refused, whoever they are. */
+#define MAIN_USER_NS ((uint64_t)60 * 1000 * 1000 * 1000)
+
+static void main_users(const struct agent_stats *stats, struct main_seen *io_seen)
+{
+    uint64_t now_ns = loop_env_now_ns(loop_env_uring());
+    uint64_t refused = stats->clients_refused - io_seen->users_refused;
+    char user[16];
+
+    if (refused == 0 || (io_seen->user_ns != 0 && now_ns < io_seen->user_ns + MAIN_USER_NS))
+        return;
+    (void)snprintf(user, sizeof(user), "%u", stats->refused_user);
+    log_line(LOG_WARN,
+             "user %s: refused: it may use no volume, or has too many clients; unlogged=%llu", user,
+             (unsigned long long)(refused - 1));
+    ctl_audit_write(&main_audit, &(struct ctl_audit_event){
+                                     .event = "refusal",
+                                     .user = user,
+                                     .result = "it may use no volume, or has too many clients",
+                                     .missed = refused - 1});
+    io_seen->users_refused = stats->clients_refused;
+    io_seen->user_ns = now_ns;
+}
+
+/* What the configuration says of volumes, at the start: an auditor compares it with the start
+ * before. */
+static void main_volumes_audit(const struct conf_agent *conf)
+{
+    char text[160], uuid[UUID_TEXT_BYTES];
+
+    for (uint32_t i = 0; i < conf->volume_count; i++) {
+        const struct volume_spec *volume = &conf->volumes[i];
+
+        (void)snprintf(
+            text, sizeof(text), "served: uuid=%s generation=%u encrypted=%s users=%u groups=%u",
+            uuid_format(&volume->uuid, uuid), volume->generation,
+            volume->encrypted ? "true" : "false", volume->user_count, volume->group_count);
+        ctl_audit_write(
+            &main_audit,
+            &(struct ctl_audit_event){.event = "volume", .volume = volume->name, .result = text});
+    }
+}
+
 /* Logs what changed at the enclosures since the last call. */
 static void main_look(struct agent *agent, const struct conf_agent *conf, struct main_seen *io_seen)
 {
@@ -222,16 +302,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
                      enclosure->name, enclosure->last_error, conf->probe_ms);
         else if ((excluded & bit) == 0 && (io_seen->excluded & bit) != 0)
             log_line(LOG_INFO, "enclosure %s: recovered", enclosure->name);
-        if ((excluded & bit) != 0 && (io_seen->excluded & bit) == 0 &&
-            enclosure->auths_refused > io_seen->auths_refused[i])
-            ctl_audit_write(&main_audit,
-                            &(struct ctl_audit_event){
-                                .event = "authentication",
-                                .method = "chap",
-                                .host = enclosure->name,
-                                .result = enclosure->last_error,
-                                .missed = enclosure->auths_refused - io_seen->auths_refused[i] - 1,
-                            });
+        main_enclosure_audit(conf, enclosure, i, io_seen);
         io_seen->auths_refused[i] = enclosure->auths_refused;
         for (uint32_t j = 0; j < stats.volume_count; j++)
             if (((enclosure->missing & ~io_seen->missing[i]) >> j & 1) != 0)
@@ -244,6 +315,7 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
         main_damage(&stats, i, io_seen);
     }
     main_settings(&stats, io_seen);
+    main_users(&stats, io_seen);
     main_drive(agent, &stats, conf->local_path, io_seen);
     io_seen->excluded = excluded;
 }
@@ -321,8 +393,10 @@ static int main_run(const struct daemon_opts *opts, const struct conf_agent *con
         main_drive_formatted(conf, before);
     if (err == ICMS_OK)
         err = ctl_audit_init(&main_audit, program.name, conf->audit, &why);
-    if (err == ICMS_OK)
+    if (err == ICMS_OK) {
+        main_volumes_audit(conf);
         err = main_http(conf, agent, &why, &http);
+    }
     if (err == ICMS_OK)
         err = agent_start(agent, &why);
     if (err == ICMS_OK) {

@@ -234,25 +234,6 @@ static void main_settings_differ(const struct target *target, const struct targe
     settings_differ = nvmf->settings_differ;
 }
 
-/* One line a minute about failed handshakes: who fails all the time cannot fill the log. */
-#define MAIN_TLS_NS ((uint64_t)60 * 1000 * 1000 * 1000)
-
-static void main_tls_refused(const struct target *target, const struct nvmf_target_stats *nvmf)
-{
-    static uint64_t refused, line_ns;
-    uint64_t now = loop_env_now_ns(loop_env_uring());
-    char host[LIMIT_NQN_BYTES], why[96];
-
-    if (nvmf->tls_refused == refused || (line_ns != 0 && now < line_ns + MAIN_TLS_NS) ||
-        !target_tls_refused(target, host, why))
-        return;
-    log_line(LOG_WARN, "host %s: TLS handshake refused: %s; refused=%llu",
-             host[0] != '\0' ? host : "(not named)", why,
-             (unsigned long long)(nvmf->tls_refused - refused));
-    refused = nvmf->tls_refused;
-    line_ns = now;
-}
-
 /* Lines about lost controllers at once, and the interval after which there may be one more. */
 #define MAIN_LOSS_LINES 10
 #define MAIN_LOSS_NS    ((uint64_t)10 * 1000 * 1000 * 1000)
@@ -342,7 +323,6 @@ static void main_look(struct target *target, bool say, uint32_t *io_out)
     target_stats(target, &stats);
     main_slow_hosts(target, &stats.nvmf);
     main_settings_differ(target, &stats);
-    main_tls_refused(target, &stats.nvmf);
     main_losses(target);
     main_errors(target, &stats);
     target_auths(target, &main_audit);
@@ -440,8 +420,10 @@ static int main_run(const struct daemon_opts *opts, const struct conf_target *co
     free((void *)(uintptr_t)target_opts.hosts);
     if (err == ICMS_OK)
         err = ctl_audit_init(&main_audit, program.name, conf->audit, &why);
-    if (err == ICMS_OK)
+    if (err == ICMS_OK) {
+        target_auth_conf(conf, &main_audit);
         err = main_http(conf, target, &why, &http);
+    }
     if (err == ICMS_OK)
         err = target_start(target, &why);
     if (err == ICMS_OK) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cmd/target_auth.c: what icms-target says of authentications, see target_auth.h.
+ * cmd/target_auth.c: what icms-target says of authentications and refusals, see target_auth.h.
  *
  * A stranger chooses its name, so names cannot bound the lines: there is a budget for all of them,
  * which passes do not use up for failures: each has its own.
@@ -37,7 +37,8 @@ struct auth_budget {
 
 static bool auth_is_pass(enum nvmf_target_auth_result result)
 {
-    return result == NVMF_TARGET_AUTH_PASSED || result == NVMF_TARGET_AUTH_MUTUAL;
+    return result == NVMF_TARGET_AUTH_PASSED || result == NVMF_TARGET_AUTH_MUTUAL ||
+           result == NVMF_TARGET_AUTH_TLS;
 }
 
 bool target_auth_said(const struct nvmf_target_auth *auth, uint64_t now_ns, uint64_t *out_missed)
@@ -77,6 +78,28 @@ bool target_auth_said(const struct nvmf_target_auth *auth, uint64_t now_ns, uint
     return true;
 }
 
+static void auth_tell(const struct nvmf_target_auth *auth, uint64_t missed,
+                      const struct ctl_audit *audit)
+{
+    const char *method = nvmf_target_auth_method(auth->result);
+    const char *host = auth->hostnqn[0] != '\0' ? auth->hostnqn : "(not named)";
+    const char *what = nvmf_target_auth_text(auth->result);
+
+    ctl_audit_write(audit, &(struct ctl_audit_event){
+                               .event = method != NULL ? "authentication" : "refusal",
+                               .method = method,
+                               .host = auth->hostnqn,
+                               .result = auth->why[0] != '\0' ? auth->why : what,
+                               .queue = auth->qid,
+                               .missed = missed,
+                           });
+    if (!auth_is_pass(auth->result))
+        log_line(LOG_WARN, "host %s: %s: %s%s%s; queue=%u unlogged=%llu", host,
+                 method != NULL ? "not authenticated" : "refused", what,
+                 auth->why[0] != '\0' ? ": " : "", auth->why, auth->qid,
+                 (unsigned long long)missed);
+}
+
 void target_auths(struct target *target, const struct ctl_audit *audit)
 {
     uint64_t now_ns = loop_env_now_ns(loop_env_uring());
@@ -90,17 +113,40 @@ void target_auths(struct target *target, const struct ctl_audit *audit)
             continue;
         missed += lost;
         lost = 0;
+        auth_tell(&auth, missed, audit);
+    }
+}
+
+static const char *auth_require(uint8_t require)
+{
+    static const char *const names[] = {"none", "chap", "tls", "chap+tls"};
+
+    return names[require & (REQUIRE_CHAP | REQUIRE_TLS)];
+}
+
+void target_auth_conf(const struct conf_target *conf, const struct ctl_audit *audit)
+{
+    char text[256], uuid[UUID_TEXT_BYTES];
+
+    for (uint32_t i = 0; i < conf->volume_count; i++) {
+        const struct volume_spec *volume = &conf->volumes[i];
+
+        (void)snprintf(text, sizeof(text),
+                       "served: uuid=%s generation=%u encrypted=%s require=%s hosts=%u",
+                       uuid_format(&volume->uuid, uuid), volume->generation,
+                       volume->encrypted ? "true" : "false", auth_require(volume->require),
+                       volume->host_count);
         ctl_audit_write(audit, &(struct ctl_audit_event){
-                                   .event = "authentication",
-                                   .method = "chap",
-                                   .host = auth.hostnqn,
-                                   .result = nvmf_target_auth_text(auth.result),
-                                   .queue = auth.qid,
-                                   .missed = missed,
-                               });
-        if (!auth_is_pass(auth.result))
-            log_line(LOG_WARN, "host %s: not authenticated: %s; queue=%u unlogged=%llu",
-                     auth.hostnqn, nvmf_target_auth_text(auth.result), auth.qid,
-                     (unsigned long long)missed);
+                                   .event = "volume", .volume = volume->name, .result = text});
+    }
+    for (uint32_t i = 0; i < conf->host_count; i++) {
+        const struct conf_host *host = &conf->hosts[i];
+
+        (void)snprintf(text, sizeof(text),
+                       "known: require=%s secrets=%u controller_secret=%s psks=%u",
+                       auth_require(host->require), host->secret_count,
+                       host->controller_secret[0] != '\0' ? "true" : "false", host->psk_count);
+        ctl_audit_write(
+            audit, &(struct ctl_audit_event){.event = "host", .host = host->nqn, .result = text});
     }
 }

@@ -214,6 +214,9 @@ struct agent_stats {
     uint64_t backlog_bytes;                          /* stores in flight                  */
     uint64_t in_flight;                              /* requests taken and not answered   */
     uint64_t clients_dropped;                        /* for what they wrote in their ring */
+    uint64_t clients_refused;                        /* users that may use no volume, or have
+                                                        too many clients                  */
+    uint32_t refused_user;                           /* the last of those                 */
     uint64_t local_load_bytes, local_store_bytes;    /* of the own drive                  */
     uint64_t ops[AGENT_STATS_OPS][AGENT_STATS_ERRS]; /* answered, by shm_op and icms_err  */
     struct agent_enclosure_stats enclosures[LIMIT_ENCLOSURES];

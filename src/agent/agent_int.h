@@ -591,6 +591,8 @@ struct agent {
                                        last step of a client's end                               */
     struct agent_client clients[LIMIT_CLIENTS];
     struct agent_user_share users[LIMIT_CLIENTS];
+    uint64_t clients_refused; /* by agent_access_client; control                                */
+    uint32_t refused_user;    /* the last of those; likewise                                    */
 };
 
 /* A bit for each enclosure. */

@@ -135,6 +135,10 @@ icms_err agent_client_attach_as(struct agent *agent, const struct agent_user *us
         err = err_set(why, ICMS_CLOSED, "the agent is shutting down");
     else
         err = agent_access_client(agent, user, why, &client);
+    if (client == NULL && user != NULL && (err == ICMS_PERMISSION || err == ICMS_LIMIT)) {
+        agent->clients_refused++;
+        agent->refused_user = user->uid;
+    }
     if (err == ICMS_OK)
         err = client_attach(client, staging_bytes, why);
     if (err == ICMS_OK)

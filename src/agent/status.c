@@ -215,6 +215,10 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
 {
     memset(out_stats, 0, sizeof(*out_stats));
     out_stats->clients = agent_clients(agent);
+    pthread_mutex_lock(&agent->control);
+    out_stats->clients_refused = agent->clients_refused;
+    out_stats->refused_user = agent->refused_user;
+    pthread_mutex_unlock(&agent->control);
     out_stats->enclosure_count = agent->enclosure_count;
     out_stats->volume_count = agent->volume_count;
     out_stats->memory_bytes = agent_memory_bytes(agent);

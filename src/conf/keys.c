@@ -368,9 +368,11 @@ static const struct conf_key target_keys[] = {
     {"audit", CONF_PATH, false, AT(struct conf_target, audit), .computed = "none",
      .example = "/var/log/icms/audit.log",
      .doc =
-         "A file that gets one line of JSON for each authentication of a host that passed or "
-         "failed; journal: they go to standard error with the log. At most one a minute for each "
-         "host and result; failures of all hosts that were left out are counted in the next."},
+         "A file that gets one line of JSON for each authentication of a host, with DH-HMAC-CHAP "
+         "or "
+         "TLS, that passed or failed, each refusal, and at the start for each volume and each host "
+         "with keys; journal: they go to standard error with the log. At most one a minute for "
+         "each host and result; those of all hosts that were left out are counted in the next."},
     {"hosts", CONF_MAPS, false, LIST_AT(struct conf_target, hosts, host_count), .min = 1,
      .max = LIMIT_HOSTS, .table = &host_table, .own = true, .computed = "none",
      .example = "[{nqn: nqn.2014-08.org.nvmexpress:uuid:6f9c2f7a-5d0a-4f0e-9d53-3c8a4b8f5e11, "
@@ -472,9 +474,10 @@ static const struct conf_key agent_keys[] = {
          "psk is missing for it."},
     {"audit", CONF_PATH, false, AT(struct conf_agent, audit), .computed = "none",
      .example = "/var/log/icms/audit.log",
-     .doc = "A file that gets one line of JSON when an enclosure is marked down because it refused "
-            "this host's secret, or did not prove its own; journal: it goes to standard error with "
-            "the log. Enclosures that came up are in the log of the target."},
+     .doc =
+         "A file that gets one line of JSON when an enclosure with which keys are used comes up or "
+         "is marked down, when users of this machine are refused, at most one a minute, and at the "
+         "start for each volume; journal: they go to standard error with the log."},
     {"exist_many", CONF_BOOL, false, AT(struct conf_agent, exist_many), .fallback = "true",
      .doc = "Enclosures that offer it are asked for up to 64 blocks with one command of icms' own; "
             "false: with the standard's, one command a block."},

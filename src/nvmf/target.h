@@ -277,14 +277,25 @@ enum nvmf_target_auth_result {
     NVMF_TARGET_AUTH_NOTHING_COMMON, /* no hash or group in common                                */
     NVMF_TARGET_AUTH_REFUSED,        /* it did not take our answer                                */
     NVMF_TARGET_AUTH_TIMEOUT,        /* it did not come to an end in time                         */
+    NVMF_TARGET_AUTH_TLS,            /* a controller of the host whose TLS key was proven         */
+    NVMF_TARGET_AUTH_TLS_FAILED,     /* a handshake failed                                        */
+    NVMF_TARGET_AUTH_TLS_OTHER,      /* Connect names another host or subsystem than the TLS key  */
+    NVMF_TARGET_AUTH_NO_TLS,         /* Connect without TLS, which is required of the host        */
+    NVMF_TARGET_AUTH_NO_VOLUME,      /* Connect of a host that may use no volume, or elsewhere    */
+    NVMF_TARGET_AUTH_NAMESPACE,      /* a command to a namespace that the host may not use; once a
+                                        controller                                                */
 };
+
+/* How it was to be proven: "chap" or "tls"; NULL: it is about what the host may use. */
+const char *nvmf_target_auth_method(enum nvmf_target_auth_result result);
 
 /* For people; never NULL. */
 const char *nvmf_target_auth_text(enum nvmf_target_auth_result result);
 
-/* An authentication that ended. */
+/* An authentication that ended, or a refusal. */
 struct nvmf_target_auth {
-    char hostnqn[LIMIT_NQN_BYTES]; /* who it says it is: printable, without spaces              */
+    char hostnqn[LIMIT_NQN_BYTES]; /* who it says it is: printable, without spaces; "": nobody  */
+    char why[96];                  /* of a handshake that failed; ""                            */
     uint16_t cntlid;               /* controller                                                */
     uint16_t qid;                  /* queue pair; 0: admin                                      */
     enum nvmf_target_auth_result result;
@@ -350,11 +361,6 @@ struct nvmf_target_tenant_stats {
 /* Adds up all loops. Any thread; numbers a moment old. */
 void nvmf_target_tenant_stats(const struct nvmf_target *target, uint32_t tenant,
                               struct nvmf_target_tenant_stats *out_stats);
-
-/* The last handshake that tls_refused counted: the host that was named, which is not proven ("":
- * none), and why. false: none yet. Any thread. */
-bool nvmf_target_tls_refused(struct nvmf_target *target, char out_hostnqn[LIMIT_NQN_BYTES],
-                             char out_why[96]);
 
 /* The host whose connection was the last that slow_hosts counted; "": none yet. Any thread. */
 void nvmf_target_slow_host(struct nvmf_target *target, char out_hostnqn[LIMIT_NQN_BYTES]);

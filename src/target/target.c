@@ -499,12 +499,6 @@ bool target_auth_take(struct target *target, struct nvmf_target_auth *out_auth,
     return nvmf_target_auth_take(target->nvmf, out_auth, out_missed);
 }
 
-bool target_tls_refused(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES],
-                        char out_why[96])
-{
-    return nvmf_target_tls_refused(target->nvmf, out_hostnqn, out_why);
-}
-
 void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES])
 {
     nvmf_target_slow_host(target->nvmf, out_hostnqn);

@@ -199,10 +199,6 @@ char *target_trace(struct target *target, const struct key *key);
 bool target_auth_take(struct target *target, struct nvmf_target_auth *out_auth,
                       uint64_t *out_missed);
 
-/* As nvmf_target_tls_refused. Any thread. */
-bool target_tls_refused(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES],
-                        char out_why[96]);
-
 /* The host whose connection ended last because it moved data too slowly
  * (target_stats.nvmf.slow_hosts); "": none yet. Any thread. */
 void target_slow_host(const struct target *target, char out_hostnqn[LIMIT_NQN_BYTES]);

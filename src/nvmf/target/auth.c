@@ -12,6 +12,7 @@
  * unknown or has no secret takes the same way, with the same computations, as one with a wrong
  * secret; a challenge is used once.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -66,24 +67,36 @@ bool nvmft_auth_passed(const struct nvmft_qpair *qpair)
     return qpair->ctrl != NULL && (!qpair->ctrl->is_auth_wanted || qpair->is_passed);
 }
 
-static void auth_event(struct nvmft_qpair *qpair, enum nvmf_target_auth_result result)
+void nvmft_auth_event(struct nvmf_target *target, const struct nvmf_target_auth *event)
 {
-    struct nvmf_target *target = qpair->shard->target;
     struct nvmft_auth_events *events = &target->auth_events;
-    struct nvmf_target_auth event = {
-        .qid = qpair->qid, .cntlid = qpair->ctrl->cntlid, .result = result};
 
-    if (result == NVMF_TARGET_AUTH_PASSED || result == NVMF_TARGET_AUTH_MUTUAL)
-        counter_add(&qpair->shard->counters.auths_passed, 1);
-    else
-        counter_add(&qpair->shard->counters.auths_failed, 1);
-    memcpy(event.hostnqn, qpair->ctrl->hostnqn, sizeof(event.hostnqn));
     check(pthread_mutex_lock(&events->lock) == 0);
     if (events->count == NVMFT_AUTH_EVENTS)
         events->missed++;
     else
-        events->event[(events->first + events->count++) % NVMFT_AUTH_EVENTS] = event;
+        events->event[(events->first + events->count++) % NVMFT_AUTH_EVENTS] = *event;
     check(pthread_mutex_unlock(&events->lock) == 0);
+}
+
+void nvmft_auth_say(const struct nvmft_qpair *qpair, const char *hostnqn,
+                    enum nvmf_target_auth_result result)
+{
+    struct nvmf_target_auth event = {.qid = qpair->qid,
+                                     .cntlid = qpair->ctrl != NULL ? qpair->ctrl->cntlid : 0,
+                                     .result = result};
+
+    snprintf(event.hostnqn, sizeof(event.hostnqn), "%s", hostnqn);
+    nvmft_auth_event(qpair->shard->target, &event);
+}
+
+static void auth_event(struct nvmft_qpair *qpair, enum nvmf_target_auth_result result)
+{
+    if (result == NVMF_TARGET_AUTH_PASSED || result == NVMF_TARGET_AUTH_MUTUAL)
+        counter_add(&qpair->shard->counters.auths_passed, 1);
+    else
+        counter_add(&qpair->shard->counters.auths_failed, 1);
+    nvmft_auth_say(qpair, qpair->ctrl->hostnqn, result);
 }
 
 bool nvmf_target_auth_take(struct nvmf_target *target, struct nvmf_target_auth *out_auth,
@@ -118,9 +131,23 @@ const char *nvmf_target_auth_text(enum nvmf_target_auth_result result)
         [NVMF_TARGET_AUTH_NOTHING_COMMON] = "the host offers no hash or group that is allowed here",
         [NVMF_TARGET_AUTH_REFUSED] = "the host refused the controller_secret of this enclosure",
         [NVMF_TARGET_AUTH_TIMEOUT] = "the host did not authenticate in time",
+        [NVMF_TARGET_AUTH_TLS] = "passed",
+        [NVMF_TARGET_AUTH_TLS_FAILED] = "TLS handshake refused",
+        [NVMF_TARGET_AUTH_TLS_OTHER] = "the TLS key is of another host, or for another subsystem",
+        [NVMF_TARGET_AUTH_NO_TLS] = "the host has to use TLS, and does not",
+        [NVMF_TARGET_AUTH_NO_VOLUME] = "the host may use no volume here, or asks for another "
+                                       "subsystem",
+        [NVMF_TARGET_AUTH_NAMESPACE] = "the host may not use a namespace that it names",
     };
 
     return texts[result];
+}
+
+const char *nvmf_target_auth_method(enum nvmf_target_auth_result result)
+{
+    if (result <= NVMF_TARGET_AUTH_TIMEOUT)
+        return "chap";
+    return result <= NVMF_TARGET_AUTH_NO_TLS ? "tls" : NULL;
 }
 
 /* ---- ends ----------------------------------------------------------------------------------- */

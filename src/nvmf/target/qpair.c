@@ -473,8 +473,11 @@ void nvmft_qpair_connect(struct nvmft_req *req)
         status = NVME_SC_CONNECT_PARAM;
         dw0 = NVME_CONNECT_BAD_SQE(NVME_CONNECT_AT_SQSIZE);
     }
-    if (status == NVME_SC_SUCCESS)
+    if (status == NVME_SC_SUCCESS) {
         status = qpair_identity(qpair, &dw0);
+        if (status != NVME_SC_SUCCESS)
+            nvmft_auth_say(qpair, qpair->conn->hostnqn, NVMF_TARGET_AUTH_TLS_OTHER);
+    }
     if (status != NVME_SC_SUCCESS) {
         qpair_connect_refuse(req, status, dw0);
         return;
@@ -511,6 +514,16 @@ static icms_err qpair_grow(struct nvmft_qpair *qpair)
     return ICMS_OK;
 }
 
+/* Tells refusals by who the host is, and nothing that passes away. */
+static void qpair_refusal_say(const struct nvmft_qpair *qpair)
+{
+    if (qpair->reg_status == NVME_SC_AUTH_REQUIRED)
+        nvmft_auth_say(qpair, qpair->reg_connect.hostnqn, NVMF_TARGET_AUTH_NO_TLS);
+    else if (qpair->reg_status == NVME_SC_CONNECT_PARAM &&
+             qpair->reg_dw0 == NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_SUBNQN))
+        nvmft_auth_say(qpair, qpair->reg_connect.hostnqn, NVMF_TARGET_AUTH_NO_VOLUME);
+}
+
 void nvmft_qpair_joined(struct loop_msg *msg)
 {
     struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, reg_msg);
@@ -534,6 +547,7 @@ void nvmft_qpair_joined(struct loop_msg *msg)
     }
     req = nvmft_qpair_slot(qpair, 0);
     if (qpair->reg_status != NVME_SC_SUCCESS) {
+        qpair_refusal_say(qpair);
         qpair_connect_refuse(req, qpair->reg_status, qpair->reg_dw0);
         nvmft_req_run(req);
         return;
@@ -548,6 +562,8 @@ void nvmft_qpair_joined(struct loop_msg *msg)
     qpair->qid = qpair->reg_connect.qid;
     qpair->entries = qpair->reg_connect.entries;
     qpair->no_flow = (qpair->reg_connect.attributes & NVME_CATTR_NO_SQ_FLOW) != 0;
+    if (qpair->qid == 0 && qpair->conn->tls != NET_TLS_NONE)
+        nvmft_auth_say(qpair, qpair->ctrl->hostnqn, NVMF_TARGET_AUTH_TLS);
     req->dw0 = qpair->ctrl->cntlid;
     if (qpair->ctrl->is_auth_wanted)
         req->dw0 |= NVME_CONNECT_ATR;

@@ -312,6 +312,7 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     atomic_store(&ctrl->resetting, false);
     atomic_store(&ctrl->io_made, false);
     atomic_store(&ctrl->shut, false);
+    atomic_store(&ctrl->is_refusal_said, false);
     ctrl->lost_first = false;
     for (uint32_t i = 0; i < NVMFT_NS_WORDS; i++)
         atomic_store(&ctrl->ednek[i], 0);

@@ -46,7 +46,12 @@ static bool req_dnr(uint16_t status)
 
 void nvmft_req_fail(struct nvmft_req *req, uint16_t status)
 {
+    struct nvmft_ctrl *ctrl = req->qpair->ctrl;
+
     check(status != NVME_SC_SUCCESS);
+    if (status == NVME_SC_NAMESPACE && ctrl != NULL &&
+        !atomic_exchange(&ctrl->is_refusal_said, true))
+        nvmft_auth_say(req->qpair, ctrl->hostnqn, NVMF_TARGET_AUTH_NAMESPACE);
     req->status = status;
     req->dnr = req_dnr(status);
     req->dw0 = req->dw1 = 0;

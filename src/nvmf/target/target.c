@@ -81,15 +81,13 @@ static void target_sweep(struct loop_timer *timer)
         loop_timer_start(shard->loop, timer, now + NVMFT_SWEEP_NS);
 }
 
-/* A handshake failed: kept for who asks. */
 static void target_tls_failed(struct net_tls_side *side, const char *hostnqn, const char *why)
 {
-    struct nvmf_target *target = side->arg;
+    struct nvmf_target_auth event = {.result = NVMF_TARGET_AUTH_TLS_FAILED};
 
-    pthread_mutex_lock(&target->slow_lock);
-    snprintf(target->tls_host, sizeof(target->tls_host), "%s", hostnqn);
-    snprintf(target->tls_why, sizeof(target->tls_why), "%s", why);
-    pthread_mutex_unlock(&target->slow_lock);
+    snprintf(event.hostnqn, sizeof(event.hostnqn), "%s", hostnqn);
+    snprintf(event.why, sizeof(event.why), "%s", why);
+    nvmft_auth_event(side->arg, &event);
 }
 
 /* Half of a loop's connections may be handshakes: the others stay for hosts that are through. */
@@ -436,16 +434,6 @@ void nvmf_target_tenant_stats(const struct nvmf_target *target, uint32_t tenant,
         }
         out_stats->sheds += counter_get(&from->sheds);
     }
-}
-
-bool nvmf_target_tls_refused(struct nvmf_target *target, char out_hostnqn[LIMIT_NQN_BYTES],
-                             char out_why[96])
-{
-    pthread_mutex_lock(&target->slow_lock);
-    memcpy(out_hostnqn, target->tls_host, LIMIT_NQN_BYTES);
-    memcpy(out_why, target->tls_why, sizeof(target->tls_why));
-    pthread_mutex_unlock(&target->slow_lock);
-    return out_why[0] != '\0';
 }
 
 void nvmf_target_slow_host(struct nvmf_target *target, char out_hostnqn[LIMIT_NQN_BYTES])

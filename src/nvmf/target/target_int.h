@@ -244,10 +244,11 @@ struct nvmft_ns_set {
 struct nvmft_keys;
 
 struct nvmft_ctrl {
-    bool live;           /* in use                                                            */
-    bool dying;          /* its queue pairs were told to close; takes no new ones             */
-    bool discovery;      /* serves the discovery log only                                     */
-    bool tls;            /* its host is proven by TLS; so are all its queue pairs             */
+    bool live;      /* in use                                                            */
+    bool dying;     /* its queue pairs were told to close; takes no new ones             */
+    bool discovery; /* serves the discovery log only                                     */
+    bool tls;       /* its host is proven by TLS; so are all its queue pairs             */
+    _Atomic bool is_refusal_said; /* a command to a namespace that it may not use was told    */
     bool is_auth_wanted; /* its queue pairs serve nothing before they authenticated           */
     const struct nvmft_auth_host *auth_host; /* whose secrets; NULL: it has none                  */
     uint16_t cntlid;         /* index + 1                                                         */
@@ -398,7 +399,7 @@ struct nvmft_losses {
     _Atomic uint64_t missed;  /* found no place since the last was taken */
 };
 
-/* Authentications that wait to be taken. */
+/* Authentications and refusals that wait to be taken. */
 #define NVMFT_AUTH_EVENTS 64
 struct nvmft_auth_events {
     pthread_mutex_t lock; /* of the rest; any loop writes, when an authentication ended */
@@ -480,10 +481,8 @@ struct nvmf_target {
     struct nvmf_target_differs differs; /* the last one; under slow_lock                       */
     struct nvmft_setting enclosures, weights;       /* what hosts told                         */
     struct nvmft_setting run_blocks[LIMIT_VOLUMES]; /* likewise, by namespace                  */
-    char tls_host[LIMIT_NQN_BYTES]; /* of the last handshake that failed; under slow_lock     */
-    char tls_why[96];               /* why; "": none did                                      */
-    struct nvmft_keys *keys;        /* what hosts have to prove, and with what                */
-    uint64_t opened_ns; /* when nvmf_target_open was called, for the hours in service  */
+    struct nvmft_keys *keys; /* what hosts have to prove, and with what                */
+    uint64_t opened_ns;      /* when nvmf_target_open was called, for the hours in service  */
     struct nvmft_losses losses;
     struct nvmft_auth_hosts auth_hosts;
     struct nvmft_auth_events auth_events;
@@ -529,6 +528,13 @@ uint8_t nvmft_auth_require(const struct nvmft_auth_hosts *hosts, const char *nqn
 
 /* Whether a queue pair may be used: it is authenticated, or need not be. */
 bool nvmft_auth_passed(const struct nvmft_qpair *qpair);
+
+/* Keeps an event for who takes them. Any loop. */
+void nvmft_auth_event(struct nvmf_target *target, const struct nvmf_target_auth *event);
+
+/* The same of a queue pair: host and result, no reason. */
+void nvmft_auth_say(const struct nvmft_qpair *qpair, const char *hostnqn,
+                    enum nvmf_target_auth_result result);
 
 /* The commands AUTH Send and AUTH Receive. Leave the request in RESPOND, or in AUTH. */
 void nvmft_auth_send(struct nvmft_req *req);
