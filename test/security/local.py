@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Attack: users of the agent's machine, at its socket, its memory and its files.
+
+Goal, of the attacker: to use a volume of another user, or to tell it from one that does not exist; to
+see it in status or traces; to find its values in memory that the agent hands out; to read secrets from
+core dumps, arguments or the environment of the daemons. Each has to fail.
+Method: an agent with a drive of its own, and the icms program run by users without names. Only root
+can be several users; without it the test is skipped.
+
+usage: local.py BUILD_ROOT
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+
+OWNER, OTHER, STRANGER = 62001, 62002, 62003
+VOLUMES = [{"name": "theirs", "value_max": "64KiB", "memory_max": "1MiB", "users": f"[{OWNER}]"},
+           {"name": "mine", "value_max": "64KiB", "memory_max": "1MiB", "users": f"[{OTHER}]"}]
+MARKER = b"a sentence that nobody else may read"
+
+
+class Users:
+    """The icms program, run by others than root, who cannot reach the build."""
+
+    def __init__(self, build, folder, socket):
+        self.program = folder / "icms"
+        self.socket = socket
+        shutil.copy(build / "cmd/icms", self.program)
+        self.program.chmod(0o755)
+
+    def run(self, user, *words, value=None):
+        return subprocess.run([self.program, words[0], "--open", f"unix:{self.socket}", *words[1:]],
+                              input=value, capture_output=True, timeout=60, check=False, cwd="/",
+                              user=user, group=user, extra_groups=[])
+
+
+def volumes_look_alike(users):
+    result = users.run(OWNER, "put", "-v", "theirs", "key", value=MARKER)
+    assert result.returncode == 0, result
+    for words in (("get",), ("exists",), ("rm",), ("put", "--if-absent"), ("match",), ("trace",)):
+        foreign, absent = (users.run(OTHER, words[0], "-v", volume, *words[1:], "key", value=b"x")
+                           for volume in ("theirs", "nothing"))
+        assert foreign.returncode == 2 and foreign.stdout == b"", (words, foreign)
+        assert (foreign.returncode, foreign.stderr.replace(b"theirs", b"nothing")) == \
+            (absent.returncode, absent.stderr), (words, foreign, absent)
+    for words in (("status", "--json"), ("status",), ("trace", "--json"), ("trace",)):
+        said = users.run(OTHER, *words)
+        assert b"theirs" not in said.stdout + said.stderr, said
+    assert users.run(OWNER, "get", "-v", "theirs", "key").stdout == MARKER
+    print("ok a volume of others and one that does not exist answer alike, to every command")
+
+
+def strangers(users, agent, folder):
+    for _ in range(50):
+        result = users.run(STRANGER, "get", "-v", "mine", "key")
+        assert result.returncode == 2 and b"mine" not in result.stdout, result
+    time.sleep(1.5)
+    lines = [json.loads(line) for line in (folder / "audit").read_text().splitlines()]
+    refused = [line for line in lines if line["event"] == "refusal"]
+    assert len(refused) == 1 and refused[0]["user"] == str(STRANGER), lines
+    assert agent.metrics()["icms_agent_clients_refused_total"] == 50
+    print("ok a user without a volume is refused; 50 times are one line and a count")
+
+
+def memory(users, build, agent):
+    """What a client of another volume maps never has the value."""
+    holder = subprocess.Popen([users.program, "put", "--open", f"unix:{users.socket}", "-v", "mine", "late"],
+                              stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/", user=OTHER,
+                              group=OTHER, extra_groups=[])
+    deadline = time.monotonic() + 30
+    while agent.metrics()["icms_agent_clients"] < 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    found = shared = 0
+    with open(f"/proc/{holder.pid}/maps", encoding="utf-8") as maps, \
+            open(f"/proc/{holder.pid}/mem", "rb", buffering=0) as mem:
+        for line in maps:
+            span, mode = line.split()[:2]
+            if mode[3] != "s" or mode[0] != "r":
+                continue
+            begin, end = (int(number, 16) for number in span.split("-"))
+            shared += 1
+            while begin < end:
+                mem.seek(begin)
+                found += MARKER in mem.read(min(1 << 20, end - begin))
+                begin += 1 << 20
+    holder.kill()
+    holder.wait()
+    assert shared > 0 and found == 0, (shared, found)
+    print(f"ok {shared} mappings of another user's client have none of the value")
+
+
+def main(build, folder):
+    folder.chmod(0o755)
+    with pod.Pod(build, folder) as p:
+        agent = p.make_agent("node", [], VOLUMES, socket_mode="0666", audit=folder / "audit",
+                             local=f"{{path: {folder}/drive, size: 64MiB, segment: 1MiB}}")
+        agent.start()
+        agent.wait_ready()
+        users = Users(build, folder, agent.socket)
+        volumes_look_alike(users)
+        strangers(users, agent, folder)
+        memory(users, build, agent)
+        assert agent.stop() == 0
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        print("skip: only root can be several users")
+        sys.exit(77)
+    with tempfile.TemporaryDirectory(prefix="icms-security-") as scratch:
+        main(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(scratch))
