@@ -63,7 +63,7 @@ faults: all
 
 demo: deps
 	@tools/deps.sh demo
-	@demo/run.sh $(BUILD)
+	@demo/run.sh $(BUILD) $(if $(SECURE),--secure)
 
 # A PREFIX that is given here counts, too: it is in the service files, so they are made again.
 install: all
@@ -97,7 +97,8 @@ help:
 	@echo 'make bench-engines  vLLM with icms, with its own storage and with LMCache; a part of'
 	@echo '               doc/benchmarks.md; MATCHES="reuse no-reuse" takes some, SIDES=fs,icms-agent'
 	@echo '               some sides, ROUNDS=3 shortens it, BENCH_DIR as above'
-	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers'
+	@echo 'make demo      a real model on a pod of two enclosures and two GPU servers; SECURE=1: with'
+	@echo '               authentication, TLS and an encrypted volume'
 	@echo 'make install   into $(PREFIX); set PREFIX and DESTDIR as usual'
 	@echo 'make format    clang-format over all C and C++ files'
 	@echo 'make clean     remove what was built'

@@ -8,12 +8,17 @@ it and must say exactly what an engine without a tier says. Then blocks are remo
 the holes, and a fresh server B loads once more while an enclosure is killed under it: both must still
 say the same.
 
+With --secure everything is turned on: each server has keys of its own, and proves itself and has the
+enclosures prove themselves with DH-HMAC-CHAP, connections are TLS, and the volume is encrypted by the
+engines.
+
 Prints a table and writes the figures to demo.json in the build folder. Exits with 0 only when every
 answer was identical, blocks were reused, and the kill left both hits and misses that say
 enclosure_down.
 """
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -29,6 +34,7 @@ VOLUME = {"name": "chat", "value_max": "8MiB", "run_blocks": 1, "memory_max": "1
 PROMPTS = ["flash-handbook.txt", "the-tide-clerk.txt"]
 SHORT_TOKENS = 2100  # eight blocks, four runs: the fewest that leave something to lose
 KILL_AFTER = 3       # blocks that server B has received when the enclosure dies
+SERVERS = ["server-a", "server-b", "server-b2", "server-c", "prober"]
 ENGINE_SECONDS = 600 # an engine that takes longer than this hangs
 
 
@@ -42,11 +48,45 @@ class Demo:
         self.engine = self.build / "demo/engine"
         self.model = pathlib.Path(arguments.model)
         self.short = arguments.short
+        self.secure = arguments.secure
+        self.volume = {**VOLUME, **({"encrypted": "true"} if self.secure else {})}
         self.rows = []
         self.checks = []
 
     def say(self, text):
         print(f"[{time.monotonic() - self.begin:5.1f} s] {text}", flush=True)
+
+    def key(self, name, kind):
+        """The file of a key; it is made when it is asked for first."""
+        path = self.folder / "pod" / f"{name}.{kind}"
+        if not path.exists():
+            subprocess.run([str(self.build / "cmd/icms"), "key", "gen", "--type", kind, str(path)],
+                           check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        return path
+
+    def target_keys(self):
+        """What an enclosure asks of each server, in its configuration."""
+        hosts = [f"{{nqn: {host_nqn(name)}, secrets: [{self.key(name, 'dhchap')}], "
+                 f"controller_secret: {self.key('enclosures', 'dhchap')}, "
+                 f"psks: [{self.key(name, 'tls')}]}}" for name in SERVERS]
+        return {"require": "chap+tls", "hosts": f"[{', '.join(hosts)}]"} if self.secure else {}
+
+    def add_agent(self, p, name, targets, **more):
+        """A server's agent, with its keys where the pod asks for them."""
+        if self.secure:
+            more.update(host_nqn=host_nqn(name), require="chap+tls", psk=self.key(name, "tls"),
+                        secret=self.key(name, "dhchap"),
+                        controller_secret=self.key("enclosures", "dhchap"))
+        agent = p.add_agent(name, targets, [self.volume], **more)
+        agent.wait_ready()
+        return agent
+
+    def volume_key(self):
+        """Gives the engines the key of the volume; the daemons do not get it."""
+        path = self.folder / "pod/keys.yaml"
+        path.write_text(f"volumes: [{{name: {VOLUME['name']}, keys: [{{id: 1, "
+                        f"file: {self.key('chat', 'volume')}}}]}}]\n")
+        os.environ["ICMS_KEYS"] = str(path)
 
     def check(self, name, good, detail=""):
         """One thing that must hold for the demo to succeed."""
@@ -68,6 +108,10 @@ class Demo:
         if errors:
             print(errors)
         return json.loads(result.stdout.decode(errors="replace"))
+
+
+def host_nqn(name):
+    return f"nqn.2026-01.io.icms.demo:{name}"
 
 
 def same_answer(one, other):
@@ -124,13 +168,18 @@ def print_table(demo):
 
 def start_pod(demo, p):
     """Two enclosures and the agents of two servers."""
-    targets = [p.add_target(f"enclosure{i}", 2, "512MiB", [VOLUME], segment="32MiB")
-               for i in range(2)]
+    if demo.secure:
+        demo.volume_key()
+    targets = [p.add_target(f"enclosure{i}", 2, "512MiB", [demo.volume], segment="32MiB",
+                            **demo.target_keys()) for i in range(2)]
     for target in targets:
         target.wait_ready()
-    agents = [p.add_agent(name, targets, [VOLUME]) for name in ("server-a", "server-b")]
-    for agent in agents:
-        agent.wait_ready()
+    agents = [demo.add_agent(p, name, targets) for name in ("server-a", "server-b")]
+    if demo.secure:
+        proven = [(e["auth"], e["tls"] != "none") for agent in agents
+                  for e in json.loads(agent.get("/status")[1])["enclosures"]]
+        demo.check("every server and enclosure proved itself, over TLS",
+                   proven == 4 * [("chap-mutual", True)], str(proven))
     return targets, agents
 
 
@@ -166,8 +215,7 @@ def loaded_from(agent):
 def owners(demo, p, targets, keys):
     """Finds out which enclosure each block lies on: fetches them one by one through an agent of
     their own and looks whose count of bytes grew."""
-    agent = p.add_agent("prober", targets, [VOLUME])
-    agent.wait_ready()
+    agent = demo.add_agent(p, "prober", targets)
     found = []
     before = loaded_from(agent)
     for key in keys:
@@ -188,8 +236,7 @@ def lose_blocks(demo, p, targets, agent, prompt, cold, keys):
     subprocess.run([str(demo.build / "cmd/icms"), "rm", "--open", f"unix:{agent.socket}", "--volume",
                     VOLUME["name"], "--hex", *holes], check=True, stdout=subprocess.DEVNULL,
                    stdin=subprocess.DEVNULL)
-    agent = p.add_agent("server-c", targets, [VOLUME])
-    agent.wait_ready()
+    agent = demo.add_agent(p, "server-c", targets)
     demo.say(f"{prompt}: two blocks are removed; a fresh server loads the others and fills the holes")
     result = demo.run_engine("serve", prompt, agent)
     add_row(demo, "  server C, two holes", result, cold)
@@ -211,9 +258,8 @@ def lose_enclosure(demo, p, targets, prompt, cold, keys):
     victim = max(targets, key=lambda target: left.count(target.name))
     demo.check("both enclosures hold blocks", len(set(lies_on)) == len(targets), str(lies_on))
     # Not the agent: the fault point where an enclosure's answer arrives kills the enclosure.
-    agent = p.add_agent("server-b2", targets, [VOLUME],
-                        faults=f"agent.answer:{KILL_AFTER}:kill={victim.pid}")
-    agent.wait_ready()
+    agent = demo.add_agent(p, "server-b2", targets,
+                           faults=f"agent.answer:{KILL_AFTER}:kill={victim.pid}")
     demo.say(f"{prompt}: a fresh server B loads; {victim.name} is killed after "
              f"{KILL_AFTER} blocks")
     result = demo.run_engine("load", prompt, agent)
@@ -281,6 +327,8 @@ def main():
     parser.add_argument("--build", default="build", help="where Meson built")
     parser.add_argument("--model", required=True, help="the model file, from tools/llama.sh")
     parser.add_argument("--short", action="store_true", help="one prompt, cut, for the tests")
+    parser.add_argument("--secure", action="store_true",
+                        help="with authentication, TLS and an encrypted volume")
     demo = Demo(parser.parse_args())
     try:
         document = run(demo)
@@ -296,7 +344,7 @@ def main():
     speed = document["cold_ttft_s"] / document["warm_ttft_s"]
     print(f"\nThe first token came {speed:.1f} times sooner from the tier.")
     document["ok"] = good
-    figures_path = demo.build / ("demo-short.json" if demo.short else "demo.json")
+    figures_path = demo.build / ("demo" + "-short" * demo.short + "-secure" * demo.secure + ".json")
     figures_path.write_text(json.dumps(document, indent=2) + "\n")
     print(f"All figures: {figures_path}")
     return 0 if good else 1

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# demo/run.sh BUILD [--short]: builds what the demo needs and runs it.
+# demo/run.sh BUILD [--short] [--secure]: builds what the demo needs and runs it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:?usage: demo/run.sh BUILD [--short]}

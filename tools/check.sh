@@ -27,6 +27,7 @@ else
     stage_lines "TLS records by the kernel" python3 test/interop/ktls.py --build build
     stage_lines "authentication of the Linux kernel" python3 test/interop/auth.py --build build
     stage_lines "demo" demo/run.sh build --short
+    stage_lines "demo with everything secured" demo/run.sh build --short --secure
 fi
 
 stages_end
