@@ -102,12 +102,13 @@ static void status_enclosures(const json_t *enclosures)
 
     if (json_array_size(enclosures) == 0)
         return;
-    (void)printf("\n%-20s %-12s %12s %12s %9s  %s\n", "ENCLOSURE", "STATE", "LOADED", "STORED",
-                 "EXCLUDED", "LAST ERROR");
+    (void)printf("\n%-20s %-12s %-12s %-8s %12s %12s %9s  %s\n", "ENCLOSURE", "STATE", "PROVEN",
+                 "TLS", "LOADED", "STORED", "EXCLUDED", "LAST ERROR");
     json_array_foreach(enclosures, i, e)
     {
-        (void)printf("%-20s %-12s %12s %12s %8.0fx  %s\n", status_text(e, "name"),
-                     status_text(e, "state"), status_bytes(status_number(e, "load_bytes"), in),
+        (void)printf("%-20s %-12s %-12s %-8s %12s %12s %8.0fx  %s\n", status_text(e, "name"),
+                     status_text(e, "state"), status_text(e, "auth"), status_text(e, "tls"),
+                     status_bytes(status_number(e, "load_bytes"), in),
                      status_bytes(status_number(e, "store_bytes"), out),
                      status_number(e, "exclusions"), status_error(e, error));
         status_lacks(json_object_get(e, "lacks"));
@@ -137,18 +138,19 @@ static void status_volumes(const json_t *volumes)
 
     if (json_array_size(volumes) == 0)
         return;
-    (void)printf("\n%-20s %10s %10s %10s %10s %10s %10s %10s  %s\n", "VOLUME", "HITS DRAM", "LOCAL",
-                 "POD", "KEYS FOUND", "NOT FOUND", "ARENA", "OF", "MISSES");
+    (void)printf("\n%-20s %-9s %10s %10s %10s %10s %10s %10s %10s  %s\n", "VOLUME", "ENCRYPTED",
+                 "HITS DRAM", "LOCAL", "POD", "KEYS FOUND", "NOT FOUND", "ARENA", "OF", "MISSES");
     json_array_foreach(volumes, i, v)
     {
         const json_t *hits = json_object_get(v, "hits");
 
-        (void)printf("%-20s %10.0f %10.0f %10.0f %10.0f %10.0f %10s %10s  ", status_text(v, "name"),
-                     status_number(hits, "dram"), status_number(hits, "local"),
-                     status_number(hits, "pod"), status_number(v, "keys_found"),
-                     status_number(v, "keys_missed"),
-                     status_bytes(status_number(v, "arena_used_bytes"), used),
-                     status_bytes(status_number(v, "arena_bytes"), whole));
+        (void)printf(
+            "%-20s %-9s %10.0f %10.0f %10.0f %10.0f %10.0f %10s %10s  ", status_text(v, "name"),
+            json_is_true(json_object_get(v, "encrypted")) ? "yes" : "no",
+            status_number(hits, "dram"), status_number(hits, "local"), status_number(hits, "pod"),
+            status_number(v, "keys_found"), status_number(v, "keys_missed"),
+            status_bytes(status_number(v, "arena_used_bytes"), used),
+            status_bytes(status_number(v, "arena_bytes"), whole));
         status_misses(json_object_get(v, "misses"));
     }
 }

@@ -159,11 +159,19 @@ enum agent_latency {
     AGENT_LATENCY_COUNT,
 };
 
+/* What was proven when an enclosure came up last. */
+enum agent_auth {
+    AGENT_AUTH_NONE,
+    AGENT_AUTH_CHAP,   /* this host, with DH-HMAC-CHAP */
+    AGENT_AUTH_MUTUAL, /* and the enclosure            */
+};
+
 struct agent_enclosure_stats {
     char name[LIMIT_NAME_BYTES];
     enum agent_enclosure_state state;
-    const char *tls; /* where records of its connections are made: "none", "kernel", "mixed",
-                        "openssl"; static; of when it came up last */
+    const char *tls;  /* where records of its connections are made: "none", "kernel", "mixed",
+                         "openssl"; static; of when it came up last */
+    const char *auth; /* "none", "chap" or "chap-mutual"; likewise */
     uint64_t excluded_count; /* times it was excluded   */
     uint64_t slow_total;     /* times it became slow    */
     uint64_t probes;
@@ -191,6 +199,7 @@ struct agent_enclosure_stats {
 struct agent_volume_stats {
     char name[LIMIT_NAME_BYTES];
     uint32_t run_blocks;
+    bool encrypted;
     uint64_t slots, slots_used, slots_leased;
     uint64_t arena_bytes; /* what the volume has of the memory now                      */
     uint64_t arena_used_bytes;

@@ -464,6 +464,7 @@ struct agent_enclosure {
     char name[LIMIT_NAME_BYTES];
     _Atomic uint32_t state; /* enum agent_enclosure_state                               */
     _Atomic uint32_t tls;   /* enum net_tls_how of its connections when it came up last */
+    _Atomic uint32_t auth;  /* enum agent_auth; likewise                                */
     struct nvmf_ctrl *ctrl;
     uint32_t nsid[LIMIT_AGENT_VOLUMES]; /* by the agent's number; 0: it has no such volume */
     uint32_t value_bytes_max[LIMIT_AGENT_VOLUMES]; /* as stored */

@@ -287,6 +287,19 @@ static void enclosure_auths_read(struct agent_enclosure *enclosure)
     counter_add(&enclosure->auths_refused, stats->auths_refused - enclosure->auths_refused);
 }
 
+/* Whether the connections that are up now were asked to authenticate. */
+static void enclosure_auth_set(struct agent_enclosure *enclosure)
+{
+    bool is_proven = nvmf_ctrl_stats(enclosure->ctrl)->auths > counter_get(&enclosure->auths);
+    bool is_mutual = enclosure->agent->controller_secrets[enclosure->number] != NULL;
+
+    atomic_store_explicit(&enclosure->auth,
+                          !is_proven  ? AGENT_AUTH_NONE
+                          : is_mutual ? AGENT_AUTH_MUTUAL
+                                      : AGENT_AUTH_CHAP,
+                          memory_order_relaxed);
+}
+
 static void enclosure_up(struct nvmf_ctrl *ctrl)
 {
     struct agent_enclosure *enclosure = nvmf_ctrl_owner(ctrl);
@@ -297,6 +310,7 @@ static void enclosure_up(struct nvmf_ctrl *ctrl)
     if (enclosure_state(enclosure) == AGENT_ENCLOSURE_EXCLUDED ||
         now_ns - enclosure->began_ns > lately_ns)
         atomic_store_explicit(&enclosure->included_ns, now_ns, memory_order_relaxed);
+    enclosure_auth_set(enclosure);
     enclosure_auths_read(enclosure);
     enclosure_volumes_read(enclosure);
     atomic_store_explicit(&enclosure->exist_many,

@@ -106,6 +106,7 @@ static void volume_stats(struct agent *agent, uint32_t volume, struct agent_stat
 
     memcpy(out->name, agent->volumes[volume].spec.name, sizeof(out->name));
     out->run_blocks = agent->volumes[volume].spec.run_blocks;
+    out->encrypted = agent->volumes[volume].spec.encrypted;
     out->slots_leased = volume_leases_count(agent, volume);
     for (uint32_t r = 0; r < agent->reactor_count; r++)
         shard_stats(&agent->reactors[r].shards[volume], out, all);
@@ -141,11 +142,17 @@ static void enclosure_stats_add(struct agent_enclosure *enclosure,
         [NET_TLS_MIXED] = "mixed",
         [NET_TLS_USER] = "openssl",
     };
+    static const char *const auth[] = {
+        [AGENT_AUTH_NONE] = "none",
+        [AGENT_AUTH_CHAP] = "chap",
+        [AGENT_AUTH_MUTUAL] = "chap-mutual",
+    };
     uint64_t age;
 
     out->state = enclosure_state_worse(out->state, (enum agent_enclosure_state)atomic_load_explicit(
                                                        &enclosure->state, memory_order_relaxed));
     out->tls = tls[atomic_load_explicit(&enclosure->tls, memory_order_relaxed)];
+    out->auth = auth[atomic_load_explicit(&enclosure->auth, memory_order_relaxed)];
     out->excluded_count += counter_get(&enclosure->exclusions);
     out->slow_total += counter_get(&enclosure->slow_total);
     out->probes += counter_get(&enclosure->probes);
@@ -343,6 +350,7 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
     json_put_object(json, NULL);
     json_put_string(json, "name", enclosure->name);
     json_put_string(json, "state", states[enclosure->state]);
+    json_put_string(json, "auth", enclosure->auth);
     json_put_string(json, "tls", enclosure->tls);
     json_put_uint(json, "exclusions", enclosure->excluded_count);
     json_put_uint(json, "slow_total", enclosure->slow_total);
@@ -383,6 +391,7 @@ static void status_volume(struct json *json, const struct agent_volume_stats *vo
 {
     json_put_object(json, NULL);
     json_put_string(json, "name", volume->name);
+    json_put_bool(json, "encrypted", volume->encrypted);
     json_put_uint(json, "slots", volume->slots);
     json_put_uint(json, "slots_used", volume->slots_used);
     json_put_uint(json, "slots_leased", volume->slots_leased);

@@ -110,6 +110,10 @@ def main(build, folder):
             assert result.returncode == 0, (result, agent.log_tail())
         said = json.loads(agent.get("/status")[1])["enclosures"][0]
         assert said["auths"] >= 4 and said["auths_refused"] == 0, said
+        assert said["auth"] == "chap-mutual" and said["tls"] == "none", said
+        shown = program(build, "icms", "status", "--open", f"unix:{agent.socket}").stdout.decode()
+        row = next(line for line in shown.splitlines() if line.startswith("enclosure0 "))
+        assert row.split()[1:4] == ["up", "chap-mutual", "none"], shown
         assert target.metrics()['icms_target_auths_total{result="passed"}'] >= 4
         print("ok a pod that authenticates both ways")
         other = p.add_agent("stranger", [target], [VOLUME], probe="100ms")

@@ -249,6 +249,7 @@ def main(build, folder):
                                 capture_output=True, text=True, timeout=200)
         assert result.returncode == 0, result.stdout + result.stderr
         how = json.loads(agent.get("/status")[1])["enclosures"][0]["tls"]
+        assert json.loads(agent.get("/status")[1])["enclosures"][0]["auth"] == "none"
         there = json.loads(target.get("/status")[1])["tls_connections"]
         assert how in ("kernel", "mixed", "openssl") and there[how] >= 2, (how, there)
         print(f"ok a pod with TLS: records by {how}, {there}")
