@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -105,6 +106,9 @@ def keys(folder):
            [b"No such file or directory"])
     expect("key gen without a file", icms("key", "gen"), 2, b"", [b"'gen' and the name"])
     expect("key without gen", icms("key", "show", file), 2, b"", [b"'gen' and the name"])
+    expect("key gen of a token", icms("key", "gen", "--type", "token", folder / "token"), 0)
+    assert re.fullmatch("[0-9a-f]{64}\n", (folder / "token").read_text())
+    assert (folder / "token").stat().st_mode & 0o777 == 0o600
     expect("key gen of another type", icms("key", "gen", "--type", "rsa", folder / "k"), 2, b"",
            [b"dhchap, tls, volume or token"])
     expect("key gen with another hash", icms("key", "gen", "--hash", "md5", folder / "k"), 2, b"",
