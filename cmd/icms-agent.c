@@ -9,6 +9,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "agent/agent.h"
 #include "agent/attach.h"
@@ -214,6 +215,14 @@ static const char *main_method(const struct conf_enclosure *enclosure)
     return chap && tls ? "chap+tls" : chap ? "chap" : tls ? "tls" : NULL;
 }
 
+/* What was proven when it came up; NULL: nothing. */
+static const char *main_proven(const struct agent_enclosure_stats *enclosure)
+{
+    bool chap = strcmp(enclosure->auth, "none") != 0, tls = strcmp(enclosure->tls, "none") != 0;
+
+    return chap && tls ? "chap+tls" : chap ? "chap" : tls ? "tls" : NULL;
+}
+
 /* An enclosure came up, or went down, where keys are used. One that goes up and down tells so at
  * most as often as it is looked at. */
 static void main_enclosure_audit(const struct conf_agent *conf,
@@ -221,7 +230,9 @@ static void main_enclosure_audit(const struct conf_agent *conf,
                                  struct main_seen *io_seen)
 {
     uint64_t bit = (uint64_t)1 << i, refused = enclosure->auths_refused - io_seen->auths_refused[i];
-    const char *method = main_method(&conf->enclosures[i]);
+    const char *method = main_method(&conf->enclosures[i]), *proven = main_proven(enclosure);
+    bool all = proven != NULL && method != NULL && strcmp(proven, method) == 0;
+    const char *result = all ? "passed" : "the enclosure asked for less than is configured here";
     bool is_up = enclosure->state == AGENT_ENCLOSURE_UP || enclosure->state == AGENT_ENCLOSURE_SLOW;
     bool was_up = (io_seen->up & bit) != 0;
     bool is_down = enclosure->state == AGENT_ENCLOSURE_EXCLUDED;
@@ -229,9 +240,9 @@ static void main_enclosure_audit(const struct conf_agent *conf,
     io_seen->up = is_up ? io_seen->up | bit : io_seen->up & ~bit;
     if (method != NULL && is_up && !was_up)
         ctl_audit_write(&main_audit, &(struct ctl_audit_event){.event = "authentication",
-                                                               .method = method,
+                                                               .method = proven,
                                                                .host = enclosure->name,
-                                                               .result = "passed"});
+                                                               .result = result});
     if (method != NULL && is_down && (io_seen->excluded & bit) == 0)
         ctl_audit_write(&main_audit, &(struct ctl_audit_event){
                                          .event = refused > 0 ? "authentication" : "enclosure",

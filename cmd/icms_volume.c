@@ -35,6 +35,7 @@
 struct erase_key {
     const struct conf_seal_key *conf;
     const char *path; /* of the file that goes                   */
+    bool missing;     /* there was none                          */
     bool gone;        /* there is none (any more)                */
 };
 
@@ -154,6 +155,7 @@ static int plan_key(struct erase *erase, const struct conf_seal_key *key)
 
     erase->keys[erase->key_count] = (struct erase_key){.conf = key, .path = path};
     if (lstat(path, &status) != 0 && errno == ENOENT) {
+        erase->keys[erase->key_count].missing = true;
         erase->keys[erase->key_count++].gone = true;
         erase->gone_count++;
         return -1;
@@ -398,6 +400,11 @@ static void left_keys(struct erase *erase)
     for (uint32_t i = 0; i < erase->key_count; i++) {
         const struct conf_seal_key *key = erase->keys[i].conf;
 
+        if (erase->keys[i].missing)
+            erase_left(erase,
+                       "find out where %s is: it was not there, so nothing overwrote it, unless "
+                       "a run that was cut short did",
+                       erase->keys[i].path);
         if (key->key_command[0] != 0)
             erase_left(erase,
                        "delete the key-encryption key of key %u in the system behind %s: until "
@@ -463,8 +470,9 @@ static void answer_json(const struct erase *erase, bool done)
 
     for (uint32_t i = 0; i < erase->key_count; i++)
         (void)json_array_append_new(
-            keys, json_pack("{s:I, s:s, s:b}", "id", (json_int_t)erase->keys[i].conf->id, "file",
-                            erase->keys[i].path, "gone", erase->keys[i].gone));
+            keys, json_pack("{s:I, s:s, s:b, s:b}", "id", (json_int_t)erase->keys[i].conf->id,
+                            "file", erase->keys[i].path, "gone", erase->keys[i].gone, "missing",
+                            erase->keys[i].missing));
     for (uint32_t i = 0; i < cli->config_count && erase->volume != NULL; i++)
         (void)json_array_append_new(configs,
                                     json_pack("{s:s, s:I, s:I}", "file", cli->configs[i],
@@ -500,9 +508,9 @@ static void answer_text(const struct erase *erase, bool done)
 
     for (uint32_t i = 0; i < erase->key_count; i++)
         (void)printf("key %u: %s %s\n", erase->keys[i].conf->id, erase->keys[i].path,
-                     done                  ? "overwritten and removed"
-                     : erase->keys[i].gone ? "is gone already"
-                                           : "would be overwritten and removed");
+                     erase->keys[i].missing ? "is not there, so nothing overwrites it"
+                     : done                 ? "overwritten and removed"
+                                            : "would be overwritten and removed");
     if (erase->volume != NULL)
         (void)printf("%s: volume %s %s\n", erase->list, cli->volume,
                      done ? "taken out" : "would be taken out");
@@ -538,9 +546,8 @@ static void answer(const struct erase *erase, bool done)
 static int erase_volume(struct erase *erase)
 {
     int status = plan(erase);
-    bool all_gone = erase->gone_count == erase->key_count; /* or not listed at all */
 
-    if (status < 0 && !all_gone)
+    if (status < 0 && erase->volume != NULL && erase->gone_count == 0) /* else nobody opens it */
         status = before_read(erase);
     if (status < 0 && !erase->cli->yes && erase->volume != NULL) {
         answer(erase, false);
@@ -555,7 +562,9 @@ static int erase_volume(struct erase *erase)
     left_keys(erase);
     left_generation(erase);
     answer(erase, true);
-    return erase->after.readable == 0 ? CLI_DONE : CLI_MISSED;
+    return erase->after.readable == 0 && erase->after.failed == 0 && erase->gone_count == 0
+               ? CLI_DONE
+               : CLI_MISSED;
 }
 
 /* The keys of the command line, those of standard input for "-", and the program's own. */
@@ -586,6 +595,8 @@ static int volume_run(int argc, char **argv)
     cli.argv++;
     if (!cli.volume_named)
         return cli_usage(&cli, "name the volume with --volume: there is no default for this");
+    if (strlen(cli.volume) >= LIMIT_NAME_BYTES)
+        return cli_usage(&cli, "--volume: a name has at most %d bytes", LIMIT_NAME_BYTES - 1);
     list = cli.keys != NULL ? cli.keys : secure_getenv("ICMS_KEYS");
     if (list == NULL || list[0] == 0)
         return cli_usage(&cli, "name the list of keys with --keys or ICMS_KEYS");
@@ -628,6 +639,6 @@ const struct cli_command cli_volume = {
         "      --json           answer with JSON\n"
         "  -q, --quiet          no answer but the exit status\n"
         "  -h, --help           print this\n"
-        "\nExit status: 0 done and no block is readable, 1 it failed or one is, 2 usage or\n"
-        "connection.\n",
+        "\nExit status: 0 done and no block is readable, 1 it failed, one is, or the file of a\n"
+        "key was not there, 2 usage or connection.\n",
 };

@@ -106,7 +106,8 @@ bool agent_backlog_full(const struct agent *agent, const struct agent_user_share
     uint64_t own = atomic_load_explicit(&user->backlog_bytes, memory_order_relaxed);
     uint32_t users = atomic_load_explicit(&agent->backlog_users, memory_order_relaxed);
 
-    return all + bytes > max && own + bytes > max / (users + (own == 0));
+    /* own and users are two words: users may be behind. One value a user is always let in. */
+    return all + bytes > max && (own > 0 || bytes > max) && own + bytes > max / u64_max(users, 1);
 }
 
 bool agent_backlog_take(struct agent *agent, struct agent_user_share *user, uint64_t bytes)
@@ -118,7 +119,7 @@ bool agent_backlog_take(struct agent *agent, struct agent_user_share *user, uint
     uint32_t users =
         atomic_fetch_add_explicit(&agent->backlog_users, is_new, memory_order_relaxed) + is_new;
 
-    if (all + bytes <= max || own + bytes <= max / users)
+    if (all + bytes <= max || (own == 0 && bytes <= max) || own + bytes <= max / u64_max(users, 1))
         return true;
     agent_backlog_give(agent, user, bytes);
     return false;

@@ -7,10 +7,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
+#include "agent/agent_int.h"
 #include "agent/agent_rig.h"
+#include "base/check.h"
 
 #define MS     RIG_MS
 #define KV     0
@@ -221,6 +224,30 @@ static void a_flood_of_stores_leaves_another_user_its_part(void **state)
     rig_free(rig);
 }
 
+/* Bytes of users and their number are words of their own: reactors see one before the other. And
+ * one value of a user with nothing in flight is let in, however many others there are. */
+static void a_number_of_users_that_is_behind_is_no_harm(void **state)
+{
+    struct agent *agent = calloc(1, sizeof(*agent));
+    struct agent_user_share user = {0}, other = {0};
+
+    check(agent != NULL);
+    agent->opts.store_backlog_bytes = 1000;
+    atomic_store(&agent->backlog_bytes, 950);
+    atomic_store(&user.backlog_bytes, 500);
+    assert_false(agent_backlog_full(agent, &user, 100));
+    assert_true(agent_backlog_take(agent, &user, 100));
+    assert_true(agent_backlog_full(agent, &user, 500));
+    assert_false(agent_backlog_take(agent, &user, 500));
+    atomic_store(&agent->backlog_users, 32);
+    assert_false(agent_backlog_full(agent, &other, 1000));
+    assert_true(agent_backlog_take(agent, &other, 1000));
+    assert_true(agent_backlog_full(agent, &other, 1));
+    agent_backlog_give(agent, &other, 1000);
+    assert_true(agent_backlog_full(agent, &other, 1001)); /* more than all there is */
+    free(agent);
+}
+
 /* One user has many more loads in flight than the queue pair to the enclosure holds. Those of
  * another user, which come later, take turns with them: they wait for what is with the enclosure
  * already, and not for what is not. */
@@ -308,6 +335,7 @@ int main(void)
         cmocka_unit_test(what_is_written_of_a_forbidden_volume_counts_for_nothing),
         cmocka_unit_test(a_user_has_its_share_of_the_clients),
         cmocka_unit_test(a_flood_of_stores_leaves_another_user_its_part),
+        cmocka_unit_test(a_number_of_users_that_is_behind_is_no_harm),
         cmocka_unit_test(a_flood_of_loads_does_not_hold_up_another_user),
         cmocka_unit_test(keys_chosen_for_one_chain_do_not_make_it_long),
         cmocka_unit_test(seeds_are_not_guessed),

@@ -470,11 +470,13 @@ struct agent_enclosure {
     uint32_t value_bytes_max[LIMIT_AGENT_VOLUMES]; /* as stored */
     _Atomic uint64_t
         appeared_ns[LIMIT_AGENT_VOLUMES]; /* when a volume that it lacked came; 0: never   */
-    struct loop_timer probe;   /* next try while EXCLUDED, next probe while SLOW           */
-    struct slow *slow_in;      /* SLOW: reactor->slow_loads or slow_exists                 */
-    uint64_t loading_bytes;    /* space of loads in flight                                 */
-    struct key asked_key;      /* of the last load or exist                                */
-    uint32_t asked_nsid;       /* where it was looked for; 0: none yet                     */
+    struct loop_timer probe; /* next try while EXCLUDED, next probe while SLOW           */
+    struct slow *slow_in;    /* SLOW: reactor->slow_loads or slow_exists                 */
+    uint64_t loading_bytes;  /* space of loads in flight                                 */
+    struct { /* for exists, for loads: the last key that was there while UP, else the last */
+        struct key key;
+        uint32_t nsid; /* 0: none yet */
+    } asked[2];
     struct nvmf_req probe_req; /* probe of a slow one                                      */
     bool probing;              /* it is in flight                                          */
     uint64_t probe_sent_ns;    /* since when                                               */

@@ -133,6 +133,17 @@ static void enclosures_slow_release(struct agent_reactor *reactor)
             enclosure_slow_ends(&reactor->enclosures[i]);
 }
 
+/* What a probe will ask for: the last that was there, so that it costs what loads cost. */
+static void enclosure_asked(struct agent_enclosure *enclosure, const struct nvmf_req *req,
+                            bool is_load)
+{
+    if (enclosure_state(enclosure) != AGENT_ENCLOSURE_UP ||
+        (enclosure->asked[is_load].nsid != 0 && req->err != ICMS_OK))
+        return;
+    enclosure->asked[is_load].key = req->key;
+    enclosure->asked[is_load].nsid = req->nsid;
+}
+
 /* A load or exist that somebody waits for has ended. */
 static void enclosure_ended(struct agent_enclosure *enclosure, struct slow *slow,
                             const struct nvmf_req *req, uint64_t bytes, uint64_t asked_ns)
@@ -141,8 +152,7 @@ static void enclosure_ended(struct agent_enclosure *enclosure, struct slow *slow
     uint64_t now_ns = reactor_now_ns(reactor);
     enum slow_end end = SLOW_ANSWERED;
 
-    enclosure->asked_key = req->key;
-    enclosure->asked_nsid = req->nsid;
+    enclosure_asked(enclosure, req, slow == &reactor->slow_loads);
     if (req->err == ICMS_DEADLINE || req->err == ICMS_CANCELED) /* one NVMe status for both */
         end = SLOW_MISSED;
     else if (req->err == ICMS_BUSY || req->err == ICMS_LIMIT || req->reason == ICMS_MISS_SHED)
@@ -184,9 +194,9 @@ static void enclosure_probe_send(struct agent_enclosure *enclosure)
         return;
     enclosure->probe_sent_ns = reactor_now_ns(reactor);
     *req = (struct nvmf_req){
-        .nsid = enclosure->asked_nsid,
+        .nsid = enclosure->asked[is_load].nsid,
         .io_class = IO_CLASS_LOAD,
-        .key = enclosure->asked_key,
+        .key = enclosure->asked[is_load].key,
         .deadline_ns = enclosure->probe_sent_ns + AGENT_PROBE_DEADLINE_NS,
         .done = enclosure_probe_done,
         .owner = enclosure,

@@ -111,18 +111,15 @@ void agent_op_drop_loads(struct agent_shard *shard, const struct key *key)
 
 /* ---- whom to ask ---------------------------------------------------------------------------- */
 
-struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct key *key,
-                                      uint64_t tried, bool *io_owner_down, bool *io_owner_lacks)
+/* The first of a key's enclosures that is neither excluded nor tried and has the volume. */
+static struct agent_enclosure *op_pick_of(struct agent_shard *shard, const struct key *key,
+                                          uint64_t excluded, uint64_t tried, bool *io_owner_down,
+                                          bool *io_owner_lacks)
 {
     const struct place_map *map = shard->agent->map;
-    const struct agent_reactor *reactor = shard->reactor;
-    uint64_t excluded = atomic_load_explicit(&reactor->excluded, memory_order_relaxed);
     uint64_t missing = atomic_load_explicit(&shard->missing, memory_order_relaxed);
-    uint32_t slot;
+    uint32_t slot = place_slot(map, key, volume_has_runs(&shard->spec));
 
-    if (map == NULL)
-        return NULL;
-    slot = place_slot(map, key, volume_has_runs(&shard->spec));
     for (uint32_t rank = 0; rank < PLACE_RANKS; rank++) {
         uint32_t member = place_rank(map, slot, rank);
 
@@ -133,9 +130,26 @@ struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct ke
         else if ((missing >> member & 1) != 0)
             *io_owner_lacks = true;
         else if ((tried >> member & 1) == 0)
-            return &reactor->enclosures[member];
+            return &shard->reactor->enclosures[member];
     }
     return NULL;
+}
+
+struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct key *key,
+                                      uint64_t tried, bool *io_owner_down, bool *io_owner_lacks)
+{
+    const struct agent_reactor *reactor = shard->reactor;
+    struct agent_enclosure *enclosure;
+
+    if (shard->agent->map == NULL)
+        return NULL;
+    enclosure =
+        op_pick_of(shard, key, atomic_load_explicit(&reactor->excluded, memory_order_relaxed),
+                   tried, io_owner_down, io_owner_lacks);
+    if (enclosure == NULL && tried == 0) /* a slow one is better than none */
+        enclosure = op_pick_of(shard, key, agent_reactor_down(reactor), tried, io_owner_down,
+                               io_owner_lacks);
+    return enclosure;
 }
 
 icms_err agent_op_target(struct agent_shard *shard, const struct key *key)

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "agent/agent_int.h"
 #include "agent/agent_rig.h"
 #include "icms/icms.h"
 #include "wire/nvme.h"
@@ -218,6 +219,26 @@ static void without_the_others_a_slow_enclosure_is_used(void **state)
     rig_free(rig);
 }
 
+/* The others are well, and do not have the volume. */
+static void where_the_others_lack_the_volume_a_slow_enclosure_is_used(void **state)
+{
+    struct agent_rig *rig = rig_new(&three);
+    struct rig_client *client = rig_client_new(rig);
+    uint32_t n;
+
+    rig->fake[0]->delay_ns = 300 * MS;
+    gets(rig, client, 3000 * MS, 1000 * MS);
+    assert_int_equal(state_of(rig, 0), AGENT_ENCLOSURE_SLOW);
+    for (uint32_t r = 0; r < rig->agent->opts.loops; r++)
+        atomic_store(&rig->agent->reactors[r].shards[KV].missing, 0x6);
+    n = key_at(rig, 0);
+    rig_flash(rig, 0, KV, n, BYTES);
+    assert_true(rig_value_is(client, KV, n, BYTES,
+                             rig_wait(client, rig_get(client, KV, n, UINT32_MAX, 2000 * MS))));
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* It dies while it is slow, with a probe in flight. */
 static void a_slow_enclosure_that_dies_is_excluded(void **state)
 {
@@ -248,6 +269,7 @@ int main(void)
         cmocka_unit_test(an_enclosure_that_sheds_is_busy),
         cmocka_unit_test(an_agent_that_stands_still_blames_nobody),
         cmocka_unit_test(without_the_others_a_slow_enclosure_is_used),
+        cmocka_unit_test(where_the_others_lack_the_volume_a_slow_enclosure_is_used),
         cmocka_unit_test(a_slow_enclosure_that_dies_is_excluded),
     };
 

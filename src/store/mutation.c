@@ -479,6 +479,8 @@ static bool write_try(struct store_mutation *mutation)
     }
     segment = write_segment(mutation);
     if (segment == NULL || !store_quota_take(store, volume, bytes)) {
+        if (segment != NULL) /* another drive was faster: waiting is told at the next look */
+            store->run_again = true;
         store_index_unreserve(store->index);
         return false;
     }

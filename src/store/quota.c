@@ -11,7 +11,8 @@
  * more than their part evict blocks until there is some. One does, always: if every drive held no
  * more than its part, and the one that writes would not either, there would be space. A write that
  * is larger than the part of a drive is the exception: while one waits every drive that has
- * something gives.
+ * something gives. And where a write waits for QUOTA_PATIENCE_NS its own drive gives: the drives
+ * that should may be too slow, or hang. store_quota_look is called now and then to see that.
  *
  * Nobody waits for what another does not know. While writes wait, each change of the sum is told to
  * the other drives (on_quota, store_quota_look), and so is each write that begins to wait; then all
@@ -20,6 +21,8 @@
  */
 #include "base/bytes.h"
 #include "store/store_int.h"
+
+#define QUOTA_PATIENCE_NS ((uint64_t)100 * 1000 * 1000)
 
 static uint64_t quota_waiting(const struct store_volume *volume)
 {
@@ -60,7 +63,8 @@ bool store_quota_gives(const struct store_volume *volume, uint64_t evicting_byte
 {
     const struct store_quota *quota = volume->quota;
     uint64_t held = volume->bytes + volume->flight_bytes;
-    uint64_t part = quota_waiting(volume) < quota->share_min ? volume->quota_bytes : 0;
+    bool gives_all = volume->gives_all || quota_waiting(volume) >= quota->share_min;
+    uint64_t part = gives_all ? 0 : volume->quota_bytes;
 
     return held > evicting_bytes &&
            held - evicting_bytes + quota_more(volume, volume->need_bytes) > part;
@@ -69,6 +73,8 @@ bool store_quota_gives(const struct store_volume *volume, uint64_t evicting_byte
 /* This drive evicts when it has to. */
 static void quota_look(struct store *store, struct store_volume *volume)
 {
+    volume->gives_all =
+        volume->need_bytes > 0 && loop_now_ns(store->loop) >= volume->need_ns + QUOTA_PATIENCE_NS;
     if (list_empty(&volume->over_link) && !store_quota_has_space(volume, 0) &&
         store_quota_gives(volume, 0))
         list_push(&store->over, &volume->over_link);
@@ -93,6 +99,8 @@ static bool quota_wait(struct store *store, struct store_volume *volume, uint64_
 {
     if (volume->need_bytes != bytes) {
         atomic_fetch_add(&volume->quota->waiting, bytes - volume->need_bytes);
+        if (volume->need_bytes == 0)
+            volume->need_ns = loop_now_ns(store->loop);
         volume->need_bytes = bytes;
         if (quota_fits(volume->quota, bytes))
             return true;
@@ -107,6 +115,7 @@ void store_quota_wait_end(struct store_volume *volume)
     if (volume->need_bytes > 0)
         atomic_fetch_sub(&volume->quota->waiting, volume->need_bytes);
     volume->need_bytes = 0;
+    volume->gives_all = false;
 }
 
 bool store_quota_fits(struct store *store, struct store_volume *volume, uint64_t bytes)

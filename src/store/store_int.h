@@ -157,6 +157,8 @@ struct store_volume {
     bool limited;              /* store_volume_limit was called                         */
     uint64_t quota_bytes;      /* its part of the quota; 0: there is none               */
     uint64_t need_bytes;       /* of the write that waits for the quota; 0: none        */
+    uint64_t need_ns;          /* since when                                            */
+    bool gives_all;            /* it waits too long: this drive gives whatever it holds */
     struct store_quota *quota; /* of all drives; NULL: there is none                */
     struct store_quota own;    /* of this drive alone                               */
     uint64_t flight_bytes;     /* records placed and not completed                      */

@@ -216,19 +216,19 @@ static icms_err drives_volume_limit(struct target *target, uint32_t v, struct er
     if (err != ICMS_OK)
         return err;
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
-        if (target->drives[i].store != NULL)
+        if (target_drive_in(target, i))
             sum += target->drives[i].weight;
     *quota =
         (struct store_quota){.bytes_max = volume->quota_bytes, .share_min = volume->quota_bytes};
     for (uint32_t i = 0; i < target->opts.drive_count; i++)
-        if (target->drives[i].store != NULL)
+        if (target_drive_in(target, i))
             quota->share_min = u64_min(
                 quota->share_min, drive_quota_part(&target->drives[i], volume->quota_bytes, sum));
     for (uint32_t i = 0; i < target->opts.drive_count; i++) {
         struct target_drive *drive = &target->drives[i];
         uint64_t part = 0;
 
-        if (drive->store == NULL)
+        if (!target_drive_in(target, i))
             continue;
         if (volume->quota_bytes > 0)
             part = drive_quota_part(drive, volume->quota_bytes, sum);

@@ -166,9 +166,7 @@ static void slow_probe_count(struct target_drive *drive, uint64_t took_ns)
 {
     uint32_t lates = 0;
 
-    if (took_ns >= TARGET_PROBE_LATE_NS && slow_is_busy(drive))
-        return;
-    if (took_ns >= TARGET_PROBE_LATE_NS)
+    if (took_ns >= TARGET_PROBE_LATE_NS && !slow_is_busy(drive))
         lates = 1 + atomic_load_explicit(&drive->probe_lates, memory_order_relaxed);
     atomic_store_explicit(&drive->probe_lates, lates, memory_order_relaxed);
     if (lates >= TARGET_PROBE_LATES)
@@ -202,6 +200,7 @@ static void target_probe(struct loop_timer *timer)
     struct target_drive *drive = container_of(timer, struct target_drive, probe_timer);
 
     loop_timer_start(drive->loop, timer, loop_now_ns(drive->loop) + TARGET_PROBE_NS);
+    store_quota_look(drive->store); /* a write may have waited too long for other drives */
     if (drive->probing) {
         uint64_t took_ns = loop_now_ns(drive->loop) - drive->probe_begin_ns;
 

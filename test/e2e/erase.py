@@ -188,12 +188,21 @@ def erased(s):
 
 
 def cut_short(s):
-    """The key is gone, the list has it: as after a crash between the two."""
+    """The first key is gone, the list has both: as after a crash between the two. Or it was never there."""
+    run(s.build, "key", "gen", "--type", "volume", s.folder / "other-2")
+    s.list.write_text(s.list.read_text().replace("name: other\n    keys:\n", "name: other\n    keys:\n"
+                      f"      - {{id: 2, file: {s.folder}/other-2}}\n"))
+    assert "other-2" in s.list.read_text(), s.list.read_text()
     (s.folder / "other-1").unlink()
     answer = s.erase("other", "--yes", *BLOCKS)
-    expect("a run that was cut short goes on", answer.returncode == 0 and
+    expect("a run that was cut short goes on, and says what it did not see", answer.returncode == 1 and
            "after, with other keys: 0 of 4 blocks readable" in answer.stdout and
-           "name: other" not in s.list.read_text(), answer)
+           f"{s.folder}/other-1 is not there, so nothing overwrites it" in answer.stdout and
+           f"find out where {s.folder}/other-1 is" in answer.stdout and
+           f"{s.folder}/other-2 overwritten and removed" in answer.stdout and
+           not (s.folder / "other-2").exists() and "name: other" not in s.list.read_text(), answer)
+    answer = s.erase("v" * 3000)
+    expect("a name that is too long", answer.returncode == 2 and "at most" in answer.stderr, answer)
 
 
 def key_management_system(s):

@@ -47,6 +47,7 @@ def volumes_look_alike(target):
     theirs = connect(target, OTHER, qid=1, cntlid=other.cntlid)
     status, _ = theirs.command(nvme.STORE, FOREIGN, b"0123456789abcdef", data=b"secret" * 40, cdw10=240)
     assert status == 0, hex(status)
+    assert theirs.command(nvme.EXIST, 0, b"0123456789abcdef")[0] == nvme.NAMESPACE  # agents ask so: alive?
     admin = connect(target, MINE).enable()
     queue = connect(target, MINE, qid=1, cntlid=admin.cntlid)
     own = dict((name, status) for name, status, _ in nvme.every_command(queue, OWN))
@@ -132,6 +133,7 @@ def logs_are_bounded(target, folder):
     refused = [line for line in lines if line["event"] == "refusal"]
     named = [line for line in refused if line["host"] == MINE and "namespace" in line["result"]]
     assert len(named) == 1, "one line for a controller that names what it may not use"
+    assert not [line for line in refused if line["host"] == OTHER], "who names nothing is not refused"
     flood = [line for line in refused if "flood" in line["host"]]
     assert 1 <= len(flood) <= 12, len(flood)
     assert target.log_path.read_text().count("flood") <= 12

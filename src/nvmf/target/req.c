@@ -49,7 +49,7 @@ void nvmft_req_fail(struct nvmft_req *req, uint16_t status)
     struct nvmft_ctrl *ctrl = req->qpair->ctrl;
 
     check(status != NVME_SC_SUCCESS);
-    if (status == NVME_SC_NAMESPACE && ctrl != NULL &&
+    if (status == NVME_SC_NAMESPACE && ctrl != NULL && le32_get(req->sqe.nsid) != 0 &&
         !atomic_exchange(&ctrl->is_refusal_said, true))
         nvmft_auth_say(req->qpair, ctrl->hostnqn, NVMF_TARGET_AUTH_NAMESPACE);
     req->status = status;
@@ -309,7 +309,7 @@ static enum req_step req_new_kv(struct nvmft_req *req)
     else
         req_kv_parse(qpair, &req->sqe, 0, &kv);
     if (kv.status != NVME_SC_SUCCESS) {
-        if (kv.has_op) {
+        if (kv.has_op && le32_get(req->sqe.nsid) != 0) { /* 0: a host looks whether we live */
             req->pub.op = kv.op;
             req->counted = true;
         }

@@ -15,9 +15,10 @@ static uint32_t setting_keep(struct nvmft_setting *setting, uint32_t value, uint
 {
     uint32_t now_s = (uint32_t)(now_ns / SETTING_SECOND) + 1;
     uint64_t kept = atomic_load_explicit(&setting->kept, memory_order_relaxed);
-    uint32_t age_s = now_s - (uint32_t)kept;
+    int32_t age_s = (int32_t)(now_s - (uint32_t)kept); /* below 0: another loop's clock is ahead */
 
-    if (kept != 0 && kept >> 32 != value && age_s <= NVMF_TARGET_SETTING_NS / SETTING_SECOND)
+    if (kept != 0 && kept >> 32 != value &&
+        age_s <= (int32_t)(NVMF_TARGET_SETTING_NS / SETTING_SECOND))
         return (uint32_t)(kept >> 32);
     atomic_store_explicit(&setting->kept, (uint64_t)value << 32 | now_s, memory_order_relaxed);
     return value;
