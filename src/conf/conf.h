@@ -246,7 +246,10 @@ icms_err conf_nixl_parse(const char *text, size_t bytes, const char *name, struc
 struct conf_edit {
     char *text;
     size_t bytes;
-    uint32_t from, to; /* conf_generation_raise: the generation */
+    uint32_t from, to;  /* conf_generation_raise: the generation         */
+    uint64_t was_bytes; /* the file that was read: its length, and where */
+    uint64_t was[2];    /* it is; when it was written                    */
+    uint64_t was_time_ns;
 };
 
 /* The file of a target or an agent with the volume's generation raised by one, to at_least if that
@@ -260,7 +263,7 @@ icms_err conf_seal_remove(const char *path, const char *volume, struct err_why *
                           struct conf_edit *out_edit) ICMS_MUST_CHECK;
 
 /* Puts the new text in the place of the file, durably and at once, with its mode and owner. After a
- * failure the file is as it was. */
+ * failure the file is as it was. EXISTS: somebody else edits it, or has since it was read. */
 icms_err conf_edit_write(const char *path, const struct conf_edit *edit,
                          struct err_why *why) ICMS_MUST_CHECK;
 void conf_edit_fini(struct conf_edit *edit);

@@ -1208,6 +1208,30 @@ static void not_removed(const char *text, const char *word)
     assert_null(edit.text);
 }
 
+/* What somebody else wrote meanwhile stays. */
+static void test_what_changed_since_is_not_written_over(void **state)
+{
+    struct conf_edit edit = {0};
+    char text[64] = "";
+    FILE *file;
+
+    edited_write(LOCAL "volumes:\n  - name: kv\n");
+    assert_int_equal(conf_generation_raise(edited, "kv", 0, &why, &edit), ICMS_OK);
+    edited_write("# mine\n" LOCAL "volumes:\n  - name: kv\n");
+    assert_int_equal(conf_edit_write(edited, &edit, &why), ICMS_EXISTS);
+    assert_non_null(strstr(why.text, "was changed since it was read"));
+    file = fopen(edited, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof(text), file));
+    assert_string_equal(text, "# mine\n");
+    assert_int_equal(fclose(file), 0);
+    conf_edit_fini(&edit);
+    edited_write(LOCAL "volumes:\n  - name: kv\n"); /* and nothing is left beside it */
+    assert_int_equal(conf_generation_raise(edited, "kv", 0, &why, &edit), ICMS_OK);
+    assert_int_equal(conf_edit_write(edited, &edit, &why), ICMS_OK);
+    conf_edit_fini(&edit);
+}
+
 static void test_a_volume_goes_from_a_list_of_keys(void **state)
 {
 #define A "  - {name: a, keys: [{id: 1, file: /a}]}\n"
@@ -1312,6 +1336,7 @@ int main(void)
         cmocka_unit_test(test_a_list_of_keys_says_what_is_wrong_with_it),
         cmocka_unit_test(test_a_generation_is_raised_in_its_line),
         cmocka_unit_test(test_a_volume_goes_from_a_list_of_keys),
+        cmocka_unit_test(test_what_changed_since_is_not_written_over),
         cmocka_unit_test(test_the_shipped_nixl_table_is_right),
         cmocka_unit_test(test_the_socket_is_the_users),
     };

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,12 +44,27 @@ static void edit_close(struct edit_text *edit)
     edit->text = NULL;
 }
 
+/* Which file it is, and which of its texts. */
+static void edit_note(struct conf_edit *edit, const struct stat *status)
+{
+    edit->was_bytes = (uint64_t)status->st_size;
+    edit->was[0] = (uint64_t)status->st_dev;
+    edit->was[1] = (uint64_t)status->st_ino;
+    edit->was_time_ns =
+        (uint64_t)status->st_mtim.tv_sec * 1000000000 + (uint64_t)status->st_mtim.tv_nsec;
+}
+
 /* Reads the file, and finds the volume in its list. */
 static icms_err edit_open(struct edit_text *edit, const char *path, const char *volume,
-                          struct err_why *why)
+                          struct err_why *why, struct conf_edit *io_edit)
 {
     const struct conf_node *root;
-    icms_err err = conf_file_read(path, "its name", why, &edit->text, &edit->bytes);
+    struct stat status = {0};
+    icms_err err;
+
+    if (stat(path, &status) == 0) /* else reading says why */
+        edit_note(io_edit, &status);
+    err = conf_file_read(path, "its name", why, &edit->text, &edit->bytes);
 
     edit->source = (struct conf_source){.name = path, .why = why};
     if (err == ICMS_OK)
@@ -201,7 +217,7 @@ icms_err conf_generation_raise(const char *path, const char *volume, uint32_t at
     struct conf_edit made = {0};
     const struct conf_node *written = NULL;
     uint32_t seen = 0;
-    icms_err err = edit_open(&edit, path, volume, why);
+    icms_err err = edit_open(&edit, path, volume, why, &made);
 
     if (err == ICMS_OK)
         err = generation_of(&edit, edit.text, edit.bytes, volume, &made.from);
@@ -285,7 +301,7 @@ icms_err conf_seal_remove(const char *path, const char *volume, struct err_why *
     struct conf_seal *all = calloc(1, sizeof(*all)), *left = calloc(1, sizeof(*left));
     struct edit_text edit = {0};
     struct conf_edit made = {0};
-    icms_err err = edit_open(&edit, path, volume, why);
+    icms_err err = edit_open(&edit, path, volume, why, &made);
 
     if (err == ICMS_OK && (all == NULL || left == NULL))
         err = err_set(why, ICMS_NO_MEMORY, "%s: out of memory", path);
@@ -326,6 +342,30 @@ static int edit_write_all(int fd, const struct conf_edit *edit)
     return fsync(fd) != 0 ? errno : 0;
 }
 
+static bool edit_is_same(const struct conf_edit *edit, const struct stat *status)
+{
+    struct conf_edit now = {0};
+
+    edit_note(&now, status);
+    return now.was_bytes == edit->was_bytes && now.was[0] == edit->was[0] &&
+           now.was[1] == edit->was[1] && now.was_time_ns == edit->was_time_ns;
+}
+
+/* What a rename did in a folder survives a power loss. An errno, or 0. */
+static int edit_folder_flush(const char *path)
+{
+    char folder[PATH_MAX];
+    int fd, error;
+
+    (void)snprintf(folder, sizeof(folder), "%s", path);
+    fd = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    error = fsync(fd) != 0 ? errno : 0;
+    (void)close(fd);
+    return error;
+}
+
 /* The new file beside the old one, with its mode and owner. An errno, or 0. */
 static int edit_write_beside(const char *path, const char *beside, const struct conf_edit *edit)
 {
@@ -337,7 +377,10 @@ static int edit_write_beside(const char *path, const char *beside, const struct 
     fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return errno;
-    if (fchown(fd, status.st_uid, status.st_gid) != 0 || fchmod(fd, status.st_mode & 07777) != 0)
+    /* whoever edits in this way, too, has to wait now */
+    error = stat(path, &status) != 0 ? errno : edit_is_same(edit, &status) ? 0 : ESTALE;
+    if (error == 0 &&
+        (fchown(fd, status.st_uid, status.st_gid) != 0 || fchmod(fd, status.st_mode & 07777) != 0))
         error = errno;
     if (error == 0)
         error = edit_write_all(fd, edit);
@@ -345,9 +388,11 @@ static int edit_write_beside(const char *path, const char *beside, const struct 
         error = errno;
     if (error == 0 && rename(beside, path) != 0)
         error = errno;
-    if (error != 0)
+    if (error != 0) {
         (void)unlink(beside);
-    return error;
+        return error;
+    }
+    return edit_folder_flush(path);
 }
 
 icms_err conf_edit_write(const char *path, const struct conf_edit *edit, struct err_why *why)
@@ -363,6 +408,8 @@ icms_err conf_edit_write(const char *path, const struct conf_edit *edit, struct 
         return err_set(why, ICMS_EXISTS,
                        "cannot write %s: there is a file %s; remove it if nobody else edits", path,
                        beside);
+    if (error == ESTALE)
+        return err_set(why, ICMS_EXISTS, "%s was changed since it was read: try again", path);
     if (error != 0)
         return err_set(why, err_from_errno(error), "cannot write %s: %s", path, strerror(error));
     return ICMS_OK;
