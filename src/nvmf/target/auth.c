@@ -67,15 +67,37 @@ bool nvmft_auth_passed(const struct nvmft_qpair *qpair)
     return qpair->ctrl != NULL && (!qpair->ctrl->is_auth_wanted || qpair->is_passed);
 }
 
+static bool auth_is_pass(enum nvmf_target_auth_result result)
+{
+    return result == NVMF_TARGET_AUTH_PASSED || result == NVMF_TARGET_AUTH_MUTUAL ||
+           result == NVMF_TARGET_AUTH_TLS;
+}
+
+/* Where an event goes; NULL: there is no place. One that let somebody in takes the place of the
+ * newest that did not: a flood of failures hides none. */
+static struct nvmf_target_auth *auth_event_place(struct nvmft_auth_events *events, bool is_pass)
+{
+    if (events->count < NVMFT_AUTH_EVENTS)
+        return &events->event[(events->first + events->count++) % NVMFT_AUTH_EVENTS];
+    events->missed++;
+    for (uint32_t i = events->count; is_pass && i-- > 0;) {
+        struct nvmf_target_auth *at = &events->event[(events->first + i) % NVMFT_AUTH_EVENTS];
+
+        if (!auth_is_pass(at->result))
+            return at;
+    }
+    return NULL;
+}
+
 void nvmft_auth_event(struct nvmf_target *target, const struct nvmf_target_auth *event)
 {
     struct nvmft_auth_events *events = &target->auth_events;
+    struct nvmf_target_auth *place;
 
     check(pthread_mutex_lock(&events->lock) == 0);
-    if (events->count == NVMFT_AUTH_EVENTS)
-        events->missed++;
-    else
-        events->event[(events->first + events->count++) % NVMFT_AUTH_EVENTS] = *event;
+    place = auth_event_place(events, auth_is_pass(event->result));
+    if (place != NULL)
+        *place = *event;
     check(pthread_mutex_unlock(&events->lock) == 0);
 }
 
@@ -92,7 +114,7 @@ void nvmft_auth_say(const struct nvmft_qpair *qpair, const char *hostnqn,
 
 static void auth_event(struct nvmft_qpair *qpair, enum nvmf_target_auth_result result)
 {
-    if (result == NVMF_TARGET_AUTH_PASSED || result == NVMF_TARGET_AUTH_MUTUAL)
+    if (auth_is_pass(result))
         counter_add(&qpair->shard->counters.auths_passed, 1);
     else
         counter_add(&qpair->shard->counters.auths_failed, 1);

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "crypt/dhchap.h"
+#include "nvmf/target/target_int.h"
 #include "wire/nvme_auth.h"
 
 #define HOST    "nqn.2026-01.io.icms:test-host"
@@ -784,6 +785,28 @@ static void a_storm_of_strangers_ends(void **state)
     rig_free(&rig);
 }
 
+/* A host that comes in while others fail without end is among what is told. */
+static void failures_hide_no_pass(void **state)
+{
+    struct rig *rig = rig_new(1, with_auth);
+    struct nvmf_target_auth auth = {.result = NVMF_TARGET_AUTH_WRONG};
+    uint64_t missed = 0, sum = 0;
+    uint32_t passed = 0, taken = 0;
+
+    for (int i = 0; i < 300; i++) {
+        auth.result = i % 100 == 99 ? NVMF_TARGET_AUTH_TLS : NVMF_TARGET_AUTH_WRONG;
+        nvmft_auth_event(rig->target, &auth);
+    }
+    while (nvmf_target_auth_take(rig->target, &auth, &missed)) {
+        passed += auth.result == NVMF_TARGET_AUTH_TLS;
+        sum += missed;
+        taken++;
+    }
+    assert_int_equal(passed, 3);
+    assert_int_equal(taken + sum, 300);
+    rig_free(&rig);
+}
+
 /* ---- policy --------------------------------------------------------------------------------- */
 
 static void with_one_that_must(struct nvmf_target_opts *opts)
@@ -911,6 +934,7 @@ int main(void)
         cmocka_unit_test(a_host_that_refuses_our_answer_is_closed),
         cmocka_unit_test(half_an_authentication_is_not_kept),
         cmocka_unit_test(a_storm_of_strangers_ends),
+        cmocka_unit_test(failures_hide_no_pass),
         cmocka_unit_test(who_need_not_is_not_asked),
         cmocka_unit_test(a_volume_may_ask_for_more),
         cmocka_unit_test(secrets_that_cannot_be_used_are_refused_at_the_start),
