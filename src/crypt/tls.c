@@ -159,21 +159,29 @@ static int host_compare(const void *name, const void *host)
     return strcmp(name, ((const struct crypt_tls_host *)host)->nqn);
 }
 
-/* The PSK of a host whose identity this is. */
+/* The PSK of a host whose identity this is. It computes as much for every host, whatever it finds:
+ * how long an answer takes must not say who is known. */
 static bool host_psk(const struct crypt_tls_host *host, const char *subnqn, const char *identity,
                      size_t bytes, struct crypt_tls_psk *out_psk)
 {
     static const enum crypt_psk_kind kinds[] = {CRYPT_PSK_V1, CRYPT_PSK_LIBNVME, CRYPT_PSK_V0};
 
-    for (uint32_t i = 0; i < host->psk_count; i++) {
+    struct crypt_tls_psk psk;
+    bool found = false;
+
+    for (uint32_t i = 0; host->psk_count > 0 && i < LIMIT_HOST_KEYS; i++) {
         for (int k = 0; k < 3; k++) {
-            if (crypt_psk_derive(&host->psks[i], kinds[k], host->nqn, subnqn, out_psk) == ICMS_OK &&
-                strlen(out_psk->identity) == bytes &&
-                CRYPTO_memcmp(out_psk->identity, identity, bytes) == 0)
-                return true;
+            if (crypt_psk_derive(&host->psks[i % host->psk_count], kinds[k], host->nqn, subnqn,
+                                 &psk) != ICMS_OK ||
+                strlen(psk.identity) != bytes ||
+                CRYPTO_memcmp(psk.identity, identity, bytes) != 0 || found)
+                continue;
+            *out_psk = psk;
+            found = true;
         }
     }
-    return false;
+    crypt_tls_psk_wipe(&psk);
+    return found;
 }
 
 /* The PSK of an identity that a peer named. Of one that nobody has: random, so that what the peer
@@ -184,6 +192,7 @@ static bool server_find(struct crypt_tls_handshake *handshake, const char *ident
     const struct crypt_tls_server_opts *opts = &handshake->tls->opts;
     struct crypt_tls_result *result = &handshake->result;
     const struct crypt_tls_host *host = NULL;
+    bool is_ours = false, found = false;
     enum crypt_hash hash;
 
     if (!identity_parse(identity, bytes, &hash, result->hostnqn, result->subnqn))
@@ -191,11 +200,15 @@ static bool server_find(struct crypt_tls_handshake *handshake, const char *ident
     if (opts->host_count > 0)
         host = bsearch(result->hostnqn, opts->hosts, opts->host_count, sizeof(*opts->hosts),
                        host_compare);
+    for (int i = 0; i < 2; i++)
+        is_ours =
+            is_ours || (opts->subnqns[i] != NULL && strcmp(opts->subnqns[i], result->subnqn) == 0);
+    if (opts->host_count > 0) /* with an unknown host another one's names never match */
+        found = host_psk(host != NULL ? host : &opts->hosts[0], result->subnqn, identity, bytes,
+                         out_psk);
     handshake->why = "wrong key";
-    for (int i = 0; host != NULL && i < 2; i++)
-        if (opts->subnqns[i] != NULL && strcmp(opts->subnqns[i], result->subnqn) == 0 &&
-            host_psk(host, result->subnqn, identity, bytes, out_psk))
-            return true;
+    if (found && host != NULL && is_ours)
+        return true;
     handshake->why = host != NULL ? "no key of this host has that identity" : "unknown host";
     *out_psk = (struct crypt_tls_psk){.hash = hash, .bytes = (uint8_t)crypt_hash_bytes(hash)};
     return RAND_bytes(out_psk->key, out_psk->bytes) == 1;
