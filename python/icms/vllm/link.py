@@ -70,6 +70,8 @@ class Link:
     """One volume, opened as soon as it can be. need_bytes is the size of a block, keys the path of the
     list of keys of encrypted volumes; "": that of $ICMS_KEYS."""
 
+    _schemes: tuple[int, tuple[keys.Scheme, ...]]  # of this number of the space
+
     def __init__(self, where: str, volume: str, identity: Identity, *, keys: str, need_bytes: int,
                  log: Any) -> None:
         self._where = where
@@ -80,7 +82,7 @@ class Link:
         self._log = log
         self._client: Client | None = None
         self._volume: Volume | None = None
-        self._schemes: tuple[int, tuple[keys.Scheme, ...]] = (-1, ())  # of this number of the space
+        self._schemes = (-1, ())
         self._watch: Watch | None = None
         self._lock = threading.Lock()  # of the next two
         self._starting = True  # the engine waits for the first attempt
