@@ -207,19 +207,9 @@ static void main_settings(const struct agent_stats *stats, struct main_seen *io_
     io_seen->run_blocks_differ = run_blocks_differ;
 }
 
-/* What is proven with an enclosure: NULL, when nothing is. */
-static const char *main_method(const struct conf_enclosure *enclosure)
+/* How something is proven; NULL: not at all. */
+static const char *main_method(bool chap, bool tls)
 {
-    bool chap = enclosure->secret[0] != '\0', tls = enclosure->psk[0] != '\0';
-
-    return chap && tls ? "chap+tls" : chap ? "chap" : tls ? "tls" : NULL;
-}
-
-/* What was proven when it came up; NULL: nothing. */
-static const char *main_proven(const struct agent_enclosure_stats *enclosure)
-{
-    bool chap = strcmp(enclosure->auth, "none") != 0, tls = strcmp(enclosure->tls, "none") != 0;
-
     return chap && tls ? "chap+tls" : chap ? "chap" : tls ? "tls" : NULL;
 }
 
@@ -230,7 +220,10 @@ static void main_enclosure_audit(const struct conf_agent *conf,
                                  struct main_seen *io_seen)
 {
     uint64_t bit = (uint64_t)1 << i, refused = enclosure->auths_refused - io_seen->auths_refused[i];
-    const char *method = main_method(&conf->enclosures[i]), *proven = main_proven(enclosure);
+    const struct conf_enclosure *wanted = &conf->enclosures[i];
+    const char *method = main_method(wanted->secret[0] != '\0', wanted->psk[0] != '\0');
+    const char *proven =
+        main_method(strcmp(enclosure->auth, "none") != 0, strcmp(enclosure->tls, "none") != 0);
     bool all = proven != NULL && method != NULL && strcmp(proven, method) == 0;
     const char *result = all ? "passed" : "the enclosure asked for less than is configured here";
     bool is_up = enclosure->state == AGENT_ENCLOSURE_UP || enclosure->state == AGENT_ENCLOSURE_SLOW;

@@ -98,28 +98,35 @@ icms_err agent_access_client(struct agent *agent, const struct agent_user *user,
 
 /* ---- the backlog ---------------------------------------------------------------------------- */
 
+/* Whether the backlog has no room for so many bytes of a user, who holds own of all. own and users
+ * are two words: users may be behind. One value of a user is always let in. */
+static bool backlog_refuses(const struct agent *agent, uint64_t all, uint64_t own, uint32_t users,
+                            uint64_t bytes)
+{
+    uint64_t max = agent->opts.store_backlog_bytes;
+
+    return all + bytes > max && (own > 0 || bytes > max) && own + bytes > max / u64_max(users, 1);
+}
+
 bool agent_backlog_full(const struct agent *agent, const struct agent_user_share *user,
                         uint64_t bytes)
 {
-    uint64_t max = agent->opts.store_backlog_bytes;
     uint64_t all = atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed);
     uint64_t own = atomic_load_explicit(&user->backlog_bytes, memory_order_relaxed);
     uint32_t users = atomic_load_explicit(&agent->backlog_users, memory_order_relaxed);
 
-    /* own and users are two words: users may be behind. One value a user is always let in. */
-    return all + bytes > max && (own > 0 || bytes > max) && own + bytes > max / u64_max(users, 1);
+    return backlog_refuses(agent, all, own, users, bytes);
 }
 
 bool agent_backlog_take(struct agent *agent, struct agent_user_share *user, uint64_t bytes)
 {
-    uint64_t max = agent->opts.store_backlog_bytes;
     uint64_t all = atomic_fetch_add_explicit(&agent->backlog_bytes, bytes, memory_order_relaxed);
     uint64_t own = atomic_fetch_add_explicit(&user->backlog_bytes, bytes, memory_order_relaxed);
     uint32_t is_new = own == 0;
     uint32_t users =
         atomic_fetch_add_explicit(&agent->backlog_users, is_new, memory_order_relaxed) + is_new;
 
-    if (all + bytes <= max || (own == 0 && bytes <= max) || own + bytes <= max / u64_max(users, 1))
+    if (!backlog_refuses(agent, all, own, users, bytes))
         return true;
     agent_backlog_give(agent, user, bytes);
     return false;

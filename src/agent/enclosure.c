@@ -16,9 +16,9 @@
  * agent itself has in flight there may take its time (ahead_bytes), and what was in flight while
  * the reactor stood still says nothing. A slow enclosure keeps its association and what is in
  * flight; new loads and stores go to the next one. It is probed with a command of the kind that was
- * late, for the key that was asked for last, so it does not come back before that is quick again.
- * When fewer than half of the enclosures are UP the slow ones are used again: nothing better is
- * left.
+ * late, for the key that was there last, so it does not come back before that is quick again. When
+ * fewer than half of the enclosures are UP the slow ones are used again, and for a key that no
+ * other can be asked for a slow one is (agent_op_pick): nothing better is left.
  *
  * An enclosure that lacks a volume, or hides it from this host, is passed over for that volume as
  * if it were excluded (shard->missing), and looked at again now and then.
