@@ -20,23 +20,23 @@
 #include "base/fault.h"
 #include "store/store_int.h"
 
-static struct store_read *read_of(struct store_read_private *private)
+static struct store_read *read_of(struct store_reading *reading)
 {
-    check(private->magic == STORE_READ_MAGIC);
-    return container_of((uint64_t *)(void *)private, struct store_read, private_words);
+    check(reading->magic == STORE_READ_MAGIC);
+    return container_of((uint64_t *)(void *)reading, struct store_read, private_words);
 }
 
-static struct store_read_private *read_private(struct store_read *read)
+static struct store_reading *reading_of(struct store_read *read)
 {
-    return (struct store_read_private *)(void *)read->private_words;
+    return (struct store_reading *)(void *)read->private_words;
 }
 
-static void read_end(struct store_read_private *private, icms_err err, enum icms_miss reason)
+static void read_end(struct store_reading *reading, icms_err err, enum icms_miss reason)
 {
-    struct store_read *read = read_of(private);
+    struct store_read *read = read_of(reading);
 
-    counter_add(&private->store->stats.reads, 1);
-    private->magic = 0;
+    counter_add(&reading->store->stats.reads, 1);
+    reading->magic = 0;
     read->err = err;
     read->reason = reason;
     read->done(read);
@@ -44,30 +44,29 @@ static void read_end(struct store_read_private *private, icms_err err, enum icms
 
 static void store_read_answer(struct store_deferred *deferred)
 {
-    struct store_read_private *private =
-        container_of(deferred, struct store_read_private, deferred);
-    struct store_read *read = read_of(private);
+    struct store_reading *reading = container_of(deferred, struct store_reading, deferred);
+    struct store_read *read = read_of(reading);
 
-    read_end(private, read->err, read->reason);
+    read_end(reading, read->err, read->reason);
 }
 
 /* The answer is known without the device. */
-static void read_answer(struct store_read_private *private, icms_err err, enum icms_miss reason)
+static void read_answer(struct store_reading *reading, icms_err err, enum icms_miss reason)
 {
-    struct store_read *read = read_of(private);
+    struct store_read *read = read_of(reading);
 
     read->err = err;
     read->reason = reason;
-    store_defer(private->store, &private->deferred, store_read_answer);
+    store_defer(reading->store, &reading->deferred, store_read_answer);
 }
 
 /* The record in memory by its header or, when that is damaged, by the copy at the end. */
-static bool read_header(const struct store_read_private *private, const struct store_read *read,
+static bool read_header(const struct store_reading *reading, const struct store_read *read,
                         struct store_record *out_record, bool *out_whole)
 {
-    const struct store *store = private->store;
-    const struct store_location *location = &private->location;
-    uint64_t nonce = private->nonce;
+    const struct store *store = reading->store;
+    const struct store_location *location = &reading->location;
+    uint64_t nonce = reading->nonce;
     const uint8_t *tail =
         read->memory + (uint64_t)(location->pages - 1) * STORE_PAGE_BYTES + STORE_TAIL_OFFSET;
     uint32_t page;
@@ -84,84 +83,84 @@ static bool read_header(const struct store_read_private *private, const struct s
 
 /* The first page and the tail are in memory: true when this is the record that was asked for. Sets
  * value and value_bytes. */
-static bool read_begin(struct store_read_private *private, struct store_read *read)
+static bool read_begin(struct store_reading *reading, struct store_read *read)
 {
-    const struct store *store = private->store;
+    const struct store *store = reading->store;
     struct store_record record;
     bool whole;
 
-    if (!read_header(private, read, &record, &whole))
+    if (!read_header(reading, read, &record, &whole))
         return false;
     if (!key_equal(&record.key, &read->key) ||
         !uuid_equal(&record.volume, &store->volumes[read->volume].uuid) ||
-        store_record_pages(record.value_bytes) != private->location.pages)
+        store_record_pages(record.value_bytes) != reading->location.pages)
         return false;
-    private->record = record;
+    reading->record = record;
     read->value = read->memory + STORE_HEADER_BYTES;
     read->value_bytes = record.value_bytes;
-    store_value_crc_begin(&private->crc, private->nonce, private->location.page);
-    if (private->tail_page > 0)
-    private->pieces_hold =
-        crc32c_add(private->crc.all, read->value + record.value_bytes,
-                   sizeof(le32) * store_pieces(record.value_bytes)) == record.value_crc;
-    private->damaged_copy = !whole || (private->tail_page > 0 && !private->pieces_hold);
+    store_value_crc_begin(&reading->crc, reading->nonce, reading->location.page);
+    if (reading->tail_page > 0)
+        reading->pieces_hold =
+            crc32c_add(reading->crc.all, read->value + record.value_bytes,
+                       sizeof(le32) * store_pieces(record.value_bytes)) == record.value_crc;
+    reading->damaged_copy = !whole || (reading->tail_page > 0 && !reading->pieces_hold);
     return true;
 }
 
 /* Verifies so many bytes of the value, its next piece; of the last piece also the value. */
-static bool read_verify_piece(struct store_read_private *private, const struct store_read *read,
+static bool read_verify_piece(struct store_reading *reading, const struct store_read *read,
                               uint32_t bytes)
 {
-    struct store_value_crc *crc = &private->crc;
+    struct store_value_crc *crc = &reading->crc;
     uint32_t piece = crc->done / STORE_PIECE_BYTES;
     uint32_t all =
         crc32c_add(crc->all, read->value + read->value_bytes + sizeof(le32) * piece, sizeof(le32));
 
     store_value_crc_add(crc, read->value + crc->done, bytes, NULL);
     if (crc->done == read->value_bytes &&
-        store_value_crc_end(crc, NULL) != private->record.value_crc)
+        store_value_crc_end(crc, NULL) != reading->record.value_crc)
         return false;
-    return !private->pieces_hold || crc->all == all;
+    return !reading->pieces_hold || crc->all == all;
 }
 
 /* Verifies what can be by now; false: the record is damaged. */
-static bool read_verify(struct store_read_private *private, struct store_read *read)
+static bool read_verify(struct store_reading *reading, struct store_read *read)
 {
-    uint64_t landed = (uint64_t) private->landed_page * STORE_PAGE_BYTES;
+    uint64_t landed = (uint64_t)reading->landed_page * STORE_PAGE_BYTES;
     uint32_t bytes;
 
-    if (landed == 0 || !private->tail_landed)
+    if (landed == 0 || !reading->tail_landed)
         return true;
-    if (private->record.value_bytes == 0 && !read_begin(private, read))
+    if (reading->record.value_bytes == 0 && !read_begin(reading, read))
         return false;
-    for (; private->crc.done < read->value_bytes;) {
-        bytes = (uint32_t)u64_min(read->value_bytes - private->crc.done, STORE_PIECE_BYTES);
-        if (STORE_HEADER_BYTES + (uint64_t) private->crc.done + bytes > landed)
+    for (; reading->crc.done < read->value_bytes;) {
+        bytes = (uint32_t)u64_min(read->value_bytes - reading->crc.done, STORE_PIECE_BYTES);
+        if (STORE_HEADER_BYTES + (uint64_t)reading->crc.done + bytes > landed)
             break;
-        if (!read_verify_piece(private, read, bytes))
+        if (!read_verify_piece(reading, read, bytes))
             return false;
     }
     return true;
 }
 
-static struct store_error read_error(const struct store_read_private *private,
+static struct store_error read_error(const struct store_reading *reading,
                                      const struct store_read *read, const char *what)
 {
     return (struct store_error){
         .what = what,
         .offset =
-            store_segment_offset(private->store, private->location.segment, private->location.page),
+            store_segment_offset(reading->store, reading->location.segment, reading->location.page),
         .volume = read->volume,
         .key = read->key};
 }
 
 /* The block on flash is damaged: only a mark is left of it, unless it was replaced, evicted or
  * deleted meanwhile, or its eviction has begun. */
-static void read_damaged(struct store_read_private *private, struct store_read *read)
+static void read_damaged(struct store_reading *reading, struct store_read *read)
 {
-    struct store *store = private->store;
+    struct store *store = reading->store;
     struct store_block block = {.volume = read->volume, .key = read->key};
-    struct store_error error = read_error(private, read, "value");
+    struct store_error error = read_error(reading, read, "value");
 
     error.err = ICMS_CORRUPT;
     store_error_add(store, &error, 1);
@@ -189,47 +188,46 @@ enum icms_miss store_miss_reason(struct store *store, uint32_t volume, const str
 }
 
 /* Every part came back. */
-static void read_finish(struct store_read_private *private)
+static void read_finish(struct store_reading *reading)
 {
-    struct store_read *read = read_of(private);
-    struct store *store = private->store;
-    struct store_segment *segment = &store->segments[private->location.segment];
-    icms_err err = private->err;
+    struct store_read *read = read_of(reading);
+    struct store *store = reading->store;
+    struct store_segment *segment = &store->segments[reading->location.segment];
+    icms_err err = reading->err;
     enum icms_miss reason = ICMS_MISS_NONE;
 
     if (err == ICMS_MISS) {
         reason = ICMS_MISS_CHECKSUM;
-        read_damaged(private, read);
+        read_damaged(reading, read);
     } else if (err == ICMS_DRIVE_DOWN) {
         reason = ICMS_MISS_DRIVE_DOWN;
     } else if (err == ICMS_OK) {
-        check(private->crc.done == read->value_bytes);
+        check(reading->crc.done == read->value_bytes);
         counter_add(&store->stats.read_bytes, read->value_bytes);
-        if (private->damaged_copy)
+        if (reading->damaged_copy)
             store_damage_add(store, "header of a value, read from its copy",
-                             read_error(private, read, "").offset, 1);
+                             read_error(reading, read, "").offset, 1);
     }
     store->reads--;
-    store_read_outcome(store, private->device_err, read_error(private, read, "read of a value"));
+    store_read_outcome(store, reading->device_err, read_error(reading, read, "read of a value"));
     store_segment_unpin(store, segment);
-    read_end(private, err, reason);
+    read_end(reading, err, reason);
 }
 
 static void store_read_done(struct loop_op *op);
 
-static void read_part(struct store_read_private *private, uint32_t i, uint32_t page,
-                      uint32_t end_page)
+static void read_part(struct store_reading *reading, uint32_t i, uint32_t page, uint32_t end_page)
 {
-    struct store_read *read = read_of(private);
-    struct store_read_part *part = &private->part[i];
+    struct store_read *read = read_of(reading);
+    struct store_read_part *part = &reading->part[i];
 
-    part->private = private;
+    part->reading = reading;
     part->page = page;
     part->end_page = end_page;
-    private->busy++;
-    loop_file_read(private->store->loop, &part->op, private->store->file,
-                   store_segment_offset(private->store, private->location.segment,
-                                        private->location.page + page),
+    reading->busy++;
+    loop_file_read(reading->store->loop, &part->op, reading->store->file,
+                   store_segment_offset(reading->store, reading->location.segment,
+                                        reading->location.page + page),
                    read->memory + (uint64_t)page * STORE_PAGE_BYTES,
                    (end_page - page) * STORE_PAGE_BYTES, store_read_done);
 }
@@ -246,20 +244,20 @@ static uint32_t read_part_pages(uint32_t pages)
 /* Begins the next parts, as many as may be with the device. A part ends with the page that the end
  * of a piece lies in: a header's size behind that of the piece's multiple. The last one is no
  * shorter than half of one. */
-static void read_parts(struct store_read_private *private)
+static void read_parts(struct store_reading *reading)
 {
-    uint32_t pages = read_part_pages(private->location.pages);
+    uint32_t pages = read_part_pages(reading->location.pages);
 
-    for (uint32_t i = 1; i < STORE_READ_PARTS && private->asked_page < private->tail_page; i++) {
-        uint32_t page = private->asked_page;
+    for (uint32_t i = 1; i < STORE_READ_PARTS && reading->asked_page < reading->tail_page; i++) {
+        uint32_t page = reading->asked_page;
         uint32_t end = page + pages + (page == 0);
 
-        if (private->part[i].end_page != 0)
+        if (reading->part[i].end_page != 0)
             continue;
-        if (end + pages / 2 > private->tail_page)
-            end = private->tail_page;
-        private->asked_page = end;
-        read_part(private, i, page, end);
+        if (end + pages / 2 > reading->tail_page)
+            end = reading->tail_page;
+        reading->asked_page = end;
+        read_part(reading, i, page, end);
     }
 }
 
@@ -267,14 +265,14 @@ static_assert(STORE_READ_SPLIT_BYTES / STORE_PAGE_BYTES >= READ_PIECE_PAGES * 3 
               "what is split has two parts before its tail");
 
 /* Gives the parts back that are in memory without a gap before them. */
-static void read_landed(struct store_read_private *private)
+static void read_landed(struct store_reading *reading)
 {
     for (uint32_t i = 0; i < STORE_READ_PARTS; i++) {
-        struct store_read_part *part = &private->part[i];
+        struct store_read_part *part = &reading->part[i];
 
-        if (part->end_page == 0 || loop_op_busy(&part->op) || part->page != private->landed_page)
+        if (part->end_page == 0 || loop_op_busy(&part->op) || part->page != reading->landed_page)
             continue;
-        private->landed_page = part->end_page;
+        reading->landed_page = part->end_page;
         part->end_page = 0;
         i = UINT32_MAX; /* from the first one again: the next may be there */
     }
@@ -284,29 +282,29 @@ static void read_landed(struct store_read_private *private)
 static void store_read_done(struct loop_op *op)
 {
     struct store_read_part *part = container_of(op, struct store_read_part, op);
-    struct store_read_private *private = part->private;
-    struct store_read *read = read_of(private);
-    struct store *store = private->store;
+    struct store_reading *reading = part->reading;
+    struct store_read *read = read_of(reading);
+    struct store *store = reading->store;
 
-    private->busy--;
-    if (private->device_err == ICMS_OK)
-    private->device_err = op->err;
-    if (private->err == ICMS_OK)
-    private->err = op->err;
-    if (private->err == ICMS_OK && private->asked_page < private->tail_page && store->down)
-    private->err = ICMS_DRIVE_DOWN;
-    if (private->err == ICMS_OK) {
-        private->tail_landed = private->tail_landed || part == &private->part[0];
-        read_landed(private);
-        read_parts(private); /* the device goes on while this thread verifies */
-        if (!read_verify(private, read))
-        private->err = ICMS_MISS;
+    reading->busy--;
+    if (reading->device_err == ICMS_OK)
+        reading->device_err = op->err;
+    if (reading->err == ICMS_OK)
+        reading->err = op->err;
+    if (reading->err == ICMS_OK && reading->asked_page < reading->tail_page && store->down)
+        reading->err = ICMS_DRIVE_DOWN;
+    if (reading->err == ICMS_OK) {
+        reading->tail_landed = reading->tail_landed || part == &reading->part[0];
+        read_landed(reading);
+        read_parts(reading); /* the device goes on while this thread verifies */
+        if (!read_verify(reading, read))
+            reading->err = ICMS_MISS;
     }
-    if (private->busy == 0) {
-        read_finish(private);
-    } else if (private->err == ICMS_OK && private->pieces_hold &&
-               private->crc.done > read->good_bytes && private->crc.done < read->value_bytes) {
-        read->good_bytes = private->crc.done;
+    if (reading->busy == 0) {
+        read_finish(reading);
+    } else if (reading->err == ICMS_OK && reading->pieces_hold &&
+               reading->crc.done > read->good_bytes && reading->crc.done < read->value_bytes) {
+        read->good_bytes = reading->crc.done;
         read->more(read);
     }
 }
@@ -324,7 +322,7 @@ static uint32_t read_tail_page(uint32_t pages)
 
 icms_err store_read(struct store *store, struct store_read *read)
 {
-    struct store_read_private *private = read_private(read);
+    struct store_reading *reading = reading_of(read);
 
     check(store->magic == STORE_MAGIC && read->done != NULL);
     if (read->volume >= store->volume_count || read->memory == NULL ||
@@ -332,83 +330,81 @@ icms_err store_read(struct store *store, struct store_read *read)
         return ICMS_INVALID;
     if (read->key.length == 0)
         return ICMS_KEY_SIZE;
-    memset(private, 0, sizeof(*private));
-    private->magic = STORE_READ_MAGIC;
-    private->store = store;
+    memset(reading, 0, sizeof(*reading));
+    reading->magic = STORE_READ_MAGIC;
+    reading->store = store;
     read->value = NULL;
     read->value_bytes = 0;
     read->record = 0;
     read->good_bytes = 0;
     if (store->down) {
-        read_answer(private, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
+        read_answer(reading, ICMS_DRIVE_DOWN, ICMS_MISS_DRIVE_DOWN);
         return ICMS_OK;
     }
-    if (!store_index_find(store->index, read->volume, &read->key, &private->location) ||
-        private->location.damaged) {
-        read_answer(private, ICMS_MISS, store_miss_reason(store, read->volume, &read->key));
+    if (!store_index_find(store->index, read->volume, &read->key, &reading->location) ||
+        reading->location.damaged) {
+        read_answer(reading, ICMS_MISS, store_miss_reason(store, read->volume, &read->key));
         return ICMS_OK;
     }
-    if ((uint64_t) private->location.pages * STORE_PAGE_BYTES > read->memory_bytes) {
-        read_answer(private, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
+    if ((uint64_t)reading->location.pages * STORE_PAGE_BYTES > read->memory_bytes) {
+        read_answer(reading, ICMS_VALUE_SIZE, ICMS_MISS_NONE);
         return ICMS_OK;
     }
-    read->record = store_record_id(store, &private->location);
-    private->nonce = store->segments[private->location.segment].nonce;
-    store_accessed(store, &store->segments[private->location.segment], read->volume, &read->key);
-    store->segments[private->location.segment].pins++;
+    read->record = store_record_id(store, &reading->location);
+    reading->nonce = store->segments[reading->location.segment].nonce;
+    store_accessed(store, &store->segments[reading->location.segment], read->volume, &read->key);
+    store->segments[reading->location.segment].pins++;
     store->reads++;
     store->read_ns = loop_now_ns(store->loop);
-    if (read->more != NULL && private->location.pages >= STORE_READ_SPLIT_BYTES / STORE_PAGE_BYTES)
-    private->tail_page = read_tail_page(private->location.pages);
-    read_part(private, 0, private->tail_page, private->location.pages);
-    read_parts(private);
+    if (read->more != NULL && reading->location.pages >= STORE_READ_SPLIT_BYTES / STORE_PAGE_BYTES)
+        reading->tail_page = read_tail_page(reading->location.pages);
+    read_part(reading, 0, reading->tail_page, reading->location.pages);
+    read_parts(reading);
     return ICMS_OK;
 }
 
 /* ---- flush ------------------------------------------------------------------------------------
  */
 
-static void flush_end(struct store_flush_private *private, icms_err err)
+static void flush_end(struct store_flushing *flushing, icms_err err)
 {
     struct store_flush *flush =
-        container_of((uint64_t *)(void *)private, struct store_flush, private_words);
+        container_of((uint64_t *)(void *)flushing, struct store_flush, private_words);
 
-    check(private->magic == STORE_FLUSH_MAGIC);
-    private->magic = 0;
+    check(flushing->magic == STORE_FLUSH_MAGIC);
+    flushing->magic = 0;
     flush->err = err;
     flush->done(flush);
 }
 
 static void store_flush_done(struct loop_op *op)
 {
-    struct store_flush_private *private = container_of(op, struct store_flush_private, op);
+    struct store_flushing *flushing = container_of(op, struct store_flushing, op);
 
-    store_overhead_outcome(private->store, op->err, "flush", STORE_ERROR_NOWHERE);
-    flush_end(private, op->err);
+    store_overhead_outcome(flushing->store, op->err, "flush", STORE_ERROR_NOWHERE);
+    flush_end(flushing, op->err);
 }
 
 static void store_flush_answer(struct store_deferred *deferred)
 {
-    struct store_flush_private *private =
-        container_of(deferred, struct store_flush_private, deferred);
+    struct store_flushing *flushing = container_of(deferred, struct store_flushing, deferred);
 
-    flush_end(private, private->store->down ? ICMS_DRIVE_DOWN : ICMS_IO);
+    flush_end(flushing, flushing->store->down ? ICMS_DRIVE_DOWN : ICMS_IO);
 }
 
 icms_err store_flush(struct store *store, struct store_flush *flush)
 {
-    struct store_flush_private *private =
-        (struct store_flush_private *)(void *)flush->private_words;
+    struct store_flushing *flushing = (struct store_flushing *)(void *)flush->private_words;
 
     check(store->magic == STORE_MAGIC && flush->done != NULL);
-    memset(private, 0, sizeof(*private));
-    private->magic = STORE_FLUSH_MAGIC;
-    private->store = store;
+    memset(flushing, 0, sizeof(*flushing));
+    flushing->magic = STORE_FLUSH_MAGIC;
+    flushing->store = store;
     if (store->down || fault_hit("store.flush")) {
-        store_defer(store, &private->deferred, store_flush_answer);
+        store_defer(store, &flushing->deferred, store_flush_answer);
         return ICMS_OK;
     }
-    loop_file_flush(store->loop, &private->op, store->file, store_flush_done);
+    loop_file_flush(store->loop, &flushing->op, store->file, store_flush_done);
     return ICMS_OK;
 }
 

@@ -223,14 +223,14 @@ static_assert(sizeof(struct store_mutation) <= sizeof(((struct store_delete *)0)
 
 /* Pages of a record: one device read. */
 struct store_read_part {
-    struct store_read_private *private; /* of which read                                         */
-    uint32_t page;                      /* of the record: the first                              */
-    uint32_t end_page;                  /* of the record: behind the last; 0: not in use         */
-    struct loop_op op;                  /* the device's                                          */
+    struct store_reading *reading; /* of which read                                         */
+    uint32_t page;                 /* of the record: the first                              */
+    uint32_t end_page;             /* of the record: behind the last; 0: not in use         */
+    struct loop_op op;             /* the device's                                          */
 };
 
 /* The private part of store_read. */
-struct store_read_private {
+struct store_reading {
     uint32_t magic;                 /* STORE_READ_MAGIC until done */
     struct store *store;            /* where from */
     uint64_t nonce;                 /* of the record's segment when the read began */
@@ -249,18 +249,17 @@ struct store_read_private {
     struct store_value_crc crc;     /* of the pieces that were verified */
     struct store_read_part part[STORE_READ_PARTS];
 };
-static_assert(sizeof(struct store_read_private) <= sizeof(((struct store_read *)0)->private_words),
+static_assert(sizeof(struct store_reading) <= sizeof(((struct store_read *)0)->private_words),
               "fits");
 
 /* The private part of store_flush. */
-struct store_flush_private {
+struct store_flushing {
     uint32_t magic;                 /* STORE_FLUSH_MAGIC until done */
     struct store *store;            /* which one */
     struct store_deferred deferred; /* an answer without the device */
     struct loop_op op;              /* the flush */
 };
-static_assert(sizeof(struct store_flush_private) <=
-                  sizeof(((struct store_flush *)0)->private_words),
+static_assert(sizeof(struct store_flushing) <= sizeof(((struct store_flush *)0)->private_words),
               "fits");
 
 /* Errors for the owner's log; see error.c. */

@@ -188,17 +188,17 @@ static struct {
 static void piece_more(struct rig_op *op)
 {
     const struct store_read *read = &op->u.read;
-    const struct store_read_private *private =
-        (const struct store_read_private *)(const void *)read->private_words;
+    const struct store_reading *reading =
+        (const struct store_reading *)(const void *)read->private_words;
 
     seen.wrong |= read->good_bytes <= seen.good_bytes || read->good_bytes % PIECE != 0 ||
                   read->good_bytes >= read->value_bytes ||
                   !rig_check(read->value, read->good_bytes, seen.seed) ||
-                  op->rig->store->segments[private->location.segment].pins != 1;
+                  op->rig->store->segments[reading->location.segment].pins != 1;
     seen.good_bytes = read->good_bytes;
     if (seen.calls++ == 0) {
-        seen.first_landed = private->landed_page * STORE_PAGE_BYTES;
-        seen.first_asked = private->asked_page * STORE_PAGE_BYTES;
+        seen.first_landed = reading->landed_page * STORE_PAGE_BYTES;
+        seen.first_asked = reading->asked_page * STORE_PAGE_BYTES;
     }
     if (seen.calls == 1 && seen.at_first != NULL)
         seen.at_first(op->rig);
