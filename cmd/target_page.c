@@ -94,7 +94,8 @@ static void page_tenants(struct ctl_page *page)
     static const struct {
         const char *name, *help;
     } families[] = {
-        {"icms_target_tenant_ops_total", "Loads and stores of a tenant that succeeded."},
+        {"icms_target_tenant_ops_total",
+         "Loads and stores of a tenant that succeeded, and as loads keys that it looked for."},
         {"icms_target_tenant_bytes_total", "Bytes of their values."},
         {"icms_target_tenant_waits_total",
          "Commands of a tenant that waited for their turn or for memory."},

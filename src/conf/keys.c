@@ -70,7 +70,8 @@ static const struct conf_key tenant_keys[] = {
             "limit loads wait. Commands count in whole pages of 4 KiB."},
     {"load_ops_per_s", CONF_COUNT, false, AT(struct tenant_spec, load_ops_per_s), .min = 0,
      .max = 1000000000, .fallback = "0",
-     .doc = "The same in commands a second: loads of a value, deletions, List and Flush."},
+     .doc = "The same in operations a second: loads of a value, deletions, List and Flush count "
+            "one each, Exist and exist-many one for each key. At the limit they wait."},
     {"store_bytes_per_s", CONF_BYTES, false, AT(struct tenant_spec, store_bytes_per_s), .min = 0,
      .max = 1 * TIB, .fallback = "0",
      .doc = "Bytes a second that all hosts of the tenant together may store; 0 is no limit. At the "

@@ -40,9 +40,11 @@ struct host;
 struct job {
     struct nvmf_req req; /* first */
     struct host *host;
-    uint32_t bytes;   /* of the value              */
-    uint64_t sent_ns; /* when it was sent          */
-    uint8_t *memory;  /* room for it               */
+    uint32_t bytes;                             /* of the value              */
+    uint64_t sent_ns;                           /* when it was sent          */
+    uint8_t *memory;                            /* room for it               */
+    struct key keys[NVME_KV_EXIST_MANY_KEYS];   /* of exist-many */
+    uint8_t key_data[NVME_KV_EXIST_MANY_BYTES]; /* likewise      */
 };
 
 enum job_kind {
@@ -50,6 +52,8 @@ enum job_kind {
     JOB_STORE,
     JOB_LIST,
     JOB_FLUSH,
+    JOB_EXIST,
+    JOB_EXIST_MANY,
 };
 
 /* A host: one association. */
@@ -69,7 +73,7 @@ struct host {
 
 /* What a volume got. */
 struct tally {
-    uint64_t bytes, ops, misses, sheds, errors;
+    uint64_t bytes, ops, keys, misses, sheds, errors;
 };
 
 struct world {
@@ -169,19 +173,26 @@ static struct key block_key(uint32_t block)
 
 static void job_done(struct nvmf_req *req);
 
+static bool job_reads(const struct job *job)
+{
+    enum job_kind kind = job->host->kind;
+
+    return kind == JOB_LOAD || kind == JOB_EXIST || kind == JOB_EXIST_MANY;
+}
+
 static void job_send(struct job *job)
 {
     struct host *host = job->host;
     struct world *world = host->world;
     struct nvmf_req *req = &job->req;
-    uint32_t block = host->kind == JOB_LOAD ? (uint32_t)dice(world, KEPT) : world->stored++;
+    uint32_t block = job_reads(job) ? (uint32_t)dice(world, KEPT) : world->stored++;
     icms_err err;
 
     memset(req, 0, sizeof(*req));
     job->sent_ns = sim_now_ns(world->sim);
     job->bytes = host->bytes;
     req->nsid = host->volume + 1;
-    req->io_class = host->kind == JOB_LOAD ? IO_CLASS_LOAD : IO_CLASS_STORE;
+    req->io_class = job_reads(job) ? IO_CLASS_LOAD : IO_CLASS_STORE;
     req->done = job_done;
     req->deadline_ns = loop_now_ns(host->loop) + 600 * SECOND;
     req->key = block_key(block);
@@ -197,6 +208,16 @@ static void job_send(struct job *job)
     case JOB_LIST:
         req->key = (struct key){0};
         err = nvmf_list(host->ctrl, req);
+        break;
+    case JOB_EXIST:
+        req->data[0].iov_len = 0;
+        err = nvmf_exist(host->ctrl, req);
+        break;
+    case JOB_EXIST_MANY:
+        req->data[0].iov_len = 0;
+        for (uint32_t i = 0; i < NVME_KV_EXIST_MANY_KEYS; i++)
+            job->keys[i] = block_key((block + i) % KEPT);
+        err = nvmf_exist_many(host->ctrl, req, job->keys, NVME_KV_EXIST_MANY_KEYS, job->key_data);
         break;
     default:
         req->data[0].iov_len = 0;
@@ -214,6 +235,8 @@ static void job_done(struct nvmf_req *req)
 
     job->host->under_way--;
     tally->ops++;
+    if (job->host->kind == JOB_EXIST || job->host->kind == JOB_EXIST_MANY)
+        tally->keys += job->host->kind == JOB_EXIST ? 1 : NVME_KV_EXIST_MANY_KEYS;
     if (req->err == ICMS_OK)
         tally->bytes += job->bytes;
     else if (req->err == ICMS_MISS)
@@ -544,6 +567,78 @@ static void limits_hold_over_all_loops(void **state)
     }
 }
 
+/* Keys that are looked for count one by one, in commands of one or of many. */
+static void lookups_run(uint64_t seed, enum job_kind kind, uint32_t ops_per_s)
+{
+    struct world *world = world_new(seed, 2, 64 * MIB);
+    double got, counted;
+    struct target_stats *stats = calloc(2, sizeof(*stats));
+
+    check(stats != NULL);
+    world->tenants[1].load_ops_per_s = ops_per_s;
+    world_start(world);
+    world_keep(world, 0, 64 * KIB);
+    world_keep(world, 1, 64 * KIB);
+    for (int i = 0; i < 3; i++)
+        host_start(host_new(world, kind, 1, 48, 1));
+    host_start(host_new(world, JOB_LOAD, 0, 8, 64 * KIB));
+    world_measure(world, SECOND);
+    target_stats(world->target, &stats[0]);
+    world_measure(world, 2 * SECOND);
+    target_stats(world->target, &stats[1]);
+    got = (double)world->tally[1].keys / 2;
+    counted = (double)(stats[1].tenants[1].nvmf.ops[NVMF_TARGET_LOADS] -
+                       stats[0].tenants[1].nvmf.ops[NVMF_TARGET_LOADS]) /
+              2;
+    print_message("  %.0f keys a second, %.0f counted, of %u\n", got, counted, ops_per_s);
+    assert_int_equal(world->tally[1].errors + world->tally[1].misses, 0);
+    assert_true(got >= 0.95 * ops_per_s && got <= 1.05 * ops_per_s);
+    assert_true(counted >= 0.99 * got && counted <= 1.01 * got);
+    assert_true(world->tally[0].bytes > 20 * MIB); /* whoever loads meanwhile is not held up */
+    free(stats);
+    world_free(world);
+}
+
+static void limits_count_the_keys_of_lookups(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++) {
+        lookups_run(1 + i, JOB_EXIST, 3000);
+        lookups_run(1 + i, JOB_EXIST_MANY, 50000);
+    }
+}
+
+/* Loads of one tenant beside another one that looks for keys as fast as it can. */
+static void lookups_flood_run(uint64_t seed)
+{
+    struct world *world = world_new(seed, 1, 512 * MIB);
+    uint64_t alone_ns, beside_ns;
+
+    world_start(world);
+    world_keep(world, 0, 64 * KIB);
+    world_keep(world, 1, 64 * KIB);
+    host_start(host_new(world, JOB_LOAD, 0, 8, 64 * KIB));
+    world_measure(world, 200 * MS);
+    alone_ns = world_p99(world);
+    for (int i = 0; i < 6; i++)
+        host_start(host_new(world, JOB_EXIST_MANY, 1, 64, 1));
+    world_measure(world, 50 * MS);
+    world_measure(world, 100 * MS);
+    beside_ns = world_p99(world);
+    print_message("  p99 of loads: %llu us alone, %llu us beside %.0f keys a second\n",
+                  (unsigned long long)alone_ns / 1000, (unsigned long long)beside_ns / 1000,
+                  (double)world->tally[1].keys * 10);
+    assert_int_equal(world->tally[0].errors + world->tally[1].errors, 0);
+    assert_true(world->tally[1].keys > 10000);
+    assert_true(beside_ns <= 2 * alone_ns);
+    world_free(world);
+}
+
+static void loads_keep_their_pace_beside_a_flood_of_lookups(void **state)
+{
+    for (uint32_t i = 0; i < rounds; i++)
+        lookups_flood_run(1 + i);
+}
+
 /* ---- hoarders ------------------------------------------------------------------------------- */
 
 /* A host of volume 1 that sends commands and neither reads nor writes after that. */
@@ -676,6 +771,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(loads_keep_their_pace_beside_a_flood_of_stores),
         cmocka_unit_test(an_idle_tenant_costs_nothing),
         cmocka_unit_test(limits_hold_over_all_loops),
+        cmocka_unit_test(limits_count_the_keys_of_lookups),
+        cmocka_unit_test(loads_keep_their_pace_beside_a_flood_of_lookups),
         cmocka_unit_test(hoarders_cost_others_little),
         cmocka_unit_test(quotas_hold_while_many_store),
     };

@@ -91,6 +91,7 @@ static struct nvmft_req *qpair_req_new(struct nvmft_qpair *qpair, const struct n
     req->pace = NVMFT_PACE_NONE;
     req->dw0 = req->dw1 = 0;
     req->data_offset = 0;
+    req->keys = 0;
     req->end = ICMS_OK;
     req->pub.reason = ICMS_MISS_NONE;
     req->pub.deadline_ns = 0;
@@ -301,6 +302,7 @@ static icms_err qpair_capsule(struct nvmf_conn *conn, const struct nvme_sqe_wf *
                                       ? NVMFT_WAIT_STORE
                                       : NVMFT_WAIT_LOAD;
     uint32_t tenant = nvmft_tenant_admin(qpair->shard);
+    bool has_turn = sqe->opcode != NVME_ICMS_EXIST_MANY;
     uint64_t bytes;
 
     check(qpair->incoming_buffer == NULL);
@@ -315,7 +317,7 @@ static icms_err qpair_capsule(struct nvmf_conn *conn, const struct nvme_sqe_wf *
     if (qpair->state == NVMFT_QPAIR_READY && qpair->qid != 0 && sqe->opcode != NVME_FABRICS)
         tenant = qpair->shard->target->ns[qpair->incoming_kv.ns].tenant;
     qpair->incoming_class = class;
-    qpair->incoming_buffer = nvmft_buffers_try(qpair, tenant, class, bytes);
+    qpair->incoming_buffer = nvmft_buffers_try(qpair, tenant, class, bytes, has_turn);
     qpair->incoming_bytes = bytes_align(bytes, NVMFT_POOL_PAGE);
     *out_memory = qpair->incoming_buffer;
     *out_offset = qpair->incoming_offset;
@@ -347,8 +349,8 @@ static icms_err qpair_command(struct nvmf_conn *conn, const struct nvme_sqe_wf *
         req->flow = own != NULL ? NULL : qpair->incoming_flow;
         qpair->incoming_buffer = NULL;
         qpair->incoming_flow = NULL;
-        if (own == NULL)
-            nvmft_buffers_adopt(req);
+        if (own == NULL && sqe->opcode != NVME_ICMS_EXIST_MANY)
+            nvmft_buffers_adopt(req); /* exist-many takes its turn when its keys are known */
     }
     req->io.data_moved = data_bytes;
     if (data_err != ICMS_OK)

@@ -230,6 +230,14 @@ static enum req_step req_wait_buffer(struct nvmft_req *req, enum nvmft_wait_clas
     return nvmft_buffers_take(req, req_tenant(req), class, bytes) ? REQ_NEXT : REQ_WAIT;
 }
 
+/* For a command that has its buffer. */
+static enum req_step req_wait_turn(struct nvmft_req *req)
+{
+    req->state = NVMFT_REQ_WAIT_BUFFER;
+    nvmft_qpair_watch(req->qpair);
+    return nvmft_buffers_turn(req, req_tenant(req)) ? REQ_NEXT : REQ_WAIT;
+}
+
 static enum req_step req_new_admin(struct nvmft_req *req)
 {
     uint32_t room;
@@ -255,6 +263,7 @@ static void req_fill(struct nvmft_req *req, const struct nvmft_kv *kv)
         .io_class = kv->op == NVMF_TARGET_STORE ? IO_CLASS_STORE : IO_CLASS_LOAD,
     };
     req->counted = true;
+    req->keys = kv->op == NVMF_TARGET_EXIST ? 1 : kv->key_count;
     req->sgl = kv->sgl;
     if (kv->cmd.opcode == NVME_ICMS_STORE || kv->cmd.opcode == NVME_ICMS_RETRIEVE)
         pub->io_class = (enum io_class)kv->cmd.io_class;
@@ -331,7 +340,7 @@ static enum req_step req_new_kv(struct nvmft_req *req)
         if (nvme_kv_exist_many_decode(req->buffer, req->io.data_moved, kv.key_count,
                                       (struct key *)(req->buffer + REQ_KEYS_OFFSET)) != ICMS_OK)
             return req_failed(req, NVME_SC_KV_KEY_SIZE);
-        return REQ_NEXT;
+        return req_wait_turn(req);
     case NVMF_TARGET_LIST:
         if (req->pub.host_bytes < NVME_KV_LIST_HEADER_BYTES)
             return req_failed(req, NVME_SC_SGL_LENGTH);
@@ -339,6 +348,7 @@ static enum req_step req_new_kv(struct nvmft_req *req)
         return req_wait_buffer(req, NVMFT_WAIT_SCAN, req->pub.host_bytes);
     case NVMF_TARGET_FLUSH: /* it needs no memory, and takes its turn all the same */
         return req_wait_buffer(req, NVMFT_WAIT_SCAN, NVMFT_POOL_PAGE);
+    case NVMF_TARGET_EXIST: /* likewise */
     case NVMF_TARGET_DELETE:
         return req_wait_buffer(req, NVMFT_WAIT_LOAD, NVMFT_POOL_PAGE);
     default:
@@ -430,7 +440,8 @@ static enum req_step req_run_execute(struct nvmft_req *req)
         nvmft_req_fail_err(req, ICMS_DEADLINE, ICMS_MISS_DEADLINE);
         return REQ_NEXT;
     }
-    req->pub.memory = req->pub.op == NVMF_TARGET_EXIST_MANY || req->pub.op == NVMF_TARGET_FLUSH
+    req->pub.memory = req->pub.op == NVMF_TARGET_EXIST_MANY || req->pub.op == NVMF_TARGET_EXIST ||
+                              req->pub.op == NVMF_TARGET_FLUSH
                           ? NULL
                           : req->buffer;
     req->pub.memory_bytes = req->pub.memory == NULL ? 0 : req->buffer_bytes;
@@ -602,6 +613,10 @@ static void req_account(struct nvmft_req *req)
     else if (pub->op == NVMF_TARGET_EXIST_MANY && req->status == NVME_SC_SUCCESS)
         counter_add(&counters->misses[ICMS_MISS_ABSENT],
                     pub->key_count - (uint32_t)__builtin_popcountll(pub->map));
+    if (req->keys > 0 && (req->end == ICMS_OK || req->end == ICMS_MISS)) {
+        tenant = &shard->buffers.tenants[req_tenant(req)].counters;
+        counter_add(&tenant->ops[NVMF_TARGET_LOADS], req->keys);
+    }
     if (req->status != NVME_SC_SUCCESS)
         return;
     tenant = &shard->buffers.tenants[req_tenant(req)].counters;

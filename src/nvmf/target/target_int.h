@@ -75,6 +75,9 @@ enum nvmft_wait_class {
 /* A command that waits for its host for so long is not in the window any more. */
 #define NVMFT_STALL_NS ((uint64_t)50 * 1000 * 1000)
 
+/* A key that is looked for takes as much of a turn as so many bytes of a value. */
+#define NVMFT_KEY_COST_BYTES ((uint64_t)1024)
+
 /* Flows of a loop; queue pairs beyond that share one a tenant. */
 #define NVMFT_FLOWS 4096
 
@@ -208,6 +211,7 @@ struct nvmft_req {
     uint8_t *buffer;         /* owned, but for io.in_own; NULL: none                            */
     uint64_t buffer_bytes;   /* its size; parked: what is wanted                                */
     struct nvmft_flow *flow; /* with a buffer of the pool, or parked: whose                    */
+    uint32_t keys;           /* that it looks for without loading them; it counts for so many   */
     bool in_window;          /* counts in the window of its class                               */
     bool is_stalled;         /* left it, because of its host                                    */
     struct list hosted_link; /* in the window and waits for its host                           */
@@ -597,12 +601,16 @@ bool nvmft_buffers_take(struct nvmft_req *req, uint32_t tenant, enum nvmft_wait_
                         uint64_t bytes);
 
 /* A buffer for data that comes with a command (qpair->incoming_*), without parking; NULL: none now,
- * or it is somebody else's turn. */
+ * or, when the command has its turn with it, it is somebody else's turn. */
 uint8_t *nvmft_buffers_try(struct nvmft_qpair *qpair, uint32_t tenant, enum nvmft_wait_class class,
-                           uint64_t bytes);
+                           uint64_t bytes, bool has_turn);
 
-/* The data is there, and the buffer is the command's. */
+/* The data is there, and the buffer is the command's, which has its turn. */
 void nvmft_buffers_adopt(struct nvmft_req *req);
+
+/* It is the tenant's turn for a load that has a buffer, or the load is parked (false): then
+ * nvmft_req_run is called. */
+bool nvmft_buffers_turn(struct nvmft_req *req, uint32_t tenant);
 
 /* Takes a parked request out of its list. */
 void nvmft_buffers_unpark(struct nvmft_req *req);
