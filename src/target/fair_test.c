@@ -415,7 +415,9 @@ static void expect_part(const struct world *world, double part, double within)
 
 /* ---- parts ---------------------------------------------------------------------------------- */
 
-/* Two tenants that want all there is, one with more hosts, more commands and larger ones. */
+/* Two tenants that want all there is, one with more commands in each host and larger ones: 3:1
+ * +- 10 %, 50 +- 5 %. Each has more commands on each loop than a window takes, so some always wait.
+ */
 static void parts_run(uint64_t seed, enum job_kind kind, uint32_t loops, uint32_t weight)
 {
     struct world *world = world_new(seed, loops, 32 * MIB);
@@ -426,16 +428,13 @@ static void parts_run(uint64_t seed, enum job_kind kind, uint32_t loops, uint32_
         world_keep(world, 0, 32 * KIB);
         world_keep(world, 1, 256 * KIB);
     }
-    host_start(host_new(world, kind, 0, 64, 32 * KIB));
-    host_start(host_new(world, kind, 0, 64, 32 * KIB));
+    for (uint32_t i = 0; i < 2 * loops; i++)
+        host_start(host_new(world, kind, 0, 64, 32 * KIB));
     for (int i = 0; i < 3; i++)
         host_start(host_new(world, kind, 1, 64, 256 * KIB));
     world_measure(world, 500 * MS);
-    world_measure(world, SECOND);
-    expect_part(world, (double)weight / (weight + 1),
-                weight == 1  ? 0.05
-                : loops == 1 ? 0.02
-                             : 0.04); /* each divides what it has */
+    world_measure(world, 3 * SECOND);
+    expect_part(world, (double)weight / (weight + 1), weight == 1 ? 0.025 : 0.0175);
     world_free(world);
 }
 
@@ -668,24 +667,23 @@ static struct peer *hoarder_new(struct world *world, uint32_t number, uint8_t op
     return io;
 }
 
-/* What a polite tenant loads and stores beside hosts that take and give nothing, Lists and
- * flushes. */
-static void hoarders_run(uint64_t seed)
+/* What a polite tenant loads or stores beside hosts that take and give nothing, Lists and flushes.
+ * One of the two at a time: stores get what loads leave, and how the 32 loads in flight happen to
+ * lie on the two drives alone makes that 0.7 to 1.05 times what it was a second before. */
+static void hoarders_run(uint64_t seed, enum job_kind kind)
 {
     enum { HOARDERS = 30 };
     struct world *world = world_new(seed, 1, 64 * MIB);
     struct peer *io[HOARDERS], *admin[HOARDERS];
-    double alone[2], beside[2];
+    double alone, beside;
 
     world_start(world);
     world_keep(world, 0, 64 * KIB);
     world_keep(world, 1, 256 * KIB);
-    host_start(host_new(world, JOB_LOAD, 0, 32, 64 * KIB));
-    host_start(host_new(world, JOB_STORE, 2, 32, 64 * KIB));
+    host_start(host_new(world, kind, 0, 32, 64 * KIB));
     world_measure(world, 500 * MS);
     world_measure(world, SECOND);
-    for (int i = 0; i < 2; i++)
-        alone[i] = (double)world->tally[2 * i].bytes;
+    alone = (double)world->tally[0].bytes;
     for (uint32_t i = 0; i < HOARDERS; i++)
         io[i] =
             hoarder_new(world, i, i % 2 == 0 ? NVME_KV_RETRIEVE : NVME_KV_STORE, 100, &admin[i]);
@@ -695,13 +693,11 @@ static void hoarders_run(uint64_t seed)
     }
     world_measure(world, 500 * MS);
     world_measure(world, SECOND);
-    for (int i = 0; i < 2; i++)
-        beside[i] = (double)world->tally[2 * i].bytes;
-    print_message("  loads %.3f, stores %.3f of what they were alone\n", beside[0] / alone[0],
-                  beside[1] / alone[1]);
-    assert_int_equal(world->tally[0].errors + world->tally[2].errors, 0);
-    assert_true(beside[0] >= 0.9 * alone[0]);
-    assert_true(beside[1] >= 0.9 * alone[1]);
+    beside = (double)world->tally[0].bytes;
+    print_message("  %s %.3f of what they were alone\n", kind == JOB_LOAD ? "loads" : "stores",
+                  beside / alone);
+    assert_int_equal(world->tally[0].errors, 0);
+    assert_true(beside >= 0.9 * alone);
     for (uint32_t i = 0; i < HOARDERS; i++) {
         peer_free(&io[i]);
         peer_free(&admin[i]);
@@ -711,8 +707,10 @@ static void hoarders_run(uint64_t seed)
 
 static void hoarders_cost_others_little(void **state)
 {
-    for (uint32_t i = 0; i < rounds; i++)
-        hoarders_run(1 + i);
+    for (uint32_t i = 0; i < rounds; i++) {
+        hoarders_run(1 + i, JOB_LOAD);
+        hoarders_run(1 + i, JOB_STORE);
+    }
 }
 
 /* ---- quotas --------------------------------------------------------------------------------- */
