@@ -98,45 +98,55 @@ icms_err agent_access_client(struct agent *agent, const struct agent_user *user,
 
 /* ---- the backlog ---------------------------------------------------------------------------- */
 
-/* Whether the backlog has no room for so many bytes of a user, who holds own of all. own and users
- * are two words: users may be behind. One value of a user is always let in. */
-static bool backlog_refuses(const struct agent *agent, uint64_t all, uint64_t own, uint32_t users,
+/* Whether the backlog has no room for so many bytes of a user of a volume, who holds own of all.
+ * These are words of their own: users and weights may be behind. One value is always let in. */
+static bool backlog_refuses(const struct agent *agent, uint64_t all, uint64_t own, uint32_t volume,
                             uint64_t bytes)
 {
-    uint64_t max = agent->opts.store_backlog_bytes;
+    uint64_t max = agent->opts.store_backlog_bytes, weight = agent->weights[volume], weights, users;
 
-    return all + bytes > max && (own > 0 || bytes > max) && own + bytes > max / u64_max(users, 1);
+    if (all + bytes <= max || (own == 0 && bytes <= max))
+        return false;
+    weights = atomic_load_explicit(&agent->backlog_weight, memory_order_relaxed);
+    users = atomic_load_explicit(&agent->volumes[volume].backlog_users, memory_order_relaxed);
+    return own + bytes > max / u64_max(weights, weight) * weight / u64_max(users, 1);
 }
 
 bool agent_backlog_full(const struct agent *agent, const struct agent_user_share *user,
-                        uint64_t bytes)
+                        uint32_t volume, uint64_t bytes)
 {
     uint64_t all = atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed);
-    uint64_t own = atomic_load_explicit(&user->backlog_bytes, memory_order_relaxed);
-    uint32_t users = atomic_load_explicit(&agent->backlog_users, memory_order_relaxed);
+    uint64_t own = atomic_load_explicit(&user->backlog_bytes[volume], memory_order_relaxed);
 
-    return backlog_refuses(agent, all, own, users, bytes);
+    return backlog_refuses(agent, all, own, volume, bytes);
 }
 
-bool agent_backlog_take(struct agent *agent, struct agent_user_share *user, uint64_t bytes)
+bool agent_backlog_take(struct agent *agent, struct agent_user_share *user, uint32_t volume,
+                        uint64_t bytes)
 {
     uint64_t all = atomic_fetch_add_explicit(&agent->backlog_bytes, bytes, memory_order_relaxed);
-    uint64_t own = atomic_fetch_add_explicit(&user->backlog_bytes, bytes, memory_order_relaxed);
-    uint32_t is_new = own == 0;
-    uint32_t users =
-        atomic_fetch_add_explicit(&agent->backlog_users, is_new, memory_order_relaxed) + is_new;
+    uint64_t own =
+        atomic_fetch_add_explicit(&user->backlog_bytes[volume], bytes, memory_order_relaxed);
 
-    if (!backlog_refuses(agent, all, own, users, bytes))
+    if (own == 0 && atomic_fetch_add_explicit(&agent->volumes[volume].backlog_users, 1,
+                                              memory_order_relaxed) == 0)
+        atomic_fetch_add_explicit(&agent->backlog_weight, agent->weights[volume],
+                                  memory_order_relaxed);
+    if (!backlog_refuses(agent, all, own, volume, bytes))
         return true;
-    agent_backlog_give(agent, user, bytes);
+    agent_backlog_give(agent, user, volume, bytes);
     return false;
 }
 
-void agent_backlog_give(struct agent *agent, struct agent_user_share *user, uint64_t bytes)
+void agent_backlog_give(struct agent *agent, struct agent_user_share *user, uint32_t volume,
+                        uint64_t bytes)
 {
-    uint64_t own = atomic_fetch_sub_explicit(&user->backlog_bytes, bytes, memory_order_relaxed);
+    uint64_t own =
+        atomic_fetch_sub_explicit(&user->backlog_bytes[volume], bytes, memory_order_relaxed);
 
     atomic_fetch_sub_explicit(&agent->backlog_bytes, bytes, memory_order_relaxed);
-    if (own == bytes)
-        atomic_fetch_sub_explicit(&agent->backlog_users, 1, memory_order_relaxed);
+    if (own == bytes && atomic_fetch_sub_explicit(&agent->volumes[volume].backlog_users, 1,
+                                                  memory_order_relaxed) == 1)
+        atomic_fetch_sub_explicit(&agent->backlog_weight, agent->weights[volume],
+                                  memory_order_relaxed);
 }

@@ -170,13 +170,13 @@ static uint32_t chain_length(const struct shm_arena *arena, uint32_t head)
 }
 
 /* Puts blocks of a client from n on, and returns how many were taken; the others were shed. */
-static uint32_t put_some(struct rig_client *client, uint32_t n, uint32_t count)
+static uint32_t put_some(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t count)
 {
     uint32_t taken = 0;
 
     for (uint32_t i = n; i < n + count; i++) {
         const struct shm_complete *answer =
-            rig_wait(client, rig_put(client, KV, i, BYTES, 0, 10000 * MS));
+            rig_wait(client, rig_put(client, volume, i, BYTES, 0, 10000 * MS));
 
         assert_true(answer->status == ICMS_OK ||
                     (answer->status == ICMS_BUSY && answer->reason == ICMS_MISS_SHED));
@@ -198,26 +198,26 @@ static void a_flood_of_stores_leaves_another_user_its_part(void **state)
         uint32_t n = 100 * (uint32_t)again;
 
         rig->fake[0]->hold_stores = true;
-        assert_int_equal(put_some(flood[0], n, 16), 12);
-        assert_int_equal(put_some(flood[1], n + 16, 4), 0);
-        assert_int_equal(put_some(other, n + 20, 10), 6);
-        assert_int_equal(put_some(flood[1], n + 30, 4), 0);
+        assert_int_equal(put_some(flood[0], KV, n, 16), 12);
+        assert_int_equal(put_some(flood[1], KV, n + 16, 4), 0);
+        assert_int_equal(put_some(other, KV, n + 20, 10), 6);
+        assert_int_equal(put_some(flood[1], KV, n + 30, 4), 0);
         rig_on_fake(rig, 0, fake_target_release);
         rig_run(rig, 100 * MS);
         assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
-        assert_int_equal(put_some(other, n + 40, 1), 1);
+        assert_int_equal(put_some(other, KV, n + 40, 1), 1);
         rig_run(rig, 100 * MS);
     }
     rig_client_free(flood[0]); /* its place stays with the other client of the user */
     rig->fake[0]->hold_stores = true;
-    assert_int_equal(put_some(flood[1], 300, 13), 12);
-    assert_int_equal(put_some(other, 320, 7), 6);
+    assert_int_equal(put_some(flood[1], KV, 300, 13), 12);
+    assert_int_equal(put_some(other, KV, 320, 7), 6);
     rig_client_free(flood[1]); /* its stores go on, and are its user's */
     rig_on_fake(rig, 0, fake_target_release);
     rig_run(rig, 100 * MS);
     assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
     rig->fake[0]->hold_stores = true;
-    assert_int_equal(put_some(other, 340, 13), 12);
+    assert_int_equal(put_some(other, KV, 340, 13), 12);
     rig_on_fake(rig, 0, fake_target_release);
     rig_run(rig, 100 * MS);
     rig_client_free(other);
@@ -232,19 +232,23 @@ static void a_number_of_users_that_is_behind_is_no_harm(void **state)
     struct agent_user_share user = {0}, other = {0};
 
     check(agent != NULL);
+    agent->volumes = calloc(1, sizeof(agent->volumes[0]));
+    check(agent->volumes != NULL);
+    agent->weights[0] = 1;
     agent->opts.store_backlog_bytes = 1000;
     atomic_store(&agent->backlog_bytes, 950);
-    atomic_store(&user.backlog_bytes, 500);
-    assert_false(agent_backlog_full(agent, &user, 100));
-    assert_true(agent_backlog_take(agent, &user, 100));
-    assert_true(agent_backlog_full(agent, &user, 500));
-    assert_false(agent_backlog_take(agent, &user, 500));
-    atomic_store(&agent->backlog_users, 32);
-    assert_false(agent_backlog_full(agent, &other, 1000));
-    assert_true(agent_backlog_take(agent, &other, 1000));
-    assert_true(agent_backlog_full(agent, &other, 1));
-    agent_backlog_give(agent, &other, 1000);
-    assert_true(agent_backlog_full(agent, &other, 1001)); /* more than all there is */
+    atomic_store(&user.backlog_bytes[0], 500);
+    assert_false(agent_backlog_full(agent, &user, 0, 100));
+    assert_true(agent_backlog_take(agent, &user, 0, 100));
+    assert_true(agent_backlog_full(agent, &user, 0, 500));
+    assert_false(agent_backlog_take(agent, &user, 0, 500));
+    atomic_store(&agent->volumes[0].backlog_users, 32);
+    assert_false(agent_backlog_full(agent, &other, 0, 1000));
+    assert_true(agent_backlog_take(agent, &other, 0, 1000));
+    assert_true(agent_backlog_full(agent, &other, 0, 1));
+    agent_backlog_give(agent, &other, 0, 1000);
+    assert_true(agent_backlog_full(agent, &other, 0, 1001)); /* more than all there is */
+    free(agent->volumes);
     free(agent);
 }
 
@@ -280,6 +284,187 @@ static void a_flood_of_loads_does_not_hold_up_another_user(void **state)
     assert_true(before <= 2 * QUEUE);
     rig_client_free(flood);
     rig_client_free(other);
+    rig_free(rig);
+}
+
+/* The volumes of two users share the backlog by their weights, 3:1, whoever comes first. */
+static void volumes_share_the_backlog_by_weight(void **state)
+{
+    const struct rig_opts opts = {
+        .enclosures = 1, .slots = 64, .backlog_bytes = 12 * 21000, .kv_weight = 3};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *heavy = client_of(rig, USER, USER), *light = client_of(rig, OTHERS, OTHERS);
+
+    rig->fake[0]->hold_stores = true;
+    assert_int_equal(put_some(heavy, KV, 0, 16), 12);
+    assert_int_equal(put_some(light, RAW, 20, 10), 3);
+    assert_int_equal(put_some(heavy, KV, 40, 1), 0);
+    rig_on_fake(rig, 0, fake_target_release);
+    rig_run(rig, 100 * MS);
+    assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
+    rig->fake[0]->hold_stores = true;
+    assert_int_equal(put_some(light, RAW, 100, 16), 12);
+    assert_int_equal(put_some(heavy, KV, 120, 16), 9);
+    rig_on_fake(rig, 0, fake_target_release);
+    rig_run(rig, 100 * MS);
+    assert_int_equal(rig_stats(rig)->backlog_bytes, 0);
+    rig_client_free(heavy);
+    rig_client_free(light);
+    rig_free(rig);
+}
+
+static uint32_t answered(struct rig_client *client, const uint64_t *tags, uint32_t count)
+{
+    uint32_t got = 0;
+
+    rig_take(client);
+    for (uint32_t i = 0; i < count; i++)
+        got += client->got[tags[i]];
+    return got;
+}
+
+static uint64_t prestage(struct rig_client *client, uint32_t n)
+{
+    struct shm_submit entry = {.op = SHM_OP_GET,
+                               .flags = SHM_FLAG_PRESTAGE,
+                               .lease = SHM_SLOT_NONE,
+                               .key_length = 16,
+                               .deadline_ns = rig_now_ns(client->rig) + 10000 * MS};
+    struct key key;
+
+    rig_key(n, &key);
+    memcpy(entry.key, key.bytes, sizeof(entry.key));
+    return rig_submit(client, &entry);
+}
+
+/* What a flood of gets leaves to a few of another user that come when all is in use: these are
+ * answered before more than so many of the flood. */
+static void expect_turns(struct agent_rig *rig, bool is_prestage, uint32_t flood_count,
+                         uint32_t before_max)
+{
+    enum { FEW = 5 };
+    struct rig_client *flood = client_of(rig, USER, USER), *other = client_of(rig, OTHERS, OTHERS);
+    uint64_t *tags = calloc(flood_count, sizeof(*tags)), few[FEW];
+    uint32_t before;
+
+    check(tags != NULL);
+    rig->fake[0]->hold = true;
+    for (uint32_t i = 0; i < flood_count; i++)
+        tags[i] =
+            is_prestage ? prestage(flood, i) : rig_get(flood, KV, i, SHM_SLOT_NONE, 10000 * MS);
+    rig_run(rig, 50 * MS);
+    for (uint32_t i = 0; i < FEW; i++)
+        few[i] = is_prestage ? prestage(other, 2000 + i)
+                             : rig_get(other, KV, 2000 + i, SHM_SLOT_NONE, 10000 * MS);
+    rig_run(rig, 50 * MS);
+    rig_on_fake(rig, 0, fake_target_release);
+    for (uint32_t i = 0; i < FEW; i++)
+        assert_int_equal(rig_wait(other, few[i])->reason, ICMS_MISS_ABSENT);
+    before = answered(flood, tags, flood_count);
+    for (uint32_t i = 0; i < flood_count; i++)
+        assert_int_equal(rig_wait(flood, tags[i])->reason, ICMS_MISS_ABSENT);
+    print_message("  %u of %u of the flood were answered before\n", before, flood_count);
+    assert_true(before <= before_max);
+    assert_int_equal(rig_stats(rig)->in_flight, 0);
+    free(tags);
+    rig_client_free(flood);
+    rig_client_free(other);
+}
+
+/* 512 prestages are operations, of which 127 are with the enclosure; the others wait for one. */
+static void users_take_turns_for_operations(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 4000, .value_bytes = 1000};
+    struct agent_rig *rig = rig_new(&opts);
+
+    expect_turns(rig, true, 1000, 2 * 128);
+    rig_free(rig);
+}
+
+/* Eight loads fill the arena; the others wait for space there. */
+static void users_take_turns_for_space(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 8, .block_bytes = BYTES};
+    struct agent_rig *rig = rig_new(&opts);
+
+    expect_turns(rig, false, 200, 40);
+    rig_free(rig);
+}
+
+/* An own drive has 16 blocks of a user in work. Those of another one that come then go between
+ * those that wait. */
+static void users_take_turns_for_an_own_drive(void **state)
+{
+    enum { CLIENTS = 3, EACH = 30, FEW = 3 }; /* 32 values fit into a client's staging memory */
+    const struct rig_opts opts = {.slots = 4000, .value_bytes = 20000};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *flood[CLIENTS], *other = client_of(rig, OTHERS, OTHERS);
+    uint64_t tags[CLIENTS][EACH], few[FEW];
+    uint32_t before = 0;
+
+    for (uint32_t c = 0; c < CLIENTS; c++) {
+        flood[c] = client_of(rig, USER, USER);
+        for (uint32_t i = 0; i < EACH; i++)
+            tags[c][i] = rig_put(flood[c], KV, c * EACH + i, BYTES, SHM_FLAG_ON_FLASH, 10000 * MS);
+    }
+    for (uint32_t i = 0; i < FEW; i++)
+        few[i] = rig_put(other, KV, 1000 + i, BYTES, SHM_FLAG_ON_FLASH, 10000 * MS);
+    for (uint32_t i = 0; i < FEW; i++)
+        assert_int_equal(rig_wait(other, few[i])->status, ICMS_OK);
+    for (uint32_t c = 0; c < CLIENTS; c++)
+        before += answered(flood[c], tags[c], EACH);
+    for (uint32_t c = 0; c < CLIENTS; c++) {
+        for (uint32_t i = 0; i < EACH; i++)
+            assert_int_equal(rig_wait(flood[c], tags[c][i])->status, ICMS_OK);
+        rig_client_free(flood[c]);
+    }
+    print_message("  %u of %d of the flood were answered before\n", before, CLIENTS * EACH);
+    assert_true(before <= 40);
+    rig_client_free(other);
+    rig_free(rig);
+}
+
+/* Two volumes want more than the enclosure takes: what goes there has their weights, 3:1, though
+ * the light one has two users. */
+static void volumes_share_queue_pairs_by_weight(void **state)
+{
+    enum { EACH = 900, LIGHT = 450 };
+    const struct rig_opts opts = {
+        .enclosures = 1, .slots = 4000, .value_bytes = 1000, .kv_weight = 3};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *heavy = client_of(rig, USER, USER);
+    struct rig_client *light[] = {client_of(rig, OTHERS, OTHERS), client_of(rig, 77, 77)};
+    uint64_t tags[EACH], others[2][LIGHT];
+    uint32_t got, got_light[2];
+
+    rig->fake[0]->hold = true;
+    for (uint32_t i = 0; i < EACH; i++)
+        tags[i] = rig_get(heavy, KV, i, SHM_SLOT_NONE, 20000 * MS);
+    rig_run(rig, 50 * MS);
+    for (uint32_t i = 0; i < LIGHT; i++)
+        for (int user = 0; user < 2; user++)
+            others[user][i] = rig_get(light[user], RAW, 1000 * (1 + (uint32_t)user) + i,
+                                      SHM_SLOT_NONE, 20000 * MS);
+    rig_run(rig, 50 * MS);
+    rig_on_fake(rig, 0, fake_target_release);
+    do {
+        rig_run(rig, MS / 100);
+        got = answered(heavy, tags, EACH);
+    } while (got < 600);
+    for (int user = 0; user < 2; user++)
+        got_light[user] = answered(light[user], others[user], LIGHT);
+    print_message("  %u and %u + %u\n", got, got_light[0], got_light[1]);
+    /* 127 of the heavy one had gone before */
+    assert_in_range(got_light[0] + got_light[1], (got - 127) / 3 - 45, (got - 127) / 3 + 45);
+    assert_in_range(got_light[0], got_light[1] - 5, got_light[1] + 5);
+    for (uint32_t i = 0; i < EACH; i++)
+        assert_int_equal(rig_wait(heavy, tags[i])->reason, ICMS_MISS_ABSENT);
+    for (int user = 0; user < 2; user++) {
+        for (uint32_t i = 0; i < LIGHT; i++)
+            assert_int_equal(rig_wait(light[user], others[user][i])->reason, ICMS_MISS_ABSENT);
+        rig_client_free(light[user]);
+    }
+    rig_client_free(heavy);
     rig_free(rig);
 }
 
@@ -337,6 +522,11 @@ int main(void)
         cmocka_unit_test(a_flood_of_stores_leaves_another_user_its_part),
         cmocka_unit_test(a_number_of_users_that_is_behind_is_no_harm),
         cmocka_unit_test(a_flood_of_loads_does_not_hold_up_another_user),
+        cmocka_unit_test(volumes_share_the_backlog_by_weight),
+        cmocka_unit_test(users_take_turns_for_operations),
+        cmocka_unit_test(users_take_turns_for_space),
+        cmocka_unit_test(users_take_turns_for_an_own_drive),
+        cmocka_unit_test(volumes_share_queue_pairs_by_weight),
         cmocka_unit_test(keys_chosen_for_one_chain_do_not_make_it_long),
         cmocka_unit_test(seeds_are_not_guessed),
     };

@@ -159,6 +159,8 @@ static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct a
         agent_slabs_init(reactor) != ICMS_OK)
         return err_set(why, ICMS_NO_MEMORY, "no memory for %u volumes and %u enclosures",
                        opts->volume_count, opts->enclosure_count);
+    if (agent_reactor_lines_init(reactor) != ICMS_OK)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for those who wait for operations");
     for (uint32_t i = 0; i < opts->volume_count && err == ICMS_OK; i++) {
         reactor->shard_count++;
         err = agent_shard_init(&reactor->shards[i], reactor, i, why);
@@ -368,6 +370,7 @@ static void reactor_parts_fini(struct agent_reactor *reactor)
     free(reactor->slabs);
     free(reactor->ops);
     agent_reactor_matches_fini(reactor);
+    free(reactor->lines_memory);
     trace_book_fini(&reactor->book);
 }
 

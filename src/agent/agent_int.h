@@ -17,6 +17,7 @@
 #include "agent/access.h"
 #include "agent/agent.h"
 #include "agent/extent.h"
+#include "agent/wait.h"
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/counter.h"
@@ -120,14 +121,6 @@ struct agent_shard;
 struct agent_client;
 struct agent_qpair;
 struct agent_reactor;
-
-/* Something in a list that waits. Whoever owns the list takes it out and calls wake, on the loop.
- */
-struct agent_waiter {
-    struct list link;
-    /* op: the operation that is over, when it waited for that; else NULL. */
-    void (*wake)(struct agent_waiter *waiter, struct agent_op *op);
-};
 
 struct agent_req {
     enum agent_req_state state; /* set by agent_req_state_set                                   */
@@ -311,16 +304,18 @@ struct agent_reactor {
     struct agent_op *ops;                  /* [AGENT_OPS]                                  */
     struct list free_ops;                  /* struct agent_op                              */
     uint32_t ops_used[IO_CLASS_COUNT];     /* by class                                     */
-    struct list wait_op[IO_CLASS_COUNT];   /* struct agent_req                             */
+    struct line wait_op[IO_CLASS_COUNT];   /* struct agent_waiter: requests                */
     struct agent_match *matches;           /* [AGENT_MATCHES]                              */
     struct agent_match_cmd *match_cmds;    /* [AGENT_MATCH_CMDS]                                */
     struct list free_matches;              /* struct agent_match                           */
     struct list free_match_cmds;           /* struct agent_match_cmd                            */
-    struct list wait_match;                /* struct agent_req that wait for a batch       */
-    struct list wait_cmd;                  /* struct agent_match: its next key needs a command */
-    struct list wait_alone;                /* the same, an operation of its own            */
+    struct line wait_match;                /* struct agent_waiter: requests that wait for a batch */
+    struct line wait_cmd;                  /* batches whose next key needs a command       */
+    struct line wait_alone;                /* the same, an operation of its own            */
+    void *lines_memory;                    /* of all of them                               */
     struct loop_msg wake;                  /* wakes all that wait                          */
     bool wake_sent;                        /* it is in flight                             */
+    bool waking;                           /* who takes something now is next in line      */
     struct loop_timer heartbeat;           /* rings of clients                              */
     uint64_t heartbeat_due_ns;             /* when it should fire                           */
     uint64_t stalled_ns;                   /* when it was late last; 0: never               */
@@ -390,6 +385,7 @@ struct agent_volume {
     uint64_t offset;           /* of its shard in a part                                         */
     uint64_t shard_bytes_max;  /* for blocks of one shard                                        */
     uint32_t margin;           /* bytes of an extent in front of the value                       */
+    _Atomic uint32_t backlog_users; /* that have stores of it in flight                          */
     uint64_t client_counts[SHM_COUNTS]; /* of all clients, also detached ones; agent->control     */
 };
 
@@ -435,8 +431,10 @@ struct agent_shard {
     struct list large;           /* struct agent_slot: go first; AGENT_LARGE_SHARE - 1 at most */
     uint64_t secret;             /* seeds the hashes of what is not shared                  */
     struct list keys[AGENT_KEY_LISTS]; /* struct agent_op by key                                 */
-    struct list wait_slot;    /* struct agent_req                                         */
-    struct list wait_share;   /* struct agent_req: puts while stores hold their share     */
+    struct line wait_slot;    /* struct agent_waiter: requests                            */
+    struct line wait_share;   /* puts while stores hold their share                       */
+    void *lines_memory;       /* of both                                                  */
+    bool waking;              /* who takes space now is next in line                      */
     uint64_t store_bytes;     /* of the arena, held by stores in flight                   */
     uint64_t store_bytes_max; /* their share; the others are for loads                    */
     struct loop_timer sweep;  /* looks at limbo again                                     */
@@ -510,7 +508,8 @@ struct agent_local {
     uint64_t buffer_bytes;      /* of one                                                   */
     uint8_t *buffers[AGENT_LOCAL_BUFFERS]; /* free ones                                          */
     uint32_t free_count;
-    struct list waiting; /* struct agent_op that need a buffer                       */
+    struct line waiting; /* struct agent_op that need a buffer                       */
+    void *line_memory;   /* its                                                      */
     uint64_t load_bytes, store_bytes;
 };
 
@@ -577,6 +576,7 @@ struct agent {
     struct agent_reactor reactors[LIMIT_LOOPS];
     uint32_t volume_count;
     struct agent_volume *volumes; /* [volume_count]                                           */
+    uint32_t weights[LIMIT_AGENT_VOLUMES]; /* of volumes, where they share                    */
     uint32_t arena_count;
     struct agent_arena arenas[LIMIT_AGENT_VOLUMES];
     uint32_t enclosure_count;      /* enclosures                                               */
@@ -586,12 +586,12 @@ struct agent {
     struct secret *secrets[LIMIT_ENCLOSURES]; /* this host's towards them; NULL: none            */
     struct secret *controller_secrets[LIMIT_ENCLOSURES]; /* that they have to prove; NULL: none  */
     uint8_t require[LIMIT_ENCLOSURES];                   /* REQUIRE_* of them                    */
-    struct agent_local *local;      /* NULL: a pod                                              */
-    _Atomic uint64_t backlog_bytes; /* stores in flight                                         */
-    _Atomic uint32_t backlog_users; /* whose they are                                           */
-    _Atomic bool draining;          /* no new requests                                          */
-    pthread_mutex_t control;        /* of client numbers and regions; control threads, and the
-                                       last step of a client's end                               */
+    struct agent_local *local;       /* NULL: a pod                                              */
+    _Atomic uint64_t backlog_bytes;  /* stores in flight                                         */
+    _Atomic uint32_t backlog_weight; /* of the volumes whose they are                           */
+    _Atomic bool draining;           /* no new requests                                          */
+    pthread_mutex_t control;         /* of client numbers and regions; control threads, and the
+                                        last step of a client's end                               */
     struct agent_client clients[LIMIT_CLIENTS];
     struct agent_user_share users[LIMIT_CLIENTS];
     uint64_t clients_refused; /* by agent_access_client; control                                */
@@ -678,27 +678,6 @@ uint32_t agent_memory_floor_slabs(const struct agent *agent, const struct agent_
 
 /* Memory for blocks, of all volumes. Any thread. */
 uint64_t agent_memory_bytes(const struct agent *agent);
-
-/* ---- wait.c --------------------------------------------------------------------------------- */
-
-/* Takes it out of its list and wakes it. */
-static inline void agent_waiter_wake(struct list *link, struct agent_op *op)
-{
-    struct agent_waiter *waiter = container_of(link, struct agent_waiter, link);
-
-    list_remove(link);
-    waiter->wake(waiter, op);
-}
-
-/* Wakes who waits in a list, in order, until so many have to wait there again; these stay in front.
- */
-void agent_waiters_wake(struct list *list, int past);
-
-/* Whether there is an operation for this class. */
-bool agent_reactor_has_op(const struct agent_reactor *reactor, enum io_class io_class);
-
-/* Something was given back: whoever waits for it looks, after what runs now. */
-void agent_reactor_wake(struct agent_reactor *reactor);
 
 /* ---- local.c -------------------------------------------------------------------------------- */
 

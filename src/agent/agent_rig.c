@@ -50,6 +50,7 @@ static void rig_volumes(struct agent_rig *rig, const struct rig_opts *opts)
         strcpy(spec->name, names[i]);
         spec->value_bytes_max = value_bytes;
         spec->run_blocks = 32;
+        spec->weight = i == 0 && opts->kv_weight != 0 ? opts->kv_weight : 1;
         spec->sealed = i != 1;
         spec->memory_bytes_max = rig_arena_bytes(spec, opts);
         if (opts->memory != 0) {

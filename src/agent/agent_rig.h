@@ -32,6 +32,7 @@ struct rig_opts {
     uint32_t raw_uid;          /* volume "raw" is for this user; 0: for everybody */
     uint32_t raw_gid;          /* and for this group                           */
     uint32_t user_clients_max; /* 0: the default                             */
+    uint32_t kv_weight;        /* of volume "kv"; 0: 1                        */
     bool many;                 /* enclosures offer exist-many                   */
     bool one_by_one;           /* the agent does not use it                     */
     bool own_process;          /* of clients too: records lie in slots          */

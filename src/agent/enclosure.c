@@ -463,16 +463,6 @@ static void enclosure_req_done(struct nvmf_req *req)
     op->answered(op);
 }
 
-/* Users take turns where commands wait for a place in a queue pair; the agent's own are one more.
- */
-#define ENCLOSURE_SHARES (1 + LIMIT_CLIENTS)
-
-static uint32_t enclosure_share(const struct agent_enclosure *enclosure,
-                                const struct agent_user_share *user)
-{
-    return user == NULL ? 0 : 1 + (uint32_t)(user - enclosure->agent->users);
-}
-
 static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct agent_op *op)
 {
     struct agent_shard *shard = op->shard;
@@ -488,7 +478,7 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
     op->ahead_bytes = enclosure->loading_bytes;
     *req = (struct nvmf_req){
         .nsid = enclosure->nsid[shard->number],
-        .share = enclosure_share(enclosure, op->user),
+        .share = agent_share(shard, op->user),
         .io_class = op->io_class,
         .key = op->key,
         .deadline_ns = op->deadline_ns,
@@ -577,7 +567,7 @@ void agent_enclosure_ask_match(struct agent_enclosure *enclosure, struct agent_m
     cmd->ahead_bytes = enclosure->loading_bytes;
     cmd->nvmf = (struct nvmf_req){
         .nsid = nsid,
-        .share = enclosure_share(enclosure, cmd->match->user),
+        .share = agent_share(cmd->match->shard, cmd->match->user),
         .io_class = IO_CLASS_LOAD,
         .key = cmd->keys[0],
         .deadline_ns = cmd->match->deadline_ns,
@@ -638,7 +628,8 @@ icms_err agent_enclosure_init(struct agent_enclosure *enclosure, struct agent_re
     ctrl_opts.header_digest = agent_opts->header_digest;
     ctrl_opts.data_digest = agent_opts->data_digest;
     ctrl_opts.queue_entries = agent_opts->queue_entries;
-    ctrl_opts.shares = ENCLOSURE_SHARES;
+    ctrl_opts.shares = (struct nvmf_share_opts){
+        .groups = agent->volume_count, .members = AGENT_MEMBERS, .weights = agent->weights};
     ctrl_opts.keep_alive_ns = (uint64_t)agent_opts->keep_alive_ms * 1000000;
     ctrl_opts.silence_ns = (uint64_t)agent_opts->silence_ms * 1000000;
     ctrl_opts.tls = agent->tls[number];

@@ -3,7 +3,7 @@
  * agent/local.c: a drive of the agent's own instead of a pod: "dir:", and tests without a network.
  *
  * On reactor 0, the only one of an agent with its own drive. At most AGENT_LOCAL_BUFFERS operations
- * are at the store, each with a buffer for its record; more wait in order. Answers come by
+ * are at the store, each with a buffer for its record; more wait in line (wait.c). Answers come by
  * op->answered, never inside agent_local_ask.
  *
  * In place. A record's checks depend on a secret of its segment, so other processes must not see
@@ -40,15 +40,21 @@ static void local_back(struct loop_msg *msg)
 
 static void local_buffer_give(struct agent_local *local, struct agent_op *op)
 {
+    struct agent_op *next;
     struct list *link;
+    uint32_t share;
 
     if (op->buffer == NULL)
         return;
     local->buffers[local->free_count++] = op->buffer;
     op->buffer = NULL;
-    link = list_pop(&local->waiting);
-    if (link != NULL)
-        local_begin(local, container_of(link, struct agent_op, link));
+    link = line_pop(&local->waiting, &share);
+    if (link == NULL)
+        return;
+    next = container_of(link, struct agent_op, link);
+    line_charge(&local->waiting, share,
+                next->kind == AGENT_OP_STORE ? next->stored_bytes : next->space);
+    local_begin(local, next);
 }
 
 /* Answers from a callback of the store. */
@@ -158,7 +164,7 @@ static void local_deadline(struct loop_timer *timer)
 
     if (op->buffer != NULL)
         return;
-    list_remove(&op->link); /* it waits for one */
+    line_leave(&local->waiting, agent_share(op->shard, op->user), &op->link); /* it waits */
     local_fail(local, op, ICMS_DEADLINE);
 }
 
@@ -257,7 +263,7 @@ void agent_local_ask(struct agent_local *local, struct agent_op *op)
     if (op->deadline_ns != 0 && op->kind != AGENT_OP_FLUSH)
         loop_timer_start(local->reactor->loop, &op->timer, op->deadline_ns);
     if (op->kind != AGENT_OP_FLUSH && local->free_count == 0) {
-        list_push(&local->waiting, &op->link);
+        line_push(&local->waiting, agent_share(op->shard, op->user), &op->link);
         return;
     }
     local_begin(local, op);
@@ -366,7 +372,12 @@ icms_err agent_local_new(struct agent *agent, struct err_why *why)
         return err_set(why, ICMS_NO_MEMORY, "no memory for the drive %s", agent->opts.local_path);
     agent->local = local;
     local->reactor = &agent->reactors[0];
-    list_init(&local->waiting);
+    local->line_memory = malloc(line_bytes(agent->volume_count, AGENT_MEMBERS));
+    if (local->line_memory == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the users of the drive %s",
+                       agent->opts.local_path);
+    line_init(&local->waiting, local->line_memory, agent->volume_count, AGENT_MEMBERS,
+              agent->weights);
     return local_open(local, agent, why);
 }
 
@@ -376,6 +387,7 @@ void agent_local_free(struct agent_local **local)
         return;
     store_close(&(*local)->store);
     loop_region_free(&(*local)->region);
+    free((*local)->line_memory);
     free(*local);
     *local = NULL;
 }

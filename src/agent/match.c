@@ -28,9 +28,6 @@ icms_err agent_reactor_matches_init(struct agent_reactor *reactor)
 {
     list_init(&reactor->free_matches);
     list_init(&reactor->free_match_cmds);
-    list_init(&reactor->wait_match);
-    list_init(&reactor->wait_cmd);
-    list_init(&reactor->wait_alone);
     reactor->matches = calloc(AGENT_MATCHES, sizeof(reactor->matches[0]));
     reactor->match_cmds = calloc(AGENT_MATCH_CMDS, sizeof(reactor->match_cmds[0]));
     if (reactor->matches == NULL || reactor->match_cmds == NULL)
@@ -52,9 +49,13 @@ static void match_wake(struct agent_waiter *waiter, struct agent_op *op);
 
 struct agent_match *agent_match_new(struct agent_shard *shard, struct agent_user_share *user)
 {
-    struct list *link = list_pop(&shard->reactor->free_matches);
+    struct agent_reactor *reactor = shard->reactor;
     struct agent_match *match;
+    struct list *link;
 
+    if (!reactor->waking && line_has_others(&reactor->wait_match, agent_share(shard, user)))
+        return NULL;
+    link = list_pop(&reactor->free_matches);
     if (link == NULL)
         return NULL;
     match = container_of(link, struct agent_match, waiter.link);
@@ -75,7 +76,7 @@ static void match_free(struct agent_match *match)
     struct agent_reactor *reactor = match->shard->reactor;
 
     check(match->req == NULL && match->out == 0);
-    list_remove(&match->waiter.link);
+    agent_waiter_leave(&match->waiter);
     list_push(&reactor->free_matches, &match->waiter.link);
     agent_reactor_wake(reactor);
 }
@@ -122,7 +123,7 @@ static void match_op_done(struct agent_op *op);
 /* ---- asking --------------------------------------------------------------------------------- */
 
 /* With an operation of its own. NULL, or where to wait for one. */
-static struct list *match_ask_alone(struct agent_match *match, uint32_t i)
+static struct line *match_ask_alone(struct agent_match *match, uint32_t i)
 {
     struct agent_op *op =
         agent_op_new(match->shard, match->user, AGENT_OP_EXIST, &match->keys[i], IO_CLASS_LOAD);
@@ -145,17 +146,20 @@ static struct list *match_ask_alone(struct agent_match *match, uint32_t i)
 
 /* Puts a key into the open command of its enclosure, which goes when it is full. NULL, or where to
  * wait for a command. */
-static struct list *match_ask_cmd(struct agent_match *match, uint32_t i,
+static struct line *match_ask_cmd(struct agent_match *match, uint32_t i,
                                   struct agent_enclosure *enclosure,
                                   struct agent_match_cmd **io_cmd)
 {
     struct agent_match_cmd *cmd = *io_cmd;
 
     if (cmd == NULL) {
-        struct list *link = list_pop(&match->shard->reactor->free_match_cmds);
+        struct agent_reactor *reactor = match->shard->reactor;
+        bool is_next = reactor->waking ||
+                       !line_has_others(&reactor->wait_cmd, agent_share(match->shard, match->user));
+        struct list *link = is_next ? list_pop(&reactor->free_match_cmds) : NULL;
 
         if (link == NULL)
-            return &match->shard->reactor->wait_cmd;
+            return &reactor->wait_cmd;
         cmd = *io_cmd = container_of(link, struct agent_match_cmd, link);
         list_init(&cmd->link);
         cmd->answered = match_cmd_answered;
@@ -177,7 +181,7 @@ static struct list *match_ask_cmd(struct agent_match *match, uint32_t i,
 }
 
 /* Asks for a key, or knows its answer: NULL. Else there is nothing to ask with: where to wait. */
-static struct list *match_ask(struct agent_match *match, uint32_t i)
+static struct line *match_ask(struct agent_match *match, uint32_t i)
 {
     struct agent_shard *shard = match->shard;
     struct agent_enclosure *enclosure;
@@ -242,9 +246,9 @@ static void match_run(struct agent_match *match)
 {
     struct agent_reactor *reactor = match->shard->reactor;
     uint32_t end = match->next + AGENT_MATCH_SLICE;
-    struct list *wait = NULL;
+    struct line *wait = NULL;
 
-    list_remove(&match->waiter.link);
+    agent_waiter_leave(&match->waiter);
     if (match->req == NULL)
         match->next = match->count; /* nobody wants to know */
     while (match->next < match->count && match->next < end) {
@@ -264,7 +268,9 @@ static void match_run(struct agent_match *match)
     }
     match_parts_send(match);
     if (wait != NULL)
-        list_push(wait, &match->waiter.link);
+        agent_line_wait(&match->waiter, wait, agent_share(match->shard, match->user),
+                        wait == &reactor->wait_cmd ? NVME_KV_EXIST_MANY_KEYS * AGENT_KEY_COST_BYTES
+                                                   : AGENT_KEY_COST_BYTES);
     match_settle(match);
 }
 

@@ -242,6 +242,7 @@ static icms_err memory_plan(struct agent *agent, const struct agent_opts *opts, 
     agent->volume_count = opts->volume_count;
     for (uint32_t i = 0; i < opts->volume_count; i++) {
         volume_init(agent, opts, i);
+        agent->weights[i] = (uint32_t)u64_max(opts->volumes[i].weight, 1);
         floors += agent->volumes[i].memory_bytes_min;
     }
     if (opts->memory_bytes != 0 && floors > opts->memory_bytes)

@@ -37,8 +37,6 @@ void agent_reactor_ops_init(struct agent_reactor *reactor)
     list_init(&reactor->free_ops);
     for (int i = 0; i < AGENT_OPS; i++)
         list_push(&reactor->free_ops, &reactor->ops[i].link);
-    for (int i = 0; i < IO_CLASS_COUNT; i++)
-        list_init(&reactor->wait_op[i]);
 }
 
 static void op_answered(struct agent_op *op);
@@ -50,7 +48,9 @@ struct agent_op *agent_op_new(struct agent_shard *shard, struct agent_user_share
     struct agent_reactor *reactor = shard->reactor;
     struct agent_op *op;
 
-    if (!agent_reactor_has_op(reactor, io_class))
+    if (!agent_reactor_has_op(reactor, io_class) ||
+        (!reactor->waking &&
+         line_has_others(&reactor->wait_op[io_class], agent_share(shard, user))))
         return NULL;
     op = container_of(list_pop(&reactor->free_ops), struct agent_op, link);
     reactor->ops_used[io_class]++;
@@ -594,7 +594,7 @@ static void op_done_store(struct agent_op *op)
     struct agent_shard *shard = op->shard;
     struct agent_share *share = op_share(op);
 
-    agent_backlog_give(shard->agent, op->user, op->stored_bytes);
+    agent_backlog_give(shard->agent, op->user, shard->number, op->stored_bytes);
     check(shard->store_bytes >= agent_shard_slot_bytes(shard, op->slot));
     shard->store_bytes -= agent_shard_slot_bytes(shard, op->slot);
     agent_shard_unpin(shard, op->slot);

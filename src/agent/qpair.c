@@ -258,7 +258,7 @@ static uint64_t qpair_entry_bytes(const struct agent_qpair *qpair, const struct 
     const struct agent *agent = qpair->reactor->agent;
 
     if (entry->op == SHM_OP_EXISTS_MANY)
-        return u64_min(entry->bytes, SHM_MATCH_KEYS) * 1024;
+        return u64_min(entry->bytes, SHM_MATCH_KEYS) * AGENT_KEY_COST_BYTES;
     if (entry->volume >= agent->volume_count ||
         (entry->op != SHM_OP_PUT && entry->op != SHM_OP_SUSPECT))
         return 0;

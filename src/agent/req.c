@@ -38,7 +38,7 @@ static enum step req_answer(struct agent_req *req, icms_err status, enum icms_mi
     struct agent_shard *shard = req->shard;
 
     loop_timer_stop(shard->reactor->loop, &req->timer);
-    list_remove(&req->waiter.link);
+    agent_waiter_leave(&req->waiter);
     req->waits = NULL;
     if (req->match != NULL)
         agent_match_leave(req->match);
@@ -91,9 +91,48 @@ static enum step req_wait_key(struct agent_req *req, struct agent_op *op)
     return req_wait(req, AGENT_REQ_WAIT_KEY, &op->blocked);
 }
 
+/* Of a turn in a line: what it takes. */
+static uint64_t req_bytes(const struct agent_req *req)
+{
+    switch (req->op) {
+    case SHM_OP_PUT:
+        return req->bytes;
+    case SHM_OP_GET:
+        return req->space != 0 ? req->space : agent_shard_load_bytes(req->shard, &req->key);
+    case SHM_OP_EXISTS_MANY:
+        return (uint64_t)req->bytes * AGENT_KEY_COST_BYTES;
+    default:
+        return 0;
+    }
+}
+
+static enum step req_wait_line(struct agent_req *req, enum agent_req_state state, struct line *line,
+                               uint32_t share)
+{
+    agent_req_state_set(req, state);
+    agent_line_wait(&req->waiter, line, share, req_bytes(req));
+    return STEP_WAIT;
+}
+
 static enum step req_wait_pool(struct agent_req *req, enum io_class io_class)
 {
-    return req_wait(req, AGENT_REQ_WAIT_OP, &req->shard->reactor->wait_op[io_class]);
+    return req_wait_line(req, AGENT_REQ_WAIT_OP, &req->shard->reactor->wait_op[io_class],
+                         agent_share(req->shard, req->qpair->client->user));
+}
+
+static enum step req_wait_space(struct agent_req *req, struct line *line)
+{
+    return req_wait_line(req, AGENT_REQ_WAIT_SLOT, line,
+                         agent_member(req->shard->agent, req->qpair->client->user));
+}
+
+/* Whether another user waits for space of the shard already. */
+static bool req_is_behind(const struct agent_req *req, const struct line *line)
+{
+    const struct agent_shard *shard = req->shard;
+
+    return !shard->waking &&
+           line_has_others(line, agent_member(shard->agent, req->qpair->client->user));
 }
 
 /* ---- get ------------------------------------------------------------------------------------ */
@@ -177,10 +216,11 @@ static enum step req_new_get(struct agent_req *req)
     if ((req->flags & SHM_FLAG_DIRECT) != 0 && shard->spec.sealed &&
         !agent_shard_admits(shard, &req->key))
         return req_get_direct(req, io_class);
-    space = req->space != 0 ? req->space : agent_shard_load_bytes(shard, &req->key);
-    slot = agent_shard_slot_take(shard, space);
+    space = req_bytes(req);
+    slot =
+        req_is_behind(req, &shard->wait_slot) ? SHM_SLOT_NONE : agent_shard_slot_take(shard, space);
     if (slot == SHM_SLOT_NONE)
-        return req_wait(req, AGENT_REQ_WAIT_SLOT, &shard->wait_slot);
+        return req_wait_space(req, &shard->wait_slot);
     op = agent_op_new(shard, req->qpair->client->user, AGENT_OP_LOAD, &req->key, io_class);
     if (op == NULL) {
         agent_shard_slot_give(shard, slot);
@@ -250,7 +290,7 @@ static enum step req_put_start(struct agent_req *req, struct agent_op *op, uint3
     icms_err err = req_put_copy(req, slot);
 
     if (err != ICMS_OK) {
-        agent_backlog_give(shard->agent, req->qpair->client->user, stored_bytes);
+        agent_backlog_give(shard->agent, req->qpair->client->user, shard->number, stored_bytes);
         agent_shard_slot_give(shard, slot);
         agent_op_free(op);
         counter_add(&shard->checksum_errors, 1);
@@ -308,23 +348,24 @@ static enum step req_new_put(struct agent_req *req)
     if ((req->flags & SHM_FLAG_IF_ABSENT) != 0 &&
         agent_shard_find(shard, &req->key) != SHM_SLOT_NONE)
         return req_answer(req, ICMS_EXISTS, ICMS_MISS_NONE);
-    if (agent_backlog_full(agent, user, stored_bytes))
+    if (agent_backlog_full(agent, user, shard->number, stored_bytes))
         return req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
     err = agent->local != NULL ? ICMS_OK : agent_op_target(shard, &req->key);
     if (err != ICMS_OK)
         return req_answer(req, err,
                           err == ICMS_NO_VOLUME ? ICMS_MISS_NONE : ICMS_MISS_ENCLOSURE_DOWN);
-    if (!agent_shard_stores_more(shard, stored_bytes))
-        return req_wait(req, AGENT_REQ_WAIT_SLOT, &shard->wait_share);
-    slot = agent_shard_slot_take(shard, stored_bytes);
+    if (req_is_behind(req, &shard->wait_share) || !agent_shard_stores_more(shard, stored_bytes))
+        return req_wait_space(req, &shard->wait_share);
+    slot = req_is_behind(req, &shard->wait_slot) ? SHM_SLOT_NONE
+                                                 : agent_shard_slot_take(shard, stored_bytes);
     if (slot == SHM_SLOT_NONE)
-        return req_wait(req, AGENT_REQ_WAIT_SLOT, &shard->wait_slot);
+        return req_wait_space(req, &shard->wait_slot);
     op = agent_op_new(shard, req->qpair->client->user, AGENT_OP_STORE, &req->key, IO_CLASS_STORE);
     if (op == NULL) {
         agent_shard_slot_give(shard, slot);
         return req_wait_pool(req, IO_CLASS_STORE);
     }
-    if (!agent_backlog_take(agent, user, stored_bytes)) {
+    if (!agent_backlog_take(agent, user, shard->number, stored_bytes)) {
         agent_shard_slot_give(shard, slot);
         agent_op_free(op);
         return req_answer(req, ICMS_BUSY, ICMS_MISS_SHED);
@@ -434,7 +475,8 @@ static enum step req_new_exists_many(struct agent_req *req)
     struct agent_match *match = agent_match_new(shard, req->qpair->client->user);
 
     if (match == NULL)
-        return req_wait(req, AGENT_REQ_WAIT_OP, &shard->reactor->wait_match);
+        return req_wait_line(req, AGENT_REQ_WAIT_OP, &shard->reactor->wait_match,
+                             agent_share(shard, req->qpair->client->user));
     if (!req_match_copy(req, match)) {
         agent_match_leave(match);
         return req_answer(req, ICMS_KEY_SIZE, ICMS_MISS_NONE);
@@ -556,7 +598,7 @@ static enum step req_new(struct agent_req *req)
 
 static void req_retry(struct agent_req *req)
 {
-    list_remove(&req->waiter.link);
+    agent_waiter_leave(&req->waiter);
     req->waits = NULL;
     agent_req_state_set(req, AGENT_REQ_NEW);
     (void)req_new(req);
@@ -592,7 +634,7 @@ static void req_op_done(struct agent_req *req, const struct agent_op *op)
     struct agent_shard *shard = req->shard;
     bool local = shard->agent->local != NULL;
 
-    list_remove(&req->waiter.link);
+    agent_waiter_leave(&req->waiter);
     req->waits = NULL;
     req->asked = op->enclosure != NULL ? op->enclosure->number : TRACE_NOWHERE;
     if (req->op == SHM_OP_SUSPECT) {

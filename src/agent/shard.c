@@ -186,6 +186,9 @@ icms_err agent_shard_init(struct agent_shard *shard, struct agent_reactor *react
         list_init(&shard->shares[i].stores);
         list_init(&shard->shares[i].flushes);
     }
+    if (agent_shard_lines_init(shard) != ICMS_OK)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the users of volume %s",
+                       shard->spec.name);
     err = shard_arena(shard, volume, why);
     if (err != ICMS_OK)
         return err;
@@ -213,4 +216,5 @@ void agent_shard_fini(struct agent_shard *shard)
     free(shard->meta);
     free(shard->leased);
     free(shard->passed);
+    free(shard->lines_memory);
 }

@@ -227,7 +227,8 @@ static void shard_wake(struct loop_msg *msg);
 /* A slot is free, or may be: whoever waits for one looks, after what runs now. */
 static void shard_wake_send(struct agent_shard *shard)
 {
-    if (shard->wake_sent || (list_empty(&shard->wait_slot) && list_empty(&shard->wait_share)))
+    if (shard->wake_sent ||
+        (line_first(&shard->wait_slot) == NULL && line_first(&shard->wait_share) == NULL))
         return;
     shard->wake_sent = true;
     loop_send(shard->reactor->loop, &shard->wake, shard_wake);
@@ -422,8 +423,10 @@ uint32_t agent_shard_replace(struct agent_shard *shard, uint64_t extent_bytes)
 /* Behind one that needs much space there may be others that need little. */
 static void shard_slot_wake(struct agent_shard *shard)
 {
-    agent_waiters_wake(&shard->wait_slot, AGENT_WAKE_PAST);
-    agent_waiters_wake(&shard->wait_share, AGENT_WAKE_PAST);
+    shard->waking = true;
+    agent_line_wake(&shard->wait_slot, AGENT_WAKE_PAST);
+    agent_line_wake(&shard->wait_share, AGENT_WAKE_PAST);
+    shard->waking = false;
 }
 
 void agent_shard_slot_give(struct agent_shard *shard, uint32_t slot)
@@ -447,7 +450,7 @@ static void shard_sweep(struct loop_timer *timer)
 
     shard_limbo_free(shard);
     shard_slot_wake(shard);
-    if (!list_empty(&shard->limbo) || !list_empty(&shard->wait_slot))
+    if (!list_empty(&shard->limbo) || line_first(&shard->wait_slot) != NULL)
         agent_shard_sweep_arm(shard); /* who waits in wait_share is woken by the end of a store */
 }
 
@@ -479,7 +482,5 @@ void agent_shard_slots_init(struct agent_shard *shard)
     list_init(&shard->free);
     list_init(&shard->limbo);
     list_init(&shard->large);
-    list_init(&shard->wait_slot);
-    list_init(&shard->wait_share);
     loop_timer_init(&shard->sweep, shard_sweep);
 }

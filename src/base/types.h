@@ -90,6 +90,7 @@ struct volume_spec {
     uint64_t value_bytes_max;      /* largest plain value                    */
     uint64_t memory_bytes_min;     /* agent: memory that its blocks always have   */
     uint64_t memory_bytes_max;     /* agent: the most that they have; 0: all      */
+    uint32_t weight;               /* agent: its part of what volumes share; 0: 1 */
     uint32_t run_blocks;           /* client: blocks that are placed together */
     bool sealed;                   /* values end in a trailer; false: raw    */
     bool encrypted;                /* sealed: by clients with keys that daemons do not have */

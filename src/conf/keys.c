@@ -124,6 +124,13 @@ static const struct conf_key volume_keys[] = {
      .max = 16 * TIB, .fallback = "0",
      .doc = "The most memory of an agent that the volume's blocks have; 0 is all of the agent's. "
             "At the limit the volume evicts its own blocks. Only icms-agent uses it."},
+    {"weight", CONF_COUNT, false, AT(struct volume_spec, weight), .min = 1, .max = FAIR_WEIGHT_MAX,
+     .fallback = "1",
+     .doc = "The volume's part of what requests of an agent's clients wait for, in bytes, relative "
+            "to other volumes whose requests wait at the same time: the backlog of stores, "
+            "operations of a loop, places in the queue pairs to enclosures. Users of a volume "
+            "have equal parts of that. What a volume does not use goes to the others. Only "
+            "icms-agent uses it; weights of tenants are for enclosures."},
     {"run_blocks", CONF_COUNT, false, AT(struct volume_spec, run_blocks), .min = 1, .max = 65536,
      .fallback = "8",
      .doc = "Largest run: consecutive blocks of one chain that lie on one drive of one enclosure. "

@@ -40,7 +40,8 @@ enum nvmf_req_state {
 struct nvmf_req {
     /* in: set by the owner before each call */
     uint32_t nsid;          /* from nvmf_ctrl_volume                                              */
-    uint32_t share;         /* below opts.shares: for whom it is, where requests have to wait     */
+    uint32_t share;         /* for whom it is, where requests have to wait: group * members and
+                               the member (nvmf_ctrl_opts.shares)                                 */
     enum io_class io_class; /* whose queue pair; Exist, Delete, List and Flush may choose, too    */
     struct key key; /* List: first key wanted, length 0: from the beginning; Flush: unused */
     struct iovec data[NVMF_DATA_VECTORS]; /* Store: the value, only read. Retrieve, List: room */
@@ -76,8 +77,8 @@ struct nvmf_req {
 
 /* Requests on an association that is up. PEER_DOWN when it is not; KEY_SIZE, VALUE_SIZE, INVALID
  * for what the target could not take. More requests than the queue pair has entries are parked, in
- * order for each share; shares that have some take turns, by bytes. The owner bounds how many it
- * starts.
+ * order for each share; shares that have some take turns, by bytes (base/line.h). The owner bounds
+ * how many it starts.
  *
  * At the deadline a request that is still parked, or that only waits for an answer, ends with
  * DEADLINE; its command stays reserved until the target answers. A retrieve whose data is arriving
@@ -149,16 +150,22 @@ struct nvmf_settings {
 /* How often they are told. Less than NVMF_TARGET_SETTING_NS (nvmf/target.h). */
 #define NVMF_TELL_NS ((uint64_t)20 * 1000 * 1000 * 1000)
 
+/* Who shares an association: groups by their weights, the members of a group alike. */
+struct nvmf_share_opts {
+    uint32_t groups, members; /* 1 of each at least                                              */
+    const uint32_t *weights;  /* of the groups; NULL: all have 1                                 */
+};
+
 struct nvmf_ctrl_opts {
     const struct nvmf_host_transport *transport; /* of its connections                            */
     struct loop_addr addr;
-    const char *subnqn;       /* whom; copied                                                   */
-    const char *hostnqn;      /* who; copied                                                    */
-    struct uuid host_id;      /* goes with hostnqn                                              */
-    bool header_digest;       /* asked for; a target may decline                                */
-    bool data_digest;         /* asked for; a target may decline                                */
-    uint32_t queue_entries;   /* of an I/O queue pair; the target may allow fewer               */
-    uint32_t shares;          /* for which requests are, 1 at least: nvmf_req.share             */
+    const char *subnqn;     /* whom; copied                                                   */
+    const char *hostnqn;    /* who; copied                                                    */
+    struct uuid host_id;    /* goes with hostnqn                                              */
+    bool header_digest;     /* asked for; a target may decline                                */
+    bool data_digest;       /* asked for; a target may decline                                */
+    uint32_t queue_entries; /* of an I/O queue pair; the target may allow fewer               */
+    struct nvmf_share_opts shares; /* for which requests are: nvmf_req.share                    */
     uint64_t keep_alive_ns;   /* KATO; 0: none                                                  */
     uint64_t silence_ns;      /* commands wait and no byte came for this long: dead; 0: never   */
     uint64_t send_timeout_ns; /* a send without progress for this long: dead; 0: never          */

@@ -770,7 +770,7 @@ void nvmf_ctrl_opts_init(struct nvmf_ctrl_opts *opts)
     *opts = (struct nvmf_ctrl_opts){
         .transport = &nvmf_host_tcp,
         .queue_entries = 128,
-        .shares = 1,
+        .shares = {.groups = 1, .members = 1},
         .keep_alive_ns = (uint64_t)5 * 1000 * 1000 * 1000,
         .silence_ns = (uint64_t)500 * 1000 * 1000,
         .send_timeout_ns = (uint64_t)10 * 1000 * 1000 * 1000,
@@ -838,7 +838,7 @@ icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, str
     for (uint16_t i = 0; i < NVMF_QUEUES; i++)
         if (nvmf_queue_init(&ctrl->queues[i], ctrl, i,
                             i == 0 ? NVMF_ADMIN_ENTRIES : opts->queue_entries,
-                            opts->shares) != ICMS_OK) {
+                            &opts->shares) != ICMS_OK) {
             nvmf_ctrl_free(&ctrl);
             return err_set(why, ICMS_NO_MEMORY, "no memory for a connection to an enclosure");
         }

@@ -13,7 +13,7 @@
 #ifndef NVMF_HOST_INT_H
 #define NVMF_HOST_INT_H
 
-#include "base/fair.h"
+#include "base/line.h"
 #include "base/list.h"
 #include "nvmf/host.h"
 #include "wire/nvme_fabrics.h"
@@ -60,30 +60,23 @@ enum nvmf_queue_state {
     NVMF_QUEUE_CLOSING, /* waits for the transport's closed()                               */
 };
 
-/* Requests of one share that are parked. */
-struct nvmf_share {
-    struct fair_member turn;
-    struct list parked; /* struct nvmf_req, in order */
-};
-
 struct nvmf_queue {
     enum nvmf_queue_state state;
-    struct nvmf_ctrl *ctrl;    /* whose                                                   */
-    uint16_t qid;              /* 0: admin                                                */
-    const char *name;          /* "admin", "load", ...: in sentences                      */
-    uint32_t entries_max;      /* size of cmds                                            */
-    uint32_t depth;            /* commands at a time: agreed entries - 1                  */
-    uint32_t used;             /* commands whose CID is out                               */
-    uint32_t waiting;          /* of them, those that somebody should answer              */
-    uint32_t in_capsule_max;   /* data that may go with a command                         */
-    uint32_t ask_first;        /* so many stores that could bring more ask instead        */
-    uint32_t silent_ticks;     /* ticks without a byte while commands wait                */
-    uint64_t heard_bytes;      /* bytes_in at the last tick                               */
-    struct nvmf_cmd *cmds;     /* [entries_max]                                           */
-    struct list free;          /* struct nvmf_cmd                                         */
-    struct nvmf_share *shares; /* [share_count]                                         */
-    uint32_t share_count;
-    struct fair turns;       /* shares with parked requests                             */
+    struct nvmf_ctrl *ctrl;  /* whose                                                   */
+    uint16_t qid;            /* 0: admin                                                */
+    const char *name;        /* "admin", "load", ...: in sentences                      */
+    uint32_t entries_max;    /* size of cmds                                            */
+    uint32_t depth;          /* commands at a time: agreed entries - 1                  */
+    uint32_t used;           /* commands whose CID is out                               */
+    uint32_t waiting;        /* of them, those that somebody should answer              */
+    uint32_t in_capsule_max; /* data that may go with a command                         */
+    uint32_t ask_first;      /* so many stores that could bring more ask instead        */
+    uint32_t silent_ticks;   /* ticks without a byte while commands wait                */
+    uint64_t heard_bytes;    /* bytes_in at the last tick                               */
+    struct nvmf_cmd *cmds;   /* [entries_max]                                           */
+    struct list free;        /* struct nvmf_cmd                                         */
+    struct line line;        /* struct nvmf_req that are parked                         */
+    void *line_memory;       /* its                                                     */
     struct nvmf_conn *conn;  /* open from OPENING to CLOSING                            */
     struct nvmf_req connect; /* the Connect command                                     */
     struct nvmf_req ask;     /* asks for a sign of life                                 */
@@ -179,7 +172,7 @@ bool nvmf_auth_busy(const struct nvmf_ctrl *ctrl);
 /* ---- queue.c -------------------------------------------------------------------------------- */
 
 icms_err nvmf_queue_init(struct nvmf_queue *queue, struct nvmf_ctrl *ctrl, uint16_t qid,
-                         uint32_t entries, uint32_t shares) ICMS_MUST_CHECK;
+                         uint32_t entries, const struct nvmf_share_opts *shares) ICMS_MUST_CHECK;
 void nvmf_queue_fini(struct nvmf_queue *queue);
 
 /* Connects with at most entries commands. */

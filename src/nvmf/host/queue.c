@@ -20,7 +20,7 @@ static const struct nvmf_host_conn_ops queue_ops;
 /* ---- memory --------------------------------------------------------------------------------- */
 
 icms_err nvmf_queue_init(struct nvmf_queue *queue, struct nvmf_ctrl *ctrl, uint16_t qid,
-                         uint32_t entries, uint32_t shares)
+                         uint32_t entries, const struct nvmf_share_opts *shares)
 {
     static const char *const names[NVMF_QUEUES] = {"admin", "load", "prestage", "store"};
 
@@ -29,17 +29,12 @@ icms_err nvmf_queue_init(struct nvmf_queue *queue, struct nvmf_ctrl *ctrl, uint1
     queue->name = names[qid];
     queue->entries_max = entries;
     list_init(&queue->free);
-    fair_init(&queue->turns);
     nvmf_req_init(&queue->connect, ctrl, queue);
     queue->cmds = calloc(entries, sizeof(queue->cmds[0]));
-    queue->shares = calloc(shares, sizeof(queue->shares[0]));
-    if (queue->cmds == NULL || queue->shares == NULL)
+    queue->line_memory = malloc(line_bytes(shares->groups, shares->members));
+    if (queue->cmds == NULL || queue->line_memory == NULL)
         return ICMS_NO_MEMORY;
-    queue->share_count = shares;
-    for (uint32_t i = 0; i < shares; i++) {
-        fair_member_init(&queue->shares[i].turn, 1);
-        list_init(&queue->shares[i].parked);
-    }
+    line_init(&queue->line, queue->line_memory, shares->groups, shares->members, shares->weights);
     for (uint32_t i = 0; i < entries; i++) {
         queue->cmds[i].io.slot = (uint16_t)i;
         list_init(&queue->cmds[i].link);
@@ -52,48 +47,33 @@ void nvmf_queue_fini(struct nvmf_queue *queue)
     if (queue->conn != NULL)
         queue->ctrl->transport->conn_free(&queue->conn);
     free(queue->cmds);
-    free(queue->shares);
+    free(queue->line_memory);
     queue->cmds = NULL;
-    queue->shares = NULL;
+    queue->line_memory = NULL;
 }
 
 /* ---- parked requests ------------------------------------------------------------------------ */
 
 void nvmf_queue_park(struct nvmf_queue *queue, struct nvmf_req *req, bool front)
 {
-    struct nvmf_share *share = &queue->shares[req->share];
-
-    check(req->share < queue->share_count);
     if (front)
-        list_push_front(&share->parked, &req->link);
+        line_push_front(&queue->line, req->share, &req->link);
     else
-        list_push(&share->parked, &req->link);
-    if (!share->turn.queued)
-        fair_push(&queue->turns, &share->turn);
+        line_push(&queue->line, req->share, &req->link);
 }
 
-/* The parked request whose turn it is, which is parked no more; NULL: there is none. A share whose
- * requests ended by their deadlines stays in line until here. */
+/* The parked request whose turn it is, which is parked no more; NULL: there is none. */
 static struct nvmf_req *queue_unpark(struct nvmf_queue *queue)
 {
-    struct fair_member *first;
+    uint32_t share;
+    struct list *link = line_pop(&queue->line, &share);
+    struct nvmf_req *req;
 
-    while ((first = fair_first(&queue->turns)) != NULL) {
-        struct nvmf_share *share = container_of(first, struct nvmf_share, turn);
-        struct list *link = list_pop(&share->parked);
-        struct nvmf_req *req;
-
-        if (link == NULL) {
-            fair_remove(&queue->turns, first);
-            continue;
-        }
-        req = container_of(link, struct nvmf_req, link);
-        fair_charge(&queue->turns, first, req->data_bytes);
-        if (list_empty(&share->parked))
-            fair_remove(&queue->turns, first);
-        return req;
-    }
-    return NULL;
+    if (link == NULL)
+        return NULL;
+    req = container_of(link, struct nvmf_req, link);
+    line_charge(&queue->line, share, req->data_bytes);
+    return req;
 }
 
 /* ---- the end of a queue --------------------------------------------------------------------- */

@@ -104,7 +104,7 @@ static void req_deadline(struct loop_timer *timer)
     struct nvmf_req *req = container_of(timer, struct nvmf_req, timer);
 
     if (req->state == NVMF_REQ_PARKED) {
-        list_remove(&req->link);
+        line_leave(&req->queue->line, req->share, &req->link);
         nvmf_req_end(req, ICMS_DEADLINE);
     } else if (req->state == NVMF_REQ_SENT) {
         req_expire_sent(req);
