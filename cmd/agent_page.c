@@ -336,6 +336,45 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
     }
 }
 
+/* ---- users ---------------------------------------------------------------------------------- */
+
+/* Users that did something with a volume, and the owner: AGENT_USERS at most for each. */
+static void page_users(struct ctl_page *page, struct agent *agent, const struct agent_stats *stats)
+{
+    static const struct {
+        const char *name, *help;
+    } families[] = {
+        {"icms_agent_user_requests_total", "Requests of a user that were answered."},
+        {"icms_agent_user_load_bytes_total", "Bytes of values that it loaded."},
+        {"icms_agent_user_store_bytes_total", "Bytes of values that it put."},
+        {"icms_agent_user_waits_total",
+         "Requests of it that waited for an operation or for space in the arena."},
+        {"icms_agent_user_wait_seconds_total", "Time that they waited."},
+        {"icms_agent_user_sheds_total",
+         "Requests of it that were refused because too much was waiting."},
+    };
+    struct agent_user_stats user;
+    char labels[PAGE_LABELS], name[16];
+
+    for (size_t f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
+        ctl_family(page, families[f].name, "counter", families[f].help);
+        for (uint32_t place = 0; place < AGENT_USERS; place++)
+            for (uint32_t i = 0; i < stats->volume_count; i++) {
+                if (!agent_user_stats(agent, place, i, &user))
+                    continue;
+                const double values[] = {(double)user.requests,      (double)user.load_bytes,
+                                         (double)user.store_bytes,   (double)user.waits,
+                                         (double)user.wait_us / 1e6, (double)user.sheds};
+
+                (void)snprintf(name, sizeof(name), "%u", user.uid);
+                ctl_sample(
+                    page, families[f].name,
+                    volume_labels(&stats->volumes[i], "user", user.owner ? "owner" : name, labels),
+                    values[f]);
+            }
+    }
+}
+
 static void page_usage(struct ctl_page *page, const struct agent_stats *stats)
 {
     uint64_t used = 0;
@@ -370,6 +409,7 @@ void agent_page_metrics(void *arg, struct ctl_page *page)
     page_limits(page, &own->stats);
     page_enclosures(page, &own->stats);
     page_volumes(page, &own->stats);
+    page_users(page, own->agent, &own->stats);
     page_usage(page, &own->stats);
 }
 

@@ -155,6 +155,27 @@ static void status_volumes(const json_t *volumes)
     }
 }
 
+static void status_users(const json_t *users)
+{
+    char in[32], out[32];
+    const json_t *u;
+    size_t i;
+
+    if (json_array_size(users) == 0)
+        return;
+    (void)printf("\n%-12s %-20s %6s %7s %10s %12s %12s %10s %10s %8s\n", "USER", "VOLUME", "WEIGHT",
+                 "CLIENTS", "REQUESTS", "LOADED", "STORED", "WAITED", "SECONDS", "SHED");
+    json_array_foreach(users, i, u)
+    {
+        (void)printf("%-12s %-20s %6.0f %7.0f %10.0f %12s %12s %10.0f %10.1f %8.0f\n",
+                     status_text(u, "user"), status_text(u, "volume"), status_number(u, "weight"),
+                     status_number(u, "clients"), status_number(u, "requests"),
+                     status_bytes(status_number(u, "load_bytes"), in),
+                     status_bytes(status_number(u, "store_bytes"), out), status_number(u, "waits"),
+                     status_number(u, "wait_seconds"), status_number(u, "sheds"));
+    }
+}
+
 /* The object's own words and numbers. */
 static void status_head(const json_t *root)
 {
@@ -185,6 +206,7 @@ static int status_print(const struct cli *cli, const json_t *root)
         status_head(root);
         status_enclosures(json_object_get(root, "enclosures"));
         status_volumes(json_object_get(root, "volumes"));
+        status_users(json_object_get(root, "users"));
     }
     return json_is_false(json_object_get(root, "ready")) ? CLI_MISSED : CLI_DONE;
 }
@@ -212,13 +234,14 @@ static int status_run(int argc, char **argv)
 
 const struct cli_command cli_status = {
     .name = "status",
-    .summary = "show readiness, enclosures, volumes, hits and misses",
+    .summary = "show readiness, enclosures, volumes, hits and misses, users",
     .takes = CLI_TAKES_TIER,
     .run = status_run,
     .help =
         "usage: icms status [options]\n"
         "Show what the agent knows: whether it is ready, its host NQN, enclosures and their state "
-        "and last\nerror, volumes, hits by tier, misses by reason.\n\n"
+        "and last\nerror, volumes, hits by tier, misses by reason, and what users did with "
+        "volumes.\n\n"
         "  -o, --open WHERE     unix:SOCKET, pod:FILE or dir:DIRECTORY; default $ICMS_OPEN, "
         "else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"

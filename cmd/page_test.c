@@ -109,6 +109,19 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     volume->evicted_age_ns = hists[0];
 }
 
+bool agent_user_stats(struct agent *agent, uint32_t place, uint32_t volume,
+                      struct agent_user_stats *out_stats)
+{
+    if (place > 1 || volume != 0)
+        return false;
+    *out_stats = (struct agent_user_stats){.requests = 5,
+                                           .load_bytes = 4096,
+                                           .wait_us = 2500000,
+                                           .owner = place == 0,
+                                           .uid = place == 0 ? 0 : 1001};
+    return true;
+}
+
 size_t agent_status(struct agent *agent, char *out, size_t bytes)
 {
     (void)snprintf(out, bytes, "{}");
@@ -234,6 +247,9 @@ static void test_an_agent_tells_its_readiness_and_counts(void **state)
         assert_null(strstr(ctl_page_text(page), "le=\"8191\""));
         assert_true(has(page, "icms_agent_match_blocks_bucket{volume=\"kv\",le=\"+Inf\"} 2"));
         assert_true(has(page, "icms_agent_match_blocks_sum{volume=\"kv\"} 65548"));
+        assert_true(has(page, "icms_agent_user_requests_total{user=\"owner\",volume=\"kv\"} 5"));
+        assert_true(
+            has(page, "icms_agent_user_wait_seconds_total{user=\"1001\",volume=\"kv\"} 2.5"));
         ctl_page_free(&page);
     }
 }

@@ -44,21 +44,38 @@ uint64_t agent_access(const struct agent *agent, const struct agent_user *user)
     return volumes;
 }
 
-/* Whose stores those of a client are: of the clients that its user has already, else a place
- * without clients, of which there is one for each client. */
+/* Another user had the place: what it did counts no more. */
+static void access_share_renew(struct agent *agent, struct agent_user_share *share)
+{
+    uint32_t place = (uint32_t)(share - agent->users);
+
+    for (uint32_t i = 0; i < agent->volume_count && share->is_known; i++) {
+        agent_user_count_sum(agent, place, i, &share->before[i]);
+        share->hit_bytes[i] = 0;
+    }
+}
+
+/* Whose requests those of a client are: the place that its user has, the first one for the owner,
+ * else one without clients; one that no user had, if there is one. */
 static struct agent_user_share *access_share(struct agent *agent, const struct agent_client *client)
 {
-    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++) {
-        const struct agent_client *other = &agent->clients[i];
+    struct agent_user_share *free = NULL;
 
-        if (other->taken && other->owner == client->owner && other->uid == client->uid)
-            return other->user;
+    for (uint32_t i = 0; i < AGENT_USERS; i++) {
+        struct agent_user_share *share = &agent->users[i];
+
+        if (share->is_known && share->owner == client->owner && share->uid == client->uid)
+            return share;
+        if (share->clients == 0 && !share->owner &&
+            (free == NULL || (free->is_known && !share->is_known)))
+            free = share;
     }
-    for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
-        if (agent->users[i].clients == 0)
-            return &agent->users[i];
-    check(false);
-    return NULL;
+    check(free != NULL);
+    access_share_renew(agent, free);
+    free->is_known = true;
+    free->owner = client->owner;
+    free->uid = client->uid;
+    return free;
 }
 
 icms_err agent_access_client(struct agent *agent, const struct agent_user *user,

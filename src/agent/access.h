@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "agent/agent.h"
 #include "base/err.h"
 #include "base/limits.h"
 
@@ -20,6 +21,12 @@ struct agent_user;
  * are still in flight. */
 struct agent_user_share {
     uint32_t clients; /* under agent->control                                                  */
+    bool is_known;    /* it has had clients; under agent->control, as all until backlog_bytes  */
+    bool owner;       /* the agent's own user, or root                                         */
+    uint32_t uid;     /* else                                                                  */
+    struct agent_user_stats before[LIMIT_AGENT_VOLUMES]; /* what others with this place did, by
+                                                            volume                             */
+    uint64_t hit_bytes[LIMIT_AGENT_VOLUMES];             /* by its clients' counters           */
     _Atomic uint64_t backlog_bytes[LIMIT_AGENT_VOLUMES]; /* of agent->backlog_bytes, by volume */
 };
 

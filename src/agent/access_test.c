@@ -468,6 +468,90 @@ static void volumes_share_queue_pairs_by_weight(void **state)
     rig_free(rig);
 }
 
+/* The user's line for a volume in what agent_user_stats tells; false: there is none. */
+static bool user_stats(struct agent_rig *rig, uint32_t uid, uint32_t volume,
+                       struct agent_user_stats *out_stats)
+{
+    for (uint32_t i = 0; i < AGENT_USERS; i++)
+        if (agent_user_stats(rig->agent, i, volume, out_stats) && !out_stats->owner &&
+            out_stats->uid == uid)
+            return true;
+    return false;
+}
+
+/* What users did is told by user and volume, to each user its own; a place that goes to another
+ * user begins with nothing. */
+static void what_users_do_is_counted_and_told_to_them(void **state)
+{
+    const struct rig_opts opts = {
+        .enclosures = 1, .slots = 8, .block_bytes = BYTES, .backlog_bytes = 4 * 21000};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *first = client_of(rig, USER, USER), *second = client_of(rig, USER, USER);
+    struct rig_client *other = client_of(rig, OTHERS, OTHERS);
+    const struct agent_user user = {.uid = USER, .gid = USER};
+    struct agent_user_stats stats;
+    static char text[65536];
+
+    rig->fake[0]->hold_stores = true;
+    assert_int_equal(put_some(first, KV, 0, 3) + put_some(second, KV, 3, 3), 4);
+    assert_true(user_stats(rig, USER, KV, &stats));
+    assert_int_equal(stats.requests, 6);
+    assert_int_equal(stats.store_bytes, 4 * BYTES);
+    assert_int_equal(stats.sheds, 2);
+    assert_int_equal(stats.clients, 2);
+    assert_true(stats.backlog_bytes >= 4 * BYTES);
+    assert_false(user_stats(rig, OTHERS, KV, &stats));
+    assert_false(user_stats(rig, USER, RAW, &stats));
+    rig_on_fake(rig, 0, fake_target_release);
+    rig_run(rig, 100 * MS);
+    assert_int_equal(rig_wait(other, rig_get(other, KV, 1, SHM_SLOT_NONE, 0))->status, ICMS_OK);
+    assert_true(user_stats(rig, OTHERS, KV, &stats));
+    assert_int_equal(stats.load_bytes, BYTES);
+    assert_true(agent_status_as(rig->agent, &user, text, sizeof(text)) < sizeof(text));
+    assert_non_null(strstr(text, "\"user\":\"1001\""));
+    assert_null(strstr(text, "\"user\":\"1003\""));
+    assert_true(agent_status(rig->agent, text, sizeof(text)) < sizeof(text));
+    assert_non_null(strstr(text, "\"user\":\"1003\""));
+    rig_client_free(first);
+    rig_client_free(second);
+    for (uint32_t uid = 5000; uid < 5000 + LIMIT_CLIENTS; uid++) /* more than there are places */
+        rig_client_free(client_of(rig, uid, uid));
+    assert_false(user_stats(rig, USER, KV, &stats));
+    first = client_of(rig, USER, USER);
+    assert_int_equal(put_some(first, KV, 50, 1), 1);
+    rig_run(rig, 100 * MS);
+    assert_true(user_stats(rig, USER, KV, &stats));
+    assert_int_equal(stats.requests, 1);
+    assert_int_equal(stats.store_bytes, BYTES);
+    rig_client_free(first);
+    rig_client_free(other);
+    rig_free(rig);
+}
+
+/* Requests that waited are counted, with the time. */
+static void waits_of_users_are_counted(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 8, .block_bytes = BYTES};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = client_of(rig, USER, USER);
+    struct agent_user_stats stats;
+    uint64_t tags[20];
+
+    rig->fake[0]->hold = true;
+    for (uint32_t i = 0; i < 20; i++)
+        tags[i] = rig_get(client, KV, i, SHM_SLOT_NONE, 10000 * MS);
+    rig_run(rig, 50 * MS);
+    rig_on_fake(rig, 0, fake_target_release);
+    for (uint32_t i = 0; i < 20; i++)
+        (void)rig_wait(client, tags[i]);
+    rig_run(rig, MS);
+    assert_true(user_stats(rig, USER, KV, &stats));
+    assert_in_range(stats.waits, 12, 19); /* the others had space at once */
+    assert_in_range(stats.wait_us, stats.waits * 49000, stats.waits * 60000);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 static void keys_chosen_for_one_chain_do_not_make_it_long(void **state)
 {
     const struct rig_opts opts = {.enclosures = 1, .slots = 64};
@@ -527,6 +611,8 @@ int main(void)
         cmocka_unit_test(users_take_turns_for_space),
         cmocka_unit_test(users_take_turns_for_an_own_drive),
         cmocka_unit_test(volumes_share_queue_pairs_by_weight),
+        cmocka_unit_test(what_users_do_is_counted_and_told_to_them),
+        cmocka_unit_test(waits_of_users_are_counted),
         cmocka_unit_test(keys_chosen_for_one_chain_do_not_make_it_long),
         cmocka_unit_test(seeds_are_not_guessed),
     };

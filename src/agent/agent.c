@@ -232,6 +232,7 @@ static icms_err agent_make(struct agent *agent, const struct agent_opts *opts, s
     for (uint32_t i = 0; i < LIMIT_CLIENTS && err == ICMS_OK; i++)
         if (agent_client_init(&agent->clients[i], agent, i) != ICMS_OK)
             err = err_set(why, ICMS_NO_MEMORY, "no memory for the agent's clients");
+    agent->users[0].is_known = agent->users[0].owner = true;
     if (err == ICMS_OK)
         err = agent_memory_init(agent, opts, why);
     if (err == ICMS_OK)

@@ -215,6 +215,28 @@ struct agent_volume_stats {
     struct hist evicted_age_ns;          /* from published to evicted                        */
 };
 
+/* Users that an agent knows: its own, and others. */
+#define AGENT_USERS (1 + LIMIT_CLIENTS)
+
+/* What a user did with a volume. */
+struct agent_user_stats {
+    uint64_t requests;                /* answered                                       */
+    uint64_t load_bytes, store_bytes; /* of values                                      */
+    uint64_t waits, wait_us;          /* requests that waited for an operation or space */
+    uint64_t sheds;                   /* requests refused because too much was waiting  */
+    uint64_t backlog_bytes;           /* of stores in flight now                        */
+    uint32_t weight;                  /* of the volume                                  */
+    uint32_t clients;                 /* of the user, now                               */
+    bool owner;                       /* the agent's own user, or root                  */
+    uint32_t uid;                     /* else                                           */
+};
+
+/* User `place` of AGENT_USERS, and volume; false: there is no such user, or it did nothing with
+ * the volume; the owner is always there. A place goes to another user when the first one has no
+ * clients and no place is unused; counters then begin anew. Any thread. */
+bool agent_user_stats(struct agent *agent, uint32_t place, uint32_t volume,
+                      struct agent_user_stats *out_stats);
+
 struct agent_stats {
     uint32_t clients;
     uint32_t enclosure_count, volume_count;

@@ -143,6 +143,8 @@ struct agent_req {
     uint64_t space;             /* GET: bytes that the stored block needs; 0: nobody said         */
     struct agent_op *waits;     /* LOCAL, POD, WAIT_KEY: the operation                          */
     struct agent_match *match;  /* EXISTS_MANY in LOCAL or POD: the batch                     */
+    uint64_t wait_since_ns;     /* WAIT_OP, WAIT_SLOT: since when; 0: it does not wait for that */
+    uint64_t wait_ns;           /* that it did so before                                       */
     bool direct;                /* GET: its memory is being written: only the operation ends it */
     bool flushed;               /* FLUSH: the stores before it are over                         */
     bool was_cached;            /* REMOVE: the arena had it                                     */
@@ -397,6 +399,11 @@ struct agent_slabs {
     uint64_t last_ns[AGENT_SLABS]; /* when a block that lies there was last accessed     */
 };
 
+/* What a user did with a volume at a reactor. */
+struct agent_user_count {
+    uint64_t requests, load_bytes, store_bytes, waits, wait_us, sheds; /* counters */
+};
+
 /* A reactor's shard of a volume. */
 struct agent_shard {
     struct agent *agent;
@@ -450,6 +457,7 @@ struct agent_shard {
     uint64_t puts, put_bytes, get_bytes;
     uint64_t sheds, deadline_misses, checksum_errors, store_failures;
     struct hist evicted_age_ns; /* since they were published, of evicted blocks          */
+    struct agent_user_count users[AGENT_USERS]; /* by place in agent->users               */
 };
 
 /* ---- enclosures ----------------------------------------------------------------------------- */
@@ -593,7 +601,7 @@ struct agent {
     pthread_mutex_t control;         /* of client numbers and regions; control threads, and the
                                         last step of a client's end                               */
     struct agent_client clients[LIMIT_CLIENTS];
-    struct agent_user_share users[LIMIT_CLIENTS];
+    struct agent_user_share users[AGENT_USERS]; /* the first: the owner                      */
     uint64_t clients_refused; /* by agent_access_client; control                                */
     uint32_t refused_user;    /* the last of those; likewise                                    */
 };
@@ -657,6 +665,13 @@ static inline uint32_t agent_reactor_count(const struct agent_opts *opts)
 uint64_t agent_in_flight(const struct agent *agent);
 
 /* ---- count.c -------------------------------------------------------------------------------- */
+
+/* A request of a user is answered. */
+void agent_user_count(const struct agent_req *req);
+
+/* What users at a place did with a volume so far, of all that had it; clients' counters aside. */
+void agent_user_count_sum(struct agent *agent, uint32_t place, uint32_t volume,
+                          struct agent_user_stats *out_stats);
 
 /* Adds what a client has counted since the last call to its volumes. agent->control is held, and
  * the client's region is mapped. */

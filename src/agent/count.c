@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agent/count.c: what clients count themselves: hits in the mapped arena, exists and match.
+ * agent/count.c: what is counted of users, and what clients count themselves: hits in the mapped
+ * arena, exists and match.
  *
- * Called with agent->control held: by status.c, and by client.c before a client's region goes, so
+ * agent_user_count is called by reactors, for requests that are over. All else is called with
+ * agent->control held: by status.c and access.c, and by client.c before a client's region goes, so
  * that the counts of a client outlive it.
  *
  * A client may write anything into its counters. Of each counter at most so much is taken as can
@@ -19,6 +21,37 @@
 /* What a client may have counted before time is seen to pass. */
 #define COUNT_EVENTS_MIN ((uint64_t)1 << 16)
 #define COUNT_BYTES_MIN  ((uint64_t)1 << 36)
+
+void agent_user_count(const struct agent_req *req)
+{
+    const struct agent_user_share *user = req->qpair->client->user;
+    struct agent_user_count *count = &req->shard->users[user - req->shard->agent->users];
+
+    counter_add(&count->requests, 1);
+    counter_add(&count->waits, req->wait_ns > 0);
+    counter_add(&count->wait_us, req->wait_ns / 1000);
+    counter_add(&count->sheds, req->answer.reason == ICMS_MISS_SHED);
+    if (req->answer.status == ICMS_OK && req->op == SHM_OP_GET)
+        counter_add(&count->load_bytes, req->answer.value_bytes);
+    if (req->answer.status == ICMS_OK && req->op == SHM_OP_PUT)
+        counter_add(&count->store_bytes, req->bytes);
+}
+
+void agent_user_count_sum(struct agent *agent, uint32_t place, uint32_t volume,
+                          struct agent_user_stats *out_stats)
+{
+    *out_stats = (struct agent_user_stats){0};
+    for (uint32_t r = 0; r < agent->reactor_count; r++) {
+        const struct agent_user_count *count = &agent->reactors[r].shards[volume].users[place];
+
+        out_stats->requests += counter_get(&count->requests);
+        out_stats->load_bytes += counter_get(&count->load_bytes);
+        out_stats->store_bytes += counter_get(&count->store_bytes);
+        out_stats->waits += counter_get(&count->waits);
+        out_stats->wait_us += counter_get(&count->wait_us);
+        out_stats->sheds += counter_get(&count->sheds);
+    }
+}
 
 void agent_client_counts_take(struct agent_client *client)
 {
@@ -37,6 +70,8 @@ void agent_client_counts_take(struct agent_client *client)
             if (value <= *counted)
                 continue;
             agent->volumes[i].client_counts[j] += value - *counted;
+            if (j == SHM_COUNT_HIT_BYTES)
+                client->user->hit_bytes[i] += value - *counted;
             *counted = value;
         }
 }

@@ -86,8 +86,10 @@ static void qpair_req_free(struct agent_req *req)
     struct agent_qpair *qpair = req->qpair;
     bool was_full = list_empty(&qpair->free);
 
-    if (req->shard != NULL && !qpair_is_hint(req->op))
+    if (req->shard != NULL && !qpair_is_hint(req->op)) {
         qpair_remember(req);
+        agent_user_count(req);
+    }
     agent_req_state_set(req, AGENT_REQ_FREE);
     list_remove(&req->qpair_link);
     list_push(&qpair->free, &req->qpair_link);

@@ -33,13 +33,22 @@ enum step {
 
 /* ---- the answer ----------------------------------------------------------------------------- */
 
+/* It waits no more, whatever it waited for. */
+static void req_waited(struct agent_req *req)
+{
+    if (req->wait_since_ns != 0)
+        req->wait_ns += reactor_now_ns(req->shard->reactor) - req->wait_since_ns;
+    req->wait_since_ns = 0;
+    agent_waiter_leave(&req->waiter);
+    req->waits = NULL;
+}
+
 static enum step req_answer(struct agent_req *req, icms_err status, enum icms_miss reason)
 {
     struct agent_shard *shard = req->shard;
 
     loop_timer_stop(shard->reactor->loop, &req->timer);
-    agent_waiter_leave(&req->waiter);
-    req->waits = NULL;
+    req_waited(req);
     if (req->match != NULL)
         agent_match_leave(req->match);
     req->match = NULL;
@@ -110,6 +119,7 @@ static enum step req_wait_line(struct agent_req *req, enum agent_req_state state
                                uint32_t share)
 {
     agent_req_state_set(req, state);
+    req->wait_since_ns = reactor_now_ns(req->shard->reactor);
     agent_line_wait(&req->waiter, line, share, req_bytes(req));
     return STEP_WAIT;
 }
@@ -598,8 +608,7 @@ static enum step req_new(struct agent_req *req)
 
 static void req_retry(struct agent_req *req)
 {
-    agent_waiter_leave(&req->waiter);
-    req->waits = NULL;
+    req_waited(req);
     agent_req_state_set(req, AGENT_REQ_NEW);
     (void)req_new(req);
 }
@@ -634,8 +643,7 @@ static void req_op_done(struct agent_req *req, const struct agent_op *op)
     struct agent_shard *shard = req->shard;
     bool local = shard->agent->local != NULL;
 
-    agent_waiter_leave(&req->waiter);
-    req->waits = NULL;
+    req_waited(req);
     req->asked = op->enclosure != NULL ? op->enclosure->number : TRACE_NOWHERE;
     if (req->op == SHM_OP_SUSPECT) {
         (void)req_answer(req, ICMS_OK, ICMS_MISS_NONE);
@@ -696,6 +704,7 @@ void agent_req_begin(struct agent_req *req)
     req->match = NULL;
     req->direct = false;
     req->space = 0;
+    req->wait_since_ns = req->wait_ns = 0;
     req->flushed = req->was_cached = false;
     list_init(&req->waiter.link);
     req->waiter.wake = req_wake;

@@ -113,6 +113,35 @@ static void volume_stats(struct agent *agent, uint32_t volume, struct agent_stat
     volume_client_stats(agent, volume, out);
 }
 
+bool agent_user_stats(struct agent *agent, uint32_t place, uint32_t volume,
+                      struct agent_user_stats *out_stats)
+{
+    const struct agent_user_share *share = &agent->users[place];
+    const struct agent_user_stats *before = &share->before[volume];
+    struct agent_user_stats stats;
+    bool is_known;
+
+    pthread_mutex_lock(&agent->control);
+    agent_user_count_sum(agent, place, volume, &stats);
+    is_known = share->is_known;
+    stats.requests -= before->requests;
+    stats.load_bytes += share->hit_bytes[volume] - before->load_bytes;
+    stats.store_bytes -= before->store_bytes;
+    stats.waits -= before->waits;
+    stats.wait_us -= before->wait_us;
+    stats.sheds -= before->sheds;
+    stats.clients = share->clients;
+    stats.owner = share->owner;
+    stats.uid = share->uid;
+    pthread_mutex_unlock(&agent->control);
+    if (!is_known || (!stats.owner && stats.requests == 0 && stats.load_bytes == 0))
+        return false;
+    stats.backlog_bytes = atomic_load_explicit(&share->backlog_bytes[volume], memory_order_relaxed);
+    stats.weight = agent->weights[volume];
+    *out_stats = stats;
+    return true;
+}
+
 /* Times of loops may be a moment ahead of ours. */
 static uint64_t age_ns(struct agent *agent, uint64_t since_ns)
 {
@@ -416,9 +445,41 @@ static void status_volume(struct json *json, const struct agent_volume_stats *vo
     json_put_end(json);
 }
 
-static void status_write(struct json *json, struct agent *agent, uint64_t volumes,
+/* What users did with volumes: all of that for who may know it, else what is of the user. */
+static void status_users(struct json *json, struct agent *agent, const struct agent_user *user)
+{
+    struct agent_user_stats stats;
+    char name[16];
+
+    json_put_array(json, "users");
+    for (uint32_t i = 0; i < AGENT_USERS; i++)
+        for (uint32_t v = 0; v < agent->volume_count; v++) {
+            if (!agent_user_stats(agent, i, v, &stats) ||
+                (stats.requests == 0 && stats.load_bytes == 0) ||
+                (user != NULL && !user->owner && (stats.owner || stats.uid != user->uid)))
+                continue;
+            (void)snprintf(name, sizeof(name), "%u", stats.uid);
+            json_put_object(json, NULL);
+            json_put_string(json, "user", stats.owner ? "owner" : name);
+            json_put_string(json, "volume", agent->volumes[v].spec.name);
+            json_put_uint(json, "weight", stats.weight);
+            json_put_uint(json, "clients", stats.clients);
+            json_put_uint(json, "requests", stats.requests);
+            json_put_uint(json, "load_bytes", stats.load_bytes);
+            json_put_uint(json, "store_bytes", stats.store_bytes);
+            json_put_uint(json, "backlog_bytes", stats.backlog_bytes);
+            json_put_uint(json, "waits", stats.waits);
+            json_put_real(json, "wait_seconds", (double)stats.wait_us / 1e6);
+            json_put_uint(json, "sheds", stats.sheds);
+            json_put_end(json);
+        }
+    json_put_end(json);
+}
+
+static void status_write(struct json *json, struct agent *agent, const struct agent_user *user,
                          const struct agent_stats *stats)
 {
+    uint64_t volumes = agent_access(agent, user);
     bool all = volumes == agent_access(agent, NULL);
     struct err_why why = {""};
 
@@ -444,6 +505,7 @@ static void status_write(struct json *json, struct agent *agent, uint64_t volume
         if ((volumes >> i & 1) != 0)
             status_volume(json, &stats->volumes[i]);
     json_put_end(json);
+    status_users(json, agent, user);
 }
 
 size_t agent_status(struct agent *agent, char *out, size_t bytes)
@@ -460,7 +522,7 @@ size_t agent_status_as(struct agent *agent, const struct agent_user *user, char 
     json_put_object(&json, NULL);
     if (stats != NULL) {
         agent_stats(agent, stats);
-        status_write(&json, agent, agent_access(agent, user), stats);
+        status_write(&json, agent, user, stats);
     }
     json_put_end(&json);
     free(stats);

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/wait.h: who waits for something of which there is not enough, and whose turn it is.
+ *
+ * Members of a line's groups are users (README.md, "Shares"). On a reactor's loop.
+ */
+#ifndef AGENT_WAIT_H
+#define AGENT_WAIT_H
+
+#include "agent/agent.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/line.h"
+#include "base/types.h"
+
+struct agent;
+struct agent_op;
+struct agent_reactor;
+struct agent_shard;
+struct agent_user_share;
+
+/* Members of a group: the agent itself, and users. */
+#define AGENT_MEMBERS (1 + AGENT_USERS)
+
+/* Of a turn: what looking for a key costs. */
+#define AGENT_KEY_COST_BYTES ((uint64_t)1024)
+
+/* Something that waits, in a list or in a line. Whoever owns that takes it out and calls wake, on
+ * the loop. */
+struct agent_waiter {
+    struct list link;
+    struct line *line; /* where it waits; NULL: in a list, or nowhere             */
+    uint32_t share;    /* whose it is there                                       */
+    uint64_t bytes;    /* that it takes, for its share                            */
+    /* op: the operation that is over, when it waited for that; else NULL. */
+    void (*wake)(struct agent_waiter *waiter, struct agent_op *op);
+};
+
+/* A user as a member of a line's group. NULL: the agent itself. */
+uint32_t agent_member(const struct agent *agent, const struct agent_user_share *user);
+
+/* A user of a volume as a share of a line in which volumes share. */
+uint32_t agent_share(const struct agent_shard *shard, const struct agent_user_share *user);
+
+/* Memory for the lines of a reactor, and of a shard; after an error fini all the same. */
+icms_err agent_reactor_lines_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
+icms_err agent_shard_lines_init(struct agent_shard *shard) ICMS_MUST_CHECK;
+
+/* It waits in a line, as so many bytes of a share. */
+void agent_line_wait(struct agent_waiter *waiter, struct line *line, uint32_t share,
+                     uint64_t bytes);
+
+/* It waits no more, wherever it did. */
+void agent_waiter_leave(struct agent_waiter *waiter);
+
+/* Takes it out of its list and wakes it. */
+static inline void agent_waiter_wake(struct list *link, struct agent_op *op)
+{
+    struct agent_waiter *waiter = container_of(link, struct agent_waiter, link);
+
+    list_remove(link);
+    waiter->wake(waiter, op);
+}
+
+/* Wakes who waits in a line, turn by turn, until so many of each share have to wait there again;
+ * these stay in front. */
+void agent_line_wake(struct line *line, uint32_t past);
+
+/* Whether there is an operation for this class. */
+bool agent_reactor_has_op(const struct agent_reactor *reactor, enum io_class io_class);
+
+/* Something was given back: whoever waits for it looks, after what runs now. */
+void agent_reactor_wake(struct agent_reactor *reactor);
+
+#endif
