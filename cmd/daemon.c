@@ -428,7 +428,21 @@ static void drain_begin(int number)
     (void)sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
-bool daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat)
+void daemon_keys_said(const struct ctl_audit *audit, const char *kind, const char *who,
+                      const char *why)
+{
+    const struct ctl_audit_event event = {
+        .event = "keys", .host = who, .result = why == NULL ? "replaced" : why};
+
+    ctl_audit_write(audit, &event);
+    if (why == NULL)
+        log_line(LOG_INFO, "%s %s: keys replaced: new connections use them", kind, who);
+    else
+        log_line(LOG_ERROR, "%s %s: keys stay as they were: %s; then send SIGHUP again", kind, who,
+                 why);
+}
+
+enum daemon_signal daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat)
 {
     sigset_t set = daemon_signals();
     struct timespec timeout = {timeout_ms / 1000, (long)(timeout_ms % 1000) * 1000000};
@@ -439,12 +453,15 @@ bool daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat)
     do
         number = sigtimedwait(&set, NULL, &timeout);
     while (number < 0 && errno == EINTR);
-    if (number == SIGHUP)
-        log_line(LOG_WARN, "SIGHUP: the configuration is not reloaded; restart to apply changes");
-    if (number < 0 || number == SIGHUP)
-        return false;
+    if (number < 0)
+        return DAEMON_NONE;
+    if (number == SIGHUP) {
+        log_line(LOG_INFO, "SIGHUP: reading the files of keys again; restart to apply other "
+                           "changes of the configuration");
+        return DAEMON_READ_AGAIN;
+    }
     if (heartbeat != NULL)
         ctl_heartbeat_end(heartbeat);
     drain_begin(number);
-    return true;
+    return DAEMON_END;
 }

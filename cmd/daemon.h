@@ -10,7 +10,7 @@
  *     if (daemon_begin(&opts, locked_bytes, &why) != ICMS_OK) return daemon_failed(...);
  *     build and start everything                                 threads from here on
  *     daemon_ready(&opts, "nvme=%s http=%s", ...);
- *     while (!daemon_wait(500, &heartbeat)) ...;
+ *     while ((number = daemon_wait(500, &heartbeat)) != DAEMON_END) ...;
  *     drain and stop                                             a second signal ends at once
  *     return DAEMON_DONE;
  *
@@ -25,6 +25,7 @@
 #include "base/err.h"
 #include "base/limits.h"
 #include "conf/conf.h"
+#include "ctl/audit.h"
 #include "ctl/ctl.h"
 #include "ctl/heartbeat.h"
 
@@ -96,10 +97,22 @@ icms_err daemon_begin(const struct daemon_opts *opts, uint64_t locked_bytes,
 void daemon_ready(const struct daemon_opts *opts, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Waits for SIGTERM or SIGINT, at most timeout_ms; true when it came. From then on the program
- * drains: a second signal, or DAEMON_DRAIN_SECONDS, end it at once with DAEMON_FAILED. SIGHUP is
- * logged and changes nothing. Asks the reactors of heartbeat (NULL: none), so it is called at least
- * every CTL_HEARTBEAT_ASK_NS; while all answer, the service manager's watchdog is told. */
-bool daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat);
+/* What daemon_wait saw. */
+enum daemon_signal {
+    DAEMON_NONE,       /* the time was over                                   */
+    DAEMON_END,        /* SIGTERM, SIGINT                                     */
+    DAEMON_READ_AGAIN, /* SIGHUP: files of keys are to be read again          */
+};
+
+/* Waits for a signal, at most timeout_ms. From DAEMON_END on the program drains: a second signal,
+ * or DAEMON_DRAIN_SECONDS, end it at once with DAEMON_FAILED. Asks the reactors of heartbeat (NULL:
+ * none), so it is called at least every CTL_HEARTBEAT_ASK_NS; while all answer, the service
+ * manager's watchdog is told. */
+enum daemon_signal daemon_wait(uint32_t timeout_ms, struct ctl_heartbeat *heartbeat);
+
+/* Keys of host or enclosure who were read again (kind: "host" or "enclosure"): logged and audited.
+ * why NULL: others are used from now on; else they stay, and why says what to do. */
+void daemon_keys_said(const struct ctl_audit *audit, const char *kind, const char *who,
+                      const char *why);
 
 #endif

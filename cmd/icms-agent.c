@@ -324,18 +324,29 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
     io_seen->excluded = excluded;
 }
 
+static void main_keys_said(void *arg, const char *enclosure, const char *why)
+{
+    (void)arg;
+    daemon_keys_said(&main_audit, "enclosure", enclosure, why);
+}
+
 static void main_serve(const struct daemon_opts *opts, const struct conf_agent *conf,
-                       struct agent *agent, const struct ctl_http *http)
+                       const struct agent_opts *agent_opts, struct agent *agent,
+                       const struct ctl_http *http)
 {
     static struct main_seen seen;
+    enum daemon_signal number;
 
     main_look(agent, conf, &seen);
     if (http != NULL)
         daemon_ready(opts, "socket=%s http=%u", conf->socket, ctl_http_port(http));
     else
         daemon_ready(opts, "socket=%s", conf->socket);
-    while (!daemon_wait(MAIN_LOOK_MS, &main_heartbeat))
+    while ((number = daemon_wait(MAIN_LOOK_MS, &main_heartbeat)) != DAEMON_END) {
+        if (number == DAEMON_READ_AGAIN)
+            agent_keys_read_again(agent, agent_opts, main_keys_said, NULL);
         main_look(agent, conf, &seen);
+    }
     if (!agent_drain(agent, MAIN_DRAIN_MS))
         log_line(LOG_WARN, "not drained within %d s: accepted blocks may not be on flash",
                  MAIN_DRAIN_MS / 1000);
@@ -408,7 +419,7 @@ static int main_run(const struct daemon_opts *opts, const struct conf_agent *con
         err = attach_start(agent, conf->socket, conf->socket_mode, &why, &attach);
         if (err == ICMS_OK) {
             atomic_store(&main_page.attaching, true);
-            main_serve(opts, conf, agent, http);
+            main_serve(opts, conf, &agent_opts, agent, http);
         }
         attach_stop(&attach);
         agent_stop(agent);

@@ -345,9 +345,29 @@ static void main_look(struct target *target, bool say, uint32_t *io_out)
     *io_out = out;
 }
 
-static void main_serve(const struct daemon_opts *opts, struct target *target,
-                       const struct ctl_http *http)
+static void main_keys_said(void *arg, const char *hostnqn, const char *why)
 {
+    (void)arg;
+    daemon_keys_said(&main_audit, "host", hostnqn, why);
+}
+
+static void main_keys_read_again(const struct conf_target *conf, struct target *target)
+{
+    struct target_opts target_opts = {.nqn = conf->nqn};
+    struct err_why why = {""};
+    icms_err err = main_hosts(conf, &target_opts, &why);
+
+    if (err == ICMS_OK)
+        err = target_keys_read_again(target, &target_opts, main_keys_said, NULL, &why);
+    free((void *)(uintptr_t)target_opts.hosts);
+    if (err != ICMS_OK)
+        log_line(LOG_ERROR, "keys stay as they were: %s; send SIGHUP again", why.text);
+}
+
+static void main_serve(const struct daemon_opts *opts, const struct conf_target *conf,
+                       struct target *target, const struct ctl_http *http)
+{
+    enum daemon_signal number;
     struct timespec pause = {.tv_nsec = MAIN_DRAIN_MS * 1000000L};
     struct loop_addr addr;
     char text[64];
@@ -360,8 +380,11 @@ static void main_serve(const struct daemon_opts *opts, struct target *target,
         daemon_ready(opts, "nvme=%s http=%u", text, ctl_http_port(http));
     else
         daemon_ready(opts, "nvme=%s", text);
-    while (!daemon_wait(MAIN_LOOK_MS, &main_heartbeat))
+    while ((number = daemon_wait(MAIN_LOOK_MS, &main_heartbeat)) != DAEMON_END) {
+        if (number == DAEMON_READ_AGAIN)
+            main_keys_read_again(conf, target);
         main_look(target, true, &out);
+    }
     target_drain(target);
     while (!target_idle(target))
         nanosleep(&pause, NULL);
@@ -427,7 +450,7 @@ static int main_run(const struct daemon_opts *opts, const struct conf_target *co
     if (err == ICMS_OK)
         err = target_start(target, &why);
     if (err == ICMS_OK) {
-        main_serve(opts, target, http);
+        main_serve(opts, conf, target, http);
         target_stop(target);
     }
     ctl_http_stop(&http);

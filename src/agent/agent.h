@@ -76,6 +76,14 @@ void agent_opts_init(struct agent_opts *opts);
 icms_err agent_check(const struct agent_opts *opts, struct err_why *why,
                      uint64_t *out_memory_bytes) ICMS_MUST_CHECK;
 
+/* Reads the files of keys and secrets of all enclosures again, of agent_new's options. Connections
+ * that are made from now on use what is there now; the others stay. said, for an enclosure with
+ * other keys: why NULL; of one of which a file is not right all keys stay as they were, and why
+ * says what to do. One control thread; blocking. */
+void agent_keys_read_again(struct agent *agent, const struct agent_opts *opts,
+                           void (*said)(void *arg, const char *enclosure, const char *why),
+                           void *arg);
+
 /* Takes all memory, opens the local drive, builds the map. Copies what it needs from opts. Connects
  * in the background: an agent without a reachable enclosure works and misses. */
 icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct err_why *why,

@@ -634,10 +634,8 @@ icms_err agent_enclosure_init(struct agent_enclosure *enclosure, struct agent_re
     ctrl_opts.silence_ns = (uint64_t)agent_opts->silence_ms * 1000000;
     ctrl_opts.tls = agent->tls[number];
     ctrl_opts.require = agent->require[number];
-    if (agent->secrets[number] != NULL)
-        ctrl_opts.auth_key = dhchap_key(agent->secrets[number]);
-    if (agent->controller_secrets[number] != NULL)
-        ctrl_opts.auth_controller_key = dhchap_key(agent->controller_secrets[number]);
+    ctrl_opts.auth_key = agent->secrets[number];
+    ctrl_opts.auth_controller_key = agent->controller_secrets[number];
     ctrl_opts.volumes = volumes;
     ctrl_opts.volume_count = agent->volume_count;
     if (reactor->index == 0) /* one of them is enough */

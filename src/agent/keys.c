@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The agent's TLS keys and secrets: files of each enclosure (often the same), read once at start.
+ * The agent's TLS keys and secrets: files of each enclosure (often the same), read at start, and
+ * again when that is asked for.
  *
- * On the control thread, before reactors run and after they ended. The key that is used with an
+ * On the control thread; reactors use what is replaced as a whole (crypt_tls_replace,
+ * secret_replace). The key that is used with an
  * enclosure is derived from the file's, this host's NQN and the enclosure's; the file's is wiped.
  */
 #include "base/check.h"
@@ -89,6 +91,43 @@ icms_err agent_keys_check(const struct agent_opts *opts, struct err_why *why)
             return err;
     }
     return ICMS_OK;
+}
+
+/* The files of one enclosure: all of them are right, or none is taken. */
+static icms_err keys_read_again(struct agent *agent, const struct agent_opts *opts, uint32_t i,
+                                struct err_why *why, bool *out_new)
+{
+    struct secret *secret = NULL, *controller_secret = NULL;
+    struct crypt_tls *tls = NULL;
+    icms_err err = agent_key_load(opts->host_nqn, &opts->enclosures[i], why, &tls);
+
+    if (err == ICMS_OK)
+        err = agent_secrets_load(&opts->enclosures[i], why, &secret, &controller_secret);
+    if (err != ICMS_OK) {
+        crypt_tls_free(&tls);
+        return err;
+    }
+    *out_new = tls != NULL && crypt_tls_replace(agent->tls[i], &tls);
+    if (secret != NULL)
+        *out_new = secret_replace(agent->secrets[i], &secret) || *out_new;
+    if (controller_secret != NULL)
+        *out_new = secret_replace(agent->controller_secrets[i], &controller_secret) || *out_new;
+    return ICMS_OK;
+}
+
+void agent_keys_read_again(struct agent *agent, const struct agent_opts *opts,
+                           void (*said)(void *arg, const char *enclosure, const char *why),
+                           void *arg)
+{
+    for (uint32_t i = 0; i < agent->enclosure_count; i++) {
+        struct err_why why = {""};
+        bool is_new = false;
+
+        if (keys_read_again(agent, opts, i, &why, &is_new) != ICMS_OK)
+            said(arg, opts->enclosures[i].name, why.text);
+        else if (is_new)
+            said(arg, opts->enclosures[i].name, NULL);
+    }
 }
 
 void agent_keys_free(struct agent *agent)

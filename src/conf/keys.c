@@ -170,7 +170,7 @@ static const struct conf_key host_keys[] = {
      .doc =
          "Files of secrets of DH-HMAC-CHAP (DHHC-1:..., mode 0600), made by icms key gen or nvme "
          "gen-dhchap-key. The host has to prove one of them on each of its connections. Several "
-         "are for rotation: any of them passes. Read at start."},
+         "are for rotation: any of them passes. Read at start and at SIGHUP."},
     {"controller_secret", CONF_PATH, false, AT(struct conf_host, controller_secret),
      .computed = "none", .example = "/etc/icms/enclosure0.secret",
      .doc = "File of the secret with which the target proves itself to this host, when the host "
@@ -464,7 +464,7 @@ static const struct conf_key agent_keys[] = {
      .example = "/etc/icms/agent.secret",
      .doc =
          "File of the secret of this host (DHHC-1:..., mode 0600), made by icms key gen. With it "
-         "the agent authenticates at enclosures that ask for it. Read at start."},
+         "the agent authenticates at enclosures that ask for it. Read at start and at SIGHUP."},
     {"controller_secret", CONF_PATH, false, AT(struct conf_agent, controller_secret),
      .computed = "none", .example = "/etc/icms/enclosures.secret",
      .doc = "File of the secret that enclosures have to prove; one that does not is not used. It "

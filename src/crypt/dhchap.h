@@ -54,6 +54,12 @@ static inline const struct key_plain *dhchap_key(struct secret *secret)
     return (const struct key_plain *)(const void *)secret_bytes(secret);
 }
 
+/* A copy of a secret that may be replaced meanwhile; the caller wipes it. */
+static inline void dhchap_key_copy(struct secret *secret, struct key_plain *out_key)
+{
+    secret_copy(secret, out_key, sizeof(*out_key));
+}
+
 /* Whether two keys are the same, whatever their hash. */
 bool dhchap_key_same(const struct key_plain *a, const struct key_plain *b);
 

@@ -171,7 +171,9 @@ icms_err key_text_parse(const char *form, const char *text, size_t bytes, struct
     code_bytes = base64_get(text + head + 4, bytes - head - 5, code, sizeof(code));
     err = code_check(form, hash, code, code_bytes, why);
     if (err == ICMS_OK) {
-        *out_key = (struct key_plain){.hash = hash, .bytes = code_bytes - CRC_BYTES};
+        memset(out_key, 0, sizeof(*out_key)); /* also between its fields: keys are compared */
+        out_key->hash = hash;
+        out_key->bytes = code_bytes - CRC_BYTES;
         memcpy(out_key->key, code, out_key->bytes);
     }
     secret_wipe(code, sizeof(code));

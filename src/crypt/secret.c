@@ -12,6 +12,7 @@
 #include <libgen.h>
 #include <limits.h>
 #include <openssl/crypto.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,9 +24,10 @@
 #include "base/check.h"
 
 struct secret {
-    size_t mapped;   /* bytes of the mapping, this struct among them */
-    size_t length;   /* of the secret                                */
-    uint8_t bytes[]; /* and a zero byte behind them                  */
+    size_t mapped;        /* bytes of the mapping, this struct among them */
+    size_t length;        /* of the secret                                */
+    pthread_mutex_t lock; /* of bytes, while they are replaced            */
+    uint8_t bytes[];      /* and a zero byte behind them                  */
 };
 
 /* ---- memory --------------------------------------------------------------------------------- */
@@ -41,6 +43,7 @@ icms_err secret_new(size_t bytes, struct err_why *why, struct secret **out_secre
     (void)madvise(secret, mapped, MADV_DONTDUMP);
     (void)madvise(secret, mapped, MADV_WIPEONFORK);
     (void)mlock(secret, mapped); /* as far as RLIMIT_MEMLOCK allows */
+    check(pthread_mutex_init(&secret->lock, NULL) == 0);
     secret->mapped = mapped;
     secret->length = bytes;
     *out_secret = secret;
@@ -58,6 +61,7 @@ void secret_free(struct secret **secret)
     mapped = gone->mapped;
     if (mapped == 0)
         return; /* in a child of fork(), which has zeros here */
+    check(pthread_mutex_destroy(&gone->lock) == 0);
     secret_wipe(gone, mapped);
     check(munmap(gone, mapped) == 0);
 }
@@ -70,6 +74,29 @@ uint8_t *secret_bytes(struct secret *secret)
 size_t secret_length(const struct secret *secret)
 {
     return secret->length;
+}
+
+bool secret_replace(struct secret *secret, struct secret **from)
+{
+    bool is_new;
+
+    check((*from)->length == secret->length);
+    is_new = CRYPTO_memcmp(secret->bytes, (*from)->bytes, secret->length) != 0;
+    if (is_new) {
+        check(pthread_mutex_lock(&secret->lock) == 0);
+        memcpy(secret->bytes, (*from)->bytes, secret->length);
+        check(pthread_mutex_unlock(&secret->lock) == 0);
+    }
+    secret_free(from);
+    return is_new;
+}
+
+void secret_copy(struct secret *secret, void *out, size_t bytes)
+{
+    check(bytes == secret->length);
+    check(pthread_mutex_lock(&secret->lock) == 0);
+    memcpy(out, secret->bytes, bytes);
+    check(pthread_mutex_unlock(&secret->lock) == 0);
 }
 
 bool secret_equal(const struct secret *secret, const void *bytes, size_t count)

@@ -5,8 +5,8 @@
  * A secret lies in pages of its own: never in a core dump (MADV_DONTDUMP), zeros in a child of
  * fork() (MADV_WIPEONFORK), never swapped where the limit of locked memory allows that, and
  * overwritten before they are given back. Errors name the file, never what is in it. Blocking: at
- * start and when a configuration is read. Any thread; a secret that is not written any more may be
- * read by several.
+ * start and when files are read again. Any thread; a secret that is not written any more may be
+ * read by several, one that may be replaced by secret_copy() alone.
  */
 #ifndef CRYPT_SECRET_H
 #define CRYPT_SECRET_H
@@ -30,6 +30,14 @@ void secret_free(struct secret **secret);
 
 uint8_t *secret_bytes(struct secret *secret);
 size_t secret_length(const struct secret *secret);
+
+/* Replaces the bytes of a secret by those of another one of the same length, which is freed;
+ * *from becomes NULL. Who uses a secret that may be replaced meanwhile takes its bytes with
+ * secret_copy(). False: they were the same. One thread replaces. */
+bool secret_replace(struct secret *secret, struct secret **from);
+
+/* All bytes of a secret, as they are now; the caller wipes them. bytes: its length. */
+void secret_copy(struct secret *secret, void *out, size_t bytes);
 
 /* Reads a file of 1 to bytes_max bytes. It must be a regular file, not a symbolic link, of this
  * process's user or root, with mode 0600 or 0400. NOT_FOUND, PERMISSION, IO, NO_MEMORY or CONFIG

@@ -283,6 +283,26 @@ static void a_secret_is_overwritten_when_it_is_freed(void **state)
     assert_int_equal(__real_munmap(kept, page), 0);
 }
 
+static void a_secret_is_replaced_as_a_whole(void **state)
+{
+    struct secret *secret, *other;
+    char out[5];
+
+    assert_int_equal(secret_new(5, NULL, &secret), ICMS_OK);
+    memcpy(secret_bytes(secret), "first", 5);
+    assert_int_equal(secret_new(5, NULL, &other), ICMS_OK);
+    memcpy(secret_bytes(other), "first", 5);
+    assert_false(secret_replace(secret, &other));
+    assert_null(other);
+    assert_int_equal(secret_new(5, NULL, &other), ICMS_OK);
+    memcpy(secret_bytes(other), "other", 5);
+    assert_true(secret_replace(secret, &other));
+    assert_null(other);
+    secret_copy(secret, out, sizeof(out));
+    assert_memory_equal(out, "other", 5);
+    secret_free(&secret);
+}
+
 static void only_the_same_bytes_are_equal(void **state)
 {
     struct secret *secret = NULL;
@@ -302,6 +322,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_the_same_bytes_are_equal),
+        cmocka_unit_test(a_secret_is_replaced_as_a_whole),
         cmocka_unit_test(a_file_of_ours_is_read),
         cmocka_unit_test(a_file_that_others_may_read_or_write_is_refused),
         cmocka_unit_test(a_file_of_another_user_is_refused),

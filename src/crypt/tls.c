@@ -9,10 +9,14 @@
  * The traffic secrets come from OpenSSL's key log callback: so the record layer is ours or the
  * kernel's whatever OpenSSL's version can hand over. Invariants: a peer that did not prove a PSK is
  * never done: a server has no certificate, and a client trusts none; an identity that nobody has
- * ends like a wrong PSK does.
+ * ends like a wrong PSK does. Keys are replaced as a whole, and go with the last handshake that
+ * began with them.
  */
 #include "crypt/tls.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,15 +32,24 @@
 #define TLS_SUITE_256 "TLS_AES_256_GCM_SHA384"
 #define TLS_GROUPS    "X25519:P-256:P-384"
 
-struct crypt_tls {
+/* What handshakes share: written once, then read by all threads. */
+struct tls_keys {
+    _Atomic uint32_t holders; /* the settings that have it, and handshakes             */
     SSL_CTX *ctx;
     bool is_server;
-    struct crypt_tls_server_opts opts; /* server */
-    struct crypt_tls_psk psk;          /* client */
+    struct crypt_tls_server_opts opts; /* server: hosts is owned                       */
+    struct secret *psks;               /* server: struct key_plain, which opts names   */
+    struct secret *psk;                /* client: struct crypt_tls_psk                 */
+};
+
+struct crypt_tls {
+    pthread_mutex_t lock; /* of keys, for as long as it takes to hold them */
+    struct tls_keys *keys;
 };
 
 struct crypt_tls_handshake {
-    const struct crypt_tls *tls;
+    struct secret *memory;          /* in which this struct lies                           */
+    struct tls_keys *keys;          /* held                                                */
     SSL *ssl;                       /* from the first step on                         */
     BIO *in, *out;                  /* memory; the SSL's                              */
     uint32_t records;               /* of the peer so far                             */
@@ -44,6 +57,11 @@ struct crypt_tls_handshake {
     struct crypt_tls_result result; /* as far as it is known                          */
     const char *why;                /* static                                         */
 };
+
+static const struct crypt_tls_psk *keys_psk(const struct tls_keys *keys)
+{
+    return (const struct crypt_tls_psk *)(const void *)secret_bytes(keys->psk);
+}
 
 /* ---- callbacks of OpenSSL -------------------------------------------------------------------- */
 
@@ -75,7 +93,7 @@ static bool tls_secret(const char *line, const char *label, uint8_t out[CRYPT_HA
 static void tls_keylog(const SSL *ssl, const char *line)
 {
     struct crypt_tls_handshake *handshake = handshake_of(ssl);
-    bool is_server = handshake->tls->is_server;
+    bool is_server = handshake->keys->is_server;
 
     if (tls_secret(line, "CLIENT_TRAFFIC_SECRET_0 ",
                    is_server ? handshake->result.receive : handshake->result.send))
@@ -104,7 +122,7 @@ static SSL_SESSION *tls_session(SSL *ssl, const struct crypt_tls_psk *psk)
 static int tls_client_psk(SSL *ssl, const EVP_MD *md, const unsigned char **out_identity,
                           size_t *out_bytes, SSL_SESSION **out_session)
 {
-    const struct crypt_tls_psk *psk = &handshake_of(ssl)->tls->psk;
+    const struct crypt_tls_psk *psk = keys_psk(handshake_of(ssl)->keys);
 
     *out_identity = NULL;
     *out_bytes = 0;
@@ -189,7 +207,7 @@ static bool host_psk(const struct crypt_tls_host *host, const char *subnqn, cons
 static bool server_find(struct crypt_tls_handshake *handshake, const char *identity, size_t bytes,
                         struct crypt_tls_psk *out_psk)
 {
-    const struct crypt_tls_server_opts *opts = &handshake->tls->opts;
+    const struct crypt_tls_server_opts *opts = &handshake->keys->opts;
     struct crypt_tls_result *result = &handshake->result;
     const struct crypt_tls_host *host = NULL;
     bool is_ours = false, found = false;
@@ -252,96 +270,206 @@ static int tls_client_hello(SSL *ssl, int *out_alert, void *arg)
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
-static icms_err tls_new(bool is_server, struct err_why *why, struct crypt_tls **out_tls)
+static void keys_rele(struct tls_keys *keys)
 {
-    struct crypt_tls *tls = calloc(1, sizeof(*tls));
+    if (keys == NULL || atomic_fetch_sub(&keys->holders, 1) > 1)
+        return;
+    SSL_CTX_free(keys->ctx);
+    free((void *)(uintptr_t)keys->opts.hosts);
+    secret_free(&keys->psks);
+    secret_free(&keys->psk);
+    free(keys);
+}
+
+static struct tls_keys *keys_hold(struct crypt_tls *tls)
+{
+    struct tls_keys *keys;
+
+    check(pthread_mutex_lock(&tls->lock) == 0);
+    keys = tls->keys;
+    atomic_fetch_add(&keys->holders, 1);
+    check(pthread_mutex_unlock(&tls->lock) == 0);
+    return keys;
+}
+
+/* How both sides use OpenSSL. */
+static icms_err keys_context(struct tls_keys *keys, struct err_why *why)
+{
     char groups[] = TLS_GROUPS; /* OpenSSL's macro takes the const away */
 
-    if (tls == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "out of memory");
-    tls->is_server = is_server;
-    tls->ctx = SSL_CTX_new(is_server ? TLS_server_method() : TLS_client_method());
-    if (tls->ctx == NULL || SSL_CTX_set_min_proto_version(tls->ctx, TLS1_3_VERSION) != 1 ||
-        SSL_CTX_set_max_proto_version(tls->ctx, TLS1_3_VERSION) != 1 ||
-        SSL_CTX_set_ciphersuites(tls->ctx, TLS_SUITE_256 ":" TLS_SUITE_128) != 1 ||
-        SSL_CTX_set1_groups_list(tls->ctx, groups) != 1 ||
-        SSL_CTX_set_num_tickets(tls->ctx, 0) != 1) {
+    keys->ctx = SSL_CTX_new(keys->is_server ? TLS_server_method() : TLS_client_method());
+    if (keys->ctx == NULL || SSL_CTX_set_min_proto_version(keys->ctx, TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_max_proto_version(keys->ctx, TLS1_3_VERSION) != 1 ||
+        SSL_CTX_set_ciphersuites(keys->ctx, TLS_SUITE_256 ":" TLS_SUITE_128) != 1 ||
+        SSL_CTX_set1_groups_list(keys->ctx, groups) != 1 ||
+        SSL_CTX_set_num_tickets(keys->ctx, 0) != 1) {
         ERR_clear_error();
-        crypt_tls_free(&tls);
         return err_set(
             why, ICMS_UNSUPPORTED,
             "cannot set up TLS 1.3 with AES-GCM: OpenSSL refuses; check the crypto policy "
             "of this machine");
     }
-    (void)SSL_CTX_set_session_cache_mode(tls->ctx, SSL_SESS_CACHE_OFF);
-    (void)SSL_CTX_set_max_early_data(tls->ctx, 0);
-    (void)SSL_CTX_set_recv_max_early_data(tls->ctx, 0);
-    SSL_CTX_set_options(tls->ctx, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
-    SSL_CTX_clear_options(tls->ctx, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
-    SSL_CTX_set_verify(tls->ctx, is_server ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
-    SSL_CTX_set_keylog_callback(tls->ctx, tls_keylog);
-    *out_tls = tls;
+    (void)SSL_CTX_set_session_cache_mode(keys->ctx, SSL_SESS_CACHE_OFF);
+    (void)SSL_CTX_set_max_early_data(keys->ctx, 0);
+    (void)SSL_CTX_set_recv_max_early_data(keys->ctx, 0);
+    SSL_CTX_set_options(keys->ctx, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_clear_options(keys->ctx, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
+    SSL_CTX_set_verify(keys->ctx, keys->is_server ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_keylog_callback(keys->ctx, tls_keylog);
+    return ICMS_OK;
+}
+
+static icms_err tls_new(bool is_server, struct err_why *why, struct crypt_tls **out_tls)
+{
+    struct crypt_tls *tls = calloc(1, sizeof(*tls));
+    struct tls_keys *keys = calloc(1, sizeof(*keys));
+    icms_err err;
+
+    if (tls == NULL || keys == NULL) {
+        free(tls);
+        free(keys);
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    }
+    check(pthread_mutex_init(&tls->lock, NULL) == 0);
+    tls->keys = keys;
+    keys->is_server = is_server;
+    atomic_init(&keys->holders, 1);
+    err = keys_context(keys, why);
+    if (err != ICMS_OK)
+        crypt_tls_free(&tls);
+    else
+        *out_tls = tls;
+    return err;
+}
+
+/* Hosts and their PSKs, as they are now. */
+static icms_err keys_copy(struct tls_keys *keys, const struct crypt_tls_server_opts *opts,
+                          struct err_why *why)
+{
+    struct crypt_tls_host *hosts = calloc(opts->host_count + 1, sizeof(*hosts));
+    struct key_plain *at;
+    uint32_t count = 0;
+    icms_err err;
+
+    keys->opts = *opts;
+    keys->opts.hosts = hosts;
+    if (hosts == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    for (uint32_t i = 0; i < opts->host_count; i++)
+        count += opts->hosts[i].psk_count;
+    err = secret_new(count * sizeof(*at), why, &keys->psks);
+    if (err != ICMS_OK)
+        return err;
+    at = (struct key_plain *)(void *)secret_bytes(keys->psks);
+    for (uint32_t i = 0; i < opts->host_count; i++) {
+        hosts[i] = opts->hosts[i];
+        hosts[i].psks = at;
+        for (uint32_t k = 0; k < hosts[i].psk_count; k++)
+            memcpy(at++, &opts->hosts[i].psks[k], sizeof(*at));
+    }
     return ICMS_OK;
 }
 
 icms_err crypt_tls_server_new(const struct crypt_tls_server_opts *opts, struct err_why *why,
                               struct crypt_tls **out_tls)
 {
-    icms_err err = tls_new(true, why, out_tls);
+    struct crypt_tls *tls = NULL;
+    icms_err err = tls_new(true, why, &tls);
 
-    if (err != ICMS_OK)
+    if (err == ICMS_OK)
+        err = keys_copy(tls->keys, opts, why);
+    if (err != ICMS_OK) {
+        crypt_tls_free(&tls);
         return err;
-    (*out_tls)->opts = *opts;
-    SSL_CTX_set_psk_find_session_callback((*out_tls)->ctx, tls_server_psk);
-    SSL_CTX_set_client_hello_cb((*out_tls)->ctx, tls_client_hello, NULL);
+    }
+    SSL_CTX_set_psk_find_session_callback(tls->keys->ctx, tls_server_psk);
+    SSL_CTX_set_client_hello_cb(tls->keys->ctx, tls_client_hello, NULL);
+    *out_tls = tls;
     return ICMS_OK;
 }
 
 icms_err crypt_tls_client_new(const struct crypt_tls_psk *psk, struct err_why *why,
                               struct crypt_tls **out_tls)
 {
-    icms_err err = tls_new(false, why, out_tls);
+    struct crypt_tls *tls = NULL;
+    struct crypt_tls_psk *copy;
+    icms_err err = tls_new(false, why, &tls);
 
-    if (err != ICMS_OK)
+    if (err == ICMS_OK)
+        err = secret_new(sizeof(*psk), why, &tls->keys->psk);
+    if (err != ICMS_OK) {
+        crypt_tls_free(&tls);
         return err;
-    (*out_tls)->psk = *psk;
-    SSL_CTX_set_psk_use_session_callback((*out_tls)->ctx, tls_client_psk);
-    if (SSL_CTX_set_ciphersuites((*out_tls)->ctx,
-                                 psk->hash == CRYPT_SHA384 ? TLS_SUITE_256 : TLS_SUITE_128) == 1)
+    }
+    copy = (struct crypt_tls_psk *)(void *)secret_bytes(tls->keys->psk);
+    copy->hash = psk->hash;
+    copy->bytes = psk->bytes;
+    memcpy(copy->key, psk->key, psk->bytes);
+    (void)snprintf(copy->identity, sizeof(copy->identity), "%s", psk->identity);
+    SSL_CTX_set_psk_use_session_callback(tls->keys->ctx, tls_client_psk);
+    if (SSL_CTX_set_ciphersuites(tls->keys->ctx,
+                                 psk->hash == CRYPT_SHA384 ? TLS_SUITE_256 : TLS_SUITE_128) == 1) {
+        *out_tls = tls;
         return ICMS_OK;
-    crypt_tls_free(out_tls);
+    }
+    crypt_tls_free(&tls);
     return err_set(why, ICMS_UNSUPPORTED, "cannot set up TLS 1.3: OpenSSL refuses its suite");
+}
+
+static bool secret_same(const struct secret *a, struct secret *b)
+{
+    return a == NULL ? b == NULL : b != NULL && secret_equal(a, secret_bytes(b), secret_length(b));
+}
+
+bool crypt_tls_replace(struct crypt_tls *tls, struct crypt_tls **from)
+{
+    struct tls_keys *old = tls->keys, *keys = (*from)->keys;
+    bool is_new = !secret_same(old->psks, keys->psks) || !secret_same(old->psk, keys->psk);
+
+    check(old->is_server == keys->is_server);
+    if (is_new) {
+        check(pthread_mutex_lock(&tls->lock) == 0);
+        tls->keys = keys;
+        check(pthread_mutex_unlock(&tls->lock) == 0);
+        (*from)->keys = old;
+    }
+    crypt_tls_free(from);
+    return is_new;
 }
 
 void crypt_tls_free(struct crypt_tls **tls)
 {
     if (*tls == NULL)
         return;
-    SSL_CTX_free((*tls)->ctx);
-    crypt_tls_psk_wipe(&(*tls)->psk);
+    keys_rele((*tls)->keys);
+    check(pthread_mutex_destroy(&(*tls)->lock) == 0);
     free(*tls);
     *tls = NULL;
 }
 
 /* ---- one handshake --------------------------------------------------------------------------- */
 
-icms_err crypt_tls_handshake_new(const struct crypt_tls *tls,
-                                 struct crypt_tls_handshake **out_handshake)
+icms_err crypt_tls_handshake_new(struct crypt_tls *tls, struct crypt_tls_handshake **out_handshake)
 {
-    struct crypt_tls_handshake *handshake = calloc(1, sizeof(*handshake));
+    struct crypt_tls_handshake *handshake;
+    struct secret *memory;
+    icms_err err = secret_new(sizeof(*handshake), NULL, &memory);
 
-    if (handshake == NULL)
-        return ICMS_NO_MEMORY;
-    handshake->tls = tls;
+    if (err != ICMS_OK)
+        return err;
+    handshake = (struct crypt_tls_handshake *)(void *)secret_bytes(memory);
+    handshake->memory = memory;
+    handshake->keys = keys_hold(tls);
     handshake->why = "it ended early";
-    handshake->result.hash = tls->psk.hash;
+    if (!handshake->keys->is_server)
+        handshake->result.hash = keys_psk(handshake->keys)->hash;
     *out_handshake = handshake;
     return ICMS_OK;
 }
 
 static icms_err handshake_begin(struct crypt_tls_handshake *handshake)
 {
-    handshake->ssl = SSL_new(handshake->tls->ctx);
+    handshake->ssl = SSL_new(handshake->keys->ctx);
     handshake->in = BIO_new(BIO_s_mem());
     handshake->out = BIO_new(BIO_s_mem());
     if (handshake->ssl == NULL || handshake->in == NULL || handshake->out == NULL) {
@@ -353,7 +481,7 @@ static icms_err handshake_begin(struct crypt_tls_handshake *handshake)
     }
     SSL_set_bio(handshake->ssl, handshake->in, handshake->out);
     SSL_set_app_data(handshake->ssl, handshake);
-    if (handshake->tls->is_server)
+    if (handshake->keys->is_server)
         SSL_set_accept_state(handshake->ssl);
     else
         SSL_set_connect_state(handshake->ssl);
@@ -387,7 +515,7 @@ static icms_err handshake_run(struct crypt_tls_handshake *handshake, bool *out_d
     if (SSL_get_error(handshake->ssl, result) == SSL_ERROR_WANT_READ)
         return ICMS_OK;
     reason = ERR_reason_error_string(ERR_peek_last_error());
-    if (reason != NULL && !handshake->tls->is_server)
+    if (reason != NULL && !handshake->keys->is_server)
         handshake->why = reason; /* static */
     return ICMS_AUTH;
 }
@@ -443,10 +571,13 @@ void crypt_tls_result_wipe(struct crypt_tls_result *result)
 
 void crypt_tls_handshake_free(struct crypt_tls_handshake **handshake)
 {
+    struct secret *memory;
+
     if (*handshake == NULL)
         return;
+    memory = (*handshake)->memory;
     SSL_free((*handshake)->ssl);
-    secret_wipe(*handshake, sizeof(**handshake));
-    free(*handshake);
+    keys_rele((*handshake)->keys);
+    secret_free(&memory);
     *handshake = NULL;
 }

@@ -4,9 +4,9 @@
  * exchange, two suites, and nothing else: no certificates, no tickets, no early data, no older
  * version. Made by OpenSSL over memory; what follows the handshake is crypt/record.h.
  *
- * Settings are read-only once made, and shared by threads. A handshake belongs to one thread at a
- * time, which may differ from step to step: a step computes for up to a millisecond and belongs off
- * the loop (loop_job).
+ * Settings are shared by threads; handshakes that begin use what they are then. A handshake belongs
+ * to one thread at a time, which may differ from step to step: a step computes for up to a
+ * millisecond and belongs off the loop (loop_job).
  */
 #ifndef CRYPT_TLS_H
 #define CRYPT_TLS_H
@@ -35,7 +35,7 @@ struct crypt_tls_host {
 };
 
 struct crypt_tls_server_opts {
-    const struct crypt_tls_host *hosts; /* ordered by NQN (strcmp); kept by the caller           */
+    const struct crypt_tls_host *hosts; /* ordered by NQN (strcmp); copied, with their PSKs      */
     uint32_t host_count;
     const char *subnqns[2]; /* subsystems that identities may name; kept by the caller; or NULL  */
 };
@@ -48,7 +48,12 @@ icms_err crypt_tls_server_new(const struct crypt_tls_server_opts *opts, struct e
 icms_err crypt_tls_client_new(const struct crypt_tls_psk *psk, struct err_why *why,
                               struct crypt_tls **out_tls) ICMS_MUST_CHECK;
 
-/* After the last handshake was freed. *tls may be NULL. */
+/* Handshakes that begin from now on use other settings of the same side: those of *from, which is
+ * freed; handshakes under way end with what they began with. False: the keys were the same. Any
+ * thread, one at a time. */
+bool crypt_tls_replace(struct crypt_tls *tls, struct crypt_tls **from);
+
+/* Handshakes that began keep what they use. *tls may be NULL. */
 void crypt_tls_free(struct crypt_tls **tls);
 
 /* What a handshake led to. The owner wipes it (crypt_tls_result_wipe). */
@@ -61,7 +66,7 @@ struct crypt_tls_result {
 };
 
 /* A handshake. Takes no memory to speak of before its first step. NO_MEMORY. */
-icms_err crypt_tls_handshake_new(const struct crypt_tls *tls,
+icms_err crypt_tls_handshake_new(struct crypt_tls *tls,
                                  struct crypt_tls_handshake **out_handshake) ICMS_MUST_CHECK;
 
 /* Goes on: with nothing (the client begins) or with one whole record of the peer. Writes what is to

@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 #define HOST "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555"
 #define SUB  "nqn.2026-01.io.icms:encl0"
 
-static const struct crypt_tls *fuzz_server(void)
+static struct crypt_tls *fuzz_server(void)
 {
     static const struct key_plain psk = {.hash = KEY_HASH_SHA256, .bytes = 32, .key = {1, 2, 3}};
     static const struct crypt_tls_host host = {.nqn = HOST, .psks = &psk, .psk_count = 1};

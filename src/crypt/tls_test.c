@@ -145,6 +145,56 @@ static void both_sides_end_with_the_same_secrets(void **state)
     crypt_tls_free(&server);
 }
 
+/* A server whose only key of HOST is this. */
+static struct crypt_tls *server_with(const struct key_plain *psk)
+{
+    struct crypt_tls_host host = {.nqn = HOST, .psks = psk, .psk_count = 1};
+    const struct crypt_tls_server_opts opts = {
+        .hosts = &host, .host_count = 1, .subnqns = {SUB, NULL}};
+    struct crypt_tls *tls;
+
+    assert_int_equal(crypt_tls_server_new(&opts, NULL, &tls), ICMS_OK);
+    return tls;
+}
+
+/* Keys are replaced on both sides; a handshake that began before ends with the keys of before. */
+static void handshakes_use_the_keys_of_their_beginning(void **state)
+{
+    struct key_plain next = {.hash = KEY_HASH_SHA256, .bytes = 32, .key = {7}};
+    struct crypt_tls *server = server_with(&psk_a), *more;
+    struct crypt_tls *client = client_new(&psk_a, CRYPT_PSK_V1, HOST, SUB);
+    struct crypt_tls_handshake *c, *s;
+    struct wire to_client = {.count = 0}, to_server = {.count = 0};
+    bool client_done = false, server_done = false;
+    struct crypt_tls_result a, b;
+    char why[80];
+
+    assert_int_equal(crypt_tls_handshake_new(client, &c), ICMS_OK);
+    assert_int_equal(crypt_tls_handshake_new(server, &s), ICMS_OK);
+    more = server_with(&psk_a);
+    assert_false(crypt_tls_replace(server, &more));
+    assert_null(more);
+    more = server_with(&next);
+    assert_true(crypt_tls_replace(server, &more));
+    assert_null(more);
+    assert_int_equal(handshake(client, server, &a, &b, why), ICMS_AUTH);
+    more = client_new(&next, CRYPT_PSK_V1, HOST, SUB);
+    assert_true(crypt_tls_replace(client, &more));
+    assert_int_equal(handshake(client, server, &a, &b, why), ICMS_OK);
+    more = client_new(&next, CRYPT_PSK_V1, HOST, SUB);
+    assert_false(crypt_tls_replace(client, &more));
+    crypt_tls_free(&client);
+    crypt_tls_free(&server);
+    assert_int_equal(side_run(c, &to_client, &to_server, true, &client_done), ICMS_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(side_run(s, &to_server, &to_client, false, &server_done), ICMS_OK);
+        assert_int_equal(side_run(c, &to_client, &to_server, false, &client_done), ICMS_OK);
+    }
+    assert_true(client_done && server_done);
+    crypt_tls_handshake_free(&c);
+    crypt_tls_handshake_free(&s);
+}
+
 static void refused(const struct key_plain *psk, enum crypt_psk_kind kind, const char *host,
                     const char *sub, const char *words)
 {
@@ -309,6 +359,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_sides_end_with_the_same_secrets),
+        cmocka_unit_test(handshakes_use_the_keys_of_their_beginning),
         cmocka_unit_test(strangers_are_refused),
         cmocka_unit_test(an_unknown_host_sees_what_a_wrong_key_sees),
         cmocka_unit_test(clients_without_a_key_or_with_tls_1_2_are_refused),

@@ -95,13 +95,13 @@ void net_listener_fini(struct net_listener *listener);
 /* Connections of one loop that begin with a handshake of TLS 1.3: what they share. The owner zeroes
  * it, fills in the first part and keeps it while a connection of it is open. */
 struct net_tls_side {
-    const struct crypt_tls *settings; /* keys                                                    */
-    bool is_server;                   /* the peer begins                                         */
-    bool allows_plain;                /* server: a peer that does not begin with TLS is served
-                                         without                                                 */
-    uint64_t timeout_ns;              /* a handshake has to be over by then                      */
-    uint32_t pending_max;             /* handshakes at a time: one more ends the oldest of them  */
-    void *arg;                        /* the owner's                                             */
+    struct crypt_tls *settings; /* keys                                                          */
+    bool is_server;             /* the peer begins                                         */
+    bool allows_plain;          /* server: a peer that does not begin with TLS is served
+                                   without                                                 */
+    uint64_t timeout_ns;        /* a handshake has to be over by then                      */
+    uint32_t pending_max;       /* handshakes at a time: one more ends the oldest of them  */
+    void *arg;                  /* the owner's                                             */
     /* A handshake failed: of which host, as far as it was named ("": not at all; it is not proven),
      * and why. NULL: not of interest. Not from inside a call. */
     void (*failed)(struct net_tls_side *side, const char *hostnqn, const char *why);

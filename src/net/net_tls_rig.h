@@ -19,10 +19,19 @@ struct tls_rig {
     struct net_tls_side side[2];   /* client, server                  */
 };
 
-static inline void tls_rig_init(struct tls_rig *rig, enum key_hash hash)
+/* Settings of a server that knows the host with the key that is there now. */
+static inline struct crypt_tls *tls_rig_server(struct tls_rig *rig)
 {
     struct crypt_tls_server_opts opts = {
         .hosts = &rig->host, .host_count = 1, .subnqns = {TLS_RIG_SUB, NULL}};
+    struct crypt_tls *tls;
+
+    check(crypt_tls_server_new(&opts, NULL, &tls) == ICMS_OK);
+    return tls;
+}
+
+static inline void tls_rig_init(struct tls_rig *rig, enum key_hash hash)
+{
     struct crypt_tls_psk psk;
 
     memset(rig, 0, sizeof(*rig));
@@ -32,7 +41,7 @@ static inline void tls_rig_init(struct tls_rig *rig, enum key_hash hash)
     rig->host.psk_count = 1;
     check(crypt_psk_derive(&rig->psk, CRYPT_PSK_V1, TLS_RIG_HOST, TLS_RIG_SUB, &psk) == ICMS_OK);
     check(crypt_tls_client_new(&psk, NULL, &rig->settings[0]) == ICMS_OK);
-    check(crypt_tls_server_new(&opts, NULL, &rig->settings[1]) == ICMS_OK);
+    rig->settings[1] = tls_rig_server(rig);
     for (int i = 0; i < 2; i++)
         rig->side[i] = (struct net_tls_side){.settings = rig->settings[i],
                                              .is_server = i == 1,

@@ -602,7 +602,11 @@ static void a_wrong_key_is_refused_and_named(void **state)
 {
     struct scene *scene = scene_new(*state, true);
 
+    struct crypt_tls *other;
+
     scene->tls.psk.key[7] ^= 1; /* the server's; the peer's is made */
+    other = tls_rig_server(&scene->tls);
+    assert_true(crypt_tls_replace(scene->tls.settings[1], &other));
     net_rig_call(scene->rig, scene_open_run, scene);
     server_ends(scene, ICMS_AUTH, 0);
     assert_int_equal(scene->tls.side[1].refused, 1);

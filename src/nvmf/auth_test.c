@@ -19,7 +19,7 @@
 enum { KEY_HOST, KEY_CTRL, KEY_WRONG, KEYS };
 
 static char folder[64], paths[KEYS][LIMIT_PATH_BYTES];
-static struct key_plain keys[KEYS];
+static struct secret *keys[KEYS]; /* struct key_plain */
 
 static int setup(void **state)
 {
@@ -28,10 +28,15 @@ static int setup(void **state)
     for (int i = 0; i < KEYS; i++) {
         char text[KEY_TEXT_BYTES_MAX];
 
-        keys[i] = (struct key_plain){.hash = KEY_HASH_SHA384, .bytes = 48};
-        secret_random(keys[i].key, keys[i].bytes);
+        struct key_plain *key;
+
+        check(secret_new(sizeof(*key), NULL, &keys[i]) == ICMS_OK);
+        key = (struct key_plain *)(void *)secret_bytes(keys[i]);
+        key->hash = KEY_HASH_SHA384;
+        key->bytes = 48;
+        secret_random(key->key, key->bytes);
         (void)snprintf(paths[i], sizeof(paths[i]), "%s/key%d", folder, i);
-        check(secret_write(paths[i], text, key_text_make(KEY_TEXT_DHCHAP, &keys[i], text), NULL) ==
+        check(secret_write(paths[i], text, key_text_make(KEY_TEXT_DHCHAP, key, text), NULL) ==
               ICMS_OK);
     }
     return 0;
@@ -39,8 +44,10 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    for (int i = 0; i < KEYS; i++)
+    for (int i = 0; i < KEYS; i++) {
         (void)unlink(paths[i]);
+        secret_free(&keys[i]);
+    }
     return rmdir(folder);
 }
 
@@ -48,7 +55,7 @@ static int teardown(void **state)
 static struct {
     uint8_t target_require, host_require;
     bool target_secret, target_controller, host_other_controller;
-    const struct key_plain *host, *controller;
+    struct secret *host, *controller;
     uint8_t group;
 } setting;
 
@@ -227,13 +234,13 @@ static void right_secrets_come_up(void **state)
     for (uint8_t group = 0; group < 6; group += 5) {
         setting = (__typeof__(setting)){.target_require = REQUIRE_CHAP,
                                         .target_secret = true,
-                                        .host = &keys[KEY_HOST],
+                                        .host = keys[KEY_HOST],
                                         .group = group};
         comes_up();
         setting.host_require = REQUIRE_CHAP;
         comes_up();
         setting.target_controller = true;
-        setting.controller = &keys[KEY_CTRL];
+        setting.controller = keys[KEY_CTRL];
         comes_up();
         setting.controller = NULL; /* the host need not ask */
         comes_up();
@@ -244,27 +251,27 @@ static void wrong_secrets_stay_down(void **state)
 {
     setting = (__typeof__(setting)){.target_require = REQUIRE_CHAP, .target_secret = true};
     stays_down(ICMS_AUTH, "it has no secret; make one with `icms key gen`");
-    setting.host = &keys[KEY_WRONG];
+    setting.host = keys[KEY_WRONG];
     stays_down(ICMS_AUTH, "refused the secret of host " HOST);
-    setting.host = &keys[KEY_HOST];
-    setting.controller = &keys[KEY_CTRL]; /* the target has none */
+    setting.host = keys[KEY_HOST];
+    setting.controller = keys[KEY_CTRL]; /* the target has none */
     stays_down(ICMS_AUTH, "refused the secret of host " HOST);
     setting.target_controller = true;
-    setting.controller = &keys[KEY_WRONG];
+    setting.controller = keys[KEY_WRONG];
     stays_down(ICMS_AUTH, "did not prove that it has the controller_secret");
-    setting = (__typeof__(setting)){.target_require = REQUIRE_CHAP, .host = &keys[KEY_HOST]};
+    setting = (__typeof__(setting)){.target_require = REQUIRE_CHAP, .host = keys[KEY_HOST]};
     stays_down(ICMS_AUTH, "refused the secret of host " HOST); /* not known there */
 }
 
 /* The target asks for nothing, the host was told to: it does not go on without. */
 static void a_host_never_goes_on_with_less(void **state)
 {
-    setting = (__typeof__(setting)){.host = &keys[KEY_HOST]};
+    setting = (__typeof__(setting)){.host = keys[KEY_HOST]};
     comes_up();
     setting.host_require = REQUIRE_CHAP;
     stays_down(ICMS_AUTH, "does not authenticate host");
     setting.host_require = 0;
-    setting.controller = &keys[KEY_CTRL];
+    setting.controller = keys[KEY_CTRL];
     stays_down(ICMS_AUTH, "does not authenticate host");
 }
 
@@ -277,7 +284,7 @@ static void a_host_that_must_needs_a_secret(void **state)
     assert_int_equal(pair_make(&pair, &why), ICMS_CONFIG);
     assert_non_null(strstr(why.text, "has no secret"));
     pair_free(&pair);
-    setting = (__typeof__(setting)){.controller = &keys[KEY_CTRL]};
+    setting = (__typeof__(setting)){.controller = keys[KEY_CTRL]};
     assert_int_equal(pair_make(&pair, &why), ICMS_CONFIG);
     pair_free(&pair);
 }
@@ -288,8 +295,8 @@ static void it_may_be_closed_at_any_moment(void **state)
     setting = (__typeof__(setting)){.target_require = REQUIRE_CHAP,
                                     .target_secret = true,
                                     .target_controller = true,
-                                    .host = &keys[KEY_HOST],
-                                    .controller = &keys[KEY_CTRL],
+                                    .host = keys[KEY_HOST],
+                                    .controller = keys[KEY_CTRL],
                                     .group = 1};
     for (int step = 0; step < 60; step++) {
         struct pair pair;

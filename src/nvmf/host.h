@@ -22,7 +22,7 @@
 #include "nvmf/transport.h"
 #include "wire/nvme_kv.h"
 
-struct key_plain;
+struct secret;
 struct nvmf_ctrl;
 
 /* ---- requests ------------------------------------------------------------------------------- */
@@ -169,13 +169,12 @@ struct nvmf_ctrl_opts {
     uint64_t keep_alive_ns;   /* KATO; 0: none                                                  */
     uint64_t silence_ns;      /* commands wait and no byte came for this long: dead; 0: never   */
     uint64_t send_timeout_ns; /* a send without progress for this long: dead; 0: never          */
-    const struct crypt_tls *tls; /* connections begin with TLS, and never fall back; NULL: plain.
-                                    Kept by the caller                                            */
-    uint8_t require; /* REQUIRE_*: what the target has to ask for, or to give           */
-    const struct key_plain *auth_key; /* secret of hostnqn for DH-HMAC-CHAP; NULL: none; kept by
-                                         the owner, as the next one                               */
-    const struct key_plain *auth_controller_key; /* secret that the target has to prove; NULL: it
-                                                    need not                                      */
+    struct crypt_tls *tls;    /* connections begin with TLS, and never fall back; NULL: plain.
+                                 Kept by the caller                                             */
+    uint8_t require;          /* REQUIRE_*: what the target has to ask for, or to give           */
+    struct secret *auth_key;  /* secret of hostnqn for DH-HMAC-CHAP, a struct key_plain; NULL: none;
+                                 kept by the owner, who may replace it, as the next one          */
+    struct secret *auth_controller_key; /* that the target has to prove; NULL: it need not       */
     const struct uuid *volumes; /* those that are looked for, among all that it may use; copied */
     uint32_t volume_count;      /* LIMIT_AGENT_VOLUMES at most; 0: the first ones of any name   */
     const struct nvmf_settings *settings; /* told to targets that are icms; NULL: none; copied */

@@ -201,6 +201,19 @@ void nvmf_target_opts_init(struct nvmf_target_opts *opts);
 icms_err nvmf_target_keys_check(const struct nvmf_target_opts *opts,
                                 struct err_why *why) ICMS_MUST_CHECK;
 
+/* Keys of a host were read again: why NULL: others are used from now on; else its keys stay as they
+ * were, and why says what to do. */
+typedef void nvmf_target_keys_said(void *arg, const char *hostnqn, const char *why);
+
+/* Reads the files of the hosts again, of nvmf_target_new's options. New connections and proofs need
+ * the keys that are there now; connections stay. Of a host of which one file is not right all keys
+ * of that kind stay as they were. Fails only when nothing could be read. One control thread;
+ * blocking. */
+icms_err nvmf_target_keys_read_again(struct nvmf_target *target,
+                                     const struct nvmf_target_opts *opts,
+                                     nvmf_target_keys_said *said, void *arg,
+                                     struct err_why *why) ICMS_MUST_CHECK;
+
 /* Takes all memory. Before the loops start. CONFIG when the memory is too small for the largest
  * value, with the number that would do. */
 icms_err nvmf_target_new(const struct nvmf_target_opts *opts, struct err_why *why,

@@ -77,7 +77,7 @@ struct nvmf_connect_opts {
     uint64_t send_timeout_ns; /* a send without progress for this long closes; 0: no limit        */
     bool header_digest;       /* checksums of the transport, where it has them: asked for, the    */
     bool data_digest;         /* peer may decline                                                 */
-    const struct crypt_tls *tls; /* begin with TLS; NULL: plain. Kept by the caller               */
+    struct crypt_tls *tls;    /* begin with TLS; NULL: plain. Kept by the caller               */
 };
 
 struct nvmf_host_transport {

@@ -481,7 +481,8 @@ char *target_trace(struct target *target, const struct key *key)
     return trace_text(books, target->opts.loops, key, &names, loop_env_now_ns(target->opts.env));
 }
 
-icms_err target_keys_check(const struct target_opts *opts, struct err_why *why)
+/* As much as reading keys needs. */
+static struct nvmf_target_opts target_keys_opts(const struct target_opts *opts)
 {
     struct nvmf_target_opts nvmf;
 
@@ -490,7 +491,22 @@ icms_err target_keys_check(const struct target_opts *opts, struct err_why *why)
     nvmf.hosts = opts->hosts;
     nvmf.host_count = opts->host_count;
     nvmf.require = opts->require;
+    return nvmf;
+}
+
+icms_err target_keys_check(const struct target_opts *opts, struct err_why *why)
+{
+    struct nvmf_target_opts nvmf = target_keys_opts(opts);
+
     return nvmf_target_keys_check(&nvmf, why);
+}
+
+icms_err target_keys_read_again(struct target *target, const struct target_opts *opts,
+                                nvmf_target_keys_said *said, void *arg, struct err_why *why)
+{
+    struct nvmf_target_opts nvmf = target_keys_opts(opts);
+
+    return nvmf_target_keys_read_again(target->nvmf, &nvmf, said, arg, why);
 }
 
 bool target_auth_take(struct target *target, struct nvmf_target_auth *out_auth,

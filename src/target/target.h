@@ -84,6 +84,11 @@ icms_err target_check(const struct target_opts *opts, struct err_why *why) ICMS_
  * with a sentence. Blocking: reads files. */
 icms_err target_keys_check(const struct target_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
 
+/* As nvmf_target_keys_read_again. */
+icms_err target_keys_read_again(struct target *target, const struct target_opts *opts,
+                                nvmf_target_keys_said *said, void *arg,
+                                struct err_why *why) ICMS_MUST_CHECK;
+
 /* Says what target_new would refuse or not do as it is written because of the drives that are here:
  * one sentence each. Changes nothing, and works beside a target that serves them. Blocking. */
 void target_check_here(const struct target_opts *opts, void (*say)(void *arg, const char *sentence),

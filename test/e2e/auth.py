@@ -13,6 +13,7 @@ usage: auth.py BUILD_ROOT
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,75 @@ def wrong_secret(p, folder, target, build):
     return agent
 
 
+def wait_log(daemon, words, count=1):
+    deadline = time.monotonic() + 60
+    while daemon.log_path.read_text().count(words) < count:
+        assert time.monotonic() < deadline, (words, daemon.log_tail())
+        time.sleep(0.1)
+
+
+def secret_set(path, text):
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    path.chmod(0o600)
+
+
+def rotated(p, folder, target, agent, build):
+    """SIGHUP reads the files again: new connections need the new secret, and those that are up stay.
+    A file that is not right is logged, and the former secret passes on."""
+    def auths():
+        return json.loads(agent.get("/status")[1])["enclosures"][0]["auths"]
+
+    former, count = (folder / "new").read_text(), auths()
+    secret_set(folder / "former", former)
+    secret_set(folder / "new", former[:40])
+    target.signal(signal.SIGHUP)
+    wait_log(target, "keys stay as they were: cannot use secret file")
+    assert "SIGHUP again" in target.log_path.read_text(), target.log_tail()
+
+    def tried(name, secret):
+        daemon = p.add_agent(name, [target], [VOLUME], host_nqn=HOST, require="chap", secret=secret,
+                             controller_secret=folder / "answer", connect_timeout="5s", probe="100ms")
+        deadline = time.monotonic() + 60
+        while True:
+            status, text = daemon.get("/status")
+            said = json.loads(text)["enclosures"][0] if status == 200 else {"auths": 0, "auths_refused": 0}
+            if said["auths"] or said["auths_refused"]:
+                break
+            assert time.monotonic() < deadline, daemon.log_tail()
+            time.sleep(0.1)
+        daemon.stop()
+        return said["auths"] > 0
+
+    assert tried("kept", folder / "former"), "the former secret passes while the file is not right"
+    result = program(build, "icms", "key", "gen", folder / "next")
+    assert result.returncode == 0, result.stderr
+    secret_set(folder / "new", (folder / "next").read_text())
+    target.signal(signal.SIGHUP)
+    wait_log(target, f"host {HOST}: keys replaced")
+    assert auths() == count, "the agent stays connected"
+    result = program(build, "icms", "get", "--open", f"unix:{agent.socket}", "key-1")
+    assert result.returncode == 0, (result, agent.log_tail())
+    assert not tried("late", folder / "former"), "the former secret passes no more"
+    assert tried("early", folder / "next")
+    agent.signal(signal.SIGHUP)
+    wait_log(agent, "enclosure enclosure0: keys replaced")
+    target.signal(signal.SIGHUP)
+    wait_log(target, "SIGHUP: reading", 3)
+    assert target.log_path.read_text().count("keys replaced") == 1, "nothing changed since"
+    target.kill()
+    target.start()
+    target.wait_ready()
+    deadline = time.monotonic() + 60
+    while auths() == count:
+        assert time.monotonic() < deadline, agent.log_tail()
+        time.sleep(0.2)
+    lines = [json.loads(line) for line in (folder / "audit").read_text().splitlines()]
+    results = [line["result"] for line in lines if line["event"] == "keys"]
+    assert len(results) == 2 and results[1] == "replaced" and results[0].startswith("cannot use"), results
+    print("ok secrets are rotated while connections stay")
+
+
 def main(build, folder):
     for name in SECRETS:
         result = program(build, "icms", "key", "gen", folder / name)
@@ -142,6 +212,7 @@ def main(build, folder):
         assert {"passed, mutual", "wrong secret"} <= results, results
         print("ok no secret is told, and the audit log says what happened")
         bad_files(build, folder)
+        rotated(p, folder, target, agent, build)
         assert agent.stop() == 0 and target.stop() == 0
 
 

@@ -16,6 +16,7 @@ import hmac
 import json
 import os
 import pathlib
+import signal
 import socket
 import struct
 import subprocess
@@ -221,6 +222,36 @@ def volumes_apart(p, folder):
     print("ok a volume that requires TLS")
 
 
+def rotated(folder, target, agent, icms):
+    """SIGHUP reads keys again: a former key ends nothing that is up, and begins nothing any more."""
+    former = (folder / "new.psk").read_text().strip()
+    right = psk_options(*tls_psk(former, HOST, target.nqn))
+    there = json.loads(target.get("/status")[1])["tls_connections"]
+    result = icms("key", "gen", "--type", "tls", folder / "next.psk")
+    assert result.returncode == 0, result.stderr
+    key = (folder / "next.psk").read_text().strip()
+
+    def said(daemon, words, count=1):
+        deadline = time.monotonic() + 60
+        while daemon.log_path.read_text().count(words) < count:
+            assert time.monotonic() < deadline, (words, daemon.log_tail())
+            time.sleep(0.1)
+
+    (folder / "new.psk").write_text("NVMeTLSkey-1:01:")
+    target.signal(signal.SIGHUP)
+    said(target, "keys stay as they were: cannot use the TLS key")
+    assert nvme_connect(target, right, HOST, target.nqn) == 0, "the key of before"
+    (folder / "new.psk").write_text(key)
+    for daemon, words in ((target, f"host {HOST}: keys replaced"),
+                          (agent, "enclosure enclosure0: keys replaced")):
+        daemon.signal(signal.SIGHUP)
+        said(daemon, words)
+    Client(target, *right).refused()
+    assert nvme_connect(target, psk_options(*tls_psk(key, HOST, target.nqn)), HOST, target.nqn) == 0
+    assert json.loads(target.get("/status")[1])["tls_connections"] == there
+    print("ok keys are rotated while connections stay")
+
+
 def main(build, folder):
     def icms(*words, **more):
         return subprocess.run([build / "cmd/icms", *words], capture_output=True, timeout=60, **more)
@@ -258,6 +289,7 @@ def main(build, folder):
         agent_fails(p, target, "TLS handshake failed", "wrong-key", psk=f"{folder}/other.psk")
         agent_fails(p, target, "connection lost", "no-key")
         held_open(target, run)
+        rotated(folder, target, agent, icms)
         bad_files(build, folder, target, key)
         target.kill()
         target.start()

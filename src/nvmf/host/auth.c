@@ -141,6 +141,7 @@ static void auth_work(struct loop_job *job)
     struct nvmf_auth *auth = container_of(job, struct nvmf_auth, job);
     const struct nvmf_ctrl *ctrl = auth->ctrl;
     uint8_t shared[DHCHAP_VALUE_BYTES_MAX];
+    struct key_plain key;
     struct dhchap_question question = {
         .hash = auth->hash,
         .t_id = auth->t_id,
@@ -157,14 +158,18 @@ static void auth_work(struct loop_job *job)
         auth->result = dhchap_public(auth->group, auth->private, auth->public);
     if (auth->result == ICMS_OK && auth->group != DHCHAP_NONE)
         auth->result = dhchap_shared(auth->group, auth->private, auth->peer, shared);
-    if (auth->result == ICMS_OK)
-        auth->result = dhchap_response(ctrl->auth_key, &question, auth->response);
+    if (auth->result == ICMS_OK) {
+        dhchap_key_copy(ctrl->auth_key, &key);
+        auth->result = dhchap_response(&key, &question, auth->response);
+    }
     if (auth->result == ICMS_OK && ctrl->auth_controller_key != NULL) {
         question.is_target = true;
         question.seqnum = auth->seqnum2;
         question.challenge = auth->challenge2;
-        auth->result = dhchap_response(ctrl->auth_controller_key, &question, auth->expected);
+        dhchap_key_copy(ctrl->auth_controller_key, &key);
+        auth->result = dhchap_response(&key, &question, auth->expected);
     }
+    secret_wipe(&key, sizeof(key));
     secret_wipe(shared, sizeof(shared));
 }
 

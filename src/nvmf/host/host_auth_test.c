@@ -13,12 +13,32 @@
 
 #include "base/check.h"
 #include "crypt/key_text.h"
+#include "crypt/secret.h"
 #include "nvmf/host/host_bed.h"
 
 #define SECOND ((uint64_t)1000000000)
 
-static const struct key_plain key = {.hash = KEY_HASH_SHA256, .bytes = 32, .key = {1}};
-static const struct key_plain controller_key = {.hash = KEY_HASH_NONE, .bytes = 32, .key = {2}};
+static struct secret *key, *controller_key; /* struct key_plain */
+
+static int setup(void **state)
+{
+    struct key_plain *plain;
+
+    check(secret_new(sizeof(*plain), NULL, &key) == ICMS_OK);
+    plain = (struct key_plain *)(void *)secret_bytes(key);
+    *plain = (struct key_plain){.hash = KEY_HASH_SHA256, .bytes = 32, .key = {1}};
+    check(secret_new(sizeof(*plain), NULL, &controller_key) == ICMS_OK);
+    plain = (struct key_plain *)(void *)secret_bytes(controller_key);
+    *plain = (struct key_plain){.hash = KEY_HASH_NONE, .bytes = 32, .key = {2}};
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    secret_free(&key);
+    secret_free(&controller_key);
+    return 0;
+}
 
 /* One attempt after the other; is_mutual: the target has to prove itself. */
 static struct bed *auth_bed(enum fake_auth auth, bool is_mutual)
@@ -28,10 +48,10 @@ static struct bed *auth_bed(enum fake_auth auth, bool is_mutual)
 
     bed->fake->auth = auth;
     nvmf_ctrl_opts_init(&opts);
-    opts.auth_key = &key;
+    opts.auth_key = key;
     opts.require = REQUIRE_CHAP;
     if (is_mutual)
-        opts.auth_controller_key = &controller_key;
+        opts.auth_controller_key = controller_key;
     bed_ctrl(bed, &opts);
     for (int i = 0; i < 2; i++) {
         bed_open_within(bed, SECOND);
@@ -103,7 +123,7 @@ static void a_target_that_does_not_answer_is_given_up_in_time(void **state)
 
     bed->fake->auth = FAKE_AUTH_BLIND;
     nvmf_ctrl_opts_init(&opts);
-    opts.auth_key = &key;
+    opts.auth_key = key;
     bed_ctrl(bed, &opts);
     bed->fake->silent = true;
     bed_open_within(bed, SECOND);
@@ -138,5 +158,5 @@ int main(void)
         cmocka_unit_test(a_host_without_a_secret_says_so),
     };
 
-    return cmocka_run_group_tests_name("nvmf host auth", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("nvmf host auth", tests, setup, teardown);
 }

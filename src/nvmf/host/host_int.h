@@ -95,12 +95,12 @@ struct nvmf_ctrl {
     const struct nvmf_host_transport *transport; /* of all its connections                */
     struct nvmf_connect_opts connect; /* of all of them, but for the deadline             */
     uint64_t keep_alive_ns, silence_ns;
-    uint8_t require;                  /* REQUIRE_*                                      */
-    const struct key_plain *auth_key; /* as in the options                             */
-    const struct key_plain *auth_controller_key; /* likewise                                      */
-    struct nvmf_auth *auth;                      /* NULL: no secret                               */
-    uint64_t deadline_ns; /* of the opening                                        */
-    bool up;              /* up() was called, down() and close were not            */
+    uint8_t require;                    /* REQUIRE_*                                      */
+    struct secret *auth_key;            /* as in the options                                      */
+    struct secret *auth_controller_key; /* likewise                                               */
+    struct nvmf_auth *auth;             /* NULL: no secret                                        */
+    uint64_t deadline_ns;               /* of the opening                                        */
+    bool up;                            /* up() was called, down() and close were not            */
 
     icms_err err;                 /* why it ended                                          */
     char why[LIMIT_REASON_BYTES]; /* the sentence                                          */

@@ -72,15 +72,15 @@ struct tcp {
     bool terminated; /* our TermReq is on its way                                        */
     struct loop *loop;
     const struct nvmf_host_conn_ops *ops;
-    uint8_t digests;             /* asked for                                                    */
-    uint64_t timeout_ns;         /* of a send                                                    */
-    uint64_t deadline_ns;        /* of the connect                                       */
-    const struct crypt_tls *tls; /* NULL: plain                                          */
-    struct net_tls_side side;    /* of the handshake                                     */
-    char tls_text[128];          /* why it failed; "": it did not                        */
-    uint32_t h2c_max;            /* data of one H2CData PDU                                      */
-    struct list senders;         /* struct tcp_cmd, oldest R2T first: one after the other, so that
-                                    each is whole early                                          */
+    uint8_t digests;          /* asked for                                                    */
+    uint64_t timeout_ns;      /* of a send                                                    */
+    uint64_t deadline_ns;     /* of the connect                                       */
+    struct crypt_tls *tls;    /* NULL: plain                                          */
+    struct net_tls_side side; /* of the handshake                                     */
+    char tls_text[128];       /* why it failed; "": it did not                        */
+    uint32_t h2c_max;         /* data of one H2CData PDU                                      */
+    struct list senders;      /* struct tcp_cmd, oldest R2T first: one after the other, so that
+                                 each is whole early                                          */
     struct tcp_tx tx_data[TCP_TX_DATA]; /* what is queued                                */
     uint32_t tx_data_bytes;             /* of data in it                                 */
     struct tcp_cmd *receiving;          /* whose data is being received; NULL: none      */

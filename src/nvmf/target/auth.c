@@ -231,7 +231,7 @@ static void auth_work_offer(struct nvmft_auth *auth)
 static bool auth_response_right(struct nvmft_auth *auth, const struct nvmft_auth_host *host,
                                 const struct dhchap_question *question)
 {
-    static const struct key_plain nobody = {.hash = KEY_HASH_SHA256, .bytes = 32};
+    struct key_plain key = {.hash = KEY_HASH_SHA256, .bytes = 32};
     uint32_t count = host != NULL ? host->secret_count : 0;
     size_t bytes = dhchap_hash_bytes(auth->hash);
     uint8_t want[DHCHAP_DIGEST_BYTES_MAX];
@@ -239,12 +239,15 @@ static bool auth_response_right(struct nvmft_auth *auth, const struct nvmft_auth
 
     auth->result = count > 0 ? NVMF_TARGET_AUTH_WRONG : NVMF_TARGET_AUTH_UNKNOWN;
     for (uint32_t i = 0; i < count || i < LIMIT_HOST_KEYS; i++) {
-        const struct key_plain *key = i < count ? dhchap_key(host->secrets[i]) : &nobody;
-        bool is_same = dhchap_response(key, question, want) == ICMS_OK &&
-                       dhchap_equal(want, auth->response, bytes);
+        bool is_same;
 
+        if (i < count)
+            dhchap_key_copy(host->secrets[i], &key);
+        is_same = dhchap_response(&key, question, want) == ICMS_OK &&
+                  dhchap_equal(want, auth->response, bytes);
         is_right |= is_same && i < count;
     }
+    secret_wipe(&key, sizeof(key));
     secret_wipe(want, sizeof(want));
     return is_right;
 }
@@ -254,6 +257,7 @@ static void auth_work_verify(struct nvmft_auth *auth)
     const struct nvmft_ctrl *ctrl = auth->qpair->ctrl;
     const struct nvmft_auth_host *host = ctrl->auth_host;
     uint8_t shared[DHCHAP_VALUE_BYTES_MAX];
+    struct key_plain key;
     struct dhchap_question question = {
         .hash = auth->hash,
         .t_id = auth->t_id,
@@ -275,10 +279,12 @@ static void auth_work_verify(struct nvmft_auth *auth)
         question.is_target = true;
         question.seqnum = auth->seqnum2;
         question.challenge = auth->challenge2;
-        if (auth->is_mutual && host->controller_secret != NULL &&
-            dhchap_response(dhchap_key(host->controller_secret), &question, auth->answer) ==
-                ICMS_OK)
-            auth->result = NVMF_TARGET_AUTH_MUTUAL;
+        if (auth->is_mutual && host->controller_secret != NULL) {
+            dhchap_key_copy(host->controller_secret, &key);
+            if (dhchap_response(&key, &question, auth->answer) == ICMS_OK)
+                auth->result = NVMF_TARGET_AUTH_MUTUAL;
+            secret_wipe(&key, sizeof(key));
+        }
     }
     secret_wipe(shared, sizeof(shared));
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The secrets of hosts, and of this target towards them: read at start, then only looked at.
+ * The secrets of hosts, and of this target towards them: read at start, and again when that is
+ * asked for.
  *
- * nvmft_auth_hosts_init and _fini run while the loops stand still; the rest on any loop, and on
- * their workers.
+ * nvmft_auth_hosts_init and _fini run while the loops stand still, _read_again on a control thread;
+ * the rest on any loop, and on their workers, which copy a secret before they use it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,14 +67,18 @@ icms_err nvmft_auth_hosts_init(struct nvmft_auth_hosts *hosts, const struct nvmf
     return err;
 }
 
+static void host_free(struct nvmft_auth_host *host)
+{
+    for (uint32_t k = 0; k < host->secret_count; k++)
+        secret_free(&host->secrets[k]);
+    secret_free(&host->controller_secret);
+    free(host->secrets);
+}
+
 void nvmft_auth_hosts_fini(struct nvmft_auth_hosts *hosts)
 {
-    for (uint32_t i = 0; i < hosts->count; i++) {
-        for (uint32_t k = 0; k < hosts->host[i].secret_count; k++)
-            secret_free(&hosts->host[i].secrets[k]);
-        secret_free(&hosts->host[i].controller_secret);
-        free(hosts->host[i].secrets);
-    }
+    for (uint32_t i = 0; i < hosts->count; i++)
+        host_free(&hosts->host[i]);
     free(hosts->host);
     *hosts = (struct nvmft_auth_hosts){.count = 0};
 }
@@ -95,4 +100,40 @@ uint8_t nvmft_auth_require(const struct nvmft_auth_hosts *hosts, const char *nqn
     const struct nvmft_auth_host *host = nvmft_auth_host(hosts, nqn);
 
     return host == NULL ? hosts->require : host->require;
+}
+
+/* The files of one host again: all of them are right, or none is taken. */
+static void host_read_again(const struct nvmft_auth_host *host, const struct nvmf_target_host *from,
+                            nvmf_target_keys_said *said, void *arg)
+{
+    struct nvmft_auth_host fresh = {.secret_count = 0};
+    struct err_why why = {""};
+    bool is_new = false;
+
+    check(from->secret_count == host->secret_count &&
+          (from->controller_secret != NULL) == (host->controller_secret != NULL));
+    if (host_read(&fresh, from, &why) != ICMS_OK) {
+        said(arg, from->nqn, why.text);
+    } else {
+        for (uint32_t i = 0; i < host->secret_count; i++)
+            is_new = secret_replace(host->secrets[i], &fresh.secrets[i]) || is_new;
+        if (host->controller_secret != NULL)
+            is_new = secret_replace(host->controller_secret, &fresh.controller_secret) || is_new;
+        if (is_new)
+            said(arg, from->nqn, NULL);
+    }
+    host_free(&fresh);
+}
+
+void nvmft_auth_hosts_read_again(const struct nvmft_auth_hosts *hosts,
+                                 const struct nvmf_target_opts *opts, nvmf_target_keys_said *said,
+                                 void *arg)
+{
+    check(opts->host_count == hosts->count);
+    for (uint32_t i = 0; i < opts->host_count; i++) {
+        const struct nvmft_auth_host *host = nvmft_auth_host(hosts, opts->hosts[i].nqn);
+
+        check(host != NULL);
+        host_read_again(host, &opts->hosts[i], said, arg);
+    }
 }

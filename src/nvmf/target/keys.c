@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What hosts have to prove, and with which keys: read at start, then only looked at.
+ * What hosts have to prove, and with which keys: read at start, and the keys again when that is
+ * asked for.
  *
- * nvmft_keys_new and _free run while the loops stand still; the rest on any loop. Key files are
- * read once: a rotated key needs a restart of the target, during which its hosts reconnect.
+ * nvmft_keys_new and _free run while the loops stand still, _read_again on a control thread; the
+ * rest on any loop, which never looks at keys: handshakes use what crypt_tls has copied.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 
 struct nvmft_keys {
     struct crypt_tls *tls;        /* NULL: no host has a key                           */
-    struct secret *secret;        /* the keys: struct key_plain                        */
+    struct secret *secret;        /* the keys: struct key_plain; of the control thread */
     struct crypt_tls_host *hosts; /* ordered by NQN                                    */
     uint8_t *require;             /* of each of them                                   */
     uint32_t count;
@@ -46,6 +47,17 @@ static icms_err key_read(const char *path, const char *nqn, struct err_why *why,
     return ICMS_OK;
 }
 
+/* Reads the keys of a host. */
+static icms_err host_read(const struct nvmf_target_host *host, struct err_why *why,
+                          struct key_plain *out_keys)
+{
+    icms_err err = ICMS_OK;
+
+    for (uint32_t k = 0; k < host->psk_count && err == ICMS_OK; k++)
+        err = key_read(host->psks[k], host->nqn, why, &out_keys[k]);
+    return err;
+}
+
 /* Reads the keys of hosts, in order, into memory for all of them. */
 static icms_err keys_read(struct nvmft_keys *keys, const struct nvmf_target_host *const *order,
                           uint32_t key_count, struct err_why *why)
@@ -56,16 +68,20 @@ static icms_err keys_read(struct nvmft_keys *keys, const struct nvmf_target_host
     if (err != ICMS_OK)
         return err;
     at = (struct key_plain *)(void *)secret_bytes(keys->secret);
-    for (uint32_t i = 0; i < keys->count; i++) {
+    for (uint32_t i = 0; i < keys->count && err == ICMS_OK; i++) {
         keys->hosts[i].psks = at;
         keys->hosts[i].psk_count = order[i]->psk_count;
-        for (uint32_t k = 0; k < order[i]->psk_count; k++, at++) {
-            err = key_read(order[i]->psks[k], order[i]->nqn, why, at);
-            if (err != ICMS_OK)
-                return err;
-        }
+        err = host_read(order[i], why, at);
+        at += order[i]->psk_count;
     }
-    return ICMS_OK;
+    return err;
+}
+
+static void hosts_order(const struct nvmf_target_opts *opts, const struct nvmf_target_host **order)
+{
+    for (uint32_t i = 0; i < opts->host_count; i++)
+        order[i] = &opts->hosts[i];
+    qsort(order, opts->host_count, sizeof(*order), host_order);
 }
 
 static icms_err keys_fill(struct nvmft_keys *keys, const struct nvmf_target_opts *opts,
@@ -76,9 +92,7 @@ static icms_err keys_fill(struct nvmft_keys *keys, const struct nvmf_target_opts
     uint32_t key_count = 0;
     icms_err err;
 
-    for (uint32_t i = 0; i < keys->count; i++)
-        order[i] = &opts->hosts[i];
-    qsort(order, keys->count, sizeof(*order), host_order);
+    hosts_order(opts, order);
     for (uint32_t i = 0; i < keys->count; i++) {
         const struct nvmf_target_host *host = order[i];
 
@@ -133,6 +147,80 @@ void nvmft_keys_free(struct nvmft_keys **keys)
     *keys = NULL;
 }
 
+/* Files of all hosts again, to fresh; of a host of which one is not right, the keys that are used.
+ * False: they are those that are used. */
+static bool keys_compare(const struct nvmft_keys *keys, const struct nvmf_target_host *const *order,
+                         struct secret *fresh, nvmf_target_keys_said *said, void *arg)
+{
+    struct key_plain *at = (struct key_plain *)(void *)secret_bytes(fresh);
+    bool is_new = false;
+
+    for (uint32_t i = 0; i < keys->count; i++) {
+        const struct crypt_tls_host *host = &keys->hosts[i];
+        size_t bytes = host->psk_count * sizeof(*at);
+        struct err_why why = {""};
+
+        check(strcmp(host->nqn, order[i]->nqn) == 0 && host->psk_count == order[i]->psk_count);
+        if (host_read(order[i], &why, at) != ICMS_OK) {
+            memcpy(at, host->psks, bytes);
+            said(arg, host->nqn, why.text);
+        } else if (memcmp(at, host->psks, bytes) != 0) {
+            is_new = true;
+            said(arg, host->nqn, NULL);
+        }
+        at += host->psk_count;
+    }
+    return is_new;
+}
+
+/* From now on those of fresh, which is taken. */
+static icms_err keys_use(struct nvmft_keys *keys, const struct nvmf_target_opts *opts,
+                         struct secret **fresh, struct err_why *why)
+{
+    struct crypt_tls_server_opts tls_opts = {
+        .hosts = keys->hosts, .host_count = keys->count, .subnqns = {opts->nqn, NVME_DISCOVERY}};
+    const struct key_plain *at = (const struct key_plain *)(void *)secret_bytes(*fresh);
+    struct secret *old = keys->secret;
+    struct crypt_tls *tls = NULL;
+    icms_err err;
+
+    for (uint32_t i = 0; i < keys->count; at += keys->hosts[i].psk_count, i++)
+        keys->hosts[i].psks = at;
+    err = crypt_tls_server_new(&tls_opts, why, &tls);
+    if (err == ICMS_OK) {
+        keys->secret = *fresh;
+        *fresh = old;
+        (void)crypt_tls_replace(keys->tls, &tls);
+        return ICMS_OK;
+    }
+    at = (const struct key_plain *)(void *)secret_bytes(old);
+    for (uint32_t i = 0; i < keys->count; at += keys->hosts[i].psk_count, i++)
+        keys->hosts[i].psks = at;
+    return err;
+}
+
+icms_err nvmft_keys_read_again(struct nvmft_keys *keys, const struct nvmf_target_opts *opts,
+                               nvmf_target_keys_said *said, void *arg, struct err_why *why)
+{
+    const struct nvmf_target_host **order;
+    struct secret *fresh = NULL;
+    icms_err err;
+
+    check(opts->host_count == keys->count);
+    if (keys->tls == NULL)
+        return ICMS_OK;
+    order = calloc(opts->host_count + 1, sizeof(*order));
+    if (order == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "out of memory");
+    hosts_order(opts, order);
+    err = secret_new(secret_length(keys->secret), why, &fresh);
+    if (err == ICMS_OK && keys_compare(keys, order, fresh, said, arg))
+        err = keys_use(keys, opts, &fresh, why);
+    secret_free(&fresh);
+    free(order);
+    return err;
+}
+
 static int name_compare(const void *name, const void *host)
 {
     return strcmp(name, ((const struct crypt_tls_host *)host)->nqn);
@@ -148,7 +236,7 @@ uint8_t nvmft_keys_require(const struct nvmft_keys *keys, const char *hostnqn)
     return host == NULL ? keys->fallback : keys->require[host - keys->hosts];
 }
 
-const struct crypt_tls *nvmft_keys_tls(const struct nvmft_keys *keys)
+struct crypt_tls *nvmft_keys_tls(const struct nvmft_keys *keys)
 {
     return keys->tls;
 }

@@ -278,6 +278,14 @@ icms_err nvmf_target_keys_check(const struct nvmf_target_opts *opts, struct err_
     return err;
 }
 
+icms_err nvmf_target_keys_read_again(struct nvmf_target *target,
+                                     const struct nvmf_target_opts *opts,
+                                     nvmf_target_keys_said *said, void *arg, struct err_why *why)
+{
+    nvmft_auth_hosts_read_again(&target->auth_hosts, opts, said, arg);
+    return nvmft_keys_read_again(target->keys, opts, said, arg, why);
+}
+
 struct loop_region *nvmf_target_region(struct nvmf_target *target)
 {
     return target->region;

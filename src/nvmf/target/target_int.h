@@ -506,11 +506,16 @@ icms_err nvmft_keys_new(const struct nvmf_target_opts *opts, struct err_why *why
                         struct nvmft_keys **out_keys) ICMS_MUST_CHECK;
 void nvmft_keys_free(struct nvmft_keys **keys);
 
+/* Reads the files again; opts: hosts and nqn as before. Control thread. */
+icms_err nvmft_keys_read_again(struct nvmft_keys *keys, const struct nvmf_target_opts *opts,
+                               nvmf_target_keys_said *said, void *arg,
+                               struct err_why *why) ICMS_MUST_CHECK;
+
 /* REQUIRE_* of a host. */
 uint8_t nvmft_keys_require(const struct nvmft_keys *keys, const char *hostnqn);
 
 /* Settings of handshakes; NULL: no host has a key. */
-const struct crypt_tls *nvmft_keys_tls(const struct nvmft_keys *keys);
+struct crypt_tls *nvmft_keys_tls(const struct nvmft_keys *keys);
 
 /* Whether a host may come without TLS. */
 bool nvmft_keys_allow_plain(const struct nvmft_keys *keys);
@@ -520,6 +525,11 @@ bool nvmft_keys_allow_plain(const struct nvmft_keys *keys);
 icms_err nvmft_auth_hosts_init(struct nvmft_auth_hosts *hosts, const struct nvmf_target_opts *opts,
                                struct err_why *why) ICMS_MUST_CHECK;
 void nvmft_auth_hosts_fini(struct nvmft_auth_hosts *hosts);
+
+/* Reads the files again; opts: hosts as before. Control thread. */
+void nvmft_auth_hosts_read_again(const struct nvmft_auth_hosts *hosts,
+                                 const struct nvmf_target_opts *opts, nvmf_target_keys_said *said,
+                                 void *arg);
 
 /* NULL: it is not known. */
 const struct nvmft_auth_host *nvmft_auth_host(const struct nvmft_auth_hosts *hosts,
