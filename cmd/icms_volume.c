@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * cmd/icms_volume.c: icms volume erase: makes the values of an encrypted volume unreadable, and
- * proves it.
+ * shows that they do not open.
  *
  * In this order, so that a run that was cut short can be repeated: everything is planned and
  * nothing changed; the sample is read with the volume's keys, a block of this program among it, so
  * that there is something to lose; the generation is raised in the configurations that were named;
- * the files of the keys are overwritten and removed; the volume goes from the list of keys; the
- * sample is read again, with other keys under the same ids, so that a value that still lies
- * somewhere is tried and does not open. What this machine cannot do is listed for the operator.
+ * the files of the keys get another name and are overwritten (secret_erase); the volume goes from
+ * the list of keys; the files are removed; the sample is read again, with other keys under the same
+ * ids, so that a value that still lies somewhere is tried and does not open. That shows what who
+ * has no key sees, and not that no copy of a key is left: what this machine cannot do is listed for
+ * the operator.
  */
 #include <errno.h>
 #include <libgen.h>
@@ -36,7 +38,8 @@ struct erase_key {
     const struct conf_seal_key *conf;
     const char *path; /* of the file that goes                   */
     bool missing;     /* there was none                          */
-    bool gone;        /* there is none (any more)                */
+    bool half;        /* a run that was cut short erased it      */
+    bool gone;        /* it is overwritten, or there was none    */
 };
 
 /* What a sample of blocks came to. */
@@ -52,7 +55,9 @@ struct erase {
     struct conf_seal *seal;
     const struct conf_seal_volume *volume; /* in it; NULL: it is not listed               */
     struct erase_key keys[LIMIT_VOLUME_KEYS];
-    uint32_t key_count, gone_count;
+    uint32_t key_count, missing_count, half_count;
+    struct secret
+        *loaded[LIMIT_AGENT_VOLUMES][LIMIT_VOLUME_KEYS]; /* of the list; NULL: it could not */
     struct conf_edit list_edit;
     struct conf_edit config_edits[CLI_CONFIGS_MAX];
     uint32_t generation; /* the new one                              */
@@ -86,6 +91,9 @@ static void erase_free(struct erase *erase)
     conf_edit_fini(&erase->list_edit);
     cli_blocks_free(&erase->blocks);
     json_decref(erase->left);
+    for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++)
+        for (uint32_t j = 0; j < LIMIT_VOLUME_KEYS; j++)
+            secret_free(&erase->loaded[i][j]);
     free(erase->seal);
 }
 
@@ -104,23 +112,45 @@ static bool same_file(const char *a, const char *b)
                                  as.st_ino == bs.st_ino);
 }
 
-/* Whether two plain keys are one. */
-static bool same_key(const struct conf_seal_key *a, const struct conf_seal_key *b)
+/* Loads the keys of one volume of the list; says which of another one could not be compared. */
+static uint32_t plan_load(struct erase *erase, uint32_t i)
 {
-    struct secret *left = NULL, *right = NULL;
-    bool same = false;
+    const struct conf_seal_volume *volume = &erase->seal->volumes[i];
+    uint32_t count = 0;
 
-    if (a->file[0] != 0 && b->file[0] != 0 && volume_key_read(a->file, NULL, &left) == ICMS_OK &&
-        volume_key_read(b->file, NULL, &right) == ICMS_OK)
-        same = memcmp(secret_bytes(left), secret_bytes(right), SEAL_KEY_BYTES) == 0;
-    secret_free(&left);
-    secret_free(&right);
-    return same;
+    for (uint32_t j = 0; j < volume->key_count; j++) {
+        const struct conf_seal_key *key = &volume->keys[j];
+        const struct volume_key_source source = {.file = key->file,
+                                                 .wrapped = key->wrapped,
+                                                 .kek_file = key->kek_file,
+                                                 .key_command = key->key_command};
+        struct err_why why = {""};
+
+        if (volume_key_load(&source, &why, &erase->loaded[i][j]) == ICMS_OK)
+            count++;
+        else if (volume != erase->volume)
+            erase_left(erase,
+                       "find out whether key %u of volume %s is a key of volume %s, too: it could "
+                       "not be compared: %s",
+                       key->id, volume->name, erase->volume->name, why.text);
+    }
+    return count;
+}
+
+/* Whether a key of the volume is that one. */
+static bool same_key(const struct erase *erase, uint32_t own, uint32_t i, uint32_t j)
+{
+    struct secret *left = erase->loaded[erase->volume - erase->seal->volumes][own];
+    struct secret *right = erase->loaded[i][j];
+
+    return left != NULL && right != NULL && volume_key_same(left, right);
 }
 
 /* A key that another volume has, too, or that wraps: then more would be lost, or this one not. */
 static int plan_shared(const struct erase *erase, const struct conf_seal_key *key)
 {
+    uint32_t own = (uint32_t)(key - erase->volume->keys);
+
     for (uint32_t i = 0; i < erase->seal->volume_count; i++) {
         const struct conf_seal_volume *other = &erase->seal->volumes[i];
 
@@ -134,7 +164,7 @@ static int plan_shared(const struct erase *erase, const struct conf_seal_key *ke
                                 key->id, erase->volume->name, with->id, other->name,
                                 with->kek_file);
             if (other != erase->volume &&
-                (same_file(key_path(key), key_path(with)) || same_key(key, with)))
+                (same_file(key_path(key), key_path(with)) || same_key(erase, own, i, j)))
                 return cli_fail(erase->cli, ICMS_CONFIG,
                                 "key %u of volume %s is also key %u of volume %s (%s): give that "
                                 "volume a key of its own first, or erase it as well; nothing was "
@@ -155,10 +185,16 @@ static int plan_key(struct erase *erase, const struct conf_seal_key *key)
 
     erase->keys[erase->key_count] = (struct erase_key){.conf = key, .path = path};
     if (lstat(path, &status) != 0 && errno == ENOENT) {
-        erase->keys[erase->key_count].missing = true;
-        erase->keys[erase->key_count++].gone = true;
-        erase->gone_count++;
-        return -1;
+        struct erase_key *gone = &erase->keys[erase->key_count];
+
+        gone->half = secret_is_erased(path);
+        gone->missing = gone->gone = !gone->half;
+        erase->half_count += gone->half;
+        erase->missing_count += gone->missing;
+        if (gone->missing) {
+            erase->key_count++;
+            return -1;
+        }
     }
     (void)snprintf(folder, sizeof(folder), "%s", path);
     if (access(dirname(folder), W_OK) != 0 ||
@@ -208,6 +244,10 @@ static int plan(struct erase *erase)
                         erase->cli->volume);
     if (erase->volume == NULL)
         return -1;
+    if (plan_load(erase, (uint32_t)(erase->volume - erase->seal->volumes)) > 0)
+        for (uint32_t i = 0; i < erase->seal->volume_count; i++)
+            if (&erase->seal->volumes[i] != erase->volume)
+                (void)plan_load(erase, i);
     for (uint32_t i = 0; i < erase->volume->key_count && status < 0; i++)
         status = plan_key(erase, &erase->volume->keys[i]);
     if (status < 0)
@@ -383,12 +423,16 @@ static int erase_run(struct erase *erase)
     for (uint32_t i = 0; i < erase->key_count && err == ICMS_OK; i++) {
         if (!erase->keys[i].gone)
             err = secret_erase(erase->keys[i].path, KEY_BYTES_MAX, &why);
-        if (err == ICMS_NOT_FOUND) /* the same file under two ids */
-            err = ICMS_OK;
         erase->keys[i].gone = err == ICMS_OK;
     }
     if (err == ICMS_OK)
         err = conf_edit_write(erase->list, &erase->list_edit, &why);
+    for (uint32_t i = 0; i < erase->key_count && err == ICMS_OK; i++) {
+        if (!erase->keys[i].missing)
+            err = secret_erased_remove(erase->keys[i].path, &why);
+        if (err == ICMS_NOT_FOUND) /* the same file under two ids */
+            err = ICMS_OK;
+    }
     return err == ICMS_OK ? -1
                           : cli_fail(cli, err, "%s; run it again when that is mended", why.text);
 }
@@ -401,9 +445,7 @@ static void left_keys(struct erase *erase)
         const struct conf_seal_key *key = erase->keys[i].conf;
 
         if (erase->keys[i].missing)
-            erase_left(erase,
-                       "find out where %s is: it was not there, so nothing overwrote it, unless "
-                       "a run that was cut short did",
+            erase_left(erase, "find out where %s is: it was not there, so nothing overwrote it",
                        erase->keys[i].path);
         if (key->key_command[0] != 0)
             erase_left(erase,
@@ -509,8 +551,13 @@ static void answer_text(const struct erase *erase, bool done)
     for (uint32_t i = 0; i < erase->key_count; i++)
         (void)printf("key %u: %s %s\n", erase->keys[i].conf->id, erase->keys[i].path,
                      erase->keys[i].missing ? "is not there, so nothing overwrites it"
-                     : done                 ? "overwritten and removed"
-                                            : "would be overwritten and removed");
+                     : erase->keys[i].half && done
+                         ? "overwritten again, after a run that was cut short, and removed"
+                     : erase->keys[i].half
+                         ? "was being erased by a run that was cut short; it would be overwritten "
+                           "again and removed"
+                     : done ? "overwritten and removed"
+                            : "would be overwritten and removed");
     if (erase->volume != NULL)
         (void)printf("%s: volume %s %s\n", erase->list, cli->volume,
                      done ? "taken out" : "would be taken out");
@@ -547,7 +594,8 @@ static int erase_volume(struct erase *erase)
 {
     int status = plan(erase);
 
-    if (status < 0 && erase->volume != NULL && erase->gone_count == 0) /* else nobody opens it */
+    if (status < 0 && erase->volume != NULL &&
+        erase->missing_count + erase->half_count == 0) /* else nobody opens it */
         status = before_read(erase);
     if (status < 0 && !erase->cli->yes && erase->volume != NULL) {
         answer(erase, false);
@@ -562,7 +610,7 @@ static int erase_volume(struct erase *erase)
     left_keys(erase);
     left_generation(erase);
     answer(erase, true);
-    return erase->after.readable == 0 && erase->after.failed == 0 && erase->gone_count == 0
+    return erase->after.readable == 0 && erase->after.failed == 0 && erase->missing_count == 0
                ? CLI_DONE
                : CLI_MISSED;
 }

@@ -15,9 +15,6 @@
 #include "conf/conf.h"
 #include "crypt/volume_key.h"
 
-/* A key_command has this long. */
-#define KEYS_COMMAND_MS 10000
-
 /* ---- loading -------------------------------------------------------------------------------- */
 
 void client_keys_free(struct client_keys **keys)
@@ -33,19 +30,12 @@ void client_keys_free(struct client_keys **keys)
 static icms_err keys_load_one(const struct conf_seal_key *from, struct err_why *why,
                               struct secret **out_secret)
 {
-    struct secret *kek = NULL;
-    icms_err err;
+    const struct volume_key_source source = {.file = from->file,
+                                             .wrapped = from->wrapped,
+                                             .kek_file = from->kek_file,
+                                             .key_command = from->key_command};
 
-    if (from->file[0] != 0)
-        return volume_key_read(from->file, why, out_secret);
-    if (from->kek_file[0] != 0)
-        err = volume_key_read(from->kek_file, why, &kek);
-    else
-        err = volume_key_command(from->key_command, KEYS_COMMAND_MS, why, &kek);
-    if (err == ICMS_OK)
-        err = volume_key_unwrap(from->wrapped, kek, why, out_secret);
-    secret_free(&kek);
-    return err;
+    return volume_key_load(&source, why, out_secret);
 }
 
 static icms_err keys_load_volume(const struct conf_seal_volume *from, struct err_why *why,

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -196,6 +197,38 @@ icms_err conf_nixl_read(const char *path, struct err_why *why, struct conf_nixl 
     return err;
 }
 
+/* A file that is not absolute lies beside the list. */
+static icms_err seal_path(const char *path, char file[LIMIT_PATH_BYTES], struct err_why *why)
+{
+    const char *name = strrchr(path, '/');
+    char whole[LIMIT_PATH_BYTES];
+
+    if (file[0] == 0 || file[0] == '/' || name == NULL)
+        return ICMS_OK;
+    if ((size_t)snprintf(whole, sizeof(whole), "%.*s/%s", (int)(name - path), path, file) >=
+        sizeof(whole))
+        return err_set(why, ICMS_CONFIG, "%s: the path of %s, beside it, is too long", path, file);
+    memcpy(file, whole, sizeof(whole));
+    return ICMS_OK;
+}
+
+static icms_err seal_paths(struct conf_seal *conf, const char *path, struct err_why *why)
+{
+    icms_err err = ICMS_OK;
+
+    for (uint32_t i = 0; i < conf->volume_count; i++)
+        for (uint32_t j = 0; j < conf->volumes[i].key_count && err == ICMS_OK; j++) {
+            struct conf_seal_key *key = &conf->volumes[i].keys[j];
+
+            err = seal_path(path, key->file, why);
+            if (err == ICMS_OK)
+                err = seal_path(path, key->wrapped, why);
+            if (err == ICMS_OK)
+                err = seal_path(path, key->kek_file, why);
+        }
+    return err;
+}
+
 icms_err conf_seal_read(const char *path, struct err_why *why, struct conf_seal *out_conf)
 {
     char *text = NULL;
@@ -206,5 +239,5 @@ icms_err conf_seal_read(const char *path, struct err_why *why, struct conf_seal 
         return err;
     err = conf_seal_parse(text, bytes, path, why, out_conf);
     free(text);
-    return err;
+    return err == ICMS_OK ? seal_paths(out_conf, path, why) : err;
 }

@@ -544,8 +544,9 @@ static const struct conf_key seal_key_keys[] = {
             "also of one that is gone, to another key of the volume."},
     {"file", CONF_PATH, false, AT(struct conf_seal_key, file), .computed = "none",
      .example = "/etc/icms/keys/kv-1",
-     .doc = "File with the key: 32 bytes, or 64 hex digits, as icms key gen --volume writes it. "
-            "It must belong to the user of the process or to root, with mode 0600 or 0400."},
+     .doc = "File with the key: 32 bytes, or 64 hex digits, as icms key gen --type volume writes "
+            "it. A path that is not absolute, here as in wrapped and kek_file, begins in the folder "
+            "of this list. It must belong to the user of the process or to root, with mode 0600 or 0400."},
     {"wrapped", CONF_PATH, false, AT(struct conf_seal_key, wrapped), .computed = "none",
      .doc = "Instead of file: file with the key encrypted under a key-encryption key, as icms key "
             "wrap writes it: AES-256 key wrap (RFC 3394), 40 bytes, or 80 hex digits."},

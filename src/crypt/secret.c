@@ -282,13 +282,13 @@ static int fd_write_all(int fd, const uint8_t *from, size_t bytes)
     return 0;
 }
 
-/* Random bytes in the place of those of the file behind fd, by a descriptor that may write; and its
- * name goes. An errno, or 0. */
-static int file_erase(int fd, const char *path, size_t bytes)
+/* Random bytes in the place of those of the file behind fd, by a descriptor that may write. An
+ * errno, or 0. */
+static int file_overwrite(int fd, size_t bytes)
 {
     struct secret *noise = NULL;
-    char again[64], folder[PATH_MAX];
-    int writer, error, parent;
+    char again[64];
+    int writer, error;
 
     if (fchmod(fd, 0600) != 0)
         return errno;
@@ -305,19 +305,26 @@ static int file_erase(int fd, const char *path, size_t bytes)
     if (fsync(writer) != 0 && error == 0)
         error = errno;
     (void)close(writer);
-    if (error == 0 && unlink(path) != 0)
-        error = errno;
-    if (error != 0)
-        return error;
-    (void)snprintf(folder, sizeof(folder), "%s", path);
-    parent = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    error = parent < 0 || fsync(parent) != 0 ? errno : 0;
-    if (parent >= 0)
-        (void)close(parent);
     return error;
 }
 
-icms_err secret_erase(const char *path, size_t bytes_max, struct err_why *why)
+/* Makes names in the folder of a file durable. An errno, or 0. */
+static int folder_sync(const char *path)
+{
+    char folder[PATH_MAX];
+    int fd, error;
+
+    (void)snprintf(folder, sizeof(folder), "%s", path);
+    fd = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    error = fsync(fd) != 0 ? errno : 0;
+    (void)close(fd);
+    return error;
+}
+
+/* The file that it is, judged; overwritten when that is asked for. */
+static icms_err file_judge(const char *path, size_t bytes_max, bool overwrites, struct err_why *why)
 {
     struct stat status;
     icms_err err;
@@ -331,14 +338,67 @@ icms_err secret_erase(const char *path, size_t bytes_max, struct err_why *why)
                       strerror(errno));
     if (err == ICMS_OK)
         err = secret_check(path, &status, bytes_max, why);
-    if (err == ICMS_OK) {
-        error = file_erase(fd, path, (size_t)status.st_size);
-        if (error != 0)
-            err = err_set(why, err_from_errno(error), "cannot erase secret file %.300s: %s", path,
-                          strerror(error));
-    }
+    error = err == ICMS_OK && overwrites ? file_overwrite(fd, (size_t)status.st_size) : 0;
+    if (error != 0)
+        err = err_set(why, err_from_errno(error), "cannot erase secret file %.300s: %s", path,
+                      strerror(error));
     (void)close(fd);
     return err;
+}
+
+/* Its name while it is erased. False: too long. */
+static bool erased_name(const char *path, char out[PATH_MAX])
+{
+    return (size_t)snprintf(out, PATH_MAX, "%s" SECRET_ERASED, path) < PATH_MAX;
+}
+
+icms_err secret_erase(const char *path, size_t bytes_max, struct err_why *why)
+{
+    char erased[PATH_MAX];
+    struct stat status;
+    icms_err err;
+
+    if (!erased_name(path, erased))
+        return err_set(why, ICMS_CONFIG, "cannot erase secret file %.300s: its name is too long",
+                       path);
+    if (lstat(erased, &status) == 0) { /* of a run that was cut short */
+        err = file_judge(erased, bytes_max, true, why);
+        if (err != ICMS_OK || lstat(path, &status) != 0)
+            return err;
+    }
+    err = file_judge(path, bytes_max, false, why);
+    if (err != ICMS_OK)
+        return err;
+    if (rename(path, erased) != 0)
+        return err_set(why, err_from_errno(errno), "cannot rename secret file %.300s: %s", path,
+                       strerror(errno));
+    if (folder_sync(path) != 0)
+        return err_set(why, ICMS_IO, "cannot rename secret file %.300s durably: %s", path,
+                       strerror(errno));
+    return file_judge(erased, bytes_max, true, why);
+}
+
+bool secret_is_erased(const char *path)
+{
+    char erased[PATH_MAX];
+    struct stat status;
+
+    return lstat(path, &status) != 0 && errno == ENOENT && erased_name(path, erased) &&
+           lstat(erased, &status) == 0;
+}
+
+icms_err secret_erased_remove(const char *path, struct err_why *why)
+{
+    char erased[PATH_MAX];
+    int error;
+
+    if (!erased_name(path, erased))
+        return err_set(why, ICMS_CONFIG, "cannot remove secret file %.300s: its name is too long",
+                       path);
+    error = unlink(erased) != 0 ? errno : folder_sync(path);
+    return error == 0 ? ICMS_OK
+                      : err_set(why, err_from_errno(error), "cannot remove %.300s: %s", erased,
+                                strerror(error));
 }
 
 icms_err secret_write(const char *path, const void *data, size_t bytes, struct err_why *why)

@@ -56,10 +56,21 @@ icms_err secret_read_line(const char *path, struct err_why *why,
 icms_err secret_write(const char *path, const void *data, size_t bytes,
                       struct err_why *why) ICMS_MUST_CHECK;
 
-/* Overwrites a secret file of up to bytes_max bytes with random ones and removes it, durably. The
+/* Erases a secret file of up to bytes_max bytes: gives it a name that ends in SECRET_ERASED, then
+ * overwrites it with random bytes, both durably. So whatever a power loss leaves is known by its
+ * name, and the call can be repeated: a file that has that name already is overwritten again. The
  * file is judged as by secret_read(), whose errors it has; other names of the file (hard links)
  * find the random bytes. What a file system or a drive keeps of former contents is out of reach. */
 icms_err secret_erase(const char *path, size_t bytes_max, struct err_why *why) ICMS_MUST_CHECK;
+
+/* What the name of a file that is being erased ends in. */
+#define SECRET_ERASED ".erased"
+
+/* Whether a file of that name was being erased: there is none, but one with SECRET_ERASED. */
+bool secret_is_erased(const char *path);
+
+/* Removes what secret_erase() left, durably. NOT_FOUND: nothing. */
+icms_err secret_erased_remove(const char *path, struct err_why *why) ICMS_MUST_CHECK;
 
 /* Whether it is these bytes; the time that takes tells their number at most. */
 bool secret_equal(const struct secret *secret, const void *bytes, size_t count);

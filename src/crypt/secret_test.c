@@ -208,6 +208,10 @@ static void an_erased_file_is_overwritten_and_gone(void **state)
     assert_int_equal(link(path, linked), 0);
     assert_int_equal(secret_erase(path, sizeof(text), &why), ICMS_OK);
     assert_int_not_equal(lstat(path, &status), 0);
+    assert_true(secret_is_erased(path));
+    assert_int_equal(secret_erased_remove(path, &why), ICMS_OK);
+    assert_false(secret_is_erased(path));
+    assert_int_equal(secret_erased_remove(path, &why), ICMS_NOT_FOUND);
     fd = open(linked, O_RDONLY);
     assert_int_equal(read(fd, seen, sizeof(seen)), sizeof(seen));
     assert_int_equal(close(fd), 0);
@@ -226,6 +230,40 @@ static void an_erased_file_is_overwritten_and_gone(void **state)
     assert_int_equal(secret_erase(path, sizeof(text), &why), ICMS_CONFIG);
     assert_int_equal(stat(linked, &status), 0);
     assert_int_equal(unlink(linked), 0);
+}
+
+/* Wherever a power loss ended it, the next run goes on: the key may be there under the other name,
+ * whole or overwritten; beside it a new one under its name. */
+static void an_erasure_that_was_cut_short_goes_on(void **state)
+{
+    uint8_t text[] = "hunter2 hunter2 hunter2 hunter2\n", seen[sizeof(text)];
+    struct err_why why = {""};
+    char erased[112], linked[112];
+    struct stat status;
+
+    (void)snprintf(erased, sizeof(erased), "%s" SECRET_ERASED, path);
+    (void)snprintf(linked, sizeof(linked), "%s-linked", path);
+    for (int round = 0; round < 2; round++) {
+        int fd;
+
+        file_make(text, sizeof(text), 0600);
+        assert_int_equal(link(path, linked), 0);
+        assert_int_equal(rename(path, erased), 0); /* it has the other name, and nothing more */
+        if (round == 1)
+            file_make("another", 7, 0600);
+        assert_int_equal(secret_is_erased(path), round == 0);
+        assert_int_equal(secret_erase(path, sizeof(text), &why), ICMS_OK);
+        assert_int_equal(secret_erase(path, sizeof(text), &why), ICMS_OK); /* again, any time */
+        assert_true(secret_is_erased(path));
+        fd = open(linked, O_RDONLY);
+        assert_int_equal(read(fd, seen, sizeof(seen)), sizeof(seen));
+        assert_int_equal(close(fd), 0);
+        assert_memory_not_equal(seen, text, 8);
+        assert_int_equal(stat(erased, &status), 0);
+        assert_int_equal(status.st_size, round == 0 ? (off_t)sizeof(text) : 7);
+        assert_int_equal(secret_erased_remove(path, &why), ICMS_OK);
+        assert_int_equal(unlink(linked), 0);
+    }
 }
 
 /* What the kernel says of the mapping that holds an address: "dd" is never dumped. */
@@ -331,6 +369,7 @@ int main(void)
         cmocka_unit_test(a_file_is_written_once_with_its_mode),
         cmocka_unit_test(a_full_disk_leaves_no_half_of_a_secret),
         cmocka_unit_test(an_erased_file_is_overwritten_and_gone),
+        cmocka_unit_test(an_erasure_that_was_cut_short_goes_on),
         cmocka_unit_test(a_secret_is_in_no_core_dump),
         cmocka_unit_test(a_secret_is_overwritten_when_it_is_freed),
     };

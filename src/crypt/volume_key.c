@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <poll.h>
 #include <signal.h>
@@ -350,4 +351,29 @@ icms_err volume_key_command(const char *text, uint32_t timeout_ms, struct err_wh
                          why, out_key);
     secret_free(&output);
     return err;
+}
+
+/* ---- a key, from wherever it is ------------------------------------------------------------- */
+
+icms_err volume_key_load(const struct volume_key_source *source, struct err_why *why,
+                         struct secret **out_key)
+{
+    struct secret *kek = NULL;
+    icms_err err;
+
+    if (source->file[0] != 0)
+        return volume_key_read(source->file, why, out_key);
+    if (source->kek_file[0] != 0)
+        err = volume_key_read(source->kek_file, why, &kek);
+    else
+        err = volume_key_command(source->key_command, VOLUME_KEY_COMMAND_MS, why, &kek);
+    if (err == ICMS_OK)
+        err = volume_key_unwrap(source->wrapped, kek, why, out_key);
+    secret_free(&kek);
+    return err;
+}
+
+bool volume_key_same(struct secret *a, struct secret *b)
+{
+    return CRYPTO_memcmp(secret_bytes(a), secret_bytes(b), SEAL_KEY_BYTES) == 0;
 }

@@ -33,6 +33,21 @@ icms_err volume_key_command(const char *command, uint32_t timeout_ms, struct err
 icms_err volume_key_unwrap(const char *path, struct secret *kek, struct err_why *why,
                            struct secret **out_key) ICMS_MUST_CHECK;
 
+/* Where a key comes from: a file, or one that is wrapped under a key-encryption key, which comes
+ * from a file or a command. "": not from there. */
+struct volume_key_source {
+    const char *file;
+    const char *wrapped, *kek_file, *key_command;
+};
+
+/* A key, from wherever it is; a command has VOLUME_KEY_COMMAND_MS. The errors of the others. */
+icms_err volume_key_load(const struct volume_key_source *source, struct err_why *why,
+                         struct secret **out_key) ICMS_MUST_CHECK;
+#define VOLUME_KEY_COMMAND_MS 10000
+
+/* Whether two keys are the same. */
+bool volume_key_same(struct secret *a, struct secret *b);
+
 /* What such a file holds. False: libcrypto has no AES-256 key wrap. */
 bool volume_key_wrap(struct secret *key, struct secret *kek,
                      uint8_t out_wrapped[WRAPPED_KEY_BYTES]) ICMS_MUST_CHECK;

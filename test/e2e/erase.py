@@ -11,6 +11,7 @@ Method: an enclosure and an agent on loopback, the icms program, and a look at t
 usage: erase.py BUILD_ROOT
 """
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -49,12 +50,13 @@ class Scene:
         self.agent.wait_ready()
         self.tier = ["--open", f"unix:{self.agent.socket}"]
         self.list = self.folder / "keys.yaml"
-        for name in ("kv-1", "kv-2", "other-1", "kek", "kms-plain"):
+        for name in ("kv-1", "kv-2", "other-1", "kek", "kek-2", "kms-plain"):
             made = run(build, "key", "gen", "--type", "volume", self.folder / name)
             assert made.returncode == 0, made
-        made = run(build, "key", "wrap", "--kek", self.folder / "kek", self.folder / "kms-plain",
-                   self.folder / "kms-1")
-        assert made.returncode == 0, made
+        for kek, wrapped in (("kek", "kms-1"), ("kek-2", "kms-1-again")):
+            made = run(build, "key", "wrap", "--kek", self.folder / kek, self.folder / "kms-plain",
+                       self.folder / wrapped)
+            assert made.returncode == 0, made
         (self.folder / "kms-plain").unlink()
         self.entries = {
             "kv": f"  # what tenants of kv have\n  - name: kv\n    keys:\n      - id: 2\n"
@@ -107,6 +109,21 @@ def refusals(s):
     both = s.erase("kv", "--yes", keys=shared)
     expect("also in two files", both.returncode == 1 and "also key 1 of volume other" in both.stderr, both)
     (s.folder / "kv-1-copy").unlink()
+
+    plain_other = f"{{id: 1, file: {s.folder}/other-1}}"
+    assert plain_other in before, before
+    shared.write_text(before.replace(
+        plain_other, f"{{id: 1, wrapped: {s.folder}/kms-1-again, kek_file: {s.folder}/kek-2}}"))
+    both = s.erase("kms", "--yes", keys=shared)
+    expect("also under two key-encryption keys", both.returncode == 1 and
+           "key 7 of volume kms is also key 1 of volume other" in both.stderr and
+           "nothing was changed" in both.stderr, both)
+    shared.write_text(before.replace(
+        plain_other, f"{{id: 1, wrapped: {s.folder}/kms-1-again, kek_file: {s.folder}/nowhere}}"))
+    dry = s.erase("kms", "--json", keys=shared)
+    expect("what could not be compared is said", dry.returncode == 0 and any(
+        "key 1 of volume other is a key of volume kms" in line and "nowhere" in line
+        for line in json.loads(dry.stdout)["left"]), dry)
 
     flow = s.folder / "flow.yaml"
     flow.write_text(f"volumes: [{{name: kv, keys: [{{id: 2, file: {s.folder}/kv-2}}]}}]\n")
@@ -188,7 +205,30 @@ def erased(s):
 
 
 def cut_short(s):
-    """The first key is gone, the list has both: as after a crash between the two. Or it was never there."""
+    """What a loss of power leaves: a key that has its other name, whole or overwritten. And a key that is not there,
+    of which this program knows nothing."""
+    key, entry = s.folder / "other-1", s.list.read_text()
+    text, left = key.read_bytes(), s.folder / "other-1.erased"
+    for state, content in (("whole", text), ("overwritten", os.urandom(len(text)))):
+        s.list.write_text(entry)
+        key.unlink(missing_ok=True)
+        left.write_bytes(content)
+        left.chmod(0o600)
+        with open(left, "rb") as open_file:
+            dry = s.erase("other", *BLOCKS)
+            expect(f"a key that was left {state}: a dry run", dry.returncode == 0 and left.exists() and
+                   "was being erased by a run that was cut short" in dry.stdout, dry)
+            answer = s.erase("other", "--yes", *BLOCKS)
+            seen = open_file.read()
+        expect(f"a key that was left {state} is erased", answer.returncode == 0 and not left.exists() and
+               seen not in (text, content) and "overwritten again" in answer.stdout and
+               "0 of 4 blocks readable" in answer.stdout and "name: other" not in s.list.read_text() and
+               "find out where" not in answer.stdout, answer)
+    s.list.write_text(entry)
+    key.write_bytes(text)
+    key.chmod(0o600)
+    got = s.call("get", "other", BLOCKS[0])
+    expect("a copy of the key still reads", got.stdout == f"other {BLOCKS[0]}" * 1000, got.stderr)
     run(s.build, "key", "gen", "--type", "volume", s.folder / "other-2")
     s.list.write_text(s.list.read_text().replace("name: other\n    keys:\n", "name: other\n    keys:\n"
                       f"      - {{id: 2, file: {s.folder}/other-2}}\n"))
@@ -220,7 +260,7 @@ def key_management_system(s):
 def directory(build, folder):
     run(build, "key", "gen", "--type", "volume", f"{folder}/dir-key")
     keys = pathlib.Path(folder, "dir.yaml")
-    keys.write_text(f"volumes:\n- name: kv\n  keys:\n  - id: 1\n    file: {folder}/dir-key\n")
+    keys.write_text("volumes:\n- name: kv\n  keys:\n  - id: 1\n    file: dir-key\n")  # beside the list
     tier = ["--open", f"dir:{folder}/dir", "--keys", keys, "--volume", "kv"]
     put = run(build, "put", *tier, "block", value="of a directory")
     expect("a directory", put.returncode == 0, put)
