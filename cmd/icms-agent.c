@@ -235,12 +235,14 @@ static void main_enclosure_audit(const struct conf_agent *conf,
         ctl_audit_write(&main_audit, &(struct ctl_audit_event){.event = "authentication",
                                                                .method = proven,
                                                                .host = enclosure->name,
+                                                               .peer = wanted->address,
                                                                .result = result});
     if (method != NULL && is_down && (io_seen->excluded & bit) == 0)
         ctl_audit_write(&main_audit, &(struct ctl_audit_event){
                                          .event = refused > 0 ? "authentication" : "enclosure",
                                          .method = refused > 0 ? "chap" : method,
                                          .host = enclosure->name,
+                                         .peer = wanted->address,
                                          .result = enclosure->last_error,
                                          .missed = refused > 0 ? refused - 1 : 0});
 }

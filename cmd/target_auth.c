@@ -84,20 +84,24 @@ static void auth_tell(const struct nvmf_target_auth *auth, uint64_t missed,
     const char *method = nvmf_target_auth_method(auth->result);
     const char *host = auth->hostnqn[0] != '\0' ? auth->hostnqn : "(not named)";
     const char *what = nvmf_target_auth_text(auth->result);
+    char peer[64] = "";
 
+    if (auth->peer.host[0] != '\0')
+        loop_addr_format(&auth->peer, peer, sizeof(peer));
     ctl_audit_write(audit, &(struct ctl_audit_event){
                                .event = method != NULL ? "authentication" : "refusal",
                                .method = method,
                                .host = auth->hostnqn,
+                               .peer = peer[0] != '\0' ? peer : NULL,
                                .result = auth->why[0] != '\0' ? auth->why : what,
                                .queue = auth->qid,
                                .missed = missed,
                            });
     if (!auth_is_pass(auth->result))
-        log_line(LOG_WARN, "host %s: %s: %s%s%s; queue=%u unlogged=%llu", host,
+        log_line(LOG_WARN, "host %s: %s: %s%s%s; peer=%s queue=%u unlogged=%llu", host,
                  method != NULL ? "not authenticated" : "refused", what,
-                 auth->why[0] != '\0' ? ": " : "", auth->why, auth->qid,
-                 (unsigned long long)missed);
+                 auth->why[0] != '\0' ? ": " : "", auth->why, peer[0] != '\0' ? peer : "unknown",
+                 auth->qid, (unsigned long long)missed);
 }
 
 void target_auths(struct target *target, const struct ctl_audit *audit)

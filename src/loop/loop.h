@@ -335,6 +335,9 @@ icms_err loop_listen_fd(struct loop_addr *addr, int backlog, bool is_dual, struc
 /* The local address of a socket. */
 void loop_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr);
 
+/* The address of the other side of a connected socket; no host when it left already. */
+void loop_sock_peer(const struct loop_sock *sock, struct loop_addr *out_addr);
+
 /* One connection; op->sock in done is the caller's. A connected socket may be used on any one loop:
  * hand it over by message. TCP_NODELAY is set. */
 void loop_accept(struct loop *loop, struct loop_op *op, struct loop_sock *listener,

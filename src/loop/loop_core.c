@@ -480,6 +480,11 @@ void loop_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr)
     sock->target.env->ops->sock_addr(sock, out_addr);
 }
 
+void loop_sock_peer(const struct loop_sock *sock, struct loop_addr *out_addr)
+{
+    sock->target.env->ops->sock_peer(sock, out_addr);
+}
+
 void loop_accept(struct loop *loop, struct loop_op *op, struct loop_sock *listener,
                  void (*done)(struct loop_op *op))
 {

@@ -82,6 +82,7 @@ struct loop_ops {
     icms_err (*listen)(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,
                        struct loop_sock **out_sock);
     void (*sock_addr)(const struct loop_sock *sock, struct loop_addr *out_addr);
+    void (*sock_peer)(const struct loop_sock *sock, struct loop_addr *out_addr);
     void (*sock_shutdown)(struct loop_sock *sock);
     void (*sock_send_now)(struct loop_sock *sock, const void *bytes, size_t count);
     icms_err (*sock_tls)(struct loop_sock *sock, const struct loop_tls_keys *keys);

@@ -59,6 +59,19 @@ static void pair_listen(struct rig *rig, struct pair *pair)
     assert_int_not_equal(pair->addr.port, 0);
 }
 
+/* Each side sees the other's address. */
+static void pair_sees_peers(struct pair *pair)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct loop_addr own, peer;
+
+        loop_sock_addr(pair->sock[i], &own);
+        loop_sock_peer(pair->sock[!i], &peer);
+        assert_string_equal(peer.host, own.host);
+        assert_int_equal(peer.port, own.port);
+    }
+}
+
 static void pair_open(struct rig *rig, struct pair *pair)
 {
     pair_listen(rig, pair);
@@ -72,6 +85,7 @@ static void pair_open(struct rig *rig, struct pair *pair)
         pair->sock[i] = pair->wait[i].sock;
         assert_non_null(pair->sock[i]);
     }
+    pair_sees_peers(pair);
 }
 
 static void pair_close(struct rig *rig, struct pair *pair)

@@ -167,6 +167,7 @@ void uring_reads_free(struct loop_reads *reads);
 icms_err uring_listen(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,
                       struct loop_sock **out_sock);
 void uring_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr);
+void uring_sock_peer(const struct loop_sock *sock, struct loop_addr *out_addr);
 void uring_sock_shutdown(struct loop_sock *sock);
 
 /* loop_uring_tls.c */

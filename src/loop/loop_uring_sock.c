@@ -67,16 +67,12 @@ icms_err uring_connect_start(struct loop_op *op)
     return words->connect.sock != NULL ? ICMS_OK : ICMS_NO_MEMORY;
 }
 
-/* Where a socket is bound. */
-static void sock_name(int fd, struct loop_addr *out_addr)
+/* The other way. */
+static void sock_text(const struct sockaddr_in6 *from, struct loop_addr *out_addr)
 {
-    struct sockaddr_in6 six = {0};
+    struct sockaddr_in6 six = *from;
     struct sockaddr_in four;
-    socklen_t bytes = sizeof(six);
 
-    memset(out_addr, 0, sizeof(*out_addr));
-    if (getsockname(fd, (struct sockaddr *)(void *)&six, &bytes) != 0)
-        return;
     if (six.sin6_family == AF_INET6) {
         out_addr->port = ntohs(six.sin6_port);
         (void)inet_ntop(AF_INET6, &six.sin6_addr, out_addr->host, sizeof(out_addr->host));
@@ -85,6 +81,17 @@ static void sock_name(int fd, struct loop_addr *out_addr)
     memcpy(&four, &six, sizeof(four));
     out_addr->port = ntohs(four.sin_port);
     (void)inet_ntop(AF_INET, &four.sin_addr, out_addr->host, sizeof(out_addr->host));
+}
+
+/* Where a socket is bound. */
+static void sock_name(int fd, struct loop_addr *out_addr)
+{
+    struct sockaddr_in6 six = {0};
+    socklen_t bytes = sizeof(six);
+
+    memset(out_addr, 0, sizeof(*out_addr));
+    if (getsockname(fd, (struct sockaddr *)(void *)&six, &bytes) == 0)
+        sock_text(&six, out_addr);
 }
 
 /* The errno of what failed, 0 when it listens. */
@@ -149,6 +156,17 @@ icms_err uring_listen(struct loop_env *env, const struct loop_addr *addr, struct
         return err_set(why, ICMS_NO_MEMORY, "listen on %s: out of memory", addr->host);
     *out_sock = &sock->sock;
     return ICMS_OK;
+}
+
+void uring_sock_peer(const struct loop_sock *sock, struct loop_addr *out_addr)
+{
+    struct sockaddr_in6 six = {0};
+    socklen_t bytes = sizeof(six);
+
+    memset(out_addr, 0, sizeof(*out_addr));
+    if (getpeername(((const struct uring_sock *)sock)->fd, (struct sockaddr *)(void *)&six,
+                    &bytes) == 0)
+        sock_text(&six, out_addr);
 }
 
 void uring_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr)

@@ -341,6 +341,7 @@ void sim_disk_fini(struct sim_node *node);
 icms_err sim_listen(struct loop_env *env, const struct loop_addr *addr, struct err_why *why,
                     struct loop_sock **out_sock);
 void sim_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr);
+void sim_sock_peer(const struct loop_sock *sock, struct loop_addr *out_addr);
 void sim_sock_shutdown(struct loop_sock *sock);
 
 /* What a simulated socket cannot do. */

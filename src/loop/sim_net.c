@@ -58,6 +58,19 @@ void sim_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr)
     *out_addr = sock_of(sock)->addr;
 }
 
+void sim_sock_peer(const struct loop_sock *sock, struct loop_addr *out_addr)
+{
+    const struct sim_end *end = sock_of(sock)->end;
+    const struct sim_end *other;
+
+    memset(out_addr, 0, sizeof(*out_addr));
+    if (end == NULL)
+        return;
+    other = &end->conn->end[end == &end->conn->end[0]];
+    (void)snprintf(out_addr->host, sizeof(out_addr->host), "%s", other->node->host);
+    out_addr->port = other->port;
+}
+
 /* ---- listeners ------------------------------------------------------------------------------ */
 
 static bool host_is_loopback(const char *host)

@@ -103,8 +103,9 @@ struct net_tls_side {
     uint32_t pending_max;       /* handshakes at a time: one more ends the oldest of them  */
     void *arg;                  /* the owner's                                             */
     /* A handshake failed: of which host, as far as it was named ("": not at all; it is not proven),
-     * and why. NULL: not of interest. Not from inside a call. */
-    void (*failed)(struct net_tls_side *side, const char *hostnqn, const char *why);
+     * from where, and why. NULL: not of interest. Not from inside a call. */
+    void (*failed)(struct net_tls_side *side, const char *hostnqn, const struct loop_addr *peer,
+                   const char *why);
     /* counters, written on the loop; owner may read them there, others relaxed                  */
     _Atomic uint64_t succeeded;   /* handshakes                                                  */
     _Atomic uint64_t refused;     /* that failed: wrong key, not TLS 1.3, garbage                */
@@ -173,6 +174,7 @@ struct net_conn {
     enum net_conn_state state;
     struct loop *loop;              /* where it runs                                          */
     struct loop_sock *sock;         /* owned                                                  */
+    struct loop_addr peer;          /* owner may read: the other side, also after closed()    */
     const struct net_conn_ops *ops; /* owner's                                               */
     uint64_t send_timeout_ns;       /* 0: none                                                */
     uint64_t send_at_ns;            /* last time the kernel took bytes, or a queue began      */

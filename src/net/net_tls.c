@@ -180,7 +180,7 @@ static void tls_refuse(struct net_tls *tls, icms_err err, const char *why)
     tls_pending_end(tls);
     net_conn_close(tls->conn, err);
     if (side->failed != NULL)
-        side->failed(side, result.hostnqn, why);
+        side->failed(side, result.hostnqn, &tls->conn->peer, why);
     crypt_tls_result_wipe(&result);
 }
 

@@ -175,7 +175,8 @@ static const struct net_conn_ops peer_ops = {.recv_done = peer_received, .closed
 static const struct net_conn_ops server_ops = {.recv_done = server_received,
                                                .closed = server_closed};
 
-static void scene_failed(struct net_tls_side *side, const char *hostnqn, const char *why)
+static void scene_failed(struct net_tls_side *side, const char *hostnqn,
+                         const struct loop_addr *peer, const char *why)
 {
     struct scene *scene = side->arg;
 

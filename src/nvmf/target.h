@@ -309,6 +309,7 @@ const char *nvmf_target_auth_text(enum nvmf_target_auth_result result);
 struct nvmf_target_auth {
     char hostnqn[LIMIT_NQN_BYTES]; /* who it says it is: printable, without spaces; "": nobody  */
     char why[96];                  /* of a handshake that failed; ""                            */
+    struct loop_addr peer;         /* from where; no host: not known                            */
     uint16_t cntlid;               /* controller                                                */
     uint16_t qid;                  /* queue pair; 0: admin                                      */
     enum nvmf_target_auth_result result;

@@ -31,6 +31,7 @@ struct nvmf_conn {
     enum net_tls_how tls;   /* from opened() to closed(): how it is encrypted                   */
     const char *hostnqn;    /* target, the same: what the host proved to be; "": nothing        */
     const char *subnqn;     /* target, the same: for which subsystem                            */
+    struct loop_addr peer;  /* target, from opened() on: from where; no host: that has no name  */
 };
 
 /* ---- the host's side ------------------------------------------------------------------------ */

@@ -84,6 +84,7 @@ def wrong_secret(p, folder, target, build):
     assert "check `secret` here, and `hosts` there" in log, log
     lines = [json.loads(line) for line in (folder / "audit-agent").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["volume", "authentication"], lines
+    assert lines[1]["peer"] == f"127.0.0.1:{target.port}", lines
     agent.stop()
     print("ok a wrong secret is a miss, and said once")
     return agent
@@ -208,7 +209,11 @@ def main(build, folder):
                            for page in ("/status", "/metrics"))])
         for name in SECRETS:
             assert (folder / name).read_text()[10:30].encode() not in told, name
-        results = {json.loads(line)["result"] for line in (folder / "audit").read_text().splitlines()}
+        lines = [json.loads(line) for line in (folder / "audit").read_text().splitlines()]
+        results = {line["result"] for line in lines}
+        assert all(line["peer"].startswith("127.0.0.1:") for line in lines
+                   if line["event"] in ("authentication", "refusal")), lines
+        assert "wrong secret; peer=127.0.0.1:" in target.log_path.read_text(), target.log_tail()
         assert {"passed, mutual", "wrong secret"} <= results, results
         print("ok no secret is told, and the audit log says what happened")
         bad_files(build, folder)

@@ -183,7 +183,8 @@ static void tcp_closed(struct nvmf_pdu_conn *pdu, icms_err why)
 /* ---- opening -------------------------------------------------------------------------------- */
 
 /* The target did not prove the key, or does not speak TLS: there is no other way in. */
-static void tcp_tls_failed(struct net_tls_side *side, const char *hostnqn, const char *why)
+static void tcp_tls_failed(struct net_tls_side *side, const char *hostnqn,
+                           const struct loop_addr *peer, const char *why)
 {
     struct tcp *tcp = container_of(side, struct tcp, side);
 

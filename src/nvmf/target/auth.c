@@ -106,6 +106,7 @@ void nvmft_auth_say(const struct nvmft_qpair *qpair, const char *hostnqn,
 {
     struct nvmf_target_auth event = {.qid = qpair->qid,
                                      .cntlid = qpair->ctrl != NULL ? qpair->ctrl->cntlid : 0,
+                                     .peer = qpair->conn->peer,
                                      .result = result};
 
     snprintf(event.hostnqn, sizeof(event.hostnqn), "%s", hostnqn);
@@ -200,6 +201,9 @@ static void auth_pass(struct nvmft_auth *auth, enum nvmf_target_auth_result resu
     loop_timer_stop(qpair->shard->loop, &qpair->timer);
     auth_wipe(auth);
     auth_event(qpair, result);
+    if (!qpair->is_proven_sent)
+        loop_send(qpair->shard->target->opts.loops[0], &qpair->proven_msg, nvmft_registry_proven);
+    qpair->is_proven_sent = true;
 }
 
 void nvmft_auth_timeout(struct nvmft_qpair *qpair)

@@ -432,7 +432,7 @@ void nvmft_qpair_open(struct loop_msg *msg)
     check(!qpair->conn_open && qpair->reqs_used == 0);
     qpair->state = NVMFT_QPAIR_HELLO;
     qpair->close_wanted = qpair->no_flow = false;
-    qpair->is_passed = qpair->auth_close = false;
+    qpair->is_passed = qpair->auth_close = qpair->is_proven_sent = false;
     qpair->qid = 0;
     qpair->entries = 2;
     qpair->sqhd = 0;

@@ -188,7 +188,8 @@ void nvmft_registry_leave(struct loop_msg *msg)
         list_remove(&qpair->ctrl_link);
         check(ctrl->live && ctrl->joined > 0);
         ctrl->joined--;
-        target->hosts.host[ctrl->host].qpairs--;
+        target->hosts.host[ctrl->host].qpairs -= qpair->reg_counted;
+        qpair->reg_counted = false;
         loss = registry_loss(ctrl, qpair->reg_qid, qpair->reg_why);
         if (qpair->reg_qid == 0) {
             registry_kill(ctrl, &loss);
@@ -258,10 +259,20 @@ static uint16_t registry_refuse(struct nvmft_qpair *qpair, uint16_t status, uint
     return status;
 }
 
+/* It counts to the limit of its host. Who only names a host does not: strangers would keep it out.
+ */
+static void registry_count(struct nvmft_qpair *qpair, struct nvmft_ctrl *ctrl)
+{
+    check(!qpair->reg_counted);
+    qpair->reg_counted = true;
+    ctrl->target->hosts.host[ctrl->host].qpairs++;
+}
+
 static void registry_add(struct nvmft_qpair *qpair, struct nvmft_ctrl *ctrl)
 {
     ctrl->joined++;
-    ctrl->target->hosts.host[ctrl->host].qpairs++;
+    if (!ctrl->is_auth_wanted)
+        registry_count(qpair, ctrl);
     list_push(&ctrl->qpairs, &qpair->ctrl_link);
     qpair->reg_ctrl = ctrl;
     qpair->reg_qid = qpair->reg_connect.qid;
@@ -359,6 +370,19 @@ static uint16_t registry_join_io(struct nvmf_target *target, struct nvmft_qpair 
     atomic_store(&ctrl->io_made, true);
     registry_add(qpair, ctrl);
     return NVME_SC_SUCCESS;
+}
+
+void nvmft_registry_proven(struct loop_msg *msg)
+{
+    struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, proven_msg);
+    struct nvmft_ctrl *ctrl = qpair->reg_ctrl;
+    struct nvmf_target *target = qpair->shard->target;
+
+    /* It came before the queue pair's LEAVE, so the controller is still its own. */
+    check(ctrl != NULL && ctrl->is_auth_wanted);
+    registry_count(qpair, ctrl);
+    if (target->hosts.host[ctrl->host].qpairs > target->opts.host_connections_max)
+        registry_kill_qpair(qpair, ICMS_BUSY);
 }
 
 void nvmft_registry_join(struct loop_msg *msg)

@@ -81,9 +81,10 @@ static void target_sweep(struct loop_timer *timer)
         loop_timer_start(shard->loop, timer, now + NVMFT_SWEEP_NS);
 }
 
-static void target_tls_failed(struct net_tls_side *side, const char *hostnqn, const char *why)
+static void target_tls_failed(struct net_tls_side *side, const char *hostnqn,
+                              const struct loop_addr *peer, const char *why)
 {
-    struct nvmf_target_auth event = {.result = NVMF_TARGET_AUTH_TLS_FAILED};
+    struct nvmf_target_auth event = {.result = NVMF_TARGET_AUTH_TLS_FAILED, .peer = *peer};
 
     snprintf(event.hostnqn, sizeof(event.hostnqn), "%s", hostnqn);
     snprintf(event.why, sizeof(event.why), "%s", why);

@@ -279,6 +279,7 @@ static enum nvmf_target_auth_result event_last(struct rig *rig, const char *host
     }
     assert_true(is_any);
     assert_string_equal(auth.hostnqn, host);
+    assert_int_not_equal(auth.peer.host[0], 0);
     return auth.result;
 }
 
@@ -736,6 +737,49 @@ static void half_an_authentication_is_not_kept(void **state)
 
 /* More strangers than the worker takes at a time, who leave at once or stay: each of them is
  * answered, and a host that comes then passes. */
+static void with_two_connections(struct nvmf_target_opts *opts)
+{
+    with_auth(opts);
+    opts->host_connections_max = 2;
+}
+
+/* Who names a host and proves nothing takes no place of that host; who proves it does. */
+static void half_connections_keep_no_host_out(void **state)
+{
+    struct rig *rig = rig_new(2, with_two_connections);
+    struct talk half[4];
+    struct nvme_auth_msg msg;
+    struct nvme_cqe cqe;
+    struct peer *more;
+
+    for (int i = 0; i < 4; i++)
+        half[i] = talk_new(rig, NULL, 0, HOST);
+    assert_true(talk_all(&half[0], &keys[KEY_HOST], false));
+    assert_true(talk_all(&half[1], &keys[KEY_HOST], true));
+    assert_true(talk_all(&half[1], &keys[KEY_HOST], true)); /* again: it counts once */
+    rig_run(rig, 10);
+    more = rig_peer(rig);
+    (void)snprintf(more->host, sizeof(more->host), HOST);
+    assert_true(peer_hello(more, 0));
+    assert_false(peer_connect(more, 0, &cqe));
+    assert_int_equal(cqe.status, NVME_SC_CONNECT_BUSY);
+    talk_challenge(&half[2]); /* it came before there were two */
+    msg = talk_reply(&half[2], &keys[KEY_HOST], false);
+    assert_int_equal(talk_send_msg(&half[2], &msg), NVME_SC_SUCCESS);
+    assert_true(is_closed(half[2].peer));
+    peer_free(&half[1].peer);
+    rig_run(rig, 10);
+    assert_true(talk_all(&half[3], &keys[KEY_HOST], false));
+    assert_int_equal(enable(half[3].peer), NVME_SC_SUCCESS);
+    assert_int_equal(enable(half[0].peer), NVME_SC_SUCCESS);
+    peer_free(&more);
+    peer_free(&half[0].peer);
+    peer_free(&half[2].peer);
+    peer_free(&half[3].peer);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 static void a_storm_of_strangers_ends(void **state)
 {
     enum { STRANGERS = 60 };
@@ -933,6 +977,7 @@ int main(void)
         cmocka_unit_test(truncated_messages_fail),
         cmocka_unit_test(a_host_that_refuses_our_answer_is_closed),
         cmocka_unit_test(half_an_authentication_is_not_kept),
+        cmocka_unit_test(half_connections_keep_no_host_out),
         cmocka_unit_test(a_storm_of_strangers_ends),
         cmocka_unit_test(failures_hide_no_pass),
         cmocka_unit_test(who_need_not_is_not_asked),

@@ -349,6 +349,9 @@ struct nvmft_qpair {
     uint16_t reg_status;             /* JOIN: the answer                                        */
     uint32_t reg_dw0;                /* JOIN: the answer                                        */
     /* loop 0's */
+    bool reg_counted;           /* it counts to the limit of its host; loop 0              */
+    struct loop_msg proven_msg; /* shard -> loop 0: it has authenticated                   */
+    bool is_proven_sent;        /* that was sent, once                                     */
     struct loop_msg kill_msg;
     icms_err kill_why;           /* of the close: DEADLINE, CLOSED                          */
     icms_err reg_why;            /* LEAVE: how the connection ended                         */
@@ -439,7 +442,7 @@ struct nvmft_host_set {
 struct nvmft_host {
     char nqn[LIMIT_NQN_BYTES]; /* its name                                                      */
     uint32_t ctrls;            /* live controllers                                              */
-    uint32_t qpairs;           /* joined to them                                                */
+    uint32_t qpairs;           /* joined to them, and proven where that is wanted               */
     uint32_t next;             /* number + 1 of the next in its bucket, or of the next unused   */
 };
 
@@ -701,6 +704,7 @@ void nvmft_registry_accept(struct nvmf_listener *listener);
 
 /* A queue pair's message: NVMFT_REG_JOIN or NVMFT_REG_LEAVE. */
 void nvmft_registry_join(struct loop_msg *msg);
+void nvmft_registry_proven(struct loop_msg *msg);
 void nvmft_registry_leave(struct loop_msg *msg);
 void nvmft_registry_killed(struct loop_msg *msg);
 

@@ -550,6 +550,7 @@ static void tcp_hello(struct tcp *tcp, const struct nvme_tcp_ic_wf *ic)
     tcp->conn.tls = net_conn_tls(&tcp->pdu.net);
     tcp->conn.hostnqn = net_conn_hostnqn(&tcp->pdu.net);
     tcp->conn.subnqn = net_conn_subnqn(&tcp->pdu.net);
+    tcp->conn.peer = tcp->pdu.net.peer;
     tcp->ops->opened(&tcp->conn);
 }
 
