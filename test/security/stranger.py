@@ -107,7 +107,7 @@ def refusal_elsewhere(target, host):
 def unauthenticated(target):
     """Nothing but authentication is served before authentication, whoever asks."""
     answers = {}
-    for host in (MINE, NOBODY):
+    for host in (MINE, OTHER, NOBODY):  # with a secret, with TLS alone, not known
         admin = connect(target, host)
         dw0 = admin.dw0 >> 16
         said = [status for _, status, _ in nvme.every_page(admin, OWN)]
@@ -118,7 +118,7 @@ def unauthenticated(target):
         status, dw0 = refusal(target, host, qid=1, cntlid=admin.cntlid)
         answers[host] += (status, dw0)
         admin.close()
-    assert answers[MINE] == answers[NOBODY], answers
+    assert answers[MINE] == answers[NOBODY] and answers[OTHER] == answers[NOBODY], answers
     print("ok without authentication nothing is served, and hosts are not told apart")
 
 
@@ -155,7 +155,8 @@ def main(build, folder):
         discovery_hides(target)
         logs_are_bounded(target, folder)
         assert target.stop() == 0
-        hosts = f"[{{nqn: '{MINE}', secrets: [{folder}/secret]}}]"
+        hosts = (f"[{{nqn: '{MINE}', secrets: [{folder}/secret]}}, "
+                 f"{{nqn: '{OTHER}', psks: [{folder}/psk], require: tls}}]")
         closed = p.add_target("enclosure1", 1, "512MiB", [{"name": "own"}], hosts=hosts, require="chap")
         closed.wait_ready()
         unauthenticated(closed)

@@ -241,7 +241,9 @@ static bool auth_response_right(struct nvmft_auth *auth, const struct nvmft_auth
     uint8_t want[DHCHAP_DIGEST_BYTES_MAX];
     bool is_right = false;
 
-    auth->result = count > 0 ? NVMF_TARGET_AUTH_WRONG : NVMF_TARGET_AUTH_UNKNOWN;
+    auth->result = auth->qpair->ctrl->lacks_tls ? NVMF_TARGET_AUTH_NO_TLS
+                   : count > 0                  ? NVMF_TARGET_AUTH_WRONG
+                                                : NVMF_TARGET_AUTH_UNKNOWN;
     for (uint32_t i = 0; i < count || i < LIMIT_HOST_KEYS; i++) {
         bool is_same;
 

@@ -57,6 +57,9 @@ icms_err nvmft_auth_hosts_init(struct nvmft_auth_hosts *hosts, const struct nvmf
     icms_err err = ICMS_OK;
 
     hosts->require = opts->require;
+    hosts->asks_plain = opts->require == REQUIRE_CHAP;
+    for (uint32_t i = 0; i < opts->host_count; i++)
+        hosts->asks_plain = hosts->asks_plain || opts->hosts[i].require == REQUIRE_CHAP;
     hosts->host = calloc(opts->host_count + 1, sizeof(*hosts->host));
     if (hosts->host == NULL)
         return err_set(why, ICMS_NO_MEMORY, "out of memory");

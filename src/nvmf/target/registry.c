@@ -278,13 +278,25 @@ static void registry_add(struct nvmft_qpair *qpair, struct nvmft_ctrl *ctrl)
     qpair->reg_qid = qpair->reg_connect.qid;
 }
 
+/* Whether a connection lacks the TLS that its host has to use. */
+static bool registry_lacks_tls(const struct nvmf_target *target, const struct nvmft_qpair *qpair)
+{
+    return !qpair->reg_tls &&
+           (nvmft_keys_require(target->keys, qpair->reg_connect.hostnqn) & REQUIRE_TLS) != 0;
+}
+
 /* A new controller. A host that may use no namespace is told what it would be told of a subsystem
- * that does not exist; one that has to authenticate is told so first, whoever it is. */
+ * that does not exist; one that has to authenticate is told so first, whoever it is. One that lacks
+ * its TLS authenticates like a host that is not known, and fails: else a stranger would learn which
+ * hosts have to use TLS. */
 static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpair *qpair)
 {
     const struct nvme_connect *connect = &qpair->reg_connect;
     bool discovery = strcmp(connect->subnqn, NVME_DISCOVERY) == 0;
-    uint8_t require = discovery ? 0 : nvmft_auth_require(&target->auth_hosts, connect->hostnqn);
+    bool lacks_tls = !discovery && registry_lacks_tls(target, qpair);
+    uint8_t require = discovery   ? 0
+                      : lacks_tls ? REQUIRE_CHAP
+                                  : nvmft_auth_require(&target->auth_hosts, connect->hostnqn);
     uint8_t proven = (require & REQUIRE_CHAP) | (qpair->reg_tls ? REQUIRE_TLS : 0);
     struct nvmft_ns_set allowed = nvmft_ns_allowed(target, connect->hostnqn, proven);
     struct nvmft_ctrl *ctrl = NULL;
@@ -314,7 +326,8 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     ctrl->qids = 0;
     ctrl->allowed = allowed;
     ctrl->is_auth_wanted = (require & REQUIRE_CHAP) != 0;
-    ctrl->auth_host = nvmft_auth_host(&target->auth_hosts, connect->hostnqn);
+    ctrl->lacks_tls = lacks_tls;
+    ctrl->auth_host = lacks_tls ? NULL : nvmft_auth_host(&target->auth_hosts, connect->hostnqn);
     memcpy(ctrl->hostid, connect->hostid, sizeof(ctrl->hostid));
     memcpy(ctrl->hostnqn, connect->hostnqn, sizeof(ctrl->hostnqn));
     atomic_store(&ctrl->kato_ms, connect->kato_ms);
@@ -337,11 +350,28 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     return NVME_SC_SUCCESS;
 }
 
+/* What of a Connect is not the controller's host; SUCCESS: nothing. Where hosts prove who they are,
+ * that is told as of a controller that does not exist. */
+static uint16_t registry_join_other(struct nvmft_qpair *qpair, const struct nvmft_ctrl *ctrl)
+{
+    const struct nvme_connect *connect = &qpair->reg_connect;
+    bool is_other = strcmp(ctrl->hostnqn, connect->hostnqn) != 0;
+    uint32_t at = is_other ? NVME_CONNECT_AT_HOSTNQN : NVME_CONNECT_AT_HOSTID;
+
+    is_other = is_other || ctrl->tls != qpair->reg_tls ||
+               memcmp(ctrl->hostid, connect->hostid, sizeof(ctrl->hostid)) != 0;
+    if (ctrl->is_auth_wanted || ctrl->tls || qpair->reg_tls)
+        at = NVME_CONNECT_AT_CNTLID;
+    return is_other ? registry_refuse(qpair, NVME_SC_CONNECT_PARAM, NVME_CONNECT_BAD_DATA(at))
+                    : NVME_SC_SUCCESS;
+}
+
 /* One more queue of a controller that is there. */
 static uint16_t registry_join_io(struct nvmf_target *target, struct nvmft_qpair *qpair)
 {
     const struct nvme_connect *connect = &qpair->reg_connect;
     struct nvmft_ctrl *ctrl;
+    uint16_t status;
 
     if (strcmp(connect->subnqn, target->opts.nqn) != 0)
         return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
@@ -352,14 +382,9 @@ static uint16_t registry_join_io(struct nvmf_target *target, struct nvmft_qpair 
     if (ctrl == NULL || !ctrl->live || ctrl->dying || ctrl->discovery)
         return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
                                NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_CNTLID));
-    if (strcmp(ctrl->hostnqn, connect->hostnqn) != 0)
-        return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
-                               NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_HOSTNQN));
-    if (ctrl->tls != qpair->reg_tls)
-        return registry_refuse(qpair, NVME_SC_AUTH_REQUIRED, 0);
-    if (memcmp(ctrl->hostid, connect->hostid, sizeof(ctrl->hostid)) != 0)
-        return registry_refuse(qpair, NVME_SC_CONNECT_PARAM,
-                               NVME_CONNECT_BAD_DATA(NVME_CONNECT_AT_HOSTID));
+    status = registry_join_other(qpair, ctrl);
+    if (status != NVME_SC_SUCCESS)
+        return status;
     if (!atomic_load(&ctrl->ready) || atomic_load(&ctrl->resetting))
         return registry_refuse(qpair, NVME_SC_SEQUENCE, 0);
     if (connect->qid > NVMFT_IO_QUEUES || (ctrl->qids >> (connect->qid - 1) & 1) != 0)
@@ -395,8 +420,9 @@ void nvmft_registry_join(struct loop_msg *msg)
     if (nvmft_hosts_qpairs(&target->hosts, qpair->reg_connect.hostnqn) >=
         target->opts.host_connections_max)
         qpair->reg_status = NVME_SC_CONNECT_BUSY;
-    else if (!qpair->reg_tls &&
-             (nvmft_keys_require(target->keys, qpair->reg_connect.hostnqn) & REQUIRE_TLS) != 0)
+    else if (registry_lacks_tls(target, qpair) &&
+             (!target->auth_hosts.asks_plain ||
+              strcmp(qpair->reg_connect.subnqn, NVME_DISCOVERY) == 0))
         qpair->reg_status = NVME_SC_AUTH_REQUIRED;
     else if (qpair->reg_connect.qid == 0)
         qpair->reg_status = registry_join_admin(target, qpair);

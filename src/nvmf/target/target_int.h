@@ -254,6 +254,7 @@ struct nvmft_ctrl {
     bool tls;       /* its host is proven by TLS; so are all its queue pairs             */
     _Atomic bool is_refusal_said; /* a command to a namespace that it may not use was told    */
     bool is_auth_wanted; /* its queue pairs serve nothing before they authenticated           */
+    bool lacks_tls;      /* its host has to use TLS: it authenticates, and fails              */
     const struct nvmft_auth_host *auth_host; /* whose secrets; NULL: it has none                  */
     uint16_t cntlid;         /* index + 1                                                         */
     _Atomic uint32_t joined; /* queue pairs; loop 0 writes it                             */
@@ -429,6 +430,7 @@ struct nvmft_auth_hosts {
     struct nvmft_auth_host *host;
     uint32_t count;
     uint8_t require; /* REQUIRE_* of a host that is not among them */
+    bool asks_plain; /* one of them, or those, authenticate without TLS */
 };
 
 /* Hosts that may use a namespace: a hash table of places in its list of names. */
