@@ -22,7 +22,7 @@
 #define CRYPT_RECORD_KEY_BYTES    32
 #define CRYPT_RECORD_IV_BYTES     12
 
-/* Records after which a sender has to change its key: RFC 8446, 5.5 allows 2^24.5. */
+/* Records that a key makes at most: then its sender changes it. RFC 8446, 5.5 allows 2^24.5. */
 #define CRYPT_RECORD_KEY_RECORDS ((uint64_t)1 << 24)
 
 /* Content types. */

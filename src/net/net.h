@@ -198,7 +198,8 @@ struct net_conn {
  * receives and sends wait for the handshake; when that fails, the connection closes with AUTH
  * (no proof), PROTOCOL (something else than TLS 1.3), DEADLINE, BUSY (ended in favour of others),
  * RESET or NO_MEMORY. A record that is not right closes with PROTOCOL, the peer's close_notify and
- * a stream that was cut with RESET. */
+ * a stream that was cut with RESET; LIMIT: the kernel makes the records, its key made as many as
+ * one may, and it cannot change it. */
 void net_conn_open(struct net_conn *conn, struct loop *loop, struct loop_sock *sock,
                    const struct net_conn_opts *opts);
 

@@ -51,6 +51,9 @@
 
 #define TLS_KEY_UPDATE_BYTES 5
 
+/* With the fault point net.tls_key a key makes so few records. */
+#define TLS_KEY_RECORDS_FAULT 16
+
 enum tls_state {
     TLS_HEADER, /* waits for the header of a handshake's record; woken by tls_received     */
     TLS_BODY,   /* waits for the rest of it; woken by tls_received                         */
@@ -115,8 +118,9 @@ struct net_tls {
     uint32_t prefix_at; /* PLAIN: of prefix that was handed on                      */
     uint8_t prefix[CRYPT_RECORD_HEADER_BYTES]; /* what the peer began with                 */
     /* sending */
-    bool kernel_sends; /* the kernel makes records                                 */
-    bool update_owed;  /* a KeyUpdate is to be sent                                */
+    bool kernel_sends;       /* the kernel makes records                                 */
+    bool update_owed;        /* a KeyUpdate is to be sent                                */
+    uint64_t kernel_records; /* that the kernel made with this key, at most              */
     struct crypt_record send;
     struct tls_out *out; /* owned; NULL: not needed                                  */
     struct iovec vector; /* of what is sent of out, or of the handshake              */
@@ -464,6 +468,7 @@ static bool tls_update_kernel(struct net_tls *tls)
 {
     static const uint8_t update[TLS_KEY_UPDATE_BYTES] = {24, 0, 0, 1, 0};
 
+    tls->kernel_records = 0;
     return loop_sock_tls_send(tls->conn->sock, CRYPT_RECORD_HANDSHAKE, update, sizeof(update)) &&
            crypt_record_update(&tls->send) == ICMS_OK && tls_kernel(tls, true);
 }
@@ -478,6 +483,37 @@ static bool tls_update_user(struct net_tls *tls)
 
     out->end += (uint32_t)bytes;
     return bytes > 0 && crypt_record_update(&tls->send) == ICMS_OK;
+}
+
+/* Whether the key of what we send has to change before so many records more; two are kept for a
+ * KeyUpdate and an alert. */
+static bool tls_key_spent(const struct net_tls *tls, uint64_t records)
+{
+    uint64_t most = fault_hit("net.tls_key") ? TLS_KEY_RECORDS_FAULT : CRYPT_RECORD_KEY_RECORDS;
+    uint64_t made = tls->kernel_sends ? tls->kernel_records : tls->send.sequence;
+
+    return made + records + 2 > most;
+}
+
+/* Before the kernel makes records of conn->vectors; false: the connection is closing. A key that
+ * made as many as it may is changed, which kernels before Linux 6.14 cannot: the connection ends.
+ */
+static bool tls_kernel_ready(struct net_tls *tls, uint32_t vectors)
+{
+    uint64_t bytes = 0, records;
+    bool is_spent;
+
+    for (uint32_t i = 0; i < vectors; i++)
+        bytes += tls->conn->vectors[i].iov_len;
+    records = bytes / CRYPT_RECORD_DATA_MAX + 2; /* a part at the end, and of a send cut short */
+    is_spent = tls_key_spent(tls, records);
+    if ((is_spent || tls->update_owed) && !tls_update_kernel(tls)) {
+        net_conn_close(tls->conn, is_spent ? ICMS_LIMIT : ICMS_RESET);
+        return false;
+    }
+    tls->update_owed = false;
+    tls->kernel_records += records;
+    return true;
 }
 
 /* Seals the next record of conn->vectors; false: OpenSSL failed. */
@@ -523,16 +559,13 @@ void net_tls_send(struct net_tls *tls, uint32_t vectors)
 
     check(net_tls_is_open(tls) && !loop_op_busy(&conn->send_op));
     if (tls->state == TLS_PLAIN || tls->kernel_sends) {
-        if (tls->update_owed && !tls_update_kernel(tls)) {
-            net_conn_close(conn, ICMS_RESET);
+        if (tls->kernel_sends && !tls_kernel_ready(tls, vectors))
             return;
-        }
-        tls->update_owed = false;
         loop_sendv(conn->loop, &conn->send_op, conn->sock, conn->vectors, vectors, tls_sent);
         return;
     }
     tls->out->at = tls->out->end = tls->out->plain = 0;
-    if (tls->update_owed || tls->send.sequence >= CRYPT_RECORD_KEY_RECORDS)
+    if (tls->update_owed || tls_key_spent(tls, TLS_OUT_RECORDS))
         ok = tls_update_user(tls);
     tls->update_owed = false;
     for (int i = 0; ok && i < TLS_OUT_RECORDS; i++)

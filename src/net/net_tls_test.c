@@ -3,6 +3,7 @@
  * What peers that do not behave get from a server's connection with TLS: each case is one peer that
  * makes its handshake and records by itself, over both back ends of the loop.
  */
+#include "base/fault_arm.h"
 #include "net/net_tls_rig.h"
 
 #include <stdio.h>
@@ -29,7 +30,7 @@ struct scene {
     uint32_t got_bytes;                    /* of it                                     */
     uint8_t control[64];                   /* the last record that was no data          */
     enum crypt_record_type control_type;   /* its type                                  */
-    bool updated;                          /* the server changed its key                */
+    uint32_t updates;                      /* the server changed its key so often       */
     /* the server */
     uint8_t memory[ROOM];
     uint32_t received;
@@ -39,6 +40,7 @@ struct scene {
     char words[96];          /* of failed()                     */
     atomic_int shaken;       /* the peer's handshake is over    */
     atomic_int arrived;      /* bytes that the server received  */
+    atomic_int sent;         /* answers of the server           */
     atomic_int answered;     /* bytes that the peer received    */
     atomic_int closed;       /* connections                     */
     atomic_int server_ended; /* of them the server's            */
@@ -124,7 +126,7 @@ static void peer_record_in(struct scene *scene, uint8_t *record, uint32_t bytes)
     scene->control_type = type;
     if (type == CRYPT_RECORD_HANDSHAKE) {
         check(crypt_record_update(&scene->open) == ICMS_OK);
-        scene->updated = true;
+        scene->updates++;
     }
 }
 
@@ -442,6 +444,7 @@ static void send_update_run(void *arg)
 
 static void answer_sent(struct net_send *send, icms_err err)
 {
+    atomic_fetch_add(&container_of(send, struct scene, answer.send)->sent, 1);
 }
 
 static void answer_run(void *arg)
@@ -478,11 +481,89 @@ static void key_updates_are_followed_and_answered(void **state)
         assert_memory_equal(scene->memory, "onetwo", 6);
         net_rig_call(scene->rig, answer_run, scene);
         net_rig_wait(scene->rig, &scene->answered, 12);
-        assert_true(scene->updated);
+        assert_int_equal(scene->updates, 1);
         assert_memory_equal(scene->control, "\30\0\0\1\0", 5);
         assert_memory_equal(scene->got, "answeranswer", 12);
     }
     scene_free(scene);
+}
+
+static void a_key_makes_so_many_records_and_no_more(void **state)
+{
+    struct scene *scene = scene_new(*state, true);
+
+    scene_open(scene);
+    if (kernel_opens(scene)) { /* below */
+        scene_free(scene);
+        return;
+    }
+    assert_int_equal(fault_arm("net.tls_key:1:fail+", NULL), ICMS_OK);
+    for (int i = 1; i <= 60; i++) {
+        net_rig_call(scene->rig, answer_run, scene);
+        net_rig_wait(scene->rig, &scene->answered, 6 * i);
+    }
+    assert_int_equal(fault_arm("", NULL), ICMS_OK);
+    assert_true(scene->updates >= 60 / 16 && scene->updates <= 60 / 8);
+    assert_memory_equal(scene->got + 59 * 6, "answer", 6);
+    scene_free(scene);
+}
+
+/* A kernel that makes records, or so it says: they come as they are. */
+static struct {
+    bool is_there, can_change;
+    uint32_t keys, updates;
+} kernel;
+
+icms_err __real_loop_sock_tls(struct loop_sock *sock, const struct loop_tls_keys *keys);
+icms_err __wrap_loop_sock_tls(struct loop_sock *sock, const struct loop_tls_keys *keys);
+icms_err __wrap_loop_sock_tls(struct loop_sock *sock, const struct loop_tls_keys *keys)
+{
+    if (!kernel.is_there)
+        return __real_loop_sock_tls(sock, keys);
+    if (!keys->is_send)
+        return ICMS_UNSUPPORTED;
+    return kernel.keys++ == 0 || kernel.can_change ? ICMS_OK : ICMS_UNSUPPORTED;
+}
+
+bool __real_loop_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes,
+                               size_t count);
+bool __wrap_loop_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes,
+                               size_t count);
+bool __wrap_loop_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes,
+                               size_t count)
+{
+    if (!kernel.is_there)
+        return __real_loop_sock_tls_send(sock, type, bytes, count);
+    kernel.updates += type == CRYPT_RECORD_HANDSHAKE;
+    return true;
+}
+
+static void a_key_of_the_kernel_is_changed_or_the_connection_ends(void **state)
+{
+    for (int can_change = 0; can_change < 2; can_change++) {
+        struct scene *scene = scene_new(*state, true);
+        int sent = 0;
+
+        kernel = (__typeof__(kernel)){.is_there = true, .can_change = can_change};
+        scene_open(scene);
+        assert_int_equal(net_conn_tls(&scene->conn[1]), NET_TLS_MIXED);
+        assert_int_equal(fault_arm("net.tls_key:1:fail+", NULL), ICMS_OK);
+        while (sent < 60 && atomic_load(&scene->server_ended) == 0) {
+            net_rig_call(scene->rig, answer_run, scene);
+            net_rig_wait(scene->rig, &scene->sent, ++sent);
+        }
+        assert_int_equal(fault_arm("", NULL), ICMS_OK);
+        if (can_change) {
+            assert_int_equal(sent, 60);
+            assert_true(kernel.updates >= 60 / 16 && kernel.keys == 1 + kernel.updates);
+        } else {
+            net_rig_wait(scene->rig, &scene->server_ended, 1);
+            assert_int_equal(scene->why[1], ICMS_LIMIT);
+            assert_true(sent > 4 && sent <= 16);
+        }
+        kernel.is_there = false;
+        scene_free(scene);
+    }
 }
 
 static void send_updates_run(void *arg)
@@ -766,6 +847,8 @@ int main(void)
         BOTH(a_cut_record_is_not_handed_on),
         BOTH(close_notify_is_the_end_of_the_stream),
         BOTH(key_updates_are_followed_and_answered),
+        BOTH(a_key_makes_so_many_records_and_no_more),
+        BOTH(a_key_of_the_kernel_is_changed_or_the_connection_ends),
         BOTH(a_flood_of_key_updates_ends_the_connection),
         BOTH(other_messages_after_the_handshake_end_the_connection),
         BOTH(the_server_says_goodbye),
