@@ -218,6 +218,25 @@ static bool challenge_augment(const struct dhchap_question *question, uint8_t *o
     return is_done;
 }
 
+struct dhchap_question dhchap_talk_question(const struct dhchap_talk *talk, bool is_target,
+                                            const uint8_t *shared, const char *hostnqn,
+                                            const char *subnqn)
+{
+    struct dhchap_question question = {
+        .hash = talk->hash,
+        .is_target = is_target,
+        .t_id = talk->t_id,
+        .seqnum = is_target ? talk->seqnum2 : talk->seqnum,
+        .challenge = is_target ? talk->challenge2 : talk->challenge,
+        .shared = talk->group != DHCHAP_NONE ? shared : NULL,
+        .shared_bytes = dhchap_group_bytes((uint8_t)talk->group),
+        .hostnqn = hostnqn,
+        .subnqn = subnqn,
+    };
+
+    return question;
+}
+
 icms_err dhchap_response(const struct key_plain *key, const struct dhchap_question *question,
                          uint8_t *out_response)
 {

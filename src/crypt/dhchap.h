@@ -85,6 +85,26 @@ struct dhchap_question {
     const char *hostnqn, *subnqn;
 };
 
+/* What both sides of a conversation know of it, and the exponent of one. */
+struct dhchap_talk {
+    enum key_hash hash;
+    enum dhchap_group group;
+    uint16_t t_id;                               /* transaction, chosen by the host              */
+    uint32_t seqnum;                             /* of the target's challenge                    */
+    uint8_t challenge[DHCHAP_DIGEST_BYTES_MAX];  /* the target's                                 */
+    uint32_t seqnum2;                            /* of the host's                                */
+    uint8_t challenge2[DHCHAP_DIGEST_BYTES_MAX]; /* the host's                                   */
+    uint8_t private[DHCHAP_PRIVATE_BYTES];       /* exponent, ours                               */
+    uint8_t public[DHCHAP_VALUE_BYTES_MAX];      /* DH value, ours                               */
+    uint8_t peer[DHCHAP_VALUE_BYTES_MAX];        /* DH value of the other side                   */
+};
+
+/* What the response of one side answers; shared: of dhchap_shared, with a group. Talk, shared and
+ * names are kept by the caller. */
+struct dhchap_question dhchap_talk_question(const struct dhchap_talk *talk, bool is_target,
+                                            const uint8_t *shared, const char *hostnqn,
+                                            const char *subnqn);
+
 /* The response, dhchap_hash_bytes(hash) of it. NO_MEMORY. */
 icms_err dhchap_response(const struct key_plain *key, const struct dhchap_question *question,
                          uint8_t *out_response) ICMS_MUST_CHECK;

@@ -30,20 +30,11 @@ struct nvmf_auth {
     struct nvmf_queue *queue; /* that authenticates                                               */
     struct nvmf_req req;      /* AUTH Send and Receive, one at a time                             */
     struct loop_job job;      /* AUTH_COMPUTE                                                     */
-    uint16_t t_id;            /* transaction                                                      */
-    enum key_hash hash;       /* the target's choice, as group                                    */
-    enum dhchap_group group;
-    uint32_t seqnum;                            /* of the target's challenge                      */
-    uint8_t challenge[DHCHAP_DIGEST_BYTES_MAX]; /* the target's                                   */
-    uint8_t peer[DHCHAP_VALUE_BYTES_MAX];       /* DH value of the target                         */
-    uint8_t private[DHCHAP_PRIVATE_BYTES];      /* exponent                                       */
-    uint8_t public[DHCHAP_VALUE_BYTES_MAX];     /* our DH value                                   */
-    uint8_t response[DHCHAP_DIGEST_BYTES_MAX];  /* ours                                           */
-    uint32_t seqnum2;                           /* of our challenge                               */
-    uint8_t challenge2[DHCHAP_DIGEST_BYTES_MAX]; /* ours                                          */
-    uint8_t expected[DHCHAP_DIGEST_BYTES_MAX];   /* response of a target that has its secret      */
-    icms_err result;                             /* of the job                                    */
-    uint8_t message[AUTH_ROOM];                  /* that goes or comes                            */
+    struct dhchap_talk talk;
+    uint8_t response[DHCHAP_DIGEST_BYTES_MAX]; /* ours                                            */
+    uint8_t expected[DHCHAP_DIGEST_BYTES_MAX]; /* response of a target that has its secret        */
+    icms_err result;                           /* of the job                                    */
+    uint8_t message[AUTH_ROOM];                /* that goes or comes                            */
 };
 
 static void auth_sent(struct nvmf_req *req);
@@ -62,7 +53,7 @@ icms_err nvmf_auth_new(struct nvmf_ctrl *ctrl)
 
 static void auth_wipe(struct nvmf_auth *auth)
 {
-    secret_wipe(auth->private, sizeof(auth->private));
+    secret_wipe(auth->talk.private, sizeof(auth->talk.private));
     secret_wipe(auth->response, sizeof(auth->response));
     secret_wipe(auth->expected, sizeof(auth->expected));
 }
@@ -106,7 +97,7 @@ static void auth_receive(struct nvmf_auth *auth, enum nvmf_ctrl_state state)
 void nvmf_auth_start(struct nvmf_queue *queue)
 {
     struct nvmf_auth *auth = queue->ctrl->auth;
-    struct nvme_auth_msg msg = {.id = NVME_AUTH_NEGOTIATE, .t_id = ++auth->t_id};
+    struct nvme_auth_msg msg = {.id = NVME_AUTH_NEGOTIATE, .t_id = ++auth->talk.t_id};
 
     for (uint8_t hash = DHCHAP_HASHES - 1; hash > 0; hash--)
         msg.hashes[msg.hash_count++] = hash;
@@ -140,32 +131,22 @@ static void auth_work(struct loop_job *job)
 {
     struct nvmf_auth *auth = container_of(job, struct nvmf_auth, job);
     const struct nvmf_ctrl *ctrl = auth->ctrl;
-    uint8_t shared[DHCHAP_VALUE_BYTES_MAX];
+    uint8_t shared[DHCHAP_VALUE_BYTES_MAX] = {0};
     struct key_plain key;
-    struct dhchap_question question = {
-        .hash = auth->hash,
-        .t_id = auth->t_id,
-        .seqnum = auth->seqnum,
-        .challenge = auth->challenge,
-        .shared = auth->group != DHCHAP_NONE ? shared : NULL,
-        .shared_bytes = dhchap_group_bytes((uint8_t)auth->group),
-        .hostnqn = ctrl->hostnqn,
-        .subnqn = ctrl->subnqn,
-    };
+    struct dhchap_question question =
+        dhchap_talk_question(&auth->talk, false, shared, ctrl->hostnqn, ctrl->subnqn);
 
     auth->result = ICMS_OK;
-    if (auth->group != DHCHAP_NONE)
-        auth->result = dhchap_public(auth->group, auth->private, auth->public);
-    if (auth->result == ICMS_OK && auth->group != DHCHAP_NONE)
-        auth->result = dhchap_shared(auth->group, auth->private, auth->peer, shared);
+    if (auth->talk.group != DHCHAP_NONE)
+        auth->result = dhchap_public(auth->talk.group, auth->talk.private, auth->talk.public);
+    if (auth->result == ICMS_OK && auth->talk.group != DHCHAP_NONE)
+        auth->result = dhchap_shared(auth->talk.group, auth->talk.private, auth->talk.peer, shared);
     if (auth->result == ICMS_OK) {
         dhchap_key_copy(ctrl->auth_key, &key);
         auth->result = dhchap_response(&key, &question, auth->response);
     }
     if (auth->result == ICMS_OK && ctrl->auth_controller_key != NULL) {
-        question.is_target = true;
-        question.seqnum = auth->seqnum2;
-        question.challenge = auth->challenge2;
+        question = dhchap_talk_question(&auth->talk, true, shared, ctrl->hostnqn, ctrl->subnqn);
         dhchap_key_copy(ctrl->auth_controller_key, &key);
         auth->result = dhchap_response(&key, &question, auth->expected);
     }
@@ -178,11 +159,11 @@ static void auth_computed(struct loop_job *job)
     struct nvmf_auth *auth = container_of(job, struct nvmf_auth, job);
     struct nvmf_ctrl *ctrl = auth->ctrl;
     struct nvme_auth_msg msg = {.id = NVME_AUTH_REPLY,
-                                .t_id = auth->t_id,
-                                .value_bytes = (uint8_t)dhchap_hash_bytes((uint8_t)auth->hash),
+                                .t_id = auth->talk.t_id,
+                                .value_bytes = (uint8_t)dhchap_hash_bytes((uint8_t)auth->talk.hash),
                                 .value = auth->response,
-                                .dh_bytes = (uint16_t)dhchap_group_bytes((uint8_t)auth->group),
-                                .dh = auth->public};
+                                .dh_bytes = (uint16_t)dhchap_group_bytes((uint8_t)auth->talk.group),
+                                .dh = auth->talk.public};
 
     if (ctrl->state == NVMF_CTRL_CLOSING) {
         nvmf_ctrl_poke(ctrl); /* nothing else held it up perhaps */
@@ -198,8 +179,8 @@ static void auth_computed(struct loop_job *job)
         return;
     }
     if (ctrl->auth_controller_key != NULL) {
-        msg.challenge = auth->challenge2;
-        msg.seqnum = auth->seqnum2;
+        msg.challenge = auth->talk.challenge2;
+        msg.seqnum = auth->talk.seqnum2;
     }
     auth_send(auth, NVMF_CTRL_AUTH_REPLY, &msg);
 }
@@ -217,16 +198,16 @@ static void auth_challenged(struct nvmf_auth *auth, const struct nvme_auth_msg *
         auth_broken(auth, "a challenge with a hash or group that was not offered");
         return;
     }
-    auth->hash = (enum key_hash)msg->hash;
-    auth->group = (enum dhchap_group)msg->group;
-    auth->seqnum = msg->seqnum;
-    memcpy(auth->challenge, msg->value, bytes);
+    auth->talk.hash = (enum key_hash)msg->hash;
+    auth->talk.group = (enum dhchap_group)msg->group;
+    auth->talk.seqnum = msg->seqnum;
+    memcpy(auth->talk.challenge, msg->value, bytes);
     if (msg->dh_bytes > 0)
-        memcpy(auth->peer, msg->dh, msg->dh_bytes);
-    loop_entropy(loop, auth->private, sizeof(auth->private));
-    loop_entropy(loop, auth->challenge2, sizeof(auth->challenge2));
-    loop_entropy(loop, &auth->seqnum2, sizeof(auth->seqnum2));
-    auth->seqnum2 += auth->seqnum2 == 0;
+        memcpy(auth->talk.peer, msg->dh, msg->dh_bytes);
+    loop_entropy(loop, auth->talk.private, sizeof(auth->talk.private));
+    loop_entropy(loop, auth->talk.challenge2, sizeof(auth->talk.challenge2));
+    loop_entropy(loop, &auth->talk.seqnum2, sizeof(auth->talk.seqnum2));
+    auth->talk.seqnum2 += auth->talk.seqnum2 == 0;
     auth->ctrl->state = NVMF_CTRL_AUTH_COMPUTE;
     err = loop_job_start(loop, &auth->job, auth_work, auth_computed);
     if (err != ICMS_OK)
@@ -235,8 +216,8 @@ static void auth_challenged(struct nvmf_auth *auth, const struct nvme_auth_msg *
 
 static void auth_succeeded(struct nvmf_auth *auth, const struct nvme_auth_msg *msg)
 {
-    struct nvme_auth_msg answer = {.id = NVME_AUTH_SUCCESS2, .t_id = auth->t_id};
-    size_t bytes = dhchap_hash_bytes((uint8_t)auth->hash);
+    struct nvme_auth_msg answer = {.id = NVME_AUTH_SUCCESS2, .t_id = auth->talk.t_id};
+    size_t bytes = dhchap_hash_bytes((uint8_t)auth->talk.hash);
 
     if (auth->ctrl->auth_controller_key == NULL) {
         auth_done(auth);
@@ -290,7 +271,7 @@ static void auth_received(struct nvmf_req *req)
     }
     if (nvme_auth_decode(auth->message, u64_min(req->value_bytes, sizeof(auth->message)), &msg) !=
             ICMS_OK ||
-        msg.t_id != auth->t_id)
+        msg.t_id != auth->talk.t_id)
         auth_broken(auth, "a message that makes no sense");
     else if (msg.id == NVME_AUTH_FAILURE1)
         auth_refused(auth, &msg);

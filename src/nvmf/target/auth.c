@@ -38,24 +38,15 @@ enum auth_state {
 struct nvmft_auth {
     enum auth_state state;
     struct nvmft_qpair *qpair; /* whose                                                           */
-    uint16_t t_id;             /* transaction, chosen by the host                                 */
-    enum key_hash hash;
-    enum dhchap_group group;
-    uint32_t seqnum;                             /* of our challenge                              */
-    uint8_t challenge[DHCHAP_DIGEST_BYTES_MAX];  /* ours                                          */
-    uint8_t private[DHCHAP_PRIVATE_BYTES];       /* exponent                                      */
-    uint8_t public[DHCHAP_VALUE_BYTES_MAX];      /* DH value of ours                              */
-    uint8_t response[DHCHAP_DIGEST_BYTES_MAX];   /* of the host                                   */
-    bool is_mutual;                              /* the host challenges us                        */
-    uint8_t challenge2[DHCHAP_DIGEST_BYTES_MAX]; /* its challenge                                 */
-    uint32_t seqnum2;                            /* of it                                         */
-    uint8_t peer[DHCHAP_VALUE_BYTES_MAX];        /* DH value of the host                          */
-    uint8_t answer[DHCHAP_DIGEST_BYTES_MAX];     /* our response                                  */
-    enum nvmf_target_auth_result result;         /* of a job                                      */
-    enum nvme_auth_why why;                      /* FAILURE1: what the host is told               */
-    struct nvmft_req *req;                       /* OFFER, VERIFY: the AUTH Send that waits       */
-    struct loop_job job;                         /* OFFER, VERIFY                                 */
-    struct list link;                            /* waits in shard->auth_waiting                  */
+    struct dhchap_talk talk;
+    uint8_t response[DHCHAP_DIGEST_BYTES_MAX]; /* of the host                                     */
+    bool is_mutual;                            /* the host challenges us                          */
+    uint8_t answer[DHCHAP_DIGEST_BYTES_MAX];   /* our response                                    */
+    enum nvmf_target_auth_result result;       /* of a job                                      */
+    enum nvme_auth_why why;                    /* FAILURE1: what the host is told               */
+    struct nvmft_req *req;                     /* OFFER, VERIFY: the AUTH Send that waits       */
+    struct loop_job job;                       /* OFFER, VERIFY                                 */
+    struct list link;                          /* waits in shard->auth_waiting                  */
 };
 
 static void auth_jobs_next(struct nvmft_shard *shard);
@@ -177,8 +168,8 @@ const char *nvmf_target_auth_method(enum nvmf_target_auth_result result)
 
 static void auth_wipe(struct nvmft_auth *auth)
 {
-    secret_wipe(auth->private, sizeof(auth->private));
-    secret_wipe(auth->challenge, sizeof(auth->challenge));
+    secret_wipe(auth->talk.private, sizeof(auth->talk.private));
+    secret_wipe(auth->talk.challenge, sizeof(auth->talk.challenge));
     secret_wipe(auth->response, sizeof(auth->response));
 }
 
@@ -225,8 +216,8 @@ void nvmft_auth_free(struct nvmft_qpair *qpair)
 
 static void auth_work_offer(struct nvmft_auth *auth)
 {
-    if (auth->group != DHCHAP_NONE &&
-        dhchap_public(auth->group, auth->private, auth->public) != ICMS_OK)
+    if (auth->talk.group != DHCHAP_NONE &&
+        dhchap_public(auth->talk.group, auth->talk.private, auth->talk.public) != ICMS_OK)
         auth->result = NVMF_TARGET_AUTH_PROTOCOL;
 }
 
@@ -237,7 +228,7 @@ static bool auth_response_right(struct nvmft_auth *auth, const struct nvmft_auth
 {
     struct key_plain key = {.hash = KEY_HASH_SHA256, .bytes = 32};
     uint32_t count = host != NULL ? host->secret_count : 0;
-    size_t bytes = dhchap_hash_bytes(auth->hash);
+    size_t bytes = dhchap_hash_bytes(auth->talk.hash);
     uint8_t want[DHCHAP_DIGEST_BYTES_MAX];
     bool is_right = false;
 
@@ -262,29 +253,20 @@ static void auth_work_verify(struct nvmft_auth *auth)
 {
     const struct nvmft_ctrl *ctrl = auth->qpair->ctrl;
     const struct nvmft_auth_host *host = ctrl->auth_host;
-    uint8_t shared[DHCHAP_VALUE_BYTES_MAX];
+    uint8_t shared[DHCHAP_VALUE_BYTES_MAX] = {0};
     struct key_plain key;
-    struct dhchap_question question = {
-        .hash = auth->hash,
-        .t_id = auth->t_id,
-        .seqnum = auth->seqnum,
-        .challenge = auth->challenge,
-        .shared = auth->group != DHCHAP_NONE ? shared : NULL,
-        .shared_bytes = dhchap_group_bytes((uint8_t)auth->group),
-        .hostnqn = ctrl->hostnqn,
-        .subnqn = ctrl->target->opts.nqn,
-    };
+    struct dhchap_question question =
+        dhchap_talk_question(&auth->talk, false, shared, ctrl->hostnqn, ctrl->target->opts.nqn);
 
-    if (auth->group != DHCHAP_NONE &&
-        dhchap_shared(auth->group, auth->private, auth->peer, shared) != ICMS_OK) {
+    if (auth->talk.group != DHCHAP_NONE &&
+        dhchap_shared(auth->talk.group, auth->talk.private, auth->talk.peer, shared) != ICMS_OK) {
         auth->result = NVMF_TARGET_AUTH_PROTOCOL;
         return;
     }
     if (auth_response_right(auth, host, &question)) {
         auth->result = auth->is_mutual ? NVMF_TARGET_AUTH_NO_ANSWER : NVMF_TARGET_AUTH_PASSED;
-        question.is_target = true;
-        question.seqnum = auth->seqnum2;
-        question.challenge = auth->challenge2;
+        question =
+            dhchap_talk_question(&auth->talk, true, shared, ctrl->hostnqn, ctrl->target->opts.nqn);
         if (auth->is_mutual && host->controller_secret != NULL) {
             dhchap_key_copy(host->controller_secret, &key);
             if (dhchap_response(&key, &question, auth->answer) == ICMS_OK)
@@ -410,7 +392,7 @@ static void auth_negotiate(struct nvmft_auth *auth, const struct nvme_auth_msg *
     uint32_t group =
         auth_choose(opts->auth_groups, opts->auth_group_count, msg->groups, msg->group_count);
 
-    auth->t_id = msg->t_id;
+    auth->talk.t_id = msg->t_id;
     if (msg->concat != 0) {
         auth_fail(auth, NVME_AUTH_WHY_CONCAT, NVMF_TARGET_AUTH_NOTHING_COMMON);
         return;
@@ -423,32 +405,33 @@ static void auth_negotiate(struct nvmft_auth *auth, const struct nvme_auth_msg *
                   NVMF_TARGET_AUTH_NOTHING_COMMON);
         return;
     }
-    auth->hash = (enum key_hash)opts->auth_hashes[hash];
-    auth->group = (enum dhchap_group)opts->auth_groups[group];
-    loop_entropy(loop, auth->challenge, sizeof(auth->challenge));
-    loop_entropy(loop, auth->private, sizeof(auth->private));
-    loop_entropy(loop, &auth->seqnum, sizeof(auth->seqnum));
-    auth->seqnum += auth->seqnum == 0;
+    auth->talk.hash = (enum key_hash)opts->auth_hashes[hash];
+    auth->talk.group = (enum dhchap_group)opts->auth_groups[group];
+    loop_entropy(loop, auth->talk.challenge, sizeof(auth->talk.challenge));
+    loop_entropy(loop, auth->talk.private, sizeof(auth->talk.private));
+    loop_entropy(loop, &auth->talk.seqnum, sizeof(auth->talk.seqnum));
+    auth->talk.seqnum += auth->talk.seqnum == 0;
     auth_job(auth, AUTH_OFFER, req);
 }
 
 static void auth_reply(struct nvmft_auth *auth, const struct nvme_auth_msg *msg,
                        struct nvmft_req *req)
 {
-    size_t bytes = dhchap_hash_bytes((uint8_t)auth->hash);
+    size_t bytes = dhchap_hash_bytes((uint8_t)auth->talk.hash);
 
-    if (msg->value_bytes != bytes || msg->dh_bytes != dhchap_group_bytes((uint8_t)auth->group) ||
-        (msg->challenge != NULL && dhchap_equal(msg->challenge, auth->challenge, bytes))) {
+    if (msg->value_bytes != bytes ||
+        msg->dh_bytes != dhchap_group_bytes((uint8_t)auth->talk.group) ||
+        (msg->challenge != NULL && dhchap_equal(msg->challenge, auth->talk.challenge, bytes))) {
         auth_fail(auth, NVME_AUTH_WHY_PAYLOAD, NVMF_TARGET_AUTH_PROTOCOL);
         return;
     }
     memcpy(auth->response, msg->value, bytes);
     auth->is_mutual = msg->challenge != NULL;
     if (auth->is_mutual)
-        memcpy(auth->challenge2, msg->challenge, bytes);
-    auth->seqnum2 = msg->seqnum;
+        memcpy(auth->talk.challenge2, msg->challenge, bytes);
+    auth->talk.seqnum2 = msg->seqnum;
     if (msg->dh_bytes > 0)
-        memcpy(auth->peer, msg->dh, msg->dh_bytes);
+        memcpy(auth->talk.peer, msg->dh, msg->dh_bytes);
     auth_job(auth, AUTH_VERIFY, req);
 }
 
@@ -457,7 +440,7 @@ static void auth_message(struct nvmft_auth *auth, const struct nvme_auth_msg *ms
 {
     if (msg->id == NVME_AUTH_NEGOTIATE && auth->state == AUTH_NEGOTIATE) {
         auth_negotiate(auth, msg, req);
-    } else if (auth->state != AUTH_NEGOTIATE && msg->t_id != auth->t_id) {
+    } else if (auth->state != AUTH_NEGOTIATE && msg->t_id != auth->talk.t_id) {
         auth_fail(auth, NVME_AUTH_WHY_PAYLOAD, NVMF_TARGET_AUTH_PROTOCOL);
     } else if (msg->id == NVME_AUTH_REPLY && auth->state == AUTH_REPLY) {
         auth_reply(auth, msg, req);
@@ -534,18 +517,18 @@ void nvmft_auth_send(struct nvmft_req *req)
 /* What the host gets now, and the state that follows. */
 static struct nvme_auth_msg auth_next(struct nvmft_auth *auth)
 {
-    struct nvme_auth_msg msg = {.t_id = auth->t_id};
-    uint8_t bytes = (uint8_t)dhchap_hash_bytes((uint8_t)auth->hash);
+    struct nvme_auth_msg msg = {.t_id = auth->talk.t_id};
+    uint8_t bytes = (uint8_t)dhchap_hash_bytes((uint8_t)auth->talk.hash);
 
     if (auth->state == AUTH_CHALLENGE) {
         msg.id = NVME_AUTH_CHALLENGE;
-        msg.hash = (uint8_t)auth->hash;
-        msg.group = (uint8_t)auth->group;
+        msg.hash = (uint8_t)auth->talk.hash;
+        msg.group = (uint8_t)auth->talk.group;
         msg.value_bytes = bytes;
-        msg.value = auth->challenge;
-        msg.seqnum = auth->seqnum;
-        msg.dh_bytes = (uint16_t)dhchap_group_bytes((uint8_t)auth->group);
-        msg.dh = auth->public;
+        msg.value = auth->talk.challenge;
+        msg.seqnum = auth->talk.seqnum;
+        msg.dh_bytes = (uint16_t)dhchap_group_bytes((uint8_t)auth->talk.group);
+        msg.dh = auth->talk.public;
         auth->state = AUTH_REPLY;
         return msg;
     }
