@@ -31,9 +31,9 @@ size_t crypt_record_keys(const struct crypt_record *record, uint8_t key[CRYPT_RE
 {
     size_t bytes = record_key_bytes(record->hash);
 
-    if (crypt_hkdf_expand_label(record->hash, record->secret, "key", NULL, 0, key, bytes) !=
-            ICMS_OK ||
-        crypt_hkdf_expand_label(record->hash, record->secret, "iv", NULL, 0, iv,
+    if (crypt_hkdf_expand_label(record->hash, secret_bytes(record->secret), "key", NULL, 0, key,
+                                bytes) != ICMS_OK ||
+        crypt_hkdf_expand_label(record->hash, secret_bytes(record->secret), "iv", NULL, 0, iv,
                                 CRYPT_RECORD_IV_BYTES) != ICMS_OK)
         return 0;
     return bytes;
@@ -57,9 +57,11 @@ icms_err crypt_record_init(struct crypt_record *record, bool sealing, enum crypt
 {
     const EVP_CIPHER *cipher = hash == CRYPT_SHA384 ? EVP_aes_256_gcm() : EVP_aes_128_gcm();
 
-    check(record->cipher == NULL);
+    check(record->cipher == NULL && record->secret == NULL);
     record->hash = hash;
-    memcpy(record->secret, secret, crypt_hash_bytes(hash));
+    if (secret_new(CRYPT_HASH_BYTES_MAX, NULL, &record->secret) != ICMS_OK)
+        return ICMS_NO_MEMORY;
+    memcpy(secret_bytes(record->secret), secret, crypt_hash_bytes(hash));
     record->cipher = EVP_CIPHER_CTX_new();
     if (record->cipher == NULL ||
         EVP_CipherInit_ex(record->cipher, cipher, NULL, NULL, NULL, sealing) != 1 ||
@@ -73,18 +75,20 @@ icms_err crypt_record_init(struct crypt_record *record, bool sealing, enum crypt
 void crypt_record_fini(struct crypt_record *record)
 {
     EVP_CIPHER_CTX_free(record->cipher);
+    secret_free(&record->secret);
     secret_wipe(record, sizeof(*record));
 }
 
 icms_err crypt_record_update(struct crypt_record *record)
 {
     uint8_t next[CRYPT_HASH_BYTES_MAX];
-    icms_err err = crypt_hkdf_expand_label(record->hash, record->secret, "traffic upd", NULL, 0,
-                                           next, crypt_hash_bytes(record->hash));
+    icms_err err =
+        crypt_hkdf_expand_label(record->hash, secret_bytes(record->secret), "traffic upd", NULL, 0,
+                                next, crypt_hash_bytes(record->hash));
 
     if (err != ICMS_OK)
         return err;
-    memcpy(record->secret, next, crypt_hash_bytes(record->hash));
+    memcpy(secret_bytes(record->secret), next, crypt_hash_bytes(record->hash));
     secret_wipe(next, sizeof(next));
     return record_key(record);
 }

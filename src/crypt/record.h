@@ -45,13 +45,15 @@ enum crypt_alert {
     CRYPT_ALERT_USER_CANCELED = 90,
 };
 
-/* One direction of one connection. */
+struct secret;
+
+/* One direction of one connection. OpenSSL's cipher has its key in memory that a core dump has. */
 struct crypt_record {
-    enum crypt_hash hash;                 /* of the suite                                        */
-    uint8_t secret[CRYPT_HASH_BYTES_MAX]; /* traffic secret now                                 */
-    uint8_t iv[CRYPT_RECORD_IV_BYTES];    /* nonce of record 0                                   */
-    uint64_t sequence;                    /* of the next record                                  */
-    void *cipher;                         /* OpenSSL's, with the key; NULL: not in use           */
+    enum crypt_hash hash;              /* of the suite                                        */
+    struct secret *secret;             /* traffic secret now; owned                          */
+    uint8_t iv[CRYPT_RECORD_IV_BYTES]; /* nonce of record 0                                   */
+    uint64_t sequence;                 /* of the next record                                  */
+    void *cipher;                      /* OpenSSL's, with the key; NULL: not in use           */
 };
 
 /* Takes a traffic secret of crypt_hash_bytes(hash). NO_MEMORY. The struct is zeroed or freed. */

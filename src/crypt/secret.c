@@ -27,7 +27,7 @@ struct secret {
     size_t mapped;        /* bytes of the mapping, this struct among them */
     size_t length;        /* of the secret                                */
     pthread_mutex_t lock; /* of bytes, while they are replaced            */
-    uint8_t bytes[];      /* and a zero byte behind them                  */
+    _Alignas(64) uint8_t bytes[]; /* and a zero byte behind them          */
 };
 
 /* ---- memory --------------------------------------------------------------------------------- */

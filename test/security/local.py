@@ -3,17 +3,21 @@
 """Attack: users of the agent's machine, at its socket, its memory and its files.
 
 Goal, of the attacker: to use a volume of another user, or to tell it from one that does not exist; to
-see it in status or traces; to find its values in memory that the agent hands out; to read secrets from
-core dumps, arguments or the environment of the daemons. Each has to fail.
-Method: an agent with a drive of its own, and the icms program run by users without names. Only root
-can be several users; without it the test is skipped.
+see it in status or traces; to find its values in memory that the agent hands out; to read secrets and
+TLS keys from core dumps of the daemons. Each has to fail.
+Method: an agent with a drive of its own, and the icms program run by users without names; a pod whose
+daemons are killed so that the kernel writes their core dumps, which are searched. Only root can be several
+users; without it the test is skipped.
 
 usage: local.py BUILD_ROOT
 """
+import base64
 import json
 import os
 import pathlib
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -100,6 +104,64 @@ def memory(users, build, agent):
     print(f"ok {shared} mappings of another user's client have none of the value")
 
 
+def core_dump(daemon, folder):
+    """What the kernel writes of a daemon that aborts."""
+    daemon.signal(signal.SIGABRT)
+    daemon.process.wait(timeout=60)
+    cores = [path for path in folder.iterdir() if path.name.startswith("core")]
+    assert len(cores) == 1, (cores, daemon.process.returncode, daemon.log_tail())
+    content = cores[0].read_bytes()
+    cores[0].unlink()
+    return content
+
+
+def core_dumps(p, build, folder):
+    """No file of a secret or a TLS key, as text or as bytes, is in a core dump of who read it."""
+    pattern = pathlib.Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    if "/" in pattern or pattern.startswith("|") or hard != resource.RLIM_INFINITY:
+        print(f"skip: core dumps go elsewhere here: core_pattern={pattern} limit={hard}")
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    names = ("secret", "answer", "psk")
+    for name in names:
+        kind = ["--type", "tls"] if name == "psk" else []
+        subprocess.run([build / "cmd/icms", "key", "gen", *kind, folder / name], check=True,
+                       capture_output=True)
+    nqn = "nqn.2026-01.org.example:kept"
+    host = (f"[{{nqn: '{nqn}', secrets: [{folder}/secret], controller_secret: {folder}/answer, "
+            f"psks: [{folder}/psk], require: chap+tls}}]")
+    volume = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
+    cores = folder / "cores"
+    cores.mkdir()
+    before = os.getcwd()
+    os.chdir(cores)
+    target = p.add_target("kept-target", 1, "64MiB", [volume], segment="4MiB", memory="32MiB", hosts=host,
+                          require="chap+tls")
+    target.wait_ready()
+    agent = p.add_agent("kept-agent", [target], [volume], host_nqn=nqn, require="chap+tls",
+                        secret=folder / "secret", controller_secret=folder / "answer", psk=folder / "psk",
+                        connect_timeout="5s")
+    agent.wait_ready()
+    put = subprocess.run([build / "cmd/icms", "put", "--on-flash", "--open", f"unix:{agent.socket}", "-v", "kv",
+                          "key"], input=b"value", capture_output=True, timeout=60)
+    assert put.returncode == 0, (put, agent.log_tail())
+    for daemon in (target, agent):  # once more, while the connections are there
+        daemon.signal(signal.SIGHUP)
+    time.sleep(1)
+    for daemon in (agent, target):
+        content = core_dump(daemon, cores)
+        assert nqn.encode() in content and f"{folder}/psk".encode() in content, "it is no core dump of it"
+        for name in names:
+            text = (folder / name).read_text().strip().split(":")[2]
+            key = base64.b64decode(text)[:-4]
+            assert text.encode()[:40] not in content, (daemon.name, name, "its text")
+            assert key not in content, (daemon.name, name, "its bytes")
+            assert key[:16] not in content and key[-16:] not in content, (daemon.name, name, "a part of it")
+        print(f"ok a core dump of {daemon.name} ({len(content) >> 20} MiB) has no secret and no TLS key")
+    os.chdir(before)
+
+
 def main(build, folder):
     folder.chmod(0o755)
     with pod.Pod(build, folder) as p:
@@ -112,6 +174,7 @@ def main(build, folder):
         strangers(users, agent, folder)
         memory(users, build, agent)
         assert agent.stop() == 0
+        core_dumps(p, build, folder)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@
 static_assert(AUTH_ROOM >= NVME_AUTH_BYTES_MAX, "a message fits");
 
 struct nvmf_auth {
+    struct secret *memory;    /* in which this lies                                               */
     struct nvmf_ctrl *ctrl;   /* whose                                                            */
     struct nvmf_queue *queue; /* that authenticates                                               */
     struct nvmf_req req;      /* AUTH Send and Receive, one at a time                             */
@@ -44,9 +45,13 @@ static void auth_received(struct nvmf_req *req);
 
 icms_err nvmf_auth_new(struct nvmf_ctrl *ctrl)
 {
-    ctrl->auth = calloc(1, sizeof(*ctrl->auth));
-    if (ctrl->auth == NULL)
-        return ICMS_NO_MEMORY;
+    struct secret *memory;
+    icms_err err = secret_new(sizeof(*ctrl->auth), NULL, &memory);
+
+    if (err != ICMS_OK)
+        return err;
+    ctrl->auth = (struct nvmf_auth *)(void *)secret_bytes(memory);
+    ctrl->auth->memory = memory;
     ctrl->auth->ctrl = ctrl;
     return ICMS_OK;
 }
@@ -60,9 +65,9 @@ static void auth_wipe(struct nvmf_auth *auth)
 
 void nvmf_auth_free(struct nvmf_ctrl *ctrl)
 {
-    if (ctrl->auth != NULL)
-        auth_wipe(ctrl->auth);
-    free(ctrl->auth);
+    struct secret *memory = ctrl->auth != NULL ? ctrl->auth->memory : NULL;
+
+    secret_free(&memory);
     ctrl->auth = NULL;
 }
 

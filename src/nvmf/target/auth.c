@@ -37,6 +37,7 @@ enum auth_state {
 
 struct nvmft_auth {
     enum auth_state state;
+    struct secret *memory;     /* in which this lies                                              */
     struct nvmft_qpair *qpair; /* whose                                                           */
     struct dhchap_talk talk;
     uint8_t response[DHCHAP_DIGEST_BYTES_MAX]; /* of the host                                     */
@@ -205,10 +206,9 @@ void nvmft_auth_timeout(struct nvmft_qpair *qpair)
 
 void nvmft_auth_free(struct nvmft_qpair *qpair)
 {
-    if (qpair->auth != NULL) {
-        secret_wipe(qpair->auth, sizeof(*qpair->auth));
-        free(qpair->auth);
-    }
+    struct secret *memory = qpair->auth != NULL ? qpair->auth->memory : NULL;
+
+    secret_free(&memory);
     qpair->auth = NULL;
 }
 
@@ -463,9 +463,12 @@ static struct nvmft_auth *auth_begin(struct nvmft_qpair *qpair)
     struct nvmft_shard *shard = qpair->shard;
 
     if (qpair->auth == NULL) {
-        qpair->auth = calloc(1, sizeof(*qpair->auth));
-        if (qpair->auth == NULL)
+        struct secret *memory;
+
+        if (secret_new(sizeof(*qpair->auth), NULL, &memory) != ICMS_OK)
             return NULL;
+        qpair->auth = (struct nvmft_auth *)(void *)secret_bytes(memory);
+        qpair->auth->memory = memory;
         qpair->auth->qpair = qpair;
         list_init(&qpair->auth->link);
     }
