@@ -250,7 +250,8 @@ static const char *main_loss_cause(const struct nvmf_target_loss *loss)
     case ICMS_RESET:
         return "the host closed the connection without a shutdown";
     case ICMS_LIMIT:
-        return "the key of its TLS made as many records as it may, and this kernel cannot change it "
+        return "the key of its TLS made as many records as it may, and this kernel cannot change "
+               "it "
                "(Linux 6.14 can)";
     default:
         return icms_err_text(loss->why);

@@ -24,9 +24,9 @@
 #include "base/check.h"
 
 struct secret {
-    size_t mapped;        /* bytes of the mapping, this struct among them */
-    size_t length;        /* of the secret                                */
-    pthread_mutex_t lock; /* of bytes, while they are replaced            */
+    size_t mapped;                /* bytes of the mapping, this struct among them */
+    size_t length;                /* of the secret                                */
+    pthread_mutex_t lock;         /* of bytes, while they are replaced            */
     _Alignas(64) uint8_t bytes[]; /* and a zero byte behind them          */
 };
 

@@ -22,7 +22,8 @@ struct secret;
 /* The longest line of text that a secret file holds. */
 #define SECRET_LINE_BYTES_MAX 1024
 
-/* Zeroed memory of that many bytes, aligned for any struct, and one more that stays 0. NO_MEMORY. */
+/* Zeroed memory of that many bytes, aligned for any struct, and one more that stays 0. NO_MEMORY.
+ */
 icms_err secret_new(size_t bytes, struct err_why *why, struct secret **out_secret) ICMS_MUST_CHECK;
 
 /* Overwrites and frees it; *secret becomes NULL, and may be NULL. */

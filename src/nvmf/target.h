@@ -289,6 +289,7 @@ enum nvmf_target_auth_result {
     NVMF_TARGET_AUTH_PROTOCOL,       /* what it sent made no sense                                */
     NVMF_TARGET_AUTH_NOTHING_COMMON, /* no hash or group in common                                */
     NVMF_TARGET_AUTH_REFUSED,        /* it did not take our answer                                */
+    NVMF_TARGET_AUTH_BUSY,           /* too many wait for computations: it may try again          */
     NVMF_TARGET_AUTH_TIMEOUT,        /* it did not come to an end in time                         */
     NVMF_TARGET_AUTH_TLS,            /* a controller of the host whose TLS key was proven         */
     NVMF_TARGET_AUTH_TLS_FAILED,     /* a handshake failed                                        */

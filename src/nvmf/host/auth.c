@@ -304,7 +304,12 @@ static void auth_sent(struct nvmf_req *req)
         return;
     }
     if (req->err != ICMS_OK) {
-        if (req->status == NVME_SC_OPCODE)
+        if (req->status == NVME_SC_TRANSIENT)
+            nvmf_ctrl_fail(ctrl, ICMS_BUSY,
+                           "the target has too many hosts that authenticate at once; host %s tries "
+                           "again",
+                           ctrl->hostnqn);
+        else if (req->status == NVME_SC_OPCODE)
             nvmf_ctrl_fail(ctrl, ICMS_AUTH,
                            "the target does not authenticate host %s, which `require` or "
                            "`controller_secret` asks for; list the host and its secret there",

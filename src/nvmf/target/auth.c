@@ -20,9 +20,11 @@
 #include "nvmf/target/target_int.h"
 #include "wire/nvme_auth.h"
 
-/* Jobs of one loop at a time; the worker has room for others. */
-#define AUTH_JOBS_MAX 16
-#define AUTH_RETRY_NS ((uint64_t)20 * 1000 * 1000)
+/* Jobs of one loop at a time; the worker has room for others. And hosts whose challenge waits for
+ * one: 0.1 s of computations with the groups that are allowed by default. One more is refused. */
+#define AUTH_JOBS_MAX    16
+#define AUTH_WAITING_MAX 64
+#define AUTH_RETRY_NS    ((uint64_t)20 * 1000 * 1000)
 
 enum auth_state {
     AUTH_NEGOTIATE, /* idle; woken by AUTH Send with NEGOTIATE                                   */
@@ -47,7 +49,7 @@ struct nvmft_auth {
     enum nvme_auth_why why;                    /* FAILURE1: what the host is told               */
     struct nvmft_req *req;                     /* OFFER, VERIFY: the AUTH Send that waits       */
     struct loop_job job;                       /* OFFER, VERIFY                                 */
-    struct list link;                          /* waits in shard->auth_waiting                  */
+    struct list link;                          /* waits in one of the shard's lists             */
 };
 
 static void auth_jobs_next(struct nvmft_shard *shard);
@@ -145,6 +147,7 @@ const char *nvmf_target_auth_text(enum nvmf_target_auth_result result)
         [NVMF_TARGET_AUTH_PROTOCOL] = "the host broke the protocol of authentication",
         [NVMF_TARGET_AUTH_NOTHING_COMMON] = "the host offers no hash or group that is allowed here",
         [NVMF_TARGET_AUTH_REFUSED] = "the host refused the controller_secret of this enclosure",
+        [NVMF_TARGET_AUTH_BUSY] = "too many hosts authenticate at once; it may try again",
         [NVMF_TARGET_AUTH_TIMEOUT] = "the host did not authenticate in time",
         [NVMF_TARGET_AUTH_TLS] = "passed",
         [NVMF_TARGET_AUTH_TLS_FAILED] = "TLS handshake refused",
@@ -329,12 +332,24 @@ static void auth_job_done(struct loop_job *job)
     nvmft_req_run(req);
 }
 
+/* Those whose response waits go first: strangers cannot keep them back with challenges. */
+static struct list *auth_waiting_pop(struct nvmft_shard *shard)
+{
+    struct list *link = list_pop(&shard->auth_replied);
+
+    if (link != NULL)
+        return link;
+    link = list_pop(&shard->auth_waiting);
+    shard->auth_waiting_count -= link != NULL;
+    return link;
+}
+
 /* Starts those that wait, oldest first; passes over those whose host left. */
 static void auth_jobs_next(struct nvmft_shard *shard)
 {
     struct list *link;
 
-    while (shard->auth_jobs < AUTH_JOBS_MAX && (link = list_pop(&shard->auth_waiting)) != NULL) {
+    while (shard->auth_jobs < AUTH_JOBS_MAX && (link = auth_waiting_pop(shard)) != NULL) {
         struct nvmft_auth *auth = container_of(link, struct nvmft_auth, link);
         struct nvmft_req *req = auth->req;
 
@@ -345,7 +360,9 @@ static void auth_jobs_next(struct nvmft_shard *shard)
         } else if (loop_job_start(shard->loop, &auth->job, auth_work, auth_job_done) == ICMS_OK) {
             shard->auth_jobs++;
         } else { /* the worker is full of other work */
-            list_push_front(&shard->auth_waiting, &auth->link);
+            shard->auth_waiting_count += auth->state == AUTH_OFFER;
+            list_push_front(auth->state == AUTH_OFFER ? &shard->auth_waiting : &shard->auth_replied,
+                            &auth->link);
             loop_timer_start(shard->loop, &shard->auth_timer,
                              loop_now_ns(shard->loop) + AUTH_RETRY_NS);
             return;
@@ -366,7 +383,8 @@ static void auth_job(struct nvmft_auth *auth, enum auth_state state, struct nvmf
     auth->result = NVMF_TARGET_AUTH_PASSED;
     auth->req = req;
     req->state = NVMFT_REQ_AUTH;
-    list_push(&shard->auth_waiting, &auth->link);
+    shard->auth_waiting_count += state == AUTH_OFFER;
+    list_push(state == AUTH_OFFER ? &shard->auth_waiting : &shard->auth_replied, &auth->link);
 }
 
 /* ---- AUTH Send ------------------------------------------------------------------------------ */
@@ -392,6 +410,11 @@ static void auth_negotiate(struct nvmft_auth *auth, const struct nvme_auth_msg *
     uint32_t group =
         auth_choose(opts->auth_groups, opts->auth_group_count, msg->groups, msg->group_count);
 
+    if (auth->qpair->shard->auth_waiting_count >= AUTH_WAITING_MAX) { /* it may try again */
+        auth_event(auth->qpair, NVMF_TARGET_AUTH_BUSY);
+        nvmft_req_fail(req, NVME_SC_TRANSIENT);
+        return;
+    }
     auth->talk.t_id = msg->t_id;
     if (msg->concat != 0) {
         auth_fail(auth, NVME_AUTH_WHY_CONCAT, NVMF_TARGET_AUTH_NOTHING_COMMON);

@@ -392,7 +392,9 @@ struct nvmft_shard {
     bool draining;
     struct nvmft_counters counters; /* written here, read by any thread                        */
     struct net_tls_side tls;        /* handshakes of its connections; settings NULL: none      */
-    struct list auth_waiting;       /* struct nvmft_auth that wait for the worker              */
+    struct list auth_waiting;       /* struct nvmft_auth in OFFER that wait for the worker     */
+    struct list auth_replied;       /* in VERIFY: they go first                                */
+    uint32_t auth_waiting_count;    /* of the first list                                       */
     uint32_t auth_jobs;             /* that it has                                             */
     struct loop_timer auth_timer;   /* it was full of other work: tries again                  */
     struct list free;               /* loop 0's: free queue pairs                                 */
