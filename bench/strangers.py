@@ -6,7 +6,8 @@ Three namespaces are asked for in turn, in random order, with each command: one 
 of another host, one that asks for TLS. The table has the median of each and its quartiles, in
 microseconds, and by how much the medians differ, in parts of the width between the quartiles. A stranger
 learns something where that is far above 0. The same for Connect: of a host that nobody knows, and of
-one that has a volume elsewhere in the file, which may use none without TLS.
+one that has a volume elsewhere in the file, which may use none without TLS; and where hosts authenticate,
+of a host that nobody knows, one with a secret, and one that has to use TLS and does not.
 
 usage: bench/strangers.py [--build DIR] [--samples N] [--json]
 """
@@ -47,6 +48,12 @@ def refused_connect(target, host):
     raise AssertionError(f"{host} was let in")
 
 
+def asked_to_authenticate(target, host):
+    queue = nvme.Queue(target.port, host, target.nqn)
+    assert queue.dw0 >> 16, f"{host} was let in"
+    queue.close()
+
+
 def measure(cases, samples):
     """Microseconds of each call, asked in random order; the first tenth is left out."""
     times = {name: [] for name in cases}
@@ -76,6 +83,7 @@ def row(what, times):
 def bench(build, folder, samples):
     subprocess.run([build / "cmd/icms", "key", "gen", "--type", "tls", folder / "psk"], check=True,
                    capture_output=True)
+    subprocess.run([build / "cmd/icms", "key", "gen", folder / "secret"], check=True, capture_output=True)
     volumes = [{"name": "own", "sealed": "false", "hosts": f"['{MINE}']"},
                {"name": "foreign", "sealed": "false", "hosts": f"['{OTHER}']"},
                {"name": "forbidden", "sealed": "false", "hosts": f"['{MINE}', '{HIDDEN}']", "require": "tls"}]
@@ -92,6 +100,13 @@ def bench(build, folder, samples):
         cases = {name: (lambda host=host: refused_connect(target, host))
                  for name, host in (("unknown host", NOBODY), ("known host", HIDDEN))}
         yield row("connect", measure(cases, max(samples // 10, 50)))
+        target = p.add_target("enclosure1", 1, "512MiB", [{"name": "own", "sealed": "false"}], require="chap",
+                              hosts=f"[{{nqn: '{MINE}', secrets: [{folder}/secret]}}, "
+                                    f"{{nqn: '{OTHER}', psks: [{folder}/psk], require: tls}}]")
+        target.wait_ready()
+        cases = {name: (lambda host=host: asked_to_authenticate(target, host))
+                 for name, host in (("unknown host", NOBODY), ("with a secret", MINE), ("with TLS", OTHER))}
+        yield row("proof", measure(cases, max(samples // 10, 50)))
 
 
 def main():
