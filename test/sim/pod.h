@@ -7,6 +7,7 @@
  *   lib_client.c  instead of it: a process with libicms (lib.h)
  *   pod_world.c   the machines: targets, agents, clients; boot, crash, heal; limits
  *   pod_storm.c   what goes wrong, and when
+ *   pod_flood.c   instead of that: loads beside a neighbour that stores without end
  *   pod_settle.c  when nothing goes wrong any more: exact accounts
  *   pod_test.c    seeds, canaries, the command line
  *
@@ -137,6 +138,7 @@ struct pod_job {
     icms_err status;
     enum icms_miss reason;
     enum icms_source source;
+    uint64_t took_ns;
 };
 
 enum pod_op_state {
@@ -276,6 +278,7 @@ struct pod_options {
     bool verbose; /* of the simulation */
     bool chatty;  /* what goes wrong, as it goes wrong */
     bool brief;   /* a short storm, and no exact accounts */
+    bool flood;   /* no storm, and a flood instead        */
 };
 
 /* What goes wrong in this run: each kind is on or off, as the seed has it. */
@@ -382,6 +385,9 @@ uint64_t pod_world_evictions(struct pod_world *world);
 /* Draws the weather: before pod_world_new makes the simulation. */
 void pod_weather_init(struct pod_world *world, struct sim_opts *opts);
 void pod_storm(struct pod_world *world);
+
+/* Judges loads beside a flood of stores, where nothing goes wrong. */
+void pod_flood(struct pod_world *world);
 
 /* Ends every trouble. */
 void pod_storm_end(struct pod_world *world);

@@ -140,6 +140,7 @@ static void client_done(struct pod_client *client, struct pod_op *op)
         (op->job.flags & (SHM_FLAG_ON_FLASH | SHM_FLAG_IF_ABSENT)) != 0)
         client->world->model.keys[op->job.key].flash = true;
     op->job.done = true;
+    op->job.took_ns = client_now(client) - op->sent_ns;
     if (op->report != NULL)
         *op->report = op->job;
     if (op->state != POD_OP_HELD)

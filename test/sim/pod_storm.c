@@ -29,7 +29,7 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     static const uint64_t stall[] = {0, 500, 5000, 50000};
     struct pod_weather *weather = &world->weather;
 
-    weather->fair = weather_draw(world, 16, 12) == 0;
+    weather->fair = world->options.flood || weather_draw(world, 16, 12) == 0;
     for (uint32_t i = 0; i < POD_TROUBLE_KINDS; i++)
         weather->on[i] = !weather->fair && weather_draw(world, 100 + i, 2) == 0;
     weather->power = weather_draw(world, 1, 2) == 0;
@@ -44,6 +44,8 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     if (world->options.brief)
         weather->storm_ns /= 5;
     opts->net_buffer_bytes = weather_draw(world, 9, 2) == 0 ? 16 << 10 : 128 << 10;
+    if (world->options.flood)
+        opts->disk_bytes_per_s = (uint64_t)32 << 20; /* few clients fill such a drive */
     if (weather->fair)
         return;
     opts->conn_reset_ppm = reset[weather_draw(world, 7, 4)];

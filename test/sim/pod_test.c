@@ -4,7 +4,8 @@
  * beside each agent, for many seeds, under everything that can go wrong; then healed, and held to
  * exact accounts.
  *
- *   pod_test [--seed N] [--runs N] [--again N] [--brief] [--chatty] [--verbose] [--canary NAME]
+ *   pod_test [--seed N] [--runs N] [--again N] [--brief] [--flood] [--chatty] [--verbose]
+ *            [--canary NAME]
  *
  * pod_lib_test is the same with libicms in the processes beside the agents (lib.h).
  *
@@ -55,7 +56,10 @@ static const char *said_program;     /* how it was called  */
 static void say_replay(const struct pod_options *options)
 {
     (void)printf("replay: %s --seed %llu%s --canary %s --chatty --verbose\n", said_program,
-                 (unsigned long long)options->seed, options->brief ? " --brief" : "",
+                 (unsigned long long)options->seed,
+                 options->flood   ? " --flood"
+                 : options->brief ? " --brief"
+                                  : "",
                  canary_names[options->canary]);
     (void)fflush(stdout);
 }
@@ -131,8 +135,13 @@ static uint64_t run_once(const struct pod_options *options, bool say)
     uint64_t hash;
 
     said_world = world;
-    pod_storm(world);
-    if (options->brief)
+    if (options->flood)
+        pod_flood(world);
+    else
+        pod_storm(world);
+    if (options->flood)
+        pod_storm_end(world);
+    else if (options->brief)
         pod_settle_brief(world);
     else
         pod_settle(world);
@@ -187,7 +196,7 @@ static int run_apart(const struct pod_options *options, bool again)
 static int usage(void)
 {
     (void)fprintf(stderr,
-                  "usage: %s [--seed N] [--runs N] [--again N] [--brief] [--chatty] "
+                  "usage: %s [--seed N] [--runs N] [--again N] [--brief] [--flood] [--chatty] "
                   "[--verbose] [--canary forget|corrupt|late|twice|write]\n",
                   said_program);
     return 2;
@@ -196,10 +205,15 @@ static int usage(void)
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
-        {"seed", required_argument, NULL, 's'},   {"runs", required_argument, NULL, 'r'},
-        {"again", required_argument, NULL, 'a'},  {"brief", no_argument, NULL, 'k'},
-        {"chatty", no_argument, NULL, 'c'},       {"verbose", no_argument, NULL, 'v'},
-        {"canary", required_argument, NULL, 'b'}, {NULL, 0, NULL, 0},
+        {"seed", required_argument, NULL, 's'},
+        {"runs", required_argument, NULL, 'r'},
+        {"again", required_argument, NULL, 'a'},
+        {"brief", no_argument, NULL, 'k'},
+        {"chatty", no_argument, NULL, 'c'},
+        {"verbose", no_argument, NULL, 'v'},
+        {"canary", required_argument, NULL, 'b'},
+        {"flood", no_argument, NULL, 'f'},
+        {NULL, 0, NULL, 0},
     };
     struct pod_options options = {.seed = 1};
     uint64_t runs = 1, again = 0, wrong = 0;
@@ -219,6 +233,9 @@ int main(int argc, char **argv)
             break;
         case 'k':
             options.brief = true;
+            break;
+        case 'f':
+            options.flood = true;
             break;
         case 'c':
             options.chatty = true;

@@ -189,7 +189,7 @@ static icms_err agent_make(struct pod_agent *agent, struct err_why *why)
                    agent->number);
     opts.host_id.bytes[15] = (uint8_t)(agent->number + 1);
     opts.loops = POD_REACTORS;
-    opts.queue_entries = 16;
+    opts.queue_entries = world->options.flood ? 32 : 16;
     opts.connect_timeout_ms = 200;
     opts.keep_alive_ms = 400;
     opts.silence_ms = 60;
