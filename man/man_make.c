@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * man_make: makes manual pages of templates: NAME.in to standard output, with a line @TARGET_KEYS@,
- * @AGENT_KEYS@, @SEAL_KEYS@, @NIXL_KEYS@, @ERRORS@ or @MISSES@ replaced by a list made from the
- * table that the programs use. Runs at build time only.
+ * @AGENT_KEYS@, @SEAL_KEYS@, @NIXL_KEYS@, @POD_KEYS@, @ERRORS@ or @MISSES@ replaced by a list made
+ * from the table that the programs use. Runs at build time only.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -81,6 +81,8 @@ static int mark_put(const char *line)
         conf_seal_keys(key_put, NULL);
     else if (strcmp(line, "@NIXL_KEYS@\n") == 0)
         conf_nixl_keys(key_put, NULL);
+    else if (strcmp(line, "@POD_KEYS@\n") == 0)
+        conf_pod_keys(key_put, NULL);
     else if (strcmp(line, "@ERRORS@\n") == 0)
         errors_put();
     else if (strcmp(line, "@MISSES@\n") == 0)

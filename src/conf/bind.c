@@ -67,23 +67,32 @@ static unsigned text_distance(const char *a, const char *b)
     return row[a_bytes];
 }
 
-/* The key of a table that is written most alike; NULL when none is near. */
-static const struct conf_key *key_nearest(const struct conf_table *table, const char *name)
+const char *conf_word_nearest(const char *const *words, const char *text)
 {
-    const struct conf_key *nearest = NULL;
-    unsigned least = 1 + (unsigned)strnlen(name, DISTANCE_BYTES) / 2;
+    const char *nearest = NULL;
+    unsigned least = 1 + (unsigned)strnlen(text, DISTANCE_BYTES) / 2;
 
     if (least > 5)
         least = 5;
-    for (uint32_t i = 0; i < table->count; i++) {
-        unsigned distance = text_distance(name, table->keys[i].name);
+    for (; *words != NULL; words++) {
+        unsigned distance = text_distance(text, *words);
 
         if (distance < least) {
             least = distance;
-            nearest = &table->keys[i];
+            nearest = *words;
         }
     }
     return nearest;
+}
+
+/* The key of a table that is written most alike; NULL when none is near. */
+static const char *key_nearest(const struct conf_table *table, const char *name)
+{
+    const char *names[TABLE_KEYS_MAX + 1] = {NULL};
+
+    for (uint32_t i = 0; i < table->count; i++)
+        names[i] = table->keys[i].name;
+    return conf_word_nearest(names, name);
 }
 
 static const struct conf_key *key_find(const struct conf_table *table, const char *name)
@@ -100,7 +109,7 @@ static icms_err key_unknown(const struct conf_table *table, const struct conf_so
 {
     const struct conf_table *other =
         table == &conf_target_table ? &conf_agent_table : &conf_target_table;
-    const struct conf_key *nearest = key_nearest(table, node->key);
+    const char *nearest = key_nearest(table, node->key);
     char shown[CONF_SHOW_BYTES];
     char list[ERR_WHY_BYTES_MAX / 2];
     size_t used = 0;
@@ -108,7 +117,7 @@ static icms_err key_unknown(const struct conf_table *table, const struct conf_so
     conf_show(node->key, shown);
     if (nearest != NULL)
         return conf_fail(source, node->key_line, "%s has no key '%s'; did you mean '%s'?",
-                         table->what, shown, nearest->name);
+                         table->what, shown, nearest);
     if ((table == &conf_target_table || table == &conf_agent_table) &&
         key_find(other, node->key) != NULL)
         return conf_fail(source, node->key_line, "%s has no key '%s': it belongs in that of %s",

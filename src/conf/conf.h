@@ -92,16 +92,27 @@ struct conf_target {
     struct conf_warnings warnings;
 };
 
-/* An enclosure in the static pod map. */
+/* What an enclosure of a pod is there for. */
+enum conf_enclosure_state {
+    CONF_ENCLOSURE_UP,       /* takes and gives                                             */
+    CONF_ENCLOSURE_JOINING,  /* new: what it has not yet is asked of the former owner, too  */
+    CONF_ENCLOSURE_DRAINING, /* leaves: is read, and takes no new blocks                    */
+};
+
+/* A name of up to 253 bytes, and a port. */
+#define CONF_ADDRESS_BYTES 264
+
+/* An enclosure in the list of an agent, or in a pod map, which has no keys. */
 struct conf_enclosure {
     char name[LIMIT_NAME_BYTES];
     struct uuid uuid;
     char nqn[LIMIT_NQN_BYTES];
-    char address[64];              /* NVMe/TCP of its target                          */
-    double weight;                 /* healthy capacity in any unit, same for all; 1   */
-    uint8_t require;               /* REQUIRE_*: what it has to give; default: the agent's */
-    char psk[LIMIT_PATH_BYTES];    /* file of the TLS key; default: the agent's; "": none */
-    char secret[LIMIT_PATH_BYTES]; /* file of this host's DHHC-1 secret; likewise  */
+    char address[CONF_ADDRESS_BYTES]; /* NVMe/TCP of its target; in a pod map also a DNS name  */
+    uint8_t state;                    /* enum conf_enclosure_state; UP without a pod map */
+    double weight;                    /* healthy capacity in any unit, same for all; 1   */
+    uint8_t require;                  /* REQUIRE_*: what it has to give; default: the agent's */
+    char psk[LIMIT_PATH_BYTES];       /* file of the TLS key; default: the agent's; "": none */
+    char secret[LIMIT_PATH_BYTES];    /* file of this host's DHHC-1 secret; likewise  */
     char controller_secret[LIMIT_PATH_BYTES]; /* file of the one it has to prove; likewise    */
 };
 
@@ -139,8 +150,12 @@ struct conf_agent {
     char local_path[LIMIT_PATH_BYTES]; /* dir: a drive of its own instead of a pod; ""       */
     uint64_t local_bytes;              /* its size                                           */
     uint64_t local_segment_bytes;
-    uint32_t enclosure_count; /* the static pod map                                 */
+    char pod[LIMIT_PATH_BYTES]; /* file of the pod map (conf/pod.h); "": enclosures   */
+    uint32_t enclosure_count;   /* with a pod map: none until conf_pod_join           */
     struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
+    uint32_t enclosure_key_count; /* with a pod map: the keys of single enclosures      */
+    struct conf_enclosure enclosure_keys[LIMIT_ENCLOSURES];
+    struct conf_enclosure keys; /* with a pod map: those of all others                 */
     uint32_t volume_count;
     struct volume_spec volumes[LIMIT_AGENT_VOLUMES];
     struct conf_warnings warnings;
@@ -242,11 +257,33 @@ icms_err conf_seal_parse(const char *text, size_t bytes, const char *name, struc
 icms_err conf_nixl_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                          struct conf_nixl *out_conf) ICMS_MUST_CHECK;
 
+/* Whose configuration a file is. */
+enum conf_file_kind {
+    CONF_FILE_TARGET,
+    CONF_FILE_POD,
+    CONF_FILE_NIXL,
+    CONF_FILE_AGENT,
+    CONF_FILE_SEAL,
+};
+
+/* "icms-target", "pod map"; static. */
+const char *conf_file_kind_name(enum conf_file_kind kind);
+
+/* Which kind a file is, by its keys, and whether it is right as far as the file itself tells. */
+icms_err conf_check(const char *path, struct err_why *why,
+                    enum conf_file_kind *out_kind) ICMS_MUST_CHECK;
+
+/* Calls visit for each value that differs in meaning between two files of one kind: its key, as
+ * "volumes[kv].quota", and both as they are written. INVALID: they are of two kinds. */
+icms_err conf_diff(const char *was_path, const char *is_path,
+                   void (*visit)(void *arg, const char *key, const char *was, const char *is),
+                   void *arg, struct err_why *why) ICMS_MUST_CHECK;
+
 /* A configuration file that shall be changed: its new text, for conf_edit_fini. */
 struct conf_edit {
     char *text;
     size_t bytes;
-    uint32_t from, to;  /* conf_generation_raise: the generation         */
+    uint32_t from, to;  /* the generation, or the epoch of a pod map     */
     uint64_t was_bytes; /* the file that was read: its length, and where */
     uint64_t was[2];    /* it is; when it was written                    */
     uint64_t was_time_ns;
@@ -295,5 +332,6 @@ void conf_target_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), 
 void conf_agent_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
 void conf_seal_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
 void conf_nixl_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
+void conf_pod_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg);
 
 #endif

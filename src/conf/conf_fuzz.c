@@ -13,8 +13,32 @@
 
 #include "base/check.h"
 #include "conf/conf.h"
+#include "conf/pod.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+/* What `icms pod` makes of such a file. */
+static void pod_edit(const char *path, size_t bytes)
+{
+    static const struct conf_pod_change changes[] = {
+        {.what = CONF_POD_ADD, .name = "new", .address = "10.0.0.9:4420", .weight = "2"},
+        {.what = CONF_POD_DRAIN, .name = "e0"},
+        {.what = CONF_POD_UNDRAIN, .name = "e0"},
+        {.what = CONF_POD_REMOVE, .name = "e0", .yes = true},
+        {.what = CONF_POD_SHRINK},
+    };
+    static struct conf_pod before, after;
+    struct conf_edit made = {0};
+    struct err_why why = {""};
+
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        if (conf_pod_change(path, &changes[i], &why, &before, &after, &made) == ICMS_OK)
+            check(made.bytes <= bytes + 256 && after.epoch == before.epoch + 1);
+        else
+            check(strstr(why.text, path) != NULL);
+        conf_edit_fini(&made);
+    }
+}
 
 /* What `icms volume erase` makes of such a file. */
 static void edit(const char *text, size_t bytes)
@@ -38,6 +62,7 @@ static void edit(const char *text, size_t bytes)
     else
         check(strncmp(why.text, path, strlen(path)) == 0);
     conf_edit_fini(&made);
+    pod_edit(path, bytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -46,6 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     static struct conf_agent agent;
     static struct conf_nixl nixl;
     static struct conf_seal seal;
+    static struct conf_pod pod;
     struct err_why why = {""};
     const char *text = (const char *)data + 1;
     icms_err err;
@@ -54,7 +80,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     if ((data[0] & 8) != 0)
         edit(text, bytes - 1);
-    if ((data[0] & 1) == 0)
+    if ((data[0] & 16) != 0)
+        err = conf_pod_parse(text, bytes - 1, "fuzz", &why, &pod);
+    else if ((data[0] & 1) == 0)
         err = conf_target_parse(text, bytes - 1, "fuzz", &why, &target);
     else if ((data[0] & 6) == 6)
         err = conf_seal_parse(text, bytes - 1, "fuzz", &why, &seal);

@@ -91,6 +91,7 @@ enum conf_kind {
     CONF_NQN,       /* char[size]                                           */
     CONF_ADDRESS,   /* char[size]: numeric host:port                        */
     CONF_ADDRESSES, /* the same, or "none", which is ""                     */
+    CONF_HOST,      /* char[size]: host:port, numeric or a DNS name         */
     CONF_UUID,      /* struct uuid                                          */
     CONF_BYTES,     /* uint64_t                                             */
     CONF_BUDGET,    /* struct write_budget: a size a day, or a number and DWPD */
@@ -99,6 +100,7 @@ enum conf_kind {
     CONF_MODE,      /* uint32_t, written in octal                           */
     CONF_BOOL,      /* bool                                                 */
     CONF_REQUIRE,   /* uint8_t, REQUIRE_*; with CONF_REQUIRE_WRITTEN until rules.c looked */
+    CONF_CHOICE,    /* uint8_t: number of a word of choices                 */
     CONF_PERCENT,   /* double, 0..100                                       */
     CONF_NUMBER,    /* double, over 0                                       */
     CONF_MAP,       /* a struct of its own table                            */
@@ -123,6 +125,7 @@ struct conf_key {
     const char *fallback;           /* the default as it would be written; NULL: none          */
     const char *computed;           /* how the default is found, for documents; or NULL        */
     const char *example;            /* for the example file where there is no fallback         */
+    const char *const *choices;     /* CONF_CHOICE: words; NULL behind the last one            */
     const struct conf_table *table; /* of CONF_MAP and CONF_MAPS                               */
     const char *doc;                /* sentences for the example file and the manual           */
 };
@@ -143,8 +146,12 @@ extern const struct conf_table conf_agent_table;
 extern const struct conf_table conf_volume_table;
 extern const struct conf_table conf_seal_table;
 extern const struct conf_table conf_nixl_table;
+extern const struct conf_table conf_pod_table;
 
 /* ---- binding (bind.c) ----------------------------------------------------------------------- */
+
+/* The word that is written most alike; NULL when none is near. words ends with NULL. */
+const char *conf_word_nearest(const char *const *words, const char *text);
 
 /* Sets every default that is written in the table. */
 void conf_table_init(const struct conf_table *table, void *object);
@@ -158,6 +165,10 @@ icms_err conf_table_bind(const struct conf_table *table, const struct conf_sourc
 /* Sets one scalar; the sentence in why has no file and line. */
 icms_err conf_value_set(const struct conf_key *key, const char *text, struct err_why *why,
                         void *object) ICMS_MUST_CHECK;
+
+/* One value of an enclosure of a pod map, by the name of its key (keys.c). */
+icms_err conf_pod_value_set(const char *key, const char *text, struct err_why *why,
+                            struct conf_enclosure *out_enclosure) ICMS_MUST_CHECK;
 
 /* Whether other machines reach what listens there; "" is nowhere. */
 bool conf_address_is_wide(const char *address);
@@ -179,6 +190,28 @@ icms_err conf_host_rules(const struct conf_source *source, const struct conf_nod
                          void *object);
 icms_err conf_enclosure_rules(const struct conf_source *source, const struct conf_node *map,
                               void *object);
+icms_err conf_pod_rules(const struct conf_source *source, const struct conf_node *map,
+                        void *object);
+
+/* Name, UUID and address are each one enclosure's. list: where they are written in map. */
+icms_err conf_enclosures_unique(const struct conf_source *source, const struct conf_node *map,
+                                const struct conf_enclosure *enclosures,
+                                uint32_t count) ICMS_MUST_CHECK;
+
+/* Enclosures, a pod map or a drive of its own: one of them. */
+icms_err conf_agent_pod_rules(const struct conf_source *source, const struct conf_node *map,
+                              const struct conf_agent *agent) ICMS_MUST_CHECK;
+
+/* Keys of enclosures that are not written are the agent's; what is required has a key. */
+icms_err conf_enclosure_keys_rules(const struct conf_source *source, const struct conf_node *map,
+                                   struct conf_agent *agent) ICMS_MUST_CHECK;
+
+/* Entry number i of a list that was bound from map. */
+const struct conf_node *conf_entry(const struct conf_node *map, const char *list, uint32_t i);
+
+/* What is not written of require is what stands above it. */
+uint8_t conf_require_of(uint8_t written, uint8_t above);
+
 icms_err conf_seal_key_rules(const struct conf_source *source, const struct conf_node *map,
                              void *object);
 icms_err conf_seal_volume_rules(const struct conf_source *source, const struct conf_node *map,
@@ -191,5 +224,45 @@ icms_err conf_nixl_device_rules(const struct conf_source *source, const struct c
                                 void *object);
 icms_err conf_nixl_rules(const struct conf_source *source, const struct conf_node *map,
                          void *object);
+
+/* ---- changing a file line by line (edit.c) --------------------------------------------------- */
+
+/* A file and its tree. */
+struct conf_edit_text {
+    char *text;
+    size_t bytes;
+    struct conf_source source;
+    struct conf_doc *doc;
+    const struct conf_node *list;  /* of the entries              */
+    const struct conf_node *entry; /* the one that is changed     */
+};
+
+/* One line, with its line end. */
+struct conf_edit_line {
+    size_t begin, end; /* in the text */
+};
+
+/* Reads the file, and finds its list of that name. */
+icms_err conf_edit_open(struct conf_edit_text *edit, const char *path, const char *list,
+                        struct err_why *why, struct conf_edit *io_edit) ICMS_MUST_CHECK;
+
+/* Finds the entry whose name is this; false: there is none. */
+bool conf_edit_find(struct conf_edit_text *edit, const char *name);
+
+/* Another text in its place, which is parsed; the list is found again. Takes the text. */
+icms_err conf_edit_again(struct conf_edit_text *edit, char *text, size_t bytes) ICMS_MUST_CHECK;
+void conf_edit_close(struct conf_edit_text *edit);
+
+struct conf_edit_line conf_edit_line_at(const struct conf_edit_text *edit, uint32_t number);
+
+/* The last line of a node and of all below it. */
+uint32_t conf_node_last_line(const struct conf_node *node);
+
+/* The line cannot be changed; what: what the operator does instead. */
+icms_err conf_edit_refuse(const struct conf_edit_text *edit, uint32_t line, const char *what);
+
+/* The text with bytes [from, to) replaced; NULL: no memory. */
+char *conf_edit_splice(const struct conf_edit_text *edit, size_t from, size_t to, const char *with,
+                       size_t *out_bytes);
 
 #endif

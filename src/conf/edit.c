@@ -22,22 +22,7 @@
 
 #include "base/check.h"
 
-/* A file and its tree. */
-struct edit_text {
-    char *text;
-    size_t bytes;
-    struct conf_source source;
-    struct conf_doc *doc;
-    const struct conf_node *volumes; /* its list of that name      */
-    const struct conf_node *volume;  /* the entry that is changed  */
-};
-
-/* One line, with its line end. */
-struct edit_line {
-    size_t begin, end; /* in the text */
-};
-
-static void edit_close(struct edit_text *edit)
+void conf_edit_close(struct conf_edit_text *edit)
 {
     conf_doc_free(&edit->doc);
     free(edit->text);
@@ -54,42 +39,76 @@ static void edit_note(struct conf_edit *edit, const struct stat *status)
         (uint64_t)status->st_mtim.tv_sec * 1000000000 + (uint64_t)status->st_mtim.tv_nsec;
 }
 
-/* Reads the file, and finds the volume in its list. */
-static icms_err edit_open(struct edit_text *edit, const char *path, const char *volume,
-                          struct err_why *why, struct conf_edit *io_edit)
+/* Finds the list in the tree. */
+static icms_err edit_list_find(struct conf_edit_text *edit, const char *list)
 {
-    const struct conf_node *root;
+    const struct conf_node *root = conf_doc_root(edit->doc);
+
+    edit->list = root != NULL && root->kind == CONF_NODE_MAP ? conf_node_get(root, list) : NULL;
+    edit->entry = NULL;
+    if (edit->list == NULL || edit->list->kind != CONF_NODE_LIST)
+        return err_set(edit->source.why, ICMS_CONFIG, "%s: it has no list of %s", edit->source.name,
+                       list);
+    return ICMS_OK;
+}
+
+icms_err conf_edit_open(struct conf_edit_text *edit, const char *path, const char *list,
+                        struct err_why *why, struct conf_edit *io_edit)
+{
     struct stat status = {0};
     icms_err err;
 
     if (stat(path, &status) == 0) /* else reading says why */
         edit_note(io_edit, &status);
-    err = conf_file_read(path, "its name", why, &edit->text, &edit->bytes);
-
     edit->source = (struct conf_source){.name = path, .why = why};
+    err = conf_file_read(path, "its name", why, &edit->text, &edit->bytes);
     if (err == ICMS_OK)
         err = conf_doc_parse(&edit->source, edit->text, edit->bytes, &edit->doc);
-    if (err != ICMS_OK)
-        return err;
-    root = conf_doc_root(edit->doc);
-    edit->volumes =
-        root != NULL && root->kind == CONF_NODE_MAP ? conf_node_get(root, "volumes") : NULL;
-    if (edit->volumes == NULL || edit->volumes->kind != CONF_NODE_LIST)
-        return err_set(why, ICMS_CONFIG, "%s: it has no list of volumes", path);
-    for (const struct conf_node *at = edit->volumes->first; at != NULL; at = at->next) {
-        const struct conf_node *name = at->kind == CONF_NODE_MAP ? conf_node_get(at, "name") : NULL;
-
-        if (name != NULL && name->kind == CONF_NODE_SCALAR && strcmp(name->text, volume) == 0) {
-            edit->volume = at;
-            return ICMS_OK;
-        }
-    }
-    return err_set(why, ICMS_NO_VOLUME, "%s: it has no volume '%s'", path, volume);
+    return err == ICMS_OK ? edit_list_find(edit, list) : err;
 }
 
-static struct edit_line edit_line_at(const struct edit_text *edit, uint32_t number)
+icms_err conf_edit_again(struct conf_edit_text *edit, char *text, size_t bytes)
 {
-    struct edit_line line = {0};
+    char list[LIMIT_NAME_BYTES];
+    icms_err err;
+
+    if (text == NULL)
+        return err_set(edit->source.why, ICMS_NO_MEMORY, "%s: out of memory", edit->source.name);
+    (void)snprintf(list, sizeof(list), "%s", edit->list->key);
+    conf_edit_close(edit);
+    edit->text = text;
+    edit->bytes = bytes;
+    err = conf_doc_parse(&edit->source, text, bytes, &edit->doc);
+    return err == ICMS_OK ? edit_list_find(edit, list) : err;
+}
+
+bool conf_edit_find(struct conf_edit_text *edit, const char *name)
+{
+    for (const struct conf_node *at = edit->list->first; at != NULL; at = at->next) {
+        const struct conf_node *node = at->kind == CONF_NODE_MAP ? conf_node_get(at, "name") : NULL;
+
+        if (node != NULL && node->kind == CONF_NODE_SCALAR && strcmp(node->text, name) == 0) {
+            edit->entry = at;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The same, with the entry of a volume. */
+static icms_err edit_open_volume(struct conf_edit_text *edit, const char *path, const char *volume,
+                                 struct err_why *why, struct conf_edit *io_edit)
+{
+    icms_err err = conf_edit_open(edit, path, "volumes", why, io_edit);
+
+    if (err == ICMS_OK && !conf_edit_find(edit, volume))
+        err = err_set(why, ICMS_NO_VOLUME, "%s: it has no volume '%s'", path, volume);
+    return err;
+}
+
+struct conf_edit_line conf_edit_line_at(const struct conf_edit_text *edit, uint32_t number)
+{
+    struct conf_edit_line line = {0};
 
     for (uint32_t i = 0; i < number; i++) {
         const char *end = memchr(edit->text + line.end, '\n', edit->bytes - line.end);
@@ -100,7 +119,7 @@ static struct edit_line edit_line_at(const struct edit_text *edit, uint32_t numb
     return line;
 }
 
-static icms_err edit_refuse(const struct edit_text *edit, uint32_t line, const char *what)
+icms_err conf_edit_refuse(const struct conf_edit_text *edit, uint32_t line, const char *what)
 {
     return conf_fail(&edit->source, line,
                      "cannot change this line, for it is not written as one line a key: %s", what);
@@ -108,7 +127,8 @@ static icms_err edit_refuse(const struct edit_text *edit, uint32_t line, const c
 
 /* Where `word:` begins in a line of which it is the first key, past blanks and the dash of a list;
  * 0 is not possible in a list, and says that it is anything else. */
-static size_t edit_key_column(const struct edit_text *edit, struct edit_line line, const char *word)
+static size_t edit_key_column(const struct conf_edit_text *edit, struct conf_edit_line line,
+                              const char *word)
 {
     size_t at = line.begin, bytes = strlen(word);
 
@@ -121,8 +141,8 @@ static size_t edit_key_column(const struct edit_text *edit, struct edit_line lin
 }
 
 /* The text with bytes [from, to) replaced; NULL: no memory. */
-static char *edit_splice(const struct edit_text *edit, size_t from, size_t to, const char *with,
-                         size_t *out_bytes)
+char *conf_edit_splice(const struct conf_edit_text *edit, size_t from, size_t to, const char *with,
+                       size_t *out_bytes)
 {
     size_t added = strlen(with), bytes = edit->bytes - (to - from) + added;
     char *text = malloc(bytes + 1);
@@ -141,7 +161,7 @@ static char *edit_splice(const struct edit_text *edit, size_t from, size_t to, c
 
 /* The generation that a text gives the volume; whose configuration it is follows from the drives,
  * which a target has and an agent has not. */
-static icms_err generation_of(const struct edit_text *edit, const char *text, size_t bytes,
+static icms_err generation_of(const struct conf_edit_text *edit, const char *text, size_t bytes,
                               const char *volume, uint32_t *out_generation)
 {
     bool target = conf_node_get(conf_doc_root(edit->doc), "drives") != NULL;
@@ -172,52 +192,53 @@ static icms_err generation_of(const struct edit_text *edit, const char *text, si
 }
 
 /* The line of a generation that is written: its digits are replaced. */
-static icms_err generation_replace(const struct edit_text *edit, const struct conf_node *written,
-                                   uint32_t generation, char **out_text, size_t *out_bytes)
+static icms_err generation_replace(const struct conf_edit_text *edit,
+                                   const struct conf_node *written, uint32_t generation,
+                                   char **out_text, size_t *out_bytes)
 {
-    struct edit_line line = edit_line_at(edit, written->key_line);
+    struct conf_edit_line line = conf_edit_line_at(edit, written->key_line);
     size_t column = edit_key_column(edit, line, "generation"), from, to;
     char number[16];
 
     if (column == 0 || written->line != written->key_line)
-        return edit_refuse(edit, written->key_line, "write the next generation yourself");
+        return conf_edit_refuse(edit, written->key_line, "write the next generation yourself");
     for (from = line.begin + column + strlen("generation:"); edit->text[from] == ' '; from++) {
     }
     for (to = from; to < line.end && edit->text[to] >= '0' && edit->text[to] <= '9'; to++) {
     }
     if (to == from)
-        return edit_refuse(edit, written->key_line, "write the next generation yourself");
+        return conf_edit_refuse(edit, written->key_line, "write the next generation yourself");
     (void)snprintf(number, sizeof(number), "%u", generation);
-    *out_text = edit_splice(edit, from, to, number, out_bytes);
+    *out_text = conf_edit_splice(edit, from, to, number, out_bytes);
     return *out_text == NULL ? ICMS_NO_MEMORY : ICMS_OK;
 }
 
 /* None is written: a line behind the volume's name. */
-static icms_err generation_insert(const struct edit_text *edit, uint32_t generation,
+static icms_err generation_insert(const struct conf_edit_text *edit, uint32_t generation,
                                   char **out_text, size_t *out_bytes)
 {
-    const struct conf_node *name = conf_node_get(edit->volume, "name");
-    struct edit_line line = edit_line_at(edit, name->key_line);
+    const struct conf_node *name = conf_node_get(edit->entry, "name");
+    struct conf_edit_line line = conf_edit_line_at(edit, name->key_line);
     size_t column = edit_key_column(edit, line, "name");
     bool ended = line.end > line.begin && edit->text[line.end - 1] == '\n';
     char added[LIMIT_NAME_BYTES];
 
     if (column == 0 || column > 32 || name->line != name->key_line)
-        return edit_refuse(edit, name->key_line, "write the next generation yourself");
+        return conf_edit_refuse(edit, name->key_line, "write the next generation yourself");
     (void)snprintf(added, sizeof(added), "%s%*sgeneration: %u\n", ended ? "" : "\n", (int)column,
                    "", generation);
-    *out_text = edit_splice(edit, line.end, line.end, added, out_bytes);
+    *out_text = conf_edit_splice(edit, line.end, line.end, added, out_bytes);
     return *out_text == NULL ? ICMS_NO_MEMORY : ICMS_OK;
 }
 
 icms_err conf_generation_raise(const char *path, const char *volume, uint32_t at_least,
                                struct err_why *why, struct conf_edit *out_edit)
 {
-    struct edit_text edit = {0};
+    struct conf_edit_text edit = {0};
     struct conf_edit made = {0};
     const struct conf_node *written = NULL;
     uint32_t seen = 0;
-    icms_err err = edit_open(&edit, path, volume, why, &made);
+    icms_err err = edit_open_volume(&edit, path, volume, why, &made);
 
     if (err == ICMS_OK)
         err = generation_of(&edit, edit.text, edit.bytes, volume, &made.from);
@@ -225,15 +246,15 @@ icms_err conf_generation_raise(const char *path, const char *volume, uint32_t at
         err = err_set(why, ICMS_CONFIG, "%s: generation %u is the last one", path, made.from);
     if (err == ICMS_OK) {
         made.to = made.from + 1 > at_least ? made.from + 1 : at_least;
-        written = conf_node_get(edit.volume, "generation");
+        written = conf_node_get(edit.entry, "generation");
         err = written != NULL ? generation_replace(&edit, written, made.to, &made.text, &made.bytes)
                               : generation_insert(&edit, made.to, &made.text, &made.bytes);
     }
     if (err == ICMS_OK)
         err = generation_of(&edit, made.text, made.bytes, volume, &seen);
     if (err == ICMS_OK && seen != made.to)
-        err = edit_refuse(&edit, edit.volume->line, "write the next generation yourself");
-    edit_close(&edit);
+        err = conf_edit_refuse(&edit, edit.entry->line, "write the next generation yourself");
+    conf_edit_close(&edit);
     if (err != ICMS_OK) {
         free(made.text);
         return err;
@@ -244,12 +265,12 @@ icms_err conf_generation_raise(const char *path, const char *volume, uint32_t at
 
 /* ---- a list of keys ------------------------------------------------------------------------- */
 
-static uint32_t node_last_line(const struct conf_node *node)
+uint32_t conf_node_last_line(const struct conf_node *node)
 {
     uint32_t last = node->line > node->key_line ? node->line : node->key_line;
 
     for (const struct conf_node *at = node->first; at != NULL; at = at->next) {
-        uint32_t below = node_last_line(at);
+        uint32_t below = conf_node_last_line(at);
 
         last = below > last ? below : last;
     }
@@ -271,26 +292,26 @@ static bool seal_lacks(const struct conf_seal *left, const struct conf_seal *all
 }
 
 /* The text without the volume's lines; of the last one the empty list stays. */
-static icms_err seal_cut(const struct edit_text *edit, char **out_text, size_t *out_bytes)
+static icms_err seal_cut(const struct conf_edit_text *edit, char **out_text, size_t *out_bytes)
 {
     static const char by_hand[] = "take the volume out yourself";
-    struct edit_line first = edit_line_at(edit, edit->volume->line);
-    struct edit_line last = edit_line_at(edit, node_last_line(edit->volume));
-    struct edit_line list = edit_line_at(edit, edit->volumes->key_line);
+    struct conf_edit_line first = conf_edit_line_at(edit, edit->entry->line);
+    struct conf_edit_line last = conf_edit_line_at(edit, conf_node_last_line(edit->entry));
+    struct conf_edit_line list = conf_edit_line_at(edit, edit->list->key_line);
     size_t dash = first.begin;
 
     while (dash < first.end && edit->text[dash] == ' ')
         dash++;
     if (dash == first.end || edit->text[dash] != '-')
-        return edit_refuse(edit, edit->volume->line, by_hand);
-    if (edit->volumes->first != edit->volumes->last) {
-        *out_text = edit_splice(edit, first.begin, last.end, "", out_bytes);
+        return conf_edit_refuse(edit, edit->entry->line, by_hand);
+    if (edit->list->first != edit->list->last) {
+        *out_text = conf_edit_splice(edit, first.begin, last.end, "", out_bytes);
     } else {
         if (list.end - list.begin < strlen("volumes:") ||
             memcmp(edit->text + list.begin, "volumes:", strlen("volumes:")) != 0 ||
             list.end > first.begin)
-            return edit_refuse(edit, edit->volumes->key_line, by_hand);
-        *out_text = edit_splice(edit, list.begin, last.end, "volumes: []\n", out_bytes);
+            return conf_edit_refuse(edit, edit->list->key_line, by_hand);
+        *out_text = conf_edit_splice(edit, list.begin, last.end, "volumes: []\n", out_bytes);
     }
     return *out_text == NULL ? ICMS_NO_MEMORY : ICMS_OK;
 }
@@ -299,9 +320,9 @@ icms_err conf_seal_remove(const char *path, const char *volume, struct err_why *
                           struct conf_edit *out_edit)
 {
     struct conf_seal *all = calloc(1, sizeof(*all)), *left = calloc(1, sizeof(*left));
-    struct edit_text edit = {0};
+    struct conf_edit_text edit = {0};
     struct conf_edit made = {0};
-    icms_err err = edit_open(&edit, path, volume, why, &made);
+    icms_err err = edit_open_volume(&edit, path, volume, why, &made);
 
     if (err == ICMS_OK && (all == NULL || left == NULL))
         err = err_set(why, ICMS_NO_MEMORY, "%s: out of memory", path);
@@ -312,8 +333,8 @@ icms_err conf_seal_remove(const char *path, const char *volume, struct err_why *
     if (err == ICMS_OK)
         err = conf_seal_parse(made.text, made.bytes, path, why, left);
     if (err == ICMS_OK && !seal_lacks(left, all, volume))
-        err = edit_refuse(&edit, edit.volume->line, "take the volume out yourself");
-    edit_close(&edit);
+        err = conf_edit_refuse(&edit, edit.entry->line, "take the volume out yourself");
+    conf_edit_close(&edit);
     free(all);
     free(left);
     if (err != ICMS_OK) {

@@ -4,8 +4,10 @@
  * the parser, the defaults, the example files and the key lists of the manual pages.
  */
 #include "conf/conf_int.h"
+#include "conf/pod.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "base/fair.h"
 
@@ -529,7 +531,7 @@ static const struct conf_key agent_keys[] = {
     {"enclosures", CONF_MAPS, false, LIST_AT(struct conf_agent, enclosures, enclosure_count),
      .min = 1, .max = LIMIT_ENCLOSURES, .table = &enclosure_table,
      .example = "[{name: enclosure0, address: 127.0.0.1:4420}]",
-     .doc = "The pod. The same in all its agents."},
+     .doc = "The enclosures of the pod, read at start. The same in all its agents."},
     {"volumes", CONF_MAPS, true, LIST_AT(struct conf_agent, volumes, volume_count), .min = 1,
      .max = LIMIT_AGENT_VOLUMES, .table = &conf_volume_table, .example = "[{name: kv}]",
      .doc = "The volumes that clients may use; at most 64. Entries can be copied from a target's "
@@ -626,3 +628,68 @@ static const struct conf_key nixl_keys[] = {
 };
 const struct conf_table conf_nixl_table = {"the configuration of the NIXL plugin", KEYS(nixl_keys),
                                            conf_nixl_rules};
+
+/* ---- the pod map ---------------------------------------------------------------------------- */
+
+static const char *const pod_states[] = {
+    [CONF_ENCLOSURE_UP] = "up",
+    [CONF_ENCLOSURE_JOINING] = "joining",
+    [CONF_ENCLOSURE_DRAINING] = "draining",
+    NULL,
+};
+
+const char *conf_enclosure_state_name(enum conf_enclosure_state state)
+{
+    return pod_states[state];
+}
+
+static const struct conf_key pod_enclosure_keys[] = {
+    {"name", CONF_NAME, true, AT(struct conf_enclosure, name), .example = "enclosure0",
+     .doc = "The name that the enclosure's icms-target has."},
+    {"address", CONF_HOST, true, AT(struct conf_enclosure, address), .example = "192.0.2.10:4420",
+     .doc = "Address and port on which its icms-target listens: numeric, or a DNS name, which is "
+            "resolved when the map is taken, and again while the enclosure is down. Of several "
+            "addresses of a name the first is used, and while it is down the next."},
+    {"uuid", CONF_UUID, false, AT(struct conf_enclosure, uuid), .computed = "made from the name",
+     .doc = "Written here when it is written in the configuration of the target."},
+    {"nqn", CONF_NQN, false, AT(struct conf_enclosure, nqn), .computed = "made from the uuid",
+     .doc = "Written here when it is written in the configuration of the target."},
+    {"weight", CONF_NUMBER, false, AT(struct conf_enclosure, weight), .fallback = "1",
+     .doc = "Its share of the blocks, relative to the other enclosures: healthy capacity in any "
+            "unit."},
+    {"state", CONF_CHOICE, false, AT(struct conf_enclosure, state), .fallback = "up",
+     .choices = pod_states,
+     .doc = "up: it takes and gives blocks. joining: it takes its share of new blocks, and what it "
+            "does not have yet is asked of the enclosure that had it before. draining: it is read "
+            "and takes no new blocks. One enclosure at least is up."},
+};
+static const struct conf_table pod_enclosure_table = {"an enclosure", KEYS(pod_enclosure_keys),
+                                                      conf_enclosure_rules};
+
+icms_err conf_pod_value_set(const char *key, const char *text, struct err_why *why,
+                            struct conf_enclosure *out_enclosure)
+{
+    for (uint32_t i = 0; i < pod_enclosure_table.count; i++)
+        if (strcmp(pod_enclosure_keys[i].name, key) == 0)
+            return conf_value_set(&pod_enclosure_keys[i], text, why, out_enclosure);
+    return err_set(why, ICMS_CONFIG, "an enclosure has no key '%s'", key);
+}
+
+static const struct conf_key pod_keys[] = {
+    {"name", CONF_NAME, true, AT(struct conf_pod, name), .example = "pod0",
+     .doc = "The name of the pod. An agent that has a map takes none of another name."},
+    {"epoch", CONF_COUNT, true, AT(struct conf_pod, epoch), .min = 1, .max = UINT32_MAX,
+     .example = "1",
+     .doc = "Raise it by 1 with each change. An agent takes no map with a lower epoch than it has, "
+            "and none that differs under the same epoch."},
+    {"shrink_epoch", CONF_COUNT, false, AT(struct conf_pod, shrink_epoch), .min = 0,
+     .max = UINT32_MAX, .fallback = "0",
+     .doc = "The epoch in which more than half of the enclosures may leave at once. Without it "
+            "agents wait until those that are missing in the map do not answer any more. It says "
+            "nothing about other epochs. icms pod reload --yes writes it."},
+    {"enclosures", CONF_MAPS, true, LIST_AT(struct conf_pod, enclosures, enclosure_count), .min = 1,
+     .max = LIMIT_ENCLOSURES, .table = &pod_enclosure_table,
+     .example = "[{name: enclosure0, address: 192.0.2.10:4420}]",
+     .doc = "The enclosures of the pod."},
+};
+const struct conf_table conf_pod_table = {"the pod map", KEYS(pod_keys), conf_pod_rules};

@@ -26,6 +26,8 @@ static const char *kind_text(enum conf_kind kind)
         return "address";
     case CONF_ADDRESSES:
         return "address or none";
+    case CONF_HOST:
+        return "address or DNS name, and port";
     case CONF_UUID:
         return "UUID";
     case CONF_BYTES:
@@ -42,6 +44,8 @@ static const char *kind_text(enum conf_kind kind)
         return "true or false";
     case CONF_REQUIRE:
         return "none, chap, tls or chap+tls";
+    case CONF_CHOICE:
+        return "word";
     case CONF_PERCENT:
         return "percentage";
     case CONF_NUMBER:
@@ -134,6 +138,11 @@ void conf_nixl_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), vo
     table_walk(&conf_nixl_table, "", visit, arg);
 }
 
+void conf_pod_keys(void (*visit)(void *arg, const struct conf_key_doc *doc), void *arg)
+{
+    table_walk(&conf_pod_table, "", visit, arg);
+}
+
 /* ---- the example file ----------------------------------------------------------------------- */
 
 #define EXAMPLE_BYTES 16384
@@ -189,7 +198,8 @@ static void example_table(struct example *example, const struct conf_table *tabl
         const char *value = key->fallback != NULL ? key->fallback : key->example;
         bool key_off = off || (!key->required && key->fallback == NULL && key->kind != CONF_MAP &&
                                key->kind != CONF_MAPS);
-        bool local = key->kind == CONF_MAP && key->computed != NULL;
+        bool local = (key->kind == CONF_MAP || (key->kind == CONF_MAPS && key->example == NULL)) &&
+                     key->computed != NULL;
         unsigned column = indent + (list && i > 0 ? 2 : 0);
         char comment[512];
 

@@ -258,8 +258,7 @@ icms_err conf_enclosure_rules(const struct conf_source *source, const struct con
     return ICMS_OK;
 }
 
-/* Entry number i of a list that was bound from map. */
-static const struct conf_node *entry(const struct conf_node *map, const char *list, uint32_t i)
+const struct conf_node *conf_entry(const struct conf_node *map, const char *list, uint32_t i)
 {
     const struct conf_node *node = conf_node_get(map, list)->first;
 
@@ -274,11 +273,11 @@ static icms_err volumes_unique(const struct conf_source *source, const struct co
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t j = 0; j < i; j++) {
             if (strcmp(volumes[i].name, volumes[j].name) == 0)
-                return conf_fail(source, conf_node_line(entry(map, "volumes", i), "name"),
+                return conf_fail(source, conf_node_line(conf_entry(map, "volumes", i), "name"),
                                  "name: the volume '%s' is listed twice; first in line %u",
-                                 volumes[i].name, entry(map, "volumes", j)->line);
+                                 volumes[i].name, conf_entry(map, "volumes", j)->line);
             if (uuid_equal(&volumes[i].uuid, &volumes[j].uuid))
-                return conf_fail(source, conf_node_line(entry(map, "volumes", i), "uuid"),
+                return conf_fail(source, conf_node_line(conf_entry(map, "volumes", i), "uuid"),
                                  "uuid: the volume '%s' has it already", volumes[j].name);
         }
     return ICMS_OK;
@@ -375,13 +374,13 @@ static icms_err drives_rules(const struct conf_source *source, const struct conf
 
     for (uint32_t i = 0; i < target->drive_count; i++) {
         const struct conf_drive *drive = &target->drives[i];
-        const struct conf_node *node = entry(map, "drives", i);
+        const struct conf_node *node = conf_entry(map, "drives", i);
 
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(drive->path, target->drives[j].path) == 0)
                 return conf_fail(source, conf_node_line(node, "path"),
                                  "path: this drive is listed twice; first in line %u",
-                                 entry(map, "drives", j)->line);
+                                 conf_entry(map, "drives", j)->line);
         if (drive->bytes != 0 && drive->bytes < DRIVE_SEGMENTS_MIN * target->segment_bytes)
             return conf_fail(
                 source, conf_node_line(node, "size"),
@@ -409,7 +408,7 @@ static icms_err quota_rules(const struct conf_source *source, const struct conf_
     }
     for (uint32_t i = 0; i < target->volume_count && bytes > 0; i++)
         if (target->volumes[i].quota_bytes > bytes)
-            return conf_fail(source, conf_node_line(entry(map, "volumes", i), "quota"),
+            return conf_fail(source, conf_node_line(conf_entry(map, "volumes", i), "quota"),
                              "quota: %s is larger than the drives together, %s; lower it, or "
                              "write 0 for all of them",
                              conf_bytes_format(target->volumes[i].quota_bytes, quota),
@@ -424,9 +423,9 @@ static icms_err tenants_rules(const struct conf_source *source, const struct con
     for (uint32_t i = 0; i < target->tenant_count; i++)
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(target->tenants[i].name, target->tenants[j].name) == 0)
-                return conf_fail(source, conf_node_line(entry(map, "tenants", i), "name"),
+                return conf_fail(source, conf_node_line(conf_entry(map, "tenants", i), "name"),
                                  "name: the tenant '%s' is listed twice; first in line %u",
-                                 target->tenants[i].name, entry(map, "tenants", j)->line);
+                                 target->tenants[i].name, conf_entry(map, "tenants", j)->line);
     for (uint32_t v = 0; v < target->volume_count; v++) {
         const char *name = target->volumes[v].tenant;
         uint32_t i = 0;
@@ -434,7 +433,7 @@ static icms_err tenants_rules(const struct conf_source *source, const struct con
         while (i < target->tenant_count && strcmp(target->tenants[i].name, name) != 0)
             i++;
         if (name[0] != '\0' && i == target->tenant_count)
-            return conf_fail(source, conf_node_line(entry(map, "volumes", v), "tenant"),
+            return conf_fail(source, conf_node_line(conf_entry(map, "volumes", v), "tenant"),
                              "tenant: there is no tenant '%s'; list it, as in 'tenants: [{name: "
                              "%s}]', or leave the key out",
                              name, name);
@@ -454,8 +453,7 @@ static icms_err tenants_rules(const struct conf_source *source, const struct con
     return ICMS_OK;
 }
 
-/* What is not written of require is what stands above it. */
-static uint8_t require_of(uint8_t written, uint8_t above)
+uint8_t conf_require_of(uint8_t written, uint8_t above)
 {
     return (written & CONF_REQUIRE_WRITTEN) != 0 ? (uint8_t)(written & ~CONF_REQUIRE_WRITTEN)
                                                  : above;
@@ -472,7 +470,7 @@ static int host_order(const void *a, const void *b)
 static uint32_t host_line(const struct conf_node *map, const struct conf_target *target,
                           const struct conf_host *host)
 {
-    return entry(map, "hosts", (uint32_t)(host - target->hosts))->line;
+    return conf_entry(map, "hosts", (uint32_t)(host - target->hosts))->line;
 }
 
 static icms_err hosts_unique(const struct conf_source *source, const struct conf_node *map,
@@ -579,15 +577,15 @@ static icms_err hosts_rules(const struct conf_source *source, const struct conf_
     for (uint32_t i = 0; i < target->host_count; i++) {
         struct conf_host *host = &target->hosts[i];
 
-        host->require =
-            require_of(host->require, host_require(host, target->require, !is_written && is_wide));
+        host->require = conf_require_of(
+            host->require, host_require(host, target->require, !is_written && is_wide));
         keys = keys || host->psk_count > 0;
         secrets = secrets || host->secret_count > 0;
-        err = host_secrets_rules(source, entry(map, "hosts", i), host);
+        err = host_secrets_rules(source, conf_entry(map, "hosts", i), host);
         if (err != ICMS_OK)
             return err;
         if ((host->require & REQUIRE_TLS) != 0 && host->psk_count == 0)
-            return conf_fail(source, entry(map, "hosts", i)->line,
+            return conf_fail(source, conf_entry(map, "hosts", i)->line,
                              "psks: the host has to use TLS and has no key; list the file of its "
                              "key");
     }
@@ -652,68 +650,6 @@ icms_err conf_target_rules(const struct conf_source *source, const struct conf_n
     return ICMS_OK;
 }
 
-static icms_err enclosures_unique(const struct conf_source *source, const struct conf_node *map,
-                                  const struct conf_agent *agent)
-{
-    for (uint32_t i = 0; i < agent->enclosure_count; i++)
-        for (uint32_t j = 0; j < i; j++) {
-            const struct conf_enclosure *a = &agent->enclosures[i], *b = &agent->enclosures[j];
-            const struct conf_node *node = entry(map, "enclosures", i);
-
-            if (strcmp(a->name, b->name) == 0)
-                return conf_fail(source, conf_node_line(node, "name"),
-                                 "name: the enclosure '%s' is listed twice; first in line %u",
-                                 a->name, entry(map, "enclosures", j)->line);
-            if (uuid_equal(&a->uuid, &b->uuid))
-                return conf_fail(source, conf_node_line(node, "uuid"),
-                                 "uuid: the enclosure '%s' has it already", b->name);
-            if (strcmp(a->address, b->address) == 0)
-                return conf_fail(source, conf_node_line(node, "address"),
-                                 "address: the enclosure '%s' has it already", b->name);
-        }
-    return ICMS_OK;
-}
-
-/* Keys of enclosures that are not written are the agent's; what is required has a key. */
-static icms_err enclosures_rules(const struct conf_source *source, const struct conf_node *map,
-                                 struct conf_agent *agent)
-{
-    agent->require &= (uint8_t)~CONF_REQUIRE_WRITTEN;
-    for (uint32_t i = 0; i < agent->enclosure_count; i++) {
-        struct conf_enclosure *enclosure = &agent->enclosures[i];
-
-        enclosure->require = require_of(enclosure->require, agent->require);
-        if (enclosure->psk[0] == '\0')
-            memcpy(enclosure->psk, agent->psk, sizeof(enclosure->psk));
-        if (enclosure->secret[0] == '\0')
-            memcpy(enclosure->secret, agent->secret, sizeof(enclosure->secret));
-        if (enclosure->controller_secret[0] == '\0')
-            memcpy(enclosure->controller_secret, agent->controller_secret,
-                   sizeof(enclosure->controller_secret));
-        if (((enclosure->require & REQUIRE_CHAP) != 0 || enclosure->controller_secret[0] != '\0') &&
-            enclosure->secret[0] == '\0')
-            return conf_fail(
-                source, entry(map, "enclosures", i)->line,
-                "secret: the agent has to authenticate at the enclosure '%s' and has no "
-                "secret; make one with `icms key gen` and write its file here or for "
-                "the agent",
-                enclosure->name);
-        if (enclosure->secret[0] != '\0' &&
-            strcmp(enclosure->secret, enclosure->controller_secret) == 0)
-            return conf_fail(source, entry(map, "enclosures", i)->line,
-                             "controller_secret: it is the agent's own secret; the enclosure '%s' "
-                             "needs another one",
-                             enclosure->name);
-        if ((enclosure->require & REQUIRE_TLS) != 0 && enclosure->psk[0] == '\0')
-            return conf_fail(
-                source, entry(map, "enclosures", i)->line,
-                "psk: the enclosure '%s' has to be used with TLS and has no key; write "
-                "psk here or for the agent",
-                enclosure->name);
-    }
-    return ICMS_OK;
-}
-
 /* ---- users and groups ----------------------------------------------------------------------- */
 
 #define USER_BYTES 16384 /* of one record of the user database */
@@ -765,7 +701,7 @@ static icms_err users_rules(const struct conf_source *source, const struct conf_
 
     for (uint32_t i = 0; i < agent->volume_count; i++) {
         struct volume_spec *volume = &agent->volumes[i];
-        const struct conf_node *node = entry(map, "volumes", i);
+        const struct conf_node *node = conf_entry(map, "volumes", i);
         icms_err err = ids_rules(source, node, false, volume->users, volume->user_count);
 
         if (err == ICMS_OK)
@@ -791,7 +727,7 @@ static icms_err memory_rules(const struct conf_source *source, const struct conf
 
     for (uint32_t i = 0; i < agent->volume_count; i++) {
         const struct volume_spec *volume = &agent->volumes[i];
-        const struct conf_node *node = entry(map, "volumes", i);
+        const struct conf_node *node = conf_entry(map, "volumes", i);
         uint64_t least = loops * record_bytes_max(volume);
 
         if (volume->memory_bytes_max > agent->memory_bytes)
@@ -824,18 +760,14 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
     agent_complete(agent);
     if (strlen(agent->socket) >= sizeof(agent->socket) - 1)
         return conf_fail(source, conf_node_line(map, "socket"), "socket: the path is too long");
-    if (agent->enclosure_count == 0 && local == NULL)
-        return conf_fail(source, map->line,
-                         "no pod: list its enclosures, as in 'enclosures: [{name: enclosure0, "
-                         "address: 127.0.0.1:4420}]', or give a drive under 'local'");
-    if (agent->enclosure_count > 0 && local != NULL)
-        return conf_fail(source, local->key_line,
-                         "local: it stands for a pod of its own: write either it or enclosures");
+    err = conf_agent_pod_rules(source, map, agent);
+    if (err != ICMS_OK)
+        return err;
     err = volumes_unique(source, map, agent->volumes, agent->volume_count);
     if (err == ICMS_OK)
-        err = enclosures_unique(source, map, agent);
+        err = conf_enclosures_unique(source, map, agent->enclosures, agent->enclosure_count);
     if (err == ICMS_OK)
-        err = enclosures_rules(source, map, agent);
+        err = conf_enclosure_keys_rules(source, map, agent);
     if (err == ICMS_OK) /* an agent with a drive of its own has one loop */
         err = memory_rules(source, map, agent, local != NULL ? 1 : agent->loops);
     if (err == ICMS_OK && local != NULL)
@@ -844,7 +776,7 @@ icms_err conf_agent_rules(const struct conf_source *source, const struct conf_no
     if (err != ICMS_OK)
         return err;
     http_warn(&agent->warnings, &agent->http);
-    if (agent->enclosure_count > 0 && agent->silence_ms > agent->load_deadline_ms)
+    if (local == NULL && agent->silence_ms > agent->load_deadline_ms)
         warn(&agent->warnings,
              "silence: %u ms is longer than load_deadline, %u ms: loads from an enclosure that "
              "does not answer miss by their deadline until it is marked down; lower silence",
@@ -894,7 +826,7 @@ icms_err conf_seal_volume_rules(const struct conf_source *source, const struct c
     for (uint32_t i = 0; i < volume->key_count; i++)
         for (uint32_t j = 0; j < i; j++)
             if (volume->keys[i].id == volume->keys[j].id)
-                return conf_fail(source, entry(map, "keys", i)->line,
+                return conf_fail(source, conf_entry(map, "keys", i)->line,
                                  "id: two keys of the volume '%s' have the id %u", volume->name,
                                  volume->keys[i].id);
     return ICMS_OK;
@@ -908,7 +840,7 @@ icms_err conf_seal_rules(const struct conf_source *source, const struct conf_nod
     for (uint32_t i = 0; i < seal->volume_count; i++)
         for (uint32_t j = 0; j < i; j++)
             if (strcmp(seal->volumes[i].name, seal->volumes[j].name) == 0)
-                return conf_fail(source, entry(map, "volumes", i)->line,
+                return conf_fail(source, conf_entry(map, "volumes", i)->line,
                                  "name: the volume '%s' is listed twice", seal->volumes[i].name);
     return ICMS_OK;
 }

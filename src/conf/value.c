@@ -386,6 +386,49 @@ bool conf_address_is_wide(const char *address)
     return address[0] != '\0' && conf_address_valid(address, &loopback, &port) && !loopback;
 }
 
+/* Labels of letters, digits, '-' and '_' with dots between them, at most 253 bytes. What looks like
+ * a numeric address and is none is no name: its last label begins with a digit. */
+static bool dns_name_valid(const char *name, size_t bytes)
+{
+    size_t label = 0, last = 0;
+
+    if (bytes == 0 || bytes > 253)
+        return false;
+    for (size_t i = 0; i < bytes; i++) {
+        if (name[i] == '.' && label == 0)
+            return false;
+        if (name[i] != '.' && !isalnum((unsigned char)name[i]) && strchr("-_", name[i]) == NULL)
+            return false;
+        if (label == 0)
+            last = i;
+        label = name[i] == '.' ? 0 : label + 1;
+        if (label > 63 || (label == 1 && name[i] == '-'))
+            return false;
+    }
+    return !isdigit((unsigned char)name[last]);
+}
+
+static icms_err host_set(const struct conf_key *key, const char *text, struct err_why *why,
+                         char *field)
+{
+    char shown[CONF_SHOW_BYTES];
+    const char *colon = strrchr(text, ':');
+    unsigned port = 0;
+    bool numeric;
+    uint16_t numeric_port;
+
+    if (conf_address_valid(text, &numeric, &numeric_port) && numeric_port != 0)
+        return text_set(key, text, why, field);
+    for (const char *at = colon != NULL ? colon + 1 : ""; port <= UINT16_MAX && *at != '\0'; at++)
+        port = isdigit((unsigned char)*at) ? port * 10 + (unsigned)(*at - '0') : UINT16_MAX + 1u;
+    if (port == 0 || port > UINT16_MAX || !dns_name_valid(text, (size_t)(colon - text)))
+        return err_set(why, ICMS_CONFIG,
+                       "'%s' is not an address and port: write 192.0.2.10:4420, "
+                       "[2001:db8::10]:4420 or a DNS name, as in e0.example.com:4420",
+                       conf_show(text, shown));
+    return text_set(key, text, why, field);
+}
+
 static icms_err address_set(const struct conf_key *key, const char *text, struct err_why *why,
                             char *field)
 {
@@ -451,6 +494,28 @@ static icms_err require_set(const char *text, struct err_why *why, uint8_t *fiel
                    conf_show(text, shown));
 }
 
+static icms_err choice_set(const struct conf_key *key, const char *text, struct err_why *why,
+                           uint8_t *field)
+{
+    char shown[CONF_SHOW_BYTES], list[128];
+    const char *nearest = conf_word_nearest(key->choices, text);
+    size_t used = 0;
+
+    for (uint8_t i = 0; key->choices[i] != NULL; i++) {
+        if (strcmp(text, key->choices[i]) == 0) {
+            *field = i;
+            return ICMS_OK;
+        }
+        if (used < sizeof(list))
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "",
+                                     key->choices[i]);
+    }
+    if (nearest != NULL)
+        return err_set(why, ICMS_CONFIG, "'%s' is none of %s; did you mean '%s'?",
+                       conf_show(text, shown), list, nearest);
+    return err_set(why, ICMS_CONFIG, "'%s' is none of %s", conf_show(text, shown), list);
+}
+
 icms_err conf_value_set(const struct conf_key *key, const char *text, struct err_why *why,
                         void *object)
 {
@@ -466,6 +531,10 @@ icms_err conf_value_set(const struct conf_key *key, const char *text, struct err
     case CONF_ADDRESS:
     case CONF_ADDRESSES:
         return address_set(key, text, why, field);
+    case CONF_HOST:
+        return host_set(key, text, why, field);
+    case CONF_CHOICE:
+        return choice_set(key, text, why, field);
     case CONF_UUID:
         return uuid_set(text, why, field);
     case CONF_BYTES:

@@ -21,8 +21,7 @@
 #define PROC_STOP_MS     10000
 #define PROC_OPTIONS_MAX 4
 
-/* NAME beside this program, else in $PATH. */
-static void proc_program(const char *name, char *out, size_t bytes)
+void proc_program(const char *name, char *out, size_t bytes)
 {
     char self[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);

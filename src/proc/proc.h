@@ -25,6 +25,9 @@ struct proc_child {
     char log[PATH_MAX]; /* where its output goes                                            */
 };
 
+/* Where the program of this name is: beside this one, else as it is, for $PATH. */
+void proc_program(const char *name, char *out, size_t bytes);
+
 /* Starts the daemon with a configuration and waits until it is ready. options: further arguments,
  * ended by NULL, or NULL. Its output is appended to DIR/NAME.log. stop: given up, with CANCELED,
  * when it becomes other than 0; NULL: never. IO: it ended or said nothing in time; why has its last

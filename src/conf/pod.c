@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conf/pod.c: the pod map: reading, rules, and what a new map is to the one before; and what the
+ * enclosures of an agent's own configuration have in common with it. Called by cmd and inprocess on
+ * control threads.
+ */
+#include "conf/pod.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "conf/conf_int.h"
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+static icms_err text_fail(const char *path, icms_err err, const char *cause, struct err_why *why)
+{
+    return err_set(why, err, "cannot read the pod map %s: %s", path, cause);
+}
+
+/* Reads at most bytes_max, and says when there is more. */
+static icms_err text_read(int fd, const char *path, struct err_why *why, char *text,
+                          size_t *out_bytes)
+{
+    size_t bytes = 0;
+
+    while (bytes <= CONF_POD_BYTES_MAX) {
+        ssize_t n = read(fd, text + bytes, CONF_POD_BYTES_MAX + 1 - bytes);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return text_fail(path, err_from_errno(errno), strerror(errno), why);
+        if (n == 0)
+            break;
+        bytes += (size_t)n;
+    }
+    if (bytes > CONF_POD_BYTES_MAX)
+        return text_fail(path, ICMS_CONFIG, "it is larger than 1 MiB", why);
+    *out_bytes = bytes;
+    return ICMS_OK;
+}
+
+/* The text of a map's file, which the caller frees. Never waits: what is not a regular file is
+ * refused, and so is one that is too large. */
+static icms_err pod_text(const char *path, struct err_why *why, char **out_text, size_t *out_bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct stat status;
+    char *text = NULL;
+    icms_err err = ICMS_OK;
+
+    if (fd < 0)
+        return text_fail(path, err_from_errno(errno), strerror(errno), why);
+    if (fstat(fd, &status) != 0)
+        err = text_fail(path, err_from_errno(errno), strerror(errno), why);
+    else if (!S_ISREG(status.st_mode))
+        err = text_fail(path, ICMS_CONFIG, "it is not a regular file", why);
+    else if ((uint64_t)status.st_size > CONF_POD_BYTES_MAX)
+        err = text_fail(path, ICMS_CONFIG, "it is larger than 1 MiB", why);
+    else if ((text = malloc(CONF_POD_BYTES_MAX + 1)) == NULL)
+        err = text_fail(path, ICMS_NO_MEMORY, "out of memory", why);
+    if (err == ICMS_OK)
+        err = text_read(fd, path, why, text, out_bytes);
+    (void)close(fd);
+    if (err != ICMS_OK) {
+        free(text);
+        return err;
+    }
+    *out_text = text;
+    return ICMS_OK;
+}
+
+icms_err conf_pod_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
+                        struct conf_pod *out_pod)
+{
+    struct conf_source source = {.name = name, .why = why};
+    struct conf_pod *pod = calloc(1, sizeof(*pod));
+    struct conf_doc *doc = NULL;
+    uint32_t lines = 1;
+    icms_err err;
+
+    if (pod == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", name);
+    conf_table_init(&conf_pod_table, pod);
+    err = conf_doc_parse(&source, text, bytes, &doc);
+    if (err == ICMS_OK)
+        err = conf_table_bind(&conf_pod_table, &source, conf_doc_root(doc), pod);
+    conf_doc_free(&doc);
+    for (size_t i = 0; i + 1 < bytes; i++)
+        lines += text[i] == '\n';
+    if (err == ICMS_OK && text[bytes - 1] != '\n')
+        err =
+            conf_fail(&source, lines, "the last line has no end: the file may be written halfway");
+    if (err == ICMS_OK)
+        memcpy(out_pod, pod, sizeof(*pod));
+    free(pod);
+    return err;
+}
+
+icms_err conf_pod_read(const char *path, struct err_why *why, struct conf_pod *out_pod)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    icms_err err = pod_text(path, why, &text, &bytes);
+
+    if (err == ICMS_OK)
+        err = conf_pod_parse(text, bytes, path, why, out_pod);
+    free(text);
+    return err;
+}
+
+/* ---- rules ---------------------------------------------------------------------------------- */
+
+icms_err conf_enclosures_unique(const struct conf_source *source, const struct conf_node *map,
+                                const struct conf_enclosure *enclosures, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            const struct conf_enclosure *a = &enclosures[i], *b = &enclosures[j];
+            const struct conf_node *node = conf_entry(map, "enclosures", i);
+
+            if (strcmp(a->name, b->name) == 0)
+                return conf_fail(source, conf_node_line(node, "name"),
+                                 "name: the enclosure '%s' is listed twice; first in line %u",
+                                 a->name, conf_entry(map, "enclosures", j)->line);
+            if (uuid_equal(&a->uuid, &b->uuid))
+                return conf_fail(source, conf_node_line(node, "uuid"),
+                                 "uuid: the enclosure '%s' has it already", b->name);
+            if (strcmp(a->address, b->address) == 0)
+                return conf_fail(source, conf_node_line(node, "address"),
+                                 "address: the enclosure '%s' has it already", b->name);
+        }
+    return ICMS_OK;
+}
+
+icms_err conf_pod_rules(const struct conf_source *source, const struct conf_node *map, void *object)
+{
+    const struct conf_pod *pod = object;
+    bool is_any_up = false;
+
+    for (uint32_t i = 0; i < pod->enclosure_count; i++)
+        is_any_up = is_any_up || pod->enclosures[i].state == CONF_ENCLOSURE_UP;
+    if (!is_any_up)
+        return conf_fail(source, conf_node_line(map, "enclosures"),
+                         "enclosures: none of them is up: at least one takes blocks");
+    return conf_enclosures_unique(source, map, pod->enclosures, pod->enclosure_count);
+}
+
+/* Fills in what of the keys is not written; what is required has a key. what: "the enclosure e0".
+ */
+static icms_err keys_complete(const struct conf_source *source, uint32_t line, const char *what,
+                              const struct conf_agent *agent, struct conf_enclosure *io_keys)
+{
+    io_keys->require = conf_require_of(io_keys->require, agent->require);
+    if (io_keys->psk[0] == '\0')
+        memcpy(io_keys->psk, agent->psk, sizeof(io_keys->psk));
+    if (io_keys->secret[0] == '\0')
+        memcpy(io_keys->secret, agent->secret, sizeof(io_keys->secret));
+    if (io_keys->controller_secret[0] == '\0')
+        memcpy(io_keys->controller_secret, agent->controller_secret,
+               sizeof(io_keys->controller_secret));
+    if (((io_keys->require & REQUIRE_CHAP) != 0 || io_keys->controller_secret[0] != '\0') &&
+        io_keys->secret[0] == '\0')
+        return conf_fail(source, line,
+                         "secret: the agent has to authenticate at %s and has no secret; make one "
+                         "with `icms key gen` and write its file here or for the agent",
+                         what);
+    if (io_keys->secret[0] != '\0' && strcmp(io_keys->secret, io_keys->controller_secret) == 0)
+        return conf_fail(source, line,
+                         "controller_secret: it is the agent's own secret; %s needs another one",
+                         what);
+    if ((io_keys->require & REQUIRE_TLS) != 0 && io_keys->psk[0] == '\0')
+        return conf_fail(source, line,
+                         "psk: %s has to be used with TLS and has no key; write psk here or for "
+                         "the agent",
+                         what);
+    return ICMS_OK;
+}
+
+/* The entries of a list that has keys. */
+static icms_err list_keys(const struct conf_source *source, const struct conf_node *map,
+                          const char *list, const struct conf_agent *agent,
+                          struct conf_enclosure *enclosures, uint32_t count)
+{
+    char what[LIMIT_NAME_BYTES + 24];
+
+    for (uint32_t i = 0; i < count; i++) {
+        icms_err err;
+
+        (void)snprintf(what, sizeof(what), "the enclosure '%s'", enclosures[i].name);
+        err = keys_complete(source, conf_entry(map, list, i)->line, what, agent, &enclosures[i]);
+        for (uint32_t j = 0; j < i && err == ICMS_OK; j++)
+            if (strcmp(enclosures[i].name, enclosures[j].name) == 0)
+                err = conf_fail(source, conf_node_line(conf_entry(map, list, i), "name"),
+                                "name: the enclosure '%s' is listed twice; first in line %u",
+                                enclosures[i].name, conf_entry(map, list, j)->line);
+        if (err != ICMS_OK)
+            return err;
+    }
+    return ICMS_OK;
+}
+
+icms_err conf_enclosure_keys_rules(const struct conf_source *source, const struct conf_node *map,
+                                   struct conf_agent *agent)
+{
+    icms_err err;
+
+    agent->require &= (uint8_t)~CONF_REQUIRE_WRITTEN;
+    err = list_keys(source, map, "enclosures", agent, agent->enclosures, agent->enclosure_count);
+    if (err != ICMS_OK || agent->pod[0] == '\0')
+        return err;
+    err = list_keys(source, map, "enclosure_keys", agent, agent->enclosure_keys,
+                    agent->enclosure_key_count);
+    if (err != ICMS_OK)
+        return err;
+    return keys_complete(source, conf_node_line(map, "require"), "the enclosures of the pod map",
+                         agent, &agent->keys);
+}
+
+icms_err conf_agent_pod_rules(const struct conf_source *source, const struct conf_node *map,
+                              const struct conf_agent *agent)
+{
+    const struct conf_node *local = conf_node_get(map, "local");
+    bool is_listed = agent->enclosure_count > 0, is_map = agent->pod[0] != '\0';
+
+    if (!is_listed && !is_map && local == NULL)
+        return conf_fail(source, map->line,
+                         "no pod: list its enclosures, as in 'enclosures: [{name: enclosure0, "
+                         "address: 127.0.0.1:4420}]', name a pod map, as in 'pod: "
+                         "/etc/icms/pod.yaml', or give a drive under 'local'");
+    if (is_listed && is_map)
+        return conf_fail(source, conf_node_line(map, "pod"),
+                         "pod: the map lists the enclosures: write either it or enclosures");
+    if ((is_listed || is_map) && local != NULL)
+        return conf_fail(source, local->key_line,
+                         "local: it stands for a pod of its own: write either it or %s",
+                         is_map ? "pod" : "enclosures");
+    if (agent->enclosure_key_count > 0 && !is_map)
+        return conf_fail(source, conf_node_line(map, "enclosure_keys"),
+                         "enclosure_keys: they are for the enclosures of a pod map: write pod, or "
+                         "the keys in enclosures");
+    return ICMS_OK;
+}
+
+/* ---- a map and another one ------------------------------------------------------------------ */
+
+/* The enclosure of another map, by its UUID; NULL: it has none. */
+static const struct conf_enclosure *enclosure_find(const struct conf_pod *pod,
+                                                   const struct uuid *uuid)
+{
+    for (uint32_t i = 0; i < pod->enclosure_count; i++)
+        if (uuid_equal(&pod->enclosures[i].uuid, uuid))
+            return &pod->enclosures[i];
+    return NULL;
+}
+
+/* Words that are added to a text, which is cut where it is full. */
+struct words {
+    char *out;
+    size_t bytes, used;
+};
+
+static void words_add(struct words *words, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void words_add(struct words *words, const char *format, ...)
+{
+    va_list args;
+    int n;
+
+    if (words->used >= words->bytes)
+        return;
+    if (words->used > 0)
+        words->used += (size_t)snprintf(words->out + words->used, words->bytes - words->used, ", ");
+    if (words->used >= words->bytes)
+        return;
+    va_start(args, format);
+    n = vsnprintf(words->out + words->used, words->bytes - words->used, format, args);
+    va_end(args);
+    words->used += n > 0 ? (size_t)n : 0;
+}
+
+static void enclosure_differs(const struct conf_enclosure *was, const struct conf_enclosure *is,
+                              struct words *words)
+{
+    if (strcmp(was->name, is->name) != 0)
+        words_add(words, "%s is %s now", was->name, is->name);
+    if (was->state != is->state)
+        words_add(words, "%s %s", is->name,
+                  conf_enclosure_state_name((enum conf_enclosure_state)is->state));
+    if (was->weight < is->weight || was->weight > is->weight)
+        words_add(words, "%s weight %g -> %g", is->name, was->weight, is->weight);
+    if (strcmp(was->address, is->address) != 0)
+        words_add(words, "%s address %s -> %s", is->name, was->address, is->address);
+    if (strcmp(was->nqn, is->nqn) != 0)
+        words_add(words, "%s nqn %s -> %s", is->name, was->nqn, is->nqn);
+}
+
+char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *after, char *out,
+                       size_t bytes)
+{
+    struct words words = {.out = out, .bytes = bytes};
+
+    out[0] = '\0';
+    if (strcmp(before->name, after->name) != 0)
+        words_add(&words, "the pod is %s, not %s", after->name, before->name);
+    for (uint32_t i = 0; i < after->enclosure_count; i++) {
+        const struct conf_enclosure *is = &after->enclosures[i];
+        const struct conf_enclosure *was = enclosure_find(before, &is->uuid);
+
+        if (was == NULL)
+            words_add(&words, "%s added (%s)", is->name,
+                      conf_enclosure_state_name((enum conf_enclosure_state)is->state));
+        else
+            enclosure_differs(was, is, &words);
+    }
+    for (uint32_t i = 0; i < before->enclosure_count; i++)
+        if (enclosure_find(after, &before->enclosures[i].uuid) == NULL)
+            words_add(&words, "%s removed", before->enclosures[i].name);
+    return out;
+}
+
+double conf_pod_share(const struct conf_pod *pod, uint32_t enclosure)
+{
+    double all = 0;
+
+    for (uint32_t i = 0; i < pod->enclosure_count; i++)
+        if (pod->enclosures[i].state != CONF_ENCLOSURE_DRAINING)
+            all += pod->enclosures[i].weight;
+    if (pod->enclosures[enclosure].state == CONF_ENCLOSURE_DRAINING || all <= 0)
+        return 0;
+    return pod->enclosures[enclosure].weight / all;
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conf/pod.h: the pod map: which enclosures the pod has, in which state, under one epoch.
+ *
+ * A map comes as text with a name for errors, from a file today. It holds nothing private: the keys
+ * of enclosures stay in the agent's configuration. `icms pod` changes a file with
+ * conf_pod_change(): line by line, parsed again before anybody gets it. Pure but for reading;
+ * control threads only. The structs have some hundred kilobytes: keep them on the heap or static.
+ */
+#ifndef CONF_POD_H
+#define CONF_POD_H
+
+#include "conf/conf.h"
+
+/* Of a map: 64 enclosures need less than 64 KiB. */
+#define CONF_POD_BYTES_MAX ((size_t)1 << 20)
+
+struct conf_pod {
+    char name[LIMIT_NAME_BYTES]; /* of the pod                                             */
+    uint32_t epoch;
+    uint32_t shrink_epoch; /* the one in which more than half may leave; 0: none     */
+    uint32_t enclosure_count;
+    struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
+};
+
+/* A text without a line end at its end is refused: it may be written halfway. */
+icms_err conf_pod_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
+                        struct conf_pod *out_pod) ICMS_MUST_CHECK;
+
+/* The same from a file. Never waits: what is not a regular file is refused, and so is one that is
+ * too large. */
+icms_err conf_pod_read(const char *path, struct err_why *why,
+                       struct conf_pod *out_pod) ICMS_MUST_CHECK;
+
+/* What differs, as words for a log: "e3 added (joining), e1 draining, e0 weight 1 -> 2"; cut at
+ * bytes. Returns out. */
+char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *after, char *out,
+                       size_t bytes);
+
+/* What an enclosure has of the new blocks, 0 to 1. */
+double conf_pod_share(const struct conf_pod *pod, uint32_t enclosure);
+
+/* "up", "joining", "draining". */
+const char *conf_enclosure_state_name(enum conf_enclosure_state state);
+
+/* ---- changing a map's file ------------------------------------------------------------------ */
+
+enum conf_pod_what {
+    CONF_POD_ADD,     /* a new enclosure, joining                              */
+    CONF_POD_SETTLE,  /* joining to up                                         */
+    CONF_POD_DRAIN,   /* to draining                                           */
+    CONF_POD_UNDRAIN, /* draining to up                                        */
+    CONF_POD_REMOVE,  /* one that is draining, or any one with yes             */
+    CONF_POD_SHRINK,  /* nothing but that more than half may leave             */
+};
+
+/* Texts as they are written in the file; NULL: not written. */
+struct conf_pod_change {
+    enum conf_pod_what what;
+    const char *name;                /* of the enclosure; SHRINK: NULL */
+    const char *address;             /* ADD                            */
+    const char *uuid, *nqn, *weight; /* ADD                            */
+    bool yes;                        /* REMOVE: although it is not draining */
+};
+
+/* The file with the change and an epoch raised by one. Nothing is written (conf_edit_write).
+ * NOT_FOUND: the map has no such enclosure; EXISTS: it is so already; INVALID: it would leave the
+ * pod without an enclosure that takes blocks, or lose blocks without yes; CONFIG: the file is
+ * wrong, or written in a style that cannot be changed line by line. */
+icms_err conf_pod_change(const char *path, const struct conf_pod_change *change,
+                         struct err_why *why, struct conf_pod *out_before,
+                         struct conf_pod *out_after, struct conf_edit *out_edit) ICMS_MUST_CHECK;
+
+#endif

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conf/pod_edit.c: what `icms pod` changes in the file of a pod map. Called by cmd, on its thread.
+ *
+ * As in edit.c only the lines of the change are other ones afterwards. A change is refused first by
+ * what it means (change_check), then made line by line (change_make), and the new text, parsed,
+ * must be the old map with the change and nothing else (change_verify).
+ */
+#include "conf/pod.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "conf/conf_int.h"
+
+static const char by_hand[] = "change the file by hand, and raise its epoch";
+
+/* One change on its way. */
+struct change {
+    const struct conf_pod_change *asked;
+    const char *path;
+    struct err_why *why;
+    struct conf_pod *before, *after;
+    uint32_t index; /* of the enclosure in before; its count: none */
+};
+
+/* ---- what it means -------------------------------------------------------------------------- */
+
+static icms_err refuse(const struct change *change, icms_err err, const char *sentence)
+{
+    return err_set(change->why, err, "%s: enclosure %s: %s; nothing was changed", change->path,
+                   change->asked->name, sentence);
+}
+
+static icms_err unknown(const struct change *change)
+{
+    const char *names[LIMIT_ENCLOSURES + 1] = {NULL};
+    const char *nearest;
+    char sentence[LIMIT_NAME_BYTES + 64];
+
+    for (uint32_t i = 0; i < change->before->enclosure_count; i++)
+        names[i] = change->before->enclosures[i].name;
+    nearest = conf_word_nearest(names, change->asked->name);
+    if (nearest == NULL)
+        return refuse(change, ICMS_NOT_FOUND, "the map has none of this name");
+    (void)snprintf(sentence, sizeof(sentence), "the map has none of this name; did you mean %s?",
+                   nearest);
+    return refuse(change, ICMS_NOT_FOUND, sentence);
+}
+
+/* Whether another one than this is up. */
+static bool is_other_up(const struct change *change)
+{
+    for (uint32_t i = 0; i < change->before->enclosure_count; i++)
+        if (i != change->index && change->before->enclosures[i].state == CONF_ENCLOSURE_UP)
+            return true;
+    return false;
+}
+
+static icms_err remove_check(const struct change *change, enum conf_enclosure_state state)
+{
+    if (change->before->enclosure_count == 1)
+        return refuse(change, ICMS_INVALID,
+                      "it is the last one of the pod: stop the agents instead");
+    if (!is_other_up(change))
+        return refuse(change, ICMS_INVALID,
+                      "no other one is up, so no enclosure would take blocks; settle or undrain "
+                      "another one first");
+    if (state != CONF_ENCLOSURE_DRAINING && !change->asked->yes)
+        return refuse(change, ICMS_INVALID,
+                      "it is not drained: the blocks that it has become misses; drain it first, or "
+                      "add --yes");
+    return ICMS_OK;
+}
+
+static icms_err change_check(const struct change *change)
+{
+    enum conf_enclosure_state state;
+
+    if (change->before->epoch == UINT32_MAX)
+        return err_set(change->why, ICMS_CONFIG, "%s: epoch %u is the last one", change->path,
+                       change->before->epoch);
+    if (change->asked->what == CONF_POD_SHRINK)
+        return ICMS_OK;
+    if (change->asked->what == CONF_POD_ADD) {
+        if (change->index != change->before->enclosure_count)
+            return refuse(change, ICMS_EXISTS, "the map has it already");
+        if (change->before->enclosure_count == LIMIT_ENCLOSURES)
+            return refuse(change, ICMS_LIMIT, "the map has 64 already, and more are not possible");
+        return ICMS_OK;
+    }
+    if (change->index == change->before->enclosure_count)
+        return unknown(change);
+    state = (enum conf_enclosure_state)change->before->enclosures[change->index].state;
+    switch (change->asked->what) {
+    case CONF_POD_SETTLE:
+        if (state == CONF_ENCLOSURE_UP)
+            return refuse(change, ICMS_EXISTS, "it is up already");
+        return state == CONF_ENCLOSURE_JOINING
+                   ? ICMS_OK
+                   : refuse(change, ICMS_INVALID, "it is draining, not joining: see undrain");
+    case CONF_POD_UNDRAIN:
+        if (state == CONF_ENCLOSURE_UP)
+            return refuse(change, ICMS_EXISTS, "it is up already");
+        return state == CONF_ENCLOSURE_DRAINING
+                   ? ICMS_OK
+                   : refuse(change, ICMS_INVALID, "it is joining, not draining: see settle");
+    case CONF_POD_DRAIN:
+        if (state == CONF_ENCLOSURE_DRAINING)
+            return refuse(change, ICMS_EXISTS, "it is draining already");
+        return is_other_up(change)
+                   ? ICMS_OK
+                   : refuse(change, ICMS_INVALID,
+                            "no other one is up, so no enclosure would take blocks; add or undrain "
+                            "another one first");
+    default:
+        return remove_check(change, state);
+    }
+}
+
+/* ---- lines ---------------------------------------------------------------------------------- */
+
+/* Where `key:` begins in its line, behind blanks and the dash of a list; false: it is not the first
+ * key there. */
+static bool key_find(const struct conf_edit_text *edit, struct conf_edit_line line, const char *key,
+                     size_t *out_column)
+{
+    size_t at = line.begin, bytes = strlen(key);
+
+    while (at < line.end && (edit->text[at] == ' ' || edit->text[at] == '-'))
+        at++;
+    if (line.end - at <= bytes || memcmp(edit->text + at, key, bytes) != 0 ||
+        edit->text[at + bytes] != ':')
+        return false;
+    *out_column = at - line.begin;
+    return true;
+}
+
+/* Bytes of the value in its line, without the blanks around it and without a comment. */
+static void value_find(const struct conf_edit_text *edit, struct conf_edit_line line, size_t from,
+                       size_t *out_from, size_t *out_to)
+{
+    size_t to;
+
+    while (from < line.end && edit->text[from] == ' ')
+        from++;
+    for (to = from; to < line.end && strchr("\r\n", edit->text[to]) == NULL; to++)
+        if (edit->text[to] == '#' && to > from && edit->text[to - 1] == ' ')
+            break;
+    while (to > from && edit->text[to - 1] == ' ')
+        to--;
+    *out_from = from;
+    *out_to = to;
+}
+
+/* A map's key gets a value: in its line, or in a new one behind that of the key `after`. */
+static icms_err key_set(struct conf_edit_text *edit, const struct conf_node *map, const char *key,
+                        const char *value, const char *after)
+{
+    const struct conf_node *written = conf_node_get(map, key);
+    const struct conf_node *node = written != NULL ? written : conf_node_get(map, after);
+    struct conf_edit_line line;
+    size_t column, from, to, bytes = 0;
+    char added[LIMIT_NAME_BYTES + 64], *text;
+
+    check(node != NULL);
+    line = conf_edit_line_at(edit, node->key_line);
+    if (node->line != node->key_line || node->kind != CONF_NODE_SCALAR ||
+        !key_find(edit, line, written != NULL ? key : after, &column) || column > 32)
+        return conf_edit_refuse(edit, node->key_line, by_hand);
+    if (written != NULL) {
+        value_find(edit, line, line.begin + column + strlen(key) + 1, &from, &to);
+        text = conf_edit_splice(edit, from, to, value, &bytes);
+    } else {
+        (void)snprintf(added, sizeof(added), "%*s%s: %s\n", (int)column, "", key, value);
+        text = conf_edit_splice(edit, line.end, line.end, added, &bytes);
+    }
+    return conf_edit_again(edit, text, bytes);
+}
+
+static icms_err number_set(struct conf_edit_text *edit, const char *key, uint32_t value)
+{
+    char text[16];
+
+    (void)snprintf(text, sizeof(text), "%u", value);
+    return key_set(edit, conf_doc_root(edit->doc), key, text, "epoch");
+}
+
+/* Where the dash of an entry is in its line; false: it has none there. */
+static bool dash_find(const struct conf_edit_text *edit, struct conf_edit_line line,
+                      size_t *out_column)
+{
+    size_t at = line.begin;
+
+    while (at < line.end && edit->text[at] == ' ')
+        at++;
+    *out_column = at - line.begin;
+    return at < line.end && edit->text[at] == '-' && *out_column <= 32;
+}
+
+/* The lines of the new enclosure, behind those of the last one. */
+static icms_err entry_add(struct conf_edit_text *edit, const struct conf_pod_change *asked)
+{
+    struct conf_edit_line first = conf_edit_line_at(edit, edit->list->last->line);
+    struct conf_edit_line last = conf_edit_line_at(edit, conf_node_last_line(edit->list->last));
+    const struct {
+        const char *key, *value;
+    } more[] = {{"uuid", asked->uuid}, {"nqn", asked->nqn}, {"weight", asked->weight}};
+    const char *quote = asked->address[0] == '[' ? "\"" : "";
+    char added[LIMIT_NAME_BYTES + CONF_ADDRESS_BYTES + LIMIT_NQN_BYTES + 512];
+    size_t column, bytes = 0;
+    char *text;
+    int used;
+
+    if (!dash_find(edit, first, &column))
+        return conf_edit_refuse(edit, edit->list->last->line, by_hand);
+    used = snprintf(added, sizeof(added), "%*s- name: %s\n%*saddress: %s%s%s\n", (int)column, "",
+                    asked->name, (int)column + 2, "", quote, asked->address, quote);
+    for (size_t i = 0; i < sizeof(more) / sizeof(more[0]); i++)
+        if (more[i].value != NULL)
+            used += snprintf(added + used, sizeof(added) - (size_t)used, "%*s%s: %s\n",
+                             (int)column + 2, "", more[i].key, more[i].value);
+    (void)snprintf(added + used, sizeof(added) - (size_t)used, "%*sstate: joining\n",
+                   (int)column + 2, "");
+    text = conf_edit_splice(edit, last.end, last.end, added, &bytes);
+    return conf_edit_again(edit, text, bytes);
+}
+
+static icms_err entry_remove(struct conf_edit_text *edit)
+{
+    struct conf_edit_line first = conf_edit_line_at(edit, edit->entry->line);
+    struct conf_edit_line last = conf_edit_line_at(edit, conf_node_last_line(edit->entry));
+    size_t column, bytes = 0;
+    char *text;
+
+    if (!dash_find(edit, first, &column))
+        return conf_edit_refuse(edit, edit->entry->line, by_hand);
+    text = conf_edit_splice(edit, first.begin, last.end, "", &bytes);
+    return conf_edit_again(edit, text, bytes);
+}
+
+static icms_err change_make(const struct change *change, struct conf_edit_text *edit)
+{
+    icms_err err = number_set(edit, "epoch", change->before->epoch + 1);
+
+    if (err != ICMS_OK)
+        return err;
+    if (change->asked->name != NULL && change->asked->what != CONF_POD_ADD &&
+        !conf_edit_find(edit, change->asked->name))
+        return conf_edit_refuse(edit, edit->list->line, by_hand);
+    switch (change->asked->what) {
+    case CONF_POD_ADD:
+        return entry_add(edit, change->asked);
+    case CONF_POD_SETTLE:
+    case CONF_POD_UNDRAIN:
+        return key_set(edit, edit->entry, "state", "up", "name");
+    case CONF_POD_DRAIN:
+        return key_set(edit, edit->entry, "state", "draining", "name");
+    case CONF_POD_REMOVE:
+        return entry_remove(edit);
+    case CONF_POD_SHRINK:
+        return number_set(edit, "shrink_epoch", change->before->epoch + 1);
+    }
+    return ICMS_OK;
+}
+
+/* ---- what came of it ------------------------------------------------------------------------ */
+
+/* Values of the command line have to be right before they are written between others. */
+static icms_err values_check(const struct change *change)
+{
+    const struct conf_pod_change *asked = change->asked;
+    const struct {
+        const char *key, *value;
+    } values[] = {{"name", asked->name},
+                  {"address", asked->address},
+                  {"uuid", asked->uuid},
+                  {"nqn", asked->nqn},
+                  {"weight", asked->weight}};
+    struct conf_enclosure enclosure;
+    struct err_why reason = {""};
+
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        if (values[i].value != NULL &&
+            conf_pod_value_set(values[i].key, values[i].value, &reason, &enclosure) != ICMS_OK)
+            return err_set(change->why, ICMS_INVALID, "%s: %s; nothing was changed", values[i].key,
+                           reason.text);
+    return ICMS_OK;
+}
+
+/* The map that shall come of it; of a new enclosure what was parsed, if it is the right one. */
+static bool change_is_right(const struct change *change, struct conf_pod *wanted)
+{
+    const struct conf_pod_change *asked = change->asked;
+    const struct conf_pod *after = change->after;
+    uint32_t count = wanted->enclosure_count;
+    struct conf_enclosure *at = &wanted->enclosures[change->index];
+
+    wanted->epoch++;
+    switch (asked->what) {
+    case CONF_POD_ADD:
+        if (after->enclosure_count != count + 1 ||
+            strcmp(after->enclosures[count].name, asked->name) != 0 ||
+            strcmp(after->enclosures[count].address, asked->address) != 0 ||
+            after->enclosures[count].state != CONF_ENCLOSURE_JOINING)
+            return false;
+        memcpy(at, &after->enclosures[count], sizeof(*at));
+        wanted->enclosure_count++;
+        break;
+    case CONF_POD_SETTLE:
+    case CONF_POD_UNDRAIN:
+        at->state = CONF_ENCLOSURE_UP;
+        break;
+    case CONF_POD_DRAIN:
+        at->state = CONF_ENCLOSURE_DRAINING;
+        break;
+    case CONF_POD_REMOVE:
+        memmove(at, at + 1, (count - 1 - change->index) * sizeof(*at));
+        memset(&wanted->enclosures[count - 1], 0, sizeof(*at));
+        wanted->enclosure_count--;
+        break;
+    case CONF_POD_SHRINK:
+        wanted->shrink_epoch = wanted->epoch;
+        break;
+    }
+    return memcmp(wanted, after, sizeof(*wanted)) == 0;
+}
+
+static icms_err change_verify(const struct change *change, const struct conf_edit_text *edit)
+{
+    struct conf_pod *wanted = malloc(sizeof(*wanted));
+    icms_err err;
+
+    if (wanted == NULL)
+        return err_set(change->why, ICMS_NO_MEMORY, "%s: out of memory", change->path);
+    memcpy(wanted, change->before, sizeof(*wanted));
+    err = conf_pod_parse(edit->text, edit->bytes, change->path, change->why, change->after);
+    if (err == ICMS_OK && !change_is_right(change, wanted))
+        err = conf_edit_refuse(edit, edit->list->line, by_hand);
+    free(wanted);
+    return err;
+}
+
+/* Reads the map, and finds the enclosure. */
+static icms_err change_begin(struct change *change)
+{
+    icms_err err = conf_pod_read(change->path, change->why, change->before);
+
+    if (err != ICMS_OK)
+        return err;
+    while (change->index < change->before->enclosure_count &&
+           (change->asked->name == NULL ||
+            strcmp(change->before->enclosures[change->index].name, change->asked->name) != 0))
+        change->index++;
+    err = values_check(change);
+    return err == ICMS_OK ? change_check(change) : err;
+}
+
+icms_err conf_pod_change(const char *path, const struct conf_pod_change *asked, struct err_why *why,
+                         struct conf_pod *out_before, struct conf_pod *out_after,
+                         struct conf_edit *out_edit)
+{
+    struct change change = {
+        .asked = asked, .path = path, .why = why, .before = out_before, .after = out_after};
+    struct conf_edit_text edit = {0};
+    struct conf_edit made = {0};
+    icms_err err = change_begin(&change);
+
+    if (err != ICMS_OK)
+        return err;
+    err = conf_edit_open(&edit, path, "enclosures", why, &made);
+    if (err == ICMS_OK)
+        err = change_make(&change, &edit);
+    if (err == ICMS_OK)
+        err = change_verify(&change, &edit);
+    if (err == ICMS_OK) {
+        made.text = edit.text;
+        made.bytes = edit.bytes;
+        made.from = out_before->epoch;
+        made.to = out_after->epoch;
+        edit.text = NULL;
+        *out_edit = made;
+    }
+    conf_edit_close(&edit);
+    return err;
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pod map: what is right is taken, what is wrong is refused with its line, what a map is to the
+ * one before, and how its file is changed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "conf/conf_int.h"
+#include "conf/pod.h"
+
+static struct conf_pod pod, other, after;
+static struct err_why why;
+static char folder[64], path[96], special[96];
+
+static int folder_make(void **state)
+{
+    (void)snprintf(folder, sizeof(folder), "/tmp/icms-pod-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof(path), "%s/pod.yaml", folder);
+    (void)snprintf(special, sizeof(special), "%s/special", folder);
+    return 0;
+}
+
+static int folder_remove(void **state)
+{
+    (void)unlink(path);
+    (void)unlink(special);
+    (void)rmdir(special);
+    return rmdir(folder);
+}
+
+static icms_err parse(const char *text, struct conf_pod *out)
+{
+    why.text[0] = '\0';
+    return conf_pod_parse(text, strlen(text), "p.yaml", &why, out);
+}
+
+static void accepted(const char *text, struct conf_pod *out)
+{
+    if (parse(text, out) != ICMS_OK)
+        fail_msg("%s\nrefused: %s", text, why.text);
+}
+
+/* The sentence begins with the place and holds the word. */
+static void refused(const char *text, const char *place, const char *word)
+{
+    icms_err err = parse(text, &pod);
+
+    if (err != ICMS_CONFIG || strncmp(why.text, place, strlen(place)) != 0 ||
+        strstr(why.text, word) == NULL)
+        fail_msg("%s\nanswered %s '%s', wanted '%s ... %s'", text, icms_err_name(err), why.text,
+                 place, word);
+}
+
+#define HEAD  "name: pod0\nepoch: 4\nenclosures:\n"
+#define E0    "- name: e0\n  address: 10.0.0.1:4420\n"
+#define E1    "- name: e1\n  address: 10.0.0.2:4420\n"
+#define E2    "- name: e2\n  address: 10.0.0.3:4420\n"
+#define UUID7 "70000000-0000-4000-8000-000000000007"
+
+static void test_a_map_is_taken_as_written(void **state)
+{
+    struct uuid uuid;
+
+    accepted("# ours\nname: pod0\nepoch: 4294967295\nshrink_epoch: 7\nenclosures:\n" E0
+             "- {name: e1, address: \"[2001:db8::1]:4420\", weight: 2.5, state: joining}\n"
+             "- name: e2\n  address: e2.storage.svc.cluster.local:4420\n  uuid: " UUID7
+             "\n  nqn: nqn.2026-01.io.icms:e2\n  state: draining\n",
+             &pod);
+    assert_string_equal(pod.name, "pod0");
+    assert_int_equal(pod.epoch, UINT32_MAX);
+    assert_int_equal(pod.shrink_epoch, 7);
+    assert_int_equal(pod.enclosure_count, 3);
+    assert_string_equal(pod.enclosures[0].address, "10.0.0.1:4420");
+    assert_true(pod.enclosures[0].weight == 1.0);
+    assert_int_equal(pod.enclosures[0].state, CONF_ENCLOSURE_UP);
+    conf_enclosure_uuid("e0", &uuid);
+    assert_true(uuid_equal(&uuid, &pod.enclosures[0].uuid));
+    assert_true(pod.enclosures[1].weight == 2.5);
+    assert_int_equal(pod.enclosures[1].state, CONF_ENCLOSURE_JOINING);
+    assert_string_equal(pod.enclosures[2].address, "e2.storage.svc.cluster.local:4420");
+    assert_string_equal(pod.enclosures[2].nqn, "nqn.2026-01.io.icms:e2");
+    assert_int_equal(pod.enclosures[2].state, CONF_ENCLOSURE_DRAINING);
+    accepted(HEAD E0, &pod);
+    assert_int_equal(pod.shrink_epoch, 0);
+}
+
+static void test_a_wrong_map_is_refused_with_its_line(void **state)
+{
+    refused("", "p.yaml:1: ", "empty");
+    refused("name: pod0\nepoch: 4\nenclosures: []\n", "p.yaml:3: ", "the list is empty");
+    refused("name: pod0\nepoch: 1\n", "p.yaml:1: ", "enclosures");
+    refused("epoch: 1\nenclosures:\n" E0, "p.yaml:1: ", "'name'");
+    refused("name: pod0\nenclosures:\n" E0, "p.yaml:1: ", "'epoch'");
+    refused("name: pod0\nepoch: 0\nenclosures:\n" E0, "p.yaml:2: epoch", "out of range");
+    refused("name: pod0\nepoch: -1\nenclosures:\n" E0, "p.yaml:2: epoch", "whole number");
+    refused(HEAD E0 E1 "- name: e0\n  address: 10.0.0.3:1\n", "p.yaml:8: name", "line 4");
+    refused(HEAD E0 "- name: e1\n  address: 10.0.0.1:4420\n", "p.yaml:7: address", "'e0' has it");
+    refused(HEAD "- {name: a, address: 10.0.0.1:1, uuid: " UUID7 "}\n"
+                 "- {name: b, address: 10.0.0.2:1, uuid: " UUID7 "}\n",
+            "p.yaml:5: uuid", "'a' has it");
+    refused(HEAD E0 "  state: drainin\n", "p.yaml:6: state", "did you mean 'draining'?");
+    refused(HEAD E0 "  state: away\n", "p.yaml:6: state", "none of up, joining, draining");
+    refused(HEAD E0 "  state: draining\n", "p.yaml:3: enclosures", "none of them is up");
+    refused(HEAD E0 "  weight: 0\n", "p.yaml:6: weight", "more than 0");
+    refused(HEAD E0 "  weight: -1\n", "p.yaml:6: weight", "not a number");
+    refused(HEAD E0 "  weight: NaN\n", "p.yaml:6: weight", "not a number");
+    refused(HEAD E0 "  wieght: 1\n", "p.yaml:6: ", "did you mean 'weight'?");
+    refused(HEAD E0 "  secret: /s\n", "p.yaml:6: ", "no key 'secret'");
+    refused(HEAD "- name: e0\n  address: 10.0.0.1:4420", "p.yaml:5: ", "written halfway");
+    refused(HEAD "- name: e0\n  address: 10.0", "p.yaml:5: address", "not an address and port");
+}
+
+static void test_an_address_is_numeric_or_a_name(void **state)
+{
+    static const char *const bad[] = {"10.0.0.1",   "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.256:1",
+                                      "e0",         "e0:",        "e0:http",        ":4420",
+                                      "e..0:1",     ".e0:1",      "-e0:1",          "e 0:1",
+                                      "e0.1:4420",  "[::1:4420",  "e0/x:1",         "e0:-1",
+                                      "e0:4420000", "é:1",        "e0:4294967297"};
+    static const char *const good[] = {"e0:1", "e0.example.com:65535", "e_0-1.a:4420",
+                                       "localhost:4420"};
+    char text[256];
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        (void)snprintf(text, sizeof(text), HEAD "- name: e0\n  address: \"%s\"\n", bad[i]);
+        refused(text, "p.yaml:5: address", "");
+    }
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        (void)snprintf(text, sizeof(text), HEAD "- name: e0\n  address: %s\n", good[i]);
+        accepted(text, &pod);
+    }
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+static void file_write(const char *text)
+{
+    FILE *file = fopen(path, "w");
+
+    assert_non_null(file);
+    assert_int_equal(fputs(text, file) < 0, 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void unreadable(const char *file, const char *word)
+{
+    assert_int_not_equal(conf_pod_read(file, &why, &pod), ICMS_OK);
+    if (strstr(why.text, file) == NULL || strstr(why.text, word) == NULL)
+        fail_msg("'%s' is not about %s", why.text, word);
+}
+
+static void test_what_is_no_file_is_refused_at_once(void **state)
+{
+    unreadable(special, "No such file");
+    assert_int_equal(mkfifo(special, 0600), 0);
+    unreadable(special, "not a regular file");
+    assert_int_equal(unlink(special), 0);
+    assert_int_equal(mkdir(special, 0700), 0);
+    unreadable(special, "not a regular file");
+    file_write(HEAD E0);
+    assert_int_equal(truncate(path, 100 << 20), 0);
+    unreadable(path, "larger than 1 MiB");
+    file_write(HEAD E0);
+    assert_int_equal(conf_pod_read(path, &why, &pod), ICMS_OK);
+    if (geteuid() != 0) {
+        assert_int_equal(chmod(path, 0), 0);
+        unreadable(path, "Permission denied");
+    }
+    assert_int_equal(unlink(path), 0);
+}
+
+#define EPOCH(n) "name: pod0\nepoch: " #n "\nenclosures:\n"
+
+static void test_differences_are_words(void **state)
+{
+    char text[512];
+
+    accepted(HEAD E0 E1, &pod);
+    accepted(EPOCH(5) "- name: e1\n  address: b:1\n  state: draining\n  weight: 2\n" E2
+                      "  state: up\n",
+             &other);
+    assert_string_equal(conf_pod_differs(&pod, &other, text, sizeof(text)),
+                        "e1 draining, e1 weight 1 -> 2, e1 address 10.0.0.2:4420 -> b:1, e2 added "
+                        "(up), e0 removed");
+    assert_string_equal(conf_pod_differs(&pod, &other, text, 12), "e1 draining");
+    assert_true(conf_pod_share(&pod, 0) == 0.5);
+    accepted(HEAD E0 "  state: draining\n" E1, &pod);
+    assert_true(conf_pod_share(&pod, 0) == 0.0 && conf_pod_share(&pod, 1) == 1.0);
+}
+
+/* ---- changes --------------------------------------------------------------------------------- */
+
+static icms_err change(const char *text, const struct conf_pod_change *asked,
+                       struct conf_edit *out_edit)
+{
+    file_write(text);
+    why.text[0] = '\0';
+    return conf_pod_change(path, asked, &why, &pod, &after, out_edit);
+}
+
+static void changed(const char *text, struct conf_pod_change asked, const char *want)
+{
+    struct conf_edit edit = {0};
+
+    if (change(text, &asked, &edit) != ICMS_OK)
+        fail_msg("%s\nrefused: %s", text, why.text);
+    if (edit.bytes != strlen(want) || memcmp(edit.text, want, edit.bytes) != 0)
+        fail_msg("made\n%.*s\nwanted\n%s", (int)edit.bytes, edit.text, want);
+    assert_int_equal(edit.to, edit.from + 1);
+    assert_int_equal(after.epoch, pod.epoch + 1);
+    assert_int_equal(conf_edit_write(path, &edit, &why), ICMS_OK);
+    conf_edit_fini(&edit);
+    assert_int_equal(conf_pod_read(path, &why, &other), ICMS_OK);
+    assert_memory_equal(&other, &after, sizeof(other));
+}
+
+static void not_changed(const char *text, struct conf_pod_change asked, icms_err err,
+                        const char *word)
+{
+    struct conf_edit edit = {0};
+    icms_err answer = change(text, &asked, &edit);
+
+    if (answer != err || strstr(why.text, word) == NULL)
+        fail_msg("%s\nanswered %s '%s', wanted '%s'", text, icms_err_name(answer), why.text, word);
+    assert_null(edit.text);
+}
+
+#define ADD(...)    ((struct conf_pod_change){.what = CONF_POD_ADD, __VA_ARGS__})
+#define MAKE(w, n)  ((struct conf_pod_change){.what = CONF_POD_##w, .name = (n)})
+#define FLOW        "- {name: e0, address: 10.0.0.1:4420}\n"
+#define COMMENTED   "# the pod of row 7\nname: pod0\nepoch:  4 # raise it\nenclosures:\n"
+#define COMMENTED_5 "# the pod of row 7\nname: pod0\nepoch:  5 # raise it\nenclosures:\n"
+
+static void test_an_enclosure_is_added_behind_the_last(void **state)
+{
+    changed(COMMENTED "  # first\n  - name: e0 # rack 1\n    address: 10.0.0.1:4420\n# end\n",
+            ADD(.name = "e1", .address = "10.0.0.2:4420"),
+            COMMENTED_5 "  # first\n  - name: e0 # rack 1\n    address: 10.0.0.1:4420\n"
+                        "  - name: e1\n    address: 10.0.0.2:4420\n    state: joining\n# end\n");
+    changed(HEAD FLOW,
+            ADD(.name = "e1", .address = "[::1]:1", .uuid = UUID7, .nqn = "nqn.2026-01.io.icms:e1",
+                .weight = "2.5"),
+            EPOCH(5) FLOW "- name: e1\n  address: \"[::1]:1\"\n  uuid: " UUID7
+                          "\n  nqn: nqn.2026-01.io.icms:e1\n  weight: 2.5\n  state: joining\n");
+    not_changed(HEAD E0, ADD(.name = "e0", .address = "10.0.0.2:1"), ICMS_EXISTS, "has it already");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "10.0.0.1:4420"), ICMS_CONFIG,
+                "'e0' has it already");
+    not_changed(HEAD E0, ADD(.name = "e 1", .address = "10.0.0.2:1"), ICMS_INVALID, "not a name");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1\n  weight: 9"), ICMS_INVALID, "address");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1", .weight = "0"), ICMS_INVALID,
+                "more than 0");
+    not_changed(HEAD E0, ADD(.name = "e1", .address = "b:1", .weight = "nan"), ICMS_INVALID,
+                "not a number");
+    not_changed("name: pod0\nepoch: 4\nenclosures: [{name: e0, address: 10.0.0.1:1}]\n",
+                ADD(.name = "e1", .address = "b:1"), ICMS_CONFIG, "by hand");
+    not_changed("name: pod0\nepoch: 4294967295\nenclosures:\n" E0,
+                ADD(.name = "e1", .address = "b:1"), ICMS_CONFIG, "the last one");
+}
+
+static void test_states_are_changed_in_their_line(void **state)
+{
+    changed(HEAD E0 E1 "  state: joining  # since May\n", MAKE(SETTLE, "e1"),
+            EPOCH(5) E0 E1 "  state: up  # since May\n");
+    changed(HEAD E0 E1, MAKE(DRAIN, "e0"),
+            EPOCH(5) "- name: e0\n  state: draining\n  address: 10.0.0.1:4420\n" E1);
+    changed(HEAD "- state: draining\n  name: e0\n  address: 10.0.0.1:4420\n" E1,
+            MAKE(UNDRAIN, "e0"), EPOCH(5) "- state: up\n  name: e0\n  address: 10.0.0.1:4420\n" E1);
+    not_changed(HEAD E0 E1, MAKE(SETTLE, "e1"), ICMS_EXISTS, "up already");
+    not_changed(HEAD E0 E1 "  state: draining\n", MAKE(DRAIN, "e1"), ICMS_EXISTS,
+                "draining already");
+    not_changed(HEAD E0 E1 "  state: draining\n", MAKE(SETTLE, "e1"), ICMS_INVALID, "undrain");
+    not_changed(HEAD E0 E1 "  state: joining\n", MAKE(UNDRAIN, "e1"), ICMS_INVALID, "settle");
+    not_changed(HEAD E0, MAKE(DRAIN, "e0"), ICMS_INVALID, "no other one is up");
+    not_changed(HEAD E0 E1 "  state: joining\n", MAKE(DRAIN, "e0"), ICMS_INVALID,
+                "no other one is up");
+    not_changed(HEAD E0 E1, MAKE(DRAIN, "e7"), ICMS_NOT_FOUND, "did you mean e");
+    not_changed(HEAD FLOW E1, MAKE(DRAIN, "e0"), ICMS_CONFIG, ":4: ");
+    not_changed("{name: pod0, epoch: 4, enclosures: [{name: e0, address: 10.0.0.1:1},\n"
+                "{name: e1, address: 10.0.0.2:1}]}\n",
+                MAKE(DRAIN, "e0"), ICMS_CONFIG, ":1: ");
+}
+
+static void test_only_what_is_drained_is_removed(void **state)
+{
+    changed(HEAD E0 "  state: draining # bye\n# next\n" E1, MAKE(REMOVE, "e0"),
+            EPOCH(5) "# next\n" E1);
+    changed(HEAD E1 FLOW, ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
+            EPOCH(5) E1);
+    not_changed(HEAD E0 E1, MAKE(REMOVE, "e0"), ICMS_INVALID, "not drained");
+    not_changed(HEAD E0, ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
+                ICMS_INVALID, "the last one");
+    not_changed(HEAD E0 E1 "  state: draining\n",
+                ((struct conf_pod_change){CONF_POD_REMOVE, .name = "e0", .yes = true}),
+                ICMS_INVALID, "no other one is up");
+    not_changed(HEAD E0 E1, MAKE(REMOVE, "mars"), ICMS_NOT_FOUND, "none of this name");
+}
+
+static void test_a_shrunken_map_is_confirmed_for_one_epoch(void **state)
+{
+    changed(HEAD E0, MAKE(SHRINK, NULL), "name: pod0\nepoch: 5\nshrink_epoch: 5\nenclosures:\n" E0);
+    changed("shrink_epoch: 2\n" HEAD E0, MAKE(SHRINK, NULL), "shrink_epoch: 5\n" EPOCH(5) E0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_map_is_taken_as_written),
+        cmocka_unit_test(test_a_wrong_map_is_refused_with_its_line),
+        cmocka_unit_test(test_an_address_is_numeric_or_a_name),
+        cmocka_unit_test(test_what_is_no_file_is_refused_at_once),
+        cmocka_unit_test(test_differences_are_words),
+        cmocka_unit_test(test_an_enclosure_is_added_behind_the_last),
+        cmocka_unit_test(test_states_are_changed_in_their_line),
+        cmocka_unit_test(test_only_what_is_drained_is_removed),
+        cmocka_unit_test(test_a_shrunken_map_is_confirmed_for_one_epoch),
+    };
+
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}
