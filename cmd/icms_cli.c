@@ -37,6 +37,12 @@ enum option_code {
     OPTION_KEYS,
     OPTION_CONFIG,
     OPTION_YES,
+    OPTION_FILE,
+    OPTION_ADDRESS,
+    OPTION_WEIGHT,
+    OPTION_UUID,
+    OPTION_NQN,
+    OPTION_DRY_RUN,
 };
 
 static const struct option option_table[] = {
@@ -61,6 +67,12 @@ static const struct option option_table[] = {
     {"keys", required_argument, NULL, OPTION_KEYS},
     {"config", required_argument, NULL, OPTION_CONFIG},
     {"yes", no_argument, NULL, OPTION_YES},
+    {"file", required_argument, NULL, OPTION_FILE},
+    {"address", required_argument, NULL, OPTION_ADDRESS},
+    {"weight", required_argument, NULL, OPTION_WEIGHT},
+    {"uuid", required_argument, NULL, OPTION_UUID},
+    {"nqn", required_argument, NULL, OPTION_NQN},
+    {"dry-run", no_argument, NULL, OPTION_DRY_RUN},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -71,13 +83,15 @@ static unsigned option_taken_by(int code)
     switch (code) {
     case 'o':
     case 'd':
+        return CLI_TAKES_TIER | CLI_TAKES_POD;
     case 'q':
+        return CLI_TAKES_TIER | CLI_TAKES_POD | CLI_TAKES_JSON;
     case OPTION_KEYS:
         return CLI_TAKES_TIER;
     case 'v':
         return CLI_TAKES_TIER | CLI_TAKES_DEV;
     case OPTION_JSON:
-        return CLI_TAKES_TIER | CLI_TAKES_DEV | CLI_TAKES_GEN;
+        return CLI_TAKES_TIER | CLI_TAKES_DEV | CLI_TAKES_GEN | CLI_TAKES_POD | CLI_TAKES_JSON;
     case OPTION_HEX:
     case OPTION_NAME:
         return CLI_TAKES_KEYS;
@@ -96,8 +110,16 @@ static unsigned option_taken_by(int code)
     case OPTION_KEK:
         return CLI_TAKES_GEN;
     case OPTION_CONFIG:
-    case OPTION_YES:
         return CLI_TAKES_ERASE;
+    case OPTION_YES:
+        return CLI_TAKES_ERASE | CLI_TAKES_POD;
+    case OPTION_FILE:
+    case OPTION_ADDRESS:
+    case OPTION_WEIGHT:
+    case OPTION_UUID:
+    case OPTION_NQN:
+    case OPTION_DRY_RUN:
+        return CLI_TAKES_POD;
     default:
         return 0;
     }
@@ -154,6 +176,7 @@ static int option_take(struct cli *cli, int code)
         return -1;
     case OPTION_INPUT:
     case OPTION_OUTPUT:
+    case OPTION_FILE:
         cli->file = optarg;
         return -1;
     case OPTION_DIR:
@@ -178,6 +201,21 @@ static int option_take(struct cli *cli, int code)
         if (cli->config_count == CLI_CONFIGS_MAX)
             return cli_usage(cli, "more than %d --config", CLI_CONFIGS_MAX);
         cli->configs[cli->config_count++] = optarg;
+        return -1;
+    case OPTION_DRY_RUN:
+        cli->dry_run = true;
+        return -1;
+    case OPTION_ADDRESS:
+        cli->address = optarg;
+        return -1;
+    case OPTION_WEIGHT:
+        cli->weight = optarg;
+        return -1;
+    case OPTION_UUID:
+        cli->uuid = optarg;
+        return -1;
+    case OPTION_NQN:
+        cli->nqn = optarg;
         return -1;
     default:
         return option_number(cli, code);

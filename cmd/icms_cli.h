@@ -35,6 +35,9 @@ enum cli_takes {
     CLI_TAKES_DEV = 16,   /* --dir --size --port --volume --json        */
     CLI_TAKES_GEN = 32,   /* --type --hash --kek --json                 */
     CLI_TAKES_ERASE = 64, /* --config --yes                            */
+    CLI_TAKES_JSON = 256, /* --json --quiet                            */
+    CLI_TAKES_POD = 128,  /* --file --address --weight --uuid --nqn --dry-run --yes --open
+                             --deadline --json --quiet                 */
 };
 
 /* A subcommand. */
@@ -47,7 +50,7 @@ struct cli_command {
 };
 
 extern const struct cli_command cli_put, cli_get, cli_exists, cli_match, cli_rm, cli_status,
-    cli_trace, cli_dev, cli_bench, cli_replay, cli_key, cli_volume;
+    cli_trace, cli_dev, cli_bench, cli_replay, cli_key, cli_volume, cli_pod, cli_config;
 
 /* What the command line said, and what was opened for it. */
 struct cli {
@@ -60,14 +63,17 @@ struct cli {
     bool json, quiet;     /* how to answer                          */
     bool hex, name;       /* what keys are                          */
     bool on_flash, if_absent;
-    const char *file;                     /* --input, --output; NULL                */
+    const char *file;                     /* --input, --output, --file; NULL        */
     const char *dir;                      /* dev: --dir; NULL: a temporary one      */
     uint64_t size;                        /* dev: of the drive                      */
     unsigned port;                        /* dev: of the target; 0: a free one      */
     const char *type;                     /* key: --type; NULL: the default         */
     const char *hash;                     /* key: --hash; NULL: the default         */
     const char *kek;                      /* key: --kek; NULL                       */
-    bool yes;                             /* volume erase: --yes                    */
+    bool yes;                             /* volume erase, pod: --yes               */
+    bool dry_run;                         /* pod: --dry-run                         */
+    const char *address, *weight;         /* pod: of the new enclosure; NULL        */
+    const char *uuid, *nqn;               /* likewise                               */
     const char *configs[CLI_CONFIGS_MAX]; /* volume erase: --config            */
     uint32_t config_count;
     int argc; /* what is left                           */

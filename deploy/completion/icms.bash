@@ -30,7 +30,7 @@ _icms()
 
     COMPREPLY=()
     if [ "$COMP_CWORD" = 1 ]; then
-        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status trace bench replay key volume version help" \
+        mapfile -t COMPREPLY < <(compgen -W "dev put get exists match rm status trace bench replay key volume pod config version help" \
             -- "$word")
         return
     fi
@@ -50,12 +50,20 @@ _icms()
         ;;
     key) options="$options --type --hash --kek --json" ;;
     volume) options="$options $tier $keys --config --yes" ;;
+    pod)
+        options="$options --file --address --weight --uuid --nqn --dry-run --yes --open --deadline --json --quiet"
+        ;;
+    config) options="$options --json --quiet" ;;
     version) options="--json" ;;
-    help) options="dev put get exists match rm status trace bench replay key volume" ;;
+    help) options="dev put get exists match rm status trace bench replay key volume pod config" ;;
     esac
     case $word,$command in
     -*,* | *,help)
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
+        ;;
+    *,pod)
+        mapfile -t COMPREPLY < <(compgen -W "status add settle drain undrain remove reload" -- "$word"
+            [ "${COMP_WORDS[COMP_CWORD - 1]}" != --file ] || compgen -f -- "$word")
         ;;
     *)
         compopt -o filenames 2> /dev/null

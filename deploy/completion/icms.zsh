@@ -33,6 +33,8 @@ _icms() {
         'replay:simulate the hits of a trace on a drive'
         'key:make a secret'
         'volume:erase an encrypted volume'
+        'pod:show and change the enclosures of the pod'
+        'config:check and compare configuration files'
         'version:print the version'
         'help:list commands, or the options of one'
     )
@@ -103,6 +105,20 @@ _icms() {
         volume)
             _arguments $tier $keys '*--config[raise the generation in it]:file:_files' \
                 '--yes[do it]' ':what:(erase)' '*:key:'
+            ;;
+        pod)
+            _arguments '--file[the pod map]:file:_files' '--address[of the new enclosure]:address:' \
+                '--weight[of the new enclosure]:number:' '--uuid[of the new enclosure]:UUID:' \
+                '--nqn[of the new enclosure]:NQN:' '--dry-run[show, and change nothing]' \
+                '--yes[also what loses blocks]' '(-o --open)'{-o,--open}'[the agent]:where:' \
+                '(-d --deadline)'{-d,--deadline}'[how long reload waits]:time:' \
+                '--json[answer with JSON]' '(-q --quiet)'{-q,--quiet}'[no answer but the exit status]' \
+                '(-h --help)'{-h,--help}'[print the options]' \
+                ':what:(status add settle drain undrain remove reload)' ':enclosure:'
+            ;;
+        config)
+            _arguments '--json[answer with JSON]' '(-q --quiet)'{-q,--quiet}'[no answer but the exit status]' \
+                '(-h --help)'{-h,--help}'[print the options]' ':what:(check diff)' '*:file:_files'
             ;;
         version) _arguments '--json[print JSON]' ;;
         help) _describe command commands ;;

@@ -70,7 +70,7 @@ def usage():
     result = icms("get", "--json", "--open", "unix:/nonexistent/sock", "a", "/dev/null")
     expect("errors are JSON, too", result, 2)
     assert json.loads(result.stdout)["error"] == "NOT_FOUND", result
-    for command in ["dev", "put", "get", "exists", "match", "rm", "status", "trace", "key"]:
+    for command in ["dev", "put", "get", "exists", "match", "rm", "status", "trace", "key", "pod", "config"]:
         expect(f"{command} --help", icms(command, "--help"), 0, err=[])
 
 
@@ -119,6 +119,101 @@ def keys(folder):
     result = icms("key", "gen", "--json", folder / "j")
     assert json.loads(result.stdout) == {"file": str(folder / "j"), "type": "dhchap",
                                          "hash": "sha256"}, result
+
+
+MAP = """# row 7
+name: pod0
+epoch: 4
+enclosures:
+  - name: e0  # rack 1
+    address: 192.0.2.10:4420
+  - name: e1
+    address: e1.example.com:4420
+"""
+
+
+def pod_map(folder):
+    """icms pod changes the file of a map, and nothing else of it."""
+    file = folder / "pod.yaml"
+    file.write_text(MAP)
+
+    def change(*words):
+        return icms("pod", *words, "--file", file)
+
+    expect("pod without a word", icms("pod"), 2, b"", [b"'status', 'add'"])
+    expect("pod with another word", icms("pod", "frob", "e0"), 2, b"", [b"'settle'"])
+    expect("drain without a name", change("drain"), 2, b"", [b"name of one enclosure"])
+    expect("status with a name", change("status", "e0"), 2, b"", [b"no name"])
+    expect("add without an address", change("add", "e2"), 2, b"", [b"--address"])
+    expect("drain with an address", change("drain", "e0", "--address", "b:1"), 2, b"", [b"are for add"])
+    expect("drain with --yes", change("drain", "e0", "--yes"), 2, b"", [b"remove and reload"])
+    expect("status with --dry-run", change("status", "--dry-run"), 2, b"", [b"for changes"])
+    for what, words, err in (
+            ("a typo", ("drain", "e9"), b"did you mean e"),
+            ("a name that is taken", ("add", "e1", "--address", "b:1"), b"has it already"),
+            ("an address that is taken", ("add", "e2", "--address", "192.0.2.10:4420"), b"'e0' has it already"),
+            ("a wrong address", ("add", "e2", "--address", "192.0.2.10"), b"not an address and port"),
+            ("a weight of 0", ("add", "e2", "--address", "b:1", "--weight", "0"), b"more than 0"),
+            ("a weight that is no number", ("add", "e2", "--address", "b:1", "--weight", "nan"), b"not a number"),
+            ("one that is not drained", ("remove", "e0"), b"--yes"),
+            ("one that is unknown", ("remove", "mars"), b"none of this name")):
+        expect(f"pod refuses {what}", change(*words), 1, b"", [err])
+        assert file.read_text() == MAP, words
+    expect("one that is up already", change("undrain", "e0"), 0,
+           f"{file}: enclosure e0: it is up already; nothing was changed\n".encode())
+    result = change("drain", "e0", "--dry-run", "--json")
+    expect("a dry run", result, 0)
+    told = json.loads(result.stdout)
+    assert told["written"] is False and told["epoch"] == 5 and told["former_epoch"] == 4, told
+    assert [(e["name"], e["state"], e["share"]) for e in told["enclosures"]] == \
+        [("e0", "draining", 0.0), ("e1", "up", 1.0)], told
+    assert file.read_text() == MAP
+    expect("drain", change("drain", "e0", "-q"), 0, b"")
+    drained = MAP.replace("epoch: 4", "epoch: 5").replace("# rack 1\n", "# rack 1\n    state: draining\n")
+    assert file.read_text() == drained, file.read_text()
+    expect("drain of the last one", change("drain", "e1"), 1, b"", [b"no other one is up"])
+    expect("remove of the last one that is up", change("remove", "e1", "--yes"), 1, b"", [b"no other one is up"])
+    (folder / "pod.yaml.new").touch()
+    expect("somebody else edits", change("undrain", "e0"), 1, err=[b"nobody else edits", b"nothing was changed"])
+    (folder / "pod.yaml.new").unlink()
+    assert file.read_text() == drained, file.read_text()
+    expect("remove", change("remove", "e0"), 0)
+    assert file.read_text() == "# row 7\nname: pod0\nepoch: 6\nenclosures:\n  - name: e1\n" \
+        "    address: e1.example.com:4420\n", file.read_text()
+    expect("remove of the last one", change("remove", "e1", "--yes"), 1, b"", [b"the last one"])
+    expect("no file", icms("pod", "drain", "e0", "--file", folder / "none"), 1, b"", [b"No such file"])
+    expect("no map", icms("pod", "drain", "e0", "--file", __file__), 1, b"", [b"cli.py:"])
+    os.mkfifo(folder / "fifo")
+    expect("a FIFO", icms("pod", "drain", "e0", "--file", folder / "fifo"), 1, b"", [b"not a regular file"])
+    result = icms("pod", "status", "--file", file, "--open", "unix:/nonexistent/sock", "--json")
+    expect("status without an agent", result, 2)
+    assert json.loads(result.stdout)["error"] == "NOT_FOUND", result
+
+
+def config(folder):
+    """icms config finds out what a file is, asks its daemon, and compares two of them."""
+    (folder / "map.yaml").write_text(MAP)
+    (folder / "other.yaml").write_text(MAP.replace("epoch: 4", "epoch: 5  # raised") + "    weight: 1\n")
+    target = folder / "target.yaml"
+    target.write_text(f"name: e0\nsegment: 1MiB\ndrives: [{{path: {folder}/drive, size: 64MiB}}]\n"
+                      "volumes: [{name: kv, value_max: 512KiB}]\n")
+    agent = ROOT / "deploy/agent.yaml"
+    expect("check", icms("config", "check", folder / "map.yaml", target, agent), 0,
+           f"{folder}/map.yaml: right (pod map)\n{target}: right (icms-target)\n{agent}: right (icms-agent)\n"
+           .encode())
+    target.write_text(target.read_text().replace("64MiB", "4MiB"))
+    expect("what only the daemon finds", icms("config", "check", "-q", target, agent), 1, b"",
+           [str(target).encode() + b": drive0: ", b"too small"])
+    (folder / "wrong.yaml").write_text(MAP + "    wieght: 2\n")
+    result = icms("config", "check", "--json", folder / "wrong.yaml")
+    expect("a wrong file", result, 1)
+    told = json.loads(result.stdout)
+    assert told["right"] is False and f"{folder}/wrong.yaml:9: " in told["why"], told
+    expect("diff", icms("config", "diff", folder / "map.yaml", folder / "other.yaml"), 1, b"epoch: 4 -> 5\n")
+    expect("diff of one", icms("config", "diff", agent, agent), 0, b"")
+    expect("diff of two kinds", icms("config", "diff", agent, folder / "map.yaml"), 2, b"", [b"another kind"])
+    expect("diff of one file", icms("config", "diff", agent), 2, b"", [b"two files"])
+    expect("config without a word", icms("config"), 2, b"", [b"'check' or 'diff'"])
 
 
 TRACE = pathlib.Path(__file__).parent.parent / "replay/mooncake.jsonl"
@@ -348,6 +443,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="icms-") as folder:
         usage()
         keys(pathlib.Path(folder))
+        pod_map(pathlib.Path(folder))
+        config(pathlib.Path(folder))
         dev(pathlib.Path(folder))
         readiness(pathlib.Path(folder) / "pod")
         drain(pathlib.Path(folder) / "drain")

@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cmd/icms_pod.c: icms pod: what the pod is, in the file of its map and at the agent of this
+ * machine, and changes of that file.
+ *
+ * A change is planned and shown before it is written, and with --dry-run it is not written. Copying
+ * the file to the other servers of the pod is the operator's; each agent watches its copy.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "conf/pod.h"
+#include "icms_cli.h"
+
+#define POD_FILE "/etc/icms/pod.yaml"
+
+/* How long reload waits for the agent without --deadline, and how often it asks. */
+#define POD_RELOAD_MS 10000
+#define POD_ASK_MS    100
+
+struct pod {
+    struct cli *cli;
+    const char *path;
+    struct conf_pod *before, *after; /* of the file; status: before alone */
+};
+
+/* ---- answers -------------------------------------------------------------------------------- */
+
+static json_t *enclosure_json(const struct conf_pod *map, uint32_t i)
+{
+    const struct conf_enclosure *enclosure = &map->enclosures[i];
+    char uuid[UUID_TEXT_BYTES];
+
+    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:s, s:s}", "name", enclosure->name, "address",
+                     enclosure->address, "state",
+                     conf_enclosure_state_name((enum conf_enclosure_state)enclosure->state),
+                     "weight", enclosure->weight, "share", conf_pod_share(map, i), "uuid",
+                     uuid_format(&enclosure->uuid, uuid), "nqn", enclosure->nqn);
+}
+
+static json_t *enclosures_json(const struct conf_pod *map)
+{
+    json_t *list = json_array();
+
+    for (uint32_t i = 0; i < map->enclosure_count; i++)
+        (void)json_array_append_new(list, enclosure_json(map, i));
+    return list;
+}
+
+/* The share that an enclosure has in a map; 0 where it is not in it. */
+static double share_of(const struct conf_pod *map, const char *name)
+{
+    for (uint32_t i = 0; i < map->enclosure_count; i++)
+        if (strcmp(map->enclosures[i].name, name) == 0)
+            return conf_pod_share(map, i);
+    return 0;
+}
+
+/* The enclosures of one map whose share is another one in the other map. */
+static void shares_text(const struct conf_pod *map, const struct conf_pod *was,
+                        const struct conf_pod *is, bool only_leaving)
+{
+    for (uint32_t i = 0; i < map->enclosure_count; i++) {
+        const char *name = map->enclosures[i].name;
+        double before = share_of(was, name), after = share_of(is, name);
+
+        if ((before < after || after < before) && (!only_leaving || after <= 0))
+            (void)printf("  %s: %.1f %% of new blocks, was %.1f %%\n", name, 100 * after,
+                         100 * before);
+    }
+}
+
+static void plan_text(const struct pod *pod, const char *differs)
+{
+    (void)printf("pod %s: epoch %u -> %u: %s\n", pod->after->name, pod->before->epoch,
+                 pod->after->epoch, differs[0] != '\0' ? differs : "more than half may leave");
+    shares_text(pod->after, pod->before, pod->after, false);
+    if (pod->after->enclosure_count < pod->before->enclosure_count)
+        shares_text(pod->before, pod->before, pod->after, true);
+}
+
+/* What the operator has to know about the change. */
+static const char *plan_note(enum conf_pod_what what)
+{
+    switch (what) {
+    case CONF_POD_ADD:
+        return "until it is settled, what it does not have is asked of the enclosures that had it "
+               "before";
+    case CONF_POD_SETTLE:
+        return "what it does not have is a miss from now on";
+    case CONF_POD_DRAIN:
+        return "it is read and takes no new blocks; remove it when its blocks are not needed any "
+               "more";
+    case CONF_POD_UNDRAIN:
+        return "it takes blocks again";
+    case CONF_POD_REMOVE:
+        return "blocks that it alone has are misses from now on";
+    case CONF_POD_SHRINK:
+        return "agents believe this epoch without asking the enclosures that it lacks";
+    }
+    return "";
+}
+
+static void plan_answer(const struct pod *pod, enum conf_pod_what what, bool is_written)
+{
+    const struct cli *cli = pod->cli;
+    char differs[512];
+
+    (void)conf_pod_differs(pod->before, pod->after, differs, sizeof(differs));
+    if (cli->json) {
+        cli_json("{s:s, s:s, s:I, s:I, s:s, s:b, s:o}", "file", pod->path, "pod", pod->after->name,
+                 "epoch", (json_int_t)pod->after->epoch, "former_epoch",
+                 (json_int_t)pod->before->epoch, "changes", differs, "written", is_written,
+                 "enclosures", enclosures_json(pod->after));
+        return;
+    }
+    if (cli->quiet)
+        return;
+    if (!is_written) {
+        plan_text(pod, differs);
+        (void)printf("  %s\n", plan_note(what));
+    }
+    if (cli->dry_run)
+        (void)printf("%s: nothing was changed (--dry-run)\n", pod->path);
+    else if (is_written)
+        (void)printf("%s: written; copy it to the other servers of the pod\n", pod->path);
+}
+
+/* ---- changes -------------------------------------------------------------------------------- */
+
+/* Plans, shows, writes. */
+static int pod_change(struct pod *pod, const struct conf_pod_change *asked)
+{
+    const struct cli *cli = pod->cli;
+    struct conf_edit edit = {0};
+    struct err_why why = {""};
+    icms_err err = conf_pod_change(pod->path, asked, &why, pod->before, pod->after, &edit);
+
+    if (err == ICMS_EXISTS && asked->what != CONF_POD_ADD) { /* it is so already */
+        if (cli->json)
+            cli_json("{s:s, s:I, s:b, s:s}", "file", pod->path, "epoch",
+                     (json_int_t)pod->before->epoch, "written", false, "why", why.text);
+        else if (!cli->quiet)
+            (void)printf("%s\n", why.text);
+        return CLI_DONE;
+    }
+    if (err != ICMS_OK)
+        return cli_fail(cli, err, "%s", why.text);
+    if (!cli->json || cli->dry_run)
+        plan_answer(pod, asked->what, false);
+    if (!cli->dry_run)
+        err = conf_edit_write(pod->path, &edit, &why);
+    conf_edit_fini(&edit);
+    if (err != ICMS_OK)
+        return cli_fail(cli, err, "%s; nothing was changed", why.text);
+    if (!cli->dry_run)
+        plan_answer(pod, asked->what, true);
+    return CLI_DONE;
+}
+
+/* ---- the agent ------------------------------------------------------------------------------ */
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+
+    return text != NULL ? text : "";
+}
+
+static uint32_t agent_epoch_of(const json_t *root)
+{
+    return (uint32_t)json_integer_value(json_object_get(root, "epoch"));
+}
+
+/* What the agent says of an enclosure; NULL: nothing. */
+static const json_t *agent_enclosure(const json_t *root, const char *name)
+{
+    const json_t *enclosure;
+    size_t i;
+
+    json_array_foreach(json_object_get(root, "enclosures"), i, enclosure)
+    {
+        if (strcmp(text_of(enclosure, "name"), name) == 0)
+            return enclosure;
+    }
+    return NULL;
+}
+
+static void difference_add(json_t *list, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void difference_add(json_t *list, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    (void)json_array_append_new(list, json_string(text));
+}
+
+/* Where the agent does not have what the file says. */
+static json_t *differences(const struct conf_pod *map, const json_t *root)
+{
+    uint32_t epoch = agent_epoch_of(root);
+    json_t *list = json_array();
+    const json_t *enclosure;
+    size_t at;
+
+    if (epoch == 0)
+        difference_add(list, "the agent has no pod map: it lists its enclosures itself");
+    else if (epoch != map->epoch)
+        difference_add(list, "the agent uses epoch %u, the file has %u%s", epoch, map->epoch,
+                       epoch > map->epoch ? ": the file is too old"
+                                          : ": see the log of icms-agent when that stays so");
+    for (uint32_t i = 0; i < map->enclosure_count; i++) {
+        const struct conf_enclosure *is = &map->enclosures[i];
+        const char *state = conf_enclosure_state_name((enum conf_enclosure_state)is->state);
+        const json_t *known = agent_enclosure(root, is->name);
+        const char *used = text_of(known, "pod_state");
+
+        if (known == NULL)
+            difference_add(list, "%s: the agent does not know it", is->name);
+        else if (used[0] != '\0' && strcmp(used, state) != 0)
+            difference_add(list, "%s: it is %s for the agent, %s in the file", is->name, used,
+                           state);
+    }
+    json_array_foreach(json_object_get(root, "enclosures"), at, enclosure)
+    {
+        uint32_t i = 0;
+
+        while (i < map->enclosure_count &&
+               strcmp(map->enclosures[i].name, text_of(enclosure, "name")) != 0)
+            i++;
+        if (i == map->enclosure_count)
+            difference_add(list, "%s: the agent has it, the file does not",
+                           text_of(enclosure, "name"));
+    }
+    return list;
+}
+
+/* ---- status --------------------------------------------------------------------------------- */
+
+static void status_text(const struct pod *pod, const json_t *root, const json_t *differ)
+{
+    const struct conf_pod *map = pod->before;
+    const json_t *line;
+    size_t at;
+
+    (void)printf("pod %s: epoch %u in %s, epoch %u at %s\n\n", map->name, map->epoch, pod->path,
+                 agent_epoch_of(root), text_of(root, "name"));
+    (void)printf("%-20s %-28s %-9s %8s %7s %-11s %s\n", "ENCLOSURE", "ADDRESS", "STATE", "WEIGHT",
+                 "SHARE", "HEALTH", "LAST ERROR");
+    for (uint32_t i = 0; i < map->enclosure_count; i++) {
+        const struct conf_enclosure *is = &map->enclosures[i];
+        const json_t *known = agent_enclosure(root, is->name);
+        const char *health = text_of(known, "state"), *error = text_of(known, "last_error");
+
+        (void)printf("%-20s %-28s %-9s %8g %6.1f%% %-11s %s\n", is->name, is->address,
+                     conf_enclosure_state_name((enum conf_enclosure_state)is->state), is->weight,
+                     100 * conf_pod_share(map, i), health[0] != '\0' ? health : "-",
+                     error[0] != '\0' ? error : "-");
+    }
+    json_array_foreach(differ, at, line)(void)
+        printf("%s%s\n", at == 0 ? "\n" : "", json_string_value(line));
+}
+
+static void status_json(const struct pod *pod, const json_t *root, json_t *differ)
+{
+    json_t *list = enclosures_json(pod->before), *enclosure;
+    size_t at;
+
+    json_array_foreach(list, at, enclosure)
+    {
+        const json_t *known = agent_enclosure(root, text_of(enclosure, "name"));
+
+        (void)json_object_set_new(enclosure, "health", json_string(text_of(known, "state")));
+        (void)json_object_set_new(enclosure, "last_error",
+                                  json_string(text_of(known, "last_error")));
+    }
+    cli_json("{s:s, s:s, s:I, s:{s:s, s:I}, s:o, s:O}", "file", pod->path, "pod", pod->before->name,
+             "epoch", (json_int_t)pod->before->epoch, "agent", "name", text_of(root, "name"),
+             "epoch", (json_int_t)agent_epoch_of(root), "enclosures", list, "differences", differ);
+}
+
+static bool is_all_up(const struct conf_pod *map, const json_t *root)
+{
+    for (uint32_t i = 0; i < map->enclosure_count; i++)
+        if (strcmp(text_of(agent_enclosure(root, map->enclosures[i].name), "state"), "up") != 0)
+            return false;
+    return true;
+}
+
+static int pod_status(struct pod *pod)
+{
+    struct cli *cli = pod->cli;
+    struct err_why why = {""};
+    icms_err err = conf_pod_read(pod->path, &why, pod->before);
+    int status = err == ICMS_OK ? cli_open_tier(cli) : cli_fail(cli, err, "%s", why.text);
+    json_t *root, *differ;
+
+    if (status >= 0)
+        return status;
+    root = cli_ask(cli, false, NULL, &status);
+    if (root != NULL) {
+        differ = differences(pod->before, root);
+        if (cli->json)
+            status_json(pod, root, differ);
+        else if (!cli->quiet)
+            status_text(pod, root, differ);
+        status =
+            json_array_size(differ) == 0 && is_all_up(pod->before, root) ? CLI_DONE : CLI_MISSED;
+        json_decref(differ);
+    }
+    json_decref(root);
+    cli_close(cli);
+    return status;
+}
+
+/* ---- reload --------------------------------------------------------------------------------- */
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* Asks the agent until it uses the epoch, or the time is over. */
+static int reload_wait(const struct pod *pod, uint32_t epoch)
+{
+    const struct cli *cli = pod->cli;
+    uint64_t until_ms = now_ms() + (cli->deadline_ms != 0 ? cli->deadline_ms : POD_RELOAD_MS);
+    struct timespec pause = {.tv_nsec = POD_ASK_MS * 1000000L};
+    int status = CLI_MISSED;
+
+    for (;;) {
+        json_t *root = cli_ask(cli, false, NULL, &status);
+        uint32_t used = agent_epoch_of(root);
+        char name[LIMIT_NAME_BYTES];
+
+        if (root == NULL)
+            return status;
+        (void)snprintf(name, sizeof(name), "%s", text_of(root, "name"));
+        json_decref(root);
+        if (used >= epoch || used == 0 || now_ms() >= until_ms) {
+            if (used != epoch)
+                return cli_fail(cli, ICMS_CONFIG, "agent %s uses epoch %u, not epoch %u of %s: %s",
+                                name, used, epoch, pod->path,
+                                used == 0      ? "it has no pod map"
+                                : used > epoch ? "the file is too old"
+                                               : "its log says why");
+            if (cli->json)
+                cli_json("{s:s, s:s, s:I}", "file", pod->path, "agent", name, "epoch",
+                         (json_int_t)used);
+            else if (!cli->quiet)
+                (void)printf("agent %s: epoch %u is in use\n", name, used);
+            return CLI_DONE;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+static int pod_reload(struct pod *pod)
+{
+    const struct conf_pod_change shrink = {.what = CONF_POD_SHRINK};
+    struct cli *cli = pod->cli;
+    struct err_why why = {""};
+    icms_err err = conf_pod_read(pod->path, &why, pod->after);
+    int status = err == ICMS_OK ? CLI_DONE : cli_fail(cli, err, "%s", why.text);
+
+    if (err == ICMS_OK && cli->yes)
+        status = pod_change(pod, &shrink);
+    if (status != CLI_DONE || cli->dry_run)
+        return status;
+    status = cli_open_tier(cli);
+    if (status >= 0)
+        return status;
+    status = reload_wait(pod, pod->after->epoch);
+    cli_close(cli);
+    return status;
+}
+
+/* ---- the command ---------------------------------------------------------------------------- */
+
+static const struct pod_word {
+    const char *word;
+    int names;               /* of enclosures that follow           */
+    enum conf_pod_what what; /* with a name                         */
+    int (*run)(struct pod *pod);
+} pod_words[] = {
+    {"status", 0, CONF_POD_ADD, pod_status}, {"reload", 0, CONF_POD_ADD, pod_reload},
+    {"add", 1, CONF_POD_ADD, NULL},          {"settle", 1, CONF_POD_SETTLE, NULL},
+    {"drain", 1, CONF_POD_DRAIN, NULL},      {"undrain", 1, CONF_POD_UNDRAIN, NULL},
+    {"remove", 1, CONF_POD_REMOVE, NULL},
+};
+
+/* Options of another word are mistakes. */
+static int words_check(const struct cli *cli, const struct pod_word *word)
+{
+    bool is_add = word->names == 1 && word->what == CONF_POD_ADD;
+    bool is_remove = word->names == 1 && word->what == CONF_POD_REMOVE;
+
+    if (cli->argc != 1 + word->names)
+        return cli_usage(cli, "%s takes %s", word->word,
+                         word->names == 0 ? "no name" : "the name of one enclosure");
+    if (is_add && cli->address == NULL)
+        return cli_usage(cli, "add needs --address, as in --address 192.0.2.10:4420");
+    if (!is_add &&
+        (cli->address != NULL || cli->weight != NULL || cli->uuid != NULL || cli->nqn != NULL))
+        return cli_usage(cli, "--address, --weight, --uuid and --nqn are for add");
+    if (cli->yes && !is_remove && word->run != pod_reload)
+        return cli_usage(cli, "--yes is for remove and reload");
+    if (cli->dry_run && word->run == pod_status)
+        return cli_usage(cli, "--dry-run is for changes");
+    return -1;
+}
+
+static int pod_run(int argc, char **argv)
+{
+    struct cli cli;
+    struct pod pod = {.cli = &cli};
+    const struct pod_word *word = NULL;
+    int status = cli_parse(&cli_pod, argc, argv, &cli);
+
+    if (status >= 0)
+        return status;
+    for (size_t i = 0; i < sizeof(pod_words) / sizeof(pod_words[0]); i++)
+        if (cli.argc > 0 && strcmp(cli.argv[0], pod_words[i].word) == 0)
+            word = &pod_words[i];
+    if (word == NULL)
+        return cli_usage(&cli, "it takes 'status', 'add', 'settle', 'drain', 'undrain', 'remove' "
+                               "or 'reload'");
+    status = words_check(&cli, word);
+    if (status >= 0)
+        return status;
+    pod.path = cli.file != NULL ? cli.file : POD_FILE;
+    pod.before = calloc(1, sizeof(*pod.before));
+    pod.after = calloc(1, sizeof(*pod.after));
+    if (pod.before == NULL || pod.after == NULL)
+        status = cli_fail(&cli, ICMS_NO_MEMORY, "out of memory");
+    else if (word->run != NULL)
+        status = word->run(&pod);
+    else
+        status = pod_change(&pod, &(struct conf_pod_change){.what = word->what,
+                                                            .name = cli.argv[1],
+                                                            .address = cli.address,
+                                                            .uuid = cli.uuid,
+                                                            .nqn = cli.nqn,
+                                                            .weight = cli.weight,
+                                                            .yes = cli.yes});
+    free(pod.before);
+    free(pod.after);
+    return status;
+}
+
+const struct cli_command cli_pod = {
+    .name = "pod",
+    .summary = "show and change the enclosures of the pod",
+    .takes = CLI_TAKES_POD,
+    .run = pod_run,
+    .help =
+        "usage: icms pod status|reload [options]\n"
+        "       icms pod add NAME --address HOST:PORT [options]\n"
+        "       icms pod settle|drain|undrain|remove NAME [options]\n"
+        "Show the pod map and what the agent of this machine makes of it, or change the map's\n"
+        "file: what would change is shown, then the file is written, with its epoch raised by\n"
+        "one. Copy it to the other servers of the pod; agents watch it.\n\n"
+        "  status   enclosures with state, share of new blocks and health; what differs between\n"
+        "           file and agent\n"
+        "  add      a new enclosure, joining\n"
+        "  settle   a joining enclosure is up\n"
+        "  drain    it is read and takes no new blocks\n"
+        "  undrain  it takes blocks again\n"
+        "  remove   a drained enclosure leaves\n"
+        "  reload   wait until the agent uses the file's epoch\n\n"
+        "      --file FILE      the pod map; default /etc/icms/pod.yaml\n"
+        "      --address ADDR   add: address or DNS name, and port\n"
+        "      --weight NUMBER  add: its share relative to the others; default 1\n"
+        "      --uuid UUID      add: when the target's configuration has one\n"
+        "      --nqn NQN        add: when the target's configuration has one\n"
+        "      --dry-run        show what would change, and change nothing\n"
+        "      --yes            remove: although it is not drained; reload: more than half of\n"
+        "                       the enclosures may leave, although they may answer\n"
+        "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
+        "                       the agent at $ICMS_SOCKET or at the default socket\n"
+        "  -d, --deadline TIME  reload: how long it waits; default 10s\n"
+        "      --json           answer with JSON\n"
+        "  -q, --quiet          no answer but the exit status\n"
+        "  -h, --help           print this\n"
+        "\nExit status: 0 done; 1 it failed, or status found differences or an enclosure that is\n"
+        "not up; 2 usage or connection.\n",
+};
