@@ -257,8 +257,27 @@ static void page_enclosure_latency(struct ctl_page *page, const struct agent_sta
         }
 }
 
+static void page_pod(struct ctl_page *page, const struct agent_stats *stats)
+{
+    char text[2 * LIMIT_NAME_BYTES];
+    char labels[sizeof(text) + 48];
+
+    page_one(page, "icms_agent_epoch", "gauge", "Epoch of the set of enclosures that is in use.",
+             (double)stats->epoch);
+    ctl_family(page, "icms_agent_enclosure_pod_state", "gauge", "1, with its state in the pod.");
+    for (uint32_t i = 0; i < stats->enclosure_count; i++) {
+        const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];
+
+        snprintf(labels, sizeof(labels), "enclosure=\"%s\",state=\"%s\"",
+                 ctl_label(enclosure->name, text, sizeof(text)),
+                 agent_pod_state_name(enclosure->pod_state));
+        ctl_sample(page, "icms_agent_enclosure_pod_state", labels, 1);
+    }
+}
+
 static void page_enclosures(struct ctl_page *page, const struct agent_stats *stats)
 {
+    page_pod(page, stats);
     page_enclosure(page, stats, "icms_agent_enclosure_state", "gauge",
                    "1: takes loads and stores, 0: excluded, slow, or not reached yet.",
                    enclosure_state);
@@ -309,16 +328,32 @@ static void page_volumes(struct ctl_page *page, const struct agent_stats *stats)
         {"icms_agent_arena_evictions_total", "counter", "Blocks that made room for others."},
         {"icms_agent_puts_total", "counter", "Blocks taken for storing."},
         {"icms_agent_store_failures_total", "counter", "Accepted blocks that did not reach flash."},
+        {"icms_agent_former_found_total", "counter",
+         "Keys that their owner missed and their former owner had."},
+        {"icms_agent_former_missed_total", "counter", "Keys that the former owner missed as well."},
+        {"icms_agent_moved_total", "counter", "Blocks stored at their owner for that."},
+        {"icms_agent_moved_bytes_total", "counter", "Bytes of their values."},
+        {"icms_agent_moves_shed_total", "counter",
+         "Blocks that were not: more urgent work, or no success."},
     };
 
     for (size_t f = 0; f < sizeof(families) / sizeof(families[0]); f++) {
         ctl_family(page, families[f].name, families[f].kind, families[f].help);
         for (uint32_t i = 0; i < stats->volume_count; i++) {
             const struct agent_volume_stats *volume = &stats->volumes[i];
-            const uint64_t values[] = {
-                volume->slots,       volume->slots_used,       volume->slots_leased,
-                volume->arena_bytes, volume->arena_used_bytes, volume->arena_evictions,
-                volume->puts,        volume->store_failures};
+            const uint64_t values[] = {volume->slots,
+                                       volume->slots_used,
+                                       volume->slots_leased,
+                                       volume->arena_bytes,
+                                       volume->arena_used_bytes,
+                                       volume->arena_evictions,
+                                       volume->puts,
+                                       volume->store_failures,
+                                       volume->former_found,
+                                       volume->former_missed,
+                                       volume->moved,
+                                       volume->moved_bytes,
+                                       volume->moves_shed};
             char labels[PAGE_LABELS];
 
             ctl_sample(page, families[f].name, volume_labels(volume, NULL, NULL, labels),

@@ -80,8 +80,9 @@ static icms_err main_http(const struct conf_agent *conf, struct agent *agent, st
     return conf->http.listen[0] == '\0' ? ICMS_OK : ctl_http_start(&opts, why, out_http);
 }
 
-/* What was logged of the enclosures. */
+/* What was logged of the enclosures, by their numbers. */
 struct main_seen {
+    struct uuid uuid[LIMIT_ENCLOSURES];       /* of enclosure i                             */
     uint64_t excluded;                        /* bit i: enclosure i is down                 */
     uint64_t slow_total[LIMIT_ENCLOSURES];    /* of enclosure i                             */
     uint64_t slow;                            /* bit i: enclosure i is slow                 */
@@ -100,9 +101,10 @@ struct main_seen {
 /* An enclosure whose blocks are damaged is logged at once, and then so often. */
 #define MAIN_DAMAGE_NS ((uint64_t)10 * 1000 * 1000 * 1000)
 
-static void main_damage(const struct agent_stats *stats, uint32_t i, struct main_seen *io_seen)
+static void main_damage(const struct agent_stats *stats,
+                        const struct agent_enclosure_stats *enclosure, struct main_seen *io_seen)
 {
-    const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];
+    uint32_t i = enclosure->number;
     uint64_t now_ns = loop_env_now_ns(loop_env_uring());
     char key[2 * LIMIT_KEY_BYTES + 1] = "";
 
@@ -151,10 +153,10 @@ static void main_drive(struct agent *agent, const struct agent_stats *stats, con
 }
 
 /* An enclosure that becomes slow again and again is logged each time: less and less often. */
-static void main_slow(const struct agent_stats *stats, uint32_t i, const struct conf_agent *conf,
+static void main_slow(const struct agent_enclosure_stats *enclosure, const struct conf_agent *conf,
                       struct main_seen *io_seen)
 {
-    const struct agent_enclosure_stats *enclosure = &stats->enclosures[i];
+    uint32_t i = enclosure->number;
     uint64_t bit = (uint64_t)1 << i;
 
     if (enclosure->slow_total > io_seen->slow_total[i]) {
@@ -215,13 +217,12 @@ static const char *main_method(bool chap, bool tls)
 
 /* An enclosure came up, or went down, where keys are used. One that goes up and down tells so at
  * most as often as it is looked at. */
-static void main_enclosure_audit(const struct conf_agent *conf,
-                                 const struct agent_enclosure_stats *enclosure, uint32_t i,
+static void main_enclosure_audit(const struct agent_enclosure_stats *enclosure,
                                  struct main_seen *io_seen)
 {
+    uint32_t i = enclosure->number;
     uint64_t bit = (uint64_t)1 << i, refused = enclosure->auths_refused - io_seen->auths_refused[i];
-    const struct conf_enclosure *wanted = &conf->enclosures[i];
-    const char *method = main_method(wanted->secret[0] != '\0', wanted->psk[0] != '\0');
+    const char *method = main_method(enclosure->has_secret, enclosure->has_psk);
     const char *proven =
         main_method(strcmp(enclosure->auth, "none") != 0, strcmp(enclosure->tls, "none") != 0);
     bool all = proven != NULL && method != NULL && strcmp(proven, method) == 0;
@@ -229,20 +230,22 @@ static void main_enclosure_audit(const struct conf_agent *conf,
     bool is_up = enclosure->state == AGENT_ENCLOSURE_UP || enclosure->state == AGENT_ENCLOSURE_SLOW;
     bool was_up = (io_seen->up & bit) != 0;
     bool is_down = enclosure->state == AGENT_ENCLOSURE_EXCLUDED;
+    char address[LIMIT_ADDRESS_BYTES];
 
+    loop_addr_format(&enclosure->addr, address, sizeof(address));
     io_seen->up = is_up ? io_seen->up | bit : io_seen->up & ~bit;
     if (method != NULL && is_up && !was_up)
         ctl_audit_write(&main_audit, &(struct ctl_audit_event){.event = "authentication",
                                                                .method = proven,
                                                                .host = enclosure->name,
-                                                               .peer = wanted->address,
+                                                               .peer = address,
                                                                .result = result});
     if (method != NULL && is_down && (io_seen->excluded & bit) == 0)
         ctl_audit_write(&main_audit, &(struct ctl_audit_event){
                                          .event = refused > 0 ? "authentication" : "enclosure",
                                          .method = refused > 0 ? "chap" : method,
                                          .host = enclosure->name,
-                                         .peer = wanted->address,
+                                         .peer = address,
                                          .result = enclosure->last_error,
                                          .missed = refused > 0 ? refused - 1 : 0});
 }
@@ -290,6 +293,23 @@ static void main_volumes_audit(const struct conf_agent *conf)
     }
 }
 
+/* What another enclosure had under this number says nothing of this one. */
+static void main_seen_forget(const struct agent_enclosure_stats *enclosure,
+                             struct main_seen *io_seen)
+{
+    uint32_t i = enclosure->number;
+    uint64_t bit = (uint64_t)1 << i;
+
+    if (uuid_equal(&io_seen->uuid[i], &enclosure->uuid))
+        return;
+    io_seen->uuid[i] = enclosure->uuid;
+    io_seen->excluded &= ~bit;
+    io_seen->slow &= ~bit;
+    io_seen->up &= ~bit;
+    io_seen->slow_total[i] = io_seen->missing[i] = io_seen->damaged[i] = 0;
+    io_seen->damaged_ns[i] = io_seen->auths_refused[i] = 0;
+}
+
 /* Logs what changed at the enclosures since the last call. */
 static void main_look(struct agent *agent, const struct conf_agent *conf, struct main_seen *io_seen)
 {
@@ -299,8 +319,9 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
     agent_stats(agent, &stats);
     for (uint32_t i = 0; i < stats.enclosure_count; i++) {
         const struct agent_enclosure_stats *enclosure = &stats.enclosures[i];
-        uint64_t bit = (uint64_t)1 << i;
+        uint64_t bit = (uint64_t)1 << enclosure->number;
 
+        main_seen_forget(enclosure, io_seen);
         if (enclosure->state == AGENT_ENCLOSURE_EXCLUDED)
             excluded |= bit;
         if ((excluded & bit) != 0 && (io_seen->excluded & bit) == 0)
@@ -308,17 +329,17 @@ static void main_look(struct agent *agent, const struct conf_agent *conf, struct
                      enclosure->name, enclosure->last_error, conf->probe_ms);
         else if ((excluded & bit) == 0 && (io_seen->excluded & bit) != 0)
             log_line(LOG_INFO, "enclosure %s: recovered", enclosure->name);
-        main_enclosure_audit(conf, enclosure, i, io_seen);
-        io_seen->auths_refused[i] = enclosure->auths_refused;
+        main_enclosure_audit(enclosure, io_seen);
+        io_seen->auths_refused[enclosure->number] = enclosure->auths_refused;
         for (uint32_t j = 0; j < stats.volume_count; j++)
-            if (((enclosure->missing & ~io_seen->missing[i]) >> j & 1) != 0)
+            if (((enclosure->missing & ~io_seen->missing[enclosure->number]) >> j & 1) != 0)
                 log_line(LOG_WARN,
                          "enclosure %s: volume %s missing or not allowed for this host; using the "
                          "next enclosure; will retry",
                          enclosure->name, stats.volumes[j].name);
-        io_seen->missing[i] = enclosure->missing;
-        main_slow(&stats, i, conf, io_seen);
-        main_damage(&stats, i, io_seen);
+        io_seen->missing[enclosure->number] = enclosure->missing;
+        main_slow(enclosure, conf, io_seen);
+        main_damage(&stats, enclosure, io_seen);
     }
     main_settings(&stats, io_seen);
     main_users(&stats, io_seen);

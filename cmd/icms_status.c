@@ -102,13 +102,13 @@ static void status_enclosures(const json_t *enclosures)
 
     if (json_array_size(enclosures) == 0)
         return;
-    (void)printf("\n%-20s %-12s %-12s %-8s %12s %12s %9s  %s\n", "ENCLOSURE", "STATE", "PROVEN",
-                 "TLS", "LOADED", "STORED", "EXCLUDED", "LAST ERROR");
+    (void)printf("\n%-20s %-9s %-12s %-12s %-8s %12s %12s %9s  %s\n", "ENCLOSURE", "POD", "STATE",
+                 "PROVEN", "TLS", "LOADED", "STORED", "EXCLUDED", "LAST ERROR");
     json_array_foreach(enclosures, i, e)
     {
-        (void)printf("%-20s %-12s %-12s %-8s %12s %12s %8.0fx  %s\n", status_text(e, "name"),
-                     status_text(e, "state"), status_text(e, "auth"), status_text(e, "tls"),
-                     status_bytes(status_number(e, "load_bytes"), in),
+        (void)printf("%-20s %-9s %-12s %-12s %-8s %12s %12s %8.0fx  %s\n", status_text(e, "name"),
+                     status_text(e, "pod_state"), status_text(e, "state"), status_text(e, "auth"),
+                     status_text(e, "tls"), status_bytes(status_number(e, "load_bytes"), in),
                      status_bytes(status_number(e, "store_bytes"), out),
                      status_number(e, "exclusions"), status_error(e, error));
         status_lacks(json_object_get(e, "lacks"));
@@ -128,6 +128,20 @@ static void status_misses(const json_t *misses)
             (void)printf("%s%s %.0f", shown++ == 0 ? "" : ", ", reason, json_number_value(count));
     }
     (void)printf("%s\n", shown == 0 ? "none" : "");
+}
+
+/* What enclosures that join or drain cost, if there was any. */
+static void status_moves(const json_t *volume)
+{
+    char bytes[32];
+
+    if (status_number(volume, "former_found") + status_number(volume, "former_missed") > 0)
+        (void)printf("%-20s missed by the owner: %.0f at the former owner, %.0f not; moved %.0f, "
+                     "%s; not moved %.0f\n",
+                     "", status_number(volume, "former_found"),
+                     status_number(volume, "former_missed"), status_number(volume, "moved"),
+                     status_bytes(status_number(volume, "moved_bytes"), bytes),
+                     status_number(volume, "moves_shed"));
 }
 
 static void status_volumes(const json_t *volumes)
@@ -152,6 +166,7 @@ static void status_volumes(const json_t *volumes)
             status_bytes(status_number(v, "arena_used_bytes"), used),
             status_bytes(status_number(v, "arena_bytes"), whole));
         status_misses(json_object_get(v, "misses"));
+        status_moves(v);
     }
 }
 
@@ -179,8 +194,8 @@ static void status_users(const json_t *users)
 /* The object's own words and numbers. */
 static void status_head(const json_t *root)
 {
-    static const char *const shown[] = {"clients", "requests", "sheds", "deadline_misses",
-                                        "checksum_errors"};
+    static const char *const shown[] = {"epoch", "clients",         "requests",
+                                        "sheds", "deadline_misses", "checksum_errors"};
     const json_t *ready = json_object_get(root, "ready");
     const char *host = status_text(root, "host_nqn");
 

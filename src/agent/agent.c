@@ -7,7 +7,8 @@
  * Life: agent_new (takes everything) -> agent_start (loops run; reactor_start is the first thing on
  * each) -> agent_drain -> agent_stop (loops are joined) -> agent_free.
  *
- * Invariant: nothing is taken or made after agent_new but clients' regions (agent_client_attach).
+ * Invariant: nothing is taken or made after agent_new but clients' regions (agent_client_attach)
+ * and what another set of enclosures needs (agent_pod_apply).
  */
 #include "agent/agent_int.h"
 
@@ -44,8 +45,8 @@ static void reactor_start(struct loop_msg *msg)
     struct agent_reactor *reactor = container_of(msg, struct agent_reactor, start);
 
     reactor_heartbeat_arm(reactor, AGENT_HEARTBEAT_NS);
-    for (uint32_t i = 0; i < reactor->agent->enclosure_count; i++)
-        agent_enclosure_begin(&reactor->enclosures[i]);
+    for (uint64_t left = reactor->view->members; left != 0; left &= left - 1)
+        agent_enclosure_begin(&reactor->enclosures[__builtin_ctzll(left)]);
 }
 
 static icms_err reactor_init(struct agent_reactor *reactor, struct agent *agent, uint32_t index,
@@ -100,9 +101,6 @@ static icms_err agent_opts_check(const struct agent_opts *opts, struct err_why *
     if (opts->volume_count == 0 || opts->volume_count > LIMIT_AGENT_VOLUMES)
         return err_set(why, ICMS_CONFIG, "%u volumes: an agent has 1 to %d", opts->volume_count,
                        LIMIT_AGENT_VOLUMES);
-    if (opts->enclosure_count > LIMIT_ENCLOSURES)
-        return err_set(why, ICMS_CONFIG, "%u enclosures: %d are possible", opts->enclosure_count,
-                       LIMIT_ENCLOSURES);
     if (opts->loops == 0 || opts->loops > LIMIT_LOOPS)
         return err_set(why, ICMS_CONFIG, "%u loops: 1 to %d are possible", opts->loops,
                        LIMIT_LOOPS);
@@ -129,7 +127,7 @@ static icms_err agent_opts_check(const struct agent_opts *opts, struct err_why *
                 return err_set(why, ICMS_CONFIG, "volumes %s and %s have the same name or UUID",
                                opts->volumes[j].name, spec->name);
     }
-    return ICMS_OK;
+    return agent_pod_check(opts->enclosures, opts->enclosure_count, why);
 }
 
 icms_err agent_check(const struct agent_opts *opts, struct err_why *why, uint64_t *out_memory_bytes)
@@ -143,18 +141,17 @@ icms_err agent_check(const struct agent_opts *opts, struct err_why *why, uint64_
     return err == ICMS_OK ? agent_memory_check(opts, why, out_memory_bytes) : err;
 }
 
-/* Of every volume a shard, and a state of every enclosure. */
+/* Of every volume a shard, and a place for each enclosure that there may be. */
 static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct agent_opts *opts,
                                    struct err_why *why)
 {
     icms_err err = ICMS_OK;
 
     reactor->shards = calloc(opts->volume_count, sizeof(reactor->shards[0]));
-    if (opts->enclosure_count > 0) {
-        slow_init(&reactor->slow_loads, opts->enclosure_count);
-        slow_init(&reactor->slow_exists, opts->enclosure_count);
-    }
-    reactor->enclosures = calloc(opts->enclosure_count + 1, sizeof(reactor->enclosures[0]));
+    slow_init(&reactor->slow_loads, LIMIT_ENCLOSURES);
+    slow_init(&reactor->slow_exists, LIMIT_ENCLOSURES);
+    atomic_store_explicit(&reactor->excluded, UINT64_MAX, memory_order_relaxed);
+    reactor->enclosures = calloc(LIMIT_ENCLOSURES, sizeof(reactor->enclosures[0]));
     if (reactor->shards == NULL || reactor->enclosures == NULL ||
         agent_slabs_init(reactor) != ICMS_OK)
         return err_set(why, ICMS_NO_MEMORY, "no memory for %u volumes and %u enclosures",
@@ -165,61 +162,7 @@ static icms_err reactor_parts_init(struct agent_reactor *reactor, const struct a
         reactor->shard_count++;
         err = agent_shard_init(&reactor->shards[i], reactor, i, why);
     }
-    for (uint32_t i = 0; i < reactor->agent->enclosure_count && err == ICMS_OK; i++) {
-        reactor->enclosure_count++;
-        err = agent_enclosure_init(&reactor->enclosures[i], reactor, i, &opts->enclosures[i], why);
-    }
     return err;
-}
-
-/* What decides where a block lies, for the targets to compare: sums, so that the order of the lists
- * does not matter. */
-static void agent_settings_make(struct agent *agent, const struct agent_opts *opts)
-{
-    uint64_t enclosures = 0, weights = 0;
-
-    for (uint32_t i = 0; i < opts->enclosure_count; i++) {
-        const struct agent_enclosure_opts *enclosure = &opts->enclosures[i];
-        uint8_t text[sizeof(enclosure->uuid.bytes) + sizeof(le64)];
-        uint64_t bits;
-        le64 weight;
-
-        memcpy(&bits, &enclosure->weight, sizeof(bits));
-        weight = le64_of(bits);
-        memcpy(text, enclosure->uuid.bytes, sizeof(enclosure->uuid.bytes));
-        memcpy(text + sizeof(enclosure->uuid.bytes), &weight, sizeof(weight));
-        enclosures += hash64(text, sizeof(enclosure->uuid.bytes));
-        weights += hash64(text, sizeof(text));
-    }
-    agent->settings.enclosures = (uint32_t)(enclosures ^ enclosures >> 32);
-    agent->settings.weights = (uint32_t)(weights ^ weights >> 32);
-    for (uint32_t i = 0; i < opts->volume_count; i++)
-        agent->settings.run_blocks[i] = opts->volumes[i].run_blocks;
-}
-
-/* Who owns what. */
-static icms_err agent_map_init(struct agent *agent, const struct agent_opts *opts,
-                               struct err_why *why)
-{
-    struct place_member members[LIMIT_ENCLOSURES];
-
-    if (opts->local_path != NULL || opts->enclosure_count == 0)
-        return ICMS_OK;
-    for (uint32_t i = 0; i < opts->enclosure_count; i++)
-        members[i] = (struct place_member){opts->enclosures[i].uuid, opts->enclosures[i].weight};
-    agent->enclosure_count = opts->enclosure_count;
-    agent_settings_make(agent, opts);
-    for (uint32_t i = 0; i < opts->enclosure_count; i++) {
-        icms_err err = agent_key_load(opts->host_nqn, &opts->enclosures[i], why, &agent->tls[i]);
-
-        if (err == ICMS_OK)
-            err = agent_secrets_load(&opts->enclosures[i], why, &agent->secrets[i],
-                                     &agent->controller_secrets[i]);
-        agent->require[i] = opts->enclosures[i].require;
-        if (err != ICMS_OK)
-            return err;
-    }
-    return place_map_new(members, opts->enclosure_count, why, &agent->map);
 }
 
 static icms_err agent_make(struct agent *agent, const struct agent_opts *opts, struct err_why *why)
@@ -235,10 +178,10 @@ static icms_err agent_make(struct agent *agent, const struct agent_opts *opts, s
     agent->users[0].is_known = agent->users[0].owner = true;
     if (err == ICMS_OK)
         err = agent_memory_init(agent, opts, why);
-    if (err == ICMS_OK)
-        err = agent_map_init(agent, opts, why);
     for (uint32_t i = 0; i < agent->reactor_count && err == ICMS_OK; i++)
         err = reactor_parts_init(&agent->reactors[i], opts, why);
+    if (err == ICMS_OK)
+        err = agent_pod_init(agent, opts, why);
     for (uint32_t i = 0; i < agent->arena_count && err == ICMS_OK; i++)
         err = loop_region_seal(agent->arenas[i].region, why);
     if (err == ICMS_OK && opts->local_path != NULL)
@@ -260,6 +203,7 @@ icms_err agent_new(struct loop_env *env, const struct agent_opts *opts, struct e
     agent->env = env;
     agent->opts = *opts;
     check(pthread_mutex_init(&agent->control, NULL) == 0);
+    check(pthread_mutex_init(&agent->pod.lock, NULL) == 0);
     err = agent_make(agent, opts, why);
     agent->opts.local_path = NULL;
     agent->opts.enclosures = NULL;
@@ -308,9 +252,11 @@ static bool agent_wait(struct agent *agent, uint32_t timeout_ms, bool (*over)(st
 
 static bool agent_is_tried(struct agent *agent)
 {
+    uint64_t all = atomic_load_explicit(&agent->pod.mask, memory_order_acquire);
+
     for (uint32_t r = 0; r < agent->reactor_count; r++)
-        for (uint32_t i = 0; i < agent->enclosure_count; i++)
-            if (!atomic_load_explicit(&agent->reactors[r].enclosures[i].tried,
+        for (uint64_t left = all; left != 0; left &= left - 1)
+            if (!atomic_load_explicit(&agent->reactors[r].enclosures[__builtin_ctzll(left)].tried,
                                       memory_order_acquire))
                 return false;
     return true;
@@ -362,7 +308,7 @@ void agent_stop(struct agent *agent)
 
 static void reactor_parts_fini(struct agent_reactor *reactor)
 {
-    for (uint32_t i = 0; i < reactor->enclosure_count; i++)
+    for (uint32_t i = 0; reactor->enclosures != NULL && i < LIMIT_ENCLOSURES; i++)
         agent_enclosure_fini(&reactor->enclosures[i]);
     for (uint32_t i = 0; i < reactor->shard_count; i++)
         agent_shard_fini(&reactor->shards[i]);
@@ -390,8 +336,8 @@ void agent_free(struct agent **agent_)
     for (uint32_t i = 0; i < LIMIT_CLIENTS; i++)
         agent_client_fini(&agent->clients[i]);
     agent_memory_fini(agent);
-    place_map_free(&agent->map);
-    agent_keys_free(agent);
+    agent_pod_fini(agent);
+    pthread_mutex_destroy(&agent->pod.lock);
     pthread_mutex_destroy(&agent->control);
     free(agent);
     *agent_ = NULL;

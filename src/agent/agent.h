@@ -21,14 +21,22 @@
 
 struct agent;
 
+/* What an enclosure is in the pod. */
+enum agent_pod_state {
+    AGENT_POD_UP,       /* has blocks, and takes new ones                                       */
+    AGENT_POD_JOINING,  /* takes new ones; what it misses is asked of who had its share before  */
+    AGENT_POD_DRAINING, /* takes none; what the others miss of its share is asked of it         */
+};
+
 struct agent_enclosure_opts {
     char name[LIMIT_NAME_BYTES];
     struct uuid uuid; /* placement follows it */
     char nqn[LIMIT_NQN_BYTES];
     struct loop_addr addr;
     double weight;
-    const char *psk;    /* file of the TLS key, read by agent_new; NULL: connections without TLS */
-    const char *secret; /* file of this host's DHHC-1 secret, read by agent_new; NULL: none     */
+    enum agent_pod_state state;
+    const char *psk;    /* file of the TLS key, read at once; NULL: connections without TLS     */
+    const char *secret; /* file of this host's DHHC-1 secret, read at once; NULL: none          */
     const char *controller_secret; /* file of the one that it has to prove; NULL: it need not   */
     uint8_t require;               /* REQUIRE_*: it is not used with less                       */
 };
@@ -63,6 +71,7 @@ struct agent_opts {
     bool own_process; /* no other process maps the arenas: they may hold a drive's records   */
     uint32_t enclosure_count;
     const struct agent_enclosure_opts *enclosures;
+    uint64_t epoch; /* of these enclosures; 0: a list that no one counts    */
     uint32_t volume_count;
     const struct volume_spec *volumes;
     uint32_t user_clients_max; /* clients of one user that is not an owner          */
@@ -103,6 +112,40 @@ void agent_free(struct agent **agent);
 
 /* Waits until every enclosure was tried once (up or excluded), or timeout_ms passed. Any thread. */
 void agent_wait_tried(struct agent *agent, uint32_t timeout_ms);
+
+/* ---- the pod -------------------------------------------------------------------------------- */
+
+/* Uses these enclosures from now on, instead of those that it has. They are known by their UUIDs:
+ * one that stays keeps its connections, unless its address, NQN, keys or `require` changed; then
+ * they are closed and opened anew. What is in flight at one that leaves goes on with the next one;
+ * stores there that were not flushed are an error of their client's next flush.
+ *
+ * All or nothing: CONFIG (the list is not possible, or nothing in it would take blocks), INVALID
+ * (an epoch that is older than the one in use, or the same with other enclosures; an agent with a
+ * drive of its own), LIMIT (too many enclosures), BUSY (another call is not over), and errors of
+ * keys, each with a sentence.
+ *
+ * Blocks. Whom a load, exist or match misses at their owner is asked of the enclosure that owned
+ * them before JOINING ones came and DRAINING ones went. What a load found there is stored at its
+ * owner.
+ *
+ * Control threads, between agent_start and agent_stop; blocks until all reactors use it. */
+icms_err agent_pod_apply(struct agent *agent, uint64_t epoch,
+                         const struct agent_enclosure_opts *enclosures, uint32_t count,
+                         struct err_why *why) ICMS_MUST_CHECK;
+
+/* The same without waiting. Returns ICMS_OK: done is called exactly once, later, on a loop of the
+ * agent; returns anything else: done is never called. done may be NULL. */
+icms_err agent_pod_apply_start(struct agent *agent, uint64_t epoch,
+                               const struct agent_enclosure_opts *enclosures, uint32_t count,
+                               struct err_why *why, void (*done)(void *arg),
+                               void *arg) ICMS_MUST_CHECK;
+
+/* The epoch that all reactors use. Any thread. */
+uint64_t agent_epoch(const struct agent *agent);
+
+/* "up", "joining", "draining"; static. */
+const char *agent_pod_state_name(enum agent_pod_state state);
 
 /* ---- clients -------------------------------------------------------------------------------- */
 
@@ -176,6 +219,11 @@ enum agent_auth {
 
 struct agent_enclosure_stats {
     char name[LIMIT_NAME_BYTES];
+    uint32_t number; /* below LIMIT_ENCLOSURES: the same for as long as it is in the pod */
+    struct uuid uuid;
+    struct loop_addr addr;
+    enum agent_pod_state pod_state;
+    bool has_psk, has_secret; /* connections to it use them */
     enum agent_enclosure_state state;
     const char *tls;  /* where records of its connections are made: "none", "kernel", "mixed",
                          "openssl"; static; of when it came up last */
@@ -216,11 +264,15 @@ struct agent_volume_stats {
     uint64_t hits_local, hits_pod;
     uint64_t misses[AGENT_STATS_MISSES]; /* of gets, by enum icms_miss */
     uint64_t puts, put_bytes, get_bytes;
-    uint64_t store_failures;             /* accepted puts that did not reach flash */
-    uint64_t keys_found, keys_missed;    /* of exists and match, by clients' counters        */
-    uint64_t matches[SHM_MATCH_BUCKETS]; /* by the bit length of the number that matched     */
-    uint64_t matched;                    /* blocks of all matches                            */
-    struct hist evicted_age_ns;          /* from published to evicted                        */
+    uint64_t store_failures;              /* accepted puts that did not reach flash */
+    uint64_t keys_found, keys_missed;     /* of exists and match, by clients' counters        */
+    uint64_t matches[SHM_MATCH_BUCKETS];  /* by the bit length of the number that matched     */
+    uint64_t matched;                     /* blocks of all matches                            */
+    struct hist evicted_age_ns;           /* from published to evicted                        */
+    uint64_t former_found, former_missed; /* keys that the owner missed and the one that owned them
+                                             before was asked for */
+    uint64_t moved, moved_bytes;          /* blocks found there that were stored at their owner   */
+    uint64_t moves_shed;                  /* that were not: too much to do, or no success         */
 };
 
 /* Users that an agent knows: its own, and others. */
@@ -247,6 +299,7 @@ bool agent_user_stats(struct agent *agent, uint32_t place, uint32_t volume,
 
 struct agent_stats {
     uint32_t clients;
+    uint64_t epoch; /* of the enclosures */
     uint32_t enclosure_count, volume_count;
     uint64_t requests, sheds, deadline_misses, checksum_errors;
     uint64_t memory_bytes;                           /* for blocks of all volumes         */

@@ -11,12 +11,11 @@
 #ifndef AGENT_INT_H
 #define AGENT_INT_H
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 #include "agent/access.h"
 #include "agent/agent.h"
 #include "agent/extent.h"
+#include "agent/keys.h"
+#include "agent/pod.h"
 #include "agent/wait.h"
 #include "base/bytes.h"
 #include "base/check.h"
@@ -25,8 +24,6 @@
 #include "base/list.h"
 #include "base/slow.h"
 #include "icms/icms.h"
-#include "nvmf/host.h"
-#include "place/place.h"
 #include "store/store.h"
 #include "wire/sealed.h"
 
@@ -182,8 +179,8 @@ struct agent_op {
     bool found;                /* DELETE: some place had it                                   */
     bool is_reload;            /* LOAD: `space` is not a guess                                 */
     bool too_small;            /* LOAD: the block is larger than the space, by value_bytes     */
-    bool owner_down;           /* one before the one that is asked is excluded, or was lost      */
-    bool owner_lacks;          /* one before the one that is asked lacks the volume              */
+    bool moves;                /* STORE: of what the former owner had; no client knows of it   */
+    bool lost;                 /* FLUSH: an enclosure with stores of the client left meanwhile */
     struct agent_match *match; /* EXIST: of this batch; NULL: of no batch                   */
     uint32_t match_key;        /* which key of it                                           */
     struct agent_shard *shard;
@@ -201,8 +198,8 @@ struct agent_op {
     uint64_t epoch;  /* STORE, FLUSH: of its share                                  */
     uint64_t record; /* LOAD, suspect: what was read. DELETE: only this one, of enclosure;
                         0: whatever is there                                        */
-    uint64_t tried;  /* bit j: enclosure j was asked                                */
-    uint64_t wanted; /* FLUSH: bit j: enclosure j has to be asked                   */
+    struct agent_search search; /* who was asked                                             */
+    uint64_t wanted;            /* FLUSH: bit j: enclosure j has to be asked                   */
     struct agent_enclosure *enclosure; /* asked now; NULL: the own drive */
     uint64_t asked_ns;    /* when; of an enclosure                                       */
     uint64_t ahead_bytes; /* of loads in flight there at that time, with its own      */
@@ -280,14 +277,10 @@ struct agent_match {
     void (*done)(struct agent_match *match); /* the request's: all keys are known */
     /* by key */
     struct key keys[SHM_MATCH_KEYS];
-    uint16_t at[SHM_MATCH_KEYS];      /* which key of the request it is                 */
-    uint8_t state[SHM_MATCH_KEYS];    /* enum agent_match_key                           */
-    uint8_t reason[SHM_MATCH_KEYS];   /* KNOWN: enum icms_miss; NONE: it is there       */
-    bool owner_down[SHM_MATCH_KEYS];  /* as in struct agent_op                          */
-    bool owner_lacks[SHM_MATCH_KEYS]; /* as in struct agent_op                          */
-    bool asked_next[SHM_MATCH_KEYS];  /* the owner misses it and was away: the next one is
-                                         asked, too                                     */
-    uint64_t tried[SHM_MATCH_KEYS];   /* bit j: enclosure j was asked                   */
+    uint16_t at[SHM_MATCH_KEYS];    /* which key of the request it is                 */
+    uint8_t state[SHM_MATCH_KEYS];  /* enum agent_match_key                           */
+    uint8_t reason[SHM_MATCH_KEYS]; /* KNOWN: enum icms_miss; NONE: it is there       */
+    struct agent_search searches[SHM_MATCH_KEYS]; /* who was asked                          */
 };
 
 /* ---- one reactor ---------------------------------------------------------------------------- */
@@ -296,11 +289,13 @@ struct agent_reactor {
     struct agent *agent;
     uint32_t index;
     struct loop *loop;
-    uint32_t shard_count, enclosure_count; /* made                                         */
+    uint32_t shard_count;                  /* made                                         */
     struct agent_shard *shards;            /* one a volume                                 */
     struct agent_slabs *slabs;             /* [agent->arena_count]                         */
-    struct agent_enclosure *enclosures;    /* one an enclosure                             */
-    _Atomic uint64_t excluded;             /* bit j: enclosure j takes nothing now         */
+    const struct agent_view *view;         /* what of the pod is used: pod.h               */
+    uint64_t view_ns;                      /* since when                                   */
+    struct agent_enclosure *enclosures;    /* [LIMIT_ENCLOSURES]                           */
+    _Atomic uint64_t excluded;             /* bit j: enclosure j takes nothing now, or is none */
     uint64_t slow;                         /* bit j: and is connected: it is SLOW          */
     struct slow slow_loads, slow_exists;   /* what enclosures take for them; none: unused  */
     struct agent_op *ops;                  /* [AGENT_OPS]                                  */
@@ -458,6 +453,7 @@ struct agent_shard {
     uint64_t sheds, deadline_misses, checksum_errors, store_failures;
     struct hist evicted_age_ns; /* since they were published, of evicted blocks          */
     struct agent_user_count users[AGENT_USERS]; /* by place in agent->users               */
+    uint64_t former_found, former_missed, moved, moved_bytes, moves_shed;
 };
 
 /* ---- enclosures ----------------------------------------------------------------------------- */
@@ -467,11 +463,14 @@ struct agent_enclosure {
     struct agent *agent;
     struct agent_reactor *reactor;
     uint32_t number;
-    char name[LIMIT_NAME_BYTES];
+    bool is_made; /* the fields of this reactor's slot are set: it was in use at some time */
     _Atomic uint32_t state; /* enum agent_enclosure_state                               */
     _Atomic uint32_t tls;   /* enum net_tls_how of its connections when it came up last */
     _Atomic uint32_t auth;  /* enum agent_auth; likewise                                */
-    struct nvmf_ctrl *ctrl;
+    struct agent_link link; /* its association; empty: the slot is free                     */
+    struct agent_link next; /* relinking: the one after it; empty: none                     */
+    bool is_relinking;      /* `link` ends, `next` comes                                    */
+    bool is_open;           /* `link` was opened, and is not closed                         */
     uint32_t nsid[LIMIT_AGENT_VOLUMES]; /* by the agent's number; 0: it has no such volume */
     uint32_t value_bytes_max[LIMIT_AGENT_VOLUMES]; /* as stored */
     _Atomic uint64_t
@@ -497,8 +496,9 @@ struct agent_enclosure {
     uint64_t exclusions, probes, load_bytes, store_bytes;
     uint64_t slow_total;           /* times it became SLOW                                    */
     uint64_t checksum_errors;      /* blocks that it had, and that are damaged                  */
-    uint64_t auths, auths_refused; /* as of nvmf_ctrl_stats when it came up or went down last */
-    struct hist op_ns[AGENT_LATENCY_COUNT]; /* from sent to answered                             */
+    uint64_t auths, auths_refused; /* of all its associations when it came up or went down last */
+    uint64_t link_auths, link_auths_refused; /* of them, of `link`                             */
+    struct hist op_ns[AGENT_LATENCY_COUNT];  /* from sent to answered                             */
     pthread_mutex_t text_lock; /* of last_error: written on failures, read by status       */
     char last_error[LIMIT_REASON_BYTES];
     uint64_t last_error_ns;  /* when; text_lock                                         */
@@ -574,9 +574,6 @@ struct agent_client {
 
 /* ---- the agent ------------------------------------------------------------------------------ */
 
-struct crypt_tls;
-struct secret;
-
 struct agent {
     struct loop_env *env;
     struct agent_opts opts; /* pointers in it are not used after agent_new              */
@@ -587,13 +584,7 @@ struct agent {
     uint32_t weights[LIMIT_AGENT_VOLUMES]; /* of volumes, where they share                    */
     uint32_t arena_count;
     struct agent_arena arenas[LIMIT_AGENT_VOLUMES];
-    uint32_t enclosure_count;      /* enclosures                                               */
-    struct nvmf_settings settings; /* what all agents have to agree about                  */
-    struct place_map *map;         /* of the enclosures; NULL: none                            */
-    struct crypt_tls *tls[LIMIT_ENCLOSURES];  /* keys for connections to them; NULL: without TLS */
-    struct secret *secrets[LIMIT_ENCLOSURES]; /* this host's towards them; NULL: none            */
-    struct secret *controller_secrets[LIMIT_ENCLOSURES]; /* that they have to prove; NULL: none  */
-    uint8_t require[LIMIT_ENCLOSURES];                   /* REQUIRE_* of them                    */
+    struct agent_pod pod;            /* the enclosures                                           */
     struct agent_local *local;       /* NULL: a pod                                              */
     _Atomic uint64_t backlog_bytes;  /* stores in flight                                         */
     _Atomic uint32_t backlog_weight; /* of the volumes whose they are                           */
@@ -605,31 +596,6 @@ struct agent {
     uint64_t clients_refused; /* by agent_access_client; control                                */
     uint32_t refused_user;    /* the last of those; likewise                                    */
 };
-
-/* A bit for each enclosure. */
-static inline uint64_t agent_enclosures_mask(const struct agent *agent)
-{
-    return agent->enclosure_count == 64 ? ~(uint64_t)0
-                                        : ((uint64_t)1 << agent->enclosure_count) - 1;
-}
-
-/* ---- keys.c --------------------------------------------------------------------------------- */
-
-/* Settings of connections to an enclosure with its psk; NULL without one. CONFIG, NOT_FOUND,
- * PERMISSION, ... with a sentence. Blocking. */
-icms_err agent_key_load(const char *hostnqn, const struct agent_enclosure_opts *enclosure,
-                        struct err_why *why, struct crypt_tls **out_tls) ICMS_MUST_CHECK;
-
-/* Secrets for authentication with an enclosure; NULL where it has none. As above. */
-icms_err agent_secrets_load(const struct agent_enclosure_opts *enclosure, struct err_why *why,
-                            struct secret **out_secret,
-                            struct secret **out_controller_secret) ICMS_MUST_CHECK;
-
-/* Whether the keys of all enclosures can be used. */
-icms_err agent_keys_check(const struct agent_opts *opts, struct err_why *why) ICMS_MUST_CHECK;
-
-/* After reactors ended. */
-void agent_keys_free(struct agent *agent);
 
 /* ---- agent.c -------------------------------------------------------------------------------- */
 
@@ -859,12 +825,28 @@ static inline struct sealed_place agent_shard_sealed_place(const struct agent_sh
 bool agent_shard_is_sealed(struct agent_shard *shard, uint32_t slot, const struct key *key,
                            uint32_t value_bytes);
 
+/* The reactor has another view, in which these enclosures (bits) are not any more: what was stored
+ * there and not flushed is lost, which the client's next flush says. */
+void agent_shard_view_changed(struct agent_shard *shard, uint64_t left);
+
 /* ---- enclosure.c ---------------------------------------------------------------------------- */
 
-icms_err agent_enclosure_init(struct agent_enclosure *enclosure, struct agent_reactor *reactor,
-                              uint32_t number, const struct agent_enclosure_opts *opts,
-                              struct err_why *why) ICMS_MUST_CHECK;
+/* A slot that is free begins anew, with counters at 0. Before its reactor runs, or while nothing of
+ * it is in use there. */
+icms_err agent_enclosure_make(struct agent_enclosure *enclosure, struct agent_reactor *reactor,
+                              uint32_t number, struct err_why *why) ICMS_MUST_CHECK;
 void agent_enclosure_fini(struct agent_enclosure *enclosure);
+
+/* Takes an association instead of the one that it has, which is closed first; an empty one: then
+ * the reactor gives the slot back, once nothing of it is in use any more. On its reactor. */
+void agent_enclosure_relink(struct agent_enclosure *enclosure, struct agent_link *take);
+
+/* There are other enclosures, which is told to it. On its reactor. */
+void agent_enclosure_settings_set(struct agent_enclosure *enclosure,
+                                  const struct nvmf_settings *settings);
+
+/* Slow ones are used again where too few others are left. On the loop. */
+void agent_enclosures_slow_release(struct agent_reactor *reactor);
 
 /* First connection. On its reactor. */
 void agent_enclosure_begin(struct agent_enclosure *enclosure);
@@ -915,12 +897,6 @@ struct agent_op *agent_op_find(struct agent_shard *shard, const struct key *key,
 
 /* The key is written: loads in flight for it publish nothing, who waits for them looks again. */
 void agent_op_drop_loads(struct agent_shard *shard, const struct key *key);
-
-/* The first in the key's order that is not excluded, has the volume and is not in tried; NULL:
- * none. *io_owner_down: set when one before it is excluded; *io_owner_lacks: when one lacks the
- * volume. */
-struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct key *key,
-                                      uint64_t tried, bool *io_owner_down, bool *io_owner_lacks);
 
 /* The one that was asked could not be reached, or was lost. */
 bool agent_err_is_lost(icms_err err);

@@ -138,7 +138,8 @@ struct agent_rig *rig_new(const struct rig_opts *opts)
     rig->opts.host_id = (struct uuid){{1}};
     rig->opts.loops = opts->loops == 0 ? 1 : opts->loops;
     rig->opts.client_bytes = 4 << 20;
-    rig->opts.enclosure_count = opts->enclosures;
+    rig->opts.enclosure_count = opts->members != 0 ? opts->members : opts->enclosures;
+    rig->opts.epoch = opts->epoch;
     rig->opts.enclosures = rig->enclosures;
     rig->opts.volume_count = RIG_VOLUMES;
     rig->opts.volumes = rig->volumes;
@@ -208,6 +209,23 @@ void rig_on_fake(struct agent_rig *rig, uint32_t enclosure, void (*run)(struct f
     struct rig_call call = {.run = run, .target = rig->fake[enclosure]};
 
     sim_call(rig->sim, rig->fake_loop[enclosure], rig_call_run, &call);
+}
+
+static void rig_pod_done(void *arg)
+{
+    *(volatile bool *)arg = true;
+}
+
+icms_err rig_pod(struct agent_rig *rig, uint64_t epoch,
+                 const struct agent_enclosure_opts *enclosures, uint32_t count, struct err_why *why)
+{
+    volatile bool over = false;
+    icms_err err = agent_pod_apply_start(rig->agent, epoch, enclosures, count, why, rig_pod_done,
+                                         (void *)(uintptr_t)&over);
+
+    for (uint32_t steps = 0; err == ICMS_OK && !over; steps++)
+        check(steps < 3000000 && sim_step(rig->sim));
+    return err;
 }
 
 /* ---- clients -------------------------------------------------------------------------------- */
@@ -492,11 +510,17 @@ void rig_flash(struct agent_rig *rig, uint32_t enclosure, uint32_t volume, uint3
 
 uint32_t rig_owner(struct agent_rig *rig, uint32_t volume, uint32_t n)
 {
+    const struct agent_view *view = rig->agent->pod.view;
+    const struct uuid *uuid;
     struct key key;
+    uint32_t owner;
 
     rig_key(n, &key);
-    return place_owner(rig->agent->map, &key, volume_has_runs(&rig->agent->volumes[volume].spec),
-                       0);
+    owner = place_owner(view->owners, &key, volume_has_runs(&rig->agent->volumes[volume].spec), 0);
+    uuid = &rig->agent->pod.members[view->numbers[owner]].opts.uuid;
+    for (owner = 0; !uuid_equal(&rig->enclosures[owner].uuid, uuid); owner++)
+        check(owner + 1 < rig->enclosure_count);
+    return owner;
 }
 
 bool rig_value_is(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,

@@ -39,6 +39,8 @@ struct rig_opts {
     bool long_names;           /* NQNs are as long as they may be               */
     bool swapped;              /* the first two enclosures are listed the other way round */
     bool heavy;                /* the first one listed has another weight       */
+    uint32_t members;          /* so many of the enclosures are in the pod; 0: all */
+    uint64_t epoch;            /* of them                                       */
 };
 
 struct agent_rig {
@@ -80,6 +82,11 @@ void rig_run(struct agent_rig *rig, uint64_t ns);
 
 /* Time of the agent's machine. */
 uint64_t rig_now_ns(const struct agent_rig *rig);
+
+/* Gives the agent other enclosures, and runs until all reactors have them. */
+icms_err rig_pod(struct agent_rig *rig, uint64_t epoch,
+                 const struct agent_enclosure_opts *enclosures, uint32_t count,
+                 struct err_why *why);
 
 /* Runs a function on the loop of an enclosure. */
 void rig_on_fake(struct agent_rig *rig, uint32_t enclosure,

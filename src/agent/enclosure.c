@@ -5,7 +5,9 @@
  * On its reactor's loop. Every reactor has an association of its own with each enclosure, and a
  * verdict of its own on its health.
  *
- * Life: agent_enclosure_begin -> CONNECTING -> UP <-> EXCLUDED, and UP <-> SLOW -> EXCLUDED. Health
+ * Life: agent_enclosure_begin -> CONNECTING -> UP <-> EXCLUDED, and UP <-> SLOW -> EXCLUDED;
+ * agent_enclosure_relink ends it from any of them: the association is closed, and another one takes
+ * its place (CONNECTING), or none (the slot is free). Health
  * is decided here, on the data path: a connection that is refused, reset or silent (nvmf/host
  * counts bytes, and asks a busy enclosure for a sign of life) excludes at once; every operation in
  * flight comes back and goes on with the next enclosure. While excluded it is probed every
@@ -26,7 +28,6 @@
  * Invariant: bit `number` of reactor->excluded is clear exactly while UP, and that of reactor->slow
  * set exactly while SLOW.
  */
-#include "crypt/dhchap.h"
 #include "agent/agent_int.h"
 
 #include <stdio.h>
@@ -63,7 +64,9 @@ static void enclosure_open(struct agent_enclosure *enclosure)
 {
     uint64_t timeout_ns = (uint64_t)enclosure->agent->opts.connect_timeout_ms * 1000000;
 
-    nvmf_ctrl_open(enclosure->ctrl, reactor_now_ns(enclosure->reactor) + timeout_ns);
+    check(!enclosure->is_open);
+    enclosure->is_open = true;
+    nvmf_ctrl_open(enclosure->link.ctrl, reactor_now_ns(enclosure->reactor) + timeout_ns);
 }
 
 static enum agent_enclosure_state enclosure_state(const struct agent_enclosure *enclosure)
@@ -87,8 +90,7 @@ static void enclosure_probe_arm(struct agent_enclosure *enclosure)
 /* Enclosures (bits) that are UP. */
 static uint64_t enclosures_in_use(const struct agent_reactor *reactor)
 {
-    return ~atomic_load_explicit(&reactor->excluded, memory_order_relaxed) &
-           agent_enclosures_mask(reactor->agent);
+    return ~atomic_load_explicit(&reactor->excluded, memory_order_relaxed) & reactor->view->members;
 }
 
 static void enclosure_slow_begins(struct agent_enclosure *enclosure, struct slow *slow,
@@ -123,14 +125,13 @@ static void enclosure_slow_ends(struct agent_enclosure *enclosure)
 }
 
 /* What is slow is better than nothing. */
-static void enclosures_slow_release(struct agent_reactor *reactor)
+void agent_enclosures_slow_release(struct agent_reactor *reactor)
 {
     uint32_t up = (uint32_t)__builtin_popcountll(enclosures_in_use(reactor));
+    uint32_t all = (uint32_t)__builtin_popcountll(reactor->view->members);
 
-    for (uint32_t i = 0; i < reactor->enclosure_count; i++)
-        if (2 * up < reactor->enclosure_count &&
-            enclosure_state(&reactor->enclosures[i]) == AGENT_ENCLOSURE_SLOW)
-            enclosure_slow_ends(&reactor->enclosures[i]);
+    for (uint64_t slow = reactor->slow; 2 * up < all && slow != 0; slow &= slow - 1)
+        enclosure_slow_ends(&reactor->enclosures[__builtin_ctzll(slow)]);
 }
 
 /* What a probe will ask for: the last that was there, so that it costs what loads cost. */
@@ -203,7 +204,8 @@ static void enclosure_probe_send(struct agent_enclosure *enclosure)
     };
     if (is_load)
         req->data[0] = (struct iovec){enclosure->probe_memory, AGENT_PROBE_BYTES};
-    enclosure->probing = (is_load ? nvmf_retrieve : nvmf_exist)(enclosure->ctrl, req) == ICMS_OK;
+    enclosure->probing =
+        (is_load ? nvmf_retrieve : nvmf_exist)(enclosure->link.ctrl, req) == ICMS_OK;
 }
 
 static void enclosure_probe(struct loop_timer *timer)
@@ -232,7 +234,7 @@ static const char *enclosure_kind(bool sealed, bool encrypted)
 static const struct nvmf_volume *enclosure_volume_find(struct agent_enclosure *enclosure,
                                                        const struct volume_spec *spec)
 {
-    const struct nvmf_volume *found = nvmf_ctrl_volume(enclosure->ctrl, &spec->uuid);
+    const struct nvmf_volume *found = nvmf_ctrl_volume(enclosure->link.ctrl, &spec->uuid);
     char text[LIMIT_REASON_BYTES];
 
     if (found == NULL || !found->icms ||
@@ -258,7 +260,7 @@ static void enclosure_look_arm(struct agent_enclosure *enclosure)
 
 static void enclosure_look(struct loop_timer *timer)
 {
-    nvmf_ctrl_look(container_of(timer, struct agent_enclosure, look)->ctrl);
+    nvmf_ctrl_look(container_of(timer, struct agent_enclosure, look)->link.ctrl);
 }
 
 /* Volumes by name: which namespace, how large. */
@@ -291,17 +293,19 @@ static void enclosure_volume_lost(struct agent_enclosure *enclosure, struct agen
 
 static void enclosure_auths_read(struct agent_enclosure *enclosure)
 {
-    const struct nvmf_ctrl_stats *stats = nvmf_ctrl_stats(enclosure->ctrl);
+    const struct nvmf_ctrl_stats *stats = nvmf_ctrl_stats(enclosure->link.ctrl);
 
-    counter_add(&enclosure->auths, stats->auths - enclosure->auths);
-    counter_add(&enclosure->auths_refused, stats->auths_refused - enclosure->auths_refused);
+    counter_add(&enclosure->auths, stats->auths - enclosure->link_auths);
+    counter_add(&enclosure->auths_refused, stats->auths_refused - enclosure->link_auths_refused);
+    enclosure->link_auths = stats->auths;
+    enclosure->link_auths_refused = stats->auths_refused;
 }
 
 /* Whether the connections that are up now were asked to authenticate. */
 static void enclosure_auth_set(struct agent_enclosure *enclosure)
 {
-    bool is_proven = nvmf_ctrl_stats(enclosure->ctrl)->auths > counter_get(&enclosure->auths);
-    bool is_mutual = enclosure->agent->controller_secrets[enclosure->number] != NULL;
+    bool is_proven = nvmf_ctrl_stats(enclosure->link.ctrl)->auths > enclosure->link_auths;
+    bool is_mutual = enclosure->link.keys->controller_secret != NULL;
 
     atomic_store_explicit(&enclosure->auth,
                           !is_proven  ? AGENT_AUTH_NONE
@@ -332,18 +336,22 @@ static void enclosure_up(struct nvmf_ctrl *ctrl)
 }
 
 /* What other hosts of the enclosure have. Where that is not what this one has, they look for the
- * same block at different places. */
+ * same block at different places. An epoch reaches one host after the other: what it changes is not
+ * told before all had time to take it. */
 static void enclosure_told(struct nvmf_ctrl *ctrl, uint8_t feature, uint32_t volume,
                            uint32_t others)
 {
     struct agent_enclosure *enclosure = nvmf_ctrl_owner(ctrl);
-    const struct nvmf_settings *own = &enclosure->agent->settings;
+    const struct agent_reactor *reactor = enclosure->reactor;
+    const struct nvmf_settings *own = &reactor->view->settings;
+    bool is_settled =
+        reactor->view->epoch == 0 || reactor_now_ns(reactor) - reactor->view_ns > AGENT_SETTLE_NS;
 
     if (feature == NVME_FEATURE_ICMS_ENCLOSURES)
-        atomic_store_explicit(&enclosure->enclosures_differ, others != own->enclosures,
-                              memory_order_relaxed);
+        atomic_store_explicit(&enclosure->enclosures_differ,
+                              is_settled && others != own->enclosures, memory_order_relaxed);
     else if (feature == NVME_FEATURE_ICMS_WEIGHTS)
-        atomic_store_explicit(&enclosure->weights_differ, others != own->weights,
+        atomic_store_explicit(&enclosure->weights_differ, is_settled && others != own->weights,
                               memory_order_relaxed);
     else
         atomic_store_explicit(&enclosure->run_blocks_others[volume],
@@ -370,14 +378,22 @@ static void enclosure_down(struct nvmf_ctrl *ctrl, icms_err err, const char *why
     slow_forget(&enclosure->reactor->slow_loads, enclosure->number);
     slow_forget(&enclosure->reactor->slow_exists, enclosure->number);
     enclosure_state_set(enclosure, AGENT_ENCLOSURE_EXCLUDED);
-    enclosures_slow_release(enclosure->reactor);
+    agent_enclosures_slow_release(enclosure->reactor);
     atomic_store_explicit(&enclosure->tried, true, memory_order_release);
 }
+
+static void enclosure_relinked(struct agent_enclosure *enclosure);
 
 /* Everything of the association is over. */
 static void enclosure_closed(struct nvmf_ctrl *ctrl)
 {
-    enclosure_probe_arm(nvmf_ctrl_owner(ctrl));
+    struct agent_enclosure *enclosure = nvmf_ctrl_owner(ctrl);
+
+    enclosure->is_open = false;
+    if (enclosure->is_relinking)
+        enclosure_relinked(enclosure);
+    else
+        enclosure_probe_arm(enclosure);
 }
 
 static const struct nvmf_ctrl_ops enclosure_ctrl_ops = {
@@ -390,15 +406,22 @@ static const struct nvmf_ctrl_ops enclosure_ctrl_ops = {
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
+/* Not while it leaves, or after that. */
+static bool enclosure_is_up(const struct agent_enclosure *enclosure)
+{
+    return enclosure->link.ctrl != NULL && nvmf_ctrl_is_up(enclosure->link.ctrl);
+}
+
 /* How a command ended, seen from here. */
 static icms_err enclosure_req_err(struct agent_enclosure *enclosure, struct agent_shard *shard,
                                   const struct nvmf_req *req)
 {
-    if (req->err == ICMS_NO_VOLUME && enclosure->nsid[shard->number] == req->nsid)
+    if (req->err == ICMS_NO_VOLUME && enclosure->nsid[shard->number] == req->nsid &&
+        enclosure_is_up(enclosure))
         enclosure_volume_lost(enclosure, shard);
     /* The association ended under it, whatever the association died of. */
     if (req->status == 0 && req->err != ICMS_OK && req->err != ICMS_CORRUPT &&
-        !nvmf_ctrl_is_up(enclosure->ctrl) && reactor_now_ns(enclosure->reactor) < req->deadline_ns)
+        !enclosure_is_up(enclosure) && reactor_now_ns(enclosure->reactor) < req->deadline_ns)
         return ICMS_PEER_DOWN;
     return req->err;
 }
@@ -470,7 +493,7 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
     uint8_t *memory = op->slot == SHM_SLOT_NONE ? NULL : agent_shard_memory(shard, op->slot);
     icms_err err;
 
-    if (!nvmf_ctrl_is_up(enclosure->ctrl))
+    if (!enclosure_is_up(enclosure))
         return ICMS_PEER_DOWN;
     if (enclosure->nsid[shard->number] == 0)
         return ICMS_NO_VOLUME;
@@ -495,7 +518,7 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
             req->data[0] = (struct iovec){memory, op->space};
         }
         req->want_record = op->suspect;
-        err = nvmf_retrieve(enclosure->ctrl, req);
+        err = nvmf_retrieve(enclosure->link.ctrl, req);
         if (err == ICMS_OK)
             enclosure->loading_bytes += enclosure_req_space(req);
         op->ahead_bytes = enclosure->loading_bytes;
@@ -505,14 +528,14 @@ static icms_err enclosure_op_start(struct agent_enclosure *enclosure, struct age
             return ICMS_VALUE_SIZE;
         req->data[0] = (struct iovec){memory, op->stored_bytes};
         req->options = op->if_absent ? NVME_KV_STORE_IF_ABSENT : 0;
-        return nvmf_store(enclosure->ctrl, req);
+        return nvmf_store(enclosure->link.ctrl, req);
     case AGENT_OP_EXIST:
-        return nvmf_exist(enclosure->ctrl, req);
+        return nvmf_exist(enclosure->link.ctrl, req);
     case AGENT_OP_DELETE:
         req->only_record = (uint32_t)op->record;
-        return nvmf_delete(enclosure->ctrl, req);
+        return nvmf_delete(enclosure->link.ctrl, req);
     case AGENT_OP_FLUSH:
-        return nvmf_flush(enclosure->ctrl, req);
+        return nvmf_flush(enclosure->link.ctrl, req);
     }
     return ICMS_INVALID;
 }
@@ -574,12 +597,13 @@ void agent_enclosure_ask_match(struct agent_enclosure *enclosure, struct agent_m
         .done = match_req_done,
         .owner = cmd,
     };
-    if (!nvmf_ctrl_is_up(enclosure->ctrl))
+    if (!enclosure_is_up(enclosure))
         cmd->err = ICMS_PEER_DOWN;
     else if (nsid == 0)
         cmd->err = ICMS_NO_VOLUME;
     else
-        cmd->err = nvmf_exist_many(enclosure->ctrl, &cmd->nvmf, cmd->keys, cmd->count, cmd->data);
+        cmd->err =
+            nvmf_exist_many(enclosure->link.ctrl, &cmd->nvmf, cmd->keys, cmd->count, cmd->data);
     if (cmd->err == ICMS_OK)
         return;
     cmd->reason = ICMS_MISS_NONE;
@@ -598,28 +622,20 @@ bool agent_enclosure_was_away(const struct agent_enclosure *enclosure,
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-icms_err agent_enclosure_init(struct agent_enclosure *enclosure, struct agent_reactor *reactor,
-                              uint32_t number, const struct agent_enclosure_opts *opts,
-                              struct err_why *why)
+icms_err agent_link_new(struct agent_reactor *reactor, uint32_t number,
+                        const struct agent_enclosure_opts *opts, struct agent_keys *keys,
+                        const struct nvmf_settings *settings, struct err_why *why,
+                        struct agent_link *out_link)
 {
     const struct agent *agent = reactor->agent;
     const struct agent_opts *agent_opts = &agent->opts;
     struct nvmf_ctrl_opts ctrl_opts;
     struct uuid volumes[LIMIT_AGENT_VOLUMES];
+    struct agent_link link = {.keys = keys};
+    icms_err err;
 
     for (uint32_t i = 0; i < agent->volume_count; i++)
         volumes[i] = agent->volumes[i].spec.uuid;
-    enclosure->agent = reactor->agent;
-    enclosure->number = number;
-    enclosure->reactor = reactor;
-    snprintf(enclosure->name, sizeof(enclosure->name), "%s", opts->name);
-    pthread_mutex_init(&enclosure->text_lock, NULL);
-    loop_timer_init(&enclosure->probe, enclosure_probe);
-    loop_timer_init(&enclosure->look, enclosure_look);
-    enclosure_state_set(enclosure, AGENT_ENCLOSURE_CONNECTING);
-    enclosure->probe_memory = malloc(AGENT_PROBE_BYTES);
-    if (enclosure->probe_memory == NULL)
-        return err_set(why, ICMS_NO_MEMORY, "no memory for a probe of an enclosure");
     nvmf_ctrl_opts_init(&ctrl_opts);
     ctrl_opts.addr = opts->addr;
     ctrl_opts.subnqn = opts->nqn;
@@ -632,28 +648,143 @@ icms_err agent_enclosure_init(struct agent_enclosure *enclosure, struct agent_re
         .groups = agent->volume_count, .members = AGENT_MEMBERS, .weights = agent->weights};
     ctrl_opts.keep_alive_ns = (uint64_t)agent_opts->keep_alive_ms * 1000000;
     ctrl_opts.silence_ns = (uint64_t)agent_opts->silence_ms * 1000000;
-    ctrl_opts.tls = agent->tls[number];
-    ctrl_opts.require = agent->require[number];
-    ctrl_opts.auth_key = agent->secrets[number];
-    ctrl_opts.auth_controller_key = agent->controller_secrets[number];
+    ctrl_opts.tls = keys->tls;
+    ctrl_opts.require = opts->require;
+    ctrl_opts.auth_key = keys->secret;
+    ctrl_opts.auth_controller_key = keys->controller_secret;
     ctrl_opts.volumes = volumes;
     ctrl_opts.volume_count = agent->volume_count;
     if (reactor->index == 0) /* one of them is enough */
-        ctrl_opts.settings = &agent->settings;
+        ctrl_opts.settings = settings;
     ctrl_opts.ops = &enclosure_ctrl_ops;
-    ctrl_opts.owner = enclosure;
-    return nvmf_ctrl_new(enclosure->reactor->loop, &ctrl_opts, why, &enclosure->ctrl);
+    ctrl_opts.owner = &reactor->enclosures[number];
+    err = nvmf_ctrl_new(reactor->loop, &ctrl_opts, why, &link.ctrl);
+    if (err != ICMS_OK)
+        return err;
+    agent_keys_hold(keys);
+    *out_link = link;
+    return ICMS_OK;
+}
+
+void agent_link_free(struct agent_link *link)
+{
+    nvmf_ctrl_free(&link->ctrl);
+    agent_keys_rele(&link->keys);
+}
+
+static void enclosure_begins(struct agent_enclosure *enclosure)
+{
+    enclosure->began_ns = reactor_now_ns(enclosure->reactor);
+    enclosure_open(enclosure);
+}
+
+/* What it had is closed: the next association, or the end. */
+static void enclosure_relinked(struct agent_enclosure *enclosure)
+{
+    agent_link_free(&enclosure->link);
+    enclosure->link = enclosure->next;
+    enclosure->next = (struct agent_link){0};
+    enclosure->is_relinking = false;
+    enclosure->link_auths = enclosure->link_auths_refused = 0;
+    if (enclosure->link.ctrl != NULL)
+        enclosure_begins(enclosure);
+    else
+        atomic_fetch_sub_explicit(&enclosure->agent->pod.members[enclosure->number].reactors, 1,
+                                  memory_order_release);
+}
+
+void agent_enclosure_relink(struct agent_enclosure *enclosure, struct agent_link *take)
+{
+    struct agent_reactor *reactor = enclosure->reactor;
+
+    agent_link_free(&enclosure->next); /* never opened: two came in a row */
+    enclosure->next = *take;
+    *take = (struct agent_link){0};
+    enclosure->is_relinking = true;
+    loop_timer_stop(reactor->loop, &enclosure->probe);
+    loop_timer_stop(reactor->loop, &enclosure->look);
+    slow_forget(&reactor->slow_loads, enclosure->number);
+    slow_forget(&reactor->slow_exists, enclosure->number);
+    for (uint32_t i = 0; i < enclosure->agent->volume_count; i++)
+        (void)agent_shard_missing_set(&reactor->shards[i], enclosure->number, false);
+    memset(enclosure->asked, 0, sizeof(enclosure->asked));
+    enclosure_state_set(enclosure, AGENT_ENCLOSURE_CONNECTING);
+    if (enclosure->is_open)
+        nvmf_ctrl_close(enclosure->link.ctrl, ICMS_PEER_DOWN); /* then enclosure_closed */
+    else
+        enclosure_relinked(enclosure);
+}
+
+void agent_enclosure_settings_set(struct agent_enclosure *enclosure,
+                                  const struct nvmf_settings *settings)
+{
+    atomic_store_explicit(&enclosure->enclosures_differ, false, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->weights_differ, false, memory_order_relaxed);
+    nvmf_ctrl_settings_set(enclosure->link.ctrl, settings);
+    if (enclosure->next.ctrl != NULL)
+        nvmf_ctrl_settings_set(enclosure->next.ctrl, settings);
+}
+
+/* Counters of whom had the slot before. Field by field: an operation that comes to its end may
+ * still look at `number`. */
+static void enclosure_counters_reset(struct agent_enclosure *enclosure)
+{
+    uint64_t *const counters[] = {
+        &enclosure->exclusions,  &enclosure->probes,        &enclosure->load_bytes,
+        &enclosure->store_bytes, &enclosure->slow_total,    &enclosure->checksum_errors,
+        &enclosure->auths,       &enclosure->auths_refused,
+    };
+
+    for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
+        counter_set(counters[i], 0);
+    memset(enclosure->op_ns, 0, sizeof(enclosure->op_ns));
+    for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++) {
+        atomic_store_explicit(&enclosure->appeared_ns[i], 0, memory_order_relaxed);
+        atomic_store_explicit(&enclosure->run_blocks_others[i], 0, memory_order_relaxed);
+    }
+    atomic_store_explicit(&enclosure->tls, 0, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->auth, AGENT_AUTH_NONE, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->enclosures_differ, false, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->weights_differ, false, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->included_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->tried, false, memory_order_relaxed);
+    atomic_store_explicit(&enclosure->state, AGENT_ENCLOSURE_CONNECTING, memory_order_relaxed);
+    pthread_mutex_lock(&enclosure->text_lock);
+    enclosure->last_error[0] = 0;
+    enclosure->damaged_ns = 0;
+    pthread_mutex_unlock(&enclosure->text_lock);
+}
+
+icms_err agent_enclosure_make(struct agent_enclosure *enclosure, struct agent_reactor *reactor,
+                              uint32_t number, struct err_why *why)
+{
+    if (!enclosure->is_made) {
+        enclosure->probe_memory = malloc(AGENT_PROBE_BYTES);
+        if (enclosure->probe_memory == NULL)
+            return err_set(why, ICMS_NO_MEMORY, "no memory for a probe of an enclosure");
+        enclosure->agent = reactor->agent;
+        enclosure->reactor = reactor;
+        enclosure->number = number;
+        pthread_mutex_init(&enclosure->text_lock, NULL);
+        loop_timer_init(&enclosure->probe, enclosure_probe);
+        loop_timer_init(&enclosure->look, enclosure_look);
+        enclosure->is_made = true;
+    }
+    enclosure_counters_reset(enclosure);
+    return ICMS_OK;
 }
 
 void agent_enclosure_fini(struct agent_enclosure *enclosure)
 {
-    nvmf_ctrl_free(&enclosure->ctrl);
+    if (!enclosure->is_made)
+        return;
+    agent_link_free(&enclosure->link);
+    agent_link_free(&enclosure->next);
     free(enclosure->probe_memory);
     pthread_mutex_destroy(&enclosure->text_lock);
 }
 
 void agent_enclosure_begin(struct agent_enclosure *enclosure)
 {
-    enclosure->began_ns = reactor_now_ns(enclosure->reactor);
-    enclosure_open(enclosure);
+    enclosure_begins(enclosure);
 }

@@ -101,9 +101,9 @@ static void match_known(struct agent_match *match, uint32_t i, enum icms_miss re
 /* Nobody has it, as far as somebody could be asked. */
 static void match_absent(struct agent_match *match, uint32_t i)
 {
-    if (match->owner_down[i])
+    if (match->searches[i].owner_down)
         match_known(match, i, ICMS_MISS_ENCLOSURE_DOWN);
-    else if (match->owner_lacks[i])
+    else if (match->searches[i].owner_lacks)
         match_known(match, i, ICMS_MISS_NO_VOLUME);
     else
         match_known(match, i, ICMS_MISS_ABSENT);
@@ -134,10 +134,8 @@ static struct line *match_ask_alone(struct agent_match *match, uint32_t i)
     op->match = match;
     op->match_key = i;
     op->deadline_ns = match->deadline_ns;
-    op->tried = match->tried[i];
-    op->owner_down = match->owner_down[i];
-    op->owner_lacks = match->owner_lacks[i];
-    op->first_reason = match->asked_next[i] ? ICMS_MISS_ABSENT : ICMS_MISS_NONE;
+    op->search = match->searches[i];
+    op->first_reason = op->search.is_missed ? ICMS_MISS_ABSENT : ICMS_MISS_NONE;
     match->state[i] = MATCH_OUT;
     match->out++;
     agent_op_start(op);
@@ -172,7 +170,7 @@ static struct line *match_ask_cmd(struct agent_match *match, uint32_t i,
     cmd->keys[cmd->count] = match->keys[i];
     cmd->count++;
     match->state[i] = MATCH_OUT;
-    match->tried[i] |= (uint64_t)1 << enclosure->number;
+    agent_search_asked(&match->searches[i], enclosure);
     if (cmd->count == NVME_KV_EXIST_MANY_KEYS) {
         *io_cmd = NULL;
         agent_enclosure_ask_match(enclosure, cmd);
@@ -190,13 +188,13 @@ static struct line *match_ask(struct agent_match *match, uint32_t i)
         match_known(match, i, agent_local_exists(shard->agent->local, shard, &match->keys[i]));
         return NULL;
     }
-    enclosure = agent_op_pick(shard, &match->keys[i], match->tried[i], &match->owner_down[i],
-                              &match->owner_lacks[i]);
+    enclosure = agent_op_pick(shard, &match->keys[i], &match->searches[i]);
     if (enclosure != NULL && atomic_load_explicit(&enclosure->exist_many, memory_order_relaxed))
         return match_ask_cmd(match, i, enclosure, &match->open[enclosure->number]);
     if (enclosure != NULL)
         return match_ask_alone(match, i);
-    if (match->tried[i] == 0 && !match->owner_down[i] && !match->owner_lacks[i])
+    if (match->searches[i].tried == 0 && !match->searches[i].owner_down &&
+        !match->searches[i].owner_lacks)
         match_known(match, i, ICMS_MISS_ENCLOSURE_DOWN); /* there is no enclosure at all */
     else
         match_absent(match, i);
@@ -230,7 +228,7 @@ static void match_look(struct agent_match *match)
 /* Parts that are not full go as they are. */
 static void match_parts_send(struct agent_match *match)
 {
-    for (uint32_t j = 0; j < match->shard->agent->enclosure_count; j++) {
+    for (uint32_t j = 0; j < LIMIT_ENCLOSURES; j++) {
         struct agent_match_cmd *cmd = match->open[j];
 
         match->open[j] = NULL;
@@ -294,10 +292,7 @@ void agent_match_start(struct agent_match *match, uint64_t deadline_ns)
     match->deadline_ns = deadline_ns;
     match->left = match->count;
     match->next = match->looked = 0;
-    memset(match->owner_down, 0, match->count * sizeof(match->owner_down[0]));
-    memset(match->owner_lacks, 0, match->count * sizeof(match->owner_lacks[0]));
-    memset(match->asked_next, 0, match->count * sizeof(match->asked_next[0]));
-    memset(match->tried, 0, match->count * sizeof(match->tried[0]));
+    memset(match->searches, 0, match->count * sizeof(match->searches[0]));
     memset(match->state, MATCH_ASK, match->count * sizeof(match->state[0]));
     match_run(match);
 }
@@ -310,24 +305,24 @@ static void cmd_key_answered(const struct agent_match_cmd *cmd, uint32_t k, icms
 {
     struct agent_match *match = cmd->match;
     uint32_t i = cmd->index[k];
+    struct agent_search *search = &match->searches[i];
+    bool is_there = (cmd->map >> k & 1) != 0;
 
-    if (err == ICMS_OK && (cmd->map >> k & 1) != 0) {
+    if (err == ICMS_OK)
+        agent_search_count(match->shard, search, is_there);
+    if (err == ICMS_OK && is_there) {
         match_known(match, i, ICMS_MISS_NONE);
     } else if (err == ICMS_OK) {
-        if (!match->asked_next[i] && agent_enclosure_was_away(cmd->enclosure, match->shard)) {
-            match->asked_next[i] = true;
+        if (agent_search_missed(match->shard, search, cmd->enclosure))
             match_again(match, i);
-        } else {
+        else
             match_absent(match, i);
-        }
-    } else if (agent_err_is_lost(err)) {
-        match->owner_down[i] = true;
-        match_again(match, i);
-    } else if (err == ICMS_NO_VOLUME) {
-        match->owner_lacks[i] = true;
+    } else if (agent_err_is_lost(err) || err == ICMS_NO_VOLUME) {
+        agent_search_lost(search, err == ICMS_NO_VOLUME);
         match_again(match, i);
     } else if (err == ICMS_UNSUPPORTED) { /* it has no exist-many after all */
-        match->tried[i] &= ~((uint64_t)1 << cmd->enclosure->number);
+        search->tried &= ~((uint64_t)1 << cmd->enclosure->number);
+        search->may_be_next = search->is_missed && !search->at_former;
         match_again(match, i);
     } else {
         match_known(match, i, reason != ICMS_MISS_NONE ? reason : ICMS_MISS_DRIVE_DOWN);

@@ -12,10 +12,13 @@
  * Whom: the first in the key's rendezvous order that is not excluded. A slow one is excluded from
  * loads and stores; it is connected, so deletions and flushes, which it alone can do, go there. A
  * connection that ends under an operation excludes its enclosure, so the next one is asked. A block
- * that an enclosure misses which was away lately may be with the one that took over: that one is
- * asked too, once. While the owner is excluded, "absent" elsewhere means that the owner is down. An
- * enclosure that lacks the volume is passed over in the same way, and "absent" elsewhere then is
- * "no_volume"; that nobody has it is an error.
+ * that is missed may be elsewhere (agent_op_pick): with the enclosure that owned it before another
+ * one joined or it drained itself; and with the one that took over, where the one that misses it
+ * was away lately. Each of the two is asked once. A block that the former owner had is stored at
+ * its owner (op_move), if nothing else has to wait for that: the next load finds it there. While
+ * the owner is excluded, "absent" elsewhere means that the owner is down. An enclosure that lacks
+ * the volume is passed over in the same way, and "absent" elsewhere then is "no_volume"; that
+ * nobody has it is an error.
  *
  * Repair. A block whose trailer fails may be bad where it is stored, and a put that does not
  * replace would find it there for ever. So it is loaded again (suspect), checked here whoever says
@@ -111,103 +114,181 @@ void agent_op_drop_loads(struct agent_shard *shard, const struct key *key)
 
 /* ---- whom to ask ---------------------------------------------------------------------------- */
 
-/* The first of a key's enclosures that is neither excluded nor tried and has the volume. */
-static struct agent_enclosure *op_pick_of(struct agent_shard *shard, const struct key *key,
-                                          uint64_t excluded, uint64_t tried, bool *io_owner_down,
-                                          bool *io_owner_lacks)
+void agent_search_asked(struct agent_search *search, const struct agent_enclosure *enclosure)
 {
-    const struct place_map *map = shard->agent->map;
+    search->tried |= (uint64_t)1 << enclosure->number;
+    if (search->is_missed && !search->at_former)
+        search->may_be_next = false;
+}
+
+bool agent_search_missed(const struct agent_shard *shard, struct agent_search *search,
+                         const struct agent_enclosure *enclosure)
+{
+    if (!search->is_missed)
+        search->may_be_next = agent_enclosure_was_away(enclosure, shard);
+    search->is_missed = true;
+    return search->may_be_next || (shard->reactor->view->former != NULL && !search->at_former);
+}
+
+void agent_search_lost(struct agent_search *search, bool lacks)
+{
+    if (lacks)
+        search->owner_lacks = true;
+    else
+        search->owner_down = true;
+    if (search->is_missed && !search->at_former)
+        search->may_be_next = true;
+}
+
+void agent_search_count(struct agent_shard *shard, const struct agent_search *search, bool is_found)
+{
+    if (search->at_former)
+        counter_add(is_found ? &shard->former_found : &shard->former_missed, 1);
+}
+
+/* The first of a key's enclosures that is neither excluded nor tried and has the volume. */
+static struct agent_enclosure *pick_owner(struct agent_shard *shard, uint32_t slot,
+                                          uint64_t excluded, struct agent_search *search)
+{
+    const struct agent_view *view = shard->reactor->view;
     uint64_t missing = atomic_load_explicit(&shard->missing, memory_order_relaxed);
-    uint32_t slot = place_slot(map, key, volume_has_runs(&shard->spec));
 
     for (uint32_t rank = 0; rank < PLACE_RANKS; rank++) {
-        uint32_t member = place_rank(map, slot, rank);
+        uint32_t number = agent_view_rank(view, view->owners, slot, rank);
 
-        if (member == UINT32_MAX)
+        if (number == UINT32_MAX)
             break;
-        if ((excluded >> member & 1) != 0)
-            *io_owner_down = true;
-        else if ((missing >> member & 1) != 0)
-            *io_owner_lacks = true;
-        else if ((tried >> member & 1) == 0)
-            return &shard->reactor->enclosures[member];
+        if ((excluded >> number & 1) != 0)
+            search->owner_down = true;
+        else if ((missing >> number & 1) != 0)
+            search->owner_lacks = true;
+        else if ((search->tried >> number & 1) == 0)
+            return &shard->reactor->enclosures[number];
     }
     return NULL;
 }
 
-struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct key *key,
-                                      uint64_t tried, bool *io_owner_down, bool *io_owner_lacks)
+/* The one that owned a slot before, if it was not asked and can be. A slow one is: no other has
+ * what it has. */
+static struct agent_enclosure *pick_former(struct agent_shard *shard, uint32_t slot,
+                                           struct agent_search *search)
 {
     const struct agent_reactor *reactor = shard->reactor;
-    struct agent_enclosure *enclosure;
+    const struct agent_view *view = reactor->view;
+    uint64_t missing = atomic_load_explicit(&shard->missing, memory_order_relaxed);
+    uint32_t number;
 
-    if (shard->agent->map == NULL)
+    if (view->former == NULL)
         return NULL;
-    enclosure =
-        op_pick_of(shard, key, atomic_load_explicit(&reactor->excluded, memory_order_relaxed),
-                   tried, io_owner_down, io_owner_lacks);
-    if (enclosure == NULL && tried == 0) /* a slow one is better than none */
-        enclosure = op_pick_of(shard, key, agent_reactor_down(reactor), tried, io_owner_down,
-                               io_owner_lacks);
+    number = agent_view_rank(view, view->former, slot, 0);
+    if (number == UINT32_MAX || ((missing | search->tried) >> number & 1) != 0)
+        return NULL;
+    if ((agent_reactor_down(reactor) >> number & 1) == 0)
+        return &reactor->enclosures[number];
+    search->owner_down = true;
+    return NULL;
+}
+
+struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct key *key,
+                                      struct agent_search *search)
+{
+    const struct agent_reactor *reactor = shard->reactor;
+    uint64_t excluded = atomic_load_explicit(&reactor->excluded, memory_order_relaxed);
+    struct agent_enclosure *enclosure;
+    uint32_t slot;
+
+    search->at_former = false;
+    if (reactor->view->owners == NULL)
+        return NULL;
+    slot = place_slot(reactor->view->owners, key, volume_has_runs(&shard->spec));
+    if (search->is_missed) {
+        enclosure = pick_former(shard, slot, search);
+        search->at_former = enclosure != NULL;
+        if (enclosure != NULL || !search->may_be_next)
+            return enclosure;
+    }
+    enclosure = pick_owner(shard, slot, excluded, search);
+    if (enclosure == NULL && search->tried == 0) /* a slow one is better than none */
+        enclosure = pick_owner(shard, slot, agent_reactor_down(reactor), search);
     return enclosure;
 }
 
 icms_err agent_op_target(struct agent_shard *shard, const struct key *key)
 {
-    bool down = false, lacks = false;
+    struct agent_search search = {0};
 
-    if (agent_op_pick(shard, key, 0, &down, &lacks) != NULL)
+    if (agent_op_pick(shard, key, &search) != NULL)
         return ICMS_OK;
-    return lacks && !down ? ICMS_NO_VOLUME : ICMS_PEER_DOWN;
+    return search.owner_lacks && !search.owner_down ? ICMS_NO_VOLUME : ICMS_PEER_DOWN;
+}
+
+bool agent_op_may_move(const struct agent_shard *shard, const struct key *key)
+{
+    const struct agent_view *view = shard->reactor->view;
+    uint32_t slot;
+
+    if (view->former == NULL)
+        return false;
+    slot = place_slot(view->owners, key, volume_has_runs(&shard->spec));
+    return agent_view_rank(view, view->owners, slot, 0) !=
+           agent_view_rank(view, view->former, slot, 0);
 }
 
 /* Owner and next in order among those that have the volume. */
-static void op_owners(struct agent_op *op, uint32_t *out_owner, uint32_t *out_next)
+static void op_owners(struct agent_op *op, const struct place_map *map, uint32_t out_owners[2])
 {
-    const struct place_map *map = op->shard->agent->map;
     uint64_t missing = atomic_load_explicit(&op->shard->missing, memory_order_relaxed);
     uint32_t slot = place_slot(map, &op->key, volume_has_runs(&op->shard->spec));
-    uint32_t owners[2] = {UINT32_MAX, UINT32_MAX};
     int count = 0;
 
+    out_owners[0] = out_owners[1] = UINT32_MAX;
     for (uint32_t rank = 0; rank < PLACE_RANKS && count < 2; rank++) {
-        uint32_t member = place_rank(map, slot, rank);
+        uint32_t number = agent_view_rank(op->shard->reactor->view, map, slot, rank);
 
-        if (member == UINT32_MAX)
+        if (number == UINT32_MAX)
             break;
-        if ((missing >> member & 1) != 0)
-            op->owner_lacks = true;
+        if ((missing >> number & 1) != 0)
+            op->search.owner_lacks = true;
         else
-            owners[count++] = member;
+            out_owners[count++] = number;
     }
-    *out_owner = owners[0];
-    *out_next = owners[1];
 }
 
 /* Owner and next in order, both, have to forget a block. owner_down: one that may have it cannot be
  * asked. */
-static struct agent_enclosure *op_pick_delete(struct agent_op *op)
+static struct agent_enclosure *pick_delete(struct agent_op *op, const struct place_map *map)
 {
     const struct agent_reactor *reactor = op->shard->reactor;
     uint64_t excluded = agent_reactor_down(reactor);
-    uint32_t owner, next;
+    uint32_t owners[2];
 
-    if (reactor->agent->map == NULL)
+    op_owners(op, map, owners);
+    if (owners[0] == UINT32_MAX)
         return NULL;
-    op_owners(op, &owner, &next);
-    if (owner == UINT32_MAX)
+    if ((excluded >> owners[0] & 1) != 0)
+        op->search.owner_down = true;
+    else if ((op->search.tried >> owners[0] & 1) == 0)
+        return &reactor->enclosures[owners[0]];
+    if (owners[1] == UINT32_MAX || (op->search.tried >> owners[1] & 1) != 0)
         return NULL;
-    if ((excluded >> owner & 1) != 0)
-        op->owner_down = true;
-    else if ((op->tried >> owner & 1) == 0)
-        return &reactor->enclosures[owner];
-    if (next == UINT32_MAX || (op->tried >> next & 1) != 0)
-        return NULL;
-    if ((excluded >> next & 1) == 0)
-        return &reactor->enclosures[next];
-    if (agent_enclosure_was_away(&reactor->enclosures[owner], op->shard))
-        op->owner_down = true;
+    if ((excluded >> owners[1] & 1) == 0)
+        return &reactor->enclosures[owners[1]];
+    if (agent_enclosure_was_away(&reactor->enclosures[owners[0]], op->shard))
+        op->search.owner_down = true;
     return NULL;
+}
+
+/* Those that own the key, and those that owned it before. */
+static struct agent_enclosure *op_pick_delete(struct agent_op *op)
+{
+    const struct agent_view *view = op->shard->reactor->view;
+    struct agent_enclosure *enclosure = NULL;
+
+    if (view->owners != NULL)
+        enclosure = pick_delete(op, view->owners);
+    if (enclosure == NULL && view->former != NULL)
+        enclosure = pick_delete(op, view->former);
+    return enclosure;
 }
 
 /* The next enclosure that a flush has to ask. One that holds stores of the client and is excluded
@@ -216,7 +297,7 @@ static struct agent_enclosure *op_pick_flush(struct agent_op *op)
 {
     const struct agent_reactor *reactor = op->shard->reactor;
     uint64_t excluded = agent_reactor_down(reactor);
-    uint64_t left = op->wanted & ~op->tried;
+    uint64_t left = op->wanted & ~op->search.tried;
 
     if (left == 0)
         return NULL;
@@ -241,24 +322,23 @@ static bool op_ask(struct agent_op *op)
     struct agent *agent = op->shard->agent;
 
     if (agent->local != NULL) {
-        if ((op->tried & 1) != 0)
+        if ((op->search.tried & 1) != 0)
             return false;
-        op->tried = 1;
+        op->search.tried = 1;
         agent_local_ask(agent->local, op);
         return true;
     }
     if (op->kind == AGENT_OP_FLUSH)
         op->enclosure = op_pick_flush(op);
     else if (op->kind == AGENT_OP_DELETE && op->record != 0)
-        op->enclosure = op->tried == 0 ? op->enclosure : NULL;
+        op->enclosure = op->search.tried == 0 ? op->enclosure : NULL;
     else if (op->kind == AGENT_OP_DELETE)
         op->enclosure = op_pick_delete(op);
     else
-        op->enclosure =
-            agent_op_pick(op->shard, &op->key, op->tried, &op->owner_down, &op->owner_lacks);
+        op->enclosure = agent_op_pick(op->shard, &op->key, &op->search);
     if (op->enclosure == NULL)
         return false;
-    op->tried |= (uint64_t)1 << op->enclosure->number;
+    agent_search_asked(&op->search, op->enclosure);
     agent_enclosure_ask(op->enclosure, op);
     return true;
 }
@@ -282,7 +362,7 @@ void agent_op_start(struct agent_op *op)
         agent_shard_pin(shard, op->slot);
     if (op->kind == AGENT_OP_LOAD || op->kind == AGENT_OP_STORE || op->kind == AGENT_OP_DELETE)
         list_push(op_key_list(shard, &op->key), &op->key_link);
-    if (op->kind == AGENT_OP_STORE) {
+    if (op->kind == AGENT_OP_STORE && !op->moves) {
         op->seq = shard->store_seq++;
         op->epoch = shard->shares[op->client].epoch;
         list_push(&shard->shares[op->client].stores, &op->client_link);
@@ -302,7 +382,7 @@ void agent_op_start(struct agent_op *op)
     }
     if (op_ask(op))
         return;
-    if (op->owner_lacks && !op->owner_down)
+    if (op->search.owner_lacks && !op->search.owner_down)
         op_says_no_volume(op);
     loop_send(shard->reactor->loop, &op->msg, op_done_msg);
 }
@@ -373,37 +453,43 @@ static void op_answer_read(struct agent_op *op)
         agent_answer_read(&op->err, &op->reason);
         return;
     }
-    op->owner_lacks = true; /* not any more: enclosure_volume_lost */
+    op->search.owner_lacks = true; /* not any more: enclosure_volume_lost */
     op_says_no_volume(op);
 }
 
-/* True when a block that op->enclosure misses may be with the one that took over while it was away.
- */
-static bool op_may_be_next(const struct agent_op *op)
+/* Whether another one is asked for a block: the one that was asked does not have it, or is lost. */
+static bool op_read_goes_on(struct agent_op *op)
 {
-    if (op->enclosure == NULL || op->first_reason != ICMS_MISS_NONE || op->err != ICMS_MISS ||
-        (op->reason != ICMS_MISS_ABSENT && op->reason != ICMS_MISS_EVICTED))
+    icms_err err = op->err;
+    enum icms_miss reason = op->reason;
+
+    if (op->enclosure == NULL)
         return false;
-    return agent_enclosure_was_away(op->enclosure, op->shard);
+    if (agent_err_is_lost(err) || err == ICMS_NO_VOLUME) {
+        agent_search_lost(&op->search, err == ICMS_NO_VOLUME);
+        return op_ask(op);
+    }
+    if (err == ICMS_OK || err == ICMS_MISS)
+        agent_search_count(op->shard, &op->search, err == ICMS_OK);
+    if (err != ICMS_MISS || (reason != ICMS_MISS_ABSENT && reason != ICMS_MISS_EVICTED) ||
+        !agent_search_missed(op->shard, &op->search, op->enclosure))
+        return false;
+    if (op->first_reason == ICMS_MISS_NONE)
+        op->first_reason = reason;
+    return op_ask(op);
 }
 
 /* True when somebody else is asked now. */
 static bool op_goes_on(struct agent_op *op)
 {
     icms_err err = op->err;
-    enum icms_miss reason = op->reason;
 
     if (agent_err_is_lost(err))
-        op->owner_down = true;
+        op->search.owner_down = true;
     switch (op->kind) {
     case AGENT_OP_LOAD:
     case AGENT_OP_EXIST:
-        if (agent_err_is_lost(err) || err == ICMS_NO_VOLUME || op_may_be_next(op)) {
-            if (err == ICMS_MISS)
-                op->first_reason = reason;
-            return op_ask(op);
-        }
-        return false;
+        return op_read_goes_on(op);
     case AGENT_OP_STORE:
         return (agent_err_is_lost(err) || err == ICMS_NO_VOLUME) && op_ask(op);
     case AGENT_OP_DELETE:
@@ -433,9 +519,9 @@ static void op_reason_settle(struct agent_op *op)
 {
     if (op->err != ICMS_MISS || op->reason != ICMS_MISS_ABSENT)
         return;
-    if (op->owner_down)
+    if (op->search.owner_down)
         op->reason = ICMS_MISS_ENCLOSURE_DOWN;
-    else if (op->owner_lacks)
+    else if (op->search.owner_lacks)
         op->reason = ICMS_MISS_NO_VOLUME;
 }
 
@@ -526,6 +612,66 @@ static bool op_was_too_small(struct agent_op *op)
     return true;
 }
 
+/* Whether stores of clients leave something to those that nobody waits for: half of what there is
+ * of each. */
+static bool op_move_fits(const struct agent_op *load, uint64_t stored_bytes)
+{
+    const struct agent_shard *shard = load->shard;
+    const struct agent_reactor *reactor = shard->reactor;
+    uint64_t backlog_bytes =
+        atomic_load_explicit(&shard->agent->backlog_bytes, memory_order_relaxed) + stored_bytes;
+    uint64_t store_bytes = shard->store_bytes + agent_shard_slot_bytes(shard, load->slot);
+
+    return reactor->ops_used[IO_CLASS_STORE] < AGENT_OPS / 8 && !list_empty(&reactor->free_ops) &&
+           line_first(&reactor->wait_op[IO_CLASS_STORE]) == NULL &&
+           backlog_bytes <= shard->agent->opts.store_backlog_bytes / 2 &&
+           store_bytes <= shard->store_bytes_max / 2 &&
+           !agent_backlog_full(shard->agent, load->user, shard->number, stored_bytes);
+}
+
+/* A block that was found where it was before is stored where it belongs now, unless it is there,
+ * nobody takes it, or there is more urgent work. */
+static void op_move(const struct agent_op *load)
+{
+    struct agent_shard *shard = load->shard;
+    uint32_t stored_bytes = load->value_bytes + (shard->spec.sealed ? LIMIT_TRAILER_BYTES : 0);
+    struct agent_op *op;
+
+    if (!load->search.at_former || load->search.owner_down || load->user == NULL ||
+        agent_op_writer(shard, &load->key) != NULL)
+        return;
+    if (!op_move_fits(load, stored_bytes) ||
+        (shard->spec.sealed &&
+         !agent_shard_is_sealed(shard, load->slot, &load->key, load->value_bytes)) ||
+        !agent_backlog_take(shard->agent, load->user, shard->number, stored_bytes)) {
+        counter_add(&shard->moves_shed, 1);
+        return;
+    }
+    op = agent_op_new(shard, load->user, AGENT_OP_STORE, &load->key, IO_CLASS_STORE);
+    check(op != NULL);
+    op->moves = true;
+    op->if_absent = true;
+    op->slot = load->slot;
+    op->value_bytes = load->value_bytes;
+    op->stored_bytes = stored_bytes;
+    op->deadline_ns = op_background_ns(shard);
+    shard->store_bytes += agent_shard_slot_bytes(shard, op->slot);
+    agent_op_start(op);
+}
+
+/* The slot stays what it is, whatever became of the copy. */
+static void op_done_move(const struct agent_op *op)
+{
+    struct agent_shard *shard = op->shard;
+
+    if (op->err == ICMS_OK) {
+        counter_add(&shard->moved, 1);
+        counter_add(&shard->moved_bytes, op->value_bytes);
+    } else if (op->err != ICMS_EXISTS) { /* another agent was first */
+        counter_add(&shard->moves_shed, 1);
+    }
+}
+
 static void op_done_load(struct agent_op *op)
 {
     struct agent_shard *shard = op->shard;
@@ -556,6 +702,7 @@ static void op_done_load(struct agent_op *op)
         return;
     if (op->err == ICMS_OK && !op->drop && agent_shard_find(shard, &op->key) == SHM_SLOT_NONE) {
         agent_shard_publish(shard, op->slot, &op->key, op->value_bytes);
+        op_move(op);
         return;
     }
     agent_shard_slot_give(shard, op->slot);
@@ -578,6 +725,10 @@ static void op_done_flush(struct agent_op *op)
 {
     struct agent_share *share = op_share(op);
 
+    if (op->err == ICMS_OK && op->lost) {
+        op->err = ICMS_PEER_DOWN;
+        op->reason = ICMS_MISS_ENCLOSURE_DOWN;
+    }
     if (share == NULL)
         return;
     share->flush = NULL;
@@ -589,10 +740,21 @@ static void op_done_flush(struct agent_op *op)
         share->dirty &= ~((uint64_t)1 << op->enclosure->number);
 }
 
+/* The enclosure has a store that was not flushed; if it just left, that is lost. */
+static void share_dirty(struct agent_share *share, const struct agent_enclosure *enclosure)
+{
+    uint64_t bit = (uint64_t)1 << enclosure->number;
+
+    if ((enclosure->reactor->view->members & bit) != 0)
+        share->dirty |= bit;
+    else
+        share->failed++;
+}
+
 static void op_done_store(struct agent_op *op)
 {
     struct agent_shard *shard = op->shard;
-    struct agent_share *share = op_share(op);
+    struct agent_share *share = op->moves ? NULL : op_share(op);
 
     agent_backlog_give(shard->agent, op->user, shard->number, op->stored_bytes);
     check(shard->store_bytes >= agent_shard_slot_bytes(shard, op->slot));
@@ -600,8 +762,10 @@ static void op_done_store(struct agent_op *op)
     agent_shard_unpin(shard, op->slot);
     list_remove(&op->client_link);
     if (share != NULL && op->err == ICMS_OK && op->enclosure != NULL)
-        share->dirty |= (uint64_t)1 << op->enclosure->number;
-    if (op->published) {
+        share_dirty(share, op->enclosure);
+    if (op->moves) {
+        op_done_move(op);
+    } else if (op->published) {
         if (op->err != ICMS_OK)
             counter_add(&shard->store_failures, 1);
         if (op->err != ICMS_OK && share != NULL)

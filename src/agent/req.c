@@ -224,7 +224,7 @@ static enum step req_new_get(struct agent_req *req)
     if (op != NULL)
         return req_wait_op(req, op);
     if ((req->flags & SHM_FLAG_DIRECT) != 0 && shard->spec.sealed &&
-        !agent_shard_admits(shard, &req->key))
+        !agent_op_may_move(shard, &req->key) && !agent_shard_admits(shard, &req->key))
         return req_get_direct(req, io_class);
     space = req_bytes(req);
     slot =
@@ -631,7 +631,7 @@ static enum step req_over_remove(struct agent_req *req, const struct agent_op *o
 {
     if (op->err != ICMS_OK && op->err != ICMS_MISS)
         return req_answer(req, op->err, op->reason);
-    if (op->owner_down)
+    if (op->search.owner_down)
         return req_answer(req, ICMS_PEER_DOWN, ICMS_MISS_ENCLOSURE_DOWN);
     if (op->found || req->was_cached)
         return req_answer(req, ICMS_OK, ICMS_MISS_NONE);

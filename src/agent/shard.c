@@ -105,7 +105,7 @@ bool agent_shard_verify(struct agent_shard *shard, uint32_t slot)
 
 bool agent_shard_volume_is_missing(const struct agent_shard *shard)
 {
-    uint64_t all = agent_enclosures_mask(shard->agent);
+    uint64_t all = shard->reactor->view->members;
 
     return all != 0 && atomic_load_explicit(&shard->missing, memory_order_relaxed) == all;
 }
@@ -120,6 +120,28 @@ bool agent_shard_missing_set(struct agent_shard *shard, uint32_t enclosure, bool
     atomic_store_explicit(&shard->header->volume_missing, agent_shard_volume_is_missing(shard),
                           memory_order_release);
     return ((before & bit) != 0) != lacks;
+}
+
+/* Stores of a client that are with enclosures that left. */
+static void share_left(struct agent_share *share, uint64_t left)
+{
+    struct agent_op *flush = share->flush;
+
+    if ((share->dirty & left) != 0)
+        share->failed++;
+    share->dirty &= ~left;
+    if (flush == NULL || (flush->wanted & left) == 0)
+        return;
+    flush->lost = true;
+    flush->wanted &= ~left;
+}
+
+void agent_shard_view_changed(struct agent_shard *shard, uint64_t left)
+{
+    for (uint32_t i = 0; left != 0 && i < LIMIT_CLIENTS; i++)
+        share_left(&shard->shares[i], left);
+    atomic_store_explicit(&shard->header->volume_missing, agent_shard_volume_is_missing(shard),
+                          memory_order_release);
 }
 
 void agent_shard_client_gone(struct agent_shard *shard, uint32_t number)

@@ -94,6 +94,11 @@ static void shard_stats(const struct agent_shard *shard, struct agent_volume_sta
     out->put_bytes += counter_get(&shard->put_bytes);
     out->get_bytes += counter_get(&shard->get_bytes);
     out->store_failures += counter_get(&shard->store_failures);
+    out->former_found += counter_get(&shard->former_found);
+    out->former_missed += counter_get(&shard->former_missed);
+    out->moved += counter_get(&shard->moved);
+    out->moved_bytes += counter_get(&shard->moved_bytes);
+    out->moves_shed += counter_get(&shard->moves_shed);
     hist_merge(&out->evicted_age_ns, &shard->evicted_age_ns);
     all->sheds += counter_get(&shard->sheds);
     all->deadline_misses += counter_get(&shard->deadline_misses);
@@ -227,10 +232,28 @@ static void enclosure_stats_add(struct agent_enclosure *enclosure,
 
 static void enclosure_stats(struct agent *agent, uint32_t number, struct agent_enclosure_stats *out)
 {
-    memcpy(out->name, agent->reactors[0].enclosures[number].name, sizeof(out->name));
+    const struct agent_member *member = &agent->pod.members[number];
+
+    memcpy(out->name, member->opts.name, sizeof(out->name));
+    out->number = number;
+    out->uuid = member->opts.uuid;
+    out->addr = member->opts.addr;
+    out->pod_state = member->opts.state;
+    out->has_psk = member->keys->tls != NULL;
+    out->has_secret = member->keys->secret != NULL;
     out->state = AGENT_ENCLOSURE_UP;
     for (uint32_t r = 0; r < agent->reactor_count; r++)
         enclosure_stats_add(&agent->reactors[r].enclosures[number], out);
+}
+
+/* Those of the pod, in the order of their numbers. */
+static void enclosures_stats(struct agent *agent, struct agent_stats *out_stats)
+{
+    pthread_mutex_lock(&agent->pod.lock);
+    for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
+        if (agent->pod.members[i].is_member)
+            enclosure_stats(agent, i, &out_stats->enclosures[out_stats->enclosure_count++]);
+    pthread_mutex_unlock(&agent->pod.lock);
 }
 
 static const char *const state_names[AGENT_REQ_STATES] = {
@@ -255,7 +278,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     out_stats->clients_refused = agent->clients_refused;
     out_stats->refused_user = agent->refused_user;
     pthread_mutex_unlock(&agent->control);
-    out_stats->enclosure_count = agent->enclosure_count;
+    out_stats->epoch = agent_epoch(agent);
     out_stats->volume_count = agent->volume_count;
     out_stats->memory_bytes = agent_memory_bytes(agent);
     out_stats->backlog_bytes = atomic_load_explicit(&agent->backlog_bytes, memory_order_relaxed);
@@ -276,8 +299,7 @@ void agent_stats(struct agent *agent, struct agent_stats *out_stats)
     agent_clients_count(agent);
     for (uint32_t i = 0; i < agent->volume_count; i++)
         volume_stats(agent, i, out_stats);
-    for (uint32_t i = 0; i < agent->enclosure_count; i++)
-        enclosure_stats(agent, i, &out_stats->enclosures[i]);
+    enclosures_stats(agent, out_stats);
     if (agent->local != NULL) {
         out_stats->local_load_bytes = counter_get(&agent->local->load_bytes);
         out_stats->local_store_bytes = counter_get(&agent->local->store_bytes);
@@ -303,7 +325,7 @@ static const char *trace_enclosure(void *arg, uint32_t enclosure)
 {
     const struct trace_reader *reader = arg;
 
-    return reader->agent->reactors[0].enclosures[enclosure].name;
+    return reader->agent->pod.members[enclosure].opts.name;
 }
 
 char *agent_trace(struct agent *agent, const struct agent_user *user, const struct key *key)
@@ -323,10 +345,14 @@ char *agent_trace(struct agent *agent, const struct agent_user *user, const stru
                                       .key_bytes = LIMIT_KEY_BYTES,
                                       .arg = &reader};
     struct trace_book *books[LIMIT_LOOPS];
+    char *text;
 
     for (uint32_t i = 0; i < agent->reactor_count; i++)
         books[i] = &agent->reactors[i].book;
-    return trace_text(books, agent->reactor_count, key, &names, loop_env_now_ns(agent->env));
+    pthread_mutex_lock(&agent->pod.lock); /* of names */
+    text = trace_text(books, agent->reactor_count, key, &names, loop_env_now_ns(agent->env));
+    pthread_mutex_unlock(&agent->pod.lock);
+    return text;
 }
 
 /* ---- readiness ------------------------------------------------------------------------------ */
@@ -334,7 +360,7 @@ char *agent_trace(struct agent *agent, const struct agent_user *user, const stru
 /* Whether there is a reactor that reaches no enclosure: all of its keys miss. */
 static bool agent_is_cut_off(const struct agent *agent)
 {
-    uint64_t all = agent_enclosures_mask(agent);
+    uint64_t all = atomic_load_explicit(&agent->pod.mask, memory_order_acquire);
 
     for (uint32_t r = 0; r < agent->reactor_count; r++)
         if ((atomic_load_explicit(&agent->reactors[r].excluded, memory_order_relaxed) & all) == all)
@@ -352,8 +378,9 @@ bool agent_ready(struct agent *agent, double memory_percent_max, struct err_why 
         return false;
     }
     if (agent->local == NULL && agent_is_cut_off(agent)) {
-        (void)err_set(why, ICMS_PEER_DOWN, "none of %u enclosures can be reached",
-                      agent->enclosure_count);
+        (void)err_set(
+            why, ICMS_PEER_DOWN, "none of %d enclosures can be reached",
+            __builtin_popcountll(atomic_load_explicit(&agent->pod.mask, memory_order_relaxed)));
         return false;
     }
     for (uint32_t r = 0; r < agent->reactor_count; r++)
@@ -379,6 +406,7 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
     json_put_object(json, NULL);
     json_put_string(json, "name", enclosure->name);
     json_put_string(json, "state", states[enclosure->state]);
+    json_put_string(json, "pod_state", agent_pod_state_name(enclosure->pod_state));
     json_put_string(json, "auth", enclosure->auth);
     json_put_string(json, "tls", enclosure->tls);
     json_put_uint(json, "exclusions", enclosure->excluded_count);
@@ -442,6 +470,11 @@ static void status_volume(struct json *json, const struct agent_volume_stats *vo
     json_put_uint(json, "put_bytes", volume->put_bytes);
     json_put_uint(json, "get_bytes", volume->get_bytes);
     json_put_uint(json, "store_failures", volume->store_failures);
+    json_put_uint(json, "former_found", volume->former_found);
+    json_put_uint(json, "former_missed", volume->former_missed);
+    json_put_uint(json, "moved", volume->moved);
+    json_put_uint(json, "moved_bytes", volume->moved_bytes);
+    json_put_uint(json, "moves_shed", volume->moves_shed);
     json_put_end(json);
 }
 
@@ -487,6 +520,7 @@ static void status_write(struct json *json, struct agent *agent, const struct ag
     json_put_string(json, "host_nqn", agent->opts.host_nqn);
     json_put_bool(json, "ready", agent_ready(agent, 0, &why));
     json_put_string(json, "why", why.text);
+    json_put_uint(json, "epoch", stats->epoch);
     json_put_uint(json, "clients", stats->clients);
     json_put_uint(json, "requests", stats->requests);
     json_put_uint(json, "under_way", stats->in_flight);

@@ -14,7 +14,13 @@ void slow_init(struct slow *slow, uint32_t count)
 {
     check(count >= 1 && count <= SLOW_PEERS_MAX);
     memset(slow, 0, sizeof(*slow));
-    slow->count = count;
+    slow->count = slow->all = count;
+}
+
+void slow_all_set(struct slow *slow, uint32_t all)
+{
+    check(all <= slow->count);
+    slow->all = all;
 }
 
 void slow_forget(struct slow *slow, uint32_t peer)
@@ -86,7 +92,7 @@ static bool slow_others_are_well(const struct slow *slow, uint32_t but, uint64_t
         well += i != but && (in_use >> i & 1) != 0 && other->lates == 0 &&
                 other->in_time_ns >= since_ns;
     }
-    return 2 * well >= slow->count;
+    return 2 * well >= slow->all;
 }
 
 static void slow_begins(struct slow_peer *self, uint64_t now_ns)

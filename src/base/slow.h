@@ -61,7 +61,8 @@ struct slow_peer {
 };
 
 struct slow {
-    uint32_t count; /* peers */
+    uint32_t count; /* numbers of peers: below it                                             */
+    uint32_t all;   /* peers that there are                                                   */
     struct slow_peer peers[SLOW_PEERS_MAX];
 };
 
@@ -74,6 +75,9 @@ enum slow_end {
 
 /* count: 1..SLOW_PEERS_MAX. */
 void slow_init(struct slow *slow, uint32_t count);
+
+/* Of the peers with numbers below count there are so many: the others are never in use. */
+void slow_all_set(struct slow *slow, uint32_t all);
 
 /* The peer was away: what was seen of it before says nothing of it now. It is not slow. */
 void slow_forget(struct slow *slow, uint32_t peer);

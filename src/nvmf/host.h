@@ -237,6 +237,9 @@ enum net_tls_how nvmf_ctrl_tls(const struct nvmf_ctrl *ctrl);
 /* True when the target offers exist-many and takes its keys in the capsule; known once it is up. */
 bool nvmf_ctrl_has_exist_many(const struct nvmf_ctrl *ctrl);
 
+/* Other settings, of an association that has some: told at once if it is up. */
+void nvmf_ctrl_settings_set(struct nvmf_ctrl *ctrl, const struct nvmf_settings *settings);
+
 /* A volume's part in this subsystem. */
 struct nvmf_volume {
     uint32_t nsid;

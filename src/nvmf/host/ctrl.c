@@ -562,6 +562,12 @@ static void ctrl_tell_done(struct nvmf_req *req)
 
     if (!ctrl->up)
         return;
+    if (ctrl->tell_again) { /* what it says is about settings of before */
+        ctrl->tell_again = false;
+        ctrl->tell_at = 0;
+        ctrl_tell_next(ctrl);
+        return;
+    }
     if (req->err == ICMS_OK && ctrl->ops->told != NULL)
         ctrl->ops->told(ctrl,
                         at == 0   ? NVME_FEATURE_ICMS_ENCLOSURES
@@ -579,12 +585,24 @@ static void ctrl_tell_start(struct nvmf_ctrl *ctrl)
     if (!ctrl->up || !ctrl->has_settings || (ctrl->info.icms_ext & NVME_ICMS_EXT_SETTINGS) == 0)
         return;
     ctrl->tell_at = 0;
+    ctrl->tell_again = false;
     ctrl_tell_next(ctrl);
 }
 
 static void ctrl_tell_fire(struct loop_timer *timer)
 {
     ctrl_tell_start(container_of(timer, struct nvmf_ctrl, tell_timer));
+}
+
+void nvmf_ctrl_settings_set(struct nvmf_ctrl *ctrl, const struct nvmf_settings *settings)
+{
+    if (!ctrl->has_settings)
+        return;
+    ctrl->settings = *settings;
+    if (loop_timer_armed(&ctrl->tell_timer))
+        loop_timer_start(ctrl->loop, &ctrl->tell_timer, loop_now_ns(ctrl->loop));
+    else
+        ctrl->tell_again = true; /* it is told, or was not yet */
 }
 
 /* ---- keep-alive ----------------------------------------------------------------------------- */

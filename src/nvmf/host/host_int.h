@@ -127,6 +127,7 @@ struct nvmf_ctrl {
     struct loop_timer tell_timer; /* tells all of them again                               */
     uint32_t tell_at;             /* which one is told: 0, 1, 2 + volume                   */
     bool has_settings;            /* `settings` are told                                   */
+    bool tell_again;              /* they changed while they were told                     */
     struct nvmf_settings settings;
     bool ns_dirty;                    /* namespaces changed while we were looking              */
     uint8_t page[NVME_PAGE_BYTES];    /* data of admin                                         */

@@ -342,7 +342,8 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
         atomic_store(&ctrl->ednek[i], 0);
     ctrl->cc = ctrl->csts = ctrl->async_config = 0;
     ctrl->warned = 0;
-    ctrl->differs = false;
+    ctrl->differs = ctrl->has_told[0] = ctrl->has_told[1] = false;
+    ctrl->changed_ns = 0;
     ctrl->io_queues = NVMFT_IO_QUEUES;
     atomic_fetch_add_explicit(&target->controllers, 1, memory_order_relaxed);
     registry_add(qpair, ctrl);

@@ -24,6 +24,22 @@ static uint32_t setting_keep(struct nvmft_setting *setting, uint32_t value, uint
     return value;
 }
 
+/* A host that has other enclosures than it had may be the first of all that will have them; it
+ * differs if the others do not follow until what they told before is forgotten. */
+static bool setting_is_new(struct nvmft_ctrl *ctrl, const struct nvme_feature *feature,
+                           uint64_t now_ns)
+{
+    uint32_t i = feature->fid == NVME_FEATURE_ICMS_ENCLOSURES ? 0 : 1;
+
+    if (feature->fid == NVME_FEATURE_ICMS_RUN_BLOCKS)
+        return false;
+    if (ctrl->has_told[i] && ctrl->told[i] != feature->value)
+        ctrl->changed_ns = now_ns;
+    ctrl->has_told[i] = true;
+    ctrl->told[i] = feature->value;
+    return ctrl->changed_ns != 0 && now_ns - ctrl->changed_ns <= 2 * NVMF_TARGET_SETTING_NS;
+}
+
 /* Counted and named once for each association. */
 static void setting_differs(struct nvmft_ctrl *ctrl, struct nvmft_shard *shard,
                             const struct nvme_feature *feature, uint32_t kept)
@@ -49,6 +65,7 @@ uint16_t nvmft_setting_tell(struct nvmft_ctrl *ctrl, struct nvmft_shard *shard,
     struct nvmf_target *target = ctrl->target;
     struct nvmft_setting *setting =
         feature->fid == NVME_FEATURE_ICMS_ENCLOSURES ? &target->enclosures : &target->weights;
+    uint64_t now_ns = loop_now_ns(shard->loop);
 
     if (feature->fid == NVME_FEATURE_ICMS_RUN_BLOCKS) {
         if (feature->nsid == 0 || feature->nsid == NVME_NSID_ALL ||
@@ -56,8 +73,8 @@ uint16_t nvmft_setting_tell(struct nvmft_ctrl *ctrl, struct nvmft_shard *shard,
             return NVME_SC_NAMESPACE;
         setting = &target->run_blocks[feature->nsid - 1];
     }
-    *out_kept = setting_keep(setting, feature->value, loop_now_ns(shard->loop));
-    if (*out_kept != feature->value)
+    *out_kept = setting_keep(setting, feature->value, now_ns);
+    if (!setting_is_new(ctrl, feature, now_ns) && *out_kept != feature->value)
         setting_differs(ctrl, shard, feature, *out_kept);
     return NVME_SC_SUCCESS;
 }

@@ -286,6 +286,9 @@ struct nvmft_ctrl {
     uint8_t warned;        /* critical warnings that the host was told, and that last     */
     uint32_t io_queues;    /* granted by feature 07h                                      */
     bool differs;          /* its host told a value that others do not have               */
+    bool has_told[2];      /* its host told its enclosures; their weights                 */
+    uint32_t told[2];      /* which                                                       */
+    uint64_t changed_ns;   /* when one of them became another one; 0: never               */
 };
 
 /* ---- queue pairs ---------------------------------------------------------------------------- */

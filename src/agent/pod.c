@@ -1,0 +1,568 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/pod.c: the set of enclosures that an agent uses, and how another one takes its place.
+ *
+ * Called by control threads, one call at a time; pod_take and what it calls run on the reactors.
+ *
+ * Life of an epoch: agent_pod_apply_start checks all of it, reads keys, makes the view and what is
+ * needed for new associations (pod_plan_new), and changes nothing until that has succeeded ->
+ * pod_commit -> on each reactor pod_take: the view is used from then on, associations of enclosures
+ * that left or have another address are closed, new ones opened -> after the last reactor
+ * pod_applied: the old view is freed, the caller is told.
+ *
+ * Life of a slot: free -> an enclosure's (pod_commit) -> it leaves (pod_commit) -> each reactor has
+ * closed what it had of it (enclosure_relinked, member->reactors) -> free.
+ *
+ * Invariants: a reactor looks at one view in a turn, and keeps no pointer into it. Of an enclosure
+ * that stays nothing is closed. No slot changes hands while a command of its last owner is in
+ * flight anywhere.
+ */
+#include "agent/agent_int.h"
+
+#include <math.h>
+#include <semaphore.h>
+#include <stdlib.h>
+
+const char *agent_pod_state_name(enum agent_pod_state state)
+{
+    static const char *const names[] = {
+        [AGENT_POD_UP] = "up",
+        [AGENT_POD_JOINING] = "joining",
+        [AGENT_POD_DRAINING] = "draining",
+    };
+
+    return names[state];
+}
+
+uint64_t agent_epoch(const struct agent *agent)
+{
+    return atomic_load_explicit(&agent->pod.epoch, memory_order_acquire);
+}
+
+/* ---- what is possible ----------------------------------------------------------------------- */
+
+static bool addr_equal(const struct loop_addr *a, const struct loop_addr *b)
+{
+    return a->port == b->port && strcmp(a->host, b->host) == 0;
+}
+
+static icms_err pod_check_pair(const struct agent_enclosure_opts *a,
+                               const struct agent_enclosure_opts *b, struct err_why *why)
+{
+    char text[UUID_TEXT_BYTES];
+
+    if (strcmp(a->name, b->name) == 0)
+        return err_set(why, ICMS_CONFIG, "two enclosures are named %s: rename one of them",
+                       a->name);
+    if (uuid_equal(&a->uuid, &b->uuid))
+        return err_set(why, ICMS_CONFIG,
+                       "enclosures %s and %s have the same UUID %s: each needs one of its own",
+                       a->name, b->name, uuid_format(&a->uuid, text));
+    if (addr_equal(&a->addr, &b->addr))
+        return err_set(why, ICMS_CONFIG,
+                       "enclosures %s and %s have the same address, port %u of %s", a->name,
+                       b->name, a->addr.port, a->addr.host);
+    return ICMS_OK;
+}
+
+/* What it has of the blocks that are placed anew. */
+static double owner_weight(const struct agent_enclosure_opts *enclosure)
+{
+    return enclosure->state == AGENT_POD_DRAINING ? 0 : enclosure->weight;
+}
+
+icms_err agent_pod_check(const struct agent_enclosure_opts *enclosures, uint32_t count,
+                         struct err_why *why)
+{
+    bool is_owned = count == 0;
+
+    if (count > LIMIT_ENCLOSURES)
+        return err_set(why, ICMS_LIMIT, "%u enclosures: %d are possible", count, LIMIT_ENCLOSURES);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct agent_enclosure_opts *enclosure = &enclosures[i];
+
+        if (!(enclosure->weight >= 0) || isinf(enclosure->weight))
+            return err_set(why, ICMS_CONFIG, "enclosure %s: its weight is not a number from 0 up",
+                           enclosure->name);
+        for (uint32_t j = 0; j < i; j++) {
+            icms_err err = pod_check_pair(&enclosures[j], enclosure, why);
+
+            if (err != ICMS_OK)
+                return err;
+        }
+        is_owned = is_owned || owner_weight(enclosure) > 0;
+    }
+    if (!is_owned)
+        return err_set(why, ICMS_CONFIG,
+                       "no enclosure would take blocks: all are draining, or have weight 0; add "
+                       "one, or undrain one, first");
+    return ICMS_OK;
+}
+
+/* Whether an enclosure is the same in all that the pod says of it. */
+static bool enclosure_equal(const struct agent_enclosure_opts *a,
+                            const struct agent_enclosure_opts *b)
+{
+    return strcmp(a->name, b->name) == 0 && uuid_equal(&a->uuid, &b->uuid) &&
+           strcmp(a->nqn, b->nqn) == 0 && addr_equal(&a->addr, &b->addr) &&
+           a->weight == b->weight && a->state == b->state && a->require == b->require;
+}
+
+/* The slot of a member; LIMIT_ENCLOSURES: it is none. */
+static uint32_t pod_find(const struct agent_pod *pod, const struct uuid *uuid)
+{
+    uint32_t i = 0;
+
+    while (i < LIMIT_ENCLOSURES &&
+           (!pod->members[i].is_member || !uuid_equal(&pod->members[i].opts.uuid, uuid)))
+        i++;
+    return i;
+}
+
+/* Whether the pod has these enclosures and no others. */
+static bool pod_is(const struct agent_pod *pod, const struct agent_enclosure_opts *enclosures,
+                   uint32_t count)
+{
+    if ((uint32_t)__builtin_popcountll(pod->view->members) != count)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t slot = pod_find(pod, &enclosures[i].uuid);
+
+        if (slot == LIMIT_ENCLOSURES || !enclosure_equal(&pod->members[slot].opts, &enclosures[i]))
+            return false;
+    }
+    return true;
+}
+
+static icms_err pod_check_epoch(const struct agent *agent, uint64_t epoch,
+                                const struct agent_enclosure_opts *enclosures, uint32_t count,
+                                struct err_why *why)
+{
+    const struct agent_pod *pod = &agent->pod;
+    icms_err err;
+
+    if (agent->local != NULL)
+        return err_set(why, ICMS_INVALID, "this agent has a drive of its own and no enclosures");
+    if (count == 0)
+        return err_set(why, ICMS_CONFIG,
+                       "no enclosure is left: without one every block is a miss; stop the agent "
+                       "instead, or leave one");
+    err = agent_pod_check(enclosures, count, why);
+    if (err != ICMS_OK)
+        return err;
+    if (epoch < pod->view->epoch)
+        return err_set(why, ICMS_INVALID, "epoch %llu is older than %llu, which is in use",
+                       (unsigned long long)epoch, (unsigned long long)pod->view->epoch);
+    if (epoch == pod->view->epoch && !pod_is(pod, enclosures, count))
+        return err_set(why, ICMS_INVALID,
+                       "epoch %llu is in use with other enclosures: each change needs a higher one",
+                       (unsigned long long)epoch);
+    return ICMS_OK;
+}
+
+/* ---- views ---------------------------------------------------------------------------------- */
+
+static void view_free(struct agent_view **view_)
+{
+    struct agent_view *view = *view_;
+
+    *view_ = NULL;
+    if (view == NULL)
+        return;
+    place_map_free(&view->owners);
+    place_map_free(&view->former);
+    free(view);
+}
+
+/* What decides where a block lies, for the targets to compare: sums, so that the order of the lists
+ * does not matter. */
+static void view_settings(struct agent_view *view, const struct agent *agent,
+                          const struct agent_enclosure_opts *enclosures, uint32_t count)
+{
+    uint64_t uuids = 0, weights = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const struct agent_enclosure_opts *enclosure = &enclosures[i];
+        uint8_t text[sizeof(enclosure->uuid.bytes) + sizeof(le64)];
+        double own = owner_weight(enclosure);
+        uint64_t bits;
+        le64 weight;
+
+        memcpy(&bits, &own, sizeof(bits));
+        weight = le64_of(bits);
+        memcpy(text, enclosure->uuid.bytes, sizeof(enclosure->uuid.bytes));
+        memcpy(text + sizeof(enclosure->uuid.bytes), &weight, sizeof(weight));
+        uuids += hash64(text, sizeof(enclosure->uuid.bytes));
+        weights += hash64(text, sizeof(text));
+    }
+    view->settings.enclosures = (uint32_t)(uuids ^ uuids >> 32);
+    view->settings.weights = (uint32_t)(weights ^ weights >> 32);
+    for (uint32_t i = 0; i < agent->volume_count; i++)
+        view->settings.run_blocks[i] = agent->volumes[i].spec.run_blocks;
+}
+
+/* Who has blocks, and who had them before those that join came and those that drain went. */
+static icms_err view_maps(struct agent_view *view, const struct agent_enclosure_opts *enclosures,
+                          uint32_t count, struct err_why *why)
+{
+    struct place_member owners[LIMIT_ENCLOSURES] = {0}, former[LIMIT_ENCLOSURES] = {0};
+    bool differ = false, is_former = false;
+    icms_err err;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const struct agent_enclosure_opts *enclosure = &enclosures[i];
+        double before = enclosure->state == AGENT_POD_JOINING ? 0 : enclosure->weight;
+
+        owners[i] = (struct place_member){enclosure->uuid, owner_weight(enclosure)};
+        former[i] = (struct place_member){enclosure->uuid, before};
+        differ = differ || owners[i].weight != before;
+        is_former = is_former || before > 0;
+    }
+    err = place_map_new(owners, count, why, &view->owners);
+    if (err == ICMS_OK && differ && is_former)
+        err = place_map_new(former, count, why, &view->former);
+    return err;
+}
+
+static icms_err view_new(const struct agent *agent, uint64_t epoch,
+                         const struct agent_enclosure_opts *enclosures, const uint8_t *slots,
+                         uint32_t count, struct err_why *why, struct agent_view **out_view)
+{
+    struct agent_view *view = calloc(1, sizeof(*view));
+    icms_err err;
+
+    if (view == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for a set of enclosures");
+    view->epoch = epoch;
+    for (uint32_t i = 0; i < count; i++) {
+        view->numbers[i] = slots[i];
+        view->members |= (uint64_t)1 << slots[i];
+    }
+    view_settings(view, agent, enclosures, count);
+    err = count > 0 ? view_maps(view, enclosures, count, why) : ICMS_OK;
+    if (err != ICMS_OK) {
+        view_free(&view);
+        return err;
+    }
+    *out_view = view;
+    return ICMS_OK;
+}
+
+/* ---- plans ---------------------------------------------------------------------------------- */
+
+/* What is made of a list before anything changes. */
+struct pod_draft {
+    const struct agent_enclosure_opts *enclosures;
+    uint32_t count;
+    uint8_t slots[LIMIT_ENCLOSURES];           /* by place in the list                   */
+    struct agent_keys *keys[LIMIT_ENCLOSURES]; /* likewise; NULL: those that it has stay */
+    struct agent_view *view;
+    struct agent_plan *plan;
+};
+
+static void plan_free(struct agent_plan **plan_)
+{
+    struct agent_plan *plan = *plan_;
+
+    *plan_ = NULL;
+    for (uint32_t r = 0; plan != NULL && r < plan->part_count; r++)
+        for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
+            agent_link_free(&plan->parts[r].links[i]);
+    free(plan);
+}
+
+static void draft_fini(struct pod_draft *draft)
+{
+    for (uint32_t i = 0; i < draft->count; i++)
+        agent_keys_rele(&draft->keys[i]);
+    plan_free(&draft->plan);
+    view_free(&draft->view);
+}
+
+static icms_err draft_slots(struct pod_draft *draft, const struct agent_pod *pod,
+                            struct err_why *why)
+{
+    uint64_t used = 0;
+
+    for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
+        if (pod->members[i].is_member ||
+            atomic_load_explicit(&pod->members[i].reactors, memory_order_acquire) != 0)
+            used |= (uint64_t)1 << i;
+    for (uint32_t i = 0; i < draft->count; i++) {
+        uint32_t slot = pod_find(pod, &draft->enclosures[i].uuid);
+
+        if (slot == LIMIT_ENCLOSURES && ~used == 0)
+            return err_set(why, ICMS_LIMIT,
+                           "enclosure %s: no place is free: %d are possible, with those that just "
+                           "left and whose connections are not closed yet; try again",
+                           draft->enclosures[i].name, LIMIT_ENCLOSURES);
+        if (slot == LIMIT_ENCLOSURES)
+            slot = (uint32_t)__builtin_ctzll(~used);
+        used |= (uint64_t)1 << slot;
+        draft->slots[i] = (uint8_t)slot;
+    }
+    return ICMS_OK;
+}
+
+/* Whether the associations with an enclosure that stays have to be others. */
+static bool member_differs(const struct agent_member *member,
+                           const struct agent_enclosure_opts *enclosure,
+                           const struct agent_keys *keys)
+{
+    return !addr_equal(&member->opts.addr, &enclosure->addr) ||
+           strcmp(member->opts.nqn, enclosure->nqn) != 0 ||
+           member->opts.require != enclosure->require ||
+           atomic_load_explicit(&member->keys->hash, memory_order_relaxed) !=
+               atomic_load_explicit(&keys->hash, memory_order_relaxed);
+}
+
+static icms_err draft_keys(struct pod_draft *draft, const struct agent *agent, struct err_why *why)
+{
+    for (uint32_t i = 0; i < draft->count; i++) {
+        const struct agent_member *member = &agent->pod.members[draft->slots[i]];
+        const struct agent_enclosure_opts *enclosure = &draft->enclosures[i];
+        icms_err err = agent_keys_load(agent->opts.host_nqn, enclosure, why, &draft->keys[i]);
+
+        if (err != ICMS_OK)
+            return err;
+        if (member->is_member && !member_differs(member, enclosure, draft->keys[i]))
+            agent_keys_rele(&draft->keys[i]);
+    }
+    return ICMS_OK;
+}
+
+/* What reactors need of an enclosure that is new, or has another address. */
+static icms_err draft_links(struct pod_draft *draft, struct agent *agent, uint32_t i,
+                            struct err_why *why)
+{
+    uint32_t slot = draft->slots[i];
+    icms_err err = ICMS_OK;
+
+    for (uint32_t r = 0; r < agent->reactor_count && err == ICMS_OK; r++) {
+        struct agent_reactor *reactor = &agent->reactors[r];
+
+        if (!agent->pod.members[slot].is_member)
+            err = agent_enclosure_make(&reactor->enclosures[slot], reactor, slot, why);
+        if (err == ICMS_OK)
+            err = agent_link_new(reactor, slot, &draft->enclosures[i], draft->keys[i],
+                                 &draft->view->settings, why, &draft->plan->parts[r].links[slot]);
+    }
+    return err;
+}
+
+static icms_err draft_plan(struct pod_draft *draft, struct agent *agent, struct err_why *why)
+{
+    struct agent_plan *plan =
+        calloc(1, sizeof(*plan) + agent->reactor_count * sizeof(plan->parts[0]));
+    icms_err err = ICMS_OK;
+
+    if (plan == NULL)
+        return err_set(why, ICMS_NO_MEMORY, "no memory for a set of enclosures");
+    draft->plan = plan;
+    plan->agent = agent;
+    plan->part_count = agent->reactor_count;
+    atomic_store_explicit(&plan->left, plan->part_count, memory_order_relaxed);
+    for (uint32_t r = 0; r < plan->part_count; r++) {
+        plan->parts[r].plan = plan;
+        plan->parts[r].reactor = &agent->reactors[r];
+    }
+    for (uint32_t i = 0; i < draft->count && err == ICMS_OK; i++) {
+        if (draft->keys[i] == NULL)
+            continue;
+        plan->opens |= (uint64_t)1 << draft->slots[i];
+        err = draft_links(draft, agent, i, why);
+    }
+    return err;
+}
+
+static icms_err draft_make(struct pod_draft *draft, struct agent *agent, uint64_t epoch,
+                           struct err_why *why)
+{
+    icms_err err = draft_slots(draft, &agent->pod, why);
+
+    if (err == ICMS_OK)
+        err = draft_keys(draft, agent, why);
+    if (err == ICMS_OK)
+        err = view_new(agent, epoch, draft->enclosures, draft->slots, draft->count, why,
+                       &draft->view);
+    if (err == ICMS_OK)
+        err = draft_plan(draft, agent, why);
+    return err;
+}
+
+/* ---- taking it ------------------------------------------------------------------------------ */
+
+/* It is what the pod is from now on; the draft is empty then. */
+static struct agent_plan *pod_commit(struct agent *agent, struct pod_draft *draft)
+{
+    struct agent_pod *pod = &agent->pod;
+    struct agent_plan *plan = draft->plan;
+
+    pthread_mutex_lock(&pod->lock);
+    plan_free(&pod->plan);
+    pod->plan = plan;
+    plan->view = draft->view;
+    plan->old = pod->view;
+    plan->leaves = (pod->view != NULL ? pod->view->members : 0) & ~draft->view->members;
+    pod->view = draft->view;
+    for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
+        if ((plan->leaves >> i & 1) != 0) {
+            pod->members[i].is_member = false;
+            agent_keys_rele(&pod->members[i].keys);
+        }
+    for (uint32_t i = 0; i < draft->count; i++) {
+        struct agent_member *member = &pod->members[draft->slots[i]];
+
+        member->opts = draft->enclosures[i];
+        member->opts.psk = member->opts.secret = member->opts.controller_secret = NULL;
+        if (!member->is_member)
+            atomic_store_explicit(&member->reactors, agent->reactor_count, memory_order_relaxed);
+        member->is_member = true;
+        if (draft->keys[i] == NULL)
+            continue;
+        agent_keys_rele(&member->keys);
+        member->keys = draft->keys[i];
+    }
+    atomic_store_explicit(&pod->mask, pod->view->members, memory_order_release);
+    pthread_mutex_unlock(&pod->lock);
+    *draft = (struct pod_draft){0};
+    return plan;
+}
+
+/* All reactors have it. On the loop of the last one. */
+static void pod_applied(struct agent_plan *plan)
+{
+    struct agent_pod *pod = &plan->agent->pod;
+    void (*done)(void *arg) = plan->done;
+    void *arg = plan->arg;
+
+    view_free(&plan->old);
+    atomic_store_explicit(&pod->epoch, plan->view->epoch, memory_order_release);
+    atomic_store_explicit(&pod->is_applying, false, memory_order_release);
+    if (done != NULL)
+        done(arg);
+}
+
+static void reactor_view_set(struct agent_reactor *reactor, const struct agent_view *view)
+{
+    uint32_t all = (uint32_t)__builtin_popcountll(view->members);
+
+    reactor->view = view;
+    reactor->view_ns = reactor_now_ns(reactor);
+    slow_all_set(&reactor->slow_loads, all);
+    slow_all_set(&reactor->slow_exists, all);
+}
+
+static void pod_take(struct loop_msg *msg)
+{
+    struct agent_plan_part *part = container_of(msg, struct agent_plan_part, msg);
+    struct agent_plan *plan = part->plan;
+    struct agent_reactor *reactor = part->reactor;
+    uint64_t stay = plan->view->members & ~plan->opens;
+
+    reactor_view_set(reactor, plan->view);
+    for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++) {
+        struct agent_enclosure *enclosure = &reactor->enclosures[i];
+
+        if (((plan->leaves | plan->opens) >> i & 1) != 0)
+            agent_enclosure_relink(enclosure, &part->links[i]);
+        else if ((stay >> i & 1) != 0)
+            agent_enclosure_settings_set(enclosure, &plan->view->settings);
+    }
+    for (uint32_t i = 0; i < reactor->shard_count; i++)
+        agent_shard_view_changed(&reactor->shards[i], plan->leaves);
+    agent_enclosures_slow_release(reactor);
+    if (atomic_fetch_sub_explicit(&plan->left, 1, memory_order_acq_rel) == 1)
+        pod_applied(plan);
+}
+
+icms_err agent_pod_apply_start(struct agent *agent, uint64_t epoch,
+                               const struct agent_enclosure_opts *enclosures, uint32_t count,
+                               struct err_why *why, void (*done)(void *arg), void *arg)
+{
+    struct pod_draft draft = {.enclosures = enclosures, .count = count};
+    struct agent_plan *plan;
+    icms_err err;
+
+    if (atomic_exchange_explicit(&agent->pod.is_applying, true, memory_order_acq_rel))
+        return err_set(why, ICMS_BUSY, "another set of enclosures is being taken: try again");
+    err = pod_check_epoch(agent, epoch, enclosures, count, why);
+    if (err != ICMS_OK)
+        draft.count = 0;
+    else
+        err = draft_make(&draft, agent, epoch, why);
+    if (err != ICMS_OK) {
+        draft_fini(&draft);
+        atomic_store_explicit(&agent->pod.is_applying, false, memory_order_release);
+        return err;
+    }
+    plan = pod_commit(agent, &draft);
+    plan->done = done;
+    plan->arg = arg;
+    for (uint32_t r = 0, parts = plan->part_count; r < parts; r++)
+        loop_send(agent->reactors[r].loop, &plan->parts[r].msg, pod_take);
+    return ICMS_OK;
+}
+
+static void pod_applied_post(void *arg)
+{
+    sem_post(arg);
+}
+
+icms_err agent_pod_apply(struct agent *agent, uint64_t epoch,
+                         const struct agent_enclosure_opts *enclosures, uint32_t count,
+                         struct err_why *why)
+{
+    sem_t over;
+    icms_err err;
+
+    check(sem_init(&over, 0, 0) == 0);
+    err = agent_pod_apply_start(agent, epoch, enclosures, count, why, pod_applied_post, &over);
+    while (err == ICMS_OK && sem_wait(&over) != 0)
+        ;
+    sem_destroy(&over);
+    return err;
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+icms_err agent_pod_init(struct agent *agent, const struct agent_opts *opts, struct err_why *why)
+{
+    struct pod_draft draft = {
+        .enclosures = opts->enclosures,
+        .count = opts->local_path != NULL ? 0 : opts->enclosure_count,
+    };
+    icms_err err = draft_make(&draft, agent, opts->epoch, why);
+    struct agent_plan *plan;
+
+    if (err != ICMS_OK) {
+        draft_fini(&draft);
+        return err;
+    }
+    plan = pod_commit(agent, &draft);
+    atomic_store_explicit(&agent->pod.epoch, opts->epoch, memory_order_release);
+    for (uint32_t r = 0; r < agent->reactor_count; r++) {
+        struct agent_reactor *reactor = &agent->reactors[r];
+
+        reactor_view_set(reactor, plan->view);
+        for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++) {
+            if ((plan->opens >> i & 1) == 0)
+                continue;
+            reactor->enclosures[i].link = plan->parts[r].links[i];
+            plan->parts[r].links[i] = (struct agent_link){0};
+        }
+    }
+    return ICMS_OK;
+}
+
+void agent_pod_fini(struct agent *agent)
+{
+    struct agent_pod *pod = &agent->pod;
+
+    if (pod->plan != NULL && atomic_load_explicit(&pod->is_applying, memory_order_acquire))
+        view_free(&pod->plan->old);
+    plan_free(&pod->plan);
+    view_free(&pod->view);
+    for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
+        agent_keys_rele(&pod->members[i].keys);
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * agent/pod.h: the set of enclosures that an agent uses, and how another one takes its place
+ * (pod.c; agent_pod_apply in agent.h is the way in).
+ *
+ * A slot (a number below LIMIT_ENCLOSURES, a bit of masks) belongs to one enclosure, by its UUID,
+ * for as long as it is in the pod. What reactors use for placement is a view: immutable, made by
+ * control, taken by each reactor in a turn of its loop, used inside one turn only.
+ */
+#ifndef AGENT_POD_H
+#define AGENT_POD_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "agent/agent.h"
+#include "nvmf/host.h"
+#include "place/place.h"
+
+struct agent_enclosure;
+struct agent_keys;
+struct agent_op;
+struct agent_reactor;
+struct agent_shard;
+
+/* Agents have another epoch for a while, and targets remember for NVMF_TARGET_SETTING_NS (60 s)
+ * what others told them, which they do every NVMF_TELL_NS (20 s): so long after an epoch it says
+ * nothing that others have other enclosures. */
+#define AGENT_SETTLE_NS ((uint64_t)120 * 1000 * 1000 * 1000)
+
+/* ---- the view ------------------------------------------------------------------------------- */
+
+struct agent_view {
+    uint64_t epoch;
+    uint64_t members;         /* bit j: enclosure j is in the pod                          */
+    struct place_map *owners; /* who has blocks: UP and JOINING; NULL: there is none       */
+    struct place_map *former; /* who had them: UP and DRAINING; NULL: the same, or nobody  */
+    uint8_t numbers[LIMIT_ENCLOSURES]; /* of the enclosure, by member of both maps         */
+    struct nvmf_settings settings;     /* what all agents have to agree about              */
+};
+
+/* The enclosure of a rank of a slot (place_slot(), the same in both maps); UINT32_MAX: none. */
+static inline uint32_t agent_view_rank(const struct agent_view *view, const struct place_map *map,
+                                       uint32_t slot, uint32_t rank)
+{
+    uint32_t member = place_rank(map, slot, rank);
+
+    return member == UINT32_MAX ? UINT32_MAX : view->numbers[member];
+}
+
+/* ---- who is asked for a key ----------------------------------------------------------------- */
+
+struct agent_search {
+    uint64_t tried;   /* bit j: enclosure j was asked                                      */
+    bool owner_down;  /* one before the one that is asked is excluded, or was lost         */
+    bool owner_lacks; /* one before the one that is asked lacks the volume                 */
+    bool is_missed;   /* one that was asked does not have it                               */
+    bool may_be_next; /* it may be with the next in order                                  */
+    bool at_former;   /* the one that is asked owned it before                             */
+};
+
+/* Who is asked next; NULL: nobody. First the first in the key's order that is not excluded and has
+ * the volume. When one misses it, the former owner, and the next in order where the one that misses
+ * it was away lately. */
+struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct key *key,
+                                      struct agent_search *search);
+
+/* This one is asked now. */
+void agent_search_asked(struct agent_search *search, const struct agent_enclosure *enclosure);
+
+/* It does not have the key; true: another one may have it. */
+bool agent_search_missed(const struct agent_shard *shard, struct agent_search *search,
+                         const struct agent_enclosure *enclosure);
+
+/* It was lost, or (lacks) has no such volume: the next in order is asked. */
+void agent_search_lost(struct agent_search *search, bool lacks);
+
+/* Counts whether the former owner had a key that it was asked for. */
+void agent_search_count(struct agent_shard *shard, const struct agent_search *search,
+                        bool is_found);
+
+/* Whether a load of the key may find it at its former owner. */
+bool agent_op_may_move(const struct agent_shard *shard, const struct key *key);
+
+/* ---- associations --------------------------------------------------------------------------- */
+
+/* Of one reactor with one enclosure. */
+struct agent_link {
+    struct nvmf_ctrl *ctrl;  /* NULL: none                           */
+    struct agent_keys *keys; /* what it uses, held                   */
+};
+
+/* One that is not opened yet. Any thread. */
+icms_err agent_link_new(struct agent_reactor *reactor, uint32_t number,
+                        const struct agent_enclosure_opts *opts, struct agent_keys *keys,
+                        const struct nvmf_settings *settings, struct err_why *why,
+                        struct agent_link *out_link) ICMS_MUST_CHECK;
+
+/* It is closed, or was never opened, or is empty. It is empty then. */
+void agent_link_free(struct agent_link *link);
+
+/* ---- the pod -------------------------------------------------------------------------------- */
+
+/* A slot. */
+struct agent_member {
+    bool is_member;                   /* an enclosure of the view has it                      */
+    struct agent_enclosure_opts opts; /* of the last one that had it; without names of files   */
+    struct agent_keys *keys;          /* NULL: no enclosure has it                            */
+    _Atomic uint32_t reactors;        /* that use it, or still close what they had of it      */
+};
+
+/* What one reactor has to do for a view. */
+struct agent_plan_part {
+    struct loop_msg msg;
+    struct agent_plan *plan;
+    struct agent_reactor *reactor;
+    struct agent_link links[LIMIT_ENCLOSURES]; /* new ones, by slot; empty: as it is */
+};
+
+/* A view on its way to all reactors. */
+struct agent_plan {
+    struct agent *agent;
+    const struct agent_view *view;
+    struct agent_view *old; /* freed when all have the new one                                 */
+    uint64_t opens;         /* bit j: it has a new association                                 */
+    uint64_t leaves;        /* bit j: enclosure j leaves                                       */
+    _Atomic uint32_t left;  /* reactors that have not taken it                                 */
+    void (*done)(void *arg);
+    void *arg;
+    uint32_t part_count;
+    struct agent_plan_part parts[]; /* by reactor */
+};
+
+struct agent_pod {
+    pthread_mutex_t lock; /* of members: control threads                           */
+    struct agent_member members[LIMIT_ENCLOSURES];
+    struct agent_view *view;  /* the newest; changed by the one call that is not over   */
+    struct agent_plan *plan;  /* of the last call; NULL: none yet; likewise             */
+    _Atomic bool is_applying; /* a call is not over                                     */
+    _Atomic uint64_t epoch;   /* that all reactors have                                 */
+    _Atomic uint64_t mask;    /* bit j: enclosure j is in the newest view               */
+};
+
+/* Whether the enclosures can be those of an agent. No I/O. */
+icms_err agent_pod_check(const struct agent_enclosure_opts *enclosures, uint32_t count,
+                         struct err_why *why) ICMS_MUST_CHECK;
+
+/* The first view, before reactors run; they have shards. */
+icms_err agent_pod_init(struct agent *agent, const struct agent_opts *opts,
+                        struct err_why *why) ICMS_MUST_CHECK;
+
+/* After reactors ended, and what they have of enclosures. */
+void agent_pod_fini(struct agent *agent);
+
+#endif
