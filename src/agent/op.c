@@ -116,9 +116,18 @@ void agent_op_drop_loads(struct agent_shard *shard, const struct key *key)
 
 void agent_search_asked(struct agent_search *search, const struct agent_enclosure *enclosure)
 {
+    if (search->tried == 0)
+        search->epoch = enclosure->reactor->view->epoch;
     search->tried |= (uint64_t)1 << enclosure->number;
     if (search->is_missed && !search->at_former)
         search->may_be_next = false;
+}
+
+/* Whether it was asked by another view than there is now: there may be another owner, who was not
+ * asked. */
+static bool search_is_behind(const struct agent_shard *shard, const struct agent_search *search)
+{
+    return search->tried != 0 && search->epoch != shard->reactor->view->epoch;
 }
 
 bool agent_search_missed(const struct agent_shard *shard, struct agent_search *search,
@@ -127,7 +136,8 @@ bool agent_search_missed(const struct agent_shard *shard, struct agent_search *s
     if (!search->is_missed)
         search->may_be_next = agent_enclosure_was_away(enclosure, shard);
     search->is_missed = true;
-    return search->may_be_next || (shard->reactor->view->former != NULL && !search->at_former);
+    return search->may_be_next || search_is_behind(shard, search) ||
+           (shard->reactor->view->former != NULL && !search->at_former);
 }
 
 void agent_search_lost(struct agent_search *search, bool lacks)
@@ -204,7 +214,7 @@ struct agent_enclosure *agent_op_pick(struct agent_shard *shard, const struct ke
     if (search->is_missed) {
         enclosure = pick_former(shard, slot, search);
         search->at_former = enclosure != NULL;
-        if (enclosure != NULL || !search->may_be_next)
+        if (enclosure != NULL || (!search->may_be_next && !search_is_behind(shard, search)))
             return enclosure;
     }
     enclosure = pick_owner(shard, slot, excluded, search);
@@ -792,8 +802,8 @@ static void op_done(struct agent_op *op)
 
     list_remove(&op->key_link);
     op->busy = false;
-    if (op->err != ICMS_OK && op->first_reason != ICMS_MISS_NONE) {
-        op->err = ICMS_MISS; /* what the owner said counts */
+    if (op->err != ICMS_OK && op->err != ICMS_VALUE_SIZE && op->first_reason != ICMS_MISS_NONE) {
+        op->err = ICMS_MISS; /* what the owner said counts, but for a block that is there */
         op->reason = op->first_reason;
     }
     if (op->kind == AGENT_OP_FLUSH)

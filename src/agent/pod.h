@@ -52,6 +52,7 @@ static inline uint32_t agent_view_rank(const struct agent_view *view, const stru
 
 struct agent_search {
     uint64_t tried;   /* bit j: enclosure j was asked                                      */
+    uint64_t epoch;   /* of the view by which the first one was asked                      */
     bool owner_down;  /* one before the one that is asked is excluded, or was lost         */
     bool owner_lacks; /* one before the one that is asked lacks the volume                 */
     bool is_missed;   /* one that was asked does not have it                               */

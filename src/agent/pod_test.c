@@ -264,6 +264,35 @@ static void what_a_caller_gets_in_its_memory_is_moved_too(void **state)
     rig_free(rig);
 }
 
+/* The former owner has a block for which a load has too little space: it is loaded again. */
+static void a_larger_block_is_found_at_its_former_owner(void **state)
+{
+    struct rig_opts opts = ways[0];
+    struct agent_rig *rig;
+    struct rig_client *client;
+    struct pod pod;
+    uint32_t n = 0;
+
+    opts.slots = 600; /* 512 blocks are what loads learn from */
+    rig = rig_new(&opts);
+    client = rig_client_new(rig);
+    pod = pod_with(rig, 3, AGENT_POD_JOINING);
+    for (uint32_t i = 1000; i < 1520; i++) {
+        rig_flash(rig, rig_owner(rig, KV, i), KV, i, 100);
+        assert_int_equal(rig_wait(client, rig_get(client, KV, i, 5, 1000 * MS))->status, ICMS_OK);
+        rig_lease_give(client, 5);
+    }
+    fill(rig, 0, KEYS);
+    assert_pod(rig, 2, pod.list, 4);
+    rig_run(rig, 500 * MS);
+    n = key_of(rig, 3, n);
+    assert_int_equal(hits(client, n, 1), 1);
+    rig_run(rig, 100 * MS);
+    assert_int_equal(rig_stats(rig)->volumes[KV].moved, 1);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* A damaged block is not carried on, and what clients store goes first. */
 static void what_is_damaged_or_too_much_is_not_moved(void **state)
 {
@@ -825,6 +854,7 @@ int main(void)
         cmocka_unit_test(one_that_joins_takes_its_share_and_costs_no_hit),
         cmocka_unit_test(one_added_to_three_takes_a_quarter_of_the_runs),
         cmocka_unit_test(what_a_caller_gets_in_its_memory_is_moved_too),
+        cmocka_unit_test(a_larger_block_is_found_at_its_former_owner),
         cmocka_unit_test(what_is_damaged_or_too_much_is_not_moved),
         cmocka_unit_test(a_deletion_reaches_the_owner_and_the_one_before),
         cmocka_unit_test(one_that_drains_is_read_and_not_written_and_its_removal_costs_nothing),

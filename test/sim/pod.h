@@ -290,10 +290,11 @@ enum pod_trouble_kind {
     POD_TROUBLE_KILL_CLIENT,
     POD_TROUBLE_PAUSE_TARGET, /* SIGSTOP, and later SIGCONT                    */
     POD_TROUBLE_PAUSE_AGENT,
-    POD_TROUBLE_CUT,  /* a black hole between two, or around one       */
-    POD_TROUBLE_SLOW, /* the drives of a target                        */
-    POD_TROUBLE_DEAD, /* one drive, until somebody repairs it          */
-    POD_TROUBLE_FAR,  /* the network of a target delays                */
+    POD_TROUBLE_CUT,   /* a black hole between two, or around one       */
+    POD_TROUBLE_SLOW,  /* the drives of a target                        */
+    POD_TROUBLE_DEAD,  /* one drive, until somebody repairs it          */
+    POD_TROUBLE_FAR,   /* the network of a target delays                */
+    POD_TROUBLE_EPOCH, /* a target joins, drains, leaves or comes back */
     POD_TROUBLE_KINDS,
 };
 
@@ -331,6 +332,7 @@ struct pod_counts {
     uint64_t error[64]; /* other answers, by icms_err */
     uint64_t dropped;   /* the agent died before it answered */
     uint64_t trouble[POD_TROUBLE_KINDS];
+    uint64_t moved;    /* blocks that agents moved which did not crash since */
     uint64_t replaced; /* drives that could not be opened any more */
     uint64_t slow;     /* verdicts on enclosures, by reactors of agents that did not crash since */
 };
@@ -345,6 +347,8 @@ struct pod_world {
     char hosts[POD_AGENTS][LIMIT_NQN_BYTES]; /* that may use the raw volume */
     struct volume_spec volumes[POD_VOLUMES];
     struct agent_enclosure_opts enclosures[POD_TARGETS];
+    bool out[POD_TARGETS]; /* it runs, and is not in the pod    */
+    uint64_t epoch;        /* of these; agents take it one after the other */
     struct pod_model model;
     struct pod_counts counts;
     uint64_t history;  /* hash of every answer */
@@ -377,6 +381,9 @@ void pod_agent_crash(struct pod_agent *agent, bool silent);
 void pod_agent_leave(struct pod_agent *agent);
 void pod_agent_pause(struct pod_agent *agent, bool paused);
 void pod_target_pause(struct pod_target *target, bool paused);
+
+/* Control: the pod has other enclosures. */
+void pod_world_epoch(struct pod_world *world);
 
 /* Numbers of all targets together. */
 uint64_t pod_world_blocks(struct pod_world *world);

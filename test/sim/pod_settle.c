@@ -52,7 +52,7 @@ static bool settle_is_up(struct pod_world *world)
     for (uint32_t i = 0; i < POD_AGENTS; i++) {
         struct pod_agent *agent = &world->agents[i];
 
-        if (agent->state != POD_MACHINE_UP)
+        if (agent->state != POD_MACHINE_UP || agent_epoch(agent->agent) != world->epoch)
             return false;
         agent_stats(agent->agent, agent->stats);
         for (uint32_t j = 0; j < POD_TARGETS; j++)
@@ -62,7 +62,10 @@ static bool settle_is_up(struct pod_world *world)
     for (uint32_t i = 0; i < POD_AGENTS * POD_CLIENTS; i++)
         if (!pod_client_idle(&world->clients[i]))
             return false;
-    world->counts.slow = 0;
+    world->counts.slow = world->counts.moved = 0;
+    for (uint32_t i = 0; i < POD_AGENTS; i++)
+        for (uint32_t v = 0; v < POD_VOLUMES; v++)
+            world->counts.moved += world->agents[i].stats->volumes[v].moved;
     for (uint32_t i = 0; i < POD_AGENTS; i++)
         for (uint32_t j = 0; j < POD_TARGETS; j++)
             world->counts.slow += world->agents[i].stats->enclosures[j].slow_total;
@@ -74,6 +77,11 @@ static void settle_complain(struct pod_world *world)
     for (uint32_t i = 0; i < POD_TARGETS; i++)
         if (world->targets[i].state != POD_MACHINE_UP)
             (void)printf("target %u is in state %d\n", i, (int)world->targets[i].state);
+    for (uint32_t i = 0; i < POD_AGENTS; i++)
+        if (world->agents[i].state == POD_MACHINE_UP)
+            (void)printf("agent %u has epoch %llu of %llu\n", i,
+                         (unsigned long long)agent_epoch(world->agents[i].agent),
+                         (unsigned long long)world->epoch);
     for (uint32_t i = 0; i < POD_AGENTS; i++)
         for (uint32_t j = 0; j < POD_TARGETS; j++)
             (void)printf("agent %u, state %d: enclosure %u in state %d: %s\n", i,

@@ -41,6 +41,7 @@ void pod_weather_init(struct pod_world *world, struct sim_opts *opts)
     weather->stall_period = weather->fair ? 0 : stall[weather_draw(world, 18, 4)];
     weather->point_site = (uint32_t)weather_draw(world, 19, 16);
     weather->storm_ns = 400 * MS + weather_draw(world, 6, 2000) * MS;
+    weather->on[POD_TROUBLE_EPOCH] = weather_draw(world, 20, 2) == 0;
     if (world->options.brief)
         weather->storm_ns /= 5;
     opts->net_buffer_bytes = weather_draw(world, 9, 2) == 0 ? 16 << 10 : 128 << 10;
@@ -72,6 +73,7 @@ static const char *const trouble_names[POD_TROUBLE_KINDS] = {
     [POD_TROUBLE_SLOW] = "drives are slow",
     [POD_TROUBLE_DEAD] = "drives die",
     [POD_TROUBLE_FAR] = "the network is slow",
+    [POD_TROUBLE_EPOCH] = "targets join, drain and leave",
 };
 
 /* ---- troubles that end by themselves -------------------------------------------------------- */
@@ -153,6 +155,39 @@ static void troubles_end(struct pod_world *world, bool all)
 
 /* ---- the storm ------------------------------------------------------------------------------ */
 
+/* Whether somebody would take blocks. */
+static bool storm_has_owner(const struct pod_world *world)
+{
+    bool has = false;
+
+    for (uint32_t i = 0; i < POD_TARGETS; i++)
+        has = has || (!world->out[i] && world->enclosures[i].state != AGENT_POD_DRAINING);
+    return has;
+}
+
+/* A target is something else in the pod. Where nothing goes wrong, nothing may be missed: there one
+ * target alone joins and drains in turn, so that all that an agent has not moved is with an owner
+ * or a former owner, by this epoch and by the one before. */
+static void storm_epoch(struct pod_world *world, uint32_t target)
+{
+    struct agent_enclosure_opts *enclosure = &world->enclosures[world->weather.fair ? 0 : target];
+    enum agent_pod_state before = enclosure->state;
+    bool was_out = world->out[target];
+
+    if (world->weather.fair) {
+        enclosure->state = before == AGENT_POD_JOINING ? AGENT_POD_DRAINING : AGENT_POD_JOINING;
+    } else {
+        enclosure->state = (enum agent_pod_state)pod_chance(world, 3);
+        world->out[target] = pod_chance(world, 4) == 0;
+    }
+    if (storm_has_owner(world)) {
+        pod_world_epoch(world);
+        return;
+    }
+    enclosure->state = before;
+    world->out[target] = was_out;
+}
+
 static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
 {
     uint32_t target = (uint32_t)pod_chance(world, POD_TARGETS);
@@ -194,6 +229,9 @@ static void storm_strike(struct pod_world *world, enum pod_trouble_kind kind)
         break;
     case POD_TROUBLE_FAR:
         trouble_begin(world, kind, target, 0, 2000 * MS);
+        break;
+    case POD_TROUBLE_EPOCH:
+        storm_epoch(world, target);
         break;
     default:
         trouble_begin(world, POD_TROUBLE_DEAD, target, (uint32_t)pod_chance(world, POD_DRIVES),
@@ -273,6 +311,8 @@ void pod_storm(struct pod_world *world)
         pod_world_run(world, sim_now_ns(world->sim) + 1 + pod_chance(world, 2 * weather->tick_ns));
         troubles_end(world, false);
         storm_canary(world);
+        if (pod_chance(world, 4) == 0)
+            kind = POD_TROUBLE_EPOCH;
         if (weather->on[kind])
             storm_strike(world, kind);
     }
@@ -286,4 +326,13 @@ void pod_storm_end(struct pod_world *world)
     world->faults = false;
     sim_faults(world->sim, false);
     pod_tell(world, "the storm is over");
+    if (!world->weather.on[POD_TROUBLE_EPOCH])
+        return;
+    if (world->weather.fair) /* what is asked for now is with former owners */
+        pod_world_run(world, sim_now_ns(world->sim) + 1000 * MS);
+    for (uint32_t i = 0; i < POD_TARGETS; i++) {
+        world->out[i] = false;
+        world->enclosures[i].state = AGENT_POD_UP;
+    }
+    pod_world_epoch(world);
 }

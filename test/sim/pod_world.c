@@ -177,9 +177,32 @@ static void target_drive(struct pod_target *target)
 
 /* ---- agents --------------------------------------------------------------------------------- */
 
+/* The pod as an agent is told of it. */
+static uint32_t world_members(const struct pod_world *world,
+                              struct agent_enclosure_opts out_members[POD_TARGETS])
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < POD_TARGETS; i++)
+        if (!world->out[i])
+            out_members[count++] = world->enclosures[i];
+    return count;
+}
+
+void pod_world_epoch(struct pod_world *world)
+{
+    static const char *const states[] = {"up", "joining", "draining"};
+
+    world->epoch++;
+    for (uint32_t i = 0; i < POD_TARGETS; i++)
+        pod_tell(world, "epoch %llu: target %u is %s", (unsigned long long)world->epoch, i,
+                 world->out[i] ? "out" : states[world->enclosures[i].state]);
+}
+
 static icms_err agent_make(struct pod_agent *agent, struct err_why *why)
 {
     struct pod_world *world = agent->world;
+    struct agent_enclosure_opts members[POD_TARGETS];
     struct agent_opts opts;
     icms_err err;
 
@@ -201,8 +224,9 @@ static icms_err agent_make(struct pod_agent *agent, struct err_why *why)
     opts.header_digest = agent->number % 2 == 1;
     opts.data_digest = agent->number % 2 == 1;
     opts.exist_many = agent->number % 2 == 0; /* the other one asks key by key */
-    opts.enclosures = world->enclosures;
-    opts.enclosure_count = POD_TARGETS;
+    opts.enclosures = members;
+    opts.enclosure_count = world_members(world, members);
+    opts.epoch = world->epoch;
     opts.volumes = world->volumes;
     opts.volume_count = POD_VOLUMES;
     err = agent_new(sim_node_env(agent->node), &opts, why, &agent->agent);
@@ -265,10 +289,29 @@ void pod_agent_pause(struct pod_agent *agent, bool paused)
     sim_node_pause(agent->node, paused);
 }
 
+/* Some milliseconds after there is another epoch, so that agents differ for a while. */
+static void agent_epoch_take(struct pod_agent *agent)
+{
+    struct pod_world *world = agent->world;
+    struct agent_enclosure_opts members[POD_TARGETS];
+    uint32_t count = world_members(world, members);
+    struct err_why why = {""};
+    icms_err err;
+
+    if (agent->state != POD_MACHINE_UP || agent_epoch(agent->agent) == world->epoch ||
+        pod_chance(world, 16) != 0)
+        return;
+    err = agent_pod_apply_start(agent->agent, world->epoch, members, count, &why, NULL, NULL);
+    if (err != ICMS_OK && err != ICMS_BUSY)
+        pod_fail(world, POD_FAULT_HEAL, "agent %u does not take epoch %llu: %s", agent->number,
+                 (unsigned long long)world->epoch, why.text);
+}
+
 static void agent_drive(struct pod_agent *agent)
 {
     struct pod_world *world = agent->world;
 
+    agent_epoch_take(agent);
     if (agent->state == POD_MACHINE_DOWN && sim_now_ns(world->sim) >= agent->restart_ns)
         pod_agent_start(agent);
     if (agent->state != POD_MACHINE_LEAVING && agent->state != POD_MACHINE_DEAD)
@@ -449,6 +492,8 @@ static void world_target_init(struct pod_world *world, uint32_t number)
     (void)snprintf(self->addr.host, sizeof(self->addr.host), "%s", host);
     self->addr.port = WORLD_PORT;
     self->weight = 1;
+    if (number == 0 && world->weather.fair && world->weather.on[POD_TROUBLE_EPOCH])
+        self->state = AGENT_POD_JOINING; /* storm_epoch has the reason */
     for (int i = 0; i < 16; i++)
         self->uuid.bytes[i] = (uint8_t)(number * 16 + i + 1);
     target->world = world;
@@ -485,6 +530,7 @@ struct pod_world *pod_world_new(const struct pod_options *options)
     sim_opts_init(&opts, options->seed);
     opts.verbose = options->verbose;
     pod_weather_init(world, &opts);
+    world->epoch = 1;
     world->sim = sim_new(&opts);
     sim_faults(world->sim, false);
     world_volumes(world);

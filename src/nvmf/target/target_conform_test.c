@@ -288,6 +288,42 @@ static void settings_of_hosts_are_compared(void **state)
     rig_free(&rig);
 }
 
+/* Hosts get other enclosures one after the other: that is no difference, unless it lasts. */
+static void a_change_that_reaches_all_hosts_is_no_difference(void **state)
+{
+    struct rig *rig = rig_new(1, NULL);
+    struct peer *first = rig_admin(rig, 0), *second = rig_admin(rig, 0);
+    struct nvmf_target_stats stats;
+
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_ENCLOSURES, 0, 7), 7);
+        assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_ENCLOSURES, 0, 7), 7);
+    }
+    assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_ENCLOSURES, 0, 8), 7);
+    rig_run(rig, 1000);
+    assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_ENCLOSURES, 0, 8), 7);
+    for (int i = 0; i < 4; i++) {
+        rig_run(rig, 25000);
+        assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_ENCLOSURES, 0, 8), i < 2 ? 7 : 8);
+        assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_ENCLOSURES, 0, 8), i < 2 ? 7 : 8);
+    }
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.settings_differ, 0);
+    for (int i = 0; i < 6; i++) {
+        rig_stats(rig, &stats);
+        assert_int_equal(stats.settings_differ, 0);
+        assert_int_equal(setting_tell(first, NVME_FEATURE_ICMS_ENCLOSURES, 0, 8), 8);
+        assert_int_equal(setting_tell(second, NVME_FEATURE_ICMS_ENCLOSURES, 0, 9), 8);
+        rig_run(rig, 25000);
+    }
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.settings_differ, 1); /* after 125 s */
+    peer_free(&first);
+    peer_free(&second);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 static void only_events_that_exist_can_be_asked_for(void **state)
 {
     struct rig *rig = rig_new(1, NULL);
@@ -754,6 +790,7 @@ int main(void)
         cmocka_unit_test(a_host_without_an_identifier_is_refused),
         cmocka_unit_test(queues_are_granted_only_before_any_is_made),
         cmocka_unit_test(settings_of_hosts_are_compared),
+        cmocka_unit_test(a_change_that_reaches_all_hosts_is_no_difference),
         cmocka_unit_test(only_events_that_exist_can_be_asked_for),
         cmocka_unit_test(data_that_ends_early_ends_the_connection),
         cmocka_unit_test(a_descriptor_shorter_than_the_data_is_refused),
