@@ -16,6 +16,7 @@
 #include "agent_page.h"
 #include "base/log.h"
 #include "inprocess/agent_opts.h"
+#include "inprocess/pod_watch.h"
 #include "ctl/audit.h"
 #include "ctl/ctl.h"
 #include "daemon.h"
@@ -42,6 +43,9 @@ static struct agent_page main_page;
 static struct ctl_heartbeat main_heartbeat;
 
 static struct ctl_audit main_audit;
+
+/* Of the pod map's file; NULL: there is none. */
+static struct pod_watch *main_watch;
 
 static bool main_alive(void *arg, struct err_why *why)
 {
@@ -366,7 +370,9 @@ static void main_serve(const struct daemon_opts *opts, const struct conf_agent *
     else
         daemon_ready(opts, "socket=%s", conf->socket);
     while ((number = daemon_wait(MAIN_LOOK_MS, &main_heartbeat)) != DAEMON_END) {
-        if (number == DAEMON_READ_AGAIN)
+        if (number == DAEMON_READ_AGAIN && main_watch != NULL)
+            pod_watch_look(main_watch);
+        else if (number == DAEMON_READ_AGAIN)
             agent_keys_read_again(agent, agent_opts, main_keys_said, NULL);
         main_look(agent, conf, &seen);
     }
@@ -375,16 +381,28 @@ static void main_serve(const struct daemon_opts *opts, const struct conf_agent *
                  MAIN_DRAIN_MS / 1000);
 }
 
+/* What the pod map came to. */
+static void main_pod_say(void *arg, enum pod_map_say how, const char *sentence)
+{
+    (void)arg;
+    log_line(how == POD_MAP_TAKEN ? LOG_INFO : LOG_WARN, "%s", sentence);
+}
+
+static const struct pod_watch_told main_pod_told = {.say = main_pod_say, .keys = main_keys_said};
+
 /* The agent's options, and whether it could start with them. */
 static icms_err main_check(const struct daemon_opts *opts, const struct conf_agent *conf,
-                           struct err_why *why, struct agent_opts *out_opts)
+                           struct pod_watch *watch, struct err_why *why,
+                           struct agent_opts *out_opts)
 {
     static struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
     uint64_t memory_bytes = 0;
     icms_err err = agent_opts_from_conf(conf, enclosures, why, out_opts);
 
-    if (err == ICMS_OK)
+    if (err == ICMS_OK) {
+        pod_watch_opts(watch, out_opts);
         err = agent_check(out_opts, why, &memory_bytes);
+    }
     if (err == ICMS_OK)
         err = main_http_check(&conf->http, why);
     if (err == ICMS_OK)
@@ -418,11 +436,17 @@ static int main_run(const struct daemon_opts *opts, const struct conf_agent *con
     struct agent *agent = NULL;
     struct attach *attach = NULL;
     struct ctl_http *http = NULL;
+    struct pod_watch *watch;
     struct err_why why = {""};
-    icms_err err = main_check(opts, conf, &why, &agent_opts);
+    icms_err err = pod_watch_new(conf, &main_pod_told, &why, &watch);
 
-    if (err == ICMS_OK && opts->check_config)
+    if (err != ICMS_OK)
+        return daemon_failed(ICMS_CONFIG, &why, "icms-agent cannot read its pod map");
+    err = main_check(opts, conf, watch, &why, &agent_opts);
+    if (err == ICMS_OK && opts->check_config) {
+        pod_watch_free(&watch);
         return daemon_config_right(opts);
+    }
     if (err == ICMS_OK)
         err = daemon_begin(opts, 0, &why);
     if (err == ICMS_OK)
@@ -439,16 +463,21 @@ static int main_run(const struct daemon_opts *opts, const struct conf_agent *con
         err = agent_start(agent, &why);
     if (err == ICMS_OK) {
         agent_wait_tried(agent, MAIN_TRIED_MS);
-        err = attach_start(agent, conf->socket, conf->socket_mode, &why, &attach);
+        main_watch = watch;
+        err = pod_watch_start(watch, agent, &why);
+        if (err == ICMS_OK)
+            err = attach_start(agent, conf->socket, conf->socket_mode, &why, &attach);
         if (err == ICMS_OK) {
             atomic_store(&main_page.attaching, true);
             main_serve(opts, conf, &agent_opts, agent, http);
         }
         attach_stop(&attach);
+        pod_watch_free(&watch);
         agent_stop(agent);
     }
     ctl_http_stop(&http);
     agent_free(&agent);
+    pod_watch_free(&watch);
     return err == ICMS_OK ? DAEMON_DONE : daemon_failed(err, &why, "icms-agent cannot start");
 }
 

@@ -121,9 +121,9 @@ void agent_wait_tried(struct agent *agent, uint32_t timeout_ms);
  * stores there that were not flushed are an error of their client's next flush.
  *
  * All or nothing: CONFIG (the list is not possible, or nothing in it would take blocks), INVALID
- * (an epoch that is older than the one in use, or the same with other enclosures; an agent with a
- * drive of its own), LIMIT (too many enclosures), BUSY (another call is not over), and errors of
- * keys, each with a sentence.
+ * (an epoch that is older than the one in use, or the same with other enclosures, of which only
+ * addresses may differ; an agent with a drive of its own), LIMIT (too many enclosures), BUSY
+ * (another call is not over), and errors of keys, each with a sentence.
  *
  * Blocks. Whom a load, exist or match misses at their owner is asked of the enclosure that owned
  * them before JOINING ones came and DRAINING ones went. What a load found there is stored at its

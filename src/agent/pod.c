@@ -99,13 +99,14 @@ icms_err agent_pod_check(const struct agent_enclosure_opts *enclosures, uint32_t
     return ICMS_OK;
 }
 
-/* Whether an enclosure is the same in all that the pod says of it. */
+/* Whether an enclosure is the same in all that the pod says of it. Its address may be another one:
+ * each agent resolves names itself. */
 static bool enclosure_equal(const struct agent_enclosure_opts *a,
                             const struct agent_enclosure_opts *b)
 {
     return strcmp(a->name, b->name) == 0 && uuid_equal(&a->uuid, &b->uuid) &&
-           strcmp(a->nqn, b->nqn) == 0 && addr_equal(&a->addr, &b->addr) &&
-           a->weight == b->weight && a->state == b->state && a->require == b->require;
+           strcmp(a->nqn, b->nqn) == 0 && a->weight == b->weight && a->state == b->state &&
+           a->require == b->require;
 }
 
 /* The slot of a member; LIMIT_ENCLOSURES: it is none. */

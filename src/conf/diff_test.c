@@ -86,6 +86,7 @@ static void test_a_file_says_what_it_is(void **state)
 
     is_kind(TARGET VOLUME, CONF_FILE_TARGET);
     is_kind(AGENT VOLUME, CONF_FILE_AGENT);
+    is_kind("pod: /p\n" VOLUME, CONF_FILE_AGENT);
     is_kind("local: {path: /l, size: 1GiB}\n" VOLUME, CONF_FILE_AGENT);
     is_kind(POD, CONF_FILE_POD);
     is_kind("volumes: [{name: kv, keys: [{id: 1, file: /k}]}]\n", CONF_FILE_SEAL);
@@ -126,6 +127,8 @@ static void test_differences_are_told_by_key(void **state)
             "enclosures[c]: not listed -> listed\n");
     differs(AGENT VOLUME "http:\n  listen: 127.0.0.1:1\n", AGENT VOLUME,
             "http.listen: 127.0.0.1:1 -> 127.0.0.1:9421 (default)\n");
+    differs(AGENT VOLUME, "pod: /p\n" VOLUME,
+            "enclosures[a]: listed -> not listed\npod: none (default) -> /p\n");
     differs(TARGET VOLUME,
             "name: e0\ndrives:\n- {path: /d0, size: 1GiB, write_budget: 1DWPD}\n"
             "volumes:\n- name: kv\n  value_max: 1MiB\n  hosts: [nqn.2020-01.org.a:b, "

@@ -217,6 +217,26 @@ static const struct conf_key enclosure_keys[] = {
 static const struct conf_table enclosure_table = {"an enclosure", KEYS(enclosure_keys),
                                                   conf_enclosure_rules};
 
+/* Keys of one enclosure of a pod map: what is private stays in the agent's file. */
+static const struct conf_key enclosure_key_keys[] = {
+    {"name", CONF_NAME, true, AT(struct conf_enclosure, name), .example = "enclosure0",
+     .doc = "The enclosure's name in the pod map."},
+    {"secret", CONF_PATH, false, AT(struct conf_enclosure, secret),
+     .computed = "secret of the agent", .example = "/etc/icms/agent.secret",
+     .doc = "File of the secret of DH-HMAC-CHAP that this enclosure knows of the agent's host."},
+    {"controller_secret", CONF_PATH, false, AT(struct conf_enclosure, controller_secret),
+     .computed = "controller_secret of the agent", .example = "/etc/icms/enclosure0.secret",
+     .doc = "File of the secret that this enclosure has to prove."},
+    {"psk", CONF_PATH, false, AT(struct conf_enclosure, psk), .computed = "psk of the agent",
+     .example = "/etc/icms/agent.psk",
+     .doc = "File of the TLS key that this enclosure knows of the agent's host."},
+    {"require", CONF_REQUIRE, false, AT(struct conf_enclosure, require),
+     .computed = "require of the agent", .example = "chap",
+     .doc = "What has to be in force with this enclosure, instead of require of the agent."},
+};
+static const struct conf_table enclosure_key_table = {"an entry of enclosure_keys",
+                                                      KEYS(enclosure_key_keys)};
+
 #define HTTP_LISTEN_DOC                                                                            \
     "Where /metrics, /healthz, /readyz and /status are served; none for nowhere. An address that " \
     "other machines reach needs token, client_ca or open: all."
@@ -531,7 +551,20 @@ static const struct conf_key agent_keys[] = {
     {"enclosures", CONF_MAPS, false, LIST_AT(struct conf_agent, enclosures, enclosure_count),
      .min = 1, .max = LIMIT_ENCLOSURES, .table = &enclosure_table,
      .example = "[{name: enclosure0, address: 127.0.0.1:4420}]",
-     .doc = "The enclosures of the pod, read at start. The same in all its agents."},
+     .doc = "The enclosures of the pod, read at start. The same in all its agents. pod, instead, "
+            "names a file that is watched."},
+    {"pod", CONF_PATH, false, AT(struct conf_agent, pod), .computed = "none",
+     .example = "/etc/icms/pod.yaml",
+     .doc = "File of the pod map (icms-pod.yaml(5)), instead of enclosures. It is watched: a new "
+            "epoch of it takes effect without a restart. At the start it must be there and right; "
+            "later a map that is refused changes nothing and is logged."},
+    {"enclosure_keys", CONF_MAPS, false,
+     LIST_AT(struct conf_agent, enclosure_keys, enclosure_key_count), .min = 1,
+     .max = LIMIT_ENCLOSURES, .table = &enclosure_key_table,
+     .computed = "secret, controller_secret, psk and require of the agent, for all",
+     .doc = "With pod: keys of enclosures that have others than those of the agent, by their names "
+            "in the pod map, which holds no keys. Enclosures that are not in the map yet may be "
+            "listed."},
     {"volumes", CONF_MAPS, true, LIST_AT(struct conf_agent, volumes, volume_count), .min = 1,
      .max = LIMIT_AGENT_VOLUMES, .table = &conf_volume_table, .example = "[{name: kv}]",
      .doc = "The volumes that clients may use; at most 64. Entries can be copied from a target's "

@@ -47,9 +47,7 @@ static icms_err text_read(int fd, const char *path, struct err_why *why, char *t
     return ICMS_OK;
 }
 
-/* The text of a map's file, which the caller frees. Never waits: what is not a regular file is
- * refused, and so is one that is too large. */
-static icms_err pod_text(const char *path, struct err_why *why, char **out_text, size_t *out_bytes)
+icms_err conf_pod_text(const char *path, struct err_why *why, char **out_text, size_t *out_bytes)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat status;
@@ -108,7 +106,7 @@ icms_err conf_pod_read(const char *path, struct err_why *why, struct conf_pod *o
 {
     char *text = NULL;
     size_t bytes = 0;
-    icms_err err = pod_text(path, why, &text, &bytes);
+    icms_err err = conf_pod_text(path, why, &text, &bytes);
 
     if (err == ICMS_OK)
         err = conf_pod_parse(text, bytes, path, why, out_pod);
@@ -249,6 +247,34 @@ icms_err conf_agent_pod_rules(const struct conf_source *source, const struct con
     return ICMS_OK;
 }
 
+/* ---- a map and an agent --------------------------------------------------------------------- */
+
+const struct conf_enclosure *conf_agent_keys_of(const struct conf_agent *agent, const char *name)
+{
+    bool is_map = agent->pod[0] != '\0';
+    const struct conf_enclosure *list = is_map ? agent->enclosure_keys : agent->enclosures;
+    uint32_t count = is_map ? agent->enclosure_key_count : agent->enclosure_count;
+
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(list[i].name, name) == 0)
+            return &list[i];
+    return &agent->keys;
+}
+
+void conf_pod_join(const struct conf_agent *agent, struct conf_pod *pod)
+{
+    for (uint32_t i = 0; i < pod->enclosure_count; i++) {
+        struct conf_enclosure *enclosure = &pod->enclosures[i];
+        const struct conf_enclosure *keys = conf_agent_keys_of(agent, enclosure->name);
+
+        enclosure->require = keys->require;
+        memcpy(enclosure->psk, keys->psk, sizeof(enclosure->psk));
+        memcpy(enclosure->secret, keys->secret, sizeof(enclosure->secret));
+        memcpy(enclosure->controller_secret, keys->controller_secret,
+               sizeof(enclosure->controller_secret));
+    }
+}
+
 /* ---- a map and another one ------------------------------------------------------------------ */
 
 /* The enclosure of another map, by its UUID; NULL: it has none. */
@@ -325,6 +351,61 @@ char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *aft
         if (enclosure_find(after, &before->enclosures[i].uuid) == NULL)
             words_add(&words, "%s removed", before->enclosures[i].name);
     return out;
+}
+
+/* The enclosures that `after` lacks although they were not draining. */
+static uint64_t enclosures_gone(const struct conf_pod *before, const struct conf_pod *after,
+                                uint32_t *out_count)
+{
+    uint64_t gone = 0;
+
+    *out_count = 0;
+    for (uint32_t i = 0; i < before->enclosure_count; i++)
+        if (before->enclosures[i].state != CONF_ENCLOSURE_DRAINING &&
+            enclosure_find(after, &before->enclosures[i].uuid) == NULL) {
+            gone |= (uint64_t)1 << i;
+            ++*out_count;
+        }
+    return gone;
+}
+
+enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const struct conf_pod *after,
+                                       const char *file, struct err_why *why, uint64_t *out_gone)
+{
+    char differs[256];
+    uint32_t count = 0;
+
+    *out_gone = 0;
+    if (strcmp(before->name, after->name) != 0) {
+        (void)err_set(why, ICMS_CONFIG,
+                      "%s: it is the map of the pod '%s'; this agent belongs to '%s'", file,
+                      after->name, before->name);
+        return CONF_POD_REFUSED;
+    }
+    if (after->epoch < before->epoch) {
+        (void)err_set(why, ICMS_CONFIG,
+                      "%s: its epoch %u is lower than %u, which is in use: write a higher one",
+                      file, after->epoch, before->epoch);
+        return CONF_POD_REFUSED;
+    }
+    (void)conf_pod_differs(before, after, differs, sizeof(differs));
+    if (after->epoch == before->epoch && differs[0] == '\0')
+        return CONF_POD_SAME;
+    if (after->epoch == before->epoch) {
+        (void)err_set(why, ICMS_CONFIG,
+                      "%s: it differs from the map in use (%s) and has its epoch, %u: raise it",
+                      file, differs, after->epoch);
+        return CONF_POD_REFUSED;
+    }
+    *out_gone = enclosures_gone(before, after, &count);
+    if (2 * count <= before->enclosure_count || after->shrink_epoch == after->epoch)
+        return CONF_POD_NEW;
+    (void)err_set(
+        why, ICMS_CONFIG,
+        "%s: epoch %u lacks %u of %u enclosures, of which some may answer: it waits until "
+        "none does; if it is right, write 'shrink_epoch: %u' (icms pod reload --yes)",
+        file, after->epoch, count, before->enclosure_count, after->epoch);
+    return CONF_POD_SHRUNKEN;
 }
 
 double conf_pod_share(const struct conf_pod *pod, uint32_t enclosure)

@@ -3,9 +3,11 @@
  * conf/pod.h: the pod map: which enclosures the pod has, in which state, under one epoch.
  *
  * A map comes as text with a name for errors, from a file today. It holds nothing private: the keys
- * of enclosures stay in the agent's configuration. `icms pod` changes a file with
- * conf_pod_change(): line by line, parsed again before anybody gets it. Pure but for reading;
- * control threads only. The structs have some hundred kilobytes: keep them on the heap or static.
+ * of enclosures stay in the agent's configuration, and conf_pod_join() puts the two together. Who
+ * has a map and is offered another one asks conf_pod_compare() what that is. `icms pod` changes a
+ * file with conf_pod_change(): line by line, parsed again before anybody gets it. Pure but for
+ * reading; control threads only. The structs have some hundred kilobytes: keep them on the heap or
+ * static.
  */
 #ifndef CONF_POD_H
 #define CONF_POD_H
@@ -23,14 +25,39 @@ struct conf_pod {
     struct conf_enclosure enclosures[LIMIT_ENCLOSURES];
 };
 
+/* The text of a map's file, which the caller frees. Never waits: what is not a regular file is
+ * refused, and so is one that is too large. name stands for the file in errors. */
+icms_err conf_pod_text(const char *path, struct err_why *why, char **out_text,
+                       size_t *out_bytes) ICMS_MUST_CHECK;
+
 /* A text without a line end at its end is refused: it may be written halfway. */
 icms_err conf_pod_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                         struct conf_pod *out_pod) ICMS_MUST_CHECK;
 
-/* The same from a file. Never waits: what is not a regular file is refused, and so is one that is
- * too large. */
+/* Both. */
 icms_err conf_pod_read(const char *path, struct err_why *why,
                        struct conf_pod *out_pod) ICMS_MUST_CHECK;
+
+/* The keys that an agent has for the enclosure of this name: psk, secret, controller_secret and
+ * require. They stay the agent's. */
+const struct conf_enclosure *conf_agent_keys_of(const struct conf_agent *agent, const char *name);
+
+/* Puts the agent's keys into the enclosures of the map. */
+void conf_pod_join(const struct conf_agent *agent, struct conf_pod *pod);
+
+/* What a map is to who has another one. */
+enum conf_pod_verdict {
+    CONF_POD_NEW,      /* a later epoch                                                      */
+    CONF_POD_SAME,     /* the same epoch, and nothing differs                                */
+    CONF_POD_SHRUNKEN, /* a later epoch that lacks more than half: to be believed when those
+                          do not answer                                                      */
+    CONF_POD_REFUSED,  /* of another pod, older, or different under the same epoch           */
+};
+
+/* REFUSED and SHRUNKEN come with a sentence. out_gone: bit i: enclosure i of `before` is not in
+ * `after`, and was not draining. file: for the sentence. */
+enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const struct conf_pod *after,
+                                       const char *file, struct err_why *why, uint64_t *out_gone);
 
 /* What differs, as words for a log: "e3 added (joining), e1 draining, e0 weight 1 -> 2"; cut at
  * bytes. Returns out. */

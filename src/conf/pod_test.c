@@ -19,6 +19,7 @@
 #include "conf/pod.h"
 
 static struct conf_pod pod, other, after;
+static struct conf_agent agent;
 static struct err_why why;
 static char folder[64], path[96], special[96];
 
@@ -180,7 +181,51 @@ static void test_what_is_no_file_is_refused_at_once(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
+/* ---- a map and the one before ---------------------------------------------------------------- */
+
+static enum conf_pod_verdict compare(const char *before, const char *next, uint64_t *out_gone)
+{
+    accepted(before, &pod);
+    accepted(next, &other);
+    why.text[0] = '\0';
+    return conf_pod_compare(&pod, &other, "p.yaml", &why, out_gone);
+}
+
 #define EPOCH(n) "name: pod0\nepoch: " #n "\nenclosures:\n"
+
+static void test_a_map_is_compared_with_the_one_before(void **state)
+{
+    uint64_t gone = 7;
+
+    assert_int_equal(compare(HEAD E0 E1, "# c\n" HEAD E1 E0, &gone), CONF_POD_SAME);
+    assert_int_equal(gone, 0);
+    assert_int_equal(compare(HEAD E0 E1, EPOCH(5) E0 E1 E2, &gone), CONF_POD_NEW);
+    assert_int_equal(compare(HEAD E0 E1, EPOCH(3) E0 E1 E2, &gone), CONF_POD_REFUSED);
+    assert_non_null(strstr(why.text, "its epoch 3 is lower than 4"));
+    assert_int_equal(compare(HEAD E0 E1, HEAD E0 E1 "  weight: 2\n", &gone), CONF_POD_REFUSED);
+    assert_non_null(strstr(why.text, "e1 weight 1 -> 2) and has its epoch, 4: raise it"));
+    assert_int_equal(compare(HEAD E0, "name: pod1\nepoch: 9\nenclosures:\n" E0, &gone),
+                     CONF_POD_REFUSED);
+    assert_non_null(strstr(why.text, "pod 'pod1'; this agent belongs to 'pod0'"));
+}
+
+static void test_a_shrunken_map_is_told_apart(void **state)
+{
+    uint64_t gone;
+
+    assert_int_equal(compare(HEAD E0 E1, EPOCH(5) E0, &gone), CONF_POD_NEW); /* half is not more */
+    assert_int_equal(gone, 2);
+    assert_int_equal(compare(HEAD E0 E1 E2, EPOCH(5) E1, &gone), CONF_POD_SHRUNKEN);
+    assert_int_equal(gone, 5);
+    assert_non_null(strstr(why.text, "lacks 2 of 3 enclosures"));
+    assert_non_null(strstr(why.text, "shrink_epoch: 5"));
+    assert_int_equal(compare(HEAD E0 E1 E2, "shrink_epoch: 5\n" EPOCH(5) E1, &gone), CONF_POD_NEW);
+    assert_int_equal(compare(HEAD E0 E1 E2, "shrink_epoch: 5\n" EPOCH(6) E1, &gone),
+                     CONF_POD_SHRUNKEN); /* it was for another epoch */
+    assert_int_equal(compare(HEAD E0 "  state: draining\n" E1 E2, EPOCH(5) E1, &gone),
+                     CONF_POD_NEW); /* one of them was to leave */
+    assert_int_equal(gone, 4);
+}
 
 static void test_differences_are_words(void **state)
 {
@@ -197,6 +242,56 @@ static void test_differences_are_words(void **state)
     assert_true(conf_pod_share(&pod, 0) == 0.5);
     accepted(HEAD E0 "  state: draining\n" E1, &pod);
     assert_true(conf_pod_share(&pod, 0) == 0.0 && conf_pod_share(&pod, 1) == 1.0);
+}
+
+/* ---- the agent's part ------------------------------------------------------------------------ */
+
+static icms_err agent_parse(const char *text)
+{
+    conf_agent_fini(&agent);
+    return conf_agent_parse(text, strlen(text), "a.yaml", &why, &agent);
+}
+
+static void agent_refused(const char *text, const char *place, const char *word)
+{
+    if (agent_parse(text) != ICMS_CONFIG || strncmp(why.text, place, strlen(place)) != 0 ||
+        strstr(why.text, word) == NULL)
+        fail_msg("%s\nanswered '%s', wanted '%s ... %s'", text, why.text, place, word);
+}
+
+#define REST "volumes: [{name: kv}]\n"
+
+static void test_keys_stay_with_the_agent(void **state)
+{
+    assert_int_equal(agent_parse("pod: /p\nsecret: /s\npsk: /k\nrequire: chap\nenclosure_keys:\n"
+                                 "- {name: e1, secret: /s1, require: chap+tls}\n" REST),
+                     ICMS_OK);
+    assert_string_equal(agent.pod, "/p");
+    accepted(HEAD E0 E1, &pod);
+    conf_pod_join(&agent, &pod);
+    assert_string_equal(pod.enclosures[0].secret, "/s");
+    assert_string_equal(pod.enclosures[0].psk, "/k");
+    assert_int_equal(pod.enclosures[0].require, REQUIRE_CHAP);
+    assert_string_equal(pod.enclosures[1].secret, "/s1");
+    assert_string_equal(pod.enclosures[1].psk, "/k");
+    assert_int_equal(pod.enclosures[1].require, REQUIRE_CHAP | REQUIRE_TLS);
+    assert_string_equal(conf_agent_keys_of(&agent, "e1")->secret, "/s1");
+    agent_refused("pod: /p\nrequire: tls\n" REST, "a.yaml:2: psk", "of the pod map");
+    agent_refused("pod: /p\nenclosure_keys:\n- {name: e1, require: chap}\n" REST,
+                  "a.yaml:3: secret", "'e1'");
+    agent_refused("pod: /p\nenclosure_keys:\n- {name: e1, psk: /a}\n- {name: e1, psk: /b}\n" REST,
+                  "a.yaml:4: name", "line 3");
+}
+
+static void test_a_map_stands_for_the_list(void **state)
+{
+    agent_refused("pod: /p\nenclosures: [{name: a, address: 127.0.0.1:1}]\n" REST, "a.yaml:1: pod",
+                  "either it or enclosures");
+    agent_refused("pod: /p\nlocal: {path: /l}\n" REST, "a.yaml:2: local", "either it or pod");
+    agent_refused("enclosures: [{name: a, address: 127.0.0.1:1}]\n"
+                  "enclosure_keys: [{name: a, psk: /k}]\n" REST,
+                  "a.yaml:2: enclosure_keys", "pod map");
+    agent_refused(REST, "a.yaml:1: ", "'pod: /etc/icms/pod.yaml'");
 }
 
 /* ---- changes --------------------------------------------------------------------------------- */
@@ -319,7 +414,11 @@ int main(void)
         cmocka_unit_test(test_a_wrong_map_is_refused_with_its_line),
         cmocka_unit_test(test_an_address_is_numeric_or_a_name),
         cmocka_unit_test(test_what_is_no_file_is_refused_at_once),
+        cmocka_unit_test(test_a_map_is_compared_with_the_one_before),
+        cmocka_unit_test(test_a_shrunken_map_is_told_apart),
         cmocka_unit_test(test_differences_are_words),
+        cmocka_unit_test(test_keys_stay_with_the_agent),
+        cmocka_unit_test(test_a_map_stands_for_the_list),
         cmocka_unit_test(test_an_enclosure_is_added_behind_the_last),
         cmocka_unit_test(test_states_are_changed_in_their_line),
         cmocka_unit_test(test_only_what_is_drained_is_removed),

@@ -6,6 +6,30 @@
 
 #include <string.h>
 
+void agent_enclosure_opts_from_conf(const struct conf_enclosure *from, const struct loop_addr *addr,
+                                    struct agent_enclosure_opts *out_opts)
+{
+    static const enum agent_pod_state states[] = {
+        [CONF_ENCLOSURE_UP] = AGENT_POD_UP,
+        [CONF_ENCLOSURE_JOINING] = AGENT_POD_JOINING,
+        [CONF_ENCLOSURE_DRAINING] = AGENT_POD_DRAINING,
+    };
+    struct agent_enclosure_opts opts = {
+        .uuid = from->uuid,
+        .addr = *addr,
+        .weight = from->weight,
+        .state = states[from->state],
+        .psk = from->psk[0] != '\0' ? from->psk : NULL,
+        .secret = from->secret[0] != '\0' ? from->secret : NULL,
+        .controller_secret = from->controller_secret[0] != '\0' ? from->controller_secret : NULL,
+        .require = from->require,
+    };
+
+    memcpy(opts.name, from->name, sizeof(opts.name));
+    memcpy(opts.nqn, from->nqn, sizeof(opts.nqn));
+    *out_opts = opts;
+}
+
 icms_err agent_opts_from_conf(const struct conf_agent *conf,
                               struct agent_enclosure_opts *enclosures, struct err_why *why,
                               struct agent_opts *out_opts)
@@ -38,21 +62,12 @@ icms_err agent_opts_from_conf(const struct conf_agent *conf,
     opts.local_bytes = conf->local_bytes;
     opts.local_segment_bytes = conf->local_segment_bytes;
     for (uint32_t i = 0; i < conf->enclosure_count; i++) {
-        const struct conf_enclosure *from = &conf->enclosures[i];
-        struct agent_enclosure_opts *to = &enclosures[i];
-        icms_err err;
+        struct loop_addr addr;
+        icms_err err = loop_addr_parse(conf->enclosures[i].address, why, &addr);
 
-        memcpy(to->name, from->name, sizeof(to->name));
-        memcpy(to->nqn, from->nqn, sizeof(to->nqn));
-        to->uuid = from->uuid;
-        to->weight = from->weight;
-        to->psk = from->psk[0] != '\0' ? from->psk : NULL;
-        to->secret = from->secret[0] != '\0' ? from->secret : NULL;
-        to->controller_secret = from->controller_secret[0] != '\0' ? from->controller_secret : NULL;
-        to->require = from->require;
-        err = loop_addr_parse(from->address, why, &to->addr);
         if (err != ICMS_OK)
             return err;
+        agent_enclosure_opts_from_conf(&conf->enclosures[i], &addr, &enclosures[i]);
     }
     opts.enclosure_count = conf->enclosure_count;
     opts.enclosures = enclosures;

@@ -8,8 +8,13 @@
 #include "agent/agent.h"
 #include "conf/conf.h"
 
-/* Turns a configuration into an agent's options. enclosures: memory for LIMIT_ENCLOSURES that stays
- * as long as the options; the options also point into conf. Any thread. */
+/* One enclosure, which is at this address. The options point into `from`. Any thread. */
+void agent_enclosure_opts_from_conf(const struct conf_enclosure *from, const struct loop_addr *addr,
+                                    struct agent_enclosure_opts *out_opts);
+
+/* Turns a configuration into an agent's options; with a pod map they have no enclosures yet
+ * (inprocess/pod_watch.h). enclosures: memory for LIMIT_ENCLOSURES that stays as long as the
+ * options; the options also point into conf. Any thread. */
 icms_err agent_opts_from_conf(const struct conf_agent *conf,
                               struct agent_enclosure_opts *enclosures, struct err_why *why,
                               struct agent_opts *out_opts) ICMS_MUST_CHECK;

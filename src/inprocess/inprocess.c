@@ -28,6 +28,7 @@
 #include "client/local.h"
 #include "conf/conf.h"
 #include "inprocess/agent_opts.h"
+#include "inprocess/pod_watch.h"
 
 /* How long an in-process agent may take for accepted stores when its handle is closed. */
 #define INSIDE_DRAIN_MS 10000
@@ -59,6 +60,7 @@ struct client_local {
     uint64_t value_bytes_max;         /* dir: of new volumes                                 */
     char directory[LIMIT_PATH_BYTES]; /* dir:; "" for pod:                                   */
     int lock_fd;                      /* dir: the locked file; -1                            */
+    struct pod_watch *watch;          /* pod: of the map's file, until the agent has it; NULL   */
     /* only while the agent starts */
     struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
     struct agent_opts opts;
@@ -87,6 +89,7 @@ void client_local_close(struct client_local **local)
         (void)!ftruncate((*local)->lock_fd, 0); /* the next holder has another id */
         loop_fd_close((*local)->lock_fd);
     }
+    pod_watch_free(&(*local)->watch);
     conf_agent_fini(&(*local)->conf);
     free(*local);
     *local = NULL;
@@ -116,6 +119,8 @@ icms_err client_local_open_pod(const char *path, const struct icms_options *opti
         err = err_set(why, err_from_errno(errno),
                       "cannot read %s: %s; write the path of an agent's configuration after pod:",
                       path, strerror(errno));
+    if (err == ICMS_OK)
+        err = pod_watch_new(&local->conf, NULL, why, &local->watch);
     if (err != ICMS_OK) {
         client_local_close(&local);
         return err;
@@ -473,8 +478,9 @@ icms_err client_local_open_dir(const char *path, const struct icms_options *opti
 /* The agent of a link. */
 struct client_inside {
     struct agent *agent;
-    bool started, attached; /* how far it came      */
-    uint32_t client;        /* our number there     */
+    struct pod_watch *watch; /* pod: of the map's file; NULL: none */
+    bool started, attached;  /* how far it came      */
+    uint32_t client;         /* our number there     */
 };
 
 void client_inside_free(struct client_inside **inside)
@@ -486,6 +492,7 @@ void client_inside_free(struct client_inside **inside)
         (void)agent_drain(own->agent, INSIDE_DRAIN_MS); /* accepted stores reach the flash */
         agent_client_detach_wait(own->agent, own->client);
     }
+    pod_watch_free(&own->watch);
     if (own->started)
         agent_stop(own->agent);
     agent_free(&own->agent);
@@ -559,11 +566,18 @@ static icms_err local_start(struct client_local *local, struct client_link *link
     local->opts.local_sparse = local->directory[0] != 0;
     if (local->staging_bytes != 0) /* the process is its own operator */
         local->opts.client_bytes = local->staging_bytes;
-    if (err == ICMS_OK)
+    if (err == ICMS_OK) {
+        pod_watch_opts(local->watch, &local->opts);
         err = agent_new(loop_env_uring(), &local->opts, why, &inside->agent);
+    }
     if (err == ICMS_OK) {
         err = agent_start(inside->agent, why);
         inside->started = err == ICMS_OK;
+    }
+    if (err == ICMS_OK) {
+        inside->watch = local->watch;
+        local->watch = NULL;
+        err = pod_watch_start(inside->watch, inside->agent, why);
     }
     if (err != ICMS_OK)
         return err;

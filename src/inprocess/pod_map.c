@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * inprocess/pod_map.c: see pod_map.h.
+ *
+ * Life: pod_map_new -> pod_map_first until true -> agent_new with that -> pod_map_offer and
+ * pod_map_turn. A map that is offered and passes conf_pod_compare() is `next`; pod_map_turn gives
+ * it to the agent when it is believed and its names are resolved, and it is `used` then. While
+ * there is no next one the names of enclosures that are down are resolved again.
+ */
+#include "inprocess/pod_map.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "inprocess/agent_opts.h"
+#include "inprocess/resolve.h"
+
+/* A resolver that does not answer by then is not waited for: the map counts without the address. */
+#define POD_RESOLVE_NS ((uint64_t)2 * 1000 * 1000 * 1000)
+
+/* How often the name of an enclosure that is down is resolved, and what the agent did not take is
+ * offered to it again. */
+#define POD_AGAIN_NS ((uint64_t)2 * 1000 * 1000 * 1000)
+
+/* A sentence, with one of another module in it. */
+#define POD_SAID_BYTES (ERR_WHY_BYTES_MAX + 256)
+
+/* Where an enclosure is. */
+struct pod_place {
+    struct loop_addr addr;   /* port 0: not known                                         */
+    bool is_name;            /* its address is a DNS name                                 */
+    bool is_unresolved;      /* it was said that its name is not                          */
+    struct resolve *resolve; /* a question is under way                                   */
+};
+
+/* A map with addresses. */
+struct pod_one {
+    struct conf_pod pod;
+    struct pod_place places[LIMIT_ENCLOSURES];
+};
+
+struct pod_map {
+    struct pod_map_opts opts;
+    struct pod_one *used, *next, *offered; /* offered: scratch                                */
+    bool is_started; /* the agent has `used`                                        */
+    bool has_next;
+    bool is_shrunken;          /* next is believed when all of `gone` are down                 */
+    uint64_t gone;             /* bit i: enclosure i of used is not in next                   */
+    struct err_why shrunken;   /* says so                                                     */
+    uint64_t resolve_until_ns; /* of next; 0: not set yet                                     */
+    uint64_t again_ns;         /* nothing is resolved or offered to the agent before          */
+    bool is_moved;             /* an address of used is another one, and the agent does not
+                                  know it                                                 */
+    char said[POD_SAID_BYTES]; /* the last sentence about a map                               */
+    struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
+};
+
+static void map_say(struct pod_map *map, enum pod_map_say how, const char *sentence)
+{
+    if (strcmp(map->said, sentence) == 0)
+        return;
+    (void)snprintf(map->said, sizeof(map->said), "%s", sentence);
+    map->opts.say(map->opts.arg, how, map->said);
+}
+
+/* ---- places --------------------------------------------------------------------------------- */
+
+/* Until a name is resolved the enclosure has an address of its own where nothing listens. */
+static void place_init(struct pod_one *one, uint32_t i)
+{
+    struct pod_place *place = &one->places[i];
+
+    *place = (struct pod_place){.is_name = true};
+    (void)snprintf(place->addr.host, sizeof(place->addr.host), "127.254.0.%u", i + 1);
+    if (loop_addr_parse(one->pod.enclosures[i].address, NULL, &place->addr) == ICMS_OK)
+        place->is_name = false;
+}
+
+static bool addr_equal(const struct loop_addr *a, const struct loop_addr *b)
+{
+    return a->port == b->port && strcmp(a->host, b->host) == 0;
+}
+
+static void places_fini(struct pod_one *one)
+{
+    for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
+        resolve_free(&one->places[i].resolve);
+}
+
+/* Says once that a name has no address. */
+static void place_failed(struct pod_map *map, struct pod_one *one, uint32_t i, const char *cause)
+{
+    char sentence[POD_SAID_BYTES];
+
+    (void)snprintf(sentence, sizeof(sentence), "enclosure %s: %s", one->pod.enclosures[i].name,
+                   cause);
+    if (!one->places[i].is_unresolved)
+        map->opts.say(map->opts.arg, POD_MAP_WAITS, sentence);
+    one->places[i].is_unresolved = true;
+}
+
+/* Says that an enclosure is somewhere else. */
+static void place_moved(struct pod_map *map, uint32_t i, const struct loop_addr *addr)
+{
+    const struct conf_enclosure *enclosure = &map->used->pod.enclosures[i];
+    const struct pod_place *place = &map->used->places[i];
+    char sentence[POD_SAID_BYTES], old[64], new[64];
+
+    (void)snprintf(sentence, sizeof(sentence), "enclosure %s: %s is %s%s%s", enclosure->name,
+                   enclosure->address, loop_addr_format(addr, new, sizeof(new)),
+                   place->addr.port != 0 ? ", was " : "",
+                   place->addr.port != 0 ? loop_addr_format(&place->addr, old, sizeof(old)) : "");
+    map->opts.say(map->opts.arg, POD_MAP_TAKEN, sentence);
+    map->is_moved = true;
+}
+
+/* Asks for a name. */
+static void place_ask(struct pod_map *map, struct pod_one *one, uint32_t i)
+{
+    struct err_why why = {""};
+
+    if (one->places[i].is_name && one->places[i].resolve == NULL &&
+        resolve_start(one->pod.enclosures[i].address, &why, &one->places[i].resolve) != ICMS_OK)
+        place_failed(map, one, i, why.text);
+}
+
+/* Which of the addresses is used: the one that is, as long as it is right and the enclosure is not
+ * down; else the one behind it. */
+static struct loop_addr place_pick(const struct pod_place *place,
+                                   const struct resolve_answer *answer, bool is_down)
+{
+    for (uint32_t i = 0; i < answer->count; i++)
+        if (addr_equal(&answer->addrs[i], &place->addr))
+            return answer->addrs[is_down ? (i + 1) % answer->count : i];
+    return answer->addrs[0];
+}
+
+/* Takes the answer, if there is one; true: none is waited for. */
+static bool place_poll(struct pod_map *map, struct pod_one *one, uint32_t i)
+{
+    struct pod_place *place = &one->places[i];
+    struct resolve_answer answer;
+    struct loop_addr addr;
+
+    if (place->resolve == NULL)
+        return true;
+    if (!resolve_poll(place->resolve, &answer))
+        return false;
+    resolve_free(&place->resolve);
+    if (answer.count == 0) {
+        place_failed(map, one, i, answer.why.text);
+        return true;
+    }
+    place->is_unresolved = false;
+    addr =
+        place_pick(place, &answer, map->opts.is_down(map->opts.arg, &one->pod.enclosures[i].uuid));
+    if (one == map->used && map->is_started && !addr_equal(&addr, &place->addr))
+        place_moved(map, i, &addr);
+    place->addr = addr;
+    return true;
+}
+
+/* Polls all; true: none is waited for. */
+static bool places_poll(struct pod_map *map, struct pod_one *one)
+{
+    bool is_over = true;
+
+    for (uint32_t i = 0; i < one->pod.enclosure_count; i++)
+        is_over = place_poll(map, one, i) && is_over;
+    return is_over;
+}
+
+/* ---- the agent ------------------------------------------------------------------------------ */
+
+static void enclosures_make(struct pod_map *map, const struct pod_one *one)
+{
+    for (uint32_t i = 0; i < one->pod.enclosure_count; i++)
+        agent_enclosure_opts_from_conf(&one->pod.enclosures[i], &one->places[i].addr,
+                                       &map->enclosures[i]);
+}
+
+/* The agent gets it; false: not this time, and it is said why. */
+static bool map_apply(struct pod_map *map, const struct pod_one *one, uint64_t now_ns)
+{
+    char sentence[POD_SAID_BYTES];
+    struct err_why why = {""};
+
+    enclosures_make(map, one);
+    if (map->opts.apply(map->opts.arg, one->pod.epoch, map->enclosures, one->pod.enclosure_count,
+                        &why) == ICMS_OK)
+        return true;
+    map->again_ns = now_ns + POD_AGAIN_NS;
+    (void)snprintf(sentence, sizeof(sentence), "pod map %s: epoch %u is not in use: %s",
+                   one->pod.name, one->pod.epoch, why.text);
+    map_say(map, POD_MAP_WAITS, sentence);
+    return false;
+}
+
+/* ---- the next map --------------------------------------------------------------------------- */
+
+static void next_drop(struct pod_map *map)
+{
+    places_fini(map->next);
+    map->has_next = false;
+}
+
+/* What is known of an enclosure's address stays while it is asked for again. */
+static void next_places(struct pod_map *map)
+{
+    struct pod_one *next = map->next, *used = map->used;
+
+    for (uint32_t i = 0; i < next->pod.enclosure_count; i++) {
+        place_init(next, i);
+        for (uint32_t j = 0; j < used->pod.enclosure_count; j++)
+            if (used->places[j].addr.port != 0 &&
+                strcmp(next->pod.enclosures[i].address, used->pod.enclosures[j].address) == 0)
+                next->places[i].addr = used->places[j].addr;
+        place_ask(map, next, i);
+    }
+}
+
+void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const char *name)
+{
+    struct conf_pod *pod = &map->offered->pod;
+    struct err_why why = {""};
+    enum conf_pod_verdict verdict;
+    uint64_t gone;
+
+    if (conf_pod_parse(text, bytes, name, &why, pod) != ICMS_OK) {
+        next_drop(map);
+        map_say(map, POD_MAP_REFUSED, why.text);
+        return;
+    }
+    conf_pod_join(map->opts.conf, pod);
+    verdict = conf_pod_compare(&map->used->pod, pod, name, &why, &gone);
+    if (verdict == CONF_POD_SAME || verdict == CONF_POD_REFUSED)
+        next_drop(map);
+    if (verdict == CONF_POD_REFUSED)
+        map_say(map, POD_MAP_REFUSED, why.text);
+    if (verdict == CONF_POD_SAME) /* what was said of another text is over */
+        map->said[0] = '\0';
+    if (verdict != CONF_POD_NEW && verdict != CONF_POD_SHRUNKEN)
+        return;
+    if (map->has_next && memcmp(&map->next->pod, pod, sizeof(*pod)) == 0)
+        return;
+    next_drop(map);
+    memcpy(&map->next->pod, pod, sizeof(*pod));
+    map->has_next = true;
+    map->is_shrunken = verdict == CONF_POD_SHRUNKEN;
+    map->shrunken = why;
+    map->gone = gone;
+    map->resolve_until_ns = 0;
+    map->again_ns = 0;
+    next_places(map);
+}
+
+void pod_map_unreadable(struct pod_map *map, const char *sentence)
+{
+    map_say(map, POD_MAP_REFUSED, sentence);
+}
+
+void pod_map_again(struct pod_map *map)
+{
+    map->said[0] = '\0';
+    map->again_ns = 0;
+    for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
+        map->used->places[i].is_unresolved = map->next->places[i].is_unresolved = false;
+}
+
+/* Whether what the next map lacks is down, all of it. */
+static bool next_is_believed(struct pod_map *map)
+{
+    if (!map->is_shrunken)
+        return true;
+    for (uint32_t i = 0; i < map->used->pod.enclosure_count; i++)
+        if ((map->gone >> i & 1) != 0 &&
+            !map->opts.is_down(map->opts.arg, &map->used->pod.enclosures[i].uuid))
+            return false;
+    return true;
+}
+
+static void next_taken(struct pod_map *map)
+{
+    struct pod_one *old = map->used;
+    char differs[ERR_WHY_BYTES_MAX], sentence[POD_SAID_BYTES];
+
+    (void)conf_pod_differs(&old->pod, &map->next->pod, differs, sizeof(differs));
+    (void)snprintf(sentence, sizeof(sentence), "pod %s: epoch %u -> %u: %s", old->pod.name,
+                   old->pod.epoch, map->next->pod.epoch,
+                   differs[0] != '\0' ? differs : "nothing differs");
+    map->used = map->next;
+    map->next = old;
+    map->is_moved = false;
+    next_drop(map);
+    map_say(map, POD_MAP_TAKEN, sentence);
+}
+
+static bool next_turn(struct pod_map *map, uint64_t now_ns)
+{
+    if (!next_is_believed(map)) {
+        map_say(map, POD_MAP_WAITS, map->shrunken.text);
+        return false;
+    }
+    if (map->resolve_until_ns == 0)
+        map->resolve_until_ns = now_ns + POD_RESOLVE_NS;
+    if (!places_poll(map, map->next) && now_ns < map->resolve_until_ns)
+        return true;
+    if (now_ns >= map->again_ns && map_apply(map, map->next, now_ns))
+        next_taken(map);
+    return false;
+}
+
+/* ---- the map in use ------------------------------------------------------------------------- */
+
+static bool used_turn(struct pod_map *map, uint64_t now_ns)
+{
+    struct pod_one *used = map->used;
+    bool is_over = places_poll(map, used);
+
+    if (now_ns < map->again_ns)
+        return !is_over;
+    if (map->is_moved && map_apply(map, used, now_ns))
+        map->is_moved = false;
+    for (uint32_t i = 0; i < used->pod.enclosure_count && is_over; i++)
+        if (used->places[i].is_name &&
+            map->opts.is_down(map->opts.arg, &used->pod.enclosures[i].uuid)) {
+            place_ask(map, used, i);
+            map->again_ns = now_ns + POD_AGAIN_NS;
+        }
+    return !is_over;
+}
+
+bool pod_map_turn(struct pod_map *map, uint64_t now_ns)
+{
+    map->is_started = true;
+    return map->has_next ? next_turn(map, now_ns) : used_turn(map, now_ns);
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+icms_err pod_map_new(const struct pod_map_opts *opts, const struct conf_pod *pod,
+                     struct err_why *why, struct pod_map **out_map)
+{
+    struct pod_map *map = calloc(1, sizeof(*map));
+
+    if (map != NULL) {
+        map->opts = *opts;
+        map->used = calloc(1, sizeof(*map->used));
+        map->next = calloc(1, sizeof(*map->next));
+        map->offered = calloc(1, sizeof(*map->offered));
+    }
+    if (map == NULL || map->used == NULL || map->next == NULL || map->offered == NULL) {
+        pod_map_free(&map);
+        return err_set(why, ICMS_NO_MEMORY, "no memory for the pod map");
+    }
+    memcpy(&map->used->pod, pod, sizeof(*pod));
+    conf_pod_join(opts->conf, &map->used->pod);
+    for (uint32_t i = 0; i < pod->enclosure_count; i++) {
+        place_init(map->used, i);
+        place_ask(map, map->used, i);
+    }
+    *out_map = map;
+    return ICMS_OK;
+}
+
+bool pod_map_first(struct pod_map *map, const struct agent_enclosure_opts **out_enclosures,
+                   uint32_t *out_count)
+{
+    bool is_over = places_poll(map, map->used);
+
+    enclosures_make(map, map->used);
+    *out_enclosures = map->enclosures;
+    *out_count = map->used->pod.enclosure_count;
+    return is_over;
+}
+
+const struct conf_pod *pod_map_used(const struct pod_map *map)
+{
+    return &map->used->pod;
+}
+
+void pod_map_free(struct pod_map **map_)
+{
+    struct pod_map *map = *map_;
+
+    *map_ = NULL;
+    if (map == NULL)
+        return;
+    if (map->used != NULL)
+        places_fini(map->used);
+    if (map->next != NULL)
+        places_fini(map->next);
+    free(map->used);
+    free(map->next);
+    free(map->offered);
+    free(map);
+}

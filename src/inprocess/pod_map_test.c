@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which pod map is used: texts are offered to a map whose agent is a table in memory, and time is a
+ * number. Names are resolved by the C library, of this machine.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "inprocess/pod_map.h"
+
+#define SECOND ((uint64_t)1000 * 1000 * 1000)
+
+/* The agent, and what was said. */
+static struct {
+    uint64_t epoch;
+    uint32_t applied; /* times */
+    uint32_t count;
+    struct agent_enclosure_opts enclosures[LIMIT_ENCLOSURES];
+    char secret[64]; /* of the first one */
+    icms_err answer; /* to the next ones */
+    struct uuid down[LIMIT_ENCLOSURES];
+    uint32_t down_count;
+    uint32_t said;
+    enum pod_map_say how;
+    char sentence[1024];
+} fake;
+
+static struct conf_agent conf;
+static struct pod_map *map;
+static uint64_t now_ns;
+
+static icms_err fake_apply(void *arg, uint64_t epoch, const struct agent_enclosure_opts *enclosures,
+                           uint32_t count, struct err_why *why)
+{
+    if (fake.answer != ICMS_OK)
+        return err_set(why, fake.answer, "the agent is busy");
+    fake.applied++;
+    fake.epoch = epoch;
+    fake.count = count;
+    memcpy(fake.enclosures, enclosures, count * sizeof(*enclosures));
+    (void)snprintf(fake.secret, sizeof(fake.secret), "%s",
+                   enclosures[0].secret != NULL ? enclosures[0].secret : "");
+    return ICMS_OK;
+}
+
+static bool fake_is_down(void *arg, const struct uuid *uuid)
+{
+    for (uint32_t i = 0; i < fake.down_count; i++)
+        if (uuid_equal(&fake.down[i], uuid))
+            return true;
+    return false;
+}
+
+static void fake_say(void *arg, enum pod_map_say how, const char *sentence)
+{
+    fake.said++;
+    fake.how = how;
+    (void)snprintf(fake.sentence, sizeof(fake.sentence), "%s", sentence);
+}
+
+static void fake_down(const char *name)
+{
+    conf_enclosure_uuid(name, &fake.down[fake.down_count++]);
+}
+
+static void begin(const char *text)
+{
+    static const char agent[] = "pod: /p\nsecret: /s\nvolumes: [{name: kv}]\n";
+    const struct pod_map_opts opts = {
+        .conf = &conf, .apply = fake_apply, .is_down = fake_is_down, .say = fake_say};
+    const struct agent_enclosure_opts *enclosures;
+    static struct conf_pod pod;
+    struct err_why why = {""};
+    uint32_t count;
+
+    pod_map_free(&map);
+    memset(&fake, 0, sizeof(fake));
+    now_ns = SECOND;
+    assert_int_equal(conf_agent_parse(agent, strlen(agent), "a", &why, &conf), ICMS_OK);
+    if (conf_pod_parse(text, strlen(text), "p", &why, &pod) != ICMS_OK)
+        fail_msg("%s", why.text);
+    assert_int_equal(pod_map_new(&opts, &pod, &why, &map), ICMS_OK);
+    for (int i = 0; !pod_map_first(map, &enclosures, &count) && i < 1000; i++)
+        usleep(10000);
+    assert_int_equal(count, pod.enclosure_count);
+    (void)fake_apply(NULL, pod.epoch, enclosures, count, NULL);
+    fake.applied = 0;
+}
+
+static int end(void **state)
+{
+    pod_map_free(&map);
+    return 0;
+}
+
+/* As often as it wants to. */
+static void turn(void)
+{
+    for (int i = 0; pod_map_turn(map, now_ns) && i < 1000; i++)
+        usleep(10000);
+}
+
+static void offer(const char *text)
+{
+    pod_map_offer(map, text, strlen(text), "p.yaml");
+    turn();
+}
+
+#define EPOCH(n) "name: pod0\nepoch: " #n "\nenclosures:\n"
+#define E0       "- {name: e0, address: 10.0.0.1:4420}\n"
+#define E1       "- {name: e1, address: 10.0.0.2:4420}\n"
+#define E2       "- {name: e2, address: 10.0.0.3:4420}\n"
+
+static void said(uint32_t times, enum pod_map_say how, const char *word)
+{
+    if (fake.said != times || fake.how != how || strstr(fake.sentence, word) == NULL)
+        fail_msg("said %u times, %d: %s; wanted %u, %d: %s", fake.said, (int)fake.how,
+                 fake.sentence, times, (int)how, word);
+}
+
+static void test_a_new_epoch_is_given_to_the_agent(void **state)
+{
+    begin(EPOCH(4) E0 E1);
+    assert_int_equal(fake.count, 2);
+    assert_string_equal(fake.enclosures[1].addr.host, "10.0.0.2");
+    assert_string_equal(fake.secret, "/s");
+    offer(EPOCH(5) E0 E1 "- {name: e2, address: 10.0.0.3:4420, state: joining, weight: 2}\n");
+    assert_int_equal(fake.applied, 1);
+    assert_int_equal(fake.epoch, 5);
+    assert_int_equal(fake.count, 3);
+    assert_int_equal(fake.enclosures[2].state, AGENT_POD_JOINING);
+    assert_true(fake.enclosures[2].weight == 2.0);
+    assert_string_equal(fake.secret, "/s");
+    said(1, POD_MAP_TAKEN, "pod pod0: epoch 4 -> 5: e2 added (joining)");
+    assert_int_equal(pod_map_used(map)->epoch, 5);
+    offer(EPOCH(5) E0 E1 "- {name: e2, address: 10.0.0.3:4420, state: joining, weight: 2}\n");
+    assert_int_equal(fake.applied, 1);
+    said(1, POD_MAP_TAKEN, "");
+}
+
+static void test_what_is_wrong_changes_nothing_and_is_said_once(void **state)
+{
+    begin(EPOCH(4) E0 E1);
+    offer(EPOCH(5) E0 "- {name: e1, adress: b:1}\n");
+    said(1, POD_MAP_REFUSED, "p.yaml:5: ");
+    offer(EPOCH(5) E0 "- {name: e1, adress: b:1}\n");
+    said(1, POD_MAP_REFUSED, "p.yaml:5: ");
+    offer(EPOCH(3) E0 E1);
+    said(2, POD_MAP_REFUSED, "epoch 3 is lower than 4");
+    offer(EPOCH(4) E0 E2);
+    said(3, POD_MAP_REFUSED, "has its epoch, 4: raise it");
+    offer("name: pod1\nepoch: 9\nenclosures:\n" E0);
+    said(4, POD_MAP_REFUSED, "the pod 'pod1'");
+    pod_map_unreadable(map, "cannot read p.yaml: gone");
+    pod_map_unreadable(map, "cannot read p.yaml: gone");
+    said(5, POD_MAP_REFUSED, "gone");
+    assert_int_equal(fake.applied, 0);
+    offer(EPOCH(4) E1 E0);
+    said(5, POD_MAP_REFUSED, ""); /* as before: nothing to say */
+    pod_map_unreadable(map, "cannot read p.yaml: gone");
+    said(6, POD_MAP_REFUSED, "gone"); /* once more, later */
+    offer(EPOCH(5) E0 E1 E2);
+    assert_int_equal(fake.epoch, 5);
+}
+
+static void test_a_shrunken_map_waits_until_nobody_answers(void **state)
+{
+    begin(EPOCH(4) E0 E1 E2);
+    offer(EPOCH(5) E0);
+    said(1, POD_MAP_WAITS, "lacks 2 of 3 enclosures");
+    fake_down("e1");
+    turn();
+    assert_int_equal(fake.applied, 0);
+    said(1, POD_MAP_WAITS, "");
+    fake_down("e2");
+    turn();
+    assert_int_equal(fake.epoch, 5);
+    assert_int_equal(fake.count, 1);
+    begin(EPOCH(4) E0 E1 E2);
+    offer(EPOCH(5) E0);
+    assert_int_equal(fake.applied, 0);
+    offer(EPOCH(5) E0 E1 E2); /* it was damaged */
+    assert_int_equal(fake.count, 3);
+    begin(EPOCH(4) E0 E1 E2);
+    offer("shrink_epoch: 5\n" EPOCH(5) E0); /* the operator says so */
+    assert_int_equal(fake.epoch, 5);
+}
+
+static void test_a_wrong_map_takes_the_place_of_one_that_waits(void **state)
+{
+    begin(EPOCH(4) E0 E1 E2);
+    offer(EPOCH(5) E0);
+    offer(EPOCH(4) E0 E1 E2);
+    fake_down("e1");
+    fake_down("e2");
+    turn();
+    assert_int_equal(fake.applied, 0);
+}
+
+static void test_an_agent_that_is_busy_gets_it_later(void **state)
+{
+    begin(EPOCH(4) E0);
+    fake.answer = ICMS_BUSY;
+    offer(EPOCH(5) E0 E1);
+    said(1, POD_MAP_WAITS, "epoch 5 is not in use: the agent is busy");
+    fake.answer = ICMS_OK;
+    turn();
+    assert_int_equal(fake.applied, 0); /* not at once */
+    now_ns += 3 * SECOND;
+    turn();
+    assert_int_equal(fake.epoch, 5);
+    said(2, POD_MAP_TAKEN, "epoch 4 -> 5");
+}
+
+/* Of localhost a machine has one address or two; nobody listens on the port. */
+static void test_names_are_resolved_and_again_while_down(void **state)
+{
+    struct loop_addr first;
+    uint32_t times;
+
+    begin(EPOCH(4) "- {name: e0, address: localhost:4420}\n");
+    first = fake.enclosures[0].addr;
+    assert_true(strcmp(first.host, "127.0.0.1") == 0 || strcmp(first.host, "::1") == 0);
+    assert_int_equal(first.port, 4420);
+    turn();
+    assert_int_equal(fake.applied, 0);
+    fake_down("e0");
+    for (times = 0; times < 4; times++) {
+        now_ns += 3 * SECOND;
+        turn();
+        turn();
+    }
+    if (fake.applied > 0) { /* it has another address: that is tried */
+        assert_int_equal(fake.epoch, 4);
+        assert_true(strstr(fake.sentence, "e0: localhost:4420 is ") != NULL);
+        assert_int_equal(fake.enclosures[0].addr.port, 4420);
+    }
+}
+
+static void test_a_name_that_is_unknown_holds_nothing_up(void **state)
+{
+    begin(EPOCH(4) E0);
+    offer(EPOCH(5) E0 "- {name: e1, address: e1.invalid:4420}\n"
+                      "- {name: e2, address: e2.invalid:4420}\n");
+    if (fake.applied == 0) { /* a resolver that does not answer: after a while without it */
+        now_ns += 3 * SECOND;
+        turn();
+    }
+    assert_int_equal(fake.epoch, 5);
+    assert_int_equal(fake.enclosures[1].addr.port, 0);
+    assert_string_not_equal(fake.enclosures[1].addr.host, fake.enclosures[2].addr.host);
+    assert_string_equal(fake.enclosures[0].addr.host, "10.0.0.1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_a_new_epoch_is_given_to_the_agent, end),
+        cmocka_unit_test_teardown(test_what_is_wrong_changes_nothing_and_is_said_once, end),
+        cmocka_unit_test_teardown(test_a_shrunken_map_waits_until_nobody_answers, end),
+        cmocka_unit_test_teardown(test_a_wrong_map_takes_the_place_of_one_that_waits, end),
+        cmocka_unit_test_teardown(test_an_agent_that_is_busy_gets_it_later, end),
+        cmocka_unit_test_teardown(test_names_are_resolved_and_again_while_down, end),
+        cmocka_unit_test_teardown(test_a_name_that_is_unknown_holds_nothing_up, end),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

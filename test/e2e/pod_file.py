@@ -1,0 +1,292 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A pod that changes while it is used: the pod map's file, and icms pod.
+
+Goal: an agent takes each epoch of its map without a restart; a new enclosure, a drained one and its removal
+cost no block; a map that is broken, older, another pod's, shrunken or no file at all changes nothing and is
+logged once.
+Method: real daemons on loopback, one enclosure under a DNS name; blocks that do not fit into the agent's memory
+are loaded all the time, by `icms get`, while `icms pod` and an editor change the file.
+
+usage: pod_file.py BUILD_ROOT
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import pod  # noqa: E402
+
+BUILD = pathlib.Path(sys.argv[1])
+VOLUME = {"name": "kv", "value_max": "64KiB"}
+BLOCKS = {f"block{n}": f"{n} ".encode() * 8000 for n in range(96)}  # 2.3 MB, of which 1 MiB fits
+
+
+def expect(what, truth, seen=None):
+    if not truth:
+        sys.exit(f"not ok {what}: {seen}")
+    print(f"ok {what}", flush=True)
+
+
+def run(*words, data=None):
+    return subprocess.run([BUILD / "cmd/icms", *words], input=data, capture_output=True, timeout=60, check=False)
+
+
+class Load(threading.Thread):
+    """Loads one block after the other, and remembers what was no hit."""
+
+    def __init__(self, scene):
+        super().__init__(daemon=True)
+        self.scene, self.over, self.wrong, self.loaded = scene, False, [], 0
+
+    def run(self):
+        while not self.over:
+            for name, value in BLOCKS.items():
+                if self.over:
+                    break
+                got = run("get", *self.scene.tier, name)
+                self.loaded += 1
+                if got.returncode != 0 or got.stdout != value:
+                    self.wrong.append((name, got.returncode, got.stderr))
+
+    def end(self):
+        self.over = True
+        self.join()
+
+
+class Scene:
+    def __init__(self, folder, p):
+        self.folder, self.p = pathlib.Path(folder), p
+        self.file = self.folder / "pod.yaml"
+        self.targets = [self.target(i) for i in range(3)]
+        self.write(1, self.targets)
+        self.agent = p.add_agent("server-a", [], [VOLUME], pod=self.file, memory="1MiB")
+        self.agent.wait_ready()
+        self.tier = ["--open", f"unix:{self.agent.socket}"]
+
+    def target(self, number):
+        target = self.p.add_target(f"e{number}", 1, "64MiB", [VOLUME], segment="1MiB", memory="16MiB")
+        target.wait_ready()
+        return target
+
+    def address(self, target):
+        """The last of the first three has a name: its addresses are tried one after the other."""
+        return f"{'localhost' if target.name == 'e2' else '127.0.0.1'}:{target.port}"
+
+    def text(self, epoch, targets, name="pod0", more=""):
+        return f"# the pod of the test\nname: {name}\nepoch: {epoch}\n{more}enclosures:\n" + "".join(
+            f"  - name: {target.name}  # in row {i}\n    address: {self.address(target)}\n    nqn: {target.nqn}\n"
+            for i, target in enumerate(targets))
+
+    def write(self, *arguments, **keys):
+        """As an editor does: a new file over the old one."""
+        self.replace(self.text(*arguments, **keys))
+
+    def replace(self, text):
+        beside = self.folder / "pod.yaml~"
+        beside.write_text(text)
+        beside.rename(self.file)
+
+    def pod(self, *words):
+        return run("pod", *words, "--file", self.file,
+                   *(self.tier if words[0] in ("status", "reload") else []))
+
+    def epoch(self):
+        return json.loads(run("status", *self.tier, "--json").stdout)["epoch"]
+
+    def log(self, words):
+        return self.agent.log_path.read_text().count(words)
+
+    def until(self, what, truth, seconds=20):
+        end = time.monotonic() + seconds
+        while not truth():
+            if time.monotonic() > end:
+                sys.exit(f"not ok {what}:\n{self.agent.log_path.read_text()}\n{self.pod('status').stdout.decode()}")
+            time.sleep(0.05)
+        print(f"ok {what}", flush=True)
+
+    def all_hits(self, what):
+        """Loads all of them, twice: what was found at a former owner is with its owner the second time."""
+        for _ in range(2):
+            for name, value in BLOCKS.items():
+                got = run("get", *self.tier, name)
+                if got.returncode != 0 or got.stdout != value:
+                    sys.exit(f"not ok {what}: {name}: {got.returncode} {got.stderr}\n"
+                             f"{self.pod('status').stdout.decode()}")
+        print(f"ok {what}", flush=True)
+
+
+def fill(s):
+    s.until("the map is in use, also the enclosure with a DNS name",
+            lambda: s.pod("status").returncode == 0)
+    for name, value in BLOCKS.items():
+        put = run("put", *s.tier, "--on-flash", name, data=value)
+        if put.returncode != 0:
+            sys.exit(f"not ok put {name}: {put}")
+    told = json.loads(s.pod("status", "--json").stdout)
+    expect("status tells file and agent", told["pod"] == "pod0" and told["epoch"] == 1 and told["agent"] ==
+           {"name": "server-a", "epoch": 1} and told["differences"] == [] and
+           [e["health"] for e in told["enclosures"]] == ["up"] * 3 and
+           [round(e["share"], 3) for e in told["enclosures"]] == [0.333] * 3, told)
+    s.all_hits("all blocks are hits")
+
+
+def grow_and_shrink(s):
+    load = Load(s)
+    load.start()
+    e3 = s.target(3)
+    dry = s.pod("add", "e3", "--address", f"127.0.0.1:{e3.port}", "--nqn", e3.nqn, "--dry-run")
+    expect("a dry run", dry.returncode == 0 and b"epoch 1 -> 2: e3 added (joining)" in dry.stdout and
+           b"e3: 25.0 % of new blocks, was 0.0 %" in dry.stdout and s.file.read_text() == s.text(1, s.targets), dry)
+    add = s.pod("add", "e3", "--address", f"127.0.0.1:{e3.port}", "--nqn", e3.nqn)
+    expect("an enclosure is added", add.returncode == 0 and s.file.read_text() == s.text(2, s.targets) +
+           f"  - name: e3\n    address: 127.0.0.1:{e3.port}\n    nqn: {e3.nqn}\n    state: joining\n", add)
+    reload = s.pod("reload")
+    expect("the agent uses it", reload.returncode == 0 and b"server-a: epoch 2 is in use" in reload.stdout, reload)
+    s.until("it is up", lambda: s.pod("status").returncode == 0)
+    expect("which is logged", s.log("pod pod0: epoch 1 -> 2: e3 added (joining)") == 1)
+    s.all_hits("while it joins every block is a hit")
+    for words, epoch in ((("settle", "e3"), 3), (("drain", "e0"), 4)):
+        if words[0] == "drain":
+            s.all_hits("when it is settled every block is a hit")
+        done = s.pod(*words)
+        expect(" ".join(words), done.returncode == 0 and s.pod("reload").returncode == 0 and s.epoch() == epoch, done)
+    s.all_hits("while one drains every block is a hit")
+    refused = s.pod("remove", "e1")
+    expect("one that is not drained stays", refused.returncode == 1 and b"not drained" in refused.stderr, refused)
+    done = s.pod("remove", "e0")
+    expect("the drained one goes", done.returncode == 0 and s.pod("reload").returncode == 0, done)
+    s.targets[0].stop()
+    s.all_hits("without it every block is a hit")
+    load.end()
+    expect(f"{load.loaded} loads meanwhile were hits", load.loaded > 20 and load.wrong == [], load.wrong)
+    s.targets = s.targets[1:] + [e3]
+    told = s.pod("status")
+    expect("file and agent agree", told.returncode == 0 and s.epoch() == 5, told)
+
+
+def refused(s):
+    """Each is logged once, with the reason, and nothing changes."""
+    right = s.file.read_text()
+    for what, text, words in (
+            ("broken", right + "nonsense: [\n", "this is not YAML"),
+            ("with a typo", right.replace("enclosures:", "enclosure:"), "did you mean 'enclosures'?"),
+            ("written halfway", right[:-1], "written halfway"),
+            ("empty", "", "the file is empty"),
+            ("older", s.text(4, s.targets), "epoch 4 is lower than 5"),
+            ("of another pod", s.text(9, s.targets, name="pod1"), "the map of the pod 'pod1'"),
+            ("different without a new epoch", right.replace("state: up", "state: joining"), "raise it"),
+            ("shrunken", s.text(6, s.targets[:1]), "lacks 2 of 3 enclosures")):
+        before = s.log(words)
+        s.replace(text)
+        s.until(f"a map that is {what} is refused", lambda: s.log(words) > before)
+        time.sleep(1.2)
+        expect("once, and nothing changes", s.log(words) == before + 1 and s.epoch() == 5,
+               s.agent.log_path.read_text())
+        if what == "shrunken":
+            waits = s.pod("reload", "--deadline", "300ms")
+            expect("reload says that it is not used", waits.returncode == 1 and b"not epoch 6" in waits.stderr, waits)
+        s.replace(right)
+    for what, make, words in (("no file", lambda: None, "No such file"), ("a folder", s.file.mkdir, "not a regular"),
+                              ("a FIFO", lambda: os.mkfifo(s.file), "not a regular"),
+                              ("a file of 100 MB", lambda: (s.file.touch(), os.truncate(s.file, 100 << 20)),
+                               "larger than 1 MiB")):
+        before = s.log(words)
+        s.file.unlink()
+        make()
+        s.until(f"{what} is refused", lambda: s.log(words) > before)
+        time.sleep(1.2)
+        expect("once", s.log(words) == before + 1 and s.epoch() == 5, s.agent.log_path.read_text())
+        if s.file.is_dir():
+            s.file.rmdir()
+        s.replace(right)
+        time.sleep(1.2)  # it is found again, and there is nothing to say
+    s.agent.signal(signal.SIGHUP)
+    s.until("SIGHUP reads it again", lambda: s.log("the map was read again: epoch 5 is in use") == 1)
+    s.all_hits("every block is a hit still")
+
+
+def config_map(s):
+    """A symbolic link that is swapped, as Kubernetes does."""
+    for epoch in (6, 7):
+        folder = s.folder / f"..data{epoch}"
+        folder.mkdir()
+        (folder / "pod.yaml").write_text(s.text(epoch, s.targets))
+        link = s.folder / "..new"
+        link.symlink_to(folder)
+        link.rename(s.folder / "..data")
+        if epoch == 6:
+            s.file.unlink()
+            s.file.symlink_to("..data/pod.yaml")
+        s.until(f"a swapped link brings epoch {epoch}", lambda: s.epoch() == epoch)
+    done = s.pod("drain", "e3")
+    expect("the file behind the link is changed", done.returncode == 0 and s.file.is_symlink() and
+           s.pod("reload").returncode == 0 and s.epoch() == 8, done)
+    undrain = s.pod("undrain", "e3")
+    expect("undrain", undrain.returncode == 0 and s.pod("reload").returncode == 0, undrain)
+    s.file.unlink()
+
+
+def shrink(s):
+    """More than half leave: not before the operator says so, or none of them answers."""
+    s.write(10, s.targets)
+    s.until("three", lambda: s.epoch() == 10)
+    s.write(11, s.targets[:1])
+    s.until("one of three is not believed", lambda: s.log("epoch 11 lacks 2 of 3") == 1)
+    confirmed = s.pod("reload", "--yes")
+    expect("the operator says so", confirmed.returncode == 0 and s.epoch() == 12 and
+           "shrink_epoch: 12\n" in s.file.read_text(), confirmed)
+    s.write(13, s.targets)
+    s.until("three again", lambda: s.epoch() == 13)
+    s.write(14, s.targets[:1])
+    s.until("one of three is not believed", lambda: s.log("epoch 14 lacks 2 of 3") == 1)
+    for target in s.targets[1:]:
+        target.kill()
+    s.until("until none of the others answers", lambda: s.epoch() == 14)
+
+
+def starts(s):
+    """What the start says, and the agent inside a process."""
+    config = s.folder / "other.yaml"
+    other = s.folder / "other-pod.yaml"
+    config.write_text(f"pod: {other}\nmemory: 1MiB\nhttp: {{listen: none}}\n"
+                      f"socket: {s.folder}/other.sock\nvolumes: [{{name: kv, value_max: 64KiB}}]\n")
+    for text, words in ((None, "No such file"), ("name: pod0\nepoch: 1\nenclosures: []\n", "pod.yaml:3: enclosures")):
+        if text is not None:
+            other.write_text(text)
+        for more in ([], ["--check-config"]):
+            start = subprocess.run([BUILD / "cmd/icms-agent", "--config", config, *more], capture_output=True,
+                                   text=True, timeout=60, check=False)
+            expect(f"a start without a right map ({more})", start.returncode == 2 and words in start.stderr, start)
+    other.write_text(s.text(20, s.targets[:1]))
+    later = s.folder / "later.yaml"
+    later.write_text(s.text(21, s.targets[:1]))
+    inside = subprocess.Popen([BUILD / "cmd/icms", "pod", "reload", "--file", later, "--open", f"pod:{config}",
+                               "--deadline", "20s", "--json"], stdout=subprocess.PIPE, text=True)
+    time.sleep(1.5)
+    expect("an agent inside a process waits for its file", inside.poll() is None)
+    other.write_text(later.read_text())
+    told, _ = inside.communicate(timeout=30)
+    expect("and takes the new epoch", inside.returncode == 0 and json.loads(told)["epoch"] == 21, told)
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="icms-") as folder, pod.Pod(BUILD, folder) as p:
+        scene = Scene(folder, p)
+        fill(scene)
+        grow_and_shrink(scene)
+        refused(scene)
+        config_map(scene)
+        shrink(scene)
+        starts(scene)
+        expect("the agent ends as asked", scene.agent.stop(30) == 0)
+
+
+main()
