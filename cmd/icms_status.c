@@ -102,13 +102,13 @@ static void status_enclosures(const json_t *enclosures)
 
     if (json_array_size(enclosures) == 0)
         return;
-    (void)printf("\n%-20s %-9s %-12s %-12s %-8s %12s %12s %9s  %s\n", "ENCLOSURE", "POD", "STATE",
-                 "PROVEN", "TLS", "LOADED", "STORED", "EXCLUDED", "LAST ERROR");
+    (void)printf("\n%-20s %-12s %-12s %-8s %-9s %12s %12s %9s  %s\n", "ENCLOSURE", "STATE",
+                 "PROVEN", "TLS", "POD", "LOADED", "STORED", "EXCLUDED", "LAST ERROR");
     json_array_foreach(enclosures, i, e)
     {
-        (void)printf("%-20s %-9s %-12s %-12s %-8s %12s %12s %8.0fx  %s\n", status_text(e, "name"),
-                     status_text(e, "pod_state"), status_text(e, "state"), status_text(e, "auth"),
-                     status_text(e, "tls"), status_bytes(status_number(e, "load_bytes"), in),
+        (void)printf("%-20s %-12s %-12s %-8s %-9s %12s %12s %8.0fx  %s\n", status_text(e, "name"),
+                     status_text(e, "state"), status_text(e, "auth"), status_text(e, "tls"),
+                     status_text(e, "pod_state"), status_bytes(status_number(e, "load_bytes"), in),
                      status_bytes(status_number(e, "store_bytes"), out),
                      status_number(e, "exclusions"), status_error(e, error));
         status_lacks(json_object_get(e, "lacks"));
