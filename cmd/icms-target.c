@@ -123,6 +123,7 @@ static icms_err main_opts(const struct conf_target *conf, const struct daemon_op
     out->queue_entries_max = conf->queue_entries_max;
     out->in_capsule_bytes = (uint32_t)conf->in_capsule_bytes;
     out->header_timeout_ms = conf->header_timeout_ms;
+    out->marks = conf_marks(&conf->dscp, &conf->priority);
     out->ready_quota_percent_max = conf->ready_quota_percent_max;
     out->ready_out_percent_max = conf->ready_out_percent_max;
     out->warned = main_warned;

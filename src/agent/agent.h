@@ -52,7 +52,8 @@ struct agent_opts {
     bool prefault;    /* memory of arenas is taken by agent_new        */
     uint32_t poll_us; /* loops spin for so long before they sleep      */
     bool header_digest, data_digest;
-    bool exist_many; /* ask for many keys with one command where the enclosure offers it   */
+    struct net_marks marks; /* of connections to enclosures */
+    bool exist_many;        /* ask for many keys with one command where the enclosure offers it   */
     uint32_t queue_entries;
     uint32_t connect_timeout_ms;
     uint32_t keep_alive_ms;

@@ -642,6 +642,7 @@ icms_err agent_link_new(struct agent_reactor *reactor, uint32_t number,
     ctrl_opts.hostnqn = agent_opts->host_nqn;
     ctrl_opts.host_id = agent_opts->host_id;
     ctrl_opts.header_digest = agent_opts->header_digest;
+    ctrl_opts.marks = agent_opts->marks;
     ctrl_opts.data_digest = agent_opts->data_digest;
     ctrl_opts.queue_entries = agent_opts->queue_entries;
     ctrl_opts.shares = (struct nvmf_share_opts){

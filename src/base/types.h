@@ -53,6 +53,20 @@ enum io_class {
     IO_CLASS_COUNT,
 };
 
+/* How the packets of a connection are marked, for switches that have queues by such marks. */
+struct net_mark {
+    uint8_t dscp;     /* DiffServ code point, 0..63; 0: as they are             */
+    uint8_t priority; /* Linux' socket priority, 0..NET_PRIORITY_MAX; 0: what it makes of dscp */
+};
+
+/* A higher one takes CAP_NET_ADMIN. */
+#define NET_PRIORITY_MAX 6
+
+struct net_marks {
+    struct net_mark control;            /* admin queues                   */
+    struct net_mark io[IO_CLASS_COUNT]; /* I/O queue pairs, by who waits   */
+};
+
 /* What may be written to a drive a day. All 0: as much as it takes. */
 struct write_budget {
     uint64_t bytes_day;   /* so many bytes, or                                      */

@@ -55,6 +55,11 @@ struct conf_host {
     char controller_secret[LIMIT_PATH_BYTES];        /* file of the target's towards it; "": none */
 };
 
+/* A number for the connections of each class: `dscp`, `priority`. */
+struct conf_classes {
+    uint32_t control, loads, prestage, stores; /* 0: none */
+};
+
 /* icms-target: an enclosure. */
 struct conf_target {
     char name[LIMIT_NAME_BYTES]; /* for people                                         */
@@ -69,8 +74,9 @@ struct conf_target {
     bool discard;                /* drives are told what is free                       */
     uint64_t memory_bytes;       /* pool of data buffers                               */
     uint32_t connections_max;
-    uint32_t queue_entries_max; /* commands a queue pair                              */
-    uint32_t header_timeout_ms; /* a started PDU must be whole by then                */
+    uint32_t queue_entries_max;         /* commands a queue pair                              */
+    uint32_t header_timeout_ms;         /* a started PDU must be whole by then                */
+    struct conf_classes dscp, priority; /* of connections                             */
     uint64_t in_capsule_bytes;
     double ready_quota_percent_max; /* readiness limit on quota use; 0: off               */
     double ready_out_percent_max;   /* readiness limit on drives out of service:
@@ -125,10 +131,11 @@ struct conf_agent {
     uint32_t socket_mode;           /* permission bits, default 0600                      */
     uint32_t user_clients_max;      /* processes of one user                              */
     uint32_t loops;
-    bool busy_poll;                  /* loops never sleep                                  */
-    bool prefault;                   /* memory for blocks is taken at the start            */
-    uint32_t poll_us;                /* they spin for so long first; 0: not at all         */
-    bool header_digest, data_digest; /* NVMe/TCP digests                                   */
+    bool busy_poll;                     /* loops never sleep                                  */
+    bool prefault;                      /* memory for blocks is taken at the start            */
+    uint32_t poll_us;                   /* they spin for so long first; 0: not at all         */
+    bool header_digest, data_digest;    /* NVMe/TCP digests                                   */
+    struct conf_classes dscp, priority; /* of connections                                  */
     bool exist_many;               /* look for many blocks with one command where that is offered */
     uint32_t queue_entries;        /* commands a queue pair                              */
     uint8_t require;               /* REQUIRE_*: what enclosures have to give            */
@@ -304,6 +311,9 @@ icms_err conf_seal_remove(const char *path, const char *volume, struct err_why *
 icms_err conf_edit_write(const char *path, const struct conf_edit *edit,
                          struct err_why *why) ICMS_MUST_CHECK;
 void conf_edit_fini(struct conf_edit *edit);
+
+/* Marks as they are configured. */
+struct net_marks conf_marks(const struct conf_classes *dscp, const struct conf_classes *priority);
 
 /* "64KiB", "8MiB", "1.5GiB", "4096" to bytes; "250ms", "2s" to milliseconds. */
 icms_err conf_bytes_parse(const char *text, struct err_why *why,

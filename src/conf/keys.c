@@ -284,6 +284,36 @@ static const struct conf_table enclosure_key_table = {"an entry of enclosure_key
                    "their status, for probes, and say the reason to those who may read /status."   \
     }
 
+/* Of connections, by what they carry. */
+#define CLASS_KEY(name, most, example_text, text)                                                  \
+    {                                                                                              \
+#name, CONF_COUNT, false, AT(struct conf_classes, name),                                   \
+            .min = 0, .max = (most), .fallback = "0", .example = (example_text), .doc = (text)     \
+    }
+#define DSCP_KEY(name, example_text, text) CLASS_KEY(name, 63, example_text, text)
+#define PRIORITY_KEY(name, text)           CLASS_KEY(name, NET_PRIORITY_MAX, NULL, text)
+
+static const struct conf_key dscp_keys[] = {
+    DSCP_KEY(loads, "26",
+             "Of connections for loads and lookups, for switches that keep them before others; 0 "
+             "to 63, 0 leaves them unmarked."),
+    DSCP_KEY(prestage, "18", "Of those for blocks that will be asked for soon."),
+    DSCP_KEY(stores, "10", "Of those for stores."),
+    DSCP_KEY(control, "48", "Of those for administration: health, discovery, keep-alives."),
+};
+static const struct conf_table dscp_table = {"dscp", KEYS(dscp_keys), NULL};
+
+static const struct conf_key priority_keys[] = {
+    PRIORITY_KEY(loads,
+                 "Of connections for loads and lookups: Linux maps it to a queue of the network "
+                 "card and to a VLAN priority, for fabrics with priority flow control; 0 to 6, 0 "
+                 "leaves what Linux makes of dscp."),
+    PRIORITY_KEY(prestage, "Of those for blocks that will be asked for soon."),
+    PRIORITY_KEY(stores, "Of those for stores."),
+    PRIORITY_KEY(control, "Of those for administration."),
+};
+static const struct conf_table priority_table = {"priority", KEYS(priority_keys), NULL};
+
 static const struct conf_key target_http_keys[] = {
     {"listen", CONF_ADDRESSES, false, AT(struct conf_http, listen), .fallback = "127.0.0.1:9420",
      .doc = HTTP_LISTEN_DOC},
@@ -357,6 +387,12 @@ static const struct conf_key target_keys[] = {
     {"header_timeout", CONF_DURATION, false, AT(struct conf_target, header_timeout_ms), .min = 100,
      .max = 600000, .fallback = "5s",
      .doc = "A peer that began a message must have sent all of it by then, or is dropped."},
+    {"dscp", CONF_MAP, false, AT(struct conf_target, dscp), .table = &dscp_table,
+     .doc =
+         "DiffServ code points of what is sent to hosts. The connections of a foreign host count "
+         "as those of loads, unless their Connect names a priority."},
+    {"priority", CONF_MAP, false, AT(struct conf_target, priority), .table = &priority_table,
+     .doc = "Socket priorities of what is sent to hosts."},
     {"in_capsule", CONF_BYTES, false, AT(struct conf_target, in_capsule_bytes), .min = 0,
      .max = 64 * KIB, .fallback = "8KiB",
      .doc = "Values up to this size travel inside their command. A multiple of 16 bytes."},
@@ -484,6 +520,10 @@ static const struct conf_key agent_keys[] = {
      .doc = "NVMe/TCP checksums over headers."},
     {"data_digest", CONF_BOOL, false, AT(struct conf_agent, data_digest), .fallback = "false",
      .doc = "NVMe/TCP checksums over data. Sealed volumes check every value anyway."},
+    {"dscp", CONF_MAP, false, AT(struct conf_agent, dscp), .table = &dscp_table,
+     .doc = "DiffServ code points of what is sent to enclosures."},
+    {"priority", CONF_MAP, false, AT(struct conf_agent, priority), .table = &priority_table,
+     .doc = "Socket priorities of what is sent to enclosures."},
     {"secret", CONF_PATH, false, AT(struct conf_agent, secret), .computed = "none",
      .example = "/etc/icms/agent.secret",
      .doc =

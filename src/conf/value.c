@@ -565,3 +565,13 @@ icms_err conf_value_set(const struct conf_key *key, const char *text, struct err
     check(!"a map or list is not a scalar");
     return ICMS_CONFIG;
 }
+
+struct net_marks conf_marks(const struct conf_classes *dscp, const struct conf_classes *priority)
+{
+    return (struct net_marks){
+        .control = {(uint8_t)dscp->control, (uint8_t)priority->control},
+        .io = {[IO_CLASS_LOAD] = {(uint8_t)dscp->loads, (uint8_t)priority->loads},
+               [IO_CLASS_PRESTAGE] = {(uint8_t)dscp->prestage, (uint8_t)priority->prestage},
+               [IO_CLASS_STORE] = {(uint8_t)dscp->stores, (uint8_t)priority->stores}},
+    };
+}

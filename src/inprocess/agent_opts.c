@@ -45,6 +45,7 @@ icms_err agent_opts_from_conf(const struct conf_agent *conf,
     opts.prefault = conf->prefault;
     opts.poll_us = conf->poll_us;
     opts.header_digest = conf->header_digest;
+    opts.marks = conf_marks(&conf->dscp, &conf->priority);
     opts.data_digest = conf->data_digest;
     opts.exist_many = conf->exist_many;
     opts.queue_entries = conf->queue_entries;

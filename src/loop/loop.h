@@ -28,6 +28,7 @@
 
 #include "base/err.h"
 #include "base/list.h"
+#include "base/types.h"
 
 /* Where loops, files and sockets come from: the machine, or one simulated node. */
 struct loop_env;
@@ -354,6 +355,10 @@ void loop_recv(struct loop *loop, struct loop_op *op, struct loop_sock *sock, vo
  * until done. At most 16 vectors. */
 void loop_sendv(struct loop *loop, struct loop_op *op, struct loop_sock *sock,
                 const struct iovec *vectors, uint32_t count, void (*done)(struct loop_op *op));
+
+/* Marks what is sent from now on, also while operations are in flight. What the kernel does not
+ * take is not marked. (Simulation: does nothing.) */
+void loop_sock_mark(struct loop_sock *sock, struct net_mark mark);
 
 /* Ends both directions: pending receives and sends end with RESET. Harmless twice. */
 void loop_sock_shutdown(struct loop_sock *sock);

@@ -541,6 +541,11 @@ bool loop_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes,
     return sock->target.env->ops->sock_tls_send(sock, type, bytes, count);
 }
 
+void loop_sock_mark(struct loop_sock *sock, struct net_mark mark)
+{
+    sock->target.env->ops->sock_mark(sock, mark);
+}
+
 void loop_sock_shutdown(struct loop_sock *sock)
 {
     sock->target.env->ops->sock_shutdown(sock);

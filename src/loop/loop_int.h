@@ -83,6 +83,7 @@ struct loop_ops {
                        struct loop_sock **out_sock);
     void (*sock_addr)(const struct loop_sock *sock, struct loop_addr *out_addr);
     void (*sock_peer)(const struct loop_sock *sock, struct loop_addr *out_addr);
+    void (*sock_mark)(struct loop_sock *sock, struct net_mark mark);
     void (*sock_shutdown)(struct loop_sock *sock);
     void (*sock_send_now)(struct loop_sock *sock, const void *bytes, size_t count);
     icms_err (*sock_tls)(struct loop_sock *sock, const struct loop_tls_keys *keys);

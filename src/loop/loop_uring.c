@@ -606,6 +606,7 @@ static const struct loop_ops uring_ops = {
     .listen = uring_listen,
     .sock_addr = uring_sock_addr,
     .sock_peer = uring_sock_peer,
+    .sock_mark = uring_sock_mark,
     .sock_shutdown = uring_sock_shutdown,
     .sock_send_now = uring_sock_send_now,
     .sock_tls = uring_sock_tls,

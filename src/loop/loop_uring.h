@@ -168,6 +168,7 @@ icms_err uring_listen(struct loop_env *env, const struct loop_addr *addr, struct
                       struct loop_sock **out_sock);
 void uring_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr);
 void uring_sock_peer(const struct loop_sock *sock, struct loop_addr *out_addr);
+void uring_sock_mark(struct loop_sock *sock, struct net_mark mark);
 void uring_sock_shutdown(struct loop_sock *sock);
 
 /* loop_uring_tls.c */

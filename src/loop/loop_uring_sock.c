@@ -174,6 +174,20 @@ void uring_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr)
     sock_name(((const struct uring_sock *)sock)->fd, out_addr);
 }
 
+/* An IPv6 socket may speak IPv4, so both kinds are asked for. IP_TOS sets a priority, too: the one
+ * that was asked for comes after it. */
+void uring_sock_mark(struct loop_sock *sock, struct net_mark mark)
+{
+    int fd = uring_sock_of(sock)->fd, tos = mark.dscp << 2, priority = mark.priority;
+
+    if (tos != 0) {
+        (void)setsockopt(fd, IPPROTO_IP, IP_TOS, &tos, sizeof(tos));
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &tos, sizeof(tos));
+    }
+    if (priority != 0)
+        (void)setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
+}
+
 void uring_sock_shutdown(struct loop_sock *sock)
 {
     (void)shutdown(uring_sock_of(sock)->fd, SHUT_RDWR);

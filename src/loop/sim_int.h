@@ -342,6 +342,7 @@ icms_err sim_listen(struct loop_env *env, const struct loop_addr *addr, struct e
                     struct loop_sock **out_sock);
 void sim_sock_addr(const struct loop_sock *sock, struct loop_addr *out_addr);
 void sim_sock_peer(const struct loop_sock *sock, struct loop_addr *out_addr);
+void sim_sock_mark(struct loop_sock *sock, struct net_mark mark);
 void sim_sock_shutdown(struct loop_sock *sock);
 
 /* What a simulated socket cannot do. */

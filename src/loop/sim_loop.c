@@ -488,6 +488,7 @@ const struct loop_ops sim_ops = {
     .listen = sim_listen,
     .sock_addr = sim_sock_addr,
     .sock_peer = sim_sock_peer,
+    .sock_mark = sim_sock_mark,
     .sock_shutdown = sim_sock_shutdown,
     .sock_send_now = sim_sock_send_now,
     .sock_tls = sim_sock_tls,

@@ -166,6 +166,12 @@ static void listener_stop(struct sim_sock *listener)
         sim_op_ready(container_of(link, struct loop_op, link), ICMS_RESET, 0);
 }
 
+void sim_sock_mark(struct loop_sock *sock, struct net_mark mark)
+{
+    (void)sock;
+    (void)mark; /* its network has no queues */
+}
+
 void sim_sock_send_now(struct loop_sock *sock, const void *bytes, size_t count)
 {
 }

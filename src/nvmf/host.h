@@ -171,6 +171,7 @@ struct nvmf_ctrl_opts {
     uint64_t send_timeout_ns; /* a send without progress for this long: dead; 0: never          */
     struct crypt_tls *tls;    /* connections begin with TLS, and never fall back; NULL: plain.
                                  Kept by the caller                                             */
+    struct net_marks marks;   /* of its connections                                            */
     uint8_t require;          /* REQUIRE_*: what the target has to ask for, or to give           */
     struct secret *auth_key;  /* secret of hostnqn for DH-HMAC-CHAP, a struct key_plain; NULL: none;
                                  kept by the owner, who may replace it, as the next one          */

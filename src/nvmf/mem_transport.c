@@ -536,6 +536,12 @@ static void target_respond(struct nvmf_conn *conn, struct nvmf_target_io *io, ui
     mem_post(target->peer, target->loop, &mem_io_of(target, io)->msg, target_respond_run);
 }
 
+static void target_mark(struct nvmf_conn *conn, struct net_mark mark)
+{
+    (void)conn;
+    (void)mark; /* nothing travels */
+}
+
 const struct nvmf_host_transport nvmf_host_mem = {
     .conn_new = host_new,
     .conn_free = host_free,
@@ -556,6 +562,7 @@ const struct nvmf_target_transport nvmf_target_mem = {
     .conn_new = target_new,
     .conn_free = target_free,
     .open = target_open,
+    .mark = target_mark,
     .read = target_read,
     .write = target_write,
     .respond = target_respond,

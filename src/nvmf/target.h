@@ -185,10 +185,11 @@ struct nvmf_target_opts {
     uint32_t in_capsule_bytes;     /* data that may come with a command; multiple of 16          */
     uint64_t memory_bytes;         /* region of data buffers                                     */
     uint64_t store_backlog_bytes;  /* stores parked on one loop before the next are shed         */
-    uint32_t header_timeout_ms;    /* a started command and Connect have to be whole by then     */
-    uint32_t stall_timeout_ms;     /* a peer that neither takes nor sends what it has to: closed */
-    uint32_t headroom_bytes;       /* in front of a stored value                                 */
-    uint32_t owner_req_bytes;      /* of nvmf_target_req_area                                    */
+    struct net_marks marks;     /* of connections, by the priority that their Connect names     */
+    uint32_t header_timeout_ms; /* a started command and Connect have to be whole by then     */
+    uint32_t stall_timeout_ms;  /* a peer that neither takes nor sends what it has to: closed */
+    uint32_t headroom_bytes;    /* in front of a stored value                                 */
+    uint32_t owner_req_bytes;   /* of nvmf_target_req_area                                    */
     const struct nvmf_target_ops *ops;
     void *owner; /* of the ops                                                                   */
 };

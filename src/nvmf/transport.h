@@ -79,6 +79,7 @@ struct nvmf_connect_opts {
     bool header_digest;       /* checksums of the transport, where it has them: asked for, the    */
     bool data_digest;         /* peer may decline                                                 */
     struct crypt_tls *tls;    /* begin with TLS; NULL: plain. Kept by the caller               */
+    struct net_mark mark;     /* of what is sent                                               */
 };
 
 struct nvmf_host_transport {
@@ -209,6 +210,9 @@ struct nvmf_target_transport {
 
     /* Begins to serve the host that it was taken for. */
     void (*open)(struct nvmf_conn *conn, const struct nvmf_accept_opts *opts);
+
+    /* Marks what is sent from now on. */
+    void (*mark)(struct nvmf_conn *conn, struct net_mark mark);
 
     /* Gets data_bytes of data from the host. progress() comes. */
     void (*read)(struct nvmf_conn *conn, struct nvmf_target_io *io);

@@ -125,6 +125,7 @@ static icms_err target_nvmf_new(struct target *target, struct err_why *why)
     nvmf.store_backlog_bytes =
         opts->store_backlog_bytes > 0 ? opts->store_backlog_bytes : 2 * opts->memory_bytes;
     nvmf.header_timeout_ms = opts->header_timeout_ms;
+    nvmf.marks = opts->marks;
     nvmf.headroom_bytes = STORE_HEADER_BYTES;
     nvmf.owner_req_bytes = sizeof(struct target_req);
     nvmf.ops = &target_nvmf_ops;

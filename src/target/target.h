@@ -56,6 +56,7 @@ struct target_opts {
     uint32_t queue_entries_max;     /* commands a queue pair                                */
     uint32_t in_capsule_bytes;      /* data that may come with a command                    */
     uint32_t header_timeout_ms;     /* a started PDU must be whole by then                  */
+    struct net_marks marks;         /* of its connections                                   */
     uint64_t store_backlog_bytes;   /* waiting stores before the next are shed; 0: default  */
     double ready_quota_percent_max; /* readiness limit on quota use; 0: off                 */
     double ready_out_percent_max;   /* readiness limit on the share of drives out of service    */

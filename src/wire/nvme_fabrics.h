@@ -33,7 +33,26 @@ bool nvme_nqn_valid(const char *nqn, size_t bytes);
 
 #define NVME_CONNECT_DATA_BYTES 1024
 
+#define NVME_CATTR_PRIORITY   0x03 /* of the queue pair: 0 urgent, 1 high, 2 medium, 3 low */
 #define NVME_CATTR_NO_SQ_FLOW 0x04 /* host asks to disable SQ flow control */
+
+/* Loads are urgent, and so is what says nothing. */
+static inline uint8_t nvme_cattr_priority(enum io_class io_class)
+{
+    return io_class == IO_CLASS_LOAD ? 0 : io_class == IO_CLASS_PRESTAGE ? 2 : 3;
+}
+
+static inline enum io_class nvme_cattr_class(uint8_t attributes)
+{
+    switch (attributes & NVME_CATTR_PRIORITY) {
+    case 2:
+        return IO_CLASS_PRESTAGE;
+    case 3:
+        return IO_CLASS_STORE;
+    default:
+        return IO_CLASS_LOAD;
+    }
+}
 
 struct nvme_connect {
     uint16_t qid;                  /* 0: admin queue                                              */

@@ -41,6 +41,16 @@ static void names_are_checked(void **state)
     assert_false(nvme_nqn_valid(text, 256));
 }
 
+/* Hosts that name no priority are as urgent as loads. */
+static void a_priority_names_the_class_of_a_queue_pair(void **state)
+{
+    (void)state;
+    for (enum io_class i = 0; i < IO_CLASS_COUNT; i++)
+        assert_int_equal(nvme_cattr_class(nvme_cattr_priority(i) | NVME_CATTR_NO_SQ_FLOW), i);
+    assert_int_equal(nvme_cattr_priority(IO_CLASS_LOAD), 0); /* urgent */
+    assert_int_equal(nvme_cattr_class(1), IO_CLASS_LOAD);    /* high   */
+}
+
 static void connect_has_its_golden_bytes_and_round_trips(void **state)
 {
     struct nvme_connect connect = example(), back;
@@ -178,6 +188,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_checked),
+        cmocka_unit_test(a_priority_names_the_class_of_a_queue_pair),
         cmocka_unit_test(connect_has_its_golden_bytes_and_round_trips),
         cmocka_unit_test(connect_of_linux_is_read),
         cmocka_unit_test(bad_connects_have_status_and_place),

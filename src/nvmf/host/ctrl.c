@@ -836,6 +836,7 @@ icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, str
     snprintf(ctrl->subnqn, sizeof(ctrl->subnqn), "%s", opts->subnqn);
     snprintf(ctrl->hostnqn, sizeof(ctrl->hostnqn), "%s", opts->hostnqn);
     ctrl->host_id = opts->host_id;
+    ctrl->marks = opts->marks;
     ctrl->require = opts->require;
     ctrl->auth_key = opts->auth_key;
     ctrl->auth_controller_key = opts->auth_controller_key;

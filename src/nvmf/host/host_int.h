@@ -93,7 +93,8 @@ struct nvmf_ctrl {
     char hostnqn[LIMIT_NQN_BYTES];
     struct uuid host_id;
     const struct nvmf_host_transport *transport; /* of all its connections                */
-    struct nvmf_connect_opts connect; /* of all of them, but for the deadline             */
+    struct nvmf_connect_opts connect; /* of all of them, but for deadline and mark        */
+    struct net_marks marks;           /* of each                                          */
     uint64_t keep_alive_ns, silence_ns;
     uint8_t require;                    /* REQUIRE_*                                      */
     struct secret *auth_key;            /* as in the options                                      */

@@ -163,6 +163,8 @@ void nvmf_queue_open(struct nvmf_queue *queue, uint32_t entries, uint64_t deadli
         list_push(&queue->free, &queue->cmds[i].link);
     }
     opts.deadline_ns = deadline_ns;
+    opts.mark =
+        queue->qid == 0 ? queue->ctrl->marks.control : queue->ctrl->marks.io[queue->qid - 1];
     queue->ctrl->transport->connect(queue->conn, &opts);
 }
 
@@ -238,6 +240,8 @@ static void queue_opened(struct nvmf_conn *conn)
         .cntlid = queue->qid == 0 ? NVME_CNTLID_ANY : ctrl->cntlid,
     };
 
+    if (queue->qid != 0)
+        connect.attributes |= nvme_cattr_priority((enum io_class)(queue->qid - 1));
     queue->state = NVMF_QUEUE_CONNECT;
     memcpy(connect.hostid, ctrl->host_id.bytes, sizeof(connect.hostid));
     memcpy(connect.subnqn, ctrl->subnqn, sizeof(connect.subnqn));

@@ -76,6 +76,7 @@ struct tcp {
     uint64_t timeout_ns;      /* of a send                                                    */
     uint64_t deadline_ns;     /* of the connect                                       */
     struct crypt_tls *tls;    /* NULL: plain                                          */
+    struct net_mark mark;     /* of what is sent                                      */
     struct net_tls_side side; /* of the handshake                                     */
     char tls_text[128];       /* why it failed; "": it did not                        */
     uint32_t h2c_max;         /* data of one H2CData PDU                                      */
@@ -220,6 +221,7 @@ static void tcp_dialed(struct net_dial *dial, icms_err err, struct loop_sock *so
         .pending_max = 1,
         .failed = tcp_tls_failed,
     };
+    loop_sock_mark(sock, tcp->mark);
     nvmf_pdu_open(&tcp->pdu, tcp->loop, sock, &opts);
     nvme_tcp_ic_req_encode(&tcp->ic.pdu, 0, tcp->digests, 1);
     memset(tcp->ic.data, 0, sizeof(tcp->ic.data));
@@ -238,6 +240,7 @@ static void tcp_connect(struct nvmf_conn *conn, const struct nvmf_connect_opts *
     tcp->timeout_ns = opts->send_timeout_ns;
     tcp->deadline_ns = opts->deadline_ns;
     tcp->tls = opts->tls;
+    tcp->mark = opts->mark;
     tcp->tls_text[0] = '\0';
     tcp->digests = (opts->header_digest ? NVME_TCP_FLAG_HDGST : 0) |
                    (opts->data_digest ? NVME_TCP_FLAG_DDGST : 0);

@@ -529,6 +529,7 @@ static void qpair_refusal_say(const struct nvmft_qpair *qpair)
 void nvmft_qpair_joined(struct loop_msg *msg)
 {
     struct nvmft_qpair *qpair = container_of(msg, struct nvmft_qpair, reg_msg);
+    const struct nvmf_target_opts *opts = &qpair->shard->target->opts;
     struct nvmft_req *req;
 
     check(qpair->reg_verb == NVMFT_REG_JOIN);
@@ -557,13 +558,16 @@ void nvmft_qpair_joined(struct loop_msg *msg)
     loop_timer_stop(qpair->shard->loop, &qpair->timer);
     if (qpair->ctrl->is_auth_wanted)
         loop_timer_start(qpair->shard->loop, &qpair->timer,
-                         loop_now_ns(qpair->shard->loop) +
-                             qpair->shard->target->opts.header_timeout_ms * QPAIR_MS);
+                         loop_now_ns(qpair->shard->loop) + opts->header_timeout_ms * QPAIR_MS);
     qpair->state = NVMFT_QPAIR_READY;
     nvmft_buffers_host(qpair, qpair->ctrl);
     qpair->qid = qpair->reg_connect.qid;
     qpair->entries = qpair->reg_connect.entries;
     qpair->no_flow = (qpair->reg_connect.attributes & NVME_CATTR_NO_SQ_FLOW) != 0;
+    opts->transport->mark(qpair->conn,
+                          qpair->qid == 0
+                              ? opts->marks.control
+                              : opts->marks.io[nvme_cattr_class(qpair->reg_connect.attributes)]);
     if (qpair->qid == 0 && qpair->conn->tls != NET_TLS_NONE)
         nvmft_auth_say(qpair, qpair->ctrl->hostnqn, NVMF_TARGET_AUTH_TLS);
     req->dw0 = qpair->ctrl->cntlid;

@@ -208,6 +208,11 @@ static void tcp_open(struct nvmf_conn *conn, const struct nvmf_accept_opts *opts
     nvmf_pdu_open(&tcp->pdu, tcp->loop, sock, &pdu_opts);
 }
 
+static void tcp_mark(struct nvmf_conn *conn, struct net_mark mark)
+{
+    net_conn_mark(&tcp_of(conn)->pdu.net, mark);
+}
+
 static void tcp_close(struct nvmf_conn *conn, icms_err why)
 {
     nvmf_pdu_close(&tcp_of(conn)->pdu, why);
@@ -590,6 +595,7 @@ const struct nvmf_target_transport nvmf_target_tcp = {
     .conn_new = tcp_new,
     .conn_free = tcp_free,
     .open = tcp_open,
+    .mark = tcp_mark,
     .read = tcp_read,
     .write = tcp_write,
     .respond = tcp_respond,
