@@ -407,6 +407,7 @@ static void users_take_turns_for_an_own_drive(void **state)
         for (uint32_t i = 0; i < EACH; i++)
             tags[c][i] = rig_put(flood[c], KV, c * EACH + i, BYTES, SHM_FLAG_ON_FLASH, 10000 * MS);
     }
+    rig_run(rig, MS / 10); /* the agent has them all, and the drive a few */
     for (uint32_t i = 0; i < FEW; i++)
         few[i] = rig_put(other, KV, 1000 + i, BYTES, SHM_FLAG_ON_FLASH, 10000 * MS);
     for (uint32_t i = 0; i < FEW; i++)
