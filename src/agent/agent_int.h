@@ -470,6 +470,7 @@ struct agent_enclosure {
     struct agent_link link; /* its association; empty: the slot is free                     */
     struct agent_link next; /* relinking: the one after it; empty: none                     */
     bool is_relinking;      /* `link` ends, `next` comes                                    */
+    bool was_relinked;      /* since it was up last: who took over may have blocks of it    */
     bool is_open;           /* `link` was opened, and is not closed                         */
     uint32_t nsid[LIMIT_AGENT_VOLUMES]; /* by the agent's number; 0: it has no such volume */
     uint32_t value_bytes_max[LIMIT_AGENT_VOLUMES]; /* as stored */

@@ -321,9 +321,10 @@ static void enclosure_up(struct nvmf_ctrl *ctrl)
     uint64_t lately_ns = (uint64_t)enclosure->agent->opts.probe_ms * 1000000;
 
     /* Whoever took over meanwhile may have blocks of it. */
-    if (enclosure_state(enclosure) == AGENT_ENCLOSURE_EXCLUDED ||
+    if (enclosure_state(enclosure) == AGENT_ENCLOSURE_EXCLUDED || enclosure->was_relinked ||
         now_ns - enclosure->began_ns > lately_ns)
         atomic_store_explicit(&enclosure->included_ns, now_ns, memory_order_relaxed);
+    enclosure->was_relinked = false;
     enclosure_auth_set(enclosure);
     enclosure_auths_read(enclosure);
     enclosure_volumes_read(enclosure);
@@ -701,7 +702,7 @@ void agent_enclosure_relink(struct agent_enclosure *enclosure, struct agent_link
     agent_link_free(&enclosure->next); /* never opened: two came in a row */
     enclosure->next = *take;
     *take = (struct agent_link){0};
-    enclosure->is_relinking = true;
+    enclosure->is_relinking = enclosure->was_relinked = true;
     loop_timer_stop(reactor->loop, &enclosure->probe);
     loop_timer_stop(reactor->loop, &enclosure->look);
     slow_forget(&reactor->slow_loads, enclosure->number);
@@ -739,6 +740,7 @@ static void enclosure_counters_reset(struct agent_enclosure *enclosure)
     for (size_t i = 0; i < sizeof(counters) / sizeof(counters[0]); i++)
         counter_set(counters[i], 0);
     memset(enclosure->op_ns, 0, sizeof(enclosure->op_ns));
+    enclosure->was_relinked = false;
     for (uint32_t i = 0; i < LIMIT_AGENT_VOLUMES; i++) {
         atomic_store_explicit(&enclosure->appeared_ns[i], 0, memory_order_relaxed);
         atomic_store_explicit(&enclosure->run_blocks_others[i], 0, memory_order_relaxed);

@@ -560,16 +560,18 @@ struct agent_op *agent_op_suspect(struct agent_shard *shard, const struct key *k
     struct agent_op *op;
     uint32_t slot;
 
-    if (!shard->spec.sealed || agent_op_writer(shard, key) != NULL ||
-        !agent_reactor_has_op(shard->reactor, IO_CLASS_PRESTAGE))
+    if (!shard->spec.sealed || agent_op_writer(shard, key) != NULL)
+        return NULL;
+    op = agent_op_new(shard, NULL, AGENT_OP_LOAD, key, IO_CLASS_PRESTAGE);
+    if (op == NULL) /* there is none, or others wait for one */
         return NULL;
     if (!is_known)
         space = agent_shard_load_bytes(shard, key);
     slot = agent_shard_slot_take(shard, space);
-    if (slot == SHM_SLOT_NONE)
+    if (slot == SHM_SLOT_NONE) {
+        agent_op_free(op);
         return NULL;
-    op = agent_op_new(shard, NULL, AGENT_OP_LOAD, key, IO_CLASS_PRESTAGE);
-    check(op != NULL);
+    }
     op->slot = slot;
     op->space = space;
     op->is_reload = is_known;

@@ -70,6 +70,42 @@ static void who_waits_for_an_operation_is_woken_though_others_needed_none(void *
     rig_free(rig);
 }
 
+/* A block is said to be bad while others wait for an operation that has just become free: it is not
+ * its turn, and nothing comes of it. */
+static void what_is_suspect_does_not_pass_who_waits(void **state)
+{
+    static const uint64_t pauses_ns[] = {1000, 8000, 50000};
+    const struct rig_opts opts = {.enclosures = 1, .slots = 2048};
+    const struct agent_user user = {.uid = 1000, .gid = 1000};
+
+    for (size_t i = 0; i < sizeof(pauses_ns) / sizeof(pauses_ns[0]); i++) {
+        struct agent_rig *rig = rig_new(&opts);
+        struct rig_client *clients[2];
+        uint64_t last = 0;
+        icms_err err;
+
+        for (int c = 0; c < 2; c++)
+            clients[c] = rig_client_as(rig, &user, &err);
+        rig->fake[0]->hold = true;
+        for (uint32_t n = 0; n < OPS; n++)
+            (void)prestage(clients[0], n);
+        rig_run(rig, 100 * MS);
+        for (uint32_t n = 0; n < 400; n++)
+            last = prestage(clients[0], 2000 + n);
+        rig_run(rig, 100 * MS);
+        rig_on_fake(rig, 0, fake_release);
+        for (uint32_t n = 0; n < 2000; n++) {
+            (void)rig_op(clients[1], SHM_OP_SUSPECT, KV, 5000 + n, 5000 * MS);
+            if (n % 8 == 7)
+                rig_run(rig, pauses_ns[i]);
+        }
+        assert_int_equal(rig_wait(clients[0], last)->status, ICMS_MISS);
+        for (int c = 0; c < 2; c++)
+            rig_client_free(clients[c]);
+        rig_free(rig);
+    }
+}
+
 /* A flush that finds nothing left, since another one took it, is not over before that one is. */
 static void a_flush_waits_for_the_flush_before_it(void **state)
 {
@@ -193,6 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_drain_waits_for_requests_and_for_accepted_stores),
         cmocka_unit_test(who_waits_for_an_operation_is_woken_though_others_needed_none),
+        cmocka_unit_test(what_is_suspect_does_not_pass_who_waits),
         cmocka_unit_test(a_flush_waits_for_the_flush_before_it),
         cmocka_unit_test(a_flush_says_nothing_of_who_had_the_number_before),
         cmocka_unit_test(stores_leave_slots_to_loads),
