@@ -355,17 +355,20 @@ char *conf_pod_differs(const struct conf_pod *before, const struct conf_pod *aft
 
 /* The enclosures that `after` lacks although they were not draining. */
 static uint64_t enclosures_gone(const struct conf_pod *before, const struct conf_pod *after,
-                                uint32_t *out_count)
+                                uint32_t *out_count, uint32_t *out_of)
 {
     uint64_t gone = 0;
 
-    *out_count = 0;
-    for (uint32_t i = 0; i < before->enclosure_count; i++)
-        if (before->enclosures[i].state != CONF_ENCLOSURE_DRAINING &&
-            enclosure_find(after, &before->enclosures[i].uuid) == NULL) {
+    *out_count = *out_of = 0;
+    for (uint32_t i = 0; i < before->enclosure_count; i++) {
+        if (before->enclosures[i].state == CONF_ENCLOSURE_DRAINING)
+            continue;
+        ++*out_of;
+        if (enclosure_find(after, &before->enclosures[i].uuid) == NULL) {
             gone |= (uint64_t)1 << i;
             ++*out_count;
         }
+    }
     return gone;
 }
 
@@ -373,7 +376,7 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
                                        const char *file, struct err_why *why, uint64_t *out_gone)
 {
     char differs[256];
-    uint32_t count = 0;
+    uint32_t count = 0, of = 0;
 
     *out_gone = 0;
     if (strcmp(before->name, after->name) != 0) {
@@ -397,14 +400,14 @@ enum conf_pod_verdict conf_pod_compare(const struct conf_pod *before, const stru
                       file, differs, after->epoch);
         return CONF_POD_REFUSED;
     }
-    *out_gone = enclosures_gone(before, after, &count);
-    if (2 * count <= before->enclosure_count || after->shrink_epoch == after->epoch)
+    *out_gone = enclosures_gone(before, after, &count, &of);
+    if (2 * count <= of || after->shrink_epoch == after->epoch)
         return CONF_POD_NEW;
     (void)err_set(
         why, ICMS_CONFIG,
         "%s: epoch %u lacks %u of %u enclosures, of which some may answer: it waits until "
         "none does; if it is right, write 'shrink_epoch: %u' (icms pod reload --yes)",
-        file, after->epoch, count, before->enclosure_count, after->epoch);
+        file, after->epoch, count, of, after->epoch);
     return CONF_POD_SHRUNKEN;
 }
 

@@ -225,6 +225,9 @@ static void test_a_shrunken_map_is_told_apart(void **state)
     assert_int_equal(compare(HEAD E0 "  state: draining\n" E1 E2, EPOCH(5) E1, &gone),
                      CONF_POD_NEW); /* one of them was to leave */
     assert_int_equal(gone, 4);
+    assert_int_equal(
+        compare(HEAD E0 "  state: draining\n" E1 "  state: draining\n" E2, EPOCH(5) E0 E1, &gone),
+        CONF_POD_SHRUNKEN); /* those that are to leave are no part of the whole */
 }
 
 static void test_differences_are_words(void **state)

@@ -49,7 +49,8 @@ struct pod_map {
     uint64_t gone;             /* bit i: enclosure i of used is not in next                   */
     struct err_why shrunken;   /* says so                                                     */
     uint64_t resolve_until_ns; /* of next; 0: not set yet                                     */
-    uint64_t again_ns;         /* nothing is resolved or offered to the agent before          */
+    uint64_t again_ns;         /* of the map in use nothing is done before                    */
+    uint64_t next_again_ns;    /* the next one is not offered to the agent before             */
     bool is_moved;             /* an address of used is another one, and the agent does not
                                   know it                                                 */
     char said[POD_SAID_BYTES]; /* the last sentence about a map                               */
@@ -181,7 +182,7 @@ static void enclosures_make(struct pod_map *map, const struct pod_one *one)
 }
 
 /* The agent gets it; false: not this time, and it is said why. */
-static bool map_apply(struct pod_map *map, const struct pod_one *one, uint64_t now_ns)
+static bool map_apply(struct pod_map *map, const struct pod_one *one)
 {
     char sentence[POD_SAID_BYTES];
     struct err_why why = {""};
@@ -190,7 +191,6 @@ static bool map_apply(struct pod_map *map, const struct pod_one *one, uint64_t n
     if (map->opts.apply(map->opts.arg, one->pod.epoch, map->enclosures, one->pod.enclosure_count,
                         &why) == ICMS_OK)
         return true;
-    map->again_ns = now_ns + POD_AGAIN_NS;
     (void)snprintf(sentence, sizeof(sentence), "pod map %s: epoch %u is not in use: %s",
                    one->pod.name, one->pod.epoch, why.text);
     map_say(map, POD_MAP_WAITS, sentence);
@@ -251,19 +251,20 @@ void pod_map_offer(struct pod_map *map, const char *text, size_t bytes, const ch
     map->shrunken = why;
     map->gone = gone;
     map->resolve_until_ns = 0;
-    map->again_ns = 0;
+    map->next_again_ns = 0;
     next_places(map);
 }
 
 void pod_map_unreadable(struct pod_map *map, const char *sentence)
 {
+    next_drop(map);
     map_say(map, POD_MAP_REFUSED, sentence);
 }
 
 void pod_map_again(struct pod_map *map)
 {
     map->said[0] = '\0';
-    map->again_ns = 0;
+    map->again_ns = map->next_again_ns = 0;
     for (uint32_t i = 0; i < LIMIT_ENCLOSURES; i++)
         map->used->places[i].is_unresolved = map->next->places[i].is_unresolved = false;
 }
@@ -306,7 +307,10 @@ static bool next_turn(struct pod_map *map, uint64_t now_ns)
         map->resolve_until_ns = now_ns + POD_RESOLVE_NS;
     if (!places_poll(map, map->next) && now_ns < map->resolve_until_ns)
         return true;
-    if (now_ns >= map->again_ns && map_apply(map, map->next, now_ns))
+    if (now_ns < map->next_again_ns)
+        return false;
+    map->next_again_ns = now_ns + POD_AGAIN_NS;
+    if (map_apply(map, map->next))
         next_taken(map);
     return false;
 }
@@ -320,8 +324,11 @@ static bool used_turn(struct pod_map *map, uint64_t now_ns)
 
     if (now_ns < map->again_ns)
         return !is_over;
-    if (map->is_moved && map_apply(map, used, now_ns))
-        map->is_moved = false;
+    if (map->is_moved && !map_apply(map, used)) {
+        map->again_ns = now_ns + POD_AGAIN_NS;
+        return !is_over;
+    }
+    map->is_moved = false;
     for (uint32_t i = 0; i < used->pod.enclosure_count && is_over; i++)
         if (used->places[i].is_name &&
             map->opts.is_down(map->opts.arg, &used->pod.enclosures[i].uuid)) {
@@ -331,10 +338,13 @@ static bool used_turn(struct pod_map *map, uint64_t now_ns)
     return !is_over;
 }
 
+/* Names of the map in use are resolved while the next one waits, for as long as that may be. */
 bool pod_map_turn(struct pod_map *map, uint64_t now_ns)
 {
+    bool is_soon = map->has_next && next_turn(map, now_ns);
+
     map->is_started = true;
-    return map->has_next ? next_turn(map, now_ns) : used_turn(map, now_ns);
+    return used_turn(map, now_ns) || is_soon;
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */

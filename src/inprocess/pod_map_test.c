@@ -4,6 +4,7 @@
  * number. Names are resolved by the C library, of this machine.
  */
 #include <setjmp.h>
+#include <netdb.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -205,6 +206,18 @@ static void test_a_wrong_map_takes_the_place_of_one_that_waits(void **state)
     assert_int_equal(fake.applied, 0);
 }
 
+static void test_a_map_that_waits_ends_with_its_file(void **state)
+{
+    begin(EPOCH(4) E0 E1 E2);
+    offer(EPOCH(5) E0);
+    pod_map_unreadable(map, "p.yaml: it is gone");
+    said(2, POD_MAP_REFUSED, "it is gone");
+    fake_down("e1");
+    fake_down("e2");
+    turn();
+    assert_int_equal(fake.applied, 0);
+}
+
 static void test_an_agent_that_is_busy_gets_it_later(void **state)
 {
     begin(EPOCH(4) E0);
@@ -220,11 +233,49 @@ static void test_an_agent_that_is_busy_gets_it_later(void **state)
     said(2, POD_MAP_TAKEN, "epoch 4 -> 5");
 }
 
+static uint32_t lookups;
+
+int __real_getaddrinfo_a(int mode, struct gaicb *list[], int count, struct sigevent *event);
+int __wrap_getaddrinfo_a(int mode, struct gaicb *list[], int count, struct sigevent *event);
+int __wrap_getaddrinfo_a(int mode, struct gaicb *list[], int count, struct sigevent *event)
+{
+    lookups++;
+    return __real_getaddrinfo_a(mode, list, count, event);
+}
+
+/* Lookups of names within twelve seconds. */
+static uint32_t lookups_of_a_while(void)
+{
+    uint32_t before = lookups;
+
+    for (uint32_t times = 0; times < 4; times++) {
+        now_ns += 3 * SECOND;
+        turn();
+        turn();
+    }
+    return lookups - before;
+}
+
+/* It may wait for hours, and be refused again and again. */
+static void test_names_are_resolved_while_another_map_waits(void **state)
+{
+#define NAMED "- {name: e0, address: localhost:4420}\n"
+    begin(EPOCH(4) NAMED E1 E2);
+    fake_down("e0");
+    offer(EPOCH(5) NAMED); /* e1 and e2 answer */
+    assert_true(lookups_of_a_while() >= 3);
+    assert_int_equal(fake.epoch, 4);
+    begin(EPOCH(4) NAMED E1 E2);
+    fake_down("e0");
+    fake.answer = ICMS_BUSY;
+    offer(EPOCH(5) NAMED E1);
+    assert_true(lookups_of_a_while() >= 3);
+}
+
 /* Of localhost a machine has one address or two; nobody listens on the port. */
 static void test_names_are_resolved_and_again_while_down(void **state)
 {
     struct loop_addr first;
-    uint32_t times;
 
     begin(EPOCH(4) "- {name: e0, address: localhost:4420}\n");
     first = fake.enclosures[0].addr;
@@ -233,11 +284,7 @@ static void test_names_are_resolved_and_again_while_down(void **state)
     turn();
     assert_int_equal(fake.applied, 0);
     fake_down("e0");
-    for (times = 0; times < 4; times++) {
-        now_ns += 3 * SECOND;
-        turn();
-        turn();
-    }
+    assert_true(lookups_of_a_while() >= 3);
     if (fake.applied > 0) { /* it has another address: that is tried */
         assert_int_equal(fake.epoch, 4);
         assert_true(strstr(fake.sentence, "e0: localhost:4420 is ") != NULL);
@@ -267,6 +314,8 @@ int main(void)
         cmocka_unit_test_teardown(test_what_is_wrong_changes_nothing_and_is_said_once, end),
         cmocka_unit_test_teardown(test_a_shrunken_map_waits_until_nobody_answers, end),
         cmocka_unit_test_teardown(test_a_wrong_map_takes_the_place_of_one_that_waits, end),
+        cmocka_unit_test_teardown(test_a_map_that_waits_ends_with_its_file, end),
+        cmocka_unit_test_teardown(test_names_are_resolved_while_another_map_waits, end),
         cmocka_unit_test_teardown(test_an_agent_that_is_busy_gets_it_later, end),
         cmocka_unit_test_teardown(test_names_are_resolved_and_again_while_down, end),
         cmocka_unit_test_teardown(test_a_name_that_is_unknown_holds_nothing_up, end),

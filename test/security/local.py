@@ -123,6 +123,8 @@ def core_dumps(p, build, folder):
         print(f"skip: core dumps go elsewhere here: core_pattern={pattern} limit={hard}")
         return
     resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    # The address sanitizer turns core dumps off.
+    os.environ["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":disable_coredump=0"
     names = ("secret", "answer", "psk")
     for name in names:
         kind = ["--type", "tls"] if name == "psk" else []
