@@ -294,8 +294,9 @@ static icms_err draft_slots(struct pod_draft *draft, const struct agent_pod *pod
 
         if (slot == LIMIT_ENCLOSURES && ~used == 0)
             return err_set(why, ICMS_LIMIT,
-                           "enclosure %s: no place is free: %d are possible, with those that just "
-                           "left and whose connections are not closed yet; try again",
+                           "enclosure %s: no place is free: %d are possible, with those that leave "
+                           "in the same epoch, or left a moment ago; remove some in an epoch of "
+                           "its own first",
                            draft->enclosures[i].name, LIMIT_ENCLOSURES);
         if (slot == LIMIT_ENCLOSURES)
             slot = (uint32_t)__builtin_ctzll(~used);
