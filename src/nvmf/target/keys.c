@@ -166,14 +166,24 @@ static bool keys_compare(const struct nvmft_keys *keys, const struct nvmf_target
             said(arg, host->nqn, why.text);
         } else if (memcmp(at, host->psks, bytes) != 0) {
             is_new = true;
-            said(arg, host->nqn, NULL);
         }
         at += host->psk_count;
     }
     return is_new;
 }
 
-/* From now on those of fresh, which is taken. */
+/* Which hosts have other keys than in old. */
+static void keys_say(const struct nvmft_keys *keys, struct secret *old, nvmf_target_keys_said *said,
+                     void *arg)
+{
+    const struct key_plain *at = (const struct key_plain *)(void *)secret_bytes(old);
+
+    for (uint32_t i = 0; i < keys->count; at += keys->hosts[i].psk_count, i++)
+        if (memcmp(at, keys->hosts[i].psks, keys->hosts[i].psk_count * sizeof(*at)) != 0)
+            said(arg, keys->hosts[i].nqn, NULL);
+}
+
+/* From now on those of fresh, which gets the old ones. */
 static icms_err keys_use(struct nvmft_keys *keys, const struct nvmf_target_opts *opts,
                          struct secret **fresh, struct err_why *why)
 {
@@ -214,8 +224,11 @@ icms_err nvmft_keys_read_again(struct nvmft_keys *keys, const struct nvmf_target
         return err_set(why, ICMS_NO_MEMORY, "out of memory");
     hosts_order(opts, order);
     err = secret_new(secret_length(keys->secret), why, &fresh);
-    if (err == ICMS_OK && keys_compare(keys, order, fresh, said, arg))
+    if (err == ICMS_OK && keys_compare(keys, order, fresh, said, arg)) {
         err = keys_use(keys, opts, &fresh, why);
+        if (err == ICMS_OK)
+            keys_say(keys, fresh, said, arg);
+    }
     secret_free(&fresh);
     free(order);
     return err;
