@@ -25,6 +25,11 @@
 #define AUTH_ROOM 4096
 static_assert(AUTH_ROOM >= NVME_AUTH_BYTES_MAX, "a message fits");
 
+/* NEGOTIATE goes so often to a target that has too many hosts, and waits so long before the next:
+ * together less than a target waits for a host. */
+#define AUTH_TRIES    8
+#define AUTH_AGAIN_NS ((uint64_t)100 * 1000 * 1000)
+
 struct nvmf_auth {
     struct secret *memory;    /* in which this lies                                               */
     struct nvmf_ctrl *ctrl;   /* whose                                                            */
@@ -35,6 +40,7 @@ struct nvmf_auth {
     uint8_t response[DHCHAP_DIGEST_BYTES_MAX]; /* ours                                            */
     uint8_t expected[DHCHAP_DIGEST_BYTES_MAX]; /* response of a target that has its secret        */
     icms_err result;                           /* of the job                                    */
+    uint32_t tries;                            /* NEGOTIATE messages sent                       */
     uint8_t message[AUTH_ROOM];                /* that goes or comes                            */
 };
 
@@ -99,19 +105,35 @@ static void auth_receive(struct nvmf_auth *auth, enum nvmf_ctrl_state state)
     nvmf_req_start(&auth->req);
 }
 
-void nvmf_auth_start(struct nvmf_queue *queue)
+static void auth_negotiate(struct nvmf_auth *auth)
 {
-    struct nvmf_auth *auth = queue->ctrl->auth;
     struct nvme_auth_msg msg = {.id = NVME_AUTH_NEGOTIATE, .t_id = ++auth->talk.t_id};
 
     for (uint8_t hash = DHCHAP_HASHES - 1; hash > 0; hash--)
         msg.hashes[msg.hash_count++] = hash;
     for (uint8_t group = 0; group < DHCHAP_GROUPS; group++)
         msg.groups[msg.group_count++] = group;
+    auth->tries++;
+    auth_send(auth, NVMF_CTRL_AUTH_NEGOTIATE, &msg);
+}
+
+void nvmf_auth_start(struct nvmf_queue *queue)
+{
+    struct nvmf_auth *auth = queue->ctrl->auth;
+
     auth->queue = queue;
+    auth->tries = 0;
     nvmf_req_init(&auth->req, queue->ctrl, queue);
     queue->in_capsule_max = AUTH_CAPSULE_BYTES;
-    auth_send(auth, NVMF_CTRL_AUTH_NEGOTIATE, &msg);
+    auth_negotiate(auth);
+}
+
+void nvmf_auth_again(struct loop_timer *timer)
+{
+    struct nvmf_ctrl *ctrl = container_of(timer, struct nvmf_ctrl, auth_timer);
+
+    check(ctrl->state == NVMF_CTRL_AUTH_NEGOTIATE);
+    auth_negotiate(ctrl->auth);
 }
 
 /* The queue pair is authenticated, both ways if that was wanted. */
@@ -304,7 +326,11 @@ static void auth_sent(struct nvmf_req *req)
         return;
     }
     if (req->err != ICMS_OK) {
-        if (req->status == NVME_SC_TRANSIENT)
+        if (req->status == NVME_SC_TRANSIENT && ctrl->state == NVMF_CTRL_AUTH_NEGOTIATE &&
+            auth->tries < AUTH_TRIES)
+            loop_timer_start(ctrl->loop, &ctrl->auth_timer,
+                             loop_now_ns(ctrl->loop) + AUTH_AGAIN_NS);
+        else if (req->status == NVME_SC_TRANSIENT)
             nvmf_ctrl_fail(ctrl, ICMS_BUSY,
                            "the target has too many hosts that authenticate at once; host %s tries "
                            "again",

@@ -36,6 +36,7 @@ static void ctrl_close(struct nvmf_ctrl *ctrl, icms_err why)
     ctrl->err = why;
     loop_timer_stop(ctrl->loop, &ctrl->open_timer);
     loop_timer_stop(ctrl->loop, &ctrl->ready_timer);
+    loop_timer_stop(ctrl->loop, &ctrl->auth_timer);
     loop_timer_stop(ctrl->loop, &ctrl->keep_timer);
     loop_timer_stop(ctrl->loop, &ctrl->tick_timer);
     loop_timer_stop(ctrl->loop, &ctrl->tell_timer);
@@ -851,6 +852,7 @@ icms_err nvmf_ctrl_new(struct loop *loop, const struct nvmf_ctrl_opts *opts, str
     list_init(&ctrl->ended);
     loop_timer_init(&ctrl->open_timer, ctrl_open_timeout);
     loop_timer_init(&ctrl->ready_timer, ctrl_ready_again);
+    loop_timer_init(&ctrl->auth_timer, nvmf_auth_again);
     loop_timer_init(&ctrl->keep_timer, ctrl_keep_fire);
     loop_timer_init(&ctrl->tick_timer, ctrl_tick);
     loop_timer_init(&ctrl->tell_timer, ctrl_tell_fire);

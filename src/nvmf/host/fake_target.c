@@ -310,6 +310,11 @@ static void fake_auth_send(struct fake_cmd *cmd)
     cmd->conn->auth_t_id = msg.t_id;
     target->auth_replies += msg.id == NVME_AUTH_REPLY;
     target->auth_failures += msg.id == NVME_AUTH_FAILURE2;
+    if (target->auth == FAKE_AUTH_BUSY && msg.id == NVME_AUTH_NEGOTIATE && target->auth_busy > 0) {
+        target->auth_busy--;
+        fake_answer(cmd, NVME_SC_TRANSIENT, 0);
+        return;
+    }
     fake_answer(cmd, target->auth == FAKE_AUTH_STATUS ? NVME_SC_FIELD : 0, 0);
 }
 

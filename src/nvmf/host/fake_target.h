@@ -55,6 +55,7 @@ enum fake_auth {
     FAKE_AUTH_SUCCESS_FIRST,   /* SUCCESS1 instead of a challenge                            */
     FAKE_AUTH_CHALLENGE_TWICE, /* a challenge instead of SUCCESS1                          */
     FAKE_AUTH_STATUS,          /* AUTH Send fails                                            */
+    FAKE_AUTH_BUSY,            /* the first auth_busy NEGOTIATE find no place                */
     FAKE_AUTH_BLIND,           /* takes any reply, proves nothing                            */
     FAKE_AUTH_WRONG,           /* takes any reply, proves itself wrongly                     */
     FAKE_AUTHS,
@@ -113,6 +114,7 @@ struct fake_target {
     enum fake_auth auth;    /* of each Connect                                  */
     uint32_t auth_failures; /* FAILURE2 that came                              */
     uint32_t auth_replies;  /* REPLY that came                                 */
+    uint32_t auth_busy;     /* AUTH_BUSY: so many NEGOTIATE more               */
     enum fake_wrong wrong;  /* next one; back to FAKE_RIGHT when done           */
     bool bad_digest;        /* of the next data of an I/O command               */
     /* what the test sees */

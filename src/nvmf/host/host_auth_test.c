@@ -134,6 +134,55 @@ static void a_target_that_does_not_answer_is_given_up_in_time(void **state)
     bed_free(bed);
 }
 
+/* A target that has too many hosts is asked again on the same queue pair, so often and no more. */
+static void a_busy_target_is_asked_again(void **state)
+{
+    static const struct {
+        uint32_t busy, left, ups;
+    } tries[] = {{7, 0, 1}, {100, 92, 0}};
+
+    for (size_t i = 0; i < sizeof(tries) / sizeof(*tries); i++) {
+        struct bed *bed = bed_new(0);
+        struct nvmf_ctrl_opts opts;
+
+        bed->fake->auth = FAKE_AUTH_BUSY;
+        bed->fake->auth_busy = tries[i].busy;
+        nvmf_ctrl_opts_init(&opts);
+        opts.auth_key = key;
+        opts.require = REQUIRE_CHAP;
+        bed_ctrl(bed, &opts);
+        bed_open_within(bed, 2 * SECOND);
+        bed_run(bed, 3 * SECOND);
+        assert_int_equal(bed->ups, tries[i].ups);
+        assert_int_equal(bed->fake->auth_busy, tries[i].left);
+        if (tries[i].ups == 0) {
+            assert_int_equal(bed->down_err, ICMS_BUSY);
+            assert_non_null(strstr(bed->why, "too many hosts"));
+        }
+        bed_free(bed);
+    }
+}
+
+/* The end comes while it waits to ask again. */
+static void the_end_comes_between_tries(void **state)
+{
+    struct bed *bed = bed_new(0);
+    struct nvmf_ctrl_opts opts;
+
+    bed->fake->auth = FAKE_AUTH_BUSY;
+    bed->fake->auth_busy = 100;
+    nvmf_ctrl_opts_init(&opts);
+    opts.auth_key = key;
+    bed_ctrl(bed, &opts);
+    bed_open_within(bed, SECOND / 4);
+    bed_run(bed, 3 * SECOND);
+    assert_int_equal(bed->ups, 0);
+    assert_int_equal(bed->down_err, ICMS_DEADLINE);
+    assert_int_equal(bed->closes, 1);
+    assert_in_range(bed->fake->auth_busy, 96, 98);
+    bed_free(bed);
+}
+
 static void a_host_without_a_secret_says_so(void **state)
 {
     struct bed *bed = bed_new(0);
@@ -155,6 +204,8 @@ int main(void)
         cmocka_unit_test(a_target_that_lies_gets_no_association),
         cmocka_unit_test(a_target_has_to_prove_itself_when_that_is_wanted),
         cmocka_unit_test(a_target_that_does_not_answer_is_given_up_in_time),
+        cmocka_unit_test(a_busy_target_is_asked_again),
+        cmocka_unit_test(the_end_comes_between_tries),
         cmocka_unit_test(a_host_without_a_secret_says_so),
     };
 

@@ -113,6 +113,7 @@ struct nvmf_ctrl {
     struct nvmf_queue queues[NVMF_QUEUES];
     struct loop_timer open_timer;  /* deadline of the opening                               */
     struct loop_timer ready_timer; /* next look at CSTS                                     */
+    struct loop_timer auth_timer;  /* NEGOTIATE goes again                                  */
     struct loop_timer keep_timer;  /* next keep-alive                                       */
     struct loop_timer tick_timer;  /* silence                                               */
     uint32_t silent_ticks;         /* ticks without a byte while commands wait              */
@@ -167,6 +168,9 @@ void nvmf_auth_free(struct nvmf_ctrl *ctrl);
 /* Authenticates a queue pair that is connected; nvmf_queue_live when it passed. ctrl->auth_key is
  * there. */
 void nvmf_auth_start(struct nvmf_queue *queue);
+
+/* The association's auth_timer: the target had too many hosts. */
+void nvmf_auth_again(struct loop_timer *timer);
 
 /* A job of it runs: the association is not closed before its end. */
 bool nvmf_auth_busy(const struct nvmf_ctrl *ctrl);
