@@ -15,10 +15,15 @@
 /* Silence that is forgiven beyond the keep-alive timeout: a host that was late. */
 #define REGISTRY_GRACE_NS ((uint64_t)500 * 1000 * 1000)
 
+/* Of all connections, the part that discovery may have for hosts that have to prove who they are:
+ * it is told to who proves nothing. The oldest goes for one more. */
+#define REGISTRY_UNPROVEN_PART 8
+
 static void registry_look(struct loop_timer *timer);
 
 icms_err nvmft_registry_init(struct nvmf_target *target)
 {
+    list_init(&target->unproven);
     target->ctrls = calloc(target->opts.connections_max, sizeof(*target->ctrls));
     if (target->ctrls == NULL)
         return ICMS_NO_MEMORY;
@@ -28,6 +33,7 @@ icms_err nvmft_registry_init(struct nvmf_target *target)
         target->ctrls[i].cntlid = (uint16_t)(i + 1);
         target->ctrls[i].target = target;
         list_init(&target->ctrls[i].qpairs);
+        list_init(&target->ctrls[i].unproven_link);
         loop_timer_init(&target->ctrls[i].timer, registry_look);
     }
     return ICMS_OK;
@@ -125,11 +131,17 @@ static void registry_kill_qpair(struct nvmft_qpair *qpair, icms_err why)
  * broke before, that is what happened. */
 static void registry_kill(struct nvmft_ctrl *ctrl, const struct nvmf_target_loss *loss)
 {
+    struct nvmf_target *target = ctrl->target;
+
     if (ctrl->dying)
         return;
     ctrl->dying = true;
+    if (ctrl->is_unproven) {
+        list_remove(&ctrl->unproven_link);
+        target->unproven_count--;
+    }
     if (!ctrl->discovery && !atomic_load(&ctrl->shut) && loss->why != ICMS_CLOSED)
-        registry_loss_add(ctrl->target, ctrl->lost_first ? &ctrl->loss : loss);
+        registry_loss_add(target, ctrl->lost_first ? &ctrl->loss : loss);
     list_for_each (link, &ctrl->qpairs)
         registry_kill_qpair(container_of(link, struct nvmft_qpair, ctrl_link), ICMS_DEADLINE);
 }
@@ -211,7 +223,8 @@ void nvmft_registry_leave(struct loop_msg *msg)
     registry_slot_free(qpair);
 }
 
-/* Kills a controller that was silent for too long, or looks again when it may be. */
+/* Kills a controller that was silent for too long, or looks again when it may be. One of a host
+ * that proves nothing has its time, whatever it says. */
 static void registry_look(struct loop_timer *timer)
 {
     struct nvmft_ctrl *ctrl = container_of(timer, struct nvmft_ctrl, timer);
@@ -224,15 +237,18 @@ static void registry_look(struct loop_timer *timer)
 
     struct nvmf_target_loss loss;
 
-    if (!ctrl->live || ctrl->dying || kato_ns == 0)
+    if (ctrl->is_unproven)
+        due_ns = ctrl->end_ns;
+    if (!ctrl->live || ctrl->dying || (kato_ns == 0 && !ctrl->is_unproven))
         return;
     if (loop_now_ns(loop) < due_ns) {
         loop_timer_start(loop, timer, due_ns);
         return;
     }
-    atomic_fetch_add_explicit(&target->keepalive_timeouts, 1, memory_order_relaxed);
     loss = registry_loss(ctrl, 0, ICMS_DEADLINE);
-    loss.keep_alive = true;
+    loss.keep_alive = !ctrl->is_unproven;
+    if (loss.keep_alive)
+        atomic_fetch_add_explicit(&target->keepalive_timeouts, 1, memory_order_relaxed);
     registry_kill(ctrl, &loss);
 }
 
@@ -271,7 +287,7 @@ static void registry_count(struct nvmft_qpair *qpair, struct nvmft_ctrl *ctrl)
 static void registry_add(struct nvmft_qpair *qpair, struct nvmft_ctrl *ctrl)
 {
     ctrl->joined++;
-    if (!ctrl->is_auth_wanted)
+    if (!ctrl->is_auth_wanted && !ctrl->is_unproven)
         registry_count(qpair, ctrl);
     list_push(&ctrl->qpairs, &qpair->ctrl_link);
     qpair->reg_ctrl = ctrl;
@@ -283,6 +299,26 @@ static bool registry_lacks_tls(const struct nvmf_target *target, const struct nv
 {
     return !qpair->reg_tls &&
            (nvmft_keys_require(target->keys, qpair->reg_connect.hostnqn) & REQUIRE_TLS) != 0;
+}
+
+/* Makes room for one more controller that serves discovery to a host that proves nothing, and gives
+ * it its time. */
+static void registry_unproven_add(struct nvmf_target *target, struct nvmft_ctrl *ctrl)
+{
+    uint32_t max =
+        (target->opts.connections_max + REGISTRY_UNPROVEN_PART - 1) / REGISTRY_UNPROVEN_PART;
+
+    if (target->unproven_count >= max) {
+        struct nvmft_ctrl *oldest =
+            container_of(target->unproven.next, struct nvmft_ctrl, unproven_link);
+        struct nvmf_target_loss loss = registry_loss(oldest, 0, ICMS_DEADLINE);
+
+        registry_kill(oldest, &loss);
+    }
+    ctrl->end_ns =
+        loop_now_ns(target->opts.loops[0]) + (uint64_t)target->opts.header_timeout_ms * 1000000;
+    list_push(&target->unproven, &ctrl->unproven_link);
+    target->unproven_count++;
 }
 
 /* A new controller. A host that may use no namespace is told what it would be told of a subsystem
@@ -322,6 +358,9 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     ctrl->live = true;
     ctrl->dying = false;
     ctrl->discovery = discovery;
+    ctrl->is_unproven =
+        discovery && !qpair->reg_tls &&
+        (nvmft_auth_require(&target->auth_hosts, connect->hostnqn) & REQUIRE_CHAP) != 0;
     ctrl->tls = qpair->reg_tls;
     ctrl->qids = 0;
     ctrl->allowed = allowed;
@@ -347,6 +386,8 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     ctrl->io_queues = NVMFT_IO_QUEUES;
     atomic_fetch_add_explicit(&target->controllers, 1, memory_order_relaxed);
     registry_add(qpair, ctrl);
+    if (ctrl->is_unproven)
+        registry_unproven_add(target, ctrl);
     registry_look(&ctrl->timer);
     return NVME_SC_SUCCESS;
 }

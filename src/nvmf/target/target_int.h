@@ -254,7 +254,10 @@ struct nvmft_ctrl {
     bool tls;       /* its host is proven by TLS; so are all its queue pairs             */
     _Atomic bool is_refusal_said; /* a command to a namespace that it may not use was told    */
     bool is_auth_wanted; /* its queue pairs serve nothing before they authenticated           */
-    bool lacks_tls;      /* its host has to use TLS: it authenticates, and fails              */
+    bool is_unproven;    /* discovery, for a host that would have to prove who it is            */
+    struct list unproven_link; /* is_unproven, till it dies: nvmf_target.unproven               */
+    uint64_t end_ns;           /* is_unproven: when it dies                                     */
+    bool lacks_tls; /* its host has to use TLS: it authenticates, and fails              */
     const struct nvmft_auth_host *auth_host; /* whose secrets; NULL: it has none                  */
     uint16_t cntlid;         /* index + 1                                                         */
     _Atomic uint32_t joined; /* queue pairs; loop 0 writes it                             */
@@ -482,6 +485,8 @@ struct nvmf_target {
     struct nvmf_listener *listener; /* NULL: it does not listen                          */
     struct loop_addr addr;          /* where it does                                     */
     struct nvmft_ctrl *ctrls;       /* connections_max of them                             */
+    struct list unproven;           /* controllers of those that prove nothing, oldest first */
+    uint32_t unproven_count;        /* of them                                             */
     struct nvmft_hosts hosts;       /* connected ones, by nvmft_ctrl.host                  */
     uint32_t ctrl_next;             /* where the search for a free one starts              */
     _Atomic uint32_t connections;   /* now                                                 */

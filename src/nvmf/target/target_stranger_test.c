@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Strangers that want to keep others out: with connections to discovery, for which nobody proves
+ * anything.
+ */
+#include "nvmf/target/target_test.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "crypt/dhchap.h"
+
+#define HOST      "nqn.2026-01.io.icms:test-host"
+#define FREE_HOST "nqn.2026-01.io.icms:free-host"
+#define STRANGER  "nqn.2026-01.io.icms:stranger"
+#define SECOND_MS 1000
+#define LIFE_MS   (5 * SECOND_MS) /* the target's header timeout */
+
+static char folder[64];
+static char paths[1][LIMIT_PATH_BYTES];
+
+static int setup(void **state)
+{
+    struct key_plain key = {.hash = KEY_HASH_SHA256, .bytes = 32};
+    char text[KEY_TEXT_BYTES_MAX];
+    size_t bytes;
+
+    (void)snprintf(folder, sizeof(folder), "/tmp/icms-stranger-XXXXXX");
+    check(mkdtemp(folder) != NULL);
+    (void)snprintf(paths[0], sizeof(paths[0]), "%s/secret", folder);
+    secret_random(key.key, key.bytes);
+    bytes = key_text_make(KEY_TEXT_DHCHAP, &key, text);
+    check(secret_write(paths[0], text, bytes, NULL) == ICMS_OK);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)unlink(paths[0]);
+    return rmdir(folder);
+}
+
+/* All hosts have to authenticate, but for one; one can. */
+static void with_auth(struct nvmf_target_opts *opts)
+{
+    static struct nvmf_target_host hosts[2];
+
+    (void)snprintf(hosts[0].nqn, sizeof(hosts[0].nqn), HOST);
+    hosts[0].require = REQUIRE_CHAP;
+    hosts[0].secrets = (const char(*)[LIMIT_PATH_BYTES])paths;
+    hosts[0].secret_count = 1;
+    (void)snprintf(hosts[1].nqn, sizeof(hosts[1].nqn), FREE_HOST);
+    opts->hosts = hosts;
+    opts->host_count = 2;
+    opts->require = REQUIRE_CHAP;
+    opts->header_timeout_ms = LIFE_MS;
+    opts->connections_max = 128;
+}
+
+static void with_few_connections(struct nvmf_target_opts *opts)
+{
+    with_auth(opts);
+    opts->host_connections_max = 2;
+}
+
+static void with_two_for_discovery(struct nvmf_target_opts *opts)
+{
+    with_auth(opts);
+    opts->connections_max = 16;
+}
+
+static struct peer *connected(struct rig *rig, struct sim_node *node, const char *host,
+                              const char *subsys)
+{
+    struct peer *peer = peer_new_sim(rig->sim, node, &rig->addr);
+    struct nvme_cqe cqe;
+
+    assert_non_null(peer);
+    (void)snprintf(peer->host, sizeof(peer->host), "%s", host);
+    if (subsys != NULL)
+        (void)snprintf(peer->subsys, sizeof(peer->subsys), "%s", subsys);
+    assert_true(peer_hello(peer, 0));
+    assert_true(peer_connect(peer, 0, &cqe));
+    return peer;
+}
+
+static bool is_closed(struct peer *peer, uint32_t timeout_ms)
+{
+    union nvme_tcp_pdu pdu;
+    uint32_t bytes;
+
+    peer->timeout_ms = timeout_ms;
+    return peer_recv_pdu(peer, &pdu, NULL, 0, &bytes) == PEER_CLOSED;
+}
+
+static uint16_t enable(struct peer *peer)
+{
+    struct nvme_property cc = {.set = true, .offset = NVME_REG_CC, .value = NVME_CC_START};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_property_encode(&cc, &sqe);
+    return peer_plain(peer, &sqe, &cqe) ? cqe.status : UINT16_MAX;
+}
+
+/* ---- discovery ------------------------------------------------------------------------------ */
+
+/* Who only names a host takes no place of it. */
+static void discovery_does_not_count_to_a_host(void **state)
+{
+    struct rig *rig = rig_new(2, with_few_connections);
+    struct peer *peers[4], *host;
+
+    for (int i = 0; i < 4; i++)
+        peers[i] = connected(rig, rig->host, HOST, NVME_DISCOVERY);
+    host = connected(rig, rig->host, HOST, NULL);
+    peer_free(&host);
+    for (int i = 0; i < 4; i++)
+        peer_free(&peers[i]);
+    for (int i = 0; i < 2; i++) /* it does to one that has nothing to prove */
+        peers[i] = connected(rig, rig->host, FREE_HOST, NVME_DISCOVERY);
+    host = rig_peer(rig);
+    (void)snprintf(host->host, sizeof(host->host), FREE_HOST);
+    assert_true(peer_hello(host, 0));
+    {
+        struct nvme_cqe cqe;
+
+        assert_false(peer_connect(host, 0, &cqe));
+        assert_int_equal(cqe.status, NVME_SC_CONNECT_BUSY);
+    }
+    peer_free(&host);
+    peer_free(&peers[0]);
+    peer_free(&peers[1]);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+/* It ends in time, used or not, with a keep-alive timeout or without; that of a host which has
+ * nothing to prove lasts. */
+static void discovery_of_strangers_ends_in_time(void **state)
+{
+    struct rig *rig = rig_new(1, with_auth);
+    struct peer *free_host = connected(rig, rig->host, FREE_HOST, NVME_DISCOVERY);
+    struct peer *silent = connected(rig, rig->host, STRANGER, NVME_DISCOVERY);
+    struct peer *busy = connected(rig, rig->host, HOST, NVME_DISCOVERY);
+    struct nvmf_target_loss loss;
+    struct nvmf_target_stats stats;
+    uint64_t missed;
+
+    for (uint32_t ms = 0; ms + SECOND_MS < LIFE_MS; ms += SECOND_MS / 2) {
+        assert_int_equal(enable(busy), NVME_SC_SUCCESS);
+        rig_run(rig, SECOND_MS / 2);
+    }
+    assert_true(is_closed(busy, 2 * SECOND_MS));
+    assert_true(is_closed(silent, SECOND_MS));
+    rig_run(rig, 3 * LIFE_MS);
+    assert_int_equal(enable(free_host), NVME_SC_SUCCESS);
+    assert_false(nvmf_target_loss_take(rig->target, &loss, &missed));
+    rig_stats(rig, &stats);
+    assert_int_equal(stats.keepalive_timeouts, 0);
+    peer_free(&busy);
+    peer_free(&silent);
+    peer_free(&free_host);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+/* They have an eighth of the connections, and one more ends the oldest. */
+static void strangers_have_a_part_of_the_connections_for_discovery(void **state)
+{
+    struct rig *rig = rig_new(1, with_two_for_discovery);
+    struct peer *peers[6];
+
+    for (int i = 0; i < 6; i++) {
+        peers[i] = connected(rig, rig->host, STRANGER, NVME_DISCOVERY);
+        if (i == 2) /* one leaves by itself: two are left */
+            peer_free(&peers[1]);
+        rig_run(rig, 10);
+    }
+    assert_true(is_closed(peers[0], 1));
+    assert_true(is_closed(peers[2], 1));
+    assert_true(is_closed(peers[3], 1));
+    assert_int_equal(enable(peers[4]), NVME_SC_SUCCESS);
+    assert_int_equal(enable(peers[5]), NVME_SC_SUCCESS);
+    for (int i = 0; i < 6; i++)
+        if (peers[i] != NULL)
+            peer_free(&peers[i]);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(discovery_does_not_count_to_a_host),
+        cmocka_unit_test(discovery_of_strangers_ends_in_time),
+        cmocka_unit_test(strangers_have_a_part_of_the_connections_for_discovery),
+    };
+
+    return cmocka_run_group_tests_name("nvmf target stranger", tests, setup, teardown);
+}
