@@ -21,10 +21,13 @@
 #include "wire/nvme_auth.h"
 
 /* Jobs of one loop at a time; the worker has room for others. And hosts whose challenge waits for
- * one: 0.1 s of computations with the groups that are allowed by default. One more is refused. */
+ * one: 0.1 s of computations with the groups that are allowed by default. Addresses take turns, and
+ * one more puts out one of the address that has most. Who has no place is told so after a pause:
+ * one that asks at once again would find the place that is free before others do. */
 #define AUTH_JOBS_MAX    16
 #define AUTH_WAITING_MAX 64
 #define AUTH_RETRY_NS    ((uint64_t)20 * 1000 * 1000)
+#define AUTH_PAUSE_NS    ((uint64_t)250 * 1000 * 1000)
 
 enum auth_state {
     AUTH_NEGOTIATE, /* idle; woken by AUTH Send with NEGOTIATE                                   */
@@ -50,6 +53,8 @@ struct nvmft_auth {
     struct nvmft_req *req;                     /* OFFER, VERIFY: the AUTH Send that waits       */
     struct loop_job job;                       /* OFFER, VERIFY                                 */
     struct list link;                          /* waits in one of the shard's lists             */
+    uint64_t turn;                             /* OFFER: waits for it; the lowest goes first    */
+    uint64_t pause_ns;                         /* in auth_paused: until then                    */
 };
 
 static void auth_jobs_next(struct nvmft_shard *shard);
@@ -340,8 +345,68 @@ static struct list *auth_waiting_pop(struct nvmft_shard *shard)
     if (link != NULL)
         return link;
     link = list_pop(&shard->auth_waiting);
-    shard->auth_waiting_count -= link != NULL;
+    if (link != NULL) {
+        shard->auth_waiting_count--;
+        shard->auth_turn = container_of(link, struct nvmft_auth, link)->turn;
+    }
     return link;
+}
+
+/* Puts one in line: behind those of other addresses that have waited for as many turns. */
+static void auth_waiting_push(struct nvmft_shard *shard, struct nvmft_auth *auth)
+{
+    const char *host = auth->qpair->conn->peer.host;
+    struct list *before = &shard->auth_waiting;
+
+    auth->turn = shard->auth_turn;
+    list_for_each (link, &shard->auth_waiting) {
+        const struct nvmft_auth *other = container_of(link, struct nvmft_auth, link);
+
+        if (strcmp(other->qpair->conn->peer.host, host) == 0)
+            auth->turn = other->turn + 1;
+    }
+    list_for_each (link, &shard->auth_waiting)
+        if (container_of(link, struct nvmft_auth, link)->turn > auth->turn) {
+            before = link;
+            break;
+        }
+    list_push(before, &auth->link);
+    shard->auth_waiting_count++;
+}
+
+/* There is no place: says so, and the host hears it after a pause. */
+static void auth_pause(struct nvmft_auth *auth)
+{
+    struct nvmft_shard *shard = auth->qpair->shard;
+
+    auth_event(auth->qpair, NVMF_TARGET_AUTH_BUSY);
+    auth_wipe(auth);
+    auth->state = AUTH_NEGOTIATE;
+    auth->pause_ns = loop_now_ns(shard->loop) + AUTH_PAUSE_NS;
+    list_push(&shard->auth_paused, &auth->link);
+    if (!loop_timer_armed(&shard->auth_timer))
+        loop_timer_start(shard->loop, &shard->auth_timer, auth->pause_ns);
+}
+
+static void auth_pauses_end(struct nvmft_shard *shard)
+{
+    while (!list_empty(&shard->auth_paused)) {
+        struct nvmft_auth *auth = container_of(shard->auth_paused.next, struct nvmft_auth, link);
+        struct nvmft_req *req = auth->req;
+
+        if (auth->pause_ns > loop_now_ns(shard->loop)) {
+            if (!loop_timer_armed(&shard->auth_timer))
+                loop_timer_start(shard->loop, &shard->auth_timer, auth->pause_ns);
+            return;
+        }
+        list_remove(&auth->link);
+        auth->req = NULL;
+        if (auth->qpair->conn_open)
+            nvmft_req_fail(req, NVME_SC_TRANSIENT);
+        else
+            req->state = NVMFT_REQ_DONE;
+        nvmft_req_run(req);
+    }
 }
 
 /* Starts those that wait, oldest first; passes over those whose host left. */
@@ -372,7 +437,10 @@ static void auth_jobs_next(struct nvmft_shard *shard)
 
 void nvmft_auth_retry(struct loop_timer *timer)
 {
-    auth_jobs_next(container_of(timer, struct nvmft_shard, auth_timer));
+    struct nvmft_shard *shard = container_of(timer, struct nvmft_shard, auth_timer);
+
+    auth_jobs_next(shard);
+    auth_pauses_end(shard);
 }
 
 static void auth_job(struct nvmft_auth *auth, enum auth_state state, struct nvmft_req *req)
@@ -383,8 +451,17 @@ static void auth_job(struct nvmft_auth *auth, enum auth_state state, struct nvmf
     auth->result = NVMF_TARGET_AUTH_PASSED;
     auth->req = req;
     req->state = NVMFT_REQ_AUTH;
-    shard->auth_waiting_count += state == AUTH_OFFER;
-    list_push(state == AUTH_OFFER ? &shard->auth_waiting : &shard->auth_replied, &auth->link);
+    if (state == AUTH_VERIFY) {
+        list_push(&shard->auth_replied, &auth->link);
+        return;
+    }
+    auth_waiting_push(shard, auth);
+    if (shard->auth_waiting_count <= AUTH_WAITING_MAX)
+        return;
+    auth = container_of(shard->auth_waiting.prev, struct nvmft_auth, link);
+    list_remove(&auth->link);
+    shard->auth_waiting_count--;
+    auth_pause(auth);
 }
 
 /* ---- AUTH Send ------------------------------------------------------------------------------ */
@@ -410,11 +487,6 @@ static void auth_negotiate(struct nvmft_auth *auth, const struct nvme_auth_msg *
     uint32_t group =
         auth_choose(opts->auth_groups, opts->auth_group_count, msg->groups, msg->group_count);
 
-    if (auth->qpair->shard->auth_waiting_count >= AUTH_WAITING_MAX) { /* it may try again */
-        auth_event(auth->qpair, NVMF_TARGET_AUTH_BUSY);
-        nvmft_req_fail(req, NVME_SC_TRANSIENT);
-        return;
-    }
     auth->talk.t_id = msg->t_id;
     if (msg->concat != 0) {
         auth_fail(auth, NVME_AUTH_WHY_CONCAT, NVMF_TARGET_AUTH_NOTHING_COMMON);

@@ -122,6 +122,7 @@ static icms_err target_shard_init(struct nvmf_target *target, uint32_t index, ui
     list_init(&shard->free);
     list_init(&shard->auth_waiting);
     list_init(&shard->auth_replied);
+    list_init(&shard->auth_paused);
     loop_timer_init(&shard->auth_timer, nvmft_auth_retry);
     loop_timer_init(&shard->timer, target_sweep);
     target_shard_tls(shard);

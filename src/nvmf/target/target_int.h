@@ -400,9 +400,11 @@ struct nvmft_shard {
     struct net_tls_side tls;        /* handshakes of its connections; settings NULL: none      */
     struct list auth_waiting;       /* struct nvmft_auth in OFFER that wait for the worker     */
     struct list auth_replied;       /* in VERIFY: they go first                                */
+    struct list auth_paused;        /* found no place, the longest ago first                   */
+    uint64_t auth_turn;             /* of the one of auth_waiting that went last               */
     uint32_t auth_waiting_count;    /* of the first list                                       */
     uint32_t auth_jobs;             /* that it has                                             */
-    struct loop_timer auth_timer;   /* it was full of other work: tries again                  */
+    struct loop_timer auth_timer;   /* it was full of other work: tries again; a pause is over */
     struct list free;               /* loop 0's: free queue pairs                                 */
     uint32_t used;                  /* loop 0's: queue pairs handed out                           */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Strangers that want to keep others out: with connections to discovery, for which nobody proves
- * anything.
+ * Strangers that want to keep others out: with authentications that they begin, and with
+ * connections to discovery, for which nobody proves anything.
  */
 #include "nvmf/target/target_test.h"
 
@@ -10,11 +10,13 @@
 
 #include "base/check.h"
 #include "crypt/dhchap.h"
+#include "wire/nvme_auth.h"
 
 #define HOST      "nqn.2026-01.io.icms:test-host"
 #define FREE_HOST "nqn.2026-01.io.icms:free-host"
 #define STRANGER  "nqn.2026-01.io.icms:stranger"
 #define SECOND_MS 1000
+#define PAUSE_NS  ((uint64_t)250 * 1000 * 1000)
 #define LIFE_MS   (5 * SECOND_MS) /* the target's header timeout */
 
 static char folder[64];
@@ -102,6 +104,87 @@ static uint16_t enable(struct peer *peer)
 
     nvme_property_encode(&cc, &sqe);
     return peer_plain(peer, &sqe, &cqe) ? cqe.status : UINT16_MAX;
+}
+
+/* ---- authentication ------------------------------------------------------------------------- */
+
+static void negotiate(struct peer *peer)
+{
+    struct nvme_auth_msg msg = {.id = NVME_AUTH_NEGOTIATE,
+                                .t_id = 7,
+                                .hash_count = 1,
+                                .hashes = {1},
+                                .group_count = 1,
+                                .groups = {DHCHAP_2048}};
+    struct nvme_sgl sgl = {.in_capsule = true};
+    uint8_t out[NVME_AUTH_BYTES_MAX];
+    union nvme_tcp_pdu pdu;
+    struct nvme_sqe_wf sqe;
+
+    sgl.bytes = (uint32_t)nvme_auth_encode(&msg, out);
+    nvme_auth_cmd_encode(true, sgl.bytes, &sqe);
+    nvme_sgl_encode(&sgl, &sqe.sgl);
+    nvme_tcp_cmd_encode(&pdu, &sqe);
+    assert_true(peer_send_pdu(peer, &pdu, out, sgl.bytes));
+}
+
+/* The status of the answer; UINT16_MAX: none comes in time. */
+static uint16_t answer(struct peer *peer, uint32_t timeout_ms)
+{
+    union nvme_tcp_pdu pdu;
+    struct nvme_cqe cqe;
+    uint32_t bytes;
+
+    peer->timeout_ms = timeout_ms;
+    if (peer_recv_pdu(peer, &pdu, NULL, 0, &bytes) != PEER_PDU)
+        return UINT16_MAX;
+    nvme_cqe_decode(&pdu.resp.cqe, &cqe);
+    return cqe.status;
+}
+
+/* One address begins more authentications than may wait. Hosts of other addresses find a place, and
+ * who found none hears it after a pause. */
+static void one_address_does_not_take_all_places(void **state)
+{
+    enum { STRANGERS = 100, HOSTS = 3 };
+    struct rig *rig = rig_new(1, with_auth);
+    struct sim_node *node = sim_node_new(rig->sim, "10.1.0.77");
+    struct peer *strangers[STRANGERS], *hosts[HOSTS];
+    uint32_t late = 0;
+    uint64_t start_ns;
+
+    for (int i = 0; i < STRANGERS; i++)
+        strangers[i] = connected(rig, node, STRANGER, NULL);
+    for (int i = 0; i < HOSTS; i++)
+        hosts[i] = connected(rig, rig->host, HOST, NULL);
+    start_ns = loop_env_now_ns(sim_node_env(rig->node));
+    for (int i = 0; i < STRANGERS; i++)
+        negotiate(strangers[i]);
+    for (int i = 0; i < HOSTS; i++)
+        negotiate(hosts[i]);
+    for (int i = 0; i < HOSTS; i++)
+        assert_int_equal(answer(hosts[i], SECOND_MS), NVME_SC_SUCCESS);
+    peer_free(&strangers[STRANGERS - 1]); /* it leaves in its pause */
+    for (int i = 0; i < STRANGERS - 1; i++) {
+        uint16_t status = answer(strangers[i], SECOND_MS);
+
+        if (status == NVME_SC_SUCCESS)
+            continue;
+        assert_int_equal(status, NVME_SC_TRANSIENT);
+        assert_true(loop_env_now_ns(sim_node_env(rig->node)) >= start_ns + PAUSE_NS);
+        negotiate(strangers[i]); /* again on the same queue pair */
+        assert_int_equal(answer(strangers[i], SECOND_MS), NVME_SC_SUCCESS);
+        late++;
+    }
+    assert_in_range(late, 10, STRANGERS - 64);
+    for (int i = 0; i < STRANGERS; i++)
+        if (strangers[i] != NULL)
+            peer_free(&strangers[i]);
+    for (int i = 0; i < HOSTS; i++)
+        peer_free(&hosts[i]);
+    rig_run(rig, SECOND_MS);
+    rig_expect_clean(rig);
+    rig_free(&rig);
 }
 
 /* ---- discovery ------------------------------------------------------------------------------ */
@@ -193,6 +276,7 @@ static void strangers_have_a_part_of_the_connections_for_discovery(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_address_does_not_take_all_places),
         cmocka_unit_test(discovery_does_not_count_to_a_host),
         cmocka_unit_test(discovery_of_strangers_ends_in_time),
         cmocka_unit_test(strangers_have_a_part_of_the_connections_for_discovery),
