@@ -94,7 +94,10 @@ static icms_err file_open(struct diff_file *file, const char *path, struct err_w
     if (file->object == NULL)
         return err_set(why, ICMS_NO_MEMORY, "%s: out of memory", path);
     conf_table_init(kinds[file->kind].table, file->object);
-    return conf_table_bind(kinds[file->kind].table, &file->source, root, file->object);
+    err = conf_table_bind(kinds[file->kind].table, &file->source, root, file->object);
+    if (err == ICMS_OK && file->kind == CONF_FILE_POD)
+        err = conf_pod_ended(&file->source, file->text, bytes);
+    return err;
 }
 
 icms_err conf_check(const char *path, struct err_why *why, enum conf_file_kind *out_kind)

@@ -75,7 +75,7 @@ static void is_kind(const char *text, enum conf_file_kind want)
     assert_int_equal(kind, want);
 }
 
-#define POD    "name: p\nepoch: 1\nenclosures:\n- {name: a, address: b:1}\n"
+#define POD    "name: p\nepoch: 1\nenclosures:\n- {name: a, address: b:1}\n...\n"
 #define TARGET "name: e0\ndrives:\n- {path: /d0, size: 1GiB}\n"
 #define VOLUME "volumes:\n- {name: kv, value_max: 1MiB}\n"
 #define AGENT  "enclosures: [{name: a, address: 10.0.0.1:1}]\n"
@@ -96,6 +96,9 @@ static void test_a_file_says_what_it_is(void **state)
     file_write(0, "enclosures:\n- {name: a, address: b:1}\n"); /* a map without its epoch */
     assert_int_equal(conf_check(paths[0], &why, &kind), ICMS_CONFIG);
     assert_non_null(strstr(why.text, "the pod map needs the key"));
+    file_write(0, "name: p\nepoch: 1\nenclosures:\n- {name: a, address: b:1}\n");
+    assert_int_equal(conf_check(paths[0], &why, &kind), ICMS_CONFIG);
+    assert_non_null(strstr(why.text, ":4: the last line is not `...`"));
     file_write(0, "[]\n");
     assert_int_equal(conf_check(paths[0], &why, &kind), ICMS_CONFIG);
     file_write(0, TARGET "volumes:\n- {name: kv, quota: 2GiB}\n");
@@ -122,7 +125,7 @@ static void test_differences_are_told_by_key(void **state)
             "memory: 256MiB (default) -> 1GiB\nvolumes[kv].value_max: 1MiB -> 2MiB\n");
     differs(POD,
             "name: p\nepoch: 2\nenclosures:\n- {name: a, address: b:1, state: draining}\n"
-            "- {name: c, address: c:1}\n",
+            "- {name: c, address: c:1}\n...\n",
             "epoch: 1 -> 2\nenclosures[a].state: up (default) -> draining\n"
             "enclosures[c]: not listed -> listed\n");
     differs(AGENT VOLUME "http:\n  listen: 127.0.0.1:1\n", AGENT VOLUME,

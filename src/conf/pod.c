@@ -75,13 +75,33 @@ icms_err conf_pod_text(const char *path, struct err_why *why, char **out_text, s
     return ICMS_OK;
 }
 
+icms_err conf_pod_ended(const struct conf_source *source, const char *text, size_t bytes)
+{
+    static const char end[] = "...";
+    size_t end_bytes = strlen(end), begin;
+    uint32_t lines = 1;
+
+    if (bytes > 0 && text[bytes - 1] == '\n')
+        bytes--;
+    if (bytes > 0 && text[bytes - 1] == '\r')
+        bytes--;
+    for (begin = bytes; begin > 0 && text[begin - 1] != '\n'; begin--) {
+    }
+    if (bytes - begin == end_bytes && memcmp(text + begin, end, end_bytes) == 0)
+        return ICMS_OK;
+    for (size_t i = 0; i < begin; i++)
+        lines += text[i] == '\n';
+    return conf_fail(source, lines,
+                     "the last line is not `...`: the file may be written halfway; when all of it "
+                     "is there, write this line");
+}
+
 icms_err conf_pod_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                         struct conf_pod *out_pod)
 {
     struct conf_source source = {.name = name, .why = why};
     struct conf_pod *pod = calloc(1, sizeof(*pod));
     struct conf_doc *doc = NULL;
-    uint32_t lines = 1;
     icms_err err;
 
     if (pod == NULL)
@@ -91,11 +111,8 @@ icms_err conf_pod_parse(const char *text, size_t bytes, const char *name, struct
     if (err == ICMS_OK)
         err = conf_table_bind(&conf_pod_table, &source, conf_doc_root(doc), pod);
     conf_doc_free(&doc);
-    for (size_t i = 0; i + 1 < bytes; i++)
-        lines += text[i] == '\n';
-    if (err == ICMS_OK && text[bytes - 1] != '\n')
-        err =
-            conf_fail(&source, lines, "the last line has no end: the file may be written halfway");
+    if (err == ICMS_OK)
+        err = conf_pod_ended(&source, text, bytes);
     if (err == ICMS_OK)
         memcpy(out_pod, pod, sizeof(*pod));
     free(pod);

@@ -30,7 +30,8 @@ struct conf_pod {
 icms_err conf_pod_text(const char *path, struct err_why *why, char **out_text,
                        size_t *out_bytes) ICMS_MUST_CHECK;
 
-/* A text without a line end at its end is refused: it may be written halfway. */
+/* A text whose last line is not `...`, the end of a YAML document, is refused: it may be written
+ * halfway. */
 icms_err conf_pod_parse(const char *text, size_t bytes, const char *name, struct err_why *why,
                         struct conf_pod *out_pod) ICMS_MUST_CHECK;
 

@@ -46,9 +46,18 @@ static icms_err parse(const char *text, struct conf_pod *out)
     return conf_pod_parse(text, strlen(text), "p.yaml", &why, out);
 }
 
+/* With the line that ends a map. Valid until it is called again. */
+static const char *ended(const char *text)
+{
+    static char whole[4096];
+
+    assert_true((size_t)snprintf(whole, sizeof(whole), "%s...\n", text) < sizeof(whole));
+    return whole;
+}
+
 static void accepted(const char *text, struct conf_pod *out)
 {
-    if (parse(text, out) != ICMS_OK)
+    if (parse(ended(text), out) != ICMS_OK)
         fail_msg("%s\nrefused: %s", text, why.text);
 }
 
@@ -118,8 +127,29 @@ static void test_a_wrong_map_is_refused_with_its_line(void **state)
     refused(HEAD E0 "  weight: NaN\n", "p.yaml:6: weight", "not a number");
     refused(HEAD E0 "  wieght: 1\n", "p.yaml:6: ", "did you mean 'weight'?");
     refused(HEAD E0 "  secret: /s\n", "p.yaml:6: ", "no key 'secret'");
-    refused(HEAD "- name: e0\n  address: 10.0.0.1:4420", "p.yaml:5: ", "written halfway");
     refused(HEAD "- name: e0\n  address: 10.0", "p.yaml:5: address", "not an address and port");
+}
+
+static void test_a_map_that_is_cut_anywhere_is_refused(void **state)
+{
+    static const char whole[] = "---\n" HEAD E0 E1 "  state: draining\n" E2 "# end\n...\n";
+    char cut[sizeof(whole)];
+
+    for (size_t bytes = 0; bytes + 2 < sizeof(whole); bytes++) { /* its line end may be missing */
+        memcpy(cut, whole, bytes);
+        cut[bytes] = '\0';
+        refused(cut, "p.yaml:", "");
+    }
+    assert_int_equal(parse(whole, &pod), ICMS_OK);
+    assert_int_equal(parse(HEAD E0 "...", &pod), ICMS_OK);
+    assert_int_equal(parse("name: pod0\r\nepoch: 4\r\nenclosures:\r\n- {name: e0, address: a:1}\r\n"
+                           "...\r\n",
+                           &pod),
+                     ICMS_OK);
+    refused(HEAD E0 E1 "  state: up\n", "p.yaml:8: ", "the last line is not `...`");
+    refused(HEAD E0 E1 "  state: up\n...\n# end\n", "p.yaml:10: ", "written halfway");
+    refused(HEAD E0 "# ...\n", "p.yaml:6: ", "written halfway");
+    refused(HEAD E0 "...\n" E1 "...\n", "p.yaml:", "");
 }
 
 static void test_an_address_is_numeric_or_a_name(void **state)
@@ -172,7 +202,7 @@ static void test_what_is_no_file_is_refused_at_once(void **state)
     file_write(HEAD E0);
     assert_int_equal(truncate(path, 100 << 20), 0);
     unreadable(path, "larger than 1 MiB");
-    file_write(HEAD E0);
+    file_write(ended(HEAD E0));
     assert_int_equal(conf_pod_read(path, &why, &pod), ICMS_OK);
     if (geteuid() != 0) {
         assert_int_equal(chmod(path, 0), 0);
@@ -302,7 +332,7 @@ static void test_a_map_stands_for_the_list(void **state)
 static icms_err change(const char *text, const struct conf_pod_change *asked,
                        struct conf_edit *out_edit)
 {
-    file_write(text);
+    file_write(ended(text));
     why.text[0] = '\0';
     return conf_pod_change(path, asked, &why, &pod, &after, out_edit);
 }
@@ -313,6 +343,7 @@ static void changed(const char *text, struct conf_pod_change asked, const char *
 
     if (change(text, &asked, &edit) != ICMS_OK)
         fail_msg("%s\nrefused: %s", text, why.text);
+    want = ended(want);
     if (edit.bytes != strlen(want) || memcmp(edit.text, want, edit.bytes) != 0)
         fail_msg("made\n%.*s\nwanted\n%s", (int)edit.bytes, edit.text, want);
     assert_int_equal(edit.to, edit.from + 1);
@@ -415,6 +446,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_map_is_taken_as_written),
         cmocka_unit_test(test_a_wrong_map_is_refused_with_its_line),
+        cmocka_unit_test(test_a_map_that_is_cut_anywhere_is_refused),
         cmocka_unit_test(test_an_address_is_numeric_or_a_name),
         cmocka_unit_test(test_what_is_no_file_is_refused_at_once),
         cmocka_unit_test(test_a_map_is_compared_with_the_one_before),

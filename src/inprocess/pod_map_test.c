@@ -72,6 +72,15 @@ static void fake_down(const char *name)
     conf_enclosure_uuid(name, &fake.down[fake.down_count++]);
 }
 
+/* With the line that ends a map. Valid until it is called again. */
+static const char *ended(const char *text)
+{
+    static char whole[4096];
+
+    assert_true((size_t)snprintf(whole, sizeof(whole), "%s...\n", text) < sizeof(whole));
+    return whole;
+}
+
 static void begin(const char *text)
 {
     static const char agent[] = "pod: /p\nsecret: /s\nvolumes: [{name: kv}]\n";
@@ -86,6 +95,7 @@ static void begin(const char *text)
     memset(&fake, 0, sizeof(fake));
     now_ns = SECOND;
     assert_int_equal(conf_agent_parse(agent, strlen(agent), "a", &why, &conf), ICMS_OK);
+    text = ended(text);
     if (conf_pod_parse(text, strlen(text), "p", &why, &pod) != ICMS_OK)
         fail_msg("%s", why.text);
     assert_int_equal(pod_map_new(&opts, &pod, &why, &map), ICMS_OK);
@@ -111,6 +121,7 @@ static void turn(void)
 
 static void offer(const char *text)
 {
+    text = ended(text);
     pod_map_offer(map, text, strlen(text), "p.yaml");
     turn();
 }

@@ -129,6 +129,7 @@ enclosures:
     address: 192.0.2.10:4420
   - name: e1
     address: e1.example.com:4420
+...
 """
 
 
@@ -179,7 +180,7 @@ def pod_map(folder):
     assert file.read_text() == drained, file.read_text()
     expect("remove", change("remove", "e0"), 0)
     assert file.read_text() == "# row 7\nname: pod0\nepoch: 6\nenclosures:\n  - name: e1\n" \
-        "    address: e1.example.com:4420\n", file.read_text()
+        "    address: e1.example.com:4420\n...\n", file.read_text()
     expect("remove of the last one", change("remove", "e1", "--yes"), 1, b"", [b"the last one"])
     expect("no file", icms("pod", "drain", "e0", "--file", folder / "none"), 1, b"", [b"No such file"])
     expect("no map", icms("pod", "drain", "e0", "--file", __file__), 1, b"", [b"cli.py:"])
@@ -193,7 +194,7 @@ def pod_map(folder):
 def config(folder):
     """icms config finds out what a file is, asks its daemon, and compares two of them."""
     (folder / "map.yaml").write_text(MAP)
-    (folder / "other.yaml").write_text(MAP.replace("epoch: 4", "epoch: 5  # raised") + "    weight: 1\n")
+    (folder / "other.yaml").write_text(MAP.replace("epoch: 4", "epoch: 5  # raised").replace("...", "    weight: 1\n..."))
     target = folder / "target.yaml"
     target.write_text(f"name: e0\nsegment: 1MiB\ndrives: [{{path: {folder}/drive, size: 64MiB}}]\n"
                       "volumes: [{name: kv, value_max: 512KiB}]\n")
@@ -204,7 +205,7 @@ def config(folder):
     target.write_text(target.read_text().replace("64MiB", "4MiB"))
     expect("what only the daemon finds", icms("config", "check", "-q", target, agent), 1, b"",
            [str(target).encode() + b": drive0: ", b"too small"])
-    (folder / "wrong.yaml").write_text(MAP + "    wieght: 2\n")
+    (folder / "wrong.yaml").write_text(MAP.replace("...", "    wieght: 2\n..."))
     result = icms("config", "check", "--json", folder / "wrong.yaml")
     expect("a wrong file", result, 1)
     told = json.loads(result.stdout)

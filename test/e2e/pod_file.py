@@ -83,7 +83,7 @@ class Scene:
     def text(self, epoch, targets, name="pod0", more=""):
         return f"# the pod of the test\nname: {name}\nepoch: {epoch}\n{more}enclosures:\n" + "".join(
             f"  - name: {target.name}  # in row {i}\n    address: {self.address(target)}\n    nqn: {target.nqn}\n"
-            for i, target in enumerate(targets))
+            for i, target in enumerate(targets)) + "...\n"
 
     def write(self, *arguments, **keys):
         """As an editor does: a new file over the old one."""
@@ -146,8 +146,8 @@ def grow_and_shrink(s):
     expect("a dry run", dry.returncode == 0 and b"epoch 1 -> 2: e3 added (joining)" in dry.stdout and
            b"e3: 25.0 % of new blocks, was 0.0 %" in dry.stdout and s.file.read_text() == s.text(1, s.targets), dry)
     add = s.pod("add", "e3", "--address", f"127.0.0.1:{e3.port}", "--nqn", e3.nqn)
-    expect("an enclosure is added", add.returncode == 0 and s.file.read_text() == s.text(2, s.targets) +
-           f"  - name: e3\n    address: 127.0.0.1:{e3.port}\n    nqn: {e3.nqn}\n    state: joining\n", add)
+    expect("an enclosure is added", add.returncode == 0 and s.file.read_text() == s.text(2, s.targets).replace(
+               "...", f"  - name: e3\n    address: 127.0.0.1:{e3.port}\n    nqn: {e3.nqn}\n    state: joining\n..."), add)
     reload = s.pod("reload")
     expect("the agent uses it", reload.returncode == 0 and b"server-a: epoch 2 is in use" in reload.stdout, reload)
     s.until("it is up", lambda: s.pod("status").returncode == 0)
@@ -176,9 +176,9 @@ def refused(s):
     """Each is logged once, with the reason, and nothing changes."""
     right = s.file.read_text()
     for what, text, words in (
-            ("broken", right + "nonsense: [\n", "this is not YAML"),
+            ("broken", "nonsense: [\n" + right, "this is not YAML"),
             ("with a typo", right.replace("enclosures:", "enclosure:"), "did you mean 'enclosures'?"),
-            ("written halfway", right[:-1], "written halfway"),
+            ("written halfway", right.replace("epoch: 5", "epoch: 6")[:right.index("  - name: e3")], "written halfway"),
             ("empty", "", "the file is empty"),
             ("older", s.text(4, s.targets), "epoch 4 is lower than 5"),
             ("of another pod", s.text(9, s.targets, name="pod1"), "the map of the pod 'pod1'"),
