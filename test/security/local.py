@@ -15,6 +15,7 @@ import base64
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -82,7 +83,9 @@ def memory(users, build, agent):
                               stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/", user=OTHER,
                               group=OTHER, extra_groups=[])
     deadline = time.monotonic() + 30
-    while agent.metrics()["icms_agent_clients"] < 1:
+    # It maps what it was sent a moment after the agent has counted it.
+    while (agent.metrics()["icms_agent_clients"] < 1 or
+           not re.search(r" r\S\Ss ", pathlib.Path(f"/proc/{holder.pid}/maps").read_text())):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     found = shared = 0
