@@ -337,7 +337,13 @@ static void auth_job_done(struct loop_job *job)
     nvmft_req_run(req);
 }
 
-/* Those whose response waits go first: strangers cannot keep them back with challenges. */
+/* Those whose response waits go first, and I/O queues, which only a host that has authenticated can
+ * connect: strangers cannot keep them back with challenges. */
+static bool auth_is_first(const struct nvmft_auth *auth)
+{
+    return auth->state == AUTH_VERIFY || auth->qpair->qid != 0;
+}
+
 static struct list *auth_waiting_pop(struct nvmft_shard *shard)
 {
     struct list *link = list_pop(&shard->auth_replied);
@@ -425,8 +431,8 @@ static void auth_jobs_next(struct nvmft_shard *shard)
         } else if (loop_job_start(shard->loop, &auth->job, auth_work, auth_job_done) == ICMS_OK) {
             shard->auth_jobs++;
         } else { /* the worker is full of other work */
-            shard->auth_waiting_count += auth->state == AUTH_OFFER;
-            list_push_front(auth->state == AUTH_OFFER ? &shard->auth_waiting : &shard->auth_replied,
+            shard->auth_waiting_count += !auth_is_first(auth);
+            list_push_front(auth_is_first(auth) ? &shard->auth_replied : &shard->auth_waiting,
                             &auth->link);
             loop_timer_start(shard->loop, &shard->auth_timer,
                              loop_now_ns(shard->loop) + AUTH_RETRY_NS);
@@ -451,7 +457,7 @@ static void auth_job(struct nvmft_auth *auth, enum auth_state state, struct nvmf
     auth->result = NVMF_TARGET_AUTH_PASSED;
     auth->req = req;
     req->state = NVMFT_REQ_AUTH;
-    if (state == AUTH_VERIFY) {
+    if (auth_is_first(auth)) {
         list_push(&shard->auth_replied, &auth->link);
         return;
     }

@@ -401,7 +401,7 @@ struct nvmft_shard {
     struct nvmft_counters counters; /* written here, read by any thread                        */
     struct net_tls_side tls;        /* handshakes of its connections; settings NULL: none      */
     struct list auth_waiting;       /* struct nvmft_auth in OFFER that wait for the worker     */
-    struct list auth_replied;       /* in VERIFY: they go first                                */
+    struct list auth_replied;       /* in VERIFY, and of I/O queues: they go first             */
     struct list auth_paused;        /* found no place, the longest ago first                   */
     uint64_t auth_turn;             /* of the one of auth_waiting that went last               */
     uint32_t auth_waiting_count;    /* of the first list                                       */

@@ -21,10 +21,10 @@
 
 static char folder[64];
 static char paths[1][LIMIT_PATH_BYTES];
+static struct key_plain key = {.hash = KEY_HASH_SHA256, .bytes = 32};
 
 static int setup(void **state)
 {
-    struct key_plain key = {.hash = KEY_HASH_SHA256, .bytes = 32};
     char text[KEY_TEXT_BYTES_MAX];
     size_t bytes;
 
@@ -72,8 +72,15 @@ static void with_two_for_discovery(struct nvmf_target_opts *opts)
     opts->connections_max = 16;
 }
 
-static struct peer *connected(struct rig *rig, struct sim_node *node, const char *host,
-                              const char *subsys)
+static void without_group(struct nvmf_target_opts *opts)
+{
+    with_auth(opts);
+    opts->auth_groups[0] = DHCHAP_NONE;
+    opts->auth_group_count = 1;
+}
+
+static struct peer *connected_to(struct rig *rig, struct sim_node *node, const char *host,
+                                 const char *subsys, const struct peer *admin)
 {
     struct peer *peer = peer_new_sim(rig->sim, node, &rig->addr);
     struct nvme_cqe cqe;
@@ -83,8 +90,16 @@ static struct peer *connected(struct rig *rig, struct sim_node *node, const char
     if (subsys != NULL)
         (void)snprintf(peer->subsys, sizeof(peer->subsys), "%s", subsys);
     assert_true(peer_hello(peer, 0));
-    assert_true(peer_connect(peer, 0, &cqe));
+    if (admin != NULL)
+        peer->cntlid = admin->cntlid;
+    assert_true(peer_connect(peer, admin != NULL, &cqe));
     return peer;
+}
+
+static struct peer *connected(struct rig *rig, struct sim_node *node, const char *host,
+                              const char *subsys)
+{
+    return connected_to(rig, node, host, subsys, NULL);
 }
 
 static bool is_closed(struct peer *peer, uint32_t timeout_ms)
@@ -114,8 +129,8 @@ static void negotiate(struct peer *peer)
                                 .t_id = 7,
                                 .hash_count = 1,
                                 .hashes = {1},
-                                .group_count = 1,
-                                .groups = {DHCHAP_2048}};
+                                .group_count = 2,
+                                .groups = {DHCHAP_2048, DHCHAP_NONE}};
     struct nvme_sgl sgl = {.in_capsule = true};
     uint8_t out[NVME_AUTH_BYTES_MAX];
     union nvme_tcp_pdu pdu;
@@ -182,6 +197,65 @@ static void one_address_does_not_take_all_places(void **state)
             peer_free(&strangers[i]);
     for (int i = 0; i < HOSTS; i++)
         peer_free(&hosts[i]);
+    rig_run(rig, SECOND_MS);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
+/* The rest of an authentication without a group. */
+static void prove(struct peer *peer)
+{
+    uint8_t in[NVME_AUTH_BYTES_MAX], out[NVME_AUTH_BYTES_MAX], response[DHCHAP_DIGEST_BYTES_MAX];
+    struct nvme_auth_msg msg, reply = {.id = NVME_AUTH_REPLY, .t_id = 7, .value = response};
+    struct dhchap_question question = {
+        .hash = KEY_HASH_SHA256, .t_id = 7, .hostnqn = peer->host, .subnqn = peer->subsys};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    peer->timeout_ms = SECOND_MS;
+    for (int i = 0; i < 2; i++) {
+        uint32_t bytes = sizeof(in);
+
+        nvme_auth_cmd_encode(false, bytes, &sqe);
+        assert_true(peer_command(peer, &sqe, NULL, 0, in, &bytes, &cqe));
+        assert_int_equal(nvme_auth_decode(in, bytes, &msg), ICMS_OK);
+        assert_int_equal(msg.id, i == 0 ? NVME_AUTH_CHALLENGE : NVME_AUTH_SUCCESS1);
+        if (i == 1)
+            break;
+        question.challenge = msg.value;
+        question.seqnum = msg.seqnum;
+        assert_int_equal(dhchap_response(&key, &question, response), ICMS_OK);
+        reply.value_bytes = msg.value_bytes;
+        bytes = (uint32_t)nvme_auth_encode(&reply, out);
+        nvme_auth_cmd_encode(true, bytes, &sqe);
+        assert_true(peer_command(peer, &sqe, out, bytes, NULL, NULL, &cqe));
+        assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+    }
+}
+
+/* Of a host that got one place its other queues need none, also behind the address of strangers. */
+static void io_queues_need_no_place(void **state)
+{
+    enum { STRANGERS = 100 };
+    struct rig *rig = rig_new(1, without_group);
+    struct peer *strangers[STRANGERS], *admin = connected(rig, rig->host, HOST, NULL), *io;
+
+    negotiate(admin);
+    assert_int_equal(answer(admin, SECOND_MS), NVME_SC_SUCCESS);
+    prove(admin);
+    assert_int_equal(enable(admin), NVME_SC_SUCCESS);
+    io = connected_to(rig, rig->host, HOST, NULL, admin);
+    for (int i = 0; i < STRANGERS; i++)
+        strangers[i] = connected(rig, rig->host, STRANGER, NULL);
+    for (int i = 0; i < STRANGERS; i++)
+        negotiate(strangers[i]);
+    negotiate(io);
+    assert_int_equal(answer(io, SECOND_MS), NVME_SC_SUCCESS);
+    prove(io);
+    for (int i = 0; i < STRANGERS; i++)
+        peer_free(&strangers[i]);
+    peer_free(&io);
+    peer_free(&admin);
     rig_run(rig, SECOND_MS);
     rig_expect_clean(rig);
     rig_free(&rig);
@@ -277,6 +351,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_address_does_not_take_all_places),
+        cmocka_unit_test(io_queues_need_no_place),
         cmocka_unit_test(discovery_does_not_count_to_a_host),
         cmocka_unit_test(discovery_of_strangers_ends_in_time),
         cmocka_unit_test(strangers_have_a_part_of_the_connections_for_discovery),
