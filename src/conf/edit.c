@@ -407,6 +407,9 @@ static int edit_write_beside(const char *path, const char *beside, const struct 
         error = edit_write_all(fd, edit);
     if (close(fd) != 0 && error == 0)
         error = errno;
+    /* an editor, which does not wait, may have saved while this was written */
+    if (error == 0)
+        error = stat(path, &status) != 0 ? errno : edit_is_same(edit, &status) ? 0 : ESTALE;
     if (error == 0 && rename(beside, path) != 0)
         error = errno;
     if (error != 0) {

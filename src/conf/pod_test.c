@@ -365,6 +365,21 @@ static void not_changed(const char *text, struct conf_pod_change asked, icms_err
     assert_null(edit.text);
 }
 
+/* An editor saves while the file is synced. */
+static const char *save_at_sync;
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __wrap_fsync(int fd)
+{
+    const char *text = save_at_sync;
+
+    save_at_sync = NULL;
+    if (text != NULL)
+        file_write(text);
+    return __real_fsync(fd);
+}
+
 #define ADD(...)    ((struct conf_pod_change){.what = CONF_POD_ADD, __VA_ARGS__})
 #define MAKE(w, n)  ((struct conf_pod_change){.what = CONF_POD_##w, .name = (n)})
 #define FLOW        "- {name: e0, address: 10.0.0.1:4420}\n"
@@ -435,6 +450,27 @@ static void test_only_what_is_drained_is_removed(void **state)
     not_changed(HEAD E0 E1, MAKE(REMOVE, "mars"), ICMS_NOT_FOUND, "none of this name");
 }
 
+static void test_what_an_editor_saved_meanwhile_stays(void **state)
+{
+    static const char saved[] = HEAD E0 E1 E2 "# saved\n...\n";
+    struct conf_edit edit = {0};
+    char text[sizeof(saved) + 1], beside[sizeof(path) + 8];
+    FILE *file;
+
+    assert_int_equal(change(HEAD E0 E1, &MAKE(DRAIN, "e0"), &edit), ICMS_OK);
+    save_at_sync = saved;
+    assert_int_equal(conf_edit_write(path, &edit, &why), ICMS_EXISTS);
+    assert_non_null(strstr(why.text, "was changed since it was read"));
+    conf_edit_fini(&edit);
+    file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fread(text, 1, sizeof(text), file), strlen(saved));
+    assert_int_equal(fclose(file), 0);
+    assert_memory_equal(text, saved, strlen(saved));
+    (void)snprintf(beside, sizeof(beside), "%s.new", path);
+    assert_int_not_equal(access(beside, F_OK), 0);
+}
+
 static void test_a_shrunken_map_is_confirmed_for_one_epoch(void **state)
 {
     changed(HEAD E0, MAKE(SHRINK, NULL), "name: pod0\nepoch: 5\nshrink_epoch: 5\nenclosures:\n" E0);
@@ -457,6 +493,7 @@ int main(void)
         cmocka_unit_test(test_an_enclosure_is_added_behind_the_last),
         cmocka_unit_test(test_states_are_changed_in_their_line),
         cmocka_unit_test(test_only_what_is_drained_is_removed),
+        cmocka_unit_test(test_what_an_editor_saved_meanwhile_stays),
         cmocka_unit_test(test_a_shrunken_map_is_confirmed_for_one_epoch),
     };
 
