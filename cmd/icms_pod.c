@@ -14,6 +14,7 @@
 
 #include "conf/pod.h"
 #include "icms_cli.h"
+#include "loop/loop.h"
 
 #define POD_FILE "/etc/icms/pod.yaml"
 
@@ -203,31 +204,62 @@ static void difference_add(json_t *list, const char *format, ...)
     (void)json_array_append_new(list, json_string(text));
 }
 
-/* Where the agent does not have what the file says. */
-static json_t *differences(const struct conf_pod *map, const json_t *root)
+/* What a text of the file is at the agent, where that tells it. */
+static void text_compare(json_t *list, const char *name, const char *what, const char *used,
+                         const char *is)
 {
-    uint32_t epoch = agent_epoch_of(root);
-    json_t *list = json_array();
-    const json_t *enclosure;
-    size_t at;
+    if (used[0] != '\0' && strcmp(used, is) != 0)
+        difference_add(list, "%s: its %s is %s for the agent, %s in the file", name, what, used,
+                       is);
+}
 
+/* The values of an enclosure. Its NQN the agent does not tell; a DNS name says nothing of the
+ * address that is in use. */
+static void values_compare(json_t *list, const struct conf_enclosure *is, const json_t *known)
+{
+    const char *weight = text_of(known, "weight");
+    double used = strtod(weight, NULL);
+    char uuid[UUID_TEXT_BYTES], address[64];
+    struct err_why why;
+    struct loop_addr addr;
+
+    text_compare(list, is->name, "state", text_of(known, "pod_state"),
+                 conf_enclosure_state_name((enum conf_enclosure_state)is->state));
+    if (weight[0] != '\0' && (used < is->weight || used > is->weight))
+        difference_add(list, "%s: its weight is %g for the agent, %g in the file", is->name, used,
+                       is->weight);
+    text_compare(list, is->name, "uuid", text_of(known, "uuid"), uuid_format(&is->uuid, uuid));
+    if (loop_addr_parse(is->address, &why, &addr) == ICMS_OK)
+        text_compare(list, is->name, "address", text_of(known, "address"),
+                     loop_addr_format(&addr, address, sizeof(address)));
+}
+
+static void epoch_compare(json_t *list, const struct conf_pod *map, uint32_t epoch)
+{
     if (epoch == 0)
         difference_add(list, "the agent has no pod map: it lists its enclosures itself");
     else if (epoch != map->epoch)
         difference_add(list, "the agent uses epoch %u, the file has %u%s", epoch, map->epoch,
                        epoch > map->epoch ? ": the file is too old"
                                           : ": see the log of icms-agent when that stays so");
+}
+
+/* Where the agent does not have what the file says. */
+static json_t *differences(const struct conf_pod *map, const json_t *root)
+{
+    json_t *list = json_array();
+    const json_t *enclosure;
+    size_t at;
+
+    epoch_compare(list, map, agent_epoch_of(root));
     for (uint32_t i = 0; i < map->enclosure_count; i++) {
         const struct conf_enclosure *is = &map->enclosures[i];
-        const char *state = conf_enclosure_state_name((enum conf_enclosure_state)is->state);
         const json_t *known = agent_enclosure(root, is->name);
-        const char *used = text_of(known, "pod_state");
 
         if (known == NULL)
             difference_add(list, "%s: the agent does not know it", is->name);
-        else if (used[0] != '\0' && strcmp(used, state) != 0)
-            difference_add(list, "%s: it is %s for the agent, %s in the file", is->name, used,
-                           state);
+        else
+            values_compare(list, is, known);
     }
     json_array_foreach(json_object_get(root, "enclosures"), at, enclosure)
     {
@@ -331,10 +363,32 @@ static uint64_t now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* Asks the agent until it uses the epoch, or the time is over. */
-static int reload_wait(const struct pod *pod, uint32_t epoch)
+/* What the agent answered, that uses this epoch, is what the file says, or it fails. */
+static int reload_answer(const struct pod *pod, const char *name, const json_t *differ)
 {
     const struct cli *cli = pod->cli;
+    const struct conf_pod *map = pod->after;
+    size_t count = json_array_size(differ);
+
+    if (count > 0)
+        return cli_fail(cli, ICMS_CONFIG,
+                        "agent %s uses epoch %u with other contents than %s (%s%s): raise the "
+                        "epoch of the file",
+                        name, map->epoch, pod->path, json_string_value(json_array_get(differ, 0)),
+                        count > 1 ? ", and more" : "");
+    if (cli->json)
+        cli_json("{s:s, s:s, s:I}", "file", pod->path, "agent", name, "epoch",
+                 (json_int_t)map->epoch);
+    else if (!cli->quiet)
+        (void)printf("agent %s: epoch %u is in use\n", name, map->epoch);
+    return CLI_DONE;
+}
+
+/* Asks the agent until it uses the epoch, or the time is over. */
+static int reload_wait(const struct pod *pod)
+{
+    const struct cli *cli = pod->cli;
+    uint32_t epoch = pod->after->epoch;
     uint64_t until_ms = now_ms() + (cli->deadline_ms != 0 ? cli->deadline_ms : POD_RELOAD_MS);
     struct timespec pause = {.tv_nsec = POD_ASK_MS * 1000000L};
     int status = CLI_MISSED;
@@ -343,25 +397,24 @@ static int reload_wait(const struct pod *pod, uint32_t epoch)
         json_t *root = cli_ask(cli, false, NULL, &status);
         uint32_t used = agent_epoch_of(root);
         char name[LIMIT_NAME_BYTES];
+        json_t *differ;
 
         if (root == NULL)
             return status;
         (void)snprintf(name, sizeof(name), "%s", text_of(root, "name"));
+        differ = differences(pod->after, root);
         json_decref(root);
-        if (used >= epoch || used == 0 || now_ms() >= until_ms) {
-            if (used != epoch)
-                return cli_fail(cli, ICMS_CONFIG, "agent %s uses epoch %u, not epoch %u of %s: %s",
-                                name, used, epoch, pod->path,
-                                used == 0      ? "it has no pod map"
-                                : used > epoch ? "the file is too old"
-                                               : "its log says why");
-            if (cli->json)
-                cli_json("{s:s, s:s, s:I}", "file", pod->path, "agent", name, "epoch",
-                         (json_int_t)used);
-            else if (!cli->quiet)
-                (void)printf("agent %s: epoch %u is in use\n", name, used);
-            return CLI_DONE;
-        }
+        if (used == epoch)
+            status = reload_answer(pod, name, differ);
+        json_decref(differ);
+        if (used == epoch)
+            return status;
+        if (used > epoch || used == 0 || now_ms() >= until_ms)
+            return cli_fail(cli, ICMS_CONFIG, "agent %s uses epoch %u, not epoch %u of %s: %s",
+                            name, used, epoch, pod->path,
+                            used == 0      ? "it has no pod map"
+                            : used > epoch ? "the file is too old"
+                                           : "its log says why");
         (void)nanosleep(&pause, NULL);
     }
 }
@@ -381,7 +434,7 @@ static int pod_reload(struct pod *pod)
     status = cli_open_tier(cli);
     if (status >= 0)
         return status;
-    status = reload_wait(pod, pod->after->epoch);
+    status = reload_wait(pod);
     cli_close(cli);
     return status;
 }

@@ -223,6 +223,7 @@ struct agent_enclosure_stats {
     uint32_t number; /* below LIMIT_ENCLOSURES: the same for as long as it is in the pod */
     struct uuid uuid;
     struct loop_addr addr;
+    double weight;
     enum agent_pod_state pod_state;
     bool has_psk, has_secret; /* connections to it use them */
     enum agent_enclosure_state state;

@@ -238,6 +238,7 @@ static void enclosure_stats(struct agent *agent, uint32_t number, struct agent_e
     out->number = number;
     out->uuid = member->opts.uuid;
     out->addr = member->opts.addr;
+    out->weight = member->opts.weight;
     out->pod_state = member->opts.state;
     out->has_psk = member->keys->tls != NULL;
     out->has_secret = member->keys->secret != NULL;
@@ -402,11 +403,16 @@ static void status_enclosure(struct json *json, const struct agent_stats *stats,
                              bool all)
 {
     static const char *const states[] = {"connecting", "up", "slow", "excluded"};
+    char uuid[UUID_TEXT_BYTES], addr[64], weight[32];
 
     json_put_object(json, NULL);
     json_put_string(json, "name", enclosure->name);
     json_put_string(json, "state", states[enclosure->state]);
     json_put_string(json, "pod_state", agent_pod_state_name(enclosure->pod_state));
+    json_put_string(json, "uuid", uuid_format(&enclosure->uuid, uuid));
+    json_put_string(json, "address", loop_addr_format(&enclosure->addr, addr, sizeof(addr)));
+    (void)snprintf(weight, sizeof(weight), "%.17g", enclosure->weight);
+    json_put_string(json, "weight", weight); /* exactly: it is compared */
     json_put_string(json, "auth", enclosure->auth);
     json_put_string(json, "tls", enclosure->tls);
     json_put_uint(json, "exclusions", enclosure->excluded_count);

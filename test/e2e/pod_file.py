@@ -194,6 +194,19 @@ def refused(s):
             waits = s.pod("reload", "--deadline", "300ms")
             expect("reload says that it is not used", waits.returncode == 1 and b"not epoch 6" in waits.stderr, waits)
         s.replace(right)
+    for what, was, now, words in (
+            ("weight", "  - name: e1", "  - weight: 1.0001\n    name: e1", b"e1: its weight is 1 for the agent, 1.0001 in the file"),
+            ("address", s.address(s.targets[0]), "127.0.0.9:1", b"in the file"),
+            ("uuid", "  - name: e1", "  - uuid: 70000000-0000-4000-8000-000000000007\n    name: e1",
+             b"70000000-0000-4000-8000-000000000007 in the file"),
+            ("state", "state: up", "state: joining", b"e3: its state is up for the agent, joining in the file")):
+        s.replace(right.replace(was, now))
+        reload, status = s.pod("reload"), s.pod("status")
+        expect(f"reload fails where the {what} is another one in the epoch in use", reload.returncode == 1 and
+               b"uses epoch 5 with other contents" in reload.stderr and words in reload.stderr, reload)
+        expect("status tells it", status.returncode == 1 and words in status.stdout, status)
+        s.replace(right)
+    expect("reload and status agree again", s.pod("reload").returncode == 0 and s.pod("status").returncode == 0)
     for what, make, words in (("no file", lambda: None, "No such file"), ("a folder", s.file.mkdir, "not a regular"),
                               ("a FIFO", lambda: os.mkfifo(s.file), "not a regular"),
                               ("a file of 100 MB", lambda: (s.file.touch(), os.truncate(s.file, 100 << 20)),
