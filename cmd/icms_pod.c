@@ -96,7 +96,9 @@ static const char *plan_note(enum conf_pod_what what)
         return "it is read and takes no new blocks; remove it when its blocks are not needed any "
                "more";
     case CONF_POD_UNDRAIN:
-        return "it takes blocks again";
+        return "it takes blocks again; until it is settled, what was written elsewhere meanwhile "
+               "is "
+               "asked of the enclosures that have it";
     case CONF_POD_REMOVE:
         return "blocks that it alone has are misses from now on";
     case CONF_POD_SHRINK:
@@ -529,7 +531,7 @@ const struct cli_command cli_pod = {
         "  add      a new enclosure, joining\n"
         "  settle   a joining enclosure is up\n"
         "  drain    it is read and takes no new blocks\n"
-        "  undrain  it takes blocks again\n"
+        "  undrain  it takes blocks again, joining\n"
         "  remove   a drained enclosure leaves\n"
         "  reload   wait until the agent uses the file's epoch\n\n"
         "      --file FILE      the pod map; default /etc/icms/pod.yaml\n"

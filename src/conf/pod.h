@@ -77,7 +77,7 @@ enum conf_pod_what {
     CONF_POD_ADD,     /* a new enclosure, joining                              */
     CONF_POD_SETTLE,  /* joining to up                                         */
     CONF_POD_DRAIN,   /* to draining                                           */
-    CONF_POD_UNDRAIN, /* draining to up                                        */
+    CONF_POD_UNDRAIN, /* draining to joining: it lacks what was written meanwhile */
     CONF_POD_REMOVE,  /* one that is draining, or any one with yes             */
     CONF_POD_SHRINK,  /* nothing but that more than half may leave             */
 };

@@ -66,8 +66,8 @@ static icms_err remove_check(const struct change *change, enum conf_enclosure_st
                       "it is the last one of the pod: stop the agents instead");
     if (!is_other_up(change))
         return refuse(change, ICMS_INVALID,
-                      "no other one is up, so no enclosure would take blocks; settle or undrain "
-                      "another one first");
+                      "no other one is up, so no enclosure would take blocks; settle another "
+                      "one first");
     if (state != CONF_ENCLOSURE_DRAINING && !change->asked->yes)
         return refuse(change, ICMS_INVALID,
                       "it is not drained: the blocks that it has become misses; drain it first, or "
@@ -113,8 +113,8 @@ static icms_err change_check(const struct change *change)
         return is_other_up(change)
                    ? ICMS_OK
                    : refuse(change, ICMS_INVALID,
-                            "no other one is up, so no enclosure would take blocks; add or undrain "
-                            "another one first");
+                            "no other one is up, so no enclosure would take blocks; settle another "
+                            "one first");
     default:
         return remove_check(change, state);
     }
@@ -254,8 +254,9 @@ static icms_err change_make(const struct change *change, struct conf_edit_text *
     case CONF_POD_ADD:
         return entry_add(edit, change->asked);
     case CONF_POD_SETTLE:
-    case CONF_POD_UNDRAIN:
         return key_set(edit, edit->entry, "state", "up", "name");
+    case CONF_POD_UNDRAIN:
+        return key_set(edit, edit->entry, "state", "joining", "name");
     case CONF_POD_DRAIN:
         return key_set(edit, edit->entry, "state", "draining", "name");
     case CONF_POD_REMOVE:
@@ -310,8 +311,10 @@ static bool change_is_right(const struct change *change, struct conf_pod *wanted
         wanted->enclosure_count++;
         break;
     case CONF_POD_SETTLE:
-    case CONF_POD_UNDRAIN:
         at->state = CONF_ENCLOSURE_UP;
+        break;
+    case CONF_POD_UNDRAIN:
+        at->state = CONF_ENCLOSURE_JOINING;
         break;
     case CONF_POD_DRAIN:
         at->state = CONF_ENCLOSURE_DRAINING;

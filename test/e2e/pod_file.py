@@ -243,26 +243,30 @@ def config_map(s):
     expect("the file behind the link is changed", done.returncode == 0 and s.file.is_symlink() and
            s.pod("reload").returncode == 0 and s.epoch() == 8, done)
     undrain = s.pod("undrain", "e3")
-    expect("undrain", undrain.returncode == 0 and s.pod("reload").returncode == 0, undrain)
+    expect("undrain", undrain.returncode == 0 and b"until it is settled" in undrain.stdout and
+           "state: joining" in s.file.read_text() and s.pod("reload").returncode == 0, undrain)
+    s.all_hits("what was undrained joins: every block is a hit")
+    settle = s.pod("settle", "e3")
+    expect("and is settled", settle.returncode == 0 and s.pod("reload").returncode == 0 and s.epoch() == 10, settle)
     s.file.unlink()
 
 
 def shrink(s):
     """More than half leave: not before the operator says so, or none of them answers."""
-    s.write(10, s.targets)
-    s.until("three", lambda: s.epoch() == 10)
-    s.write(11, s.targets[:1])
-    s.until("one of three is not believed", lambda: s.log("epoch 11 lacks 2 of 3") == 1)
+    s.write(11, s.targets)
+    s.until("three", lambda: s.epoch() == 11)
+    s.write(12, s.targets[:1])
+    s.until("one of three is not believed", lambda: s.log("epoch 12 lacks 2 of 3") == 1)
     confirmed = s.pod("reload", "--yes")
-    expect("the operator says so", confirmed.returncode == 0 and s.epoch() == 12 and
-           "shrink_epoch: 12\n" in s.file.read_text(), confirmed)
-    s.write(13, s.targets)
-    s.until("three again", lambda: s.epoch() == 13)
-    s.write(14, s.targets[:1])
-    s.until("one of three is not believed", lambda: s.log("epoch 14 lacks 2 of 3") == 1)
+    expect("the operator says so", confirmed.returncode == 0 and s.epoch() == 13 and
+           "shrink_epoch: 13\n" in s.file.read_text(), confirmed)
+    s.write(14, s.targets)
+    s.until("three again", lambda: s.epoch() == 14)
+    s.write(15, s.targets[:1])
+    s.until("one of three is not believed", lambda: s.log("epoch 15 lacks 2 of 3") == 1)
     for target in s.targets[1:]:
         target.kill()
-    s.until("until none of the others answers", lambda: s.epoch() == 14)
+    s.until("until none of the others answers", lambda: s.epoch() == 15)
 
 
 def starts(s):
