@@ -419,7 +419,8 @@ static void test_states_are_changed_in_their_line(void **state)
     changed(HEAD E0 E1, MAKE(DRAIN, "e0"),
             EPOCH(5) "- name: e0\n  state: draining\n  address: 10.0.0.1:4420\n" E1);
     changed(HEAD "- state: draining\n  name: e0\n  address: 10.0.0.1:4420\n" E1,
-            MAKE(UNDRAIN, "e0"), EPOCH(5) "- state: joining\n  name: e0\n  address: 10.0.0.1:4420\n" E1);
+            MAKE(UNDRAIN, "e0"),
+            EPOCH(5) "- state: joining\n  name: e0\n  address: 10.0.0.1:4420\n" E1);
     not_changed(HEAD E0 E1, MAKE(SETTLE, "e1"), ICMS_EXISTS, "up already");
     not_changed(HEAD E0 E1 "  state: draining\n", MAKE(DRAIN, "e1"), ICMS_EXISTS,
                 "draining already");
