@@ -459,7 +459,6 @@ static const struct pod_word {
 static int words_check(const struct cli *cli, const struct pod_word *word)
 {
     bool is_add = word->names == 1 && word->what == CONF_POD_ADD;
-    bool is_remove = word->names == 1 && word->what == CONF_POD_REMOVE;
 
     if (cli->argc != 1 + word->names)
         return cli_usage(cli, "%s takes %s", word->word,
@@ -469,8 +468,8 @@ static int words_check(const struct cli *cli, const struct pod_word *word)
     if (!is_add &&
         (cli->address != NULL || cli->weight != NULL || cli->uuid != NULL || cli->nqn != NULL))
         return cli_usage(cli, "--address, --weight, --uuid and --nqn are for add");
-    if (cli->yes && !is_remove && word->run != pod_reload)
-        return cli_usage(cli, "--yes is for remove and reload");
+    if (cli->yes && (word->run == pod_status || word->what == CONF_POD_SETTLE))
+        return cli_usage(cli, "--yes is for add, drain, undrain, remove and reload");
     if (cli->dry_run && word->run == pod_status)
         return cli_usage(cli, "--dry-run is for changes");
     return -1;
@@ -540,8 +539,10 @@ const struct cli_command cli_pod = {
         "      --uuid UUID      add: when the target's configuration has one\n"
         "      --nqn NQN        add: when the target's configuration has one\n"
         "      --dry-run        show what would change, and change nothing\n"
-        "      --yes            remove: although it is not drained; reload: more than half of\n"
-        "                       the enclosures may leave, although they may answer\n"
+        "      --yes            add, undrain: although another one is joining; drain: although\n"
+        "                       another one is draining; remove: although it is not drained;\n"
+        "                       reload: more than half of the enclosures may leave, although\n"
+        "                       they may answer\n"
         "  -o, --open WHERE     status, reload: unix:SOCKET or pod:FILE; default $ICMS_OPEN, else\n"
         "                       the agent at $ICMS_SOCKET or at the default socket\n"
         "  -d, --deadline TIME  reload: how long it waits; default 10s\n"

@@ -88,13 +88,14 @@ struct conf_pod_change {
     const char *name;                /* of the enclosure; SHRINK: NULL */
     const char *address;             /* ADD                            */
     const char *uuid, *nqn, *weight; /* ADD                            */
-    bool yes;                        /* REMOVE: although it is not draining */
+    bool yes;                        /* REMOVE: although it is not draining; ADD, UNDRAIN, DRAIN:
+                                        although another one joins, or drains */
 };
 
 /* The file with the change and an epoch raised by one. Nothing is written (conf_edit_write).
  * NOT_FOUND: the map has no such enclosure; EXISTS: it is so already; INVALID: it would leave the
- * pod without an enclosure that takes blocks, or lose blocks without yes; CONFIG: the file is
- * wrong, or written in a style that cannot be changed line by line. */
+ * pod without an enclosure that takes blocks, or lose or miss blocks without yes; CONFIG: the file
+ * is wrong, or written in a style that cannot be changed line by line. */
 icms_err conf_pod_change(const char *path, const struct conf_pod_change *change,
                          struct err_why *why, struct conf_pod *out_before,
                          struct conf_pod *out_after, struct conf_edit *out_edit) ICMS_MUST_CHECK;

@@ -50,13 +50,27 @@ static icms_err unknown(const struct change *change)
     return refuse(change, ICMS_NOT_FOUND, sentence);
 }
 
-/* Whether another one than this is up. */
-static bool is_other_up(const struct change *change)
+/* Whether another one than this is in the state. */
+static bool is_other(const struct change *change, enum conf_enclosure_state state)
 {
     for (uint32_t i = 0; i < change->before->enclosure_count; i++)
-        if (i != change->index && change->before->enclosures[i].state == CONF_ENCLOSURE_UP)
+        if (i != change->index && change->before->enclosures[i].state == state)
             return true;
     return false;
+}
+
+/* Agents ask two enclosures for a block: its owner, and who would own it if none joined and none
+ * drained. What an enclosure between the two has is missed. */
+static icms_err alone_check(const struct change *change, enum conf_enclosure_state state)
+{
+    if (change->asked->yes || !is_other(change, state))
+        return ICMS_OK;
+    return refuse(change, ICMS_INVALID,
+                  state == CONF_ENCLOSURE_JOINING
+                      ? "another one is joining: blocks that only that one has would be missed; "
+                        "settle it first, or add --yes"
+                      : "another one is draining: blocks that were written since then would be "
+                        "missed; remove it first, or add --yes");
 }
 
 static icms_err remove_check(const struct change *change, enum conf_enclosure_state state)
@@ -64,7 +78,7 @@ static icms_err remove_check(const struct change *change, enum conf_enclosure_st
     if (change->before->enclosure_count == 1)
         return refuse(change, ICMS_INVALID,
                       "it is the last one of the pod: stop the agents instead");
-    if (!is_other_up(change))
+    if (!is_other(change, CONF_ENCLOSURE_UP))
         return refuse(change, ICMS_INVALID,
                       "no other one is up, so no enclosure would take blocks; settle another "
                       "one first");
@@ -89,7 +103,7 @@ static icms_err change_check(const struct change *change)
             return refuse(change, ICMS_EXISTS, "the map has it already");
         if (change->before->enclosure_count == LIMIT_ENCLOSURES)
             return refuse(change, ICMS_LIMIT, "the map has 64 already, and more are not possible");
-        return ICMS_OK;
+        return alone_check(change, CONF_ENCLOSURE_JOINING);
     }
     if (change->index == change->before->enclosure_count)
         return unknown(change);
@@ -105,13 +119,13 @@ static icms_err change_check(const struct change *change)
         if (state == CONF_ENCLOSURE_UP)
             return refuse(change, ICMS_EXISTS, "it is up already");
         return state == CONF_ENCLOSURE_DRAINING
-                   ? ICMS_OK
+                   ? alone_check(change, CONF_ENCLOSURE_JOINING)
                    : refuse(change, ICMS_INVALID, "it is joining, not draining: see settle");
     case CONF_POD_DRAIN:
         if (state == CONF_ENCLOSURE_DRAINING)
             return refuse(change, ICMS_EXISTS, "it is draining already");
-        return is_other_up(change)
-                   ? ICMS_OK
+        return is_other(change, CONF_ENCLOSURE_UP)
+                   ? alone_check(change, CONF_ENCLOSURE_DRAINING)
                    : refuse(change, ICMS_INVALID,
                             "no other one is up, so no enclosure would take blocks; settle another "
                             "one first");

@@ -436,6 +436,23 @@ static void test_states_are_changed_in_their_line(void **state)
                 MAKE(DRAIN, "e0"), ICMS_CONFIG, ":1: ");
 }
 
+static void test_one_at_a_time_joins_or_drains(void **state)
+{
+    const char *joins = HEAD E0 E1 "  state: joining\n";
+    const char *both = HEAD E0 "  state: draining\n" E1 "  state: joining\n" E2;
+
+    not_changed(joins, ADD(.name = "e2", .address = "10.0.0.3:4420"), ICMS_INVALID,
+                "another one is joining: blocks that only that one has would be missed");
+    changed(joins, ADD(.name = "e2", .address = "10.0.0.3:4420", .yes = true),
+            EPOCH(5) E0 E1 "  state: joining\n" E2 "  state: joining\n");
+    not_changed(both, MAKE(UNDRAIN, "e0"), ICMS_INVALID, "settle it first, or add --yes");
+    not_changed(HEAD E0 "  state: draining\n" E1 E2, MAKE(DRAIN, "e1"), ICMS_INVALID,
+                "another one is draining: blocks that were written since then would be missed");
+    changed(HEAD E0 "  state: draining\n" E1 "  state: up\n" E2,
+            ((struct conf_pod_change){CONF_POD_DRAIN, .name = "e1", .yes = true}),
+            EPOCH(5) E0 "  state: draining\n" E1 "  state: draining\n" E2);
+}
+
 static void test_only_what_is_drained_is_removed(void **state)
 {
     changed(HEAD E0 "  state: draining # bye\n# next\n" E1, MAKE(REMOVE, "e0"),
@@ -493,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_a_map_stands_for_the_list),
         cmocka_unit_test(test_an_enclosure_is_added_behind_the_last),
         cmocka_unit_test(test_states_are_changed_in_their_line),
+        cmocka_unit_test(test_one_at_a_time_joins_or_drains),
         cmocka_unit_test(test_only_what_is_drained_is_removed),
         cmocka_unit_test(test_what_an_editor_saved_meanwhile_stays),
         cmocka_unit_test(test_a_shrunken_map_is_confirmed_for_one_epoch),

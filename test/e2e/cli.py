@@ -147,7 +147,7 @@ def pod_map(folder):
     expect("status with a name", change("status", "e0"), 2, b"", [b"no name"])
     expect("add without an address", change("add", "e2"), 2, b"", [b"--address"])
     expect("drain with an address", change("drain", "e0", "--address", "b:1"), 2, b"", [b"are for add"])
-    expect("drain with --yes", change("drain", "e0", "--yes"), 2, b"", [b"remove and reload"])
+    expect("settle with --yes", change("settle", "e0", "--yes"), 2, b"", [b"remove and reload"])
     expect("status with --dry-run", change("status", "--dry-run"), 2, b"", [b"for changes"])
     for what, words, err in (
             ("a typo", ("drain", "e9"), b"did you mean e"),
