@@ -572,14 +572,6 @@ icms_err client_local_start(struct client_local *local, struct err_why *why,
     return err;
 }
 
-static bool inside_is_attached(const struct lib_conn *conn)
-{
-    list_for_each (at, &sys_conns)
-        if (container_of(at, struct lib_conn, link) == conn)
-            return true;
-    return false;
-}
-
 void client_inside_free(struct client_inside **inside)
 {
     const struct client_inside *own = *inside;
@@ -590,7 +582,8 @@ void client_inside_free(struct client_inside **inside)
         if (conn == own->conn)
             conn->open = conn->mapped = false;
     }
-    while (inside_is_attached(own->conn)) /* agent_client_detach_wait() */
+    /* agent_client_detach_wait(). Not by the connection's address, which the next one may get. */
+    while (!lib_conns_gone(lib_current->process))
         lib_sleep(SYS_RETRY);
     free(*inside);
     *inside = NULL;
