@@ -381,7 +381,8 @@ static const struct conf_key target_keys[] = {
     {"connections_max", CONF_COUNT, false, AT(struct conf_target, connections_max), .min = 4,
      .max = 65536, .fallback = "1024",
      .doc = "Connections at the same time; an agent opens four. More are refused. Each takes about "
-            "10 KiB, and 2 KiB for each command that it ever had in progress at a time."},
+            "11 KiB, and 2 KiB for each command that it ever had in progress at a time, or 3 KiB "
+            "where those look for many keys."},
     {"queue_entries_max", CONF_COUNT, false, AT(struct conf_target, queue_entries_max), .min = 2,
      .max = 1024, .fallback = "128", .doc = "Commands in progress a queue pair."},
     {"header_timeout", CONF_DURATION, false, AT(struct conf_target, header_timeout_ms), .min = 100,

@@ -265,9 +265,10 @@ static bool share_full(const struct nvmft_share *share, enum nvmft_wait_class cl
     return share->bytes[class] > 0 && share->bytes[class] + 2 * bytes > left;
 }
 
-/* The share that has no memory left for a command of the flow; NULL: none. */
-static struct nvmft_share *flow_short(const struct nvmft_buffers *buffers, struct nvmft_flow *flow,
-                                      enum nvmft_wait_class class, uint64_t bytes)
+/* The share that a flow has to wait for before a command of it may go; NULL: none. What waits so is
+ * woken when something of that share ends, and there is something. */
+static struct nvmft_share *flow_full(const struct nvmft_buffers *buffers, struct nvmft_flow *flow,
+                                     enum nvmft_wait_class class, uint64_t bytes)
 {
     uint64_t whole = bytes_align(bytes, NVMFT_POOL_PAGE);
     uint64_t left = buffers_left(buffers, class);
@@ -276,24 +277,6 @@ static struct nvmft_share *flow_short(const struct nvmft_buffers *buffers, struc
         return flow->share;
     if (buffers->tenant_count > TENANTS_MIN && share_full(&flow->tenant->share, class, whole, left))
         return &flow->tenant->share;
-    return NULL;
-}
-
-/* Bytes of a buffer that a command has to get; 0: it has one. */
-static uint64_t req_wants(const struct nvmft_req *req)
-{
-    return req->buffer == NULL ? req->buffer_bytes : 0;
-}
-
-/* The share that a flow has to wait for before a command of it, which wants so much, may go; NULL:
- * none. What waits so is woken when something of that share ends, and there is something. */
-static struct nvmft_share *flow_full(const struct nvmft_buffers *buffers, struct nvmft_flow *flow,
-                                     enum nvmft_wait_class class, uint64_t bytes)
-{
-    struct nvmft_share *share = bytes == 0 ? NULL : flow_short(buffers, flow, class, bytes);
-
-    if (share != NULL)
-        return share;
     if (flow->in_window[class] > 0 && (flow->stalled > 0 || class == NVMFT_WAIT_SCAN))
         return flow->share;
     return NULL;
@@ -446,7 +429,7 @@ static void flow_stand(struct nvmft_buffers *buffers, struct nvmft_flow *flow,
                        enum nvmft_wait_class class)
 {
     const struct nvmft_req *req = flow_first(flow, class);
-    struct nvmft_share *share = flow_full(buffers, flow, class, req_wants(req));
+    struct nvmft_share *share = flow_full(buffers, flow, class, req->buffer_bytes);
 
     if (share != NULL) {
         list_push(&share->waiting[class], &flow->wait_link[class]);
@@ -465,7 +448,7 @@ static void share_wake(struct nvmft_buffers *buffers, struct nvmft_share *share,
     while ((link = list_first(&share->waiting[class])) != NULL) {
         struct nvmft_flow *flow = container_of(link, struct nvmft_flow, wait_link[class]);
 
-        if (flow_full(buffers, flow, class, req_wants(flow_first(flow, class))) == share)
+        if (flow_full(buffers, flow, class, flow_first(flow, class)->buffer_bytes) == share)
             break;
         list_remove(link);
         flow_stand(buffers, flow, class);
@@ -521,8 +504,7 @@ static void flow_charge(const struct nvmft_req *req)
     fair_rate_charge(&tenant->rates->ops[rate], u64_max(req->keys, 1), now);
 }
 
-/* Whether a command that has not stood in line may go. bytes: that it wants; 0: it has a buffer,
- * and gets none. */
+/* Whether a command that has not stood in line may go. */
 static enum buffers_verdict buffers_now(struct nvmft_qpair *qpair, struct nvmft_flow *flow,
                                         enum nvmft_wait_class class, uint64_t bytes,
                                         uint8_t **out_memory)
@@ -539,22 +521,17 @@ static enum buffers_verdict buffers_now(struct nvmft_qpair *qpair, struct nvmft_
         return BUFFERS_ASIDE;
     if (!window_make(shard, class, bytes))
         return BUFFERS_WINDOW;
-    return bytes == 0 ? BUFFERS_GO : buffers_get(qpair, flow, class, bytes, out_memory);
+    return buffers_get(qpair, flow, class, bytes, out_memory);
 }
 
 uint8_t *nvmft_buffers_try(struct nvmft_qpair *qpair, uint32_t tenant, enum nvmft_wait_class class,
-                           uint64_t bytes, bool has_turn)
+                           uint64_t bytes)
 {
-    struct nvmft_buffers *buffers = &qpair->shard->buffers;
     struct nvmft_flow *flow = flow_find(qpair, tenant);
-    enum buffers_verdict verdict = BUFFERS_WINDOW;
     uint8_t *memory;
 
-    if (!has_turn && flow_short(buffers, flow, class, bytes) == NULL)
-        verdict = buffers_get(qpair, flow, class, bytes, &memory);
-    else if (has_turn && list_empty(&flow->parked[class]))
-        verdict = buffers_now(qpair, flow, class, bytes, &memory);
-    if (verdict != BUFFERS_GO)
+    if (!list_empty(&flow->parked[class]) ||
+        buffers_now(qpair, flow, class, bytes, &memory) != BUFFERS_GO)
         return NULL;
     flow_hold(flow);
     qpair->incoming_flow = flow;
@@ -564,11 +541,9 @@ uint8_t *nvmft_buffers_try(struct nvmft_qpair *qpair, uint32_t tenant, enum nvmf
 /* The request has memory of its flow, and its turn. */
 static void buffers_grant(struct nvmft_req *req, uint8_t *memory)
 {
-    if (req->buffer == NULL) {
-        check(memory != NULL);
-        req->buffer = memory;
-        req->buffer_bytes = bytes_align(req->buffer_bytes, NVMFT_POOL_PAGE);
-    }
+    check(req->buffer == NULL && memory != NULL);
+    req->buffer = memory;
+    req->buffer_bytes = bytes_align(req->buffer_bytes, NVMFT_POOL_PAGE);
     flow_charge(req);
     window_enter(req);
 }
@@ -580,18 +555,24 @@ void nvmft_buffers_adopt(struct nvmft_req *req)
     window_enter(req);
 }
 
-/* The request, which has a flow, has its turn and what it wants, or is parked (false). */
-static bool buffers_wait(struct nvmft_req *req)
+bool nvmft_buffers_take(struct nvmft_req *req, uint32_t tenant, enum nvmft_wait_class class,
+                        uint64_t bytes)
 {
-    struct nvmft_shard *shard = req->qpair->shard;
+    struct nvmft_qpair *qpair = req->qpair;
+    struct nvmft_shard *shard = qpair->shard;
     struct nvmft_buffers *buffers = &shard->buffers;
-    struct nvmft_flow *flow = req->flow;
-    enum nvmft_wait_class class = req->wait_class;
+    struct nvmft_flow *flow = flow_find(qpair, tenant);
     enum buffers_verdict verdict = BUFFERS_WINDOW;
-    uint8_t *memory = NULL;
+    uint8_t *memory;
 
+    check(bytes > 0 && bytes <= (uint64_t)buffers->pool.pages * NVMFT_POOL_PAGE);
+    check(req->buffer == NULL);
+    req->wait_class = class;
+    req->buffer_bytes = bytes;
+    req->flow = flow;
+    flow_hold(flow);
     if (list_empty(&flow->parked[class]))
-        verdict = buffers_now(req->qpair, flow, class, req_wants(req), &memory);
+        verdict = buffers_now(qpair, flow, class, bytes, &memory);
     if (verdict == BUFFERS_GO) {
         buffers_grant(req, memory);
         return true;
@@ -605,8 +586,8 @@ static bool buffers_wait(struct nvmft_req *req)
         flow_stand(buffers, flow, class);
     if (class == NVMFT_WAIT_STORE) {
         buffers->backlog_tenants += flow->tenant->backlog_bytes == 0;
-        flow->tenant->backlog_bytes += req->buffer_bytes;
-        buffers->backlog_bytes += req->buffer_bytes;
+        flow->tenant->backlog_bytes += bytes;
+        buffers->backlog_bytes += bytes;
     }
     counter_add(&shard->counters.buffers_parks, 1);
     counter_add(&shard->counters.buffers_parked, 1);
@@ -614,31 +595,6 @@ static bool buffers_wait(struct nvmft_req *req)
         tenant_ready_ns(flow->tenant, class) > loop_now_ns(shard->loop))
         tenant_hold(shard, flow->tenant, class);
     return false;
-}
-
-bool nvmft_buffers_take(struct nvmft_req *req, uint32_t tenant, enum nvmft_wait_class class,
-                        uint64_t bytes)
-{
-    const struct nvmft_buffers *buffers = &req->qpair->shard->buffers;
-
-    check(bytes > 0 && bytes <= (uint64_t)buffers->pool.pages * NVMFT_POOL_PAGE);
-    check(req->buffer == NULL);
-    req->wait_class = class;
-    req->buffer_bytes = bytes;
-    req->flow = flow_find(req->qpair, tenant);
-    flow_hold(req->flow);
-    return buffers_wait(req);
-}
-
-bool nvmft_buffers_turn(struct nvmft_req *req, uint32_t tenant)
-{
-    check(req->buffer != NULL && req->wait_class == NVMFT_WAIT_LOAD);
-    if (req->io.in_own) {
-        check(req->flow == NULL);
-        req->flow = flow_find(req->qpair, tenant);
-        flow_hold(req->flow);
-    }
-    return buffers_wait(req);
 }
 
 bool nvmft_backlog_full(const struct nvmft_shard *shard, uint32_t tenant, uint64_t bytes)
@@ -661,7 +617,7 @@ static void buffers_leave(struct nvmft_req *req)
     struct nvmft_buffers *buffers = &shard->buffers;
     struct nvmft_tenant_counters *counters = &flow->tenant->counters;
 
-    check(!list_empty(&req->link));
+    check(req->buffer == NULL && !list_empty(&req->link));
     counter_add(&counters->waits[rate_class(class)], 1);
     counter_add(&counters->wait_ns[rate_class(class)], loop_now_ns(shard->loop) - req->hosted_ns);
     list_remove(&req->link);
@@ -686,7 +642,7 @@ static enum buffers_verdict buffers_serve(struct nvmft_shard *shard, enum nvmft_
     struct nvmft_tenant *tenant;
     struct nvmft_flow *flow;
     struct nvmft_req *req;
-    uint8_t *memory = NULL;
+    uint8_t *memory;
 
     if (first == NULL)
         return BUFFERS_NONE;
@@ -697,18 +653,16 @@ static enum buffers_verdict buffers_serve(struct nvmft_shard *shard, enum nvmft_
     }
     flow = container_of(fair_first(&tenant->flows[class]), struct nvmft_flow, turn[class]);
     req = flow_first(flow, class);
-    if (flow_full(buffers, flow, class, req_wants(req)) != NULL) {
+    if (flow_full(buffers, flow, class, req->buffer_bytes) != NULL) {
         flow_step_out(buffers, flow, class);
         flow_stand(buffers, flow, class);
         return BUFFERS_ASIDE;
     }
-    if (!window_make(shard, class, req_wants(req)))
+    if (!window_make(shard, class, req->buffer_bytes))
         return BUFFERS_WINDOW;
-    if (req_wants(req) > 0) {
-        verdict = buffers_get(req->qpair, flow, class, req->buffer_bytes, &memory);
-        if (verdict != BUFFERS_GO)
-            return verdict;
-    }
+    verdict = buffers_get(req->qpair, flow, class, req->buffer_bytes, &memory);
+    if (verdict != BUFFERS_GO)
+        return verdict;
     buffers_leave(req);
     buffers_grant(req, memory);
     nvmft_req_run(req);
@@ -759,24 +713,9 @@ void nvmft_buffers_unpark(struct nvmft_req *req)
     struct nvmft_shard *shard = req->qpair->shard;
 
     buffers_leave(req);
-    if (req->buffer == NULL) { /* else nvmft_buffers_give does it */
-        flow_rele(&shard->buffers, req->flow);
-        req->flow = NULL;
-    }
+    flow_rele(&shard->buffers, req->flow);
+    req->flow = NULL;
     nvmft_buffers_wake(shard); /* it may have been the one that others waited behind */
-}
-
-/* Something of a flow ended: who waited for that may go on. */
-static void flow_over(struct nvmft_shard *shard, struct nvmft_flow *flow)
-{
-    struct nvmft_buffers *buffers = &shard->buffers;
-
-    for (enum nvmft_wait_class class = 0; class < NVMFT_WAIT_COUNT; class ++) {
-        share_wake(buffers, flow->share, class);
-        share_wake(buffers, &flow->tenant->share, class);
-    }
-    flow_rele(buffers, flow);
-    nvmft_buffers_wake(shard);
 }
 
 /* Memory of a flow comes back. */
@@ -796,7 +735,12 @@ static void buffers_back(struct nvmft_qpair *qpair, struct nvmft_flow *flow,
         buffers->store_bytes -= bytes;
     }
     buffers_gauge(qpair->shard);
-    flow_over(qpair->shard, flow);
+    for (enum nvmft_wait_class other = 0; other < NVMFT_WAIT_COUNT; other++) {
+        share_wake(buffers, flow->share, other);
+        share_wake(buffers, &flow->tenant->share, other);
+    }
+    flow_rele(buffers, flow);
+    nvmft_buffers_wake(qpair->shard);
 }
 
 void nvmft_buffers_give_raw(struct nvmft_qpair *qpair)
@@ -817,14 +761,11 @@ void nvmft_buffers_give(struct nvmft_req *req)
     if (memory == NULL)
         return;
     req->buffer = NULL;
-    if (flow == NULL)
-        return; /* memory of the transport, which knows; its command did not come to its turn */
+    if (req->io.in_own)
+        return; /* the transport knows */
     window_leave(req);
     flow->stalled -= req->is_stalled;
     req->is_stalled = false;
     req->flow = NULL;
-    if (req->io.in_own)
-        flow_over(req->qpair->shard, flow);
-    else
-        buffers_back(req->qpair, flow, req->wait_class, memory);
+    buffers_back(req->qpair, flow, req->wait_class, memory);
 }

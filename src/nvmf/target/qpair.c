@@ -41,6 +41,11 @@ struct nvmft_req *nvmft_qpair_slot(struct nvmft_qpair *qpair, uint32_t index)
     return (struct nvmft_req *)(void *)(qpair->slots + index * qpair->shard->target->slot_bytes);
 }
 
+struct key *nvmft_qpair_keys(const struct nvmft_req *req)
+{
+    return req->qpair->keys + (uint64_t)req->io.tag * NVME_KV_EXIST_MANY_KEYS;
+}
+
 /* The one slot that a connection has before it is a queue pair: for Connect. */
 static icms_err qpair_slots_make(struct nvmft_qpair *qpair)
 {
@@ -191,7 +196,9 @@ static void qpair_leave(struct nvmft_qpair *qpair)
         return;
     check(qpair->buffer_bytes == 0 && qpair->reqs_held == 0);
     free(qpair->slots);
+    free(qpair->keys);
     qpair->slots = NULL;
+    qpair->keys = NULL;
     qpair->slot_count = qpair->slots_touched = 0;
     qpair->ctrl = NULL;
     nvmft_auth_free(qpair);
@@ -302,7 +309,6 @@ static icms_err qpair_capsule(struct nvmf_conn *conn, const struct nvme_sqe_wf *
                                       ? NVMFT_WAIT_STORE
                                       : NVMFT_WAIT_LOAD;
     uint32_t tenant = nvmft_tenant_admin(qpair->shard);
-    bool has_turn = sqe->opcode != NVME_ICMS_EXIST_MANY;
     uint64_t bytes;
 
     check(qpair->incoming_buffer == NULL);
@@ -314,10 +320,15 @@ static icms_err qpair_capsule(struct nvmf_conn *conn, const struct nvme_sqe_wf *
     qpair->incoming = true;
     if (!nvmft_req_capsule_room(qpair, sqe, data_bytes, &bytes, &qpair->incoming_offset))
         return ICMS_OK; /* the command is answered with what is wrong; its data is dropped */
+    if (bytes == 0) {
+        *out_memory = qpair->incoming_keys;
+        *out_offset = 0;
+        return ICMS_OK;
+    }
     if (qpair->state == NVMFT_QPAIR_READY && qpair->qid != 0 && sqe->opcode != NVME_FABRICS)
         tenant = qpair->shard->target->ns[qpair->incoming_kv.ns].tenant;
     qpair->incoming_class = class;
-    qpair->incoming_buffer = nvmft_buffers_try(qpair, tenant, class, bytes, has_turn);
+    qpair->incoming_buffer = nvmft_buffers_try(qpair, tenant, class, bytes);
     qpair->incoming_bytes = bytes_align(bytes, NVMFT_POOL_PAGE);
     *out_memory = qpair->incoming_buffer;
     *out_offset = qpair->incoming_offset;
@@ -349,8 +360,8 @@ static icms_err qpair_command(struct nvmf_conn *conn, const struct nvme_sqe_wf *
         req->flow = own != NULL ? NULL : qpair->incoming_flow;
         qpair->incoming_buffer = NULL;
         qpair->incoming_flow = NULL;
-        if (own == NULL && sqe->opcode != NVME_ICMS_EXIST_MANY)
-            nvmft_buffers_adopt(req); /* exist-many takes its turn when its keys are known */
+        if (own == NULL)
+            nvmft_buffers_adopt(req);
     }
     req->io.data_moved = data_bytes;
     if (data_err != ICMS_OK)
@@ -498,11 +509,16 @@ static icms_err qpair_grow(struct nvmft_qpair *qpair)
     uint64_t slot_bytes = qpair->shard->target->slot_bytes;
     uint32_t count = qpair->reg_connect.entries;
     uint8_t *slots = calloc(count, slot_bytes);
+    struct key *keys = calloc((size_t)count * NVME_KV_EXIST_MANY_KEYS, sizeof(*keys));
     struct nvmft_req *req;
 
-    check(qpair->reqs_used == 1 && qpair->slot_count == 1 && count >= 2);
-    if (slots == NULL)
+    check(qpair->reqs_used == 1 && qpair->slot_count == 1 && count >= 2 && qpair->keys == NULL);
+    if (slots == NULL || keys == NULL) {
+        free(slots);
+        free(keys);
         return ICMS_NO_MEMORY;
+    }
+    qpair->keys = keys;
     memcpy(slots, qpair->slots, slot_bytes);
     free(qpair->slots);
     qpair->slots = slots;
@@ -584,5 +600,7 @@ void nvmft_qpair_fini(struct nvmft_qpair *qpair)
     if (qpair->conn != NULL)
         qpair->shard->target->opts.transport->conn_free(&qpair->conn);
     free(qpair->slots);
+    free(qpair->keys);
     qpair->slots = NULL;
+    qpair->keys = NULL;
 }

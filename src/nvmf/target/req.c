@@ -14,6 +14,7 @@
  * Data that comes with a command needs memory at once. What Identify grants to any host has a place
  * in memory of the transport when the pool has none. A store of ours may bring more; then its data
  * is dropped, and the host sends it again as one that asks (NVME_ICMS_ASK), so it costs no memory.
+ * Keys of exist-many lie in memory of the queue pair: what waits for its turn holds no buffer.
  */
 #include "base/bytes.h"
 #include "base/check.h"
@@ -179,12 +180,6 @@ static void req_kv_parse(const struct nvmft_qpair *qpair, const struct nvme_sqe_
     out_kv->status = req_kv_check(qpair, sqe, capsule_bytes, out_kv);
 }
 
-/* Where the decoded keys of exist-many lie in its buffer, behind the data. */
-#define REQ_KEYS_OFFSET 2048
-static_assert(REQ_KEYS_OFFSET >= NVME_KV_EXIST_MANY_BYTES, "exist-many: data");
-static_assert(REQ_KEYS_OFFSET + NVME_KV_EXIST_MANY_KEYS * sizeof(struct key) <= NVMFT_POOL_PAGE,
-              "exist-many: keys");
-
 bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
                             uint32_t data_bytes, uint64_t *out_bytes, uint32_t *out_offset)
 {
@@ -205,7 +200,7 @@ bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf 
     if (kv->status != NVME_SC_SUCCESS)
         return false;
     if (kv->op == NVMF_TARGET_EXIST_MANY) {
-        *out_bytes = NVMFT_POOL_PAGE;
+        *out_bytes = 0; /* they are few bytes, and wait in memory of the queue pair */
         return true;
     }
     *out_offset = target->opts.headroom_bytes;
@@ -228,14 +223,6 @@ static enum req_step req_wait_buffer(struct nvmft_req *req, enum nvmft_wait_clas
     req->state = NVMFT_REQ_WAIT_BUFFER;
     nvmft_qpair_watch(req->qpair);
     return nvmft_buffers_take(req, req_tenant(req), class, bytes) ? REQ_NEXT : REQ_WAIT;
-}
-
-/* For a command that has its buffer. */
-static enum req_step req_wait_turn(struct nvmft_req *req)
-{
-    req->state = NVMFT_REQ_WAIT_BUFFER;
-    nvmft_qpair_watch(req->qpair);
-    return nvmft_buffers_turn(req, req_tenant(req)) ? REQ_NEXT : REQ_WAIT;
 }
 
 static enum req_step req_new_admin(struct nvmft_req *req)
@@ -334,13 +321,12 @@ static enum req_step req_new_kv(struct nvmft_req *req)
             return req_new_store(req);
         return req->buffer != NULL ? REQ_NEXT : req_ask_first(req);
     case NVMF_TARGET_EXIST_MANY:
-        check(req->buffer != NULL);
-        req->pub.keys = (const struct key *)(req->buffer + REQ_KEYS_OFFSET);
+        req->pub.keys = nvmft_qpair_keys(req);
         req->pub.key_count = kv.key_count;
-        if (nvme_kv_exist_many_decode(req->buffer, req->io.data_moved, kv.key_count,
-                                      (struct key *)(req->buffer + REQ_KEYS_OFFSET)) != ICMS_OK)
+        if (nvme_kv_exist_many_decode(qpair->incoming_keys, req->io.data_moved, kv.key_count,
+                                      nvmft_qpair_keys(req)) != ICMS_OK)
             return req_failed(req, NVME_SC_KV_KEY_SIZE);
-        return req_wait_turn(req);
+        return req_wait_buffer(req, NVMFT_WAIT_LOAD, NVMFT_POOL_PAGE); /* it needs none: as Exist */
     case NVMF_TARGET_LIST:
         if (req->pub.host_bytes < NVME_KV_LIST_HEADER_BYTES)
             return req_failed(req, NVME_SC_SGL_LENGTH);

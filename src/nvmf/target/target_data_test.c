@@ -3,6 +3,8 @@
  * Data of commands on a target: buffers and who waits for them, how data and its completion are
  * sent, and values that are sent while they are read.
  */
+#include <stdio.h>
+
 #include "base/bytes.h"
 #include "nvmf/target/target_test.h"
 
@@ -500,6 +502,146 @@ static void a_value_that_waits_for_its_owner_is_in_nobodys_way(void **state)
     stream_end(&stream);
 }
 
+/* ---- lookups that wait ------------------------------------------------------------------------
+ */
+
+#define LOOKUP_QUEUES  2
+#define LOOKUP_ENTRIES 1000
+
+/* Namespaces 2 and 3 are of a tenant each, which looks for few keys a second. */
+static void limited_lookups(struct nvmf_target_opts *opts)
+{
+    static const struct nvmf_target_tenant tenants[3] = {
+        {.weight = 1},
+        {.weight = 1, .ops_per_s[NVMF_TARGET_LOADS] = 100},
+        {.weight = 1, .ops_per_s[NVMF_TARGET_LOADS] = 100},
+    };
+    static struct nvmf_target_ns namespaces[3];
+
+    memcpy(namespaces, opts->namespaces, sizeof(namespaces));
+    for (uint32_t i = 0; i < 3; i++) {
+        namespaces[i].tenant = i;
+        namespaces[i].host_count = 0;
+    }
+    opts->namespaces = namespaces;
+    opts->tenants = tenants;
+    opts->tenant_count = 3;
+    opts->queue_entries_max = LOOKUP_ENTRIES;
+    opts->memory_bytes = (uint64_t)20 << 20;
+}
+
+/* Sends exist-many, its keys in the capsule; its cid. */
+static uint16_t lookup_submit(struct peer *io, uint32_t nsid, const struct key *keys,
+                              uint32_t count)
+{
+    uint8_t data[NVME_KV_EXIST_MANY_BYTES];
+    struct nvme_sqe_wf sqe;
+    struct nvme_sgl sgl = {.in_capsule = true};
+    union nvme_tcp_pdu pdu;
+    uint16_t cid = io->cid++;
+
+    sgl.bytes = nvme_kv_exist_many_encode(nsid, keys, count, &sqe, data);
+    sqe.cid = le16_of(cid);
+    nvme_sgl_encode(&sgl, &sqe.sgl);
+    nvme_tcp_cmd_encode(&pdu, &sqe);
+    assert_true(peer_send_pdu(io, &pdu, data, sgl.bytes));
+    return cid;
+}
+
+static void lookups_that_wait_leave_the_memory_to_loads(void **state)
+{
+    struct rig *rig = rig_new(1, limited_lookups);
+    struct peer *admins[2], *lookups[2][LOOKUP_QUEUES];
+    struct peer *admin = rig_admin(rig, 0);
+    struct peer *loads = rig_io(rig, admin, 1, 0);
+    struct key keys[NVME_KV_EXIST_MANY_KEYS];
+    uint8_t *value = malloc(RIG_VALUE_MAX);
+    uint32_t bytes = RIG_VALUE_MAX;
+    struct nvme_kv_cmd load = {
+        .opcode = NVME_KV_RETRIEVE, .nsid = 1, .key = peer_key("small"), .bytes = 100};
+    union nvme_tcp_pdu pdu = {0};
+    struct nvmf_target_stats stats;
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    rig_put(rig, 0, "big", RIG_VALUE_MAX);
+    rig_put(rig, 0, "small", 100);
+    for (uint32_t i = 0; i < NVME_KV_EXIST_MANY_KEYS; i++)
+        keys[i] = peer_key("absent");
+    for (uint32_t host = 0; host < 2; host++) {
+        admins[host] = rig_peer(rig);
+        (void)snprintf(admins[host]->host, LIMIT_NQN_BYTES, "nqn.2026-01.io.icms:host%u", host);
+        assert_true(peer_admin(admins[host], 0));
+        for (uint16_t i = 0; i < LOOKUP_QUEUES; i++) {
+            struct peer *io = lookups[host][i] = rig_peer(rig);
+
+            memcpy(io->host, admins[host]->host, LIMIT_NQN_BYTES);
+            io->entries = LOOKUP_ENTRIES;
+            assert_true(peer_io(io, admins[host], (uint16_t)(i + 1), 0));
+            for (uint32_t sent = 0; sent < LOOKUP_ENTRIES - 1; sent++)
+                (void)lookup_submit(io, host + 2, keys, NVME_KV_EXIST_MANY_KEYS);
+        }
+    }
+    rig_run(rig, 100);
+    loads->timeout_ms = 1000;
+    assert_int_equal(peer_retrieve(loads, 1, "big", value, &bytes, &cqe), NVME_SC_SUCCESS);
+    assert_int_equal(bytes, RIG_VALUE_MAX);
+    rig_stats(rig, &stats);
+    assert_true(stats.buffers_parked > 2 * LOOKUP_QUEUES * (LOOKUP_ENTRIES - 100));
+    assert_true(stats.buffers_used_bytes <= 4 * 4096);
+    /* A queue pair whose lookups wait is read: a load on it is answered. */
+    nvme_kv_cmd_encode(&load, &sqe);
+    (void)peer_submit(lookups[0][0], &sqe, 100);
+    for (uint32_t i = 0; i < 20 && pdu.common.type != NVME_TCP_C2H_DATA; i++)
+        assert_int_equal(peer_recv_pdu(lookups[0][0], &pdu, value, 100, &bytes), PEER_PDU);
+    assert_int_equal(pdu.common.type, NVME_TCP_C2H_DATA);
+    assert_int_equal(bytes, 100);
+    for (uint32_t host = 0; host < 2; host++) {
+        for (uint32_t i = 0; i < LOOKUP_QUEUES; i++)
+            peer_free(&lookups[host][i]);
+        peer_free(&admins[host]);
+    }
+    peer_free(&loads);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    free(value);
+    rig_free(&rig);
+}
+
+static void lookups_that_wait_keep_their_keys(void **state)
+{
+    struct rig *rig = rig_new(1, limited_lookups);
+    struct peer *admin = rig_admin(rig, 0);
+    struct peer *io = rig_io(rig, admin, 1, 0);
+    struct key keys[NVME_KV_EXIST_MANY_KEYS];
+    struct nvmf_target_stats stats;
+    struct nvme_cqe cqe;
+    uint16_t cid[8];
+
+    rig_put(rig, 1, "here", 100);
+    for (uint32_t i = 0; i < 8; i++) {
+        for (uint32_t k = 0; k < NVME_KV_EXIST_MANY_KEYS; k++)
+            keys[k] = peer_key(k % 8 == i ? "here" : "absent");
+        cid[i] = lookup_submit(io, 2, keys, NVME_KV_EXIST_MANY_KEYS - i);
+    }
+    rig_run(rig, 10);
+    rig_stats(rig, &stats);
+    assert_true(stats.buffers_parked >= 6);
+    io->timeout_ms = 5000;
+    for (uint32_t i = 0; i < 8; i++) {
+        uint64_t map = UINT64_C(0x0101010101010101) << i & UINT64_MAX >> i;
+
+        assert_true(peer_complete(io, cid[i], NULL, 0, NULL, NULL, &cqe));
+        assert_int_equal(cqe.status, NVME_SC_SUCCESS);
+        assert_int_equal(cqe.dw0, (uint32_t)map);
+        assert_int_equal(cqe.dw1, (uint32_t)(map >> 32));
+    }
+    peer_free(&io);
+    peer_free(&admin);
+    rig_expect_clean(rig);
+    rig_free(&rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -515,6 +657,8 @@ int main(void)
         cmocka_unit_test(a_value_that_fails_in_the_middle_is_an_error),
         cmocka_unit_test(a_host_that_goes_in_the_middle_leaves_nothing),
         cmocka_unit_test(a_value_that_waits_for_its_owner_is_in_nobodys_way),
+        cmocka_unit_test(lookups_that_wait_leave_the_memory_to_loads),
+        cmocka_unit_test(lookups_that_wait_keep_their_keys),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

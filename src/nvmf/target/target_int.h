@@ -333,14 +333,16 @@ struct nvmft_qpair {
     uint32_t slot_count;
     uint32_t slots_touched; /* those behind were never used                                 */
     struct list reqs_free;  /* of the touched ones                                          */
+    struct key *keys;       /* NVME_KV_EXIST_MANY_KEYS a slot; NULL before Connect          */
     uint32_t reqs_used;     /* not free                                                     */
     uint32_t reqs_held;     /* of them: async event requests                                */
     /* the command whose data is being received with it */
     bool incoming;               /* there is one                                            */
     struct nvmft_kv incoming_kv; /* the KV command that it belongs to                       */
-    uint8_t *incoming_buffer;    /* where the data goes; owned; NULL: nowhere, or the transport's */
-    uint64_t incoming_bytes;     /* size of that buffer                                     */
-    uint32_t incoming_offset;    /* where the data starts in it                             */
+    uint8_t incoming_keys[NVME_KV_EXIST_MANY_BYTES]; /* where data of exist-many goes       */
+    uint8_t *incoming_buffer; /* where the data goes; owned; NULL: nowhere, or the transport's */
+    uint64_t incoming_bytes;  /* size of that buffer                                     */
+    uint32_t incoming_offset; /* where the data starts in it                             */
     enum nvmft_wait_class incoming_class; /* for whom it was taken                          */
     struct nvmft_flow *incoming_flow;     /* whose it is                                        */
     /* memory */
@@ -628,16 +630,12 @@ bool nvmft_buffers_take(struct nvmft_req *req, uint32_t tenant, enum nvmft_wait_
                         uint64_t bytes);
 
 /* A buffer for data that comes with a command (qpair->incoming_*), without parking; NULL: none now,
- * or, when the command has its turn with it, it is somebody else's turn. */
+ * or it is somebody else's turn. */
 uint8_t *nvmft_buffers_try(struct nvmft_qpair *qpair, uint32_t tenant, enum nvmft_wait_class class,
-                           uint64_t bytes, bool has_turn);
+                           uint64_t bytes);
 
-/* The data is there, and the buffer is the command's, which has its turn. */
+/* The data is there, and the buffer is the command's. */
 void nvmft_buffers_adopt(struct nvmft_req *req);
-
-/* It is the tenant's turn for a load that has a buffer, or the load is parked (false): then
- * nvmft_req_run is called. */
-bool nvmft_buffers_turn(struct nvmft_req *req, uint32_t tenant);
 
 /* Takes a parked request out of its list. */
 void nvmft_buffers_unpark(struct nvmft_req *req);
@@ -664,7 +662,8 @@ void nvmft_req_fail(struct nvmft_req *req, uint16_t status);
 void nvmft_req_fail_err(struct nvmft_req *req, icms_err err, enum icms_miss reason);
 
 /* The header of a command with data is here: parses and checks the command, and says what its data
- * needs. False: the data is dropped; else bytes of buffer and where the data goes in it. */
+ * needs. False: the data is dropped; else bytes of buffer and where the data goes in it. 0 bytes:
+ * it goes to incoming_keys. */
 bool nvmft_req_capsule_room(struct nvmft_qpair *qpair, const struct nvme_sqe_wf *sqe,
                             uint32_t data_bytes, uint64_t *out_bytes, uint32_t *out_offset);
 
@@ -704,6 +703,9 @@ bool nvmft_qpair_sweep(struct nvmft_qpair *qpair, uint64_t now_ns, uint64_t step
 /* Counts so much time for the commands that wait for their host; false: the host was too slow and
  * the connection is closed. out_busy: some do wait. */
 bool nvmft_pace_sweep(struct nvmft_qpair *qpair, uint64_t step_ns, bool *out_busy);
+
+/* Memory for the keys of a request of an I/O queue: they wait in it without a buffer. */
+struct key *nvmft_qpair_keys(const struct nvmft_req *req);
 
 /* The slot of a queue pair. */
 struct nvmft_req *nvmft_qpair_slot(struct nvmft_qpair *qpair, uint32_t index);
