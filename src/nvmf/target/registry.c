@@ -382,7 +382,7 @@ static uint16_t registry_join_admin(struct nvmf_target *target, struct nvmft_qpa
     ctrl->cc = ctrl->csts = ctrl->async_config = 0;
     ctrl->warned = 0;
     ctrl->differs = ctrl->has_told[0] = ctrl->has_told[1] = false;
-    ctrl->changed_ns = 0;
+    ctrl->changed_ns[0] = ctrl->changed_ns[1] = 0;
     ctrl->io_queues = NVMFT_IO_QUEUES;
     atomic_fetch_add_explicit(&target->controllers, 1, memory_order_relaxed);
     registry_add(qpair, ctrl);

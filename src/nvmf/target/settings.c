@@ -24,20 +24,23 @@ static uint32_t setting_keep(struct nvmft_setting *setting, uint32_t value, uint
     return value;
 }
 
-/* A host that has other enclosures than it had may be the first of all that will have them; it
- * differs if the others do not follow until what they told before is forgotten. */
+/* A host that has other enclosures than it had, and than the others have, may be the first of all
+ * that will have them; it differs if the others do not follow until what they told before is
+ * forgotten. One that differed before, and tells something else again, gets no more time by that.
+ */
 static bool setting_is_new(struct nvmft_ctrl *ctrl, const struct nvme_feature *feature,
-                           uint64_t now_ns)
+                           uint32_t kept, uint64_t now_ns)
 {
     uint32_t i = feature->fid == NVME_FEATURE_ICMS_ENCLOSURES ? 0 : 1;
 
     if (feature->fid == NVME_FEATURE_ICMS_RUN_BLOCKS)
         return false;
-    if (ctrl->has_told[i] && ctrl->told[i] != feature->value)
-        ctrl->changed_ns = now_ns;
+    if (ctrl->has_told[i] && ctrl->has_agreed[i] && ctrl->told[i] != feature->value)
+        ctrl->changed_ns[i] = now_ns;
     ctrl->has_told[i] = true;
+    ctrl->has_agreed[i] = kept == feature->value;
     ctrl->told[i] = feature->value;
-    return ctrl->changed_ns != 0 && now_ns - ctrl->changed_ns <= 2 * NVMF_TARGET_SETTING_NS;
+    return ctrl->changed_ns[i] != 0 && now_ns - ctrl->changed_ns[i] <= 2 * NVMF_TARGET_SETTING_NS;
 }
 
 /* Counted and named once for each association. */
@@ -74,7 +77,7 @@ uint16_t nvmft_setting_tell(struct nvmft_ctrl *ctrl, struct nvmft_shard *shard,
         setting = &target->run_blocks[feature->nsid - 1];
     }
     *out_kept = setting_keep(setting, feature->value, now_ns);
-    if (!setting_is_new(ctrl, feature, now_ns) && *out_kept != feature->value)
+    if (!setting_is_new(ctrl, feature, *out_kept, now_ns) && *out_kept != feature->value)
         setting_differs(ctrl, shard, feature, *out_kept);
     return NVME_SC_SUCCESS;
 }

@@ -324,6 +324,41 @@ static void a_change_that_reaches_all_hosts_is_no_difference(void **state)
     rig_free(&rig);
 }
 
+/* A host gets its time for a change once: neither another value that others do not have, nor
+ * another setting, gives it more. */
+static void a_host_that_differs_in_turns_differs(void **state)
+{
+    static const uint8_t fids[] = {NVME_FEATURE_ICMS_ENCLOSURES, NVME_FEATURE_ICMS_WEIGHTS};
+
+    for (int way = 0; way < 2; way++) {
+        struct rig *rig = rig_new(1, NULL);
+        struct peer *first = rig_admin(rig, 0), *second = rig_admin(rig, 0);
+        struct nvmf_target_stats stats;
+
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(setting_tell(first, fids[i], 0, 7), 7);
+            assert_int_equal(setting_tell(second, fids[i], 0, 7), 7);
+        }
+        for (int n = 0; n < 7; n++) {
+            rig_stats(rig, &stats);
+            assert_int_equal(stats.settings_differ, n == 6); /* 125 s after the first */
+            for (int i = 0; i < 2; i++)
+                assert_int_equal(setting_tell(first, fids[i], 0, 7), 7);
+            if (way == 0) {
+                assert_int_equal(setting_tell(second, fids[0], 0, 8 + n % 2), 7);
+            } else {
+                assert_int_equal(setting_tell(second, fids[0], 0, 8), 7);
+                assert_int_equal(setting_tell(second, fids[1], 0, 7 + n % 2), 7);
+            }
+            rig_run(rig, 25000);
+        }
+        peer_free(&first);
+        peer_free(&second);
+        rig_expect_clean(rig);
+        rig_free(&rig);
+    }
+}
+
 static void only_events_that_exist_can_be_asked_for(void **state)
 {
     struct rig *rig = rig_new(1, NULL);
@@ -791,6 +826,7 @@ int main(void)
         cmocka_unit_test(queues_are_granted_only_before_any_is_made),
         cmocka_unit_test(settings_of_hosts_are_compared),
         cmocka_unit_test(a_change_that_reaches_all_hosts_is_no_difference),
+        cmocka_unit_test(a_host_that_differs_in_turns_differs),
         cmocka_unit_test(only_events_that_exist_can_be_asked_for),
         cmocka_unit_test(data_that_ends_early_ends_the_connection),
         cmocka_unit_test(a_descriptor_shorter_than_the_data_is_refused),

@@ -283,15 +283,16 @@ struct nvmft_ctrl {
     _Atomic bool ready;        /* CSTS.RDY: I/O queues are served                             */
     _Atomic uint64_t ednek[NVMFT_NS_WORDS]; /* as nvmft_ns_set: Delete of a missing key fails */
     /* the admin queue's loop */
-    uint32_t cc;           /* controller configuration register                           */
-    uint32_t csts;         /* controller status register                                  */
-    uint32_t async_config; /* feature 0Bh                                                 */
-    uint8_t warned;        /* critical warnings that the host was told, and that last     */
-    uint32_t io_queues;    /* granted by feature 07h                                      */
-    bool differs;          /* its host told a value that others do not have               */
-    bool has_told[2];      /* its host told its enclosures; their weights                 */
-    uint32_t told[2];      /* which                                                       */
-    uint64_t changed_ns;   /* when one of them became another one; 0: never               */
+    uint32_t cc;            /* controller configuration register                           */
+    uint32_t csts;          /* controller status register                                  */
+    uint32_t async_config;  /* feature 0Bh                                                 */
+    uint8_t warned;         /* critical warnings that the host was told, and that last     */
+    uint32_t io_queues;     /* granted by feature 07h                                      */
+    bool differs;           /* its host told a value that others do not have               */
+    bool has_told[2];       /* its host told its enclosures; their weights                 */
+    uint32_t told[2];       /* which                                                       */
+    bool has_agreed[2];     /* and others had the same                                     */
+    uint64_t changed_ns[2]; /* when it became another one than others have; 0: never      */
 };
 
 /* ---- queue pairs ---------------------------------------------------------------------------- */
