@@ -469,6 +469,68 @@ static void volumes_share_queue_pairs_by_weight(void **state)
     rig_free(rig);
 }
 
+static void report(struct rig_client *client, uint32_t n)
+{
+    (void)rig_op(client, SHM_OP_SUSPECT, KV, n, 10000 * MS);
+}
+
+/* What a user reports as damaged is loaded in its own share of the queue pair, not in one besides:
+ * two users, of which one reports as much as it loads, have as much of it each. */
+static void reports_of_damage_are_of_the_share_of_who_reports(void **state)
+{
+    enum { EACH = 120, QUEUE = 127 };
+    const struct rig_opts opts = {.enclosures = 1, .slots = 4000, .value_bytes = 1000};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *reporter = client_of(rig, USER, USER);
+    struct rig_client *other = client_of(rig, OTHERS, OTHERS);
+    uint64_t tags[EACH];
+    uint32_t got, reporters;
+
+    rig->fake[0]->hold = true;
+    for (uint32_t i = 0; i < QUEUE; i++)
+        (void)prestage(reporter, 5000 + i);
+    rig_run(rig, 50 * MS);
+    for (uint32_t i = 0; i < EACH; i++) {
+        (void)prestage(reporter, i);
+        report(reporter, 1000 + i);
+        tags[i] = prestage(other, 2000 + i);
+    }
+    rig_run(rig, 50 * MS);
+    rig_on_fake(rig, 0, fake_target_release);
+    do {
+        rig_run(rig, MS / 100);
+        got = answered(other, tags, EACH);
+    } while (got < EACH / 2);
+    reporters = rig->fake[0]->retrieves - QUEUE - got;
+    print_message("  %u, and %u of who reports\n", got, reporters);
+    assert_in_range(reporters, got / 2, got * 3 / 2);
+    rig_client_free(reporter);
+    rig_client_free(other);
+    rig_free(rig);
+}
+
+/* A report is over with the deadline of a load, however late who reports wants it to be. */
+static void a_report_of_damage_has_the_deadline_of_a_load(void **state)
+{
+    const struct rig_opts opts = {.enclosures = 1, .slots = 4000, .value_bytes = 1000};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *client = client_of(rig, USER, USER);
+    const uint32_t *used = &rig->agent->reactors[0].ops_used[IO_CLASS_PRESTAGE];
+
+    rig->fake[0]->hold = true;
+    report(client, 1);                              /* a long one of its own */
+    (void)rig_op(client, SHM_OP_SUSPECT, KV, 2, 0); /* that of the agent     */
+    (void)rig_op(client, SHM_OP_SUSPECT, KV, 3, 5 * MS);
+    rig_run(rig, MS);
+    assert_int_equal(*used, 3);
+    rig_run(rig, 100 * MS);
+    assert_int_equal(*used, 2);
+    rig_run(rig, (uint64_t)rig->opts.load_deadline_ms * MS);
+    assert_int_equal(*used, 0);
+    rig_client_free(client);
+    rig_free(rig);
+}
+
 /* The user's line for a volume in what agent_user_stats tells; false: there is none. */
 static bool user_stats(struct agent_rig *rig, uint32_t uid, uint32_t volume,
                        struct agent_user_stats *out_stats)
@@ -612,6 +674,8 @@ int main(void)
         cmocka_unit_test(users_take_turns_for_space),
         cmocka_unit_test(users_take_turns_for_an_own_drive),
         cmocka_unit_test(volumes_share_queue_pairs_by_weight),
+        cmocka_unit_test(reports_of_damage_are_of_the_share_of_who_reports),
+        cmocka_unit_test(a_report_of_damage_has_the_deadline_of_a_load),
         cmocka_unit_test(what_users_do_is_counted_and_told_to_them),
         cmocka_unit_test(waits_of_users_are_counted),
         cmocka_unit_test(keys_chosen_for_one_chain_do_not_make_it_long),

@@ -883,11 +883,14 @@ void agent_op_free(struct agent_op *op);
 void agent_op_start(struct agent_op *op);
 
 /* A block may be bad where it is stored: loads it again, into the arena if it is good; if not, that
- * record is deleted, so that a put that does not replace can repair it. counted: the error that was
- * seen. NULL: the key is being written, or looked at like this already, or there is too much to do;
- * the next one who finds it bad tries again. space: bytes of the stored block; 0: nobody knows. */
-struct agent_op *agent_op_suspect(struct agent_shard *shard, const struct key *key, bool counted,
-                                  uint64_t space);
+ * record is deleted, so that a put that does not replace can repair it. user: who found it, whose
+ * share it is. counted: the error that was seen. space: bytes of the stored block; 0: nobody knows.
+ * deadline_ns: of the load, which has that of loads if this is later. NULL: the key is being
+ * written, or looked at like this already, or there is too much to do; the next one who finds it
+ * bad tries again. */
+struct agent_op *agent_op_suspect(struct agent_shard *shard, struct agent_user_share *user,
+                                  const struct key *key, bool counted, uint64_t space,
+                                  uint64_t deadline_ns);
 
 /* The operation that writes the key now, or may delete it; NULL: none. */
 struct agent_op *agent_op_writer(struct agent_shard *shard, const struct key *key);

@@ -23,7 +23,8 @@
  * Repair. A block whose trailer fails may be bad where it is stored, and a put that does not
  * replace would find it there for ever. So it is loaded again (suspect), checked here whoever says
  * that it is bad, and a bad record is deleted where it was read, unless another one has replaced
- * it. Who writes the key waits for both.
+ * it. Who writes the key waits for both. Both belong to the share of who found the block, or
+ * reported it, and the load has the deadline of a load: nobody has a second share for reports.
  *
  * Invariant: one operation of a kind is in flight for a key, and none besides a STORE or a DELETE
  * but loads that will publish nothing (drop). Loads into the memory of a request (direct) are
@@ -546,23 +547,29 @@ struct agent_op *agent_op_writer(struct agent_shard *shard, const struct key *ke
     return op != NULL && (op->kind != AGENT_OP_LOAD || op->suspect) ? op : NULL;
 }
 
-/* A deadline for what nobody waits for. */
-static uint64_t op_background_ns(const struct agent_shard *shard)
+/* A deadline for what nobody waits for: that of loads or of stores. */
+static uint64_t op_background_ns(const struct agent_shard *shard, enum io_class io_class)
 {
-    return reactor_now_ns(shard->reactor) +
-           (uint64_t)shard->agent->opts.store_deadline_ms * 1000000;
+    const struct agent_opts *opts = &shard->agent->opts;
+
+    return reactor_now_ns(shard->reactor) + (uint64_t)(io_class == IO_CLASS_LOAD
+                                                           ? opts->load_deadline_ms
+                                                           : opts->store_deadline_ms) *
+                                                1000000;
 }
 
-struct agent_op *agent_op_suspect(struct agent_shard *shard, const struct key *key, bool counted,
-                                  uint64_t space)
+struct agent_op *agent_op_suspect(struct agent_shard *shard, struct agent_user_share *user,
+                                  const struct key *key, bool counted, uint64_t space,
+                                  uint64_t deadline_ns)
 {
     bool is_known = space != 0;
     struct agent_op *op;
     uint32_t slot;
 
-    if (!shard->spec.sealed || agent_op_writer(shard, key) != NULL)
+    if (!shard->spec.sealed || agent_op_writer(shard, key) != NULL ||
+        line_has_others(&shard->wait_slot, agent_member(shard->agent, user)))
         return NULL;
-    op = agent_op_new(shard, NULL, AGENT_OP_LOAD, key, IO_CLASS_PRESTAGE);
+    op = agent_op_new(shard, user, AGENT_OP_LOAD, key, IO_CLASS_PRESTAGE);
     if (op == NULL) /* there is none, or others wait for one */
         return NULL;
     if (!is_known)
@@ -577,7 +584,7 @@ struct agent_op *agent_op_suspect(struct agent_shard *shard, const struct key *k
     op->is_reload = is_known;
     op->suspect = true;
     op->counted = counted;
-    op->deadline_ns = op_background_ns(shard);
+    op->deadline_ns = u64_min(deadline_ns, op_background_ns(shard, IO_CLASS_LOAD));
     agent_op_drop_loads(shard, key); /* they may bring the same */
     agent_op_start(op);
     return op;
@@ -591,12 +598,12 @@ static void op_repair(const struct agent_op *load)
 
     if (load->record == 0 || agent_op_writer(shard, &load->key) != NULL)
         return;
-    op = agent_op_new(shard, NULL, AGENT_OP_DELETE, &load->key, IO_CLASS_STORE);
+    op = agent_op_new(shard, load->user, AGENT_OP_DELETE, &load->key, IO_CLASS_STORE);
     if (op == NULL)
         return;
     op->record = load->record;
     op->enclosure = load->enclosure;
-    op->deadline_ns = op_background_ns(shard);
+    op->deadline_ns = op_background_ns(shard, IO_CLASS_STORE);
     agent_op_drop_loads(shard, &load->key);
     agent_op_start(op);
 }
@@ -607,7 +614,7 @@ static void op_done_bad(const struct agent_op *op)
     if (op->suspect)
         op_repair(op);
     else if (!op->drop)
-        (void)agent_op_suspect(op->shard, &op->key, true, 0);
+        (void)agent_op_suspect(op->shard, op->user, &op->key, true, 0, UINT64_MAX);
 }
 
 /* The block did not fit into the space that a load had for it. It is loaded again into as much as
@@ -666,7 +673,7 @@ static void op_move(const struct agent_op *load)
     op->slot = load->slot;
     op->value_bytes = load->value_bytes;
     op->stored_bytes = stored_bytes;
-    op->deadline_ns = op_background_ns(shard);
+    op->deadline_ns = op_background_ns(shard, IO_CLASS_STORE);
     shard->store_bytes += agent_shard_slot_bytes(shard, op->slot);
     agent_op_start(op);
 }
@@ -720,7 +727,7 @@ static void op_done_load(struct agent_op *op)
     agent_shard_slot_give(shard, op->slot);
     op->slot = SHM_SLOT_NONE;
     if (op->too_small && op->suspect)
-        (void)agent_op_suspect(shard, &op->key, op->counted, op->space);
+        (void)agent_op_suspect(shard, op->user, &op->key, op->counted, op->space, op->deadline_ns);
     if (op->err == ICMS_OK)
         op->drop = true; /* the waiters look again: something newer is there, or nothing */
 }

@@ -209,8 +209,8 @@ static uint64_t qpair_deadline_ns(struct agent_qpair *qpair, const struct shm_su
 {
     const struct agent_opts *opts = &qpair->reactor->agent->opts;
     uint64_t now_ns = reactor_now_ns(qpair->reactor);
-    bool loads =
-        entry->op == SHM_OP_GET || entry->op == SHM_OP_EXISTS || entry->op == SHM_OP_EXISTS_MANY;
+    bool loads = entry->op == SHM_OP_GET || entry->op == SHM_OP_EXISTS ||
+                 entry->op == SHM_OP_EXISTS_MANY || entry->op == SHM_OP_SUSPECT;
     uint64_t default_ms = loads ? opts->load_deadline_ms : opts->store_deadline_ms;
 
     if (entry->deadline_ns == 0)

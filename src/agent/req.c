@@ -560,8 +560,8 @@ static enum step req_new_touch(struct agent_req *req)
 }
 
 /* A client found a block damaged, or says so: we look ourselves, in the arena and where it is
- * stored. Nobody waits for an answer, but the request is kept until then, so that one client cannot
- * cause more of this than of gets. */
+ * stored. Nobody waits for an answer, but the request is kept until then, and has its user's share
+ * and its deadline, so that one client cannot cause more of this than of gets. */
 static enum step req_new_suspect(struct agent_req *req)
 {
     struct agent_shard *shard = req->shard;
@@ -572,7 +572,8 @@ static enum step req_new_suspect(struct agent_req *req)
         return req_answer(req, ICMS_OK, ICMS_MISS_NONE);
     if (slot != SHM_SLOT_NONE)
         counter_add(&shard->checksum_errors, 1);
-    op = agent_op_suspect(shard, &req->key, slot != SHM_SLOT_NONE, 0);
+    op = agent_op_suspect(shard, req->qpair->client->user, &req->key, slot != SHM_SLOT_NONE, 0,
+                          req->deadline_ns);
     return op != NULL ? req_wait_op(req, op) : req_answer(req, ICMS_OK, ICMS_MISS_NONE);
 }
 
