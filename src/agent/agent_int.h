@@ -272,6 +272,7 @@ struct agent_match {
         *open[LIMIT_ENCLOSURES]; /* commands that are not full yet, by enclosure */
     struct loop_msg more;        /* goes on with match_run after others had their turn        */
     bool more_sent;              /* it is in flight                                          */
+    uint64_t took_bytes;         /* of commands and operations that match_run took           */
     uint64_t deadline_ns;        /* absolute                                                  */
     struct agent_waiter waiter;  /* in a free list, reactor->wait_cmd or wait_alone */
     void (*done)(struct agent_match *match); /* the request's: all keys are known */

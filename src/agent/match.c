@@ -45,7 +45,7 @@ void agent_reactor_matches_fini(struct agent_reactor *reactor)
     free(reactor->match_cmds);
 }
 
-static void match_wake(struct agent_waiter *waiter, struct agent_op *op);
+static uint64_t match_wake(struct agent_waiter *waiter, struct agent_op *op);
 
 struct agent_match *agent_match_new(struct agent_shard *shard, struct agent_user_share *user)
 {
@@ -138,6 +138,7 @@ static struct line *match_ask_alone(struct agent_match *match, uint32_t i)
     op->first_reason = op->search.is_missed ? ICMS_MISS_ABSENT : ICMS_MISS_NONE;
     match->state[i] = MATCH_OUT;
     match->out++;
+    match->took_bytes += AGENT_KEY_COST_BYTES;
     agent_op_start(op);
     return NULL;
 }
@@ -165,6 +166,7 @@ static struct line *match_ask_cmd(struct agent_match *match, uint32_t i,
         cmd->enclosure = enclosure;
         cmd->count = 0;
         match->out++;
+        match->took_bytes += NVME_KV_EXIST_MANY_KEYS * AGENT_KEY_COST_BYTES;
     }
     cmd->index[cmd->count] = (uint16_t)i;
     cmd->keys[cmd->count] = match->keys[i];
@@ -239,14 +241,16 @@ static void match_parts_send(struct agent_match *match)
 
 /* Asks for keys that are to be asked for; what there is nothing to ask with for waits. What was
  * asked for goes out when the loop comes to it, so it is let go now and then: the first enclosures
- * answer while the last ones are not asked yet. */
-static void match_run(struct agent_match *match)
+ * answer while the last ones are not asked yet. Returns the bytes of what it took to ask with. */
+static uint64_t match_run(struct agent_match *match)
 {
     struct agent_reactor *reactor = match->shard->reactor;
     uint32_t end = match->next + AGENT_MATCH_SLICE;
     struct line *wait = NULL;
+    uint64_t took_bytes;
 
     agent_waiter_leave(&match->waiter);
+    match->took_bytes = 0;
     if (match->req == NULL)
         match->next = match->count; /* nobody wants to know */
     while (match->next < match->count && match->next < end) {
@@ -258,18 +262,18 @@ static void match_run(struct agent_match *match)
             break;
         match->next++;
     }
+    took_bytes = match->took_bytes;
     if (wait == NULL && match->next < match->count) {
         match->more_sent = true;
         match->out++;
         loop_send(reactor->loop, &match->more, match_more);
-        return;
+        return took_bytes;
     }
     match_parts_send(match);
     if (wait != NULL)
-        agent_line_wait(&match->waiter, wait, agent_share(match->shard, match->user),
-                        wait == &reactor->wait_cmd ? NVME_KV_EXIST_MANY_KEYS * AGENT_KEY_COST_BYTES
-                                                   : AGENT_KEY_COST_BYTES);
+        agent_line_wait(&match->waiter, wait, agent_share(match->shard, match->user));
     match_settle(match);
+    return took_bytes;
 }
 
 static void match_more(struct loop_msg *msg)
@@ -278,13 +282,13 @@ static void match_more(struct loop_msg *msg)
 
     match->more_sent = false;
     match->out--;
-    match_run(match);
+    (void)match_run(match);
 }
 
 /* There may be something to ask with. */
-static void match_wake(struct agent_waiter *waiter, struct agent_op *op)
+static uint64_t match_wake(struct agent_waiter *waiter, struct agent_op *op)
 {
-    match_run(container_of(waiter, struct agent_match, waiter));
+    return match_run(container_of(waiter, struct agent_match, waiter));
 }
 
 void agent_match_start(struct agent_match *match, uint64_t deadline_ns)
@@ -294,7 +298,7 @@ void agent_match_start(struct agent_match *match, uint64_t deadline_ns)
     match->next = match->looked = 0;
     memset(match->searches, 0, match->count * sizeof(match->searches[0]));
     memset(match->state, MATCH_ASK, match->count * sizeof(match->state[0]));
-    match_run(match);
+    (void)match_run(match);
 }
 
 /* ---- answers -------------------------------------------------------------------------------- */
@@ -346,7 +350,7 @@ static void match_cmd_answered(struct agent_match_cmd *cmd)
     list_push(&reactor->free_match_cmds, &cmd->link);
     agent_reactor_wake(reactor);
     if (match->next < match->count && !match->more_sent)
-        match_run(match);
+        (void)match_run(match);
     else
         match_settle(match);
 }

@@ -497,6 +497,41 @@ static void an_error_is_never_a_block(void **state)
     }
 }
 
+/* A batch that waits on behind what it took is charged for that: small ones of another user do not
+ * wait for all of it. */
+static void what_is_taken_in_pieces_is_charged(void **state)
+{
+    enum { LARGE_KEYS = 2048, LARGE = 12, SMALL = 4, SPACE = 1 << 16 };
+    const struct rig_opts opts = {.enclosures = 1, .slots = 64, .many = true};
+    const struct agent_user users[] = {{.uid = 1000, .gid = 1000}, {.uid = 1001, .gid = 1001}};
+    struct agent_rig *rig = rig_new(&opts);
+    struct rig_client *clients[2];
+    uint64_t large[LARGE], small[SMALL];
+    uint32_t before;
+    icms_err err;
+
+    for (int i = 0; i < 2; i++)
+        clients[i] = rig_client_as(rig, &users[i], &err);
+    rig->fake[0]->hold = true;
+    for (uint32_t i = 0; i < LARGE; i++)
+        large[i] = ask(clients[0], KV, i * SPACE, i * LARGE_KEYS, LARGE_KEYS, 20000 * MS);
+    rig_run(rig, 100 * MS);
+    for (uint32_t i = 0; i < SMALL; i++)
+        small[i] = ask(clients[1], KV, i * SPACE, 50000 + i * 64, 64, 20000 * MS);
+    rig_run(rig, 100 * MS);
+    rig_on_fake(rig, 0, fake_target_release);
+    for (uint32_t i = 0; i < SMALL; i++)
+        assert_int_equal(rig_wait(clients[1], small[i])->status, ICMS_OK);
+    before = rig->fake[0]->exist_manys;
+    print_message("  %u commands\n", before);
+    assert_true(before <= 230); /* 127 had gone before */
+    for (uint32_t i = 0; i < LARGE; i++)
+        assert_int_equal(rig_wait(clients[0], large[i])->status, ICMS_OK);
+    for (int i = 0; i < 2; i++)
+        rig_client_free(clients[i]);
+    rig_free(rig);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -513,6 +548,7 @@ int main(void)
         cmocka_unit_test(enclosures_that_lack_the_volume),
         cmocka_unit_test(exist_many_may_be_gone_after_a_reconnect),
         cmocka_unit_test(an_error_is_never_a_block),
+        cmocka_unit_test(what_is_taken_in_pieces_is_charged),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

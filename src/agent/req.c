@@ -28,7 +28,7 @@
 enum step {
     STEP_NEXT, /* the state changed: go on                */
     STEP_WAIT, /* somebody wakes it                       */
-    STEP_OVER, /* answered: not ours any more             */
+    STEP_OVER, /* answered, or as good: not ours any more */
 };
 
 /* ---- the answer ----------------------------------------------------------------------------- */
@@ -100,7 +100,7 @@ static enum step req_wait_key(struct agent_req *req, struct agent_op *op)
     return req_wait(req, AGENT_REQ_WAIT_KEY, &op->blocked);
 }
 
-/* Of a turn in a line: what it takes. */
+/* Of a turn in a line: what it takes there. */
 static uint64_t req_bytes(const struct agent_req *req)
 {
     switch (req->op) {
@@ -120,7 +120,7 @@ static enum step req_wait_line(struct agent_req *req, enum agent_req_state state
 {
     agent_req_state_set(req, state);
     req->wait_since_ns = reactor_now_ns(req->shard->reactor);
-    agent_line_wait(&req->waiter, line, share, req_bytes(req));
+    agent_line_wait(&req->waiter, line, share);
     return STEP_WAIT;
 }
 
@@ -495,8 +495,8 @@ static enum step req_new_exists_many(struct agent_req *req)
     req->match = match;
     match->req = req;
     match->done = req_match_done;
-    agent_match_start(match, req->deadline_ns); /* it may be answered in there */
-    return STEP_WAIT;
+    agent_match_start(match, req->deadline_ns);
+    return STEP_OVER; /* it may have been answered in there */
 }
 
 static enum step req_new_remove(struct agent_req *req)
@@ -607,11 +607,13 @@ static enum step req_new(struct agent_req *req)
     }
 }
 
-static void req_retry(struct agent_req *req)
+/* Returns whether it does not have to wait any more for what there is not enough of. */
+static bool req_retry(struct agent_req *req)
 {
     req_waited(req);
     agent_req_state_set(req, AGENT_REQ_NEW);
-    (void)req_new(req);
+    return req_new(req) == STEP_OVER || req->state == AGENT_REQ_LOCAL ||
+           req->state == AGENT_REQ_POD;
 }
 
 static void req_deadline(struct loop_timer *timer)
@@ -655,15 +657,15 @@ static void req_op_done(struct agent_req *req, const struct agent_op *op)
         if (op->direct != NULL && op->drop) { /* written meanwhile */
             req->direct = false;
             loop_timer_start(shard->reactor->loop, &req->timer, req->deadline_ns);
-            req_retry(req);
+            (void)req_retry(req);
         } else if (op->direct != NULL) {
             (void)req_direct_done(req, op);
         } else if (op->too_small) {
             req->space = op->space; /* what it needs */
-            req_retry(req);
+            (void)req_retry(req);
         } else if (op->drop ||
                    (op->reason == ICMS_MISS_DEADLINE && op->deadline_ns < req->deadline_ns)) {
-            req_retry(req); /* written meanwhile, or this request has more time */
+            (void)req_retry(req); /* written meanwhile, or this request has more time */
         } else if (op->err == ICMS_OK) {
             (void)req_get_hit(req, op->slot, local ? ICMS_SOURCE_LOCAL : ICMS_SOURCE_POD);
         } else {
@@ -688,14 +690,17 @@ static void req_op_done(struct agent_req *req, const struct agent_op *op)
 }
 
 /* What it waited for came, or may have. */
-static void req_wake(struct agent_waiter *waiter, struct agent_op *op)
+static uint64_t req_wake(struct agent_waiter *waiter, struct agent_op *op)
 {
     struct agent_req *req = container_of(waiter, struct agent_req, waiter);
+    uint64_t bytes;
 
-    if (op != NULL)
+    if (op != NULL) {
         req_op_done(req, op);
-    else
-        req_retry(req);
+        return 0;
+    }
+    bytes = req_bytes(req);
+    return req_retry(req) ? bytes : 0;
 }
 
 void agent_req_begin(struct agent_req *req)

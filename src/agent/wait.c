@@ -8,6 +8,11 @@
  * volume alike; for the space of a volume only users do. Who comes while another share waits waits
  * behind it, so what is given back goes to who is next, and not to who asks most often.
  *
+ * A share is charged where something of it waited and took what it had waited for. A request that
+ * needs space and an operation gives back the one while it waits for the other: for the turn that
+ * it could not use its share is charged as for the least there is, so that it is charged once for
+ * its bytes, and those who wait with it have their turns meanwhile.
+ *
  * Invariants: who is woken is in no line, and is at the end of its share when it has to wait again.
  * While somebody waits for an operation, a batch or a command, and there is one, `wake` is in
  * flight.
@@ -59,12 +64,11 @@ icms_err agent_shard_lines_init(struct agent_shard *shard)
     return ICMS_OK;
 }
 
-void agent_line_wait(struct agent_waiter *waiter, struct line *line, uint32_t share, uint64_t bytes)
+void agent_line_wait(struct agent_waiter *waiter, struct line *line, uint32_t share)
 {
     check(waiter->line == NULL && list_empty(&waiter->link));
     waiter->line = line;
     waiter->share = share;
-    waiter->bytes = bytes;
     line_push(line, share, &waiter->link);
 }
 
@@ -89,11 +93,10 @@ static struct list *wait_next(struct line *line, uint32_t *out_share)
     if (link == NULL)
         return NULL;
     waiter = container_of(link, struct agent_waiter, link);
-    bytes = waiter->bytes;
     waiter->line = NULL;
-    waiter->wake(waiter, NULL);
+    bytes = waiter->wake(waiter, NULL);
     /* Only the pointer is looked at: who got what it waited for may be another's by now. */
-    if (line->shares[*out_share].waiting.prev != link)
+    if (bytes > 0 || line->shares[*out_share].waiting.prev != link)
         line_charge(line, *out_share, bytes);
     return link;
 }

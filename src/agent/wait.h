@@ -31,9 +31,10 @@ struct agent_waiter {
     struct list link;
     struct line *line; /* where it waits; NULL: in a list, or nowhere             */
     uint32_t share;    /* whose it is there                                       */
-    uint64_t bytes;    /* that it takes, for its share                            */
-    /* op: the operation that is over, when it waited for that; else NULL. */
-    void (*wake)(struct agent_waiter *waiter, struct agent_op *op);
+    /* op: the operation that is over, when it waited for that; else NULL. Returns the bytes that
+     * its share is charged for in the line where it waited: of what it took. 0: it took nothing,
+     * or has to wait for something else first. */
+    uint64_t (*wake)(struct agent_waiter *waiter, struct agent_op *op);
 };
 
 /* A user as a member of a line's group. NULL: the agent itself. */
@@ -46,9 +47,8 @@ uint32_t agent_share(const struct agent_shard *shard, const struct agent_user_sh
 icms_err agent_reactor_lines_init(struct agent_reactor *reactor) ICMS_MUST_CHECK;
 icms_err agent_shard_lines_init(struct agent_shard *shard) ICMS_MUST_CHECK;
 
-/* It waits in a line, as so many bytes of a share. */
-void agent_line_wait(struct agent_waiter *waiter, struct line *line, uint32_t share,
-                     uint64_t bytes);
+/* It waits in a line, as one of a share. */
+void agent_line_wait(struct agent_waiter *waiter, struct line *line, uint32_t share);
 
 /* It waits no more, wherever it did. */
 void agent_waiter_leave(struct agent_waiter *waiter);
@@ -59,7 +59,7 @@ static inline void agent_waiter_wake(struct list *link, struct agent_op *op)
     struct agent_waiter *waiter = container_of(link, struct agent_waiter, link);
 
     list_remove(link);
-    waiter->wake(waiter, op);
+    (void)waiter->wake(waiter, op);
 }
 
 /* Wakes who waits in a line, turn by turn, until so many of each share have to wait there again;

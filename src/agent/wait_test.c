@@ -6,10 +6,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
 #include "agent/agent_rig.h"
+#include "agent/wait.h"
 #include "base/check.h"
 
 #define MS RIG_MS
@@ -224,6 +226,87 @@ static void a_drain_waits_for_requests_and_for_accepted_stores(void **state)
     rig_free(rig);
 }
 
+/* Something that needs space, and perhaps an operation, of which there are so many. */
+struct taker {
+    struct agent_waiter waiter;
+    struct takers *all;
+    uint32_t share;
+    bool needs_op;
+};
+
+struct takers {
+    struct line space, ops;
+    struct taker takers[9]; /* the first three are of share 0 */
+    uint32_t spaces, free_ops;
+    uint32_t got[2]; /* by share */
+};
+
+#define TAKER_BYTES ((uint64_t)1 << 20)
+
+static uint64_t taker_wake(struct agent_waiter *waiter, struct agent_op *op)
+{
+    struct taker *taker = container_of(waiter, struct taker, waiter);
+    struct takers *all = taker->all;
+
+    if (all->spaces == 0) {
+        agent_line_wait(waiter, &all->space, taker->share);
+        return 0;
+    }
+    if (taker->needs_op && all->free_ops == 0) {
+        agent_line_wait(waiter, &all->ops, taker->share);
+        return 0;
+    }
+    all->spaces--;
+    all->free_ops -= taker->needs_op;
+    all->got[taker->share]++;
+    return TAKER_BYTES;
+}
+
+/* So much is given back; who took something wants the next afterwards. */
+static void takers_wake(struct takers *all, struct line *line, uint32_t spaces, uint32_t ops)
+{
+    all->spaces = spaces;
+    all->free_ops = ops;
+    agent_line_wake(line, 1);
+    for (int i = 0; i < 9; i++)
+        if (all->takers[i].waiter.line == NULL)
+            agent_line_wait(&all->takers[i].waiter, &all->space, all->takers[i].share);
+}
+
+/* Of two users one needs an operation besides space. In the first half of each round there is space
+ * and no operation: the other user gets it, since the first one has turns that it cannot use. In
+ * the second half there is both. It is charged for what it got and not for those turns, so it is
+ * first, and third, of three. */
+static void who_waits_for_two_things_is_charged_once(void **state)
+{
+    struct takers *all = calloc(1, sizeof(*all));
+    void *memory = malloc(2 * line_bytes(1, 2));
+
+    check(all != NULL && memory != NULL);
+    line_init(&all->space, memory, 1, 2, NULL);
+    line_init(&all->ops, (uint8_t *)memory + line_bytes(1, 2), 1, 2, NULL);
+    for (int i = 0; i < 9; i++) {
+        struct taker *taker = &all->takers[i];
+
+        *taker = (struct taker){.all = all, .share = i > 2, .needs_op = i <= 2};
+        taker->waiter.wake = taker_wake;
+        list_init(&taker->waiter.link);
+        agent_line_wait(&taker->waiter, &all->space, taker->share);
+    }
+    for (int round = 0; round < 200; round++) {
+        takers_wake(all, &all->space, 3, 0);
+        takers_wake(all, &all->ops, 0, 3);
+        takers_wake(all, &all->space, 3, 3);
+    }
+    print_message("  %u and %u\n", all->got[0], all->got[1]);
+    assert_int_equal(all->got[0] + all->got[1], 6 * 200);
+    assert_in_range(all->got[0], 2 * 200 - 5, 2 * 200 + 5);
+    for (int i = 0; i < 9; i++)
+        agent_waiter_leave(&all->takers[i].waiter);
+    free(memory);
+    free(all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +316,7 @@ int main(void)
         cmocka_unit_test(a_flush_waits_for_the_flush_before_it),
         cmocka_unit_test(a_flush_says_nothing_of_who_had_the_number_before),
         cmocka_unit_test(stores_leave_slots_to_loads),
+        cmocka_unit_test(who_waits_for_two_things_is_charged_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
