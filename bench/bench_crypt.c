@@ -3,7 +3,7 @@
  * bench/bench_crypt.c: `icms bench crypt`: what encryption of values costs one core.
  *
  * put: a value sealed from one memory into another, as a client does: encrypted, copied and summed
- * (CRC32C) in one pass, with a key derived for each value. get: opened again and checked. The
+ * (CRC32C) in one pass, with a key derived for each value. get: copied and opened again. The
  * ceiling is what `openssl speed -evp aes-256-gcm` does: libcrypto's AES-256-GCM over one buffer of
  * the value's size, in place, with a nonce and a tag each, and no derivation, copy or checksum. get
  * is compared with decryption.
@@ -78,29 +78,31 @@ static icms_err crypt_raw_slice(struct bench_side *base, const struct bench_work
     return ICMS_OK;
 }
 
+/* With a new salt, as each put has. */
+static void crypt_seal(struct crypt_side *side)
+{
+    secret_random(side->block.salt, sizeof(side->block.salt));
+    (void)seal_value(side->seal, side->key, &side->block, side->plain, side->size, side->memory,
+                     side->sealed);
+}
+
 static icms_err crypt_slice(struct bench_side *base, const struct bench_work *work, uint64_t ns,
                             struct bench_slice *slice, struct err_why *why)
 {
     struct crypt_side *side = base->owner;
     uint64_t begin, now;
-    uint32_t crc = 0, wanted;
 
     (void)why;
-    secret_random(side->block.salt, sizeof(side->block.salt));
-    wanted = seal_value(side->seal, side->key, &side->block, side->plain, side->size, side->memory,
-                        side->sealed);
+    crypt_seal(side);
     begin = now = bench_now_ns();
     while (now - begin < ns) {
         uint64_t start = now;
         icms_err err = ICMS_OK;
 
         if (work->op == BENCH_PUT) {
-            secret_random(side->block.salt, sizeof(side->block.salt));
-            wanted = seal_value(side->seal, side->key, &side->block, side->plain, side->size,
-                                side->memory, side->sealed);
+            crypt_seal(side);
         } else if (!seal_open(side->seal, side->key, &side->block, side->sealed, side->size,
-                              side->memory, side->opened, &crc) ||
-                   crc != wanted) {
+                              side->memory, side->opened)) {
             err = ICMS_CORRUPT;
         }
         now = bench_now_ns();
@@ -109,8 +111,8 @@ static icms_err crypt_slice(struct bench_side *base, const struct bench_work *wo
     }
     slice->wall_ns = now - begin;
     if (!seal_open(side->seal, side->key, &side->block, side->sealed, side->size, side->memory,
-                   side->opened, &crc) ||
-        crc != wanted || memcmp(side->opened, side->plain, side->size) != 0) {
+                   side->opened) ||
+        memcmp(side->opened, side->plain, side->size) != 0) {
         slice->errors++;
         slice->error = ICMS_CORRUPT;
     }

@@ -148,7 +148,9 @@ struct take_plain {
     bool is_whole;  /* out: what is stored is as it was sealed, whatever is wrong with it for us */
 };
 
-/* Decrypts with a key that we have. `to` is the value, or zeros. */
+/* Decrypts with a key that we have. `to` is the value, or zeros. The tags have in them all that the
+ * trailer's checksum covers. Only when one does not pass is that checksum looked at: it tells what
+ * is damaged from what is whole and was sealed under another key, or for another block. */
 static enum icms_miss take_decrypt(const struct icms_request *request, const struct icms_key *key,
                                    const uint8_t *value, uint32_t value_bytes,
                                    const uint8_t *trailer, const struct sealed_cipher *cipher,
@@ -168,13 +170,13 @@ static enum icms_miss take_decrypt(const struct icms_request *request, const str
 
     memcpy(bound.salt, cipher->salt, sizeof(bound.salt));
     passed = seal_open(seal, secret_bytes(volume_key->secret), &bound, value, plain->bytes,
-                       client_seal_memory(request), plain->to, &crc);
+                       client_seal_memory(request), plain->to);
     client_seal_give(request->icms->crypt, number);
+    if (passed)
+        return ICMS_MISS_NONE;
+    crc = crc32c(value, value_bytes);
     wrong = take_check(request, key, value_bytes, crc, trailer);
     plain->is_whole = wrong != ICMS_MISS_CHECKSUM;
-    if (passed && wrong == ICMS_MISS_NONE)
-        return ICMS_MISS_NONE;
-    secret_wipe(plain->to, plain->bytes);
     return wrong == ICMS_MISS_NONE ? ICMS_MISS_CHECKSUM : wrong;
 }
 

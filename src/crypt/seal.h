@@ -16,10 +16,11 @@
  * So nothing of another block, volume, generation or key passes, and no piece passes in another
  * place, or without the others. XAES-256-GCM does not commit to its key; nothing here relies on it.
  *
- * Each byte is moved once, in chunks that stay in the cache: encrypted or decrypted, copied, and
- * summed for the trailer's CRC32C. Ciphertext is read from and written to memory that others may
- * write only once, by way of memory of the context: what is authenticated is what was decrypted,
- * and what was encrypted. Where nobody else writes there is no such detour.
+ * Each byte is moved once, in chunks that stay in the cache: encrypted, copied, and summed for the
+ * trailer's CRC32C; or copied and decrypted. Opening sums nothing: the tags authenticate every
+ * byte. Ciphertext is read from and written to memory that others may write only once, by way of
+ * memory of the context: what is authenticated is what was decrypted, and what was encrypted. Where
+ * nobody else writes there is no such detour.
  *
  * After each value the contexts hold no key any more. One thread at a time uses a struct seal; it
  * takes its memory when it is made and none later.
@@ -65,10 +66,10 @@ uint32_t seal_value(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
                     enum seal_memory memory, void *to);
 
 /* Opens a value whose sealed bytes are sealed_bytes(plain_bytes) into to[plain_bytes]. False: a tag
- * did not pass; `to` is zeros then. *out_crc is the CRC32C of the sealed bytes in either case.
- * Those of SEAL_SHARED may change meanwhile: what passes is what was sealed. */
+ * did not pass; `to` is zeros then. Sealed bytes of SEAL_SHARED may change meanwhile: what passes
+ * is what was sealed. */
 bool seal_open(struct seal *seal, const uint8_t volume_key[SEAL_KEY_BYTES],
                const struct seal_block *block, const void *from, uint32_t plain_bytes,
-               enum seal_memory memory, void *to, uint32_t *out_crc) ICMS_MUST_CHECK;
+               enum seal_memory memory, void *to) ICMS_MUST_CHECK;
 
 #endif

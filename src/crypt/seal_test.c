@@ -137,7 +137,7 @@ static void pieces_have_their_own_nonce_and_place(void **state)
 }
 
 static const uint32_t sizes[] = {
-    1,         15,    16,        17,        16 * KIB - 1,  16 * KIB,   16 * KIB + 1,
+    1,         15,    16,        17,        12 * KIB - 1,  12 * KIB,   12 * KIB + 1,
     PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 2 * PIECE + 1, 1024 * KIB, 1024 * KIB + 77};
 
 /* The same bytes in either memory. */
@@ -147,22 +147,20 @@ static void every_size_comes_back(void **state)
         uint64_t bytes = sealed_bytes(sizes[i]);
         uint8_t *plain = filled(sizes[i]), *out = malloc(bytes + 1), *back = malloc(sizes[i] + 1);
         struct seal_block block = block_of();
-        uint32_t crc, again;
+        uint32_t crc;
 
         assert_int_equal(sealed_plain_bytes(bytes), sizes[i]);
         out[bytes] = 0x5a;
         back[sizes[i]] = 0x5a;
         crc = seal_value(seal, volume_key, &block, plain, sizes[i], SEAL_SHARED, out);
         assert_int_equal(crc, crc32c(out, bytes));
-        assert_true(seal_open(seal, volume_key, &block, out, sizes[i], SEAL_SHARED, back, &again));
-        assert_int_equal(again, crc);
+        assert_true(seal_open(seal, volume_key, &block, out, sizes[i], SEAL_SHARED, back));
         assert_memory_equal(back, plain, sizes[i]);
         memset(out, 0, bytes);
         memset(back, 0, sizes[i]);
         assert_int_equal(seal_value(seal, volume_key, &block, plain, sizes[i], SEAL_OWN, out), crc);
         assert_int_equal(crc, crc32c(out, bytes));
-        assert_true(seal_open(seal, volume_key, &block, out, sizes[i], SEAL_OWN, back, &again));
-        assert_int_equal(again, crc);
+        assert_true(seal_open(seal, volume_key, &block, out, sizes[i], SEAL_OWN, back));
         assert_memory_equal(back, plain, sizes[i]);
         assert_int_equal(out[bytes], 0x5a);
         assert_int_equal(back[sizes[i]], 0x5a);
@@ -186,17 +184,15 @@ static void other_lengths_are_of_no_value(void **state)
         assert_int_equal(sealed_plain_bytes(sealed_bytes(plain)), plain);
 }
 
-/* Not opened, nothing of it shown, and the checksum is that of what is there. */
+/* Not opened, and nothing of it shown. */
 static void does_not_open(const struct seal_block *block, const uint8_t *master, const uint8_t *out,
                           uint32_t plain_bytes)
 {
     for (int memory = SEAL_SHARED; memory <= SEAL_OWN; memory++) {
         uint8_t *back = filled(plain_bytes);
-        uint32_t crc = 0;
 
         assert_false(
-            seal_open(seal, master, block, out, plain_bytes, (enum seal_memory)memory, back, &crc));
-        assert_int_equal(crc, crc32c(out, sealed_bytes(plain_bytes)));
+            seal_open(seal, master, block, out, plain_bytes, (enum seal_memory)memory, back));
         for (uint32_t i = 0; i < plain_bytes; i++)
             assert_int_equal(back[i], 0);
         free(back);
