@@ -23,6 +23,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import expect  # noqa: E402
 
 VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
 COUNT, BYTES = 300, 60000
@@ -47,11 +48,6 @@ class Probe:
         if not answer:
             sys.exit(f"agent_probe ended with {self.process.wait()} after {line}")
         return json.loads(answer)
-
-
-def expect(what, condition, seen):
-    if not condition:
-        sys.exit(f"not so: {what}: {seen}")
 
 
 def wait_until(what, condition, seconds):

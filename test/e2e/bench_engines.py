@@ -19,12 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools")]
 from engines import match, report, sides  # noqa: E402
 
+from judge import expect
+
 NBYTES = 4 << 20
-
-
-def expect(what, condition, seen=""):
-    if not condition:
-        sys.exit(f"not so: {what}: {seen}")
 
 
 def refused(what, call, *arguments):

@@ -31,6 +31,8 @@ COUNT = 32
 # after what the environment says, if that is longer.
 FAKE_MINIO = """#!/usr/bin/env python3
 import http.server, os, sys
+
+from judge import expect
 objects, host = {}, sys.argv[sys.argv.index("--address") + 1].split(":")
 
 class Door(http.server.BaseHTTPRequestHandler):
@@ -61,11 +63,6 @@ class Door(http.server.BaseHTTPRequestHandler):
 
 http.server.ThreadingHTTPServer((host[0], int(host[1])), Door).serve_forever()
 """
-
-
-def expect(what, condition, seen):
-    if not condition:
-        sys.exit(f"not so: {what}: {seen}")
 
 
 def played(faults):

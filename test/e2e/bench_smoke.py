@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 
+from judge import expect
+
 FIELDS = {"bench", "op", "variant", "size_bytes", "depth", "slices", "ops", "errors",
           "verified_bytes", "gb_per_s", "cpu_s_per_gb", "p50_us", "p99_us", "p999_us"}
 SHORT = ["--slices", "2", "--slice", "50ms", "--size", "128KiB", "--space", "1GiB"]
@@ -27,11 +29,6 @@ SHORT = ["--slices", "2", "--slice", "50ms", "--size", "128KiB", "--space", "1Gi
 
 VARIANTS = {"crypt": {"", "own", "pod", "tls"}, "scale": {f"agents-{n}" for n in (8, 72, 288, 1152)} |
                      {f"enclosures-{n}" for n in (1, 9, 36)}}
-
-
-def expect(what, condition, seen):
-    if not condition:
-        sys.exit(f"not so: {what}: {seen}")
 
 
 def names(program):

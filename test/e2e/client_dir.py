@@ -16,15 +16,11 @@ import sys
 import tempfile
 import time
 
+from judge import expect
+
 
 def icms(build, *arguments, **more):
     return subprocess.run([build / "cmd/icms", *arguments], capture_output=True, timeout=60, **more)
-
-
-def expect(what, truth, result=None):
-    if not truth:
-        sys.exit(f"not ok {what}: {result}")
-    print(f"ok {what}")
 
 
 def main():

@@ -20,15 +20,10 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import expect  # noqa: E402
 
 PLAIN = {"name": "kv", "value_max": "1MiB", "memory_max": "8MiB", "encrypted": "false"}
 MARKER = b"a sentence that nobody else may read"
-
-
-def expect(what, truth, seen=None):
-    if not truth:
-        sys.exit(f"not ok {what}: {seen}")
-    print(f"ok {what}", flush=True)
 
 
 def run(build, *arguments, value=None):

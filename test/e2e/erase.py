@@ -21,17 +21,12 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import expect  # noqa: E402
 
 COMMON = {"value_max": "1MiB", "memory_max": "8MiB", "encrypted": "true"}
 VOLUMES = [{"name": "kv", "generation": "2 # of the first model", **COMMON}, {"name": "other", **COMMON},
            {"name": "kms", **COMMON}, {"name": "plain", "value_max": "1MiB", "memory_max": "8MiB"}]
 BLOCKS = [f"block{i}" for i in range(3)]
-
-
-def expect(what, truth, seen=None):
-    if not truth:
-        sys.exit(f"not ok {what}: {seen}")
-    print(f"ok {what}", flush=True)
 
 
 def run(build, *arguments, value=None):

@@ -13,7 +13,6 @@ usage: fair.py BUILD_ROOT
 """
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import Client, expect  # noqa: E402
 
 BYTES = 16000
 RATE = 3000  # blocks a second that a client offers, many times what the drive takes
@@ -29,29 +29,6 @@ SECONDS = 4
 NAMES = ("heavy", "light", "other")
 VOLUMES = [{"name": name, "tenant": name, "value_max": "16KiB", "memory_max": "16MiB"}
            for name in NAMES]
-
-
-class Client:
-    def __init__(self, build, agent, volume, seed):
-        self.process = subprocess.Popen([build / "test/e2e/overload_client", f"unix:{agent.socket}",
-                                         volume, str(seed), str(BYTES)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
-
-    def tell(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"a client ended with {self.process.wait()}")
-        return json.loads(line)
-
-
-def expect(what, condition, seen=""):
-    if not condition:
-        sys.exit(f"not so: {what}: {seen}")
-    print(f"ok {what}")
 
 
 def stored(target, tenant):
@@ -87,7 +64,8 @@ def main():
                               keep_alive="60s", queue_entries="256") for i in range(3)]
         for agent in agents:
             agent.wait_ready()
-        heavy, light, other = (Client(build, agents[i], NAMES[i], 1 + i) for i in range(3))
+        program = build / "test/e2e/overload_client"
+        heavy, light, other = (Client(program, agents[i], NAMES[i], 1 + i, BYTES) for i in range(3))
         both = storm(target, [heavy, light])
         equal = storm(target, [light, other])
         alone = storm(target, [light])
@@ -103,8 +81,7 @@ def main():
         expect("one alone gets what the two got", alone["light"] >= 0.8 * sum(both.values()),
                (both, alone))
         for client in (heavy, light, other):
-            client.process.stdin.close()
-            expect("a client ends", client.process.wait(timeout=60) == 0)
+            client.end()
 
 
 main()

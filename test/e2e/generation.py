@@ -17,14 +17,9 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import expect  # noqa: E402
 
 VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "4MiB", "generation": 0}
-
-
-def expect(what, truth, seen):
-    if not truth:
-        sys.exit(f"not ok {what}: {seen}")
-    print(f"ok {what}")
 
 
 def icms(build, agent, *arguments, value=None):

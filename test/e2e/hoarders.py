@@ -12,12 +12,10 @@ On a machine with other work the parts scatter, so `make check` asks for half; -
 
 usage: hoarders.py BUILD_ROOT [--deep]
 """
-import json
 import pathlib
 import socket
 import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "test/security")]
 import nvme  # noqa: E402
 import pod  # noqa: E402
+from judge import Client, expect  # noqa: E402
 
 BYTES = 16000
 RATE = 3000  # blocks a second that the client offers, several times what the drive takes
@@ -36,27 +35,6 @@ VOLUMES = [{"name": "polite", "value_max": "16KiB", "memory_max": "1MiB"},
            {"name": "greedy", "value_max": "256KiB", "memory_max": "1MiB"}]
 GREEDY = 2  # its namespace
 READERS, WRITERS, LISTERS, IDLE, DEPTH = 16, 16, 4, 440, 30
-
-
-def expect(what, condition, seen=""):
-    if not condition:
-        sys.exit(f"not so: {what}: {seen}")
-    print(f"ok {what}")
-
-
-class Client:
-    def __init__(self, build, agent):
-        self.process = subprocess.Popen([build / "test/e2e/overload_client", f"unix:{agent.socket}",
-                                         "polite", "1", str(BYTES)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
-
-    def storm(self):
-        self.process.stdin.write(f"storm {SECONDS} {RATE}\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"a client ended with {self.process.wait()}")
-        return json.loads(line)
 
 
 class Hoarders:
@@ -152,12 +130,13 @@ def main():
         io = seed.host(999)
         status, _ = io.command(nvme.ICMS_STORE, GREEDY, b"greedy", data=bytes(VALUE), cdw10=VALUE)
         expect("a block for readers", status == 0, status)
-        client = Client(build, agent)
-        client.storm()  # blocks to load
+        client = Client(build / "test/e2e/overload_client", agent, "polite", 1, BYTES)
+        storm = f"storm {SECONDS} {RATE}"
+        client.ask(storm)  # blocks to load
         for _ in range(7 if deep else 1):
-            alone = client.storm()
+            alone = client.ask(storm)
             with Hoarders(target) as hoarders:
-                beside = client.storm()
+                beside = client.ask(storm)
                 parked = target.metrics()["icms_target_buffers_parked"]
             for what, ratios in parts.items():
                 ratios.append(beside[what] / alone[what])
@@ -172,8 +151,7 @@ def main():
             expect(f"{what} beside hoarders, as a part of alone: {part:.2f}",
                    part >= (0.9 if deep else 0.5), ratios)
         seed.__exit__()
-        client.process.stdin.close()
-        expect("the client ends", client.process.wait(timeout=60) == 0)
+        client.end()
 
 
 main()

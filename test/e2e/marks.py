@@ -18,17 +18,12 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import expect  # noqa: E402
 
 CLASSES = ("loads", "prestage", "stores", "control")
 TARGET = {"dscp": (26, 18, 10, 48), "priority": (5, 3, 2, 6)}
 AGENT = {"dscp": (46, 34, 8, 0), "priority": (4, 3, 1, 0)}
 VOLUMES = [{"name": "kv", "value_max": "64KiB"}]
-
-
-def expect(what, condition, seen=""):
-    if not condition:
-        sys.exit(f"not so: {what}: {seen}")
-    print(f"ok {what}")
 
 
 def keys(marks):

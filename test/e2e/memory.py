@@ -15,6 +15,8 @@ import sys
 import tempfile
 import time
 
+from judge import expect
+
 MIB = 1 << 20
 MEMORY, FLOOR, BLOCKS, BYTES = 12 * MIB, 3 * MIB, 48, 400000
 OTHER = 16 * 600 * 1024 + 4 * MIB  # the drive's buffers, tables, and what clients stage
@@ -29,12 +31,6 @@ volumes:
 - {{name: chat, value_max: 512KiB, memory_min: {FLOOR}}}
 - {{name: batch, value_max: 512KiB}}
 """
-
-
-def expect(what, truth, result=None):
-    if not truth:
-        sys.exit(f"not ok {what}: {result}")
-    print(f"ok {what}")
 
 
 class Machine:

@@ -11,10 +11,8 @@ memory, through which every acknowledged block is asked for.
 
 usage: overload.py BUILD_ROOT
 """
-import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,6 +20,7 @@ import threading
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import Client, expect  # noqa: E402
 
 BYTES = 16000
 CLIENTS = 4
@@ -40,29 +39,6 @@ LOAD_DEADLINE, SLACK = 2.0, 20.0
 MIB = 1 << 20
 # What the agent may take and takes when it is used; else memory is taken at start, but for a little.
 ARENA, STAGING, SPARE = 4 * MIB, 4 * MIB, 4 * MIB
-
-
-class Client:
-    def __init__(self, build, where, seed):
-        self.process = subprocess.Popen([build / "test/e2e/overload_client", where, "kv", str(seed),
-                                         str(BYTES)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
-
-    def tell(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"a client ended with {self.process.wait()}")
-        return json.loads(line)
-
-
-def expect(what, condition, seen=""):
-    if not condition:
-        sys.exit(f"not so: {what}: {seen}")
-    print(f"ok {what}")
 
 
 def total_of(answers):
@@ -178,11 +154,11 @@ def main():
         agent.wait_ready()
         with Memory([target, agent]) as idle:
             pass
-        clients = [Client(build, f"unix:{agent.socket}", 1 + i) for i in range(CLIENTS)]
+        clients = [Client(build / "test/e2e/overload_client", agent, "kv", 1 + i, BYTES)
+                   for i in range(CLIENTS)]
         settle(target, agent, clients, *storm(target, agent, clients, idle))
         for client in clients:
-            client.process.stdin.close()
-            expect("a client ends", client.process.wait(timeout=60) == 0)
+            client.end()
 
 
 main()

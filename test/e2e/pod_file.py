@@ -23,16 +23,11 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import expect  # noqa: E402
 
 BUILD = pathlib.Path(sys.argv[1])
 VOLUME = {"name": "kv", "value_max": "64KiB"}
 BLOCKS = {f"block{n}": f"{n} ".encode() * 8000 for n in range(96)}  # 2.3 MB, of which 1 MiB fits
-
-
-def expect(what, truth, seen=None):
-    if not truth:
-        sys.exit(f"not ok {what}: {seen}")
-    print(f"ok {what}", flush=True)
 
 
 def run(*words, data=None):

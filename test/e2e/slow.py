@@ -21,6 +21,7 @@ import types
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import expect  # noqa: E402
 import proxy  # noqa: E402
 
 VOLUME = {"name": "kv", "value_max": "64KiB", "memory_max": "1MiB"}
@@ -41,11 +42,6 @@ class Probe:
         answer = json.loads(self.process.stdout.readline())
         expect("no wrong byte", answer["wrong"] == 0, answer)
         return answer
-
-
-def expect(what, condition, seen):
-    if not condition:
-        sys.exit(f"not so: {what}: {seen}")
 
 
 def slow(agent, what, name):

@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 
+from judge import expect
+
 OWNER, MEMBER, OTHER = 61001, 61002, 61003
 GROUP = 61010
 
@@ -31,12 +33,6 @@ volumes:
 - {{name: open, value_max: 64KiB, memory_max: 1MiB}}
 - {{name: theirs, value_max: 64KiB, memory_max: 1MiB, users: [{OWNER}], groups: [{GROUP}]}}
 """
-
-
-def expect(what, truth, result=None):
-    if not truth:
-        sys.exit(f"not ok {what}: {result}")
-    print(f"ok {what}")
 
 
 class Machine:

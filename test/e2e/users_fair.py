@@ -22,6 +22,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import pod  # noqa: E402
+from judge import Client, expect  # noqa: E402
 
 FIRST, SECOND = 61001, 61002
 BYTES = 16000
@@ -34,30 +35,10 @@ VOLUMES = [{"name": name, "tenant": "all", "value_max": "16KiB", "memory_max": "
            for name, weight in (("heavy", 3), ("light", 1))]
 
 
-class Client:
-    """overload_client as a user, which reaches nothing but the folder."""
-
-    def __init__(self, folder, agent, user, volume, seed):
-        self.process = subprocess.Popen(
-            [folder / "overload_client", f"unix:{agent.socket}", volume, str(seed), str(BYTES)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=user, group=user,
-            extra_groups=[], cwd="/", env={**os.environ, "LD_LIBRARY_PATH": str(folder)})
-
-    def tell(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def answer(self):
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"a client ended with {self.process.wait()}")
-        return json.loads(line)
-
-
-def expect(what, condition, seen=""):
-    if not condition:
-        sys.exit(f"not so: {what}: {seen}")
-    print(f"ok {what}")
+def client_of(folder, agent, user, volume, seed):
+    """A client as a user, which reaches nothing but the folder."""
+    return Client(folder / "overload_client", agent, volume, seed, BYTES, user=user, group=user,
+                  extra_groups=[], cwd="/", env={**os.environ, "LD_LIBRARY_PATH": str(folder)})
 
 
 def storm(*clients):
@@ -92,9 +73,8 @@ def main():
         agent = p.add_agent("server-0", [target], VOLUMES, socket_mode="0666", store_backlog="2MiB",
                             client_memory="16MiB", memory="64MiB", silence="60s", keep_alive="60s")
         agent.wait_ready()
-        first = Client(folder, agent, FIRST, "light", 1)
-        second = Client(folder, agent, SECOND, "light", 2)
-        heavy = Client(folder, agent, SECOND, "heavy", 3)
+        first, second, heavy = (client_of(folder, agent, *who) for who in
+                                ((FIRST, "light", 1), (SECOND, "light", 2), (SECOND, "heavy", 3)))
         flood, calm = storm((first, FLOOD), (second, CALM))
         print(f"   flood {flood['acked']} of {flood['offered']}, calm {calm['acked']} of {calm['offered']}")
         expect("a flood is shed", flood["shed"] > flood["offered"] / 10, flood)
@@ -111,8 +91,7 @@ def main():
         expect("and metrics do", agent.metrics()[
             f'icms_agent_user_sheds_total{{user="{FIRST}",volume="light"}}'] >= line["sheds"], line)
         for client in (first, second, heavy):
-            client.process.stdin.close()
-            expect("a client ends", client.process.wait(timeout=60) == 0)
+            client.end()
 
 
 main()
