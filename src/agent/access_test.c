@@ -323,20 +323,6 @@ static uint32_t answered(struct rig_client *client, const uint64_t *tags, uint32
     return got;
 }
 
-static uint64_t prestage(struct rig_client *client, uint32_t n)
-{
-    struct shm_submit entry = {.op = SHM_OP_GET,
-                               .flags = SHM_FLAG_PRESTAGE,
-                               .lease = SHM_SLOT_NONE,
-                               .key_length = 16,
-                               .deadline_ns = rig_now_ns(client->rig) + 10000 * MS};
-    struct key key;
-
-    rig_key(n, &key);
-    memcpy(entry.key, key.bytes, sizeof(entry.key));
-    return rig_submit(client, &entry);
-}
-
 /* What a flood of gets leaves to a few of another user that come when all is in use: these are
  * answered before more than so many of the flood. */
 static void expect_turns(struct agent_rig *rig, bool is_prestage, uint32_t flood_count,
@@ -350,11 +336,11 @@ static void expect_turns(struct agent_rig *rig, bool is_prestage, uint32_t flood
     check(tags != NULL);
     rig->fake[0]->hold = true;
     for (uint32_t i = 0; i < flood_count; i++)
-        tags[i] =
-            is_prestage ? prestage(flood, i) : rig_get(flood, KV, i, SHM_SLOT_NONE, 10000 * MS);
+        tags[i] = is_prestage ? rig_prestage(flood, i, 10000 * MS)
+                              : rig_get(flood, KV, i, SHM_SLOT_NONE, 10000 * MS);
     rig_run(rig, 50 * MS);
     for (uint32_t i = 0; i < FEW; i++)
-        few[i] = is_prestage ? prestage(other, 2000 + i)
+        few[i] = is_prestage ? rig_prestage(other, 2000 + i, 10000 * MS)
                              : rig_get(other, KV, 2000 + i, SHM_SLOT_NONE, 10000 * MS);
     rig_run(rig, 50 * MS);
     rig_on_fake(rig, 0, fake_target_release);
@@ -488,12 +474,12 @@ static void reports_of_damage_are_of_the_share_of_who_reports(void **state)
 
     rig->fake[0]->hold = true;
     for (uint32_t i = 0; i < QUEUE; i++)
-        (void)prestage(reporter, 5000 + i);
+        (void)rig_prestage(reporter, 5000 + i, 10000 * MS);
     rig_run(rig, 50 * MS);
     for (uint32_t i = 0; i < EACH; i++) {
-        (void)prestage(reporter, i);
+        (void)rig_prestage(reporter, i, 10000 * MS);
         report(reporter, 1000 + i);
-        tags[i] = prestage(other, 2000 + i);
+        tags[i] = rig_prestage(other, 2000 + i, 10000 * MS);
     }
     rig_run(rig, 50 * MS);
     rig_on_fake(rig, 0, fake_target_release);

@@ -403,6 +403,16 @@ uint64_t rig_get(struct rig_client *client, uint32_t volume, uint32_t n, uint32_
     return rig_submit(client, &entry);
 }
 
+uint64_t rig_prestage(struct rig_client *client, uint32_t n, uint64_t timeout_ns)
+{
+    struct shm_submit entry;
+
+    rig_entry(client, &entry, SHM_OP_GET, 0, n, timeout_ns);
+    entry.flags = SHM_FLAG_PRESTAGE;
+    entry.lease = SHM_SLOT_NONE;
+    return rig_submit(client, &entry);
+}
+
 uint64_t rig_put(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
                  uint8_t flags, uint64_t timeout_ns)
 {

@@ -122,6 +122,8 @@ void rig_cancel(struct rig_client *client, uint64_t tag);
 
 uint64_t rig_get(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t lease,
                  uint64_t timeout_ns);
+/* Into the agent's memory, of volume 0. */
+uint64_t rig_prestage(struct rig_client *client, uint32_t n, uint64_t timeout_ns);
 uint64_t rig_put(struct rig_client *client, uint32_t volume, uint32_t n, uint32_t bytes,
                  uint8_t flags, uint64_t timeout_ns);
 uint64_t rig_op(struct rig_client *client, uint8_t op, uint32_t volume, uint32_t n,

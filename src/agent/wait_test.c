@@ -27,20 +27,6 @@ static void fake_release(struct fake_target *target)
     fake_target_release(target);
 }
 
-static uint64_t prestage(struct rig_client *client, uint32_t n)
-{
-    struct shm_submit entry = {.op = SHM_OP_GET,
-                               .flags = SHM_FLAG_PRESTAGE,
-                               .lease = UINT32_MAX,
-                               .key_length = 16,
-                               .deadline_ns = rig_now_ns(client->rig) + 20000 * MS};
-    struct key key;
-
-    rig_key(n, &key);
-    memcpy(entry.key, key.bytes, sizeof(entry.key));
-    return rig_submit(client, &entry);
-}
-
 /* Two clients want the same blocks while all operations are in use: when there are some again, the
  * second's gets need none. All are looked at. */
 static void who_waits_for_an_operation_is_woken_though_others_needed_none(void **state)
@@ -56,11 +42,11 @@ static void who_waits_for_an_operation_is_woken_though_others_needed_none(void *
         rig_flash(rig, 0, KV, 1000 + n, 100);
     rig->fake[0]->hold = true;
     for (uint32_t n = 0; n < OPS; n++)
-        (void)prestage(clients[0], n);
+        (void)rig_prestage(clients[0], n, 20000 * MS);
     rig_run(rig, 100 * MS);
     for (int i = 0; i < 2; i++)
         for (uint32_t n = 0; n < WAITS; n++)
-            last[i] = prestage(clients[1 + i], 1000 + n);
+            last[i] = rig_prestage(clients[1 + i], 1000 + n, 20000 * MS);
     rig_run(rig, 100 * MS);
     began_ns = rig_now_ns(rig);
     rig_on_fake(rig, 0, fake_release);
@@ -90,10 +76,10 @@ static void what_is_suspect_does_not_pass_who_waits(void **state)
             clients[c] = rig_client_as(rig, &user, &err);
         rig->fake[0]->hold = true;
         for (uint32_t n = 0; n < OPS; n++)
-            (void)prestage(clients[0], n);
+            (void)rig_prestage(clients[0], n, 20000 * MS);
         rig_run(rig, 100 * MS);
         for (uint32_t n = 0; n < 400; n++)
-            last = prestage(clients[0], 2000 + n);
+            last = rig_prestage(clients[0], 2000 + n, 20000 * MS);
         rig_run(rig, 100 * MS);
         rig_on_fake(rig, 0, fake_release);
         for (uint32_t n = 0; n < 2000; n++) {

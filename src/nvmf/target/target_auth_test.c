@@ -249,24 +249,6 @@ static struct talk talk_new(struct rig *rig, const struct peer *admin, uint16_t 
     return talk;
 }
 
-static uint16_t enable(struct peer *peer)
-{
-    struct nvme_property cc = {.set = true, .offset = NVME_REG_CC, .value = NVME_CC_START};
-    struct nvme_sqe_wf sqe;
-    struct nvme_cqe cqe;
-
-    nvme_property_encode(&cc, &sqe);
-    return peer_plain(peer, &sqe, &cqe) ? cqe.status : UINT16_MAX;
-}
-
-static bool is_closed(struct peer *peer)
-{
-    union nvme_tcp_pdu pdu;
-    uint32_t bytes;
-
-    return peer_recv_pdu(peer, &pdu, NULL, 0, &bytes) == PEER_CLOSED;
-}
-
 /* What the target tells of the last authentication. */
 static enum nvmf_target_auth_result event_last(struct rig *rig, const char *host)
 {
@@ -294,11 +276,11 @@ static void the_right_secret_passes_on_each_queue_pair(void **state)
         struct nvmf_target_stats stats;
         struct nvme_cqe cqe;
 
-        assert_int_equal(enable(admin.peer), NVME_SC_AUTH_REQUIRED);
+        assert_int_equal(peer_enable(admin.peer), NVME_SC_AUTH_REQUIRED);
         assert_true(talk_all(&admin, &keys[KEY_HOST], mutual != 0));
         assert_int_equal(event_last(rig, HOST),
                          mutual ? NVMF_TARGET_AUTH_MUTUAL : NVMF_TARGET_AUTH_PASSED);
-        assert_int_equal(enable(admin.peer), NVME_SC_SUCCESS);
+        assert_int_equal(peer_enable(admin.peer), NVME_SC_SUCCESS);
         io = talk_new(rig, admin.peer, 1, HOST);
         assert_int_equal(peer_store(io.peer, 1, "key", "value", 5, 0, &cqe), NVME_SC_AUTH_REQUIRED);
         assert_int_equal(rig->executed, 0);
@@ -332,7 +314,7 @@ static void every_hash_and_group_passes(void **state)
             assert_true(talk_all(&talk, &keys[KEY_HOST], (hash + group) % 2 != 0));
             assert_int_equal(talk.challenge.hash, hash);
             assert_int_equal(talk.challenge.group, group);
-            assert_int_equal(enable(talk.peer), NVME_SC_SUCCESS);
+            assert_int_equal(peer_enable(talk.peer), NVME_SC_SUCCESS);
             peer_free(&talk.peer);
             rig_free(&rig);
         }
@@ -349,15 +331,15 @@ static void a_host_may_authenticate_again_and_must_not_fail(void **state)
     for (int i = 0; i < 3; i++) {
         talk.t_id++;
         assert_true(talk_all(&talk, &keys[KEY_HOST], i == 1));
-        assert_int_equal(enable(talk.peer), NVME_SC_SUCCESS);
+        assert_int_equal(peer_enable(talk.peer), NVME_SC_SUCCESS);
     }
     talk_challenge(&talk); /* meanwhile it stays what it is */
-    assert_int_equal(enable(talk.peer), NVME_SC_SUCCESS);
+    assert_int_equal(peer_enable(talk.peer), NVME_SC_SUCCESS);
     peer_free(&talk.peer);
     talk = talk_new(rig, NULL, 0, HOST);
     assert_true(talk_all(&talk, &keys[KEY_HOST], false));
     assert_false(talk_all(&talk, &keys[KEY_OTHER], false));
-    assert_true(is_closed(talk.peer));
+    assert_true(peer_closed(talk.peer));
     peer_free(&talk.peer);
     rig_free(&rig);
 }
@@ -390,7 +372,7 @@ static void wrong_secrets_and_unknown_hosts_look_alike(void **state)
         struct talk talk = talk_new(rig, NULL, 0, bad[i].host);
 
         assert_false(talk_all(&talk, &keys[bad[i].key], bad[i].is_mutual));
-        assert_true(is_closed(talk.peer));
+        assert_true(peer_closed(talk.peer));
         assert_int_equal(event_last(rig, bad[i].host), bad[i].result);
         peer_free(&talk.peer);
     }
@@ -423,7 +405,7 @@ static void nothing_but_authentication_is_served_before(void **state)
     struct peer *peers[2];
 
     assert_true(talk_all(&admin, &keys[KEY_HOST], false));
-    assert_int_equal(enable(admin.peer), NVME_SC_SUCCESS);
+    assert_int_equal(peer_enable(admin.peer), NVME_SC_SUCCESS);
     io = talk_new(rig, admin.peer, 1, HOST);
     peers[0] = bare.peer;
     peers[1] = io.peer;
@@ -487,7 +469,7 @@ static void failure_is(struct rig *rig, struct talk *talk, enum nvme_auth_why wh
     assert_int_equal(talk_receive(talk, &msg), NVME_SC_SUCCESS);
     assert_int_equal(msg.id, NVME_AUTH_FAILURE1);
     assert_int_equal(msg.why, why);
-    assert_true(is_closed(talk->peer));
+    assert_true(peer_closed(talk->peer));
     peer_free(&talk->peer);
     assert_int_equal(rig->executed, 0);
 }
@@ -690,11 +672,11 @@ static void a_host_that_refuses_our_answer_is_closed(void **state)
     msg = talk_reply(&talk, &keys[KEY_HOST], true);
     assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
     assert_int_equal(talk_receive(&talk, &answer), NVME_SC_SUCCESS);
-    assert_int_equal(enable(talk.peer), NVME_SC_AUTH_REQUIRED); /* not before SUCCESS2 */
+    assert_int_equal(peer_enable(talk.peer), NVME_SC_AUTH_REQUIRED); /* not before SUCCESS2 */
     msg =
         (struct nvme_auth_msg){.id = NVME_AUTH_FAILURE2, .t_id = talk.t_id, .reason = 1, .why = 1};
     assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_SUCCESS);
-    assert_true(is_closed(talk.peer));
+    assert_true(peer_closed(talk.peer));
     assert_int_equal(event_last(rig, HOST), NVMF_TARGET_AUTH_REFUSED);
     peer_free(&talk.peer);
     rig_free(&rig);
@@ -727,7 +709,7 @@ static void half_an_authentication_is_not_kept(void **state)
             assert_int_equal(talk_receive(&talk, &msg), NVME_SC_SUCCESS);
         }
         talk.peer->timeout_ms = AUTH_MS + 1000;
-        assert_true(is_closed(talk.peer));
+        assert_true(peer_closed(talk.peer));
         assert_int_equal(event_last(rig, HOST), NVMF_TARGET_AUTH_TIMEOUT);
         assert_false(nvmf_target_loss_take(rig->target, &loss, &missed));
         peer_free(&talk.peer);
@@ -736,8 +718,6 @@ static void half_an_authentication_is_not_kept(void **state)
     }
 }
 
-/* More strangers than the worker takes at a time, who leave at once or stay: each of them is
- * answered, and a host that comes then passes. */
 static void with_two_connections(struct nvmf_target_opts *opts)
 {
     with_auth(opts);
@@ -767,12 +747,12 @@ static void half_connections_keep_no_host_out(void **state)
     talk_challenge(&half[2]); /* it came before there were two */
     msg = talk_reply(&half[2], &keys[KEY_HOST], false);
     assert_int_equal(talk_send_msg(&half[2], &msg), NVME_SC_SUCCESS);
-    assert_true(is_closed(half[2].peer));
+    assert_true(peer_closed(half[2].peer));
     peer_free(&half[1].peer);
     rig_run(rig, 10);
     assert_true(talk_all(&half[3], &keys[KEY_HOST], false));
-    assert_int_equal(enable(half[3].peer), NVME_SC_SUCCESS);
-    assert_int_equal(enable(half[0].peer), NVME_SC_SUCCESS);
+    assert_int_equal(peer_enable(half[3].peer), NVME_SC_SUCCESS);
+    assert_int_equal(peer_enable(half[0].peer), NVME_SC_SUCCESS);
     peer_free(&more);
     peer_free(&half[0].peer);
     peer_free(&half[2].peer);
@@ -781,6 +761,8 @@ static void half_connections_keep_no_host_out(void **state)
     rig_free(&rig);
 }
 
+/* More strangers than the worker takes at a time, who leave at once or stay: each of them is
+ * answered, and a host that comes then passes. */
 static void a_storm_of_strangers_ends(void **state)
 {
     enum { STRANGERS = 99 }; /* more than may wait: the last ones are told to try again */
@@ -815,16 +797,16 @@ static void a_storm_of_strangers_ends(void **state)
     }
     host = talk_new(rig, NULL, 0, HOST);
     assert_true(talk_all(&host, &keys[KEY_HOST], false));
-    assert_int_equal(enable(host.peer), NVME_SC_SUCCESS);
+    assert_int_equal(peer_enable(host.peer), NVME_SC_SUCCESS);
     for (int i = 0; i < STRANGERS; i++) {
         if (talks[i].peer != NULL) {
             talks[i].peer->timeout_ms = 2 * AUTH_MS;
-            while (!is_closed(talks[i].peer))
+            while (!peer_closed(talks[i].peer))
                 ;
         }
         peer_free(&talks[i].peer);
     }
-    assert_int_equal(enable(host.peer), NVME_SC_SUCCESS);
+    assert_int_equal(peer_enable(host.peer), NVME_SC_SUCCESS);
     rig_stats(rig, &stats);
     assert_int_equal(stats.auths_passed, 1);
     assert_true(stats.auths_failed >= 2 * STRANGERS / 3);
@@ -878,14 +860,14 @@ static void who_need_not_is_not_asked(void **state)
     assert_true(peer_hello(peer, 0));
     assert_true(peer_connect(peer, 0, &cqe));
     assert_int_equal(cqe.dw0 & ~0xffffu, 0);
-    assert_int_equal(enable(peer), NVME_SC_SUCCESS);
+    assert_int_equal(peer_enable(peer), NVME_SC_SUCCESS);
     talk = (struct talk){.peer = peer};
     msg = talk_negotiation(&talk);
     assert_int_equal(talk_send_msg(&talk, &msg), NVME_SC_OPCODE); /* there is nothing to prove */
     assert_int_equal(talk_receive(&talk, &msg), NVME_SC_OPCODE);
     peer_free(&peer);
     talk = talk_new(rig, NULL, 0, HOST);
-    assert_int_equal(enable(talk.peer), NVME_SC_AUTH_REQUIRED);
+    assert_int_equal(peer_enable(talk.peer), NVME_SC_AUTH_REQUIRED);
     peer_free(&talk.peer);
     rig_free(&rig);
 }
@@ -914,7 +896,7 @@ static void a_volume_may_ask_for_more(void **state)
     peer_free(&admin);
     talk = talk_new(rig, NULL, 0, HOST);
     assert_true(talk_all(&talk, &keys[KEY_HOST], false));
-    assert_int_equal(enable(talk.peer), NVME_SC_SUCCESS);
+    assert_int_equal(peer_enable(talk.peer), NVME_SC_SUCCESS);
     queue = talk_new(rig, talk.peer, 1, HOST);
     assert_true(talk_all(&queue, &keys[KEY_HOST], false));
     assert_int_equal(peer_store(queue.peer, 1, "key", "value", 5, 0, &cqe), NVME_SC_SUCCESS);

@@ -102,23 +102,10 @@ static struct peer *connected(struct rig *rig, struct sim_node *node, const char
     return connected_to(rig, node, host, subsys, NULL);
 }
 
-static bool is_closed(struct peer *peer, uint32_t timeout_ms)
+static bool is_closed_in(struct peer *peer, uint32_t timeout_ms)
 {
-    union nvme_tcp_pdu pdu;
-    uint32_t bytes;
-
     peer->timeout_ms = timeout_ms;
-    return peer_recv_pdu(peer, &pdu, NULL, 0, &bytes) == PEER_CLOSED;
-}
-
-static uint16_t enable(struct peer *peer)
-{
-    struct nvme_property cc = {.set = true, .offset = NVME_REG_CC, .value = NVME_CC_START};
-    struct nvme_sqe_wf sqe;
-    struct nvme_cqe cqe;
-
-    nvme_property_encode(&cc, &sqe);
-    return peer_plain(peer, &sqe, &cqe) ? cqe.status : UINT16_MAX;
+    return peer_closed(peer);
 }
 
 /* ---- authentication ------------------------------------------------------------------------- */
@@ -243,7 +230,7 @@ static void io_queues_need_no_place(void **state)
     negotiate(admin);
     assert_int_equal(answer(admin, SECOND_MS), NVME_SC_SUCCESS);
     prove(admin);
-    assert_int_equal(enable(admin), NVME_SC_SUCCESS);
+    assert_int_equal(peer_enable(admin), NVME_SC_SUCCESS);
     io = connected_to(rig, rig->host, HOST, NULL, admin);
     for (int i = 0; i < STRANGERS; i++)
         strangers[i] = connected(rig, rig->host, STRANGER, NULL);
@@ -306,13 +293,13 @@ static void discovery_of_strangers_ends_in_time(void **state)
     uint64_t missed;
 
     for (uint32_t ms = 0; ms + SECOND_MS < LIFE_MS; ms += SECOND_MS / 2) {
-        assert_int_equal(enable(busy), NVME_SC_SUCCESS);
+        assert_int_equal(peer_enable(busy), NVME_SC_SUCCESS);
         rig_run(rig, SECOND_MS / 2);
     }
-    assert_true(is_closed(busy, 2 * SECOND_MS));
-    assert_true(is_closed(silent, SECOND_MS));
+    assert_true(is_closed_in(busy, 2 * SECOND_MS));
+    assert_true(is_closed_in(silent, SECOND_MS));
     rig_run(rig, 3 * LIFE_MS);
-    assert_int_equal(enable(free_host), NVME_SC_SUCCESS);
+    assert_int_equal(peer_enable(free_host), NVME_SC_SUCCESS);
     assert_false(nvmf_target_loss_take(rig->target, &loss, &missed));
     rig_stats(rig, &stats);
     assert_int_equal(stats.keepalive_timeouts, 0);
@@ -335,11 +322,11 @@ static void strangers_have_a_part_of_the_connections_for_discovery(void **state)
             peer_free(&peers[1]);
         rig_run(rig, 10);
     }
-    assert_true(is_closed(peers[0], 1));
-    assert_true(is_closed(peers[2], 1));
-    assert_true(is_closed(peers[3], 1));
-    assert_int_equal(enable(peers[4]), NVME_SC_SUCCESS);
-    assert_int_equal(enable(peers[5]), NVME_SC_SUCCESS);
+    assert_true(is_closed_in(peers[0], 1));
+    assert_true(is_closed_in(peers[2], 1));
+    assert_true(is_closed_in(peers[3], 1));
+    assert_int_equal(peer_enable(peers[4]), NVME_SC_SUCCESS);
+    assert_int_equal(peer_enable(peers[5]), NVME_SC_SUCCESS);
     for (int i = 0; i < 6; i++)
         if (peers[i] != NULL)
             peer_free(&peers[i]);

@@ -254,17 +254,32 @@ bool peer_connect(struct peer *peer, uint16_t qid, struct nvme_cqe *out_cqe)
     return true;
 }
 
+uint16_t peer_enable(struct peer *peer)
+{
+    struct nvme_property cc = {.set = true, .offset = NVME_REG_CC, .value = NVME_CC_START};
+    struct nvme_sqe_wf sqe;
+    struct nvme_cqe cqe;
+
+    nvme_property_encode(&cc, &sqe);
+    return peer_plain(peer, &sqe, &cqe) ? cqe.status : UINT16_MAX;
+}
+
+bool peer_closed(struct peer *peer)
+{
+    union nvme_tcp_pdu pdu;
+    uint32_t bytes;
+
+    return peer_recv_pdu(peer, &pdu, NULL, 0, &bytes) == PEER_CLOSED;
+}
+
 bool peer_admin(struct peer *peer, uint8_t digests)
 {
-    struct nvme_property enable = {.set = true, .offset = NVME_REG_CC, .value = NVME_CC_START};
     struct nvme_property status = {.offset = NVME_REG_CSTS};
     struct nvme_sqe_wf sqe;
     struct nvme_cqe cqe;
 
-    if (!peer_hello(peer, digests) || !peer_connect(peer, 0, &cqe))
-        return false;
-    nvme_property_encode(&enable, &sqe);
-    if (!peer_plain(peer, &sqe, &cqe) || cqe.status != NVME_SC_SUCCESS)
+    if (!peer_hello(peer, digests) || !peer_connect(peer, 0, &cqe) ||
+        peer_enable(peer) != NVME_SC_SUCCESS)
         return false;
     nvme_property_encode(&status, &sqe);
     return peer_plain(peer, &sqe, &cqe) && cqe.status == NVME_SC_SUCCESS &&

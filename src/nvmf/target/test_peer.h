@@ -86,6 +86,12 @@ bool peer_hello(struct peer *peer, uint8_t digests);
  * connection ended. */
 bool peer_connect(struct peer *peer, uint16_t qid, struct nvme_cqe *out_cqe);
 
+/* Sets CC.EN; the status, or 0xffff when there is no answer. */
+uint16_t peer_enable(struct peer *peer);
+
+/* The next thing that comes is the end of the connection. */
+bool peer_closed(struct peer *peer);
+
 /* hello, Connect to the admin queue, enable the controller. */
 bool peer_admin(struct peer *peer, uint8_t digests);
 
