@@ -189,30 +189,59 @@ static const struct conf_key host_keys[] = {
 };
 static const struct conf_table host_table = {"a host", KEYS(host_keys), conf_host_rules};
 
+/* Of an enclosure in an agent's file, and in the pod map. */
+#define ENCLOSURE_IDENTITY                                                                         \
+    {"uuid",                                                                                       \
+     CONF_UUID,                                                                                    \
+     false,                                                                                        \
+     AT(struct conf_enclosure, uuid),                                                              \
+     .computed = "made from the name",                                                             \
+     .doc = "Written here when it is written in the configuration of the target."},                \
+    {                                                                                              \
+        "nqn", CONF_NQN, false, AT(struct conf_enclosure, nqn),                                    \
+            .computed = "made from the uuid",                                                      \
+            .doc = "Written here when it is written in the configuration of the target."           \
+    }
+
+/* What an agent proves to an enclosure, in its file, or for one of the pod map. */
+#define ENCLOSURE_KEYS                                                                             \
+    {"secret",                                                                                     \
+     CONF_PATH,                                                                                    \
+     false,                                                                                        \
+     AT(struct conf_enclosure, secret),                                                            \
+     .computed = "secret of the agent",                                                            \
+     .example = "/etc/icms/agent.secret",                                                          \
+     .doc = "File of the secret of DH-HMAC-CHAP that this enclosure knows of the agent's host."},  \
+        {"controller_secret",                                                                      \
+         CONF_PATH,                                                                                \
+         false,                                                                                    \
+         AT(struct conf_enclosure, controller_secret),                                             \
+         .computed = "controller_secret of the agent",                                             \
+         .example = "/etc/icms/enclosure0.secret",                                                 \
+         .doc = "File of the secret that this enclosure has to prove."},                           \
+        {"psk",                                                                                    \
+         CONF_PATH,                                                                                \
+         false,                                                                                    \
+         AT(struct conf_enclosure, psk),                                                           \
+         .computed = "psk of the agent",                                                           \
+         .example = "/etc/icms/agent.psk",                                                         \
+         .doc = "File of the TLS key that this enclosure knows of the agent's host."},             \
+    {                                                                                              \
+        "require", CONF_REQUIRE, false, AT(struct conf_enclosure, require),                        \
+            .computed = "require of the agent", .example = "chap",                                 \
+            .doc = "What has to be in force with this enclosure, instead of require of the agent." \
+    }
+
 static const struct conf_key enclosure_keys[] = {
     {"name", CONF_NAME, true, AT(struct conf_enclosure, name), .example = "enclosure0",
      .doc = "The name that the enclosure's icms-target has."},
     {"address", CONF_ADDRESS, true, AT(struct conf_enclosure, address), .min = 1,
      .example = "127.0.0.1:4420", .doc = "Address and port on which its icms-target listens."},
-    {"uuid", CONF_UUID, false, AT(struct conf_enclosure, uuid), .computed = "made from the name",
-     .doc = "Written here when it is written in the configuration of the target."},
-    {"nqn", CONF_NQN, false, AT(struct conf_enclosure, nqn), .computed = "made from the uuid",
-     .doc = "Written here when it is written in the configuration of the target."},
+    ENCLOSURE_IDENTITY,
     {"weight", CONF_NUMBER, false, AT(struct conf_enclosure, weight), .fallback = "1",
      .doc = "Its share of the blocks, relative to the other enclosures: healthy capacity in any "
             "unit. The same in all agents of the pod."},
-    {"secret", CONF_PATH, false, AT(struct conf_enclosure, secret),
-     .computed = "secret of the agent", .example = "/etc/icms/agent.secret",
-     .doc = "File of the secret of DH-HMAC-CHAP that this enclosure knows of the agent's host."},
-    {"controller_secret", CONF_PATH, false, AT(struct conf_enclosure, controller_secret),
-     .computed = "controller_secret of the agent", .example = "/etc/icms/enclosure0.secret",
-     .doc = "File of the secret that this enclosure has to prove."},
-    {"psk", CONF_PATH, false, AT(struct conf_enclosure, psk), .computed = "psk of the agent",
-     .example = "/etc/icms/agent.psk",
-     .doc = "File of the TLS key that this enclosure knows of the agent's host."},
-    {"require", CONF_REQUIRE, false, AT(struct conf_enclosure, require),
-     .computed = "require of the agent", .example = "chap",
-     .doc = "What has to be in force with this enclosure, instead of require of the agent."},
+    ENCLOSURE_KEYS,
 };
 static const struct conf_table enclosure_table = {"an enclosure", KEYS(enclosure_keys),
                                                   conf_enclosure_rules};
@@ -221,18 +250,7 @@ static const struct conf_table enclosure_table = {"an enclosure", KEYS(enclosure
 static const struct conf_key enclosure_key_keys[] = {
     {"name", CONF_NAME, true, AT(struct conf_enclosure, name), .example = "enclosure0",
      .doc = "The enclosure's name in the pod map."},
-    {"secret", CONF_PATH, false, AT(struct conf_enclosure, secret),
-     .computed = "secret of the agent", .example = "/etc/icms/agent.secret",
-     .doc = "File of the secret of DH-HMAC-CHAP that this enclosure knows of the agent's host."},
-    {"controller_secret", CONF_PATH, false, AT(struct conf_enclosure, controller_secret),
-     .computed = "controller_secret of the agent", .example = "/etc/icms/enclosure0.secret",
-     .doc = "File of the secret that this enclosure has to prove."},
-    {"psk", CONF_PATH, false, AT(struct conf_enclosure, psk), .computed = "psk of the agent",
-     .example = "/etc/icms/agent.psk",
-     .doc = "File of the TLS key that this enclosure knows of the agent's host."},
-    {"require", CONF_REQUIRE, false, AT(struct conf_enclosure, require),
-     .computed = "require of the agent", .example = "chap",
-     .doc = "What has to be in force with this enclosure, instead of require of the agent."},
+    ENCLOSURE_KEYS,
 };
 static const struct conf_table enclosure_key_table = {"an entry of enclosure_keys",
                                                       KEYS(enclosure_key_keys)};
@@ -724,10 +742,7 @@ static const struct conf_key pod_enclosure_keys[] = {
      .doc = "Address and port on which its icms-target listens: numeric, or a DNS name, which is "
             "resolved when the map is taken, and again while the enclosure is down. Of several "
             "addresses of a name the first is used, and while it is down the next."},
-    {"uuid", CONF_UUID, false, AT(struct conf_enclosure, uuid), .computed = "made from the name",
-     .doc = "Written here when it is written in the configuration of the target."},
-    {"nqn", CONF_NQN, false, AT(struct conf_enclosure, nqn), .computed = "made from the uuid",
-     .doc = "Written here when it is written in the configuration of the target."},
+    ENCLOSURE_IDENTITY,
     {"weight", CONF_NUMBER, false, AT(struct conf_enclosure, weight), .fallback = "1",
      .doc = "Its share of the blocks, relative to the other enclosures: healthy capacity in any "
             "unit."},
