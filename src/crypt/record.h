@@ -22,8 +22,10 @@
 #define CRYPT_RECORD_KEY_BYTES    32
 #define CRYPT_RECORD_IV_BYTES     12
 
-/* Records that a key makes at most: then its sender changes it. RFC 8446, 5.5 allows 2^24.5. */
-#define CRYPT_RECORD_KEY_RECORDS ((uint64_t)1 << 24)
+/* Records that a key makes at most: then its sender changes it. A peer may go on to what RFC 8446,
+ * 5.5 allows, which is 2^24.5. */
+#define CRYPT_RECORD_KEY_RECORDS  ((uint64_t)1 << 24)
+#define CRYPT_RECORD_PEER_RECORDS ((uint64_t)23726566)
 
 /* Content types. */
 enum crypt_record_type {

@@ -391,6 +391,11 @@ icms_err loop_sock_tls_recv(struct loop_sock *sock, uint8_t *out_type, void *mem
  * false: it was not taken. */
 bool loop_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes, size_t count);
 
+/* Records that the kernel made (or opened) with the key that a direction has now. UNSUPPORTED: the
+ * kernel has none of its keys, or does not tell. */
+icms_err loop_sock_tls_records(struct loop_sock *sock, bool is_send,
+                               uint64_t *out_records) ICMS_MUST_CHECK;
+
 /* No operation may be in flight on it. *sock may be NULL. */
 void loop_sock_close(struct loop_sock **sock);
 

@@ -536,6 +536,11 @@ icms_err loop_sock_tls_recv(struct loop_sock *sock, uint8_t *out_type, void *mem
     return sock->target.env->ops->sock_tls_recv(sock, out_type, memory, bytes, out_bytes);
 }
 
+icms_err loop_sock_tls_records(struct loop_sock *sock, bool is_send, uint64_t *out_records)
+{
+    return sock->target.env->ops->sock_tls_records(sock, is_send, out_records);
+}
+
 bool loop_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes, size_t count)
 {
     return sock->target.env->ops->sock_tls_send(sock, type, bytes, count);

@@ -89,6 +89,7 @@ struct loop_ops {
     icms_err (*sock_tls)(struct loop_sock *sock, const struct loop_tls_keys *keys);
     icms_err (*sock_tls_recv)(struct loop_sock *sock, uint8_t *out_type, void *memory, size_t bytes,
                               size_t *out_bytes);
+    icms_err (*sock_tls_records)(struct loop_sock *sock, bool is_send, uint64_t *out_records);
     bool (*sock_tls_send)(struct loop_sock *sock, uint8_t type, const void *bytes, size_t count);
     void (*sock_close)(struct loop_sock *sock);
 

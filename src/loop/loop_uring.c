@@ -611,6 +611,7 @@ static const struct loop_ops uring_ops = {
     .sock_send_now = uring_sock_send_now,
     .sock_tls = uring_sock_tls,
     .sock_tls_recv = uring_sock_tls_recv,
+    .sock_tls_records = uring_sock_tls_records,
     .sock_tls_send = uring_sock_tls_send,
     .sock_close = uring_sock_close,
     .event_new = uring_event_new,

@@ -26,6 +26,13 @@ void uring_sock_send_now(struct loop_sock *sock, const void *bytes, size_t count
     (void)!send(uring_sock_of(sock)->fd, bytes, count, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+/* What the kernel knows of a direction's key. */
+union tls_crypto {
+    struct tls_crypto_info info;
+    struct tls12_crypto_info_aes_gcm_128 gcm_128;
+    struct tls12_crypto_info_aes_gcm_256 gcm_256;
+};
+
 /* The sequence number of a kernel's key is in network order. */
 static void tls_sequence(uint64_t sequence, unsigned char out[8])
 {
@@ -35,11 +42,7 @@ static void tls_sequence(uint64_t sequence, unsigned char out[8])
 
 icms_err uring_sock_tls(struct loop_sock *sock, const struct loop_tls_keys *keys)
 {
-    union {
-        struct tls_crypto_info info;
-        struct tls12_crypto_info_aes_gcm_128 gcm_128;
-        struct tls12_crypto_info_aes_gcm_256 gcm_256;
-    } crypto = {.info = {.version = TLS_1_3_VERSION}};
+    union tls_crypto crypto = {.info = {.version = TLS_1_3_VERSION}};
     int fd = uring_sock_of(sock)->fd;
     socklen_t bytes;
     bool ok;
@@ -87,6 +90,31 @@ icms_err uring_sock_tls_recv(struct loop_sock *sock, uint8_t *out_type, void *me
         return ICMS_PROTOCOL;
     memcpy(out_type, CMSG_DATA(header), 1);
     *out_bytes = (size_t)got;
+    return ICMS_OK;
+}
+
+/* It tells the key with the number of the next record: the key is wiped. */
+icms_err uring_sock_tls_records(struct loop_sock *sock, bool is_send, uint64_t *out_records)
+{
+    union tls_crypto crypto = {.info = {.version = 0}};
+    int fd = uring_sock_of(sock)->fd, which = is_send ? TLS_TX : TLS_RX;
+    const unsigned char *next = crypto.gcm_128.rec_seq;
+    socklen_t bytes = sizeof(crypto.info);
+    uint64_t records = 0;
+    bool ok = getsockopt(fd, SOL_TLS, which, &crypto, &bytes) == 0;
+
+    bytes = sizeof(crypto.gcm_128);
+    if (crypto.info.cipher_type == TLS_CIPHER_AES_GCM_256) {
+        bytes = sizeof(crypto.gcm_256);
+        next = crypto.gcm_256.rec_seq;
+    }
+    ok = ok && getsockopt(fd, SOL_TLS, which, &crypto, &bytes) == 0;
+    for (int i = 0; i < 8; i++)
+        records = records << 8 | next[i];
+    explicit_bzero(&crypto, sizeof(crypto));
+    if (!ok)
+        return ICMS_UNSUPPORTED;
+    *out_records = records;
     return ICMS_OK;
 }
 

@@ -493,6 +493,7 @@ const struct loop_ops sim_ops = {
     .sock_send_now = sim_sock_send_now,
     .sock_tls = sim_sock_tls,
     .sock_tls_recv = sim_sock_tls_recv,
+    .sock_tls_records = sim_sock_tls_records,
     .sock_tls_send = sim_sock_tls_send,
     .sock_close = sim_sock_close,
     .event_new = sim_event_new,

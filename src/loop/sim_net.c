@@ -187,6 +187,11 @@ icms_err sim_sock_tls_recv(struct loop_sock *sock, uint8_t *out_type, void *memo
     return ICMS_PROTOCOL;
 }
 
+icms_err sim_sock_tls_records(struct loop_sock *sock, bool is_send, uint64_t *out_records)
+{
+    return ICMS_UNSUPPORTED;
+}
+
 bool sim_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes, size_t count)
 {
     return false;

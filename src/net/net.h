@@ -199,7 +199,7 @@ struct net_conn {
  * (no proof), PROTOCOL (something else than TLS 1.3), DEADLINE, BUSY (ended in favour of others),
  * RESET or NO_MEMORY. A record that is not right closes with PROTOCOL, the peer's close_notify and
  * a stream that was cut with RESET; LIMIT: the kernel makes the records, its key made as many as
- * one may, and it cannot change it. */
+ * one may, and it cannot change it; or the peer's key made more than one may. */
 void net_conn_open(struct net_conn *conn, struct loop *loop, struct loop_sock *sock,
                    const struct net_conn_opts *opts);
 

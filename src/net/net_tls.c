@@ -52,7 +52,12 @@
 #define TLS_KEY_UPDATE_BYTES 5
 
 /* With the fault point net.tls_key a key makes so few records. */
-#define TLS_KEY_RECORDS_FAULT 16
+#define TLS_KEY_RECORDS_FAULT  16
+#define TLS_PEER_RECORDS_FAULT 24
+
+/* The kernel is asked how many records it opened each time that so many bytes came: each record
+ * that counts has one at least. */
+#define TLS_LOOK_BYTES ((uint32_t)4 << 20)
 
 enum tls_state {
     TLS_HEADER, /* waits for the header of a handshake's record; woken by tls_received     */
@@ -112,6 +117,7 @@ struct net_tls {
     uint32_t done;   /* of them, there                                           */
     /* receiving */
     bool kernel_receives; /* the kernel opens records                                 */
+    uint64_t unlooked;    /* bytes that came since it was asked how many              */
     struct crypt_record receive;
     struct tls_in *in;  /* owned; NULL: not needed                                  */
     uint32_t quiet;     /* records without data in a row                            */
@@ -120,7 +126,8 @@ struct net_tls {
     /* sending */
     bool kernel_sends;       /* the kernel makes records                                 */
     bool update_owed;        /* a KeyUpdate is to be sent                                */
-    uint64_t kernel_records; /* that the kernel made with this key, at most              */
+    uint64_t kernel_records; /* that the kernel made with this key, at most: what it told
+                                when it was asked last, and an estimate of the others    */
     struct crypt_record send;
     struct tls_out *out; /* owned; NULL: not needed                                  */
     struct iovec vector; /* of what is sent of out, or of the handshake              */
@@ -495,9 +502,26 @@ static bool tls_key_spent(const struct net_tls *tls, uint64_t records)
     return made + records + 2 > most;
 }
 
-/* Before the kernel makes records of conn->vectors; false: the connection is closing. A key that
- * made as many as it may is changed, which kernels before Linux 6.14 cannot: the connection ends.
- */
+/* How many records the kernel made; a kernel that does not tell leaves the estimate. */
+static void tls_kernel_ask(struct net_tls *tls)
+{
+    uint64_t records;
+
+    if (loop_sock_tls_records(tls->conn->sock, true, &records) == ICMS_OK)
+        tls->kernel_records = records;
+}
+
+/* The peer's key made more than any peer's may. */
+static bool tls_peer_spent(const struct net_tls *tls, uint64_t records)
+{
+    return records >=
+           (fault_hit("net.tls_key") ? TLS_PEER_RECORDS_FAULT : CRYPT_RECORD_PEER_RECORDS);
+}
+
+/* Before the kernel makes records of conn->vectors; false: the connection is closing. It makes one
+ * of each send of up to 16 KiB, or two where a send was cut short; when they may be too many it is
+ * asked how many there are. A key that made as many as it may is changed, which kernels before
+ * Linux 6.14 cannot: the connection ends. */
 static bool tls_kernel_ready(struct net_tls *tls, uint32_t vectors)
 {
     uint64_t bytes = 0, records;
@@ -506,6 +530,8 @@ static bool tls_kernel_ready(struct net_tls *tls, uint32_t vectors)
     for (uint32_t i = 0; i < vectors; i++)
         bytes += tls->conn->vectors[i].iov_len;
     records = bytes / CRYPT_RECORD_DATA_MAX + 2; /* a part at the end, and of a send cut short */
+    if (tls_key_spent(tls, records))
+        tls_kernel_ask(tls);
     is_spent = tls_key_spent(tls, records);
     if ((is_spent || tls->update_owed) && !tls_update_kernel(tls)) {
         net_conn_close(tls->conn, is_spent ? ICMS_LIMIT : ICMS_RESET);
@@ -715,6 +741,10 @@ static bool tls_open_record(struct net_tls *tls)
     }
     if (in->end - in->at < CRYPT_RECORD_HEADER_BYTES + bytes)
         return false;
+    if (tls_peer_spent(tls, tls->receive.sequence)) {
+        net_conn_close(tls->conn, ICMS_LIMIT);
+        return true;
+    }
     if (bytes - 17 >= TLS_DIRECT_MIN && bytes - 17 <= tls->bytes - tls->done)
         out = tls->memory + tls->done;
     if (crypt_record_open(&tls->receive, header, body, bytes, out, &type, &n, &alert) != ICMS_OK) {
@@ -825,6 +855,20 @@ static void tls_wake(struct net_tls *tls)
     loop_send(tls->conn->loop, &tls->msg, tls_woken);
 }
 
+/* The kernel opened records of so many bytes; closes when they are too many of one key. */
+static void tls_kernel_opened(struct net_tls *tls, uint32_t bytes)
+{
+    uint64_t records;
+
+    tls->unlooked += bytes;
+    if (tls->unlooked < (fault_hit("net.tls_key") ? 1 : TLS_LOOK_BYTES))
+        return;
+    tls->unlooked = 0;
+    if (loop_sock_tls_records(tls->conn->sock, false, &records) == ICMS_OK &&
+        tls_peer_spent(tls, records))
+        net_conn_close(tls->conn, ICMS_LIMIT);
+}
+
 /* The end of a receive to the owner's memory. */
 static void tls_received_direct(struct net_tls *tls, icms_err err, uint32_t bytes)
 {
@@ -834,6 +878,8 @@ static void tls_received_direct(struct net_tls *tls, icms_err err, uint32_t byte
     tls->direct = false;
     if (bytes > 0)
         tls_filled(tls, bytes);
+    if (tls->kernel_receives && tls->conn->state == NET_CONN_OPEN && bytes > 0)
+        tls_kernel_opened(tls, bytes);
     if (tls->kernel_receives && tls->conn->state == NET_CONN_OPEN && err != ICMS_OK &&
         err != ICMS_CANCELED && err != ICMS_RESET) {
         /* A record that is no data; or one that is wrong, which the next call says, too. */

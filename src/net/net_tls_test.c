@@ -527,8 +527,9 @@ static void a_key_makes_so_many_records_and_no_more(void **state)
 
 /* A kernel that makes records, or so it says: they come as they are. */
 static struct {
-    bool is_there, can_change;
+    bool is_there, can_change, tells;
     uint32_t keys, updates;
+    uint64_t records; /* of the key */
 } kernel;
 
 icms_err __real_loop_sock_tls(struct loop_sock *sock, const struct loop_tls_keys *keys);
@@ -539,7 +540,20 @@ icms_err __wrap_loop_sock_tls(struct loop_sock *sock, const struct loop_tls_keys
         return __real_loop_sock_tls(sock, keys);
     if (!keys->is_send)
         return ICMS_UNSUPPORTED;
+    kernel.records = 0;
     return kernel.keys++ == 0 || kernel.can_change ? ICMS_OK : ICMS_UNSUPPORTED;
+}
+
+icms_err __real_loop_sock_tls_records(struct loop_sock *sock, bool is_send, uint64_t *out_records);
+icms_err __wrap_loop_sock_tls_records(struct loop_sock *sock, bool is_send, uint64_t *out_records);
+icms_err __wrap_loop_sock_tls_records(struct loop_sock *sock, bool is_send, uint64_t *out_records)
+{
+    if (!kernel.is_there)
+        return __real_loop_sock_tls_records(sock, is_send, out_records);
+    if (!kernel.tells)
+        return ICMS_UNSUPPORTED;
+    *out_records = kernel.records;
+    return ICMS_OK;
 }
 
 bool __real_loop_sock_tls_send(struct loop_sock *sock, uint8_t type, const void *bytes,
@@ -557,11 +571,13 @@ bool __wrap_loop_sock_tls_send(struct loop_sock *sock, uint8_t type, const void 
 
 static void a_key_of_the_kernel_is_changed_or_the_connection_ends(void **state)
 {
-    for (int can_change = 0; can_change < 2; can_change++) {
+    for (int way = 0; way < 4; way++) {
         struct scene *scene = scene_new(*state, true);
+        bool can_change = way % 2 == 1;
         int sent = 0;
 
-        kernel = (__typeof__(kernel)){.is_there = true, .can_change = can_change};
+        kernel =
+            (__typeof__(kernel)){.is_there = true, .can_change = can_change, .tells = way >= 2};
         scene_open(scene);
         assert_int_equal(net_conn_tls(&scene->conn[1]), NET_TLS_MIXED);
         assert_int_equal(fault_arm("net.tls_key:1:fail+", NULL), ICMS_OK);
@@ -569,19 +585,83 @@ static void a_key_of_the_kernel_is_changed_or_the_connection_ends(void **state)
             scene->asked = ++sent;
             net_rig_call(scene->rig, answer_if_open_run, scene);
             assert_true(scene->rig->until(scene->rig, sent_or_ended, scene));
+            kernel.records++;
         }
         assert_int_equal(fault_arm("", NULL), ICMS_OK);
         if (can_change) {
             assert_int_equal(sent, 60);
             assert_true(kernel.updates >= 60 / 16 && kernel.keys == 1 + kernel.updates);
+            if (kernel.tells) /* as many as there were, not as there may have been */
+                assert_true(kernel.updates <= 60 / 13);
         } else {
             net_rig_wait(scene->rig, &scene->server_ended, 1);
             assert_int_equal(scene->why[1], ICMS_LIMIT);
-            assert_true(sent > 4 && sent <= 16);
+            assert_true(sent > (kernel.tells ? 13 : 4) && sent <= 16);
         }
         kernel.is_there = false;
         scene_free(scene);
     }
+}
+
+static void send_many_run(void *arg)
+{
+    for (int i = 0; i < 40; i++)
+        peer_record(arg, CRYPT_RECORD_DATA, "x", 1);
+}
+
+/* A peer that never changes its key is not listened to for ever. */
+static void a_peer_makes_so_many_records_with_a_key(void **state)
+{
+    struct scene *scene = scene_new(*state, true);
+
+    scene_open(scene);
+    assert_int_equal(fault_arm("net.tls_key:1:fail+", NULL), ICMS_OK);
+    net_rig_call(scene->rig, send_many_run, scene);
+    net_rig_wait(scene->rig, &scene->server_ended, 1);
+    assert_int_equal(fault_arm("", NULL), ICMS_OK);
+    assert_int_equal(scene->why[1], ICMS_LIMIT);
+    assert_in_range(scene->received, 0, 40);
+    scene_free(scene);
+}
+
+static void send_large_run(void *arg)
+{
+    struct scene *scene = arg;
+
+    scene->answer.send = (struct net_send){.count = 1, .done = answer_sent};
+    scene->answer.send.vectors[0] = (struct iovec){scene->memory, 40000};
+    net_conn_send(&scene->conn[1], &scene->answer.send);
+}
+
+static void expect_counts_run(void *arg)
+{
+    struct scene *scene = arg;
+    uint64_t records;
+
+    assert_int_equal(loop_sock_tls_records(scene->conn[1].sock, true, &records), ICMS_OK);
+    assert_int_equal(records, 5 + 3); /* 40,000 bytes are three */
+    assert_int_equal(loop_sock_tls_records(scene->conn[1].sock, false, &records), ICMS_OK);
+    assert_int_equal(records, 33);
+}
+
+/* Where the kernel has TLS, which is in the guest of test/interop/ktls.py. */
+static void a_kernel_tells_how_many_records_there_were(void **state)
+{
+    struct scene *scene = scene_new(*state, true);
+
+    scene_open(scene);
+    if (kernel_opens(scene)) {
+        net_rig_call(scene->rig, send_empty_run, scene);
+        net_rig_wait(scene->rig, &scene->arrived, 4);
+        for (int i = 1; i <= 5; i++) {
+            net_rig_call(scene->rig, answer_run, scene);
+            net_rig_wait(scene->rig, &scene->answered, 6 * i);
+        }
+        net_rig_call(scene->rig, send_large_run, scene);
+        net_rig_wait(scene->rig, &scene->answered, 30 + 40000);
+        net_rig_call(scene->rig, expect_counts_run, scene);
+    }
+    scene_free(scene);
 }
 
 static void send_updates_run(void *arg)
@@ -867,6 +947,8 @@ int main(void)
         BOTH(key_updates_are_followed_and_answered),
         BOTH(a_key_makes_so_many_records_and_no_more),
         BOTH(a_key_of_the_kernel_is_changed_or_the_connection_ends),
+        BOTH(a_peer_makes_so_many_records_with_a_key),
+        BOTH(a_kernel_tells_how_many_records_there_were),
         BOTH(a_flood_of_key_updates_ends_the_connection),
         BOTH(other_messages_after_the_handshake_end_the_connection),
         BOTH(the_server_says_goodbye),
