@@ -18,7 +18,7 @@
  *
  * Receiving without the kernel: records are received into a buffer, and opened straight to the
  * owner's memory when the content fits there, else where they lie. Nothing of a record is handed
- * on, or counted as received, before all of it verified. Sending: up to TLS_OUT_RECORDS records are
+ * on, or counted as received, before all of it verified. Sending: up to TLS_RECORDS records are
  * sealed from where the data lies into a buffer, and go out with one call.
  *
  * Invariants: recv_op and send_op are in flight for one purpose at a time; the owner's memory is
@@ -35,10 +35,11 @@
 #include "crypt/secret.h"
 #include "crypt/tls.h"
 
-/* Records that are received, and sealed, at a time without the kernel. */
-#define TLS_IN_BYTES    (4 * (CRYPT_RECORD_HEADER_BYTES + CRYPT_RECORD_BODY_MAX))
-#define TLS_OUT_RECORDS 4
-#define TLS_OUT_BYTES   (TLS_OUT_RECORDS * (CRYPT_RECORD_DATA_MAX + CRYPT_RECORD_SEALED_EXTRA) + 64)
+/* Records that are received, and sealed, at a time without the kernel. With 4 loads of 1 MiB took
+ * 10 % more of the processor's time for TLS, with 16 as much as with 8. */
+#define TLS_RECORDS   8
+#define TLS_IN_BYTES  (TLS_RECORDS * (CRYPT_RECORD_HEADER_BYTES + CRYPT_RECORD_BODY_MAX))
+#define TLS_OUT_BYTES (TLS_RECORDS * (CRYPT_RECORD_DATA_MAX + CRYPT_RECORD_SEALED_EXTRA) + 64)
 
 /* Smaller records are opened where they lie: they may be no data. */
 #define TLS_DIRECT_MIN 1024
@@ -591,10 +592,10 @@ void net_tls_send(struct net_tls *tls, uint32_t vectors)
         return;
     }
     tls->out->at = tls->out->end = tls->out->plain = 0;
-    if (tls->update_owed || tls_key_spent(tls, TLS_OUT_RECORDS))
+    if (tls->update_owed || tls_key_spent(tls, TLS_RECORDS))
         ok = tls_update_user(tls);
     tls->update_owed = false;
-    for (int i = 0; ok && i < TLS_OUT_RECORDS; i++)
+    for (int i = 0; ok && i < TLS_RECORDS; i++)
         ok = tls_seal(tls, conn->vectors, conn->vectors + vectors);
     if (!ok)
         net_conn_close(conn, ICMS_NO_MEMORY);
