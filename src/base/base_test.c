@@ -12,40 +12,12 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/crc.h"
 #include "base/err.h"
 #include "base/fault_arm.h"
 #include "base/hash.h"
 #include "base/test_hist.h"
 #include "base/list.h"
 #include "base/types.h"
-
-static void crc_has_the_known_value_and_chains(void **state)
-{
-    char copy[64];
-    uint32_t whole = crc32c("123456789", 9);
-
-    assert_int_equal(whole, 0xe3069283);
-    assert_int_equal(crc32c_add(crc32c("1234", 4), "56789", 5), whole);
-    assert_int_equal(crc32c_copy(0, copy, "123456789", 9), whole);
-    assert_memory_equal(copy, "123456789", 9);
-    assert_int_equal(crc32c("", 0), 0);
-}
-
-static void crc_copy_equals_crc_over_many_pieces(void **state)
-{
-    static uint8_t from[100003];
-    static uint8_t to[100003];
-
-    for (size_t i = 0; i < sizeof(from); i++)
-        from[i] = (uint8_t)hash64_mix(i);
-    assert_int_equal(crc32c_copy(7, to, from, sizeof(from)), crc32c_add(7, from, sizeof(from)));
-    assert_memory_equal(to, from, sizeof(from));
-    memset(to, 0, sizeof(to));
-    assert_int_equal(crc32c_copy_steady(7, to, from, sizeof(from)),
-                     crc32c_add(7, from, sizeof(from)));
-    assert_memory_equal(to, from, sizeof(from));
-}
 
 static void little_endian_round_trips(void **state)
 {
@@ -165,8 +137,6 @@ static void fault_points_act_on_their_visit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(crc_has_the_known_value_and_chains),
-        cmocka_unit_test(crc_copy_equals_crc_over_many_pieces),
         cmocka_unit_test(little_endian_round_trips),
         cmocka_unit_test(errors_have_names_texts_and_mappings),
         cmocka_unit_test(why_is_cut_at_its_room),
